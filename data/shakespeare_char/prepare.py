@@ -1,0 +1,62 @@
+"""Tiny Shakespeare by characters, split as nanoGPT splits it: the first 90 % to train, the rest to validate.
+
+    python data/shakespeare_char/prepare.py                    download it (1.1 MB)
+    python data/shakespeare_char/prepare.py --url=URL          from a mirror
+    python data/shakespeare_char/prepare.py --file=input.txt   from a copy
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from configurable import run  # noqa: E402
+from data import CharTokenizer, summary, write_corpus  # noqa: E402
+from data.download import download, verify  # noqa: E402
+
+URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+SIZE = 1_115_394  # bytes
+
+
+def get_text(url: str, file: str) -> str:
+    """The text, from `file` if that is given, else from `url`; UserError unless it is the published one."""
+    if file:
+        verify(Path(file), SHA256, SIZE, file)
+        return Path(file).read_bytes().decode("utf-8")
+    with TemporaryDirectory() as folder:
+        download(url, Path(folder, "input.txt"), SHA256, SIZE)
+        return Path(folder, "input.txt").read_bytes().decode("utf-8")
+
+
+def prepare(folder: Path, url: str = URL, file: str = "") -> dict:
+    """Write the corpus to `folder` and return its meta.json."""
+    text = get_text(url, file)
+    characters = "".join(sorted(set(text)))
+    ids = CharTokenizer(characters).array(text)
+    cut = int(len(text) * 0.9)
+    return write_corpus(
+        folder,
+        {"train": [ids[:cut]], "val": [ids[cut:]]},
+        tokenizer="char",
+        vocab_size=len(characters),
+        unit="char",
+        source=f"Tiny Shakespeare, {URL}",
+        rule="the first 90 % of the characters are train, the rest validation",
+        characters=characters,
+    )
+
+
+def main() -> None:
+    """Make the corpus beside this file and say what it holds."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--url", default=URL, help="where to download it from (http or https)")
+    parser.add_argument("--file", default="", help="a copy on this machine, instead of downloading")
+    parser.add_argument("--debug", action="store_true", help="show where an error was raised")
+    given = parser.parse_args()
+    print(summary(prepare(Path(__file__).resolve().parent, given.url, given.file)))
+
+
+if __name__ == "__main__":
+    run(main)

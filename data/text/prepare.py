@@ -1,0 +1,230 @@
+"""A corpus of your own texts.
+
+    python data/text/prepare.py --name=NAME PATH... [--val PATH...] --tokenizer=gpt2|bytes|char
+
+PATH is a text file (one document), a folder (every .txt file in it and below it) or a .jsonl file (one document a line,
+in the field "text"); files may be packed (.xz, .gz). All is UTF-8. Without --val, 5 % of the documents are held out for
+validation by the SHA-256 of their text; where that cannot be, the last 5 % of the tokens. Then: dataset=NAME.
+"""
+
+import argparse
+import gzip
+import json
+import lzma
+import re
+import sys
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from tqdm import tqdm
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from configurable import UserError, run  # noqa: E402
+from data import (  # noqa: E402
+    HERE,
+    NAME,
+    TOKENIZERS,
+    Tokenizer,
+    built_in,
+    is_validation,
+    summary,
+    token_dtype,
+    tokenizer_of,
+    validation_rule,
+    write_corpus,
+)
+
+UNPACK = {".xz": lzma.open, ".gz": gzip.open}
+BATCH = 2**23  # characters that are encoded together
+PIECE = 2**19  # characters that one thread encodes at a time
+CUT = re.compile(r"\S(?=[ \n])")  # GPT-2's pattern never joins these two, so a cut between them changes no token
+TAIL_RULE = "the last 5 % of the tokens are validation"
+
+
+# ---- reading documents
+
+
+def find_files(paths: Iterable[str]) -> list[Path]:
+    """The files that `paths` name, once each: of folders all .txt files in and below them, sorted."""
+    files: list[Path] = []
+    for path in map(Path, paths):
+        found = [file for file in sorted([path, *path.rglob("*.txt")]) if file.is_file()]
+        if not found:
+            raise UserError(f"{path} is {'a folder without .txt files' if path.is_dir() else 'no file or folder'}")
+        files += found
+    return list({file.resolve(): file for file in files}.values())
+
+
+def documents(files: Sequence[Path], doing: str) -> Iterator[str]:
+    """The text of every document in `files` that is not empty, with progress in bytes of the files as they are."""
+    total = sum(file.stat().st_size for file in files)
+    with tqdm(total=total, unit="B", unit_scale=True, desc=doing, disable=None) as bar:
+        for path in files:
+            before = bar.n
+            try:
+                with path.open("rb") as packed:
+                    for text in texts(path, packed):
+                        if text:
+                            yield text
+                        bar.update(before + packed.tell() - bar.n)
+            except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+                raise UserError(f"{path} cannot be read: {error}") from error
+
+
+def texts(path: Path, packed: BinaryIO) -> Iterator[str]:
+    """The documents of one open file, unpacked if its name says so."""
+    stream = UNPACK[path.suffix](packed) if path.suffix in UNPACK else packed
+    if (path.with_suffix("") if path.suffix in UNPACK else path).suffix != ".jsonl":
+        yield decode(stream.read(), path, 0)
+        return
+    offset = 0
+    for number, line in enumerate(stream, 1):
+        if line.strip():
+            yield text_field(decode(line, path, offset), f"{path}, line {number},")
+        offset += len(line)
+
+
+def decode(raw: bytes, path: Path, offset: int) -> str:
+    """UTF-8 bytes from place `offset` of `path` as text; UserError with the place of the first that is wrong."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        place = offset + error.start
+        raise UserError(f"{path} is not UTF-8 at byte {place:,} (0x{raw[error.start]:02x}): convert it first") from None
+
+
+def text_field(line: str, where: str) -> str:
+    """The field "text" of a line of JSON; UserError says `where` it is missing or not text."""
+    try:
+        row = json.loads(line)
+        text = row.get("text") if isinstance(row, dict) else None
+        if not isinstance(text, str):
+            raise UserError(f'{where} has no field "text" that holds a string')
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise UserError(f'{where} holds half of a surrogate pair in "text", which is no character') from None
+    except json.JSONDecodeError as error:
+        raise UserError(f"{where} is not JSON: {error}") from None
+    return text
+
+
+# ---- encoding
+
+
+def make_tokenizer(kind: str, files: Sequence[Path]) -> tuple[Tokenizer, dict]:
+    """The tokenizer of that kind and what meta.json must say of it: for "char", all characters of `files`, sorted."""
+    found: set[str] = set()
+    if kind == "char":
+        for text in documents(files, "characters"):
+            found.update(text)
+    about = {"characters": "".join(sorted(found))} if kind == "char" else {}
+    return tokenizer_of({"tokenizer": kind, **about}), about
+
+
+def batches(texts: Iterable[str], size: int = BATCH) -> Iterator[list[str]]:
+    """The texts in groups of about `size` characters, so that many short ones share the threads."""
+    batch, held = [], 0
+    for text in texts:
+        batch.append(text)
+        held += len(text)
+        if held >= size:
+            yield batch
+            batch, held = [], 0
+    if batch:
+        yield batch
+
+
+def pieces(text: str, size: int = PIECE) -> Iterator[str]:
+    """`text` in pieces of `size` characters or a little more, cut where no token can cross."""
+    start = 0
+    while start < len(text):
+        cut = CUT.search(text, start + size - 1)
+        end = cut.end() if cut else len(text)
+        yield text[start:end]
+        start = end
+
+
+def encode(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[tuple[bool, np.ndarray]]:
+    """For each text: whether it is held out by its SHA-256, and its tokens, (n,), the end-of-text token behind them."""
+    dtype = token_dtype(len(tokenizer.pieces))
+    end = [] if tokenizer.end is None else [np.array([tokenizer.end])]
+    with ThreadPoolExecutor() as pool:
+        for batch in batches(texts):
+            jobs = [[pool.submit(tokenizer.array, piece) for piece in pieces(text)] for text in batch]
+            for text, job in zip(batch, jobs, strict=True):
+                ids = np.concatenate([piece.result() for piece in job] + end, dtype=dtype, casting="unsafe")
+                yield is_validation(text.encode("utf-8")), ids
+
+
+# ---- splitting
+
+
+def split_documents(encoded: Sequence[tuple[bool, np.ndarray]]) -> tuple[dict[str, list[np.ndarray]], str]:
+    """The documents of "train" and "val" and the rule: by document, or at the tail if that leaves a split empty."""
+    train, val = ([ids for held_out, ids in encoded if held_out is wanted] for wanted in (False, True))
+    if train and val:
+        return {"train": train, "val": val}, validation_rule("document", "its text")
+    return split_tail([ids for _, ids in encoded]), TAIL_RULE
+
+
+def split_tail(documents: Sequence[np.ndarray]) -> dict[str, list[np.ndarray]]:
+    """All but the last 5 % of the tokens as "train", those as "val"; the document at the cut is cut in two."""
+    total = sum(map(len, documents))
+    left = total - max(1, total // 20)
+    splits: dict[str, list[np.ndarray]] = {"train": [], "val": []}
+    for document in documents:
+        splits["train"].append(document[:left])
+        splits["val"].append(document[left:])
+        left = max(0, left - len(document))
+    return splits
+
+
+def prepare(name: str, paths: Sequence[str], val_paths: Sequence[str], tokenizer: str, root: Path = HERE) -> dict:
+    """Write the corpus `root/name` of the texts in `paths` and return its meta.json; UserError for what is no text."""
+    check_name(name)
+    train_files, val_files = find_files(paths), find_files(val_paths)
+    both = {file.resolve() for file in train_files} & {file.resolve() for file in val_files}
+    if both:
+        raise UserError(f"{min(both)} is in PATH and in --val: what a model has read cannot test it")
+    encoder, about = make_tokenizer(tokenizer, train_files + val_files)
+    encoded = list(encode(documents(train_files, "encoding"), encoder))
+    if not encoded:
+        raise UserError(f"{' '.join(paths)}: no text in it")
+    if val_paths:
+        held_out = [ids for _, ids in encode(documents(val_files, "encoding --val"), encoder)]
+        splits, rule = {"train": [ids for _, ids in encoded], "val": held_out}, "validation is what --val named"
+    else:
+        splits, rule = split_documents(encoded)
+    source = " ".join([*paths, "--val", *val_paths] if val_paths else paths)
+    size = len(encoder.pieces)
+    return write_corpus(
+        root / name, splits, tokenizer=tokenizer, vocab_size=size, unit=encoder.unit, source=source, rule=rule, **about
+    )
+
+
+def check_name(name: str) -> None:
+    """UserError unless `name` is a plain folder name that belongs to no other corpus of this project."""
+    if not NAME.fullmatch(name):
+        raise UserError(f"--name={name} must be a folder name of letters, digits, '_', '-' and '.', such as my_text")
+    if name in {*built_in(), "text"}:
+        raise UserError(f"--name={name} belongs to the project: choose another name")
+
+
+def main() -> None:
+    """Make the corpus beside this file's folder and say what it holds."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="a text file, a folder or a .jsonl file")
+    parser.add_argument("--name", required=True, help="the corpus is written to data/NAME")
+    parser.add_argument("--val", nargs="+", default=[], metavar="PATH", help="validate on these, not on 5 %% of PATH")
+    parser.add_argument("--tokenizer", required=True, choices=sorted(TOKENIZERS), help="what a token is")
+    parser.add_argument("--debug", action="store_true", help="show where an error was raised")
+    given = parser.parse_intermixed_args()
+    print(summary(prepare(given.name, given.paths, given.val, given.tokenizer)))
+
+
+if __name__ == "__main__":
+    run(main)

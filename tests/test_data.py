@@ -1,0 +1,644 @@
+"""The corpora: tokenizers, writing and reading, the training stream, the prepare scripts and the download."""
+
+import functools
+import gzip
+import hashlib
+import json
+import lzma
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiktoken
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiktoken_ext.openai_public import r50k_pat_str
+
+import data
+import data.shakespeare_char.prepare as shakespeare
+import data.stdlib.prepare as stdlib
+import data.text.prepare as text
+from configurable import UserError
+from data.download import download
+
+ROOT = Path(data.__file__).resolve().parents[1]
+WORDS = "It was the best of times,\nit was the worst of times.\n\nNaïve — 你好 🙂\n"
+
+
+def write_bytes(folder: Path, train: list[bytes], val: list[bytes]) -> dict:
+    """A corpus of bytes with the given documents."""
+    splits = {
+        split: [np.frombuffer(document, dtype=np.uint8) for document in documents]
+        for split, documents in (("train", train), ("val", val))
+    }
+    return data.write_corpus(
+        folder, splits, tokenizer="bytes", vocab_size=256, unit="byte", source="a test", rule="as given"
+    )
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """The folder of a small corpus of bytes, named small."""
+    write_bytes(tmp_path / "small", [b"one", b"two and more"], [b"three"])
+    return tmp_path / "small"
+
+
+@pytest.fixture
+def toy_gpt2(monkeypatch: pytest.MonkeyPatch) -> tiktoken.Encoding:
+    """An encoding with GPT-2's pattern and a handful of merges, in the place of GPT-2's own: needs no file."""
+    merged = [b" t", b"he", b"  ", b"\n\n", b" \n", b"\n ", b" the", b"\n\n\n"]
+    ranks = {piece: rank for rank, piece in enumerate([bytes([i]) for i in range(256)] + merged)}
+    toy = tiktoken.Encoding("toy", pat_str=r50k_pat_str, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 264})
+    monkeypatch.setattr(data, "gpt2_encoding", lambda: toy)
+    return toy
+
+
+# ---- tokenizers
+
+
+def test_every_tokenizer_gives_the_text_back(toy_gpt2: tiktoken.Encoding) -> None:
+    for tokenizer in (data.ByteTokenizer(), data.CharTokenizer("".join(sorted(set(WORDS)))), data.GPT2Tokenizer()):
+        ids = tokenizer.encode(WORDS)
+        assert all(type(i) is int for i in ids)
+        assert tokenizer.decode(ids) == WORDS
+        assert tokenizer.decode_bytes(ids) == WORDS.encode("utf-8")
+        assert tokenizer.token_bytes()[ids].sum() == len(WORDS.encode("utf-8"))
+
+
+def test_characters_are_numbered_in_order_and_an_unknown_one_is_named() -> None:
+    tokenizer = data.CharTokenizer("abé")
+    assert tokenizer.encode("éab") == [2, 0, 1]
+    assert tokenizer.token_bytes().tolist() == [1, 1, 2]
+    with pytest.raises(UserError, match="'z' at place 3 "):
+        tokenizer.encode("abézq")
+
+
+def test_text_that_is_no_unicode_is_refused_by_every_tokenizer(toy_gpt2: tiktoken.Encoding) -> None:
+    for tokenizer in (data.ByteTokenizer(), data.CharTokenizer("ab"), data.GPT2Tokenizer()):
+        with pytest.raises(UserError, match=r"U\+DCFF at character 2"):
+            tokenizer.encode("ab\udcff")
+
+
+def test_a_character_cut_in_two_decodes_to_a_replacement() -> None:
+    assert data.ByteTokenizer().decode([0xC3]) == "\ufffd"
+    assert data.ByteTokenizer().decode_bytes([0xC3]) == b"\xc3"
+
+
+def test_the_end_of_text_token_stands_for_no_bytes_and_its_name_is_ordinary_text(toy_gpt2: tiktoken.Encoding) -> None:
+    tokenizer = data.GPT2Tokenizer()
+    assert tokenizer.end == 264 and tokenizer.token_bytes()[264] == 0
+    assert 264 not in tokenizer.encode("a <|endoftext|> b")
+
+
+def test_a_missing_gpt2_vocabulary_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(name: str) -> None:
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(tiktoken, "get_encoding", unreachable)
+    with pytest.raises(UserError, match="TIKTOKEN_CACHE_DIR"):
+        data.GPT2Tokenizer()
+
+
+@pytest.mark.skipif("TIKTOKEN_CACHE_DIR" not in os.environ, reason="TIKTOKEN_CACHE_DIR is not set")
+def test_gpt2_tokens_are_the_published_ones() -> None:
+    try:
+        tokenizer = data.GPT2Tokenizer()
+    except UserError as error:
+        pytest.skip(str(error))
+    assert len(tokenizer.pieces) == 50257 and tokenizer.end == 50256
+    assert tokenizer.encode("hello world") == [31373, 995]
+    assert tokenizer.token_bytes()[[31373, 995, 50256]].tolist() == [5, 6, 0]
+
+
+# ---- writing and reading
+
+
+def test_a_corpus_reads_back_as_it_was_written(small: Path) -> None:
+    corpus = data.load("small", small.parent)
+    assert bytes(corpus.train.tolist()) == b"onetwo and more" and bytes(corpus.val.tolist()) == b"three"
+    assert corpus.train_starts.tolist() == [0, 3] and corpus.val_starts.tolist() == [0]
+    assert (corpus.name, corpus.vocab_size, corpus.unit, corpus.folder) == ("small", 256, "byte", small)
+    assert corpus.train.dtype == np.dtype("<u2") and corpus.token_bytes().tolist() == [1] * 256
+    corpus.verify()
+
+
+def test_meta_json_counts_and_digests_each_split(small: Path) -> None:
+    meta = json.loads((small / "meta.json").read_text(encoding="utf-8"))
+    stored = np.frombuffer(b"onetwo and more", dtype=np.uint8).astype("<u2").tobytes()
+    assert (small / "train.bin").read_bytes() == stored
+    assert meta["splits"]["train"] == {
+        "tokens": 15, "bytes": 15, "documents": 2, "dtype": "uint16", "sha256": hashlib.sha256(stored).hexdigest(),
+    }  # fmt: skip
+    assert data.load("small", small.parent).split_sha256("train") == hashlib.sha256(stored).hexdigest()
+    about = dict(name="small", tokenizer="bytes", unit="byte", vocab_size=256, source="a test", rule="as given")
+    assert {**about, "splits": meta["splits"]} == meta
+
+
+@pytest.mark.parametrize("size, dtype", [(2**16, "uint16"), (2**16 + 1, "uint32")])
+def test_a_vocabulary_past_65536_is_stored_in_four_bytes(tmp_path: Path, size: int, dtype: str) -> None:
+    characters = "".join(map(chr, range(0x20000, 0x20000 + size)))
+    split = [data.CharTokenizer(characters).array(characters[-5:])]
+    about = dict(tokenizer="char", vocab_size=size, unit="char", source="a test", rule="none", characters=characters)
+    data.write_corpus(tmp_path / "wide", {"train": split, "val": split}, **about)
+    corpus = data.load("wide", tmp_path)
+    assert corpus.val.dtype == dtype and corpus.val.tolist() == list(range(size - 5, size))
+    assert corpus.tokenizer.decode(corpus.val) == characters[-5:]
+    assert corpus.meta["splits"]["val"]["bytes"] == len(characters[-5:].encode("utf-8"))
+
+
+def test_a_document_longer_than_a_block_of_writing_is_stored_whole(tmp_path: Path) -> None:
+    long = np.random.default_rng(0).bytes(2**21 + 7)
+    meta = write_bytes(tmp_path / "long", [b"before", long], [b"v"])
+    corpus = data.load("long", tmp_path)
+    assert corpus.train[6:].astype(np.uint8).tobytes() == long and corpus.train_starts.tolist() == [0, 6]
+    assert meta["splits"]["train"]["bytes"] == len(long) + 6
+    corpus.verify()
+
+
+def test_empty_documents_are_left_out_and_an_empty_split_is_refused(tmp_path: Path) -> None:
+    write_bytes(tmp_path / "holes", [b"", b"ab", b"", b"c", b""], [b"v"])
+    assert data.load("holes", tmp_path).train_starts.tolist() == [0, 2]
+    with pytest.raises(UserError, match="val split would be empty"):
+        write_bytes(tmp_path / "holes", [b"ab"], [b""])
+
+
+def test_a_failed_write_leaves_the_older_corpus_and_nothing_else(small: Path) -> None:
+    before = {path.name: path.read_bytes() for path in small.iterdir()}
+    with pytest.raises(UserError):
+        write_bytes(small, [b"other text"], [])
+    with pytest.raises(ValueError, match="outside the vocabulary"):
+        splits = {"train": [np.array([300])], "val": [np.array([1])]}
+        data.write_corpus(small, splits, tokenizer="bytes", vocab_size=256, unit="byte", source="", rule="")
+    assert {path.name: path.read_bytes() for path in small.iterdir()} == before
+
+
+def test_a_move_that_is_cut_off_never_mixes_two_corpora(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    moves, replace = [], os.replace
+
+    def replace_once(source: Path, target: Path) -> None:
+        moves.append(target)
+        if len(moves) > 1:
+            raise OSError("the disk is full")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", replace_once)
+    with pytest.raises(UserError, match="cannot be written: the disk is full"):
+        write_bytes(small, [b"neo", b"owt"], [b"eerht"])
+    with pytest.raises(UserError, match="no corpus"):
+        data.load("small", small.parent)
+
+
+def cut_tokens(folder: Path) -> None:
+    os.truncate(folder / "train.bin", 8)
+
+
+def change_meta(folder: Path, split: str, **values: object) -> None:
+    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    (meta["splits"][split] if split else meta).update(values)
+    (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+
+
+DAMAGES = {
+    "train.bin has 8 bytes, not 15 tokens": cut_tokens,
+    "val.bin has 0 bytes": lambda folder: (folder / "val.bin").unlink(),
+    "val.bin has 10 bytes, not 5 tokens of 4": lambda folder: change_meta(folder, "val", dtype="uint32"),
+    "val.bin has the dtype 'float32'": lambda folder: change_meta(folder, "val", dtype="float32"),
+    "train.bin holds token 300, outside": lambda folder: np.full(15, 300, "<u2").tofile(folder / "train.bin"),
+    "val_starts.npy does not ascend": lambda folder: np.save(folder / "val_starts.npy", np.array([1])),
+    "train_starts.npy does not ascend": lambda folder: np.save(folder / "train_starts.npy", np.array([0, 15])),
+    "train_starts.npy is not a list of 2": lambda folder: np.save(folder / "train_starts.npy", np.array([0])),
+    "val_starts.npy is missing": lambda folder: (folder / "val_starts.npy").write_bytes(b""),
+    "meta.json is not readable": lambda folder: (folder / "meta.json").write_bytes(b"{"),
+    "meta.json lacks a proper 'vocab_size'": lambda folder: change_meta(folder, "", vocab_size="256"),
+    "meta.json lacks a proper 'tokens'": lambda folder: change_meta(folder, "", splits={"train": 1}),
+    "meta.json lacks a proper 'characters'": lambda folder: change_meta(folder, "", tokenizer="char"),
+    "meta.json names the tokenizer 'word'": lambda folder: change_meta(folder, "", tokenizer="word"),
+}
+
+
+@pytest.mark.parametrize("sentence", DAMAGES)
+def test_a_damaged_file_is_named_with_the_command_that_makes_it_anew(small: Path, sentence: str) -> None:
+    DAMAGES[sentence](small)
+    with pytest.raises(UserError, match=sentence) as caught:
+        data.load("small", small.parent)
+    assert str(small) in str(caught.value)
+    assert "python data/text/prepare.py --name=small" in str(caught.value)
+
+
+def test_verify_finds_the_changed_token_that_load_cannot_see(small: Path) -> None:
+    np.full(5, 65, "<u2").tofile(small / "val.bin")
+    corpus = data.load("small", small.parent)
+    with pytest.raises(UserError, match="val.bin does not have the SHA-256"):
+        corpus.verify()
+
+
+@pytest.mark.parametrize(
+    "name, sentence",
+    [
+        ("smal", "did you mean small"),
+        ("stdlb", "did you mean stdlib"),
+        ("quite_another", r"shakespeare_char, small, stdlib.*python data/text/prepare.py --name=NAME"),
+        ("shakespeare_char", r"not been made yet: python data/shakespeare_char/prepare.py$"),
+        ("text", "no corpus 'text'"),
+        ("../small", "no corpus"),
+        ("", "no corpus"),
+    ],
+)
+def test_an_unknown_dataset_is_answered_with_a_name_or_a_command(small: Path, name: str, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        data.load(name, small.parent)
+
+
+# ---- the training stream
+
+
+@given(st.integers(1, 40), st.integers(0, 400), st.integers(0, 3), st.integers(0, 5))
+@settings(max_examples=200, deadline=None)
+def test_an_epoch_reads_every_window_of_its_grid_once(block: int, extra: int, seed: int, epoch: int) -> None:
+    n_tokens = block + 1 + extra
+    count = data.windows_per_epoch(n_tokens, block)
+    windows = data.sequences(np.arange(n_tokens, dtype=np.uint16), block, seed, epoch * count, count)
+    assert (windows == windows[:, :1] + np.arange(block + 1)).all() and windows.max() < n_tokens
+    starts = np.sort(windows[:, 0])
+    assert (np.diff(starts) == block).all() and starts[0] < block
+    assert (n_tokens - 1) // block - 1 <= count <= (n_tokens - 1) // block
+
+
+def test_every_offset_is_used_and_the_order_changes_with_epoch_and_seed() -> None:
+    tokens, count = np.arange(1000, dtype=np.uint16), data.windows_per_epoch(1000, 8)
+    starts = data.sequences(tokens, 8, 1, 0, 100 * count)[:, 0].reshape(100, count)
+    assert set(starts.min(axis=1)) == set(range(8))
+    ranks = {tuple(row.argsort()) for row in starts}
+    assert len(ranks) == 100
+    assert (starts[0] != data.sequences(tokens, 8, 2, 0, count)[:, 0]).any()
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=8), st.integers(0, 200))
+@settings(max_examples=50, deadline=None)
+def test_the_stream_is_the_same_in_slices_of_any_size(counts: list[int], first: int) -> None:
+    tokens = np.random.default_rng(0).integers(0, 256, 300).astype(np.uint16)
+    whole = data.sequences(tokens, 16, 7, first, sum(counts))
+    data.epoch_starts.cache_clear()
+    edges = first + np.cumsum([0, *counts])
+    parts = [data.sequences(tokens, 16, 7, int(edge), n) for edge, n in zip(edges, counts, strict=False)]
+    assert whole.dtype == np.int64 and whole.shape == (sum(counts), 17)
+    assert (np.concatenate(parts) == whole).all()
+
+
+def test_a_corpus_of_one_sequence_trains_and_a_shorter_one_is_refused() -> None:
+    assert data.sequences(np.arange(9), 8, 1, 5, 2).tolist() == [list(range(9))] * 2
+    with pytest.raises(UserError, match="8 tokens, fewer than the 9 "):
+        data.sequences(np.arange(8), 8, 1, 0, 1)
+
+
+def test_evenly_spaced_places_lie_in_the_middle_of_equal_parts() -> None:
+    assert data.evenly(100, 4).tolist() == [12, 37, 62, 87]
+    assert data.evenly(7, 3).tolist() == [1, 3, 5]
+    assert data.evenly(3, 64).tolist() == [0, 1, 2] and data.evenly(0, 5).tolist() == []
+    assert data.evenly(10**11, 2).tolist() == [10**11 // 4, 3 * 10**11 // 4]
+
+
+# ---- stdlib
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    """A small tree that looks like a standard library, with what must be left out."""
+    top = tmp_path / "library"
+    kept = [f"file{i}.py" for i in range(40)] + ["package/__init__.py", "package/deep/er.py"]
+    left_out = [f"{folder}/a.py" for folder in sorted(stdlib.LEFT_OUT)] + ["package/tests/b.py", "notes.txt", "c.pyc"]
+    for name in kept + left_out:
+        (top / name).parent.mkdir(parents=True, exist_ok=True)
+        (top / name).write_bytes(f"# {name} \xff\n".encode("latin-1"))
+    (top / "empty.py").touch()
+    (top / "folder.py").mkdir()
+    return top
+
+
+def test_the_library_is_read_in_order_without_tests_and_packages_of_others(tmp_path: Path, library: Path) -> None:
+    names = sorted([f"file{i}.py" for i in range(40)] + ["package/__init__.py", "package/deep/er.py"])
+    assert stdlib.sources(library) == sorted([*names, "empty.py"])
+    meta = stdlib.prepare(tmp_path / "fake", library)
+    corpus = data.load("fake", tmp_path)
+    held_out = [name for name in names if int(hashlib.sha256(name.encode()).hexdigest(), 16) % 20 == 0]
+    assert 0 < len(held_out) < 6
+    assert bytes(corpus.val.tolist()) == b"".join((library / name).read_bytes() for name in held_out)
+    trained = [(library / name).read_bytes() for name in names if name not in held_out]
+    assert bytes(corpus.train.tolist()) == b"".join(trained)
+    assert corpus.train_starts.tolist() == np.cumsum([0, *map(len, trained)])[:-1].tolist()
+    assert "SHA-256 of its path in the library" in meta["rule"] and sys.version.split()[0] in meta["source"]
+
+
+def test_a_python_without_library_sources_is_told_so(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no .py files"):
+        stdlib.prepare(tmp_path / "none", tmp_path)
+
+
+def test_the_default_corpus_is_made_when_first_asked_for_and_then_kept(tmp_path: Path) -> None:
+    corpus = data.load("stdlib", tmp_path)
+    made = (tmp_path / "stdlib" / "train.bin").stat()
+    again = data.load("stdlib", tmp_path)
+    assert (tmp_path / "stdlib" / "train.bin").stat().st_mtime_ns == made.st_mtime_ns
+    assert len(again.train) > 4_000_000 and len(again.val) > 100_000 and len(again.val_starts) > 10
+    assert b"class OrderedDict" in corpus.train.astype(np.uint8).tobytes()
+    assert stdlib.prepare(tmp_path / "other")["splits"] == corpus.meta["splits"]
+    again.verify()
+
+
+def test_a_corpus_of_another_python_is_used_as_it_is(small: Path) -> None:
+    os.rename(small, small.parent / "stdlib")
+    assert bytes(data.load("stdlib", small.parent).val.tolist()) == b"three"
+
+
+def test_several_processes_may_make_the_default_corpus_at_once(
+    tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stdlib, "prepare", functools.partial(stdlib.prepare, library=library))
+    loaded, gate = [], threading.Barrier(8)
+
+    def load() -> None:
+        gate.wait()
+        for _ in range(5):
+            stdlib.prepare(tmp_path / "stdlib")
+            loaded.append(data.load("stdlib", tmp_path))
+
+    threads = [threading.Thread(target=load) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(loaded) == 40 and len({bytes(corpus.train) for corpus in loaded}) == 1
+    assert {path.name for path in (tmp_path / "stdlib").iterdir()} == {
+        "meta.json", "train.bin", "val.bin", "train_starts.npy", "val_starts.npy"
+    }  # fmt: skip
+
+
+def test_about_one_document_in_twenty_is_held_out_and_always_the_same() -> None:
+    held_out = [i for i in range(20_000) if data.is_validation(b"%d" % i)]
+    assert 900 < len(held_out) < 1100
+    assert held_out == [i for i in range(20_000) if int(hashlib.sha256(b"%d" % i).hexdigest(), 16) % 20 == 0]
+
+
+# ---- a user's own texts
+
+
+def lines_of(documents: list[str]) -> bytes:
+    """Documents as JSON lines."""
+    return "".join(json.dumps({"id": i, "text": text}) + "\n" for i, text in enumerate(documents)).encode("utf-8")
+
+
+@pytest.mark.parametrize("pack, ending", [(bytes, ""), (gzip.compress, ".gz"), (lzma.compress, ".xz")])
+def test_json_lines_are_documents_packed_or_not(tmp_path: Path, pack: functools.partial, ending: str) -> None:
+    documents = [f"document {i}: {WORDS}" for i in range(60)]
+    (tmp_path / f"d.jsonl{ending}").write_bytes(pack(lines_of(documents) + b"\n"))
+    meta = text.prepare("mine", [str(tmp_path / f"d.jsonl{ending}")], [], "bytes", root=tmp_path)
+    corpus = data.load("mine", tmp_path)
+    held_out = [d.encode() for d in documents if data.is_validation(d.encode())]
+    assert held_out and bytes(corpus.val.tolist()) == b"".join(held_out)
+    assert len(corpus.train_starts) + len(corpus.val_starts) == 60
+    assert meta["rule"].startswith("a document is validation") and meta["source"].endswith(f"d.jsonl{ending}")
+
+
+def test_a_folder_is_read_in_order_and_no_file_twice(tmp_path: Path) -> None:
+    for name in ("b.txt", "a/z.txt", "a/skipped.md", "c.txt"):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_text(name, encoding="utf-8")
+    files = text.find_files([str(tmp_path / "in"), str(tmp_path / "in" / "b.txt"), str(tmp_path / "in/a/skipped.md")])
+    assert [file.name for file in files] == ["z.txt", "b.txt", "c.txt", "skipped.md"]
+
+
+def test_a_single_document_gives_its_last_twentieth(tmp_path: Path) -> None:
+    (tmp_path / "one.txt").write_text("0123456789" * 10 + "é", encoding="utf-8")
+    meta = text.prepare("one", [str(tmp_path / "one.txt")], [], "char", root=tmp_path)
+    corpus = data.load("one", tmp_path)
+    assert corpus.tokenizer.decode(corpus.val) == "6789é" and len(corpus.train) == 96
+    assert meta["characters"] == "0123456789é" and meta["splits"]["val"]["bytes"] == 6
+    assert meta["rule"] == text.TAIL_RULE
+
+
+def test_documents_that_all_fall_on_one_side_are_cut_at_the_tail() -> None:
+    encoded = [(False, np.arange(30)), (False, np.arange(30, 38)), (False, np.arange(38, 40))]
+    splits, rule = text.split_documents(encoded)
+    assert [document.tolist() for document in splits["val"] if len(document)] == [[38, 39]]
+    assert np.concatenate(splits["train"]).tolist() == list(range(38)) and rule == text.TAIL_RULE
+
+
+def test_named_validation_texts_are_the_validation_split(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("abc abc", encoding="utf-8")
+    (tmp_path / "val.txt").write_text("xyz", encoding="utf-8")
+    paths = [str(tmp_path / "train.txt")], [str(tmp_path / "val.txt")]
+    text.prepare("mine", *paths, "char", root=tmp_path)
+    corpus = data.load("mine", tmp_path)
+    assert corpus.meta["characters"] == " abcxyz"
+    assert corpus.tokenizer.decode(corpus.train) == "abc abc" and corpus.tokenizer.decode(corpus.val) == "xyz"
+    with pytest.raises(UserError, match="train.txt is in PATH and in --val"):
+        text.prepare("mine", paths[0], paths[0], "char", root=tmp_path)
+
+
+def test_gpt2_documents_end_with_the_end_of_text_token(tmp_path: Path, toy_gpt2: tiktoken.Encoding) -> None:
+    (tmp_path / "d.jsonl").write_bytes(lines_of(["the the", "", WORDS]))
+    (tmp_path / "v.txt").write_text("then", encoding="utf-8")
+    text.prepare("mine", [str(tmp_path / "d.jsonl")], [str(tmp_path / "v.txt")], "gpt2", root=tmp_path)
+    corpus = data.load("mine", tmp_path)
+    one, two = (toy_gpt2.encode_ordinary(document) + [264] for document in ("the the", WORDS))
+    assert corpus.train.tolist() == one + two and corpus.train_starts.tolist() == [0, len(one)]
+    assert corpus.meta["splits"]["train"]["bytes"] == len(("the the" + WORDS).encode("utf-8"))
+    assert corpus.vocab_size == 265 and corpus.unit == "token"
+
+
+@given(st.text(st.sampled_from("the \n\t\r\x1c\u2003'é1.你"), max_size=200), st.integers(1, 30))
+@settings(max_examples=300, deadline=None)
+def test_a_long_text_cut_into_pieces_has_the_tokens_of_the_whole(whole: str, size: int) -> None:
+    merged = [b" t", b"he", b"  ", b"\n\n", b" \n", b"\n ", b" the", b"\n\n\n"]
+    ranks = {piece: rank for rank, piece in enumerate([bytes([i]) for i in range(256)] + merged)}
+    toy = tiktoken.Encoding("toy", pat_str=r50k_pat_str, mergeable_ranks=ranks, special_tokens={})
+    cut = list(text.pieces(whole, size))
+    assert "".join(cut) == whole and all(len(piece) >= size for piece in cut[:-1])
+    assert [i for piece in cut for i in toy.encode_ordinary(piece)] == toy.encode_ordinary(whole)
+
+
+def test_texts_are_encoded_in_order_whatever_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text, "PIECE", 7)
+    documents = [WORDS * (1 + i % 5) for i in range(40)]
+    assert [len(batch) for batch in text.batches(["ab", "c", "defg", "h"], 3)] == [2, 1, 1]
+    encoded = [bytes(ids.tolist()).decode() for _, ids in text.encode(documents, data.ByteTokenizer())]
+    assert encoded == documents
+
+
+BAD_TEXTS = {
+    "bad.txt": (b"good \xff", r"bad.txt is not UTF-8 at byte 5 \(0xff\)"),
+    "bad.jsonl": (b'{"text": "a"}\n{"text": "\xc3("}\n', "bad.jsonl is not UTF-8 at byte 24 "),
+    "broken.jsonl": (b'{"text": "a"}\n{"text": \n', "broken.jsonl, line 2, is not JSON"),
+    "other.jsonl": (b'{"text": "a"}\n\n{"txt": "b"}\n', 'line 3, has no field "text"'),
+    "number.jsonl": (b'{"text": 3}\n', 'line 1, has no field "text" that holds a string'),
+    "list.jsonl": (b'["text"]\n', 'line 1, has no field "text"'),
+    "half.jsonl": (b'{"text": "\\ud800"}\n', "line 1, holds half of a surrogate pair"),
+    "cut.txt.xz": (lzma.compress(b"text" * 99)[:-20], "cut.txt.xz cannot be read"),
+    "cut.txt.gz": (gzip.compress(b"text" * 99)[:-9], "cut.txt.gz cannot be read"),
+    "not.gz": (b"plain text", "not.gz cannot be read"),
+    "empty.txt": (b"", "no text in it"),
+    "a.txt": (b"a", "train split would be empty"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_TEXTS)
+def test_what_is_no_text_is_refused_with_file_and_place(tmp_path: Path, name: str) -> None:
+    content, sentence = BAD_TEXTS[name]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=sentence):
+        text.prepare("mine", [str(tmp_path / name)], [], "bytes", root=tmp_path / "data")
+    assert not list((tmp_path / "data").rglob("*.*"))
+
+
+def test_a_path_without_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="absent is no file or folder"):
+        text.find_files([str(tmp_path / "absent")])
+    with pytest.raises(UserError, match="is a folder without .txt files"):
+        text.find_files([str(tmp_path)])
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "-x", "stdlib", "shakespeare_char", "text", "é"])
+def test_a_name_that_is_no_folder_or_already_used_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match="--name="):
+        text.prepare(name, [str(tmp_path)], [], "bytes", root=tmp_path)
+
+
+def test_the_command_line_takes_its_arguments_in_any_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    for name in ("a", "b", "v"):
+        (tmp_path / name).write_text(name * 20, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(text, "prepare", functools.partial(text.prepare, root=tmp_path))
+    monkeypatch.setattr(sys, "argv", ["prepare.py", "a", "--name=mine", "b", "--tokenizer", "bytes", "--val", "v"])
+    text.main()
+    assert bytes(data.load("mine", tmp_path).train.tolist()) == b"a" * 20 + b"b" * 20
+    assert "mine: a b --val v; tokenizer bytes, vocabulary 256" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "command, sentence",
+    [
+        (["data/text/prepare.py", "--name=stdlib", "x", "--tokenizer=char"], "error: --name=stdlib belongs"),
+        (["data/shakespeare_char/prepare.py", "--url=ftp://x/y"], "error: 'ftp://x/y' is not an http"),
+    ],
+)
+def test_a_script_run_from_anywhere_ends_with_one_sentence(tmp_path: Path, command: list[str], sentence: str) -> None:
+    script = [sys.executable, str(ROOT / command[0]), *command[1:]]
+    result = subprocess.run(script, cwd=tmp_path, capture_output=True, encoding="utf-8")
+    assert result.returncode == 1 and result.stderr.startswith(sentence) and result.stderr.count("\n") == 1
+
+
+# ---- downloads
+
+
+class Unreliable(BaseHTTPRequestHandler):
+    """Serves WORDS well at /good and badly elsewhere."""
+
+    def do_GET(self) -> None:
+        body = WORDS.encode("utf-8")
+        if self.path == "/absent":
+            return self.send_error(404)
+        if self.path == "/silent":
+            return self.connection.close()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.path == "/dropped":  # closes with a reset, in the middle
+            self.wfile.write(body[:10])
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            return self.connection.close()
+        self.wfile.write({"/cut": body[:-9], "/other": body[::-1]}.get(self.path, body))
+
+    def log_message(self, *arguments: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of a server on this machine."""
+    monkeypatch.setenv("no_proxy", "*")
+    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Unreliable)
+    httpd.handle_error = lambda *arguments: None  # a connection that it dropped itself
+    threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    yield f"http://127.0.0.1:{httpd.server_port}"
+    httpd.shutdown()
+    httpd.server_close()
+
+
+SHA256, SIZE = hashlib.sha256(WORDS.encode("utf-8")).hexdigest(), len(WORDS.encode("utf-8"))
+
+
+def test_a_good_download_arrives_whole(server: str, tmp_path: Path) -> None:
+    download(f"{server}/good", tmp_path / "new" / "words.txt", SHA256, SIZE)
+    assert (tmp_path / "new" / "words.txt").read_bytes() == WORDS.encode("utf-8")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["words.txt"]
+
+
+@pytest.mark.parametrize(
+    "page, sentence",
+    [
+        ("cut", f"cut is cut short: {SIZE - 9} of {SIZE} bytes|cut could not be downloaded"),
+        ("other", f"other is another file: its SHA-256 is [0-9a-f]{{64}}, not {SHA256}"),
+        ("dropped", "dropped (could not be downloaded|is cut short)"),
+        ("silent", "silent could not be downloaded"),
+        ("absent", "absent answered 404 Not Found"),
+    ],
+)
+def test_a_bad_download_is_one_sentence_and_leaves_nothing(
+    server: str, tmp_path: Path, page: str, sentence: str
+) -> None:
+    with pytest.raises(UserError, match=sentence) as caught:
+        download(f"{server}/{page}", tmp_path / "words.txt", SHA256, SIZE)
+    assert "--url=URL" in str(caught.value) and "--file=PATH" in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_longer_than_it_should_be_is_refused(server: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="longer than it should be"):
+        download(f"{server}/good", tmp_path / "words.txt", SHA256, SIZE - 1)
+
+
+@pytest.mark.parametrize("url", ["file:///etc/hostname", "words.txt", "ftp://127.0.0.1/x"])
+def test_only_web_addresses_are_downloaded(tmp_path: Path, url: str) -> None:
+    with pytest.raises(UserError, match="not an http or https address"):
+        download(url, tmp_path / "words.txt", SHA256, SIZE)
+
+
+def test_a_machine_without_network_is_told_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "*")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))  # taken, but nobody listens
+        with pytest.raises(UserError, match="could not be downloaded .*refused.*; check the network"):
+            download(f"http://127.0.0.1:{free.getsockname()[1]}/x", tmp_path / "words.txt", SHA256, SIZE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_shakespeare_is_split_as_nanogpt_splits_it(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shakespeare, "SHA256", SHA256)
+    monkeypatch.setattr(shakespeare, "SIZE", SIZE)
+    (tmp_path / "copy.txt").write_text(WORDS, encoding="utf-8", newline="")
+    meta = shakespeare.prepare(tmp_path / "s", url=f"{server}/good")
+    assert shakespeare.prepare(tmp_path / "s", url="none", file=str(tmp_path / "copy.txt")) == meta
+    corpus = data.load("s", tmp_path)
+    assert corpus.tokenizer.decode(corpus.train) == WORDS[: int(len(WORDS) * 0.9)]
+    assert corpus.tokenizer.decode(corpus.val) == WORDS[int(len(WORDS) * 0.9) :]
+    assert meta["characters"] == "".join(sorted(set(WORDS))) and corpus.unit == "char"
+
+
+def test_a_copy_that_is_another_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "copy.txt").write_text(WORDS, encoding="utf-8")
+    with pytest.raises(UserError, match="copy.txt is cut short"):
+        shakespeare.prepare(tmp_path / "s", file=str(tmp_path / "copy.txt"))
+    with pytest.raises(UserError, match="absent.txt is not a file"):
+        shakespeare.prepare(tmp_path / "s", file=str(tmp_path / "absent.txt"))
+    assert not (tmp_path / "s").exists()
