@@ -1,0 +1,127 @@
+"""Causal attention under a position Plan: the plain reference that defines what is right, and the paths that equal it.
+
+`matmul`   two matrix products around a float32 softmax, fused by the compiler: the fastest on a CPU at short lengths
+`fused`    nothing is added to the scores: the library's causal kernel
+`dense`    biases and masks are added as one matrix (H, T, S), made once per forward for all layers that share a plan
+`blocked`  the same by blocks of query rows, made per layer: memory linear in the length, keys out of a window skipped
+"""
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import dropout as dropout_
+from torch.nn.functional import scaled_dot_product_attention
+
+from posenc import Plan
+
+MATMUL_KEYS = 512          # on a CPU, compiled: above this the library's kernel wins (results/attention.md)
+DENSE_BYTES = 16 * 2**20   # a larger matrix of added scores is made in blocks
+BLOCK_ROWS = 256           # rows of a block: enough to keep the kernel busy, few enough that causality saves half the work
+
+
+def added_scores(plan: Plan, n_head: int, like: Tensor, rows: slice, columns: Tensor) -> Tensor:
+    """What is added to q.k / sqrt(d): (..., H or 1, R, C), -inf where the query may not see the key.
+
+    `rows` are queries of the plan, `columns` (C,) indexes of keys; like gives dtype (float32 or wider) and device.
+    """
+    queries, keys = plan.query_ids.shape[-1], plan.key_ids.shape[-1]
+    index = torch.arange(keys - queries, keys, device=like.device)[rows, None]
+    seen = columns <= index
+    for mask in plan.masks:
+        seen = seen & mask(index, columns)
+    added = torch.zeros((), dtype=like.dtype, device=like.device)
+    if plan.biases:
+        heads = torch.arange(n_head, device=like.device)[:, None, None]
+        i, j = plan.query_ids[..., rows][..., None], plan.key_ids[..., columns][..., None, :]
+        if i.dim() == 3:   # ids per sequence: (B, 1, R, 1) and (B, 1, 1, C)
+            i, j = i[:, None], j[:, None]
+        j = torch.minimum(i, j)   # a bias need not be defined for keys ahead; a NaN there would spoil gradients
+        for bias in plan.biases:
+            added = added + bias(heads, i, j)
+    return torch.where(seen, added, -torch.inf)
+
+
+def reference(q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Tensor:
+    """The definition: q (B, H, T, D), k and v (B, H, S, D), already turned -> (B, H, T, D); float32 or wider throughout."""
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    with torch.autocast(q.device.type, enabled=False):
+        scores = q.to(dtype) @ k.to(dtype).mT / math.sqrt(q.shape[-1])
+        if plan.temperature is not None:
+            scores = scores * plan.temperature
+        columns = torch.arange(k.shape[-2], device=q.device)
+        scores = scores + added_scores(plan, q.shape[1], q.new_empty(0, dtype=dtype), slice(None), columns)
+        return (scores.softmax(-1) @ v.to(dtype)).to(q.dtype)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A plan, the path chosen for it, and the matrix of added scores where that path takes one."""
+
+    plan: Plan
+    path: str
+    added: Tensor | None = None
+
+
+def choose_path(plan: Plan, n_head: int, compiled: bool) -> str:
+    """The attention path of a plan in eager or compiled code: matmul, fused, dense or blocked."""
+    queries, keys = plan.query_ids.shape[-1], plan.key_ids.shape[-1]
+    if compiled and plan.query_ids.device.type == "cpu" and keys <= MATMUL_KEYS:
+        return "matmul"
+    if not plan.biases and not plan.masks and (queries == keys or queries == 1):
+        return "fused"
+    return "dense" if 4 * n_head * queries * keys <= DENSE_BYTES else "blocked"
+
+
+def prepare(plan: Plan, n_head: int, like: Tensor) -> Prepared:
+    """Choose the path and make once what every layer with this plan shares."""
+    path = choose_path(plan, n_head, torch.compiler.is_compiling())
+    if path in ("fused", "blocked"):
+        return Prepared(plan, path)
+    columns = torch.arange(plan.key_ids.shape[-1], device=like.device)
+    return Prepared(plan, path, added_scores(plan, n_head, like, slice(None), columns))
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, prepared: Prepared, dropout: float = 0.0) -> Tensor:
+    """Attention of q (B, H, T, D) to k and v (B, H, S, D), S >= T, already turned -> (B, H, T, D). Equals `reference`."""
+    plan = prepared.plan
+    if plan.temperature is not None:
+        q = (q * plan.temperature).to(q.dtype)
+    if prepared.path == "fused":
+        return scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=q.shape[-2] > 1)
+    if prepared.path == "matmul":
+        weights = ((q @ k.mT).to(prepared.added.dtype) / math.sqrt(q.shape[-1]) + prepared.added).softmax(-1).to(v.dtype)
+        return dropout_(weights, dropout) @ v
+    if prepared.path == "dense":
+        return _with_added(q, k, v, prepared.added, dropout)
+    return _blocked(q, k, v, plan, dropout)
+
+
+def _with_added(q: Tensor, k: Tensor, v: Tensor, added: Tensor, dropout: float) -> Tensor:
+    added = added.to(q.dtype) if q.is_cuda else added   # CUDA's kernels take no wider mask
+    added = added if added.dim() == 4 else added.expand(1, *added.shape[-3:]) if added.dim() == 3 else added[None, None]
+    return scaled_dot_product_attention(q, k, v, attn_mask=added, dropout_p=dropout)
+
+
+def _blocked(q: Tensor, k: Tensor, v: Tensor, plan: Plan, dropout: float) -> Tensor:
+    like = q.new_empty(0, dtype=torch.promote_types(q.dtype, torch.float32))
+    queries, offset, blocks = q.shape[-2], k.shape[-2] - q.shape[-2], []
+    for a in range(0, queries, BLOCK_ROWS):
+        rows = slice(a, min(a + BLOCK_ROWS, queries))
+        spans = _seen(plan, offset + rows.start, offset + rows.stop)
+        columns = torch.cat([torch.arange(s.start, s.stop, device=q.device) for s in spans])
+        added = added_scores(plan, q.shape[1], like, rows, columns)
+        k_seen, v_seen = (torch.cat([t[..., s, :] for s in spans], -2) if len(spans) > 1 else t[..., spans[0], :] for t in (k, v))
+        blocks.append(_with_added(q[..., rows, :], k_seen, v_seen, added, dropout))
+    return torch.cat(blocks, -2)
+
+
+def _seen(plan: Plan, first: int, stop: int) -> list[slice]:
+    """The key indexes that queries first ... stop - 1 can see, as one slice, or two where a window leaves sinks behind."""
+    if plan.span is None:
+        return [slice(0, stop)]
+    size, sinks = plan.span
+    near = max(0, first - size + 1)
+    return [slice(0, stop)] if near <= sinks else [slice(0, sinks), slice(near, stop)][sinks == 0:]

@@ -1,0 +1,637 @@
+"""The position schemes of the textbooks, and the grammar that names and combines them.
+
+A scheme is an expression: `alibi`, `rope(base=500000)`, `rope + alibi`, `rope | rope | rope | nope`. `+` lets pieces act
+together, `|` is a pattern over layers. Each name is a `Piece`, a small module that overrides the questions it answers;
+names not defined here are looked up in zoo/, one file each, loaded exactly as a user's own `--pos_file`.
+`python posenc.py 'rope + logn'` explains an expression. This file imports nothing else of the project.
+"""
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib.util
+import inspect
+import math
+import re
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+ZOO = Path(__file__).parent / "zoo"
+Bias = Callable[[Tensor, Tensor, Tensor], Tensor]   # f(head, query id, key id): what is added to the score
+Mask = Callable[[Tensor, Tensor], Tensor]           # g(query index, key index): True where the query may see the key
+Turn = Callable[[Tensor], Tensor]                   # (B, H, T, D) -> (B, H, T, D')
+
+
+class PosError(ValueError):
+    """A position expression, option or length that cannot be; the text is one sentence for the user."""
+
+
+def require(condition: bool, sentence: str) -> None:
+    """Raise PosError(sentence) unless the condition holds."""
+    if not condition:
+        raise PosError(sentence)
+
+
+# ------------------------------------------------------------------------------------------------ pure functions
+
+@torch.library.custom_op("longshot::cos_sin", mutates_args=())
+def cos_sin(positions: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
+    """cos and sin of position x frequency: angles in float64, results in float32, shape positions.shape + (F,).
+
+    An operator of its own, so that torch.compile neither fuses the float64 away nor recompiles for a new length.
+    """
+    exact = "cpu" if positions.device.type == "mps" else positions.device   # mps has no float64
+    angles = positions.to(exact, torch.float64)[..., None] * inv_freq.to(exact, torch.float64)
+    return tuple(f(angles).to(positions.device, torch.float32) for f in (torch.cos, torch.sin))
+
+
+@cos_sin.register_fake
+def _(positions: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
+    shape = (*positions.shape, inv_freq.shape[0])
+    return positions.new_empty(shape, dtype=torch.float32), positions.new_empty(shape, dtype=torch.float32)
+
+
+def rope_frequencies(head_dim: int, base: float = 10000.0) -> tuple[Tensor, float]:
+    """RoPE's (inv_freq, attention_factor): theta_m = base^(-2m/d), float64 of shape (head_dim / 2,), and 1.0.
+
+    Su et al. 2021 (arXiv 2104.09864). Raises PosError for an odd head_dim.
+    """
+    require(head_dim > 0 and head_dim % 2 == 0, f"rope turns pairs of columns: it needs an even dimension, not {head_dim}")
+    return base ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim), 1.0
+
+
+def rotate(x: Tensor, positions: Tensor, inv_freq: Tensor, layout: str = "half") -> Tensor:
+    """Turn x (..., T, D) by the angles positions x inv_freq; positions (T,) or (B, T), inv_freq (F,), F <= D / 2.
+
+    `half` pairs columns (m, m + F) as GPT-NeoX and Llama in transformers; `interleaved` (2m, 2m + 1) as RoFormer and
+    GPT-J. Columns past 2F are unchanged.
+    """
+    cos, sin = cos_sin(positions, inv_freq)
+    if positions.dim() == 2:   # (B, T, F) -> (B, 1, ..., T, F)
+        cos, sin = (t.reshape(t.shape[0], *[1] * (x.dim() - 3), *t.shape[1:]) for t in (cos, sin))
+    return turn(x, cos, sin, layout)
+
+
+def turn(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
+    """Rotate the column pairs of x (..., T, D) by tables (..., T, F); computed in float32 or wider, returned as x.dtype."""
+    n = 2 * cos.shape[-1]
+    if layout == "half":
+        a, b = x[..., : n // 2], x[..., n // 2 : n]
+        pairs = torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+    else:
+        a, b = x[..., 0:n:2], x[..., 1:n:2]
+        pairs = torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2)
+    return torch.cat((pairs.to(x.dtype), x[..., n:]), -1)
+
+
+def sinusoids(positions: Tensor, width: int, base: float = 10000.0) -> Tensor:
+    """Sinusoidal position vectors (T, width), float32: all sines, then all cosines, of p * base^(-2m/width).
+
+    Vaswani et al. 2017 (arXiv 1706.03762), which interleaves them: the same columns in another order.
+    """
+    cos, sin = cos_sin(positions, rope_frequencies(width, base)[0])
+    return torch.cat((sin, cos), -1)
+
+
+def alibi_slopes(n_head: int) -> Tensor:
+    """ALiBi's published slopes, (n_head,) float32: 2^(-8h/H) for H a power of two; otherwise those of the power of two
+    below, then every other slope of the power of two above. Press et al. 2021 (arXiv 2108.12409) and its code."""
+    floor = 2 ** int(math.log2(n_head))
+    slopes = [2 ** (-8 * h / floor) for h in range(1, floor + 1)]
+    slopes += [2 ** (-4 * h / floor) for h in range(1, 2 * floor, 2)]
+    return torch.tensor(slopes[:n_head])
+
+
+def t5_buckets(distance: Tensor, num_buckets: int = 32, max_distance: int = 128) -> Tensor:
+    """T5's causal buckets (long) of distance = query - key >= 0: one each below num_buckets / 2, then logarithmic, the
+    last one from max_distance on. Raffel et al. 2019 (arXiv 1910.10683), in the order of operations of its code."""
+    exact = num_buckets // 2
+    far = torch.log(distance.clamp(min=1).float() / exact) / math.log(max_distance / exact) * (num_buckets - exact)
+    return torch.where(distance < exact, distance, (exact + far.long()).clamp(max=num_buckets - 1))
+
+
+# ------------------------------------------------------------------------------------------------ pieces
+
+@dataclass(frozen=True)
+class Shape:
+    """What a piece may know of the model it serves; `length` is the length first trained at, in tokens."""
+
+    n_head: int
+    head_dim: int
+    width: int
+    length: int
+
+
+class Piece(nn.Module):
+    """One position scheme. Override the questions it answers; every default is "nothing".
+
+    The class name in snake_case is the scheme's name; keyword-only arguments of __init__ are its options, checked
+    against their annotations. Scores are q.k / sqrt(d) x temperature + bias; i and j are position ids, j <= i.
+    Tensors made inside a hook are float32 or wider: `like.new_tensor(...)` has the right dtype and device.
+    """
+
+    limit: int | None = None   # the number of position ids it defines (None: any); with ids(): the longest total length
+    span: tuple[int, int] | None = None   # of a mask: keys farther than span[0], past the first span[1], are never seen
+
+    def ids(self, index: Tensor, total: int) -> Tensor:
+        """Position ids of the tokens at `index` (T,) or (B, T) of a text of `total` tokens: which position each carries."""
+        return index
+
+    def draw(self, length: int, generator: torch.Generator) -> Tensor:
+        """Position ids (length,) of one training step, where they are random."""
+        return torch.arange(length)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """(T, C) or (B, T, C), added to the token embedding."""
+        raise NotImplementedError
+
+    def frequencies(self, total: int) -> tuple[Tensor, float]:
+        """A rotary scheme: (inv_freq float64 (F,), attention factor) for a text of `total` tokens."""
+        raise NotImplementedError
+
+    def turn(self, ids: Tensor, total: int) -> tuple[Turn, Turn]:
+        """How queries and how keys at `ids` are turned."""
+        raise NotImplementedError
+
+    def bias(self, like: Tensor) -> Bias:
+        """f(h, i, j) of integer tensors that broadcast: pointwise operations and indexing of prepared tensors only."""
+        raise NotImplementedError
+
+    def temperature(self, index: Tensor, like: Tensor) -> Tensor:
+        """(T,) or (H, T): what multiplies the scores of the query at `index` (it sees index + 1 keys)."""
+        raise NotImplementedError
+
+    def mask(self) -> Mask:
+        """g(i, j) of indexes, True where query i may see key j; causality is added by the model."""
+        raise NotImplementedError
+
+
+def answers(piece: Piece, question: str) -> bool:
+    """Whether the piece overrides that question (a method name of Piece)."""
+    return getattr(type(piece), question) is not getattr(Piece, question)
+
+
+class Nope(Piece):
+    """Nothing: order is known from the causal mask alone. Haviv et al. 2022, Kazemnejad et al. 2023 (arXiv 2305.19466).
+
+    Verdict: weaker on text, breaks past the training length; good on some algorithmic tasks.
+    """
+
+
+class Learned(Piece):
+    """A trained vector for each position, added to the token embedding (GPT-2). Parameter: table (rows, C).
+
+    `rows` defaults to the training length; a position past the table is refused, never clamped or wrapped.
+    Verdict: the baseline that cannot extrapolate at all.
+    """
+
+    def __init__(self, shape: Shape, *, rows: int | None = None) -> None:
+        super().__init__()
+        self.limit = shape.length if rows is None else rows
+        require(self.limit > 0, f"learned: rows must be positive, not {rows}")
+        self.table = nn.Parameter(torch.empty(self.limit, shape.width).normal_(std=0.02))
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """The rows of the table at `ids`."""
+        return nn.functional.embedding(ids, self.table)
+
+
+class Sinusoidal(Piece):
+    """scale x [sin(p w_m), cos(p w_m)], w_m = base^(-2m/C), added to the token embedding. Vaswani et al. 2017.
+
+    The paper multiplies token embeddings of deviation C^-1/2 by C^1/2 first, to 1. Here they stay at GPT-2's 0.02, so
+    the default scale is 0.02: the same ratio; without it the positions drown the tokens.
+    Verdict: fine within the training length, useless past it.
+    """
+
+    def __init__(self, shape: Shape, *, base: float = 10000.0, scale: float = 0.02) -> None:
+        super().__init__()
+        require(shape.width % 2 == 0, f"sinusoidal needs an even n_embd, not {shape.width}")
+        require(base > 0, f"sinusoidal: base must be positive, not {base}")
+        self.width, self.base, self.scale = shape.width, base, scale
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Scaled sinusoids of `ids`."""
+        return self.scale * sinusoids(ids, self.width, self.base)
+
+
+class Rope(Piece):
+    """Turn pair m of q and k at position p by p base^(-2m/d), so that scores depend on i - j. Su et al. 2021.
+
+    `fraction` of each head's columns is turned, with the exponents of that fraction (GPT-J, GPT-NeoX); `layout` is half
+    or interleaved: the same function of permuted columns. Verdict: the default of today's models; does not extrapolate.
+    """
+
+    def __init__(self, shape: Shape, *, base: float = 10000.0, fraction: float = 1.0, layout: str = "half") -> None:
+        super().__init__()
+        require(base > 0, f"rope: base must be positive, not {base}")
+        require(0 < fraction <= 1, f"rope: fraction must lie in (0, 1], not {fraction}")
+        require(layout in ("half", "interleaved"), f"rope: layout is half or interleaved, not {layout}")
+        self.columns, self.base, self.layout = int(fraction * shape.head_dim), base, layout
+        self.frequencies(shape.length)   # an odd number of columns is refused here, not in the first step
+
+    def frequencies(self, total: int) -> tuple[Tensor, float]:
+        """The same for every length."""
+        return rope_frequencies(self.columns, self.base)
+
+    def turn(self, ids: Tensor, total: int) -> tuple[Turn, Turn]:
+        """Queries and keys alike; tables are made here, once per forward."""
+        inv_freq, factor = self.frequencies(total)
+        cos, sin = (t[:, None] if ids.dim() == 2 else t for t in cos_sin(ids, inv_freq))   # (B, 1, T, F) or (T, F)
+        if factor != 1.0:
+            cos, sin = cos * factor, sin * factor
+        return (lambda x: turn(x, cos, sin, self.layout),) * 2
+
+
+class Alibi(Piece):
+    """score += -m_h (i - j), m_h fixed per head (`alibi_slopes`). Press et al. 2021 (arXiv 2108.12409).
+
+    `learned` trains the slopes (softplus of a parameter (H,), started at the published ones); the paper found no gain.
+    Verdict: flat loss at any length, because it reads a window; poor at finding one far token.
+    """
+
+    def __init__(self, shape: Shape, *, learned: bool = False) -> None:
+        super().__init__()
+        slopes = alibi_slopes(shape.n_head)
+        self.slopes = slopes.tolist()   # Python numbers: nothing for .to(bfloat16) to round
+        if learned:
+            self.raw = nn.Parameter(slopes.expm1().log())   # the inverse of softplus
+
+    def bias(self, like: Tensor) -> Bias:
+        """-m_h (i - j)."""
+        slopes = nn.functional.softplus(self.raw.to(like.dtype)) if hasattr(self, "raw") else like.new_tensor(self.slopes)
+        return lambda h, i, j: slopes[h] * (j - i)
+
+
+class T5(Piece):
+    """score += table[bucket(i - j), h], `t5_buckets`; parameter: table (buckets, H), shared by layers as in T5.
+
+    `max_distance` defaults to half the training length, so that every entry is trained. Raffel et al. 2019; unlike T5,
+    scores keep their 1 / sqrt(d). Verdict: the best in-length bias of the classics, good to 2-3 times the length.
+    """
+
+    def __init__(self, shape: Shape, *, buckets: int = 32, max_distance: int | None = None) -> None:
+        super().__init__()
+        require(buckets >= 2 and buckets % 2 == 0, f"t5: buckets must be even and at least 2, not {buckets}")
+        self.buckets = buckets
+        self.max_distance = max(buckets // 2 + 1, shape.length // 2) if max_distance is None else max_distance
+        require(self.max_distance > buckets // 2,
+                f"t5: max_distance must exceed buckets / 2 = {buckets // 2}, not {max_distance}")
+        self.table = nn.Parameter(torch.zeros(buckets, shape.n_head))
+
+    def bias(self, like: Tensor) -> Bias:
+        """A look-up by bucket of the distance."""
+        table = self.table.to(like.dtype)
+        return lambda h, i, j: table[t5_buckets(i - j, self.buckets, self.max_distance), h]
+
+
+class Window(Piece):
+    """A query sees the last `size` keys (itself included) and the first `sinks`. A mask: positions stay as they are.
+
+    Verdict: bounds what is read, hence flat; every layer of it still hands on `size` tokens of context.
+    """
+
+    def __init__(self, shape: Shape, *, size: int, sinks: int = 0) -> None:
+        super().__init__()
+        require(size > 0, f"window: size must be positive, not {size}")
+        require(sinks >= 0, f"window: sinks must not be negative, not {sinks}")
+        self.span = (size, sinks)
+
+    def mask(self) -> Mask:
+        """i - j < size, or j < sinks."""
+        size, sinks = self.span
+        return lambda i, j: (i - j < size) | (j < sinks)
+
+
+class Randomized(Piece):
+    """Train with L sorted positions drawn from 0 ... max - 1, one draw a step; test with floor(k max / N).
+
+    Ruoss et al. 2023 (arXiv 2305.16843); `test=draw` draws at test too, as they do. A text longer than `max` is refused.
+    Verdict: teaches any scheme larger positions at some cost in length; combine it: `randomized(max=4096) + rope`.
+    """
+
+    def __init__(self, shape: Shape, *, max: int, test: str = "spread") -> None:
+        super().__init__()
+        require(max >= shape.length, f"randomized: max must be at least the training length {shape.length}, not {max}")
+        require(test in ("spread", "draw"), f"randomized: test is spread or draw, not {test}")
+        self.limit, self.test = max, test
+
+    def ids(self, index: Tensor, total: int) -> Tensor:
+        """floor(index max / total), or a fixed draw for that total length."""
+        if self.test == "spread":
+            return index * self.limit // total
+        return self.draw(total, torch.Generator().manual_seed(total)).to(index.device)[index]
+
+    def draw(self, length: int, generator: torch.Generator) -> Tensor:
+        """Sorted, without repeats."""
+        return torch.randperm(self.limit, generator=generator)[:length].sort().values
+
+
+class Logn(Piece):
+    """scores x ln(n) / ln(L), n the number of keys up to the query, L the training length. Su 2021, Chiang & Cholak 2022.
+
+    Verdict: keeps attention from thinning out over long texts; combine it: `rope + logn`. Not enough at small L alone.
+    """
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.length = shape.length
+
+    def temperature(self, index: Tensor, like: Tensor) -> Tensor:
+        """ln(i + 1) / ln(L)."""
+        return torch.log(index.to(like.dtype) + 1) / math.log(self.length)
+
+
+# ------------------------------------------------------------------------------------------------ names
+
+def scheme_name(cls: type) -> str:
+    """CamelCase -> snake_case: the name of a piece in expressions."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+
+
+def _pieces_of(namespace: dict[str, object], module: str) -> dict[str, type[Piece]]:
+    classes = [c for c in namespace.values() if isinstance(c, type) and issubclass(c, Piece) and c is not Piece]
+    return {scheme_name(c): c for c in classes if c.__module__ == module}
+
+
+@lru_cache
+def load_file(path: Path) -> dict[str, type[Piece]]:
+    """The pieces that a Python file defines, by name; the file is run. Raises PosError if there are none."""
+    require(path.is_file(), f"there is no file {path} to take position schemes from")
+    spec = importlib.util.spec_from_file_location(f"pos_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault("posenc", sys.modules[__name__])   # so that `from posenc import Piece` is this Piece in a script
+    spec.loader.exec_module(module)
+    pieces = _pieces_of(vars(module), module.__name__)
+    require(bool(pieces), f"{path} defines no subclass of posenc.Piece")
+    return pieces
+
+
+def names(pos_file: Path | None = None) -> list[str]:
+    """Every scheme that an expression may name."""
+    own = load_file(Path(pos_file)) if pos_file else {}
+    return sorted({*_pieces_of(globals(), __name__), *(p.stem for p in ZOO.glob("[a-z]*.py")), *own})
+
+
+def find(name: str, pos_file: Path | None = None) -> type[Piece]:
+    """The class of that name: a user's own, then this file's, then zoo/. A wrong name answers with the nearest right one."""
+    own, built_in = load_file(Path(pos_file)) if pos_file else {}, _pieces_of(globals(), __name__)
+    taken = sorted(n for n in own if n in built_in or (ZOO / f"{n}.py").exists())
+    require(not taken, f"{pos_file} defines {', '.join(taken)}, a name that the project already has: rename the class")
+    if name in own or name in built_in:
+        return own.get(name) or built_in[name]
+    if name in names(pos_file):
+        return load_file(ZOO / f"{name}.py")[name]
+    near = difflib.get_close_matches(name, names(pos_file), 1, 0.4)
+    hint = f"did you mean {near[0]}?" if near else "a scheme of your own needs --pos_file=FILE.py."
+    raise PosError(f"there is no position scheme {name}; {hint} Known: {', '.join(names(pos_file))}")
+
+
+# ------------------------------------------------------------------------------------------------ the grammar
+
+def parse(text: str) -> ast.expr:
+    """The syntax tree of a position expression, checked but not yet looked up; `ast.unparse` of it is the canonical text."""
+    require(len(text) <= 500 and text.isascii(), "a position expression has at most 500 ASCII characters")
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise PosError(f"the position expression {text!r} cannot be read ({getattr(error, 'msg', error)}); "
+                       "write e.g. alibi, rope(base=500000), '--pos=rope + alibi' (quoted in a shell)") from None
+    for node in _mentions(tree):
+        _options(node)
+    return tree
+
+
+def _mentions(node: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.BitOr)):
+        yield from _mentions(node.left)
+        yield from _mentions(node.right)
+    elif isinstance(node, ast.Name) or (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+        yield node
+    else:
+        raise PosError(f"{ast.unparse(node)!r} is not a position scheme: an expression joins names such as rope or "
+                       "t5(buckets=16) with + (together) and | (a pattern over layers)")
+
+
+def _name(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else node.func.id
+
+
+def _options(node: ast.expr) -> dict[str, object]:
+    """The options of one mention, {name: value}; values are finite literals or bare words."""
+    if isinstance(node, ast.Name):
+        return {}
+    require(not node.args and all(k.arg for k in node.keywords),
+            f"options have names: write {_name(node)}(option=value), not {ast.unparse(node)}")
+    return {k.arg: _value(k.value, ast.unparse(node)) for k in node.keywords}
+
+
+def _value(node: ast.expr, where: str) -> object:
+    if isinstance(node, ast.Name):
+        return node.id
+    minus = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
+    value = getattr(node.operand if minus else node, "value", None)
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    finite = number and abs(value) <= sys.float_info.max   # refuses inf, and integers that no float can hold
+    require(finite or (not minus and isinstance(value, (str, bool))),
+            f"in {where}: a value is a finite number, True, False or a word, not {ast.unparse(node)}")
+    return -value if minus else value
+
+
+def _layer(node: ast.expr, n: int) -> list[ast.expr]:
+    """The mentions that act in layer n: `|` takes branch n mod k, however deep the chain of `|` is nested."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _layer(node.left, n) + _layer(node.right, n)
+    branches = _branches(node)
+    return _layer(branches[n % len(branches)], n) if len(branches) > 1 else [node]
+
+
+def _branches(node: ast.expr) -> list[ast.expr]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        return _branches(node.left) + _branches(node.right)
+    return [node]
+
+
+def _everywhere(node: ast.expr) -> list[ast.expr]:
+    """The mentions that stand in no branch: only these may act before the first layer."""
+    if isinstance(node, ast.BinOp):
+        return _everywhere(node.left) + _everywhere(node.right) if isinstance(node.op, ast.Add) else []
+    return [node]
+
+
+def build(node: ast.expr, shape: Shape, pos_file: Path | None = None) -> Piece:
+    """The piece of one mention. Wrong, missing or mistyped options are refused with the list of those it has."""
+    name, options = _name(node), _options(node)
+    cls = find(name, pos_file)
+    known = inspect.signature(cls.__init__, eval_str=True).parameters if "__init__" in vars(cls) else {}
+    known = {n: p for n, p in known.items() if p.kind is p.KEYWORD_ONLY}
+    listed = ", ".join(str(p) for p in known.values()) or "none"
+    for key, value in options.items():
+        require(key in known, f"{name} has no option {key}; its options: {listed}")
+        require(_fits(value, known[key].annotation), f"{name}: {key}={value} does not fit; its options: {listed}")
+    missing = [n for n, p in known.items() if p.default is p.empty and n not in options]
+    require(not missing, f"{name} needs {', '.join(f'{m}=...' for m in missing)}; its options: {listed}")
+    return cls(shape, **options) if "__init__" in vars(cls) else cls()
+
+
+def _fits(value: object, annotation: object) -> bool:
+    union = isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union
+    kinds = typing.get_args(annotation) if union else (annotation,)
+    return any(kind is inspect.Parameter.empty or type(value) is kind or (kind is float and type(value) is int) for kind in kinds)
+
+
+# ------------------------------------------------------------------------------------------------ a scheme for a model
+
+@dataclass(frozen=True)
+class Plan:
+    """What positions do to attention in one forward, for the layers that share these pieces.
+
+    query_ids (T,) or (B, T) and key_ids (S,) or (B, S) are position ids; the queries are the last T of the S tokens.
+    """
+
+    query_ids: Tensor
+    key_ids: Tensor
+    turns: tuple[Turn, Turn] | None = None
+    temperature: Tensor | None = None   # (T, 1) or (H, T, 1)
+    biases: tuple[Bias, ...] = ()
+    masks: tuple[Mask, ...] = ()
+    span: tuple[int, int] | None = None   # keys outside the last span[0] and the first span[1] are never seen
+
+
+class Scheme(nn.Module):
+    """A position expression built for a model of n_layer layers: which piece acts where, checked once, here."""
+
+    def __init__(self, text: str, shape: Shape, n_layer: int, pos_file: Path | None = None) -> None:
+        super().__init__()
+        tree = parse(text)
+        self.text = ast.unparse(tree)
+        mentions = list(_mentions(tree))
+        built: dict[tuple[int, int], str] = {}   # (mention, layer if it is per_layer else 0) -> key in self.pieces
+        self.pieces = nn.ModuleDict()
+        self.layers: list[tuple[str, ...]] = []
+        for n in range(n_layer):
+            keys = []
+            for node in _layer(tree, n):
+                bare, per_layer = _without_per_layer(node)
+                place = (mentions.index(node), n if per_layer else 0)
+                if place not in built:
+                    built[place] = f"{place[0]}_{_name(node)}" + (f"_layer{n}" if per_layer else "")
+                    self.pieces[built[place]] = build(bare, shape, pos_file)
+                keys.append(built[place])
+            self.layers.append(tuple(keys))
+        self.sets = list(dict.fromkeys(self.layers))                # the distinct sets of pieces
+        self.set_of_layer = [self.sets.index(keys) for keys in self.layers]
+        top = [key for (m, _), key in built.items() if mentions[m] in _everywhere(tree)]
+        self.unused = [ast.unparse(node) for m, node in enumerate(mentions) if not any(m == k[0] for k in built)]
+        self._check(top)
+        limits = [self.ids_piece.limit] if self.ids_piece else [p.limit for p in self.pieces.values()]
+        self.limit = min((n for n in limits if n), default=None)   # the longest total length defined; None: any
+
+    def _check(self, top: list[str]) -> None:
+        """Refuse what clashes: two claims on one place, the same piece twice, an input piece inside a pattern."""
+        for n, keys in enumerate(self.layers):
+            kinds = [type(self.pieces[k]) for k in keys]
+            twice = next((scheme_name(k) for k in kinds if kinds.count(k) > 1), None)
+            require(twice is None, f"{twice} stands twice in layer {n} of '{self.text}': name it once")
+            for question, place in (("ids", "position ids"), ("embed", "token embedding"), ("turn", "rotation")):
+                claims = [k.split("_", 1)[1] for k in keys if answers(self.pieces[k], question)]
+                require(len(claims) < 2, f"{' and '.join(claims)} both claim the {place} in '{self.text}': keep one")
+        for key, piece in self.pieces.items():
+            early = answers(piece, "ids") or answers(piece, "embed")
+            name = key.split("_", 1)[1]
+            require(not early or key in top, f"{name} acts once, before the first layer, so it cannot stand inside a pattern "
+                    f"of layers or be per_layer: write '{name.split('_layer')[0]} + (... | ...)' instead of '{self.text}'")
+        for piece in (self.ids_piece, *self.pieces.values()):
+            short = self.ids_piece and piece.limit and piece.limit < self.ids_piece.limit
+            require(not short, f"'{self.text}' gives positions up to {self.ids_piece and self.ids_piece.limit}, more than the "
+                    f"{piece and piece.limit} that {scheme_name(type(piece))} has: say e.g. learned(rows=...)")
+
+    def _first(self, question: str) -> Piece | None:
+        return next((p for p in self.pieces.values() if answers(p, question)), None)
+
+    @property
+    def ids_piece(self) -> Piece | None:
+        """The piece that changes position ids, if there is one."""
+        return self._first("ids")
+
+    def check_length(self, total: int) -> None:
+        """Raise PosError if a text of `total` tokens has positions that the scheme does not define."""
+        require(self.limit is None or total <= self.limit,
+                f"{self.text} defines {self.limit} positions, a text of {total} tokens needs more")
+
+    def ids(self, index: Tensor, total: int) -> Tensor:
+        """Position ids of the tokens at `index` in a text of `total` tokens."""
+        return self.ids_piece.ids(index, total) if self.ids_piece else index
+
+    def draw(self, seed: int, step: int, length: int) -> Tensor | None:
+        """The random position ids (length,) of a training step, the same for every process; None if they are not random."""
+        if self.ids_piece is None or not answers(self.ids_piece, "draw"):
+            return None
+        return self.ids_piece.draw(length, torch.Generator().manual_seed((seed << 32) + step))
+
+    def embed(self, ids: Tensor) -> Tensor | None:
+        """What is added to the token embedding, or None."""
+        piece = self._first("embed")
+        return piece.embed(ids) if piece else None
+
+    def plans(self, index: Tensor, query_ids: Tensor, key_ids: Tensor, total: int, like: Tensor) -> list[Plan]:
+        """One Plan for each distinct set of pieces (`self.sets`); `index` (T,) are the queries' places in the text."""
+        return [self._plan(keys, index, query_ids, key_ids, total, like) for keys in self.sets]
+
+    def _plan(self, keys: tuple[str, ...], index: Tensor, query_ids: Tensor, key_ids: Tensor, total: int, like: Tensor) -> Plan:
+        pieces = [self.pieces[k] for k in keys]
+        turning = [p.turn(query_ids, total) for p in pieces if answers(p, "turn")]
+        temperatures = [p.temperature(index, like)[..., None] for p in pieces if answers(p, "temperature")]
+        spans = sorted(p.span for p in pieces if p.span)
+        return Plan(query_ids, key_ids, turning[0] if turning else None,
+                    math.prod(temperatures[1:], start=temperatures[0]) if temperatures else None,
+                    tuple(p.bias(like) for p in pieces if answers(p, "bias")),
+                    tuple(p.mask() for p in pieces if answers(p, "mask")),
+                    spans[0] if spans else None)
+
+    def describe(self) -> str:
+        """The map of layers in a line or two, to be printed once."""
+        def label(keys: tuple[str, ...]) -> str:
+            return " + ".join(k.split("_", 1)[1] for k in keys)
+        runs = [f"{n}: {label(keys)}" for n, keys in enumerate(self.layers)]
+        text = f"all {len(runs)} layers: {label(self.layers[0])}" if len(set(self.layers)) == 1 else "layers " + ", ".join(runs)
+        return text + "".join(f"; {name} is in no layer (the pattern is cut at {len(runs)})" for name in self.unused)
+
+
+def _without_per_layer(node: ast.expr) -> tuple[ast.expr, bool]:
+    """Take the grammar's own option off a mention: (the mention without it, whether it was True)."""
+    value = _options(node).get("per_layer", False)
+    require(isinstance(value, bool), f"per_layer is True or False, not {value}")
+    if isinstance(node, ast.Name):
+        return node, False
+    return ast.Call(node.func, [], [k for k in node.keywords if k.arg != "per_layer"]), value
+
+
+def main() -> None:
+    """`python posenc.py 'rope + logn' [FILE.py]`: say what each piece of an expression is and which options it has."""
+    if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
+        print(f"usage: python posenc.py 'EXPRESSION' [FILE.py with schemes of your own]\nschemes: {', '.join(names())}")
+        return
+    pos_file = Path(sys.argv[2]) if len(sys.argv) > 2 else None
+    try:
+        scheme = Scheme(sys.argv[1], Shape(4, 64, 256, 128), 4, pos_file)
+    except PosError as error:
+        raise SystemExit(f"error: {error}") from None
+    print(f"{scheme.text}  (in 4 layers of 4 heads of 64, trained at 128)\n{scheme.describe()}")
+    for key, piece in scheme.pieces.items():
+        name, cls = key.split("_", 1)[1], type(piece)
+        options = [str(p) for p in inspect.signature(cls.__init__).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        print(f"\n{name}: {inspect.getdoc(cls)}\noptions: {', '.join(options) or 'none'}")
+        print("parameters: " + (", ".join(f"{n} {tuple(p.shape)}" for n, p in piece.named_parameters()) or "none"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+"""KERPLE: kernelized relative position (Chi et al. 2022, arXiv 2205.09921)."""
+import torch
+from torch import Tensor, nn
+
+from posenc import Bias, Piece, Shape, require
+
+
+class Kerple(Piece):
+    """kind=log: score += -r1 ln(1 + r2 (i - j)); kind=power: -r1 (i - j)^r2, r2 <= 2; r1, r2 >= 0.01 learned per head.
+
+    Parameters r1, r2 (H,), started uniformly in (0, 2) and (0, 1), shared by layers; added unscaled, as in the authors'
+    code (their paper divides by sqrt(d)). Verdict: the log form is ALiBi with a softer far end, and usually better.
+    """
+
+    def __init__(self, shape: Shape, *, kind: str = "log") -> None:
+        super().__init__()
+        require(kind in ("log", "power"), f"kerple: kind is log or power, not {kind}")
+        self.kind = kind
+        self.r1, self.r2 = nn.Parameter(2 * torch.rand(shape.n_head)), nn.Parameter(torch.rand(shape.n_head))
+
+    def bias(self, like: Tensor) -> Bias:
+        """The kernel of the distance."""
+        r1, r2 = (r.to(like.dtype).clamp(min=0.01) for r in (self.r1, self.r2))
+        if self.kind == "log":
+            return lambda h, i, j: -r1[h] * torch.log1p(r2[h] * (i - j))
+        return lambda h, i, j: -r1[h] * (i - j) ** r2[h].clamp(max=2)
