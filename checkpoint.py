@@ -1,0 +1,237 @@
+"""A run folder: what it is called, what is written into it, and how nothing in it is lost, half written or believed unseen."""
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+
+from configurable import GPTConfig, TrainSettings, UserError, differences
+from model import GPT
+
+HERE = Path(__file__).resolve().parent
+CURRENT, PREVIOUS, DIGESTS = "ckpt.pt", "ckpt-previous.pt", "checkpoints.sha256"
+NAMED = ("pos", "dataset", "block_size", "seed")   # the result settings that the folder's name spells out
+
+
+# ---- files
+
+def replace_file(path: Path, write: Callable[[BinaryIO], None]) -> str:
+    """Write a file aside, flush it to the disk, give it its name; return its SHA-256. UserError where that fails."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        with aside.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        digest = sha256(aside)
+        os.replace(aside, path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error.strerror}); what was there before is untouched") from error
+    finally:
+        aside.unlink(missing_ok=True)
+    return digest
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Replace a text file at once."""
+    replace_file(Path(path), lambda file: file.write(text.encode("utf-8")))
+
+
+def write_json(path: str | Path, content: Any) -> None:
+    """Replace a JSON file at once."""
+    write_text(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; UserError where it is not one."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise UserError(f"{path} is missing or not readable JSON; name a run folder, e.g. out/alibi-stdlib-L128-s1337") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is not a JSON object")
+    return content
+
+
+# ---- checkpoints
+
+def save(folder: Path, state: dict[str, Any]) -> None:
+    """Write ckpt.pt, keeping the one before as ckpt-previous.pt.
+
+    The digests of the new, the current and the previous file are written before any name changes: whenever the process
+    dies, each file under either name is whole, and its digest stands in checkpoints.sha256.
+    """
+    aside = folder / f"{CURRENT}.new"
+    try:
+        digest = replace_file(aside, lambda file: torch.save(state, file))
+        known = [digest, *list(digests(folder))[:2]]
+        write_text(folder / DIGESTS, "".join(f"{d}  {n}\n" for d, n in zip(known, (CURRENT, PREVIOUS, PREVIOUS), strict=False)))
+        if (folder / CURRENT).exists():
+            os.replace(folder / CURRENT, folder / PREVIOUS)
+        os.replace(aside, folder / CURRENT)
+    except RuntimeError as error:   # torch.save's own words for a full disk
+        raise UserError(f"{folder / CURRENT} cannot be written ({error}); the checkpoint before it is untouched") from error
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """{digest: name} from checkpoints.sha256, newest first; empty where there is none."""
+    path = folder / DIGESTS
+    lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else []
+    return dict(line.split("  ", 1) for line in lines if "  " in line)
+
+
+def load_state(folder: Path, say: Callable[[str], None] = print) -> dict[str, Any] | None:
+    """The newest checkpoint whose SHA-256 is as it was written, None if there is no file; a damaged one is named."""
+    known, bad = digests(folder), []
+    for path in (folder / CURRENT, folder / f"{CURRENT}.new", folder / PREVIOUS):
+        if path.exists() and sha256(path) in known:
+            for damaged in bad:
+                say(f"{damaged} is damaged (its SHA-256 is not in {DIGESTS}): going on from {path.name}")
+            return torch.load(path, map_location="cpu", weights_only=True)
+        bad += [path] if path.exists() and not path.name.endswith(".new") else []
+    if bad:
+        raise UserError(f"{' and '.join(map(str, bad))}: damaged, the SHA-256 is not in {DIGESTS}; "
+                        "restore a good copy, or start afresh with --overwrite=True")
+    return None
+
+
+# ---- metrics
+
+def append_metrics(folder: Path, line: dict[str, Any]) -> None:
+    """Add one line to metrics.jsonl."""
+    with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def trim_metrics(folder: Path, step: int) -> None:
+    """Drop the lines after `step`, which a resumed run writes again, and what a killed one left half written."""
+    path = folder / "metrics.jsonl"
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            kept += [line] if json.loads(line)["step"] <= step else []
+        except (ValueError, KeyError, TypeError):
+            break
+    write_text(path, "".join(line + "\n" for line in kept))
+
+
+# ---- run folders
+
+def folder_of(settings: TrainSettings) -> Path:
+    """out_dir, or by default out/<pos>-<dataset>-L<block_size>-s<seed>, and a digest of other settings that differ."""
+    if settings.out_dir:
+        return Path(settings.out_dir)
+    safe = settings.pos.replace(" ", "").translate(str.maketrans("(,|", "__~", ")'\""))
+    name = f"{re.sub(r'[^A-Za-z0-9._=+~-]', '-', safe)[:60]}-{settings.dataset}-L{settings.block_size}-s{settings.seed}"
+    others = {f.name: getattr(settings, f.name) for f in fields(TrainSettings)
+              if f.metadata["kind"] == "result" and f.name not in NAMED and getattr(settings, f.name) != f.default}
+    if len(safe) > 60:
+        others["pos"] = settings.pos
+    digest = hashlib.sha256(json.dumps(others, sort_keys=True).encode("utf-8")).hexdigest()[:6]
+    return Path("out") / (f"{name}-{digest}" if others else name)
+
+
+def sources() -> dict[str, str]:
+    """SHA-256 of the files that make the numbers."""
+    paths = [*HERE.glob("*.py"), *HERE.glob("zoo/*.py"), HERE / "data/__init__.py"]
+    drawing = {"report.py", "ablate.py", "sample.py"}
+    return {p.relative_to(HERE).as_posix(): sha256(p) for p in sorted(paths) if p.name not in drawing}
+
+
+def provenance() -> dict[str, Any]:
+    """Versions, machine, commit, sources and command line: what is needed to repeat a run."""
+    git = subprocess.run(["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"], cwd=HERE,
+                         capture_output=True, text=True, check=False) if shutil.which("git") else None
+    return {"versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
+            "platform": platform.platform(), "threads": torch.get_num_threads(),
+            "git_commit": git.stdout.strip() or None if git else None, "sources_sha256": sources(),
+            "command": [Path(sys.argv[0]).name, *sys.argv[1:]]}
+
+
+def claim(folder: Path, settings: TrainSettings) -> bool:
+    """Take a run folder for these settings: True where it holds this run already. UserError where it holds another."""
+    path = folder / "config.json"
+    if settings.overwrite and path.exists():
+        for name in (CURRENT, PREVIOUS, DIGESTS, "metrics.jsonl", "extrapolation.json", "extrapolation.png", "config.json"):
+            (folder / name).unlink(missing_ok=True)
+    if path.exists():
+        differ = differences(asdict(settings), read_json(path)["settings"], "result")
+        if differ:
+            raise UserError(f"{folder} holds another run ({'; '.join(differ)}): choose another --out_dir, or --overwrite=True")
+        return True
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"out_dir {folder} cannot be made ({error.strerror}); choose another --out_dir") from error
+    return False
+
+
+@dataclass
+class Run:
+    """A trained model and where it came from; `config` is config.json, `settings` its settings, `state` the checkpoint."""
+
+    folder: Path
+    config: dict[str, Any]
+    state: dict[str, Any]
+    model: GPT
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Every setting of the run, as used."""
+        return self.config["settings"]
+
+
+def scheme_file(folder: Path, config: dict[str, Any], typed: str) -> Path | None:
+    """The run's own copy of the user's position schemes; its code runs only if --pos_file was typed again."""
+    if not config["settings"]["pos_file"]:
+        return None
+    if not typed:
+        raise UserError(f"{folder} was trained with schemes of its own ({config['settings']['pos_file']}); loading them runs "
+                        f"that code: type --pos_file={folder / 'pos_file.py'} if you trust it")
+    copy = folder / "pos_file.py"
+    if not copy.is_file() or sha256(copy) != config["pos_file_sha256"]:
+        raise UserError(f"{copy} is missing or not the file that the run was trained with")
+    return copy
+
+
+def load_run(folder: str | Path, device: str = "cpu", pos_file: str = "") -> Run:
+    """The trained model of a run folder, in eval mode; UserError where it is missing, damaged or of another scheme."""
+    folder = Path(folder)
+    config = read_json(folder / "config.json")
+    state = load_state(folder)
+    if state is None:
+        raise UserError(f"{folder} holds no checkpoint yet: train it first")
+    model = GPT(GPTConfig(**state["gpt"]), scheme_file(folder, config, pos_file))
+    load_weights(model, state["model"], folder)
+    return Run(folder, config, state, model.to(device).eval())
+
+
+def load_weights(model: GPT, weights: dict[str, torch.Tensor], where: Path) -> None:
+    """Copy weights into a model of exactly the same parameters; UserError names what differs."""
+    own = {name: tuple(p.shape) for name, p in model.state_dict().items()}
+    given = {name: tuple(p.shape) for name, p in weights.items()}
+    if own != given:
+        differ = sorted(n for n in {*own, *given} if own.get(n) != given.get(n))[:4]
+        listed = "; ".join(f"{n}: {given.get(n, 'absent')} there, {own.get(n, 'absent')} here" for n in differ)
+        raise UserError(f"the checkpoint in {where} is of another model or scheme than {model.pos.text} ({listed})")
+    model.load_state_dict(weights)

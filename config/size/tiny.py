@@ -1,0 +1,10 @@
+# 0.2M parameters at L = 64: trains in seconds, for tests and for trying an idea.
+block_size = 64
+n_layer = 3
+n_head = 4
+n_embd = 64
+batch_size = 16
+max_iters = 200
+warmup_iters = 20
+learning_rate = 4e-3
+eval_interval = 100

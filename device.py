@@ -1,0 +1,86 @@
+"""Where to compute and in which number format: one choice, said in one line with its reason."""
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from configurable import UserError
+
+# dense bf16 (or fp16) peak of one card in FLOP/s, from the vendors' data sheets; a card that is not here has MFU "n/a"
+PEAK_FLOPS = {"H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12,
+              "A10": 125e12, "RTX 4090": 165e12, "RTX 3090": 71e12, "V100": 125e12, "T4": 65e12}
+
+
+@dataclass(frozen=True)
+class Compute:
+    """A device, a number format and why; `dtype` None means float32 throughout."""
+
+    device: str
+    dtype: torch.dtype | None
+    reason: str
+
+    @property
+    def kind(self) -> str:
+        """The device without its number: "cpu", "cuda" or "mps"."""
+        return self.device.split(":")[0]
+
+    @property
+    def dtype_name(self) -> str:
+        """The number format as the settings spell it."""
+        return str(self.dtype or torch.float32).removeprefix("torch.")
+
+
+def pick(device: str, dtype: str) -> Compute:
+    """The device and format for the settings of those names; UserError for a device that is not here."""
+    found = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    chosen = found if device == "auto" else device
+    try:
+        torch.empty(1, device=chosen)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise UserError(f"device={device} is not available on this machine; use --device={found} or leave it at auto") from None
+    kind = chosen.split(":")[0]
+    best, why = _best_dtype(kind)
+    chosen_dtype, why = (best, why) if dtype == "auto" else (getattr(torch, dtype), "as asked for")
+    whose = "as asked for" if device != "auto" else "a GPU was found" if found != "cpu" else "no GPU was found"
+    if kind == "mps":
+        why += "; mps is untested"
+    return Compute(chosen, None if chosen_dtype == torch.float32 else chosen_dtype,
+                   f"{chosen} ({whose}), {str(chosen_dtype).removeprefix('torch.')} ({why})")
+
+
+def _best_dtype(kind: str) -> tuple[torch.dtype, str]:
+    if kind == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
+        return torch.bfloat16, "the card has it"
+    if kind == "cuda":
+        return torch.float16, "the card has no bfloat16"
+    if kind == "cpu" and any(getattr(torch.cpu, f"_is_{name}_supported", bool)() for name in ("avx512_bf16", "amx_tile")):
+        return torch.bfloat16, "the processor multiplies in it"
+    return torch.float32, "the device has nothing faster"
+
+
+def autocast(compute: Compute) -> contextlib.AbstractContextManager:
+    """Matrix products in the chosen format, the rest in float32."""
+    return torch.autocast(compute.kind, compute.dtype) if compute.dtype else contextlib.nullcontext()
+
+
+def missing_compiler() -> str:
+    """What torch.compile lacks on this machine, empty where it lacks nothing."""
+    if not any(map(shutil.which, (os.environ.get("CXX", "g++"), "clang++", "cl"))):
+        return "no C++ compiler was found"
+    if not Path(sysconfig.get_path("include"), "Python.h").is_file():
+        return "Python's headers (Python.h) were not found"
+    return ""
+
+
+def peak_flops(compute: Compute) -> float | None:
+    """The card's peak in FLOP/s, None where it is not known."""
+    if compute.kind != "cuda" or compute.dtype is None:
+        return None
+    name = torch.cuda.get_device_name(compute.device)
+    return next((flops for card, flops in PEAK_FLOPS.items() if card in name), None)

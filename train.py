@@ -1,0 +1,419 @@
+"""Train one model on short sequences, then test it on long ones.
+
+    python train.py config/alibi.py                                   # the defaults: minutes on two cores
+    python train.py config/size/gpt2.py config/rope.py --seed=3       # files compose left to right, then --key=value
+
+The same command resumes an unfinished run and prints the table of a finished one.
+"""
+from __future__ import annotations
+
+import math
+import shutil
+import signal
+import sys
+import time
+import uuid
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+import checkpoint
+import data
+import device
+import evaluate
+import posenc
+import report
+from configurable import TrainSettings, UserError, configure, run
+from model import GPT
+
+USAGE = """python train.py [config/FILE.py ...] [--key=value ...]
+
+Train a GPT on short sequences, then test it on long ones. Start with: python train.py config/alibi.py"""
+
+
+# ---- the pieces of a run
+
+def optimizer_groups(model: GPT, weight_decay: float) -> list[dict[str, Any]]:
+    """Weight decay for matrices and the token embedding; none for norms, biases and everything of a position scheme."""
+    named = dict(model.named_parameters())
+    decayed = [n for n, p in named.items() if p.dim() >= 2 and not n.startswith("pos.")]
+    return [{"params": [named[n] for n in decayed], "weight_decay": weight_decay},
+            {"params": [p for n, p in named.items() if n not in decayed], "weight_decay": 0.0}]
+
+
+def learning_rate(step: int, settings: TrainSettings) -> float:
+    """The rate of step 0, 1, ...: linear warm-up, then a cosine down to min_lr at lr_decay_iters, and min_lr after it."""
+    top, warm = settings.learning_rate, settings.warmup_iters
+    if not settings.decay_lr:
+        return top
+    low = top / 10 if settings.min_lr is None else settings.min_lr
+    if step < warm:
+        return top * (step + 1) / (warm + 1)
+    end = settings.lr_decay_iters or settings.max_iters
+    done = min(1.0, (step - warm) / max(1, end - warm))
+    return low + 0.5 * (1 + math.cos(math.pi * done)) * (top - low)
+
+
+def flops_per_token(model: GPT, length: int) -> int:
+    """Floating-point operations of one training token, forward and backward, as nanoGPT counts them (PaLM's appendix B)."""
+    tables = sum(p.numel() for n, p in model.named_parameters() if n.startswith("pos."))
+    return 6 * (model.parameter_count - tables) + 12 * model.config.n_layer * model.config.n_embd * length
+
+
+class Stop:
+    """The first SIGINT or SIGTERM lets the step in hand be finished and saved; a second one ends at once."""
+
+    def __init__(self) -> None:
+        self.signal = 0
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._note)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.signal:
+            raise SystemExit(128 + number)
+        self.signal = number
+
+
+@dataclass
+class Training:
+    """Everything that a running training is made of."""
+
+    settings: TrainSettings
+    folder: Path
+    corpus: data.Corpus
+    compute: device.Compute
+    model: GPT
+    original_length: int
+    train_lengths: list[int]
+    step: int = 0                        # optimizer steps taken
+    stop: Stop = field(default_factory=Stop)
+
+    def __post_init__(self) -> None:
+        s = self.settings
+        fused = self.compute.kind in ("cpu", "cuda")
+        self.optimizer = torch.optim.AdamW(optimizer_groups(self.model, s.weight_decay), lr=s.learning_rate,
+                                           betas=(s.beta1, s.beta2), fused=fused)
+        self.scaler = torch.amp.GradScaler(self.compute.kind, enabled=self.compute.dtype == torch.float16)
+        self.loss_of = self.mean_loss   # its compiled twin, once `compile` is called
+
+    @property
+    def sequences_per_step(self) -> int:
+        """The global batch."""
+        return self.settings.batch_size * self.settings.gradient_accumulation_steps
+
+    @property
+    def tokens(self) -> int:
+        """Tokens trained on so far."""
+        return self.step * self.sequences_per_step * self.settings.block_size
+
+    def mean_loss(self, idx: Tensor, targets: Tensor, ids: Tensor | None) -> Tensor:
+        """Mean nats of a micro-batch (B, T)."""
+        with device.autocast(self.compute):
+            return self.model(idx, targets, ids=ids)[1]
+
+    def compile(self) -> None:
+        """Compile model and loss as one graph, or say why not."""
+        why_not = "compile=False" if not self.settings.compile else device.missing_compiler()
+        why_not = why_not or ("mps runs eager" if self.compute.kind == "mps" else "")
+        print(f"not compiled: {why_not}" if why_not else "compiling model and loss (the first step takes a while)")
+        if not why_not:
+            self.loss_of = torch.compile(self.mean_loss, fullgraph=True, dynamic=False)
+
+    def batch(self, first: int, count: int) -> tuple[Tensor, Tensor]:
+        """Training sequences first ... first + count - 1 of the run: inputs and targets (count, T)."""
+        tokens = torch.from_numpy(data.sequences(self.corpus.train, self.settings.block_size, self.settings.seed, first, count))
+        if self.compute.kind == "cuda":
+            tokens = tokens.pin_memory().to(self.compute.device, non_blocking=True)
+        tokens = tokens.to(self.compute.device)
+        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+    def take_step(self) -> tuple[Tensor, Tensor]:
+        """One optimizer step on the global batch; returns its mean loss and the gradient's norm, still on the device."""
+        s, total = self.settings, torch.zeros((), device=self.compute.device)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self.step, s)
+        ids = self.model.draw_ids(s.seed, self.step, s.block_size)
+        ids = ids if ids is None else ids.to(self.compute.device)
+        for micro in range(s.gradient_accumulation_steps):
+            inputs, targets = self.batch(self.step * self.sequences_per_step + micro * s.batch_size, s.batch_size)
+            loss = self.loss_of(inputs, targets, ids) / s.gradient_accumulation_steps
+            self.scaler.scale(loss).backward()
+            total += loss.detach()
+        self.scaler.unscale_(self.optimizer)
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), s.grad_clip or math.inf)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.step += 1
+        return total, norm
+
+    @torch.no_grad()
+    def validation_loss(self) -> float:
+        """Mean nats over eval_iters batches of pieces of the validation split, the same evenly spaced ones every time."""
+        s, val = self.settings, self.corpus.val
+        starts = data.evenly(len(val) - s.block_size, s.eval_iters * s.batch_size)
+        if len(starts) == 0:
+            raise UserError(f"the validation split of {s.dataset} has only {len(val)} tokens; lower block_size = {s.block_size}")
+        self.model.eval()
+        losses = []
+        for part in torch.as_tensor(starts).split(s.batch_size):
+            tokens = torch.stack([torch.from_numpy(val[a : a + s.block_size + 1].astype("int64")) for a in part.tolist()])
+            tokens = tokens.to(self.compute.device)
+            with device.autocast(self.compute):
+                losses.append(self.model.losses(tokens[:, :-1], tokens[:, 1:]).double().mean(1).cpu())
+        self.model.train()
+        return float(torch.cat(losses).mean())
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds; only tensors, numbers, texts, lists and dicts."""
+        cuda = torch.cuda.get_rng_state(self.compute.device) if self.compute.kind == "cuda" else None
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict(),
+                "step": self.step, "tokens": self.tokens, "random": torch.get_rng_state(), "random_cuda": cuda,
+                "gpt": asdict(self.model.config), "settings": asdict(self.settings),
+                "original_length": self.original_length, "train_lengths": self.train_lengths}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint of this run."""
+        checkpoint.load_weights(self.model, state["model"], self.folder)
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+        self.step = state["step"]
+        torch.set_rng_state(state["random"])
+        if state["random_cuda"] is not None and self.compute.kind == "cuda":
+            torch.cuda.set_rng_state(state["random_cuda"], self.compute.device)
+
+
+# ---- starting
+
+def build_model(settings: TrainSettings, vocab_size: int) -> tuple[GPT, int, list[int]]:
+    """A model for the settings, the length it was first trained at and all its training lengths.
+
+    With init_from=gpt2... or a run folder its weights are the start, and the settings take that model's size and scheme.
+    """
+    start, length = settings.init_from, settings.block_size
+    torch.manual_seed(settings.seed)
+    if start in ("auto", "scratch"):
+        return GPT(settings.gpt(vocab_size), settings.pos_file or None), length, [length]
+    if start.startswith("gpt2"):
+        try:
+            model = GPT.from_huggingface(start)
+        except (ImportError, OSError) as error:
+            raise UserError(f"init_from={start}: the weights could not be loaded ({str(error).splitlines()[0]}); this needs "
+                            "`pip install transformers` and a network the first time") from error
+        original, lengths = model.config.block_size, [model.config.block_size]
+    else:
+        source = checkpoint.load_run(start, pos_file=settings.pos_file)
+        model, original, lengths = source.model.train(), source.state["original_length"], source.state["train_lengths"]
+    if model.config.vocab_size != vocab_size:
+        raise UserError(f"init_from={start} has a vocabulary of {model.config.vocab_size}, not {settings.dataset}'s {vocab_size}")
+    for name in ("n_layer", "n_head", "n_embd", "bias", "pos"):
+        setattr(settings, name, getattr(model.config, name))
+    return model, original, [*lengths, length]
+
+
+def begin(settings: TrainSettings) -> Training:
+    """Make a training ready to run: device, corpus, model, and the run folder, resumed if it holds this run."""
+    settings.pos = posenc.Scheme(settings.pos, posenc.Shape(settings.n_head, settings.n_embd // settings.n_head, settings.n_embd,
+                                                            settings.block_size), settings.n_layer, own_file(settings)).text
+    if settings.pos_file:
+        print(f"running the position schemes of {settings.pos_file}")
+    compute = device.pick(settings.device, settings.dtype)
+    corpus = data.load(settings.dataset)
+    data.sequences(corpus.train, settings.block_size, settings.seed, 0, 1)   # refuses a corpus that is too short,
+    corpus.token_bytes()                                                      # and a tokenizer that the test would miss
+    model, original_length, lengths = build_model(settings, corpus.vocab_size)
+    folder = checkpoint.folder_of(settings)
+    old = checkpoint.claim(folder, settings)
+    training = Training(settings, folder, corpus, compute, model.to(compute.device), original_length, lengths)
+    print(f"{folder}: {model.parameter_count:,} parameters; {model.pos.describe()}\non {compute.reason}")
+    state = checkpoint.load_state(folder) if old else None
+    if state:
+        training.restore(state)
+        print(f"resuming at step {training.step}")
+    checkpoint.trim_metrics(folder, training.step)
+    write_config(training, checkpoint.read_json(folder / "config.json") if old else {})
+    return training
+
+
+def own_file(settings: TrainSettings) -> Path | None:
+    """The user's file of position schemes, if one is named."""
+    return Path(settings.pos_file).resolve() if settings.pos_file else None
+
+
+def write_config(training: Training, old: dict[str, Any]) -> None:
+    """config.json, with a line where the sources or the thread count are not those that the run began with."""
+    settings, path = training.settings, training.folder / "config.json"
+    now = checkpoint.provenance()
+    for name in ("sources_sha256", "threads", "versions"):
+        if old and old[name] != now[name]:
+            print(f"note: {name} changed since this run began ({changed(old[name], now[name])}): it may not end as it would have")
+    if old:
+        return
+    if settings.pos_file:
+        shutil.copyfile(settings.pos_file, training.folder / "pos_file.py")
+    model, length = training.model, settings.block_size
+    checkpoint.write_json(path, {
+        "settings": asdict(settings), "vocab_size": model.config.vocab_size, "unit": training.corpus.unit,
+        "parameters": model.parameter_count, "layers": model.pos.describe(), "original_length": training.original_length,
+        "train_lengths": training.train_lengths, "device": training.compute.reason, "dtype": training.compute.dtype_name,
+        "attention": {"train": training_path(training), "test": model.attention_path(length)},
+        "pos_file_sha256": checkpoint.sha256(own_file(settings)) if settings.pos_file else None,
+        "corpus_sha256": {split: training.corpus.split_sha256(split) for split in ("train", "val")},
+        "wandb_id": uuid.uuid4().hex, **now})
+
+
+def changed(old: Any, new: Any) -> str:
+    """What differs between two values of config.json, in words."""
+    if not isinstance(new, dict):
+        return f"{old} then, {new} now"
+    return ", ".join(key for key in {*old, *new} if old.get(key) != new.get(key))
+
+
+def training_path(training: Training) -> str:
+    """The attention path of the compiled training step."""
+    compiled = training.settings.compile and not device.missing_compiler()
+    return training.model.attention_path(training.settings.block_size, compiled=compiled)
+
+
+class Quiet:
+    """Stands in for a wandb run where nothing is logged there."""
+
+    def log(self, values: dict[str, Any], step: int | None = None) -> None:
+        """Nothing."""
+
+    def finish(self) -> None:
+        """Nothing."""
+
+
+def open_log(training: Training) -> Any:
+    """A wandb run, which goes on where an earlier one stopped, or its quiet stand-in."""
+    s = training.settings
+    if not s.wandb_log:
+        return Quiet()
+    import wandb
+    config = checkpoint.read_json(training.folder / "config.json")
+    return wandb.init(project=s.wandb_project, name=s.wandb_run_name or training.folder.name, config=config, dir=training.folder,
+                      id=config["wandb_id"], resume="allow")
+
+
+# ---- running
+
+def fit(training: Training, log: Any) -> None:
+    """Train to the last step, logging, validating and saving on the way; raises SystemExit after a signal."""
+    s = training.settings
+    training.compile()
+    training.model.train()
+    bar = tqdm(total=s.max_iters, initial=training.step, unit="step", disable=not sys.stderr.isatty())
+    clock, since = time.perf_counter(), training.step
+    while training.step < s.max_iters:
+        loss, norm = training.take_step()
+        bar.update()
+        last = training.step == s.max_iters or training.stop.signal
+        validate = last or training.step % s.eval_interval == 0
+        if validate or training.step % s.log_interval == 0 or training.step == 1:
+            line = describe_step(training, float(loss), float(norm), training.step - since, time.perf_counter() - clock)
+            if validate:
+                line["val_loss"] = training.validation_loss()
+            checkpoint.append_metrics(training.folder, line)
+            log.log(line, step=training.step)
+            show(line, s.max_iters)
+            if validate:
+                checkpoint.save(training.folder, training.state())
+            clock, since = time.perf_counter(), training.step
+        if training.stop.signal:
+            bar.close()
+            print(f"stopped at step {training.step}, saved in {training.folder}; the same command goes on from there")
+            raise SystemExit(128 + training.stop.signal)
+    bar.close()
+
+
+def describe_step(training: Training, loss: float, norm: float, steps: int, seconds: float) -> dict[str, Any]:
+    """One line of metrics.jsonl; UserError where the loss or gradient is no longer a number."""
+    s, kind = training.settings, training.compute.kind
+    if not math.isfinite(loss) or not (math.isfinite(norm) or training.scaler.is_enabled()):
+        raise UserError(f"step {training.step}: loss {loss}, gradient norm {norm}; the last good checkpoint is in "
+                        f"{training.folder}. Lower learning_rate, lengthen warmup_iters, or try --dtype=float32")
+    rate = steps * training.sequences_per_step * s.block_size / seconds
+    peak = device.peak_flops(training.compute)
+    memory = torch.cuda.max_memory_allocated(training.compute.device) if kind == "cuda" else peak_memory()
+    return {"step": training.step, "tokens": training.tokens, "loss": loss, "lr": learning_rate(training.step - 1, s),
+            "grad_norm": norm, "tokens_per_s": round(rate, 1), "memory": memory,
+            "mfu": round(rate * flops_per_token(training.model, s.block_size) / peak, 4) if peak else None}
+
+
+def peak_memory() -> int | None:
+    """The most memory this process has held, in bytes; None where the system does not say (Windows)."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def show(line: dict[str, Any], steps: int) -> None:
+    """The step in words, above the progress bar."""
+    left = (steps - line["step"]) * line["tokens"] / line["step"] / line["tokens_per_s"]
+    val = f", val {line['val_loss']:.4f}" if "val_loss" in line else ""
+    mfu = f"{line['mfu']:.1%}" if line["mfu"] is not None else "n/a"
+    tqdm.write(f"step {line['step']}/{steps}: loss {line['loss']:.4f}{val}, lr {line['lr']:.2e}, norm {line['grad_norm']:.2f}, "
+               f"{line['tokens_per_s']:,.0f} tokens/s, MFU {mfu}, {left:.0f} s left")
+
+
+def test_of(training: Training) -> dict[str, Any]:
+    """Test long, write extrapolation.json and .png: the result."""
+    s, compute = training.settings, training.compute
+    found = evaluate.extrapolation(
+        training.model, training.corpus, pos=s.pos, train_length=s.block_size, original_length=training.original_length,
+        tokens_trained=training.tokens, seed=s.seed, lengths=s.eval_lengths, compute=compute)
+    return report.update(training.folder, found)
+
+
+def log_test(log: Any, result: dict[str, Any], folder: Path) -> None:
+    """The extrapolation table and figure, to wandb."""
+    if isinstance(log, Quiet):
+        return
+    import wandb
+    columns = ["protocol", "length", "nats", "stderr_vs_L", "bits_per_byte", "reason"]
+    table = wandb.Table(columns=columns, data=[[row.get(c) for c in columns] for row in result["rows"]])
+    log.log({"extrapolation": table, "extrapolation_figure": wandb.Image(str(folder / "extrapolation.png"))})
+
+
+def finished(training: Training) -> dict[str, Any] | None:
+    """The result of a run that has been trained and tested to its end."""
+    path = training.folder / "extrapolation.json"
+    if training.step < training.settings.max_iters or not path.exists():
+        return None
+    result = checkpoint.read_json(path)
+    tested = {row["length"] for row in result["rows"]}
+    wanted = evaluate.tested_lengths(training.settings.block_size, training.settings.eval_lengths)
+    return result if tested >= set(wanted) else None
+
+
+def main() -> int:
+    """Train, test, and show the table."""
+    settings, words = configure(TrainSettings, sys.argv[1:], USAGE)
+    if words:
+        raise UserError(f"{words[0]!r} is neither a config file (.py) nor --key=value; quote what has spaces, as in "
+                        "'--pos=rope + alibi'")
+    training = begin(settings)
+    result = finished(training)
+    if result is None:
+        log = open_log(training)
+        fit(training, log)
+        for number in (signal.SIGINT, signal.SIGTERM):   # nothing can be lost any more
+            signal.signal(number, lambda n, _: sys.exit(128 + n))
+        result = test_of(training)
+        log_test(log, result, training.folder)
+        log.finish()
+    print(report.table([result]))
+    print(f"in {training.folder}")
+    return 0
+
+
+if __name__ == "__main__":
+    run(main, posenc.PosError)
