@@ -51,7 +51,7 @@ def learning_rate(step: int, settings: TrainSettings) -> float:
     top, warm = settings.learning_rate, settings.warmup_iters
     if not settings.decay_lr:
         return top
-    low = top / 10 if settings.min_lr is None else settings.min_lr
+    low = top / 20 if settings.min_lr is None else settings.min_lr
     if step < warm:
         return top * (step + 1) / (warm + 1)
     end = settings.lr_decay_iters or settings.max_iters

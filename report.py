@@ -1,0 +1,351 @@
+"""Tables and figures of tests at length: one run, several runs, several seeds. matplotlib is imported only to draw.
+
+A result is what stands in a run's extrapolation.json. Results are compared only where they were measured on the same
+targets of the same text. Windows are never pooled with seeds: errors inside a run are paired over windows, errors
+between schemes are paired over seeds.
+"""
+
+import itertools
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import checkpoint
+from configurable import PROTOCOLS, UserError
+from evaluate import Difference, Row, Rows, far, gain, merge, rows_on
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Result = dict[str, Any]  # an extrapolation.json
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito's
+MARKERS = "osD^vP*"
+T95 = (  # two-sided 95 % points of Student's t, 1 to 30 degrees of freedom
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)
+LEGEND = """\
+±     standard error of the paired difference to L     ~    near zero: within 2 standard errors or 0.005 nats
+gain  loss(L) - loss(N): negative where it breaks      far  windowed - fixed_targets: positive where keys beyond L help
+windowed and far only diagnose nope and absolute schemes; nonoverlapping falls with N for free and is no evidence"""
+
+
+# ---- run folders
+
+
+def load(folder: str | Path) -> Result:
+    """The extrapolation.json of a run folder; UserError where there is none."""
+    path = Path(folder) / "extrapolation.json"
+    if not path.exists():
+        raise UserError(f"{folder} has no {path.name}: python evaluate.py {folder} tests a trained run")
+    return checkpoint.read_json(path)
+
+
+def update(folder: str | Path, new: Result) -> Result:
+    """Merge a result into a run folder's extrapolation.json and draw its .png; returns what stands there now."""
+    path = Path(folder) / "extrapolation.json"
+    result = merge(load(folder), new) if path.exists() else new
+    checkpoint.write_json(path, result)
+    draw_run(folder, result)
+    return result
+
+
+def draw_run(folder: str | Path, result: Result) -> None:
+    """Draw extrapolation.png of a run folder, unless the first dataset tested gave nothing to draw."""
+    rows = rows_on(result["rows"], result["rows"][0]["dataset"])
+    if any(p == "fixed_targets" and row["nats"] is not None for (p, _), row in rows.items()):
+        figure([result], Path(folder) / "extrapolation.png")
+
+
+# ---- what may be compared
+
+
+def chosen(results: list[Result], dataset: str) -> tuple[str, list[Rows]]:
+    """The dataset (by default the first one tested) and each result's rows on it that compare with its own at L.
+
+    UserError where the dataset was not tested, or where two results were measured on different targets.
+    """
+    dataset = dataset or next((row["dataset"] for result in results for row in result["rows"]), "")
+    found = [comparable(rows_on(result["rows"], dataset), result["train_length"]) for result in results]
+    for result, rows in zip(results, found, strict=True):
+        if not rows:
+            raise UserError(f"{result['pos']} was not tested on {dataset or 'any dataset'}: run evaluate.py on it first")
+    for protocol in PROTOCOLS:
+        names = {same(row): name for name, rows in zip(labels(results), found, strict=True)
+                 for (p, _), row in rows.items() if p == protocol and row["nats"] is not None}
+        if len(names) > 1:
+            raise UserError(f"{' and '.join(list(names.values())[:2])} were tested on different targets of {dataset} "
+                            f"({protocol}): evaluate them with the same --eval_lengths and the same corpus files")
+    return dataset, found
+
+
+def same(row: Row) -> tuple[str, str]:
+    """What two rows must share to be compared."""
+    return row["split_sha256"], row.get("targets")
+
+
+def comparable(rows: Rows, train_length: int) -> Rows:
+    """The rows on the targets of their protocol's row at L, and those that are undefined."""
+    at_train_length = {p: row for (p, n), row in rows.items() if n == train_length and row["nats"] is not None}
+    return {(p, n): row for (p, n), row in rows.items()
+            if row["nats"] is None or (p in at_train_length and same(row) == same(at_train_length[p]))}
+
+
+def labels(results: list[Result]) -> list[str]:
+    """A short, different name for each result: its scheme, with what tells it from others of the same scheme."""
+    names = [result["pos"] if len(result["pos"]) <= 32 else result["pos"][:31] + "…" for result in results]
+    full = [f"{name} L={r['train_length']} s={r['seed']}" if names.count(name) > 1 else name
+            for name, r in zip(names, results, strict=True)]
+    return [f"{name} #{k + 1}" if full.count(name) > 1 else name for k, name in enumerate(full)]
+
+
+def reason_at(rows: Rows, length: int) -> str:
+    """Why nothing is defined at a length; empty where something is."""
+    here = [row for (_, n), row in rows.items() if n == length]
+    return "" if any(row["nats"] is not None for row in here) else here[0]["reason"]
+
+
+def fixed_targets(rows: Rows) -> dict[int, Row]:
+    """The rows of fixed_targets by ascending length."""
+    return {n: row for (p, n), row in sorted(rows.items(), key=lambda item: item[0]) if p == "fixed_targets"}
+
+
+# ---- text
+
+
+def table(results: list[Result], dataset: str = "") -> str:
+    """A text table of one or more results, a line for each length, with what must be known to read it."""
+    dataset, found = chosen(results, dataset)
+    lines = [["scheme", "N", "fixed_targets", "gain", "far", "windowed", "nonoverlapping", "bits/byte", "sliding"]]
+    notes = []
+    for label, result, rows in zip(labels(results), results, found, strict=True):
+        lines += [[label, *line] for line in run_lines(rows, result["train_length"])]
+        notes += [f"{label}: {note}" for note in [*result["notes"], *checked(result), *left_out(result, rows, dataset)]]
+    lengths = ", ".join(dict.fromkeys(str(result["train_length"]) for result in results))
+    title = f"{dataset}, trained at L = {lengths}; nats per {results[0]['unit']}"
+    return "\n".join([title, "", *aligned(without_empty_columns(lines)), "", LEGEND, *notes])
+
+
+def run_lines(rows: Rows, train_length: int) -> Iterable[list[str]]:
+    """The cells of one result, without its name: a line for each length, or the reason why there is nothing."""
+    for n in sorted({n for _, n in rows}):
+        if reason := reason_at(rows, n):
+            yield [str(n), f"undefined: {reason}"]
+            continue
+        fixed, windowed, cut, sliding = (rows.get((protocol, n)) for protocol in (*PROTOCOLS, "sliding"))
+        error = "" if not fixed or fixed["nats"] is None else paired_error(fixed, train_length)
+        yield [str(n), number(fixed, "nats") + error,
+               signed(gain(rows, train_length, n)) if n != train_length else "",
+               signed(far(rows, n)) if n > train_length else "",
+               number(windowed, "nats"), number(cut, "nats"), number(cut, "bits_per_byte"),
+               number(sliding, "nats")]
+
+
+def paired_error(row: Row, train_length: int) -> str:
+    """The error of a row's paired difference to L, or the mark of the row at L itself."""
+    return "    (L)  " if row["length"] == train_length else f" ± {row['stderr_vs_L']:.4f}"
+
+
+def signed(difference: Difference | None) -> str:
+    """A difference with its sign, marked where it is near zero."""
+    return f"{difference.nats:+.4f}{'~' if difference.near_zero else ' '}" if difference else ""
+
+
+def number(row: Row | None, field: str) -> str:
+    """A field of a row with four digits; empty where it was not measured."""
+    return "" if row is None or row.get(field) is None else f"{row[field]:.4f}"
+
+
+def checked(result: Result) -> list[str]:
+    """The sentence about the float32 check, if there was one."""
+    if not (check := result.get("float32_check")):
+        return []
+    return [f"at {check['length']}, {check['windows']} windows: {check['nats']:.4f} in {check['dtype']}, "
+            f"{check['nats_float32']:.4f} in float32, difference {check['difference']:+.5f}"]
+
+
+def left_out(result: Result, rows: Rows, dataset: str) -> list[str]:
+    """The sentence about rows that do not compare with those at L, if there are such."""
+    lengths = ", ".join(str(n) for n in sorted({n for p, n in rows_on(result["rows"], dataset) if (p, n) not in rows}))
+    return [f"rows at {lengths} are left out: they were measured on other targets than those at L"] if lengths else []
+
+
+def without_empty_columns(lines: list[list[str]]) -> list[list[str]]:
+    """The lines without the columns, from the third, that have a head and nothing else."""
+    full = [line for line in lines if len(line) == len(lines[0])]
+    kept = [k < 2 or any(column[1:]) for k, column in enumerate(zip(*full, strict=True))]
+    return [[cell for cell, keep in zip(line, kept, strict=True) if keep] if line in full else line for line in lines]
+
+
+def aligned(lines: list[list[str]]) -> list[str]:
+    """The lines with their cells in columns, the first to the left; a line shorter than the first ends in free text."""
+    columns = [line if len(line) == len(lines[0]) else line[:-1] for line in lines]
+    widths = [max(len(cell) for cell in column) for column in itertools.zip_longest(*columns, fillvalue="")]
+    text = []
+    for line, cells in zip(lines, columns, strict=True):
+        padded = [cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:]), *line[len(cells):]]
+        text.append("  ".join(padded).rstrip())
+    return text
+
+
+# ---- seeds
+
+
+def seeds_table(cells: dict[str, list[Result]]) -> str:
+    """A text table of schemes over seeds, by length; `cells` is {scheme: a result for each seed}.
+
+    Mean and sample standard deviation over seeds, and the difference to the first scheme, paired by seed, with its 95 %
+    t-interval. A cell without a result is {"seed": ..., "reason": ...} and is listed with its reason.
+    """
+    dataset, found = by_seed(cells)
+    first = next(iter(cells))
+    lines = [["scheme", "N", "seeds", "mean", "sd", f"difference to {first} [95 % over seeds]"]]
+    for pos, seeds in found.items():
+        for n in sorted({n for fixed in seeds.values() for n in fixed}):
+            lines.append([pos, str(n), *seeds_line(seeds, found[first] if pos != first else {}, n)])
+    title = f"{dataset}, fixed_targets, nats: mean and spread over seeds; differences are paired by seed, with t-intervals"
+    return "\n".join([title, "", *aligned(lines), *gaps(cells, found)])
+
+
+def by_seed(cells: dict[str, list[Result]]) -> tuple[str, dict[str, dict[int, dict[int, Row]]]]:
+    """The dataset, and the rows of fixed_targets by scheme, seed and length; UserError where there is no result."""
+    done = [(pos, result) for pos, results in cells.items() for result in results if "rows" in result]
+    if not done:
+        raise UserError("; ".join(["there is no result to compare", *gaps(cells, {})]))
+    dataset, rows = chosen([result for _, result in done], "")
+    found: dict[str, dict[int, dict[int, Row]]] = {pos: {} for pos in cells}
+    for (pos, result), of_result in zip(done, rows, strict=True):
+        found[pos][result["seed"]] = fixed_targets(of_result)
+    return dataset, found
+
+
+def gaps(cells: dict[str, list[Result]], found: dict[str, dict[int, dict[int, Row]]]) -> list[str]:
+    """A line for each cell without a result, and for each length that only some seeds of a scheme define."""
+    lines = [f"{pos}, seed {result['seed']}: no result: {result['reason']}"
+             for pos, results in cells.items() for result in results if "rows" not in result]
+    return lines + [f"{pos}, seed {seed}, N = {n}: undefined: {row['reason']}"
+                    for pos, seeds in found.items() for seed, fixed in seeds.items() for n, row in fixed.items()
+                    if row["nats"] is None and defined(seeds, n)]
+
+
+def defined(seeds: dict[int, dict[int, Row]], length: int) -> dict[int, float]:
+    """Nats at a length by seed, for the seeds that have them."""
+    return {seed: fixed[length]["nats"] for seed, fixed in seeds.items()
+            if length in fixed and fixed[length]["nats"] is not None}
+
+
+def seeds_line(seeds: dict[int, dict[int, Row]], first: dict[int, dict[int, Row]], length: int) -> list[str]:
+    """The cells of one scheme at one length: how many seeds, mean, spread and difference, or the reason."""
+    values, base = defined(seeds, length), defined(first, length)
+    if not values:
+        return [f"undefined: {next(fixed[length]['reason'] for fixed in seeds.values() if length in fixed)}"]
+    spread = f"{np.std(list(values.values()), ddof=1):.4f}" if len(values) > 1 else ""
+    return [str(len(values)), f"{np.mean(list(values.values())):.4f}", spread,
+            interval([value - base[seed] for seed, value in values.items() if seed in base])]
+
+
+def interval(differences: list[float]) -> str:
+    """Mean and 95 % t-interval of paired differences, one for each seed; empty without any."""
+    n = len(differences)
+    if n < 2:
+        return f"{differences[0]:+.4f} (one seed: no interval)" if differences else ""
+    half = T95[min(n - 1, len(T95)) - 1] * float(np.std(differences, ddof=1)) / math.sqrt(n)
+    mean = float(np.mean(differences))
+    return f"{mean:+.4f} [{mean - half:+.4f}, {mean + half:+.4f}] n = {n}"
+
+
+# ---- figures
+
+
+def figure(results: list[Result], path: str | Path, dataset: str = "") -> None:
+    """Draw the loss of fixed_targets against length, a line for each result, its bars the paired errors to L.
+
+    UserError where the results do not compare or hold nothing to draw.
+    """
+    dataset, found = chosen(results, dataset)
+    axes = chart(dataset, results, "bars: standard error of the paired difference to L")
+    for k, (label, result, rows) in enumerate(zip(labels(results), results, found, strict=True)):
+        fixed = fixed_targets(rows)
+        points = {n: row["nats"] for n, row in fixed.items() if row["nats"] is not None}
+        draw(axes, k, label, points, fixed.keys() - points, result["train_length"],
+             [fixed[n]["stderr_vs_L"] for n in points])
+    finish(axes, path)
+
+
+def seeds_figure(cells: dict[str, list[Result]], path: str | Path) -> None:
+    """Draw `cells` (see `seeds_table`): the mean over seeds of each scheme as a line, each seed as a thin one."""
+    dataset, found = by_seed(cells)
+    results = [result for results in cells.values() for result in results if "rows" in result]
+    axes = chart(dataset, results, "lines: mean over seeds; thin: each seed")
+    for k, (pos, seeds) in enumerate(found.items()):
+        lengths = sorted({n for fixed in seeds.values() for n in fixed})
+        points = {n: float(np.mean(list(values.values()))) for n in lengths if (values := defined(seeds, n))}
+        for fixed in seeds.values():
+            curve = {n: row["nats"] for n, row in fixed.items() if row["nats"] is not None}
+            axes.plot(curve.keys(), curve.values(), color=COLORS[k % len(COLORS)], linewidth=0.7, alpha=0.5)
+        draw(axes, k, f"{pos} ({len(seeds)} seeds)", points, set(lengths) - points.keys(), results[0]["train_length"])
+    finish(axes, path)
+
+
+def chart(dataset: str, results: list[Result], caption: str) -> "Axes":
+    """Empty axes with the training lengths marked."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    drawing = Figure(figsize=(9, 5.4), dpi=150, layout="constrained")
+    FigureCanvasAgg(drawing)
+    axes = drawing.add_subplot()
+    trained = sorted({result["train_length"] for result in results})
+    for k, length in enumerate(trained):
+        axes.axvline(length, color="0.35", linestyle="--", linewidth=1, label="" if k else "L, the training length")
+    axes.plot([], [], color="0.35", linestyle=":", label="cropped: loss at N = L")
+    axes.set_title(f"{dataset}, trained at L = {', '.join(map(str, trained))}: the same targets with ever more context "
+                   "(fixed_targets)", fontsize=11)
+    axes.set_xlabel(f"test length, {results[0]['unit']}s ({caption})")
+    axes.set_ylabel(f"loss, nats per {results[0]['unit']}")
+    return axes
+
+
+def draw(axes: "Axes", k: int, label: str, points: dict[int, float], missing: set[int], train_length: int,
+         errors: list[float] | None = None) -> None:
+    """Draw curve number k, the dotted line of its loss at L, and a cross where it ends because it is undefined."""
+    style = {"color": COLORS[k % len(COLORS)], "linestyle": "-" if k < len(COLORS) else "-."}
+    before = [n for n in points if missing and n < min(missing)]
+    if missing:
+        ends = before and max(before) == max(points)
+        label += f": undefined past {before[-1]}" if ends else f": undefined at {', '.join(map(str, sorted(missing)))}"
+    axes.errorbar(points.keys(), points.values(), yerr=errors, label=label, marker=MARKERS[k % len(MARKERS)], markersize=5,
+                  linewidth=1.8, elinewidth=1, capsize=3, **style)
+    if train_length in points:
+        axes.axhline(points[train_length], color=style["color"], linestyle=":", linewidth=1)
+    if before:
+        axes.plot(before[-1], points[before[-1]], "x", color=style["color"], markersize=13, markeredgewidth=2.5, zorder=5)
+
+
+def finish(axes: "Axes", path: str | Path) -> None:
+    """Scale and label the axes and write the file, whole or not at all; UserError where nothing was drawn."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+
+    lengths = sorted({n for line in axes.containers for n in line.lines[0].get_xdata()})
+    if not lengths:
+        raise UserError(f"{path}: no loss of fixed_targets to draw: run evaluate.py with that protocol first")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(lengths, [f"{n:,}" for n in lengths])
+    axes.yaxis.set_major_locator(MaxNLocator(9, steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda nats, _: f"{nats:g}"))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_locator(NullLocator())
+    low, high = axes.get_ylim()
+    room = max(1.0, math.sqrt(1.25 * low / high))  # a flat curve should look flat
+    axes.set_ylim(low / room, high * room)
+    axes.grid(color="0.92", linewidth=0.7)
+    handles, names = axes.get_legend_handles_labels()  # the curves come last
+    axes.figure.legend(handles[2:] + handles[:2], names[2:] + names[:2], loc="outside lower center", frameon=False,
+                       ncols=max(1, 132 // (8 + max(map(len, names)))), fontsize=9)
+    kind = Path(path).suffix.removeprefix(".") or "png"
+    if kind not in axes.figure.canvas.get_supported_filetypes():
+        raise UserError(f"{path}: there are no {kind} figures; name it .png, .pdf or .svg")
+    checkpoint.replace_file(Path(path), lambda file: axes.figure.savefig(file, format=kind))
