@@ -56,8 +56,9 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def write_json(path: str | Path, content: Any) -> None:
-    """Replace a JSON file at once."""
-    write_text(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    """Replace a JSON file at once; a list of numbers stands in one line."""
+    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+    write_text(path, re.sub(r"\[[-+.,\deE\s]*\]", lambda found: re.sub(r"\s+", " ", found[0]), text) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -430,6 +430,7 @@ def main() -> None:
     folders = [word for word in words if not Path(word).is_file()]  # a shell's out/* brings figures along
     if not folders:
         raise UserError("no run folder is named: python evaluate.py out/RUN")
+    device.keep_freed_memory()
     if settings.draw_only:
         results = [report.load(folder) for folder in folders]
         for folder, result in zip(folders, results, strict=True):

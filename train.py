@@ -380,7 +380,9 @@ def log_test(log: Any, result: dict[str, Any], folder: Path) -> None:
     import wandb
     columns = ["protocol", "length", "nats", "stderr_vs_L", "bits_per_byte", "reason"]
     table = wandb.Table(columns=columns, data=[[row.get(c) for c in columns] for row in result["rows"]])
-    log.log({"extrapolation": table, "extrapolation_figure": wandb.Image(str(folder / "extrapolation.png"))})
+    log.log({"extrapolation": table})
+    if (folder / "extrapolation.png").exists():   # not drawn where nothing could be measured
+        log.log({"extrapolation_figure": wandb.Image(str(folder / "extrapolation.png"))})
 
 
 def finished(training: Training) -> dict[str, Any] | None:
@@ -400,11 +402,13 @@ def main() -> int:
     if words:
         raise UserError(f"{words[0]!r} is neither a config file (.py) nor --key=value; quote what has spaces, as in "
                         "'--pos=rope + alibi'")
+    device.keep_freed_memory()
     training = begin(settings)
     result = finished(training)
     if result is None:
         log = open_log(training)
-        fit(training, log)
+        if training.step < settings.max_iters:
+            fit(training, log)
         for number in (signal.SIGINT, signal.SIGTERM):   # nothing can be lost any more
             signal.signal(number, lambda n, _: sys.exit(128 + n))
         result = test_of(training)

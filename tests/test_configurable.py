@@ -334,9 +334,9 @@ def test_a_monstrous_expression_is_refused(config, text):
 
 @pytest.mark.parametrize(("argv", "names"), [
     (["--n_embd=30"], ("n_embd = 30", "n_head = 4")),
-    (["--warmup_iters=701"], ("warmup_iters = 701", "max_iters = 700")),
-    (["--lr_decay_iters=49"], ("warmup_iters = 50", "lr_decay_iters = 49")),
-    (["--min_lr=0.01"], ("min_lr = 0.01", "learning_rate = 0.001")),
+    (["--warmup_iters=1201"], ("warmup_iters = 1201", "max_iters = 1200")),
+    (["--lr_decay_iters=99"], ("warmup_iters = 100", "lr_decay_iters = 99")),
+    (["--min_lr=0.01"], ("min_lr = 0.01", "learning_rate = 0.003")),
     (["--eval_lengths=128,64"], ("eval_lengths", "(128, 64)", "ascend")),
 ])
 def test_settings_that_do_not_go_together_are_refused(argv, names):
