@@ -176,7 +176,10 @@ def claim(folder: Path, settings: TrainSettings) -> bool:
         for name in (CURRENT, PREVIOUS, DIGESTS, "metrics.jsonl", "extrapolation.json", "extrapolation.png", "config.json"):
             (folder / name).unlink(missing_ok=True)
     if path.exists():
-        differ = differences(asdict(settings), read_json(path)["settings"], "result")
+        config = read_json(path)
+        differ = differences(asdict(settings), config["settings"], "result")
+        if not differ and settings.pos_file and sha256(Path(settings.pos_file)) != config["pos_file_sha256"]:
+            differ = [f"{settings.pos_file} has been edited since"]
         if differ:
             raise UserError(f"{folder} holds another run ({'; '.join(differ)}): choose another --out_dir, or --overwrite=True")
         return True
@@ -219,7 +222,7 @@ def load_run(folder: str | Path, device: str = "cpu", pos_file: str = "") -> Run
     """The trained model of a run folder, in eval mode; UserError where it is missing, damaged or of another scheme."""
     folder = Path(folder)
     config = read_json(folder / "config.json")
-    state = load_state(folder)
+    state = load_state(folder, say=lambda text: print(text, file=sys.stderr))
     if state is None:
         raise UserError(f"{folder} holds no checkpoint yet: train it first")
     model = GPT(GPTConfig(**state["gpt"]), scheme_file(folder, config, pos_file))

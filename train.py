@@ -313,8 +313,8 @@ def fit(training: Training, log: Any) -> None:
     while training.step < s.max_iters:
         loss, norm = training.take_step()
         bar.update()
-        last = training.step == s.max_iters or training.stop.signal
-        validate = last or training.step % s.eval_interval == 0
+        stopping = training.stop.signal   # read once: what comes later ends the next step
+        validate = stopping or training.step == s.max_iters or training.step % s.eval_interval == 0
         if validate or training.step % s.log_interval == 0 or training.step == 1:
             line = describe_step(training, float(loss), float(norm), training.step - since, time.perf_counter() - clock)
             if validate:
@@ -325,10 +325,10 @@ def fit(training: Training, log: Any) -> None:
             if validate:
                 checkpoint.save(training.folder, training.state())
             clock, since = time.perf_counter(), training.step
-        if training.stop.signal:
+        if stopping:
             bar.close()
             print(f"stopped at step {training.step}, saved in {training.folder}; the same command goes on from there")
-            raise SystemExit(128 + training.stop.signal)
+            raise SystemExit(128 + stopping)
     bar.close()
 
 
