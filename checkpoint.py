@@ -58,7 +58,7 @@ def write_text(path: str | Path, text: str) -> None:
 def write_json(path: str | Path, content: Any) -> None:
     """Replace a JSON file at once; a list of numbers stands in one line."""
     text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
-    write_text(path, re.sub(r"\[[-+.,\deE\s]*\]", lambda found: re.sub(r"\s+", " ", found[0]), text) + "\n")
+    write_text(path, re.sub(r"\[\n[-+.,\deE\s]*\]", lambda found: re.sub(r"\s+", " ", found[0]), text) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -77,21 +77,20 @@ def read_json(path: Path) -> dict[str, Any]:
 def save(folder: Path, state: dict[str, Any]) -> None:
     """Write ckpt.pt, keeping the one before as ckpt-previous.pt.
 
-    The digests of the new, the current and the previous file are written before any name changes: whenever the process
-    dies, each file under either name is whole, and its digest stands in checkpoints.sha256.
+    The digests of the new file and of the good ones at hand are written before any name changes: whenever the process dies,
+    a whole file is there under one of the names, and its digest stands in checkpoints.sha256. A damaged file is not kept.
     """
-    aside = folder / f"{CURRENT}.new"
+    aside, current, previous = folder / f"{CURRENT}.new", folder / CURRENT, folder / PREVIOUS
     try:
-        digest = replace_file(aside, lambda file: torch.save(state, file))
-        known = [digest, *list(digests(folder))[:2]]
-        write_text(folder / DIGESTS, "".join(f"{d}  {n}\n" for d, n in zip(known, (CURRENT, PREVIOUS, PREVIOUS), strict=False)))
-        if (folder / CURRENT).exists():
-            os.replace(folder / CURRENT, folder / PREVIOUS)
-        os.replace(aside, folder / CURRENT)
-    except RuntimeError as error:   # torch.save's own words for a full disk
-        raise UserError(f"{folder / CURRENT} cannot be written ({error}); the checkpoint before it is untouched") from error
-    finally:
-        aside.unlink(missing_ok=True)
+        good = {path: digest for path in (current, previous) if path.exists() and (digest := sha256(path)) in digests(folder)}
+        new = replace_file(aside, lambda file: torch.save(state, file))
+        lines = [f"{new}  {CURRENT}\n", *(f"{digest}  {PREVIOUS}\n" for digest in good.values())]
+        write_text(folder / DIGESTS, "".join(lines))
+        if current in good:
+            os.replace(current, previous)
+        os.replace(aside, current)
+    except (RuntimeError, OSError) as error:   # RuntimeError: torch.save's own words for a full disk
+        raise UserError(f"{current} cannot be written ({error}); the checkpoint before it is untouched") from error
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -142,7 +141,7 @@ def folder_of(settings: TrainSettings) -> Path:
     """out_dir, or by default out/<pos>-<dataset>-L<block_size>-s<seed>, and a digest of other settings that differ."""
     if settings.out_dir:
         return Path(settings.out_dir)
-    safe = settings.pos.replace(" ", "").translate(str.maketrans("(,|", "__~", ")'\""))
+    safe = settings.pos.replace(" ", "").translate(str.maketrans("(),|", "___~", "'\""))
     name = f"{re.sub(r'[^A-Za-z0-9._=+~-]', '-', safe)[:60]}-{settings.dataset}-L{settings.block_size}-s{settings.seed}"
     others = {f.name: getattr(settings, f.name) for f in fields(TrainSettings)
               if f.metadata["kind"] == "result" and f.name not in NAMED and getattr(settings, f.name) != f.default}
@@ -173,13 +172,14 @@ def claim(folder: Path, settings: TrainSettings) -> bool:
     """Take a run folder for these settings: True where it holds this run already. UserError where it holds another."""
     path = folder / "config.json"
     if settings.overwrite and path.exists():
-        for name in (CURRENT, PREVIOUS, DIGESTS, "metrics.jsonl", "extrapolation.json", "extrapolation.png", "config.json"):
+        for name in (CURRENT, f"{CURRENT}.new", PREVIOUS, DIGESTS, "metrics.jsonl", "extrapolation.json", "extrapolation.png",
+                     "pos_file.py", "config.json"):
             (folder / name).unlink(missing_ok=True)
     if path.exists():
         config = read_json(path)
         differ = differences(asdict(settings), config["settings"], "result")
         if not differ and settings.pos_file and sha256(Path(settings.pos_file)) != config["pos_file_sha256"]:
-            differ = [f"{settings.pos_file} has been edited since"]
+            differ = [f"{settings.pos_file} has changed since"]
         if differ:
             raise UserError(f"{folder} holds another run ({'; '.join(differ)}): choose another --out_dir, or --overwrite=True")
         return True
@@ -188,6 +188,14 @@ def claim(folder: Path, settings: TrainSettings) -> bool:
     except OSError as error:
         raise UserError(f"out_dir {folder} cannot be made ({error.strerror}); choose another --out_dir") from error
     return False
+
+
+def started_from(settings: TrainSettings) -> str | None:
+    """What the run in out_dir was begun from (its init_from), if there is a run with a checkpoint."""
+    folder = Path(settings.out_dir)
+    if not settings.out_dir or not (folder / CURRENT).exists():
+        return None
+    return read_json(folder / "config.json")["settings"]["init_from"]
 
 
 @dataclass

@@ -4,7 +4,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import shutil
+import sys
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,7 +87,8 @@ def keep_freed_memory() -> bool:
 
 def missing_compiler() -> str:
     """What torch.compile lacks on this machine, empty where it lacks nothing."""
-    if not any(map(shutil.which, (os.environ.get("CXX", "g++"), "clang++", "cl"))):
+    usual = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")   # the one that torch.compile calls
+    if not shutil.which(os.environ.get("CXX", usual)):
         return "no C++ compiler was found"
     if not Path(sysconfig.get_path("include"), "Python.h").is_file():
         return "Python's headers (Python.h) were not found"
@@ -97,4 +100,4 @@ def peak_flops(compute: Compute) -> float | None:
     if compute.kind != "cuda" or compute.dtype is None:
         return None
     name = torch.cuda.get_device_name(compute.device)
-    return next((flops for card, flops in PEAK_FLOPS.items() if card in name), None)
+    return next((flops for card, flops in PEAK_FLOPS.items() if re.search(rf"\b{card}\b", name)), None)

@@ -32,12 +32,17 @@ class Cache:
     def __init__(self, batch: int, length: int) -> None:
         self.batch, self.length, self.n = batch, length, 0
         self.ids: Tensor | None = None                       # (n,) or (B, n) position ids
+        self.last: Tensor | None = None                      # (1,) or (B, 1), the last of the positions that were given
         self.layers: dict[int, tuple[Tensor, Tensor]] = {}   # layer -> k and v, (B, H, length, D) each
 
     def extend_ids(self, ids: Tensor) -> Tensor:
         """Append the ids of new tokens; return those of all tokens."""
-        self.ids = ids if self.ids is None else torch.cat((self.ids, ids), -1)
-        return self.ids
+        if self.ids is not None:
+            both = max(self.ids.dim(), ids.dim())   # ids for all and ids for each may take turns
+            held, ids = (t.expand(self.batch, -1) if t.dim() < both else t for t in (self.ids, ids))
+            ids = torch.cat((held, ids), -1)
+        self.ids = ids
+        return ids
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Write k, v (B, H, t, D) behind the n tokens held; return those of all n + t tokens."""
@@ -158,11 +163,14 @@ class GPT(nn.Module):
                 window: int | None) -> Tensor:
         """The last hidden states (B, T, C) of tokens idx (B, T)."""
         offset, total = (cache.n, cache.length) if cache else (0, idx.shape[1])
-        self._check_input(idx, positions, cache)
+        self._check_input(idx, positions, ids, cache, window)
         index = torch.arange(offset, offset + idx.shape[1], device=idx.device)
         if ids is None:
-            ids = self.pos.ids(index if positions is None else positions, total)
+            ids = self.pos.ids(index if positions is None else positions.long(), total)
+        if (ids is not index) and not torch.compiler.is_compiling():
+            self.pos.check_ids(ids)
         key_ids = cache.extend_ids(ids) if cache else ids
+        ids = key_ids[..., offset:]   # with a dimension for the batch, if any call gave one
         x = self.wte(idx)
         embedded = self.pos.embed(ids)
         if embedded is not None:
@@ -176,18 +184,27 @@ class GPT(nn.Module):
             cache.n += idx.shape[1]
         return self.ln_f(x)
 
-    def _check_input(self, idx: Tensor, positions: Tensor | None, cache: Cache | None) -> None:
+    def _check_input(self, idx: Tensor, positions: Tensor | None, ids: Tensor | None, cache: Cache | None,
+                     window: int | None) -> None:
         """Refuse lengths and positions that are not defined, before anything is computed."""
         total = cache.n + idx.shape[1] if cache else idx.shape[1]
-        require(cache is None or total <= cache.length, f"the cache was made for {cache and cache.length} tokens, not {total}")
+        if cache:
+            require(total <= cache.length, f"the cache was made for {cache.length} tokens, not {total}")
+            require(idx.shape[0] == cache.batch, f"the cache was made for {cache.batch} texts, not {idx.shape[0]}")
         self.check_length(cache.length if cache else total)
-        if positions is not None:
-            require(not positions.is_floating_point() and positions.shape in (idx.shape, idx.shape[1:]),
-                    f"positions are integers of shape {tuple(idx.shape[1:])} or {tuple(idx.shape)}, "
-                    f"not {positions.dtype} of shape {tuple(positions.shape)}")
-            ascending = bool((positions.diff(dim=-1) >= 0).all() and (positions >= 0).all())
-            require(ascending, "positions must not decrease or be negative")
-            self.check_length(int(positions.max()) + 1)
+        require(window is None or window > 0, f"a window of {window} tokens holds no key")
+        for name, given in (("positions", positions), ("ids", ids)):
+            integers = given is None or not (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool)
+            require(integers and (given is None or given.shape in (idx.shape, idx.shape[1:])),
+                    f"{name} must be integers of shape {tuple(idx.shape[1:])} or {tuple(idx.shape)}")
+        if positions is not None and positions.numel():
+            places = positions.long()
+            if cache and cache.last is not None:
+                both = (cache.batch,) if max(places.dim(), cache.last.dim()) == 2 else ()
+                places = torch.cat((cache.last.expand(*both, 1), places.expand(*both, -1)), -1)
+            require(bool((places.diff(dim=-1) >= 0).all() and (places >= 0).all()), "positions must not decrease or be negative")
+            if cache:
+                cache.last = places[..., -1:]
 
     def forward(self, idx: Tensor, targets: Tensor | None = None, *, positions: Tensor | None = None, ids: Tensor | None = None,
                 cache: Cache | None = None) -> tuple[Tensor, Tensor | None]:
@@ -247,8 +264,9 @@ class GPT(nn.Module):
             from transformers import GPT2LMHeadModel
             source = GPT2LMHeadModel.from_pretrained(source)
         c = source.config
-        require(c.activation_function == "gelu_new" and c.n_inner in (None, 4 * c.n_embd) and c.layer_norm_epsilon == 1e-5,
-                "this GPT-2 has another activation, MLP width or norm epsilon than GPT-2's own")
+        own = (c.activation_function == "gelu_new" and c.n_inner in (None, 4 * c.n_embd) and c.layer_norm_epsilon == 1e-5
+               and c.scale_attn_weights and not c.scale_attn_by_inverse_layer_idx and c.tie_word_embeddings)
+        require(own, "this GPT-2 has another activation, MLP width, norm epsilon, score scale or head than GPT-2's own")
         model = cls(GPTConfig(block_size=c.n_positions, vocab_size=c.vocab_size, n_layer=c.n_layer, n_head=c.n_head,
                               n_embd=c.n_embd, dropout=0.0, bias=True, pos="learned"))
         theirs = {k.removeprefix("transformer."): v for k, v in source.state_dict().items()}

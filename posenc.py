@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ast
 import difflib
+import hashlib
+import importlib.machinery
 import importlib.util
 import inspect
 import math
@@ -196,7 +198,7 @@ class Learned(Piece):
     def __init__(self, shape: Shape, *, rows: int | None = None) -> None:
         super().__init__()
         self.limit = shape.length if rows is None else rows
-        require(self.limit > 0, f"learned: rows must be positive, not {rows}")
+        require(0 < self.limit <= 2**24, f"learned: rows must lie between 1 and 2**24, not {rows}")
         self.table = nn.Parameter(torch.empty(self.limit, shape.width).normal_(std=0.02))
 
     def embed(self, ids: Tensor) -> Tensor:
@@ -280,7 +282,7 @@ class T5(Piece):
 
     def __init__(self, shape: Shape, *, buckets: int = 32, max_distance: int | None = None) -> None:
         super().__init__()
-        require(buckets >= 2 and buckets % 2 == 0, f"t5: buckets must be even and at least 2, not {buckets}")
+        require(2 <= buckets <= 2**16 and buckets % 2 == 0, f"t5: buckets must be even, from 2 to 2**16, not {buckets}")
         self.buckets = buckets
         self.max_distance = max(buckets // 2 + 1, shape.length // 2) if max_distance is None else max_distance
         require(self.max_distance > buckets // 2,
@@ -320,18 +322,22 @@ class Randomized(Piece):
 
     def __init__(self, shape: Shape, *, max: int, test: str = "spread") -> None:
         super().__init__()
-        require(max >= shape.length, f"randomized: max must be at least the training length {shape.length}, not {max}")
+        require(shape.length <= max <= 2**24, f"randomized: max must lie between the training length {shape.length} and 2**24, "
+                f"not {max}")
         require(test in ("spread", "draw"), f"randomized: test is spread or draw, not {test}")
         self.limit, self.test = max, test
 
     def ids(self, index: Tensor, total: int) -> Tensor:
         """floor(index max / total), or a fixed draw for that total length."""
+        if not torch.compiler.is_compiling() and index.numel():
+            require(int(index.max()) < total, f"randomized: place {int(index.max())} lies beyond the text of {total} tokens")
         if self.test == "spread":
             return index * self.limit // total
         return self.draw(total, torch.Generator().manual_seed(total)).to(index.device)[index]
 
     def draw(self, length: int, generator: torch.Generator) -> Tensor:
         """Sorted, without repeats."""
+        require(length <= self.limit, f"randomized(max={self.limit}) has no {length} different positions")
         return torch.randperm(self.limit, generator=generator)[:length].sort().values
 
 
@@ -343,6 +349,7 @@ class Logn(Piece):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
+        require(shape.length > 1, "logn divides by ln(L): it needs a training length above 1")
         self.length = shape.length
 
     def temperature(self, index: Tensor, like: Tensor) -> Tensor:
@@ -366,8 +373,9 @@ def _pieces_of(namespace: dict[str, object], module: str) -> dict[str, type[Piec
 def load_file(path: Path) -> dict[str, type[Piece]]:
     """The pieces that a Python file defines, by name; the file is run. Raises PosError if there are none."""
     require(path.is_file(), f"there is no file {path} to take position schemes from")
-    spec = importlib.util.spec_from_file_location(f"pos_{path.stem}", path)
-    module = importlib.util.module_from_spec(spec)
+    name = f"pos_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path, loader=importlib.machinery.SourceFileLoader(name, str(path)))
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)   # torch.compile looks a function's module up by name
     sys.modules.setdefault("posenc", sys.modules[__name__])   # so that `from posenc import Piece` is this Piece in a script
     spec.loader.exec_module(module)
     pieces = _pieces_of(vars(module), module.__name__)
@@ -402,11 +410,13 @@ def parse(text: str) -> ast.expr:
     require(len(text) <= 500 and text.isascii(), "a position expression has at most 500 ASCII characters")
     try:
         tree = ast.parse(text.strip(), mode="eval").body
+        for node in _mentions(tree):
+            _options(node)
+    except PosError:
+        raise
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise PosError(f"the position expression {text!r} cannot be read ({getattr(error, 'msg', error)}); "
                        "write e.g. alibi, rope(base=500000), '--pos=rope + alibi' (quoted in a shell)") from None
-    for node in _mentions(tree):
-        _options(node)
     return tree
 
 
@@ -431,6 +441,8 @@ def _options(node: ast.expr) -> dict[str, object]:
         return {}
     require(not node.args and all(k.arg for k in node.keywords),
             f"options have names: write {_name(node)}(option=value), not {ast.unparse(node)}")
+    given = [k.arg for k in node.keywords]
+    require(len(set(given)) == len(given), f"an option is given twice in {ast.unparse(node)}")
     return {k.arg: _value(k.value, ast.unparse(node)) for k in node.keywords}
 
 
@@ -471,21 +483,33 @@ def build(node: ast.expr, shape: Shape, pos_file: Path | None = None) -> Piece:
     """The piece of one mention. Wrong, missing or mistyped options are refused with the list of those it has."""
     name, options = _name(node), _options(node)
     cls = find(name, pos_file)
-    known = inspect.signature(cls.__init__, eval_str=True).parameters if "__init__" in vars(cls) else {}
-    known = {n: p for n, p in known.items() if p.kind is p.KEYWORD_ONLY}
+    known = options_of(cls)
     listed = ", ".join(str(p) for p in known.values()) or "none"
     for key, value in options.items():
         require(key in known, f"{name} has no option {key}; its options: {listed}")
         require(_fits(value, known[key].annotation), f"{name}: {key}={value} does not fit; its options: {listed}")
     missing = [n for n, p in known.items() if p.default is p.empty and n not in options]
     require(not missing, f"{name} needs {', '.join(f'{m}=...' for m in missing)}; its options: {listed}")
-    return cls(shape, **options) if "__init__" in vars(cls) else cls()
+    options = {k: float(v) if type(v) is int and int not in _kinds(known[k].annotation) else v for k, v in options.items()}
+    return cls(shape, **options) if cls.__init__ is not Piece.__init__ else cls()
+
+
+def options_of(cls: type[Piece]) -> dict[str, inspect.Parameter]:
+    """The options of a scheme with annotations and defaults: the keyword-only arguments of its __init__, if it has one."""
+    own = inspect.signature(cls.__init__, eval_str=True).parameters if cls.__init__ is not Piece.__init__ else {}
+    return {name: p for name, p in own.items() if p.kind is p.KEYWORD_ONLY}
+
+
+def _kinds(annotation: object) -> tuple[object, ...]:
+    """The types that an annotation admits; without one, int and float and all others."""
+    if annotation is inspect.Parameter.empty:
+        return int, float, str, bool
+    union = isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union
+    return typing.get_args(annotation) if union else (annotation,)
 
 
 def _fits(value: object, annotation: object) -> bool:
-    union = isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union
-    kinds = typing.get_args(annotation) if union else (annotation,)
-    return any(kind is inspect.Parameter.empty or type(value) is kind or (kind is float and type(value) is int) for kind in kinds)
+    return type(value) in _kinds(annotation) or (type(value) is int and float in _kinds(annotation))
 
 
 # ------------------------------------------------------------------------------------------------ a scheme for a model
@@ -529,11 +553,16 @@ class Scheme(nn.Module):
             self.layers.append(tuple(keys))
         self.sets = list(dict.fromkeys(self.layers))                # the distinct sets of pieces
         self.set_of_layer = [self.sets.index(keys) for keys in self.layers]
-        top = [key for (m, _), key in built.items() if mentions[m] in _everywhere(tree)]
-        self.unused = [ast.unparse(node) for m, node in enumerate(mentions) if not any(m == k[0] for k in built)]
-        self._check(top)
-        limits = [self.ids_piece.limit] if self.ids_piece else [p.limit for p in self.pieces.values()]
-        self.limit = min((n for n in limits if n), default=None)   # the longest total length defined; None: any
+        self.unused = []
+        for m, node in enumerate(mentions):
+            if not any(m == k[0] for k in built):
+                build(_without_per_layer(node)[0], shape, pos_file)   # a mistake in it is a mistake all the same
+                self.unused.append(ast.unparse(node))
+        self._check([key for (m, _), key in built.items() if mentions[m] in _everywhere(tree) and "_layer" not in key])
+        changes = self.ids_piece
+        limits = [p.limit for p in self.pieces.values() if p.limit and p is not changes]
+        self.id_limit = min(limits, default=None)   # how many position ids the pieces define; None: any
+        self.limit = changes.limit if changes else self.id_limit   # the longest total length defined; None: any
 
     def _check(self, top: list[str]) -> None:
         """Refuse what clashes: two claims on one place, the same piece twice, an input piece inside a pattern."""
@@ -550,7 +579,7 @@ class Scheme(nn.Module):
             require(not early or key in top, f"{name} acts once, before the first layer, so it cannot stand inside a pattern "
                     f"of layers or be per_layer: write '{name.split('_layer')[0]} + (... | ...)' instead of '{self.text}'")
         for piece in (self.ids_piece, *self.pieces.values()):
-            short = self.ids_piece and piece.limit and piece.limit < self.ids_piece.limit
+            short = self.ids_piece and self.ids_piece.limit and piece.limit and piece.limit < self.ids_piece.limit
             require(not short, f"'{self.text}' gives positions up to {self.ids_piece and self.ids_piece.limit}, more than the "
                     f"{piece and piece.limit} that {scheme_name(type(piece))} has: say e.g. learned(rows=...)")
 
@@ -571,11 +600,18 @@ class Scheme(nn.Module):
         """Position ids of the tokens at `index` in a text of `total` tokens."""
         return self.ids_piece.ids(index, total) if self.ids_piece else index
 
+    def check_ids(self, ids: Tensor) -> None:
+        """Raise PosError for ids that are no positions of this scheme (waits for the device; not in compiled code)."""
+        require(not ids.is_floating_point() and ids.dtype != torch.bool, f"position ids are integers, not {ids.dtype}")
+        reach = int(ids.max()) + 1 if self.id_limit and ids.numel() else 0
+        require(not reach or reach <= self.id_limit, f"{self.text} defines {self.id_limit} positions, not one at {reach - 1}")
+
     def draw(self, seed: int, step: int, length: int) -> Tensor | None:
         """The random position ids (length,) of a training step, the same for every process; None if they are not random."""
         if self.ids_piece is None or not answers(self.ids_piece, "draw"):
             return None
-        return self.ids_piece.draw(length, torch.Generator().manual_seed((seed << 32) + step))
+        mixed = hashlib.sha256(f"{seed} {step}".encode()).digest()[:4]   # torch's generator reads 32 bits of its seed
+        return self.ids_piece.draw(length, torch.Generator().manual_seed(int.from_bytes(mixed, "little")))
 
     def embed(self, ids: Tensor) -> Tensor | None:
         """What is added to the token embedding, or None."""
@@ -628,7 +664,7 @@ def main() -> None:
     print(f"{scheme.text}  (in 4 layers of 4 heads of 64, trained at 128)\n{scheme.describe()}")
     for key, piece in scheme.pieces.items():
         name, cls = key.split("_", 1)[1], type(piece)
-        options = [str(p) for p in inspect.signature(cls.__init__).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        options = [str(p) for p in options_of(cls).values()]
         print(f"\n{name}: {inspect.getdoc(cls)}\noptions: {', '.join(options) or 'none'}")
         print("parameters: " + (", ".join(f"{n} {tuple(p.shape)}" for n, p in piece.named_parameters()) or "none"))
 

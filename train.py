@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 import uuid
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -197,9 +197,13 @@ def build_model(settings: TrainSettings, vocab_size: int) -> tuple[GPT, int, lis
     """
     start, length = settings.init_from, settings.block_size
     torch.manual_seed(settings.seed)
+    resumed = not settings.overwrite and checkpoint.started_from(settings) == start
     if start in ("auto", "scratch"):
         return GPT(settings.gpt(vocab_size), settings.pos_file or None), length, [length]
-    if start.startswith("gpt2"):
+    if resumed:   # the folder holds everything: where it began may be gone by now
+        own = checkpoint.load_run(settings.out_dir, pos_file=settings.pos_file)
+        model, original, lengths = own.model.train(), own.state["original_length"], own.state["train_lengths"][:-1]
+    elif start.startswith("gpt2"):
         try:
             model = GPT.from_huggingface(start)
         except (ImportError, OSError) as error:
@@ -213,6 +217,10 @@ def build_model(settings: TrainSettings, vocab_size: int) -> tuple[GPT, int, lis
         raise UserError(f"init_from={start} has a vocabulary of {model.config.vocab_size}, not {settings.dataset}'s {vocab_size}")
     for name in ("n_layer", "n_head", "n_embd", "bias", "pos"):
         setattr(settings, name, getattr(model.config, name))
+    model.config = replace(model.config, dropout=settings.dropout)
+    for module in model.modules():
+        if hasattr(module, "dropout"):
+            module.dropout = settings.dropout
     return model, original, [*lengths, length]
 
 
@@ -317,8 +325,9 @@ def fit(training: Training, log: Any) -> None:
         validate = stopping or training.step == s.max_iters or training.step % s.eval_interval == 0
         if validate or training.step % s.log_interval == 0 or training.step == 1:
             line = describe_step(training, float(loss), float(norm), training.step - since, time.perf_counter() - clock)
-            if validate:
+            if validate:   # the first to see what this step made of the weights
                 line["val_loss"] = training.validation_loss()
+                require_finite(training, val_loss=line["val_loss"])
             checkpoint.append_metrics(training.folder, line)
             log.log(line, step=training.step)
             show(line, s.max_iters)
@@ -335,15 +344,21 @@ def fit(training: Training, log: Any) -> None:
 def describe_step(training: Training, loss: float, norm: float, steps: int, seconds: float) -> dict[str, Any]:
     """One line of metrics.jsonl; UserError where the loss or gradient is no longer a number."""
     s, kind = training.settings, training.compute.kind
-    if not math.isfinite(loss) or not (math.isfinite(norm) or training.scaler.is_enabled()):
-        raise UserError(f"step {training.step}: loss {loss}, gradient norm {norm}; the last good checkpoint is in "
-                        f"{training.folder}. Lower learning_rate, lengthen warmup_iters, or try --dtype=float32")
+    require_finite(training, loss=loss, **({} if training.scaler.is_enabled() else {"gradient norm": norm}))
     rate = steps * training.sequences_per_step * s.block_size / seconds
     peak = device.peak_flops(training.compute)
     memory = torch.cuda.max_memory_allocated(training.compute.device) if kind == "cuda" else peak_memory()
     return {"step": training.step, "tokens": training.tokens, "loss": loss, "lr": learning_rate(training.step - 1, s),
             "grad_norm": norm, "tokens_per_s": round(rate, 1), "memory": memory,
             "mfu": round(rate * flops_per_token(training.model, s.block_size) / peak, 4) if peak else None}
+
+
+def require_finite(training: Training, **values: float) -> None:
+    """UserError, before anything is saved, where a loss or norm is no longer a number."""
+    if not all(map(math.isfinite, values.values())):
+        what = ", ".join(f"{name} {value}" for name, value in values.items())
+        raise UserError(f"step {training.step}: {what}; the last good checkpoint is in {training.folder}. Lower learning_rate, "
+                        "lengthen warmup_iters, or try --dtype=float32")
 
 
 def peak_memory() -> int | None:

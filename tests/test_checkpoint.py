@@ -1,0 +1,492 @@
+"""Run folders: nothing is half written, a damaged checkpoint is recognised and survived, and a folder belongs to one run."""
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import checkpoint
+from checkpoint import CURRENT, DIGESTS, PREVIOUS
+from configurable import TrainSettings, UserError
+from model import GPT
+
+SMALL = TrainSettings(block_size=16, n_layer=1, n_head=2, n_embd=16)
+
+
+def state(step: int) -> dict:
+    """A checkpoint that tells which one it is."""
+    return {"step": step, "model": {"w": torch.arange(1000.0) + step}, "random": torch.get_rng_state(), "lengths": [16, 32]}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A run folder with two checkpoints: the current one of step 2, the previous one of step 1."""
+    path = tmp_path / "run"
+    path.mkdir()
+    for step in (1, 2):
+        checkpoint.save(path, state(step))
+    return path
+
+
+def step_of(folder: Path) -> int:
+    """The step that a run in this folder would go on from; fails if that checkpoint is not as it was made."""
+    found = checkpoint.load_state(folder, say=lambda line: None)
+    assert torch.equal(found["model"]["w"], state(found["step"])["model"]["w"])
+    return found["step"]
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """The digest of every file in a folder."""
+    return {path.name: checkpoint.sha256(path) for path in folder.iterdir() if path.is_file()}
+
+
+# ---- files
+
+def test_a_file_that_cannot_be_written_leaves_the_one_before_and_nothing_else(tmp_path: Path) -> None:
+    def fail(file) -> None:
+        file.write(b"half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    checkpoint.write_text(tmp_path / "a.txt", "before")
+    with pytest.raises(UserError, match=r"a\.txt cannot be written \(No space left on device\); what was there before is untouched"):
+        checkpoint.replace_file(tmp_path / "a.txt", fail)
+    assert contents(tmp_path) == {"a.txt": hashlib.sha256(b"before").hexdigest()}
+
+
+def test_a_file_appears_only_when_it_is_whole(tmp_path: Path) -> None:
+    def write(file) -> None:
+        file.write(b"ne")
+        file.flush()
+        assert (tmp_path / "a.txt").read_bytes() == b"before"
+        file.write(b"w")
+
+    checkpoint.write_text(tmp_path / "a.txt", "before")
+    assert checkpoint.replace_file(tmp_path / "a.txt", write) == hashlib.sha256(b"new").hexdigest()
+    assert contents(tmp_path) == {"a.txt": hashlib.sha256(b"new").hexdigest()}
+
+
+def test_json_is_read_back_and_never_holds_what_json_has_not(tmp_path: Path) -> None:
+    content = {"text": "é日 | \"x\"", "number": 1e-300, "list": [1, None, True], "empty": {},
+               "numbers": [1, -2.5e-7, 3], "of lists": [[1, 2], []], "no list": "--start=[1,  2]", "command": ["[ ]", "[\n]"]}
+    checkpoint.write_json(tmp_path / "a.json", content)
+    assert checkpoint.read_json(tmp_path / "a.json") == content
+    with pytest.raises(ValueError):
+        checkpoint.write_json(tmp_path / "a.json", {"loss": float("nan")})
+    assert checkpoint.read_json(tmp_path / "a.json") == content
+
+
+@pytest.mark.parametrize("text", [None, "", "{", '{"a": 1', "[1]", "\x00\x00"])
+def test_a_json_file_that_is_missing_or_broken_is_a_sentence(text: str | None, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / "config.json").write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=r"config\.json"):
+        checkpoint.read_json(tmp_path / "config.json")
+
+
+# ---- saving
+
+def test_a_checkpoint_comes_back_as_it_was_and_loads_with_weights_only(folder: Path) -> None:
+    found = checkpoint.load_state(folder)
+    assert found.keys() == state(2).keys() and found["step"] == 2 and found["lengths"] == [16, 32]
+    assert torch.equal(found["model"]["w"], state(2)["model"]["w"]) and torch.equal(found["random"], torch.get_rng_state())
+    assert torch.load(folder / CURRENT, weights_only=True)["step"] == 2
+    assert torch.load(folder / PREVIOUS, weights_only=True)["step"] == 1
+
+
+def test_a_folder_without_checkpoints_gives_none(tmp_path: Path) -> None:
+    assert checkpoint.load_state(tmp_path) is None
+
+
+def test_the_digests_are_those_of_the_files_in_the_format_of_sha256sum(folder: Path) -> None:
+    checkpoint.save(folder, state(3))
+    lines = (folder / DIGESTS).read_text(encoding="utf-8").splitlines()
+    assert all(re.fullmatch(rf"[0-9a-f]{{64}}  ({CURRENT}|{PREVIOUS})", line) for line in lines)
+    assert lines[:2] == [f"{checkpoint.sha256(folder / name)}  {name}" for name in (CURRENT, PREVIOUS)]
+
+
+def test_a_save_leaves_two_checkpoints_and_their_digests_and_nothing_else(folder: Path) -> None:
+    for step in (3, 4, 5):
+        checkpoint.save(folder, state(step))
+        assert contents(folder).keys() == {CURRENT, PREVIOUS, DIGESTS}
+        assert step_of(folder) == step
+    (folder / CURRENT).unlink()
+    assert step_of(folder) == 4
+
+
+def test_a_disk_that_is_full_leaves_both_checkpoints(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(content: object, file) -> None:
+        file.write(b"half a checkpoint")
+        raise RuntimeError("PytorchStreamWriter failed writing file data/3: file write failed")
+
+    before = contents(folder)
+    monkeypatch.setattr(torch, "save", fail)
+    with pytest.raises(UserError, match=r"ckpt\.pt cannot be written .*untouched"):
+        checkpoint.save(folder, state(3))
+    assert contents(folder) == before
+
+
+# ---- damage
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def flipped(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def swapped(path: Path) -> None:
+    """With another run's, as whole as this one."""
+    other = path.parent.parent / "other"
+    other.mkdir(exist_ok=True)
+    checkpoint.save(other, state(7))
+    shutil.copy(other / CURRENT, path)
+
+
+DAMAGES = pytest.mark.parametrize("damage", [truncated, flipped, emptied, swapped], ids=lambda f: f.__name__)
+
+
+@DAMAGES
+def test_a_damaged_checkpoint_is_named_and_the_previous_one_used(damage: Callable[[Path], None], folder: Path) -> None:
+    damage(folder / CURRENT)
+    said: list[str] = []
+    assert checkpoint.load_state(folder, said.append)["step"] == 1
+    assert len(said) == 1 and str(folder / CURRENT) in said[0] and "damaged" in said[0] and PREVIOUS in said[0]
+
+
+@DAMAGES
+def test_a_damaged_previous_checkpoint_is_no_matter(damage: Callable[[Path], None], folder: Path) -> None:
+    damage(folder / PREVIOUS)
+    said: list[str] = []
+    assert checkpoint.load_state(folder, said.append)["step"] == 2 and said == []
+
+
+@DAMAGES
+def test_two_damaged_checkpoints_are_one_sentence(damage: Callable[[Path], None], folder: Path) -> None:
+    for name in (CURRENT, PREVIOUS):
+        damage(folder / name)
+    with pytest.raises(UserError) as refused:
+        checkpoint.load_state(folder)
+    text = str(refused.value)
+    assert str(folder / CURRENT) in text and str(folder / PREVIOUS) in text and "\n" not in text
+    assert "--overwrite=True" in text
+
+
+def test_lost_digests_are_a_sentence_too(folder: Path) -> None:
+    (folder / DIGESTS).unlink()
+    with pytest.raises(UserError, match=DIGESTS):
+        checkpoint.load_state(folder)
+
+
+def test_the_only_checkpoint_damaged_is_a_sentence_and_not_a_run_from_the_start(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, state(1))
+    flipped(tmp_path / CURRENT)
+    with pytest.raises(UserError, match="damaged"):
+        checkpoint.load_state(tmp_path)
+
+
+@DAMAGES
+def test_a_damaged_checkpoint_is_never_kept_as_the_previous_one(damage: Callable[[Path], None], folder: Path) -> None:
+    """Going on from the previous one, the next save must not push that one, the only good one, out."""
+    damage(folder / CURRENT)
+    assert step_of(folder) == 1
+    checkpoint.save(folder, state(3))
+    (folder / CURRENT).unlink()
+    assert step_of(folder) == 1
+
+
+# ---- dying while saving
+
+class Killed(BaseException):
+    """Stands for the end of the process: nothing catches it."""
+
+
+@contextmanager
+def dying_at(replacement: int, how: str) -> Iterator[list[int]]:
+    """Let the n-th os.replace fail: `refused` by the system, or the process `killed` before it, with nothing tidied up."""
+    calls: list[int] = []
+    rename, unlink = os.replace, Path.unlink
+
+    def replaced(source: Path, target: Path) -> None:
+        calls.append(len(calls) + 1)
+        if len(calls) == replacement:
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM)) if how == "refused" else Killed
+        rename(source, target)
+
+    def unlinked(path: Path, missing_ok: bool = False) -> None:
+        if how == "refused" or len(calls) < replacement:
+            unlink(path, missing_ok)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "replace", replaced)
+        patch.setattr(Path, "unlink", unlinked)
+        yield calls
+
+
+def save_dying(folder: Path, step: int, replacement: int, how: str) -> None:
+    """A save that fails at the n-th os.replace."""
+    with dying_at(replacement, how), pytest.raises((OSError, UserError) if how == "refused" else Killed):
+        checkpoint.save(folder, state(step))
+
+
+def renames_of_a_save(folder: Path) -> int:
+    """How often a save renames a file."""
+    copy = folder.with_name("counted")
+    shutil.copytree(folder, copy)
+    with dying_at(0, "refused") as calls:
+        checkpoint.save(copy, state(3))
+    shutil.rmtree(copy)
+    return len(calls)
+
+
+@pytest.mark.parametrize("how", ["refused", "killed"])
+def test_dying_at_any_rename_of_a_save_leaves_a_good_checkpoint(how: str, folder: Path) -> None:
+    places = range(1, renames_of_a_save(folder) + 1)
+    assert len(places) >= 3   # the digests, the previous one, the current one
+    for place in places:
+        copy = folder.with_name(f"died-{place}")
+        shutil.copytree(folder, copy)
+        save_dying(copy, 3, place, how)
+        assert step_of(copy) in (2, 3), place
+        checkpoint.save(copy, state(4))   # and it goes on from there
+        assert step_of(copy) == 4
+        flipped(copy / CURRENT)
+        assert step_of(copy) in (2, 3), place
+
+
+@pytest.mark.parametrize("how", ["refused", "killed"])
+def test_dying_at_the_first_save_leaves_no_half_checkpoint(how: str, tmp_path: Path) -> None:
+    for place in (1, 2, 3):
+        copy = tmp_path / f"{place}"
+        copy.mkdir()
+        save_dying(copy, 1, place, how)
+        assert checkpoint.load_state(copy) is None or step_of(copy) == 1
+        checkpoint.save(copy, state(2))
+        assert step_of(copy) == 2
+
+
+@pytest.mark.parametrize("how", ["refused", "killed"])
+def test_dying_again_and_again_never_loses_the_last_good_checkpoint(how: str, folder: Path) -> None:
+    for place in range(1, renames_of_a_save(folder) + 1):
+        copy = folder.with_name(f"died-{place}")
+        shutil.copytree(folder, copy)
+        for step in range(3, 8):
+            with dying_at(place, how), suppress(OSError, UserError, Killed):   # one may end well: it has less to rename
+                checkpoint.save(copy, state(step))
+            assert step_of(copy) >= 2, (place, step)
+
+
+@pytest.mark.parametrize("how", ["refused", "killed"])
+def test_dying_after_a_damaged_checkpoint_leaves_a_good_one(how: str, folder: Path) -> None:
+    for place in range(1, renames_of_a_save(folder) + 1):
+        copy = folder.with_name(f"died-{place}")
+        shutil.copytree(folder, copy)
+        flipped(copy / CURRENT)
+        with dying_at(place, how), suppress(OSError, UserError, Killed):   # the damaged one is not kept: one rename less
+            checkpoint.save(copy, state(3))
+        assert step_of(copy) in (1, 3), place
+
+
+def test_a_rename_that_the_system_refuses_is_a_sentence(folder: Path) -> None:
+    for place in range(1, renames_of_a_save(folder) + 1):
+        with dying_at(place, "refused"), pytest.raises(UserError, match="cannot be written"):
+            checkpoint.save(folder, state(3))
+
+
+# ---- metrics
+
+def lines_of(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def test_metrics_after_the_step_are_dropped(tmp_path: Path) -> None:
+    for step in range(1, 6):
+        checkpoint.append_metrics(tmp_path, {"step": step, "loss": 1 / step})
+    checkpoint.trim_metrics(tmp_path, 3)
+    assert lines_of(tmp_path) == [{"step": step, "loss": 1 / step} for step in (1, 2, 3)]
+    checkpoint.append_metrics(tmp_path, {"step": 4, "loss": 0.5})
+    assert [line["step"] for line in lines_of(tmp_path)] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("half", ['{"st', '{"step": 3, "loss": 1.', '{"step"', "{", "\0\0\0\0", "3", '{"step": 3}'[:-1]])
+def test_what_a_killed_run_left_half_written_is_dropped(half: str, tmp_path: Path) -> None:
+    for step in (1, 2):
+        checkpoint.append_metrics(tmp_path, {"step": step})
+    with (tmp_path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(half)
+    checkpoint.trim_metrics(tmp_path, 5)
+    assert lines_of(tmp_path) == [{"step": 1}, {"step": 2}]
+
+
+def test_a_last_line_that_lacks_only_its_newline_does_not_join_the_next(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}', encoding="utf-8")
+    checkpoint.trim_metrics(tmp_path, 2)
+    checkpoint.append_metrics(tmp_path, {"step": 3})
+    assert [line["step"] for line in lines_of(tmp_path)] == [1, 2, 3]
+
+
+def test_a_run_that_starts_has_empty_metrics(tmp_path: Path) -> None:
+    checkpoint.trim_metrics(tmp_path, 0)
+    assert lines_of(tmp_path) == []
+
+
+# ---- names of folders
+
+def test_the_default_folder_is_named_after_scheme_corpus_length_and_seed() -> None:
+    assert checkpoint.folder_of(TrainSettings(pos="alibi")).as_posix() == "out/alibi-stdlib-L128-s1337"
+    assert checkpoint.folder_of(replace(SMALL, out_dir="here/there")) == Path("here/there")
+    named = TrainSettings(pos="t5", dataset="books", block_size=64, seed=3)
+    assert checkpoint.folder_of(named).as_posix() == "out/t5-books-L64-s3"
+
+
+@pytest.mark.parametrize("changed", [{"n_embd": 128}, {"max_iters": 5}, {"pos_file": "a.py"}, {"min_lr": 1e-5}])
+def test_other_result_settings_add_six_digits(changed: dict) -> None:
+    path = checkpoint.folder_of(TrainSettings(pos="alibi", **changed)).as_posix()
+    assert re.fullmatch("out/alibi-stdlib-L128-s1337-[0-9a-f]{6}", path)
+    assert path == checkpoint.folder_of(TrainSettings(pos="alibi", **changed)).as_posix()
+
+
+@pytest.mark.parametrize("changed", [{"eval_lengths": (64, 128)}, {"compile": False}, {"wandb_log": True}, {"device": "cpu"}])
+def test_the_test_and_the_manner_do_not_change_the_folder(changed: dict) -> None:
+    assert checkpoint.folder_of(TrainSettings(**changed)) == checkpoint.folder_of(TrainSettings())
+
+
+def test_names_of_folders_are_safe_and_short_and_different() -> None:
+    schemes = ["rope + alibi", "rope | alibi", "rope(base=500000, fraction=0.25)", "rope(base=50000, fraction=0.25)",
+               "randomized(max=4096) + (rope | nope)", "randomized(max=4096) + rope", " + ".join(["window(size=100)"] * 9),
+               " + ".join(["window(size=100)"] * 10), "kerple(kind='log') | rope(layout='half')", "alibi | (rope + logn) | nope"]
+    names = [checkpoint.folder_of(TrainSettings(pos=pos)).name for pos in schemes]
+    assert len(set(names)) == len(schemes)
+    for name in names:
+        assert re.fullmatch(r"[A-Za-z0-9._=+~-]+", name) and not name.startswith((".", "-")), name
+        assert len(name.split("-stdlib-")[0]) <= 60
+
+
+def test_schemes_that_differ_in_their_parentheses_only_have_different_folders() -> None:
+    first, second = (checkpoint.folder_of(TrainSettings(pos=pos)) for pos in ("alibi + (rope | nope) + logn",
+                                                                              "alibi + (rope | nope + logn)"))
+    assert first != second
+
+
+# ---- whose folder it is
+
+def claimed(folder: Path, settings: TrainSettings) -> Path:
+    """A folder that holds a run of these settings."""
+    assert checkpoint.claim(folder, settings) is False
+    checkpoint.write_json(folder / "config.json", {"settings": asdict(settings)})
+    return folder
+
+
+def test_a_folder_is_made_and_known_again(tmp_path: Path) -> None:
+    folder = claimed(tmp_path / "a" / "b", SMALL)
+    assert checkpoint.claim(folder, SMALL) is True
+    assert checkpoint.claim(folder, replace(SMALL, compile=False, device="cpu", eval_lengths=(16, 64))) is True
+
+
+def test_a_folder_of_another_run_is_refused_with_every_difference_and_left_alone(tmp_path: Path) -> None:
+    folder = claimed(tmp_path / "run", SMALL)
+    checkpoint.save(folder, state(1))
+    before = contents(folder)
+    with pytest.raises(UserError) as refused:
+        checkpoint.claim(folder, replace(SMALL, n_embd=32, seed=3, pos="alibi", compile=False))
+    text = str(refused.value)
+    for sentence in ("n_embd: 32 here, 16 there", "seed: 3 here, 1337 there", "pos: 'alibi' here, 'rope' there"):
+        assert sentence in text
+    assert "compile" not in text and str(folder) in text and "--overwrite=True" in text and "\n" not in text
+    assert contents(folder) == before
+
+
+def test_overwrite_takes_a_folder_and_leaves_nothing_of_the_run_before(tmp_path: Path) -> None:
+    folder = claimed(tmp_path / "run", SMALL)
+    checkpoint.save(folder, state(1))
+    checkpoint.save(folder, state(2))
+    checkpoint.append_metrics(folder, {"step": 1})
+    for name in ("extrapolation.json", "extrapolation.png", f"{CURRENT}.new", "pos_file.py"):
+        (folder / name).write_text("{}", encoding="utf-8")
+    assert checkpoint.claim(folder, replace(SMALL, seed=3, overwrite=True)) is False
+    assert contents(folder) == {} and checkpoint.load_state(folder) is None
+
+
+def test_overwrite_leaves_files_that_no_run_made(tmp_path: Path) -> None:
+    folder = claimed(tmp_path / "run", SMALL)
+    (folder / "notes.txt").write_text("mine", encoding="utf-8")
+    checkpoint.claim(folder, replace(SMALL, overwrite=True))
+    assert (folder / "notes.txt").read_text(encoding="utf-8") == "mine"
+
+
+def test_a_setting_that_an_older_run_did_not_know_has_its_default(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    checkpoint.write_json(folder / "config.json", {"settings": {k: v for k, v in asdict(SMALL).items() if k != "dropout"}})
+    assert checkpoint.claim(folder, SMALL) is True
+    with pytest.raises(UserError, match="dropout"):
+        checkpoint.claim(folder, replace(SMALL, dropout=0.1))
+
+
+def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot be made"):
+        checkpoint.claim(tmp_path / "file" / "run", SMALL)
+
+
+# ---- loading a run
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    """The run folder of an untrained model."""
+    folder = claimed(tmp_path / "run", SMALL)
+    torch.manual_seed(1)
+    model = GPT(SMALL.gpt(256))
+    checkpoint.save(folder, {"gpt": asdict(model.config), "model": model.state_dict(), "step": 5, "tokens": 80})
+    return folder
+
+
+def test_a_run_is_loaded_with_its_weights_ready_to_be_used(run_folder: Path) -> None:
+    run = checkpoint.load_run(run_folder)
+    torch.manual_seed(1)
+    assert all(torch.equal(a, b) for a, b in zip(run.model.parameters(), GPT(SMALL.gpt(256)).parameters(), strict=True))
+    assert not run.model.training and run.folder == run_folder
+    assert run.settings["n_embd"] == 16 and run.state["step"] == 5
+
+
+def test_a_folder_that_is_no_run_or_has_no_checkpoint_yet_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="name a run folder"):
+        checkpoint.load_run(tmp_path / "absent")
+    with pytest.raises(UserError, match="no checkpoint yet"):
+        checkpoint.load_run(claimed(tmp_path / "new", SMALL))
+
+
+def test_weights_of_another_model_or_scheme_are_refused_with_what_differs(run_folder: Path) -> None:
+    weights = checkpoint.load_state(run_folder)["model"]
+    for other, named in ((replace(SMALL, n_embd=32), "h.0.attn.c_attn.weight: (48, 16) there, (96, 32) here"),
+                         (replace(SMALL, pos="learned"), "pos.pieces.0_learned.table: absent there, (16, 16) here"),
+                         (replace(SMALL, n_layer=2), "h.1.attn.c_attn.weight: absent there")):
+        with pytest.raises(UserError) as refused:
+            checkpoint.load_weights(GPT(other.gpt(256)), weights, run_folder)
+        assert named in str(refused.value) and str(run_folder) in str(refused.value) and len(str(refused.value)) < 600
+
+
+def test_the_sources_of_the_numbers_are_recorded_and_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["somewhere/train.py", "config/alibi.py", "--seed=3"])
+    found = checkpoint.provenance()
+    assert found["command"] == ["train.py", "config/alibi.py", "--seed=3"]
+    assert {"train.py", "model.py", "attention.py", "posenc.py", "zoo/kerple.py", "data/__init__.py"} <= {*found["sources_sha256"]}
+    assert "report.py" not in found["sources_sha256"]   # a figure drawn otherwise is no other result
+    model = Path(checkpoint.__file__).with_name("model.py").read_bytes()
+    assert found["sources_sha256"]["model.py"] == hashlib.sha256(model).hexdigest()
+    assert found["threads"] == torch.get_num_threads() and found["versions"]["torch"] == torch.__version__

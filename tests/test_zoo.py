@@ -1,0 +1,286 @@
+"""Schemes in files: the zoo's, and a user's own, which are loaded alike."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+import attention
+import posenc
+from model import GPT, GPTConfig
+from posenc import ZOO, PosError, Scheme, Shape
+
+SHAPE = Shape(n_head=2, head_dim=4, width=8, length=8)
+FLOAT64 = torch.empty(0, dtype=torch.float64)
+OWN = '''
+import torch
+from torch import nn
+from posenc import Piece, Shape
+
+class RootDistance(Piece):
+    """score += -w_h sqrt(i - j), w learned for each head."""
+    def __init__(self, shape: Shape, *, start: float = 0.5):
+        super().__init__()
+        self.w = nn.Parameter(torch.full((shape.n_head,), start))
+    def bias(self, like):
+        w = self.w.to(like.dtype)
+        return lambda h, i, j: -w[h] * torch.sqrt((i - j).to(w.dtype))
+'''
+
+
+@pytest.fixture
+def own(tmp_path: Path):
+    """A function that writes a file of schemes and returns its path."""
+    def write(text: str, name: str = "mine.py") -> Path:
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return path
+    return write
+
+
+def model(pos: str, pos_file: Path | None = None, **settings: object) -> GPT:
+    torch.manual_seed(0)
+    shape = dict(block_size=8, vocab_size=11, n_layer=2, n_head=2, n_embd=8) | settings
+    return GPT(GPTConfig(pos=pos, **shape), pos_file)
+
+
+def added(scheme: Scheme, tokens: int) -> torch.Tensor:
+    """What a scheme adds to the scores of its first layer."""
+    index = torch.arange(tokens)
+    ids = scheme.ids(index, tokens)
+    plan = scheme.plans(index, ids, ids, tokens, FLOAT64)[0]
+    return attention.added_scores(plan, SHAPE.n_head, FLOAT64, slice(None), index)
+
+
+def tokens(*shape: int) -> torch.Tensor:
+    return torch.randint(11, shape, generator=torch.Generator().manual_seed(1))
+
+
+# The zoo
+
+
+@pytest.mark.parametrize("path", sorted(ZOO.glob("*.py")), ids=lambda path: path.stem)
+def test_a_file_of_the_zoo_holds_one_scheme_of_its_own_name(path):
+    assert list(posenc.load_file(path)) == [path.stem]
+    assert "Verdict" in posenc.find(path.stem).__doc__ and "arXiv" in path.read_text(encoding="utf-8")
+    assert "import model" not in path.read_text(encoding="utf-8")   # a scheme knows posenc only
+
+
+@pytest.mark.parametrize("path", sorted(ZOO.glob("*.py")), ids=lambda path: path.stem)
+def test_a_file_of_the_zoo_could_be_a_users_own(path, tmp_path):
+    """Under another name, since its own is taken."""
+    text = path.read_text(encoding="utf-8").replace(f"class {path.stem.title().replace('_', '')}(", "class Renamed(")
+    (tmp_path / "renamed.py").write_text(text, encoding="utf-8")
+    theirs, ours = Scheme(path.stem, SHAPE, 1), Scheme("renamed", SHAPE, 1, tmp_path / "renamed.py")
+    ours.load_state_dict({k.replace(path.stem, "renamed"): v for k, v in theirs.state_dict().items()})
+    assert torch.equal(added(theirs, 7), added(ours, 7))
+
+
+def kerple(kind: str, r1: list[float], r2: list[float]) -> torch.Tensor:
+    scheme = Scheme(f"kerple(kind={kind})", SHAPE, 1).double()
+    piece = scheme.pieces["0_kerple"]
+    piece.r1.data, piece.r2.data = torch.tensor(r1, dtype=torch.float64), torch.tensor(r2, dtype=torch.float64)
+    return added(scheme, 6)[:, -1]   # of the last query: distances 5, 4, 3, 2, 1, 0
+
+
+def test_kerple_is_its_kernel():
+    for h, (r1, r2) in enumerate([(0.5, 0.25), (1.75, 0.9)]):
+        log, power = (kerple(kind, [0.5, 1.75], [0.25, 0.9])[h].tolist() for kind in ("log", "power"))
+        assert log == pytest.approx([-r1 * math.log(1 + r2 * d) for d in (5, 4, 3, 2, 1, 0)])
+        assert power == pytest.approx([-r1 * d ** r2 for d in (5, 4, 3, 2, 1, 0)])
+
+
+@pytest.mark.parametrize("kind", ["log", "power"])
+def test_the_parameters_of_kerple_are_bounded(kind):
+    """From below at 0.01, so that a step of the optimizer cannot turn the sign; the exponent from above at 2."""
+    assert torch.equal(kerple(kind, [-3.0, 0.0], [-1.0, 0.002]), kerple(kind, [0.01, 0.01], [0.01, 0.01]))
+    assert torch.equal(kerple("power", [1.0, 1.0], [2.5, 9.0]), kerple("power", [1.0, 1.0], [2.0, 2.0]))
+    assert not torch.equal(kerple("log", [1.0, 1.0], [2.5, 9.0]), kerple("log", [1.0, 1.0], [2.0, 2.0]))
+
+
+def test_kerple_starts_where_its_authors_start():
+    torch.manual_seed(0)
+    piece = posenc.find("kerple")(Shape(n_head=1000, head_dim=4, width=4000, length=8))
+    for r, top in ((piece.r1, 2), (piece.r2, 1)):
+        assert 0 <= r.min() < 0.05 * top and 0.95 * top < r.max() <= top and float(r.detach().mean()) == pytest.approx(top / 2, abs=0.06 * top)
+
+
+# A user's own
+
+
+def test_a_users_scheme_gives_the_matrix_worked_out_by_hand(own):
+    scheme = Scheme("root_distance(start=0.25)", SHAPE, 1, own(OWN)).double()
+    scheme.pieces["0_root_distance"].w.data = torch.tensor([0.25, 2.0], dtype=torch.float64)
+    matrix = added(scheme, 5)
+    for h, w in enumerate((0.25, 2.0)):
+        for i in range(5):
+            row = [-w * math.sqrt(i - j) if j <= i else -math.inf for j in range(5)]
+            assert matrix[h, i].tolist() == pytest.approx(row)
+
+
+def test_a_users_scheme_trains(own):
+    gpt = model("root_distance", own(OWN))
+    w = dict(gpt.named_parameters())["pos.pieces.0_root_distance.w"]
+    assert w.tolist() == [0.5, 0.5]
+    optimizer, idx = torch.optim.AdamW(gpt.parameters(), lr=0.01), tokens(4, 9)
+    losses = []
+    for _ in range(15):
+        loss = gpt(idx[:, :-1], idx[:, 1:])[1]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] - 0.1 and w.grad.abs().min() > 0 and w.tolist() != [0.5, 0.5]
+
+
+def test_a_users_scheme_decodes_composes_and_takes_turns(own):
+    gpt, idx = model("root_distance(start=2) + rope | alibi", own(OWN), n_layer=3).double().eval(), tokens(2, 13)
+    whole, cache = gpt(idx, idx)[0], gpt.new_cache(2, 13)
+    parts = [gpt(part, cache=cache)[0] for part in idx.split([5, 1, 7], 1)]
+    torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=0, atol=1e-10)
+    plain = model("rope | alibi", n_layer=3).double().eval()
+    assert not torch.allclose(plain(idx, idx)[0], whole)
+
+
+def test_a_users_scheme_compiles(own):
+    """Its file is no module that could be imported by name."""
+    gpt, idx = model("root_distance + rope", own(OWN)), tokens(2, 8)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: gpt(x, x)[1], fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(idx), gpt(idx, idx)[1])
+    torch._dynamo.reset()
+
+
+def test_a_users_scheme_may_be_a_built_in_one_with_another_answer(own):
+    """A subclass that overrides one question keeps the options of its parent."""
+    path = own('''
+from posenc import Rope
+
+class SlowRope(Rope):
+    """RoPE at half the speed."""
+    def frequencies(self, total):
+        inv_freq, factor = super().frequencies(total)
+        return inv_freq / 2, factor
+''')
+    slow, plain, idx = model("slow_rope(base=100)", path).eval(), model("rope(base=100)").eval(), tokens(2, 8)
+    torch.testing.assert_close(slow(idx, positions=2 * torch.arange(8))[0], plain(idx)[0])
+    with pytest.raises(PosError, match="base: float"):
+        model("slow_rope(bse=1)", path)
+
+
+ANSWERS = '''
+import torch
+from posenc import Piece
+
+class Shift(Piece):
+    def ids(self, index, total):
+        return index + 3
+
+class Sharper(Piece):
+    def temperature(self, index, like):
+        return like.new_tensor([[2.0], [3.0]]).expand(2, index.shape[-1])
+
+class EvenKeys(Piece):
+    def mask(self):
+        return lambda i, j: (j % 2 == 0) | (i == j)
+
+class Flipped(Piece):
+    def turn(self, ids, total):
+        return lambda q: q.flip(-1), lambda k: 2 * k
+
+class Place(Piece):
+    def embed(self, ids):
+        return ids[..., None].expand(*ids.shape, 8) / 10
+'''
+
+
+def plan(text: str, path: Path, count: int = 5) -> posenc.Plan:
+    scheme, index = Scheme(text, SHAPE, 1, path), torch.arange(count)
+    ids = scheme.ids(index, count)
+    return scheme.plans(index, ids, ids, count, FLOAT64)[0]
+
+
+def test_a_users_piece_may_answer_any_question(own):
+    path = own(ANSWERS)
+    assert plan("shift", path).key_ids.tolist() == [3, 4, 5, 6, 7]
+    assert plan("sharper + logn", path).temperature.shape == (2, 5, 1)
+    assert plan("flipped", path).turns[1](torch.ones(1)).item() == 2
+    assert torch.equal(Scheme("place", SHAPE, 1, path).embed(torch.tensor([5]))[0], torch.full((8,), 0.5))
+    seen = added(Scheme("even_keys", SHAPE, 1, path), 4) == 0
+    assert seen.int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]]
+
+
+def test_temperatures_multiply_biases_add_and_masks_intersect(own):
+    path, like = own(ANSWERS), torch.zeros(1, 2, 5, 4, dtype=torch.float64)
+    logn = [math.log(i + 1) / math.log(8) for i in range(5)]
+    both = plan("sharper + logn", path).temperature[..., 0].tolist()
+    assert both == [pytest.approx([f * x for x in logn]) for f in (2, 3)]
+    seen = added(Scheme("even_keys + window(size=3, sinks=1)", SHAPE, 1, path), 5) == 0
+    assert seen[4].tolist() == [True, False, True, False, True] and seen[3].tolist() == [True, False, True, True, False]
+    biases = added(Scheme("alibi + alibi_twice", SHAPE, 1, own("from posenc import Alibi\n\nclass AlibiTwice(Alibi):\n    pass\n", "two.py")), 5)
+    assert torch.equal(biases, 2 * added(Scheme("alibi", SHAPE, 1), 5))
+    out = attention.attend(like, like, like + 1, attention.prepare(plan("sharper + even_keys", path), 2, FLOAT64))
+    assert torch.equal(out, like + 1)
+
+
+@pytest.mark.parametrize("text", ["flipped + rope", "place + sinusoidal", "shift + randomized(max=64)", "shift + shift"])
+def test_a_users_piece_clashes_as_any_other(text, own):
+    with pytest.raises(PosError):
+        Scheme(text, SHAPE, 1, own(ANSWERS))
+
+
+@pytest.mark.parametrize("text", ["shift | rope", "rope + (nope | place)"])
+def test_a_users_piece_that_acts_first_stands_in_no_pattern(text, own):
+    with pytest.raises(PosError, match="before the first layer"):
+        Scheme(text, SHAPE, 2, own(ANSWERS))
+
+
+def test_a_users_ids_go_with_a_table(own):
+    """A piece without a limit of its own does not say how many rows are needed: a place past the table is refused when met."""
+    gpt, idx = model("shift + learned(rows=20)", own(ANSWERS)).eval(), tokens(1, 8)
+    plain = model("learned(rows=20)").eval()
+    assert torch.equal(gpt(idx)[0], plain(idx, positions=torch.arange(8) + 3)[0])
+    with pytest.raises(PosError):
+        model("shift + learned", own(ANSWERS))(idx)   # rows 3 ... 10 of a table of 8
+
+
+@pytest.mark.parametrize("name", ["Alibi", "Rope", "T5", "Kerple"])
+def test_a_name_that_the_project_has_is_refused(name, own):
+    path = own(f"from posenc import Piece\n\nclass {name}(Piece):\n    pass\n")
+    with pytest.raises(PosError, match=f"{name.lower()}.*rename"):
+        Scheme("nope", SHAPE, 1, path)
+
+
+@pytest.mark.parametrize("text", ["", "x = 1\n", "from posenc import Piece, Rope, Alibi\n", "class Mine:\n    pass\n"])
+def test_a_file_without_pieces_is_refused(text, own):
+    with pytest.raises(PosError, match="no subclass of posenc.Piece"):
+        Scheme("rope", SHAPE, 1, own(text))
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path):
+    for path in (tmp_path / "none.py", tmp_path):
+        with pytest.raises(PosError, match="no file"):
+            Scheme("rope", SHAPE, 1, path)
+
+
+def test_a_file_of_another_kind_is_read_or_refused(own):
+    """Whatever its name ends in."""
+    path = own(OWN, "mine.txt")
+    try:
+        assert "root_distance" in Scheme("root_distance", SHAPE, 1, path).text
+    except PosError as error:
+        assert "mine.txt" in str(error)
+
+
+def test_a_users_name_is_offered_where_it_is_near(own):
+    with pytest.raises(PosError, match="did you mean root_distance"):
+        Scheme("root_distanse", SHAPE, 1, own(OWN))
+    with pytest.raises(PosError, match="start: float"):
+        Scheme("root_distance(begin=1)", SHAPE, 1, own(OWN))
+    assert "root_distance" in posenc.names(own(OWN)) and "root_distance" not in posenc.names()
+
+
+def test_without_its_file_a_users_scheme_is_unknown():
+    with pytest.raises(PosError, match="pos_file"):
+        Scheme("root_distance", SHAPE, 1)
