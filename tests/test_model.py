@@ -291,12 +291,15 @@ def test_a_batch_other_than_the_caches_is_refused(batch):
         gpt(tokens(batch, 2), cache=cache)
 
 
-def test_positions_that_go_back_behind_the_caches_are_refused():
+@pytest.mark.parametrize("first, then", [([4, 5], [0, 1]), ([[1, 2], [4, 5]], [3, 3]), ([4, 5], [[6, 7], [4, 4]]), (None, [0, 1]),
+                                         ([4, 5], None)])
+def test_positions_that_go_back_behind_the_caches_are_refused(first, then):
     gpt = tiny("rope")
     cache = gpt.new_cache(2, 6)
-    gpt(tokens(2, 2), cache=cache, positions=torch.tensor([4, 5]))
+    first, then = (None if p is None else torch.tensor(p) for p in (first, then))
+    gpt(tokens(2, 2), cache=cache, positions=first)
     with pytest.raises(PosError, match="decrease"):
-        gpt(tokens(2, 2), cache=cache, positions=torch.tensor([0, 1]))
+        gpt(tokens(2, 2), cache=cache, positions=then)
 
 
 def test_a_cache_takes_positions_for_all_and_for_each_in_turn():

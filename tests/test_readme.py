@@ -241,3 +241,14 @@ def test_what_may_not_be_named_would_be_found() -> None:
 def test_what_a_run_leaves_is_not_tracked() -> None:
     names = [path.relative_to(REPOSITORY).as_posix() for path in files()]
     assert [name for name in names if name.endswith((".bin", ".pt", ".npy")) or name.startswith(("out/", "wandb/", ".venv/"))] == []
+
+
+# ---- numbers
+
+def test_every_quoted_result_stands_in_its_file() -> None:
+    """A block behind <!-- from: FILE --> holds lines of that file, unchanged."""
+    blocks = re.findall(r"<!-- from: (\S+) -->\n+```\w*\n(.*?)```", README, re.DOTALL)
+    assert len(blocks) >= 2
+    for name, text in blocks:
+        known = {line.strip() for line in (REPOSITORY / name).read_text(encoding="utf-8").splitlines()}
+        assert [line for line in text.splitlines() if line.strip() and line.strip() not in known] == [], name

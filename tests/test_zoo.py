@@ -245,6 +245,11 @@ def test_a_users_ids_go_with_a_table(own):
         model("shift + learned", own(ANSWERS))(idx)   # rows 3 ... 10 of a table of 8
 
 
+def test_a_users_name_may_have_the_word_layer_in_it(own):
+    path = own("from posenc import Piece\n\nclass PerLayerShift(Piece):\n    def ids(self, index, total):\n        return index + 2\n")
+    assert Scheme("per_layer_shift + rope", SHAPE, 2, path).ids(torch.arange(3), 3).tolist() == [2, 3, 4]
+
+
 @pytest.mark.parametrize("name", ["Alibi", "Rope", "T5", "Kerple"])
 def test_a_name_that_the_project_has_is_refused(name, own):
     path = own(f"from posenc import Piece\n\nclass {name}(Piece):\n    pass\n")
