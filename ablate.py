@@ -60,8 +60,10 @@ class Cell:
         """Its extrapolation.json with where it came from as "run"; None unless it is trained and tested to the end."""
         try:
             config = checkpoint.read_json(self.folder / "config.json")
-            result = checkpoint.read_json(self.folder / "extrapolation.json")
+            result = report.load(self.folder)
         except UserError:
+            return None
+        if "settings" not in config:
             return None
         s = self.settings
         tested = {length for _, length in evaluate.rows_on(result["rows"], s.dataset)}

@@ -96,7 +96,7 @@ def save(folder: Path, state: dict[str, Any]) -> None:
 def digests(folder: Path) -> dict[str, str]:
     """{digest: name} from checkpoints.sha256, newest first; empty where there is none."""
     path = folder / DIGESTS
-    lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else []
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.is_file() else []
     return dict(line.split("  ", 1) for line in lines if "  " in line)
 
 
@@ -127,7 +127,7 @@ def trim_metrics(folder: Path, step: int) -> None:
     """Drop the lines after `step`, which a resumed run writes again, and what a killed one left half written."""
     path = folder / "metrics.jsonl"
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
         try:
             kept += [line] if json.loads(line)["step"] <= step else []
         except (ValueError, KeyError, TypeError):
@@ -177,6 +177,8 @@ def claim(folder: Path, settings: TrainSettings) -> bool:
             (folder / name).unlink(missing_ok=True)
     if path.exists():
         config = read_json(path)
+        if "settings" not in config:
+            raise UserError(f"{path} holds no settings; start afresh with --overwrite=True")
         differ = differences(asdict(settings), config["settings"], "result")
         if not differ and settings.pos_file and sha256(Path(settings.pos_file)) != config["pos_file_sha256"]:
             differ = [f"{settings.pos_file} has changed since"]
@@ -230,6 +232,8 @@ def load_run(folder: str | Path, device: str = "cpu", pos_file: str = "") -> Run
     """The trained model of a run folder, in eval mode; UserError where it is missing, damaged or of another scheme."""
     folder = Path(folder)
     config = read_json(folder / "config.json")
+    if "settings" not in config:
+        raise UserError(f"{folder / 'config.json'} holds no settings: it is damaged")
     state = load_state(folder, say=lambda text: print(text, file=sys.stderr))
     if state is None:
         raise UserError(f"{folder} holds no checkpoint yet: train it first")

@@ -43,6 +43,8 @@ def pick(device: str, dtype: str) -> Compute:
     """The device and format for the settings of those names; UserError for a device that is not here."""
     found = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     chosen = found if device == "auto" else device
+    if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", chosen):
+        raise UserError(f"device={device} is not one of auto, cpu, cuda, cuda:1 ..., mps")
     try:
         torch.empty(1, device=chosen)
     except (RuntimeError, AssertionError, NotImplementedError):

@@ -353,7 +353,9 @@ def doubts(rows: Rows, train_length: int) -> list[str]:
         return []
     found, half = [], train_length // 2
     cost = paired(rows.get(("fixed_targets", half)), rows["fixed_targets", train_length])
-    if cost and cost.nats < max(2 * cost.stderr, 0.01):
+    if not cost:
+        found.append(f"loss({half}) was not measured")
+    elif cost.nats < max(2 * cost.stderr, 0.01):
         found.append(f"loss({half}) - loss({train_length}) is only {cost.nats:+.4f} ± {cost.stderr:.4f} nats")
     beyond = [far(rows, n) for protocol, n in rows if protocol == "fixed_targets" and n > train_length]
     if not any(d and d.nats > 0 and not d.near_zero for d in beyond):
@@ -400,6 +402,7 @@ def corpus_of(run: checkpoint.Run, dataset: str) -> data.Corpus:
     """The corpus of that name (empty: the run's own); UserError unless it has the run's tokenizer."""
     own = data.load(run.settings["dataset"])
     corpus = data.load(dataset) if dataset else own
+    corpus.verify("val")
     kinds = [tuple(c.meta.get(key) for key in ("tokenizer", "vocab_size", "characters")) for c in (own, corpus)]
     if kinds[0] != kinds[1] or corpus.vocab_size != run.model.config.vocab_size:
         raise UserError(f"{corpus.name} has another tokenizer or vocabulary than {own.name}, which {run.folder} was trained "

@@ -291,7 +291,7 @@ def pick(logits: Tensor, temperature: float, top_k: int | None, top_p: float | N
     """Draw the next tokens (B, 1) from logits (B, V) after temperature, the top_k likeliest and the top_p nucleus."""
     if temperature == 0:
         return logits.argmax(-1, keepdim=True)
-    logits = logits / temperature
+    logits = (logits - logits.amax(-1, keepdim=True)) / max(temperature, 1e-6)   # the likeliest stays at 0: nothing overflows
     if top_k is not None:
         kth = logits.topk(min(top_k, logits.shape[-1])).values[:, -1:]
         logits = logits.masked_fill(logits < kth, -torch.inf)

@@ -377,7 +377,10 @@ def load_file(path: Path) -> dict[str, type[Piece]]:
     spec = importlib.util.spec_from_file_location(name, path, loader=importlib.machinery.SourceFileLoader(name, str(path)))
     module = sys.modules[name] = importlib.util.module_from_spec(spec)   # torch.compile looks a function's module up by name
     sys.modules.setdefault("posenc", sys.modules[__name__])   # so that `from posenc import Piece` is this Piece in a script
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:   # a user's own file: whatever it does
+        raise PosError(f"{path} cannot be run: {type(error).__name__}: {error}; mend it, or see --debug") from error
     pieces = _pieces_of(vars(module), module.__name__)
     require(bool(pieces), f"{path} defines no subclass of posenc.Piece")
     return pieces

@@ -16,6 +16,7 @@ import numpy as np
 import checkpoint
 from configurable import PROTOCOLS, UserError
 from evaluate import Difference, Row, Rows, far, gain, merge, rows_on
+from evaluate import notes as notes_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,7 +41,10 @@ def load(folder: str | Path) -> Result:
     path = Path(folder) / "extrapolation.json"
     if not path.exists():
         raise UserError(f"{folder} has no {path.name}: python evaluate.py {folder} tests a trained run")
-    return checkpoint.read_json(path)
+    result = checkpoint.read_json(path)
+    if "rows" not in result:
+        raise UserError(f"{path} holds no rows: delete it, and python evaluate.py {folder} makes it anew")
+    return result
 
 
 def update(folder: str | Path, new: Result) -> Result:
@@ -122,7 +126,8 @@ def table(results: list[Result], dataset: str = "") -> str:
     notes = []
     for label, result, rows in zip(labels(results), results, found, strict=True):
         lines += [[label, *line] for line in run_lines(rows, result["train_length"])]
-        notes += [f"{label}: {note}" for note in [*result["notes"], *checked(result), *left_out(result, rows, dataset)]]
+        here = notes_of([row for row in result["rows"] if row["dataset"] == dataset], result["train_length"])
+        notes += [f"{label}: {note}" for note in [*here, *checked(result, dataset), *left_out(result, rows, dataset)]]
     lengths = ", ".join(dict.fromkeys(str(result["train_length"]) for result in results))
     title = f"{dataset}, trained at L = {lengths}; nats per {results[0]['unit']}"
     return "\n".join([title, "", *aligned(without_empty_columns(lines)), "", LEGEND, *notes])
@@ -158,9 +163,10 @@ def number(row: Row | None, field: str) -> str:
     return "" if row is None or row.get(field) is None else f"{row[field]:.4f}"
 
 
-def checked(result: Result) -> list[str]:
-    """The sentence about the float32 check, if there was one."""
-    if not (check := result.get("float32_check")):
+def checked(result: Result, dataset: str) -> list[str]:
+    """The sentence about the float32 check, if there was one on that dataset."""
+    check = result.get("float32_check")
+    if not check or result["per_position"].get("dataset") != dataset:
         return []
     return [f"at {check['length']}, {check['windows']} windows: {check['nats']:.4f} in {check['dtype']}, "
             f"{check['nats_float32']:.4f} in float32, difference {check['difference']:+.5f}"]

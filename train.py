@@ -157,8 +157,6 @@ class Training:
         """Mean nats over eval_iters batches of pieces of the validation split, the same evenly spaced ones every time."""
         s, val = self.settings, self.corpus.val
         starts = data.evenly(len(val) - s.block_size, s.eval_iters * s.batch_size)
-        if len(starts) == 0:
-            raise UserError(f"the validation split of {s.dataset} has only {len(val)} tokens; lower block_size = {s.block_size}")
         self.model.eval()
         losses = []
         for part in torch.as_tensor(starts).split(s.batch_size):
@@ -215,7 +213,11 @@ def build_model(settings: TrainSettings, vocab_size: int) -> tuple[GPT, int, lis
         model, original, lengths = source.model.train(), source.state["original_length"], source.state["train_lengths"]
     if model.config.vocab_size != vocab_size:
         raise UserError(f"init_from={start} has a vocabulary of {model.config.vocab_size}, not {settings.dataset}'s {vocab_size}")
+    defaults = TrainSettings()
     for name in ("n_layer", "n_head", "n_embd", "bias", "pos"):
+        if getattr(settings, name) not in (getattr(defaults, name), getattr(model.config, name)):
+            raise UserError(f"{name}={getattr(settings, name)} does not go with init_from={start}, whose model has "
+                            f"{name}={getattr(model.config, name)}: leave it out")
         setattr(settings, name, getattr(model.config, name))
     model.config = replace(model.config, dropout=settings.dropout)
     for module in model.modules():
@@ -231,21 +233,39 @@ def begin(settings: TrainSettings) -> Training:
     if settings.pos_file:
         print(f"running the position schemes of {settings.pos_file}")
     compute = device.pick(settings.device, settings.dtype)
+    if compute.kind == "cpu":   # so that the same command gives the same weights, to the bit
+        torch.use_deterministic_algorithms(True)
+        torch.utils.deterministic.fill_uninitialized_memory = False
     corpus = data.load(settings.dataset)
     data.sequences(corpus.train, settings.block_size, settings.seed, 0, 1)   # refuses a corpus that is too short,
     corpus.token_bytes()                                                      # and a tokenizer that the test would miss
+    corpus.verify("val")
+    if len(corpus.val) <= settings.block_size:
+        raise UserError(f"the validation split of {settings.dataset} has only {len(corpus.val)} tokens; "
+                        f"lower block_size = {settings.block_size} or add text")
     model, original_length, lengths = build_model(settings, corpus.vocab_size)
     folder = checkpoint.folder_of(settings)
     old = checkpoint.claim(folder, settings)
     training = Training(settings, folder, corpus, compute, model.to(compute.device), original_length, lengths)
     print(f"{folder}: {model.parameter_count:,} parameters; {model.pos.describe()}\non {compute.reason}")
     state = checkpoint.load_state(folder) if old else None
+    config = checkpoint.read_json(folder / "config.json") if old else {}
     if state:
         training.restore(state)
-        print(f"resuming at step {training.step}")
+        if training.step < settings.max_iters:
+            print(f"resuming at step {training.step}")
+            refuse_other_text(training, config)
     checkpoint.trim_metrics(folder, training.step)
-    write_config(training, checkpoint.read_json(folder / "config.json") if old else {})
+    write_config(training, config)
     return training
+
+
+def refuse_other_text(training: Training, config: dict[str, Any]) -> None:
+    """UserError where the corpus is not the one that a run began with."""
+    now = {split: training.corpus.split_sha256(split) for split in ("train", "val")}
+    if config["corpus_sha256"] != now:
+        raise UserError(f"the corpus {training.settings.dataset} has changed since {training.folder} was begun: bring it back, "
+                        "choose another --out_dir, or --overwrite=True")
 
 
 def own_file(settings: TrainSettings) -> Path | None:
@@ -357,8 +377,10 @@ def require_finite(training: Training, **values: float) -> None:
     """UserError, before anything is saved, where a loss or norm is no longer a number."""
     if not all(map(math.isfinite, values.values())):
         what = ", ".join(f"{name} {value}" for name, value in values.items())
-        raise UserError(f"step {training.step}: {what}; the last good checkpoint is in {training.folder}. Lower learning_rate, "
-                        "lengthen warmup_iters, or try --dtype=float32")
+        saved = (training.folder / checkpoint.CURRENT).exists()
+        kept = f"the last good checkpoint is in {training.folder}" if saved else f"nothing was saved yet in {training.folder}"
+        raise UserError(f"step {training.step}: {what}; {kept}. Lower learning_rate, lengthen warmup_iters, "
+                        "or try --dtype=float32")
 
 
 def peak_memory() -> int | None:
@@ -405,8 +427,10 @@ def finished(training: Training) -> dict[str, Any] | None:
     path = training.folder / "extrapolation.json"
     if training.step < training.settings.max_iters or not path.exists():
         return None
-    result = checkpoint.read_json(path)
-    tested = {row["length"] for row in result["rows"]}
+    result = report.load(training.folder)
+    tested = {length for _, length in evaluate.rows_on(result["rows"], training.settings.dataset)}
+    if result["tokens_trained"] != training.tokens:   # a test of an earlier checkpoint
+        return None
     wanted = evaluate.tested_lengths(training.settings.block_size, training.settings.eval_lengths)
     return result if tested >= set(wanted) else None
 

@@ -174,9 +174,9 @@ class Corpus:
         """SHA-256 of the token file of `split` ("train" or "val"), as it was made."""
         return self.meta["splits"][split]["sha256"]
 
-    def verify(self) -> None:
-        """Read both token files and hold them against their SHA-256; UserError for a damaged one."""
-        for split in ("train", "val"):
+    def verify(self, *splits: str) -> None:
+        """Read the token files of these splits (by default both) and hold them against their SHA-256; UserError if damaged."""
+        for split in splits or ("train", "val"):
             path = self.folder / f"{split}.bin"
             with path.open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != self.split_sha256(split):

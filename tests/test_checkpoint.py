@@ -102,6 +102,23 @@ def test_a_checkpoint_comes_back_as_it_was_and_loads_with_weights_only(folder: P
     assert torch.load(folder / PREVIOUS, weights_only=True)["step"] == 1
 
 
+class Code:
+    """What a pickle may hold: a call that happens when it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple:
+        return Path.touch, (self.path,)
+
+
+def test_code_in_a_checkpoint_is_not_run(folder: Path) -> None:
+    checkpoint.save(folder, state(3) | {"settings": Code(folder / "run by loading")})
+    with pytest.raises(Exception, match="(?i)weights.only|damaged|untrusted"):
+        checkpoint.load_state(folder)
+    assert not (folder / "run by loading").exists()
+
+
 def test_a_folder_without_checkpoints_gives_none(tmp_path: Path) -> None:
     assert checkpoint.load_state(tmp_path) is None
 
@@ -187,8 +204,11 @@ def test_two_damaged_checkpoints_are_one_sentence(damage: Callable[[Path], None]
     assert "--overwrite=True" in text
 
 
-def test_lost_digests_are_a_sentence_too(folder: Path) -> None:
+@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe\x00", b"no digest\n"])
+def test_lost_or_damaged_digests_are_a_sentence_too(content: bytes | None, folder: Path) -> None:
     (folder / DIGESTS).unlink()
+    if content is not None:
+        (folder / DIGESTS).write_bytes(content)
     with pytest.raises(UserError, match=DIGESTS):
         checkpoint.load_state(folder)
 
@@ -333,6 +353,12 @@ def test_what_a_killed_run_left_half_written_is_dropped(half: str, tmp_path: Pat
     assert lines_of(tmp_path) == [{"step": 1}, {"step": 2}]
 
 
+def test_bytes_that_are_no_text_are_dropped_with_what_follows(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n\xff\xfe\x00\n{"step": 2}\n')
+    checkpoint.trim_metrics(tmp_path, 5)
+    assert lines_of(tmp_path) == [{"step": 1}]
+
+
 def test_a_last_line_that_lacks_only_its_newline_does_not_join_the_next(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}', encoding="utf-8")
     checkpoint.trim_metrics(tmp_path, 2)
@@ -436,6 +462,16 @@ def test_a_setting_that_an_older_run_did_not_know_has_its_default(tmp_path: Path
     assert checkpoint.claim(folder, SMALL) is True
     with pytest.raises(UserError, match="dropout"):
         checkpoint.claim(folder, replace(SMALL, dropout=0.1))
+
+
+def test_a_config_without_settings_is_a_sentence(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    checkpoint.write_json(folder / "config.json", {"unit": "byte"})
+    with pytest.raises(UserError, match="no settings"):
+        checkpoint.claim(folder, SMALL)
+    with pytest.raises(UserError, match="no settings"):
+        checkpoint.load_run(folder)
 
 
 def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:

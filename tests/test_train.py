@@ -1,5 +1,6 @@
 """Training: the schedule, what is decayed, resuming to the bit after every interruption, and what is refused or logged."""
 
+import functools
 import json
 import math
 import os
@@ -39,7 +40,7 @@ SIZE = ["--dataset=tiny", "--n_layer=1", "--n_head=2", "--n_embd=16", "--block_s
         "--compile=False", "--device=cpu"]
 DRAWING = ["--pos=randomized(max=64) + rope", "--dropout=0.2", "--gradient_accumulation_steps=2"]   # all that draws numbers
 VARYING = {"tokens_per_s", "memory", "mfu"}
-FIGURE = report.figure
+FIGURE, LOAD = report.figure, data.load
 
 
 @pytest.fixture(scope="module")
@@ -490,6 +491,32 @@ def test_two_damaged_checkpoints_are_refused_and_not_trained_over(finished: Path
     assert (finished / "metrics.jsonl").read_bytes() == before
 
 
+def test_a_run_does_not_go_on_with_a_corpus_that_has_changed(
+        straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = (*DRAWING, "--out_dir=run")
+    assert stop_at(3, signal.SIGTERM, *words) == 143
+    with monkeypatch.context() as patch:
+        other = np.frombuffer(TEXT.upper(), dtype=np.uint8)
+        data.write_corpus(tmp_path / "corpora/tiny", {"train": [other], "val": [other]}, tokenizer="bytes", vocab_size=256,
+                          unit="byte", source="here", rule="all")
+        patch.setattr(data, "load", functools.partial(LOAD, root=tmp_path / "corpora"))
+        before = (Path("run") / "metrics.jsonl").read_bytes()
+        with pytest.raises(UserError, match="corpus tiny has changed since run was begun"):
+            run_main(*words)
+        assert (Path("run") / "metrics.jsonl").read_bytes() == before
+    assert run_main(*words) == 0
+    assert_same_end(straight, Path("run"))
+
+
+def test_a_test_of_an_earlier_checkpoint_does_not_make_a_run_finished(straight: Path) -> None:
+    words = (*DRAWING, "--out_dir=run")
+    assert stop_at(4, signal.SIGTERM, *words) == 143
+    report.update("run", report.load(straight) | {"tokens_trained": 4 * 4 * 2 * 16})   # as evaluate.py leaves it meanwhile
+    assert run_main(*words) == 0
+    assert report.load("run")["tokens_trained"] == 8 * 4 * 2 * 16
+    assert_same_end(straight, Path("run"))
+
+
 @pytest.mark.slow
 def test_a_compiled_run_that_was_stopped_ends_like_one_that_was_not(capsys: pytest.CaptureFixture) -> None:
     words = (*DRAWING, "--compile=True")
@@ -618,8 +645,11 @@ def test_weights_that_a_step_ruined_are_neither_saved_as_good_nor_tested(words: 
 
 # ---- starting from other weights
 
+SAME = ["--n_layer=4", "--n_head=4", "--n_embd=256"]   # the defaults: as if no size had been typed
+
+
 def test_a_run_begins_with_the_weights_size_and_scheme_of_another(finished: Path) -> None:
-    training = train.begin(settings_of("--init_from=run", "--out_dir=longer", "--block_size=32", "--n_embd=64", "--n_layer=3"))
+    training = train.begin(settings_of("--init_from=run", "--out_dir=longer", "--block_size=32", *SAME))
     source = checkpoint.load_state(finished)
     assert identical(dict(training.model.state_dict()), dict(source["model"]))
     assert training.step == 0 and training.model.training
@@ -632,6 +662,14 @@ def test_a_run_begins_with_the_weights_size_and_scheme_of_another(finished: Path
     assert (state["original_length"], state["train_lengths"], state["step"]) == (16, [16, 32], 8)
     third = train.begin(settings_of("--init_from=longer", "--out_dir=third", "--block_size=64"))
     assert (third.original_length, third.train_lengths) == (16, [16, 32, 64])
+
+
+@pytest.mark.parametrize(("typed", "said"), [("--n_embd=64", "n_embd=64"), ("--n_layer=3", "n_layer=3"), ("--pos=alibi", "pos=alibi"),
+                                              ("--bias=True", "bias=True")])
+def test_a_size_or_scheme_that_the_weights_do_not_have_is_refused_and_not_dropped(typed: str, said: str, finished: Path) -> None:
+    with pytest.raises(UserError, match=rf"^{said} does not go with init_from=run"):
+        train.begin(settings_of("--init_from=run", "--out_dir=other", typed))
+    assert not Path("other").exists()
 
 
 def test_a_run_from_another_resumes_like_any(finished: Path) -> None:

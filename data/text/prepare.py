@@ -90,8 +90,10 @@ def texts(path: Path, packed: BinaryIO) -> Iterator[str]:
 
 def decode(raw: bytes, path: Path, offset: int) -> str:
     """UTF-8 bytes from place `offset` of `path` as text; UserError with the place of the first that is wrong."""
+    if b"\0" in raw:
+        raise UserError(f"{path} holds NUL bytes: it is no text; if it is an archive, unpack it first")
     try:
-        return raw.decode("utf-8")
+        return raw.decode("utf-8-sig" if offset == 0 else "utf-8")
     except UnicodeDecodeError as error:
         place = offset + error.start
         raise UserError(f"{path} is not UTF-8 at byte {place:,} (0x{raw[error.start]:02x}): convert it first") from None
