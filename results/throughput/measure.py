@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 import checkpoint  # noqa: E402
 import data  # noqa: E402
 
-STEPS, ROUNDS, TOKENS = 40, 3, 16 * 256
+STEPS, ROUNDS, TOKENS = 25, 2, 16 * 256
 SIZE = ["--n_layer=6", "--n_head=6", "--n_embd=384", "--block_size=256", "--batch_size=16", "--dropout=0.0",
         f"--max_iters={STEPS}", "--log_interval=1", "--eval_iters=1", "--eval_interval=1000"]
 
