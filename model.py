@@ -197,11 +197,12 @@ class GPT(nn.Module):
             integers = given is None or not (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool)
             require(integers and (given is None or given.shape in (idx.shape, idx.shape[1:])),
                     f"{name} must be integers of shape {tuple(idx.shape[1:])} or {tuple(idx.shape)}")
-        if positions is not None and positions.numel():
-            places = positions.long()
-            if cache and cache.last is not None:
-                both = (cache.batch,) if max(places.dim(), cache.last.dim()) == 2 else ()
-                places = torch.cat((cache.last.expand(*both, 1), places.expand(*both, -1)), -1)
+        if idx.shape[1] and (positions is not None or (cache and cache.last is not None)):
+            places = torch.arange(total - idx.shape[1], total, device=idx.device) if positions is None else positions.long()
+            if cache and cache.n:
+                last = places.new_tensor([cache.n - 1]) if cache.last is None else cache.last
+                both = (cache.batch,) if max(places.dim(), last.dim()) == 2 else ()
+                places = torch.cat((last.expand(*both, 1), places.expand(*both, -1)), -1)
             require(bool((places.diff(dim=-1) >= 0).all() and (places >= 0).all()), "positions must not decrease or be negative")
             if cache:
                 cache.last = places[..., -1:]

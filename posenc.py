@@ -322,8 +322,8 @@ class Randomized(Piece):
 
     def __init__(self, shape: Shape, *, max: int, test: str = "spread") -> None:
         super().__init__()
-        require(shape.length <= max <= 2**24, f"randomized: max must lie between the training length {shape.length} and 2**24, "
-                f"not {max}")
+        require(shape.length <= max <= 2**24, f"randomized: max must be at least the training length "
+                f"{shape.length} and at most 2**24, not {max}")
         require(test in ("spread", "draw"), f"randomized: test is spread or draw, not {test}")
         self.limit, self.test = max, test
 
@@ -542,7 +542,7 @@ class Scheme(nn.Module):
         self.text = ast.unparse(tree)
         mentions = list(_mentions(tree))
         built: dict[tuple[int, int], str] = {}   # (mention, layer if it is per_layer else 0) -> key in self.pieces
-        self.pieces = nn.ModuleDict()
+        self.pieces, own_of_layer = nn.ModuleDict(), set()
         self.layers: list[tuple[str, ...]] = []
         for n in range(n_layer):
             keys = []
@@ -552,6 +552,7 @@ class Scheme(nn.Module):
                 if place not in built:
                     built[place] = f"{place[0]}_{_name(node)}" + (f"_layer{n}" if per_layer else "")
                     self.pieces[built[place]] = build(bare, shape, pos_file)
+                    own_of_layer |= {built[place]} if per_layer else set()
                 keys.append(built[place])
             self.layers.append(tuple(keys))
         self.sets = list(dict.fromkeys(self.layers))                # the distinct sets of pieces
@@ -561,7 +562,7 @@ class Scheme(nn.Module):
             if not any(m == k[0] for k in built):
                 build(_without_per_layer(node)[0], shape, pos_file)   # a mistake in it is a mistake all the same
                 self.unused.append(ast.unparse(node))
-        self._check([key for (m, _), key in built.items() if mentions[m] in _everywhere(tree) and "_layer" not in key])
+        self._check([key for (m, _), key in built.items() if mentions[m] in _everywhere(tree) and key not in own_of_layer])
         changes = self.ids_piece
         limits = [p.limit for p in self.pieces.values() if p.limit and p is not changes]
         self.id_limit = min(limits, default=None)   # how many position ids the pieces define; None: any
@@ -580,7 +581,7 @@ class Scheme(nn.Module):
             early = answers(piece, "ids") or answers(piece, "embed")
             name = key.split("_", 1)[1]
             require(not early or key in top, f"{name} acts once, before the first layer, so it cannot stand inside a pattern "
-                    f"of layers or be per_layer: write '{name.split('_layer')[0]} + (... | ...)' instead of '{self.text}'")
+                    f"of layers or be per_layer: write 'SCHEME + (... | ...)' instead of '{self.text}'")
         for piece in (self.ids_piece, *self.pieces.values()):
             short = self.ids_piece and self.ids_piece.limit and piece.limit and piece.limit < self.ids_piece.limit
             require(not short, f"'{self.text}' gives positions up to {self.ids_piece and self.ids_piece.limit}, more than the "

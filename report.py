@@ -126,7 +126,8 @@ def table(results: list[Result], dataset: str = "") -> str:
     notes = []
     for label, result, rows in zip(labels(results), results, found, strict=True):
         lines += [[label, *line] for line in run_lines(rows, result["train_length"])]
-        here = notes_of([row for row in result["rows"] if row["dataset"] == dataset], result["train_length"])
+        own = [row for row in result["rows"] if row["dataset"] == dataset]
+        here = result["notes"] if own == result["rows"] else notes_of(own, result["train_length"])
         notes += [f"{label}: {note}" for note in [*here, *checked(result, dataset), *left_out(result, rows, dataset)]]
     lengths = ", ".join(dict.fromkeys(str(result["train_length"]) for result in results))
     title = f"{dataset}, trained at L = {lengths}; nats per {results[0]['unit']}"
@@ -166,7 +167,7 @@ def number(row: Row | None, field: str) -> str:
 def checked(result: Result, dataset: str) -> list[str]:
     """The sentence about the float32 check, if there was one on that dataset."""
     check = result.get("float32_check")
-    if not check or result["per_position"].get("dataset") != dataset:
+    if not check or result["per_position"].get("dataset", dataset) != dataset:
         return []
     return [f"at {check['length']}, {check['windows']} windows: {check['nats']:.4f} in {check['dtype']}, "
             f"{check['nats_float32']:.4f} in float32, difference {check['difference']:+.5f}"]

@@ -215,9 +215,9 @@ def build_model(settings: TrainSettings, vocab_size: int) -> tuple[GPT, int, lis
         raise UserError(f"init_from={start} has a vocabulary of {model.config.vocab_size}, not {settings.dataset}'s {vocab_size}")
     defaults = TrainSettings()
     for name in ("n_layer", "n_head", "n_embd", "bias", "pos"):
-        if getattr(settings, name) not in (getattr(defaults, name), getattr(model.config, name)):
-            raise UserError(f"{name}={getattr(settings, name)} does not go with init_from={start}, whose model has "
-                            f"{name}={getattr(model.config, name)}: leave it out")
+        typed, theirs = getattr(settings, name), getattr(model.config, name)
+        if typed not in (getattr(defaults, name), theirs):
+            raise UserError(f"{name}={typed} does not go with init_from={start}, whose model has {name}={theirs}: leave it out")
         setattr(settings, name, getattr(model.config, name))
     model.config = replace(model.config, dropout=settings.dropout)
     for module in model.modules():

@@ -71,13 +71,20 @@ def test_the_choice_is_said_with_its_reason(
     assert (compute.dtype is None) == (compute.dtype_name == "float32")
 
 
-@pytest.mark.parametrize("name", ["cuda", "cuda:1", "mps", "xpu", "cuda:x", "gpu", "", "cpu cpu"])
+@pytest.mark.parametrize("name", ["cuda", "cuda:1", "mps"])
 def test_a_device_that_is_not_here_is_a_sentence_with_the_one_that_is(name: str, machine: Callable[..., None]) -> None:
+    expected = rf"^device={name} is not available on this machine; use --device=cpu "
     if not torch.cuda.is_available() and not torch.backends.mps.is_available():   # torch itself refuses it
-        with pytest.raises(UserError, match=rf"^device={name} is not available on this machine; use --device=cpu "):
+        with pytest.raises(UserError, match=expected):
             device.pick(name, "auto")
     machine()
-    with pytest.raises(UserError, match="--device=cpu"):
+    with pytest.raises(UserError, match=expected):
+        device.pick(name, "auto")
+
+
+@pytest.mark.parametrize("name", ["xpu", "meta", "cuda:x", "cuda:", "CUDA", "gpu", "", "cpu cpu"])
+def test_what_is_no_device_is_a_sentence_with_those_there_are(name: str) -> None:
+    with pytest.raises(UserError, match=rf"^device={name} is not one of auto, cpu, cuda, .*mps"):
         device.pick(name, "auto")
 
 

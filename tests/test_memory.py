@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-LENGTH, LIMIT = 16384, 900 * 2**20   # bytes; torch itself holds about 300 MB
+LENGTH, LIMIT = 16384, 2 * 2**30   # bytes; one dense matrix of added scores takes 4 GiB, a block of it and its making under 1
 PROGRAM = """
 import resource, sys, torch
 from configurable import TrainSettings, configure

@@ -87,6 +87,15 @@ def test_the_buckets_of_t5_are_those_of_transformers(buckets, max_distance):
     assert torch.equal(t5_buckets(distance, buckets, max_distance), theirs)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("max_distance", [64, 128, 256, 1024])
+def test_the_compiler_moves_no_bucket_of_t5(max_distance):
+    """Where a logarithm meets a whole number, another logarithm may round to the other side."""
+    distance = torch.arange(5000)
+    compiled = torch.compile(t5_buckets)(distance, 32, max_distance)
+    assert torch.equal(compiled, t5_buckets(distance, 32, max_distance))
+
+
 def test_an_entry_of_t5_that_training_cannot_reach_is_not_made_by_default():
     """max_distance is half the training length, so that distances below the training length meet every bucket."""
     built = Scheme("t5", Shape(4, 8, 32, 128), 1).pieces["0_t5"]

@@ -406,7 +406,8 @@ def in_a_process(corpora: Path, folder: Path, words: list[str], step: int = 0, n
     """train.py in a process of its own, with the corpora of these tests, that gets a signal when a step has been taken."""
     script = folder / "with_tiny.py"
     script.write_text(f"""
-import os, pathlib, sys
+import os, pathlib, sys, torch
+torch.set_num_threads(1)
 sys.path.insert(0, {str(REPOSITORY)!r})
 import data
 data.load.__defaults__ = (pathlib.Path({str(corpora)!r}),)
@@ -704,7 +705,7 @@ def test_weights_for_another_vocabulary_are_refused(finished: Path) -> None:
 def test_weights_of_gpt2_begin_a_run_or_are_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = GPT(GPTConfig(block_size=32, n_layer=2, n_head=4, n_embd=8, bias=True, pos="learned"))
     monkeypatch.setattr(GPT, "from_huggingface", lambda name: theirs)
-    training = train.begin(settings_of("--init_from=gpt2", "--out_dir=a"))
+    training = train.begin(settings_of("--init_from=gpt2", "--out_dir=a", *SAME))
     assert (training.original_length, training.train_lengths) == (32, [32, 16])
     used = checkpoint.read_json(training.folder / "config.json")["settings"]
     assert [used[name] for name in ("n_layer", "n_head", "n_embd", "bias", "pos")] == [2, 4, 8, True, "learned"]
