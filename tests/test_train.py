@@ -279,6 +279,16 @@ def test_a_step_reads_the_sequences_that_are_its_own(corpora: Path) -> None:
     assert (inputs.numpy() == expected[:, :-1]).all() and (targets.numpy() == expected[:, 1:]).all()
 
 
+def test_all_micro_batches_of_a_step_share_the_draw_of_its_seed_and_number() -> None:
+    training = train.begin(settings_of(*DRAWING, "--seed=5"))
+    training.step = 7
+    used: list[list[int]] = []
+    loss_of = training.loss_of
+    training.loss_of = lambda idx, targets, ids: (used.append(ids.tolist()), loss_of(idx, targets, ids))[1]
+    training.take_step()
+    assert used == [training.model.draw_ids(5, 7, 16).tolist()] * 2
+
+
 def test_the_gradient_is_clipped_to_its_largest_norm_and_zero_means_any(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
     clip = torch.nn.utils.clip_grad_norm_
@@ -509,10 +519,14 @@ def test_a_run_does_not_go_on_with_a_corpus_that_has_changed(
     assert_same_end(straight, Path("run"))
 
 
-def test_a_test_of_an_earlier_checkpoint_does_not_make_a_run_finished(straight: Path) -> None:
+def test_a_test_of_an_earlier_checkpoint_does_not_make_a_run_finished(straight: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = (*DRAWING, "--out_dir=run")
     assert stop_at(4, signal.SIGTERM, *words) == 143
     report.update("run", report.load(straight) | {"tokens_trained": 4 * 4 * 2 * 16})   # as evaluate.py leaves it meanwhile
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluate, "extrapolation", lambda *arguments, **how: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(SystemExit):   # trained to the end, not tested
+            run_main(*words)
     assert run_main(*words) == 0
     assert report.load("run")["tokens_trained"] == 8 * 4 * 2 * 16
     assert_same_end(straight, Path("run"))

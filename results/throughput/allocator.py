@@ -21,7 +21,7 @@ import checkpoint  # noqa: E402
 import device  # noqa: E402
 from model import GPT, GPTConfig  # noqa: E402
 
-STEPS, ROUNDS = 40, 3
+STEPS, ROUNDS = 20, 2
 
 
 def measure(kept: bool) -> dict[str, float]:
