@@ -17,7 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from posenc import Plan
 
-MATMUL_KEYS = 512          # on a CPU, compiled: above this the library's kernel wins (results/attention/paths.json)
+MATMUL_KEYS = 512          # on a CPU, compiled: above this the library's kernel wins
 DENSE_BYTES = 16 * 2**20   # a larger matrix of added scores is made in blocks
 BLOCK_ROWS = 256           # rows of a block: enough to keep the kernel busy, few enough that causality saves half the work
 

@@ -77,7 +77,7 @@ def autocast(compute: Compute) -> contextlib.AbstractContextManager:
 def keep_freed_memory() -> bool:
     """Have glibc keep what is freed instead of giving it back to the system, to be asked for and cleared again in every step.
 
-    On a CPU that takes a third of the time (results/throughput/allocator.json). False where the C library is another one.
+    On a CPU that takes a fifth of a training step (results/throughput/allocator.json). False where the C library is another one.
     """
     mmap_threshold, trim_threshold = -3, -1   # glibc's malloc.h
     try:

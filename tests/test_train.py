@@ -12,7 +12,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -786,6 +786,15 @@ def test_a_copy_that_is_not_the_file_of_the_run_is_not_run(own: tuple[str, ...])
     Path("mine/pos_file.py").write_text("raise AssertionError('this must not run')", encoding="utf-8")
     with pytest.raises(UserError, match="not the file that the run was trained with"):
         checkpoint.load_run("mine", pos_file="mine/pos_file.py")
+
+
+def test_overwriting_a_run_does_not_delete_the_schemes_that_it_is_told_to_use(own: tuple[str, ...]) -> None:
+    """The copy in the folder may be the only one left; to refuse would be as good as to train."""
+    trained(*own)
+    Path("my_scheme.py").unlink()
+    with suppress(UserError):
+        trained("--pos=steep(strength=0.5)", "--pos_file=mine/pos_file.py", "--out_dir=mine", "--overwrite=True")
+    assert Path("mine/pos_file.py").read_text(encoding="utf-8") == OWN
 
 
 def test_a_run_does_not_go_on_unsaid_with_a_file_that_has_changed(own: tuple[str, ...], capsys: pytest.CaptureFixture) -> None:
