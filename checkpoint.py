@@ -174,7 +174,8 @@ def claim(folder: Path, settings: TrainSettings) -> bool:
     if settings.overwrite and path.exists():
         for name in (CURRENT, f"{CURRENT}.new", PREVIOUS, DIGESTS, "metrics.jsonl", "extrapolation.json", "extrapolation.png",
                      "pos_file.py", "config.json"):
-            (folder / name).unlink(missing_ok=True)
+            if not settings.pos_file or (folder / name).resolve() != Path(settings.pos_file).resolve():
+                (folder / name).unlink(missing_ok=True)
     if path.exists():
         config = read_json(path)
         if "settings" not in config:

@@ -282,7 +282,7 @@ def write_config(training: Training, old: dict[str, Any]) -> None:
             print(f"note: {name} changed since this run began ({changed(old[name], now[name])}): it may not end as it would have")
     if old:
         return
-    if settings.pos_file:
+    if settings.pos_file and own_file(settings) != (training.folder / "pos_file.py").resolve():
         shutil.copyfile(settings.pos_file, training.folder / "pos_file.py")
     model, length = training.model, settings.block_size
     checkpoint.write_json(path, {
