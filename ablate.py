@@ -9,6 +9,7 @@ The same command goes on after an interruption and trains only what is not yet t
 from __future__ import annotations
 
 import hashlib
+import os
 import signal
 import subprocess
 import sys
@@ -214,6 +215,8 @@ def announce(cells: list[Cell], share: list[Cell], folder: Path) -> None:
 def main() -> int:
     """Train what is not yet trained, and compare."""
     settings, schemes = configure(AblateSettings, sys.argv[1:], USAGE)
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise UserError("start ablate.py by itself: torchrun is for train.py; share the work out with --only=I/N")
     cells = plan(settings, schemes)
     part, parts = map(int, (settings.only or "1/1").split("/"))
     share, folder = cells[part - 1 :: parts], folder_of(settings, cells)

@@ -1,6 +1,7 @@
 """A run folder: what it is called, what is written into it, and how nothing in it is lost, half written or believed unseen."""
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -16,6 +17,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 
 from configurable import GPTConfig, TrainSettings, UserError, differences
 from model import GPT
@@ -101,16 +103,23 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def load_state(folder: Path, say: Callable[[str], None] = print) -> dict[str, Any] | None:
-    """The newest checkpoint whose SHA-256 is as it was written, None if there is no file; a damaged one is named."""
-    known, bad = digests(folder), []
-    for path in (folder / CURRENT, folder / f"{CURRENT}.new", folder / PREVIOUS):
-        if path.exists() and sha256(path) in known:
-            for damaged in bad:
-                say(f"{damaged} is damaged (its SHA-256 is not in {DIGESTS}): going on from {path.name}")
-            return torch.load(path, map_location="cpu", weights_only=True)
-        bad += [path] if path.exists() and not path.name.endswith(".new") else []
+    """The newest checkpoint whose SHA-256 is as it was written, None if there is no file; what is damaged is named.
+
+    A file is known by its digest and not by its name: two that were swapped are told apart.
+    """
+    while True:
+        known = digests(folder)
+        found = {path: sha256(path) for name in (CURRENT, f"{CURRENT}.new", PREVIOUS) if (path := folder / name).exists()}
+        newest = next((path for good in known for path in found if found[path] == good), None)
+        if newest or known == digests(folder):   # otherwise a training saved in between: look again
+            break
+    bad = [str(path) for path, digest in found.items() if digest not in known and path.name != f"{CURRENT}.new"]
+    if newest:
+        if bad:
+            say(f"{' and '.join(bad)} is damaged (its SHA-256 is not in {DIGESTS}): going on from {newest.name}")
+        return torch.load(newest, map_location="cpu", weights_only=True)
     if bad:
-        raise UserError(f"{' and '.join(map(str, bad))}: damaged, the SHA-256 is not in {DIGESTS}; "
+        raise UserError(f"{' and '.join(bad)}: damaged, the SHA-256 is not in {DIGESTS}; "
                         "restore a good copy, or start afresh with --overwrite=True")
     return None
 
@@ -121,6 +130,8 @@ def append_metrics(folder: Path, line: dict[str, Any]) -> None:
     """Add one line to metrics.jsonl."""
     with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def trim_metrics(folder: Path, step: int) -> None:
@@ -128,10 +139,8 @@ def trim_metrics(folder: Path, step: int) -> None:
     path = folder / "metrics.jsonl"
     kept = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
-        try:
+        with contextlib.suppress(ValueError, KeyError, TypeError):
             kept += [line] if json.loads(line)["step"] <= step else []
-        except (ValueError, KeyError, TypeError):
-            break
     write_text(path, "".join(line + "\n" for line in kept))
 
 
@@ -168,29 +177,51 @@ def provenance() -> dict[str, Any]:
             "command": [Path(sys.argv[0]).name, *sys.argv[1:]]}
 
 
-def claim(folder: Path, settings: TrainSettings) -> bool:
-    """Take a run folder for these settings: True where it holds this run already. UserError where it holds another."""
+def lock(folder: Path) -> FileLock:
+    """Keep other programs from writing into a run folder, until this process ends, however it ends.
+
+    UserError names the one that holds it. Within a process a folder may be locked again.
+    """
+    held, holder = FileLock(folder / ".lock", blocking=False, is_singleton=True), folder / ".holder"
+    try:
+        held.acquire()
+    except Timeout:
+        by = holder.read_text(encoding="utf-8") if holder.exists() else "another process"
+        raise UserError(f"{folder} is in use by {by}; wait for it, stop it, or choose another --out_dir") from None
+    write_text(holder, f"process {os.getpid()} on {platform.node()} ({' '.join([Path(sys.argv[0]).name, *sys.argv[1:]]):.200})")
+    return held
+
+
+def claim(folder: Path, settings: TrainSettings) -> FileLock:
+    """Take a run folder for these settings and lock it. UserError, and nothing is touched, where it holds another run."""
     path = folder / "config.json"
+    if path.exists() and not settings.overwrite:
+        refuse_other_run(folder, settings)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        held = lock(folder)
+    except OSError as error:
+        raise UserError(f"out_dir {folder} cannot be used ({error.strerror}); choose another --out_dir") from error
+    for half_written in folder.glob(".*.new"):   # by a process that was killed
+        half_written.unlink()
     if settings.overwrite and path.exists():
         for name in (CURRENT, f"{CURRENT}.new", PREVIOUS, DIGESTS, "metrics.jsonl", "extrapolation.json", "extrapolation.png",
                      "pos_file.py", "config.json"):
             if not settings.pos_file or (folder / name).resolve() != Path(settings.pos_file).resolve():
                 (folder / name).unlink(missing_ok=True)
-    if path.exists():
-        config = read_json(path)
-        if "settings" not in config:
-            raise UserError(f"{path} holds no settings; start afresh with --overwrite=True")
-        differ = differences(asdict(settings), config["settings"], "result")
-        if not differ and settings.pos_file and sha256(Path(settings.pos_file)) != config["pos_file_sha256"]:
-            differ = [f"{settings.pos_file} has changed since"]
-        if differ:
-            raise UserError(f"{folder} holds another run ({'; '.join(differ)}): choose another --out_dir, or --overwrite=True")
-        return True
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"out_dir {folder} cannot be made ({error.strerror}); choose another --out_dir") from error
-    return False
+    return held
+
+
+def refuse_other_run(folder: Path, settings: TrainSettings) -> None:
+    """UserError where the folder's run was made with other settings that change the result."""
+    config = read_json(folder / "config.json")
+    if "settings" not in config:
+        raise UserError(f"{folder / 'config.json'} holds no settings; start afresh with --overwrite=True")
+    differ = differences(asdict(settings), config["settings"], "result")
+    if not differ and settings.pos_file and sha256(Path(settings.pos_file)) != config["pos_file_sha256"]:
+        differ = [f"{settings.pos_file} has changed since"]
+    if differ:
+        raise UserError(f"{folder} holds another run ({'; '.join(differ)}): choose another --out_dir, or --overwrite=True")
 
 
 def started_from(settings: TrainSettings) -> str | None:

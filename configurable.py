@@ -7,6 +7,7 @@ The dataclasses below are the one source for --help, for what is refused and for
 import ast
 import difflib
 import operator
+import os
 import re
 import sys
 import traceback
@@ -82,12 +83,12 @@ class TrainSettings(Settings):
     pos_file: str = setting("", "a Python file of your own with more position schemes")
     dataset: str = setting("stdlib", "corpus, the name of a folder in data/")
     init_from: str = setting("auto", "auto (resume or begin), scratch, gpt2... or a run folder")
-    block_size: int = setting(128, "training length", unit="tokens", low=2)
-    batch_size: int = setting(16, "size of a micro-batch", unit="sequences", low=1)
-    gradient_accumulation_steps: int = setting(1, "micro-batches per step", low=1)
-    n_layer: int = setting(4, "number of layers", low=1)
-    n_head: int = setting(4, "attention heads per layer, a divisor of n_embd", low=1)
-    n_embd: int = setting(256, "width of the model", unit="features", low=1)
+    block_size: int = setting(128, "training length", unit="tokens", low=2, high=2**24)
+    batch_size: int = setting(16, "size of a micro-batch", unit="sequences", low=1, high=2**24)
+    gradient_accumulation_steps: int = setting(1, "micro-batches per step", low=1, high=2**24)
+    n_layer: int = setting(4, "number of layers", low=1, high=2**24)
+    n_head: int = setting(4, "attention heads per layer, a divisor of n_embd", low=1, high=2**24)
+    n_embd: int = setting(256, "width of the model", unit="features", low=1, high=2**24)
     dropout: float = setting(0.0, "probability of dropping an activation", low=0, below=1)
     bias: bool = setting(False, "biases in linear layers and norms")
     learning_rate: float = setting(3e-3, "highest learning rate", above=0)
@@ -108,6 +109,9 @@ class TrainSettings(Settings):
     eval_iters: int = setting(16, "size of a validation", unit="batches", kind="manner", low=1)
     log_interval: int = setting(20, "interval between lines of the log", unit="steps", kind="manner", low=1)
     compile: bool = setting(True, "torch.compile, where there is a compiler", kind="manner")
+    deterministic: bool = setting(False, "repeat to the bit on a GPU too, where torch can; a CPU always does", kind="manner")
+    backend: str = setting("auto", "how processes of one run talk, auto for nccl on GPUs, else gloo", kind="manner",
+                           choices=("auto", "nccl", "gloo"))
     wandb_log: bool = setting(False, "log to Weights & Biases too", kind="manner")
     wandb_project: str = setting("longshot", "project in Weights & Biases", kind="manner")
     wandb_run_name: str = setting("", "name in Weights & Biases, by default the run folder's", kind="manner")
@@ -211,13 +215,18 @@ def differences(a: dict[str, Any], b: dict[str, Any], kind: str = "result") -> l
 
 
 def run(main: Callable[[], int | None], *errors: type[Exception]) -> NoReturn:
-    """Exit with what `main()` returns; a UserError, or one of `errors`, prints its sentence to stderr and exits 1."""
+    """Exit with what `main()` returns; a UserError, or one of `errors`, prints its sentence to stderr and exits 1.
+
+    So does what the system refuses (a full disk, a folder that is not ours). Of several processes each says its number.
+    """
     try:
         code = main()
-    except (UserError, *errors) as error:
+    except (UserError, OSError, *errors) as error:
         if "--debug" in sys.argv:
             traceback.print_exc()
-        print(f"error: {error}", file=sys.stderr)
+        said = f"{error.filename or 'the system'}: {error.strerror}" if isinstance(error, OSError) and error.strerror else error
+        rank = os.environ.get("RANK", "0")
+        print(f"error: {said}" if rank == "0" else f"process {rank}: error: {said}", file=sys.stderr)
         code = 1
     sys.exit(code)
 

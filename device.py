@@ -1,4 +1,4 @@
-"""Where to compute and in which number format: one choice, said in one line with its reason."""
+"""Where to compute and in which number format: one choice, said in one line with its reason; and in how many processes."""
 from __future__ import annotations
 
 import contextlib
@@ -8,10 +8,12 @@ import re
 import shutil
 import sys
 import sysconfig
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor, distributed
 
 from configurable import UserError
 
@@ -43,12 +45,16 @@ def pick(device: str, dtype: str) -> Compute:
     """The device and format for the settings of those names; UserError for a device that is not here."""
     found = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     chosen = found if device == "auto" else device
+    if chosen == "cuda":   # torchrun tells each process which card of its machine is its own
+        chosen = f"cuda:{os.environ['LOCAL_RANK']}" if "LOCAL_RANK" in os.environ else chosen
     if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", chosen):
         raise UserError(f"device={device} is not one of auto, cpu, cuda, cuda:1 ..., mps")
     try:
         torch.empty(1, device=chosen)
     except (RuntimeError, AssertionError, NotImplementedError):
-        raise UserError(f"device={device} is not available on this machine; use --device={found} or leave it at auto") from None
+        few = f"; cards here: {torch.cuda.device_count()}, so lower --nproc_per_node" if found == "cuda" != chosen else ""
+        raise UserError(f"device={device} ({chosen}) is not available on this machine; use --device={found} or leave it at auto"
+                        f"{few}") from None
     kind = chosen.split(":")[0]
     best, why = _best_dtype(kind)
     chosen_dtype, why = (best, why) if dtype == "auto" else (getattr(torch, dtype), "as asked for")
@@ -72,6 +78,27 @@ def _best_dtype(kind: str) -> tuple[torch.dtype, str]:
 def autocast(compute: Compute) -> contextlib.AbstractContextManager:
     """Matrix products in the chosen format, the rest in float32."""
     return torch.autocast(compute.kind, compute.dtype) if compute.dtype else contextlib.nullcontext()
+
+
+def repeat_to_the_bit(compute: Compute) -> None:
+    """Let the same command give the same numbers: always on a CPU; on a GPU torch warns where it has no way of doing so."""
+    if compute.kind == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")   # read when the first product is formed
+    torch.use_deterministic_algorithms(True, warn_only=compute.kind != "cpu")
+    torch.utils.deterministic.fill_uninitialized_memory = False
+
+
+@contextlib.contextmanager
+def memory_advice(advice: str) -> Iterator[None]:
+    """Running out of memory becomes a UserError that gives this advice."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        known = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
+        if not known:
+            raise
+        amount = re.search(r"\d[\d.,]* ?(?:bytes|[KMGTPE]iB)", str(error))
+        raise UserError(f"out of memory{f' ({amount[0]} were asked for)' if amount else ''}: {advice}") from error
 
 
 def keep_freed_memory() -> bool:
@@ -103,3 +130,75 @@ def peak_flops(compute: Compute) -> float | None:
         return None
     name = torch.cuda.get_device_name(compute.device)
     return next((flops for card, flops in PEAK_FLOPS.items() if re.search(rf"\b{card}\b", name)), None)
+
+
+# ---- several processes
+
+@dataclass(frozen=True)
+class Processes:
+    """The processes that work on one run: the number of this one and how many there are. Alone, it waits for nobody."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the one that writes files and lines."""
+        return self.rank == 0
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum of everybody's tensor, in place and the same to the bit for all."""
+        self._meet(tensor, distributed.ReduceOp.SUM)
+        return tensor
+
+    def highest(self, number: int) -> int:
+        """The highest of everybody's number."""
+        tensor = torch.tensor(number)
+        self._meet(tensor, distributed.ReduceOp.MAX)
+        return int(tensor)
+
+    @contextlib.contextmanager
+    def first_before_others(self) -> Iterator[None]:
+        """A block that the first process goes through before the others enter it."""
+        if not self.first:
+            self.highest(0)
+        yield
+        if self.first:
+            self.highest(0)
+
+    def _meet(self, tensor: Tensor, operation: distributed.ReduceOp) -> None:
+        if self.size == 1:
+            return
+        try:
+            distributed.all_reduce(tensor, operation)
+        except RuntimeError as error:
+            raise UserError(f"lost touch with another process of this run: what ended it is said where it ended "
+                            f"({str(error).splitlines()[0]:.120})") from error
+
+
+ALONE = Processes()
+
+
+@contextlib.contextmanager
+def together(backend: str, compute: Compute) -> Iterator[Processes]:
+    """Join the other processes that torchrun started, if it did; only the first one's standard output is shown."""
+    size = int(os.environ.get("WORLD_SIZE", 1))
+    if size == 1 or "RANK" not in os.environ:
+        yield ALONE
+        return
+    if compute.kind == "cuda":
+        torch.cuda.set_device(compute.device)
+    best = "nccl" if compute.kind == "cuda" else "gloo"
+    backends = {"cpu": "gloo", compute.kind: best if backend == "auto" else backend}   # counts and signals go by the CPU
+    try:
+        distributed.init_process_group(",".join(f"{kind}:{name}" for kind, name in backends.items()))
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"backend={backend} could not bring {size} processes together ({reason:.200})") from error
+    processes = Processes(int(os.environ["RANK"]), size)
+    with contextlib.ExitStack() as stack:
+        stack.callback(distributed.destroy_process_group)
+        if not processes.first:
+            silent = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
+            stack.enter_context(contextlib.redirect_stdout(silent))
+        yield processes

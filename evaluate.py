@@ -150,34 +150,42 @@ class Bench:
     corpus: data.Corpus
     token_bytes: np.ndarray | None  # (V,) UTF-8 bytes of each token, None where they cannot be told
     compute: device.Compute
+    processes: device.Processes
     bar: tqdm
     lines: bool  # plain lines, where progress is wanted and no terminal shows the bar
 
 
 def losses(bench: Bench, windows: Windows, limit: int | None) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yield (which windows, their losses (B, length) in nats, float64), about 16k inputs at a time."""
+    """Yield (which windows, their losses (B, length) in nats, float64), about 16k inputs at a time.
+
+    Of several processes each takes every n-th of these batches.
+    """
     size = max(1, BATCH_TOKENS // windows.length)
-    for first in range(0, len(windows.starts), size):
+    for first in range(size * bench.processes.rank, len(windows.starts), size * bench.processes.size):
         part = slice(first, first + size)
         places = windows.starts[part, None] + np.arange(windows.length + 1)
         batch = torch.from_numpy(bench.corpus.val[places].astype(np.int64)).to(bench.compute.device)
         nats = bench.model.losses(batch[:, :-1], batch[:, 1:], window=limit)
         yield part, nats.cpu().double().numpy()
-        bench.bar.update(len(places) * windows.length)
+        bench.bar.update(len(places) * windows.length * bench.processes.size)
 
 
-def score(bench: Bench, plan: list[Windows], limit: int | None = None, whole: bool = False) -> tuple[np.ndarray, list]:
-    """The scored nats summed per block, (blocks,), and, if `whole`, every loss of each window.
+def score(bench: Bench, plan: list[Windows], limit: int | None = None, whole: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """The scored nats summed per block, (blocks,), and, if `whole`, every loss of each window, (windows, length).
 
     A `limit` limits the keys to i - j < limit.
     """
-    sums, kept = np.zeros(1 + max(int(windows.block.max()) for windows in plan)), []
+    sums = np.zeros(1 + max(int(windows.block.max()) for windows in plan))
+    kept = np.zeros((len(plan[0].starts), plan[0].length) if whole else 0)
     with device.autocast(bench.compute):
         for windows in plan:
             for part, nats in losses(bench, windows, limit):
                 counted = np.arange(windows.length) >= windows.length - windows.scored[part, None]
                 np.add.at(sums, windows.block[part], np.where(counted, nats, 0.0).sum(axis=1))
-                kept += list(nats) if whole else []
+                if whole:
+                    kept[part] = nats
+    for array in (sums, kept):   # what others measured is zero here
+        bench.processes.sum(torch.from_numpy(array))
     return sums, kept
 
 
@@ -265,7 +273,7 @@ def measure(bench: Bench, places: Places | None, plans: dict[tuple[str, int], li
         if bench.lines:
             print(f"{protocol} at {length}: {row.get('reason') or format(row['nats'], '.4f') + ' nats per token'}")
         if last and np.isfinite(kept).all():
-            extra["per_position"] = {"dataset": bench.corpus.name} | per_position(np.array(kept))
+            extra["per_position"] = {"dataset": bench.corpus.name} | per_position(kept)
             extra["float32_check"] = float32_check(bench, places, length, row["block_nats"])
     return rows, extra
 
@@ -273,7 +281,7 @@ def measure(bench: Bench, places: Places | None, plans: dict[tuple[str, int], li
 @torch.no_grad()
 def evaluate(model: Any, corpus: data.Corpus, *, train_length: int, lengths: tuple[int, ...] = (),
              protocols: tuple[str, ...] = PROTOCOLS, stride: int = 0, compute: device.Compute = CPU,
-             progress: bool = True) -> dict[str, Any]:
+             processes: device.Processes = device.ALONE, progress: bool = True) -> dict[str, Any]:
     """Test a model by every protocol at every length; a stride above 0 adds `sliding`.
 
     Returns {"rows", "per_position", "float32_check", "notes"}, the tested part of extrapolation.json. What cannot be
@@ -284,9 +292,10 @@ def evaluate(model: Any, corpus: data.Corpus, *, train_length: int, lengths: tup
     places = place(len(corpus.val), corpus.val_starts, tested)
     reasons = {n: undefined(model, corpus, places, n) for n in tested}
     plans = {(p, n): planned(p, places, n, stride) for p, n in todo if not reasons[n]}
+    progress = progress and processes.first
     bar = tqdm(total=sum(w.length * len(w.starts) for plan in plans.values() for w in plan), desc="testing long",
                unit=" tokens", unit_scale=True, leave=False, disable=not (progress and sys.stderr.isatty()))
-    bench = Bench(model, corpus, bytes_of_tokens(corpus), compute, bar, lines=progress and bar.disable)
+    bench = Bench(model, corpus, bytes_of_tokens(corpus), compute, processes, bar, lines=progress and bar.disable)
     model.eval()
     try:
         found, extra = measure(bench, places, plans, train_length)
@@ -412,17 +421,25 @@ def corpus_of(run: checkpoint.Run, dataset: str) -> data.Corpus:
     return corpus
 
 
-def tested_folder(folder: str, settings: EvaluateSettings) -> dict[str, Any]:
-    """Test the model of a run folder as the settings say."""
+def tested_folder(folder: str, settings: EvaluateSettings, processes: device.Processes) -> dict[str, Any]:
+    """Test the model of a run folder as the settings say, and return all that has been measured of it."""
+    import report  # not at the top: report imports this module
+
     compute = device.pick(settings.device, settings.dtype)
     trained = checkpoint.load_run(folder, compute.device, settings.pos_file)
+    held = checkpoint.lock(trained.folder) if processes.first else None
     print(f"{folder}: {trained.model.pos.text}, on {compute.reason}")
-    return extrapolation(
+    found = extrapolation(
         trained.model, corpus_of(trained, settings.dataset), pos=trained.model.pos.text,
         train_length=trained.settings["block_size"], original_length=trained.state["original_length"],
         tokens_trained=trained.state["tokens"], seed=trained.settings["seed"], compute=compute,
         lengths=settings.eval_lengths or tuple(trained.settings["eval_lengths"]), protocols=settings.protocols,
-        stride=settings.stride)
+        stride=settings.stride, processes=processes)
+    if held is None:
+        return found
+    result = report.update(folder, found)
+    held.release()
+    return result
 
 
 def main() -> None:
@@ -439,7 +456,11 @@ def main() -> None:
         for folder, result in zip(folders, results, strict=True):
             report.draw_run(folder, result)
     else:
-        results = [report.update(folder, tested_folder(folder, settings)) for folder in folders]
+        with (device.memory_advice("lower eval_lengths, or leave the longest out"),
+              device.together("auto", device.pick(settings.device, settings.dtype)) as processes):
+            results = [tested_folder(folder, settings, processes) for folder in folders]
+            if not processes.first:
+                return
     print(report.table(results, settings.dataset))
     if len(folders) > 1 or settings.dataset or settings.out:
         path = settings.out or beside(folders) / f"extrapolation{settings.dataset and '-' + settings.dataset}.png"

@@ -7,7 +7,9 @@ The same command resumes an unfinished run and prints the table of a finished on
 """
 from __future__ import annotations
 
+import hashlib
 import math
+import os
 import shutil
 import signal
 import sys
@@ -65,8 +67,23 @@ def flops_per_token(model: GPT, length: int) -> int:
     return 6 * (model.parameter_count - tables) + 12 * model.config.n_layer * model.config.n_embd * length
 
 
+def seed_of(seed: int, step: int, rank: int) -> int:
+    """The seed of what a process draws in a step (dropout); 32 bits, all that torch's generator on a CPU reads."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {step} {rank}".encode()).digest()[:4], "little")
+
+
+def shares(sequences: int, batch_size: int, processes: int) -> tuple[int, int]:
+    """How many of a step's sequences each process takes, and in micro-batches of how many, at most `batch_size`."""
+    if sequences % processes:
+        raise UserError(f"{processes} processes cannot share the {sequences} sequences of a step (batch_size x "
+                        f"gradient_accumulation_steps) evenly; start a number of processes that divides it")
+    share = sequences // processes
+    parts = next(n for n in range(-(-share // batch_size), share + 1) if share % n == 0)
+    return share, share // parts
+
+
 class Stop:
-    """The first SIGINT or SIGTERM lets the step in hand be finished and saved; a second one ends at once."""
+    """The first SIGINT or SIGTERM lets the step in hand be finished and saved; a second one ends at once, whatever goes on."""
 
     def __init__(self) -> None:
         self.signal = 0
@@ -75,7 +92,7 @@ class Stop:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.signal:
-            raise SystemExit(128 + number)
+            os._exit(128 + number)   # no clean-up can hold it up, and none is needed: a checkpoint appears whole or not at all
         self.signal = number
 
 
@@ -90,7 +107,9 @@ class Training:
     model: GPT
     original_length: int
     train_lengths: list[int]
+    processes: device.Processes = device.ALONE
     step: int = 0                        # optimizer steps taken
+    lock: Any = None                     # held as long as this lives
     stop: Stop = field(default_factory=Stop)
 
     def __post_init__(self) -> None:
@@ -99,6 +118,7 @@ class Training:
         self.optimizer = torch.optim.AdamW(optimizer_groups(self.model, s.weight_decay), lr=s.learning_rate,
                                            betas=(s.beta1, s.beta2), fused=fused)
         self.scaler = torch.amp.GradScaler(self.compute.kind, enabled=self.compute.dtype == torch.float16)
+        self.share, self.micro_batch = shares(self.sequences_per_step, s.batch_size, self.processes.size)
         self.loss_of = self.mean_loss   # its compiled twin, once `compile` is called
 
     @property
@@ -133,17 +153,21 @@ class Training:
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
     def take_step(self) -> tuple[Tensor, Tensor]:
-        """One optimizer step on the global batch; returns its mean loss and the gradient's norm, still on the device."""
+        """One optimizer step on the global batch; returns its mean loss (here: over this process's share of the batch) and
+        the gradient's norm, still on the device."""
         s, total = self.settings, torch.zeros((), device=self.compute.device)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.step, s)
+        torch.manual_seed(seed_of(s.seed, self.step, self.processes.rank))   # so that resuming needs no random state
         ids = self.model.draw_ids(s.seed, self.step, s.block_size)
         ids = ids if ids is None else ids.to(self.compute.device)
-        for micro in range(s.gradient_accumulation_steps):
-            inputs, targets = self.batch(self.step * self.sequences_per_step + micro * s.batch_size, s.batch_size)
-            loss = self.loss_of(inputs, targets, ids) / s.gradient_accumulation_steps
+        first = self.step * self.sequences_per_step + self.processes.rank * self.share
+        for start in range(first, first + self.share, self.micro_batch):
+            inputs, targets = self.batch(start, self.micro_batch)
+            loss = self.loss_of(inputs, targets, ids) * (self.micro_batch / self.share)
             self.scaler.scale(loss).backward()
             total += loss.detach()
+        self.mean_gradients()
         self.scaler.unscale_(self.optimizer)
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), s.grad_clip or math.inf)
         self.scaler.step(self.optimizer)
@@ -152,27 +176,35 @@ class Training:
         self.step += 1
         return total, norm
 
+    def mean_gradients(self) -> None:
+        """Replace the gradients by their mean over all processes, in one exchange."""
+        if self.processes.size > 1:
+            gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+            everything = torch.nn.utils.parameters_to_vector(gradients)
+            torch.nn.utils.vector_to_parameters(self.processes.sum(everything) / self.processes.size, gradients)
+
     @torch.no_grad()
     def validation_loss(self) -> float:
         """Mean nats over eval_iters batches of pieces of the validation split, the same evenly spaced ones every time."""
         s, val = self.settings, self.corpus.val
-        starts = data.evenly(len(val) - s.block_size, s.eval_iters * s.batch_size)
+        starts = torch.as_tensor(data.evenly(len(val) - s.block_size, s.eval_iters * s.batch_size))
+        losses = torch.zeros(len(starts), dtype=torch.float64)
         self.model.eval()
-        losses = []
-        for part in torch.as_tensor(starts).split(s.batch_size):
-            tokens = torch.stack([torch.from_numpy(val[a : a + s.block_size + 1].astype("int64")) for a in part.tolist()])
+        for part in torch.arange(len(starts)).split(s.batch_size)[self.processes.rank :: self.processes.size]:
+            tokens = torch.stack([torch.from_numpy(val[a : a + s.block_size + 1].astype("int64")) for a in starts[part].tolist()])
             tokens = tokens.to(self.compute.device)
             with device.autocast(self.compute):
-                losses.append(self.model.losses(tokens[:, :-1], tokens[:, 1:]).double().mean(1).cpu())
+                losses[part] = self.model.losses(tokens[:, :-1], tokens[:, 1:]).double().mean(1).cpu()
         self.model.train()
-        return float(torch.cat(losses).mean())
+        return float(self.processes.sum(losses).mean())
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds; only tensors, numbers, texts, lists and dicts."""
-        cuda = torch.cuda.get_rng_state(self.compute.device) if self.compute.kind == "cuda" else None
+        """What a checkpoint holds; only tensors, numbers, texts, lists and dicts.
+
+        Data order and everything random follow from the seed and the step.
+        """
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict(),
-                "step": self.step, "tokens": self.tokens, "random": torch.get_rng_state(), "random_cuda": cuda,
-                "gpt": asdict(self.model.config), "settings": asdict(self.settings),
+                "step": self.step, "tokens": self.tokens, "gpt": asdict(self.model.config), "settings": asdict(self.settings),
                 "original_length": self.original_length, "train_lengths": self.train_lengths}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -181,9 +213,6 @@ class Training:
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
         self.step = state["step"]
-        torch.set_rng_state(state["random"])
-        if state["random_cuda"] is not None and self.compute.kind == "cuda":
-            torch.cuda.set_rng_state(state["random_cuda"], self.compute.device)
 
 
 # ---- starting
@@ -226,16 +255,29 @@ def build_model(settings: TrainSettings, vocab_size: int) -> tuple[GPT, int, lis
     return model, original, [*lengths, length]
 
 
-def begin(settings: TrainSettings) -> Training:
+def begin(settings: TrainSettings, processes: device.Processes = device.ALONE) -> Training:
     """Make a training ready to run: device, corpus, model, and the run folder, resumed if it holds this run."""
     settings.pos = posenc.Scheme(settings.pos, posenc.Shape(settings.n_head, settings.n_embd // settings.n_head, settings.n_embd,
                                                             settings.block_size), settings.n_layer, own_file(settings)).text
     if settings.pos_file:
         print(f"running the position schemes of {settings.pos_file}")
     compute = device.pick(settings.device, settings.dtype)
-    if compute.kind == "cpu":   # so that the same command gives the same weights, to the bit
-        torch.use_deterministic_algorithms(True)
-        torch.utils.deterministic.fill_uninitialized_memory = False
+    if compute.kind == "cpu" or settings.deterministic:
+        device.repeat_to_the_bit(compute)
+    with processes.first_before_others():
+        corpus = corpus_of(settings)
+    model, original_length, lengths = build_model(settings, corpus.vocab_size)
+    training = Training(settings, checkpoint.folder_of(settings), corpus, compute, model.to(compute.device), original_length,
+                        lengths, processes)
+    with processes.first_before_others():
+        settle(training)
+    if processes.highest(training.step) != training.step:
+        raise UserError(f"the processes see different checkpoints in {training.folder}: it must be on a disk that all share")
+    return training
+
+
+def corpus_of(settings: TrainSettings) -> data.Corpus:
+    """The corpus of a run; UserError, before anything is computed, where it cannot be trained or tested on."""
     corpus = data.load(settings.dataset)
     data.sequences(corpus.train, settings.block_size, settings.seed, 0, 1)   # refuses a corpus that is too short,
     corpus.token_bytes()                                                      # and a tokenizer that the test would miss
@@ -243,21 +285,26 @@ def begin(settings: TrainSettings) -> Training:
     if len(corpus.val) <= settings.block_size:
         raise UserError(f"the validation split of {settings.dataset} has only {len(corpus.val)} tokens; "
                         f"lower block_size = {settings.block_size} or add text")
-    model, original_length, lengths = build_model(settings, corpus.vocab_size)
-    folder = checkpoint.folder_of(settings)
-    old = checkpoint.claim(folder, settings)
-    training = Training(settings, folder, corpus, compute, model.to(compute.device), original_length, lengths)
-    print(f"{folder}: {model.parameter_count:,} parameters; {model.pos.describe()}\non {compute.reason}")
-    state = checkpoint.load_state(folder) if old else None
-    config = checkpoint.read_json(folder / "config.json") if old else {}
+    return corpus
+
+
+def settle(training: Training) -> None:
+    """Take the run folder, go on from its checkpoint if it has one, and bring its files to that step."""
+    settings, folder, first = training.settings, training.folder, training.processes.first
+    if first:
+        training.lock = checkpoint.claim(folder, settings)
+    print(f"{folder}: {training.model.parameter_count:,} parameters; {training.model.pos.describe()}\n"
+          f"on {training.compute.reason}{f', {training.processes.size} processes' if training.processes.size > 1 else ''}")
+    state = checkpoint.load_state(folder)
+    config = checkpoint.read_json(folder / "config.json") if (folder / "config.json").exists() else {}
     if state:
         training.restore(state)
         if training.step < settings.max_iters:
             print(f"resuming at step {training.step}")
             refuse_other_text(training, config)
-    checkpoint.trim_metrics(folder, training.step)
-    write_config(training, config)
-    return training
+    if first:
+        checkpoint.trim_metrics(folder, training.step)
+        write_config(training, config)
 
 
 def refuse_other_text(training: Training, config: dict[str, Any]) -> None:
@@ -321,7 +368,7 @@ class Quiet:
 def open_log(training: Training) -> Any:
     """A wandb run, which goes on where an earlier one stopped, or its quiet stand-in."""
     s = training.settings
-    if not s.wandb_log:
+    if not (s.wandb_log and training.processes.first):
         return Quiet()
     import wandb
     config = checkpoint.read_json(training.folder / "config.json")
@@ -336,22 +383,23 @@ def fit(training: Training, log: Any) -> None:
     s = training.settings
     training.compile()
     training.model.train()
-    bar = tqdm(total=s.max_iters, initial=training.step, unit="step", disable=not sys.stderr.isatty())
+    bar = tqdm(total=s.max_iters, initial=training.step, unit="step",
+               disable=not (sys.stderr.isatty() and training.processes.first))
     clock, since = time.perf_counter(), training.step
     while training.step < s.max_iters:
         loss, norm = training.take_step()
         bar.update()
-        stopping = training.stop.signal   # read once: what comes later ends the next step
-        validate = stopping or training.step == s.max_iters or training.step % s.eval_interval == 0
-        if validate or training.step % s.log_interval == 0 or training.step == 1:
+        stopping = training.processes.highest(training.stop.signal)   # read once: what comes later ends the next step
+        validate = training.step == s.max_iters or training.step % s.eval_interval == 0
+        note = validate or training.step % s.log_interval == 0 or training.step == 1
+        if note or stopping:
+            loss = training.processes.sum(loss) / training.processes.size
             line = describe_step(training, float(loss), float(norm), training.step - since, time.perf_counter() - clock)
-            if validate:   # the first to see what this step made of the weights
-                line["val_loss"] = training.validation_loss()
-                require_finite(training, val_loss=line["val_loss"])
-            checkpoint.append_metrics(training.folder, line)
-            log.log(line, step=training.step)
-            show(line, s.max_iters)
-            if validate:
+            val = training.validation_loss() if validate or stopping else 0.0   # the first to see what this step made
+            require_finite(training, val_loss=val)                              # of the weights
+            if note:
+                record(training, log, line | ({"val_loss": val} if validate else {}))
+            if (validate or stopping) and training.processes.first:
                 checkpoint.save(training.folder, training.state())
             clock, since = time.perf_counter(), training.step
         if stopping:
@@ -361,12 +409,20 @@ def fit(training: Training, log: Any) -> None:
     bar.close()
 
 
+def record(training: Training, log: Any, line: dict[str, Any]) -> None:
+    """Put one line into metrics.jsonl, on the screen and, if asked for, into wandb."""
+    if training.processes.first:
+        checkpoint.append_metrics(training.folder, line)
+        log.log(line, step=training.step)
+        show(line, training.settings.max_iters)
+
+
 def describe_step(training: Training, loss: float, norm: float, steps: int, seconds: float) -> dict[str, Any]:
     """One line of metrics.jsonl; UserError where the loss or gradient is no longer a number."""
     s, kind = training.settings, training.compute.kind
     require_finite(training, loss=loss, **({} if training.scaler.is_enabled() else {"gradient norm": norm}))
     rate = steps * training.sequences_per_step * s.block_size / seconds
-    peak = device.peak_flops(training.compute)
+    peak = training.processes.size * (device.peak_flops(training.compute) or 0)
     memory = torch.cuda.max_memory_allocated(training.compute.device) if kind == "cuda" else peak_memory()
     return {"step": training.step, "tokens": training.tokens, "loss": loss, "lr": learning_rate(training.step - 1, s),
             "grad_norm": norm, "tokens_per_s": round(rate, 1), "memory": memory,
@@ -406,8 +462,8 @@ def test_of(training: Training) -> dict[str, Any]:
     s, compute = training.settings, training.compute
     found = evaluate.extrapolation(
         training.model, training.corpus, pos=s.pos, train_length=s.block_size, original_length=training.original_length,
-        tokens_trained=training.tokens, seed=s.seed, lengths=s.eval_lengths, compute=compute)
-    return report.update(training.folder, found)
+        tokens_trained=training.tokens, seed=s.seed, lengths=s.eval_lengths, compute=compute, processes=training.processes)
+    return report.update(training.folder, found) if training.processes.first else found
 
 
 def log_test(log: Any, result: dict[str, Any], folder: Path) -> None:
@@ -442,20 +498,29 @@ def main() -> int:
         raise UserError(f"{words[0]!r} is neither a config file (.py) nor --key=value; quote what has spaces, as in "
                         "'--pos=rope + alibi'")
     device.keep_freed_memory()
-    training = begin(settings)
-    result = finished(training)
-    if result is None:
-        log = open_log(training)
+    with device.together(settings.backend, device.pick(settings.device, settings.dtype)) as processes:
+        train_and_test(settings, processes)
+    return 0
+
+
+def train_and_test(settings: TrainSettings, processes: device.Processes) -> None:
+    """Begin or resume a run, train it to its end, test it, print its table."""
+    with device.memory_advice("lower batch_size (raise gradient_accumulation_steps as much and the result stays the same), "
+                              "block_size, n_layer or n_embd"):
+        training = begin(settings, processes)
+        result = finished(training)
+        log = open_log(training) if result is None else Quiet()
         if training.step < settings.max_iters:
             fit(training, log)
+    if result is None:
         for number in (signal.SIGINT, signal.SIGTERM):   # nothing can be lost any more
             signal.signal(number, lambda n, _: sys.exit(128 + n))
-        result = test_of(training)
+        with device.memory_advice("the model is trained and saved; lower eval_lengths and start again to test it"):
+            result = test_of(training)
         log_test(log, result, training.folder)
         log.finish()
     print(report.table([result]))
     print(f"in {training.folder}")
-    return 0
 
 
 if __name__ == "__main__":
