@@ -4,6 +4,7 @@
 `fused`    nothing is added to the scores: the library's causal kernel
 `dense`    biases and masks are added as one matrix (H, T, S), made once per forward for all layers that share a plan
 `blocked`  the same by blocks of query rows, made per layer: memory linear in the length, keys out of a window skipped
+`scored`   a piece claims the whole score: the reference, by blocks of query rows
 """
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import dropout as dropout_
 from torch.nn.functional import scaled_dot_product_attention
 
-from posenc import Plan
+from posenc import Block, Plan
 
 MATMUL_KEYS = 512          # on a CPU, compiled: above this the library's kernel wins
 DENSE_BYTES = 16 * 2**20   # a larger matrix of added scores is made in blocks
@@ -40,20 +41,34 @@ def added_scores(plan: Plan, n_head: int, like: Tensor, rows: slice, columns: Te
             i, j = i[:, None], j[:, None]
         j = torch.minimum(i, j)   # a bias need not be defined for keys ahead; a NaN there would spoil gradients
         for bias in plan.biases:
-            added = added + bias(heads, i, j)
+            added = added + bias(heads, i, j).to(like.dtype)   # of real-numbered positions it is wider
     return torch.where(seen, added, -torch.inf)
 
 
-def reference(q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Tensor:
-    """The definition: q (B, H, T, D), k and v (B, H, S, D), already turned -> (B, H, T, D); float32 or wider throughout."""
+def scores(q: Tensor, k: Tensor, plan: Plan, rows: slice = slice(None), features: Tensor | None = None) -> Tensor:
+    """The scores before the softmax (B, H, R, S) of q (B, H, T, D)'s `rows` and k (B, H, S, D), already turned, -inf where
+    unseen; `features` (B, 1, S, M) are those of all keys. float32 or wider throughout."""
     dtype = torch.promote_types(q.dtype, torch.float32)
+    places = torch.arange(k.shape[-2], device=q.device)
+    here = places[k.shape[-2] - q.shape[-2] :][rows]
+    q, k = q[..., rows, :].to(dtype), k.to(dtype)
+    if plan.temperature is not None:
+        q = q * plan.temperature[..., rows, :]
+    found, added = q @ k.mT / math.sqrt(q.shape[-1]), added_scores(plan, q.shape[1], q.new_empty(0), rows, places)
+    if plan.scorer is None:
+        return found + added
+    of_keys = None if features is None else features[:, 0].to(dtype)
+    ids = (plan.query_ids[..., rows][..., None], plan.key_ids[..., None, :])
+    i, j = (t[:, None] if t.dim() == 3 else t for t in ids)
+    block = Block(q, k, found, added, i, j, here[:, None], places, None if of_keys is None else of_keys[:, here], of_keys)
+    return plan.scorer.score(block).masked_fill(~block.seen, -torch.inf)
+
+
+def reference(q: Tensor, k: Tensor, v: Tensor, plan: Plan, features: Tensor | None = None) -> Tensor:
+    """The definition: q (B, H, T, D), k and v (B, H, S, D), already turned -> (B, H, T, D); float32 or wider throughout."""
     with torch.autocast(q.device.type, enabled=False):
-        scores = q.to(dtype) @ k.to(dtype).mT / math.sqrt(q.shape[-1])
-        if plan.temperature is not None:
-            scores = scores * plan.temperature
-        columns = torch.arange(k.shape[-2], device=q.device)
-        scores = scores + added_scores(plan, q.shape[1], q.new_empty(0, dtype=dtype), slice(None), columns)
-        return (scores.softmax(-1) @ v.to(dtype)).to(q.dtype)
+        weights = scores(q, k, plan, features=features).softmax(-1)
+        return (weights @ v.to(weights.dtype)).to(q.dtype)
 
 
 @dataclass(frozen=True)
@@ -66,8 +81,10 @@ class Prepared:
 
 
 def choose_path(plan: Plan, n_head: int, compiled: bool) -> str:
-    """The attention path of a plan in eager or compiled code: matmul, fused, dense or blocked."""
+    """The attention path of a plan in eager or compiled code: matmul, fused, dense, blocked or scored."""
     queries, keys = plan.query_ids.shape[-1], plan.key_ids.shape[-1]
+    if plan.scorer is not None:
+        return "scored"
     if compiled and plan.query_ids.device.type == "cpu" and keys <= MATMUL_KEYS:
         return "matmul"
     if not plan.biases and not plan.masks and (queries == keys or queries == 1):
@@ -78,15 +95,17 @@ def choose_path(plan: Plan, n_head: int, compiled: bool) -> str:
 def prepare(plan: Plan, n_head: int, like: Tensor) -> Prepared:
     """Choose the path and make once what every layer with this plan shares."""
     path = choose_path(plan, n_head, torch.compiler.is_compiling())
-    if path in ("fused", "blocked"):
+    if path in ("fused", "blocked", "scored"):
         return Prepared(plan, path)
     columns = torch.arange(plan.key_ids.shape[-1], device=like.device)
     return Prepared(plan, path, added_scores(plan, n_head, like, slice(None), columns))
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, prepared: Prepared, dropout: float = 0.0) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, prepared: Prepared, dropout: float = 0.0, features: Tensor | None = None) -> Tensor:
     """Attention of q (B, H, T, D) to k and v (B, H, S, D), S >= T, already turned -> (B, H, T, D). Equals `reference`."""
     plan = prepared.plan
+    if prepared.path == "scored":
+        return _scored(q, k, v, plan, dropout, features)
     if plan.temperature is not None:
         q = (q * plan.temperature).to(q.dtype)
     if prepared.path == "fused":
@@ -116,6 +135,15 @@ def _blocked(q: Tensor, k: Tensor, v: Tensor, plan: Plan, dropout: float) -> Ten
         k_seen, v_seen = (torch.cat([t[..., s, :] for s in spans], -2) if len(spans) > 1 else t[..., spans[0], :] for t in (k, v))
         blocks.append(_with_added(q[..., rows, :], k_seen, v_seen, added, dropout))
     return torch.cat(blocks, -2)
+
+
+def _scored(q: Tensor, k: Tensor, v: Tensor, plan: Plan, dropout: float, features: Tensor | None) -> Tensor:
+    blocks = []
+    with torch.autocast(q.device.type, enabled=False):
+        for a in range(0, q.shape[-2], BLOCK_ROWS):
+            weights = scores(q, k, plan, slice(a, min(a + BLOCK_ROWS, q.shape[-2])), features).softmax(-1)
+            blocks.append(dropout_(weights, dropout) @ v.to(weights.dtype))
+    return torch.cat(blocks, -2).to(q.dtype)
 
 
 def _seen(plan: Plan, first: int, stop: int) -> list[slice]:

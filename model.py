@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from torch.nn import functional as F
 
 import attention
 from configurable import GPTConfig
-from posenc import Plan, Scheme, Shape, require
+from posenc import Plan, Scheme, Shape, Text, answers, require
 
 if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel
@@ -33,7 +34,8 @@ class Cache:
         self.batch, self.length, self.n = batch, length, 0
         self.ids: Tensor | None = None                       # (n,) or (B, n) position ids
         self.last: Tensor | None = None                      # (1,) or (B, 1), the last of the positions that were given
-        self.layers: dict[int, tuple[Tensor, Tensor]] = {}   # layer -> k and v, (B, H, length, D) each
+        self.tokens: Tensor | None = None                    # (B, n)
+        self.layers: dict[int, tuple[Tensor, ...]] = {}      # layer -> k, v (B, H, length, D) and features (B, 1, length, M)
 
     def extend_ids(self, ids: Tensor) -> Tensor:
         """Append the ids of new tokens; return those of all tokens."""
@@ -44,14 +46,18 @@ class Cache:
         self.ids = ids
         return ids
 
-    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Write k, v (B, H, t, D) behind the n tokens held; return those of all n + t tokens."""
+    def extend_tokens(self, idx: Tensor) -> Tensor:
+        """Append new tokens (B, t); return all."""
+        self.tokens = idx if self.tokens is None else torch.cat((self.tokens, idx), 1)
+        return self.tokens
+
+    def append(self, layer: int, *new: Tensor) -> tuple[Tensor, ...]:
+        """Write what a layer keeps of t tokens, (B, ..., t, D) each, behind that of the n held; return that of all n + t."""
         if layer not in self.layers:
-            shape = (*k.shape[:2], self.length, k.shape[3])
-            self.layers[layer] = k.new_empty(shape), v.new_empty((*shape[:3], v.shape[3]))
-        stop = self.n + k.shape[2]
-        for held, new in zip(self.layers[layer], (k, v), strict=True):
-            held[:, :, self.n : stop] = new
+            self.layers[layer] = tuple(t.new_empty((*t.shape[:2], self.length, t.shape[3])) for t in new)
+        stop = self.n + new[0].shape[2]
+        for held, t in zip(self.layers[layer], new, strict=True):
+            held[:, :, self.n : stop] = t
         return tuple(held[:, :, :stop] for held in self.layers[layer])
 
 
@@ -67,11 +73,14 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, prepared: attention.Prepared, cache: Cache | None) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
         q, k, v = (t.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for t in self.c_attn(x).chunk(3, -1))   # (B, H, T, D)
-        if prepared.plan.turns:
-            q, k = prepared.plan.turns[0](q), prepared.plan.turns[1](k)
+        plan, features = prepared.plan, []
+        if plan.turns:
+            q, k = plan.turns[0](q), plan.turns[1](k)
+        if plan.scorer is not None and answers(plan.scorer, "features"):
+            features = [plan.scorer.features(x)[:, None]]   # (B, 1, T, M)
         if cache is not None:
-            k, v = cache.append(self.layer, k, v)
-        y = attention.attend(q, k, v, prepared, self.dropout if self.training else 0.0)
+            k, v, *features = cache.append(self.layer, k, v, *features)
+        y = attention.attend(q, k, v, prepared, self.dropout if self.training else 0.0, *features)
         return F.dropout(self.c_proj(y.transpose(1, 2).flatten(2)), self.dropout, self.training)
 
 
@@ -172,7 +181,8 @@ class GPT(nn.Module):
         key_ids = cache.extend_ids(ids) if cache else ids
         ids = key_ids[..., offset:]   # with a dimension for the batch, if any call gave one
         x = self.wte(idx)
-        embedded = self.pos.embed(ids)
+        tokens = cache.extend_tokens(idx) if cache else idx
+        embedded = self.pos.embed(ids, Text(tokens, total))
         if embedded is not None:
             x = x + embedded.to(x.dtype)
         x = F.dropout(x, self.config.dropout, self.training)
@@ -194,7 +204,8 @@ class GPT(nn.Module):
         self.check_length(cache.length if cache else total)
         require(window is None or window > 0, f"a window of {window} tokens holds no key")
         for name, given in (("positions", positions), ("ids", ids)):
-            integers = given is None or not (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool)
+            real = name == "ids" and self.pos.continuous
+            integers = given is None or real or not (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool)
             require(integers and (given is None or given.shape in (idx.shape, idx.shape[1:])),
                     f"{name} must be integers of shape {tuple(idx.shape[1:])} or {tuple(idx.shape)}")
         if idx.shape[1] and (positions is not None or (cache and cache.last is not None)):
@@ -284,8 +295,7 @@ def _windowed(plan: Plan, window: int | None) -> Plan:
     if window is None:
         return plan
     span = min(plan.span or (window, 0), (window, 0))
-    return Plan(plan.query_ids, plan.key_ids, plan.turns, plan.temperature, plan.biases,
-                (*plan.masks, lambda i, j: i - j < window), span)
+    return replace(plan, masks=(*plan.masks, lambda i, j: i - j < window), span=span)
 
 
 def pick(logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, generator: torch.Generator | None) -> Tensor:

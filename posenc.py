@@ -115,7 +115,7 @@ def alibi_slopes(n_head: int) -> Tensor:
 def t5_buckets(distance: Tensor, num_buckets: int = 32, max_distance: int = 128) -> Tensor:
     """T5's causal buckets (long) of distance = query - key >= 0: one each below num_buckets / 2, then logarithmic, the
     last one from max_distance on. Raffel et al. 2019 (arXiv 1910.10683), in the order of operations of its code."""
-    exact = num_buckets // 2
+    exact, distance = num_buckets // 2, distance.long()   # positions may be real numbers
     far = torch.log(distance.clamp(min=1).float() / exact) / math.log(max_distance / exact) * (num_buckets - exact)
     return torch.where(distance < exact, distance, (exact + far.long()).clamp(max=num_buckets - 1))
 
@@ -132,6 +132,41 @@ class Shape:
     length: int
 
 
+@dataclass(frozen=True)
+class Text:
+    """What an input piece may read besides ids: the tokens so far (B, S), the new ones last, and the total length to come."""
+
+    tokens: Tensor
+    total: int
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of one layer's attention: R queries against the first C keys, everything float32 or wider.
+
+    q (B, H, R, D) and k (B, H, C, D) are turned, q is multiplied by the temperature; scores = q k^T / sqrt(D) (B, H, R, C);
+    added, broadcastable to scores, are the biases, -inf where the query may not see the key. i (..., R, 1) and j (..., 1, C)
+    are position ids, rows (R, 1) and columns (1, C) places in the text. features_q (B, R, M) and features_k (B, C, M) are
+    what `features` made of the tokens.
+    """
+
+    q: Tensor
+    k: Tensor
+    scores: Tensor
+    added: Tensor
+    i: Tensor
+    j: Tensor
+    rows: Tensor
+    columns: Tensor
+    features_q: Tensor | None = None
+    features_k: Tensor | None = None
+
+    @property
+    def seen(self) -> Tensor:
+        """True where the query may see the key."""
+        return self.added > -math.inf
+
+
 class Piece(nn.Module):
     """One position scheme. Override the questions it answers; every default is "nothing".
 
@@ -142,6 +177,9 @@ class Piece(nn.Module):
 
     limit: int | None = None   # the number of position ids it defines (None: any); with ids(): the longest total length
     span: tuple[int, int] | None = None   # of a mask: keys farther than span[0], past the first span[1], are never seen
+    per_layer: bool = False    # whether each layer has one of its own, where the expression does not say
+    continuous: bool = False   # whether the position ids it gives are real numbers
+    index_only: bool = False   # whether positions must be 0 ... N - 1: no other piece may change them
 
     def ids(self, index: Tensor, total: int) -> Tensor:
         """Position ids of the tokens at `index` (T,) or (B, T) of a text of `total` tokens: which position each carries."""
@@ -151,8 +189,8 @@ class Piece(nn.Module):
         """Position ids (length,) of one training step, where they are random."""
         return torch.arange(length)
 
-    def embed(self, ids: Tensor) -> Tensor:
-        """(T, C) or (B, T, C), added to the token embedding."""
+    def embed(self, ids: Tensor, text: Text) -> Tensor:
+        """(T, C) or (B, T, C), added to the embedding of the tokens that have these ids, the last of `text`."""
         raise NotImplementedError
 
     def frequencies(self, total: int) -> tuple[Tensor, float]:
@@ -175,6 +213,14 @@ class Piece(nn.Module):
         """g(i, j) of indexes, True where query i may see key j; causality is added by the model."""
         raise NotImplementedError
 
+    def features(self, x: Tensor) -> Tensor:
+        """(B, T, M) numbers made from a layer's normalised input x (B, T, C), kept with the keys for `score`."""
+        raise NotImplementedError
+
+    def score(self, block: Block) -> Tensor:
+        """The whole score (B, H, R, C), where a term f(h, i, j) will not do; unseen keys are masked after it."""
+        raise NotImplementedError
+
 
 def answers(piece: Piece, question: str) -> bool:
     """Whether the piece overrides that question (a method name of Piece)."""
@@ -191,19 +237,27 @@ class Nope(Piece):
 class Learned(Piece):
     """A trained vector for each position, added to the token embedding (GPT-2). Parameter: table (rows, C).
 
-    `rows` defaults to the training length; a position past the table is refused, never clamped or wrapped.
+    `rows` defaults to the training length; a position past the table is refused, never clamped or wrapped, unless
+    `resize` = linear or bicubic stretches the table over a longer text, as vision transformers do (Touvron et al. 2020).
     Verdict: the baseline that cannot extrapolate at all.
     """
 
-    def __init__(self, shape: Shape, *, rows: int | None = None) -> None:
+    def __init__(self, shape: Shape, *, rows: int | None = None, resize: str = "none") -> None:
         super().__init__()
-        self.limit = shape.length if rows is None else rows
-        require(0 < self.limit <= 2**24, f"learned: rows must lie between 1 and 2**24, not {rows}")
-        self.table = nn.Parameter(torch.empty(self.limit, shape.width).normal_(std=0.02))
+        rows = shape.length if rows is None else rows
+        require(0 < rows <= 2**24, f"learned: rows must lie between 1 and 2**24, not {rows}")
+        require(resize in ("none", "linear", "bicubic"), f"learned: resize is none, linear or bicubic, not {resize}")
+        self.resize, self.index_only = resize, resize != "none"
+        self.limit = rows if resize == "none" else None
+        self.table = nn.Parameter(torch.empty(rows, shape.width).normal_(std=0.02))
 
-    def embed(self, ids: Tensor) -> Tensor:
-        """The rows of the table at `ids`."""
-        return nn.functional.embedding(ids, self.table)
+    def embed(self, ids: Tensor, text: Text) -> Tensor:
+        """The rows of the table, or of the stretched table, at `ids`."""
+        table = self.table
+        if self.resize != "none" and text.total > len(table):   # (rows, C) -> (1, C, rows, 1) -> (total, C)
+            mode = {"linear": "bilinear"}.get(self.resize, self.resize)
+            table = nn.functional.interpolate(table.T[None, ..., None], size=(text.total, 1), mode=mode)[0, ..., 0].T
+        return nn.functional.embedding(ids, table)
 
 
 class Sinusoidal(Piece):
@@ -217,10 +271,10 @@ class Sinusoidal(Piece):
     def __init__(self, shape: Shape, *, base: float = 10000.0, scale: float = 0.02) -> None:
         super().__init__()
         require(shape.width % 2 == 0, f"sinusoidal needs an even n_embd, not {shape.width}")
-        require(base > 0, f"sinusoidal: base must be positive, not {base}")
+        require(base >= 1, f"sinusoidal: base must be at least 1, not {base}")
         self.width, self.base, self.scale = shape.width, base, scale
 
-    def embed(self, ids: Tensor) -> Tensor:
+    def embed(self, ids: Tensor, text: Text) -> Tensor:
         """Scaled sinusoids of `ids`."""
         return self.scale * sinusoids(ids, self.width, self.base)
 
@@ -228,21 +282,31 @@ class Sinusoidal(Piece):
 class Rope(Piece):
     """Turn pair m of q and k at position p by p base^(-2m/d), so that scores depend on i - j. Su et al. 2021.
 
-    `fraction` of each head's columns is turned, with the exponents of that fraction (GPT-J, GPT-NeoX); `layout` is half
-    or interleaved: the same function of permuted columns. Verdict: the default of today's models; does not extrapolate.
+    `fraction` of each head's columns is turned, with the exponents of that fraction (GPT-J, GPT-NeoX); `p` keeps the
+    fastest int(p F) of F pairs and stills the rest (p-RoPE, Barbero et al. 2024); `clip` slows the slowest `clip` pairs by
+    a cosine taper, the last one to 0 (Li et al. 2026, arXiv 2602.05258); `layout` is half or interleaved: the same
+    function of permuted columns. Verdict: the default of today's models; does not extrapolate.
     """
 
-    def __init__(self, shape: Shape, *, base: float = 10000.0, fraction: float = 1.0, layout: str = "half") -> None:
+    def __init__(self, shape: Shape, *, base: float = 10000.0, fraction: float = 1.0, p: float = 1.0, clip: int = 0,
+                 layout: str = "half") -> None:
         super().__init__()
-        require(base > 0, f"rope: base must be positive, not {base}")
+        require(base >= 1, f"rope: base must be at least 1, not {base}")
         require(0 < fraction <= 1, f"rope: fraction must lie in (0, 1], not {fraction}")
+        require(0 <= p <= 1, f"rope: p must lie in [0, 1], not {p}")
         require(layout in ("half", "interleaved"), f"rope: layout is half or interleaved, not {layout}")
         self.columns, self.base, self.layout = int(fraction * shape.head_dim), base, layout
-        self.frequencies(shape.length)   # an odd number of columns is refused here, not in the first step
+        self.p, self.clip = p, clip
+        pairs = len(self.frequencies(shape.length)[0])   # an odd number of columns is refused here, not in the first step
+        require(0 <= clip <= pairs, f"rope: clip must lie between 0 and {pairs}, the number of pairs, not {clip}")
 
     def frequencies(self, total: int) -> tuple[Tensor, float]:
         """The same for every length."""
-        return rope_frequencies(self.columns, self.base)
+        inv_freq, factor = rope_frequencies(self.columns, self.base)
+        inv_freq[int(self.p * len(inv_freq)) :] = 0.0
+        if self.clip > 0:
+            inv_freq[-self.clip :] *= (1 + torch.cos(torch.linspace(0, math.pi, self.clip, dtype=torch.float64))) / 2
+        return inv_freq, factor
 
     def turn(self, ids: Tensor, total: int) -> tuple[Turn, Turn]:
         """Queries and keys alike; tables are made here, once per forward."""
@@ -403,7 +467,7 @@ def find(name: str, pos_file: Path | None = None) -> type[Piece]:
         return load_file(ZOO / f"{name}.py")[name]
     near = difflib.get_close_matches(name, names(pos_file), 1, 0.4)
     hint = f"did you mean {near[0]}?" if near else "a scheme of your own needs --pos_file=FILE.py."
-    raise PosError(f"there is no position scheme {name}; {hint} Known: {', '.join(names(pos_file))}")
+    raise PosError(f"there is no position scheme {name:.60}; {hint} Known: {', '.join(names(pos_file))}")
 
 
 # ------------------------------------------------------------------------------------------------ the grammar
@@ -418,7 +482,7 @@ def parse(text: str) -> ast.expr:
     except PosError:
         raise
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise PosError(f"the position expression {text!r} cannot be read ({getattr(error, 'msg', error)}); "
+        raise PosError(f"the position expression {text!r:.80} cannot be read ({getattr(error, 'msg', error)}); "
                        "write e.g. alibi, rope(base=500000), '--pos=rope + alibi' (quoted in a shell)") from None
     return tree
 
@@ -430,7 +494,7 @@ def _mentions(node: ast.expr) -> Iterator[ast.expr]:
     elif isinstance(node, ast.Name) or (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
         yield node
     else:
-        raise PosError(f"{ast.unparse(node)!r} is not a position scheme: an expression joins names such as rope or "
+        raise PosError(f"{ast.unparse(node)!r:.80} is not a position scheme: an expression joins names such as rope or "
                        "t5(buckets=16) with + (together) and | (a pattern over layers)")
 
 
@@ -443,9 +507,9 @@ def _options(node: ast.expr) -> dict[str, object]:
     if isinstance(node, ast.Name):
         return {}
     require(not node.args and all(k.arg for k in node.keywords),
-            f"options have names: write {_name(node)}(option=value), not {ast.unparse(node)}")
+            f"options have names: write {_name(node):.60}(option=value), not {ast.unparse(node):.80}")
     given = [k.arg for k in node.keywords]
-    require(len(set(given)) == len(given), f"an option is given twice in {ast.unparse(node)}")
+    require(len(set(given)) == len(given), f"an option is given twice in {ast.unparse(node):.80}")
     return {k.arg: _value(k.value, ast.unparse(node)) for k in node.keywords}
 
 
@@ -455,9 +519,9 @@ def _value(node: ast.expr, where: str) -> object:
     minus = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
     value = getattr(node.operand if minus else node, "value", None)
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    finite = number and abs(value) <= sys.float_info.max   # refuses inf, and integers that no float can hold
-    require(finite or (not minus and isinstance(value, (str, bool))),
-            f"in {where}: a value is a finite number, True, False or a word, not {ast.unparse(node)}")
+    finite = number and abs(value) <= 2**53   # up to there a float holds every integer
+    require(finite or (not minus and (isinstance(value, bool) or (isinstance(value, str) and value.isprintable()))),
+            f"in {where:.80}: a value is a number of at most 2**53, True, False or a word, not {ast.unparse(node):.60}")
     return -value if minus else value
 
 
@@ -489,8 +553,8 @@ def build(node: ast.expr, shape: Shape, pos_file: Path | None = None) -> Piece:
     known = options_of(cls)
     listed = ", ".join(str(p) for p in known.values()) or "none"
     for key, value in options.items():
-        require(key in known, f"{name} has no option {key}; its options: {listed}")
-        require(_fits(value, known[key].annotation), f"{name}: {key}={value} does not fit; its options: {listed}")
+        require(key in known, f"{name} has no option {key:.60}; its options: {listed}")
+        require(_fits(value, known[key].annotation), f"{name}: {key}={value!s:.60} does not fit; its options: {listed}")
     missing = [n for n, p in known.items() if p.default is p.empty and n not in options]
     require(not missing, f"{name} needs {', '.join(f'{m}=...' for m in missing)}; its options: {listed}")
     options = {k: float(v) if type(v) is int and int not in _kinds(known[k].annotation) else v for k, v in options.items()}
@@ -531,6 +595,7 @@ class Plan:
     biases: tuple[Bias, ...] = ()
     masks: tuple[Mask, ...] = ()
     span: tuple[int, int] | None = None   # keys outside the last span[0] and the first span[1] are never seen
+    scorer: Piece | None = None           # the piece that claims the whole score
 
 
 class Scheme(nn.Module):
@@ -547,7 +612,7 @@ class Scheme(nn.Module):
         for n in range(n_layer):
             keys = []
             for node in _layer(tree, n):
-                bare, per_layer = _without_per_layer(node)
+                bare, per_layer = _without_per_layer(node, find(_name(node), pos_file).per_layer)
                 place = (mentions.index(node), n if per_layer else 0)
                 if place not in built:
                     built[place] = f"{place[0]}_{_name(node)}" + (f"_layer{n}" if per_layer else "")
@@ -560,7 +625,7 @@ class Scheme(nn.Module):
         self.unused = []
         for m, node in enumerate(mentions):
             if not any(m == k[0] for k in built):
-                build(_without_per_layer(node)[0], shape, pos_file)   # a mistake in it is a mistake all the same
+                build(_without_per_layer(node, False)[0], shape, pos_file)   # a mistake in it is a mistake all the same
                 self.unused.append(ast.unparse(node))
         self._check([key for (m, _), key in built.items() if mentions[m] in _everywhere(tree) and key not in own_of_layer])
         changes = self.ids_piece
@@ -573,19 +638,24 @@ class Scheme(nn.Module):
         for n, keys in enumerate(self.layers):
             kinds = [type(self.pieces[k]) for k in keys]
             twice = next((scheme_name(k) for k in kinds if kinds.count(k) > 1), None)
-            require(twice is None, f"{twice} stands twice in layer {n} of '{self.text}': name it once")
-            for question, place in (("ids", "position ids"), ("embed", "token embedding"), ("turn", "rotation")):
+            require(twice is None, f"{twice} stands twice in layer {n} of '{self.text:.80}': name it once")
+            for question, place in (("ids", "position ids"), ("embed", "token embedding"), ("turn", "rotation"),
+                                    ("score", "whole score")):
                 claims = [k.split("_", 1)[1] for k in keys if answers(self.pieces[k], question)]
-                require(len(claims) < 2, f"{' and '.join(claims)} both claim the {place} in '{self.text}': keep one")
+                require(len(claims) < 2, f"{' and '.join(claims)} both claim the {place} in '{self.text:.80}': keep one")
         for key, piece in self.pieces.items():
             early = answers(piece, "ids") or answers(piece, "embed")
             name = key.split("_", 1)[1]
             require(not early or key in top, f"{name} acts once, before the first layer, so it cannot stand inside a pattern "
-                    f"of layers or be per_layer: write 'SCHEME + (... | ...)' instead of '{self.text}'")
-        for piece in (self.ids_piece, *self.pieces.values()):
-            short = self.ids_piece and self.ids_piece.limit and piece.limit and piece.limit < self.ids_piece.limit
-            require(not short, f"'{self.text}' gives positions up to {self.ids_piece and self.ids_piece.limit}, more than the "
-                    f"{piece and piece.limit} that {scheme_name(type(piece))} has: say e.g. learned(rows=...)")
+                    f"of layers or be per_layer: write 'SCHEME + (... | ...)' instead of '{self.text:.80}'")
+        mover = self.ids_piece
+        for piece in self.pieces.values() if mover else ():
+            name, other = scheme_name(type(piece)), piece is not mover
+            require(not (piece.limit and mover.limit and piece.limit < mover.limit), f"'{self.text:.80}' gives positions up to "
+                    f"{mover.limit}, more than the {piece.limit} that {name} has: say e.g. learned(rows=...)")
+            require(not (other and piece.index_only), f"'{self.text:.80}': {name} needs the positions 0 ... N - 1 as they are")
+            require(not (other and mover.continuous and piece.limit),
+                    f"'{self.text:.80}': {name} has a vector for each whole position, not for those in between")
 
     def _first(self, question: str) -> Piece | None:
         return next((p for p in self.pieces.values() if answers(p, question)), None)
@@ -594,6 +664,11 @@ class Scheme(nn.Module):
     def ids_piece(self) -> Piece | None:
         """The piece that changes position ids, if there is one."""
         return self._first("ids")
+
+    @property
+    def continuous(self) -> bool:
+        """Whether position ids are real numbers."""
+        return self.ids_piece is not None and self.ids_piece.continuous
 
     def check_length(self, total: int) -> None:
         """Raise PosError if a text of `total` tokens has positions that the scheme does not define."""
@@ -606,7 +681,8 @@ class Scheme(nn.Module):
 
     def check_ids(self, ids: Tensor) -> None:
         """Raise PosError for ids that are no positions of this scheme (waits for the device; not in compiled code)."""
-        require(not ids.is_floating_point() and ids.dtype != torch.bool, f"position ids are integers, not {ids.dtype}")
+        require((self.continuous or not ids.is_floating_point()) and ids.dtype != torch.bool,
+                f"position ids are integers, not {ids.dtype}")
         reach = int(ids.max()) + 1 if self.id_limit and ids.numel() else 0
         require(not reach or reach <= self.id_limit, f"{self.text} defines {self.id_limit} positions, not one at {reach - 1}")
 
@@ -617,10 +693,10 @@ class Scheme(nn.Module):
         mixed = hashlib.sha256(f"{seed} {step}".encode()).digest()[:4]   # torch's generator reads 32 bits of its seed
         return self.ids_piece.draw(length, torch.Generator().manual_seed(int.from_bytes(mixed, "little")))
 
-    def embed(self, ids: Tensor) -> Tensor | None:
+    def embed(self, ids: Tensor, text: Text) -> Tensor | None:
         """What is added to the token embedding, or None."""
         piece = self._first("embed")
-        return piece.embed(ids) if piece else None
+        return piece.embed(ids, text) if piece else None
 
     def plans(self, index: Tensor, query_ids: Tensor, key_ids: Tensor, total: int, like: Tensor) -> list[Plan]:
         """One Plan for each distinct set of pieces (`self.sets`); `index` (T,) are the queries' places in the text."""
@@ -631,11 +707,12 @@ class Scheme(nn.Module):
         turning = [p.turn(query_ids, total) for p in pieces if answers(p, "turn")]
         temperatures = [p.temperature(index, like)[..., None] for p in pieces if answers(p, "temperature")]
         spans = sorted(p.span for p in pieces if p.span)
+        scorers = [p for p in pieces if answers(p, "score")]
         return Plan(query_ids, key_ids, turning[0] if turning else None,
                     math.prod(temperatures[1:], start=temperatures[0]) if temperatures else None,
                     tuple(p.bias(like) for p in pieces if answers(p, "bias")),
                     tuple(p.mask() for p in pieces if answers(p, "mask")),
-                    spans[0] if spans else None)
+                    spans[0] if spans else None, scorers[0] if scorers else None)
 
     def describe(self) -> str:
         """The map of layers in a line or two, to be printed once."""
@@ -646,12 +723,12 @@ class Scheme(nn.Module):
         return text + "".join(f"; {name} is in no layer (the pattern is cut at {len(runs)})" for name in self.unused)
 
 
-def _without_per_layer(node: ast.expr) -> tuple[ast.expr, bool]:
-    """Take the grammar's own option off a mention: (the mention without it, whether it was True)."""
-    value = _options(node).get("per_layer", False)
-    require(isinstance(value, bool), f"per_layer is True or False, not {value}")
+def _without_per_layer(node: ast.expr, default: bool) -> tuple[ast.expr, bool]:
+    """Take the grammar's own option off a mention: (the mention without it, its value)."""
+    value = _options(node).get("per_layer", default)
+    require(isinstance(value, bool), f"per_layer is True or False, not {value!s:.60}")
     if isinstance(node, ast.Name):
-        return node, False
+        return node, value
     return ast.Call(node.func, [], [k for k in node.keywords if k.arg != "per_layer"]), value
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import attention
 import posenc
-from posenc import Plan, Scheme, Shape
+from posenc import Plan, Scheme, Shape, Text
 
 H, D, T, L = 4, 8, 6, 8   # heads, columns of a head, tokens, training length
 SHAPE = Shape(n_head=H, head_dim=D, width=H * D, length=L)
@@ -175,7 +175,7 @@ def turned(q: Tensor, k: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
 
 def heads_of(scheme: Scheme, ids: Tensor) -> list[Tensor]:
     """Three streams of token embeddings, with what the scheme adds to them, as q, k and v (1, H, T, D)."""
-    added = scheme.embed(ids)
+    added = scheme.embed(ids, Text(torch.zeros(1, ids.shape[-1], dtype=torch.long), ids.shape[-1]))
     x = [normal(len(ids), H * D, seed=s) + (0 if added is None else added) for s in (1, 2, 3)]
     return [t.view(1, len(ids), H, D).transpose(1, 2) for t in x]
 

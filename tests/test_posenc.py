@@ -218,7 +218,7 @@ def test_slopes_and_sinusoids_survive_a_cast_of_the_module_to_bfloat16():
     like, h = torch.empty(0), torch.arange(4)
     bias = scheme("alibi").to(torch.bfloat16).pieces["0_alibi"].bias(like)
     assert bias(h, torch.tensor(FAR), torch.tensor(0)).tolist() == [-FAR / 4, -FAR / 16, -FAR / 64, -FAR / 256]
-    embedded = scheme("sinusoidal(scale=1)").to(torch.bfloat16).embed(torch.tensor([FAR]))
+    embedded = scheme("sinusoidal(scale=1)").to(torch.bfloat16).embed(torch.tensor([FAR]), None)
     assert embedded.dtype == torch.float32
     assert float(embedded[0, 0]) == pytest.approx(math.sin(exact_angle(FAR, 10000, 0, 32)), abs=1e-6)
 
@@ -239,7 +239,7 @@ def test_sinusoids_of_an_odd_width_are_refused():
 
 
 def test_the_default_scale_of_sinusoidal_is_that_of_the_token_embedding():
-    assert torch.equal(scheme("sinusoidal").embed(torch.arange(9)), 0.02 * sinusoids(torch.arange(9), 32))
+    assert torch.equal(scheme("sinusoidal").embed(torch.arange(9), None), 0.02 * sinusoids(torch.arange(9), 32))
 
 
 # The grammar: which piece acts where

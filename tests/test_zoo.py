@@ -190,7 +190,7 @@ class Flipped(Piece):
         return lambda q: q.flip(-1), lambda k: 2 * k
 
 class Place(Piece):
-    def embed(self, ids):
+    def embed(self, ids, text):
         return ids[..., None].expand(*ids.shape, 8) / 10
 '''
 
@@ -206,7 +206,7 @@ def test_a_users_piece_may_answer_any_question(own):
     assert plan("shift", path).key_ids.tolist() == [3, 4, 5, 6, 7]
     assert plan("sharper + logn", path).temperature.shape == (2, 5, 1)
     assert plan("flipped", path).turns[1](torch.ones(1)).item() == 2
-    assert torch.equal(Scheme("place", SHAPE, 1, path).embed(torch.tensor([5]))[0], torch.full((8,), 0.5))
+    assert torch.equal(Scheme("place", SHAPE, 1, path).embed(torch.tensor([5]), None)[0], torch.full((8,), 0.5))
     seen = added(Scheme("even_keys", SHAPE, 1, path), 4) == 0
     assert seen.int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]]
 
