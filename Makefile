@@ -1,12 +1,13 @@
 # make train                          train config/alibi.py, then test it long
 # make train CONFIG=config/rope.py ARGS="--seed=3"
 # make test                           the test suite;  make test-slow: the long tests
+# make reliability                    kill, damage and mistype: counts into results/reliability.json and .md (half an hour)
 CONFIG ?= config/alibi.py
 ARGS ?=
 PYTHON ?= python3
 VENV := .venv/bin/python
 
-.PHONY: train test test-slow
+.PHONY: train test test-slow reliability
 train: .venv/ready
 	$(VENV) train.py $(CONFIG) $(ARGS)
 
@@ -16,6 +17,10 @@ test: .venv/ready-dev
 
 test-slow: .venv/ready-dev
 	$(VENV) -m pytest -m slow $(ARGS)
+
+reliability: .venv/ready-dev
+	$(VENV) -m pytest -m "slow or not slow" --record=results/reliability.json tests/test_killed.py tests/test_processes.py \
+		tests/test_generated_inputs.py $(ARGS)
 
 # an environment that was cut off half made is made anew: only a finished one has the file `ready`
 .venv/ready: requirements.txt

@@ -5,6 +5,7 @@ import contextlib
 import hashlib
 import json
 import os
+import pickle
 import platform
 import re
 import shutil
@@ -91,8 +92,9 @@ def save(folder: Path, state: dict[str, Any]) -> None:
         if current in good:
             os.replace(current, previous)
         os.replace(aside, current)
-    except (RuntimeError, OSError) as error:   # RuntimeError: torch.save's own words for a full disk
-        raise UserError(f"{current} cannot be written ({error}); the checkpoint before it is untouched") from error
+    except (RuntimeError, OSError) as error:
+        reason = error.__context__ if isinstance(error.__context__, OSError) else error   # torch.save says "unexpected pos"
+        raise UserError(f"{current} cannot be written ({reason}); the checkpoint before it is untouched") from error
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -109,29 +111,43 @@ def load_state(folder: Path, say: Callable[[str], None] = print) -> dict[str, An
     """
     while True:
         known = digests(folder)
-        found = {path: sha256(path) for name in (CURRENT, f"{CURRENT}.new", PREVIOUS) if (path := folder / name).exists()}
-        newest = next((path for good in known for path in found if found[path] == good), None)
-        if newest or known == digests(folder):   # otherwise a training saved in between: look again
-            break
-    bad = [str(path) for path, digest in found.items() if digest not in known and path.name != f"{CURRENT}.new"]
-    if newest:
-        if bad:
-            say(f"{' and '.join(bad)} is damaged (its SHA-256 is not in {DIGESTS}): going on from {newest.name}")
-        return torch.load(newest, map_location="cpu", weights_only=True)
+        with contextlib.suppress(FileNotFoundError):   # a training that saves meanwhile renamed it: look again
+            found = {path: sha256(path) for name in (f"{CURRENT}.new", CURRENT, PREVIOUS) if (path := folder / name).exists()}
+            newest = next((path for good in known for path in found if found[path] == good), None)
+            if known == digests(folder):
+                state = loaded(newest) if newest else None
+                break
+    bad = [f"{path} is damaged (its SHA-256 is not in {DIGESTS})" for path, digest in found.items()
+           if digest not in known and path.name != f"{CURRENT}.new"]
+    if known and next(iter(known)) not in found.values() and folder / CURRENT not in found:
+        bad.append(f"{folder / CURRENT} is gone")
+    if bad and not newest:
+        raise UserError(f"{' and '.join(bad)}; restore a good copy, or start afresh with --overwrite=True")
     if bad:
-        raise UserError(f"{' and '.join(bad)}: damaged, the SHA-256 is not in {DIGESTS}; "
-                        "restore a good copy, or start afresh with --overwrite=True")
-    return None
+        say(f"{' and '.join(bad)}: going on from {newest.name}")
+    return state
+
+
+def loaded(path: Path) -> dict[str, Any]:
+    """The content of a checkpoint; nothing in it is run. UserError where it holds more than numbers, texts and tensors."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        raise UserError(f"{path} is no checkpoint of this program, though its SHA-256 is in {DIGESTS}: do not trust that folder, "
+                        "or train it anew with --overwrite=True") from error
 
 
 # ---- metrics
 
 def append_metrics(folder: Path, line: dict[str, Any]) -> None:
-    """Add one line to metrics.jsonl."""
-    with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    """Add one line to metrics.jsonl; UserError where the disk is full."""
+    try:
+        with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise UserError(f"{folder / 'metrics.jsonl'} cannot be written ({error.strerror}); no checkpoint is touched") from error
 
 
 def trim_metrics(folder: Path, step: int) -> None:
@@ -170,7 +186,7 @@ def sources() -> dict[str, str]:
 def provenance() -> dict[str, Any]:
     """Versions, machine, commit, sources and command line: what is needed to repeat a run."""
     git = subprocess.run(["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"], cwd=HERE,
-                         capture_output=True, text=True, check=False) if shutil.which("git") else None
+                         capture_output=True, encoding="utf-8", check=False) if shutil.which("git") else None
     return {"versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
             "platform": platform.platform(), "threads": torch.get_num_threads(),
             "git_commit": git.stdout.strip() or None if git else None, "sources_sha256": sources(),
@@ -224,6 +240,11 @@ def refuse_other_run(folder: Path, settings: TrainSettings) -> None:
         raise UserError(f"{folder} holds another run ({'; '.join(differ)}): choose another --out_dir, or --overwrite=True")
 
 
+def label(settings: dict[str, Any]) -> str:
+    """What tables and figures call the scheme of a run."""
+    return f"{settings['pos']} (dropped)" if settings.get("drop_pos") else settings["pos"]
+
+
 def started_from(settings: TrainSettings) -> str | None:
     """What the run in out_dir was begun from (its init_from), if there is a run with a checkpoint."""
     folder = Path(settings.out_dir)
@@ -254,10 +275,11 @@ def scheme_file(folder: Path, config: dict[str, Any], typed: str) -> Path | None
     if not typed:
         raise UserError(f"{folder} was trained with schemes of its own ({config['settings']['pos_file']}); loading them runs "
                         f"that code: type --pos_file={folder / 'pos_file.py'} if you trust it")
-    copy = folder / "pos_file.py"
-    if not copy.is_file() or sha256(copy) != config["pos_file_sha256"]:
-        raise UserError(f"{copy} is missing or not the file that the run was trained with")
-    return copy
+    for path in (folder / "pos_file.py", Path(typed)):
+        if not path.is_file() or sha256(path) != config["pos_file_sha256"]:
+            raise UserError(f"{path} is missing or not the file that {folder} was trained with")
+    print(f"running the position schemes of {folder / 'pos_file.py'}", file=sys.stderr)
+    return folder / "pos_file.py"
 
 
 def load_run(folder: str | Path, device: str = "cpu", pos_file: str = "") -> Run:

@@ -81,6 +81,7 @@ class TrainSettings(Settings):
 
     pos: str = setting("rope", "position scheme, as in 'rope(base=500000)' or 'rope + alibi'")
     pos_file: str = setting("", "a Python file of your own with more position schemes")
+    drop_pos: float = setting(0.0, "share of the steps, the last ones, without the position scheme (DroPE)", low=0, below=1)
     dataset: str = setting("stdlib", "corpus, the name of a folder in data/")
     init_from: str = setting("auto", "auto (resume or begin), scratch, gpt2... or a run folder")
     block_size: int = setting(128, "training length", unit="tokens", low=2, high=2**24)
@@ -371,6 +372,7 @@ def _read_file(cls: type[Settings], path: str) -> dict[str, Any]:
                     value = _checked(_find(cls, name), _literal(node))
                 case _:
                     raise UserError(f"only `name = value` lines may stand here, not {type(statement).__name__}")
+            _require(name != "pos_file" or not value, "pos_file names code that is run: it must be typed, --pos_file=FILE.py")
             _require(name not in lines, f"{name} is already set in line {lines.get(name)}; delete one of the two")
             values[name], lines[name] = value, statement.lineno
     return values

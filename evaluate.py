@@ -430,7 +430,7 @@ def tested_folder(folder: str, settings: EvaluateSettings, processes: device.Pro
     held = checkpoint.lock(trained.folder) if processes.first else None
     print(f"{folder}: {trained.model.pos.text}, on {compute.reason}")
     found = extrapolation(
-        trained.model, corpus_of(trained, settings.dataset), pos=trained.model.pos.text,
+        trained.model, corpus_of(trained, settings.dataset), pos=checkpoint.label(trained.settings),
         train_length=trained.settings["block_size"], original_length=trained.state["original_length"],
         tokens_trained=trained.state["tokens"], seed=trained.settings["seed"], compute=compute,
         lengths=settings.eval_lengths or tuple(trained.settings["eval_lengths"]), protocols=settings.protocols,

@@ -127,8 +127,13 @@ class GPT(nn.Module):
         self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
         self.lm_head.weight = self.wte.weight
         self.apply(self._initialise)
-        shape = Shape(config.n_head, config.n_embd // config.n_head, config.n_embd, config.block_size)
-        self.pos = Scheme(config.pos, shape, config.n_layer, pos_file and Path(pos_file))   # initialises itself
+        self.tell_positions_by(config.pos, pos_file)
+
+    def tell_positions_by(self, pos: str, pos_file: str | Path | None = None) -> None:
+        """Take another position scheme, which initialises itself; everything else stays."""
+        self.config = c = replace(self.config, pos=pos)
+        shape = Shape(c.n_head, c.n_embd // c.n_head, c.n_embd, c.block_size)
+        self.pos = Scheme(pos, shape, c.n_layer, pos_file and Path(pos_file))
 
     def _initialise(self, module: nn.Module) -> None:
         """GPT-2's: normal with deviation 0.02, smaller by sqrt(2 n_layer) where a block writes to the residual stream."""

@@ -222,9 +222,9 @@ class Piece(nn.Module):
         raise NotImplementedError
 
 
-def answers(piece: Piece, question: str) -> bool:
+def answers(piece: Piece | type[Piece], question: str) -> bool:
     """Whether the piece overrides that question (a method name of Piece)."""
-    return getattr(type(piece), question) is not getattr(Piece, question)
+    return getattr(piece if isinstance(piece, type) else type(piece), question) is not getattr(Piece, question)
 
 
 class Nope(Piece):
@@ -341,7 +341,7 @@ class T5(Piece):
     """score += table[bucket(i - j), h], `t5_buckets`; parameter: table (buckets, H), shared by layers as in T5.
 
     `max_distance` defaults to half the training length, so that every entry is trained. Raffel et al. 2019; unlike T5,
-    scores keep their 1 / sqrt(d). Verdict: the best in-length bias of the classics, good to 2-3 times the length.
+    scores keep their 1 / sqrt(d). Verdict: good to 2-3 times the length; within it the best of its day.
     """
 
     def __init__(self, shape: Shape, *, buckets: int = 32, max_distance: int | None = None) -> None:
@@ -732,15 +732,34 @@ def _without_per_layer(node: ast.expr, default: bool) -> tuple[ast.expr, bool]:
     return ast.Call(node.func, [], [k for k in node.keywords if k.arg != "per_layer"]), value
 
 
+QUESTIONS = {"ids": "position ids", "embed": "token embedding", "turn": "queries and keys", "bias": "score",
+             "temperature": "temperature", "mask": "mask", "score": "whole score"}
+
+
+def catalogue() -> str:
+    """A Markdown table of every scheme: options with defaults, where it acts, verdict. For the README."""
+    lines = ["| scheme | acts on | verdict |", "| --- | --- | --- |"]
+    for name in names():
+        cls = find(name)
+        options = ", ".join(k if p.default is p.empty else f"{k}={p.default}" for k, p in options_of(cls).items())
+        places = ", ".join(place for question, place in QUESTIONS.items() if answers(cls, question))
+        verdict = " ".join(inspect.getdoc(cls).partition("Verdict: ")[2].split())
+        lines.append(f"| `{name}{f'({options})' if options else ''}` | {places or 'nothing'} | {verdict} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """`python posenc.py 'rope + logn' [FILE.py]`: say what each piece of an expression is and which options it has."""
-    if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
-        print(f"usage: python posenc.py 'EXPRESSION' [FILE.py with schemes of your own]\nschemes: {', '.join(names())}")
+    words = [word for word in sys.argv[1:] if word != "--debug"]
+    if not words or words[0] in ("-h", "--help"):
+        print(f"usage: python posenc.py 'EXPRESSION' [FILE.py with schemes of your own]\n\n{catalogue()}")
         return
-    pos_file = Path(sys.argv[2]) if len(sys.argv) > 2 else None
+    pos_file = Path(words[1]) if len(words) > 1 else None
     try:
-        scheme = Scheme(sys.argv[1], Shape(4, 64, 256, 128), 4, pos_file)
+        scheme = Scheme(words[0], Shape(4, 64, 256, 128), 4, pos_file)
     except PosError as error:
+        if "--debug" in sys.argv:
+            raise
         raise SystemExit(f"error: {error}") from None
     print(f"{scheme.text}  (in 4 layers of 4 heads of 64, trained at 128)\n{scheme.describe()}")
     for key, piece in scheme.pieces.items():

@@ -30,7 +30,7 @@ import device
 import evaluate
 import posenc
 import report
-from configurable import TrainSettings, UserError, configure, run
+from configurable import TrainSettings, UserError, configure, differences, run
 from model import GPT
 
 USAGE = """python train.py [config/FILE.py ...] [--key=value ...]
@@ -156,6 +156,8 @@ class Training:
         """One optimizer step on the global batch; returns its mean loss (here: over this process's share of the batch) and
         the gradient's norm, still on the device."""
         s, total = self.settings, torch.zeros((), device=self.compute.device)
+        if s.drop_pos and self.step == s.max_iters - round(s.drop_pos * s.max_iters):
+            self.model.tell_positions_by("nope")
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.step, s)
         torch.manual_seed(seed_of(s.seed, self.step, self.processes.rank))   # so that resuming needs no random state
@@ -208,7 +210,12 @@ class Training:
                 "original_length": self.original_length, "train_lengths": self.train_lengths}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint of this run."""
+        """Go on from a checkpoint of this run; UserError where it is of another."""
+        if differ := differences(asdict(self.settings), state["settings"], "result"):
+            raise UserError(f"the checkpoint in {self.folder} is of another run ({'; '.join(differ)}): bring back its own, "
+                            "or start afresh with --overwrite=True")
+        if state["gpt"]["pos"] != self.model.config.pos:   # dropped by then
+            self.model.tell_positions_by(state["gpt"]["pos"])
         checkpoint.load_weights(self.model, state["model"], self.folder)
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
@@ -257,10 +264,10 @@ def build_model(settings: TrainSettings, vocab_size: int) -> tuple[GPT, int, lis
 
 def begin(settings: TrainSettings, processes: device.Processes = device.ALONE) -> Training:
     """Make a training ready to run: device, corpus, model, and the run folder, resumed if it holds this run."""
-    settings.pos = posenc.Scheme(settings.pos, posenc.Shape(settings.n_head, settings.n_embd // settings.n_head, settings.n_embd,
-                                                            settings.block_size), settings.n_layer, own_file(settings)).text
     if settings.pos_file:
         print(f"running the position schemes of {settings.pos_file}")
+    settings.pos = posenc.Scheme(settings.pos, posenc.Shape(settings.n_head, settings.n_embd // settings.n_head, settings.n_embd,
+                                                            settings.block_size), settings.n_layer, own_file(settings)).text
     compute = device.pick(settings.device, settings.dtype)
     if compute.kind == "cpu" or settings.deterministic:
         device.repeat_to_the_bit(compute)
@@ -461,8 +468,9 @@ def test_of(training: Training) -> dict[str, Any]:
     """Test long, write extrapolation.json and .png: the result."""
     s, compute = training.settings, training.compute
     found = evaluate.extrapolation(
-        training.model, training.corpus, pos=s.pos, train_length=s.block_size, original_length=training.original_length,
-        tokens_trained=training.tokens, seed=s.seed, lengths=s.eval_lengths, compute=compute, processes=training.processes)
+        training.model, training.corpus, pos=checkpoint.label(asdict(s)), train_length=s.block_size,
+        original_length=training.original_length, tokens_trained=training.tokens, seed=s.seed, lengths=s.eval_lengths,
+        compute=compute, processes=training.processes)
     return report.update(training.folder, found) if training.processes.first else found
 
 

@@ -5,6 +5,7 @@ val_starts.npy (where its documents start) and meta.json (how it was made). Each
 one; `data/text/prepare.py` makes one of anybody's own texts.
 """
 
+import contextlib
 import difflib
 import hashlib
 import importlib
@@ -310,6 +311,9 @@ def write_corpus(
             publish(Path(new), folder)
     except OSError as error:
         raise UserError(f"{folder} cannot be written: {error}") from error
+    finally:
+        with contextlib.suppress(OSError):   # refused while anything is in it
+            folder.rmdir()
     return meta
 
 

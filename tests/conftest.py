@@ -1,4 +1,149 @@
-"""One thread: the tensors of the tests are small, and waiting for a second thread takes longer than computing."""
+"""What several test files share: one thread, a copy of the project to start programs in, and --record, which keeps counts."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
 import torch
 
-torch.set_num_threads(1)
+torch.set_num_threads(1)   # the tensors of the tests are small, and waiting for a second thread takes longer than computing
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+TEXT = "".join(f"{n} times {n % 7} is {n * (n % 7)}, as everybody knows.\n" for n in range(120)).encode()
+RECORDED = pytest.StashKey[list]()
+
+
+# ---- programs in processes of their own
+
+@dataclass
+class Started:
+    """A program at work; what it says goes into files, so that it never waits for a reader."""
+
+    process: subprocess.Popen
+    out: Path
+    err: Path
+
+    @property
+    def said(self) -> str:
+        """Its standard output so far."""
+        return self.out.read_text(encoding="utf-8", errors="replace")
+
+    @property
+    def complained(self) -> str:
+        """Its standard error so far."""
+        return self.err.read_text(encoding="utf-8", errors="replace")
+
+    def end(self, seconds: float = 120) -> int:
+        """Wait for its end: the exit code; one that takes longer is killed and fails the test."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            pytest.fail(f"no end after {seconds} s: {self.said[-500:]} {self.complained[-2000:]}")
+
+
+class Project:
+    """A copy of the sources in which `data/tiny` is a small corpus of bytes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.started: list[Started] = []
+
+    def start(self, folder: Path, *words: str) -> Started:
+        """`python PROGRAM --key=value ...` in a folder, as a user starts it, on one thread."""
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("WANDB", "PYTEST", "COV"))}
+        env |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        out, err = (self.folder / f"{len(self.started)}.{name}" for name in ("out", "err"))
+        with out.open("wb") as said, err.open("wb") as complained:
+            process = subprocess.Popen([sys.executable, *self.placed(words)], cwd=folder, stdout=said, stderr=complained, env=env)
+        self.started.append(Started(process, out, err))
+        return self.started[-1]
+
+    def placed(self, words: tuple[str, ...]) -> list[str]:
+        """The words with the project's programs found where they are."""
+        return [str(self.folder / word) if (self.folder / word).is_file() else word for word in words]
+
+    def run(self, folder: Path, *words: str) -> Started:
+        """The same, to its end."""
+        started = self.start(folder, *words)
+        started.end()
+        return started
+
+
+@pytest.fixture(scope="session")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A Project; what was started in it and still runs at the end is killed."""
+    import data
+    folder = tmp_path_factory.mktemp("project")
+    for path in [*REPOSITORY.glob("*.py"), *REPOSITORY.glob("zoo/*.py"), *REPOSITORY.glob("data/*.py")]:
+        (folder / path.relative_to(REPOSITORY)).parent.mkdir(exist_ok=True)
+        shutil.copy(path, folder / path.relative_to(REPOSITORY))
+    ids = np.frombuffer(TEXT, dtype=np.uint8)
+    data.write_corpus(folder / "data/tiny", {"train": [ids], "val": [ids]}, tokenizer="bytes", vocab_size=256, unit="byte",
+                      source="here", rule="all")
+    project = Project(folder)
+    yield project
+    for started in project.started:
+        if started.process.poll() is None:
+            started.process.kill()
+
+
+# ---- records
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """--record=FILE.json"""
+    parser.addoption("--record", metavar="FILE.json", help="write what the tests counted, if all passed, there and as FILE.md")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """No counts yet."""
+    config.stash[RECORDED] = []
+
+
+@pytest.fixture
+def record(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """record("kills survived", 25, tried=25): a number that --record keeps, with the command that measures it again."""
+    def note(what: str, value: float, tried: int | None = None) -> None:
+        test = request.node.nodeid
+        request.config.stash[RECORDED].append({"what": what, "value": value, "tried": tried, "test": test,
+                                               "command": f"python -m pytest -m 'slow or not slow' '{test}'"})
+
+    return note
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """With --record, write the counts as JSON and as Markdown; those of a session that failed are not written."""
+    path = session.config.getoption("--record")
+    if not path or exitstatus:
+        return
+    import checkpoint
+    known = checkpoint.provenance()
+    content = {name: known[name] for name in ("versions", "platform", "threads", "git_commit")}
+    content["entries"] = session.config.stash[RECORDED]
+    checkpoint.write_json(path, content)
+    checkpoint.write_text(Path(path).with_suffix(".md"), markdown(json.loads(Path(path).read_text(encoding="utf-8"))))
+
+
+def markdown(content: dict[str, Any]) -> str:
+    """The table of a record."""
+    versions = ", ".join(f"{name} {version}" for name, version in content["versions"].items())
+    lines = ["# Reliability", "",
+             f"What the tests counted on {content['platform']} with {versions}, {content['threads']} thread(s), at commit "
+             f"{content['git_commit'] or 'unknown'}; `make reliability` measures all of it again and writes this table.", "",
+             "| what | found | of | command |", "| --- | ---: | ---: | --- |"]
+    lines += [f"| {e['what']} | {shown(e['value'])} | {'' if e['tried'] is None else format(e['tried'], ',')} | `{e['command']}` |"
+              for e in content["entries"]]
+    return "\n".join(lines) + "\n"
+
+
+def shown(value: float) -> str:
+    """A count with its thousands apart, any other number with two digits."""
+    return format(value, ",") if isinstance(value, int) else format(value, ".2g")

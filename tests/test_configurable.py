@@ -438,7 +438,7 @@ def test_help_shows_default_unit_type_range_and_help(capsys):
     with pytest.raises(SystemExit):
         train("--help")
     out = capsys.readouterr().out.splitlines()
-    assert "  --block_size=128                  training length (tokens, int, at least 2)" in out
+    assert "  --block_size=128                  training length (tokens, int, at least 2, at most 16777216)" in out
     assert any(line.startswith("  --min_lr=none ") and line.endswith("(float or none, at least 0)") for line in out)
 
 
@@ -459,7 +459,7 @@ def test_the_table_has_a_row_for_every_setting():
     lines = settings_table(TrainSettings).splitlines()
     assert lines[0] == "| name | default | unit | what | kind |" and lines[1] == "| --- | --- | --- | --- | --- |"
     assert len(lines) == 2 + len(dataclasses.fields(TrainSettings))
-    assert "| `block_size` | `128` | tokens | training length (int, at least 2) | result |" in lines
+    assert "| `block_size` | `128` | tokens | training length (int, at least 2, at most 16777216) | result |" in lines
     assert "| `out_dir` |  |  | run folder, by default named after the settings (str) | manner |" in lines
 
 

@@ -117,6 +117,7 @@ def test_every_setting_that_is_named_exists() -> None:
     known = {f.name for cls in (TrainSettings, EvaluateSettings, SampleSettings, AblateSettings) for f in fields(cls)}
     prepare = (REPOSITORY / "data/text/prepare.py").read_text(encoding="utf-8")
     known |= {name for name in re.findall(r"[\"']--(\w+)[\"']", prepare)} | {"help", "debug", "key"}   # --key=value stands for all
+    known |= {"standalone", "nproc_per_node", "max", "nnodes", "node_rank", "master_addr", "master_port"}   # torchrun's
     named = set(re.findall(r"--([a-z]\w*)", README))
     assert len(named) >= 10 and sorted(named - known) == []
 
@@ -149,11 +150,9 @@ def test_the_settings_table_is_the_generated_one() -> None:
     assert configurable.settings_table(TrainSettings) in section("Settings")
 
 
-def test_the_schemes_that_are_listed_are_those_there_are() -> None:
-    listed = re.search(r"There are (.*?) in `posenc\.py`, and (.*?) in `zoo/`", README, re.DOTALL)
-    built_in, zoo = (set(re.findall(r"`(\w+)`", text)) for text in listed.groups())
-    assert zoo == {path.stem for path in (REPOSITORY / "zoo").glob("[a-z]*.py")}
-    assert built_in | zoo == set(posenc.names())
+def test_the_catalogue_is_what_the_program_prints() -> None:
+    assert posenc.catalogue() in section("The schemes")
+    assert re.findall(r"^\| `(\w+)", section("The schemes"), re.MULTILINE) == posenc.names()
 
 
 def test_the_expressions_in_the_table_of_schemes_can_be_built() -> None:

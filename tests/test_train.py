@@ -544,6 +544,29 @@ def test_a_test_of_an_earlier_checkpoint_does_not_make_a_run_finished(straight: 
     assert_same_end(straight, Path("run"))
 
 
+@pytest.mark.parametrize("pos", ["learned", "rope + logn", "t5 | nope"])
+def test_the_last_steps_go_on_without_the_scheme_where_it_is_to_be_dropped(pos: str) -> None:
+    training = train.begin(settings_of(f"--pos={pos}", "--drop_pos=0.25", "--out_dir=dropped"))
+    for _ in range(6):
+        training.take_step()
+    assert training.model.config.pos == pos
+    body = training.model.h[0].mlp.c_fc.weight.clone()
+    training.take_step()
+    assert training.model.config.pos == "nope" and not list(training.model.pos.parameters())
+    assert 0 < (training.model.h[0].mlp.c_fc.weight - body).abs().max() < 0.01   # the rest goes on from where it was
+
+
+def test_a_run_stopped_around_the_drop_ends_like_one_that_was_not() -> None:
+    words = ("--pos=learned + t5", "--drop_pos=0.5", "--dropout=0.1")
+    assert run_main(*words, "--out_dir=whole") == 0
+    for step in (3, 4, 5):
+        assert stop_at(step, signal.SIGTERM, *words, f"--out_dir=stopped{step}") == 143
+        assert run_main(*words, f"--out_dir=stopped{step}") == 0
+        assert_same_end(Path("whole"), Path(f"stopped{step}"))
+    assert report.load("whole")["pos"] == "learned + t5 (dropped)"
+    assert all(row["nats"] is not None for row in report.load("whole")["rows"])   # the table and its end are gone
+
+
 @pytest.mark.slow
 def test_a_compiled_run_that_was_stopped_ends_like_one_that_was_not(capsys: pytest.CaptureFixture) -> None:
     words = (*DRAWING, "--compile=True")
@@ -797,8 +820,15 @@ def test_the_copy_runs_only_where_pos_file_is_typed_again(
 def test_a_copy_that_is_not_the_file_of_the_run_is_not_run(own: tuple[str, ...]) -> None:
     trained(*own)
     Path("mine/pos_file.py").write_text("raise AssertionError('this must not run')", encoding="utf-8")
-    with pytest.raises(UserError, match="not the file that the run was trained with"):
+    with pytest.raises(UserError, match="not the file that mine was trained with"):
         checkpoint.load_run("mine", pos_file="mine/pos_file.py")
+
+
+def test_another_file_than_that_of_the_run_does_not_let_the_copy_run(own: tuple[str, ...]) -> None:
+    trained(*own)
+    Path("trusted.py").write_text(OWN + "# another one", encoding="utf-8")
+    with pytest.raises(UserError, match="trusted.py is missing or not the file that mine was trained with"):
+        checkpoint.load_run("mine", pos_file="trusted.py")
 
 
 def test_overwriting_a_run_does_not_delete_the_schemes_that_it_is_told_to_use(own: tuple[str, ...]) -> None:
