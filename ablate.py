@@ -19,11 +19,12 @@ from types import FrameType
 from typing import Any
 
 import checkpoint
-import data
+import device
 import evaluate
 import posenc
 import report
 from configurable import AblateSettings, TrainSettings, UserError, configure, differences, run
+from train import corpus_of
 
 USAGE = """python ablate.py SCHEME [SCHEME ...] [--seeds=1,2,3] [config/FILE.py ...] [--key=value ...]
 
@@ -87,7 +88,8 @@ def plan(settings: AblateSettings, schemes: list[str]) -> list[Cell]:
     for cell in cells:
         if (other := by_folder.setdefault(cell.folder, cell)) is not cell:
             raise UserError(f"{other.name} and {cell.name} are one run, {cell.folder}; name each scheme once")
-    data.load(settings.dataset)   # made or missed now, not in every cell
+    device.pick(settings.device, settings.dtype)   # missed now, not in every cell
+    corpus_of(settings)
     return cells
 
 

@@ -111,11 +111,13 @@ def load_state(folder: Path, say: Callable[[str], None] = print) -> dict[str, An
     """
     while True:
         known = digests(folder)
-        with contextlib.suppress(FileNotFoundError):   # a training that saves meanwhile renamed it: look again
-            found = {path: sha256(path) for name in (f"{CURRENT}.new", CURRENT, PREVIOUS) if (path := folder / name).exists()}
+        with contextlib.ExitStack() as stack, contextlib.suppress(FileNotFoundError):   # renamed meanwhile: look again
+            files = {path: stack.enter_context(path.open("rb"))
+                     for name in (f"{CURRENT}.new", CURRENT, PREVIOUS) if (path := folder / name).exists()}
+            found = {path: hashlib.file_digest(file, "sha256").hexdigest() for path, file in files.items()}
             newest = next((path for good in known for path in found if found[path] == good), None)
-            if known == digests(folder):
-                state = loaded(newest) if newest else None
+            if known == digests(folder):   # otherwise a training saved meanwhile: look again
+                state = loaded(files[newest], newest) if newest else None
                 break
     bad = [f"{path} is damaged (its SHA-256 is not in {DIGESTS})" for path, digest in found.items()
            if digest not in known and path.name != f"{CURRENT}.new"]
@@ -128,10 +130,11 @@ def load_state(folder: Path, say: Callable[[str], None] = print) -> dict[str, An
     return state
 
 
-def loaded(path: Path) -> dict[str, Any]:
+def loaded(file: BinaryIO, path: Path) -> dict[str, Any]:
     """The content of a checkpoint; nothing in it is run. UserError where it holds more than numbers, texts and tensors."""
+    file.seek(0)
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        return torch.load(file, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
         raise UserError(f"{path} is no checkpoint of this program, though its SHA-256 is in {DIGESTS}: do not trust that folder, "
                         "or train it anew with --overwrite=True") from error
@@ -291,9 +294,17 @@ def load_run(folder: str | Path, device: str = "cpu", pos_file: str = "") -> Run
     state = load_state(folder, say=lambda text: print(text, file=sys.stderr))
     if state is None:
         raise UserError(f"{folder} holds no checkpoint yet: train it first")
+    refuse_other_checkpoint(folder, state, config["settings"])
     model = GPT(GPTConfig(**state["gpt"]), scheme_file(folder, config, pos_file))
     load_weights(model, state["model"], folder)
     return Run(folder, config, state, model.to(device).eval())
+
+
+def refuse_other_checkpoint(folder: Path, state: dict[str, Any], settings: dict[str, Any]) -> None:
+    """UserError where a checkpoint was made with other settings than its folder's run."""
+    if differ := differences(state["settings"], settings, "result"):
+        raise UserError(f"the checkpoint in {folder} is of another run than that folder's ({'; '.join(differ)}): "
+                        "restore the right one, or start afresh with --overwrite=True")
 
 
 def load_weights(model: GPT, weights: dict[str, torch.Tensor], where: Path) -> None:

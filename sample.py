@@ -123,6 +123,7 @@ def main() -> int:
     compute = device.pick(settings.device, settings.dtype)
     trained = checkpoint.load_run(words[0], compute.device, settings.pos_file)
     tokenizer = tokenizer_of(trained)
+    tokenizer.encode(prompt)   # refuses what the vocabulary cannot write, before anything is said
     print(f"{trained.folder}: {trained.model.pos.text}, on {compute.reason}", file=sys.stderr)
     sys.stdout.reconfigure(errors="replace")   # a terminal that lacks a character shows "?"
     try:

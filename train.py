@@ -30,7 +30,7 @@ import device
 import evaluate
 import posenc
 import report
-from configurable import TrainSettings, UserError, configure, differences, run
+from configurable import TrainSettings, UserError, configure, run
 from model import GPT
 
 USAGE = """python train.py [config/FILE.py ...] [--key=value ...]
@@ -211,9 +211,7 @@ class Training:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint of this run; UserError where it is of another."""
-        if differ := differences(asdict(self.settings), state["settings"], "result"):
-            raise UserError(f"the checkpoint in {self.folder} is of another run ({'; '.join(differ)}): bring back its own, "
-                            "or start afresh with --overwrite=True")
+        checkpoint.refuse_other_checkpoint(self.folder, state, asdict(self.settings))
         if state["gpt"]["pos"] != self.model.config.pos:   # dropped by then
             self.model.tell_positions_by(state["gpt"]["pos"])
         checkpoint.load_weights(self.model, state["model"], self.folder)
@@ -233,7 +231,7 @@ def build_model(settings: TrainSettings, vocab_size: int) -> tuple[GPT, int, lis
     torch.manual_seed(settings.seed)
     resumed = not settings.overwrite and checkpoint.started_from(settings) == start
     if start in ("auto", "scratch"):
-        return GPT(settings.gpt(vocab_size), settings.pos_file or None), length, [length]
+        return GPT(settings.gpt(vocab_size), own_file(settings)), length, [length]
     if resumed:   # the folder holds everything: where it began may be gone by now
         own = checkpoint.load_run(settings.out_dir, pos_file=settings.pos_file)
         model, original, lengths = own.model.train(), own.state["original_length"], own.state["train_lengths"][:-1]

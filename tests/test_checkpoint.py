@@ -551,7 +551,8 @@ def run_folder(tmp_path: Path) -> Path:
     folder = claimed(tmp_path / "run", SMALL)
     torch.manual_seed(1)
     model = GPT(SMALL.gpt(256))
-    checkpoint.save(folder, {"gpt": asdict(model.config), "model": model.state_dict(), "step": 5, "tokens": 80})
+    checkpoint.save(folder, {"gpt": asdict(model.config), "model": model.state_dict(), "settings": asdict(SMALL), "step": 5,
+                             "tokens": 80})
     return folder
 
 

@@ -280,7 +280,7 @@ configurable.run(train.main, posenc.PosError)
 @needs_proc
 def test_a_killed_process_is_started_again_by_torchrun_and_the_run_ends_as_if_undisturbed(
         project: Project, tmp_path: Path, record: Callable) -> None:
-    words = ["train.py", *SHARED, *TWICE, "--dropout=0.2", "--max_iters=60", "--eval_interval=5", "--out_dir=run"]
+    words = ["train.py", *SHARED, *TWICE, "--dropout=0.2", "--max_iters=100", "--eval_interval=5", "--out_dir=run"]
     for name in ("straight", "killed"):
         (tmp_path / name).mkdir()
     started = project.start(tmp_path / "killed", *TORCHRUN, "--max-restarts=1", *words)
@@ -288,7 +288,7 @@ def test_a_killed_process_is_started_again_by_torchrun_and_the_run_ends_as_if_un
     os.kill(found[1], signal.SIGKILL)
     straight = project.start(tmp_path / "straight", *TORCHRUN, *words)
     assert started.end() == 0 and straight.end() == 0, started.complained
-    assert re.search(r"resuming at step (10|15|20|25|30|35|40|45|50|55)\n", started.said) and all_gone(found)
+    assert 10 <= int(re.search(r"resuming at step (\d+)\n", started.said)[1]) < 100 and all_gone(found)
     one, two = (checkpoint.load_state(tmp_path / name / "run") for name in ("straight", "killed"))
     assert identical(one["model"], two["model"]) and identical(one["optimizer"], two["optimizer"])
     assert metrics(tmp_path / "straight/run") == metrics(tmp_path / "killed/run")

@@ -49,7 +49,7 @@ def make_run(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         folder = tmp_path / "run"
         folder.mkdir()
         checkpoint.write_json(folder / "config.json", {"settings": asdict(settings), "pos_file_sha256": None})
-        checkpoint.save(folder, {"gpt": asdict(model.config), "model": model.state_dict()})
+        checkpoint.save(folder, {"gpt": asdict(model.config), "model": model.state_dict(), "settings": asdict(settings)})
         return folder
 
     return make

@@ -1,0 +1,2 @@
+# A learned bias for each distance up to half the training length (after Shaw et al. 2018): t5 without its buckets.
+pos = "relative"

@@ -1,0 +1,46 @@
+"""FoPE: Fourier position embedding (Hua et al. 2024, arXiv 2412.17739)."""
+import math
+
+import torch
+from torch import Tensor, nn
+
+from posenc import Rope, Shape, Turn, cos_sin, require, turn
+
+
+class Fope(Rope):
+    """RoPE without the pairs whose wavelength exceeds L, and with every kept one mixed from all that are kept.
+
+    Hua et al. 2024: cos and sin of pair m in head h become sum_n cos(p theta_n) C[h, n, m] and sum_n sin(p theta_n)
+    S[h, n, m]. Parameters cosines, sines (H, F, F), F pairs kept, one of each per layer, started at the identity plus
+    Xavier noise times `gain`: 0.3 for their 60M model, up to 0.6 for 1.2B. Scores are no longer functions of i - j alone.
+    Their code does not train the matrices (learned=False), turns no more than d/4 pairs (not offered: at L = 512 it keeps
+    no more), and leaves the others at cos = sin = 1, which doubles their scores (rest=1); cos = 1, sin = 0 here.
+    Verdict: RoPE without its unfinished turns, so steadier past L; most of that is had from rope(p=0.5) for less.
+    """
+
+    per_layer = True
+    floor = 0.0   # no frequency is too low until the training length is known
+
+    def __init__(self, shape: Shape, *, base: float = 10000.0, gain: float = 0.3, learned: bool = True, rest: float = 0.0,
+                 layout: str = "half") -> None:
+        super().__init__(shape, base=base, layout=layout)
+        self.floor, self.rest = 2 * math.pi / shape.length, rest
+        kept = int((self.frequencies(shape.length)[0] > 0).sum())
+        require(kept > 0, f"fope: a training length of {shape.length} is shorter than every wavelength")
+        noise = [nn.init.xavier_normal_(torch.empty(shape.n_head, kept, kept), gain) for _ in range(2)]
+        self.cosines, self.sines = (nn.Parameter(torch.eye(kept) + n, requires_grad=learned) for n in noise)
+
+    def frequencies(self, total: int) -> tuple[Tensor, float]:
+        """RoPE's, 0 where the wavelength exceeds the training length."""
+        inv_freq, factor = super().frequencies(total)
+        return inv_freq.where(inv_freq >= self.floor, 0.0), factor
+
+    def turn(self, ids: Tensor, total: int) -> tuple[Turn, Turn]:
+        """Queries and keys alike, each head by its own mixture."""
+        inv_freq, kept = self.frequencies(total)[0], self.sines.shape[-1]
+        wide = torch.promote_types(self.sines.dtype, torch.float32)
+        with torch.autocast(ids.device.type, enabled=False):   # (..., T, F) -> (..., H, T, F)
+            cos, sin = (t[..., None, :, :].to(wide) @ mix.to(wide)
+                        for t, mix in zip(cos_sin(ids, inv_freq[:kept]), (self.cosines, self.sines), strict=True))
+        cos, sin = (nn.functional.pad(t, (0, len(inv_freq) - kept), value=v) for t, v in ((cos, 1.0), (sin, self.rest)))
+        return (lambda x: turn(x, cos, sin, self.layout),) * 2

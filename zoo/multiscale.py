@@ -1,0 +1,28 @@
+"""Heads of different ranges: multi-scale window attention (Xu et al. 2025, arXiv 2501.01039), all in one layer."""
+import torch
+from torch import Tensor
+
+from posenc import Bias, Piece, Shape, require
+
+
+class Multiscale(Piece):
+    """Head h sees keys with i - j < r_h, r_h = round(smallest (largest / smallest)^(h / (H - 1))), h = 0 ... H - 1.
+
+    A bias of 0 or -inf; nothing is learned. `largest` defaults to the training length (a lone head has it), `smallest` to a
+    sixteenth of it. The paper has four groups of heads with 1/4, 1/2, 1 and 2 times a window, and such a spread over layers
+    too: `multiscale(largest=32) | multiscale`. All keys are read and cached: this saves neither time nor memory.
+    Verdict: near heads stay sharp, far heads keep the context; combine it: `rope + multiscale`.
+    """
+
+    def __init__(self, shape: Shape, *, smallest: int | None = None, largest: int | None = None) -> None:
+        super().__init__()
+        largest = shape.length if largest is None else largest
+        smallest = min(max(1, shape.length // 16), largest) if smallest is None else smallest
+        require(0 < smallest <= largest, f"multiscale: needs 0 < smallest <= largest, not {smallest} and {largest}")
+        steps = max(1, shape.n_head - 1)
+        self.ranges = [round(largest * (smallest / largest) ** (h / steps)) for h in reversed(range(shape.n_head))]
+
+    def bias(self, like: Tensor) -> Bias:
+        """0 within the head's range, -inf outside."""
+        ranges = like.new_tensor(self.ranges)
+        return lambda h, i, j: torch.where(i - j < ranges[h], 0.0, -torch.inf)

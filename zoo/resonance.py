@@ -1,0 +1,20 @@
+"""Resonance RoPE: whole wavelengths (Wang et al. 2024, arXiv 2403.00071)."""
+import math
+
+from torch import Tensor
+
+from posenc import Rope
+
+
+class Resonance(Rope):
+    """RoPE with each wavelength rounded to a whole number of tokens: theta'_m = 2 pi / round(2 pi / theta_m).
+
+    Wang et al. 2024: past its first period a pair meets only angles that it met in training. Options are rope's; pairs
+    that rope stills stay still. Nothing is learned.
+    Verdict: costs nothing and helps the fast pairs only; the slow ones that break RoPE past L have no full period in it.
+    """
+
+    def frequencies(self, total: int) -> tuple[Tensor, float]:
+        """RoPE's, rounded in wavelength."""
+        inv_freq, factor = super().frequencies(total)
+        return 2 * math.pi / (2 * math.pi / inv_freq).round(), factor

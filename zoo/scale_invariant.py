@@ -1,0 +1,29 @@
+"""Scale-invariant attention (Anson et al. 2025, arXiv 2505.17083)."""
+import math
+
+import torch
+from torch import Tensor
+
+from posenc import Block, Piece, Shape, require
+
+
+class ScaleInvariant(Piece):
+    """score = a_t S + m_t at distance t, a_t^2 = 2 (ln(t / tau + 1) - ln alpha + beta / alpha), m_t = beta / alpha - a_t^2.
+
+    Were S of mean 0 and variance 1, keys between n and 10 n tokens back would weigh the same for every large n. With alpha =
+    beta = e^0.5, as published, a_0 = 1 and m_0 = 0. Nothing is learned. The paper norms q and k, which makes S so, and has
+    p-RoPE beside it; here S = q.k / sqrt(d) stays as it is. Biases of other pieces are added afterwards.
+    Verdict: keeps near keys readable where logn sharpens all alike; combine it: `rope(p=0.5) + scale_invariant`.
+    """
+
+    def __init__(self, shape: Shape, *, tau: float = 10.0, alpha: float = math.exp(0.5), beta: float = math.exp(0.5)) -> None:
+        super().__init__()
+        require(tau > 0 and alpha > 0, f"scale_invariant: tau and alpha must be positive, not {tau} and {alpha}")
+        require(beta >= alpha * math.log(alpha), f"scale_invariant: beta must be at least alpha ln(alpha), not {beta}")
+        self.tau, self.alpha, self.beta = tau, alpha, beta
+
+    def score(self, block: Block) -> Tensor:
+        """Scale and shift by the distance; keys ahead count as distance 0, they are masked anyway."""
+        t = (block.i - block.j).clamp(min=0).to(block.scores.dtype)
+        squared = 2 * (torch.log1p(t / self.tau) - math.log(self.alpha) + self.beta / self.alpha)
+        return squared.sqrt() * block.scores + self.beta / self.alpha - squared + block.added

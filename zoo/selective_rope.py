@@ -1,0 +1,47 @@
+"""Selective RoPE: angles accumulated from the input (Movahedi et al. 2025, arXiv 2511.17388)."""
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import conv1d, linear, normalize, pad
+
+from posenc import Block, Piece, Shape, require, rope_frequencies, turn
+
+
+class SelectiveRope(Piece):
+    """Turn pair m of q and k at token t by base^(-2m/d) sum_{s <= t} step_s: learned steps, not positions, set the angles.
+
+    Movahedi et al. 2025, as their code trains language models: step = causal convolution over `taps` tokens of up down x^,
+    x^ the layer's normalised input with each head's slice scaled to length 1. Parameters per layer: down (rank, C), up
+    (H d/2, rank), taps (H d/2, 1, taps), all started as PyTorch starts linear layers and convolutions; their gate and
+    bias, off by default, are left out. Position ids play no part. Whole scores are formed here, by blocks of queries.
+    Verdict: extrapolates further than RoPE because far keys fall out of phase, then decays too (arXiv 2606.24975).
+    """
+
+    per_layer = True
+
+    def __init__(self, shape: Shape, *, base: float = 500000.0, rank: int = 32, taps: int = 4) -> None:
+        super().__init__()
+        require(base >= 1 and rank > 0 and taps > 0, f"selective_rope: base, rank and taps must be at least 1, "
+                f"not {base}, {rank}, {taps}")
+        self.heads, self.temperatures = shape.n_head, rope_frequencies(shape.head_dim, base)[0].tolist()
+        steps = shape.n_head * shape.head_dim // 2
+        self.down, self.up, self.taps = (nn.Parameter(torch.empty(size).uniform_(-1, 1) / math.sqrt(size[-1]))
+                                         for size in ((rank, shape.width), (steps, rank), (steps, 1, taps)))
+
+    def features(self, x: Tensor) -> Tensor:
+        """(B, T, C) -> (B, T, H d/2), float32 or wider: up down x^."""
+        wide = torch.promote_types(self.up.dtype, torch.float32)
+        with torch.autocast(x.device.type, enabled=False):
+            x = normalize(x.to(wide).unflatten(-1, (self.heads, -1)), dim=-1).flatten(-2)
+            return linear(linear(x, self.down.to(wide)), self.up.to(wide))
+
+    def score(self, block: Block) -> Tensor:
+        """q and k turned by their accumulated angles."""
+        steps, taps = block.features_k.mT, self.taps.to(block.q.dtype)   # (B, H F, C)
+        steps = conv1d(pad(steps, (taps.shape[-1] - 1, 0)), taps, groups=len(taps))
+        angles = steps.cumsum(-1).unflatten(1, (self.heads, -1)).mT * steps.new_tensor(self.temperatures)   # (B, H, C, F)
+        cos, sin = angles.cos(), angles.sin()
+        here = block.rows[:, 0]
+        q, k = turn(block.q, cos[..., here, :], sin[..., here, :], "half"), turn(block.k, cos, sin, "half")
+        return q @ k.mT / math.sqrt(q.shape[-1]) + block.added
