@@ -191,7 +191,11 @@ def together(backend: str, compute: Compute) -> Iterator[Processes]:
     best = "nccl" if compute.kind == "cuda" else "gloo"
     backends = {"cpu": "gloo", compute.kind: best if backend == "auto" else backend}   # counts and signals go by the CPU
     try:
-        distributed.init_process_group(",".join(f"{kind}:{name}" for kind, name in backends.items()))
+        store, rank, _ = next(distributed.rendezvous("env://"))
+        if os.environ.get("GROUP_WORLD_SIZE") == "1":   # started again by torchrun, they would find the addresses of the dead
+            store = distributed.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
+        distributed.init_process_group(",".join(f"{kind}:{name}" for kind, name in backends.items()), store=store, rank=rank,
+                                       world_size=size)
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"backend={backend} could not bring {size} processes together ({reason:.200})") from error

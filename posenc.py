@@ -16,6 +16,7 @@ import inspect
 import math
 import re
 import sys
+import traceback
 import types
 import typing
 from collections.abc import Callable, Iterator
@@ -759,7 +760,7 @@ def main() -> None:
         scheme = Scheme(words[0], Shape(4, 64, 256, 128), 4, pos_file)
     except PosError as error:
         if "--debug" in sys.argv:
-            raise
+            traceback.print_exc()
         raise SystemExit(f"error: {error}") from None
     print(f"{scheme.text}  (in 4 layers of 4 heads of 64, trained at 128)\n{scheme.describe()}")
     for key, piece in scheme.pieces.items():

@@ -6,8 +6,11 @@ together into the matrix of scores that the softmax receives. `python tests/orac
 from __future__ import annotations
 
 import math
+import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 
 import numpy as np
 from numpy import ndarray
@@ -51,7 +54,7 @@ class Oracle:
     source: str
     place: str
     make: Callable[[Weights], Parts]
-    tolerance: float = 1e-10
+    tolerance: float = 1e-10   # larger where a table is rounded to float32 in another place than here
 
 
 def combined(parts: Sequence[Parts]) -> Parts:
@@ -187,7 +190,8 @@ def polar(w: Weights) -> Parts:
 
     def k(h: int, x: Vector, p: float) -> Vector:
         delta = [min(0.0, max(-2 * math.pi, d)) for d in w["delta"][h]]
-        ends = [(math.cos(p * f + d), math.sin(p * f + d)) for f, d in zip(angles, delta, strict=True)]
+        tables = [cos_sin(p * f) for f in angles]
+        ends = [(c * math.cos(d) - s * math.sin(d), s * math.cos(d) + c * math.sin(d)) for (c, s), d in zip(tables, delta, strict=True)]
         return [softplus(a) * t[n] for n in (0, 1) for a, t in zip(x, ends, strict=True)]
     return Parts(turn_q=q, turn_k=k)
 
@@ -340,7 +344,7 @@ ORACLES: dict[str, Oracle] = {
     "rope(base=500)": Oracle("Su et al. 2021 with base 500", "rotation", rotary(theta(500.0))),
     "rope(layout=interleaved)": Oracle("Su et al. 2021, eq. 34", "rotation", rotary(theta(), "interleaved")),
     "rope(fraction=0.5)": Oracle("Black et al. 2022, GPT-NeoX's rotary_pct", "rotation", rotary(theta(columns=4))),
-    "rope(p=0.5)": Oracle("Barbero et al. 2024, section 6, p-RoPE", "rotation", rotary([*theta()[:2], 0.0, 0.0])),
+    "rope(p=0.5)": Oracle("Barbero et al. 2024, p-RoPE", "rotation", rotary([*theta()[:2], 0.0, 0.0])),
     "rope(clip=3)": Oracle("Li et al. 2026, raised cosine", "rotation", rotary(clipped(theta(), 3))),
     "alibi": Oracle("Press et al. 2021, section 3", "bias", lambda w: Parts(
         bias=lambda h, i, j: -SLOPES[h] * (i - j))),
@@ -350,71 +354,102 @@ ORACLES: dict[str, Oracle] = {
         bias=lambda h, i, j: w["table"][buckets(i - j, 32, 17), h])),
     "t5(buckets=4, max_distance=6)": Oracle("Raffel et al. 2019, section 2.1", "bias", lambda w: Parts(
         bias=lambda h, i, j: w["table"][buckets(i - j, 4, 6), h])),
-    "window(size=3, sinks=1)": Oracle("Xiao et al. 2023, figure 1d, positions unchanged", "mask", lambda w: Parts(
+    "window(size=3, sinks=1)": Oracle("Xiao et al. 2023, positions unchanged", "mask", lambda w: Parts(
         sees=lambda i, j: i - j < 3 or j < 1)),
-    "window(size=2)": Oracle("Beltagy et al. 2020, section 3.1, causal", "mask", lambda w: Parts(sees=lambda i, j: i - 2 < j)),
+    "window(size=2)": Oracle("Beltagy et al. 2020, causal", "mask", lambda w: Parts(sees=lambda i, j: i - 2 < j)),
     "randomized(max=64)": Oracle("Ruoss et al. 2023, spread evenly at test", "positions", lambda w: Parts(
         ids=lambda k, n: math.floor(k * 64 / n))),
-    "logn": Oracle("Su 2021; Chiang & Cholak 2022, section 5.3", "temperature", lambda w: Parts(
+    "logn": Oracle("Su 2021; Chiang & Cholak 2022", "temperature", lambda w: Parts(
         temperature=lambda h, index: math.log(index + 1) / math.log(L))),
-    "kerple": Oracle("Chi et al. 2022, eq. 4, unscaled as in its code", "bias", lambda w: Parts(
+    "kerple": Oracle("Chi et al. 2022, unscaled as in its code", "bias", lambda w: Parts(
         bias=lambda h, i, j: -w["r1"][h] * math.log(1 + w["r2"][h] * (i - j)))),
-    "kerple(kind=power)": Oracle("Chi et al. 2022, eq. 3, unscaled as in its code", "bias", lambda w: Parts(
+    "kerple(kind=power)": Oracle("Chi et al. 2022, unscaled as in its code", "bias", lambda w: Parts(
         bias=lambda h, i, j: -w["r1"][h] * (i - j) ** w["r2"][h])),
-    "block_causal": Oracle("Sun et al. 2022, section 3.3, blocks of L / 2", "mask", lambda w: Parts(
+    "block_causal": Oracle("Sun et al. 2022, blocks of L / 2", "mask", lambda w: Parts(
         sees=lambda i, j: i // 4 - j // 4 <= 1)),
-    "block_causal(size=2)": Oracle("Sun et al. 2022, section 3.3", "mask", lambda w: Parts(
+    "block_causal(size=2)": Oracle("Sun et al. 2022", "mask", lambda w: Parts(
         sees=lambda i, j: i // 2 - j // 2 <= 1)),
-    "relative": Oracle("Shaw et al. 2018, section 3.2, with scalars", "bias", lambda w: Parts(
+    "relative": Oracle("Shaw et al. 2018, with scalars", "bias", lambda w: Parts(
         bias=lambda h, i, j: w["table"][min(int(i - j), 4), h])),
-    "relative(max_distance=2)": Oracle("Shaw et al. 2018, section 3.2, with scalars", "bias", lambda w: Parts(
+    "relative(max_distance=2)": Oracle("Shaw et al. 2018, with scalars", "bias", lambda w: Parts(
         bias=lambda h, i, j: w["table"][min(int(i - j), 2), h])),
-    "fire": Oracle("Li et al. 2023, eq. 7; the code of DAPE's authors", "bias", lambda w: Parts(bias=fire(w, L))),
-    "fire(threshold=4, hidden=5)": Oracle("Li et al. 2023, eq. 7; the code of DAPE's authors", "bias", lambda w: Parts(
+    "fire": Oracle("Li et al. 2023; the code of DAPE's authors", "bias", lambda w: Parts(bias=fire(w, L))),
+    "fire(threshold=4, hidden=5)": Oracle("Li et al. 2023; the code of DAPE's authors", "bias", lambda w: Parts(
         bias=fire(w, 4))),
-    "sandwich": Oracle("Chi et al. 2022b, eq. 5; NeMo", "bias", lambda w: Parts(bias=sandwich)),
-    "sandwich(dimension=12)": Oracle("Chi et al. 2022b, eq. 5; NeMo", "bias", lambda w: Parts(
+    "sandwich": Oracle("Chi et al. 2022b; NeMo", "bias", lambda w: Parts(bias=sandwich)),
+    "sandwich(dimension=12)": Oracle("Chi et al. 2022b; NeMo", "bias", lambda w: Parts(
         bias=lambda h, i, j: sandwich(h, i, j, 12))),
-    "cpb": Oracle("Liu et al. 2021 (Swin V2), eq. 4, in one dimension", "bias", lambda w: Parts(
+    "cpb": Oracle("Liu et al. 2021 (Swin V2), in one dimension", "bias", lambda w: Parts(
         bias=lambda h, i, j: perceptron(w, [math.log(1 + i - j) / math.log(1 + L)])[h])),
-    "cpb(input=linear, hidden=5)": Oracle("Liu et al. 2021 (Swin V2), section 3.3, in one dimension", "bias", lambda w: Parts(
+    "cpb(input=linear, hidden=5)": Oracle("Liu et al. 2021 (Swin V2), in one dimension", "bias", lambda w: Parts(
         bias=lambda h, i, j: perceptron(w, [(i - j) / L])[h])),
-    "multiscale": Oracle("Xu et al. 2025, section 3.2, in one layer", "bias", lambda w: Parts(
+    "multiscale": Oracle("Xu et al. 2025, in one layer", "bias", lambda w: Parts(
         bias=lambda h, i, j: 0.0 if i - j < (1, 8)[h] else -math.inf)),
-    "multiscale(smallest=2, largest=5)": Oracle("Xu et al. 2025, section 3.2, in one layer", "bias", lambda w: Parts(
+    "multiscale(smallest=2, largest=5)": Oracle("Xu et al. 2025, in one layer", "bias", lambda w: Parts(
         bias=lambda h, i, j: 0.0 if i - j < (2, 5)[h] else -math.inf)),
-    "cope": Oracle("Golovneva et al. 2024, listing 1", "score", lambda w: Parts(score=over_pairs(contextual(w, 4, False)))),
-    "cope(max=2, gate=raw)": Oracle("Golovneva et al. 2024, eq. 3 to 6", "score", lambda w: Parts(
+    "cope": Oracle("Golovneva et al. 2024, their listing", "score", lambda w: Parts(score=over_pairs(contextual(w, 4, False)))),
+    "cope(max=2, gate=raw)": Oracle("Golovneva et al. 2024, their formula", "score", lambda w: Parts(
         score=over_pairs(contextual(w, 2, True)))),
-    "fox": Oracle("Lin et al. 2025, eq. 7", "score", lambda w: Parts(
+    "fox": Oracle("Lin et al. 2025", "score", lambda w: Parts(
         score=over_pairs(forgetting(w, lambda z: math.log(sigmoid(z)))))),
-    "fox(kind=cable)": Oracle("Veisi et al. 2025, eq. 6", "score", lambda w: Parts(
+    "fox(kind=cable)": Oracle("Veisi et al. 2025", "score", lambda w: Parts(
         score=over_pairs(forgetting(w, lambda z: -softplus(z))))),
-    "dape": Oracle("Zheng et al. 2024, eq. 5", "score", lambda w: Parts(score=over_pairs(refined(w)))),
-    "dape(hidden=3)": Oracle("Zheng et al. 2024, eq. 5", "score", lambda w: Parts(score=over_pairs(refined(w)))),
-    "path(rank=3)": Oracle("Yang et al. 2025, eq. 3", "score", lambda w: Parts(score=over_pairs(reflecting(w)))),
-    "ssmax": Oracle("Nakanishi 2025, eq. 3", "temperature", lambda w: Parts(
+    "dape": Oracle("Zheng et al. 2024", "score", lambda w: Parts(score=over_pairs(refined(w)))),
+    "dape(hidden=3)": Oracle("Zheng et al. 2024", "score", lambda w: Parts(score=over_pairs(refined(w)))),
+    "path(rank=3)": Oracle("Yang et al. 2025", "score", lambda w: Parts(score=over_pairs(reflecting(w)))),
+    "ssmax": Oracle("Nakanishi 2025", "temperature", lambda w: Parts(
         temperature=lambda h, index: w["s"][h] * math.log(index + 1))),
-    "scale_invariant": Oracle("Anson et al. 2025, theorem 3", "score", lambda w: Parts(score=over_pairs(scale_invariant))),
-    "scale_invariant(tau=2)": Oracle("Anson et al. 2025, theorem 3", "score", lambda w: Parts(
+    "scale_invariant": Oracle("Anson et al. 2025", "score", lambda w: Parts(score=over_pairs(scale_invariant))),
+    "scale_invariant(tau=2)": Oracle("Anson et al. 2025", "score", lambda w: Parts(
         score=over_pairs(lambda s, h, i, j: scale_invariant(s, h, i, j, 2.0)))),
-    "abacus(zero=3, max_shift=4, rows=64)": Oracle("McLeish et al. 2024, section 3, and its code", "input", lambda w: Parts(
+    "abacus(zero=3, max_shift=4, rows=64)": Oracle("McLeish et al. 2024, and its code", "input", lambda w: Parts(
         embed=lambda ids, tokens: digits(w, tokens, 3))),
-    "cape": Oracle("Likhomanenko et al. 2021, eq. 1, at test", "input", lambda w: Parts(
+    "cape": Oracle("Likhomanenko et al. 2021, at test", "input", lambda w: Parts(
         embed=lambda ids, tokens: sinusoid(ids, 0.02))),
-    "fope(base=2)": Oracle("Hua et al. 2024, eq. 9, and its code", "rotation", lambda w: fourier(w, 2.0)),
+    "fope(base=2)": Oracle("Hua et al. 2024, and its code", "rotation", lambda w: fourier(w, 2.0)),
     "fope(base=2, rest=1, learned=False)": Oracle("Hua et al. 2024, its code", "rotation", lambda w: fourier(w, 2.0, 1.0)),
-    "learned_rope": Oracle("Su et al. 2021, eq. 34, frequencies of each head", "rotation", learned_rotation, 1e-6),
-    "pope": Oracle("Gopalakrishnan et al. 2025, eq. 7", "rotation", polar, 1e-6),
-    "resonance": Oracle("Wang et al. 2024, algorithm 1", "rotation", rotary([2 * math.pi / n for n in (6, 63, 628, 6283)])),
+    "learned_rope": Oracle("Su et al. 2021, eq. 34, frequencies of each head", "rotation", learned_rotation),
+    "pope": Oracle("Gopalakrishnan et al. 2025", "rotation", polar),
+    "resonance": Oracle("Wang et al. 2024", "rotation", rotary([2 * math.pi / n for n in (6, 63, 628, 6283)])),
     "rfs": Oracle("Shimizu et al. 2026, midpoints at test", "positions", lambda w: Parts(
         ids=lambda k, n: (k + 0.5) * 8 / max(n, L))),
     "rfs(max=3)": Oracle("Shimizu et al. 2026, midpoints at test", "positions", lambda w: Parts(
         ids=lambda k, n: (k + 0.5) * 3 / max(n, L))),
-    "selective_rope(base=100, rank=3, taps=3)": Oracle("Movahedi et al. 2025, eq. 8, and its code", "score", lambda w: Parts(
+    "selective_rope(base=100, rank=3, taps=3)": Oracle("Movahedi et al. 2025, and its code", "score", lambda w: Parts(
         score=over_pairs(accumulating(w, 100.0, 3)))),
-    "shape": Oracle("Kiyono et al. 2021, eq. 2, at test", "positions", lambda w: Parts(ids=lambda k, n: k)),
+    "shape": Oracle("Kiyono et al. 2021, at test", "positions", lambda w: Parts(ids=lambda k, n: k)),
     "shape(test_shift=3)": Oracle("Kiyono et al. 2021, its code", "positions", lambda w: Parts(ids=lambda k, n: k + 3)),
-    "xpos": Oracle("Sun et al. 2022, algorithm 1", "rotation", lambda w: growing(0.4, L / 2), 1e-5),
-    "xpos(gamma=1, scale_base=32)": Oracle("Sun et al. 2022, algorithm 1", "rotation", lambda w: growing(1.0, 32.0), 1e-5),
+    "xpos": Oracle("Sun et al. 2022, algorithm 1", "rotation", lambda w: growing(0.4, L / 2), 1e-6),
+    "xpos(gamma=1, scale_base=32)": Oracle("Sun et al. 2022, algorithm 1", "rotation", lambda w: growing(1.0, 32.0), 1e-6),
 }
+
+
+# ---- the table of schemes
+
+def main() -> None:
+    """Compare every scheme with its oracle, at plain positions and at ones with gaps, and print a table in Markdown."""
+    root = Path(__file__).resolve().parents[1]
+    sys.path.insert(0, str(root))
+    import test_schemes  # here, since it imports this file
+    print("# Schemes\n\nWritten by `python tests/oracles.py`. Lines are those of the class without docstrings, comments and blank "
+          "lines. The difference is the largest between our scores (or the vectors added, or the position ids) and those of the "
+          f"oracle, the formula in plain Python floats, over {T} tokens, {H} heads of {D} columns, in float64, at positions 0 ... "
+          f"{T - 1} and at positions with gaps and repeats. Cosines and sines count as the oracle's after rounding to float32, which "
+          "is how they are kept.\n\n| scheme | config | acts on | lines | oracle | largest difference |\n"
+          "| --- | --- | --- | ---: | --- | ---: |")
+    for mention, oracle in sorted(ORACLES.items()):
+        name, lines = mention.split("(")[0], test_schemes.lines_of_scheme(mention)
+        print(f"| `{mention}` | {configs(root, name)} | {oracle.place} | {lines} | {oracle.source} | "
+              f"{test_schemes.largest_difference(mention):.1e} |")
+
+
+def configs(root: Path, name: str) -> str:
+    """The config file of that name, else those whose position expression names the scheme."""
+    files = sorted((root / "config").glob("*.py"))
+    found = [f for f in files if f.stem == name] or [
+        f for f in files if re.search(rf"^pos = .*\b{name}\b", f.read_text(encoding="utf-8"), re.MULTILINE)]
+    return ", ".join(f"`{file.name}`" for file in found)
+
+
+if __name__ == "__main__":
+    main()

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 import attention
-import posenc
 from posenc import Plan, Scheme, Shape, Text
 
 H, D, T, L = 4, 8, 6, 8   # heads, columns of a head, tokens, training length
@@ -215,11 +214,6 @@ def test_positions_with_gaps_and_repeats_are_the_formula_too(text):
     q, k, v = heads_of(scheme, plan.key_ids)
     out = attention.attend(*turned(q, k, plan), v, attention.prepare(plan, H, FLOAT64))
     torch.testing.assert_close(out[0], expected, rtol=0, atol=max(hand.tolerance, 1e-12))
-
-
-def test_every_scheme_there_is_is_written_down_by_hand():
-    named = " ".join(SCHEMES)
-    assert [name for name in posenc.names() if name not in named] == []
 
 
 # The added scores, entry by entry

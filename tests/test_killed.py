@@ -42,10 +42,11 @@ def contents(folder: Path) -> dict[str, str]:
     return {path.name: checkpoint.sha256(path) for path in folder.iterdir() if path.is_file()}
 
 
-def wait_until(ready: Callable[[], bool], started: Started, seconds: float = 60) -> None:
-    """Look without a pause until `ready()`; fails if the program ends before."""
+def wait_until(ready: Callable[[], bool], started: Started, pause: float = 0.01, seconds: float = 120) -> None:
+    """Look every `pause` seconds until `ready()`; fails if the program ends before."""
     end = time.monotonic() + seconds
     while not ready():
+        time.sleep(pause)
         assert started.process.poll() is None, f"it ended: {started.said[-500:]} {started.complained[-2000:]}"
         assert time.monotonic() < end, "it never happened"
 
@@ -101,7 +102,7 @@ def kill(started: Started, folder: Path, moment: Callable, chance: random.Random
         further = lines_written(folder) + chance.randrange(5)
         wait_until(lambda: lines_written(folder) >= further, started)
         ready = moment(folder)
-    wait_until(ready, started)
+    wait_until(ready, started, pause=0)
     time.sleep({anywhere: chance.uniform(0, 0.05), beginning: chance.uniform(0, 0.1)}.get(moment, 0.0))
     started.process.kill()
     assert started.end() == -signal.SIGKILL
@@ -294,7 +295,7 @@ def test_a_second_signal_does_not_wait_for_the_end_of_a_long_step(project: Proje
     assert started.process.poll() is None   # the step goes on
     started.process.send_signal(signal.SIGINT)
     began = time.monotonic()
-    assert started.end() == 130 and time.monotonic() - began < 2
+    assert started.end() == 130 and time.monotonic() - began < 5   # the step takes minutes
     assert started.complained == "" and CURRENT not in names(tmp_path / "run")
 
 
@@ -308,7 +309,7 @@ def test_a_second_signal_does_not_wait_for_the_compiler(project: Project, tmp_pa
         started.process.send_signal(signal.SIGINT)
         time.sleep(0.5)
     began = time.monotonic()
-    assert started.end() == 130 and time.monotonic() - began < 2
+    assert started.end() == 130 and time.monotonic() - began < 5
     assert "Traceback" not in started.complained and CURRENT not in names(tmp_path / "run")
 
 
@@ -364,7 +365,9 @@ def test_wherever_the_disk_fills_up_it_is_one_sentence_and_the_run_goes_on_once_
         project: Project, tmp_path: Path, record: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     """From a disk without one free page to one where all fits: folder, config.json, metrics.jsonl, checkpoints, test."""
     words, refused = (*DRAWING, "--max_iters=4", "--eval_interval=2"), []
+    drawn = functools.partial(checkpoint.write_text, text="drawn")
     with workplace(project.folder / "data", tmp_path), small_disk(tmp_path / "disk", 2**22) as disk:
+        monkeypatch.setattr(report, "figure", lambda results, path, dataset="": drawn(Path(path)))
         assert run_main(*words, "--out_dir=straight") == 0
         empty = pages_used(disk)
         assert run_main(*words, f"--out_dir={disk / 'all'}") == 0
@@ -373,7 +376,7 @@ def test_wherever_the_disk_fills_up_it_is_one_sentence_and_the_run_goes_on_once_
         (disk / "filler").write_bytes(bytes(PAGE))   # a size of 0 would mean any size
         for free in [*range(6), *range(6, needed, max(1, needed // 20))]:
             room(disk, (pages_used(disk) + free) * PAGE)
-            with pytest.raises((UserError, OSError)) as full:
+            with pytest.raises(UserError) as full:
                 run_main(*words, f"--out_dir={disk / 'run'}")
             assert "No space left" in str(full.value) and str(disk / "run") in str(full.value), (free, full.value)
             refused.append(free)

@@ -76,7 +76,7 @@ def all_gone(processes: dict[int, int]) -> bool:
 
 def begun(launcher: Started, folder: Path, lines: int = 3) -> dict[int, int]:
     """The workers of a run that has taken some steps."""
-    wait_until(lambda: lines_written(folder) >= lines or time.sleep(0.01), launcher)
+    wait_until(lambda: lines_written(folder) >= lines, launcher)
     found = workers(launcher)
     assert found.keys() == {0, 1}
     return found
@@ -150,7 +150,7 @@ def test_it_is_the_same_however_one_process_would_split_the_batch(alone: Path, p
     """Four sequences in two micro-batches cannot be seen from outside: one process in one go, two in one each."""
     started = project.run(tmp_path, *TORCHRUN, "train.py", *SHARED, *ONCE, "--out_dir=run")
     assert started.process.returncode == 0, started.complained
-    assert np.abs(losses(tmp_path / "run") - losses(alone)).max() < 1e-5
+    assert np.abs(losses(tmp_path / "run") - losses(alone))[:, :2].max() < 1e-5   # its validation reads batch_size more
     assert furthest(weights(tmp_path / "run"), weights(alone)) < 1e-4
 
 

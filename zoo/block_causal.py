@@ -3,7 +3,7 @@ from posenc import Mask, Piece, Shape, require
 
 
 class BlockCausal(Piece):
-    """Queries in blocks of `size` see their own block and the one before. A mask: positions stay as they are.
+    """floor(i / size) - floor(j / size) < 2: blocks of queries see their own block and the one before. A mask.
 
     `size` defaults to half the training length, as published, so that it hides nothing in training; past that a query sees
     size to 2 size - 1 tokens before it. Nothing is learned.

@@ -12,7 +12,8 @@ class Cope(Piece):
 
     e(p) lies on the line between rows floor(p) and ceil(p) of the parameter table (max, d), zeros at first, shared by heads
     and one for each layer; q.e is not divided by sqrt(d). gate=scaled: g = sigmoid(q.k / sqrt(d)), the authors' listing;
-    gate=raw: sigmoid(q.k), their formula. `max` defaults to half the training length.
+    gate=raw: sigmoid(q.k), their formula. With a rotation beside it e meets turned queries. `max`
+    defaults to half the training length.
     Verdict: counts what the context defines (words, sentences); the whole score by hand, hence slow; not for length.
     """
 

@@ -26,7 +26,8 @@ class Cpb(Piece):
 
     def bias(self, like: Tensor) -> Bias:
         """The MLP as a sum over hidden units: nothing larger than (H, R, C) lives at once."""
-        w, b, out = (p.to(like.dtype) for p in (self.inner.weight[:, 0] / self.scale, self.inner.bias, self.outer.weight))
+        w, b, out = (p.to(like.dtype) for p in (self.inner.weight[:, 0], self.inner.bias, self.outer.weight))
+        w = w / self.scale
 
         def bias(h: Tensor, i: Tensor, j: Tensor) -> Tensor:
             x = (i - j).to(like.dtype)

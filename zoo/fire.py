@@ -29,6 +29,7 @@ class Fire(Piece):
             self.inner.weight[:, 0], self.inner.bias, self.outer.weight, self.outer.bias, self.c.abs(), self.a.abs()))
 
         def bias(h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            i, j = i.to(like.dtype), j.to(like.dtype)
             x = torch.log(c * (i - j) + 1) / (torch.log(c * torch.maximum(i, a * self.threshold) + 1) + 1e-6)
             total = start[h]
             for m in range(len(w)):

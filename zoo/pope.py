@@ -35,7 +35,8 @@ class Pope(Piece):
         moved = cos * delta.cos() - sin * delta.sin(), sin * delta.cos() + cos * delta.sin()   # (..., H, T, d)
 
         def polar(x: Tensor, cos: Tensor, sin: Tensor, factor: float) -> Tensor:
-            size = factor * torch.logaddexp(x.to(cos.dtype), cos.new_zeros(()))   # softplus, whose compiled backward fails
+            wide = torch.promote_types(x.dtype, cos.dtype)
+            size = factor * torch.logaddexp(x.to(wide), x.new_zeros((), dtype=wide))   # softplus, whose compiled backward fails
             return torch.cat((size * cos, size * sin), -1).to(x.dtype)
         root = math.sqrt(2)   # scores are divided by the root of the turned width, 2d
         return (lambda q: polar(q, cos, sin, root)), (lambda k: polar(k, *moved, 1.0))

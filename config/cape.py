@@ -1,0 +1,2 @@
+# Sinusoids of positions that are shifted, jittered and stretched in training (Likhomanenko et al. 2021).
+pos = "cape"

@@ -1,0 +1,2 @@
+# RoPE with frequencies learned for each head: does it choose others?
+pos = "learned_rope"
