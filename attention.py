@@ -56,7 +56,7 @@ def scores(q: Tensor, k: Tensor, plan: Plan, rows: slice = slice(None), features
         q = q * plan.temperature[..., rows, :]
     found, added = q @ k.mT / math.sqrt(q.shape[-1]), added_scores(plan, q.shape[1], q.new_empty(0), rows, places)
     if plan.scorer is None:
-        return found + added
+        return torch.where(added > -torch.inf, found + added, -torch.inf)   # a product with a key ahead may overflow
     of_keys = None if features is None else features[:, 0].to(dtype)
     ids = (plan.query_ids[..., rows][..., None], plan.key_ids[..., None, :])
     i, j = (t[:, None] if t.dim() == 3 else t for t in ids)

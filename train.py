@@ -162,7 +162,9 @@ class Training:
             group["lr"] = learning_rate(self.step, s)
         torch.manual_seed(seed_of(s.seed, self.step, self.processes.rank))   # so that resuming needs no random state
         ids = self.model.draw_ids(s.seed, self.step, s.block_size)
-        ids = ids if ids is None else ids.to(self.compute.device)
+        if ids is not None:
+            self.model.pos.check_ids(ids)   # compiled code cannot
+            ids = ids.to(self.compute.device)
         first = self.step * self.sequences_per_step + self.processes.rank * self.share
         for start in range(first, first + self.share, self.micro_batch):
             inputs, targets = self.batch(start, self.micro_batch)

@@ -449,7 +449,7 @@ def trained(tmp_path, monkeypatch):
     corpora = {"toy": corpus([900]), "other": corpus([900], 1, "other"), "foreign": corpus([900], 2, "foreign", "xyz")}
 
     def load_run(folder, where="cpu", pos_file=""):
-        settings = {"dataset": "toy", "block_size": L, "seed": 1, "eval_lengths": list(LENGTHS)}
+        settings = {"pos": Path(folder).name, "dataset": "toy", "block_size": L, "seed": 1, "eval_lengths": list(LENGTHS)}
         config = {"settings": settings, "corpus_sha256": {"val": "sha0"}}
         return checkpoint.Run(Path(folder), config, {"tokens": 5, "original_length": L}, tiny(Path(folder).name))
 

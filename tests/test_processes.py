@@ -27,7 +27,8 @@ import train
 from configurable import UserError
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-SHARED = [*SIZE, "--pos=randomized(max=64) + rope", "--dtype=float32"]   # everybody's draw must be the same one
+SHARED = [*SIZE, "--pos=randomized(max=64) + rope", "--dtype=float32",   # everybody's draw must be the same one, and 64
+          "--eval_lengths=8,16,512"]                                     # windows of 512 are tested in more than one batch
 ONCE, TWICE = ["--batch_size=8"], ["--gradient_accumulation_steps=2"]   # two ways to 8 sequences in a step
 LONG = [*SHARED, *TWICE, "--max_iters=100000", "--eval_interval=100000", "--out_dir=run"]
 
@@ -138,7 +139,7 @@ def test_a_test_shared_by_two_has_the_losses_of_every_block(alone: Path, shared:
 def test_only_the_first_process_writes_and_shows(shared: tuple[Path, Started], alone: Path) -> None:
     folder, started = shared
     assert [line["step"] for line in metrics(folder)] == list(range(1, 9))
-    for once in ("7,216 parameters", ", 2 processes\n", "step 8/8: ", "fixed_targets at 32: ", "scheme ", "in run\n"):
+    for once in ("7,216 parameters", ", 2 processes\n", "step 8/8: ", "fixed_targets at 512: ", "scheme ", "in run\n"):
         assert started.said.count(once) == 1, once
     assert names(folder) == names(alone)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -156,14 +157,14 @@ def test_it_is_the_same_however_one_process_would_split_the_batch(alone: Path, p
 
 @pytest.mark.slow
 def test_evaluate_started_by_torchrun_measures_what_it_measures_alone(alone: Path, project: Project, tmp_path: Path) -> None:
-    words = ["evaluate.py", "run", "--eval_lengths=8,24,48", "--stride=8", "--dtype=float32"]
+    words = ["evaluate.py", "run", "--eval_lengths=8,24,512", "--stride=8", "--dtype=float32"]
     for name, launch in (("one", []), ("two", TORCHRUN)):
         shutil.copytree(alone, tmp_path / name / "run")
         started = project.run(tmp_path / name, *launch, *words)
         assert started.process.returncode == 0, started.complained
         assert started.said.count("scheme ") == 1
     one, two = (blocks(tmp_path / name / "run") for name in ("one", "two"))
-    assert one.keys() == two.keys() and ("sliding", 48) in one
+    assert one.keys() == two.keys() and ("sliding", 512) in one
     assert max(float(np.abs(one[key] - two[key]).max()) for key in one) < 1e-6
 
 

@@ -10,8 +10,9 @@ class Xpos(Rope):
 
     Queries are multiplied by z^((p - c) / B), keys by its inverse. B = `scale_base` defaults to half the training length:
     theirs is 512 for 1024. The centre c changes no score; theirs moves with the length read so far, here it is half the
-    total length, so that turned keys can be cached. Exponents are float64, factors float32: they hold to about 70 L, the
-    scores of unseen keys ahead overflow from 33 L on. Nothing is learned. `layout` half is theirs with permuted columns.
+    total length, so that turned keys can be cached. Exponents are float64, factors float32, which holds to about 70 L; past
+    33 L products with keys ahead overflow, and where a mask is added to all at once (small models) the result is not a number.
+    Nothing is learned. `layout` half is theirs with permuted columns.
     Verdict: decays like ALiBi but only in fast pairs; the authors pair it with a block-wise causal mask, which gains more.
     """
 
