@@ -320,6 +320,19 @@ def sandwich(h: int, i: float, j: float, d: int = D) -> float:
     return (ripples - d / 2) / (8 * (h + 1) / H)
 
 
+def stretched(table: ndarray, total: int, cubic: bool) -> ndarray:
+    """A table's rows at `total` places evenly spread over it, by straight lines or by Keys' cubic with a = -3/4."""
+    def weight(x: float) -> float:
+        x = abs(x)
+        if not cubic:
+            return max(0.0, 1 - x)
+        return 1.25 * x**3 - 2.25 * x**2 + 1 if x <= 1 else -0.75 * (x**3 - 5 * x**2 + 8 * x - 4) if x < 2 else 0.0
+    places = [(n + 0.5) * len(table) / total - 0.5 for n in range(total)]
+    around = [range(math.floor(p) - 1, math.floor(p) + 3) for p in places]
+    return np.array([sum(weight(p - row) * table[min(max(row, 0), len(table) - 1)] for row in rows)
+                     for p, rows in zip(places, around, strict=True)])
+
+
 def digits(w: Weights, tokens: Sequence[int], zero: int) -> ndarray:
     """Abacus: a digit gets the row of its place in its number, from the first digit."""
     rows, place = [], 0
@@ -336,6 +349,10 @@ ORACLES: dict[str, Oracle] = {
     "nope": Oracle("Haviv et al. 2022; Kazemnejad et al. 2023", "nowhere", lambda w: Parts()),
     "learned(rows=64)": Oracle("Radford et al. 2019, GPT-2's wpe", "input", lambda w: Parts(
         embed=lambda ids, tokens: np.array([w["table"][int(p)] for p in ids]))),
+    "learned(rows=4, resize=linear)": Oracle("Touvron et al. 2020, by straight lines", "input", lambda w: Parts(
+        embed=lambda ids, tokens: stretched(w["table"], len(ids), False))),
+    "learned(rows=4, resize=bicubic)": Oracle("Touvron et al. 2020, bicubic", "input", lambda w: Parts(
+        embed=lambda ids, tokens: stretched(w["table"], len(ids), True))),
     "sinusoidal": Oracle("Vaswani et al. 2017, section 3.5, times 0.02", "input", lambda w: Parts(
         embed=lambda ids, tokens: sinusoid(ids, 0.02))),
     "sinusoidal(scale=1, base=100)": Oracle("Vaswani et al. 2017, section 3.5", "input", lambda w: Parts(

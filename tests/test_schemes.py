@@ -41,7 +41,7 @@ class Expected:
     """What is promised of a scheme beside its formula."""
 
     parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)   # of its piece
-    shifts: bool = True    # logits stay where all positions grow by as much
+    shifts: bool | None = True   # logits stay where all positions grow by as much; None: positions cannot be given
     order: bool = True     # the last logits of one layer change where earlier tokens are reversed
     path: str = "dense"    # how eager code computes its attention
     reach: int = 1_048_576   # positions below this are exact
@@ -60,6 +60,8 @@ def perceptron(inputs: int, hidden: int) -> dict[str, tuple[int, ...]]:
 EXPECTED: dict[str, Expected] = {
     "nope": Expected(order=False, path="fused"),
     "learned(rows=64)": Expected({"table": (64, C)}, shifts=False, path="fused", reach=64),
+    "learned(rows=4, resize=linear)": Expected({"table": (4, C)}, shifts=None, path="fused", reach=T),
+    "learned(rows=4, resize=bicubic)": Expected({"table": (4, C)}, shifts=None, path="fused", reach=T),
     "sinusoidal": INPUT,
     "sinusoidal(scale=1, base=100)": INPUT,
     "rope": ROTARY,
@@ -167,9 +169,18 @@ def first_of_each_name() -> list[str]:
 
 
 def branches_of(text: str) -> list[list[str]]:
-    """The mentions that act in each layer of `a + (b | c)`, until the pattern starts again."""
-    tree = posenc.parse(text)
-    return [[ast.unparse(node) for node in posenc._layer(tree, n)] for n in range(text.count("|") + 1)]
+    """The mentions that act in each layer of `a + (b | c)`, until the pattern starts again; posenc's own reading is not asked."""
+    def split(node: ast.expr, operator: type) -> list[ast.expr]:
+        joined = isinstance(node, ast.BinOp) and isinstance(node.op, operator)
+        return split(node.left, operator) + split(node.right, operator) if joined else [node]
+
+    def mentions(node: ast.expr, layer: int) -> list[str]:
+        found = []
+        for term in split(node, ast.Add):
+            branches = split(term, ast.BitOr)
+            found += mentions(branches[layer % len(branches)], layer) if len(branches) > 1 else [ast.unparse(term)]
+        return found
+    return [mentions(ast.parse(text, mode="eval").body, n) for n in range(text.count("|") + 1)]
 
 
 # Ours and theirs
@@ -264,7 +275,7 @@ def tolerance(text: str) -> float:
 
 def takes_any_positions(text: str) -> bool:
     """Whether no piece of it says which positions there are."""
-    return not any(name_of(mention) in MOVERS for branch in branches_of(text) for mention in branch)
+    return ALL[text].shifts is not None and not any(name_of(m) in MOVERS for branch in branches_of(text) for m in branch)
 
 
 def largest_difference(text: str) -> float:
@@ -421,7 +432,7 @@ def test_every_path_of_attention_equals_the_reference_in_output_and_gradients(te
     assert all(g.isfinite().all() for g in expected)
     if text in MENTIONS:   # beside other pieces a number may have no say: randomized positions pass fire's threshold at once
         assert all(g.abs().max() > 0 for g in expected[1:])
-    monkeypatch.setattr(attention, "BLOCK_ROWS", 4)
+    monkeypatch.setattr(attention, "BLOCK_ROWS", 3)
     choose = attention.choose_path
     for path in paths_of(gpt):
         monkeypatch.setattr(attention, "choose_path", lambda plan, *rest, path=path: "scored" if plan.scorer else path)
@@ -429,6 +440,15 @@ def test_every_path_of_attention_equals_the_reference_in_output_and_gradients(te
             torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
     monkeypatch.setattr(attention, "choose_path", choose)
     assert gpt.attention_path(11) == ALL[text].path
+
+
+def test_each_layer_of_a_pattern_has_the_pieces_of_its_own_branch(monkeypatch):
+    met = []
+    monkeypatch.setattr(attention, "attend", lambda q, k, v, prepared, *rest: met.append(prepared.plan) or v)
+    all_logits(model("fox | rope + sandwich | nope + ssmax", 4), tokens(1, 5))
+    assert [plan.scorer is not None for plan in met] == [True, False, False, True]
+    assert [len(plan.biases) for plan in met] == [0, 1, 0, 0] and [plan.turns is not None for plan in met] == [False, True, False, False]
+    assert [plan.temperature is not None for plan in met] == [False, False, True, False]
 
 
 @pytest.mark.parametrize("text", SCHEMES)
@@ -478,7 +498,7 @@ def test_a_token_changes_nothing_before_it(text):
     assert float((before - after)[:, 6:].abs().max()) > 1e-4
 
 
-@pytest.mark.parametrize("text", SCHEMES)
+@pytest.mark.parametrize("text", [text for text in SCHEMES if ALL[text].shifts is not None])
 def test_a_shift_of_all_positions_is_felt_exactly_where_it_is_said(text):
     gpt, idx = model(text, layers_for(text, 1)), tokens(1, 9)
     with torch.no_grad():
@@ -557,6 +577,9 @@ def test_cape_shifts_scales_and_jitters_each_in_its_own_range():
     scale = (draws("cape(global_shift=0, local_shift=0, global_scale=2)") / place)[:, 1:]
     assert float(scale.std(1).max()) < 1e-6 and 0.5 <= scale.min() < 0.52 and 1.95 < scale.max() <= 2
     assert float(scale[:, 0].log().mean().abs()) < 0.1   # as often smaller as larger
+    both = draws("cape(local_shift=0, global_scale=2)")
+    step = both[:, 1] - both[:, 0]
+    assert float(torch.corrcoef(torch.stack((step.log(), both[:, 0] / step)))[0, 1].abs()) < 0.3   # drawn apart
 
 
 def test_abacus_moves_all_digits_of_a_step_by_one_number():
@@ -730,6 +753,17 @@ def test_compiling_breaks_no_graph_with_any_options(text):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text", SCHEMES)
+@pytest.mark.parametrize("text", first_of_each_name())
 def test_the_default_compiler_changes_no_number(text):
+    assert compiled_graphs(text, "inductor", 2e-4, torch.float32) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path, text", [("matmul", "rope + alibi"), ("fused", "rope(p=0.5) + logn"), ("dense", "rope + alibi"),
+                                        ("blocked", "alibi + kerple"), ("scored", "alibi + dape")])
+def test_the_default_compiler_changes_no_number_on_any_path_of_attention(path, text, monkeypatch):
+    monkeypatch.setattr(attention, "MATMUL_KEYS", 512 if path == "matmul" else 0)
+    monkeypatch.setattr(attention, "DENSE_BYTES", 0 if path == "blocked" else 2**24)
+    monkeypatch.setattr(attention, "BLOCK_ROWS", 3)
+    assert model(text).attention_path(L, compiled=True) == path
     assert compiled_graphs(text, "inductor", 2e-4, torch.float32) == 2
