@@ -94,6 +94,27 @@ def test_a_second_card_that_is_not_here_is_refused_with_the_first(machine: Calla
         device.pick("cuda", "auto")
 
 
+def test_each_process_of_torchrun_has_the_card_of_its_number(machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(cuda=True, bf16=True)
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert [device.pick(name, "auto").device for name in ("auto", "cuda", "cuda:1", "cpu")] == ["cuda:3", "cuda:3", "cuda:1", "cpu"]
+
+
+@pytest.mark.parametrize(("error", "said"), [
+    (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ..."), "out of memory (2.00 GiB were asked for): do less"),
+    (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8192 bytes."), "out of memory (8192 bytes were asked for): do less"),
+    (MemoryError(), "out of memory: do less")])
+def test_running_out_of_memory_is_a_sentence_with_advice(error: Exception, said: str) -> None:
+    with pytest.raises(UserError) as ended, device.memory_advice("do less"):
+        raise error
+    assert str(ended.value) == said
+
+
+def test_a_fault_that_is_not_about_memory_stays_itself() -> None:
+    with pytest.raises(RuntimeError, match="^shapes differ$"), device.memory_advice("do less"):
+        raise RuntimeError("shapes differ")
+
+
 def test_only_matrix_products_are_in_the_chosen_format() -> None:
     x = torch.ones(4, 4)
     with device.autocast(Compute("cpu", torch.bfloat16, "")):

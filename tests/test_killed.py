@@ -362,12 +362,13 @@ def test_a_disk_that_is_full_at_a_later_save_leaves_the_old_checkpoint_and_a_sen
 
 
 def test_wherever_the_disk_fills_up_it_is_one_sentence_and_the_run_goes_on_once_there_is_room(
-        project: Project, tmp_path: Path, record: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+        project: Project, tmp_path: Path, record: Callable) -> None:
     """From a disk without one free page to one where all fits: folder, config.json, metrics.jsonl, checkpoints, test."""
     words, refused = (*DRAWING, "--max_iters=4", "--eval_interval=2"), []
     drawn = functools.partial(checkpoint.write_text, text="drawn")
-    with workplace(project.folder / "data", tmp_path), small_disk(tmp_path / "disk", 2**22) as disk:
-        monkeypatch.setattr(report, "figure", lambda results, path, dataset="": drawn(Path(path)))
+    with (workplace(project.folder / "data", tmp_path), small_disk(tmp_path / "disk", 2**22) as disk,
+          pytest.MonkeyPatch.context() as patch):   # undone before the workplace's own
+        patch.setattr(report, "figure", lambda results, path, dataset="": drawn(Path(path)))
         assert run_main(*words, "--out_dir=straight") == 0
         empty = pages_used(disk)
         assert run_main(*words, f"--out_dir={disk / 'all'}") == 0

@@ -77,7 +77,7 @@ MUTATIONS = [
     Mutation(ATTENTION, "seen = seen & mask(index, columns)", "seen = seen | mask(index, columns)", "paper and window"),
     Mutation(ATTENTION, "i, j = plan.query_ids[..., rows][..., None], plan.key_ids[..., columns][..., None, :]", "i, j = index, columns[None]",
              "gaps and alibi"),
-    Mutation(ATTENTION, "return found + added", "return found + added * (1 if plan.temperature is None else plan.temperature[..., rows, :])",
+    Mutation(ATTENTION, "found + added, -torch.inf)", "found + added * plan.temperature[..., rows, :] if plan.temperature is not None else found + added, -torch.inf)",
              "paper and logn"),
     Mutation(ATTENTION, "q = q * plan.temperature[..., rows, :]", "q = q", "paper and logn"),
     Mutation(ATTENTION, "q = (q * plan.temperature).to(q.dtype)", "q = q", "every_path and logn"),
