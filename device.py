@@ -53,8 +53,8 @@ def pick(device: str, dtype: str) -> Compute:
         torch.empty(1, device=chosen)
     except (RuntimeError, AssertionError, NotImplementedError):
         few = f"; cards here: {torch.cuda.device_count()}, so lower --nproc_per_node" if found == "cuda" != chosen else ""
-        raise UserError(f"device={device} ({chosen}) is not available on this machine; use --device={found} or leave it at auto"
-                        f"{few}") from None
+        raise UserError(f"device={device}{f' ({chosen})' if chosen != device else ''} is not available on this machine; "
+                        f"use --device={found} or leave it at auto{few}") from None
     kind = chosen.split(":")[0]
     best, why = _best_dtype(kind)
     chosen_dtype, why = (best, why) if dtype == "auto" else (getattr(torch, dtype), "as asked for")

@@ -157,7 +157,7 @@ def sigmoid(z: float) -> float:
 
 # ---- rotations of other kinds
 
-def fourier(w: Weights, base: float, rest: float = 0.0) -> Parts:
+def fourier(w: Weights, base: float, rest: float) -> Parts:
     """FoPE: the cosine and the sine of a pair are mixed from those of every pair with a period below L; others keep cos 1."""
     kept = [f for f in theta(base) if 2 * math.pi / f <= L]
 
@@ -423,8 +423,8 @@ ORACLES: dict[str, Oracle] = {
         embed=lambda ids, tokens: digits(w, tokens, 3))),
     "cape": Oracle("Likhomanenko et al. 2021, at test", "input", lambda w: Parts(
         embed=lambda ids, tokens: sinusoid(ids, 0.02))),
-    "fope(base=2)": Oracle("Hua et al. 2024, and its code", "rotation", lambda w: fourier(w, 2.0)),
-    "fope(base=2, rest=1, learned=False)": Oracle("Hua et al. 2024, its code", "rotation", lambda w: fourier(w, 2.0, 1.0)),
+    "fope(base=2)": Oracle("Hua et al. 2024, its code", "rotation", lambda w: fourier(w, 2.0, 1.0)),
+    "fope(base=2, rest=0, learned=True)": Oracle("Hua et al. 2024", "rotation", lambda w: fourier(w, 2.0, 0.0)),
     "learned_rope": Oracle("Su et al. 2021, eq. 34, frequencies of each head", "rotation", learned_rotation),
     "pope": Oracle("Gopalakrishnan et al. 2025", "rotation", polar),
     "resonance": Oracle("Wang et al. 2024", "rotation", rotary([2 * math.pi / n for n in (6, 63, 628, 6283)])),

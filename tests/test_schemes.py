@@ -106,7 +106,7 @@ EXPECTED: dict[str, Expected] = {
     "abacus(zero=3, max_shift=4, rows=64)": Expected({"table": (64, C)}, path="fused"),
     "cape": INPUT,
     "fope(base=2)": Expected({"cosines": (H, 2, 2), "sines": (H, 2, 2)}, shifts=False, path="fused"),
-    "fope(base=2, rest=1, learned=False)": Expected({"cosines": (H, 2, 2), "sines": (H, 2, 2)}, shifts=False, path="fused"),
+    "fope(base=2, rest=0, learned=True)": Expected({"cosines": (H, 2, 2), "sines": (H, 2, 2)}, shifts=False, path="fused"),
     "learned_rope": Expected({"shift": (H, D // 2)}, path="fused"),
     "pope": Expected({"delta": (H, D)}, path="fused"),
     "resonance": ROTARY,

@@ -29,6 +29,7 @@ class Cope(Piece):
 
     def score(self, block: Block) -> Tensor:
         """Gates are 0 at keys that the query may not see; the biases beside it do not enter them."""
+        require(block.q.shape[-1] == self.table.shape[1], "cope needs queries as wide as a head: not pope beside it")
         gates = torch.sigmoid(self.factor * block.scores).masked_fill(~block.seen, 0.0)
         p = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=len(self.table) - 1)   # (B, H, R, C)
         of_rows = block.q @ self.table.to(block.q.dtype).T                      # (B, H, R, max)

@@ -11,17 +11,18 @@ class Fope(Rope):
     """RoPE without the pairs whose wavelength exceeds L, and with every kept one mixed from all that are kept.
 
     Hua et al. 2024: cos and sin of pair m in head h become sum_n cos(p theta_n) C[h, n, m] and sum_n sin(p theta_n)
-    S[h, n, m]. Parameters cosines, sines (H, F, F), F pairs kept, one of each per layer, started at the identity plus
+    S[h, n, m]. Matrices cosines, sines (H, F, F), F pairs kept, one of each per layer, started at the identity plus
     Xavier noise times `gain`: 0.3 for their 60M model, up to 0.6 for 1.2B. Scores are no longer functions of i - j alone.
-    Their code does not train the matrices (learned=False), turns no more than d/4 pairs (not offered: at L = 512 it keeps
-    no more), and leaves the others at cos = sin = 1, which doubles their scores (rest=1); cos = 1, sin = 0 here.
+    As in their code the matrices stay as drawn and the other pairs are left at cos = sin = 1, which doubles their scores;
+    the paper trains them (learned=True) and leaves the others unturned (rest=0). Their code also turns no more than d/4
+    pairs (not offered: at L = 512 no more are kept).
     Verdict: RoPE without its unfinished turns, so steadier past L; most of that is had from rope(p=0.5) for less.
     """
 
     per_layer = True
     floor = 0.0   # no frequency is too low until the training length is known
 
-    def __init__(self, shape: Shape, *, base: float = 10000.0, gain: float = 0.3, learned: bool = True, rest: float = 0.0,
+    def __init__(self, shape: Shape, *, base: float = 10000.0, gain: float = 0.3, learned: bool = False, rest: float = 1.0,
                  layout: str = "half") -> None:
         super().__init__(shape, base=base, layout=layout)
         self.floor, self.rest = 2 * math.pi / shape.length, rest
