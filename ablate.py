@@ -68,7 +68,7 @@ class Cell:
         if "settings" not in config:
             return None
         s = self.settings
-        tested = {length for _, length in evaluate.rows_on(result["rows"], s.dataset)}
+        tested = {length for _, length in evaluate.rows_on(result["rows"], s.dataset, result.get("extend"))}
         complete = (result["tokens_trained"] == self.tokens and not differences(asdict(s), config["settings"])
                     and config["pos_file_sha256"] == (checkpoint.sha256(Path(s.pos_file)) if s.pos_file else None)
                     and tested >= set(evaluate.tested_lengths(s.block_size, s.eval_lengths)))

@@ -4,12 +4,12 @@
 `fused`    nothing is added to the scores: the library's causal kernel
 `dense`    biases and masks are added as one matrix (H, T, S), made once per forward for all layers that share a plan
 `blocked`  the same by blocks of query rows, made per layer: memory linear in the length, keys out of a window skipped
-`scored`   a piece claims the whole score: the reference, by blocks of query rows
+`scored`   a piece claims the whole score, or an extension rewrites distances: the reference, by blocks of query rows
 """
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -47,7 +47,9 @@ def added_scores(plan: Plan, n_head: int, like: Tensor, rows: slice, columns: Te
 
 def scores(q: Tensor, k: Tensor, plan: Plan, rows: slice = slice(None), features: Tensor | None = None) -> Tensor:
     """The scores before the softmax (B, H, R, S) of q (B, H, T, D)'s `rows` and k (B, H, S, D), already turned, -inf where
-    unseen; `features` (B, 1, S, M) are those of all keys. float32 or wider throughout."""
+    unseen; `features` (B, 1, S, M) are those of all keys. float32 or wider throughout. With regions q and k are unturned."""
+    if plan.regions:
+        return _by_regions(q, k, plan, rows)
     dtype = torch.promote_types(q.dtype, torch.float32)
     places = torch.arange(k.shape[-2], device=q.device)
     here = places[k.shape[-2] - q.shape[-2] :][rows]
@@ -62,6 +64,16 @@ def scores(q: Tensor, k: Tensor, plan: Plan, rows: slice = slice(None), features
     i, j = (t[:, None] if t.dim() == 3 else t for t in ids)
     block = Block(q, k, found, added, i, j, here[:, None], places, None if of_keys is None else of_keys[:, here], of_keys)
     return plan.scorer.score(block).masked_fill(~block.seen, -torch.inf)
+
+
+def _by_regions(q: Tensor, k: Tensor, plan: Plan, rows: slice) -> Tensor:
+    i, j = plan.query_ids[..., rows][..., None], plan.key_ids[..., None, :]
+    i, j = (t[:, None] if t.dim() == 3 else t for t in (i, j))
+    found = q.new_zeros((), dtype=torch.promote_types(q.dtype, torch.float32))
+    for part, where in plan.regions:
+        turned = (part.turns[0](q), part.turns[1](k)) if part.turns else (q, k)
+        found = torch.where(where(i, j), scores(*turned, replace(part, masks=plan.masks), rows), found)
+    return found
 
 
 def reference(q: Tensor, k: Tensor, v: Tensor, plan: Plan, features: Tensor | None = None) -> Tensor:
@@ -83,7 +95,7 @@ class Prepared:
 def choose_path(plan: Plan, n_head: int, compiled: bool) -> str:
     """The attention path of a plan in eager or compiled code: matmul, fused, dense, blocked or scored."""
     queries, keys = plan.query_ids.shape[-1], plan.key_ids.shape[-1]
-    if plan.scorer is not None:
+    if plan.scorer is not None or plan.regions:
         return "scored"
     if compiled and plan.query_ids.device.type == "cpu" and keys <= MATMUL_KEYS:
         return "matmul"

@@ -54,8 +54,8 @@ def sha256(path: Path) -> str:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Replace a text file at once."""
-    replace_file(Path(path), lambda file: file.write(text.encode("utf-8")))
+    """Replace a text file at once; what a command line has that is no UTF-8 is escaped."""
+    replace_file(Path(path), lambda file: file.write(text.encode("utf-8", errors="backslashreplace")))
 
 
 def write_json(path: str | Path, content: Any) -> None:
@@ -68,11 +68,22 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file; UserError where it is not one."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         raise UserError(f"{path} is missing or not readable JSON; name a run folder, e.g. out/alibi-stdlib-L128-s1337") from None
     if not isinstance(content, dict):
         raise UserError(f"{path} is not a JSON object")
     return content
+
+
+class Parts(dict[str, Any]):
+    """What a file of a run folder holds; UserError for a part that it lacks."""
+
+    def __init__(self, path: Path, parts: dict[str, Any]) -> None:
+        super().__init__(parts)
+        self.path = path
+
+    def __missing__(self, name: str) -> Any:
+        raise UserError(f"{self.path} lacks {name!r}: it is damaged; restore a good copy, or start afresh with --overwrite=True")
 
 
 # ---- checkpoints
@@ -134,7 +145,10 @@ def loaded(file: BinaryIO, path: Path) -> dict[str, Any]:
     """The content of a checkpoint; nothing in it is run. UserError where it holds more than numbers, texts and tensors."""
     file.seek(0)
     try:
-        return torch.load(file, map_location="cpu", weights_only=True)
+        state = torch.load(file, map_location="cpu", weights_only=True)
+        if not isinstance(state, dict) or not state:
+            raise ValueError("not a dictionary")
+        return Parts(path, state)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
         raise UserError(f"{path} is no checkpoint of this program, though its SHA-256 is in {DIGESTS}: do not trust that folder, "
                         "or train it anew with --overwrite=True") from error
@@ -207,6 +221,8 @@ def lock(folder: Path) -> FileLock:
     except Timeout:
         by = holder.read_text(encoding="utf-8") if holder.exists() else "another process"
         raise UserError(f"{folder} is in use by {by}; wait for it, stop it, or choose another --out_dir") from None
+    for half_written in folder.glob(".*.new"):   # by a process that was killed
+        half_written.unlink()
     write_text(holder, f"process {os.getpid()} on {platform.node()} ({' '.join([Path(sys.argv[0]).name, *sys.argv[1:]]):.200})")
     return held
 
@@ -221,9 +237,7 @@ def claim(folder: Path, settings: TrainSettings) -> FileLock:
         held = lock(folder)
     except OSError as error:
         raise UserError(f"out_dir {folder} cannot be used ({error.strerror}); choose another --out_dir") from error
-    for half_written in folder.glob(".*.new"):   # by a process that was killed
-        half_written.unlink()
-    if settings.overwrite and path.exists():
+    if settings.overwrite and (path.exists() or (folder / DIGESTS).exists()):
         for name in (CURRENT, f"{CURRENT}.new", PREVIOUS, DIGESTS, "metrics.jsonl", "extrapolation.json", "extrapolation.png",
                      "pos_file.py", "config.json"):
             if not settings.pos_file or (folder / name).resolve() != Path(settings.pos_file).resolve():
@@ -231,11 +245,19 @@ def claim(folder: Path, settings: TrainSettings) -> FileLock:
     return held
 
 
+def read_config(folder: Path) -> Parts:
+    """config.json of a run folder, with the defaults of settings that it lacks; UserError where it holds no settings."""
+    path = folder / "config.json"
+    config = read_json(path)
+    if not isinstance(config.get("settings"), dict):
+        raise UserError(f"{path} holds no settings: it is damaged; restore a good copy, or start afresh with --overwrite=True")
+    settings = {f.name: f.default for f in fields(TrainSettings)} | config["settings"]
+    return Parts(path, config | {"settings": settings})
+
+
 def refuse_other_run(folder: Path, settings: TrainSettings) -> None:
     """UserError where the folder's run was made with other settings that change the result."""
-    config = read_json(folder / "config.json")
-    if "settings" not in config:
-        raise UserError(f"{folder / 'config.json'} holds no settings; start afresh with --overwrite=True")
+    config = read_config(folder)
     differ = differences(asdict(settings), config["settings"], "result")
     if not differ and settings.pos_file and sha256(Path(settings.pos_file)) != config["pos_file_sha256"]:
         differ = [f"{settings.pos_file} has changed since"]
@@ -253,7 +275,7 @@ def started_from(settings: TrainSettings) -> str | None:
     folder = Path(settings.out_dir)
     if not settings.out_dir or not (folder / CURRENT).exists():
         return None
-    return read_json(folder / "config.json")["settings"]["init_from"]
+    return read_config(folder)["settings"]["init_from"]
 
 
 @dataclass
@@ -288,14 +310,13 @@ def scheme_file(folder: Path, config: dict[str, Any], typed: str) -> Path | None
 def load_run(folder: str | Path, device: str = "cpu", pos_file: str = "") -> Run:
     """The trained model of a run folder, in eval mode; UserError where it is missing, damaged or of another scheme."""
     folder = Path(folder)
-    config = read_json(folder / "config.json")
-    if "settings" not in config:
-        raise UserError(f"{folder / 'config.json'} holds no settings: it is damaged")
+    config = read_config(folder)
     state = load_state(folder, say=lambda text: print(text, file=sys.stderr))
     if state is None:
         raise UserError(f"{folder} holds no checkpoint yet: train it first")
     refuse_other_checkpoint(folder, state, config["settings"])
-    model = GPT(GPTConfig(**state["gpt"]), scheme_file(folder, config, pos_file))
+    model = GPT(GPTConfig(**state["gpt"] | {"extend": ""}), scheme_file(folder, config, pos_file))
+    model.extend(state["gpt"].get("extend", ""), folder)
     load_weights(model, state["model"], folder)
     return Run(folder, config, state, model.to(device).eval())
 

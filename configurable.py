@@ -6,6 +6,7 @@ The dataclasses below are the one source for --help, for what is refused and for
 
 import ast
 import difflib
+import io
 import operator
 import os
 import re
@@ -42,7 +43,8 @@ def setting(default: Any, help: str, *, unit: str = "", kind: str = "result", lo
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """The shape of one model. `block_size` is the training length in tokens and limits nothing; `pos` is the scheme."""
+    """The shape of one model. `block_size` is the length first trained at, in tokens, and limits nothing; `pos` is the
+    scheme, `extend` what is applied to it once it is trained."""
 
     block_size: int = 128
     vocab_size: int = 256
@@ -52,6 +54,7 @@ class GPTConfig:
     dropout: float = 0.0
     bias: bool = False
     pos: str = "rope"
+    extend: str = ""
 
     def __post_init__(self) -> None:
         """Refuse a shape that no model can have (UserError)."""
@@ -81,6 +84,10 @@ class TrainSettings(Settings):
 
     pos: str = setting("rope", "position scheme, as in 'rope(base=500000)' or 'rope + alibi'")
     pos_file: str = setting("", "a Python file of your own with more position schemes")
+    extend: str = setting("", "context extension to train with, as in 'yarn(factor=4)'; for fine-tuning (init_from)")
+    mixed_lengths: tuple[int, ...] = setting((), "lengths to train at in turn, with as many tokens a step as at block_size",
+                                             unit="tokens", low=2)
+    staged: bool = setting(False, "mixed_lengths one after the other, in equal parts, instead of in turn")
     drop_pos: float = setting(0.0, "share of the steps, the last ones, without the position scheme (DroPE)", low=0, below=1)
     dataset: str = setting("stdlib", "corpus, the name of a folder in data/")
     init_from: str = setting("auto", "auto (resume or begin), scratch, gpt2... or a run folder")
@@ -127,6 +134,11 @@ class TrainSettings(Settings):
         super().check()
         self.gpt(vocab_size=1)  # the shape checks itself; the vocabulary is the corpus's
         _require(self.eval_lengths == tuple(sorted(self.eval_lengths)), f"eval_lengths {self.eval_lengths} must ascend")
+        for length in self.mixed_lengths:
+            _require(self.batch_size * self.block_size % length == 0, f"mixed_lengths: the batch_size x block_size = "
+                     f"{self.batch_size * self.block_size} tokens of a batch are no whole number of sequences of {length}")
+        _require(self.init_from, "init_from is empty; name a run folder, or leave it out")
+        _require(self.mixed_lengths or not self.staged, "staged=True needs mixed_lengths, the lengths of its stages")
         for name, limit in (("warmup_iters", "max_iters"), ("warmup_iters", "lr_decay_iters"),
                             ("min_lr", "learning_rate")):
             low, high = getattr(self, name), getattr(self, limit)
@@ -142,6 +154,8 @@ class EvaluateSettings(Settings):
     eval_lengths: tuple[int, ...] = setting((), "lengths to test, else L/2 ... 32L", unit="tokens", kind="test", low=2)
     protocols: tuple[str, ...] = setting(PROTOCOLS, "what to measure", kind="test", choices=PROTOCOLS)
     stride: int = setting(0, "measure `sliding` too, moved by this, 0 for not", unit="tokens", kind="test", low=0)
+    extend: str = setting("", "context extension to test with, as in 'yarn(factor=4)', none for none, else as trained",
+                          kind="test")
     pos_file: str = setting("", "your file of position schemes, named again to let it run", kind="test")
     draw_only: bool = setting(False, "measure nothing, draw what is measured already", kind="manner")
     out: str = setting("", "where the figure of several runs goes", kind="manner")
@@ -165,6 +179,7 @@ class SampleSettings(Settings):
     top_p: float | None = setting(None, "draw from the likeliest tokens of this total probability", above=0, high=1)
     stop: str = setting("", "text that ends a sample")
     seed: int = setting(1337, "seed of the draws", low=0, high=2**32 - 1)
+    extend: str = setting("", "context extension, as in 'yarn(factor=4)', none for none, else as trained")
     pos_file: str = setting("", "your file of position schemes, named again to let it run")
 
 
@@ -219,9 +234,14 @@ def run(main: Callable[[], int | None], *errors: type[Exception]) -> NoReturn:
     """Exit with what `main()` returns; a UserError, or one of `errors`, prints its sentence to stderr and exits 1.
 
     So does what the system refuses (a full disk, a folder that is not ours). Of several processes each says its number.
+    Ctrl-C exits 130.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")   # a terminal that lacks a character shows "?"
     try:
         code = main()
+    except KeyboardInterrupt:
+        code = 130
     except (UserError, OSError, *errors) as error:
         if "--debug" in sys.argv:
             traceback.print_exc()
@@ -335,6 +355,7 @@ def _read_command_line(cls: type[Settings], argv: list[str]) -> tuple[dict[str, 
     while rest:
         word = rest.popleft()
         if not word.startswith("-"):
+            _require(not re.search("[\ud800-\udfff]", word), f"{word!r:.60} is not UTF-8 text; rename what it names")
             (files if word.endswith(".py") else words).append(word)
             continue
         _require(word.startswith("--"), f"{word!r:.60} is no setting; type --name=value, and --help lists the names")

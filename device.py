@@ -6,6 +6,7 @@ import ctypes
 import os
 import re
 import shutil
+import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -117,10 +118,16 @@ def keep_freed_memory() -> bool:
 def missing_compiler() -> str:
     """What torch.compile lacks on this machine, empty where it lacks nothing."""
     usual = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")   # the one that torch.compile calls
-    if not shutil.which(os.environ.get("CXX", usual)):
+    compiler = shutil.which(os.environ.get("CXX", usual))
+    if not compiler:
         return "no C++ compiler was found"
     if not Path(sysconfig.get_path("include"), "Python.h").is_file():
         return "Python's headers (Python.h) were not found"
+    if sys.platform != "win32":   # cl has other switches
+        try:
+            subprocess.run([compiler, "-x", "c++", "-fsyntax-only", os.devnull], capture_output=True, check=True)
+        except (OSError, subprocess.CalledProcessError):
+            return f"{compiler} cannot compile an empty file"
     return ""
 
 
@@ -179,10 +186,18 @@ class Processes:
 ALONE = Processes()
 
 
+def world_size() -> int:
+    """How many processes torchrun started, 1 without it; UserError where its WORLD_SIZE is no number."""
+    text = os.environ.get("WORLD_SIZE", "1")
+    if not text.isdecimal():
+        raise UserError(f"the environment has WORLD_SIZE={text!r:.60}, which is no number: unset it, or start with torchrun")
+    return int(text)
+
+
 @contextlib.contextmanager
 def together(backend: str, compute: Compute) -> Iterator[Processes]:
     """Join the other processes that torchrun started, if it did; only the first one's standard output is shown."""
-    size = int(os.environ.get("WORLD_SIZE", 1))
+    size = world_size()
     if size == 1 or "RANK" not in os.environ:
         yield ALONE
         return

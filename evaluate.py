@@ -302,9 +302,9 @@ def evaluate(model: Any, corpus: data.Corpus, *, train_length: int, lengths: tup
     finally:
         bar.close()
         model.train(was_training)
-    split = {"extend": None, "factor": None, "dataset": corpus.name, "split_sha256": corpus.split_sha256("val")}
-    rows = [{"protocol": p, "length": n} | split | found.get((p, n), {"nats": None, "reason": reasons[n]})
-            for p, n in todo]
+    split = {"dataset": corpus.name, "split_sha256": corpus.split_sha256("val")}
+    rows = [{"protocol": p, "length": n} | model.extension_at(n) | split
+            | found.get((p, n), {"nats": None, "reason": reasons[n]}) for p, n in todo]
     compare_to_train_length(rows, train_length)
     return {"rows": rows, **extra, "notes": notes(rows, train_length)}
 
@@ -324,9 +324,9 @@ class Difference(NamedTuple):
         return abs(self.nats) <= max(2 * self.stderr, 0.005)
 
 
-def rows_on(rows: list[Row], dataset: str) -> Rows:
-    """The rows on one dataset, without extensions, by (protocol, length)."""
-    return {(r["protocol"], r["length"]): r for r in rows if r["dataset"] == dataset and r["extend"] is None}
+def rows_on(rows: list[Row], dataset: str, extend: str | None = None) -> Rows:
+    """The rows on one dataset under one extension (None: under none), by (protocol, length)."""
+    return {(r["protocol"], r["length"]): r for r in rows if (r["dataset"], r["extend"]) == (dataset, extend)}
 
 
 def paired(a: Row | None, b: Row | None) -> Difference | None:
@@ -375,9 +375,10 @@ def doubts(rows: Rows, train_length: int) -> list[str]:
 def notes(rows: list[Row], train_length: int) -> list[str]:
     """What a reader of these rows must know."""
     found = list(dict.fromkeys(row["note"] for row in rows if row.get("note")))
-    for dataset in dict.fromkeys(row["dataset"] for row in rows):
-        if reasons := doubts(rows_on(rows, dataset), train_length):
-            found.append(f"on {dataset} this run cannot show the use of context beyond {train_length}: "
+    for dataset, extend in dict.fromkeys((row["dataset"], row["extend"]) for row in rows):
+        if reasons := doubts(rows_on(rows, dataset, extend), train_length):
+            under = f" under {extend}" if extend else ""
+            found.append(f"on {dataset}{under} this run cannot show the use of context beyond {train_length}: "
                          + ", and ".join(reasons))
     return found
 
@@ -387,9 +388,13 @@ def notes(rows: list[Row], train_length: int) -> list[str]:
 
 def extrapolation(model: Any, corpus: data.Corpus, *, pos: str, train_length: int, original_length: int,
                   tokens_trained: int, seed: int, **how: Any) -> dict[str, Any]:
-    """All of extrapolation.json for a model and what it was trained on; `how` goes to `evaluate`."""
+    """All of extrapolation.json for a model and what it was trained on; `how` goes to `evaluate`.
+
+    `extend` is the extension that tables and figures show: the one in force.
+    """
     started = time.perf_counter()
-    about = {"pos": pos, "train_length": train_length, "original_length": original_length, "seed": seed,
+    about = {"pos": pos, "extend": model.extension_at(train_length)["extend"], "train_length": train_length,
+             "original_length": original_length, "seed": seed,
              "tokens_trained": tokens_trained, "unit": corpus.unit, "parameters": model.parameter_count}
     found = evaluate(model, corpus, train_length=train_length, **how)
     return about | found | {"seconds": round(time.perf_counter() - started, 1)}
@@ -421,14 +426,22 @@ def corpus_of(run: checkpoint.Run, dataset: str) -> data.Corpus:
     return corpus
 
 
+def extended(model: Any) -> str:
+    """The extension in force, for a line that names a scheme."""
+    return f", extended by {model.pos.extended}" if model.pos.extended else ""
+
+
 def tested_folder(folder: str, settings: EvaluateSettings, processes: device.Processes) -> dict[str, Any]:
     """Test the model of a run folder as the settings say, and return all that has been measured of it."""
     import report  # not at the top: report imports this module
 
     compute = device.pick(settings.device, settings.dtype)
     trained = checkpoint.load_run(folder, compute.device, settings.pos_file)
+    as_trained = trained.model.pos.extended or None
+    if settings.extend:
+        trained.model.extend(settings.extend, trained.folder)
     held = checkpoint.lock(trained.folder) if processes.first else None
-    print(f"{folder}: {trained.model.pos.text}, on {compute.reason}")
+    print(f"{folder}: {trained.model.pos.text}{extended(trained.model)}, on {compute.reason}")
     found = extrapolation(
         trained.model, corpus_of(trained, settings.dataset), pos=checkpoint.label(trained.settings),
         train_length=trained.settings["block_size"], original_length=trained.state["original_length"],
@@ -437,9 +450,9 @@ def tested_folder(folder: str, settings: EvaluateSettings, processes: device.Pro
         stride=settings.stride, processes=processes)
     if held is None:
         return found
-    result = report.update(folder, found)
+    result = report.update(folder, found | {"extend": as_trained})
     held.release()
-    return result
+    return result | {"extend": found["extend"]}
 
 
 def main() -> None:

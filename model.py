@@ -128,12 +128,22 @@ class GPT(nn.Module):
         self.lm_head.weight = self.wte.weight
         self.apply(self._initialise)
         self.tell_positions_by(config.pos, pos_file)
+        self.extend(config.extend)
 
     def tell_positions_by(self, pos: str, pos_file: str | Path | None = None) -> None:
         """Take another position scheme, which initialises itself; everything else stays."""
-        self.config = c = replace(self.config, pos=pos)
+        self.config = c = replace(self.config, pos=pos, extend="")
         shape = Shape(c.n_head, c.n_embd // c.n_head, c.n_embd, c.block_size)
         self.pos = Scheme(pos, shape, c.n_layer, pos_file and Path(pos_file))
+
+    def extend(self, text: str, folder: Path | None = None) -> None:
+        """Put an `extend` expression into force, in place of any other, "" for none; `folder` has files that it may name."""
+        self.pos.extend(text, folder)
+        self.config = replace(self.config, extend=self.pos.extended)
+
+    def extension_at(self, total: int) -> dict[str, str | float | None]:
+        """{"extend", "factor"}: the extension in force and its factor in a text of `total` tokens, None where there is none."""
+        return {"extend": self.pos.extended or None, "factor": self.pos.factor(total)}
 
     def _initialise(self, module: nn.Module) -> None:
         """GPT-2's: normal with deviation 0.02, smaller by sqrt(2 n_layer) where a block writes to the residual stream."""
@@ -314,6 +324,6 @@ def pick(logits: Tensor, temperature: float, top_k: int | None, top_p: float | N
     probabilities = logits.softmax(-1)
     if top_p is not None:
         ordered, order = probabilities.sort(descending=True)
-        beyond = ordered.cumsum(-1) - ordered >= top_p   # the token that crosses top_p stays
+        beyond = ordered.cumsum(-1) - ordered >= max(top_p, 1e-30)   # the token that crosses top_p stays; in float32 1e-300 is 0
         probabilities = probabilities.masked_fill(torch.zeros_like(beyond).scatter(1, order, beyond), 0.0)
     return torch.multinomial(probabilities, 1, generator=generator)

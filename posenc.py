@@ -3,6 +3,7 @@
 A scheme is an expression: `alibi`, `rope(base=500000)`, `rope + alibi`, `rope | rope | rope | nope`. `+` lets pieces act
 together, `|` is a pattern over layers. Each name is a `Piece`, a small module that overrides the questions it answers;
 names not defined here are looked up in zoo/, one file each, loaded exactly as a user's own `--pos_file`.
+A second expression, `extend`, names what is applied to a model that is trained already: `yarn(factor=8) + logn`.
 `python posenc.py 'rope + logn'` explains an expression. This file imports nothing else of the project.
 """
 from __future__ import annotations
@@ -13,14 +14,14 @@ import hashlib
 import importlib.machinery
 import importlib.util
 import inspect
+import json
 import math
 import re
 import sys
-import traceback
 import types
 import typing
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -62,13 +63,30 @@ def _(positions: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
     return positions.new_empty(shape, dtype=torch.float32), positions.new_empty(shape, dtype=torch.float32)
 
 
-def rope_frequencies(head_dim: int, base: float = 10000.0) -> tuple[Tensor, float]:
+def rope_frequencies(head_dim: int, base: float = 10000.0, *, extend: str | None = None, train_length: int | None = None,
+                     length: int | None = None) -> tuple[Tensor, float]:
     """RoPE's (inv_freq, attention_factor): theta_m = base^(-2m/d), float64 of shape (head_dim / 2,), and 1.0.
 
-    Su et al. 2021 (arXiv 2104.09864). Raises PosError for an odd head_dim.
+    Su et al. 2021 (arXiv 2104.09864). With `extend`, such as "yarn(factor=4)", those of a model trained at `train_length`
+    when it is given `length` tokens. Raises PosError for an odd head_dim and for what is no map of frequencies.
     """
     require(head_dim > 0 and head_dim % 2 == 0, f"rope turns pairs of columns: it needs an even dimension, not {head_dim}")
-    return base ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim), 1.0
+    inv_freq = base ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
+    if not extend:
+        return inv_freq, 1.0
+    require(train_length is not None, "rope_frequencies with extend needs train_length=...")
+    maps = extensions(extend, Shape(1, head_dim, head_dim, train_length))
+    require(all(answers(piece, "stretch") for piece in maps), f"{extend:.80} is more than a map of frequencies")
+    return stretched((inv_freq, 1.0), maps, base, train_length if length is None else length)
+
+
+def stretched(table: tuple[Tensor, float], maps: Iterable[Piece], base: float, total: int) -> tuple[Tensor, float]:
+    """(inv_freq, attention factor) after each map of frequencies in turn, for a text of `total` tokens."""
+    inv_freq, factor = table
+    for piece in maps:
+        inv_freq, more = piece.stretch(inv_freq, base, total)
+        factor *= more
+    return inv_freq, factor
 
 
 def rotate(x: Tensor, positions: Tensor, inv_freq: Tensor, layout: str = "half") -> Tensor:
@@ -125,12 +143,17 @@ def t5_buckets(distance: Tensor, num_buckets: int = 32, max_distance: int = 128)
 
 @dataclass(frozen=True)
 class Shape:
-    """What a piece may know of the model it serves; `length` is the length first trained at, in tokens."""
+    """What a piece may know of the model it serves; `length` is the length first trained at, in tokens.
+
+    `extends`: the piece is applied to a trained model. `folder`: where files that options name are looked for first.
+    """
 
     n_head: int
     head_dim: int
     width: int
     length: int
+    extends: bool = False
+    folder: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -168,6 +191,15 @@ class Block:
         return self.added > -math.inf
 
 
+@dataclass(frozen=True)
+class Region:
+    """Where distances are rewritten: a query id i and a key id j with where(i, j) meet as if at query(i) and key(j)."""
+
+    query: Callable[[Tensor], Tensor]
+    key: Callable[[Tensor], Tensor]
+    where: Mask
+
+
 class Piece(nn.Module):
     """One position scheme. Override the questions it answers; every default is "nothing".
 
@@ -181,6 +213,9 @@ class Piece(nn.Module):
     per_layer: bool = False    # whether each layer has one of its own, where the expression does not say
     continuous: bool = False   # whether the position ids it gives are real numbers
     index_only: bool = False   # whether positions must be 0 ... N - 1: no other piece may change them
+    extends: bool = False      # whether `extend` may name it: it acts on a trained model
+    reads_ids: bool = True     # whether what it answers depends on position ids
+    apart: tuple[str, ...] = ()   # schemes that cannot stand beside it in a layer
 
     def ids(self, index: Tensor, total: int) -> Tensor:
         """Position ids of the tokens at `index` (T,) or (B, T) of a text of `total` tokens: which position each carries."""
@@ -220,6 +255,15 @@ class Piece(nn.Module):
 
     def score(self, block: Block) -> Tensor:
         """The whole score (B, H, R, C), where a term f(h, i, j) will not do; unseen keys are masked after it."""
+        raise NotImplementedError
+
+    def stretch(self, inv_freq: Tensor, base: float, total: int) -> tuple[Tensor, float]:
+        """An extension: a rotary scheme's frequencies (F,), float64, as they become in a text of `total` tokens, and what
+        multiplies its cosines and sines (and so the scores twice)."""
+        raise NotImplementedError
+
+    def regions(self, total: int) -> list[Region]:
+        """An extension: other distances. Where several regions hold the last one counts, where none does nothing changes."""
         raise NotImplementedError
 
 
@@ -280,7 +324,23 @@ class Sinusoidal(Piece):
         return self.scale * sinusoids(ids, self.width, self.base)
 
 
-class Rope(Piece):
+class Rotary(Piece):
+    """What rotary schemes share: `base`, and frequencies that extensions may stretch. `turn` reads them by `cos_sin`."""
+
+    base: float
+    stretches: tuple[Piece, ...] = ()   # maps of frequencies in force
+
+    def cos_sin(self, ids: Tensor, total: int) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of `ids` (..., T, F) in a text of `total` tokens, times the attention factor."""
+        own = self.frequencies(total)
+        inv_freq, factor = stretched(own, self.stretches, self.base, total)
+        tables, first = cos_sin(ids, inv_freq), max([0, *(piece.first for piece in self.stretches)])
+        if first:
+            tables = (torch.where((ids < first)[..., None], *pair) for pair in zip(cos_sin(ids, own[0]), tables, strict=True))
+        return tuple(t * factor for t in tables) if factor != 1.0 else tuple(tables)
+
+
+class Rope(Rotary):
     """Turn pair m of q and k at position p by p base^(-2m/d), so that scores depend on i - j. Su et al. 2021.
 
     `fraction` of each head's columns is turned, with the exponents of that fraction (GPT-J, GPT-NeoX); `p` keeps the
@@ -311,10 +371,7 @@ class Rope(Piece):
 
     def turn(self, ids: Tensor, total: int) -> tuple[Turn, Turn]:
         """Queries and keys alike; tables are made here, once per forward."""
-        inv_freq, factor = self.frequencies(total)
-        cos, sin = (t[:, None] if ids.dim() == 2 else t for t in cos_sin(ids, inv_freq))   # (B, 1, T, F) or (T, F)
-        if factor != 1.0:
-            cos, sin = cos * factor, sin * factor
+        cos, sin = (t[:, None] if ids.dim() == 2 else t for t in self.cos_sin(ids, total))   # (B, 1, T, F) or (T, F)
         return (lambda x: turn(x, cos, sin, self.layout),) * 2
 
 
@@ -366,6 +423,8 @@ class Window(Piece):
     Verdict: bounds what is read, hence flat; every layer of it still hands on `size` tokens of context.
     """
 
+    extends = True
+
     def __init__(self, shape: Shape, *, size: int, sinks: int = 0) -> None:
         super().__init__()
         require(size > 0, f"window: size must be positive, not {size}")
@@ -409,29 +468,190 @@ class Randomized(Piece):
 class Logn(Piece):
     """scores x ln(n) / ln(L), n the number of keys up to the query, L the training length. Su 2021, Chiang & Cholak 2022.
 
+    Applied to a trained model (`extend`) it is at least 1, so that nothing changes within L.
     Verdict: keeps attention from thinning out over long texts; combine it: `rope + logn`. Not enough at small L alone.
     """
+
+    extends = True
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         require(shape.length > 1, "logn divides by ln(L): it needs a training length above 1")
-        self.length = shape.length
+        self.length, self.least = shape.length, 1.0 if shape.extends else -math.inf
 
     def temperature(self, index: Tensor, like: Tensor) -> Tensor:
         """ln(i + 1) / ln(L)."""
-        return torch.log(index.to(like.dtype) + 1) / math.log(self.length)
+        return (torch.log(index.to(like.dtype) + 1) / math.log(self.length)).clamp(min=self.least)
+
+
+# ------------------------------------------------------------------------------------------------ extensions of trained models
+
+class Extension(Piece):
+    """What changes a trained model without touching its weights: a piece of `extend`, never of `pos`."""
+
+    extends = True
+    over_others: bool = False   # of a map of frequencies: may follow another one
+    first: int = 0              # of a map of frequencies: how many first positions keep their own
+
+    def factor(self, total: int) -> float | None:
+        """By how much the text is thought to be longer than training's; None where the extension knows no such number."""
+        return None
+
+    @classmethod
+    def only_for(cls, pieces: list[Piece]) -> str:
+        """Why it does not extend a scheme of these pieces, where more is asked than the hooks imply; empty where it does."""
+        return ""
+
+
+class Scaled(Extension):
+    """An extension by a factor s: auto is max(1, N / L), N the length of the text, L the length first trained at."""
+
+    def __init__(self, shape: Shape, *, factor: float | str = "auto") -> None:
+        super().__init__()
+        require(factor == "auto" or (isinstance(factor, (int, float)) and factor >= 1),
+                f"{scheme_name(type(self))}: factor is auto or a number of at least 1, not {factor}")
+        self.length, self.given = shape.length, factor
+
+    def factor(self, total: int) -> float:
+        """The factor in force in a text of `total` tokens."""
+        return max(1.0, total / self.length) if self.given == "auto" else float(self.given)
+
+
+class Pi(Scaled):
+    """theta_m / s: position interpolation, all positions brought into 0 ... L - 1. Chen et al. 2023 (arXiv 2306.15595).
+
+    Verdict: blurs neighbours, poor untrained; the classic start of a fine-tune.
+    """
+
+    def stretch(self, inv_freq: Tensor, base: float, total: int) -> tuple[Tensor, float]:
+        """Every pair alike."""
+        return inv_freq / self.factor(total), 1.0
+
+
+class Ntk(Scaled):
+    """theta_m s^(-2m / (d - 2)), a larger base: the fastest pair stays, the slowest is divided by s. bloc97 2023.
+
+    Verdict: good to about half of the factor it is given; no training needed.
+    """
+
+    def stretch(self, inv_freq: Tensor, base: float, total: int) -> tuple[Tensor, float]:
+        """base s^(d / (d - 2)); d = 2 would leave no pair between the first and the last."""
+        require(len(inv_freq) > 1, "ntk needs at least two pairs of turned columns")
+        return inv_freq * self.factor(total) ** (-torch.arange(len(inv_freq)).double() / (len(inv_freq) - 1)), 1.0
+
+
+class DynamicNtk(Ntk):
+    """ntk with s = f N / L - (f - 1) past L, and 1 before it, f = `factor`. emozilla 2023, as in transformers.
+
+    Verdict: ntk that costs nothing below L; with factor=1 it is ntk(factor=auto).
+    """
+
+    def __init__(self, shape: Shape, *, factor: float = 1.0) -> None:
+        super().__init__(shape, factor=factor)
+
+    def factor(self, total: int) -> float:
+        """The factor that ntk is given."""
+        return self.given * max(1.0, total / self.length) - (self.given - 1)
+
+
+class Yarn(Scaled):
+    """Slow pairs / s, fast pairs kept, a ramp between; scores x (0.1 ln s + 1)^2. Peng et al. 2023 (arXiv 2309.00071).
+
+    Kept: over `beta` turns within L; divided: under `alpha`. ramp=code is linear in the pair's number between those two
+    pairs, rounded outwards (`truncate`), as their code; ramp=turns is linear in the number of turns, as the paper says.
+    `mscale` weighs the logarithm, 0 turns the temperature off; `mscale_all_dim` divides it as in DeepSeek.
+    Verdict: the usual choice; beta=32 supposes thousands of tokens: at L = 128 no pair turns that often, so try 4 to 8.
+    """
+
+    def __init__(self, shape: Shape, *, factor: float | str = "auto", alpha: float = 1.0, beta: float = 32.0, ramp: str = "code",
+                 truncate: bool = True, mscale: float = 1.0, mscale_all_dim: float = 0.0) -> None:
+        super().__init__(shape, factor=factor)
+        require(0 < alpha < beta, f"yarn: alpha and beta are numbers of turns, 0 < alpha < beta, not {alpha} and {beta}")
+        require(ramp in ("code", "turns"), f"yarn: ramp is code or turns, not {ramp}")
+        self.alpha, self.beta, self.ramp, self.truncate = alpha, beta, ramp, truncate
+        self.mscale, self.mscale_all_dim = mscale, mscale_all_dim
+
+    def kept(self, inv_freq: Tensor, base: float) -> Tensor:
+        """How much of each frequency (F,) is kept: 1 for fast pairs, 0 for slow ones."""
+        if self.ramp == "turns":
+            return ((self.length * inv_freq / (2 * math.pi) - self.alpha) / (self.beta - self.alpha)).clamp(0, 1)
+        width = 2 * len(inv_freq)
+        low, high = (width * math.log(self.length / (2 * math.pi * turns)) / (2 * math.log(base))
+                     for turns in (self.beta, self.alpha))   # the pairs, not whole, that turn so often within L
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, width - 1)
+        return 1 - ((torch.arange(len(inv_freq)).double() - low) / max(high - low, 0.001)).clamp(0, 1)
+
+    def stretch(self, inv_freq: Tensor, base: float, total: int) -> tuple[Tensor, float]:
+        """Frequencies by the ramp; the temperature is the quotient of two factors, of which the second is 1 by default."""
+        factor, kept = self.factor(total), self.kept(inv_freq, base)
+        over, under = (1 + 0.1 * weight * math.log(factor) for weight in (self.mscale, self.mscale_all_dim))
+        return inv_freq / factor * (1 - kept) + inv_freq * kept, over / under
+
+
+class Llama3(Scaled):
+    """theta_m kept over `high` turns within L, / s under `low`, blended by turns between them. Llama 3.1, 2024.
+
+    Verdict: yarn's idea without a temperature; its high=4 suits short training better than yarn's beta=32.
+    """
+
+    def __init__(self, shape: Shape, *, factor: float | str = "auto", low: float = 1.0, high: float = 4.0) -> None:
+        super().__init__(shape, factor=factor)
+        require(0 <= low < high, f"llama3: low and high are numbers of turns, 0 <= low < high, not {low} and {high}")
+        self.low, self.high = low, high
+
+    def stretch(self, inv_freq: Tensor, base: float, total: int) -> tuple[Tensor, float]:
+        """A blend of theta / s and theta."""
+        kept = ((self.length * inv_freq / (2 * math.pi) - self.low) / (self.high - self.low)).clamp(0, 1)
+        return (1 - kept) * inv_freq / self.factor(total) + kept * inv_freq, 1.0
+
+
+class Longrope(Scaled):
+    """theta_m / lambda_m from a file, past L; scores x (1 + ln s / ln L); Ding et al. 2024 (arXiv 2402.13753).
+
+    The JSON file holds `long_factor`, a number for each pair, and may hold `short_factor` for texts within L and `first`,
+    how many first positions keep the original frequencies. `extend.py --search` makes one.
+    Verdict: what a search finds; the seeds it starts from (pi, ntk, yarn) come close.
+    """
+
+    def __init__(self, shape: Shape, *, file: str, factor: float | str = "auto") -> None:
+        super().__init__(shape, factor=factor)
+        self.file = named_file(file, shape.folder)
+        try:
+            content = json.loads(self.file.read_text(encoding="utf-8"))
+            self.long, self.first = [float(x) for x in content["long_factor"]], int(content.get("first", 0))
+            self.short = [float(x) for x in content.get("short_factor", [1.0] * len(self.long))]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise PosError(f"longrope: {file} is no JSON file with a list long_factor "
+                           f"({type(error).__name__}: {error})") from None
+        sound = all(math.isfinite(x) and x > 0 for x in self.long + self.short) and len(self.long) == len(self.short)
+        require(sound and self.first >= 0, f"longrope: {file} needs lists of one length of positive numbers, and first >= 0")
+
+    def stretch(self, inv_freq: Tensor, base: float, total: int) -> tuple[Tensor, float]:
+        """Divided pair by pair."""
+        factors = self.long if total > self.length else self.short
+        require(len(factors) == len(inv_freq), f"longrope: {self.file} has factors for {len(factors)} pairs, not {len(inv_freq)}")
+        attention = math.sqrt(1 + math.log(self.factor(total)) / math.log(self.length))
+        return inv_freq / inv_freq.new_tensor(factors), attention
+
+
+def named_file(name: str, folder: Path | None) -> Path:
+    """The file that an option names: the run folder's own copy of it, if there is one, else as named."""
+    copy = folder / Path(name).name if folder else Path(name)
+    return copy if copy.is_file() else Path(name)
 
 
 # ------------------------------------------------------------------------------------------------ names
 
 def scheme_name(cls: type) -> str:
     """CamelCase -> snake_case: the name of a piece in expressions."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__).lower()
 
 
 def _pieces_of(namespace: dict[str, object], module: str) -> dict[str, type[Piece]]:
-    classes = [c for c in namespace.values() if isinstance(c, type) and issubclass(c, Piece) and c is not Piece]
-    return {scheme_name(c): c for c in classes if c.__module__ == module}
+    classes = [c for c in namespace.values() if isinstance(c, type) and issubclass(c, Piece)]
+    return {scheme_name(c): c for c in classes if c.__module__ == module and c not in (Piece, Rotary, Extension, Scaled)}
 
 
 @lru_cache
@@ -452,7 +672,16 @@ def load_file(path: Path) -> dict[str, type[Piece]]:
 
 
 def names(pos_file: Path | None = None) -> list[str]:
-    """Every scheme that an expression may name."""
+    """Every scheme that `pos` may name."""
+    return [name for name in _known(pos_file) if not issubclass(find(name, pos_file), Extension)]
+
+
+def extension_names(pos_file: Path | None = None) -> list[str]:
+    """Everything that `extend` may name."""
+    return [name for name in _known(pos_file) if find(name, pos_file).extends]
+
+
+def _known(pos_file: Path | None) -> list[str]:
     own = load_file(Path(pos_file)) if pos_file else {}
     return sorted({*_pieces_of(globals(), __name__), *(p.stem for p in ZOO.glob("[a-z]*.py")), *own})
 
@@ -464,9 +693,9 @@ def find(name: str, pos_file: Path | None = None) -> type[Piece]:
     require(not taken, f"{pos_file} defines {', '.join(taken)}, a name that the project already has: rename the class")
     if name in own or name in built_in:
         return own.get(name) or built_in[name]
-    if name in names(pos_file):
+    if name in _known(pos_file):
         return load_file(ZOO / f"{name}.py")[name]
-    near = difflib.get_close_matches(name, names(pos_file), 1, 0.4)
+    near = difflib.get_close_matches(name, _known(pos_file), 1, 0.4)
     hint = f"did you mean {near[0]}?" if near else "a scheme of your own needs --pos_file=FILE.py."
     raise PosError(f"there is no position scheme {name:.60}; {hint} Known: {', '.join(names(pos_file))}")
 
@@ -562,6 +791,26 @@ def build(node: ast.expr, shape: Shape, pos_file: Path | None = None) -> Piece:
     return cls(shape, **options) if cls.__init__ is not Piece.__init__ else cls()
 
 
+def extensions(text: str, shape: Shape, pos_file: Path | None = None) -> list[Piece]:
+    """The pieces of an `extend` expression, maps of frequencies that go over others last. Refuses what is no extension,
+    a pattern of layers, and two claims on one place."""
+    tree, pieces = parse(text), []
+    require(_everywhere(tree) == list(_mentions(tree)),
+            f"an extension acts on all layers: join with + instead of | in '{text:.80}'")
+    for node in _mentions(tree):
+        cls = find(_name(node), pos_file)
+        require(cls.extends, f"{_name(node)} is no extension of a trained model: it must be trained with (--pos). "
+                f"Extensions: {', '.join(extension_names(pos_file))}")
+        pieces.append(build(node, replace(shape, extends=True), pos_file))
+    kinds = [type(p) for p in pieces]
+    twice = next((scheme_name(k) for k in kinds if kinds.count(k) > 1), None)
+    require(twice is None, f"{twice} stands twice in '{text:.80}': name it once")
+    for question, place in (("stretch", "frequencies"), ("ids", "positions"), ("regions", "distances")):
+        claims = [scheme_name(type(p)) for p in pieces if answers(p, question) and not getattr(p, "over_others", False)]
+        require(len(claims) < 2, f"{' and '.join(claims)} both change the {place} in '{text:.80}': keep one")
+    return sorted(pieces, key=lambda p: getattr(p, "over_others", False))
+
+
 def options_of(cls: type[Piece]) -> dict[str, inspect.Parameter]:
     """The options of a scheme with annotations and defaults: the keyword-only arguments of its __init__, if it has one."""
     own = inspect.signature(cls.__init__, eval_str=True).parameters if cls.__init__ is not Piece.__init__ else {}
@@ -597,6 +846,8 @@ class Plan:
     masks: tuple[Mask, ...] = ()
     span: tuple[int, int] | None = None   # keys outside the last span[0] and the first span[1] are never seen
     scorer: Piece | None = None           # the piece that claims the whole score
+    regions: tuple[tuple[Plan, Mask], ...] = ()   # where g(query id, key id) holds, scores are those of another plan; its
+                                          # turns then act here, on queries and on all keys, which are kept unturned
 
 
 class Scheme(nn.Module):
@@ -605,7 +856,8 @@ class Scheme(nn.Module):
     def __init__(self, text: str, shape: Shape, n_layer: int, pos_file: Path | None = None) -> None:
         super().__init__()
         tree = parse(text)
-        self.text = ast.unparse(tree)
+        self.text, self.shape, self.pos_file = ast.unparse(tree), shape, pos_file
+        self.extended, self.extensions = "", nn.ModuleList()
         mentions = list(_mentions(tree))
         built: dict[tuple[int, int], str] = {}   # (mention, layer if it is per_layer else 0) -> key in self.pieces
         self.pieces, own_of_layer = nn.ModuleDict(), set()
@@ -613,7 +865,10 @@ class Scheme(nn.Module):
         for n in range(n_layer):
             keys = []
             for node in _layer(tree, n):
-                bare, per_layer = _without_per_layer(node, find(_name(node), pos_file).per_layer)
+                cls = find(_name(node), pos_file)
+                require(not issubclass(cls, Extension), f"{_name(node)} extends a model that is trained already: "
+                        f"write it as --extend={_name(node)}")
+                bare, per_layer = _without_per_layer(node, cls.per_layer)
                 place = (mentions.index(node), n if per_layer else 0)
                 if place not in built:
                     built[place] = f"{place[0]}_{_name(node)}" + (f"_layer{n}" if per_layer else "")
@@ -642,11 +897,15 @@ class Scheme(nn.Module):
             require(twice is None, f"{twice} stands twice in layer {n} of '{self.text:.80}': name it once")
             for question, place in (("ids", "position ids"), ("embed", "token embedding"), ("turn", "rotation"),
                                     ("score", "whole score")):
-                claims = [k.split("_", 1)[1] for k in keys if answers(self.pieces[k], question)]
+                claims = [scheme_name(type(self.pieces[k])) for k in keys if answers(self.pieces[k], question)]
                 require(len(claims) < 2, f"{' and '.join(claims)} both claim the {place} in '{self.text:.80}': keep one")
+            for kind in kinds:
+                near = [scheme_name(k) for k in kinds if scheme_name(k) in kind.apart]
+                require(not near, f"{scheme_name(kind)} cannot stand beside {' and '.join(near)} in "
+                        f"'{self.text:.80}': it needs queries and keys of a head's width and size")
         for key, piece in self.pieces.items():
             early = answers(piece, "ids") or answers(piece, "embed")
-            name = key.split("_", 1)[1]
+            name = scheme_name(type(piece))
             require(not early or key in top, f"{name} acts once, before the first layer, so it cannot stand inside a pattern "
                     f"of layers or be per_layer: write 'SCHEME + (... | ...)' instead of '{self.text:.80}'")
         mover = self.ids_piece
@@ -655,11 +914,64 @@ class Scheme(nn.Module):
             require(not (piece.limit and mover.limit and piece.limit < mover.limit), f"'{self.text:.80}' gives positions up to "
                     f"{mover.limit}, more than the {piece.limit} that {name} has: say e.g. learned(rows=...)")
             require(not (other and piece.index_only), f"'{self.text:.80}': {name} needs the positions 0 ... N - 1 as they are")
-            require(not (other and mover.continuous and piece.limit),
+            require(not (other and mover.continuous and piece.limit and answers(piece, "embed")),
                     f"'{self.text:.80}': {name} has a vector for each whole position, not for those in between")
+
+    def extend(self, text: str, folder: Path | None = None) -> None:
+        """Put an `extend` expression into force, in place of any other; empty or "none" for none. PosError where it does
+        not fit. Files that its options name are looked for in `folder` first."""
+        text = "" if text == "none" else text
+        added = extensions(text, replace(self.shape, folder=folder), self.pos_file) if text else []
+        for piece in added:
+            why = self.misfit(type(piece))
+            fit = [n for n in extension_names(self.pos_file) if not self.misfit(find(n, self.pos_file))]
+            require(not why, f"{scheme_name(type(piece))} does not extend {self.text:.80}: {why}. What fits: {', '.join(fit)}")
+        drawing = [scheme_name(type(p)) for p in [*self.pieces.values(), *added] if answers(p, "draw")]
+        require(len(drawing) < 2, f"{' and '.join(drawing)} both draw the positions of training: keep one")
+        unsure = [scheme_name(type(p)) for p in added if getattr(p, "given", None) == "auto"]
+        require(not (drawing and unsure), f"the length that {' and '.join(unsure)} would go by is not the one that {drawing[:1]} "
+                f"draws positions for: give the factor in '{text:.80}'")
+        self.extended, self.extensions = ast.unparse(parse(text)) if text else "", nn.ModuleList(added)
+        for piece in self.pieces.values():
+            if isinstance(piece, Rotary):
+                piece.stretches = tuple(p for p in added if answers(p, "stretch"))
+
+    def misfit(self, cls: type[Piece]) -> str:
+        """Why an extension of that class does not fit this scheme, empty where it does."""
+        pieces = list(self.pieces.values())
+        if answers(cls, "stretch") and not any(isinstance(p, Rotary) for p in pieces):
+            return "it changes the frequencies of rotary pieces, and there is none"
+        if answers(cls, "regions") and any(answers(p, "score") for p in pieces):
+            return f"it rewrites distances, and {self._named('score')} makes the whole score by itself"
+        if answers(cls, "regions") and not any(answers(p, q) for p in pieces for q in ("turn", "bias")):
+            return "it rewrites distances, and no score depends on one"
+        moving = answers(cls, "ids") or answers(cls, "draw")
+        if moving and not any(self._reads(p) for p in pieces):
+            return "it changes positions, and nothing reads them"
+        if moving and any((p.limit and answers(p, "embed")) or p.index_only for p in pieces if not answers(p, "ids")):
+            return "it changes positions, and there is a vector for each whole one"
+        return cls.only_for(pieces) if issubclass(cls, Extension) else ""
+
+    @staticmethod
+    def _reads(piece: Piece) -> bool:
+        return piece.reads_ids and any(answers(piece, question) for question in ("embed", "turn", "bias", "score"))
+
+    def factor(self, total: int) -> float | None:
+        """By how much the extension in force takes a text of `total` tokens to be longer; None where it has no such number."""
+        known = (piece.factor(total) for piece in self.extensions if isinstance(piece, Extension))
+        return next((factor for factor in known if factor is not None), None)
 
     def _first(self, question: str) -> Piece | None:
         return next((p for p in self.pieces.values() if answers(p, question)), None)
+
+    def _named(self, question: str) -> str:
+        return scheme_name(type(self._first(question)))
+
+    def _map(self, ids: Tensor, total: int) -> Tensor:
+        """Position ids as the extension in force changes them."""
+        for piece in self.extensions:
+            ids = piece.ids(ids, total) if answers(piece, "ids") else ids
+        return ids
 
     @property
     def ids_piece(self) -> Piece | None:
@@ -689,31 +1001,44 @@ class Scheme(nn.Module):
 
     def draw(self, seed: int, step: int, length: int) -> Tensor | None:
         """The random position ids (length,) of a training step, the same for every process; None if they are not random."""
-        if self.ids_piece is None or not answers(self.ids_piece, "draw"):
+        drawing = next((p for p in [*self.pieces.values(), *self.extensions] if answers(p, "draw")), None)
+        if drawing is None:
             return None
         mixed = hashlib.sha256(f"{seed} {step}".encode()).digest()[:4]   # torch's generator reads 32 bits of its seed
-        return self.ids_piece.draw(length, torch.Generator().manual_seed(int.from_bytes(mixed, "little")))
+        return drawing.draw(length, torch.Generator().manual_seed(int.from_bytes(mixed, "little")))
 
     def embed(self, ids: Tensor, text: Text) -> Tensor | None:
         """What is added to the token embedding, or None."""
         piece = self._first("embed")
-        return piece.embed(ids, text) if piece else None
+        return piece.embed(self._map(ids, text.total) if self.extended else ids, text) if piece else None
 
     def plans(self, index: Tensor, query_ids: Tensor, key_ids: Tensor, total: int, like: Tensor) -> list[Plan]:
         """One Plan for each distinct set of pieces (`self.sets`); `index` (T,) are the queries' places in the text."""
         return [self._plan(keys, index, query_ids, key_ids, total, like) for keys in self.sets]
 
     def _plan(self, keys: tuple[str, ...], index: Tensor, query_ids: Tensor, key_ids: Tensor, total: int, like: Tensor) -> Plan:
-        pieces = [self.pieces[k] for k in keys]
-        turning = [p.turn(query_ids, total) for p in pieces if answers(p, "turn")]
+        own = [self.pieces[k] for k in keys]
+        pieces = [*own, *self.extensions]
+        query_ids, key_ids = (self._map(ids, total) for ids in (query_ids, key_ids))
         temperatures = [p.temperature(index, like)[..., None] for p in pieces if answers(p, "temperature")]
         spans = sorted(p.span for p in pieces if p.span)
-        scorers = [p for p in pieces if answers(p, "score")]
-        return Plan(query_ids, key_ids, turning[0] if turning else None,
+        turning = next((p for p in own if answers(p, "turn")), None)
+        plan = Plan(query_ids, key_ids, turning.turn(query_ids, total) if turning else None,
                     math.prod(temperatures[1:], start=temperatures[0]) if temperatures else None,
-                    tuple(p.bias(like) for p in pieces if answers(p, "bias")),
+                    tuple(p.bias(like) for p in own if answers(p, "bias")),
                     tuple(p.mask() for p in pieces if answers(p, "mask")),
-                    spans[0] if spans else None, scorers[0] if scorers else None)
+                    spans[0] if spans else None, next((p for p in own if answers(p, "score")), None))
+        rewriting = next((p for p in self.extensions if answers(p, "regions")), None)
+        if rewriting is None or not (turning or plan.biases):
+            return plan
+        parts = [Region(lambda i: i, lambda j: j, lambda i, j: i >= i), *rewriting.regions(total)]
+        return replace(plan, turns=None, regions=tuple((self._moved(plan, part, turning, total), part.where) for part in parts))
+
+    def _moved(self, plan: Plan, part: Region, turning: Piece | None, total: int) -> Plan:
+        """The plan with the positions of a region; its turns act on queries and on all keys."""
+        query_ids, key_ids = part.query(plan.query_ids), part.key(plan.key_ids)
+        turns = (turning.turn(query_ids, total)[0], turning.turn(key_ids, total)[1]) if turning else None
+        return replace(plan, query_ids=query_ids, key_ids=key_ids, turns=turns)
 
     def describe(self) -> str:
         """The map of layers in a line or two, to be printed once."""
@@ -721,6 +1046,10 @@ class Scheme(nn.Module):
             return " + ".join(k.split("_", 1)[1] for k in keys)
         runs = [f"{n}: {label(keys)}" for n, keys in enumerate(self.layers)]
         text = f"all {len(runs)} layers: {label(self.layers[0])}" if len(set(self.layers)) == 1 else "layers " + ", ".join(runs)
+        mover = self.ids_piece
+        if mover and not any(self._reads(p) for p in self.pieces.values()):
+            text += f"; nothing here reads positions, so {scheme_name(type(mover))} changes nothing"
+        text += f", extended by {self.extended}" if self.extended else ""
         return text + "".join(f"; {name} is in no layer (the pattern is cut at {len(runs)})" for name in self.unused)
 
 
@@ -733,42 +1062,6 @@ def _without_per_layer(node: ast.expr, default: bool) -> tuple[ast.expr, bool]:
     return ast.Call(node.func, [], [k for k in node.keywords if k.arg != "per_layer"]), value
 
 
-QUESTIONS = {"ids": "position ids", "embed": "token embedding", "turn": "queries and keys", "bias": "score",
-             "temperature": "temperature", "mask": "mask", "score": "whole score"}
-
-
-def catalogue() -> str:
-    """A Markdown table of every scheme: options with defaults, where it acts, verdict. For the README."""
-    lines = ["| scheme | acts on | verdict |", "| --- | --- | --- |"]
-    for name in names():
-        cls = find(name)
-        options = ", ".join(k if p.default is p.empty else f"{k}={p.default}" for k, p in options_of(cls).items())
-        places = ", ".join(place for question, place in QUESTIONS.items() if answers(cls, question))
-        verdict = " ".join(inspect.getdoc(cls).partition("Verdict: ")[2].split())
-        lines.append(f"| `{name}{f'({options})' if options else ''}` | {places or 'nothing'} | {verdict} |")
-    return "\n".join(lines)
-
-
-def main() -> None:
-    """`python posenc.py 'rope + logn' [FILE.py]`: say what each piece of an expression is and which options it has."""
-    words = [word for word in sys.argv[1:] if word != "--debug"]
-    if not words or words[0] in ("-h", "--help"):
-        print(f"usage: python posenc.py 'EXPRESSION' [FILE.py with schemes of your own]\n\n{catalogue()}")
-        return
-    pos_file = Path(words[1]) if len(words) > 1 else None
-    try:
-        scheme = Scheme(words[0], Shape(4, 64, 256, 128), 4, pos_file)
-    except PosError as error:
-        if "--debug" in sys.argv:
-            traceback.print_exc()
-        raise SystemExit(f"error: {error}") from None
-    print(f"{scheme.text}  (in 4 layers of 4 heads of 64, trained at 128)\n{scheme.describe()}")
-    for key, piece in scheme.pieces.items():
-        name, cls = key.split("_", 1)[1], type(piece)
-        options = [str(p) for p in options_of(cls).values()]
-        print(f"\n{name}: {inspect.getdoc(cls)}\noptions: {', '.join(options) or 'none'}")
-        print("parameters: " + (", ".join(f"{n} {tuple(p.shape)}" for n, p in piece.named_parameters()) or "none"))
-
-
-if __name__ == "__main__":
-    main()
+if __name__ == "__main__":   # as a script this file is another module than the `posenc` that explain.py and zoo/ import
+    import explain
+    explain.run(explain.main, explain.PosError)

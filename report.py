@@ -58,7 +58,7 @@ def update(folder: str | Path, new: Result) -> Result:
 
 def draw_run(folder: str | Path, result: Result) -> None:
     """Draw extrapolation.png of a run folder, unless the first dataset tested gave nothing to draw."""
-    rows = rows_on(result["rows"], result["rows"][0]["dataset"])
+    rows = rows_on(result["rows"], result["rows"][0]["dataset"], result.get("extend"))
     if any(p == "fixed_targets" and row["nats"] is not None for (p, _), row in rows.items()):
         figure([result], Path(folder) / "extrapolation.png")
 
@@ -72,7 +72,7 @@ def chosen(results: list[Result], dataset: str) -> tuple[str, list[Rows]]:
     UserError where the dataset was not tested, or where two results were measured on different targets.
     """
     dataset = dataset or next((row["dataset"] for result in results for row in result["rows"]), "")
-    found = [comparable(rows_on(result["rows"], dataset), result["train_length"]) for result in results]
+    found = [comparable(rows_on(r["rows"], dataset, r.get("extend")), r["train_length"]) for r in results]
     for result, rows in zip(results, found, strict=True):
         if not rows:
             raise UserError(f"{result['pos']} was not tested on {dataset or 'any dataset'}: run evaluate.py on it first")
@@ -99,7 +99,8 @@ def comparable(rows: Rows, train_length: int) -> Rows:
 
 def labels(results: list[Result]) -> list[str]:
     """A short, different name for each result: its scheme, with what tells it from others of the same scheme."""
-    names = [result["pos"] if len(result["pos"]) <= 32 else result["pos"][:31] + "…" for result in results]
+    names = [result["pos"] + (f", {result['extend']}" if result.get("extend") else "") for result in results]
+    names = [name if len(name) <= 32 else name[:31] + "…" for name in names]
     full = [f"{name} L={r['train_length']} s={r['seed']}" if names.count(name) > 1 else name
             for name, r in zip(names, results, strict=True)]
     return [f"{name} #{k + 1}" if full.count(name) > 1 else name for k, name in enumerate(full)]
@@ -126,7 +127,7 @@ def table(results: list[Result], dataset: str = "") -> str:
     notes = []
     for label, result, rows in zip(labels(results), results, found, strict=True):
         lines += [[label, *line] for line in run_lines(rows, result["train_length"])]
-        own = [row for row in result["rows"] if row["dataset"] == dataset]
+        own = [row for row in result["rows"] if (row["dataset"], row["extend"]) == (dataset, result.get("extend"))]
         here = result["notes"] if own == result["rows"] else notes_of(own, result["train_length"])
         notes += [f"{label}: {note}" for note in [*here, *checked(result, dataset), *left_out(result, rows, dataset)]]
     lengths = ", ".join(dict.fromkeys(str(result["train_length"]) for result in results))
@@ -175,7 +176,8 @@ def checked(result: Result, dataset: str) -> list[str]:
 
 def left_out(result: Result, rows: Rows, dataset: str) -> list[str]:
     """The sentence about rows that do not compare with those at L, if there are such."""
-    lengths = ", ".join(str(n) for n in sorted({n for p, n in rows_on(result["rows"], dataset) if (p, n) not in rows}))
+    tested = rows_on(result["rows"], dataset, result.get("extend"))
+    lengths = ", ".join(str(n) for n in sorted({n for p, n in tested if (p, n) not in rows}))
     return [f"rows at {lengths} are left out: they were measured on other targets than those at L"] if lengths else []
 
 

@@ -122,16 +122,15 @@ def main() -> int:
     prompt = read_prompt(settings.start)
     compute = device.pick(settings.device, settings.dtype)
     trained = checkpoint.load_run(words[0], compute.device, settings.pos_file)
+    if settings.extend:
+        trained.model.extend(settings.extend, trained.folder)
     tokenizer = tokenizer_of(trained)
     tokenizer.encode(prompt)   # refuses what the vocabulary cannot write, before anything is said
-    print(f"{trained.folder}: {trained.model.pos.text}, on {compute.reason}", file=sys.stderr)
-    sys.stdout.reconfigure(errors="replace")   # a terminal that lacks a character shows "?"
+    print(f"{trained.folder}: {trained.model.pos.describe()}, on {compute.reason}", file=sys.stderr)
     try:
         with device.autocast(compute):
             for text in samples(trained, tokenizer, prompt, settings):
                 print(text, end="", flush=True)
-    except KeyboardInterrupt:
-        return 130
     except BrokenPipeError:   # the reader has seen enough; nothing is left to be flushed at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0

@@ -119,6 +119,10 @@ class Training:
                                            betas=(s.beta1, s.beta2), fused=fused)
         self.scaler = torch.amp.GradScaler(self.compute.kind, enabled=self.compute.dtype == torch.float16)
         self.share, self.micro_batch = shares(self.sequences_per_step, s.batch_size, self.processes.size)
+        wrong = [n for n in s.mixed_lengths if self.micro_batch * s.block_size % n]
+        if wrong:
+            raise UserError(f"mixed_lengths: the {self.micro_batch} x {s.block_size} tokens that a process reads at once are no "
+                            f"whole number of sequences of {wrong[0]}; raise batch_size or start fewer processes")
         self.loss_of = self.mean_loss   # its compiled twin, once `compile` is called
 
     @property
@@ -144,9 +148,15 @@ class Training:
         if not why_not:
             self.loss_of = torch.compile(self.mean_loss, fullgraph=True, dynamic=False)
 
-    def batch(self, first: int, count: int) -> tuple[Tensor, Tensor]:
-        """Training sequences first ... first + count - 1 of the run: inputs and targets (count, T)."""
-        tokens = torch.from_numpy(data.sequences(self.corpus.train, self.settings.block_size, self.settings.seed, first, count))
+    def length_of(self, step: int) -> int:
+        """The length of a step's sequences: block_size, or one of mixed_lengths."""
+        lengths = self.settings.mixed_lengths or (self.settings.block_size,)
+        turn = step * len(lengths) // self.settings.max_iters if self.settings.staged else step
+        return lengths[turn % len(lengths)]
+
+    def batch(self, first: int, count: int, length: int) -> tuple[Tensor, Tensor]:
+        """Training sequences first ... first + count - 1 of that length: inputs and targets (count, T)."""
+        tokens = torch.from_numpy(data.sequences(self.corpus.train, length, self.settings.seed, first, count))
         if self.compute.kind == "cuda":
             tokens = tokens.pin_memory().to(self.compute.device, non_blocking=True)
         tokens = tokens.to(self.compute.device)
@@ -161,14 +171,16 @@ class Training:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.step, s)
         torch.manual_seed(seed_of(s.seed, self.step, self.processes.rank))   # so that resuming needs no random state
-        ids = self.model.draw_ids(s.seed, self.step, s.block_size)
+        length = self.length_of(self.step)
+        micro, share = (n * s.block_size // length for n in (self.micro_batch, self.share))   # as many tokens at any length
+        ids = self.model.draw_ids(s.seed, self.step, length)
         if ids is not None:
             self.model.pos.check_ids(ids)   # compiled code cannot
             ids = ids.to(self.compute.device)
-        first = self.step * self.sequences_per_step + self.processes.rank * self.share
-        for start in range(first, first + self.share, self.micro_batch):
-            inputs, targets = self.batch(start, self.micro_batch)
-            loss = self.loss_of(inputs, targets, ids) * (self.micro_batch / self.share)
+        first = (self.step * self.processes.size + self.processes.rank) * share
+        for start in range(first, first + share, micro):
+            inputs, targets = self.batch(start, micro, length)
+            loss = self.loss_of(inputs, targets, ids) * (micro / share)
             self.scaler.scale(loss).backward()
             total += loss.detach()
         self.mean_gradients()
@@ -215,7 +227,7 @@ class Training:
         """Go on from a checkpoint of this run; UserError where it is of another."""
         checkpoint.refuse_other_checkpoint(self.folder, state, asdict(self.settings))
         if state["gpt"]["pos"] != self.model.config.pos:   # dropped by then
-            self.model.tell_positions_by(state["gpt"]["pos"])
+            self.model.tell_positions_by(state["gpt"]["pos"])   # which ends an extension too
         checkpoint.load_weights(self.model, state["model"], self.folder)
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
@@ -232,11 +244,17 @@ def build_model(settings: TrainSettings, vocab_size: int) -> tuple[GPT, int, lis
     start, length = settings.init_from, settings.block_size
     torch.manual_seed(settings.seed)
     resumed = not settings.overwrite and checkpoint.started_from(settings) == start
+    trained = [*settings.mixed_lengths] or [length]
+    folder = Path(settings.out_dir) if settings.out_dir and not settings.overwrite else None
     if start in ("auto", "scratch"):
-        return GPT(settings.gpt(vocab_size), own_file(settings)), length, [length]
+        model = GPT(replace(settings.gpt(vocab_size), extend=""), own_file(settings))
+        model.extend(settings.extend, folder)
+        settings.extend = model.config.extend
+        return model, length, trained
     if resumed:   # the folder holds everything: where it began may be gone by now
         own = checkpoint.load_run(settings.out_dir, pos_file=settings.pos_file)
-        model, original, lengths = own.model.train(), own.state["original_length"], own.state["train_lengths"][:-1]
+        model, original = own.model.train(), own.state["original_length"]
+        lengths = own.state["train_lengths"][: -len(trained)]
     elif start.startswith("gpt2"):
         try:
             model = GPT.from_huggingface(start)
@@ -255,11 +273,14 @@ def build_model(settings: TrainSettings, vocab_size: int) -> tuple[GPT, int, lis
         if typed not in (getattr(defaults, name), theirs):
             raise UserError(f"{name}={typed} does not go with init_from={start}, whose model has {name}={theirs}: leave it out")
         setattr(settings, name, getattr(model.config, name))
+    if settings.extend:
+        model.extend(settings.extend, folder)
+    settings.extend = model.config.extend
     model.config = replace(model.config, dropout=settings.dropout)
     for module in model.modules():
         if hasattr(module, "dropout"):
             module.dropout = settings.dropout
-    return model, original, [*lengths, length]
+    return model, original, [*lengths, *trained]
 
 
 def begin(settings: TrainSettings, processes: device.Processes = device.ALONE) -> Training:
@@ -286,8 +307,9 @@ def begin(settings: TrainSettings, processes: device.Processes = device.ALONE) -
 def corpus_of(settings: TrainSettings) -> data.Corpus:
     """The corpus of a run; UserError, before anything is computed, where it cannot be trained or tested on."""
     corpus = data.load(settings.dataset)
-    data.sequences(corpus.train, settings.block_size, settings.seed, 0, 1)   # refuses a corpus that is too short,
-    corpus.token_bytes()                                                      # and a tokenizer that the test would miss
+    longest = max(settings.block_size, *settings.mixed_lengths, 0)
+    data.sequences(corpus.train, longest, settings.seed, 0, 1)   # refuses a corpus that is too short,
+    corpus.token_bytes()                                         # and a tokenizer that the test would miss
     corpus.verify("val")
     if len(corpus.val) <= settings.block_size:
         raise UserError(f"the validation split of {settings.dataset} has only {len(corpus.val)} tokens; "
@@ -338,12 +360,17 @@ def write_config(training: Training, old: dict[str, Any]) -> None:
         return
     if settings.pos_file and own_file(settings) != (training.folder / "pos_file.py").resolve():
         shutil.copyfile(settings.pos_file, training.folder / "pos_file.py")
+    files = [piece.file for piece in training.model.pos.extensions if getattr(piece, "file", None)]
+    for file in files:
+        if file.resolve() != (training.folder / file.name).resolve():
+            shutil.copyfile(file, training.folder / file.name)
     model, length = training.model, settings.block_size
     checkpoint.write_json(path, {
         "settings": asdict(settings), "vocab_size": model.config.vocab_size, "unit": training.corpus.unit,
         "parameters": model.parameter_count, "layers": model.pos.describe(), "original_length": training.original_length,
         "train_lengths": training.train_lengths, "device": training.compute.reason, "dtype": training.compute.dtype_name,
         "attention": {"train": training_path(training), "test": model.attention_path(length)},
+        "extension_files_sha256": {file.name: checkpoint.sha256(file) for file in files},
         "pos_file_sha256": checkpoint.sha256(own_file(settings)) if settings.pos_file else None,
         "corpus_sha256": {split: training.corpus.split_sha256(split) for split in ("train", "val")},
         "wandb_id": uuid.uuid4().hex, **now})
@@ -492,7 +519,7 @@ def finished(training: Training) -> dict[str, Any] | None:
     if training.step < training.settings.max_iters or not path.exists():
         return None
     result = report.load(training.folder)
-    tested = {length for _, length in evaluate.rows_on(result["rows"], training.settings.dataset)}
+    tested = {length for _, length in evaluate.rows_on(result["rows"], training.settings.dataset, result.get("extend"))}
     if result["tokens_trained"] != training.tokens:   # a test of an earlier checkpoint
         return None
     wanted = evaluate.tested_lengths(training.settings.block_size, training.settings.eval_lengths)

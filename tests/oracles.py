@@ -5,6 +5,8 @@ together into the matrix of scores that the softmax receives. `python tests/orac
 """
 from __future__ import annotations
 
+import ast
+import json
 import math
 import re
 import sys
@@ -458,6 +460,31 @@ def main() -> None:
         name, lines = mention.split("(")[0], test_schemes.lines_of_scheme(mention)
         print(f"| `{mention}` | {configs(root, name)} | {oracle.place} | {lines} | {oracle.source} | "
               f"{test_schemes.largest_difference(mention):.1e} |")
+    print("\n" + "\n\n".join(counted(root)))
+
+
+def counted(root: Path) -> list[str]:
+    """Sentences beneath the table: how many schemes, how many planted mistakes are found, how long posenc.py is."""
+    schemes = {mention.split("(")[0] for mention in ORACLES}
+    own = sum((root / "config" / f"{name}.py").is_file() for name in schemes)
+    said = [f"{len(schemes)} schemes can be named, {own} of them have a config file of their own name; {len(ORACLES)} forms of them "
+            "have an oracle.", f"posenc.py has {lines_of_code((root / 'posenc.py').read_text(encoding='utf-8'))} lines without "
+            "docstrings, comments and blank lines."]
+    record, command = root / "results/mutations.json", "python -m pytest -m slow tests/test_mutations.py --record=results/mutations.json"
+    entries = json.loads(record.read_text(encoding="utf-8"))["entries"] if record.is_file() else []
+    found = [f"Of {e['tried']} mistakes planted in the sources, one at a time, the tests of the schemes find {e['value']} (`{command}`)."
+             for e in entries if e["what"] == "mutations caught"]
+    return said + (found or [f"How many planted mistakes the tests find was not measured: `{command}`."])
+
+
+def lines_of_code(source: str) -> int:
+    """Lines of Python without docstrings, comments and blank lines."""
+    hidden: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node):
+            hidden |= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    return sum(n not in hidden and bool(line.strip()) and not line.strip().startswith("#")
+               for n, line in enumerate(source.splitlines(), 1))
 
 
 def configs(root: Path, name: str) -> str:

@@ -420,6 +420,9 @@ def test_a_folder_without_the_right_to_write(words, said, in_a_process):
       for name in ("evaluate", "sample")],
     *[row(name, *words, said=r"run/config\.json", before=partial(rewrite, "truncated config", "run/config.json", lambda old: old[:-100]))
       for name, words in (("train", ["--out_dir=run"]), ("train", ["--init_from=run"]), ("evaluate", ["run"]), ("sample", ["run"]))],
+    *[row(name, *words, said=r"run/config\.json", before=partial(rewrite, f"{kind} config", "run/config.json", content))
+      for kind, content in (("empty", b"{}"), ("odd", b'{"settings": 5}'), ("deep", b"[" * 100_000))
+      for name, words in (("train", ["--out_dir=run"]), ("train", ["--init_from=run"]), ("evaluate", ["run"]), ("sample", ["run"]))],
     *[row(name, *words, said=r"run/extrapolation\.json",
           before=partial(rewrite, "truncated result", "run/extrapolation.json", lambda old: old[:-100]))
       for name, words in (("train", ["--out_dir=run"]), ("evaluate", ["run", "--draw_only=True"]))],

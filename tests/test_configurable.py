@@ -1,6 +1,7 @@
 """Settings: what is read, what is refused, and that nothing in a config file is executed."""
 
 import dataclasses
+import os
 import subprocess
 import sys
 import time
@@ -126,6 +127,12 @@ def test_a_value_may_hold_an_equals_sign(argv):
 def test_a_dash_and_negative_numbers_may_be_values():
     assert configure(SampleSettings, ["--start", "-"], "usage")[0].start == "-"
     assert "learning_rate is -1, and must be float, above 0" in refusal("--learning_rate", "-1")
+
+
+@pytest.mark.parametrize("word", ["c\udce9.py", "out/r\udce9"])
+def test_a_word_that_is_not_utf8_is_refused(word):
+    with pytest.raises(UserError, match=r"^command line: '.*\\udce9.*' is not UTF-8 text"):
+        configure(TrainSettings, [word], "")
 
 
 def test_lists_of_texts_are_split_at_commas():
@@ -495,7 +502,23 @@ def test_run_shows_the_traceback_with_debug(capsys, monkeypatch):
     assert "Traceback" in (err := capsys.readouterr().err) and err.endswith("\nerror: what was wrong\n")
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, Odd])
+def test_ctrl_c_exits_130_without_a_word(capsys):
+    def main() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as caught:
+        configurable.run(main)
+    assert caught.value.code == 130 and capsys.readouterr() == ("", "")
+
+
+def test_a_terminal_that_lacks_a_character_shows_a_question_mark():
+    code = "import configurable; configurable.run(lambda: print('1.5 \xb1 0.1 \u4f60'))"
+    env = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, b"1.5 ? 0.1 ?", b"")
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, Odd])
 def test_run_leaves_other_errors_alone(error):
     def main() -> None:
         raise error

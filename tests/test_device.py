@@ -4,6 +4,7 @@ import ctypes
 import math
 import platform
 import shutil
+import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable
@@ -147,6 +148,7 @@ def found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None
     def pretend(*programs: str, headers: bool = True) -> None:
         monkeypatch.delenv("CXX", raising=False)
         monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}" if name in programs else None)
+        monkeypatch.setattr(subprocess, "run", lambda *_, **how: None)   # which works
         monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
         (tmp_path / "Python.h").touch()
         if not headers:
@@ -180,6 +182,29 @@ def test_a_compiler_that_torch_compile_does_not_call_is_none(other: str, found: 
     """torch's inductor calls $CXX, or g++ on Linux, and fails in the first step where that is not there."""
     found(other)
     assert device.missing_compiler() == "no C++ compiler was found"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="only what is called like g++ is tried out")
+@pytest.mark.parametrize("content", ["#!/bin/sh\nexit 1\n", "no program"])
+def test_a_compiler_that_does_not_work_is_named(
+        content: str, found: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken, started = tmp_path / "my-g++", subprocess.run
+    broken.write_text(content, encoding="utf-8")
+    broken.chmod(0o755)
+    found("my-g++")
+    monkeypatch.setenv("CXX", "my-g++")
+    monkeypatch.setattr(shutil, "which", lambda name: str(broken))
+    monkeypatch.setattr(subprocess, "run", started)
+    assert device.missing_compiler() == f"{broken} cannot compile an empty file"
+
+
+# ---- several processes
+
+@pytest.mark.parametrize("size", ["abc", "", "1.5", "-2"])
+def test_a_world_size_that_is_no_number_is_a_sentence(size: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", size)
+    with pytest.raises(UserError, match=f"WORLD_SIZE='{size}'"), device.together("auto", Compute("cpu", None, "")):
+        pytest.fail("nobody can be joined")
 
 
 # ---- peak rates

@@ -51,6 +51,9 @@ class Known:
     def check_length(self, total):
         posenc.require(self.limit is None or total <= self.limit, f"the table ends at {self.limit}")
 
+    def extension_at(self, total):
+        return {"extend": None, "factor": None}
+
     def attention_path(self, length, window=None):
         return f"path{length}/{window}"
 

@@ -284,6 +284,22 @@ def misbehaved(good: dict[int, dict], expected: int | None, capsys: pytest.Captu
     return "" if silent or named else f"not named: {said}"
 
 
+def test_told_to_start_afresh_a_run_does_so_though_its_config_is_lost(harmed: Path, project: Project) -> None:
+    with workplace(project.folder / "data", harmed):
+        shutil.rmtree("run", ignore_errors=True)
+        shutil.copytree("whole", "run")
+        Path("run/config.json").unlink()
+        training = train.begin(settings_of(*DRAWING, "--out_dir=run", "--overwrite=True"))
+        training.lock.release()
+        assert training.step == 0 and not {CURRENT, PREVIOUS, DIGESTS} & names(Path("run"))
+
+
+def test_what_a_killed_program_left_half_written_is_swept_by_whoever_locks_the_folder_next(tmp_path: Path) -> None:
+    (tmp_path / ".extrapolation.png.123.new").write_bytes(b"half")
+    checkpoint.lock(tmp_path).release()
+    assert names(tmp_path) == {".lock", ".holder"}
+
+
 # ---- signals
 
 def test_a_second_signal_does_not_wait_for_the_end_of_a_long_step(project: Project, tmp_path: Path) -> None:
@@ -343,6 +359,7 @@ def pages_used(folder: Path) -> int:
     return found.f_blocks - found.f_bfree
 
 
+@pytest.mark.slow   # the next one meets every place, in this process
 def test_a_disk_that_is_full_at_a_later_save_leaves_the_old_checkpoint_and_a_sentence(project: Project, tmp_path: Path) -> None:
     words = ["train.py", *SIZE, *DRAWING, "--n_embd=64", "--eval_interval=1", f"--out_dir={tmp_path / 'disk/run'}"]
     straight = project.start(tmp_path, *words[:-1], "--out_dir=straight")

@@ -706,6 +706,7 @@ def drawn(**how: object) -> dict[int, float]:
     (dict(top_k=100), {0, 1, 2, 3}), (dict(top_p=0.3), {0}), (dict(top_p=0.5), {0, 1}), (dict(top_p=0.7), {0, 1}),
     (dict(top_p=0.8), {0, 1, 2}), (dict(top_p=0.95), {0, 1, 2, 3}), (dict(top_p=1.0), {0, 1, 2, 3}), (dict(temperature=0), {0}),
     (dict(top_k=3, top_p=0.6), {0, 1}), (dict(top_k=1, top_p=0.99), {0}),
+    (dict(top_p=1e-300), {0}),   # zero in float32
 ])
 def test_a_draw_keeps_the_likeliest_and_the_token_that_crosses_top_p(how, kept):
     frequencies = drawn(**how)

@@ -282,6 +282,7 @@ configurable.run(train.main, posenc.PosError)
 
 
 @needs_proc
+@pytest.mark.slow
 def test_a_killed_process_is_started_again_by_torchrun_and_the_run_ends_as_if_undisturbed(
         project: Project, tmp_path: Path, record: Callable) -> None:
     words = ["train.py", *SHARED, *TWICE, "--dropout=0.2", "--max_iters=100", "--eval_interval=5", "--out_dir=run"]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import checkpoint
 import data
 import sample
-from configurable import SampleSettings, TrainSettings, UserError
+from configurable import SampleSettings, TrainSettings, UserError, run
 from model import GPT
 
 TEXT = "Whether 'tis nobler in the mind to suffer — naïve café 日本 \n" * 8
@@ -192,7 +192,7 @@ def test_the_same_seed_gives_the_same_text_and_sample_n_is_that_of_seed_plus_n(
 def test_temperature_top_k_and_top_p_reach_the_model(
         make_run: Callable, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     folder, texts = make_run(dataset="char"), set()
-    for words in ("--temperature=0", "--top_k=1", "--top_p=1e-6"):   # three ways to take the likeliest token
+    for words in ("--temperature=0", "--top_k=1", "--top_p=1e-6", "--top_p=1e-300"):   # ways to take the likeliest token
         run_main(monkeypatch, folder, "--start=the", "--max_new_tokens=20", words)
         texts.add(capsys.readouterr().out)
     assert len(texts) == 1
@@ -205,7 +205,9 @@ def test_an_interrupted_text_ends_with_130(make_run: Callable, monkeypatch: pyte
 
     folder = make_run()
     monkeypatch.setattr(GPT, "stream", stream)
-    assert run_main(monkeypatch, folder) == 130
+    with pytest.raises(SystemExit) as ended:
+        run(lambda: run_main(monkeypatch, folder))
+    assert ended.value.code == 130
 
 
 # ---- past a limit

@@ -171,12 +171,17 @@ class Evil:
         return os.mkdir, ("ran",)
 
 
+FOREIGN = {"a list": [1], "nothing": {}, "a tensor": torch.zeros(3), "weights alone": {"weight": torch.zeros(3)}}   # saved by other programs
+
+
 def plant(folder: Path, kind: str) -> None:
     """Put a checkpoint with code in it into a run folder, with its right digest: as one who shares the folder could."""
     path = folder / checkpoint.CURRENT
     (folder / checkpoint.PREVIOUS).unlink(missing_ok=True)
     if kind == "a pickle":
         path.write_bytes(pickle.dumps(Evil()))
+    elif kind in FOREIGN:
+        torch.save(FOREIGN[kind], path)
     elif kind == "a pickle in a zip":   # torch's own container, the pickle replaced
         with zipfile.ZipFile(path) as old:
             files = {name: old.read(name) for name in old.namelist()}
@@ -190,7 +195,7 @@ def plant(folder: Path, kind: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
-@pytest.mark.parametrize("kind", ["a pickle", "a pickle in a zip", "a setting", "the random state"])
+@pytest.mark.parametrize("kind", ["a pickle", "a pickle in a zip", "a setting", "the random state", *FOREIGN])
 def test_a_checkpoint_with_code_in_it_is_refused_by_every_program_and_runs_nothing(kind: str, here: None, call: Callable) -> None:
     assert call(train, *SIZE, "--out_dir=run")[0] == 0
     plant(Path("run"), kind)

@@ -269,10 +269,10 @@ def test_a_step_reads_the_sequences_that_are_its_own(corpora: Path) -> None:
     training.step = 7
     asked: list[tuple[int, int]] = []
     batch = training.batch
-    training.batch = lambda first, count: (asked.append((first, count)), batch(first, count))[1]
+    training.batch = lambda first, count, length: (asked.append((first, count)), batch(first, count, length))[1]
     training.take_step()
     assert asked == [(84, 4), (88, 4), (92, 4)] and training.step == 8 and training.tokens == 8 * 12 * 16
-    inputs, targets = batch(84, 4)
+    inputs, targets = batch(84, 4, 16)
     expected = data.sequences(data.load("tiny").train, 16, 5, 84, 4)
     assert (inputs.numpy() == expected[:, :-1]).all() and (targets.numpy() == expected[:, 1:]).all()
 

@@ -15,6 +15,8 @@ class Abacus(Piece):
     `abacus + rope`. Verdict: for arithmetic with numbers written from the last digit to the first, and for nothing else.
     """
 
+    reads_ids = False
+
     def __init__(self, shape: Shape, *, zero: int = 48, max_shift: int = 99, rows: int | None = None) -> None:
         super().__init__()
         rows = max(1024, shape.length + max_shift) if rows is None else rows

@@ -10,6 +10,8 @@ class BlockCausal(Piece):
     Verdict: a window made of blocks; in xPos's own tables it brings most of the gain. Combine it: `rope + block_causal`.
     """
 
+    extends = True
+
     def __init__(self, shape: Shape, *, size: int | None = None) -> None:
         super().__init__()
         self.size = max(1, shape.length // 2) if size is None else size

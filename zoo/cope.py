@@ -17,7 +17,8 @@ class Cope(Piece):
     Verdict: counts what the context defines (words, sentences); the whole score by hand, hence slow; not for length.
     """
 
-    per_layer = True
+    per_layer, reads_ids = True, False
+    apart = ("pope", "xpos")   # q.e needs queries of a head's width whose size says nothing of their place
 
     def __init__(self, shape: Shape, *, max: int | None = None, gate: str = "scaled") -> None:
         super().__init__()
@@ -29,7 +30,6 @@ class Cope(Piece):
 
     def score(self, block: Block) -> Tensor:
         """Gates are 0 at keys that the query may not see; the biases beside it do not enter them."""
-        require(block.q.shape[-1] == self.table.shape[1], "cope needs queries as wide as a head: not pope beside it")
         gates = torch.sigmoid(self.factor * block.scores).masked_fill(~block.seen, 0.0)
         p = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=len(self.table) - 1)   # (B, H, R, C)
         of_rows = block.q @ self.table.to(block.q.dtype).T                      # (B, H, R, max)

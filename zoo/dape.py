@@ -14,7 +14,7 @@ class Dape(Piece):
     Verdict: mends the far end of the bias beside it, at several times the cost: `kerple + dape`.
     """
 
-    per_layer = True
+    per_layer, reads_ids = True, False
 
     def __init__(self, shape: Shape, *, hidden: int = 32) -> None:
         super().__init__()

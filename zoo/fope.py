@@ -4,7 +4,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from posenc import Rope, Shape, Turn, cos_sin, require, turn
+from posenc import Rope, Shape, Turn, require, turn
 
 
 class Fope(Rope):
@@ -38,10 +38,11 @@ class Fope(Rope):
 
     def turn(self, ids: Tensor, total: int) -> tuple[Turn, Turn]:
         """Queries and keys alike, each head by its own mixture."""
-        inv_freq, kept = self.frequencies(total)[0], self.sines.shape[-1]
+        tables, kept = self.cos_sin(ids, total), self.sines.shape[-1]
         wide = torch.promote_types(self.sines.dtype, torch.float32)
         with torch.autocast(ids.device.type, enabled=False):   # (..., T, F) -> (..., H, T, F)
-            cos, sin = (t[..., None, :, :].to(wide) @ mix.to(wide)
-                        for t, mix in zip(cos_sin(ids, inv_freq[:kept]), (self.cosines, self.sines), strict=True))
-        cos, sin = (nn.functional.pad(t, (0, len(inv_freq) - kept), value=v) for t, v in ((cos, 1.0), (sin, self.rest)))
+            cos, sin = (t[..., None, :, :kept].to(wide) @ mix.to(wide)
+                        for t, mix in zip(tables, (self.cosines, self.sines), strict=True))
+        rest = tables[0][..., None, :, kept:].to(wide).expand(*cos.shape[:-1], -1)   # of the pairs that are not turned
+        cos, sin = torch.cat((cos, rest), -1), torch.cat((sin, self.rest * rest), -1)
         return (lambda x: turn(x, cos, sin, self.layout),) * 2

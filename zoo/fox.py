@@ -15,7 +15,7 @@ class Fox(Piece):
     Verdict: the flattest at any length and good in length: it learns where to stop reading. Needs no other scheme.
     """
 
-    per_layer = True
+    per_layer, reads_ids = True, False
 
     def __init__(self, shape: Shape, *, kind: str = "fox", start: float = 0.0) -> None:
         super().__init__()

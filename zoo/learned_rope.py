@@ -2,7 +2,7 @@
 import torch
 from torch import Tensor, nn
 
-from posenc import Rope, Shape, Turn, turn
+from posenc import Rope, Shape, Turn, require, stretched, turn
 
 
 class LearnedRope(Rope):
@@ -23,8 +23,10 @@ class LearnedRope(Rope):
     def turn(self, ids: Tensor, total: int) -> tuple[Turn, Turn]:
         """Queries and keys alike, each head by its own frequencies."""
         exact = "cpu" if ids.device.type == "mps" else ids.device   # mps has no float64
-        inv_freq = self.frequencies(total)[0].to(exact) * self.shift.to(exact, torch.float64).exp()   # (H, F)
+        inv_freq, factor = stretched(self.frequencies(total), self.stretches, self.base, total)
+        require(not any(piece.first for piece in self.stretches), "learned_rope: longrope with first=0 only")
+        inv_freq = inv_freq.to(exact) * self.shift.to(exact, torch.float64).exp()   # (H, F)
         angles = ids.to(exact, torch.float64)[..., None, :, None] * inv_freq[:, None]   # (..., H, T, F)
         wide = torch.promote_types(self.shift.dtype, torch.float32)
-        cos, sin = (f(angles).to(ids.device, wide) for f in (torch.cos, torch.sin))
+        cos, sin = (factor * f(angles).to(ids.device, wide) for f in (torch.cos, torch.sin))
         return (lambda x: turn(x, cos, sin, self.layout),) * 2

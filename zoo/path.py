@@ -22,7 +22,8 @@ class Path(Piece):
     Verdict: tracks state that rope cannot (permutations, flip-flops); a plain form without its kernel, hence slow.
     """
 
-    per_layer = True
+    per_layer, reads_ids = True, False
+    apart = ("pope", "xpos")   # the matrices mix columns that these scale apart, or double
 
     def __init__(self, shape: Shape, *, rank: int = 32) -> None:
         super().__init__()
@@ -47,7 +48,6 @@ class Path(Piece):
     def score(self, block: Block) -> Tensor:
         """Chunks of keys from the last to the first; q has passed the matrices of all tokens behind the chunk."""
         (w, b), q, found = self.reflections(block.features_k), block.q, []
-        require(q.shape[-1] == w.shape[-1], "path needs queries and keys as wide as a head: not pope beside it")
         for a in reversed(range(0, w.shape[2], CHUNK)):
             part = slice(a, a + CHUNK)
             w_, b_, k_ = (t[:, :, part] for t in (w, b, block.k))

@@ -4,10 +4,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from posenc import Piece, Shape, Turn, cos_sin, require, rope_frequencies
+from posenc import Rotary, Shape, Turn, require, rope_frequencies
 
 
-class Pope(Piece):
+class Pope(Rotary):
     """Score = sum_c softplus(q_c) softplus(k_c) cos((j - i) theta_c + delta_c) / sqrt(d), theta_c = base^(-c/d), c < d.
 
     Gopalakrishnan et al. 2025: what a token is sets magnitudes only, where it is phases only. Parameter delta (H, d),
@@ -30,7 +30,7 @@ class Pope(Piece):
 
     def turn(self, ids: Tensor, total: int) -> tuple[Turn, Turn]:
         """(B, H, T, d) -> (B, H, T, 2d); the keys' phases have delta added, by the rule for sums of angles."""
-        cos, sin = (t[..., None, :, :] for t in cos_sin(ids, self.frequencies(total)[0]))   # (..., 1, T, d)
+        cos, sin = (t[..., None, :, :] for t in self.cos_sin(ids, total))   # (..., 1, T, d)
         delta = self.delta.to(torch.promote_types(self.delta.dtype, torch.float32)).clamp(-2 * math.pi, 0)[:, None]
         moved = cos * delta.cos() - sin * delta.sin(), sin * delta.cos() + cos * delta.sin()   # (..., H, T, d)
 

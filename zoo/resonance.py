@@ -14,6 +14,12 @@ class Resonance(Rope):
     Verdict: costs nothing and helps the fast pairs only; the slow ones that break RoPE past L have no full period in it.
     """
 
+    extends, over_others, first = True, True, 0
+
+    def stretch(self, inv_freq: Tensor, base: float, total: int) -> tuple[Tensor, float]:
+        """The same of any frequencies, after another extension if there is one."""
+        return 2 * math.pi / (2 * math.pi / inv_freq).round(), 1.0
+
     def frequencies(self, total: int) -> tuple[Tensor, float]:
         """RoPE's, rounded in wavelength."""
         inv_freq, factor = super().frequencies(total)

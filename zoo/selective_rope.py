@@ -18,7 +18,8 @@ class SelectiveRope(Piece):
     Verdict: extrapolates further than RoPE because far keys fall out of phase, then decays too (arXiv 2606.24975).
     """
 
-    per_layer = True
+    per_layer, reads_ids = True, False
+    apart = ("pope", "xpos")   # it turns pairs of a head's own columns, which these scale apart, or double
 
     def __init__(self, shape: Shape, *, base: float = 500000.0, rank: int = 32, taps: int = 4) -> None:
         super().__init__()

@@ -1,0 +1,26 @@
+"""LM-Infinite: a window and the first tokens at the largest distance of training (Han et al. 2023, arXiv 2308.16137)."""
+from posenc import Extension, Mask, Region, Shape, require
+
+
+class LmInfinite(Extension):
+    """A query sees the last L keys and the first `sinks`, which it meets at distance L once they are farther than that.
+
+    Biases are bounded in the same way: ALiBi's at -m L. `size` stands for L and defaults to the training length.
+    Verdict: as `streaming`: stable at any length, and blind beyond the window.
+    """
+
+    def __init__(self, shape: Shape, *, size: int | None = None, sinks: int = 10) -> None:
+        super().__init__()
+        size = shape.length if size is None else size
+        require(size > 0 and sinks >= 0, f"lm_infinite: size must be positive and sinks not negative, not {size} and {sinks}")
+        self.span = (size, sinks)
+
+    def mask(self) -> Mask:
+        """i - j < size, or j < sinks."""
+        size, sinks = self.span
+        return lambda i, j: (i - j < size) | (j < sinks)
+
+    def regions(self, total: int) -> list[Region]:
+        """Far keys lie at 0, and the query at `size`."""
+        size = self.span[0]
+        return [Region(lambda i: i * 0 + size, lambda j: j * 0, lambda i, j: i - j >= size)]

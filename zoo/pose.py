@@ -1,0 +1,28 @@
+"""PoSE: a long text's positions in a short one (Zhu et al. 2023, arXiv 2309.10400)."""
+import torch
+from torch import Tensor
+
+from posenc import Extension, Shape, require
+
+
+class Pose(Extension):
+    """Fine-tune with L tokens on positions up to `target`: two chunks, cut at random, the second moved by a random gap of at
+    most target - L; one draw a step. At test positions are as they are. For training: beside a map with its factor, as in
+    `yarn(factor=8) + pose(target=1024)`.
+
+    Verdict: the cost of a short fine-tune for most of the gain of a long one.
+    """
+
+    def __init__(self, shape: Shape, *, target: int) -> None:
+        super().__init__()
+        require(shape.length <= target <= 2**24, f"pose: target must lie between the training length {shape.length} and 2**24, "
+                f"not {target}")
+        self.target = target
+
+    def draw(self, length: int, generator: torch.Generator) -> Tensor:
+        """The first chunk from 0, the second after a gap."""
+        require(length <= self.target, f"pose: {length} tokens do not fit into target = {self.target} positions")
+        cut = int(torch.randint(1, max(2, length), (), generator=generator))
+        gap = int(torch.randint(0, self.target - length + 1, (), generator=generator))
+        index = torch.arange(length)
+        return index + gap * (index >= cut)

@@ -1,0 +1,19 @@
+"""ReRoPE: no distance above a window (Su 2023, kexue.fm/archives/9708)."""
+from posenc import Extension, Region, Shape, require
+
+
+class Rerope(Extension):
+    """Distance min(i - j, w), for rotations and biases alike; w = `window` defaults to half the training length.
+
+    Verdict: every key stays visible at a distance that training knew; order beyond w is lost. Combine it with logn.
+    """
+
+    def __init__(self, shape: Shape, *, window: int | None = None) -> None:
+        super().__init__()
+        self.window = max(1, shape.length // 2) if window is None else window
+        require(self.window > 0, f"rerope: window must be positive, not {window}")
+
+    def regions(self, total: int) -> list[Region]:
+        """Beyond w queries lie at w and keys at 0."""
+        w = self.window
+        return [Region(lambda i: i * 0 + w, lambda j: j * 0, lambda i, j: i - j >= w)]

@@ -1,0 +1,29 @@
+"""Positions under a sublinear curve: a family that is widely taught as LongRoPE, and is not."""
+import torch
+from torch import Tensor
+
+from posenc import Extension, Shape, require
+
+CURVES = {"log": torch.log1p, "sqrt": lambda x: 2 * ((1 + x).sqrt() - 1), "arctan": torch.arctan}
+
+
+class Smooth(Extension):
+    """p' = c f(p / c), f of slope 1 at 0: log ln(1 + x), sqrt 2 (sqrt(1 + x) - 1), arctan. c = `knee` defaults to L.
+
+    Tutorials call this LongRoPE. It is not: LongRoPE divides each frequency by a factor found by search. Here the same two
+    words are nearer late in a text than early in it, so that scores no longer depend on distance alone.
+    Verdict: to hold a belief against a measurement.
+    """
+
+    continuous = True
+
+    def __init__(self, shape: Shape, *, kind: str = "log", knee: float | None = None) -> None:
+        super().__init__()
+        require(kind in CURVES, f"smooth: kind is {', '.join(CURVES)}, not {kind}")
+        self.knee, self.curve = float(shape.length if knee is None else knee), CURVES[kind]
+        require(self.knee > 0, f"smooth: knee must be positive, not {knee}")
+
+    def ids(self, index: Tensor, total: int) -> Tensor:
+        """Formed in float64, as positions must be told apart far out."""
+        exact = "cpu" if index.device.type == "mps" else index.device   # mps has no float64
+        return (self.knee * self.curve(index.to(exact, torch.float64) / self.knee)).to(index.device)

@@ -1,0 +1,27 @@
+"""StreamingLLM: a window and the first tokens, at clipped distances (Xiao et al. 2023, arXiv 2309.17453)."""
+
+from posenc import Extension, Mask, Region, Shape, require
+
+
+class Streaming(Extension):
+    """A query sees the last `size` keys and the first `sinks`; those it meets at the places they have in a cache that holds
+    no others: a query at position min(i, sinks + size - 1), a sink at its own j. `size` defaults to L - sinks.
+
+    Verdict: keeps a stream going for ever at the loss of a window; nothing beyond the window is read.
+    """
+
+    def __init__(self, shape: Shape, *, size: int | None = None, sinks: int = 4) -> None:
+        super().__init__()
+        size = shape.length - sinks if size is None else size
+        require(size > 0 and sinks >= 0, f"streaming: size must be positive and sinks not negative, not {size} and {sinks}")
+        self.span = (size, sinks)
+
+    def mask(self) -> Mask:
+        """i - j < size, or j < sinks."""
+        size, sinks = self.span
+        return lambda i, j: (i - j < size) | (j < sinks)
+
+    def regions(self, total: int) -> list[Region]:
+        """Sinks that have left the window."""
+        size, sinks = self.span
+        return [Region(lambda i: i.clamp(max=sinks + size - 1), lambda j: j, lambda i, j: (i - j >= size) & (j < sinks))]
