@@ -9,7 +9,6 @@ The same command goes on after an interruption and trains only what is not yet t
 from __future__ import annotations
 
 import hashlib
-import os
 import signal
 import subprocess
 import sys
@@ -60,19 +59,17 @@ class Cell:
 
     def result(self) -> dict[str, Any] | None:
         """Its extrapolation.json with where it came from as "run"; None unless it is trained and tested to the end."""
+        s = self.settings
         try:
-            config = checkpoint.read_json(self.folder / "config.json")
-            result = report.load(self.folder)
+            config, result = checkpoint.read_config(self.folder), report.load(self.folder)
+            known, pos_file = {name: config[name] for name in PROVENANCE}, config["pos_file_sha256"]
         except UserError:
             return None
-        if "settings" not in config:
-            return None
-        s = self.settings
         tested = {length for _, length in evaluate.rows_on(result["rows"], s.dataset, result.get("extend"))}
         complete = (result["tokens_trained"] == self.tokens and not differences(asdict(s), config["settings"])
-                    and config["pos_file_sha256"] == (checkpoint.sha256(Path(s.pos_file)) if s.pos_file else None)
+                    and pos_file == (checkpoint.sha256(Path(s.pos_file)) if s.pos_file else None)
                     and tested >= set(evaluate.tested_lengths(s.block_size, s.eval_lengths)))
-        return result | {"run": {name: config[name] for name in PROVENANCE}} if complete else None
+        return result | {"run": known} if complete else None
 
 
 def plan(settings: AblateSettings, schemes: list[str]) -> list[Cell]:
@@ -217,7 +214,7 @@ def announce(cells: list[Cell], share: list[Cell], folder: Path) -> None:
 def main() -> int:
     """Train what is not yet trained, and compare."""
     settings, schemes = configure(AblateSettings, sys.argv[1:], USAGE)
-    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+    if device.world_size() > 1:
         raise UserError("start ablate.py by itself: torchrun is for train.py; share the work out with --only=I/N")
     cells = plan(settings, schemes)
     part, parts = map(int, (settings.only or "1/1").split("/"))

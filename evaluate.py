@@ -189,6 +189,12 @@ def score(bench: Bench, plan: list[Windows], limit: int | None = None, whole: bo
     return sums, kept
 
 
+def targets_of(plan: list[Windows]) -> str:
+    """SHA-256 of the offsets of all scored targets, ascending, as little-endian int64: what was asked."""
+    offsets = np.sort(np.concatenate([windows.offsets() for windows in plan]))
+    return hashlib.sha256(offsets.astype("<i8").tobytes()).hexdigest()
+
+
 def standard_error(blocks: np.ndarray) -> float:
     """The standard error of the mean of the blocks."""
     return float(np.std(blocks, ddof=1) / math.sqrt(len(blocks)))
@@ -203,7 +209,7 @@ def measured(bench: Bench, plan: list[Windows], sums: np.ndarray, seconds: float
     blocks = [float(f"{x:.7g}") for x in sums * len(sums) / len(offsets)]  # every block has as many targets
     text_bytes = 0 if bench.token_bytes is None else bench.token_bytes[bench.corpus.val[offsets]].sum()
     return {
-        "targets": hashlib.sha256(offsets.astype("<i8").tobytes()).hexdigest(), "tokens": len(offsets),
+        "targets": targets_of(plan), "tokens": len(offsets),
         "nats": nats, "stderr": standard_error(blocks), "stderr_vs_L": None, "block_nats": blocks,
         "perplexity": math.exp(nats) if nats < 700 else None,
         "bits_per_byte": float(sums.sum() / math.log(2) / text_bytes) if text_bytes else None,
@@ -441,6 +447,8 @@ def tested_folder(folder: str, settings: EvaluateSettings, processes: device.Pro
     if settings.extend:
         trained.model.extend(settings.extend, trained.folder)
     held = checkpoint.lock(trained.folder) if processes.first else None
+    if (trained.folder / "extrapolation.json").exists():
+        report.load(trained.folder)   # a damaged one is refused before hours of testing
     print(f"{folder}: {trained.model.pos.text}{extended(trained.model)}, on {compute.reason}")
     found = extrapolation(
         trained.model, corpus_of(trained, settings.dataset), pos=checkpoint.label(trained.settings),

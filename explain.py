@@ -27,7 +27,7 @@ USAGE = """python posenc.py 'EXPRESSION' [FILE.py with schemes of your own] [--n
     python posenc.py 'rope + alibi'                          what a scheme is, and the pairs of columns that it turns
     python posenc.py 'yarn(factor=8)' --train_length=512     what an extension does to them (to those of --pos, else of rope)
 
-An expression that names what is an extension and nothing else, as yarn is, is read as --extend, any other one as --pos."""
+An expression of extensions only, one of which is no scheme too (as yarn), is read as --extend, any other one as --pos."""
 PLACES = {"ids": "position ids", "embed": "token embedding", "turn": "queries and keys", "bias": "score",
           "temperature": "temperature", "mask": "mask", "score": "whole score"}
 CHANGES = {"stretch": "frequencies", "ids": "positions", "regions": "distances", "temperature": "temperature",
@@ -136,7 +136,8 @@ def pairs_of(scheme: Scheme, layer: int, length: int) -> Pairs | None:
         seen = torch.maximum(before * (trained - 1), after / before.clamp(min=1e-300) * seen)
     text = scheme.ids(torch.arange(length), length)
     raw, met = (distances(scheme, layer, text, extended) for extended in (False, True))
-    return Pairs(key.split("_", 1)[1].partition("_layer")[0], before, after, seen, before * raw.max(), after * met.max(),
+    name = f"{posenc.scheme_name(type(piece))} of base {piece.base:g}"
+    return Pairs(name, before, after, seen, before * raw.max(), after * met.max(),
                  before if widest is None else 0.02 * seen, met[-2].item() if len(met) > 1 else 1.0, factor)
 
 
@@ -171,7 +172,8 @@ def table(pairs: Pairs, trained: int, length: int, extended: str) -> str:
 def span(which: Tensor) -> str:
     """How many pairs these are, and which: "16 of 32 pairs (16 ... 31)"."""
     found = which.nonzero().flatten().tolist()
-    return f"{len(found) or 'none'} of {len(which)} pairs" + (f" ({found[0]} ... {found[-1]})" if found else "")
+    dots = "..." if found and found[-1] - found[0] < len(found) else "and others to"
+    return f"{len(found) or 'none'} of {len(which)} pairs" + (f" ({found[0]} {dots} {found[-1]})" if found else "")
 
 
 def summary(pairs: Pairs, trained: int, length: int, extended: str) -> str:
@@ -202,9 +204,10 @@ def few_turns(scheme: Scheme, piece: Piece, pairs: Pairs) -> str:
     complete, better = int((turns >= bound).sum()), math.floor(turns[pair - 1])
     if complete >= pair:
         return ""
-    return (f"with L = {scheme.shape.length} and head dimension {scheme.shape.head_dim} only {complete} of {len(turns)} pairs "
-            f"complete{'s' * (complete == 1)} {bound:g} turns, so {name} = {bound:g} slows nearly all: try "
-            + (f"{name}={better}" if better > getattr(piece, least) else "ntk, L is too short for this one"))
+    few = f"{f'only {complete}' if complete else 'none'} of {len(turns)} pairs complete{'s' * (complete < 2)}"
+    advice = f"{name}={better}" if better > getattr(piece, least) else "ntk, L is too short for this one"
+    return (f"with L = {scheme.shape.length} and head dimension {scheme.shape.head_dim} {few} {bound:g} turns, "
+            f"so {name} = {bound:g} slows nearly all: try {advice}")
 
 
 def blurred(scheme: Scheme, pairs: Pairs) -> str:
@@ -273,7 +276,7 @@ def curves(part: "SubFigure", arcs: list[tuple[str, Tensor, str]]) -> None:
     axes.set_xlabel("pair")
     axes.set_ylabel("turns up to the farthest token")
     axes.grid(color="0.92", linewidth=0.7)
-    axes.legend(loc="upper right", frameon=False, fontsize=9)
+    axes.legend(loc="lower left", framealpha=1, edgecolor="white", fontsize=9)   # the curves fall to the right
 
 
 def clocks(part: "SubFigure", arcs: list[tuple[str, Tensor, str]], which: list[int]) -> None:
@@ -327,12 +330,15 @@ def expressions(settings: ExplainSettings, words: list[str], pos_file: Path | No
 
     if len(words) > 1:
         raise UserError(f"{words[1]!r:.60} is one word too many: quote an expression, as in 'rope + alibi'")
-    extends = any([issubclass(find(name, pos_file), Extension) for word in words for name in mentioned(posenc.parse(word))])
-    name = "extend" if extends else "pos"
-    if words and getattr(settings, name):
-        raise UserError(f"{words[0]!r:.60} and --{name}={getattr(settings, name):.60} are both the {name}: leave one out")
-    pos, extend = (words[0] if words and key == name else getattr(settings, key) for key in ("pos", "extend"))
-    return pos or "rope", extend
+    given = {"pos": settings.pos, "extend": settings.extend}
+    for word in words:
+        kinds = [find(name, pos_file) for name in mentioned(posenc.parse(word))]
+        extends = all(kind.extends for kind in kinds) and any(issubclass(kind, Extension) for kind in kinds)
+        name = "extend" if extends else "pos"
+        if given[name]:
+            raise UserError(f"{word!r:.60} stands for --{name}, and there is --{name}={given[name]:.60} too: leave one out")
+        given[name] = word
+    return given["pos"] or "rope", given["extend"]
 
 
 def show(scheme: Scheme, settings: ExplainSettings) -> None:

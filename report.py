@@ -5,6 +5,7 @@ targets of the same text. Windows are never pooled with seeds: errors inside a r
 between schemes are paired over seeds.
 """
 
+import contextlib
 import itertools
 import math
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ import numpy as np
 
 import checkpoint
 from configurable import PROTOCOLS, UserError
-from evaluate import Difference, Row, Rows, far, gain, merge, rows_on
+from evaluate import PLACE, Difference, Row, Rows, far, gain, merge, paired, rows_on
 from evaluate import notes as notes_of
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 Result = dict[str, Any]  # an extrapolation.json
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito's
 MARKERS = "osD^vP*"
+FIELDS = {"pos", "train_length", "tokens_trained", "seed", "unit", "rows", "notes", "per_position"}  # of every result
 T95 = (  # two-sided 95 % points of Student's t, 1 to 30 degrees of freedom
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)
@@ -37,14 +39,21 @@ windowed and far only diagnose nope and absolute schemes; nonoverlapping falls w
 
 
 def load(folder: str | Path) -> Result:
-    """The extrapolation.json of a run folder; UserError where there is none."""
+    """The extrapolation.json of a run folder; UserError where there is none or it is damaged."""
     path = Path(folder) / "extrapolation.json"
     if not path.exists():
         raise UserError(f"{folder} has no {path.name}: python evaluate.py {folder} tests a trained run")
-    result = checkpoint.read_json(path)
-    if "rows" not in result:
-        raise UserError(f"{path} holds no rows: delete it, and python evaluate.py {folder} makes it anew")
-    return result
+    with contextlib.suppress(UserError):
+        result = checkpoint.read_json(path)
+        rows = result.get("rows")
+        if FIELDS <= result.keys() and isinstance(rows, list) and rows and all(map(proper, rows)):
+            return result
+    raise UserError(f"{path} is damaged: delete it, and python evaluate.py {folder} makes it anew")
+
+
+def proper(row: Any) -> bool:
+    """Whether this has what a row must have."""
+    return isinstance(row, dict) and {*PLACE, "nats"} <= row.keys()
 
 
 def update(folder: str | Path, new: Result) -> Result:
@@ -263,6 +272,84 @@ def interval(differences: list[float]) -> str:
     half = T95[min(n - 1, len(T95)) - 1] * float(np.std(differences, ddof=1)) / math.sqrt(n)
     mean = float(np.mean(differences))
     return f"{mean:+.4f} [{mean - half:+.4f}, {mean + half:+.4f}] n = {n}"
+
+
+# ---- extensions
+
+
+def gains(results: list[Result], others: list[Result], dataset: str = "") -> tuple[str, dict[str, dict[int, list[float]]]]:
+    """The dataset, and {label: {length: for each seed, loss of the cropped model - loss here}}, the best at the end first.
+
+    `results` are one model, a result for each seed, whose rows are under several extensions; `others` are shown as they
+    were trained, against the model of the same seed. Cropped is that model without an extension at its training length.
+    """
+    dataset = dataset or results[0]["rows"][0]["dataset"]
+    cropped = {r["seed"]: rows_on(r["rows"], dataset).get(("fixed_targets", r["train_length"])) for r in results}
+    found: dict[str, dict[int, list[float]]] = {}
+    for r in [*results, *others]:
+        beside = r in others
+        for row in r["rows"]:
+            other = beside and row["extend"] != r.get("extend")
+            if other or (row["protocol"], row["dataset"]) != ("fixed_targets", dataset):
+                continue
+            label = f"{r['pos']} trained at {r['train_length']}" if beside else row["extend"] or "none"
+            difference = paired(cropped.get(r["seed"]), row)
+            found.setdefault(label, {}).setdefault(row["length"], []).extend([difference.nats] if difference else [])
+    if not any(any(of.values()) for of in found.values()):
+        raise UserError(f"nothing on {dataset} was measured on the targets of its row at the training length")
+    longest = max(n for of in found.values() for n, values in of.items() if values)
+    best = sorted(found, key=lambda label: -np.mean(found[label].get(longest) or [-math.inf]))
+    return dataset, {label: dict(sorted(found[label].items())) for label in best}
+
+
+def extensions_table(results: list[Result], others: list[Result], dataset: str = "") -> str:
+    """A text table of one model under extensions, by length: what each gains over cropping, mean and spread over seeds."""
+    dataset, found = gains(results, others, dataset)
+    lengths = sorted({n for of in found.values() for n, values in of.items() if values})
+    lines = [["extension", *map(str, lengths)]]
+    for label, of in found.items():
+        lines.append([label, *(spread(of.get(n, [])) for n in lengths)])
+    first = results[0]
+    losses = [row["nats"] for r in results for (p, n), row in rows_on(r["rows"], dataset).items()
+              if (p, n) == ("fixed_targets", r["train_length"])]
+    seeds = ", ".join(str(r["seed"]) for r in results)
+    title = (f"{dataset}, {first['pos']} trained at L = {first['train_length']}, seeds {seeds}; "
+             f"cropped: {np.mean(losses):.4f} nats per {first['unit']}")
+    return "\n".join([title, "", *aligned(lines), "", "loss of the cropped model - loss with N tokens of context (fixed_targets): "
+                      "above zero, the longer text helps; ± standard deviation over seeds"])
+
+
+def spread(values: list[float]) -> str:
+    """Mean, and the standard deviation where there are several; empty for none."""
+    if not values:
+        return ""
+    return f"{np.mean(values):+.3f}" + (f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else "")
+
+
+def extensions_figure(results: list[Result], others: list[Result], path: str | Path, dataset: str = "") -> None:
+    """Draw `extensions_table` as a coloured table: blue where more context helps, red where the model breaks."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.colors import SymLogNorm
+    from matplotlib.figure import Figure
+
+    dataset, found = gains(results, others, dataset)
+    lengths = sorted({n for of in found.values() for n, values in of.items() if values})
+    cells = np.array([[np.mean(of[n]) if of.get(n) else math.nan for n in lengths] for of in found.values()])
+    drawing = Figure(figsize=(2.6 + 0.85 * len(lengths), 1.5 + 0.27 * len(found)), dpi=150, layout="constrained")
+    FigureCanvasAgg(drawing)
+    axes = drawing.add_subplot()
+    axes.imshow(cells, cmap="RdBu", norm=SymLogNorm(0.03, vmin=-3, vmax=3), aspect="auto")
+    for (k, column), value in np.ndenumerate(cells):
+        if math.isfinite(value):
+            axes.text(column, k, f"{value:+.3f}", ha="center", va="center", fontsize=7, color="w" if abs(value) > 0.6 else "k")
+    axes.set_xticks(range(len(lengths)), [f"{n:,}" for n in lengths])
+    axes.set_yticks(range(len(found)), found, fontsize=8)
+    axes.set_xlabel(f"test length, {results[0]['unit']}s")
+    seeds = f", mean over {len(results)} seeds" if len(results) > 1 else ""
+    axes.set_title(f"{dataset}, {results[0]['pos']}, L = {results[0]['train_length']}{seeds}\n"
+                   "loss of cropped text - loss, nats", fontsize=9)
+    kind = Path(path).suffix.lstrip(".")
+    checkpoint.replace_file(Path(path), lambda file: drawing.savefig(file, format=kind))
 
 
 # ---- figures

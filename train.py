@@ -310,7 +310,7 @@ def corpus_of(settings: TrainSettings) -> data.Corpus:
     longest = max(settings.block_size, *settings.mixed_lengths, 0)
     data.sequences(corpus.train, longest, settings.seed, 0, 1)   # refuses a corpus that is too short,
     corpus.token_bytes()                                         # and a tokenizer that the test would miss
-    corpus.verify("val")
+    corpus.verify()
     if len(corpus.val) <= settings.block_size:
         raise UserError(f"the validation split of {settings.dataset} has only {len(corpus.val)} tokens; "
                         f"lower block_size = {settings.block_size} or add text")
@@ -325,12 +325,13 @@ def settle(training: Training) -> None:
     print(f"{folder}: {training.model.parameter_count:,} parameters; {training.model.pos.describe()}\n"
           f"on {training.compute.reason}{f', {training.processes.size} processes' if training.processes.size > 1 else ''}")
     state = checkpoint.load_state(folder)
-    config = checkpoint.read_json(folder / "config.json") if (folder / "config.json").exists() else {}
+    config = checkpoint.read_config(folder) if state or (folder / "config.json").exists() else {}
     if state:
         training.restore(state)
+        if finished(training) is None:   # trained to its end, it is still to be tested on its own text
+            refuse_other_text(training, config)
         if training.step < settings.max_iters:
             print(f"resuming at step {training.step}")
-            refuse_other_text(training, config)
     if first:
         checkpoint.trim_metrics(folder, training.step)
         write_config(training, config)
@@ -350,13 +351,11 @@ def own_file(settings: TrainSettings) -> Path | None:
 
 
 def write_config(training: Training, old: dict[str, Any]) -> None:
-    """config.json, with a line where the sources or the thread count are not those that the run began with."""
-    settings, path = training.settings, training.folder / "config.json"
-    now = checkpoint.provenance()
-    for name in ("sources_sha256", "threads", "versions"):
-        if old and old[name] != now[name]:
-            print(f"note: {name} changed since this run began ({changed(old[name], now[name])}): it may not end as it would have")
+    """config.json; where it stands already, a line for each thing that is not as the run began with."""
+    settings, path, compute = training.settings, training.folder / "config.json", training.compute
+    now = checkpoint.provenance() | {"device": compute.reason, "dtype": compute.dtype_name, "processes": training.processes.size}
     if old:
+        note_changes(old, now)
         return
     if settings.pos_file and own_file(settings) != (training.folder / "pos_file.py").resolve():
         shutil.copyfile(settings.pos_file, training.folder / "pos_file.py")
@@ -368,7 +367,7 @@ def write_config(training: Training, old: dict[str, Any]) -> None:
     checkpoint.write_json(path, {
         "settings": asdict(settings), "vocab_size": model.config.vocab_size, "unit": training.corpus.unit,
         "parameters": model.parameter_count, "layers": model.pos.describe(), "original_length": training.original_length,
-        "train_lengths": training.train_lengths, "device": training.compute.reason, "dtype": training.compute.dtype_name,
+        "train_lengths": training.train_lengths,
         "attention": {"train": training_path(training), "test": model.attention_path(length)},
         "extension_files_sha256": {file.name: checkpoint.sha256(file) for file in files},
         "pos_file_sha256": checkpoint.sha256(own_file(settings)) if settings.pos_file else None,
@@ -376,9 +375,19 @@ def write_config(training: Training, old: dict[str, Any]) -> None:
         "wandb_id": uuid.uuid4().hex, **now})
 
 
+def note_changes(old: dict[str, Any], now: dict[str, Any]) -> None:
+    """A line for each thing of config.json that is not as it was when the run began, and that may change its numbers."""
+    for name in ("sources_sha256", "threads", "versions", "device", "dtype", "processes"):
+        was, new = old.get(name, now[name]), now[name]
+        if name == "device":
+            was, new = (str(text).partition(" ")[0] for text in (was, new))   # without the reason
+        if was != new:
+            print(f"note: {name} changed since this run began ({changed(was, new)}): it may not end as it would have")
+
+
 def changed(old: Any, new: Any) -> str:
     """What differs between two values of config.json, in words."""
-    if not isinstance(new, dict):
+    if not (isinstance(old, dict) and isinstance(new, dict)):
         return f"{old} then, {new} now"
     return ", ".join(key for key in {*old, *new} if old.get(key) != new.get(key))
 
@@ -400,14 +409,18 @@ class Quiet:
 
 
 def open_log(training: Training) -> Any:
-    """A wandb run, which goes on where an earlier one stopped, or its quiet stand-in."""
+    """A wandb run, which goes on where an earlier one stopped, or its quiet stand-in; UserError where wandb refuses."""
     s = training.settings
     if not (s.wandb_log and training.processes.first):
         return Quiet()
     import wandb
-    config = checkpoint.read_json(training.folder / "config.json")
-    return wandb.init(project=s.wandb_project, name=s.wandb_run_name or training.folder.name, config=config, dir=training.folder,
-                      id=config["wandb_id"], resume="allow")
+    config = checkpoint.read_config(training.folder)
+    try:
+        return wandb.init(project=s.wandb_project, name=s.wandb_run_name or training.folder.name, config=config,
+                          dir=training.folder, id=config["wandb_id"], resume="allow")
+    except wandb.Error as error:
+        raise UserError(f"wandb_log=True, but Weights & Biases refused ({str(error).splitlines()[0]:.200}): `wandb login`, "
+                        "or leave wandb_log out") from error
 
 
 # ---- running
@@ -554,6 +567,8 @@ def train_and_test(settings: TrainSettings, processes: device.Processes) -> None
             result = test_of(training)
         log_test(log, result, training.folder)
         log.finish()
+    elif processes.first and not (training.folder / "extrapolation.png").exists():   # killed while it was drawn
+        report.draw_run(training.folder, result)
     print(report.table([result]))
     print(f"in {training.folder}")
 

@@ -26,6 +26,7 @@ from configurable import UserError
 HERE = Path(__file__).resolve().parent
 OFFLINE = ("stdlib",)  # made when first asked for: they need neither a network nor an argument
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
+VOCABULARIES = {"bytes": 256, "gpt2": 50257}  # how many tokens these tokenizers have; char has its characters
 META_FIELDS = {"tokenizer": str, "unit": str, "vocab_size": int, "source": str, "rule": str, "splits": dict}
 SPLIT_FIELDS = {"tokens": int, "bytes": int, "documents": int, "dtype": str, "sha256": str}
 
@@ -228,13 +229,16 @@ def read_meta(path: Path) -> dict:
     """meta.json with everything in it that reading relies on."""
     try:
         meta = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         raise damaged(path, "is not readable JSON") from None
     check_fields(path, meta, META_FIELDS)
     if meta["tokenizer"] not in TOKENIZERS:
         raise damaged(path, f"names the tokenizer {meta['tokenizer']!r}, not one of {', '.join(TOKENIZERS)}")
     if meta["tokenizer"] == "char":
         check_fields(path, meta, {"characters": str})
+    size = VOCABULARIES.get(meta["tokenizer"]) or len(meta["characters"])
+    if meta["vocab_size"] != size:
+        raise damaged(path, f"has a vocab_size of {meta['vocab_size']!r:.30}, not the {size:,} tokens of {meta['tokenizer']}")
     for split in ("train", "val"):
         check_fields(path, meta["splits"].get(split), SPLIT_FIELDS)
     return meta
@@ -266,12 +270,13 @@ def read_starts(path: Path, meta: Mapping) -> np.ndarray:
     """(documents,) int64: the first token of each document, ascending from 0."""
     split = meta["splits"][path.stem.removesuffix("_starts")]
     try:
-        starts = np.load(path, allow_pickle=False)
+        with path.open("rb") as file:
+            starts = np.lib.format.read_array(file, allow_pickle=False)
     except (OSError, ValueError, EOFError):
         raise damaged(path, "is missing or not a NumPy array") from None
     if starts.shape != (split["documents"],) or starts.dtype != np.int64:
         raise damaged(path, f"is not a list of {split['documents']:,} document starts")
-    if starts[0] != 0 or starts[-1] >= split["tokens"] or (np.diff(starts) <= 0).any():
+    if not starts.size or starts[0] != 0 or starts[-1] >= split["tokens"] or (np.diff(starts) <= 0).any():
         raise damaged(path, "does not ascend from 0 within its token file")
     return starts
 

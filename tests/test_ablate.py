@@ -50,11 +50,11 @@ def cells_of(*words: str) -> list[ablate.Cell]:
 def finish(cell: ablate.Cell, **changes: object) -> None:
     """Write what train.py leaves of a finished cell: invented losses; `changes` go into config.json."""
     s = cell.settings
-    rows = [{"protocol": "fixed_targets", "length": n, "dataset": s.dataset, "extend": None, "split_sha256": "s",
-             "targets": "t", "nats": 2 + s.seed / 100 + len(s.pos) / 10 + n / 1000, "stderr_vs_L": 0.01}
+    rows = [{"protocol": "fixed_targets", "length": n, "dataset": s.dataset, "extend": None, "factor": None,
+             "split_sha256": "s", "targets": "t", "nats": 2 + s.seed / 100 + len(s.pos) / 10 + n / 1000, "stderr_vs_L": 0.01}
             for n in evaluate.tested_lengths(s.block_size, s.eval_lengths)]
     result = {"pos": s.pos, "seed": s.seed, "train_length": s.block_size, "tokens_trained": cell.tokens, "unit": "byte",
-              "rows": rows, "notes": []}
+              "rows": rows, "notes": [], "per_position": {}}
     config = {"settings": vars(s), "pos_file_sha256": checkpoint.sha256(Path(s.pos_file)) if s.pos_file else None,
               "device": "cpu", "dtype": "float32", "corpus_sha256": {}, **checkpoint.provenance(), **changes}
     cell.folder.mkdir(parents=True, exist_ok=True)
@@ -134,6 +134,25 @@ def test_a_cell_is_finished_only_with_these_settings_tokens_and_lengths(tmp_path
     result = checkpoint.read_json(cell.folder / "extrapolation.json")
     checkpoint.write_json(cell.folder / "extrapolation.json", result | {"tokens_trained": cell.tokens - 1})
     assert cell.result() is None
+
+
+@pytest.mark.parametrize(("name", "content"), [
+    ("config.json", "{}"), ("config.json", '{"settings": 5}'), ("config.json", None), ("extrapolation.json", '{"rows": 5}'),
+    ("extrapolation.json", "{")])
+def test_a_cell_whose_files_are_damaged_is_not_finished(name: str, content: str | None, tmp_path: Path) -> None:
+    cell, = cells_of("rope", "--seeds=1")
+    finish(cell)
+    known = checkpoint.read_json(cell.folder / "config.json")
+    del known["threads"]
+    (cell.folder / name).write_text(content or json.dumps(known), encoding="utf-8")
+    assert cell.result() is None
+
+
+@pytest.mark.parametrize("size", ["2", "abc"])
+def test_processes_of_torchrun_are_refused(size: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", size)
+    with pytest.raises(UserError, match="torchrun"):
+        run_main(monkeypatch, "nope")
 
 
 def test_a_scheme_file_that_has_changed_since_is_not_what_was_measured(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ import ablate
 import checkpoint
 import configurable
 import data
+import explain
 import posenc
 import report
 
@@ -105,7 +106,7 @@ def program(patch: pytest.MonkeyPatch, name: str, *words: str) -> int | str | No
     patch.setattr(report, "figure", lambda results, path, dataset="": checkpoint.write_text(path, "drawn"))
     with pytest.raises(SystemExit) as ended:
         if name == "posenc":   # run as a script it would be another module than the one that zoo/ imports
-            posenc.main()
+            configurable.run(explain.main, posenc.PosError)
         elif name == "ablate":
             configurable.run(ablate.main, posenc.PosError)
         else:

@@ -340,7 +340,7 @@ def test_a_monstrous_expression_is_refused(config, text):
 
 
 @pytest.mark.parametrize(("argv", "names"), [
-    (["--n_embd=30"], ("n_embd = 30", "n_head = 4")),
+    (["--n_embd=30"], ("n_embd = 30", "n_head = 4")), (["--init_from="], ("init_from",)),
     (["--warmup_iters=1201"], ("warmup_iters = 1201", "max_iters = 1200")),
     (["--lr_decay_iters=99"], ("warmup_iters = 100", "lr_decay_iters = 99")),
     (["--min_lr=0.01"], ("min_lr = 0.01", "learning_rate = 0.003")),

@@ -57,6 +57,7 @@ def toy_gpt2(monkeypatch: pytest.MonkeyPatch) -> tiktoken.Encoding:
     ranks = {piece: rank for rank, piece in enumerate([bytes([i]) for i in range(256)] + merged)}
     toy = tiktoken.Encoding("toy", pat_str=r50k_pat_str, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 264})
     monkeypatch.setattr(data, "gpt2_encoding", lambda: toy)
+    monkeypatch.setitem(data.VOCABULARIES, "gpt2", toy.n_vocab)
     return toy
 
 
@@ -205,6 +206,11 @@ def change_meta(folder: Path, split: str, **values: object) -> None:
     (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
 
 
+def zip_starts(path: Path) -> None:
+    with path.open("wb") as file:
+        np.savez(file, np.array([0, 3]))
+
+
 DAMAGES = {
     "train.bin has 8 bytes, not 15 tokens": cut_tokens,
     "val.bin has 0 bytes": lambda folder: (folder / "val.bin").unlink(),
@@ -214,8 +220,15 @@ DAMAGES = {
     "val_starts.npy does not ascend": lambda folder: np.save(folder / "val_starts.npy", np.array([1])),
     "train_starts.npy does not ascend": lambda folder: np.save(folder / "train_starts.npy", np.array([0, 15])),
     "train_starts.npy is not a list of 2": lambda folder: np.save(folder / "train_starts.npy", np.array([0])),
+    "train_starts.npy is missing or not a NumPy array": lambda folder: zip_starts(folder / "train_starts.npy"),
     "val_starts.npy is missing": lambda folder: (folder / "val_starts.npy").write_bytes(b""),
     "meta.json is not readable": lambda folder: (folder / "meta.json").write_bytes(b"{"),
+    "meta.json is not readable JSON": lambda folder: (folder / "meta.json").write_bytes(b"[" * 100_000),
+    "meta.json has a vocab_size of 1000000000000000000, not": lambda folder: change_meta(folder, "", vocab_size=10**18),
+    "meta.json has a vocab_size of 10000": lambda folder: change_meta(folder, "", vocab_size=10**4000),
+    "meta.json has a vocab_size of 0, not": lambda folder: change_meta(folder, "", vocab_size=0),
+    "meta.json has a vocab_size of 256, not the 3 tokens of char": lambda folder: change_meta(
+        folder, "", tokenizer="char", characters="abc"),
     "meta.json lacks a proper 'vocab_size'": lambda folder: change_meta(folder, "", vocab_size="256"),
     "meta.json lacks a proper 'tokens'": lambda folder: change_meta(folder, "", splits={"train": 1}),
     "meta.json lacks a proper 'characters'": lambda folder: change_meta(folder, "", tokenizer="char"),
@@ -476,6 +489,8 @@ BAD_TEXTS = {
     "bad.txt": (b"good \xff", r"bad.txt is not UTF-8 at byte 5 \(0xff\)"),
     "bad.jsonl": (b'{"text": "a"}\n{"text": "\xc3("}\n', "bad.jsonl is not UTF-8 at byte 24 "),
     "broken.jsonl": (b'{"text": "a"}\n{"text": \n', "broken.jsonl, line 2, is not JSON"),
+    "deep.jsonl": (b"[" * 100_000 + b"\n", "deep.jsonl, line 1, is not JSON"),
+    "long.jsonl": (b'{"text": "a", "n": ' + b"1" * 5000 + b"}\n", "long.jsonl, line 1, is not JSON"),
     "other.jsonl": (b'{"text": "a"}\n\n{"txt": "b"}\n', 'line 3, has no field "text"'),
     "number.jsonl": (b'{"text": 3}\n', 'line 1, has no field "text" that holds a string'),
     "list.jsonl": (b'["text"]\n', 'line 1, has no field "text"'),

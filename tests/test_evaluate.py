@@ -480,6 +480,13 @@ def test_the_command_tests_runs_and_draws_each_and_all(trained, capsys):
     assert "<svg" in Path("both.svg").read_text(encoding="utf-8")
 
 
+def test_a_damaged_result_is_refused_before_anything_is_measured(trained, monkeypatch):
+    Path("alibi/extrapolation.json").write_text('{"rows": 5}', encoding="utf-8")
+    monkeypatch.setattr(evaluate, "evaluate", lambda *_, **how: pytest.fail("measured in vain"))
+    with pytest.raises(UserError, match="extrapolation.json is damaged: delete it"):
+        trained("alibi", "--dtype=float32")
+
+
 def test_drawing_only_runs_no_model(trained, monkeypatch):
     trained("alibi", "--eval_lengths=16", "--dtype=float32")
     Path("alibi/extrapolation.png").unlink()

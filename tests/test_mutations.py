@@ -72,7 +72,7 @@ MUTATIONS = [
     Mutation(POSENC, "build(bare, shape, pos_file)\n", "build(node, shape, pos_file)\n", "layers_share and t5"),
     Mutation(POSENC, '(f"_layer{n}" if per_layer else "")', 'f"_layer{n // 2}"', "layers_share and cope"),
     Mutation(POSENC, "branches[n % len(branches)]", "branches[0]", "paper and nope"),
-    Mutation(POSENC, 'if scheme_name(k) in kind.apart', 'if scheme_name(k) in ()', "two_schemes and cope"),
+    Mutation(POSENC, 'if scheme_name(k) in kind.apart', 'if scheme_name(k) in ()', "two_schemes and xpos"),
     Mutation(POSENC, 'return piece.reads_ids and any(', 'return any(', "nothing_reads"),
     # attention
     Mutation(ATTENTION, "seen = columns <= index", "seen = columns <= index + 1", "paper and alibi"),
@@ -109,7 +109,7 @@ MUTATIONS = [
     Mutation("zoo/kerple.py", "-r1[h] * torch.log1p(r2[h] * (i - j))", "-r2[h] * torch.log1p(r1[h] * (i - j))", "paper and kerple"),
     Mutation("zoo/kerple.py", "(i - j) ** r2[h]", "(i - j + 1) ** r2[h]", "paper and kerple"),
     Mutation("zoo/kerple.py", "-r1[h] * (i - j)", "-r1[h] * (i - j) / math.sqrt(8)", "paper and kerple"),
-    Mutation("zoo/cope.py", 'apart = ("pope", "xpos")', 'apart = ("pope",)', "two_schemes and cope"),
+    Mutation("zoo/cope.py", 'apart = ("pope", "xpos")', 'apart = ("pope",)', "two_schemes and xpos"),
     Mutation("zoo/xpos.py", "(pairs + self.gamma) / (1 + self.gamma)", "(pairs + self.gamma) / self.gamma", "paper and xpos"),
     Mutation("zoo/selective_rope.py", "* steps.new_tensor(self.temperatures)", "", "paper and selective_rope"),
     Mutation("zoo/abacus.py", "* digit[:, new, None]", "", "paper and abacus"),

@@ -613,35 +613,13 @@ def test_a_place_beyond_the_total_length_has_no_random_position(text):
         scheme(text).ids(torch.tensor([0, 4]), 4)
 
 
-# The explanation of an expression
+# What a scheme says of itself
 
 
 def test_the_layer_map_names_every_piece_and_its_place():
     assert scheme("rope + alibi").describe() == "all 3 layers: rope + alibi"
     text = scheme("rope | alibi", 3).describe()
     assert text.index("0: rope") < text.index("1: alibi") < text.index("2: rope")
-
-
-def test_explaining_an_expression_says_what_it_is(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["posenc.py", "t5 + rope(base=500000)"])
-    posenc.main()
-    said = capsys.readouterr().out
-    assert "t5 + rope(base=500000)" in said and "base: float" in said and "table (32, 4)" in said
-
-
-@pytest.mark.parametrize("argv", [[], ["--help"]])
-def test_explaining_nothing_lists_the_schemes(argv, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["posenc.py", *argv])
-    posenc.main()
-    said = capsys.readouterr().out
-    assert said.startswith("usage") and all(name in said for name in posenc.names())
-
-
-@pytest.mark.parametrize("text", ["ropee", "rope +", "window"])
-def test_explaining_nonsense_ends_with_a_sentence(text, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["posenc.py", text])
-    with pytest.raises(SystemExit, match="error: "):
-        posenc.main()
 
 
 def test_every_scheme_says_what_it_is_and_what_to_expect():
@@ -652,4 +630,4 @@ def test_every_scheme_says_what_it_is_and_what_to_expect():
 
 def test_every_name_of_the_design_is_here():
     assert {"nope", "learned", "sinusoidal", "rope", "alibi", "t5", "window", "randomized", "logn", "kerple"} <= set(posenc.names())
-    assert {path.stem for path in Path(posenc.ZOO).glob("*.py")} <= set(posenc.names())
+    assert {path.stem for path in Path(posenc.ZOO).glob("*.py")} <= {*posenc.names(), *posenc.extension_names()}

@@ -16,6 +16,7 @@ import checkpoint
 import configurable
 import data
 import evaluate
+import explain
 import posenc
 import report
 import sample
@@ -114,7 +115,7 @@ def test_every_script_and_config_file_in_a_command_is_there() -> None:
 
 
 def test_every_setting_that_is_named_exists() -> None:
-    known = {f.name for cls in (TrainSettings, EvaluateSettings, SampleSettings, AblateSettings) for f in fields(cls)}
+    known = {f.name for cls in (TrainSettings, EvaluateSettings, SampleSettings, AblateSettings, explain.ExplainSettings) for f in fields(cls)}
     prepare = (REPOSITORY / "data/text/prepare.py").read_text(encoding="utf-8")
     known |= {name for name in re.findall(r"[\"']--(\w+)[\"']", prepare)} | {"help", "debug", "key"}   # --key=value stands for all
     known |= {"standalone", "nproc_per_node", "max", "nnodes", "node_rank", "master_addr", "master_port"}   # torchrun's
@@ -123,7 +124,8 @@ def test_every_setting_that_is_named_exists() -> None:
 
 
 def test_the_commands_are_understood() -> None:
-    kinds = {"train.py": TrainSettings, "evaluate.py": EvaluateSettings, "sample.py": SampleSettings, "ablate.py": AblateSettings}
+    kinds = {"train.py": TrainSettings, "evaluate.py": EvaluateSettings, "sample.py": SampleSettings, "ablate.py": AblateSettings,
+             "posenc.py": explain.ExplainSettings}
     checked = 0
     for command in COMMANDS:
         words = [quoted or bare for quoted, bare in re.findall(r"'([^']*)'|((?:[^\s\"']|\"[^\"]*\")+)", command)]
@@ -151,8 +153,8 @@ def test_the_settings_table_is_the_generated_one() -> None:
 
 
 def test_the_catalogue_is_what_the_program_prints() -> None:
-    assert posenc.catalogue() in section("The schemes")
-    assert re.findall(r"^\| `(\w+)", section("The schemes"), re.MULTILINE) == posenc.names()
+    assert all(table in section("The schemes") for table in explain.catalogue().split("\n\n"))
+    assert re.findall(r"^\| `(\w+)", section("The schemes"), re.MULTILINE) == posenc.names() + posenc.extension_names()
 
 
 def test_the_expressions_in_the_table_of_schemes_can_be_built() -> None:

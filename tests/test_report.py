@@ -1,4 +1,5 @@
 """Tables and figures: the numbers in them, what is refused, and what is drawn."""
+import json
 import math
 import subprocess
 import sys
@@ -249,6 +250,17 @@ def test_a_run_folder_keeps_the_merged_result_and_its_figure(tmp_path):
     merged = report.update(tmp_path, again)
     assert len(merged["rows"]) == 12 and report.load(tmp_path) == merged
     assert sorted(p.name for p in tmp_path.iterdir()) == ["extrapolation.json", "extrapolation.png"]
+
+
+@pytest.mark.parametrize("content", [
+    "{", "[]", "{}", '{"rows": 5}', json.dumps(result() | {"rows": []}), json.dumps(result() | {"rows": [{}]}),
+    json.dumps(result() | {"rows": 5}), json.dumps({k: v for k, v in result().items() if k != "pos"})])
+def test_a_damaged_result_is_named_with_the_command_that_makes_it_anew(content, tmp_path):
+    (tmp_path / "extrapolation.json").write_text(content, encoding="utf-8")
+    with pytest.raises(UserError, match=r"extrapolation.json is damaged: delete it, and python evaluate.py .* makes it anew"):
+        report.load(tmp_path)
+    (tmp_path / "extrapolation.json").write_text(json.dumps(result()), encoding="utf-8")
+    assert report.load(tmp_path) == result()
 
 
 def test_a_result_with_nothing_to_draw_is_kept_without_a_figure(tmp_path):

@@ -531,6 +531,42 @@ def test_a_run_does_not_go_on_with_a_corpus_that_has_changed(
     assert_same_end(straight, Path("run"))
 
 
+def test_a_trained_run_is_not_tested_on_a_text_that_has_changed(
+        finished: Path, no_work: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (finished / "extrapolation.json").unlink()   # as if killed in its test
+    other = np.frombuffer(TEXT.upper(), dtype=np.uint8)
+    data.write_corpus(tmp_path / "corpora/tiny", {"train": [other], "val": [other]}, tokenizer="bytes", vocab_size=256,
+                      unit="byte", source="here", rule="all")
+    monkeypatch.setattr(data, "load", functools.partial(LOAD, root=tmp_path / "corpora"))
+    with pytest.raises(UserError, match="corpus tiny has changed since run was begun"):
+        run_main(*DRAWING, "--out_dir=run")
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_tokens_changed_in_place_are_not_trained_on(
+        split: str, corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = shutil.copytree(corpora / "tiny", tmp_path / "corpora/tiny") / f"{split}.bin"
+    path.write_bytes(bytes(path.stat().st_size))   # all of them in the vocabulary
+    monkeypatch.setattr(data, "load", functools.partial(LOAD, root=tmp_path / "corpora"))
+    with pytest.raises(UserError, match=f"{split}.bin does not have the SHA-256"):
+        run_main("--out_dir=run")
+    assert not Path("run").exists()
+
+
+def test_a_figure_that_was_not_drawn_in_the_end_is_drawn_by_the_same_command(finished: Path, no_work: None) -> None:
+    drawn = (finished / "extrapolation.png").read_bytes()
+    (finished / "extrapolation.png").unlink()
+    assert run_main(*DRAWING, "--out_dir=run") == 0
+    assert (finished / "extrapolation.png").read_bytes() == drawn
+
+
+def test_a_checkpoint_without_its_config_is_refused_and_given_no_other(finished: Path) -> None:
+    (finished / "config.json").unlink()
+    with pytest.raises(UserError, match="config.json is missing"):
+        run_main(*DRAWING, "--out_dir=run")
+    assert not (finished / "config.json").exists()
+
+
 def test_a_test_of_an_earlier_checkpoint_does_not_make_a_run_finished(straight: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = (*DRAWING, "--out_dir=run")
     assert stop_at(4, signal.SIGTERM, *words) == 143
@@ -597,6 +633,20 @@ def test_a_line_says_that_sources_or_threads_changed_since(
     notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note:")]
     assert len(notes) == 2
     assert "sources_sha256 changed since this run began (model.py)" in notes[0] and "77 now" in notes[1]
+
+
+@pytest.mark.parametrize(("name", "was", "said"), [
+    ("dtype", "float16", "dtype changed since this run began (float16 then, "),
+    ("device", "cuda:0 (a GPU was found), bfloat16 (the card has it)", "device changed since this run began (cuda:0 then, cpu now)"),
+    ("processes", 2, "processes changed since this run began (2 then, 1 now)"), ("device", "cpu (for another reason)", "")])
+def test_a_line_says_that_the_number_format_the_device_or_the_number_of_processes_changed(
+        name: str, was: str | int, said: str, finished: Path, no_work: None, capsys: pytest.CaptureFixture) -> None:
+    known = checkpoint.read_json(finished / "config.json")
+    assert name in known
+    checkpoint.write_json(finished / "config.json", known | {name: was})
+    assert run_main(*DRAWING, "--out_dir=run") == 0
+    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note:") and "since this run" in line]
+    assert len(notes) == bool(said) and all(said in note for note in notes)
 
 
 def test_other_lengths_to_test_need_no_training(finished: Path) -> None:
@@ -932,6 +982,14 @@ def test_an_offline_run_has_the_curve_the_configuration_the_table_and_the_figure
     assert [(row["protocol"], row["length"], row["nats"]) for row in rows] == [
         (row["protocol"], row["length"], row["nats"]) for row in expected]
     assert next(kept.rglob("extrapolation_figure_*.png")).read_bytes() == Path("run/extrapolation.png").read_bytes()
+
+
+def test_what_weights_and_biases_refuses_is_a_sentence(
+        wandb_here: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb_here("online")
+    monkeypatch.setenv("WANDB_API_KEY", "short")
+    with pytest.raises(UserError, match=r"^wandb_log=True, but Weights & Biases refused \(.*`wandb login`"):
+        run_main("--wandb_log=True", "--out_dir=run")
 
 
 def test_a_disabled_run_needs_nothing_and_leaves_nothing(wandb_here: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:

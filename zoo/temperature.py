@@ -1,5 +1,6 @@
 """A temperature for a trained model: sharper or flatter attention at test (Wang et al. 2024, arXiv 2404.12224)."""
 import json
+import math
 
 import torch
 from torch import Tensor
@@ -22,9 +23,9 @@ class Temperature(Extension):
         if file:
             try:
                 self.scales = [float(x) for x in json.loads(named_file(file, shape.folder).read_text(encoding="utf-8"))["scales"]]
-            except (OSError, ValueError, KeyError, TypeError) as error:
+            except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
                 raise PosError(f"temperature: {file} is no JSON file with a list scales ({error})") from None
-            require(len(self.scales) == shape.n_head and min(self.scales) > 0,
+            require(len(self.scales) == shape.n_head and all(math.isfinite(x) and x > 0 for x in self.scales),
                     f"temperature: {file} needs a positive number for each of {shape.n_head} heads")
 
     def temperature(self, index: Tensor, like: Tensor) -> Tensor:

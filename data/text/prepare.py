@@ -103,14 +103,15 @@ def text_field(line: str, where: str) -> str:
     """The field "text" of a line of JSON; UserError says `where` it is missing or not text."""
     try:
         row = json.loads(line)
-        text = row.get("text") if isinstance(row, dict) else None
-        if not isinstance(text, str):
-            raise UserError(f'{where} has no field "text" that holds a string')
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where} is not JSON that can be read: {error}") from None
+    text = row.get("text") if isinstance(row, dict) else None
+    if not isinstance(text, str):
+        raise UserError(f'{where} has no field "text" that holds a string')
+    try:
         text.encode("utf-8")
     except UnicodeEncodeError:
         raise UserError(f'{where} holds half of a surrogate pair in "text", which is no character') from None
-    except json.JSONDecodeError as error:
-        raise UserError(f"{where} is not JSON: {error}") from None
     return text
 
 

@@ -1,0 +1,281 @@
+"""One trained model x every context extension that fits x every length; LongRoPE's search; temperatures fitted to heads.
+
+    python extend.py out/rope-stdlib-L128-s1                          # every extension that fits, with its defaults
+    python extend.py out/rope-*-s? 'yarn(beta=8)' 'ntk + logn'        # these, mean and spread over seeds
+    python extend.py out/rope-stdlib-L128-s1 --search=8               # factors for 8 times the length, by evolution
+    python extend.py out/rope-stdlib-L128-s1 --fit=rerope             # a temperature for each head, under rerope
+
+Losses are those of fixed_targets, kept in each run's extrapolation.json: the same command measures only what is missing.
+"""
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+import checkpoint
+import data
+import device
+import evaluate
+import posenc
+import report
+from configurable import ExtendSettings, UserError, configure, run
+
+USAGE = """python extend.py out/RUN [out/RUN ...] ['EXTENSION' ...] [--key=value ...]
+
+Test a trained model under context extensions, without training it. Start with: python extend.py out/RUN"""
+RAW = "none"
+COMBINED = ("yarn(beta=4)", "yarn(beta=8)", "ntk + logn", "yarn(beta=8) + logn", "yarn + resonance", "rerope + logn",
+            "self_extend + logn")   # shown beside each extension by itself
+POPULATION, PARENTS, PER_ROUND, CHANGED = 64, 32, 16, 0.3   # of LongRoPE's search: Ding et al. 2024, section 4
+FIRST = (0, 1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 64, 128, 256)   # its choices of untouched first tokens
+SEARCHED = 16   # windows of one evaluation of a search
+
+
+# ---- the table
+
+def fitting(scheme: posenc.Scheme, length: int) -> list[str]:
+    """Every extension that fits a scheme, by itself with its defaults, then COMBINED; none first. `length` is L."""
+    def complete(name: str) -> bool:
+        return not any(p.default is p.empty for p in posenc.options_of(posenc.find(name, scheme.pos_file)).values())
+
+    texts = [name for name in posenc.extension_names(scheme.pos_file) if complete(name) and name != "temperature"]   # of 1
+    found = [RAW]
+    for text in [f"window(size={length})", *texts, *COMBINED]:
+        try:
+            scheme.extend(text)
+            found.append(text)
+        except posenc.PosError:
+            continue
+    scheme.extend(RAW)
+    return found
+
+
+def wanted(folder: str, texts: list[str], settings: ExtendSettings) -> list[str]:
+    """The extensions to measure for a run: those that were typed, or all that fit; none first."""
+    scheme = checkpoint.load_run(folder, pos_file=settings.pos_file).model.pos
+    return [RAW, *texts] if texts else fitting(scheme, scheme.shape.length)
+
+
+def measured(result: dict[str, Any], extend: str, lengths: list[int], corpus: data.Corpus) -> bool:
+    """Whether the rows of an extension are there for all lengths, on the targets that would be asked now."""
+    rows = evaluate.rows_on(result.get("rows", []), corpus.name, None if extend == RAW else extend)
+    places = evaluate.place(len(corpus.val), corpus.val_starts, lengths)
+    targets = places and evaluate.targets_of(evaluate.fixed_targets(places, lengths[0]))
+    here = [rows.get(("fixed_targets", n)) for n in lengths]
+    split = corpus.split_sha256("val")
+    return all(row and (row["split_sha256"], row.get("targets", targets)) == (split, targets) for row in here)
+
+
+def measure(folder: str, texts: list[str], settings: ExtendSettings) -> dict[str, Any]:
+    """Test the model of a run folder under each extension that is not measured yet; the run's result with all of them.
+
+    Without texts: as it was trained.
+    """
+    compute = device.pick(settings.device, settings.dtype)
+    trained = checkpoint.load_run(folder, compute.device, settings.pos_file)
+    corpus, model, s = evaluate.corpus_of(trained, settings.dataset), trained.model, trained.settings
+    own, length, path = model.pos.extended or RAW, s["block_size"], trained.folder / "extrapolation.json"
+    lengths = evaluate.tested_lengths(length, settings.eval_lengths or tuple(s["eval_lengths"]))
+    result = report.load(folder) if path.exists() else {}
+    held = checkpoint.lock(trained.folder)
+    for text in tqdm(texts or [own], desc=Path(folder).name, unit="extension", disable=not sys.stderr.isatty()):
+        model.extend(text, trained.folder)
+        if measured(result, model.pos.extended or RAW, lengths, corpus):
+            continue
+        found = evaluate.extrapolation(
+            model, corpus, pos=checkpoint.label(s), train_length=length, original_length=trained.state["original_length"],
+            tokens_trained=trained.state["tokens"], seed=s["seed"], lengths=tuple(lengths), protocols=("fixed_targets",),
+            compute=compute, progress=False)
+        result = report.update(folder, found | {"extend": None if own == RAW else own})
+        losses = (f"{row['length']}: {row['nats']:.4f}" for row in found["rows"] if row["nats"] is not None)
+        tqdm.write(f"{folder}: {text}: {', '.join(losses)}")
+    held.release()
+    return result
+
+
+# ---- LongRoPE's search
+
+@dataclass(frozen=True)
+class Trial:
+    """A candidate: what each pair's frequency is divided by, and how many first positions keep their own."""
+
+    factors: tuple[float, ...]
+    first: int = 0
+
+    def put(self, piece: posenc.Longrope) -> None:
+        """Let a longrope piece use it."""
+        piece.long, piece.first = list(self.factors), self.first
+
+
+def half_of(corpus: data.Corpus, second: bool) -> data.Corpus:
+    """The corpus with one half of its validation split: one to search on, the other to see what was found."""
+    middle = len(corpus.val) // 2
+    part = slice(middle, None) if second else slice(0, middle)
+    starts = corpus.val_starts - (middle if second else 0)
+    starts = np.unique(np.append(0, starts[(starts >= 0) & (starts < middle)]))
+    return replace(corpus, val=corpus.val[part], val_starts=starts)
+
+
+def loss_of(model: Any, corpus: data.Corpus, compute: device.Compute, length: int, windows: int = evaluate.WINDOWS) -> float:
+    """Mean nats of fixed_targets at one length over that many evenly spaced windows."""
+    places = evaluate.place(len(corpus.val), corpus.val_starts, [length])
+    if places is None:
+        raise UserError(f"{corpus.name} has too little validation text for windows of {length} tokens")
+    plan = evaluate.fixed_targets(places, length)[0]
+    every = slice(None, None, evaluate.WINDOWS // windows)
+    plan = evaluate.Windows(length, plan.starts[every], plan.scored[every], np.arange(windows))
+    bench = evaluate.Bench(model, corpus, None, compute, device.ALONE, tqdm(disable=True), lines=False)
+    with torch.no_grad():
+        return float(evaluate.score(bench, [plan])[0].mean() / places.scored)
+
+
+def seeds_of(inv_freq: torch.Tensor, base: float, factor: int, length: int) -> dict[str, Trial]:
+    """The candidates that a search starts from: pi, ntk and yarn at that factor, as factors of each pair."""
+    shape = posenc.Shape(1, 2 * len(inv_freq), 2 * len(inv_freq), length)
+    maps = {text: posenc.extensions(f"{text}(factor={factor})", shape)[0] for text in ("pi", "ntk", "yarn")}
+    divided = {text: inv_freq / piece.stretch(inv_freq, base, factor * length)[0] for text, piece in maps.items()}
+    return {text: Trial(tuple(factors.tolist())) for text, factors in divided.items()}
+
+
+def changed(a: Trial, b: Trial, factor: int, random: np.random.Generator) -> Trial:
+    """A child: of each pair's factors a's or b's, or, where b is a, some drawn anew from 1 ... 1.25 `factor`; ascending."""
+    if a is b:
+        drawn = random.uniform(1, 1.25 * factor, len(a.factors)).round(2)
+        factors = np.where(random.random(len(a.factors)) < CHANGED, drawn, a.factors)
+        first = int(random.choice(FIRST)) if random.random() < CHANGED else a.first
+    else:
+        factors = np.where(random.random(len(a.factors)) < 0.5, a.factors, b.factors)
+        first = (a if random.random() < 0.5 else b).first
+    return Trial(tuple(np.sort(factors).tolist()), first)
+
+
+def children(parents: list[Trial], factor: int, number: int, seed: int) -> list[Trial]:
+    """The candidates of a round: in round 0 the parents, filled up with mutations; else mutations and crossovers."""
+    random = np.random.default_rng([seed, number])
+    new = list(parents) if number == 0 else []
+    for k in range(len(new), POPULATION if number == 0 else 2 * PER_ROUND):
+        a, b = (parents[random.integers(len(parents))] for _ in range(2))
+        new.append(changed(a, a if number == 0 or k < PER_ROUND else b, factor, random))
+    return new
+
+
+def evolve(start: list[Trial], loss: Callable[[Trial], float], factor: int, rounds: int, seed: int,
+           path: Path) -> dict[Trial, float]:
+    """The best PARENTS after `rounds` and their losses, best first; `path` keeps each round, so that a search goes on."""
+    about = {"seed": seed, "factor": factor, "start": [[list(t.factors), t.first] for t in start]}
+    kept = checkpoint.read_json(path) if path.exists() else {}
+    fresh = kept.get("about") != about
+    done = -1 if fresh else kept["round"]
+    known = {} if fresh else {Trial(tuple(factors), first): nats for factors, first, nats in kept["trials"]}
+    bar = tqdm(range(done + 1, rounds + 1), initial=done + 1, total=rounds + 1, unit="round", disable=not sys.stderr.isatty())
+    for number in bar:
+        new = children(list(known) or start, factor, number, seed)
+        known |= {trial: loss(trial) for trial in dict.fromkeys(new) if trial not in known}
+        known = dict(sorted(known.items(), key=lambda item: item[1])[:PARENTS])
+        bar.set_postfix(loss=f"{min(known.values()):.4f}")
+        trials = [[list(t.factors), t.first, nats] for t, nats in known.items()]
+        checkpoint.write_json(path, {"about": about, "round": number, "trials": trials})
+    return known
+
+
+def search(folder: str, settings: ExtendSettings) -> str:
+    """Search longrope factors for one run; writes longrope-FACTOR.json into its folder, and returns the text of a report."""
+    compute, factor = device.pick(settings.device, settings.dtype), settings.search
+    trained = checkpoint.load_run(folder, compute.device, settings.pos_file)
+    corpus, model, length = evaluate.corpus_of(trained, settings.dataset), trained.model, trained.state["original_length"]
+    rotary = next((p for p in model.pos.pieces.values() if isinstance(p, posenc.Rotary)), None)
+    if rotary is None:
+        raise UserError(f"{folder}: {model.pos.text} has no rotary piece whose frequencies could be searched")
+    inv_freq, total, path = rotary.frequencies(length)[0], factor * length, trained.folder / f"longrope-{factor}.json"
+    start = seeds_of(inv_freq, rotary.base, factor, length)
+    held = checkpoint.lock(trained.folder)
+    checkpoint.write_json(path, {"long_factor": start["pi"].factors})   # for the piece to begin with
+    model.extend(f"longrope(file='{path.name}', factor={factor})", trained.folder)
+    piece = model.pos.extensions[0]
+
+    def loss(trial: Trial, second: bool = False, windows: int = SEARCHED) -> float:
+        trial.put(piece)
+        return loss_of(model, half_of(corpus, second), compute, total, windows)
+
+    found = evolve(list(start.values()), loss, factor, settings.rounds, settings.seed, trained.folder / f"search-{factor}.json")
+    best = next(iter(found))
+    unseen = {name: loss(trial, True, evaluate.WINDOWS) for name, trial in {**start, "search": best}.items()}
+    checkpoint.write_json(path, {
+        "long_factor": best.factors, "first": best.first, "factor": factor, "train_length": length, "rounds": settings.rounds,
+        "seed": settings.seed, "loss_searched": found[best], "loss_unseen": unseen})
+    held.release()
+    return "\n".join([f"{folder}, {total} tokens: nats on the half of the validation text that was not searched on, all with "
+                      "longrope's attention factor", *(f"  {name:8} {nats:.4f}" for name, nats in unseen.items()),
+                      f"{path}: use it as --extend=\"longrope(file='{path}')\""])
+
+
+def fit(folder: str, settings: ExtendSettings) -> str:
+    """Climb to a temperature for each head on half of the validation text; writes temperature.json and returns a report."""
+    compute = device.pick(settings.device, settings.dtype)
+    trained = checkpoint.load_run(folder, compute.device, settings.pos_file)
+    corpus, model = evaluate.corpus_of(trained, settings.dataset), trained.model
+    total = max(evaluate.tested_lengths(trained.settings["block_size"], settings.eval_lengths))
+    held, under = checkpoint.lock(trained.folder), "" if settings.fit == RAW else f"{settings.fit} + "
+    model.extend(f"{under}temperature(scale=1)", trained.folder)
+    piece = next(p for p in model.pos.extensions if posenc.scheme_name(type(p)) == "temperature")
+
+    def loss(scales: list[float], second: bool = False, windows: int = SEARCHED) -> float:
+        piece.scales = scales
+        return loss_of(model, half_of(corpus, second), compute, total, windows)
+
+    scales, step = [1.0] * model.config.n_head, 1.4
+    best, before = loss(scales), loss(scales, True, evaluate.WINDOWS)
+    while step > 1.03:
+        tried = [[x * by if h == n else x for h, x in enumerate(scales)] for n in range(len(scales)) for by in (step, 1 / step)]
+        losses = [loss(t) for t in tried]
+        if min(losses) < best:
+            best, scales = min(losses), tried[int(np.argmin(losses))]
+        else:
+            step = math.sqrt(step)
+    path = trained.folder / "temperature.json"
+    after = loss(scales, True, evaluate.WINDOWS)
+    checkpoint.write_json(path, {"scales": scales, "extend": settings.fit, "length": total,
+                                 "loss_unseen": {"without": before, "fitted": after}})
+    held.release()
+    return (f"{folder}, {total} tokens: scales {', '.join(f'{x:.2f}' for x in scales)}; nats on text that was not fitted to: "
+            f"{before:.4f} without, {after:.4f} with\n{path}: use it as --extend=\"{under}temperature(file='{path}')\"")
+
+
+# ---- the command
+
+def main() -> None:
+    """Measure what is missing; print, write and draw the table; or search; or fit."""
+    settings, words = configure(ExtendSettings, sys.argv[1:], USAGE)
+    folders = [word for word in words if Path(word).is_dir()]
+    texts = [word for word in words if word not in folders and not Path(word).is_file()]
+    if not folders:
+        raise UserError("no run folder is named: python extend.py out/RUN")
+    if any(os.sep in text for text in texts if "(" not in text):
+        raise UserError(f"{next(t for t in texts if os.sep in t)} is no folder, and no extension")
+    device.keep_freed_memory()
+    with device.memory_advice("lower eval_lengths, or leave the longest out"):
+        for work in [search] * bool(settings.search) + [fit] * bool(settings.fit):
+            for folder in folders:
+                print(work(folder, settings))
+        if settings.search or settings.fit:
+            return
+        results = [measure(folder, wanted(folder, texts, settings), settings) for folder in folders]
+        others = [measure(folder, [], settings) for folder in settings.beside]
+    stem = Path(settings.out or Path(folders[0]) / "extend").with_suffix("")
+    text = report.extensions_table(results, others, settings.dataset)
+    checkpoint.write_text(stem.with_suffix(".txt"), text + "\n")
+    report.extensions_figure(results, others, stem.with_suffix(".png"), settings.dataset)
+    print(f"{text}\nin {stem.with_suffix('.txt')} and {stem.with_suffix('.png')}")
+
+
+if __name__ == "__main__":
+    run(main, posenc.PosError)
