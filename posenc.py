@@ -490,6 +490,7 @@ class Extension(Piece):
     """What changes a trained model without touching its weights: a piece of `extend`, never of `pos`."""
 
     extends = True
+    by_length: bool = False     # whether what it does depends on the length of the text
     over_others: bool = False   # of a map of frequencies: may follow another one
     first: int = 0              # of a map of frequencies: how many first positions keep their own
 
@@ -510,7 +511,7 @@ class Scaled(Extension):
         super().__init__()
         require(factor == "auto" or (isinstance(factor, (int, float)) and factor >= 1),
                 f"{scheme_name(type(self))}: factor is auto or a number of at least 1, not {factor}")
-        self.length, self.given = shape.length, factor
+        self.length, self.given, self.by_length = shape.length, factor, factor == "auto"
 
     def factor(self, total: int) -> float:
         """The factor in force in a text of `total` tokens."""
@@ -548,6 +549,7 @@ class DynamicNtk(Ntk):
 
     def __init__(self, shape: Shape, *, factor: float = 1.0) -> None:
         super().__init__(shape, factor=factor)
+        self.by_length = True
 
     def factor(self, total: int) -> float:
         """The factor that ntk is given."""
@@ -558,8 +560,9 @@ class Yarn(Scaled):
     """Slow pairs / s, fast pairs kept, a ramp between; scores x (0.1 ln s + 1)^2. Peng et al. 2023 (arXiv 2309.00071).
 
     Kept: over `beta` turns within L; divided: under `alpha`. ramp=code is linear in the pair's number between those two
-    pairs, rounded outwards (`truncate`), as their code; ramp=turns is linear in the number of turns, as the paper says.
-    `mscale` weighs the logarithm, 0 turns the temperature off; `mscale_all_dim` divides it as in DeepSeek.
+    pairs, rounded outwards (`truncate`), as their code (which runs backwards where the two cross; all pairs are then kept
+    or divided here); ramp=turns is linear in the number of turns, as the paper says. `mscale` weighs the logarithm, 0 turns
+    the temperature off; `mscale_all_dim` divides it as in DeepSeek.
     Verdict: the usual choice; beta=32 supposes thousands of tokens: at L = 128 no pair turns that often, so try 4 to 8.
     """
 
@@ -567,6 +570,7 @@ class Yarn(Scaled):
                  truncate: bool = True, mscale: float = 1.0, mscale_all_dim: float = 0.0) -> None:
         super().__init__(shape, factor=factor)
         require(0 < alpha < beta, f"yarn: alpha and beta are numbers of turns, 0 < alpha < beta, not {alpha} and {beta}")
+        require(mscale >= 0 and mscale_all_dim >= 0, f"yarn: mscale must not be negative, not {min(mscale, mscale_all_dim)}")
         require(ramp in ("code", "turns"), f"yarn: ramp is code or turns, not {ramp}")
         self.alpha, self.beta, self.ramp, self.truncate = alpha, beta, ramp, truncate
         self.mscale, self.mscale_all_dim = mscale, mscale_all_dim
@@ -575,6 +579,7 @@ class Yarn(Scaled):
         """How much of each frequency (F,) is kept: 1 for fast pairs, 0 for slow ones."""
         if self.ramp == "turns":
             return ((self.length * inv_freq / (2 * math.pi) - self.alpha) / (self.beta - self.alpha)).clamp(0, 1)
+        require(base > 1, "yarn: with base = 1 all pairs turn alike, and there is no band between fast and slow ones")
         width = 2 * len(inv_freq)
         low, high = (width * math.log(self.length / (2 * math.pi * turns)) / (2 * math.log(base))
                      for turns in (self.beta, self.alpha))   # the pairs, not whole, that turn so often within L
@@ -622,17 +627,18 @@ class Longrope(Scaled):
             content = json.loads(self.file.read_text(encoding="utf-8"))
             self.long, self.first = [float(x) for x in content["long_factor"]], int(content.get("first", 0))
             self.short = [float(x) for x in content.get("short_factor", [1.0] * len(self.long))]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise PosError(f"longrope: {file} is no JSON file with a list long_factor "
                            f"({type(error).__name__}: {error})") from None
         sound = all(math.isfinite(x) and x > 0 for x in self.long + self.short) and len(self.long) == len(self.short)
-        require(sound and self.first >= 0, f"longrope: {file} needs lists of one length of positive numbers, and first >= 0")
+        require(sound and 0 <= self.first <= 2**53,
+                f"longrope: {file} needs lists of one length of positive numbers, and first from 0 to 2**53")
 
     def stretch(self, inv_freq: Tensor, base: float, total: int) -> tuple[Tensor, float]:
         """Divided pair by pair."""
         factors = self.long if total > self.length else self.short
         require(len(factors) == len(inv_freq), f"longrope: {self.file} has factors for {len(factors)} pairs, not {len(inv_freq)}")
-        attention = math.sqrt(1 + math.log(self.factor(total)) / math.log(self.length))
+        attention = math.sqrt(1 + math.log(self.factor(total)) / math.log(max(2, self.length)))
         return inv_freq / inv_freq.new_tensor(factors), attention
 
 
@@ -928,13 +934,16 @@ class Scheme(nn.Module):
             require(not why, f"{scheme_name(type(piece))} does not extend {self.text:.80}: {why}. What fits: {', '.join(fit)}")
         drawing = [scheme_name(type(p)) for p in [*self.pieces.values(), *added] if answers(p, "draw")]
         require(len(drawing) < 2, f"{' and '.join(drawing)} both draw the positions of training: keep one")
-        unsure = [scheme_name(type(p)) for p in added if getattr(p, "given", None) == "auto"]
-        require(not (drawing and unsure), f"the length that {' and '.join(unsure)} would go by is not the one that {drawing[:1]} "
-                f"draws positions for: give the factor in '{text:.80}'")
+        unsure = [scheme_name(type(p)) for p in added if getattr(p, "by_length", False)]
+        require(not (drawing and unsure), f"{' and '.join(unsure)} in '{text:.80}' would go by the length of the text, and "
+                f"{' '.join(drawing)} draws positions for another: give a fixed factor, as in yarn(factor=4)")
+        maps = tuple(p for p in added if answers(p, "stretch"))
+        rotary = [p for p in self.pieces.values() if isinstance(p, Rotary)]
+        for piece in rotary:   # what a map cannot stretch is refused here, not in the first step
+            stretched(piece.frequencies(self.shape.length), maps, piece.base, 2 * self.shape.length)
         self.extended, self.extensions = ast.unparse(parse(text)) if text else "", nn.ModuleList(added)
-        for piece in self.pieces.values():
-            if isinstance(piece, Rotary):
-                piece.stretches = tuple(p for p in added if answers(p, "stretch"))
+        for piece in rotary:
+            piece.stretches = maps
 
     def misfit(self, cls: type[Piece]) -> str:
         """Why an extension of that class does not fit this scheme, empty where it does."""
@@ -970,7 +979,8 @@ class Scheme(nn.Module):
     def _map(self, ids: Tensor, total: int) -> Tensor:
         """Position ids as the extension in force changes them."""
         for piece in self.extensions:
-            ids = piece.ids(ids, total) if answers(piece, "ids") else ids
+            if answers(piece, "ids"):   # widened, so that neighbours are told apart far out; mps has no float64
+                ids = piece.ids(ids.to(torch.float32 if ids.device.type == "mps" else torch.float64), total)
         return ids
 
     @property

@@ -315,8 +315,8 @@ def extensions_table(results: list[Result], others: list[Result], dataset: str =
     seeds = ", ".join(str(r["seed"]) for r in results)
     title = (f"{dataset}, {first['pos']} trained at L = {first['train_length']}, seeds {seeds}; "
              f"cropped: {np.mean(losses):.4f} nats per {first['unit']}")
-    return "\n".join([title, "", *aligned(lines), "", "loss of the cropped model - loss with N tokens of context (fixed_targets): "
-                      "above zero, the longer text helps; ± standard deviation over seeds"])
+    return "\n".join([title, "", *aligned(lines), "", "loss of the cropped model - loss with N tokens of context "
+                      "(fixed_targets): above zero, the longer text helps; ± standard deviation over seeds"])
 
 
 def spread(values: list[float]) -> str:

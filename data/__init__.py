@@ -270,11 +270,10 @@ def read_starts(path: Path, meta: Mapping) -> np.ndarray:
     """(documents,) int64: the first token of each document, ascending from 0."""
     split = meta["splits"][path.stem.removesuffix("_starts")]
     try:
-        with path.open("rb") as file:
-            starts = np.lib.format.read_array(file, allow_pickle=False)
+        starts = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError):
         raise damaged(path, "is missing or not a NumPy array") from None
-    if starts.shape != (split["documents"],) or starts.dtype != np.int64:
+    if not isinstance(starts, np.ndarray) or starts.shape != (split["documents"],) or starts.dtype != np.int64:
         raise damaged(path, f"is not a list of {split['documents']:,} document starts")
     if not starts.size or starts[0] != 0 or starts[-1] >= split["tokens"] or (np.diff(starts) <= 0).any():
         raise damaged(path, "does not ascend from 0 within its token file")

@@ -220,7 +220,7 @@ DAMAGES = {
     "val_starts.npy does not ascend": lambda folder: np.save(folder / "val_starts.npy", np.array([1])),
     "train_starts.npy does not ascend": lambda folder: np.save(folder / "train_starts.npy", np.array([0, 15])),
     "train_starts.npy is not a list of 2": lambda folder: np.save(folder / "train_starts.npy", np.array([0])),
-    "train_starts.npy is missing or not a NumPy array": lambda folder: zip_starts(folder / "train_starts.npy"),
+    "train_starts.npy is not a list": lambda folder: zip_starts(folder / "train_starts.npy"),
     "val_starts.npy is missing": lambda folder: (folder / "val_starts.npy").write_bytes(b""),
     "meta.json is not readable": lambda folder: (folder / "meta.json").write_bytes(b"{"),
     "meta.json is not readable JSON": lambda folder: (folder / "meta.json").write_bytes(b"[" * 100_000),

@@ -105,7 +105,7 @@ def test_yarn_is_the_yarn_type(alpha, beta, truncate):
     """With mscale alone transformers goes by the factor only; DeepSeek's own code, which ours follows, divides
     get(mscale) by get(mscale_all_dim), where get(0) is 1: both agree with both, and with neither."""
     compared, pairs = 0, itertools.cycle([{}, {"mscale": 1.0, "mscale_all_dim": 0.5}, {"mscale": 0.707, "mscale_all_dim": 0.707}, {"mscale": 2, "mscale_all_dim": 1.5}])
-    for (head_dim, base, train_length), factor, scales in zip(SIZES * 3, itertools.cycle([2.0, 40.0, 1.0, 8.5, 3.0]), pairs):
+    for (head_dim, base, train_length), factor, scales in zip(SIZES * 2, itertools.cycle([2.0, 40.0, 1.0, 8.5, 3.0]), pairs):
         if max(edge(beta, head_dim, base, train_length), 0) >= min(edge(alpha, head_dim, base, train_length), head_dim - 1):
             continue   # the next test
         said = "".join(f", {key}={value}" for key, value in scales.items())
@@ -114,7 +114,7 @@ def test_yarn_is_the_yarn_type(alpha, beta, truncate):
         compare(ours, theirs("yarn", head_dim, base, train_length, factor=factor, beta_fast=beta, beta_slow=alpha,
                              truncate=truncate, **scales))
         compared += 1
-    assert compared > 15
+    assert compared > 10
 
 
 @pytest.mark.parametrize("train_length, kept", [(4, 0.0), (10**6, 1.0)])
@@ -452,7 +452,7 @@ OPTIONS = {"window": "window(size=5, sinks=2)", "temperature": "temperature(scal
 NOTHING_WITHIN = {"pi", "ntk", "dynamic_ntk", "yarn", "dynamic_yarn", "ntk_by_parts", "llama3", "longrope", "interpolate", "self_extend",
                   "leaky_rerope", "logn", "streaming", "lm_infinite", "pose", "block_causal"}   # with the factors of the text itself
 MODELS = ["rope", "alibi", "t5(buckets=8, max_distance=16)", "kerple", "xpos", "pope", "fope(base=2)", "resonance", "learned_rope", "sinusoidal",
-          "nope", "learned(rows=64)", "fox", "rope | nope", "rope + alibi", "randomized(max=128) + rope", "rope(fraction=0.5) | alibi"]
+          "nope", "learned(rows=64)", "fox", "rope | nope", "rope + alibi", "randomized(max=128) + rope"]
 
 
 def tokens(*shape: int, seed: int = 1) -> Tensor:
@@ -502,8 +502,10 @@ def close(a: Tensor, b: Tensor) -> None:
 
 
 @cache
-def plain_logits(pos: str) -> Tensor:
-    return one_pass(model(pos), tokens(2, 8 * L))
+def plain_logits(pos: str) -> tuple[Tensor, Tensor]:
+    """Of texts of 8 L and of L tokens, without an extension."""
+    idx = tokens(2, 8 * L)
+    return one_pass(model(pos), idx), one_pass(model(pos), idx[:, :L])
 
 
 def changes_nothing(name: str, pos: str) -> bool:
@@ -514,25 +516,23 @@ def changes_nothing(name: str, pos: str) -> bool:
 @pytest.mark.parametrize("pos", MODELS)
 @pytest.mark.parametrize("name", posenc.extension_names())
 def test_an_extension_fits_and_works_or_is_refused_with_what_fits(name, pos, tmp_path, monkeypatch):
-    plain, gpt, idx = plain_logits(pos), model(pos), tokens(2, 8 * L)
+    monkeypatch.setattr(attention, "BLOCK_ROWS", 24)
+    (plain, short), gpt, idx = plain_logits(pos), model(pos), tokens(2, 8 * L)
     state = set(gpt.state_dict())
     try:
         gpt.extend(mention(name, pos, tmp_path))
     except PosError as refusal:
-        drawn = "randomized" in pos and name in ("pose", "dynamic_yarn")
+        drawn = "randomized" in pos and name in ("pose", "dynamic_yarn", "dynamic_ntk", "leaky_rerope", "self_extend")
         assert name in str(refusal) and (drawn or "What fits: " in str(refusal) and "temperature" in str(refusal)), refusal
-        assert gpt.pos.extended == "" and torch.equal(one_pass(gpt, idx), plain)
+        assert gpt.pos.extended == "" and len(gpt.pos.extensions) == 0
         return
     found, here = one_pass(gpt, idx), torch.arange(8 * L)
     assert found.isfinite().all()
     assert set(gpt.state_dict()) == state and not list(gpt.buffers())
-    close(in_chunks(gpt, idx, [5, 1, 30, 28]), found)
+    close(in_chunks(gpt, idx, [5, 1, 58]), found)
     close(one_pass(gpt, idx[1:], positions=here), found[1:])
     if name in NOTHING_WITHIN and "randomized" not in pos:
-        short = one_pass(gpt, idx[:, :L])
-        gpt.extend("")
-        close(short, one_pass(gpt, idx[:, :L]))
-        gpt.extend(mention(name, pos, tmp_path))
+        close(one_pass(gpt, idx[:, :L]), short)
     with monkeypatch.context() as patch:
         patch.setattr(attention, "attend", lambda q, k, v, prepared, dropout=0.0, features=None:
                       attention.reference(q, k, v, prepared.plan, features))
@@ -592,7 +592,7 @@ def test_the_factor_in_force_is_known():
     ("lm_infinite(size=0)", "size must be positive"), ("rerope(window=0)", "must be positive"), ("leaky_rerope(window=8)", "must lie between"),
     ("leaky_rerope(slowing=0.5)", "at least 1"), ("leaky_rerope(slowing=often)", "at least 1"), ("self_extend(window=6)", "below 2/3"),
     ("self_extend(group=0)", "at least 1"), ("self_extend(group=2.5)", "does not fit"), ("dca(local=6)", "local must lie"), ("dca(local=-1)", "local must lie"),
-    ("string(local=9)", "local must lie"), ("pose(target=4)", "target must lie"), ("pose(target=64) + yarn", "give the factor"),
+    ("string(local=9)", "local must lie"), ("pose(target=4)", "target must lie"), ("pose(target=64) + yarn", "give a fixed factor"),
     ("window(size=0)", "size must be positive"),
 ])
 def test_a_wrong_extension_is_refused_with_a_sentence(extend, sentence):
@@ -699,7 +699,7 @@ def test_pose_is_for_training_only_and_not_beside_another_draw():
     assert not torch.equal(drawn, torch.arange(L)) and not torch.allclose(one_pass(gpt, idx, ids=drawn), plain)
     with pytest.raises(PosError, match="both draw the positions"):
         model("randomized(max=128) + rope", "pose(target=64)")
-    with pytest.raises(PosError, match="randomized.*give the factor"):
+    with pytest.raises(PosError, match="randomized.*give a fixed factor"):
         model("randomized(max=128) + rope", "yarn")
 
 

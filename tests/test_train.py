@@ -561,10 +561,12 @@ def test_a_figure_that_was_not_drawn_in_the_end_is_drawn_by_the_same_command(fin
 
 
 def test_a_checkpoint_without_its_config_is_refused_and_given_no_other(finished: Path) -> None:
-    (finished / "config.json").unlink()
+    folder = checkpoint.folder_of(settings_of(*DRAWING))   # found without --out_dir
+    shutil.copytree(finished, folder)
+    (folder / "config.json").unlink()
     with pytest.raises(UserError, match="config.json is missing"):
-        run_main(*DRAWING, "--out_dir=run")
-    assert not (finished / "config.json").exists()
+        run_main(*DRAWING)
+    assert not (folder / "config.json").exists()
 
 
 def test_a_test_of_an_earlier_checkpoint_does_not_make_a_run_finished(straight: Path, monkeypatch: pytest.MonkeyPatch) -> None:

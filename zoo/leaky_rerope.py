@@ -11,7 +11,7 @@ class LeakyRerope(Extension):
 
     def __init__(self, shape: Shape, *, window: int | None = None, slowing: float | str = "auto") -> None:
         super().__init__()
-        self.length, self.slowing = shape.length, slowing
+        self.length, self.slowing, self.by_length = shape.length, slowing, slowing == "auto"
         self.window = max(1, shape.length // 4) if window is None else window
         require(0 < self.window < shape.length, f"leaky_rerope: window must lie between 1 and {shape.length - 1}, not {window}")
         require(slowing == "auto" or (isinstance(slowing, (int, float)) and slowing >= 1),

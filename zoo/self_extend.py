@@ -13,7 +13,7 @@ class SelfExtend(Extension):
 
     def __init__(self, shape: Shape, *, window: int | None = None, group: int | str = "auto") -> None:
         super().__init__()
-        self.length, self.group = shape.length, group
+        self.length, self.group, self.by_length = shape.length, group, group == "auto"
         self.window = max(1, shape.length // 4) if window is None else window
         require(0 < self.window < 2 * shape.length / 3,
                 f"self_extend: window must be positive and below 2/3 of the training length {shape.length}, not {window}")

@@ -75,7 +75,8 @@ def main() -> None:
           "| finding | verdict |\n| --- | --- |")
     for finding in dict.fromkeys(row[0] for row in rows):
         words = {row[2] for row in rows if row[0] == finding}
-        word = "contradicted" if "contradicted" in words else "reproduced" if words == {"reproduced"} else "not testable at this size"
+        word = ("contradicted" if "contradicted" in words else "reproduced" if words == {"reproduced"}
+                else "not testable at this size")
         print(f"| {finding} | {word} |")
     print("\n| finding | comparison | difference [95 % over seeds] | verdict |\n| --- | --- | --- | --- |")
     for finding, comparison, word, interval in rows:
