@@ -49,7 +49,7 @@ def scores(q: Tensor, k: Tensor, plan: Plan, rows: slice = slice(None), features
     """The scores before the softmax (B, H, R, S) of q (B, H, T, D)'s `rows` and k (B, H, S, D), already turned, -inf where
     unseen; `features` (B, 1, S, M) are those of all keys. float32 or wider throughout. With regions q and k are unturned."""
     if plan.regions:
-        return _by_regions(q, k, plan, rows)
+        return _by_regions(_turned(q, k, plan), plan, rows)
     dtype = torch.promote_types(q.dtype, torch.float32)
     places = torch.arange(k.shape[-2], device=q.device)
     here = places[k.shape[-2] - q.shape[-2] :][rows]
@@ -66,13 +66,17 @@ def scores(q: Tensor, k: Tensor, plan: Plan, rows: slice = slice(None), features
     return plan.scorer.score(block).masked_fill(~block.seen, -torch.inf)
 
 
-def _by_regions(q: Tensor, k: Tensor, plan: Plan, rows: slice) -> Tensor:
+def _turned(q: Tensor, k: Tensor, plan: Plan) -> list[tuple[Tensor, Tensor]]:
+    """q and k as each region turns them."""
+    return [(part.turns[0](q), part.turns[1](k)) if part.turns else (q, k) for part, _ in plan.regions]
+
+
+def _by_regions(turned: list[tuple[Tensor, Tensor]], plan: Plan, rows: slice) -> Tensor:
     i, j = plan.query_ids[..., rows][..., None], plan.key_ids[..., None, :]
     i, j = (t[:, None] if t.dim() == 3 else t for t in (i, j))
-    found = q.new_zeros((), dtype=torch.promote_types(q.dtype, torch.float32))
-    for part, where in plan.regions:
-        turned = (part.turns[0](q), part.turns[1](k)) if part.turns else (q, k)
-        found = torch.where(where(i, j), scores(*turned, replace(part, masks=plan.masks), rows), found)
+    found = turned[0][0].new_zeros((), dtype=torch.promote_types(turned[0][0].dtype, torch.float32))
+    for (q, k), (part, where) in zip(turned, plan.regions, strict=True):
+        found = torch.where(where(i, j), scores(q, k, replace(part, masks=plan.masks), rows), found)
     return found
 
 
@@ -150,12 +154,28 @@ def _blocked(q: Tensor, k: Tensor, v: Tensor, plan: Plan, dropout: float) -> Ten
 
 
 def _scored(q: Tensor, k: Tensor, v: Tensor, plan: Plan, dropout: float, features: Tensor | None) -> Tensor:
-    blocks = []
+    blocks, offset = [], k.shape[-2] - q.shape[-2]
     with torch.autocast(q.device.type, enabled=False):
+        turned = _turned(q, k, plan)
         for a in range(0, q.shape[-2], BLOCK_ROWS):
-            weights = scores(q, k, plan, slice(a, min(a + BLOCK_ROWS, q.shape[-2])), features).softmax(-1)
-            blocks.append(dropout_(weights, dropout) @ v.to(weights.dtype))
+            rows = slice(a, min(a + BLOCK_ROWS, q.shape[-2]))
+            stop = offset + rows.stop   # no query of the block sees a key past this
+            part = _part(plan, rows, stop)
+            if plan.regions:
+                found = _by_regions([(x[..., rows, :], y[..., :stop, :]) for x, y in turned], part, slice(None))
+            else:
+                known = features if features is None else features[..., :stop, :]
+                found = scores(q[..., rows, :], k[..., :stop, :], part, features=known)
+            weights = dropout_(found.softmax(-1), dropout)
+            blocks.append(weights @ v[..., :stop, :].to(weights.dtype))
     return torch.cat(blocks, -2).to(q.dtype)
+
+
+def _part(plan: Plan, rows: slice, stop: int) -> Plan:
+    """The plan of a block of queries and the keys before `stop`, the last of which is the last query's own."""
+    return replace(plan, query_ids=plan.query_ids[..., rows], key_ids=plan.key_ids[..., :stop],
+                   temperature=None if plan.temperature is None else plan.temperature[..., rows, :],
+                   regions=tuple((_part(part, rows, stop), where) for part, where in plan.regions))
 
 
 def _seen(plan: Plan, first: int, stop: int) -> list[slice]:

@@ -21,7 +21,7 @@ import posenc
 import report
 import sample
 import train
-from configurable import AblateSettings, EvaluateSettings, SampleSettings, TrainSettings
+from configurable import AblateSettings, EvaluateSettings, ExtendSettings, SampleSettings, TrainSettings
 
 REPOSITORY = Path(configurable.__file__).resolve().parent
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
@@ -115,7 +115,7 @@ def test_every_script_and_config_file_in_a_command_is_there() -> None:
 
 
 def test_every_setting_that_is_named_exists() -> None:
-    known = {f.name for cls in (TrainSettings, EvaluateSettings, SampleSettings, AblateSettings, explain.ExplainSettings) for f in fields(cls)}
+    known = {f.name for cls in (TrainSettings, EvaluateSettings, SampleSettings, AblateSettings, ExtendSettings, explain.ExplainSettings) for f in fields(cls)}
     prepare = (REPOSITORY / "data/text/prepare.py").read_text(encoding="utf-8")
     known |= {name for name in re.findall(r"[\"']--(\w+)[\"']", prepare)} | {"help", "debug", "key"}   # --key=value stands for all
     known |= {"standalone", "nproc_per_node", "max", "nnodes", "node_rank", "master_addr", "master_port"}   # torchrun's
