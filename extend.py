@@ -60,19 +60,25 @@ def fitting(scheme: posenc.Scheme, length: int) -> list[str]:
 
 
 def wanted(folder: str, texts: list[str], settings: ExtendSettings) -> list[str]:
-    """The extensions to measure for a run: those that were typed, or all that fit; none first."""
+    """The extensions to measure for a run: as it was trained, none, and those that were typed, or all that fit.
+
+    PosError where a typed one does not fit: before anything is measured.
+    """
     scheme = checkpoint.load_run(folder, pos_file=settings.pos_file).model.pos
-    return [RAW, *texts] if texts else fitting(scheme, scheme.shape.length)
+    own, length = scheme.extended or RAW, scheme.shape.length
+    for text in texts:
+        scheme.extend(text, Path(folder))
+    return list(dict.fromkeys([own, RAW, *(texts or fitting(scheme, length))]))
 
 
-def measured(result: dict[str, Any], extend: str, lengths: list[int], corpus: data.Corpus) -> bool:
-    """Whether the rows of an extension are there for all lengths, on the targets that would be asked now."""
+def measured(result: dict[str, Any], extend: str, lengths: list[int], corpus: data.Corpus, files: dict[str, str]) -> bool:
+    """Whether the rows of an extension are there for all lengths, on the targets and with the files that would be asked now."""
     rows = evaluate.rows_on(result.get("rows", []), corpus.name, None if extend == RAW else extend)
     places = evaluate.place(len(corpus.val), corpus.val_starts, lengths)
     targets = places and evaluate.targets_of(evaluate.fixed_targets(places, lengths[0]))
     here = [rows.get(("fixed_targets", n)) for n in lengths]
-    split = corpus.split_sha256("val")
-    return all(row and (row["split_sha256"], row.get("targets", targets)) == (split, targets) for row in here)
+    asked = corpus.split_sha256("val"), targets, files
+    return all(row and (row["split_sha256"], row.get("targets", targets), row.get("files_sha256", {})) == asked for row in here)
 
 
 def measure(folder: str, texts: list[str], settings: ExtendSettings) -> dict[str, Any]:
@@ -85,17 +91,21 @@ def measure(folder: str, texts: list[str], settings: ExtendSettings) -> dict[str
     corpus, model, s = evaluate.corpus_of(trained, settings.dataset), trained.model, trained.settings
     own, length, path = model.pos.extended or RAW, s["block_size"], trained.folder / "extrapolation.json"
     lengths = evaluate.tested_lengths(length, settings.eval_lengths or tuple(s["eval_lengths"]))
+    parameters = model.parameter_count   # an extension may bring some of its own
     result = report.load(folder) if path.exists() else {}
     held = checkpoint.lock(trained.folder)
     for text in tqdm(texts or [own], desc=Path(folder).name, unit="extension", disable=not sys.stderr.isatty()):
         model.extend(text, trained.folder)
-        if measured(result, model.pos.extended or RAW, lengths, corpus):
+        files = {piece.file.name: checkpoint.sha256(piece.file) for piece in model.pos.extensions if getattr(piece, "file", None)}
+        if measured(result, model.pos.extended or RAW, lengths, corpus, files):
             continue
         found = evaluate.extrapolation(
             model, corpus, pos=checkpoint.label(s), train_length=length, original_length=trained.state["original_length"],
             tokens_trained=trained.state["tokens"], seed=s["seed"], lengths=tuple(lengths), protocols=("fixed_targets",),
             compute=compute, progress=False)
-        result = report.update(folder, found | {"extend": None if own == RAW else own})
+        rows = [row | ({"files_sha256": files} if files else {}) for row in found["rows"]]
+        as_trained = {"extend": None if own == RAW else own, "parameters": parameters}
+        result = report.update(folder, found | {"rows": rows} | as_trained)
         losses = (f"{row['length']}: {row['nats']:.4f}" for row in found["rows"] if row["nats"] is not None)
         tqdm.write(f"{folder}: {text}: {', '.join(losses)}")
     held.release()
@@ -143,7 +153,7 @@ def seeds_of(inv_freq: torch.Tensor, base: float, factor: int, length: int) -> d
     shape = posenc.Shape(1, 2 * len(inv_freq), 2 * len(inv_freq), length)
     maps = {text: posenc.extensions(f"{text}(factor={factor})", shape)[0] for text in ("pi", "ntk", "yarn")}
     divided = {text: inv_freq / piece.stretch(inv_freq, base, factor * length)[0] for text, piece in maps.items()}
-    return {text: Trial(tuple(factors.tolist())) for text, factors in divided.items()}
+    return {text: Trial(tuple(factors.nan_to_num(1.0).tolist())) for text, factors in divided.items()}   # 0 / 0: a stilled pair
 
 
 def changed(a: Trial, b: Trial, factor: int, random: np.random.Generator) -> Trial:

@@ -63,6 +63,19 @@ def _(positions: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
     return positions.new_empty(shape, dtype=torch.float32), positions.new_empty(shape, dtype=torch.float32)
 
 
+def _keep(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*inputs, *output)
+
+
+def _gradient(ctx: torch.autograd.function.FunctionCtx, of_cos: Tensor, of_sin: Tensor) -> tuple[Tensor, Tensor]:
+    positions, inv_freq, cos, sin = ctx.saved_tensors   # positions may be learned: zoo/smooth.py
+    of_angles = (of_sin * cos - of_cos * sin).to(inv_freq.dtype)
+    return (of_angles * inv_freq).sum(-1).to(positions.dtype), (of_angles * positions[..., None]).flatten(0, -2).sum(0)
+
+
+cos_sin.register_autograd(_gradient, setup_context=_keep)
+
+
 def rope_frequencies(head_dim: int, base: float = 10000.0, *, extend: str | None = None, train_length: int | None = None,
                      length: int | None = None) -> tuple[Tensor, float]:
     """RoPE's (inv_freq, attention_factor): theta_m = base^(-2m/d), float64 of shape (head_dim / 2,), and 1.0.

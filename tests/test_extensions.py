@@ -724,3 +724,42 @@ def test_compiled_training_under_an_extension_is_eager_training(extend):
             pairs.append([logits.detach(), loss.detach(), *torch.autograd.grad(loss, list(gpt.parameters()))])
         for ours, expected in zip(*pairs, strict=True):
             close(ours, expected)
+
+
+# Learned positions
+
+def test_the_gradients_of_cosines_and_sines_are_those_of_autograd():
+    positions = torch.tensor([[0.3, 1.7, 5.0], [0.0, 40.5, 1000.25]], dtype=torch.float64, requires_grad=True)
+    inv_freq = torch.tensor([1.0, 0.1, 0.003], dtype=torch.float64, requires_grad=True)
+    weights = [torch.randn(2, 3, 3, generator=torch.Generator().manual_seed(k)) for k in range(2)]
+
+    def gradients(cos, sin):
+        return torch.autograd.grad((cos * weights[0] + sin * weights[1]).sum(), (positions, inv_freq))
+    angles = positions[..., None] * inv_freq
+    for ours, theirs in zip(gradients(*posenc.cos_sin(positions, inv_freq)), gradients(angles.cos(), angles.sin()), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)   # the tables are float32
+
+
+@pytest.mark.parametrize("pos", ["rope", "alibi", "sinusoidal"])
+def test_a_learned_curve_of_positions_starts_as_the_fixed_one_and_has_its_gradient(pos):
+    torch.manual_seed(0)
+    gpt = GPT(GPTConfig(block_size=L, vocab_size=32, n_layer=2, n_head=HEADS, n_embd=HEADS * D, pos=pos)).double()
+    idx, targets = (torch.randint(32, (2, 5 * L), generator=torch.Generator().manual_seed(k)) for k in range(2))
+    with torch.no_grad():
+        for p in gpt.parameters():
+            p.mul_(4 if p.dim() > 1 else 1)   # so that positions count
+
+    def loss():   # the model's own is float32
+        return torch.nn.functional.cross_entropy(gpt(idx, targets)[0].flatten(0, 1), targets.flatten())
+    gpt.extend("smooth(kind=sqrt)")
+    fixed = loss()
+    gpt.extend("smooth(kind=sqrt, learned=True)")
+    raw = gpt.pos.extensions[0].double().stretch_of_knee
+    assert loss().item() == pytest.approx(fixed.item(), rel=1e-6)
+    found, = torch.autograd.grad(loss(), [raw])
+    step, losses = 1e-2, []
+    with torch.no_grad():
+        for sign in (1, -1):
+            raw.fill_(sign * step)
+            losses.append(loss().item())
+    assert abs(found.item()) > 1e-6 and found.item() == pytest.approx((losses[0] - losses[1]) / (2 * step), rel=0.02)

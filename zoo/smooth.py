@@ -1,6 +1,6 @@
 """Positions under a sublinear curve: a family that is widely taught as LongRoPE, and is not."""
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from posenc import Extension, Shape, require
 
@@ -10,6 +10,8 @@ CURVES = {"log": torch.log1p, "sqrt": lambda x: 2 * ((1 + x).sqrt() - 1), "arcta
 class Smooth(Extension):
     """p' = c f(p / c), f of slope 1 at 0: log ln(1 + x), sqrt 2 (sqrt(1 + x) - 1), arctan. c = `knee` defaults to L.
 
+    `learned` lets a fine-tune train c: parameter stretch_of_knee (1,), the logarithm of c / knee, 0 at first.
+
     Tutorials call this LongRoPE. It is not: LongRoPE divides each frequency by a factor found by search. Here the same two
     words are nearer late in a text than early in it, so that scores no longer depend on distance alone.
     Verdict: to hold a belief against a measurement.
@@ -17,12 +19,15 @@ class Smooth(Extension):
 
     continuous = True
 
-    def __init__(self, shape: Shape, *, kind: str = "log", knee: float | None = None) -> None:
+    def __init__(self, shape: Shape, *, kind: str = "log", knee: float | None = None, learned: bool = False) -> None:
         super().__init__()
         require(kind in CURVES, f"smooth: kind is {', '.join(CURVES)}, not {kind}")
         self.knee, self.curve = float(shape.length if knee is None else knee), CURVES[kind]
         require(self.knee > 0, f"smooth: knee must be positive, not {knee}")
+        if learned:
+            self.stretch_of_knee = nn.Parameter(torch.zeros(1))
 
     def ids(self, index: Tensor, total: int) -> Tensor:
         """Below the line for p > 0, of slope 1 at 0."""
-        return self.knee * self.curve(index / self.knee)
+        knee = self.knee * self.stretch_of_knee.to(index.dtype).exp() if hasattr(self, "stretch_of_knee") else self.knee
+        return knee * self.curve(index / knee)

@@ -77,13 +77,13 @@ def main() -> None:
     for (base, length, factor), cell in losses().items():
         means = {beta: float(np.mean(values)) for beta, values in cell.items()}
         best = min(means, key=means.get)
-        differ = {beta: report.interval(np.subtract(values, cell[best]).tolist()) for beta, values in cell.items() if beta != best}
-        good = [best, *(b for b, values in cell.items() if b != best and holds_zero(np.subtract(values, cell[best]).tolist()))]
-        common &= set(good)
-        shown = " | ".join(f"{means[b]:.4f} {differ.get(b, '')}".strip() for b in BETAS)
-        print(f"| {base} | {length} | {factor} L | {len(cell[best])} | {shown} | {best} | {', '.join(map(str, sorted(good[1:])))} |")
-    print(f"\nbeta that is best or as good in every cell: {', '.join(map(str, sorted(common))) or 'none'}: a constant number of turns is "
-          f"{'consistent with these models' if common else 'contradicted by these models'}.")
+        paired = {beta: np.subtract(values, cell[best]).tolist() for beta, values in cell.items() if beta != best}
+        good = sorted(beta for beta, differences in paired.items() if holds_zero(differences))
+        common &= {best, *good}
+        shown = " | ".join(f"{means[b]:.4f} {report.interval(paired[b]) if b in paired else ''}".strip() for b in BETAS)
+        print(f"| {base} | {length} | {factor} L | {len(cell[best])} | {shown} | {best} | {', '.join(map(str, good))} |")
+    print(f"\nbeta that is best or as good in every cell: {', '.join(map(str, sorted(common))) or 'none'}: a constant number of "
+          f"turns is {'consistent with' if common else 'contradicted by'} these models.")
 
 
 def holds_zero(differences: list[float]) -> bool:
