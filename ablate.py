@@ -23,6 +23,7 @@ import evaluate
 import posenc
 import report
 from configurable import AblateSettings, TrainSettings, UserError, configure, differences, run
+from scheme import Scheme
 from train import corpus_of
 
 USAGE = """python ablate.py SCHEME [SCHEME ...] [--seeds=1,2,3] [config/FILE.py ...] [--key=value ...]
@@ -94,7 +95,7 @@ def canonical(text: str, settings: TrainSettings) -> str:
     """A position expression as train.py writes it; PosError where it does not fit the model."""
     shape = posenc.Shape(settings.n_head, settings.n_embd // settings.n_head, settings.n_embd, settings.block_size)
     pos_file = Path(settings.pos_file).resolve() if settings.pos_file else None
-    return posenc.Scheme(text, shape, settings.n_layer, pos_file).text
+    return Scheme(text, shape, settings.n_layer, pos_file).text
 
 
 def typed(settings: TrainSettings, kinds: tuple[str, ...] = ("result", "test", "manner")) -> list[str]:

@@ -315,10 +315,18 @@ def load_run(folder: str | Path, device: str = "cpu", pos_file: str = "") -> Run
     if state is None:
         raise UserError(f"{folder} holds no checkpoint yet: train it first")
     refuse_other_checkpoint(folder, state, config["settings"])
+    refuse_other_files(folder, config)
     model = GPT(GPTConfig(**state["gpt"] | {"extend": ""}), scheme_file(folder, config, pos_file))
     model.extend(state["gpt"].get("extend", ""), folder)
     load_weights(model, state["model"], folder)
     return Run(folder, config, state, model.to(device).eval())
+
+
+def refuse_other_files(folder: Path, config: dict[str, Any]) -> None:
+    """UserError where the folder's copy of a file that its extension names is not what the run was trained with."""
+    for name, digest in config.get("extension_files_sha256", {}).items():
+        if not (folder / name).is_file() or sha256(folder / name) != digest:
+            raise UserError(f"{folder / name} is missing or not the file that {folder} was trained with: restore a good copy")
 
 
 def refuse_other_checkpoint(folder: Path, state: dict[str, Any], settings: dict[str, Any]) -> None:

@@ -198,6 +198,11 @@ class ExtendSettings(Settings):
     pos_file: str = setting("", "your file of position schemes, named again to let it run", kind="test")
     out: str = setting("", "where table (.txt) and figure (.png) go, by default extend in the first run folder", kind="manner")
 
+    def check(self) -> None:
+        """Also refuse a search that has nothing to find."""
+        super().check()
+        _require(self.search != 1, "search=1 is a text as long as the training length, where nothing is changed; give 2 or more")
+
 
 @dataclass
 class AblateSettings(TrainSettings):

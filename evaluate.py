@@ -279,7 +279,8 @@ def measure(bench: Bench, places: Places | None, plans: dict[tuple[str, int], li
         if bench.lines:
             print(f"{protocol} at {length}: {row.get('reason') or format(row['nats'], '.4f') + ' nats per token'}")
         if last and np.isfinite(kept).all():
-            extra["per_position"] = {"dataset": bench.corpus.name} | per_position(kept)
+            about = {"dataset": bench.corpus.name, "extend": bench.model.extension_at(length)["extend"]}
+            extra["per_position"] = about | per_position(kept)
             extra["float32_check"] = float32_check(bench, places, length, row["block_nats"])
     return rows, extra
 
@@ -413,7 +414,8 @@ def merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     by_place = {tuple(row[name] for name in PLACE): row for row in [*old["rows"], *new["rows"]]}
     rows = list(by_place.values())
     merged = old | new | {"rows": rows, "notes": notes(rows, new["train_length"])}
-    if old["per_position"] and new["per_position"].get("dataset") != old["per_position"]["dataset"]:
+    was, now = ([part["per_position"].get(name) for name in ("dataset", "extend")] for part in (old, new))
+    if old["per_position"] and was != now:
         merged |= {name: old[name] for name in ("per_position", "float32_check")}
     return merged
 
@@ -421,7 +423,7 @@ def merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 def corpus_of(run: checkpoint.Run, dataset: str) -> data.Corpus:
     """The corpus of that name (empty: the run's own); UserError unless it has the run's tokenizer."""
     own = data.load(run.settings["dataset"])
-    corpus = data.load(dataset) if dataset else own
+    corpus = own if dataset in ("", own.name) else data.load(dataset)
     corpus.verify("val")
     kinds = [tuple(c.meta.get(key) for key in ("tokenizer", "vocab_size", "characters")) for c in (own, corpus)]
     if kinds[0] != kinds[1] or corpus.vocab_size != run.model.config.vocab_size:
@@ -443,7 +445,7 @@ def tested_folder(folder: str, settings: EvaluateSettings, processes: device.Pro
 
     compute = device.pick(settings.device, settings.dtype)
     trained = checkpoint.load_run(folder, compute.device, settings.pos_file)
-    as_trained = trained.model.pos.extended or None
+    as_trained = {"extend": trained.model.pos.extended or None, "parameters": trained.model.parameter_count}
     if settings.extend:
         trained.model.extend(settings.extend, trained.folder)
     held = checkpoint.lock(trained.folder) if processes.first else None
@@ -458,7 +460,7 @@ def tested_folder(folder: str, settings: EvaluateSettings, processes: device.Pro
         stride=settings.stride, processes=processes)
     if held is None:
         return found
-    result = report.update(folder, found | {"extend": as_trained})
+    result = report.update(folder, found | as_trained)
     held.release()
     return result | {"extend": found["extend"]}
 

@@ -17,7 +17,8 @@ from torch import Tensor
 
 import posenc
 from configurable import Settings, UserError, configure, run, setting
-from posenc import Extension, Piece, PosError, Rotary, Scheme, Shape, answers, find, options_of
+from posenc import Extension, Piece, PosError, Rotary, Shape, answers, find, options_of
+from scheme import Scheme
 
 if TYPE_CHECKING:
     from matplotlib.figure import SubFigure

@@ -27,7 +27,8 @@ import device
 import evaluate
 import posenc
 import report
-from configurable import ExtendSettings, UserError, configure, run
+from configurable import ExtendSettings, UserError, configure, differences, run
+from scheme import Scheme
 
 USAGE = """python extend.py out/RUN [out/RUN ...] ['EXTENSION' ...] [--key=value ...]
 
@@ -42,7 +43,7 @@ SEARCHED = 16   # windows of one evaluation of a search
 
 # ---- the table
 
-def fitting(scheme: posenc.Scheme, length: int) -> list[str]:
+def fitting(scheme: Scheme, length: int) -> list[str]:
     """Every extension that fits a scheme, by itself with its defaults, then COMBINED; none first. `length` is L."""
     def complete(name: str) -> bool:
         return not any(p.default is p.empty for p in posenc.options_of(posenc.find(name, scheme.pos_file)).values())
@@ -178,12 +179,15 @@ def children(parents: list[Trial], factor: int, number: int, seed: int) -> list[
     return new
 
 
-def evolve(start: list[Trial], loss: Callable[[Trial], float], factor: int, rounds: int, seed: int,
-           path: Path) -> dict[Trial, float]:
-    """The best PARENTS after `rounds` and their losses, best first; `path` keeps each round, so that a search goes on."""
-    about = {"seed": seed, "factor": factor, "start": [[list(t.factors), t.first] for t in start]}
+def evolve(start: list[Trial], loss: Callable[[Trial], float], factor: int, rounds: int, seed: int, path: Path,
+           of: dict[str, str]) -> dict[Trial, float]:
+    """The best PARENTS after `rounds` and their losses, best first; `path` keeps each round, so that a search goes on.
+
+    What was kept of another seed, factor, start or subject (`of`) is not gone on with, nor what has gone past `rounds`.
+    """
+    about = {"seed": seed, "factor": factor, "start": [[list(t.factors), t.first] for t in start], **of}
     kept = checkpoint.read_json(path) if path.exists() else {}
-    fresh = kept.get("about") != about
+    fresh = kept.get("about") != about or kept["round"] > rounds
     done = -1 if fresh else kept["round"]
     known = {} if fresh else {Trial(tuple(factors), first): nats for factors, first, nats in kept["trials"]}
     bar = tqdm(range(done + 1, rounds + 1), initial=done + 1, total=rounds + 1, unit="round", disable=not sys.stderr.isatty())
@@ -197,6 +201,13 @@ def evolve(start: list[Trial], loss: Callable[[Trial], float], factor: int, roun
     return known
 
 
+def refuse_trained_with(trained: checkpoint.Run, path: Path) -> None:
+    """UserError where a run was trained with the file of that name in its folder: to write it would change the model."""
+    if path.name in trained.config.get("extension_files_sha256", {}):
+        raise UserError(f"{trained.folder} was trained with its own {path.name}, which this would replace: search or fit "
+                        "the run that it began from")
+
+
 def search(folder: str, settings: ExtendSettings) -> str:
     """Search longrope factors for one run; writes longrope-FACTOR.json into its folder, and returns the text of a report."""
     compute, factor = device.pick(settings.device, settings.dtype), settings.search
@@ -206,17 +217,21 @@ def search(folder: str, settings: ExtendSettings) -> str:
     if rotary is None:
         raise UserError(f"{folder}: {model.pos.text} has no rotary piece whose frequencies could be searched")
     inv_freq, total, path = rotary.frequencies(length)[0], factor * length, trained.folder / f"longrope-{factor}.json"
-    start = seeds_of(inv_freq, rotary.base, factor, length)
+    refuse_trained_with(trained, path)
+    start, aside = seeds_of(inv_freq, rotary.base, factor, length), trained.folder / f".longrope-{factor}.new"
     held = checkpoint.lock(trained.folder)
-    checkpoint.write_json(path, {"long_factor": start["pi"].factors})   # for the piece to begin with
-    model.extend(f"longrope(file='{path.name}', factor={factor})", trained.folder)
+    checkpoint.write_json(aside, {"long_factor": start["pi"].factors})   # for the piece to begin with
+    model.extend(f"longrope(file='{aside.name}', factor={factor})", trained.folder)
+    aside.unlink()
     piece = model.pos.extensions[0]
+    of = {"split_sha256": corpus.split_sha256("val"), "checkpoint_sha256": next(iter(checkpoint.digests(trained.folder)))}
 
     def loss(trial: Trial, second: bool = False, windows: int = SEARCHED) -> float:
         trial.put(piece)
         return loss_of(model, half_of(corpus, second), compute, total, windows)
 
-    found = evolve(list(start.values()), loss, factor, settings.rounds, settings.seed, trained.folder / f"search-{factor}.json")
+    found = evolve(list(start.values()), loss, factor, settings.rounds, settings.seed,
+                   trained.folder / f"search-{factor}.json", of)
     best = next(iter(found))
     unseen = {name: loss(trial, True, evaluate.WINDOWS) for name, trial in {**start, "search": best}.items()}
     checkpoint.write_json(path, {
@@ -233,7 +248,9 @@ def fit(folder: str, settings: ExtendSettings) -> str:
     compute = device.pick(settings.device, settings.dtype)
     trained = checkpoint.load_run(folder, compute.device, settings.pos_file)
     corpus, model = evaluate.corpus_of(trained, settings.dataset), trained.model
-    total = max(evaluate.tested_lengths(trained.settings["block_size"], settings.eval_lengths))
+    s, path = trained.settings, trained.folder / "temperature.json"
+    total = max(evaluate.tested_lengths(s["block_size"], settings.eval_lengths or tuple(s["eval_lengths"])))
+    refuse_trained_with(trained, path)
     held, under = checkpoint.lock(trained.folder), "" if settings.fit == RAW else f"{settings.fit} + "
     model.extend(f"{under}temperature(scale=1)", trained.folder)
     piece = next(p for p in model.pos.extensions if posenc.scheme_name(type(p)) == "temperature")
@@ -251,7 +268,6 @@ def fit(folder: str, settings: ExtendSettings) -> str:
             best, scales = min(losses), tried[int(np.argmin(losses))]
         else:
             step = math.sqrt(step)
-    path = trained.folder / "temperature.json"
     after = loss(scales, True, evaluate.WINDOWS)
     checkpoint.write_json(path, {"scales": scales, "extend": settings.fit, "length": total,
                                  "loss_unseen": {"without": before, "fitted": after}})
@@ -262,11 +278,23 @@ def fit(folder: str, settings: ExtendSettings) -> str:
 
 # ---- the command
 
+def same_model(folders: list[str]) -> dict[str, Any]:
+    """The settings of the first run; UserError where the others are more than other seeds of it."""
+    runs = [checkpoint.read_config(Path(folder))["settings"] for folder in folders]
+    for folder, s in zip(folders[1:], runs[1:], strict=True):
+        differ = [text for text in differences(s, runs[0]) if not text.startswith(("seed:", "init_from:"))]
+        if differ or s["seed"] in [other["seed"] for other in runs[: folders.index(folder)]]:
+            raise UserError(f"{folder} is no other seed of {folders[0]} ({'; '.join(differ) or 'the same seed is named twice'}): "
+                            "show it beside, --beside=FOLDER")
+    return runs[0]
+
+
+
 def main() -> None:
     """Measure what is missing; print, write and draw the table; or search; or fit."""
     settings, words = configure(ExtendSettings, sys.argv[1:], USAGE)
-    folders = [word for word in words if Path(word).is_dir()]
-    texts = [word for word in words if word not in folders and not Path(word).is_file()]
+    folders = list(dict.fromkeys(word for word in words if os.path.isdir(word)))   # a text may be too long for a path
+    texts = [word for word in words if word not in folders and not os.path.isfile(word)]
     if not folders:
         raise UserError("no run folder is named: python extend.py out/RUN")
     if any(os.sep in text for text in texts if "(" not in text):
@@ -278,13 +306,21 @@ def main() -> None:
                 print(work(folder, settings))
         if settings.search or settings.fit:
             return
-        results = [measure(folder, wanted(folder, texts, settings), settings) for folder in folders]
+        first = same_model(folders)
+        settings.dataset = settings.dataset or first["dataset"]   # of all, beside too: on the same targets
+        settings.eval_lengths = tuple(evaluate.tested_lengths(
+            first["block_size"], settings.eval_lengths or tuple(first["eval_lengths"])))
+        for folder in settings.beside:   # so that a wrong name is refused before hours of testing
+            checkpoint.read_config(Path(folder))
+        asked = {folder: wanted(folder, texts, settings) for folder in folders}
+        results = [measure(folder, asked[folder], settings) for folder in folders]
         others = [measure(folder, [], settings) for folder in settings.beside]
-    stem = Path(settings.out or Path(folders[0]) / "extend").with_suffix("")
+    table, figure = (f"{(settings.out or str(Path(folders[0]) / 'extend')).removesuffix('.txt').removesuffix('.png')}.{kind}"
+                     for kind in ("txt", "png"))
     text = report.extensions_table(results, others, settings.dataset)
-    checkpoint.write_text(stem.with_suffix(".txt"), text + "\n")
-    report.extensions_figure(results, others, stem.with_suffix(".png"), settings.dataset)
-    print(f"{text}\nin {stem.with_suffix('.txt')} and {stem.with_suffix('.png')}")
+    checkpoint.write_text(table, text + "\n")
+    report.extensions_figure(results, others, figure, settings.dataset)
+    print(f"{text}\nin {table} and {figure}")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ from torch.nn import functional as F
 
 import attention
 from configurable import GPTConfig
-from posenc import Plan, Scheme, Shape, Text, answers, require
+from posenc import Shape, Text, answers, require
+from scheme import Plan, Scheme
 
 if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel

@@ -177,7 +177,8 @@ def number(row: Row | None, field: str) -> str:
 def checked(result: Result, dataset: str) -> list[str]:
     """The sentence about the float32 check, if there was one on that dataset."""
     check = result.get("float32_check")
-    if not check or result["per_position"].get("dataset", dataset) != dataset:
+    of, extend = result["per_position"], result.get("extend")
+    if not check or (of.get("dataset", dataset), of.get("extend", extend)) != (dataset, extend):
         return []
     return [f"at {check['length']}, {check['windows']} windows: {check['nats']:.4f} in {check['dtype']}, "
             f"{check['nats_float32']:.4f} in float32, difference {check['difference']:+.5f}"]
@@ -281,25 +282,37 @@ def gains(results: list[Result], others: list[Result], dataset: str = "") -> tup
     """The dataset, and {label: {length: for each seed, loss of the cropped model - loss here}}, the best at the end first.
 
     `results` are one model, a result for each seed, whose rows are under several extensions; `others` are shown as they
-    were trained, against the model of the same seed. Cropped is that model without an extension at its training length.
+    were trained, against the model of the same seed. Cropped is that model as it was trained, at its training length.
     """
     dataset = dataset or results[0]["rows"][0]["dataset"]
-    cropped = {r["seed"]: rows_on(r["rows"], dataset).get(("fixed_targets", r["train_length"])) for r in results}
+    cropped = {r["seed"]: cropped_row(r, dataset) for r in results}
     found: dict[str, dict[int, list[float]]] = {}
-    for r in [*results, *others]:
-        beside = r in others
+    names = [None] * len(results) + [name_beside(r) for r in others]
+    for r, name in zip([*results, *others], names, strict=True):
         for row in r["rows"]:
-            other = beside and row["extend"] != r.get("extend")
-            if other or (row["protocol"], row["dataset"]) != ("fixed_targets", dataset):
+            if (row["protocol"], row["dataset"]) != ("fixed_targets", dataset) or (name and row["extend"] != r.get("extend")):
                 continue
-            label = f"{r['pos']} trained at {r['train_length']}" if beside else row["extend"] or "none"
             difference = paired(cropped.get(r["seed"]), row)
-            found.setdefault(label, {}).setdefault(row["length"], []).extend([difference.nats] if difference else [])
+            values = found.setdefault(name or row["extend"] or "none", {}).setdefault(row["length"], [])
+            values += [difference.nats] if difference else []
     if not any(any(of.values()) for of in found.values()):
         raise UserError(f"nothing on {dataset} was measured on the targets of its row at the training length")
+    found = {label: of for label, of in found.items() if any(of.values())}   # on the same targets, at some length
     longest = max(n for of in found.values() for n, values in of.items() if values)
     best = sorted(found, key=lambda label: -np.mean(found[label].get(longest) or [-math.inf]))
     return dataset, {label: dict(sorted(found[label].items())) for label in best}
+
+
+def cropped_row(result: Result, dataset: str) -> Row | None:
+    """The row of fixed_targets of a model as it was trained, at its training length."""
+    return rows_on(result["rows"], dataset, result.get("extend")).get(("fixed_targets", result["train_length"]))
+
+
+def name_beside(result: Result) -> str:
+    """What tells a run beside from others: scheme, extension, and what it was trained at, first and last."""
+    first, last = result.get("original_length", result["train_length"]), result["train_length"]
+    extend = f" + {result['extend']}" if result.get("extend") else ""
+    return f"{result['pos']}{extend} trained at {first}{f', then {last}' if first != last else ''}"
 
 
 def extensions_table(results: list[Result], others: list[Result], dataset: str = "") -> str:
@@ -308,22 +321,23 @@ def extensions_table(results: list[Result], others: list[Result], dataset: str =
     lengths = sorted({n for of in found.values() for n, values in of.items() if values})
     lines = [["extension", *map(str, lengths)]]
     for label, of in found.items():
-        lines.append([label, *(spread(of.get(n, [])) for n in lengths)])
-    first = results[0]
-    losses = [row["nats"] for r in results for (p, n), row in rows_on(r["rows"], dataset).items()
-              if (p, n) == ("fixed_targets", r["train_length"])]
-    seeds = ", ".join(str(r["seed"]) for r in results)
-    title = (f"{dataset}, {first['pos']} trained at L = {first['train_length']}, seeds {seeds}; "
-             f"cropped: {np.mean(losses):.4f} nats per {first['unit']}")
+        lines.append([label, *(spread(of.get(n, []), len(results)) for n in lengths)])
+    first, cropped = results[0], [row for r in results if (row := cropped_row(r, dataset)) and row["nats"] is not None]
+    extend, seeds = f" + {first['extend']}" if first.get("extend") else "", ", ".join(str(r["seed"]) for r in results)
+    title = (f"{dataset}, {first['pos']}{extend} trained at L = {first['train_length']}, seeds {seeds}; "
+             f"cropped: {np.mean([row['nats'] for row in cropped]):.4f} nats per {first['unit']}")
+    missing = [name for r in others if (name := name_beside(r)) not in found]
     return "\n".join([title, "", *aligned(lines), "", "loss of the cropped model - loss with N tokens of context "
-                      "(fixed_targets): above zero, the longer text helps; ± standard deviation over seeds"])
+                      "(fixed_targets): above zero, the longer text helps; ± standard deviation over seeds",
+                      *(f"{name}: of another seed, or measured on other targets" for name in dict.fromkeys(missing))])
 
 
-def spread(values: list[float]) -> str:
-    """Mean, and the standard deviation where there are several; empty for none."""
+def spread(values: list[float], seeds: int) -> str:
+    """Mean, and the standard deviation where there are several; empty for none; of how many, where it is not all seeds."""
     if not values:
         return ""
-    return f"{np.mean(values):+.3f}" + (f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else "")
+    text = f"{np.mean(values):+.3f}" + (f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else "")
+    return text if len(values) == seeds else f"{text} (n = {len(values)})"
 
 
 def extensions_figure(results: list[Result], others: list[Result], path: str | Path, dataset: str = "") -> None:
@@ -335,19 +349,23 @@ def extensions_figure(results: list[Result], others: list[Result], path: str | P
     dataset, found = gains(results, others, dataset)
     lengths = sorted({n for of in found.values() for n, values in of.items() if values})
     cells = np.array([[np.mean(of[n]) if of.get(n) else math.nan for n in lengths] for of in found.values()])
-    drawing = Figure(figsize=(2.6 + 0.85 * len(lengths), 1.5 + 0.27 * len(found)), dpi=150, layout="constrained")
+    names, widest = 0.075 * max(map(len, found)), max(0.62, 3.4 / len(lengths))   # inches of the labels, and of a cell
+    drawing = Figure(figsize=(0.5 + names + widest * len(lengths), 1.2 + 0.24 * len(found)), dpi=150, layout="constrained")
     FigureCanvasAgg(drawing)
     axes = drawing.add_subplot()
-    axes.imshow(cells, cmap="RdBu", norm=SymLogNorm(0.03, vmin=-3, vmax=3), aspect="auto")
+    norm = SymLogNorm(0.03, vmin=-3, vmax=3)
+    axes.imshow(cells, cmap="RdBu", norm=norm, aspect="auto")
     for (k, column), value in np.ndenumerate(cells):
         if math.isfinite(value):
-            axes.text(column, k, f"{value:+.3f}", ha="center", va="center", fontsize=7, color="w" if abs(value) > 0.6 else "k")
-    axes.set_xticks(range(len(lengths)), [f"{n:,}" for n in lengths])
+            dark = abs(norm(value) - 0.5) > 0.28
+            axes.text(column, k, f"{value:+.3f}", ha="center", va="center", fontsize=7, color="w" if dark else "k")
+    axes.set_xticks(range(len(lengths)), [f"{n:,}" for n in lengths], fontsize=8)
     axes.set_yticks(range(len(found)), found, fontsize=8)
-    axes.set_xlabel(f"test length, {results[0]['unit']}s")
-    seeds = f", mean over {len(results)} seeds" if len(results) > 1 else ""
-    axes.set_title(f"{dataset}, {results[0]['pos']}, L = {results[0]['train_length']}{seeds}\n"
-                   "loss of cropped text - loss, nats", fontsize=9)
+    axes.set_xlabel(f"test length, {results[0]['unit']}s", fontsize=9)
+    seeds, first = f", mean over {len(results)} seeds" if len(results) > 1 else "", results[0]
+    extend = f" + {first['extend']}" if first.get("extend") else ""
+    drawing.suptitle(f"{dataset}, {first['pos']}{extend}, L = {first['train_length']}{seeds}\n"
+                     "loss of cropped text - loss, nats", fontsize=9)
     kind = Path(path).suffix.lstrip(".")
     checkpoint.replace_file(Path(path), lambda file: drawing.savefig(file, format=kind))
 

@@ -7,6 +7,7 @@ The same command resumes an unfinished run and prints the table of a finished on
 """
 from __future__ import annotations
 
+import ast
 import hashlib
 import math
 import os
@@ -32,6 +33,7 @@ import posenc
 import report
 from configurable import TrainSettings, UserError, configure, run
 from model import GPT
+from scheme import Scheme
 
 USAGE = """python train.py [config/FILE.py ...] [--key=value ...]
 
@@ -146,6 +148,8 @@ class Training:
         why_not = why_not or ("mps runs eager" if self.compute.kind == "mps" else "")
         print(f"not compiled: {why_not}" if why_not else "compiling model and loss (the first step takes a while)")
         if not why_not:
+            lengths = len(self.settings.mixed_lengths)   # a graph for each, and another once positions are dropped
+            torch._dynamo.config.recompile_limit = max(8, 2 * lengths)
             self.loss_of = torch.compile(self.mean_loss, fullgraph=True, dynamic=False)
 
     def length_of(self, step: int) -> int:
@@ -245,16 +249,17 @@ def build_model(settings: TrainSettings, vocab_size: int) -> tuple[GPT, int, lis
     torch.manual_seed(settings.seed)
     resumed = not settings.overwrite and checkpoint.started_from(settings) == start
     trained = [*settings.mixed_lengths] or [length]
-    folder = Path(settings.out_dir) if settings.out_dir and not settings.overwrite else None
     if start in ("auto", "scratch"):
         model = GPT(replace(settings.gpt(vocab_size), extend=""), own_file(settings))
-        model.extend(settings.extend, folder)
-        settings.extend = model.config.extend
+        extend(model, settings)
         return model, length, trained
     if resumed:   # the folder holds everything: where it began may be gone by now
         own = checkpoint.load_run(settings.out_dir, pos_file=settings.pos_file)
         model, original = own.model.train(), own.state["original_length"]
         lengths = own.state["train_lengths"][: -len(trained)]
+        if model.config.pos != own.settings["pos"]:   # dropped by now: `restore` drops it again
+            model.tell_positions_by(own.settings["pos"], own_file(settings))
+            settings.extend = settings.extend or own.settings["extend"]
     elif start.startswith("gpt2"):
         try:
             model = GPT.from_huggingface(start)
@@ -273,9 +278,7 @@ def build_model(settings: TrainSettings, vocab_size: int) -> tuple[GPT, int, lis
         if typed not in (getattr(defaults, name), theirs):
             raise UserError(f"{name}={typed} does not go with init_from={start}, whose model has {name}={theirs}: leave it out")
         setattr(settings, name, getattr(model.config, name))
-    if settings.extend:
-        model.extend(settings.extend, folder)
-    settings.extend = model.config.extend
+    extend(model, settings)
     model.config = replace(model.config, dropout=settings.dropout)
     for module in model.modules():
         if hasattr(module, "dropout"):
@@ -283,11 +286,19 @@ def build_model(settings: TrainSettings, vocab_size: int) -> tuple[GPT, int, lis
     return model, original, [*lengths, *trained]
 
 
+def extend(model: GPT, settings: TrainSettings) -> None:
+    """Put the extension that was typed into force, if one was; the run folder's own copies of files come first."""
+    if settings.extend:
+        settings.extend = ast.unparse(posenc.parse(settings.extend))   # the folder may be named after it
+        model.extend(settings.extend, None if settings.overwrite else checkpoint.folder_of(settings))
+    settings.extend = model.config.extend
+
+
 def begin(settings: TrainSettings, processes: device.Processes = device.ALONE) -> Training:
     """Make a training ready to run: device, corpus, model, and the run folder, resumed if it holds this run."""
     if settings.pos_file:
         print(f"running the position schemes of {settings.pos_file}")
-    settings.pos = posenc.Scheme(settings.pos, posenc.Shape(settings.n_head, settings.n_embd // settings.n_head, settings.n_embd,
+    settings.pos = Scheme(settings.pos, posenc.Shape(settings.n_head, settings.n_embd // settings.n_head, settings.n_embd,
                                                             settings.block_size), settings.n_layer, own_file(settings)).text
     compute = device.pick(settings.device, settings.dtype)
     if compute.kind == "cpu" or settings.deterministic:
@@ -327,6 +338,7 @@ def settle(training: Training) -> None:
     state = checkpoint.load_state(folder)
     config = checkpoint.read_config(folder) if state or (folder / "config.json").exists() else {}
     if state:
+        checkpoint.refuse_other_files(folder, config)
         training.restore(state)
         if finished(training) is None:   # trained to its end, it is still to be tested on its own text
             refuse_other_text(training, config)

@@ -10,7 +10,8 @@ import torch
 import configurable
 from configurable import TrainSettings, configure
 from model import GPT
-from posenc import Scheme, Shape
+from posenc import Shape
+from scheme import Scheme
 
 CONFIG = Path(configurable.__file__).resolve().parent / "config"
 FILES = sorted(CONFIG.rglob("*.py"))

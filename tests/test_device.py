@@ -23,7 +23,8 @@ import train
 from attention import Prepared
 from configurable import TrainSettings, UserError, configure
 from device import Compute
-from posenc import Plan, Scheme, Shape
+from posenc import Shape
+from scheme import Plan, Scheme
 
 NO_CARD = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA card: torch.cuda.is_available() is False")
 CUDA = Compute("cuda", torch.bfloat16, "for a test")

@@ -12,7 +12,8 @@ import pytest
 import configurable
 import explain
 import posenc
-from posenc import Scheme, Shape
+from posenc import Shape
+from scheme import Scheme
 
 REPOSITORY = Path(explain.__file__).resolve().parent
 TURN = 2 * math.pi

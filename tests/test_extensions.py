@@ -20,7 +20,8 @@ from torch import Tensor
 import attention
 import posenc
 from model import GPT, GPTConfig
-from posenc import PosError, Scheme, Shape, rope_frequencies
+from posenc import PosError, Shape, rope_frequencies
+from scheme import Scheme
 
 L, HEADS, D = 8, 2, 8
 FLOAT64 = torch.empty(0, dtype=torch.float64)

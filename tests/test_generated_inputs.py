@@ -26,7 +26,8 @@ from hypothesis import strategies as st
 import posenc
 from configurable import AblateSettings, EvaluateSettings, SampleSettings, TrainSettings, UserError, configure
 from model import GPT, GPTConfig
-from posenc import PosError, Scheme, Shape
+from posenc import PosError, Shape
+from scheme import Scheme
 
 COMMANDS = (TrainSettings, EvaluateSettings, SampleSettings, AblateSettings)
 EXAMPLES = {"config files": 750, "command lines": 750, "position expressions": 1000}

@@ -25,7 +25,7 @@ class Mutation:
     select: str
 
 
-POSENC, ATTENTION, MODEL = "posenc.py", "attention.py", "model.py"
+POSENC, SCHEME, ATTENTION, MODEL = "posenc.py", "scheme.py", "attention.py", "model.py"
 MUTATIONS = [
     # rotations
     Mutation(POSENC, "pairs = torch.cat((a * cos - b * sin, b", "pairs = torch.cat((a * cos + b * sin, b", "paper and rope"),
@@ -42,7 +42,7 @@ MUTATIONS = [
              "paper and rope"),
     Mutation(POSENC, "return (lambda x: turn(x, cos, sin, self.layout),) * 2", "return (lambda x: turn(x, cos, sin, self.layout)), (lambda x: x)",
              "paper and rope"),
-    Mutation(POSENC, 'own if answers(p, "turn")', 'own[:1] if answers(p, "turn")', "paper and rope"),
+    Mutation(SCHEME, 'own if answers(p, "turn")', 'own[:1] if answers(p, "turn")', "paper and rope"),
     # biases
     Mutation(POSENC, "slopes[h] * (j - i)", "slopes[h] * (i - j)", "paper and alibi"),
     Mutation(POSENC, "slopes[h] * (j - i)", "slopes[h] * (j - i + 1)", "paper and alibi"),
@@ -52,28 +52,28 @@ MUTATIONS = [
     Mutation(POSENC, "t5_buckets(i - j, self", "t5_buckets(i - j + 1, self", "paper and t5"),
     Mutation(POSENC, "(exact + far.long()).clamp", "(exact + 1 + far.long()).clamp", "t5_is_the_bias"),
     Mutation(POSENC, "/ math.log(max_distance / exact)", "/ math.log(max_distance)", "t5_is_the_bias"),
-    Mutation(POSENC, 'tuple(p.bias(like) for p in own if answers(p, "bias"))', 'tuple(p.bias(like) for p in own if answers(p, "bias"))[:1]',
+    Mutation(SCHEME, 'tuple(p.bias(like) for p in own if answers(p, "bias"))', 'tuple(p.bias(like) for p in own if answers(p, "bias"))[:1]',
              "paper and kerple"),
     # masks, positions, temperatures, embeddings
     Mutation(POSENC, "(i - j < size) |", "(i - j <= size) |", "paper and window"),
     Mutation(POSENC, "| (j < sinks)", "| (j <= sinks)", "paper and window"),
     Mutation(POSENC, "index * self.limit // total", "index * self.limit // (total + 1)", "paper and randomized"),
     Mutation(POSENC, "[:length].sort().values", "[:length]", "ascend and randomized"),
-    Mutation(POSENC, "return self.ids_piece.ids(index, total) if self.ids_piece else index", "return index", "paper and randomized"),
+    Mutation(SCHEME, "return self.ids_piece.ids(index, total) if self.ids_piece else index", "return index", "paper and randomized"),
     Mutation(POSENC, "torch.log(index.to(like.dtype) + 1) / math.log(self.length)", "torch.log(index.to(like.dtype)) / math.log(self.length)",
              "paper and logn"),
     Mutation(POSENC, "torch.log(index.to(like.dtype) + 1) / math.log(self.length)", "torch.log(index.to(like.dtype) + 1)", "paper and logn"),
-    Mutation(POSENC, "math.prod(temperatures[1:], start=temperatures[0])", "temperatures[0]", "paper and ssmax"),
+    Mutation(SCHEME, "math.prod(temperatures[1:], start=temperatures[0])", "temperatures[0]", "paper and ssmax"),
     Mutation(POSENC, "return torch.cat((sin, cos), -1)", "return torch.cat((cos, sin), -1)", "paper and sinusoidal"),
     Mutation(POSENC, "return self.scale * sinusoids(", "return sinusoids(", "paper and sinusoidal"),
     Mutation(POSENC, "nn.functional.embedding(ids, table)", "nn.functional.embedding(ids.clamp(max=7), table)", "paper and learned"),
     # which piece acts where
-    Mutation(POSENC, "place = (mentions.index(node), n if per_layer else 0)", "place = (mentions.index(node), 0)", "layers_share and cope"),
-    Mutation(POSENC, "build(bare, shape, pos_file)\n", "build(node, shape, pos_file)\n", "layers_share and t5"),
-    Mutation(POSENC, '(f"_layer{n}" if per_layer else "")', 'f"_layer{n // 2}"', "layers_share and cope"),
-    Mutation(POSENC, "branches[n % len(branches)]", "branches[0]", "paper and nope"),
-    Mutation(POSENC, 'if scheme_name(k) in kind.apart', 'if scheme_name(k) in ()', "two_schemes and xpos"),
-    Mutation(POSENC, 'return piece.reads_ids and any(', 'return any(', "nothing_reads"),
+    Mutation(SCHEME, "place = (mentions.index(node), n if per_layer else 0)", "place = (mentions.index(node), 0)", "layers_share and cope"),
+    Mutation(SCHEME, "build(bare, shape, pos_file)\n", "build(node, shape, pos_file)\n", "layers_share and t5"),
+    Mutation(SCHEME, '(f"_layer{n}" if per_layer else "")', 'f"_layer{n // 2}"', "layers_share and cope"),
+    Mutation(SCHEME, "branches[n % len(branches)]", "branches[0]", "paper and nope"),
+    Mutation(SCHEME, 'if scheme_name(k) in kind.apart', 'if scheme_name(k) in ()', "two_schemes and xpos"),
+    Mutation(SCHEME, 'return piece.reads_ids and any(', 'return any(', "nothing_reads"),
     # attention
     Mutation(ATTENTION, "seen = columns <= index", "seen = columns <= index + 1", "paper and alibi"),
     Mutation(ATTENTION, "seen = seen & mask(index, columns)", "seen = seen | mask(index, columns)", "paper and window"),

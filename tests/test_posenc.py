@@ -12,7 +12,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import posenc
-from posenc import PosError, Scheme, Shape, alibi_slopes, rope_frequencies, rotate, sinusoids, t5_buckets
+from posenc import PosError, Shape, alibi_slopes, rope_frequencies, rotate, sinusoids, t5_buckets
+from scheme import Scheme
 
 SHAPE = Shape(n_head=4, head_dim=8, width=32, length=16)
 FAR = 1_048_575   # the last position of a text of 2^20 tokens

@@ -22,6 +22,7 @@ import report
 import sample
 import train
 from configurable import AblateSettings, EvaluateSettings, ExtendSettings, SampleSettings, TrainSettings
+from scheme import Scheme
 
 REPOSITORY = Path(configurable.__file__).resolve().parent
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
@@ -162,7 +163,7 @@ def test_the_expressions_in_the_table_of_schemes_can_be_built() -> None:
     shape = posenc.Shape(4, 64, 256, 128)
     assert len(mentioned) >= 5
     for text in mentioned:
-        posenc.Scheme(text.replace("\\|", "|"), shape, 4)
+        Scheme(text.replace("\\|", "|"), shape, 4)
 
 
 def test_the_methods_of_a_piece_that_are_named_exist() -> None:

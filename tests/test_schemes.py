@@ -27,7 +27,8 @@ import posenc
 from checkpoint import load_weights
 from configurable import UserError
 from model import GPT, GPTConfig
-from posenc import Plan, PosError, Scheme, Shape, Text, answers
+from posenc import PosError, Shape, Text, answers
+from scheme import Plan, Scheme
 from train import optimizer_groups
 
 SHAPE = Shape(n_head=H, head_dim=D, width=C, length=L)

@@ -27,7 +27,8 @@ import report
 import sample
 import train
 from configurable import TrainSettings, UserError, configure
-from posenc import PosError, Scheme, Shape
+from posenc import PosError, Shape
+from scheme import Scheme
 
 REPOSITORY = Path(posenc.__file__).resolve().parent
 SOURCES = sorted([*REPOSITORY.glob("*.py"), *REPOSITORY.glob("data/**/*.py"), *REPOSITORY.glob("zoo/*.py"), *REPOSITORY.glob("config/**/*.py")])

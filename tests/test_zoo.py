@@ -9,7 +9,8 @@ import torch
 import attention
 import posenc
 from model import GPT, GPTConfig
-from posenc import ZOO, PosError, Scheme, Shape
+from posenc import ZOO, PosError, Shape
+from scheme import Plan, Scheme
 
 SHAPE = Shape(n_head=2, head_dim=4, width=8, length=8)
 FLOAT64 = torch.empty(0, dtype=torch.float64)
@@ -204,7 +205,7 @@ class Place(Piece):
 '''
 
 
-def plan(text: str, path: Path, count: int = 5) -> posenc.Plan:
+def plan(text: str, path: Path, count: int = 5) -> Plan:
     scheme, index = Scheme(text, SHAPE, 1, path), torch.arange(count)
     ids = scheme.ids(index, count)
     return scheme.plans(index, ids, ids, count, FLOAT64)[0]

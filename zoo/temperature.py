@@ -19,10 +19,10 @@ class Temperature(Extension):
     def __init__(self, shape: Shape, *, scale: float = 1.0, file: str = "") -> None:
         super().__init__()
         require(scale > 0, f"temperature: scale must be positive, not {scale}")
-        self.scales = [scale] * shape.n_head
-        if file:
+        self.scales, self.file = [scale] * shape.n_head, named_file(file, shape.folder) if file else None
+        if self.file:
             try:
-                self.scales = [float(x) for x in json.loads(named_file(file, shape.folder).read_text(encoding="utf-8"))["scales"]]
+                self.scales = [float(x) for x in json.loads(self.file.read_text(encoding="utf-8"))["scales"]]
             except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
                 raise PosError(f"temperature: {file} is no JSON file with a list scales ({error})") from None
             require(len(self.scales) == shape.n_head and all(math.isfinite(x) and x > 0 for x in self.scales),

@@ -1,0 +1,617 @@
+"""extend.py and `extend` in the other programs: what is measured, kept, resumed, searched and refused."""
+import json
+import math
+import re
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import checkpoint
+import data
+import evaluate
+import extend
+import posenc
+import report
+import sample
+import train
+from configurable import ExtendSettings, TrainSettings, UserError, configure
+from extend import Trial
+
+TEXT = "".join(f"{n} times {n % 7} is {n * (n % 7)}, as everybody knows.\n" for n in range(120)).encode()
+SIZE = ["--dataset=tiny", "--n_layer=1", "--n_head=2", "--n_embd=16", "--block_size=16", "--batch_size=4", "--max_iters=6",
+        "--warmup_iters=2", "--eval_interval=6", "--log_interval=1", "--eval_iters=1", "--eval_lengths=8,16,32",
+        "--compile=False", "--device=cpu"]
+BYTES = ["--device=cpu", "--dtype=float32"]
+VARYING = {"tokens_per_s", "memory", "mfu"}
+LENGTHS = [8, 16, 32]
+FIGURE, LOAD = report.extensions_figure, data.load
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two small corpora of bytes, `tiny`, of five documents, and `other`."""
+    root = tmp_path_factory.mktemp("corpora")
+    ids = np.frombuffer(TEXT, dtype=np.uint8)
+    for name, documents in (("tiny", np.array_split(ids, 5)), ("other", [ids[::-1].copy()])):
+        data.write_corpus(root / name, {"train": [ids], "val": documents}, tokenizer="bytes", vocab_size=256, unit="byte",
+                          source="here", rule="all")
+    return root
+
+
+@contextmanager
+def workplace(corpora: Path, folder: Path) -> Iterator[None]:
+    """Work in `folder`, with these corpora, without drawing, and leave signals as they were."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data, "load", lambda name: LOAD(name, corpora))
+        patch.setattr(report, "figure", lambda results, path, dataset="": Path(path).write_bytes(b"drawn"))
+        patch.setattr(report, "extensions_figure", lambda results, others, path, dataset="": Path(path).write_bytes(b"drawn"))
+        patch.chdir(folder)
+        yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture(scope="module")
+def models(corpora: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with trained and tested runs: rope with seeds 1 and 2, rope at 32, alibi."""
+    folder = tmp_path_factory.mktemp("models")
+    with workplace(corpora, folder):
+        for name, *words in (("one", "--seed=1"), ("two", "--seed=2"), ("alibi", "--pos=alibi", "--seed=1"),
+                             ("long", "--seed=1", "--block_size=32", "--batch_size=2", "--eval_lengths=16,32,64")):
+            program(train, *SIZE, *words, f"--out_dir={name}")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def here(corpora: Path, models: Path, tmp_path: Path) -> Iterator[Path]:
+    """Each test beside copies of the runs."""
+    place = shutil.copytree(models, tmp_path / "models")
+    with workplace(corpora, place):
+        yield place
+
+
+def program(module: Any, *words: str) -> Any:
+    """module.main() on a command line."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [f"{module.__name__}.py", *words])
+        return module.main()
+
+
+def rows(folder: str) -> dict[tuple[str | None, int], dict[str, Any]]:
+    """The rows of fixed_targets on tiny by extension and length."""
+    return {(r["extend"], r["length"]): r for r in report.load(folder)["rows"]
+            if (r["protocol"], r["dataset"]) == ("fixed_targets", "tiny")}
+
+
+@contextmanager
+def counted() -> Iterator[list[str]]:
+    """The extensions that are measured meanwhile."""
+    measured, extrapolation = [], evaluate.extrapolation
+
+    def note(model: Any, *args: Any, **how: Any) -> dict[str, Any]:
+        measured.append(model.pos.extended or "none")
+        return extrapolation(model, *args, **how)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluate, "extrapolation", note)
+        yield measured
+
+
+def files(folder: str) -> dict[str, bytes]:
+    """What stands in a run folder, without locks."""
+    return {p.name: p.read_bytes() for p in Path(folder).iterdir() if p.name not in (".lock", ".holder")}
+
+
+# ---- the table of one model
+
+def test_every_fitting_extension_gets_a_row_at_each_length_beside_the_old_rows() -> None:
+    before, scheme = report.load("one")["rows"], checkpoint.load_run("one").model.pos
+    fitting = extend.fitting(scheme, 16)
+    program(extend, "one")
+    after, found = report.load("one")["rows"], rows("one")
+    assert all(row in after for row in before)
+    assert {"pi", "ntk", "yarn", "dynamic_ntk", "llama3", "logn", "rerope", "ntk + logn", "window(size=16)"} <= set(fitting)
+    assert {(None if e == "none" else e, n) for e in fitting for n in LENGTHS} == set(found)
+    assert len({r["targets"] for r in found.values()}) == 1
+    assert found["pi", 32]["factor"] == 2 and found["pi", 16]["factor"] == 1 and found[None, 32]["factor"] is None
+    assert found["pi", 32]["nats"] != found[None, 32]["nats"] and found["pi", 16]["nats"] == found[None, 16]["nats"]
+    assert report.load("one")["extend"] is None
+
+
+def test_a_second_time_nothing_is_measured() -> None:
+    program(extend, "one", "pi", "ntk")
+    before = files("one")
+    with counted() as measured:
+        program(extend, "one", "pi", " ntk", "none")
+    assert measured == [] and files("one")["extrapolation.json"] == before["extrapolation.json"]
+
+
+def test_what_was_killed_half_way_goes_on_with_what_is_missing() -> None:
+    extrapolation = evaluate.extrapolation
+
+    def killed(model: Any, *args: Any, **how: Any) -> dict[str, Any]:
+        if model.pos.extended == "yarn":
+            raise KeyboardInterrupt
+        return extrapolation(model, *args, **how)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluate, "extrapolation", killed)
+        with pytest.raises(KeyboardInterrupt):
+            program(extend, "one", "pi", "yarn", "ntk")
+    with counted() as measured:
+        program(extend, "one", "pi", "yarn", "ntk")
+    assert measured == ["yarn", "ntk"]
+
+
+def test_other_lengths_are_measured_again_on_their_own_targets() -> None:
+    program(extend, "one", "pi")
+    with counted() as measured:
+        program(extend, "one", "pi", "--eval_lengths=16,64")
+        assert measured == ["none", "pi"]
+        program(extend, "one", "pi", "--eval_lengths=16,64")
+    assert measured == ["none", "pi"]
+    assert len({rows("one")[e, n]["targets"] for e in (None, "pi") for n in (16, 64)}) == 1
+    text = Path("one/extend.txt").read_text(encoding="utf-8")
+    assert re.search(r"extension +16 +64\n", text)   # the rows at 8 and 32 are on other targets
+
+
+def test_an_extension_with_parameters_of_its_own_leaves_the_other_rows() -> None:
+    program(extend, "one", "smooth(learned=True)", "pi")
+    program(evaluate, "one", "--extend=smooth(learned=True, knee=9)", *BYTES)
+    assert {e for e, _ in rows("one")} == {None, "smooth(learned=True)", "pi", "smooth(learned=True, knee=9)"}
+    assert report.load("one")["parameters"] == checkpoint.load_run("one").model.parameter_count
+
+
+def test_a_misfit_is_a_sentence_that_names_what_fits_and_nothing_is_written() -> None:
+    before = files("alibi")
+    with pytest.raises(posenc.PosError, match="yarn does not extend alibi: .* What fits: .*slopes"):
+        program(extend, "alibi", "slopes", "yarn")
+    assert files("alibi") == before
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    ((), "no run folder is named"), (("one/config.json",), "no run folder is named"), (("one", "out/nowhere"), "is no folder"),
+    (("one", "empty"), "config.json is missing"), (("one", "--beside=empty"), "config.json is missing"),
+    (("one", "alibi"), "alibi is no other seed of one .*--beside"), (("one", "long"), "long is no other seed"),
+    (("one", "copy"), "the same seed"), (("one", "--search=1"), "search=1"), (("one", "yarn(4)"), "options have names"),
+    (("one", "pi + ntk"), "both change the frequencies"), (("one", "yarnn"), "did you mean yarn"),
+    (("one", "pi + " * 99 + "pi"), "stands twice")])
+def test_a_mistake_is_a_sentence_before_anything_is_measured(words: tuple[str, ...], said: str) -> None:
+    Path("empty").mkdir()
+    shutil.copytree("one", "copy")
+    with counted() as measured, pytest.raises((UserError, posenc.PosError), match=said):
+        program(extend, *words)
+    assert measured == [] and not Path("one/extend.txt").exists()
+
+
+def test_an_expression_may_hold_commas_and_is_known_however_it_is_typed() -> None:
+    program(extend, "one", "yarn(factor=4,beta=8)")
+    with counted() as measured:
+        program(extend, "one", "yarn( factor=4, beta=8 )")
+    assert measured == [] and rows("one")["yarn(factor=4, beta=8)", 8]["factor"] == 4
+
+
+# ---- the numbers of table and figure
+
+def test_gains_are_the_cropped_loss_less_the_loss_paired_by_seed() -> None:
+    program(extend, "one", "two", "pi", "--beside=long,alibi")
+    results, others = [report.load(f) for f in ("one", "two")], [report.load(f) for f in ("long", "alibi")]
+    dataset, found = report.gains(results, others)
+    own = {f: rows(f) for f in ("one", "two", "long", "alibi")}
+    assert dataset == "tiny" and list(found["pi"]) == LENGTHS
+    for n in LENGTHS:
+        assert found["pi"][n] == pytest.approx([own[f][None, 16]["nats"] - own[f]["pi", n]["nats"] for f in ("one", "two")])
+        assert found["rope trained at 32"][n] == pytest.approx([own["one"][None, 16]["nats"] - own["long"][None, n]["nats"]])
+        assert found["alibi trained at 16"][n] == pytest.approx([own["one"][None, 16]["nats"] - own["alibi"][None, n]["nats"]])
+    text = Path("one/extend.txt").read_text(encoding="utf-8")
+    mean, sd = np.mean(found["pi"][32]), np.std(found["pi"][32], ddof=1)
+    assert f"{mean:+.3f} ± {sd:.3f}" in text and "seeds 1, 2" in text
+    cropped = np.mean([own[f][None, 16]["nats"] for f in ("one", "two")])
+    assert f"cropped: {cropped:.4f}" in text
+    assert re.search(r"rope trained at 32 .*\(n = 1\)", text)   # of two seeds
+    at_end = [np.mean(of[32]) for of in found.values()]
+    assert at_end == sorted(at_end, reverse=True)
+
+
+def test_a_run_may_stand_beside_itself_and_one_of_another_seed_is_named_as_left_out() -> None:
+    program(extend, "one", "pi", "--beside=one,two")
+    _, found = report.gains([report.load("one")], [report.load("one"), report.load("two")])
+    assert found["rope trained at 16"] == found["none"] and set(found) == {"none", "pi", "rope trained at 16"}
+    program(extend, "one", "pi", "--beside=two")
+    assert "rope trained at 16: of another seed" in Path("one/extend.txt").read_text(encoding="utf-8")
+
+
+def test_a_run_beside_is_measured_on_the_same_targets_and_text() -> None:
+    program(extend, "one", "pi", "--beside=long", "--dataset=other")
+    text = Path("one/extend.txt").read_text(encoding="utf-8")
+    assert text.startswith("other, rope trained at L = 16") and re.search(r"rope trained at 32 +[-+]\d\.\d{3} +[-+]\d", text)
+    program(extend, "one", "pi")   # its own text again, though `other` was measured last
+    assert Path("one/extend.txt").read_text(encoding="utf-8").startswith("tiny, ")
+
+
+def test_many_extensions_are_drawn() -> None:
+    program(extend, "one", "pi", "ntk", "--out=drawn.v1")
+    assert Path("drawn.v1.txt").exists() and Path("drawn.v1.png").exists()
+    FIGURE([report.load("one")], [], "real.png")
+    assert Path("real.png").read_bytes().startswith(b"\x89PNG")
+
+
+# ---- evaluate.py and sample.py
+
+def test_evaluate_tests_as_trained_under_another_extension_and_under_none() -> None:
+    fine_tune("tuned", "--extend=yarn(factor=2)")
+    assert {e for e, _ in rows("tuned")} == {"yarn(factor=2)"}
+    with counted() as measured:
+        program(evaluate, "tuned", *BYTES)
+        program(evaluate, "tuned", "--extend=ntk(factor=2)", *BYTES)
+        program(evaluate, "tuned", "--extend=none", *BYTES)
+    assert measured == ["yarn(factor=2)", "ntk(factor=2)", "none"]
+    result = report.load("tuned")
+    assert {e for e, _ in rows("tuned")} == {"yarn(factor=2)", "ntk(factor=2)", None} and result["extend"] == "yarn(factor=2)"
+    assert rows("tuned")["ntk(factor=2)", 64]["factor"] == 2
+    model = checkpoint.load_run("tuned").model
+    model.extend("ntk(factor=2)")
+    again = evaluate.evaluate(model, data.load("tiny"), train_length=32, lengths=(16, 32, 64), protocols=("fixed_targets",))
+    assert [r["nats"] for r in again["rows"]] == [rows("tuned")["ntk(factor=2)", n]["nats"] for n in (16, 32, 64)]
+
+
+def test_the_table_shows_the_rows_of_the_extension_that_was_tested(capsys: pytest.CaptureFixture) -> None:
+    program(evaluate, "one", "--extend=ntk", *BYTES)
+    shown = capsys.readouterr().out
+    assert re.search(rf"rope, ntk +32 +{rows('one')['ntk', 32]['nats']:.4f}", shown)
+    program(evaluate, "one", "--draw_only=True")
+    assert re.search(rf"\nrope +32 +{rows('one')[None, 32]['nats']:.4f}", capsys.readouterr().out)
+
+
+def test_what_is_known_by_position_stays_that_of_the_model_as_trained() -> None:
+    before = report.load("one")["per_position"]
+    program(extend, "one", "pi")
+    assert report.load("one")["per_position"] == before
+
+
+def test_a_sample_under_an_extension_is_the_same_with_and_without_a_cache(capsys: pytest.CaptureFixture) -> None:
+    words = ["one", "--temperature=0", "--max_new_tokens=40", "--start=7 times 1", *BYTES]
+    program(sample, *words, "--extend=yarn(factor=3) + logn")
+    said, note = capsys.readouterr()
+    model = checkpoint.load_run("one").model
+    model.extend("yarn(factor=3) + logn")
+    tokens = torch.tensor([list(b"7 times 1")])
+    for _ in range(40):
+        tokens = torch.cat((tokens, model(tokens)[0][:, -1:].argmax(-1)), 1)
+    assert said.encode() == bytes(tokens[0].tolist()) + b"\n" or "\ufffd" in said
+    assert "extended by yarn(factor=3) + logn" in note
+    program(sample, *words)
+    assert "extended" not in capsys.readouterr().err
+
+
+# ---- fine-tuning
+
+def fine_tune(folder: str, *words: str, start: str = "one") -> None:
+    """train.py from a run at twice its length, trained and tested."""
+    program(train, *SIZE, f"--init_from={start}", "--block_size=32", "--batch_size=2", "--eval_lengths=16,32,64",
+            f"--out_dir={folder}", *words)
+
+
+def weights(folder: str) -> dict[str, torch.Tensor]:
+    """The trained numbers of a run."""
+    return checkpoint.load_state(Path(folder))["model"]
+
+
+def metrics(folder: str) -> list[dict[str, Any]]:
+    """metrics.jsonl without what the clock says."""
+    lines = (Path(folder) / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k not in VARYING} for line in lines]
+
+
+def stop_after(step: int, *words: str) -> None:
+    """train.py that is told to stop in that step."""
+    take_step = train.Training.take_step
+
+    def noted(self: train.Training) -> Any:
+        done = take_step(self)
+        if self.step == step:
+            self.stop.signal = signal.SIGTERM
+        return done
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train.Training, "take_step", noted)
+        with pytest.raises(SystemExit):
+            fine_tune(*words)
+
+
+def same_run(a: str, b: str) -> None:
+    """Weights, metrics and losses are equal to the bit."""
+    ours, theirs = weights(a), weights(b)
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[k], theirs[k]) for k in ours)
+    assert metrics(a) == metrics(b)
+    assert [(k, r["nats"]) for k, r in rows(a).items()] == [(k, r["nats"]) for k, r in rows(b).items()]
+
+
+def test_a_fine_tune_keeps_the_first_length_and_notes_the_second() -> None:
+    fine_tune("tuned", "--extend=yarn")
+    config, result = checkpoint.read_config(Path("tuned")), report.load("tuned")
+    assert (config["original_length"], config["train_lengths"], result["train_length"]) == (16, [16, 32], 32)
+    assert config["settings"]["extend"] == result["extend"] == "yarn" and result["original_length"] == 16
+    assert rows("tuned")["yarn", 64]["factor"] == 4   # of the first length
+    fine_tune("again", "--extend=none", start="tuned")
+    assert checkpoint.load_run("again").model.pos.extended == "" and set(rows("again")) == {(None, n) for n in (16, 32, 64)}
+    fine_tune("heir", start="tuned")
+    assert checkpoint.read_config(Path("heir"))["settings"]["extend"] == "yarn" and {e for e, _ in rows("heir")} == {"yarn"}
+    assert checkpoint.read_config(Path("heir"))["train_lengths"] == [16, 32, 32]
+
+
+@pytest.mark.parametrize("words", [
+    ("--extend=yarn", "--mixed_lengths=16,32", "--dropout=0.2"),
+    ("--extend=ntk", "--mixed_lengths=16,32,64", "--staged=True"),
+    ("--extend=yarn(factor=4) + pose(target=64)",),
+    ("--extend=smooth(learned=True)", "--gradient_accumulation_steps=2"),
+    ("--extend=yarn", "--drop_pos=0.5", "--mixed_lengths=16,32")])
+def test_a_fine_tune_that_was_stopped_ends_as_if_it_had_not(words: tuple[str, ...]) -> None:
+    fine_tune("straight", *words)
+    stop_after(4, "halting", *words)
+    assert metrics("halting")[-1]["step"] == 4
+    shutil.rmtree("one")   # the folder holds everything
+    fine_tune("halting", *words)
+    same_run("straight", "halting")
+
+
+def test_each_step_has_as_many_tokens_whatever_its_length() -> None:
+    seen: list[tuple[int, ...]] = []
+    batch = train.Training.batch
+
+    def noted(self: train.Training, first: int, count: int, length: int) -> Any:
+        seen.append((self.step, first, count, length))
+        return batch(self, first, count, length)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train.Training, "batch", noted)
+        fine_tune("mixed", "--extend=yarn", "--mixed_lengths=64,16,32", "--gradient_accumulation_steps=2")
+        in_turn = [length for _, _, _, length in seen[::2]]
+        assert in_turn == [64, 16, 32] * 2 and len(seen) == 12
+        assert all(count * length == 64 for _, _, count, length in seen)
+        for step, first, count, length in seen:
+            assert first in (step * 128 // length, step * 128 // length + count)   # no sequence twice
+        seen.clear()
+        fine_tune("staged", "--extend=yarn", "--mixed_lengths=16,32,64", "--staged=True")
+    assert [length for _, _, _, length in seen] == [16, 16, 32, 32, 64, 64]
+    assert checkpoint.read_config(Path("staged"))["train_lengths"] == [16, 16, 32, 64]
+    assert metrics("mixed")[-1]["tokens"] == 6 * 128
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (("--mixed_lengths=16,24",), "no whole number of sequences of 24"), (("--staged=True",), "needs mixed_lengths"),
+    (("--extend=yarn + pose(target=64)",), "give a fixed factor"), (("--extend=slopes",), "slopes does not extend rope"),
+    (("--extend=longrope(file='absent.json')",), "absent.json"), (("--pos=alibi", "--extend=slopes"), "does not go with")])
+def test_a_fine_tune_that_cannot_be_is_a_sentence_and_makes_no_folder(words: tuple[str, ...], said: str) -> None:
+    with pytest.raises((UserError, posenc.PosError), match=said):
+        fine_tune("tuned", *words)
+    assert not Path("tuned").exists()
+
+
+def test_another_extension_is_another_default_folder_and_another_run() -> None:
+    made = []
+    for text in ("yarn(factor=2)", "yarn( factor=2 )", "ntk"):
+        settings, _ = configure(TrainSettings, [*SIZE, "--init_from=one", f"--extend={text}"], "")
+        made.append(train.begin(settings).folder)
+    assert made[0] == made[1] != made[2]
+    fine_tune("tuned", "--extend=yarn")
+    with pytest.raises(UserError, match="holds another run .*extend: 'ntk' here, 'yarn' there"):
+        fine_tune("tuned", "--extend=ntk")
+
+
+@pytest.mark.parametrize(("option", "place"), [("longrope(file='far/factors.json', factor=2)", ""),
+                                               ("temperature(file='far/factors.json')", "tuned")])
+def test_a_file_of_an_extension_is_copied_and_the_original_may_go(option: str, place: str) -> None:
+    Path("far").mkdir()
+    Path("far/factors.json").write_text(json.dumps({"long_factor": [1, 1.5, 2, 2.5], "scales": [1.1, 0.9]}), encoding="utf-8")
+    fine_tune("straight", f"--extend={option}")
+    stop_after(4, place, f"--extend={option}")
+    shutil.rmtree("far")
+    fine_tune(place, f"--extend={option}")
+    folder = place or str(next(Path("out").iterdir()))
+    same_run("straight", folder)
+    copy = Path(folder) / "factors.json"
+    assert checkpoint.read_config(Path(folder))["extension_files_sha256"] == {"factors.json": checkpoint.sha256(copy)}
+    program(evaluate, folder, *BYTES)
+    program(sample, folder, "--max_new_tokens=2", *BYTES)
+    copy.write_text(json.dumps({"long_factor": [1, 1, 1, 1], "scales": [1, 1]}), encoding="utf-8")
+    with pytest.raises(UserError, match="factors.json is missing or not the file"):
+        checkpoint.load_run(folder)
+
+
+def test_the_table_of_a_fine_tuned_run_compares_with_it_as_it_was_trained() -> None:
+    fine_tune("tuned", "--extend=yarn(factor=2)")
+    program(extend, "tuned", "ntk(factor=2)", "--beside=long")
+    found = rows("tuned")
+    assert {e for e, _ in found} == {"yarn(factor=2)", "ntk(factor=2)", None} and report.load("tuned")["extend"] == "yarn(factor=2)"
+    _, of = report.gains([report.load("tuned")], [])
+    for text, row in (("ntk(factor=2)", "ntk(factor=2)"), ("none", None), ("yarn(factor=2)", "yarn(factor=2)")):
+        assert of[text][64] == pytest.approx([found["yarn(factor=2)", 32]["nats"] - found[row, 64]["nats"]])
+    text = Path("tuned/extend.txt").read_text(encoding="utf-8")
+    assert text.startswith("tiny, rope + yarn(factor=2) trained at L = 32")
+    program(extend, "one", "--beside=tuned,long", "pi")
+    text = Path("one/extend.txt").read_text(encoding="utf-8")
+    assert "rope + yarn(factor=2) trained at 16, then 32" in text and "rope trained at 32" in text
+
+
+# ---- LongRoPE's search
+
+def settings_of(*words: str) -> ExtendSettings:
+    return configure(ExtendSettings, [*BYTES, *words], "")[0]
+
+
+START = list(extend.seeds_of(posenc.rope_frequencies(16)[0], 10000.0, 4, 16).values())
+
+
+def toy(trial: Trial) -> float:
+    """A loss that a search can lower: the distance to other factors."""
+    return sum(abs(x - (2 + m / 3)) for m, x in enumerate(trial.factors)) + abs(trial.first - 8) / 100
+
+
+def test_children_ascend_within_the_range_of_a_seed_or_a_draw_and_are_those_of_seed_and_round() -> None:
+    assert len(extend.children(START, 4, 0, 7)) == extend.POPULATION and extend.children(START, 4, 0, 7)[:3] == START
+    parents = extend.children(START, 4, 0, 7)[: extend.PARENTS]
+    new = extend.children(parents, 4, 1, 7)
+    assert len(new) == 2 * extend.PER_ROUND and new == extend.children(parents, 4, 1, 7)
+    assert new != extend.children(parents, 4, 2, 7) and new != extend.children(parents, 4, 1, 8)
+    given = {x for t in START for x in t.factors}
+    for trial in [*parents, *new]:
+        assert list(trial.factors) == sorted(trial.factors) and trial.first in extend.FIRST
+        assert all(x in given or 1 <= x <= 5 for x in trial.factors)
+    assert any(x > 4 for t in parents for x in t.factors) and any(t.first for t in parents)
+
+
+def test_a_search_that_was_interrupted_finds_what_it_would_have_found(tmp_path: Path) -> None:
+    def found(name: str, rounds: int, seed: int = 1, loss: Callable[[Trial], float] = toy, of: str = "x") -> dict[Trial, float]:
+        return extend.evolve(START, loss, 4, rounds, seed, tmp_path / name, {"of": of})
+
+    whole = found("whole", 6)
+    calls: list[Trial] = []
+
+    def breaking(trial: Trial) -> float:
+        calls.append(trial)
+        if len(calls) == 140:   # in a round
+            raise KeyboardInterrupt
+        return toy(trial)
+
+    with pytest.raises(KeyboardInterrupt):
+        found("parts", 6, loss=breaking)
+    resumed: list[Trial] = []
+    assert list(found("parts", 6, loss=lambda t: resumed.append(t) or toy(t)).items()) == list(whole.items())
+    assert 0 < len(resumed) < 140 and (tmp_path / "parts").read_bytes() == (tmp_path / "whole").read_bytes()
+    assert min(whole.values()) < min(map(toy, START)) and list(whole.values()) == sorted(whole.values())
+    assert len(whole) == extend.PARENTS
+    assert found("parts", 2) == found("fresh", 2) != whole      # not what six rounds found
+    assert found("parts", 2, seed=2) == found("other", 2, seed=2)
+    calls.clear()
+    found("parts", 2, seed=2, of="another text", loss=lambda t: calls.append(t) or toy(t))
+    assert len(calls) > 64   # nothing of another text's is believed
+
+
+def test_the_halves_of_a_text_share_no_token_and_keep_its_documents() -> None:
+    corpus = data.load("tiny")
+    first, second = extend.half_of(corpus, False), extend.half_of(corpus, True)
+    assert np.array_equal(np.concatenate([first.val, second.val]), corpus.val)
+    middle = len(first.val)
+    kept = {*first.val_starts.tolist(), *(middle + second.val_starts).tolist()}
+    assert kept == {*corpus.val_starts.tolist(), middle}
+    for half in (first, second):
+        places = evaluate.place(len(half.val), half.val_starts, [32])
+        assert half.val_starts[0] == 0 and 0 <= (places.ends - 32).min() and places.ends.max() < len(half.val)
+
+
+def searched(*words: str) -> dict[str, Any]:
+    """extend.py --search=2 on a population of a few; the result file."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("POPULATION", 6), ("PARENTS", 4), ("PER_ROUND", 2)):
+            patch.setattr(extend, name, value)
+        program(extend, "one", "--search=2", *BYTES, *words)
+    return checkpoint.read_json(Path("one/longrope-2.json"))
+
+
+def test_what_a_search_finds_is_a_file_for_longrope_that_gives_the_loss_it_reports(capsys: pytest.CaptureFixture) -> None:
+    found = searched("--rounds=2")
+    assert set(found["loss_unseen"]) == {"pi", "ntk", "yarn", "search"} and len(found["long_factor"]) == 4
+    said = capsys.readouterr().out
+    text = re.search(r'--extend="(.*)"', said)[1]
+    model = checkpoint.load_run("one").model
+    model.extend(text)
+    compute = extend.device.pick("cpu", "float32")
+    halves = [extend.half_of(data.load("tiny"), second) for second in (False, True)]
+    assert extend.loss_of(model, halves[1], compute, 32) == found["loss_unseen"]["search"]
+    assert extend.loss_of(model, halves[0], compute, 32, extend.SEARCHED) == found["loss_searched"]
+    again = searched("--rounds=2")
+    assert again == found
+    program(extend, "one", text)
+    assert rows("one")[text, 32]["files_sha256"] == {"longrope-2.json": checkpoint.sha256(Path("one/longrope-2.json"))}
+    Path("one/longrope-2.json").write_text(json.dumps({"long_factor": [1, 1, 1, 1.5]}), encoding="utf-8")
+    with counted() as measured:
+        program(extend, "one", text)
+    assert measured == [text]   # another file under the same name
+
+
+def test_a_search_that_ends_before_its_first_round_leaves_the_result_of_an_earlier_one() -> None:
+    before = {**searched("--rounds=1")}
+
+    def stop(*_: object) -> float:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(extend, "loss_of", stop)
+        with pytest.raises(KeyboardInterrupt):
+            searched("--rounds=3", "--seed=5")
+    assert checkpoint.read_json(Path("one/longrope-2.json")) == before
+
+
+def test_another_text_is_searched_anew() -> None:
+    searched("--rounds=1")
+    kept = checkpoint.read_json(Path("one/search-2.json"))
+    searched("--rounds=1", "--dataset=other")
+    assert checkpoint.read_json(Path("one/search-2.json"))["trials"] != kept["trials"]
+
+
+def test_a_search_where_nothing_turns_or_too_little_text_is_is_a_sentence() -> None:
+    with pytest.raises(UserError, match="alibi has no rotary piece"):
+        program(extend, "alibi", "--search=2", *BYTES)
+    with pytest.raises(UserError, match="too little validation text"):
+        program(extend, "one", "--search=9999", *BYTES)
+    assert not list(Path("one").glob("*longrope*"))
+
+
+def test_a_search_never_replaces_the_file_that_a_run_was_trained_with() -> None:
+    Path("longrope-2.json").write_text(json.dumps({"long_factor": [1, 1.5, 2, 2]}), encoding="utf-8")
+    fine_tune("tuned", "--extend=longrope(file='longrope-2.json')")
+    before = files("tuned")
+    with pytest.raises(UserError, match="was trained with its own longrope-2.json"):
+        program(extend, "tuned", "--search=2", *BYTES)
+    assert files("tuned") == before
+
+
+def test_pairs_that_a_scheme_stills_stay_still_in_a_search() -> None:
+    inv_freq = posenc.Rope(posenc.Shape(1, 16, 16, 16), p=0.5).frequencies(16)[0]
+    for trial in extend.seeds_of(inv_freq, 10000.0, 4, 16).values():
+        assert all(math.isfinite(x) and x >= 1 for x in trial.factors)
+
+
+# ---- temperatures fitted
+
+def test_a_temperature_for_each_head_is_fitted_and_gives_the_loss_it_reports(capsys: pytest.CaptureFixture) -> None:
+    program(extend, "one", "--fit=rerope", "--eval_lengths=16,32", *BYTES)
+    found, text = checkpoint.read_json(Path("one/temperature.json")), re.search(r'--extend="(.*)"', capsys.readouterr().out)[1]
+    assert len(found["scales"]) == 2 and (found["extend"], found["length"]) == ("rerope", 32)
+    model, compute = checkpoint.load_run("one").model, extend.device.pick("cpu", "float32")
+    half = [extend.half_of(data.load("tiny"), second) for second in (False, True)]
+    losses = []
+    for expression in ("rerope", text):
+        model.extend(expression)
+        losses.append([extend.loss_of(model, half[0], compute, 32, extend.SEARCHED), extend.loss_of(model, half[1], compute, 32)])
+    assert losses[1][0] <= losses[0][0]
+    assert [losses[0][1], losses[1][1]] == pytest.approx([found["loss_unseen"][k] for k in ("without", "fitted")])
+
+
+def test_temperatures_are_fitted_for_the_lengths_of_the_run_and_refused_where_the_extension_misfits() -> None:
+    program(extend, "alibi", "--fit=none", *BYTES)
+    assert checkpoint.read_json(Path("alibi/temperature.json"))["length"] == 32
+    with pytest.raises(posenc.PosError, match="ntk does not extend alibi"):
+        program(extend, "alibi", "--fit=ntk", *BYTES)
+
+
+@pytest.mark.slow
+def test_compiled_code_takes_any_number_of_lengths_and_drops_positions_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda f, **how: compiled(f, **how, backend="eager"))
+    monkeypatch.setattr(train.device, "missing_compiler", lambda: "")
+    settings, _ = configure(TrainSettings, [*SIZE, "--mixed_lengths=2,4,8,16,32,64", "--max_iters=12", "--drop_pos=0.5",
+                                            "--compile=True"], "")
+    training = train.begin(settings)
+    train.fit(training, train.Quiet())
+    assert training.step == 12
