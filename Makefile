@@ -1,13 +1,14 @@
 # make train                          train config/alibi.py, then test it long
 # make train CONFIG=config/rope.py ARGS="--seed=3"
 # make test                           the test suite;  make test-slow: the long tests
+# make schemes                        plant mistakes, compare with oracles: results/mutations.json and results/schemes.md
 # make reliability                    kill, damage and mistype: counts into results/reliability.json and .md (half an hour)
 CONFIG ?= config/alibi.py
 ARGS ?=
 PYTHON ?= python3
 VENV := .venv/bin/python
 
-.PHONY: train test test-slow reliability
+.PHONY: train test test-slow reliability schemes
 train: .venv/ready
 	$(VENV) train.py $(CONFIG) $(ARGS)
 
@@ -21,6 +22,10 @@ test-slow: .venv/ready-dev
 reliability: .venv/ready-dev
 	$(VENV) -m pytest -m "slow or not slow" --record=results/reliability.json tests/test_killed.py tests/test_processes.py \
 		tests/test_generated_inputs.py $(ARGS)
+
+schemes: .venv/ready-dev
+	$(VENV) -m pytest -m slow tests/test_mutations.py --record=results/mutations.json $(ARGS)
+	$(VENV) tests/oracles.py > results/schemes.md
 
 # an environment that was cut off half made is made anew: only a finished one has the file `ready`
 .venv/ready: requirements.txt
