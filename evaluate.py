@@ -447,7 +447,7 @@ def tested_folder(folder: str, settings: EvaluateSettings, processes: device.Pro
     trained = checkpoint.load_run(folder, compute.device, settings.pos_file)
     as_trained = {"extend": trained.model.pos.extended or None, "parameters": trained.model.parameter_count}
     if settings.extend:
-        trained.model.extend(settings.extend, trained.folder)
+        trained.model.extend(settings.extend)   # files as typed, not the run's own copies
     held = checkpoint.lock(trained.folder) if processes.first else None
     if (trained.folder / "extrapolation.json").exists():
         report.load(trained.folder)   # a damaged one is refused before hours of testing

@@ -68,7 +68,7 @@ def wanted(folder: str, texts: list[str], settings: ExtendSettings) -> list[str]
     scheme = checkpoint.load_run(folder, pos_file=settings.pos_file).model.pos
     own, length = scheme.extended or RAW, scheme.shape.length
     for text in texts:
-        scheme.extend(text, Path(folder))
+        scheme.extend(text, Path(folder) if text == own else None)
     return list(dict.fromkeys([own, RAW, *(texts or fitting(scheme, length))]))
 
 
@@ -96,7 +96,7 @@ def measure(folder: str, texts: list[str], settings: ExtendSettings) -> dict[str
     result = report.load(folder) if path.exists() else {}
     held = checkpoint.lock(trained.folder)
     for text in tqdm(texts or [own], desc=Path(folder).name, unit="extension", disable=not sys.stderr.isatty()):
-        model.extend(text, trained.folder)
+        model.extend(text, trained.folder if text == own else None)   # typed files are used as typed
         files = {piece.file.name: checkpoint.sha256(piece.file) for piece in model.pos.extensions if getattr(piece, "file", None)}
         if measured(result, model.pos.extended or RAW, lengths, corpus, files):
             continue

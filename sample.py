@@ -123,7 +123,7 @@ def main() -> int:
     compute = device.pick(settings.device, settings.dtype)
     trained = checkpoint.load_run(words[0], compute.device, settings.pos_file)
     if settings.extend:
-        trained.model.extend(settings.extend, trained.folder)
+        trained.model.extend(settings.extend)
     tokenizer = tokenizer_of(trained)
     tokenizer.encode(prompt)   # refuses what the vocabulary cannot write, before anything is said
     print(f"{trained.folder}: {trained.model.pos.describe()}, on {compute.reason}", file=sys.stderr)
