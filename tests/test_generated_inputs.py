@@ -24,12 +24,12 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import posenc
-from configurable import AblateSettings, EvaluateSettings, SampleSettings, TrainSettings, UserError, configure
+from configurable import AblateSettings, EvaluateSettings, ExtendSettings, SampleSettings, TrainSettings, UserError, configure
 from model import GPT, GPTConfig
 from posenc import PosError, Shape
 from scheme import Scheme
 
-COMMANDS = (TrainSettings, EvaluateSettings, SampleSettings, AblateSettings)
+COMMANDS = (TrainSettings, EvaluateSettings, SampleSettings, AblateSettings, ExtendSettings)
 EXAMPLES = {"config files": 750, "command lines": 750, "position expressions": 1000}
 LEAST = {"config files": 650, "command lines": 650, "position expressions": 700}   # different ones
 LONGEST = 600   # characters of a sentence
@@ -99,7 +99,8 @@ def tally() -> Iterator[Counter]:
     print(f"\ngenerated inputs: {sum(counts[k, 'passed'] for k in EXAMPLES)} of {sum(counts[k, 'tried'] for k in EXAMPLES)} passed")
 
 
-def throw(kind: str, known: list, strategy: st.SearchStrategy, parse: Callable[..., object], tally: Counter) -> None:
+def throw(kind: str, known: list, strategy: st.SearchStrategy, parse: Callable[..., object], tally: Counter,
+          record: Callable[..., None]) -> None:
     """Give the parser what is known and what the strategy makes; count different inputs and see that both answers were given."""
     different: set[str] = set()
 
@@ -125,6 +126,7 @@ def throw(kind: str, known: list, strategy: st.SearchStrategy, parse: Callable[.
     generated(given(strategy)(one))()
     assert tally[kind, "passed"] == tally[kind, "tried"] >= LEAST[kind]
     assert tally[kind, "accepted"] >= 100 and tally[kind, "refused"] >= 100
+    record(f"generated {kind} read or refused with a sentence", tally[kind, "passed"], tried=tally[kind, "tried"])
 
 
 def test_the_inputs_are_at_least_two_thousand() -> None:
@@ -241,7 +243,7 @@ KNOWN = [   # what once was refused with a page, or in two lines, or only by a c
 
 # ---- throwing
 
-def test_generated_config_files_are_read_or_refused(tally: Counter, canary: None, tmp_path: Path) -> None:
+def test_generated_config_files_are_read_or_refused(tally: Counter, canary: None, record: Callable[..., None], tmp_path: Path) -> None:
     path = tmp_path / "some.py"
 
     def parse(value: tuple[type, bytes]) -> None:
@@ -253,10 +255,10 @@ def test_generated_config_files_are_read_or_refused(tally: Counter, canary: None
         again.check()
         assert again == settings   # what was read is good, and in its own form
 
-    throw("config files", [], files(), parse, tally)
+    throw("config files", [], files(), parse, tally, record)
 
 
-def test_generated_command_lines_are_read_or_refused(tally: Counter, canary: None) -> None:
+def test_generated_command_lines_are_read_or_refused(tally: Counter, canary: None, record: Callable[..., None]) -> None:
     def parse(value: tuple[type, list[str]]) -> None:
         cls, argv = value
         with nothing_runs():
@@ -265,10 +267,10 @@ def test_generated_command_lines_are_read_or_refused(tally: Counter, canary: Non
         again.check()
         assert again == settings and set(words) <= set(argv)
 
-    throw("command lines", [], command_lines(), parse, tally)
+    throw("command lines", [], command_lines(), parse, tally, record)
 
 
-def test_generated_position_expressions_are_built_or_refused(tally: Counter, canary: None) -> None:
+def test_generated_position_expressions_are_built_or_refused(tally: Counter, canary: None, record: Callable[..., None]) -> None:
     """What is accepted makes a scheme, and a model that reads a text with it."""
     for name in posenc.names():
         posenc.find(name)   # the files of the zoo are code of the project: run before anything is watched
@@ -281,4 +283,4 @@ def test_generated_position_expressions_are_built_or_refused(tally: Counter, can
         model = GPT(GPTConfig(block_size=8, vocab_size=16, n_layer=3, n_head=2, n_embd=8, pos=text))
         assert model.losses(text_of_8, text_of_8).shape == (1, 8)
 
-    throw("position expressions", KNOWN, st.one_of(GOOD, EARLY, ANY, broken(ANY), NOISE), parse, tally)
+    throw("position expressions", KNOWN, st.one_of(GOOD, EARLY, ANY, broken(ANY), NOISE), parse, tally, record)
