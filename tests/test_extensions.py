@@ -454,6 +454,7 @@ NOTHING_WITHIN = {"pi", "ntk", "dynamic_ntk", "yarn", "dynamic_yarn", "ntk_by_pa
                   "leaky_rerope", "logn", "streaming", "lm_infinite", "pose", "block_causal"}   # with the factors of the text itself
 MODELS = ["rope", "alibi", "t5(buckets=8, max_distance=16)", "kerple", "xpos", "pope", "fope(base=2)", "resonance", "learned_rope", "sinusoidal",
           "nope", "learned(rows=64)", "fox", "rope | nope", "rope + alibi", "randomized(max=128) + rope"]
+USUAL = ("rope", "alibi", "xpos", "pope", "sinusoidal", "learned(rows=64)", "fox", "rope | nope")   # the others are for the slow run
 
 
 def tokens(*shape: int, seed: int = 1) -> Tensor:
@@ -514,7 +515,7 @@ def changes_nothing(name: str, pos: str) -> bool:
     return name == "pose" or (name, pos) in {("resonance", "resonance"), ("p_rope", "fope(base=2)")}
 
 
-@pytest.mark.parametrize("pos", MODELS)
+@pytest.mark.parametrize("pos", [pos if pos in USUAL else pytest.param(pos, marks=pytest.mark.slow) for pos in MODELS])
 @pytest.mark.parametrize("name", posenc.extension_names())
 def test_an_extension_fits_and_works_or_is_refused_with_what_fits(name, pos, tmp_path, monkeypatch):
     monkeypatch.setattr(attention, "BLOCK_ROWS", 24)
