@@ -129,15 +129,16 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     content = {name: known[name] for name in ("versions", "platform", "threads", "git_commit")}
     content["entries"] = session.config.stash[RECORDED]
     checkpoint.write_json(path, content)
-    checkpoint.write_text(Path(path).with_suffix(".md"), markdown(json.loads(Path(path).read_text(encoding="utf-8"))))
+    table = markdown(Path(path).stem.capitalize(), json.loads(Path(path).read_text(encoding="utf-8")))
+    checkpoint.write_text(Path(path).with_suffix(".md"), table)
 
 
-def markdown(content: dict[str, Any]) -> str:
+def markdown(title: str, content: dict[str, Any]) -> str:
     """The table of a record."""
     versions = ", ".join(f"{name} {version}" for name, version in content["versions"].items())
-    lines = ["# Reliability", "",
+    lines = [f"# {title}", "",
              f"What the tests counted on {content['platform']} with {versions}, {content['threads']} thread(s), at commit "
-             f"{content['git_commit'] or 'unknown'}; `make reliability` measures all of it again and writes this table.", "",
+             f"{content['git_commit'] or 'unknown'}; each command measures its line again.", "",
              "| what | found | of | command |", "| --- | ---: | ---: | --- |"]
     lines += [f"| {e['what']} | {shown(e['value'])} | {'' if e['tried'] is None else format(e['tried'], ',')} | `{e['command']}` |"
               for e in content["entries"]]
