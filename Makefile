@@ -2,7 +2,7 @@
 # make train CONFIG=config/rope.py ARGS="--seed=3"
 # make test                           the test suite;  make test-slow: the long tests
 # make schemes                        plant mistakes, compare with oracles: results/mutations.json and results/schemes.md
-# make reliability                    kill, damage and mistype: counts into results/reliability.json and .md (half an hour)
+# make reliability                    kill, damage and mistype: counts into results/reliability.json and .md
 CONFIG ?= config/alibi.py
 ARGS ?=
 PYTHON ?= python3

@@ -853,10 +853,10 @@ def test_compiling_breaks_no_graph_with_any_options(text):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", first_of_each_name())
-def test_the_default_compiler_changes_no_number(text, monkeypatch):
-    from torch._inductor import config
-    monkeypatch.setattr(config, "fallback_random", True)   # what is drawn inside a forward is what eager code draws
-    assert compiled_graphs(text, "inductor", 2e-4, torch.float32) == 2
+def test_the_default_compiler_changes_no_number(text):
+    import torch._inductor.config
+    with torch._inductor.config.patch(fallback_random=True):   # what is drawn inside a forward is what eager code draws
+        assert compiled_graphs(text, "inductor", 2e-4, torch.float32) == 2
 
 
 @pytest.mark.slow
