@@ -129,7 +129,7 @@ class Scheme(nn.Module):
         added = extensions(text, replace(self.shape, folder=folder), self.pos_file) if text else []
         for piece in added:
             why = self.misfit(type(piece))
-            fit = [n for n in extension_names(self.pos_file) if not self.misfit(find(n, self.pos_file))]
+            fit = [n for n in extension_names(self.pos_file) if not self.misfit(find(n, self.pos_file))] if why else []
             require(not why, f"{scheme_name(type(piece))} does not extend {self.text:.80}: {why}. What fits: {', '.join(fit)}")
         drawing = [scheme_name(type(p)) for p in [*self.pieces.values(), *added] if answers(p, "draw")]
         require(len(drawing) < 2, f"{' and '.join(drawing)} both draw the positions of training: keep one")

@@ -1,5 +1,5 @@
 """LM-Infinite: a window and the first tokens at the largest distance of training (Han et al. 2023, arXiv 2308.16137)."""
-from posenc import Extension, Mask, Region, Shape, require
+from posenc import Extension, Region, Shape, Window, require
 
 
 class LmInfinite(Extension):
@@ -15,10 +15,7 @@ class LmInfinite(Extension):
         require(size > 0 and sinks >= 0, f"lm_infinite: size must be positive and sinks not negative, not {size} and {sinks}")
         self.span = (size, sinks)
 
-    def mask(self) -> Mask:
-        """i - j < size, or j < sinks."""
-        size, sinks = self.span
-        return lambda i, j: (i - j < size) | (j < sinks)
+    mask = Window.mask   # i - j < size, or j < sinks
 
     def regions(self, total: int) -> list[Region]:
         """Far keys lie at 0, and the query at `size`."""

@@ -1,6 +1,6 @@
 """StreamingLLM: a window and the first tokens, at clipped distances (Xiao et al. 2023, arXiv 2309.17453)."""
 
-from posenc import Extension, Mask, Region, Shape, require
+from posenc import Extension, Region, Shape, Window, require
 
 
 class Streaming(Extension):
@@ -16,10 +16,7 @@ class Streaming(Extension):
         require(size > 0 and sinks >= 0, f"streaming: size must be positive and sinks not negative, not {size} and {sinks}")
         self.span = (size, sinks)
 
-    def mask(self) -> Mask:
-        """i - j < size, or j < sinks."""
-        size, sinks = self.span
-        return lambda i, j: (i - j < size) | (j < sinks)
+    mask = Window.mask   # i - j < size, or j < sinks
 
     def regions(self, total: int) -> list[Region]:
         """Sinks that have left the window."""
