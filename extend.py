@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -38,7 +39,7 @@ COMBINED = ("yarn(beta=4)", "yarn(beta=8)", "ntk + logn", "yarn(beta=8) + logn",
             "self_extend + logn")   # shown beside each extension by itself
 POPULATION, PARENTS, PER_ROUND, CHANGED = 64, 32, 16, 0.3   # of LongRoPE's search: Ding et al. 2024, section 4
 FIRST = (0, 1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 64, 128, 256)   # its choices of untouched first tokens
-SEARCHED = 16   # windows of one evaluation of a search
+SEARCHED = 32   # windows of one evaluation of a search
 
 
 # ---- the table
@@ -136,17 +137,22 @@ def half_of(corpus: data.Corpus, second: bool) -> data.Corpus:
     return replace(corpus, val=corpus.val[part], val_starts=starts)
 
 
-def loss_of(model: Any, corpus: data.Corpus, compute: device.Compute, length: int, windows: int = evaluate.WINDOWS) -> float:
-    """Mean nats of fixed_targets at one length over that many evenly spaced windows."""
+def losses_of(model: Any, corpus: data.Corpus, compute: device.Compute, length: int, windows: int) -> np.ndarray:
+    """Mean nats on the last quarter of the targets of each of `windows` evenly spaced windows of `length` inputs, (windows,).
+
+    As fixed_targets, with more targets in a window: a candidate fitted to few does worse on others. UserError if not finite.
+    """
     places = evaluate.place(len(corpus.val), corpus.val_starts, [length])
     if places is None:
         raise UserError(f"{corpus.name} has too little validation text for windows of {length} tokens")
-    plan = evaluate.fixed_targets(places, length)[0]
-    every = slice(None, None, evaluate.WINDOWS // windows)
-    plan = evaluate.Windows(length, plan.starts[every], plan.scored[every], np.arange(windows))
+    starts, scored = evaluate.fixed_targets(places, length)[0].starts[:: evaluate.WINDOWS // windows], max(1, length // 4)
+    plan = evaluate.Windows(length, starts, np.full(windows, scored), np.arange(windows))
     bench = evaluate.Bench(model, corpus, None, compute, device.ALONE, tqdm(disable=True), lines=False)
     with torch.no_grad():
-        return float(evaluate.score(bench, [plan])[0].mean() / places.scored)
+        found = evaluate.score(bench, [plan])[0] / scored
+    if not np.isfinite(found).all():
+        raise UserError(f"the loss of {model.pos.extended} at {length} tokens is not finite: nothing can be found by it")
+    return found
 
 
 def seeds_of(inv_freq: torch.Tensor, base: float, factor: int, length: int) -> dict[str, Trial]:
@@ -180,7 +186,7 @@ def children(parents: list[Trial], factor: int, number: int, seed: int) -> list[
 
 
 def evolve(start: list[Trial], loss: Callable[[Trial], float], factor: int, rounds: int, seed: int, path: Path,
-           of: dict[str, str]) -> dict[Trial, float]:
+           of: dict[str, Any]) -> dict[Trial, float]:
     """The best PARENTS after `rounds` and their losses, best first; `path` keeps each round, so that a search goes on.
 
     What was kept of another seed, factor, start or subject (`of`) is not gone on with, nor what has gone past `rounds`.
@@ -224,43 +230,58 @@ def search(folder: str, settings: ExtendSettings) -> str:
     model.extend(f"longrope(file='{aside.name}', factor={factor})", trained.folder)
     aside.unlink()
     piece = model.pos.extensions[0]
-    of = {"split_sha256": corpus.split_sha256("val"), "checkpoint_sha256": next(iter(checkpoint.digests(trained.folder)))}
+    of = {"windows": SEARCHED, "split_sha256": corpus.split_sha256("val"),
+          "checkpoint_sha256": next(iter(checkpoint.digests(trained.folder)))}
 
-    def loss(trial: Trial, second: bool = False, windows: int = SEARCHED) -> float:
+    halves = half_of(corpus, False), half_of(corpus, True)
+
+    def losses(trial: Trial, half: int = 0, windows: int = SEARCHED) -> np.ndarray:
         trial.put(piece)
-        return loss_of(model, half_of(corpus, second), compute, total, windows)
+        return losses_of(model, halves[half], compute, total, windows)
 
-    found = evolve(list(start.values()), loss, factor, settings.rounds, settings.seed,
+    found = evolve(list(start.values()), lambda trial: float(losses(trial).mean()), factor, settings.rounds, settings.seed,
                    trained.folder / f"search-{factor}.json", of)
     best = next(iter(found))
-    unseen = {name: loss(trial, True, evaluate.WINDOWS) for name, trial in {**start, "search": best}.items()}
+    nats = {name: losses(trial, 1, evaluate.WINDOWS) for name, trial in {**start, "search": best}.items()}
+    unseen = {name: float(of_windows.mean()) for name, of_windows in nats.items()}
+    rival = min(start, key=unseen.__getitem__)
+    gained = nats[rival] - nats["search"]
+    gain, error = float(gained.mean()), evaluate.standard_error(gained)
     checkpoint.write_json(path, {
         "long_factor": best.factors, "first": best.first, "factor": factor, "train_length": length, "rounds": settings.rounds,
-        "seed": settings.seed, "loss_searched": found[best], "loss_unseen": unseen})
+        "seed": settings.seed, "loss_searched": found[best], "loss_unseen": unseen,
+        "gain_unseen": {"over": rival, "nats": gain, "standard_error": error}})
     held.release()
     return "\n".join([f"{folder}, {total} tokens: nats on the half of the validation text that was not searched on, all with "
-                      "longrope's attention factor", *(f"  {name:8} {nats:.4f}" for name, nats in unseen.items()),
+                      "longrope's attention factor", *(f"  {name:8} {loss:.4f}" for name, loss in unseen.items()),
+                      f"  better than {rival} by {gain:.4f} ± {error:.4f} (standard error over windows)",
                       f"{path}: use it as --extend=\"longrope(file='{path}')\""])
 
 
 def fit(folder: str, settings: ExtendSettings) -> str:
-    """Climb to a temperature for each head on half of the validation text; writes temperature.json and returns a report."""
+    """Climb to a temperature for each head on half of the validation text; writes temperature-EXTENSION.json.
+
+    Returns the text of a report.
+    """
     compute = device.pick(settings.device, settings.dtype)
     trained = checkpoint.load_run(folder, compute.device, settings.pos_file)
     corpus, model = evaluate.corpus_of(trained, settings.dataset), trained.model
-    s, path = trained.settings, trained.folder / "temperature.json"
+    s, called = trained.settings, re.sub(r"[^a-z0-9.]+", "-", settings.fit.lower())[:80].strip("-")
+    path = trained.folder / f"temperature-{called}.json"
     total = max(evaluate.tested_lengths(s["block_size"], settings.eval_lengths or tuple(s["eval_lengths"])))
     refuse_trained_with(trained, path)
     held, under = checkpoint.lock(trained.folder), "" if settings.fit == RAW else f"{settings.fit} + "
     model.extend(f"{under}temperature(scale=1)", trained.folder)
     piece = next(p for p in model.pos.extensions if posenc.scheme_name(type(p)) == "temperature")
 
-    def loss(scales: list[float], second: bool = False, windows: int = SEARCHED) -> float:
+    halves = half_of(corpus, False), half_of(corpus, True)
+
+    def loss(scales: list[float], half: int = 0, windows: int = SEARCHED) -> float:
         piece.scales = scales
-        return loss_of(model, half_of(corpus, second), compute, total, windows)
+        return float(losses_of(model, halves[half], compute, total, windows).mean())
 
     scales, step = [1.0] * model.config.n_head, 1.4
-    best, before = loss(scales), loss(scales, True, evaluate.WINDOWS)
+    best, before = loss(scales), loss(scales, 1, evaluate.WINDOWS)
     while step > 1.03:
         tried = [[x * by if h == n else x for h, x in enumerate(scales)] for n in range(len(scales)) for by in (step, 1 / step)]
         losses = [loss(t) for t in tried]
@@ -268,7 +289,7 @@ def fit(folder: str, settings: ExtendSettings) -> str:
             best, scales = min(losses), tried[int(np.argmin(losses))]
         else:
             step = math.sqrt(step)
-    after = loss(scales, True, evaluate.WINDOWS)
+    after = loss(scales, 1, evaluate.WINDOWS)
     checkpoint.write_json(path, {"scales": scales, "extend": settings.fit, "length": total,
                                  "loss_unseen": {"without": before, "fitted": after}})
     held.release()

@@ -721,11 +721,18 @@ def find(name: str, pos_file: Path | None = None) -> type[Piece]:
 
 # ------------------------------------------------------------------------------------------------ the grammar
 
+class _Bare(ast.NodeTransformer):
+    """alibi() is alibi."""
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        return node if node.args or node.keywords or not isinstance(node.func, ast.Name) else node.func
+
+
 def parse(text: str) -> ast.expr:
     """The syntax tree of a position expression, checked but not yet looked up; `ast.unparse` of it is the canonical text."""
     require(len(text) <= 500 and text.isascii(), "a position expression has at most 500 ASCII characters")
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        tree = _Bare().visit(ast.parse(text.strip(), mode="eval").body)
         for node in mentions_of(tree):
             options_in(node)
     except PosError:
@@ -808,7 +815,9 @@ def extensions(text: str, shape: Shape, pos_file: Path | None = None) -> list[Pi
         cls = find(name_of(node), pos_file)
         require(cls.extends, f"{name_of(node)} is no extension of a trained model: it must be trained with (--pos). "
                 f"Extensions: {', '.join(extension_names(pos_file))}")
-        pieces.append(build(node, replace(shape, extends=True), pos_file))
+        bare, per_layer = without_per_layer(node, cls.per_layer)
+        pieces.append(build(bare, replace(shape, extends=True), pos_file))
+        pieces[-1].per_layer = per_layer
     kinds = [type(p) for p in pieces]
     twice = next((scheme_name(k) for k in kinds if kinds.count(k) > 1), None)
     require(twice is None, f"{twice} stands twice in '{text:.80}': name it once")
@@ -816,6 +825,15 @@ def extensions(text: str, shape: Shape, pos_file: Path | None = None) -> list[Pi
         claims = [scheme_name(type(p)) for p in pieces if answers(p, question) and not getattr(p, "over_others", False)]
         require(len(claims) < 2, f"{' and '.join(claims)} both change the {place} in '{text:.80}': keep one")
     return sorted(pieces, key=lambda p: getattr(p, "over_others", False))
+
+
+def without_per_layer(node: ast.expr, default: bool) -> tuple[ast.expr, bool]:
+    """Take the grammar's own option off a mention: (the mention without it, its value)."""
+    value = options_in(node).get("per_layer", default)
+    require(isinstance(value, bool), f"per_layer is True or False, not {value!s:.60}")
+    if isinstance(node, ast.Name):
+        return node, value
+    return ast.Call(node.func, [], [k for k in node.keywords if k.arg != "per_layer"]), value
 
 
 def options_of(cls: type[Piece]) -> dict[str, inspect.Parameter]:

@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import ast
+import copy
 import hashlib
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,11 +30,11 @@ from posenc import (
     find,
     mentions_of,
     name_of,
-    options_in,
     parse,
     require,
     scheme_name,
     stretched,
+    without_per_layer,
 )
 
 
@@ -73,7 +75,7 @@ class Scheme(nn.Module):
                 cls = find(name_of(node), pos_file)
                 require(not issubclass(cls, Extension), f"{name_of(node)} extends a model that is trained already: "
                         f"write it as --extend={name_of(node)}")
-                bare, per_layer = _without_per_layer(node, cls.per_layer)
+                bare, per_layer = without_per_layer(node, cls.per_layer)
                 place = (mentions.index(node), n if per_layer else 0)
                 if place not in built:
                     built[place] = f"{place[0]}_{name_of(node)}" + (f"_layer{n}" if per_layer else "")
@@ -81,12 +83,11 @@ class Scheme(nn.Module):
                     own_of_layer |= {built[place]} if per_layer else set()
                 keys.append(built[place])
             self.layers.append(tuple(keys))
-        self.sets = list(dict.fromkeys(self.layers))                # the distinct sets of pieces
-        self.set_of_layer = [self.sets.index(keys) for keys in self.layers]
+        self._share()
         self.unused = []
         for m, node in enumerate(mentions):
             if not any(m == k[0] for k in built):
-                build(_without_per_layer(node, False)[0], shape, pos_file)   # a mistake in it is a mistake all the same
+                build(without_per_layer(node, False)[0], shape, pos_file)   # a mistake in it is a mistake all the same
                 self.unused.append(ast.unparse(node))
         self._check([key for (m, _), key in built.items() if mentions[m] in everywhere(tree) and key not in own_of_layer])
         changes = self.ids_piece
@@ -122,6 +123,15 @@ class Scheme(nn.Module):
             require(not (other and mover.continuous and piece.limit and answers(piece, "embed")),
                     f"'{self.text:.80}': {name} has a vector for each whole position, not for those in between")
 
+    def _share(self, own: tuple[Piece, ...] = ()) -> None:
+        """Find the distinct sets of pieces, one plan each; a layer has a copy of its own of each of `own`."""
+        shared = [p for p in self.extensions if p not in own]
+        copies = [[copy.deepcopy(p) for p in own] for _ in self.layers]
+        self.extensions = nn.ModuleList([*shared, *(p for of_layer in copies for p in of_layer)])
+        self.sets = self.layers if own else list(dict.fromkeys(self.layers))
+        self.set_of_layer = list(range(len(self.layers))) if own else [self.sets.index(keys) for keys in self.layers]
+        self.extensions_of_set = [[*shared, *of_layer] for of_layer in copies[:len(self.sets)]]
+
     def extend(self, text: str, folder: Path | None = None) -> None:
         """Put an `extend` expression into force, in place of any other; empty or "none" for none. PosError where it does
         not fit. Files that its options name are looked for in `folder` first."""
@@ -140,7 +150,18 @@ class Scheme(nn.Module):
         rotary = [p for p in self.pieces.values() if isinstance(p, Rotary)]
         for piece in rotary:   # what a map cannot stretch is refused here, not in the first step
             stretched(piece.frequencies(self.shape.length), maps, piece.base, 2 * self.shape.length)
+        files = {piece.file.resolve() for piece in added if getattr(piece, "file", None)}
+        require(len({file.name for file in files}) == len(files), f"two files of '{text:.80}' have one name, and a run folder "
+                "keeps a copy of each: rename one")
+        own = tuple(p for p in added if p.per_layer)
+        for piece in own:
+            name = scheme_name(type(piece))
+            require(any(True for _ in piece.parameters()) and not answers(piece, "stretch") and not answers(piece, "draw"),
+                    f"{name} learns nothing that a layer could have for itself: leave per_layer out of '{text:.80}'")
+            require(not (answers(piece, "ids") and self._first("embed")), f"{name} cannot be per_layer here: "
+                    f"{self._first('embed') and self._named('embed')} acts once, before the first layer")
         self.extended, self.extensions = ast.unparse(parse(text)) if text else "", nn.ModuleList(added)
+        self._share(own)
         for piece in rotary:
             piece.stretches = maps
 
@@ -175,9 +196,10 @@ class Scheme(nn.Module):
     def _named(self, question: str) -> str:
         return scheme_name(type(self._first(question)))
 
-    def _map(self, ids: Tensor, total: int) -> Tensor:
-        """Position ids as the extension in force changes them."""
-        for piece in self.extensions:
+    @staticmethod
+    def _map(extensions: Iterable[Piece], ids: Tensor, total: int) -> Tensor:
+        """Position ids as the extensions in force change them."""
+        for piece in extensions:
             if answers(piece, "ids"):   # widened, so that neighbours are told apart far out; mps has no float64
                 ids = piece.ids(ids.to(torch.float32 if ids.device.type == "mps" else torch.float64), total)
         return ids
@@ -219,16 +241,17 @@ class Scheme(nn.Module):
     def embed(self, ids: Tensor, text: Text) -> Tensor | None:
         """What is added to the token embedding, or None."""
         piece = self._first("embed")
-        return piece.embed(self._map(ids, text.total) if self.extended else ids, text) if piece else None
+        return piece.embed(self._map(self.extensions, ids, text.total) if self.extended else ids, text) if piece else None
 
     def plans(self, index: Tensor, query_ids: Tensor, key_ids: Tensor, total: int, like: Tensor) -> list[Plan]:
         """One Plan for each distinct set of pieces (`self.sets`); `index` (T,) are the queries' places in the text."""
-        return [self._plan(keys, index, query_ids, key_ids, total, like) for keys in self.sets]
+        return [self._plan([self.pieces[k] for k in keys], extensions, index, query_ids, key_ids, total, like)
+                for keys, extensions in zip(self.sets, self.extensions_of_set, strict=True)]
 
-    def _plan(self, keys: tuple[str, ...], index: Tensor, query_ids: Tensor, key_ids: Tensor, total: int, like: Tensor) -> Plan:
-        own = [self.pieces[k] for k in keys]
-        pieces = [*own, *self.extensions]
-        query_ids, key_ids = (self._map(ids, total) for ids in (query_ids, key_ids))
+    def _plan(self, own: list[Piece], extensions: list[Piece], index: Tensor, query_ids: Tensor, key_ids: Tensor, total: int,
+              like: Tensor) -> Plan:
+        pieces = [*own, *extensions]
+        query_ids, key_ids = (self._map(extensions, ids, total) for ids in (query_ids, key_ids))
         temperatures = [p.temperature(index, like)[..., None] for p in pieces if answers(p, "temperature")]
         spans = sorted(p.span for p in pieces if p.span)
         turning = next((p for p in own if answers(p, "turn")), None)
@@ -237,7 +260,7 @@ class Scheme(nn.Module):
                     tuple(p.bias(like) for p in own if answers(p, "bias")),
                     tuple(p.mask() for p in pieces if answers(p, "mask")),
                     spans[0] if spans else None, next((p for p in own if answers(p, "score")), None))
-        rewriting = next((p for p in self.extensions if answers(p, "regions")), None)
+        rewriting = next((p for p in extensions if answers(p, "regions")), None)
         if rewriting is None or not (turning or plan.biases):
             return plan
         parts = [Region(lambda i: i, lambda j: j, lambda i, j: i >= i), *rewriting.regions(total)]
@@ -274,12 +297,3 @@ def _branches(node: ast.expr) -> list[ast.expr]:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
         return _branches(node.left) + _branches(node.right)
     return [node]
-
-
-def _without_per_layer(node: ast.expr, default: bool) -> tuple[ast.expr, bool]:
-    """Take the grammar's own option off a mention: (the mention without it, its value)."""
-    value = options_in(node).get("per_layer", default)
-    require(isinstance(value, bool), f"per_layer is True or False, not {value!s:.60}")
-    if isinstance(node, ast.Name):
-        return node, value
-    return ast.Call(node.func, [], [k for k in node.keywords if k.arg != "per_layer"]), value

@@ -518,6 +518,11 @@ def searched(*words: str) -> dict[str, Any]:
     return checkpoint.read_json(Path("one/longrope-2.json"))
 
 
+def seeds_of_run(model: Any) -> dict[str, Trial]:
+    """What a search for twice the length starts from, of a model trained at 16."""
+    return extend.seeds_of(model.pos.pieces["0_rope"].frequencies(16)[0], 10000.0, 2, 16)
+
+
 def test_what_a_search_finds_is_a_file_for_longrope_that_gives_the_loss_it_reports(capsys: pytest.CaptureFixture) -> None:
     found = searched("--rounds=2")
     assert set(found["loss_unseen"]) == {"pi", "ntk", "yarn", "search"} and len(found["long_factor"]) == 4
@@ -527,8 +532,13 @@ def test_what_a_search_finds_is_a_file_for_longrope_that_gives_the_loss_it_repor
     model.extend(text)
     compute = extend.device.pick("cpu", "float32")
     halves = [extend.half_of(data.load("tiny"), second) for second in (False, True)]
-    assert extend.loss_of(model, halves[1], compute, 32) == found["loss_unseen"]["search"]
-    assert extend.loss_of(model, halves[0], compute, 32, extend.SEARCHED) == found["loss_searched"]
+    unseen = extend.losses_of(model, halves[1], compute, 32, evaluate.WINDOWS)
+    assert unseen.mean() == found["loss_unseen"]["search"]
+    assert extend.losses_of(model, halves[0], compute, 32, extend.SEARCHED).mean() == found["loss_searched"]
+    best = min(("pi", "ntk", "yarn"), key=lambda name: found["loss_unseen"][name])
+    model.pos.extensions[0].long, model.pos.extensions[0].first = list(seeds_of_run(model)[best].factors), 0
+    gained = extend.losses_of(model, halves[1], compute, 32, evaluate.WINDOWS) - unseen
+    assert found["gain_unseen"] == pytest.approx({"over": best, "nats": gained.mean(), "standard_error": gained.std(ddof=1) / 8})
     again = searched("--rounds=2")
     assert again == found
     program(extend, "one", text)
@@ -546,7 +556,7 @@ def test_a_search_that_ends_before_its_first_round_leaves_the_result_of_an_earli
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(extend, "loss_of", stop)
+        patch.setattr(extend, "losses_of", stop)
         with pytest.raises(KeyboardInterrupt):
             searched("--rounds=3", "--seed=5")
     assert checkpoint.read_json(Path("one/longrope-2.json")) == before
@@ -557,6 +567,23 @@ def test_another_text_is_searched_anew() -> None:
     kept = checkpoint.read_json(Path("one/search-2.json"))
     searched("--rounds=1", "--dataset=other")
     assert checkpoint.read_json(Path("one/search-2.json"))["trials"] != kept["trials"]
+
+
+def test_the_losses_of_a_search_are_those_of_the_last_quarter_of_windows_that_end_at_fixed_places() -> None:
+    model, compute, corpus = checkpoint.load_run("one").model, extend.device.pick("cpu", "float32"), data.load("tiny")
+    found = extend.losses_of(model, corpus, compute, 32, 16)
+    ends = evaluate.place(len(corpus.val), corpus.val_starts, [32]).ends[::4]
+    text = torch.from_numpy(np.stack([corpus.val[end - 32: end + 1] for end in ends]).astype(np.int64))
+    with torch.no_grad():
+        assert found == pytest.approx(model.losses(text[:, :-1], text[:, 1:])[:, -8:].mean(1).numpy(), abs=1e-6)
+
+
+def test_a_model_without_finite_losses_is_not_searched() -> None:
+    model = checkpoint.load_run("one").model
+    with torch.no_grad():
+        model.lm_head.weight.fill_(math.nan)
+    with pytest.raises(UserError, match="is not finite"):
+        extend.losses_of(model, data.load("tiny"), extend.device.pick("cpu", "float32"), 32, 16)
 
 
 def test_a_search_where_nothing_turns_or_too_little_text_is_is_a_sentence() -> None:
@@ -586,21 +613,22 @@ def test_pairs_that_a_scheme_stills_stay_still_in_a_search() -> None:
 
 def test_a_temperature_for_each_head_is_fitted_and_gives_the_loss_it_reports(capsys: pytest.CaptureFixture) -> None:
     program(extend, "one", "--fit=rerope", "--eval_lengths=16,32", *BYTES)
-    found, text = checkpoint.read_json(Path("one/temperature.json")), re.search(r'--extend="(.*)"', capsys.readouterr().out)[1]
+    found, text = checkpoint.read_json(Path("one/temperature-rerope.json")), re.search(r'--extend="(.*)"', capsys.readouterr().out)[1]
     assert len(found["scales"]) == 2 and (found["extend"], found["length"]) == ("rerope", 32)
     model, compute = checkpoint.load_run("one").model, extend.device.pick("cpu", "float32")
     half = [extend.half_of(data.load("tiny"), second) for second in (False, True)]
     losses = []
     for expression in ("rerope", text):
         model.extend(expression)
-        losses.append([extend.loss_of(model, half[0], compute, 32, extend.SEARCHED), extend.loss_of(model, half[1], compute, 32)])
+        losses.append([extend.losses_of(model, half[n], compute, 32, windows).mean()
+                       for n, windows in ((0, extend.SEARCHED), (1, evaluate.WINDOWS))])
     assert losses[1][0] <= losses[0][0]
     assert [losses[0][1], losses[1][1]] == pytest.approx([found["loss_unseen"][k] for k in ("without", "fitted")])
 
 
 def test_temperatures_are_fitted_for_the_lengths_of_the_run_and_refused_where_the_extension_misfits() -> None:
     program(extend, "alibi", "--fit=none", *BYTES)
-    assert checkpoint.read_json(Path("alibi/temperature.json"))["length"] == 32
+    assert checkpoint.read_json(Path("alibi/temperature-none.json"))["length"] == 32
     with pytest.raises(posenc.PosError, match="ntk does not extend alibi"):
         program(extend, "alibi", "--fit=ntk", *BYTES)
 

@@ -765,3 +765,52 @@ def test_a_learned_curve_of_positions_starts_as_the_fixed_one_and_has_its_gradie
             raw.fill_(sign * step)
             losses.append(loss().item())
     assert abs(found.item()) > 1e-6 and found.item() == pytest.approx((losses[0] - losses[1]) / (2 * step), rel=0.02)
+
+
+def test_a_learned_curve_may_be_each_layers_own():
+    torch.manual_seed(0)
+    gpt = GPT(GPTConfig(block_size=L, vocab_size=32, n_layer=3, n_head=HEADS, n_embd=HEADS * D, pos="rope | alibi"))
+    idx = torch.randint(32, (2, 5 * L))
+
+    def nats():
+        with torch.no_grad():
+            return gpt.losses(idx[:, :-1], idx[:, 1:])
+    gpt.extend("smooth(learned=True)")
+    shared = nats()
+    assert len(gpt.pos.extensions) == 1 and len(gpt.pos.sets) == 2
+    gpt.extend("smooth(learned=True, per_layer=True)")
+    knees = [p for name, p in gpt.named_parameters() if name.endswith("stretch_of_knee")]
+    assert len(knees) == len(gpt.pos.sets) == 3
+    assert torch.equal(nats(), shared)
+    with torch.no_grad():
+        knees[1].fill_(1.0)   # of the layer with alibi
+    found = nats()
+    assert (found - shared).abs().max() > 1e-4
+    moved = gpt.pos.plans(*(torch.arange(4 * L),) * 3, 4 * L, torch.zeros(()))
+    assert not torch.equal(moved[0].key_ids, moved[1].key_ids) and torch.equal(moved[0].key_ids, moved[2].key_ids)
+    torch.testing.assert_close(in_chunks(gpt, idx, [1] * (3 * L) + [2 * L]), one_pass(gpt, idx), atol=1e-5, rtol=1e-4)
+    gpt.extend("none")
+    assert len(gpt.pos.sets) == 2 and not list(gpt.pos.extensions)
+
+
+@pytest.mark.parametrize(("pos", "text", "said"), [
+    ("rope", "yarn(per_layer=True)", "learns nothing"), ("rope", "smooth(per_layer=True)", "learns nothing"),
+    ("rope", "pose(target=64, per_layer=True)", "learns nothing"), ("rope", "smooth(learned=True, per_layer=1)", "True or False"),
+    ("sinusoidal + alibi", "smooth(learned=True, per_layer=True)", "sinusoidal acts once, before the first layer")])
+def test_what_a_layer_cannot_have_for_itself_is_refused(pos, text, said):
+    gpt = GPT(GPTConfig(block_size=L, vocab_size=32, n_layer=2, n_head=HEADS, n_embd=HEADS * D, pos=pos))
+    with pytest.raises(posenc.PosError, match=said):
+        gpt.extend(text)
+    assert gpt.pos.extended == ""
+
+
+def test_two_files_of_one_name_cannot_be_kept_in_one_folder(tmp_path, monkeypatch):
+    gpt = GPT(GPTConfig(block_size=L, vocab_size=32, n_layer=2, n_head=HEADS, n_embd=HEADS * D, pos="rope"))
+    monkeypatch.chdir(tmp_path)
+    for place in ("a", "b"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "x.json").write_text(json.dumps({"long_factor": [2.0] * (D // 2), "scales": [1.5] * HEADS}), encoding="utf-8")
+    with pytest.raises(posenc.PosError, match="have one name"):
+        gpt.extend("longrope(file='a/x.json') + temperature(file='b/x.json')")
+    gpt.extend("longrope(file='a/x.json') + temperature(file='a/x.json')")
+    assert gpt.pos.extensions[1].scales == [1.5] * HEADS

@@ -10,7 +10,8 @@ CURVES = {"log": torch.log1p, "sqrt": lambda x: 2 * ((1 + x).sqrt() - 1), "arcta
 class Smooth(Extension):
     """p' = c f(p / c), f of slope 1 at 0: log ln(1 + x), sqrt 2 (sqrt(1 + x) - 1), arctan. c = `knee` defaults to L.
 
-    `learned` lets a fine-tune train c: parameter stretch_of_knee (1,), the logarithm of c / knee, 0 at first.
+    `learned` lets a fine-tune train c: parameter stretch_of_knee (1,), the logarithm of c / knee, 0 at first; with
+    per_layer=True each layer has a c of its own.
 
     Tutorials call this LongRoPE. It is not: LongRoPE divides each frequency by a factor found by search. Here the same two
     words are nearer late in a text than early in it, so that scores no longer depend on distance alone.
