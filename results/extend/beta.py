@@ -93,7 +93,7 @@ def main() -> None:
     cells = losses()
     print("# YaRN's beta by base and training length\n\n" + __doc__.split("\n\n", 2)[2].strip() + "\n\n"
           "Mean loss of the best beta; for the others its difference to that, with half of the interval of the second rule.\n\n"
-          f"| base | L | N / L | {' | '.join(f'beta={b}' for b in BETAS)} | as good |\n| {' | '.join(['---'] * (len(BETAS) + 4))} |")
+          f"| base | L | N / L | {' | '.join(f'beta={b}' for b in BETAS)} | as good |\n{'| --- ' * (len(BETAS) + 4)}|")
     mean = {beta: np.mean([cell[beta] for cell in cells.values()], axis=0).tolist() for beta in BETAS}
     for place, cell in (cells | {("all", "all", "mean"): mean}).items():
         best, others = judged(cell, 6, T_MEAN if cell is mean else T_SECOND)
