@@ -1,7 +1,0 @@
-# The same fine-tune without an extension, to tell what the extension adds; name the trained run: --init_from=out/RUN
-block_size = 512
-batch_size = 4
-max_iters = 100          # 0.2M tokens
-warmup_iters = 10
-learning_rate = 5e-4    # a sixth of the rate it was trained with
-eval_interval = 100
