@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from grammar import everywhere, mentions_of, name_of, parse, require, without_per_layer
 from posenc import (
     Bias,
     Extension,
@@ -24,17 +25,11 @@ from posenc import (
     Turn,
     answers,
     build,
-    everywhere,
     extension_names,
     extensions,
     find,
-    mentions_of,
-    name_of,
-    parse,
-    require,
     scheme_name,
     stretched,
-    without_per_layer,
 )
 
 
