@@ -39,7 +39,7 @@ COMBINED = ("yarn(beta=4)", "yarn(beta=8)", "ntk + logn", "yarn(beta=8) + logn",
             "self_extend + logn")   # shown beside each extension by itself
 POPULATION, PARENTS, PER_ROUND, CHANGED = 64, 32, 16, 0.3   # of LongRoPE's search: Ding et al. 2024, section 4
 FIRST = (0, 1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 64, 128, 256)   # its choices of untouched first tokens
-SEARCHED = 32   # windows of one evaluation of a search
+SEARCHED, FITTED = 32, 8   # windows of one evaluation of a search, and of a fit of a few numbers
 
 
 # ---- the table
@@ -276,7 +276,7 @@ def fit(folder: str, settings: ExtendSettings) -> str:
 
     halves = half_of(corpus, False), half_of(corpus, True)
 
-    def loss(scales: list[float], half: int = 0, windows: int = SEARCHED) -> float:
+    def loss(scales: list[float], half: int = 0, windows: int = FITTED) -> float:
         piece.scales = scales
         return float(losses_of(model, halves[half], compute, total, windows).mean())
 

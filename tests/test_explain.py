@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 import configurable
 import explain
@@ -95,6 +96,11 @@ def test_the_attention_factor_enters_logits_squared(said: Said) -> None:
     assert "cosines and sines x 1.0000, logits x 1.0000" in said("yarn(factor=8, mscale=0)")[1]
 
 
+def test_what_an_extension_leaves_unseen_is_counted(said: Said) -> None:
+    assert "extended by pi(factor=8): none of 32 pairs do" in said("pi(factor=8)")[1]
+    assert "extended by pi(factor=2): 16 of 32 pairs (16 ... 31) do" in said("pi(factor=2)", "--train_length=512", "--length=2048")[1]
+
+
 @pytest.mark.parametrize(("pos", "extend", "farthest"), [
     ("rope", "rerope(window=40)", 40), ("rope", "window(size=50)", 49), ("rope", "interpolate(factor=4)", 255.75),
     ("rope", "compress(alpha=0.25)", 127 + 0.25 * 896), ("rope", "lm_infinite(size=100, sinks=1)", 100), ("rope", "logn", 1023),
@@ -115,6 +121,11 @@ def test_positions_that_are_drawn_in_training_are_seen(pos: str, extend: str) ->
     found = pairs(pos, extend, 128, 1024)
     reach = (found.seen / (found.after if extend else found.before))[-1].item()
     assert 0.97 * 1024 < reach < 1024 and found.within(found.met).all()
+
+
+def test_a_tenth_beyond_the_positions_that_were_drawn_is_not_seen() -> None:
+    found = pairs("rope", "pose(target=1024)", 128, 1126)
+    assert found.within(found.met).tolist() == (found.seen >= TURN).tolist()
 
 
 def test_partial_rotary_still_pairs_and_pope_have_their_own_pairs(said: Said) -> None:
@@ -174,7 +185,7 @@ def test_a_default_that_makes_no_sense_is_warned_of(said: Said, words: tuple[str
 
 @pytest.mark.parametrize("words", [("yarn(factor=8)", "--train_length=512"), ("yarn(factor=8)", "--train_length=4096"), ("yarn(factor=1)", "--length=128"),
                                    ("yarn(factor=8, beta=17)", "--train_length=256"), ("llama3(factor=8)",), ("pi(factor=4)",), ("ntk(factor=57)", "--length=4096", "--train_length=512"),
-                                   ("rerope",), ("self_extend",), ("rope", "--extend=window(size=64)"), ("rope",), ("slopes", "--pos=alibi"),
+                                   ("rerope",), ("self_extend",), ("dca",), ("rope", "--extend=window(size=64)"), ("rope",), ("slopes", "--pos=alibi"),
                                    ("pose(target=1024)", "--length=1024"), ("p_rope(p=0.25)",)])
 def test_what_makes_sense_is_not_warned_of(said: Said, words: tuple[str, ...]) -> None:
     code, text = said(*words)
@@ -188,6 +199,22 @@ def test_a_figure_is_written(said: Said, tmp_path: Path, words: tuple[str, ...])
     code, text = said(*words, f"--out={tmp_path / 'pairs.png'}")
     assert code == 0 and text.endswith("pairs.png\n") and (tmp_path / "pairs.png").read_bytes().startswith(b"\x89PNG")
     assert [path.name for path in tmp_path.iterdir()] == ["pairs.png"]
+
+
+def test_the_figure_draws_the_turns_of_all_pairs_and_the_angles_of_some(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    found = pairs("rope", "pi(factor=2)", 64, 96)
+    explain.draw([found], 64, 96, "pi(factor=2)", tmp_path / "x.png")
+    upper, *clocks = drawn[0].subfigs[0].axes
+    arcs = [angles.tolist() for angles in (found.seen, found.raw, found.met)]
+    assert [line.get_label().split()[0] for line in upper.lines] == ["seen", "met", "met", "one"]
+    for line, angles in zip(upper.lines, arcs, strict=False):
+        assert line.get_ydata() == pytest.approx([angle / TURN for angle in angles])
+    for axes, m in zip(clocks, explain.chosen(found), strict=True):
+        for arc, hand, angles in zip(axes.patches[1::2], axes.lines, arcs, strict=True):
+            assert [arc.get_x(), arc.get_width()] == pytest.approx([0, min(angles[m], TURN)], abs=1e-9)
+            assert hand.get_xdata() == pytest.approx([angles[m] % TURN] * 2)
 
 
 def test_the_clocks_are_of_pairs_about_the_first_that_finishes_no_turn() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 import checkpoint
 import data
@@ -135,6 +136,17 @@ def test_a_second_time_nothing_is_measured() -> None:
     assert measured == [] and files("one")["extrapolation.json"] == before["extrapolation.json"]
 
 
+def test_rows_of_a_text_that_has_changed_since_are_measured_again() -> None:
+    program(extend, "one", "pi", "ntk")
+    result = report.load("one")
+    for row in result["rows"]:
+        row["split_sha256"] = "of another text" if row["extend"] == "pi" else row["split_sha256"]
+    checkpoint.write_json(Path("one/extrapolation.json"), result)
+    with counted() as measured:
+        program(extend, "one", "pi", "ntk")
+    assert measured == ["pi"]
+
+
 def test_what_was_killed_half_way_goes_on_with_what_is_missing() -> None:
     extrapolation = evaluate.extrapolation
 
@@ -245,6 +257,20 @@ def test_many_extensions_are_drawn() -> None:
     assert Path("real.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_figure_of_extensions_draws_the_means_of_the_table_blue_where_context_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    program(extend, "one", "two", "pi")
+    drawn: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    results = [report.load(f) | {"original_length": 8} for f in ("one", "two")]
+    FIGURE(results, [], "drawn.png")
+    (axes,), (image,) = drawn[0].axes, drawn[0].axes[0].images
+    means = [[np.mean(of[n]) for n in LENGTHS] for of in report.gains(results, [])[1].values()]
+    assert np.array(image.get_array()) == pytest.approx(np.array(means)) and "L = 16, mean over 2 seeds" in drawn[0].get_suptitle()
+    assert [t.get_text() for t in axes.texts] == [f"{x:+.3f}" for row in means for x in row]
+    (red, _, blue), (less_red, _, less_blue) = (image.cmap(image.norm(nats))[:3] for nats in (1, -1))
+    assert blue > red and less_red > less_blue
+
+
 # ---- evaluate.py and sample.py
 
 def test_evaluate_tests_as_trained_under_another_extension_and_under_none() -> None:
@@ -312,7 +338,7 @@ def metrics(folder: str) -> list[dict[str, Any]]:
     return [{k: v for k, v in json.loads(line).items() if k not in VARYING} for line in lines]
 
 
-def stop_after(step: int, *words: str) -> None:
+def stop_after(step: int, *words: str, start: str = "one") -> None:
     """train.py that is told to stop in that step."""
     take_step = train.Training.take_step
 
@@ -325,7 +351,7 @@ def stop_after(step: int, *words: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train.Training, "take_step", noted)
         with pytest.raises(SystemExit):
-            fine_tune(*words)
+            fine_tune(*words, start=start)
 
 
 def same_run(a: str, b: str) -> None:
@@ -333,6 +359,8 @@ def same_run(a: str, b: str) -> None:
     ours, theirs = weights(a), weights(b)
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[k], theirs[k]) for k in ours)
     assert metrics(a) == metrics(b)
+    histories = [[checkpoint.load_state(Path(f))[k] for k in ("original_length", "train_lengths")] for f in (a, b)]
+    assert histories[0] == histories[1]
     assert [(k, r["nats"]) for k, r in rows(a).items()] == [(k, r["nats"]) for k, r in rows(b).items()]
 
 
@@ -364,6 +392,14 @@ def test_a_fine_tune_that_was_stopped_ends_as_if_it_had_not(words: tuple[str, ..
     same_run("straight", "halting")
 
 
+def test_a_fine_tune_that_dropped_an_inherited_extension_goes_on() -> None:
+    fine_tune("tuned", "--extend=yarn")
+    fine_tune("straight", "--drop_pos=0.5", start="tuned")
+    stop_after(4, "halting", "--drop_pos=0.5", start="tuned")
+    fine_tune("halting", "--drop_pos=0.5", start="tuned")
+    same_run("straight", "halting")
+
+
 def test_each_step_has_as_many_tokens_whatever_its_length() -> None:
     seen: list[tuple[int, ...]] = []
     batch = train.Training.batch
@@ -388,7 +424,7 @@ def test_each_step_has_as_many_tokens_whatever_its_length() -> None:
 
 
 @pytest.mark.parametrize(("words", "said"), [
-    (("--mixed_lengths=16,24",), "no whole number of sequences of 24"), (("--staged=True",), "needs mixed_lengths"),
+    (("--mixed_lengths=16,24",), "no whole number of sequences of 24"), (("--mixed_lengths=16,8192", "--batch_size=256"), "8,193"), (("--staged=True",), "needs mixed_lengths"),
     (("--extend=yarn + pose(target=64)",), "give a fixed factor"), (("--extend=slopes",), "slopes does not extend rope"),
     (("--extend=longrope(file='absent.json')",), "absent.json"), (("--pos=alibi", "--extend=slopes"), "does not go with")])
 def test_a_fine_tune_that_cannot_be_is_a_sentence_and_makes_no_folder(words: tuple[str, ...], said: str) -> None:
@@ -426,6 +462,36 @@ def test_a_file_of_an_extension_is_copied_and_the_original_may_go(option: str, p
     copy.write_text(json.dumps({"long_factor": [1, 1, 1, 1], "scales": [1, 1]}), encoding="utf-8")
     with pytest.raises(UserError, match="factors.json is missing or not the file"):
         checkpoint.load_run(folder)
+
+
+def test_a_copy_that_was_changed_is_refused_and_overwriting_takes_the_file_as_it_is_now() -> None:
+    words = (*SIZE, "--extend=temperature(file='far.json')", "--out_dir=new")
+    Path("far.json").write_text('{"scales": [2, 2]}', encoding="utf-8")
+    program(train, *words)
+    for path in ("far.json", "new/far.json"):
+        Path(path).write_text('{"scales": [3, 3]}', encoding="utf-8")
+    with pytest.raises(UserError, match="far.json is missing or not the file"):
+        program(train, *words)
+    Path("new/far.json").write_text('{"scales": [2, 2]}', encoding="utf-8")
+    program(train, *words, "--overwrite=True")
+    assert Path("new/far.json").read_bytes() == Path("far.json").read_bytes()
+
+
+def test_a_typed_file_is_used_as_typed_and_that_of_the_training_is_the_runs_own_copy() -> None:
+    trained, typed = "temperature(file='far.json')", "temperature(file='near.json')"
+    for name, scale in (("far.json", 2), ("near.json", 3)):
+        Path(name).write_text(json.dumps({"scales": [scale] * 2}), encoding="utf-8")
+    fine_tune("tuned", f"--extend={trained}")
+    shutil.move("far.json", "tuned/near.json")   # another file under the typed name
+    program(extend, "tuned", trained, typed)
+    assert rows("tuned")[typed, 32]["files_sha256"] == {"near.json": checkpoint.sha256(Path("near.json"))}
+
+
+def test_fine_tunes_of_two_seeds_each_from_its_own_are_seeds_of_one_model() -> None:
+    for seed, start in ((1, "one"), (2, "two")):
+        fine_tune(f"tuned{seed}", f"--seed={seed}", start=start)
+    program(extend, "tuned1", "tuned2", "pi")
+    assert "seeds 1, 2" in Path("tuned1/extend.txt").read_text(encoding="utf-8")
 
 
 def test_the_table_of_a_fine_tuned_run_compares_with_it_as_it_was_trained() -> None:
@@ -470,6 +536,15 @@ def test_children_ascend_within_the_range_of_a_seed_or_a_draw_and_are_those_of_s
     assert any(x > 4 for t in parents for x in t.factors) and any(t.first for t in parents)
 
 
+def test_half_of_the_children_cross_two_parents_and_half_redraw_three_tenths_of_one() -> None:
+    parents = [Trial((1.0,) * 8), Trial((9.0,) * 8, 8)]   # 9 is never drawn
+    rounds = [extend.children(parents, 4, number, 7) for number in range(1, 30)]
+    crossed = [t for new in rounds for t in new[extend.PER_ROUND:] if set(t.factors) == {1.0, 9.0}]
+    assert len(crossed) > 4 * len(rounds) and {t.first for t in crossed} == {0, 8}
+    redrawn = [x not in (1.0, 9.0) for new in rounds for t in new[: extend.PER_ROUND] for x in t.factors]
+    assert np.mean(redrawn) == pytest.approx(extend.CHANGED, abs=0.05)
+
+
 def test_a_search_that_was_interrupted_finds_what_it_would_have_found(tmp_path: Path) -> None:
     def found(name: str, rounds: int, seed: int = 1, loss: Callable[[Trial], float] = toy, of: str = "x") -> dict[Trial, float]:
         return extend.evolve(START, loss, 4, rounds, seed, tmp_path / name, {"of": of})
@@ -490,11 +565,15 @@ def test_a_search_that_was_interrupted_finds_what_it_would_have_found(tmp_path: 
     assert 0 < len(resumed) < 140 and (tmp_path / "parts").read_bytes() == (tmp_path / "whole").read_bytes()
     assert min(whole.values()) < min(map(toy, START)) and list(whole.values()) == sorted(whole.values())
     assert len(whole) == extend.PARENTS
+    assert found("whole", 6, loss=lambda _: 1 / 0) == whole     # found already
     assert found("parts", 2) == found("fresh", 2) != whole      # not what six rounds found
     assert found("parts", 2, seed=2) == found("other", 2, seed=2)
     calls.clear()
     found("parts", 2, seed=2, of="another text", loss=lambda t: calls.append(t) or toy(t))
     assert len(calls) > 64   # nothing of another text's is believed
+    calls.clear()
+    extend.evolve(START[:2], lambda t: calls.append(t) or toy(t), 4, 2, 2, tmp_path / "parts", {"of": "another text"})
+    assert len(calls) > 64   # nor of another start
 
 
 def test_the_halves_of_a_text_share_no_token_and_keep_its_documents() -> None:
@@ -562,11 +641,30 @@ def test_a_search_that_ends_before_its_first_round_leaves_the_result_of_an_earli
     assert checkpoint.read_json(Path("one/longrope-2.json")) == before
 
 
-def test_another_text_is_searched_anew() -> None:
+@pytest.mark.parametrize("other", ["text", "model"])
+def test_another_text_or_model_is_searched_anew(other: str) -> None:
     searched("--rounds=1")
     kept = checkpoint.read_json(Path("one/search-2.json"))
-    searched("--rounds=1", "--dataset=other")
+    if other == "model":
+        shutil.move("one/search-2.json", "two")
+        shutil.rmtree("one")
+        shutil.move("two", "one")
+    searched("--rounds=1", f"--dataset={'other' if other == 'text' else 'tiny'}")
     assert checkpoint.read_json(Path("one/search-2.json"))["trials"] != kept["trials"]
+
+
+def test_the_first_positions_that_a_search_keeps_are_in_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extend, "losses_of", lambda model, corpus, compute, length, windows:
+                        np.full(windows, 1 / (1 + model.pos.extensions[0].first)))
+    found = searched("--rounds=3")
+    assert found["first"] > 0 and found["loss_searched"] == 1 / (1 + found["first"])
+
+
+def test_a_fine_tuned_run_is_searched_for_multiples_of_its_first_length(capsys: pytest.CaptureFixture) -> None:
+    fine_tune("tuned")
+    shutil.rmtree("one")
+    shutil.move("tuned", "one")
+    assert searched("--rounds=1")["train_length"] == 16 and "one, 32 tokens" in capsys.readouterr().out
 
 
 def test_the_losses_of_a_search_are_those_of_the_last_quarter_of_windows_that_end_at_fixed_places() -> None:
@@ -594,13 +692,24 @@ def test_a_search_where_nothing_turns_or_too_little_text_is_is_a_sentence() -> N
     assert not list(Path("one").glob("*longrope*"))
 
 
-def test_a_search_never_replaces_the_file_that_a_run_was_trained_with() -> None:
+def test_a_search_or_fit_never_replaces_the_file_that_a_run_was_trained_with() -> None:
     Path("longrope-2.json").write_text(json.dumps({"long_factor": [1, 1.5, 2, 2]}), encoding="utf-8")
     fine_tune("tuned", "--extend=longrope(file='longrope-2.json')")
     before = files("tuned")
     with pytest.raises(UserError, match="was trained with its own longrope-2.json"):
         program(extend, "tuned", "--search=2", *BYTES)
     assert files("tuned") == before
+    Path("temperature-none.json").write_text('{"scales": [2, 2]}', encoding="utf-8")
+    fine_tune("warm", "--extend=temperature(file='temperature-none.json')")
+    with pytest.raises(UserError, match="was trained with its own temperature-none.json"):
+        program(extend, "warm", "--fit=none", *BYTES)
+
+
+def test_a_search_starts_from_what_pi_ntk_and_yarn_divide_by() -> None:
+    inv_freq = posenc.rope_frequencies(16)[0]
+    for text, trial in extend.seeds_of(inv_freq, 10000.0, 4, 256).items():
+        divided, _ = posenc.rope_frequencies(16, extend=f"{text}(factor=4)", train_length=256)
+        assert trial.factors == pytest.approx((inv_freq / divided).tolist()) and trial.first == 0
 
 
 def test_pairs_that_a_scheme_stills_stay_still_in_a_search() -> None:
@@ -621,9 +730,17 @@ def test_a_temperature_for_each_head_is_fitted_and_gives_the_loss_it_reports(cap
     for expression in ("rerope", text):
         model.extend(expression)
         losses.append([extend.losses_of(model, half[n], compute, 32, windows).mean()
-                       for n, windows in ((0, extend.SEARCHED), (1, evaluate.WINDOWS))])
+                       for n, windows in ((0, extend.FITTED), (1, evaluate.WINDOWS))])
     assert losses[1][0] <= losses[0][0]
     assert [losses[0][1], losses[1][1]] == pytest.approx([found["loss_unseen"][k] for k in ("without", "fitted")])
+
+
+def test_the_climb_to_temperatures_ends_at_the_bottom_of_a_bowl(monkeypatch: pytest.MonkeyPatch) -> None:
+    lowest = [0.5, -0.5]   # logarithms
+    monkeypatch.setattr(extend, "losses_of", lambda model, corpus, compute, length, windows: np.full(
+        windows, sum((math.log(x) - y) ** 2 for x, y in zip(model.pos.extensions[0].scales, lowest, strict=True))))
+    program(extend, "one", "--fit=none", *BYTES)
+    assert checkpoint.read_json(Path("one/temperature-none.json"))["scales"] == pytest.approx(np.exp(lowest), rel=0.03)
 
 
 def test_temperatures_are_fitted_for_the_lengths_of_the_run_and_refused_where_the_extension_misfits() -> None:

@@ -156,6 +156,7 @@ GOLDEN = [
     ("yarn(factor=4)", 1024, 1, 1.138629, [1, 1, 0.826923, 0.596154, 0.365385, 0.25, 0.25, 0.25]),
     ("yarn(factor=4, truncate=False)", 1024, 1, 1.138629, [1, 1, 0.853986, 0.604842, 0.355697, 0.25, 0.25, 0.25]),
     ("dynamic_yarn", 1024, 4096, 1.138629, [1, 1, 0.826923, 0.596154, 0.365385, 0.25, 0.25, 0.25]),
+    ("dynamic_yarn(mscale=0)", 1024, 4096, 1.0, [1, 1, 0.826923, 0.596154, 0.365385, 0.25, 0.25, 0.25]),
     ("dynamic_yarn", 1024, 1000, 1.0, [1.0] * 8),
     ("llama3(factor=4)", 1024, 1, 1.0, [1, 1, 1, 1, 0.407437, 0.25, 0.25, 0.25]),
     ("ntk_by_parts(factor=4, beta=4)", 1024, 1, 1.0, [1, 1, 1, 1, 0.407437, 0.25, 0.25, 0.25]),
@@ -202,7 +203,7 @@ def test_the_band_of_yarn_has_the_golden_edges(train_length, low, high, head_dim
 
 @pytest.mark.parametrize("pairs", [None, 0, 1, 5, 32, 99])
 def test_clip_tapers_the_pairs_that_do_not_finish_a_turn(pairs):
-    ratio = (rope_frequencies(64, extend=f"clip(pairs={pairs})" if pairs is not None else "clip", train_length=512)[0] / rope_frequencies(64)[0]).tolist()
+    ratio = (rope_frequencies(64, extend=f"clip(pairs={pairs})" if pairs is not None else "clip", train_length=512, length=4096)[0] / rope_frequencies(64)[0]).tolist()
     n = 16 if pairs is None else min(pairs, 32)   # at 512 pairs 16 ... 31 have longer waves
     expected = [1.0] * (32 - n) + [(1 + math.cos(math.pi * t / max(1, n - 1))) / 2 for t in range(n)]
     assert ratio == pytest.approx(expected, abs=1e-12)
@@ -225,6 +226,14 @@ def test_longrope_leaves_the_first_positions_as_they_were(tmp_path):
     for p, m in itertools.product(range(20), range(4)):
         angle = p * 10000 ** (-m / 4) / (1 if p < 3 else [2, 3, 4, 5][m])
         assert (cos[p, m], sin[p, m]) == pytest.approx((math.cos(angle), math.sin(angle)), abs=1e-7)
+
+
+def test_every_rotary_piece_of_a_pattern_is_stretched():
+    scheme, ids = Scheme("rope | rope(base=500)", Shape(HEADS, D, HEADS * D, L), 2), torch.arange(20)
+    plain = [piece.cos_sin(ids, 40)[1] for piece in scheme.pieces.values()]
+    scheme.extend("pi(factor=2)")
+    for piece, sines in zip(scheme.pieces.values(), plain, strict=True):
+        torch.testing.assert_close(piece.cos_sin(2 * ids, 40)[1], sines)
 
 
 # Scores of extended schemes
@@ -374,6 +383,12 @@ def test_a_rotation_and_a_bias_meet_the_same_distance(extend, distance):
         heat = (0.1 * math.log(2) + 1) ** 2
         expected = heat * rope_score(q[h, i].tolist(), k[h, j].tolist(), delta, frequencies) - [1 / 16, 1 / 256][h] * delta
         assert float(found[h, i, j]) == pytest.approx(expected, abs=5e-6)
+
+
+@pytest.mark.parametrize("pos", ["rope", "xpos", "pope", "alibi"])
+def test_a_window_wider_than_the_text_changes_nothing(pos):
+    q, k = normal(HEADS, 30, D, seed=3), normal(HEADS, 30, D, seed=4)
+    close(scores(pos, "rerope(window=31)", q, k).tril(), scores(pos, "", q, k).tril())
 
 
 # Maps of positions, temperatures
@@ -782,6 +797,12 @@ def test_a_learned_curve_may_be_each_layers_own():
     knees = [p for name, p in gpt.named_parameters() if name.endswith("stretch_of_knee")]
     assert len(knees) == len(gpt.pos.sets) == 3
     assert torch.equal(nats(), shared)
+    gpt.extend("smooth(learned=True, per_layer=True) + logn")   # which all layers share
+    beside = nats()
+    gpt.extend("smooth(learned=True) + logn")
+    assert torch.equal(nats(), beside) and not torch.equal(beside, shared)
+    gpt.extend("smooth(learned=True, per_layer=True)")
+    knees = [p for name, p in gpt.named_parameters() if name.endswith("stretch_of_knee")]
     with torch.no_grad():
         knees[1].fill_(1.0)   # of the layer with alibi
     found = nats()

@@ -1,4 +1,4 @@
-"""The tests of the schemes, tested: mistakes are planted in copies of the sources, one at a time, and each must be found."""
+"""The tests of the schemes and of the extensions, tested: mistakes are planted in copies of the sources, one at a time, and each must be found."""
 from __future__ import annotations
 
 import os
@@ -17,15 +17,17 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class Mutation:
-    """`old`, which stands once in the file, becomes `new`; the tests that pytest's -k selects must notice."""
+    """`old`, which stands once in the file, becomes `new`; the tests of that file that pytest's -k selects must notice."""
 
     file: str
     old: str
     new: str
     select: str
+    tests: str = "test_schemes"
 
 
 POSENC, SCHEME, ATTENTION, MODEL = "posenc.py", "scheme.py", "attention.py", "model.py"
+EXTEND, TRAIN, EXPLAIN, REPORT = "extend.py", "train.py", "explain.py", "report.py"
 MUTATIONS = [
     # rotations
     Mutation(POSENC, "pairs = torch.cat((a * cos - b * sin, b", "pairs = torch.cat((a * cos + b * sin, b", "paper and rope"),
@@ -160,6 +162,32 @@ MUTATIONS = [
     Mutation("zoo/rfs.py", "(index + 0.5)", "index", "paper and rfs"),
     Mutation("zoo/shape.py", "return index + self.test_shift", "return index", "paper and shape"),
     Mutation("zoo/shape.py", "torch.randint(self.max_shift + 1, (1,)", "torch.randint(self.max_shift + 1, (length,)", "shape_moves"),
+    # extensions
+    Mutation(POSENC, "factors = self.long if total > self.length else self.short", "factors = self.long", "fits_and_works and longrope-rope",
+             "test_extensions"),
+    Mutation(POSENC, "torch.where((ids < first)[..., None]", "torch.where((ids <= first)[..., None]", "leaves_the_first", "test_extensions"),
+    Mutation(POSENC, "return self.given * max(1.0, total / self.length) - (self.given - 1)", "return float(self.given)",
+             "dynamic and golden or factor_in_force", "test_extensions"),
+    Mutation(SCHEME, "[[*shared, *of_layer] for of_layer", "[[*(() if own else shared), *of_layer] for of_layer", "layers_own", "test_extensions"),
+    Mutation(SCHEME, "turning.turn(key_ids, total)[1]", "turning.turn(key_ids, total)[0]", "wider_than", "test_extensions"),
+    Mutation("zoo/temperature.py", "like.new_tensor(self.scales)[:, None]", "like.new_tensor(self.scales[:1])[:, None]", "own_temperature",
+             "test_extensions"),
+    Mutation(EXTEND, "starts = corpus.val_starts - (middle if second else 0)", "starts = corpus.val_starts", "halves", "test_extend"),
+    Mutation(EXTEND, "losses(trial, 1, evaluate.WINDOWS)", "losses(trial, 0, evaluate.WINDOWS)", "what_a_search_finds", "test_extend"),
+    Mutation(EXTEND, 'gained = nats[rival] - nats["search"]', 'gained = nats["search"] - nats[rival]', "what_a_search_finds", "test_extend"),
+    Mutation(EXTEND, '"checkpoint_sha256": next(iter(checkpoint.digests(trained.folder)))', '"checkpoint_sha256": ""', "searched_anew", "test_extend"),
+    Mutation(EXTEND, '"first": best.first', '"first": 0', "first_positions", "test_extend"),
+    Mutation(EXTEND, "a if number == 0 or k < PER_ROUND else b", "a", "half_of_the_children", "test_extend"),
+    Mutation(EXTEND, '(row["split_sha256"], row.get(', "(asked[0], row.get(", "changed_since", "test_extend"),
+    Mutation(EXTEND, "model.extend(text, trained.folder if text == own else None)", "model.extend(text, trained.folder)", "typed_file", "test_extend"),
+    Mutation(EXTEND, 'text.startswith(("seed:", "init_from:"))', 'text.startswith("seed:")', "two_seeds", "test_extend"),
+    Mutation(EXTEND, "for by in (step, 1 / step)]", "for by in (step, step)]", "bowl", "test_extend"),
+    Mutation(REPORT, "np.array([[np.mean(of[n]) if of.get(n)", "np.array([[of[n][0] if of.get(n)", "figure_of_extensions", "test_extend"),
+    Mutation(TRAIN, "step * len(lengths) // self.settings.max_iters if", "(step + 1) * len(lengths) // self.settings.max_iters if", "as_many_tokens",
+             "test_extend"),
+    Mutation(TRAIN, "checkpoint.refuse_other_files(folder, config)", "pass", "copy_that_was_changed", "test_extend"),
+    Mutation(EXPLAIN, "{span(~pairs.within(pairs.met))} do", "{span(~pairs.within(pairs.raw))} do", "leaves_unseen", "test_explain"),
+    Mutation(EXPLAIN, '(f"met at N = {length}", pairs.raw, ', '(f"met at N = {length}", pairs.met, ', "figure_draws", "test_explain"),
 ]
 
 
@@ -177,32 +205,34 @@ def test_what_a_mutation_changes_is_in_the_sources(mutation):
 
 
 def copied(folder: Path) -> Path:
-    """The sources and the tests of the schemes, in a folder of their own."""
-    for pattern in ("*.py", "zoo/*.py", "data/*.py", "tests/conftest.py", "tests/oracles.py", "tests/test_schemes.py", "pyproject.toml"):
+    """The sources and the tests that mutations name, in a folder of their own."""
+    tests = {f"tests/{mutation.tests}.py" for mutation in MUTATIONS}
+    for pattern in ("*.py", "zoo/*.py", "data/*.py", "tests/conftest.py", "tests/oracles.py", *tests, "pyproject.toml"):
         for path in ROOT.glob(pattern):
             (folder / path.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, folder / path.relative_to(ROOT))
     return folder
 
 
-def outcome(folder: Path, select: str) -> subprocess.CompletedProcess:
-    """Of the tests of the schemes that `select` names, up to the first failure; 1: a test failed."""
+def outcome(folder: Path, tests: str, select: str) -> subprocess.CompletedProcess:
+    """Of the tests of a file that `select` names, up to the first failure; 1: a test failed."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "COV"))} | {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "tests/test_schemes.py", "-x", "-p", "no:cacheprovider", "-k", select]
+    command = [sys.executable, "-m", "pytest", f"tests/{tests}.py", "-x", "-p", "no:cacheprovider", "-k", select]
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=600, check=False)
 
 
 @pytest.mark.slow
 def test_every_planted_mistake_is_found(tmp_path: Path, record: Callable[..., None]) -> None:
     sound = copied(tmp_path / "sound")
-    plain = outcome(sound, "not compiling")
-    assert plain.returncode == 0, plain.stdout[-3000:]   # else every mistake would seem to be found
+    for tests in {mutation.tests for mutation in MUTATIONS}:
+        plain = outcome(sound, tests, "not compil")
+        assert plain.returncode == 0, plain.stdout[-3000:]   # else every mistake would seem to be found
 
     def code(place: int) -> int:
         mutation, folder = MUTATIONS[place], tmp_path / str(place)
         shutil.copytree(sound, folder)
         (folder / mutation.file).write_text(planted(mutation, sound), encoding="utf-8")
-        return outcome(folder, mutation.select).returncode
+        return outcome(folder, mutation.tests, mutation.select).returncode
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         codes = list(pool.map(code, range(len(MUTATIONS))))
     missed = [f"{m.file}: {m.old} -> {m.new} (exit {code})" for m, code in zip(MUTATIONS, codes, strict=True) if code != 1]

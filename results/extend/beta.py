@@ -3,9 +3,9 @@
     python results/extend/beta.py train books        # trains 48 small models and tests them; resumable
     python results/extend/beta.py table > results/extend/beta.md
 
-beta is the number of turns within L from which a pair is left alone: here by the paper's ramp, yarn(ramp=turns, beta=...), in which
-every beta is another table. Models: config/size/tiny.py with 2 heads of 32, 800 steps of 2,048 tokens, rope with each base at each
-L, seeds 1 to 6. Loss: fixed_targets at 2 L and 4 L, factor=auto, alpha=1.
+beta is the number of turns within L from which a pair is left alone: here by the paper's ramp, yarn(ramp=turns, beta=...), in
+which every beta is another table. Models: config/size/tiny.py with 2 heads of 32, 800 steps of 2,048 tokens, rope with each base
+at each L, seeds 1 to 6. Loss: fixed_targets at 2 L and 4 L, factor=auto, alpha=1.
 
 Rule, fixed before these tests: the best beta of a model at a length is the one of lowest loss. For each seed, of the logarithm to
 base 2 of that: the slope per tenfold base (least squares, mean over L and lengths), and what L = 512 adds to L = 128 (mean over
@@ -92,11 +92,11 @@ def main() -> None:
         print(f"| {name} | {mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}] |")
     mean, half = interval(best.mean((0, 1, 3)), T95)
     edge = int(((best == np.log2(BETAS[0])) | (best == np.log2(BETAS[-1]))).sum())
-    print(f"\nA constant number of turns is {'contradicted by' if contradicted else 'consistent with'} these models. Geometric mean of "
-          f"the best beta: {2 ** mean:.1f} [95 %: {2 ** (mean - half):.1f}, {2 ** (mean + half):.1f}]; of {best.size} best betas {edge} "
-          f"lie at an end of the range tried.\n\nNats: of the beta that is best in the mean over seeds; of the others, their difference "
-          f"to it ± half of its 95 % interval, paired by seed.\n\n| base | L | N / L | {' | '.join(f'beta={b:g}' for b in BETAS)} |\n"
-          f"{'| --- ' * (len(BETAS) + 3)}|")
+    print(f"\nA constant number of turns is {'contradicted by' if contradicted else 'consistent with'} these models. Geometric "
+          f"mean of the best beta: {2 ** mean:.1f} [95 %: {2 ** (mean - half):.1f}, {2 ** (mean + half):.1f}]; of {best.size} best "
+          f"betas {edge} lie at an end of the range tried.\n\nNats: of the beta that is best in the mean over seeds; of the others, "
+          "their difference to it ± half of its 95 % interval, paired by seed.\n\n| base | L | N / L | "
+          f"{' | '.join(f'beta={b:g}' for b in BETAS)} |\n{'| --- ' * (len(BETAS) + 3)}|")
     rows = {(BASES[b], LENGTHS[n], FACTORS[f]): found[b, n, :, f] for b, n, f in np.ndindex(*np.array(found.shape)[[0, 1, 3]])}
     for place, nats in (rows | {("all", "all", "all"): found.mean((0, 1, 3))}).items():
         k = int(nats.mean(0).argmin())
