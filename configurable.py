@@ -193,7 +193,7 @@ class ExtendSettings(Settings):
     search: int = setting(0, "search longrope's factors for texts this many times as long, 0 for not", kind="test", low=0)
     rounds: int = setting(40, "length of the search", unit="rounds", kind="test", low=1)
     fit: str = setting("", "an extension to fit a temperature for each head to, none for none, for texts of the longest of "
-                       "eval_lengths", kind="test")
+                       "eval_lengths, else 4 L", kind="test")
     seed: int = setting(1337, "seed of the search", kind="test", low=0, high=2**32 - 1)
     pos_file: str = setting("", "your file of position schemes, named again to let it run", kind="test")
     out: str = setting("", "where table (.txt) and figure (.png) go, by default extend in the first run folder", kind="manner")

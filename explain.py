@@ -88,8 +88,9 @@ class Pairs:
     """The F pairs of one rotary piece, in float64: frequencies (F,) in radians per token before and after the extension,
     the farthest angles (F,) in radians that training saw, that a test meets without it, and with it.
 
-    `near` is how far apart the last two tokens lie with it, `factor` what it multiplies cosines and sines by; `slack` (F,) is
-    what is taken for seen besides: one token, or 2 % where positions are drawn and not all draws were looked at.
+    `near` is how far apart the last two tokens lie with it, `ahead` how far past the last query a key may, and `factor` what it
+    multiplies cosines and sines by; `slack` (F,) is what is taken for seen besides: one token, or 2 % where positions are drawn
+    and not all draws were looked at.
     """
 
     name: str
@@ -100,6 +101,7 @@ class Pairs:
     met: Tensor
     slack: Tensor
     near: float
+    ahead: float
     factor: float
 
     def within(self, angles: Tensor) -> Tensor:
@@ -137,9 +139,10 @@ def pairs_of(scheme: Scheme, layer: int, length: int) -> Pairs | None:
         seen = torch.maximum(before * (trained - 1), after / before.clamp(min=1e-300) * seen)
     text = scheme.ids(torch.arange(length), length)
     raw, met = (distances(scheme, layer, text, extended) for extended in (False, True))
-    name = f"{posenc.scheme_name(type(piece))} of base {piece.base:g}"
-    return Pairs(name, before, after, seen, before * raw.max(), after * met.max(),
-                 before if widest is None else 0.02 * seen, met[-2].item() if len(met) > 1 else 1.0, factor)
+    name, ahead = f"{posenc.scheme_name(type(piece))} of base {piece.base:g}", max(0.0, -met.min().item())
+    farthest = (after * met.max()).clamp(min=TURN * (after * ahead > 0))   # an angle below 0 is one of nearly a turn
+    return Pairs(name, before, after, seen, before * raw.max(), farthest,
+                 before if widest is None else 0.02 * seen, met[-2].item() if len(met) > 1 else 1.0, ahead, factor)
 
 
 def default_length(scheme: Scheme) -> int:
@@ -227,7 +230,9 @@ def beyond(scheme: Scheme, pairs: Pairs, length: int) -> str:
     if not outside.any():
         return ""
     advice = ""
-    if factor is not None and factor < needed:
+    if pairs.ahead:
+        advice = f": it puts keys up to {pairs.ahead:g} positions after their query"
+    elif factor is not None and factor < needed:
         advice = f": its factor there is {factor:g}, and N / L = {needed:g}"
     elif any(type(piece) is posenc.Ntk for piece in scheme.extensions):   # pair m is divided by s^(m / (F - 1))
         most = math.log(needed) * (len(outside) - 1) / max(1, outside.nonzero()[0].item())

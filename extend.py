@@ -9,6 +9,7 @@ Losses are those of fixed_targets, kept in each run's extrapolation.json: the sa
 """
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -83,6 +84,14 @@ def measured(result: dict[str, Any], extend: str, lengths: list[int], corpus: da
     return all(row and (row["split_sha256"], row.get("targets", targets), row.get("files_sha256", {})) == asked for row in here)
 
 
+def with_files(row: dict[str, Any], files: dict[str, str], model: Any, corpus: data.Corpus) -> dict[str, Any]:
+    """A row with the digests of the files of the extension, and a note where one was found by a search or fit on this text."""
+    contents = [checkpoint.read_json(p.file) for p in model.pos.extensions if getattr(p, "file", None)]
+    known = any(content.get("split_sha256") == corpus.split_sha256("val") for content in contents)
+    notes = [*filter(None, [row.get("note")]), *["the file of this extension was found on half of this text"] * known]
+    return row | ({"files_sha256": files} if files else {}) | ({"note": "; ".join(notes)} if notes else {})
+
+
 def measure(folder: str, texts: list[str], settings: ExtendSettings) -> dict[str, Any]:
     """Test the model of a run folder under each extension that is not measured yet; the run's result with all of them.
 
@@ -95,6 +104,10 @@ def measure(folder: str, texts: list[str], settings: ExtendSettings) -> dict[str
     lengths = evaluate.tested_lengths(length, settings.eval_lengths or tuple(s["eval_lengths"]))
     parameters = model.parameter_count   # an extension may bring some of its own
     result = report.load(folder) if path.exists() else {}
+    now = {"pos": checkpoint.label(s), "train_length": length, "tokens_trained": trained.state["tokens"], "seed": s["seed"],
+           "parameters": parameters}
+    if any(result.get(key) != now[key] for key in evaluate.MODEL):
+        result = {}   # of an earlier checkpoint
     held = checkpoint.lock(trained.folder)
     for text in tqdm(texts or [own], desc=Path(folder).name, unit="extension", disable=not sys.stderr.isatty()):
         model.extend(text, trained.folder if text == own else None)   # typed files are used as typed
@@ -102,10 +115,10 @@ def measure(folder: str, texts: list[str], settings: ExtendSettings) -> dict[str
         if measured(result, model.pos.extended or RAW, lengths, corpus, files):
             continue
         found = evaluate.extrapolation(
-            model, corpus, pos=checkpoint.label(s), train_length=length, original_length=trained.state["original_length"],
-            tokens_trained=trained.state["tokens"], seed=s["seed"], lengths=tuple(lengths), protocols=("fixed_targets",),
+            model, corpus, pos=now["pos"], train_length=length, original_length=trained.state["original_length"],
+            tokens_trained=now["tokens_trained"], seed=now["seed"], lengths=tuple(lengths), protocols=("fixed_targets",),
             compute=compute, progress=False)
-        rows = [row | ({"files_sha256": files} if files else {}) for row in found["rows"]]
+        rows = [with_files(row, files, model, corpus) for row in found["rows"]]
         as_trained = {"extend": None if own == RAW else own, "parameters": parameters}
         result = report.update(folder, found | {"rows": rows} | as_trained)
         losses = (f"{row['length']}: {row['nats']:.4f}" for row in found["rows"] if row["nats"] is not None)
@@ -185,6 +198,19 @@ def children(parents: list[Trial], factor: int, number: int, seed: int) -> list[
     return new
 
 
+def kept_rounds(path: Path, about: dict[str, Any]) -> tuple[int, dict[Trial, float]]:
+    """The number of the last round in a file of `evolve`, and its trials; -1 and none where it is another's or damaged."""
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        trials = {Trial(tuple(map(float, factors)), int(first)): float(nats) for factors, first, nats in kept["trials"]}
+        return (int(kept["round"]), trials) if kept["about"] == about else (-1, {})
+    except FileNotFoundError:
+        return -1, {}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        print(f"{path} cannot be read ({type(error).__name__}: {error}): the search begins afresh")
+        return -1, {}
+
+
 def evolve(start: list[Trial], loss: Callable[[Trial], float], factor: int, rounds: int, seed: int, path: Path,
            of: dict[str, Any]) -> dict[Trial, float]:
     """The best PARENTS after `rounds` and their losses, best first; `path` keeps each round, so that a search goes on.
@@ -192,10 +218,9 @@ def evolve(start: list[Trial], loss: Callable[[Trial], float], factor: int, roun
     What was kept of another seed, factor, start or subject (`of`) is not gone on with, nor what has gone past `rounds`.
     """
     about = {"seed": seed, "factor": factor, "start": [[list(t.factors), t.first] for t in start], **of}
-    kept = checkpoint.read_json(path) if path.exists() else {}
-    fresh = kept.get("about") != about or kept["round"] > rounds
-    done = -1 if fresh else kept["round"]
-    known = {} if fresh else {Trial(tuple(factors), first): nats for factors, first, nats in kept["trials"]}
+    done, known = kept_rounds(path, about)
+    if done > rounds:
+        done, known = -1, {}
     bar = tqdm(range(done + 1, rounds + 1), initial=done + 1, total=rounds + 1, unit="round", disable=not sys.stderr.isatty())
     for number in bar:
         new = children(list(known) or start, factor, number, seed)
@@ -248,7 +273,8 @@ def search(folder: str, settings: ExtendSettings) -> str:
     gained = nats[rival] - nats["search"]
     gain, error = float(gained.mean()), evaluate.standard_error(gained)
     checkpoint.write_json(path, {
-        "long_factor": best.factors, "first": best.first, "factor": factor, "train_length": length, "rounds": settings.rounds,
+        "long_factor": best.factors, "first": best.first, "factor": factor, "train_length": length,
+        "split_sha256": of["split_sha256"], "rounds": settings.rounds,
         "seed": settings.seed, "loss_searched": found[best], "loss_unseen": unseen,
         "gain_unseen": {"over": rival, "nats": gain, "standard_error": error}})
     held.release()
@@ -266,11 +292,12 @@ def fit(folder: str, settings: ExtendSettings) -> str:
     compute = device.pick(settings.device, settings.dtype)
     trained = checkpoint.load_run(folder, compute.device, settings.pos_file)
     corpus, model = evaluate.corpus_of(trained, settings.dataset), trained.model
-    s, called = trained.settings, re.sub(r"[^a-z0-9.]+", "-", settings.fit.lower())[:80].strip("-")
+    called = re.sub(r"[^a-z0-9.]+", "-", settings.fit.lower())[:80].strip("-")
     path = trained.folder / f"temperature-{called}.json"
-    total = max(evaluate.tested_lengths(s["block_size"], settings.eval_lengths or tuple(s["eval_lengths"])))
+    total = max(settings.eval_lengths, default=4 * trained.settings["block_size"])
     refuse_trained_with(trained, path)
     held, under = checkpoint.lock(trained.folder), "" if settings.fit == RAW else f"{settings.fit} + "
+    bar = tqdm(desc=f"fit at {total} tokens", unit="loss", disable=not sys.stderr.isatty())
     model.extend(f"{under}temperature(scale=1)", trained.folder)
     piece = next(p for p in model.pos.extensions if posenc.scheme_name(type(p)) == "temperature")
 
@@ -278,6 +305,7 @@ def fit(folder: str, settings: ExtendSettings) -> str:
 
     def loss(scales: list[float], half: int = 0, windows: int = FITTED) -> float:
         piece.scales = scales
+        bar.update()
         return float(losses_of(model, halves[half], compute, total, windows).mean())
 
     scales, step = [1.0] * model.config.n_head, 1.4
@@ -285,16 +313,20 @@ def fit(folder: str, settings: ExtendSettings) -> str:
     while step > 1.03:
         tried = [[x * by if h == n else x for h, x in enumerate(scales)] for n in range(len(scales)) for by in (step, 1 / step)]
         losses = [loss(t) for t in tried]
+        bar.set_postfix(loss=f"{best:.4f}")
         if min(losses) < best:
             best, scales = min(losses), tried[int(np.argmin(losses))]
         else:
             step = math.sqrt(step)
     after = loss(scales, 1, evaluate.WINDOWS)
     checkpoint.write_json(path, {"scales": scales, "extend": settings.fit, "length": total,
+                                 "split_sha256": corpus.split_sha256("val"),
                                  "loss_unseen": {"without": before, "fitted": after}})
     held.release()
+    bar.close()
+    verdict = "use it as" if after < before else "no better, but it can be used as"
     return (f"{folder}, {total} tokens: scales {', '.join(f'{x:.2f}' for x in scales)}; nats on text that was not fitted to: "
-            f"{before:.4f} without, {after:.4f} with\n{path}: use it as --extend=\"{under}temperature(file='{path}')\"")
+            f"{before:.4f} without, {after:.4f} with\n{path}: {verdict} --extend=\"{under}temperature(file='{path}')\"")
 
 
 # ---- the command
@@ -315,7 +347,7 @@ def main() -> None:
     """Measure what is missing; print, write and draw the table; or search; or fit."""
     settings, words = configure(ExtendSettings, sys.argv[1:], USAGE)
     folders = list(dict.fromkeys(word for word in words if os.path.isdir(word)))   # a text may be too long for a path
-    texts = [word for word in words if word not in folders and not os.path.isfile(word)]
+    texts = [word for word in words if word not in folders and not (os.sep in word and os.path.isfile(word))]
     if not folders:
         raise UserError("no run folder is named: python extend.py out/RUN")
     if any(os.sep in text for text in texts if "(" not in text):

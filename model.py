@@ -140,6 +140,7 @@ class GPT(nn.Module):
     def extend(self, text: str, folder: Path | None = None) -> None:
         """Put an `extend` expression into force, in place of any other, "" for none; `folder` has files that it may name."""
         self.pos.extend(text, folder)
+        self.pos.to(self.wte.weight.device)
         self.config = replace(self.config, extend=self.pos.extended)
 
     def extension_at(self, total: int) -> dict[str, str | float | None]:

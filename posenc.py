@@ -136,6 +136,16 @@ def alibi_slopes(n_head: int) -> Tensor:
     return torch.tensor(slopes[:n_head])
 
 
+def widened(ids: Tensor) -> Tensor:
+    """Positions as real numbers, float64 where the device has it, so that neighbours are told apart far out."""
+    return ids.to(torch.float32 if ids.device.type == "mps" else torch.float64)
+
+
+def taper(pairs: int) -> Tensor:
+    """What clipping leaves of so many frequencies, (pairs,) float64: a raised cosine from 1 to 0; of a single one 0."""
+    return (1 + torch.linspace(0 if pairs > 1 else math.pi, math.pi, pairs, dtype=torch.float64).cos()) / 2
+
+
 def t5_buckets(distance: Tensor, num_buckets: int = 32, max_distance: int = 128) -> Tensor:
     """T5's causal buckets (long) of distance = query - key >= 0: one each below num_buckets / 2, then logarithmic, the
     last one from max_distance on. Raffel et al. 2019 (arXiv 1910.10683), in the order of operations of its code."""
@@ -335,13 +345,19 @@ class Rotary(Piece):
     base: float
     stretches: tuple[Piece, ...] = ()   # maps of frequencies in force
 
+    @property
+    def first(self) -> int:
+        """How many first positions keep their own frequencies."""
+        return max([0, *(piece.first for piece in self.stretches)])
+
     def cos_sin(self, ids: Tensor, total: int) -> tuple[Tensor, Tensor]:
         """Cosines and sines of `ids` (..., T, F) in a text of `total` tokens, times the attention factor."""
         own = self.frequencies(total)
         inv_freq, factor = stretched(own, self.stretches, self.base, total)
-        tables, first = cos_sin(ids, inv_freq), max([0, *(piece.first for piece in self.stretches)])
-        if first:
-            tables = (torch.where((ids < first)[..., None], *pair) for pair in zip(cos_sin(ids, own[0]), tables, strict=True))
+        tables = cos_sin(ids, inv_freq)
+        if self.first:
+            early = (ids < self.first)[..., None]
+            tables = (torch.where(early, *pair) for pair in zip(cos_sin(ids, own[0]), tables, strict=True))
         return tuple(t * factor for t in tables) if factor != 1.0 else tuple(tables)
 
 
@@ -371,7 +387,7 @@ class Rope(Rotary):
         inv_freq, factor = rope_frequencies(self.columns, self.base)
         inv_freq[int(self.p * len(inv_freq)) :] = 0.0
         if self.clip > 0:
-            inv_freq[-self.clip :] *= (1 + torch.cos(torch.linspace(0, math.pi, self.clip, dtype=torch.float64))) / 2
+            inv_freq[-self.clip :] *= taper(self.clip)
         return inv_freq, factor
 
     def turn(self, ids: Tensor, total: int) -> tuple[Turn, Turn]:
@@ -630,14 +646,16 @@ class Longrope(Scaled):
         self.file = named_file(file, shape.folder)
         try:
             content = json.loads(self.file.read_text(encoding="utf-8"))
-            self.long, self.first = [float(x) for x in content["long_factor"]], int(content.get("first", 0))
-            self.short = [float(x) for x in content.get("short_factor", [1.0] * len(self.long))]
+            self.long, self.first = positive(content["long_factor"]), content.get("first", 0)
+            self.short = positive(content.get("short_factor", [1.0] * len(self.long)))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise PosError(f"longrope: {file} is no JSON file with a list long_factor "
                            f"({type(error).__name__}: {error})") from None
-        sound = all(math.isfinite(x) and x > 0 for x in self.long + self.short) and len(self.long) == len(self.short)
-        require(sound and 0 <= self.first <= 2**53,
-                f"longrope: {file} needs lists of one length of positive numbers, and first from 0 to 2**53")
+        require(len(self.long) == len(self.short) and type(self.first) is int and 0 <= self.first <= 2**53,
+                f"longrope: {file} needs lists of one length, and first a whole number from 0 to 2**53")
+        found_at = content.get("train_length", self.length)
+        require(found_at == self.length, f"longrope: {file} was searched for a model trained at L = {found_at!s:.20}, this one "
+                f"was at {self.length}: search anew with extend.py --search")
 
     def stretch(self, inv_freq: Tensor, base: float, total: int) -> tuple[Tensor, float]:
         """Divided pair by pair."""
@@ -645,6 +663,13 @@ class Longrope(Scaled):
         require(len(factors) == len(inv_freq), f"longrope: {self.file} has factors for {len(factors)} pairs, not {len(inv_freq)}")
         attention = math.sqrt(1 + math.log(self.factor(total)) / math.log(max(2, self.length)))
         return inv_freq / inv_freq.new_tensor(factors), attention
+
+
+def positive(values: object) -> list[float]:
+    """Numbers from 1e-6 to 1e6 out of JSON; ValueError for anything else."""
+    if not (isinstance(values, list) and all(type(x) in (int, float) and 1e-6 <= x <= 1e6 for x in values)):
+        raise ValueError("a list of numbers from 1e-6 to 1e6 is needed")
+    return [float(x) for x in values]
 
 
 def named_file(name: str, folder: Path | None) -> Path:
@@ -747,6 +772,8 @@ def extensions(text: str, shape: Shape, pos_file: Path | None = None) -> list[Pi
     for question, place in (("stretch", "frequencies"), ("ids", "positions"), ("regions", "distances")):
         claims = [scheme_name(type(p)) for p in pieces if answers(p, question) and not getattr(p, "over_others", False)]
         require(len(claims) < 2, f"{' and '.join(claims)} both change the {place} in '{text:.80}': keep one")
+    scaled = [scheme_name(type(p)) for p in pieces if isinstance(p, Scaled)]
+    require(len(scaled) < 2, f"{' and '.join(scaled)} both take the text to be longer by a factor: keep one of '{text:.80}'")
     return sorted(pieces, key=lambda p: getattr(p, "over_others", False))
 
 

@@ -30,6 +30,7 @@ from posenc import (
     find,
     scheme_name,
     stretched,
+    widened,
 )
 
 
@@ -129,7 +130,7 @@ class Scheme(nn.Module):
 
     def extend(self, text: str, folder: Path | None = None) -> None:
         """Put an `extend` expression into force, in place of any other; empty or "none" for none. PosError where it does
-        not fit. Files that its options name are looked for in `folder` first."""
+        not fit. Files that its options name are looked for in `folder` first. One that is in force keeps what it learned."""
         text = "" if text == "none" else text
         added = extensions(text, replace(self.shape, folder=folder), self.pos_file) if text else []
         for piece in added:
@@ -145,9 +146,12 @@ class Scheme(nn.Module):
         rotary = [p for p in self.pieces.values() if isinstance(p, Rotary)]
         for piece in rotary:   # what a map cannot stretch is refused here, not in the first step
             stretched(piece.frequencies(self.shape.length), maps, piece.base, 2 * self.shape.length)
-        files = {piece.file.resolve() for piece in added if getattr(piece, "file", None)}
+        files, had = ({p.file.resolve() for p in pieces if getattr(p, "file", None)} for pieces in (added, self.extensions))
         require(len({file.name for file in files}) == len(files), f"two files of '{text:.80}' have one name, and a run folder "
                 "keeps a copy of each: rename one")
+        canonical = ast.unparse(parse(text)) if text else ""
+        if (canonical, files) == (self.extended, had):
+            return   # it is in force, and what it has learned stays
         own = tuple(p for p in added if p.per_layer)
         for piece in own:
             name = scheme_name(type(piece))
@@ -155,7 +159,7 @@ class Scheme(nn.Module):
                     f"{name} learns nothing that a layer could have for itself: leave per_layer out of '{text:.80}'")
             require(not (answers(piece, "ids") and self._first("embed")), f"{name} cannot be per_layer here: "
                     f"{self._first('embed') and self._named('embed')} acts once, before the first layer")
-        self.extended, self.extensions = ast.unparse(parse(text)) if text else "", nn.ModuleList(added)
+        self.extended, self.extensions = canonical, nn.ModuleList(added)
         self._share(own)
         for piece in rotary:
             piece.stretches = maps
@@ -195,8 +199,8 @@ class Scheme(nn.Module):
     def _map(extensions: Iterable[Piece], ids: Tensor, total: int) -> Tensor:
         """Position ids as the extensions in force change them."""
         for piece in extensions:
-            if answers(piece, "ids"):   # widened, so that neighbours are told apart far out; mps has no float64
-                ids = piece.ids(ids.to(torch.float32 if ids.device.type == "mps" else torch.float64), total)
+            if answers(piece, "ids"):
+                ids = piece.ids(widened(ids), total)
         return ids
 
     @property

@@ -125,6 +125,8 @@ class Training:
         if wrong:
             raise UserError(f"mixed_lengths: the {self.micro_batch} x {s.block_size} tokens that a process reads at once are no "
                             f"whole number of sequences of {wrong[0]}; raise batch_size or start fewer processes")
+        for length in s.mixed_lengths or (s.block_size,):
+            self.model.draw_ids(s.seed, 0, length)   # what cannot be drawn is refused now, not in mid-training
         self.loss_of = self.mean_loss   # its compiled twin, once `compile` is called
 
     @property
@@ -252,6 +254,8 @@ def build_model(settings: TrainSettings, vocab_size: int) -> tuple[GPT, int, lis
     if start in ("auto", "scratch"):
         model = GPT(replace(settings.gpt(vocab_size), extend=""), own_file(settings))
         extend(model, settings)
+        if settings.extend and not resumed:
+            print(f"note: {settings.extend} is trained with from the start; --init_from=out/RUN names a run to extend")
         return model, length, trained
     if resumed:   # the folder holds everything: where it began may be gone by now
         own = checkpoint.load_run(settings.out_dir, pos_file=settings.pos_file)

@@ -164,6 +164,13 @@ def test_a_scheme_that_ends_is_shown_to_its_end(said: Said) -> None:
     assert code == 1 and "defines 300 positions" in text
 
 
+def test_keys_that_come_to_lie_after_their_query_are_angles_that_training_never_saw(said: Said) -> None:
+    code, text = said("two_scale(alpha=1, beta=0.5)", "--train_length=128", "--length=200", "--head_dim=8")
+    line, = warned(text)   # the last query is at 128 + 71 / 2 - 64, keys are at up to 127
+    assert code == 0 and "keys up to 27.5 positions after their query" in line
+    assert re.search(r"\n +0 .* yes\n", text) and re.search(r"\n +3 .* 1\.000 +no\n", text)
+
+
 # ---- warnings
 
 @pytest.mark.parametrize(("words", "sentence"), [

@@ -424,7 +424,9 @@ def test_each_step_has_as_many_tokens_whatever_its_length() -> None:
 
 
 @pytest.mark.parametrize(("words", "said"), [
-    (("--mixed_lengths=16,24",), "no whole number of sequences of 24"), (("--mixed_lengths=16,8192", "--batch_size=256"), "8,193"), (("--staged=True",), "needs mixed_lengths"),
+    (("--mixed_lengths=16,24",), "no whole number of sequences of 24"),
+    (("--extend=pose(target=24)", "--mixed_lengths=16,32", "--staged=True"), "32 tokens do not fit into target = 24"),
+    (("--mixed_lengths=16,8192", "--batch_size=256"), "8,193"), (("--staged=True",), "needs mixed_lengths"),
     (("--extend=yarn + pose(target=64)",), "give a fixed factor"), (("--extend=slopes",), "slopes does not extend rope"),
     (("--extend=longrope(file='absent.json')",), "absent.json"), (("--pos=alibi", "--extend=slopes"), "does not go with")])
 def test_a_fine_tune_that_cannot_be_is_a_sentence_and_makes_no_folder(words: tuple[str, ...], said: str) -> None:
@@ -507,6 +509,46 @@ def test_the_table_of_a_fine_tuned_run_compares_with_it_as_it_was_trained() -> N
     program(extend, "one", "--beside=tuned,long", "pi")
     text = Path("one/extend.txt").read_text(encoding="utf-8")
     assert "rope + yarn(factor=2) trained at 16, then 32" in text and "rope trained at 32" in text
+
+
+def test_what_an_extension_learned_is_in_force_wherever_its_text_is_typed_again() -> None:
+    words = "--extend=smooth(kind=sqrt, learned=True)"
+    fine_tune("tuned", words, "--learning_rate=0.3", "--max_iters=12")
+    key = next(k for k in weights("tuned") if k.endswith("stretch_of_knee"))
+    assert weights("tuned")[key].abs() > 0.01
+    program(evaluate, "tuned", *BYTES)
+    before = {place: row["nats"] for place, row in rows("tuned").items()}
+    program(evaluate, "tuned", words, *BYTES)
+    assert {place: row["nats"] for place, row in rows("tuned").items()} == pytest.approx(before, abs=1e-6)
+    program(extend, "tuned", "none", "yarn", words.removeprefix("--extend="), "--eval_lengths=32,48")
+    program(evaluate, "tuned", words, *BYTES)
+    assert {place: row["nats"] for place, row in rows("tuned").items() if place in before} == pytest.approx(before, abs=1e-6)
+    fine_tune("heir", words, "--learning_rate=1e-9", start="tuned")
+    assert weights("heir")[key] == pytest.approx(weights("tuned")[key].item(), abs=1e-5)
+
+
+def test_a_checkpoint_that_was_trained_on_since_is_measured_anew() -> None:
+    program(extend, "one", "yarn")
+    program(train, *SIZE, "--seed=1", "--out_dir=fresh", "--max_iters=3")
+    shutil.copyfile("one/extrapolation.json", "fresh/extrapolation.json")
+    with counted() as measured:
+        program(extend, "fresh", "yarn")
+    assert measured == ["none", "yarn"]
+    assert report.load("fresh")["tokens_trained"] == checkpoint.load_run("fresh").state["tokens"]
+
+
+def test_a_file_that_is_called_like_an_extension_does_not_hide_it() -> None:
+    Path("yarn").write_text("", encoding="utf-8")
+    with counted() as measured:
+        program(extend, "one", "yarn", "one/config.json")   # as a shell's out/* gives
+    assert measured == ["yarn"]
+
+
+def test_training_from_the_start_under_an_extension_is_said(capsys: pytest.CaptureFixture) -> None:
+    program(train, *SIZE, "--extend=yarn(factor=2)", "--out_dir=fresh")
+    assert "yarn(factor=2) is trained with from the start" in capsys.readouterr().out
+    fine_tune("tuned", "--extend=yarn(factor=2)")
+    assert "from the start" not in capsys.readouterr().out
 
 
 # ---- LongRoPE's search
@@ -676,6 +718,27 @@ def test_the_losses_of_a_search_are_those_of_the_last_quarter_of_windows_that_en
         assert found == pytest.approx(model.losses(text[:, :-1], text[:, 1:])[:, -8:].mean(1).numpy(), abs=1e-6)
 
 
+def test_a_search_whose_notes_are_damaged_begins_afresh(capsys: pytest.CaptureFixture) -> None:
+    found = searched("--rounds=1")
+    path = Path("one/search-2.json")
+    whole = checkpoint.read_json(path)
+    for text in ("{", json.dumps(whole | {"trials": [1]}), json.dumps(whole | {"round": "x"}), "[]"):
+        path.write_text(text, encoding="utf-8")
+        assert searched("--rounds=1") == found
+        assert "search-2.json cannot be read" in capsys.readouterr().out
+
+
+def test_rows_on_the_text_that_a_file_was_found_on_say_so() -> None:
+    searched("--rounds=1")
+    text = "longrope(file='one/longrope-2.json')"
+    for _ in range(2):
+        program(extend, "one", text)
+        assert "on half of this text" in rows("one")[text, 32]["note"] and "note" not in rows("one")[None, 32]
+        assert f"{text}: the file of this extension was found on half of this text" in Path("one/extend.txt").read_text(encoding="utf-8")
+    program(extend, "one", text, "--dataset=other")
+    assert not any(r.get("note") for r in report.load("one")["rows"] if r["dataset"] == "other")
+
+
 def test_a_model_without_finite_losses_is_not_searched() -> None:
     model = checkpoint.load_run("one").model
     with torch.no_grad():
@@ -740,12 +803,12 @@ def test_the_climb_to_temperatures_ends_at_the_bottom_of_a_bowl(monkeypatch: pyt
     monkeypatch.setattr(extend, "losses_of", lambda model, corpus, compute, length, windows: np.full(
         windows, sum((math.log(x) - y) ** 2 for x, y in zip(model.pos.extensions[0].scales, lowest, strict=True))))
     program(extend, "one", "--fit=none", *BYTES)
-    assert checkpoint.read_json(Path("one/temperature-none.json"))["scales"] == pytest.approx(np.exp(lowest), rel=0.03)
+    assert checkpoint.read_json(Path("one/temperature-none.json"))["scales"] == pytest.approx(np.exp(lowest).tolist(), rel=0.03)
 
 
 def test_temperatures_are_fitted_for_the_lengths_of_the_run_and_refused_where_the_extension_misfits() -> None:
     program(extend, "alibi", "--fit=none", *BYTES)
-    assert checkpoint.read_json(Path("alibi/temperature-none.json"))["length"] == 32
+    assert checkpoint.read_json(Path("alibi/temperature-none.json"))["length"] == 4 * 16
     with pytest.raises(posenc.PosError, match="ntk does not extend alibi"):
         program(extend, "alibi", "--fit=ntk", *BYTES)
 

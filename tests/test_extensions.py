@@ -205,7 +205,7 @@ def test_the_band_of_yarn_has_the_golden_edges(train_length, low, high, head_dim
 def test_clip_tapers_the_pairs_that_do_not_finish_a_turn(pairs):
     ratio = (rope_frequencies(64, extend=f"clip(pairs={pairs})" if pairs is not None else "clip", train_length=512, length=4096)[0] / rope_frequencies(64)[0]).tolist()
     n = 16 if pairs is None else min(pairs, 32)   # at 512 pairs 16 ... 31 have longer waves
-    expected = [1.0] * (32 - n) + [(1 + math.cos(math.pi * t / max(1, n - 1))) / 2 for t in range(n)]
+    expected = [1.0] * (32 - n) + ([0.0] if n == 1 else [(1 + math.cos(math.pi * t / (n - 1))) / 2 for t in range(n)])
     assert ratio == pytest.approx(expected, abs=1e-12)
 
 
@@ -383,12 +383,6 @@ def test_a_rotation_and_a_bias_meet_the_same_distance(extend, distance):
         heat = (0.1 * math.log(2) + 1) ** 2
         expected = heat * rope_score(q[h, i].tolist(), k[h, j].tolist(), delta, frequencies) - [1 / 16, 1 / 256][h] * delta
         assert float(found[h, i, j]) == pytest.approx(expected, abs=5e-6)
-
-
-@pytest.mark.parametrize("pos", ["rope", "xpos", "pope", "alibi"])
-def test_a_window_wider_than_the_text_changes_nothing(pos):
-    q, k = normal(HEADS, 30, D, seed=3), normal(HEADS, 30, D, seed=4)
-    close(scores(pos, "rerope(window=31)", q, k).tril(), scores(pos, "", q, k).tril())
 
 
 # Maps of positions, temperatures
@@ -604,7 +598,7 @@ def test_the_factor_in_force_is_known():
     ("yarn(alpha=4, beta=2)", "alpha and beta"), ("yarn(alpha=0)", "alpha and beta"), ("yarn(alpha=nan)", "does not fit"), ("yarn(ramp=paper)", "ramp is"),
     ("ntk_by_parts(alpha=4, beta=2)", "alpha and beta"), ("llama3(low=4, high=4)", "low and high"), ("abf(base=0.5)", "at least 1"),
     ("p_rope(p=1.5)", "p must lie"), ("clip(pairs=-1)", "not be negative"), ("temperature(scale=0)", "positive"), ("compress(alpha=-1)", "not be negative"),
-    ("two_scale(beta=-1)", "not be negative"), ("smooth(kind=tanh)", "kind is log, sqrt, arctan"), ("smooth(knee=0)", "knee must be positive"),
+    ("two_scale(beta=-1)", "not be negative"), ("smooth(kind=tanh)", "kind is log, sqrt, arctan"), ("smooth(knee=0.5)", "knee is a number of tokens"),
     ("streaming(size=0)", "size must be positive"), ("streaming(sinks=-1)", "sinks not negative"), ("streaming(sinks=8)", "size must be positive"),
     ("lm_infinite(size=0)", "size must be positive"), ("rerope(window=0)", "must be positive"), ("leaky_rerope(window=8)", "must lie between"),
     ("leaky_rerope(slowing=0.5)", "at least 1"), ("leaky_rerope(slowing=often)", "at least 1"), ("self_extend(window=6)", "below 2/3"),
@@ -835,3 +829,86 @@ def test_two_files_of_one_name_cannot_be_kept_in_one_folder(tmp_path, monkeypatc
         gpt.extend("longrope(file='a/x.json') + temperature(file='b/x.json')")
     gpt.extend("longrope(file='a/x.json') + temperature(file='a/x.json')")
     assert gpt.pos.extensions[1].scales == [1.5] * HEADS
+
+
+def tiny(pos: str = "rope", layers: int = 2) -> GPT:
+    return GPT(GPTConfig(block_size=L, vocab_size=32, n_layer=layers, n_head=HEADS, n_embd=HEADS * D, pos=pos))
+
+
+def test_an_extension_that_is_in_force_keeps_what_it_learned_and_another_begins_anew():
+    gpt = tiny()
+    gpt.extend("smooth(learned=True)")
+    with torch.no_grad():
+        gpt.pos.extensions[0].stretch_of_knee.fill_(0.5)
+    gpt.extend("smooth( learned=True )")
+    assert gpt.pos.extensions[0].stretch_of_knee.item() == 0.5
+    gpt.extend("smooth(kind=sqrt, learned=True)")
+    assert gpt.pos.extensions[0].stretch_of_knee.item() == 0
+
+
+def test_another_file_of_the_same_name_is_another_extension(tmp_path):
+    gpt, places = tiny(), [tmp_path / "a", tmp_path / "b"]
+    for k, place in enumerate(places):
+        place.mkdir()
+        (place / "x.json").write_text(json.dumps({"scales": [1.5 + k] * HEADS}), encoding="utf-8")
+    for k, place in enumerate(places):
+        gpt.extend("temperature(file='x.json')", place)
+        assert gpt.pos.extensions[0].scales == [1.5 + k] * HEADS
+
+
+@pytest.mark.parametrize("first", [0, 5])
+def test_learned_frequencies_are_extended_as_ropes_are(first, tmp_path):
+    (tmp_path / "x.json").write_text(json.dumps({"long_factor": [1.0 + m for m in range(D // 2)], "first": first}), encoding="utf-8")
+    ours, theirs, idx = tiny("learned_rope"), tiny("rope"), torch.randint(32, (2, 3 * L))
+    theirs.load_state_dict(ours.state_dict(), strict=False)
+    for gpt in (ours, theirs):
+        gpt.extend("longrope(file='x.json')", tmp_path)
+    torch.testing.assert_close(one_pass(ours, idx), one_pass(theirs, idx), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(in_chunks(ours, idx, [3, L, 2 * L - 3]), one_pass(ours, idx), atol=1e-5, rtol=1e-4)
+
+
+def test_a_single_pair_that_is_clipped_is_stilled():
+    for found in (rope_frequencies(8, extend="clip(pairs=1)", train_length=L)[0],
+                  posenc.Rope(Shape(1, 8, 8, L), clip=1).frequencies(L)[0]):
+        assert found.tolist() == pytest.approx([1, 0.1, 0.01, 0])
+    assert posenc.taper(3).tolist() == pytest.approx([1, 0.5, 0]) and posenc.taper(0).tolist() == []
+
+
+@pytest.mark.parametrize(("pos", "text", "factors"), [
+    ("rope", f"self_extend(window={L // 4})", {L: 1, 4 * L: 9}), ("rope", "self_extend(group=3)", {L: 3}),
+    ("rope", f"leaky_rerope(window={L // 4})", {L: 1, 4 * L: 5}), ("rope", "leaky_rerope(slowing=2.5) + logn", {4 * L: 2.5}),
+    ("alibi", "slopes(scale=0.25)", {4 * L: 4}), ("rope", "rerope + logn", {4 * L: None})])
+def test_the_factor_in_force_is_what_distances_are_divided_by(pos, text, factors):
+    gpt = tiny(pos)
+    gpt.extend(text)
+    assert {total: gpt.extension_at(total)["factor"] for total in factors} == factors
+
+
+def test_leaky_distances_are_formed_in_float64():
+    region, = tiny_piece("leaky_rerope(slowing=3)").regions(4 * L)
+    assert region.query(torch.arange(9)).dtype == region.key(torch.arange(9)).dtype == torch.float64
+
+
+def tiny_piece(text: str) -> posenc.Piece:
+    return posenc.extensions(text, Shape(HEADS, D, HEADS * D, L))[0]
+
+
+@pytest.mark.parametrize("text", ["yarn(factor=4) + interpolate(factor=2)", "interpolate + ntk + logn"])
+def test_two_factors_by_which_a_text_is_longer_are_refused(text):
+    with pytest.raises(PosError, match="both take the text to be longer"):
+        tiny().extend(text)
+
+
+@pytest.mark.parametrize("content", [
+    '{"long_factor": "1234"}', '{"long_factor": {"1": 2, "2": 3}}', '{"long_factor": [true, 2, 3, 4]}', '{"long_factor": ["1", 2, 3, 4]}',
+    '{"long_factor": [1, 2, 3, 1e-320]}', '{"long_factor": [1, 2, 3, 1e300]}', '{"long_factor": [1, 2, 3, NaN]}',
+    '{"long_factor": [1, 2, 3, 4], "first": 2.9}', '{"long_factor": [1, 2, 3, 4], "first": true}', '{"long_factor": [1, 2, 3, 4], "first": -1}',
+    '{"long_factor": [1, 2, 3, 4], "short_factor": [1, 2]}', '{"long_factor": [1, 2, 3, 4], "train_length": 7}', "[1, 2, 3, 4]", "3", '"x"'])
+def test_a_file_of_factors_that_is_not_what_it_says_is_refused(content, tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(PosError, match="longrope: .*x.json"):
+        rope_frequencies(8, extend=f"longrope(file='{path.as_posix()}')", train_length=L, length=2 * L)
+    path.write_text(content.replace("long_factor", "scales").replace("1, 2, 3, 4", "1, true"), encoding="utf-8")
+    with pytest.raises(PosError, match="temperature: .*x.json"):
+        tiny().extend(f"temperature(file='{path.as_posix()}')")

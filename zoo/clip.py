@@ -4,7 +4,7 @@ import math
 import torch
 from torch import Tensor
 
-from posenc import Extension, Shape, require
+from posenc import Extension, Shape, require, taper
 
 
 class Clip(Extension):
@@ -22,5 +22,4 @@ class Clip(Extension):
     def stretch(self, inv_freq: Tensor, base: float, total: int) -> tuple[Tensor, float]:
         """The last one to 0."""
         slow = int((inv_freq * self.length < 2 * math.pi).sum()) if self.pairs is None else min(self.pairs, len(inv_freq))
-        taper = (1 + torch.linspace(0, math.pi, slow, dtype=torch.float64).cos()) / 2
-        return inv_freq * torch.cat((inv_freq.new_ones(len(inv_freq) - slow), taper)), 1.0
+        return inv_freq * torch.cat((inv_freq.new_ones(len(inv_freq) - slow), taper(slow))), 1.0

@@ -1,5 +1,5 @@
 """Leaky ReRoPE: distances that grow more slowly beyond a window (Su 2023, kexue.fm/archives/9708)."""
-from posenc import Extension, Region, Shape, require
+from posenc import Extension, Region, Shape, require, widened
 
 
 class LeakyRerope(Extension):
@@ -17,8 +17,12 @@ class LeakyRerope(Extension):
         require(slowing == "auto" or (isinstance(slowing, (int, float)) and slowing >= 1),
                 f"leaky_rerope: slowing is auto or a number of at least 1, not {slowing}")
 
+    def factor(self, total: int) -> float:
+        """k."""
+        fitting = max(1.0, (total - self.window) / (self.length - self.window))
+        return fitting if self.slowing == "auto" else float(self.slowing)
+
     def regions(self, total: int) -> list[Region]:
         """Beyond w positions are divided by k, and queries moved so that distances join at w."""
-        w = self.window
-        k = max(1.0, (total - w) / (self.length - w)) if self.slowing == "auto" else self.slowing
-        return [Region(lambda i: i / k + (w - w / k), lambda j: j / k, lambda i, j: i - j >= w)]
+        w, k = self.window, self.factor(total)
+        return [Region(lambda i: widened(i) / k + (w - w / k), lambda j: widened(j) / k, lambda i, j: i - j >= w)]

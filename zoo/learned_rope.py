@@ -2,7 +2,7 @@
 import torch
 from torch import Tensor, nn
 
-from posenc import Rope, Shape, Turn, require, stretched, turn
+from posenc import Rope, Shape, Turn, stretched, turn
 
 
 class LearnedRope(Rope):
@@ -10,7 +10,8 @@ class LearnedRope(Rope):
 
     Parameter shift (H, d/2), one per layer, started at 0, which is RoPE; it is the logarithm of the frequency less that of
     RoPE's, so that frequencies stay positive and a rounded state dict moves them little. Heo et al. 2024 learn frequencies
-    themselves, per head and layer, of two-dimensional positions. Angles are formed in float64.
+    themselves, per head and layer, of two-dimensional positions. Angles are formed in float64. Extensions change RoPE's
+    frequencies, before the shift.
     Verdict: an ablation; frequencies learned at L say nothing about longer texts, and slow pairs hardly move.
     """
 
@@ -24,9 +25,10 @@ class LearnedRope(Rope):
         """Queries and keys alike, each head by its own frequencies."""
         exact = "cpu" if ids.device.type == "mps" else ids.device   # mps has no float64
         inv_freq, factor = stretched(self.frequencies(total), self.stretches, self.base, total)
-        require(not any(piece.first for piece in self.stretches), "learned_rope: longrope with first=0 only")
-        inv_freq = inv_freq.to(exact) * self.shift.to(exact, torch.float64).exp()   # (H, F)
-        angles = ids.to(exact, torch.float64)[..., None, :, None] * inv_freq[:, None]   # (..., H, T, F)
+        early = (ids < self.first).to(exact)[..., None]
+        inv_freq = torch.where(early, self.frequencies(total)[0].to(exact), inv_freq.to(exact))   # (..., T, F)
+        angles = ids.to(exact, torch.float64)[..., None] * inv_freq
+        angles = angles[..., None, :, :] * self.shift.to(exact, torch.float64).exp()[:, None]   # (..., H, T, F)
         wide = torch.promote_types(self.shift.dtype, torch.float32)
         cos, sin = (factor * f(angles).to(ids.device, wide) for f in (torch.cos, torch.sin))
         return (lambda x: turn(x, cos, sin, self.layout),) * 2

@@ -20,9 +20,12 @@ class SelfExtend(Extension):
         require(group == "auto" or (isinstance(group, int) and group >= 1),
                 f"self_extend: group is auto or a whole number of at least 1, not {group}")
 
+    def factor(self, total: int) -> float:
+        """G."""
+        fitting = math.ceil((total - self.window) / (2 * self.length / 3 - self.window)) if total > self.length else 1
+        return float(fitting if self.group == "auto" else self.group)
+
     def regions(self, total: int) -> list[Region]:
         """Beyond W, positions are those of groups, and queries are moved so that distances join."""
-        w = self.window
-        fitting = math.ceil((total - w) / (2 * self.length / 3 - w)) if total > self.length else 1
-        g = fitting if self.group == "auto" else self.group
+        w, g = self.window, int(self.factor(total))
         return [Region(lambda i: i // g + (w - w // g), lambda j: j // g, lambda i, j: i - j >= w)]

@@ -24,6 +24,10 @@ class Slopes(Extension):
         alone = reading and all(isinstance(p, Alibi) for p in reading)
         return "" if alone else "it changes ALiBi's slopes, and ALiBi is not alone here"
 
+    def factor(self, total: int) -> float:
+        """As interpolate(factor=1 / scale)."""
+        return 1 / self.scale
+
     def ids(self, index: Tensor, total: int) -> Tensor:
         """A bias that is linear in the distance grows as positions do."""
         return index * self.scale

@@ -24,7 +24,7 @@ class Smooth(Extension):
         super().__init__()
         require(kind in CURVES, f"smooth: kind is {', '.join(CURVES)}, not {kind}")
         self.knee, self.curve = float(shape.length if knee is None else knee), CURVES[kind]
-        require(self.knee > 0, f"smooth: knee must be positive, not {knee}")
+        require(self.knee >= 1, f"smooth: knee is a number of tokens, at least 1, not {knee}")
         if learned:
             self.stretch_of_knee = nn.Parameter(torch.zeros(1))
 

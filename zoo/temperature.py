@@ -1,11 +1,10 @@
 """A temperature for a trained model: sharper or flatter attention at test (Wang et al. 2024, arXiv 2404.12224)."""
 import json
-import math
 
 import torch
 from torch import Tensor
 
-from posenc import Extension, PosError, Shape, named_file, require
+from posenc import Extension, PosError, Shape, named_file, positive, require
 
 
 class Temperature(Extension):
@@ -22,11 +21,10 @@ class Temperature(Extension):
         self.scales, self.file = [scale] * shape.n_head, named_file(file, shape.folder) if file else None
         if self.file:
             try:
-                self.scales = [float(x) for x in json.loads(self.file.read_text(encoding="utf-8"))["scales"]]
+                self.scales = positive(json.loads(self.file.read_text(encoding="utf-8"))["scales"])
             except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
                 raise PosError(f"temperature: {file} is no JSON file with a list scales ({error})") from None
-            require(len(self.scales) == shape.n_head and all(math.isfinite(x) and x > 0 for x in self.scales),
-                    f"temperature: {file} needs a positive number for each of {shape.n_head} heads")
+            require(len(self.scales) == shape.n_head, f"temperature: {file} needs a number for each of {shape.n_head} heads")
 
     def temperature(self, index: Tensor, like: Tensor) -> Tensor:
         """(H, T)."""

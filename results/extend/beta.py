@@ -93,9 +93,9 @@ def main() -> None:
     mean, half = interval(best.mean((0, 1, 3)), T95)
     edge = int(((best == np.log2(BETAS[0])) | (best == np.log2(BETAS[-1]))).sum())
     print(f"\nA constant number of turns is {'contradicted by' if contradicted else 'consistent with'} these models. Geometric "
-          f"mean of the best beta: {2 ** mean:.1f} [95 %: {2 ** (mean - half):.1f}, {2 ** (mean + half):.1f}]; of {best.size} best "
-          f"betas {edge} lie at an end of the range tried.\n\nNats: of the beta that is best in the mean over seeds; of the others, "
-          "their difference to it ± half of its 95 % interval, paired by seed.\n\n| base | L | N / L | "
+          f"mean of the best beta: {2 ** mean:.1f} [95 %: {2 ** (mean - half):.1f}, {2 ** (mean + half):.1f}]; of {best.size} "
+          f"best betas {edge} lie at an end of the range tried.\n\nNats: of the beta that is best in the mean over seeds; of the "
+          "others, their difference to it ± half of its 95 % interval, paired by seed.\n\n| base | L | N / L | "
           f"{' | '.join(f'beta={b:g}' for b in BETAS)} |\n{'| --- ' * (len(BETAS) + 3)}|")
     rows = {(BASES[b], LENGTHS[n], FACTORS[f]): found[b, n, :, f] for b, n, f in np.ndindex(*np.array(found.shape)[[0, 1, 3]])}
     for place, nats in (rows | {("all", "all", "all"): found.mean((0, 1, 3))}).items():

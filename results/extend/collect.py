@@ -20,7 +20,8 @@ def main() -> None:
         result = json.loads((Path(folder) / "extrapolation.json").read_text(encoding="utf-8"))
         for row in result["rows"]:
             as_trained = row["extend"] == result.get("extend")
-            if row["protocol"] != "fixed_targets" or row["nats"] is None or (name and not as_trained):
+            here = (row["protocol"], row["dataset"]) == ("fixed_targets", config["settings"]["dataset"])
+            if not here or row["nats"] is None or (name and not as_trained):
                 continue
             of = losses.setdefault(name or row["extend"] or "none", {}).setdefault(str(result["seed"]), {})
             of[str(row["length"])] = row["nats"]
