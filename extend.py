@@ -239,6 +239,12 @@ def refuse_trained_with(trained: checkpoint.Run, path: Path) -> None:
                         "the run that it began from")
 
 
+def made_with() -> dict[str, Any]:
+    """Versions, commit and command of this process."""
+    known = checkpoint.provenance()
+    return {key: known[key] for key in ("versions", "git_commit", "command")}
+
+
 def search(folder: str, settings: ExtendSettings) -> str:
     """Search longrope factors for one run; writes longrope-FACTOR.json into its folder, and returns the text of a report."""
     compute, factor = device.pick(settings.device, settings.dtype), settings.search
@@ -267,21 +273,43 @@ def search(folder: str, settings: ExtendSettings) -> str:
     found = evolve(list(start.values()), lambda trial: float(losses(trial).mean()), factor, settings.rounds, settings.seed,
                    trained.folder / f"search-{factor}.json", of)
     best = next(iter(found))
-    nats = {name: losses(trial, 1, evaluate.WINDOWS) for name, trial in {**start, "search": best}.items()}
-    unseen = {name: float(of_windows.mean()) for name, of_windows in nats.items()}
-    rival = min(start, key=unseen.__getitem__)
-    gained = nats[rival] - nats["search"]
-    gain, error = float(gained.mean()), evaluate.standard_error(gained)
+    unseen = compared({name: losses(trial, 1, evaluate.WINDOWS) for name, trial in {**start, "search": best}.items()})
     checkpoint.write_json(path, {
         "long_factor": best.factors, "first": best.first, "factor": factor, "train_length": length,
-        "split_sha256": of["split_sha256"], "rounds": settings.rounds,
-        "seed": settings.seed, "loss_searched": found[best], "loss_unseen": unseen,
-        "gain_unseen": {"over": rival, "nats": gain, "standard_error": error}})
+        "split_sha256": of["split_sha256"], "rounds": settings.rounds, "seed": settings.seed, "loss_searched": found[best],
+        **unseen, **made_with()})
     held.release()
+    gain = unseen["gain_unseen"]
     return "\n".join([f"{folder}, {total} tokens: nats on the half of the validation text that was not searched on, all with "
-                      "longrope's attention factor", *(f"  {name:8} {loss:.4f}" for name, loss in unseen.items()),
-                      f"  better than {rival} by {gain:.4f} ± {error:.4f} (standard error over windows)",
-                      f"{path}: use it as --extend=\"longrope(file='{path}')\""])
+                      "longrope's attention factor", *(f"  {name:8} {loss:.4f}" for name, loss in unseen["loss_unseen"].items()),
+                      f"  better than {gain['over']} by {gain['nats']:.4f} ± {gain['standard_error']:.4f} (standard error over "
+                      f"windows)\n{path}: use it as --extend=\"longrope(file='{path}')\""])
+
+
+def compared(nats: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Of the losses (windows,) of `search` and of what it started from: their means, and its gain over the best of those."""
+    unseen = {name: float(of_windows.mean()) for name, of_windows in nats.items()}
+    rival = min(unseen.keys() - {"search"}, key=unseen.__getitem__)
+    gained = nats[rival] - nats["search"]
+    return {"loss_unseen": unseen, "gain_unseen": {"over": rival, "nats": float(gained.mean()),
+                                                   "standard_error": evaluate.standard_error(gained)}}
+
+
+def climb(loss: Callable[[list[float]], float], number: int) -> list[float]:
+    """So many scales, from 1 on: the best change of a single one at a time, by steps that shrink where none is better."""
+    scales, step = [1.0] * number, 1.4
+    best = loss(scales)
+    with tqdm(desc="fit", unit="sweep", disable=not sys.stderr.isatty()) as bar:
+        while step > 1.03:
+            tried = [[x * by if h == n else x for h, x in enumerate(scales)] for n in range(number) for by in (step, 1 / step)]
+            losses = [loss(t) for t in tried]
+            if min(losses) < best:
+                best, scales = min(losses), tried[int(np.argmin(losses))]
+            else:
+                step = math.sqrt(step)
+            bar.update()
+            bar.set_postfix(loss=f"{best:.4f}")
+    return scales
 
 
 def fit(folder: str, settings: ExtendSettings) -> str:
@@ -297,7 +325,6 @@ def fit(folder: str, settings: ExtendSettings) -> str:
     total = max(settings.eval_lengths, default=4 * trained.settings["block_size"])
     refuse_trained_with(trained, path)
     held, under = checkpoint.lock(trained.folder), "" if settings.fit == RAW else f"{settings.fit} + "
-    bar = tqdm(desc=f"fit at {total} tokens", unit="loss", disable=not sys.stderr.isatty())
     model.extend(f"{under}temperature(scale=1)", trained.folder)
     piece = next(p for p in model.pos.extensions if posenc.scheme_name(type(p)) == "temperature")
 
@@ -305,25 +332,15 @@ def fit(folder: str, settings: ExtendSettings) -> str:
 
     def loss(scales: list[float], half: int = 0, windows: int = FITTED) -> float:
         piece.scales = scales
-        bar.update()
         return float(losses_of(model, halves[half], compute, total, windows).mean())
 
-    scales, step = [1.0] * model.config.n_head, 1.4
-    best, before = loss(scales), loss(scales, 1, evaluate.WINDOWS)
-    while step > 1.03:
-        tried = [[x * by if h == n else x for h, x in enumerate(scales)] for n in range(len(scales)) for by in (step, 1 / step)]
-        losses = [loss(t) for t in tried]
-        bar.set_postfix(loss=f"{best:.4f}")
-        if min(losses) < best:
-            best, scales = min(losses), tried[int(np.argmin(losses))]
-        else:
-            step = math.sqrt(step)
+    before = loss([1.0] * model.config.n_head, 1, evaluate.WINDOWS)
+    scales = climb(loss, model.config.n_head)
     after = loss(scales, 1, evaluate.WINDOWS)
     checkpoint.write_json(path, {"scales": scales, "extend": settings.fit, "length": total,
                                  "split_sha256": corpus.split_sha256("val"),
-                                 "loss_unseen": {"without": before, "fitted": after}})
+                                 "loss_unseen": {"without": before, "fitted": after}, **made_with()})
     held.release()
-    bar.close()
     verdict = "use it as" if after < before else "no better, but it can be used as"
     return (f"{folder}, {total} tokens: scales {', '.join(f'{x:.2f}' for x in scales)}; nats on text that was not fitted to: "
             f"{before:.4f} without, {after:.4f} with\n{path}: {verdict} --extend=\"{under}temperature(file='{path}')\"")
