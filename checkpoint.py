@@ -294,9 +294,10 @@ class Run:
 
 
 def scheme_file(folder: Path, config: dict[str, Any], typed: str) -> Path | None:
-    """The run's own copy of the user's position schemes; its code runs only if --pos_file was typed again."""
+    """The run's own copy of the user's position schemes, whose code runs only if --pos_file was typed again; of a run without
+    any the typed file, which may hold extensions."""
     if not config["settings"]["pos_file"]:
-        return None
+        return Path(typed).resolve() if typed else None
     if not typed:
         raise UserError(f"{folder} was trained with schemes of its own ({config['settings']['pos_file']}); loading them runs "
                         f"that code: type --pos_file={folder / 'pos_file.py'} if you trust it")

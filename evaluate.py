@@ -37,7 +37,7 @@ CPU = device.Compute("cpu", None, "by default")
 MODEL = ("pos", "train_length", "tokens_trained", "seed", "parameters")  # what tells one trained model from another
 Row = dict[str, Any]
 Rows = dict[tuple[str, int], Row]  # by protocol and length
-PLACE = ("protocol", "length", "extend", "factor", "dataset")  # what a row measures; measured again, it is replaced
+PLACE = ("protocol", "length", "extend", "dataset")  # what a row measures; measured again, it is replaced
 
 
 # ---- where
@@ -310,10 +310,23 @@ def evaluate(model: Any, corpus: data.Corpus, *, train_length: int, lengths: tup
         bar.close()
         model.train(was_training)
     split = {"dataset": corpus.name, "split_sha256": corpus.split_sha256("val")}
-    rows = [{"protocol": p, "length": n} | model.extension_at(n) | split
-            | found.get((p, n), {"nats": None, "reason": reasons[n]}) for p, n in todo]
+    rows = [from_files(model, corpus, {"protocol": p, "length": n} | model.extension_at(n) | split
+                       | found.get((p, n), {"nats": None, "reason": reasons[n]})) for p, n in todo]
     compare_to_train_length(rows, train_length)
     return {"rows": rows, **extra, "notes": notes(rows, train_length)}
+
+
+def files_of(model: Any) -> dict[str, str]:
+    """The names of the files that the extension in force reads, and their SHA-256."""
+    return {piece.file.name: checkpoint.sha256(piece.file) for piece in model.pos.extensions if getattr(piece, "file", None)}
+
+
+def from_files(model: Any, corpus: data.Corpus, row: Row) -> Row:
+    """A row with the digests of such files, and a note where one was found by a search or fit on this very text."""
+    known = any(getattr(piece, "found_on", "") == corpus.split_sha256("val") for piece in model.pos.extensions)
+    notes = [*filter(None, [row.get("note")]), *[f"{row['extend']}: its file was found on half of this text"] * known]
+    files = files_of(model)
+    return row | ({"files_sha256": files} if files else {}) | ({"note": "; ".join(notes)} if notes else {})
 
 
 # ---- what it shows

@@ -112,7 +112,8 @@ class Pairs:
 
 def distances(scheme: Scheme, layer: int, ids: Tensor, extended: bool) -> Tensor:
     """The distances at which the last query of a text meets the keys that it may see, the nearest ones last; `ids` (N,)."""
-    own, added = [scheme.pieces[key] for key in scheme.layers[layer]], list(scheme.extensions) if extended else []
+    own = [scheme.pieces[key] for key in scheme.layers[layer]]
+    added = scheme.extensions_of_set[scheme.set_of_layer[layer]] if extended else []
     index = torch.arange(len(ids))
     for piece in (p for p in added if answers(p, "ids")):
         ids = piece.ids(ids, len(ids))
@@ -145,10 +146,15 @@ def pairs_of(scheme: Scheme, layer: int, length: int) -> Pairs | None:
                  before if widest is None else 0.02 * seen, met[-2].item() if len(met) > 1 else 1.0, ahead, factor)
 
 
+def scaled_by(scheme: Scheme, length: int) -> float | None:
+    """The factor by which a text is taken to be longer; None where no extension in force is built on one."""
+    return next((piece.factor(length) for piece in scheme.extensions if isinstance(piece, posenc.Scaled)), None)
+
+
 def default_length(scheme: Scheme) -> int:
     """L x factor where the extension was given a factor, else 8 L, or as many tokens as the scheme defines."""
     short = scheme.shape.length
-    given, other = (scheme.factor(n) for n in (short, 8 * short))
+    given, other = (scaled_by(scheme, n) for n in (short, 8 * short))
     length = int(short * given) if given == other and given is not None and given > 1 else 8 * short
     if length > LONGEST:
         raise UserError(f"a text of L x factor = {length:,} tokens is too long to look at: --length=N names a shorter one")
@@ -226,7 +232,7 @@ def blurred(scheme: Scheme, pairs: Pairs) -> str:
 
 def beyond(scheme: Scheme, pairs: Pairs, length: int) -> str:
     """Pairs that meet angles which training never saw, in spite of the extension."""
-    outside, factor, needed = ~pairs.within(pairs.met), scheme.factor(length), length / scheme.shape.length
+    outside, factor, needed = ~pairs.within(pairs.met), scaled_by(scheme, length), length / scheme.shape.length
     if not outside.any():
         return ""
     advice = ""
@@ -322,7 +328,7 @@ def main() -> None:
     print(f"{scheme.text}  (in {LAYERS} layers of {shape.n_head} heads of {shape.head_dim}, trained at {shape.length})\n"
           f"{scheme.describe()}")
     own = [(key.split("_", 1)[1], piece) for key, piece in scheme.pieces.items()]
-    for name, piece in [(posenc.scheme_name(type(p)), p) for p in scheme.extensions] or own:
+    for name, piece in [(posenc.scheme_name(type(p)), p) for p in scheme.extensions_of_set[0]] or own:
         print(described(name, piece))
     show(scheme, settings)
 

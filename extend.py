@@ -9,6 +9,7 @@ Losses are those of fixed_targets, kept in each run's extrapolation.json: the sa
 """
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -74,22 +75,14 @@ def wanted(folder: str, texts: list[str], settings: ExtendSettings) -> list[str]
     return list(dict.fromkeys([own, RAW, *(texts or fitting(scheme, length))]))
 
 
-def measured(result: dict[str, Any], extend: str, lengths: list[int], corpus: data.Corpus, files: dict[str, str]) -> bool:
-    """Whether the rows of an extension are there for all lengths, on the targets and with the files that would be asked now."""
-    rows = evaluate.rows_on(result.get("rows", []), corpus.name, None if extend == RAW else extend)
+def measured(result: dict[str, Any], model: Any, lengths: list[int], corpus: data.Corpus) -> bool:
+    """Whether a result has rows of the extension in force at all lengths, with the targets, files and factors of now."""
+    rows = evaluate.rows_on(result.get("rows", []), corpus.name, model.pos.extended or None)
     places = evaluate.place(len(corpus.val), corpus.val_starts, lengths)
     targets = places and evaluate.targets_of(evaluate.fixed_targets(places, lengths[0]))
-    here = [rows.get(("fixed_targets", n)) for n in lengths]
-    asked = corpus.split_sha256("val"), targets, files
-    return all(row and (row["split_sha256"], row.get("targets", targets), row.get("files_sha256", {})) == asked for row in here)
-
-
-def with_files(row: dict[str, Any], files: dict[str, str], model: Any, corpus: data.Corpus) -> dict[str, Any]:
-    """A row with the digests of the files of the extension, and a note where one was found by a search or fit on this text."""
-    contents = [checkpoint.read_json(p.file) for p in model.pos.extensions if getattr(p, "file", None)]
-    known = any(content.get("split_sha256") == corpus.split_sha256("val") for content in contents)
-    notes = [*filter(None, [row.get("note")]), *["the file of this extension was found on half of this text"] * known]
-    return row | ({"files_sha256": files} if files else {}) | ({"note": "; ".join(notes)} if notes else {})
+    asked, files = corpus.split_sha256("val"), evaluate.files_of(model)
+    return all((row := rows.get(("fixed_targets", n))) and (row["split_sha256"], row.get("targets", targets),
+               row.get("files_sha256", {}), row.get("factor")) == (asked, targets, files, model.pos.factor(n)) for n in lengths)
 
 
 def measure(folder: str, texts: list[str], settings: ExtendSettings) -> dict[str, Any]:
@@ -111,16 +104,14 @@ def measure(folder: str, texts: list[str], settings: ExtendSettings) -> dict[str
     held = checkpoint.lock(trained.folder)
     for text in tqdm(texts or [own], desc=Path(folder).name, unit="extension", disable=not sys.stderr.isatty()):
         model.extend(text, trained.folder if text == own else None)   # typed files are used as typed
-        files = {piece.file.name: checkpoint.sha256(piece.file) for piece in model.pos.extensions if getattr(piece, "file", None)}
-        if measured(result, model.pos.extended or RAW, lengths, corpus, files):
+        if measured(result, model, lengths, corpus):
             continue
         found = evaluate.extrapolation(
             model, corpus, pos=now["pos"], train_length=length, original_length=trained.state["original_length"],
             tokens_trained=now["tokens_trained"], seed=now["seed"], lengths=tuple(lengths), protocols=("fixed_targets",),
             compute=compute, progress=False)
-        rows = [with_files(row, files, model, corpus) for row in found["rows"]]
         as_trained = {"extend": None if own == RAW else own, "parameters": parameters}
-        result = report.update(folder, found | {"rows": rows} | as_trained)
+        result = report.update(folder, found | as_trained)
         losses = (f"{row['length']}: {row['nats']:.4f}" for row in found["rows"] if row["nats"] is not None)
         tqdm.write(f"{folder}: {text}: {', '.join(losses)}")
     held.release()
@@ -202,11 +193,17 @@ def kept_rounds(path: Path, about: dict[str, Any]) -> tuple[int, dict[Trial, flo
     """The number of the last round in a file of `evolve`, and its trials; -1 and none where it is another's or damaged."""
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
-        trials = {Trial(tuple(map(float, factors)), int(first)): float(nats) for factors, first, nats in kept["trials"]}
-        return (int(kept["round"]), trials) if kept["about"] == about else (-1, {})
+        if kept["about"] != about:
+            return -1, {}
+        trials = {Trial(tuple(posenc.positive(factors)), first): nats for factors, first, nats in kept["trials"]}
+        pairs, done = len(about["start"][0][0]), kept["round"]
+        sound = trials and all(len(t.factors) == pairs and type(t.first) is int and math.isfinite(n) for t, n in trials.items())
+        if not (sound and type(done) is int):
+            raise ValueError("no round of trials")
+        return done, trials
     except FileNotFoundError:
         return -1, {}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         print(f"{path} cannot be read ({type(error).__name__}: {error}): the search begins afresh")
         return -1, {}
 
@@ -312,6 +309,12 @@ def climb(loss: Callable[[list[float]], float], number: int) -> list[float]:
     return scales
 
 
+def called(text: str) -> str:
+    """A name for files made under an extension; a long one is cut, and told apart by digits of its digest."""
+    name = re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")
+    return name if len(name) <= 60 else f"{name[:60]}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+
+
 def fit(folder: str, settings: ExtendSettings) -> str:
     """Climb to a temperature for each head on half of the validation text; writes temperature-EXTENSION.json.
 
@@ -320,12 +323,12 @@ def fit(folder: str, settings: ExtendSettings) -> str:
     compute = device.pick(settings.device, settings.dtype)
     trained = checkpoint.load_run(folder, compute.device, settings.pos_file)
     corpus, model = evaluate.corpus_of(trained, settings.dataset), trained.model
-    called = re.sub(r"[^a-z0-9.]+", "-", settings.fit.lower())[:80].strip("-")
-    path = trained.folder / f"temperature-{called}.json"
+    fitted = "" if settings.fit == RAW else settings.fit
+    path = trained.folder / f"temperature-{called(settings.fit)}.json"
     total = max(settings.eval_lengths, default=4 * trained.settings["block_size"])
     refuse_trained_with(trained, path)
-    held, under = checkpoint.lock(trained.folder), "" if settings.fit == RAW else f"{settings.fit} + "
-    model.extend(f"{under}temperature(scale=1)", trained.folder)
+    held, under = checkpoint.lock(trained.folder), f"{fitted} + " * bool(fitted)
+    model.extend(f"{under}temperature(scale=1)", trained.folder if fitted == model.pos.extended else None)
     piece = next(p for p in model.pos.extensions if posenc.scheme_name(type(p)) == "temperature")
 
     halves = half_of(corpus, False), half_of(corpus, True)
@@ -359,12 +362,22 @@ def same_model(folders: list[str]) -> dict[str, Any]:
     return runs[0]
 
 
+def is_run(word: str) -> bool:
+    """Whether a word is a folder, and no extension of that name."""
+    return os.path.isdir(word) and (os.path.isfile(f"{word}/config.json") or word not in posenc.extension_names())
+
+
+def is_file(word: str) -> bool:
+    """Whether a word is one of the files that a shell's out/* names beside folders, and no extension of that name."""
+    return os.path.isfile(word) and (os.sep in word or bool(Path(word).suffix))
+
 
 def main() -> None:
     """Measure what is missing; print, write and draw the table; or search; or fit."""
     settings, words = configure(ExtendSettings, sys.argv[1:], USAGE)
-    folders = list(dict.fromkeys(word for word in words if os.path.isdir(word)))   # a text may be too long for a path
-    texts = [word for word in words if word not in folders and not (os.sep in word and os.path.isfile(word))]
+    folders = [word for word in words if is_run(word)]
+    texts = [word for word in words if word not in folders and not is_file(word)]
+    folders = list({os.path.realpath(folder): folder for folder in reversed(folders)}.values())[::-1]   # each once
     if not folders:
         raise UserError("no run folder is named: python extend.py out/RUN")
     if any(os.sep in text for text in texts if "(" not in text):

@@ -584,7 +584,7 @@ class Yarn(Scaled):
     pairs, rounded outwards (`truncate`), as their code (which runs backwards where the two cross; all pairs are then kept
     or divided here); ramp=turns is linear in the number of turns, as the paper says. `mscale` weighs the logarithm, 0 turns
     the temperature off; `mscale_all_dim` divides it as in DeepSeek.
-    Verdict: the usual choice; beta=32 supposes thousands of tokens: at L = 128 no pair turns that often, so try 4 to 8.
+    Verdict: the usual choice; beta=32 supposes thousands of tokens: at L of 128 and 512 about 4 is best (results/extend).
     """
 
     def __init__(self, shape: Shape, *, factor: float | str = "auto", alpha: float = 1.0, beta: float = 32.0, ramp: str = "code",
@@ -653,7 +653,7 @@ class Longrope(Scaled):
                            f"({type(error).__name__}: {error})") from None
         require(len(self.long) == len(self.short) and type(self.first) is int and 0 <= self.first <= 2**53,
                 f"longrope: {file} needs lists of one length, and first a whole number from 0 to 2**53")
-        found_at = content.get("train_length", self.length)
+        self.found_on, found_at = content.get("split_sha256"), content.get("train_length", self.length)
         require(found_at == self.length, f"longrope: {file} was searched for a model trained at L = {found_at!s:.20}, this one "
                 f"was at {self.length}: search anew with extend.py --search")
 

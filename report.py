@@ -327,8 +327,8 @@ def extensions_table(results: list[Result], others: list[Result], dataset: str =
     title = (f"{dataset}, {first['pos']}{extend} trained at L = {first['train_length']}, seeds {seeds}; "
              f"cropped: {np.mean([row['nats'] for row in cropped]):.4f} nats per {first['unit']}")
     missing = [name for r in others if (name := name_beside(r)) not in found]
-    notes = [f"{row['extend']}: {row['note']}" for r in results for row in r["rows"] if row["dataset"] == dataset and
-             row["extend"] in found and row.get("note")]
+    notes = [row["note"] for r in results for row in r["rows"] if row["dataset"] == dataset and row["extend"] in found and
+             row.get("note")]
     return "\n".join([title, "", *aligned(lines), "", "loss of the cropped model - loss with N tokens of context "
                       "(fixed_targets): above zero, the longer text helps; ± standard deviation over seeds",
                       *(f"{name}: of another seed, or measured on other targets" for name in dict.fromkeys(missing)),

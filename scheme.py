@@ -20,6 +20,7 @@ from posenc import (
     Piece,
     Region,
     Rotary,
+    Scaled,
     Shape,
     Text,
     Turn,
@@ -146,12 +147,11 @@ class Scheme(nn.Module):
         rotary = [p for p in self.pieces.values() if isinstance(p, Rotary)]
         for piece in rotary:   # what a map cannot stretch is refused here, not in the first step
             stretched(piece.frequencies(self.shape.length), maps, piece.base, 2 * self.shape.length)
-        files, had = ({p.file.resolve() for p in pieces if getattr(p, "file", None)} for pieces in (added, self.extensions))
+        files = {piece.file.resolve() for piece in added if getattr(piece, "file", None)}
         require(len({file.name for file in files}) == len(files), f"two files of '{text:.80}' have one name, and a run folder "
                 "keeps a copy of each: rename one")
         canonical = ast.unparse(parse(text)) if text else ""
-        if (canonical, files) == (self.extended, had):
-            return   # it is in force, and what it has learned stays
+        learned = self.extensions.state_dict() if canonical == self.extended else {}
         own = tuple(p for p in added if p.per_layer)
         for piece in own:
             name = scheme_name(type(piece))
@@ -161,6 +161,7 @@ class Scheme(nn.Module):
                     f"{self._first('embed') and self._named('embed')} acts once, before the first layer")
         self.extended, self.extensions = canonical, nn.ModuleList(added)
         self._share(own)
+        self.extensions.load_state_dict(learned, strict=bool(learned))
         for piece in rotary:
             piece.stretches = maps
 
@@ -185,9 +186,10 @@ class Scheme(nn.Module):
         return piece.reads_ids and any(answers(piece, question) for question in ("embed", "turn", "bias", "score"))
 
     def factor(self, total: int) -> float | None:
-        """By how much the extension in force takes a text of `total` tokens to be longer; None where it has no such number."""
-        known = (piece.factor(total) for piece in self.extensions if isinstance(piece, Extension))
-        return next((factor for factor in known if factor is not None), None)
+        """By how much the extension in force takes a text of `total` tokens to be longer, None where it has no such number;
+        of several that of one that is built on it, such as yarn."""
+        pieces = sorted((p for p in self.extensions if isinstance(p, Extension)), key=lambda p: not isinstance(p, Scaled))
+        return next((factor for p in pieces if (factor := p.factor(total)) is not None), None)
 
     def _first(self, question: str) -> Piece | None:
         return next((p for p in self.pieces.values() if answers(p, question)), None)

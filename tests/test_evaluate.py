@@ -3,6 +3,7 @@ import hashlib
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ def corpora_without_files(monkeypatch):
 class Known:
     """A model whose loss is a known function of the target and of how many tokens it may look at."""
 
-    parameter_count, training = 7, True
+    parameter_count, training, pos = 7, True, SimpleNamespace(extensions=[])
 
     def __init__(self, limit: int | None = None, use: float = 1.0, cap: int = 10**9) -> None:
         self.limit, self.use, self.cap, self.calls = limit, use, cap, []

@@ -171,6 +171,16 @@ def test_keys_that_come_to_lie_after_their_query_are_angles_that_training_never_
     assert re.search(r"\n +0 .* yes\n", text) and re.search(r"\n +3 .* 1\.000 +no\n", text)
 
 
+def test_a_layers_own_extension_is_explained_once(said: Said) -> None:
+    shared, own = (said(f"smooth(learned=True{more})", "--train_length=64", "--head_dim=8")[1] for more in ("", ", per_layer=True"))
+    assert rows(own) == rows(shared) and own.count("curve") == shared.count("curve")
+
+
+@pytest.mark.parametrize(("text", "length"), [("self_extend(group=3)", 512), ("leaky_rerope(slowing=3)", 512), ("pi(factor=3)", 192)])
+def test_the_length_that_is_looked_at_is_that_of_the_factor_or_eight_times_L(said: Said, text: str, length: int) -> None:
+    assert f"N = {length};" in said(text, "--train_length=64", "--head_dim=8")[1]
+
+
 # ---- warnings
 
 @pytest.mark.parametrize(("words", "sentence"), [

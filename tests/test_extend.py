@@ -544,6 +544,56 @@ def test_a_file_that_is_called_like_an_extension_does_not_hide_it() -> None:
     assert measured == ["yarn"]
 
 
+def test_rows_without_the_factor_of_now_are_measured_again_and_replaced() -> None:
+    program(extend, "one", "self_extend")
+    result = report.load("one")
+    for row in result["rows"]:
+        row["factor"] = None if row["extend"] == "self_extend" else row["factor"]
+    checkpoint.write_json(Path("one/extrapolation.json"), result)
+    with counted() as measured:
+        program(extend, "one", "self_extend")
+    found = [r["factor"] for r in report.load("one")["rows"] if (r["extend"], r["length"]) == ("self_extend", 32)]
+    assert measured == ["self_extend"] and len(found) == 1 and found[0] > 1
+
+
+OWN = """from torch import Tensor
+
+from posenc import Extension, Shape, named_file
+
+
+class Sharper(Extension):
+    '''Scores times the number in a text file.'''
+
+    def __init__(self, shape: Shape, *, file: str) -> None:
+        super().__init__()
+        self.file = named_file(file, shape.folder)
+        self.scale = float(self.file.read_text(encoding="utf-8"))
+
+    def temperature(self, index: Tensor, like: Tensor) -> Tensor:
+        return like.new_full((len(index),), self.scale)
+"""
+
+
+def test_an_extension_of_ones_own_with_a_file_of_its_own_serves_any_run() -> None:
+    Path("mine.py").write_text(OWN, encoding="utf-8")
+    Path("number.txt").write_text("3.5", encoding="utf-8")
+    text = "sharper(file='number.txt')"
+    program(extend, "one", text, "--pos_file=mine.py")
+    assert rows("one")[text, 32]["files_sha256"] == {"number.txt": checkpoint.sha256(Path("number.txt"))}
+    program(evaluate, "one", f"--extend={text}", "--pos_file=mine.py", *BYTES)
+    fine_tune("tuned", f"--extend={text}", "--pos_file=mine.py")
+    assert checkpoint.load_run("tuned", pos_file="mine.py").model.pos.extensions[0].scale == 3.5
+    with pytest.raises(UserError, match="was trained with schemes of its own"):
+        program(evaluate, "tuned", *BYTES)
+
+
+def test_a_folder_is_a_run_by_its_path_or_what_it_holds_and_counts_once() -> None:
+    Path("yarn").mkdir()
+    with counted() as measured:
+        program(extend, "one", "./one/", "yarn")
+    assert measured == ["yarn"]
+
+
 def test_training_from_the_start_under_an_extension_is_said(capsys: pytest.CaptureFixture) -> None:
     program(train, *SIZE, "--extend=yarn(factor=2)", "--out_dir=fresh")
     assert "yarn(factor=2) is trained with from the start" in capsys.readouterr().out
@@ -722,7 +772,10 @@ def test_a_search_whose_notes_are_damaged_begins_afresh(capsys: pytest.CaptureFi
     found = searched("--rounds=1")
     path = Path("one/search-2.json")
     whole = checkpoint.read_json(path)
-    for text in ("{", json.dumps(whole | {"trials": [1]}), json.dumps(whole | {"round": "x"}), "[]"):
+    first = whole["trials"][0]
+    for text in ("{", json.dumps(whole | {"trials": [1]}), json.dumps(whole | {"round": "x"}), "[]", json.dumps(whole | {"trials": []}),
+                 json.dumps(whole | {"trials": [[first[0], 777777, 1.0]]}).replace("777777", "1e999"),
+                 json.dumps(whole | {"trials": [[first[0][:3], 0, 1.0]]}), json.dumps(whole | {"trials": [[first[0], 0, math.nan]]})):
         path.write_text(text, encoding="utf-8")
         assert searched("--rounds=1") == found
         assert "search-2.json cannot be read" in capsys.readouterr().out
@@ -734,7 +787,9 @@ def test_rows_on_the_text_that_a_file_was_found_on_say_so() -> None:
     for _ in range(2):
         program(extend, "one", text)
         assert "on half of this text" in rows("one")[text, 32]["note"] and "note" not in rows("one")[None, 32]
-        assert f"{text}: the file of this extension was found on half of this text" in Path("one/extend.txt").read_text(encoding="utf-8")
+        assert f"{text}: its file was found on half of this text" in Path("one/extend.txt").read_text(encoding="utf-8")
+        program(evaluate, "one", f"--extend={text}", *BYTES)
+        assert rows("one")[text, 32]["files_sha256"] == {"longrope-2.json": checkpoint.sha256(Path("one/longrope-2.json"))}
     program(extend, "one", text, "--dataset=other")
     assert not any(r.get("note") for r in report.load("one")["rows"] if r["dataset"] == "other")
 
@@ -804,6 +859,16 @@ def test_the_climb_to_temperatures_ends_at_the_bottom_of_a_bowl(monkeypatch: pyt
         windows, sum((math.log(x) - y) ** 2 for x, y in zip(model.pos.extensions[0].scales, lowest, strict=True))))
     program(extend, "one", "--fit=none", *BYTES)
     assert checkpoint.read_json(Path("one/temperature-none.json"))["scales"] == pytest.approx(np.exp(lowest).tolist(), rel=0.03)
+
+
+def test_each_fit_has_a_file_of_its_own_and_typed_files_are_used_as_typed() -> None:
+    long = "yarn(factor=2, alpha=1.0, beta=32.0, ramp=code, truncate=True, mscale=1.0, mscale_all_dim={})"
+    for text in (long.format(0.0), long.format(0.5)):
+        program(extend, "one", f"--fit={text}", "--eval_lengths=16", *BYTES)
+    assert {checkpoint.read_json(p)["extend"] for p in Path("one").glob("temperature-*")} == {long.format(0.0), long.format(0.5)}
+    Path("one/x.json").write_text(json.dumps({"long_factor": [1, 1, 1, 1]}), encoding="utf-8")
+    with pytest.raises(posenc.PosError, match="absent/x.json"):
+        program(extend, "one", "--fit=longrope(file='absent/x.json')", *BYTES)
 
 
 def test_temperatures_are_fitted_for_the_lengths_of_the_run_and_refused_where_the_extension_misfits() -> None:

@@ -867,6 +867,14 @@ def test_learned_frequencies_are_extended_as_ropes_are(first, tmp_path):
     torch.testing.assert_close(in_chunks(ours, idx, [3, L, 2 * L - 3]), one_pass(ours, idx), atol=1e-5, rtol=1e-4)
 
 
+def test_a_file_that_changed_is_read_again(tmp_path):
+    gpt, path = tiny(), tmp_path / "x.json"
+    for scale in (1.5, 2.5):
+        path.write_text(json.dumps({"scales": [scale] * HEADS}), encoding="utf-8")
+        gpt.extend(f"temperature(file='{path.as_posix()}')")
+        assert gpt.pos.extensions[0].scales == [scale] * HEADS
+
+
 def test_a_single_pair_that_is_clipped_is_stilled():
     for found in (rope_frequencies(8, extend="clip(pairs=1)", train_length=L)[0],
                   posenc.Rope(Shape(1, 8, 8, L), clip=1).frequencies(L)[0]):
@@ -877,7 +885,8 @@ def test_a_single_pair_that_is_clipped_is_stilled():
 @pytest.mark.parametrize(("pos", "text", "factors"), [
     ("rope", f"self_extend(window={L // 4})", {L: 1, 4 * L: 9}), ("rope", "self_extend(group=3)", {L: 3}),
     ("rope", f"leaky_rerope(window={L // 4})", {L: 1, 4 * L: 5}), ("rope", "leaky_rerope(slowing=2.5) + logn", {4 * L: 2.5}),
-    ("alibi", "slopes(scale=0.25)", {4 * L: 4}), ("rope", "rerope + logn", {4 * L: None})])
+    ("alibi", "slopes(scale=0.25)", {4 * L: 4}), ("rope", "rerope + logn", {4 * L: None}),
+    ("rope", "self_extend(group=3) + yarn(factor=4)", {8 * L: 4}), ("rope", "yarn(factor=4) + self_extend(group=3)", {8 * L: 4})])
 def test_the_factor_in_force_is_what_distances_are_divided_by(pos, text, factors):
     gpt = tiny(pos)
     gpt.extend(text)

@@ -14,7 +14,7 @@ class Slopes(Extension):
 
     def __init__(self, shape: Shape, *, scale: float = 0.5) -> None:
         super().__init__()
-        require(scale > 0, f"slopes: scale must be positive, not {scale}")
+        require(1e-6 <= scale <= 1e6, f"slopes: scale must be positive, from 1e-6 to 1e6, not {scale}")
         self.scale = scale
 
     @classmethod

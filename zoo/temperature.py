@@ -21,7 +21,8 @@ class Temperature(Extension):
         self.scales, self.file = [scale] * shape.n_head, named_file(file, shape.folder) if file else None
         if self.file:
             try:
-                self.scales = positive(json.loads(self.file.read_text(encoding="utf-8"))["scales"])
+                content = json.loads(self.file.read_text(encoding="utf-8"))
+                self.scales, self.found_on = positive(content["scales"]), content.get("split_sha256")
             except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
                 raise PosError(f"temperature: {file} is no JSON file with a list scales ({error})") from None
             require(len(self.scales) == shape.n_head, f"temperature: {file} needs a number for each of {shape.n_head} heads")

@@ -1,7 +1,8 @@
 """Which beta suits YaRN, by base and training length: is it a constant number of turns within L?
 
     python results/extend/beta.py train books        # trains 48 small models and tests them; resumable
-    python results/extend/beta.py table > results/extend/beta.md
+    python results/extend/beta.py collect > results/extend/beta.json
+    python results/extend/beta.py table > results/extend/beta.md     # of beta.json
 
 beta is the number of turns within L from which a pair is left alone: here by the paper's ramp, yarn(ramp=turns, beta=...), in
 which every beta is another table. Models: config/size/tiny.py with 2 heads of 32, 800 steps of 2,048 tokens, rope with each base
@@ -53,15 +54,18 @@ def run(*words: str) -> None:
     subprocess.run([sys.executable, *words], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
 
-def losses() -> np.ndarray:
-    """Nats of every model at every length under every beta: (bases, lengths, seeds, factors, betas)."""
+def collect() -> dict[str, object]:
+    """All of beta.json. Nats of every model at every length under every beta: (bases, lengths, seeds, factors, betas)."""
     found = np.full([len(x) for x in (BASES, LENGTHS, SEEDS, FACTORS, BETAS)], np.nan)
     for (b, n, s), _ in np.ndenumerate(found[..., 0, 0]):
         result = json.loads((ROOT / folder(BASES[b], LENGTHS[n], SEEDS[s]) / "extrapolation.json").read_text(encoding="utf-8"))
         known = {(row["extend"], row["length"]): row["nats"] for row in result["rows"] if row["protocol"] == "fixed_targets"}
         for (f, k), _ in np.ndenumerate(found[b, n, s]):
             found[b, n, s, f, k] = known[f"yarn(ramp=turns, beta={BETAS[k]})", FACTORS[f] * LENGTHS[n]]
-    return found
+    config = json.loads((ROOT / folder(BASES[0], LENGTHS[0], SEEDS[0]) / "config.json").read_text(encoding="utf-8"))
+    axes = {"base": BASES, "L": LENGTHS, "seed": SEEDS, "N / L": FACTORS, "beta": BETAS}
+    return {"axes": axes, "nats": found.round(6).tolist(),
+            **{key: config[key] for key in ("versions", "git_commit", "device", "dtype", "corpus_sha256")}}
 
 
 def interval(values: np.ndarray, t: float) -> tuple[float, float]:
@@ -78,11 +82,14 @@ def effects(best: np.ndarray) -> dict[str, tuple[float, float]]:
 
 
 def main() -> None:
-    """Train, or print the table."""
+    """Train, or print what was found, or the table of that."""
     if sys.argv[1] == "train":
         train(sys.argv[2])
         return
-    found = losses()
+    if sys.argv[1] == "collect":
+        print(json.dumps(collect()))
+        return
+    found = np.array(json.loads((ROOT / "results/extend/beta.json").read_text(encoding="utf-8"))["nats"])
     best = np.log2(BETAS)[found.argmin(-1)]
     found_effects = effects(best)
     contradicted = any(abs(mean) > half for mean, half in found_effects.values())
