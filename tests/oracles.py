@@ -472,7 +472,7 @@ def counted(root: Path) -> list[str]:
             "docstrings, comments and blank lines."]
     record, command = root / "results/mutations.json", "python -m pytest -m slow tests/test_mutations.py --record=results/mutations.json"
     entries = json.loads(record.read_text(encoding="utf-8"))["entries"] if record.is_file() else []
-    found = [f"Of {e['tried']} mistakes planted in the sources, one at a time, the tests of the schemes find {e['value']} (`{command}`)."
+    found = [f"Of {e['tried']} mistakes planted in the sources, one at a time, the tests find {e['value']} (`{command}`)."
              for e in entries if e["what"] == "mutations caught"]
     return said + (found or [f"How many planted mistakes the tests find was not measured: `{command}`."])
 
