@@ -211,7 +211,7 @@ def few_turns(scheme: Scheme, piece: Piece, pairs: Pairs) -> str:
         return ""
     name, least = ("beta", "alpha") if isinstance(piece, posenc.Yarn) else ("high", "low")
     turns, bound, pair = pairs.before * scheme.shape.length / TURN, getattr(piece, name), max(1, len(pairs.before) // 8)
-    complete, better = int((turns >= bound).sum()), math.floor(turns[pair - 1])
+    complete, better = int((turns >= bound).sum()), min(4, math.floor(turns[pair - 1]))   # 4: results/extend/beta.md
     if complete >= pair:
         return ""
     few = f"{f'only {complete}' if complete else 'none'} of {len(turns)} pairs complete{'s' * (complete < 2)}"

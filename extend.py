@@ -279,14 +279,14 @@ def search(folder: str, settings: ExtendSettings) -> str:
     gain = unseen["gain_unseen"]
     return "\n".join([f"{folder}, {total} tokens: nats on the half of the validation text that was not searched on, all with "
                       "longrope's attention factor", *(f"  {name:8} {loss:.4f}" for name, loss in unseen["loss_unseen"].items()),
-                      f"  better than {gain['over']} by {gain['nats']:.4f} ± {gain['standard_error']:.4f} (standard error over "
+                      f"  gain over {gain['over']}: {gain['nats']:+.4f} ± {gain['standard_error']:.4f} (standard error over "
                       f"windows)\n{path}: use it as --extend=\"longrope(file='{path}')\""])
 
 
 def compared(nats: dict[str, np.ndarray]) -> dict[str, Any]:
     """Of the losses (windows,) of `search` and of what it started from: their means, and its gain over the best of those."""
     unseen = {name: float(of_windows.mean()) for name, of_windows in nats.items()}
-    rival = min(unseen.keys() - {"search"}, key=unseen.__getitem__)
+    rival = min((name for name in unseen if name != "search"), key=unseen.__getitem__)
     gained = nats[rival] - nats["search"]
     return {"loss_unseen": unseen, "gain_unseen": {"over": rival, "nats": float(gained.mean()),
                                                    "standard_error": evaluate.standard_error(gained)}}

@@ -184,7 +184,7 @@ def test_the_length_that_is_looked_at_is_that_of_the_factor_or_eight_times_L(sai
 # ---- warnings
 
 @pytest.mark.parametrize(("words", "sentence"), [
-    (("yarn(factor=8)", "--train_length=256"), "with L = 256 and head dimension 64 only 1 of 32 pairs completes 32 turns, so beta = 32 slows nearly all: try beta=17"),
+    (("yarn(factor=8)", "--train_length=256"), "with L = 256 and head dimension 64 only 1 of 32 pairs completes 32 turns, so beta = 32 slows nearly all: try beta=4"),
     (("yarn(factor=8)", "--train_length=128"), "none of 32 pairs completes 32 turns"),
     (("ntk_by_parts(factor=8)", "--train_length=256"), "only 1 of 32 pairs completes 32 turns"),
     (("llama3(factor=8)", "--train_length=32"), "with L = 32 and head dimension 64 only 1 of 32 pairs completes 4 turns, so high = 4 slows nearly all: try high=2"),
@@ -201,7 +201,7 @@ def test_a_default_that_makes_no_sense_is_warned_of(said: Said, words: tuple[str
 
 
 @pytest.mark.parametrize("words", [("yarn(factor=8)", "--train_length=512"), ("yarn(factor=8)", "--train_length=4096"), ("yarn(factor=1)", "--length=128"),
-                                   ("yarn(factor=8, beta=17)", "--train_length=256"), ("llama3(factor=8)",), ("pi(factor=4)",), ("ntk(factor=57)", "--length=4096", "--train_length=512"),
+                                   ("yarn(factor=8, beta=17)", "--train_length=256"), ("yarn(factor=8, beta=4)", "--train_length=256"), ("llama3(factor=8)",), ("pi(factor=4)",), ("ntk(factor=57)", "--length=4096", "--train_length=512"),
                                    ("rerope",), ("self_extend",), ("dca",), ("rope", "--extend=window(size=64)"), ("rope",), ("slopes", "--pos=alibi"),
                                    ("pose(target=1024)", "--length=1024"), ("p_rope(p=0.25)",)])
 def test_what_makes_sense_is_not_warned_of(said: Said, words: tuple[str, ...]) -> None:
