@@ -6,6 +6,7 @@
 Each cell is a run of train.py in its own run folder: the same tokens, steps and data order for every scheme of a seed.
 The same command goes on after an interruption and trains only what is not yet trained.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -30,11 +31,21 @@ USAGE = """python ablate.py SCHEME [SCHEME ...] [--seeds=1,2,3] [config/FILE.py 
 
 Train every position scheme with every seed, and compare. Start with: python ablate.py nope rope alibi"""
 TRAIN = Path(__file__).resolve().with_name("train.py")
-PROVENANCE = ("command", "git_commit", "device", "dtype", "threads", "versions", "corpus_sha256", "sources_sha256")
-SHARED = PROVENANCE[3:]   # what should be the same for all cells
+PROVENANCE = (
+    "command",
+    "git_commit",
+    "device",
+    "dtype",
+    "threads",
+    "versions",
+    "corpus_sha256",
+    "sources_sha256",
+)
+SHARED = PROVENANCE[3:]  # what should be the same for all cells
 
 
 # ---- cells
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -66,43 +77,69 @@ class Cell:
             known, pos_file = {name: config[name] for name in PROVENANCE}, config["pos_file_sha256"]
         except UserError:
             return None
-        tested = {length for _, length in evaluate.rows_on(result["rows"], s.dataset, result.get("extend"))}
-        complete = (result["tokens_trained"] == self.tokens and not differences(asdict(s), config["settings"])
-                    and pos_file == (checkpoint.sha256(Path(s.pos_file)) if s.pos_file else None)
-                    and tested >= set(evaluate.tested_lengths(s.block_size, s.eval_lengths)))
+        tested = {
+            length
+            for _, length in evaluate.rows_on(result["rows"], s.dataset, result.get("extend"))
+        }
+        complete = (
+            result["tokens_trained"] == self.tokens
+            and not differences(asdict(s), config["settings"])
+            and pos_file == (checkpoint.sha256(Path(s.pos_file)) if s.pos_file else None)
+            and tested >= set(evaluate.tested_lengths(s.block_size, s.eval_lengths))
+        )
         return result | {"run": known} if complete else None
 
 
 def plan(settings: AblateSettings, schemes: list[str]) -> list[Cell]:
     """All cells, the first seed's first. UserError, before anything runs, for what cannot be trained or compared."""
     if not schemes:
-        raise UserError("name the position schemes to compare, as in: python ablate.py nope rope alibi")
+        raise UserError(
+            "name the position schemes to compare, as in: python ablate.py nope rope alibi"
+        )
     if settings.init_from not in ("auto", "scratch"):
-        raise UserError(f"init_from={settings.init_from} would give every cell that model's scheme; leave it at auto")
+        raise UserError(
+            f"init_from={settings.init_from} would give every cell that model's scheme; leave it at auto"
+        )
     schemes = [canonical(text, settings) for text in schemes]
     shared = {f.name: getattr(settings, f.name) for f in fields(TrainSettings)}
-    cells = [Cell(TrainSettings(**shared | {"pos": pos, "seed": seed})) for seed in settings.seeds for pos in schemes]
+    cells = [
+        Cell(TrainSettings(**shared | {"pos": pos, "seed": seed}))
+        for seed in settings.seeds
+        for pos in schemes
+    ]
     by_folder: dict[Path, Cell] = {}
     for cell in cells:
         if (other := by_folder.setdefault(cell.folder, cell)) is not cell:
-            raise UserError(f"{other.name} and {cell.name} are one run, {cell.folder}; name each scheme once")
-    device.pick(settings.device, settings.dtype)   # missed now, not in every cell
+            raise UserError(
+                f"{other.name} and {cell.name} are one run, {cell.folder}; name each scheme once"
+            )
+    device.pick(settings.device, settings.dtype)  # missed now, not in every cell
     corpus_of(settings)
     return cells
 
 
 def canonical(text: str, settings: TrainSettings) -> str:
     """A position expression as train.py writes it; PosError where it does not fit the model."""
-    shape = posenc.Shape(settings.n_head, settings.n_embd // settings.n_head, settings.n_embd, settings.block_size)
+    shape = posenc.Shape(
+        settings.n_head, settings.n_embd // settings.n_head, settings.n_embd, settings.block_size
+    )
     pos_file = Path(settings.pos_file).resolve() if settings.pos_file else None
     return Scheme(text, shape, settings.n_layer, pos_file).text
 
 
-def typed(settings: TrainSettings, kinds: tuple[str, ...] = ("result", "test", "manner")) -> list[str]:
+def typed(
+    settings: TrainSettings, kinds: tuple[str, ...] = ("result", "test", "manner")
+) -> list[str]:
     """The settings that are not the defaults, as train.py's command line has them."""
-    values = {f.name: getattr(settings, f.name) for f in fields(TrainSettings)
-              if f.metadata["kind"] in kinds and getattr(settings, f.name) != f.default}
-    return [f"--{name}={','.join(map(str, v)) if isinstance(v, tuple) else v}" for name, v in values.items()]
+    values = {
+        f.name: getattr(settings, f.name)
+        for f in fields(TrainSettings)
+        if f.metadata["kind"] in kinds and getattr(settings, f.name) != f.default
+    }
+    return [
+        f"--{name}={','.join(map(str, v)) if isinstance(v, tuple) else v}"
+        for name, v in values.items()
+    ]
 
 
 def folder_of(settings: AblateSettings, cells: list[Cell]) -> Path:
@@ -116,6 +153,7 @@ def folder_of(settings: AblateSettings, cells: list[Cell]) -> Path:
 
 # ---- training
 
+
 class Relay:
     """While it is entered, SIGINT and SIGTERM go to the running cell, which saves and ends; `signal` is the first."""
 
@@ -123,7 +161,10 @@ class Relay:
         self.signal, self.child = 0, None
 
     def __enter__(self) -> Relay:
-        self.before = {number: signal.signal(number, self._hand_on) for number in (signal.SIGINT, signal.SIGTERM)}
+        self.before = {
+            number: signal.signal(number, self._hand_on)
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -140,9 +181,15 @@ class Relay:
 
         All it says comes through one pipe: should this process be killed, the child's next line ends it.
         """
-        self.child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8",
-                                      errors="replace", process_group=0)
-        if self.signal:   # it came while the child was being started
+        self.child = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+            process_group=0,
+        )
+        if self.signal:  # it came while the child was being started
             self.child.send_signal(self.signal)
         return self.child
 
@@ -157,7 +204,11 @@ def train(cell: Cell, relay: Relay) -> str:
         last = line.strip() or last
     if code := child.wait():
         return f"ended by signal {-code}" if code < 0 else last or f"exit code {code}"
-    return "" if cell.result() else f"train.py ended well, but {cell.folder} does not hold the result of these settings"
+    return (
+        ""
+        if cell.result()
+        else f"train.py ended well, but {cell.folder} does not hold the result of these settings"
+    )
 
 
 def train_all(cells: list[Cell], relay: Relay, again: bool) -> dict[str, str]:
@@ -174,6 +225,7 @@ def train_all(cells: list[Cell], relay: Relay, again: bool) -> dict[str, str]:
 
 # ---- comparing
 
+
 def compare(cells: list[Cell], failed: dict[str, str], folder: Path) -> str:
     """Write results.json, table.txt and figure.png; returns the table."""
     found: dict[str, list[dict[str, Any]]] = {}
@@ -183,7 +235,9 @@ def compare(cells: list[Cell], failed: dict[str, str], folder: Path) -> str:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{folder} cannot be made ({error.strerror}); choose another --ablate_dir") from error
+        raise UserError(
+            f"{folder} cannot be made ({error.strerror}); choose another --ablate_dir"
+        ) from error
     command = [Path(sys.argv[0]).name, *sys.argv[1:]]
     checkpoint.write_json(folder / "results.json", {"command": command, "cells": found})
     table = "\n".join([report.seeds_table(found), *unequal(found)])
@@ -194,12 +248,21 @@ def compare(cells: list[Cell], failed: dict[str, str], folder: Path) -> str:
 
 def unequal(found: dict[str, list[dict[str, Any]]]) -> list[str]:
     """A line for each thing that should be the same for all cells and is not."""
-    runs = {f"{pos}, seed {r['seed']}": r["run"] for pos, results in found.items() for r in results if "run" in r}
+    runs = {
+        f"{pos}, seed {r['seed']}": r["run"]
+        for pos, results in found.items()
+        for r in results
+        if "run" in r
+    }
     lines = []
     for key in SHARED:
         (first, value), *others = [(name, of[key]) for name, of in runs.items()]
         differ = [name for name, other in others if other != value]
-        lines += [f"note: {key} of {'; '.join(differ)} is not that of {first}: see results.json"] if differ else []
+        lines += (
+            [f"note: {key} of {'; '.join(differ)} is not that of {first}: see results.json"]
+            if differ
+            else []
+        )
     return lines
 
 
@@ -216,7 +279,9 @@ def main() -> int:
     """Train what is not yet trained, and compare."""
     settings, schemes = configure(AblateSettings, sys.argv[1:], USAGE)
     if device.world_size() > 1:
-        raise UserError("start ablate.py by itself: torchrun is for train.py; share the work out with --only=I/N")
+        raise UserError(
+            "start ablate.py by itself: torchrun is for train.py; share the work out with --only=I/N"
+        )
     cells = plan(settings, schemes)
     part, parts = map(int, (settings.only or "1/1").split("/"))
     share, folder = cells[part - 1 :: parts], folder_of(settings, cells)
@@ -224,7 +289,9 @@ def main() -> int:
     with Relay() as relay:
         failed = train_all(share, relay, settings.overwrite)
     if relay.signal:
-        print(f"stopped; the same command{' without --overwrite' if settings.overwrite else ''} goes on from there")
+        print(
+            f"stopped; the same command{' without --overwrite' if settings.overwrite else ''} goes on from there"
+        )
         return 128 + relay.signal
     for name, reason in failed.items():
         print(f"failed: {name}: {reason}", file=sys.stderr)

@@ -20,25 +20,52 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, NoReturn, get_args, get_origin
 
-KINDS = {"result": "What changes the result", "test": "What changes the test", "manner": "Only the manner"}
+KINDS = {
+    "result": "What changes the result",
+    "test": "What changes the test",
+    "manner": "Only the manner",
+}
 PROTOCOLS = ("fixed_targets", "windowed", "nonoverlapping")
 LARGEST = 2**53  # up to here a float holds every integer, and no setting needs more
-ARITHMETIC = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-              ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow}
+ARITHMETIC = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}
 
 
 class UserError(ValueError):
     """A mistake that a user can mend; its text is one sentence: what was wrong, where, and what to do."""
 
 
-def setting(default: Any, help: str, *, unit: str = "", kind: str = "result", low: float | None = None,
-            above: float | None = None, high: float | None = None, below: float | None = None,
-            choices: tuple[str, ...] | None = None) -> Any:
+def setting(
+    default: Any,
+    help: str,
+    *,
+    unit: str = "",
+    kind: str = "result",
+    low: float | None = None,
+    above: float | None = None,
+    high: float | None = None,
+    below: float | None = None,
+    choices: tuple[str, ...] | None = None,
+) -> Any:
     """A dataclass field with its help; low <= value <= high, above < value < below, in a tuple for each item."""
-    rules = [("at least", operator.ge, low), ("above", operator.gt, above), ("at most", operator.le, high),
-             ("below", operator.lt, below), ("one of", lambda value, among: value in among, choices)]
+    rules = [
+        ("at least", operator.ge, low),
+        ("above", operator.gt, above),
+        ("at most", operator.le, high),
+        ("below", operator.lt, below),
+        ("one of", lambda value, among: value in among, choices),
+    ]
     rules = [rule for rule in rules if rule[2] is not None]
-    return field(default=default, metadata={"help": help, "unit": unit, "kind": kind, "rules": rules})
+    return field(
+        default=default, metadata={"help": help, "unit": unit, "kind": kind, "rules": rules}
+    )
 
 
 @dataclass(frozen=True)
@@ -59,9 +86,13 @@ class GPTConfig:
     def __post_init__(self) -> None:
         """Refuse a shape that no model can have (UserError)."""
         for name in ("block_size", "vocab_size", "n_layer", "n_head", "n_embd"):
-            _require(getattr(self, name) >= 1, f"{name} must be at least 1, not {getattr(self, name)}")
-        _require(self.n_embd % self.n_head == 0,
-                 f"n_embd = {self.n_embd} cannot be divided by n_head = {self.n_head}; change one of them")
+            _require(
+                getattr(self, name) >= 1, f"{name} must be at least 1, not {getattr(self, name)}"
+            )
+        _require(
+            self.n_embd % self.n_head == 0,
+            f"n_embd = {self.n_embd} cannot be divided by n_head = {self.n_head}; change one of them",
+        )
 
 
 @dataclass
@@ -69,8 +100,12 @@ class Settings:
     """What every command can be told."""
 
     device: str = setting("auto", "where to compute: auto, cpu, cuda, cuda:1, mps", kind="manner")
-    dtype: str = setting("auto", "number format of matrix products", kind="manner",
-                         choices=("auto", "bfloat16", "float16", "float32"))
+    dtype: str = setting(
+        "auto",
+        "number format of matrix products",
+        kind="manner",
+        choices=("auto", "bfloat16", "float16", "float32"),
+    )
 
     def check(self) -> None:
         """Refuse (UserError) a value of the wrong type or out of its range; lists become tuples, 1 becomes 1.0."""
@@ -84,11 +119,24 @@ class TrainSettings(Settings):
 
     pos: str = setting("rope", "position scheme, as in 'rope(base=500000)' or 'rope + alibi'")
     pos_file: str = setting("", "a Python file of your own with more position schemes")
-    extend: str = setting("", "context extension to train with, as in 'yarn(factor=4)'; for fine-tuning (init_from)")
-    mixed_lengths: tuple[int, ...] = setting((), "lengths to train at in turn, with as many tokens a step as at block_size",
-                                             unit="tokens", low=2)
-    staged: bool = setting(False, "mixed_lengths one after the other, in equal parts, instead of in turn")
-    drop_pos: float = setting(0.0, "share of the steps, the last ones, without the position scheme (DroPE)", low=0, below=1)
+    extend: str = setting(
+        "", "context extension to train with, as in 'yarn(factor=4)'; for fine-tuning (init_from)"
+    )
+    mixed_lengths: tuple[int, ...] = setting(
+        (),
+        "lengths to train at in turn, with as many tokens a step as at block_size",
+        unit="tokens",
+        low=2,
+    )
+    staged: bool = setting(
+        False, "mixed_lengths one after the other, in equal parts, instead of in turn"
+    )
+    drop_pos: float = setting(
+        0.0,
+        "share of the steps, the last ones, without the position scheme (DroPE)",
+        low=0,
+        below=1,
+    )
     dataset: str = setting("stdlib", "corpus, the name of a folder in data/")
     init_from: str = setting("auto", "auto (resume or begin), scratch, gpt2... or a run folder")
     block_size: int = setting(128, "training length", unit="tokens", low=2, high=2**24)
@@ -106,23 +154,41 @@ class TrainSettings(Settings):
     beta2: float = setting(0.99, "AdamW's decay rate of the variance", low=0, below=1)
     grad_clip: float = setting(1.0, "largest norm of the gradient, 0 for any", low=0)
     decay_lr: bool = setting(True, "warm up, then lower the learning rate along a cosine")
-    warmup_iters: int = setting(100, "length of the warm-up, at most max_iters", unit="steps", low=0)
-    lr_decay_iters: int | None = setting(None, "when min_lr is reached, none for max_iters", unit="steps", low=1)
+    warmup_iters: int = setting(
+        100, "length of the warm-up, at most max_iters", unit="steps", low=0
+    )
+    lr_decay_iters: int | None = setting(
+        None, "when min_lr is reached, none for max_iters", unit="steps", low=1
+    )
     min_lr: float | None = setting(None, "lowest learning rate, none for learning_rate / 20", low=0)
     seed: int = setting(1337, "seed of weights, data order and draws", low=0, high=2**32 - 1)
-    eval_lengths: tuple[int, ...] = setting((), "lengths to test, else L/2 ... 32L", unit="tokens", kind="test", low=2)
+    eval_lengths: tuple[int, ...] = setting(
+        (), "lengths to test, else L/2 ... 32L", unit="tokens", kind="test", low=2
+    )
     out_dir: str = setting("", "run folder, by default named after the settings", kind="manner")
     overwrite: bool = setting(False, "start afresh in a used run folder", kind="manner")
-    eval_interval: int = setting(200, "interval between validations", unit="steps", kind="manner", low=1)
+    eval_interval: int = setting(
+        200, "interval between validations", unit="steps", kind="manner", low=1
+    )
     eval_iters: int = setting(16, "size of a validation", unit="batches", kind="manner", low=1)
-    log_interval: int = setting(20, "interval between lines of the log", unit="steps", kind="manner", low=1)
+    log_interval: int = setting(
+        20, "interval between lines of the log", unit="steps", kind="manner", low=1
+    )
     compile: bool = setting(True, "torch.compile, where there is a compiler", kind="manner")
-    deterministic: bool = setting(False, "repeat to the bit on a GPU too, where torch can; a CPU always does", kind="manner")
-    backend: str = setting("auto", "how processes of one run talk, auto for nccl on GPUs, else gloo", kind="manner",
-                           choices=("auto", "nccl", "gloo"))
+    deterministic: bool = setting(
+        False, "repeat to the bit on a GPU too, where torch can; a CPU always does", kind="manner"
+    )
+    backend: str = setting(
+        "auto",
+        "how processes of one run talk, auto for nccl on GPUs, else gloo",
+        kind="manner",
+        choices=("auto", "nccl", "gloo"),
+    )
     wandb_log: bool = setting(False, "log to Weights & Biases too", kind="manner")
     wandb_project: str = setting("longshot", "project in Weights & Biases", kind="manner")
-    wandb_run_name: str = setting("", "name in Weights & Biases, by default the run folder's", kind="manner")
+    wandb_run_name: str = setting(
+        "", "name in Weights & Biases, by default the run folder's", kind="manner"
+    )
 
     def gpt(self, vocab_size: int) -> GPTConfig:
         """The model's shape, for a vocabulary of `vocab_size` tokens; UserError where no model has that shape."""
@@ -133,17 +199,31 @@ class TrainSettings(Settings):
         """Also refuse settings that do not go together."""
         super().check()
         self.gpt(vocab_size=1)  # the shape checks itself; the vocabulary is the corpus's
-        _require(self.eval_lengths == tuple(sorted(self.eval_lengths)), f"eval_lengths {self.eval_lengths} must ascend")
+        _require(
+            self.eval_lengths == tuple(sorted(self.eval_lengths)),
+            f"eval_lengths {self.eval_lengths} must ascend",
+        )
         for length in self.mixed_lengths:
-            _require(self.batch_size * self.block_size % length == 0, f"mixed_lengths: the batch_size x block_size = "
-                     f"{self.batch_size * self.block_size} tokens of a batch are no whole number of sequences of {length}")
+            _require(
+                self.batch_size * self.block_size % length == 0,
+                f"mixed_lengths: the batch_size x block_size = "
+                f"{self.batch_size * self.block_size} tokens of a batch are no whole number of sequences of {length}",
+            )
         _require(self.init_from, "init_from is empty; name a run folder, or leave it out")
-        _require(self.mixed_lengths or not self.staged, "staged=True needs mixed_lengths, the lengths of its stages")
-        for name, limit in (("warmup_iters", "max_iters"), ("warmup_iters", "lr_decay_iters"),
-                            ("min_lr", "learning_rate")):
+        _require(
+            self.mixed_lengths or not self.staged,
+            "staged=True needs mixed_lengths, the lengths of its stages",
+        )
+        for name, limit in (
+            ("warmup_iters", "max_iters"),
+            ("warmup_iters", "lr_decay_iters"),
+            ("min_lr", "learning_rate"),
+        ):
             low, high = getattr(self, name), getattr(self, limit)
             ordered = low is None or high is None or low <= high
-            _require(ordered, f"{name} = {low} is above {limit} = {high}; lower {name} or raise {limit}")
+            _require(
+                ordered, f"{name} = {low} is above {limit} = {high}; lower {name} or raise {limit}"
+            )
 
 
 @dataclass
@@ -151,20 +231,39 @@ class EvaluateSettings(Settings):
     """A test of finished runs; the run folders are positional."""
 
     dataset: str = setting("", "corpus to test on, by default the run's own", kind="test")
-    eval_lengths: tuple[int, ...] = setting((), "lengths to test, else L/2 ... 32L", unit="tokens", kind="test", low=2)
-    protocols: tuple[str, ...] = setting(PROTOCOLS, "what to measure", kind="test", choices=PROTOCOLS)
-    stride: int = setting(0, "measure `sliding` too, moved by this, 0 for not", unit="tokens", kind="test", low=0)
-    extend: str = setting("", "context extension to test with, as in 'yarn(factor=4)', none for none, else as trained",
-                          kind="test")
-    pos_file: str = setting("", "your file of position schemes, named again to let it run", kind="test")
-    draw_only: bool = setting(False, "measure nothing, draw what is measured already", kind="manner")
+    eval_lengths: tuple[int, ...] = setting(
+        (), "lengths to test, else L/2 ... 32L", unit="tokens", kind="test", low=2
+    )
+    protocols: tuple[str, ...] = setting(
+        PROTOCOLS, "what to measure", kind="test", choices=PROTOCOLS
+    )
+    stride: int = setting(
+        0, "measure `sliding` too, moved by this, 0 for not", unit="tokens", kind="test", low=0
+    )
+    extend: str = setting(
+        "",
+        "context extension to test with, as in 'yarn(factor=4)', none for none, else as trained",
+        kind="test",
+    )
+    pos_file: str = setting(
+        "", "your file of position schemes, named again to let it run", kind="test"
+    )
+    draw_only: bool = setting(
+        False, "measure nothing, draw what is measured already", kind="manner"
+    )
     out: str = setting("", "where the figure of several runs goes", kind="manner")
 
     def check(self) -> None:
         """Also refuse settings that do not go together."""
         super().check()
-        _require(self.eval_lengths == tuple(sorted(self.eval_lengths)), f"eval_lengths {self.eval_lengths} must ascend")
-        _require(self.protocols or self.stride, "protocols is empty and stride 0: nothing to measure; set one of them")
+        _require(
+            self.eval_lengths == tuple(sorted(self.eval_lengths)),
+            f"eval_lengths {self.eval_lengths} must ascend",
+        )
+        _require(
+            self.protocols or self.stride,
+            "protocols is empty and stride 0: nothing to measure; set one of them",
+        )
 
 
 @dataclass
@@ -176,10 +275,14 @@ class SampleSettings(Settings):
     max_new_tokens: int = setting(500, "length of a sample", unit="tokens", low=1)
     temperature: float = setting(0.8, "divides the logits, 0 for always the likeliest token", low=0)
     top_k: int | None = setting(None, "draw from the k likeliest tokens only", low=1)
-    top_p: float | None = setting(None, "draw from the likeliest tokens of this total probability", above=0, high=1)
+    top_p: float | None = setting(
+        None, "draw from the likeliest tokens of this total probability", above=0, high=1
+    )
     stop: str = setting("", "text that ends a sample")
     seed: int = setting(1337, "seed of the draws", low=0, high=2**32 - 1)
-    extend: str = setting("", "context extension, as in 'yarn(factor=4)', none for none, else as trained")
+    extend: str = setting(
+        "", "context extension, as in 'yarn(factor=4)', none for none, else as trained"
+    )
     pos_file: str = setting("", "your file of position schemes, named again to let it run")
 
 
@@ -188,39 +291,74 @@ class ExtendSettings(Settings):
     """One trained model x extensions x lengths; run folders (of several seeds) and `extend` expressions are positional."""
 
     dataset: str = setting("", "corpus to test on, by default the run's own", kind="test")
-    eval_lengths: tuple[int, ...] = setting((), "lengths to test, else L/2 ... 32L", unit="tokens", kind="test", low=2)
-    beside: tuple[str, ...] = setting((), "folders of other runs, shown beside as they are", kind="test")
-    search: int = setting(0, "search longrope's factors for texts this many times as long, 0 for not", kind="test", low=0)
+    eval_lengths: tuple[int, ...] = setting(
+        (), "lengths to test, else L/2 ... 32L", unit="tokens", kind="test", low=2
+    )
+    beside: tuple[str, ...] = setting(
+        (), "folders of other runs, shown beside as they are", kind="test"
+    )
+    search: int = setting(
+        0,
+        "search longrope's factors for texts this many times as long, 0 for not",
+        kind="test",
+        low=0,
+    )
     rounds: int = setting(40, "length of the search", unit="rounds", kind="test", low=1)
-    fit: str = setting("", "an extension to fit a temperature for each head to, none for none, for texts of the longest of "
-                       "eval_lengths, else 4 L", kind="test")
+    fit: str = setting(
+        "",
+        "an extension to fit a temperature for each head to, none for none, for texts of the longest of "
+        "eval_lengths, else 4 L",
+        kind="test",
+    )
     seed: int = setting(1337, "seed of the search", kind="test", low=0, high=2**32 - 1)
-    pos_file: str = setting("", "your file of position schemes, named again to let it run", kind="test")
-    out: str = setting("", "where table (.txt) and figure (.png) go, by default extend in the first run folder", kind="manner")
+    pos_file: str = setting(
+        "", "your file of position schemes, named again to let it run", kind="test"
+    )
+    out: str = setting(
+        "",
+        "where table (.txt) and figure (.png) go, by default extend in the first run folder",
+        kind="manner",
+    )
 
     def check(self) -> None:
         """Also refuse a search that has nothing to find."""
         super().check()
-        _require(self.search != 1, "search=1 is a text as long as the training length, where nothing is changed; give 2 or more")
+        _require(
+            self.search != 1,
+            "search=1 is a text as long as the training length, where nothing is changed; give 2 or more",
+        )
 
 
 @dataclass
 class AblateSettings(TrainSettings):
     """Position schemes (positional) x seeds, each trained with the same settings."""
 
-    seeds: tuple[int, ...] = setting((1, 2, 3), "seeds to train every scheme with", low=0, high=2**32 - 1)
+    seeds: tuple[int, ...] = setting(
+        (1, 2, 3), "seeds to train every scheme with", low=0, high=2**32 - 1
+    )
     only: str = setting("", "I/N: only the I-th of N shares of the work", kind="manner")
-    ablate_dir: str = setting("", "where table and figure go, by default named after the settings", kind="manner")
+    ablate_dir: str = setting(
+        "", "where table and figure go, by default named after the settings", kind="manner"
+    )
 
     def check(self) -> None:
         """Also refuse what a comparison sets by itself."""
         super().check()
-        for name, instead in (("pos", "name the schemes"), ("seed", "use --seeds"), ("out_dir", "use --ablate_dir")):
-            _require(getattr(self, name) == getattr(AblateSettings, name), f"ablate sets {name} itself; {instead}")
+        for name, instead in (
+            ("pos", "name the schemes"),
+            ("seed", "use --seeds"),
+            ("out_dir", "use --ablate_dir"),
+        ):
+            _require(
+                getattr(self, name) == getattr(AblateSettings, name),
+                f"ablate sets {name} itself; {instead}",
+            )
         _require(self.seeds, "seeds is empty; give some, as in --seeds=1,2,3")
         share = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", self.only or "1/1")
-        _require(share and 1 <= int(share[1]) <= int(share[2]),
-                 f"only must be I/N with 1 <= I <= N, as in --only=1/4, not {self.only!r:.60}")
+        _require(
+            share and 1 <= int(share[1]) <= int(share[2]),
+            f"only must be I/N with 1 <= I <= N, as in --only=1/4, not {self.only!r:.60}",
+        )
 
 
 def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, list[str]]:
@@ -246,7 +384,9 @@ def differences(a: dict[str, Any], b: dict[str, Any], kind: str = "result") -> l
     """Where two runs' settings of one kind differ: "n_embd: 256 here, 128 there". What is absent has its default."""
     sentences = []
     for f in _of_kind(TrainSettings, kind):
-        here, there = (tuple(v) if isinstance(v := run.get(f.name, f.default), list) else v for run in (a, b))
+        here, there = (
+            tuple(v) if isinstance(v := run.get(f.name, f.default), list) else v for run in (a, b)
+        )
         sentences += [f"{f.name}: {here!r:.60} here, {there!r:.60} there"] if here != there else []
     return sentences
 
@@ -258,7 +398,7 @@ def run(main: Callable[[], int | None], *errors: type[Exception]) -> NoReturn:
     Ctrl-C exits 130.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")   # a terminal that lacks a character shows "?"
+        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character shows "?"
     try:
         code = main()
     except KeyboardInterrupt:
@@ -266,9 +406,15 @@ def run(main: Callable[[], int | None], *errors: type[Exception]) -> NoReturn:
     except (UserError, OSError, *errors) as error:
         if "--debug" in sys.argv:
             traceback.print_exc()
-        said = f"{error.filename or 'the system'}: {error.strerror}" if isinstance(error, OSError) and error.strerror else error
+        said = (
+            f"{error.filename or 'the system'}: {error.strerror}"
+            if isinstance(error, OSError) and error.strerror
+            else error
+        )
         rank = os.environ.get("RANK", "0")
-        print(f"error: {said}" if rank == "0" else f"process {rank}: error: {said}", file=sys.stderr)
+        print(
+            f"error: {said}" if rank == "0" else f"process {rank}: error: {said}", file=sys.stderr
+        )
         code = 1
     sys.exit(code)
 
@@ -289,7 +435,9 @@ def _help(cls: type[Settings], usage: str) -> str:
         lines += ["", f"{title}:"] if _of_kind(cls, kind) else []
         for f in _of_kind(cls, kind):
             unit = f"{f.metadata['unit']}, " if f.metadata["unit"] else ""
-            lines.append(f"  {f'--{f.name}={_typed(f.default)}':<33} {f.metadata['help']} ({unit}{_expected(f)})")
+            lines.append(
+                f"  {f'--{f.name}={_typed(f.default)}':<33} {f.metadata['help']} ({unit}{_expected(f)})"
+            )
     return "\n".join([*lines, "", "--debug shows where in the code an error arose."])
 
 
@@ -307,14 +455,22 @@ def _expected(f: Field) -> str:
     """The type and range of a setting in words: "int or none, at least 1"."""
     base, optional, many = _anatomy(f)
     kind = f"{'list of distinct ' if many else ''}{base.__name__}{' or none' if optional else ''}"
-    return ", ".join([kind, *(f"{words} {_typed(limit)}" for words, _, limit in f.metadata["rules"])])
+    return ", ".join(
+        [kind, *(f"{words} {_typed(limit)}" for words, _, limit in f.metadata["rules"])]
+    )
 
 
 def _typed(value: Any) -> str:
     """A value as it is typed on the command line."""
     if isinstance(value, tuple):
         return ",".join(map(_typed, value))
-    return "none" if value is None else value if isinstance(value, str) and value.isprintable() else repr(value)
+    return (
+        "none"
+        if value is None
+        else value
+        if isinstance(value, str) and value.isprintable()
+        else repr(value)
+    )
 
 
 def _require(good: Any, sentence: str) -> None:
@@ -328,7 +484,9 @@ def _place(place: str) -> Iterator[None]:
     try:
         yield
     except SyntaxError as error:
-        raise UserError(f"{place}:{error.lineno or 1}: {error.msg}; a config file is `name = value` lines") from None
+        raise UserError(
+            f"{place}:{error.lineno or 1}: {error.msg}; a config file is `name = value` lines"
+        ) from None
     except OSError as error:
         raise UserError(f"{place}: cannot be read ({error.strerror}); check the name") from None
     except UnicodeError:
@@ -336,7 +494,9 @@ def _place(place: str) -> Iterator[None]:
     except (RecursionError, MemoryError):
         raise UserError(f"{place}: nested too deeply; write the value itself") from None
     except ArithmeticError:
-        raise UserError(f"{place}: this arithmetic has no finite result; write the value itself") from None
+        raise UserError(
+            f"{place}: this arithmetic has no finite result; write the value itself"
+        ) from None
     except ValueError as error:
         raise UserError(f"{place}: {error}") from None
 
@@ -370,22 +530,35 @@ def _is_a(base: type, value: Any) -> bool:
     return type(value) is base and not re.search("[\0\ud800-\udfff]", str(value))
 
 
-def _read_command_line(cls: type[Settings], argv: list[str]) -> tuple[dict[str, Any], list[str], list[str]]:
+def _read_command_line(
+    cls: type[Settings], argv: list[str]
+) -> tuple[dict[str, Any], list[str], list[str]]:
     """The values typed, the config files, and the other words, in their order."""
     typed, files, words, rest = {}, [], [], deque(argv)
     while rest:
         word = rest.popleft()
         if not word.startswith("-"):
-            _require(not re.search("[\ud800-\udfff]", word), f"{word!r:.60} is not UTF-8 text; rename what it names")
+            _require(
+                not re.search("[\ud800-\udfff]", word),
+                f"{word!r:.60} is not UTF-8 text; rename what it names",
+            )
             (files if word.endswith(".py") else words).append(word)
             continue
-        _require(word.startswith("--"), f"{word!r:.60} is no setting; type --name=value, and --help lists the names")
+        _require(
+            word.startswith("--"),
+            f"{word!r:.60} is no setting; type --name=value, and --help lists the names",
+        )
         name, equals, text = word[2:].partition("=")
         f = _find(cls, name)
         if not equals:
             text = rest.popleft() if rest else "--"
-            known = text.lower() in ("true", "false") if f.type is bool else not text.startswith("--")
-            _require(known, f"--{name} needs a value, as in --{name}={'True' if f.type is bool else 'VALUE'}")
+            known = (
+                text.lower() in ("true", "false") if f.type is bool else not text.startswith("--")
+            )
+            _require(
+                known,
+                f"--{name} needs a value, as in --{name}={'True' if f.type is bool else 'VALUE'}",
+            )
         typed[name] = _checked(f, _from_text(f, text))
     return typed, files, words
 
@@ -396,7 +569,9 @@ def _from_text(f: Field, text: str) -> Any:
     if base is str or not text:
         return tuple(text.split(",") if text else ()) if many else text
     try:
-        value = _literal(ast.parse(text.strip().capitalize(), mode="eval").body)  # true, none -> True, None
+        value = _literal(
+            ast.parse(text.strip().capitalize(), mode="eval").body
+        )  # true, none -> True, None
     except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError):
         return text
     return (value,) if many and not isinstance(value, tuple) else value
@@ -413,9 +588,17 @@ def _read_file(cls: type[Settings], path: str) -> dict[str, Any]:
                 case ast.Assign(targets=[ast.Name(id=name)], value=node):
                     value = _checked(_find(cls, name), _literal(node))
                 case _:
-                    raise UserError(f"only `name = value` lines may stand here, not {type(statement).__name__}")
-            _require(name != "pos_file" or not value, "pos_file names code that is run: it must be typed, --pos_file=FILE.py")
-            _require(name not in lines, f"{name} is already set in line {lines.get(name)}; delete one of the two")
+                    raise UserError(
+                        f"only `name = value` lines may stand here, not {type(statement).__name__}"
+                    )
+            _require(
+                name != "pos_file" or not value,
+                "pos_file names code that is run: it must be typed, --pos_file=FILE.py",
+            )
+            _require(
+                name not in lines,
+                f"{name} is already set in line {lines.get(name)}; delete one of the two",
+            )
             values[name], lines[name] = value, statement.lineno
     return values
 
@@ -433,13 +616,24 @@ def _literal(node: ast.expr) -> Any:
             value = _literal(ast.BinOp(ast.Constant(0), ast.Sub(), operand))
         case ast.BinOp(op=op) if type(op) in ARITHMETIC:
             left, right = _literal(node.left), _literal(node.right)
-            _require({type(left), type(right)} <= {int, float}, "arithmetic is for real numbers only")
-            if type(op) is ast.Pow:  # tried in floats: they overflow where integers would fill the memory
-                _require(abs(float(left) ** right) <= LARGEST, "a power must be at most 2**53; write a smaller one")
+            _require(
+                {type(left), type(right)} <= {int, float}, "arithmetic is for real numbers only"
+            )
+            if (
+                type(op) is ast.Pow
+            ):  # tried in floats: they overflow where integers would fill the memory
+                _require(
+                    abs(float(left) ** right) <= LARGEST,
+                    "a power must be at most 2**53; write a smaller one",
+                )
             value = ARITHMETIC[type(op)](left, right)
         case ast.Name(id=name):
             raise UserError(f"{name!r:.60} is a name, not a value; put a text in quotes")
         case _:
-            raise UserError(f"a value is a literal or arithmetic on numbers, not {type(node).__name__}; write it out")
-    _require(abs(value) <= LARGEST, "a number must be finite and at most 2**53; write a smaller one")
+            raise UserError(
+                f"a value is a literal or arithmetic on numbers, not {type(node).__name__}; write it out"
+            )
+    _require(
+        abs(value) <= LARGEST, "a number must be finite and at most 2**53; write a smaller one"
+    )
     return value

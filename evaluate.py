@@ -34,10 +34,21 @@ MAX_SCORED = 32  # targets that a window of fixed_targets scores
 BATCH_TOKENS = 16384  # inputs of one forward
 CHECK_WINDOWS = 8  # windows that are run in float32 too
 CPU = device.Compute("cpu", None, "by default")
-MODEL = ("pos", "train_length", "tokens_trained", "seed", "parameters")  # what tells one trained model from another
+MODEL = (
+    "pos",
+    "train_length",
+    "tokens_trained",
+    "seed",
+    "parameters",
+)  # what tells one trained model from another
 Row = dict[str, Any]
 Rows = dict[tuple[str, int], Row]  # by protocol and length
-PLACE = ("protocol", "length", "extend", "dataset")  # what a row measures; measured again, it is replaced
+PLACE = (
+    "protocol",
+    "length",
+    "extend",
+    "dataset",
+)  # what a row measures; measured again, it is replaced
 
 
 # ---- where
@@ -58,7 +69,11 @@ class Places:
         to_the_end = protocol in ("fixed_targets", "windowed")
         spacing, extent = (self.ends, self.scored) if to_the_end else (self.pieces, self.longest)
         across = {"across_documents": True} if to_the_end and self.across_documents else {}
-        texts = [f"windows run across documents, too few are longer than {self.longest} tokens"] if across else []
+        texts = (
+            [f"windows run across documents, too few are longer than {self.longest} tokens"]
+            if across
+            else []
+        )
         if np.diff(spacing).min() < extent:
             texts.append("neighbouring blocks share targets, so standard errors are too small")
         return across | ({"note": f"{protocol}: {'; '.join(texts)}"} if texts else {})
@@ -76,19 +91,28 @@ class Windows:
     def offsets(self) -> np.ndarray:
         """The offsets of all scored targets in the split, window after window."""
         last = self.starts + self.length
-        return np.concatenate([np.arange(end - k + 1, end + 1) for end, k in zip(last, self.scored, strict=True)])
+        return np.concatenate(
+            [np.arange(end - k + 1, end + 1) for end, k in zip(last, self.scored, strict=True)]
+        )
 
 
 def tested_lengths(train_length: int, lengths: tuple[int, ...] = ()) -> list[int]:
     """The ascending lengths to test: those given, else L/2, L, 2L ... 32L; L is always among them."""
-    return sorted({*(lengths or (train_length // 2, *(train_length << k for k in range(6)))), train_length} - {0})
+    return sorted(
+        {*(lengths or (train_length // 2, *(train_length << k for k in range(6)))), train_length}
+        - {0}
+    )
 
 
-def window_ends(n_tokens: int, document_starts: np.ndarray, longest: int) -> tuple[np.ndarray, bool]:
+def window_ends(
+    n_tokens: int, document_starts: np.ndarray, longest: int
+) -> tuple[np.ndarray, bool]:
     """The offsets (64,) of the windows' last targets, and whether the windows run across documents."""
     stops = np.append(document_starts[1:], n_tokens)
     first = document_starts + longest
-    places = np.maximum(stops - first, 0)  # targets of each document with the longest window before them
+    places = np.maximum(
+        stops - first, 0
+    )  # targets of each document with the longest window before them
     across = bool(places.sum() < WINDOWS)
     if across:
         first, places = np.array([longest]), np.array([n_tokens - longest])
@@ -109,21 +133,27 @@ def place(n_tokens: int, document_starts: np.ndarray, lengths: list[int]) -> Pla
 
 def fixed_targets(places: Places, length: int) -> list[Windows]:
     """The 64 windows of exactly `length` inputs that end at the places; the last targets are scored."""
-    return [Windows(length, places.ends - length, np.full(WINDOWS, places.scored), np.arange(WINDOWS))]
+    return [
+        Windows(length, places.ends - length, np.full(WINDOWS, places.scored), np.arange(WINDOWS))
+    ]
 
 
 def cut(places: Places, length: int, stops: list[int]) -> Windows:
     """In each piece, windows of `length` inputs that end at `stops`; each scores what the one before it left."""
     starts = (places.pieces[:, None] + stops - length).ravel()
     scored = np.minimum(np.diff(stops, prepend=0), length)
-    return Windows(length, starts, np.tile(scored, PIECES), np.repeat(np.arange(PIECES), len(stops)))
+    return Windows(
+        length, starts, np.tile(scored, PIECES), np.repeat(np.arange(PIECES), len(stops))
+    )
 
 
 def nonoverlapping(places: Places, length: int) -> list[Windows]:
     """The pieces cut every `length` inputs, the rest shorter; every target is scored."""
     rest = places.longest % length
-    return [cut(places, length, list(range(length, places.longest + 1, length))),
-            *([cut(places, rest, [places.longest])] if rest else [])]
+    return [
+        cut(places, length, list(range(length, places.longest + 1, length))),
+        *([cut(places, rest, [places.longest])] if rest else []),
+    ]
 
 
 def sliding(places: Places, length: int, stride: int) -> list[Windows]:
@@ -136,7 +166,11 @@ def planned(protocol: str, places: Places, length: int, stride: int) -> list[Win
     """The windows of one protocol at one length."""
     if protocol == "sliding":
         return sliding(places, length, stride)
-    return nonoverlapping(places, length) if protocol == "nonoverlapping" else fixed_targets(places, length)
+    return (
+        nonoverlapping(places, length)
+        if protocol == "nonoverlapping"
+        else fixed_targets(places, length)
+    )
 
 
 # ---- how much
@@ -161,7 +195,9 @@ def losses(bench: Bench, windows: Windows, limit: int | None) -> Iterator[tuple[
     Of several processes each takes every n-th of these batches.
     """
     size = max(1, BATCH_TOKENS // windows.length)
-    for first in range(size * bench.processes.rank, len(windows.starts), size * bench.processes.size):
+    for first in range(
+        size * bench.processes.rank, len(windows.starts), size * bench.processes.size
+    ):
         part = slice(first, first + size)
         places = windows.starts[part, None] + np.arange(windows.length + 1)
         batch = torch.from_numpy(bench.corpus.val[places].astype(np.int64)).to(bench.compute.device)
@@ -170,7 +206,9 @@ def losses(bench: Bench, windows: Windows, limit: int | None) -> Iterator[tuple[
         bench.bar.update(len(places) * windows.length * bench.processes.size)
 
 
-def score(bench: Bench, plan: list[Windows], limit: int | None = None, whole: bool = False) -> tuple[np.ndarray, np.ndarray]:
+def score(
+    bench: Bench, plan: list[Windows], limit: int | None = None, whole: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
     """The scored nats summed per block, (blocks,), and, if `whole`, every loss of each window, (windows, length).
 
     A `limit` limits the keys to i - j < limit.
@@ -184,7 +222,7 @@ def score(bench: Bench, plan: list[Windows], limit: int | None = None, whole: bo
                 np.add.at(sums, windows.block[part], np.where(counted, nats, 0.0).sum(axis=1))
                 if whole:
                     kept[part] = nats
-    for array in (sums, kept):   # what others measured is zero here
+    for array in (sums, kept):  # what others measured is zero here
         bench.processes.sum(torch.from_numpy(array))
     return sums, kept
 
@@ -206,11 +244,19 @@ def measured(bench: Bench, plan: list[Windows], sums: np.ndarray, seconds: float
         return {"nats": None, "reason": "the loss is not a finite number"}
     offsets = np.sort(np.concatenate([windows.offsets() for windows in plan]))
     nats = float(sums.sum() / len(offsets))
-    blocks = [float(f"{x:.7g}") for x in sums * len(sums) / len(offsets)]  # every block has as many targets
-    text_bytes = 0 if bench.token_bytes is None else bench.token_bytes[bench.corpus.val[offsets]].sum()
+    blocks = [
+        float(f"{x:.7g}") for x in sums * len(sums) / len(offsets)
+    ]  # every block has as many targets
+    text_bytes = (
+        0 if bench.token_bytes is None else bench.token_bytes[bench.corpus.val[offsets]].sum()
+    )
     return {
-        "targets": targets_of(plan), "tokens": len(offsets),
-        "nats": nats, "stderr": standard_error(blocks), "stderr_vs_L": None, "block_nats": blocks,
+        "targets": targets_of(plan),
+        "tokens": len(offsets),
+        "nats": nats,
+        "stderr": standard_error(blocks),
+        "stderr_vs_L": None,
+        "block_nats": blocks,
         "perplexity": math.exp(nats) if nats < 700 else None,
         "bits_per_byte": float(sums.sum() / math.log(2) / text_bytes) if text_bytes else None,
         "tokens_per_s": round(sum(w.length * len(w.starts) for w in plan) / seconds, 1),
@@ -247,25 +293,44 @@ def per_position(curve: np.ndarray) -> dict[str, Any]:
     edges = [0, *(1 << k for k in range((length - 1).bit_length())), length]
     bins = list(itertools.pairwise(edges))
     means = [curve[:, a:b].mean(axis=1) for a, b in bins]
-    return {"length": length, "edges": edges, "nats": [float(x.mean()) for x in means],
-            "stderr": [standard_error(x) for x in means], "counts": [n_windows * (b - a) for a, b in bins]}
+    return {
+        "length": length,
+        "edges": edges,
+        "nats": [float(x.mean()) for x in means],
+        "stderr": [standard_error(x) for x in means],
+        "counts": [n_windows * (b - a) for a, b in bins],
+    }
 
 
-def float32_check(bench: Bench, places: Places, length: int, block_nats: list[float]) -> dict[str, Any]:
+def float32_check(
+    bench: Bench, places: Places, length: int, block_nats: list[float]
+) -> dict[str, Any]:
     """The first windows of fixed_targets run in float32 too: both means and their difference; {} where all were."""
     if bench.compute.dtype is None:
         return {}
     windows = fixed_targets(places, length)[0]
-    first = Windows(length, *(x[:CHECK_WINDOWS] for x in (windows.starts, windows.scored, windows.block)))
+    first = Windows(
+        length, *(x[:CHECK_WINDOWS] for x in (windows.starts, windows.scored, windows.block))
+    )
     exactly = replace(bench, compute=replace(bench.compute, dtype=None), bar=tqdm(disable=True))
     exact = float(score(exactly, [first])[0].mean() / places.scored)
     nats = float(np.mean(block_nats[:CHECK_WINDOWS]))
-    return {"dtype": bench.compute.dtype_name, "length": length, "windows": CHECK_WINDOWS, "nats": nats,
-            "nats_float32": exact, "difference": nats - exact}
+    return {
+        "dtype": bench.compute.dtype_name,
+        "length": length,
+        "windows": CHECK_WINDOWS,
+        "nats": nats,
+        "nats_float32": exact,
+        "difference": nats - exact,
+    }
 
 
-def measure(bench: Bench, places: Places | None, plans: dict[tuple[str, int], list[Windows]],
-            train_length: int) -> tuple[Rows, dict[str, Any]]:
+def measure(
+    bench: Bench,
+    places: Places | None,
+    plans: dict[tuple[str, int], list[Windows]],
+    train_length: int,
+) -> tuple[Rows, dict[str, Any]]:
     """Run every plan: the measured fields of its row, by (protocol, length), then per_position and float32_check."""
     rows, extra = {}, {"per_position": {}, "float32_check": {}}
     for (protocol, length), plan in plans.items():
@@ -277,18 +342,32 @@ def measure(bench: Bench, places: Places | None, plans: dict[tuple[str, int], li
         row |= {"attention": bench.model.attention_path(length, limit)} | places.remarks(protocol)
         rows[protocol, length] = row
         if bench.lines:
-            print(f"{protocol} at {length}: {row.get('reason') or format(row['nats'], '.4f') + ' nats per token'}")
+            print(
+                f"{protocol} at {length}: {row.get('reason') or format(row['nats'], '.4f') + ' nats per token'}"
+            )
         if last and np.isfinite(kept).all():
-            about = {"dataset": bench.corpus.name, "extend": bench.model.extension_at(length)["extend"]}
+            about = {
+                "dataset": bench.corpus.name,
+                "extend": bench.model.extension_at(length)["extend"],
+            }
             extra["per_position"] = about | per_position(kept)
             extra["float32_check"] = float32_check(bench, places, length, row["block_nats"])
     return rows, extra
 
 
 @torch.no_grad()
-def evaluate(model: Any, corpus: data.Corpus, *, train_length: int, lengths: tuple[int, ...] = (),
-             protocols: tuple[str, ...] = PROTOCOLS, stride: int = 0, compute: device.Compute = CPU,
-             processes: device.Processes = device.ALONE, progress: bool = True) -> dict[str, Any]:
+def evaluate(
+    model: Any,
+    corpus: data.Corpus,
+    *,
+    train_length: int,
+    lengths: tuple[int, ...] = (),
+    protocols: tuple[str, ...] = PROTOCOLS,
+    stride: int = 0,
+    compute: device.Compute = CPU,
+    processes: device.Processes = device.ALONE,
+    progress: bool = True,
+) -> dict[str, Any]:
     """Test a model by every protocol at every length; a stride above 0 adds `sliding`.
 
     Returns {"rows", "per_position", "float32_check", "notes"}, the tested part of extrapolation.json. What cannot be
@@ -300,9 +379,23 @@ def evaluate(model: Any, corpus: data.Corpus, *, train_length: int, lengths: tup
     reasons = {n: undefined(model, corpus, places, n) for n in tested}
     plans = {(p, n): planned(p, places, n, stride) for p, n in todo if not reasons[n]}
     progress = progress and processes.first
-    bar = tqdm(total=sum(w.length * len(w.starts) for plan in plans.values() for w in plan), desc="testing long",
-               unit=" tokens", unit_scale=True, leave=False, disable=not (progress and sys.stderr.isatty()))
-    bench = Bench(model, corpus, bytes_of_tokens(corpus), compute, processes, bar, lines=progress and bar.disable)
+    bar = tqdm(
+        total=sum(w.length * len(w.starts) for plan in plans.values() for w in plan),
+        desc="testing long",
+        unit=" tokens",
+        unit_scale=True,
+        leave=False,
+        disable=not (progress and sys.stderr.isatty()),
+    )
+    bench = Bench(
+        model,
+        corpus,
+        bytes_of_tokens(corpus),
+        compute,
+        processes,
+        bar,
+        lines=progress and bar.disable,
+    )
     model.eval()
     try:
         found, extra = measure(bench, places, plans, train_length)
@@ -310,23 +403,46 @@ def evaluate(model: Any, corpus: data.Corpus, *, train_length: int, lengths: tup
         bar.close()
         model.train(was_training)
     split = {"dataset": corpus.name, "split_sha256": corpus.split_sha256("val")}
-    rows = [from_files(model, corpus, {"protocol": p, "length": n} | model.extension_at(n) | split
-                       | found.get((p, n), {"nats": None, "reason": reasons[n]})) for p, n in todo]
+    rows = [
+        from_files(
+            model,
+            corpus,
+            {"protocol": p, "length": n}
+            | model.extension_at(n)
+            | split
+            | found.get((p, n), {"nats": None, "reason": reasons[n]}),
+        )
+        for p, n in todo
+    ]
     compare_to_train_length(rows, train_length)
     return {"rows": rows, **extra, "notes": notes(rows, train_length)}
 
 
 def files_of(model: Any) -> dict[str, str]:
     """The names of the files that the extension in force reads, and their SHA-256."""
-    return {piece.file.name: checkpoint.sha256(piece.file) for piece in model.pos.extensions if getattr(piece, "file", None)}
+    return {
+        piece.file.name: checkpoint.sha256(piece.file)
+        for piece in model.pos.extensions
+        if getattr(piece, "file", None)
+    }
 
 
 def from_files(model: Any, corpus: data.Corpus, row: Row) -> Row:
     """A row with the digests of such files, and a note where one was found by a search or fit on this very text."""
-    known = any(getattr(piece, "found_on", "") == corpus.split_sha256("val") for piece in model.pos.extensions)
-    notes = [*filter(None, [row.get("note")]), *[f"{row['extend']}: its file was found on half of this text"] * known]
+    known = any(
+        getattr(piece, "found_on", "") == corpus.split_sha256("val")
+        for piece in model.pos.extensions
+    )
+    notes = [
+        *filter(None, [row.get("note")]),
+        *[f"{row['extend']}: its file was found on half of this text"] * known,
+    ]
     files = files_of(model)
-    return row | ({"files_sha256": files} if files else {}) | ({"note": "; ".join(notes)} if notes else {})
+    return (
+        row
+        | ({"files_sha256": files} if files else {})
+        | ({"note": "; ".join(notes)} if notes else {})
+    )
 
 
 # ---- what it shows
@@ -346,7 +462,11 @@ class Difference(NamedTuple):
 
 def rows_on(rows: list[Row], dataset: str, extend: str | None = None) -> Rows:
     """The rows on one dataset under one extension (None: under none), by (protocol, length)."""
-    return {(r["protocol"], r["length"]): r for r in rows if (r["dataset"], r["extend"]) == (dataset, extend)}
+    return {
+        (r["protocol"], r["length"]): r
+        for r in rows
+        if (r["dataset"], r["extend"]) == (dataset, extend)
+    }
 
 
 def paired(a: Row | None, b: Row | None) -> Difference | None:
@@ -355,7 +475,9 @@ def paired(a: Row | None, b: Row | None) -> Difference | None:
         return None
     if (a["split_sha256"], a["targets"]) != (b["split_sha256"], b["targets"]):
         return None
-    return Difference(a["nats"] - b["nats"], standard_error(np.subtract(a["block_nats"], b["block_nats"])))
+    return Difference(
+        a["nats"] - b["nats"], standard_error(np.subtract(a["block_nats"], b["block_nats"]))
+    )
 
 
 def gain(rows: Rows, train_length: int, length: int) -> Difference | None:
@@ -385,10 +507,18 @@ def doubts(rows: Rows, train_length: int) -> list[str]:
     if not cost:
         found.append(f"loss({half}) was not measured")
     elif cost.nats < max(2 * cost.stderr, 0.01):
-        found.append(f"loss({half}) - loss({train_length}) is only {cost.nats:+.4f} ± {cost.stderr:.4f} nats")
-    beyond = [far(rows, n) for protocol, n in rows if protocol == "fixed_targets" and n > train_length]
+        found.append(
+            f"loss({half}) - loss({train_length}) is only {cost.nats:+.4f} ± {cost.stderr:.4f} nats"
+        )
+    beyond = [
+        far(rows, n) for protocol, n in rows if protocol == "fixed_targets" and n > train_length
+    ]
     if not any(d and d.nats > 0 and not d.near_zero for d in beyond):
-        found.append("far is nowhere clearly above zero" if any(beyond) else f"far was not measured beyond {train_length}")
+        found.append(
+            "far is nowhere clearly above zero"
+            if any(beyond)
+            else f"far was not measured beyond {train_length}"
+        )
     return found
 
 
@@ -398,24 +528,42 @@ def notes(rows: list[Row], train_length: int) -> list[str]:
     for dataset, extend in dict.fromkeys((row["dataset"], row["extend"]) for row in rows):
         if reasons := doubts(rows_on(rows, dataset, extend), train_length):
             under = f" under {extend}" if extend else ""
-            found.append(f"on {dataset}{under} this run cannot show the use of context beyond {train_length}: "
-                         + ", and ".join(reasons))
+            found.append(
+                f"on {dataset}{under} this run cannot show the use of context beyond {train_length}: "
+                + ", and ".join(reasons)
+            )
     return found
 
 
 # ---- runs
 
 
-def extrapolation(model: Any, corpus: data.Corpus, *, pos: str, train_length: int, original_length: int,
-                  tokens_trained: int, seed: int, **how: Any) -> dict[str, Any]:
+def extrapolation(
+    model: Any,
+    corpus: data.Corpus,
+    *,
+    pos: str,
+    train_length: int,
+    original_length: int,
+    tokens_trained: int,
+    seed: int,
+    **how: Any,
+) -> dict[str, Any]:
     """All of extrapolation.json for a model and what it was trained on; `how` goes to `evaluate`.
 
     `extend` is the extension that tables and figures show: the one in force.
     """
     started = time.perf_counter()
-    about = {"pos": pos, "extend": model.extension_at(train_length)["extend"], "train_length": train_length,
-             "original_length": original_length, "seed": seed,
-             "tokens_trained": tokens_trained, "unit": corpus.unit, "parameters": model.parameter_count}
+    about = {
+        "pos": pos,
+        "extend": model.extension_at(train_length)["extend"],
+        "train_length": train_length,
+        "original_length": original_length,
+        "seed": seed,
+        "tokens_trained": tokens_trained,
+        "unit": corpus.unit,
+        "parameters": model.parameter_count,
+    }
     found = evaluate(model, corpus, train_length=train_length, **how)
     return about | found | {"seconds": round(time.perf_counter() - started, 1)}
 
@@ -427,7 +575,9 @@ def merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     by_place = {tuple(row[name] for name in PLACE): row for row in [*old["rows"], *new["rows"]]}
     rows = list(by_place.values())
     merged = old | new | {"rows": rows, "notes": notes(rows, new["train_length"])}
-    was, now = ([part["per_position"].get(name) for name in ("dataset", "extend")] for part in (old, new))
+    was, now = (
+        [part["per_position"].get(name) for name in ("dataset", "extend")] for part in (old, new)
+    )
     if old["per_position"] and was != now:
         merged |= {name: old[name] for name in ("per_position", "float32_check")}
     return merged
@@ -438,12 +588,19 @@ def corpus_of(run: checkpoint.Run, dataset: str) -> data.Corpus:
     own = data.load(run.settings["dataset"])
     corpus = own if dataset in ("", own.name) else data.load(dataset)
     corpus.verify("val")
-    kinds = [tuple(c.meta.get(key) for key in ("tokenizer", "vocab_size", "characters")) for c in (own, corpus)]
+    kinds = [
+        tuple(c.meta.get(key) for key in ("tokenizer", "vocab_size", "characters"))
+        for c in (own, corpus)
+    ]
     if kinds[0] != kinds[1] or corpus.vocab_size != run.model.config.vocab_size:
-        raise UserError(f"{corpus.name} has another tokenizer or vocabulary than {own.name}, which {run.folder} was trained "
-                        "on: prepare its text with the same --tokenizer")
+        raise UserError(
+            f"{corpus.name} has another tokenizer or vocabulary than {own.name}, which {run.folder} was trained "
+            "on: prepare its text with the same --tokenizer"
+        )
     if corpus is own and own.split_sha256("val") != run.config["corpus_sha256"]["val"]:
-        print(f"note: {own.name} is not the text that {run.folder} was trained with; its validation split has changed")
+        print(
+            f"note: {own.name} is not the text that {run.folder} was trained with; its validation split has changed"
+        )
     return corpus
 
 
@@ -452,25 +609,38 @@ def extended(model: Any) -> str:
     return f", extended by {model.pos.extended}" if model.pos.extended else ""
 
 
-def tested_folder(folder: str, settings: EvaluateSettings, processes: device.Processes) -> dict[str, Any]:
+def tested_folder(
+    folder: str, settings: EvaluateSettings, processes: device.Processes
+) -> dict[str, Any]:
     """Test the model of a run folder as the settings say, and return all that has been measured of it."""
     import report  # not at the top: report imports this module
 
     compute = device.pick(settings.device, settings.dtype)
     trained = checkpoint.load_run(folder, compute.device, settings.pos_file)
-    as_trained = {"extend": trained.model.pos.extended or None, "parameters": trained.model.parameter_count}
+    as_trained = {
+        "extend": trained.model.pos.extended or None,
+        "parameters": trained.model.parameter_count,
+    }
     if settings.extend:
-        trained.model.extend(settings.extend)   # files as typed, not the run's own copies
+        trained.model.extend(settings.extend)  # files as typed, not the run's own copies
     held = checkpoint.lock(trained.folder) if processes.first else None
     if (trained.folder / "extrapolation.json").exists():
-        report.load(trained.folder)   # a damaged one is refused before hours of testing
+        report.load(trained.folder)  # a damaged one is refused before hours of testing
     print(f"{folder}: {trained.model.pos.text}{extended(trained.model)}, on {compute.reason}")
     found = extrapolation(
-        trained.model, corpus_of(trained, settings.dataset), pos=checkpoint.label(trained.settings),
-        train_length=trained.settings["block_size"], original_length=trained.state["original_length"],
-        tokens_trained=trained.state["tokens"], seed=trained.settings["seed"], compute=compute,
-        lengths=settings.eval_lengths or tuple(trained.settings["eval_lengths"]), protocols=settings.protocols,
-        stride=settings.stride, processes=processes)
+        trained.model,
+        corpus_of(trained, settings.dataset),
+        pos=checkpoint.label(trained.settings),
+        train_length=trained.settings["block_size"],
+        original_length=trained.state["original_length"],
+        tokens_trained=trained.state["tokens"],
+        seed=trained.settings["seed"],
+        compute=compute,
+        lengths=settings.eval_lengths or tuple(trained.settings["eval_lengths"]),
+        protocols=settings.protocols,
+        stride=settings.stride,
+        processes=processes,
+    )
     if held is None:
         return found
     result = report.update(folder, found | as_trained)
@@ -483,7 +653,9 @@ def main() -> None:
     import report  # not at the top: report imports this module
 
     settings, words = configure(EvaluateSettings, sys.argv[1:], USAGE)
-    folders = [word for word in words if not Path(word).is_file()]  # a shell's out/* brings figures along
+    folders = [
+        word for word in words if not Path(word).is_file()
+    ]  # a shell's out/* brings figures along
     if not folders:
         raise UserError("no run folder is named: python evaluate.py out/RUN")
     device.keep_freed_memory()
@@ -492,14 +664,19 @@ def main() -> None:
         for folder, result in zip(folders, results, strict=True):
             report.draw_run(folder, result)
     else:
-        with (device.memory_advice("lower eval_lengths, or leave the longest out"),
-              device.together("auto", device.pick(settings.device, settings.dtype)) as processes):
+        with (
+            device.memory_advice("lower eval_lengths, or leave the longest out"),
+            device.together("auto", device.pick(settings.device, settings.dtype)) as processes,
+        ):
             results = [tested_folder(folder, settings, processes) for folder in folders]
             if not processes.first:
                 return
     print(report.table(results, settings.dataset))
     if len(folders) > 1 or settings.dataset or settings.out:
-        path = settings.out or beside(folders) / f"extrapolation{settings.dataset and '-' + settings.dataset}.png"
+        path = (
+            settings.out
+            or beside(folders) / f"extrapolation{settings.dataset and '-' + settings.dataset}.png"
+        )
         report.figure(results, path, settings.dataset)
         print(f"drawn in {path}")
 

@@ -3,6 +3,7 @@
 `+` lets pieces act together and binds tighter than `|`, a pattern over layers; options are keywords with finite literals or
 bare words as values. An expression is read by `ast` and never run; `ast.unparse` of the tree is its canonical text.
 """
+
 from __future__ import annotations
 
 import ast
@@ -23,12 +24,17 @@ class _Bare(ast.NodeTransformer):
     """alibi() is alibi."""
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
-        return node if node.args or node.keywords or not isinstance(node.func, ast.Name) else node.func
+        return (
+            node if node.args or node.keywords or not isinstance(node.func, ast.Name) else node.func
+        )
 
 
 def parse(text: str) -> ast.expr:
     """The syntax tree of a position expression, checked but not yet looked up; `ast.unparse` of it is the canonical text."""
-    require(len(text) <= 500 and text.isascii(), "a position expression has at most 500 ASCII characters")
+    require(
+        len(text) <= 500 and text.isascii(),
+        "a position expression has at most 500 ASCII characters",
+    )
     try:
         tree = _Bare().visit(ast.parse(text.strip(), mode="eval").body)
         for node in mentions_of(tree):
@@ -36,8 +42,10 @@ def parse(text: str) -> ast.expr:
     except PosError:
         raise
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise PosError(f"the position expression {text!r:.80} cannot be read ({getattr(error, 'msg', error)}); "
-                       "write e.g. alibi, rope(base=500000), '--pos=rope + alibi' (quoted in a shell)") from None
+        raise PosError(
+            f"the position expression {text!r:.80} cannot be read ({getattr(error, 'msg', error)}); "
+            "write e.g. alibi, rope(base=500000), '--pos=rope + alibi' (quoted in a shell)"
+        ) from None
     return tree
 
 
@@ -46,11 +54,15 @@ def mentions_of(node: ast.expr) -> Iterator[ast.expr]:
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.BitOr)):
         yield from mentions_of(node.left)
         yield from mentions_of(node.right)
-    elif isinstance(node, ast.Name) or (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+    elif isinstance(node, ast.Name) or (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    ):
         yield node
     else:
-        raise PosError(f"{ast.unparse(node)!r:.80} is not a position scheme: an expression joins names such as rope or "
-                       "t5(buckets=16) with + (together) and | (a pattern over layers)")
+        raise PosError(
+            f"{ast.unparse(node)!r:.80} is not a position scheme: an expression joins names such as rope or "
+            "t5(buckets=16) with + (together) and | (a pattern over layers)"
+        )
 
 
 def name_of(node: ast.expr) -> str:
@@ -62,8 +74,10 @@ def options_in(node: ast.expr) -> dict[str, object]:
     """The options of one mention, {name: value}; values are finite literals or bare words."""
     if isinstance(node, ast.Name):
         return {}
-    require(not node.args and all(k.arg for k in node.keywords),
-            f"options have names: write {name_of(node):.60}(option=value), not {ast.unparse(node):.80}")
+    require(
+        not node.args and all(k.arg for k in node.keywords),
+        f"options have names: write {name_of(node):.60}(option=value), not {ast.unparse(node):.80}",
+    )
     given = [k.arg for k in node.keywords]
     require(len(set(given)) == len(given), f"an option is given twice in {ast.unparse(node):.80}")
     return {k.arg: _value(k.value, ast.unparse(node)) for k in node.keywords}
@@ -75,16 +89,24 @@ def _value(node: ast.expr, where: str) -> object:
     minus = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
     value = getattr(node.operand if minus else node, "value", None)
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    finite = number and abs(value) <= 2**53   # up to there a float holds every integer
-    require(finite or (not minus and (isinstance(value, bool) or (isinstance(value, str) and value.isprintable()))),
-            f"in {where:.80}: a value is a number of at most 2**53, True, False or a word, not {ast.unparse(node):.60}")
+    finite = number and abs(value) <= 2**53  # up to there a float holds every integer
+    require(
+        finite
+        or (
+            not minus
+            and (isinstance(value, bool) or (isinstance(value, str) and value.isprintable()))
+        ),
+        f"in {where:.80}: a value is a number of at most 2**53, True, False or a word, not {ast.unparse(node):.60}",
+    )
     return -value if minus else value
 
 
 def everywhere(node: ast.expr) -> list[ast.expr]:
     """The mentions that stand in no branch: only these may act before the first layer."""
     if isinstance(node, ast.BinOp):
-        return everywhere(node.left) + everywhere(node.right) if isinstance(node.op, ast.Add) else []
+        return (
+            everywhere(node.left) + everywhere(node.right) if isinstance(node.op, ast.Add) else []
+        )
     return [node]
 
 

@@ -6,6 +6,7 @@ names not defined here are looked up in zoo/, one file each, loaded exactly as a
 A second expression, `extend`, names what is applied to a model that is trained already: `yarn(factor=8) + logn`.
 `python posenc.py 'rope + logn'` explains an expression. Of the project this file imports only the grammar.
 """
+
 from __future__ import annotations
 
 import ast
@@ -28,15 +29,29 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from grammar import PosError, everywhere, mentions_of, name_of, options_in, parse, require, without_per_layer
+from grammar import (
+    PosError,
+    everywhere,
+    mentions_of,
+    name_of,
+    options_in,
+    parse,
+    require,
+    without_per_layer,
+)
 
 ZOO = Path(__file__).parent / "zoo"
-Bias = Callable[[Tensor, Tensor, Tensor], Tensor]   # f(head, query id, key id): what is added to the score
-Mask = Callable[[Tensor, Tensor], Tensor]           # g(query index, key index): True where the query may see the key
-Turn = Callable[[Tensor], Tensor]                   # (B, H, T, D) -> (B, H, T, D')
+Bias = Callable[
+    [Tensor, Tensor, Tensor], Tensor
+]  # f(head, query id, key id): what is added to the score
+Mask = Callable[
+    [Tensor, Tensor], Tensor
+]  # g(query index, key index): True where the query may see the key
+Turn = Callable[[Tensor], Tensor]  # (B, H, T, D) -> (B, H, T, D')
 
 
 # ------------------------------------------------------------------------------------------------ pure functions
+
 
 @torch.library.custom_op("longshot::cos_sin", mutates_args=())
 def cos_sin(positions: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
@@ -44,7 +59,7 @@ def cos_sin(positions: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
 
     An operator of its own, so that torch.compile neither fuses the float64 away nor recompiles for a new length.
     """
-    exact = "cpu" if positions.device.type == "mps" else positions.device   # mps has no float64
+    exact = "cpu" if positions.device.type == "mps" else positions.device  # mps has no float64
     angles = positions.to(exact, torch.float64)[..., None] * inv_freq.to(exact, torch.float64)
     return tuple(f(angles).to(positions.device, torch.float32) for f in (torch.cos, torch.sin))
 
@@ -52,40 +67,64 @@ def cos_sin(positions: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
 @cos_sin.register_fake
 def _(positions: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
     shape = (*positions.shape, inv_freq.shape[0])
-    return positions.new_empty(shape, dtype=torch.float32), positions.new_empty(shape, dtype=torch.float32)
+    return positions.new_empty(shape, dtype=torch.float32), positions.new_empty(
+        shape, dtype=torch.float32
+    )
 
 
-def _keep(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
+def _keep(
+    ctx: torch.autograd.function.FunctionCtx,
+    inputs: tuple[Tensor, Tensor],
+    output: tuple[Tensor, Tensor],
+) -> None:
     ctx.save_for_backward(*inputs, *output)
 
 
-def _gradient(ctx: torch.autograd.function.FunctionCtx, of_cos: Tensor, of_sin: Tensor) -> tuple[Tensor, Tensor]:
-    positions, inv_freq, cos, sin = ctx.saved_tensors   # positions may be learned: zoo/smooth.py
+def _gradient(
+    ctx: torch.autograd.function.FunctionCtx, of_cos: Tensor, of_sin: Tensor
+) -> tuple[Tensor, Tensor]:
+    positions, inv_freq, cos, sin = ctx.saved_tensors  # positions may be learned: zoo/smooth.py
     of_angles = (of_sin * cos - of_cos * sin).to(inv_freq.dtype)
-    return (of_angles * inv_freq).sum(-1).to(positions.dtype), (of_angles * positions[..., None]).flatten(0, -2).sum(0)
+    return (of_angles * inv_freq).sum(-1).to(positions.dtype), (
+        of_angles * positions[..., None]
+    ).flatten(0, -2).sum(0)
 
 
 cos_sin.register_autograd(_gradient, setup_context=_keep)
 
 
-def rope_frequencies(head_dim: int, base: float = 10000.0, *, extend: str | None = None, train_length: int | None = None,
-                     length: int | None = None) -> tuple[Tensor, float]:
+def rope_frequencies(
+    head_dim: int,
+    base: float = 10000.0,
+    *,
+    extend: str | None = None,
+    train_length: int | None = None,
+    length: int | None = None,
+) -> tuple[Tensor, float]:
     """RoPE's (inv_freq, attention_factor): theta_m = base^(-2m/d), float64 of shape (head_dim / 2,), and 1.0.
 
     Su et al. 2021 (arXiv 2104.09864). With `extend`, such as "yarn(factor=4)", those of a model trained at `train_length`
     when it is given `length` tokens. Raises PosError for an odd head_dim and for what is no map of frequencies.
     """
-    require(head_dim > 0 and head_dim % 2 == 0, f"rope turns pairs of columns: it needs an even dimension, not {head_dim}")
+    require(
+        head_dim > 0 and head_dim % 2 == 0,
+        f"rope turns pairs of columns: it needs an even dimension, not {head_dim}",
+    )
     inv_freq = base ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
     if not extend:
         return inv_freq, 1.0
     require(train_length is not None, "rope_frequencies with extend needs train_length=...")
     maps = extensions(extend, Shape(1, head_dim, head_dim, train_length))
-    require(all(answers(piece, "stretch") for piece in maps), f"{extend:.80} is more than a map of frequencies")
+    require(
+        all(answers(piece, "stretch") for piece in maps),
+        f"{extend:.80} is more than a map of frequencies",
+    )
     return stretched((inv_freq, 1.0), maps, base, train_length if length is None else length)
 
 
-def stretched(table: tuple[Tensor, float], maps: Iterable[Piece], base: float, total: int) -> tuple[Tensor, float]:
+def stretched(
+    table: tuple[Tensor, float], maps: Iterable[Piece], base: float, total: int
+) -> tuple[Tensor, float]:
     """(inv_freq, attention factor) after each map of frequencies in turn, for a text of `total` tokens."""
     inv_freq, factor = table
     for piece in maps:
@@ -101,7 +140,7 @@ def rotate(x: Tensor, positions: Tensor, inv_freq: Tensor, layout: str = "half")
     GPT-J. Columns past 2F are unchanged.
     """
     cos, sin = cos_sin(positions, inv_freq)
-    if positions.dim() == 2:   # (B, T, F) -> (B, 1, ..., T, F)
+    if positions.dim() == 2:  # (B, T, F) -> (B, 1, ..., T, F)
         cos, sin = (t.reshape(t.shape[0], *[1] * (x.dim() - 3), *t.shape[1:]) for t in (cos, sin))
     return turn(x, cos, sin, layout)
 
@@ -143,18 +182,25 @@ def widened(ids: Tensor) -> Tensor:
 
 def taper(pairs: int) -> Tensor:
     """What clipping leaves of so many frequencies, (pairs,) float64: a raised cosine from 1 to 0; of a single one 0."""
-    return (1 + torch.linspace(0 if pairs > 1 else math.pi, math.pi, pairs, dtype=torch.float64).cos()) / 2
+    return (
+        1 + torch.linspace(0 if pairs > 1 else math.pi, math.pi, pairs, dtype=torch.float64).cos()
+    ) / 2
 
 
 def t5_buckets(distance: Tensor, num_buckets: int = 32, max_distance: int = 128) -> Tensor:
     """T5's causal buckets (long) of distance = query - key >= 0: one each below num_buckets / 2, then logarithmic, the
     last one from max_distance on. Raffel et al. 2019 (arXiv 1910.10683), in the order of operations of its code."""
-    exact, distance = num_buckets // 2, distance.long()   # positions may be real numbers
-    far = torch.log(distance.clamp(min=1).float() / exact) / math.log(max_distance / exact) * (num_buckets - exact)
+    exact, distance = num_buckets // 2, distance.long()  # positions may be real numbers
+    far = (
+        torch.log(distance.clamp(min=1).float() / exact)
+        / math.log(max_distance / exact)
+        * (num_buckets - exact)
+    )
     return torch.where(distance < exact, distance, (exact + far.long()).clamp(max=num_buckets - 1))
 
 
 # ------------------------------------------------------------------------------------------------ pieces
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -223,14 +269,22 @@ class Piece(nn.Module):
     Tensors made inside a hook are float32 or wider: `like.new_tensor(...)` has the right dtype and device.
     """
 
-    limit: int | None = None   # the number of position ids it defines (None: any); with ids(): the longest total length
-    span: tuple[int, int] | None = None   # of a mask: keys farther than span[0], past the first span[1], are never seen
-    per_layer: bool = False    # whether each layer has one of its own, where the expression does not say
-    continuous: bool = False   # whether the position ids it gives are real numbers
-    index_only: bool = False   # whether positions must be 0 ... N - 1: no other piece may change them
-    extends: bool = False      # whether `extend` may name it: it acts on a trained model
-    reads_ids: bool = True     # whether what it answers depends on position ids
-    apart: tuple[str, ...] = ()   # schemes that cannot stand beside it in a layer
+    limit: int | None = (
+        None  # the number of position ids it defines (None: any); with ids(): the longest total length
+    )
+    span: tuple[int, int] | None = (
+        None  # of a mask: keys farther than span[0], past the first span[1], are never seen
+    )
+    per_layer: bool = (
+        False  # whether each layer has one of its own, where the expression does not say
+    )
+    continuous: bool = False  # whether the position ids it gives are real numbers
+    index_only: bool = (
+        False  # whether positions must be 0 ... N - 1: no other piece may change them
+    )
+    extends: bool = False  # whether `extend` may name it: it acts on a trained model
+    reads_ids: bool = True  # whether what it answers depends on position ids
+    apart: tuple[str, ...] = ()  # schemes that cannot stand beside it in a layer
 
     def ids(self, index: Tensor, total: int) -> Tensor:
         """Position ids of the tokens at `index` (T,) or (B, T) of a text of `total` tokens: which position each carries."""
@@ -284,7 +338,9 @@ class Piece(nn.Module):
 
 def answers(piece: Piece | type[Piece], question: str) -> bool:
     """Whether the piece overrides that question (a method name of Piece)."""
-    return getattr(piece if isinstance(piece, type) else type(piece), question) is not getattr(Piece, question)
+    return getattr(piece if isinstance(piece, type) else type(piece), question) is not getattr(
+        Piece, question
+    )
 
 
 class Nope(Piece):
@@ -306,7 +362,10 @@ class Learned(Piece):
         super().__init__()
         rows = shape.length if rows is None else rows
         require(0 < rows <= 2**24, f"learned: rows must lie between 1 and 2**24, not {rows}")
-        require(resize in ("none", "linear", "bicubic"), f"learned: resize is none, linear or bicubic, not {resize}")
+        require(
+            resize in ("none", "linear", "bicubic"),
+            f"learned: resize is none, linear or bicubic, not {resize}",
+        )
         self.resize, self.index_only = resize, resize != "none"
         self.limit = rows if resize == "none" else None
         self.table = nn.Parameter(torch.empty(rows, shape.width).normal_(std=0.02))
@@ -314,9 +373,13 @@ class Learned(Piece):
     def embed(self, ids: Tensor, text: Text) -> Tensor:
         """The rows of the table, or of the stretched table, at `ids`."""
         table = self.table
-        if self.resize != "none" and text.total > len(table):   # (rows, C) -> (1, C, rows, 1) -> (total, C)
+        if self.resize != "none" and text.total > len(
+            table
+        ):  # (rows, C) -> (1, C, rows, 1) -> (total, C)
             mode = {"linear": "bilinear"}.get(self.resize, self.resize)
-            table = nn.functional.interpolate(table.T[None, ..., None], size=(text.total, 1), mode=mode)[0, ..., 0].T
+            table = nn.functional.interpolate(
+                table.T[None, ..., None], size=(text.total, 1), mode=mode
+            )[0, ..., 0].T
         return nn.functional.embedding(ids, table)
 
 
@@ -343,7 +406,7 @@ class Rotary(Piece):
     """What rotary schemes share: `base`, and frequencies that extensions may stretch. `turn` reads them by `cos_sin`."""
 
     base: float
-    stretches: tuple[Piece, ...] = ()   # maps of frequencies in force
+    stretches: tuple[Piece, ...] = ()  # maps of frequencies in force
 
     @property
     def first(self) -> int:
@@ -357,7 +420,9 @@ class Rotary(Piece):
         tables = cos_sin(ids, inv_freq)
         if self.first:
             early = (ids < self.first)[..., None]
-            tables = (torch.where(early, *pair) for pair in zip(cos_sin(ids, own[0]), tables, strict=True))
+            tables = (
+                torch.where(early, *pair) for pair in zip(cos_sin(ids, own[0]), tables, strict=True)
+            )
         return tuple(t * factor for t in tables) if factor != 1.0 else tuple(tables)
 
 
@@ -370,17 +435,32 @@ class Rope(Rotary):
     function of permuted columns. Verdict: the default of today's models; does not extrapolate.
     """
 
-    def __init__(self, shape: Shape, *, base: float = 10000.0, fraction: float = 1.0, p: float = 1.0, clip: int = 0,
-                 layout: str = "half") -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        base: float = 10000.0,
+        fraction: float = 1.0,
+        p: float = 1.0,
+        clip: int = 0,
+        layout: str = "half",
+    ) -> None:
         super().__init__()
         require(base >= 1, f"rope: base must be at least 1, not {base}")
         require(0 < fraction <= 1, f"rope: fraction must lie in (0, 1], not {fraction}")
         require(0 <= p <= 1, f"rope: p must lie in [0, 1], not {p}")
-        require(layout in ("half", "interleaved"), f"rope: layout is half or interleaved, not {layout}")
+        require(
+            layout in ("half", "interleaved"), f"rope: layout is half or interleaved, not {layout}"
+        )
         self.columns, self.base, self.layout = int(fraction * shape.head_dim), base, layout
         self.p, self.clip = p, clip
-        pairs = len(self.frequencies(shape.length)[0])   # an odd number of columns is refused here, not in the first step
-        require(0 <= clip <= pairs, f"rope: clip must lie between 0 and {pairs}, the number of pairs, not {clip}")
+        pairs = len(
+            self.frequencies(shape.length)[0]
+        )  # an odd number of columns is refused here, not in the first step
+        require(
+            0 <= clip <= pairs,
+            f"rope: clip must lie between 0 and {pairs}, the number of pairs, not {clip}",
+        )
 
     def frequencies(self, total: int) -> tuple[Tensor, float]:
         """The same for every length."""
@@ -392,7 +472,9 @@ class Rope(Rotary):
 
     def turn(self, ids: Tensor, total: int) -> tuple[Turn, Turn]:
         """Queries and keys alike; tables are made here, once per forward."""
-        cos, sin = (t[:, None] if ids.dim() == 2 else t for t in self.cos_sin(ids, total))   # (B, 1, T, F) or (T, F)
+        cos, sin = (
+            t[:, None] if ids.dim() == 2 else t for t in self.cos_sin(ids, total)
+        )  # (B, 1, T, F) or (T, F)
         return (lambda x: turn(x, cos, sin, self.layout),) * 2
 
 
@@ -406,13 +488,17 @@ class Alibi(Piece):
     def __init__(self, shape: Shape, *, learned: bool = False) -> None:
         super().__init__()
         slopes = alibi_slopes(shape.n_head)
-        self.slopes = slopes.tolist()   # Python numbers: nothing for .to(bfloat16) to round
+        self.slopes = slopes.tolist()  # Python numbers: nothing for .to(bfloat16) to round
         if learned:
-            self.raw = nn.Parameter(slopes.expm1().log())   # the inverse of softplus
+            self.raw = nn.Parameter(slopes.expm1().log())  # the inverse of softplus
 
     def bias(self, like: Tensor) -> Bias:
         """-m_h (i - j)."""
-        slopes = nn.functional.softplus(self.raw.to(like.dtype)) if hasattr(self, "raw") else like.new_tensor(self.slopes)
+        slopes = (
+            nn.functional.softplus(self.raw.to(like.dtype))
+            if hasattr(self, "raw")
+            else like.new_tensor(self.slopes)
+        )
         return lambda h, i, j: slopes[h] * (j - i)
 
 
@@ -425,11 +511,18 @@ class T5(Piece):
 
     def __init__(self, shape: Shape, *, buckets: int = 32, max_distance: int | None = None) -> None:
         super().__init__()
-        require(2 <= buckets <= 2**16 and buckets % 2 == 0, f"t5: buckets must be even, from 2 to 2**16, not {buckets}")
+        require(
+            2 <= buckets <= 2**16 and buckets % 2 == 0,
+            f"t5: buckets must be even, from 2 to 2**16, not {buckets}",
+        )
         self.buckets = buckets
-        self.max_distance = max(buckets // 2 + 1, shape.length // 2) if max_distance is None else max_distance
-        require(self.max_distance > buckets // 2,
-                f"t5: max_distance must exceed buckets / 2 = {buckets // 2}, not {max_distance}")
+        self.max_distance = (
+            max(buckets // 2 + 1, shape.length // 2) if max_distance is None else max_distance
+        )
+        require(
+            self.max_distance > buckets // 2,
+            f"t5: max_distance must exceed buckets / 2 = {buckets // 2}, not {max_distance}",
+        )
         self.table = nn.Parameter(torch.zeros(buckets, shape.n_head))
 
     def bias(self, like: Tensor) -> Bias:
@@ -467,22 +560,31 @@ class Randomized(Piece):
 
     def __init__(self, shape: Shape, *, max: int, test: str = "spread") -> None:
         super().__init__()
-        require(shape.length <= max <= 2**24, f"randomized: max must be at least the training length "
-                f"{shape.length} and at most 2**24, not {max}")
+        require(
+            shape.length <= max <= 2**24,
+            f"randomized: max must be at least the training length "
+            f"{shape.length} and at most 2**24, not {max}",
+        )
         require(test in ("spread", "draw"), f"randomized: test is spread or draw, not {test}")
         self.limit, self.test = max, test
 
     def ids(self, index: Tensor, total: int) -> Tensor:
         """floor(index max / total), or a fixed draw for that total length."""
         if not torch.compiler.is_compiling() and index.numel():
-            require(int(index.max()) < total, f"randomized: place {int(index.max())} lies beyond the text of {total} tokens")
+            require(
+                int(index.max()) < total,
+                f"randomized: place {int(index.max())} lies beyond the text of {total} tokens",
+            )
         if self.test == "spread":
             return index * self.limit // total
         return self.draw(total, torch.Generator().manual_seed(total)).to(index.device)[index]
 
     def draw(self, length: int, generator: torch.Generator) -> Tensor:
         """Sorted, without repeats."""
-        require(length <= self.limit, f"randomized(max={self.limit}) has no {length} different positions")
+        require(
+            length <= self.limit,
+            f"randomized(max={self.limit}) has no {length} different positions",
+        )
         return torch.randperm(self.limit, generator=generator)[:length].sort().values
 
 
@@ -507,13 +609,14 @@ class Logn(Piece):
 
 # ------------------------------------------------------------------------------------------------ extensions of trained models
 
+
 class Extension(Piece):
     """What changes a trained model without touching its weights: a piece of `extend`, never of `pos`."""
 
     extends = True
-    by_length: bool = False     # whether what it does depends on the length of the text
-    over_others: bool = False   # of a map of frequencies: may follow another one
-    first: int = 0              # of a map of frequencies: how many first positions keep their own
+    by_length: bool = False  # whether what it does depends on the length of the text
+    over_others: bool = False  # of a map of frequencies: may follow another one
+    first: int = 0  # of a map of frequencies: how many first positions keep their own
 
     def factor(self, total: int) -> float | None:
         """By how much the text is thought to be longer than training's; None where the extension knows no such number."""
@@ -530,8 +633,10 @@ class Scaled(Extension):
 
     def __init__(self, shape: Shape, *, factor: float | str = "auto") -> None:
         super().__init__()
-        require(factor == "auto" or (isinstance(factor, (int, float)) and factor >= 1),
-                f"{scheme_name(type(self))}: factor is auto or a number of at least 1, not {factor}")
+        require(
+            factor == "auto" or (isinstance(factor, (int, float)) and factor >= 1),
+            f"{scheme_name(type(self))}: factor is auto or a number of at least 1, not {factor}",
+        )
         self.length, self.given, self.by_length = shape.length, factor, factor == "auto"
 
     def factor(self, total: int) -> float:
@@ -559,7 +664,9 @@ class Ntk(Scaled):
     def stretch(self, inv_freq: Tensor, base: float, total: int) -> tuple[Tensor, float]:
         """base s^(d / (d - 2)); d = 2 would leave no pair between the first and the last."""
         require(len(inv_freq) > 1, "ntk needs at least two pairs of turned columns")
-        return inv_freq * self.factor(total) ** (-torch.arange(len(inv_freq)).double() / (len(inv_freq) - 1)), 1.0
+        return inv_freq * self.factor(total) ** (
+            -torch.arange(len(inv_freq)).double() / (len(inv_freq) - 1)
+        ), 1.0
 
 
 class DynamicNtk(Ntk):
@@ -587,11 +694,27 @@ class Yarn(Scaled):
     Verdict: the usual choice; beta=32 supposes thousands of tokens: at L of 128 and 512 about 4 is best (results/extend).
     """
 
-    def __init__(self, shape: Shape, *, factor: float | str = "auto", alpha: float = 1.0, beta: float = 32.0, ramp: str = "code",
-                 truncate: bool = True, mscale: float = 1.0, mscale_all_dim: float = 0.0) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        factor: float | str = "auto",
+        alpha: float = 1.0,
+        beta: float = 32.0,
+        ramp: str = "code",
+        truncate: bool = True,
+        mscale: float = 1.0,
+        mscale_all_dim: float = 0.0,
+    ) -> None:
         super().__init__(shape, factor=factor)
-        require(0 < alpha < beta, f"yarn: alpha and beta are numbers of turns, 0 < alpha < beta, not {alpha} and {beta}")
-        require(mscale >= 0 and mscale_all_dim >= 0, f"yarn: mscale must not be negative, not {min(mscale, mscale_all_dim)}")
+        require(
+            0 < alpha < beta,
+            f"yarn: alpha and beta are numbers of turns, 0 < alpha < beta, not {alpha} and {beta}",
+        )
+        require(
+            mscale >= 0 and mscale_all_dim >= 0,
+            f"yarn: mscale must not be negative, not {min(mscale, mscale_all_dim)}",
+        )
         require(ramp in ("code", "turns"), f"yarn: ramp is code or turns, not {ramp}")
         self.alpha, self.beta, self.ramp, self.truncate = alpha, beta, ramp, truncate
         self.mscale, self.mscale_all_dim = mscale, mscale_all_dim
@@ -599,20 +722,31 @@ class Yarn(Scaled):
     def kept(self, inv_freq: Tensor, base: float) -> Tensor:
         """How much of each frequency (F,) is kept: 1 for fast pairs, 0 for slow ones."""
         if self.ramp == "turns":
-            return ((self.length * inv_freq / (2 * math.pi) - self.alpha) / (self.beta - self.alpha)).clamp(0, 1)
-        require(base > 1, "yarn: with base = 1 all pairs turn alike, and there is no band between fast and slow ones")
+            return (
+                (self.length * inv_freq / (2 * math.pi) - self.alpha) / (self.beta - self.alpha)
+            ).clamp(0, 1)
+        require(
+            base > 1,
+            "yarn: with base = 1 all pairs turn alike, and there is no band between fast and slow ones",
+        )
         width = 2 * len(inv_freq)
-        low, high = (width * math.log(self.length / (2 * math.pi * turns)) / (2 * math.log(base))
-                     for turns in (self.beta, self.alpha))   # the pairs, not whole, that turn so often within L
+        low, high = (
+            width * math.log(self.length / (2 * math.pi * turns)) / (2 * math.log(base))
+            for turns in (self.beta, self.alpha)
+        )  # the pairs, not whole, that turn so often within L
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0), min(high, width - 1)
-        return 1 - ((torch.arange(len(inv_freq)).double() - low) / max(high - low, 0.001)).clamp(0, 1)
+        return 1 - ((torch.arange(len(inv_freq)).double() - low) / max(high - low, 0.001)).clamp(
+            0, 1
+        )
 
     def stretch(self, inv_freq: Tensor, base: float, total: int) -> tuple[Tensor, float]:
         """Frequencies by the ramp; the temperature is the quotient of two factors, of which the second is 1 by default."""
         factor, kept = self.factor(total), self.kept(inv_freq, base)
-        over, under = (1 + 0.1 * weight * math.log(factor) for weight in (self.mscale, self.mscale_all_dim))
+        over, under = (
+            1 + 0.1 * weight * math.log(factor) for weight in (self.mscale, self.mscale_all_dim)
+        )
         return inv_freq / factor * (1 - kept) + inv_freq * kept, over / under
 
 
@@ -622,14 +756,21 @@ class Llama3(Scaled):
     Verdict: yarn's idea without a temperature; its high=4 suits short training better than yarn's beta=32.
     """
 
-    def __init__(self, shape: Shape, *, factor: float | str = "auto", low: float = 1.0, high: float = 4.0) -> None:
+    def __init__(
+        self, shape: Shape, *, factor: float | str = "auto", low: float = 1.0, high: float = 4.0
+    ) -> None:
         super().__init__(shape, factor=factor)
-        require(0 <= low < high, f"llama3: low and high are numbers of turns, 0 <= low < high, not {low} and {high}")
+        require(
+            0 <= low < high,
+            f"llama3: low and high are numbers of turns, 0 <= low < high, not {low} and {high}",
+        )
         self.low, self.high = low, high
 
     def stretch(self, inv_freq: Tensor, base: float, total: int) -> tuple[Tensor, float]:
         """A blend of theta / s and theta."""
-        kept = ((self.length * inv_freq / (2 * math.pi) - self.low) / (self.high - self.low)).clamp(0, 1)
+        kept = ((self.length * inv_freq / (2 * math.pi) - self.low) / (self.high - self.low)).clamp(
+            0, 1
+        )
         return (1 - kept) * inv_freq / self.factor(total) + kept * inv_freq, 1.0
 
 
@@ -648,26 +789,52 @@ class Longrope(Scaled):
             content = json.loads(self.file.read_text(encoding="utf-8"))
             self.long, self.first = positive(content["long_factor"]), content.get("first", 0)
             self.short = positive(content.get("short_factor", [1.0] * len(self.long)))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            raise PosError(f"longrope: {file} is no JSON file with a list long_factor "
-                           f"({type(error).__name__}: {error})") from None
-        require(len(self.long) == len(self.short) and type(self.first) is int and 0 <= self.first <= 2**53,
-                f"longrope: {file} needs lists of one length, and first a whole number from 0 to 2**53")
-        self.found_on, found_at = content.get("split_sha256"), content.get("train_length", self.length)
-        require(found_at == self.length, f"longrope: {file} was searched for a model trained at L = {found_at!s:.20}, this one "
-                f"was at {self.length}: search anew with extend.py --search")
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            OverflowError,
+            RecursionError,
+        ) as error:
+            raise PosError(
+                f"longrope: {file} is no JSON file with a list long_factor "
+                f"({type(error).__name__}: {error})"
+            ) from None
+        require(
+            len(self.long) == len(self.short)
+            and type(self.first) is int
+            and 0 <= self.first <= 2**53,
+            f"longrope: {file} needs lists of one length, and first a whole number from 0 to 2**53",
+        )
+        self.found_on, found_at = (
+            content.get("split_sha256"),
+            content.get("train_length", self.length),
+        )
+        require(
+            found_at == self.length,
+            f"longrope: {file} was searched for a model trained at L = {found_at!s:.20}, this one "
+            f"was at {self.length}: search anew with extend.py --search",
+        )
 
     def stretch(self, inv_freq: Tensor, base: float, total: int) -> tuple[Tensor, float]:
         """Divided pair by pair."""
         factors = self.long if total > self.length else self.short
-        require(len(factors) == len(inv_freq), f"longrope: {self.file} has factors for {len(factors)} pairs, not {len(inv_freq)}")
+        require(
+            len(factors) == len(inv_freq),
+            f"longrope: {self.file} has factors for {len(factors)} pairs, not {len(inv_freq)}",
+        )
         attention = math.sqrt(1 + math.log(self.factor(total)) / math.log(max(2, self.length)))
         return inv_freq / inv_freq.new_tensor(factors), attention
 
 
 def positive(values: object) -> list[float]:
     """Numbers from 1e-6 to 1e6 out of JSON; ValueError for anything else."""
-    if not (isinstance(values, list) and all(type(x) in (int, float) and 1e-6 <= x <= 1e6 for x in values)):
+    if not (
+        isinstance(values, list)
+        and all(type(x) in (int, float) and 1e-6 <= x <= 1e6 for x in values)
+    ):
         raise ValueError("a list of numbers from 1e-6 to 1e6 is needed")
     return [float(x) for x in values]
 
@@ -680,6 +847,7 @@ def named_file(name: str, folder: Path | None) -> Path:
 
 # ------------------------------------------------------------------------------------------------ names
 
+
 def scheme_name(cls: type) -> str:
     """CamelCase -> snake_case: the name of a piece in expressions."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__).lower()
@@ -687,7 +855,11 @@ def scheme_name(cls: type) -> str:
 
 def _pieces_of(namespace: dict[str, object], module: str) -> dict[str, type[Piece]]:
     classes = [c for c in namespace.values() if isinstance(c, type) and issubclass(c, Piece)]
-    return {scheme_name(c): c for c in classes if c.__module__ == module and c not in (Piece, Rotary, Extension, Scaled)}
+    return {
+        scheme_name(c): c
+        for c in classes
+        if c.__module__ == module and c not in (Piece, Rotary, Extension, Scaled)
+    }
 
 
 @lru_cache
@@ -695,13 +867,21 @@ def load_file(path: Path) -> dict[str, type[Piece]]:
     """The pieces that a Python file defines, by name; the file is run. Raises PosError if there are none."""
     require(path.is_file(), f"there is no file {path} to take position schemes from")
     name = f"pos_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(name, path, loader=importlib.machinery.SourceFileLoader(name, str(path)))
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)   # torch.compile looks a function's module up by name
-    sys.modules.setdefault("posenc", sys.modules[__name__])   # so that `from posenc import Piece` is this Piece in a script
+    spec = importlib.util.spec_from_file_location(
+        name, path, loader=importlib.machinery.SourceFileLoader(name, str(path))
+    )
+    module = sys.modules[name] = importlib.util.module_from_spec(
+        spec
+    )  # torch.compile looks a function's module up by name
+    sys.modules.setdefault(
+        "posenc", sys.modules[__name__]
+    )  # so that `from posenc import Piece` is this Piece in a script
     try:
         spec.loader.exec_module(module)
-    except Exception as error:   # a user's own file: whatever it does
-        raise PosError(f"{path} cannot be run: {type(error).__name__}: {error}; mend it, or see --debug") from error
+    except Exception as error:  # a user's own file: whatever it does
+        raise PosError(
+            f"{path} cannot be run: {type(error).__name__}: {error}; mend it, or see --debug"
+        ) from error
     pieces = _pieces_of(vars(module), module.__name__)
     require(bool(pieces), f"{path} defines no subclass of posenc.Piece")
     return pieces
@@ -719,24 +899,32 @@ def extension_names(pos_file: Path | None = None) -> list[str]:
 
 def _known(pos_file: Path | None) -> list[str]:
     own = load_file(Path(pos_file)) if pos_file else {}
-    return sorted({*_pieces_of(globals(), __name__), *(p.stem for p in ZOO.glob("[a-z]*.py")), *own})
+    return sorted(
+        {*_pieces_of(globals(), __name__), *(p.stem for p in ZOO.glob("[a-z]*.py")), *own}
+    )
 
 
 def find(name: str, pos_file: Path | None = None) -> type[Piece]:
     """The class of that name: a user's own, then this file's, then zoo/. A wrong name answers with the nearest right one."""
     own, built_in = load_file(Path(pos_file)) if pos_file else {}, _pieces_of(globals(), __name__)
     taken = sorted(n for n in own if n in built_in or (ZOO / f"{n}.py").exists())
-    require(not taken, f"{pos_file} defines {', '.join(taken)}, a name that the project already has: rename the class")
+    require(
+        not taken,
+        f"{pos_file} defines {', '.join(taken)}, a name that the project already has: rename the class",
+    )
     if name in own or name in built_in:
         return own.get(name) or built_in[name]
     if name in _known(pos_file):
         return load_file(ZOO / f"{name}.py")[name]
     near = difflib.get_close_matches(name, _known(pos_file), 1, 0.4)
     hint = f"did you mean {near[0]}?" if near else "a scheme of your own needs --pos_file=FILE.py."
-    raise PosError(f"there is no position scheme {name:.60}; {hint} Known: {', '.join(names(pos_file))}")
+    raise PosError(
+        f"there is no position scheme {name:.60}; {hint} Known: {', '.join(names(pos_file))}"
+    )
 
 
 # ------------------------------------------------------------------------------------------------ from mentions to pieces
+
 
 def build(node: ast.expr, shape: Shape, pos_file: Path | None = None) -> Piece:
     """The piece of one mention. Wrong, missing or mistyped options are refused with the list of those it has."""
@@ -746,10 +934,18 @@ def build(node: ast.expr, shape: Shape, pos_file: Path | None = None) -> Piece:
     listed = ", ".join(str(p) for p in known.values()) or "none"
     for key, value in options.items():
         require(key in known, f"{name} has no option {key:.60}; its options: {listed}")
-        require(_fits(value, known[key].annotation), f"{name}: {key}={value!s:.60} does not fit; its options: {listed}")
+        require(
+            _fits(value, known[key].annotation),
+            f"{name}: {key}={value!s:.60} does not fit; its options: {listed}",
+        )
     missing = [n for n, p in known.items() if p.default is p.empty and n not in options]
-    require(not missing, f"{name} needs {', '.join(f'{m}=...' for m in missing)}; its options: {listed}")
-    options = {k: float(v) if type(v) is int and int not in _kinds(known[k].annotation) else v for k, v in options.items()}
+    require(
+        not missing, f"{name} needs {', '.join(f'{m}=...' for m in missing)}; its options: {listed}"
+    )
+    options = {
+        k: float(v) if type(v) is int and int not in _kinds(known[k].annotation) else v
+        for k, v in options.items()
+    }
     return cls(shape, **options) if cls.__init__ is not Piece.__init__ else cls()
 
 
@@ -757,29 +953,52 @@ def extensions(text: str, shape: Shape, pos_file: Path | None = None) -> list[Pi
     """The pieces of an `extend` expression, maps of frequencies that go over others last. Refuses what is no extension,
     a pattern of layers, and two claims on one place."""
     tree, pieces = parse(text), []
-    require(everywhere(tree) == list(mentions_of(tree)),
-            f"an extension acts on all layers: join with + instead of | in '{text:.80}'")
+    require(
+        everywhere(tree) == list(mentions_of(tree)),
+        f"an extension acts on all layers: join with + instead of | in '{text:.80}'",
+    )
     for node in mentions_of(tree):
         cls = find(name_of(node), pos_file)
-        require(cls.extends, f"{name_of(node)} is no extension of a trained model: it must be trained with (--pos). "
-                f"Extensions: {', '.join(extension_names(pos_file))}")
+        require(
+            cls.extends,
+            f"{name_of(node)} is no extension of a trained model: it must be trained with (--pos). "
+            f"Extensions: {', '.join(extension_names(pos_file))}",
+        )
         bare, per_layer = without_per_layer(node, cls.per_layer)
         pieces.append(build(bare, replace(shape, extends=True), pos_file))
         pieces[-1].per_layer = per_layer
     kinds = [type(p) for p in pieces]
     twice = next((scheme_name(k) for k in kinds if kinds.count(k) > 1), None)
     require(twice is None, f"{twice} stands twice in '{text:.80}': name it once")
-    for question, place in (("stretch", "frequencies"), ("ids", "positions"), ("regions", "distances")):
-        claims = [scheme_name(type(p)) for p in pieces if answers(p, question) and not getattr(p, "over_others", False)]
-        require(len(claims) < 2, f"{' and '.join(claims)} both change the {place} in '{text:.80}': keep one")
+    for question, place in (
+        ("stretch", "frequencies"),
+        ("ids", "positions"),
+        ("regions", "distances"),
+    ):
+        claims = [
+            scheme_name(type(p))
+            for p in pieces
+            if answers(p, question) and not getattr(p, "over_others", False)
+        ]
+        require(
+            len(claims) < 2,
+            f"{' and '.join(claims)} both change the {place} in '{text:.80}': keep one",
+        )
     scaled = [scheme_name(type(p)) for p in pieces if isinstance(p, Scaled)]
-    require(len(scaled) < 2, f"{' and '.join(scaled)} both take the text to be longer by a factor: keep one of '{text:.80}'")
+    require(
+        len(scaled) < 2,
+        f"{' and '.join(scaled)} both take the text to be longer by a factor: keep one of '{text:.80}'",
+    )
     return sorted(pieces, key=lambda p: getattr(p, "over_others", False))
 
 
 def options_of(cls: type[Piece]) -> dict[str, inspect.Parameter]:
     """The options of a scheme with annotations and defaults: the keyword-only arguments of its __init__, if it has one."""
-    own = inspect.signature(cls.__init__, eval_str=True).parameters if cls.__init__ is not Piece.__init__ else {}
+    own = (
+        inspect.signature(cls.__init__, eval_str=True).parameters
+        if cls.__init__ is not Piece.__init__
+        else {}
+    )
     return {name: p for name, p in own.items() if p.kind is p.KEYWORD_ONLY}
 
 
@@ -795,6 +1014,9 @@ def _fits(value: object, annotation: object) -> bool:
     return type(value) in _kinds(annotation) or (type(value) is int and float in _kinds(annotation))
 
 
-if __name__ == "__main__":   # as a script this file is another module than the `posenc` that explain.py and zoo/ import
+if (
+    __name__ == "__main__"
+):  # as a script this file is another module than the `posenc` that explain.py and zoo/ import
     import explain
+
     explain.run(explain.main, explain.PosError)

@@ -26,8 +26,18 @@ from configurable import UserError
 HERE = Path(__file__).resolve().parent
 OFFLINE = ("stdlib",)  # made when first asked for: they need neither a network nor an argument
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
-VOCABULARIES = {"bytes": 256, "gpt2": 50257}  # how many tokens these tokenizers have; char has its characters
-META_FIELDS = {"tokenizer": str, "unit": str, "vocab_size": int, "source": str, "rule": str, "splits": dict}
+VOCABULARIES = {
+    "bytes": 256,
+    "gpt2": 50257,
+}  # how many tokens these tokenizers have; char has its characters
+META_FIELDS = {
+    "tokenizer": str,
+    "unit": str,
+    "vocab_size": int,
+    "source": str,
+    "rule": str,
+    "splits": dict,
+}
 SPLIT_FIELDS = {"tokens": int, "bytes": int, "documents": int, "dtype": str, "sha256": str}
 
 
@@ -88,7 +98,9 @@ class CharTokenizer(Tokenizer):
     def __init__(self, characters: str) -> None:
         self.pieces = [character.encode("utf-8") for character in characters]
         self.unknown = len(characters)
-        self.ids = np.full(0x110000, self.unknown, dtype=token_dtype(self.unknown + 1))  # by code point
+        self.ids = np.full(
+            0x110000, self.unknown, dtype=token_dtype(self.unknown + 1)
+        )  # by code point
         self.ids[[ord(character) for character in characters]] = np.arange(self.unknown)
 
     def array(self, text: str) -> np.ndarray:
@@ -110,7 +122,9 @@ class GPT2Tokenizer(Tokenizer):
 
     def __init__(self) -> None:
         self.encoding = gpt2_encoding()
-        self.pieces = [self.encoding.decode_single_token_bytes(i) for i in range(self.encoding.n_vocab)]
+        self.pieces = [
+            self.encoding.decode_single_token_bytes(i) for i in range(self.encoding.n_vocab)
+        ]
         self.end = self.encoding.eot_token
 
     def array(self, text: str) -> np.ndarray:
@@ -194,13 +208,17 @@ def load(name: str, root: Path = HERE) -> Corpus:
         importlib.import_module(f"data.{name}.prepare").prepare(folder)
     meta = read_meta(folder / "meta.json")
     train, val = (read_tokens(folder / f"{split}.bin", meta) for split in ("train", "val"))
-    train_starts, val_starts = (read_starts(folder / f"{split}_starts.npy", meta) for split in ("train", "val"))
+    train_starts, val_starts = (
+        read_starts(folder / f"{split}_starts.npy", meta) for split in ("train", "val")
+    )
     return Corpus(name, folder, meta, train, val, train_starts, val_starts)
 
 
 def built_in() -> list[str]:
     """Names of the corpora that come with a prepare.py of their own."""
-    return sorted(path.parent.name for path in HERE.glob("*/prepare.py") if path.parent.name != "text")
+    return sorted(
+        path.parent.name for path in HERE.glob("*/prepare.py") if path.parent.name != "text"
+    )
 
 
 def command(name: str) -> str:
@@ -217,7 +235,9 @@ def absence(name: str, root: Path) -> str:
     known = sorted({*built_in(), *(path.parent.name for path in root.glob("*/meta.json"))})
     near = difflib.get_close_matches(name, known, 1)
     others = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)};"
-    return f"there is no corpus {name!r}: {others} one of your own texts is made by {command('NAME')}"
+    return (
+        f"there is no corpus {name!r}: {others} one of your own texts is made by {command('NAME')}"
+    )
 
 
 def damaged(path: Path, what: str) -> UserError:
@@ -233,12 +253,17 @@ def read_meta(path: Path) -> dict:
         raise damaged(path, "is not readable JSON") from None
     check_fields(path, meta, META_FIELDS)
     if meta["tokenizer"] not in TOKENIZERS:
-        raise damaged(path, f"names the tokenizer {meta['tokenizer']!r}, not one of {', '.join(TOKENIZERS)}")
+        raise damaged(
+            path, f"names the tokenizer {meta['tokenizer']!r}, not one of {', '.join(TOKENIZERS)}"
+        )
     if meta["tokenizer"] == "char":
         check_fields(path, meta, {"characters": str})
     size = VOCABULARIES.get(meta["tokenizer"]) or len(meta["characters"])
     if meta["vocab_size"] != size:
-        raise damaged(path, f"has a vocab_size of {meta['vocab_size']!r:.30}, not the {size:,} tokens of {meta['tokenizer']}")
+        raise damaged(
+            path,
+            f"has a vocab_size of {meta['vocab_size']!r:.30}, not the {size:,} tokens of {meta['tokenizer']}",
+        )
     for split in ("train", "val"):
         check_fields(path, meta["splits"].get(split), SPLIT_FIELDS)
     return meta
@@ -255,11 +280,16 @@ def read_tokens(path: Path, meta: Mapping) -> np.memmap:
     """The token file, (n,), if its size and its largest token are what meta.json says."""
     split, vocab_size = meta["splits"][path.stem], meta["vocab_size"]
     if split["dtype"] not in ("uint16", "uint32"):
-        raise damaged(path, f"has the dtype {split['dtype']!r} in meta.json, neither uint16 nor uint32")
+        raise damaged(
+            path, f"has the dtype {split['dtype']!r} in meta.json, neither uint16 nor uint32"
+        )
     dtype = np.dtype(split["dtype"]).newbyteorder("<")
     size = path.stat().st_size if path.is_file() else 0
     if size == 0 or size != split["tokens"] * dtype.itemsize:
-        raise damaged(path, f"has {size:,} bytes, not {split['tokens']:,} tokens of {dtype.itemsize} as meta.json says")
+        raise damaged(
+            path,
+            f"has {size:,} bytes, not {split['tokens']:,} tokens of {dtype.itemsize} as meta.json says",
+        )
     tokens = np.memmap(path, dtype=dtype, mode="r")
     if int(tokens.max()) >= vocab_size:
         raise damaged(path, f"holds token {tokens.max()}, outside its vocabulary of {vocab_size:,}")
@@ -273,9 +303,18 @@ def read_starts(path: Path, meta: Mapping) -> np.ndarray:
         starts = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError):
         raise damaged(path, "is missing or not a NumPy array") from None
-    if not isinstance(starts, np.ndarray) or starts.shape != (split["documents"],) or starts.dtype != np.int64:
+    if (
+        not isinstance(starts, np.ndarray)
+        or starts.shape != (split["documents"],)
+        or starts.dtype != np.int64
+    ):
         raise damaged(path, f"is not a list of {split['documents']:,} document starts")
-    if not starts.size or starts[0] != 0 or starts[-1] >= split["tokens"] or (np.diff(starts) <= 0).any():
+    if (
+        not starts.size
+        or starts[0] != 0
+        or starts[-1] >= split["tokens"]
+        or (np.diff(starts) <= 0).any()
+    ):
         raise damaged(path, "does not ascend from 0 within its token file")
     return starts
 
@@ -316,7 +355,7 @@ def write_corpus(
     except OSError as error:
         raise UserError(f"{folder} cannot be written: {error}") from error
     finally:
-        with contextlib.suppress(OSError):   # refused while anything is in it
+        with contextlib.suppress(OSError):  # refused while anything is in it
             folder.rmdir()
     return meta
 
@@ -326,7 +365,9 @@ def token_dtype(vocab_size: int) -> np.dtype:
     return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
 
 
-def write_split(path: Path, documents: Iterable[np.ndarray], vocab_size: int, lengths: np.ndarray) -> dict:
+def write_split(
+    path: Path, documents: Iterable[np.ndarray], vocab_size: int, lengths: np.ndarray
+) -> dict:
     """Write SPLIT.bin and SPLIT_starts.npy; return the split's entry in meta.json."""
     dtype, digest, starts, size, n_bytes = token_dtype(vocab_size), hashlib.sha256(), [], 0, 0
     with path.open("wb") as file:
@@ -335,9 +376,13 @@ def write_split(path: Path, documents: Iterable[np.ndarray], vocab_size: int, le
                 continue
             starts.append(size)
             size += len(document)
-            for part in np.array_split(document, len(document) // 2**20 + 1):  # so that a long one needs little memory
+            for part in np.array_split(
+                document, len(document) // 2**20 + 1
+            ):  # so that a long one needs little memory
                 if part.min() < 0 or part.max() >= vocab_size:
-                    raise ValueError(f"document {len(starts)} has a token outside the vocabulary of {vocab_size}")
+                    raise ValueError(
+                        f"document {len(starts)} has a token outside the vocabulary of {vocab_size}"
+                    )
                 tokens = part.astype(dtype).tobytes()
                 file.write(tokens)
                 digest.update(tokens)
@@ -345,7 +390,13 @@ def write_split(path: Path, documents: Iterable[np.ndarray], vocab_size: int, le
     if not starts:
         raise UserError(f"the {path.stem} split would be empty: the corpus needs more text")
     np.save(path.with_name(f"{path.stem}_starts.npy"), np.array(starts, dtype=np.int64))
-    return dict(tokens=size, bytes=n_bytes, documents=len(starts), dtype=dtype.name, sha256=digest.hexdigest())
+    return dict(
+        tokens=size,
+        bytes=n_bytes,
+        documents=len(starts),
+        dtype=dtype.name,
+        sha256=digest.hexdigest(),
+    )
 
 
 def publish(new: Path, folder: Path) -> None:
@@ -359,9 +410,13 @@ def publish(new: Path, folder: Path) -> None:
 
 def summary(meta: Mapping) -> str:
     """What a prepare script prints of the corpus it made."""
-    lines = [f"{meta['name']}: {meta['source']}; tokenizer {meta['tokenizer']}, vocabulary {meta['vocab_size']:,}"]
+    lines = [
+        f"{meta['name']}: {meta['source']}; tokenizer {meta['tokenizer']}, vocabulary {meta['vocab_size']:,}"
+    ]
     for split, of in meta["splits"].items():
-        lines.append(f"  {split:5} {of['tokens']:13,} tokens {of['bytes']:13,} bytes {of['documents']:7,} documents")
+        lines.append(
+            f"  {split:5} {of['tokens']:13,} tokens {of['bytes']:13,} bytes {of['documents']:7,} documents"
+        )
     return "\n".join(lines)
 
 
@@ -410,7 +465,9 @@ def epoch_starts(n_tokens: int, block_size: int, seed: int, epoch: int) -> np.nd
     """(windows,) int64: the first token of each window of an epoch, in the order they are read."""
     n_windows = windows_per_epoch(n_tokens, block_size)
     generator = np.random.default_rng((seed, epoch))
-    offset = generator.integers(min(block_size, n_tokens - n_windows * block_size))  # less where only one window fits
+    offset = generator.integers(
+        min(block_size, n_tokens - n_windows * block_size)
+    )  # less where only one window fits
     starts = offset + block_size * generator.permutation(n_windows)
     starts.setflags(write=False)
     return starts

@@ -33,7 +33,9 @@ def download(url: str, path: Path, sha256: str, size: int) -> None:
             raise UserError(f"{url} answered {error.code} {error.reason}; {OTHERWISE}") from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = getattr(error, "reason", error)
-            raise UserError(f"{url} could not be downloaded ({reason or type(error).__name__}); {OTHERWISE}") from error
+            raise UserError(
+                f"{url} could not be downloaded ({reason or type(error).__name__}); {OTHERWISE}"
+            ) from error
         verify(part, sha256, size, url)
         os.replace(part, path)
 
@@ -61,4 +63,6 @@ def verify(path: Path, sha256: str, size: int, origin: str) -> None:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != sha256:
-        raise UserError(f"{origin} is another file: its SHA-256 is {digest}, not {sha256}; {OTHERWISE}")
+        raise UserError(
+            f"{origin} is another file: its SHA-256 is {digest}, not {sha256}; {OTHERWISE}"
+        )

@@ -14,14 +14,19 @@ import numpy as np
 import pytest
 import torch
 
-torch.set_num_threads(1)   # the tensors of the tests are small, and waiting for a second thread takes longer than computing
+torch.set_num_threads(
+    1
+)  # the tensors of the tests are small, and waiting for a second thread takes longer than computing
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-TEXT = "".join(f"{n} times {n % 7} is {n * (n % 7)}, as everybody knows.\n" for n in range(120)).encode()
+TEXT = "".join(
+    f"{n} times {n % 7} is {n * (n % 7)}, as everybody knows.\n" for n in range(120)
+).encode()
 RECORDED = pytest.StashKey[list]()
 
 
 # ---- programs in processes of their own
+
 
 @dataclass
 class Started:
@@ -63,13 +68,21 @@ class Project:
         env |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         out, err = (self.folder / f"{len(self.started)}.{name}" for name in ("out", "err"))
         with out.open("wb") as said, err.open("wb") as complained:
-            process = subprocess.Popen([sys.executable, *self.placed(words)], cwd=folder, stdout=said, stderr=complained, env=env)
+            process = subprocess.Popen(
+                [sys.executable, *self.placed(words)],
+                cwd=folder,
+                stdout=said,
+                stderr=complained,
+                env=env,
+            )
         self.started.append(Started(process, out, err))
         return self.started[-1]
 
     def placed(self, words: tuple[str, ...]) -> list[str]:
         """The words with the project's programs found where they are."""
-        return [str(self.folder / word) if (self.folder / word).is_file() else word for word in words]
+        return [
+            str(self.folder / word) if (self.folder / word).is_file() else word for word in words
+        ]
 
     def run(self, folder: Path, *words: str) -> Started:
         """The same, to its end."""
@@ -82,13 +95,25 @@ class Project:
 def project(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A Project; what was started in it and still runs at the end is killed."""
     import data
+
     folder = tmp_path_factory.mktemp("project")
-    for path in [*REPOSITORY.glob("*.py"), *REPOSITORY.glob("zoo/*.py"), *REPOSITORY.glob("data/*.py")]:
+    for path in [
+        *REPOSITORY.glob("*.py"),
+        *REPOSITORY.glob("zoo/*.py"),
+        *REPOSITORY.glob("data/*.py"),
+    ]:
         (folder / path.relative_to(REPOSITORY)).parent.mkdir(exist_ok=True)
         shutil.copy(path, folder / path.relative_to(REPOSITORY))
     ids = np.frombuffer(TEXT, dtype=np.uint8)
-    data.write_corpus(folder / "data/tiny", {"train": [ids], "val": [ids]}, tokenizer="bytes", vocab_size=256, unit="byte",
-                      source="here", rule="all")
+    data.write_corpus(
+        folder / "data/tiny",
+        {"train": [ids], "val": [ids]},
+        tokenizer="bytes",
+        vocab_size=256,
+        unit="byte",
+        source="here",
+        rule="all",
+    )
     project = Project(folder)
     yield project
     for started in project.started:
@@ -98,9 +123,14 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 # ---- records
 
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """--record=FILE.json"""
-    parser.addoption("--record", metavar="FILE.json", help="write what the tests counted, if all passed, there and as FILE.md")
+    parser.addoption(
+        "--record",
+        metavar="FILE.json",
+        help="write what the tests counted, if all passed, there and as FILE.md",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -111,10 +141,18 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def record(request: pytest.FixtureRequest) -> Callable[..., None]:
     """record("kills survived", 25, tried=25): a number that --record keeps, with the command that measures it again."""
+
     def note(what: str, value: float, tried: int | None = None) -> None:
         test = request.node.nodeid
-        request.config.stash[RECORDED].append({"what": what, "value": value, "tried": tried, "test": test,
-                                               "command": f"python -m pytest -m 'slow or not slow' '{test}'"})
+        request.config.stash[RECORDED].append(
+            {
+                "what": what,
+                "value": value,
+                "tried": tried,
+                "test": test,
+                "command": f"python -m pytest -m 'slow or not slow' '{test}'",
+            }
+        )
 
     return note
 
@@ -125,23 +163,33 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if not path or exitstatus:
         return
     import checkpoint
+
     known = checkpoint.provenance()
     content = {name: known[name] for name in ("versions", "platform", "threads", "git_commit")}
     content["entries"] = session.config.stash[RECORDED]
     checkpoint.write_json(path, content)
-    table = markdown(Path(path).stem.capitalize(), json.loads(Path(path).read_text(encoding="utf-8")))
+    table = markdown(
+        Path(path).stem.capitalize(), json.loads(Path(path).read_text(encoding="utf-8"))
+    )
     checkpoint.write_text(Path(path).with_suffix(".md"), table)
 
 
 def markdown(title: str, content: dict[str, Any]) -> str:
     """The table of a record."""
     versions = ", ".join(f"{name} {version}" for name, version in content["versions"].items())
-    lines = [f"# {title}", "",
-             f"What the tests counted on {content['platform']} with {versions}, {content['threads']} thread(s), at commit "
-             f"{content['git_commit'] or 'unknown'}; each command measures its line again.", "",
-             "| what | found | of | command |", "| --- | ---: | ---: | --- |"]
-    lines += [f"| {e['what']} | {shown(e['value'])} | {'' if e['tried'] is None else format(e['tried'], ',')} | `{e['command']}` |"
-              for e in content["entries"]]
+    lines = [
+        f"# {title}",
+        "",
+        f"What the tests counted on {content['platform']} with {versions}, {content['threads']} thread(s), at commit "
+        f"{content['git_commit'] or 'unknown'}; each command measures its line again.",
+        "",
+        "| what | found | of | command |",
+        "| --- | ---: | ---: | --- |",
+    ]
+    lines += [
+        f"| {e['what']} | {shown(e['value'])} | {'' if e['tried'] is None else format(e['tried'], ',')} | `{e['command']}` |"
+        for e in content["entries"]
+    ]
     return "\n".join(lines) + "\n"
 
 

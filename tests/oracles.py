@@ -3,6 +3,7 @@
 An `Oracle` makes the `Parts` of one mention, such as rope(p=0.5), from the values of its parameters; `logits` puts parts
 together into the matrix of scores that the softmax receives. `python tests/oracles.py` compares and prints the table of schemes.
 """
+
 from __future__ import annotations
 
 import ast
@@ -17,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy import ndarray
 
-T, H, D, L = 6, 2, 8, 8   # tokens, heads, columns of a head, training length
+T, H, D, L = 6, 2, 8, 8  # tokens, heads, columns of a head, training length
 C = H * D
 Weights = Mapping[str, ndarray]
 Vector = Sequence[float]
@@ -39,12 +40,16 @@ class Seen:
 class Parts:
     """What a scheme does; None: nothing. i and j are position ids, but indexes for `temperature` and `sees`."""
 
-    ids: Callable[[int, int], float] | None = None                    # (index, total) -> position
-    embed: Callable[[Sequence[float], Sequence[int]], ndarray] | None = None   # (ids, tokens) -> (T, C)
-    turn_q: Callable[[int, Vector, float], Vector] | None = None      # (head, vector, position) -> vector
+    ids: Callable[[int, int], float] | None = None  # (index, total) -> position
+    embed: Callable[[Sequence[float], Sequence[int]], ndarray] | None = (
+        None  # (ids, tokens) -> (T, C)
+    )
+    turn_q: Callable[[int, Vector, float], Vector] | None = (
+        None  # (head, vector, position) -> vector
+    )
     turn_k: Callable[[int, Vector, float], Vector] | None = None
-    temperature: Callable[[int, int], float] | None = None            # (head, index)
-    bias: Callable[[int, float, float], float] | None = None          # (head, i, j)
+    temperature: Callable[[int, int], float] | None = None  # (head, index)
+    bias: Callable[[int, float, float], float] | None = None  # (head, i, j)
     sees: Callable[[int, int], bool] | None = None
     score: Callable[[Seen], ndarray] | None = None
 
@@ -56,7 +61,9 @@ class Oracle:
     source: str
     place: str
     make: Callable[[Weights], Parts]
-    tolerance: float = 1e-10   # larger where a table is rounded to float32 in another place than here
+    tolerance: float = (
+        1e-10  # larger where a table is rounded to float32 in another place than here
+    )
 
 
 def combined(parts: Sequence[Parts]) -> Parts:
@@ -65,7 +72,9 @@ def combined(parts: Sequence[Parts]) -> Parts:
     for field in fields(Parts):
         given = [getattr(p, field.name) for p in parts if getattr(p, field.name) is not None]
         if field.name == "temperature" and given:
-            found["temperature"] = lambda h, index, given=given: math.prod(g(h, index) for g in given)
+            found["temperature"] = lambda h, index, given=given: math.prod(
+                g(h, index) for g in given
+            )
         elif field.name == "bias" and given:
             found["bias"] = lambda h, i, j, given=given: sum(g(h, i, j) for g in given)
         elif field.name == "sees" and given:
@@ -78,17 +87,24 @@ def combined(parts: Sequence[Parts]) -> Parts:
 def logits(parts: Parts, q: ndarray, k: ndarray, x: ndarray, ids: Sequence[float]) -> ndarray:
     """The scores that the softmax receives, (H, T, T), -inf where unseen; q and k (H, T, D), x (T, C)."""
     heads, count, width = q.shape
-    turn = lambda f, h, v, p: list(f(h, list(v), p)) if f else list(v)   # noqa: E731
+    turn = lambda f, h, v, p: list(f(h, list(v), p)) if f else list(v)  # noqa: E731
     qs = [[turn(parts.turn_q, h, q[h, i], ids[i]) for i in range(count)] for h in range(heads)]
     ks = [[turn(parts.turn_k, h, k[h, j], ids[j]) for j in range(count)] for h in range(heads)]
-    heat = [[parts.temperature(h, i) if parts.temperature else 1.0 for i in range(count)] for h in range(heads)]
+    heat = [
+        [parts.temperature(h, i) if parts.temperature else 1.0 for i in range(count)]
+        for h in range(heads)
+    ]
     scores, bias = (np.full((heads, count, count), -math.inf) for _ in range(2))
     for h in range(heads):
         for i in range(count):
             for j in range(i + 1):
                 if parts.sees and not parts.sees(i, j):
                     continue
-                scores[h, i, j] = sum(a * b for a, b in zip(qs[h][i], ks[h][j], strict=True)) / math.sqrt(width) * heat[h][i]
+                scores[h, i, j] = (
+                    sum(a * b for a, b in zip(qs[h][i], ks[h][j], strict=True))
+                    / math.sqrt(width)
+                    * heat[h][i]
+                )
                 bias[h, i, j] = parts.bias(h, ids[i], ids[j]) if parts.bias else 0.0
     if parts.score is None:
         return np.where(bias == -math.inf, -math.inf, scores + bias)
@@ -99,12 +115,15 @@ def logits(parts: Parts, q: ndarray, k: ndarray, x: ndarray, ids: Sequence[float
 
 # ---- rotations: cos and sin are float32 tables of float64 angles (a decision of the project's), all else is float64
 
+
 def cos_sin(angle: float) -> tuple[float, float]:
     """cos and sin as the tables hold them."""
     return float(np.float32(math.cos(angle))), float(np.float32(math.sin(angle)))
 
 
-def pairs_turned(x: Vector, angles: Sequence[float], layout: str = "half", table: bool = True) -> list[float]:
+def pairs_turned(
+    x: Vector, angles: Sequence[float], layout: str = "half", table: bool = True
+) -> list[float]:
     """x with pair m turned by angles[m]; columns past the pairs unchanged."""
     y, n = list(x), len(angles)
     for m, angle in enumerate(angles):
@@ -121,8 +140,10 @@ def theta(base: float = 10000.0, columns: int = D) -> list[float]:
 
 def rotary(frequencies: Sequence[float], layout: str = "half") -> Callable[[Weights], Parts]:
     """Queries and keys alike turned by position x frequency."""
+
     def turn(h: int, x: Vector, p: float) -> Vector:
         return pairs_turned(x, [p * f for f in frequencies], layout)
+
     return lambda w: Parts(turn_q=turn, turn_k=turn)
 
 
@@ -135,7 +156,7 @@ def clipped(frequencies: Sequence[float], n: int) -> list[float]:
 
 # ---- biases
 
-SLOPES = [1 / 16, 1 / 256]   # ALiBi's of two heads: 2^(-8h/2)
+SLOPES = [1 / 16, 1 / 256]  # ALiBi's of two heads: 2^(-8h/2)
 
 
 def buckets(distance: float, count: int, far: int) -> int:
@@ -143,7 +164,11 @@ def buckets(distance: float, count: int, far: int) -> int:
     exact, d = count // 2, math.floor(distance)
     if d < exact:
         return d
-    scaled = np.log(np.float32(d) / np.float32(exact)) / np.float32(math.log(far / exact)) * np.float32(count - exact)
+    scaled = (
+        np.log(np.float32(d) / np.float32(exact))
+        / np.float32(math.log(far / exact))
+        * np.float32(count - exact)
+    )
     return min(count - 1, exact + int(scaled))
 
 
@@ -159,6 +184,7 @@ def sigmoid(z: float) -> float:
 
 # ---- rotations of other kinds
 
+
 def fourier(w: Weights, base: float, rest: float) -> Parts:
     """FoPE: the cosine and the sine of a pair are mixed from those of every pair with a period below L; others keep cos 1."""
     kept = [f for f in theta(base) if 2 * math.pi / f <= L]
@@ -172,19 +198,24 @@ def fourier(w: Weights, base: float, rest: float) -> Parts:
                 sin = sum(s * w["sines"][h, r, m] for r, (_, s) in enumerate(tables))
             y[m], y[m + n] = x[m] * cos - x[m + n] * sin, x[m + n] * cos + x[m] * sin
         return y
+
     return Parts(turn_q=turn, turn_k=turn)
 
 
 def learned_rotation(w: Weights) -> Parts:
     """Each head's own frequencies, kept as logarithms relative to RoPE's."""
+
     def turn(h: int, x: Vector, p: float) -> Vector:
-        return pairs_turned(x, [p * f * math.exp(w["shift"][h, m]) for m, f in enumerate(theta())], table=False)
+        return pairs_turned(
+            x, [p * f * math.exp(w["shift"][h, m]) for m, f in enumerate(theta())], table=False
+        )
+
     return Parts(turn_q=turn, turn_k=turn)
 
 
 def polar(w: Weights) -> Parts:
     """PoPE: cos((j - i) theta + delta) is the product of two directions; magnitudes are softplus."""
-    angles = theta(10000.0, 2 * D)   # base^(-c/d)
+    angles = theta(10000.0, 2 * D)  # base^(-c/d)
 
     def q(h: int, x: Vector, p: float) -> Vector:
         tables = [cos_sin(p * f) for f in angles]
@@ -193,92 +224,145 @@ def polar(w: Weights) -> Parts:
     def k(h: int, x: Vector, p: float) -> Vector:
         delta = [min(0.0, max(-2 * math.pi, d)) for d in w["delta"][h]]
         tables = [cos_sin(p * f) for f in angles]
-        ends = [(c * math.cos(d) - s * math.sin(d), s * math.cos(d) + c * math.sin(d)) for (c, s), d in zip(tables, delta, strict=True)]
+        ends = [
+            (c * math.cos(d) - s * math.sin(d), s * math.cos(d) + c * math.sin(d))
+            for (c, s), d in zip(tables, delta, strict=True)
+        ]
         return [softplus(a) * t[n] for n in (0, 1) for a, t in zip(x, ends, strict=True)]
+
     return Parts(turn_q=q, turn_k=k)
 
 
 def growing(gamma: float, scale_base: float) -> Parts:
     """xPos: RoPE whose queries grow and whose keys shrink with the position."""
+
     def side(sign: int) -> Callable[[int, Vector, float], Vector]:
         def turn(h: int, x: Vector, p: float) -> Vector:
             y = pairs_turned(x, [p * f for f in theta()])
-            zeta = [((2 * m / D + gamma) / (1 + gamma)) ** (sign * p / scale_base) for m in range(D // 2)]
+            zeta = [
+                ((2 * m / D + gamma) / (1 + gamma)) ** (sign * p / scale_base)
+                for m in range(D // 2)
+            ]
             return [a * z for a, z in zip(y, [*zeta, *zeta], strict=True)]
+
         return turn
+
     return Parts(turn_q=side(1), turn_k=side(-1))
 
 
 def accumulating(w: Weights, base: float, taps: int) -> Callable[[Seen, int, int, int], float]:
     """Selective RoPE's score of a pair: between key and query lie the learned steps of the tokens after the key."""
+
     def found(s: Seen, h: int, i: int, j: int) -> float:
         x = s.x.reshape(len(s.x), H, D)
         x = (x / np.sqrt((x * x).sum(-1, keepdims=True))).reshape(len(s.x), C)
-        steps = x @ w["down"].T @ w["up"].T                                     # (T, H d / 2)
+        steps = x @ w["down"].T @ w["up"].T  # (T, H d / 2)
         angles = []
         for m, f in enumerate(theta(base)):
             c = h * D // 2 + m
-            angles.append(f * sum(w["taps"][c, 0, taps - 1 - back] * steps[t - back, c]
-                                  for t in range(j + 1, i + 1) for back in range(taps) if t - back >= 0))
+            angles.append(
+                f
+                * sum(
+                    w["taps"][c, 0, taps - 1 - back] * steps[t - back, c]
+                    for t in range(j + 1, i + 1)
+                    for back in range(taps)
+                    if t - back >= 0
+                )
+            )
         turned = pairs_turned(list(s.q[h, i]), angles, table=False)
         return float(np.dot(turned, s.k[h, j])) / math.sqrt(D) + s.bias[h, i, j]
+
     return found
 
 
 # ---- embeddings
 
+
 def sinusoid(ids: Sequence[float], scale: float, base: float = 10000.0) -> ndarray:
     """scale x (sines, then cosines), (T, C); the table is float32."""
     angles = [[p * base ** (-2 * m / C) for m in range(C // 2)] for p in ids]
-    return np.array([[float(np.float32(scale) * np.float32(f(a))) for f in (math.sin, math.cos) for a in row] for row in angles])
+    return np.array(
+        [
+            [float(np.float32(scale) * np.float32(f(a))) for f in (math.sin, math.cos) for a in row]
+            for row in angles
+        ]
+    )
 
 
 # ---- networks and recurrences
 
+
 def perceptron(w: Weights, inputs: Sequence[float], slope: float = 0.0) -> list[float]:
     """Two layers: `inner`, a ReLU that keeps `slope` of what is negative, `outer`."""
     inner, outer = w["inner.weight"], w["outer.weight"]
-    hidden = [sum(a * b for a, b in zip(row, inputs, strict=True)) + c for row, c in zip(inner, w["inner.bias"], strict=True)]
+    hidden = [
+        sum(a * b for a, b in zip(row, inputs, strict=True)) + c
+        for row, c in zip(inner, w["inner.bias"], strict=True)
+    ]
     hidden = [z if z > 0 else slope * z for z in hidden]
     ends = w.get("outer.bias", [0.0] * len(outer))
-    return [sum(a * b for a, b in zip(row, hidden, strict=True)) + c for row, c in zip(outer, ends, strict=True)]
+    return [
+        sum(a * b for a, b in zip(row, hidden, strict=True)) + c
+        for row, c in zip(outer, ends, strict=True)
+    ]
 
 
 def over_pairs(found: Callable[[Seen, int, int, int], float]) -> Callable[[Seen], ndarray]:
     """A score made pair by pair, for the pairs that are seen."""
+
     def score(s: Seen) -> ndarray:
         out = np.full(s.scores.shape, -math.inf)
         for h, i, j in zip(*np.nonzero(s.scores > -math.inf), strict=True):
             out[h, i, j] = found(s, h, i, j)
         return out
+
     return score
 
 
 def contextual(w: Weights, count: int, raw: bool) -> Callable[[Seen, int, int, int], float]:
     """CoPE's score of a pair: gates of the seen keys from j to i are summed to a position, between two rows of the table."""
+
     def found(s: Seen, h: int, i: int, j: int) -> float:
         scale = math.sqrt(D) if raw else 1.0
-        p = sum(sigmoid(s.scores[h, i, t] * scale) for t in range(j, i + 1) if s.scores[h, i, t] > -math.inf)
+        p = sum(
+            sigmoid(s.scores[h, i, t] * scale)
+            for t in range(j, i + 1)
+            if s.scores[h, i, t] > -math.inf
+        )
         p = min(p, count - 1)
         low = math.floor(p)
         below, above = (float(s.q[h, i] @ w["table"][row]) for row in (low, math.ceil(p)))
         return s.scores[h, i, j] + s.bias[h, i, j] + below * (1 - (p - low)) + above * (p - low)
+
     return found
 
 
-def forgetting(w: Weights, log_f: Callable[[float], float]) -> Callable[[Seen, int, int, int], float]:
+def forgetting(
+    w: Weights, log_f: Callable[[float], float]
+) -> Callable[[Seen, int, int, int], float]:
     """FoX's score of a pair: ln f_t of the tokens after the key, up to the query's own, are added."""
+
     def found(s: Seen, h: int, i: int, j: int) -> float:
-        gates = [log_f(float(w["gate.weight"][h] @ s.x[t]) + w["gate.bias"][h]) for t in range(j + 1, i + 1)]
+        gates = [
+            log_f(float(w["gate.weight"][h] @ s.x[t]) + w["gate.bias"][h])
+            for t in range(j + 1, i + 1)
+        ]
         return s.scores[h, i, j] + s.bias[h, i, j] + sum(gates)
+
     return found
 
 
 def refined(w: Weights) -> Callable[[Seen, int, int, int], float]:
     """DAPE's score of a pair: all heads' scores and biases go through one network; a bias of a hidden key counts as 0."""
+
     def found(s: Seen, h: int, i: int, j: int) -> float:
         bias = [b if b > -math.inf else 0.0 for b in s.bias[:, i, j]]
-        return s.scores[h, i, j] + s.bias[h, i, j] + perceptron(w, [*unmasked(s)[:, i, j], *bias], 0.01)[h]
+        return (
+            s.scores[h, i, j]
+            + s.bias[h, i, j]
+            + perceptron(w, [*unmasked(s)[:, i, j], *bias], 0.01)[h]
+        )
+
     return found
 
 
@@ -289,21 +373,40 @@ def unmasked(s: Seen) -> ndarray:
 
 def reflecting(w: Weights) -> Callable[[Seen, int, int, int], float]:
     """PaTH's score of a pair: the key goes through one Householder-like map for each token after it."""
+
     def found(s: Seen, h: int, i: int, j: int) -> float:
-        low = s.x @ w["down.weight"].T @ w["up.weight"].T                      # (T, C)
+        low = s.x @ w["down.weight"].T @ w["up.weight"].T  # (T, C)
         k = s.k[h, j].copy()
         for t in range(j + 1, i + 1):
-            wide = np.array([sum(w["conv.weight"][c, 0, 2 - back] * low[t - back, c] for back in range(3) if t - back >= 0)
-                             for c in range(h * D, (h + 1) * D)])
+            wide = np.array(
+                [
+                    sum(
+                        w["conv.weight"][c, 0, 2 - back] * low[t - back, c]
+                        for back in range(3)
+                        if t - back >= 0
+                    )
+                    for c in range(h * D, (h + 1) * D)
+                ]
+            )
             wide = np.array([z * sigmoid(z) for z in wide])
             wide /= math.sqrt(sum(wide * wide))
-            k = k - 2 * sigmoid(float(w["beta.weight"][h] @ s.x[t]) + w["beta.bias"][h]) * wide * (wide @ k)
+            k = k - 2 * sigmoid(float(w["beta.weight"][h] @ s.x[t]) + w["beta.bias"][h]) * wide * (
+                wide @ k
+            )
         return float(s.q[h, i] @ k) / math.sqrt(D) + s.bias[h, i, j]
+
     return found
 
 
-def scale_invariant(s: Seen, h: int, i: int, j: int, tau: float = 10.0, alpha: float = math.e ** 0.5,
-                    beta: float = math.e ** 0.5) -> float:
+def scale_invariant(
+    s: Seen,
+    h: int,
+    i: int,
+    j: int,
+    tau: float = 10.0,
+    alpha: float = math.e**0.5,
+    beta: float = math.e**0.5,
+) -> float:
     """Anson et al.'s score of a pair."""
     square = 2 * (math.log((s.ids[i] - s.ids[j]) / tau + 1) - math.log(alpha) + beta / alpha)
     return math.sqrt(square) * s.scores[h, i, j] - square + beta / alpha + s.bias[h, i, j]
@@ -311,9 +414,13 @@ def scale_invariant(s: Seen, h: int, i: int, j: int, tau: float = 10.0, alpha: f
 
 def fire(w: Weights, threshold: float) -> Callable[[int, float, float], float]:
     """FIRE's bias: a network of the distance in proportion to the query's place, both through a logarithm."""
+
     def psi(t: float) -> float:
         return math.log(abs(float(w["c"])) * t + 1)
-    return lambda h, i, j: perceptron(w, [psi(i - j) / (psi(max(i, abs(float(w["a"])) * threshold)) + 1e-6)])[h]
+
+    return lambda h, i, j: perceptron(
+        w, [psi(i - j) / (psi(max(i, abs(float(w["a"])) * threshold)) + 1e-6)]
+    )[h]
 
 
 def sandwich(h: int, i: float, j: float, d: int = D) -> float:
@@ -324,15 +431,27 @@ def sandwich(h: int, i: float, j: float, d: int = D) -> float:
 
 def stretched(table: ndarray, total: int, cubic: bool) -> ndarray:
     """A table's rows at `total` places evenly spread over it, by straight lines or by Keys' cubic with a = -3/4."""
+
     def weight(x: float) -> float:
         x = abs(x)
         if not cubic:
             return max(0.0, 1 - x)
-        return 1.25 * x**3 - 2.25 * x**2 + 1 if x <= 1 else -0.75 * (x**3 - 5 * x**2 + 8 * x - 4) if x < 2 else 0.0
+        return (
+            1.25 * x**3 - 2.25 * x**2 + 1
+            if x <= 1
+            else -0.75 * (x**3 - 5 * x**2 + 8 * x - 4)
+            if x < 2
+            else 0.0
+        )
+
     places = [(n + 0.5) * len(table) / total - 0.5 for n in range(total)]
     around = [range(math.floor(p) - 1, math.floor(p) + 3) for p in places]
-    return np.array([sum(weight(p - row) * table[min(max(row, 0), len(table) - 1)] for row in rows)
-                     for p, rows in zip(places, around, strict=True)])
+    return np.array(
+        [
+            sum(weight(p - row) * table[min(max(row, 0), len(table) - 1)] for row in rows)
+            for p, rows in zip(places, around, strict=True)
+        ]
+    )
 
 
 def digits(w: Weights, tokens: Sequence[int], zero: int) -> ndarray:
@@ -349,117 +468,257 @@ def digits(w: Weights, tokens: Sequence[int], zero: int) -> ndarray:
 
 ORACLES: dict[str, Oracle] = {
     "nope": Oracle("Haviv et al. 2022; Kazemnejad et al. 2023", "nowhere", lambda w: Parts()),
-    "learned(rows=64)": Oracle("Radford et al. 2019, GPT-2's wpe", "input", lambda w: Parts(
-        embed=lambda ids, tokens: np.array([w["table"][int(p)] for p in ids]))),
-    "learned(rows=4, resize=linear)": Oracle("Touvron et al. 2020, by straight lines", "input", lambda w: Parts(
-        embed=lambda ids, tokens: stretched(w["table"], len(ids), False))),
-    "learned(rows=4, resize=bicubic)": Oracle("Touvron et al. 2020, bicubic", "input", lambda w: Parts(
-        embed=lambda ids, tokens: stretched(w["table"], len(ids), True))),
-    "sinusoidal": Oracle("Vaswani et al. 2017, section 3.5, times 0.02", "input", lambda w: Parts(
-        embed=lambda ids, tokens: sinusoid(ids, 0.02))),
-    "sinusoidal(scale=1, base=100)": Oracle("Vaswani et al. 2017, section 3.5", "input", lambda w: Parts(
-        embed=lambda ids, tokens: sinusoid(ids, 1.0, 100.0))),
+    "learned(rows=64)": Oracle(
+        "Radford et al. 2019, GPT-2's wpe",
+        "input",
+        lambda w: Parts(embed=lambda ids, tokens: np.array([w["table"][int(p)] for p in ids])),
+    ),
+    "learned(rows=4, resize=linear)": Oracle(
+        "Touvron et al. 2020, by straight lines",
+        "input",
+        lambda w: Parts(embed=lambda ids, tokens: stretched(w["table"], len(ids), False)),
+    ),
+    "learned(rows=4, resize=bicubic)": Oracle(
+        "Touvron et al. 2020, bicubic",
+        "input",
+        lambda w: Parts(embed=lambda ids, tokens: stretched(w["table"], len(ids), True)),
+    ),
+    "sinusoidal": Oracle(
+        "Vaswani et al. 2017, section 3.5, times 0.02",
+        "input",
+        lambda w: Parts(embed=lambda ids, tokens: sinusoid(ids, 0.02)),
+    ),
+    "sinusoidal(scale=1, base=100)": Oracle(
+        "Vaswani et al. 2017, section 3.5",
+        "input",
+        lambda w: Parts(embed=lambda ids, tokens: sinusoid(ids, 1.0, 100.0)),
+    ),
     "rope": Oracle("Su et al. 2021, eq. 34, in Llama's layout", "rotation", rotary(theta())),
     "rope(base=500)": Oracle("Su et al. 2021 with base 500", "rotation", rotary(theta(500.0))),
-    "rope(layout=interleaved)": Oracle("Su et al. 2021, eq. 34", "rotation", rotary(theta(), "interleaved")),
-    "rope(fraction=0.5)": Oracle("Black et al. 2022, GPT-NeoX's rotary_pct", "rotation", rotary(theta(columns=4))),
-    "rope(p=0.5)": Oracle("Barbero et al. 2024, p-RoPE", "rotation", rotary([*theta()[:2], 0.0, 0.0])),
-    "rope(clip=3)": Oracle("Li et al. 2026, raised cosine", "rotation", rotary(clipped(theta(), 3))),
-    "alibi": Oracle("Press et al. 2021, section 3", "bias", lambda w: Parts(
-        bias=lambda h, i, j: -SLOPES[h] * (i - j))),
-    "alibi(learned=True)": Oracle("Press et al. 2021, section 3, slopes trained", "bias", lambda w: Parts(
-        bias=lambda h, i, j: -softplus(w["raw"][h]) * (i - j))),
-    "t5": Oracle("Raffel et al. 2019, section 2.1", "bias", lambda w: Parts(
-        bias=lambda h, i, j: w["table"][buckets(i - j, 32, 17), h])),
-    "t5(buckets=4, max_distance=6)": Oracle("Raffel et al. 2019, section 2.1", "bias", lambda w: Parts(
-        bias=lambda h, i, j: w["table"][buckets(i - j, 4, 6), h])),
-    "window(size=3, sinks=1)": Oracle("Xiao et al. 2023, positions unchanged", "mask", lambda w: Parts(
-        sees=lambda i, j: i - j < 3 or j < 1)),
-    "window(size=2)": Oracle("Beltagy et al. 2020, causal", "mask", lambda w: Parts(sees=lambda i, j: i - 2 < j)),
-    "randomized(max=64)": Oracle("Ruoss et al. 2023, spread evenly at test", "positions", lambda w: Parts(
-        ids=lambda k, n: math.floor(k * 64 / n))),
-    "logn": Oracle("Su 2021; Chiang & Cholak 2022", "temperature", lambda w: Parts(
-        temperature=lambda h, index: math.log(index + 1) / math.log(L))),
-    "kerple": Oracle("Chi et al. 2022, unscaled as in its code", "bias", lambda w: Parts(
-        bias=lambda h, i, j: -w["r1"][h] * math.log(1 + w["r2"][h] * (i - j)))),
-    "kerple(kind=power)": Oracle("Chi et al. 2022, unscaled as in its code", "bias", lambda w: Parts(
-        bias=lambda h, i, j: -w["r1"][h] * (i - j) ** w["r2"][h])),
-    "block_causal": Oracle("Sun et al. 2022, blocks of L / 2", "mask", lambda w: Parts(
-        sees=lambda i, j: i // 4 - j // 4 <= 1)),
-    "block_causal(size=2)": Oracle("Sun et al. 2022", "mask", lambda w: Parts(
-        sees=lambda i, j: i // 2 - j // 2 <= 1)),
-    "relative": Oracle("Shaw et al. 2018, with scalars", "bias", lambda w: Parts(
-        bias=lambda h, i, j: w["table"][min(int(i - j), 4), h])),
-    "relative(max_distance=2)": Oracle("Shaw et al. 2018, with scalars", "bias", lambda w: Parts(
-        bias=lambda h, i, j: w["table"][min(int(i - j), 2), h])),
-    "fire": Oracle("Li et al. 2023; the code of DAPE's authors", "bias", lambda w: Parts(bias=fire(w, L))),
-    "fire(threshold=4, hidden=5)": Oracle("Li et al. 2023; the code of DAPE's authors", "bias", lambda w: Parts(
-        bias=fire(w, 4))),
+    "rope(layout=interleaved)": Oracle(
+        "Su et al. 2021, eq. 34", "rotation", rotary(theta(), "interleaved")
+    ),
+    "rope(fraction=0.5)": Oracle(
+        "Black et al. 2022, GPT-NeoX's rotary_pct", "rotation", rotary(theta(columns=4))
+    ),
+    "rope(p=0.5)": Oracle(
+        "Barbero et al. 2024, p-RoPE", "rotation", rotary([*theta()[:2], 0.0, 0.0])
+    ),
+    "rope(clip=3)": Oracle(
+        "Li et al. 2026, raised cosine", "rotation", rotary(clipped(theta(), 3))
+    ),
+    "alibi": Oracle(
+        "Press et al. 2021, section 3",
+        "bias",
+        lambda w: Parts(bias=lambda h, i, j: -SLOPES[h] * (i - j)),
+    ),
+    "alibi(learned=True)": Oracle(
+        "Press et al. 2021, section 3, slopes trained",
+        "bias",
+        lambda w: Parts(bias=lambda h, i, j: -softplus(w["raw"][h]) * (i - j)),
+    ),
+    "t5": Oracle(
+        "Raffel et al. 2019, section 2.1",
+        "bias",
+        lambda w: Parts(bias=lambda h, i, j: w["table"][buckets(i - j, 32, 17), h]),
+    ),
+    "t5(buckets=4, max_distance=6)": Oracle(
+        "Raffel et al. 2019, section 2.1",
+        "bias",
+        lambda w: Parts(bias=lambda h, i, j: w["table"][buckets(i - j, 4, 6), h]),
+    ),
+    "window(size=3, sinks=1)": Oracle(
+        "Xiao et al. 2023, positions unchanged",
+        "mask",
+        lambda w: Parts(sees=lambda i, j: i - j < 3 or j < 1),
+    ),
+    "window(size=2)": Oracle(
+        "Beltagy et al. 2020, causal", "mask", lambda w: Parts(sees=lambda i, j: i - 2 < j)
+    ),
+    "randomized(max=64)": Oracle(
+        "Ruoss et al. 2023, spread evenly at test",
+        "positions",
+        lambda w: Parts(ids=lambda k, n: math.floor(k * 64 / n)),
+    ),
+    "logn": Oracle(
+        "Su 2021; Chiang & Cholak 2022",
+        "temperature",
+        lambda w: Parts(temperature=lambda h, index: math.log(index + 1) / math.log(L)),
+    ),
+    "kerple": Oracle(
+        "Chi et al. 2022, unscaled as in its code",
+        "bias",
+        lambda w: Parts(bias=lambda h, i, j: -w["r1"][h] * math.log(1 + w["r2"][h] * (i - j))),
+    ),
+    "kerple(kind=power)": Oracle(
+        "Chi et al. 2022, unscaled as in its code",
+        "bias",
+        lambda w: Parts(bias=lambda h, i, j: -w["r1"][h] * (i - j) ** w["r2"][h]),
+    ),
+    "block_causal": Oracle(
+        "Sun et al. 2022, blocks of L / 2",
+        "mask",
+        lambda w: Parts(sees=lambda i, j: i // 4 - j // 4 <= 1),
+    ),
+    "block_causal(size=2)": Oracle(
+        "Sun et al. 2022", "mask", lambda w: Parts(sees=lambda i, j: i // 2 - j // 2 <= 1)
+    ),
+    "relative": Oracle(
+        "Shaw et al. 2018, with scalars",
+        "bias",
+        lambda w: Parts(bias=lambda h, i, j: w["table"][min(int(i - j), 4), h]),
+    ),
+    "relative(max_distance=2)": Oracle(
+        "Shaw et al. 2018, with scalars",
+        "bias",
+        lambda w: Parts(bias=lambda h, i, j: w["table"][min(int(i - j), 2), h]),
+    ),
+    "fire": Oracle(
+        "Li et al. 2023; the code of DAPE's authors", "bias", lambda w: Parts(bias=fire(w, L))
+    ),
+    "fire(threshold=4, hidden=5)": Oracle(
+        "Li et al. 2023; the code of DAPE's authors", "bias", lambda w: Parts(bias=fire(w, 4))
+    ),
     "sandwich": Oracle("Chi et al. 2022b; NeMo", "bias", lambda w: Parts(bias=sandwich)),
-    "sandwich(dimension=12)": Oracle("Chi et al. 2022b; NeMo", "bias", lambda w: Parts(
-        bias=lambda h, i, j: sandwich(h, i, j, 12))),
-    "cpb": Oracle("Liu et al. 2021 (Swin V2), in one dimension", "bias", lambda w: Parts(
-        bias=lambda h, i, j: perceptron(w, [math.log(1 + i - j) / math.log(1 + L)])[h])),
-    "cpb(input=linear, hidden=5)": Oracle("Liu et al. 2021 (Swin V2), in one dimension", "bias", lambda w: Parts(
-        bias=lambda h, i, j: perceptron(w, [(i - j) / L])[h])),
-    "multiscale": Oracle("Xu et al. 2025, in one layer", "bias", lambda w: Parts(
-        bias=lambda h, i, j: 0.0 if i - j < (1, 8)[h] else -math.inf)),
-    "multiscale(smallest=2, largest=5)": Oracle("Xu et al. 2025, in one layer", "bias", lambda w: Parts(
-        bias=lambda h, i, j: 0.0 if i - j < (2, 5)[h] else -math.inf)),
-    "cope": Oracle("Golovneva et al. 2024, their listing", "score", lambda w: Parts(score=over_pairs(contextual(w, 4, False)))),
-    "cope(max=2, gate=raw)": Oracle("Golovneva et al. 2024, their formula", "score", lambda w: Parts(
-        score=over_pairs(contextual(w, 2, True)))),
-    "fox": Oracle("Lin et al. 2025", "score", lambda w: Parts(
-        score=over_pairs(forgetting(w, lambda z: math.log(sigmoid(z)))))),
-    "fox(kind=cable)": Oracle("Veisi et al. 2025", "score", lambda w: Parts(
-        score=over_pairs(forgetting(w, lambda z: -softplus(z))))),
+    "sandwich(dimension=12)": Oracle(
+        "Chi et al. 2022b; NeMo",
+        "bias",
+        lambda w: Parts(bias=lambda h, i, j: sandwich(h, i, j, 12)),
+    ),
+    "cpb": Oracle(
+        "Liu et al. 2021 (Swin V2), in one dimension",
+        "bias",
+        lambda w: Parts(
+            bias=lambda h, i, j: perceptron(w, [math.log(1 + i - j) / math.log(1 + L)])[h]
+        ),
+    ),
+    "cpb(input=linear, hidden=5)": Oracle(
+        "Liu et al. 2021 (Swin V2), in one dimension",
+        "bias",
+        lambda w: Parts(bias=lambda h, i, j: perceptron(w, [(i - j) / L])[h]),
+    ),
+    "multiscale": Oracle(
+        "Xu et al. 2025, in one layer",
+        "bias",
+        lambda w: Parts(bias=lambda h, i, j: 0.0 if i - j < (1, 8)[h] else -math.inf),
+    ),
+    "multiscale(smallest=2, largest=5)": Oracle(
+        "Xu et al. 2025, in one layer",
+        "bias",
+        lambda w: Parts(bias=lambda h, i, j: 0.0 if i - j < (2, 5)[h] else -math.inf),
+    ),
+    "cope": Oracle(
+        "Golovneva et al. 2024, their listing",
+        "score",
+        lambda w: Parts(score=over_pairs(contextual(w, 4, False))),
+    ),
+    "cope(max=2, gate=raw)": Oracle(
+        "Golovneva et al. 2024, their formula",
+        "score",
+        lambda w: Parts(score=over_pairs(contextual(w, 2, True))),
+    ),
+    "fox": Oracle(
+        "Lin et al. 2025",
+        "score",
+        lambda w: Parts(score=over_pairs(forgetting(w, lambda z: math.log(sigmoid(z))))),
+    ),
+    "fox(kind=cable)": Oracle(
+        "Veisi et al. 2025",
+        "score",
+        lambda w: Parts(score=over_pairs(forgetting(w, lambda z: -softplus(z)))),
+    ),
     "dape": Oracle("Zheng et al. 2024", "score", lambda w: Parts(score=over_pairs(refined(w)))),
-    "dape(hidden=3)": Oracle("Zheng et al. 2024", "score", lambda w: Parts(score=over_pairs(refined(w)))),
-    "path(rank=3)": Oracle("Yang et al. 2025", "score", lambda w: Parts(score=over_pairs(reflecting(w)))),
-    "ssmax": Oracle("Nakanishi 2025", "temperature", lambda w: Parts(
-        temperature=lambda h, index: w["s"][h] * math.log(index + 1))),
-    "scale_invariant": Oracle("Anson et al. 2025", "score", lambda w: Parts(score=over_pairs(scale_invariant))),
-    "scale_invariant(tau=2)": Oracle("Anson et al. 2025", "score", lambda w: Parts(
-        score=over_pairs(lambda s, h, i, j: scale_invariant(s, h, i, j, 2.0)))),
-    "abacus(zero=3, max_shift=4, rows=64)": Oracle("McLeish et al. 2024, and its code", "input", lambda w: Parts(
-        embed=lambda ids, tokens: digits(w, tokens, 3))),
-    "cape": Oracle("Likhomanenko et al. 2021, at test", "input", lambda w: Parts(
-        embed=lambda ids, tokens: sinusoid(ids, 0.02))),
+    "dape(hidden=3)": Oracle(
+        "Zheng et al. 2024", "score", lambda w: Parts(score=over_pairs(refined(w)))
+    ),
+    "path(rank=3)": Oracle(
+        "Yang et al. 2025", "score", lambda w: Parts(score=over_pairs(reflecting(w)))
+    ),
+    "ssmax": Oracle(
+        "Nakanishi 2025",
+        "temperature",
+        lambda w: Parts(temperature=lambda h, index: w["s"][h] * math.log(index + 1)),
+    ),
+    "scale_invariant": Oracle(
+        "Anson et al. 2025", "score", lambda w: Parts(score=over_pairs(scale_invariant))
+    ),
+    "scale_invariant(tau=2)": Oracle(
+        "Anson et al. 2025",
+        "score",
+        lambda w: Parts(score=over_pairs(lambda s, h, i, j: scale_invariant(s, h, i, j, 2.0))),
+    ),
+    "abacus(zero=3, max_shift=4, rows=64)": Oracle(
+        "McLeish et al. 2024, and its code",
+        "input",
+        lambda w: Parts(embed=lambda ids, tokens: digits(w, tokens, 3)),
+    ),
+    "cape": Oracle(
+        "Likhomanenko et al. 2021, at test",
+        "input",
+        lambda w: Parts(embed=lambda ids, tokens: sinusoid(ids, 0.02)),
+    ),
     "fope(base=2)": Oracle("Hua et al. 2024, its code", "rotation", lambda w: fourier(w, 2.0, 1.0)),
-    "fope(base=2, rest=0, learned=True)": Oracle("Hua et al. 2024", "rotation", lambda w: fourier(w, 2.0, 0.0)),
-    "learned_rope": Oracle("Su et al. 2021, eq. 34, frequencies of each head", "rotation", learned_rotation),
+    "fope(base=2, rest=0, learned=True)": Oracle(
+        "Hua et al. 2024", "rotation", lambda w: fourier(w, 2.0, 0.0)
+    ),
+    "learned_rope": Oracle(
+        "Su et al. 2021, eq. 34, frequencies of each head", "rotation", learned_rotation
+    ),
     "pope": Oracle("Gopalakrishnan et al. 2025", "rotation", polar),
-    "resonance": Oracle("Wang et al. 2024", "rotation", rotary([2 * math.pi / n for n in (6, 63, 628, 6283)])),
-    "rfs": Oracle("Shimizu et al. 2026, midpoints at test", "positions", lambda w: Parts(
-        ids=lambda k, n: (k + 0.5) * 8 / max(n, L))),
-    "rfs(max=3)": Oracle("Shimizu et al. 2026, midpoints at test", "positions", lambda w: Parts(
-        ids=lambda k, n: (k + 0.5) * 3 / max(n, L))),
-    "selective_rope(base=100, rank=3, taps=3)": Oracle("Movahedi et al. 2025, and its code", "score", lambda w: Parts(
-        score=over_pairs(accumulating(w, 100.0, 3)))),
-    "shape": Oracle("Kiyono et al. 2021, at test", "positions", lambda w: Parts(ids=lambda k, n: k)),
-    "shape(test_shift=3)": Oracle("Kiyono et al. 2021, its code", "positions", lambda w: Parts(ids=lambda k, n: k + 3)),
+    "resonance": Oracle(
+        "Wang et al. 2024", "rotation", rotary([2 * math.pi / n for n in (6, 63, 628, 6283)])
+    ),
+    "rfs": Oracle(
+        "Shimizu et al. 2026, midpoints at test",
+        "positions",
+        lambda w: Parts(ids=lambda k, n: (k + 0.5) * 8 / max(n, L)),
+    ),
+    "rfs(max=3)": Oracle(
+        "Shimizu et al. 2026, midpoints at test",
+        "positions",
+        lambda w: Parts(ids=lambda k, n: (k + 0.5) * 3 / max(n, L)),
+    ),
+    "selective_rope(base=100, rank=3, taps=3)": Oracle(
+        "Movahedi et al. 2025, and its code",
+        "score",
+        lambda w: Parts(score=over_pairs(accumulating(w, 100.0, 3))),
+    ),
+    "shape": Oracle(
+        "Kiyono et al. 2021, at test", "positions", lambda w: Parts(ids=lambda k, n: k)
+    ),
+    "shape(test_shift=3)": Oracle(
+        "Kiyono et al. 2021, its code", "positions", lambda w: Parts(ids=lambda k, n: k + 3)
+    ),
     "xpos": Oracle("Sun et al. 2022, algorithm 1", "rotation", lambda w: growing(0.4, L / 2), 1e-6),
-    "xpos(gamma=1, scale_base=32)": Oracle("Sun et al. 2022, algorithm 1", "rotation", lambda w: growing(1.0, 32.0), 1e-6),
+    "xpos(gamma=1, scale_base=32)": Oracle(
+        "Sun et al. 2022, algorithm 1", "rotation", lambda w: growing(1.0, 32.0), 1e-6
+    ),
 }
 
 
 # ---- the table of schemes
+
 
 def main() -> None:
     """Compare every scheme with its oracle, at plain positions and at ones with gaps, and print a table in Markdown."""
     root = Path(__file__).resolve().parents[1]
     sys.path.insert(0, str(root))
     import test_schemes  # here, since it imports this file
-    print("# Schemes\n\nWritten by `python tests/oracles.py`. Lines are those of the class without docstrings, comments and blank "
-          "lines. The difference is the largest between our scores (or the vectors added, or the position ids) and those of the "
-          f"oracle, the formula in plain Python floats, over {T} tokens, {H} heads of {D} columns, in float64, at positions 0 ... "
-          f"{T - 1} and at positions with gaps and repeats. Cosines and sines count as the oracle's after rounding to float32, which "
-          "is how they are kept.\n\n| scheme | config | acts on | lines | oracle | largest difference |\n"
-          "| --- | --- | --- | ---: | --- | ---: |")
+
+    print(
+        "# Schemes\n\nWritten by `python tests/oracles.py`. Lines are those of the class without docstrings, comments and blank "
+        "lines. The difference is the largest between our scores (or the vectors added, or the position ids) and those of the "
+        f"oracle, the formula in plain Python floats, over {T} tokens, {H} heads of {D} columns, in float64, at positions 0 ... "
+        f"{T - 1} and at positions with gaps and repeats. Cosines and sines count as the oracle's after rounding to float32, which "
+        "is how they are kept.\n\n| scheme | config | acts on | lines | oracle | largest difference |\n"
+        "| --- | --- | --- | ---: | --- | ---: |"
+    )
     for mention, oracle in sorted(ORACLES.items()):
         name, lines = mention.split("(")[0], test_schemes.lines_of_scheme(mention)
-        print(f"| `{mention}` | {configs(root, name)} | {oracle.place} | {lines} | {oracle.source} | "
-              f"{test_schemes.largest_difference(mention):.1e} |")
+        print(
+            f"| `{mention}` | {configs(root, name)} | {oracle.place} | {lines} | {oracle.source} | "
+            f"{test_schemes.largest_difference(mention):.1e} |"
+        )
     print("\n" + "\n\n".join(counted(root)))
 
 
@@ -467,31 +726,49 @@ def counted(root: Path) -> list[str]:
     """Sentences beneath the table: how many schemes, how many planted mistakes are found, how long posenc.py is."""
     schemes = {mention.split("(")[0] for mention in ORACLES}
     own = sum((root / "config" / f"{name}.py").is_file() for name in schemes)
-    said = [f"{len(schemes)} schemes can be named, {own} of them have a config file of their own name; {len(ORACLES)} forms of them "
-            "have an oracle.", f"posenc.py has {lines_of_code((root / 'posenc.py').read_text(encoding='utf-8'))} lines without "
-            "docstrings, comments and blank lines."]
-    record, command = root / "results/mutations.json", "python -m pytest -m slow tests/test_mutations.py --record=results/mutations.json"
+    said = [
+        f"{len(schemes)} schemes can be named, {own} of them have a config file of their own name; {len(ORACLES)} forms of them "
+        "have an oracle.",
+        f"posenc.py has {lines_of_code((root / 'posenc.py').read_text(encoding='utf-8'))} lines without "
+        "docstrings, comments and blank lines.",
+    ]
+    record, command = (
+        root / "results/mutations.json",
+        "python -m pytest -m slow tests/test_mutations.py --record=results/mutations.json",
+    )
     entries = json.loads(record.read_text(encoding="utf-8"))["entries"] if record.is_file() else []
-    found = [f"Of {e['tried']} mistakes planted in the sources, one at a time, the tests find {e['value']} (`{command}`)."
-             for e in entries if e["what"] == "mutations caught"]
-    return said + (found or [f"How many planted mistakes the tests find was not measured: `{command}`."])
+    found = [
+        f"Of {e['tried']} mistakes planted in the sources, one at a time, the tests find {e['value']} (`{command}`)."
+        for e in entries
+        if e["what"] == "mutations caught"
+    ]
+    return said + (
+        found or [f"How many planted mistakes the tests find was not measured: `{command}`."]
+    )
 
 
 def lines_of_code(source: str) -> int:
     """Lines of Python without docstrings, comments and blank lines."""
     hidden: set[int] = set()
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(
+            node
+        ):
             hidden |= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
-    return sum(n not in hidden and bool(line.strip()) and not line.strip().startswith("#")
-               for n, line in enumerate(source.splitlines(), 1))
+    return sum(
+        n not in hidden and bool(line.strip()) and not line.strip().startswith("#")
+        for n, line in enumerate(source.splitlines(), 1)
+    )
 
 
 def configs(root: Path, name: str) -> str:
     """The config file of that name, else those whose position expression names the scheme."""
     files = sorted((root / "config").glob("*.py"))
     found = [f for f in files if f.stem == name] or [
-        f for f in files if re.search(rf"^pos = .*\b{name}\b", f.read_text(encoding="utf-8"), re.MULTILINE)]
+        f
+        for f in files
+        if re.search(rf"^pos = .*\b{name}\b", f.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
     return ", ".join(f"`{file.name}`" for file in found)
 
 

@@ -28,9 +28,19 @@ SCHEMES, SEEDS = ("nope", "rope", "alibi"), (1, 2)
 @pytest.fixture(autouse=True)
 def corpora(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with one small corpus of bytes, `tiny`; the run folders are made in the working directory."""
-    text, load = np.frombuffer(b"to be, or not to be: that is the question\n" * 40, dtype=np.uint8), data.load
-    data.write_corpus(tmp_path / "corpora/tiny", {"train": [text], "val": [text]}, tokenizer="bytes", vocab_size=256,
-                      unit="byte", source="here", rule="all")
+    text, load = (
+        np.frombuffer(b"to be, or not to be: that is the question\n" * 40, dtype=np.uint8),
+        data.load,
+    )
+    data.write_corpus(
+        tmp_path / "corpora/tiny",
+        {"train": [text], "val": [text]},
+        tokenizer="bytes",
+        vocab_size=256,
+        unit="byte",
+        source="here",
+        rule="all",
+    )
     monkeypatch.setattr(data, "load", lambda name: load(name, tmp_path / "corpora"))
     monkeypatch.chdir(tmp_path)
     return tmp_path / "corpora"
@@ -38,7 +48,9 @@ def corpora(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run_main(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     """ablate.main() on a command line, for the corpus `tiny`."""
-    monkeypatch.setattr(sys, "argv", ["ablate.py", *words, "--dataset=tiny", "--eval_lengths=64,256"])
+    monkeypatch.setattr(
+        sys, "argv", ["ablate.py", *words, "--dataset=tiny", "--eval_lengths=64,256"]
+    )
     return ablate.main()
 
 
@@ -50,13 +62,39 @@ def cells_of(*words: str) -> list[ablate.Cell]:
 def finish(cell: ablate.Cell, **changes: object) -> None:
     """Write what train.py leaves of a finished cell: invented losses; `changes` go into config.json."""
     s = cell.settings
-    rows = [{"protocol": "fixed_targets", "length": n, "dataset": s.dataset, "extend": None, "factor": None,
-             "split_sha256": "s", "targets": "t", "nats": 2 + s.seed / 100 + len(s.pos) / 10 + n / 1000, "stderr_vs_L": 0.01}
-            for n in evaluate.tested_lengths(s.block_size, s.eval_lengths)]
-    result = {"pos": s.pos, "seed": s.seed, "train_length": s.block_size, "tokens_trained": cell.tokens, "unit": "byte",
-              "rows": rows, "notes": [], "per_position": {}}
-    config = {"settings": vars(s), "pos_file_sha256": checkpoint.sha256(Path(s.pos_file)) if s.pos_file else None,
-              "device": "cpu", "dtype": "float32", "corpus_sha256": {}, **checkpoint.provenance(), **changes}
+    rows = [
+        {
+            "protocol": "fixed_targets",
+            "length": n,
+            "dataset": s.dataset,
+            "extend": None,
+            "factor": None,
+            "split_sha256": "s",
+            "targets": "t",
+            "nats": 2 + s.seed / 100 + len(s.pos) / 10 + n / 1000,
+            "stderr_vs_L": 0.01,
+        }
+        for n in evaluate.tested_lengths(s.block_size, s.eval_lengths)
+    ]
+    result = {
+        "pos": s.pos,
+        "seed": s.seed,
+        "train_length": s.block_size,
+        "tokens_trained": cell.tokens,
+        "unit": "byte",
+        "rows": rows,
+        "notes": [],
+        "per_position": {},
+    }
+    config = {
+        "settings": vars(s),
+        "pos_file_sha256": checkpoint.sha256(Path(s.pos_file)) if s.pos_file else None,
+        "device": "cpu",
+        "dtype": "float32",
+        "corpus_sha256": {},
+        **checkpoint.provenance(),
+        **changes,
+    }
     cell.folder.mkdir(parents=True, exist_ok=True)
     checkpoint.write_json(cell.folder / "config.json", config)
     checkpoint.write_json(cell.folder / "extrapolation.json", result)
@@ -84,6 +122,7 @@ def standing_in(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
 
 def interrupt_when(ready: Callable[[], bool], number: int) -> None:
     """Send this process a signal, as a terminal or a scheduler would, when `ready()`; give up after a few minutes."""
+
     def wait() -> None:
         for _ in range(20_000):
             time.sleep(0.01)
@@ -95,13 +134,17 @@ def interrupt_when(ready: Callable[[], bool], number: int) -> None:
 
 # ---- the order of work
 
-def test_all_schemes_of_a_seed_come_before_the_next_seed(monkeypatch: pytest.MonkeyPatch, trained: list[str]) -> None:
+
+def test_all_schemes_of_a_seed_come_before_the_next_seed(
+    monkeypatch: pytest.MonkeyPatch, trained: list[str]
+) -> None:
     assert run_main(monkeypatch, *SCHEMES, "--seeds=1,2") == 0
     assert trained == [f"{pos}, seed {seed}" for seed in SEEDS for pos in SCHEMES]
 
 
 def test_what_is_finished_is_not_trained_again_unless_overwrite_is_typed(
-        monkeypatch: pytest.MonkeyPatch, trained: list[str], capsys: pytest.CaptureFixture) -> None:
+    monkeypatch: pytest.MonkeyPatch, trained: list[str], capsys: pytest.CaptureFixture
+) -> None:
     run_main(monkeypatch, "nope", "rope", "--seeds=1")
     run_main(monkeypatch, "nope", "rope", "--seeds=1,2")
     assert trained == ["nope, seed 1", "rope, seed 1", "nope, seed 2", "rope, seed 2"]
@@ -112,7 +155,8 @@ def test_what_is_finished_is_not_trained_again_unless_overwrite_is_typed(
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 5, 9])
 def test_shares_partition_the_cells_and_only_the_last_one_compares(
-        parts: int, monkeypatch: pytest.MonkeyPatch, trained: list[str], capsys: pytest.CaptureFixture) -> None:
+    parts: int, monkeypatch: pytest.MonkeyPatch, trained: list[str], capsys: pytest.CaptureFixture
+) -> None:
     for part in range(parts, 0, -1):
         run_main(monkeypatch, *SCHEMES, "--seeds=1,2", f"--only={part}/{parts}")
         complete = len(trained) == len(SCHEMES) * len(SEEDS)
@@ -122,25 +166,36 @@ def test_shares_partition_the_cells_and_only_the_last_one_compares(
 
 
 def test_a_cell_is_finished_only_with_these_settings_tokens_and_lengths(tmp_path: Path) -> None:
-    cell, = cells_of("rope", "--seeds=1")
+    (cell,) = cells_of("rope", "--seeds=1")
     assert cell.result() is None
     finish(cell)
     assert cell.result()["seed"] == 1
-    longer, = cells_of("rope", "--seeds=1", "--eval_lengths=64,8192")
+    (longer,) = cells_of("rope", "--seeds=1", "--eval_lengths=64,8192")
     assert longer.folder == cell.folder and longer.result() is None
     finish(cell, settings=vars(cell.settings) | {"n_embd": 128})
     assert cell.result() is None
     finish(cell)
     result = checkpoint.read_json(cell.folder / "extrapolation.json")
-    checkpoint.write_json(cell.folder / "extrapolation.json", result | {"tokens_trained": cell.tokens - 1})
+    checkpoint.write_json(
+        cell.folder / "extrapolation.json", result | {"tokens_trained": cell.tokens - 1}
+    )
     assert cell.result() is None
 
 
-@pytest.mark.parametrize(("name", "content"), [
-    ("config.json", "{}"), ("config.json", '{"settings": 5}'), ("config.json", None), ("extrapolation.json", '{"rows": 5}'),
-    ("extrapolation.json", "{")])
-def test_a_cell_whose_files_are_damaged_is_not_finished(name: str, content: str | None, tmp_path: Path) -> None:
-    cell, = cells_of("rope", "--seeds=1")
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("config.json", "{}"),
+        ("config.json", '{"settings": 5}'),
+        ("config.json", None),
+        ("extrapolation.json", '{"rows": 5}'),
+        ("extrapolation.json", "{"),
+    ],
+)
+def test_a_cell_whose_files_are_damaged_is_not_finished(
+    name: str, content: str | None, tmp_path: Path
+) -> None:
+    (cell,) = cells_of("rope", "--seeds=1")
     finish(cell)
     known = checkpoint.read_json(cell.folder / "config.json")
     del known["threads"]
@@ -159,7 +214,7 @@ def test_a_scheme_file_that_has_changed_since_is_not_what_was_measured(tmp_path:
     code = "from posenc import Piece\n\n\nclass Mine(Piece):\n    pass\n"
     Path("mine.txt").write_text(code, encoding="utf-8")
     Path("mine.txt").rename("my_scheme.py")
-    cell, = cells_of("mine", "--seeds=1", "--pos_file=my_scheme.py")
+    (cell,) = cells_of("mine", "--seeds=1", "--pos_file=my_scheme.py")
     finish(cell)
     assert cell.result()
     Path("my_scheme.py").write_text(code + "\n# another\n", encoding="utf-8")
@@ -167,8 +222,17 @@ def test_a_scheme_file_that_has_changed_since_is_not_what_was_measured(tmp_path:
 
 
 def test_train_py_is_told_every_setting_that_is_not_the_default() -> None:
-    cell, = cells_of("rope(base=500000) | nope", "--seeds=7", "--eval_lengths=64,128", "--min_lr=1e-5", "--bias=True",
-                     "--learning_rate=3e-4", "--lr_decay_iters=1e4", "--wandb_run_name=a b", "--compile=False")
+    (cell,) = cells_of(
+        "rope(base=500000) | nope",
+        "--seeds=7",
+        "--eval_lengths=64,128",
+        "--min_lr=1e-5",
+        "--bias=True",
+        "--learning_rate=3e-4",
+        "--lr_decay_iters=1e4",
+        "--wandb_run_name=a b",
+        "--compile=False",
+    )
     settings, words = configure(TrainSettings, ablate.typed(cell.settings), "")
     assert (settings, words) == (cell.settings, [])
     assert cell.folder == checkpoint.folder_of(settings)
@@ -176,19 +240,25 @@ def test_train_py_is_told_every_setting_that_is_not_the_default() -> None:
 
 # ---- mistakes
 
-@pytest.mark.parametrize(("words", "said"), [
-    (["rope", "rpoe"], "did you mean rope"),
-    (["rope", "t5(bucket=4)"], "t5 has no option bucket"),
-    (["rope", "randomized(max=8)"], "at least the training length"),
-    (["rope", "+", "alibi"], "quoted in a shell"),
-    (["rope", "t5(buckets=8)", "t5( buckets = 8 )"], "name each scheme once"),
-    ([], "name the position schemes"),
-    (["rope", "--pos=alibi"], "name the schemes"),
-    (["rope", "--init_from=gpt2"], "every cell that model's scheme"),
-    (["rope", "--dataset=tinny"], "did you mean tiny"),
-    (["rope", "--only=3/2"], "I/N"),
-])
-def test_a_mistake_is_refused_before_anything_runs(words: list[str], said: str, trained: list[str]) -> None:
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["rope", "rpoe"], "did you mean rope"),
+        (["rope", "t5(bucket=4)"], "t5 has no option bucket"),
+        (["rope", "randomized(max=8)"], "at least the training length"),
+        (["rope", "+", "alibi"], "quoted in a shell"),
+        (["rope", "t5(buckets=8)", "t5( buckets = 8 )"], "name each scheme once"),
+        ([], "name the position schemes"),
+        (["rope", "--pos=alibi"], "name the schemes"),
+        (["rope", "--init_from=gpt2"], "every cell that model's scheme"),
+        (["rope", "--dataset=tinny"], "did you mean tiny"),
+        (["rope", "--only=3/2"], "I/N"),
+    ],
+)
+def test_a_mistake_is_refused_before_anything_runs(
+    words: list[str], said: str, trained: list[str]
+) -> None:
     with pytest.raises((UserError, PosError), match=said):
         cells_of(*words)
     assert not trained and not Path("out").exists()
@@ -196,16 +266,23 @@ def test_a_mistake_is_refused_before_anything_runs(words: list[str], said: str, 
 
 # ---- failures
 
+
 def test_a_failed_cell_is_reported_and_does_not_stop_the_rest(
-        monkeypatch: pytest.MonkeyPatch, trained: list[str], capsys: pytest.CaptureFixture) -> None:
+    monkeypatch: pytest.MonkeyPatch, trained: list[str], capsys: pytest.CaptureFixture
+) -> None:
     good = ablate.train
-    monkeypatch.setattr(ablate, "train", lambda cell, relay: "error: step 3: loss nan" if cell.name == "rope, seed 1"
-                        else good(cell, relay))
+    monkeypatch.setattr(
+        ablate,
+        "train",
+        lambda cell, relay: (
+            "error: step 3: loss nan" if cell.name == "rope, seed 1" else good(cell, relay)
+        ),
+    )
     assert run_main(monkeypatch, *SCHEMES, "--seeds=1,2") == 1
     said = capsys.readouterr()
     assert len(trained) == 5
     assert said.err.splitlines()[-1] == "failed: rope, seed 1: error: step 3: loss nan"
-    assert "rope, seed 1: no result: error: step 3: loss nan" in said.out   # the table says it too
+    assert "rope, seed 1: no result: error: step 3: loss nan" in said.out  # the table says it too
 
 
 def test_nothing_is_drawn_where_every_cell_failed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,27 +292,42 @@ def test_nothing_is_drawn_where_every_cell_failed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_cells_output_is_passed_on_and_its_last_error_line_is_the_reason(
-        monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    standing_in(monkeypatch, "import sys; print('step 1'); print('hm', file=sys.stderr); sys.exit('error: bad\\n')")
-    cell, = cells_of("rope", "--seeds=1")
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    standing_in(
+        monkeypatch,
+        "import sys; print('step 1'); print('hm', file=sys.stderr); sys.exit('error: bad\\n')",
+    )
+    (cell,) = cells_of("rope", "--seeds=1")
     assert ablate.train(cell, ablate.Relay()) == "error: bad"
     assert capsys.readouterr().out == "step 1\nhm\nerror: bad\n\n"
 
 
 def test_a_cell_that_dies_or_leaves_no_result_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    cell, = cells_of("rope", "--seeds=1")
-    for code, reason in (("import os; print('step 1'); os.kill(os.getpid(), 9)", "signal 9"), ("import sys; sys.exit(3)", "exit code 3"),
-                         ("", "does not hold the result")):
+    (cell,) = cells_of("rope", "--seeds=1")
+    for code, reason in (
+        ("import os; print('step 1'); os.kill(os.getpid(), 9)", "signal 9"),
+        ("import sys; sys.exit(3)", "exit code 3"),
+        ("", "does not hold the result"),
+    ):
         standing_in(monkeypatch, code)
         assert reason in ablate.train(cell, ablate.Relay())
 
 
-def test_a_cell_does_not_outlive_a_comparison_that_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("steps.py").write_text("import time\nwhile True:\n    print(time.sleep(0.05))\n", encoding="utf-8")
-    code = (f"import os, sys; sys.path.insert(0, {str(REPOSITORY)!r}); import ablate\n"
-            "child = ablate.Relay().start([sys.executable, '-u', 'steps.py'])\n"
-            "print(child.pid, child.stdout.readline(), flush=True); os.kill(os.getpid(), 9)")
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False).stdout
+def test_a_cell_does_not_outlive_a_comparison_that_was_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Path("steps.py").write_text(
+        "import time\nwhile True:\n    print(time.sleep(0.05))\n", encoding="utf-8"
+    )
+    code = (
+        f"import os, sys; sys.path.insert(0, {str(REPOSITORY)!r}); import ablate\n"
+        "child = ablate.Relay().start([sys.executable, '-u', 'steps.py'])\n"
+        "print(child.pid, child.stdout.readline(), flush=True); os.kill(os.getpid(), 9)"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False
+    ).stdout
     child = int(said.split()[0])
     with pytest.raises(ProcessLookupError):
         for _ in range(200):
@@ -245,8 +337,11 @@ def test_a_cell_does_not_outlive_a_comparison_that_was_killed(monkeypatch: pytes
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_is_handed_on_once_and_nothing_else_is_started(
-        number: int, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    standing_in(monkeypatch, """
+    number: int, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    standing_in(
+        monkeypatch,
+        """
 import signal, sys, time
 def save(number, frame):
     print("saved after", number)
@@ -260,7 +355,8 @@ while left > 0:
     time.sleep(0.05)
     left -= 0.05
 sys.exit(1)
-""")
+""",
+    )
     before = signal.getsignal(number)
     interrupt_when(Path("ready").exists, number)
     assert run_main(monkeypatch, "nope", "rope") == code
@@ -272,8 +368,10 @@ sys.exit(1)
 
 # ---- the comparison
 
+
 def test_table_figure_and_results_are_written_and_hold_what_made_them(
-        monkeypatch: pytest.MonkeyPatch, trained: list[str], capsys: pytest.CaptureFixture) -> None:
+    monkeypatch: pytest.MonkeyPatch, trained: list[str], capsys: pytest.CaptureFixture
+) -> None:
     run_main(monkeypatch, *SCHEMES, "--seeds=1,2", "--ablate_dir=here/three")
     table = Path("here/three/table.txt").read_text(encoding="utf-8")
     assert table in capsys.readouterr().out and "note:" not in table
@@ -283,11 +381,12 @@ def test_table_figure_and_results_are_written_and_hold_what_made_them(
     seeds = {pos: [cell["seed"] for cell in cells] for pos, cells in results["cells"].items()}
     assert seeds == dict.fromkeys(SCHEMES, [1, 2])
     assert results["cells"]["rope"][0]["run"].keys() == set(ablate.PROVENANCE)
-    assert report.seeds_table(results["cells"]) + "\n" == table   # redrawn from the file alone
+    assert report.seeds_table(results["cells"]) + "\n" == table  # redrawn from the file alone
 
 
 def test_cells_of_other_sources_or_threads_are_noted(
-        monkeypatch: pytest.MonkeyPatch, trained: list[str], capsys: pytest.CaptureFixture) -> None:
+    monkeypatch: pytest.MonkeyPatch, trained: list[str], capsys: pytest.CaptureFixture
+) -> None:
     other = cells_of("rope", "--seeds=1", "--eval_lengths=64,256")[0]
     finish(other, threads=99, git_commit="another")
     run_main(monkeypatch, "nope", "rope", "--seeds=1")
@@ -295,40 +394,73 @@ def test_cells_of_other_sources_or_threads_are_noted(
     assert notes == ["note: threads of rope, seed 1 is not that of nope, seed 1: see results.json"]
 
 
-def test_each_comparison_has_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch, trained: list[str]) -> None:
-    for words in (["rope", "nope"], ["nope", "rope"], ["nope"], ["nope", "--seeds=1"], ["nope", "--n_layer=2"]):
+def test_each_comparison_has_a_folder_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, trained: list[str]
+) -> None:
+    for words in (
+        ["rope", "nope"],
+        ["nope", "rope"],
+        ["nope"],
+        ["nope", "--seeds=1"],
+        ["nope", "--n_layer=2"],
+    ):
         before = set(Path("out").glob("ablate-*"))
         run_main(monkeypatch, *words)
-        run_main(monkeypatch, *words, "--log_interval=7")   # only the manner: the same comparison
+        run_main(monkeypatch, *words, "--log_interval=7")  # only the manner: the same comparison
         assert len(set(Path("out").glob("ablate-*")) - before) == 1
 
 
 # ---- with train.py itself
 
-TINY = ("nope", "learned", "--seeds=1", "--n_layer=1", "--n_head=2", "--n_embd=16", "--block_size=16", "--batch_size=2",
-        "--max_iters=300", "--warmup_iters=9", "--eval_interval=1000", "--log_interval=1", "--eval_iters=1",
-        "--compile=False", "--device=cpu")
+TINY = (
+    "nope",
+    "learned",
+    "--seeds=1",
+    "--n_layer=1",
+    "--n_head=2",
+    "--n_embd=16",
+    "--block_size=16",
+    "--batch_size=2",
+    "--max_iters=300",
+    "--warmup_iters=9",
+    "--eval_interval=1000",
+    "--log_interval=1",
+    "--eval_iters=1",
+    "--compile=False",
+    "--device=cpu",
+)
 
 
 def test_an_interrupted_comparison_goes_on_where_it_was(
-        corpora: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    standing_in(monkeypatch, f"""
+    corpora: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    standing_in(
+        monkeypatch,
+        f"""
 import pathlib, sys
 sys.path.insert(0, {str(REPOSITORY)!r})
 import configurable, data, train
 data.load.__defaults__ = (pathlib.Path({str(corpora)!r}),)
 configurable.run(train.main)
-""")
+""",
+    )
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    interrupt_when(lambda: any(len(path.read_bytes().splitlines()) > 5 for path in Path("out").glob("*/metrics.jsonl")),
-                   signal.SIGTERM)
+    interrupt_when(
+        lambda: any(
+            len(path.read_bytes().splitlines()) > 5 for path in Path("out").glob("*/metrics.jsonl")
+        ),
+        signal.SIGTERM,
+    )
     assert run_main(monkeypatch, *TINY) == 143
-    nope, = Path("out").iterdir()   # the second cell was not begun
+    (nope,) = Path("out").iterdir()  # the second cell was not begun
     stopped = len((nope / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
     assert stopped < 300 and not (nope / "extrapolation.json").exists()
     assert run_main(monkeypatch, *TINY) == 0
     assert f"resuming at step {stopped}\n" in capsys.readouterr().out
-    steps = [json.loads(line)["step"] for line in (nope / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    steps = [
+        json.loads(line)["step"]
+        for line in (nope / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     assert steps == list(range(1, 301))
     table = next(Path("out").glob("ablate-tiny-L16-*/table.txt")).read_text(encoding="utf-8")
     assert "undefined: learned defines 16 positions" in table

@@ -12,7 +12,7 @@ import attention
 from posenc import Shape, Text
 from scheme import Plan, Scheme
 
-H, D, T, L = 4, 8, 6, 8   # heads, columns of a head, tokens, training length
+H, D, T, L = 4, 8, 6, 8  # heads, columns of a head, tokens, training length
 SHAPE = Shape(n_head=H, head_dim=D, width=H * D, length=L)
 FLOAT64 = torch.empty(0, dtype=torch.float64)
 
@@ -30,7 +30,7 @@ class ByHand:
     sees: Callable[[int, int], bool] = lambda i, j: True
     embed: Callable[[int], Sequence[float]] = lambda p: [0.0] * (H * D)
     ids: tuple[int, ...] | None = None
-    tolerance: float = 1e-12   # rotations and sinusoids are float32 tables: 1e-6
+    tolerance: float = 1e-12  # rotations and sinusoids are float32 tables: 1e-6
 
 
 def number(name: str, place: int) -> float:
@@ -38,8 +38,11 @@ def number(name: str, place: int) -> float:
     return 0.5 + 0.4 * math.sin(1.7 * place + len(name) + ord(name[-1]))
 
 
-def rotation(layout: str = "half", base: float = 10000.0, columns: int = D) -> Callable[[Sequence[float], int], Sequence[float]]:
+def rotation(
+    layout: str = "half", base: float = 10000.0, columns: int = D
+) -> Callable[[Sequence[float], int], Sequence[float]]:
     """x -> x with its pairs of columns turned."""
+
     def turn(x: Sequence[float], p: int) -> Sequence[float]:
         y, n = list(x), columns // 2
         for m in range(n):
@@ -48,6 +51,7 @@ def rotation(layout: str = "half", base: float = 10000.0, columns: int = D) -> C
             y[a] = x[a] * math.cos(angle) - x[b] * math.sin(angle)
             y[b] = x[b] * math.cos(angle) + x[a] * math.sin(angle)
         return y
+
     return turn
 
 
@@ -56,9 +60,9 @@ def sinusoid(p: int, scale: float = 0.02) -> list[float]:
     return [scale * math.sin(a) for a in angles] + [scale * math.cos(a) for a in angles]
 
 
-SLOPES = [1 / 4, 1 / 16, 1 / 64, 1 / 256]                       # ALiBi's of four heads
-BUCKETS = [0, 1, 2, 2, 3, 3]                                    # T5's of distances 0 ... 5, 4 buckets, max_distance 5
-SPREAD = (0, 10, 21, 32, 42, 53)                                # floor(k 64 / 6)
+SLOPES = [1 / 4, 1 / 16, 1 / 64, 1 / 256]  # ALiBi's of four heads
+BUCKETS = [0, 1, 2, 2, 3, 3]  # T5's of distances 0 ... 5, 4 buckets, max_distance 5
+SPREAD = (0, 10, 21, 32, 42, 53)  # floor(k 64 / 6)
 
 
 def alibi(h: int, i: int, j: int) -> float:
@@ -70,7 +74,7 @@ def softplus_alibi(h: int, i: int, j: int) -> float:
 
 
 def t5(h: int, i: int, j: int) -> float:
-    return number("table", (i - j) * H + h)                     # 32 buckets: one for each distance below 16
+    return number("table", (i - j) * H + h)  # 32 buckets: one for each distance below 16
 
 
 def t5_small(h: int, i: int, j: int) -> float:
@@ -91,14 +95,18 @@ def log_n(index: int) -> float:
 
 BY_HAND = {
     "nope": ByHand(),
-    "learned(rows=64)": ByHand(embed=lambda p: [number("table", p * H * D + c) for c in range(H * D)]),
+    "learned(rows=64)": ByHand(
+        embed=lambda p: [number("table", p * H * D + c) for c in range(H * D)]
+    ),
     "sinusoidal": ByHand(embed=sinusoid, tolerance=1e-6),
     "sinusoidal(scale=1)": ByHand(embed=lambda p: sinusoid(p, 1.0), tolerance=1e-5),
     "rope": ByHand(turn=rotation(), tolerance=1e-6),
     "rope(base=50)": ByHand(turn=rotation(base=50), tolerance=1e-6),
     "rope(layout=interleaved)": ByHand(turn=rotation("interleaved"), tolerance=1e-6),
     "rope(fraction=0.5)": ByHand(turn=rotation(columns=4), tolerance=1e-6),
-    "rope(fraction=0.75, layout=interleaved, base=20)": ByHand(turn=rotation("interleaved", 20, 6), tolerance=1e-6),
+    "rope(fraction=0.75, layout=interleaved, base=20)": ByHand(
+        turn=rotation("interleaved", 20, 6), tolerance=1e-6
+    ),
     "alibi": ByHand(bias=alibi),
     "alibi(learned=True)": ByHand(bias=softplus_alibi),
     "t5": ByHand(bias=lambda h, i, j: t5(h, min(i, j + 15), j)),
@@ -112,18 +120,26 @@ BY_HAND = {
     "kerple(kind=power)": ByHand(bias=kerple_power),
     "rope + alibi": ByHand(turn=rotation(), bias=alibi, tolerance=1e-6),
     "alibi + kerple": ByHand(bias=lambda h, i, j: alibi(h, i, j) + kerple_log(h, i, j)),
-    "alibi + logn": ByHand(bias=alibi, temperature=log_n),       # the temperature does not multiply the bias
-    "rope + logn + window(size=3, sinks=1)": ByHand(turn=rotation(), temperature=log_n, sees=lambda i, j: i - j < 3 or j < 1,
-                                                    tolerance=1e-6),
+    "alibi + logn": ByHand(
+        bias=alibi, temperature=log_n
+    ),  # the temperature does not multiply the bias
+    "rope + logn + window(size=3, sinks=1)": ByHand(
+        turn=rotation(), temperature=log_n, sees=lambda i, j: i - j < 3 or j < 1, tolerance=1e-6
+    ),
     "randomized(max=64) + rope": ByHand(turn=rotation(), ids=SPREAD, tolerance=1e-5),
-    "randomized(max=64) + alibi + logn + window(size=3)": ByHand(   # biases go by position, temperatures and masks by index
-        bias=alibi, temperature=log_n, sees=lambda i, j: i - j < 3, ids=SPREAD),
+    "randomized(max=64) + alibi + logn + window(size=3)": ByHand(  # biases go by position, temperatures and masks by index
+        bias=alibi, temperature=log_n, sees=lambda i, j: i - j < 3, ids=SPREAD
+    ),
     "randomized(max=64) + kerple": ByHand(bias=kerple_log, ids=SPREAD),
-    "learned(rows=64) + randomized(max=64)": ByHand(embed=lambda p: [number("table", p * H * D + c) for c in range(H * D)],
-                                                    ids=SPREAD),
+    "learned(rows=64) + randomized(max=64)": ByHand(
+        embed=lambda p: [number("table", p * H * D + c) for c in range(H * D)], ids=SPREAD
+    ),
     "learned(rows=64) + t5(buckets=4, max_distance=5) + rope(layout=interleaved)": ByHand(
-        embed=lambda p: [number("table", p * H * D + c) for c in range(H * D)], turn=rotation("interleaved"), tolerance=1e-6,
-        bias=t5_small),
+        embed=lambda p: [number("table", p * H * D + c) for c in range(H * D)],
+        turn=rotation("interleaved"),
+        tolerance=1e-6,
+        bias=t5_small,
+    ),
 }
 SCHEMES = list(BY_HAND)
 
@@ -138,9 +154,16 @@ def attention_by_hand(q: Tensor, k: Tensor, v: Tensor, hand: ByHand, ids: Sequen
             query, weights = hand.turn(q[h][i], ids[i]), []
             for j in seen:
                 dot = sum(a * b for a, b in zip(query, hand.turn(k[h][j], ids[j]), strict=True))
-                weights.append(math.exp(dot / math.sqrt(len(query)) * hand.temperature(i) + hand.bias(h, ids[i], ids[j])))
+                weights.append(
+                    math.exp(
+                        dot / math.sqrt(len(query)) * hand.temperature(i)
+                        + hand.bias(h, ids[i], ids[j])
+                    )
+                )
             for c in range(len(v[0][0])):
-                out[h, i, c] = sum(w * v[h][j][c] for w, j in zip(weights, seen, strict=True)) / sum(weights)
+                out[h, i, c] = sum(
+                    w * v[h][j][c] for w, j in zip(weights, seen, strict=True)
+                ) / sum(weights)
     return out
 
 
@@ -148,7 +171,9 @@ def attention_by_hand(q: Tensor, k: Tensor, v: Tensor, hand: ByHand, ids: Sequen
 
 
 def normal(*shape: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    return torch.randn(
+        *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+    ).to(dtype)
 
 
 def built(text: str, n_layer: int = 1) -> Scheme:
@@ -160,7 +185,9 @@ def built(text: str, n_layer: int = 1) -> Scheme:
     return scheme
 
 
-def plan_of(scheme: Scheme, tokens: int, positions: Tensor | None = None, queries: int | None = None) -> Plan:
+def plan_of(
+    scheme: Scheme, tokens: int, positions: Tensor | None = None, queries: int | None = None
+) -> Plan:
     """The plan of the last `queries` of `tokens` tokens."""
     index = torch.arange(tokens)
     ids = scheme.ids(index if positions is None else positions, tokens)
@@ -186,7 +213,10 @@ def test_the_reference_is_the_formula(text):
     plan = plan_of(scheme, T)
     ids = list(hand.ids or range(T))
     assert plan.query_ids.tolist() == plan.key_ids.tolist() == ids
-    x = [normal(T, H * D, seed=s) + torch.tensor([hand.embed(p) for p in ids], dtype=torch.float64) for s in (1, 2, 3)]
+    x = [
+        normal(T, H * D, seed=s) + torch.tensor([hand.embed(p) for p in ids], dtype=torch.float64)
+        for s in (1, 2, 3)
+    ]
     expected = attention_by_hand(*(t.view(T, H, D).transpose(0, 1) for t in x), hand, ids)
     q, k, v = heads_of(scheme, plan.key_ids)
     out = attention.reference(*turned(q, k, plan), v, plan)
@@ -198,7 +228,10 @@ def test_attention_is_the_formula(text):
     """What the model calls, with the path that is chosen here."""
     scheme, hand = built(text), BY_HAND[text]
     plan, ids = plan_of(scheme, T), list(hand.ids or range(T))
-    x = [normal(T, H * D, seed=s) + torch.tensor([hand.embed(p) for p in ids], dtype=torch.float64) for s in (1, 2, 3)]
+    x = [
+        normal(T, H * D, seed=s) + torch.tensor([hand.embed(p) for p in ids], dtype=torch.float64)
+        for s in (1, 2, 3)
+    ]
     expected = attention_by_hand(*(t.view(T, H, D).transpose(0, 1) for t in x), hand, ids)
     q, k, v = heads_of(scheme, plan.key_ids)
     out = attention.attend(*turned(q, k, plan), v, attention.prepare(plan, H, FLOAT64))
@@ -210,7 +243,10 @@ def test_positions_with_gaps_and_repeats_are_the_formula_too(text):
     """Causality, windows and temperatures go by index; rotations, biases and embeddings by position."""
     scheme, hand, ids = built(text), BY_HAND[text], [2, 2, 5, 6, 6, 13]
     plan = plan_of(scheme, T, torch.tensor(ids))
-    x = [normal(T, H * D, seed=s) + torch.tensor([hand.embed(p) for p in ids], dtype=torch.float64) for s in (1, 2, 3)]
+    x = [
+        normal(T, H * D, seed=s) + torch.tensor([hand.embed(p) for p in ids], dtype=torch.float64)
+        for s in (1, 2, 3)
+    ]
     expected = attention_by_hand(*(t.view(T, H, D).transpose(0, 1) for t in x), hand, ids)
     q, k, v = heads_of(scheme, plan.key_ids)
     out = attention.attend(*turned(q, k, plan), v, attention.prepare(plan, H, FLOAT64))
@@ -227,48 +263,71 @@ def added(text: str, tokens: int = T) -> Tensor:
 
 def test_alibi_is_a_published_matrix():
     minus = -torch.inf
-    expected = [[0, minus, minus, minus], [-1, 0, minus, minus], [-2, -1, 0, minus], [-3, -2, -1, 0]]
+    expected = [
+        [0, minus, minus, minus],
+        [-1, 0, minus, minus],
+        [-2, -1, 0, minus],
+        [-3, -2, -1, 0],
+    ]
     for h, slope in enumerate(SLOPES):
         assert added("alibi", 4)[h].tolist() == [[slope * x for x in row] for row in expected]
 
 
 @pytest.mark.parametrize("text", ["alibi", "alibi(learned=True)", "kerple", "kerple(kind=power)"])
 def test_a_larger_distance_lowers_the_score(text):
-    row = added(text, 20)[:, -1]   # from the farthest key to the nearest
+    row = added(text, 20)[:, -1]  # from the farthest key to the nearest
     assert (row.diff() > 0).all() and (row[:, -1] == 0).all()
 
 
 def test_kerple_flattens_with_distance_where_alibi_does_not():
     assert (added("kerple", 20)[:, -1].diff().diff() > 0).all()
-    torch.testing.assert_close(added("alibi", 20)[:, -1].diff().diff(), torch.zeros(H, 18, dtype=torch.float64))
+    torch.testing.assert_close(
+        added("alibi", 20)[:, -1].diff().diff(), torch.zeros(H, 18, dtype=torch.float64)
+    )
 
 
 def test_a_window_sees_its_last_keys_and_the_sinks_and_nothing_else():
     seen = (added("window(size=2, sinks=1)", 5) == 0).int().tolist()
-    assert seen == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 0, 1, 1, 0], [1, 0, 0, 1, 1]]
+    assert seen == [
+        [1, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0],
+        [1, 1, 1, 0, 0],
+        [1, 0, 1, 1, 0],
+        [1, 0, 0, 1, 1],
+    ]
 
 
 @pytest.mark.parametrize("text", SCHEMES)
 def test_no_query_sees_a_key_ahead(text):
     hidden = added(text)[..., :, :].expand(1, 1, T, T) if added(text).dim() == 2 else added(text)
     ahead = torch.ones(T, T, dtype=torch.bool).triu(1)
-    assert (hidden[..., ahead] == -torch.inf).all() and (hidden.diagonal(dim1=-2, dim2=-1) > -torch.inf).all()
+    assert (hidden[..., ahead] == -torch.inf).all() and (
+        hidden.diagonal(dim1=-2, dim2=-1) > -torch.inf
+    ).all()
 
 
 # Every path is the reference, forward and backward
 
 
-N = 11   # not a multiple of the block's rows
-PLAIN = [text for text in SCHEMES if not any(word in text for word in ("alibi", "t5", "kerple", "window"))]
-CASES = [(text, path) for text in SCHEMES for path in ("matmul", "dense", "blocked")] + [(text, "fused") for text in PLAIN]
+N = 11  # not a multiple of the block's rows
+PLAIN = [
+    text
+    for text in SCHEMES
+    if not any(word in text for word in ("alibi", "t5", "kerple", "window"))
+]
+CASES = [(text, path) for text in SCHEMES for path in ("matmul", "dense", "blocked")] + [
+    (text, "fused") for text in PLAIN
+]
 
 
 @pytest.fixture
 def through(monkeypatch):
     """A function that sends all attention through one path."""
+
     def through(path: str) -> None:
         monkeypatch.setattr(attention, "choose_path", lambda *arguments: path)
         monkeypatch.setattr(attention, "BLOCK_ROWS", 3)
+
     return through
 
 
@@ -277,22 +336,31 @@ def qkv(batch: int, queries: int, keys: int) -> list[Tensor]:
     return [normal(*shape, seed=s).requires_grad_() for s, shape in enumerate(shapes)]
 
 
-def output_and_gradients(attend: Callable[..., Tensor], scheme: Scheme, plan_arguments: dict[str, object]) -> list[Tensor]:
+def output_and_gradients(
+    attend: Callable[..., Tensor], scheme: Scheme, plan_arguments: dict[str, object]
+) -> list[Tensor]:
     """The output, and the gradients of q, k, v and those parameters of the scheme that act in attention."""
     plan = plan_of(scheme, N, **plan_arguments)
     q, k, v = qkv(2, plan.query_ids.shape[-1], N)
     out = attend(q, k, v, plan)
     inputs = [q, k, v, *scheme.parameters()]
-    gradients = torch.autograd.grad((out * normal(*out.shape, seed=9)).sum(), inputs, allow_unused=True)
+    gradients = torch.autograd.grad(
+        (out * normal(*out.shape, seed=9)).sum(), inputs, allow_unused=True
+    )
     return [out.detach(), *(g for g in gradients if g is not None)]
 
 
 def assert_equals_reference(text: str, **plan_arguments: object) -> None:
     scheme = built(text)
     theirs = output_and_gradients(attention.reference, scheme, plan_arguments)
-    ours = output_and_gradients(lambda q, k, v, plan: attention.attend(q, k, v, attention.prepare(plan, H, FLOAT64)), scheme,
-                                plan_arguments)
-    acting = sum(p.numel() > 0 for name, p in scheme.named_parameters() if "learned." not in name)   # not the embedding's table
+    ours = output_and_gradients(
+        lambda q, k, v, plan: attention.attend(q, k, v, attention.prepare(plan, H, FLOAT64)),
+        scheme,
+        plan_arguments,
+    )
+    acting = sum(
+        p.numel() > 0 for name, p in scheme.named_parameters() if "learned." not in name
+    )  # not the embedding's table
     assert len(ours) == len(theirs) == 4 + acting
     for a, b in zip(ours, theirs, strict=True):
         assert not b.isnan().any()
@@ -308,7 +376,10 @@ def test_a_path_equals_the_reference_in_output_and_gradients(text, path, through
 @pytest.mark.parametrize("text, path", CASES)
 def test_a_path_equals_the_reference_where_positions_differ_between_sequences(text, path, through):
     through(path)
-    rows = [[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10], [1, 1, 4, 5, 9, 9, 10, 10, 10, 10, 10]]   # all below the total length
+    rows = [
+        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10],
+        [1, 1, 4, 5, 9, 9, 10, 10, 10, 10, 10],
+    ]  # all below the total length
     assert_equals_reference(text, positions=torch.tensor(rows))
 
 
@@ -332,12 +403,25 @@ def test_the_last_queries_alone_get_what_they_get_among_all(text):
     scheme = built(text)
     whole, part = plan_of(scheme, N), plan_of(scheme, N, queries=4)
     q, k, v = qkv(2, N, N)
-    torch.testing.assert_close(attention.reference(q[:, :, -4:], k, v, part), attention.reference(q, k, v, whole)[:, :, -4:],
-                               rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        attention.reference(q[:, :, -4:], k, v, part),
+        attention.reference(q, k, v, whole)[:, :, -4:],
+        rtol=0,
+        atol=1e-12,
+    )
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5, 11, 100])
-@pytest.mark.parametrize("text", ["alibi", "rope + window(size=3)", "window(size=3, sinks=2) + t5", "window(size=20)", "window(size=1, sinks=9)"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "alibi",
+        "rope + window(size=3)",
+        "window(size=3, sinks=2) + t5",
+        "window(size=20)",
+        "window(size=1, sinks=9)",
+    ],
+)
 def test_blocks_of_any_height_give_the_same(text, rows, through, monkeypatch):
     through("blocked")
     monkeypatch.setattr(attention, "BLOCK_ROWS", rows)
@@ -349,9 +433,11 @@ def test_blocks_of_a_window_read_only_the_keys_they_can_see(through, monkeypatch
     """Memory and time of a window are linear in the length."""
     through("blocked")
     asked, make = [], attention.added_scores
-    monkeypatch.setattr(attention, "added_scores", lambda *a: asked.append(a[4].tolist()) or make(*a))
+    monkeypatch.setattr(
+        attention, "added_scores", lambda *a: asked.append(a[4].tolist()) or make(*a)
+    )
     assert_equals_reference("window(size=2, sinks=1)")
-    blocks = asked[1:]   # the first is the reference's
+    blocks = asked[1:]  # the first is the reference's
     assert [blocks[n] for n in (0, 1, 2)] == [[0, 1, 2], [0, 2, 3, 4, 5], [0, 5, 6, 7, 8]]
     assert max(map(len, blocks)) <= 3 + 1 + 1
 
@@ -380,7 +466,9 @@ def test_dropout_drops_weights_and_keeps_their_mean(path, through):
     prepared, (q, k, v) = attention.prepare(plan, H, FLOAT64), qkv(2, 40, 40)
     torch.manual_seed(0)
     out = attention.attend(q, k, torch.ones_like(v), prepared, dropout=0.5)
-    assert float(out.detach().mean()) == pytest.approx(1, abs=0.1) and float(out.detach().std()) > 0.1
+    assert (
+        float(out.detach().mean()) == pytest.approx(1, abs=0.1) and float(out.detach().std()) > 0.1
+    )
     whole = attention.attend(q, k, torch.ones_like(v), prepared)
     torch.testing.assert_close(whole, torch.ones_like(whole), rtol=0, atol=1e-12)
 
@@ -395,14 +483,18 @@ def chosen(text: str, tokens: int, compiled: bool = False, queries: int | None =
 @pytest.mark.parametrize("text", PLAIN)
 def test_where_nothing_is_added_to_the_scores_the_kernel_of_the_library_serves(text):
     assert chosen(text, 16) == "fused" and chosen(text, 64, queries=1) == "fused"
-    assert chosen(text, 16, queries=5) == "dense"   # its causality would be that of the first keys
+    assert chosen(text, 16, queries=5) == "dense"  # its causality would be that of the first keys
 
 
 @pytest.mark.parametrize("text", [text for text in SCHEMES if text not in PLAIN])
 def test_a_bias_or_a_mask_is_dense_where_it_is_small_and_blocked_where_it_is_not(text, monkeypatch):
     assert chosen(text, 16) == "dense"
     monkeypatch.setattr(attention, "DENSE_BYTES", 4 * H * 16 * 16)
-    assert chosen(text, 16) == "dense" and chosen(text, 17) == "blocked" and chosen(text, 64, queries=1) == "dense"
+    assert (
+        chosen(text, 16) == "dense"
+        and chosen(text, 17) == "blocked"
+        and chosen(text, 64, queries=1) == "dense"
+    )
 
 
 def test_compiled_short_attention_on_a_cpu_is_two_matrix_products():
@@ -411,7 +503,7 @@ def test_compiled_short_attention_on_a_cpu_is_two_matrix_products():
 
 
 def test_a_block_of_scores_is_small_at_any_length():
-    assert 4 * 12 * attention.BLOCK_ROWS * 2**16 < 2**30   # 12 heads, 65,536 keys
+    assert 4 * 12 * attention.BLOCK_ROWS * 2**16 < 2**30  # 12 heads, 65,536 keys
 
 
 # Other libraries
@@ -422,7 +514,9 @@ def test_alibi_is_the_attention_of_bloom():
     bloom = pytest.importorskip("transformers.models.bloom.modeling_bloom")
     q, k, v = (t.detach() for t in qkv(2, N, N))
     alibi = bloom.build_alibi_tensor(torch.ones(2, N), H, torch.float64).view(2, H, 1, N)
-    scores = (q @ k.mT / math.sqrt(D) + alibi).masked_fill(torch.ones(N, N, dtype=torch.bool).triu(1), -torch.inf)
+    scores = (q @ k.mT / math.sqrt(D) + alibi).masked_fill(
+        torch.ones(N, N, dtype=torch.bool).triu(1), -torch.inf
+    )
     ours = attention.reference(q, k, v, plan_of(built("alibi"), N))
     torch.testing.assert_close(ours, scores.softmax(-1) @ v, rtol=0, atol=1e-6)
 
@@ -430,11 +524,17 @@ def test_alibi_is_the_attention_of_bloom():
 def test_t5_is_the_bias_of_t5():
     t5 = pytest.importorskip("transformers.models.t5.modeling_t5")
     config = pytest.importorskip("transformers").T5Config(
-        d_model=H * D, d_kv=D, num_heads=H, is_decoder=True, relative_attention_num_buckets=8, relative_attention_max_distance=20)
+        d_model=H * D,
+        d_kv=D,
+        num_heads=H,
+        is_decoder=True,
+        relative_attention_num_buckets=8,
+        relative_attention_max_distance=20,
+    )
     theirs = t5.T5Attention(config, has_relative_attention_bias=True, layer_idx=0).double()
     scheme = built("t5(buckets=8, max_distance=20)")
     theirs.relative_attention_bias.weight.data = scheme.pieces["0_t5"].table.data.clone()
-    expected = theirs.compute_bias(40, 40)[0]   # (H, 40, 40)
+    expected = theirs.compute_bias(40, 40)[0]  # (H, 40, 40)
     seen = torch.ones(40, 40, dtype=torch.bool).tril()
     plan = plan_of(scheme, 40)
     ours = attention.added_scores(plan, H, FLOAT64, slice(None), torch.arange(40))

@@ -31,14 +31,36 @@ import posenc
 import report
 
 REPOSITORY = Path(posenc.__file__).resolve().parent
-PROGRAMS = {"train": "train.py", "evaluate": "evaluate.py", "sample": "sample.py", "ablate": "ablate.py", "prepare": "data/text/prepare.py",
-            "posenc": "posenc.py"}
+PROGRAMS = {
+    "train": "train.py",
+    "evaluate": "evaluate.py",
+    "sample": "sample.py",
+    "ablate": "ablate.py",
+    "prepare": "data/text/prepare.py",
+    "posenc": "posenc.py",
+}
 TEXT = "".join(f"{n} times {n % 7} is {n * (n % 7)}, as everybody knows.\n" for n in range(60))
 LETTERS = "".join(sorted(set(TEXT)))
-SIZE = ["--dataset=tiny", "--n_layer=1", "--n_head=2", "--n_embd=16", "--block_size=16", "--batch_size=4", "--max_iters=2",
-        "--warmup_iters=1", "--eval_iters=1", "--eval_lengths=8,16,32", "--compile=False", "--device=cpu", "--dtype=float32"]
+SIZE = [
+    "--dataset=tiny",
+    "--n_layer=1",
+    "--n_head=2",
+    "--n_embd=16",
+    "--block_size=16",
+    "--batch_size=4",
+    "--max_iters=2",
+    "--warmup_iters=1",
+    "--eval_iters=1",
+    "--eval_lengths=8,16,32",
+    "--compile=False",
+    "--device=cpu",
+    "--dtype=float32",
+]
 MINE = ["texts.txt", "--name=mine", "--tokenizer=bytes"]
-LOCKS = {".lock", ".holder"}   # they say who works in a folder; a program that is refused may leave them
+LOCKS = {
+    ".lock",
+    ".holder",
+}  # they say who works in a folder; a program that is refused may leave them
 Change = Callable[[], object]
 
 
@@ -52,17 +74,29 @@ class Ended(NamedTuple):
 
 # ---- a place to make mistakes in
 
+
 def tree() -> dict[str, bytes]:
     """Every file of the working directory with its content, every folder with nothing."""
-    return {path.as_posix(): path.read_bytes() if path.is_file() else b"" for path in sorted(Path().rglob("*"))
-            if path.name not in LOCKS and "__pycache__" not in path.parts}
+    return {
+        path.as_posix(): path.read_bytes() if path.is_file() else b""
+        for path in sorted(Path().rglob("*"))
+        if path.name not in LOCKS and "__pycache__" not in path.parts
+    }
 
 
 def write(folder: Path, train: str, val: str, tokenizer: str = "bytes") -> None:
     """A corpus of these texts."""
     kind = data.CharTokenizer(LETTERS) if tokenizer == "char" else data.ByteTokenizer()
-    data.write_corpus(folder, {split: [np.array(kind.encode(text))] for split, text in (("train", train), ("val", val))}, tokenizer=tokenizer,
-                      vocab_size=len(kind.pieces), unit=kind.unit, source="here", rule="all", characters=LETTERS)
+    data.write_corpus(
+        folder,
+        {split: [np.array(kind.encode(text))] for split, text in (("train", train), ("val", val))},
+        tokenizer=tokenizer,
+        vocab_size=len(kind.pieces),
+        unit=kind.unit,
+        source="here",
+        rule="all",
+        characters=LETTERS,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +105,10 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("template")
     write(root / "corpora/tiny", TEXT, TEXT)
     write(root / "corpora/char", TEXT, TEXT, "char")
-    write(root / "corpora/short", TEXT[:300], TEXT[:300])     # 300 tokens
-    write(root / "corpora/shorter", TEXT[:300], TEXT[:30])    # 30 tokens to validate on: no length has 64 windows
+    write(root / "corpora/short", TEXT[:300], TEXT[:300])  # 300 tokens
+    write(
+        root / "corpora/shorter", TEXT[:300], TEXT[:30]
+    )  # 30 tokens to validate on: no length has 64 windows
     write(root / "corpora/shortest", TEXT[:12], TEXT[:12])
     (root / "texts.txt").write_text(TEXT, encoding="utf-8")
     (root / "latin.txt").write_bytes("ein schöner Text".encode("latin-1"))
@@ -80,7 +116,12 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "empty.txt").write_bytes(b"")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
-        for folder, words in (("run", []), ("wide", ["--n_embd=32"]), ("alibi", ["--pos=alibi"]), ("char", ["--dataset=char"])):
+        for folder, words in (
+            ("run", []),
+            ("wide", ["--n_embd=32"]),
+            ("alibi", ["--pos=alibi"]),
+            ("char", ["--dataset=char"]),
+        ):
             assert program(patch, "train", *SIZE, *words, f"--out_dir={folder}") == 0
     return root
 
@@ -91,7 +132,9 @@ def here(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     shutil.copytree(template, tmp_path / "here")
     monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setattr(ablate, "train", lambda cell, relay: pytest.fail(f"{cell.name} must not be trained"))
+    monkeypatch.setattr(
+        ablate, "train", lambda cell, relay: pytest.fail(f"{cell.name} must not be trained")
+    )
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -103,9 +146,13 @@ def program(patch: pytest.MonkeyPatch, name: str, *words: str) -> int | str | No
     patch.setattr(sys, "argv", [PROGRAMS[name], *words])
     patch.setattr(data.load, "__defaults__", (corpora,))
     patch.setattr(data, "HERE", corpora)
-    patch.setattr(report, "figure", lambda results, path, dataset="": checkpoint.write_text(path, "drawn"))
+    patch.setattr(
+        report, "figure", lambda results, path, dataset="": checkpoint.write_text(path, "drawn")
+    )
     with pytest.raises(SystemExit) as ended:
-        if name == "posenc":   # run as a script it would be another module than the one that zoo/ imports
+        if (
+            name == "posenc"
+        ):  # run as a script it would be another module than the one that zoo/ imports
             configurable.run(explain.main, posenc.PosError)
         elif name == "ablate":
             configurable.run(ablate.main, posenc.PosError)
@@ -117,11 +164,16 @@ def program(patch: pytest.MonkeyPatch, name: str, *words: str) -> int | str | No
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Callable[..., Ended]:
     """call("train", "--seed=1"): how it ended. Whatever else than an exit a program ends with, fails the test."""
+
     def of(name: str, *words: str) -> Ended:
         capsys.readouterr()
         code = program(monkeypatch, name, *words)
         out, err = capsys.readouterr()
-        return Ended(1, out, err + code + "\n") if isinstance(code, str) else Ended(code or 0, out, err)   # as Python does
+        return (
+            Ended(1, out, err + code + "\n")
+            if isinstance(code, str)
+            else Ended(code or 0, out, err)
+        )  # as Python does
 
     return of
 
@@ -129,11 +181,14 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Call
 @pytest.fixture
 def refused(call: Callable[..., Ended]) -> Callable[..., str]:
     """Run a program that must refuse its input; the sentence, once all is checked that every refusal has in common."""
+
     def of(name: str, *words: str) -> str:
         before = tree()
         ended = call(name, *words)
         assert ended.code not in (0, None), ended.out
-        lines = [line for line in ended.err.splitlines() if not re.match(r"usage: | {4}", line)]   # argparse's reminder
+        lines = [
+            line for line in ended.err.splitlines() if not re.match(r"usage: | {4}", line)
+        ]  # argparse's reminder
         assert len(lines) == 1, ended.err
         assert re.match(r"(prepare\.py: )?error: |failed: ", lines[0]) and 20 < len(lines[0]) < 600
         assert "Traceback" not in ended.out + ended.err
@@ -145,14 +200,22 @@ def refused(call: Callable[..., Ended]) -> Callable[..., str]:
 
 def row(name: str, *words: str, said: str, before: Change | None = None) -> object:
     """A line of a table: the program, what is typed, what the sentence must name, and what was done to the files before."""
-    return pytest.param(name, words, said, before, id=" ".join([name, *words, *([before.args[0] if before else ""])])[:80])
+    return pytest.param(
+        name,
+        words,
+        said,
+        before,
+        id=" ".join([name, *words, *([before.args[0] if before else ""])])[:80],
+    )
 
 
 def table(*rows: object) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("name", "words", "said", "before"), rows)
 
 
-def judge(refused: Callable[..., str], name: str, words: tuple[str, ...], said: str, before: Change | None) -> None:
+def judge(
+    refused: Callable[..., str], name: str, words: tuple[str, ...], said: str, before: Change | None
+) -> None:
     """One row: the sentence names the offending thing."""
     if before:
         before()
@@ -163,6 +226,7 @@ def judge(refused: Callable[..., str], name: str, words: tuple[str, ...], said: 
 
 
 # ---- changes to files; their first argument is what they are called in the table
+
 
 def rewrite(_: str, path: str, content: bytes | Callable[[bytes], bytes]) -> None:
     """Give a file another content."""
@@ -191,11 +255,16 @@ def in_meta(_: str, split: str, **values: object) -> None:
 
 # ---- unknown and misspelt settings
 
+
 @table(
     row("train", "--n_emdb=64", said="'n_emdb'; did you mean n_embd"),
     row("train", "--zzz=1", said="'zzz'; --help"),
-    row("train", "wrong.py", said=r"wrong\.py:2: unknown setting 'n_layers'; did you mean n_layer\?",
-        before=partial(rewrite, "a file", "wrong.py", b"seed = 1\nn_layers = 2\n")),
+    row(
+        "train",
+        "wrong.py",
+        said=r"wrong\.py:2: unknown setting 'n_layers'; did you mean n_layer\?",
+        before=partial(rewrite, "a file", "wrong.py", b"seed = 1\nn_layers = 2\n"),
+    ),
     row("train", "absent.py", said=r"absent\.py: cannot be read"),
     row("train", "alibi", said="'alibi' is neither a config file"),
     row("train", "--pos=rpoe", said="no position scheme rpoe; did you mean rope"),
@@ -229,21 +298,37 @@ def test_unknown_and_misspelt_names(refused, name, words, said, before):
 
 # ---- wrong types
 
+
 @table(
     row("train", "--n_layer=two", said="n_layer is 'two', and must be int"),
     row("train", "--max_iters=1.5", said="max_iters is 1.5"),
     row("train", "--compile=yes", said="compile is 'yes', and must be bool"),
     row("train", "--dropout=1", said="dropout is 1, .*below 1"),
-    row("train", "wrong.py", said=r"wrong\.py:1: learning_rate is 'small', and must be float",
-        before=partial(rewrite, "a text", "wrong.py", b"learning_rate = 'small'\n")),
+    row(
+        "train",
+        "wrong.py",
+        said=r"wrong\.py:1: learning_rate is 'small', and must be float",
+        before=partial(rewrite, "a text", "wrong.py", b"learning_rate = 'small'\n"),
+    ),
     row("train", "--pos=window(size=1.5)", said="size=1.5 does not fit"),
     row("evaluate", "run", "--stride=far", said="stride is 'far'"),
     row("evaluate", "run", "--eval_lengths=16,x", said="eval_lengths is '16,x'"),
     row("sample", "run", "--top_k=0.5", said="top_k is 0.5"),
     row("sample", "run", "--temperature=hot", said="temperature is 'hot'"),
     row("ablate", "nope", "--seeds=1.5", said="seeds is"),
-    row("prepare", *MINE[:2], "--tokenizer=words", said="argument --tokenizer: invalid choice: 'words'"),
-    row("prepare", "texts.txt", "--name=a/b", "--tokenizer=bytes", said="--name=a/b must be a folder name"),
+    row(
+        "prepare",
+        *MINE[:2],
+        "--tokenizer=words",
+        said="argument --tokenizer: invalid choice: 'words'",
+    ),
+    row(
+        "prepare",
+        "texts.txt",
+        "--name=a/b",
+        "--tokenizer=bytes",
+        said="--name=a/b must be a folder name",
+    ),
     row("posenc", "window(size=1.5)", said="size=1.5 does not fit"),
 )
 def test_wrong_types(refused, name, words, said, before):
@@ -252,28 +337,53 @@ def test_wrong_types(refused, name, words, said, before):
 
 # ---- impossible combinations
 
+
 @table(
     row("train", "--n_embd=30", "--n_head=4", said="n_embd = 30 cannot be divided by n_head = 4"),
     row("train", "--n_embd=6", said="even dimension, not 3"),
     row("train", "--warmup_iters=9", said="warmup_iters = 9 is above max_iters = 2"),
     row("train", "--pos=rope + rope", said="rope stands twice"),
     row("train", "--pos=learned + sinusoidal", said="learned and sinusoidal both claim"),
-    row("train", "--pos=randomized(max=8) + rope", said="max must be at least the training length 16"),
+    row(
+        "train",
+        "--pos=randomized(max=8) + rope",
+        said="max must be at least the training length 16",
+    ),
     row("train", "--eval_lengths=32,16", said="eval_lengths .* must ascend"),
     row("train", "--init_from=run", "--n_embd=32", said="n_embd=32 does not go with init_from=run"),
     row("train", "--init_from=char", said="a vocabulary of"),
-    row("train", "--seed=7", "--out_dir=run", said="run holds another run .seed: 7 here, 1337 there"),
+    row(
+        "train", "--seed=7", "--out_dir=run", said="run holds another run .seed: 7 here, 1337 there"
+    ),
     row("evaluate", "run", "--protocols=", said="nothing to measure"),
     row("evaluate", "run", "--dataset=char", said="char has another tokenizer"),
-    row("evaluate", "run", "--draw_only=True", said=r"has no extrapolation\.json", before=partial(remove, "untested", "run/extrapolation.json")),
+    row(
+        "evaluate",
+        "run",
+        "--draw_only=True",
+        said=r"has no extrapolation\.json",
+        before=partial(remove, "untested", "run/extrapolation.json"),
+    ),
     row("sample", "run", "wide", said="one run folder, not 2"),
     row("sample", "run", "--start=", said="the prompt is empty"),
     row("ablate", "nope", "--pos=alibi", said="ablate sets pos itself"),
     row("ablate", "nope", "nope", "--dataset=tiny", said="name each scheme once"),
-    row("ablate", "rope", "randomized(max=8)", "--block_size=16", said="at least the training length 16"),
+    row(
+        "ablate",
+        "rope",
+        "randomized(max=8)",
+        "--block_size=16",
+        said="at least the training length 16",
+    ),
     row("ablate", "nope", "--only=3/2", said="only must be I/N"),
     row("prepare", *MINE, "--val", "texts.txt", said=r"texts\.txt is in PATH and in --val"),
-    row("prepare", "texts.txt", "--name=text", "--tokenizer=bytes", said="--name=text belongs to the project"),
+    row(
+        "prepare",
+        "texts.txt",
+        "--name=text",
+        "--tokenizer=bytes",
+        said="--name=text belongs to the project",
+    ),
     row("posenc", "rope + rope", said="rope stands twice"),
 )
 def test_impossible_combinations(refused, name, words, said, before):
@@ -283,18 +393,38 @@ def test_impossible_combinations(refused, name, words, said, before):
 # ---- token files
 
 BIN = "corpora/tiny/{}.bin"
-DAMAGES = {   # what was done to the token file of a split: how, and what is said
+DAMAGES = {  # what was done to the token file of a split: how, and what is said
     "missing": (lambda split: remove("", BIN.format(split)), r"{}\.bin has 0 bytes"),
-    "truncated": (lambda split: rewrite("", BIN.format(split), lambda old: old[:101]), r"{}\.bin has 101 bytes, not"),
+    "truncated": (
+        lambda split: rewrite("", BIN.format(split), lambda old: old[:101]),
+        r"{}\.bin has 101 bytes, not",
+    ),
     "empty": (lambda split: rewrite("", BIN.format(split), b""), r"{}\.bin has 0 bytes"),
-    "of four bytes a token": (lambda split: rewrite("", BIN.format(split), lambda old: np.frombuffer(old, "<u2").astype("<u4").tobytes()),
-                              r"{}\.bin has [\d,]+ bytes, not"),
-    "of no dtype": (lambda split: in_meta("", split, dtype="float32"), r"{}\.bin has the dtype 'float32'"),
-    "outside the vocabulary": (lambda split: rewrite("", BIN.format(split), lambda old: b"\0\xff" * (len(old) // 2)),
-                               r"{}\.bin holds token 65280, outside its vocabulary of 256"),
-    "an empty corpus": (lambda split: (rewrite("", BIN.format(split), b""), in_meta("", split, tokens=0)), r"{}\.bin has 0 bytes, not 0 tokens"),
+    "of four bytes a token": (
+        lambda split: rewrite(
+            "", BIN.format(split), lambda old: np.frombuffer(old, "<u2").astype("<u4").tobytes()
+        ),
+        r"{}\.bin has [\d,]+ bytes, not",
+    ),
+    "of no dtype": (
+        lambda split: in_meta("", split, dtype="float32"),
+        r"{}\.bin has the dtype 'float32'",
+    ),
+    "outside the vocabulary": (
+        lambda split: rewrite("", BIN.format(split), lambda old: b"\0\xff" * (len(old) // 2)),
+        r"{}\.bin holds token 65280, outside its vocabulary of 256",
+    ),
+    "an empty corpus": (
+        lambda split: (rewrite("", BIN.format(split), b""), in_meta("", split, tokens=0)),
+        r"{}\.bin has 0 bytes, not 0 tokens",
+    ),
 }
-READERS = {"train": [*SIZE], "evaluate": ["run"], "sample": ["run"], "ablate": ["nope", "--dataset=tiny"]}
+READERS = {
+    "train": [*SIZE],
+    "evaluate": ["run"],
+    "sample": ["run"],
+    "ablate": ["nope", "--dataset=tiny"],
+}
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
@@ -304,7 +434,10 @@ def test_a_token_file_that_is_not_as_it_was_made(refused, name, damage, split):
     damaged, said = DAMAGES[damage]
     damaged(split)
     sentence = refused(name, *READERS[name])
-    assert re.search(said.format(split), sentence) and "python data/text/prepare.py --name=tiny" in sentence
+    assert (
+        re.search(said.format(split), sentence)
+        and "python data/text/prepare.py --name=tiny" in sentence
+    )
 
 
 @table(
@@ -312,7 +445,12 @@ def test_a_token_file_that_is_not_as_it_was_made(refused, name, damage, split):
     row("prepare", "corpora", *MINE[1:], said=r"corpora is a folder without \.txt files"),
     row("prepare", *MINE, "--val", "empty.txt", said="val split would be empty"),
     row("train", "--dataset=shortest", said="training split has 12 tokens, fewer than the 17"),
-    row("train", "--dataset=shorter", "--block_size=30", said="validation split of shorter has only 30 tokens; lower block_size = 30"),
+    row(
+        "train",
+        "--dataset=shorter",
+        "--block_size=30",
+        said="validation split of shorter has only 30 tokens; lower block_size = 30",
+    ),
     row("train", "--block_size=100000", said="take more text or a smaller block_size"),
 )
 def test_an_empty_corpus_and_one_shorter_than_a_sequence(refused, name, words, said, before):
@@ -325,18 +463,29 @@ def test_a_corpus_shorter_than_the_longest_test_is_tested_as_far_as_it_goes(call
         assert ended.code == 0 and ended.err == ""
         assert "the 300 validation tokens of short are too few for 64 windows of" in ended.out
     rows = {r["length"]: r for r in report.load("new")["rows"] if r["protocol"] == "fixed_targets"}
-    assert {n: r["nats"] is not None for n, r in rows.items()} == {8: True, 16: True, 200: True, 4096: False, 8192: False}
+    assert {n: r["nats"] is not None for n, r in rows.items()} == {
+        8: True,
+        16: True,
+        200: True,
+        4096: False,
+        8192: False,
+    }
     assert all("too few" in r["reason"] for r in rows.values() if r["nats"] is None)
 
 
 def test_a_corpus_that_no_length_can_be_tested_on_still_trains_and_says_so(call):
     ended = call("train", *SIZE, "--dataset=shorter", "--out_dir=new")
-    assert ended.code == 0 and ended.err == "" and "the 30 validation tokens of shorter are too few for 64 windows of 16" in ended.out
+    assert (
+        ended.code == 0
+        and ended.err == ""
+        and "the 30 validation tokens of shorter are too few for 64 windows of 16" in ended.out
+    )
     assert checkpoint.load_state(Path("new"))["step"] == 2
     assert all(r["nats"] is None and r["reason"] for r in report.load("new")["rows"])
 
 
 # ---- text that is not UTF-8
+
 
 @table(
     row("prepare", "latin.txt", *MINE[1:], said=r"latin\.txt is not UTF-8 at byte 7 \(0xf6\)"),
@@ -360,11 +509,21 @@ def test_standard_input_that_is_not_utf8(refused, monkeypatch):
 
 # ---- folders that cannot be written
 
+
 @table(
     row("train", "--out_dir=texts.txt", said=r"out_dir texts\.txt"),
-    row("train", "--out_dir=texts.txt/run", said=r"out_dir texts\.txt/run cannot .*\(Not a directory\)"),
+    row(
+        "train",
+        "--out_dir=texts.txt/run",
+        said=r"out_dir texts\.txt/run cannot .*\(Not a directory\)",
+    ),
     row("train", "--out_dir=" + "x" * 300, said="x{300}.*File name too long"),
-    row("prepare", *MINE, said="mine cannot be written", before=partial(rewrite, "a file in the way", "corpora/mine", b"")),
+    row(
+        "prepare",
+        *MINE,
+        said="mine cannot be written",
+        before=partial(rewrite, "a file in the way", "corpora/mine", b""),
+    ),
 )
 def test_a_folder_that_cannot_be_written(refused, name, words, said, before):
     judge(refused, name, words, said, before)
@@ -373,14 +532,18 @@ def test_a_folder_that_cannot_be_written(refused, name, words, said, before):
 def test_a_figure_that_cannot_be_written_costs_no_measurement(call):
     remove("untested", "run/extrapolation.json")
     ended = call("evaluate", "run", "--out=absent/figure.png", "--eval_lengths=16")
-    assert ended.code == 1 and re.fullmatch(r"error: absent/figure\.png cannot be written \(No such file or directory\).*\n", ended.err)
+    assert ended.code == 1 and re.fullmatch(
+        r"error: absent/figure\.png cannot be written \(No such file or directory\).*\n", ended.err
+    )
     assert all(r["nats"] for r in report.load("run")["rows"]) and not Path("absent").exists()
 
 
 def test_a_comparison_that_cannot_be_written_loses_no_cell(refused, monkeypatch):
     result = report.load("run") | {"run": dict.fromkeys(ablate.PROVENANCE)}
-    monkeypatch.setattr(ablate.Cell, "result", lambda cell: result)   # all are trained and tested
-    assert "texts.txt/x cannot be made (Not a directory)" in refused("ablate", "rope", "--dataset=tiny", "--ablate_dir=texts.txt/x")
+    monkeypatch.setattr(ablate.Cell, "result", lambda cell: result)  # all are trained and tested
+    assert "texts.txt/x cannot be made (Not a directory)" in refused(
+        "ablate", "rope", "--dataset=tiny", "--ablate_dir=texts.txt/x"
+    )
 
 
 def read_only(folder: str) -> None:
@@ -388,45 +551,134 @@ def read_only(folder: str) -> None:
         path.chmod(path.stat().st_mode & ~0o222)
 
 
-UNPRIVILEGED = [] if os.geteuid() else ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--"]   # root writes anywhere
+UNPRIVILEGED = (
+    [] if os.geteuid() else ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--"]
+)  # root writes anywhere
 
 
-@pytest.mark.skipif(bool(UNPRIVILEGED) and not shutil.which("setpriv"), reason="root may write anywhere, and there is no setpriv")
-@pytest.mark.parametrize(("words", "said"), [
-    (["train.py", *SIZE, "--out_dir=locked/new"], r"locked/new.*Permission denied"),
-    (["train.py", *SIZE, "--out_dir=locked"], "locked.*Permission denied"),
-    (["evaluate.py", "locked", "--eval_lengths=8"], "locked.*Permission denied"),
-], ids=["train anew", "train on", "evaluate"])
+@pytest.mark.skipif(
+    bool(UNPRIVILEGED) and not shutil.which("setpriv"),
+    reason="root may write anywhere, and there is no setpriv",
+)
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["train.py", *SIZE, "--out_dir=locked/new"], r"locked/new.*Permission denied"),
+        (["train.py", *SIZE, "--out_dir=locked"], "locked.*Permission denied"),
+        (["evaluate.py", "locked", "--eval_lengths=8"], "locked.*Permission denied"),
+    ],
+    ids=["train anew", "train on", "evaluate"],
+)
 def test_a_folder_without_the_right_to_write(words, said, in_a_process):
     shutil.copytree("run", "locked")
     read_only("locked")
     before = tree()
     ended = in_a_process(words[0], *words[1:], prefix=UNPRIVILEGED)
     assert ended.returncode == 1 and tree() == before
-    assert len(ended.stderr.splitlines()) == 1 and re.match(f"error: .*{said}", ended.stderr), ended.stderr
+    assert len(ended.stderr.splitlines()) == 1 and re.match(f"error: .*{said}", ended.stderr), (
+        ended.stderr
+    )
 
 
 # ---- checkpoints of another architecture or scheme
 
+
 @table(
-    row("train", "--n_embd=32", "--out_dir=run", said="run holds another run .n_embd: 32 here, 16 there"),
-    row("train", "--pos=nope", "--out_dir=run", said="run holds another run .pos: 'nope' here, 'rope' there"),
-    *[row(name, *words, said=r"\brun\b", before=partial(swap, f"with {other}'s checkpoint", "run", other))
-      for other in ("wide", "alibi")
-      for name, words in (("train", ["--out_dir=run"]), ("train", ["--init_from=run"]), ("evaluate", ["run"]), ("sample", ["run"]))],
-    *[row(name, "run", said="run holds no checkpoint yet",
-          before=partial(remove, "no checkpoint", "run/ckpt.pt", "run/ckpt-previous.pt", "run/checkpoints.sha256"))
-      for name in ("evaluate", "sample")],
-    *[row(name, "run", said=r"run/ckpt\.pt.*damaged", before=partial(rewrite, "truncated", "run/ckpt.pt", lambda old: old[:-100]))
-      for name in ("evaluate", "sample")],
-    *[row(name, *words, said=r"run/config\.json", before=partial(rewrite, "truncated config", "run/config.json", lambda old: old[:-100]))
-      for name, words in (("train", ["--out_dir=run"]), ("train", ["--init_from=run"]), ("evaluate", ["run"]), ("sample", ["run"]))],
-    *[row(name, *words, said=r"run/config\.json", before=partial(rewrite, f"{kind} config", "run/config.json", content))
-      for kind, content in (("empty", b"{}"), ("odd", b'{"settings": 5}'), ("deep", b"[" * 100_000))
-      for name, words in (("train", ["--out_dir=run"]), ("train", ["--init_from=run"]), ("evaluate", ["run"]), ("sample", ["run"]))],
-    *[row(name, *words, said=r"run/extrapolation\.json",
-          before=partial(rewrite, "truncated result", "run/extrapolation.json", lambda old: old[:-100]))
-      for name, words in (("train", ["--out_dir=run"]), ("evaluate", ["run", "--draw_only=True"]))],
+    row(
+        "train",
+        "--n_embd=32",
+        "--out_dir=run",
+        said="run holds another run .n_embd: 32 here, 16 there",
+    ),
+    row(
+        "train",
+        "--pos=nope",
+        "--out_dir=run",
+        said="run holds another run .pos: 'nope' here, 'rope' there",
+    ),
+    *[
+        row(
+            name,
+            *words,
+            said=r"\brun\b",
+            before=partial(swap, f"with {other}'s checkpoint", "run", other),
+        )
+        for other in ("wide", "alibi")
+        for name, words in (
+            ("train", ["--out_dir=run"]),
+            ("train", ["--init_from=run"]),
+            ("evaluate", ["run"]),
+            ("sample", ["run"]),
+        )
+    ],
+    *[
+        row(
+            name,
+            "run",
+            said="run holds no checkpoint yet",
+            before=partial(
+                remove,
+                "no checkpoint",
+                "run/ckpt.pt",
+                "run/ckpt-previous.pt",
+                "run/checkpoints.sha256",
+            ),
+        )
+        for name in ("evaluate", "sample")
+    ],
+    *[
+        row(
+            name,
+            "run",
+            said=r"run/ckpt\.pt.*damaged",
+            before=partial(rewrite, "truncated", "run/ckpt.pt", lambda old: old[:-100]),
+        )
+        for name in ("evaluate", "sample")
+    ],
+    *[
+        row(
+            name,
+            *words,
+            said=r"run/config\.json",
+            before=partial(rewrite, "truncated config", "run/config.json", lambda old: old[:-100]),
+        )
+        for name, words in (
+            ("train", ["--out_dir=run"]),
+            ("train", ["--init_from=run"]),
+            ("evaluate", ["run"]),
+            ("sample", ["run"]),
+        )
+    ],
+    *[
+        row(
+            name,
+            *words,
+            said=r"run/config\.json",
+            before=partial(rewrite, f"{kind} config", "run/config.json", content),
+        )
+        for kind, content in (
+            ("empty", b"{}"),
+            ("odd", b'{"settings": 5}'),
+            ("deep", b"[" * 100_000),
+        )
+        for name, words in (
+            ("train", ["--out_dir=run"]),
+            ("train", ["--init_from=run"]),
+            ("evaluate", ["run"]),
+            ("sample", ["run"]),
+        )
+    ],
+    *[
+        row(
+            name,
+            *words,
+            said=r"run/extrapolation\.json",
+            before=partial(
+                rewrite, "truncated result", "run/extrapolation.json", lambda old: old[:-100]
+            ),
+        )
+        for name, words in (("train", ["--out_dir=run"]), ("evaluate", ["run", "--draw_only=True"]))
+    ],
 )
 def test_a_checkpoint_of_another_model_and_a_damaged_run_folder(refused, name, words, said, before):
     judge(refused, name, words, said, before)
@@ -434,9 +686,14 @@ def test_a_checkpoint_of_another_model_and_a_damaged_run_folder(refused, name, w
 
 # ---- a device that is not here
 
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is here")
 @table(
-    row("train", "--device=cuda", said="device=cuda.* is not available on this machine; use --device=cpu"),
+    row(
+        "train",
+        "--device=cuda",
+        said="device=cuda.* is not available on this machine; use --device=cpu",
+    ),
     row("train", "--device=cuda:1", said="device=cuda:1.* is not available"),
     row("evaluate", "run", "--device=cuda", said="device=cuda.* is not available"),
     row("sample", "run", "--device=cuda", said="device=cuda.* is not available"),
@@ -453,10 +710,21 @@ def test_cuda_asked_for_and_absent_in_a_comparison(refused):
 
 # ---- prompts
 
+
 @table(
-    row("sample", "char", "--start=7 é", said="character 'é' at place 2 of the text is not among the"),
-    row("sample", "char", "--start=FILE:texts.txt", said="character '#' at place 5 of the text",
-        before=partial(rewrite, "with #", "texts.txt", b"0 is # 1")),
+    row(
+        "sample",
+        "char",
+        "--start=7 é",
+        said="character 'é' at place 2 of the text is not among the",
+    ),
+    row(
+        "sample",
+        "char",
+        "--start=FILE:texts.txt",
+        said="character '#' at place 5 of the text",
+        before=partial(rewrite, "with #", "texts.txt", b"0 is # 1"),
+    ),
     row("sample", "char", "--start=a\tb", said=r"character '\\t' at place 1"),
 )
 def test_a_prompt_of_unknown_characters(refused, name, words, said, before):
@@ -470,11 +738,17 @@ def test_a_prompt_of_half_characters(refused):
 
 # ---- out of memory
 
-FULL = {"torch": lambda: torch.empty(2**60), "numpy": lambda: np.empty(2**58), "a GPU": lambda: gpu_is_full()}
+FULL = {
+    "torch": lambda: torch.empty(2**60),
+    "numpy": lambda: np.empty(2**58),
+    "a GPU": lambda: gpu_is_full(),
+}
 
 
 def gpu_is_full() -> None:
-    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 16.00 GiB.")
+    raise torch.OutOfMemoryError(
+        "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 16.00 GiB."
+    )
 
 
 @pytest.mark.parametrize("what", FULL)
@@ -483,8 +757,13 @@ def test_training_that_does_not_fit_into_memory_says_what_to_lower(call, monkeyp
     before = tree()
     ended = call("train", *SIZE, "--out_dir=new")
     assert ended.code == 1 and ended.err.count("\n") == 1 and "Traceback" not in ended.out
-    assert re.fullmatch(r"error: out of memory \([\d.,]+ ?\w+ were asked for\): lower batch_size .*n_embd\n", ended.err)
-    assert {name: content for name, content in tree().items() if not name.startswith("new")} == before and not Path("new/ckpt.pt").exists()
+    assert re.fullmatch(
+        r"error: out of memory \([\d.,]+ ?\w+ were asked for\): lower batch_size .*n_embd\n",
+        ended.err,
+    )
+    assert {
+        name: content for name, content in tree().items() if not name.startswith("new")
+    } == before and not Path("new/ckpt.pt").exists()
 
 
 def test_a_model_that_does_not_fit_into_memory_is_refused_before_anything_is_written(refused):
@@ -495,7 +774,9 @@ def test_a_model_that_does_not_fit_into_memory_is_refused_before_anything_is_wri
 
 def test_a_test_that_does_not_fit_into_memory_says_what_to_lower(refused, monkeypatch):
     def full(*_: object, **__: object) -> None:
-        raise RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9000 bytes.")
+        raise RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9000 bytes."
+        )
 
     monkeypatch.setattr("model.GPT.losses", full)
     assert re.search("error: out of memory .*lower eval_lengths", refused("evaluate", "run"))
@@ -503,26 +784,49 @@ def test_a_test_that_does_not_fit_into_memory_says_what_to_lower(refused, monkey
 
 # ---- traceback on demand, and as a user runs it
 
-WRONG = {"train": ["--n_emdb=1"], "evaluate": ["absent"], "sample": ["absent"], "ablate": ["rpoe"], "prepare": ["absent.txt", *MINE[1:]],
-         "posenc": ["rpoe"]}
+WRONG = {
+    "train": ["--n_emdb=1"],
+    "evaluate": ["absent"],
+    "sample": ["absent"],
+    "ablate": ["rpoe"],
+    "prepare": ["absent.txt", *MINE[1:]],
+    "posenc": ["rpoe"],
+}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_traceback_is_shown_with_debug_only(call, name):
     plain, debug = call(name, *WRONG[name]), call(name, *WRONG[name], "--debug")
     assert plain.code == debug.code == 1
-    assert "Traceback" not in plain.err and debug.err.startswith("Traceback") and debug.err.endswith(plain.err)
+    assert (
+        "Traceback" not in plain.err
+        and debug.err.startswith("Traceback")
+        and debug.err.endswith(plain.err)
+    )
 
 
 @pytest.fixture
 def in_a_process() -> Callable[..., subprocess.CompletedProcess]:
     """Run a program in a process of its own, with the corpora of the working directory."""
+
     def of(path: str, *words: str, prefix: list[str] = ()) -> subprocess.CompletedProcess:
-        code = (f"import pathlib, runpy, sys; sys.path.insert(0, {str(REPOSITORY)!r}); import data; "
-                f"data.load.__defaults__ = (pathlib.Path('corpora'),); runpy.run_path({str(REPOSITORY / path)!r}, run_name='__main__')")
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "MPLCONFIGDIR": str(Path("..").resolve())}
-        return subprocess.run([*prefix, sys.executable, "-c", code, *words], capture_output=True, encoding="utf-8", check=False, timeout=120,
-                              env=environment)
+        code = (
+            f"import pathlib, runpy, sys; sys.path.insert(0, {str(REPOSITORY)!r}); import data; "
+            f"data.load.__defaults__ = (pathlib.Path('corpora'),); runpy.run_path({str(REPOSITORY / path)!r}, run_name='__main__')"
+        )
+        environment = os.environ | {
+            "OMP_NUM_THREADS": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "MPLCONFIGDIR": str(Path("..").resolve()),
+        }
+        return subprocess.run(
+            [*prefix, sys.executable, "-c", code, *words],
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+            timeout=120,
+            env=environment,
+        )
 
     return of
 
@@ -530,7 +834,13 @@ def in_a_process() -> Callable[..., subprocess.CompletedProcess]:
 @pytest.mark.parametrize("name", ["train", "prepare", "posenc"])
 def test_a_process_ends_with_one_sentence_and_code_1(name):
     before = tree()
-    ended = subprocess.run([sys.executable, str(REPOSITORY / PROGRAMS[name]), *WRONG[name]], capture_output=True, encoding="utf-8",
-                           check=False, timeout=120, env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"})
+    ended = subprocess.run(
+        [sys.executable, str(REPOSITORY / PROGRAMS[name]), *WRONG[name]],
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+        timeout=120,
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+    )
     assert ended.returncode == 1 and ended.stdout == "" and tree() == before
     assert re.fullmatch(r"error: [^\n]{20,600}\n", ended.stderr)

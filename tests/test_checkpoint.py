@@ -53,13 +53,19 @@ def contents(folder: Path) -> dict[str, str]:
 
 # ---- files
 
-def test_a_file_that_cannot_be_written_leaves_the_one_before_and_nothing_else(tmp_path: Path) -> None:
+
+def test_a_file_that_cannot_be_written_leaves_the_one_before_and_nothing_else(
+    tmp_path: Path,
+) -> None:
     def fail(file) -> None:
         file.write(b"half")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     checkpoint.write_text(tmp_path / "a.txt", "before")
-    with pytest.raises(UserError, match=r"a\.txt cannot be written \(No space left on device\); what was there before is untouched"):
+    with pytest.raises(
+        UserError,
+        match=r"a\.txt cannot be written \(No space left on device\); what was there before is untouched",
+    ):
         checkpoint.replace_file(tmp_path / "a.txt", fail)
     assert contents(tmp_path) == {"a.txt": hashlib.sha256(b"before").hexdigest()}
 
@@ -77,8 +83,16 @@ def test_a_file_appears_only_when_it_is_whole(tmp_path: Path) -> None:
 
 
 def test_json_is_read_back_and_never_holds_what_json_has_not(tmp_path: Path) -> None:
-    content = {"text": "é日 | \"x\"", "number": 1e-300, "list": [1, None, True], "empty": {},
-               "numbers": [1, -2.5e-7, 3], "of lists": [[1, 2], []], "no list": "--start=[1,  2]", "command": ["[ ]", "[\n]"]}
+    content = {
+        "text": 'é日 | "x"',
+        "number": 1e-300,
+        "list": [1, None, True],
+        "empty": {},
+        "numbers": [1, -2.5e-7, 3],
+        "of lists": [[1, 2], []],
+        "no list": "--start=[1,  2]",
+        "command": ["[ ]", "[\n]"],
+    }
     checkpoint.write_json(tmp_path / "a.json", content)
     assert checkpoint.read_json(tmp_path / "a.json") == content
     with pytest.raises(ValueError):
@@ -87,7 +101,9 @@ def test_json_is_read_back_and_never_holds_what_json_has_not(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("text", [None, "", "{", '{"a": 1', "[1]", "\x00\x00"])
-def test_a_json_file_that_is_missing_or_broken_is_a_sentence(text: str | None, tmp_path: Path) -> None:
+def test_a_json_file_that_is_missing_or_broken_is_a_sentence(
+    text: str | None, tmp_path: Path
+) -> None:
     if text is not None:
         (tmp_path / "config.json").write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=r"config\.json"):
@@ -95,6 +111,7 @@ def test_a_json_file_that_is_missing_or_broken_is_a_sentence(text: str | None, t
 
 
 # ---- saving
+
 
 def test_a_checkpoint_comes_back_as_it_was_and_loads_with_weights_only(folder: Path) -> None:
     found = checkpoint.load_state(folder)
@@ -129,7 +146,9 @@ def test_the_digests_are_those_of_the_files_in_the_format_of_sha256sum(folder: P
     checkpoint.save(folder, state(3))
     lines = (folder / DIGESTS).read_text(encoding="utf-8").splitlines()
     assert all(re.fullmatch(rf"[0-9a-f]{{64}}  ({CURRENT}|{PREVIOUS})", line) for line in lines)
-    assert lines[:2] == [f"{checkpoint.sha256(folder / name)}  {name}" for name in (CURRENT, PREVIOUS)]
+    assert lines[:2] == [
+        f"{checkpoint.sha256(folder / name)}  {name}" for name in (CURRENT, PREVIOUS)
+    ]
 
 
 def test_a_save_leaves_two_checkpoints_and_their_digests_and_nothing_else(folder: Path) -> None:
@@ -141,7 +160,9 @@ def test_a_save_leaves_two_checkpoints_and_their_digests_and_nothing_else(folder
     assert step_of(folder) == 4
 
 
-def test_a_disk_that_is_full_leaves_both_checkpoints(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_full_leaves_both_checkpoints(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(content: object, file) -> None:
         file.write(b"half a checkpoint")
         raise RuntimeError("PytorchStreamWriter failed writing file data/3: file write failed")
@@ -154,6 +175,7 @@ def test_a_disk_that_is_full_leaves_both_checkpoints(folder: Path, monkeypatch: 
 
 
 # ---- damage
+
 
 def truncated(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
@@ -177,23 +199,38 @@ def swapped(path: Path) -> None:
     shutil.copy(other / CURRENT, path)
 
 
-DAMAGES = pytest.mark.parametrize("damage", [truncated, flipped, emptied, swapped], ids=lambda f: f.__name__)
+DAMAGES = pytest.mark.parametrize(
+    "damage", [truncated, flipped, emptied, swapped], ids=lambda f: f.__name__
+)
 
 
 @DAMAGES
-def test_a_damaged_checkpoint_is_named_and_the_previous_one_used(damage: Callable[[Path], None], folder: Path) -> None:
+def test_a_damaged_checkpoint_is_named_and_the_previous_one_used(
+    damage: Callable[[Path], None], folder: Path
+) -> None:
     damage(folder / CURRENT)
     said: list[str] = []
     assert checkpoint.load_state(folder, said.append)["step"] == 1
-    assert len(said) == 1 and str(folder / CURRENT) in said[0] and "damaged" in said[0] and PREVIOUS in said[0]
+    assert (
+        len(said) == 1
+        and str(folder / CURRENT) in said[0]
+        and "damaged" in said[0]
+        and PREVIOUS in said[0]
+    )
 
 
 @DAMAGES
-def test_a_damaged_previous_checkpoint_is_named_too(damage: Callable[[Path], None], folder: Path) -> None:
+def test_a_damaged_previous_checkpoint_is_named_too(
+    damage: Callable[[Path], None], folder: Path
+) -> None:
     damage(folder / PREVIOUS)
     said: list[str] = []
     assert checkpoint.load_state(folder, said.append)["step"] == 2
-    assert len(said) == 1 and str(folder / PREVIOUS) in said[0] and said[0].endswith(f"going on from {CURRENT}")
+    assert (
+        len(said) == 1
+        and str(folder / PREVIOUS) in said[0]
+        and said[0].endswith(f"going on from {CURRENT}")
+    )
 
 
 def test_checkpoints_whose_names_were_swapped_are_told_apart(folder: Path) -> None:
@@ -207,7 +244,8 @@ def test_checkpoints_whose_names_were_swapped_are_told_apart(folder: Path) -> No
 
 @pytest.mark.parametrize("saved", [(3,), (3, 4)])
 def test_a_checkpoint_saved_while_another_program_looks_is_no_damage(
-        saved: tuple[int, ...], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved: tuple[int, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """sample.py reads the digests, then a training saves: what was known is gone."""
     digests, calls = checkpoint.digests, []
 
@@ -248,7 +286,9 @@ def test_a_folder_is_read_while_a_training_saves_as_fast_as_it_can(folder: Path)
 
 
 @DAMAGES
-def test_two_damaged_checkpoints_are_one_sentence(damage: Callable[[Path], None], folder: Path) -> None:
+def test_two_damaged_checkpoints_are_one_sentence(
+    damage: Callable[[Path], None], folder: Path
+) -> None:
     for name in (CURRENT, PREVIOUS):
         damage(folder / name)
     with pytest.raises(UserError) as refused:
@@ -267,7 +307,9 @@ def test_lost_or_damaged_digests_are_a_sentence_too(content: bytes | None, folde
         checkpoint.load_state(folder)
 
 
-def test_the_only_checkpoint_damaged_is_a_sentence_and_not_a_run_from_the_start(tmp_path: Path) -> None:
+def test_the_only_checkpoint_damaged_is_a_sentence_and_not_a_run_from_the_start(
+    tmp_path: Path,
+) -> None:
     checkpoint.save(tmp_path, state(1))
     flipped(tmp_path / CURRENT)
     with pytest.raises(UserError, match="damaged"):
@@ -275,7 +317,9 @@ def test_the_only_checkpoint_damaged_is_a_sentence_and_not_a_run_from_the_start(
 
 
 @DAMAGES
-def test_a_damaged_checkpoint_is_never_kept_as_the_previous_one(damage: Callable[[Path], None], folder: Path) -> None:
+def test_a_damaged_checkpoint_is_never_kept_as_the_previous_one(
+    damage: Callable[[Path], None], folder: Path
+) -> None:
     """Going on from the previous one, the next save must not push that one, the only good one, out."""
     damage(folder / CURRENT)
     assert step_of(folder) == 1
@@ -285,6 +329,7 @@ def test_a_damaged_checkpoint_is_never_kept_as_the_previous_one(damage: Callable
 
 
 # ---- dying while saving
+
 
 class Killed(BaseException):
     """Stands for the end of the process: nothing catches it."""
@@ -314,7 +359,10 @@ def dying_at(replacement: int, how: str) -> Iterator[list[int]]:
 
 def save_dying(folder: Path, step: int, replacement: int, how: str) -> None:
     """A save that fails at the n-th os.replace."""
-    with dying_at(replacement, how), pytest.raises((OSError, UserError) if how == "refused" else Killed):
+    with (
+        dying_at(replacement, how),
+        pytest.raises((OSError, UserError) if how == "refused" else Killed),
+    ):
         checkpoint.save(folder, state(step))
 
 
@@ -331,13 +379,13 @@ def renames_of_a_save(folder: Path) -> int:
 @pytest.mark.parametrize("how", ["refused", "killed"])
 def test_dying_at_any_rename_of_a_save_leaves_a_good_checkpoint(how: str, folder: Path) -> None:
     places = range(1, renames_of_a_save(folder) + 1)
-    assert len(places) >= 3   # the digests, the previous one, the current one
+    assert len(places) >= 3  # the digests, the previous one, the current one
     for place in places:
         copy = folder.with_name(f"died-{place}")
         shutil.copytree(folder, copy)
         save_dying(copy, 3, place, how)
         assert step_of(copy) in (2, 3), place
-        checkpoint.save(copy, state(4))   # and it goes on from there
+        checkpoint.save(copy, state(4))  # and it goes on from there
         assert step_of(copy) == 4
         flipped(copy / CURRENT)
         assert step_of(copy) in (2, 3), place
@@ -360,7 +408,10 @@ def test_dying_again_and_again_never_loses_the_last_good_checkpoint(how: str, fo
         copy = folder.with_name(f"died-{place}")
         shutil.copytree(folder, copy)
         for step in range(3, 8):
-            with dying_at(place, how), suppress(OSError, UserError, Killed):   # one may end well: it has less to rename
+            with (
+                dying_at(place, how),
+                suppress(OSError, UserError, Killed),
+            ):  # one may end well: it has less to rename
                 checkpoint.save(copy, state(step))
             assert step_of(copy) >= 2, (place, step)
 
@@ -371,7 +422,10 @@ def test_dying_after_a_damaged_checkpoint_leaves_a_good_one(how: str, folder: Pa
         copy = folder.with_name(f"died-{place}")
         shutil.copytree(folder, copy)
         flipped(copy / CURRENT)
-        with dying_at(place, how), suppress(OSError, UserError, Killed):   # the damaged one is not kept: one rename less
+        with (
+            dying_at(place, how),
+            suppress(OSError, UserError, Killed),
+        ):  # the damaged one is not kept: one rename less
             checkpoint.save(copy, state(3))
         assert step_of(copy) in (1, 3), place
 
@@ -384,8 +438,12 @@ def test_a_rename_that_the_system_refuses_is_a_sentence(folder: Path) -> None:
 
 # ---- metrics
 
+
 def lines_of(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [
+        json.loads(line)
+        for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
 
 
 def test_metrics_after_the_step_are_dropped(tmp_path: Path) -> None:
@@ -397,7 +455,9 @@ def test_metrics_after_the_step_are_dropped(tmp_path: Path) -> None:
     assert [line["step"] for line in lines_of(tmp_path)] == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("half", ['{"st', '{"step": 3, "loss": 1.', '{"step"', "{", "\0\0\0\0", "3", '{"step": 3}'[:-1]])
+@pytest.mark.parametrize(
+    "half", ['{"st', '{"step": 3, "loss": 1.', '{"step"', "{", "\0\0\0\0", "3", '{"step": 3}'[:-1]]
+)
 def test_what_a_killed_run_left_half_written_is_dropped(half: str, tmp_path: Path) -> None:
     for step in (1, 2):
         checkpoint.append_metrics(tmp_path, {"step": step})
@@ -428,29 +488,46 @@ def test_a_run_that_starts_has_empty_metrics(tmp_path: Path) -> None:
 
 # ---- names of folders
 
+
 def test_the_default_folder_is_named_after_scheme_corpus_length_and_seed() -> None:
-    assert checkpoint.folder_of(TrainSettings(pos="alibi")).as_posix() == "out/alibi-stdlib-L128-s1337"
+    assert (
+        checkpoint.folder_of(TrainSettings(pos="alibi")).as_posix() == "out/alibi-stdlib-L128-s1337"
+    )
     assert checkpoint.folder_of(replace(SMALL, out_dir="here/there")) == Path("here/there")
     named = TrainSettings(pos="t5", dataset="books", block_size=64, seed=3)
     assert checkpoint.folder_of(named).as_posix() == "out/t5-books-L64-s3"
 
 
-@pytest.mark.parametrize("changed", [{"n_embd": 128}, {"max_iters": 5}, {"pos_file": "a.py"}, {"min_lr": 1e-5}])
+@pytest.mark.parametrize(
+    "changed", [{"n_embd": 128}, {"max_iters": 5}, {"pos_file": "a.py"}, {"min_lr": 1e-5}]
+)
 def test_other_result_settings_add_six_digits(changed: dict) -> None:
     path = checkpoint.folder_of(TrainSettings(pos="alibi", **changed)).as_posix()
     assert re.fullmatch("out/alibi-stdlib-L128-s1337-[0-9a-f]{6}", path)
     assert path == checkpoint.folder_of(TrainSettings(pos="alibi", **changed)).as_posix()
 
 
-@pytest.mark.parametrize("changed", [{"eval_lengths": (64, 128)}, {"compile": False}, {"wandb_log": True}, {"device": "cpu"}])
+@pytest.mark.parametrize(
+    "changed",
+    [{"eval_lengths": (64, 128)}, {"compile": False}, {"wandb_log": True}, {"device": "cpu"}],
+)
 def test_the_test_and_the_manner_do_not_change_the_folder(changed: dict) -> None:
     assert checkpoint.folder_of(TrainSettings(**changed)) == checkpoint.folder_of(TrainSettings())
 
 
 def test_names_of_folders_are_safe_and_short_and_different() -> None:
-    schemes = ["rope + alibi", "rope | alibi", "rope(base=500000, fraction=0.25)", "rope(base=50000, fraction=0.25)",
-               "randomized(max=4096) + (rope | nope)", "randomized(max=4096) + rope", " + ".join(["window(size=100)"] * 9),
-               " + ".join(["window(size=100)"] * 10), "kerple(kind='log') | rope(layout='half')", "alibi | (rope + logn) | nope"]
+    schemes = [
+        "rope + alibi",
+        "rope | alibi",
+        "rope(base=500000, fraction=0.25)",
+        "rope(base=50000, fraction=0.25)",
+        "randomized(max=4096) + (rope | nope)",
+        "randomized(max=4096) + rope",
+        " + ".join(["window(size=100)"] * 9),
+        " + ".join(["window(size=100)"] * 10),
+        "kerple(kind='log') | rope(layout='half')",
+        "alibi | (rope + logn) | nope",
+    ]
     names = [checkpoint.folder_of(TrainSettings(pos=pos)).name for pos in schemes]
     assert len(set(names)) == len(schemes)
     for name in names:
@@ -459,12 +536,15 @@ def test_names_of_folders_are_safe_and_short_and_different() -> None:
 
 
 def test_schemes_that_differ_in_their_parentheses_only_have_different_folders() -> None:
-    first, second = (checkpoint.folder_of(TrainSettings(pos=pos)) for pos in ("alibi + (rope | nope) + logn",
-                                                                              "alibi + (rope | nope + logn)"))
+    first, second = (
+        checkpoint.folder_of(TrainSettings(pos=pos))
+        for pos in ("alibi + (rope | nope) + logn", "alibi + (rope | nope + logn)")
+    )
     assert first != second
 
 
 # ---- whose folder it is
+
 
 def claimed(folder: Path, settings: TrainSettings) -> Path:
     """A folder that holds a run of these settings."""
@@ -480,16 +560,27 @@ def test_a_folder_is_made_and_known_again(tmp_path: Path) -> None:
     assert "config.json" in contents(folder)
 
 
-def test_a_folder_of_another_run_is_refused_with_every_difference_and_left_alone(tmp_path: Path) -> None:
+def test_a_folder_of_another_run_is_refused_with_every_difference_and_left_alone(
+    tmp_path: Path,
+) -> None:
     folder = claimed(tmp_path / "run", SMALL)
     checkpoint.save(folder, state(1))
     before = contents(folder)
     with pytest.raises(UserError) as refused:
         checkpoint.claim(folder, replace(SMALL, n_embd=32, seed=3, pos="alibi", compile=False))
     text = str(refused.value)
-    for sentence in ("n_embd: 32 here, 16 there", "seed: 3 here, 1337 there", "pos: 'alibi' here, 'rope' there"):
+    for sentence in (
+        "n_embd: 32 here, 16 there",
+        "seed: 3 here, 1337 there",
+        "pos: 'alibi' here, 'rope' there",
+    ):
         assert sentence in text
-    assert "compile" not in text and str(folder) in text and "--overwrite=True" in text and "\n" not in text
+    assert (
+        "compile" not in text
+        and str(folder) in text
+        and "--overwrite=True" in text
+        and "\n" not in text
+    )
     assert contents(folder) == before
 
 
@@ -521,7 +612,10 @@ def test_overwrite_leaves_files_that_no_run_made(tmp_path: Path) -> None:
 def test_a_setting_that_an_older_run_did_not_know_has_its_default(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    checkpoint.write_json(folder / "config.json", {"settings": {k: v for k, v in asdict(SMALL).items() if k != "dropout"}})
+    checkpoint.write_json(
+        folder / "config.json",
+        {"settings": {k: v for k, v in asdict(SMALL).items() if k != "dropout"}},
+    )
     checkpoint.claim(folder, SMALL)
     with pytest.raises(UserError, match="dropout"):
         checkpoint.claim(folder, replace(SMALL, dropout=0.1))
@@ -539,11 +633,14 @@ def test_a_config_without_settings_is_a_sentence(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"file.run cannot be used \(Not a directory\); choose another --out_dir"):
+    with pytest.raises(
+        UserError, match=r"file.run cannot be used \(Not a directory\); choose another --out_dir"
+    ):
         checkpoint.claim(tmp_path / "file" / "run", SMALL)
 
 
 # ---- loading a run
+
 
 @pytest.fixture
 def run_folder(tmp_path: Path) -> Path:
@@ -551,15 +648,26 @@ def run_folder(tmp_path: Path) -> Path:
     folder = claimed(tmp_path / "run", SMALL)
     torch.manual_seed(1)
     model = GPT(SMALL.gpt(256))
-    checkpoint.save(folder, {"gpt": asdict(model.config), "model": model.state_dict(), "settings": asdict(SMALL), "step": 5,
-                             "tokens": 80})
+    checkpoint.save(
+        folder,
+        {
+            "gpt": asdict(model.config),
+            "model": model.state_dict(),
+            "settings": asdict(SMALL),
+            "step": 5,
+            "tokens": 80,
+        },
+    )
     return folder
 
 
 def test_a_run_is_loaded_with_its_weights_ready_to_be_used(run_folder: Path) -> None:
     run = checkpoint.load_run(run_folder)
     torch.manual_seed(1)
-    assert all(torch.equal(a, b) for a, b in zip(run.model.parameters(), GPT(SMALL.gpt(256)).parameters(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(run.model.parameters(), GPT(SMALL.gpt(256)).parameters(), strict=True)
+    )
     assert not run.model.training and run.folder == run_folder
     assert run.settings["n_embd"] == 16 and run.state["step"] == 5
 
@@ -573,20 +681,38 @@ def test_a_folder_that_is_no_run_or_has_no_checkpoint_yet_is_a_sentence(tmp_path
 
 def test_weights_of_another_model_or_scheme_are_refused_with_what_differs(run_folder: Path) -> None:
     weights = checkpoint.load_state(run_folder)["model"]
-    for other, named in ((replace(SMALL, n_embd=32), "h.0.attn.c_attn.weight: (48, 16) there, (96, 32) here"),
-                         (replace(SMALL, pos="learned"), "pos.pieces.0_learned.table: absent there, (16, 16) here"),
-                         (replace(SMALL, n_layer=2), "h.1.attn.c_attn.weight: absent there")):
+    for other, named in (
+        (replace(SMALL, n_embd=32), "h.0.attn.c_attn.weight: (48, 16) there, (96, 32) here"),
+        (replace(SMALL, pos="learned"), "pos.pieces.0_learned.table: absent there, (16, 16) here"),
+        (replace(SMALL, n_layer=2), "h.1.attn.c_attn.weight: absent there"),
+    ):
         with pytest.raises(UserError) as refused:
             checkpoint.load_weights(GPT(other.gpt(256)), weights, run_folder)
-        assert named in str(refused.value) and str(run_folder) in str(refused.value) and len(str(refused.value)) < 600
+        assert (
+            named in str(refused.value)
+            and str(run_folder) in str(refused.value)
+            and len(str(refused.value)) < 600
+        )
 
 
-def test_the_sources_of_the_numbers_are_recorded_and_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sources_of_the_numbers_are_recorded_and_the_command_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("sys.argv", ["somewhere/train.py", "config/alibi.py", "--seed=3"])
     found = checkpoint.provenance()
     assert found["command"] == ["train.py", "config/alibi.py", "--seed=3"]
-    assert {"train.py", "model.py", "attention.py", "posenc.py", "zoo/kerple.py", "data/__init__.py"} <= {*found["sources_sha256"]}
-    assert "report.py" not in found["sources_sha256"]   # a figure drawn otherwise is no other result
+    assert {
+        "train.py",
+        "model.py",
+        "attention.py",
+        "posenc.py",
+        "zoo/kerple.py",
+        "data/__init__.py",
+    } <= {*found["sources_sha256"]}
+    assert "report.py" not in found["sources_sha256"]  # a figure drawn otherwise is no other result
     model = Path(checkpoint.__file__).with_name("model.py").read_bytes()
     assert found["sources_sha256"]["model.py"] == hashlib.sha256(model).hexdigest()
-    assert found["threads"] == torch.get_num_threads() and found["versions"]["torch"] == torch.__version__
+    assert (
+        found["threads"] == torch.get_num_threads()
+        and found["versions"]["torch"] == torch.__version__
+    )

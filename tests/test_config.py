@@ -17,7 +17,7 @@ CONFIG = Path(configurable.__file__).resolve().parent / "config"
 FILES = sorted(CONFIG.rglob("*.py"))
 SCHEMES = sorted(CONFIG.glob("*.py"))
 SIZES = sorted((CONFIG / "size").glob("*.py"))
-VOCABULARY = {"gpt2": 50257}   # of the corpus that a size is meant for, 256 where it is bytes
+VOCABULARY = {"gpt2": 50257}  # of the corpus that a size is meant for, 256 where it is bytes
 DEFAULTS = TrainSettings()
 
 
@@ -67,7 +67,9 @@ def test_there_is_a_file_for_every_scheme_and_every_size() -> None:
 
 @pytest.mark.parametrize("path", SIZES, ids=name_of)
 def test_a_size_file_leaves_the_scheme_the_seed_and_the_manner_alone(path: Path) -> None:
-    manner = {f.name for f in fields(TrainSettings) if f.metadata["kind"] == "manner"} - {"eval_interval"}
+    manner = {f.name for f in fields(TrainSettings) if f.metadata["kind"] == "manner"} - {
+        "eval_interval"
+    }
     assert not set_by(path) & {"pos", "pos_file", "seed", "init_from", *manner}
 
 
@@ -76,20 +78,35 @@ def test_a_size_file_leaves_the_scheme_the_seed_and_the_manner_alone(path: Path)
 def test_every_scheme_goes_with_every_size_in_either_order(scheme: Path, size: Path | None) -> None:
     settings = read(scheme, *([size] if size else []))
     assert settings == read(*([size] if size else []), scheme)
-    shape = Shape(settings.n_head, settings.n_embd // settings.n_head, settings.n_embd, settings.block_size)
+    shape = Shape(
+        settings.n_head, settings.n_embd // settings.n_head, settings.n_embd, settings.block_size
+    )
     built = Scheme(settings.pos, shape, settings.n_layer)
-    assert built.text == settings.pos   # a config file spells the canonical text
+    assert built.text == settings.pos  # a config file spells the canonical text
     built.check_length(settings.block_size)
 
 
-@pytest.mark.parametrize(("name", "length", "low", "high"), [
-    ("tiny", 64, 0, 300_000), ("small", 128, 750_000, 850_000), ("gpt2", 512, 123_500_000, 124_500_000)])
-def test_a_size_has_the_parameters_that_it_is_known_for(name: str, length: int, low: int, high: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "length", "low", "high"),
+    [
+        ("tiny", 64, 0, 300_000),
+        ("small", 128, 750_000, 850_000),
+        ("gpt2", 512, 123_500_000, 124_500_000),
+    ],
+)
+def test_a_size_has_the_parameters_that_it_is_known_for(
+    name: str, length: int, low: int, high: int
+) -> None:
     settings, vocabulary = read(size(name)), VOCABULARY.get(name, 256)
     assert settings.block_size == length
     assert low <= parameters(settings, vocabulary) <= high
-    layer = 12 * settings.n_embd**2 + 2 * settings.n_embd   # four matrices, eight of the MLP, two norms
-    assert parameters(settings, vocabulary) == (vocabulary + 1) * settings.n_embd + settings.n_layer * layer
+    layer = (
+        12 * settings.n_embd**2 + 2 * settings.n_embd
+    )  # four matrices, eight of the MLP, two norms
+    assert (
+        parameters(settings, vocabulary)
+        == (vocabulary + 1) * settings.n_embd + settings.n_layer * layer
+    )
 
 
 @pytest.mark.parametrize("path", SIZES, ids=name_of)
@@ -102,7 +119,10 @@ def test_the_size_that_a_file_states_is_the_one_it_has(path: Path) -> None:
 def test_the_tokens_that_the_recipe_of_gpt2_states_are_its_own() -> None:
     text, s = size("gpt2").read_text(encoding="utf-8"), read(size("gpt2"))
     step = s.batch_size * s.block_size * s.gradient_accumulation_steps
-    assert f"{s.batch_size} x {s.block_size} x {s.gradient_accumulation_steps} = {step / 1e6:.2f}M tokens" in text
+    assert (
+        f"{s.batch_size} x {s.block_size} x {s.gradient_accumulation_steps} = {step / 1e6:.2f}M tokens"
+        in text
+    )
     assert f"# {step * s.max_iters / 1e9:.1f}B tokens" in text
 
 

@@ -39,7 +39,13 @@ def write_bytes(folder: Path, train: list[bytes], val: list[bytes]) -> dict:
         for split, documents in (("train", train), ("val", val))
     }
     return data.write_corpus(
-        folder, splits, tokenizer="bytes", vocab_size=256, unit="byte", source="a test", rule="as given"
+        folder,
+        splits,
+        tokenizer="bytes",
+        vocab_size=256,
+        unit="byte",
+        source="a test",
+        rule="as given",
     )
 
 
@@ -55,7 +61,9 @@ def toy_gpt2(monkeypatch: pytest.MonkeyPatch) -> tiktoken.Encoding:
     """An encoding with GPT-2's pattern and a handful of merges, in the place of GPT-2's own: needs no file."""
     merged = [b" t", b"he", b"  ", b"\n\n", b" \n", b"\n ", b" the", b"\n\n\n"]
     ranks = {piece: rank for rank, piece in enumerate([bytes([i]) for i in range(256)] + merged)}
-    toy = tiktoken.Encoding("toy", pat_str=r50k_pat_str, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 264})
+    toy = tiktoken.Encoding(
+        "toy", pat_str=r50k_pat_str, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 264}
+    )
     monkeypatch.setattr(data, "gpt2_encoding", lambda: toy)
     monkeypatch.setitem(data.VOCABULARIES, "gpt2", toy.n_vocab)
     return toy
@@ -65,7 +73,11 @@ def toy_gpt2(monkeypatch: pytest.MonkeyPatch) -> tiktoken.Encoding:
 
 
 def test_every_tokenizer_gives_the_text_back(toy_gpt2: tiktoken.Encoding) -> None:
-    for tokenizer in (data.ByteTokenizer(), data.CharTokenizer("".join(sorted(set(WORDS)))), data.GPT2Tokenizer()):
+    for tokenizer in (
+        data.ByteTokenizer(),
+        data.CharTokenizer("".join(sorted(set(WORDS)))),
+        data.GPT2Tokenizer(),
+    ):
         ids = tokenizer.encode(WORDS)
         assert all(type(i) is int for i in ids)
         assert tokenizer.decode(ids) == WORDS
@@ -92,7 +104,9 @@ def test_a_character_cut_in_two_decodes_to_a_replacement() -> None:
     assert data.ByteTokenizer().decode_bytes([0xC3]) == b"\xc3"
 
 
-def test_the_end_of_text_token_stands_for_no_bytes_and_its_name_is_ordinary_text(toy_gpt2: tiktoken.Encoding) -> None:
+def test_the_end_of_text_token_stands_for_no_bytes_and_its_name_is_ordinary_text(
+    toy_gpt2: tiktoken.Encoding,
+) -> None:
     tokenizer = data.GPT2Tokenizer()
     assert tokenizer.end == 264 and tokenizer.token_bytes()[264] == 0
     assert 264 not in tokenizer.encode("a <|endoftext|> b")
@@ -123,9 +137,17 @@ def test_gpt2_tokens_are_the_published_ones() -> None:
 
 def test_a_corpus_reads_back_as_it_was_written(small: Path) -> None:
     corpus = data.load("small", small.parent)
-    assert bytes(corpus.train.tolist()) == b"onetwo and more" and bytes(corpus.val.tolist()) == b"three"
+    assert (
+        bytes(corpus.train.tolist()) == b"onetwo and more"
+        and bytes(corpus.val.tolist()) == b"three"
+    )
     assert corpus.train_starts.tolist() == [0, 3] and corpus.val_starts.tolist() == [0]
-    assert (corpus.name, corpus.vocab_size, corpus.unit, corpus.folder) == ("small", 256, "byte", small)
+    assert (corpus.name, corpus.vocab_size, corpus.unit, corpus.folder) == (
+        "small",
+        256,
+        "byte",
+        small,
+    )
     assert corpus.train.dtype == np.dtype("<u2") and corpus.token_bytes().tolist() == [1] * 256
     corpus.verify()
 
@@ -137,16 +159,34 @@ def test_meta_json_counts_and_digests_each_split(small: Path) -> None:
     assert meta["splits"]["train"] == {
         "tokens": 15, "bytes": 15, "documents": 2, "dtype": "uint16", "sha256": hashlib.sha256(stored).hexdigest(),
     }  # fmt: skip
-    assert data.load("small", small.parent).split_sha256("train") == hashlib.sha256(stored).hexdigest()
-    about = dict(name="small", tokenizer="bytes", unit="byte", vocab_size=256, source="a test", rule="as given")
+    assert (
+        data.load("small", small.parent).split_sha256("train") == hashlib.sha256(stored).hexdigest()
+    )
+    about = dict(
+        name="small",
+        tokenizer="bytes",
+        unit="byte",
+        vocab_size=256,
+        source="a test",
+        rule="as given",
+    )
     assert {**about, "splits": meta["splits"]} == meta
 
 
 @pytest.mark.parametrize("size, dtype", [(2**16, "uint16"), (2**16 + 1, "uint32")])
-def test_a_vocabulary_past_65536_is_stored_in_four_bytes(tmp_path: Path, size: int, dtype: str) -> None:
+def test_a_vocabulary_past_65536_is_stored_in_four_bytes(
+    tmp_path: Path, size: int, dtype: str
+) -> None:
     characters = "".join(map(chr, range(0x20000, 0x20000 + size)))
     split = [data.CharTokenizer(characters).array(characters[-5:])]
-    about = dict(tokenizer="char", vocab_size=size, unit="char", source="a test", rule="none", characters=characters)
+    about = dict(
+        tokenizer="char",
+        vocab_size=size,
+        unit="char",
+        source="a test",
+        rule="none",
+        characters=characters,
+    )
     data.write_corpus(tmp_path / "wide", {"train": split, "val": split}, **about)
     corpus = data.load("wide", tmp_path)
     assert corpus.val.dtype == dtype and corpus.val.tolist() == list(range(size - 5, size))
@@ -158,7 +198,10 @@ def test_a_document_longer_than_a_block_of_writing_is_stored_whole(tmp_path: Pat
     long = np.random.default_rng(0).bytes(2**21 + 7)
     meta = write_bytes(tmp_path / "long", [b"before", long], [b"v"])
     corpus = data.load("long", tmp_path)
-    assert corpus.train[6:].astype(np.uint8).tobytes() == long and corpus.train_starts.tolist() == [0, 6]
+    assert corpus.train[6:].astype(np.uint8).tobytes() == long and corpus.train_starts.tolist() == [
+        0,
+        6,
+    ]
     assert meta["splits"]["train"]["bytes"] == len(long) + 6
     corpus.verify()
 
@@ -176,11 +219,15 @@ def test_a_failed_write_leaves_the_older_corpus_and_nothing_else(small: Path) ->
         write_bytes(small, [b"other text"], [])
     with pytest.raises(ValueError, match="outside the vocabulary"):
         splits = {"train": [np.array([300])], "val": [np.array([1])]}
-        data.write_corpus(small, splits, tokenizer="bytes", vocab_size=256, unit="byte", source="", rule="")
+        data.write_corpus(
+            small, splits, tokenizer="bytes", vocab_size=256, unit="byte", source="", rule=""
+        )
     assert {path.name: path.read_bytes() for path in small.iterdir()} == before
 
 
-def test_a_move_that_is_cut_off_never_mixes_two_corpora(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_move_that_is_cut_off_never_mixes_two_corpora(
+    small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     moves, replace = [], os.replace
 
     def replace_once(source: Path, target: Path) -> None:
@@ -214,30 +261,57 @@ def zip_starts(path: Path) -> None:
 DAMAGES = {
     "train.bin has 8 bytes, not 15 tokens": cut_tokens,
     "val.bin has 0 bytes": lambda folder: (folder / "val.bin").unlink(),
-    "val.bin has 10 bytes, not 5 tokens of 4": lambda folder: change_meta(folder, "val", dtype="uint32"),
+    "val.bin has 10 bytes, not 5 tokens of 4": lambda folder: change_meta(
+        folder, "val", dtype="uint32"
+    ),
     "val.bin has the dtype 'float32'": lambda folder: change_meta(folder, "val", dtype="float32"),
-    "train.bin holds token 300, outside": lambda folder: np.full(15, 300, "<u2").tofile(folder / "train.bin"),
-    "val_starts.npy does not ascend": lambda folder: np.save(folder / "val_starts.npy", np.array([1])),
-    "train_starts.npy does not ascend": lambda folder: np.save(folder / "train_starts.npy", np.array([0, 15])),
-    "train_starts.npy is not a list of 2": lambda folder: np.save(folder / "train_starts.npy", np.array([0])),
+    "train.bin holds token 300, outside": lambda folder: np.full(15, 300, "<u2").tofile(
+        folder / "train.bin"
+    ),
+    "val_starts.npy does not ascend": lambda folder: np.save(
+        folder / "val_starts.npy", np.array([1])
+    ),
+    "train_starts.npy does not ascend": lambda folder: np.save(
+        folder / "train_starts.npy", np.array([0, 15])
+    ),
+    "train_starts.npy is not a list of 2": lambda folder: np.save(
+        folder / "train_starts.npy", np.array([0])
+    ),
     "train_starts.npy is not a list": lambda folder: zip_starts(folder / "train_starts.npy"),
     "val_starts.npy is missing": lambda folder: (folder / "val_starts.npy").write_bytes(b""),
     "meta.json is not readable": lambda folder: (folder / "meta.json").write_bytes(b"{"),
-    "meta.json is not readable JSON": lambda folder: (folder / "meta.json").write_bytes(b"[" * 100_000),
-    "meta.json has a vocab_size of 1000000000000000000, not": lambda folder: change_meta(folder, "", vocab_size=10**18),
-    "meta.json has a vocab_size of 10000": lambda folder: change_meta(folder, "", vocab_size=10**4000),
+    "meta.json is not readable JSON": lambda folder: (folder / "meta.json").write_bytes(
+        b"[" * 100_000
+    ),
+    "meta.json has a vocab_size of 1000000000000000000, not": lambda folder: change_meta(
+        folder, "", vocab_size=10**18
+    ),
+    "meta.json has a vocab_size of 10000": lambda folder: change_meta(
+        folder, "", vocab_size=10**4000
+    ),
     "meta.json has a vocab_size of 0, not": lambda folder: change_meta(folder, "", vocab_size=0),
     "meta.json has a vocab_size of 256, not the 3 tokens of char": lambda folder: change_meta(
-        folder, "", tokenizer="char", characters="abc"),
-    "meta.json lacks a proper 'vocab_size'": lambda folder: change_meta(folder, "", vocab_size="256"),
-    "meta.json lacks a proper 'tokens'": lambda folder: change_meta(folder, "", splits={"train": 1}),
-    "meta.json lacks a proper 'characters'": lambda folder: change_meta(folder, "", tokenizer="char"),
-    "meta.json names the tokenizer 'word'": lambda folder: change_meta(folder, "", tokenizer="word"),
+        folder, "", tokenizer="char", characters="abc"
+    ),
+    "meta.json lacks a proper 'vocab_size'": lambda folder: change_meta(
+        folder, "", vocab_size="256"
+    ),
+    "meta.json lacks a proper 'tokens'": lambda folder: change_meta(
+        folder, "", splits={"train": 1}
+    ),
+    "meta.json lacks a proper 'characters'": lambda folder: change_meta(
+        folder, "", tokenizer="char"
+    ),
+    "meta.json names the tokenizer 'word'": lambda folder: change_meta(
+        folder, "", tokenizer="word"
+    ),
 }
 
 
 @pytest.mark.parametrize("sentence", DAMAGES)
-def test_a_damaged_file_is_named_with_the_command_that_makes_it_anew(small: Path, sentence: str) -> None:
+def test_a_damaged_file_is_named_with_the_command_that_makes_it_anew(
+    small: Path, sentence: str
+) -> None:
     DAMAGES[sentence](small)
     with pytest.raises(UserError, match=sentence) as caught:
         data.load("small", small.parent)
@@ -257,14 +331,19 @@ def test_verify_finds_the_changed_token_that_load_cannot_see(small: Path) -> Non
     [
         ("smal", "did you mean small"),
         ("stdlb", "did you mean stdlib"),
-        ("quite_another", r"shakespeare_char, small, stdlib.*python data/text/prepare.py --name=NAME"),
+        (
+            "quite_another",
+            r"shakespeare_char, small, stdlib.*python data/text/prepare.py --name=NAME",
+        ),
         ("shakespeare_char", r"not been made yet: python data/shakespeare_char/prepare.py$"),
         ("text", "no corpus 'text'"),
         ("../small", "no corpus"),
         ("", "no corpus"),
     ],
 )
-def test_an_unknown_dataset_is_answered_with_a_name_or_a_command(small: Path, name: str, sentence: str) -> None:
+def test_an_unknown_dataset_is_answered_with_a_name_or_a_command(
+    small: Path, name: str, sentence: str
+) -> None:
     with pytest.raises(UserError, match=sentence):
         data.load(name, small.parent)
 
@@ -274,10 +353,14 @@ def test_an_unknown_dataset_is_answered_with_a_name_or_a_command(small: Path, na
 
 @given(st.integers(1, 40), st.integers(0, 400), st.integers(0, 3), st.integers(0, 5))
 @settings(max_examples=200, deadline=None)
-def test_an_epoch_reads_every_window_of_its_grid_once(block: int, extra: int, seed: int, epoch: int) -> None:
+def test_an_epoch_reads_every_window_of_its_grid_once(
+    block: int, extra: int, seed: int, epoch: int
+) -> None:
     n_tokens = block + 1 + extra
     count = data.windows_per_epoch(n_tokens, block)
-    windows = data.sequences(np.arange(n_tokens, dtype=np.uint16), block, seed, epoch * count, count)
+    windows = data.sequences(
+        np.arange(n_tokens, dtype=np.uint16), block, seed, epoch * count, count
+    )
     assert (windows == windows[:, :1] + np.arange(block + 1)).all() and windows.max() < n_tokens
     starts = np.sort(windows[:, 0])
     assert (np.diff(starts) == block).all() and starts[0] < block
@@ -300,7 +383,9 @@ def test_the_stream_is_the_same_in_slices_of_any_size(counts: list[int], first: 
     whole = data.sequences(tokens, 16, 7, first, sum(counts))
     data.epoch_starts.cache_clear()
     edges = first + np.cumsum([0, *counts])
-    parts = [data.sequences(tokens, 16, 7, int(edge), n) for edge, n in zip(edges, counts, strict=False)]
+    parts = [
+        data.sequences(tokens, 16, 7, int(edge), n) for edge, n in zip(edges, counts, strict=False)
+    ]
     assert whole.dtype == np.int64 and whole.shape == (sum(counts), 17)
     assert (np.concatenate(parts) == whole).all()
 
@@ -326,7 +411,11 @@ def library(tmp_path: Path) -> Path:
     """A small tree that looks like a standard library, with what must be left out."""
     top = tmp_path / "library"
     kept = [f"file{i}.py" for i in range(40)] + ["package/__init__.py", "package/deep/er.py"]
-    left_out = [f"{folder}/a.py" for folder in sorted(stdlib.LEFT_OUT)] + ["package/tests/b.py", "notes.txt", "c.pyc"]
+    left_out = [f"{folder}/a.py" for folder in sorted(stdlib.LEFT_OUT)] + [
+        "package/tests/b.py",
+        "notes.txt",
+        "c.pyc",
+    ]
     for name in kept + left_out:
         (top / name).parent.mkdir(parents=True, exist_ok=True)
         (top / name).write_bytes(f"# {name} \xff\n".encode("latin-1"))
@@ -335,18 +424,29 @@ def library(tmp_path: Path) -> Path:
     return top
 
 
-def test_the_library_is_read_in_order_without_tests_and_packages_of_others(tmp_path: Path, library: Path) -> None:
-    names = sorted([f"file{i}.py" for i in range(40)] + ["package/__init__.py", "package/deep/er.py"])
+def test_the_library_is_read_in_order_without_tests_and_packages_of_others(
+    tmp_path: Path, library: Path
+) -> None:
+    names = sorted(
+        [f"file{i}.py" for i in range(40)] + ["package/__init__.py", "package/deep/er.py"]
+    )
     assert stdlib.sources(library) == sorted([*names, "empty.py"])
     meta = stdlib.prepare(tmp_path / "fake", library)
     corpus = data.load("fake", tmp_path)
-    held_out = [name for name in names if int(hashlib.sha256(name.encode()).hexdigest(), 16) % 20 == 0]
+    held_out = [
+        name for name in names if int(hashlib.sha256(name.encode()).hexdigest(), 16) % 20 == 0
+    ]
     assert 0 < len(held_out) < 6
-    assert bytes(corpus.val.tolist()) == b"".join((library / name).read_bytes() for name in held_out)
+    assert bytes(corpus.val.tolist()) == b"".join(
+        (library / name).read_bytes() for name in held_out
+    )
     trained = [(library / name).read_bytes() for name in names if name not in held_out]
     assert bytes(corpus.train.tolist()) == b"".join(trained)
     assert corpus.train_starts.tolist() == np.cumsum([0, *map(len, trained)])[:-1].tolist()
-    assert "SHA-256 of its path in the library" in meta["rule"] and sys.version.split()[0] in meta["source"]
+    assert (
+        "SHA-256 of its path in the library" in meta["rule"]
+        and sys.version.split()[0] in meta["source"]
+    )
 
 
 def test_a_python_without_library_sources_is_told_so(tmp_path: Path) -> None:
@@ -396,7 +496,9 @@ def test_several_processes_may_make_the_default_corpus_at_once(
 def test_about_one_document_in_twenty_is_held_out_and_always_the_same() -> None:
     held_out = [i for i in range(20_000) if data.is_validation(b"%d" % i)]
     assert 900 < len(held_out) < 1100
-    assert held_out == [i for i in range(20_000) if int(hashlib.sha256(b"%d" % i).hexdigest(), 16) % 20 == 0]
+    assert held_out == [
+        i for i in range(20_000) if int(hashlib.sha256(b"%d" % i).hexdigest(), 16) % 20 == 0
+    ]
 
 
 # ---- a user's own texts
@@ -404,11 +506,17 @@ def test_about_one_document_in_twenty_is_held_out_and_always_the_same() -> None:
 
 def lines_of(documents: list[str]) -> bytes:
     """Documents as JSON lines."""
-    return "".join(json.dumps({"id": i, "text": text}) + "\n" for i, text in enumerate(documents)).encode("utf-8")
+    return "".join(
+        json.dumps({"id": i, "text": text}) + "\n" for i, text in enumerate(documents)
+    ).encode("utf-8")
 
 
-@pytest.mark.parametrize("pack, ending", [(bytes, ""), (gzip.compress, ".gz"), (lzma.compress, ".xz")])
-def test_json_lines_are_documents_packed_or_not(tmp_path: Path, pack: functools.partial, ending: str) -> None:
+@pytest.mark.parametrize(
+    "pack, ending", [(bytes, ""), (gzip.compress, ".gz"), (lzma.compress, ".xz")]
+)
+def test_json_lines_are_documents_packed_or_not(
+    tmp_path: Path, pack: functools.partial, ending: str
+) -> None:
     documents = [f"document {i}: {WORDS}" for i in range(60)]
     (tmp_path / f"d.jsonl{ending}").write_bytes(pack(lines_of(documents) + b"\n"))
     meta = text.prepare("mine", [str(tmp_path / f"d.jsonl{ending}")], [], "bytes", root=tmp_path)
@@ -416,14 +524,18 @@ def test_json_lines_are_documents_packed_or_not(tmp_path: Path, pack: functools.
     held_out = [d.encode() for d in documents if data.is_validation(d.encode())]
     assert held_out and bytes(corpus.val.tolist()) == b"".join(held_out)
     assert len(corpus.train_starts) + len(corpus.val_starts) == 60
-    assert meta["rule"].startswith("a document is validation") and meta["source"].endswith(f"d.jsonl{ending}")
+    assert meta["rule"].startswith("a document is validation") and meta["source"].endswith(
+        f"d.jsonl{ending}"
+    )
 
 
 def test_a_folder_is_read_in_order_and_no_file_twice(tmp_path: Path) -> None:
     for name in ("b.txt", "a/z.txt", "a/skipped.md", "c.txt"):
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "in" / name).write_text(name, encoding="utf-8")
-    files = text.find_files([str(tmp_path / "in"), str(tmp_path / "in" / "b.txt"), str(tmp_path / "in/a/skipped.md")])
+    files = text.find_files(
+        [str(tmp_path / "in"), str(tmp_path / "in" / "b.txt"), str(tmp_path / "in/a/skipped.md")]
+    )
     assert [file.name for file in files] == ["z.txt", "b.txt", "c.txt", "skipped.md"]
 
 
@@ -450,15 +562,22 @@ def test_named_validation_texts_are_the_validation_split(tmp_path: Path) -> None
     text.prepare("mine", *paths, "char", root=tmp_path)
     corpus = data.load("mine", tmp_path)
     assert corpus.meta["characters"] == " abcxyz"
-    assert corpus.tokenizer.decode(corpus.train) == "abc abc" and corpus.tokenizer.decode(corpus.val) == "xyz"
+    assert (
+        corpus.tokenizer.decode(corpus.train) == "abc abc"
+        and corpus.tokenizer.decode(corpus.val) == "xyz"
+    )
     with pytest.raises(UserError, match="train.txt is in PATH and in --val"):
         text.prepare("mine", paths[0], paths[0], "char", root=tmp_path)
 
 
-def test_gpt2_documents_end_with_the_end_of_text_token(tmp_path: Path, toy_gpt2: tiktoken.Encoding) -> None:
+def test_gpt2_documents_end_with_the_end_of_text_token(
+    tmp_path: Path, toy_gpt2: tiktoken.Encoding
+) -> None:
     (tmp_path / "d.jsonl").write_bytes(lines_of(["the the", "", WORDS]))
     (tmp_path / "v.txt").write_text("then", encoding="utf-8")
-    text.prepare("mine", [str(tmp_path / "d.jsonl")], [str(tmp_path / "v.txt")], "gpt2", root=tmp_path)
+    text.prepare(
+        "mine", [str(tmp_path / "d.jsonl")], [str(tmp_path / "v.txt")], "gpt2", root=tmp_path
+    )
     corpus = data.load("mine", tmp_path)
     one, two = (toy_gpt2.encode_ordinary(document) + [264] for document in ("the the", WORDS))
     assert corpus.train.tolist() == one + two and corpus.train_starts.tolist() == [0, len(one)]
@@ -481,7 +600,9 @@ def test_texts_are_encoded_in_order_whatever_the_batch(monkeypatch: pytest.Monke
     monkeypatch.setattr(text, "PIECE", 7)
     documents = [WORDS * (1 + i % 5) for i in range(40)]
     assert [len(batch) for batch in text.batches(["ab", "c", "defg", "h"], 3)] == [2, 1, 1]
-    encoded = [bytes(ids.tolist()).decode() for _, ids in text.encode(documents, data.ByteTokenizer())]
+    encoded = [
+        bytes(ids.tolist()).decode() for _, ids in text.encode(documents, data.ByteTokenizer())
+    ]
     assert encoded == documents
 
 
@@ -490,7 +611,10 @@ BAD_TEXTS = {
     "bad.jsonl": (b'{"text": "a"}\n{"text": "\xc3("}\n', "bad.jsonl is not UTF-8 at byte 24 "),
     "broken.jsonl": (b'{"text": "a"}\n{"text": \n', "broken.jsonl, line 2, is not JSON"),
     "deep.jsonl": (b"[" * 100_000 + b"\n", "deep.jsonl, line 1, is not JSON"),
-    "long.jsonl": (b'{"text": "a", "n": ' + b"1" * 5000 + b"}\n", "long.jsonl, line 1, is not JSON"),
+    "long.jsonl": (
+        b'{"text": "a", "n": ' + b"1" * 5000 + b"}\n",
+        "long.jsonl, line 1, is not JSON",
+    ),
     "other.jsonl": (b'{"text": "a"}\n\n{"txt": "b"}\n', 'line 3, has no field "text"'),
     "number.jsonl": (b'{"text": 3}\n', 'line 1, has no field "text" that holds a string'),
     "list.jsonl": (b'["text"]\n', 'line 1, has no field "text"'),
@@ -519,7 +643,9 @@ def test_a_path_without_text_is_refused(tmp_path: Path) -> None:
         text.find_files([str(tmp_path)])
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "-x", "stdlib", "shakespeare_char", "text", "é"])
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a/b", "../x", "-x", "stdlib", "shakespeare_char", "text", "é"]
+)
 def test_a_name_that_is_no_folder_or_already_used_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match="--name="):
         text.prepare(name, [str(tmp_path)], [], "bytes", root=tmp_path)
@@ -532,7 +658,9 @@ def test_the_command_line_takes_its_arguments_in_any_order(
         (tmp_path / name).write_text(name * 20, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(text, "prepare", functools.partial(text.prepare, root=tmp_path))
-    monkeypatch.setattr(sys, "argv", ["prepare.py", "a", "--name=mine", "b", "--tokenizer", "bytes", "--val", "v"])
+    monkeypatch.setattr(
+        sys, "argv", ["prepare.py", "a", "--name=mine", "b", "--tokenizer", "bytes", "--val", "v"]
+    )
     text.main()
     assert bytes(data.load("mine", tmp_path).train.tolist()) == b"a" * 20 + b"b" * 20
     assert "mine: a b --val v; tokenizer bytes, vocabulary 256" in capsys.readouterr().out
@@ -541,14 +669,26 @@ def test_the_command_line_takes_its_arguments_in_any_order(
 @pytest.mark.parametrize(
     "command, sentence",
     [
-        (["data/text/prepare.py", "--name=stdlib", "x", "--tokenizer=char"], "error: --name=stdlib belongs"),
-        (["data/shakespeare_char/prepare.py", "--url=ftp://x/y"], "error: 'ftp://x/y' is not an http"),
+        (
+            ["data/text/prepare.py", "--name=stdlib", "x", "--tokenizer=char"],
+            "error: --name=stdlib belongs",
+        ),
+        (
+            ["data/shakespeare_char/prepare.py", "--url=ftp://x/y"],
+            "error: 'ftp://x/y' is not an http",
+        ),
     ],
 )
-def test_a_script_run_from_anywhere_ends_with_one_sentence(tmp_path: Path, command: list[str], sentence: str) -> None:
+def test_a_script_run_from_anywhere_ends_with_one_sentence(
+    tmp_path: Path, command: list[str], sentence: str
+) -> None:
     script = [sys.executable, str(ROOT / command[0]), *command[1:]]
     result = subprocess.run(script, cwd=tmp_path, capture_output=True, encoding="utf-8")
-    assert result.returncode == 1 and result.stderr.startswith(sentence) and result.stderr.count("\n") == 1
+    assert (
+        result.returncode == 1
+        and result.stderr.startswith(sentence)
+        and result.stderr.count("\n") == 1
+    )
 
 
 # ---- downloads
@@ -582,7 +722,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("no_proxy", "*")
     httpd = ThreadingHTTPServer(("127.0.0.1", 0), Unreliable)
     httpd.handle_error = lambda *arguments: None  # a connection that it dropped itself
-    threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    threading.Thread(
+        target=httpd.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+    ).start()
     yield f"http://127.0.0.1:{httpd.server_port}"
     httpd.shutdown()
     httpd.server_close()
@@ -627,12 +769,18 @@ def test_only_web_addresses_are_downloaded(tmp_path: Path, url: str) -> None:
         download(url, tmp_path / "words.txt", SHA256, SIZE)
 
 
-def test_a_machine_without_network_is_told_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_network_is_told_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("no_proxy", "*")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))  # taken, but nobody listens
-        with pytest.raises(UserError, match="could not be downloaded .*refused.*; check the network"):
-            download(f"http://127.0.0.1:{free.getsockname()[1]}/x", tmp_path / "words.txt", SHA256, SIZE)
+        with pytest.raises(
+            UserError, match="could not be downloaded .*refused.*; check the network"
+        ):
+            download(
+                f"http://127.0.0.1:{free.getsockname()[1]}/x", tmp_path / "words.txt", SHA256, SIZE
+            )
     assert list(tmp_path.iterdir()) == []
 
 

@@ -26,13 +26,16 @@ from device import Compute
 from posenc import Shape
 from scheme import Plan, Scheme
 
-NO_CARD = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA card: torch.cuda.is_available() is False")
+NO_CARD = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="no CUDA card: torch.cuda.is_available() is False"
+)
 CUDA = Compute("cuda", torch.bfloat16, "for a test")
 
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Pretend a machine: machine(cuda=True, bf16=False)."""
+
     def pretend(cuda: bool = False, mps: bool = False, bf16: bool = False) -> None:
         present = {"cpu", *(["cuda"] if cuda else []), *(["mps"] if mps else [])}
 
@@ -42,7 +45,11 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
         monkeypatch.setattr(torch, "empty", empty)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
-        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: bf16 or including_emulation)
+        monkeypatch.setattr(
+            torch.cuda,
+            "is_bf16_supported",
+            lambda including_emulation=True: bf16 or including_emulation,
+        )
         monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
         monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bf16)
         monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
@@ -52,19 +59,54 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 # ---- the choice and its reason
 
-@pytest.mark.parametrize(("here", "device_", "dtype", "chosen"), [
-    ({}, "auto", "auto", "cpu (no GPU was found), float32 (the device has nothing faster)"),
-    ({"bf16": True}, "auto", "auto", "cpu (no GPU was found), bfloat16 (the processor multiplies in it)"),
-    ({"bf16": True}, "auto", "float32", "cpu (no GPU was found), float32 (as asked for)"),
-    ({}, "cpu", "bfloat16", "cpu (as asked for), bfloat16 (as asked for)"),
-    ({"cuda": True, "bf16": True}, "auto", "auto", "cuda (a GPU was found), bfloat16 (the card has it)"),
-    ({"cuda": True}, "auto", "auto", "cuda (a GPU was found), float16 (the card has no bfloat16)"),
-    ({"cuda": True, "bf16": True}, "cuda:1", "float16", "cuda:1 (as asked for), float16 (as asked for)"),
-    ({"cuda": True}, "cpu", "auto", "cpu (as asked for), float32 (the device has nothing faster)"),
-    ({"mps": True}, "auto", "auto", "mps (a GPU was found), float32 (the device has nothing faster; mps is untested)"),
-])
+
+@pytest.mark.parametrize(
+    ("here", "device_", "dtype", "chosen"),
+    [
+        ({}, "auto", "auto", "cpu (no GPU was found), float32 (the device has nothing faster)"),
+        (
+            {"bf16": True},
+            "auto",
+            "auto",
+            "cpu (no GPU was found), bfloat16 (the processor multiplies in it)",
+        ),
+        ({"bf16": True}, "auto", "float32", "cpu (no GPU was found), float32 (as asked for)"),
+        ({}, "cpu", "bfloat16", "cpu (as asked for), bfloat16 (as asked for)"),
+        (
+            {"cuda": True, "bf16": True},
+            "auto",
+            "auto",
+            "cuda (a GPU was found), bfloat16 (the card has it)",
+        ),
+        (
+            {"cuda": True},
+            "auto",
+            "auto",
+            "cuda (a GPU was found), float16 (the card has no bfloat16)",
+        ),
+        (
+            {"cuda": True, "bf16": True},
+            "cuda:1",
+            "float16",
+            "cuda:1 (as asked for), float16 (as asked for)",
+        ),
+        (
+            {"cuda": True},
+            "cpu",
+            "auto",
+            "cpu (as asked for), float32 (the device has nothing faster)",
+        ),
+        (
+            {"mps": True},
+            "auto",
+            "auto",
+            "mps (a GPU was found), float32 (the device has nothing faster; mps is untested)",
+        ),
+    ],
+)
 def test_the_choice_is_said_with_its_reason(
-        here: dict[str, bool], device_: str, dtype: str, chosen: str, machine: Callable[..., None]) -> None:
+    here: dict[str, bool], device_: str, dtype: str, chosen: str, machine: Callable[..., None]
+) -> None:
     machine(**here)
     compute = device.pick(device_, dtype)
     assert compute.reason == chosen and "\n" not in chosen
@@ -74,9 +116,13 @@ def test_the_choice_is_said_with_its_reason(
 
 
 @pytest.mark.parametrize("name", ["cuda", "cuda:1", "mps"])
-def test_a_device_that_is_not_here_is_a_sentence_with_the_one_that_is(name: str, machine: Callable[..., None]) -> None:
+def test_a_device_that_is_not_here_is_a_sentence_with_the_one_that_is(
+    name: str, machine: Callable[..., None]
+) -> None:
     expected = rf"^device={name} .*is not available on this machine; use --device=cpu "
-    if not torch.cuda.is_available() and not torch.backends.mps.is_available():   # torch itself refuses it
+    if (
+        not torch.cuda.is_available() and not torch.backends.mps.is_available()
+    ):  # torch itself refuses it
         with pytest.raises(UserError, match=expected):
             device.pick(name, "auto")
     machine()
@@ -90,22 +136,45 @@ def test_what_is_no_device_is_a_sentence_with_those_there_are(name: str) -> None
         device.pick(name, "auto")
 
 
-def test_a_second_card_that_is_not_here_is_refused_with_the_first(machine: Callable[..., None]) -> None:
+def test_a_second_card_that_is_not_here_is_refused_with_the_first(
+    machine: Callable[..., None],
+) -> None:
     machine(mps=True)
-    with pytest.raises(UserError, match="device=cuda .*is not available on this machine; use --device=mps"):
+    with pytest.raises(
+        UserError, match="device=cuda .*is not available on this machine; use --device=mps"
+    ):
         device.pick("cuda", "auto")
 
 
-def test_each_process_of_torchrun_has_the_card_of_its_number(machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_process_of_torchrun_has_the_card_of_its_number(
+    machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine(cuda=True, bf16=True)
     monkeypatch.setenv("LOCAL_RANK", "3")
-    assert [device.pick(name, "auto").device for name in ("auto", "cuda", "cuda:1", "cpu")] == ["cuda:3", "cuda:3", "cuda:1", "cpu"]
+    assert [device.pick(name, "auto").device for name in ("auto", "cuda", "cuda:1", "cpu")] == [
+        "cuda:3",
+        "cuda:3",
+        "cuda:1",
+        "cpu",
+    ]
 
 
-@pytest.mark.parametrize(("error", "said"), [
-    (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ..."), "out of memory (2.00 GiB were asked for): do less"),
-    (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8192 bytes."), "out of memory (8192 bytes were asked for): do less"),
-    (MemoryError(), "out of memory: do less")])
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ..."),
+            "out of memory (2.00 GiB were asked for): do less",
+        ),
+        (
+            RuntimeError(
+                "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8192 bytes."
+            ),
+            "out of memory (8192 bytes were asked for): do less",
+        ),
+        (MemoryError(), "out of memory: do less"),
+    ],
+)
 def test_running_out_of_memory_is_a_sentence_with_advice(error: Exception, said: str) -> None:
     with pytest.raises(UserError) as ended, device.memory_advice("do less"):
         raise error
@@ -126,13 +195,15 @@ def test_only_matrix_products_are_in_the_chosen_format() -> None:
     assert (x @ x).dtype == torch.float32
 
 
-def test_a_system_without_glibc_keeps_its_own_manner_with_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_glibc_keeps_its_own_manner_with_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def absent(name: str) -> None:
         raise OSError(f"{name}: cannot open shared object file")
 
     monkeypatch.setattr(ctypes, "CDLL", absent)
     assert device.keep_freed_memory() is False
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())   # musl knows no mallopt
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())  # musl knows no mallopt
     assert device.keep_freed_memory() is False
 
 
@@ -143,13 +214,17 @@ def test_glibc_takes_the_thresholds() -> None:
 
 # ---- compilers
 
+
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
     """Pretend which programs are found, and whether Python's headers are."""
+
     def pretend(*programs: str, headers: bool = True) -> None:
         monkeypatch.delenv("CXX", raising=False)
-        monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}" if name in programs else None)
-        monkeypatch.setattr(subprocess, "run", lambda *_, **how: None)   # which works
+        monkeypatch.setattr(
+            shutil, "which", lambda name: f"/bin/{name}" if name in programs else None
+        )
+        monkeypatch.setattr(subprocess, "run", lambda *_, **how: None)  # which works
         monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
         (tmp_path / "Python.h").touch()
         if not headers:
@@ -170,16 +245,22 @@ def test_what_is_missing_for_compiling_is_named(found: Callable[..., None]) -> N
     assert "Python.h" in device.missing_compiler()
 
 
-def test_the_compiler_that_cxx_names_is_the_one_looked_for(found: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_compiler_that_cxx_names_is_the_one_looked_for(
+    found: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     found("my-g++")
     assert device.missing_compiler()
     monkeypatch.setenv("CXX", "my-g++")
     assert device.missing_compiler() == ""
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="what torch.compile calls by default differs between systems")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="what torch.compile calls by default differs between systems"
+)
 @pytest.mark.parametrize("other", ["clang++", "cl"])
-def test_a_compiler_that_torch_compile_does_not_call_is_none(other: str, found: Callable[..., None]) -> None:
+def test_a_compiler_that_torch_compile_does_not_call_is_none(
+    other: str, found: Callable[..., None]
+) -> None:
     """torch's inductor calls $CXX, or g++ on Linux, and fails in the first step where that is not there."""
     found(other)
     assert device.missing_compiler() == "no C++ compiler was found"
@@ -188,7 +269,8 @@ def test_a_compiler_that_torch_compile_does_not_call_is_none(other: str, found: 
 @pytest.mark.skipif(sys.platform == "win32", reason="only what is called like g++ is tried out")
 @pytest.mark.parametrize("content", ["#!/bin/sh\nexit 1\n", "no program"])
 def test_a_compiler_that_does_not_work_is_named(
-        content: str, found: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content: str, found: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broken, started = tmp_path / "my-g++", subprocess.run
     broken.write_text(content, encoding="utf-8")
     broken.chmod(0o755)
@@ -201,27 +283,58 @@ def test_a_compiler_that_does_not_work_is_named(
 
 # ---- several processes
 
+
 @pytest.mark.parametrize("size", ["abc", "", "1.5", "-2"])
-def test_a_world_size_that_is_no_number_is_a_sentence(size: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_world_size_that_is_no_number_is_a_sentence(
+    size: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WORLD_SIZE", size)
-    with pytest.raises(UserError, match=f"WORLD_SIZE='{size}'"), device.together("auto", Compute("cpu", None, "")):
+    with (
+        pytest.raises(UserError, match=f"WORLD_SIZE='{size}'"),
+        device.together("auto", Compute("cpu", None, "")),
+    ):
         pytest.fail("nobody can be joined")
 
 
 # ---- peak rates
 
-@pytest.mark.parametrize(("card", "peak"), [
-    ("NVIDIA H200", 989e12), ("NVIDIA H100 80GB HBM3", 989e12), ("NVIDIA H100 PCIe", 756e12), ("NVIDIA A100-SXM4-80GB", 312e12),
-    ("NVIDIA L40S", 362e12), ("NVIDIA L4", 121e12), ("NVIDIA A10", 125e12), ("NVIDIA GeForce RTX 4090", 165e12),
-    ("Tesla T4", 65e12), ("Tesla V100-SXM2-16GB", 125e12)])
-def test_a_known_card_has_the_peak_of_its_data_sheet(card: str, peak: float, monkeypatch: pytest.MonkeyPatch) -> None:
+
+@pytest.mark.parametrize(
+    ("card", "peak"),
+    [
+        ("NVIDIA H200", 989e12),
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA L40S", 362e12),
+        ("NVIDIA L4", 121e12),
+        ("NVIDIA A10", 125e12),
+        ("NVIDIA GeForce RTX 4090", 165e12),
+        ("Tesla T4", 65e12),
+        ("Tesla V100-SXM2-16GB", 125e12),
+    ],
+)
+def test_a_known_card_has_the_peak_of_its_data_sheet(
+    card: str, peak: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda which: card)
     assert device.peak_flops(CUDA) == pytest.approx(peak, rel=0.01)
 
 
-@pytest.mark.parametrize("card", ["NVIDIA B200", "NVIDIA GeForce GTX 1080", "NVIDIA L40", "NVIDIA A10G", "NVIDIA T400 4GB",
-                                  "NVIDIA RTX A1000 Laptop GPU"])
-def test_an_unknown_card_has_no_peak_rather_than_that_of_another(card: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "card",
+    [
+        "NVIDIA B200",
+        "NVIDIA GeForce GTX 1080",
+        "NVIDIA L40",
+        "NVIDIA A10G",
+        "NVIDIA T400 4GB",
+        "NVIDIA RTX A1000 Laptop GPU",
+    ],
+)
+def test_an_unknown_card_has_no_peak_rather_than_that_of_another(
+    card: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda which: card)
     assert device.peak_flops(CUDA) is None
 
@@ -233,9 +346,20 @@ def test_processors_and_float32_have_no_peak() -> None:
 
 # ---- CUDA itself
 
-H, D, N = 4, 16, 80   # heads, columns of a head, tokens
-SCHEMES = ["nope", "rope", "rope(layout=interleaved, fraction=0.5)", "alibi", "alibi(learned=True)", "t5", "kerple",
-           "rope + logn", "rope + window(size=9, sinks=2)", "alibi + kerple + window(size=30)", "randomized(max=256) + t5"]
+H, D, N = 4, 16, 80  # heads, columns of a head, tokens
+SCHEMES = [
+    "nope",
+    "rope",
+    "rope(layout=interleaved, fraction=0.5)",
+    "alibi",
+    "alibi(learned=True)",
+    "t5",
+    "kerple",
+    "rope + logn",
+    "rope + window(size=9, sinks=2)",
+    "alibi + kerple + window(size=30)",
+    "randomized(max=256) + t5",
+]
 
 
 def on(where: str, text: str) -> Scheme:
@@ -244,7 +368,9 @@ def on(where: str, text: str) -> Scheme:
     scheme = Scheme(text, Shape(H, D, H * D, N // 2), 1).to(where)
     with torch.no_grad():
         for parameter in scheme.parameters():
-            parameter += 0.3 * torch.rand(parameter.shape, generator=torch.Generator().manual_seed(5)).to(where)
+            parameter += 0.3 * torch.rand(
+                parameter.shape, generator=torch.Generator().manual_seed(5)
+            ).to(where)
     return scheme
 
 
@@ -255,31 +381,49 @@ def plan_of(where: str, scheme: Scheme) -> Plan:
     return scheme.plans(index, ids, ids, N, torch.empty(0, device=where))[0]
 
 
-def output_and_gradients(attend: Callable[..., Tensor], where: str, scheme: Scheme, dtype: torch.dtype) -> list[Tensor]:
+def output_and_gradients(
+    attend: Callable[..., Tensor], where: str, scheme: Scheme, dtype: torch.dtype
+) -> list[Tensor]:
     """The output and the gradients of q, k, v and the scheme's parameters, for fixed q, k, v of that dtype."""
     random, plan = torch.Generator().manual_seed(7), plan_of(where, scheme)
-    q, k, v, weight = (torch.randn(2, H, N, D, generator=random).to(where, dtype).requires_grad_() for _ in range(4))
+    q, k, v, weight = (
+        torch.randn(2, H, N, D, generator=random).to(where, dtype).requires_grad_()
+        for _ in range(4)
+    )
     turned = (plan.turns[0](q), plan.turns[1](k)) if plan.turns else (q, k)
     out = attend(*turned, v, plan)
-    gradients = torch.autograd.grad((out.float() * weight.detach().float()).sum(), [q, k, v, *scheme.parameters()])
+    gradients = torch.autograd.grad(
+        (out.float() * weight.detach().float()).sum(), [q, k, v, *scheme.parameters()]
+    )
     return [out.detach().float(), *(g.float() for g in gradients)]
 
 
 def through(path: str) -> Callable[..., Tensor]:
     """Attention by one path."""
+
     def attend(q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Tensor:
         like, columns = torch.empty(0, device=q.device), torch.arange(N, device=q.device)
-        added = attention.added_scores(plan, H, like, slice(None), columns) if path in ("dense", "matmul") else None
+        added = (
+            attention.added_scores(plan, H, like, slice(None), columns)
+            if path in ("dense", "matmul")
+            else None
+        )
         return attention.attend(q, k, v, Prepared(plan, path, added))
+
     return attend
 
 
 @pytest.mark.gpu
 @NO_CARD
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-3), (torch.bfloat16, 4e-2)], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(torch.float32, 2e-3), (torch.bfloat16, 4e-2)],
+    ids=["float32", "bfloat16"],
+)
 @pytest.mark.parametrize("text", SCHEMES)
 def test_every_path_equals_the_reference_on_cuda(
-        text: str, dtype: torch.dtype, tolerance: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    text: str, dtype: torch.dtype, tolerance: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(attention, "BLOCK_ROWS", 32)
     scheme = on("cuda", text)
     expected = output_and_gradients(attention.reference, "cuda", scheme, dtype)
@@ -288,7 +432,9 @@ def test_every_path_equals_the_reference_on_cuda(
     for path in ("dense", "blocked", *(["fused"] if free else [])):
         found = output_and_gradients(through(path), "cuda", scheme, dtype)
         for ours, theirs in zip(found, expected, strict=True):
-            assert (ours - theirs).abs().max() <= tolerance * max(1.0, theirs.abs().max().item()), path
+            assert (ours - theirs).abs().max() <= tolerance * max(1.0, theirs.abs().max().item()), (
+                path
+            )
 
 
 @pytest.mark.gpu
@@ -304,21 +450,49 @@ def test_the_reference_on_cuda_is_that_on_a_processor(text: str) -> None:
 @pytest.fixture
 def on_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., train.Training]:
     """A tiny training on the card, on a small corpus."""
-    text, load = np.frombuffer(b"to be, or not to be: that is the question\n" * 200, dtype=np.uint8), data.load
-    data.write_corpus(tmp_path / "corpora/tiny", {"train": [text], "val": [text]}, tokenizer="bytes", vocab_size=256,
-                      unit="byte", source="here", rule="all")
+    text, load = (
+        np.frombuffer(b"to be, or not to be: that is the question\n" * 200, dtype=np.uint8),
+        data.load,
+    )
+    data.write_corpus(
+        tmp_path / "corpora/tiny",
+        {"train": [text], "val": [text]},
+        tokenizer="bytes",
+        vocab_size=256,
+        unit="byte",
+        source="here",
+        rule="all",
+    )
     monkeypatch.setattr(data, "load", lambda name: load(name, tmp_path / "corpora"))
-    words = ["--dataset=tiny", "--n_layer=2", "--n_head=2", "--n_embd=64", "--block_size=64", "--batch_size=8", "--max_iters=40",
-             "--warmup_iters=5", "--learning_rate=3e-3", "--eval_interval=20", "--eval_iters=2", "--log_interval=10",
-             "--eval_lengths=32,128", "--device=cuda", f"--out_dir={tmp_path / 'run'}"]
+    words = [
+        "--dataset=tiny",
+        "--n_layer=2",
+        "--n_head=2",
+        "--n_embd=64",
+        "--block_size=64",
+        "--batch_size=8",
+        "--max_iters=40",
+        "--warmup_iters=5",
+        "--learning_rate=3e-3",
+        "--eval_interval=20",
+        "--eval_iters=2",
+        "--log_interval=10",
+        "--eval_lengths=32,128",
+        "--device=cuda",
+        f"--out_dir={tmp_path / 'run'}",
+    ]
     return lambda *more: train.begin(configure(TrainSettings, [*words, *more], "")[0])
 
 
 @pytest.mark.gpu
 @NO_CARD
-@pytest.mark.skipif(bool(device.missing_compiler()), reason=f"torch.compile cannot run: {device.missing_compiler()}")
+@pytest.mark.skipif(
+    bool(device.missing_compiler()), reason=f"torch.compile cannot run: {device.missing_compiler()}"
+)
 @pytest.mark.parametrize("pos", ["rope", "alibi", "t5"])
-def test_a_tiny_model_learns_on_cuda_compiled_in_bfloat16(pos: str, on_card: Callable[..., train.Training]) -> None:
+def test_a_tiny_model_learns_on_cuda_compiled_in_bfloat16(
+    pos: str, on_card: Callable[..., train.Training]
+) -> None:
     training = on_card(f"--pos={pos}", "--dtype=bfloat16")
     assert "the card has it" in training.compute.reason or "as asked for" in training.compute.reason
     training.compile()
@@ -332,7 +506,8 @@ def test_a_tiny_model_learns_on_cuda_compiled_in_bfloat16(pos: str, on_card: Cal
 @pytest.mark.gpu
 @NO_CARD
 def test_a_run_on_cuda_resumes_is_tested_long_and_its_checkpoint_loads_on_a_processor(
-        on_card: Callable[..., train.Training], monkeypatch: pytest.MonkeyPatch) -> None:
+    on_card: Callable[..., train.Training], monkeypatch: pytest.MonkeyPatch
+) -> None:
     training = on_card("--compile=False", "--dropout=0.1")
     for _ in range(20):
         training.take_step()
@@ -342,7 +517,9 @@ def test_a_run_on_cuda_resumes_is_tested_long_and_its_checkpoint_loads_on_a_proc
     assert again.step == 20
     assert [float(again.take_step()[0]) for _ in range(5)] == pytest.approx(onwards, abs=1e-3)
     rows = train.test_of(again)["rows"]
-    assert {row["length"] for row in rows} == {32, 64, 128} and all(row["nats"] is not None for row in rows)
+    assert {row["length"] for row in rows} == {32, 64, 128} and all(
+        row["nats"] is not None for row in rows
+    )
     loaded = train.checkpoint.load_run(again.folder).model
     assert next(loaded.parameters()).device.type == "cpu"
 

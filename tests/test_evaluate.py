@@ -1,4 +1,5 @@
 """Testing long: every protocol's numbers, worked out here from the definitions, window by window."""
+
 import hashlib
 import json
 import math
@@ -27,7 +28,6 @@ BF16 = device.Compute("cpu", torch.bfloat16, "for a test")
 def corpora_without_files(monkeypatch):
     """The corpora of these tests lie in no folder."""
     monkeypatch.setattr(data.Corpus, "verify", lambda self, *splits: None)
-
 
 
 class Known:
@@ -69,14 +69,21 @@ def corpus(documents, seed=0, name="toy", characters="aé€"):
     """A corpus in memory: `documents` are lengths, tokens random, of 1, 2 and 3 bytes."""
     val = np.random.default_rng(seed).integers(0, len(characters), sum(documents)).astype(np.uint16)
     starts = np.cumsum([0, *documents[:-1]])
-    meta = {"tokenizer": "char", "unit": "char", "vocab_size": len(characters), "characters": characters,
-            "splits": {"val": {"sha256": f"sha{seed}"}}}
+    meta = {
+        "tokenizer": "char",
+        "unit": "char",
+        "vocab_size": len(characters),
+        "characters": characters,
+        "splits": {"val": {"sha256": f"sha{seed}"}},
+    }
     return data.Corpus(name, Path("nowhere"), meta, val, val, starts, starts)
 
 
 def run(model=None, documents=(300, 30, 500, 200), lengths=LENGTHS, **how):
     model = model or Known()
-    return evaluate.evaluate(model, corpus(list(documents)), train_length=L, lengths=lengths, progress=False, **how)
+    return evaluate.evaluate(
+        model, corpus(list(documents)), train_length=L, lengths=lengths, progress=False, **how
+    )
 
 
 def row(result, protocol, length):
@@ -85,13 +92,16 @@ def row(result, protocol, length):
 
 # ---- where
 
+
 def good_ends(documents, longest):
     """Every offset whose `longest` inputs before it are in its own document, found by looking."""
     owner = np.repeat(np.arange(len(documents)), documents)
     return [e for e in range(longest, len(owner)) if owner[e - longest] == owner[e]]
 
 
-@pytest.mark.parametrize("documents", [(300, 30, 500, 200), (41, 400), (104,), (400, 41, 40, 39), (41,) * 64, (42,) * 70])
+@pytest.mark.parametrize(
+    "documents", [(300, 30, 500, 200), (41, 400), (104,), (400, 41, 40, 39), (41,) * 64, (42,) * 70]
+)
 def test_windows_end_evenly_among_the_places_with_the_longest_context_in_their_document(documents):
     places = good_ends(documents, 40)
     ends, across = evaluate.window_ends(sum(documents), np.cumsum([0, *documents[:-1]]), 40)
@@ -117,7 +127,10 @@ def test_blocks_that_share_targets_are_noted():
     spread = Places(40, 4, np.arange(64) * 4 + 40, np.arange(16) * 40, False)
     assert spread.remarks("fixed_targets") == {} and spread.remarks("nonoverlapping") == {}
     dense = Places(40, 4, np.arange(64) * 3 + 40, np.arange(16) * 39, False)
-    assert "share targets" in dense.remarks("windowed")["note"] and "share targets" in dense.remarks("sliding")["note"]
+    assert (
+        "share targets" in dense.remarks("windowed")["note"]
+        and "share targets" in dense.remarks("sliding")["note"]
+    )
 
 
 def test_the_default_lengths_go_from_half_to_32_times_the_training_length():
@@ -127,6 +140,7 @@ def test_the_default_lengths_go_from_half_to_32_times_the_training_length():
 
 
 # ---- the protocols, by hand
+
 
 def by_hand(documents, score):
     """(mean nats, scored offsets) of score(tokens, longest) -> [(target offset, visible tokens)]."""
@@ -141,14 +155,18 @@ def pieces(tokens, longest):
 
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("protocol", ["fixed_targets", "windowed"])
-def test_fixed_targets_scores_the_last_targets_of_the_window_that_ends_at_each_place(protocol, length):
+def test_fixed_targets_scores_the_last_targets_of_the_window_that_ends_at_each_place(
+    protocol, length
+):
     documents = (300, 30, 500, 200)
     limit = L if protocol == "windowed" else 10**9
 
     def score(tokens, longest):
         places = good_ends(documents, longest)
         ends = [places[k] for k in data.evenly(len(places), 64)]
-        return [(e - back, min(length - back, limit)) for e in ends for back in (1, 0)]  # m = 4 // 2
+        return [
+            (e - back, min(length - back, limit)) for e in ends for back in (1, 0)
+        ]  # m = 4 // 2
 
     nats, _ = by_hand(documents, score)
     found = row(run(), protocol, length)
@@ -160,11 +178,16 @@ def test_fixed_targets_has_the_same_targets_at_every_length_and_at_most_32_of_ea
     result = run(documents=(3000,), lengths=(8, 128, 256))
     assert len({r["targets"] for r in result["rows"] if r["protocol"] != "nonoverlapping"}) == 1
     assert row(result, "fixed_targets", 8)["tokens"] == 64 * 4
-    assert row(run(documents=(9000,), lengths=(128, 256)), "fixed_targets", 8)["tokens"] == 64 * 4  # L counts too
+    assert (
+        row(run(documents=(9000,), lengths=(128, 256)), "fixed_targets", 8)["tokens"] == 64 * 4
+    )  # L counts too
 
 
 def test_the_digest_is_that_of_the_sorted_offsets_as_little_endian_int64():
-    ends = [good_ends((300, 30, 500, 200), 40)[k] for k in data.evenly(len(good_ends((300, 30, 500, 200), 40)), 64)]
+    ends = [
+        good_ends((300, 30, 500, 200), 40)[k]
+        for k in data.evenly(len(good_ends((300, 30, 500, 200), 40)), 64)
+    ]
     offsets = sorted(e - back for e in ends for back in (0, 1))
     raw = b"".join(t.to_bytes(8, "little") for t in offsets)
     assert row(run(), "fixed_targets", 16)["targets"] == hashlib.sha256(raw).hexdigest()
@@ -173,7 +196,9 @@ def test_the_digest_is_that_of_the_sorted_offsets_as_little_endian_int64():
 @pytest.mark.parametrize("length", LENGTHS)
 def test_nonoverlapping_scores_every_target_of_the_pieces_with_what_its_own_cut_holds(length):
     def score(tokens, longest):
-        return [(p + t + 1, t % length + 1) for p in pieces(tokens, longest) for t in range(longest)]
+        return [
+            (p + t + 1, t % length + 1) for p in pieces(tokens, longest) for t in range(longest)
+        ]
 
     nats, offsets = by_hand((300, 30, 500, 200), score)
     found = row(run(), "nonoverlapping", length)
@@ -194,7 +219,11 @@ def test_sliding_scores_every_target_once_with_context_up_to_the_length(length, 
         return t - (stop - length) + 1
 
     def score(tokens, longest):
-        return [(p + t + 1, visible(t, longest)) for p in pieces(tokens, longest) for t in range(longest)]
+        return [
+            (p + t + 1, visible(t, longest))
+            for p in pieces(tokens, longest)
+            for t in range(longest)
+        ]
 
     nats, _ = by_hand((300, 30, 500, 200), score)
     found = row(run(protocols=(), stride=stride), "sliding", length)
@@ -204,7 +233,10 @@ def test_sliding_scores_every_target_once_with_context_up_to_the_length(length, 
 
 def test_sliding_is_measured_only_when_asked():
     assert {r["protocol"] for r in run()["rows"]} == {"fixed_targets", "windowed", "nonoverlapping"}
-    assert {r["protocol"] for r in run(protocols=("fixed_targets",), stride=2)["rows"]} == {"fixed_targets", "sliding"}
+    assert {r["protocol"] for r in run(protocols=("fixed_targets",), stride=2)["rows"]} == {
+        "fixed_targets",
+        "sliding",
+    }
 
 
 def test_keys_are_limited_only_by_windowed_and_only_beyond_the_training_length():
@@ -215,32 +247,63 @@ def test_keys_are_limited_only_by_windowed_and_only_beyond_the_training_length()
 
 def test_a_forward_holds_about_16k_tokens_and_the_batch_size_does_not_change_a_number(monkeypatch):
     model = Known()
-    result = evaluate.evaluate(model, corpus([40000]), train_length=1024, lengths=(1024, 20000), progress=False)
+    result = evaluate.evaluate(
+        model, corpus([40000]), train_length=1024, lengths=(1024, 20000), progress=False
+    )
     assert {shape for shape, _ in model.calls} >= {(16, 1024), (1, 20000)}
     assert max(b * t for (b, t), _ in model.calls) <= 20000
     monkeypatch.setattr(evaluate, "BATCH_TOKENS", 1)
-    again = evaluate.evaluate(Known(), corpus([40000]), train_length=1024, lengths=(1024, 20000), progress=False)
+    again = evaluate.evaluate(
+        Known(), corpus([40000]), train_length=1024, lengths=(1024, 20000), progress=False
+    )
     assert [r["block_nats"] for r in again["rows"]] == [r["block_nats"] for r in result["rows"]]
 
 
 # ---- a row
 
+
 def test_errors_come_from_blocks_and_the_one_to_L_is_paired():
     result = run()
     for r in result["rows"]:
-        blocks, at_l = np.array(r["block_nats"]), np.array(row(result, r["protocol"], L)["block_nats"])
+        blocks, at_l = (
+            np.array(r["block_nats"]),
+            np.array(row(result, r["protocol"], L)["block_nats"]),
+        )
         assert r["stderr"] == pytest.approx(blocks.std(ddof=1) / math.sqrt(len(blocks)))
-        assert r["stderr_vs_L"] == pytest.approx((blocks - at_l).std(ddof=1) / math.sqrt(len(blocks)))
+        assert r["stderr_vs_L"] == pytest.approx(
+            (blocks - at_l).std(ddof=1) / math.sqrt(len(blocks))
+        )
         assert r["nats"] == pytest.approx(blocks.mean(), abs=1e-6)
     assert row(result, "fixed_targets", L)["stderr_vs_L"] == 0.0
 
 
 def test_a_row_holds_what_the_format_says():
     found = row(run(compute=BF16), "windowed", 16)
-    assert list(found) == ["protocol", "length", "extend", "factor", "dataset", "split_sha256", "targets", "tokens", "nats",
-                           "stderr", "stderr_vs_L", "block_nats", "perplexity", "bits_per_byte", "tokens_per_s", "dtype",
-                           "attention"]
-    assert (found["extend"], found["factor"], found["dataset"], found["split_sha256"]) == (None, None, "toy", "sha0")
+    assert list(found) == [
+        "protocol",
+        "length",
+        "extend",
+        "factor",
+        "dataset",
+        "split_sha256",
+        "targets",
+        "tokens",
+        "nats",
+        "stderr",
+        "stderr_vs_L",
+        "block_nats",
+        "perplexity",
+        "bits_per_byte",
+        "tokens_per_s",
+        "dtype",
+        "attention",
+    ]
+    assert (found["extend"], found["factor"], found["dataset"], found["split_sha256"]) == (
+        None,
+        None,
+        "toy",
+        "sha0",
+    )
     assert found["perplexity"] == pytest.approx(math.exp(found["nats"]))
     assert (found["dtype"], found["attention"]) == ("bfloat16", "path16/8")
     assert found["tokens_per_s"] > 0
@@ -252,7 +315,9 @@ def test_bits_per_byte_counts_the_bytes_of_the_scored_targets_only():
     val = corpus([300, 30, 500, 200]).val
     text = "".join("aé€"[val[e - back]] for e in ends for back in (0, 1))
     found = row(run(), "fixed_targets", 40)
-    assert found["bits_per_byte"] == pytest.approx(found["nats"] * 128 / math.log(2) / len(text.encode("utf-8")))
+    assert found["bits_per_byte"] == pytest.approx(
+        found["nats"] * 128 / math.log(2) / len(text.encode("utf-8"))
+    )
 
 
 def test_what_a_scheme_cannot_do_is_a_row_with_its_reason():
@@ -267,12 +332,22 @@ def test_what_a_scheme_cannot_do_is_a_row_with_its_reason():
 
 def test_a_split_too_short_for_a_length_leaves_the_shorter_ones():
     result = run(documents=(90,))
-    assert row(result, "fixed_targets", 40)["reason"].startswith("the 90 validation tokens of toy are too few")
+    assert row(result, "fixed_targets", 40)["reason"].startswith(
+        "the 90 validation tokens of toy are too few"
+    )
     assert row(result, "fixed_targets", 16)["tokens"] == 128
-    assert row(run(documents=(104,)), "fixed_targets", 40)["nats"] and not row(run(documents=(103,)), "fixed_targets", 40)["nats"]
+    assert (
+        row(run(documents=(104,)), "fixed_targets", 40)["nats"]
+        and not row(run(documents=(103,)), "fixed_targets", 40)["nats"]
+    )
     nothing = run(documents=(50,))
-    assert all(r["nats"] is None and r["reason"] for r in nothing["rows"]) and nothing["per_position"] == {}
-    assert "toy" in report.table([nothing | {"pos": "x", "train_length": L, "seed": 1, "unit": "char"}])
+    assert (
+        all(r["nats"] is None and r["reason"] for r in nothing["rows"])
+        and nothing["per_position"] == {}
+    )
+    assert "toy" in report.table(
+        [nothing | {"pos": "x", "train_length": L, "seed": 1, "unit": "char"}]
+    )
 
 
 def test_a_loss_that_is_not_a_number_is_a_row_with_a_reason():
@@ -281,7 +356,10 @@ def test_a_loss_that_is_not_a_number_is_a_row_with_a_reason():
             return super().loss(target, visible) + np.where(visible > 30, np.nan, 0)
 
     result = run(Broken())
-    assert row(result, "fixed_targets", 40)["nats"] is None and "finite" in row(result, "nonoverlapping", 40)["reason"]
+    assert (
+        row(result, "fixed_targets", 40)["nats"] is None
+        and "finite" in row(result, "nonoverlapping", 40)["reason"]
+    )
     assert row(result, "windowed", 40)["nats"] is not None
     json.dumps(result, allow_nan=False)
 
@@ -293,7 +371,9 @@ def test_per_position_means_the_same_pass_by_position_in_doubling_bins():
     assert curve["counts"] == [64 * n for n in (1, 1, 2, 4, 8, 16, 8)]
     flat = evaluate.per_position(np.arange(64)[:, None] + np.arange(8.0)[None])
     assert flat["edges"] == [0, 1, 2, 4, 8]
-    assert flat["nats"] == pytest.approx([31.5, 32.5, 34.0, 37.0])  # the mean window is 31.5, positions 0, 1, 2-3, 4-7
+    assert flat["nats"] == pytest.approx(
+        [31.5, 32.5, 34.0, 37.0]
+    )  # the mean window is 31.5, positions 0, 1, 2-3, 4-7
     assert flat["stderr"] == pytest.approx([np.arange(64).std(ddof=1) / 8] * 4)
 
 
@@ -318,7 +398,9 @@ def test_the_model_is_put_back_into_the_mode_it_was_in():
 def test_a_log_gets_a_plain_line_for_each_row(capsys):
     result = evaluate.evaluate(Known(limit=16), corpus([900]), train_length=L, lengths=LENGTHS)
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == sum(r["nats"] is not None for r in result["rows"]) and "\r" not in "".join(lines)
+    assert len(lines) == sum(r["nats"] is not None for r in result["rows"]) and "\r" not in "".join(
+        lines
+    )
 
 
 def test_a_tokenizer_that_cannot_be_loaded_costs_only_bits_per_byte(monkeypatch, capsys):
@@ -332,31 +414,62 @@ def test_a_tokenizer_that_cannot_be_loaded_costs_only_bits_per_byte(monkeypatch,
 
 # ---- what it shows
 
+
 def made(protocol, length, blocks, targets="t", split="s", dataset="toy"):
-    return {"protocol": protocol, "length": length, "extend": None, "factor": None, "dataset": dataset, "split_sha256": split,
-            "targets": targets, "nats": float(np.mean(blocks)), "block_nats": list(blocks), "stderr_vs_L": None}
+    return {
+        "protocol": protocol,
+        "length": length,
+        "extend": None,
+        "factor": None,
+        "dataset": dataset,
+        "split_sha256": split,
+        "targets": targets,
+        "nats": float(np.mean(blocks)),
+        "block_nats": list(blocks),
+        "stderr_vs_L": None,
+    }
 
 
 def test_gain_and_far_are_paired_by_block():
-    rows = evaluate.rows_on([made("fixed_targets", 8, [1.0, 2.0, 3.0]), made("fixed_targets", 16, [0.5, 1.7, 2.5]),
-                             made("windowed", 16, [0.6, 1.8, 2.6])], "toy")
+    rows = evaluate.rows_on(
+        [
+            made("fixed_targets", 8, [1.0, 2.0, 3.0]),
+            made("fixed_targets", 16, [0.5, 1.7, 2.5]),
+            made("windowed", 16, [0.6, 1.8, 2.6]),
+        ],
+        "toy",
+    )
     gain = evaluate.gain(rows, 8, 16)
     assert gain.nats == pytest.approx((0.5 + 0.3 + 0.5) / 3)
     assert gain.stderr == pytest.approx(np.std([0.5, 0.3, 0.5], ddof=1) / math.sqrt(3))
     far = evaluate.far(rows, 16)
-    assert far.nats == pytest.approx(0.1) and far.stderr == pytest.approx(0.0, abs=1e-12) and not far.near_zero
+    assert (
+        far.nats == pytest.approx(0.1)
+        and far.stderr == pytest.approx(0.0, abs=1e-12)
+        and not far.near_zero
+    )
     assert evaluate.gain(rows, 8, 32) is None and evaluate.far(rows, 8) is None
 
 
-@pytest.mark.parametrize("change", [{"targets": "other"}, {"split_sha256": "other"}, {"nats": None}])
+@pytest.mark.parametrize(
+    "change", [{"targets": "other"}, {"split_sha256": "other"}, {"nats": None}]
+)
 def test_rows_on_other_targets_or_undefined_ones_are_never_compared(change):
     a = made("fixed_targets", 8, [1.0, 2.0])
     assert evaluate.paired(a, a) is not None
     assert evaluate.paired(a, a | change) is None and evaluate.paired(a | change, a) is None
 
 
-@pytest.mark.parametrize("nats, stderr, near", [(0.005, 0.0, True), (-0.005, 0.0, True), (0.0051, 0.0, False),
-                                               (0.2, 0.1, True), (-0.21, 0.1, False)])
+@pytest.mark.parametrize(
+    "nats, stderr, near",
+    [
+        (0.005, 0.0, True),
+        (-0.005, 0.0, True),
+        (0.0051, 0.0, False),
+        (0.2, 0.1, True),
+        (-0.21, 0.1, False),
+    ],
+)
 def test_near_zero_is_within_two_errors_or_five_thousandths(nats, stderr, near):
     assert evaluate.Difference(nats, stderr).near_zero is near
 
@@ -364,10 +477,17 @@ def test_near_zero_is_within_two_errors_or_five_thousandths(nats, stderr, near):
 def test_a_model_that_reads_far_raises_no_doubt_and_a_window_does():
     assert run(Known(use=4.0))["notes"] == []
     short = run(Known(use=4.0, cap=L))["notes"]  # looks at L tokens, never further
-    assert len(short) == 1 and f"beyond {L}" in short[0] and "far is nowhere" in short[0] and "loss(4)" not in short[0]
+    assert (
+        len(short) == 1
+        and f"beyond {L}" in short[0]
+        and "far is nowhere" in short[0]
+        and "loss(4)" not in short[0]
+    )
     blind = run(Known(use=0.0))["notes"][0]
     assert "loss(4) - loss(8) is only +0.0000" in blind
-    assert "far is nowhere" in run(Known(use=0.04))["notes"][0]  # far(40) = 0.04 / 8 - 0.04 / 40: positive, but near zero
+    assert (
+        "far is nowhere" in run(Known(use=0.04))["notes"][0]
+    )  # far(40) = 0.04 / 8 - 0.04 / 40: positive, but near zero
 
 
 def test_a_scheme_that_ends_at_L_and_a_test_without_windowed_say_that_far_was_not_measured():
@@ -378,16 +498,44 @@ def test_a_scheme_that_ends_at_L_and_a_test_without_windowed_say_that_far_was_no
 
 # ---- runs
 
+
 def result_of(**how):
-    return evaluate.extrapolation(Known(use=4.0), how.pop("text", corpus([900])), pos="known", train_length=L, original_length=4,
-                                  tokens_trained=1000, seed=3, lengths=how.pop("lengths", LENGTHS), progress=False, **how)
+    return evaluate.extrapolation(
+        Known(use=4.0),
+        how.pop("text", corpus([900])),
+        pos="known",
+        train_length=L,
+        original_length=4,
+        tokens_trained=1000,
+        seed=3,
+        lengths=how.pop("lengths", LENGTHS),
+        progress=False,
+        **how,
+    )
 
 
 def test_extrapolation_says_what_was_trained():
     result = result_of()
-    assert {k: result[k] for k in ("pos", "train_length", "original_length", "tokens_trained", "unit", "seed", "parameters")} == {
-        "pos": "known", "train_length": 8, "original_length": 4, "tokens_trained": 1000, "unit": "char", "seed": 3,
-        "parameters": 7}
+    assert {
+        k: result[k]
+        for k in (
+            "pos",
+            "train_length",
+            "original_length",
+            "tokens_trained",
+            "unit",
+            "seed",
+            "parameters",
+        )
+    } == {
+        "pos": "known",
+        "train_length": 8,
+        "original_length": 4,
+        "tokens_trained": 1000,
+        "unit": "char",
+        "seed": 3,
+        "parameters": 7,
+    }
     assert result["seconds"] >= 0
     json.dumps(result, allow_nan=False)
 
@@ -395,17 +543,24 @@ def test_extrapolation_says_what_was_trained():
 def test_merging_replaces_what_was_measured_again_and_keeps_the_rest():
     old, new = result_of(), result_of(lengths=(16,), protocols=("fixed_targets",))
     merged = evaluate.merge(old, new)
-    assert [(r["protocol"], r["length"]) for r in merged["rows"]] == [(r["protocol"], r["length"]) for r in old["rows"]]
+    assert [(r["protocol"], r["length"]) for r in merged["rows"]] == [
+        (r["protocol"], r["length"]) for r in old["rows"]
+    ]
     for r in merged["rows"]:
         again = r["protocol"] == "fixed_targets" and r["length"] in (8, 16)
-        assert r == (row(new, r["protocol"], r["length"]) if again else row(old, r["protocol"], r["length"]))
+        assert r == (
+            row(new, r["protocol"], r["length"]) if again else row(old, r["protocol"], r["length"])
+        )
     assert merged["per_position"] == new["per_position"]
 
 
 def test_merging_another_corpus_adds_its_rows_and_keeps_the_curve_of_the_first():
     old, new = result_of(), result_of(text=corpus([700], seed=1, name="other"))
     merged = evaluate.merge(old, new)
-    assert len(merged["rows"]) == 2 * len(old["rows"]) and merged["per_position"] == old["per_position"]
+    assert (
+        len(merged["rows"]) == 2 * len(old["rows"])
+        and merged["per_position"] == old["per_position"]
+    )
     assert evaluate.rows_on(merged["rows"], "other") == evaluate.rows_on(new["rows"], "other")
 
 
@@ -421,6 +576,7 @@ def test_merging_judges_anew_what_the_rows_can_show():
 
 
 # ---- a real model, and the command
+
 
 def tiny(pos):
     torch.manual_seed(0)
@@ -438,24 +594,42 @@ def test_a_real_model_gives_the_mean_cross_entropy_of_its_own_logits():
         nats += [-logits[0, t].log_softmax(-1)[window[0, t + 1]].item() for t in (14, 15)]
     assert row(result, "fixed_targets", 16)["nats"] == pytest.approx(np.mean(nats), abs=1e-5)
     assert row(result, "windowed", 8)["block_nats"] == row(result, "fixed_targets", 8)["block_nats"]
-    assert row(result, "windowed", 40)["block_nats"] != row(result, "fixed_targets", 40)["block_nats"]
+    assert (
+        row(result, "windowed", 40)["block_nats"] != row(result, "fixed_targets", 40)["block_nats"]
+    )
 
 
 def test_a_learned_table_past_its_end_is_a_row_with_a_reason():
-    result = evaluate.evaluate(tiny("learned"), corpus([900]), train_length=L, lengths=LENGTHS, progress=False)
-    assert row(result, "fixed_targets", 8)["nats"] and row(result, "fixed_targets", 16)["nats"] is None
+    result = evaluate.evaluate(
+        tiny("learned"), corpus([900]), train_length=L, lengths=LENGTHS, progress=False
+    )
+    assert (
+        row(result, "fixed_targets", 8)["nats"] and row(result, "fixed_targets", 16)["nats"] is None
+    )
     assert "learned" in row(result, "nonoverlapping", 40)["reason"]
 
 
 @pytest.fixture
 def trained(tmp_path, monkeypatch):
     """Two run folders whose models and corpora are made up: calling it runs the command."""
-    corpora = {"toy": corpus([900]), "other": corpus([900], 1, "other"), "foreign": corpus([900], 2, "foreign", "xyz")}
+    corpora = {
+        "toy": corpus([900]),
+        "other": corpus([900], 1, "other"),
+        "foreign": corpus([900], 2, "foreign", "xyz"),
+    }
 
     def load_run(folder, where="cpu", pos_file=""):
-        settings = {"pos": Path(folder).name, "dataset": "toy", "block_size": L, "seed": 1, "eval_lengths": list(LENGTHS)}
+        settings = {
+            "pos": Path(folder).name,
+            "dataset": "toy",
+            "block_size": L,
+            "seed": 1,
+            "eval_lengths": list(LENGTHS),
+        }
         config = {"settings": settings, "corpus_sha256": {"val": "sha0"}}
-        return checkpoint.Run(Path(folder), config, {"tokens": 5, "original_length": L}, tiny(Path(folder).name))
+        return checkpoint.Run(
+            Path(folder), config, {"tokens": 5, "original_length": L}, tiny(Path(folder).name)
+        )
 
     def command(*words):
         monkeypatch.setattr("sys.argv", ["evaluate.py", *words])
@@ -477,7 +651,9 @@ def test_the_command_tests_runs_and_draws_each_and_all(trained, capsys):
     assert [result[k] for k in ("pos", "tokens_trained", "train_length")] == ["learned", 5, L]
     out = capsys.readouterr().out
     assert "undefined: learned" in out and "drawn in" in out
-    trained("alibi", "learned", "extrapolation.png", "--draw_only=True", "--out=both.svg")  # as a shell's * gives it
+    trained(
+        "alibi", "learned", "extrapolation.png", "--draw_only=True", "--out=both.svg"
+    )  # as a shell's * gives it
     assert "<svg" in Path("both.svg").read_text(encoding="utf-8")
 
 
@@ -500,7 +676,10 @@ def test_another_corpus_of_the_same_tokenizer_gets_rows_and_a_figure_of_its_own(
     trained("alibi", "--dtype=float32")
     trained("alibi", "--dataset=other", "--dtype=float32")
     assert {r["dataset"] for r in report.load("alibi")["rows"]} == {"toy", "other"}
-    assert Path("alibi/extrapolation-other.png").exists() and "other, trained at" in capsys.readouterr().out
+    assert (
+        Path("alibi/extrapolation-other.png").exists()
+        and "other, trained at" in capsys.readouterr().out
+    )
     with pytest.raises(UserError, match="another tokenizer or vocabulary"):
         trained("alibi", "--dataset=foreign")
 

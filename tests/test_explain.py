@@ -24,6 +24,7 @@ Said = Callable[..., tuple[int, str]]
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Said:
     """said("rope", "--length=64"): the exit code of the command and all that it printed."""
+
     def of(*words: str) -> tuple[int, str]:
         monkeypatch.setattr(sys, "argv", ["posenc.py", *words])
         with pytest.raises(SystemExit) as ended:
@@ -33,7 +34,13 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Said
     return of
 
 
-def pairs(pos: str, extend: str = "", train_length: int = 512, length: int | None = None, head_dim: int = 64) -> explain.Pairs:
+def pairs(
+    pos: str,
+    extend: str = "",
+    train_length: int = 512,
+    length: int | None = None,
+    head_dim: int = 64,
+) -> explain.Pairs:
     """The pairs of the first layer."""
     scheme = Scheme(pos, Shape(4, head_dim, 4 * head_dim, train_length), 4)
     scheme.extend(extend)
@@ -42,7 +49,11 @@ def pairs(pos: str, extend: str = "", train_length: int = 512, length: int | Non
 
 def rows(text: str) -> list[list[str]]:
     """The lines of the first table, by cells."""
-    return [line.replace(",", "").split() for line in text.split("\n\nrope of base")[1].splitlines() if re.match(r" *\d+ +\d+\.", line)]
+    return [
+        line.replace(",", "").split()
+        for line in text.split("\n\nrope of base")[1].splitlines()
+        if re.match(r" *\d+ +\d+\.", line)
+    ]
 
 
 def warned(text: str) -> list[str]:
@@ -51,6 +62,7 @@ def warned(text: str) -> list[str]:
 
 # ---- numbers
 
+
 def test_the_table_of_rope_is_its_formula(said: Said) -> None:
     found = rows(said("rope", "--train_length=512", "--length=2048")[1])
     assert len(found) == 32
@@ -58,7 +70,9 @@ def test_the_table_of_rope_is_its_formula(said: Said) -> None:
         theta = 10000 ** (-m / 32)
         assert int(number) == m and int(wraps) == math.ceil(TURN / theta)
         assert float(wave) == pytest.approx(TURN / theta, abs=0.051)
-        assert [float(turns), float(seen), float(met)] == pytest.approx([512 * theta / TURN, 511 * theta / TURN, 2047 * theta / TURN], abs=6e-4)
+        assert [float(turns), float(seen), float(met)] == pytest.approx(
+            [512 * theta / TURN, 511 * theta / TURN, 2047 * theta / TURN], abs=6e-4
+        )
         assert within == ("yes" if 512 * theta >= TURN else "no")
 
 
@@ -72,42 +86,77 @@ def test_the_table_of_an_extension_has_both(said: Said) -> None:
     for m, row in enumerate(rows(said("ntk(factor=4)", "--train_length=64")[1])):
         theta = 10000 ** (-m / 32) * 4 ** (-m / 31)
         *_, bar, wave, wraps, met, within = row
-        assert bar == "|" and int(wraps) == math.ceil(TURN / theta) and float(wave) == pytest.approx(TURN / theta, abs=0.051)
+        assert (
+            bar == "|"
+            and int(wraps) == math.ceil(TURN / theta)
+            and float(wave) == pytest.approx(TURN / theta, abs=0.051)
+        )
         assert float(met) == pytest.approx(255 * theta / TURN, abs=6e-4)
-        assert within == ("yes" if m <= 8 or m == 31 else "no")   # 64 / 2 pi = 10.19 turns of pair 0: one turn up to m = 8.06
+        assert within == (
+            "yes" if m <= 8 or m == 31 else "no"
+        )  # 64 / 2 pi = 10.19 turns of pair 0: one turn up to m = 8.06
 
 
-@pytest.mark.parametrize(("extend", "ratio"), [
-    ("pi(factor=8)", lambda m: 1 / 8),
-    ("ntk(factor=8)", lambda m: 8 ** (-m / 31)),
-    ("yarn(factor=8, ramp=turns, beta=8)", lambda m: 1 / 8 + 7 / 8 * min(1, max(0, (512 / TURN * 10000 ** (-m / 32) - 1) / 7))),
-    ("llama3(factor=8)", lambda m: 1 / 8 + 7 / 8 * min(1, max(0, (512 / TURN * 10000 ** (-m / 32) - 1) / 3)))])
+@pytest.mark.parametrize(
+    ("extend", "ratio"),
+    [
+        ("pi(factor=8)", lambda m: 1 / 8),
+        ("ntk(factor=8)", lambda m: 8 ** (-m / 31)),
+        (
+            "yarn(factor=8, ramp=turns, beta=8)",
+            lambda m: 1 / 8 + 7 / 8 * min(1, max(0, (512 / TURN * 10000 ** (-m / 32) - 1) / 7)),
+        ),
+        (
+            "llama3(factor=8)",
+            lambda m: 1 / 8 + 7 / 8 * min(1, max(0, (512 / TURN * 10000 ** (-m / 32) - 1) / 3)),
+        ),
+    ],
+)
 def test_what_an_extension_does_is_its_formula(extend: str, ratio: Callable[[int], float]) -> None:
     found = pairs("rope", extend)
     expected = [10000 ** (-m / 32) * ratio(m) for m in range(32)]
     assert found.after.tolist() == pytest.approx(expected, rel=1e-12)
     assert found.met.tolist() == pytest.approx([4095 * theta for theta in expected], rel=1e-12)
-    assert found.raw.tolist() == pytest.approx([4095 * 10000 ** (-m / 32) for m in range(32)], rel=1e-12)
+    assert found.raw.tolist() == pytest.approx(
+        [4095 * 10000 ** (-m / 32) for m in range(32)], rel=1e-12
+    )
 
 
 def test_the_attention_factor_enters_logits_squared(said: Said) -> None:
     factor = 0.1 * math.log(8) + 1
-    assert f"cosines and sines x {factor:.4f}, logits x {factor**2:.4f}" in said("yarn(factor=8)")[1]
+    assert (
+        f"cosines and sines x {factor:.4f}, logits x {factor**2:.4f}" in said("yarn(factor=8)")[1]
+    )
     assert "cosines and sines x 1.0000, logits x 1.0000" in said("yarn(factor=8, mscale=0)")[1]
 
 
 def test_what_an_extension_leaves_unseen_is_counted(said: Said) -> None:
     assert "extended by pi(factor=8): none of 32 pairs do" in said("pi(factor=8)")[1]
-    assert "extended by pi(factor=2): 16 of 32 pairs (16 ... 31) do" in said("pi(factor=2)", "--train_length=512", "--length=2048")[1]
+    assert (
+        "extended by pi(factor=2): 16 of 32 pairs (16 ... 31) do"
+        in said("pi(factor=2)", "--train_length=512", "--length=2048")[1]
+    )
 
 
-@pytest.mark.parametrize(("pos", "extend", "farthest"), [
-    ("rope", "rerope(window=40)", 40), ("rope", "window(size=50)", 49), ("rope", "interpolate(factor=4)", 255.75),
-    ("rope", "compress(alpha=0.25)", 127 + 0.25 * 896), ("rope", "lm_infinite(size=100, sinks=1)", 100), ("rope", "logn", 1023),
-    ("rope + window(size=32)", "", 31)])
-def test_distances_that_are_mapped_rewritten_or_masked_are_those_that_are_met(pos: str, extend: str, farthest: float) -> None:
+@pytest.mark.parametrize(
+    ("pos", "extend", "farthest"),
+    [
+        ("rope", "rerope(window=40)", 40),
+        ("rope", "window(size=50)", 49),
+        ("rope", "interpolate(factor=4)", 255.75),
+        ("rope", "compress(alpha=0.25)", 127 + 0.25 * 896),
+        ("rope", "lm_infinite(size=100, sinks=1)", 100),
+        ("rope", "logn", 1023),
+        ("rope + window(size=32)", "", 31),
+    ],
+)
+def test_distances_that_are_mapped_rewritten_or_masked_are_those_that_are_met(
+    pos: str, extend: str, farthest: float
+) -> None:
     found = pairs(pos, extend, 128, 1024)
-    assert (found.met / found.after).tolist() == pytest.approx([farthest] * 32, abs=1.01 if "compress" in extend else 1e-4)
+    assert (found.met / found.after).tolist() == pytest.approx(
+        [farthest] * 32, abs=1.01 if "compress" in extend else 1e-4
+    )
 
 
 def test_what_a_window_hid_in_training_was_not_seen() -> None:
@@ -116,7 +165,14 @@ def test_what_a_window_hid_in_training_was_not_seen() -> None:
     assert found.within(found.met).all()
 
 
-@pytest.mark.parametrize(("pos", "extend"), [("randomized(max=1024) + rope", ""), ("rope", "pose(target=1024)"), ("rope", "pose(target=1024) + yarn(factor=8)")])
+@pytest.mark.parametrize(
+    ("pos", "extend"),
+    [
+        ("randomized(max=1024) + rope", ""),
+        ("rope", "pose(target=1024)"),
+        ("rope", "pose(target=1024) + yarn(factor=8)"),
+    ],
+)
 def test_positions_that_are_drawn_in_training_are_seen(pos: str, extend: str) -> None:
     found = pairs(pos, extend, 128, 1024)
     reach = (found.seen / (found.after if extend else found.before))[-1].item()
@@ -129,7 +185,9 @@ def test_a_tenth_beyond_the_positions_that_were_drawn_is_not_seen() -> None:
 
 
 def test_partial_rotary_still_pairs_and_pope_have_their_own_pairs(said: Said) -> None:
-    assert pairs("rope(fraction=0.5)").before.tolist() == pytest.approx([10000 ** (-m / 16) for m in range(16)])
+    assert pairs("rope(fraction=0.5)").before.tolist() == pytest.approx(
+        [10000 ** (-m / 16) for m in range(16)]
+    )
     assert pairs("pope").before.tolist() == pytest.approx([10000 ** (-m / 64) for m in range(64)])
     still = pairs("rope(p=0.25)", "pi(factor=2)", 128)
     assert (still.after[8:] == 0).all() and still.within(still.raw)[8:].all()
@@ -140,18 +198,35 @@ def test_partial_rotary_still_pairs_and_pope_have_their_own_pairs(said: Said) ->
 
 
 def test_layers_that_are_alike_are_shown_once(said: Said) -> None:
-    assert said("rope | nope")[1].count("turns in L") == said("learned_rope")[1].count("turns in L") == 1
+    assert (
+        said("rope | nope")[1].count("turns in L")
+        == said("learned_rope")[1].count("turns in L")
+        == 1
+    )
     assert said("rope | rope(base=500000)")[1].count("turns in L") == 2
 
 
 def test_the_pairs_that_finish_no_turn_are_named(said: Said) -> None:
-    text = said("rope", "--train_length=512")[1]   # 512 = 2 pi 10000^(m / 32) at m = 15.3
-    assert "16 of 32 pairs (16 ... 31) finish no turn within L = 512; 16 of 32 pairs (16 ... 31) meet angles at N = 4096" in text
+    text = said("rope", "--train_length=512")[1]  # 512 = 2 pi 10000^(m / 32) at m = 15.3
+    assert (
+        "16 of 32 pairs (16 ... 31) finish no turn within L = 512; 16 of 32 pairs (16 ... 31) meet angles at N = 4096"
+        in text
+    )
     assert warned(text) == []
 
 
-@pytest.mark.parametrize(("extend", "length"), [("yarn(factor=4)", 512), ("yarn", 1024), ("dynamic_ntk(factor=2)", 1024), ("rerope", 1024),
-                                                ("pi(factor=1.5)", 192), ("logn + yarn(factor=2)", 256), ("", 1024)])
+@pytest.mark.parametrize(
+    ("extend", "length"),
+    [
+        ("yarn(factor=4)", 512),
+        ("yarn", 1024),
+        ("dynamic_ntk(factor=2)", 1024),
+        ("rerope", 1024),
+        ("pi(factor=1.5)", 192),
+        ("logn + yarn(factor=2)", 256),
+        ("", 1024),
+    ],
+)
 def test_the_test_length_is_l_times_the_factor_or_8_l(extend: str, length: int) -> None:
     scheme = Scheme("rope", Shape(4, 64, 256, 128), 4)
     scheme.extend(extend)
@@ -164,46 +239,94 @@ def test_a_scheme_that_ends_is_shown_to_its_end(said: Said) -> None:
     assert code == 1 and "defines 300 positions" in text
 
 
-def test_keys_that_come_to_lie_after_their_query_are_angles_that_training_never_saw(said: Said) -> None:
-    code, text = said("two_scale(alpha=1, beta=0.5)", "--train_length=128", "--length=200", "--head_dim=8")
-    line, = warned(text)   # the last query is at 128 + 71 / 2 - 64, keys are at up to 127
+def test_keys_that_come_to_lie_after_their_query_are_angles_that_training_never_saw(
+    said: Said,
+) -> None:
+    code, text = said(
+        "two_scale(alpha=1, beta=0.5)", "--train_length=128", "--length=200", "--head_dim=8"
+    )
+    (line,) = warned(text)  # the last query is at 128 + 71 / 2 - 64, keys are at up to 127
     assert code == 0 and "keys up to 27.5 positions after their query" in line
     assert re.search(r"\n +0 .* yes\n", text) and re.search(r"\n +3 .* 1\.000 +no\n", text)
 
 
 def test_a_layers_own_extension_is_explained_once(said: Said) -> None:
-    shared, own = (said(f"smooth(learned=True{more})", "--train_length=64", "--head_dim=8")[1] for more in ("", ", per_layer=True"))
+    shared, own = (
+        said(f"smooth(learned=True{more})", "--train_length=64", "--head_dim=8")[1]
+        for more in ("", ", per_layer=True")
+    )
     assert rows(own) == rows(shared) and own.count("curve") == shared.count("curve")
 
 
-@pytest.mark.parametrize(("text", "length"), [("self_extend(group=3)", 512), ("leaky_rerope(slowing=3)", 512), ("pi(factor=3)", 192)])
-def test_the_length_that_is_looked_at_is_that_of_the_factor_or_eight_times_L(said: Said, text: str, length: int) -> None:
+@pytest.mark.parametrize(
+    ("text", "length"),
+    [("self_extend(group=3)", 512), ("leaky_rerope(slowing=3)", 512), ("pi(factor=3)", 192)],
+)
+def test_the_length_that_is_looked_at_is_that_of_the_factor_or_eight_times_L(
+    said: Said, text: str, length: int
+) -> None:
     assert f"N = {length};" in said(text, "--train_length=64", "--head_dim=8")[1]
 
 
 # ---- warnings
 
-@pytest.mark.parametrize(("words", "sentence"), [
-    (("yarn(factor=8)", "--train_length=256"), "with L = 256 and head dimension 64 only 1 of 32 pairs completes 32 turns, so beta = 32 slows nearly all: try beta=4"),
-    (("yarn(factor=8)", "--train_length=128"), "none of 32 pairs completes 32 turns"),
-    (("ntk_by_parts(factor=8)", "--train_length=256"), "only 1 of 32 pairs completes 32 turns"),
-    (("llama3(factor=8)", "--train_length=32"), "with L = 32 and head dimension 64 only 1 of 32 pairs completes 4 turns, so high = 4 slows nearly all: try high=2"),
-    (("yarn(factor=8)", "--train_length=8"), "try ntk, L is too short"),
-    (("pi(factor=8)",), "pi(factor=8) turns the fastest pair by 7.2 instead of 57 degrees"),
-    (("interpolate(factor=8)",), "turns the fastest pair by 7.2 instead of 57 degrees"),
-    (("ntk(factor=4)", "--length=4096", "--train_length=512"), "16 of 32 pairs (16 ... 31) meet angles at N = 4096 that training never saw: its factor there is 4, and N / L = 8"),
-    (("ntk(factor=8)", "--train_length=512"), "15 of 32 pairs (16 ... 30) meet angles at N = 4096 that training never saw: ntk divides only the last pair by its whole factor; from factor=57"),
-    (("pi(factor=2)", "--length=1024"), "its factor there is 2, and N / L = 8")])
-def test_a_default_that_makes_no_sense_is_warned_of(said: Said, words: tuple[str, ...], sentence: str) -> None:
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ("yarn(factor=8)", "--train_length=256"),
+            "with L = 256 and head dimension 64 only 1 of 32 pairs completes 32 turns, so beta = 32 slows nearly all: try beta=4",
+        ),
+        (("yarn(factor=8)", "--train_length=128"), "none of 32 pairs completes 32 turns"),
+        (("ntk_by_parts(factor=8)", "--train_length=256"), "only 1 of 32 pairs completes 32 turns"),
+        (
+            ("llama3(factor=8)", "--train_length=32"),
+            "with L = 32 and head dimension 64 only 1 of 32 pairs completes 4 turns, so high = 4 slows nearly all: try high=2",
+        ),
+        (("yarn(factor=8)", "--train_length=8"), "try ntk, L is too short"),
+        (("pi(factor=8)",), "pi(factor=8) turns the fastest pair by 7.2 instead of 57 degrees"),
+        (("interpolate(factor=8)",), "turns the fastest pair by 7.2 instead of 57 degrees"),
+        (
+            ("ntk(factor=4)", "--length=4096", "--train_length=512"),
+            "16 of 32 pairs (16 ... 31) meet angles at N = 4096 that training never saw: its factor there is 4, and N / L = 8",
+        ),
+        (
+            ("ntk(factor=8)", "--train_length=512"),
+            "15 of 32 pairs (16 ... 30) meet angles at N = 4096 that training never saw: ntk divides only the last pair by its whole factor; from factor=57",
+        ),
+        (("pi(factor=2)", "--length=1024"), "its factor there is 2, and N / L = 8"),
+    ],
+)
+def test_a_default_that_makes_no_sense_is_warned_of(
+    said: Said, words: tuple[str, ...], sentence: str
+) -> None:
     code, text = said(*words)
-    line, = warned(text)
+    (line,) = warned(text)
     assert code == 0 and sentence in line
 
 
-@pytest.mark.parametrize("words", [("yarn(factor=8)", "--train_length=512"), ("yarn(factor=8)", "--train_length=4096"), ("yarn(factor=1)", "--length=128"),
-                                   ("yarn(factor=8, beta=17)", "--train_length=256"), ("yarn(factor=8, beta=4)", "--train_length=256"), ("llama3(factor=8)",), ("pi(factor=4)",), ("ntk(factor=57)", "--length=4096", "--train_length=512"),
-                                   ("rerope",), ("self_extend",), ("dca",), ("rope", "--extend=window(size=64)"), ("rope",), ("slopes", "--pos=alibi"),
-                                   ("pose(target=1024)", "--length=1024"), ("p_rope(p=0.25)",)])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("yarn(factor=8)", "--train_length=512"),
+        ("yarn(factor=8)", "--train_length=4096"),
+        ("yarn(factor=1)", "--length=128"),
+        ("yarn(factor=8, beta=17)", "--train_length=256"),
+        ("yarn(factor=8, beta=4)", "--train_length=256"),
+        ("llama3(factor=8)",),
+        ("pi(factor=4)",),
+        ("ntk(factor=57)", "--length=4096", "--train_length=512"),
+        ("rerope",),
+        ("self_extend",),
+        ("dca",),
+        ("rope", "--extend=window(size=64)"),
+        ("rope",),
+        ("slopes", "--pos=alibi"),
+        ("pose(target=1024)", "--length=1024"),
+        ("p_rope(p=0.25)",),
+    ],
+)
 def test_what_makes_sense_is_not_warned_of(said: Said, words: tuple[str, ...]) -> None:
     code, text = said(*words)
     assert code == 0 and warned(text) == []
@@ -211,14 +334,30 @@ def test_what_makes_sense_is_not_warned_of(said: Said, words: tuple[str, ...]) -
 
 # ---- the figure
 
-@pytest.mark.parametrize("words", [("rope",), ("yarn(factor=8)",), ("rope | rope(base=500000)", "--extend=pi"), ("rope(p=0)",), ("rope", "--head_dim=2")])
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("rope",),
+        ("yarn(factor=8)",),
+        ("rope | rope(base=500000)", "--extend=pi"),
+        ("rope(p=0)",),
+        ("rope", "--head_dim=2"),
+    ],
+)
 def test_a_figure_is_written(said: Said, tmp_path: Path, words: tuple[str, ...]) -> None:
     code, text = said(*words, f"--out={tmp_path / 'pairs.png'}")
-    assert code == 0 and text.endswith("pairs.png\n") and (tmp_path / "pairs.png").read_bytes().startswith(b"\x89PNG")
+    assert (
+        code == 0
+        and text.endswith("pairs.png\n")
+        and (tmp_path / "pairs.png").read_bytes().startswith(b"\x89PNG")
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["pairs.png"]
 
 
-def test_the_figure_draws_the_turns_of_all_pairs_and_the_angles_of_some(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_figure_draws_the_turns_of_all_pairs_and_the_angles_of_some(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     drawn: list[Figure] = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
     found = pairs("rope", "pi(factor=2)", 64, 96)
@@ -230,7 +369,9 @@ def test_the_figure_draws_the_turns_of_all_pairs_and_the_angles_of_some(monkeypa
         assert line.get_ydata() == pytest.approx([angle / TURN for angle in angles])
     for axes, m in zip(clocks, explain.chosen(found), strict=True):
         for arc, hand, angles in zip(axes.patches[1::2], axes.lines, arcs, strict=True):
-            assert [arc.get_x(), arc.get_width()] == pytest.approx([0, min(angles[m], TURN)], abs=1e-9)
+            assert [arc.get_x(), arc.get_width()] == pytest.approx(
+                [0, min(angles[m], TURN)], abs=1e-9
+            )
             assert hand.get_xdata() == pytest.approx([angles[m] % TURN] * 2)
 
 
@@ -240,33 +381,67 @@ def test_the_clocks_are_of_pairs_about_the_first_that_finishes_no_turn() -> None
 
 
 def test_matplotlib_is_imported_only_to_draw() -> None:
-    code = ("import sys, explain; sys.argv = ['posenc.py', 'yarn(factor=8)']; explain.main(); "
-            "sys.exit(bool({'matplotlib', 'train', 'model'} & {*sys.modules}))")
-    assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, check=False).returncode == 0
+    code = (
+        "import sys, explain; sys.argv = ['posenc.py', 'yarn(factor=8)']; explain.main(); "
+        "sys.exit(bool({'matplotlib', 'train', 'model'} & {*sys.modules}))"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, check=False
+        ).returncode
+        == 0
+    )
 
 
 # ---- the command
 
+
 def test_the_script_explains_schemes_of_ones_own_and_of_the_zoo(tmp_path: Path) -> None:
     """As a script posenc.py is another module than the one that zoo/ and a file of one's own import."""
     path = tmp_path / "mine.py"
-    path.write_text("from posenc import Rope\n\n\nclass Mine(Rope):\n    '''Mine.'''\n", encoding="utf-8")
-    ended = subprocess.run([sys.executable, "posenc.py", "mine + kerple", str(path)], cwd=REPOSITORY, capture_output=True, encoding="utf-8", check=False)
+    path.write_text(
+        "from posenc import Rope\n\n\nclass Mine(Rope):\n    '''Mine.'''\n", encoding="utf-8"
+    )
+    ended = subprocess.run(
+        [sys.executable, "posenc.py", "mine + kerple", str(path)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
     assert ended.returncode == 0 and ended.stderr == ""
-    assert "all 4 layers: mine + kerple" in ended.stdout and "mine: Mine." in ended.stdout and "mine of base 10000" in ended.stdout
+    assert (
+        "all 4 layers: mine + kerple" in ended.stdout
+        and "mine: Mine." in ended.stdout
+        and "mine of base 10000" in ended.stdout
+    )
 
 
 def test_explaining_an_expression_says_what_it_is(said: Said) -> None:
     code, text = said("t5 + rope(base=500000)")
-    assert code == 0 and "t5 + rope(base=500000)" in text and "base: float" in text and "table (32, 4)" in text
+    assert (
+        code == 0
+        and "t5 + rope(base=500000)" in text
+        and "base: float" in text
+        and "table (32, 4)" in text
+    )
 
 
 def test_an_extension_is_told_from_a_scheme(said: Said) -> None:
-    assert "all 4 layers: rope, extended by logn + yarn(factor=2)" in said("logn + yarn(factor=2)")[1]
+    assert (
+        "all 4 layers: rope, extended by logn + yarn(factor=2)" in said("logn + yarn(factor=2)")[1]
+    )
     text = said("yarn", "--pos=rope(base=500)")[1]
-    assert text.startswith("rope(base=500)  (in 4") and "extended by yarn" in text and "\nrope of base 500, L" in text
+    assert (
+        text.startswith("rope(base=500)  (in 4")
+        and "extended by yarn" in text
+        and "\nrope of base 500, L" in text
+    )
     assert "all 4 layers: logn\n" in said("logn")[1]
-    assert said("rope", "--extend=pi(factor=2)")[1].splitlines()[1:] == said("pi(factor=2)")[1].splitlines()[1:]
+    assert (
+        said("rope", "--extend=pi(factor=2)")[1].splitlines()[1:]
+        == said("pi(factor=2)")[1].splitlines()[1:]
+    )
 
 
 @pytest.mark.parametrize("words", [(), ("--help",)])
@@ -278,25 +453,58 @@ def test_explaining_nothing_lists_what_there_is(said: Said, words: tuple[str, ..
 
 def test_the_catalogue_says_where_each_acts() -> None:
     schemes, extensions = explain.catalogue().split("\n\n")
-    assert "| `rope(base=10000.0, fraction=1.0, p=1.0, clip=0, layout=half)` | queries and keys | the default" in schemes
-    for name, changes in {"pi(factor=auto)": "frequencies", "interpolate(factor=auto)": "positions", "rerope(window=None)": "distances",
-                          "logn": "temperature", "window(size, sinks=0)": "mask", "pose(target)": "positions of training"}.items():
+    assert (
+        "| `rope(base=10000.0, fraction=1.0, p=1.0, clip=0, layout=half)` | queries and keys | the default"
+        in schemes
+    )
+    for name, changes in {
+        "pi(factor=auto)": "frequencies",
+        "interpolate(factor=auto)": "positions",
+        "rerope(window=None)": "distances",
+        "logn": "temperature",
+        "window(size, sinks=0)": "mask",
+        "pose(target)": "positions of training",
+    }.items():
         assert f"| `{name}` | {changes} |" in extensions
 
 
-@pytest.mark.parametrize(("words", "sentence"), [
-    (("ropee",), "no position scheme ropee; did you mean rope"), (("rope +",), "cannot be read"), (("window",), "window needs size"),
-    (("rope + yarn",), "write it as --extend=yarn"), (("rope", "pope"), "'pope' is one word too many"),
-    (("pope", "--pos=rope"), "'pope' stands for --pos, and there is --pos=rope too"),
-    (("yarn", "--extend=pi"), "'yarn' stands for --extend, and there is --extend=pi too"), (("pi + yarn",), "both change the frequencies"),
-    (("yarn", "--pos=alibi"), "yarn does not extend alibi"), (("rope", "--head_dim=7"), "an even dimension, not 7"),
-    (("rope", "--train_length=1"), "train_length is 1"), (("rope", "--lenght=1"), "did you mean length"), (("rope", "--out=x.what"), "no what figures"),
-    (("pi(factor=100000)", "--train_length=1024"), "--length=N names a shorter one"),
-    (("alibi", "--out=x.png"), "alibi turns no pairs of columns: there is no more to it than this explanation, and nothing to draw in x.png")])
-def test_bad_input_is_a_sentence(said: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], sentence: str) -> None:
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("ropee",), "no position scheme ropee; did you mean rope"),
+        (("rope +",), "cannot be read"),
+        (("window",), "window needs size"),
+        (("rope + yarn",), "write it as --extend=yarn"),
+        (("rope", "pope"), "'pope' is one word too many"),
+        (("pope", "--pos=rope"), "'pope' stands for --pos, and there is --pos=rope too"),
+        (("yarn", "--extend=pi"), "'yarn' stands for --extend, and there is --extend=pi too"),
+        (("pi + yarn",), "both change the frequencies"),
+        (("yarn", "--pos=alibi"), "yarn does not extend alibi"),
+        (("rope", "--head_dim=7"), "an even dimension, not 7"),
+        (("rope", "--train_length=1"), "train_length is 1"),
+        (("rope", "--lenght=1"), "did you mean length"),
+        (("rope", "--out=x.what"), "no what figures"),
+        (("pi(factor=100000)", "--train_length=1024"), "--length=N names a shorter one"),
+        (
+            ("alibi", "--out=x.png"),
+            "alibi turns no pairs of columns: there is no more to it than this explanation, and nothing to draw in x.png",
+        ),
+    ],
+)
+def test_bad_input_is_a_sentence(
+    said: Said,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    sentence: str,
+) -> None:
     monkeypatch.chdir(tmp_path)
     code, text = said(*words)
-    assert code == 1 and sentence in text.splitlines()[-1] and text.splitlines()[-1].startswith("error: ")
+    assert (
+        code == 1
+        and sentence in text.splitlines()[-1]
+        and text.splitlines()[-1].startswith("error: ")
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -305,4 +513,7 @@ def test_a_scheme_that_turns_nothing_is_explained_without_a_table(said: Said) ->
     assert code == 0 and "alibi: score += -m_h (i - j)" in text and "turns in L" not in text
     code, text = said("slopes", "--pos=alibi")
     assert code == 0 and "slopes: Every slope times" in text
-    assert text.splitlines()[-1] == "alibi turns no pairs of columns: there is no more to it than this explanation"
+    assert (
+        text.splitlines()[-1]
+        == "alibi turns no pairs of columns: there is no more to it than this explanation"
+    )

@@ -1,4 +1,5 @@
 """extend.py and `extend` in the other programs: what is measured, kept, resumed, searched and refused."""
+
 import json
 import math
 import re
@@ -26,10 +27,25 @@ import train
 from configurable import ExtendSettings, TrainSettings, UserError, configure
 from extend import Trial
 
-TEXT = "".join(f"{n} times {n % 7} is {n * (n % 7)}, as everybody knows.\n" for n in range(120)).encode()
-SIZE = ["--dataset=tiny", "--n_layer=1", "--n_head=2", "--n_embd=16", "--block_size=16", "--batch_size=4", "--max_iters=6",
-        "--warmup_iters=2", "--eval_interval=6", "--log_interval=1", "--eval_iters=1", "--eval_lengths=8,16,32",
-        "--compile=False", "--device=cpu"]
+TEXT = "".join(
+    f"{n} times {n % 7} is {n * (n % 7)}, as everybody knows.\n" for n in range(120)
+).encode()
+SIZE = [
+    "--dataset=tiny",
+    "--n_layer=1",
+    "--n_head=2",
+    "--n_embd=16",
+    "--block_size=16",
+    "--batch_size=4",
+    "--max_iters=6",
+    "--warmup_iters=2",
+    "--eval_interval=6",
+    "--log_interval=1",
+    "--eval_iters=1",
+    "--eval_lengths=8,16,32",
+    "--compile=False",
+    "--device=cpu",
+]
 BYTES = ["--device=cpu", "--dtype=float32"]
 VARYING = {"tokens_per_s", "memory", "mfu"}
 LENGTHS = [8, 16, 32]
@@ -42,8 +58,15 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("corpora")
     ids = np.frombuffer(TEXT, dtype=np.uint8)
     for name, documents in (("tiny", np.array_split(ids, 5)), ("other", [ids[::-1].copy()])):
-        data.write_corpus(root / name, {"train": [ids], "val": documents}, tokenizer="bytes", vocab_size=256, unit="byte",
-                          source="here", rule="all")
+        data.write_corpus(
+            root / name,
+            {"train": [ids], "val": documents},
+            tokenizer="bytes",
+            vocab_size=256,
+            unit="byte",
+            source="here",
+            rule="all",
+        )
     return root
 
 
@@ -53,8 +76,14 @@ def workplace(corpora: Path, folder: Path) -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data, "load", lambda name: LOAD(name, corpora))
-        patch.setattr(report, "figure", lambda results, path, dataset="": Path(path).write_bytes(b"drawn"))
-        patch.setattr(report, "extensions_figure", lambda results, others, path, dataset="": Path(path).write_bytes(b"drawn"))
+        patch.setattr(
+            report, "figure", lambda results, path, dataset="": Path(path).write_bytes(b"drawn")
+        )
+        patch.setattr(
+            report,
+            "extensions_figure",
+            lambda results, others, path, dataset="": Path(path).write_bytes(b"drawn"),
+        )
         patch.chdir(folder)
         yield
     for number, handler in before.items():
@@ -66,8 +95,12 @@ def models(corpora: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with trained and tested runs: rope with seeds 1 and 2, rope at 32, alibi."""
     folder = tmp_path_factory.mktemp("models")
     with workplace(corpora, folder):
-        for name, *words in (("one", "--seed=1"), ("two", "--seed=2"), ("alibi", "--pos=alibi", "--seed=1"),
-                             ("long", "--seed=1", "--block_size=32", "--batch_size=2", "--eval_lengths=16,32,64")):
+        for name, *words in (
+            ("one", "--seed=1"),
+            ("two", "--seed=2"),
+            ("alibi", "--pos=alibi", "--seed=1"),
+            ("long", "--seed=1", "--block_size=32", "--batch_size=2", "--eval_lengths=16,32,64"),
+        ):
             program(train, *SIZE, *words, f"--out_dir={name}")
     return folder
 
@@ -89,8 +122,11 @@ def program(module: Any, *words: str) -> Any:
 
 def rows(folder: str) -> dict[tuple[str | None, int], dict[str, Any]]:
     """The rows of fixed_targets on tiny by extension and length."""
-    return {(r["extend"], r["length"]): r for r in report.load(folder)["rows"]
-            if (r["protocol"], r["dataset"]) == ("fixed_targets", "tiny")}
+    return {
+        (r["extend"], r["length"]): r
+        for r in report.load(folder)["rows"]
+        if (r["protocol"], r["dataset"]) == ("fixed_targets", "tiny")
+    }
 
 
 @contextmanager
@@ -109,10 +145,13 @@ def counted() -> Iterator[list[str]]:
 
 def files(folder: str) -> dict[str, bytes]:
     """What stands in a run folder, without locks."""
-    return {p.name: p.read_bytes() for p in Path(folder).iterdir() if p.name not in (".lock", ".holder")}
+    return {
+        p.name: p.read_bytes() for p in Path(folder).iterdir() if p.name not in (".lock", ".holder")
+    }
 
 
 # ---- the table of one model
+
 
 def test_every_fitting_extension_gets_a_row_at_each_length_beside_the_old_rows() -> None:
     before, scheme = report.load("one")["rows"], checkpoint.load_run("one").model.pos
@@ -120,11 +159,28 @@ def test_every_fitting_extension_gets_a_row_at_each_length_beside_the_old_rows()
     program(extend, "one")
     after, found = report.load("one")["rows"], rows("one")
     assert all(row in after for row in before)
-    assert {"pi", "ntk", "yarn", "dynamic_ntk", "llama3", "logn", "rerope", "ntk + logn", "window(size=16)"} <= set(fitting)
+    assert {
+        "pi",
+        "ntk",
+        "yarn",
+        "dynamic_ntk",
+        "llama3",
+        "logn",
+        "rerope",
+        "ntk + logn",
+        "window(size=16)",
+    } <= set(fitting)
     assert {(None if e == "none" else e, n) for e in fitting for n in LENGTHS} == set(found)
     assert len({r["targets"] for r in found.values()}) == 1
-    assert found["pi", 32]["factor"] == 2 and found["pi", 16]["factor"] == 1 and found[None, 32]["factor"] is None
-    assert found["pi", 32]["nats"] != found[None, 32]["nats"] and found["pi", 16]["nats"] == found[None, 16]["nats"]
+    assert (
+        found["pi", 32]["factor"] == 2
+        and found["pi", 16]["factor"] == 1
+        and found[None, 32]["factor"] is None
+    )
+    assert (
+        found["pi", 32]["nats"] != found[None, 32]["nats"]
+        and found["pi", 16]["nats"] == found[None, 16]["nats"]
+    )
     assert report.load("one")["extend"] is None
 
 
@@ -173,13 +229,18 @@ def test_other_lengths_are_measured_again_on_their_own_targets() -> None:
     assert measured == ["none", "pi"]
     assert len({rows("one")[e, n]["targets"] for e in (None, "pi") for n in (16, 64)}) == 1
     text = Path("one/extend.txt").read_text(encoding="utf-8")
-    assert re.search(r"extension +16 +64\n", text)   # the rows at 8 and 32 are on other targets
+    assert re.search(r"extension +16 +64\n", text)  # the rows at 8 and 32 are on other targets
 
 
 def test_an_extension_with_parameters_of_its_own_leaves_the_other_rows() -> None:
     program(extend, "one", "smooth(learned=True)", "pi")
     program(evaluate, "one", "--extend=smooth(learned=True, knee=9)", *BYTES)
-    assert {e for e, _ in rows("one")} == {None, "smooth(learned=True)", "pi", "smooth(learned=True, knee=9)"}
+    assert {e for e, _ in rows("one")} == {
+        None,
+        "smooth(learned=True)",
+        "pi",
+        "smooth(learned=True, knee=9)",
+    }
     assert report.load("one")["parameters"] == checkpoint.load_run("one").model.parameter_count
 
 
@@ -190,14 +251,27 @@ def test_a_misfit_is_a_sentence_that_names_what_fits_and_nothing_is_written() ->
     assert files("alibi") == before
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    ((), "no run folder is named"), (("one/config.json",), "no run folder is named"), (("one", "out/nowhere"), "is no folder"),
-    (("one", "empty"), "config.json is missing"), (("one", "--beside=empty"), "config.json is missing"),
-    (("one", "alibi"), "alibi is no other seed of one .*--beside"), (("one", "long"), "long is no other seed"),
-    (("one", "copy"), "the same seed"), (("one", "--search=1"), "search=1"), (("one", "yarn(4)"), "options have names"),
-    (("one", "pi + ntk"), "both change the frequencies"), (("one", "yarnn"), "did you mean yarn"),
-    (("one", "pi + " * 99 + "pi"), "stands twice")])
-def test_a_mistake_is_a_sentence_before_anything_is_measured(words: tuple[str, ...], said: str) -> None:
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "no run folder is named"),
+        (("one/config.json",), "no run folder is named"),
+        (("one", "out/nowhere"), "is no folder"),
+        (("one", "empty"), "config.json is missing"),
+        (("one", "--beside=empty"), "config.json is missing"),
+        (("one", "alibi"), "alibi is no other seed of one .*--beside"),
+        (("one", "long"), "long is no other seed"),
+        (("one", "copy"), "the same seed"),
+        (("one", "--search=1"), "search=1"),
+        (("one", "yarn(4)"), "options have names"),
+        (("one", "pi + ntk"), "both change the frequencies"),
+        (("one", "yarnn"), "did you mean yarn"),
+        (("one", "pi + " * 99 + "pi"), "stands twice"),
+    ],
+)
+def test_a_mistake_is_a_sentence_before_anything_is_measured(
+    words: tuple[str, ...], said: str
+) -> None:
     Path("empty").mkdir()
     shutil.copytree("one", "copy")
     with counted() as measured, pytest.raises((UserError, posenc.PosError), match=said):
@@ -214,22 +288,32 @@ def test_an_expression_may_hold_commas_and_is_known_however_it_is_typed() -> Non
 
 # ---- the numbers of table and figure
 
+
 def test_gains_are_the_cropped_loss_less_the_loss_paired_by_seed() -> None:
     program(extend, "one", "two", "pi", "--beside=long,alibi")
-    results, others = [report.load(f) for f in ("one", "two")], [report.load(f) for f in ("long", "alibi")]
+    results, others = (
+        [report.load(f) for f in ("one", "two")],
+        [report.load(f) for f in ("long", "alibi")],
+    )
     dataset, found = report.gains(results, others)
     own = {f: rows(f) for f in ("one", "two", "long", "alibi")}
     assert dataset == "tiny" and list(found["pi"]) == LENGTHS
     for n in LENGTHS:
-        assert found["pi"][n] == pytest.approx([own[f][None, 16]["nats"] - own[f]["pi", n]["nats"] for f in ("one", "two")])
-        assert found["rope trained at 32"][n] == pytest.approx([own["one"][None, 16]["nats"] - own["long"][None, n]["nats"]])
-        assert found["alibi trained at 16"][n] == pytest.approx([own["one"][None, 16]["nats"] - own["alibi"][None, n]["nats"]])
+        assert found["pi"][n] == pytest.approx(
+            [own[f][None, 16]["nats"] - own[f]["pi", n]["nats"] for f in ("one", "two")]
+        )
+        assert found["rope trained at 32"][n] == pytest.approx(
+            [own["one"][None, 16]["nats"] - own["long"][None, n]["nats"]]
+        )
+        assert found["alibi trained at 16"][n] == pytest.approx(
+            [own["one"][None, 16]["nats"] - own["alibi"][None, n]["nats"]]
+        )
     text = Path("one/extend.txt").read_text(encoding="utf-8")
     mean, sd = np.mean(found["pi"][32]), np.std(found["pi"][32], ddof=1)
     assert f"{mean:+.3f} ± {sd:.3f}" in text and "seeds 1, 2" in text
     cropped = np.mean([own[f][None, 16]["nats"] for f in ("one", "two")])
     assert f"cropped: {cropped:.4f}" in text
-    assert re.search(r"rope trained at 32 .*\(n = 1\)", text)   # of two seeds
+    assert re.search(r"rope trained at 32 .*\(n = 1\)", text)  # of two seeds
     at_end = [np.mean(of[32]) for of in found.values()]
     assert at_end == sorted(at_end, reverse=True)
 
@@ -237,16 +321,24 @@ def test_gains_are_the_cropped_loss_less_the_loss_paired_by_seed() -> None:
 def test_a_run_may_stand_beside_itself_and_one_of_another_seed_is_named_as_left_out() -> None:
     program(extend, "one", "pi", "--beside=one,two")
     _, found = report.gains([report.load("one")], [report.load("one"), report.load("two")])
-    assert found["rope trained at 16"] == found["none"] and set(found) == {"none", "pi", "rope trained at 16"}
+    assert found["rope trained at 16"] == found["none"] and set(found) == {
+        "none",
+        "pi",
+        "rope trained at 16",
+    }
     program(extend, "one", "pi", "--beside=two")
-    assert "rope trained at 16: of another seed" in Path("one/extend.txt").read_text(encoding="utf-8")
+    assert "rope trained at 16: of another seed" in Path("one/extend.txt").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_a_run_beside_is_measured_on_the_same_targets_and_text() -> None:
     program(extend, "one", "pi", "--beside=long", "--dataset=other")
     text = Path("one/extend.txt").read_text(encoding="utf-8")
-    assert text.startswith("other, rope trained at L = 16") and re.search(r"rope trained at 32 +[-+]\d\.\d{3} +[-+]\d", text)
-    program(extend, "one", "pi")   # its own text again, though `other` was measured last
+    assert text.startswith("other, rope trained at L = 16") and re.search(
+        r"rope trained at 32 +[-+]\d\.\d{3} +[-+]\d", text
+    )
+    program(extend, "one", "pi")  # its own text again, though `other` was measured last
     assert Path("one/extend.txt").read_text(encoding="utf-8").startswith("tiny, ")
 
 
@@ -257,7 +349,9 @@ def test_many_extensions_are_drawn() -> None:
     assert Path("real.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_figure_of_extensions_draws_the_means_of_the_table_blue_where_context_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_figure_of_extensions_draws_the_means_of_the_table_blue_where_context_helps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     program(extend, "one", "two", "pi")
     drawn: list[Figure] = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
@@ -265,13 +359,19 @@ def test_the_figure_of_extensions_draws_the_means_of_the_table_blue_where_contex
     FIGURE(results, [], "drawn.png")
     (axes,), (image,) = drawn[0].axes, drawn[0].axes[0].images
     means = [[np.mean(of[n]) for n in LENGTHS] for of in report.gains(results, [])[1].values()]
-    assert np.array(image.get_array()) == pytest.approx(np.array(means)) and "L = 16, mean over 2 seeds" in drawn[0].get_suptitle()
+    assert (
+        np.array(image.get_array()) == pytest.approx(np.array(means))
+        and "L = 16, mean over 2 seeds" in drawn[0].get_suptitle()
+    )
     assert [t.get_text() for t in axes.texts] == [f"{x:+.3f}" for row in means for x in row]
-    (red, _, blue), (less_red, _, less_blue) = (image.cmap(image.norm(nats))[:3] for nats in (1, -1))
+    (red, _, blue), (less_red, _, less_blue) = (
+        image.cmap(image.norm(nats))[:3] for nats in (1, -1)
+    )
     assert blue > red and less_red > less_blue
 
 
 # ---- evaluate.py and sample.py
+
 
 def test_evaluate_tests_as_trained_under_another_extension_and_under_none() -> None:
     fine_tune("tuned", "--extend=yarn(factor=2)")
@@ -282,15 +382,27 @@ def test_evaluate_tests_as_trained_under_another_extension_and_under_none() -> N
         program(evaluate, "tuned", "--extend=none", *BYTES)
     assert measured == ["yarn(factor=2)", "ntk(factor=2)", "none"]
     result = report.load("tuned")
-    assert {e for e, _ in rows("tuned")} == {"yarn(factor=2)", "ntk(factor=2)", None} and result["extend"] == "yarn(factor=2)"
+    assert {e for e, _ in rows("tuned")} == {"yarn(factor=2)", "ntk(factor=2)", None} and result[
+        "extend"
+    ] == "yarn(factor=2)"
     assert rows("tuned")["ntk(factor=2)", 64]["factor"] == 2
     model = checkpoint.load_run("tuned").model
     model.extend("ntk(factor=2)")
-    again = evaluate.evaluate(model, data.load("tiny"), train_length=32, lengths=(16, 32, 64), protocols=("fixed_targets",))
-    assert [r["nats"] for r in again["rows"]] == [rows("tuned")["ntk(factor=2)", n]["nats"] for n in (16, 32, 64)]
+    again = evaluate.evaluate(
+        model,
+        data.load("tiny"),
+        train_length=32,
+        lengths=(16, 32, 64),
+        protocols=("fixed_targets",),
+    )
+    assert [r["nats"] for r in again["rows"]] == [
+        rows("tuned")["ntk(factor=2)", n]["nats"] for n in (16, 32, 64)
+    ]
 
 
-def test_the_table_shows_the_rows_of_the_extension_that_was_tested(capsys: pytest.CaptureFixture) -> None:
+def test_the_table_shows_the_rows_of_the_extension_that_was_tested(
+    capsys: pytest.CaptureFixture,
+) -> None:
     program(evaluate, "one", "--extend=ntk", *BYTES)
     shown = capsys.readouterr().out
     assert re.search(rf"rope, ntk +32 +{rows('one')['ntk', 32]['nats']:.4f}", shown)
@@ -304,7 +416,9 @@ def test_what_is_known_by_position_stays_that_of_the_model_as_trained() -> None:
     assert report.load("one")["per_position"] == before
 
 
-def test_a_sample_under_an_extension_is_the_same_with_and_without_a_cache(capsys: pytest.CaptureFixture) -> None:
+def test_a_sample_under_an_extension_is_the_same_with_and_without_a_cache(
+    capsys: pytest.CaptureFixture,
+) -> None:
     words = ["one", "--temperature=0", "--max_new_tokens=40", "--start=7 times 1", *BYTES]
     program(sample, *words, "--extend=yarn(factor=3) + logn")
     said, note = capsys.readouterr()
@@ -321,10 +435,19 @@ def test_a_sample_under_an_extension_is_the_same_with_and_without_a_cache(capsys
 
 # ---- fine-tuning
 
+
 def fine_tune(folder: str, *words: str, start: str = "one") -> None:
     """train.py from a run at twice its length, trained and tested."""
-    program(train, *SIZE, f"--init_from={start}", "--block_size=32", "--batch_size=2", "--eval_lengths=16,32,64",
-            f"--out_dir={folder}", *words)
+    program(
+        train,
+        *SIZE,
+        f"--init_from={start}",
+        "--block_size=32",
+        "--batch_size=2",
+        "--eval_lengths=16,32,64",
+        f"--out_dir={folder}",
+        *words,
+    )
 
 
 def weights(folder: str) -> dict[str, torch.Tensor]:
@@ -359,35 +482,55 @@ def same_run(a: str, b: str) -> None:
     ours, theirs = weights(a), weights(b)
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[k], theirs[k]) for k in ours)
     assert metrics(a) == metrics(b)
-    histories = [[checkpoint.load_state(Path(f))[k] for k in ("original_length", "train_lengths")] for f in (a, b)]
+    histories = [
+        [checkpoint.load_state(Path(f))[k] for k in ("original_length", "train_lengths")]
+        for f in (a, b)
+    ]
     assert histories[0] == histories[1]
-    assert [(k, r["nats"]) for k, r in rows(a).items()] == [(k, r["nats"]) for k, r in rows(b).items()]
+    assert [(k, r["nats"]) for k, r in rows(a).items()] == [
+        (k, r["nats"]) for k, r in rows(b).items()
+    ]
 
 
 def test_a_fine_tune_keeps_the_first_length_and_notes_the_second() -> None:
     fine_tune("tuned", "--extend=yarn")
     config, result = checkpoint.read_config(Path("tuned")), report.load("tuned")
-    assert (config["original_length"], config["train_lengths"], result["train_length"]) == (16, [16, 32], 32)
-    assert config["settings"]["extend"] == result["extend"] == "yarn" and result["original_length"] == 16
-    assert rows("tuned")["yarn", 64]["factor"] == 4   # of the first length
+    assert (config["original_length"], config["train_lengths"], result["train_length"]) == (
+        16,
+        [16, 32],
+        32,
+    )
+    assert (
+        config["settings"]["extend"] == result["extend"] == "yarn"
+        and result["original_length"] == 16
+    )
+    assert rows("tuned")["yarn", 64]["factor"] == 4  # of the first length
     fine_tune("again", "--extend=none", start="tuned")
-    assert checkpoint.load_run("again").model.pos.extended == "" and set(rows("again")) == {(None, n) for n in (16, 32, 64)}
+    assert checkpoint.load_run("again").model.pos.extended == "" and set(rows("again")) == {
+        (None, n) for n in (16, 32, 64)
+    }
     fine_tune("heir", start="tuned")
-    assert checkpoint.read_config(Path("heir"))["settings"]["extend"] == "yarn" and {e for e, _ in rows("heir")} == {"yarn"}
+    assert checkpoint.read_config(Path("heir"))["settings"]["extend"] == "yarn" and {
+        e for e, _ in rows("heir")
+    } == {"yarn"}
     assert checkpoint.read_config(Path("heir"))["train_lengths"] == [16, 32, 32]
 
 
-@pytest.mark.parametrize("words", [
-    ("--extend=yarn", "--mixed_lengths=16,32", "--dropout=0.2"),
-    ("--extend=ntk", "--mixed_lengths=16,32,64", "--staged=True"),
-    ("--extend=yarn(factor=4) + pose(target=64)",),
-    ("--extend=smooth(learned=True)", "--gradient_accumulation_steps=2"),
-    ("--extend=yarn", "--drop_pos=0.5", "--mixed_lengths=16,32")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--extend=yarn", "--mixed_lengths=16,32", "--dropout=0.2"),
+        ("--extend=ntk", "--mixed_lengths=16,32,64", "--staged=True"),
+        ("--extend=yarn(factor=4) + pose(target=64)",),
+        ("--extend=smooth(learned=True)", "--gradient_accumulation_steps=2"),
+        ("--extend=yarn", "--drop_pos=0.5", "--mixed_lengths=16,32"),
+    ],
+)
 def test_a_fine_tune_that_was_stopped_ends_as_if_it_had_not(words: tuple[str, ...]) -> None:
     fine_tune("straight", *words)
     stop_after(4, "halting", *words)
     assert metrics("halting")[-1]["step"] == 4
-    shutil.rmtree("one")   # the folder holds everything
+    shutil.rmtree("one")  # the folder holds everything
     fine_tune("halting", *words)
     same_run("straight", "halting")
 
@@ -410,12 +553,17 @@ def test_each_step_has_as_many_tokens_whatever_its_length() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train.Training, "batch", noted)
-        fine_tune("mixed", "--extend=yarn", "--mixed_lengths=64,16,32", "--gradient_accumulation_steps=2")
+        fine_tune(
+            "mixed", "--extend=yarn", "--mixed_lengths=64,16,32", "--gradient_accumulation_steps=2"
+        )
         in_turn = [length for _, _, _, length in seen[::2]]
         assert in_turn == [64, 16, 32] * 2 and len(seen) == 12
         assert all(count * length == 64 for _, _, count, length in seen)
         for step, first, count, length in seen:
-            assert first in (step * 128 // length, step * 128 // length + count)   # no sequence twice
+            assert first in (
+                step * 128 // length,
+                step * 128 // length + count,
+            )  # no sequence twice
         seen.clear()
         fine_tune("staged", "--extend=yarn", "--mixed_lengths=16,32,64", "--staged=True")
     assert [length for _, _, _, length in seen] == [16, 16, 32, 32, 64, 64]
@@ -423,13 +571,25 @@ def test_each_step_has_as_many_tokens_whatever_its_length() -> None:
     assert metrics("mixed")[-1]["tokens"] == 6 * 128
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    (("--mixed_lengths=16,24",), "no whole number of sequences of 24"),
-    (("--extend=pose(target=24)", "--mixed_lengths=16,32", "--staged=True"), "32 tokens do not fit into target = 24"),
-    (("--mixed_lengths=16,8192", "--batch_size=256"), "8,193"), (("--staged=True",), "needs mixed_lengths"),
-    (("--extend=yarn + pose(target=64)",), "give a fixed factor"), (("--extend=slopes",), "slopes does not extend rope"),
-    (("--extend=longrope(file='absent.json')",), "absent.json"), (("--pos=alibi", "--extend=slopes"), "does not go with")])
-def test_a_fine_tune_that_cannot_be_is_a_sentence_and_makes_no_folder(words: tuple[str, ...], said: str) -> None:
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--mixed_lengths=16,24",), "no whole number of sequences of 24"),
+        (
+            ("--extend=pose(target=24)", "--mixed_lengths=16,32", "--staged=True"),
+            "32 tokens do not fit into target = 24",
+        ),
+        (("--mixed_lengths=16,8192", "--batch_size=256"), "8,193"),
+        (("--staged=True",), "needs mixed_lengths"),
+        (("--extend=yarn + pose(target=64)",), "give a fixed factor"),
+        (("--extend=slopes",), "slopes does not extend rope"),
+        (("--extend=longrope(file='absent.json')",), "absent.json"),
+        (("--pos=alibi", "--extend=slopes"), "does not go with"),
+    ],
+)
+def test_a_fine_tune_that_cannot_be_is_a_sentence_and_makes_no_folder(
+    words: tuple[str, ...], said: str
+) -> None:
     with pytest.raises((UserError, posenc.PosError), match=said):
         fine_tune("tuned", *words)
     assert not Path("tuned").exists()
@@ -446,11 +606,18 @@ def test_another_extension_is_another_default_folder_and_another_run() -> None:
         fine_tune("tuned", "--extend=ntk")
 
 
-@pytest.mark.parametrize(("option", "place"), [("longrope(file='far/factors.json', factor=2)", ""),
-                                               ("temperature(file='far/factors.json')", "tuned")])
+@pytest.mark.parametrize(
+    ("option", "place"),
+    [
+        ("longrope(file='far/factors.json', factor=2)", ""),
+        ("temperature(file='far/factors.json')", "tuned"),
+    ],
+)
 def test_a_file_of_an_extension_is_copied_and_the_original_may_go(option: str, place: str) -> None:
     Path("far").mkdir()
-    Path("far/factors.json").write_text(json.dumps({"long_factor": [1, 1.5, 2, 2.5], "scales": [1.1, 0.9]}), encoding="utf-8")
+    Path("far/factors.json").write_text(
+        json.dumps({"long_factor": [1, 1.5, 2, 2.5], "scales": [1.1, 0.9]}), encoding="utf-8"
+    )
     fine_tune("straight", f"--extend={option}")
     stop_after(4, place, f"--extend={option}")
     shutil.rmtree("far")
@@ -458,7 +625,9 @@ def test_a_file_of_an_extension_is_copied_and_the_original_may_go(option: str, p
     folder = place or str(next(Path("out").iterdir()))
     same_run("straight", folder)
     copy = Path(folder) / "factors.json"
-    assert checkpoint.read_config(Path(folder))["extension_files_sha256"] == {"factors.json": checkpoint.sha256(copy)}
+    assert checkpoint.read_config(Path(folder))["extension_files_sha256"] == {
+        "factors.json": checkpoint.sha256(copy)
+    }
     program(evaluate, folder, *BYTES)
     program(sample, folder, "--max_new_tokens=2", *BYTES)
     copy.write_text(json.dumps({"long_factor": [1, 1, 1, 1], "scales": [1, 1]}), encoding="utf-8")
@@ -484,9 +653,11 @@ def test_a_typed_file_is_used_as_typed_and_that_of_the_training_is_the_runs_own_
     for name, scale in (("far.json", 2), ("near.json", 3)):
         Path(name).write_text(json.dumps({"scales": [scale] * 2}), encoding="utf-8")
     fine_tune("tuned", f"--extend={trained}")
-    shutil.move("far.json", "tuned/near.json")   # another file under the typed name
+    shutil.move("far.json", "tuned/near.json")  # another file under the typed name
     program(extend, "tuned", trained, typed)
-    assert rows("tuned")[typed, 32]["files_sha256"] == {"near.json": checkpoint.sha256(Path("near.json"))}
+    assert rows("tuned")[typed, 32]["files_sha256"] == {
+        "near.json": checkpoint.sha256(Path("near.json"))
+    }
 
 
 def test_fine_tunes_of_two_seeds_each_from_its_own_are_seeds_of_one_model() -> None:
@@ -500,10 +671,18 @@ def test_the_table_of_a_fine_tuned_run_compares_with_it_as_it_was_trained() -> N
     fine_tune("tuned", "--extend=yarn(factor=2)")
     program(extend, "tuned", "ntk(factor=2)", "--beside=long")
     found = rows("tuned")
-    assert {e for e, _ in found} == {"yarn(factor=2)", "ntk(factor=2)", None} and report.load("tuned")["extend"] == "yarn(factor=2)"
+    assert {e for e, _ in found} == {"yarn(factor=2)", "ntk(factor=2)", None} and report.load(
+        "tuned"
+    )["extend"] == "yarn(factor=2)"
     _, of = report.gains([report.load("tuned")], [])
-    for text, row in (("ntk(factor=2)", "ntk(factor=2)"), ("none", None), ("yarn(factor=2)", "yarn(factor=2)")):
-        assert of[text][64] == pytest.approx([found["yarn(factor=2)", 32]["nats"] - found[row, 64]["nats"]])
+    for text, row in (
+        ("ntk(factor=2)", "ntk(factor=2)"),
+        ("none", None),
+        ("yarn(factor=2)", "yarn(factor=2)"),
+    ):
+        assert of[text][64] == pytest.approx(
+            [found["yarn(factor=2)", 32]["nats"] - found[row, 64]["nats"]]
+        )
     text = Path("tuned/extend.txt").read_text(encoding="utf-8")
     assert text.startswith("tiny, rope + yarn(factor=2) trained at L = 32")
     program(extend, "one", "--beside=tuned,long", "pi")
@@ -519,10 +698,16 @@ def test_what_an_extension_learned_is_in_force_wherever_its_text_is_typed_again(
     program(evaluate, "tuned", *BYTES)
     before = {place: row["nats"] for place, row in rows("tuned").items()}
     program(evaluate, "tuned", words, *BYTES)
-    assert {place: row["nats"] for place, row in rows("tuned").items()} == pytest.approx(before, abs=1e-6)
-    program(extend, "tuned", "none", "yarn", words.removeprefix("--extend="), "--eval_lengths=32,48")
+    assert {place: row["nats"] for place, row in rows("tuned").items()} == pytest.approx(
+        before, abs=1e-6
+    )
+    program(
+        extend, "tuned", "none", "yarn", words.removeprefix("--extend="), "--eval_lengths=32,48"
+    )
     program(evaluate, "tuned", words, *BYTES)
-    assert {place: row["nats"] for place, row in rows("tuned").items() if place in before} == pytest.approx(before, abs=1e-6)
+    assert {
+        place: row["nats"] for place, row in rows("tuned").items() if place in before
+    } == pytest.approx(before, abs=1e-6)
     fine_tune("heir", words, "--learning_rate=1e-9", start="tuned")
     assert weights("heir")[key] == pytest.approx(weights("tuned")[key].item(), abs=1e-5)
 
@@ -540,7 +725,7 @@ def test_a_checkpoint_that_was_trained_on_since_is_measured_anew() -> None:
 def test_a_file_that_is_called_like_an_extension_does_not_hide_it() -> None:
     Path("yarn").write_text("", encoding="utf-8")
     with counted() as measured:
-        program(extend, "one", "yarn", "one/config.json")   # as a shell's out/* gives
+        program(extend, "one", "yarn", "one/config.json")  # as a shell's out/* gives
     assert measured == ["yarn"]
 
 
@@ -552,7 +737,11 @@ def test_rows_without_the_factor_of_now_are_measured_again_and_replaced() -> Non
     checkpoint.write_json(Path("one/extrapolation.json"), result)
     with counted() as measured:
         program(extend, "one", "self_extend")
-    found = [r["factor"] for r in report.load("one")["rows"] if (r["extend"], r["length"]) == ("self_extend", 32)]
+    found = [
+        r["factor"]
+        for r in report.load("one")["rows"]
+        if (r["extend"], r["length"]) == ("self_extend", 32)
+    ]
     assert measured == ["self_extend"] and len(found) == 1 and found[0] > 1
 
 
@@ -579,7 +768,9 @@ def test_an_extension_of_ones_own_with_a_file_of_its_own_serves_any_run() -> Non
     Path("number.txt").write_text("3.5", encoding="utf-8")
     text = "sharper(file='number.txt')"
     program(extend, "one", text, "--pos_file=mine.py")
-    assert rows("one")[text, 32]["files_sha256"] == {"number.txt": checkpoint.sha256(Path("number.txt"))}
+    assert rows("one")[text, 32]["files_sha256"] == {
+        "number.txt": checkpoint.sha256(Path("number.txt"))
+    }
     program(evaluate, "one", f"--extend={text}", "--pos_file=mine.py", *BYTES)
     fine_tune("tuned", f"--extend={text}", "--pos_file=mine.py")
     assert checkpoint.load_run("tuned", pos_file="mine.py").model.pos.extensions[0].scale == 3.5
@@ -603,6 +794,7 @@ def test_training_from_the_start_under_an_extension_is_said(capsys: pytest.Captu
 
 # ---- LongRoPE's search
 
+
 def settings_of(*words: str) -> ExtendSettings:
     return configure(ExtendSettings, [*BYTES, *words], "")[0]
 
@@ -612,11 +804,18 @@ START = list(extend.seeds_of(posenc.rope_frequencies(16)[0], 10000.0, 4, 16).val
 
 def toy(trial: Trial) -> float:
     """A loss that a search can lower: the distance to other factors."""
-    return sum(abs(x - (2 + m / 3)) for m, x in enumerate(trial.factors)) + abs(trial.first - 8) / 100
+    return (
+        sum(abs(x - (2 + m / 3)) for m, x in enumerate(trial.factors)) + abs(trial.first - 8) / 100
+    )
 
 
-def test_children_ascend_within_the_range_of_a_seed_or_a_draw_and_are_those_of_seed_and_round() -> None:
-    assert len(extend.children(START, 4, 0, 7)) == extend.POPULATION and extend.children(START, 4, 0, 7)[:3] == START
+def test_children_ascend_within_the_range_of_a_seed_or_a_draw_and_are_those_of_seed_and_round() -> (
+    None
+):
+    assert (
+        len(extend.children(START, 4, 0, 7)) == extend.POPULATION
+        and extend.children(START, 4, 0, 7)[:3] == START
+    )
     parents = extend.children(START, 4, 0, 7)[: extend.PARENTS]
     new = extend.children(parents, 4, 1, 7)
     assert len(new) == 2 * extend.PER_ROUND and new == extend.children(parents, 4, 1, 7)
@@ -629,16 +828,20 @@ def test_children_ascend_within_the_range_of_a_seed_or_a_draw_and_are_those_of_s
 
 
 def test_half_of_the_children_cross_two_parents_and_half_redraw_three_tenths_of_one() -> None:
-    parents = [Trial((1.0,) * 8), Trial((9.0,) * 8, 8)]   # 9 is never drawn
+    parents = [Trial((1.0,) * 8), Trial((9.0,) * 8, 8)]  # 9 is never drawn
     rounds = [extend.children(parents, 4, number, 7) for number in range(1, 30)]
-    crossed = [t for new in rounds for t in new[extend.PER_ROUND:] if set(t.factors) == {1.0, 9.0}]
+    crossed = [t for new in rounds for t in new[extend.PER_ROUND :] if set(t.factors) == {1.0, 9.0}]
     assert len(crossed) > 4 * len(rounds) and {t.first for t in crossed} == {0, 8}
-    redrawn = [x not in (1.0, 9.0) for new in rounds for t in new[: extend.PER_ROUND] for x in t.factors]
+    redrawn = [
+        x not in (1.0, 9.0) for new in rounds for t in new[: extend.PER_ROUND] for x in t.factors
+    ]
     assert np.mean(redrawn) == pytest.approx(extend.CHANGED, abs=0.05)
 
 
 def test_a_search_that_was_interrupted_finds_what_it_would_have_found(tmp_path: Path) -> None:
-    def found(name: str, rounds: int, seed: int = 1, loss: Callable[[Trial], float] = toy, of: str = "x") -> dict[Trial, float]:
+    def found(
+        name: str, rounds: int, seed: int = 1, loss: Callable[[Trial], float] = toy, of: str = "x"
+    ) -> dict[Trial, float]:
         return extend.evolve(START, loss, 4, rounds, seed, tmp_path / name, {"of": of})
 
     whole = found("whole", 6)
@@ -646,26 +849,41 @@ def test_a_search_that_was_interrupted_finds_what_it_would_have_found(tmp_path: 
 
     def breaking(trial: Trial) -> float:
         calls.append(trial)
-        if len(calls) == 140:   # in a round
+        if len(calls) == 140:  # in a round
             raise KeyboardInterrupt
         return toy(trial)
 
     with pytest.raises(KeyboardInterrupt):
         found("parts", 6, loss=breaking)
     resumed: list[Trial] = []
-    assert list(found("parts", 6, loss=lambda t: resumed.append(t) or toy(t)).items()) == list(whole.items())
-    assert 0 < len(resumed) < 140 and (tmp_path / "parts").read_bytes() == (tmp_path / "whole").read_bytes()
-    assert min(whole.values()) < min(map(toy, START)) and list(whole.values()) == sorted(whole.values())
+    assert list(found("parts", 6, loss=lambda t: resumed.append(t) or toy(t)).items()) == list(
+        whole.items()
+    )
+    assert (
+        0 < len(resumed) < 140
+        and (tmp_path / "parts").read_bytes() == (tmp_path / "whole").read_bytes()
+    )
+    assert min(whole.values()) < min(map(toy, START)) and list(whole.values()) == sorted(
+        whole.values()
+    )
     assert len(whole) == extend.PARENTS
-    assert found("whole", 6, loss=lambda _: 1 / 0) == whole     # found already
-    assert found("parts", 2) == found("fresh", 2) != whole      # not what six rounds found
+    assert found("whole", 6, loss=lambda _: 1 / 0) == whole  # found already
+    assert found("parts", 2) == found("fresh", 2) != whole  # not what six rounds found
     assert found("parts", 2, seed=2) == found("other", 2, seed=2)
     calls.clear()
     found("parts", 2, seed=2, of="another text", loss=lambda t: calls.append(t) or toy(t))
-    assert len(calls) > 64   # nothing of another text's is believed
+    assert len(calls) > 64  # nothing of another text's is believed
     calls.clear()
-    extend.evolve(START[:2], lambda t: calls.append(t) or toy(t), 4, 2, 2, tmp_path / "parts", {"of": "another text"})
-    assert len(calls) > 64   # nor of another start
+    extend.evolve(
+        START[:2],
+        lambda t: calls.append(t) or toy(t),
+        4,
+        2,
+        2,
+        tmp_path / "parts",
+        {"of": "another text"},
+    )
+    assert len(calls) > 64  # nor of another start
 
 
 def test_the_halves_of_a_text_share_no_token_and_keep_its_documents() -> None:
@@ -677,7 +895,11 @@ def test_the_halves_of_a_text_share_no_token_and_keep_its_documents() -> None:
     assert kept == {*corpus.val_starts.tolist(), middle}
     for half in (first, second):
         places = evaluate.place(len(half.val), half.val_starts, [32])
-        assert half.val_starts[0] == 0 and 0 <= (places.ends - 32).min() and places.ends.max() < len(half.val)
+        assert (
+            half.val_starts[0] == 0
+            and 0 <= (places.ends - 32).min()
+            and places.ends.max() < len(half.val)
+        )
 
 
 def searched(*words: str) -> dict[str, Any]:
@@ -694,9 +916,14 @@ def seeds_of_run(model: Any) -> dict[str, Trial]:
     return extend.seeds_of(model.pos.pieces["0_rope"].frequencies(16)[0], 10000.0, 2, 16)
 
 
-def test_what_a_search_finds_is_a_file_for_longrope_that_gives_the_loss_it_reports(capsys: pytest.CaptureFixture) -> None:
+def test_what_a_search_finds_is_a_file_for_longrope_that_gives_the_loss_it_reports(
+    capsys: pytest.CaptureFixture,
+) -> None:
     found = searched("--rounds=2")
-    assert set(found["loss_unseen"]) == {"pi", "ntk", "yarn", "search"} and len(found["long_factor"]) == 4
+    assert (
+        set(found["loss_unseen"]) == {"pi", "ntk", "yarn", "search"}
+        and len(found["long_factor"]) == 4
+    )
     said = capsys.readouterr().out
     text = re.search(r'--extend="(.*)"', said)[1]
     model = checkpoint.load_run("one").model
@@ -705,19 +932,31 @@ def test_what_a_search_finds_is_a_file_for_longrope_that_gives_the_loss_it_repor
     halves = [extend.half_of(data.load("tiny"), second) for second in (False, True)]
     unseen = extend.losses_of(model, halves[1], compute, 32, evaluate.WINDOWS)
     assert unseen.mean() == found["loss_unseen"]["search"]
-    assert extend.losses_of(model, halves[0], compute, 32, extend.SEARCHED).mean() == found["loss_searched"]
+    assert (
+        extend.losses_of(model, halves[0], compute, 32, extend.SEARCHED).mean()
+        == found["loss_searched"]
+    )
     best = min(("pi", "ntk", "yarn"), key=lambda name: found["loss_unseen"][name])
-    model.pos.extensions[0].long, model.pos.extensions[0].first = list(seeds_of_run(model)[best].factors), 0
+    model.pos.extensions[0].long, model.pos.extensions[0].first = (
+        list(seeds_of_run(model)[best].factors),
+        0,
+    )
     gained = extend.losses_of(model, halves[1], compute, 32, evaluate.WINDOWS) - unseen
-    assert found["gain_unseen"] == pytest.approx({"over": best, "nats": gained.mean(), "standard_error": gained.std(ddof=1) / 8})
+    assert found["gain_unseen"] == pytest.approx(
+        {"over": best, "nats": gained.mean(), "standard_error": gained.std(ddof=1) / 8}
+    )
     again = searched("--rounds=2")
     assert again == found
     program(extend, "one", text)
-    assert rows("one")[text, 32]["files_sha256"] == {"longrope-2.json": checkpoint.sha256(Path("one/longrope-2.json"))}
-    Path("one/longrope-2.json").write_text(json.dumps({"long_factor": [1, 1, 1, 1.5]}), encoding="utf-8")
+    assert rows("one")[text, 32]["files_sha256"] == {
+        "longrope-2.json": checkpoint.sha256(Path("one/longrope-2.json"))
+    }
+    Path("one/longrope-2.json").write_text(
+        json.dumps({"long_factor": [1, 1, 1, 1.5]}), encoding="utf-8"
+    )
     with counted() as measured:
         program(extend, "one", text)
-    assert measured == [text]   # another file under the same name
+    assert measured == [text]  # another file under the same name
 
 
 def test_a_search_that_ends_before_its_first_round_leaves_the_result_of_an_earlier_one() -> None:
@@ -745,27 +984,48 @@ def test_another_text_or_model_is_searched_anew(other: str) -> None:
     assert checkpoint.read_json(Path("one/search-2.json"))["trials"] != kept["trials"]
 
 
-def test_the_first_positions_that_a_search_keeps_are_in_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extend, "losses_of", lambda model, corpus, compute, length, windows:
-                        np.full(windows, 1 / (1 + model.pos.extensions[0].first)))
+def test_the_first_positions_that_a_search_keeps_are_in_its_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        extend,
+        "losses_of",
+        lambda model, corpus, compute, length, windows: np.full(
+            windows, 1 / (1 + model.pos.extensions[0].first)
+        ),
+    )
     found = searched("--rounds=3")
     assert found["first"] > 0 and found["loss_searched"] == 1 / (1 + found["first"])
 
 
-def test_a_fine_tuned_run_is_searched_for_multiples_of_its_first_length(capsys: pytest.CaptureFixture) -> None:
+def test_a_fine_tuned_run_is_searched_for_multiples_of_its_first_length(
+    capsys: pytest.CaptureFixture,
+) -> None:
     fine_tune("tuned")
     shutil.rmtree("one")
     shutil.move("tuned", "one")
-    assert searched("--rounds=1")["train_length"] == 16 and "one, 32 tokens" in capsys.readouterr().out
+    assert (
+        searched("--rounds=1")["train_length"] == 16 and "one, 32 tokens" in capsys.readouterr().out
+    )
 
 
-def test_the_losses_of_a_search_are_those_of_the_last_quarter_of_windows_that_end_at_fixed_places() -> None:
-    model, compute, corpus = checkpoint.load_run("one").model, extend.device.pick("cpu", "float32"), data.load("tiny")
+def test_the_losses_of_a_search_are_those_of_the_last_quarter_of_windows_that_end_at_fixed_places() -> (
+    None
+):
+    model, compute, corpus = (
+        checkpoint.load_run("one").model,
+        extend.device.pick("cpu", "float32"),
+        data.load("tiny"),
+    )
     found = extend.losses_of(model, corpus, compute, 32, 16)
     ends = evaluate.place(len(corpus.val), corpus.val_starts, [32]).ends[::4]
-    text = torch.from_numpy(np.stack([corpus.val[end - 32: end + 1] for end in ends]).astype(np.int64))
+    text = torch.from_numpy(
+        np.stack([corpus.val[end - 32 : end + 1] for end in ends]).astype(np.int64)
+    )
     with torch.no_grad():
-        assert found == pytest.approx(model.losses(text[:, :-1], text[:, 1:])[:, -8:].mean(1).numpy(), abs=1e-6)
+        assert found == pytest.approx(
+            model.losses(text[:, :-1], text[:, 1:])[:, -8:].mean(1).numpy(), abs=1e-6
+        )
 
 
 def test_a_search_whose_notes_are_damaged_begins_afresh(capsys: pytest.CaptureFixture) -> None:
@@ -773,9 +1033,16 @@ def test_a_search_whose_notes_are_damaged_begins_afresh(capsys: pytest.CaptureFi
     path = Path("one/search-2.json")
     whole = checkpoint.read_json(path)
     first = whole["trials"][0]
-    for text in ("{", json.dumps(whole | {"trials": [1]}), json.dumps(whole | {"round": "x"}), "[]", json.dumps(whole | {"trials": []}),
-                 json.dumps(whole | {"trials": [[first[0], 777777, 1.0]]}).replace("777777", "1e999"),
-                 json.dumps(whole | {"trials": [[first[0][:3], 0, 1.0]]}), json.dumps(whole | {"trials": [[first[0], 0, math.nan]]})):
+    for text in (
+        "{",
+        json.dumps(whole | {"trials": [1]}),
+        json.dumps(whole | {"round": "x"}),
+        "[]",
+        json.dumps(whole | {"trials": []}),
+        json.dumps(whole | {"trials": [[first[0], 777777, 1.0]]}).replace("777777", "1e999"),
+        json.dumps(whole | {"trials": [[first[0][:3], 0, 1.0]]}),
+        json.dumps(whole | {"trials": [[first[0], 0, math.nan]]}),
+    ):
         path.write_text(text, encoding="utf-8")
         assert searched("--rounds=1") == found
         assert "search-2.json cannot be read" in capsys.readouterr().out
@@ -786,10 +1053,17 @@ def test_rows_on_the_text_that_a_file_was_found_on_say_so() -> None:
     text = "longrope(file='one/longrope-2.json')"
     for _ in range(2):
         program(extend, "one", text)
-        assert "on half of this text" in rows("one")[text, 32]["note"] and "note" not in rows("one")[None, 32]
-        assert f"{text}: its file was found on half of this text" in Path("one/extend.txt").read_text(encoding="utf-8")
+        assert (
+            "on half of this text" in rows("one")[text, 32]["note"]
+            and "note" not in rows("one")[None, 32]
+        )
+        assert f"{text}: its file was found on half of this text" in Path(
+            "one/extend.txt"
+        ).read_text(encoding="utf-8")
         program(evaluate, "one", f"--extend={text}", *BYTES)
-        assert rows("one")[text, 32]["files_sha256"] == {"longrope-2.json": checkpoint.sha256(Path("one/longrope-2.json"))}
+        assert rows("one")[text, 32]["files_sha256"] == {
+            "longrope-2.json": checkpoint.sha256(Path("one/longrope-2.json"))
+        }
     program(extend, "one", text, "--dataset=other")
     assert not any(r.get("note") for r in report.load("one")["rows"] if r["dataset"] == "other")
 
@@ -811,7 +1085,9 @@ def test_a_search_where_nothing_turns_or_too_little_text_is_is_a_sentence() -> N
 
 
 def test_a_search_or_fit_never_replaces_the_file_that_a_run_was_trained_with() -> None:
-    Path("longrope-2.json").write_text(json.dumps({"long_factor": [1, 1.5, 2, 2]}), encoding="utf-8")
+    Path("longrope-2.json").write_text(
+        json.dumps({"long_factor": [1, 1.5, 2, 2]}), encoding="utf-8"
+    )
     fine_tune("tuned", "--extend=longrope(file='longrope-2.json')")
     before = files("tuned")
     with pytest.raises(UserError, match="was trained with its own longrope-2.json"):
@@ -838,40 +1114,70 @@ def test_pairs_that_a_scheme_stills_stay_still_in_a_search() -> None:
 
 # ---- temperatures fitted
 
-def test_a_temperature_for_each_head_is_fitted_and_gives_the_loss_it_reports(capsys: pytest.CaptureFixture) -> None:
+
+def test_a_temperature_for_each_head_is_fitted_and_gives_the_loss_it_reports(
+    capsys: pytest.CaptureFixture,
+) -> None:
     program(extend, "one", "--fit=rerope", "--eval_lengths=16,32", *BYTES)
-    found, text = checkpoint.read_json(Path("one/temperature-rerope.json")), re.search(r'--extend="(.*)"', capsys.readouterr().out)[1]
+    found, text = (
+        checkpoint.read_json(Path("one/temperature-rerope.json")),
+        re.search(r'--extend="(.*)"', capsys.readouterr().out)[1],
+    )
     assert len(found["scales"]) == 2 and (found["extend"], found["length"]) == ("rerope", 32)
     model, compute = checkpoint.load_run("one").model, extend.device.pick("cpu", "float32")
     half = [extend.half_of(data.load("tiny"), second) for second in (False, True)]
     losses = []
     for expression in ("rerope", text):
         model.extend(expression)
-        losses.append([extend.losses_of(model, half[n], compute, 32, windows).mean()
-                       for n, windows in ((0, extend.FITTED), (1, evaluate.WINDOWS))])
+        losses.append(
+            [
+                extend.losses_of(model, half[n], compute, 32, windows).mean()
+                for n, windows in ((0, extend.FITTED), (1, evaluate.WINDOWS))
+            ]
+        )
     assert losses[1][0] <= losses[0][0]
-    assert [losses[0][1], losses[1][1]] == pytest.approx([found["loss_unseen"][k] for k in ("without", "fitted")])
+    assert [losses[0][1], losses[1][1]] == pytest.approx(
+        [found["loss_unseen"][k] for k in ("without", "fitted")]
+    )
 
 
-def test_the_climb_to_temperatures_ends_at_the_bottom_of_a_bowl(monkeypatch: pytest.MonkeyPatch) -> None:
-    lowest = [0.5, -0.5]   # logarithms
-    monkeypatch.setattr(extend, "losses_of", lambda model, corpus, compute, length, windows: np.full(
-        windows, sum((math.log(x) - y) ** 2 for x, y in zip(model.pos.extensions[0].scales, lowest, strict=True))))
+def test_the_climb_to_temperatures_ends_at_the_bottom_of_a_bowl(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lowest = [0.5, -0.5]  # logarithms
+    monkeypatch.setattr(
+        extend,
+        "losses_of",
+        lambda model, corpus, compute, length, windows: np.full(
+            windows,
+            sum(
+                (math.log(x) - y) ** 2
+                for x, y in zip(model.pos.extensions[0].scales, lowest, strict=True)
+            ),
+        ),
+    )
     program(extend, "one", "--fit=none", *BYTES)
-    assert checkpoint.read_json(Path("one/temperature-none.json"))["scales"] == pytest.approx(np.exp(lowest).tolist(), rel=0.03)
+    assert checkpoint.read_json(Path("one/temperature-none.json"))["scales"] == pytest.approx(
+        np.exp(lowest).tolist(), rel=0.03
+    )
 
 
 def test_each_fit_has_a_file_of_its_own_and_typed_files_are_used_as_typed() -> None:
     long = "yarn(factor=2, alpha=1.0, beta=32.0, ramp=code, truncate=True, mscale=1.0, mscale_all_dim={})"
     for text in (long.format(0.0), long.format(0.5)):
         program(extend, "one", f"--fit={text}", "--eval_lengths=16", *BYTES)
-    assert {checkpoint.read_json(p)["extend"] for p in Path("one").glob("temperature-*")} == {long.format(0.0), long.format(0.5)}
+    assert {checkpoint.read_json(p)["extend"] for p in Path("one").glob("temperature-*")} == {
+        long.format(0.0),
+        long.format(0.5),
+    }
     Path("one/x.json").write_text(json.dumps({"long_factor": [1, 1, 1, 1]}), encoding="utf-8")
     with pytest.raises(posenc.PosError, match="absent/x.json"):
         program(extend, "one", "--fit=longrope(file='absent/x.json')", *BYTES)
 
 
-def test_temperatures_are_fitted_for_the_lengths_of_the_run_and_refused_where_the_extension_misfits() -> None:
+def test_temperatures_are_fitted_for_the_lengths_of_the_run_and_refused_where_the_extension_misfits() -> (
+    None
+):
     program(extend, "alibi", "--fit=none", *BYTES)
     assert checkpoint.read_json(Path("alibi/temperature-none.json"))["length"] == 4 * 16
     with pytest.raises(posenc.PosError, match="ntk does not extend alibi"):
@@ -879,12 +1185,23 @@ def test_temperatures_are_fitted_for_the_lengths_of_the_run_and_refused_where_th
 
 
 @pytest.mark.slow
-def test_compiled_code_takes_any_number_of_lengths_and_drops_positions_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_code_takes_any_number_of_lengths_and_drops_positions_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     compiled = torch.compile
     monkeypatch.setattr(torch, "compile", lambda f, **how: compiled(f, **how, backend="eager"))
     monkeypatch.setattr(train.device, "missing_compiler", lambda: "")
-    settings, _ = configure(TrainSettings, [*SIZE, "--mixed_lengths=2,4,8,16,32,64", "--max_iters=12", "--drop_pos=0.5",
-                                            "--compile=True"], "")
+    settings, _ = configure(
+        TrainSettings,
+        [
+            *SIZE,
+            "--mixed_lengths=2,4,8,16,32,64",
+            "--max_iters=12",
+            "--drop_pos=0.5",
+            "--compile=True",
+        ],
+        "",
+    )
     training = train.begin(settings)
     train.fit(training, train.Quiet())
     assert training.step == 12

@@ -19,7 +19,17 @@ from pathlib import Path
 
 import pytest
 from conftest import Project, Started
-from test_train import DRAWING, SIZE, identical, metrics, run_main, settings_of, steps, when_taken, workplace
+from test_train import (
+    DRAWING,
+    SIZE,
+    identical,
+    metrics,
+    run_main,
+    settings_of,
+    steps,
+    when_taken,
+    workplace,
+)
 
 import checkpoint
 import device
@@ -29,7 +39,7 @@ import train
 from checkpoint import CURRENT, DIGESTS, PREVIOUS
 from configurable import UserError
 
-LONG = [*SIZE, *DRAWING, "--eval_interval=1", "--out_dir=run"]   # saves after every step
+LONG = [*SIZE, *DRAWING, "--eval_interval=1", "--out_dir=run"]  # saves after every step
 
 
 def names(folder: Path) -> set[str]:
@@ -42,12 +52,16 @@ def contents(folder: Path) -> dict[str, str]:
     return {path.name: checkpoint.sha256(path) for path in folder.iterdir() if path.is_file()}
 
 
-def wait_until(ready: Callable[[], bool], started: Started, pause: float = 0.01, seconds: float = 120) -> None:
+def wait_until(
+    ready: Callable[[], bool], started: Started, pause: float = 0.01, seconds: float = 120
+) -> None:
     """Look every `pause` seconds until `ready()`; fails if the program ends before."""
     end = time.monotonic() + seconds
     while not ready():
         time.sleep(pause)
-        assert started.process.poll() is None, f"it ended: {started.said[-500:]} {started.complained[-2000:]}"
+        assert started.process.poll() is None, (
+            f"it ended: {started.said[-500:]} {started.complained[-2000:]}"
+        )
         assert time.monotonic() < end, "it never happened"
 
 
@@ -62,6 +76,7 @@ def quiet(line: str) -> None:
 
 
 # ---- killed at any moment
+
 
 def beginning(folder: Path) -> Callable[[], bool]:
     """The run has taken the folder and reads or writes what is needed to go on."""
@@ -98,12 +113,16 @@ def kill(started: Started, folder: Path, moment: Callable, chance: random.Random
     ready = moment(folder)
     if moment is not beginning:
         taken = lines_written(folder)
-        wait_until(lambda: folder.exists() and lines_written(folder) not in (0, taken), started)   # it has begun
+        wait_until(
+            lambda: folder.exists() and lines_written(folder) not in (0, taken), started
+        )  # it has begun
         further = lines_written(folder) + chance.randrange(5)
         wait_until(lambda: lines_written(folder) >= further, started)
         ready = moment(folder)
     wait_until(ready, started, pause=0)
-    time.sleep({anywhere: chance.uniform(0, 0.05), beginning: chance.uniform(0, 0.1)}.get(moment, 0.0))
+    time.sleep(
+        {anywhere: chance.uniform(0, 0.05), beginning: chance.uniform(0, 0.1)}.get(moment, 0.0)
+    )
     started.process.kill()
     assert started.end() == -signal.SIGKILL
     return any(name.endswith(".new") for name in names(folder)) or CURRENT not in names(folder)
@@ -118,7 +137,9 @@ def killed_again_and_again(project: Project, folder: Path, kills: int) -> tuple[
     for moment in itertools.islice(itertools.cycle(MOMENTS), kills):
         writing += kill(project.start(folder, *words), folder / "run", moment, chance)
         state = checkpoint.load_state(folder / "run", quiet)
-        assert lines_written(folder / "run") - 1 <= (state["step"] if state else 0), "a step that was saved is lost"
+        assert lines_written(folder / "run") - 1 <= (state["step"] if state else 0), (
+            "a step that was saved is lost"
+        )
         survived += 1
     last = project.run(folder, *words)
     assert last.process.returncode == 0 and straight.end() == 0, last.complained
@@ -134,16 +155,22 @@ def same_end(one: Path, other: Path) -> None:
     for name in ("model", "optimizer", "scaler", "step", "tokens"):
         assert identical(states[0][name], states[1][name]), name
     assert metrics(one) == metrics(other)
-    assert [row["nats"] for row in report.load(one)["rows"]] == [row["nats"] for row in report.load(other)["rows"]]
+    assert [row["nats"] for row in report.load(one)["rows"]] == [
+        row["nats"] for row in report.load(other)["rows"]
+    ]
 
 
-def test_a_run_killed_five_times_ends_like_one_that_nobody_touched(project: Project, tmp_path: Path) -> None:
+def test_a_run_killed_five_times_ends_like_one_that_nobody_touched(
+    project: Project, tmp_path: Path
+) -> None:
     survived, writing = killed_again_and_again(project, tmp_path, 5)
     assert survived == 5 and writing >= 2
 
 
 @pytest.mark.slow
-def test_a_run_killed_25_times_ends_like_one_that_nobody_touched(project: Project, tmp_path: Path, record: Callable) -> None:
+def test_a_run_killed_25_times_ends_like_one_that_nobody_touched(
+    project: Project, tmp_path: Path, record: Callable
+) -> None:
     survived, writing = killed_again_and_again(project, tmp_path, 25)
     assert survived == 25 and writing >= 10
     record("kills (SIGKILL) survived", survived, 25)
@@ -152,17 +179,22 @@ def test_a_run_killed_25_times_ends_like_one_that_nobody_touched(project: Projec
 
 # ---- damage
 
+
 def cut(where: float | int) -> Callable[[Path], None]:
     """Leave so many bytes (counted from the end where negative), or that share of them."""
+
     def damage(path: Path) -> None:
         content = path.read_bytes()
-        path.write_bytes(content[: int(where * len(content)) if isinstance(where, float) else where])
+        path.write_bytes(
+            content[: int(where * len(content)) if isinstance(where, float) else where]
+        )
 
     return damage
 
 
 def flip(where: float | int, bit: int = 0) -> Callable[[Path], None]:
     """Turn one bit of the byte there."""
+
     def damage(path: Path) -> None:
         content = bytearray(path.read_bytes())
         content[int(where * len(content)) if isinstance(where, float) else where] ^= 1 << bit
@@ -173,6 +205,7 @@ def flip(where: float | int, bit: int = 0) -> Callable[[Path], None]:
 
 def overwrite(content: bytes, where: float) -> Callable[[Path], None]:
     """Put other bytes at that share of the file."""
+
     def damage(path: Path) -> None:
         old = path.read_bytes()
         place = int(where * len(old))
@@ -196,6 +229,7 @@ def swap_names(folder: Path) -> None:
 
 def of_another_run(*which: str) -> Callable[[Path], None]:
     """Files of a run with another seed in the place of these."""
+
     def damage(folder: Path) -> None:
         for name in which:
             shutil.copy(folder.parent / "other" / name, folder / name)
@@ -208,7 +242,9 @@ def to(name: str, damage: Callable[[Path], None]) -> Callable[[Path], None]:
     return lambda folder: damage(folder / name)
 
 
-def to_both(first: Callable[[Path], None], second: Callable[[Path], None]) -> Callable[[Path], None]:
+def to_both(
+    first: Callable[[Path], None], second: Callable[[Path], None]
+) -> Callable[[Path], None]:
     """Damage to both checkpoints."""
     return lambda folder: (first(folder / CURRENT), second(folder / PREVIOUS))
 
@@ -216,17 +252,33 @@ def to_both(first: Callable[[Path], None], second: Callable[[Path], None]) -> Ca
 def corruptions() -> list[tuple[Callable[[Path], None], int | None]]:
     """Fifty ways to harm a run folder, and the step (6 current, 4 previous, None: a sentence) that must be gone on from."""
     chance = random.Random(0)
-    current = [*(cut(n) for n in (0, 1, 4, 64, -1, -22, -23, 0.5, chance.random(), chance.random())),
-               *(flip(n, chance.randrange(8)) for n in (0, 2, 5, 30, -1, -2, -10, -20, -30, -60, -100)),
-               *(flip(chance.random(), chance.randrange(8)) for _ in range(9)),
-               overwrite(bytes(4096), 0.1), overwrite(b"\xff" * 512, 0.7), add(b"\0"), add(b"PK\5\6" + bytes(18)), Path.unlink]
+    current = [
+        *(cut(n) for n in (0, 1, 4, 64, -1, -22, -23, 0.5, chance.random(), chance.random())),
+        *(flip(n, chance.randrange(8)) for n in (0, 2, 5, 30, -1, -2, -10, -20, -30, -60, -100)),
+        *(flip(chance.random(), chance.randrange(8)) for _ in range(9)),
+        overwrite(bytes(4096), 0.1),
+        overwrite(b"\xff" * 512, 0.7),
+        add(b"\0"),
+        add(b"PK\5\6" + bytes(18)),
+        Path.unlink,
+    ]
     previous = [cut(0.3), flip(0.6), cut(0)]
-    return [*((to(CURRENT, damage), 4) for damage in current), *((to(PREVIOUS, damage), 6) for damage in previous),
-            (to_both(flip(0.5), flip(0.5)), None), (to_both(cut(100), Path.unlink), None), (to_both(Path.unlink, Path.unlink), None),
-            (swap_names, 6), (of_another_run(CURRENT), 4), (of_another_run(PREVIOUS), 6), (of_another_run(CURRENT, PREVIOUS), None),
-            (of_another_run(CURRENT, PREVIOUS, DIGESTS), None),
-            (to(DIGESTS, flip(3)), 4), (to(DIGESTS, flip(64 + 2 + len(CURRENT) + 1 + 5)), 6), (to(DIGESTS, Path.unlink), None),
-            (to(DIGESTS, cut(40)), None)]
+    return [
+        *((to(CURRENT, damage), 4) for damage in current),
+        *((to(PREVIOUS, damage), 6) for damage in previous),
+        (to_both(flip(0.5), flip(0.5)), None),
+        (to_both(cut(100), Path.unlink), None),
+        (to_both(Path.unlink, Path.unlink), None),
+        (swap_names, 6),
+        (of_another_run(CURRENT), 4),
+        (of_another_run(PREVIOUS), 6),
+        (of_another_run(CURRENT, PREVIOUS), None),
+        (of_another_run(CURRENT, PREVIOUS, DIGESTS), None),
+        (to(DIGESTS, flip(3)), 4),
+        (to(DIGESTS, flip(64 + 2 + len(CURRENT) + 1 + 5)), 6),
+        (to(DIGESTS, Path.unlink), None),
+        (to(DIGESTS, cut(40)), None),
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -246,8 +298,12 @@ def harmed(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_each_of_fifty_corruptions_is_recognised_and_never_trained_on(
-        harmed: Path, project: Project, record: Callable, capsys: pytest.CaptureFixture) -> None:
-    good = {step: checkpoint.torch.load(harmed / "whole" / name, weights_only=True) for step, name in ((6, CURRENT), (4, PREVIOUS))}
+    harmed: Path, project: Project, record: Callable, capsys: pytest.CaptureFixture
+) -> None:
+    good = {
+        step: checkpoint.torch.load(harmed / "whole" / name, weights_only=True)
+        for step, name in ((6, CURRENT), (4, PREVIOUS))
+    }
     cases, missed = corruptions(), []
     with workplace(project.folder / "data", harmed):
         for number, (damage, expected) in enumerate(cases):
@@ -261,14 +317,18 @@ def test_each_of_fifty_corruptions_is_recognised_and_never_trained_on(
     record("corruptions of a run folder recognised", len(cases) - len(missed), len(cases))
 
 
-def misbehaved(good: dict[int, dict], expected: int | None, capsys: pytest.CaptureFixture, silent: bool) -> str:
+def misbehaved(
+    good: dict[int, dict], expected: int | None, capsys: pytest.CaptureFixture, silent: bool
+) -> str:
     """What is wrong with how `run` is gone on from: with wrong weights, from the wrong step, or without a word."""
     before, training = contents(Path("run")), None
     capsys.readouterr()
     try:
         training = train.begin(settings_of(*DRAWING, "--out_dir=run"))
     except UserError as error:
-        after = {name: digest for name, digest in contents(Path("run")).items() if name != ".holder"}
+        after = {
+            name: digest for name, digest in contents(Path("run")).items() if name != ".holder"
+        }
         unchanged = after == {name: digest for name, digest in before.items() if name != ".holder"}
         ok = expected is None and unchanged and "run" in str(error) and "\n" not in str(error)
         return "" if ok else f"{error}{'' if unchanged else ' (and it changed files)'}"
@@ -277,14 +337,18 @@ def misbehaved(good: dict[int, dict], expected: int | None, capsys: pytest.Captu
     said = capsys.readouterr().out
     if expected is None or training.step != expected:
         return f"goes on from step {training.step}"
-    if not identical({name: training.state()[name] for name in ("model", "optimizer")},
-                     {name: good[expected][name] for name in ("model", "optimizer")}):
+    if not identical(
+        {name: training.state()[name] for name in ("model", "optimizer")},
+        {name: good[expected][name] for name in ("model", "optimizer")},
+    ):
         return "other weights"
     named = re.search(rf"run/{CURRENT if expected == 4 else PREVIOUS} is (damaged|gone)", said)
     return "" if silent or named else f"not named: {said}"
 
 
-def test_told_to_start_afresh_a_run_does_so_though_its_config_is_lost(harmed: Path, project: Project) -> None:
+def test_told_to_start_afresh_a_run_does_so_though_its_config_is_lost(
+    harmed: Path, project: Project
+) -> None:
     with workplace(project.folder / "data", harmed):
         shutil.rmtree("run", ignore_errors=True)
         shutil.copytree("whole", "run")
@@ -294,7 +358,9 @@ def test_told_to_start_afresh_a_run_does_so_though_its_config_is_lost(harmed: Pa
         assert training.step == 0 and not {CURRENT, PREVIOUS, DIGESTS} & names(Path("run"))
 
 
-def test_what_a_killed_program_left_half_written_is_swept_by_whoever_locks_the_folder_next(tmp_path: Path) -> None:
+def test_what_a_killed_program_left_half_written_is_swept_by_whoever_locks_the_folder_next(
+    tmp_path: Path,
+) -> None:
     (tmp_path / ".extrapolation.png.123.new").write_bytes(b"half")
     checkpoint.lock(tmp_path).release()
     assert names(tmp_path) == {".lock", ".holder"}
@@ -302,23 +368,32 @@ def test_what_a_killed_program_left_half_written_is_swept_by_whoever_locks_the_f
 
 # ---- signals
 
-def test_a_second_signal_does_not_wait_for_the_end_of_a_long_step(project: Project, tmp_path: Path) -> None:
-    started = project.start(tmp_path, "train.py", *SIZE, "--out_dir=run", "--gradient_accumulation_steps=100000")
+
+def test_a_second_signal_does_not_wait_for_the_end_of_a_long_step(
+    project: Project, tmp_path: Path
+) -> None:
+    started = project.start(
+        tmp_path, "train.py", *SIZE, "--out_dir=run", "--gradient_accumulation_steps=100000"
+    )
     wait_until(lambda: "not compiled" in started.said, started)
     time.sleep(0.3)
     started.process.send_signal(signal.SIGINT)
     time.sleep(0.5)
-    assert started.process.poll() is None   # the step goes on
+    assert started.process.poll() is None  # the step goes on
     started.process.send_signal(signal.SIGINT)
     began = time.monotonic()
-    assert started.end() == 130 and time.monotonic() - began < 5   # the step takes minutes
+    assert started.end() == 130 and time.monotonic() - began < 5  # the step takes minutes
     assert started.complained == "" and CURRENT not in names(tmp_path / "run")
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(bool(device.missing_compiler()), reason=f"torch.compile cannot run: {device.missing_compiler()}")
+@pytest.mark.skipif(
+    bool(device.missing_compiler()), reason=f"torch.compile cannot run: {device.missing_compiler()}"
+)
 def test_a_second_signal_does_not_wait_for_the_compiler(project: Project, tmp_path: Path) -> None:
-    started = project.start(tmp_path, "train.py", *SIZE, "--out_dir=run", "--compile=True", "--n_embd=48")
+    started = project.start(
+        tmp_path, "train.py", *SIZE, "--out_dir=run", "--compile=True", "--n_embd=48"
+    )
     wait_until(lambda: "compiling" in started.said, started)
     time.sleep(1.5)
     for _ in range(2):
@@ -339,7 +414,11 @@ def small_disk(folder: Path, size: int) -> Iterator[Path]:
     """A disk of so many bytes; the test is skipped where none may be mounted."""
     folder.mkdir()
     try:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=True, capture_output=True)
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)],
+            check=True,
+            capture_output=True,
+        )
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"no tmpfs can be mounted here: {error}")
     try:
@@ -359,18 +438,34 @@ def pages_used(folder: Path) -> int:
     return found.f_blocks - found.f_bfree
 
 
-@pytest.mark.slow   # the next one meets every place, in this process
-def test_a_disk_that_is_full_at_a_later_save_leaves_the_old_checkpoint_and_a_sentence(project: Project, tmp_path: Path) -> None:
-    words = ["train.py", *SIZE, *DRAWING, "--n_embd=64", "--eval_interval=1", f"--out_dir={tmp_path / 'disk/run'}"]
+@pytest.mark.slow  # the next one meets every place, in this process
+def test_a_disk_that_is_full_at_a_later_save_leaves_the_old_checkpoint_and_a_sentence(
+    project: Project, tmp_path: Path
+) -> None:
+    words = [
+        "train.py",
+        *SIZE,
+        *DRAWING,
+        "--n_embd=64",
+        "--eval_interval=1",
+        f"--out_dir={tmp_path / 'disk/run'}",
+    ]
     straight = project.start(tmp_path, *words[:-1], "--out_dir=straight")
     with small_disk(tmp_path / "disk", 2**21) as disk:
         full = project.run(tmp_path, *words)
         assert full.process.returncode == 1
         assert full.complained.startswith("error: ") and full.complained.count("\n") == 1
-        assert str(disk / "run" / CURRENT) in full.complained and "No space left on device" in full.complained
+        assert (
+            str(disk / "run" / CURRENT) in full.complained
+            and "No space left on device" in full.complained
+        )
         said: list[str] = []
         kept = checkpoint.load_state(disk / "run", said.append)
-        assert kept["step"] >= 1 and not said and not [name for name in names(disk / "run") if name.endswith(".new")]
+        assert (
+            kept["step"] >= 1
+            and not said
+            and not [name for name in names(disk / "run") if name.endswith(".new")]
+        )
         room(disk, 2**23)
         assert straight.end() == 0
         again = project.run(tmp_path, *words)
@@ -379,24 +474,31 @@ def test_a_disk_that_is_full_at_a_later_save_leaves_the_old_checkpoint_and_a_sen
 
 
 def test_wherever_the_disk_fills_up_it_is_one_sentence_and_the_run_goes_on_once_there_is_room(
-        project: Project, tmp_path: Path, record: Callable) -> None:
+    project: Project, tmp_path: Path, record: Callable
+) -> None:
     """From a disk without one free page to one where all fits: folder, config.json, metrics.jsonl, checkpoints, test."""
     words, refused = (*DRAWING, "--max_iters=4", "--eval_interval=2"), []
     drawn = functools.partial(checkpoint.write_text, text="drawn")
-    with (workplace(project.folder / "data", tmp_path), small_disk(tmp_path / "disk", 2**22) as disk,
-          pytest.MonkeyPatch.context() as patch):   # undone before the workplace's own
+    with (
+        workplace(project.folder / "data", tmp_path),
+        small_disk(tmp_path / "disk", 2**22) as disk,
+        pytest.MonkeyPatch.context() as patch,
+    ):  # undone before the workplace's own
         patch.setattr(report, "figure", lambda results, path, dataset="": drawn(Path(path)))
         assert run_main(*words, "--out_dir=straight") == 0
         empty = pages_used(disk)
         assert run_main(*words, f"--out_dir={disk / 'all'}") == 0
         needed = pages_used(disk) - empty
         shutil.rmtree(disk / "all")
-        (disk / "filler").write_bytes(bytes(PAGE))   # a size of 0 would mean any size
+        (disk / "filler").write_bytes(bytes(PAGE))  # a size of 0 would mean any size
         for free in [*range(6), *range(6, needed, max(1, needed // 20))]:
             room(disk, (pages_used(disk) + free) * PAGE)
             with pytest.raises(UserError) as full:
                 run_main(*words, f"--out_dir={disk / 'run'}")
-            assert "No space left" in str(full.value) and str(disk / "run") in str(full.value), (free, full.value)
+            assert "No space left" in str(full.value) and str(disk / "run") in str(full.value), (
+                free,
+                full.value,
+            )
             refused.append(free)
             room(disk, 2**22)
             assert run_main(*words, f"--out_dir={disk / 'run'}") == 0
@@ -408,18 +510,27 @@ def test_wherever_the_disk_fills_up_it_is_one_sentence_and_the_run_goes_on_once_
 
 # ---- two programs that want one folder
 
-def test_who_holds_a_folder_is_told_and_nothing_is_changed(project: Project, tmp_path: Path) -> None:
+
+def test_who_holds_a_folder_is_told_and_nothing_is_changed(
+    project: Project, tmp_path: Path
+) -> None:
     words = ["train.py", *LONG, "--max_iters=100000"]
     holder, folder = project.start(tmp_path, *words), tmp_path / "run"
     wait_until(lambda: PREVIOUS in names(folder), holder)
-    holder.process.send_signal(signal.SIGSTOP)   # so that what changes is not its work
+    holder.process.send_signal(signal.SIGSTOP)  # so that what changes is not its work
     before = contents(folder)
-    others = [project.start(tmp_path, *words), project.start(tmp_path, *words, "--overwrite=True"),
-              project.start(tmp_path, "evaluate.py", "run", "--eval_lengths=8")]
+    others = [
+        project.start(tmp_path, *words),
+        project.start(tmp_path, *words, "--overwrite=True"),
+        project.start(tmp_path, "evaluate.py", "run", "--eval_lengths=8"),
+    ]
     sampled = project.start(tmp_path, "sample.py", "run", "--max_new_tokens=5", "--device=cpu")
     for other in others:
         assert other.end() == 1
-        assert other.complained.startswith("error: run is in use by ") and other.complained.count("\n") == 1
+        assert (
+            other.complained.startswith("error: run is in use by ")
+            and other.complained.count("\n") == 1
+        )
         for part in (f"process {holder.process.pid} ", platform.node(), "train.py --dataset=tiny"):
             assert part in other.complained
     assert sampled.end() == 0, sampled.complained
@@ -430,27 +541,47 @@ def test_who_holds_a_folder_is_told_and_nothing_is_changed(project: Project, tmp
     assert free.process.returncode == 0, free.complained
 
 
-def test_a_folder_is_free_again_when_its_program_has_ended(project: Project, tmp_path: Path) -> None:
+def test_a_folder_is_free_again_when_its_program_has_ended(
+    project: Project, tmp_path: Path
+) -> None:
     with workplace(project.folder / "data", tmp_path):
         assert run_main("--out_dir=run", "--max_iters=2") == 0
         evaluated = project.run(tmp_path, "evaluate.py", "run", "--eval_lengths=8")
-    assert evaluated.process.returncode == 1 and f"process {os.getpid()} " in evaluated.complained   # this one still lives
+    assert (
+        evaluated.process.returncode == 1 and f"process {os.getpid()} " in evaluated.complained
+    )  # this one still lives
 
 
 # ---- exact resume
 
 MATRIX = {
-    "accumulation": ["--gradient_accumulation_steps=3"], "dropout": ["--dropout=0.3"],
+    "accumulation": ["--gradient_accumulation_steps=3"],
+    "dropout": ["--dropout=0.3"],
     "accumulation and dropout": ["--gradient_accumulation_steps=2", "--dropout=0.2"],
-    "randomized rope": ["--pos=randomized(max=64) + rope"], "randomized t5, dropout": ["--pos=randomized(max=64) + t5", "--dropout=0.1"],
-    "learned": ["--pos=learned"], "alibi": ["--pos=alibi(learned=True)"], "kerple": ["--pos=kerple"], "nope": ["--pos=nope"],
+    "randomized rope": ["--pos=randomized(max=64) + rope"],
+    "randomized t5, dropout": ["--pos=randomized(max=64) + t5", "--dropout=0.1"],
+    "learned": ["--pos=learned"],
+    "alibi": ["--pos=alibi(learned=True)"],
+    "kerple": ["--pos=kerple"],
+    "nope": ["--pos=nope"],
     "windows": ["--pos=rope + window(size=5) | nope", "--n_layer=2"],
-    "no decay": ["--weight_decay=0"], "strong decay": ["--weight_decay=0.5"], "betas": ["--beta1=0.5", "--beta2=0.5"],
-    "beta1 = 0": ["--beta1=0"], "no clipping": ["--grad_clip=0"], "hard clipping": ["--grad_clip=0.01"],
-    "constant rate": ["--decay_lr=False"], "no warm-up": ["--warmup_iters=0"], "all warm-up": ["--warmup_iters=8"],
-    "decay ends early": ["--lr_decay_iters=5", "--warmup_iters=1"], "min_lr": ["--min_lr=0"],
-    "float32": ["--dtype=float32"], "bfloat16": ["--dtype=bfloat16", "--dropout=0.1"], "float16": ["--dtype=float16"],
-    "biases": ["--bias=True"], "rare log": ["--log_interval=5", "--eval_interval=100"], "another seed": ["--seed=2"],
+    "no decay": ["--weight_decay=0"],
+    "strong decay": ["--weight_decay=0.5"],
+    "betas": ["--beta1=0.5", "--beta2=0.5"],
+    "beta1 = 0": ["--beta1=0"],
+    "no clipping": ["--grad_clip=0"],
+    "hard clipping": ["--grad_clip=0.01"],
+    "constant rate": ["--decay_lr=False"],
+    "no warm-up": ["--warmup_iters=0"],
+    "all warm-up": ["--warmup_iters=8"],
+    "decay ends early": ["--lr_decay_iters=5", "--warmup_iters=1"],
+    "min_lr": ["--min_lr=0"],
+    "float32": ["--dtype=float32"],
+    "bfloat16": ["--dtype=bfloat16", "--dropout=0.1"],
+    "float16": ["--dtype=float16"],
+    "biases": ["--bias=True"],
+    "rare log": ["--log_interval=5", "--eval_interval=100"],
+    "another seed": ["--seed=2"],
 }
 
 
@@ -464,37 +595,58 @@ def resumed_like_straight(*words: str) -> str:
     stop = functools.partial(setattr, training.stop, "signal", signal.SIGTERM)
     with when_taken(4, stop), pytest.raises(SystemExit):
         train.fit(training, train.Quiet())
-    checkpoint.torch.manual_seed(99)   # nothing of it may live on in this process
+    checkpoint.torch.manual_seed(99)  # nothing of it may live on in this process
     resumed = train.begin(settings_of(*words, f"--out_dir={stopped}"))
     if (resumed.step, steps(stopped)[-1:]) not in ((4, [4]), (4, [1])):
         return f"stopped at {resumed.step}, logged {steps(stopped)}"
     train.fit(resumed, train.Quiet())
     states = [checkpoint.load_state(folder) for folder in (straight, stopped)]
-    differ = [name for name in ("model", "optimizer", "scaler", "step", "tokens") if not identical(states[0][name], states[1][name])]
+    differ = [
+        name
+        for name in ("model", "optimizer", "scaler", "step", "tokens")
+        if not identical(states[0][name], states[1][name])
+    ]
     return ", ".join(differ + (["metrics"] if metrics(straight) != metrics(stopped) else []))
 
 
-def test_stopped_half_way_every_kind_of_run_ends_the_same_to_the_bit(project: Project, tmp_path: Path, record: Callable) -> None:
+def test_stopped_half_way_every_kind_of_run_ends_the_same_to_the_bit(
+    project: Project, tmp_path: Path, record: Callable
+) -> None:
     with workplace(project.folder / "data", tmp_path):
-        differ = {name: found for name, words in MATRIX.items() if (found := resumed_like_straight(*words))}
+        differ = {
+            name: found
+            for name, words in MATRIX.items()
+            if (found := resumed_like_straight(*words))
+        }
     assert not differ
     record("resumes equal to the bit, kinds of run", len(MATRIX), len(MATRIX))
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(bool(device.missing_compiler()), reason=f"torch.compile cannot run: {device.missing_compiler()}")
-def test_compiled_runs_end_the_same_to_the_bit(project: Project, tmp_path: Path, record: Callable) -> None:
+@pytest.mark.skipif(
+    bool(device.missing_compiler()), reason=f"torch.compile cannot run: {device.missing_compiler()}"
+)
+def test_compiled_runs_end_the_same_to_the_bit(
+    project: Project, tmp_path: Path, record: Callable
+) -> None:
     kinds = ("accumulation and dropout", "randomized t5, dropout", "bfloat16")
     with workplace(project.folder / "data", tmp_path):
-        differ = {name: found for name in kinds if (found := resumed_like_straight(*MATRIX[name], "--compile=True"))}
+        differ = {
+            name: found
+            for name in kinds
+            if (found := resumed_like_straight(*MATRIX[name], "--compile=True"))
+        }
     assert not differ
     record("resumes equal to the bit, compiled", len(kinds), len(kinds))
 
 
 # ---- the same command
 
+
 @pytest.mark.slow
-def test_two_runs_of_one_command_give_the_same_weights(project: Project, tmp_path: Path, record: Callable) -> None:
+def test_two_runs_of_one_command_give_the_same_weights(
+    project: Project, tmp_path: Path, record: Callable
+) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         assert project.run(tmp_path / name, "train.py", *LONG).process.returncode == 0

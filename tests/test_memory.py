@@ -1,4 +1,5 @@
 """Memory stays linear in the length: the tiny model reads 16,384 tokens, whose scores alone would take 4 GB in each layer."""
+
 import subprocess
 import sys
 from pathlib import Path
@@ -6,7 +7,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-LENGTH, LIMIT = 16384, 2 * 2**30   # bytes; one dense matrix of added scores takes 4 GiB, a block of it and its making under 1
+LENGTH, LIMIT = (
+    16384,
+    2 * 2**30,
+)  # bytes; one dense matrix of added scores takes 4 GiB, a block of it and its making under 1
 PROGRAM = """
 import resource, sys, torch
 from configurable import TrainSettings, configure
@@ -18,9 +22,24 @@ with torch.no_grad():
     assert model.losses(idx, idx, window=int(sys.argv[3]) or None).isfinite().all()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024))
 """
-SLOW = ["nope", "sinusoidal", "kerple", "kerple(kind=power)", "rope + logn", "rope + window(size=64, sinks=4)", "t5 + rope",
-        "randomized(max=16384) + alibi", "rope | alibi"]
-CASES = [("rope", 0), ("alibi", 0), ("t5", 0), ("rope", 64), *(pytest.param(pos, 0, marks=pytest.mark.slow) for pos in SLOW)]
+SLOW = [
+    "nope",
+    "sinusoidal",
+    "kerple",
+    "kerple(kind=power)",
+    "rope + logn",
+    "rope + window(size=64, sinks=4)",
+    "t5 + rope",
+    "randomized(max=16384) + alibi",
+    "rope | alibi",
+]
+CASES = [
+    ("rope", 0),
+    ("alibi", 0),
+    ("t5", 0),
+    ("rope", 64),
+    *(pytest.param(pos, 0, marks=pytest.mark.slow) for pos in SLOW),
+]
 
 
 @pytest.mark.parametrize(("pos", "window"), CASES)

@@ -15,14 +15,31 @@ import posenc
 from model import GPT, GPTConfig
 from posenc import PosError
 
-L = 8   # the training length
-NEEDED = {"window": "window(size=3, sinks=1)", "randomized": "randomized(max=64)", "learned": "learned(rows=64)"}
-ALONE = [NEEDED.get(name, name) for name in posenc.names() if posenc.find(name).__module__ == "posenc"]   # test_schemes.py has all
+L = 8  # the training length
+NEEDED = {
+    "window": "window(size=3, sinks=1)",
+    "randomized": "randomized(max=64)",
+    "learned": "learned(rows=64)",
+}
+ALONE = [
+    NEEDED.get(name, name) for name in posenc.names() if posenc.find(name).__module__ == "posenc"
+]  # test_schemes.py has all
 SCHEMES = [
     *ALONE,
-    "sinusoidal(scale=1)", "rope(layout=interleaved)", "rope(fraction=0.5)", "alibi(learned=True)", "t5(buckets=4, max_distance=6)",
-    "kerple(kind=power)", "window(size=2)", "rope + alibi", "rope + logn + window(size=3)", "t5(buckets=4, per_layer=True)",
-    "randomized(max=64) + rope", "randomized(max=64, test=draw) + alibi", "randomized(max=64) + learned(rows=64)", "rope | nope | alibi + logn",
+    "sinusoidal(scale=1)",
+    "rope(layout=interleaved)",
+    "rope(fraction=0.5)",
+    "alibi(learned=True)",
+    "t5(buckets=4, max_distance=6)",
+    "kerple(kind=power)",
+    "window(size=2)",
+    "rope + alibi",
+    "rope + logn + window(size=3)",
+    "t5(buckets=4, per_layer=True)",
+    "randomized(max=64) + rope",
+    "randomized(max=64, test=draw) + alibi",
+    "randomized(max=64) + learned(rows=64)",
+    "rope | nope | alibi + logn",
     "randomized(max=64) + (rope | t5 + window(size=4))",
 ]
 
@@ -37,7 +54,9 @@ def tiny(pos: str, n_layer: int = 3, **settings: object) -> GPT:
             flat = [number(name.split(".")[-1], place) for place in range(parameter.numel())]
             parameter.data = torch.tensor(flat, dtype=torch.float64).view_as(parameter)
         else:
-            is_norm = name.startswith("ln_f.weight") or name.endswith(("ln_1.weight", "ln_2.weight"))
+            is_norm = name.startswith("ln_f.weight") or name.endswith(
+                ("ln_1.weight", "ln_2.weight")
+            )
             parameter.data = is_norm + 0.25 * torch.randn_like(parameter)
     return gpt
 
@@ -58,16 +77,22 @@ def assert_close(ours: Tensor, theirs: Tensor, atol: float = 1e-10) -> None:
 # Equal to others
 
 
-@pytest.mark.parametrize("shape", [
-    dict(vocab_size=97, n_positions=24, n_embd=48, n_layer=3, n_head=4),
-    dict(vocab_size=101, n_positions=9, n_embd=35, n_layer=1, n_head=5),
-    dict(vocab_size=7, n_positions=16, n_embd=13, n_layer=2, n_head=1),
-], ids=["plain", "odd", "one head"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        dict(vocab_size=97, n_positions=24, n_embd=48, n_layer=3, n_head=4),
+        dict(vocab_size=101, n_positions=9, n_embd=35, n_layer=1, n_head=5),
+        dict(vocab_size=7, n_positions=16, n_embd=13, n_layer=2, n_head=1),
+    ],
+    ids=["plain", "odd", "one head"],
+)
 def test_the_model_equals_gpt2(shape):
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
-    theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape, initializer_range=0.3)).eval()
-    for parameter in theirs.parameters():   # no bias or norm at its initial 0 or 1
+    theirs = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(**shape, initializer_range=0.3)
+    ).eval()
+    for parameter in theirs.parameters():  # no bias or norm at its initial 0 or 1
         parameter.data += 0.1 * torch.randn_like(parameter)
     ours = GPT.from_huggingface(theirs).eval()
     idx = torch.randint(shape["vocab_size"], (2, shape["n_positions"]))
@@ -76,7 +101,9 @@ def test_the_model_equals_gpt2(shape):
         assert expected.std() > 0.5
         assert_close(every_logit(ours, idx), expected, 1e-4)
         assert_close(ours(idx[:, :5])[0], theirs(idx[:, :5]).logits[:, -1:], 1e-4)
-        assert_close(ours(idx, idx)[1], F.cross_entropy(expected.flatten(0, 1), idx.flatten()), 1e-4)
+        assert_close(
+            ours(idx, idx)[1], F.cross_entropy(expected.flatten(0, 1), idx.flatten()), 1e-4
+        )
     assert ours.parameter_count == theirs.num_parameters()
     assert ours.config.pos == "learned" and ours.limit == shape["n_positions"]
 
@@ -87,17 +114,31 @@ def test_a_gpt2_is_loaded_from_a_folder(tmp_path):
     theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape)).eval()
     theirs.save_pretrained(tmp_path)
     idx = tokens(1, 8) % 11
-    assert_close(every_logit(GPT.from_huggingface(str(tmp_path)).eval(), idx), theirs(idx).logits.detach(), 1e-4)
+    assert_close(
+        every_logit(GPT.from_huggingface(str(tmp_path)).eval(), idx),
+        theirs(idx).logits.detach(),
+        1e-4,
+    )
 
 
-@pytest.mark.parametrize("other", [
-    dict(activation_function="relu"), dict(n_inner=100), dict(layer_norm_epsilon=1e-3),
-    dict(scale_attn_weights=False), dict(scale_attn_by_inverse_layer_idx=True), dict(tie_word_embeddings=False),
-], ids=lambda other: next(iter(other)))
+@pytest.mark.parametrize(
+    "other",
+    [
+        dict(activation_function="relu"),
+        dict(n_inner=100),
+        dict(layer_norm_epsilon=1e-3),
+        dict(scale_attn_weights=False),
+        dict(scale_attn_by_inverse_layer_idx=True),
+        dict(tie_word_embeddings=False),
+    ],
+    ids=lambda other: next(iter(other)),
+)
 def test_a_gpt2_that_computes_something_else_is_refused(other):
     """Weights copied into a model that does not compute what theirs does would be silently wrong."""
     transformers = pytest.importorskip("transformers")
-    config = transformers.GPT2Config(vocab_size=11, n_positions=8, n_embd=12, n_layer=2, n_head=2, **other)
+    config = transformers.GPT2Config(
+        vocab_size=11, n_positions=8, n_embd=12, n_layer=2, n_head=2, **other
+    )
     with pytest.raises(PosError, match="GPT-2"):
         GPT.from_huggingface(transformers.GPT2LMHeadModel(config))
 
@@ -111,16 +152,20 @@ def logits_by_hand(gpt: GPT, idx: Tensor, schemes: list[str]) -> Tensor:
     """(T, V) of one sequence, from the weights and the schemes' formulas; `schemes` names the one of each layer."""
     w = {name: p.detach() for name, p in gpt.named_parameters()}
     ids = BY_HAND[schemes[0]].ids or tuple(range(len(idx)))
-    x = w["wte.weight"][idx] + torch.tensor([BY_HAND[schemes[0]].embed(p) for p in ids], dtype=torch.float64)
+    x = w["wte.weight"][idx] + torch.tensor(
+        [BY_HAND[schemes[0]].embed(p) for p in ids], dtype=torch.float64
+    )
     for n, scheme in enumerate(schemes):
+
         def linear(x: Tensor, part: str, at: str = f"h.{n}.") -> Tensor:
             return x @ w[f"{at}{part}.weight"].T + w[f"{at}{part}.bias"]
+
         mixed = linear(norm(x, w[f"h.{n}.ln_1.weight"], w[f"h.{n}.ln_1.bias"]), "attn.c_attn")
         q, k, v = mixed.view(len(idx), 3, H, -1).permute(1, 2, 0, 3)
         heads = attention_by_hand(q, k, v, BY_HAND[scheme], ids)
         x = x + linear(heads.transpose(0, 1).reshape(len(idx), -1), "attn.c_proj")
         wide = linear(norm(x, w[f"h.{n}.ln_2.weight"], w[f"h.{n}.ln_2.bias"]), "mlp.c_fc")
-        gelu = 0.5 * wide * (1 + torch.tanh(math.sqrt(2 / math.pi) * (wide + 0.044715 * wide ** 3)))
+        gelu = 0.5 * wide * (1 + torch.tanh(math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)))
         x = x + linear(gelu, "mlp.c_proj")
     return norm(x, w["ln_f.weight"], w["ln_f.bias"]) @ w["wte.weight"].T
 
@@ -130,7 +175,10 @@ LAYERS = {scheme: [scheme, scheme] for scheme in BY_HAND} | {
     "nope | rope | alibi": ["nope", "rope", "alibi"],
     "(rope | nope) + alibi": ["rope + alibi", "alibi", "rope + alibi"],
     "nope | window(size=2, sinks=1) | logn | t5": ["nope", "window(size=2, sinks=1)", "logn"],
-    "randomized(max=64) + (rope | kerple)": ["randomized(max=64) + rope", "randomized(max=64) + kerple"],
+    "randomized(max=64) + (rope | kerple)": [
+        "randomized(max=64) + rope",
+        "randomized(max=64) + kerple",
+    ],
 }
 
 
@@ -139,13 +187,21 @@ def test_the_logits_are_those_worked_out_by_hand(pos):
     gpt, idx = tiny(pos, n_layer=len(LAYERS[pos])), tokens(1, 6)
     expected = logits_by_hand(gpt, idx[0], LAYERS[pos])
     assert expected.std() > 0.3
-    assert_close(every_logit(gpt, idx)[0], expected, max(1e-10, 30 * max(BY_HAND[layer].tolerance for layer in LAYERS[pos])))
+    assert_close(
+        every_logit(gpt, idx)[0],
+        expected,
+        max(1e-10, 30 * max(BY_HAND[layer].tolerance for layer in LAYERS[pos])),
+    )
 
 
 # What a scheme knows of order
 
 
-ORDER_BLIND = {"nope", "logn", "randomized(max=64)"}   # with one layer, only the set of earlier tokens matters to these
+ORDER_BLIND = {
+    "nope",
+    "logn",
+    "randomized(max=64)",
+}  # with one layer, only the set of earlier tokens matters to these
 
 
 @pytest.mark.parametrize("pos", SCHEMES)
@@ -169,34 +225,50 @@ def test_a_token_changes_nothing_before_it(pos):
     assert (change[:4] == 0).all() and (change[4:] > 0).any()
 
 
-UNSEEN_BY_SHIFT = [p for p in SCHEMES if not any(word in p for word in ("learned(", "sinusoidal", "randomized"))]
+UNSEEN_BY_SHIFT = [
+    p for p in SCHEMES if not any(word in p for word in ("learned(", "sinusoidal", "randomized"))
+]
 
 
 @pytest.mark.parametrize("pos", UNSEEN_BY_SHIFT)
 def test_a_shift_of_all_positions_changes_nothing(pos):
     gpt, idx = tiny(pos), tokens(2, 7)
-    tolerance = 1e-4 if "rope" in pos else 1e-10   # float32 tables
+    tolerance = 1e-4 if "rope" in pos else 1e-10  # float32 tables
     for shift in (1, 9, 1000):
-        assert_close(every_logit(gpt, idx, positions=torch.arange(7) + shift), every_logit(gpt, idx), tolerance)
+        assert_close(
+            every_logit(gpt, idx, positions=torch.arange(7) + shift),
+            every_logit(gpt, idx),
+            tolerance,
+        )
 
 
-@pytest.mark.parametrize("pos", ["learned(rows=64)", "sinusoidal", "sinusoidal(scale=1)", "learned(rows=64) + alibi"])
+@pytest.mark.parametrize(
+    "pos", ["learned(rows=64)", "sinusoidal", "sinusoidal(scale=1)", "learned(rows=64) + alibi"]
+)
 def test_a_shift_of_all_positions_is_seen_by_absolute_schemes(pos):
     gpt, idx = tiny(pos), tokens(2, 7)
-    assert (every_logit(gpt, idx, positions=torch.arange(7) + 9) - every_logit(gpt, idx)).abs().max() > 1e-3
+    assert (
+        every_logit(gpt, idx, positions=torch.arange(7) + 9) - every_logit(gpt, idx)
+    ).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("pos", ["rope", "alibi", "t5", "kerple", "kerple(kind=power)", "rope + alibi"])
+@pytest.mark.parametrize(
+    "pos", ["rope", "alibi", "t5", "kerple", "kerple(kind=power)", "rope + alibi"]
+)
 def test_positions_twice_as_far_apart_are_seen_by_relative_schemes(pos):
     gpt, idx = tiny(pos), tokens(2, 7)
-    assert (every_logit(gpt, idx, positions=2 * torch.arange(7)) - every_logit(gpt, idx)).abs().max() > 1e-3
+    assert (
+        every_logit(gpt, idx, positions=2 * torch.arange(7)) - every_logit(gpt, idx)
+    ).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("pos", SCHEMES)
 def test_positions_from_0_are_the_default(pos):
     gpt, idx = tiny(pos), tokens(2, 7)
     assert torch.equal(every_logit(gpt, idx, positions=torch.arange(7)), every_logit(gpt, idx))
-    assert_close(every_logit(gpt, idx, positions=torch.arange(7).expand(2, 7)), every_logit(gpt, idx), 1e-12)
+    assert_close(
+        every_logit(gpt, idx, positions=torch.arange(7).expand(2, 7)), every_logit(gpt, idx), 1e-12
+    )
 
 
 @pytest.mark.parametrize("pos", SCHEMES)
@@ -204,14 +276,14 @@ def test_a_batch_is_its_sequences(pos):
     gpt, idx = tiny(pos), tokens(4, 9)
     whole = every_logit(gpt, idx)
     for row in range(4):
-        assert_close(every_logit(gpt, idx[row:row + 1]), whole[row:row + 1], 1e-12)
+        assert_close(every_logit(gpt, idx[row : row + 1]), whole[row : row + 1], 1e-12)
 
 
 @pytest.mark.parametrize("pos", [p for p in SCHEMES if "randomized" not in p])
 def test_positions_that_differ_between_sequences_are_those_of_each(pos):
     gpt, idx = tiny(pos), tokens(2, 5)
     positions = torch.tensor([[0, 1, 2, 3, 4], [2, 2, 7, 8, 30]])
-    each = [every_logit(gpt, idx[row:row + 1], positions=positions[row]) for row in (0, 1)]
+    each = [every_logit(gpt, idx[row : row + 1], positions=positions[row]) for row in (0, 1)]
     assert_close(every_logit(gpt, idx, positions=positions), torch.cat(each), 1e-10)
 
 
@@ -221,14 +293,22 @@ def test_positions_that_differ_between_sequences_are_those_of_each(pos):
 def decoded(gpt: GPT, idx: Tensor, pieces: list[int], positions: Tensor | None = None) -> Tensor:
     """(B, T, V) of idx given to a cache in pieces of these sizes."""
     cache, logits = gpt.new_cache(idx.shape[0], idx.shape[1]), []
-    for part, at in zip(idx.split(pieces, 1), torch.arange(idx.shape[1]).split(pieces), strict=True):
+    for part, at in zip(
+        idx.split(pieces, 1), torch.arange(idx.shape[1]).split(pieces), strict=True
+    ):
         arguments = {} if positions is None else {"positions": positions[..., at]}
         logits.append(gpt(part, cache=cache, **arguments)[0].detach())
     return torch.cat(logits, 1)
 
 
-N = 13   # past the training length
-PIECES = [[1] * N, [5] + [1] * (N - 5), [9, 1, 1, 1, 1], [3, 4, 1, 5], [N]]   # k = 1, odd k, k past L, chunks, all at once
+N = 13  # past the training length
+PIECES = [
+    [1] * N,
+    [5] + [1] * (N - 5),
+    [9, 1, 1, 1, 1],
+    [3, 4, 1, 5],
+    [N],
+]  # k = 1, odd k, k past L, chunks, all at once
 
 
 @pytest.mark.parametrize("pos", SCHEMES)
@@ -243,8 +323,12 @@ def test_prefilling_and_decoding_step_by_step_is_one_forward(pos):
 @pytest.mark.parametrize("rows", [1, 2], ids=["(T,)", "(B,T)"])
 def test_decoding_at_given_positions_is_one_forward(pos, rows):
     gpt, idx = tiny(pos), tokens(2, 6)
-    positions = torch.tensor([[4, 5, 5, 9, 20, 21], [0, 3, 6, 9, 12, 33]])[0 if rows == 1 else slice(None)]
-    assert_close(decoded(gpt, idx, [2, 1, 3], positions), every_logit(gpt, idx, positions=positions))
+    positions = torch.tensor([[4, 5, 5, 9, 20, 21], [0, 3, 6, 9, 12, 33]])[
+        0 if rows == 1 else slice(None)
+    ]
+    assert_close(
+        decoded(gpt, idx, [2, 1, 3], positions), every_logit(gpt, idx, positions=positions)
+    )
 
 
 @pytest.mark.parametrize("pos", ["alibi", "rope + window(size=3, sinks=1)", "t5 | rope"])
@@ -276,7 +360,11 @@ def test_a_cache_that_is_full_is_refused():
     gpt(tokens(1, 5), cache=cache)
     with pytest.raises(PosError, match="6 tokens"):
         gpt(tokens(1, 2), cache=cache)
-    assert gpt(tokens(1, 1), cache=cache)[0].shape == (1, 1, 17)   # the refusal has left it as it was
+    assert gpt(tokens(1, 1), cache=cache)[0].shape == (
+        1,
+        1,
+        17,
+    )  # the refusal has left it as it was
 
 
 @pytest.mark.parametrize("batch", [1, 3, 4])
@@ -291,8 +379,16 @@ def test_a_batch_other_than_the_caches_is_refused(batch):
         gpt(tokens(batch, 2), cache=cache)
 
 
-@pytest.mark.parametrize("first, then", [([4, 5], [0, 1]), ([[1, 2], [4, 5]], [3, 3]), ([4, 5], [[6, 7], [4, 4]]), (None, [0, 1]),
-                                         ([4, 5], None)])
+@pytest.mark.parametrize(
+    "first, then",
+    [
+        ([4, 5], [0, 1]),
+        ([[1, 2], [4, 5]], [3, 3]),
+        ([4, 5], [[6, 7], [4, 4]]),
+        (None, [0, 1]),
+        ([4, 5], None),
+    ],
+)
 def test_positions_that_go_back_behind_the_caches_are_refused(first, then):
     gpt = tiny("rope")
     cache = gpt.new_cache(2, 6)
@@ -304,9 +400,15 @@ def test_positions_that_go_back_behind_the_caches_are_refused(first, then):
 
 def test_a_cache_takes_positions_for_all_and_for_each_in_turn():
     gpt, idx = tiny("alibi"), tokens(2, 6)
-    for first, then in ((torch.arange(3), torch.arange(3, 6).expand(2, 3)), (torch.arange(3).expand(2, 3), torch.arange(3, 6))):
+    for first, then in (
+        (torch.arange(3), torch.arange(3, 6).expand(2, 3)),
+        (torch.arange(3).expand(2, 3), torch.arange(3, 6)),
+    ):
         cache = gpt.new_cache(2, 6)
-        logits = [gpt(part, cache=cache, positions=p)[0].detach() for part, p in zip(idx.split(3, 1), (first, then), strict=True)]
+        logits = [
+            gpt(part, cache=cache, positions=p)[0].detach()
+            for part, p in zip(idx.split(3, 1), (first, then), strict=True)
+        ]
         assert_close(torch.cat(logits, 1), every_logit(gpt, idx))
 
 
@@ -317,18 +419,50 @@ def test_a_learned_table_past_its_end_is_refused():
     gpt = tiny("learned")
     assert gpt.limit == L
     gpt.check_length(L)
-    for call in (lambda: gpt(tokens(1, L + 1)), lambda: gpt.new_cache(1, L + 1), lambda: gpt.check_length(L + 1),
-                 lambda: gpt.losses(tokens(1, L + 1), tokens(1, L + 1)), lambda: gpt(tokens(1, 2), positions=torch.tensor([0, L]))):
+    for call in (
+        lambda: gpt(tokens(1, L + 1)),
+        lambda: gpt.new_cache(1, L + 1),
+        lambda: gpt.check_length(L + 1),
+        lambda: gpt.losses(tokens(1, L + 1), tokens(1, L + 1)),
+        lambda: gpt(tokens(1, 2), positions=torch.tensor([0, L])),
+    ):
         with pytest.raises(PosError, match="learned"):
             call()
 
 
-@pytest.mark.parametrize("positions", [
-    torch.tensor([0, 2, 1, 3]), torch.tensor([3, 2, 1, 0], dtype=torch.uint8), torch.tensor([-1, 0, 1, 2]), torch.tensor([0.0, 1.0, 2.0, 3.0]),
-    torch.arange(3), torch.arange(5), torch.arange(4)[None], torch.arange(4).expand(3, 4), torch.arange(4).expand(1, 2, 4), torch.tensor(0),
-    torch.tensor([[0, 1, 2, 3], [0, 1, 3, 2]]), torch.tensor([False, False, True, True]), torch.arange(4).to(torch.complex64),
-], ids=["decreasing", "decreasing uint8", "negative", "float", "short", "long", "(1,T)", "(3,T)", "3-d", "0-d", "one row decreasing", "bool",
-        "complex"])
+@pytest.mark.parametrize(
+    "positions",
+    [
+        torch.tensor([0, 2, 1, 3]),
+        torch.tensor([3, 2, 1, 0], dtype=torch.uint8),
+        torch.tensor([-1, 0, 1, 2]),
+        torch.tensor([0.0, 1.0, 2.0, 3.0]),
+        torch.arange(3),
+        torch.arange(5),
+        torch.arange(4)[None],
+        torch.arange(4).expand(3, 4),
+        torch.arange(4).expand(1, 2, 4),
+        torch.tensor(0),
+        torch.tensor([[0, 1, 2, 3], [0, 1, 3, 2]]),
+        torch.tensor([False, False, True, True]),
+        torch.arange(4).to(torch.complex64),
+    ],
+    ids=[
+        "decreasing",
+        "decreasing uint8",
+        "negative",
+        "float",
+        "short",
+        "long",
+        "(1,T)",
+        "(3,T)",
+        "3-d",
+        "0-d",
+        "one row decreasing",
+        "bool",
+        "complex",
+    ],
+)
 def test_positions_that_cannot_be_are_refused(positions):
     gpt = tiny("rope")
     for call in (gpt, lambda idx, **p: gpt.losses(idx, idx, **p)):
@@ -340,10 +474,14 @@ def test_positions_that_cannot_be_are_refused(positions):
 def test_positions_may_be_any_integers(dtype):
     gpt, idx = tiny("rope + alibi"), tokens(2, 4)
     wide = torch.tensor([0, 3, 3, 90])
-    assert_close(every_logit(gpt, idx, positions=wide.to(dtype)), every_logit(gpt, idx, positions=wide), 0)
+    assert_close(
+        every_logit(gpt, idx, positions=wide.to(dtype)), every_logit(gpt, idx, positions=wide), 0
+    )
 
 
-@pytest.mark.parametrize("pos", ["randomized(max=64) + learned(rows=64)", "randomized(max=64, test=draw) + rope"])
+@pytest.mark.parametrize(
+    "pos", ["randomized(max=64) + learned(rows=64)", "randomized(max=64, test=draw) + rope"]
+)
 def test_positions_beyond_the_total_length_have_no_spread_and_are_refused(pos):
     with pytest.raises(PosError):
         tiny(pos)(tokens(2, 4), positions=torch.tensor([0, 10, 20, 30]))
@@ -377,7 +515,11 @@ def test_a_width_that_the_heads_do_not_divide_is_refused():
 
 
 def parameters_of(pos: str) -> dict[str, tuple[int, ...]]:
-    return {name.removeprefix("pos.pieces."): tuple(p.shape) for name, p in tiny(pos).named_parameters() if name.startswith("pos.")}
+    return {
+        name.removeprefix("pos.pieces."): tuple(p.shape)
+        for name, p in tiny(pos).named_parameters()
+        if name.startswith("pos.")
+    }
 
 
 PARAMETERS = {
@@ -407,27 +549,55 @@ def test_nothing_is_a_buffer_and_the_rest_is_plain(pos):
     rest = {name for name, _ in gpt.named_parameters() if not name.startswith("pos.")}
     parts = ["ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj"]
     names = {"wte", "ln_f"} | {f"h.{n}.{part}" for n in range(3) for part in parts}
-    assert rest == {f"{name}.weight" for name in names} | {f"{name}.bias" for name in names - {"wte"}}
-    assert gpt.parameter_count == sum(p.numel() for p in {p.data_ptr(): p for p in gpt.parameters()}.values())
+    assert rest == {f"{name}.weight" for name in names} | {
+        f"{name}.bias" for name in names - {"wte"}
+    }
+    assert gpt.parameter_count == sum(
+        p.numel() for p in {p.data_ptr(): p for p in gpt.parameters()}.values()
+    )
 
 
 def test_without_bias_no_layer_has_one():
-    assert not [name for name, _ in tiny("rope", bias=False).named_parameters() if name.endswith("bias")]
+    assert not [
+        name for name, _ in tiny("rope", bias=False).named_parameters() if name.endswith("bias")
+    ]
 
 
 def test_a_model_of_124m_parameters_is_gpt2():
     with torch.device("meta"):
-        gpt = GPT(GPTConfig(block_size=1024, vocab_size=50257, n_layer=12, n_head=12, n_embd=768, bias=True, pos="learned"))
+        gpt = GPT(
+            GPTConfig(
+                block_size=1024,
+                vocab_size=50257,
+                n_layer=12,
+                n_head=12,
+                n_embd=768,
+                bias=True,
+                pos="learned",
+            )
+        )
     assert gpt.parameter_count == 124_439_808
 
 
 def test_the_initial_weights_are_those_of_gpt2():
     torch.manual_seed(0)
-    gpt = GPT(GPTConfig(block_size=64, vocab_size=500, n_layer=8, n_head=4, n_embd=256, bias=True, pos="learned"))
-    deviations = {name: float(p.detach().std()) for name, p in gpt.named_parameters() if p.dim() == 2}
+    gpt = GPT(
+        GPTConfig(
+            block_size=64, vocab_size=500, n_layer=8, n_head=4, n_embd=256, bias=True, pos="learned"
+        )
+    )
+    deviations = {
+        name: float(p.detach().std()) for name, p in gpt.named_parameters() if p.dim() == 2
+    }
     for name, deviation in deviations.items():
-        assert deviation == pytest.approx(0.02 / 4 if name.endswith("c_proj.weight") else 0.02, rel=0.05), name
-    assert all(float(p.detach().abs().sum()) == 0 for name, p in gpt.named_parameters() if name.endswith("bias"))
+        assert deviation == pytest.approx(
+            0.02 / 4 if name.endswith("c_proj.weight") else 0.02, rel=0.05
+        ), name
+    assert all(
+        float(p.detach().abs().sum()) == 0
+        for name, p in gpt.named_parameters()
+        if name.endswith("bias")
+    )
     loss = gpt(torch.randint(500, (4, 64)), torch.randint(500, (4, 64)))[1]
     assert loss.item() == pytest.approx(math.log(500), abs=0.1)
 
@@ -436,7 +606,9 @@ def test_the_initial_weights_are_those_of_gpt2():
 def test_every_parameter_has_a_gradient(pos):
     gpt, idx = tiny(pos), tokens(2, L)
     gpt(idx, idx)[1].backward()
-    without = [name for name, p in gpt.named_parameters() if p.grad is None or not p.grad.abs().max() > 0]
+    without = [
+        name for name, p in gpt.named_parameters() if p.grad is None or not p.grad.abs().max() > 0
+    ]
     assert without == []
 
 
@@ -447,14 +619,19 @@ def test_the_gradients_of_every_path_are_those_of_the_reference(pos, monkeypatch
 
     def gradients() -> list[Tensor]:
         return list(torch.autograd.grad(gpt(idx, idx)[1], list(gpt.parameters())))
+
     with monkeypatch.context() as patch:
-        patch.setattr(attention, "attend", lambda q, k, v, prepared, dropout: attention.reference(q, k, v, prepared.plan))
+        patch.setattr(
+            attention,
+            "attend",
+            lambda q, k, v, prepared, dropout: attention.reference(q, k, v, prepared.plan),
+        )
         expected = gradients()
     monkeypatch.setattr(attention, "BLOCK_ROWS", 3)
     for path in ("dense", "blocked", "matmul"):
         monkeypatch.setattr(attention, "choose_path", lambda *arguments, path=path: path)
         for ours, theirs in zip(gradients(), expected, strict=True):
-            assert_close(ours, theirs, 1e-8)   # the loss is float32
+            assert_close(ours, theirs, 1e-8)  # the loss is float32
 
 
 @pytest.mark.parametrize("pos", SCHEMES)
@@ -463,14 +640,16 @@ def test_a_cast_to_bfloat16_leaves_fixed_tables_alone(pos):
     exact = tiny(pos, n_layer=1)
     rounded = tiny(pos, n_layer=1)
     for gpt in (exact, rounded):
-        gpt.to(torch.bfloat16)   # both have rounded parameters
+        gpt.to(torch.bfloat16)  # both have rounded parameters
     exact.double()
     offset = 0 if exact.limit else 1_000_001
     idx, positions = tokens(2, 7), torch.arange(7) + offset
     logits = rounded(idx, idx, positions=positions)[0]
     assert logits.dtype == torch.bfloat16
     assert_close(logits.detach().double(), every_logit(exact, idx, positions=positions), 0.25)
-    assert float((logits.detach().double() - every_logit(exact, idx, positions=positions)).std()) < 0.03 * float(logits.detach().std())
+    assert float(
+        (logits.detach().double() - every_logit(exact, idx, positions=positions)).std()
+    ) < 0.03 * float(logits.detach().std())
 
 
 def test_what_many_layers_share_is_made_once(monkeypatch):
@@ -482,7 +661,15 @@ def test_what_many_layers_share_is_made_once(monkeypatch):
         assert len(made) == times
 
 
-@pytest.mark.parametrize("pos, paths", [("rope", "fused"), ("alibi", "dense"), ("rope | alibi", "fused|dense"), ("rope + window(size=4)", "dense")])
+@pytest.mark.parametrize(
+    "pos, paths",
+    [
+        ("rope", "fused"),
+        ("alibi", "dense"),
+        ("rope | alibi", "fused|dense"),
+        ("rope + window(size=4)", "dense"),
+    ],
+)
 def test_the_attention_path_is_said(pos, paths):
     gpt = tiny(pos)
     assert gpt.attention_path(16) == paths
@@ -513,8 +700,13 @@ def test_a_loss_is_the_negative_log_probability_of_the_target():
     logits, loss = gpt(idx, targets)
     losses = gpt.losses(idx, targets)
     assert losses.shape == (2, 5) and losses.dtype == loss.dtype == torch.float32
-    by_hand = [[math.log(sum(math.exp(x) for x in row)) - row[int(t)] for row, t in zip(rows, ts, strict=True)]
-               for rows, ts in zip(logits.tolist(), targets, strict=True)]
+    by_hand = [
+        [
+            math.log(sum(math.exp(x) for x in row)) - row[int(t)]
+            for row, t in zip(rows, ts, strict=True)
+        ]
+        for rows, ts in zip(logits.tolist(), targets, strict=True)
+    ]
     assert_close(losses, torch.tensor(by_hand), 1e-5)
     assert loss.item() == pytest.approx(sum(map(sum, by_hand)) / 10, abs=1e-5)
 
@@ -551,11 +743,26 @@ def test_losses_have_gradients():
     ours = [p.grad.clone() for p in gpt.parameters()]
     gpt.zero_grad()
     gpt(idx, idx)[1].backward()
-    assert all(torch.allclose(a, p.grad, rtol=0, atol=1e-6) for a, p in zip(ours, gpt.parameters(), strict=True))
+    assert all(
+        torch.allclose(a, p.grad, rtol=0, atol=1e-6)
+        for a, p in zip(ours, gpt.parameters(), strict=True)
+    )
 
 
-@pytest.mark.parametrize("pos", ["nope", "rope", "alibi", "t5", "logn + rope", "learned(rows=64)", "sinusoidal", "kerple | nope",
-                                 "randomized(max=64) + alibi"])
+@pytest.mark.parametrize(
+    "pos",
+    [
+        "nope",
+        "rope",
+        "alibi",
+        "t5",
+        "logn + rope",
+        "learned(rows=64)",
+        "sinusoidal",
+        "kerple | nope",
+        "randomized(max=64) + alibi",
+    ],
+)
 @pytest.mark.parametrize("bytes_", [2**24, 0], ids=["dense", "blocked"])
 def test_a_windowed_loss_is_that_of_the_scheme_with_a_window(pos, bytes_, monkeypatch):
     """The protocol limits keys in every layer and leaves positions alone, as `window(size)` does."""
@@ -576,7 +783,9 @@ def test_a_windowed_loss_of_a_window_sees_what_both_see(size, sinks, window, byt
     monkeypatch.setattr(attention, "BLOCK_ROWS", 3)
     gpt, idx = tiny(f"alibi + window(size={size}, sinks={sinks})", n_layer=1), tokens(1, N)
     losses = gpt.losses(idx, idx, window=window)[0].detach()
-    for i in range(N):   # a token may be replaced without effect on the loss of i just where i does not see it
+    for i in range(
+        N
+    ):  # a token may be replaced without effect on the loss of i just where i does not see it
         for j in range(i):
             other = idx.clone()
             other[0, j] = (idx[0, j] + 1) % 17
@@ -585,9 +794,17 @@ def test_a_windowed_loss_of_a_window_sees_what_both_see(size, sinks, window, byt
 
 
 def test_losses_at_given_positions_are_those_of_the_forward():
-    gpt, idx, positions = tiny("sinusoidal(scale=1) + alibi"), tokens(2, 6), torch.tensor([1, 4, 4, 8, 90, 91])
-    expected = F.cross_entropy(every_logit(gpt, idx, positions=positions).flatten(0, 1), idx.flatten(), reduction="none")
-    assert_close(gpt.losses(idx, idx, positions=positions).flatten().detach(), expected.float(), 1e-5)
+    gpt, idx, positions = (
+        tiny("sinusoidal(scale=1) + alibi"),
+        tokens(2, 6),
+        torch.tensor([1, 4, 4, 8, 90, 91]),
+    )
+    expected = F.cross_entropy(
+        every_logit(gpt, idx, positions=positions).flatten(0, 1), idx.flatten(), reduction="none"
+    )
+    assert_close(
+        gpt.losses(idx, idx, positions=positions).flatten().detach(), expected.float(), 1e-5
+    )
 
 
 # Randomized positions
@@ -598,21 +815,28 @@ def test_drawn_ids_are_the_positions_of_a_plain_model():
     idx = tokens(2, L)
     for rest in ("rope", "alibi", "learned(rows=64)", "kerple + logn", "sinusoidal"):
         random, plain = tiny(f"randomized(max=64) + {rest}"), tiny(rest)
-        assert torch.equal(every_logit(random, idx, ids=ids), every_logit(plain, idx, positions=ids))
+        assert torch.equal(
+            every_logit(random, idx, ids=ids), every_logit(plain, idx, positions=ids)
+        )
         assert not torch.allclose(every_logit(random, idx, ids=ids), every_logit(random, idx))
 
 
 def test_the_test_ids_of_randomized_are_floor_of_k_max_over_n():
     idx = tokens(2, 6)
     random, plain = tiny("randomized(max=64) + rope"), tiny("rope")
-    assert torch.equal(every_logit(random, idx), every_logit(plain, idx, positions=torch.tensor([0, 10, 21, 32, 42, 53])))
+    assert torch.equal(
+        every_logit(random, idx),
+        every_logit(plain, idx, positions=torch.tensor([0, 10, 21, 32, 42, 53])),
+    )
 
 
 def test_only_randomized_draws_ids():
     assert tiny("rope").draw_ids(1, 2, L) is None
     draw = tiny("randomized(max=64) + rope").draw_ids
     assert torch.equal(draw(1, 2, L), draw(1, 2, L))
-    assert not torch.equal(draw(1, 2, L), draw(1, 3, L)) and not torch.equal(draw(1, 2, L), draw(2, 2, L))
+    assert not torch.equal(draw(1, 2, L), draw(1, 3, L)) and not torch.equal(
+        draw(1, 2, L), draw(2, 2, L)
+    )
 
 
 def test_ids_that_do_not_fit_are_refused():
@@ -638,7 +862,7 @@ def test_a_stream_yields_one_token_at_a_time():
     assert isinstance(stream, Iterator)
     parts = list(stream)
     assert [tuple(p.shape) for p in parts] == [(2, 1)] * 4
-    assert torch.is_grad_enabled()   # also for the caller, between two tokens
+    assert torch.is_grad_enabled()  # also for the caller, between two tokens
     next(tiny("rope").stream(tokens(2, 5), 4))
     assert torch.is_grad_enabled()
 
@@ -649,11 +873,11 @@ def test_greedy_writing_with_a_cache_is_that_without(pos):
     if gpt.pos.ids_piece is None:
         ids = torch.arange(14)
     else:
-        ids = gpt.pos.ids(torch.arange(14), 14)   # the declared total length
+        ids = gpt.pos.ids(torch.arange(14), 14)  # the declared total length
     text = idx
     for t in range(4, 14):
         logits = every_logit(gpt, text, ids=ids[:t])[:, -1]
-        assert (logits.topk(2).values.diff().abs() > 1e-6).all()   # no tie
+        assert (logits.topk(2).values.diff().abs() > 1e-6).all()  # no tie
         text = torch.cat((text, logits.argmax(-1, keepdim=True)), 1)
     assert torch.equal(gpt.generate(idx, 10, temperature=0), text)
     assert torch.equal(gpt.generate(idx, 10, top_k=1), text)
@@ -665,6 +889,7 @@ def test_a_generator_repeats_a_text():
 
     def text(seed: int) -> list[int]:
         return gpt.generate(idx, 30, generator=torch.Generator().manual_seed(seed))[0].tolist()
+
     assert text(1) == text(1) != text(2)
 
 
@@ -701,13 +926,27 @@ def drawn(**how: object) -> dict[int, float]:
     return {t: (tokens == t).float().mean().item() for t in tokens.unique().tolist()}
 
 
-@pytest.mark.parametrize("how, kept", [
-    (dict(), {0, 1, 2, 3}), (dict(top_k=1), {0}), (dict(top_k=2), {0, 1}), (dict(top_k=3), {0, 1, 2}), (dict(top_k=4), {0, 1, 2, 3}),
-    (dict(top_k=100), {0, 1, 2, 3}), (dict(top_p=0.3), {0}), (dict(top_p=0.5), {0, 1}), (dict(top_p=0.7), {0, 1}),
-    (dict(top_p=0.8), {0, 1, 2}), (dict(top_p=0.95), {0, 1, 2, 3}), (dict(top_p=1.0), {0, 1, 2, 3}), (dict(temperature=0), {0}),
-    (dict(top_k=3, top_p=0.6), {0, 1}), (dict(top_k=1, top_p=0.99), {0}),
-    (dict(top_p=1e-300), {0}),   # zero in float32
-])
+@pytest.mark.parametrize(
+    "how, kept",
+    [
+        (dict(), {0, 1, 2, 3}),
+        (dict(top_k=1), {0}),
+        (dict(top_k=2), {0, 1}),
+        (dict(top_k=3), {0, 1, 2}),
+        (dict(top_k=4), {0, 1, 2, 3}),
+        (dict(top_k=100), {0, 1, 2, 3}),
+        (dict(top_p=0.3), {0}),
+        (dict(top_p=0.5), {0, 1}),
+        (dict(top_p=0.7), {0, 1}),
+        (dict(top_p=0.8), {0, 1, 2}),
+        (dict(top_p=0.95), {0, 1, 2, 3}),
+        (dict(top_p=1.0), {0, 1, 2, 3}),
+        (dict(temperature=0), {0}),
+        (dict(top_k=3, top_p=0.6), {0, 1}),
+        (dict(top_k=1, top_p=0.99), {0}),
+        (dict(top_p=1e-300), {0}),  # zero in float32
+    ],
+)
 def test_a_draw_keeps_the_likeliest_and_the_token_that_crosses_top_p(how, kept):
     frequencies = drawn(**how)
     assert set(frequencies) == kept
@@ -721,7 +960,9 @@ def test_temperature_sharpens_and_flattens():
 
 
 def test_top_p_follows_the_temperature():
-    assert set(drawn(temperature=0.25, top_p=0.5)) == {0} and set(drawn(temperature=10.0, top_p=0.9)) == {0, 1, 2, 3}
+    assert set(drawn(temperature=0.25, top_p=0.5)) == {0} and set(
+        drawn(temperature=10.0, top_p=0.9)
+    ) == {0, 1, 2, 3}
 
 
 def test_top_p_goes_by_probability_and_not_by_place():
@@ -742,13 +983,21 @@ def assert_compiled_equals_eager(gpt: GPT, backend: str, atol: float) -> None:
     torch._dynamo.reset()
     compiled = torch.compile(loss_of, fullgraph=True, backend=backend)
     for step in range(3):
-        idx, targets, ids = tokens(2, L, seed=step), tokens(2, L, seed=50 + step), gpt.draw_ids(1, step, L)
+        idx, targets, ids = (
+            tokens(2, L, seed=step),
+            tokens(2, L, seed=50 + step),
+            gpt.draw_ids(1, step, L),
+        )
         with torch._dynamo.config.patch(error_on_recompile=step > 0):
             ours = compiled(gpt, idx, targets, ids)
         theirs = loss_of(gpt, idx, targets, ids)
         parameters = list(gpt.parameters())
         assert_close(ours.detach(), theirs.detach(), atol)
-        for a, b in zip(torch.autograd.grad(ours, parameters), torch.autograd.grad(theirs, parameters), strict=True):
+        for a, b in zip(
+            torch.autograd.grad(ours, parameters),
+            torch.autograd.grad(theirs, parameters),
+            strict=True,
+        ):
             assert_close(a, b, atol)
     torch._dynamo.reset()
 
@@ -766,6 +1015,13 @@ def test_compiled_attention_at_lengths_past_the_matrix_products_is_the_same(pos,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pos", ["rope + t5", "randomized(max=64) + kerple", "sinusoidal + (rope | alibi(learned=True) + logn + window(size=3))"])
+@pytest.mark.parametrize(
+    "pos",
+    [
+        "rope + t5",
+        "randomized(max=64) + kerple",
+        "sinusoidal + (rope | alibi(learned=True) + logn + window(size=3))",
+    ],
+)
 def test_the_default_compiler_changes_no_number(pos):
     assert_compiled_equals_eager(tiny(pos, n_layer=2).float(), "inductor", 2e-4)

@@ -1,4 +1,5 @@
 """The tests of the schemes and of the extensions, tested: mistakes are planted in copies of the sources, one at a time, and each must be found."""
+
 from __future__ import annotations
 
 import os
@@ -30,176 +31,562 @@ POSENC, SCHEME, ATTENTION, MODEL = "posenc.py", "scheme.py", "attention.py", "mo
 EXTEND, TRAIN, EXPLAIN, REPORT = "extend.py", "train.py", "explain.py", "report.py"
 MUTATIONS = [
     # rotations
-    Mutation(POSENC, "pairs = torch.cat((a * cos - b * sin, b", "pairs = torch.cat((a * cos + b * sin, b", "paper and rope"),
+    Mutation(
+        POSENC,
+        "pairs = torch.cat((a * cos - b * sin, b",
+        "pairs = torch.cat((a * cos + b * sin, b",
+        "paper and rope",
+    ),
     Mutation(POSENC, 'if layout == "half":', 'if layout != "half":', "paper and rope"),
-    Mutation(POSENC, "positions.to(exact, torch.float64)[..., None] * inv_freq.to(exact, torch.float64)",
-             "positions.to(exact, torch.float32)[..., None] * inv_freq.to(exact, torch.float32)", "million and rope"),
+    Mutation(
+        POSENC,
+        "positions.to(exact, torch.float64)[..., None] * inv_freq.to(exact, torch.float64)",
+        "positions.to(exact, torch.float32)[..., None] * inv_freq.to(exact, torch.float32)",
+        "million and rope",
+    ),
     Mutation(POSENC, "base ** (-torch.arange", "base ** (torch.arange", "paper and rope"),
-    Mutation(POSENC, "base ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)",
-             "base ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / (head_dim - 2))", "llama"),
+    Mutation(
+        POSENC,
+        "base ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)",
+        "base ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / (head_dim - 2))",
+        "llama",
+    ),
     Mutation(POSENC, "int(fraction * shape.head_dim)", "shape.head_dim", "neox"),
-    Mutation(POSENC, "inv_freq[int(self.p * len(inv_freq)) :] = 0.0", "inv_freq[: len(inv_freq) - int(self.p * len(inv_freq))] = 0.0",
-             "proportional"),
-    Mutation(POSENC, "return (1 + torch.linspace(", "return (1 - torch.linspace(", "paper and rope"),
-    Mutation(POSENC, "return (lambda x: turn(x, cos, sin, self.layout),) * 2", "return (lambda x: turn(x, cos, sin, self.layout)), (lambda x: x)",
-             "paper and rope"),
-    Mutation(SCHEME, 'own if answers(p, "turn")', 'own[:1] if answers(p, "turn")', "paper and rope"),
+    Mutation(
+        POSENC,
+        "inv_freq[int(self.p * len(inv_freq)) :] = 0.0",
+        "inv_freq[: len(inv_freq) - int(self.p * len(inv_freq))] = 0.0",
+        "proportional",
+    ),
+    Mutation(
+        POSENC, "return (1 + torch.linspace(", "return (1 - torch.linspace(", "paper and rope"
+    ),
+    Mutation(
+        POSENC,
+        "return (lambda x: turn(x, cos, sin, self.layout),) * 2",
+        "return (lambda x: turn(x, cos, sin, self.layout)), (lambda x: x)",
+        "paper and rope",
+    ),
+    Mutation(
+        SCHEME, 'own if answers(p, "turn")', 'own[:1] if answers(p, "turn")', "paper and rope"
+    ),
     # biases
     Mutation(POSENC, "slopes[h] * (j - i)", "slopes[h] * (i - j)", "paper and alibi"),
     Mutation(POSENC, "slopes[h] * (j - i)", "slopes[h] * (j - i + 1)", "paper and alibi"),
     Mutation(POSENC, "floor = 2 ** int(math.log2(n_head))", "floor = n_head", "mpt"),
-    Mutation(POSENC, "nn.functional.softplus(self.raw.to(like.dtype))", "self.raw.to(like.dtype)", "paper and alibi"),
+    Mutation(
+        POSENC,
+        "nn.functional.softplus(self.raw.to(like.dtype))",
+        "self.raw.to(like.dtype)",
+        "paper and alibi",
+    ),
     Mutation(POSENC, "t5_buckets(i - j, self", "t5_buckets(j - i, self", "paper and t5"),
     Mutation(POSENC, "t5_buckets(i - j, self", "t5_buckets(i - j + 1, self", "paper and t5"),
-    Mutation(POSENC, "(exact + far.long()).clamp", "(exact + 1 + far.long()).clamp", "t5_is_the_bias"),
-    Mutation(POSENC, "/ math.log(max_distance / exact)", "/ math.log(max_distance)", "t5_is_the_bias"),
-    Mutation(SCHEME, 'tuple(p.bias(like) for p in own if answers(p, "bias"))', 'tuple(p.bias(like) for p in own if answers(p, "bias"))[:1]',
-             "paper and kerple"),
+    Mutation(
+        POSENC, "(exact + far.long()).clamp", "(exact + 1 + far.long()).clamp", "t5_is_the_bias"
+    ),
+    Mutation(
+        POSENC, "/ math.log(max_distance / exact)", "/ math.log(max_distance)", "t5_is_the_bias"
+    ),
+    Mutation(
+        SCHEME,
+        'tuple(p.bias(like) for p in own if answers(p, "bias"))',
+        'tuple(p.bias(like) for p in own if answers(p, "bias"))[:1]',
+        "paper and kerple",
+    ),
     # masks, positions, temperatures, embeddings
     Mutation(POSENC, "(i - j < size) |", "(i - j <= size) |", "paper and window"),
     Mutation(POSENC, "| (j < sinks)", "| (j <= sinks)", "paper and window"),
-    Mutation(POSENC, "index * self.limit // total", "index * self.limit // (total + 1)", "paper and randomized"),
+    Mutation(
+        POSENC,
+        "index * self.limit // total",
+        "index * self.limit // (total + 1)",
+        "paper and randomized",
+    ),
     Mutation(POSENC, "[:length].sort().values", "[:length]", "ascend and randomized"),
-    Mutation(SCHEME, "return self.ids_piece.ids(index, total) if self.ids_piece else index", "return index", "paper and randomized"),
-    Mutation(POSENC, "torch.log(index.to(like.dtype) + 1) / math.log(self.length)", "torch.log(index.to(like.dtype)) / math.log(self.length)",
-             "paper and logn"),
-    Mutation(POSENC, "torch.log(index.to(like.dtype) + 1) / math.log(self.length)", "torch.log(index.to(like.dtype) + 1)", "paper and logn"),
-    Mutation(SCHEME, "math.prod(temperatures[1:], start=temperatures[0])", "temperatures[0]", "paper and ssmax"),
-    Mutation(POSENC, "return torch.cat((sin, cos), -1)", "return torch.cat((cos, sin), -1)", "paper and sinusoidal"),
+    Mutation(
+        SCHEME,
+        "return self.ids_piece.ids(index, total) if self.ids_piece else index",
+        "return index",
+        "paper and randomized",
+    ),
+    Mutation(
+        POSENC,
+        "torch.log(index.to(like.dtype) + 1) / math.log(self.length)",
+        "torch.log(index.to(like.dtype)) / math.log(self.length)",
+        "paper and logn",
+    ),
+    Mutation(
+        POSENC,
+        "torch.log(index.to(like.dtype) + 1) / math.log(self.length)",
+        "torch.log(index.to(like.dtype) + 1)",
+        "paper and logn",
+    ),
+    Mutation(
+        SCHEME,
+        "math.prod(temperatures[1:], start=temperatures[0])",
+        "temperatures[0]",
+        "paper and ssmax",
+    ),
+    Mutation(
+        POSENC,
+        "return torch.cat((sin, cos), -1)",
+        "return torch.cat((cos, sin), -1)",
+        "paper and sinusoidal",
+    ),
     Mutation(POSENC, "return self.scale * sinusoids(", "return sinusoids(", "paper and sinusoidal"),
-    Mutation(POSENC, "nn.functional.embedding(ids, table)", "nn.functional.embedding(ids.clamp(max=7), table)", "paper and learned"),
+    Mutation(
+        POSENC,
+        "nn.functional.embedding(ids, table)",
+        "nn.functional.embedding(ids.clamp(max=7), table)",
+        "paper and learned",
+    ),
     # which piece acts where
-    Mutation(SCHEME, "place = (mentions.index(node), n if per_layer else 0)", "place = (mentions.index(node), 0)", "layers_share and cope"),
-    Mutation(SCHEME, "build(bare, shape, pos_file)\n", "build(node, shape, pos_file)\n", "layers_share and t5"),
-    Mutation(SCHEME, '(f"_layer{n}" if per_layer else "")', 'f"_layer{n // 2}"', "layers_share and cope"),
+    Mutation(
+        SCHEME,
+        "place = (mentions.index(node), n if per_layer else 0)",
+        "place = (mentions.index(node), 0)",
+        "layers_share and cope",
+    ),
+    Mutation(
+        SCHEME,
+        "build(bare, shape, pos_file)\n",
+        "build(node, shape, pos_file)\n",
+        "layers_share and t5",
+    ),
+    Mutation(
+        SCHEME, '(f"_layer{n}" if per_layer else "")', 'f"_layer{n // 2}"', "layers_share and cope"
+    ),
     Mutation(SCHEME, "branches[n % len(branches)]", "branches[0]", "paper and nope"),
-    Mutation(SCHEME, 'if scheme_name(k) in kind.apart', 'if scheme_name(k) in ()', "two_schemes and xpos"),
-    Mutation(SCHEME, 'return piece.reads_ids and any(', 'return any(', "nothing_reads"),
+    Mutation(
+        SCHEME, "if scheme_name(k) in kind.apart", "if scheme_name(k) in ()", "two_schemes and xpos"
+    ),
+    Mutation(SCHEME, "return piece.reads_ids and any(", "return any(", "nothing_reads"),
     # attention
-    Mutation(ATTENTION, "seen = columns <= index", "seen = columns <= index + 1", "paper and alibi"),
-    Mutation(ATTENTION, "seen = seen & mask(index, columns)", "seen = seen | mask(index, columns)", "paper and window"),
-    Mutation(ATTENTION, "i, j = plan.query_ids[..., rows][..., None], plan.key_ids[..., columns][..., None, :]", "i, j = index, columns[None]",
-             "gaps and alibi"),
-    Mutation(ATTENTION, "found + added, -torch.inf)", "found + added * plan.temperature[..., rows, :] if plan.temperature is not None else found + added, -torch.inf)",
-             "paper and logn"),
+    Mutation(
+        ATTENTION, "seen = columns <= index", "seen = columns <= index + 1", "paper and alibi"
+    ),
+    Mutation(
+        ATTENTION,
+        "seen = seen & mask(index, columns)",
+        "seen = seen | mask(index, columns)",
+        "paper and window",
+    ),
+    Mutation(
+        ATTENTION,
+        "i, j = plan.query_ids[..., rows][..., None], plan.key_ids[..., columns][..., None, :]",
+        "i, j = index, columns[None]",
+        "gaps and alibi",
+    ),
+    Mutation(
+        ATTENTION,
+        "found + added, -torch.inf)",
+        "found + added * plan.temperature[..., rows, :] if plan.temperature is not None else found + added, -torch.inf)",
+        "paper and logn",
+    ),
     Mutation(ATTENTION, "q = q * plan.temperature[..., rows, :]", "q = q", "paper and logn"),
     Mutation(ATTENTION, "q = (q * plan.temperature).to(q.dtype)", "q = q", "every_path and logn"),
-    Mutation(ATTENTION, "found, added = q @ k.mT / math.sqrt(q.shape[-1])", "found, added = q @ k.mT / q.shape[-1]", "paper and alibi"),
-    Mutation(ATTENTION, "weights = ((q @ k.mT).to(prepared.added.dtype) / math.sqrt(q.shape[-1])", "weights = ((q @ k.mT).to(prepared.added.dtype)",
-             "every_path and alibi"),
+    Mutation(
+        ATTENTION,
+        "found, added = q @ k.mT / math.sqrt(q.shape[-1])",
+        "found, added = q @ k.mT / q.shape[-1]",
+        "paper and alibi",
+    ),
+    Mutation(
+        ATTENTION,
+        "weights = ((q @ k.mT).to(prepared.added.dtype) / math.sqrt(q.shape[-1])",
+        "weights = ((q @ k.mT).to(prepared.added.dtype)",
+        "every_path and alibi",
+    ),
     Mutation(ATTENTION, "j = torch.minimum(i, j)", "j = j", "every_path and kerple"),
-    Mutation(ATTENTION, "index = torch.arange(keys - queries, keys, device=like.device)", "index = torch.arange(0, queries, device=like.device)",
-             "decoding and window"),
+    Mutation(
+        ATTENTION,
+        "index = torch.arange(keys - queries, keys, device=like.device)",
+        "index = torch.arange(0, queries, device=like.device)",
+        "decoding and window",
+    ),
     Mutation(ATTENTION, "(queries == keys or queries == 1)", "True", "decoding and rope"),
     Mutation(ATTENTION, "is_causal=q.shape[-2] > 1", "is_causal=True", "decoding and rope"),
-    Mutation(ATTENTION, "near = max(0, first - size + 1)", "near = max(0, first - size + 2)", "every_path and window"),
-    Mutation(ATTENTION, "[slice(0, sinks), slice(near, stop)]", "[slice(0, sinks - 1), slice(near, stop)]", "every_path and window"),
-    Mutation(ATTENTION, "here = places[k.shape[-2] - q.shape[-2] :][rows]", "here = places[rows][: q.shape[-2]]", "decoding and selective_rope"),
+    Mutation(
+        ATTENTION,
+        "near = max(0, first - size + 1)",
+        "near = max(0, first - size + 2)",
+        "every_path and window",
+    ),
+    Mutation(
+        ATTENTION,
+        "[slice(0, sinks), slice(near, stop)]",
+        "[slice(0, sinks - 1), slice(near, stop)]",
+        "every_path and window",
+    ),
+    Mutation(
+        ATTENTION,
+        "here = places[k.shape[-2] - q.shape[-2] :][rows]",
+        "here = places[rows][: q.shape[-2]]",
+        "decoding and selective_rope",
+    ),
     # the model
-    Mutation(MODEL, "index = torch.arange(offset, offset + idx.shape[1]", "index = torch.arange(0, idx.shape[1]", "decoding and alibi"),
-    Mutation(MODEL, "ids = key_ids[..., offset:]", "ids = key_ids[..., : idx.shape[1]]", "decoding and rope"),
-    Mutation(MODEL, "q, k = plan.turns[0](q), plan.turns[1](k)", "q, k = plan.turns[0](q), plan.turns[0](k)", "shift and xpos"),
-    Mutation(MODEL, "k, v, *features = cache.append(self.layer, k, v, *features)", "k, v, *features = cache.append(0, k, v, *features)",
-             "decoding and nope"),
-    Mutation(MODEL, "k, v, *features = cache.append(self.layer, k, v, *features)", "k, v, *_ = cache.append(self.layer, k, v, *features)",
-             "decoding and fox"),
-    Mutation(MODEL, "x = block(x, prepared[which], cache)", "x = block(x, prepared[0], cache)", "own_branch"),
+    Mutation(
+        MODEL,
+        "index = torch.arange(offset, offset + idx.shape[1]",
+        "index = torch.arange(0, idx.shape[1]",
+        "decoding and alibi",
+    ),
+    Mutation(
+        MODEL,
+        "ids = key_ids[..., offset:]",
+        "ids = key_ids[..., : idx.shape[1]]",
+        "decoding and rope",
+    ),
+    Mutation(
+        MODEL,
+        "q, k = plan.turns[0](q), plan.turns[1](k)",
+        "q, k = plan.turns[0](q), plan.turns[0](k)",
+        "shift and xpos",
+    ),
+    Mutation(
+        MODEL,
+        "k, v, *features = cache.append(self.layer, k, v, *features)",
+        "k, v, *features = cache.append(0, k, v, *features)",
+        "decoding and nope",
+    ),
+    Mutation(
+        MODEL,
+        "k, v, *features = cache.append(self.layer, k, v, *features)",
+        "k, v, *_ = cache.append(self.layer, k, v, *features)",
+        "decoding and fox",
+    ),
+    Mutation(
+        MODEL,
+        "x = block(x, prepared[which], cache)",
+        "x = block(x, prepared[0], cache)",
+        "own_branch",
+    ),
     Mutation(MODEL, "x = x + embedded.to(x.dtype)", "x = x", "shift and sinusoidal"),
-    Mutation(MODEL, "self.pos.embed(ids, Text(tokens, total))", "self.pos.embed(ids, Text(idx, total))", "decoding and abacus"),
+    Mutation(
+        MODEL,
+        "self.pos.embed(ids, Text(tokens, total))",
+        "self.pos.embed(ids, Text(idx, total))",
+        "decoding and abacus",
+    ),
     # the zoo
-    Mutation("zoo/kerple.py", "-r1[h] * torch.log1p(r2[h] * (i - j))", "-r2[h] * torch.log1p(r1[h] * (i - j))", "paper and kerple"),
+    Mutation(
+        "zoo/kerple.py",
+        "-r1[h] * torch.log1p(r2[h] * (i - j))",
+        "-r2[h] * torch.log1p(r1[h] * (i - j))",
+        "paper and kerple",
+    ),
     Mutation("zoo/kerple.py", "(i - j) ** r2[h]", "(i - j + 1) ** r2[h]", "paper and kerple"),
-    Mutation("zoo/kerple.py", "-r1[h] * (i - j)", "-r1[h] * (i - j) / math.sqrt(8)", "paper and kerple"),
-    Mutation("zoo/cope.py", 'apart = ("pope", "xpos")', 'apart = ("pope",)', "two_schemes and xpos"),
-    Mutation("zoo/xpos.py", "(pairs + self.gamma) / (1 + self.gamma)", "(pairs + self.gamma) / self.gamma", "paper and xpos"),
-    Mutation("zoo/selective_rope.py", "* steps.new_tensor(self.temperatures)", "", "paper and selective_rope"),
+    Mutation(
+        "zoo/kerple.py", "-r1[h] * (i - j)", "-r1[h] * (i - j) / math.sqrt(8)", "paper and kerple"
+    ),
+    Mutation(
+        "zoo/cope.py", 'apart = ("pope", "xpos")', 'apart = ("pope",)', "two_schemes and xpos"
+    ),
+    Mutation(
+        "zoo/xpos.py",
+        "(pairs + self.gamma) / (1 + self.gamma)",
+        "(pairs + self.gamma) / self.gamma",
+        "paper and xpos",
+    ),
+    Mutation(
+        "zoo/selective_rope.py",
+        "* steps.new_tensor(self.temperatures)",
+        "",
+        "paper and selective_rope",
+    ),
     Mutation("zoo/abacus.py", "* digit[:, new, None]", "", "paper and abacus"),
     Mutation("zoo/rfs.py", "max(total, self.length)", "total", "paper and rfs"),
-    Mutation("zoo/sandwich.py", "torch.cos(w * distance) - 1", "-w * distance", "paper and sandwich"),
-    Mutation("zoo/sandwich.py", "self.n_head / (8 * h)", "8 * h / self.n_head", "paper and sandwich"),
-    Mutation("zoo/relative.py", "(i - j).clamp(max=self.max_distance)", "(i - j - 1).clamp(min=0, max=self.max_distance)", "paper and relative"),
-    Mutation("zoo/fire.py", "torch.maximum(i, a * self.threshold)", "a * self.threshold", "paper and fire"),
-    Mutation("zoo/fire.py", "torch.maximum(i, a * self.threshold)", "torch.maximum(i + 1, a * self.threshold)", "paper and fire"),
+    Mutation(
+        "zoo/sandwich.py", "torch.cos(w * distance) - 1", "-w * distance", "paper and sandwich"
+    ),
+    Mutation(
+        "zoo/sandwich.py", "self.n_head / (8 * h)", "8 * h / self.n_head", "paper and sandwich"
+    ),
+    Mutation(
+        "zoo/relative.py",
+        "(i - j).clamp(max=self.max_distance)",
+        "(i - j - 1).clamp(min=0, max=self.max_distance)",
+        "paper and relative",
+    ),
+    Mutation(
+        "zoo/fire.py",
+        "torch.maximum(i, a * self.threshold)",
+        "a * self.threshold",
+        "paper and fire",
+    ),
+    Mutation(
+        "zoo/fire.py",
+        "torch.maximum(i, a * self.threshold)",
+        "torch.maximum(i + 1, a * self.threshold)",
+        "paper and fire",
+    ),
     Mutation("zoo/cpb.py", "x = torch.log1p(x) if self.log else x", "x = x", "paper and cpb"),
-    Mutation("zoo/multiscale.py", "i - j < ranges[h]", "i - j <= ranges[h]", "paper and multiscale"),
-    Mutation("zoo/multiscale.py", "for h in reversed(range(shape.n_head))", "for h in range(shape.n_head)", "paper and multiscale"),
-    Mutation("zoo/block_causal.py", "// self.size < 2", "// self.size < 1", "paper and block_causal"),
-    Mutation("zoo/block_causal.py", "self.span = (2 * self.size, 0)", "self.span = (2 * self.size - 1, 0)", "every_path and block_causal"),
+    Mutation(
+        "zoo/multiscale.py", "i - j < ranges[h]", "i - j <= ranges[h]", "paper and multiscale"
+    ),
+    Mutation(
+        "zoo/multiscale.py",
+        "for h in reversed(range(shape.n_head))",
+        "for h in range(shape.n_head)",
+        "paper and multiscale",
+    ),
+    Mutation(
+        "zoo/block_causal.py", "// self.size < 2", "// self.size < 1", "paper and block_causal"
+    ),
+    Mutation(
+        "zoo/block_causal.py",
+        "self.span = (2 * self.size, 0)",
+        "self.span = (2 * self.size - 1, 0)",
+        "every_path and block_causal",
+    ),
     Mutation("zoo/cope.py", ".clamp(max=len(self.table) - 1)", "", "paper and cope"),
-    Mutation("zoo/cope.py", "gates.flip(-1).cumsum(-1).flip(-1)", "gates.cumsum(-1)", "paper and cope"),
+    Mutation(
+        "zoo/cope.py", "gates.flip(-1).cumsum(-1).flip(-1)", "gates.cumsum(-1)", "paper and cope"
+    ),
     Mutation("zoo/cope.py", ".masked_fill(~block.seen, 0.0)", "", "paper and cope"),
     Mutation("zoo/cope.py", "(above - below)", "(below - above)", "paper and cope"),
-    Mutation("zoo/fox.py", "c = block.features_k.mT.cumsum(-1)", "c = block.features_k.mT.cumsum(-1) - block.features_k.mT", "paper and fox"),
-    Mutation("zoo/fox.py", "gate = self.sign * self.gate(x)", "gate = self.gate(x)", "paper and fox"),
-    Mutation("zoo/fox.py", "(c[..., block.rows[:, 0], None] - c[..., None, :])", "(c[..., None, :] - c[..., block.rows[:, 0], None])",
-             "paper and fox"),
-    Mutation("zoo/dape.py", "x = torch.cat((block.scores, bias), 1)", "x = torch.cat((block.scores, torch.zeros_like(bias)), 1)", "paper and dape"),
-    Mutation("zoo/dape.py", "return block.scores + block.added + x", "return block.scores + x", "paper and dape"),
+    Mutation(
+        "zoo/fox.py",
+        "c = block.features_k.mT.cumsum(-1)",
+        "c = block.features_k.mT.cumsum(-1) - block.features_k.mT",
+        "paper and fox",
+    ),
+    Mutation(
+        "zoo/fox.py", "gate = self.sign * self.gate(x)", "gate = self.gate(x)", "paper and fox"
+    ),
+    Mutation(
+        "zoo/fox.py",
+        "(c[..., block.rows[:, 0], None] - c[..., None, :])",
+        "(c[..., None, :] - c[..., block.rows[:, 0], None])",
+        "paper and fox",
+    ),
+    Mutation(
+        "zoo/dape.py",
+        "x = torch.cat((block.scores, bias), 1)",
+        "x = torch.cat((block.scores, torch.zeros_like(bias)), 1)",
+        "paper and dape",
+    ),
+    Mutation(
+        "zoo/dape.py",
+        "return block.scores + block.added + x",
+        "return block.scores + x",
+        "paper and dape",
+    ),
     Mutation("zoo/dape.py", "nn.functional.leaky_relu", "nn.functional.relu", "paper and dape"),
     Mutation("zoo/path.py", "2 * torch.sigmoid(beta)", "torch.sigmoid(beta)", "paper and path"),
     Mutation("zoo/path.py", "> block.rows, 0.0)", ">= block.rows, 0.0)", "paper and path"),
     Mutation("zoo/path.py", "(w_ @ k_.mT).tril(-1)", "(w_ @ k_.mT).tril(0)", "paper and path"),
     Mutation("zoo/ssmax.py", "* torch.log(", "+ torch.log(", "paper and ssmax"),
-    Mutation("zoo/ssmax.py", "torch.log(index.to(like.dtype) + 1)", "torch.log(index.to(like.dtype) + 2)", "paper and ssmax"),
-    Mutation("zoo/scale_invariant.py", "self.beta / self.alpha - squared", "self.beta / self.alpha + squared", "paper and scale_invariant"),
-    Mutation("zoo/scale_invariant.py", "squared.sqrt() * block.scores", "block.scores", "paper and scale_invariant"),
+    Mutation(
+        "zoo/ssmax.py",
+        "torch.log(index.to(like.dtype) + 1)",
+        "torch.log(index.to(like.dtype) + 2)",
+        "paper and ssmax",
+    ),
+    Mutation(
+        "zoo/scale_invariant.py",
+        "self.beta / self.alpha - squared",
+        "self.beta / self.alpha + squared",
+        "paper and scale_invariant",
+    ),
+    Mutation(
+        "zoo/scale_invariant.py",
+        "squared.sqrt() * block.scores",
+        "block.scores",
+        "paper and scale_invariant",
+    ),
     Mutation("zoo/xpos.py", "for sign in (1, -1)", "for sign in (-1, 1)", "paper and xpos"),
     Mutation("zoo/xpos.py", "- total / 2)", "- ids.max() / 2)", "decoding and xpos"),
     Mutation("zoo/resonance.py", ".round(), factor", ".floor(), factor", "paper and resonance"),
-    Mutation("zoo/fope.py", "(self.cosines, self.sines), strict", "(self.sines, self.cosines), strict", "paper and fope"),
+    Mutation(
+        "zoo/fope.py",
+        "(self.cosines, self.sines), strict",
+        "(self.sines, self.cosines), strict",
+        "paper and fope",
+    ),
     Mutation("zoo/fope.py", "inv_freq >= self.floor", "inv_freq <= self.floor", "paper and fope"),
     Mutation("zoo/pope.py", ".clamp(-2 * math.pi, 0)", "", "paper and pope"),
-    Mutation("zoo/pope.py", "rope_frequencies(2 * self.columns", "rope_frequencies(self.columns", "paper and pope"),
+    Mutation(
+        "zoo/pope.py",
+        "rope_frequencies(2 * self.columns",
+        "rope_frequencies(self.columns",
+        "paper and pope",
+    ),
     Mutation("zoo/pope.py", "root = math.sqrt(2)", "root = 1.0", "paper and pope"),
     Mutation("zoo/learned_rope.py", ".exp()[:, None]", "[:, None]", "paper and learned_rope"),
     Mutation("zoo/selective_rope.py", "steps.cumsum(-1)", "steps", "paper and selective_rope"),
-    Mutation("zoo/selective_rope.py", "x = normalize(x.to(wide).unflatten(-1, (self.heads, -1)), dim=-1).flatten(-2)", "x = x.to(wide)",
-             "paper and selective_rope"),
+    Mutation(
+        "zoo/selective_rope.py",
+        "x = normalize(x.to(wide).unflatten(-1, (self.heads, -1)), dim=-1).flatten(-2)",
+        "x = x.to(wide)",
+        "paper and selective_rope",
+    ),
     Mutation("zoo/abacus.py", ".cummax(1).values - 1", ".cummax(1).values", "paper and abacus"),
     Mutation("zoo/cape.py", "** u[1]", "** u[0]", "cape_shifts"),
     Mutation("zoo/cape.py", "self.local_shift * u[2:]", "self.local_shift * u[0]", "cape_shifts"),
     Mutation("zoo/rfs.py", "(index + 0.5)", "index", "paper and rfs"),
     Mutation("zoo/shape.py", "return index + self.test_shift", "return index", "paper and shape"),
-    Mutation("zoo/shape.py", "torch.randint(self.max_shift + 1, (1,)", "torch.randint(self.max_shift + 1, (length,)", "shape_moves"),
+    Mutation(
+        "zoo/shape.py",
+        "torch.randint(self.max_shift + 1, (1,)",
+        "torch.randint(self.max_shift + 1, (length,)",
+        "shape_moves",
+    ),
     # extensions
-    Mutation(POSENC, "factors = self.long if total > self.length else self.short", "factors = self.long", "fits_and_works and longrope-rope",
-             "test_extensions"),
-    Mutation(POSENC, "early = (ids < self.first)", "early = (ids <= self.first)", "leaves_the_first", "test_extensions"),
-    Mutation(POSENC, "return self.given * max(1.0, total / self.length) - (self.given - 1)", "return float(self.given)",
-             "dynamic and golden or factor_in_force", "test_extensions"),
-    Mutation(SCHEME, "[[*shared, *of_layer] for of_layer", "[[*(() if own else shared), *of_layer] for of_layer", "layers_own", "test_extensions"),
-    Mutation(SCHEME, "turning.turn(key_ids, total)[1]", "turning.turn(key_ids, total)[0]", "fits_and_works and leaky_rerope-xpos",
-             "test_extensions"),
-    Mutation("zoo/temperature.py", "like.new_tensor(self.scales)[:, None]", "like.new_tensor(self.scales[:1])[:, None]", "own_temperature",
-             "test_extensions"),
-    Mutation(EXTEND, "starts = corpus.val_starts - (middle if second else 0)", "starts = corpus.val_starts", "halves", "test_extend"),
-    Mutation(EXTEND, "losses(trial, 1, evaluate.WINDOWS)", "losses(trial, 0, evaluate.WINDOWS)", "what_a_search_finds", "test_extend"),
-    Mutation(EXTEND, 'gained = nats[rival] - nats["search"]', 'gained = nats["search"] - nats[rival]', "what_a_search_finds", "test_extend"),
-    Mutation(EXTEND, '"checkpoint_sha256": next(iter(checkpoint.digests(trained.folder)))', '"checkpoint_sha256": ""', "searched_anew", "test_extend"),
+    Mutation(
+        POSENC,
+        "factors = self.long if total > self.length else self.short",
+        "factors = self.long",
+        "fits_and_works and longrope-rope",
+        "test_extensions",
+    ),
+    Mutation(
+        POSENC,
+        "early = (ids < self.first)",
+        "early = (ids <= self.first)",
+        "leaves_the_first",
+        "test_extensions",
+    ),
+    Mutation(
+        POSENC,
+        "return self.given * max(1.0, total / self.length) - (self.given - 1)",
+        "return float(self.given)",
+        "dynamic and golden or factor_in_force",
+        "test_extensions",
+    ),
+    Mutation(
+        SCHEME,
+        "[[*shared, *of_layer] for of_layer",
+        "[[*(() if own else shared), *of_layer] for of_layer",
+        "layers_own",
+        "test_extensions",
+    ),
+    Mutation(
+        SCHEME,
+        "turning.turn(key_ids, total)[1]",
+        "turning.turn(key_ids, total)[0]",
+        "fits_and_works and leaky_rerope-xpos",
+        "test_extensions",
+    ),
+    Mutation(
+        "zoo/temperature.py",
+        "like.new_tensor(self.scales)[:, None]",
+        "like.new_tensor(self.scales[:1])[:, None]",
+        "own_temperature",
+        "test_extensions",
+    ),
+    Mutation(
+        EXTEND,
+        "starts = corpus.val_starts - (middle if second else 0)",
+        "starts = corpus.val_starts",
+        "halves",
+        "test_extend",
+    ),
+    Mutation(
+        EXTEND,
+        "losses(trial, 1, evaluate.WINDOWS)",
+        "losses(trial, 0, evaluate.WINDOWS)",
+        "what_a_search_finds",
+        "test_extend",
+    ),
+    Mutation(
+        EXTEND,
+        'gained = nats[rival] - nats["search"]',
+        'gained = nats["search"] - nats[rival]',
+        "what_a_search_finds",
+        "test_extend",
+    ),
+    Mutation(
+        EXTEND,
+        '"checkpoint_sha256": next(iter(checkpoint.digests(trained.folder)))',
+        '"checkpoint_sha256": ""',
+        "searched_anew",
+        "test_extend",
+    ),
     Mutation(EXTEND, '"first": best.first', '"first": 0', "first_positions", "test_extend"),
-    Mutation(EXTEND, "a if number == 0 or k < PER_ROUND else b", "a", "half_of_the_children", "test_extend"),
-    Mutation(EXTEND, '(row["split_sha256"], row.get(', "(asked[0], row.get(", "changed_since", "test_extend"),
-    Mutation(EXTEND, "model.extend(text, trained.folder if text == own else None)", "model.extend(text, trained.folder)", "typed_file", "test_extend"),
-    Mutation(EXTEND, 'text.startswith(("seed:", "init_from:"))', 'text.startswith("seed:")', "two_seeds", "test_extend"),
-    Mutation(EXTEND, "for by in (step, 1 / step)]", "for by in (step, step)]", "bowl", "test_extend"),
-    Mutation(REPORT, "np.array([[np.mean(of[n]) if of.get(n)", "np.array([[of[n][0] if of.get(n)", "figure_of_extensions", "test_extend"),
-    Mutation(TRAIN, "step * len(lengths) // self.settings.max_iters if", "(step + 1) * len(lengths) // self.settings.max_iters if", "as_many_tokens",
-             "test_extend"),
-    Mutation(TRAIN, "checkpoint.refuse_other_files(folder, config)", "pass", "copy_that_was_changed", "test_extend"),
-    Mutation(EXPLAIN, "{span(~pairs.within(pairs.met))} do", "{span(~pairs.within(pairs.raw))} do", "leaves_unseen", "test_explain"),
-    Mutation(EXPLAIN, '(f"met at N = {length}", pairs.raw, ', '(f"met at N = {length}", pairs.met, ', "figure_draws", "test_explain"),
+    Mutation(
+        EXTEND,
+        "a if number == 0 or k < PER_ROUND else b",
+        "a",
+        "half_of_the_children",
+        "test_extend",
+    ),
+    Mutation(
+        EXTEND,
+        '(row["split_sha256"], row.get(',
+        "(asked[0], row.get(",
+        "changed_since",
+        "test_extend",
+    ),
+    Mutation(
+        EXTEND,
+        "model.extend(text, trained.folder if text == own else None)",
+        "model.extend(text, trained.folder)",
+        "typed_file",
+        "test_extend",
+    ),
+    Mutation(
+        EXTEND,
+        'text.startswith(("seed:", "init_from:"))',
+        'text.startswith("seed:")',
+        "two_seeds",
+        "test_extend",
+    ),
+    Mutation(
+        EXTEND, "for by in (step, 1 / step)]", "for by in (step, step)]", "bowl", "test_extend"
+    ),
+    Mutation(
+        REPORT,
+        "np.array([[np.mean(of[n]) if of.get(n)",
+        "np.array([[of[n][0] if of.get(n)",
+        "figure_of_extensions",
+        "test_extend",
+    ),
+    Mutation(
+        TRAIN,
+        "step * len(lengths) // self.settings.max_iters if",
+        "(step + 1) * len(lengths) // self.settings.max_iters if",
+        "as_many_tokens",
+        "test_extend",
+    ),
+    Mutation(
+        TRAIN,
+        "checkpoint.refuse_other_files(folder, config)",
+        "pass",
+        "copy_that_was_changed",
+        "test_extend",
+    ),
+    Mutation(
+        EXPLAIN,
+        "{span(~pairs.within(pairs.met))} do",
+        "{span(~pairs.within(pairs.raw))} do",
+        "leaves_unseen",
+        "test_explain",
+    ),
+    Mutation(
+        EXPLAIN,
+        '(f"met at N = {length}", pairs.raw, ',
+        '(f"met at N = {length}", pairs.met, ',
+        "figure_draws",
+        "test_explain",
+    ),
 ]
 
 
 def planted(mutation: Mutation, root: Path = ROOT) -> str:
     """The file's text with the mistake in it; fails where what is to be changed does not stand there exactly once."""
     text = (root / mutation.file).read_text(encoding="utf-8")
-    assert text.count(mutation.old) == 1, f"{mutation.old!r} stands {text.count(mutation.old)} times in {mutation.file}: mend the mutation"
+    assert text.count(mutation.old) == 1, (
+        f"{mutation.old!r} stands {text.count(mutation.old)} times in {mutation.file}: mend the mutation"
+    )
     assert mutation.old != mutation.new
     return text.replace(mutation.old, mutation.new)
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: f"{mutation.file}: {mutation.old} -> {mutation.new}")
+@pytest.mark.parametrize(
+    "mutation", MUTATIONS, ids=lambda mutation: f"{mutation.file}: {mutation.old} -> {mutation.new}"
+)
 def test_what_a_mutation_changes_is_in_the_sources(mutation):
     compile(planted(mutation), mutation.file, "exec")
 
@@ -207,7 +594,15 @@ def test_what_a_mutation_changes_is_in_the_sources(mutation):
 def copied(folder: Path) -> Path:
     """The sources and the tests that mutations name, in a folder of their own."""
     tests = {f"tests/{mutation.tests}.py" for mutation in MUTATIONS}
-    for pattern in ("*.py", "zoo/*.py", "data/*.py", "tests/conftest.py", "tests/oracles.py", *tests, "pyproject.toml"):
+    for pattern in (
+        "*.py",
+        "zoo/*.py",
+        "data/*.py",
+        "tests/conftest.py",
+        "tests/oracles.py",
+        *tests,
+        "pyproject.toml",
+    ):
         for path in ROOT.glob(pattern):
             (folder / path.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, folder / path.relative_to(ROOT))
@@ -216,9 +611,24 @@ def copied(folder: Path) -> Path:
 
 def outcome(folder: Path, tests: str, select: str) -> subprocess.CompletedProcess:
     """Of the tests of a file that `select` names, up to the first failure; 1: a test failed."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "COV"))} | {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", f"tests/{tests}.py", "-x", "-p", "no:cacheprovider", "-k", select]
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=600, check=False)
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "COV"))} | {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        f"tests/{tests}.py",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        select,
+    ]
+    return subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, text=True, timeout=600, check=False
+    )
 
 
 @pytest.mark.slow
@@ -226,16 +636,23 @@ def test_every_planted_mistake_is_found(tmp_path: Path, record: Callable[..., No
     sound = copied(tmp_path / "sound")
     for tests in {mutation.tests for mutation in MUTATIONS}:
         plain = outcome(sound, tests, "not compil")
-        assert plain.returncode == 0, plain.stdout[-3000:]   # else every mistake would seem to be found
+        assert plain.returncode == 0, plain.stdout[
+            -3000:
+        ]  # else every mistake would seem to be found
 
     def code(place: int) -> int:
         mutation, folder = MUTATIONS[place], tmp_path / str(place)
         shutil.copytree(sound, folder)
         (folder / mutation.file).write_text(planted(mutation, sound), encoding="utf-8")
         return outcome(folder, mutation.tests, mutation.select).returncode
+
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         codes = list(pool.map(code, range(len(MUTATIONS))))
-    missed = [f"{m.file}: {m.old} -> {m.new} (exit {code})" for m, code in zip(MUTATIONS, codes, strict=True) if code != 1]
+    missed = [
+        f"{m.file}: {m.old} -> {m.new} (exit {code})"
+        for m, code in zip(MUTATIONS, codes, strict=True)
+        if code != 1
+    ]
     print(f"mutations caught: {len(MUTATIONS) - len(missed)} of {len(MUTATIONS)}")
     record("mutations caught", len(MUTATIONS) - len(missed), tried=len(MUTATIONS))
     assert not missed, "\n".join(missed)

@@ -27,17 +27,28 @@ import train
 from configurable import UserError
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-SHARED = [*SIZE, "--pos=randomized(max=1024) + rope", "--dtype=float32",   # everybody's draw must be the same one, and 64
-          "--eval_lengths=8,16,512"]                                     # windows of 512 are tested in more than one batch
-ONCE, TWICE = ["--batch_size=8"], ["--gradient_accumulation_steps=2"]   # two ways to 8 sequences in a step
+SHARED = [
+    *SIZE,
+    "--pos=randomized(max=1024) + rope",
+    "--dtype=float32",  # everybody's draw must be the same one, and 64
+    "--eval_lengths=8,16,512",
+]  # windows of 512 are tested in more than one batch
+ONCE, TWICE = (
+    ["--batch_size=8"],
+    ["--gradient_accumulation_steps=2"],
+)  # two ways to 8 sequences in a step
 LONG = [*SHARED, *TWICE, "--max_iters=100000", "--eval_interval=100000", "--out_dir=run"]
 
-pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch was built without torch.distributed")
+pytestmark = pytest.mark.skipif(
+    not torch.distributed.is_available(), reason="this torch was built without torch.distributed"
+)
 
 
 def losses(folder: Path) -> np.ndarray:
     """What is logged of every step (steps, 3): loss, gradient's norm and validation, 0 where there was none."""
-    return np.array([[line["loss"], line["grad_norm"], line.get("val_loss", 0.0)] for line in metrics(folder)])
+    return np.array(
+        [[line["loss"], line["grad_norm"], line.get("val_loss", 0.0)] for line in metrics(folder)]
+    )
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -53,7 +64,10 @@ def furthest(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> fl
 
 def blocks(folder: Path) -> dict[tuple[str, int], np.ndarray]:
     """The losses of the test's blocks of windows by protocol and length."""
-    return {(row["protocol"], row["length"]): np.array(row["block_nats"]) for row in report.load(folder)["rows"]}
+    return {
+        (row["protocol"], row["length"]): np.array(row["block_nats"])
+        for row in report.load(folder)["rows"]
+    }
 
 
 def workers(launcher: Started) -> dict[int, int]:
@@ -63,7 +77,7 @@ def workers(launcher: Started) -> dict[int, int]:
         try:
             parent = int((path / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
             rank = re.search(rb"(?:^|\0)RANK=(\d+)\0", (path / "environ").read_bytes())
-        except OSError:   # it has ended
+        except OSError:  # it has ended
             continue
         if parent == launcher.process.pid and rank:
             found[int(rank[1])] = int(path.name)
@@ -83,7 +97,9 @@ def begun(launcher: Started, folder: Path, lines: int = 3) -> dict[int, int]:
     return found
 
 
-needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="there is no /proc to find the processes in")
+needs_proc = pytest.mark.skipif(
+    not Path("/proc/self/environ").exists(), reason="there is no /proc to find the processes in"
+)
 
 
 @pytest.fixture(scope="module")
@@ -100,28 +116,39 @@ def alone(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def shared(project: Project, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Started]:
     """The folder of the same run shared by two, and what was said."""
     folder = tmp_path_factory.mktemp("shared")
-    return folder / "run", project.run(folder, *TORCHRUN, "train.py", *SHARED, *TWICE, "--out_dir=run")
+    return folder / "run", project.run(
+        folder, *TORCHRUN, "train.py", *SHARED, *TWICE, "--out_dir=run"
+    )
 
 
 # ---- the same numbers
 
+
 def test_two_processes_log_the_losses_and_end_with_the_weights_of_one(
-        alone: Path, shared: tuple[Path, Started], record: Callable) -> None:
+    alone: Path, shared: tuple[Path, Started], record: Callable
+) -> None:
     folder, started = shared
     assert started.process.returncode == 0, started.complained
     assert losses(folder).shape == (8, 3) and np.abs(losses(folder) - losses(alone)).max() < 1e-5
-    difference = float(np.abs(losses(folder) - losses(alone.with_name("whole")))[:, 0].max())   # adds up in another order
+    difference = float(
+        np.abs(losses(folder) - losses(alone.with_name("whole")))[:, 0].max()
+    )  # adds up in another order
     assert difference < 1e-5
-    assert np.ptp(losses(alone)[:, 0]) > 0.1   # eight different steps
-    apart = max(furthest(weights(folder), weights(other)) for other in (alone, alone.with_name("whole")))
+    assert np.ptp(losses(alone)[:, 0]) > 0.1  # eight different steps
+    apart = max(
+        furthest(weights(folder), weights(other)) for other in (alone, alone.with_name("whole"))
+    )
     assert apart < 1e-4
-    assert [line["tokens"] for line in metrics(folder)] == [line["tokens"] for line in metrics(alone)]
+    assert [line["tokens"] for line in metrics(folder)] == [
+        line["tokens"] for line in metrics(alone)
+    ]
     record("two processes against one: largest difference of a logged loss (nats)", difference)
     record("two processes against one: largest difference of a weight", apart)
 
 
-def test_a_test_shared_by_two_has_the_losses_of_every_block(alone: Path, shared: tuple[Path, Started], project: Project,
-                                                            tmp_path: Path, record: Callable) -> None:
+def test_a_test_shared_by_two_has_the_losses_of_every_block(
+    alone: Path, shared: tuple[Path, Started], project: Project, tmp_path: Path, record: Callable
+) -> None:
     """The weights are those that two processes trained; here one tests them."""
     copy = shutil.copytree(shared[0], tmp_path / "copy")
     for name in ("extrapolation.json", "extrapolation.png"):
@@ -135,31 +162,50 @@ def test_a_test_shared_by_two_has_the_losses_of_every_block(alone: Path, shared:
     difference = max(float(np.abs(one[key] - two[key]).max()) for key in one)
     assert difference < 1e-6 and min(x.min() for x in two.values()) > 1
     ours, theirs = (report.load(folder)["per_position"] for folder in (copy, shared[0]))
-    assert ours["nats"] == pytest.approx(theirs["nats"], abs=1e-6) and ours["counts"] == theirs["counts"]
+    assert (
+        ours["nats"] == pytest.approx(theirs["nats"], abs=1e-6)
+        and ours["counts"] == theirs["counts"]
+    )
     record("a test by two processes against one: largest difference of a block (nats)", difference)
 
 
 def test_only_the_first_process_writes_and_shows(shared: tuple[Path, Started], alone: Path) -> None:
     folder, started = shared
     assert [line["step"] for line in metrics(folder)] == list(range(1, 9))
-    for once in ("7,216 parameters", ", 2 processes\n", "step 8/8: ", "fixed_targets at 512: ", "scheme ", "in run\n"):
+    for once in (
+        "7,216 parameters",
+        ", 2 processes\n",
+        "step 8/8: ",
+        "fixed_targets at 512: ",
+        "scheme ",
+        "in run\n",
+    ):
         assert started.said.count(once) == 1, once
     assert names(folder) == names(alone)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    assert config["settings"]["batch_size"] == 4 and config["settings"]["gradient_accumulation_steps"] == 2
+    assert (
+        config["settings"]["batch_size"] == 4
+        and config["settings"]["gradient_accumulation_steps"] == 2
+    )
 
 
 @pytest.mark.slow
-def test_it_is_the_same_however_one_process_would_split_the_batch(alone: Path, project: Project, tmp_path: Path) -> None:
+def test_it_is_the_same_however_one_process_would_split_the_batch(
+    alone: Path, project: Project, tmp_path: Path
+) -> None:
     """Four sequences in two micro-batches cannot be seen from outside: one process in one go, two in one each."""
     started = project.run(tmp_path, *TORCHRUN, "train.py", *SHARED, *ONCE, "--out_dir=run")
     assert started.process.returncode == 0, started.complained
-    assert np.abs(losses(tmp_path / "run") - losses(alone))[:, :2].max() < 1e-5   # its validation reads batch_size more
+    assert (
+        np.abs(losses(tmp_path / "run") - losses(alone))[:, :2].max() < 1e-5
+    )  # its validation reads batch_size more
     assert furthest(weights(tmp_path / "run"), weights(alone)) < 1e-4
 
 
 @pytest.mark.slow
-def test_evaluate_started_by_torchrun_measures_what_it_measures_alone(alone: Path, project: Project, tmp_path: Path) -> None:
+def test_evaluate_started_by_torchrun_measures_what_it_measures_alone(
+    alone: Path, project: Project, tmp_path: Path
+) -> None:
     words = ["evaluate.py", "run", "--eval_lengths=8,24,512", "--stride=8", "--dtype=float32"]
     for name, launch in (("one", []), ("two", TORCHRUN)):
         shutil.copytree(alone, tmp_path / name / "run")
@@ -175,28 +221,49 @@ def test_every_number_of_processes_trains_on_every_sequence_once() -> None:
     for sequences, batch_size in ((8, 4), (12, 4), (12, 5), (1, 1), (60, 7), (64, 64)):
         for processes in range(1, sequences + 1):
             if sequences % processes:
-                with pytest.raises(UserError, match=rf"^{processes} processes cannot share the {sequences} sequences of a step"):
+                with pytest.raises(
+                    UserError,
+                    match=rf"^{processes} processes cannot share the {sequences} sequences of a step",
+                ):
                     train.shares(sequences, batch_size, processes)
                 continue
             share, micro = train.shares(sequences, batch_size, processes)
-            assert share * processes == sequences and share % micro == 0 and 1 <= micro <= batch_size
+            assert (
+                share * processes == sequences and share % micro == 0 and 1 <= micro <= batch_size
+            )
 
 
 def test_each_process_draws_its_own_dropout() -> None:
-    seeds = {train.seed_of(seed, step, rank) for seed in (1, 2) for step in range(500) for rank in range(4)}
+    seeds = {
+        train.seed_of(seed, step, rank)
+        for seed in (1, 2)
+        for step in range(500)
+        for rank in range(4)
+    }
     assert len(seeds) > 3990 and all(0 <= seed < 2**32 for seed in seeds)
 
 
 def test_a_process_alone_waits_for_nobody() -> None:
     x = torch.tensor([1.5, 2.0])
-    assert device.ALONE.sum(x) is x and x.tolist() == [1.5, 2.0] and device.ALONE.highest(7) == 7 and device.ALONE.first
-    with device.ALONE.first_before_others(), device.together("auto", device.pick("cpu", "float32")) as processes:
+    assert (
+        device.ALONE.sum(x) is x
+        and x.tolist() == [1.5, 2.0]
+        and device.ALONE.highest(7) == 7
+        and device.ALONE.first
+    )
+    with (
+        device.ALONE.first_before_others(),
+        device.together("auto", device.pick("cpu", "float32")) as processes,
+    ):
         assert processes is device.ALONE
 
 
 # ---- what is refused
 
-def test_what_torchrun_is_not_for_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+
+def test_what_torchrun_is_not_for_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr("sys.argv", ["ablate.py", "nope", "rope"])
@@ -206,17 +273,32 @@ def test_what_torchrun_is_not_for_is_refused(monkeypatch: pytest.MonkeyPatch, tm
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("words", "said"), [
-    (["train.py", *SHARED, "--batch_size=3", "--out_dir=run"], "2 processes cannot share the 3 sequences of a step"),
-    (["train.py", *SHARED, "--max_iter=3", "--out_dir=run"], "did you mean max_iters"),
-    (["train.py", *SHARED, "--dataset=tinny", "--out_dir=run"], "tinny"),
-    (["train.py", *SHARED, *TWICE, "--backend=nccl", "--device=cpu", "--out_dir=run"], "backend=nccl"),
-    (["ablate.py", "nope", "rope", "--dataset=tiny"], "start ablate.py by itself")])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["train.py", *SHARED, "--batch_size=3", "--out_dir=run"],
+            "2 processes cannot share the 3 sequences of a step",
+        ),
+        (["train.py", *SHARED, "--max_iter=3", "--out_dir=run"], "did you mean max_iters"),
+        (["train.py", *SHARED, "--dataset=tinny", "--out_dir=run"], "tinny"),
+        (
+            ["train.py", *SHARED, *TWICE, "--backend=nccl", "--device=cpu", "--out_dir=run"],
+            "backend=nccl",
+        ),
+        (["ablate.py", "nope", "rope", "--dataset=tiny"], "start ablate.py by itself"),
+    ],
+)
 def test_a_mistake_ends_every_process_with_one_sentence_and_leaves_nothing(
-        words: list[str], said: str, project: Project, tmp_path: Path) -> None:
+    words: list[str], said: str, project: Project, tmp_path: Path
+) -> None:
     began = time.monotonic()
     started = project.run(tmp_path, *TORCHRUN, *words)
-    ours = [line for line in started.complained.splitlines() if re.match(r"(process \d+: )?error: ", line)]
+    ours = [
+        line
+        for line in started.complained.splitlines()
+        if re.match(r"(process \d+: )?error: ", line)
+    ]
     assert started.process.returncode == 1 and ours and said in ours[0]
     assert "Error(" not in "".join(ours) and time.monotonic() - began < 60
     assert names(tmp_path) == set()
@@ -224,9 +306,11 @@ def test_a_mistake_ends_every_process_with_one_sentence_and_leaves_nothing(
 
 # ---- stopping, dying, going on
 
+
 @needs_proc
 def test_a_signal_to_torchrun_saves_at_one_agreed_step_and_one_process_goes_on(
-        alone: Path, project: Project, tmp_path: Path) -> None:
+    alone: Path, project: Project, tmp_path: Path
+) -> None:
     words = [*SHARED, *TWICE, "--eval_interval=100000", "--out_dir=run"]
     started = project.start(tmp_path, *TORCHRUN, "train.py", *LONG)
     found = begun(started, tmp_path / "run")
@@ -247,7 +331,9 @@ def test_a_signal_to_torchrun_saves_at_one_agreed_step_and_one_process_goes_on(
 
 @needs_proc
 @pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.slow)])
-def test_a_process_that_is_killed_ends_the_others_within_a_minute(rank: int, project: Project, tmp_path: Path) -> None:
+def test_a_process_that_is_killed_ends_the_others_within_a_minute(
+    rank: int, project: Project, tmp_path: Path
+) -> None:
     started = project.start(tmp_path, *TORCHRUN, "train.py", *LONG)
     found = begun(started, tmp_path / "run")
     os.kill(found[rank], signal.SIGKILL)
@@ -255,14 +341,21 @@ def test_a_process_that_is_killed_ends_the_others_within_a_minute(rank: int, pro
     assert started.end(60) == 1 and time.monotonic() - began < 60 and all_gone(found)
     said = started.complained
     assert re.search(rf"rank +: {rank} .*\n +exitcode +: -9 ", said.partition("Root Cause")[2])
-    assert f"{'process 1: ' if rank == 0 else ''}error: lost touch with another process of this run" in said or "SIGTERM" in said
+    assert (
+        f"{'process 1: ' if rank == 0 else ''}error: lost touch with another process of this run"
+        in said
+        or "SIGTERM" in said
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_process_that_raises_ends_the_others_with_its_error_shown(rank: int, project: Project, tmp_path: Path) -> None:
+def test_a_process_that_raises_ends_the_others_with_its_error_shown(
+    rank: int, project: Project, tmp_path: Path
+) -> None:
     """A fault in the third step of one of them, as a card that fails has it."""
-    (tmp_path / "faulty.py").write_text(f"""
+    (tmp_path / "faulty.py").write_text(
+        f"""
 import os, sys
 sys.path.insert(0, {str(project.folder)!r})
 import configurable, posenc, train
@@ -273,7 +366,9 @@ def faulty(self):
     return take_step(self)
 train.Training.take_step = faulty
 configurable.run(train.main, posenc.PosError)
-""", encoding="utf-8")
+""",
+        encoding="utf-8",
+    )
     began = time.monotonic()
     started = project.run(tmp_path, *TORCHRUN, str(tmp_path / "faulty.py"), *LONG)
     assert started.process.returncode == 1 and time.monotonic() - began < 75
@@ -284,8 +379,17 @@ configurable.run(train.main, posenc.PosError)
 @needs_proc
 @pytest.mark.slow
 def test_a_killed_process_is_started_again_by_torchrun_and_the_run_ends_as_if_undisturbed(
-        project: Project, tmp_path: Path, record: Callable) -> None:
-    words = ["train.py", *SHARED, *TWICE, "--dropout=0.2", "--max_iters=100", "--eval_interval=5", "--out_dir=run"]
+    project: Project, tmp_path: Path, record: Callable
+) -> None:
+    words = [
+        "train.py",
+        *SHARED,
+        *TWICE,
+        "--dropout=0.2",
+        "--max_iters=100",
+        "--eval_interval=5",
+        "--out_dir=run",
+    ]
     for name in ("straight", "killed"):
         (tmp_path / name).mkdir()
     started = project.start(tmp_path / "killed", *TORCHRUN, "--max-restarts=1", *words)
@@ -293,11 +397,15 @@ def test_a_killed_process_is_started_again_by_torchrun_and_the_run_ends_as_if_un
     os.kill(found[1], signal.SIGKILL)
     straight = project.start(tmp_path / "straight", *TORCHRUN, *words)
     assert started.end() == 0 and straight.end() == 0, started.complained
-    assert 10 <= int(re.search(r"resuming at step (\d+)\n", started.said)[1]) < 100 and all_gone(found)
+    assert 10 <= int(re.search(r"resuming at step (\d+)\n", started.said)[1]) < 100 and all_gone(
+        found
+    )
     one, two = (checkpoint.load_state(tmp_path / name / "run") for name in ("straight", "killed"))
     assert identical(one["model"], two["model"]) and identical(one["optimizer"], two["optimizer"])
     assert metrics(tmp_path / "straight/run") == metrics(tmp_path / "killed/run")
-    record("processes killed under torchrun --max-restarts=1, run ended with the same weights", 1, 1)
+    record(
+        "processes killed under torchrun --max-restarts=1, run ended with the same weights", 1, 1
+    )
 
 
 @pytest.mark.slow
@@ -309,17 +417,35 @@ def test_two_go_on_with_what_one_began(alone: Path, project: Project, tmp_path: 
         checkpoint.save(training.folder, training.state())
         training.lock.release()
     started = project.run(tmp_path, *TORCHRUN, "train.py", *SHARED, *TWICE, "--out_dir=run")
-    assert started.process.returncode == 0 and started.said.count("resuming at step 4\n") == 1, started.complained
+    assert started.process.returncode == 0 and started.said.count("resuming at step 4\n") == 1, (
+        started.complained
+    )
     assert furthest(weights(tmp_path / "run"), weights(alone)) < 1e-4
     before = contents(tmp_path / "run")
-    again = project.run(tmp_path, *TORCHRUN, "train.py", *SHARED, *TWICE, "--out_dir=run")   # finished: its table
-    assert again.process.returncode == 0 and again.said.count("scheme ") == 1 and "step " not in again.said
+    again = project.run(
+        tmp_path, *TORCHRUN, "train.py", *SHARED, *TWICE, "--out_dir=run"
+    )  # finished: its table
+    assert (
+        again.process.returncode == 0
+        and again.said.count("scheme ") == 1
+        and "step " not in again.said
+    )
     assert before | {".holder": ""} == contents(tmp_path / "run") | {".holder": ""}
 
 
 @pytest.mark.slow
-def test_two_stopped_and_gone_on_by_two_end_the_same_to_the_bit(project: Project, tmp_path: Path, record: Callable) -> None:
-    words = ["train.py", *SHARED, *TWICE, "--dropout=0.2", "--max_iters=80", "--eval_interval=100", "--out_dir=run"]
+def test_two_stopped_and_gone_on_by_two_end_the_same_to_the_bit(
+    project: Project, tmp_path: Path, record: Callable
+) -> None:
+    words = [
+        "train.py",
+        *SHARED,
+        *TWICE,
+        "--dropout=0.2",
+        "--max_iters=80",
+        "--eval_interval=100",
+        "--out_dir=run",
+    ]
     for name in ("straight", "stopped"):
         (tmp_path / name).mkdir()
     started = project.start(tmp_path / "stopped", *TORCHRUN, *words)
@@ -338,11 +464,15 @@ def test_two_stopped_and_gone_on_by_two_end_the_same_to_the_bit(project: Project
 
 
 @pytest.mark.slow
-def test_a_folder_that_another_run_holds_is_refused_to_all_of_them(project: Project, tmp_path: Path) -> None:
+def test_a_folder_that_another_run_holds_is_refused_to_all_of_them(
+    project: Project, tmp_path: Path
+) -> None:
     with workplace(project.folder / "data", tmp_path):
         assert trained(*SHARED, *TWICE, "--out_dir=run", "--max_iters=2").lock.is_locked
         before = contents(tmp_path / "run")
-        started = project.run(tmp_path, *TORCHRUN, "train.py", *SHARED, *TWICE, "--out_dir=run", "--max_iters=2")
+        started = project.run(
+            tmp_path, *TORCHRUN, "train.py", *SHARED, *TWICE, "--out_dir=run", "--max_iters=2"
+        )
     assert started.process.returncode == 1
     assert f"error: run is in use by process {os.getpid()} " in started.complained
     assert contents(tmp_path / "run") == before and CURRENT in before

@@ -1,4 +1,5 @@
 """Tables and figures: the numbers in them, what is refused, and what is drawn."""
+
 import json
 import math
 import subprocess
@@ -15,43 +16,105 @@ from configurable import UserError
 LENGTHS = (64, 128, 256, 512)
 
 
-def result(pos="alibi", seed=1, nats=(1.6, 1.5, 1.49, 1.9), windowed=(1.6, 1.5, 1.494, 1.55), end=10**9, train_length=128,
-           split="s", targets="t", dataset="toy"):
+def result(
+    pos="alibi",
+    seed=1,
+    nats=(1.6, 1.5, 1.49, 1.9),
+    windowed=(1.6, 1.5, 1.494, 1.55),
+    end=10**9,
+    train_length=128,
+    split="s",
+    targets="t",
+    dataset="toy",
+):
     """A made-up extrapolation.json: four blocks around each mean, undefined beyond `end`."""
     rows = []
-    curves = {"fixed_targets": nats, "windowed": windowed, "nonoverlapping": [x + 0.1 for x in nats]}
+    curves = {
+        "fixed_targets": nats,
+        "windowed": windowed,
+        "nonoverlapping": [x + 0.1 for x in nats],
+    }
     for protocol, curve in curves.items():
         for length, mean in zip(LENGTHS, curve, strict=True):
-            row = {"protocol": protocol, "length": length, "extend": None, "factor": None, "dataset": dataset,
-                   "split_sha256": split}
+            row = {
+                "protocol": protocol,
+                "length": length,
+                "extend": None,
+                "factor": None,
+                "dataset": dataset,
+                "split_sha256": split,
+            }
             noise = np.array([1, -1, 1, -1]) * length / 1e5
             blocks = np.array([0.5, -0.5, 0.25, -0.25]) + mean + noise
-            defined = {"targets": targets if protocol != "nonoverlapping" else targets + "S", "nats": mean, "stderr_vs_L": None,
-                       "block_nats": list(blocks), "bits_per_byte": mean / math.log(2)}
-            rows.append(row | (defined if length <= end else {"nats": None, "reason": f"the table ends at {end}"}))
+            defined = {
+                "targets": targets if protocol != "nonoverlapping" else targets + "S",
+                "nats": mean,
+                "stderr_vs_L": None,
+                "block_nats": list(blocks),
+                "bits_per_byte": mean / math.log(2),
+            }
+            rows.append(
+                row
+                | (
+                    defined
+                    if length <= end
+                    else {"nats": None, "reason": f"the table ends at {end}"}
+                )
+            )
     evaluate.compare_to_train_length(rows, train_length)
-    return {"pos": pos, "train_length": train_length, "original_length": train_length, "tokens_trained": 9, "unit": "byte",
-            "seed": seed, "parameters": 1, "rows": rows, "per_position": {}, "float32_check": {}, "notes": ["a note"],
-            "seconds": 1.0}
+    return {
+        "pos": pos,
+        "train_length": train_length,
+        "original_length": train_length,
+        "tokens_trained": 9,
+        "unit": "byte",
+        "seed": seed,
+        "parameters": 1,
+        "rows": rows,
+        "per_position": {},
+        "float32_check": {},
+        "notes": ["a note"],
+        "seconds": 1.0,
+    }
 
 
 def line(text, *start):
     """The cells of the one line that starts with these words."""
-    found = [cells for cells in map(str.split, text.splitlines()) if tuple(cells[: len(start)]) == start]
+    found = [
+        cells for cells in map(str.split, text.splitlines()) if tuple(cells[: len(start)]) == start
+    ]
     assert len(found) == 1
-    return found[0][len(start):]
+    return found[0][len(start) :]
 
 
 # ---- the table
 
+
 def test_a_line_holds_loss_paired_error_gain_far_and_the_other_protocols():
     text = report.table([result()])
     error = np.std(np.array([1, -1, 1, -1]) * (256 - 128) / 1e5, ddof=1) / 2
-    assert line(text, "alibi", "256") == ["1.4900", "±", f"{error:.4f}", "+0.0100", "+0.0040~", "1.4940", "1.5900",
-                                          f"{1.59 / math.log(2):.4f}"]
+    assert line(text, "alibi", "256") == [
+        "1.4900",
+        "±",
+        f"{error:.4f}",
+        "+0.0100",
+        "+0.0040~",
+        "1.4940",
+        "1.5900",
+        f"{1.59 / math.log(2):.4f}",
+    ]
     assert line(text, "alibi", "512")[3:5] == ["-0.4000", "-0.3500"]
-    assert line(text, "alibi", "128")[:3] == ["1.5000", "(L)", "1.5000"]  # neither gain nor far at L itself
-    assert [x.split()[1] for x in text.splitlines() if x.startswith("alibi ")] == ["64", "128", "256", "512"]
+    assert line(text, "alibi", "128")[:3] == [
+        "1.5000",
+        "(L)",
+        "1.5000",
+    ]  # neither gain nor far at L itself
+    assert [x.split()[1] for x in text.splitlines() if x.startswith("alibi ")] == [
+        "64",
+        "128",
+        "256",
+        "512",
+    ]
     assert "a note" in text and "toy" in text and "L = 128" in text
 
 
@@ -67,20 +130,34 @@ def test_columns_stand_under_their_heads_and_empty_ones_are_left_out():
     head = next(x for x in lines if x.startswith("scheme"))
     full = next(x for x in lines if x.startswith("b") and " 256 " in x)
     assert head.index("windowed") + len("windowed") == full.index("1.4940") + len("1.4940")
-    assert "sliding" not in head and "far" not in report.table([result(end=128)]).split("±")[0].split("gain")[1]
+    assert (
+        "sliding" not in head
+        and "far" not in report.table([result(end=128)]).split("±")[0].split("gain")[1]
+    )
 
 
 def test_the_float32_check_is_printed():
-    checked = result() | {"float32_check": {"dtype": "bfloat16", "length": 512, "windows": 8, "nats": 1.5, "nats_float32": 1.4,
-                                            "difference": 0.1}}
+    checked = result() | {
+        "float32_check": {
+            "dtype": "bfloat16",
+            "length": 512,
+            "windows": 8,
+            "nats": 1.5,
+            "nats_float32": 1.4,
+            "difference": 0.1,
+        }
+    }
     assert "1.5000 in bfloat16, 1.4000 in float32, difference +0.10000" in report.table([checked])
 
 
 @pytest.mark.parametrize("other", [{"split": "other"}, {"targets": "other"}])
 def test_results_on_other_targets_are_refused(other, tmp_path):
     pair = [result(), result("rope", **other)]
-    for compare in (report.table, lambda r: report.figure(r, tmp_path / "x.png"),
-                    lambda r: report.seeds_table({"alibi": r[:1], "rope": r[1:]})):
+    for compare in (
+        report.table,
+        lambda r: report.figure(r, tmp_path / "x.png"),
+        lambda r: report.seeds_table({"alibi": r[:1], "rope": r[1:]}),
+    ):
         with pytest.raises(UserError, match="alibi and rope were tested on different targets"):
             compare(pair)
 
@@ -91,7 +168,9 @@ def test_rows_that_do_not_compare_with_L_are_left_out_and_named():
         if row["length"] == 512:
             row["targets"] += "old"
     text = report.table([stale])
-    assert "rows at 512 are left out" in text and not any(x.startswith("alibi   512") for x in text.splitlines())
+    assert "rows at 512 are left out" in text and not any(
+        x.startswith("alibi   512") for x in text.splitlines()
+    )
 
 
 def test_a_corpus_that_was_not_tested_is_refused_and_the_first_is_the_default():
@@ -112,10 +191,19 @@ def test_results_of_one_scheme_are_told_apart():
 
 # ---- seeds
 
+
 def cells(**more):
     up = {1: 0.0, 2: 0.02, 3: 0.01}
-    return {"nope": [result("nope", s, nats=[x + d for x in (1.7, 1.6, 2.0, 2.5)]) for s, d in up.items()],
-            "alibi": [result("alibi", s, nats=[x + 2 * d for x in (1.6, 1.5, 1.5, 1.5)]) for s, d in up.items()], **more}
+    return {
+        "nope": [
+            result("nope", s, nats=[x + d for x in (1.7, 1.6, 2.0, 2.5)]) for s, d in up.items()
+        ],
+        "alibi": [
+            result("alibi", s, nats=[x + 2 * d for x in (1.6, 1.5, 1.5, 1.5)])
+            for s, d in up.items()
+        ],
+        **more,
+    }
 
 
 def test_seeds_are_averaged_and_their_differences_paired():
@@ -123,7 +211,14 @@ def test_seeds_are_averaged_and_their_differences_paired():
     assert found[:3] == ["3", "1.5200", "0.0200"]
     # by seed: -0.5, -0.48, -0.49, so sd 0.01, and t(2) = 4.303
     half = 4.303 * 0.01 / math.sqrt(3)
-    assert found[3:] == ["-0.4900", f"[{-0.49 - half:+.4f},", f"{-0.49 + half:+.4f}]", "n", "=", "3"]
+    assert found[3:] == [
+        "-0.4900",
+        f"[{-0.49 - half:+.4f},",
+        f"{-0.49 + half:+.4f}]",
+        "n",
+        "=",
+        "3",
+    ]
     assert line(report.seeds_table(cells()), "nope", "256") == ["3", "2.0100", "0.0100"]
 
 
@@ -140,7 +235,10 @@ def test_a_length_that_only_some_seeds_define_is_named():
     some = cells()
     some["alibi"][0] = result("alibi", 1, end=256)
     text = report.seeds_table(some)
-    assert line(text, "alibi", "512")[0] == "2" and "alibi, seed 1, N = 512: undefined: the table ends at 256" in text
+    assert (
+        line(text, "alibi", "512")[0] == "2"
+        and "alibi, seed 1, N = 512: undefined: the table ends at 256" in text
+    )
 
 
 def test_one_seed_has_no_interval_and_no_seed_is_refused():
@@ -154,7 +252,9 @@ def test_one_seed_has_no_interval_and_no_seed_is_refused():
 def test_the_t_table_is_right():
     x = np.linspace(0, 15, 200001)
     for degrees, point in enumerate(report.T95, start=1):
-        scale = math.gamma((degrees + 1) / 2) / math.gamma(degrees / 2) / math.sqrt(degrees * math.pi)
+        scale = (
+            math.gamma((degrees + 1) / 2) / math.gamma(degrees / 2) / math.sqrt(degrees * math.pi)
+        )
         density = scale * (1 + x**2 / degrees) ** (-(degrees + 1) / 2)
         steps = (density[1:] + density[:-1]) / 2 * np.diff(x)
         assert 0.5 + steps[x[1:] <= point].sum() == pytest.approx(0.975, abs=2e-4)
@@ -162,6 +262,7 @@ def test_the_t_table_is_right():
 
 
 # ---- figures
+
 
 @pytest.fixture
 def drawn(monkeypatch, tmp_path):
@@ -186,11 +287,17 @@ def legend(axes):
 
 def test_the_figure_draws_each_loss_its_paired_bars_L_and_the_cropped_lines(drawn):
     axes, path = drawn(report.figure, [result(), result("rope")])
-    assert path.read_bytes().startswith(b"\x89PNG") and [p.name for p in path.parent.iterdir()] == ["x.png"]
+    assert path.read_bytes().startswith(b"\x89PNG") and [p.name for p in path.parent.iterdir()] == [
+        "x.png"
+    ]
     curve = axes.containers[0]
-    assert list(curve.lines[0].get_xdata()) == list(LENGTHS) and list(curve.lines[0].get_ydata()) == [1.6, 1.5, 1.49, 1.9]
+    assert list(curve.lines[0].get_xdata()) == list(LENGTHS) and list(
+        curve.lines[0].get_ydata()
+    ) == [1.6, 1.5, 1.49, 1.9]
     low, high = curve.lines[2][0].get_segments()[3][:, 1]
-    errors = {r["length"]: r["stderr_vs_L"] for r in result()["rows"] if r["protocol"] == "fixed_targets"}
+    errors = {
+        r["length"]: r["stderr_vs_L"] for r in result()["rows"] if r["protocol"] == "fixed_targets"
+    }
     assert (high - low) / 2 == pytest.approx(errors[512]) and errors[512] > 0
     flat = [x.get_ydata()[0] for x in axes.lines if x.get_linestyle() == ":" and len(x.get_xdata())]
     assert flat == [1.5, 1.5]
@@ -198,7 +305,11 @@ def test_the_figure_draws_each_loss_its_paired_bars_L_and_the_cropped_lines(draw
     assert upright == [128]
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
     assert [t.get_text() for t in axes.get_xticklabels()] == ["64", "128", "256", "512"]
-    assert "toy" in axes.get_title() and "L = 128" in axes.get_title() and "fixed_targets" in axes.get_title()
+    assert (
+        "toy" in axes.get_title()
+        and "L = 128" in axes.get_title()
+        and "fixed_targets" in axes.get_title()
+    )
     assert legend(axes)[:2] == ["alibi", "rope"]
     assert curve.lines[0].get_color() != axes.containers[1].lines[0].get_color()
 
@@ -224,12 +335,18 @@ def test_a_flat_curve_looks_flat(drawn):
 
 
 def test_the_seeds_figure_draws_the_mean_over_thin_lines_of_each_seed(drawn):
-    axes, path = drawn(report.seeds_figure, cells(learned=[result("learned", s, end=128) for s in (1, 2, 3)]))
+    axes, path = drawn(
+        report.seeds_figure, cells(learned=[result("learned", s, end=128) for s in (1, 2, 3)])
+    )
     assert path.exists()
     assert axes.containers[0].lines[0].get_ydata() == pytest.approx([1.71, 1.61, 2.01, 2.51])
     thin = [x for x in axes.lines if x.get_linewidth() < 1 and len(x.get_xdata()) > 1]
     assert len(thin) == 9
-    assert legend(axes)[:3] == ["nope (3 seeds)", "alibi (3 seeds)", "learned (3 seeds): undefined past 128"]
+    assert legend(axes)[:3] == [
+        "nope (3 seeds)",
+        "alibi (3 seeds)",
+        "learned (3 seeds): undefined past 128",
+    ]
 
 
 def test_a_figure_with_nothing_in_it_and_a_kind_that_does_not_exist_are_refused(tmp_path):
@@ -242,6 +359,7 @@ def test_a_figure_with_nothing_in_it_and_a_kind_that_does_not_exist_are_refused(
 
 # ---- run folders
 
+
 def test_a_run_folder_keeps_the_merged_result_and_its_figure(tmp_path):
     first = report.update(tmp_path, result())
     assert report.load(tmp_path) == first
@@ -252,12 +370,25 @@ def test_a_run_folder_keeps_the_merged_result_and_its_figure(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["extrapolation.json", "extrapolation.png"]
 
 
-@pytest.mark.parametrize("content", [
-    "{", "[]", "{}", '{"rows": 5}', json.dumps(result() | {"rows": []}), json.dumps(result() | {"rows": [{}]}),
-    json.dumps(result() | {"rows": 5}), json.dumps({k: v for k, v in result().items() if k != "pos"})])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        "{}",
+        '{"rows": 5}',
+        json.dumps(result() | {"rows": []}),
+        json.dumps(result() | {"rows": [{}]}),
+        json.dumps(result() | {"rows": 5}),
+        json.dumps({k: v for k, v in result().items() if k != "pos"}),
+    ],
+)
 def test_a_damaged_result_is_named_with_the_command_that_makes_it_anew(content, tmp_path):
     (tmp_path / "extrapolation.json").write_text(content, encoding="utf-8")
-    with pytest.raises(UserError, match=r"extrapolation.json is damaged: delete it, and python evaluate.py .* makes it anew"):
+    with pytest.raises(
+        UserError,
+        match=r"extrapolation.json is damaged: delete it, and python evaluate.py .* makes it anew",
+    ):
         report.load(tmp_path)
     (tmp_path / "extrapolation.json").write_text(json.dumps(result()), encoding="utf-8")
     assert report.load(tmp_path) == result()
@@ -270,4 +401,9 @@ def test_a_result_with_nothing_to_draw_is_kept_without_a_figure(tmp_path):
 
 def test_matplotlib_is_imported_only_to_draw():
     code = "import sys, report, evaluate; sys.exit('matplotlib' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=Path(report.__file__).parent, check=False).returncode == 0
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], cwd=Path(report.__file__).parent, check=False
+        ).returncode
+        == 0
+    )

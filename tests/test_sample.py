@@ -22,17 +22,28 @@ from model import GPT
 
 TEXT = "Whether 'tis nobler in the mind to suffer — naïve café 日本 \n" * 8
 CHARACTERS = "".join(sorted(set(TEXT)))
-LENGTH = 16   # the training length of the models here
+LENGTH = 16  # the training length of the models here
 
 
 @pytest.fixture(scope="module")
 def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a corpus of bytes and one of characters."""
     root = tmp_path_factory.mktemp("corpora")
-    for name, tokenizer in (("bytes", data.ByteTokenizer()), ("char", data.CharTokenizer(CHARACTERS))):
+    for name, tokenizer in (
+        ("bytes", data.ByteTokenizer()),
+        ("char", data.CharTokenizer(CHARACTERS)),
+    ):
         ids = np.array(tokenizer.encode(TEXT))
-        data.write_corpus(root / name, {"train": [ids], "val": [ids]}, tokenizer=name, unit=tokenizer.unit,
-                          vocab_size=len(tokenizer.pieces), source="here", rule="all", characters=CHARACTERS)
+        data.write_corpus(
+            root / name,
+            {"train": [ids], "val": [ids]},
+            tokenizer=name,
+            unit=tokenizer.unit,
+            vocab_size=len(tokenizer.pieces),
+            source="here",
+            rule="all",
+            characters=CHARACTERS,
+        )
     return root
 
 
@@ -43,13 +54,24 @@ def make_run(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(data, "load", lambda name: load(name, corpora))
 
     def make(pos: str = "rope", dataset: str = "bytes", vocab_size: int | None = None) -> Path:
-        settings = TrainSettings(pos=pos, dataset=dataset, block_size=LENGTH, n_layer=1, n_head=2, n_embd=16)
+        settings = TrainSettings(
+            pos=pos, dataset=dataset, block_size=LENGTH, n_layer=1, n_head=2, n_embd=16
+        )
         torch.manual_seed(1)
         model = GPT(settings.gpt(vocab_size or data.load(dataset).vocab_size))
         folder = tmp_path / "run"
         folder.mkdir()
-        checkpoint.write_json(folder / "config.json", {"settings": asdict(settings), "pos_file_sha256": None})
-        checkpoint.save(folder, {"gpt": asdict(model.config), "model": model.state_dict(), "settings": asdict(settings)})
+        checkpoint.write_json(
+            folder / "config.json", {"settings": asdict(settings), "pos_file_sha256": None}
+        )
+        checkpoint.save(
+            folder,
+            {
+                "gpt": asdict(model.config),
+                "model": model.state_dict(),
+                "settings": asdict(settings),
+            },
+        )
         return folder
 
     return make
@@ -77,6 +99,7 @@ def speak(monkeypatch: pytest.MonkeyPatch, content: bytes) -> list[int]:
 
 # ---- whole characters and stop strings
 
+
 @given(st.text(), st.lists(st.integers(0, 40)))
 def test_text_cut_inside_characters_comes_out_whole(text: str, cuts: list[int]) -> None:
     content = text.encode("utf-8")
@@ -90,7 +113,9 @@ def test_a_character_waits_for_its_last_byte() -> None:
     assert list(sample.whole_characters(cut)) == ["", "é", "", "", "日", ""]
 
 
-def test_a_last_incomplete_character_and_bytes_that_are_no_text_become_the_replacement_character() -> None:
+def test_a_last_incomplete_character_and_bytes_that_are_no_text_become_the_replacement_character() -> (
+    None
+):
     assert "".join(sample.whole_characters([b"ab\xe6\x97"])) == "ab\ufffd"
     assert "".join(sample.whole_characters([b"a\xff", b"b"])) == "a\ufffdb"
 
@@ -108,7 +133,7 @@ def test_only_what_may_begin_the_stop_string_is_held_back(texts: list[str], stop
 
     def watched() -> Iterator[str]:
         nonlocal seen
-        for text in texts:   # here all that was seen before has been dealt with
+        for text in texts:  # here all that was seen before has been dealt with
             held = seen[len(given_out) :]
             assert stop.startswith(held) and held != stop
             seen += text
@@ -120,9 +145,14 @@ def test_only_what_may_begin_the_stop_string_is_held_back(texts: list[str], stop
 
 # ---- prompts
 
-def test_a_prompt_is_text_or_a_file_or_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+
+def test_a_prompt_is_text_or_a_file_or_standard_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "prompt.txt").write_bytes("déjà\n".encode())
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("日本".encode()), encoding="latin-1"))
+    monkeypatch.setattr(
+        sys, "stdin", io.TextIOWrapper(io.BytesIO("日本".encode()), encoding="latin-1")
+    )
     assert sample.read_prompt("a=b") == "a=b"
     assert sample.read_prompt(f"FILE:{tmp_path / 'prompt.txt'}") == "déjà\n"
     assert sample.read_prompt("-") == "日本"
@@ -133,26 +163,37 @@ def test_a_prompt_that_is_missing_or_empty_or_no_text_is_a_sentence(tmp_path: Pa
     (tmp_path / "binary").write_bytes(b"ab\xff")
     with pytest.raises(UserError, match="the prompt is empty"):
         sample.read_prompt("")
-    for name, said in (("empty", "empty"), ("binary", "byte 2"), ("absent", "No such file"), (".", "cannot be read")):
+    for name, said in (
+        ("empty", "empty"),
+        ("binary", "byte 2"),
+        ("absent", "No such file"),
+        (".", "cannot be read"),
+    ):
         with pytest.raises(UserError, match=said):
             sample.read_prompt(f"FILE:{tmp_path / name}")
 
 
-def test_a_character_that_the_corpus_lacks_is_named(make_run: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_character_that_the_corpus_lacks_is_named(
+    make_run: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(UserError, match="'Q' at place 4"):
         run_main(monkeypatch, make_run(dataset="char"), "--start=the Q")
 
 
 # ---- the command
 
+
 def test_the_prompt_stands_before_each_sample_and_a_line_between_two(
-        make_run: Callable, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    make_run: Callable, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
     speak(monkeypatch, "ïb".encode())
     assert run_main(monkeypatch, make_run(), "--start=To be", "--num_samples=2") == 0
     assert capsys.readouterr().out == "To beïb\n---------------\nTo beïb\n"
 
 
-def test_text_is_given_out_before_the_next_token_is_drawn(make_run: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_is_given_out_before_the_next_token_is_drawn(
+    make_run: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     drawn = speak(monkeypatch, b"xyz")
     trained = checkpoint.load_run(make_run())
     pieces = sample.samples(trained, data.ByteTokenizer(), "ab", SampleSettings())
@@ -162,15 +203,17 @@ def test_text_is_given_out_before_the_next_token_is_drawn(make_run: Callable, mo
 
 
 def test_a_stop_string_over_several_tokens_ends_the_sample_and_is_not_printed(
-        make_run: Callable, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    make_run: Callable, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
     drawn = speak(monkeypatch, "one EN two é\nEND three".encode())
     run_main(monkeypatch, make_run(), "--start=>", "--stop=é\nEND")
     assert capsys.readouterr().out == ">one EN two \n"
-    assert bytes(drawn).endswith(b"\nEND")   # not a token more
+    assert bytes(drawn).endswith(b"\nEND")  # not a token more
 
 
 def test_the_end_of_text_token_ends_a_sample(
-        make_run: Callable, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    make_run: Callable, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
     speak(monkeypatch, b"one|two")
     monkeypatch.setattr(data.ByteTokenizer, "end", ord("|"))
     run_main(monkeypatch, make_run(), "--start=>")
@@ -178,27 +221,38 @@ def test_the_end_of_text_token_ends_a_sample(
 
 
 def test_the_same_seed_gives_the_same_text_and_sample_n_is_that_of_seed_plus_n(
-        make_run: Callable, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    make_run: Callable, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
     folder, texts = make_run(dataset="char"), {}
     for name, words in {"a": ["--seed=5"], "again": ["--seed=5"], "b": ["--seed=6"]}.items():
         run_main(monkeypatch, folder, "--start=the", "--max_new_tokens=30", *words)
         texts[name] = capsys.readouterr().out
     assert len(texts["a"]) == len("the") + 30 + 1
     assert texts["a"] == texts["again"] != texts["b"]
-    run_main(monkeypatch, folder, "--start=the", "--max_new_tokens=30", "--seed=5", "--num_samples=2")
+    run_main(
+        monkeypatch, folder, "--start=the", "--max_new_tokens=30", "--seed=5", "--num_samples=2"
+    )
     assert capsys.readouterr().out == texts["a"] + "---------------\n" + texts["b"]
 
 
 def test_temperature_top_k_and_top_p_reach_the_model(
-        make_run: Callable, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    make_run: Callable, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
     folder, texts = make_run(dataset="char"), set()
-    for words in ("--temperature=0", "--top_k=1", "--top_p=1e-6", "--top_p=1e-300"):   # ways to take the likeliest token
+    for words in (
+        "--temperature=0",
+        "--top_k=1",
+        "--top_p=1e-6",
+        "--top_p=1e-300",
+    ):  # ways to take the likeliest token
         run_main(monkeypatch, folder, "--start=the", "--max_new_tokens=20", words)
         texts.add(capsys.readouterr().out)
     assert len(texts) == 1
 
 
-def test_an_interrupted_text_ends_with_130(make_run: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_text_ends_with_130(
+    make_run: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def stream(self: GPT, *_: object) -> Iterator[torch.Tensor]:
         raise KeyboardInterrupt
         yield
@@ -212,8 +266,10 @@ def test_an_interrupted_text_ends_with_130(make_run: Callable, monkeypatch: pyte
 
 # ---- past a limit
 
+
 def test_a_scheme_bounded_by_its_table_goes_on_and_says_so_once(
-        make_run: Callable, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    make_run: Callable, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
     folder = make_run("learned", "char")
     run_main(monkeypatch, folder, "--start=the", "--max_new_tokens=40", "--num_samples=2")
     said = capsys.readouterr()
@@ -223,15 +279,21 @@ def test_a_scheme_bounded_by_its_table_goes_on_and_says_so_once(
 
 
 def test_a_text_past_the_training_length_is_remarked_with_the_scheme(
-        make_run: Callable, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    make_run: Callable, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
     folder = make_run("alibi")
     run_main(monkeypatch, folder, "--start=the", f"--max_new_tokens={LENGTH - 3}")
     assert "note:" not in capsys.readouterr().err
     run_main(monkeypatch, folder, "--start=the", f"--max_new_tokens={LENGTH - 2}")
-    assert f"note: alibi was trained on {LENGTH} tokens, and may be given {LENGTH + 1} here" in capsys.readouterr().err
+    assert (
+        f"note: alibi was trained on {LENGTH} tokens, and may be given {LENGTH + 1} here"
+        in capsys.readouterr().err
+    )
 
 
-def test_positions_that_end_past_the_training_length_are_remarked_both_ways(make_run: Callable) -> None:
+def test_positions_that_end_past_the_training_length_are_remarked_both_ways(
+    make_run: Callable,
+) -> None:
     trained = checkpoint.load_run(make_run("randomized(max=24) + rope"))
     assert len(list(sample.remarks(trained, LENGTH))) == 0
     assert len(list(sample.remarks(trained, 24))) == 1
@@ -240,31 +302,51 @@ def test_positions_that_end_past_the_training_length_are_remarked_both_ways(make
 
 # ---- mistakes
 
-def test_other_than_one_run_folder_is_refused(make_run: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+
+def test_other_than_one_run_folder_is_refused(
+    make_run: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(UserError, match="one run folder, not 2"):
         run_main(monkeypatch, make_run(), "out/another")
 
 
 def test_a_folder_that_holds_no_run_is_refused(
-        tmp_path: Path, make_run: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path: Path, make_run: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(UserError, match="config.json"):
         run_main(monkeypatch, tmp_path)
 
 
 def test_a_corpus_that_was_made_anew_with_another_vocabulary_is_refused(
-        make_run: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match=f"trained with 300 different tokens, char has {len(CHARACTERS)}"):
+    make_run: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(
+        UserError, match=f"trained with 300 different tokens, char has {len(CHARACTERS)}"
+    ):
         run_main(monkeypatch, make_run(dataset="char", vocab_size=300))
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes")
 def test_a_reader_who_has_seen_enough_is_no_error(make_run: Callable, corpora: Path) -> None:
     folder, repository = make_run(dataset="char"), Path(sample.__file__).parent
-    script = ("import sys, pathlib; import data, sample; data.load.__defaults__ = (pathlib.Path(sys.argv.pop()),); "
-              "sys.exit(sample.main())")
-    words = [str(folder), "--device=cpu", "--start=the", "--max_new_tokens=300", "--num_samples=30", str(corpora)]
-    with subprocess.Popen([sys.executable, "-c", script, *words], cwd=repository, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE) as child:
+    script = (
+        "import sys, pathlib; import data, sample; data.load.__defaults__ = (pathlib.Path(sys.argv.pop()),); "
+        "sys.exit(sample.main())"
+    )
+    words = [
+        str(folder),
+        "--device=cpu",
+        "--start=the",
+        "--max_new_tokens=300",
+        "--num_samples=30",
+        str(corpora),
+    ]
+    with subprocess.Popen(
+        [sys.executable, "-c", script, *words],
+        cwd=repository,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as child:
         assert child.stdout.read(3) == b"the"
         child.stdout.close()
         assert b"BrokenPipe" not in child.stderr.read()

@@ -2,6 +2,7 @@
 
 The tests go over `posenc.names()`: a scheme without an oracle, or without a row in EXPECTED, fails.
 """
+
 from __future__ import annotations
 
 import ast
@@ -35,18 +36,20 @@ SHAPE = Shape(n_head=H, head_dim=D, width=C, length=L)
 FLOAT64 = torch.empty(0, dtype=torch.float64)
 VOCABULARY = 17
 GAPS = [2, 2, 5, 6, 6, 13]
-WORDS = [[4, 3, 15, 12, 5, 9]]   # with the digits 3 ... 12: two numbers
+WORDS = [[4, 3, 15, 12, 5, 9]]  # with the digits 3 ... 12: two numbers
 
 
 @dataclass(frozen=True)
 class Expected:
     """What is promised of a scheme beside its formula."""
 
-    parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)   # of its piece
-    shifts: bool | None = True   # logits stay where all positions grow by as much; None: positions cannot be given
-    order: bool = True     # the last logits of one layer change where earlier tokens are reversed
-    path: str = "dense"    # how eager code computes its attention
-    reach: int = 1_048_576   # positions below this are exact
+    parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of its piece
+    shifts: bool | None = (
+        True  # logits stay where all positions grow by as much; None: positions cannot be given
+    )
+    order: bool = True  # the last logits of one layer change where earlier tokens are reversed
+    path: str = "dense"  # how eager code computes its attention
+    reach: int = 1_048_576  # positions below this are exact
 
 
 INPUT = Expected(shifts=False, path="fused")
@@ -62,8 +65,12 @@ def perceptron(inputs: int, hidden: int) -> dict[str, tuple[int, ...]]:
 EXPECTED: dict[str, Expected] = {
     "nope": Expected(order=False, path="fused"),
     "learned(rows=64)": Expected({"table": (64, C)}, shifts=False, path="fused", reach=64),
-    "learned(rows=4, resize=linear)": Expected({"table": (4, C)}, shifts=None, path="fused", reach=T),
-    "learned(rows=4, resize=bicubic)": Expected({"table": (4, C)}, shifts=None, path="fused", reach=T),
+    "learned(rows=4, resize=linear)": Expected(
+        {"table": (4, C)}, shifts=None, path="fused", reach=T
+    ),
+    "learned(rows=4, resize=bicubic)": Expected(
+        {"table": (4, C)}, shifts=None, path="fused", reach=T
+    ),
     "sinusoidal": INPUT,
     "sinusoidal(scale=1, base=100)": INPUT,
     "rope": ROTARY,
@@ -86,7 +93,9 @@ EXPECTED: dict[str, Expected] = {
     "block_causal(size=2)": Expected(),
     "relative": Expected({"table": (5, H)}),
     "relative(max_distance=2)": Expected({"table": (3, H)}),
-    "fire(threshold=4, hidden=5)": Expected({"c": (), "a": (), **perceptron(1, 5), "outer.bias": (H,)}, shifts=False),
+    "fire(threshold=4, hidden=5)": Expected(
+        {"c": (), "a": (), **perceptron(1, 5), "outer.bias": (H,)}, shifts=False
+    ),
     "fire": Expected({"c": (), "a": (), **perceptron(1, 32), "outer.bias": (H,)}, shifts=False),
     "sandwich": Expected(),
     "sandwich(dimension=12)": Expected(),
@@ -98,27 +107,46 @@ EXPECTED: dict[str, Expected] = {
     "cope(max=2, gate=raw)": Expected({"table": (2, D)}, path="scored"),
     "fox": Expected({"gate.weight": (H, C), "gate.bias": (H,)}, path="scored"),
     "fox(kind=cable)": Expected({"gate.weight": (H, C), "gate.bias": (H,)}, path="scored"),
-    "dape": Expected({**perceptron(2 * H, 32), "outer.bias": (H,)}, order=False, path="scored"),   # there is no bias to refine
-    "dape(hidden=3)": Expected({**perceptron(2 * H, 3), "outer.bias": (H,)}, order=False, path="scored"),
-    "path(rank=3)": Expected({"down.weight": (3, C), "up.weight": (C, 3), "conv.weight": (C, 1, 3), "beta.weight": (H, C),
-                              "beta.bias": (H,)}, path="scored"),
+    "dape": Expected(
+        {**perceptron(2 * H, 32), "outer.bias": (H,)}, order=False, path="scored"
+    ),  # there is no bias to refine
+    "dape(hidden=3)": Expected(
+        {**perceptron(2 * H, 3), "outer.bias": (H,)}, order=False, path="scored"
+    ),
+    "path(rank=3)": Expected(
+        {
+            "down.weight": (3, C),
+            "up.weight": (C, 3),
+            "conv.weight": (C, 1, 3),
+            "beta.weight": (H, C),
+            "beta.bias": (H,),
+        },
+        path="scored",
+    ),
     "ssmax": Expected({"s": (H,)}, order=False, path="fused"),
     "scale_invariant": Expected(path="scored"),
     "scale_invariant(tau=2)": Expected(path="scored"),
     "abacus(zero=3, max_shift=4, rows=64)": Expected({"table": (64, C)}, path="fused"),
     "cape": INPUT,
-    "fope(base=2)": Expected({"cosines": (H, 2, 2), "sines": (H, 2, 2)}, shifts=False, path="fused"),
-    "fope(base=2, rest=0, learned=True)": Expected({"cosines": (H, 2, 2), "sines": (H, 2, 2)}, shifts=False, path="fused"),
+    "fope(base=2)": Expected(
+        {"cosines": (H, 2, 2), "sines": (H, 2, 2)}, shifts=False, path="fused"
+    ),
+    "fope(base=2, rest=0, learned=True)": Expected(
+        {"cosines": (H, 2, 2), "sines": (H, 2, 2)}, shifts=False, path="fused"
+    ),
     "learned_rope": Expected({"shift": (H, D // 2)}, path="fused"),
     "pope": Expected({"delta": (H, D)}, path="fused"),
     "resonance": ROTARY,
     "rfs": Expected(order=False, path="fused"),
     "rfs(max=3)": Expected(order=False, path="fused"),
-    "selective_rope(base=100, rank=3, taps=3)": Expected({"down": (3, C), "up": (H * D // 2, 3), "taps": (H * D // 2, 1, 3)},
-                                                         path="scored"),
+    "selective_rope(base=100, rank=3, taps=3)": Expected(
+        {"down": (3, C), "up": (H * D // 2, 3), "taps": (H * D // 2, 1, 3)}, path="scored"
+    ),
     "shape": Expected(order=False, path="fused"),
     "shape(test_shift=3)": Expected(order=False, path="fused"),
-    "xpos": Expected(path="fused", reach=64),   # its factors grow with the distance from the middle of the text
+    "xpos": Expected(
+        path="fused", reach=64
+    ),  # its factors grow with the distance from the middle of the text
     "xpos(gamma=1, scale_base=32)": Expected(path="fused", reach=64),
 }
 COMPOSITES: dict[str, Expected] = {
@@ -129,7 +157,9 @@ COMPOSITES: dict[str, Expected] = {
     "randomized(max=64) + rope": ROTARY,
     "randomized(max=64) + alibi": Expected(),
     "randomized(max=64) + learned(rows=64)": INPUT,
-    "learned(rows=64) + t5(buckets=4, max_distance=6) + rope(layout=interleaved)": Expected(shifts=False),
+    "learned(rows=64) + t5(buckets=4, max_distance=6) + rope(layout=interleaved)": Expected(
+        shifts=False
+    ),
     "rope | rope | rope | nope": ROTARY,
     "rope + block_causal(size=2)": Expected(),
     "rope + multiscale(smallest=2, largest=5) + logn": Expected(),
@@ -140,7 +170,9 @@ COMPOSITES: dict[str, Expected] = {
     "multiscale(smallest=2, largest=5) + kerple + dape(hidden=3)": Expected(path="scored"),
     "rope + fox": Expected(path="scored"),
     "alibi + logn + fox": Expected(path="scored"),
-    "rope + cope + window(size=3, sinks=1)": Expected(shifts=False, path="scored"),   # the table meets turned queries
+    "rope + cope + window(size=3, sinks=1)": Expected(
+        shifts=False, path="scored"
+    ),  # the table meets turned queries
     "alibi + path(rank=3)": Expected(path="scored"),
     "rope(p=0.5) + kerple + scale_invariant": Expected(path="scored"),
     "rfs + rope": ROTARY,
@@ -153,9 +185,11 @@ COMPOSITES: dict[str, Expected] = {
     "fope(base=2) + kerple": Expected(shifts=False),
     "fox | rope + sandwich | nope + ssmax": Expected(path="scored|dense|fused"),
     "rope + window(size=3, sinks=1) | nope": Expected(path="dense|fused"),
-    "randomized(max=64) + (rope | t5(buckets=4, max_distance=6) + window(size=2))": Expected(path="fused|dense"),
+    "randomized(max=64) + (rope | t5(buckets=4, max_distance=6) + window(size=2))": Expected(
+        path="fused|dense"
+    ),
 }
-MOVERS = ("randomized", "rfs", "shape")   # these say which positions there are
+MOVERS = ("randomized", "rfs", "shape")  # these say which positions there are
 MENTIONS, ALL = list(EXPECTED), {**EXPECTED, **COMPOSITES}
 SCHEMES = list(ALL)
 
@@ -172,6 +206,7 @@ def first_of_each_name() -> list[str]:
 
 def branches_of(text: str) -> list[list[str]]:
     """The mentions that act in each layer of `a + (b | c)`, until the pattern starts again; posenc's own reading is not asked."""
+
     def split(node: ast.expr, operator: type) -> list[ast.expr]:
         joined = isinstance(node, ast.BinOp) and isinstance(node.op, operator)
         return split(node.left, operator) + split(node.right, operator) if joined else [node]
@@ -180,8 +215,13 @@ def branches_of(text: str) -> list[list[str]]:
         found = []
         for term in split(node, ast.Add):
             branches = split(term, ast.BitOr)
-            found += mentions(branches[layer % len(branches)], layer) if len(branches) > 1 else [ast.unparse(term)]
+            found += (
+                mentions(branches[layer % len(branches)], layer)
+                if len(branches) > 1
+                else [ast.unparse(term)]
+            )
         return found
+
     return [mentions(ast.parse(text, mode="eval").body, n) for n in range(text.count("|") + 1)]
 
 
@@ -191,7 +231,11 @@ def branches_of(text: str) -> list[list[str]]:
 def value(name: str, place: int) -> float:
     """What the tests give to entry `place` of a parameter, no two alike: between 0.1 and 0.9, in networks of both signs."""
     wave = float(np.sin(1.7 * place + len(name) + ord(name[-1])))
-    return 0.8 * wave if name in ("weight", "bias", "down", "up", "taps", "delta", "shift") else 0.5 + 0.4 * wave
+    return (
+        0.8 * wave
+        if name in ("weight", "bias", "down", "up", "taps", "delta", "shift")
+        else 0.5 + 0.4 * wave
+    )
 
 
 def fill(module: torch.nn.Module) -> None:
@@ -237,8 +281,13 @@ def features_of(plan: Plan, x: Tensor) -> Tensor | None:
 def parts_of(scheme: Scheme, layer: int, branch: list[str]) -> Parts:
     """The oracle of a layer's pieces, with the values of their parameters."""
     pieces = [scheme.pieces[key] for key in scheme.layers[layer]]
-    weights = [{name: p.detach().double().numpy() for name, p in piece.named_parameters()} for piece in pieces]
-    return oracles.combined([ORACLES[mention].make(w) for mention, w in zip(branch, weights, strict=True)])
+    weights = [
+        {name: p.detach().double().numpy() for name, p in piece.named_parameters()}
+        for piece in pieces
+    ]
+    return oracles.combined(
+        [ORACLES[mention].make(w) for mention, w in zip(branch, weights, strict=True)]
+    )
 
 
 def difference(text: str, ids: Tensor | None = None, scheme: Scheme | None = None) -> float:
@@ -267,7 +316,9 @@ def test_every_scheme_has_an_oracle_and_a_row_of_what_is_promised():
     """Nothing that an expression can name is silently absent from these tests."""
     assert sorted({name_of(mention) for mention in MENTIONS}) == posenc.names()
     assert sorted(ORACLES) == sorted(MENTIONS)
-    assert {m for text in COMPOSITES for branch in branches_of(text) for m in branch} <= set(MENTIONS)
+    assert {m for text in COMPOSITES for branch in branches_of(text) for m in branch} <= set(
+        MENTIONS
+    )
 
 
 def tolerance(text: str) -> float:
@@ -277,12 +328,16 @@ def tolerance(text: str) -> float:
 
 def takes_any_positions(text: str) -> bool:
     """Whether no piece of it says which positions there are."""
-    return ALL[text].shifts is not None and not any(name_of(m) in MOVERS for branch in branches_of(text) for m in branch)
+    return ALL[text].shifts is not None and not any(
+        name_of(m) in MOVERS for branch in branches_of(text) for m in branch
+    )
 
 
 def largest_difference(text: str) -> float:
     """At plain positions and, where the scheme takes any, at positions with gaps and repeats."""
-    return max(difference(text), difference(text, torch.tensor(GAPS)) if takes_any_positions(text) else 0.0)
+    return max(
+        difference(text), difference(text, torch.tensor(GAPS)) if takes_any_positions(text) else 0.0
+    )
 
 
 @pytest.mark.parametrize("text", SCHEMES)
@@ -316,7 +371,12 @@ def test_a_scheme_has_exactly_its_parameters_and_no_buffer(text):
 @pytest.mark.parametrize("text", [text for text in MENTIONS if EXPECTED[text].parameters])
 def test_nothing_of_a_scheme_is_decayed(text):
     gpt = model(text)
-    decayed = {id(p) for group in optimizer_groups(gpt, 0.1) if group["weight_decay"] for p in group["params"]}
+    decayed = {
+        id(p)
+        for group in optimizer_groups(gpt, 0.1)
+        if group["weight_decay"]
+        for p in group["params"]
+    }
     held = {id(p) for group in optimizer_groups(gpt, 0.1) for p in group["params"]}
     assert decayed and not any(id(p) in decayed for p in gpt.pos.parameters())
     assert held == {id(p) for p in gpt.parameters()}
@@ -335,7 +395,10 @@ def test_the_weights_of_another_scheme_are_refused_with_a_sentence(text):
 def test_layers_share_a_piece_unless_it_is_per_layer(text):
     cls = posenc.find(name_of(text))
     assert len(Scheme(text, SHAPE, 3).pieces) == (3 if cls.per_layer else 1)
-    if not any(getattr(cls, question) is not getattr(posenc.Piece, question) for question in ("ids", "embed")):
+    if not any(
+        getattr(cls, question) is not getattr(posenc.Piece, question)
+        for question in ("ids", "embed")
+    ):
         for own in (True, False):
             asked = text[:-1] + f", per_layer={own})" if "(" in text else f"{text}(per_layer={own})"
             assert len(Scheme(asked, SHAPE, 3).pieces) == (3 if own else 1)
@@ -358,7 +421,9 @@ def lines_of_scheme(mention: str) -> int:
 def test_a_scheme_is_a_small_class_that_says_its_formula_its_paper_and_when_to_use_it(name):
     cls = posenc.find(name)
     said = inspect.getdoc(cls)
-    file = Path(inspect.getfile(cls)).read_text(encoding="utf-8") if name not in vars(posenc) else said
+    file = (
+        Path(inspect.getfile(cls)).read_text(encoding="utf-8") if name not in vars(posenc) else said
+    )
     assert lines_of_scheme(name) < 30
     assert re.search(r"\b(19|20)\d\d\b", said + file) and "Verdict: " in said
     assert re.search(r"[=+^/<(-] ?\w|\bx\b", said.split("Verdict")[0]), "no formula"
@@ -372,7 +437,21 @@ def test_a_scheme_is_a_small_class_that_says_its_formula_its_paper_and_when_to_u
 def model(text: str, n_layer: int = 1) -> GPT:
     """A GPT in float64 whose weights are large enough for every part of it to be felt; not to be changed."""
     torch.manual_seed(3)
-    gpt = GPT(GPTConfig(block_size=L, vocab_size=VOCABULARY, n_layer=n_layer, n_head=H, n_embd=C, bias=True, pos=text)).double().eval()
+    gpt = (
+        GPT(
+            GPTConfig(
+                block_size=L,
+                vocab_size=VOCABULARY,
+                n_layer=n_layer,
+                n_head=H,
+                n_embd=C,
+                bias=True,
+                pos=text,
+            )
+        )
+        .double()
+        .eval()
+    )
     for name, parameter in gpt.named_parameters():
         if not name.startswith("pos."):
             is_norm = "ln_" in name and name.endswith("weight")
@@ -395,8 +474,14 @@ def assert_close(ours: Tensor, theirs: Tensor, atol: float = 1e-10) -> None:
     torch.testing.assert_close(ours, theirs, rtol=0, atol=atol)
 
 
-def by_reference(q: Tensor, k: Tensor, v: Tensor, prepared: attention.Prepared, dropout: float = 0.0,
-                 features: Tensor | None = None) -> Tensor:
+def by_reference(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    prepared: attention.Prepared,
+    dropout: float = 0.0,
+    features: Tensor | None = None,
+) -> Tensor:
     """Attention as it is defined."""
     return attention.reference(q, k, v, prepared.plan, features)
 
@@ -413,7 +498,9 @@ def paths_of(gpt: GPT) -> list[str]:
     plans = gpt.pos.plans(index, index, index, L, FLOAT64)
     if any(plan.scorer for plan in plans):
         return ["scored"]
-    return ["matmul", "dense", "blocked"] + ["fused"] * (not any(plan.biases or plan.masks for plan in plans))
+    return ["matmul", "dense", "blocked"] + ["fused"] * (
+        not any(plan.biases or plan.masks for plan in plans)
+    )
 
 
 @pytest.mark.parametrize("text", SCHEMES)
@@ -423,12 +510,18 @@ def test_every_path_of_attention_equals_the_reference_in_output_and_gradients(te
         patch.setattr(attention, "attend", by_reference)
         expected = output_and_gradients(gpt, idx)
     assert all(g.isfinite().all() for g in expected)
-    if text in MENTIONS:   # beside other pieces a number may have no say: randomized positions pass fire's threshold at once
+    if (
+        text in MENTIONS
+    ):  # beside other pieces a number may have no say: randomized positions pass fire's threshold at once
         assert all(g.abs().max() > 0 for g in expected[1:])
     monkeypatch.setattr(attention, "BLOCK_ROWS", 3)
     choose = attention.choose_path
     for path in paths_of(gpt):
-        monkeypatch.setattr(attention, "choose_path", lambda plan, *rest, path=path: "scored" if plan.scorer else path)
+        monkeypatch.setattr(
+            attention,
+            "choose_path",
+            lambda plan, *rest, path=path: "scored" if plan.scorer else path,
+        )
         for ours, theirs in zip(output_and_gradients(gpt, idx), expected, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
     monkeypatch.setattr(attention, "choose_path", choose)
@@ -437,10 +530,14 @@ def test_every_path_of_attention_equals_the_reference_in_output_and_gradients(te
 
 def test_each_layer_of_a_pattern_has_the_pieces_of_its_own_branch(monkeypatch):
     met = []
-    monkeypatch.setattr(attention, "attend", lambda q, k, v, prepared, *rest: met.append(prepared.plan) or v)
+    monkeypatch.setattr(
+        attention, "attend", lambda q, k, v, prepared, *rest: met.append(prepared.plan) or v
+    )
     all_logits(model("fox | rope + sandwich | nope + ssmax", 4), tokens(1, 5))
     assert [plan.scorer is not None for plan in met] == [True, False, False, True]
-    assert [len(plan.biases) for plan in met] == [0, 1, 0, 0] and [plan.turns is not None for plan in met] == [False, True, False, False]
+    assert [len(plan.biases) for plan in met] == [0, 1, 0, 0] and [
+        plan.turns is not None for plan in met
+    ] == [False, True, False, False]
     assert [plan.temperature is not None for plan in met] == [False, False, True, False]
 
 
@@ -460,13 +557,18 @@ def test_sampling_with_a_cache_is_sampling_without(text):
     written = gpt.generate(idx, total - 6, temperature=0)
     with torch.no_grad():
         for n in range(6, total):
-            logits = gpt(written[:, :n], cache=gpt.new_cache(1, total))[0][:, -1]   # everything anew, in a text of `total`
+            logits = gpt(written[:, :n], cache=gpt.new_cache(1, total))[0][
+                :, -1
+            ]  # everything anew, in a text of `total`
             assert logits.argmax(-1).item() == written[0, n]
 
 
 @pytest.mark.parametrize("text", SCHEMES)
 def test_the_order_of_earlier_tokens_is_felt_where_it_can_be(text):
-    gpt, idx = model(text), torch.randperm(VOCABULARY, generator=torch.Generator().manual_seed(2))[None, :9]
+    gpt, idx = (
+        model(text),
+        torch.randperm(VOCABULARY, generator=torch.Generator().manual_seed(2))[None, :9],
+    )
     turned = torch.cat((idx[:, :-1].flip(1), idx[:, -1:]), 1)
     with torch.no_grad():
         change = float((gpt(idx)[0] - gpt(turned)[0]).abs().max())
@@ -497,7 +599,7 @@ def test_a_shift_of_all_positions_is_felt_exactly_where_it_is_said(text):
     with torch.no_grad():
         here, there = (all_logits(gpt, idx, ids=torch.arange(9) + shift) for shift in (0, 37))
     change = float((here - there).abs().max())
-    assert change < 1e-5 if ALL[text].shifts else change > 1e-4   # rotations are float32 tables
+    assert change < 1e-5 if ALL[text].shifts else change > 1e-4  # rotations are float32 tables
 
 
 @pytest.mark.parametrize("text", SCHEMES)
@@ -509,7 +611,9 @@ def test_logits_are_finite_at_eight_times_the_training_length(text):
 
 @pytest.mark.parametrize("text", ["xpos", "xpos + block_causal", "xpos + alibi"])
 def test_xpos_is_a_number_up_to_32_training_lengths_and_refused_where_its_factors_overflow(text):
-    gpt = GPT(GPTConfig(block_size=L, vocab_size=VOCABULARY, n_layer=1, n_head=H, n_embd=C, pos=text)).eval()
+    gpt = GPT(
+        GPTConfig(block_size=L, vocab_size=VOCABULARY, n_layer=1, n_head=H, n_embd=C, pos=text)
+    ).eval()
     with torch.no_grad():
         assert all_logits(gpt, tokens(1, 32 * L)).isfinite().all()
         with pytest.raises(PosError, match="xpos"):
@@ -526,7 +630,9 @@ def test_the_gradients_of_the_scores_are_right(text):
         q, k, x = inputs[:3]
         found = scores_of(scheme, 0, ids, q, k, x)
         added = scheme.embed(ids, Text(idx, T))
-        return torch.cat([found[found > -torch.inf], *([] if added is None else [added.double().flatten()])])
+        return torch.cat(
+            [found[found > -torch.inf], *([] if added is None else [added.double().flatten()])]
+        )
 
     inputs = [t.clone().requires_grad_() for t in (Q, K, X)] + parameters
     assert torch.autograd.gradcheck(outcome, inputs, fast_mode=True, atol=1e-6, eps=1e-6)
@@ -541,7 +647,9 @@ def test_positions_are_exact_a_million_tokens_away_after_a_cast_to_bfloat16(text
     exact = scores_of(double, 0, ids, Q, K, X).detach().nan_to_num(neginf=0)
     near = 1e-6 * max(1.0, float(exact.abs().max()))
     assert difference(text, ids, double) <= near
-    if not any(answers(p, "features") for p in cast.pieces.values()):   # those multiply in the type of their weights
+    if not any(
+        answers(p, "features") for p in cast.pieces.values()
+    ):  # those multiply in the type of their weights
         assert_close(scores_of(cast, 0, ids, Q, K, X).detach().nan_to_num(neginf=0), exact, near)
         assert exact.isfinite().all()
 
@@ -556,8 +664,16 @@ def draws(text: str, count: int = 200) -> Tensor:
     return torch.stack([scheme.draw(1, step, L) for step in range(count)]).double()
 
 
-@pytest.mark.parametrize("text, low, high", [("randomized(max=64)", 0, 63), ("rfs", 0, 8), ("rfs(max=3)", 0, 3), ("shape", 0, 15),
-                                             ("shape(max_shift=3, test_shift=3)", 0, 10)])
+@pytest.mark.parametrize(
+    "text, low, high",
+    [
+        ("randomized(max=64)", 0, 63),
+        ("rfs", 0, 8),
+        ("rfs(max=3)", 0, 3),
+        ("shape", 0, 15),
+        ("shape(max_shift=3, test_shift=3)", 0, 10),
+    ],
+)
 def test_positions_of_training_ascend_within_their_range_and_fill_it(text, low, high):
     found = draws(text)
     assert (found.diff() > 0).all() and found.min() >= low and found.max() <= high
@@ -575,13 +691,21 @@ def test_cape_shifts_scales_and_jitters_each_in_its_own_range():
     shift = draws("cape(local_shift=0, global_scale=1)") - place
     assert (shift.diff() < 1e-5).all() and -5 <= shift.min() < -4.5 and 4.5 < shift.max() <= 5
     jitter = draws("cape(global_shift=0, global_scale=1)") - place
-    assert -0.5 <= jitter.min() < -0.49 and 0.49 < jitter.max() <= 0.5 and float(jitter.std(1).min()) > 0.1
+    assert (
+        -0.5 <= jitter.min() < -0.49
+        and 0.49 < jitter.max() <= 0.5
+        and float(jitter.std(1).min()) > 0.1
+    )
     scale = (draws("cape(global_shift=0, local_shift=0, global_scale=2)") / place)[:, 1:]
-    assert float(scale.std(1).max()) < 1e-6 and 0.5 <= scale.min() < 0.52 and 1.95 < scale.max() <= 2
-    assert float(scale[:, 0].log().mean().abs()) < 0.1   # as often smaller as larger
+    assert (
+        float(scale.std(1).max()) < 1e-6 and 0.5 <= scale.min() < 0.52 and 1.95 < scale.max() <= 2
+    )
+    assert float(scale[:, 0].log().mean().abs()) < 0.1  # as often smaller as larger
     both = draws("cape(local_shift=0, global_scale=2)")
     step = both[:, 1] - both[:, 0]
-    assert float(torch.corrcoef(torch.stack((step.log(), both[:, 0] / step)))[0, 1].abs()) < 0.3   # drawn apart
+    assert (
+        float(torch.corrcoef(torch.stack((step.log(), both[:, 0] / step)))[0, 1].abs()) < 0.3
+    )  # drawn apart
 
 
 def test_abacus_moves_all_digits_of_a_step_by_one_number():
@@ -607,15 +731,26 @@ def test_path_is_the_same_by_chunks_of_keys_of_any_size(monkeypatch):
 
 # Schemes together
 
-EXCLUSIVE = ("positions", "input", "rotation", "score")   # places that one scheme may claim
-APART = {frozenset(pair) for pair in [("cape", "randomized"), ("cape", "rfs"), ("cape", "shape"), ("rfs", "learned"),
-                                      *itertools.product(("pope", "xpos"), ("cope", "path", "selective_rope"))]}
+EXCLUSIVE = ("positions", "input", "rotation", "score")  # places that one scheme may claim
+APART = {
+    frozenset(pair)
+    for pair in [
+        ("cape", "randomized"),
+        ("cape", "rfs"),
+        ("cape", "shape"),
+        ("rfs", "learned"),
+        *itertools.product(("pope", "xpos"), ("cope", "path", "selective_rope")),
+    ]
+}
 
 
 def clash(mentions: tuple[str, ...]) -> bool:
     """Whether two of the schemes claim one place, or can make nothing of each other; posenc is not asked."""
-    return any((ORACLES[a].place == ORACLES[b].place and ORACLES[a].place in EXCLUSIVE) or frozenset((name_of(a), name_of(b))) in APART
-               for a, b in itertools.combinations(mentions, 2))
+    return any(
+        (ORACLES[a].place == ORACLES[b].place and ORACLES[a].place in EXCLUSIVE)
+        or frozenset((name_of(a), name_of(b))) in APART
+        for a, b in itertools.combinations(mentions, 2)
+    )
 
 
 def assert_one_text_in_three_ways(text: str) -> None:
@@ -624,7 +759,9 @@ def assert_one_text_in_three_ways(text: str) -> None:
     with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
         cache, whole = gpt.new_cache(2, 9), all_logits(gpt, idx)
         assert whole.isfinite().all()
-        assert_close(torch.cat([gpt(part, cache=cache)[0] for part in idx.split([5, 1, 3], 1)], 1), whole)
+        assert_close(
+            torch.cat([gpt(part, cache=cache)[0] for part in idx.split([5, 1, 3], 1)], 1), whole
+        )
         patch.setattr(attention, "attend", by_reference)
         assert_close(all_logits(gpt, idx), whole)
 
@@ -636,7 +773,10 @@ def test_any_two_schemes_act_together_as_their_papers_say_or_are_refused(first):
     for second in names[names.index(first) + 1 :]:
         for text in (f"{first} + {second}", f"{second} + {first}"):
             if clash((first, second)):
-                with pytest.raises(PosError, match=rf"\b{name_of(first)}\b.*\b{name_of(second)}\b|\b{name_of(second)}\b.*\b{name_of(first)}\b"):
+                with pytest.raises(
+                    PosError,
+                    match=rf"\b{name_of(first)}\b.*\b{name_of(second)}\b|\b{name_of(second)}\b.*\b{name_of(first)}\b",
+                ):
                     Scheme(text, SHAPE, 1)
             else:
                 assert difference(text) < tolerance(text), text
@@ -660,7 +800,10 @@ def test_any_three_schemes_act_together_as_their_papers_say_or_are_refused(first
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", [text for text in first_of_each_name() if ORACLES[text].place not in ("positions", "input")])
+@pytest.mark.parametrize(
+    "first",
+    [text for text in first_of_each_name() if ORACLES[text].place not in ("positions", "input")],
+)
 def test_any_two_schemes_take_turns_over_layers_and_any_may_be_per_layer(first):
     own = first[:-1] + ", per_layer=True)" if "(" in first else f"{first}(per_layer=True)"
     Scheme(f"{own} | nope", SHAPE, 2)
@@ -679,11 +822,17 @@ def test_positions_that_nothing_reads_are_named(mover):
     """Such a scheme would be silently absent."""
     beside = [text for text in first_of_each_name() if not clash((mover, text))]
     said = f"nothing here reads positions, so {name_of(mover)} changes nothing"
-    unread, unmoved = [text for text in beside if said in Scheme(f"{mover} + {text}", SHAPE, 2).describe()], []
+    unread, unmoved = (
+        [text for text in beside if said in Scheme(f"{mover} + {text}", SHAPE, 2).describe()],
+        [],
+    )
     for text in beside:
         gpt, idx = model(f"{mover} + {text}"), tokens(1, 9)
         with torch.no_grad():
-            near, far = (all_logits(gpt, idx, ids=torch.tensor(ids)) for ids in (list(range(9)), [0, 1, 3, 5, 5, 9, 20, 31, 60]))
+            near, far = (
+                all_logits(gpt, idx, ids=torch.tensor(ids))
+                for ids in (list(range(9)), [0, 1, 3, 5, 5, 9, 20, 31, 60])
+            )
         unmoved += [text] if float((near - far).abs().max()) < 1e-9 else []
     assert unread == unmoved and "nope" in unread
 
@@ -702,20 +851,33 @@ def attend(text: str, n_head: int, q: Tensor, k: Tensor, v: Tensor, ids: Tensor)
     scheme = Scheme(text, Shape(n_head, q.shape[-1], n_head * q.shape[-1], 64), 1)
     plan = scheme.plans(torch.arange(len(ids)), ids, ids, len(ids), FLOAT64)[0]
     q, k = (plan.turns[0](q), plan.turns[1](k)) if plan.turns else (q, k)
-    return attention.attend(q, k, v, attention.prepare(plan, n_head, FLOAT64)).transpose(1, 2).flatten(2)
+    return (
+        attention.attend(q, k, v, attention.prepare(plan, n_head, FLOAT64))
+        .transpose(1, 2)
+        .flatten(2)
+    )
 
 
 def hidden(width: int, count: int = 12) -> tuple[Tensor, Tensor, Tensor]:
     """A layer's input (1, T, C), positions (T,) with gaps, and a causal mask to be added."""
     ids = torch.arange(count) * 3 + 5
-    return normal(1, count, width, seed=width), ids, torch.full((count, count), -torch.inf, dtype=torch.float64).triu(1)[None, None]
+    return (
+        normal(1, count, width, seed=width),
+        ids,
+        torch.full((count, count), -torch.inf, dtype=torch.float64).triu(1)[None, None],
+    )
 
 
 @pytest.mark.parametrize("base, head_dim", [(10000.0, 8), (500000.0, 16), (100.0, 4)])
 def test_rope_is_the_attention_of_llama(base, head_dim):
     llama, width = theirs("llama"), 3 * head_dim
-    config = llama.LlamaConfig(hidden_size=width, num_attention_heads=3, num_hidden_layers=1, attn_implementation="eager",
-                               rope_parameters={"rope_type": "default", "rope_theta": base})
+    config = llama.LlamaConfig(
+        hidden_size=width,
+        num_attention_heads=3,
+        num_hidden_layers=1,
+        attn_implementation="eager",
+        rope_parameters={"rope_type": "default", "rope_theta": base},
+    )
     layer, (x, ids, mask) = llama.LlamaAttention(config, 0).double().eval(), hidden(width)
     expected = layer(x, llama.LlamaRotaryEmbedding(config)(x, ids[None]), mask)[0]
     ours = attend(f"rope(base={base})", 3, layer.q_proj(x), layer.k_proj(x), layer.v_proj(x), ids)
@@ -725,7 +887,9 @@ def test_rope_is_the_attention_of_llama(base, head_dim):
 @pytest.mark.parametrize("rotary_dim, head_dim", [(8, 8), (4, 16), (12, 16)])
 def test_interleaved_rope_is_the_attention_of_gptj(rotary_dim, head_dim):
     gptj, width = theirs("gptj"), 2 * head_dim
-    config = gptj.GPTJConfig(n_embd=width, n_head=2, n_layer=1, rotary_dim=rotary_dim, attn_pdrop=0, resid_pdrop=0)
+    config = gptj.GPTJConfig(
+        n_embd=width, n_head=2, n_layer=1, rotary_dim=rotary_dim, attn_pdrop=0, resid_pdrop=0
+    )
     layer, (x, ids, mask) = gptj.GPTJAttention(config, 0).double().eval(), hidden(width)
     expected = layer(x, attention_mask=mask, position_ids=ids[None])[0]
     text = f"rope(layout=interleaved, fraction={rotary_dim / head_dim})"
@@ -736,12 +900,25 @@ def test_interleaved_rope_is_the_attention_of_gptj(rotary_dim, head_dim):
 @pytest.mark.parametrize("fraction", [0.25, 0.5, 1.0])
 def test_partial_rope_is_the_attention_of_gpt_neox(fraction):
     neox = theirs("gpt_neox")
-    config = neox.GPTNeoXConfig(hidden_size=48, num_attention_heads=3, num_hidden_layers=1, attn_implementation="eager",
-                                rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": fraction})
+    config = neox.GPTNeoXConfig(
+        hidden_size=48,
+        num_attention_heads=3,
+        num_hidden_layers=1,
+        attn_implementation="eager",
+        rope_parameters={
+            "rope_type": "default",
+            "rope_theta": 10000.0,
+            "partial_rotary_factor": fraction,
+        },
+    )
     layer, (x, ids, mask) = neox.GPTNeoXAttention(config, 0).double().eval(), hidden(48)
-    expected = layer(x, mask, position_embeddings=neox.GPTNeoXRotaryEmbedding(config)(x, ids[None]))[0]
-    qkv = layer.query_key_value(x).unflatten(-1, (3, 3, 16))   # head, then q, k and v
-    ours = attend(f"rope(fraction={fraction})", 3, *(qkv[..., n, :].flatten(2) for n in range(3)), ids)
+    expected = layer(
+        x, mask, position_embeddings=neox.GPTNeoXRotaryEmbedding(config)(x, ids[None])
+    )[0]
+    qkv = layer.query_key_value(x).unflatten(-1, (3, 3, 16))  # head, then q, k and v
+    ours = attend(
+        f"rope(fraction={fraction})", 3, *(qkv[..., n, :].flatten(2) for n in range(3)), ids
+    )
     assert_close(layer.dense(ours), expected, 1e-5)
 
 
@@ -749,10 +926,22 @@ def test_partial_rope_is_the_attention_of_gpt_neox(fraction):
 @pytest.mark.parametrize("head_dim, base", [(8, 10000.0), (24, 1e6)])
 def test_the_frequencies_kept_by_p_are_those_of_the_proportional_type(share, head_dim, base):
     functions = pytest.importorskip("transformers.modeling_rope_utils").ROPE_INIT_FUNCTIONS
-    config = theirs("llama").LlamaConfig(hidden_size=2 * head_dim, num_attention_heads=2, head_dim=head_dim, rope_parameters={
-        "rope_type": "proportional", "rope_theta": base, "partial_rotary_factor": share})
+    config = theirs("llama").LlamaConfig(
+        hidden_size=2 * head_dim,
+        num_attention_heads=2,
+        head_dim=head_dim,
+        rope_parameters={
+            "rope_type": "proportional",
+            "rope_theta": base,
+            "partial_rotary_factor": share,
+        },
+    )
     expected, factor = functions["proportional"](config, "cpu")
-    ours, our_factor = Scheme(f"rope(p={share}, base={base})", Shape(2, head_dim, 2 * head_dim, L), 1).pieces["0_rope"].frequencies(L)
+    ours, our_factor = (
+        Scheme(f"rope(p={share}, base={base})", Shape(2, head_dim, 2 * head_dim, L), 1)
+        .pieces["0_rope"]
+        .frequencies(L)
+    )
     torch.testing.assert_close(ours, expected.double(), rtol=1e-6, atol=0)
     assert our_factor == factor == 1
 
@@ -760,10 +949,14 @@ def test_the_frequencies_kept_by_p_are_those_of_the_proportional_type(share, hea
 @pytest.mark.parametrize("n_head", [1, 2, 3, 5, 6, 7, 8, 10, 11, 12, 14, 16, 25])
 def test_alibi_is_the_bias_of_mpt_and_of_bloom(n_head):
     """Theirs grow with the key's place, from 0 at the last or at the first key; ours falls with the distance."""
-    mpt = theirs("mpt").build_mpt_alibi_tensor(n_head, 9).double()                                             # (H, 1, 9)
-    bloom = theirs("bloom").build_alibi_tensor(torch.ones(1, 9), n_head, torch.float64)                        # (H, 1, 9)
+    mpt = theirs("mpt").build_mpt_alibi_tensor(n_head, 9).double()  # (H, 1, 9)
+    bloom = theirs("bloom").build_alibi_tensor(torch.ones(1, 9), n_head, torch.float64)  # (H, 1, 9)
     like, i, j = FLOAT64, torch.arange(9)[:, None], torch.arange(9)
-    ours = Scheme("alibi", Shape(n_head, 4, 4 * n_head, L), 1).pieces["0_alibi"].bias(like)(torch.arange(n_head)[:, None, None], i, j)
+    ours = (
+        Scheme("alibi", Shape(n_head, 4, 4 * n_head, L), 1)
+        .pieces["0_alibi"]
+        .bias(like)(torch.arange(n_head)[:, None, None], i, j)
+    )
     torch.testing.assert_close(ours[:, -1:], mpt, rtol=1e-6, atol=0)
     torch.testing.assert_close(ours - ours[..., :1], bloom.expand_as(ours), rtol=1e-6, atol=1e-6)
 
@@ -771,10 +964,20 @@ def test_alibi_is_the_bias_of_mpt_and_of_bloom(n_head):
 @pytest.mark.parametrize("buckets, far", [(32, 128), (16, 40), (6, 100), (64, 33)])
 def test_t5_is_the_bias_of_t5(buckets, far):
     t5 = theirs("t5")
-    config = t5.T5Config(d_model=24, d_kv=8, num_heads=3, is_decoder=True, relative_attention_num_buckets=buckets,
-                         relative_attention_max_distance=far)
+    config = t5.T5Config(
+        d_model=24,
+        d_kv=8,
+        num_heads=3,
+        is_decoder=True,
+        relative_attention_num_buckets=buckets,
+        relative_attention_max_distance=far,
+    )
     layer = t5.T5Attention(config, has_relative_attention_bias=True, layer_idx=0).double()
-    piece = Scheme(f"t5(buckets={buckets}, max_distance={far})", Shape(3, 8, 24, L), 1).double().pieces["0_t5"]
+    piece = (
+        Scheme(f"t5(buckets={buckets}, max_distance={far})", Shape(3, 8, 24, L), 1)
+        .double()
+        .pieces["0_t5"]
+    )
     piece.table.data = layer.relative_attention_bias.weight.data
     i, j = torch.arange(150)[:, None], torch.arange(150)
     ours = piece.bias(FLOAT64)(torch.arange(3)[:, None, None], i, j.minimum(i))
@@ -785,7 +988,9 @@ def test_t5_is_the_bias_of_t5(buckets, far):
 @pytest.mark.parametrize("width", [6, 34])
 def test_sinusoids_are_those_of_ctrl(width):
     found = theirs("ctrl").positional_encoding(300, width, torch.float32)
-    assert_close(posenc.sinusoids(torch.arange(300), width), found, 5e-5)   # theirs have float32 angles
+    assert_close(
+        posenc.sinusoids(torch.arange(300), width), found, 5e-5
+    )  # theirs have float32 angles
 
 
 @pytest.mark.parametrize("size", [1, 3, 7])
@@ -805,7 +1010,9 @@ class Graphs:
     def __init__(self, backend: str) -> None:
         self.count, self.compile = 0, torch._dynamo.lookup_backend(backend)
 
-    def __call__(self, graph: torch.fx.GraphModule, example_inputs: list[Tensor], **options: object) -> Callable:
+    def __call__(
+        self, graph: torch.fx.GraphModule, example_inputs: list[Tensor], **options: object
+    ) -> Callable:
         self.count += 1
         return self.compile(graph, example_inputs, **options)
 
@@ -814,10 +1021,21 @@ def loss_of(gpt: GPT, idx: Tensor, ids: Tensor | None) -> Tensor:
     return gpt(idx, idx, ids=ids)[1]
 
 
-def compiled_graphs(text: str, backend: str, tolerance: float, dtype: torch.dtype = torch.float64) -> int:
+def compiled_graphs(
+    text: str, backend: str, tolerance: float, dtype: torch.dtype = torch.float64
+) -> int:
     """Train and evaluate a compiled model with new data and new random positions; how many graphs that took."""
     torch.manual_seed(0)
-    gpt = GPT(GPTConfig(block_size=L, vocab_size=VOCABULARY, n_layer=layers_for(text, 1), n_head=H, n_embd=C, pos=text)).to(dtype)
+    gpt = GPT(
+        GPTConfig(
+            block_size=L,
+            vocab_size=VOCABULARY,
+            n_layer=layers_for(text, 1),
+            n_head=H,
+            n_embd=C,
+            pos=text,
+        )
+    ).to(dtype)
     torch._dynamo.reset()
     graphs = Graphs(backend)
     compiled = torch.compile(loss_of, fullgraph=True, backend=graphs)
@@ -826,9 +1044,14 @@ def compiled_graphs(text: str, backend: str, tolerance: float, dtype: torch.dtyp
         with torch._dynamo.config.patch(error_on_recompile=step > 0):
             pairs = []
             for loss in (compiled, loss_of):
-                torch.manual_seed(step)   # for what is drawn inside of a forward
+                torch.manual_seed(step)  # for what is drawn inside of a forward
                 out = loss(gpt, idx, ids)
-                pairs.append([out.detach(), *torch.autograd.grad(out, [p for p in gpt.parameters() if p.requires_grad])])
+                pairs.append(
+                    [
+                        out.detach(),
+                        *torch.autograd.grad(out, [p for p in gpt.parameters() if p.requires_grad]),
+                    ]
+                )
             for ours, theirs in zip(*pairs, strict=True):
                 assert_close(ours, theirs, tolerance)
     gpt.eval()
@@ -842,7 +1065,7 @@ def compiled_graphs(text: str, backend: str, tolerance: float, dtype: torch.dtyp
 
 @pytest.mark.parametrize("text", first_of_each_name())
 def test_compiling_breaks_no_graph_and_a_step_compiles_nothing_anew(text):
-    assert compiled_graphs(text, "aot_eager", 1e-6) == 2   # one to train, one to evaluate
+    assert compiled_graphs(text, "aot_eager", 1e-6) == 2  # one to train, one to evaluate
 
 
 @pytest.mark.slow
@@ -855,13 +1078,24 @@ def test_compiling_breaks_no_graph_with_any_options(text):
 @pytest.mark.parametrize("text", first_of_each_name())
 def test_the_default_compiler_changes_no_number(text):
     import torch._inductor.config
-    with torch._inductor.config.patch(fallback_random=True):   # what is drawn inside a forward is what eager code draws
+
+    with torch._inductor.config.patch(
+        fallback_random=True
+    ):  # what is drawn inside a forward is what eager code draws
         assert compiled_graphs(text, "inductor", 2e-4, torch.float32) == 2
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path, text", [("matmul", "rope + alibi"), ("fused", "rope(p=0.5) + logn"), ("dense", "rope + alibi"),
-                                        ("blocked", "alibi + kerple"), ("scored", "alibi + dape")])
+@pytest.mark.parametrize(
+    "path, text",
+    [
+        ("matmul", "rope + alibi"),
+        ("fused", "rope(p=0.5) + logn"),
+        ("dense", "rope + alibi"),
+        ("blocked", "alibi + kerple"),
+        ("scored", "alibi + dape"),
+    ],
+)
 def test_the_default_compiler_changes_no_number_on_any_path_of_attention(path, text, monkeypatch):
     monkeypatch.setattr(attention, "MATMUL_KEYS", 512 if path == "matmul" else 0)
     monkeypatch.setattr(attention, "DENSE_BYTES", 0 if path == "blocked" else 2**24)

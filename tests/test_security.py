@@ -31,10 +31,30 @@ from posenc import PosError, Shape
 from scheme import Scheme
 
 REPOSITORY = Path(posenc.__file__).resolve().parent
-SOURCES = sorted([*REPOSITORY.glob("*.py"), *REPOSITORY.glob("data/**/*.py"), *REPOSITORY.glob("zoo/*.py"), *REPOSITORY.glob("config/**/*.py")])
+SOURCES = sorted(
+    [
+        *REPOSITORY.glob("*.py"),
+        *REPOSITORY.glob("data/**/*.py"),
+        *REPOSITORY.glob("zoo/*.py"),
+        *REPOSITORY.glob("config/**/*.py"),
+    ]
+)
 TEXT = b"The quick brown fox jumps over the lazy dog. " * 20
-SIZE = ["--dataset=tiny", "--n_layer=1", "--n_head=2", "--n_embd=16", "--block_size=16", "--batch_size=4", "--max_iters=2",
-        "--warmup_iters=1", "--eval_iters=1", "--eval_lengths=8,16,32", "--compile=False", "--device=cpu", "--dtype=float32"]
+SIZE = [
+    "--dataset=tiny",
+    "--n_layer=1",
+    "--n_head=2",
+    "--n_embd=16",
+    "--block_size=16",
+    "--batch_size=4",
+    "--max_iters=2",
+    "--warmup_iters=1",
+    "--eval_iters=1",
+    "--eval_lengths=8,16,32",
+    "--compile=False",
+    "--device=cpu",
+    "--dtype=float32",
+]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +62,15 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one small corpus of bytes, `tiny`."""
     root = tmp_path_factory.mktemp("corpora")
     ids = np.frombuffer(TEXT, dtype=np.uint8)
-    data.write_corpus(root / "tiny", {"train": [ids], "val": [ids]}, tokenizer="bytes", vocab_size=256, unit="byte", source="here", rule="all")
+    data.write_corpus(
+        root / "tiny",
+        {"train": [ids], "val": [ids]},
+        tokenizer="bytes",
+        vocab_size=256,
+        unit="byte",
+        source="here",
+        rule="all",
+    )
     return root
 
 
@@ -52,7 +80,9 @@ def here(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(data.load, "__defaults__", (corpora,))
-    monkeypatch.setattr(report, "figure", lambda results, path, dataset="": checkpoint.write_text(path, "drawn"))
+    monkeypatch.setattr(
+        report, "figure", lambda results, path, dataset="": checkpoint.write_text(path, "drawn")
+    )
     posenc.load_file.cache_clear()
     yield
     for number, handler in before.items():
@@ -60,11 +90,14 @@ def here(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Callable[..., tuple[int, str]]:
+def call(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> Callable[..., tuple[int, str]]:
     """call(train, "--seed=1"): the exit code of a program and all that it said."""
+
     def of(module: object, *words: str) -> tuple[int, str]:
         capsys.readouterr()
-        posenc.load_file.cache_clear()   # as in a process of its own
+        posenc.load_file.cache_clear()  # as in a process of its own
         monkeypatch.setattr(sys, "argv", [f"{module.__name__}.py", *words])
         with pytest.raises(SystemExit) as ended:
             configurable.run(module.main, PosError)
@@ -75,16 +108,24 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Call
 
 # ---- what the sources may not do
 
+
 @functools.cache
 def nodes() -> list[tuple[Path, ast.AST]]:
     """Every node of every source, with its file."""
-    return [(path, node) for path in SOURCES for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+    return [
+        (path, node)
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    ]
 
 
 def calls(name: str) -> list[str]:
     """Where the sources call what they know by this dotted name: "file:line: the call"."""
-    return [f"{path.relative_to(REPOSITORY).as_posix()}:{node.lineno}: {ast.unparse(node)}" for path, node in nodes()
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == name]
+    return [
+        f"{path.relative_to(REPOSITORY).as_posix()}:{node.lineno}: {ast.unparse(node)}"
+        for path, node in nodes()
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == name
+    ]
 
 
 def imported() -> dict[str, set[str]]:
@@ -92,44 +133,84 @@ def imported() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for path, node in nodes():
         names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-        names += [node.module, *(f"{node.module}.{a.name}" for a in node.names)] if isinstance(node, ast.ImportFrom) else []
+        names += (
+            [node.module, *(f"{node.module}.{a.name}" for a in node.names)]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
         for name in names:
             found.setdefault(name, set()).add(path.name)
     return found
 
 
 def test_torch_load_stands_once_in_the_sources_and_reads_weights_only() -> None:
-    assert len(SOURCES) > 20   # they were found
-    only, = calls("torch.load")
+    assert len(SOURCES) > 20  # they were found
+    (only,) = calls("torch.load")
     assert only.startswith("checkpoint.py:") and "weights_only=True" in only
-    assert "torch.load" not in imported() and not [name for name in imported() if name.startswith(("torch.serialization", "torch.jit", "torch.hub"))]
+    assert "torch.load" not in imported() and not [
+        name
+        for name in imported()
+        if name.startswith(("torch.serialization", "torch.jit", "torch.hub"))
+    ]
 
 
-@pytest.mark.parametrize("module", ["marshal", "shelve", "dill", "joblib", "cloudpickle", "yaml", "xml", "code", "pdb", "pty"])
+@pytest.mark.parametrize(
+    "module",
+    ["marshal", "shelve", "dill", "joblib", "cloudpickle", "yaml", "xml", "code", "pdb", "pty"],
+)
 def test_no_module_that_runs_what_it_reads_is_imported(module: str) -> None:
     assert not [name for name in imported() if name.split(".")[0] == module]
 
 
 def test_of_pickle_only_the_name_of_its_error_is_used() -> None:
-    used = {ast.unparse(node) for _, node in nodes() if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "pickle"}
-    assert used <= {"pickle.UnpicklingError"} and not [name for name in imported() if name.startswith(("pickle.", "_pickle"))]
+    used = {
+        ast.unparse(node)
+        for _, node in nodes()
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "pickle"
+    }
+    assert used <= {"pickle.UnpicklingError"} and not [
+        name for name in imported() if name.startswith(("pickle.", "_pickle"))
+    ]
 
 
-@pytest.mark.parametrize("name", ["eval", "exec", "compile", "__import__", "os.system", "os.popen", "subprocess.getoutput", "pickle.load",
-                                  "pickle.loads", "runpy.run_path", "torch.hub.load", "torch.jit.load"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "eval",
+        "exec",
+        "compile",
+        "__import__",
+        "os.system",
+        "os.popen",
+        "subprocess.getoutput",
+        "pickle.load",
+        "pickle.loads",
+        "runpy.run_path",
+        "torch.hub.load",
+        "torch.jit.load",
+    ],
+)
 def test_nothing_that_runs_a_text_is_called(name: str) -> None:
     assert calls(name) == []
 
 
 def test_arrays_are_read_without_pickles_and_programs_started_without_a_shell() -> None:
     assert calls("np.load") and all("allow_pickle=False" in call for call in calls("np.load"))
-    started = [call for name in ("run", "Popen", "call", "check_call", "check_output") for call in calls(f"subprocess.{name}")]
+    started = [
+        call
+        for name in ("run", "Popen", "call", "check_call", "check_output")
+        for call in calls(f"subprocess.{name}")
+    ]
     assert started and not [call for call in started if "shell" in call]
 
 
 def test_code_is_loaded_from_files_in_one_place_only() -> None:
     """posenc.load_file, for zoo/ and --pos_file; data.load makes a corpus with a module of a fixed list."""
-    loaded = [call for name in ("spec.loader.exec_module", "importlib.import_module") for call in calls(name)]
+    loaded = [
+        call
+        for name in ("spec.loader.exec_module", "importlib.import_module")
+        for call in calls(name)
+    ]
     assert [re.split(r":\d+: ", call)[0] for call in loaded] == ["posenc.py", "data/__init__.py"]
     for name in ("../evil", "evil", "os", "stdlib.prepare", "stdlib/../../evil"):
         with pytest.raises(UserError, match="no corpus"):
@@ -142,28 +223,52 @@ def test_no_archive_is_unpacked() -> None:
     gzip and lzma are streams of one file: they name no path.
     """
     known = imported()
-    assert not known.keys() & {"tarfile", "zipfile", "zipimport", "py7zr", "rarfile", "patoolib", "shutil.unpack_archive"}
+    assert not known.keys() & {
+        "tarfile",
+        "zipfile",
+        "zipimport",
+        "py7zr",
+        "rarfile",
+        "patoolib",
+        "shutil.unpack_archive",
+    }
     assert calls("shutil.unpack_archive") == calls("tarfile.open") == calls("zipfile.ZipFile") == []
-    assert "lzma" in known   # `imported` finds what is there
+    assert "lzma" in known  # `imported` finds what is there
 
 
 def test_whatever_is_downloaded_is_verified() -> None:
     """One place opens addresses, and it is only reached through `download`, which moves nothing into place before `verify`."""
     opened = calls("urllib.request.urlopen")
     assert len(opened) == 1 and opened[0].startswith("data/download.py:")
-    users = {file for name, files in imported().items() for file in files
-             if name.split(".")[0] in ("urllib", "http", "requests", "httpx", "aiohttp", "ftplib", "socket", "huggingface_hub")}
+    users = {
+        file
+        for name, files in imported().items()
+        for file in files
+        if name.split(".")[0]
+        in ("urllib", "http", "requests", "httpx", "aiohttp", "ftplib", "socket", "huggingface_hub")
+    }
     assert users == {"download.py"}
     tree = ast.parse((REPOSITORY / "data/download.py").read_text(encoding="utf-8"))
-    functions = {node.name: [ast.unparse(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)] for node in tree.body if isinstance(node, ast.FunctionDef)}
-    assert [name for name, called in functions.items() if "urllib.request.urlopen" in called] == ["receive"]
+    functions = {
+        node.name: [ast.unparse(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)]
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert [name for name, called in functions.items() if "urllib.request.urlopen" in called] == [
+        "receive"
+    ]
     assert [name for name, called in functions.items() if "receive" in called] == ["download"]
     order = [name for name in functions["download"] if name in ("receive", "verify", "os.replace")]
     assert sorted(order) == ["os.replace", "receive", "verify"]
-    assert all("SHA256, SIZE" in call for call in calls("download")) and calls("download") and calls("receive")
+    assert (
+        all("SHA256, SIZE" in call for call in calls("download"))
+        and calls("download")
+        and calls("receive")
+    )
 
 
 # ---- checkpoints
+
 
 class Evil:
     """What a pickle may hold: a call that happens when it is loaded."""
@@ -172,7 +277,12 @@ class Evil:
         return os.mkdir, ("ran",)
 
 
-FOREIGN = {"a list": [1], "nothing": {}, "a tensor": torch.zeros(3), "weights alone": {"weight": torch.zeros(3)}}   # saved by other programs
+FOREIGN = {
+    "a list": [1],
+    "nothing": {},
+    "a tensor": torch.zeros(3),
+    "weights alone": {"weight": torch.zeros(3)},
+}  # saved by other programs
 
 
 def plant(folder: Path, kind: str) -> None:
@@ -183,7 +293,7 @@ def plant(folder: Path, kind: str) -> None:
         path.write_bytes(pickle.dumps(Evil()))
     elif kind in FOREIGN:
         torch.save(FOREIGN[kind], path)
-    elif kind == "a pickle in a zip":   # torch's own container, the pickle replaced
+    elif kind == "a pickle in a zip":  # torch's own container, the pickle replaced
         with zipfile.ZipFile(path) as old:
             files = {name: old.read(name) for name in old.namelist()}
         with zipfile.ZipFile(path, "w") as new:
@@ -191,17 +301,30 @@ def plant(folder: Path, kind: str) -> None:
                 new.writestr(name, pickle.dumps(Evil()) if name.endswith("data.pkl") else content)
     else:
         state = torch.load(path, weights_only=True)
-        torch.save(state | {"settings": Evil()} if kind == "a setting" else state | {"random": Evil()}, path)
-    (folder / checkpoint.DIGESTS).write_text(f"{checkpoint.sha256(path)}  {checkpoint.CURRENT}\n", encoding="utf-8")
+        torch.save(
+            state | {"settings": Evil()} if kind == "a setting" else state | {"random": Evil()},
+            path,
+        )
+    (folder / checkpoint.DIGESTS).write_text(
+        f"{checkpoint.sha256(path)}  {checkpoint.CURRENT}\n", encoding="utf-8"
+    )
 
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
-@pytest.mark.parametrize("kind", ["a pickle", "a pickle in a zip", "a setting", "the random state", *FOREIGN])
-def test_a_checkpoint_with_code_in_it_is_refused_by_every_program_and_runs_nothing(kind: str, here: None, call: Callable) -> None:
+@pytest.mark.parametrize(
+    "kind", ["a pickle", "a pickle in a zip", "a setting", "the random state", *FOREIGN]
+)
+def test_a_checkpoint_with_code_in_it_is_refused_by_every_program_and_runs_nothing(
+    kind: str, here: None, call: Callable
+) -> None:
     assert call(train, *SIZE, "--out_dir=run")[0] == 0
     plant(Path("run"), kind)
-    for module, words in ((train, [*SIZE, "--out_dir=run"]), (train, [*SIZE, "--init_from=run", "--out_dir=next"]), (evaluate, ["run"]),
-                          (sample, ["run"])):
+    for module, words in (
+        (train, [*SIZE, "--out_dir=run"]),
+        (train, [*SIZE, "--init_from=run", "--out_dir=next"]),
+        (evaluate, ["run"]),
+        (sample, ["run"]),
+    ):
         code, said = call(module, *words)
         assert code == 1 and "ckpt.pt" in said and "Traceback" not in said
         assert not Path("ran").exists() and not Path("next").exists()
@@ -209,16 +332,79 @@ def test_a_checkpoint_with_code_in_it_is_refused_by_every_program_and_runs_nothi
 
 # ---- config files and expressions
 
-TRICKS = ["__import__('os').mkdir('ran')", "().__class__.__base__.__subclasses__()", "''.__class__.__mro__[1]", "(lambda: canary())()",
-          "[canary() for _ in (1,)]", "{canary() for _ in (1,)}", "{1: canary()}", "(canary() for _ in (1,))", "f'{canary()}'", "f'{canary()!r:{canary()}}'",
-          "(x := canary())", "canary()", "canary", "canary.__call__()", "getattr(canary, '__call__')()", "canary() or 1", "1 if canary() else 2",
-          "not canary()", "-canary()", "[*canary()]", "(yield canary())", "(await canary())", "[1][canary()]", "1 < canary()", "open('ran', 'w')",
-          "eval('canary()')", "exec('canary()')", "compile('canary()', '', 'exec')", "globals()['canary']()", "__builtins__.canary()",
-          "print(canary())", "breakpoint()", "exit()", "help()", "input()", "@canary", "`canary()`", "$(touch ran)", "%(canary)s", "{canary}",
-          "!!python/object/apply:os.mkdir ['ran']", "\\N{DIGIT ONE}", "c\u0430nary()", "ｃａｎａｒｙ()", "\u202e)(yranac", "canary\u200b()", "canary()\0",
-          "\0canary()", "1\x0ccanary()", "1;canary()", "1\ncanary()", "1\rcanary()", "'a' 'b'.join(canary())", "*canary()", "**canary()"]
-BOMBS = ["9**9**9**9", "10**10**10", "1 << 10**10", "'a' * 10**12", "[0] * 10**12", "(" * 5000 + "1" + ")" * 5000, "-" * 5000 + "1",
-         "[" * 5000, "9" * 5000, "1" + "+1" * 20_000, "a" + ".a" * 20_000, "f" + "()" * 5000, "lambda:" * 5000 + "1", "'%1000000000d' % 1"]
+TRICKS = [
+    "__import__('os').mkdir('ran')",
+    "().__class__.__base__.__subclasses__()",
+    "''.__class__.__mro__[1]",
+    "(lambda: canary())()",
+    "[canary() for _ in (1,)]",
+    "{canary() for _ in (1,)}",
+    "{1: canary()}",
+    "(canary() for _ in (1,))",
+    "f'{canary()}'",
+    "f'{canary()!r:{canary()}}'",
+    "(x := canary())",
+    "canary()",
+    "canary",
+    "canary.__call__()",
+    "getattr(canary, '__call__')()",
+    "canary() or 1",
+    "1 if canary() else 2",
+    "not canary()",
+    "-canary()",
+    "[*canary()]",
+    "(yield canary())",
+    "(await canary())",
+    "[1][canary()]",
+    "1 < canary()",
+    "open('ran', 'w')",
+    "eval('canary()')",
+    "exec('canary()')",
+    "compile('canary()', '', 'exec')",
+    "globals()['canary']()",
+    "__builtins__.canary()",
+    "print(canary())",
+    "breakpoint()",
+    "exit()",
+    "help()",
+    "input()",
+    "@canary",
+    "`canary()`",
+    "$(touch ran)",
+    "%(canary)s",
+    "{canary}",
+    "!!python/object/apply:os.mkdir ['ran']",
+    "\\N{DIGIT ONE}",
+    "c\u0430nary()",
+    "ｃａｎａｒｙ()",
+    "\u202e)(yranac",
+    "canary\u200b()",
+    "canary()\0",
+    "\0canary()",
+    "1\x0ccanary()",
+    "1;canary()",
+    "1\ncanary()",
+    "1\rcanary()",
+    "'a' 'b'.join(canary())",
+    "*canary()",
+    "**canary()",
+]
+BOMBS = [
+    "9**9**9**9",
+    "10**10**10",
+    "1 << 10**10",
+    "'a' * 10**12",
+    "[0] * 10**12",
+    "(" * 5000 + "1" + ")" * 5000,
+    "-" * 5000 + "1",
+    "[" * 5000,
+    "9" * 5000,
+    "1" + "+1" * 20_000,
+    "a" + ".a" * 20_000,
+    "f" + "()" * 5000,
+    "lambda:" * 5000 + "1",
+    "'%1000000000d' % 1",
+]
 
 
 @pytest.fixture
@@ -232,7 +418,9 @@ def canary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("trick", [*TRICKS, *BOMBS], ids=lambda trick: ascii(trick)[:20])
-def test_a_trick_in_a_setting_is_refused_in_a_file_and_is_but_a_text_on_the_command_line(trick: str, canary: None) -> None:
+def test_a_trick_in_a_setting_is_refused_in_a_file_and_is_but_a_text_on_the_command_line(
+    trick: str, canary: None
+) -> None:
     for line in (f"seed = {trick}", f"pos = {trick}", f"eval_lengths = [{trick}]", trick):
         Path("some.py").write_bytes(line.encode("utf-8"))
         with pytest.raises(UserError) as refused:
@@ -246,7 +434,15 @@ def test_a_trick_in_a_setting_is_refused_in_a_file_and_is_but_a_text_on_the_comm
 
 @pytest.mark.parametrize("trick", [*TRICKS, *BOMBS], ids=lambda trick: ascii(trick)[:20])
 def test_a_trick_in_an_expression_is_refused(trick: str, canary: None) -> None:
-    for text in (trick, f"rope + {trick}", f"{trick} | rope", f"rope(base={trick})", f"rope({trick})", f"kerple(kind={trick})", f"rope(**{trick})"):
+    for text in (
+        trick,
+        f"rope + {trick}",
+        f"{trick} | rope",
+        f"rope(base={trick})",
+        f"rope({trick})",
+        f"kerple(kind={trick})",
+        f"rope(**{trick})",
+    ):
         with pytest.raises(PosError):
             Scheme(text, Shape(2, 4, 8, 8), 2)
 
@@ -290,24 +486,45 @@ def mine(here: None, call: Callable) -> tuple[str, ...]:
     return words
 
 
-def test_a_file_of_schemes_runs_only_where_it_is_typed(mine: tuple[str, ...], call: Callable) -> None:
-    for module, words in ((evaluate, ["run"]), (sample, ["run"]), (train, [*SIZE, "--init_from=run", "--out_dir=next"]),
-                          (train, [*SIZE, "--pos=mine", "--out_dir=next"]), (evaluate, ["run", "--draw_only=True"])):
+def test_a_file_of_schemes_runs_only_where_it_is_typed(
+    mine: tuple[str, ...], call: Callable
+) -> None:
+    for module, words in (
+        (evaluate, ["run"]),
+        (sample, ["run"]),
+        (train, [*SIZE, "--init_from=run", "--out_dir=next"]),
+        (train, [*SIZE, "--pos=mine", "--out_dir=next"]),
+        (evaluate, ["run", "--draw_only=True"]),
+    ):
         code, said = call(module, *words)
-        assert runs() == 0 and ("--pos_file" in said or "no position scheme mine" in said or "--draw_only=True" in words)
+        assert runs() == 0 and (
+            "--pos_file" in said or "no position scheme mine" in said or "--draw_only=True" in words
+        )
         assert code == (0 if "--draw_only=True" in words else 1)
 
 
-def test_a_file_of_schemes_that_is_typed_runs_and_that_is_said(mine: tuple[str, ...], call: Callable) -> None:
+def test_a_file_of_schemes_that_is_typed_runs_and_that_is_said(
+    mine: tuple[str, ...], call: Callable
+) -> None:
     for module in (evaluate, sample):
         code, said = call(module, "run", "--pos_file=run/pos_file.py")
-        assert code == 0 and runs() and re.search(r"running the position schemes of .*pos_file\.py", said)
+        assert (
+            code == 0
+            and runs()
+            and re.search(r"running the position schemes of .*pos_file\.py", said)
+        )
 
 
 def test_another_file_than_the_one_typed_is_not_run(mine: tuple[str, ...], call: Callable) -> None:
     """A folder that somebody shares holds code and the digest of it: to type a file of one's own does not trust theirs."""
-    Path("trusted.py").write_text("from posenc import Piece\n\n\nclass Mine(Piece):\n    pass\n", encoding="utf-8")
-    for module, words in ((evaluate, ["run"]), (sample, ["run"]), (train, [*SIZE, "--init_from=run", "--out_dir=next"])):
+    Path("trusted.py").write_text(
+        "from posenc import Piece\n\n\nclass Mine(Piece):\n    pass\n", encoding="utf-8"
+    )
+    for module, words in (
+        (evaluate, ["run"]),
+        (sample, ["run"]),
+        (train, [*SIZE, "--init_from=run", "--out_dir=next"]),
+    ):
         code, said = call(module, *words, "--pos_file=trusted.py")
         assert code == 1 and runs() == 0 and "trusted.py" in said
 
@@ -322,14 +539,22 @@ def test_a_config_file_does_not_make_a_file_of_schemes_run(here: None, call: Cal
 
 # ---- secrets, and the encoding of files
 
-SECRETS = {"WANDB_API_KEY": "5ec7e7" + "0123456789abcdef" * 2 + "ab", "HF_TOKEN": "hf_5ec7e7ofhuggingface", "AWS_SECRET_ACCESS_KEY": "5ec7e7/of/a/cloud",
-           "MY_PASSWORD": "5ec7e7-of-mine", "HTTPS_PROXY_AUTH": "user:5ec7e7@proxy"}
+SECRETS = {
+    "WANDB_API_KEY": "5ec7e7" + "0123456789abcdef" * 2 + "ab",
+    "HF_TOKEN": "hf_5ec7e7ofhuggingface",
+    "AWS_SECRET_ACCESS_KEY": "5ec7e7/of/a/cloud",
+    "MY_PASSWORD": "5ec7e7-of-mine",
+    "HTTPS_PROXY_AUTH": "user:5ec7e7@proxy",
+}
 
 
 @pytest.fixture
 def tiny_run(corpora: Path, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess]:
     """Train, test and sample in a process of its own with more environment; what it said."""
-    def of(*flags: str, words: tuple[str, ...] = (), **environment: str) -> subprocess.CompletedProcess:
+
+    def of(
+        *flags: str, words: tuple[str, ...] = (), **environment: str
+    ) -> subprocess.CompletedProcess:
         code = f"""
 import os, pathlib, sys
 sys.path.insert(0, {str(REPOSITORY)!r})
@@ -342,45 +567,88 @@ def run(module, *words):
         configurable.run(module.main, posenc.PosError)
     except SystemExit as end:
         assert not end.code, end.code
-run(train, *{[*SIZE, '--pos=kerple', '--out_dir=run', *words]!r})
+run(train, *{[*SIZE, "--pos=kerple", "--out_dir=run", *words]!r})
 run(evaluate, 'run', '--eval_lengths=16')
 run(sample, 'run', '--max_new_tokens=5', '--device=cpu')
 """
-        settings = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "MPLCONFIGDIR": str(tmp_path / "matplotlib")}
-        return subprocess.run([sys.executable, *flags, "-c", code], cwd=tmp_path, capture_output=True, timeout=180, check=False,
-                              encoding="utf-8", errors="replace", env=os.environ | settings | environment)
+        settings = {
+            "OMP_NUM_THREADS": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "MPLCONFIGDIR": str(tmp_path / "matplotlib"),
+        }
+        return subprocess.run(
+            [sys.executable, *flags, "-c", code],
+            cwd=tmp_path,
+            capture_output=True,
+            timeout=180,
+            check=False,
+            encoding="utf-8",
+            errors="replace",
+            env=os.environ | settings | environment,
+        )
 
     return of
 
 
-def test_no_secret_of_the_environment_is_written_or_said(tiny_run: Callable, tmp_path: Path) -> None:
+def test_no_secret_of_the_environment_is_written_or_said(
+    tiny_run: Callable, tmp_path: Path
+) -> None:
     """Not in config.json, metrics.jsonl and checkpoints, nor in what Weights & Biases keeps beside them."""
-    home = {name: str(tmp_path / "home") for name in ("HOME", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR")}
+    home = {
+        name: str(tmp_path / "home")
+        for name in ("HOME", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR")
+    }
     ended = tiny_run(words=("--wandb_log=True",), WANDB_MODE="offline", **home, **SECRETS)
     assert ended.returncode == 0, ended.stderr
     files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
-    assert {"config.json", "metrics.jsonl", "ckpt.pt", "extrapolation.json", "debug.log"} <= {path.name for path in files}
+    assert {"config.json", "metrics.jsonl", "ckpt.pt", "extrapolation.json", "debug.log"} <= {
+        path.name for path in files
+    }
     assert any(path.suffix == ".wandb" for path in files)
     spoken = {"standard output": ended.stdout, "standard error": ended.stderr}
-    contents = {path.as_posix(): path.read_bytes() for path in files} | {name: text.encode("utf-8") for name, text in spoken.items()}
+    contents = {path.as_posix(): path.read_bytes() for path in files} | {
+        name: text.encode("utf-8") for name, text in spoken.items()
+    }
     for where, content in contents.items():
         assert b"5ec7e7" not in content, where
-        assert not [name for name in SECRETS.keys() - {"WANDB_API_KEY"} if name.encode() in content], where   # nor a list of the environment
+        assert not [
+            name for name in SECRETS.keys() - {"WANDB_API_KEY"} if name.encode() in content
+        ], where  # nor a list of the environment
 
 
 def test_every_file_is_read_and_written_in_a_named_encoding(tiny_run: Callable) -> None:
     """Python warns of each place that leaves the encoding to the machine; other projects' places are their own affair."""
     ended = tiny_run("-X", "warn_default_encoding", "-W", "always::EncodingWarning")
     assert ended.returncode == 0, ended.stderr
-    found = [Path(line.partition(":")[0]) for line in ended.stderr.splitlines() if ": EncodingWarning: " in line]
+    found = [
+        Path(line.partition(":")[0])
+        for line in ended.stderr.splitlines()
+        if ": EncodingWarning: " in line
+    ]
     within = [path.relative_to(REPOSITORY) for path in found if path.is_relative_to(REPOSITORY)]
-    assert [path for path in within if not path.parts[0].startswith(".")] == []   # an environment may lie in .venv
+    assert [
+        path for path in within if not path.parts[0].startswith(".")
+    ] == []  # an environment may lie in .venv
 
 
 def test_the_check_of_encodings_sees_one_that_is_not_named(tmp_path: Path) -> None:
     shutil.copyfile(REPOSITORY / "configurable.py", tmp_path / "ours.py")
     with (tmp_path / "ours.py").open("a", encoding="utf-8") as file:
         file.write("\nopen(__file__).close()\n")
-    ended = subprocess.run([sys.executable, "-X", "warn_default_encoding", "-W", "always::EncodingWarning", "-c", "import ours"], cwd=tmp_path,
-                           capture_output=True, encoding="utf-8", check=True, timeout=60)
+    ended = subprocess.run(
+        [
+            sys.executable,
+            "-X",
+            "warn_default_encoding",
+            "-W",
+            "always::EncodingWarning",
+            "-c",
+            "import ours",
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+        timeout=60,
+    )
     assert re.search(r"ours\.py:\d+: EncodingWarning", ended.stderr)

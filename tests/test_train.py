@@ -34,11 +34,30 @@ from configurable import TrainSettings, UserError, configure
 from model import GPT, GPTConfig
 
 REPOSITORY = Path(train.__file__).resolve().parent
-TEXT = "".join(f"{n} times {n % 7} is {n * (n % 7)}, as everybody knows.\n" for n in range(120)).encode()
-SIZE = ["--dataset=tiny", "--n_layer=1", "--n_head=2", "--n_embd=16", "--block_size=16", "--batch_size=4", "--max_iters=8",
-        "--warmup_iters=2", "--eval_interval=4", "--log_interval=1", "--eval_iters=1", "--eval_lengths=8,16,32",
-        "--compile=False", "--device=cpu"]
-DRAWING = ["--pos=randomized(max=64) + rope", "--dropout=0.2", "--gradient_accumulation_steps=2"]   # all that draws numbers
+TEXT = "".join(
+    f"{n} times {n % 7} is {n * (n % 7)}, as everybody knows.\n" for n in range(120)
+).encode()
+SIZE = [
+    "--dataset=tiny",
+    "--n_layer=1",
+    "--n_head=2",
+    "--n_embd=16",
+    "--block_size=16",
+    "--batch_size=4",
+    "--max_iters=8",
+    "--warmup_iters=2",
+    "--eval_interval=4",
+    "--log_interval=1",
+    "--eval_iters=1",
+    "--eval_lengths=8,16,32",
+    "--compile=False",
+    "--device=cpu",
+]
+DRAWING = [
+    "--pos=randomized(max=64) + rope",
+    "--dropout=0.2",
+    "--gradient_accumulation_steps=2",
+]  # all that draws numbers
 VARYING = {"tokens_per_s", "memory", "mfu"}
 FIGURE, LOAD = report.figure, data.load
 
@@ -48,21 +67,41 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one small corpus of bytes, `tiny`, and one of characters, `char`."""
     root = tmp_path_factory.mktemp("corpora")
     ids = np.frombuffer(TEXT, dtype=np.uint8)
-    data.write_corpus(root / "tiny", {"train": [ids], "val": [ids]}, tokenizer="bytes", vocab_size=256, unit="byte",
-                      source="here", rule="all")
+    data.write_corpus(
+        root / "tiny",
+        {"train": [ids], "val": [ids]},
+        tokenizer="bytes",
+        vocab_size=256,
+        unit="byte",
+        source="here",
+        rule="all",
+    )
     letters = "".join(sorted(set(TEXT.decode())))
-    data.write_corpus(root / "char", {"train": [ids % len(letters)], "val": [ids % len(letters)]}, tokenizer="char",
-                      vocab_size=len(letters), unit="char", source="here", rule="all", characters=letters)
+    data.write_corpus(
+        root / "char",
+        {"train": [ids % len(letters)], "val": [ids % len(letters)]},
+        tokenizer="char",
+        vocab_size=len(letters),
+        unit="char",
+        source="here",
+        rule="all",
+        characters=letters,
+    )
     return root
 
 
 @contextmanager
 def workplace(corpora: Path, folder: Path) -> Iterator[None]:
     """Work in `folder`, with these corpora, without drawing, and leave signals as they were."""
-    load, before = data.load, {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    load, before = (
+        data.load,
+        {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)},
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data, "load", lambda name: load(name, corpora))
-        patch.setattr(report, "figure", lambda results, path, dataset="": Path(path).write_bytes(b"drawn"))
+        patch.setattr(
+            report, "figure", lambda results, path, dataset="": Path(path).write_bytes(b"drawn")
+        )
         patch.chdir(folder)
         yield
     for number, handler in before.items():
@@ -127,15 +166,19 @@ def when_taken(step: int, do: Callable[[], object]) -> Iterator[None]:
 
 def stop_at(step: int, number: int, *words: str) -> int:
     """Run, with a signal in the middle of a step; the exit code."""
-    with when_taken(step, lambda: os.kill(os.getpid(), number)), pytest.raises(SystemExit) as stopped:
+    with (
+        when_taken(step, lambda: os.kill(os.getpid(), number)),
+        pytest.raises(SystemExit) as stopped,
+    ):
         run_main(*words)
-    torch.manual_seed(99)   # nothing of it may live on in this process
+    torch.manual_seed(99)  # nothing of it may live on in this process
     return stopped.value.code
 
 
 @pytest.fixture
 def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither training nor testing may happen."""
+
     def never(*arguments: object, **how: object) -> None:
         raise AssertionError("this run had nothing left to do")
 
@@ -145,11 +188,15 @@ def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
     """metrics.jsonl without what differs from run to run; every line must be good JSON."""
+
     def never(name: str) -> None:
         raise AssertionError(f"{name} is no JSON")
 
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [{k: v for k, v in json.loads(line, parse_constant=never).items() if k not in VARYING} for line in lines]
+    return [
+        {k: v for k, v in json.loads(line, parse_constant=never).items() if k not in VARYING}
+        for line in lines
+    ]
 
 
 def steps(folder: Path) -> list[int]:
@@ -175,12 +222,18 @@ def assert_same_end(one: Path, other: Path) -> None:
     for name in states[0]:
         assert identical(states[0][name], states[1][name]), name
     assert metrics(one) == metrics(other)
-    rows = [[{k: v for k, v in row.items() if k != "tokens_per_s"} for row in report.load(folder)["rows"]]
-            for folder in (one, other)]
+    rows = [
+        [
+            {k: v for k, v in row.items() if k != "tokens_per_s"}
+            for row in report.load(folder)["rows"]
+        ]
+        for folder in (one, other)
+    ]
     assert rows[0] == rows[1]
 
 
 # ---- the schedule
+
 
 @st.composite
 def schedules(draw: st.DrawFn) -> TrainSettings:
@@ -188,17 +241,32 @@ def schedules(draw: st.DrawFn) -> TrainSettings:
     steps, top = draw(st.integers(1, 2000)), draw(st.floats(1e-8, 10.0))
     end = draw(st.none() | st.integers(1, 3000))
     low = draw(st.none() | st.floats(0, 1).map(lambda share: share * top))
-    chosen = TrainSettings(learning_rate=top, max_iters=steps, lr_decay_iters=end, min_lr=low, decay_lr=draw(st.booleans()),
-                           warmup_iters=draw(st.integers(0, min(steps, end or steps))))
+    chosen = TrainSettings(
+        learning_rate=top,
+        max_iters=steps,
+        lr_decay_iters=end,
+        min_lr=low,
+        decay_lr=draw(st.booleans()),
+        warmup_iters=draw(st.integers(0, min(steps, end or steps))),
+    )
     chosen.check()
     return chosen
 
 
 @given(schedules())
 @hypothesis_settings(deadline=None, max_examples=60)
-def test_the_rate_is_never_below_zero_or_above_the_highest_at_any_step_and_past_the_end(s: TrainSettings) -> None:
+def test_the_rate_is_never_below_zero_or_above_the_highest_at_any_step_and_past_the_end(
+    s: TrainSettings,
+) -> None:
     last = max(s.max_iters, s.lr_decay_iters or 0)
-    for step in {*range(0, 2 * last, max(1, last // 50)), s.warmup_iters, last - 1, last, last + 1, 10 * last}:
+    for step in {
+        *range(0, 2 * last, max(1, last // 50)),
+        s.warmup_iters,
+        last - 1,
+        last,
+        last + 1,
+        10 * last,
+    }:
         assert 0 <= train.learning_rate(step, s) <= s.learning_rate * (1 + 1e-12)
 
 
@@ -219,23 +287,36 @@ def test_the_rate_climbs_evenly_then_falls_to_the_lowest_and_stays(s: TrainSetti
 
 def test_the_rate_is_half_way_down_half_way_through() -> None:
     s = TrainSettings(learning_rate=1.0, min_lr=0.2, warmup_iters=10, max_iters=110)
-    assert [train.learning_rate(step, s) for step in (0, 9, 10, 60, 110)] == pytest.approx([1 / 11, 10 / 11, 1, 0.6, 0.2])
-    s = TrainSettings(learning_rate=1.0, min_lr=0.0, warmup_iters=0, max_iters=100, lr_decay_iters=40)
-    assert [train.learning_rate(step, s) for step in (0, 20, 40, 99)] == pytest.approx([1, 0.5, 0, 0])
+    assert [train.learning_rate(step, s) for step in (0, 9, 10, 60, 110)] == pytest.approx(
+        [1 / 11, 10 / 11, 1, 0.6, 0.2]
+    )
+    s = TrainSettings(
+        learning_rate=1.0, min_lr=0.0, warmup_iters=0, max_iters=100, lr_decay_iters=40
+    )
+    assert [train.learning_rate(step, s) for step in (0, 20, 40, 99)] == pytest.approx(
+        [1, 0.5, 0, 0]
+    )
 
 
 def test_training_uses_the_rate_that_it_logs(straight: Path) -> None:
     s = settings_of(*DRAWING)
-    assert [line["lr"] for line in metrics(straight)] == [train.learning_rate(step, s) for step in range(8)]
+    assert [line["lr"] for line in metrics(straight)] == [
+        train.learning_rate(step, s) for step in range(8)
+    ]
     state = checkpoint.load_state(straight)["optimizer"]
     assert {group["lr"] for group in state["param_groups"]} == {train.learning_rate(7, s)}
 
 
 # ---- what is decayed
 
-@pytest.mark.parametrize("pos", ["learned", "alibi(learned=True)", "t5", "kerple", "rope", "learned + t5 + kerple"])
+
+@pytest.mark.parametrize(
+    "pos", ["learned", "alibi(learned=True)", "t5", "kerple", "rope", "learned + t5 + kerple"]
+)
 @pytest.mark.parametrize("bias", [False, True])
-def test_every_parameter_is_in_one_group_and_only_matrices_and_the_embedding_are_decayed(pos: str, bias: bool) -> None:
+def test_every_parameter_is_in_one_group_and_only_matrices_and_the_embedding_are_decayed(
+    pos: str, bias: bool
+) -> None:
     model = GPT(GPTConfig(block_size=32, n_layer=2, n_head=2, n_embd=16, pos=pos, bias=bias))
     groups = train.optimizer_groups(model, 0.3)
     placed = [id(p) for group in groups for p in group["params"]]
@@ -243,12 +324,21 @@ def test_every_parameter_is_in_one_group_and_only_matrices_and_the_embedding_are
     decays = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
     decayed = {name for name, p in model.named_parameters() if decays[id(p)] == 0.3}
     kept = {name for name, p in model.named_parameters() if decays[id(p)] == 0.0}
-    matrices = [f"h.{n}.{m}.weight" for n in (0, 1) for m in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")]
-    assert decayed == {"wte.weight", *matrices} and decayed | kept == dict(model.named_parameters()).keys()
+    matrices = [
+        f"h.{n}.{m}.weight"
+        for n in (0, 1)
+        for m in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
+    ]
+    assert (
+        decayed == {"wte.weight", *matrices}
+        and decayed | kept == dict(model.named_parameters()).keys()
+    )
 
 
 def test_the_optimizer_decays_as_the_settings_say() -> None:
-    training = train.begin(settings_of("--weight_decay=0.3", "--beta1=0.8", "--beta2=0.7", "--pos=t5"))
+    training = train.begin(
+        settings_of("--weight_decay=0.3", "--beta1=0.8", "--beta2=0.7", "--pos=t5")
+    )
     groups = training.optimizer.param_groups
     assert [group["weight_decay"] for group in groups] == [0.3, 0.0]
     assert {group["betas"] for group in groups} == {(0.8, 0.7)}
@@ -256,9 +346,16 @@ def test_the_optimizer_decays_as_the_settings_say() -> None:
 
 # ---- a step
 
+
 def test_gradient_accumulation_trains_on_the_same_sequences() -> None:
     whole = trained("--dtype=float32", "--out_dir=whole", "--max_iters=4")
-    parts = trained("--dtype=float32", "--out_dir=parts", "--max_iters=4", "--batch_size=1", "--gradient_accumulation_steps=4")
+    parts = trained(
+        "--dtype=float32",
+        "--out_dir=parts",
+        "--max_iters=4",
+        "--batch_size=1",
+        "--gradient_accumulation_steps=4",
+    )
     for name in ("loss", "grad_norm", "tokens"):
         a, b = ([line[name] for line in metrics(run.folder)] for run in (whole, parts))
         assert a == pytest.approx(b, rel=1e-4), name
@@ -269,9 +366,16 @@ def test_a_step_reads_the_sequences_that_are_its_own(corpora: Path) -> None:
     training.step = 7
     asked: list[tuple[int, int]] = []
     batch = training.batch
-    training.batch = lambda first, count, length: (asked.append((first, count)), batch(first, count, length))[1]
+    training.batch = lambda first, count, length: (
+        asked.append((first, count)),
+        batch(first, count, length),
+    )[1]
     training.take_step()
-    assert asked == [(84, 4), (88, 4), (92, 4)] and training.step == 8 and training.tokens == 8 * 12 * 16
+    assert (
+        asked == [(84, 4), (88, 4), (92, 4)]
+        and training.step == 8
+        and training.tokens == 8 * 12 * 16
+    )
     inputs, targets = batch(84, 4, 16)
     expected = data.sequences(data.load("tiny").train, 16, 5, 84, 4)
     assert (inputs.numpy() == expected[:, :-1]).all() and (targets.numpy() == expected[:, 1:]).all()
@@ -282,15 +386,22 @@ def test_all_micro_batches_of_a_step_share_the_draw_of_its_seed_and_number() -> 
     training.step = 7
     used: list[list[int]] = []
     loss_of = training.loss_of
-    training.loss_of = lambda idx, targets, ids: (used.append(ids.tolist()), loss_of(idx, targets, ids))[1]
+    training.loss_of = lambda idx, targets, ids: (
+        used.append(ids.tolist()),
+        loss_of(idx, targets, ids),
+    )[1]
     training.take_step()
     assert used == [training.model.draw_ids(5, 7, 16).tolist()] * 2
 
 
-def test_the_gradient_is_clipped_to_its_largest_norm_and_zero_means_any(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gradient_is_clipped_to_its_largest_norm_and_zero_means_any(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[float] = []
     clip = torch.nn.utils.clip_grad_norm_
-    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda p, limit: (asked.append(limit), clip(p, limit))[1])
+    monkeypatch.setattr(
+        torch.nn.utils, "clip_grad_norm_", lambda p, limit: (asked.append(limit), clip(p, limit))[1]
+    )
     for limit in ("0.25", "0"):
         train.begin(settings_of(f"--grad_clip={limit}", f"--out_dir={limit}")).take_step()
     assert asked == [0.25, math.inf]
@@ -300,12 +411,16 @@ def test_validation_changes_nothing_and_reads_the_same_text_every_time() -> None
     often = trained(*DRAWING, "--eval_interval=1", "--out_dir=often")
     never = trained(*DRAWING, "--eval_interval=100", "--out_dir=never")
     assert identical(often.state()["model"], never.state()["model"])
-    assert often.validation_loss() == often.validation_loss() == metrics(Path("often"))[-1]["val_loss"]
+    assert (
+        often.validation_loss() == often.validation_loss() == metrics(Path("often"))[-1]["val_loss"]
+    )
     assert often.model.training
 
 
 def test_the_loss_falls() -> None:
-    losses = [line["loss"] for line in metrics(trained("--max_iters=40", "--learning_rate=1e-2").folder)]
+    losses = [
+        line["loss"] for line in metrics(trained("--max_iters=40", "--learning_rate=1e-2").folder)
+    ]
     assert losses[0] == pytest.approx(math.log(256), abs=0.1) and losses[-1] < losses[0] - 1
 
 
@@ -319,13 +434,26 @@ def test_float16_is_scaled_and_resumes_to_the_bit(tmp_path: Path) -> None:
 
 # ---- what is logged
 
+
 def test_every_logged_step_has_its_numbers(straight: Path) -> None:
-    lines = [json.loads(line) for line in (straight / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines = [
+        json.loads(line)
+        for line in (straight / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     assert [line["step"] for line in lines] == list(range(1, 9))
     assert [line["tokens"] for line in lines] == [step * 4 * 2 * 16 for step in range(1, 9)]
     assert [line["step"] for line in lines if "val_loss" in line] == [4, 8]
     for line in lines:
-        assert {"step", "tokens", "loss", "lr", "grad_norm", "tokens_per_s", "memory", "mfu"} <= line.keys()
+        assert {
+            "step",
+            "tokens",
+            "loss",
+            "lr",
+            "grad_norm",
+            "tokens_per_s",
+            "memory",
+            "mfu",
+        } <= line.keys()
         assert line["mfu"] is None and line["tokens_per_s"] > 0 and line["memory"] > 2**20
 
 
@@ -336,64 +464,144 @@ def test_the_last_step_is_logged_validated_and_saved_wherever_it_falls() -> None
 
 
 def test_a_line_of_the_log_has_loss_rate_and_time_left(capsys: pytest.CaptureFixture) -> None:
-    line = {"step": 20, "tokens": 2000, "loss": 2.5, "lr": 1e-3, "grad_norm": 0.75, "tokens_per_s": 100.0, "mfu": None}
+    line = {
+        "step": 20,
+        "tokens": 2000,
+        "loss": 2.5,
+        "lr": 1e-3,
+        "grad_norm": 0.75,
+        "tokens_per_s": 100.0,
+        "mfu": None,
+    }
     train.show(line, 50)
     train.show(line | {"val_loss": 2.25, "mfu": 0.412}, 50)
     said = capsys.readouterr().out.splitlines()
-    assert said[0] == "step 20/50: loss 2.5000, lr 1.00e-03, norm 0.75, 100 tokens/s, MFU n/a, 30 s left"
+    assert (
+        said[0]
+        == "step 20/50: loss 2.5000, lr 1.00e-03, norm 0.75, 100 tokens/s, MFU n/a, 30 s left"
+    )
     assert "val 2.2500" in said[1] and "MFU 41.2%" in said[1]
 
 
 def test_flops_are_counted_as_nanogpt_does() -> None:
     model = GPT(GPTConfig(block_size=64, n_layer=3, n_head=4, n_embd=32, pos="learned"))
-    plain = GPT(GPTConfig(block_size=64, n_layer=3, n_head=4, n_embd=32, pos="nope")).parameter_count
+    plain = GPT(
+        GPTConfig(block_size=64, n_layer=3, n_head=4, n_embd=32, pos="nope")
+    ).parameter_count
     assert train.flops_per_token(model, 100) == 6 * plain + 12 * 3 * 4 * 8 * 100
 
 
 def test_config_json_has_what_is_needed_to_repeat_the_run(straight: Path) -> None:
-    config, s = checkpoint.read_json(straight / "config.json"), settings_of(*DRAWING, "--out_dir=run")
-    assert configurable.differences(config["settings"], vars(s)) == [] and config["settings"].keys() == vars(s).keys()
+    config, s = (
+        checkpoint.read_json(straight / "config.json"),
+        settings_of(*DRAWING, "--out_dir=run"),
+    )
+    assert (
+        configurable.differences(config["settings"], vars(s)) == []
+        and config["settings"].keys() == vars(s).keys()
+    )
     assert config["parameters"] == GPT(s.gpt(256)).parameter_count
     assert config["command"] == ["train.py", *SIZE, *DRAWING, "--out_dir=run"]
-    assert config["corpus_sha256"] == {split: data.load("tiny").split_sha256(split) for split in ("train", "val")}
-    assert config["sources_sha256"] == checkpoint.sources() and config["threads"] == torch.get_num_threads()
-    assert config["device"].startswith("cpu (as asked for)") and config["dtype"] in ("float32", "bfloat16")
-    assert config["attention"].keys() == {"train", "test"} and config["versions"]["torch"] == torch.__version__
-    assert (config["original_length"], config["train_lengths"], config["pos_file_sha256"]) == (16, [16], None)
+    assert config["corpus_sha256"] == {
+        split: data.load("tiny").split_sha256(split) for split in ("train", "val")
+    }
+    assert (
+        config["sources_sha256"] == checkpoint.sources()
+        and config["threads"] == torch.get_num_threads()
+    )
+    assert config["device"].startswith("cpu (as asked for)") and config["dtype"] in (
+        "float32",
+        "bfloat16",
+    )
+    assert (
+        config["attention"].keys() == {"train", "test"}
+        and config["versions"]["torch"] == torch.__version__
+    )
+    assert (config["original_length"], config["train_lengths"], config["pos_file_sha256"]) == (
+        16,
+        [16],
+        None,
+    )
 
 
-def test_the_checkpoint_has_the_whole_configuration_and_loads_with_weights_only(straight: Path) -> None:
+def test_the_checkpoint_has_the_whole_configuration_and_loads_with_weights_only(
+    straight: Path,
+) -> None:
     state = torch.load(straight / "ckpt.pt", weights_only=True)
-    assert configurable.differences(state["settings"], checkpoint.read_json(straight / "config.json")["settings"]) == []
+    assert (
+        configurable.differences(
+            state["settings"], checkpoint.read_json(straight / "config.json")["settings"]
+        )
+        == []
+    )
     assert state["gpt"]["pos"] == "randomized(max=64) + rope" and state["gpt"]["dropout"] == 0.2
-    assert (state["step"], state["tokens"], state["original_length"], state["train_lengths"]) == (8, 8 * 4 * 2 * 16, 16, [16])
+    assert (state["step"], state["tokens"], state["original_length"], state["train_lengths"]) == (
+        8,
+        8 * 4 * 2 * 16,
+        16,
+        [16],
+    )
     assert not any("_orig_mod" in name for name in state["model"])
 
 
 def test_a_finished_run_has_every_file_of_a_run_folder(straight: Path) -> None:
-    assert {path.name for path in straight.iterdir()} == {"config.json", "metrics.jsonl", "ckpt.pt", "ckpt-previous.pt",
-                                                          "checkpoints.sha256", "extrapolation.json", "extrapolation.png", ".lock", ".holder"}
+    assert {path.name for path in straight.iterdir()} == {
+        "config.json",
+        "metrics.jsonl",
+        "ckpt.pt",
+        "ckpt-previous.pt",
+        "checkpoints.sha256",
+        "extrapolation.json",
+        "extrapolation.png",
+        ".lock",
+        ".holder",
+    }
     result = report.load(straight)
-    assert {row["length"] for row in result["rows"]} == {8, 16, 32} and result["tokens_trained"] == 8 * 4 * 2 * 16
+    assert {row["length"] for row in result["rows"]} == {8, 16, 32} and result[
+        "tokens_trained"
+    ] == 8 * 4 * 2 * 16
 
 
 # ---- stopping and going on
 
-def test_a_run_stopped_again_and_again_ends_like_one_that_was_not(straight: Path, capsys: pytest.CaptureFixture) -> None:
+
+def test_a_run_stopped_again_and_again_ends_like_one_that_was_not(
+    straight: Path, capsys: pytest.CaptureFixture
+) -> None:
     words = (*DRAWING, "--out_dir=run")
-    for step, number, code in ((1, signal.SIGINT, 130), (4, signal.SIGTERM, 143), (7, signal.SIGTERM, 143)):
+    for step, number, code in (
+        (1, signal.SIGINT, 130),
+        (4, signal.SIGTERM, 143),
+        (7, signal.SIGTERM, 143),
+    ):
         assert stop_at(step, number, *words) == code
-        assert f"stopped at step {step}, saved in run; the same command goes on from there" in capsys.readouterr().out
-        assert steps(Path("run")) == list(range(1, step + 1)) and checkpoint.load_state(Path("run"))["step"] == step
+        assert (
+            f"stopped at step {step}, saved in run; the same command goes on from there"
+            in capsys.readouterr().out
+        )
+        assert (
+            steps(Path("run")) == list(range(1, step + 1))
+            and checkpoint.load_state(Path("run"))["step"] == step
+        )
         assert not Path("run/extrapolation.json").exists()
     assert run_main(*words) == 0
     assert "resuming at step 7\n" in capsys.readouterr().out
     assert_same_end(straight, Path("run"))
 
 
-@pytest.mark.parametrize(("number", "code", "saved"), [(signal.SIGINT, 130, 6), (signal.SIGTERM, 143, 6), (signal.SIGKILL, -9, 4)])
+@pytest.mark.parametrize(
+    ("number", "code", "saved"),
+    [(signal.SIGINT, 130, 6), (signal.SIGTERM, 143, 6), (signal.SIGKILL, -9, 4)],
+)
 def test_a_process_that_a_signal_ended_goes_on_to_the_bit(
-        number: int, code: int, saved: int, corpora: Path, tmp_path: Path, straight: Path, capsys: pytest.CaptureFixture) -> None:
+    number: int,
+    code: int,
+    saved: int,
+    corpora: Path,
+    tmp_path: Path,
+    straight: Path,
+    capsys: pytest.CaptureFixture,
+) -> None:
     words = (*DRAWING, "--out_dir=run")
     ended = in_a_process(corpora, tmp_path, [*SIZE, *words], step=6, number=number)
     assert ended.returncode == code, ended.stderr
@@ -410,10 +618,13 @@ def test_a_process_that_a_signal_ended_goes_on_to_the_bit(
     assert_same_end(straight, folder)
 
 
-def in_a_process(corpora: Path, folder: Path, words: list[str], step: int = 0, number: int = 0) -> subprocess.CompletedProcess:
+def in_a_process(
+    corpora: Path, folder: Path, words: list[str], step: int = 0, number: int = 0
+) -> subprocess.CompletedProcess:
     """train.py in a process of its own, with the corpora of these tests, that gets a signal when a step has been taken."""
     script = folder / "with_tiny.py"
-    script.write_text(f"""
+    script.write_text(
+        f"""
 import os, pathlib, sys, torch
 torch.set_num_threads(1)
 sys.path.insert(0, {str(REPOSITORY)!r})
@@ -428,8 +639,16 @@ def watched(self):
     return found
 train.Training.take_step = watched
 configurable.run(train.main, posenc.PosError)
-""", encoding="utf-8")
-    return subprocess.run([sys.executable, str(script), *words], cwd=folder, capture_output=True, encoding="utf-8", check=False)
+""",
+        encoding="utf-8",
+    )
+    return subprocess.run(
+        [sys.executable, str(script), *words],
+        cwd=folder,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
 
 
 def test_a_second_signal_ends_at_once_and_nothing_can_catch_it() -> None:
@@ -443,7 +662,13 @@ try:
 finally:
     print("cleaned up", flush=True)
 """
-    ended = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, encoding="utf-8", check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=REPOSITORY,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
     assert (ended.returncode, ended.stdout) == (130, f"first {signal.SIGTERM}\n"), ended.stderr
 
 
@@ -456,12 +681,13 @@ def test_a_stop_between_two_lines_of_the_log_adds_none() -> None:
 
 
 def test_a_signal_that_comes_while_a_step_is_logged_loses_nothing(
-        monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
     shown = train.show
 
     def show(line: dict[str, Any], steps: int) -> None:
         shown(line, steps)
-        if line["step"] == 6:   # neither validated nor saved by itself
+        if line["step"] == 6:  # neither validated nor saved by itself
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(train, "show", show)
@@ -474,16 +700,26 @@ def test_a_signal_that_comes_while_a_step_is_logged_loses_nothing(
 
 def test_a_signal_before_the_first_step_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = train.Training.compile
-    monkeypatch.setattr(train.Training, "compile", lambda self: (compiled(self), os.kill(os.getpid(), signal.SIGINT)))
+    monkeypatch.setattr(
+        train.Training,
+        "compile",
+        lambda self: (compiled(self), os.kill(os.getpid(), signal.SIGINT)),
+    )
     with pytest.raises(SystemExit) as stopped:
         run_main("--out_dir=run")
     assert stopped.value.code == 130 and checkpoint.load_state(Path("run"))["step"] == 1
 
 
-def test_a_run_stopped_in_its_test_is_only_tested_again(monkeypatch: pytest.MonkeyPatch, straight: Path) -> None:
+def test_a_run_stopped_in_its_test_is_only_tested_again(
+    monkeypatch: pytest.MonkeyPatch, straight: Path
+) -> None:
     words = (*DRAWING, "--out_dir=run")
     with monkeypatch.context() as patch:
-        patch.setattr(evaluate, "extrapolation", lambda *arguments, **how: os.kill(os.getpid(), signal.SIGTERM))
+        patch.setattr(
+            evaluate,
+            "extrapolation",
+            lambda *arguments, **how: os.kill(os.getpid(), signal.SIGTERM),
+        )
         with pytest.raises(SystemExit) as stopped:
             run_main(*words)
     assert stopped.value.code == 143
@@ -494,7 +730,9 @@ def test_a_run_stopped_in_its_test_is_only_tested_again(monkeypatch: pytest.Monk
     assert_same_end(straight, Path("run"))
 
 
-def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(straight: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(
+    straight: Path, capsys: pytest.CaptureFixture
+) -> None:
     words = (*DRAWING, "--out_dir=run")
     assert stop_at(6, signal.SIGTERM, *words) == 143
     content = (Path("run") / "ckpt.pt").read_bytes()
@@ -515,13 +753,21 @@ def test_two_damaged_checkpoints_are_refused_and_not_trained_over(finished: Path
 
 
 def test_a_run_does_not_go_on_with_a_corpus_that_has_changed(
-        straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = (*DRAWING, "--out_dir=run")
     assert stop_at(3, signal.SIGTERM, *words) == 143
     with monkeypatch.context() as patch:
         other = np.frombuffer(TEXT.upper(), dtype=np.uint8)
-        data.write_corpus(tmp_path / "corpora/tiny", {"train": [other], "val": [other]}, tokenizer="bytes", vocab_size=256,
-                          unit="byte", source="here", rule="all")
+        data.write_corpus(
+            tmp_path / "corpora/tiny",
+            {"train": [other], "val": [other]},
+            tokenizer="bytes",
+            vocab_size=256,
+            unit="byte",
+            source="here",
+            rule="all",
+        )
         patch.setattr(data, "load", functools.partial(LOAD, root=tmp_path / "corpora"))
         before = (Path("run") / "metrics.jsonl").read_bytes()
         with pytest.raises(UserError, match="corpus tiny has changed since run was begun"):
@@ -532,11 +778,19 @@ def test_a_run_does_not_go_on_with_a_corpus_that_has_changed(
 
 
 def test_a_trained_run_is_not_tested_on_a_text_that_has_changed(
-        finished: Path, no_work: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (finished / "extrapolation.json").unlink()   # as if killed in its test
+    finished: Path, no_work: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (finished / "extrapolation.json").unlink()  # as if killed in its test
     other = np.frombuffer(TEXT.upper(), dtype=np.uint8)
-    data.write_corpus(tmp_path / "corpora/tiny", {"train": [other], "val": [other]}, tokenizer="bytes", vocab_size=256,
-                      unit="byte", source="here", rule="all")
+    data.write_corpus(
+        tmp_path / "corpora/tiny",
+        {"train": [other], "val": [other]},
+        tokenizer="bytes",
+        vocab_size=256,
+        unit="byte",
+        source="here",
+        rule="all",
+    )
     monkeypatch.setattr(data, "load", functools.partial(LOAD, root=tmp_path / "corpora"))
     with pytest.raises(UserError, match="corpus tiny has changed since run was begun"):
         run_main(*DRAWING, "--out_dir=run")
@@ -544,16 +798,19 @@ def test_a_trained_run_is_not_tested_on_a_text_that_has_changed(
 
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_tokens_changed_in_place_are_not_trained_on(
-        split: str, corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    split: str, corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = shutil.copytree(corpora / "tiny", tmp_path / "corpora/tiny") / f"{split}.bin"
-    path.write_bytes(bytes(path.stat().st_size))   # all of them in the vocabulary
+    path.write_bytes(bytes(path.stat().st_size))  # all of them in the vocabulary
     monkeypatch.setattr(data, "load", functools.partial(LOAD, root=tmp_path / "corpora"))
     with pytest.raises(UserError, match=f"{split}.bin does not have the SHA-256"):
         run_main("--out_dir=run")
     assert not Path("run").exists()
 
 
-def test_a_figure_that_was_not_drawn_in_the_end_is_drawn_by_the_same_command(finished: Path, no_work: None) -> None:
+def test_a_figure_that_was_not_drawn_in_the_end_is_drawn_by_the_same_command(
+    finished: Path, no_work: None
+) -> None:
     drawn = (finished / "extrapolation.png").read_bytes()
     (finished / "extrapolation.png").unlink()
     assert run_main(*DRAWING, "--out_dir=run") == 0
@@ -561,7 +818,7 @@ def test_a_figure_that_was_not_drawn_in_the_end_is_drawn_by_the_same_command(fin
 
 
 def test_a_checkpoint_without_its_config_is_refused_and_given_no_other(finished: Path) -> None:
-    folder = checkpoint.folder_of(settings_of(*DRAWING))   # found without --out_dir
+    folder = checkpoint.folder_of(settings_of(*DRAWING))  # found without --out_dir
     shutil.copytree(finished, folder)
     (folder / "config.json").unlink()
     with pytest.raises(UserError, match="config.json is missing"):
@@ -569,13 +826,21 @@ def test_a_checkpoint_without_its_config_is_refused_and_given_no_other(finished:
     assert not (folder / "config.json").exists()
 
 
-def test_a_test_of_an_earlier_checkpoint_does_not_make_a_run_finished(straight: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_test_of_an_earlier_checkpoint_does_not_make_a_run_finished(
+    straight: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = (*DRAWING, "--out_dir=run")
     assert stop_at(4, signal.SIGTERM, *words) == 143
-    report.update("run", report.load(straight) | {"tokens_trained": 4 * 4 * 2 * 16})   # as evaluate.py leaves it meanwhile
+    report.update(
+        "run", report.load(straight) | {"tokens_trained": 4 * 4 * 2 * 16}
+    )  # as evaluate.py leaves it meanwhile
     with monkeypatch.context() as patch:
-        patch.setattr(evaluate, "extrapolation", lambda *arguments, **how: os.kill(os.getpid(), signal.SIGTERM))
-        with pytest.raises(SystemExit):   # trained to the end, not tested
+        patch.setattr(
+            evaluate,
+            "extrapolation",
+            lambda *arguments, **how: os.kill(os.getpid(), signal.SIGTERM),
+        )
+        with pytest.raises(SystemExit):  # trained to the end, not tested
             run_main(*words)
     assert run_main(*words) == 0
     assert report.load("run")["tokens_trained"] == 8 * 4 * 2 * 16
@@ -591,7 +856,9 @@ def test_the_last_steps_go_on_without_the_scheme_where_it_is_to_be_dropped(pos: 
     body = training.model.h[0].mlp.c_fc.weight.clone()
     training.take_step()
     assert training.model.config.pos == "nope" and not list(training.model.pos.parameters())
-    assert 0 < (training.model.h[0].mlp.c_fc.weight - body).abs().max() < 0.01   # the rest goes on from where it was
+    assert (
+        0 < (training.model.h[0].mlp.c_fc.weight - body).abs().max() < 0.01
+    )  # the rest goes on from where it was
 
 
 def test_a_run_stopped_around_the_drop_ends_like_one_that_was_not() -> None:
@@ -602,11 +869,15 @@ def test_a_run_stopped_around_the_drop_ends_like_one_that_was_not() -> None:
         assert run_main(*words, f"--out_dir=stopped{step}") == 0
         assert_same_end(Path("whole"), Path(f"stopped{step}"))
     assert report.load("whole")["pos"] == "learned + t5 (dropped)"
-    assert all(row["nats"] is not None for row in report.load("whole")["rows"])   # the table and its end are gone
+    assert all(
+        row["nats"] is not None for row in report.load("whole")["rows"]
+    )  # the table and its end are gone
 
 
 @pytest.mark.slow
-def test_a_compiled_run_that_was_stopped_ends_like_one_that_was_not(capsys: pytest.CaptureFixture) -> None:
+def test_a_compiled_run_that_was_stopped_ends_like_one_that_was_not(
+    capsys: pytest.CaptureFixture,
+) -> None:
     words = (*DRAWING, "--compile=True")
     assert run_main(*words, "--out_dir=straight") == 0
     assert "not compiled" not in capsys.readouterr().out
@@ -618,8 +889,10 @@ def test_a_compiled_run_that_was_stopped_ends_like_one_that_was_not(capsys: pyte
 
 # ---- the same command, another command
 
+
 def test_a_finished_run_prints_its_table_and_does_nothing(
-        finished: Path, no_work: None, capsys: pytest.CaptureFixture) -> None:
+    finished: Path, no_work: None, capsys: pytest.CaptureFixture
+) -> None:
     before = {path.name: path.read_bytes() for path in finished.iterdir()}
     assert run_main(*DRAWING, "--out_dir=run") == 0
     assert report.table([report.load(finished)]) in capsys.readouterr().out
@@ -627,27 +900,56 @@ def test_a_finished_run_prints_its_table_and_does_nothing(
 
 
 def test_a_line_says_that_sources_or_threads_changed_since(
-        finished: Path, no_work: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    monkeypatch.setattr(checkpoint, "sources", lambda: checkpoint.read_json(finished / "config.json")["sources_sha256"]
-                        | {"model.py": "another"})
+    finished: Path, no_work: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(
+        checkpoint,
+        "sources",
+        lambda: (
+            checkpoint.read_json(finished / "config.json")["sources_sha256"]
+            | {"model.py": "another"}
+        ),
+    )
     monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
     assert run_main(*DRAWING, "--out_dir=run") == 0
     notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note:")]
     assert len(notes) == 2
-    assert "sources_sha256 changed since this run began (model.py)" in notes[0] and "77 now" in notes[1]
+    assert (
+        "sources_sha256 changed since this run began (model.py)" in notes[0]
+        and "77 now" in notes[1]
+    )
 
 
-@pytest.mark.parametrize(("name", "was", "said"), [
-    ("dtype", "float16", "dtype changed since this run began (float16 then, "),
-    ("device", "cuda:0 (a GPU was found), bfloat16 (the card has it)", "device changed since this run began (cuda:0 then, cpu now)"),
-    ("processes", 2, "processes changed since this run began (2 then, 1 now)"), ("device", "cpu (for another reason)", "")])
+@pytest.mark.parametrize(
+    ("name", "was", "said"),
+    [
+        ("dtype", "float16", "dtype changed since this run began (float16 then, "),
+        (
+            "device",
+            "cuda:0 (a GPU was found), bfloat16 (the card has it)",
+            "device changed since this run began (cuda:0 then, cpu now)",
+        ),
+        ("processes", 2, "processes changed since this run began (2 then, 1 now)"),
+        ("device", "cpu (for another reason)", ""),
+    ],
+)
 def test_a_line_says_that_the_number_format_the_device_or_the_number_of_processes_changed(
-        name: str, was: str | int, said: str, finished: Path, no_work: None, capsys: pytest.CaptureFixture) -> None:
+    name: str,
+    was: str | int,
+    said: str,
+    finished: Path,
+    no_work: None,
+    capsys: pytest.CaptureFixture,
+) -> None:
     known = checkpoint.read_json(finished / "config.json")
     assert name in known
     checkpoint.write_json(finished / "config.json", known | {name: was})
     assert run_main(*DRAWING, "--out_dir=run") == 0
-    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note:") and "since this run" in line]
+    notes = [
+        line
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith("note:") and "since this run" in line
+    ]
     assert len(notes) == bool(said) and all(said in note for note in notes)
 
 
@@ -657,10 +959,18 @@ def test_other_lengths_to_test_need_no_training(finished: Path) -> None:
     assert {row["length"] for row in report.load(finished)["rows"]} >= {16, 64}
 
 
-@pytest.mark.parametrize(("changed", "said"), [
-    ("--n_embd=32", "n_embd: 32 here, 16 there"), ("--max_iters=9", "max_iters: 9 here, 8 there"),
-    ("--pos=alibi", "pos: 'alibi' here, 'randomized(max=64) + rope' there"), ("--seed=1", "seed: 1 here, 1337 there")])
-def test_a_folder_of_another_run_is_refused_with_the_difference(changed: str, said: str, finished: Path, no_work: None) -> None:
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ("--n_embd=32", "n_embd: 32 here, 16 there"),
+        ("--max_iters=9", "max_iters: 9 here, 8 there"),
+        ("--pos=alibi", "pos: 'alibi' here, 'randomized(max=64) + rope' there"),
+        ("--seed=1", "seed: 1 here, 1337 there"),
+    ],
+)
+def test_a_folder_of_another_run_is_refused_with_the_difference(
+    changed: str, said: str, finished: Path, no_work: None
+) -> None:
     before = {path.name: path.read_bytes() for path in finished.iterdir()}
     with pytest.raises(UserError) as refused:
         run_main(*DRAWING, "--out_dir=run", changed)
@@ -668,11 +978,16 @@ def test_a_folder_of_another_run_is_refused_with_the_difference(changed: str, sa
     assert {path.name: path.read_bytes() for path in finished.iterdir()} == before
 
 
-def test_overwrite_starts_afresh(finished: Path, straight: Path, capsys: pytest.CaptureFixture) -> None:
+def test_overwrite_starts_afresh(
+    finished: Path, straight: Path, capsys: pytest.CaptureFixture
+) -> None:
     assert run_main("--out_dir=run", "--overwrite=True", "--max_iters=3", "--log_interval=10") == 0
     assert "resuming" not in capsys.readouterr().out
     assert steps(finished) == [1, 3]
-    assert checkpoint.load_state(finished)["step"] == 3 and checkpoint.read_json(finished / "config.json")["settings"]["pos"] == "rope"
+    assert (
+        checkpoint.load_state(finished)["step"] == 3
+        and checkpoint.read_json(finished / "config.json")["settings"]["pos"] == "rope"
+    )
     assert report.load(finished)["tokens_trained"] == 3 * 4 * 16
     assert run_main(*DRAWING, "--out_dir=run", "--overwrite=True") == 0
     assert_same_end(straight, finished)
@@ -689,8 +1004,18 @@ def test_a_word_that_is_no_setting_is_refused_with_advice_on_quoting() -> None:
         run_main("--pos=rope", "+", "alibi")
 
 
-@pytest.mark.parametrize("words", [["--dataset=tinny"], ["--block_size=100000"], ["--pos=rpoe"], ["--pos=rope(base=0)"],
-                                   ["--init_from=absent"], ["--pos_file=absent.py"], ["--device=cuda:99"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--dataset=tinny"],
+        ["--block_size=100000"],
+        ["--pos=rpoe"],
+        ["--pos=rope(base=0)"],
+        ["--init_from=absent"],
+        ["--pos_file=absent.py"],
+        ["--device=cuda:99"],
+    ],
+)
 def test_a_mistake_is_a_sentence_and_leaves_no_folder(words: list[str]) -> None:
     with pytest.raises((UserError, posenc.PosError)) as refused:
         run_main(*words)
@@ -699,10 +1024,12 @@ def test_a_mistake_is_a_sentence_and_leaves_no_folder(words: list[str]) -> None:
 
 # ---- losses that are no numbers
 
+
 @pytest.mark.parametrize("what", ["loss", "norm"])
 @pytest.mark.parametrize("interval", [1, 100])
 def test_a_loss_or_gradient_that_is_no_number_stops_and_the_last_good_checkpoint_stays(
-        what: str, interval: int, straight: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    what: str, interval: int, straight: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = (*DRAWING, "--out_dir=run", f"--log_interval={interval}")
     with monkeypatch.context() as patch:
         take_step = train.Training.take_step
@@ -720,14 +1047,16 @@ def test_a_loss_or_gradient_that_is_no_number_stops_and_the_last_good_checkpoint
     assert "last good checkpoint is in run" in text and "learning_rate" in text and "\n" not in text
     assert checkpoint.load_state(Path("run"))["step"] == 4 and max(steps(Path("run"))) < 6
     if interval == 1:
-        assert run_main(*words) == 0   # the cause mended, it goes on from there
+        assert run_main(*words) == 0  # the cause mended, it goes on from there
         assert_same_end(straight, Path("run"))
 
 
 HUGE = ["--learning_rate=1e15", "--warmup_iters=0", "--dtype=float32"]
 
 
-def test_a_learning_rate_that_is_far_too_large_ends_with_a_sentence_and_code_1(corpora: Path, tmp_path: Path) -> None:
+def test_a_learning_rate_that_is_far_too_large_ends_with_a_sentence_and_code_1(
+    corpora: Path, tmp_path: Path
+) -> None:
     ended = in_a_process(corpora, tmp_path, [*SIZE, *HUGE, "--out_dir=run"])
     assert ended.returncode == 1
     errors = [line for line in ended.stderr.splitlines() if line.startswith("error:")]
@@ -736,7 +1065,9 @@ def test_a_learning_rate_that_is_far_too_large_ends_with_a_sentence_and_code_1(c
     assert all(math.isfinite(line["loss"]) for line in metrics(Path("run")))
 
 
-@pytest.mark.parametrize("words", [["--eval_interval=1"], ["--max_iters=1"]], ids=["saved at once", "the last step"])
+@pytest.mark.parametrize(
+    "words", [["--eval_interval=1"], ["--max_iters=1"]], ids=["saved at once", "the last step"]
+)
 def test_weights_that_a_step_ruined_are_neither_saved_as_good_nor_tested(words: list[str]) -> None:
     """The loss of a step is that of the weights before it: the validation that follows is the first to see the damage."""
     with pytest.raises(UserError, match="Lower learning_rate"):
@@ -747,16 +1078,22 @@ def test_weights_that_a_step_ruined_are_neither_saved_as_good_nor_tested(words: 
 
 # ---- starting from other weights
 
-SAME = ["--n_layer=4", "--n_head=4", "--n_embd=256"]   # the defaults: as if no size had been typed
+SAME = ["--n_layer=4", "--n_head=4", "--n_embd=256"]  # the defaults: as if no size had been typed
 
 
 def test_a_run_begins_with_the_weights_size_and_scheme_of_another(finished: Path) -> None:
-    training = train.begin(settings_of("--init_from=run", "--out_dir=longer", "--block_size=32", *SAME))
+    training = train.begin(
+        settings_of("--init_from=run", "--out_dir=longer", "--block_size=32", *SAME)
+    )
     source = checkpoint.load_state(finished)
     assert identical(dict(training.model.state_dict()), dict(source["model"]))
     assert training.step == 0 and training.model.training
     config = checkpoint.read_json(Path("longer/config.json"))
-    assert [config["settings"][name] for name in ("n_embd", "n_layer", "pos")] == [16, 1, "randomized(max=64) + rope"]
+    assert [config["settings"][name] for name in ("n_embd", "n_layer", "pos")] == [
+        16,
+        1,
+        "randomized(max=64) + rope",
+    ]
     assert (config["original_length"], config["train_lengths"]) == (16, [16, 32])
     train.fit(training, train.Quiet())
     assert train.test_of(training)["original_length"] == 16
@@ -766,9 +1103,18 @@ def test_a_run_begins_with_the_weights_size_and_scheme_of_another(finished: Path
     assert (third.original_length, third.train_lengths) == (16, [16, 32, 64])
 
 
-@pytest.mark.parametrize(("typed", "said"), [("--n_embd=64", "n_embd=64"), ("--n_layer=3", "n_layer=3"), ("--pos=alibi", "pos=alibi"),
-                                              ("--bias=True", "bias=True")])
-def test_a_size_or_scheme_that_the_weights_do_not_have_is_refused_and_not_dropped(typed: str, said: str, finished: Path) -> None:
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("--n_embd=64", "n_embd=64"),
+        ("--n_layer=3", "n_layer=3"),
+        ("--pos=alibi", "pos=alibi"),
+        ("--bias=True", "bias=True"),
+    ],
+)
+def test_a_size_or_scheme_that_the_weights_do_not_have_is_refused_and_not_dropped(
+    typed: str, said: str, finished: Path
+) -> None:
     with pytest.raises(UserError, match=rf"^{said} does not go with init_from=run"):
         train.begin(settings_of("--init_from=run", "--out_dir=other", typed))
     assert not Path("other").exists()
@@ -792,10 +1138,17 @@ def test_a_run_that_began_from_another_needs_that_one_no_more(finished: Path) ->
 
 
 def test_dropout_asked_for_is_used_with_the_weights_of_another_run(finished: Path) -> None:
-    assert train.begin(settings_of("--init_from=run", "--out_dir=a", "--dropout=0.5")).model.config.dropout == 0.5
+    assert (
+        train.begin(
+            settings_of("--init_from=run", "--out_dir=a", "--dropout=0.5")
+        ).model.config.dropout
+        == 0.5
+    )
     model = train.begin(settings_of("--init_from=run", "--out_dir=b", "--dropout=0")).model
     assert model.config.dropout == 0
-    assert {m.dropout for m in model.modules() if isinstance(getattr(m, "dropout", None), float)} == {0.0}
+    assert {
+        m.dropout for m in model.modules() if isinstance(getattr(m, "dropout", None), float)
+    } == {0.0}
 
 
 def test_weights_for_another_vocabulary_are_refused(finished: Path) -> None:
@@ -809,13 +1162,21 @@ def test_weights_of_gpt2_begin_a_run_or_are_a_sentence(monkeypatch: pytest.Monke
     training = train.begin(settings_of("--init_from=gpt2", "--out_dir=a", *SAME))
     assert (training.original_length, training.train_lengths) == (32, [32, 16])
     used = checkpoint.read_json(training.folder / "config.json")["settings"]
-    assert [used[name] for name in ("n_layer", "n_head", "n_embd", "bias", "pos")] == [2, 4, 8, True, "learned"]
+    assert [used[name] for name in ("n_layer", "n_head", "n_embd", "bias", "pos")] == [
+        2,
+        4,
+        8,
+        True,
+        "learned",
+    ]
 
     def fail(name: str) -> None:
         raise OSError("We couldn't connect\nto anything")
 
     monkeypatch.setattr(GPT, "from_huggingface", fail)
-    with pytest.raises(UserError, match=r"^init_from=gpt2-xl: .*connect\); this needs .*transformers"):
+    with pytest.raises(
+        UserError, match=r"^init_from=gpt2-xl: .*connect\); this needs .*transformers"
+    ):
         train.begin(settings_of("--init_from=gpt2-xl", "--out_dir=b"))
 
 
@@ -842,19 +1203,24 @@ def own() -> Iterator[tuple[str, ...]]:
     posenc.load_file.cache_clear()
     Path("my_scheme.py").write_text(OWN, encoding="utf-8")
     yield ("--pos=steep(strength=0.5)", "--pos_file=my_scheme.py", "--out_dir=mine")
-    posenc.load_file.cache_clear()   # it knows a file by its name
+    posenc.load_file.cache_clear()  # it knows a file by its name
 
 
-def test_a_file_of_schemes_is_named_copied_and_its_digest_kept(own: tuple[str, ...], capsys: pytest.CaptureFixture) -> None:
+def test_a_file_of_schemes_is_named_copied_and_its_digest_kept(
+    own: tuple[str, ...], capsys: pytest.CaptureFixture
+) -> None:
     assert run_main(*own) == 0
     assert "running the position schemes of my_scheme.py" in capsys.readouterr().out
     assert Path("mine/pos_file.py").read_text(encoding="utf-8") == OWN
-    assert checkpoint.read_json(Path("mine/config.json"))["pos_file_sha256"] == checkpoint.sha256(Path("my_scheme.py"))
-    assert run_main(*own) == 0   # and is finished
+    assert checkpoint.read_json(Path("mine/config.json"))["pos_file_sha256"] == checkpoint.sha256(
+        Path("my_scheme.py")
+    )
+    assert run_main(*own) == 0  # and is finished
 
 
 def test_the_copy_runs_only_where_pos_file_is_typed_again(
-        own: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    own: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
     trained(*own)
     Path("my_scheme.py").unlink()
     for argv in (["mine"], ["mine", "--eval_lengths=16"]):
@@ -863,7 +1229,9 @@ def test_the_copy_runs_only_where_pos_file_is_typed_again(
             evaluate.main()
     with pytest.raises(UserError, match="my_scheme.py"):
         checkpoint.load_run("mine")
-    monkeypatch.setattr(sys, "argv", ["evaluate.py", "mine", "--eval_lengths=16,64", "--pos_file=mine/pos_file.py"])
+    monkeypatch.setattr(
+        sys, "argv", ["evaluate.py", "mine", "--eval_lengths=16,64", "--pos_file=mine/pos_file.py"]
+    )
     evaluate.main()
     assert "steep(strength=0.5)" in capsys.readouterr().out
     assert all(row["nats"] is not None for row in report.load("mine")["rows"])
@@ -871,7 +1239,9 @@ def test_the_copy_runs_only_where_pos_file_is_typed_again(
 
 def test_a_copy_that_is_not_the_file_of_the_run_is_not_run(own: tuple[str, ...]) -> None:
     trained(*own)
-    Path("mine/pos_file.py").write_text("raise AssertionError('this must not run')", encoding="utf-8")
+    Path("mine/pos_file.py").write_text(
+        "raise AssertionError('this must not run')", encoding="utf-8"
+    )
     with pytest.raises(UserError, match="not the file that mine was trained with"):
         checkpoint.load_run("mine", pos_file="mine/pos_file.py")
 
@@ -879,24 +1249,37 @@ def test_a_copy_that_is_not_the_file_of_the_run_is_not_run(own: tuple[str, ...])
 def test_another_file_than_that_of_the_run_does_not_let_the_copy_run(own: tuple[str, ...]) -> None:
     trained(*own)
     Path("trusted.py").write_text(OWN + "# another one", encoding="utf-8")
-    with pytest.raises(UserError, match="trusted.py is missing or not the file that mine was trained with"):
+    with pytest.raises(
+        UserError, match="trusted.py is missing or not the file that mine was trained with"
+    ):
         checkpoint.load_run("mine", pos_file="trusted.py")
 
 
-def test_overwriting_a_run_does_not_delete_the_schemes_that_it_is_told_to_use(own: tuple[str, ...]) -> None:
+def test_overwriting_a_run_does_not_delete_the_schemes_that_it_is_told_to_use(
+    own: tuple[str, ...],
+) -> None:
     """The copy in the folder may be the only one left; to refuse would be as good as to train."""
     trained(*own)
     Path("my_scheme.py").unlink()
     with suppress(UserError):
-        trained("--pos=steep(strength=0.5)", "--pos_file=mine/pos_file.py", "--out_dir=mine", "--overwrite=True")
+        trained(
+            "--pos=steep(strength=0.5)",
+            "--pos_file=mine/pos_file.py",
+            "--out_dir=mine",
+            "--overwrite=True",
+        )
     assert Path("mine/pos_file.py").read_text(encoding="utf-8") == OWN
 
 
-def test_a_run_does_not_go_on_unsaid_with_a_file_that_has_changed(own: tuple[str, ...], capsys: pytest.CaptureFixture) -> None:
+def test_a_run_does_not_go_on_unsaid_with_a_file_that_has_changed(
+    own: tuple[str, ...], capsys: pytest.CaptureFixture
+) -> None:
     """Half of the training with one scheme and half with another is neither."""
     assert stop_at(3, signal.SIGTERM, *own) == 143
     capsys.readouterr()
-    Path("my_scheme.py").write_text(OWN.replace("-self.strength", "-7 * self.strength"), encoding="utf-8")
+    Path("my_scheme.py").write_text(
+        OWN.replace("-self.strength", "-7 * self.strength"), encoding="utf-8"
+    )
     posenc.load_file.cache_clear()
     try:
         run_main(*own)
@@ -910,17 +1293,21 @@ def test_weights_of_a_run_with_its_own_schemes_begin_another(own: tuple[str, ...
     trained(*own)
     with pytest.raises(UserError, match="--pos_file"):
         train.begin(settings_of("--init_from=mine", "--out_dir=next"))
-    training = train.begin(settings_of("--init_from=mine", "--out_dir=next", "--pos_file=my_scheme.py"))
+    training = train.begin(
+        settings_of("--init_from=mine", "--out_dir=next", "--pos_file=my_scheme.py")
+    )
     assert training.model.pos.text == "steep(strength=0.5)"
     assert Path("next/pos_file.py").read_text(encoding="utf-8") == OWN
 
 
 # ---- Weights & Biases
 
+
 @pytest.fixture
 def wandb_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     """Set wandb's mode, with all that it keeps in the test's own folder and nothing of an account."""
     import wandb
+
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     for name in ("WANDB_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR", "HOME"):
         monkeypatch.setenv(name, str(tmp_path / "wandb-home"))
@@ -933,6 +1320,7 @@ def wandb_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
 def records_of(path: Path) -> Iterator[Any]:
     """The records of a .wandb file: 7 bytes, then LevelDB's log format, chunks of crc, length and type in blocks of 32 KiB."""
     from wandb.proto.wandb_internal_pb2 import Record
+
     content, place, parts = path.read_bytes(), 7, b""
     while place + 7 <= len(content):
         left = 2**15 - place % 2**15
@@ -942,7 +1330,7 @@ def records_of(path: Path) -> Iterator[Any]:
         length, kind = struct.unpack_from("<HB", content, place + 4)
         parts += content[place + 7 : place + 7 + length]
         place += 7 + length
-        if kind in (1, 4):   # a whole record, or the last chunk of one
+        if kind in (1, 4):  # a whole record, or the last chunk of one
             yield Record.FromString(parts)
             parts = b""
 
@@ -950,51 +1338,72 @@ def records_of(path: Path) -> Iterator[Any]:
 def logged(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The configuration and the history of the offline run in a run folder, once wandb has written all of it."""
     import wandb
+
     wandb.teardown()
     config, history = {}, []
-    path, = folder.glob("wandb/offline-run-*/run-*.wandb")
+    (path,) = folder.glob("wandb/offline-run-*/run-*.wandb")
     for record in records_of(path):
         kind = record.WhichOneof("record_type")
-        for update in (*(record.run.config.update if kind == "run" else ()), *(record.config.update if kind == "config" else ())):
+        for update in (
+            *(record.run.config.update if kind == "run" else ()),
+            *(record.config.update if kind == "config" else ()),
+        ):
             config[update.key or update.nested_key[0]] = json.loads(update.value_json)
         if kind == "history":
-            history.append({"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item})
+            history.append(
+                {
+                    "/".join(item.nested_key) or item.key: json.loads(item.value_json)
+                    for item in record.history.item
+                }
+            )
     return config, history
 
 
 def test_an_offline_run_has_the_curve_the_configuration_the_table_and_the_figure(
-        wandb_here: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb_here: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     wandb_here("offline")
     monkeypatch.setattr(report, "figure", FIGURE)
     assert run_main("--wandb_log=True", "--out_dir=run", "--wandb_run_name=a name") == 0
     config, history = logged(Path("run"))
     known = checkpoint.read_json(Path("run/config.json"))
     assert config["settings"] == known["settings"] and config["parameters"] == known["parameters"]
-    path, = Path("run/wandb").glob("offline-run-*")
+    (path,) = Path("run/wandb").glob("offline-run-*")
     assert path.name.endswith(known["wandb_id"])
     curve = {line["_step"]: line for line in history if "loss" in line}
     for line in metrics(Path("run")):
         assert {name: curve[line["step"]][name] for name in line} == line
     assert len(curve) == 8
-    assert {"extrapolation", "extrapolation_figure"} <= {name.split("/")[0] for line in history for name in line}
+    assert {"extrapolation", "extrapolation_figure"} <= {
+        name.split("/")[0] for line in history for name in line
+    }
     kept = path / "files"
     table = json.loads(next(kept.rglob("extrapolation_*.table.json")).read_text(encoding="utf-8"))
     rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
     expected = report.load("run")["rows"]
     assert [(row["protocol"], row["length"], row["nats"]) for row in rows] == [
-        (row["protocol"], row["length"], row["nats"]) for row in expected]
-    assert next(kept.rglob("extrapolation_figure_*.png")).read_bytes() == Path("run/extrapolation.png").read_bytes()
+        (row["protocol"], row["length"], row["nats"]) for row in expected
+    ]
+    assert (
+        next(kept.rglob("extrapolation_figure_*.png")).read_bytes()
+        == Path("run/extrapolation.png").read_bytes()
+    )
 
 
 def test_what_weights_and_biases_refuses_is_a_sentence(
-        wandb_here: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb_here: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     wandb_here("online")
     monkeypatch.setenv("WANDB_API_KEY", "short")
-    with pytest.raises(UserError, match=r"^wandb_log=True, but Weights & Biases refused \(.*`wandb login`"):
+    with pytest.raises(
+        UserError, match=r"^wandb_log=True, but Weights & Biases refused \(.*`wandb login`"
+    ):
         run_main("--wandb_log=True", "--out_dir=run")
 
 
-def test_a_disabled_run_needs_nothing_and_leaves_nothing(wandb_here: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disabled_run_needs_nothing_and_leaves_nothing(
+    wandb_here: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     wandb_here("disabled")
     monkeypatch.setattr(report, "figure", FIGURE)
     assert run_main("--wandb_log=True", "--out_dir=run", "--max_iters=2") == 0
@@ -1003,10 +1412,14 @@ def test_a_disabled_run_needs_nothing_and_leaves_nothing(wandb_here: Callable[[s
 
 # ---- the machine
 
+
 def test_without_a_compiler_a_line_says_so_and_training_is_eager(
-        monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    monkeypatch.setattr(torch, "compile", lambda *arguments, **how: pytest.fail("there is no compiler"))
+    monkeypatch.setattr(
+        torch, "compile", lambda *arguments, **how: pytest.fail("there is no compiler")
+    )
     training = trained("--compile=True", "--max_iters=2")
     said = [line for line in capsys.readouterr().out.splitlines() if "compil" in line]
     assert said == ["not compiled: no C++ compiler was found"] and training.step == 2
@@ -1020,11 +1433,21 @@ def test_the_device_and_its_reason_are_said_in_one_line(capsys: pytest.CaptureFi
 
 
 def test_help_is_quick_and_loads_nothing_that_only_some_runs_need() -> None:
-    code = ("import sys; sys.argv = ['train.py', '--help']; import train\n"
-            "try: train.main()\nexcept SystemExit as end: print({'wandb', 'matplotlib', 'transformers'} & {*sys.modules}, end.code)")
+    code = (
+        "import sys; sys.argv = ['train.py', '--help']; import train\n"
+        "try: train.main()\nexcept SystemExit as end: print({'wandb', 'matplotlib', 'transformers'} & {*sys.modules}, end.code)"
+    )
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    shown = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, encoding="utf-8", check=True).stdout
+    shown = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=REPOSITORY,
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    ).stdout
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime   # of processor: others may be at work here
+    seconds = (
+        after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    )  # of processor: others may be at work here
     assert shown.startswith("usage: python train.py") and shown.splitlines()[-1] == "set() 0"
     assert seconds < 3, f"--help took {seconds:.1f} s of processor time"

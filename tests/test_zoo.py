@@ -33,10 +33,12 @@ class RootDistance(Piece):
 @pytest.fixture
 def own(tmp_path: Path):
     """A function that writes a file of schemes and returns its path."""
+
     def write(text: str, name: str = "mine.py") -> Path:
         path = tmp_path / name
         path.write_text(text, encoding="utf-8")
         return path
+
     return write
 
 
@@ -61,59 +63,92 @@ def tokens(*shape: int) -> torch.Tensor:
 # The zoo
 
 
-@pytest.mark.parametrize("path", [ZOO / f"{name}.py" for name in posenc.names() if (ZOO / f"{name}.py").is_file()], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [ZOO / f"{name}.py" for name in posenc.names() if (ZOO / f"{name}.py").is_file()],
+    ids=lambda path: path.stem,
+)
 def test_a_file_of_the_zoo_holds_one_scheme_of_its_own_name(path):
     assert list(posenc.load_file(path)) == [path.stem]
-    assert "Verdict" in posenc.find(path.stem).__doc__ and "arXiv" in path.read_text(encoding="utf-8")
-    assert "import model" not in path.read_text(encoding="utf-8")   # a scheme knows posenc only
+    assert "Verdict" in posenc.find(path.stem).__doc__ and "arXiv" in path.read_text(
+        encoding="utf-8"
+    )
+    assert "import model" not in path.read_text(encoding="utf-8")  # a scheme knows posenc only
 
 
-@pytest.mark.parametrize("path", [ZOO / f"{name}.py" for name in posenc.names() if (ZOO / f"{name}.py").is_file()], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [ZOO / f"{name}.py" for name in posenc.names() if (ZOO / f"{name}.py").is_file()],
+    ids=lambda path: path.stem,
+)
 def test_a_file_of_the_zoo_could_be_a_users_own(path, tmp_path):
     """Under another name, since its own is taken."""
-    text = path.read_text(encoding="utf-8").replace(f"class {path.stem.title().replace('_', '')}(", "class Renamed(")
+    text = path.read_text(encoding="utf-8").replace(
+        f"class {path.stem.title().replace('_', '')}(", "class Renamed("
+    )
     (tmp_path / "renamed.py").write_text(text, encoding="utf-8")
     theirs, ours = Scheme(path.stem, SHAPE, 1), Scheme("renamed", SHAPE, 1, tmp_path / "renamed.py")
-    ours.load_state_dict({k.replace(path.stem, "renamed"): v for k, v in theirs.state_dict().items()})
+    ours.load_state_dict(
+        {k.replace(path.stem, "renamed"): v for k, v in theirs.state_dict().items()}
+    )
     assert torch.equal(added(theirs, 7), added(ours, 7))
 
 
 def kerple(kind: str, r1: list[float], r2: list[float]) -> torch.Tensor:
     scheme = Scheme(f"kerple(kind={kind})", SHAPE, 1).double()
     piece = scheme.pieces["0_kerple"]
-    piece.r1.data, piece.r2.data = torch.tensor(r1, dtype=torch.float64), torch.tensor(r2, dtype=torch.float64)
-    return added(scheme, 6)[:, -1]   # of the last query: distances 5, 4, 3, 2, 1, 0
+    piece.r1.data, piece.r2.data = (
+        torch.tensor(r1, dtype=torch.float64),
+        torch.tensor(r2, dtype=torch.float64),
+    )
+    return added(scheme, 6)[:, -1]  # of the last query: distances 5, 4, 3, 2, 1, 0
 
 
 def test_kerple_is_its_kernel():
     for h, (r1, r2) in enumerate([(0.5, 0.25), (1.75, 0.9)]):
-        log, power = (kerple(kind, [0.5, 1.75], [0.25, 0.9])[h].tolist() for kind in ("log", "power"))
+        log, power = (
+            kerple(kind, [0.5, 1.75], [0.25, 0.9])[h].tolist() for kind in ("log", "power")
+        )
         assert log == pytest.approx([-r1 * math.log(1 + r2 * d) for d in (5, 4, 3, 2, 1, 0)])
-        assert power == pytest.approx([-r1 * d ** r2 for d in (5, 4, 3, 2, 1, 0)])
+        assert power == pytest.approx([-r1 * d**r2 for d in (5, 4, 3, 2, 1, 0)])
 
 
 @pytest.mark.parametrize("kind", ["log", "power"])
 def test_the_parameters_of_kerple_are_bounded(kind):
     """From below at 0.01, so that a step of the optimizer cannot turn the sign; the exponent from above at 2."""
-    assert torch.equal(kerple(kind, [-3.0, 0.0], [-1.0, 0.002]), kerple(kind, [0.01, 0.01], [0.01, 0.01]))
-    assert torch.equal(kerple("power", [1.0, 1.0], [2.5, 9.0]), kerple("power", [1.0, 1.0], [2.0, 2.0]))
-    assert not torch.equal(kerple("log", [1.0, 1.0], [2.5, 9.0]), kerple("log", [1.0, 1.0], [2.0, 2.0]))
+    assert torch.equal(
+        kerple(kind, [-3.0, 0.0], [-1.0, 0.002]), kerple(kind, [0.01, 0.01], [0.01, 0.01])
+    )
+    assert torch.equal(
+        kerple("power", [1.0, 1.0], [2.5, 9.0]), kerple("power", [1.0, 1.0], [2.0, 2.0])
+    )
+    assert not torch.equal(
+        kerple("log", [1.0, 1.0], [2.5, 9.0]), kerple("log", [1.0, 1.0], [2.0, 2.0])
+    )
 
 
-@pytest.mark.parametrize("kind, r1, r2", [("log", -1.0, -1.0), ("power", -1.0, -1.0), ("power", 1.0, 3.0)])
+@pytest.mark.parametrize(
+    "kind, r1, r2", [("log", -1.0, -1.0), ("power", -1.0, -1.0), ("power", 1.0, 3.0)]
+)
 def test_a_parameter_of_kerple_that_has_left_its_bounds_can_come_back(kind, r1, r2):
     scheme = Scheme(f"kerple(kind={kind})", SHAPE, 1).double()
     piece = scheme.pieces["0_kerple"]
     piece.r1.data, piece.r2.data = (torch.full((2,), r, dtype=torch.float64) for r in (r1, r2))
     added(scheme, 6)[:, -1].sum().backward()
-    assert (piece.r1.grad < 0).all() and (piece.r2.grad < 0).all()   # less of either would be a larger score
+    assert (piece.r1.grad < 0).all() and (
+        piece.r2.grad < 0
+    ).all()  # less of either would be a larger score
 
 
 def test_kerple_starts_where_its_authors_start():
     torch.manual_seed(0)
     piece = posenc.find("kerple")(Shape(n_head=1000, head_dim=4, width=4000, length=8))
     for r, top in ((piece.r1, 2), (piece.r2, 1)):
-        assert 0 <= r.min() < 0.05 * top and 0.95 * top < r.max() <= top and float(r.detach().mean()) == pytest.approx(top / 2, abs=0.06 * top)
+        assert (
+            0 <= r.min() < 0.05 * top
+            and 0.95 * top < r.max() <= top
+            and float(r.detach().mean()) == pytest.approx(top / 2, abs=0.06 * top)
+        )
 
 
 # A user's own
@@ -145,7 +180,10 @@ def test_a_users_scheme_trains(own):
 
 
 def test_a_users_scheme_decodes_composes_and_takes_turns(own):
-    gpt, idx = model("root_distance(start=2) + rope | alibi", own(OWN), n_layer=3).double().eval(), tokens(2, 13)
+    gpt, idx = (
+        model("root_distance(start=2) + rope | alibi", own(OWN), n_layer=3).double().eval(),
+        tokens(2, 13),
+    )
     whole, cache = gpt(idx, idx)[0], gpt.new_cache(2, 13)
     parts = [gpt(part, cache=cache)[0] for part in idx.split([5, 1, 7], 1)]
     torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=0, atol=1e-10)
@@ -173,13 +211,17 @@ class SlowRope(Rope):
         inv_freq, factor = super().frequencies(total)
         return inv_freq / 2, factor
 ''')
-    slow, plain, idx = model("slow_rope(base=100)", path).eval(), model("rope(base=100)").eval(), tokens(2, 8)
+    slow, plain, idx = (
+        model("slow_rope(base=100)", path).eval(),
+        model("rope(base=100)").eval(),
+        tokens(2, 8),
+    )
     torch.testing.assert_close(slow(idx, positions=2 * torch.arange(8))[0], plain(idx)[0])
     with pytest.raises(PosError, match="base: float"):
         model("slow_rope(bse=1)", path)
 
 
-ANSWERS = '''
+ANSWERS = """
 import torch
 from posenc import Piece
 
@@ -202,7 +244,7 @@ class Flipped(Piece):
 class Place(Piece):
     def embed(self, ids, text):
         return ids[..., None].expand(*ids.shape, 8) / 10
-'''
+"""
 
 
 def plan(text: str, path: Path, count: int = 5) -> Plan:
@@ -216,7 +258,9 @@ def test_a_users_piece_may_answer_any_question(own):
     assert plan("shift", path).key_ids.tolist() == [3, 4, 5, 6, 7]
     assert plan("sharper + logn", path).temperature.shape == (2, 5, 1)
     assert plan("flipped", path).turns[1](torch.ones(1)).item() == 2
-    assert torch.equal(Scheme("place", SHAPE, 1, path).embed(torch.tensor([5]), None)[0], torch.full((8,), 0.5))
+    assert torch.equal(
+        Scheme("place", SHAPE, 1, path).embed(torch.tensor([5]), None)[0], torch.full((8,), 0.5)
+    )
     seen = added(Scheme("even_keys", SHAPE, 1, path), 4) == 0
     assert seen.int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]]
 
@@ -228,14 +272,26 @@ def test_temperatures_multiply_biases_add_and_masks_intersect(own):
     assert both == [pytest.approx([f * x for x in logn]) for f in (2, 3)]
     for text in ("even_keys + window(size=3, sinks=1)", "window(size=3, sinks=1) + even_keys"):
         seen = added(Scheme(text, SHAPE, 1, path), 6) == 0
-        assert seen[5].int().tolist() == [1, 0, 0, 0, 1, 1]   # of 0, 2, 4, 5 and of 0, 3, 4, 5
-    biases = added(Scheme("alibi + alibi_twice", SHAPE, 1, own("from posenc import Alibi\n\nclass AlibiTwice(Alibi):\n    pass\n", "two.py")), 5)
+        assert seen[5].int().tolist() == [1, 0, 0, 0, 1, 1]  # of 0, 2, 4, 5 and of 0, 3, 4, 5
+    biases = added(
+        Scheme(
+            "alibi + alibi_twice",
+            SHAPE,
+            1,
+            own("from posenc import Alibi\n\nclass AlibiTwice(Alibi):\n    pass\n", "two.py"),
+        ),
+        5,
+    )
     assert torch.equal(biases, 2 * added(Scheme("alibi", SHAPE, 1), 5))
-    out = attention.attend(like, like, like + 1, attention.prepare(plan("sharper + even_keys", path), 2, FLOAT64))
+    out = attention.attend(
+        like, like, like + 1, attention.prepare(plan("sharper + even_keys", path), 2, FLOAT64)
+    )
     assert torch.equal(out, like + 1)
 
 
-@pytest.mark.parametrize("text", ["flipped + rope", "place + sinusoidal", "shift + randomized(max=64)", "shift + shift"])
+@pytest.mark.parametrize(
+    "text", ["flipped + rope", "place + sinusoidal", "shift + randomized(max=64)", "shift + shift"]
+)
 def test_a_users_piece_clashes_as_any_other(text, own):
     with pytest.raises(PosError):
         Scheme(text, SHAPE, 1, own(ANSWERS))
@@ -253,12 +309,18 @@ def test_a_users_ids_go_with_a_table(own):
     plain = model("learned(rows=20)").eval()
     assert torch.equal(gpt(idx)[0], plain(idx, positions=torch.arange(8) + 3)[0])
     with pytest.raises(PosError):
-        model("shift + learned", own(ANSWERS))(idx)   # rows 3 ... 10 of a table of 8
+        model("shift + learned", own(ANSWERS))(idx)  # rows 3 ... 10 of a table of 8
 
 
 def test_a_users_name_may_have_the_word_layer_in_it(own):
-    path = own("from posenc import Piece\n\nclass PerLayerShift(Piece):\n    def ids(self, index, total):\n        return index + 2\n")
-    assert Scheme("per_layer_shift + rope", SHAPE, 2, path).ids(torch.arange(3), 3).tolist() == [2, 3, 4]
+    path = own(
+        "from posenc import Piece\n\nclass PerLayerShift(Piece):\n    def ids(self, index, total):\n        return index + 2\n"
+    )
+    assert Scheme("per_layer_shift + rope", SHAPE, 2, path).ids(torch.arange(3), 3).tolist() == [
+        2,
+        3,
+        4,
+    ]
 
 
 @pytest.mark.parametrize("name", ["Alibi", "Rope", "T5", "Kerple"])
@@ -268,7 +330,9 @@ def test_a_name_that_the_project_has_is_refused(name, own):
         Scheme("nope", SHAPE, 1, path)
 
 
-@pytest.mark.parametrize("text", ["", "x = 1\n", "from posenc import Piece, Rope, Alibi\n", "class Mine:\n    pass\n"])
+@pytest.mark.parametrize(
+    "text", ["", "x = 1\n", "from posenc import Piece, Rope, Alibi\n", "class Mine:\n    pass\n"]
+)
 def test_a_file_without_pieces_is_refused(text, own):
     with pytest.raises(PosError, match="no subclass of posenc.Piece"):
         Scheme("rope", SHAPE, 1, own(text))

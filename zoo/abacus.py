@@ -1,4 +1,5 @@
 """Abacus: the place of a digit in its number (McLeish et al. 2024, arXiv 2405.17399)."""
+
 import torch
 from torch import Tensor, nn
 
@@ -17,11 +18,16 @@ class Abacus(Piece):
 
     reads_ids = False
 
-    def __init__(self, shape: Shape, *, zero: int = 48, max_shift: int = 99, rows: int | None = None) -> None:
+    def __init__(
+        self, shape: Shape, *, zero: int = 48, max_shift: int = 99, rows: int | None = None
+    ) -> None:
         super().__init__()
         rows = max(1024, shape.length + max_shift) if rows is None else rows
         require(zero >= 0, f"abacus: zero is the token of the digit 0, not {zero}")
-        require(0 <= max_shift < rows <= 2**24, f"abacus: max_shift must lie between 0 and {rows - 1}, not {max_shift}")
+        require(
+            0 <= max_shift < rows <= 2**24,
+            f"abacus: max_shift must lie between 0 and {rows - 1}, not {max_shift}",
+        )
         self.zero, self.max_shift = zero, max_shift
         self.table = nn.Parameter(torch.empty(rows, shape.width).normal_(std=0.02))
 
@@ -29,11 +35,18 @@ class Abacus(Piece):
         """(B, T, C): rows for digits, zeros for the rest; numbers that began in earlier tokens go on."""
         digit = (text.tokens >= self.zero) & (text.tokens < self.zero + 10)
         index = torch.arange(digit.shape[1], device=digit.device).expand_as(digit)
-        row = index - index.masked_fill(digit, -1).cummax(1).values - 1   # of digits: tokens since the last that is none
+        row = (
+            index - index.masked_fill(digit, -1).cummax(1).values - 1
+        )  # of digits: tokens since the last that is none
         if self.training:
             row = row + torch.randint(self.max_shift + 1, (), device=row.device)
         if not torch.compiler.is_compiling() and row.numel():
-            require(int(row.max()) < len(self.table), f"abacus has {len(self.table)} places for digits, a number here needs "
-                    f"{int(row.max()) + 1}: say abacus(rows=...)")
+            require(
+                int(row.max()) < len(self.table),
+                f"abacus has {len(self.table)} places for digits, a number here needs "
+                f"{int(row.max()) + 1}: say abacus(rows=...)",
+            )
         new = slice(digit.shape[1] - ids.shape[-1], None)
-        return nn.functional.embedding(row.where(digit, 0)[:, new], self.table) * digit[:, new, None]
+        return (
+            nn.functional.embedding(row.where(digit, 0)[:, new], self.table) * digit[:, new, None]
+        )

@@ -1,4 +1,5 @@
 """ABF: adjusted base frequency (Xiong et al. 2023, arXiv 2309.16039)."""
+
 from torch import Tensor
 
 from posenc import Extension, Shape, require

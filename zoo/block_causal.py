@@ -1,4 +1,5 @@
 """Block-wise causal attention, the mask that xPos is tested with (Sun et al. 2022, arXiv 2212.10554)."""
+
 from posenc import Mask, Piece, Shape, require
 
 
@@ -16,7 +17,10 @@ class BlockCausal(Piece):
         super().__init__()
         self.size = max(1, shape.length // 2) if size is None else size
         require(self.size > 0, f"block_causal: size must be positive, not {size}")
-        self.span = (2 * self.size, 0)   # the farthest pair: the last of a block and the first of the block before
+        self.span = (
+            2 * self.size,
+            0,
+        )  # the farthest pair: the last of a block and the first of the block before
 
     def mask(self) -> Mask:
         """Blocks that differ by less than two."""

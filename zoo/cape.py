@@ -1,4 +1,5 @@
 """CAPE: continuous augmented positions (Likhomanenko et al. 2021, arXiv 2106.03143)."""
+
 import torch
 from torch import Tensor
 
@@ -17,13 +18,28 @@ class Cape(Sinusoidal):
 
     continuous = True
 
-    def __init__(self, shape: Shape, *, global_shift: float = 5.0, local_shift: float = 0.5, global_scale: float = 1.03,
-                 base: float = 10000.0, scale: float = 0.02) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        global_shift: float = 5.0,
+        local_shift: float = 0.5,
+        global_scale: float = 1.03,
+        base: float = 10000.0,
+        scale: float = 0.02,
+    ) -> None:
         super().__init__(shape, base=base, scale=scale)
         require(global_shift >= 0, f"cape: global_shift must not be negative, not {global_shift}")
-        require(0 <= local_shift <= 0.5, f"cape: local_shift must lie in [0, 0.5], which keeps the order, not {local_shift}")
+        require(
+            0 <= local_shift <= 0.5,
+            f"cape: local_shift must lie in [0, 0.5], which keeps the order, not {local_shift}",
+        )
         require(global_scale >= 1, f"cape: global_scale must be at least 1, not {global_scale}")
-        self.global_shift, self.local_shift, self.global_scale = global_shift, local_shift, global_scale
+        self.global_shift, self.local_shift, self.global_scale = (
+            global_shift,
+            local_shift,
+            global_scale,
+        )
 
     def ids(self, index: Tensor, total: int) -> Tensor:
         """The index, as it is."""
@@ -32,4 +48,6 @@ class Cape(Sinusoidal):
     def draw(self, length: int, generator: torch.Generator) -> Tensor:
         """Augmented positions, float32."""
         u = 2 * torch.rand(length + 2, generator=generator) - 1
-        return (torch.arange(length) + self.global_shift * u[0] + self.local_shift * u[2:]) * self.global_scale ** u[1]
+        return (
+            torch.arange(length) + self.global_shift * u[0] + self.local_shift * u[2:]
+        ) * self.global_scale ** u[1]

@@ -1,4 +1,5 @@
 """Clipped frequencies at test time: slow pairs tapered off (Li et al. 2026, arXiv 2602.05258)."""
+
 import math
 
 import torch
@@ -21,5 +22,9 @@ class Clip(Extension):
 
     def stretch(self, inv_freq: Tensor, base: float, total: int) -> tuple[Tensor, float]:
         """The last one to 0."""
-        slow = int((inv_freq * self.length < 2 * math.pi).sum()) if self.pairs is None else min(self.pairs, len(inv_freq))
+        slow = (
+            int((inv_freq * self.length < 2 * math.pi).sum())
+            if self.pairs is None
+            else min(self.pairs, len(inv_freq))
+        )
         return inv_freq * torch.cat((inv_freq.new_ones(len(inv_freq) - slow), taper(slow))), 1.0

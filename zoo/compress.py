@@ -1,4 +1,5 @@
 """Positions past L that advance more slowly: a map that is widely taught, and not YaRN, as which it is taught."""
+
 from torch import Tensor
 
 from posenc import Extension, Shape, require

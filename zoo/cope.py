@@ -1,4 +1,5 @@
 """CoPE: contextual position encoding (Golovneva et al. 2024, arXiv 2405.18719)."""
+
 import math
 
 import torch
@@ -18,7 +19,10 @@ class Cope(Piece):
     """
 
     per_layer, reads_ids = True, False
-    apart = ("pope", "xpos")   # q.e needs queries of a head's width whose size says nothing of their place
+    apart = (
+        "pope",
+        "xpos",
+    )  # q.e needs queries of a head's width whose size says nothing of their place
 
     def __init__(self, shape: Shape, *, max: int | None = None, gate: str = "scaled") -> None:
         super().__init__()
@@ -31,7 +35,7 @@ class Cope(Piece):
     def score(self, block: Block) -> Tensor:
         """Gates are 0 at keys that the query may not see; the biases beside it do not enter them."""
         gates = torch.sigmoid(self.factor * block.scores).masked_fill(~block.seen, 0.0)
-        p = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=len(self.table) - 1)   # (B, H, R, C)
-        of_rows = block.q @ self.table.to(block.q.dtype).T                      # (B, H, R, max)
+        p = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=len(self.table) - 1)  # (B, H, R, C)
+        of_rows = block.q @ self.table.to(block.q.dtype).T  # (B, H, R, max)
         below, above = (of_rows.gather(-1, whole.long()) for whole in (p.floor(), p.ceil()))
         return block.scores + block.added + below + (p - p.floor()) * (above - below)

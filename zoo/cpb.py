@@ -1,4 +1,5 @@
 """CPB: continuous position bias, an MLP of the distance (Liu et al. 2021, Swin Transformer V2, arXiv 2111.09883)."""
+
 import math
 
 import torch
@@ -21,16 +22,22 @@ class Cpb(Piece):
         super().__init__()
         require(input in ("linear", "log"), f"cpb: input is linear or log, not {input}")
         require(hidden > 0, f"cpb: hidden must be positive, not {hidden}")
-        self.log, self.scale = input == "log", math.log1p(shape.length) if input == "log" else shape.length
+        self.log, self.scale = (
+            input == "log",
+            math.log1p(shape.length) if input == "log" else shape.length,
+        )
         self.inner, self.outer = nn.Linear(1, hidden), nn.Linear(hidden, shape.n_head, bias=False)
 
     def bias(self, like: Tensor) -> Bias:
         """The MLP as a sum over hidden units: nothing larger than (H, R, C) lives at once."""
-        w, b, out = (p.to(like.dtype) for p in (self.inner.weight[:, 0], self.inner.bias, self.outer.weight))
+        w, b, out = (
+            p.to(like.dtype) for p in (self.inner.weight[:, 0], self.inner.bias, self.outer.weight)
+        )
         w = w / self.scale
 
         def bias(h: Tensor, i: Tensor, j: Tensor) -> Tensor:
             x = (i - j).to(like.dtype)
             x = torch.log1p(x) if self.log else x
             return sum(out[h, m] * torch.relu(w[m] * x + b[m]) for m in range(len(w)))
+
         return bias

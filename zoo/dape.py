@@ -1,4 +1,5 @@
 """DAPE: data-adaptive positional encoding (Zheng et al. 2024, arXiv 2405.14722)."""
+
 import torch
 from torch import Tensor, nn
 
@@ -19,12 +20,19 @@ class Dape(Piece):
     def __init__(self, shape: Shape, *, hidden: int = 32) -> None:
         super().__init__()
         require(hidden > 0, f"dape: hidden must be positive, not {hidden}")
-        self.inner, self.outer = nn.Linear(2 * shape.n_head, hidden), nn.Linear(hidden, shape.n_head)
+        self.inner, self.outer = (
+            nn.Linear(2 * shape.n_head, hidden),
+            nn.Linear(hidden, shape.n_head),
+        )
 
     def score(self, block: Block) -> Tensor:
         """The MLP over heads at every pair."""
-        bias = block.added.masked_fill(~block.seen, 0.0).expand_as(block.scores)   # -inf would spoil the MLP
-        x = torch.cat((block.scores, bias), 1).movedim(1, -1)                       # (B, R, C, 2H)
-        inner, outer = ((m.weight.to(x.dtype), m.bias.to(x.dtype)) for m in (self.inner, self.outer))
+        bias = block.added.masked_fill(~block.seen, 0.0).expand_as(
+            block.scores
+        )  # -inf would spoil the MLP
+        x = torch.cat((block.scores, bias), 1).movedim(1, -1)  # (B, R, C, 2H)
+        inner, outer = (
+            (m.weight.to(x.dtype), m.bias.to(x.dtype)) for m in (self.inner, self.outer)
+        )
         x = nn.functional.linear(nn.functional.leaky_relu(nn.functional.linear(x, *inner)), *outer)
         return block.scores + block.added + x.movedim(-1, 1)

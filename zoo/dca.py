@@ -1,4 +1,5 @@
 """DCA: dual chunk attention (An et al. 2024, arXiv 2402.17463)."""
+
 from torch import Tensor
 
 from posenc import Extension, Region, Shape, require
@@ -15,7 +16,10 @@ class Dca(Extension):
         super().__init__()
         self.size = 3 * shape.length // 4 if size is None else size
         self.chunk = self.size - (shape.length // 8 if local is None else local)
-        require(0 < self.chunk <= self.size, f"dca: local must lie between 0 and size - 1 = {self.size - 1}, not {local}")
+        require(
+            0 < self.chunk <= self.size,
+            f"dca: local must lie between 0 and size - 1 = {self.size - 1}, not {local}",
+        )
 
     def regions(self, total: int) -> list[Region]:
         """Older chunks, then the one before, then the same one."""
@@ -23,6 +27,9 @@ class Dca(Extension):
 
         def keys(j: Tensor) -> Tensor:
             return j % c
-        return [Region(lambda i: i * 0 + size, keys, lambda i, j: i // c - j // c > 1),
-                Region(lambda i: (i % c + c).clamp(max=size), keys, lambda i, j: i // c - j // c == 1),
-                Region(lambda i: i % c, keys, lambda i, j: i // c == j // c)]
+
+        return [
+            Region(lambda i: i * 0 + size, keys, lambda i, j: i // c - j // c > 1),
+            Region(lambda i: (i % c + c).clamp(max=size), keys, lambda i, j: i // c - j // c == 1),
+            Region(lambda i: i % c, keys, lambda i, j: i // c == j // c),
+        ]

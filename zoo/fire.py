@@ -1,4 +1,5 @@
 """FIRE: functional interpolation for relative positions (Li et al. 2023, arXiv 2310.04418)."""
+
 import torch
 from torch import Tensor, nn
 
@@ -25,14 +26,26 @@ class Fire(Piece):
 
     def bias(self, like: Tensor) -> Bias:
         """The MLP as a sum over hidden units: nothing larger than (H, R, C) lives at once."""
-        w, b, out, start, c, a = (p.to(like.dtype) for p in (
-            self.inner.weight[:, 0], self.inner.bias, self.outer.weight, self.outer.bias, self.c.abs(), self.a.abs()))
+        w, b, out, start, c, a = (
+            p.to(like.dtype)
+            for p in (
+                self.inner.weight[:, 0],
+                self.inner.bias,
+                self.outer.weight,
+                self.outer.bias,
+                self.c.abs(),
+                self.a.abs(),
+            )
+        )
 
         def bias(h: Tensor, i: Tensor, j: Tensor) -> Tensor:
             i, j = i.to(like.dtype), j.to(like.dtype)
-            x = torch.log(c * (i - j) + 1) / (torch.log(c * torch.maximum(i, a * self.threshold) + 1) + 1e-6)
+            x = torch.log(c * (i - j) + 1) / (
+                torch.log(c * torch.maximum(i, a * self.threshold) + 1) + 1e-6
+            )
             total = start[h]
             for m in range(len(w)):
                 total = total + out[h, m] * torch.relu(w[m] * x + b[m])
             return total
+
         return bias

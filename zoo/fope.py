@@ -1,4 +1,5 @@
 """FoPE: Fourier position embedding (Hua et al. 2024, arXiv 2412.17739)."""
+
 import math
 
 import torch
@@ -20,16 +21,30 @@ class Fope(Rope):
     """
 
     per_layer = True
-    floor = 0.0   # no frequency is too low until the training length is known
+    floor = 0.0  # no frequency is too low until the training length is known
 
-    def __init__(self, shape: Shape, *, base: float = 10000.0, gain: float = 0.3, learned: bool = False, rest: float = 1.0,
-                 layout: str = "half") -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        base: float = 10000.0,
+        gain: float = 0.3,
+        learned: bool = False,
+        rest: float = 1.0,
+        layout: str = "half",
+    ) -> None:
         super().__init__(shape, base=base, layout=layout)
         self.floor, self.rest = 2 * math.pi / shape.length, rest
         kept = int((self.frequencies(shape.length)[0] > 0).sum())
-        require(kept > 0, f"fope: a training length of {shape.length} is shorter than every wavelength")
-        noise = [nn.init.xavier_normal_(torch.empty(shape.n_head, kept, kept), gain) for _ in range(2)]
-        self.cosines, self.sines = (nn.Parameter(torch.eye(kept) + n, requires_grad=learned) for n in noise)
+        require(
+            kept > 0, f"fope: a training length of {shape.length} is shorter than every wavelength"
+        )
+        noise = [
+            nn.init.xavier_normal_(torch.empty(shape.n_head, kept, kept), gain) for _ in range(2)
+        ]
+        self.cosines, self.sines = (
+            nn.Parameter(torch.eye(kept) + n, requires_grad=learned) for n in noise
+        )
 
     def frequencies(self, total: int) -> tuple[Tensor, float]:
         """RoPE's, 0 where the wavelength exceeds the training length."""
@@ -40,9 +55,13 @@ class Fope(Rope):
         """Queries and keys alike, each head by its own mixture."""
         tables, kept = self.cos_sin(ids, total), self.sines.shape[-1]
         wide = torch.promote_types(self.sines.dtype, torch.float32)
-        with torch.autocast(ids.device.type, enabled=False):   # (..., T, F) -> (..., H, T, F)
-            cos, sin = (t[..., None, :, :kept].to(wide) @ mix.to(wide)
-                        for t, mix in zip(tables, (self.cosines, self.sines), strict=True))
-        rest = tables[0][..., None, :, kept:].to(wide).expand(*cos.shape[:-1], -1)   # of the pairs that are not turned
+        with torch.autocast(ids.device.type, enabled=False):  # (..., T, F) -> (..., H, T, F)
+            cos, sin = (
+                t[..., None, :, :kept].to(wide) @ mix.to(wide)
+                for t, mix in zip(tables, (self.cosines, self.sines), strict=True)
+            )
+        rest = (
+            tables[0][..., None, :, kept:].to(wide).expand(*cos.shape[:-1], -1)
+        )  # of the pairs that are not turned
         cos, sin = torch.cat((cos, rest), -1), torch.cat((sin, self.rest * rest), -1)
         return (lambda x: turn(x, cos, sin, self.layout),) * 2

@@ -1,4 +1,5 @@
 """FoX: the forgetting transformer (Lin et al. 2025, arXiv 2503.02130), and CABLE (Veisi et al. 2025, arXiv 2503.08067)."""
+
 import torch
 from torch import Tensor, nn
 
@@ -32,5 +33,5 @@ class Fox(Piece):
 
     def score(self, block: Block) -> Tensor:
         """The decay between key and query."""
-        c = block.features_k.mT.cumsum(-1)   # (B, H, C)
+        c = block.features_k.mT.cumsum(-1)  # (B, H, C)
         return block.scores + block.added + (c[..., block.rows[:, 0], None] - c[..., None, :])

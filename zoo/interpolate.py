@@ -1,4 +1,5 @@
 """Position interpolation of any scheme (Chen et al. 2023, arXiv 2306.15595; for ALiBi: Al-Khateeb et al. 2023)."""
+
 from torch import Tensor
 
 from posenc import Scaled

@@ -1,4 +1,5 @@
 """KERPLE: kernelized relative position (Chi et al. 2022, arXiv 2205.09921)."""
+
 import math
 
 import torch
@@ -24,12 +25,18 @@ class Kerple(Piece):
         super().__init__()
         require(kind in ("log", "power"), f"kerple: kind is log or power, not {kind}")
         self.kind = kind
-        self.r1, self.r2 = nn.Parameter(2 * torch.rand(shape.n_head)), nn.Parameter(torch.rand(shape.n_head))
+        self.r1, self.r2 = (
+            nn.Parameter(2 * torch.rand(shape.n_head)),
+            nn.Parameter(torch.rand(shape.n_head)),
+        )
 
     def bias(self, like: Tensor) -> Bias:
         """The kernel of the distance."""
         top = math.inf if self.kind == "log" else 2.0
-        r1, r2 = (bounded(r.to(like.dtype), 0.01, most) for r, most in ((self.r1, math.inf), (self.r2, top)))
+        r1, r2 = (
+            bounded(r.to(like.dtype), 0.01, most)
+            for r, most in ((self.r1, math.inf), (self.r2, top))
+        )
         if self.kind == "log":
             return lambda h, i, j: -r1[h] * torch.log1p(r2[h] * (i - j))
         return lambda h, i, j: -r1[h] * (i - j) ** r2[h]

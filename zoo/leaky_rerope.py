@@ -1,4 +1,5 @@
 """Leaky ReRoPE: distances that grow more slowly beyond a window (Su 2023, kexue.fm/archives/9708)."""
+
 from posenc import Extension, Region, Shape, require, widened
 
 
@@ -9,13 +10,20 @@ class LeakyRerope(Extension):
     Verdict: rerope that keeps the order of far keys; with k fixed for the text, decoding agrees with one pass.
     """
 
-    def __init__(self, shape: Shape, *, window: int | None = None, slowing: float | str = "auto") -> None:
+    def __init__(
+        self, shape: Shape, *, window: int | None = None, slowing: float | str = "auto"
+    ) -> None:
         super().__init__()
         self.length, self.slowing, self.by_length = shape.length, slowing, slowing == "auto"
         self.window = max(1, shape.length // 4) if window is None else window
-        require(0 < self.window < shape.length, f"leaky_rerope: window must lie between 1 and {shape.length - 1}, not {window}")
-        require(slowing == "auto" or (isinstance(slowing, (int, float)) and slowing >= 1),
-                f"leaky_rerope: slowing is auto or a number of at least 1, not {slowing}")
+        require(
+            0 < self.window < shape.length,
+            f"leaky_rerope: window must lie between 1 and {shape.length - 1}, not {window}",
+        )
+        require(
+            slowing == "auto" or (isinstance(slowing, (int, float)) and slowing >= 1),
+            f"leaky_rerope: slowing is auto or a number of at least 1, not {slowing}",
+        )
 
     def factor(self, total: int) -> float:
         """k."""
@@ -25,4 +33,10 @@ class LeakyRerope(Extension):
     def regions(self, total: int) -> list[Region]:
         """Beyond w positions are divided by k, and queries moved so that distances join at w."""
         w, k = self.window, self.factor(total)
-        return [Region(lambda i: widened(i) / k + (w - w / k), lambda j: widened(j) / k, lambda i, j: i - j >= w)]
+        return [
+            Region(
+                lambda i: widened(i) / k + (w - w / k),
+                lambda j: widened(j) / k,
+                lambda i, j: i - j >= w,
+            )
+        ]

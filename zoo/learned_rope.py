@@ -1,4 +1,5 @@
 """RoPE with learned frequencies (RoPE-Mixed in one dimension: Heo et al. 2024, arXiv 2403.13298)."""
+
 import torch
 from torch import Tensor, nn
 
@@ -23,12 +24,16 @@ class LearnedRope(Rope):
 
     def turn(self, ids: Tensor, total: int) -> tuple[Turn, Turn]:
         """Queries and keys alike, each head by its own frequencies."""
-        exact = "cpu" if ids.device.type == "mps" else ids.device   # mps has no float64
+        exact = "cpu" if ids.device.type == "mps" else ids.device  # mps has no float64
         inv_freq, factor = stretched(self.frequencies(total), self.stretches, self.base, total)
         early = (ids < self.first).to(exact)[..., None]
-        inv_freq = torch.where(early, self.frequencies(total)[0].to(exact), inv_freq.to(exact))   # (..., T, F)
+        inv_freq = torch.where(
+            early, self.frequencies(total)[0].to(exact), inv_freq.to(exact)
+        )  # (..., T, F)
         angles = ids.to(exact, torch.float64)[..., None] * inv_freq
-        angles = angles[..., None, :, :] * self.shift.to(exact, torch.float64).exp()[:, None]   # (..., H, T, F)
+        angles = (
+            angles[..., None, :, :] * self.shift.to(exact, torch.float64).exp()[:, None]
+        )  # (..., H, T, F)
         wide = torch.promote_types(self.shift.dtype, torch.float32)
         cos, sin = (factor * f(angles).to(ids.device, wide) for f in (torch.cos, torch.sin))
         return (lambda x: turn(x, cos, sin, self.layout),) * 2

@@ -1,4 +1,5 @@
 """LM-Infinite: a window and the first tokens at the largest distance of training (Han et al. 2023, arXiv 2308.16137)."""
+
 from posenc import Extension, Region, Shape, Window, require
 
 
@@ -12,10 +13,13 @@ class LmInfinite(Extension):
     def __init__(self, shape: Shape, *, size: int | None = None, sinks: int = 10) -> None:
         super().__init__()
         size = shape.length if size is None else size
-        require(size > 0 and sinks >= 0, f"lm_infinite: size must be positive and sinks not negative, not {size} and {sinks}")
+        require(
+            size > 0 and sinks >= 0,
+            f"lm_infinite: size must be positive and sinks not negative, not {size} and {sinks}",
+        )
         self.span = (size, sinks)
 
-    mask = Window.mask   # i - j < size, or j < sinks
+    mask = Window.mask  # i - j < size, or j < sinks
 
     def regions(self, total: int) -> list[Region]:
         """Far keys lie at 0, and the query at `size`."""

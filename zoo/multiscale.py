@@ -1,4 +1,5 @@
 """Heads of different ranges: multi-scale window attention (Xu et al. 2025, arXiv 2501.01039), all in one layer."""
+
 import torch
 from torch import Tensor
 
@@ -14,13 +15,21 @@ class Multiscale(Piece):
     Verdict: near heads stay sharp, far heads keep the context; combine it: `rope + multiscale`.
     """
 
-    def __init__(self, shape: Shape, *, smallest: int | None = None, largest: int | None = None) -> None:
+    def __init__(
+        self, shape: Shape, *, smallest: int | None = None, largest: int | None = None
+    ) -> None:
         super().__init__()
         largest = shape.length if largest is None else largest
         smallest = min(max(1, shape.length // 16), largest) if smallest is None else smallest
-        require(0 < smallest <= largest, f"multiscale: needs 0 < smallest <= largest, not {smallest} and {largest}")
+        require(
+            0 < smallest <= largest,
+            f"multiscale: needs 0 < smallest <= largest, not {smallest} and {largest}",
+        )
         steps = max(1, shape.n_head - 1)
-        self.ranges = [round(largest * (smallest / largest) ** (h / steps)) for h in reversed(range(shape.n_head))]
+        self.ranges = [
+            round(largest * (smallest / largest) ** (h / steps))
+            for h in reversed(range(shape.n_head))
+        ]
 
     def bias(self, like: Tensor) -> Bias:
         """0 within the head's range, -inf outside."""

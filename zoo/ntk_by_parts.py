@@ -1,4 +1,5 @@
 """NTK-by-parts: YaRN's frequencies without its temperature (bloc97 2023; Peng et al. 2023, arXiv 2309.00071)."""
+
 from posenc import Shape, Yarn
 
 
@@ -9,5 +10,7 @@ class NtkByParts(Yarn):
     Verdict: what yarn is without its temperature; the same caution about beta at short L.
     """
 
-    def __init__(self, shape: Shape, *, factor: float | str = "auto", alpha: float = 1.0, beta: float = 32.0) -> None:
+    def __init__(
+        self, shape: Shape, *, factor: float | str = "auto", alpha: float = 1.0, beta: float = 32.0
+    ) -> None:
         super().__init__(shape, factor=factor, alpha=alpha, beta=beta, ramp="turns", mscale=0.0)

@@ -1,4 +1,5 @@
 """p-RoPE at test time: the slow pairs of a trained model are stilled (Barbero et al. 2024, arXiv 2410.06205)."""
+
 from torch import Tensor
 
 from posenc import Extension, Shape, require

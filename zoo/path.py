@@ -1,4 +1,5 @@
 """PaTH: positions by accumulated Householder-like products (Yang et al. 2025, arXiv 2505.16381)."""
+
 import math
 
 import torch
@@ -7,7 +8,7 @@ from torch.nn import functional as F
 
 from posenc import Block, Piece, Shape, require
 
-CHUNK = 64   # keys whose matrices are multiplied at once: the work is T^2 (d + CHUNK)
+CHUNK = 64  # keys whose matrices are multiplied at once: the work is T^2 (d + CHUNK)
 
 
 class Path(Piece):
@@ -23,7 +24,7 @@ class Path(Piece):
     """
 
     per_layer, reads_ids = True, False
-    apart = ("pope", "xpos")   # the matrices mix columns that these scale apart, or double
+    apart = ("pope", "xpos")  # the matrices mix columns that these scale apart, or double
 
     def __init__(self, shape: Shape, *, rank: int = 32) -> None:
         super().__init__()
@@ -43,7 +44,9 @@ class Path(Piece):
         """w (B, H, S, D) and b (B, H, S, 1) of features (B, S, C + H)."""
         w, beta = features.mT.split((features.shape[-1] - self.n_head, self.n_head), 1)
         w = F.silu(F.conv1d(F.pad(w, (2, 0)), self.conv.weight.to(w.dtype), groups=w.shape[1]))
-        return F.normalize(w.unflatten(1, (self.n_head, -1)), dim=2).mT, 2 * torch.sigmoid(beta)[..., None]
+        return F.normalize(w.unflatten(1, (self.n_head, -1)), dim=2).mT, 2 * torch.sigmoid(beta)[
+            ..., None
+        ]
 
     def score(self, block: Block) -> Tensor:
         """Chunks of keys from the last to the first; q has passed the matrices of all tokens behind the chunk."""
@@ -51,8 +54,15 @@ class Path(Piece):
         for a in reversed(range(0, w.shape[2], CHUNK)):
             part = slice(a, a + CHUNK)
             w_, b_, k_ = (t[:, :, part] for t in (w, b, block.k))
-            y = (q @ w_.mT).masked_fill(block.columns[..., part] > block.rows, 0.0)   # (B, H, R, chunk)
-            y = torch.linalg.solve_triangular(b_ * (w_ @ w_.mT), y, upper=False, left=False, unitriangular=True) * b_.mT
+            y = (q @ w_.mT).masked_fill(
+                block.columns[..., part] > block.rows, 0.0
+            )  # (B, H, R, chunk)
+            y = (
+                torch.linalg.solve_triangular(
+                    b_ * (w_ @ w_.mT), y, upper=False, left=False, unitriangular=True
+                )
+                * b_.mT
+            )
             found.append(q @ k_.mT - y @ (w_ @ k_.mT).tril(-1))
             q = q - y @ w_
         return torch.cat(found[::-1], -1) / math.sqrt(q.shape[-1]) + block.added

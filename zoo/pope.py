@@ -1,4 +1,5 @@
 """PoPE: polar coordinates (Gopalakrishnan et al. 2025, arXiv 2509.10534)."""
+
 import math
 
 import torch
@@ -21,7 +22,11 @@ class Pope(Rotary):
         require(base >= 1, f"pope: base must be at least 1, not {base}")
         require(start in ("zero", "uniform"), f"pope: start is zero or uniform, not {start}")
         self.columns, self.base = shape.head_dim, base
-        delta = torch.rand(shape.n_head, shape.head_dim) if start == "uniform" else torch.zeros(shape.n_head, shape.head_dim)
+        delta = (
+            torch.rand(shape.n_head, shape.head_dim)
+            if start == "uniform"
+            else torch.zeros(shape.n_head, shape.head_dim)
+        )
         self.delta = nn.Parameter(-2 * math.pi * delta)
 
     def frequencies(self, total: int) -> tuple[Tensor, float]:
@@ -30,13 +35,21 @@ class Pope(Rotary):
 
     def turn(self, ids: Tensor, total: int) -> tuple[Turn, Turn]:
         """(B, H, T, d) -> (B, H, T, 2d); the keys' phases have delta added, by the rule for sums of angles."""
-        cos, sin = (t[..., None, :, :] for t in self.cos_sin(ids, total))   # (..., 1, T, d)
-        delta = self.delta.to(torch.promote_types(self.delta.dtype, torch.float32)).clamp(-2 * math.pi, 0)[:, None]
-        moved = cos * delta.cos() - sin * delta.sin(), sin * delta.cos() + cos * delta.sin()   # (..., H, T, d)
+        cos, sin = (t[..., None, :, :] for t in self.cos_sin(ids, total))  # (..., 1, T, d)
+        delta = self.delta.to(torch.promote_types(self.delta.dtype, torch.float32)).clamp(
+            -2 * math.pi, 0
+        )[:, None]
+        moved = (
+            cos * delta.cos() - sin * delta.sin(),
+            sin * delta.cos() + cos * delta.sin(),
+        )  # (..., H, T, d)
 
         def polar(x: Tensor, cos: Tensor, sin: Tensor, factor: float) -> Tensor:
             wide = torch.promote_types(x.dtype, cos.dtype)
-            size = factor * torch.logaddexp(x.to(wide), x.new_zeros((), dtype=wide))   # softplus, whose compiled backward fails
+            size = factor * torch.logaddexp(
+                x.to(wide), x.new_zeros((), dtype=wide)
+            )  # softplus, whose compiled backward fails
             return torch.cat((size * cos, size * sin), -1).to(x.dtype)
-        root = math.sqrt(2)   # scores are divided by the root of the turned width, 2d
+
+        root = math.sqrt(2)  # scores are divided by the root of the turned width, 2d
         return (lambda q: polar(q, cos, sin, root)), (lambda k: polar(k, *moved, 1.0))

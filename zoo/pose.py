@@ -1,4 +1,5 @@
 """PoSE: a long text's positions in a short one (Zhu et al. 2023, arXiv 2309.10400)."""
+
 import torch
 from torch import Tensor
 
@@ -15,13 +16,19 @@ class Pose(Extension):
 
     def __init__(self, shape: Shape, *, target: int) -> None:
         super().__init__()
-        require(shape.length <= target <= 2**24, f"pose: target must lie between the training length {shape.length} and 2**24, "
-                f"not {target}")
+        require(
+            shape.length <= target <= 2**24,
+            f"pose: target must lie between the training length {shape.length} and 2**24, "
+            f"not {target}",
+        )
         self.target = target
 
     def draw(self, length: int, generator: torch.Generator) -> Tensor:
         """The first chunk from 0, the second after a gap."""
-        require(length <= self.target, f"pose: {length} tokens do not fit into target = {self.target} positions")
+        require(
+            length <= self.target,
+            f"pose: {length} tokens do not fit into target = {self.target} positions",
+        )
         cut = int(torch.randint(1, max(2, length), (), generator=generator))
         gap = int(torch.randint(0, self.target - length + 1, (), generator=generator))
         index = torch.arange(length)

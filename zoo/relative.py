@@ -1,4 +1,5 @@
 """A learned scalar for each distance, the last one for all beyond: Shaw et al. 2018 (arXiv 1803.02155), as a bias."""
+
 import torch
 from torch import Tensor, nn
 
@@ -16,7 +17,10 @@ class Relative(Piece):
     def __init__(self, shape: Shape, *, max_distance: int | None = None) -> None:
         super().__init__()
         self.max_distance = shape.length // 2 if max_distance is None else max_distance
-        require(0 <= self.max_distance < 2**24, f"relative: max_distance must lie in [0, 2**24), not {max_distance}")
+        require(
+            0 <= self.max_distance < 2**24,
+            f"relative: max_distance must lie in [0, 2**24), not {max_distance}",
+        )
         self.table = nn.Parameter(torch.zeros(self.max_distance + 1, shape.n_head))
 
     def bias(self, like: Tensor) -> Bias:

@@ -1,4 +1,5 @@
 """ReRoPE: no distance above a window (Su 2023, kexue.fm/archives/9708)."""
+
 from posenc import Extension, Region, Shape, require
 
 

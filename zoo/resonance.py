@@ -1,4 +1,5 @@
 """Resonance RoPE: whole wavelengths (Wang et al. 2024, arXiv 2403.00071)."""
+
 import math
 
 from torch import Tensor

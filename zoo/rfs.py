@@ -1,4 +1,5 @@
 """RFS: random float sampling of positions (Shimizu et al. 2026, arXiv 2602.14050)."""
+
 import torch
 from torch import Tensor
 
@@ -17,7 +18,11 @@ class Rfs(Piece):
 
     def __init__(self, shape: Shape, *, max: float | None = None, test: str = "spread") -> None:
         super().__init__()
-        self.max, self.length, self.test = float(shape.length if max is None else max), shape.length, test
+        self.max, self.length, self.test = (
+            float(shape.length if max is None else max),
+            shape.length,
+            test,
+        )
         require(0 < self.max <= 2**24, f"rfs: max must be positive and at most 2**24, not {max}")
         require(test in ("spread", "draw"), f"rfs: test is spread or draw, not {test}")
 
@@ -26,7 +31,10 @@ class Rfs(Piece):
         if self.test == "spread":
             return (index + 0.5) * (self.max / max(total, self.length))
         if not torch.compiler.is_compiling() and index.numel():
-            require(int(index.max()) < total, f"rfs: place {int(index.max())} lies beyond the text of {total} tokens")
+            require(
+                int(index.max()) < total,
+                f"rfs: place {int(index.max())} lies beyond the text of {total} tokens",
+            )
         return self.draw(total, torch.Generator().manual_seed(total)).to(index.device)[index]
 
     def draw(self, length: int, generator: torch.Generator) -> Tensor:

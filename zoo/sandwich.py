@@ -1,4 +1,5 @@
 """Sandwich: the inner product of sinusoids as a bias (Chi et al. 2022, arXiv 2212.10356)."""
+
 import torch
 from torch import Tensor
 
@@ -16,7 +17,10 @@ class Sandwich(Piece):
     def __init__(self, shape: Shape, *, dimension: int | None = None) -> None:
         super().__init__()
         self.n_head, d = shape.n_head, shape.head_dim if dimension is None else dimension
-        require(d > 0 and d % 2 == 0, f"sandwich sums pairs of sinusoids: dimension must be even and positive, not {d}")
+        require(
+            d > 0 and d % 2 == 0,
+            f"sandwich sums pairs of sinusoids: dimension must be even and positive, not {d}",
+        )
         self.inv_freq = [10000 ** (-2 * m / d) for m in range(1, d // 2 + 1)]
 
     def bias(self, like: Tensor) -> Bias:
@@ -26,4 +30,5 @@ class Sandwich(Piece):
         def bias(h: Tensor, i: Tensor, j: Tensor) -> Tensor:
             distance = (i - j).to(like.dtype)
             return scale[h] * sum(torch.cos(w * distance) - 1 for w in self.inv_freq)
+
         return bias

@@ -1,4 +1,5 @@
 """Scale-invariant attention (Anson et al. 2025, arXiv 2505.17083)."""
+
 import math
 
 import torch
@@ -16,10 +17,23 @@ class ScaleInvariant(Piece):
     Verdict: keeps near keys readable where logn sharpens all alike; combine it: `rope(p=0.5) + scale_invariant`.
     """
 
-    def __init__(self, shape: Shape, *, tau: float = 10.0, alpha: float = math.exp(0.5), beta: float = math.exp(0.5)) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        tau: float = 10.0,
+        alpha: float = math.exp(0.5),
+        beta: float = math.exp(0.5),
+    ) -> None:
         super().__init__()
-        require(tau > 0 and alpha > 0, f"scale_invariant: tau and alpha must be positive, not {tau} and {alpha}")
-        require(beta >= alpha * math.log(alpha), f"scale_invariant: beta must be at least alpha ln(alpha), not {beta}")
+        require(
+            tau > 0 and alpha > 0,
+            f"scale_invariant: tau and alpha must be positive, not {tau} and {alpha}",
+        )
+        require(
+            beta >= alpha * math.log(alpha),
+            f"scale_invariant: beta must be at least alpha ln(alpha), not {beta}",
+        )
         self.tau, self.alpha, self.beta = tau, alpha, beta
 
     def score(self, block: Block) -> Tensor:

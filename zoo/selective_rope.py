@@ -1,4 +1,5 @@
 """Selective RoPE: angles accumulated from the input (Movahedi et al. 2025, arXiv 2511.17388)."""
+
 import math
 
 import torch
@@ -19,16 +20,28 @@ class SelectiveRope(Piece):
     """
 
     per_layer, reads_ids = True, False
-    apart = ("pope", "xpos")   # it turns pairs of a head's own columns, which these scale apart, or double
+    apart = (
+        "pope",
+        "xpos",
+    )  # it turns pairs of a head's own columns, which these scale apart, or double
 
-    def __init__(self, shape: Shape, *, base: float = 500000.0, rank: int = 32, taps: int = 4) -> None:
+    def __init__(
+        self, shape: Shape, *, base: float = 500000.0, rank: int = 32, taps: int = 4
+    ) -> None:
         super().__init__()
-        require(base >= 1 and rank > 0 and taps > 0, f"selective_rope: base, rank and taps must be at least 1, "
-                f"not {base}, {rank}, {taps}")
-        self.heads, self.temperatures = shape.n_head, rope_frequencies(shape.head_dim, base)[0].tolist()
+        require(
+            base >= 1 and rank > 0 and taps > 0,
+            f"selective_rope: base, rank and taps must be at least 1, not {base}, {rank}, {taps}",
+        )
+        self.heads, self.temperatures = (
+            shape.n_head,
+            rope_frequencies(shape.head_dim, base)[0].tolist(),
+        )
         steps = shape.n_head * shape.head_dim // 2
-        self.down, self.up, self.taps = (nn.Parameter(torch.empty(size).uniform_(-1, 1) / math.sqrt(size[-1]))
-                                         for size in ((rank, shape.width), (steps, rank), (steps, 1, taps)))
+        self.down, self.up, self.taps = (
+            nn.Parameter(torch.empty(size).uniform_(-1, 1) / math.sqrt(size[-1]))
+            for size in ((rank, shape.width), (steps, rank), (steps, 1, taps))
+        )
 
     def features(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, H d/2), float32 or wider: up down x^."""
@@ -39,10 +52,15 @@ class SelectiveRope(Piece):
 
     def score(self, block: Block) -> Tensor:
         """q and k turned by their accumulated angles."""
-        steps, taps = block.features_k.mT, self.taps.to(block.q.dtype)   # (B, H F, C)
+        steps, taps = block.features_k.mT, self.taps.to(block.q.dtype)  # (B, H F, C)
         steps = conv1d(pad(steps, (taps.shape[-1] - 1, 0)), taps, groups=len(taps))
-        angles = steps.cumsum(-1).unflatten(1, (self.heads, -1)).mT * steps.new_tensor(self.temperatures)   # (B, H, C, F)
+        angles = steps.cumsum(-1).unflatten(1, (self.heads, -1)).mT * steps.new_tensor(
+            self.temperatures
+        )  # (B, H, C, F)
         cos, sin = angles.cos(), angles.sin()
         here = block.rows[:, 0]
-        q, k = turn(block.q, cos[..., here, :], sin[..., here, :], "half"), turn(block.k, cos, sin, "half")
+        q, k = (
+            turn(block.q, cos[..., here, :], sin[..., here, :], "half"),
+            turn(block.k, cos, sin, "half"),
+        )
         return q @ k.mT / math.sqrt(q.shape[-1]) + block.added

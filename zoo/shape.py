@@ -1,4 +1,5 @@
 """SHAPE: shifted absolute positions (Kiyono et al. 2021, arXiv 2109.05644)."""
+
 import torch
 from torch import Tensor
 
@@ -15,9 +16,14 @@ class Shape(Piece):
     Verdict: absolute positions that reach as far as L + max_shift; pointless with schemes that read distances only.
     """
 
-    def __init__(self, shape: posenc.Shape, *, max_shift: int | None = None, test_shift: int = 0) -> None:
+    def __init__(
+        self, shape: posenc.Shape, *, max_shift: int | None = None, test_shift: int = 0
+    ) -> None:
         super().__init__()
-        self.max_shift, self.test_shift = shape.length if max_shift is None else max_shift, test_shift
+        self.max_shift, self.test_shift = (
+            shape.length if max_shift is None else max_shift,
+            test_shift,
+        )
         for name, value in (("max_shift", self.max_shift), ("test_shift", test_shift)):
             require(0 <= value <= 2**24, f"shape: {name} must lie between 0 and 2**24, not {value}")
 

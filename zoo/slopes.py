@@ -1,4 +1,5 @@
 """ALiBi with other slopes at test time (Al-Khateeb et al. 2023, arXiv 2310.13017)."""
+
 from torch import Tensor
 
 from posenc import Alibi, Extension, Piece, Shape, answers, require
@@ -14,13 +15,17 @@ class Slopes(Extension):
 
     def __init__(self, shape: Shape, *, scale: float = 0.5) -> None:
         super().__init__()
-        require(1e-6 <= scale <= 1e6, f"slopes: scale must be positive, from 1e-6 to 1e6, not {scale}")
+        require(
+            1e-6 <= scale <= 1e6, f"slopes: scale must be positive, from 1e-6 to 1e6, not {scale}"
+        )
         self.scale = scale
 
     @classmethod
     def only_for(cls, pieces: list[Piece]) -> str:
         """ALiBi, with nothing beside it that reads positions."""
-        reading = [p for p in pieces if any(answers(p, q) for q in ("embed", "turn", "bias", "score"))]
+        reading = [
+            p for p in pieces if any(answers(p, q) for q in ("embed", "turn", "bias", "score"))
+        ]
         alone = reading and all(isinstance(p, Alibi) for p in reading)
         return "" if alone else "it changes ALiBi's slopes, and ALiBi is not alone here"
 

@@ -1,4 +1,5 @@
 """Positions under a sublinear curve: a family that is widely taught as LongRoPE, and is not."""
+
 import torch
 from torch import Tensor, nn
 
@@ -20,7 +21,9 @@ class Smooth(Extension):
 
     continuous = True
 
-    def __init__(self, shape: Shape, *, kind: str = "log", knee: float | None = None, learned: bool = False) -> None:
+    def __init__(
+        self, shape: Shape, *, kind: str = "log", knee: float | None = None, learned: bool = False
+    ) -> None:
         super().__init__()
         require(kind in CURVES, f"smooth: kind is {', '.join(CURVES)}, not {kind}")
         self.knee, self.curve = float(shape.length if knee is None else knee), CURVES[kind]
@@ -30,5 +33,9 @@ class Smooth(Extension):
 
     def ids(self, index: Tensor, total: int) -> Tensor:
         """Below the line for p > 0, of slope 1 at 0."""
-        knee = self.knee * self.stretch_of_knee.to(index.dtype).exp() if hasattr(self, "stretch_of_knee") else self.knee
+        knee = (
+            self.knee * self.stretch_of_knee.to(index.dtype).exp()
+            if hasattr(self, "stretch_of_knee")
+            else self.knee
+        )
         return knee * self.curve(index / knee)

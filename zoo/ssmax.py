@@ -1,4 +1,5 @@
 """SSMax: scalable softmax (Nakanishi 2025, arXiv 2501.19399)."""
+
 import math
 
 import torch
@@ -19,8 +20,13 @@ class Ssmax(Piece):
 
     def __init__(self, shape: Shape, *, start: float | None = None) -> None:
         super().__init__()
-        require(shape.length > 1 or start is not None, "ssmax divides by ln(L): it needs a training length above 1, or start")
-        s = shape.length / math.lgamma(shape.length + 1) if start is None else start   # lgamma(L + 1) = ln 1 + ... + ln L
+        require(
+            shape.length > 1 or start is not None,
+            "ssmax divides by ln(L): it needs a training length above 1, or start",
+        )
+        s = (
+            shape.length / math.lgamma(shape.length + 1) if start is None else start
+        )  # lgamma(L + 1) = ln 1 + ... + ln L
         self.s = nn.Parameter(torch.full((shape.n_head,), s))
 
     def temperature(self, index: Tensor, like: Tensor) -> Tensor:

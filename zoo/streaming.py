@@ -13,12 +13,21 @@ class Streaming(Extension):
     def __init__(self, shape: Shape, *, size: int | None = None, sinks: int = 4) -> None:
         super().__init__()
         size = shape.length - sinks if size is None else size
-        require(size > 0 and sinks >= 0, f"streaming: size must be positive and sinks not negative, not {size} and {sinks}")
+        require(
+            size > 0 and sinks >= 0,
+            f"streaming: size must be positive and sinks not negative, not {size} and {sinks}",
+        )
         self.span = (size, sinks)
 
-    mask = Window.mask   # i - j < size, or j < sinks
+    mask = Window.mask  # i - j < size, or j < sinks
 
     def regions(self, total: int) -> list[Region]:
         """Sinks that have left the window."""
         size, sinks = self.span
-        return [Region(lambda i: i.clamp(max=sinks + size - 1), lambda j: j, lambda i, j: (i - j >= size) & (j < sinks))]
+        return [
+            Region(
+                lambda i: i.clamp(max=sinks + size - 1),
+                lambda j: j,
+                lambda i, j: (i - j >= size) & (j < sinks),
+            )
+        ]

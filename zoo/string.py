@@ -1,4 +1,5 @@
 """STRING: large distances of training replaced by well-trained ones (An et al. 2024, arXiv 2410.18745)."""
+
 from posenc import Extension, Region, Shape, require
 
 
@@ -12,8 +13,10 @@ class String(Extension):
         super().__init__()
         self.shift = max(1, shape.length // 3) if shift is None else shift
         self.local = min(32, shape.length // 4) if local is None else local
-        require(0 <= self.local <= self.shift and self.shift > 0,
-                f"string: local must lie between 0 and shift = {self.shift}, not {self.local}")
+        require(
+            0 <= self.local <= self.shift and self.shift > 0,
+            f"string: local must lie between 0 and shift = {self.shift}, not {self.local}",
+        )
 
     def regions(self, total: int) -> list[Region]:
         """From S on queries lie S - W earlier."""

@@ -1,4 +1,5 @@
 """A temperature for a trained model: sharper or flatter attention at test (Wang et al. 2024, arXiv 2404.12224)."""
+
 import json
 
 import torch
@@ -18,14 +19,32 @@ class Temperature(Extension):
     def __init__(self, shape: Shape, *, scale: float = 1.0, file: str = "") -> None:
         super().__init__()
         require(scale > 0, f"temperature: scale must be positive, not {scale}")
-        self.scales, self.file = [scale] * shape.n_head, named_file(file, shape.folder) if file else None
+        self.scales, self.file = (
+            [scale] * shape.n_head,
+            named_file(file, shape.folder) if file else None,
+        )
         if self.file:
             try:
                 content = json.loads(self.file.read_text(encoding="utf-8"))
-                self.scales, self.found_on = positive(content["scales"]), content.get("split_sha256")
-            except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-                raise PosError(f"temperature: {file} is no JSON file with a list scales ({error})") from None
-            require(len(self.scales) == shape.n_head, f"temperature: {file} needs a number for each of {shape.n_head} heads")
+                self.scales, self.found_on = (
+                    positive(content["scales"]),
+                    content.get("split_sha256"),
+                )
+            except (
+                OSError,
+                ValueError,
+                KeyError,
+                TypeError,
+                OverflowError,
+                RecursionError,
+            ) as error:
+                raise PosError(
+                    f"temperature: {file} is no JSON file with a list scales ({error})"
+                ) from None
+            require(
+                len(self.scales) == shape.n_head,
+                f"temperature: {file} needs a number for each of {shape.n_head} heads",
+            )
 
     def temperature(self, index: Tensor, like: Tensor) -> Tensor:
         """(H, T)."""

@@ -1,4 +1,5 @@
 """One scale of positions within L and another past it: a map that is taught as YaRN, and is not."""
+
 import torch
 from torch import Tensor
 
@@ -17,7 +18,10 @@ class TwoScale(Extension):
 
     def __init__(self, shape: Shape, *, alpha: float = 1.0, beta: float = 1.5) -> None:
         super().__init__()
-        require(alpha >= 0 and beta >= 0, f"two_scale: alpha and beta must not be negative, not {alpha} and {beta}")
+        require(
+            alpha >= 0 and beta >= 0,
+            f"two_scale: alpha and beta must not be negative, not {alpha} and {beta}",
+        )
         self.length, self.alpha, self.beta = shape.length, alpha, beta
 
     def ids(self, index: Tensor, total: int) -> Tensor:

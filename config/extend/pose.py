@@ -1,7 +1,7 @@
 # PoSE: reach 4 times the default length by training at the default length; name the trained run: --init_from=out/RUN
 extend = "yarn(factor=4) + pose(target=512)"
 eval_lengths = (64, 128, 256, 512, 1024, 2048)
-max_iters = 100          # 0.2M tokens
+max_iters = 100  # 0.2M tokens
 warmup_iters = 10
-learning_rate = 5e-4    # a sixth of the rate it was trained with
+learning_rate = 5e-4  # a sixth of the rate it was trained with
 eval_interval = 100

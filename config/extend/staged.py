@@ -1,10 +1,10 @@
 # A curriculum of factors: 2, 4, then 8 times the default length, a third of the steps each; --init_from=out/RUN
-extend = "yarn"                      # factor=auto follows the length
+extend = "yarn"  # factor=auto follows the length
 block_size = 1024
 batch_size = 2
 mixed_lengths = (256, 512, 1024)
 staged = True
-max_iters = 100          # 0.2M tokens
+max_iters = 100  # 0.2M tokens
 warmup_iters = 10
-learning_rate = 5e-4    # a sixth of the rate it was trained with
+learning_rate = 5e-4  # a sixth of the rate it was trained with
 eval_interval = 100

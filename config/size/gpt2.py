@@ -6,10 +6,10 @@ n_layer = 12
 n_head = 12
 n_embd = 768
 batch_size = 32
-gradient_accumulation_steps = 30    # 32 x 512 x 30 = 0.49M tokens a step, as GPT-2 and nanoGPT
-learning_rate = 6e-4                # nanoGPT's, for this size and batch
+gradient_accumulation_steps = 30  # 32 x 512 x 30 = 0.49M tokens a step, as GPT-2 and nanoGPT
+learning_rate = 6e-4  # nanoGPT's, for this size and batch
 min_lr = 6e-5
 beta2 = 0.95
 warmup_iters = 200
-max_iters = 5000                    # 2.5B tokens
+max_iters = 5000  # 2.5B tokens
 eval_interval = 250

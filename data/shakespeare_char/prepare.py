@@ -1,8 +1,8 @@
 """Tiny Shakespeare by characters, split as nanoGPT splits it: the first 90 % to train, the rest to validate.
 
-    python data/shakespeare_char/prepare.py                    download it (1.1 MB)
-    python data/shakespeare_char/prepare.py --url=URL          from a mirror
-    python data/shakespeare_char/prepare.py --file=input.txt   from a copy
+python data/shakespeare_char/prepare.py                    download it (1.1 MB)
+python data/shakespeare_char/prepare.py --url=URL          from a mirror
+python data/shakespeare_char/prepare.py --file=input.txt   from a copy
 """
 
 import argparse
@@ -50,7 +50,9 @@ def prepare(folder: Path, url: str = URL, file: str = "") -> dict:
 
 def main() -> None:
     """Make the corpus beside this file and say what it holds."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--url", default=URL, help="where to download it from (http or https)")
     parser.add_argument("--file", default="", help="a copy on this machine, instead of downloading")
     parser.add_argument("--debug", action="store_true", help="show where an error was raised")

@@ -1,6 +1,6 @@
 """The default corpus: the source of this Python's own standard library, as bytes. Needs no network.
 
-    python data/stdlib/prepare.py
+python data/stdlib/prepare.py
 """
 
 import argparse
@@ -17,7 +17,16 @@ from configurable import UserError, run  # noqa: E402
 from data import is_validation, summary, validation_rule, write_corpus  # noqa: E402
 
 # Tests, what others installed, and two packages of tables and texts that are near-copies of themselves.
-LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "encodings", "pydoc_data", "__pycache__"}
+LEFT_OUT = {
+    "test",
+    "tests",
+    "idle_test",
+    "site-packages",
+    "dist-packages",
+    "encodings",
+    "pydoc_data",
+    "__pycache__",
+}
 
 
 def sources(library: Path) -> list[str]:
@@ -25,7 +34,11 @@ def sources(library: Path) -> list[str]:
     found = []
     for folder, folders, files in os.walk(library):
         folders[:] = [name for name in folders if name not in LEFT_OUT]
-        found += [Path(folder, name).relative_to(library).as_posix() for name in files if name.endswith(".py")]
+        found += [
+            Path(folder, name).relative_to(library).as_posix()
+            for name in files
+            if name.endswith(".py")
+        ]
     return sorted(found)
 
 
@@ -45,7 +58,9 @@ def prepare(folder: Path, library: Path | None = None) -> dict:
         split = "val" if is_validation(os.fsencode(name)) else "train"
         splits[split].append(np.frombuffer(read(library / name), dtype=np.uint8))
     if not any(len(document) for document in splits["train"]):
-        raise UserError(f"{library} has no .py files, so there is no stdlib corpus here: choose another dataset")
+        raise UserError(
+            f"{library} has no .py files, so there is no stdlib corpus here: choose another dataset"
+        )
     return write_corpus(
         folder,
         splits,
@@ -59,7 +74,9 @@ def prepare(folder: Path, library: Path | None = None) -> dict:
 
 def main() -> None:
     """Make the corpus beside this file and say what it holds."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--debug", action="store_true", help="show where an error was raised")
     parser.parse_args()
     print(summary(prepare(Path(__file__).resolve().parent)))

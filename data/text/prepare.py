@@ -41,7 +41,9 @@ from data import (  # noqa: E402
 UNPACK = {".xz": lzma.open, ".gz": gzip.open}
 BATCH = 2**23  # characters that are encoded together
 PIECE = 2**19  # characters that one thread encodes at a time
-CUT = re.compile(r"\S(?=[ \n])")  # GPT-2's pattern never joins these two, so a cut between them changes no token
+CUT = re.compile(
+    r"\S(?=[ \n])"
+)  # GPT-2's pattern never joins these two, so a cut between them changes no token
 TAIL_RULE = "the last 5 % of the tokens are validation"
 
 
@@ -54,7 +56,9 @@ def find_files(paths: Iterable[str]) -> list[Path]:
     for path in map(Path, paths):
         found = [file for file in sorted([path, *path.rglob("*.txt")]) if file.is_file()]
         if not found:
-            raise UserError(f"{path} is {'a folder without .txt files' if path.is_dir() else 'no file or folder'}")
+            raise UserError(
+                f"{path} is {'a folder without .txt files' if path.is_dir() else 'no file or folder'}"
+            )
         files += found
     return list({file.resolve(): file for file in files}.values())
 
@@ -91,12 +95,16 @@ def texts(path: Path, packed: BinaryIO) -> Iterator[str]:
 def decode(raw: bytes, path: Path, offset: int) -> str:
     """UTF-8 bytes from place `offset` of `path` as text; UserError with the place of the first that is wrong."""
     if b"\0" in raw:
-        raise UserError(f"{path} holds NUL bytes: it is no text; if it is an archive, unpack it first")
+        raise UserError(
+            f"{path} holds NUL bytes: it is no text; if it is an archive, unpack it first"
+        )
     try:
         return raw.decode("utf-8-sig" if offset == 0 else "utf-8")
     except UnicodeDecodeError as error:
         place = offset + error.start
-        raise UserError(f"{path} is not UTF-8 at byte {place:,} (0x{raw[error.start]:02x}): convert it first") from None
+        raise UserError(
+            f"{path} is not UTF-8 at byte {place:,} (0x{raw[error.start]:02x}): convert it first"
+        ) from None
 
 
 def text_field(line: str, where: str) -> str:
@@ -111,7 +119,9 @@ def text_field(line: str, where: str) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        raise UserError(f'{where} holds half of a surrogate pair in "text", which is no character') from None
+        raise UserError(
+            f'{where} holds half of a surrogate pair in "text", which is no character'
+        ) from None
     return text
 
 
@@ -157,18 +167,26 @@ def encode(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[tuple[bool, n
     end = [] if tokenizer.end is None else [np.array([tokenizer.end])]
     with ThreadPoolExecutor() as pool:
         for batch in batches(texts):
-            jobs = [[pool.submit(tokenizer.array, piece) for piece in pieces(text)] for text in batch]
+            jobs = [
+                [pool.submit(tokenizer.array, piece) for piece in pieces(text)] for text in batch
+            ]
             for text, job in zip(batch, jobs, strict=True):
-                ids = np.concatenate([piece.result() for piece in job] + end, dtype=dtype, casting="unsafe")
+                ids = np.concatenate(
+                    [piece.result() for piece in job] + end, dtype=dtype, casting="unsafe"
+                )
                 yield is_validation(text.encode("utf-8")), ids
 
 
 # ---- splitting
 
 
-def split_documents(encoded: Sequence[tuple[bool, np.ndarray]]) -> tuple[dict[str, list[np.ndarray]], str]:
+def split_documents(
+    encoded: Sequence[tuple[bool, np.ndarray]],
+) -> tuple[dict[str, list[np.ndarray]], str]:
     """The documents of "train" and "val" and the rule: by document, or at the tail if that leaves a split empty."""
-    train, val = ([ids for held_out, ids in encoded if held_out is wanted] for wanted in (False, True))
+    train, val = (
+        [ids for held_out, ids in encoded if held_out is wanted] for wanted in (False, True)
+    )
     if train and val:
         return {"train": train, "val": val}, validation_rule("document", "its text")
     return split_tail([ids for _, ids in encoded]), TAIL_RULE
@@ -186,44 +204,72 @@ def split_tail(documents: Sequence[np.ndarray]) -> dict[str, list[np.ndarray]]:
     return splits
 
 
-def prepare(name: str, paths: Sequence[str], val_paths: Sequence[str], tokenizer: str, root: Path = HERE) -> dict:
+def prepare(
+    name: str, paths: Sequence[str], val_paths: Sequence[str], tokenizer: str, root: Path = HERE
+) -> dict:
     """Write the corpus `root/name` of the texts in `paths` and return its meta.json; UserError for what is no text."""
     check_name(name)
     train_files, val_files = find_files(paths), find_files(val_paths)
     both = {file.resolve() for file in train_files} & {file.resolve() for file in val_files}
     if both:
-        raise UserError(f"{min(both)} is in PATH and in --val: what a model has read cannot test it")
+        raise UserError(
+            f"{min(both)} is in PATH and in --val: what a model has read cannot test it"
+        )
     encoder, about = make_tokenizer(tokenizer, train_files + val_files)
     encoded = list(encode(documents(train_files, "encoding"), encoder))
     if not encoded:
         raise UserError(f"{' '.join(paths)}: no text in it")
     if val_paths:
         held_out = [ids for _, ids in encode(documents(val_files, "encoding --val"), encoder)]
-        splits, rule = {"train": [ids for _, ids in encoded], "val": held_out}, "validation is what --val named"
+        splits, rule = (
+            {"train": [ids for _, ids in encoded], "val": held_out},
+            "validation is what --val named",
+        )
     else:
         splits, rule = split_documents(encoded)
     source = " ".join([*paths, "--val", *val_paths] if val_paths else paths)
     size = len(encoder.pieces)
     return write_corpus(
-        root / name, splits, tokenizer=tokenizer, vocab_size=size, unit=encoder.unit, source=source, rule=rule, **about
+        root / name,
+        splits,
+        tokenizer=tokenizer,
+        vocab_size=size,
+        unit=encoder.unit,
+        source=source,
+        rule=rule,
+        **about,
     )
 
 
 def check_name(name: str) -> None:
     """UserError unless `name` is a plain folder name that belongs to no other corpus of this project."""
     if not NAME.fullmatch(name):
-        raise UserError(f"--name={name} must be a folder name of letters, digits, '_', '-' and '.', such as my_text")
+        raise UserError(
+            f"--name={name} must be a folder name of letters, digits, '_', '-' and '.', such as my_text"
+        )
     if name in {*built_in(), "text"}:
         raise UserError(f"--name={name} belongs to the project: choose another name")
 
 
 def main() -> None:
     """Make the corpus beside this file's folder and say what it holds."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="a text file, a folder or a .jsonl file")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "paths", nargs="+", metavar="PATH", help="a text file, a folder or a .jsonl file"
+    )
     parser.add_argument("--name", required=True, help="the corpus is written to data/NAME")
-    parser.add_argument("--val", nargs="+", default=[], metavar="PATH", help="validate on these, not on 5 %% of PATH")
-    parser.add_argument("--tokenizer", required=True, choices=sorted(TOKENIZERS), help="what a token is")
+    parser.add_argument(
+        "--val",
+        nargs="+",
+        default=[],
+        metavar="PATH",
+        help="validate on these, not on 5 %% of PATH",
+    )
+    parser.add_argument(
+        "--tokenizer", required=True, choices=sorted(TOKENIZERS), help="what a token is"
+    )
     parser.add_argument("--debug", action="store_true", help="show where an error was raised")
     given = parser.parse_intermixed_args()
     print(summary(prepare(given.name, given.paths, given.val, given.tokenizer)))

@@ -18,6 +18,7 @@ base, L and N / L) and yarn's default ramp. It said *contradicted*: beta=4 passe
 was put aside, for the default ramp rounds to whole pairs, so that at L = 128 beta 16, 32 and 64 are one table, and because of 16
 intervals at 95 % one leaves out zero by chance more often than not. Its models are among these.
 """
+
 import json
 import subprocess
 import sys
@@ -28,7 +29,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 BASES, LENGTHS, SEEDS, FACTORS = (100, 500, 10000, 500000), (128, 512), (1, 2, 3, 4, 5, 6), (2, 4)
 BETAS = (1.5, 2, 4, 8, 16, 32, 64)
-T95, T975 = 2.571, 3.163   # Student's t, two-sided, 5 degrees of freedom
+T95, T975 = 2.571, 3.163  # Student's t, two-sided, 5 degrees of freedom
 
 
 def folder(base: int, length: int, seed: int) -> str:
@@ -43,9 +44,21 @@ def train(dataset: str) -> None:
             for length in LENGTHS:
                 tested = ",".join(str(length * k // 2) for k in (1, 2, 4, 8))
                 place = folder(base, length, seed)
-                run("train.py", "config/size/tiny.py", f"--pos=rope(base={base})", "--n_head=2", f"--block_size={length}",
-                    f"--batch_size={2048 // length}", "--max_iters=800", "--warmup_iters=80", "--learning_rate=3e-3",
-                    f"--seed={seed}", f"--dataset={dataset}", f"--eval_lengths={tested}", f"--out_dir={place}")
+                run(
+                    "train.py",
+                    "config/size/tiny.py",
+                    f"--pos=rope(base={base})",
+                    "--n_head=2",
+                    f"--block_size={length}",
+                    f"--batch_size={2048 // length}",
+                    "--max_iters=800",
+                    "--warmup_iters=80",
+                    "--learning_rate=3e-3",
+                    f"--seed={seed}",
+                    f"--dataset={dataset}",
+                    f"--eval_lengths={tested}",
+                    f"--out_dir={place}",
+                )
                 run("extend.py", place, *(f"yarn(ramp=turns, beta={beta})" for beta in BETAS))
 
 
@@ -58,14 +71,32 @@ def collect() -> dict[str, object]:
     """All of beta.json. Nats of every model at every length under every beta: (bases, lengths, seeds, factors, betas)."""
     found = np.full([len(x) for x in (BASES, LENGTHS, SEEDS, FACTORS, BETAS)], np.nan)
     for (b, n, s), _ in np.ndenumerate(found[..., 0, 0]):
-        result = json.loads((ROOT / folder(BASES[b], LENGTHS[n], SEEDS[s]) / "extrapolation.json").read_text(encoding="utf-8"))
-        known = {(row["extend"], row["length"]): row["nats"] for row in result["rows"] if row["protocol"] == "fixed_targets"}
+        result = json.loads(
+            (ROOT / folder(BASES[b], LENGTHS[n], SEEDS[s]) / "extrapolation.json").read_text(
+                encoding="utf-8"
+            )
+        )
+        known = {
+            (row["extend"], row["length"]): row["nats"]
+            for row in result["rows"]
+            if row["protocol"] == "fixed_targets"
+        }
         for (f, k), _ in np.ndenumerate(found[b, n, s]):
-            found[b, n, s, f, k] = known[f"yarn(ramp=turns, beta={BETAS[k]})", FACTORS[f] * LENGTHS[n]]
-    config = json.loads((ROOT / folder(BASES[0], LENGTHS[0], SEEDS[0]) / "config.json").read_text(encoding="utf-8"))
+            found[b, n, s, f, k] = known[
+                f"yarn(ramp=turns, beta={BETAS[k]})", FACTORS[f] * LENGTHS[n]
+            ]
+    config = json.loads(
+        (ROOT / folder(BASES[0], LENGTHS[0], SEEDS[0]) / "config.json").read_text(encoding="utf-8")
+    )
     axes = {"base": BASES, "L": LENGTHS, "seed": SEEDS, "N / L": FACTORS, "beta": BETAS}
-    return {"axes": axes, "nats": found.round(6).tolist(),
-            **{key: config[key] for key in ("versions", "git_commit", "device", "dtype", "corpus_sha256")}}
+    return {
+        "axes": axes,
+        "nats": found.round(6).tolist(),
+        **{
+            key: config[key]
+            for key in ("versions", "git_commit", "device", "dtype", "corpus_sha256")
+        },
+    }
 
 
 def interval(values: np.ndarray, t: float) -> tuple[float, float]:
@@ -77,8 +108,10 @@ def effects(best: np.ndarray) -> dict[str, tuple[float, float]]:
     """What base and L do to the logarithm of the best beta, (bases, lengths, seeds, factors): mean and half-interval."""
     x = np.log10(BASES) - np.log10(BASES).mean()
     slopes = np.einsum("b,bnsf->nsf", x, best) / (x @ x)
-    return {"per tenfold base": interval(slopes.mean((0, 2)), T975),
-            "L = 512 rather than 128": interval((best[:, 1] - best[:, 0]).mean((0, 2)), T975)}
+    return {
+        "per tenfold base": interval(slopes.mean((0, 2)), T975),
+        "L = 512 rather than 128": interval((best[:, 1] - best[:, 0]).mean((0, 2)), T975),
+    }
 
 
 def main() -> None:
@@ -89,26 +122,40 @@ def main() -> None:
     if sys.argv[1] == "collect":
         print(json.dumps(collect()))
         return
-    found = np.array(json.loads((ROOT / "results/extend/beta.json").read_text(encoding="utf-8"))["nats"])
+    found = np.array(
+        json.loads((ROOT / "results/extend/beta.json").read_text(encoding="utf-8"))["nats"]
+    )
     best = np.log2(BETAS)[found.argmin(-1)]
     found_effects = effects(best)
     contradicted = any(abs(mean) > half for mean, half in found_effects.values())
-    print("# YaRN's beta by base and training length\n\n" + __doc__.split("\n\n", 2)[2].strip() + "\n\n"
-          "| change of the best beta, factors of 2 | mean over seeds [97.5 %] |\n| --- | --- |")
+    print(
+        "# YaRN's beta by base and training length\n\n"
+        + __doc__.split("\n\n", 2)[2].strip()
+        + "\n\n"
+        "| change of the best beta, factors of 2 | mean over seeds [97.5 %] |\n| --- | --- |"
+    )
     for name, (mean, half) in found_effects.items():
         print(f"| {name} | {mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}] |")
     mean, half = interval(best.mean((0, 1, 3)), T95)
     edge = int(((best == np.log2(BETAS[0])) | (best == np.log2(BETAS[-1]))).sum())
-    print(f"\nA constant number of turns is {'contradicted by' if contradicted else 'consistent with'} these models. Geometric "
-          f"mean of the best beta: {2 ** mean:.1f} [95 %: {2 ** (mean - half):.1f}, {2 ** (mean + half):.1f}]; of {best.size} "
-          f"best betas {edge} lie at an end of the range tried.\n\nNats: of the beta that is best in the mean over seeds; of the "
-          "others, their difference to it ± half of its 95 % interval, paired by seed.\n\n| base | L | N / L | "
-          f"{' | '.join(f'beta={b:g}' for b in BETAS)} |\n{'| --- ' * (len(BETAS) + 3)}|")
-    rows = {(BASES[b], LENGTHS[n], FACTORS[f]): found[b, n, :, f] for b, n, f in np.ndindex(*np.array(found.shape)[[0, 1, 3]])}
+    print(
+        f"\nA constant number of turns is {'contradicted by' if contradicted else 'consistent with'} these models. Geometric "
+        f"mean of the best beta: {2**mean:.1f} [95 %: {2 ** (mean - half):.1f}, {2 ** (mean + half):.1f}]; of {best.size} "
+        f"best betas {edge} lie at an end of the range tried.\n\nNats: of the beta that is best in the mean over seeds; of the "
+        "others, their difference to it ± half of its 95 % interval, paired by seed.\n\n| base | L | N / L | "
+        f"{' | '.join(f'beta={b:g}' for b in BETAS)} |\n{'| --- ' * (len(BETAS) + 3)}|"
+    )
+    rows = {
+        (BASES[b], LENGTHS[n], FACTORS[f]): found[b, n, :, f]
+        for b, n, f in np.ndindex(*np.array(found.shape)[[0, 1, 3]])
+    }
     for place, nats in (rows | {("all", "all", "all"): found.mean((0, 1, 3))}).items():
         k = int(nats.mean(0).argmin())
         paired = [interval(nats[:, other] - nats[:, k], T95) for other in range(len(BETAS))]
-        shown = (f"**{nats[:, k].mean():.4f}**" if o == k else f"{d:+.4f} ± {h:.4f}" for o, (d, h) in enumerate(paired))
+        shown = (
+            f"**{nats[:, k].mean():.4f}**" if o == k else f"{d:+.4f} ± {h:.4f}"
+            for o, (d, h) in enumerate(paired)
+        )
         print(f"| {' | '.join(map(str, place))} | {' | '.join(shown)} |")
 
 

@@ -5,6 +5,7 @@
 NAME is how a run is called in the tables: empty for the model that is extended (each of its extensions is called by its own
 expression, `none` for no extension), anything else for a run that is taken as it was trained.
 """
+
 import json
 import sys
 from pathlib import Path
@@ -20,13 +21,35 @@ def main() -> None:
         result = json.loads((Path(folder) / "extrapolation.json").read_text(encoding="utf-8"))
         for row in result["rows"]:
             as_trained = row["extend"] == result.get("extend")
-            here = (row["protocol"], row["dataset"]) == ("fixed_targets", config["settings"]["dataset"])
+            here = (row["protocol"], row["dataset"]) == (
+                "fixed_targets",
+                config["settings"]["dataset"],
+            )
             if not here or row["nats"] is None or (name and not as_trained):
                 continue
-            of = losses.setdefault(name or row["extend"] or "none", {}).setdefault(str(result["seed"]), {})
+            of = losses.setdefault(name or row["extend"] or "none", {}).setdefault(
+                str(result["seed"]), {}
+            )
             of[str(row["length"])] = row["nats"]
-        runs.append({"name": name, "folder": Path(folder).name, **{key: config[key] for key in (
-            "settings", "versions", "git_commit", "device", "dtype", "corpus_sha256", "parameters", "train_lengths")}})
+        runs.append(
+            {
+                "name": name,
+                "folder": Path(folder).name,
+                **{
+                    key: config[key]
+                    for key in (
+                        "settings",
+                        "versions",
+                        "git_commit",
+                        "device",
+                        "dtype",
+                        "corpus_sha256",
+                        "parameters",
+                        "train_lengths",
+                    )
+                },
+            }
+        )
     print(json.dumps({"losses": losses, "runs": runs}, indent=1))
 
 

@@ -7,6 +7,7 @@ RESULTS.json is what `results/extend/collect.py` makes of run folders. A differe
 whole interval lies on the other side. `not testable at this size`: the interval holds zero, or there are fewer than 2 seeds.
 Where a finding asks for several comparisons, it is contradicted if one is, and reproduced if all are.
 """
+
 import json
 import math
 import sys
@@ -17,7 +18,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import report  # noqa: E402
 
-Losses = dict[str, dict[str, dict[str, float]]]   # {what: {seed: {length: nats}}}
+Losses = dict[str, dict[str, dict[str, float]]]  # {what: {seed: {length: nats}}}
 L = 128
 FACTORS = (2, 4, 8, 16)
 
@@ -27,16 +28,24 @@ def verdict(differences: list[float]) -> tuple[str, str]:
     n = len(differences)
     if n < 2:
         return "not testable", "fewer than two seeds"
-    mean, half = np.mean(differences), report.T95[n - 2] * np.std(differences, ddof=1) / math.sqrt(n)
-    word = "reproduced" if mean - half > 0 else "contradicted" if mean + half < 0 else "not testable"
+    mean, half = (
+        np.mean(differences),
+        report.T95[n - 2] * np.std(differences, ddof=1) / math.sqrt(n),
+    )
+    word = (
+        "reproduced" if mean - half > 0 else "contradicted" if mean + half < 0 else "not testable"
+    )
     return word, f"{mean:+.3f} [{mean - half:+.3f}, {mean + half:+.3f}]"
 
 
 def compare(losses: Losses, worse: str, better: str, factor: int) -> list[float]:
     """loss(worse) - loss(better) at `factor` times the training length, for each seed that has both."""
     n = str(factor * L)
-    return [of[n] - losses[better][seed][n] for seed, of in losses.get(worse, {}).items()
-            if n in of and n in losses.get(better, {}).get(seed, {})]
+    return [
+        of[n] - losses[better][seed][n]
+        for seed, of in losses.get(worse, {}).items()
+        if n in of and n in losses.get(better, {}).get(seed, {})
+    ]
 
 
 def gained(losses: Losses, method: str, factor: int) -> dict[str, float]:
@@ -48,37 +57,85 @@ def gained(losses: Losses, method: str, factor: int) -> dict[str, float]:
 def judged(losses: Losses) -> list[tuple[str, str, str, str]]:
     """(finding, comparison, verdict, interval) for every comparison."""
     found = []
-    for factor in FACTORS:   # PI's Table 1 and others: raw RoPE fails past L
+    for factor in FACTORS:  # PI's Table 1 and others: raw RoPE fails past L
         for method in ("pi", "ntk", "yarn", "llama3"):
-            found.append(("raw RoPE is worst", f"none - {method}, {factor} L", *verdict(compare(losses, "none", method, factor))))
-    for factor in (2, 4):    # bloc97 2023, YaRN's Table 1
+            found.append(
+                (
+                    "raw RoPE is worst",
+                    f"none - {method}, {factor} L",
+                    *verdict(compare(losses, "none", method, factor)),
+                )
+            )
+    for factor in (2, 4):  # bloc97 2023, YaRN's Table 1
         for method in ("ntk", "yarn"):
-            found.append(("at small factors NTK and YaRN beat PI untrained", f"pi - {method}, {factor} L",
-                          *verdict(compare(losses, "pi", method, factor))))
+            found.append(
+                (
+                    "at small factors NTK and YaRN beat PI untrained",
+                    f"pi - {method}, {factor} L",
+                    *verdict(compare(losses, "pi", method, factor)),
+                )
+            )
     pi = gained(losses, "pi", 4)
-    for method in ("none", "ntk", "yarn"):   # PI's 1,000 steps
+    for method in ("none", "ntk", "yarn"):  # PI's 1,000 steps
         other = gained(losses, method, 4)
-        found.append(("PI gains most from a short fine-tune", f"gain of pi - gain of {method}, 4 L",
-                      *verdict([pi[seed] - other[seed] for seed in pi if seed in other])))
-    for method in ("dynamic_ntk", "dynamic_yarn"):   # by construction; a difference of more than 1e-6 nats is one
-        largest = max((abs(of[n] - losses["none"][seed][n]) for seed, of in losses.get(method, {}).items() for n in of
-                       if int(n) <= L), default=math.nan)
-        word = "reproduced" if largest <= 1e-6 else "contradicted" if largest > 1e-6 else "not testable"
-        found.append(("dynamic methods cost nothing below L", f"{method} - none, N <= L", word, f"largest {largest:.1e}"))
+        found.append(
+            (
+                "PI gains most from a short fine-tune",
+                f"gain of pi - gain of {method}, 4 L",
+                *verdict([pi[seed] - other[seed] for seed in pi if seed in other]),
+            )
+        )
+    for method in (
+        "dynamic_ntk",
+        "dynamic_yarn",
+    ):  # by construction; a difference of more than 1e-6 nats is one
+        largest = max(
+            (
+                abs(of[n] - losses["none"][seed][n])
+                for seed, of in losses.get(method, {}).items()
+                for n in of
+                if int(n) <= L
+            ),
+            default=math.nan,
+        )
+        word = (
+            "reproduced"
+            if largest <= 1e-6
+            else "contradicted"
+            if largest > 1e-6
+            else "not testable"
+        )
+        found.append(
+            (
+                "dynamic methods cost nothing below L",
+                f"{method} - none, N <= L",
+                word,
+                f"largest {largest:.1e}",
+            )
+        )
     return found
 
 
 def main() -> None:
     """Print a table of findings, then of comparisons."""
     rows = judged(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))["losses"])
-    print("# Published findings on context extension\n\nRules: results/extend/findings.py. Nats, paired by seed.\n\n"
-          "| finding | verdict |\n| --- | --- |")
+    print(
+        "# Published findings on context extension\n\nRules: results/extend/findings.py. Nats, paired by seed.\n\n"
+        "| finding | verdict |\n| --- | --- |"
+    )
     for finding in dict.fromkeys(row[0] for row in rows):
         words = {row[2] for row in rows if row[0] == finding}
-        word = ("contradicted" if "contradicted" in words else "reproduced" if words == {"reproduced"}
-                else "not testable at this size")
+        word = (
+            "contradicted"
+            if "contradicted" in words
+            else "reproduced"
+            if words == {"reproduced"}
+            else "not testable at this size"
+        )
         print(f"| {finding} | {word} |")
-    print("\n| finding | comparison | difference [95 % over seeds] | verdict |\n| --- | --- | --- | --- |")
+    print(
+        "\n| finding | comparison | difference [95 % over seeds] | verdict |\n| --- | --- | --- | --- |"
+    )
     for finding, comparison, word, interval in rows:
         print(f"| {finding} | {comparison} | {interval} | {word} |")
 

@@ -4,6 +4,7 @@
 
 The default model, ALiBi; written to results/throughput/allocator.json.
 """
+
 import json
 import resource
 import subprocess
@@ -35,7 +36,11 @@ def measure(kept: bool) -> dict[str, float]:
         with device.autocast(compute):
             return model(tokens, tokens)[1]
 
-    compiled, tokens, long = torch.compile(loss_of, fullgraph=True), torch.randint(256, (16, 128)), torch.randint(256, (4, 4096))
+    compiled, tokens, long = (
+        torch.compile(loss_of, fullgraph=True),
+        torch.randint(256, (16, 128)),
+        torch.randint(256, (4, 4096)),
+    )
 
     def train(steps: int) -> None:
         for _ in range(steps):
@@ -51,10 +56,16 @@ def measure(kept: bool) -> dict[str, float]:
     train(5)
     faults, began = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, time.perf_counter()
     train(STEPS)
-    trained, faults = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
+    trained, faults = (
+        time.perf_counter(),
+        resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults,
+    )
     test()
-    return {"train_tokens_per_s": STEPS * tokens.numel() / (trained - began),
-            "test_tokens_per_s": long.numel() / (time.perf_counter() - trained), "page_faults_per_step": faults / STEPS}
+    return {
+        "train_tokens_per_s": STEPS * tokens.numel() / (trained - began),
+        "test_tokens_per_s": long.numel() / (time.perf_counter() - trained),
+        "page_faults_per_step": faults / STEPS,
+    }
 
 
 def main() -> None:
@@ -64,15 +75,28 @@ def main() -> None:
         return
     rounds = []
     for _ in range(ROUNDS):
-        texts = {how: subprocess.run([sys.executable, __file__, how], capture_output=True, text=True, check=True).stdout
-                 for how in ("returned", "kept")}
+        texts = {
+            how: subprocess.run(
+                [sys.executable, __file__, how], capture_output=True, text=True, check=True
+            ).stdout
+            for how in ("returned", "kept")
+        }
         rounds.append({how: json.loads(text.splitlines()[-1]) for how, text in texts.items()})
         print(rounds[-1], flush=True)
-    ratios = {f"{name}_ratio": median(r["kept"][name] / r["returned"][name] for r in rounds)
-              for name in ("train_tokens_per_s", "test_tokens_per_s")}
+    ratios = {
+        f"{name}_ratio": median(r["kept"][name] / r["returned"][name] for r in rounds)
+        for name in ("train_tokens_per_s", "test_tokens_per_s")
+    }
     print(ratios)
-    checkpoint.write_json(HERE / "allocator.json", {"rounds": rounds, **ratios, **checkpoint.provenance(),
-                                                    "command": "python results/throughput/allocator.py"})
+    checkpoint.write_json(
+        HERE / "allocator.json",
+        {
+            "rounds": rounds,
+            **ratios,
+            **checkpoint.provenance(),
+            "command": "python results/throughput/allocator.py",
+        },
+    )
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 Both train 6 layers, 6 heads, 384 wide, T = 256, batch 16, vocabulary 256, learned positions, on the same bytes, compiled.
 Each counts the steps after its 10th from its own log; written to results/throughput/baby-gpt.json.
 """
+
 import json
 import pickle
 import re
@@ -24,8 +25,18 @@ import checkpoint  # noqa: E402
 import data  # noqa: E402
 
 STEPS, ROUNDS, TOKENS = 25, 2, 16 * 256
-SIZE = ["--n_layer=6", "--n_head=6", "--n_embd=384", "--block_size=256", "--batch_size=16", "--dropout=0.0",
-        f"--max_iters={STEPS}", "--log_interval=1", "--eval_iters=1", "--eval_interval=1000"]
+SIZE = [
+    "--n_layer=6",
+    "--n_head=6",
+    "--n_embd=384",
+    "--block_size=256",
+    "--batch_size=16",
+    "--dropout=0.0",
+    f"--max_iters={STEPS}",
+    "--log_interval=1",
+    "--eval_iters=1",
+    "--eval_interval=1000",
+]
 
 
 def give_corpus(nanogpt: Path) -> None:
@@ -40,9 +51,19 @@ def give_corpus(nanogpt: Path) -> None:
 def theirs(nanogpt: Path) -> float:
     """nanoGPT's tokens/s, from the milliseconds it prints for each step."""
     with tempfile.TemporaryDirectory() as out:
-        command = [sys.executable, "train.py", "config/train_shakespeare_char.py", "--device=cpu", "--dataset=stdlib_bytes",
-                   f"--out_dir={out}", f"--lr_decay_iters={STEPS}", *SIZE]
-        text = subprocess.run(command, cwd=nanogpt, capture_output=True, text=True, check=True).stdout
+        command = [
+            sys.executable,
+            "train.py",
+            "config/train_shakespeare_char.py",
+            "--device=cpu",
+            "--dataset=stdlib_bytes",
+            f"--out_dir={out}",
+            f"--lr_decay_iters={STEPS}",
+            *SIZE,
+        ]
+        text = subprocess.run(
+            command, cwd=nanogpt, capture_output=True, text=True, check=True
+        ).stdout
     times = [float(ms) for ms in re.findall(r"^iter \d+: .* time ([\d.]+)ms", text, re.MULTILINE)]
     return TOKENS / (median(times[10:]) / 1000)
 
@@ -50,10 +71,20 @@ def theirs(nanogpt: Path) -> float:
 def ours() -> float:
     """Our tokens/s, from metrics.jsonl."""
     with tempfile.TemporaryDirectory() as out:
-        command = [sys.executable, "train.py", "--pos=learned", f"--out_dir={out}/run", "--warmup_iters=10",
-                   "--eval_lengths=256", *SIZE]
+        command = [
+            sys.executable,
+            "train.py",
+            "--pos=learned",
+            f"--out_dir={out}/run",
+            "--warmup_iters=10",
+            "--eval_lengths=256",
+            *SIZE,
+        ]
         subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-        lines = [json.loads(line) for line in (Path(out) / "run/metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+        lines = [
+            json.loads(line)
+            for line in (Path(out) / "run/metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        ]
     return median(line["tokens_per_s"] for line in lines[10:])
 
 
@@ -66,9 +97,17 @@ def main() -> None:
         rounds.append({"nanogpt": theirs(nanogpt), "longshot": ours()})
         rounds[-1]["ratio"] = rounds[-1]["longshot"] / rounds[-1]["nanogpt"]
         print({name: round(value, 2) for name, value in rounds[-1].items()}, flush=True)
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=nanogpt, capture_output=True, text=True, check=False).stdout.strip()
-    result = {"unit": "tokens/s", "rounds": rounds, "median_ratio": median(r["ratio"] for r in rounds), "nanogpt_commit": commit,
-              **checkpoint.provenance(), "command": "python results/throughput/measure.py nanoGPT"}
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=nanogpt, capture_output=True, text=True, check=False
+    ).stdout.strip()
+    result = {
+        "unit": "tokens/s",
+        "rounds": rounds,
+        "median_ratio": median(r["ratio"] for r in rounds),
+        "nanogpt_commit": commit,
+        **checkpoint.provenance(),
+        "command": "python results/throughput/measure.py nanoGPT",
+    }
     checkpoint.write_json(HERE / "baby-gpt.json", result)
     print(f"median ratio {result['median_ratio']:.2f}")
 
