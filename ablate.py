@@ -18,13 +18,17 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import checkpoint
-import device
 import evaluate
 import posenc
-import report
 from configurable import AblateSettings, TrainSettings, UserError, configure, differences, run
-from scheme import Scheme
+from positions.scheme import Scheme
+from runs import device
+from runs.figures import plot_seeds
+from runs.files import sha256, write_json, write_text
+from runs.folder import read_config, run_folder
+from runs.processes import world_size
+from runs.results import load_result, rows_on
+from runs.tables import seeds_table
 from train import corpus_of
 
 USAGE = """python ablate.py SCHEME [SCHEME ...] [--seeds=1,2,3] [config/FILE.py ...] [--key=value ...]
@@ -61,7 +65,7 @@ class Cell:
     @property
     def folder(self) -> Path:
         """The run folder that train.py gives it."""
-        return checkpoint.folder_of(self.settings)
+        return run_folder(self.settings)
 
     @property
     def tokens(self) -> int:
@@ -73,18 +77,18 @@ class Cell:
         """Its extrapolation.json with where it came from as "run"; None unless it is trained and tested to the end."""
         s = self.settings
         try:
-            config, result = checkpoint.read_config(self.folder), report.load(self.folder)
+            config, result = read_config(self.folder), load_result(self.folder)
             known, pos_file = {name: config[name] for name in PROVENANCE}, config["pos_file_sha256"]
         except UserError:
             return None
         tested = {
             length
-            for _, length in evaluate.rows_on(result["rows"], s.dataset, result.get("extend"))
+            for _, length in rows_on(result["rows"], s.dataset, result.get("extend"))
         }
         complete = (
             result["tokens_trained"] == self.tokens
             and not differences(asdict(s), config["settings"])
-            and pos_file == (checkpoint.sha256(Path(s.pos_file)) if s.pos_file else None)
+            and pos_file == (sha256(Path(s.pos_file)) if s.pos_file else None)
             and tested >= set(evaluate.tested_lengths(s.block_size, s.eval_lengths))
         )
         return result | {"run": known} if complete else None
@@ -119,7 +123,7 @@ def plan(settings: AblateSettings, schemes: list[str]) -> list[Cell]:
 
 
 def canonical(text: str, settings: TrainSettings) -> str:
-    """A position expression as train.py writes it; PosError where it does not fit the model."""
+    """A position expression as train.py writes it; UserError where it does not fit the model."""
     shape = posenc.Shape(
         settings.n_head, settings.n_embd // settings.n_head, settings.n_embd, settings.block_size
     )
@@ -128,7 +132,7 @@ def canonical(text: str, settings: TrainSettings) -> str:
 
 
 def typed(
-    settings: TrainSettings, kinds: tuple[str, ...] = ("result", "test", "manner")
+    settings: TrainSettings, kinds: tuple[str, ...] = ("result", "test", "execution")
 ) -> list[str]:
     """The settings that are not the defaults, as train.py's command line has them."""
     values = {
@@ -239,10 +243,10 @@ def compare(cells: list[Cell], failed: dict[str, str], folder: Path) -> str:
             f"{folder} cannot be made ({error.strerror}); choose another --ablate_dir"
         ) from error
     command = [Path(sys.argv[0]).name, *sys.argv[1:]]
-    checkpoint.write_json(folder / "results.json", {"command": command, "cells": found})
-    table = "\n".join([report.seeds_table(found), *unequal(found)])
-    checkpoint.write_text(folder / "table.txt", table + "\n")
-    report.seeds_figure(found, folder / "figure.png")
+    write_json(folder / "results.json", {"command": command, "cells": found})
+    table = "\n".join([seeds_table(found), *unequal(found)])
+    write_text(folder / "table.txt", table + "\n")
+    plot_seeds(found, folder / "figure.png")
     return table
 
 
@@ -278,7 +282,7 @@ def announce(cells: list[Cell], share: list[Cell], folder: Path) -> None:
 def main() -> int:
     """Train what is not yet trained, and compare."""
     settings, schemes = configure(AblateSettings, sys.argv[1:], USAGE)
-    if device.world_size() > 1:
+    if world_size() > 1:
         raise UserError(
             "start ablate.py by itself: torchrun is for train.py; share the work out with --only=I/N"
         )
@@ -304,4 +308,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    run(main, posenc.PosError)
+    run(main)

@@ -18,7 +18,7 @@ from torch.nn.functional import dropout as dropout_
 from torch.nn.functional import scaled_dot_product_attention
 
 from posenc import Block
-from scheme import Plan
+from positions.scheme import Plan
 
 MATMUL_KEYS = 512  # on a CPU, compiled: above this the library's kernel wins
 DENSE_BYTES = 16 * 2**20  # a larger matrix of added scores is made in blocks

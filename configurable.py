@@ -1,7 +1,8 @@
-"""Settings: defaults < config files < --key=value.
+"""The settings of every command: defaults, then config files, then --name=value. The later one wins.
 
-The dataclasses below are the one source for --help, for what is refused and for the README's table. A config file is
-`name = value` lines in Python syntax; it is parsed and never executed. This module imports no torch: --help is quick.
+The dataclasses below are the only source for --help, for the checks and for the table in the docs.
+A config file is `name = value` lines in Python syntax. It is parsed and never executed. This module
+imports no torch, so that --help is fast.
 """
 
 import ast
@@ -12,7 +13,6 @@ import os
 import re
 import sys
 import traceback
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import Field, dataclass, field, fields
@@ -20,14 +20,23 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, NoReturn, get_args, get_origin
 
-KINDS = {
+KINDS = {  # of settings, with their headings in --help
     "result": "What changes the result",
     "test": "What changes the test",
-    "manner": "Only the manner",
+    "execution": "How it runs",
 }
 PROTOCOLS = ("fixed_targets", "windowed", "nonoverlapping")
-LARGEST = 2**53  # up to here a float holds every integer, and no setting needs more
-ARITHMETIC = {
+DTYPES = ("auto", "bfloat16", "float16", "float32")
+BACKENDS = ("auto", "nccl", "gloo")
+LARGEST = 2**53  # floats hold all integers up to this one, and no setting needs a larger one
+RULES = {  # of the values of a setting: how a rule is called, and when it holds
+    "low": ("at least", operator.ge),
+    "above": ("above", operator.gt),
+    "high": ("at most", operator.le),
+    "below": ("below", operator.lt),
+    "choices": ("one of", lambda value, choices: value in choices),
+}
+ARITHMETIC = {  # what a config file may calculate
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -36,42 +45,97 @@ ARITHMETIC = {
     ast.Mod: operator.mod,
     ast.Pow: operator.pow,
 }
+UNREADABLE = {  # what reading a value can raise, and what the user is told
+    OSError: "cannot be read ({0.strerror}); check the name",
+    UnicodeError: "not UTF-8 text; save it as UTF-8",
+    RecursionError: "nested too deeply; write the value itself",
+    MemoryError: "nested too deeply; write the value itself",
+    ArithmeticError: "this arithmetic has no finite result; write the value itself",
+    ValueError: "{0}",
+}
+Lengths = tuple[int, ...]
+
+
+# ---- mistakes
 
 
 class UserError(ValueError):
-    """A mistake that a user can mend; its text is one sentence: what was wrong, where, and what to do."""
+    """A mistake that the user can correct. Its text says what is wrong, where, and what to do."""
 
 
-def setting(
-    default: Any,
-    help: str,
-    *,
-    unit: str = "",
-    kind: str = "result",
-    low: float | None = None,
-    above: float | None = None,
-    high: float | None = None,
-    below: float | None = None,
-    choices: tuple[str, ...] | None = None,
-) -> Any:
-    """A dataclass field with its help; low <= value <= high, above < value < below, in a tuple for each item."""
-    rules = [
-        ("at least", operator.ge, low),
-        ("above", operator.gt, above),
-        ("at most", operator.le, high),
-        ("below", operator.lt, below),
-        ("one of", lambda value, among: value in among, choices),
-    ]
-    rules = [rule for rule in rules if rule[2] is not None]
-    return field(
-        default=default, metadata={"help": help, "unit": unit, "kind": kind, "rules": rules}
-    )
+def require(condition: Any, sentence: str) -> None:
+    """Raise UserError with this sentence unless the condition holds."""
+    if not condition:
+        raise UserError(sentence)
+
+
+def check_shape(value: Any, shape: Any, where: str, advice: str, path: str = "") -> None:
+    """Check what was read from a file: UserError, "WHERE lacks a proper PATH: ADVICE", if it is wrong.
+
+    A shape is a type, a tuple of types, a dict of the keys that must be there with the shape of
+    each, or a list of one shape, for lists of any length. An int passes for a float, a bool does
+    not pass for an int, and a key whose types include NoneType may be absent. `path` is the place
+    of `value` in the file, as in "rows[3].nats".
+    """
+    kinds = shape if isinstance(shape, tuple) else (shape,)
+    if isinstance(shape, dict | list):
+        kinds = (type(shape),)
+    if float in kinds:
+        kinds = (*kinds, int)
+    proper = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
+    require(proper, f"{where} lacks a proper {path or 'content'}: {advice}")
+    if isinstance(shape, dict):
+        for key, part in shape.items():
+            check_shape(value.get(key), part, where, advice, f"{path}.{key}".lstrip("."))
+    if isinstance(shape, list):
+        for number, item in enumerate(value):
+            check_shape(item, shape[0], where, advice, f"{path}[{number}]")
+
+
+def run(main: Callable[[], int | None]) -> NoReturn:
+    """Run a program and exit with the code that `main()` returns.
+
+    A UserError, or an error of the system such as a full disk, prints one sentence to stderr and
+    exits 1. With --debug on the command line the traceback comes first. Of several processes, all
+    but the first name their number. Ctrl-C exits 130.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character shows "?"
+    try:
+        code = main()
+    except KeyboardInterrupt:
+        code = 130
+    except (UserError, OSError) as error:
+        if "--debug" in sys.argv:
+            traceback.print_exc()
+        sentence = str(error)
+        if isinstance(error, OSError) and error.strerror:
+            sentence = f"{error.filename or 'the system'}: {error.strerror}"
+        rank = os.environ.get("RANK", "0")
+        process = "" if rank == "0" else f"process {rank}: "
+        print(f"{process}error: {sentence}", file=sys.stderr)
+        code = 1
+    sys.exit(code)
+
+
+# ---- the settings of every command
+
+
+def setting(default: Any, help: str, kind: str = "result", unit: str = "", **rules: Any) -> Any:
+    """A field of a settings class: its default, one line of help, its kind (see KINDS), its unit.
+
+    `rules` limit the value, or each item of a tuple: low <= value <= high, above < value < below,
+    value in choices.
+    """
+    return field(default=default, metadata=dict(help=help, kind=kind, unit=unit, rules=rules))
 
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """The shape of one model. `block_size` is the length first trained at, in tokens, and limits nothing; `pos` is the
-    scheme, `extend` what is applied to it once it is trained."""
+    """The shape of a model. `pos` is its position scheme, `extend` an extension of its context.
+
+    `block_size` is the length that it is first trained at, in tokens. It may read longer texts.
+    """
 
     block_size: int = 128
     vocab_size: int = 256
@@ -84,59 +148,42 @@ class GPTConfig:
     extend: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a shape that no model can have (UserError)."""
+        """Raise UserError for a shape that no model can have."""
         for name in ("block_size", "vocab_size", "n_layer", "n_head", "n_embd"):
-            _require(
-                getattr(self, name) >= 1, f"{name} must be at least 1, not {getattr(self, name)}"
-            )
-        _require(
-            self.n_embd % self.n_head == 0,
-            f"n_embd = {self.n_embd} cannot be divided by n_head = {self.n_head}; change one of them",
-        )
+            size = getattr(self, name)
+            require(size >= 1, f"{name} must be at least 1, not {size}")
+        sizes = f"n_embd = {self.n_embd} cannot be divided by n_head = {self.n_head}"
+        require(self.n_embd % self.n_head == 0, f"{sizes}; change one of them")
 
 
 @dataclass
 class Settings:
-    """What every command can be told."""
-
-    device: str = setting("auto", "where to compute: auto, cpu, cuda, cuda:1, mps", kind="manner")
-    dtype: str = setting(
-        "auto",
-        "number format of matrix products",
-        kind="manner",
-        choices=("auto", "bfloat16", "float16", "float32"),
-    )
+    """The base of the settings of every command."""
 
     def check(self) -> None:
-        """Refuse (UserError) a value of the wrong type or out of its range; lists become tuples, 1 becomes 1.0."""
+        """Give every value its proper type, as 1 -> 1.0; UserError for a wrong type or range."""
         for f in fields(self):
             setattr(self, f.name, _checked(f, getattr(self, f.name)))
 
 
 @dataclass
-class TrainSettings(Settings):
-    """One training run and the test that follows it."""
+class ComputeSettings(Settings):
+    """The settings of every command that computes."""
+
+    device: str = setting("auto", "where to compute: auto, cpu, cuda, cuda:1, mps", "execution")
+    dtype: str = setting("auto", "format of matrix products", "execution", choices=DTYPES)
+
+
+@dataclass
+class TrainSettings(ComputeSettings):
+    """One training run and the test after it."""
 
     pos: str = setting("rope", "position scheme, as in 'rope(base=500000)' or 'rope + alibi'")
     pos_file: str = setting("", "a Python file of your own with more position schemes")
-    extend: str = setting(
-        "", "context extension to train with, as in 'yarn(factor=4)'; for fine-tuning (init_from)"
-    )
-    mixed_lengths: tuple[int, ...] = setting(
-        (),
-        "lengths to train at in turn, with as many tokens a step as at block_size",
-        unit="tokens",
-        low=2,
-    )
-    staged: bool = setting(
-        False, "mixed_lengths one after the other, in equal parts, instead of in turn"
-    )
-    drop_pos: float = setting(
-        0.0,
-        "share of the steps, the last ones, without the position scheme (DroPE)",
-        low=0,
-        below=1,
-    )
+    extend: str = setting("", "context extension to fine-tune with, as in 'yarn(factor=4)'")
+    mixed_lengths: Lengths = setting((), "lengths to train at in turn", unit="tokens", low=2)
+    staged: bool = setting(False, "mixed_lengths one after the other, not in turn")
+    drop_pos: float = setting(0.0, "last share of steps, without pos (DroPE)", low=0, below=1)
     dataset: str = setting("stdlib", "corpus, the name of a folder in data/")
     init_from: str = setting("auto", "auto (resume or begin), scratch, gpt2... or a run folder")
     block_size: int = setting(128, "training length", unit="tokens", low=2, high=2**24)
@@ -154,431 +201,343 @@ class TrainSettings(Settings):
     beta2: float = setting(0.99, "AdamW's decay rate of the variance", low=0, below=1)
     grad_clip: float = setting(1.0, "largest norm of the gradient, 0 for any", low=0)
     decay_lr: bool = setting(True, "warm up, then lower the learning rate along a cosine")
-    warmup_iters: int = setting(
-        100, "length of the warm-up, at most max_iters", unit="steps", low=0
-    )
-    lr_decay_iters: int | None = setting(
-        None, "when min_lr is reached, none for max_iters", unit="steps", low=1
-    )
+    warmup_iters: int = setting(100, "length of the warm-up", unit="steps", low=0)
+    lr_decay_iters: int | None = setting(None, "min_lr is reached here", unit="steps", low=1)
     min_lr: float | None = setting(None, "lowest learning rate, none for learning_rate / 20", low=0)
     seed: int = setting(1337, "seed of weights, data order and draws", low=0, high=2**32 - 1)
-    eval_lengths: tuple[int, ...] = setting(
-        (), "lengths to test, else L/2 ... 32L", unit="tokens", kind="test", low=2
-    )
-    out_dir: str = setting("", "run folder, by default named after the settings", kind="manner")
-    overwrite: bool = setting(False, "start afresh in a used run folder", kind="manner")
-    eval_interval: int = setting(
-        200, "interval between validations", unit="steps", kind="manner", low=1
-    )
-    eval_iters: int = setting(16, "size of a validation", unit="batches", kind="manner", low=1)
-    log_interval: int = setting(
-        20, "interval between lines of the log", unit="steps", kind="manner", low=1
-    )
-    compile: bool = setting(True, "torch.compile, where there is a compiler", kind="manner")
-    deterministic: bool = setting(
-        False, "repeat to the bit on a GPU too, where torch can; a CPU always does", kind="manner"
-    )
+    eval_lengths: Lengths = setting((), "test lengths, else L/2 ... 32L", "test", "tokens", low=2)
+    out_dir: str = setting("", "run folder, by default named after the settings", "execution")
+    overwrite: bool = setting(False, "start afresh in a used run folder", "execution")
+    eval_interval: int = setting(200, "between validations", "execution", "steps", low=1)
+    eval_iters: int = setting(16, "size of a validation", "execution", "batches", low=1)
+    log_interval: int = setting(20, "between lines of the log", "execution", "steps", low=1)
+    compile: bool = setting(True, "torch.compile, where there is a compiler", "execution")
+    deterministic: bool = setting(False, "repeat to the bit on a GPU too", "execution")
     backend: str = setting(
-        "auto",
-        "how processes of one run talk, auto for nccl on GPUs, else gloo",
-        kind="manner",
-        choices=("auto", "nccl", "gloo"),
+        "auto", "how processes talk, auto: nccl on GPUs, else gloo", "execution", choices=BACKENDS
     )
-    wandb_log: bool = setting(False, "log to Weights & Biases too", kind="manner")
-    wandb_project: str = setting("longshot", "project in Weights & Biases", kind="manner")
-    wandb_run_name: str = setting(
-        "", "name in Weights & Biases, by default the run folder's", kind="manner"
-    )
+    wandb_log: bool = setting(False, "log to Weights & Biases too", "execution")
+    wandb_project: str = setting("longshot", "project in Weights & Biases", "execution")
+    wandb_run_name: str = setting("", "name in Weights & Biases, else the folder's", "execution")
 
     def gpt(self, vocab_size: int) -> GPTConfig:
-        """The model's shape, for a vocabulary of `vocab_size` tokens; UserError where no model has that shape."""
+        """The shape of the model for `vocab_size` tokens; UserError if no model has that shape."""
         names = [f.name for f in fields(GPTConfig) if f.name != "vocab_size"]
         return GPTConfig(vocab_size=vocab_size, **{name: getattr(self, name) for name in names})
 
     def check(self) -> None:
-        """Also refuse settings that do not go together."""
+        """Raise UserError also for settings that do not go together."""
         super().check()
-        self.gpt(vocab_size=1)  # the shape checks itself; the vocabulary is the corpus's
-        _require(
-            self.eval_lengths == tuple(sorted(self.eval_lengths)),
-            f"eval_lengths {self.eval_lengths} must ascend",
-        )
+        self.gpt(vocab_size=1)  # checks the shape; the vocabulary comes from the corpus
+        lengths, tokens = self.eval_lengths, self.batch_size * self.block_size
+        require(lengths == tuple(sorted(lengths)), f"eval_lengths {lengths} must ascend")
         for length in self.mixed_lengths:
-            _require(
-                self.batch_size * self.block_size % length == 0,
-                f"mixed_lengths: the batch_size x block_size = "
-                f"{self.batch_size * self.block_size} tokens of a batch are no whole number of sequences of {length}",
-            )
-        _require(self.init_from, "init_from is empty; name a run folder, or leave it out")
-        _require(
-            self.mixed_lengths or not self.staged,
-            "staged=True needs mixed_lengths, the lengths of its stages",
-        )
+            batch = f"the batch_size x block_size = {tokens} tokens of a batch"
+            sentence = f"mixed_lengths: {batch} are no whole number of sequences of {length}"
+            require(tokens % length == 0, sentence)
+        require(self.init_from, "init_from is empty; name a run folder, or leave it out")
+        staged_alone = self.staged and not self.mixed_lengths
+        require(not staged_alone, "staged=True needs mixed_lengths, the lengths of its stages")
         for name, limit in (
             ("warmup_iters", "max_iters"),
             ("warmup_iters", "lr_decay_iters"),
             ("min_lr", "learning_rate"),
         ):
             low, high = getattr(self, name), getattr(self, limit)
-            ordered = low is None or high is None or low <= high
-            _require(
-                ordered, f"{name} = {low} is above {limit} = {high}; lower {name} or raise {limit}"
-            )
+            sentence = f"{name} = {low} is above {limit} = {high}; lower {name} or raise {limit}"
+            require(low is None or high is None or low <= high, sentence)
 
 
 @dataclass
-class EvaluateSettings(Settings):
-    """A test of finished runs; the run folders are positional."""
+class EvaluateSettings(ComputeSettings):
+    """A test of finished runs, whose folders are the other words of the command line."""
 
-    dataset: str = setting("", "corpus to test on, by default the run's own", kind="test")
-    eval_lengths: tuple[int, ...] = setting(
-        (), "lengths to test, else L/2 ... 32L", unit="tokens", kind="test", low=2
-    )
-    protocols: tuple[str, ...] = setting(
-        PROTOCOLS, "what to measure", kind="test", choices=PROTOCOLS
-    )
-    stride: int = setting(
-        0, "measure `sliding` too, moved by this, 0 for not", unit="tokens", kind="test", low=0
-    )
-    extend: str = setting(
-        "",
-        "context extension to test with, as in 'yarn(factor=4)', none for none, else as trained",
-        kind="test",
-    )
-    pos_file: str = setting(
-        "", "your file of position schemes, named again to let it run", kind="test"
-    )
-    draw_only: bool = setting(
-        False, "measure nothing, draw what is measured already", kind="manner"
-    )
-    out: str = setting("", "where the figure of several runs goes", kind="manner")
+    dataset: str = setting("", "corpus to test on, by default the run's own", "test")
+    eval_lengths: Lengths = setting((), "test lengths, else L/2 ... 32L", "test", "tokens", low=2)
+    protocols: tuple[str, ...] = setting(PROTOCOLS, "what to test", "test", choices=PROTOCOLS)
+    stride: int = setting(0, "test `sliding` too, in such steps", "test", "tokens", low=0)
+    extend: str = setting("", "extension: 'yarn(factor=4)', or none, else as trained", "test")
+    pos_file: str = setting("", "your file of position schemes, named again to let it run", "test")
+    out: str = setting("", "where the figure of several runs goes", "execution")
 
     def check(self) -> None:
-        """Also refuse settings that do not go together."""
+        """Raise UserError also for settings that do not go together."""
         super().check()
-        _require(
-            self.eval_lengths == tuple(sorted(self.eval_lengths)),
-            f"eval_lengths {self.eval_lengths} must ascend",
-        )
-        _require(
-            self.protocols or self.stride,
-            "protocols is empty and stride 0: nothing to measure; set one of them",
-        )
+        lengths, protocols = self.eval_lengths, self.protocols
+        require(lengths == tuple(sorted(lengths)), f"eval_lengths {lengths} must ascend")
+        require(protocols or self.stride, "protocols is empty and stride is 0; set one of them")
 
 
 @dataclass
-class SampleSettings(Settings):
-    """Text from a run; the run folder is positional."""
+class ReportSettings(Settings):
+    """Tables and figures of finished tests; run folders are the other words of the command line."""
 
-    start: str = setting("\n", "text to go on from, FILE:path reads a file, - reads standard input")
+    dataset: str = setting("", "corpus whose rows are shown, by default the first", "execution")
+    out: str = setting("", "where the figure of several runs goes", "execution")
+
+
+@dataclass
+class SampleSettings(ComputeSettings):
+    """Text from a run, whose folder is the other word of the command line."""
+
+    start: str = setting("\n", "first text, FILE:path reads a file, - reads standard input")
     num_samples: int = setting(1, "number of samples", low=1)
     max_new_tokens: int = setting(500, "length of a sample", unit="tokens", low=1)
-    temperature: float = setting(0.8, "divides the logits, 0 for always the likeliest token", low=0)
+    temperature: float = setting(0.8, "divides the logits, 0 for the likeliest token", low=0)
     top_k: int | None = setting(None, "draw from the k likeliest tokens only", low=1)
-    top_p: float | None = setting(
-        None, "draw from the likeliest tokens of this total probability", above=0, high=1
-    )
+    top_p: float | None = setting(None, "from those of this total probability", above=0, high=1)
     stop: str = setting("", "text that ends a sample")
     seed: int = setting(1337, "seed of the draws", low=0, high=2**32 - 1)
-    extend: str = setting(
-        "", "context extension, as in 'yarn(factor=4)', none for none, else as trained"
-    )
+    extend: str = setting("", "extension: 'yarn(factor=4)', or none, else as trained")
     pos_file: str = setting("", "your file of position schemes, named again to let it run")
 
 
 @dataclass
-class ExtendSettings(Settings):
-    """One trained model x extensions x lengths; run folders (of several seeds) and `extend` expressions are positional."""
+class ExtendSettings(ComputeSettings):
+    """A trained model x extensions x lengths.
 
-    dataset: str = setting("", "corpus to test on, by default the run's own", kind="test")
-    eval_lengths: tuple[int, ...] = setting(
-        (), "lengths to test, else L/2 ... 32L", unit="tokens", kind="test", low=2
-    )
-    beside: tuple[str, ...] = setting(
-        (), "folders of other runs, shown beside as they are", kind="test"
-    )
-    search: int = setting(
-        0,
-        "search longrope's factors for texts this many times as long, 0 for not",
-        kind="test",
-        low=0,
-    )
-    rounds: int = setting(40, "length of the search", unit="rounds", kind="test", low=1)
+    The other words of the command line are run folders (of several seeds) and extensions.
+    """
+
+    dataset: str = setting("", "corpus to test on, by default the run's own", "test")
+    eval_lengths: Lengths = setting((), "test lengths, else L/2 ... 32L", "test", "tokens", low=2)
+    compare: tuple[str, ...] = setting((), "folders of other runs, shown too, as they are", "test")
+    search: int = setting(0, "search longrope's factors for so many times L", "test", low=0)
+    rounds: int = setting(40, "length of the search", "test", "rounds", low=1)
     fit: str = setting(
-        "",
-        "an extension to fit a temperature for each head to, none for none, for texts of the longest of "
-        "eval_lengths, else 4 L",
-        kind="test",
+        "", "fit head temperatures to this extension, or none, at the longest test or 4 L", "test"
     )
-    seed: int = setting(1337, "seed of the search", kind="test", low=0, high=2**32 - 1)
-    pos_file: str = setting(
-        "", "your file of position schemes, named again to let it run", kind="test"
-    )
-    out: str = setting(
-        "",
-        "where table (.txt) and figure (.png) go, by default extend in the first run folder",
-        kind="manner",
-    )
+    seed: int = setting(1337, "seed of the search", "test", low=0, high=2**32 - 1)
+    pos_file: str = setting("", "your file of position schemes, named again to let it run", "test")
+    out: str = setting("", "table (.txt) and figure (.png), else in the first run", "execution")
 
     def check(self) -> None:
-        """Also refuse a search that has nothing to find."""
+        """Raise UserError also for a search that has nothing to find."""
         super().check()
-        _require(
-            self.search != 1,
-            "search=1 is a text as long as the training length, where nothing is changed; give 2 or more",
-        )
+        require(self.search != 1, "search=1 is the training length itself; give 2 or more")
 
 
 @dataclass
 class AblateSettings(TrainSettings):
-    """Position schemes (positional) x seeds, each trained with the same settings."""
+    """Position schemes x seeds, all trained with the same settings.
 
-    seeds: tuple[int, ...] = setting(
-        (1, 2, 3), "seeds to train every scheme with", low=0, high=2**32 - 1
-    )
-    only: str = setting("", "I/N: only the I-th of N shares of the work", kind="manner")
-    ablate_dir: str = setting(
-        "", "where table and figure go, by default named after the settings", kind="manner"
-    )
+    The schemes are the other words of the command line.
+    """
+
+    seeds: tuple[int, ...] = setting((1, 2, 3), "seeds of every scheme", low=0, high=2**32 - 1)
+    only: str = setting("", "I/N: only the I-th of N shares of the work", "execution")
+    ablate_dir: str = setting("", "for table and figure, else a name of its own", "execution")
 
     def check(self) -> None:
-        """Also refuse what a comparison sets by itself."""
+        """Raise UserError also for what a comparison sets itself."""
         super().check()
-        for name, instead in (
-            ("pos", "name the schemes"),
-            ("seed", "use --seeds"),
-            ("out_dir", "use --ablate_dir"),
-        ):
-            _require(
-                getattr(self, name) == getattr(AblateSettings, name),
-                f"ablate sets {name} itself; {instead}",
-            )
-        _require(self.seeds, "seeds is empty; give some, as in --seeds=1,2,3")
+        own = {"pos": "name the schemes", "seed": "use --seeds", "out_dir": "use --ablate_dir"}
+        for name, advice in own.items():
+            default = getattr(AblateSettings, name)
+            require(getattr(self, name) == default, f"ablate sets {name} itself; {advice}")
+        require(self.seeds, "seeds is empty; give some, as in --seeds=1,2,3")
         share = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", self.only or "1/1")
-        _require(
-            share and 1 <= int(share[1]) <= int(share[2]),
-            f"only must be I/N with 1 <= I <= N, as in --only=1/4, not {self.only!r:.60}",
-        )
+        good = share and 1 <= int(share[1]) <= int(share[2])
+        form = "only must be I/N with 1 <= I <= N, as in --only=1/4"
+        require(good, f"{form}, not {self.only!r:.60}")
+
+
+@dataclass
+class ExplainSettings(Settings):
+    """What is explained, and for which model."""
+
+    pos: str = setting("", "position scheme, rope where an extension is explained")
+    extend: str = setting("", "context extension of it")
+    pos_file: str = setting("", "a Python file of your own with more position schemes")
+    train_length: int = setting(128, "training length L", unit="tokens", low=2, high=2**20)
+    length: int | None = setting(
+        None, "test length, else L x factor or 8 L", unit="tokens", low=2, high=2**24
+    )
+    n_head: int = setting(4, "attention heads per layer", low=1, high=1024)
+    head_dim: int = setting(64, "width of a head", unit="columns", low=1, high=4096)
+    out: str = setting("", "where a figure of the pairs goes, .png, .pdf or .svg", "execution")
+
+
+# ---- what a program asks of them
+
+
+def answer_help(cls: type[Settings], argv: list[str], usage: str) -> None:
+    """If --help or -h is among the words `argv`, print `usage` and every setting, and exit 0."""
+    if not {"--help", "-h"} & set(argv):
+        return
+    lines = [usage.strip()]
+    for kind, heading in KINDS.items():
+        settings = _of_kind(cls, kind)
+        if settings:
+            lines += ["", f"{heading}:"]
+        for f in settings:
+            unit = f"{f.metadata['unit']}, " if f.metadata["unit"] else ""
+            name = f"--{f.name}={_typed(f.default)}"
+            lines.append(f"  {name:<33} {f.metadata['help']} ({unit}{_expected(f)})")
+    print(*lines, "", "--debug shows where in the code an error arose.", sep="\n")
+    raise SystemExit(0)
 
 
 def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, list[str]]:
-    """Checked settings and the positional words of a command line (without the program's name).
+    """The checked settings and the other words of a command line (without the program's name).
 
-    Words that end in .py are config files, read left to right; --debug is left to `run`; --help prints `usage` and
-    every setting, and exits 0. UserError names the file and line, or the command line, of a mistake.
+    Words that end in .py are config files, read from left to right. --help is answered by
+    `answer_help`, --debug by `run`. UserError names the file and the line of a mistake, or says
+    that it stands on the command line.
     """
-    if {"--help", "-h"} & set(argv):
-        print(_help(cls, usage))
-        raise SystemExit(0)
+    answer_help(cls, argv, usage)
     with _place("command line"):
-        typed, files, words = _read_command_line(cls, [word for word in argv if word != "--debug"])
+        typed, words = _read_command_line(cls, [word for word in argv if word != "--debug"])
     values: dict[str, Any] = {}
-    for path in files:
-        values |= _read_file(cls, path)
+    for path in words:
+        if path.endswith(".py"):
+            values |= _read_file(cls, path)
     settings = cls(**(values | typed))
     settings.check()
-    return settings, words
+    return settings, [word for word in words if not word.endswith(".py")]
 
 
 def differences(a: dict[str, Any], b: dict[str, Any], kind: str = "result") -> list[str]:
-    """Where two runs' settings of one kind differ: "n_embd: 256 here, 128 there". What is absent has its default."""
+    """How the settings of one kind differ in two runs: ["n_embd: 256 here, 128 there"].
+
+    A setting that is absent has its default.
+    """
     sentences = []
     for f in _of_kind(TrainSettings, kind):
-        here, there = (
-            tuple(v) if isinstance(v := run.get(f.name, f.default), list) else v for run in (a, b)
-        )
-        sentences += [f"{f.name}: {here!r:.60} here, {there!r:.60} there"] if here != there else []
+        here, there = a.get(f.name, f.default), b.get(f.name, f.default)
+        here, there = (tuple(v) if isinstance(v, list) else v for v in (here, there))  # from JSON
+        if here != there:
+            sentences.append(f"{f.name}: {here!r:.60} here, {there!r:.60} there")
     return sentences
 
 
-def run(main: Callable[[], int | None], *errors: type[Exception]) -> NoReturn:
-    """Exit with what `main()` returns; a UserError, or one of `errors`, prints its sentence to stderr and exits 1.
-
-    So does what the system refuses (a full disk, a folder that is not ours). Of several processes each says its number.
-    Ctrl-C exits 130.
-    """
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character shows "?"
-    try:
-        code = main()
-    except KeyboardInterrupt:
-        code = 130
-    except (UserError, OSError, *errors) as error:
-        if "--debug" in sys.argv:
-            traceback.print_exc()
-        said = (
-            f"{error.filename or 'the system'}: {error.strerror}"
-            if isinstance(error, OSError) and error.strerror
-            else error
-        )
-        rank = os.environ.get("RANK", "0")
-        print(
-            f"error: {said}" if rank == "0" else f"process {rank}: error: {said}", file=sys.stderr
-        )
-        code = 1
-    sys.exit(code)
-
-
 def settings_table(cls: type[Settings]) -> str:
-    """A Markdown table of all settings of a command, for the README."""
-    rows = [("name", "default", "unit", "what", "kind"), ("---",) * 5]
+    """A Markdown table of all settings of a command, for the docs."""
+    lines = ["| name | default | unit | what | kind |", "| --- | --- | --- | --- | --- |"]
     for f in (f for kind in KINDS for f in _of_kind(cls, kind)):
         default = f"`{_typed(f.default)}`" if _typed(f.default) else ""
         what = f"{f.metadata['help']} ({_expected(f)})".replace("|", "\\|")
-        rows.append((f"`{f.name}`", default, f.metadata["unit"], what, f.metadata["kind"]))
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def _help(cls: type[Settings], usage: str) -> str:
-    lines = [f"usage: {usage.strip()}"]
-    for kind, title in KINDS.items():
-        lines += ["", f"{title}:"] if _of_kind(cls, kind) else []
-        for f in _of_kind(cls, kind):
-            unit = f"{f.metadata['unit']}, " if f.metadata["unit"] else ""
-            lines.append(
-                f"  {f'--{f.name}={_typed(f.default)}':<33} {f.metadata['help']} ({unit}{_expected(f)})"
-            )
-    return "\n".join([*lines, "", "--debug shows where in the code an error arose."])
+        row = (f"`{f.name}`", default, f.metadata["unit"], what, f.metadata["kind"])
+        lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines)
 
 
 def _of_kind(cls: type[Settings], kind: str) -> list[Field]:
     return [f for f in fields(cls) if f.metadata["kind"] == kind]
 
 
-def _anatomy(f: Field) -> tuple[type, bool, bool]:
-    """(int, float, bool or str; may it be None; is it a tuple of them) of a field's annotation."""
+# ---- the values of settings
+
+
+def _type_of(f: Field) -> tuple[type, bool, bool]:
+    """The type of a setting: int, float, bool or str; may it be None; is it a tuple of them."""
     parts = get_args(f.type)
     return parts[0] if parts else f.type, NoneType in parts, get_origin(f.type) is tuple
 
 
 def _expected(f: Field) -> str:
-    """The type and range of a setting in words: "int or none, at least 1"."""
-    base, optional, many = _anatomy(f)
+    """The type and the range of a setting in words: "int or none, at least 1"."""
+    base, optional, many = _type_of(f)
     kind = f"{'list of distinct ' if many else ''}{base.__name__}{' or none' if optional else ''}"
-    return ", ".join(
-        [kind, *(f"{words} {_typed(limit)}" for words, _, limit in f.metadata["rules"])]
-    )
+    rules = [f"{RULES[rule][0]} {_typed(limit)}" for rule, limit in f.metadata["rules"].items()]
+    return ", ".join([kind, *rules])
 
 
 def _typed(value: Any) -> str:
     """A value as it is typed on the command line."""
     if isinstance(value, tuple):
         return ",".join(map(_typed, value))
-    return (
-        "none"
-        if value is None
-        else value
-        if isinstance(value, str) and value.isprintable()
-        else repr(value)
-    )
-
-
-def _require(good: Any, sentence: str) -> None:
-    if not good:
-        raise UserError(sentence)
-
-
-@contextmanager
-def _place(place: str) -> Iterator[None]:
-    """Make one sentence, begun with the place, of whatever reading raises."""
-    try:
-        yield
-    except SyntaxError as error:
-        raise UserError(
-            f"{place}:{error.lineno or 1}: {error.msg}; a config file is `name = value` lines"
-        ) from None
-    except OSError as error:
-        raise UserError(f"{place}: cannot be read ({error.strerror}); check the name") from None
-    except UnicodeError:
-        raise UserError(f"{place}: not UTF-8 text; save it as UTF-8") from None
-    except (RecursionError, MemoryError):
-        raise UserError(f"{place}: nested too deeply; write the value itself") from None
-    except ArithmeticError:
-        raise UserError(
-            f"{place}: this arithmetic has no finite result; write the value itself"
-        ) from None
-    except ValueError as error:
-        raise UserError(f"{place}: {error}") from None
-
-
-def _find(cls: type[Settings], name: str) -> Field:
-    known = {f.name: f for f in fields(cls)}
-    near = difflib.get_close_matches(name[:80], known, n=1, cutoff=0.4)
-    advice = f"did you mean {near[0]}?" if near else "--help lists all settings"
-    _require(name in known, f"unknown setting {name!r:.60}; {advice}")
-    return known[name]
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) and value.isprintable() else repr(value)
 
 
 def _checked(f: Field, value: Any) -> Any:
-    """`value` in the field's own type; UserError where the type or the range is wrong."""
-    base, optional, many = _anatomy(f)
+    """`value` in the type of the setting; UserError if its type or range is wrong."""
+    base, optional, many = _type_of(f)
     if value is None and optional:
         return None
     items = value if many else (value,)
-    if isinstance(items, tuple | list) and all(_is_a(base, item) for item in items):
+    if isinstance(items, tuple | list) and all(_has_type(item, base) for item in items):
         items = tuple(base(item) for item in items)
-        ruled = all(holds(item, limit) for item in items for _, holds, limit in f.metadata["rules"])
-        if ruled and len(set(items)) == len(items):
+        rules = f.metadata["rules"].items()
+        kept = all(RULES[rule][1](item, limit) for item in items for rule, limit in rules)
+        if kept and len(set(items)) == len(items):
             return items if many else items[0]
     raise UserError(f"{f.name} is {value!r:.60}, and must be {_expected(f)}")
 
 
-def _is_a(base: type, value: Any) -> bool:
-    """1e4 is a good int and 1 a good float; True, NaN and infinity are neither; NUL and half characters are no text."""
+def _has_type(value: Any, base: type) -> bool:
+    """Whether 1e4 is an int, or 1 a float: yes. True, NaN, infinity are neither. NUL is no text."""
     if base in (int, float):
         return type(value) in (int, float) and abs(value) <= LARGEST and base(value) == value
     return type(value) is base and not re.search("[\0\ud800-\udfff]", str(value))
 
 
-def _read_command_line(
-    cls: type[Settings], argv: list[str]
-) -> tuple[dict[str, Any], list[str], list[str]]:
-    """The values typed, the config files, and the other words, in their order."""
-    typed, files, words, rest = {}, [], [], deque(argv)
-    while rest:
-        word = rest.popleft()
+# ---- reading
+
+
+@contextmanager
+def _place(place: str) -> Iterator[None]:
+    """Turn what reading raises into a UserError whose sentence begins with the place."""
+    try:
+        yield
+    except SyntaxError as error:
+        sentence = f"{error.msg}; a config file is `name = value` lines"
+        raise UserError(f"{place}:{error.lineno or 1}: {sentence}") from None
+    except tuple(UNREADABLE) as error:
+        sentence = next(text for kind, text in UNREADABLE.items() if isinstance(error, kind))
+        raise UserError(f"{place}: {sentence.format(error)}") from None
+
+
+def _field(cls: type[Settings], name: str) -> Field:
+    """The setting of that name; UserError suggests the nearest one."""
+    known = {f.name: f for f in fields(cls)}
+    near = difflib.get_close_matches(name[:80], known, n=1, cutoff=0.4)
+    advice = f"did you mean {near[0]}?" if near else "--help lists all settings"
+    require(name in known, f"unknown setting {name!r:.60}; {advice}")
+    return known[name]
+
+
+def _read_command_line(cls: type[Settings], argv: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """The checked values of --name=value and --name value, and the other words in their order."""
+    values, words, rest = {}, [], iter(argv)
+    for word in rest:
         if not word.startswith("-"):
-            _require(
-                not re.search("[\ud800-\udfff]", word),
-                f"{word!r:.60} is not UTF-8 text; rename what it names",
-            )
-            (files if word.endswith(".py") else words).append(word)
+            sentence = f"{word!r:.60} is not UTF-8 text; rename what it names"
+            require(_has_type(word, str), sentence)
+            words.append(word)
             continue
-        _require(
-            word.startswith("--"),
-            f"{word!r:.60} is no setting; type --name=value, and --help lists the names",
-        )
+        advice = "type --name=value, and --help lists the names"
+        require(word.startswith("--"), f"{word!r:.60} is no setting; {advice}")
         name, equals, text = word[2:].partition("=")
-        f = _find(cls, name)
+        f = _field(cls, name)
         if not equals:
-            text = rest.popleft() if rest else "--"
-            known = (
-                text.lower() in ("true", "false") if f.type is bool else not text.startswith("--")
-            )
-            _require(
-                known,
-                f"--{name} needs a value, as in --{name}={'True' if f.type is bool else 'VALUE'}",
-            )
-        typed[name] = _checked(f, _from_text(f, text))
-    return typed, files, words
+            text = next(rest, "--")
+            switch = f.type is bool
+            good = text.lower() in ("true", "false") if switch else not text.startswith("--")
+            example = f"--{name}={'True' if switch else 'VALUE'}"
+            require(good, f"--{name} needs a value, as in {example}")
+        values[name] = _checked(f, _from_text(f, text))
+    return values, words
 
 
 def _from_text(f: Field, text: str) -> Any:
-    """What a text of the command line stands for, still unchecked: read as in a file where no text is expected."""
-    base, _, many = _anatomy(f)
-    if base is str or not text:
-        return tuple(text.split(",") if text else ()) if many else text
+    """The value that a typed text stands for, not checked yet. Numbers are read as in a file."""
+    base, _, many = _type_of(f)
+    if not text:
+        return () if many else ""
+    if base is str:
+        return tuple(text.split(",")) if many else text
     try:
-        value = _literal(
-            ast.parse(text.strip().capitalize(), mode="eval").body
-        )  # true, none -> True, None
-    except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError):
+        value = _literal(ast.parse(text.strip().capitalize(), mode="eval").body)  # true -> True
+    except (SyntaxError, *UNREADABLE):
         return text
     return (value,) if many and not isinstance(value, tuple) else value
 
 
 def _read_file(cls: type[Settings], path: str) -> dict[str, Any]:
-    """The checked values of one config file; nothing in it is executed. UserError names file and line."""
+    """The checked values of a config file, which is not executed; UserError names file and line."""
     with _place(path):
         statements = ast.parse(Path(path).read_text(encoding="utf-8-sig"), filename=path).body
     values, lines = {}, {}
@@ -586,25 +545,20 @@ def _read_file(cls: type[Settings], path: str) -> dict[str, Any]:
         with _place(f"{path}:{statement.lineno}"):
             match statement:
                 case ast.Assign(targets=[ast.Name(id=name)], value=node):
-                    value = _checked(_find(cls, name), _literal(node))
+                    value = _checked(_field(cls, name), _literal(node))
                 case _:
-                    raise UserError(
-                        f"only `name = value` lines may stand here, not {type(statement).__name__}"
-                    )
-            _require(
-                name != "pos_file" or not value,
-                "pos_file names code that is run: it must be typed, --pos_file=FILE.py",
-            )
-            _require(
-                name not in lines,
-                f"{name} is already set in line {lines.get(name)}; delete one of the two",
-            )
+                    kind = type(statement).__name__
+                    raise UserError(f"only `name = value` lines may stand here, not {kind}")
+            code = name == "pos_file" and value
+            require(not code, "pos_file names code that is run; type it, as --pos_file=FILE.py")
+            line = lines.get(name)
+            require(not line, f"{name} is already set in line {line}; delete one of the two")
             values[name], lines[name] = value, statement.lineno
     return values
 
 
 def _literal(node: ast.expr) -> Any:
-    """The number, text, bool, None or tuple that an expression spells; UserError for all else: nothing is executed."""
+    """The number, text, bool, None or tuple that an expression spells; UserError for all else."""
     match node:
         case ast.Constant(value=bool() | str() | None as value):
             return value
@@ -615,25 +569,21 @@ def _literal(node: ast.expr) -> Any:
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             value = _literal(ast.BinOp(ast.Constant(0), ast.Sub(), operand))
         case ast.BinOp(op=op) if type(op) in ARITHMETIC:
-            left, right = _literal(node.left), _literal(node.right)
-            _require(
-                {type(left), type(right)} <= {int, float}, "arithmetic is for real numbers only"
-            )
-            if (
-                type(op) is ast.Pow
-            ):  # tried in floats: they overflow where integers would fill the memory
-                _require(
-                    abs(float(left) ** right) <= LARGEST,
-                    "a power must be at most 2**53; write a smaller one",
-                )
-            value = ARITHMETIC[type(op)](left, right)
+            value = _calculated(op, _literal(node.left), _literal(node.right))
         case ast.Name(id=name):
             raise UserError(f"{name!r:.60} is a name, not a value; put a text in quotes")
         case _:
-            raise UserError(
-                f"a value is a literal or arithmetic on numbers, not {type(node).__name__}; write it out"
-            )
-    _require(
-        abs(value) <= LARGEST, "a number must be finite and at most 2**53; write a smaller one"
-    )
+            kind = type(node).__name__
+            raise UserError(f"a value is a literal or arithmetic, not {kind}; write it out")
+    small = abs(value) <= LARGEST
+    require(small, "a number must be finite and at most 2**53; write a smaller one")
     return value
+
+
+def _calculated(op: ast.operator, left: Any, right: Any) -> float:
+    """The result of an operation on two numbers; UserError for others and for a power above 2**53."""
+    require({type(left), type(right)} <= {int, float}, "arithmetic is for real numbers only")
+    if type(op) is ast.Pow:  # tried in floats, which overflow where integers would fill the memory
+        small = abs(float(left) ** right) <= LARGEST
+        require(small, "a power must be at most 2**53; write a smaller one")
+    return ARITHMETIC[type(op)](left, right)

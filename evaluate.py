@@ -13,17 +13,23 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
-import checkpoint
 import data
-import device
 from configurable import PROTOCOLS, EvaluateSettings, UserError, configure, run
-from posenc import PosError
+from runs import device
+from runs.results import Row, Rows, compare_to_train_length, row_notes, standard_error
+from runs.checkpoint import Run, load_run
+from runs.figures import plot_run, plot_runs
+from runs.files import sha256
+from runs.folder import lock_folder, scheme_label
+from runs.processes import ALONE, Processes, together
+from runs.results import load_result, update_result
+from runs.tables import runs_table
 
 USAGE = """python evaluate.py out/RUN [out/RUN ...] [--key=value ...]
 
@@ -34,21 +40,6 @@ MAX_SCORED = 32  # targets that a window of fixed_targets scores
 BATCH_TOKENS = 16384  # inputs of one forward
 CHECK_WINDOWS = 8  # windows that are run in float32 too
 CPU = device.Compute("cpu", None, "by default")
-MODEL = (
-    "pos",
-    "train_length",
-    "tokens_trained",
-    "seed",
-    "parameters",
-)  # what tells one trained model from another
-Row = dict[str, Any]
-Rows = dict[tuple[str, int], Row]  # by protocol and length
-PLACE = (
-    "protocol",
-    "length",
-    "extend",
-    "dataset",
-)  # what a row measures; measured again, it is replaced
 
 
 # ---- where
@@ -184,7 +175,7 @@ class Bench:
     corpus: data.Corpus
     token_bytes: np.ndarray | None  # (V,) UTF-8 bytes of each token, None where they cannot be told
     compute: device.Compute
-    processes: device.Processes
+    processes: Processes
     bar: tqdm
     lines: bool  # plain lines, where progress is wanted and no terminal shows the bar
 
@@ -233,11 +224,6 @@ def targets_of(plan: list[Windows]) -> str:
     return hashlib.sha256(offsets.astype("<i8").tobytes()).hexdigest()
 
 
-def standard_error(blocks: np.ndarray) -> float:
-    """The standard error of the mean of the blocks."""
-    return float(np.std(blocks, ddof=1) / math.sqrt(len(blocks)))
-
-
 def measured(bench: Bench, plan: list[Windows], sums: np.ndarray, seconds: float) -> dict[str, Any]:
     """The measured fields of a row, from nats summed per block; a loss that is not finite gives a reason instead."""
     if not np.isfinite(sums).all():
@@ -279,7 +265,7 @@ def undefined(model: Any, corpus: data.Corpus, places: Places | None, length: in
         return f"the {len(corpus.val)} validation tokens of {corpus.name} are too few for {WINDOWS} windows of {length}"
     try:
         model.check_length(length)
-    except PosError as error:
+    except UserError as error:
         return str(error)
     return ""
 
@@ -365,7 +351,7 @@ def evaluate(
     protocols: tuple[str, ...] = PROTOCOLS,
     stride: int = 0,
     compute: device.Compute = CPU,
-    processes: device.Processes = device.ALONE,
+    processes: Processes = ALONE,
     progress: bool = True,
 ) -> dict[str, Any]:
     """Test a model by every protocol at every length; a stride above 0 adds `sliding`.
@@ -415,13 +401,13 @@ def evaluate(
         for p, n in todo
     ]
     compare_to_train_length(rows, train_length)
-    return {"rows": rows, **extra, "notes": notes(rows, train_length)}
+    return {"rows": rows, **extra, "notes": row_notes(rows, train_length)}
 
 
 def files_of(model: Any) -> dict[str, str]:
     """The names of the files that the extension in force reads, and their SHA-256."""
     return {
-        piece.file.name: checkpoint.sha256(piece.file)
+        piece.file.name: sha256(piece.file)
         for piece in model.pos.extensions
         if getattr(piece, "file", None)
     }
@@ -443,96 +429,6 @@ def from_files(model: Any, corpus: data.Corpus, row: Row) -> Row:
         | ({"files_sha256": files} if files else {})
         | ({"note": "; ".join(notes)} if notes else {})
     )
-
-
-# ---- what it shows
-
-
-class Difference(NamedTuple):
-    """A paired difference of two rows: nats, and the standard error of its mean over blocks."""
-
-    nats: float
-    stderr: float
-
-    @property
-    def near_zero(self) -> bool:
-        """Within 2 paired standard errors or 0.005 nats."""
-        return abs(self.nats) <= max(2 * self.stderr, 0.005)
-
-
-def rows_on(rows: list[Row], dataset: str, extend: str | None = None) -> Rows:
-    """The rows on one dataset under one extension (None: under none), by (protocol, length)."""
-    return {
-        (r["protocol"], r["length"]): r
-        for r in rows
-        if (r["dataset"], r["extend"]) == (dataset, extend)
-    }
-
-
-def paired(a: Row | None, b: Row | None) -> Difference | None:
-    """a - b, block by block; None where one is missing, undefined or measured on other targets."""
-    if not (a and b) or None in (a["nats"], b["nats"]):
-        return None
-    if (a["split_sha256"], a["targets"]) != (b["split_sha256"], b["targets"]):
-        return None
-    return Difference(
-        a["nats"] - b["nats"], standard_error(np.subtract(a["block_nats"], b["block_nats"]))
-    )
-
-
-def gain(rows: Rows, train_length: int, length: int) -> Difference | None:
-    """loss(L) - loss(N) of fixed_targets: negative, the scheme breaks; positive, more context helped."""
-    return paired(rows.get(("fixed_targets", train_length)), rows.get(("fixed_targets", length)))
-
-
-def far(rows: Rows, length: int) -> Difference | None:
-    """loss(windowed, N) - loss(fixed_targets, N): positive, the model uses keys beyond L."""
-    return paired(rows.get(("windowed", length)), rows.get(("fixed_targets", length)))
-
-
-def compare_to_train_length(rows: list[Row], train_length: int) -> None:
-    """Fill in stderr_vs_L of rows measured together: the standard error of the paired difference to the row at L."""
-    at_train_length = {row["protocol"]: row for row in rows if row["length"] == train_length}
-    for row in rows:
-        if difference := paired(row, at_train_length.get(row["protocol"])):
-            row["stderr_vs_L"] = difference.stderr
-
-
-def doubts(rows: Rows, train_length: int) -> list[str]:
-    """Why these rows cannot show the use of context beyond L; empty where they can or fixed_targets is missing."""
-    if ("fixed_targets", train_length) not in rows:
-        return []
-    found, half = [], train_length // 2
-    cost = paired(rows.get(("fixed_targets", half)), rows["fixed_targets", train_length])
-    if not cost:
-        found.append(f"loss({half}) was not measured")
-    elif cost.nats < max(2 * cost.stderr, 0.01):
-        found.append(
-            f"loss({half}) - loss({train_length}) is only {cost.nats:+.4f} ± {cost.stderr:.4f} nats"
-        )
-    beyond = [
-        far(rows, n) for protocol, n in rows if protocol == "fixed_targets" and n > train_length
-    ]
-    if not any(d and d.nats > 0 and not d.near_zero for d in beyond):
-        found.append(
-            "far is nowhere clearly above zero"
-            if any(beyond)
-            else f"far was not measured beyond {train_length}"
-        )
-    return found
-
-
-def notes(rows: list[Row], train_length: int) -> list[str]:
-    """What a reader of these rows must know."""
-    found = list(dict.fromkeys(row["note"] for row in rows if row.get("note")))
-    for dataset, extend in dict.fromkeys((row["dataset"], row["extend"]) for row in rows):
-        if reasons := doubts(rows_on(rows, dataset, extend), train_length):
-            under = f" under {extend}" if extend else ""
-            found.append(
-                f"on {dataset}{under} this run cannot show the use of context beyond {train_length}: "
-                + ", and ".join(reasons)
-            )
-    return found
 
 
 # ---- runs
@@ -568,22 +464,7 @@ def extrapolation(
     return about | found | {"seconds": round(time.perf_counter() - started, 1)}
 
 
-def merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Replace the rows that were measured again and keep the rest; what another model left is dropped."""
-    if any(old.get(key) != new[key] for key in MODEL):
-        return new
-    by_place = {tuple(row[name] for name in PLACE): row for row in [*old["rows"], *new["rows"]]}
-    rows = list(by_place.values())
-    merged = old | new | {"rows": rows, "notes": notes(rows, new["train_length"])}
-    was, now = (
-        [part["per_position"].get(name) for name in ("dataset", "extend")] for part in (old, new)
-    )
-    if old["per_position"] and was != now:
-        merged |= {name: old[name] for name in ("per_position", "float32_check")}
-    return merged
-
-
-def corpus_of(run: checkpoint.Run, dataset: str) -> data.Corpus:
+def corpus_of(run: Run, dataset: str) -> data.Corpus:
     """The corpus of that name (empty: the run's own); UserError unless it has the run's tokenizer."""
     own = data.load(run.settings["dataset"])
     corpus = own if dataset in ("", own.name) else data.load(dataset)
@@ -610,27 +491,26 @@ def extended(model: Any) -> str:
 
 
 def tested_folder(
-    folder: str, settings: EvaluateSettings, processes: device.Processes
+    folder: str, settings: EvaluateSettings, processes: Processes
 ) -> dict[str, Any]:
     """Test the model of a run folder as the settings say, and return all that has been measured of it."""
-    import report  # not at the top: report imports this module
 
     compute = device.pick(settings.device, settings.dtype)
-    trained = checkpoint.load_run(folder, compute.device, settings.pos_file)
+    trained = load_run(folder, compute.device, settings.pos_file)
     as_trained = {
         "extend": trained.model.pos.extended or None,
         "parameters": trained.model.parameter_count,
     }
     if settings.extend:
         trained.model.extend(settings.extend)  # files as typed, not the run's own copies
-    held = checkpoint.lock(trained.folder) if processes.first else None
+    held = lock_folder(trained.folder) if processes.first else None
     if (trained.folder / "extrapolation.json").exists():
-        report.load(trained.folder)  # a damaged one is refused before hours of testing
+        load_result(trained.folder)  # a damaged one is refused before hours of testing
     print(f"{folder}: {trained.model.pos.text}{extended(trained.model)}, on {compute.reason}")
     found = extrapolation(
         trained.model,
         corpus_of(trained, settings.dataset),
-        pos=checkpoint.label(trained.settings),
+        pos=scheme_label(trained.settings),
         train_length=trained.settings["block_size"],
         original_length=trained.state["original_length"],
         tokens_trained=trained.state["tokens"],
@@ -643,14 +523,14 @@ def tested_folder(
     )
     if held is None:
         return found
-    result = report.update(folder, found | as_trained)
+    result = update_result(folder, found | as_trained)
+    plot_run(folder, result)
     held.release()
     return result | {"extend": found["extend"]}
 
 
 def main() -> None:
     """Test runs, or only draw them, print their table, and draw several, or another corpus, in a figure of their own."""
-    import report  # not at the top: report imports this module
 
     settings, words = configure(EvaluateSettings, sys.argv[1:], USAGE)
     folders = [
@@ -660,24 +540,24 @@ def main() -> None:
         raise UserError("no run folder is named: python evaluate.py out/RUN")
     device.keep_freed_memory()
     if settings.draw_only:
-        results = [report.load(folder) for folder in folders]
+        results = [load_result(folder) for folder in folders]
         for folder, result in zip(folders, results, strict=True):
-            report.draw_run(folder, result)
+            plot_run(folder, result)
     else:
         with (
             device.memory_advice("lower eval_lengths, or leave the longest out"),
-            device.together("auto", device.pick(settings.device, settings.dtype)) as processes,
+            together("auto", device.pick(settings.device, settings.dtype)) as processes,
         ):
             results = [tested_folder(folder, settings, processes) for folder in folders]
             if not processes.first:
                 return
-    print(report.table(results, settings.dataset))
+    print(runs_table(results, settings.dataset))
     if len(folders) > 1 or settings.dataset or settings.out:
         path = (
             settings.out
             or beside(folders) / f"extrapolation{settings.dataset and '-' + settings.dataset}.png"
         )
-        report.figure(results, path, settings.dataset)
+        plot_runs(results, path, settings.dataset)
         print(f"drawn in {path}")
 
 
@@ -689,4 +569,4 @@ def beside(folders: list[str]) -> Path:
 
 
 if __name__ == "__main__":
-    run(main, PosError)
+    run(main)

@@ -18,8 +18,9 @@ from torch import Tensor
 
 import posenc
 from configurable import Settings, UserError, configure, run, setting
-from posenc import Extension, Piece, PosError, Rotary, Shape, answers, find, options_of
-from scheme import Scheme
+from posenc import Extension, Piece, Rotary, Shape, answers
+from positions.catalogue import extension_names, find, names, options_of
+from positions.scheme import Scheme
 
 if TYPE_CHECKING:
     from matplotlib.figure import SubFigure
@@ -77,9 +78,9 @@ class ExplainSettings:
 def catalogue() -> str:
     """Two Markdown tables, of every scheme and of every extension: options with defaults, where it acts, verdict."""
     return (
-        listed(posenc.names(), PLACES, ("scheme", "acts on"))
+        listed(names(), PLACES, ("scheme", "acts on"))
         + "\n\n"
-        + listed(posenc.extension_names(), CHANGES, ("extension", "changes"))
+        + listed(extension_names(), CHANGES, ("extension", "changes"))
     )
 
 
@@ -361,10 +362,9 @@ def beyond(scheme: Scheme, pairs: Pairs, length: int) -> str:
 
 def draw(tables: list[Pairs], trained: int, length: int, extended: str, path: Path) -> None:
     """Draw each rotary piece: the farthest angle of every pair in turns, and clocks of some; UserError where that fails."""
+    from checkpoint import replace_file
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
-
-    from checkpoint import replace_file
 
     drawing = Figure(figsize=(11, 6.2 * len(tables)), dpi=120, layout="constrained")
     kind = path.suffix.removeprefix(".") or "png"
@@ -535,4 +535,4 @@ def show(scheme: Scheme, settings: ExplainSettings) -> None:
 
 
 if __name__ == "__main__":
-    run(main, PosError)
+    run(main)

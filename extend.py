@@ -25,14 +25,21 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-import checkpoint
 import data
-import device
 import evaluate
 import posenc
-import report
 from configurable import ExtendSettings, UserError, configure, differences, run
-from scheme import Scheme
+from positions.catalogue import extension_names, extensions, find, options_of
+from positions.scheme import Scheme
+from runs import device
+from runs.checkpoint import Run, digests, load_run
+from runs.figures import plot_extensions
+from runs.figures import plot_run
+from runs.files import write_json, write_text
+from runs.folder import lock_folder, provenance, read_config, scheme_label
+from runs.processes import ALONE
+from runs.results import MODEL, load_result, rows_on, standard_error, update_result
+from runs.tables import extensions_table
 
 USAGE = """python extend.py out/RUN [out/RUN ...] ['EXTENSION' ...] [--key=value ...]
 
@@ -81,12 +88,12 @@ def fitting(scheme: Scheme, length: int) -> list[str]:
     def complete(name: str) -> bool:
         return not any(
             p.default is p.empty
-            for p in posenc.options_of(posenc.find(name, scheme.pos_file)).values()
+            for p in options_of(find(name, scheme.pos_file)).values()
         )
 
     texts = [
         name
-        for name in posenc.extension_names(scheme.pos_file)
+        for name in extension_names(scheme.pos_file)
         if complete(name) and name != "temperature"
     ]  # of 1
     found = [RAW]
@@ -94,7 +101,7 @@ def fitting(scheme: Scheme, length: int) -> list[str]:
         try:
             scheme.extend(text)
             found.append(text)
-        except posenc.PosError:
+        except UserError:
             continue
     scheme.extend(RAW)
     return found
@@ -103,9 +110,9 @@ def fitting(scheme: Scheme, length: int) -> list[str]:
 def wanted(folder: str, texts: list[str], settings: ExtendSettings) -> list[str]:
     """The extensions to measure for a run: as it was trained, none, and those that were typed, or all that fit.
 
-    PosError where a typed one does not fit: before anything is measured.
+    UserError where a typed one does not fit: before anything is measured.
     """
-    scheme = checkpoint.load_run(folder, pos_file=settings.pos_file).model.pos
+    scheme = load_run(folder, pos_file=settings.pos_file).model.pos
     own, length = scheme.extended or RAW, scheme.shape.length
     for text in texts:
         scheme.extend(text, Path(folder) if text == own else None)
@@ -114,7 +121,7 @@ def wanted(folder: str, texts: list[str], settings: ExtendSettings) -> list[str]
 
 def measured(result: dict[str, Any], model: Any, lengths: list[int], corpus: data.Corpus) -> bool:
     """Whether a result has rows of the extension in force at all lengths, with the targets, files and factors of now."""
-    rows = evaluate.rows_on(result.get("rows", []), corpus.name, model.pos.extended or None)
+    rows = rows_on(result.get("rows", []), corpus.name, model.pos.extended or None)
     places = evaluate.place(len(corpus.val), corpus.val_starts, lengths)
     targets = places and evaluate.targets_of(evaluate.fixed_targets(places, lengths[0]))
     asked, files = corpus.split_sha256("val"), evaluate.files_of(model)
@@ -137,7 +144,7 @@ def measure(folder: str, texts: list[str], settings: ExtendSettings) -> dict[str
     Without texts: as it was trained.
     """
     compute = device.pick(settings.device, settings.dtype)
-    trained = checkpoint.load_run(folder, compute.device, settings.pos_file)
+    trained = load_run(folder, compute.device, settings.pos_file)
     corpus, model, s = (
         evaluate.corpus_of(trained, settings.dataset),
         trained.model,
@@ -150,17 +157,17 @@ def measure(folder: str, texts: list[str], settings: ExtendSettings) -> dict[str
     )
     lengths = evaluate.tested_lengths(length, settings.eval_lengths or tuple(s["eval_lengths"]))
     parameters = model.parameter_count  # an extension may bring some of its own
-    result = report.load(folder) if path.exists() else {}
+    result = load_result(folder) if path.exists() else {}
     now = {
-        "pos": checkpoint.label(s),
+        "pos": scheme_label(s),
         "train_length": length,
         "tokens_trained": trained.state["tokens"],
         "seed": s["seed"],
         "parameters": parameters,
     }
-    if any(result.get(key) != now[key] for key in evaluate.MODEL):
+    if any(result.get(key) != now[key] for key in MODEL):
         result = {}  # of an earlier checkpoint
-    held = checkpoint.lock(trained.folder)
+    held = lock_folder(trained.folder)
     for text in tqdm(
         texts or [own], desc=Path(folder).name, unit="extension", disable=not sys.stderr.isatty()
     ):
@@ -181,7 +188,8 @@ def measure(folder: str, texts: list[str], settings: ExtendSettings) -> dict[str
             progress=False,
         )
         as_trained = {"extend": None if own == RAW else own, "parameters": parameters}
-        result = report.update(folder, found | as_trained)
+        result = update_result(folder, found | as_trained)
+        plot_run(folder, result)
         losses = (
             f"{row['length']}: {row['nats']:.4f}"
             for row in found["rows"]
@@ -234,7 +242,7 @@ def losses_of(
     )
     plan = evaluate.Windows(length, starts, np.full(windows, scored), np.arange(windows))
     bench = evaluate.Bench(
-        model, corpus, None, compute, device.ALONE, tqdm(disable=True), lines=False
+        model, corpus, None, compute, ALONE, tqdm(disable=True), lines=False
     )
     with torch.no_grad():
         found = evaluate.score(bench, [plan])[0] / scored
@@ -249,7 +257,7 @@ def seeds_of(inv_freq: torch.Tensor, base: float, factor: int, length: int) -> d
     """The candidates that a search starts from: pi, ntk and yarn at that factor, as factors of each pair."""
     shape = posenc.Shape(1, 2 * len(inv_freq), 2 * len(inv_freq), length)
     maps = {
-        text: posenc.extensions(f"{text}(factor={factor})", shape)[0]
+        text: extensions(f"{text}(factor={factor})", shape)[0]
         for text in ("pi", "ntk", "yarn")
     }
     divided = {
@@ -343,11 +351,11 @@ def evolve(
         known = dict(sorted(known.items(), key=lambda item: item[1])[:PARENTS])
         bar.set_postfix(loss=f"{min(known.values()):.4f}")
         trials = [[list(t.factors), t.first, nats] for t, nats in known.items()]
-        checkpoint.write_json(path, {"about": about, "round": number, "trials": trials})
+        write_json(path, {"about": about, "round": number, "trials": trials})
     return known
 
 
-def refuse_trained_with(trained: checkpoint.Run, path: Path) -> None:
+def refuse_trained_with(trained: Run, path: Path) -> None:
     """UserError where a run was trained with the file of that name in its folder: to write it would change the model."""
     if path.name in trained.config.get("extension_files_sha256", {}):
         raise UserError(
@@ -358,14 +366,14 @@ def refuse_trained_with(trained: checkpoint.Run, path: Path) -> None:
 
 def made_with() -> dict[str, Any]:
     """Versions, commit and command of this process."""
-    known = checkpoint.provenance()
+    known = provenance()
     return {key: known[key] for key in ("versions", "git_commit", "command")}
 
 
 def search(folder: str, settings: ExtendSettings) -> str:
     """Search longrope factors for one run; writes longrope-FACTOR.json into its folder, and returns the text of a report."""
     compute, factor = device.pick(settings.device, settings.dtype), settings.search
-    trained = checkpoint.load_run(folder, compute.device, settings.pos_file)
+    trained = load_run(folder, compute.device, settings.pos_file)
     corpus, model, length = (
         evaluate.corpus_of(trained, settings.dataset),
         trained.model,
@@ -386,8 +394,8 @@ def search(folder: str, settings: ExtendSettings) -> str:
         seeds_of(inv_freq, rotary.base, factor, length),
         trained.folder / f".longrope-{factor}.new",
     )
-    held = checkpoint.lock(trained.folder)
-    checkpoint.write_json(
+    held = lock_folder(trained.folder)
+    write_json(
         aside, {"long_factor": start["pi"].factors}
     )  # for the piece to begin with
     model.extend(f"longrope(file='{aside.name}', factor={factor})", trained.folder)
@@ -396,7 +404,7 @@ def search(folder: str, settings: ExtendSettings) -> str:
     of = {
         "windows": SEARCHED,
         "split_sha256": corpus.split_sha256("val"),
-        "checkpoint_sha256": next(iter(checkpoint.digests(trained.folder))),
+        "checkpoint_sha256": next(iter(digests(trained.folder))),
     }
 
     halves = half_of(corpus, False), half_of(corpus, True)
@@ -421,7 +429,7 @@ def search(folder: str, settings: ExtendSettings) -> str:
             for name, trial in {**start, "search": best}.items()
         }
     )
-    checkpoint.write_json(
+    write_json(
         path,
         {
             "long_factor": best.factors,
@@ -459,7 +467,7 @@ def compared(nats: dict[str, np.ndarray]) -> dict[str, Any]:
         "gain_unseen": {
             "over": rival,
             "nats": float(gained.mean()),
-            "standard_error": evaluate.standard_error(gained),
+            "standard_error": standard_error(gained),
         },
     }
 
@@ -499,13 +507,13 @@ def fit(folder: str, settings: ExtendSettings) -> str:
     Returns the text of a report.
     """
     compute = device.pick(settings.device, settings.dtype)
-    trained = checkpoint.load_run(folder, compute.device, settings.pos_file)
+    trained = load_run(folder, compute.device, settings.pos_file)
     corpus, model = evaluate.corpus_of(trained, settings.dataset), trained.model
     fitted = "" if settings.fit == RAW else settings.fit
     path = trained.folder / f"temperature-{called(settings.fit)}.json"
     total = max(settings.eval_lengths, default=4 * trained.settings["block_size"])
     refuse_trained_with(trained, path)
-    held, under = checkpoint.lock(trained.folder), f"{fitted} + " * bool(fitted)
+    held, under = lock_folder(trained.folder), f"{fitted} + " * bool(fitted)
     model.extend(
         f"{under}temperature(scale=1)", trained.folder if fitted == model.pos.extended else None
     )
@@ -520,7 +528,7 @@ def fit(folder: str, settings: ExtendSettings) -> str:
     before = loss([1.0] * model.config.n_head, 1, evaluate.WINDOWS)
     scales = climb(loss, model.config.n_head)
     after = loss(scales, 1, evaluate.WINDOWS)
-    checkpoint.write_json(
+    write_json(
         path,
         {
             "scales": scales,
@@ -544,7 +552,7 @@ def fit(folder: str, settings: ExtendSettings) -> str:
 
 def same_model(folders: list[str]) -> dict[str, Any]:
     """The settings of the first run; UserError where the others are more than other seeds of it."""
-    runs = [checkpoint.read_config(Path(folder))["settings"] for folder in folders]
+    runs = [read_config(Path(folder))["settings"] for folder in folders]
     for folder, s in zip(folders[1:], runs[1:], strict=True):
         differ = [
             text for text in differences(s, runs[0]) if not text.startswith(("seed:", "init_from:"))
@@ -552,7 +560,7 @@ def same_model(folders: list[str]) -> dict[str, Any]:
         if differ or s["seed"] in [other["seed"] for other in runs[: folders.index(folder)]]:
             raise UserError(
                 f"{folder} is no other seed of {folders[0]} ({'; '.join(differ) or 'the same seed is named twice'}): "
-                "show it beside, --beside=FOLDER"
+                "show it beside, --compare=FOLDER"
             )
     return runs[0]
 
@@ -560,7 +568,7 @@ def same_model(folders: list[str]) -> dict[str, Any]:
 def is_run(word: str) -> bool:
     """Whether a word is a folder, and no extension of that name."""
     return os.path.isdir(word) and (
-        os.path.isfile(f"{word}/config.json") or word not in posenc.extension_names()
+        os.path.isfile(f"{word}/config.json") or word not in extension_names()
     )
 
 
@@ -597,20 +605,20 @@ def main() -> None:
                 first["block_size"], settings.eval_lengths or tuple(first["eval_lengths"])
             )
         )
-        for folder in settings.beside:  # so that a wrong name is refused before hours of testing
-            checkpoint.read_config(Path(folder))
+        for folder in settings.compare:  # so that a wrong name is refused before hours of testing
+            read_config(Path(folder))
         asked = {folder: wanted(folder, texts, settings) for folder in folders}
         results = [measure(folder, asked[folder], settings) for folder in folders]
-        others = [measure(folder, [], settings) for folder in settings.beside]
+        others = [measure(folder, [], settings) for folder in settings.compare]
     table, figure = (
         f"{(settings.out or str(Path(folders[0]) / 'extend')).removesuffix('.txt').removesuffix('.png')}.{kind}"
         for kind in ("txt", "png")
     )
-    text = report.extensions_table(results, others, settings.dataset)
-    checkpoint.write_text(table, text + "\n")
-    report.extensions_figure(results, others, figure, settings.dataset)
+    text = extensions_table(results, others, settings.dataset)
+    write_text(table, text + "\n")
+    plot_extensions(results, others, figure, settings.dataset)
     print(f"{text}\nin {table} and {figure}")
 
 
 if __name__ == "__main__":
-    run(main, posenc.PosError)
+    run(main)

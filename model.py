@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import attention
-from configurable import GPTConfig
-from posenc import Shape, Text, answers, require
-from scheme import Plan, Scheme
+from configurable import GPTConfig, require
+from posenc import Shape, Text, answers
+from positions.scheme import Plan, Scheme
 
 if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel
@@ -179,7 +179,7 @@ class GPT(nn.Module):
         return self.pos.limit
 
     def check_length(self, total: int) -> None:
-        """Raise PosError where the position scheme does not define a text of `total` tokens."""
+        """Raise UserError where the position scheme does not define a text of `total` tokens."""
         self.pos.check_length(total)
 
     def draw_ids(self, seed: int, step: int, length: int) -> Tensor | None:

@@ -9,36 +9,17 @@ A second expression, `extend`, names what is applied to a model that is trained 
 
 from __future__ import annotations
 
-import ast
-import difflib
-import hashlib
-import importlib.machinery
-import importlib.util
-import inspect
 import json
 import math
 import re
-import sys
-import types
-import typing
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from grammar import (
-    PosError,
-    everywhere,
-    mentions_of,
-    name_of,
-    options_in,
-    parse,
-    require,
-    without_per_layer,
-)
+from configurable import UserError, require
 
 ZOO = Path(__file__).parent / "zoo"
 Bias = Callable[
@@ -93,33 +74,16 @@ def _gradient(
 cos_sin.register_autograd(_gradient, setup_context=_keep)
 
 
-def rope_frequencies(
-    head_dim: int,
-    base: float = 10000.0,
-    *,
-    extend: str | None = None,
-    train_length: int | None = None,
-    length: int | None = None,
-) -> tuple[Tensor, float]:
-    """RoPE's (inv_freq, attention_factor): theta_m = base^(-2m/d), float64 of shape (head_dim / 2,), and 1.0.
+def rope_frequencies(head_dim: int, base: float = 10000.0) -> tuple[Tensor, float]:
+    """RoPE's (inv_freq, attention_factor): theta_m = base^(-2m/d), float64 (head_dim / 2,), and 1.0.
 
-    Su et al. 2021 (arXiv 2104.09864). With `extend`, such as "yarn(factor=4)", those of a model trained at `train_length`
-    when it is given `length` tokens. Raises PosError for an odd head_dim and for what is no map of frequencies.
+    Su et al. 2021 (arXiv 2104.09864). Raises UserError for an odd head_dim.
     """
     require(
         head_dim > 0 and head_dim % 2 == 0,
         f"rope turns pairs of columns: it needs an even dimension, not {head_dim}",
     )
-    inv_freq = base ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
-    if not extend:
-        return inv_freq, 1.0
-    require(train_length is not None, "rope_frequencies with extend needs train_length=...")
-    maps = extensions(extend, Shape(1, head_dim, head_dim, train_length))
-    require(
-        all(answers(piece, "stretch") for piece in maps),
-        f"{extend:.80} is more than a map of frequencies",
-    )
-    return stretched((inv_freq, 1.0), maps, base, train_length if length is None else length)
+    return base ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim), 1.0
 
 
 def stretched(
@@ -798,7 +762,7 @@ class Longrope(Scaled):
             OverflowError,
             RecursionError,
         ) as error:
-            raise PosError(
+            raise UserError(
                 f"longrope: {file} is no JSON file with a list long_factor "
                 f"({type(error).__name__}: {error})"
             ) from None
@@ -851,172 +815,3 @@ def named_file(name: str, folder: Path | None) -> Path:
 def scheme_name(cls: type) -> str:
     """CamelCase -> snake_case: the name of a piece in expressions."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__).lower()
-
-
-def _pieces_of(namespace: dict[str, object], module: str) -> dict[str, type[Piece]]:
-    classes = [c for c in namespace.values() if isinstance(c, type) and issubclass(c, Piece)]
-    return {
-        scheme_name(c): c
-        for c in classes
-        if c.__module__ == module and c not in (Piece, Rotary, Extension, Scaled)
-    }
-
-
-@lru_cache
-def load_file(path: Path) -> dict[str, type[Piece]]:
-    """The pieces that a Python file defines, by name; the file is run. Raises PosError if there are none."""
-    require(path.is_file(), f"there is no file {path} to take position schemes from")
-    name = f"pos_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(
-        name, path, loader=importlib.machinery.SourceFileLoader(name, str(path))
-    )
-    module = sys.modules[name] = importlib.util.module_from_spec(
-        spec
-    )  # torch.compile looks a function's module up by name
-    sys.modules.setdefault(
-        "posenc", sys.modules[__name__]
-    )  # so that `from posenc import Piece` is this Piece in a script
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # a user's own file: whatever it does
-        raise PosError(
-            f"{path} cannot be run: {type(error).__name__}: {error}; mend it, or see --debug"
-        ) from error
-    pieces = _pieces_of(vars(module), module.__name__)
-    require(bool(pieces), f"{path} defines no subclass of posenc.Piece")
-    return pieces
-
-
-def names(pos_file: Path | None = None) -> list[str]:
-    """Every scheme that `pos` may name."""
-    return [name for name in _known(pos_file) if not issubclass(find(name, pos_file), Extension)]
-
-
-def extension_names(pos_file: Path | None = None) -> list[str]:
-    """Everything that `extend` may name."""
-    return [name for name in _known(pos_file) if find(name, pos_file).extends]
-
-
-def _known(pos_file: Path | None) -> list[str]:
-    own = load_file(Path(pos_file)) if pos_file else {}
-    return sorted(
-        {*_pieces_of(globals(), __name__), *(p.stem for p in ZOO.glob("[a-z]*.py")), *own}
-    )
-
-
-def find(name: str, pos_file: Path | None = None) -> type[Piece]:
-    """The class of that name: a user's own, then this file's, then zoo/. A wrong name answers with the nearest right one."""
-    own, built_in = load_file(Path(pos_file)) if pos_file else {}, _pieces_of(globals(), __name__)
-    taken = sorted(n for n in own if n in built_in or (ZOO / f"{n}.py").exists())
-    require(
-        not taken,
-        f"{pos_file} defines {', '.join(taken)}, a name that the project already has: rename the class",
-    )
-    if name in own or name in built_in:
-        return own.get(name) or built_in[name]
-    if name in _known(pos_file):
-        return load_file(ZOO / f"{name}.py")[name]
-    near = difflib.get_close_matches(name, _known(pos_file), 1, 0.4)
-    hint = f"did you mean {near[0]}?" if near else "a scheme of your own needs --pos_file=FILE.py."
-    raise PosError(
-        f"there is no position scheme {name:.60}; {hint} Known: {', '.join(names(pos_file))}"
-    )
-
-
-# ------------------------------------------------------------------------------------------------ from mentions to pieces
-
-
-def build(node: ast.expr, shape: Shape, pos_file: Path | None = None) -> Piece:
-    """The piece of one mention. Wrong, missing or mistyped options are refused with the list of those it has."""
-    name, options = name_of(node), options_in(node)
-    cls = find(name, pos_file)
-    known = options_of(cls)
-    listed = ", ".join(str(p) for p in known.values()) or "none"
-    for key, value in options.items():
-        require(key in known, f"{name} has no option {key:.60}; its options: {listed}")
-        require(
-            _fits(value, known[key].annotation),
-            f"{name}: {key}={value!s:.60} does not fit; its options: {listed}",
-        )
-    missing = [n for n, p in known.items() if p.default is p.empty and n not in options]
-    require(
-        not missing, f"{name} needs {', '.join(f'{m}=...' for m in missing)}; its options: {listed}"
-    )
-    options = {
-        k: float(v) if type(v) is int and int not in _kinds(known[k].annotation) else v
-        for k, v in options.items()
-    }
-    return cls(shape, **options) if cls.__init__ is not Piece.__init__ else cls()
-
-
-def extensions(text: str, shape: Shape, pos_file: Path | None = None) -> list[Piece]:
-    """The pieces of an `extend` expression, maps of frequencies that go over others last. Refuses what is no extension,
-    a pattern of layers, and two claims on one place."""
-    tree, pieces = parse(text), []
-    require(
-        everywhere(tree) == list(mentions_of(tree)),
-        f"an extension acts on all layers: join with + instead of | in '{text:.80}'",
-    )
-    for node in mentions_of(tree):
-        cls = find(name_of(node), pos_file)
-        require(
-            cls.extends,
-            f"{name_of(node)} is no extension of a trained model: it must be trained with (--pos). "
-            f"Extensions: {', '.join(extension_names(pos_file))}",
-        )
-        bare, per_layer = without_per_layer(node, cls.per_layer)
-        pieces.append(build(bare, replace(shape, extends=True), pos_file))
-        pieces[-1].per_layer = per_layer
-    kinds = [type(p) for p in pieces]
-    twice = next((scheme_name(k) for k in kinds if kinds.count(k) > 1), None)
-    require(twice is None, f"{twice} stands twice in '{text:.80}': name it once")
-    for question, place in (
-        ("stretch", "frequencies"),
-        ("ids", "positions"),
-        ("regions", "distances"),
-    ):
-        claims = [
-            scheme_name(type(p))
-            for p in pieces
-            if answers(p, question) and not getattr(p, "over_others", False)
-        ]
-        require(
-            len(claims) < 2,
-            f"{' and '.join(claims)} both change the {place} in '{text:.80}': keep one",
-        )
-    scaled = [scheme_name(type(p)) for p in pieces if isinstance(p, Scaled)]
-    require(
-        len(scaled) < 2,
-        f"{' and '.join(scaled)} both take the text to be longer by a factor: keep one of '{text:.80}'",
-    )
-    return sorted(pieces, key=lambda p: getattr(p, "over_others", False))
-
-
-def options_of(cls: type[Piece]) -> dict[str, inspect.Parameter]:
-    """The options of a scheme with annotations and defaults: the keyword-only arguments of its __init__, if it has one."""
-    own = (
-        inspect.signature(cls.__init__, eval_str=True).parameters
-        if cls.__init__ is not Piece.__init__
-        else {}
-    )
-    return {name: p for name, p in own.items() if p.kind is p.KEYWORD_ONLY}
-
-
-def _kinds(annotation: object) -> tuple[object, ...]:
-    """The types that an annotation admits; without one, int and float and all others."""
-    if annotation is inspect.Parameter.empty:
-        return int, float, str, bool
-    union = isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union
-    return typing.get_args(annotation) if union else (annotation,)
-
-
-def _fits(value: object, annotation: object) -> bool:
-    return type(value) in _kinds(annotation) or (type(value) is int and float in _kinds(annotation))
-
-
-if (
-    __name__ == "__main__"
-):  # as a script this file is another module than the `posenc` that explain.py and zoo/ import
-    import explain
-
-    explain.run(explain.main, explain.PosError)

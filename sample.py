@@ -17,11 +17,10 @@ from pathlib import Path
 
 import torch
 
-import checkpoint
 import data
-import device
 from configurable import SampleSettings, UserError, configure, run
-from posenc import PosError
+from runs import device
+from runs.checkpoint import Run, load_run
 
 USAGE = """python sample.py out/RUN [--start=TEXT] [--key=value ...]
 
@@ -63,7 +62,7 @@ def decoded(content: bytes, where: str) -> str:
         ) from None
 
 
-def tokenizer_of(trained: checkpoint.Run) -> data.Tokenizer:
+def tokenizer_of(trained: Run) -> data.Tokenizer:
     """The tokenizer of the corpus that a run was trained on; UserError where that corpus is gone or another one now."""
     corpus, vocab_size = data.load(trained.settings["dataset"]), trained.model.config.vocab_size
     if corpus.vocab_size != vocab_size:
@@ -101,7 +100,7 @@ def until(stop: str, texts: Iterable[str]) -> Iterator[str]:
     yield held
 
 
-def remarks(trained: checkpoint.Run, total: int) -> Iterator[str]:
+def remarks(trained: Run, total: int) -> Iterator[str]:
     """What must be said of a text of up to `total` tokens: past the scheme's last position, past training's length."""
     model, length = trained.model, trained.settings["block_size"]
     reach = total if model.limit is None else min(total, model.limit)
@@ -115,7 +114,7 @@ def remarks(trained: checkpoint.Run, total: int) -> Iterator[str]:
 
 
 def samples(
-    trained: checkpoint.Run, tokenizer: data.Tokenizer, prompt: str, settings: SampleSettings
+    trained: Run, tokenizer: data.Tokenizer, prompt: str, settings: SampleSettings
 ) -> Iterator[str]:
     """The pieces of everything that is printed; sample n = 0, 1, ... is drawn with seed + n."""
     s, place = settings, trained.model.wte.weight.device
@@ -146,7 +145,7 @@ def main() -> int:
         )
     prompt = read_prompt(settings.start)
     compute = device.pick(settings.device, settings.dtype)
-    trained = checkpoint.load_run(words[0], compute.device, settings.pos_file)
+    trained = load_run(words[0], compute.device, settings.pos_file)
     if settings.extend:
         trained.model.extend(settings.extend)
     tokenizer = tokenizer_of(trained)
@@ -162,4 +161,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    run(main, PosError)
+    run(main)

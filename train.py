@@ -26,15 +26,36 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-import checkpoint
 import data
-import device
 import evaluate
 import posenc
-import report
 from configurable import TrainSettings, UserError, configure, run
 from model import GPT
-from scheme import Scheme
+from positions.scheme import Scheme
+from runs import device
+from runs.checkpoint import (
+    load_run,
+    load_state,
+    load_weights,
+    refuse_other_checkpoint,
+    refuse_other_files,
+    save_checkpoint,
+)
+from runs.figures import plot_run
+from runs.files import sha256, write_json
+from runs.folder import (
+    CURRENT,
+    provenance,
+    read_config,
+    run_folder,
+    scheme_label,
+    started_from,
+    take_folder,
+)
+from runs.log import append_metrics, trim_metrics
+from runs.processes import ALONE, Processes, together
+from runs.results import load_result, rows_on, update_result
+from runs.tables import runs_table
 
 USAGE = """python train.py [config/FILE.py ...] [--key=value ...]
 
@@ -120,7 +141,7 @@ class Training:
     model: GPT
     original_length: int
     train_lengths: list[int]
-    processes: device.Processes = device.ALONE
+    processes: Processes = ALONE
     step: int = 0  # optimizer steps taken
     lock: Any = None  # held as long as this lives
     stop: Stop = field(default_factory=Stop)
@@ -285,10 +306,10 @@ class Training:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint of this run; UserError where it is of another."""
-        checkpoint.refuse_other_checkpoint(self.folder, state, asdict(self.settings))
+        refuse_other_checkpoint(self.folder, state, asdict(self.settings))
         if state["gpt"]["pos"] != self.model.config.pos:  # dropped by then
             self.model.tell_positions_by(state["gpt"]["pos"])  # which ends an extension too
-        checkpoint.load_weights(self.model, state["model"], self.folder)
+        load_weights(self.model, state["model"], self.folder)
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
         self.step = state["step"]
@@ -304,7 +325,7 @@ def build_model(settings: TrainSettings, vocab_size: int) -> tuple[GPT, int, lis
     """
     start, length = settings.init_from, settings.block_size
     torch.manual_seed(settings.seed)
-    resumed = not settings.overwrite and checkpoint.started_from(settings) == start
+    resumed = not settings.overwrite and started_from(settings) == start
     trained = [*settings.mixed_lengths] or [length]
     if start in ("auto", "scratch"):
         model = GPT(replace(settings.gpt(vocab_size), extend=""), own_file(settings))
@@ -315,7 +336,7 @@ def build_model(settings: TrainSettings, vocab_size: int) -> tuple[GPT, int, lis
             )
         return model, length, trained
     if resumed:  # the folder holds everything: where it began may be gone by now
-        own = checkpoint.load_run(settings.out_dir, pos_file=settings.pos_file)
+        own = load_run(settings.out_dir, pos_file=settings.pos_file)
         model, original = own.model.train(), own.state["original_length"]
         lengths = own.state["train_lengths"][: -len(trained)]
         if model.config.pos != own.settings["pos"]:  # dropped by now: `restore` drops it again
@@ -331,7 +352,7 @@ def build_model(settings: TrainSettings, vocab_size: int) -> tuple[GPT, int, lis
             ) from error
         original, lengths = model.config.block_size, [model.config.block_size]
     else:
-        source = checkpoint.load_run(start, pos_file=settings.pos_file)
+        source = load_run(start, pos_file=settings.pos_file)
         model, original, lengths = (
             source.model.train(),
             source.state["original_length"],
@@ -364,12 +385,12 @@ def extend(model: GPT, settings: TrainSettings) -> None:
             posenc.parse(settings.extend)
         )  # the folder may be named after it
         model.extend(
-            settings.extend, None if settings.overwrite else checkpoint.folder_of(settings)
+            settings.extend, None if settings.overwrite else run_folder(settings)
         )
     settings.extend = model.config.extend
 
 
-def begin(settings: TrainSettings, processes: device.Processes = device.ALONE) -> Training:
+def begin(settings: TrainSettings, processes: Processes = ALONE) -> Training:
     """Make a training ready to run: device, corpus, model, and the run folder, resumed if it holds this run."""
     if settings.pos_file:
         print(f"running the position schemes of {settings.pos_file}")
@@ -392,7 +413,7 @@ def begin(settings: TrainSettings, processes: device.Processes = device.ALONE) -
     model, original_length, lengths = build_model(settings, corpus.vocab_size)
     training = Training(
         settings,
-        checkpoint.folder_of(settings),
+        run_folder(settings),
         corpus,
         compute,
         model.to(compute.device),
@@ -430,15 +451,15 @@ def settle(training: Training) -> None:
     """Take the run folder, go on from its checkpoint if it has one, and bring its files to that step."""
     settings, folder, first = training.settings, training.folder, training.processes.first
     if first:
-        training.lock = checkpoint.claim(folder, settings)
+        training.lock = take_folder(folder, settings)
     print(
         f"{folder}: {training.model.parameter_count:,} parameters; {training.model.pos.describe()}\n"
         f"on {training.compute.reason}{f', {training.processes.size} processes' if training.processes.size > 1 else ''}"
     )
-    state = checkpoint.load_state(folder)
-    config = checkpoint.read_config(folder) if state or (folder / "config.json").exists() else {}
+    state = load_state(folder)
+    config = read_config(folder) if state or (folder / "config.json").exists() else {}
     if state:
-        checkpoint.refuse_other_files(folder, config)
+        refuse_other_files(folder, config)
         training.restore(state)
         if (
             finished(training) is None
@@ -447,7 +468,7 @@ def settle(training: Training) -> None:
         if training.step < settings.max_iters:
             print(f"resuming at step {training.step}")
     if first:
-        checkpoint.trim_metrics(folder, training.step)
+        trim_metrics(folder, training.step)
         write_config(training, config)
 
 
@@ -469,7 +490,7 @@ def own_file(settings: TrainSettings) -> Path | None:
 def write_config(training: Training, old: dict[str, Any]) -> None:
     """config.json; where it stands already, a line for each thing that is not as the run began with."""
     settings, path, compute = training.settings, training.folder / "config.json", training.compute
-    now = checkpoint.provenance() | {
+    now = provenance() | {
         "device": compute.reason,
         "dtype": compute.dtype_name,
         "processes": training.processes.size,
@@ -484,7 +505,7 @@ def write_config(training: Training, old: dict[str, Any]) -> None:
         if file.resolve() != (training.folder / file.name).resolve():
             shutil.copyfile(file, training.folder / file.name)
     model, length = training.model, settings.block_size
-    checkpoint.write_json(
+    write_json(
         path,
         {
             "settings": asdict(settings),
@@ -495,8 +516,8 @@ def write_config(training: Training, old: dict[str, Any]) -> None:
             "original_length": training.original_length,
             "train_lengths": training.train_lengths,
             "attention": {"train": training_path(training), "test": model.attention_path(length)},
-            "extension_files_sha256": {file.name: checkpoint.sha256(file) for file in files},
-            "pos_file_sha256": checkpoint.sha256(own_file(settings)) if settings.pos_file else None,
+            "extension_files_sha256": {file.name: sha256(file) for file in files},
+            "pos_file_sha256": sha256(own_file(settings)) if settings.pos_file else None,
             "corpus_sha256": {
                 split: training.corpus.split_sha256(split) for split in ("train", "val")
             },
@@ -548,7 +569,7 @@ def open_log(training: Training) -> Any:
         return Quiet()
     import wandb
 
-    config = checkpoint.read_config(training.folder)
+    config = read_config(training.folder)
     try:
         return wandb.init(
             project=s.wandb_project,
@@ -604,7 +625,7 @@ def fit(training: Training, log: Any) -> None:
             if note:
                 record(training, log, line | ({"val_loss": val} if validate else {}))
             if (validate or stopping) and training.processes.first:
-                checkpoint.save(training.folder, training.state())
+                save_checkpoint(training.folder, training.state())
             clock, since = time.perf_counter(), training.step
         if stopping:
             bar.close()
@@ -618,7 +639,7 @@ def fit(training: Training, log: Any) -> None:
 def record(training: Training, log: Any, line: dict[str, Any]) -> None:
     """Put one line into metrics.jsonl, on the screen and, if asked for, into wandb."""
     if training.processes.first:
-        checkpoint.append_metrics(training.folder, line)
+        append_metrics(training.folder, line)
         log.log(line, step=training.step)
         show(line, training.settings.max_iters)
 
@@ -656,7 +677,7 @@ def require_finite(training: Training, **values: float) -> None:
     """UserError, before anything is saved, where a loss or norm is no longer a number."""
     if not all(map(math.isfinite, values.values())):
         what = ", ".join(f"{name} {value}" for name, value in values.items())
-        saved = (training.folder / checkpoint.CURRENT).exists()
+        saved = (training.folder / CURRENT).exists()
         kept = (
             f"the last good checkpoint is in {training.folder}"
             if saved
@@ -696,7 +717,7 @@ def test_of(training: Training) -> dict[str, Any]:
     found = evaluate.extrapolation(
         training.model,
         training.corpus,
-        pos=checkpoint.label(asdict(s)),
+        pos=scheme_label(asdict(s)),
         train_length=s.block_size,
         original_length=training.original_length,
         tokens_trained=training.tokens,
@@ -705,7 +726,11 @@ def test_of(training: Training) -> dict[str, Any]:
         compute=compute,
         processes=training.processes,
     )
-    return report.update(training.folder, found) if training.processes.first else found
+    if not training.processes.first:
+        return found
+    result = update_result(training.folder, found)
+    plot_run(training.folder, result)
+    return result
 
 
 def log_test(log: Any, result: dict[str, Any], folder: Path) -> None:
@@ -728,10 +753,10 @@ def finished(training: Training) -> dict[str, Any] | None:
     path = training.folder / "extrapolation.json"
     if training.step < training.settings.max_iters or not path.exists():
         return None
-    result = report.load(training.folder)
+    result = load_result(training.folder)
     tested = {
         length
-        for _, length in evaluate.rows_on(
+        for _, length in rows_on(
             result["rows"], training.settings.dataset, result.get("extend")
         )
     }
@@ -750,14 +775,14 @@ def main() -> int:
             "'--pos=rope + alibi'"
         )
     device.keep_freed_memory()
-    with device.together(
+    with together(
         settings.backend, device.pick(settings.device, settings.dtype)
     ) as processes:
         train_and_test(settings, processes)
     return 0
 
 
-def train_and_test(settings: TrainSettings, processes: device.Processes) -> None:
+def train_and_test(settings: TrainSettings, processes: Processes) -> None:
     """Begin or resume a run, train it to its end, test it, print its table."""
     with device.memory_advice(
         "lower batch_size (raise gradient_accumulation_steps as much and the result stays the same), "
@@ -780,10 +805,10 @@ def train_and_test(settings: TrainSettings, processes: device.Processes) -> None
     elif (
         processes.first and not (training.folder / "extrapolation.png").exists()
     ):  # killed while it was drawn
-        report.draw_run(training.folder, result)
-    print(report.table([result]))
+        plot_run(training.folder, result)
+    print(runs_table([result]))
     print(f"in {training.folder}")
 
 
 if __name__ == "__main__":
-    run(main, posenc.PosError)
+    run(main)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import attention
 from posenc import Shape, Text
-from scheme import Plan, Scheme
+from positions.scheme import Plan, Scheme
 
 H, D, T, L = 4, 8, 6, 8  # heads, columns of a head, tokens, training length
 SHAPE = Shape(n_head=H, head_dim=D, width=H * D, length=L)

@@ -23,12 +23,15 @@ import pytest
 import torch
 
 import ablate
-import checkpoint
 import configurable
 import data
 import explain
 import posenc
-import report
+from configurable import UserError
+from runs.checkpoint import load_state
+from runs.files import write_text
+from runs.folder import CURRENT, DIGESTS, PREVIOUS
+from runs.results import load_result
 
 REPOSITORY = Path(posenc.__file__).resolve().parent
 PROGRAMS = {
@@ -147,15 +150,15 @@ def program(patch: pytest.MonkeyPatch, name: str, *words: str) -> int | str | No
     patch.setattr(data.load, "__defaults__", (corpora,))
     patch.setattr(data, "HERE", corpora)
     patch.setattr(
-        report, "figure", lambda results, path, dataset="": checkpoint.write_text(path, "drawn")
+        report, "figure", lambda results, path, dataset="": write_text(path, "drawn")
     )
     with pytest.raises(SystemExit) as ended:
         if (
             name == "posenc"
         ):  # run as a script it would be another module than the one that zoo/ imports
-            configurable.run(explain.main, posenc.PosError)
+            configurable.run(explain.main)
         elif name == "ablate":
-            configurable.run(ablate.main, posenc.PosError)
+            configurable.run(ablate.main)
         else:
             runpy.run_path(str(REPOSITORY / PROGRAMS[name]), run_name="__main__")
     return ended.value.code
@@ -240,9 +243,9 @@ def remove(_: str, *paths: str) -> None:
 
 def swap(_: str, folder: str, other: str) -> None:
     """Put the checkpoint of another run, with the digest of it, into a run folder."""
-    for path in (checkpoint.CURRENT, checkpoint.DIGESTS):
+    for path in (CURRENT, DIGESTS):
         shutil.copyfile(Path(other, path), Path(folder, path))
-    Path(folder, checkpoint.PREVIOUS).unlink(missing_ok=True)
+    Path(folder, PREVIOUS).unlink(missing_ok=True)
 
 
 def in_meta(_: str, split: str, **values: object) -> None:
@@ -462,7 +465,7 @@ def test_a_corpus_shorter_than_the_longest_test_is_tested_as_far_as_it_goes(call
     for ended in (call("train", *words), call("evaluate", "new", "--eval_lengths=16,200,8192")):
         assert ended.code == 0 and ended.err == ""
         assert "the 300 validation tokens of short are too few for 64 windows of" in ended.out
-    rows = {r["length"]: r for r in report.load("new")["rows"] if r["protocol"] == "fixed_targets"}
+    rows = {r["length"]: r for r in load_result("new")["rows"] if r["protocol"] == "fixed_targets"}
     assert {n: r["nats"] is not None for n, r in rows.items()} == {
         8: True,
         16: True,
@@ -480,8 +483,8 @@ def test_a_corpus_that_no_length_can_be_tested_on_still_trains_and_says_so(call)
         and ended.err == ""
         and "the 30 validation tokens of shorter are too few for 64 windows of 16" in ended.out
     )
-    assert checkpoint.load_state(Path("new"))["step"] == 2
-    assert all(r["nats"] is None and r["reason"] for r in report.load("new")["rows"])
+    assert load_state(Path("new"))["step"] == 2
+    assert all(r["nats"] is None and r["reason"] for r in load_result("new")["rows"])
 
 
 # ---- text that is not UTF-8
@@ -535,11 +538,11 @@ def test_a_figure_that_cannot_be_written_costs_no_measurement(call):
     assert ended.code == 1 and re.fullmatch(
         r"error: absent/figure\.png cannot be written \(No such file or directory\).*\n", ended.err
     )
-    assert all(r["nats"] for r in report.load("run")["rows"]) and not Path("absent").exists()
+    assert all(r["nats"] for r in load_result("run")["rows"]) and not Path("absent").exists()
 
 
 def test_a_comparison_that_cannot_be_written_loses_no_cell(refused, monkeypatch):
-    result = report.load("run") | {"run": dict.fromkeys(ablate.PROVENANCE)}
+    result = load_result("run") | {"run": dict.fromkeys(ablate.PROVENANCE)}
     monkeypatch.setattr(ablate.Cell, "result", lambda cell: result)  # all are trained and tested
     assert "texts.txt/x cannot be made (Not a directory)" in refused(
         "ablate", "rope", "--dataset=tiny", "--ablate_dir=texts.txt/x"

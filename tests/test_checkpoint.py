@@ -16,10 +16,13 @@ from pathlib import Path
 import pytest
 import torch
 
-import checkpoint
-from checkpoint import CURRENT, DIGESTS, PREVIOUS
 from configurable import TrainSettings, UserError
 from model import GPT
+from runs import checkpoint
+from runs.checkpoint import digests, load_run, load_state, load_weights, save_checkpoint
+from runs.files import read_json, replace_file, sha256, write_json, write_text
+from runs.folder import CURRENT, DIGESTS, PREVIOUS, provenance, run_folder, take_folder
+from runs.log import append_metrics, trim_metrics
 
 SMALL = TrainSettings(block_size=16, n_layer=1, n_head=2, n_embd=16)
 
@@ -35,20 +38,20 @@ def folder(tmp_path: Path) -> Path:
     path = tmp_path / "run"
     path.mkdir()
     for step in (1, 2):
-        checkpoint.save(path, state(step))
+        save_checkpoint(path, state(step))
     return path
 
 
 def step_of(folder: Path) -> int:
     """The step that a run in this folder would go on from; fails if that checkpoint is not as it was made."""
-    found = checkpoint.load_state(folder, say=lambda line: None)
+    found = load_state(folder, say=lambda line: None)
     assert torch.equal(found["model"]["w"], state(found["step"])["model"]["w"])
     return found["step"]
 
 
 def contents(folder: Path) -> dict[str, str]:
     """The digest of every file in a folder."""
-    return {path.name: checkpoint.sha256(path) for path in folder.iterdir() if path.is_file()}
+    return {path.name: sha256(path) for path in folder.iterdir() if path.is_file()}
 
 
 # ---- files
@@ -61,12 +64,12 @@ def test_a_file_that_cannot_be_written_leaves_the_one_before_and_nothing_else(
         file.write(b"half")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    checkpoint.write_text(tmp_path / "a.txt", "before")
+    write_text(tmp_path / "a.txt", "before")
     with pytest.raises(
         UserError,
         match=r"a\.txt cannot be written \(No space left on device\); what was there before is untouched",
     ):
-        checkpoint.replace_file(tmp_path / "a.txt", fail)
+        replace_file(tmp_path / "a.txt", fail)
     assert contents(tmp_path) == {"a.txt": hashlib.sha256(b"before").hexdigest()}
 
 
@@ -77,8 +80,8 @@ def test_a_file_appears_only_when_it_is_whole(tmp_path: Path) -> None:
         assert (tmp_path / "a.txt").read_bytes() == b"before"
         file.write(b"w")
 
-    checkpoint.write_text(tmp_path / "a.txt", "before")
-    assert checkpoint.replace_file(tmp_path / "a.txt", write) == hashlib.sha256(b"new").hexdigest()
+    write_text(tmp_path / "a.txt", "before")
+    assert replace_file(tmp_path / "a.txt", write) == hashlib.sha256(b"new").hexdigest()
     assert contents(tmp_path) == {"a.txt": hashlib.sha256(b"new").hexdigest()}
 
 
@@ -93,11 +96,11 @@ def test_json_is_read_back_and_never_holds_what_json_has_not(tmp_path: Path) -> 
         "no list": "--start=[1,  2]",
         "command": ["[ ]", "[\n]"],
     }
-    checkpoint.write_json(tmp_path / "a.json", content)
-    assert checkpoint.read_json(tmp_path / "a.json") == content
+    write_json(tmp_path / "a.json", content)
+    assert read_json(tmp_path / "a.json") == content
     with pytest.raises(ValueError):
-        checkpoint.write_json(tmp_path / "a.json", {"loss": float("nan")})
-    assert checkpoint.read_json(tmp_path / "a.json") == content
+        write_json(tmp_path / "a.json", {"loss": float("nan")})
+    assert read_json(tmp_path / "a.json") == content
 
 
 @pytest.mark.parametrize("text", [None, "", "{", '{"a": 1', "[1]", "\x00\x00"])
@@ -107,14 +110,14 @@ def test_a_json_file_that_is_missing_or_broken_is_a_sentence(
     if text is not None:
         (tmp_path / "config.json").write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=r"config\.json"):
-        checkpoint.read_json(tmp_path / "config.json")
+        read_json(tmp_path / "config.json")
 
 
 # ---- saving
 
 
 def test_a_checkpoint_comes_back_as_it_was_and_loads_with_weights_only(folder: Path) -> None:
-    found = checkpoint.load_state(folder)
+    found = load_state(folder)
     assert found.keys() == state(2).keys() and found["step"] == 2 and found["lengths"] == [16, 32]
     assert torch.equal(found["model"]["w"], state(2)["model"]["w"])
     assert torch.load(folder / CURRENT, weights_only=True)["step"] == 2
@@ -132,28 +135,28 @@ class Code:
 
 
 def test_code_in_a_checkpoint_is_not_run(folder: Path) -> None:
-    checkpoint.save(folder, state(3) | {"settings": Code(folder / "run by loading")})
+    save_checkpoint(folder, state(3) | {"settings": Code(folder / "run by loading")})
     with pytest.raises(UserError, match="no checkpoint of this program"):
-        checkpoint.load_state(folder)
+        load_state(folder)
     assert not (folder / "run by loading").exists()
 
 
 def test_a_folder_without_checkpoints_gives_none(tmp_path: Path) -> None:
-    assert checkpoint.load_state(tmp_path) is None
+    assert load_state(tmp_path) is None
 
 
 def test_the_digests_are_those_of_the_files_in_the_format_of_sha256sum(folder: Path) -> None:
-    checkpoint.save(folder, state(3))
+    save_checkpoint(folder, state(3))
     lines = (folder / DIGESTS).read_text(encoding="utf-8").splitlines()
     assert all(re.fullmatch(rf"[0-9a-f]{{64}}  ({CURRENT}|{PREVIOUS})", line) for line in lines)
     assert lines[:2] == [
-        f"{checkpoint.sha256(folder / name)}  {name}" for name in (CURRENT, PREVIOUS)
+        f"{sha256(folder / name)}  {name}" for name in (CURRENT, PREVIOUS)
     ]
 
 
 def test_a_save_leaves_two_checkpoints_and_their_digests_and_nothing_else(folder: Path) -> None:
     for step in (3, 4, 5):
-        checkpoint.save(folder, state(step))
+        save_checkpoint(folder, state(step))
         assert contents(folder).keys() == {CURRENT, PREVIOUS, DIGESTS}
         assert step_of(folder) == step
     (folder / CURRENT).unlink()
@@ -170,7 +173,7 @@ def test_a_disk_that_is_full_leaves_both_checkpoints(
     before = contents(folder)
     monkeypatch.setattr(torch, "save", fail)
     with pytest.raises(UserError, match=r"ckpt\.pt cannot be written .*untouched"):
-        checkpoint.save(folder, state(3))
+        save_checkpoint(folder, state(3))
     assert contents(folder) == before
 
 
@@ -195,7 +198,7 @@ def swapped(path: Path) -> None:
     """With another run's, as whole as this one."""
     other = path.parent.parent / "other"
     other.mkdir(exist_ok=True)
-    checkpoint.save(other, state(7))
+    save_checkpoint(other, state(7))
     shutil.copy(other / CURRENT, path)
 
 
@@ -210,7 +213,7 @@ def test_a_damaged_checkpoint_is_named_and_the_previous_one_used(
 ) -> None:
     damage(folder / CURRENT)
     said: list[str] = []
-    assert checkpoint.load_state(folder, said.append)["step"] == 1
+    assert load_state(folder, said.append)["step"] == 1
     assert (
         len(said) == 1
         and str(folder / CURRENT) in said[0]
@@ -225,7 +228,7 @@ def test_a_damaged_previous_checkpoint_is_named_too(
 ) -> None:
     damage(folder / PREVIOUS)
     said: list[str] = []
-    assert checkpoint.load_state(folder, said.append)["step"] == 2
+    assert load_state(folder, said.append)["step"] == 2
     assert (
         len(said) == 1
         and str(folder / PREVIOUS) in said[0]
@@ -238,7 +241,7 @@ def test_checkpoints_whose_names_were_swapped_are_told_apart(folder: Path) -> No
     (folder / PREVIOUS).rename(folder / CURRENT)
     (folder / "other").rename(folder / PREVIOUS)
     assert step_of(folder) == 2
-    checkpoint.save(folder, state(3))
+    save_checkpoint(folder, state(3))
     assert step_of(folder) == 3
 
 
@@ -247,7 +250,7 @@ def test_a_checkpoint_saved_while_another_program_looks_is_no_damage(
     saved: tuple[int, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """sample.py reads the digests, then a training saves: what was known is gone."""
-    digests, calls = checkpoint.digests, []
+    digests, calls = digests, []
 
     def slow(where: Path) -> dict[str, str]:
         found = digests(where)
@@ -256,12 +259,12 @@ def test_a_checkpoint_saved_while_another_program_looks_is_no_damage(
             with monkeypatch.context() as patch:
                 patch.setattr(checkpoint, "digests", digests)
                 for step in saved:
-                    checkpoint.save(folder, state(step))
+                    save_checkpoint(folder, state(step))
         return found
 
     monkeypatch.setattr(checkpoint, "digests", slow)
     said: list[str] = []
-    assert checkpoint.load_state(folder, said.append)["step"] == saved[-1] and said == []
+    assert load_state(folder, said.append)["step"] == saved[-1] and said == []
 
 
 def test_a_folder_is_read_while_a_training_saves_as_fast_as_it_can(folder: Path) -> None:
@@ -270,7 +273,7 @@ def test_a_folder_is_read_while_a_training_saves_as_fast_as_it_can(folder: Path)
 
     def training() -> None:
         for step in itertools.count(3):
-            checkpoint.save(folder, state(step))
+            save_checkpoint(folder, state(step))
             if ended.is_set():
                 return
 
@@ -278,7 +281,7 @@ def test_a_folder_is_read_while_a_training_saves_as_fast_as_it_can(folder: Path)
     saving.start()
     try:
         while seen[-1] < 100:
-            seen.append(checkpoint.load_state(folder, said.append)["step"])
+            seen.append(load_state(folder, said.append)["step"])
     finally:
         ended.set()
         saving.join()
@@ -292,7 +295,7 @@ def test_two_damaged_checkpoints_are_one_sentence(
     for name in (CURRENT, PREVIOUS):
         damage(folder / name)
     with pytest.raises(UserError) as refused:
-        checkpoint.load_state(folder)
+        load_state(folder)
     text = str(refused.value)
     assert str(folder / CURRENT) in text and str(folder / PREVIOUS) in text and "\n" not in text
     assert "--overwrite=True" in text
@@ -304,16 +307,16 @@ def test_lost_or_damaged_digests_are_a_sentence_too(content: bytes | None, folde
     if content is not None:
         (folder / DIGESTS).write_bytes(content)
     with pytest.raises(UserError, match=DIGESTS):
-        checkpoint.load_state(folder)
+        load_state(folder)
 
 
 def test_the_only_checkpoint_damaged_is_a_sentence_and_not_a_run_from_the_start(
     tmp_path: Path,
 ) -> None:
-    checkpoint.save(tmp_path, state(1))
+    save_checkpoint(tmp_path, state(1))
     flipped(tmp_path / CURRENT)
     with pytest.raises(UserError, match="damaged"):
-        checkpoint.load_state(tmp_path)
+        load_state(tmp_path)
 
 
 @DAMAGES
@@ -323,7 +326,7 @@ def test_a_damaged_checkpoint_is_never_kept_as_the_previous_one(
     """Going on from the previous one, the next save must not push that one, the only good one, out."""
     damage(folder / CURRENT)
     assert step_of(folder) == 1
-    checkpoint.save(folder, state(3))
+    save_checkpoint(folder, state(3))
     (folder / CURRENT).unlink()
     assert step_of(folder) == 1
 
@@ -363,7 +366,7 @@ def save_dying(folder: Path, step: int, replacement: int, how: str) -> None:
         dying_at(replacement, how),
         pytest.raises((OSError, UserError) if how == "refused" else Killed),
     ):
-        checkpoint.save(folder, state(step))
+        save_checkpoint(folder, state(step))
 
 
 def renames_of_a_save(folder: Path) -> int:
@@ -371,7 +374,7 @@ def renames_of_a_save(folder: Path) -> int:
     copy = folder.with_name("counted")
     shutil.copytree(folder, copy)
     with dying_at(0, "refused") as calls:
-        checkpoint.save(copy, state(3))
+        save_checkpoint(copy, state(3))
     shutil.rmtree(copy)
     return len(calls)
 
@@ -385,7 +388,7 @@ def test_dying_at_any_rename_of_a_save_leaves_a_good_checkpoint(how: str, folder
         shutil.copytree(folder, copy)
         save_dying(copy, 3, place, how)
         assert step_of(copy) in (2, 3), place
-        checkpoint.save(copy, state(4))  # and it goes on from there
+        save_checkpoint(copy, state(4))  # and it goes on from there
         assert step_of(copy) == 4
         flipped(copy / CURRENT)
         assert step_of(copy) in (2, 3), place
@@ -397,8 +400,8 @@ def test_dying_at_the_first_save_leaves_no_half_checkpoint(how: str, tmp_path: P
         copy = tmp_path / f"{place}"
         copy.mkdir()
         save_dying(copy, 1, place, how)
-        assert checkpoint.load_state(copy) is None or step_of(copy) == 1
-        checkpoint.save(copy, state(2))
+        assert load_state(copy) is None or step_of(copy) == 1
+        save_checkpoint(copy, state(2))
         assert step_of(copy) == 2
 
 
@@ -412,7 +415,7 @@ def test_dying_again_and_again_never_loses_the_last_good_checkpoint(how: str, fo
                 dying_at(place, how),
                 suppress(OSError, UserError, Killed),
             ):  # one may end well: it has less to rename
-                checkpoint.save(copy, state(step))
+                save_checkpoint(copy, state(step))
             assert step_of(copy) >= 2, (place, step)
 
 
@@ -426,14 +429,14 @@ def test_dying_after_a_damaged_checkpoint_leaves_a_good_one(how: str, folder: Pa
             dying_at(place, how),
             suppress(OSError, UserError, Killed),
         ):  # the damaged one is not kept: one rename less
-            checkpoint.save(copy, state(3))
+            save_checkpoint(copy, state(3))
         assert step_of(copy) in (1, 3), place
 
 
 def test_a_rename_that_the_system_refuses_is_a_sentence(folder: Path) -> None:
     for place in range(1, renames_of_a_save(folder) + 1):
         with dying_at(place, "refused"), pytest.raises(UserError, match="cannot be written"):
-            checkpoint.save(folder, state(3))
+            save_checkpoint(folder, state(3))
 
 
 # ---- metrics
@@ -448,10 +451,10 @@ def lines_of(folder: Path) -> list[dict]:
 
 def test_metrics_after_the_step_are_dropped(tmp_path: Path) -> None:
     for step in range(1, 6):
-        checkpoint.append_metrics(tmp_path, {"step": step, "loss": 1 / step})
-    checkpoint.trim_metrics(tmp_path, 3)
+        append_metrics(tmp_path, {"step": step, "loss": 1 / step})
+    trim_metrics(tmp_path, 3)
     assert lines_of(tmp_path) == [{"step": step, "loss": 1 / step} for step in (1, 2, 3)]
-    checkpoint.append_metrics(tmp_path, {"step": 4, "loss": 0.5})
+    append_metrics(tmp_path, {"step": 4, "loss": 0.5})
     assert [line["step"] for line in lines_of(tmp_path)] == [1, 2, 3, 4]
 
 
@@ -460,29 +463,29 @@ def test_metrics_after_the_step_are_dropped(tmp_path: Path) -> None:
 )
 def test_what_a_killed_run_left_half_written_is_dropped(half: str, tmp_path: Path) -> None:
     for step in (1, 2):
-        checkpoint.append_metrics(tmp_path, {"step": step})
+        append_metrics(tmp_path, {"step": step})
     with (tmp_path / "metrics.jsonl").open("a", encoding="utf-8") as file:
         file.write(half)
-    checkpoint.trim_metrics(tmp_path, 5)
+    trim_metrics(tmp_path, 5)
     assert lines_of(tmp_path) == [{"step": 1}, {"step": 2}]
 
 
 @pytest.mark.parametrize("broken", [b"\xff\xfe\x00", b'{"step": 1, "lo', b"[]", b'{"loss": 1}'])
 def test_a_broken_line_costs_only_itself(broken: bytes, tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' + broken + b'\n{"step": 2}\n')
-    checkpoint.trim_metrics(tmp_path, 5)
+    trim_metrics(tmp_path, 5)
     assert lines_of(tmp_path) == [{"step": 1}, {"step": 2}]
 
 
 def test_a_last_line_that_lacks_only_its_newline_does_not_join_the_next(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}', encoding="utf-8")
-    checkpoint.trim_metrics(tmp_path, 2)
-    checkpoint.append_metrics(tmp_path, {"step": 3})
+    trim_metrics(tmp_path, 2)
+    append_metrics(tmp_path, {"step": 3})
     assert [line["step"] for line in lines_of(tmp_path)] == [1, 2, 3]
 
 
 def test_a_run_that_starts_has_empty_metrics(tmp_path: Path) -> None:
-    checkpoint.trim_metrics(tmp_path, 0)
+    trim_metrics(tmp_path, 0)
     assert lines_of(tmp_path) == []
 
 
@@ -491,20 +494,20 @@ def test_a_run_that_starts_has_empty_metrics(tmp_path: Path) -> None:
 
 def test_the_default_folder_is_named_after_scheme_corpus_length_and_seed() -> None:
     assert (
-        checkpoint.folder_of(TrainSettings(pos="alibi")).as_posix() == "out/alibi-stdlib-L128-s1337"
+        run_folder(TrainSettings(pos="alibi")).as_posix() == "out/alibi-stdlib-L128-s1337"
     )
-    assert checkpoint.folder_of(replace(SMALL, out_dir="here/there")) == Path("here/there")
+    assert run_folder(replace(SMALL, out_dir="here/there")) == Path("here/there")
     named = TrainSettings(pos="t5", dataset="books", block_size=64, seed=3)
-    assert checkpoint.folder_of(named).as_posix() == "out/t5-books-L64-s3"
+    assert run_folder(named).as_posix() == "out/t5-books-L64-s3"
 
 
 @pytest.mark.parametrize(
     "changed", [{"n_embd": 128}, {"max_iters": 5}, {"pos_file": "a.py"}, {"min_lr": 1e-5}]
 )
 def test_other_result_settings_add_six_digits(changed: dict) -> None:
-    path = checkpoint.folder_of(TrainSettings(pos="alibi", **changed)).as_posix()
+    path = run_folder(TrainSettings(pos="alibi", **changed)).as_posix()
     assert re.fullmatch("out/alibi-stdlib-L128-s1337-[0-9a-f]{6}", path)
-    assert path == checkpoint.folder_of(TrainSettings(pos="alibi", **changed)).as_posix()
+    assert path == run_folder(TrainSettings(pos="alibi", **changed)).as_posix()
 
 
 @pytest.mark.parametrize(
@@ -512,7 +515,7 @@ def test_other_result_settings_add_six_digits(changed: dict) -> None:
     [{"eval_lengths": (64, 128)}, {"compile": False}, {"wandb_log": True}, {"device": "cpu"}],
 )
 def test_the_test_and_the_manner_do_not_change_the_folder(changed: dict) -> None:
-    assert checkpoint.folder_of(TrainSettings(**changed)) == checkpoint.folder_of(TrainSettings())
+    assert run_folder(TrainSettings(**changed)) == run_folder(TrainSettings())
 
 
 def test_names_of_folders_are_safe_and_short_and_different() -> None:
@@ -528,7 +531,7 @@ def test_names_of_folders_are_safe_and_short_and_different() -> None:
         "kerple(kind='log') | rope(layout='half')",
         "alibi | (rope + logn) | nope",
     ]
-    names = [checkpoint.folder_of(TrainSettings(pos=pos)).name for pos in schemes]
+    names = [run_folder(TrainSettings(pos=pos)).name for pos in schemes]
     assert len(set(names)) == len(schemes)
     for name in names:
         assert re.fullmatch(r"[A-Za-z0-9._=+~-]+", name) and not name.startswith((".", "-")), name
@@ -537,7 +540,7 @@ def test_names_of_folders_are_safe_and_short_and_different() -> None:
 
 def test_schemes_that_differ_in_their_parentheses_only_have_different_folders() -> None:
     first, second = (
-        checkpoint.folder_of(TrainSettings(pos=pos))
+        run_folder(TrainSettings(pos=pos))
         for pos in ("alibi + (rope | nope) + logn", "alibi + (rope | nope + logn)")
     )
     assert first != second
@@ -548,15 +551,15 @@ def test_schemes_that_differ_in_their_parentheses_only_have_different_folders() 
 
 def claimed(folder: Path, settings: TrainSettings) -> Path:
     """A folder that holds a run of these settings."""
-    checkpoint.claim(folder, settings).release()
-    checkpoint.write_json(folder / "config.json", {"settings": asdict(settings)})
+    take_folder(folder, settings).release()
+    write_json(folder / "config.json", {"settings": asdict(settings)})
     return folder
 
 
 def test_a_folder_is_made_and_known_again(tmp_path: Path) -> None:
     folder = claimed(tmp_path / "a" / "b", SMALL)
     for same in (SMALL, replace(SMALL, compile=False, device="cpu", eval_lengths=(16, 64))):
-        assert checkpoint.claim(folder, same).is_locked
+        assert take_folder(folder, same).is_locked
     assert "config.json" in contents(folder)
 
 
@@ -564,10 +567,10 @@ def test_a_folder_of_another_run_is_refused_with_every_difference_and_left_alone
     tmp_path: Path,
 ) -> None:
     folder = claimed(tmp_path / "run", SMALL)
-    checkpoint.save(folder, state(1))
+    save_checkpoint(folder, state(1))
     before = contents(folder)
     with pytest.raises(UserError) as refused:
-        checkpoint.claim(folder, replace(SMALL, n_embd=32, seed=3, pos="alibi", compile=False))
+        take_folder(folder, replace(SMALL, n_embd=32, seed=3, pos="alibi", compile=False))
     text = str(refused.value)
     for sentence in (
         "n_embd: 32 here, 16 there",
@@ -586,49 +589,49 @@ def test_a_folder_of_another_run_is_refused_with_every_difference_and_left_alone
 
 def test_overwrite_takes_a_folder_and_leaves_nothing_of_the_run_before(tmp_path: Path) -> None:
     folder = claimed(tmp_path / "run", SMALL)
-    checkpoint.save(folder, state(1))
-    checkpoint.save(folder, state(2))
-    checkpoint.append_metrics(folder, {"step": 1})
+    save_checkpoint(folder, state(1))
+    save_checkpoint(folder, state(2))
+    append_metrics(folder, {"step": 1})
     for name in ("extrapolation.json", "extrapolation.png", f"{CURRENT}.new", "pos_file.py"):
         (folder / name).write_text("{}", encoding="utf-8")
-    checkpoint.claim(folder, replace(SMALL, seed=3, overwrite=True))
-    assert contents(folder).keys() == {".lock", ".holder"} and checkpoint.load_state(folder) is None
+    take_folder(folder, replace(SMALL, seed=3, overwrite=True))
+    assert contents(folder).keys() == {".lock", ".holder"} and load_state(folder) is None
 
 
 def test_what_a_killed_process_had_half_written_is_cleared_away(tmp_path: Path) -> None:
     folder = claimed(tmp_path / "run", SMALL)
     (folder / f".{CURRENT}.new.4711.new").write_bytes(b"half")
-    checkpoint.claim(folder, SMALL)
+    take_folder(folder, SMALL)
     assert contents(folder).keys() == {".lock", ".holder", "config.json"}
 
 
 def test_overwrite_leaves_files_that_no_run_made(tmp_path: Path) -> None:
     folder = claimed(tmp_path / "run", SMALL)
     (folder / "notes.txt").write_text("mine", encoding="utf-8")
-    checkpoint.claim(folder, replace(SMALL, overwrite=True))
+    take_folder(folder, replace(SMALL, overwrite=True))
     assert (folder / "notes.txt").read_text(encoding="utf-8") == "mine"
 
 
 def test_a_setting_that_an_older_run_did_not_know_has_its_default(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    checkpoint.write_json(
+    write_json(
         folder / "config.json",
         {"settings": {k: v for k, v in asdict(SMALL).items() if k != "dropout"}},
     )
-    checkpoint.claim(folder, SMALL)
+    take_folder(folder, SMALL)
     with pytest.raises(UserError, match="dropout"):
-        checkpoint.claim(folder, replace(SMALL, dropout=0.1))
+        take_folder(folder, replace(SMALL, dropout=0.1))
 
 
 def test_a_config_without_settings_is_a_sentence(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    checkpoint.write_json(folder / "config.json", {"unit": "byte"})
+    write_json(folder / "config.json", {"unit": "byte"})
     with pytest.raises(UserError, match="no settings"):
-        checkpoint.claim(folder, SMALL)
+        take_folder(folder, SMALL)
     with pytest.raises(UserError, match="no settings"):
-        checkpoint.load_run(folder)
+        load_run(folder)
 
 
 def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
@@ -636,7 +639,7 @@ def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"file.run cannot be used \(Not a directory\); choose another --out_dir"
     ):
-        checkpoint.claim(tmp_path / "file" / "run", SMALL)
+        take_folder(tmp_path / "file" / "run", SMALL)
 
 
 # ---- loading a run
@@ -648,7 +651,7 @@ def run_folder(tmp_path: Path) -> Path:
     folder = claimed(tmp_path / "run", SMALL)
     torch.manual_seed(1)
     model = GPT(SMALL.gpt(256))
-    checkpoint.save(
+    save_checkpoint(
         folder,
         {
             "gpt": asdict(model.config),
@@ -662,7 +665,7 @@ def run_folder(tmp_path: Path) -> Path:
 
 
 def test_a_run_is_loaded_with_its_weights_ready_to_be_used(run_folder: Path) -> None:
-    run = checkpoint.load_run(run_folder)
+    run = load_run(run_folder)
     torch.manual_seed(1)
     assert all(
         torch.equal(a, b)
@@ -674,20 +677,20 @@ def test_a_run_is_loaded_with_its_weights_ready_to_be_used(run_folder: Path) -> 
 
 def test_a_folder_that_is_no_run_or_has_no_checkpoint_yet_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="name a run folder"):
-        checkpoint.load_run(tmp_path / "absent")
+        load_run(tmp_path / "absent")
     with pytest.raises(UserError, match="no checkpoint yet"):
-        checkpoint.load_run(claimed(tmp_path / "new", SMALL))
+        load_run(claimed(tmp_path / "new", SMALL))
 
 
 def test_weights_of_another_model_or_scheme_are_refused_with_what_differs(run_folder: Path) -> None:
-    weights = checkpoint.load_state(run_folder)["model"]
+    weights = load_state(run_folder)["model"]
     for other, named in (
         (replace(SMALL, n_embd=32), "h.0.attn.c_attn.weight: (48, 16) there, (96, 32) here"),
         (replace(SMALL, pos="learned"), "pos.pieces.0_learned.table: absent there, (16, 16) here"),
         (replace(SMALL, n_layer=2), "h.1.attn.c_attn.weight: absent there"),
     ):
         with pytest.raises(UserError) as refused:
-            checkpoint.load_weights(GPT(other.gpt(256)), weights, run_folder)
+            load_weights(GPT(other.gpt(256)), weights, run_folder)
         assert (
             named in str(refused.value)
             and str(run_folder) in str(refused.value)
@@ -699,7 +702,7 @@ def test_the_sources_of_the_numbers_are_recorded_and_the_command_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sys.argv", ["somewhere/train.py", "config/alibi.py", "--seed=3"])
-    found = checkpoint.provenance()
+    found = provenance()
     assert found["command"] == ["train.py", "config/alibi.py", "--seed=3"]
     assert {
         "train.py",

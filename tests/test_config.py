@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from scheme import Scheme
 
 import configurable
 from configurable import TrainSettings, configure
 from model import GPT
 from posenc import Shape
-from scheme import Scheme
 
 CONFIG = Path(configurable.__file__).resolve().parent / "config"
 FILES = sorted(CONFIG.rglob("*.py"))

@@ -14,17 +14,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from device import Compute
 from torch import Tensor
 
 import attention
 import data
-import device
 import train
 from attention import Prepared
 from configurable import TrainSettings, UserError, configure
-from device import Compute
 from posenc import Shape
-from scheme import Plan, Scheme
+from positions.scheme import Plan, Scheme
+from runs import device
+from runs.processes import together
 
 NO_CARD = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="no CUDA card: torch.cuda.is_available() is False"
@@ -291,7 +292,7 @@ def test_a_world_size_that_is_no_number_is_a_sentence(
     monkeypatch.setenv("WORLD_SIZE", size)
     with (
         pytest.raises(UserError, match=f"WORLD_SIZE='{size}'"),
-        device.together("auto", Compute("cpu", None, "")),
+        together("auto", Compute("cpu", None, "")),
     ):
         pytest.fail("nobody can be joined")
 

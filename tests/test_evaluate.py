@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-import checkpoint
 import data
-import device
 import evaluate
-import posenc
-import report
-from configurable import EvaluateSettings, GPTConfig, UserError
+from configurable import EvaluateSettings, GPTConfig, UserError, require
 from evaluate import Places
 from model import GPT
+from runs import device
+from runs.checkpoint import Run
+from runs.results import Difference, far, gain, load_result, merge, paired, rows_on
+from runs.tables import runs_table
 
 L, LENGTHS = 8, (4, 8, 16, 40)  # 16 does not divide 40
 BF16 = device.Compute("cpu", torch.bfloat16, "for a test")
@@ -50,7 +50,7 @@ class Known:
         return torch.tensor(self.loss(targets.numpy(), visible) + bias, dtype=torch.float32)
 
     def check_length(self, total):
-        posenc.require(self.limit is None or total <= self.limit, f"the table ends at {self.limit}")
+        require(self.limit is None or total <= self.limit, f"the table ends at {self.limit}")
 
     def extension_at(self, total):
         return {"extend": None, "factor": None}
@@ -345,7 +345,7 @@ def test_a_split_too_short_for_a_length_leaves_the_shorter_ones():
         all(r["nats"] is None and r["reason"] for r in nothing["rows"])
         and nothing["per_position"] == {}
     )
-    assert "toy" in report.table(
+    assert "toy" in runs_table(
         [nothing | {"pos": "x", "train_length": L, "seed": 1, "unit": "char"}]
     )
 
@@ -431,7 +431,7 @@ def made(protocol, length, blocks, targets="t", split="s", dataset="toy"):
 
 
 def test_gain_and_far_are_paired_by_block():
-    rows = evaluate.rows_on(
+    rows = rows_on(
         [
             made("fixed_targets", 8, [1.0, 2.0, 3.0]),
             made("fixed_targets", 16, [0.5, 1.7, 2.5]),
@@ -439,16 +439,16 @@ def test_gain_and_far_are_paired_by_block():
         ],
         "toy",
     )
-    gain = evaluate.gain(rows, 8, 16)
+    gain = gain(rows, 8, 16)
     assert gain.nats == pytest.approx((0.5 + 0.3 + 0.5) / 3)
     assert gain.stderr == pytest.approx(np.std([0.5, 0.3, 0.5], ddof=1) / math.sqrt(3))
-    far = evaluate.far(rows, 16)
+    far = far(rows, 16)
     assert (
         far.nats == pytest.approx(0.1)
         and far.stderr == pytest.approx(0.0, abs=1e-12)
         and not far.near_zero
     )
-    assert evaluate.gain(rows, 8, 32) is None and evaluate.far(rows, 8) is None
+    assert gain(rows, 8, 32) is None and far(rows, 8) is None
 
 
 @pytest.mark.parametrize(
@@ -456,8 +456,8 @@ def test_gain_and_far_are_paired_by_block():
 )
 def test_rows_on_other_targets_or_undefined_ones_are_never_compared(change):
     a = made("fixed_targets", 8, [1.0, 2.0])
-    assert evaluate.paired(a, a) is not None
-    assert evaluate.paired(a, a | change) is None and evaluate.paired(a | change, a) is None
+    assert paired(a, a) is not None
+    assert paired(a, a | change) is None and paired(a | change, a) is None
 
 
 @pytest.mark.parametrize(
@@ -471,7 +471,7 @@ def test_rows_on_other_targets_or_undefined_ones_are_never_compared(change):
     ],
 )
 def test_near_zero_is_within_two_errors_or_five_thousandths(nats, stderr, near):
-    assert evaluate.Difference(nats, stderr).near_zero is near
+    assert Difference(nats, stderr).near_zero is near
 
 
 def test_a_model_that_reads_far_raises_no_doubt_and_a_window_does():
@@ -542,7 +542,7 @@ def test_extrapolation_says_what_was_trained():
 
 def test_merging_replaces_what_was_measured_again_and_keeps_the_rest():
     old, new = result_of(), result_of(lengths=(16,), protocols=("fixed_targets",))
-    merged = evaluate.merge(old, new)
+    merged = merge(old, new)
     assert [(r["protocol"], r["length"]) for r in merged["rows"]] == [
         (r["protocol"], r["length"]) for r in old["rows"]
     ]
@@ -556,23 +556,23 @@ def test_merging_replaces_what_was_measured_again_and_keeps_the_rest():
 
 def test_merging_another_corpus_adds_its_rows_and_keeps_the_curve_of_the_first():
     old, new = result_of(), result_of(text=corpus([700], seed=1, name="other"))
-    merged = evaluate.merge(old, new)
+    merged = merge(old, new)
     assert (
         len(merged["rows"]) == 2 * len(old["rows"])
         and merged["per_position"] == old["per_position"]
     )
-    assert evaluate.rows_on(merged["rows"], "other") == evaluate.rows_on(new["rows"], "other")
+    assert rows_on(merged["rows"], "other") == rows_on(new["rows"], "other")
 
 
 def test_what_another_model_left_is_not_merged():
     old, new = result_of(), result_of(lengths=(16,))
-    assert evaluate.merge(old | {"tokens_trained": 999}, new) == new
+    assert merge(old | {"tokens_trained": 999}, new) == new
 
 
 def test_merging_judges_anew_what_the_rows_can_show():
     without, far = result_of(protocols=("fixed_targets",)), result_of(protocols=("windowed",))
     assert "far was not measured" in without["notes"][0]
-    assert evaluate.merge(without, far)["notes"] == []
+    assert merge(without, far)["notes"] == []
 
 
 # ---- a real model, and the command
@@ -627,7 +627,7 @@ def trained(tmp_path, monkeypatch):
             "eval_lengths": list(LENGTHS),
         }
         config = {"settings": settings, "corpus_sha256": {"val": "sha0"}}
-        return checkpoint.Run(
+        return Run(
             Path(folder), config, {"tokens": 5, "original_length": L}, tiny(Path(folder).name)
         )
 
@@ -647,7 +647,7 @@ def test_the_command_tests_runs_and_draws_each_and_all(trained, capsys):
     trained("alibi", "learned", "--dtype=float32")
     for path in ("alibi/extrapolation.png", "learned/extrapolation.png", "extrapolation.png"):
         assert Path(path).read_bytes().startswith(b"\x89PNG")
-    result = report.load("learned")
+    result = load_result("learned")
     assert [result[k] for k in ("pos", "tokens_trained", "train_length")] == ["learned", 5, L]
     out = capsys.readouterr().out
     assert "undefined: learned" in out and "drawn in" in out
@@ -675,7 +675,7 @@ def test_drawing_only_runs_no_model(trained, monkeypatch):
 def test_another_corpus_of_the_same_tokenizer_gets_rows_and_a_figure_of_its_own(trained, capsys):
     trained("alibi", "--dtype=float32")
     trained("alibi", "--dataset=other", "--dtype=float32")
-    assert {r["dataset"] for r in report.load("alibi")["rows"]} == {"toy", "other"}
+    assert {r["dataset"] for r in load_result("alibi")["rows"]} == {"toy", "other"}
     assert (
         Path("alibi/extrapolation-other.png").exists()
         and "other, trained at" in capsys.readouterr().out

@@ -12,9 +12,10 @@ from matplotlib.figure import Figure
 
 import configurable
 import explain
-import posenc
+from configurable import UserError
 from posenc import Shape
-from scheme import Scheme
+from positions.catalogue import extension_names, names
+from positions.scheme import Scheme
 
 REPOSITORY = Path(explain.__file__).resolve().parent
 TURN = 2 * math.pi
@@ -28,7 +29,7 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Said
     def of(*words: str) -> tuple[int, str]:
         monkeypatch.setattr(sys, "argv", ["posenc.py", *words])
         with pytest.raises(SystemExit) as ended:
-            configurable.run(explain.main, posenc.PosError)
+            configurable.run(explain.main)
         return ended.value.code or 0, "".join(capsys.readouterr())
 
     return of
@@ -448,7 +449,7 @@ def test_an_extension_is_told_from_a_scheme(said: Said) -> None:
 def test_explaining_nothing_lists_what_there_is(said: Said, words: tuple[str, ...]) -> None:
     code, text = said(*words)
     assert code == 0 and text.startswith("usage") and "--train_length=128" in text
-    assert all(f"| `{name}" in text for name in [*posenc.names(), *posenc.extension_names()])
+    assert all(f"| `{name}" in text for name in [*names(), *extension_names()])
 
 
 def test_the_catalogue_says_where_each_acts() -> None:

@@ -16,16 +16,20 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-import checkpoint
 import data
 import evaluate
 import extend
 import posenc
-import report
 import sample
 import train
 from configurable import ExtendSettings, TrainSettings, UserError, configure
 from extend import Trial
+from runs.checkpoint import load_run, load_state
+from runs.figures import plot_extensions
+from runs.files import read_json, sha256, write_json
+from runs.folder import read_config
+from runs.results import load_result
+from runs.tables import gains
 
 TEXT = "".join(
     f"{n} times {n % 7} is {n * (n % 7)}, as everybody knows.\n" for n in range(120)
@@ -49,7 +53,7 @@ SIZE = [
 BYTES = ["--device=cpu", "--dtype=float32"]
 VARYING = {"tokens_per_s", "memory", "mfu"}
 LENGTHS = [8, 16, 32]
-FIGURE, LOAD = report.extensions_figure, data.load
+FIGURE, LOAD = plot_extensions, data.load
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +128,7 @@ def rows(folder: str) -> dict[tuple[str | None, int], dict[str, Any]]:
     """The rows of fixed_targets on tiny by extension and length."""
     return {
         (r["extend"], r["length"]): r
-        for r in report.load(folder)["rows"]
+        for r in load_result(folder)["rows"]
         if (r["protocol"], r["dataset"]) == ("fixed_targets", "tiny")
     }
 
@@ -154,10 +158,10 @@ def files(folder: str) -> dict[str, bytes]:
 
 
 def test_every_fitting_extension_gets_a_row_at_each_length_beside_the_old_rows() -> None:
-    before, scheme = report.load("one")["rows"], checkpoint.load_run("one").model.pos
+    before, scheme = load_result("one")["rows"], load_run("one").model.pos
     fitting = extend.fitting(scheme, 16)
     program(extend, "one")
-    after, found = report.load("one")["rows"], rows("one")
+    after, found = load_result("one")["rows"], rows("one")
     assert all(row in after for row in before)
     assert {
         "pi",
@@ -181,7 +185,7 @@ def test_every_fitting_extension_gets_a_row_at_each_length_beside_the_old_rows()
         found["pi", 32]["nats"] != found[None, 32]["nats"]
         and found["pi", 16]["nats"] == found[None, 16]["nats"]
     )
-    assert report.load("one")["extend"] is None
+    assert load_result("one")["extend"] is None
 
 
 def test_a_second_time_nothing_is_measured() -> None:
@@ -194,10 +198,10 @@ def test_a_second_time_nothing_is_measured() -> None:
 
 def test_rows_of_a_text_that_has_changed_since_are_measured_again() -> None:
     program(extend, "one", "pi", "ntk")
-    result = report.load("one")
+    result = load_result("one")
     for row in result["rows"]:
         row["split_sha256"] = "of another text" if row["extend"] == "pi" else row["split_sha256"]
-    checkpoint.write_json(Path("one/extrapolation.json"), result)
+    write_json(Path("one/extrapolation.json"), result)
     with counted() as measured:
         program(extend, "one", "pi", "ntk")
     assert measured == ["pi"]
@@ -241,12 +245,12 @@ def test_an_extension_with_parameters_of_its_own_leaves_the_other_rows() -> None
         "pi",
         "smooth(learned=True, knee=9)",
     }
-    assert report.load("one")["parameters"] == checkpoint.load_run("one").model.parameter_count
+    assert load_result("one")["parameters"] == load_run("one").model.parameter_count
 
 
 def test_a_misfit_is_a_sentence_that_names_what_fits_and_nothing_is_written() -> None:
     before = files("alibi")
-    with pytest.raises(posenc.PosError, match="yarn does not extend alibi: .* What fits: .*slopes"):
+    with pytest.raises(UserError, match="yarn does not extend alibi: .* What fits: .*slopes"):
         program(extend, "alibi", "slopes", "yarn")
     assert files("alibi") == before
 
@@ -258,8 +262,8 @@ def test_a_misfit_is_a_sentence_that_names_what_fits_and_nothing_is_written() ->
         (("one/config.json",), "no run folder is named"),
         (("one", "out/nowhere"), "is no folder"),
         (("one", "empty"), "config.json is missing"),
-        (("one", "--beside=empty"), "config.json is missing"),
-        (("one", "alibi"), "alibi is no other seed of one .*--beside"),
+        (("one", "--compare=empty"), "config.json is missing"),
+        (("one", "alibi"), "alibi is no other seed of one .*--compare"),
         (("one", "long"), "long is no other seed"),
         (("one", "copy"), "the same seed"),
         (("one", "--search=1"), "search=1"),
@@ -274,7 +278,7 @@ def test_a_mistake_is_a_sentence_before_anything_is_measured(
 ) -> None:
     Path("empty").mkdir()
     shutil.copytree("one", "copy")
-    with counted() as measured, pytest.raises((UserError, posenc.PosError), match=said):
+    with counted() as measured, pytest.raises((UserError, UserError), match=said):
         program(extend, *words)
     assert measured == [] and not Path("one/extend.txt").exists()
 
@@ -290,12 +294,12 @@ def test_an_expression_may_hold_commas_and_is_known_however_it_is_typed() -> Non
 
 
 def test_gains_are_the_cropped_loss_less_the_loss_paired_by_seed() -> None:
-    program(extend, "one", "two", "pi", "--beside=long,alibi")
+    program(extend, "one", "two", "pi", "--compare=long,alibi")
     results, others = (
-        [report.load(f) for f in ("one", "two")],
-        [report.load(f) for f in ("long", "alibi")],
+        [load_result(f) for f in ("one", "two")],
+        [load_result(f) for f in ("long", "alibi")],
     )
-    dataset, found = report.gains(results, others)
+    dataset, found = gains(results, others)
     own = {f: rows(f) for f in ("one", "two", "long", "alibi")}
     assert dataset == "tiny" and list(found["pi"]) == LENGTHS
     for n in LENGTHS:
@@ -319,21 +323,21 @@ def test_gains_are_the_cropped_loss_less_the_loss_paired_by_seed() -> None:
 
 
 def test_a_run_may_stand_beside_itself_and_one_of_another_seed_is_named_as_left_out() -> None:
-    program(extend, "one", "pi", "--beside=one,two")
-    _, found = report.gains([report.load("one")], [report.load("one"), report.load("two")])
+    program(extend, "one", "pi", "--compare=one,two")
+    _, found = gains([load_result("one")], [load_result("one"), load_result("two")])
     assert found["rope trained at 16"] == found["none"] and set(found) == {
         "none",
         "pi",
         "rope trained at 16",
     }
-    program(extend, "one", "pi", "--beside=two")
+    program(extend, "one", "pi", "--compare=two")
     assert "rope trained at 16: of another seed" in Path("one/extend.txt").read_text(
         encoding="utf-8"
     )
 
 
 def test_a_run_beside_is_measured_on_the_same_targets_and_text() -> None:
-    program(extend, "one", "pi", "--beside=long", "--dataset=other")
+    program(extend, "one", "pi", "--compare=long", "--dataset=other")
     text = Path("one/extend.txt").read_text(encoding="utf-8")
     assert text.startswith("other, rope trained at L = 16") and re.search(
         r"rope trained at 32 +[-+]\d\.\d{3} +[-+]\d", text
@@ -345,7 +349,7 @@ def test_a_run_beside_is_measured_on_the_same_targets_and_text() -> None:
 def test_many_extensions_are_drawn() -> None:
     program(extend, "one", "pi", "ntk", "--out=drawn.v1")
     assert Path("drawn.v1.txt").exists() and Path("drawn.v1.png").exists()
-    FIGURE([report.load("one")], [], "real.png")
+    FIGURE([load_result("one")], [], "real.png")
     assert Path("real.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -355,10 +359,10 @@ def test_the_figure_of_extensions_draws_the_means_of_the_table_blue_where_contex
     program(extend, "one", "two", "pi")
     drawn: list[Figure] = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
-    results = [report.load(f) | {"original_length": 8} for f in ("one", "two")]
+    results = [load_result(f) | {"original_length": 8} for f in ("one", "two")]
     FIGURE(results, [], "drawn.png")
     (axes,), (image,) = drawn[0].axes, drawn[0].axes[0].images
-    means = [[np.mean(of[n]) for n in LENGTHS] for of in report.gains(results, [])[1].values()]
+    means = [[np.mean(of[n]) for n in LENGTHS] for of in gains(results, [])[1].values()]
     assert (
         np.array(image.get_array()) == pytest.approx(np.array(means))
         and "L = 16, mean over 2 seeds" in drawn[0].get_suptitle()
@@ -381,12 +385,12 @@ def test_evaluate_tests_as_trained_under_another_extension_and_under_none() -> N
         program(evaluate, "tuned", "--extend=ntk(factor=2)", *BYTES)
         program(evaluate, "tuned", "--extend=none", *BYTES)
     assert measured == ["yarn(factor=2)", "ntk(factor=2)", "none"]
-    result = report.load("tuned")
+    result = load_result("tuned")
     assert {e for e, _ in rows("tuned")} == {"yarn(factor=2)", "ntk(factor=2)", None} and result[
         "extend"
     ] == "yarn(factor=2)"
     assert rows("tuned")["ntk(factor=2)", 64]["factor"] == 2
-    model = checkpoint.load_run("tuned").model
+    model = load_run("tuned").model
     model.extend("ntk(factor=2)")
     again = evaluate.evaluate(
         model,
@@ -411,9 +415,9 @@ def test_the_table_shows_the_rows_of_the_extension_that_was_tested(
 
 
 def test_what_is_known_by_position_stays_that_of_the_model_as_trained() -> None:
-    before = report.load("one")["per_position"]
+    before = load_result("one")["per_position"]
     program(extend, "one", "pi")
-    assert report.load("one")["per_position"] == before
+    assert load_result("one")["per_position"] == before
 
 
 def test_a_sample_under_an_extension_is_the_same_with_and_without_a_cache(
@@ -422,7 +426,7 @@ def test_a_sample_under_an_extension_is_the_same_with_and_without_a_cache(
     words = ["one", "--temperature=0", "--max_new_tokens=40", "--start=7 times 1", *BYTES]
     program(sample, *words, "--extend=yarn(factor=3) + logn")
     said, note = capsys.readouterr()
-    model = checkpoint.load_run("one").model
+    model = load_run("one").model
     model.extend("yarn(factor=3) + logn")
     tokens = torch.tensor([list(b"7 times 1")])
     for _ in range(40):
@@ -452,7 +456,7 @@ def fine_tune(folder: str, *words: str, start: str = "one") -> None:
 
 def weights(folder: str) -> dict[str, torch.Tensor]:
     """The trained numbers of a run."""
-    return checkpoint.load_state(Path(folder))["model"]
+    return load_state(Path(folder))["model"]
 
 
 def metrics(folder: str) -> list[dict[str, Any]]:
@@ -483,7 +487,7 @@ def same_run(a: str, b: str) -> None:
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[k], theirs[k]) for k in ours)
     assert metrics(a) == metrics(b)
     histories = [
-        [checkpoint.load_state(Path(f))[k] for k in ("original_length", "train_lengths")]
+        [load_state(Path(f))[k] for k in ("original_length", "train_lengths")]
         for f in (a, b)
     ]
     assert histories[0] == histories[1]
@@ -494,7 +498,7 @@ def same_run(a: str, b: str) -> None:
 
 def test_a_fine_tune_keeps_the_first_length_and_notes_the_second() -> None:
     fine_tune("tuned", "--extend=yarn")
-    config, result = checkpoint.read_config(Path("tuned")), report.load("tuned")
+    config, result = read_config(Path("tuned")), load_result("tuned")
     assert (config["original_length"], config["train_lengths"], result["train_length"]) == (
         16,
         [16, 32],
@@ -506,14 +510,14 @@ def test_a_fine_tune_keeps_the_first_length_and_notes_the_second() -> None:
     )
     assert rows("tuned")["yarn", 64]["factor"] == 4  # of the first length
     fine_tune("again", "--extend=none", start="tuned")
-    assert checkpoint.load_run("again").model.pos.extended == "" and set(rows("again")) == {
+    assert load_run("again").model.pos.extended == "" and set(rows("again")) == {
         (None, n) for n in (16, 32, 64)
     }
     fine_tune("heir", start="tuned")
-    assert checkpoint.read_config(Path("heir"))["settings"]["extend"] == "yarn" and {
+    assert read_config(Path("heir"))["settings"]["extend"] == "yarn" and {
         e for e, _ in rows("heir")
     } == {"yarn"}
-    assert checkpoint.read_config(Path("heir"))["train_lengths"] == [16, 32, 32]
+    assert read_config(Path("heir"))["train_lengths"] == [16, 32, 32]
 
 
 @pytest.mark.parametrize(
@@ -567,7 +571,7 @@ def test_each_step_has_as_many_tokens_whatever_its_length() -> None:
         seen.clear()
         fine_tune("staged", "--extend=yarn", "--mixed_lengths=16,32,64", "--staged=True")
     assert [length for _, _, _, length in seen] == [16, 16, 32, 32, 64, 64]
-    assert checkpoint.read_config(Path("staged"))["train_lengths"] == [16, 16, 32, 64]
+    assert read_config(Path("staged"))["train_lengths"] == [16, 16, 32, 64]
     assert metrics("mixed")[-1]["tokens"] == 6 * 128
 
 
@@ -590,7 +594,7 @@ def test_each_step_has_as_many_tokens_whatever_its_length() -> None:
 def test_a_fine_tune_that_cannot_be_is_a_sentence_and_makes_no_folder(
     words: tuple[str, ...], said: str
 ) -> None:
-    with pytest.raises((UserError, posenc.PosError), match=said):
+    with pytest.raises((UserError, UserError), match=said):
         fine_tune("tuned", *words)
     assert not Path("tuned").exists()
 
@@ -625,14 +629,14 @@ def test_a_file_of_an_extension_is_copied_and_the_original_may_go(option: str, p
     folder = place or str(next(Path("out").iterdir()))
     same_run("straight", folder)
     copy = Path(folder) / "factors.json"
-    assert checkpoint.read_config(Path(folder))["extension_files_sha256"] == {
-        "factors.json": checkpoint.sha256(copy)
+    assert read_config(Path(folder))["extension_files_sha256"] == {
+        "factors.json": sha256(copy)
     }
     program(evaluate, folder, *BYTES)
     program(sample, folder, "--max_new_tokens=2", *BYTES)
     copy.write_text(json.dumps({"long_factor": [1, 1, 1, 1], "scales": [1, 1]}), encoding="utf-8")
     with pytest.raises(UserError, match="factors.json is missing or not the file"):
-        checkpoint.load_run(folder)
+        load_run(folder)
 
 
 def test_a_copy_that_was_changed_is_refused_and_overwriting_takes_the_file_as_it_is_now() -> None:
@@ -656,7 +660,7 @@ def test_a_typed_file_is_used_as_typed_and_that_of_the_training_is_the_runs_own_
     shutil.move("far.json", "tuned/near.json")  # another file under the typed name
     program(extend, "tuned", trained, typed)
     assert rows("tuned")[typed, 32]["files_sha256"] == {
-        "near.json": checkpoint.sha256(Path("near.json"))
+        "near.json": sha256(Path("near.json"))
     }
 
 
@@ -669,12 +673,12 @@ def test_fine_tunes_of_two_seeds_each_from_its_own_are_seeds_of_one_model() -> N
 
 def test_the_table_of_a_fine_tuned_run_compares_with_it_as_it_was_trained() -> None:
     fine_tune("tuned", "--extend=yarn(factor=2)")
-    program(extend, "tuned", "ntk(factor=2)", "--beside=long")
+    program(extend, "tuned", "ntk(factor=2)", "--compare=long")
     found = rows("tuned")
-    assert {e for e, _ in found} == {"yarn(factor=2)", "ntk(factor=2)", None} and report.load(
+    assert {e for e, _ in found} == {"yarn(factor=2)", "ntk(factor=2)", None} and load_result(
         "tuned"
     )["extend"] == "yarn(factor=2)"
-    _, of = report.gains([report.load("tuned")], [])
+    _, of = gains([load_result("tuned")], [])
     for text, row in (
         ("ntk(factor=2)", "ntk(factor=2)"),
         ("none", None),
@@ -685,7 +689,7 @@ def test_the_table_of_a_fine_tuned_run_compares_with_it_as_it_was_trained() -> N
         )
     text = Path("tuned/extend.txt").read_text(encoding="utf-8")
     assert text.startswith("tiny, rope + yarn(factor=2) trained at L = 32")
-    program(extend, "one", "--beside=tuned,long", "pi")
+    program(extend, "one", "--compare=tuned,long", "pi")
     text = Path("one/extend.txt").read_text(encoding="utf-8")
     assert "rope + yarn(factor=2) trained at 16, then 32" in text and "rope trained at 32" in text
 
@@ -719,7 +723,7 @@ def test_a_checkpoint_that_was_trained_on_since_is_measured_anew() -> None:
     with counted() as measured:
         program(extend, "fresh", "yarn")
     assert measured == ["none", "yarn"]
-    assert report.load("fresh")["tokens_trained"] == checkpoint.load_run("fresh").state["tokens"]
+    assert load_result("fresh")["tokens_trained"] == load_run("fresh").state["tokens"]
 
 
 def test_a_file_that_is_called_like_an_extension_does_not_hide_it() -> None:
@@ -731,15 +735,15 @@ def test_a_file_that_is_called_like_an_extension_does_not_hide_it() -> None:
 
 def test_rows_without_the_factor_of_now_are_measured_again_and_replaced() -> None:
     program(extend, "one", "self_extend")
-    result = report.load("one")
+    result = load_result("one")
     for row in result["rows"]:
         row["factor"] = None if row["extend"] == "self_extend" else row["factor"]
-    checkpoint.write_json(Path("one/extrapolation.json"), result)
+    write_json(Path("one/extrapolation.json"), result)
     with counted() as measured:
         program(extend, "one", "self_extend")
     found = [
         r["factor"]
-        for r in report.load("one")["rows"]
+        for r in load_result("one")["rows"]
         if (r["extend"], r["length"]) == ("self_extend", 32)
     ]
     assert measured == ["self_extend"] and len(found) == 1 and found[0] > 1
@@ -747,7 +751,7 @@ def test_rows_without_the_factor_of_now_are_measured_again_and_replaced() -> Non
 
 OWN = """from torch import Tensor
 
-from posenc import Extension, Shape, named_file
+from posenc import (Extension, Shape, named_file)
 
 
 class Sharper(Extension):
@@ -769,11 +773,11 @@ def test_an_extension_of_ones_own_with_a_file_of_its_own_serves_any_run() -> Non
     text = "sharper(file='number.txt')"
     program(extend, "one", text, "--pos_file=mine.py")
     assert rows("one")[text, 32]["files_sha256"] == {
-        "number.txt": checkpoint.sha256(Path("number.txt"))
+        "number.txt": sha256(Path("number.txt"))
     }
     program(evaluate, "one", f"--extend={text}", "--pos_file=mine.py", *BYTES)
     fine_tune("tuned", f"--extend={text}", "--pos_file=mine.py")
-    assert checkpoint.load_run("tuned", pos_file="mine.py").model.pos.extensions[0].scale == 3.5
+    assert load_run("tuned", pos_file="mine.py").model.pos.extensions[0].scale == 3.5
     with pytest.raises(UserError, match="was trained with schemes of its own"):
         program(evaluate, "tuned", *BYTES)
 
@@ -908,7 +912,7 @@ def searched(*words: str) -> dict[str, Any]:
         for name, value in (("POPULATION", 6), ("PARENTS", 4), ("PER_ROUND", 2)):
             patch.setattr(extend, name, value)
         program(extend, "one", "--search=2", *BYTES, *words)
-    return checkpoint.read_json(Path("one/longrope-2.json"))
+    return read_json(Path("one/longrope-2.json"))
 
 
 def seeds_of_run(model: Any) -> dict[str, Trial]:
@@ -926,7 +930,7 @@ def test_what_a_search_finds_is_a_file_for_longrope_that_gives_the_loss_it_repor
     )
     said = capsys.readouterr().out
     text = re.search(r'--extend="(.*)"', said)[1]
-    model = checkpoint.load_run("one").model
+    model = load_run("one").model
     model.extend(text)
     compute = extend.device.pick("cpu", "float32")
     halves = [extend.half_of(data.load("tiny"), second) for second in (False, True)]
@@ -949,7 +953,7 @@ def test_what_a_search_finds_is_a_file_for_longrope_that_gives_the_loss_it_repor
     assert again == found
     program(extend, "one", text)
     assert rows("one")[text, 32]["files_sha256"] == {
-        "longrope-2.json": checkpoint.sha256(Path("one/longrope-2.json"))
+        "longrope-2.json": sha256(Path("one/longrope-2.json"))
     }
     Path("one/longrope-2.json").write_text(
         json.dumps({"long_factor": [1, 1, 1, 1.5]}), encoding="utf-8"
@@ -969,19 +973,19 @@ def test_a_search_that_ends_before_its_first_round_leaves_the_result_of_an_earli
         patch.setattr(extend, "losses_of", stop)
         with pytest.raises(KeyboardInterrupt):
             searched("--rounds=3", "--seed=5")
-    assert checkpoint.read_json(Path("one/longrope-2.json")) == before
+    assert read_json(Path("one/longrope-2.json")) == before
 
 
 @pytest.mark.parametrize("other", ["text", "model"])
 def test_another_text_or_model_is_searched_anew(other: str) -> None:
     searched("--rounds=1")
-    kept = checkpoint.read_json(Path("one/search-2.json"))
+    kept = read_json(Path("one/search-2.json"))
     if other == "model":
         shutil.move("one/search-2.json", "two")
         shutil.rmtree("one")
         shutil.move("two", "one")
     searched("--rounds=1", f"--dataset={'other' if other == 'text' else 'tiny'}")
-    assert checkpoint.read_json(Path("one/search-2.json"))["trials"] != kept["trials"]
+    assert read_json(Path("one/search-2.json"))["trials"] != kept["trials"]
 
 
 def test_the_first_positions_that_a_search_keeps_are_in_its_file(
@@ -1013,7 +1017,7 @@ def test_the_losses_of_a_search_are_those_of_the_last_quarter_of_windows_that_en
     None
 ):
     model, compute, corpus = (
-        checkpoint.load_run("one").model,
+        load_run("one").model,
         extend.device.pick("cpu", "float32"),
         data.load("tiny"),
     )
@@ -1031,7 +1035,7 @@ def test_the_losses_of_a_search_are_those_of_the_last_quarter_of_windows_that_en
 def test_a_search_whose_notes_are_damaged_begins_afresh(capsys: pytest.CaptureFixture) -> None:
     found = searched("--rounds=1")
     path = Path("one/search-2.json")
-    whole = checkpoint.read_json(path)
+    whole = read_json(path)
     first = whole["trials"][0]
     for text in (
         "{",
@@ -1062,14 +1066,14 @@ def test_rows_on_the_text_that_a_file_was_found_on_say_so() -> None:
         ).read_text(encoding="utf-8")
         program(evaluate, "one", f"--extend={text}", *BYTES)
         assert rows("one")[text, 32]["files_sha256"] == {
-            "longrope-2.json": checkpoint.sha256(Path("one/longrope-2.json"))
+            "longrope-2.json": sha256(Path("one/longrope-2.json"))
         }
     program(extend, "one", text, "--dataset=other")
-    assert not any(r.get("note") for r in report.load("one")["rows"] if r["dataset"] == "other")
+    assert not any(r.get("note") for r in load_result("one")["rows"] if r["dataset"] == "other")
 
 
 def test_a_model_without_finite_losses_is_not_searched() -> None:
-    model = checkpoint.load_run("one").model
+    model = load_run("one").model
     with torch.no_grad():
         model.lm_head.weight.fill_(math.nan)
     with pytest.raises(UserError, match="is not finite"):
@@ -1120,11 +1124,11 @@ def test_a_temperature_for_each_head_is_fitted_and_gives_the_loss_it_reports(
 ) -> None:
     program(extend, "one", "--fit=rerope", "--eval_lengths=16,32", *BYTES)
     found, text = (
-        checkpoint.read_json(Path("one/temperature-rerope.json")),
+        read_json(Path("one/temperature-rerope.json")),
         re.search(r'--extend="(.*)"', capsys.readouterr().out)[1],
     )
     assert len(found["scales"]) == 2 and (found["extend"], found["length"]) == ("rerope", 32)
-    model, compute = checkpoint.load_run("one").model, extend.device.pick("cpu", "float32")
+    model, compute = load_run("one").model, extend.device.pick("cpu", "float32")
     half = [extend.half_of(data.load("tiny"), second) for second in (False, True)]
     losses = []
     for expression in ("rerope", text):
@@ -1157,7 +1161,7 @@ def test_the_climb_to_temperatures_ends_at_the_bottom_of_a_bowl(
         ),
     )
     program(extend, "one", "--fit=none", *BYTES)
-    assert checkpoint.read_json(Path("one/temperature-none.json"))["scales"] == pytest.approx(
+    assert read_json(Path("one/temperature-none.json"))["scales"] == pytest.approx(
         np.exp(lowest).tolist(), rel=0.03
     )
 
@@ -1166,12 +1170,12 @@ def test_each_fit_has_a_file_of_its_own_and_typed_files_are_used_as_typed() -> N
     long = "yarn(factor=2, alpha=1.0, beta=32.0, ramp=code, truncate=True, mscale=1.0, mscale_all_dim={})"
     for text in (long.format(0.0), long.format(0.5)):
         program(extend, "one", f"--fit={text}", "--eval_lengths=16", *BYTES)
-    assert {checkpoint.read_json(p)["extend"] for p in Path("one").glob("temperature-*")} == {
+    assert {read_json(p)["extend"] for p in Path("one").glob("temperature-*")} == {
         long.format(0.0),
         long.format(0.5),
     }
     Path("one/x.json").write_text(json.dumps({"long_factor": [1, 1, 1, 1]}), encoding="utf-8")
-    with pytest.raises(posenc.PosError, match="absent/x.json"):
+    with pytest.raises(UserError, match="absent/x.json"):
         program(extend, "one", "--fit=longrope(file='absent/x.json')", *BYTES)
 
 
@@ -1179,8 +1183,8 @@ def test_temperatures_are_fitted_for_the_lengths_of_the_run_and_refused_where_th
     None
 ):
     program(extend, "alibi", "--fit=none", *BYTES)
-    assert checkpoint.read_json(Path("alibi/temperature-none.json"))["length"] == 4 * 16
-    with pytest.raises(posenc.PosError, match="ntk does not extend alibi"):
+    assert read_json(Path("alibi/temperature-none.json"))["length"] == 4 * 16
+    with pytest.raises(UserError, match="ntk does not extend alibi"):
         program(extend, "alibi", "--fit=ntk", *BYTES)
 
 

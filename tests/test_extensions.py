@@ -20,9 +20,11 @@ from torch import Tensor
 
 import attention
 import posenc
+from configurable import UserError
 from model import GPT, GPTConfig
-from posenc import PosError, Shape, rope_frequencies
-from scheme import Scheme
+from posenc import Shape, rope_frequencies
+from positions.catalogue import extension_names, extensions, find, names
+from positions.scheme import Scheme
 
 L, HEADS, D = 8, 2, 8
 FLOAT64 = torch.empty(0, dtype=torch.float64)
@@ -814,7 +816,7 @@ def mention(name: str, pos: str, folder: Path) -> str:
     given = (
         ["factor=2"]
         if "randomized" in pos
-        and issubclass(posenc.find(name), posenc.Scaled)
+        and issubclass(find(name), posenc.Scaled)
         and name != "dynamic_yarn"
         else []
     )
@@ -861,14 +863,14 @@ def changes_nothing(name: str, pos: str) -> bool:
 @pytest.mark.parametrize(
     "pos", [pos if pos in USUAL else pytest.param(pos, marks=pytest.mark.slow) for pos in MODELS]
 )
-@pytest.mark.parametrize("name", posenc.extension_names())
+@pytest.mark.parametrize("name", extension_names())
 def test_an_extension_fits_and_works_or_is_refused_with_what_fits(name, pos, tmp_path, monkeypatch):
     monkeypatch.setattr(attention, "BLOCK_ROWS", 24)
     (plain, short), gpt, idx = plain_logits(pos), model(pos), tokens(2, 8 * L)
     state = set(gpt.state_dict())
     try:
         gpt.extend(mention(name, pos, tmp_path))
-    except PosError as refusal:
+    except UserError as refusal:
         drawn = "randomized" in pos and name in (
             "pose",
             "dynamic_yarn",
@@ -919,7 +921,7 @@ FITTING = {
 def test_what_does_not_fit_a_model_is_what_can_do_nothing_to_it(pos):
     scheme = Scheme(pos, Shape(HEADS, D, HEADS * D, L), 3)
     assert [
-        name for name in posenc.extension_names() if scheme.misfit(posenc.find(name))
+        name for name in extension_names() if scheme.misfit(find(name))
     ] == FITTING[pos].split()
 
 
@@ -1015,17 +1017,17 @@ def test_a_wrong_extension_is_refused_with_a_sentence(extend, sentence):
     gpt = model("rope", "logn")
     if not extend:
         return
-    with pytest.raises(PosError, match=sentence):
+    with pytest.raises(UserError, match=sentence):
         gpt.extend(extend)
     assert gpt.pos.extended == gpt.config.extend == "logn"  # the one in force stays
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in posenc.extension_names() if name not in posenc.names()]
+    "name", [name for name in extension_names() if name not in names()]
 )
 def test_a_position_scheme_may_not_name_an_extension(name):
     with pytest.raises(
-        PosError,
+        UserError,
         match=f"{name} extends a model that is trained already: write it as --extend={name}",
     ):
         Scheme(f"rope + {OPTIONS.get(name, name)}", Shape(HEADS, D, HEADS * D, L), 1)
@@ -1098,7 +1100,7 @@ def test_the_order_of_an_expression_changes_nothing():
 )
 def test_a_longrope_file_that_cannot_be_used_is_a_sentence(content, tmp_path):
     file = tmp_path / "none.json" if content is None else written(tmp_path, content)
-    with pytest.raises(PosError, match="longrope"):
+    with pytest.raises(UserError, match="longrope"):
         one_pass(model("rope", f"longrope(file='{file}')"), tokens(1, 2 * L))
 
 
@@ -1126,7 +1128,7 @@ def test_a_longrope_file_that_cannot_be_used_is_a_sentence(content, tmp_path):
 )
 def test_a_file_of_temperatures_that_cannot_be_used_is_a_sentence(content, tmp_path):
     file = tmp_path / "none.json" if content is None else written(tmp_path, content)
-    with pytest.raises(PosError, match="temperature"):
+    with pytest.raises(UserError, match="temperature"):
         model("rope", f"temperature(file='{file}')")
 
 
@@ -1148,7 +1150,7 @@ def test_a_file_is_looked_for_in_the_runs_folder_first(tmp_path):
     ],
 )
 def test_what_a_map_cannot_stretch_is_a_sentence_when_it_is_put_into_force(pos, extend):
-    with pytest.raises(PosError):
+    with pytest.raises(UserError):
         GPT(
             GPTConfig(
                 block_size=L, vocab_size=17, n_layer=1, n_head=HEADS, n_embd=HEADS * D, pos=pos
@@ -1194,9 +1196,9 @@ def test_pose_is_for_training_only_and_not_beside_another_draw():
     assert not torch.equal(drawn, torch.arange(L)) and not torch.allclose(
         one_pass(gpt, idx, ids=drawn), plain
     )
-    with pytest.raises(PosError, match="both draw the positions"):
+    with pytest.raises(UserError, match="both draw the positions"):
         model("randomized(max=128) + rope", "pose(target=64)")
-    with pytest.raises(PosError, match="randomized.*give a fixed factor"):
+    with pytest.raises(UserError, match="randomized.*give a fixed factor"):
         model("randomized(max=128) + rope", "yarn")
 
 
@@ -1359,7 +1361,7 @@ def test_what_a_layer_cannot_have_for_itself_is_refused(pos, text, said):
     gpt = GPT(
         GPTConfig(block_size=L, vocab_size=32, n_layer=2, n_head=HEADS, n_embd=HEADS * D, pos=pos)
     )
-    with pytest.raises(posenc.PosError, match=said):
+    with pytest.raises(UserError, match=said):
         gpt.extend(text)
     assert gpt.pos.extended == ""
 
@@ -1376,7 +1378,7 @@ def test_two_files_of_one_name_cannot_be_kept_in_one_folder(tmp_path, monkeypatc
         (tmp_path / place / "x.json").write_text(
             json.dumps({"long_factor": [2.0] * (D // 2), "scales": [1.5] * HEADS}), encoding="utf-8"
         )
-    with pytest.raises(posenc.PosError, match="have one name"):
+    with pytest.raises(UserError, match="have one name"):
         gpt.extend("longrope(file='a/x.json') + temperature(file='b/x.json')")
     gpt.extend("longrope(file='a/x.json') + temperature(file='a/x.json')")
     assert gpt.pos.extensions[1].scales == [1.5] * HEADS
@@ -1469,14 +1471,14 @@ def test_leaky_distances_are_formed_in_float64():
 
 
 def tiny_piece(text: str) -> posenc.Piece:
-    return posenc.extensions(text, Shape(HEADS, D, HEADS * D, L))[0]
+    return extensions(text, Shape(HEADS, D, HEADS * D, L))[0]
 
 
 @pytest.mark.parametrize(
     "text", ["yarn(factor=4) + interpolate(factor=2)", "interpolate + ntk + logn"]
 )
 def test_two_factors_by_which_a_text_is_longer_are_refused(text):
-    with pytest.raises(PosError, match="both take the text to be longer"):
+    with pytest.raises(UserError, match="both take the text to be longer"):
         tiny().extend(text)
 
 
@@ -1503,12 +1505,12 @@ def test_two_factors_by_which_a_text_is_longer_are_refused(text):
 def test_a_file_of_factors_that_is_not_what_it_says_is_refused(content, tmp_path):
     path = tmp_path / "x.json"
     path.write_text(content, encoding="utf-8")
-    with pytest.raises(PosError, match="longrope: .*x.json"):
+    with pytest.raises(UserError, match="longrope: .*x.json"):
         rope_frequencies(
             8, extend=f"longrope(file='{path.as_posix()}')", train_length=L, length=2 * L
         )
     path.write_text(
         content.replace("long_factor", "scales").replace("1, 2, 3, 4", "1, true"), encoding="utf-8"
     )
-    with pytest.raises(PosError, match="temperature: .*x.json"):
+    with pytest.raises(UserError, match="temperature: .*x.json"):
         tiny().extend(f"temperature(file='{path.as_posix()}')")

@@ -23,7 +23,6 @@ from hypothesis import HealthCheck, Phase, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-import posenc
 from configurable import (
     AblateSettings,
     EvaluateSettings,
@@ -34,8 +33,9 @@ from configurable import (
     configure,
 )
 from model import GPT, GPTConfig
-from posenc import PosError, Shape
-from scheme import Scheme
+from posenc import Shape
+from positions.catalogue import find, names
+from positions.scheme import Scheme
 
 COMMANDS = (TrainSettings, EvaluateSettings, SampleSettings, AblateSettings, ExtendSettings)
 EXAMPLES = {"config files": 750, "command lines": 750, "position expressions": 1000}
@@ -146,7 +146,7 @@ def throw(
         try:
             parse(value)
             answer = "accepted"
-        except (UserError, PosError) as error:
+        except (UserError, UserError) as error:
             said, answer = str(error), "refused"
             assert 10 < len(said) <= LONGEST, said
             assert said.isprintable(), said  # one line, nothing that moves a terminal's cursor
@@ -438,7 +438,7 @@ VALUES = [
 @st.composite
 def mention(draw: st.DrawFn) -> str:
     """A scheme with some options, mostly its own."""
-    name = draw(st.sampled_from([*posenc.names()] * 3 + ["ropee", "Piece", "canary"]))
+    name = draw(st.sampled_from([*names()] * 3 + ["ropee", "Piece", "canary"]))
     option = st.sampled_from([*OPTIONS.get(name, []) * 4, "per_layer", "x"])
     given_ = draw(st.lists(st.builds("{}={}".format, option, st.sampled_from(VALUES)), max_size=2))
     needed = {"window": "window(size=4)", "randomized": "randomized(max=64)"}.get(name, name)
@@ -543,8 +543,8 @@ def test_generated_position_expressions_are_built_or_refused(
     tally: Counter, canary: None, record: Callable[..., None]
 ) -> None:
     """What is accepted makes a scheme, and a model that reads a text with it."""
-    for name in posenc.names():
-        posenc.find(
+    for name in names():
+        find(
             name
         )  # the files of the zoo are code of the project: run before anything is watched
     text_of_8 = torch.arange(8)[None]

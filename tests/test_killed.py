@@ -31,13 +31,14 @@ from test_train import (
     workplace,
 )
 
-import checkpoint
-import device
 import evaluate
-import report
 import train
-from checkpoint import CURRENT, DIGESTS, PREVIOUS
 from configurable import UserError
+from runs import checkpoint, device
+from runs.checkpoint import load_state, save_checkpoint
+from runs.files import sha256, write_text
+from runs.folder import CURRENT, DIGESTS, PREVIOUS, lock_folder
+from runs.results import load_result
 
 LONG = [*SIZE, *DRAWING, "--eval_interval=1", "--out_dir=run"]  # saves after every step
 
@@ -49,7 +50,7 @@ def names(folder: Path) -> set[str]:
 
 def contents(folder: Path) -> dict[str, str]:
     """The digest of every file in a folder."""
-    return {path.name: checkpoint.sha256(path) for path in folder.iterdir() if path.is_file()}
+    return {path.name: sha256(path) for path in folder.iterdir() if path.is_file()}
 
 
 def wait_until(
@@ -136,7 +137,7 @@ def killed_again_and_again(project: Project, folder: Path, kills: int) -> tuple[
     survived, writing = 0, 0
     for moment in itertools.islice(itertools.cycle(MOMENTS), kills):
         writing += kill(project.start(folder, *words), folder / "run", moment, chance)
-        state = checkpoint.load_state(folder / "run", quiet)
+        state = load_state(folder / "run", quiet)
         assert lines_written(folder / "run") - 1 <= (state["step"] if state else 0), (
             "a step that was saved is lost"
         )
@@ -151,12 +152,12 @@ def killed_again_and_again(project: Project, folder: Path, kills: int) -> tuple[
 
 def same_end(one: Path, other: Path) -> None:
     """The same weights, optimizer, steps and metrics, to the bit, and the same test."""
-    states = [checkpoint.load_state(folder, quiet) for folder in (one, other)]
+    states = [load_state(folder, quiet) for folder in (one, other)]
     for name in ("model", "optimizer", "scaler", "step", "tokens"):
         assert identical(states[0][name], states[1][name]), name
     assert metrics(one) == metrics(other)
-    assert [row["nats"] for row in report.load(one)["rows"]] == [
-        row["nats"] for row in report.load(other)["rows"]
+    assert [row["nats"] for row in load_result(one)["rows"]] == [
+        row["nats"] for row in load_result(other)["rows"]
     ]
 
 
@@ -291,7 +292,7 @@ def harmed(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
             for step in range(1, 7):
                 training.take_step()
                 if step in (4, 6):
-                    checkpoint.save(training.folder, training.state())
+                    save_checkpoint(training.folder, training.state())
             training.lock.release()
             Path("run").rename(name)
     return folder
@@ -333,7 +334,7 @@ def misbehaved(
         ok = expected is None and unchanged and "run" in str(error) and "\n" not in str(error)
         return "" if ok else f"{error}{'' if unchanged else ' (and it changed files)'}"
     finally:
-        checkpoint.lock(Path("run")).release(force=True)
+        lock_folder(Path("run")).release(force=True)
     said = capsys.readouterr().out
     if expected is None or training.step != expected:
         return f"goes on from step {training.step}"
@@ -362,7 +363,7 @@ def test_what_a_killed_program_left_half_written_is_swept_by_whoever_locks_the_f
     tmp_path: Path,
 ) -> None:
     (tmp_path / ".extrapolation.png.123.new").write_bytes(b"half")
-    checkpoint.lock(tmp_path).release()
+    lock_folder(tmp_path).release()
     assert names(tmp_path) == {".lock", ".holder"}
 
 
@@ -460,7 +461,7 @@ def test_a_disk_that_is_full_at_a_later_save_leaves_the_old_checkpoint_and_a_sen
             and "No space left on device" in full.complained
         )
         said: list[str] = []
-        kept = checkpoint.load_state(disk / "run", said.append)
+        kept = load_state(disk / "run", said.append)
         assert (
             kept["step"] >= 1
             and not said
@@ -478,7 +479,7 @@ def test_wherever_the_disk_fills_up_it_is_one_sentence_and_the_run_goes_on_once_
 ) -> None:
     """From a disk without one free page to one where all fits: folder, config.json, metrics.jsonl, checkpoints, test."""
     words, refused = (*DRAWING, "--max_iters=4", "--eval_interval=2"), []
-    drawn = functools.partial(checkpoint.write_text, text="drawn")
+    drawn = functools.partial(write_text, text="drawn")
     with (
         workplace(project.folder / "data", tmp_path),
         small_disk(tmp_path / "disk", 2**22) as disk,
@@ -600,7 +601,7 @@ def resumed_like_straight(*words: str) -> str:
     if (resumed.step, steps(stopped)[-1:]) not in ((4, [4]), (4, [1])):
         return f"stopped at {resumed.step}, logged {steps(stopped)}"
     train.fit(resumed, train.Quiet())
-    states = [checkpoint.load_state(folder) for folder in (straight, stopped)]
+    states = [load_state(folder) for folder in (straight, stopped)]
     differ = [
         name
         for name in ("model", "optimizer", "scaler", "step", "tokens")
@@ -651,6 +652,6 @@ def test_two_runs_of_one_command_give_the_same_weights(
         (tmp_path / name).mkdir()
         assert project.run(tmp_path / name, "train.py", *LONG).process.returncode == 0
     same_end(tmp_path / "one/run", tmp_path / "two/run")
-    protocols = [report.load(tmp_path / name / "run")["rows"] for name in ("one", "two")]
+    protocols = [load_result(tmp_path / name / "run")["rows"] for name in ("one", "two")]
     assert len(protocols[0]) == len(protocols[1]) == len(evaluate.PROTOCOLS) * 3
     record("runs of one command with the same weights", 2, 2)

@@ -11,9 +11,9 @@ from torch.nn import functional as F
 
 import attention
 import model as model_module
-import posenc
+from configurable import UserError
 from model import GPT, GPTConfig
-from posenc import PosError
+from positions.catalogue import find, names
 
 L = 8  # the training length
 NEEDED = {
@@ -22,7 +22,7 @@ NEEDED = {
     "learned": "learned(rows=64)",
 }
 ALONE = [
-    NEEDED.get(name, name) for name in posenc.names() if posenc.find(name).__module__ == "posenc"
+    NEEDED.get(name, name) for name in names() if find(name).__module__ == "posenc"
 ]  # test_schemes.py has all
 SCHEMES = [
     *ALONE,
@@ -139,7 +139,7 @@ def test_a_gpt2_that_computes_something_else_is_refused(other):
     config = transformers.GPT2Config(
         vocab_size=11, n_positions=8, n_embd=12, n_layer=2, n_head=2, **other
     )
-    with pytest.raises(PosError, match="GPT-2"):
+    with pytest.raises(UserError, match="GPT-2"):
         GPT.from_huggingface(transformers.GPT2LMHeadModel(config))
 
 
@@ -358,7 +358,7 @@ def test_a_cache_that_is_full_is_refused():
     gpt = tiny("rope")
     cache = gpt.new_cache(1, 6)
     gpt(tokens(1, 5), cache=cache)
-    with pytest.raises(PosError, match="6 tokens"):
+    with pytest.raises(UserError, match="6 tokens"):
         gpt(tokens(1, 2), cache=cache)
     assert gpt(tokens(1, 1), cache=cache)[0].shape == (
         1,
@@ -372,10 +372,10 @@ def test_a_batch_other_than_the_caches_is_refused(batch):
     """Broadcast over the cached keys it would give logits that belong to nobody."""
     gpt = tiny("rope")
     cache = gpt.new_cache(2, 6)
-    with pytest.raises(PosError):
+    with pytest.raises(UserError):
         gpt(tokens(batch, 2), cache=cache)
     gpt(tokens(2, 2), cache=cache)
-    with pytest.raises(PosError):
+    with pytest.raises(UserError):
         gpt(tokens(batch, 2), cache=cache)
 
 
@@ -394,7 +394,7 @@ def test_positions_that_go_back_behind_the_caches_are_refused(first, then):
     cache = gpt.new_cache(2, 6)
     first, then = (None if p is None else torch.tensor(p) for p in (first, then))
     gpt(tokens(2, 2), cache=cache, positions=first)
-    with pytest.raises(PosError, match="decrease"):
+    with pytest.raises(UserError, match="decrease"):
         gpt(tokens(2, 2), cache=cache, positions=then)
 
 
@@ -426,7 +426,7 @@ def test_a_learned_table_past_its_end_is_refused():
         lambda: gpt.losses(tokens(1, L + 1), tokens(1, L + 1)),
         lambda: gpt(tokens(1, 2), positions=torch.tensor([0, L])),
     ):
-        with pytest.raises(PosError, match="learned"):
+        with pytest.raises(UserError, match="learned"):
             call()
 
 
@@ -466,7 +466,7 @@ def test_a_learned_table_past_its_end_is_refused():
 def test_positions_that_cannot_be_are_refused(positions):
     gpt = tiny("rope")
     for call in (gpt, lambda idx, **p: gpt.losses(idx, idx, **p)):
-        with pytest.raises(PosError, match="positions"):
+        with pytest.raises(UserError, match="positions"):
             call(tokens(2, 4), positions=positions)
 
 
@@ -483,26 +483,26 @@ def test_positions_may_be_any_integers(dtype):
     "pos", ["randomized(max=64) + learned(rows=64)", "randomized(max=64, test=draw) + rope"]
 )
 def test_positions_beyond_the_total_length_have_no_spread_and_are_refused(pos):
-    with pytest.raises(PosError):
+    with pytest.raises(UserError):
         tiny(pos)(tokens(2, 4), positions=torch.tensor([0, 10, 20, 30]))
 
 
 def test_a_text_longer_than_the_random_positions_is_refused():
     gpt = tiny("randomized(max=12) + rope")
     assert gpt.limit == 12 and every_logit(gpt, tokens(1, 12)).isfinite().all()
-    with pytest.raises(PosError, match="12"):
+    with pytest.raises(UserError, match="12"):
         gpt(tokens(1, 13))
 
 
 @pytest.mark.parametrize("window", [0, -1])
 def test_a_window_that_holds_no_key_is_refused(window):
-    with pytest.raises(PosError):
+    with pytest.raises(UserError):
         tiny("rope").losses(tokens(1, 4), tokens(1, 4), window=window)
 
 
 def test_logn_of_a_training_length_of_one_token_is_refused():
     """Its formula divides by ln 1."""
-    with pytest.raises(PosError, match="logn"):
+    with pytest.raises(UserError, match="logn"):
         tiny("logn", block_size=1)
 
 
@@ -842,7 +842,7 @@ def test_only_randomized_draws_ids():
 def test_ids_that_do_not_fit_are_refused():
     gpt = tiny("randomized(max=64) + learned(rows=64)")
     for ids in (torch.arange(3), torch.tensor([0, 1, 2, 64]), torch.tensor([0.0, 1.0, 2.0, 3.0])):
-        with pytest.raises(PosError):
+        with pytest.raises(UserError):
             gpt(tokens(2, 4), tokens(2, 4), ids=ids)
 
 

@@ -499,7 +499,7 @@ MUTATIONS = [
     ),
     Mutation(
         EXTEND,
-        '"checkpoint_sha256": next(iter(checkpoint.digests(trained.folder)))',
+        '"checkpoint_sha256": next(iter(digests(trained.folder)))',
         '"checkpoint_sha256": ""',
         "searched_anew",
         "test_extend",

@@ -12,8 +12,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import posenc
-from posenc import PosError, Shape, alibi_slopes, rope_frequencies, rotate, sinusoids, t5_buckets
-from scheme import Scheme
+from configurable import UserError
+from posenc import Shape, alibi_slopes, rope_frequencies, rotate, sinusoids, t5_buckets
+from positions.catalogue import ZOO, extension_names, find, names
+from positions.scheme import Scheme
 
 SHAPE = Shape(n_head=4, head_dim=8, width=32, length=16)
 FAR = 1_048_575  # the last position of a text of 2^20 tokens
@@ -35,7 +37,7 @@ def layers(text: str, n_layer: int = 4) -> list[str]:
 
 def refusal(text: str, n_layer: int = 3, **options: object) -> str:
     """The sentence with which an expression is refused."""
-    with pytest.raises(PosError) as caught:
+    with pytest.raises(UserError) as caught:
         scheme(text, n_layer, **options)
     return str(caught.value)
 
@@ -149,7 +151,7 @@ def test_the_frequencies_of_rope_are_powers_of_the_base():
 
 @pytest.mark.parametrize("head_dim", [7, 1, 0, -2])
 def test_an_odd_or_empty_dimension_is_refused(head_dim):
-    with pytest.raises(PosError, match="even"):
+    with pytest.raises(UserError, match="even"):
         rope_frequencies(head_dim)
 
 
@@ -309,9 +311,9 @@ def test_sinusoids_are_all_sines_then_all_cosines():
 
 
 def test_sinusoids_of_an_odd_width_are_refused():
-    with pytest.raises(PosError, match="even"):
+    with pytest.raises(UserError, match="even"):
         sinusoids(torch.arange(3), 7)
-    with pytest.raises(PosError, match="n_embd"):
+    with pytest.raises(UserError, match="n_embd"):
         Scheme("sinusoidal", Shape(1, 7, 7, 16), 1)
 
 
@@ -402,14 +404,14 @@ def test_two_mentions_of_one_name_are_two_pieces():
 def test_per_layer_is_an_option_of_every_piece_that_acts_in_layers():
     early = {
         name
-        for name in posenc.names()
-        if any(posenc.answers(posenc.find(name), q) for q in ("ids", "embed"))
+        for name in names()
+        if any(posenc.answers(find(name), q) for q in ("ids", "embed"))
     }
     assert (
-        {"learned", "sinusoidal", "randomized"} <= early < set(posenc.names())
+        {"learned", "sinusoidal", "randomized"} <= early < set(names())
     )  # these act once, before the first layer
     needed = {"window": "size=2, "}
-    for name in set(posenc.names()) - early:
+    for name in set(names()) - early:
         assert len(scheme(f"{name}({needed.get(name, '')}per_layer=True)", 3).pieces) == 3
 
 
@@ -480,7 +482,7 @@ def test_the_limit_is_the_longest_total_length_defined():
         scheme(text).limit is None
         for text in ("nope", "rope", "alibi + t5", "sinusoidal", "logn", "window(size=2)")
     )
-    with pytest.raises(PosError, match="17 tokens"):
+    with pytest.raises(UserError, match="17 tokens"):
         scheme("learned").check_length(17)
     scheme("learned").check_length(16)
 
@@ -658,7 +660,7 @@ def test_positions_that_no_integer_holds_are_refused(text):
     """Where they are accepted, index x max must not overflow: ids stay below max and ascend."""
     try:
         ids = scheme(text).ids(torch.arange(16), 16)
-    except PosError:
+    except UserError:
         return
     assert (ids.diff() > 0).all() and ids[0] == 0
 
@@ -866,7 +868,7 @@ VALUES = st.sampled_from(
 @st.composite
 def mention(draw) -> str:
     """A scheme, or nearly one, with some options, mostly its own."""
-    name = draw(st.sampled_from([*posenc.names(), "ropee"]))
+    name = draw(st.sampled_from([*names(), "ropee"]))
     option = st.sampled_from([*OPTIONS.get(name, []) * 3, "per_layer", "x"])
     options = draw(st.lists(st.builds("{}={}".format, option, VALUES), max_size=3))
     return f"{name}({', '.join(options)})" if options else name
@@ -891,7 +893,7 @@ NOISE = st.one_of(st.text(max_size=40), st.text("ropealibt5+|()=,.1e-'\" \n#:[]{
 def test_any_text_is_built_as_it_says_or_refused_with_a_sentence(text, n_layer):
     try:
         built = scheme(text, n_layer)
-    except PosError as error:
+    except UserError as error:
         assert len(str(error)) > 10
         return
     assert len(built.layers) == n_layer and scheme(built.text, n_layer).layers == built.layers
@@ -935,7 +937,7 @@ def test_every_position_is_drawn_equally_often():
 
 def test_a_draw_longer_than_the_positions_there_are_is_refused():
     assert scheme("randomized(max=16)").draw(1, 2, 16).tolist() == list(range(16))
-    with pytest.raises(PosError):
+    with pytest.raises(UserError):
         scheme("randomized(max=16)").draw(1, 2, 17)
 
 
@@ -966,7 +968,7 @@ def test_a_drawn_test_is_fixed_for_a_length_and_read_at_the_index():
 )
 def test_a_place_beyond_the_total_length_has_no_random_position(text):
     """floor(k M / N) with k >= N would be an id of M or more, which training never reaches and a table does not have."""
-    with pytest.raises(PosError):
+    with pytest.raises(UserError):
         scheme(text).ids(torch.tensor([0, 4]), 4)
 
 
@@ -980,8 +982,8 @@ def test_the_layer_map_names_every_piece_and_its_place():
 
 
 def test_every_scheme_says_what_it_is_and_what_to_expect():
-    for name in posenc.names():
-        text = posenc.find(name).__doc__
+    for name in names():
+        text = find(name).__doc__
         assert text and "Verdict" in text, name
 
 
@@ -997,8 +999,8 @@ def test_every_name_of_the_design_is_here():
         "randomized",
         "logn",
         "kerple",
-    } <= set(posenc.names())
-    assert {path.stem for path in Path(posenc.ZOO).glob("*.py")} <= {
-        *posenc.names(),
-        *posenc.extension_names(),
+    } <= set(names())
+    assert {path.stem for path in Path(ZOO).glob("*.py")} <= {
+        *names(),
+        *extension_names(),
     }

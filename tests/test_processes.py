@@ -20,11 +20,12 @@ from test_killed import CURRENT, contents, lines_written, names, wait_until
 from test_train import SIZE, identical, metrics, run_main, settings_of, trained, workplace
 
 import ablate
-import checkpoint
-import device
-import report
 import train
 from configurable import UserError
+from runs import device
+from runs.checkpoint import load_state, save_checkpoint
+from runs.processes import ALONE, together
+from runs.results import load_result
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
 SHARED = [
@@ -53,7 +54,7 @@ def losses(folder: Path) -> np.ndarray:
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     """The weights in a run folder."""
-    return checkpoint.load_state(folder)["model"]
+    return load_state(folder)["model"]
 
 
 def furthest(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
@@ -66,7 +67,7 @@ def blocks(folder: Path) -> dict[tuple[str, int], np.ndarray]:
     """The losses of the test's blocks of windows by protocol and length."""
     return {
         (row["protocol"], row["length"]): np.array(row["block_nats"])
-        for row in report.load(folder)["rows"]
+        for row in load_result(folder)["rows"]
     }
 
 
@@ -161,7 +162,7 @@ def test_a_test_shared_by_two_has_the_losses_of_every_block(
     assert one.keys() == two.keys() and len(one) == 9
     difference = max(float(np.abs(one[key] - two[key]).max()) for key in one)
     assert difference < 1e-6 and min(x.min() for x in two.values()) > 1
-    ours, theirs = (report.load(folder)["per_position"] for folder in (copy, shared[0]))
+    ours, theirs = (load_result(folder)["per_position"] for folder in (copy, shared[0]))
     assert (
         ours["nats"] == pytest.approx(theirs["nats"], abs=1e-6)
         and ours["counts"] == theirs["counts"]
@@ -246,16 +247,16 @@ def test_each_process_draws_its_own_dropout() -> None:
 def test_a_process_alone_waits_for_nobody() -> None:
     x = torch.tensor([1.5, 2.0])
     assert (
-        device.ALONE.sum(x) is x
+        ALONE.sum(x) is x
         and x.tolist() == [1.5, 2.0]
-        and device.ALONE.highest(7) == 7
-        and device.ALONE.first
+        and ALONE.highest(7) == 7
+        and ALONE.first
     )
     with (
-        device.ALONE.first_before_others(),
-        device.together("auto", device.pick("cpu", "float32")) as processes,
+        ALONE.first_before_others(),
+        together("auto", device.pick("cpu", "float32")) as processes,
     ):
-        assert processes is device.ALONE
+        assert processes is ALONE
 
 
 # ---- what is refused
@@ -317,7 +318,7 @@ def test_a_signal_to_torchrun_saves_at_one_agreed_step_and_one_process_goes_on(
     started.process.send_signal(signal.SIGINT)
     assert started.end(60) != 0 and all_gone(found)
     step = int(re.search(r"stopped at step (\d+), saved in run", started.said)[1])
-    state = checkpoint.load_state(tmp_path / "run")
+    state = load_state(tmp_path / "run")
     assert state["step"] == step and lines_written(tmp_path / "run") == step
     with workplace(project.folder / "data", tmp_path):
         training = train.begin(settings_of(*words, "--max_iters=100000"))
@@ -365,7 +366,7 @@ def faulty(self):
         raise RuntimeError("the card has caught fire")
     return take_step(self)
 train.Training.take_step = faulty
-configurable.run(train.main, posenc.PosError)
+configurable.run(train.main)
 """,
         encoding="utf-8",
     )
@@ -400,7 +401,7 @@ def test_a_killed_process_is_started_again_by_torchrun_and_the_run_ends_as_if_un
     assert 10 <= int(re.search(r"resuming at step (\d+)\n", started.said)[1]) < 100 and all_gone(
         found
     )
-    one, two = (checkpoint.load_state(tmp_path / name / "run") for name in ("straight", "killed"))
+    one, two = (load_state(tmp_path / name / "run") for name in ("straight", "killed"))
     assert identical(one["model"], two["model"]) and identical(one["optimizer"], two["optimizer"])
     assert metrics(tmp_path / "straight/run") == metrics(tmp_path / "killed/run")
     record(
@@ -414,7 +415,7 @@ def test_two_go_on_with_what_one_began(alone: Path, project: Project, tmp_path: 
         training = train.begin(settings_of(*SHARED, *TWICE, "--out_dir=run"))
         for _ in range(4):
             training.take_step()
-        checkpoint.save(training.folder, training.state())
+        save_checkpoint(training.folder, training.state())
         training.lock.release()
     started = project.run(tmp_path, *TORCHRUN, "train.py", *SHARED, *TWICE, "--out_dir=run")
     assert started.process.returncode == 0 and started.said.count("resuming at step 4\n") == 1, (
@@ -452,12 +453,12 @@ def test_two_stopped_and_gone_on_by_two_end_the_same_to_the_bit(
     begun(started, tmp_path / "stopped/run")
     started.process.send_signal(signal.SIGTERM)
     started.end(60)
-    step = checkpoint.load_state(tmp_path / "stopped/run")["step"]
+    step = load_state(tmp_path / "stopped/run")["step"]
     assert 3 <= step < 80
     for name in ("stopped", "straight"):
         ended = project.run(tmp_path / name, *TORCHRUN, *words)
         assert ended.process.returncode == 0, ended.complained
-    one, two = (checkpoint.load_state(tmp_path / name / "run") for name in ("straight", "stopped"))
+    one, two = (load_state(tmp_path / name / "run") for name in ("straight", "stopped"))
     assert identical(one["model"], two["model"]) and identical(one["optimizer"], two["optimizer"])
     assert metrics(tmp_path / "straight/run") == metrics(tmp_path / "stopped/run")
     record("resumes equal to the bit, two processes", 1, 1)

@@ -8,17 +8,18 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
+import checkpoint
 import numpy as np
 import pytest
+import report
 import torch
+from scheme import Scheme
 
-import checkpoint
 import configurable
 import data
 import evaluate
 import explain
 import posenc
-import report
 import sample
 import train
 from configurable import (
@@ -28,7 +29,6 @@ from configurable import (
     SampleSettings,
     TrainSettings,
 )
-from scheme import Scheme
 
 REPOSITORY = Path(configurable.__file__).resolve().parent
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import evaluate
-import report
 from configurable import UserError
+from runs.figures import finish, plot_runs, plot_seeds
+from runs.results import compare_to_train_length, load_result, result_labels, update_result
+from runs.tables import T95, runs_table, seeds_table
 
 LENGTHS = (64, 128, 256, 512)
 
@@ -61,7 +62,7 @@ def result(
                     else {"nats": None, "reason": f"the table ends at {end}"}
                 )
             )
-    evaluate.compare_to_train_length(rows, train_length)
+    compare_to_train_length(rows, train_length)
     return {
         "pos": pos,
         "train_length": train_length,
@@ -91,7 +92,7 @@ def line(text, *start):
 
 
 def test_a_line_holds_loss_paired_error_gain_far_and_the_other_protocols():
-    text = report.table([result()])
+    text = runs_table([result()])
     error = np.std(np.array([1, -1, 1, -1]) * (256 - 128) / 1e5, ddof=1) / 2
     assert line(text, "alibi", "256") == [
         "1.4900",
@@ -119,20 +120,20 @@ def test_a_line_holds_loss_paired_error_gain_far_and_the_other_protocols():
 
 
 def test_what_is_undefined_stands_in_the_table_with_its_reason():
-    text = report.table([result("learned", end=128), result()])
+    text = runs_table([result("learned", end=128), result()])
     assert " ".join(line(text, "learned", "512")) == "undefined: the table ends at 128"
     assert line(text, "learned", "128")[0] == "1.5000"
 
 
 def test_columns_stand_under_their_heads_and_empty_ones_are_left_out():
-    text = report.table([result("a_long_name", end=128), result("b")])
+    text = runs_table([result("a_long_name", end=128), result("b")])
     lines = text.splitlines()
     head = next(x for x in lines if x.startswith("scheme"))
     full = next(x for x in lines if x.startswith("b") and " 256 " in x)
     assert head.index("windowed") + len("windowed") == full.index("1.4940") + len("1.4940")
     assert (
         "sliding" not in head
-        and "far" not in report.table([result(end=128)]).split("±")[0].split("gain")[1]
+        and "far" not in runs_table([result(end=128)]).split("±")[0].split("gain")[1]
     )
 
 
@@ -147,16 +148,16 @@ def test_the_float32_check_is_printed():
             "difference": 0.1,
         }
     }
-    assert "1.5000 in bfloat16, 1.4000 in float32, difference +0.10000" in report.table([checked])
+    assert "1.5000 in bfloat16, 1.4000 in float32, difference +0.10000" in runs_table([checked])
 
 
 @pytest.mark.parametrize("other", [{"split": "other"}, {"targets": "other"}])
 def test_results_on_other_targets_are_refused(other, tmp_path):
     pair = [result(), result("rope", **other)]
     for compare in (
-        report.table,
-        lambda r: report.figure(r, tmp_path / "x.png"),
-        lambda r: report.seeds_table({"alibi": r[:1], "rope": r[1:]}),
+        runs_table,
+        lambda r: plot_runs(r, tmp_path / "x.png"),
+        lambda r: seeds_table({"alibi": r[:1], "rope": r[1:]}),
     ):
         with pytest.raises(UserError, match="alibi and rope were tested on different targets"):
             compare(pair)
@@ -167,7 +168,7 @@ def test_rows_that_do_not_compare_with_L_are_left_out_and_named():
     for row in stale["rows"]:
         if row["length"] == 512:
             row["targets"] += "old"
-    text = report.table([stale])
+    text = runs_table([stale])
     assert "rows at 512 are left out" in text and not any(
         x.startswith("alibi   512") for x in text.splitlines()
     )
@@ -176,17 +177,17 @@ def test_rows_that_do_not_compare_with_L_are_left_out_and_named():
 def test_a_corpus_that_was_not_tested_is_refused_and_the_first_is_the_default():
     both = result()
     both["rows"] += result(dataset="other", nats=(2.6, 2.5, 2.4, 2.3))["rows"]
-    assert line(report.table([both]), "alibi", "64")[0] == "1.6000"
-    assert line(report.table([both], "other"), "alibi", "64")[0] == "2.6000"
+    assert line(runs_table([both]), "alibi", "64")[0] == "1.6000"
+    assert line(runs_table([both], "other"), "alibi", "64")[0] == "2.6000"
     with pytest.raises(UserError, match="was not tested on third"):
-        report.table([both], "third")
+        runs_table([both], "third")
 
 
 def test_results_of_one_scheme_are_told_apart():
-    assert report.labels([result(), result("rope")]) == ["alibi", "rope"]
-    assert report.labels([result(), result(seed=2)]) == ["alibi L=128 s=1", "alibi L=128 s=2"]
-    assert report.labels([result(), result()]) == ["alibi L=128 s=1 #1", "alibi L=128 s=1 #2"]
-    assert len(report.labels([result("rope | " * 20 + "nope")])[0]) == 32
+    assert result_labels([result(), result("rope")]) == ["alibi", "rope"]
+    assert result_labels([result(), result(seed=2)]) == ["alibi L=128 s=1", "alibi L=128 s=2"]
+    assert result_labels([result(), result()]) == ["alibi L=128 s=1 #1", "alibi L=128 s=1 #2"]
+    assert len(result_labels([result("rope | " * 20 + "nope")])[0]) == 32
 
 
 # ---- seeds
@@ -207,7 +208,7 @@ def cells(**more):
 
 
 def test_seeds_are_averaged_and_their_differences_paired():
-    found = line(report.seeds_table(cells()), "alibi", "256")
+    found = line(seeds_table(cells()), "alibi", "256")
     assert found[:3] == ["3", "1.5200", "0.0200"]
     # by seed: -0.5, -0.48, -0.49, so sd 0.01, and t(2) = 4.303
     half = 4.303 * 0.01 / math.sqrt(3)
@@ -219,13 +220,13 @@ def test_seeds_are_averaged_and_their_differences_paired():
         "=",
         "3",
     ]
-    assert line(report.seeds_table(cells()), "nope", "256") == ["3", "2.0100", "0.0100"]
+    assert line(seeds_table(cells()), "nope", "256") == ["3", "2.0100", "0.0100"]
 
 
 def test_a_cell_that_failed_and_a_length_that_is_undefined_are_shown_with_their_reason():
     more = cells(learned=[result("learned", s, end=128) for s in (1, 2, 3)])
     more["alibi"][1] = {"seed": 2, "reason": "the loss is NaN at step 7"}
-    text = report.seeds_table(more)
+    text = seeds_table(more)
     assert " ".join(line(text, "learned", "512")) == "undefined: the table ends at 128"
     assert "alibi, seed 2: no result: the loss is NaN at step 7" in text
     assert line(text, "alibi", "256")[0] == "2" and line(text, "alibi", "256")[-1] == "2"
@@ -234,7 +235,7 @@ def test_a_cell_that_failed_and_a_length_that_is_undefined_are_shown_with_their_
 def test_a_length_that_only_some_seeds_define_is_named():
     some = cells()
     some["alibi"][0] = result("alibi", 1, end=256)
-    text = report.seeds_table(some)
+    text = seeds_table(some)
     assert (
         line(text, "alibi", "512")[0] == "2"
         and "alibi, seed 1, N = 512: undefined: the table ends at 256" in text
@@ -243,22 +244,22 @@ def test_a_length_that_only_some_seeds_define_is_named():
 
 def test_one_seed_has_no_interval_and_no_seed_is_refused():
     one = {pos: results[:1] for pos, results in cells().items()}
-    assert line(report.seeds_table(one), "alibi", "256")[:3] == ["1", "1.5000", "-0.5000"]
-    assert "one seed: no interval" in report.seeds_table(one)
+    assert line(seeds_table(one), "alibi", "256")[:3] == ["1", "1.5000", "-0.5000"]
+    assert "one seed: no interval" in seeds_table(one)
     with pytest.raises(UserError, match="no result to compare; nope, seed 1: no result: it broke"):
-        report.seeds_table({"nope": [{"seed": 1, "reason": "it broke"}]})
+        seeds_table({"nope": [{"seed": 1, "reason": "it broke"}]})
 
 
 def test_the_t_table_is_right():
     x = np.linspace(0, 15, 200001)
-    for degrees, point in enumerate(report.T95, start=1):
+    for degrees, point in enumerate(T95, start=1):
         scale = (
             math.gamma((degrees + 1) / 2) / math.gamma(degrees / 2) / math.sqrt(degrees * math.pi)
         )
         density = scale * (1 + x**2 / degrees) ** (-(degrees + 1) / 2)
         steps = (density[1:] + density[:-1]) / 2 * np.diff(x)
         assert 0.5 + steps[x[1:] <= point].sum() == pytest.approx(0.975, abs=2e-4)
-    assert len(report.T95) == 30
+    assert len(T95) == 30
 
 
 # ---- figures
@@ -269,7 +270,7 @@ def drawn(monkeypatch, tmp_path):
     """Calls a drawing function and returns its finished axes and the file."""
     kept = []
 
-    def keep(axes, path, finish=report.finish):
+    def keep(axes, path, finish=finish):
         kept.append(axes)
         finish(axes, path)
 
@@ -286,7 +287,7 @@ def legend(axes):
 
 
 def test_the_figure_draws_each_loss_its_paired_bars_L_and_the_cropped_lines(drawn):
-    axes, path = drawn(report.figure, [result(), result("rope")])
+    axes, path = drawn(plot_runs, [result(), result("rope")])
     assert path.read_bytes().startswith(b"\x89PNG") and [p.name for p in path.parent.iterdir()] == [
         "x.png"
     ]
@@ -315,7 +316,7 @@ def test_the_figure_draws_each_loss_its_paired_bars_L_and_the_cropped_lines(draw
 
 
 def test_an_undefined_length_is_a_cross_at_the_last_defined_one_and_a_word_in_the_legend(drawn):
-    axes, _ = drawn(report.figure, [result(), result("learned", end=128)])
+    axes, _ = drawn(plot_runs, [result(), result("learned", end=128)])
     crosses = [x.get_xydata().tolist() for x in axes.lines if x.get_marker() == "x"]
     assert crosses == [[[128.0, 1.5]]] and legend(axes)[1] == "learned: undefined past 128"
 
@@ -325,18 +326,18 @@ def test_a_hole_in_a_curve_is_not_called_its_end(drawn):
     for row in hole["rows"]:
         if row["length"] == 256:
             row.update(nats=None, reason="not a number")
-    assert legend(drawn(report.figure, [hole])[0])[0] == "alibi: undefined at 256"
+    assert legend(drawn(plot_runs, [hole])[0])[0] == "alibi: undefined at 256"
 
 
 def test_a_flat_curve_looks_flat(drawn):
-    axes, _ = drawn(report.figure, [result(nats=(1.501, 1.5, 1.5, 1.502))])
+    axes, _ = drawn(plot_runs, [result(nats=(1.501, 1.5, 1.5, 1.502))])
     low, high = axes.get_ylim()
     assert high / low == pytest.approx(1.25)
 
 
 def test_the_seeds_figure_draws_the_mean_over_thin_lines_of_each_seed(drawn):
     axes, path = drawn(
-        report.seeds_figure, cells(learned=[result("learned", s, end=128) for s in (1, 2, 3)])
+        plot_seeds, cells(learned=[result("learned", s, end=128) for s in (1, 2, 3)])
     )
     assert path.exists()
     assert axes.containers[0].lines[0].get_ydata() == pytest.approx([1.71, 1.61, 2.01, 2.51])
@@ -351,9 +352,9 @@ def test_the_seeds_figure_draws_the_mean_over_thin_lines_of_each_seed(drawn):
 
 def test_a_figure_with_nothing_in_it_and_a_kind_that_does_not_exist_are_refused(tmp_path):
     with pytest.raises(UserError, match="no loss of fixed_targets"):
-        report.figure([result(end=0)], tmp_path / "x.png")
+        plot_runs([result(end=0)], tmp_path / "x.png")
     with pytest.raises(UserError, match="no xyz figures"):
-        report.figure([result()], tmp_path / "x.xyz")
+        plot_runs([result()], tmp_path / "x.xyz")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -361,12 +362,12 @@ def test_a_figure_with_nothing_in_it_and_a_kind_that_does_not_exist_are_refused(
 
 
 def test_a_run_folder_keeps_the_merged_result_and_its_figure(tmp_path):
-    first = report.update(tmp_path, result())
-    assert report.load(tmp_path) == first
+    first = update_result(tmp_path, result())
+    assert load_result(tmp_path) == first
     again = result(nats=(1.0, 1.1, 1.2, 1.3))
     again["rows"] = [r for r in again["rows"] if r["protocol"] == "fixed_targets"]
-    merged = report.update(tmp_path, again)
-    assert len(merged["rows"]) == 12 and report.load(tmp_path) == merged
+    merged = update_result(tmp_path, again)
+    assert len(merged["rows"]) == 12 and load_result(tmp_path) == merged
     assert sorted(p.name for p in tmp_path.iterdir()) == ["extrapolation.json", "extrapolation.png"]
 
 
@@ -389,13 +390,13 @@ def test_a_damaged_result_is_named_with_the_command_that_makes_it_anew(content, 
         UserError,
         match=r"extrapolation.json is damaged: delete it, and python evaluate.py .* makes it anew",
     ):
-        report.load(tmp_path)
+        load_result(tmp_path)
     (tmp_path / "extrapolation.json").write_text(json.dumps(result()), encoding="utf-8")
-    assert report.load(tmp_path) == result()
+    assert load_result(tmp_path) == result()
 
 
 def test_a_result_with_nothing_to_draw_is_kept_without_a_figure(tmp_path):
-    report.update(tmp_path, result(end=0))
+    update_result(tmp_path, result(end=0))
     assert [p.name for p in tmp_path.iterdir()] == ["extrapolation.json"]
 
 

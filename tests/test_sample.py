@@ -14,11 +14,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import checkpoint
 import data
 import sample
 from configurable import SampleSettings, TrainSettings, UserError, run
 from model import GPT
+from runs.checkpoint import load_run, save_checkpoint
+from runs.files import write_json
 
 TEXT = "Whether 'tis nobler in the mind to suffer — naïve café 日本 \n" * 8
 CHARACTERS = "".join(sorted(set(TEXT)))
@@ -61,10 +62,10 @@ def make_run(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         model = GPT(settings.gpt(vocab_size or data.load(dataset).vocab_size))
         folder = tmp_path / "run"
         folder.mkdir()
-        checkpoint.write_json(
+        write_json(
             folder / "config.json", {"settings": asdict(settings), "pos_file_sha256": None}
         )
-        checkpoint.save(
+        save_checkpoint(
             folder,
             {
                 "gpt": asdict(model.config),
@@ -195,7 +196,7 @@ def test_text_is_given_out_before_the_next_token_is_drawn(
     make_run: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = speak(monkeypatch, b"xyz")
-    trained = checkpoint.load_run(make_run())
+    trained = load_run(make_run())
     pieces = sample.samples(trained, data.ByteTokenizer(), "ab", SampleSettings())
     assert (next(pieces), drawn) == ("ab", [])
     assert (next(pieces), drawn) == ("x", [*b"x"])
@@ -294,7 +295,7 @@ def test_a_text_past_the_training_length_is_remarked_with_the_scheme(
 def test_positions_that_end_past_the_training_length_are_remarked_both_ways(
     make_run: Callable,
 ) -> None:
-    trained = checkpoint.load_run(make_run("randomized(max=24) + rope"))
+    trained = load_run(make_run("randomized(max=24) + rope"))
     assert len(list(sample.remarks(trained, LENGTH))) == 0
     assert len(list(sample.remarks(trained, 24))) == 1
     assert len(list(sample.remarks(trained, 25))) == 2

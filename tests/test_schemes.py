@@ -1,6 +1,6 @@
 """Every scheme that an expression can name, and pairs of them, against their oracles and against what all schemes promise.
 
-The tests go over `posenc.names()`: a scheme without an oracle, or without a row in EXPECTED, fails.
+The tests go over `names()`: a scheme without an oracle, or without a row in EXPECTED, fails.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from torch import Tensor
 
 import attention
 import posenc
-from checkpoint import load_weights
 from configurable import UserError
 from model import GPT, GPTConfig
-from posenc import PosError, Shape, Text, answers
-from scheme import Plan, Scheme
+from posenc import Shape, Text, answers
+from positions.catalogue import find, names
+from positions.scheme import Plan, Scheme
+from runs.checkpoint import load_weights
 from train import optimizer_groups
 
 SHAPE = Shape(n_head=H, head_dim=D, width=C, length=L)
@@ -314,7 +315,7 @@ def difference(text: str, ids: Tensor | None = None, scheme: Scheme | None = Non
 
 def test_every_scheme_has_an_oracle_and_a_row_of_what_is_promised():
     """Nothing that an expression can name is silently absent from these tests."""
-    assert sorted({name_of(mention) for mention in MENTIONS}) == posenc.names()
+    assert sorted({name_of(mention) for mention in MENTIONS}) == names()
     assert sorted(ORACLES) == sorted(MENTIONS)
     assert {m for text in COMPOSITES for branch in branches_of(text) for m in branch} <= set(
         MENTIONS
@@ -393,7 +394,7 @@ def test_the_weights_of_another_scheme_are_refused_with_a_sentence(text):
 
 @pytest.mark.parametrize("text", first_of_each_name())
 def test_layers_share_a_piece_unless_it_is_per_layer(text):
-    cls = posenc.find(name_of(text))
+    cls = find(name_of(text))
     assert len(Scheme(text, SHAPE, 3).pieces) == (3 if cls.per_layer else 1)
     if not any(
         getattr(cls, question) is not getattr(posenc.Piece, question)
@@ -414,12 +415,12 @@ def test_the_canonical_text_is_a_fixed_point(text):
 
 def lines_of_scheme(mention: str) -> int:
     """Of the class of a mention."""
-    return oracles.lines_of_code(inspect.getsource(posenc.find(name_of(mention))))
+    return oracles.lines_of_code(inspect.getsource(find(name_of(mention))))
 
 
-@pytest.mark.parametrize("name", posenc.names())
+@pytest.mark.parametrize("name", names())
 def test_a_scheme_is_a_small_class_that_says_its_formula_its_paper_and_when_to_use_it(name):
-    cls = posenc.find(name)
+    cls = find(name)
     said = inspect.getdoc(cls)
     file = (
         Path(inspect.getfile(cls)).read_text(encoding="utf-8") if name not in vars(posenc) else said
@@ -616,7 +617,7 @@ def test_xpos_is_a_number_up_to_32_training_lengths_and_refused_where_its_factor
     ).eval()
     with torch.no_grad():
         assert all_logits(gpt, tokens(1, 32 * L)).isfinite().all()
-        with pytest.raises(PosError, match="xpos"):
+        with pytest.raises(UserError, match="xpos"):
             all_logits(gpt, tokens(1, 33 * L))
 
 
@@ -774,7 +775,7 @@ def test_any_two_schemes_act_together_as_their_papers_say_or_are_refused(first):
         for text in (f"{first} + {second}", f"{second} + {first}"):
             if clash((first, second)):
                 with pytest.raises(
-                    PosError,
+                    UserError,
                     match=rf"\b{name_of(first)}\b.*\b{name_of(second)}\b|\b{name_of(second)}\b.*\b{name_of(first)}\b",
                 ):
                     Scheme(text, SHAPE, 1)
@@ -793,7 +794,7 @@ def test_any_three_schemes_act_together_as_their_papers_say_or_are_refused(first
             break
         text = " + ".join(trio)
         if clash(trio):
-            with pytest.raises(PosError):
+            with pytest.raises(UserError):
                 Scheme(text, SHAPE, 1)
         else:
             assert difference(text) < tolerance(text), text
@@ -810,7 +811,7 @@ def test_any_two_schemes_take_turns_over_layers_and_any_may_be_per_layer(first):
     for second in first_of_each_name():
         text = f"{first} | {second}"
         if ORACLES[second].place in ("positions", "input"):
-            with pytest.raises(PosError, match="before the first layer"):
+            with pytest.raises(UserError, match="before the first layer"):
                 Scheme(text, SHAPE, 2)
         else:
             assert difference(text) < tolerance(text), text

@@ -18,17 +18,18 @@ import numpy as np
 import pytest
 import torch
 
-import checkpoint
 import configurable
 import data
 import evaluate
 import posenc
-import report
 import sample
 import train
 from configurable import TrainSettings, UserError, configure
-from posenc import PosError, Shape
-from scheme import Scheme
+from posenc import Shape
+from positions.catalogue import load_file
+from positions.scheme import Scheme
+from runs.files import sha256, write_text
+from runs.folder import CURRENT, DIGESTS, PREVIOUS
 
 REPOSITORY = Path(posenc.__file__).resolve().parent
 SOURCES = sorted(
@@ -81,9 +82,9 @@ def here(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(data.load, "__defaults__", (corpora,))
     monkeypatch.setattr(
-        report, "figure", lambda results, path, dataset="": checkpoint.write_text(path, "drawn")
+        report, "figure", lambda results, path, dataset="": write_text(path, "drawn")
     )
-    posenc.load_file.cache_clear()
+    load_file.cache_clear()
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -97,10 +98,10 @@ def call(
 
     def of(module: object, *words: str) -> tuple[int, str]:
         capsys.readouterr()
-        posenc.load_file.cache_clear()  # as in a process of its own
+        load_file.cache_clear()  # as in a process of its own
         monkeypatch.setattr(sys, "argv", [f"{module.__name__}.py", *words])
         with pytest.raises(SystemExit) as ended:
-            configurable.run(module.main, PosError)
+            configurable.run(module.main)
         return ended.value.code or 0, "".join(capsys.readouterr())
 
     return of
@@ -287,8 +288,8 @@ FOREIGN = {
 
 def plant(folder: Path, kind: str) -> None:
     """Put a checkpoint with code in it into a run folder, with its right digest: as one who shares the folder could."""
-    path = folder / checkpoint.CURRENT
-    (folder / checkpoint.PREVIOUS).unlink(missing_ok=True)
+    path = folder / CURRENT
+    (folder / PREVIOUS).unlink(missing_ok=True)
     if kind == "a pickle":
         path.write_bytes(pickle.dumps(Evil()))
     elif kind in FOREIGN:
@@ -305,8 +306,8 @@ def plant(folder: Path, kind: str) -> None:
             state | {"settings": Evil()} if kind == "a setting" else state | {"random": Evil()},
             path,
         )
-    (folder / checkpoint.DIGESTS).write_text(
-        f"{checkpoint.sha256(path)}  {checkpoint.CURRENT}\n", encoding="utf-8"
+    (folder / DIGESTS).write_text(
+        f"{sha256(path)}  {CURRENT}\n", encoding="utf-8"
     )
 
 
@@ -443,7 +444,7 @@ def test_a_trick_in_an_expression_is_refused(trick: str, canary: None) -> None:
         f"kerple(kind={trick})",
         f"rope(**{trick})",
     ):
-        with pytest.raises(PosError):
+        with pytest.raises(UserError):
             Scheme(text, Shape(2, 4, 8, 8), 2)
 
 
@@ -564,7 +565,7 @@ data.load.__defaults__ = (pathlib.Path({str(corpora)!r}),)
 def run(module, *words):
     sys.argv = [module.__name__ + '.py', *words]
     try:
-        configurable.run(module.main, posenc.PosError)
+        configurable.run(module.main)
     except SystemExit as end:
         assert not end.code, end.code
 run(train, *{[*SIZE, "--pos=kerple", "--out_dir=run", *words]!r})

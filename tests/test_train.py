@@ -23,15 +23,19 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-import checkpoint
 import configurable
 import data
 import evaluate
-import posenc
-import report
 import train
 from configurable import TrainSettings, UserError, configure
 from model import GPT, GPTConfig
+from positions.catalogue import load_file
+from runs.checkpoint import load_run, load_state
+from runs.figures import plot_runs
+from runs.files import read_json, sha256, write_json
+from runs.folder import run_folder, source_digests
+from runs.results import load_result, update_result
+from runs.tables import runs_table
 
 REPOSITORY = Path(train.__file__).resolve().parent
 TEXT = "".join(
@@ -59,7 +63,7 @@ DRAWING = [
     "--gradient_accumulation_steps=2",
 ]  # all that draws numbers
 VARYING = {"tokens_per_s", "memory", "mfu"}
-FIGURE, LOAD = report.figure, data.load
+FIGURE, LOAD = plot_runs, data.load
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +220,7 @@ def identical(a: Any, b: Any) -> bool:
 
 def assert_same_end(one: Path, other: Path) -> None:
     """The same weights, optimizer, metrics and test."""
-    states = [checkpoint.load_state(folder) for folder in (one, other)]
+    states = [load_state(folder) for folder in (one, other)]
     for state in states:
         state["settings"] |= {"out_dir": "", "overwrite": False}
     for name in states[0]:
@@ -225,7 +229,7 @@ def assert_same_end(one: Path, other: Path) -> None:
     rows = [
         [
             {k: v for k, v in row.items() if k != "tokens_per_s"}
-            for row in report.load(folder)["rows"]
+            for row in load_result(folder)["rows"]
         ]
         for folder in (one, other)
     ]
@@ -303,7 +307,7 @@ def test_training_uses_the_rate_that_it_logs(straight: Path) -> None:
     assert [line["lr"] for line in metrics(straight)] == [
         train.learning_rate(step, s) for step in range(8)
     ]
-    state = checkpoint.load_state(straight)["optimizer"]
+    state = load_state(straight)["optimizer"]
     assert {group["lr"] for group in state["param_groups"]} == {train.learning_rate(7, s)}
 
 
@@ -426,7 +430,7 @@ def test_the_loss_falls() -> None:
 
 def test_float16_is_scaled_and_resumes_to_the_bit(tmp_path: Path) -> None:
     assert run_main("--dtype=float16", "--out_dir=half") == 0
-    assert checkpoint.load_state(Path("half"))["scaler"]["scale"] > 1
+    assert load_state(Path("half"))["scaler"]["scale"] > 1
     assert stop_at(5, signal.SIGTERM, "--dtype=float16", "--out_dir=stopped") == 143
     assert run_main("--dtype=float16", "--out_dir=stopped") == 0
     assert_same_end(Path("half"), Path("stopped"))
@@ -460,7 +464,7 @@ def test_every_logged_step_has_its_numbers(straight: Path) -> None:
 def test_the_last_step_is_logged_validated_and_saved_wherever_it_falls() -> None:
     folder = trained("--max_iters=7", "--log_interval=5").folder
     assert steps(folder) == [1, 4, 5, 7] and "val_loss" in metrics(folder)[-1]
-    assert checkpoint.load_state(folder)["step"] == 7
+    assert load_state(folder)["step"] == 7
 
 
 def test_a_line_of_the_log_has_loss_rate_and_time_left(capsys: pytest.CaptureFixture) -> None:
@@ -493,7 +497,7 @@ def test_flops_are_counted_as_nanogpt_does() -> None:
 
 def test_config_json_has_what_is_needed_to_repeat_the_run(straight: Path) -> None:
     config, s = (
-        checkpoint.read_json(straight / "config.json"),
+        read_json(straight / "config.json"),
         settings_of(*DRAWING, "--out_dir=run"),
     )
     assert (
@@ -506,7 +510,7 @@ def test_config_json_has_what_is_needed_to_repeat_the_run(straight: Path) -> Non
         split: data.load("tiny").split_sha256(split) for split in ("train", "val")
     }
     assert (
-        config["sources_sha256"] == checkpoint.sources()
+        config["sources_sha256"] == source_digests()
         and config["threads"] == torch.get_num_threads()
     )
     assert config["device"].startswith("cpu (as asked for)") and config["dtype"] in (
@@ -530,7 +534,7 @@ def test_the_checkpoint_has_the_whole_configuration_and_loads_with_weights_only(
     state = torch.load(straight / "ckpt.pt", weights_only=True)
     assert (
         configurable.differences(
-            state["settings"], checkpoint.read_json(straight / "config.json")["settings"]
+            state["settings"], read_json(straight / "config.json")["settings"]
         )
         == []
     )
@@ -556,7 +560,7 @@ def test_a_finished_run_has_every_file_of_a_run_folder(straight: Path) -> None:
         ".lock",
         ".holder",
     }
-    result = report.load(straight)
+    result = load_result(straight)
     assert {row["length"] for row in result["rows"]} == {8, 16, 32} and result[
         "tokens_trained"
     ] == 8 * 4 * 2 * 16
@@ -581,7 +585,7 @@ def test_a_run_stopped_again_and_again_ends_like_one_that_was_not(
         )
         assert (
             steps(Path("run")) == list(range(1, step + 1))
-            and checkpoint.load_state(Path("run"))["step"] == step
+            and load_state(Path("run"))["step"] == step
         )
         assert not Path("run/extrapolation.json").exists()
     assert run_main(*words) == 0
@@ -607,7 +611,7 @@ def test_a_process_that_a_signal_ended_goes_on_to_the_bit(
     assert ended.returncode == code, ended.stderr
     assert "Traceback" not in ended.stderr
     folder = Path("run")
-    assert checkpoint.load_state(folder)["step"] == saved
+    assert load_state(folder)["step"] == saved
     if number == signal.SIGKILL:
         assert steps(folder) == [1, 2, 3, 4, 5]
         with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
@@ -638,7 +642,7 @@ def watched(self):
         os.kill(os.getpid(), {int(number)})
     return found
 train.Training.take_step = watched
-configurable.run(train.main, posenc.PosError)
+configurable.run(train.main)
 """,
         encoding="utf-8",
     )
@@ -675,7 +679,7 @@ finally:
 def test_a_stop_between_two_lines_of_the_log_adds_none() -> None:
     words = ("--log_interval=5", "--eval_interval=100", "--out_dir=run")
     assert stop_at(3, signal.SIGTERM, *words) == 143
-    assert steps(Path("run")) == [1] and checkpoint.load_state(Path("run"))["step"] == 3
+    assert steps(Path("run")) == [1] and load_state(Path("run"))["step"] == 3
     assert run_main(*words) == 0
     assert steps(Path("run")) == [1, 5, 8]
 
@@ -695,7 +699,7 @@ def test_a_signal_that_comes_while_a_step_is_logged_loses_nothing(
         run_main("--out_dir=run")
     assert stopped.value.code == 143
     said = int(re.search(r"stopped at step (\d+), saved in run", capsys.readouterr().out)[1])
-    assert checkpoint.load_state(Path("run"))["step"] == said
+    assert load_state(Path("run"))["step"] == said
 
 
 def test_a_signal_before_the_first_step_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -707,7 +711,7 @@ def test_a_signal_before_the_first_step_is_not_lost(monkeypatch: pytest.MonkeyPa
     )
     with pytest.raises(SystemExit) as stopped:
         run_main("--out_dir=run")
-    assert stopped.value.code == 130 and checkpoint.load_state(Path("run"))["step"] == 1
+    assert stopped.value.code == 130 and load_state(Path("run"))["step"] == 1
 
 
 def test_a_run_stopped_in_its_test_is_only_tested_again(
@@ -818,7 +822,7 @@ def test_a_figure_that_was_not_drawn_in_the_end_is_drawn_by_the_same_command(
 
 
 def test_a_checkpoint_without_its_config_is_refused_and_given_no_other(finished: Path) -> None:
-    folder = checkpoint.folder_of(settings_of(*DRAWING))  # found without --out_dir
+    folder = run_folder(settings_of(*DRAWING))  # found without --out_dir
     shutil.copytree(finished, folder)
     (folder / "config.json").unlink()
     with pytest.raises(UserError, match="config.json is missing"):
@@ -831,8 +835,8 @@ def test_a_test_of_an_earlier_checkpoint_does_not_make_a_run_finished(
 ) -> None:
     words = (*DRAWING, "--out_dir=run")
     assert stop_at(4, signal.SIGTERM, *words) == 143
-    report.update(
-        "run", report.load(straight) | {"tokens_trained": 4 * 4 * 2 * 16}
+    update_result(
+        "run", load_result(straight) | {"tokens_trained": 4 * 4 * 2 * 16}
     )  # as evaluate.py leaves it meanwhile
     with monkeypatch.context() as patch:
         patch.setattr(
@@ -843,7 +847,7 @@ def test_a_test_of_an_earlier_checkpoint_does_not_make_a_run_finished(
         with pytest.raises(SystemExit):  # trained to the end, not tested
             run_main(*words)
     assert run_main(*words) == 0
-    assert report.load("run")["tokens_trained"] == 8 * 4 * 2 * 16
+    assert load_result("run")["tokens_trained"] == 8 * 4 * 2 * 16
     assert_same_end(straight, Path("run"))
 
 
@@ -868,9 +872,9 @@ def test_a_run_stopped_around_the_drop_ends_like_one_that_was_not() -> None:
         assert stop_at(step, signal.SIGTERM, *words, f"--out_dir=stopped{step}") == 143
         assert run_main(*words, f"--out_dir=stopped{step}") == 0
         assert_same_end(Path("whole"), Path(f"stopped{step}"))
-    assert report.load("whole")["pos"] == "learned + t5 (dropped)"
+    assert load_result("whole")["pos"] == "learned + t5 (dropped)"
     assert all(
-        row["nats"] is not None for row in report.load("whole")["rows"]
+        row["nats"] is not None for row in load_result("whole")["rows"]
     )  # the table and its end are gone
 
 
@@ -895,7 +899,7 @@ def test_a_finished_run_prints_its_table_and_does_nothing(
 ) -> None:
     before = {path.name: path.read_bytes() for path in finished.iterdir()}
     assert run_main(*DRAWING, "--out_dir=run") == 0
-    assert report.table([report.load(finished)]) in capsys.readouterr().out
+    assert runs_table([load_result(finished)]) in capsys.readouterr().out
     assert {path.name: path.read_bytes() for path in finished.iterdir()} == before
 
 
@@ -906,7 +910,7 @@ def test_a_line_says_that_sources_or_threads_changed_since(
         checkpoint,
         "sources",
         lambda: (
-            checkpoint.read_json(finished / "config.json")["sources_sha256"]
+            read_json(finished / "config.json")["sources_sha256"]
             | {"model.py": "another"}
         ),
     )
@@ -941,9 +945,9 @@ def test_a_line_says_that_the_number_format_the_device_or_the_number_of_processe
     no_work: None,
     capsys: pytest.CaptureFixture,
 ) -> None:
-    known = checkpoint.read_json(finished / "config.json")
+    known = read_json(finished / "config.json")
     assert name in known
-    checkpoint.write_json(finished / "config.json", known | {name: was})
+    write_json(finished / "config.json", known | {name: was})
     assert run_main(*DRAWING, "--out_dir=run") == 0
     notes = [
         line
@@ -956,7 +960,7 @@ def test_a_line_says_that_the_number_format_the_device_or_the_number_of_processe
 def test_other_lengths_to_test_need_no_training(finished: Path) -> None:
     with when_taken(9, lambda: pytest.fail("a step too many")):
         assert run_main(*DRAWING, "--out_dir=run", "--eval_lengths=16,64") == 0
-    assert {row["length"] for row in report.load(finished)["rows"]} >= {16, 64}
+    assert {row["length"] for row in load_result(finished)["rows"]} >= {16, 64}
 
 
 @pytest.mark.parametrize(
@@ -985,10 +989,10 @@ def test_overwrite_starts_afresh(
     assert "resuming" not in capsys.readouterr().out
     assert steps(finished) == [1, 3]
     assert (
-        checkpoint.load_state(finished)["step"] == 3
-        and checkpoint.read_json(finished / "config.json")["settings"]["pos"] == "rope"
+        load_state(finished)["step"] == 3
+        and read_json(finished / "config.json")["settings"]["pos"] == "rope"
     )
-    assert report.load(finished)["tokens_trained"] == 3 * 4 * 16
+    assert load_result(finished)["tokens_trained"] == 3 * 4 * 16
     assert run_main(*DRAWING, "--out_dir=run", "--overwrite=True") == 0
     assert_same_end(straight, finished)
 
@@ -996,7 +1000,7 @@ def test_overwrite_starts_afresh(
 def test_the_default_folder_is_named_after_the_canonical_scheme() -> None:
     folder = train.begin(settings_of("--pos=  rope+alibi ", "--seed=3")).folder
     assert re.fullmatch(r"out/rope\+alibi-tiny-L16-s3-[0-9a-f]{6}", folder.as_posix())
-    assert checkpoint.read_json(folder / "config.json")["settings"]["pos"] == "rope + alibi"
+    assert read_json(folder / "config.json")["settings"]["pos"] == "rope + alibi"
 
 
 def test_a_word_that_is_no_setting_is_refused_with_advice_on_quoting() -> None:
@@ -1017,7 +1021,7 @@ def test_a_word_that_is_no_setting_is_refused_with_advice_on_quoting() -> None:
     ],
 )
 def test_a_mistake_is_a_sentence_and_leaves_no_folder(words: list[str]) -> None:
-    with pytest.raises((UserError, posenc.PosError)) as refused:
+    with pytest.raises((UserError, UserError)) as refused:
         run_main(*words)
     assert "\n" not in str(refused.value) and not Path("out").exists()
 
@@ -1045,7 +1049,7 @@ def test_a_loss_or_gradient_that_is_no_number_stops_and_the_last_good_checkpoint
     text = str(stopped.value)
     assert text.startswith(f"step {6 if interval == 1 else 8}: ") and "nan" in text
     assert "last good checkpoint is in run" in text and "learning_rate" in text and "\n" not in text
-    assert checkpoint.load_state(Path("run"))["step"] == 4 and max(steps(Path("run"))) < 6
+    assert load_state(Path("run"))["step"] == 4 and max(steps(Path("run"))) < 6
     if interval == 1:
         assert run_main(*words) == 0  # the cause mended, it goes on from there
         assert_same_end(straight, Path("run"))
@@ -1085,10 +1089,10 @@ def test_a_run_begins_with_the_weights_size_and_scheme_of_another(finished: Path
     training = train.begin(
         settings_of("--init_from=run", "--out_dir=longer", "--block_size=32", *SAME)
     )
-    source = checkpoint.load_state(finished)
+    source = load_state(finished)
     assert identical(dict(training.model.state_dict()), dict(source["model"]))
     assert training.step == 0 and training.model.training
-    config = checkpoint.read_json(Path("longer/config.json"))
+    config = read_json(Path("longer/config.json"))
     assert [config["settings"][name] for name in ("n_embd", "n_layer", "pos")] == [
         16,
         1,
@@ -1097,7 +1101,7 @@ def test_a_run_begins_with_the_weights_size_and_scheme_of_another(finished: Path
     assert (config["original_length"], config["train_lengths"]) == (16, [16, 32])
     train.fit(training, train.Quiet())
     assert train.test_of(training)["original_length"] == 16
-    state = checkpoint.load_state(Path("longer"))
+    state = load_state(Path("longer"))
     assert (state["original_length"], state["train_lengths"], state["step"]) == (16, [16, 32], 8)
     third = train.begin(settings_of("--init_from=longer", "--out_dir=third", "--block_size=64"))
     assert (third.original_length, third.train_lengths) == (16, [16, 32, 64])
@@ -1161,7 +1165,7 @@ def test_weights_of_gpt2_begin_a_run_or_are_a_sentence(monkeypatch: pytest.Monke
     monkeypatch.setattr(GPT, "from_huggingface", lambda name: theirs)
     training = train.begin(settings_of("--init_from=gpt2", "--out_dir=a", *SAME))
     assert (training.original_length, training.train_lengths) == (32, [32, 16])
-    used = checkpoint.read_json(training.folder / "config.json")["settings"]
+    used = read_json(training.folder / "config.json")["settings"]
     assert [used[name] for name in ("n_layer", "n_head", "n_embd", "bias", "pos")] == [
         2,
         4,
@@ -1200,10 +1204,10 @@ class Steep(Piece):
 @pytest.fixture
 def own() -> Iterator[tuple[str, ...]]:
     """The words of a run with a scheme of the user's own, in the folder `mine`."""
-    posenc.load_file.cache_clear()
+    load_file.cache_clear()
     Path("my_scheme.py").write_text(OWN, encoding="utf-8")
     yield ("--pos=steep(strength=0.5)", "--pos_file=my_scheme.py", "--out_dir=mine")
-    posenc.load_file.cache_clear()  # it knows a file by its name
+    load_file.cache_clear()  # it knows a file by its name
 
 
 def test_a_file_of_schemes_is_named_copied_and_its_digest_kept(
@@ -1212,7 +1216,7 @@ def test_a_file_of_schemes_is_named_copied_and_its_digest_kept(
     assert run_main(*own) == 0
     assert "running the position schemes of my_scheme.py" in capsys.readouterr().out
     assert Path("mine/pos_file.py").read_text(encoding="utf-8") == OWN
-    assert checkpoint.read_json(Path("mine/config.json"))["pos_file_sha256"] == checkpoint.sha256(
+    assert read_json(Path("mine/config.json"))["pos_file_sha256"] == sha256(
         Path("my_scheme.py")
     )
     assert run_main(*own) == 0  # and is finished
@@ -1228,13 +1232,13 @@ def test_the_copy_runs_only_where_pos_file_is_typed_again(
         with pytest.raises(UserError, match="--pos_file=mine/pos_file.py"):
             evaluate.main()
     with pytest.raises(UserError, match="my_scheme.py"):
-        checkpoint.load_run("mine")
+        load_run("mine")
     monkeypatch.setattr(
         sys, "argv", ["evaluate.py", "mine", "--eval_lengths=16,64", "--pos_file=mine/pos_file.py"]
     )
     evaluate.main()
     assert "steep(strength=0.5)" in capsys.readouterr().out
-    assert all(row["nats"] is not None for row in report.load("mine")["rows"])
+    assert all(row["nats"] is not None for row in load_result("mine")["rows"])
 
 
 def test_a_copy_that_is_not_the_file_of_the_run_is_not_run(own: tuple[str, ...]) -> None:
@@ -1243,7 +1247,7 @@ def test_a_copy_that_is_not_the_file_of_the_run_is_not_run(own: tuple[str, ...])
         "raise AssertionError('this must not run')", encoding="utf-8"
     )
     with pytest.raises(UserError, match="not the file that mine was trained with"):
-        checkpoint.load_run("mine", pos_file="mine/pos_file.py")
+        load_run("mine", pos_file="mine/pos_file.py")
 
 
 def test_another_file_than_that_of_the_run_does_not_let_the_copy_run(own: tuple[str, ...]) -> None:
@@ -1252,7 +1256,7 @@ def test_another_file_than_that_of_the_run_does_not_let_the_copy_run(own: tuple[
     with pytest.raises(
         UserError, match="trusted.py is missing or not the file that mine was trained with"
     ):
-        checkpoint.load_run("mine", pos_file="trusted.py")
+        load_run("mine", pos_file="trusted.py")
 
 
 def test_overwriting_a_run_does_not_delete_the_schemes_that_it_is_told_to_use(
@@ -1280,7 +1284,7 @@ def test_a_run_does_not_go_on_unsaid_with_a_file_that_has_changed(
     Path("my_scheme.py").write_text(
         OWN.replace("-self.strength", "-7 * self.strength"), encoding="utf-8"
     )
-    posenc.load_file.cache_clear()
+    load_file.cache_clear()
     try:
         run_main(*own)
         said = capsys.readouterr().out
@@ -1366,7 +1370,7 @@ def test_an_offline_run_has_the_curve_the_configuration_the_table_and_the_figure
     monkeypatch.setattr(report, "figure", FIGURE)
     assert run_main("--wandb_log=True", "--out_dir=run", "--wandb_run_name=a name") == 0
     config, history = logged(Path("run"))
-    known = checkpoint.read_json(Path("run/config.json"))
+    known = read_json(Path("run/config.json"))
     assert config["settings"] == known["settings"] and config["parameters"] == known["parameters"]
     (path,) = Path("run/wandb").glob("offline-run-*")
     assert path.name.endswith(known["wandb_id"])
@@ -1380,7 +1384,7 @@ def test_an_offline_run_has_the_curve_the_configuration_the_table_and_the_figure
     kept = path / "files"
     table = json.loads(next(kept.rglob("extrapolation_*.table.json")).read_text(encoding="utf-8"))
     rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
-    expected = report.load("run")["rows"]
+    expected = load_result("run")["rows"]
     assert [(row["protocol"], row["length"], row["nats"]) for row in rows] == [
         (row["protocol"], row["length"], row["nats"]) for row in expected
     ]
@@ -1423,7 +1427,7 @@ def test_without_a_compiler_a_line_says_so_and_training_is_eager(
     training = trained("--compile=True", "--max_iters=2")
     said = [line for line in capsys.readouterr().out.splitlines() if "compil" in line]
     assert said == ["not compiled: no C++ compiler was found"] and training.step == 2
-    config = checkpoint.read_json(training.folder / "config.json")
+    config = read_json(training.folder / "config.json")
     assert config["git_commit"] is None and config["attention"]["train"] != "matmul"
 
 

@@ -7,17 +7,18 @@ import pytest
 import torch
 
 import attention
-import posenc
+from configurable import UserError
 from model import GPT, GPTConfig
-from posenc import ZOO, PosError, Shape
-from scheme import Plan, Scheme
+from posenc import Shape
+from positions.catalogue import ZOO, find, load_file, names
+from positions.scheme import Plan, Scheme
 
 SHAPE = Shape(n_head=2, head_dim=4, width=8, length=8)
 FLOAT64 = torch.empty(0, dtype=torch.float64)
 OWN = '''
 import torch
 from torch import nn
-from posenc import Piece, Shape
+from posenc import (Piece, Shape)
 
 class RootDistance(Piece):
     """score += -w_h sqrt(i - j), w learned for each head."""
@@ -65,12 +66,12 @@ def tokens(*shape: int) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     "path",
-    [ZOO / f"{name}.py" for name in posenc.names() if (ZOO / f"{name}.py").is_file()],
+    [ZOO / f"{name}.py" for name in names() if (ZOO / f"{name}.py").is_file()],
     ids=lambda path: path.stem,
 )
 def test_a_file_of_the_zoo_holds_one_scheme_of_its_own_name(path):
-    assert list(posenc.load_file(path)) == [path.stem]
-    assert "Verdict" in posenc.find(path.stem).__doc__ and "arXiv" in path.read_text(
+    assert list(load_file(path)) == [path.stem]
+    assert "Verdict" in find(path.stem).__doc__ and "arXiv" in path.read_text(
         encoding="utf-8"
     )
     assert "import model" not in path.read_text(encoding="utf-8")  # a scheme knows posenc only
@@ -78,7 +79,7 @@ def test_a_file_of_the_zoo_holds_one_scheme_of_its_own_name(path):
 
 @pytest.mark.parametrize(
     "path",
-    [ZOO / f"{name}.py" for name in posenc.names() if (ZOO / f"{name}.py").is_file()],
+    [ZOO / f"{name}.py" for name in names() if (ZOO / f"{name}.py").is_file()],
     ids=lambda path: path.stem,
 )
 def test_a_file_of_the_zoo_could_be_a_users_own(path, tmp_path):
@@ -142,7 +143,7 @@ def test_a_parameter_of_kerple_that_has_left_its_bounds_can_come_back(kind, r1, 
 
 def test_kerple_starts_where_its_authors_start():
     torch.manual_seed(0)
-    piece = posenc.find("kerple")(Shape(n_head=1000, head_dim=4, width=4000, length=8))
+    piece = find("kerple")(Shape(n_head=1000, head_dim=4, width=4000, length=8))
     for r, top in ((piece.r1, 2), (piece.r2, 1)):
         assert (
             0 <= r.min() < 0.05 * top
@@ -203,7 +204,7 @@ def test_a_users_scheme_compiles(own):
 def test_a_users_scheme_may_be_a_built_in_one_with_another_answer(own):
     """A subclass that overrides one question keeps the options of its parent."""
     path = own('''
-from posenc import Rope
+from posenc import (Rope)
 
 class SlowRope(Rope):
     """RoPE at half the speed."""
@@ -217,13 +218,13 @@ class SlowRope(Rope):
         tokens(2, 8),
     )
     torch.testing.assert_close(slow(idx, positions=2 * torch.arange(8))[0], plain(idx)[0])
-    with pytest.raises(PosError, match="base: float"):
+    with pytest.raises(UserError, match="base: float"):
         model("slow_rope(bse=1)", path)
 
 
 ANSWERS = """
 import torch
-from posenc import Piece
+from posenc import (Piece)
 
 class Shift(Piece):
     def ids(self, index, total):
@@ -293,13 +294,13 @@ def test_temperatures_multiply_biases_add_and_masks_intersect(own):
     "text", ["flipped + rope", "place + sinusoidal", "shift + randomized(max=64)", "shift + shift"]
 )
 def test_a_users_piece_clashes_as_any_other(text, own):
-    with pytest.raises(PosError):
+    with pytest.raises(UserError):
         Scheme(text, SHAPE, 1, own(ANSWERS))
 
 
 @pytest.mark.parametrize("text", ["shift | rope", "rope + (nope | place)"])
 def test_a_users_piece_that_acts_first_stands_in_no_pattern(text, own):
-    with pytest.raises(PosError, match="before the first layer"):
+    with pytest.raises(UserError, match="before the first layer"):
         Scheme(text, SHAPE, 2, own(ANSWERS))
 
 
@@ -308,7 +309,7 @@ def test_a_users_ids_go_with_a_table(own):
     gpt, idx = model("shift + learned(rows=20)", own(ANSWERS)).eval(), tokens(1, 8)
     plain = model("learned(rows=20)").eval()
     assert torch.equal(gpt(idx)[0], plain(idx, positions=torch.arange(8) + 3)[0])
-    with pytest.raises(PosError):
+    with pytest.raises(UserError):
         model("shift + learned", own(ANSWERS))(idx)  # rows 3 ... 10 of a table of 8
 
 
@@ -326,7 +327,7 @@ def test_a_users_name_may_have_the_word_layer_in_it(own):
 @pytest.mark.parametrize("name", ["Alibi", "Rope", "T5", "Kerple"])
 def test_a_name_that_the_project_has_is_refused(name, own):
     path = own(f"from posenc import Piece\n\nclass {name}(Piece):\n    pass\n")
-    with pytest.raises(PosError, match=f"{name.lower()}.*rename"):
+    with pytest.raises(UserError, match=f"{name.lower()}.*rename"):
         Scheme("nope", SHAPE, 1, path)
 
 
@@ -334,13 +335,13 @@ def test_a_name_that_the_project_has_is_refused(name, own):
     "text", ["", "x = 1\n", "from posenc import Piece, Rope, Alibi\n", "class Mine:\n    pass\n"]
 )
 def test_a_file_without_pieces_is_refused(text, own):
-    with pytest.raises(PosError, match="no subclass of posenc.Piece"):
+    with pytest.raises(UserError, match="no subclass of posenc.Piece"):
         Scheme("rope", SHAPE, 1, own(text))
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path):
     for path in (tmp_path / "none.py", tmp_path):
-        with pytest.raises(PosError, match="no file"):
+        with pytest.raises(UserError, match="no file"):
             Scheme("rope", SHAPE, 1, path)
 
 
@@ -349,18 +350,18 @@ def test_a_file_of_another_kind_is_read_or_refused(own):
     path = own(OWN, "mine.txt")
     try:
         assert "root_distance" in Scheme("root_distance", SHAPE, 1, path).text
-    except PosError as error:
+    except UserError as error:
         assert "mine.txt" in str(error)
 
 
 def test_a_users_name_is_offered_where_it_is_near(own):
-    with pytest.raises(PosError, match="did you mean root_distance"):
+    with pytest.raises(UserError, match="did you mean root_distance"):
         Scheme("root_distanse", SHAPE, 1, own(OWN))
-    with pytest.raises(PosError, match="start: float"):
+    with pytest.raises(UserError, match="start: float"):
         Scheme("root_distance(begin=1)", SHAPE, 1, own(OWN))
-    assert "root_distance" in posenc.names(own(OWN)) and "root_distance" not in posenc.names()
+    assert "root_distance" in names(own(OWN)) and "root_distance" not in names()
 
 
 def test_without_its_file_a_users_scheme_is_unknown():
-    with pytest.raises(PosError, match="there is no position scheme root_distance"):
+    with pytest.raises(UserError, match="there is no position scheme root_distance"):
         Scheme("root_distance", SHAPE, 1)

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from posenc import Piece, Shape, Text, require
+from configurable import require
+from posenc import Piece, Shape, Text
 
 
 class Abacus(Piece):

@@ -1,6 +1,7 @@
 """Block-wise causal attention, the mask that xPos is tested with (Sun et al. 2022, arXiv 2212.10554)."""
 
-from posenc import Mask, Piece, Shape, require
+from configurable import require
+from posenc import Mask, Piece, Shape
 
 
 class BlockCausal(Piece):

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from posenc import Shape, Sinusoidal, require
+from configurable import require
+from posenc import Shape, Sinusoidal
 
 
 class Cape(Sinusoidal):

@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from posenc import Extension, Shape, require, taper
+from configurable import require
+from posenc import Extension, Shape, taper
 
 
 class Clip(Extension):

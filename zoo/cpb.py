@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from posenc import Bias, Piece, Shape, require
+from configurable import require
+from posenc import Bias, Piece, Shape
 
 
 class Cpb(Piece):

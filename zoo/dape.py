@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from posenc import Block, Piece, Shape, require
+from configurable import require
+from posenc import Block, Piece, Shape
 
 
 class Dape(Piece):

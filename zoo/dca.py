@@ -2,7 +2,8 @@
 
 from torch import Tensor
 
-from posenc import Extension, Region, Shape, require
+from configurable import require
+from posenc import Extension, Region, Shape
 
 
 class Dca(Extension):

@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from posenc import Rope, Shape, Turn, require, turn
+from configurable import require
+from posenc import Rope, Shape, Turn, turn
 
 
 class Fope(Rope):

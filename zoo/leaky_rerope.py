@@ -1,6 +1,7 @@
 """Leaky ReRoPE: distances that grow more slowly beyond a window (Su 2023, kexue.fm/archives/9708)."""
 
-from posenc import Extension, Region, Shape, require, widened
+from configurable import require
+from posenc import Extension, Region, Shape, widened
 
 
 class LeakyRerope(Extension):

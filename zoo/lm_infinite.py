@@ -1,6 +1,7 @@
 """LM-Infinite: a window and the first tokens at the largest distance of training (Han et al. 2023, arXiv 2308.16137)."""
 
-from posenc import Extension, Region, Shape, Window, require
+from configurable import require
+from posenc import Extension, Region, Shape, Window
 
 
 class LmInfinite(Extension):

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from posenc import Block, Piece, Shape, require
+from configurable import require
+from posenc import Block, Piece, Shape
 
 CHUNK = 64  # keys whose matrices are multiplied at once: the work is T^2 (d + CHUNK)
 

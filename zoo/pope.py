@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from posenc import Rotary, Shape, Turn, require, rope_frequencies
+from configurable import require
+from posenc import Rotary, Shape, Turn, rope_frequencies
 
 
 class Pope(Rotary):

@@ -1,6 +1,7 @@
 """ReRoPE: no distance above a window (Su 2023, kexue.fm/archives/9708)."""
 
-from posenc import Extension, Region, Shape, require
+from configurable import require
+from posenc import Extension, Region, Shape
 
 
 class Rerope(Extension):

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from posenc import Piece, Shape, require
+from configurable import require
+from posenc import Piece, Shape
 
 
 class Rfs(Piece):

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from posenc import Bias, Piece, Shape, require
+from configurable import require
+from posenc import Bias, Piece, Shape
 
 
 class Sandwich(Piece):

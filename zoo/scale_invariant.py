@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from posenc import Block, Piece, Shape, require
+from configurable import require
+from posenc import Block, Piece, Shape
 
 
 class ScaleInvariant(Piece):

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv1d, linear, normalize, pad
 
-from posenc import Block, Piece, Shape, require, rope_frequencies, turn
+from configurable import require
+from posenc import Block, Piece, Shape, rope_frequencies, turn
 
 
 class SelectiveRope(Piece):

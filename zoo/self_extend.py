@@ -2,7 +2,8 @@
 
 import math
 
-from posenc import Extension, Region, Shape, require
+from configurable import require
+from posenc import Extension, Region, Shape
 
 
 class SelfExtend(Extension):

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 import posenc
-from posenc import Piece, require
+from configurable import require
+from posenc import Piece
 
 
 class Shape(Piece):

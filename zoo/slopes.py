@@ -2,7 +2,8 @@
 
 from torch import Tensor
 
-from posenc import Alibi, Extension, Piece, Shape, answers, require
+from configurable import require
+from posenc import Alibi, Extension, Piece, Shape, answers
 
 
 class Slopes(Extension):

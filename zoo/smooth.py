@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from posenc import Extension, Shape, require
+from configurable import require
+from posenc import Extension, Shape
 
 CURVES = {"log": torch.log1p, "sqrt": lambda x: 2 * ((1 + x).sqrt() - 1), "arctan": torch.arctan}
 

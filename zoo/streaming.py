@@ -1,6 +1,7 @@
 """StreamingLLM: a window and the first tokens, at clipped distances (Xiao et al. 2023, arXiv 2309.17453)."""
 
-from posenc import Extension, Region, Shape, Window, require
+from configurable import require
+from posenc import Extension, Region, Shape, Window
 
 
 class Streaming(Extension):

@@ -1,6 +1,7 @@
 """STRING: large distances of training replaced by well-trained ones (An et al. 2024, arXiv 2410.18745)."""
 
-from posenc import Extension, Region, Shape, require
+from configurable import require
+from posenc import Extension, Region, Shape
 
 
 class String(Extension):

@@ -5,7 +5,8 @@ import json
 import torch
 from torch import Tensor
 
-from posenc import Extension, PosError, Shape, named_file, positive, require
+from configurable import UserError, require
+from posenc import Extension, Shape, named_file, positive
 
 
 class Temperature(Extension):
@@ -38,7 +39,7 @@ class Temperature(Extension):
                 OverflowError,
                 RecursionError,
             ) as error:
-                raise PosError(
+                raise UserError(
                     f"temperature: {file} is no JSON file with a list scales ({error})"
                 ) from None
             require(

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from posenc import Extension, Shape, require
+from configurable import require
+from posenc import Extension, Shape
 
 
 class TwoScale(Extension):

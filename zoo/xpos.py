@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from posenc import Rope, Shape, Turn, require, turn
+from configurable import require
+from posenc import Rope, Shape, Turn, turn
 
 
 class Xpos(Rope):

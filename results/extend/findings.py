@@ -3,7 +3,7 @@
     python results/extend/findings.py RESULTS.json > results/extend/findings.md
 
 RESULTS.json is what `results/extend/collect.py` makes of run folders. A difference is a mean over seeds, paired by seed, with a
-95 % t-interval (report.interval). `reproduced`: the whole interval lies on the side that was published. `contradicted`: the
+95 % t-interval (interval). `reproduced`: the whole interval lies on the side that was published. `contradicted`: the
 whole interval lies on the other side. `not testable at this size`: the interval holds zero, or there are fewer than 2 seeds.
 Where a finding asks for several comparisons, it is contradicted if one is, and reproduced if all are.
 """
@@ -15,8 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
+from runs.tables import T95
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-import report  # noqa: E402
 
 Losses = dict[str, dict[str, dict[str, float]]]  # {what: {seed: {length: nats}}}
 L = 128
@@ -30,7 +31,7 @@ def verdict(differences: list[float]) -> tuple[str, str]:
         return "not testable", "fewer than two seeds"
     mean, half = (
         np.mean(differences),
-        report.T95[n - 2] * np.std(differences, ddof=1) / math.sqrt(n),
+        T95[n - 2] * np.std(differences, ddof=1) / math.sqrt(n),
     )
     word = (
         "reproduced" if mean - half > 0 else "contradicted" if mean + half < 0 else "not testable"

@@ -13,13 +13,15 @@ import time
 from pathlib import Path
 from statistics import median
 
+from runs.files import write_json
+from runs.folder import provenance
+
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
 
+import device  # noqa: E402
 import torch  # noqa: E402
 
-import checkpoint  # noqa: E402
-import device  # noqa: E402
 from model import GPT, GPTConfig  # noqa: E402
 
 STEPS, ROUNDS = 20, 1
@@ -88,12 +90,12 @@ def main() -> None:
         for name in ("train_tokens_per_s", "test_tokens_per_s")
     }
     print(ratios)
-    checkpoint.write_json(
+    write_json(
         HERE / "allocator.json",
         {
             "rounds": rounds,
             **ratios,
-            **checkpoint.provenance(),
+            **provenance(),
             "command": "python results/throughput/allocator.py",
         },
     )

@@ -17,11 +17,13 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
+from runs.files import write_json
+from runs.folder import provenance
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT))
 
-import checkpoint  # noqa: E402
 import data  # noqa: E402
 
 STEPS, ROUNDS, TOKENS = 25, 2, 16 * 256
@@ -105,10 +107,10 @@ def main() -> None:
         "rounds": rounds,
         "median_ratio": median(r["ratio"] for r in rounds),
         "nanogpt_commit": commit,
-        **checkpoint.provenance(),
+        **provenance(),
         "command": "python results/throughput/measure.py nanoGPT",
     }
-    checkpoint.write_json(HERE / "baby-gpt.json", result)
+    write_json(HERE / "baby-gpt.json", result)
     print(f"median ratio {result['median_ratio']:.2f}")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from grammar import everywhere, mentions_of, name_of, parse, require, without_per_layer
+from configurable import require
 from posenc import (
     Bias,
     Extension,
@@ -26,14 +26,12 @@ from posenc import (
     Text,
     Turn,
     answers,
-    build,
-    extension_names,
-    extensions,
-    find,
     scheme_name,
     stretched,
     widened,
 )
+from positions.catalogue import build, extension_names, extensions, find
+from positions.grammar import everywhere, mentions_of, name_of, parse, without_per_layer
 
 
 @dataclass(frozen=True)
@@ -186,7 +184,7 @@ class Scheme(nn.Module):
         self.extensions_of_set = [[*shared, *of_layer] for of_layer in copies[: len(self.sets)]]
 
     def extend(self, text: str, folder: Path | None = None) -> None:
-        """Put an `extend` expression into force, in place of any other; empty or "none" for none. PosError where it does
+        """Put an `extend` expression into force, in place of any other; empty or "none" for none. UserError where it does
         not fit. Files that its options name are looked for in `folder` first. One that is in force keeps what it learned."""
         text = "" if text == "none" else text
         added = extensions(text, replace(self.shape, folder=folder), self.pos_file) if text else []
@@ -314,7 +312,7 @@ class Scheme(nn.Module):
         return self.ids_piece is not None and self.ids_piece.continuous
 
     def check_length(self, total: int) -> None:
-        """Raise PosError if a text of `total` tokens has positions that the scheme does not define."""
+        """Raise UserError if a text of `total` tokens has positions that the scheme does not define."""
         require(
             self.limit is None or total <= self.limit,
             f"{self.text} defines {self.limit} positions, a text of {total} tokens needs more",
@@ -325,7 +323,7 @@ class Scheme(nn.Module):
         return self.ids_piece.ids(index, total) if self.ids_piece else index
 
     def check_ids(self, ids: Tensor) -> None:
-        """Raise PosError for ids that are no positions of this scheme (waits for the device; not in compiled code)."""
+        """Raise UserError for ids that are no positions of this scheme (waits for the device; not in compiled code)."""
         require(
             (self.continuous or not ids.is_floating_point()) and ids.dtype != torch.bool,
             f"position ids are integers, not {ids.dtype}",

@@ -9,15 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-
-class PosError(ValueError):
-    """A position expression, option or length that cannot be; the text is one sentence for the user."""
-
-
-def require(condition: bool, sentence: str) -> None:
-    """Raise PosError(sentence) unless the condition holds."""
-    if not condition:
-        raise PosError(sentence)
+from configurable import UserError, require
 
 
 class _Bare(ast.NodeTransformer):
@@ -39,10 +31,10 @@ def parse(text: str) -> ast.expr:
         tree = _Bare().visit(ast.parse(text.strip(), mode="eval").body)
         for node in mentions_of(tree):
             options_in(node)
-    except PosError:
+    except UserError:
         raise
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise PosError(
+        raise UserError(
             f"the position expression {text!r:.80} cannot be read ({getattr(error, 'msg', error)}); "
             "write e.g. alibi, rope(base=500000), '--pos=rope + alibi' (quoted in a shell)"
         ) from None
@@ -50,7 +42,7 @@ def parse(text: str) -> ast.expr:
 
 
 def mentions_of(node: ast.expr) -> Iterator[ast.expr]:
-    """Every mention of a scheme in an expression, in order; PosError for what is none."""
+    """Every mention of a scheme in an expression, in order; UserError for what is none."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.BitOr)):
         yield from mentions_of(node.left)
         yield from mentions_of(node.right)
@@ -59,7 +51,7 @@ def mentions_of(node: ast.expr) -> Iterator[ast.expr]:
     ):
         yield node
     else:
-        raise PosError(
+        raise UserError(
             f"{ast.unparse(node)!r:.80} is not a position scheme: an expression joins names such as rope or "
             "t5(buckets=16) with + (together) and | (a pattern over layers)"
         )

@@ -1,0 +1,1 @@
+"""What lies between the text of a position scheme and the plan that attention follows."""
