@@ -1,14 +1,13 @@
-"""The GPT, in one file: nanoGPT's plain pre-norm transformer, which knows of positions only what posenc tells it.
+"""The GPT in one file: a plain pre-norm transformer that knows of positions only what a Scheme
+tells it.
 
 m = GPT(GPTConfig(block_size=64, vocab_size=256, n_layer=2, n_head=4, n_embd=64, pos="rope"))
 logits, loss = m(idx, targets)           # (B, T, V), scalar: mean nats
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-import attention
+from attention import Prepared, attend, choose_path, prepare
 from configurable import GPTConfig, require
-from posenc import Shape, Text, answers
+from posenc import Shape, Text, overrides
 from positions.scheme import Plan, Scheme
 
 if TYPE_CHECKING:
@@ -29,38 +28,39 @@ __all__ = ["GPT", "Cache", "GPTConfig"]
 LOGIT_BYTES = 64 * 2**20  # losses() forms logits in blocks of at most this
 
 
+@dataclass
 class Cache:
-    """Keys and values of the tokens seen so far; `length` is the total length that will be reached, fixed up front."""
+    """Keys and values of the n tokens seen so far; `length` is the total length, fixed up front.
 
-    def __init__(self, batch: int, length: int) -> None:
-        self.batch, self.length, self.n = batch, length, 0
-        self.ids: Tensor | None = None  # (n,) or (B, n) position ids
-        self.last: Tensor | None = None  # (1,) or (B, 1), the last of the positions that were given
-        self.tokens: Tensor | None = None  # (B, n)
-        self.layers: dict[
-            int, tuple[Tensor, ...]
-        ] = {}  # layer -> k, v (B, H, length, D) and features (B, 1, length, M)
+    Schemes that depend on the length use that one. Positions are given in one form throughout: (n,)
+    for all texts, or (B, n) for each.
+    """
 
-    def extend_ids(self, ids: Tensor) -> Tensor:
-        """Append the ids of new tokens; return those of all tokens."""
-        if self.ids is not None:
-            both = max(self.ids.dim(), ids.dim())  # ids for all and ids for each may take turns
-            held, ids = (t.expand(self.batch, -1) if t.dim() < both else t for t in (self.ids, ids))
-            ids = torch.cat((held, ids), -1)
-        self.ids = ids
-        return ids
+    batch: int
+    length: int
+    n: int = 0
+    positions: Tensor | None = None  # (n,) or (B, n), before any piece changes them
+    chosen: bool = False  # whether a caller gave positions in any call
+    tokens: Tensor | None = None  # (B, n)
+    layers: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)
 
-    def extend_tokens(self, idx: Tensor) -> Tensor:
-        """Append new tokens (B, t); return all."""
-        self.tokens = idx if self.tokens is None else torch.cat((self.tokens, idx), 1)
-        return self.tokens
+    def joined(self, idx: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """The tokens and positions held, and behind them new ones, (B, t) and (t,) or (B, t)."""
+        if self.tokens is None:
+            return idx, positions
+        same = positions.dim() == self.positions.dim()
+        forms = "for all texts, (T,), or for each, (B, T)"
+        require(same, f"give positions in one form in every call to a cache: {forms}")
+        return torch.cat((self.tokens, idx), 1), torch.cat((self.positions, positions), -1)
 
     def append(self, layer: int, *new: Tensor) -> tuple[Tensor, ...]:
-        """Write what a layer keeps of t tokens, (B, ..., t, D) each, behind that of the n held; return that of all n + t."""
+        """Write what a layer keeps of t tokens, (B, ..., t, D) each; return that of all n + t.
+
+        These are k, v (B, H, length, D) and features (B, 1, length, M).
+        """
         if layer not in self.layers:
-            self.layers[layer] = tuple(
-                t.new_empty((*t.shape[:2], self.length, t.shape[3])) for t in new
-            )
+            shapes = [(*t.shape[:2], self.length, t.shape[3]) for t in new]
+            self.layers[layer] = tuple(map(Tensor.new_empty, new, shapes))
         stop = self.n + new[0].shape[2]
         for held, t in zip(self.layers[layer], new, strict=True):
             held[:, :, self.n : stop] = t
@@ -76,19 +76,21 @@ class Attention(nn.Module):
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
 
-    def forward(self, x: Tensor, prepared: attention.Prepared, cache: Cache | None) -> Tensor:
+    def forward(self, x: Tensor, prepared: Prepared, cache: Cache | None) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
+        parts = self.c_attn(x).chunk(3, -1)
         q, k, v = (
-            t.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for t in self.c_attn(x).chunk(3, -1)
+            t.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for t in parts
         )  # (B, H, T, D)
         plan, features = prepared.plan, []
         if plan.turns:
-            q, k = plan.turns[0](q), plan.turns[1](k)
-        if plan.scorer is not None and answers(plan.scorer, "features"):
+            turn_queries, turn_keys = plan.turns
+            q, k = turn_queries(q), turn_keys(k)
+        if plan.scorer is not None and overrides(plan.scorer, "features"):
             features = [plan.scorer.features(x)[:, None]]  # (B, 1, T, M)
         if cache is not None:
             k, v, *features = cache.append(self.layer, k, v, *features)
-        y = attention.attend(q, k, v, prepared, self.dropout if self.training else 0.0, *features)
+        y = attend(q, k, v, prepared, self.dropout if self.training else 0.0, *features)
         return F.dropout(self.c_proj(y.transpose(1, 2).flatten(2)), self.dropout, self.training)
 
 
@@ -103,9 +105,8 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
-        return F.dropout(
-            self.c_proj(F.gelu(self.c_fc(x), approximate="tanh")), self.dropout, self.training
-        )
+        x = self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
+        return F.dropout(x, self.dropout, self.training)
 
 
 class Block(nn.Module):
@@ -118,21 +119,20 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(config.n_embd, bias=config.bias)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor, prepared: attention.Prepared, cache: Cache | None) -> Tensor:
+    def forward(self, x: Tensor, prepared: Prepared, cache: Cache | None) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
         x = x + self.attn(self.ln_1(x), prepared, cache)
         return x + self.mlp(self.ln_2(x))
 
 
 class GPT(nn.Module):
-    """A GPT whose positions are told by `config.pos`; `pos_file` is a Python file with schemes of the user's own."""
+    """A GPT whose positions are those of the scheme `config.pos`.
+
+    `pos_file` is a Python file with schemes of the user's own.
+    """
 
     def __init__(self, config: GPTConfig, pos_file: str | Path | None = None) -> None:
         super().__init__()
-        require(
-            config.n_embd % config.n_head == 0,
-            f"n_embd = {config.n_embd} is not divisible by n_head = {config.n_head}",
-        )
         self.config = config
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.h = nn.ModuleList(Block(config, n) for n in range(config.n_layer))
@@ -140,27 +140,11 @@ class GPT(nn.Module):
         self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
         self.lm_head.weight = self.wte.weight
         self.apply(self._initialise)
-        self.tell_positions_by(config.pos, pos_file)
+        self.set_scheme(config.pos, pos_file)
         self.extend(config.extend)
 
-    def tell_positions_by(self, pos: str, pos_file: str | Path | None = None) -> None:
-        """Take another position scheme, which initialises itself; everything else stays."""
-        self.config = c = replace(self.config, pos=pos, extend="")
-        shape = Shape(c.n_head, c.n_embd // c.n_head, c.n_embd, c.block_size)
-        self.pos = Scheme(pos, shape, c.n_layer, pos_file and Path(pos_file))
-
-    def extend(self, text: str, folder: Path | None = None) -> None:
-        """Put an `extend` expression into force, in place of any other, "" for none; `folder` has files that it may name."""
-        self.pos.extend(text, folder)
-        self.pos.to(self.wte.weight.device)
-        self.config = replace(self.config, extend=self.pos.extended)
-
-    def extension_at(self, total: int) -> dict[str, str | float | None]:
-        """{"extend", "factor"}: the extension in force and its factor in a text of `total` tokens, None where there is none."""
-        return {"extend": self.pos.extended or None, "factor": self.pos.factor(total)}
-
     def _initialise(self, module: nn.Module) -> None:
-        """GPT-2's: normal with deviation 0.02, smaller by sqrt(2 n_layer) where a block writes to the residual stream."""
+        """GPT-2's: deviation 0.02, over sqrt(2 n_layer) where a block writes to the residual."""
         if isinstance(module, (nn.Linear, nn.Embedding)):
             nn.init.normal_(module.weight, std=0.02)
             if getattr(module, "bias", None) is not None:
@@ -168,10 +152,27 @@ class GPT(nn.Module):
         if isinstance(module, (Attention, MLP)):
             nn.init.normal_(module.c_proj.weight, std=0.02 / math.sqrt(2 * self.config.n_layer))
 
-    @property
-    def parameter_count(self) -> int:
-        """The number of trained numbers, the tied embedding counted once."""
-        return sum(p.numel() for p in self.parameters())
+    # ---- positions
+
+    def set_scheme(self, pos: str, pos_file: str | Path | None = None) -> None:
+        """Take another position scheme, which initialises itself; everything else stays."""
+        c = self.config
+        shape = Shape(c.n_head, c.n_embd // c.n_head, c.n_embd, c.block_size)
+        self.pos = Scheme(pos, shape, c.n_layer, Path(pos_file) if pos_file else None)
+        self.config = replace(c, pos=self.pos.text, extend="")
+
+    def extend(self, text: str, folder: Path | None = None) -> None:
+        """Put an `extend` expression into force, in place of any other; "" for none.
+
+        Files that it names are looked for in `folder` first.
+        """
+        self.pos.extend(text, folder)
+        self.pos.to(self.wte.weight.device)
+        self.config = replace(self.config, extend=self.pos.extension)
+
+    def extension_at(self, total: int) -> dict[str, str | float | None]:
+        """{"extend", "factor"}: the extension in force, and its factor in a text of `total`."""
+        return {"extend": self.pos.extension or None, "factor": self.pos.factor(total)}
 
     @property
     def limit(self) -> int | None:
@@ -183,109 +184,81 @@ class GPT(nn.Module):
         self.pos.check_length(total)
 
     def draw_ids(self, seed: int, step: int, length: int) -> Tensor | None:
-        """Random position ids (length,) of a training step, to be passed as `ids`; None where the scheme has none."""
+        """Random position ids (length,) of a training step, for `ids`; None where there are none."""
         return self.pos.draw(seed, step, length)
 
     def attention_path(self, length: int, window: int | None = None, compiled: bool = False) -> str:
-        """How attention is computed at that length on this machine, e.g. "fused"; "fused|dense" where layers differ."""
+        """How attention is computed at that length, e.g. "fused"; "fused|dense" where layers
+        differ.
+        """
         index = torch.arange(length, device=self.wte.weight.device)
-        plans = [
-            _windowed(p, window) for p in self.pos.plans(index, index, index, length, self._like())
-        ]
-        return "|".join(
-            dict.fromkeys(
-                attention.choose_path(plan, self.config.n_head, compiled) for plan in plans
-            )
-        )
+        plans = self.pos.plans(index, index, index, length, self._like())
+        n_head = self.config.n_head
+        paths = [choose_path(limited(plan, window), n_head, compiled) for plan in plans]
+        return "|".join(dict.fromkeys(paths))
 
     def _like(self) -> Tensor:
-        """An empty tensor with the dtype (float32 or wider) and device of everything made from positions."""
+        """An empty tensor with the device and dtype (float32 or wider) of what positions make."""
         weight = self.wte.weight
         return weight.new_empty(0, dtype=torch.promote_types(weight.dtype, torch.float32))
+
+    # ---- forward
+
+    @property
+    def parameter_count(self) -> int:
+        """The number of trained numbers, the tied embedding counted once."""
+        return sum(p.numel() for p in self.parameters())
 
     def _hidden(
         self,
         idx: Tensor,
-        positions: Tensor | None,
-        ids: Tensor | None,
-        cache: Cache | None,
-        window: int | None,
+        positions: Tensor | None = None,
+        ids: Tensor | None = None,
+        cache: Cache | None = None,
+        window: int | None = None,
     ) -> Tensor:
         """The last hidden states (B, T, C) of tokens idx (B, T)."""
+        self._check_lengths(idx, cache, window)
         offset, total = (cache.n, cache.length) if cache else (0, idx.shape[1])
-        self._check_input(idx, positions, ids, cache, window)
-        index = torch.arange(offset, offset + idx.shape[1], device=idx.device)
-        if ids is None:
-            ids = self.pos.ids(index if positions is None else positions.long(), total)
-        if (ids is not index) and not torch.compiler.is_compiling():
-            self.pos.check_ids(ids)
-        key_ids = cache.extend_ids(ids) if cache else ids
-        ids = key_ids[..., offset:]  # with a dimension for the batch, if any call gave one
+        index = places = torch.arange(offset, offset + idx.shape[1], device=idx.device)
+        if positions is not None:
+            places = checked("positions", positions, idx).long()
+        tokens, chosen = idx, positions is not None
+        if cache:
+            tokens, places = cache.joined(idx, places)
+            chosen = chosen or cache.chosen
+        if chosen:
+            ascending = (places.diff(dim=-1) >= 0).all() and (places >= 0).all()
+            require(bool(ascending), "positions must not decrease or be negative")
+        key_ids = self.pos.ids(places, total) if ids is None else checked("ids", ids, idx)
+        if (chosen or key_ids is not places) and not torch.compiler.is_compiling():
+            self.pos.check_ids(key_ids)
+        query_ids = key_ids[..., offset:]
         x = self.wte(idx)
-        tokens = cache.extend_tokens(idx) if cache else idx
-        embedded = self.pos.embed(ids, Text(tokens, total))
+        embedded = self.pos.embed(query_ids, Text(tokens, total))
         if embedded is not None:
             x = x + embedded.to(x.dtype)
         x = F.dropout(x, self.config.dropout, self.training)
-        prepared = [
-            attention.prepare(_windowed(plan, window), self.config.n_head, self._like())
-            for plan in self.pos.plans(index, ids, key_ids, total, self._like())
-        ]
-        for block, which in zip(self.h, self.pos.set_of_layer, strict=True):
-            x = block(x, prepared[which], cache)
+        plans = self.pos.plans(index, query_ids, key_ids, total, self._like())
+        n_head = self.config.n_head
+        prepared = [prepare(limited(plan, window), n_head, self._like()) for plan in plans]
+        for block, number in zip(self.h, self.pos.set_of_layer, strict=True):
+            x = block(x, prepared[number], cache)
         if cache:
+            cache.tokens, cache.positions, cache.chosen = tokens, places, chosen
             cache.n += idx.shape[1]
         return self.ln_f(x)
 
-    def _check_input(
-        self,
-        idx: Tensor,
-        positions: Tensor | None,
-        ids: Tensor | None,
-        cache: Cache | None,
-        window: int | None,
-    ) -> None:
-        """Refuse lengths and positions that are not defined, before anything is computed."""
-        total = cache.n + idx.shape[1] if cache else idx.shape[1]
+    def _check_lengths(self, idx: Tensor, cache: Cache | None, window: int | None) -> None:
+        """Raise UserError for lengths that are not defined, before anything is computed."""
+        texts, new = idx.shape
         if cache:
-            require(
-                total <= cache.length, f"the cache was made for {cache.length} tokens, not {total}"
-            )
-            require(
-                idx.shape[0] == cache.batch,
-                f"the cache was made for {cache.batch} texts, not {idx.shape[0]}",
-            )
-        self.check_length(cache.length if cache else total)
+            total = cache.n + new
+            made = "the cache was made for"
+            require(total <= cache.length, f"{made} {cache.length} tokens, not {total}")
+            require(texts == cache.batch, f"{made} {cache.batch} texts, not {texts}")
+        self.check_length(cache.length if cache else new)
         require(window is None or window > 0, f"a window of {window} tokens holds no key")
-        for name, given in (("positions", positions), ("ids", ids)):
-            real = name == "ids" and self.pos.continuous
-            integers = (
-                given is None
-                or real
-                or not (
-                    given.is_floating_point() or given.is_complex() or given.dtype == torch.bool
-                )
-            )
-            require(
-                integers and (given is None or given.shape in (idx.shape, idx.shape[1:])),
-                f"{name} must be integers of shape {tuple(idx.shape[1:])} or {tuple(idx.shape)}",
-            )
-        if idx.shape[1] and (positions is not None or (cache and cache.last is not None)):
-            places = (
-                torch.arange(total - idx.shape[1], total, device=idx.device)
-                if positions is None
-                else positions.long()
-            )
-            if cache and cache.n:
-                last = places.new_tensor([cache.n - 1]) if cache.last is None else cache.last
-                both = (cache.batch,) if max(places.dim(), last.dim()) == 2 else ()
-                places = torch.cat((last.expand(*both, 1), places.expand(*both, -1)), -1)
-            require(
-                bool((places.diff(dim=-1) >= 0).all() and (places >= 0).all()),
-                "positions must not decrease or be negative",
-            )
-            if cache:
-                cache.last = places[..., -1:]
 
     def forward(
         self,
@@ -298,16 +271,17 @@ class GPT(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Tokens idx (B, T) -> logits and loss.
 
-        With targets (B, T; -1 is ignored): logits (B, T, V) and the mean loss in nats. Without: logits (B, 1, V) of the last
-        position, or with a cache (B, T, V) of all given, which are appended to it. `positions` (T,) or (B, T) replace
-        0 ... T - 1 before any piece that changes ids; `ids` are a training step's own draw (`draw_ids`), used as they are.
+        With targets (B, T), where -1 is ignored: logits (B, T, V) and the mean loss in nats.
+        Without them: logits (B, 1, V) of the last position, or with a cache (B, T, V) of all tokens
+        given, which are appended to it. `positions` (T,) or (B, T) replace 0 ... T - 1 before any
+        piece that changes ids. `ids` are a training step's own draw (`draw_ids`), used as they are.
         """
-        x = self._hidden(idx, positions, ids, cache, None)
+        x = self._hidden(idx, positions, ids, cache)
         if targets is None:
             return self.lm_head(x if cache else x[:, -1:]), None
         logits = self.lm_head(x)
-        loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=-1)
-        return logits, loss
+        flat = logits.float().flatten(0, 1)
+        return logits, F.cross_entropy(flat, targets.flatten(), ignore_index=-1)
 
     def losses(
         self,
@@ -317,17 +291,22 @@ class GPT(nn.Module):
         positions: Tensor | None = None,
         window: int | None = None,
     ) -> Tensor:
-        """(B, T) float32 nats for each target, 0 where it is -1; `window` limits keys to i - j < window in every layer."""
-        x = self._hidden(idx, positions, None, None, window).flatten(0, 1)
+        """(B, T) float32 nats of each target, 0 where it is -1.
+
+        `window` limits keys to i - j < window in every layer.
+        """
+        x = self._hidden(idx, positions, window=window).flatten(0, 1)
         rows = max(1, LOGIT_BYTES // (4 * self.config.vocab_size))
-        parts = [
-            F.cross_entropy(self.lm_head(a).float(), b, ignore_index=-1, reduction="none")
-            for a, b in zip(x.split(rows), targets.flatten().split(rows), strict=True)
-        ]
+        parts = []
+        for hidden, wanted in zip(x.split(rows), targets.flatten().split(rows), strict=True):
+            logits = self.lm_head(hidden).float()
+            parts.append(F.cross_entropy(logits, wanted, ignore_index=-1, reduction="none"))
         return torch.cat(parts).view_as(targets)
 
+    # ---- generation
+
     def new_cache(self, batch: int, length: int) -> Cache:
-        """A cache for `batch` texts that will reach `length` tokens in all; schemes that depend on the length use that one."""
+        """A cache for `batch` texts that will reach `length` tokens in all."""
         self.check_length(length)
         return Cache(batch, length)
 
@@ -341,16 +320,17 @@ class GPT(nn.Module):
         top_p: float | None = None,
         generator: torch.Generator | None = None,
     ) -> Iterator[Tensor]:
-        """Continue idx (B, T), yielding the next tokens (B, 1) one at a time; temperature 0 takes the likeliest.
+        """Continue idx (B, T): yield the next tokens (B, 1) one at a time.
 
-        A scheme whose positions end before T + max_new_tokens goes on from its last `limit` tokens, encoded anew each time.
+        Temperature 0 takes the likeliest. A scheme whose positions end before T + max_new_tokens
+        goes on from its last `limit` tokens, encoded anew each time.
         """
         total = idx.shape[1] + max_new_tokens
         bounded = self.limit is not None and total > self.limit
         cache = None if bounded else self.new_cache(idx.shape[0], total)
         new = idx
         for _ in range(max_new_tokens):
-            logits = self(idx[:, -self.limit :])[0] if bounded else self(new, cache=cache)[0]
+            logits, _ = self(idx[:, -self.limit :]) if bounded else self(new, cache=cache)
             new = pick(logits[:, -1].float(), temperature, top_k, top_p, generator)
             if bounded:
                 idx = torch.cat((idx, new), 1)
@@ -366,56 +346,44 @@ class GPT(nn.Module):
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """(B, T) -> (B, T + max_new_tokens): idx and its continuation, see `stream`."""
-        return torch.cat(
-            (idx, *self.stream(idx, max_new_tokens, temperature, top_k, top_p, generator)), 1
-        )
+        new = self.stream(idx, max_new_tokens, temperature, top_k, top_p, generator)
+        return torch.cat((idx, *new), 1)
 
     @classmethod
-    def from_huggingface(cls, source: str | GPT2LMHeadModel) -> GPT:
-        """A GPT-2 of `transformers` (a model, or a name or folder that it can load) as a GPT with pos="learned"."""
+    def from_huggingface(cls, source: "str | GPT2LMHeadModel") -> "GPT":
+        """A GPT-2 of `transformers`, given as a model, a name or a folder, with pos="learned"."""
         if isinstance(source, str):
             from transformers import GPT2LMHeadModel
 
             source = GPT2LMHeadModel.from_pretrained(source)
         c = source.config
-        own = (
-            c.activation_function == "gelu_new"
-            and c.n_inner in (None, 4 * c.n_embd)
-            and c.layer_norm_epsilon == 1e-5
-            and c.scale_attn_weights
-            and not c.scale_attn_by_inverse_layer_idx
-            and c.tie_word_embeddings
-        )
-        require(
-            own,
-            "this GPT-2 has another activation, MLP width, norm epsilon, score scale or head than GPT-2's own",
-        )
-        model = cls(
-            GPTConfig(
-                block_size=c.n_positions,
-                vocab_size=c.vocab_size,
-                n_layer=c.n_layer,
-                n_head=c.n_head,
-                n_embd=c.n_embd,
-                dropout=0.0,
-                bias=True,
-                pos="learned",
-            )
-        )
+        usual = c.activation_function == "gelu_new" and c.n_inner in (None, 4 * c.n_embd)
+        usual = usual and c.layer_norm_epsilon == 1e-5 and c.scale_attn_weights
+        usual = usual and not c.scale_attn_by_inverse_layer_idx and c.tie_word_embeddings
+        parts = "activation, MLP width, norm epsilon, score scale or head"
+        require(usual, f"this GPT-2 has another {parts} than GPT-2's own")
+        shape = {name: getattr(c, name) for name in ("vocab_size", "n_layer", "n_head", "n_embd")}
+        model = cls(GPTConfig(block_size=c.n_positions, bias=True, pos="learned", **shape))
         theirs = {k.removeprefix("transformer."): v for k, v in source.state_dict().items()}
         theirs["pos.pieces.0_learned.table"] = theirs.pop("wpe.weight")
-        transposed = (
-            "c_attn.weight",
-            "c_proj.weight",
-            "c_fc.weight",
-        )  # their Conv1D keeps (in, out)
+        transposed = ("c_attn.weight", "c_proj.weight", "c_fc.weight")  # Conv1D keeps (in, out)
         with torch.no_grad():
             for name, ours in model.state_dict().items():
                 ours.copy_(theirs[name].T if name.endswith(transposed) else theirs[name])
         return model
 
 
-def _windowed(plan: Plan, window: int | None) -> Plan:
+def checked(name: str, given: Tensor, idx: Tensor) -> Tensor:
+    """Positions or ids for tokens idx (B, T): (T,) or (B, T), real numbers; UserError otherwise."""
+    whole = not (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool)
+    real = name == "ids" and given.is_floating_point()  # the scheme says whether it takes these
+    shapes = (tuple(idx.shape[1:]), tuple(idx.shape))
+    good = (whole or real) and tuple(given.shape) in shapes
+    require(good, f"{name} must be integers of shape {shapes[0]} or {shapes[1]}")
+    return given
+
+
+def limited(plan: Plan, window: int | None) -> Plan:
     """The plan with keys limited to i - j < window as well."""
     if window is None:
         return plan
@@ -430,22 +398,23 @@ def pick(
     top_p: float | None,
     generator: torch.Generator | None,
 ) -> Tensor:
-    """Draw the next tokens (B, 1) from logits (B, V) after temperature, the top_k likeliest and the top_p nucleus."""
+    """Draw the next tokens (B, 1) from logits (B, V).
+
+    The logits are divided by the temperature; then only the top_k likeliest stay, and of these the
+    likeliest whose probabilities reach top_p.
+    """
     if temperature == 0:
         return logits.argmax(-1, keepdim=True)
-    logits = (logits - logits.amax(-1, keepdim=True)) / max(
-        temperature, 1e-6
-    )  # the likeliest stays at 0: nothing overflows
+    logits = logits - logits.amax(-1, keepdim=True)  # the likeliest is 0: nothing overflows
+    logits = logits / max(temperature, 1e-6)
     if top_k is not None:
         kth = logits.topk(min(top_k, logits.shape[-1])).values[:, -1:]
         logits = logits.masked_fill(logits < kth, -torch.inf)
     probabilities = logits.softmax(-1)
     if top_p is not None:
         ordered, order = probabilities.sort(descending=True)
-        beyond = ordered.cumsum(-1) - ordered >= max(
-            top_p, 1e-30
-        )  # the token that crosses top_p stays; in float32 1e-300 is 0
-        probabilities = probabilities.masked_fill(
-            torch.zeros_like(beyond).scatter(1, order, beyond), 0.0
-        )
+        before = ordered.cumsum(-1) - ordered
+        beyond = before >= max(top_p, 1e-30)  # the token that crosses top_p stays
+        unlikely = torch.zeros_like(beyond).scatter(1, order, beyond)
+        probabilities = probabilities.masked_fill(unlikely, 0.0)
     return torch.multinomial(probabilities, 1, generator=generator)

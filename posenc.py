@@ -1,46 +1,42 @@
-"""The position schemes of the textbooks, and how a name becomes one.
+"""The contract of a position scheme, the pure functions, and the schemes and extensions of the
+textbooks.
 
-A scheme is an expression: `alibi`, `rope(base=500000)`, `rope + alibi`, `rope | rope | rope | nope`. `+` lets pieces act
-together, `|` is a pattern over layers. Each name is a `Piece`, a small module that overrides the questions it answers;
-names not defined here are looked up in zoo/, one file each, loaded exactly as a user's own `--pos_file`.
-A second expression, `extend`, names what is applied to a model that is trained already: `yarn(factor=8) + logn`.
-`python posenc.py 'rope + logn'` explains an expression. Of the project this file imports only the grammar.
+A scheme is an expression: `alibi`, `rope(base=500000)`, `rope + alibi`, `rope | rope | rope |
+nope`. `+` lets pieces act together. `|` is a pattern over layers. Each name is a `Piece`, a small
+module that overrides the methods it needs. Every other scheme is one file in zoo/, loaded exactly
+as a user's own `--pos_file`. A second expression, `extend`, changes a model that is trained
+already: `yarn(factor=8) + logn`. `python explain.py 'rope + logn'` explains an expression.
 """
-
-from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from configurable import UserError, require
+from configurable import UserError, check_shape, require
 
-ZOO = Path(__file__).parent / "zoo"
-Bias = Callable[
-    [Tensor, Tensor, Tensor], Tensor
-]  # f(head, query id, key id): what is added to the score
-Mask = Callable[
-    [Tensor, Tensor], Tensor
-]  # g(query index, key index): True where the query may see the key
+Bias = Callable[[Tensor, Tensor, Tensor], Tensor]  # f(head, query id, key id): added to the score
+Mask = Callable[[Tensor, Tensor], Tensor]  # g(query index, key index): True where the key is seen
 Turn = Callable[[Tensor], Tensor]  # (B, H, T, D) -> (B, H, T, D')
+Table = tuple[Tensor, float]  # frequencies (F,) in float64, and what multiplies cosines and sines
 
 
-# ------------------------------------------------------------------------------------------------ pure functions
+# ---- pure functions
 
 
 @torch.library.custom_op("longshot::cos_sin", mutates_args=())
 def cos_sin(positions: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
-    """cos and sin of position x frequency: angles in float64, results in float32, shape positions.shape + (F,).
+    """cos and sin of position x frequency, float32, shape positions.shape + (F,).
 
-    An operator of its own, so that torch.compile neither fuses the float64 away nor recompiles for a new length.
+    Angles are formed in float64. This is an operator of its own so that torch.compile keeps the
+    float64 and does not compile again for a new length.
     """
-    exact = "cpu" if positions.device.type == "mps" else positions.device  # mps has no float64
+    exact = exact_device(positions)
     angles = positions.to(exact, torch.float64)[..., None] * inv_freq.to(exact, torch.float64)
     return tuple(f(angles).to(positions.device, torch.float32) for f in (torch.cos, torch.sin))
 
@@ -48,69 +44,63 @@ def cos_sin(positions: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
 @cos_sin.register_fake
 def _(positions: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
     shape = (*positions.shape, inv_freq.shape[0])
-    return positions.new_empty(shape, dtype=torch.float32), positions.new_empty(
-        shape, dtype=torch.float32
-    )
+    return tuple(positions.new_empty(shape, dtype=torch.float32) for _ in range(2))
 
 
-def _keep(
-    ctx: torch.autograd.function.FunctionCtx,
-    inputs: tuple[Tensor, Tensor],
-    output: tuple[Tensor, Tensor],
-) -> None:
+def _save_for_gradient(ctx, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
     ctx.save_for_backward(*inputs, *output)
 
 
-def _gradient(
-    ctx: torch.autograd.function.FunctionCtx, of_cos: Tensor, of_sin: Tensor
-) -> tuple[Tensor, Tensor]:
+def _gradient(ctx, of_cos: Tensor, of_sin: Tensor) -> tuple[Tensor, Tensor]:
     positions, inv_freq, cos, sin = ctx.saved_tensors  # positions may be learned: zoo/smooth.py
     of_angles = (of_sin * cos - of_cos * sin).to(inv_freq.dtype)
-    return (of_angles * inv_freq).sum(-1).to(positions.dtype), (
-        of_angles * positions[..., None]
-    ).flatten(0, -2).sum(0)
+    of_inv_freq = (of_angles * positions[..., None]).flatten(0, -2).sum(0)
+    return (of_angles * inv_freq).sum(-1).to(positions.dtype), of_inv_freq
 
 
-cos_sin.register_autograd(_gradient, setup_context=_keep)
+cos_sin.register_autograd(_gradient, setup_context=_save_for_gradient)
 
 
-def rope_frequencies(head_dim: int, base: float = 10000.0) -> tuple[Tensor, float]:
-    """RoPE's (inv_freq, attention_factor): theta_m = base^(-2m/d), float64 (head_dim / 2,), and 1.0.
+def exact_device(like: Tensor) -> torch.device | str:
+    """Where float64 can be computed for a tensor: its own device, but the CPU for mps."""
+    return "cpu" if like.device.type == "mps" else like.device
 
-    Su et al. 2021 (arXiv 2104.09864). Raises UserError for an odd head_dim.
+
+def rope_frequencies(head_dim: int, base: float = 10000.0) -> Table:
+    """RoPE's (inv_freq, attention_factor): theta_m = base^(-2m/d), (head_dim / 2,), and 1.0.
+
+    Su et al. 2021 (arXiv 2104.09864). UserError for an odd head_dim.
     """
-    require(
-        head_dim > 0 and head_dim % 2 == 0,
-        f"rope turns pairs of columns: it needs an even dimension, not {head_dim}",
-    )
+    even = head_dim > 0 and head_dim % 2 == 0
+    require(even, f"rope turns pairs of columns: it needs an even dimension, not {head_dim}")
     return base ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim), 1.0
 
 
-def stretched(
-    table: tuple[Tensor, float], maps: Iterable[Piece], base: float, total: int
-) -> tuple[Tensor, float]:
-    """(inv_freq, attention factor) after each map of frequencies in turn, for a text of `total` tokens."""
+def apply_maps(table: Table, maps: Sequence["Piece"], base: float, total: int) -> Table:
+    """The table after each frequency map in turn, for a text of `total` tokens."""
     inv_freq, factor = table
     for piece in maps:
-        inv_freq, more = piece.stretch(inv_freq, base, total)
+        inv_freq, more = piece.map_frequencies(inv_freq, base, total)
         factor *= more
     return inv_freq, factor
 
 
 def rotate(x: Tensor, positions: Tensor, inv_freq: Tensor, layout: str = "half") -> Tensor:
-    """Turn x (..., T, D) by the angles positions x inv_freq; positions (T,) or (B, T), inv_freq (F,), F <= D / 2.
+    """Turn x (..., T, D) by the angles positions x inv_freq.
 
-    `half` pairs columns (m, m + F) as GPT-NeoX and Llama in transformers; `interleaved` (2m, 2m + 1) as RoFormer and
-    GPT-J. Columns past 2F are unchanged.
+    positions are (T,) or (B, T), inv_freq is (F,) with F <= D / 2. Layout `half` pairs columns (m,
+    m + F) as GPT-NeoX and Llama do in transformers; `interleaved` pairs (2m, 2m + 1) as RoFormer
+    and GPT-J do. Columns past 2F are unchanged.
     """
     cos, sin = cos_sin(positions, inv_freq)
     if positions.dim() == 2:  # (B, T, F) -> (B, 1, ..., T, F)
-        cos, sin = (t.reshape(t.shape[0], *[1] * (x.dim() - 3), *t.shape[1:]) for t in (cos, sin))
+        ones = [1] * (x.dim() - 3)
+        cos, sin = (t.reshape(t.shape[0], *ones, *t.shape[1:]) for t in (cos, sin))
     return turn(x, cos, sin, layout)
 
 
 def turn(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
-    """Rotate the column pairs of x (..., T, D) by tables (..., T, F); computed in float32 or wider, returned as x.dtype."""
+    """Rotate the column pairs of x (..., T, D) by tables (..., T, F); in float32, then x.dtype."""
     n = 2 * cos.shape[-1]
     if layout == "half":
         a, b = x[..., : n // 2], x[..., n // 2 : n]
@@ -122,17 +112,20 @@ def turn(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
 
 
 def sinusoids(positions: Tensor, width: int, base: float = 10000.0) -> Tensor:
-    """Sinusoidal position vectors (T, width), float32: all sines, then all cosines, of p * base^(-2m/width).
+    """Sinusoidal vectors (T, width), float32: all sines, then all cosines, of p base^(-2m/width).
 
-    Vaswani et al. 2017 (arXiv 1706.03762), which interleaves them: the same columns in another order.
+    Vaswani et al. 2017 (arXiv 1706.03762) interleave them: the same columns in another order.
     """
     cos, sin = cos_sin(positions, rope_frequencies(width, base)[0])
     return torch.cat((sin, cos), -1)
 
 
 def alibi_slopes(n_head: int) -> Tensor:
-    """ALiBi's published slopes, (n_head,) float32: 2^(-8h/H) for H a power of two; otherwise those of the power of two
-    below, then every other slope of the power of two above. Press et al. 2021 (arXiv 2108.12409) and its code."""
+    """ALiBi's slopes, (n_head,) float32: 2^(-8h/H) where H is a power of two.
+
+    For another H they are those of the power of two below, then every other slope of the power of
+    two above. Press et al. 2021 (arXiv 2108.12409) and their code.
+    """
     floor = 2 ** int(math.log2(n_head))
     slopes = [2 ** (-8 * h / floor) for h in range(1, floor + 1)]
     slopes += [2 ** (-4 * h / floor) for h in range(1, 2 * floor, 2)]
@@ -140,63 +133,67 @@ def alibi_slopes(n_head: int) -> Tensor:
 
 
 def widened(ids: Tensor) -> Tensor:
-    """Positions as real numbers, float64 where the device has it, so that neighbours are told apart far out."""
+    """Positions as real numbers, in float64 where the device has it, so that neighbours differ."""
     return ids.to(torch.float32 if ids.device.type == "mps" else torch.float64)
 
 
 def taper(pairs: int) -> Tensor:
-    """What clipping leaves of so many frequencies, (pairs,) float64: a raised cosine from 1 to 0; of a single one 0."""
-    return (
-        1 + torch.linspace(0 if pairs > 1 else math.pi, math.pi, pairs, dtype=torch.float64).cos()
-    ) / 2
+    """A raised cosine from 1 to 0 over so many pairs, (pairs,) float64; 0 for a single one."""
+    start = 0 if pairs > 1 else math.pi
+    return (1 + torch.linspace(start, math.pi, pairs, dtype=torch.float64).cos()) / 2
 
 
 def t5_buckets(distance: Tensor, num_buckets: int = 32, max_distance: int = 128) -> Tensor:
-    """T5's causal buckets (long) of distance = query - key >= 0: one each below num_buckets / 2, then logarithmic, the
-    last one from max_distance on. Raffel et al. 2019 (arXiv 1910.10683), in the order of operations of its code."""
+    """T5's causal buckets (long) of distance = query - key >= 0.
+
+    Each distance below num_buckets / 2 has its own bucket. Then they grow logarithmically; the last
+    one holds all from max_distance on. Raffel et al. 2019 (arXiv 1910.10683), in the order of
+    operations of their code.
+    """
     exact, distance = num_buckets // 2, distance.long()  # positions may be real numbers
-    far = (
-        torch.log(distance.clamp(min=1).float() / exact)
-        / math.log(max_distance / exact)
-        * (num_buckets - exact)
-    )
-    return torch.where(distance < exact, distance, (exact + far.long()).clamp(max=num_buckets - 1))
+    far = torch.log(distance.clamp(min=1).float() / exact) / math.log(max_distance / exact)
+    far = (exact + (far * (num_buckets - exact)).long()).clamp(max=num_buckets - 1)
+    return torch.where(distance < exact, distance, far)
 
 
-# ------------------------------------------------------------------------------------------------ pieces
+# ---- the contract
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a piece may know of the model it serves; `length` is the length first trained at, in tokens.
+    """What a piece may know of the model it serves; `length` is the length first trained at, in
+    tokens.
 
-    `extends`: the piece is applied to a trained model. `folder`: where files that options name are looked for first.
+    `trained`: the piece is put on a model that is trained already. `folder`: where files that
+    options name are looked for first.
     """
 
     n_head: int
     head_dim: int
     width: int
     length: int
-    extends: bool = False
+    trained: bool = False
     folder: Path | None = None
 
 
 @dataclass(frozen=True)
 class Text:
-    """What an input piece may read besides ids: the tokens so far (B, S), the new ones last, and the total length to come."""
+    """What `embed` may read besides ids: the tokens so far (B, S), the new ones last, and the total
+    length that the text will reach."""
 
     tokens: Tensor
     total: int
 
 
 @dataclass(frozen=True)
-class Block:
-    """A block of one layer's attention: R queries against the first C keys, everything float32 or wider.
+class Tile:
+    """R queries against the first C keys in one layer, everything in float32 or wider.
 
-    q (B, H, R, D) and k (B, H, C, D) are turned, q is multiplied by the temperature; scores = q k^T / sqrt(D) (B, H, R, C);
-    added, broadcastable to scores, are the biases, -inf where the query may not see the key. i (..., R, 1) and j (..., 1, C)
-    are position ids, rows (R, 1) and columns (1, C) places in the text. features_q (B, R, M) and features_k (B, C, M) are
-    what `features` made of the tokens.
+    q (B, H, R, D) and k (B, H, C, D) are turned, and q is multiplied by the temperature. scores (B,
+    H, R, C) are q k^T / sqrt(D). added broadcasts to scores: the biases, and -inf where the query
+    may not see the key. i (..., R, 1) and j (..., 1, C) are position ids; rows (R, 1) and columns
+    (1, C) are places in the text. features_q (B, R, M) and features_k (B, C, M) come from
+    `features`.
     """
 
     q: Tensor
@@ -218,7 +215,9 @@ class Block:
 
 @dataclass(frozen=True)
 class Region:
-    """Where distances are rewritten: a query id i and a key id j with where(i, j) meet as if at query(i) and key(j)."""
+    """Where distances are rewritten: a query id i and a key id j for which where(i, j) holds meet
+    as if they stood at query(i) and key(j).
+    """
 
     query: Callable[[Tensor], Tensor]
     key: Callable[[Tensor], Tensor]
@@ -226,99 +225,112 @@ class Region:
 
 
 class Piece(nn.Module):
-    """One position scheme. Override the questions it answers; every default is "nothing".
+    """One position scheme. Override the methods it needs; each of them does nothing by default.
 
-    The class name in snake_case is the scheme's name; keyword-only arguments of __init__ are its options, checked
-    against their annotations. Scores are q.k / sqrt(d) x temperature + bias; i and j are position ids, j <= i.
-    Tensors made inside a hook are float32 or wider: `like.new_tensor(...)` has the right dtype and device.
+    The class name in snake_case is the name of the scheme. Keyword-only arguments of __init__ are
+    its options, checked against their annotations. A score is q.k / sqrt(d) x temperature + bias. i
+    and j are position ids, j <= i. Make tensors inside a method with `like.new_tensor(...)`: it has
+    the right device and a dtype of float32 or wider.
     """
 
-    limit: int | None = (
-        None  # the number of position ids it defines (None: any); with ids(): the longest total length
-    )
-    span: tuple[int, int] | None = (
-        None  # of a mask: keys farther than span[0], past the first span[1], are never seen
-    )
-    per_layer: bool = (
-        False  # whether each layer has one of its own, where the expression does not say
-    )
+    limit: int | None = None  # how many positions it defines; a piece with ids(): how long a text
+    span: tuple[int, int] | None = None  # of a mask: no key is seen but the last and the first few
+    per_layer: bool = False  # whether each layer has its own, where the expression does not say
     continuous: bool = False  # whether the position ids it gives are real numbers
-    index_only: bool = (
-        False  # whether positions must be 0 ... N - 1: no other piece may change them
-    )
-    extends: bool = False  # whether `extend` may name it: it acts on a trained model
-    reads_ids: bool = True  # whether what it answers depends on position ids
-    apart: tuple[str, ...] = ()  # schemes that cannot stand beside it in a layer
+    can_extend: bool = False  # whether `extend` may name it: it acts on a trained model
+    reads_ids: bool = True  # whether what it computes depends on position ids
+    conflicts: tuple[str, ...] = ()  # names of schemes that cannot act in the same layer
 
     def ids(self, index: Tensor, total: int) -> Tensor:
-        """Position ids of the tokens at `index` (T,) or (B, T) of a text of `total` tokens: which position each carries."""
+        """Position ids of the tokens at `index` (T,) or (B, T) in a text of `total` tokens."""
         return index
 
     def draw(self, length: int, generator: torch.Generator) -> Tensor:
-        """Position ids (length,) of one training step, where they are random."""
+        """Random position ids (length,) of one training step."""
         return torch.arange(length)
 
     def embed(self, ids: Tensor, text: Text) -> Tensor:
-        """(T, C) or (B, T, C), added to the embedding of the tokens that have these ids, the last of `text`."""
+        """(T, C) or (B, T, C), added to the embedding of the tokens with these ids, the last of
+        `text`.
+        """
         raise NotImplementedError
 
-    def frequencies(self, total: int) -> tuple[Tensor, float]:
-        """A rotary scheme: (inv_freq float64 (F,), attention factor) for a text of `total` tokens."""
+    def frequencies(self, total: int) -> Table:
+        """Of a rotary scheme: (inv_freq float64 (F,), attention factor) in a text of `total`
+        tokens.
+        """
         raise NotImplementedError
 
-    def turn(self, ids: Tensor, total: int) -> tuple[Turn, Turn]:
-        """How queries and how keys at `ids` are turned."""
+    def turn(self, ids: Tensor, total: int, maps: Sequence["Piece"] = ()) -> tuple[Turn, Turn]:
+        """How queries and how keys at `ids` are turned; `maps` are the frequency maps in force."""
         raise NotImplementedError
 
     def bias(self, like: Tensor) -> Bias:
-        """f(h, i, j) of integer tensors that broadcast: pointwise operations and indexing of prepared tensors only."""
+        """f(h, i, j) of integer tensors that broadcast: pointwise operations and indexing only."""
         raise NotImplementedError
 
     def temperature(self, index: Tensor, like: Tensor) -> Tensor:
-        """(T,) or (H, T): what multiplies the scores of the query at `index` (it sees index + 1 keys)."""
+        """(T,) or (H, T): what multiplies the scores of the query at `index`, which sees index + 1
+        keys.
+        """
         raise NotImplementedError
 
     def mask(self) -> Mask:
-        """g(i, j) of indexes, True where query i may see key j; causality is added by the model."""
+        """g(i, j) of indexes: True where query i may see key j. The model adds causality."""
         raise NotImplementedError
 
     def features(self, x: Tensor) -> Tensor:
-        """(B, T, M) numbers made from a layer's normalised input x (B, T, C), kept with the keys for `score`."""
+        """(B, T, M) numbers from a layer's normalised input x (B, T, C), kept with the keys for
+        `score`.
+        """
         raise NotImplementedError
 
-    def score(self, block: Block) -> Tensor:
-        """The whole score (B, H, R, C), where a term f(h, i, j) will not do; unseen keys are masked after it."""
+    def score(self, tile: Tile) -> Tensor:
+        """The whole score (B, H, R, C), where a bias will not do. Unseen keys are masked after."""
         raise NotImplementedError
 
-    def stretch(self, inv_freq: Tensor, base: float, total: int) -> tuple[Tensor, float]:
-        """An extension: a rotary scheme's frequencies (F,), float64, as they become in a text of `total` tokens, and what
-        multiplies its cosines and sines (and so the scores twice)."""
+    def map_frequencies(self, inv_freq: Tensor, base: float, total: int) -> Table:
+        """Of an extension: frequencies (F,), float64, as they become in a text of `total` tokens,
+        and what multiplies cosines and sines (and so the scores twice).
+        """
         raise NotImplementedError
 
     def regions(self, total: int) -> list[Region]:
-        """An extension: other distances. Where several regions hold the last one counts, where none does nothing changes."""
+        """Of an extension: other distances. The last region that holds counts; elsewhere nothing
+        changes.
+        """
         raise NotImplementedError
 
 
-def answers(piece: Piece | type[Piece], question: str) -> bool:
-    """Whether the piece overrides that question (a method name of Piece)."""
-    return getattr(piece if isinstance(piece, type) else type(piece), question) is not getattr(
-        Piece, question
-    )
+def overrides(piece: Piece | type[Piece], method: str) -> bool:
+    """Whether a piece, or a class of pieces, overrides that method of Piece."""
+    cls = piece if isinstance(piece, type) else type(piece)
+    return getattr(cls, method) is not getattr(Piece, method)
+
+
+def scheme_name(piece: Piece | type[Piece]) -> str:
+    """The name of a piece in expressions: its class name, from CamelCase to snake_case."""
+    cls = piece if isinstance(piece, type) else type(piece)
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__).lower()
+
+
+# ---- schemes
 
 
 class Nope(Piece):
-    """Nothing: order is known from the causal mask alone. Haviv et al. 2022, Kazemnejad et al. 2023 (arXiv 2305.19466).
+    """Nothing: order is known from the causal mask alone.
 
+    Haviv et al. 2022, Kazemnejad et al. 2023 (arXiv 2305.19466).
     Verdict: weaker on text, breaks past the training length; good on some algorithmic tasks.
     """
 
 
 class Learned(Piece):
-    """A trained vector for each position, added to the token embedding (GPT-2). Parameter: table (rows, C).
+    """A trained vector for each position, added to the token embedding (GPT-2).
 
-    `rows` defaults to the training length; a position past the table is refused, never clamped or wrapped, unless
-    `resize` = linear or bicubic stretches the table over a longer text, as vision transformers do (Touvron et al. 2020).
+    Parameter: table (rows, C); `rows` defaults to the training length. A position past the table is
+    refused. `resize` = linear or bicubic stretches the table over a longer text instead, as vision
+    transformers do (Touvron et al. 2020).
     Verdict: the baseline that cannot extrapolate at all.
     """
 
@@ -326,32 +338,28 @@ class Learned(Piece):
         super().__init__()
         rows = shape.length if rows is None else rows
         require(0 < rows <= 2**24, f"learned: rows must lie between 1 and 2**24, not {rows}")
-        require(
-            resize in ("none", "linear", "bicubic"),
-            f"learned: resize is none, linear or bicubic, not {resize}",
-        )
-        self.resize, self.index_only = resize, resize != "none"
+        known = resize in ("none", "linear", "bicubic")
+        require(known, f"learned: resize is none, linear or bicubic, not {resize}")
+        self.resize = resize
         self.limit = rows if resize == "none" else None
         self.table = nn.Parameter(torch.empty(rows, shape.width).normal_(std=0.02))
 
     def embed(self, ids: Tensor, text: Text) -> Tensor:
         """The rows of the table, or of the stretched table, at `ids`."""
         table = self.table
-        if self.resize != "none" and text.total > len(
-            table
-        ):  # (rows, C) -> (1, C, rows, 1) -> (total, C)
-            mode = {"linear": "bilinear"}.get(self.resize, self.resize)
-            table = nn.functional.interpolate(
-                table.T[None, ..., None], size=(text.total, 1), mode=mode
-            )[0, ..., 0].T
+        if self.resize != "none" and text.total > len(table):
+            mode = "bilinear" if self.resize == "linear" else self.resize
+            image = table.T[None, ..., None]  # (rows, C) -> (1, C, rows, 1) -> (total, C)
+            image = nn.functional.interpolate(image, size=(text.total, 1), mode=mode)
+            table = image[0, ..., 0].T
         return nn.functional.embedding(ids, table)
 
 
 class Sinusoidal(Piece):
-    """scale x [sin(p w_m), cos(p w_m)], w_m = base^(-2m/C), added to the token embedding. Vaswani et al. 2017.
+    """scale x [sin(p w_m), cos(p w_m)], w_m = base^(-2m/C), added to the token embedding.
 
-    The paper multiplies token embeddings of deviation C^-1/2 by C^1/2 first, to 1. Here they stay at GPT-2's 0.02, so
-    the default scale is 0.02: the same ratio; without it the positions drown the tokens.
+    Vaswani et al. 2017. They multiply token embeddings, of deviation C^-1/2, by C^1/2 first. Here
+    token embeddings keep GPT-2's deviation of 0.02, so the default scale is 0.02: the same ratio.
     Verdict: fine within the training length, useless past it.
     """
 
@@ -367,36 +375,38 @@ class Sinusoidal(Piece):
 
 
 class Rotary(Piece):
-    """What rotary schemes share: `base`, and frequencies that extensions may stretch. `turn` reads them by `cos_sin`."""
+    """What rotary schemes share: a `base`, and tables of cosines and sines under frequency maps."""
 
     base: float
-    stretches: tuple[Piece, ...] = ()  # maps of frequencies in force
 
-    @property
-    def first(self) -> int:
-        """How many first positions keep their own frequencies."""
-        return max([0, *(piece.first for piece in self.stretches)])
-
-    def cos_sin(self, ids: Tensor, total: int) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of `ids` (..., T, F) in a text of `total` tokens, times the attention factor."""
+    def cos_sin(self, ids: Tensor, total: int, maps: Sequence[Piece] = ()) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of `ids`, (..., T, F), in a text of `total` tokens, under the maps,
+        times the attention factor.
+        """
         own = self.frequencies(total)
-        inv_freq, factor = stretched(own, self.stretches, self.base, total)
-        tables = cos_sin(ids, inv_freq)
-        if self.first:
-            early = (ids < self.first)[..., None]
-            tables = (
-                torch.where(early, *pair) for pair in zip(cos_sin(ids, own[0]), tables, strict=True)
-            )
-        return tuple(t * factor for t in tables) if factor != 1.0 else tuple(tables)
+        inv_freq, factor = apply_maps(own, maps, self.base, total)
+        cos, sin = cos_sin(ids, inv_freq)
+        if first := first_kept(maps):
+            early = (ids < first)[..., None]
+            own_cos, own_sin = cos_sin(ids, own[0])
+            cos, sin = torch.where(early, own_cos, cos), torch.where(early, own_sin, sin)
+        return (cos, sin) if factor == 1.0 else (cos * factor, sin * factor)
+
+
+def first_kept(maps: Sequence[Piece]) -> int:
+    """How many first positions keep a rotary scheme's own frequencies under these maps."""
+    return max([0, *(getattr(piece, "first", 0) for piece in maps)])
 
 
 class Rope(Rotary):
-    """Turn pair m of q and k at position p by p base^(-2m/d), so that scores depend on i - j. Su et al. 2021.
+    """Turn pair m of q and k at position p by p base^(-2m/d), so that scores depend on i - j.
 
-    `fraction` of each head's columns is turned, with the exponents of that fraction (GPT-J, GPT-NeoX); `p` keeps the
-    fastest int(p F) of F pairs and stills the rest (p-RoPE, Barbero et al. 2024); `clip` slows the slowest `clip` pairs by
-    a cosine taper, the last one to 0 (Li et al. 2026, arXiv 2602.05258); `layout` is half or interleaved: the same
-    function of permuted columns. Verdict: the default of today's models; does not extrapolate.
+    Su et al. 2021 (arXiv 2104.09864). `fraction` of each head's columns is turned, with the
+    exponents of that fraction (GPT-J, GPT-NeoX). `p` keeps the fastest int(p F) of F pairs and
+    leaves the rest unturned (p-RoPE, Barbero et al. 2024). `clip` slows the slowest `clip` pairs by
+    a cosine taper, the last one to 0 (Li et al. 2026, arXiv 2602.05258). `layout` is half or
+    interleaved: the same function of permuted columns.
+    Verdict: the default of today's models; does not extrapolate.
     """
 
     def __init__(
@@ -413,20 +423,14 @@ class Rope(Rotary):
         require(base >= 1, f"rope: base must be at least 1, not {base}")
         require(0 < fraction <= 1, f"rope: fraction must lie in (0, 1], not {fraction}")
         require(0 <= p <= 1, f"rope: p must lie in [0, 1], not {p}")
-        require(
-            layout in ("half", "interleaved"), f"rope: layout is half or interleaved, not {layout}"
-        )
+        known = layout in ("half", "interleaved")
+        require(known, f"rope: layout is half or interleaved, not {layout}")
         self.columns, self.base, self.layout = int(fraction * shape.head_dim), base, layout
         self.p, self.clip = p, clip
-        pairs = len(
-            self.frequencies(shape.length)[0]
-        )  # an odd number of columns is refused here, not in the first step
-        require(
-            0 <= clip <= pairs,
-            f"rope: clip must lie between 0 and {pairs}, the number of pairs, not {clip}",
-        )
+        pairs = len(self.frequencies(shape.length)[0])  # an odd number of columns is refused here
+        require(0 <= clip <= pairs, f"rope: clip must lie between 0 and {pairs} pairs, not {clip}")
 
-    def frequencies(self, total: int) -> tuple[Tensor, float]:
+    def frequencies(self, total: int) -> Table:
         """The same for every length."""
         inv_freq, factor = rope_frequencies(self.columns, self.base)
         inv_freq[int(self.p * len(inv_freq)) :] = 0.0
@@ -434,74 +438,72 @@ class Rope(Rotary):
             inv_freq[-self.clip :] *= taper(self.clip)
         return inv_freq, factor
 
-    def turn(self, ids: Tensor, total: int) -> tuple[Turn, Turn]:
-        """Queries and keys alike; tables are made here, once per forward."""
-        cos, sin = (
-            t[:, None] if ids.dim() == 2 else t for t in self.cos_sin(ids, total)
-        )  # (B, 1, T, F) or (T, F)
+    def turn(self, ids: Tensor, total: int, maps: Sequence[Piece] = ()) -> tuple[Turn, Turn]:
+        """Queries and keys alike; the tables are made here, once per forward."""
+        cos, sin = self.cos_sin(ids, total, maps)
+        if ids.dim() == 2:  # (B, T, F) -> (B, 1, T, F)
+            cos, sin = cos[:, None], sin[:, None]
         return (lambda x: turn(x, cos, sin, self.layout),) * 2
 
 
 class Alibi(Piece):
-    """score += -m_h (i - j), m_h fixed per head (`alibi_slopes`). Press et al. 2021 (arXiv 2108.12409).
+    """score += -m_h (i - j), m_h fixed per head (`alibi_slopes`). Press et al. 2021 (arXiv
+    2108.12409).
 
-    `learned` trains the slopes (softplus of a parameter (H,), started at the published ones); the paper found no gain.
+    `learned` trains the slopes: softplus of a parameter raw (H,), started at the published ones.
+    The paper found no gain.
     Verdict: flat loss at any length, because it reads a window; poor at finding one far token.
     """
 
     def __init__(self, shape: Shape, *, learned: bool = False) -> None:
         super().__init__()
         slopes = alibi_slopes(shape.n_head)
-        self.slopes = slopes.tolist()  # Python numbers: nothing for .to(bfloat16) to round
-        if learned:
-            self.raw = nn.Parameter(slopes.expm1().log())  # the inverse of softplus
+        self.slopes = slopes.tolist()  # Python numbers: .to(bfloat16) cannot round them
+        self.raw = nn.Parameter(slopes.expm1().log()) if learned else None  # softplus undone
 
     def bias(self, like: Tensor) -> Bias:
         """-m_h (i - j)."""
-        slopes = (
-            nn.functional.softplus(self.raw.to(like.dtype))
-            if hasattr(self, "raw")
-            else like.new_tensor(self.slopes)
-        )
+        slopes = like.new_tensor(self.slopes)
+        if self.raw is not None:
+            slopes = nn.functional.softplus(self.raw.to(like.dtype))
         return lambda h, i, j: slopes[h] * (j - i)
 
 
 class T5(Piece):
-    """score += table[bucket(i - j), h], `t5_buckets`; parameter: table (buckets, H), shared by layers as in T5.
+    """score += table[bucket(i - j), h], with `t5_buckets`. Raffel et al. 2019 (arXiv 1910.10683).
 
-    `max_distance` defaults to half the training length, so that every entry is trained. Raffel et al. 2019; unlike T5,
-    scores keep their 1 / sqrt(d). Verdict: good to 2-3 times the length; within it the best of its day.
+    Parameter: table (buckets, H), shared by all layers as in T5. `max_distance` defaults to half
+    the training length, so that every entry is trained. Unlike T5, scores keep their 1 / sqrt(d).
+    Verdict: good to 2-3 times the length; within it the best of its day.
     """
 
     def __init__(self, shape: Shape, *, buckets: int = 32, max_distance: int | None = None) -> None:
         super().__init__()
-        require(
-            2 <= buckets <= 2**16 and buckets % 2 == 0,
-            f"t5: buckets must be even, from 2 to 2**16, not {buckets}",
-        )
-        self.buckets = buckets
-        self.max_distance = (
-            max(buckets // 2 + 1, shape.length // 2) if max_distance is None else max_distance
-        )
-        require(
-            self.max_distance > buckets // 2,
-            f"t5: max_distance must exceed buckets / 2 = {buckets // 2}, not {max_distance}",
-        )
+        even = 2 <= buckets <= 2**16 and buckets % 2 == 0
+        require(even, f"t5: buckets must be even, from 2 to 2**16, not {buckets}")
+        self.buckets, exact = buckets, buckets // 2
+        if max_distance is None:
+            max_distance = max(exact + 1, shape.length // 2)
+        above = f"t5: max_distance must exceed buckets / 2 = {exact}, not {max_distance}"
+        require(max_distance > exact, above)
+        self.max_distance = max_distance
         self.table = nn.Parameter(torch.zeros(buckets, shape.n_head))
 
     def bias(self, like: Tensor) -> Bias:
-        """A look-up by bucket of the distance."""
+        """The entry of the distance's bucket."""
         table = self.table.to(like.dtype)
         return lambda h, i, j: table[t5_buckets(i - j, self.buckets, self.max_distance), h]
 
 
 class Window(Piece):
-    """A query sees the last `size` keys (itself included) and the first `sinks`. A mask: positions stay as they are.
+    """A query sees the last `size` keys, itself included, and the first `sinks` keys.
 
-    Verdict: bounds what is read, hence flat; every layer of it still hands on `size` tokens of context.
+    It is a mask: positions stay as they are.
+    Verdict: bounds what is read, hence flat; every layer of it still hands on `size` tokens of
+    context.
     """
 
-    extends = True
+    can_extend = True
 
     def __init__(self, shape: Shape, *, size: int, sinks: int = 0) -> None:
         super().__init__()
@@ -516,92 +518,89 @@ class Window(Piece):
 
 
 class Randomized(Piece):
-    """Train with L sorted positions drawn from 0 ... max - 1, one draw a step; test with floor(k max / N).
+    """Train with L sorted positions drawn from 0 ... max - 1, one draw a step; test with floor(k
+    max / N).
 
-    Ruoss et al. 2023 (arXiv 2305.16843); `test=draw` draws at test too, as they do. A text longer than `max` is refused.
-    Verdict: teaches any scheme larger positions at some cost in length; combine it: `randomized(max=4096) + rope`.
+    Ruoss et al. 2023 (arXiv 2305.16843). `test=draw` draws at test too, as they do. A text longer
+    than `max` is refused.
+    Verdict: teaches any scheme larger positions at some cost in length; combine it:
+    `randomized(max=4096) + rope`.
     """
 
     def __init__(self, shape: Shape, *, max: int, test: str = "spread") -> None:
         super().__init__()
-        require(
-            shape.length <= max <= 2**24,
-            f"randomized: max must be at least the training length "
-            f"{shape.length} and at most 2**24, not {max}",
-        )
+        sentence = f"randomized: max must lie between the training length {shape.length} and 2**24"
+        require(shape.length <= max <= 2**24, f"{sentence}, not {max}")
         require(test in ("spread", "draw"), f"randomized: test is spread or draw, not {test}")
         self.limit, self.test = max, test
 
     def ids(self, index: Tensor, total: int) -> Tensor:
         """floor(index max / total), or a fixed draw for that total length."""
         if not torch.compiler.is_compiling() and index.numel():
-            require(
-                int(index.max()) < total,
-                f"randomized: place {int(index.max())} lies beyond the text of {total} tokens",
-            )
+            last = int(index.max())
+            require(last < total, f"randomized: place {last} is not in a text of {total} tokens")
         if self.test == "spread":
             return index * self.limit // total
         return self.draw(total, torch.Generator().manual_seed(total)).to(index.device)[index]
 
     def draw(self, length: int, generator: torch.Generator) -> Tensor:
         """Sorted, without repeats."""
-        require(
-            length <= self.limit,
-            f"randomized(max={self.limit}) has no {length} different positions",
-        )
+        enough = length <= self.limit
+        require(enough, f"randomized(max={self.limit}) has no {length} different positions")
         return torch.randperm(self.limit, generator=generator)[:length].sort().values
 
 
 class Logn(Piece):
-    """scores x ln(n) / ln(L), n the number of keys up to the query, L the training length. Su 2021, Chiang & Cholak 2022.
+    """scores x ln(n) / ln(L): n is the number of keys up to the query, L the training length.
 
-    Applied to a trained model (`extend`) it is at least 1, so that nothing changes within L.
-    Verdict: keeps attention from thinning out over long texts; combine it: `rope + logn`. Not enough at small L alone.
+    Su 2021, Chiang & Cholak 2022. On a trained model (`extend`) it is at least 1, so that nothing
+    changes within L.
+    Verdict: keeps attention from thinning out over long texts; combine it: `rope + logn`. Not
+    enough at small L alone.
     """
 
-    extends = True
+    can_extend = True
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         require(shape.length > 1, "logn divides by ln(L): it needs a training length above 1")
-        self.length, self.least = shape.length, 1.0 if shape.extends else -math.inf
+        self.length, self.least = shape.length, 1.0 if shape.trained else -math.inf
 
     def temperature(self, index: Tensor, like: Tensor) -> Tensor:
         """ln(i + 1) / ln(L)."""
-        return (torch.log(index.to(like.dtype) + 1) / math.log(self.length)).clamp(min=self.least)
+        numbers = torch.log(index.to(like.dtype) + 1) / math.log(self.length)
+        return numbers.clamp(min=self.least)
 
 
-# ------------------------------------------------------------------------------------------------ extensions of trained models
+# ---- extensions of trained models
 
 
 class Extension(Piece):
-    """What changes a trained model without touching its weights: a piece of `extend`, never of `pos`."""
+    """What changes a trained model and leaves its weights alone: a piece of `extend`, never of
+    `pos`.
+    """
 
-    extends = True
-    by_length: bool = False  # whether what it does depends on the length of the text
-    over_others: bool = False  # of a map of frequencies: may follow another one
-    first: int = 0  # of a map of frequencies: how many first positions keep their own
+    can_extend = True
+    first: int = 0  # of a frequency map: how many first positions keep their own frequencies
 
     def factor(self, total: int) -> float | None:
-        """By how much the text is thought to be longer than training's; None where the extension knows no such number."""
+        """How many times longer than training it takes the text to be; None where it has no such
+        number.
+        """
         return None
-
-    @classmethod
-    def only_for(cls, pieces: list[Piece]) -> str:
-        """Why it does not extend a scheme of these pieces, where more is asked than the hooks imply; empty where it does."""
-        return ""
 
 
 class Scaled(Extension):
-    """An extension by a factor s: auto is max(1, N / L), N the length of the text, L the length first trained at."""
+    """An extension by a factor s. auto is max(1, N / L): N is the text's length, L the one first
+    trained at.
+    """
 
     def __init__(self, shape: Shape, *, factor: float | str = "auto") -> None:
         super().__init__()
-        require(
-            factor == "auto" or (isinstance(factor, (int, float)) and factor >= 1),
-            f"{scheme_name(type(self))}: factor is auto or a number of at least 1, not {factor}",
-        )
-        self.length, self.given, self.by_length = shape.length, factor, factor == "auto"
+        good = factor == "auto" or (isinstance(factor, (int, float)) and factor >= 1)
+        name = scheme_name(self)
+        require(good, f"{name}: factor is auto or a number of at least 1, not {factor}")
+        self.length, self.given = shape.length, factor
 
     def factor(self, total: int) -> float:
         """The factor in force in a text of `total` tokens."""
@@ -609,39 +608,42 @@ class Scaled(Extension):
 
 
 class Pi(Scaled):
-    """theta_m / s: position interpolation, all positions brought into 0 ... L - 1. Chen et al. 2023 (arXiv 2306.15595).
+    """theta_m / s: position interpolation, which brings all positions into 0 ... L - 1.
 
+    Chen et al. 2023 (arXiv 2306.15595).
     Verdict: blurs neighbours, poor untrained; the classic start of a fine-tune.
     """
 
-    def stretch(self, inv_freq: Tensor, base: float, total: int) -> tuple[Tensor, float]:
+    def map_frequencies(self, inv_freq: Tensor, base: float, total: int) -> Table:
         """Every pair alike."""
         return inv_freq / self.factor(total), 1.0
 
 
 class Ntk(Scaled):
-    """theta_m s^(-2m / (d - 2)), a larger base: the fastest pair stays, the slowest is divided by s. bloc97 2023.
+    """theta_m s^(-2m / (d - 2)), a larger base: the fastest pair stays, the slowest is divided by
+    s.
 
-    Verdict: no training needed, but a larger factor than N / L; at short L yarn does better (results/extend).
+    bloc97 2023.
+    Verdict: no training needed, but a larger factor than N / L; at short L yarn does better
+    (results/extend).
     """
 
-    def stretch(self, inv_freq: Tensor, base: float, total: int) -> tuple[Tensor, float]:
+    def map_frequencies(self, inv_freq: Tensor, base: float, total: int) -> Table:
         """base s^(d / (d - 2)); d = 2 would leave no pair between the first and the last."""
-        require(len(inv_freq) > 1, "ntk needs at least two pairs of turned columns")
-        return inv_freq * self.factor(total) ** (
-            -torch.arange(len(inv_freq)).double() / (len(inv_freq) - 1)
-        ), 1.0
+        pairs = len(inv_freq)
+        require(pairs > 1, "ntk needs at least two pairs of turned columns")
+        return inv_freq * self.factor(total) ** (-torch.arange(pairs).double() / (pairs - 1)), 1.0
 
 
 class DynamicNtk(Ntk):
-    """ntk with s = f N / L - (f - 1) past L, and 1 before it, f = `factor`. emozilla 2023, as in transformers.
+    """ntk with s = f N / L - (f - 1) past L, and 1 before it; f is `factor`.
 
+    emozilla 2023, as in transformers.
     Verdict: ntk that costs nothing below L; with factor=1 it is ntk(factor=auto).
     """
 
     def __init__(self, shape: Shape, *, factor: float = 1.0) -> None:
         super().__init__(shape, factor=factor)
-        self.by_length = True
 
     def factor(self, total: int) -> float:
         """The factor that ntk is given."""
@@ -649,13 +651,16 @@ class DynamicNtk(Ntk):
 
 
 class Yarn(Scaled):
-    """Slow pairs / s, fast pairs kept, a ramp between; scores x (0.1 ln s + 1)^2. Peng et al. 2023 (arXiv 2309.00071).
+    """Slow pairs / s, fast pairs kept, a ramp between; scores x (0.1 ln s + 1)^2.
 
-    Kept: over `beta` turns within L; divided: under `alpha`. ramp=code is linear in the pair's number between those two
-    pairs, rounded outwards (`truncate`), as their code (which runs backwards where the two cross; all pairs are then kept
-    or divided here); ramp=turns is linear in the number of turns, as the paper says. `mscale` weighs the logarithm, 0 turns
-    the temperature off; `mscale_all_dim` divides it as in DeepSeek.
-    Verdict: the usual choice; beta=32 supposes thousands of tokens: at L of 128 and 512 about 4 is best (results/extend).
+    Peng et al. 2023 (arXiv 2309.00071). Pairs with over `beta` turns within L are kept, those with
+    under `alpha` are divided. ramp=code is linear in the pair's number between those two pairs,
+    rounded outwards (`truncate`), as their code; where the two cross their code runs backwards, and
+    here all pairs are kept or divided. ramp=turns is linear in the number of turns, as the paper
+    says. `mscale` weighs the logarithm, 0 turns the temperature off; `mscale_all_dim` divides it as
+    in DeepSeek.
+    Verdict: the usual choice; beta=32 supposes thousands of tokens: at L of 128 and 512 about 4 is
+    best (results/extend).
     """
 
     def __init__(
@@ -671,14 +676,12 @@ class Yarn(Scaled):
         mscale_all_dim: float = 0.0,
     ) -> None:
         super().__init__(shape, factor=factor)
-        require(
-            0 < alpha < beta,
-            f"yarn: alpha and beta are numbers of turns, 0 < alpha < beta, not {alpha} and {beta}",
+        turns = (
+            f"yarn: alpha and beta are numbers of turns, 0 < alpha < beta, not {alpha} and {beta}"
         )
-        require(
-            mscale >= 0 and mscale_all_dim >= 0,
-            f"yarn: mscale must not be negative, not {min(mscale, mscale_all_dim)}",
-        )
+        require(0 < alpha < beta, turns)
+        least = min(mscale, mscale_all_dim)
+        require(least >= 0, f"yarn: mscale must not be negative, not {least}")
         require(ramp in ("code", "turns"), f"yarn: ramp is code or turns, not {ramp}")
         self.alpha, self.beta, self.ramp, self.truncate = alpha, beta, ramp, truncate
         self.mscale, self.mscale_all_dim = mscale, mscale_all_dim
@@ -686,132 +689,108 @@ class Yarn(Scaled):
     def kept(self, inv_freq: Tensor, base: float) -> Tensor:
         """How much of each frequency (F,) is kept: 1 for fast pairs, 0 for slow ones."""
         if self.ramp == "turns":
-            return (
-                (self.length * inv_freq / (2 * math.pi) - self.alpha) / (self.beta - self.alpha)
-            ).clamp(0, 1)
-        require(
-            base > 1,
-            "yarn: with base = 1 all pairs turn alike, and there is no band between fast and slow ones",
-        )
+            turns = self.length * inv_freq / (2 * math.pi)
+            return ((turns - self.alpha) / (self.beta - self.alpha)).clamp(0, 1)
+        require(base > 1, "yarn: with base = 1 all pairs turn alike: none is fast and none is slow")
         width = 2 * len(inv_freq)
-        low, high = (
+        low, high = (  # the pairs, not whole numbers, that turn so often within L
             width * math.log(self.length / (2 * math.pi * turns)) / (2 * math.log(base))
             for turns in (self.beta, self.alpha)
-        )  # the pairs, not whole, that turn so often within L
+        )
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0), min(high, width - 1)
-        return 1 - ((torch.arange(len(inv_freq)).double() - low) / max(high - low, 0.001)).clamp(
-            0, 1
-        )
+        ramp = (torch.arange(len(inv_freq)).double() - low) / max(high - low, 0.001)
+        return 1 - ramp.clamp(0, 1)
 
-    def stretch(self, inv_freq: Tensor, base: float, total: int) -> tuple[Tensor, float]:
-        """Frequencies by the ramp; the temperature is the quotient of two factors, of which the second is 1 by default."""
+    def map_frequencies(self, inv_freq: Tensor, base: float, total: int) -> Table:
+        """Frequencies by the ramp; the second of the two temperatures is 1 by default."""
         factor, kept = self.factor(total), self.kept(inv_freq, base)
-        over, under = (
-            1 + 0.1 * weight * math.log(factor) for weight in (self.mscale, self.mscale_all_dim)
-        )
+        over, under = (1 + 0.1 * m * math.log(factor) for m in (self.mscale, self.mscale_all_dim))
         return inv_freq / factor * (1 - kept) + inv_freq * kept, over / under
 
 
 class Llama3(Scaled):
-    """theta_m kept over `high` turns within L, / s under `low`, blended by turns between them. Llama 3.1, 2024.
+    """theta_m kept over `high` turns within L, / s under `low` turns, a blend between them.
 
-    Verdict: yarn's idea without a temperature; its high=4 suits short training better than yarn's beta=32.
+    Llama 3.1, 2024.
+    Verdict: yarn's idea without a temperature; its high=4 suits short training better than yarn's
+    beta=32.
     """
 
     def __init__(
         self, shape: Shape, *, factor: float | str = "auto", low: float = 1.0, high: float = 4.0
     ) -> None:
         super().__init__(shape, factor=factor)
-        require(
-            0 <= low < high,
-            f"llama3: low and high are numbers of turns, 0 <= low < high, not {low} and {high}",
-        )
+        turns = f"llama3: low and high are numbers of turns, 0 <= low < high, not {low} and {high}"
+        require(0 <= low < high, turns)
         self.low, self.high = low, high
 
-    def stretch(self, inv_freq: Tensor, base: float, total: int) -> tuple[Tensor, float]:
+    def map_frequencies(self, inv_freq: Tensor, base: float, total: int) -> Table:
         """A blend of theta / s and theta."""
-        kept = ((self.length * inv_freq / (2 * math.pi) - self.low) / (self.high - self.low)).clamp(
-            0, 1
-        )
+        turns = self.length * inv_freq / (2 * math.pi)
+        kept = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
         return (1 - kept) * inv_freq / self.factor(total) + kept * inv_freq, 1.0
 
 
 class Longrope(Scaled):
-    """theta_m / lambda_m from a file, past L; scores x (1 + ln s / ln L); Ding et al. 2024 (arXiv 2402.13753).
+    """theta_m / lambda_m from a file, past L; scores x (1 + ln s / ln L).
 
-    The JSON file holds `long_factor`, a number for each pair, and may hold `short_factor` for texts within L and `first`,
-    how many first positions keep the original frequencies. `extend.py --search` makes one.
-    Verdict: what a search finds; at 4 L a little better than yarn, the best of what it starts from (results/extend).
+    Ding et al. 2024 (arXiv 2402.13753). The JSON file holds `long_factor`, a number for each pair.
+    It may hold `short_factor` for texts within L, and `first`, how many first positions keep the
+    original frequencies. `extend.py --search` makes one.
+    Verdict: what a search finds; at 4 L a little better than yarn, the best of what it starts from
+    (results/extend).
     """
 
     def __init__(self, shape: Shape, *, file: str, factor: float | str = "auto") -> None:
         super().__init__(shape, factor=factor)
         self.file = named_file(file, shape.folder)
-        try:
-            content = json.loads(self.file.read_text(encoding="utf-8"))
-            self.long, self.first = positive(content["long_factor"]), content.get("first", 0)
-            self.short = positive(content.get("short_factor", [1.0] * len(self.long)))
-        except (
-            OSError,
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            OverflowError,
-            RecursionError,
-        ) as error:
-            raise UserError(
-                f"longrope: {file} is no JSON file with a list long_factor "
-                f"({type(error).__name__}: {error})"
-            ) from None
-        require(
-            len(self.long) == len(self.short)
-            and type(self.first) is int
-            and 0 <= self.first <= 2**53,
-            f"longrope: {file} needs lists of one length, and first a whole number from 0 to 2**53",
-        )
-        self.found_on, found_at = (
-            content.get("split_sha256"),
-            content.get("train_length", self.length),
-        )
-        require(
-            found_at == self.length,
-            f"longrope: {file} was searched for a model trained at L = {found_at!s:.20}, this one "
-            f"was at {self.length}: search anew with extend.py --search",
-        )
+        content = read_numbers("longrope", self.file, "long_factor", "short_factor")
+        self.long, self.first = content["long_factor"], content.get("first", 0)
+        self.short = content.get("short_factor", [1.0] * len(self.long))
+        whole = type(self.first) is int and 0 <= self.first <= 2**53
+        require(whole, f"longrope: {file}: first must be a whole number from 0 to 2**53")
+        same = len(self.long) == len(self.short)
+        require(same, f"longrope: {file} needs long_factor and short_factor of one length")
+        self.found_on, found_at = content.get("split_sha256"), content.get("train_length")
+        self.require_length(found_at)
 
-    def stretch(self, inv_freq: Tensor, base: float, total: int) -> tuple[Tensor, float]:
+    def require_length(self, found_at: object) -> None:
+        """UserError where the factors were searched for another training length."""
+        sentence = f"longrope: {self.file} was searched for a model trained at L = {found_at!s:.20}"
+        advice = f"this one was at {self.length}: search anew with extend.py --search"
+        require(found_at in (None, self.length), f"{sentence}, {advice}")
+
+    def map_frequencies(self, inv_freq: Tensor, base: float, total: int) -> Table:
         """Divided pair by pair."""
         factors = self.long if total > self.length else self.short
-        require(
-            len(factors) == len(inv_freq),
-            f"longrope: {self.file} has factors for {len(factors)} pairs, not {len(inv_freq)}",
-        )
-        attention = math.sqrt(1 + math.log(self.factor(total)) / math.log(max(2, self.length)))
-        return inv_freq / inv_freq.new_tensor(factors), attention
+        there, here = len(factors), len(inv_freq)
+        require(there == here, f"longrope: {self.file} has factors for {there} pairs, not {here}")
+        attention = 1 + math.log(self.factor(total)) / math.log(max(2, self.length))
+        return inv_freq / inv_freq.new_tensor(factors), math.sqrt(attention)
 
 
-def positive(values: object) -> list[float]:
-    """Numbers from 1e-6 to 1e6 out of JSON; ValueError for anything else."""
-    if not (
-        isinstance(values, list)
-        and all(type(x) in (int, float) and 1e-6 <= x <= 1e6 for x in values)
-    ):
-        raise ValueError("a list of numbers from 1e-6 to 1e6 is needed")
-    return [float(x) for x in values]
+def read_numbers(name: str, path: Path, *lists: str) -> dict:
+    """The JSON object that an option of the piece `name` names. The first of `lists` must be in it,
+    the others may; each is a list of numbers from 1e-6 to 1e6. UserError says what is wrong.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{name}: {path} cannot be read as JSON ({type(error).__name__})") from None
+    advice = f"{name} needs a list of numbers there"
+    check_shape(content, {lists[0]: [(int, float)]}, str(path), advice)
+    for key in lists:
+        check_shape(content.get(key, []), [(int, float)], f"{path}: {key}", advice)
+        good = all(1e-6 <= x <= 1e6 for x in content.get(key, []))
+        require(good, f"{name}: {path}: {key} must hold numbers from 1e-6 to 1e6")
+    return content
 
 
 def named_file(name: str, folder: Path | None) -> Path:
-    """The file that an option names: the run folder's own copy of it, if there is one, else as named."""
+    """The file that an option names: the run folder's own copy of it, if there is one, else as
+    named.
+    """
     copy = folder / Path(name).name if folder else Path(name)
     return copy if copy.is_file() else Path(name)
-
-
-# ------------------------------------------------------------------------------------------------ names
-
-
-def scheme_name(cls: type) -> str:
-    """CamelCase -> snake_case: the name of a piece in expressions."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__).lower()

@@ -1,7 +1,9 @@
-"""Names of schemes: from a name to a class, from a mention to a piece."""
-from __future__ import annotations
+"""The catalogue of schemes: which names there are, the class of a name, the piece of a mention.
 
-import ast
+A name is looked up in a user's own --pos_file, then in posenc.py, then in zoo/. To add a scheme,
+put a file into zoo/ whose class has the name of the file, in CamelCase.
+"""
+
 import difflib
 import hashlib
 import importlib.machinery
@@ -16,171 +18,159 @@ from pathlib import Path
 
 import posenc
 from configurable import UserError, require
-from posenc import Extension, Piece, Rotary, Scaled, Shape, answers, scheme_name
-from positions.grammar import everywhere, mentions_of, name_of, options_in, parse, without_per_layer
+from posenc import Extension, Piece, Rotary, Scaled, Shape, Table, scheme_name
+from positions.grammar import Expression, Mention, parse
 
 ZOO = Path(__file__).resolve().parents[1] / "zoo"
+ALIASES = {  # names that stand for another expression; their options are those of the target
+    "dynamic_yarn": "yarn",  # Peng et al. 2023, section 3.3: factor=auto follows the text's length
+    "ntk_by_parts": "yarn(ramp=turns, mscale=0)",  # bloc97 2023: yarn before its temperature
+}
+Option = inspect.Parameter
 
 
-def _pieces_of(namespace: dict[str, object], module: str) -> dict[str, type[Piece]]:
-    classes = [c for c in namespace.values() if isinstance(c, type) and issubclass(c, Piece)]
-    return {
-        scheme_name(c): c
-        for c in classes
-        if c.__module__ == module and c not in (Piece, Rotary, Extension, Scaled)
-    }
+def read(text: str) -> Expression:
+    """An expression with its aliases replaced; UserError for what is none."""
+    return parse(text, ALIASES)
+
+
+# ---- names
 
 
 @lru_cache
 def load_file(path: Path) -> dict[str, type[Piece]]:
-    """The pieces that a Python file defines, by name; the file is run. Raises UserError if there are none."""
+    """The pieces that a Python file defines, by name. The file is run. UserError if it has none."""
     require(path.is_file(), f"there is no file {path} to take position schemes from")
     name = f"pos_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(
-        name, path, loader=importlib.machinery.SourceFileLoader(name, str(path))
-    )
-    module = sys.modules[name] = importlib.util.module_from_spec(
-        spec
-    )  # torch.compile looks a function's module up by name
+    loader = importlib.machinery.SourceFileLoader(name, str(path))
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    # torch.compile looks a function's module up by its name
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # a user's own file: whatever it does
-        raise UserError(
-            f"{path} cannot be run: {type(error).__name__}: {error}; mend it, or see --debug"
-        ) from error
-    pieces = _pieces_of(vars(module), module.__name__)
-    require(bool(pieces), f"{path} defines no subclass of posenc.Piece")
+    except Exception as error:  # a user's own file may raise anything
+        reason = f"{type(error).__name__}: {error}"
+        raise UserError(f"{path} cannot be run: {reason}; mend it, or see --debug") from error
+    pieces = _pieces_of(module)
+    require(pieces, f"{path} defines no subclass of posenc.Piece")
     return pieces
 
 
-def names(pos_file: Path | None = None) -> list[str]:
+def _pieces_of(module: types.ModuleType) -> dict[str, type[Piece]]:
+    """The schemes that a module defines itself, by name."""
+    classes = [c for c in vars(module).values() if isinstance(c, type) and issubclass(c, Piece)]
+    own = [c for c in classes if c.__module__ == module.__name__]
+    return {scheme_name(c): c for c in own if c not in (Piece, Rotary, Extension, Scaled)}
+
+
+def scheme_names(pos_file: Path | None = None) -> list[str]:
     """Every scheme that `pos` may name."""
-    return [name for name in _known(pos_file) if not issubclass(find(name, pos_file), Extension)]
+    known = _known(pos_file)
+    return [name for name in known if not issubclass(find(name, pos_file), Extension)]
 
 
 def extension_names(pos_file: Path | None = None) -> list[str]:
     """Everything that `extend` may name."""
-    return [name for name in _known(pos_file) if find(name, pos_file).extends]
+    return [name for name in _known(pos_file) if find(name, pos_file).can_extend]
 
 
 def _known(pos_file: Path | None) -> list[str]:
     own = load_file(Path(pos_file)) if pos_file else {}
-    return sorted(
-        {*_pieces_of(vars(posenc), "posenc"), *(p.stem for p in ZOO.glob("[a-z]*.py")), *own}
-    )
+    return sorted({*_pieces_of(posenc), *(path.stem for path in ZOO.glob("[a-z]*.py")), *own})
 
 
 def find(name: str, pos_file: Path | None = None) -> type[Piece]:
-    """The class of that name: a user's own, then this file's, then zoo/. A wrong name answers with the nearest right one."""
-    own, built_in = load_file(Path(pos_file)) if pos_file else {}, _pieces_of(vars(posenc), "posenc")
-    taken = sorted(n for n in own if n in built_in or (ZOO / f"{n}.py").exists())
-    require(
-        not taken,
-        f"{pos_file} defines {', '.join(taken)}, a name that the project already has: rename the class",
-    )
-    if name in own or name in built_in:
-        return own.get(name) or built_in[name]
+    """The class of that name. A wrong name is refused (UserError) with the nearest right one."""
+    own, textbook = load_file(Path(pos_file)) if pos_file else {}, _pieces_of(posenc)
+    taken = [n for n in sorted(own) if n in {*textbook, *ALIASES} or (ZOO / f"{n}.py").exists()]
+    clash = f"{pos_file} defines {', '.join(taken)}, a name that the project already has"
+    require(not taken, f"{clash}: rename the class")
+    if name in own or name in textbook:
+        return own.get(name) or textbook[name]
     if name in _known(pos_file):
         return load_file(ZOO / f"{name}.py")[name]
-    near = difflib.get_close_matches(name, _known(pos_file), 1, 0.4)
-    hint = f"did you mean {near[0]}?" if near else "a scheme of your own needs --pos_file=FILE.py."
-    raise UserError(
-        f"there is no position scheme {name:.60}; {hint} Known: {', '.join(names(pos_file))}"
-    )
+    near = difflib.get_close_matches(name, [*_known(pos_file), *ALIASES], 1, 0.4)
+    own_file = "a scheme of your own needs --pos_file=FILE.py."
+    hint = f"did you mean {near[0]}?" if near else own_file
+    known = ", ".join(scheme_names(pos_file))
+    raise UserError(f"there is no position scheme {name:.60}; {hint} Known: {known}")
 
 
+# ---- from mentions to pieces
 
 
-def build(node: ast.expr, shape: Shape, pos_file: Path | None = None) -> Piece:
-    """The piece of one mention. Wrong, missing or mistyped options are refused with the list of those it has."""
-    name, options = name_of(node), options_in(node)
-    cls = find(name, pos_file)
+def build(mention: Mention, shape: Shape, pos_file: Path | None = None) -> Piece:
+    """The piece of one mention; UserError lists the options where one is wrong or missing."""
+    name, cls = mention.name, find(mention.name, pos_file)
     known = options_of(cls)
-    listed = ", ".join(str(p) for p in known.values()) or "none"
-    for key, value in options.items():
+    listed = ", ".join(map(str, known.values())) or "none"
+    options = {}
+    for key, value in mention.options.items():
         require(key in known, f"{name} has no option {key:.60}; its options: {listed}")
-        require(
-            _fits(value, known[key].annotation),
-            f"{name}: {key}={value!s:.60} does not fit; its options: {listed}",
-        )
-    missing = [n for n, p in known.items() if p.default is p.empty and n not in options]
-    require(
-        not missing, f"{name} needs {', '.join(f'{m}=...' for m in missing)}; its options: {listed}"
-    )
-    options = {
-        k: float(v) if type(v) is int and int not in _kinds(known[k].annotation) else v
-        for k, v in options.items()
-    }
+        kinds = _types_of(known[key])
+        fits = type(value) in kinds or (type(value) is int and float in kinds)
+        require(fits, f"{name}: {key}={value!s:.60} does not fit; its options: {listed}")
+        options[key] = float(value) if type(value) is int and int not in kinds else value
+    required = [key for key, option in known.items() if option.default is option.empty]
+    missing = ", ".join(f"{key}=..." for key in required if key not in options)
+    require(not missing, f"{name} needs {missing}; its options: {listed}")
     return cls(shape, **options) if cls.__init__ is not Piece.__init__ else cls()
 
 
-def extensions(text: str, shape: Shape, pos_file: Path | None = None) -> list[Piece]:
-    """The pieces of an `extend` expression, maps of frequencies that go over others last. Refuses what is no extension,
-    a pattern of layers, and two claims on one place."""
-    tree, pieces = parse(text), []
-    require(
-        everywhere(tree) == list(mentions_of(tree)),
-        f"an extension acts on all layers: join with + instead of | in '{text:.80}'",
-    )
-    for node in mentions_of(tree):
-        cls = find(name_of(node), pos_file)
-        require(
-            cls.extends,
-            f"{name_of(node)} is no extension of a trained model: it must be trained with (--pos). "
-            f"Extensions: {', '.join(extension_names(pos_file))}",
-        )
-        bare, per_layer = without_per_layer(node, cls.per_layer)
-        pieces.append(build(bare, replace(shape, extends=True), pos_file))
-        pieces[-1].per_layer = per_layer
-    kinds = [type(p) for p in pieces]
-    twice = next((scheme_name(k) for k in kinds if kinds.count(k) > 1), None)
-    require(twice is None, f"{twice} stands twice in '{text:.80}': name it once")
-    for question, place in (
-        ("stretch", "frequencies"),
-        ("ids", "positions"),
-        ("regions", "distances"),
-    ):
-        claims = [
-            scheme_name(type(p))
-            for p in pieces
-            if answers(p, question) and not getattr(p, "over_others", False)
-        ]
-        require(
-            len(claims) < 2,
-            f"{' and '.join(claims)} both change the {place} in '{text:.80}': keep one",
-        )
-    scaled = [scheme_name(type(p)) for p in pieces if isinstance(p, Scaled)]
-    require(
-        len(scaled) < 2,
-        f"{' and '.join(scaled)} both take the text to be longer by a factor: keep one of '{text:.80}'",
-    )
-    return sorted(pieces, key=lambda p: getattr(p, "over_others", False))
+def options_of(cls: type[Piece]) -> dict[str, Option]:
+    """A scheme's options: the keyword-only arguments of its __init__, annotations and defaults."""
+    if cls.__init__ is Piece.__init__:
+        return {}
+    arguments = inspect.signature(cls.__init__, eval_str=True).parameters
+    return {
+        name: option for name, option in arguments.items() if option.kind is option.KEYWORD_ONLY
+    }
 
 
-def options_of(cls: type[Piece]) -> dict[str, inspect.Parameter]:
-    """The options of a scheme with annotations and defaults: the keyword-only arguments of its __init__, if it has one."""
-    own = (
-        inspect.signature(cls.__init__, eval_str=True).parameters
-        if cls.__init__ is not Piece.__init__
-        else {}
-    )
-    return {name: p for name, p in own.items() if p.kind is p.KEYWORD_ONLY}
-
-
-def _kinds(annotation: object) -> tuple[object, ...]:
-    """The types that an annotation admits; without one, int and float and all others."""
-    if annotation is inspect.Parameter.empty:
+def _types_of(option: Option) -> tuple[object, ...]:
+    """The types that an option's annotation admits; any where there is no annotation."""
+    annotation = option.annotation
+    if annotation is option.empty:
         return int, float, str, bool
     union = isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union
     return typing.get_args(annotation) if union else (annotation,)
 
 
-def _fits(value: object, annotation: object) -> bool:
-    return type(value) in _kinds(annotation) or (type(value) is int and float in _kinds(annotation))
+def build_extensions(
+    expression: Expression, shape: Shape, pos_file: Path | None = None
+) -> list[Piece]:
+    """The pieces of an `extend` expression in their order; UserError for what is no extension."""
+    pieces = []
+    for mention in expression.mentions:
+        everywhere = (
+            f"an extension acts on all layers: join with + instead of | in '{expression.text:.80}'"
+        )
+        require(not mention.pattern, everywhere)
+        cls = find(mention.name, pos_file)
+        known = ", ".join(extension_names(pos_file)) if not cls.can_extend else ""
+        what = f"{mention.name} is no extension of a trained model: it must be trained with (--pos)"
+        require(cls.can_extend, f"{what}. Extensions: {known}")
+        piece = build(mention, replace(shape, trained=True), pos_file)
+        piece.per_layer = cls.per_layer if mention.per_layer is None else mention.per_layer
+        pieces.append(piece)
+    return pieces
 
 
-def extended_frequencies(extend: str, head_dim: int, base: float = 10000.0, *, train_length: int, length: int | None = None):
-    maps = extensions(extend, Shape(1, head_dim, head_dim, train_length))
-    require(all(answers(piece, "stretch") for piece in maps), f"{extend:.80} is more than a map of frequencies")
+def extended_frequencies(
+    extend: str,
+    head_dim: int,
+    base: float = 10000.0,
+    *,
+    train_length: int,
+    length: int | None = None,
+) -> Table:
+    """RoPE's (inv_freq, attention_factor) under an extension such as "yarn(factor=4)".
+
+    The model was trained at `train_length` and is given `length` tokens, by default as many.
+    UserError for what is more than a map of frequencies.
+    """
+    maps = build_extensions(read(extend), Shape(1, head_dim, head_dim, train_length))
+    only_maps = all(posenc.overrides(piece, "map_frequencies") for piece in maps)
+    require(only_maps, f"{extend:.80} is more than a map of frequencies")
     table = posenc.rope_frequencies(head_dim, base)
-    return posenc.stretched(table, maps, base, train_length if length is None else length)
+    return posenc.apply_maps(table, maps, base, train_length if length is None else length)

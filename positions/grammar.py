@@ -1,111 +1,138 @@
-"""The grammar of position expressions: `rope(base=500000) + alibi`, `rope | nope`. It knows no scheme.
+"""The grammar of position expressions: text in, data out. It knows no scheme.
 
-`+` lets pieces act together and binds tighter than `|`, a pattern over layers; options are keywords with finite literals or
-bare words as values. An expression is read by `ast` and never run; `ast.unparse` of the tree is its canonical text.
+    rope(base=500000) + alibi       pieces that act together
+    rope | rope | rope | nope       a pattern over layers: layer n takes branch n mod 4
+
+`+` binds tighter than `|`. Options are keywords; their values are finite literals or bare words. An
+expression is read with `ast` and never run.
 """
 
-from __future__ import annotations
-
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from configurable import UserError, require
 
-
-class _Bare(ast.NodeTransformer):
-    """alibi() is alibi."""
-
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        return (
-            node if node.args or node.keywords or not isinstance(node.func, ast.Name) else node.func
-        )
+LARGEST = 2**53  # up to here a float holds every integer
+Value = bool | int | float | str
 
 
-def parse(text: str) -> ast.expr:
-    """The syntax tree of a position expression, checked but not yet looked up; `ast.unparse` of it is the canonical text."""
-    require(
-        len(text) <= 500 and text.isascii(),
-        "a position expression has at most 500 ASCII characters",
-    )
+@dataclass(frozen=True)
+class Mention:
+    """One name in an expression, with its options, its canonical text, and the layers it acts in.
+
+    `pattern` holds (branch, number of branches) for each `|` around it. `per_layer` is the option
+    of that name, which every scheme has; None where it is not given.
+    """
+
+    name: str
+    options: dict[str, Value]
+    text: str
+    pattern: tuple[tuple[int, int], ...] = ()
+    per_layer: bool | None = None
+
+    def acts_in(self, layer: int) -> bool:
+        """Whether it acts in that layer, counted from 0."""
+        return all(layer % count == branch for branch, count in self.pattern)
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A position expression: its canonical text, and its mentions from left to right."""
+
+    text: str
+    mentions: tuple[Mention, ...]
+
+
+def parse(text: str, aliases: Mapping[str, str] | None = None) -> Expression:
+    """Read an expression; names in `aliases` are replaced by what they stand for.
+
+    UserError for what is no expression. Whether the names exist is not looked up here.
+    """
+    short = len(text) <= 500 and text.isascii()
+    require(short, "a position expression has at most 500 ASCII characters")
     try:
-        tree = _Bare().visit(ast.parse(text.strip(), mode="eval").body)
-        for node in mentions_of(tree):
-            options_in(node)
+        tree = _Canonical(aliases or {}).visit(ast.parse(text.strip(), mode="eval").body)
+        return Expression(ast.unparse(tree), tuple(_mentions(tree, ())))
     except UserError:
         raise
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise UserError(
-            f"the position expression {text!r:.80} cannot be read ({getattr(error, 'msg', error)}); "
-            "write e.g. alibi, rope(base=500000), '--pos=rope + alibi' (quoted in a shell)"
-        ) from None
-    return tree
+        reason = getattr(error, "msg", error)
+        example = "write e.g. alibi, rope(base=500000), '--pos=rope + alibi' (quoted in a shell)"
+        sentence = f"the position expression {text!r:.80} cannot be read ({reason}); {example}"
+        raise UserError(sentence) from None
 
 
-def mentions_of(node: ast.expr) -> Iterator[ast.expr]:
-    """Every mention of a scheme in an expression, in order; UserError for what is none."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.BitOr)):
-        yield from mentions_of(node.left)
-        yield from mentions_of(node.right)
-    elif isinstance(node, ast.Name) or (
-        isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    ):
-        yield node
+class _Canonical(ast.NodeTransformer):
+    """alibi() becomes alibi, and an alias becomes what it stands for."""
+
+    def __init__(self, aliases: Mapping[str, str]) -> None:
+        self.aliases = aliases
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        alias = self.aliases.get(node.id)
+        return node if alias is None else ast.parse(alias, mode="eval").body
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        if not isinstance(node.func, ast.Name):
+            return node
+        name, options = self.visit(node.func), node.keywords
+        if isinstance(name, ast.Call):  # an alias with options, which those typed replace
+            typed = {option.arg for option in options}
+            options = [*(option for option in name.keywords if option.arg not in typed), *options]
+            name = name.func
+        return ast.Call(name, node.args, options) if node.args or options else name
+
+
+def _mentions(node: ast.expr, pattern: tuple[tuple[int, int], ...]) -> Iterator[Mention]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        yield from _mentions(node.left, pattern)
+        yield from _mentions(node.right, pattern)
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        branches = _branches(node)
+        for number, branch in enumerate(branches):
+            yield from _mentions(branch, (*pattern, (number, len(branches))))
+    elif isinstance(node, ast.Name):
+        yield Mention(node.id, {}, node.id, pattern)
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        options = _options(node)
+        per_layer = options.pop("per_layer", None)
+        good = per_layer is None or isinstance(per_layer, bool)
+        require(good, f"per_layer is True or False, not {per_layer!s:.60}")
+        yield Mention(node.func.id, options, ast.unparse(node), pattern, per_layer)
     else:
-        raise UserError(
-            f"{ast.unparse(node)!r:.80} is not a position scheme: an expression joins names such as rope or "
-            "t5(buckets=16) with + (together) and | (a pattern over layers)"
-        )
+        sentence = f"{ast.unparse(node)!r:.80} is not a position scheme: an expression joins names"
+        ways = "with + (together) and | (a pattern over layers)"
+        raise UserError(f"{sentence} such as rope or t5(buckets=16) {ways}")
 
 
-def name_of(node: ast.expr) -> str:
-    """The name in one mention."""
-    return node.id if isinstance(node, ast.Name) else node.func.id
+def _branches(node: ast.expr) -> list[ast.expr]:
+    """The branches of a chain of `|`, which Python reads as nested pairs."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        return _branches(node.left) + _branches(node.right)
+    return [node]
 
 
-def options_in(node: ast.expr) -> dict[str, object]:
-    """The options of one mention, {name: value}; values are finite literals or bare words."""
-    if isinstance(node, ast.Name):
-        return {}
-    require(
-        not node.args and all(k.arg for k in node.keywords),
-        f"options have names: write {name_of(node):.60}(option=value), not {ast.unparse(node):.80}",
-    )
-    given = [k.arg for k in node.keywords]
-    require(len(set(given)) == len(given), f"an option is given twice in {ast.unparse(node):.80}")
-    return {k.arg: _value(k.value, ast.unparse(node)) for k in node.keywords}
+def _options(node: ast.Call) -> dict[str, Value]:
+    """The options of one mention by name."""
+    text, names = ast.unparse(node), [option.arg for option in node.keywords]
+    right = f"write {node.func.id:.60}(option=value), not {text:.80}"
+    require(not node.args and all(names), f"options have names: {right}")
+    require(len(set(names)) == len(names), f"an option is given twice in {text:.80}")
+    return {option.arg: _value(option.value, text) for option in node.keywords}
 
 
-def _value(node: ast.expr, where: str) -> object:
+def _value(node: ast.expr, where: str) -> Value:
+    """The number, bool or word that an option is given."""
     if isinstance(node, ast.Name):
         return node.id
     minus = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
     value = getattr(node.operand if minus else node, "value", None)
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    finite = number and abs(value) <= 2**53  # up to there a float holds every integer
-    require(
-        finite
-        or (
-            not minus
-            and (isinstance(value, bool) or (isinstance(value, str) and value.isprintable()))
-        ),
-        f"in {where:.80}: a value is a number of at most 2**53, True, False or a word, not {ast.unparse(node):.60}",
-    )
+    if type(value) in (int, float):
+        good = abs(value) <= LARGEST
+    else:
+        printable = isinstance(value, str) and value.isprintable()
+        good = not minus and (isinstance(value, bool) or printable)
+    wanted = "a value is a number of at most 2**53, True, False or a word"
+    require(good, f"in {where:.80}: {wanted}, not {ast.unparse(node):.60}")
     return -value if minus else value
-
-
-def everywhere(node: ast.expr) -> list[ast.expr]:
-    """The mentions that stand in no branch: only these may act before the first layer."""
-    if isinstance(node, ast.BinOp):
-        return (
-            everywhere(node.left) + everywhere(node.right) if isinstance(node.op, ast.Add) else []
-        )
-    return [node]
-
-
-def without_per_layer(node: ast.expr, default: bool) -> tuple[ast.expr, bool]:
-    """Take the grammar's own option off a mention: (the mention without it, its value)."""
-    value = options_in(node).get("per_layer", default)
-    require(isinstance(value, bool), f"per_layer is True or False, not {value!s:.60}")
-    if isinstance(node, ast.Name):
-        return node, value
-    return ast.Call(node.func, [], [k for k in node.keywords if k.arg != "per_layer"]), value

@@ -1,8 +1,5 @@
-"""A position expression in a model: which piece acts in which layer, checked once, and what positions do in one forward."""
+"""A position expression in a model: which piece acts in which layer, and what attention is told."""
 
-from __future__ import annotations
-
-import ast
 import copy
 import hashlib
 import math
@@ -25,20 +22,26 @@ from posenc import (
     Shape,
     Text,
     Turn,
-    answers,
+    apply_maps,
+    overrides,
     scheme_name,
-    stretched,
     widened,
 )
-from positions.catalogue import build, extension_names, extensions, find
-from positions.grammar import everywhere, mentions_of, name_of, parse, without_per_layer
+from positions.catalogue import build, build_extensions, extension_names, find, read
+from positions.grammar import Expression
+from positions.rules import broken_rule, check_rules, reads_positions
+
+# ---- what attention is told
 
 
 @dataclass(frozen=True)
 class Plan:
     """What positions do to attention in one forward, for the layers that share these pieces.
 
-    query_ids (T,) or (B, T) and key_ids (S,) or (B, S) are position ids; the queries are the last T of the S tokens.
+    query_ids (T,) or (B, T) and key_ids (S,) or (B, S) are position ids. The queries are the last T
+    of the S tokens. Keys that are neither among the last span[0] nor among the first span[1] are
+    never seen. Where mask(query id, key id) of a region holds, scores are those of the region's
+    plan; the turns of regions act on queries and on all keys, which are then kept unturned.
     """
 
     query_ids: Tensor
@@ -47,264 +50,141 @@ class Plan:
     temperature: Tensor | None = None  # (T, 1) or (H, T, 1)
     biases: tuple[Bias, ...] = ()
     masks: tuple[Mask, ...] = ()
-    span: tuple[int, int] | None = (
-        None  # keys outside the last span[0] and the first span[1] are never seen
-    )
+    span: tuple[int, int] | None = None
     scorer: Piece | None = None  # the piece that claims the whole score
-    regions: tuple[
-        tuple[Plan, Mask], ...
-    ] = ()  # where g(query id, key id) holds, scores are those of another plan; its
-    # turns then act here, on queries and on all keys, which are kept unturned
+    regions: tuple[tuple["Plan", Mask], ...] = ()
+
+
+# ---- the scheme
 
 
 class Scheme(nn.Module):
-    """A position expression built for a model of n_layer layers: which piece acts where, checked once, here."""
+    """The pieces of a position expression, built and checked for a model of n_layer layers.
+
+    `layers` has the keys of `pieces` that act in each layer; `extensions` are the pieces that an
+    `extend` expression put into force, and `extension` is its canonical text. Layers with the same
+    pieces share one plan: `sets` are the distinct sets of keys, `set_of_layer` says which is whose.
+    UserError for an expression that does not fit the model.
+    """
 
     def __init__(self, text: str, shape: Shape, n_layer: int, pos_file: Path | None = None) -> None:
         super().__init__()
-        tree = parse(text)
-        self.text, self.shape, self.pos_file = ast.unparse(tree), shape, pos_file
-        self.extended, self.extensions = "", nn.ModuleList()
-        mentions = list(mentions_of(tree))
-        built: dict[
-            tuple[int, int], str
-        ] = {}  # (mention, layer if it is per_layer else 0) -> key in self.pieces
-        self.pieces, own_of_layer = nn.ModuleDict(), set()
-        self.layers: list[tuple[str, ...]] = []
-        for n in range(n_layer):
-            keys = []
-            for node in _layer(tree, n):
-                cls = find(name_of(node), pos_file)
-                require(
-                    not issubclass(cls, Extension),
-                    f"{name_of(node)} extends a model that is trained already: "
-                    f"write it as --extend={name_of(node)}",
-                )
-                bare, per_layer = without_per_layer(node, cls.per_layer)
-                place = (mentions.index(node), n if per_layer else 0)
-                if place not in built:
-                    built[place] = f"{place[0]}_{name_of(node)}" + (
-                        f"_layer{n}" if per_layer else ""
-                    )
-                    self.pieces[built[place]] = build(bare, shape, pos_file)
-                    own_of_layer |= {built[place]} if per_layer else set()
-                keys.append(built[place])
-            self.layers.append(tuple(keys))
-        self._share()
-        self.unused = []
-        for m, node in enumerate(mentions):
-            if not any(m == k[0] for k in built):
-                build(
-                    without_per_layer(node, False)[0], shape, pos_file
-                )  # a mistake in it is a mistake all the same
-                self.unused.append(ast.unparse(node))
-        self._check(
-            [
-                key
-                for (m, _), key in built.items()
-                if mentions[m] in everywhere(tree) and key not in own_of_layer
-            ]
-        )
-        changes = self.ids_piece
-        limits = [p.limit for p in self.pieces.values() if p.limit and p is not changes]
-        self.id_limit = min(
-            limits, default=None
-        )  # how many position ids the pieces define; None: any
-        self.limit = (
-            changes.limit if changes else self.id_limit
-        )  # the longest total length defined; None: any
-
-    def _check(self, top: list[str]) -> None:
-        """Refuse what clashes: two claims on one place, the same piece twice, an input piece inside a pattern."""
-        for n, keys in enumerate(self.layers):
-            kinds = [type(self.pieces[k]) for k in keys]
-            twice = next((scheme_name(k) for k in kinds if kinds.count(k) > 1), None)
-            require(
-                twice is None,
-                f"{twice} stands twice in layer {n} of '{self.text:.80}': name it once",
-            )
-            for question, place in (
-                ("ids", "position ids"),
-                ("embed", "token embedding"),
-                ("turn", "rotation"),
-                ("score", "whole score"),
-            ):
-                claims = [
-                    scheme_name(type(self.pieces[k]))
-                    for k in keys
-                    if answers(self.pieces[k], question)
-                ]
-                require(
-                    len(claims) < 2,
-                    f"{' and '.join(claims)} both claim the {place} in '{self.text:.80}': keep one",
-                )
-            for kind in kinds:
-                near = [scheme_name(k) for k in kinds if scheme_name(k) in kind.apart]
-                require(
-                    not near,
-                    f"{scheme_name(kind)} cannot stand beside {' and '.join(near)} in "
-                    f"'{self.text:.80}': it needs queries and keys of a head's width and size",
-                )
-        for key, piece in self.pieces.items():
-            early = answers(piece, "ids") or answers(piece, "embed")
-            name = scheme_name(type(piece))
-            require(
-                not early or key in top,
-                f"{name} acts once, before the first layer, so it cannot stand inside a pattern "
-                f"of layers or be per_layer: write 'SCHEME + (... | ...)' instead of '{self.text:.80}'",
-            )
+        expression = read(text)
+        self.text, self.shape, self.pos_file = expression.text, shape, pos_file
+        self.pieces, self.layers = nn.ModuleDict(), []
+        for layer in range(n_layer):
+            self.layers.append(self._build_layer(expression, layer))
+            check_rules("layer", [self.pieces[key] for key in self.layers[layer]], self.text)
+        check_rules("scheme", list(self.pieces.values()), self.text)
+        self.unused = [m for m in expression.mentions if not any(map(m.acts_in, range(n_layer)))]
+        for mention in self.unused:
+            build(mention, shape, pos_file)  # a mistake in it is a mistake all the same
         mover = self.ids_piece
-        for piece in self.pieces.values() if mover else ():
-            name, other = scheme_name(type(piece)), piece is not mover
-            require(
-                not (piece.limit and mover.limit and piece.limit < mover.limit),
-                f"'{self.text:.80}' gives positions up to "
-                f"{mover.limit}, more than the {piece.limit} that {name} has: say e.g. learned(rows=...)",
-            )
-            require(
-                not (other and piece.index_only),
-                f"'{self.text:.80}': {name} needs the positions 0 ... N - 1 as they are",
-            )
-            require(
-                not (other and mover.continuous and piece.limit and answers(piece, "embed")),
-                f"'{self.text:.80}': {name} has a vector for each whole position, not for those in between",
-            )
+        limits = [p.limit for p in self.pieces.values() if p.limit and p is not mover]
+        self.id_limit = min(limits, default=None)  # how many position ids there are; None: any
+        self.limit = mover.limit if mover else self.id_limit  # the longest text defined; None: any
+        self.extension, self.extensions = "", nn.ModuleList()
+        self._share([])
 
-    def _share(self, own: tuple[Piece, ...] = ()) -> None:
-        """Find the distinct sets of pieces, one plan each; a layer has a copy of its own of each of `own`."""
-        shared = [p for p in self.extensions if p not in own]
-        copies = [[copy.deepcopy(p) for p in own] for _ in self.layers]
+    def _build_layer(self, expression: Expression, layer: int) -> tuple[str, ...]:
+        """Build the pieces of a layer that are not built yet; the keys of all its pieces."""
+        keys = []
+        for number, mention in enumerate(expression.mentions):
+            if not mention.acts_in(layer):
+                continue
+            name, cls = mention.name, find(mention.name, self.pos_file)
+            trained = f"{name} extends a model that is trained already: write it as --extend={name}"
+            require(not issubclass(cls, Extension), trained)
+            own = cls.per_layer if mention.per_layer is None else mention.per_layer
+            early = overrides(cls, "ids") or overrides(cls, "embed")
+            place = "it cannot stand inside a pattern of layers or be per_layer"
+            sentence = f"{name} acts once, before the first layer, so {place}"
+            advice = f"write 'SCHEME + (... | ...)' instead of '{self.text:.80}'"
+            require(not early or not (mention.pattern or own), f"{sentence}: {advice}")
+            key = f"{number}_{name}_layer{layer}" if own else f"{number}_{name}"
+            if key not in self.pieces:
+                self.pieces[key] = build(mention, self.shape, self.pos_file)
+            keys.append(key)
+        return tuple(keys)
+
+    def _share(self, extensions: list[Piece]) -> None:
+        """Put extensions into force: a layer has copies of its own of those that are per_layer."""
+        own = [piece for piece in extensions if piece.per_layer]
+        shared = [piece for piece in extensions if not piece.per_layer]
+        copies = [[copy.deepcopy(piece) for piece in own] for _ in self.layers]
         self.extensions = nn.ModuleList([*shared, *(p for of_layer in copies for p in of_layer)])
+        self.maps = tuple(p for p in extensions if overrides(p, "map_frequencies"))
         self.sets = self.layers if own else list(dict.fromkeys(self.layers))
-        self.set_of_layer = (
-            list(range(len(self.layers)))
-            if own
-            else [self.sets.index(keys) for keys in self.layers]
-        )
-        self.extensions_of_set = [[*shared, *of_layer] for of_layer in copies[: len(self.sets)]]
+        self.set_of_layer = [self.sets.index(keys) for keys in self.layers]
+        if own:
+            self.set_of_layer = list(range(len(self.layers)))
+        self.extensions_of_set = [[*shared, *copies[n]] for n in range(len(self.sets))]
 
     def extend(self, text: str, folder: Path | None = None) -> None:
-        """Put an `extend` expression into force, in place of any other; empty or "none" for none. UserError where it does
-        not fit. Files that its options name are looked for in `folder` first. One that is in force keeps what it learned."""
-        text = "" if text == "none" else text
-        added = extensions(text, replace(self.shape, folder=folder), self.pos_file) if text else []
+        """Put an `extend` expression into force, in place of any other; "" or "none" for none.
+
+        UserError where it does not fit. Files that its options name are looked for in `folder`
+        first. The expression that is in force keeps what it learned.
+        """
+        canonical, added = "", []
+        if text not in ("", "none"):
+            expression = read(text)
+            shape = replace(self.shape, folder=folder)
+            canonical, added = expression.text, build_extensions(expression, shape, self.pos_file)
+        check_rules("extend", added, canonical)
         for piece in added:
-            why = self.misfit(type(piece))
-            fit = (
-                [
-                    n
-                    for n in extension_names(self.pos_file)
-                    if not self.misfit(find(n, self.pos_file))
-                ]
-                if why
-                else []
-            )
-            require(
-                not why,
-                f"{scheme_name(type(piece))} does not extend {self.text:.80}: {why}. What fits: {', '.join(fit)}",
-            )
-        drawing = [
-            scheme_name(type(p)) for p in [*self.pieces.values(), *added] if answers(p, "draw")
-        ]
-        require(
-            len(drawing) < 2,
-            f"{' and '.join(drawing)} both draw the positions of training: keep one",
-        )
-        unsure = [scheme_name(type(p)) for p in added if getattr(p, "by_length", False)]
-        require(
-            not (drawing and unsure),
-            f"{' and '.join(unsure)} in '{text:.80}' would go by the length of the text, and "
-            f"{' '.join(drawing)} draws positions for another: give a fixed factor, as in yarn(factor=4)",
-        )
-        maps = tuple(p for p in added if answers(p, "stretch"))
-        rotary = [p for p in self.pieces.values() if isinstance(p, Rotary)]
-        for piece in rotary:  # what a map cannot stretch is refused here, not in the first step
-            stretched(piece.frequencies(self.shape.length), maps, piece.base, 2 * self.shape.length)
-        files = {piece.file.resolve() for piece in added if getattr(piece, "file", None)}
-        require(
-            len({file.name for file in files}) == len(files),
-            f"two files of '{text:.80}' have one name, and a run folder "
-            "keeps a copy of each: rename one",
-        )
-        canonical = ast.unparse(parse(text)) if text else ""
-        learned = self.extensions.state_dict() if canonical == self.extended else {}
-        own = tuple(p for p in added if p.per_layer)
-        for piece in own:
-            name = scheme_name(type(piece))
-            require(
-                any(True for _ in piece.parameters())
-                and not answers(piece, "stretch")
-                and not answers(piece, "draw"),
-                f"{name} learns nothing that a layer could have for itself: leave per_layer out of '{text:.80}'",
-            )
-            require(
-                not (answers(piece, "ids") and self._first("embed")),
-                f"{name} cannot be per_layer here: "
-                f"{self._first('embed') and self._named('embed')} acts once, before the first layer",
-            )
-        self.extended, self.extensions = canonical, nn.ModuleList(added)
-        self._share(own)
+            self._check_fit(piece)
+        maps = [piece for piece in added if overrides(piece, "map_frequencies")]
+        for piece in self.rotary:  # what a map cannot do is refused here, not in the first step
+            length = self.shape.length
+            apply_maps(piece.frequencies(length), maps, piece.base, 2 * length)
+        learned = self.extensions.state_dict() if canonical == self.extension else {}
+        self.extension = canonical
+        self._share(added)
         self.extensions.load_state_dict(learned, strict=bool(learned))
-        for piece in rotary:
-            piece.stretches = maps
 
-    def misfit(self, cls: type[Piece]) -> str:
-        """Why an extension of that class does not fit this scheme, empty where it does."""
-        pieces = list(self.pieces.values())
-        if answers(cls, "stretch") and not any(isinstance(p, Rotary) for p in pieces):
-            return "it changes the frequencies of rotary pieces, and there is none"
-        if answers(cls, "regions") and any(answers(p, "score") for p in pieces):
-            return (
-                f"it rewrites distances, and {self._named('score')} makes the whole score by itself"
+    def _check_fit(self, piece: Piece) -> None:
+        """Raise UserError, with the extensions that fit, where one does not fit this scheme."""
+        name, why = scheme_name(piece), self.misfit(piece)
+        if why:
+            known = extension_names(self.pos_file)
+            fit = ", ".join(n for n in known if not self.misfit(find(n, self.pos_file)))
+            require(False, f"{name} does not extend {self.text:.80}: {why}. What fits: {fit}")
+        if piece.per_layer:
+            fixed = overrides(piece, "map_frequencies") or overrides(piece, "draw")
+            learns = any(True for _ in piece.parameters()) and not fixed
+            require(
+                learns,
+                f"{name} learns nothing that a layer could have for itself: leave per_layer out",
             )
-        if answers(cls, "regions") and not any(
-            answers(p, q) for p in pieces for q in ("turn", "bias")
-        ):
-            return "it rewrites distances, and no score depends on one"
-        moving = answers(cls, "ids") or answers(cls, "draw")
-        if moving and not any(self._reads(p) for p in pieces):
-            return "it changes positions, and nothing reads them"
-        if moving and any(
-            (p.limit and answers(p, "embed")) or p.index_only
-            for p in pieces
-            if not answers(p, "ids")
-        ):
-            return "it changes positions, and there is a vector for each whole one"
-        return cls.only_for(pieces) if issubclass(cls, Extension) else ""
 
-    @staticmethod
-    def _reads(piece: Piece) -> bool:
-        return piece.reads_ids and any(
-            answers(piece, question) for question in ("embed", "turn", "bias", "score")
-        )
+    def misfit(self, extension: Piece | type[Piece]) -> str:
+        """Why an extension, or a class of them, does not fit this scheme; empty where it does."""
+        return broken_rule("fit", extension, self.pieces.values())
 
     def factor(self, total: int) -> float | None:
-        """By how much the extension in force takes a text of `total` tokens to be longer, None where it has no such number;
-        of several that of one that is built on it, such as yarn."""
-        pieces = sorted(
-            (p for p in self.extensions if isinstance(p, Extension)),
-            key=lambda p: not isinstance(p, Scaled),
-        )
-        return next((factor for p in pieces if (factor := p.factor(total)) is not None), None)
+        """How many times longer the extension in force takes a text of `total` tokens to be.
 
-    def _first(self, question: str) -> Piece | None:
-        return next((p for p in self.pieces.values() if answers(p, question)), None)
+        None where it has no such number. Of several, one that is built on a factor counts first.
+        """
+        known = [piece for piece in self.extensions if isinstance(piece, Extension)]
+        scaled = [piece for piece in known if isinstance(piece, Scaled)]
+        factors = [piece.factor(total) for piece in [*scaled, *known]]
+        return next((factor for factor in factors if factor is not None), None)
 
-    def _named(self, question: str) -> str:
-        return scheme_name(type(self._first(question)))
+    @property
+    def rotary(self) -> list[Rotary]:
+        """The rotary pieces."""
+        return [piece for piece in self.pieces.values() if isinstance(piece, Rotary)]
 
-    @staticmethod
-    def _map(extensions: Iterable[Piece], ids: Tensor, total: int) -> Tensor:
-        """Position ids as the extensions in force change them."""
-        for piece in extensions:
-            if answers(piece, "ids"):
-                ids = piece.ids(widened(ids), total)
-        return ids
+    def piece_with(self, method: str) -> Piece | None:
+        """The first piece that overrides a method."""
+        return next((p for p in self.pieces.values() if overrides(p, method)), None)
 
     @property
     def ids_piece(self) -> Piece | None:
         """The piece that changes position ids, if there is one."""
-        return self._first("ids")
+        return self.piece_with("ids")
 
     @property
     def continuous(self) -> bool:
@@ -312,137 +192,121 @@ class Scheme(nn.Module):
         return self.ids_piece is not None and self.ids_piece.continuous
 
     def check_length(self, total: int) -> None:
-        """Raise UserError if a text of `total` tokens has positions that the scheme does not define."""
-        require(
-            self.limit is None or total <= self.limit,
-            f"{self.text} defines {self.limit} positions, a text of {total} tokens needs more",
-        )
+        """Raise UserError if a text of `total` tokens has positions that the scheme lacks."""
+        defined = self.limit is None or total <= self.limit
+        needs = f"a text of {total} tokens needs more"
+        require(defined, f"{self.text} defines {self.limit} positions, {needs}")
+
+    def check_ids(self, ids: Tensor) -> None:
+        """Raise UserError for ids that are no positions of this scheme.
+
+        It waits for the device, and cannot stand in compiled code.
+        """
+        integers = not ids.is_floating_point() and ids.dtype != torch.bool
+        good = integers or (self.continuous and ids.is_floating_point())
+        require(good, f"position ids are integers, not {ids.dtype}")
+        if self.id_limit and ids.numel():
+            last = int(ids.max())
+            defined = f"{self.text} defines {self.id_limit} positions"
+            require(last < self.id_limit, f"{defined}, not one at {last}")
 
     def ids(self, index: Tensor, total: int) -> Tensor:
         """Position ids of the tokens at `index` in a text of `total` tokens."""
         return self.ids_piece.ids(index, total) if self.ids_piece else index
 
-    def check_ids(self, ids: Tensor) -> None:
-        """Raise UserError for ids that are no positions of this scheme (waits for the device; not in compiled code)."""
-        require(
-            (self.continuous or not ids.is_floating_point()) and ids.dtype != torch.bool,
-            f"position ids are integers, not {ids.dtype}",
-        )
-        reach = int(ids.max()) + 1 if self.id_limit and ids.numel() else 0
-        require(
-            not reach or reach <= self.id_limit,
-            f"{self.text} defines {self.id_limit} positions, not one at {reach - 1}",
-        )
-
     def draw(self, seed: int, step: int, length: int) -> Tensor | None:
-        """The random position ids (length,) of a training step, the same for every process; None if they are not random."""
-        drawing = next(
-            (p for p in [*self.pieces.values(), *self.extensions] if answers(p, "draw")), None
-        )
+        """The random position ids (length,) of a training step; None if they are not random.
+
+        They follow from seed and step, so that all processes have the same.
+        """
+        pieces = [*self.pieces.values(), *self.extensions]
+        drawing = next((piece for piece in pieces if overrides(piece, "draw")), None)
         if drawing is None:
             return None
-        mixed = hashlib.sha256(f"{seed} {step}".encode()).digest()[
-            :4
-        ]  # torch's generator reads 32 bits of its seed
-        return drawing.draw(length, torch.Generator().manual_seed(int.from_bytes(mixed, "little")))
+        digest = hashlib.sha256(f"{seed} {step}".encode()).digest()
+        mixed = int.from_bytes(digest[:4], "little")  # torch's generator reads 32 bits of its seed
+        return drawing.draw(length, torch.Generator().manual_seed(mixed))
 
     def embed(self, ids: Tensor, text: Text) -> Tensor | None:
         """What is added to the token embedding, or None."""
-        piece = self._first("embed")
-        return (
-            piece.embed(self._map(self.extensions, ids, text.total) if self.extended else ids, text)
-            if piece
-            else None
-        )
+        piece = self.piece_with("embed")
+        if piece is None:
+            return None
+        return piece.embed(extended_ids(self.extensions, ids, text.total), text)
 
     def plans(
         self, index: Tensor, query_ids: Tensor, key_ids: Tensor, total: int, like: Tensor
     ) -> list[Plan]:
-        """One Plan for each distinct set of pieces (`self.sets`); `index` (T,) are the queries' places in the text."""
-        return [
-            self._plan(
-                [self.pieces[k] for k in keys], extensions, index, query_ids, key_ids, total, like
-            )
-            for keys, extensions in zip(self.sets, self.extensions_of_set, strict=True)
-        ]
+        """One plan for each of `sets`; `index` (T,) are the places of the queries in the text."""
+        plans = []
+        for keys, extensions in zip(self.sets, self.extensions_of_set, strict=True):
+            ids = [extended_ids(extensions, ids, total) for ids in (query_ids, key_ids)]
+            pieces = [self.pieces[key] for key in keys]
+            plans.append(self._plan(pieces, extensions, index, Plan(*ids), total, like))
+        return plans
 
     def _plan(
         self,
         own: list[Piece],
         extensions: list[Piece],
         index: Tensor,
-        query_ids: Tensor,
-        key_ids: Tensor,
+        plan: Plan,
         total: int,
         like: Tensor,
     ) -> Plan:
+        """The plan of the pieces of some layers and the extensions in force there."""
         pieces = [*own, *extensions]
-        query_ids, key_ids = (self._map(extensions, ids, total) for ids in (query_ids, key_ids))
-        temperatures = [
-            p.temperature(index, like)[..., None] for p in pieces if answers(p, "temperature")
-        ]
+        turning = next((p for p in own if overrides(p, "turn")), None)
+        cooling = [p for p in pieces if overrides(p, "temperature")]
+        temperatures = [p.temperature(index, like)[..., None] for p in cooling]
         spans = sorted(p.span for p in pieces if p.span)
-        turning = next((p for p in own if answers(p, "turn")), None)
-        plan = Plan(
-            query_ids,
-            key_ids,
-            turning.turn(query_ids, total) if turning else None,
-            math.prod(temperatures[1:], start=temperatures[0]) if temperatures else None,
-            tuple(p.bias(like) for p in own if answers(p, "bias")),
-            tuple(p.mask() for p in pieces if answers(p, "mask")),
-            spans[0] if spans else None,
-            next((p for p in own if answers(p, "score")), None),
-        )
-        rewriting = next((p for p in extensions if answers(p, "regions")), None)
-        if rewriting is None or not (turning or plan.biases):
-            return plan
-        parts = [Region(lambda i: i, lambda j: j, lambda i, j: i >= i), *rewriting.regions(total)]
-        return replace(
+        plan = replace(
             plan,
-            turns=None,
-            regions=tuple((self._moved(plan, part, turning, total), part.where) for part in parts),
+            temperature=math.prod(temperatures[1:], start=temperatures[0]) if cooling else None,
+            biases=tuple(p.bias(like) for p in own if overrides(p, "bias")),
+            masks=tuple(p.mask() for p in pieces if overrides(p, "mask")),
+            span=spans[0] if spans else None,
+            scorer=next((p for p in own if overrides(p, "score")), None),
         )
+        rewriting = next((p for p in extensions if overrides(p, "regions")), None)
+        if rewriting and (turning or plan.biases):
+            everywhere = Region(lambda i: i, lambda j: j, lambda i, j: i >= i)
+            regions = [everywhere, *rewriting.regions(total)]
+            parts = [(self._moved(plan, part, turning, total), part.where) for part in regions]
+            return replace(plan, regions=tuple(parts))
+        turns = turning.turn(plan.query_ids, total, self.maps) if turning else None
+        return replace(plan, turns=turns)
 
     def _moved(self, plan: Plan, part: Region, turning: Piece | None, total: int) -> Plan:
         """The plan with the positions of a region; its turns act on queries and on all keys."""
         query_ids, key_ids = part.query(plan.query_ids), part.key(plan.key_ids)
-        turns = (
-            (turning.turn(query_ids, total)[0], turning.turn(key_ids, total)[1])
-            if turning
-            else None
-        )
+        turns = None
+        if turning:
+            turn_queries, _ = turning.turn(query_ids, total, self.maps)
+            _, turn_keys = turning.turn(key_ids, total, self.maps)
+            turns = turn_queries, turn_keys
         return replace(plan, query_ids=query_ids, key_ids=key_ids, turns=turns)
 
     def describe(self) -> str:
-        """The map of layers in a line or two, to be printed once."""
-
-        def label(keys: tuple[str, ...]) -> str:
-            return " + ".join(k.split("_", 1)[1] for k in keys)
-
-        runs = [f"{n}: {label(keys)}" for n, keys in enumerate(self.layers)]
-        text = (
-            f"all {len(runs)} layers: {label(self.layers[0])}"
-            if len(set(self.layers)) == 1
-            else "layers " + ", ".join(runs)
-        )
-        mover = self.ids_piece
-        if mover and not any(self._reads(p) for p in self.pieces.values()):
-            text += f"; nothing here reads positions, so {scheme_name(type(mover))} changes nothing"
-        text += f", extended by {self.extended}" if self.extended else ""
-        return text + "".join(
-            f"; {name} is in no layer (the pattern is cut at {len(runs)})" for name in self.unused
-        )
+        """Which pieces act in which layers, in a line or two."""
+        labels = [" + ".join(key.split("_", 1)[1] for key in keys) for keys in self.layers]
+        text = "layers " + ", ".join(f"{n}: {label}" for n, label in enumerate(labels))
+        if len(set(labels)) == 1:
+            text = f"all {len(labels)} layers: {labels[0]}"
+        if self.ids_piece and not any(map(reads_positions, self.pieces.values())):
+            text += (
+                f"; nothing here reads positions, so {scheme_name(self.ids_piece)} changes nothing"
+            )
+        if self.extension:
+            text += f", extended by {self.extension}"
+        for mention in self.unused:
+            text += f"; {mention.text} is in no layer (the pattern is cut at {len(labels)})"
+        return text
 
 
-def _layer(node: ast.expr, n: int) -> list[ast.expr]:
-    """The mentions that act in layer n: `|` takes branch n mod k, however deep the chain of `|` is nested."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return _layer(node.left, n) + _layer(node.right, n)
-    branches = _branches(node)
-    return _layer(branches[n % len(branches)], n) if len(branches) > 1 else [node]
-
-
-def _branches(node: ast.expr) -> list[ast.expr]:
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-        return _branches(node.left) + _branches(node.right)
-    return [node]
+def extended_ids(extensions: Iterable[Piece], ids: Tensor, total: int) -> Tensor:
+    """Position ids as the extensions in force change them."""
+    for piece in extensions:
+        if overrides(piece, "ids"):
+            ids = piece.ids(widened(ids), total)
+    return ids

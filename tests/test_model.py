@@ -13,7 +13,7 @@ import attention
 import model as model_module
 from configurable import UserError
 from model import GPT, GPTConfig
-from positions.catalogue import find, names
+from positions.catalogue import find, scheme_names
 
 L = 8  # the training length
 NEEDED = {
@@ -22,7 +22,7 @@ NEEDED = {
     "learned": "learned(rows=64)",
 }
 ALONE = [
-    NEEDED.get(name, name) for name in names() if find(name).__module__ == "posenc"
+    NEEDED.get(name, name) for name in scheme_names() if find(name).__module__ == "posenc"
 ]  # test_schemes.py has all
 SCHEMES = [
     *ALONE,
@@ -394,22 +394,23 @@ def test_positions_that_go_back_behind_the_caches_are_refused(first, then):
     cache = gpt.new_cache(2, 6)
     first, then = (None if p is None else torch.tensor(p) for p in (first, then))
     gpt(tokens(2, 2), cache=cache, positions=first)
-    with pytest.raises(UserError, match="decrease"):
+    with pytest.raises(UserError, match="decrease|one form"):
         gpt(tokens(2, 2), cache=cache, positions=then)
 
 
-def test_a_cache_takes_positions_for_all_and_for_each_in_turn():
+def test_a_cache_takes_positions_in_one_form_throughout():
     gpt, idx = tiny("alibi"), tokens(2, 6)
-    for first, then in (
-        (torch.arange(3), torch.arange(3, 6).expand(2, 3)),
-        (torch.arange(3).expand(2, 3), torch.arange(3, 6)),
-    ):
-        cache = gpt.new_cache(2, 6)
-        logits = [
-            gpt(part, cache=cache, positions=p)[0].detach()
-            for part, p in zip(idx.split(3, 1), (first, then), strict=True)
-        ]
+    for_all, for_each = torch.arange(6), torch.arange(6).expand(2, 6)
+    for given in (for_all, for_each):
+        cache, parts = gpt.new_cache(2, 6), zip(idx.split(3, 1), given.split(3, -1), strict=True)
+        logits = [gpt(part, cache=cache, positions=p)[0].detach() for part, p in parts]
         assert_close(torch.cat(logits, 1), every_logit(gpt, idx))
+    cache = gpt.new_cache(2, 6)
+    gpt(idx[:, :3], cache=cache, positions=for_each[:, :3])
+    for other in (for_all[3:], None):
+        with pytest.raises(UserError, match="one form in every call"):
+            gpt(idx[:, 3:], cache=cache, positions=other)
+    gpt(idx[:, 3:], cache=cache, positions=for_each[:, 3:])  # what was refused left no trace
 
 
 # What is refused

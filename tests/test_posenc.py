@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 import posenc
 from configurable import UserError
-from posenc import Shape, alibi_slopes, rope_frequencies, rotate, sinusoids, t5_buckets
-from positions.catalogue import ZOO, extension_names, find, names
+from posenc import Shape, Text, alibi_slopes, rope_frequencies, rotate, sinusoids, t5_buckets
+from positions.catalogue import ZOO, extension_names, find, scheme_names
 from positions.scheme import Scheme
+
+TEXT = Text(torch.zeros(1, 9, dtype=torch.long), 9)
 
 SHAPE = Shape(n_head=4, head_dim=8, width=32, length=16)
 FAR = 1_048_575  # the last position of a text of 2^20 tokens
@@ -293,7 +295,7 @@ def test_slopes_and_sinusoids_survive_a_cast_of_the_module_to_bfloat16():
         -FAR / 64,
         -FAR / 256,
     ]
-    embedded = scheme("sinusoidal(scale=1)").to(torch.bfloat16).embed(torch.tensor([FAR]), None)
+    embedded = scheme("sinusoidal(scale=1)").to(torch.bfloat16).embed(torch.tensor([FAR]), TEXT)
     assert embedded.dtype == torch.float32
     assert float(embedded[0, 0]) == pytest.approx(
         math.sin(exact_angle(FAR, 10000, 0, 32)), abs=1e-6
@@ -319,7 +321,7 @@ def test_sinusoids_of_an_odd_width_are_refused():
 
 def test_the_default_scale_of_sinusoidal_is_that_of_the_token_embedding():
     assert torch.equal(
-        scheme("sinusoidal").embed(torch.arange(9), None), 0.02 * sinusoids(torch.arange(9), 32)
+        scheme("sinusoidal").embed(torch.arange(9), TEXT), 0.02 * sinusoids(torch.arange(9), 32)
     )
 
 
@@ -404,14 +406,14 @@ def test_two_mentions_of_one_name_are_two_pieces():
 def test_per_layer_is_an_option_of_every_piece_that_acts_in_layers():
     early = {
         name
-        for name in names()
-        if any(posenc.answers(find(name), q) for q in ("ids", "embed"))
+        for name in scheme_names()
+        if any(posenc.overrides(find(name), q) for q in ("ids", "embed"))
     }
     assert (
-        {"learned", "sinusoidal", "randomized"} <= early < set(names())
+        {"learned", "sinusoidal", "randomized"} <= early < set(scheme_names())
     )  # these act once, before the first layer
     needed = {"window": "size=2, "}
-    for name in set(names()) - early:
+    for name in set(scheme_names()) - early:
         assert len(scheme(f"{name}({needed.get(name, '')}per_layer=True)", 3).pieces) == 3
 
 
@@ -868,7 +870,7 @@ VALUES = st.sampled_from(
 @st.composite
 def mention(draw) -> str:
     """A scheme, or nearly one, with some options, mostly its own."""
-    name = draw(st.sampled_from([*names(), "ropee"]))
+    name = draw(st.sampled_from([*scheme_names(), "ropee"]))
     option = st.sampled_from([*OPTIONS.get(name, []) * 3, "per_layer", "x"])
     options = draw(st.lists(st.builds("{}={}".format, option, VALUES), max_size=3))
     return f"{name}({', '.join(options)})" if options else name
@@ -982,7 +984,7 @@ def test_the_layer_map_names_every_piece_and_its_place():
 
 
 def test_every_scheme_says_what_it_is_and_what_to_expect():
-    for name in names():
+    for name in scheme_names():
         text = find(name).__doc__
         assert text and "Verdict" in text, name
 
@@ -999,8 +1001,8 @@ def test_every_name_of_the_design_is_here():
         "randomized",
         "logn",
         "kerple",
-    } <= set(names())
+    } <= set(scheme_names())
     assert {path.stem for path in Path(ZOO).glob("*.py")} <= {
-        *names(),
+        *scheme_names(),
         *extension_names(),
     }
