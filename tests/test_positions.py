@@ -1,0 +1,187 @@
+"""The grammar returns data, aliases stand for what they name, and every rule of the table refuses something."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from configurable import UserError
+from posenc import Shape, overrides
+from positions import extended_frequencies
+from positions.catalogue import ALIASES, find, read, scheme_names
+from positions.grammar import Mention, parse
+from positions.rules import RULES, broken_rule
+from positions.scheme import Scheme
+
+SHAPE = Shape(n_head=4, head_dim=8, width=32, length=64)
+
+
+# ---- the grammar
+
+
+def test_an_expression_is_data_its_text_and_its_mentions_with_their_layers():
+    found = parse("randomized( max = 64 )+(rope|t5( buckets=4 )|(nope|alibi()+logn))")
+    assert found.text == "randomized(max=64) + (rope | t5(buckets=4) | (nope | alibi + logn))"
+    names = [mention.name for mention in found.mentions]
+    assert names == ["randomized", "rope", "t5", "nope", "alibi", "logn"]
+    acting = [[m.name for m in found.mentions if m.acts_in(layer)] for layer in range(5)]
+    assert acting == [
+        ["randomized", "rope"],
+        ["randomized", "t5"],
+        ["randomized", "nope"],
+        ["randomized", "alibi", "logn"],
+        ["randomized", "rope"],
+    ]
+    assert found.mentions[2] == Mention("t5", {"buckets": 4}, "t5(buckets=4)", ((1, 4),))
+
+
+def test_a_pattern_inside_a_branch_goes_by_the_number_of_the_layer():
+    found = parse("rope | nope + (alibi | t5)")
+    acting = [[m.name for m in found.mentions if m.acts_in(layer)] for layer in range(4)]
+    assert acting == [["rope"], ["nope", "t5"], ["rope"], ["nope", "t5"]]
+
+
+def test_per_layer_is_an_option_of_every_mention_and_not_of_the_scheme():
+    alibi, rope = parse("alibi(learned=True, per_layer=True) + rope").mentions
+    assert (alibi.options, alibi.per_layer, rope.per_layer) == ({"learned": True}, True, None)
+    with pytest.raises(UserError, match="per_layer is True or False"):
+        parse("rope(per_layer=1)")
+
+
+def test_only_the_grammar_and_the_settings_see_pythons_syntax_tree():
+    root = Path(__file__).resolve().parents[1]
+    core = [path for folder in ("", "positions", "runs") for path in (root / folder).glob("*.py")]
+    using = [p.name for p in core if re.search(r"^import ast|^from ast", p.read_text(), re.M)]
+    assert len(core) > 15 and sorted(using) == ["configurable.py", "grammar.py"]
+
+
+# ---- aliases
+
+
+@pytest.mark.parametrize(
+    ("typed", "text"),
+    [
+        ("dynamic_yarn", "yarn"),
+        ("dynamic_yarn(beta=8)", "yarn(beta=8)"),
+        ("ntk_by_parts", "yarn(ramp=turns, mscale=0)"),
+        ("ntk_by_parts(factor=4)", "yarn(ramp=turns, mscale=0, factor=4)"),
+        ("ntk_by_parts(mscale=0.5) + logn", "yarn(ramp=turns, mscale=0.5) + logn"),
+    ],
+)
+def test_an_alias_is_replaced_by_what_it_stands_for(typed, text):
+    assert read(typed).text == text == read(text).text
+
+
+def test_aliases_name_what_exists_and_are_no_schemes_themselves():
+    for alias, text in ALIASES.items():
+        assert all(find(mention.name).can_extend for mention in read(text).mentions)
+        with pytest.raises(UserError, match="no position scheme"):
+            find(alias)
+
+
+def test_a_scheme_file_cannot_take_the_name_of_an_alias(tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text("from posenc import Piece\nclass DynamicYarn(Piece): pass\n")
+    with pytest.raises(UserError, match="dynamic_yarn, a name that the project already has"):
+        scheme_names(path)
+
+
+def test_frequencies_of_an_alias_are_those_of_its_target():
+    ours = extended_frequencies("ntk_by_parts(factor=4, beta=8)", 32, train_length=128)
+    yarn = extended_frequencies("yarn(factor=4, beta=8, ramp=turns)", 32, train_length=128)
+    assert torch.equal(ours[0], yarn[0]) and (ours[1], yarn[1] > 1) == (1.0, True)
+
+
+# ---- the rules
+
+OWN = """
+from posenc import Extension
+class Jump(Extension):
+    def draw(self, length, generator):
+        return 2 * super().draw(length, generator)
+"""
+BREAKS = [  # (pos, extend, what is said): at least one for each row of the table
+    ("rope + rope", "", "rope stands twice in one layer"),
+    ("shape + rfs", "", "both claim the position ids"),
+    ("learned + sinusoidal", "", "both claim the token embedding"),
+    ("rope + xpos", "", "both claim the rotation"),
+    ("fox + cope", "", "both claim the whole score"),
+    ("cope + xpos", "", "cope cannot stand beside xpos"),
+    ("randomized(max=128) + learned", "", "gives positions up to 128, more than the 64"),
+    ("randomized(max=64) + learned(resize=linear)", "", "needs the positions 0 ... N - 1"),
+    ("rfs + learned", "", "vector for each whole position"),
+    ("rope", "logn + logn", "logn stands twice: name it once"),
+    ("rope", "interpolate + compress", "both change the positions"),
+    ("rope", "rerope + dca", "both change the distances"),
+    ("rope", "pose(target=128) + jump", "both change the positions of training"),
+    ("rope", "pi + yarn", "both take the text to be longer by a factor"),
+    ("rope", "longrope(file='{a}') + temperature(file='{b}')", "two files of one name"),
+    ("rope", "pose(target=128) + yarn", "draws positions for another length"),
+    ("randomized(max=128) + rope", "yarn", "draws positions for another length"),
+    ("alibi", "yarn", "there is none"),
+    ("fox", "rerope", "fox makes the whole score by itself"),
+    ("nope", "rerope", "no score depends on one"),
+    ("nope", "interpolate(factor=2)", "nothing reads them"),
+    ("learned", "interpolate(factor=2)", "learned has a vector for each whole one"),
+    ("randomized(max=128) + rope", "pose(target=128)", "both draw the positions of training"),
+    ("sinusoidal", "smooth(learned=True, per_layer=True)", "cannot be per_layer here"),
+    ("rope", "slopes", "it changes the slopes of alibi, and rope reads positions too"),
+]
+
+
+def refusal(pos: str, extend: str, folder: Path) -> str:
+    """What a scheme and its extension are refused with; the extension may name two files."""
+    own = folder / "own.py"
+    own.write_text(OWN)
+    files = {name: folder / name / "f.json" for name in ("a", "b")}
+    for path in files.values():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text('{"long_factor": [1, 1, 1, 1], "scales": [1, 1, 1, 1]}')
+    with pytest.raises(UserError) as error:
+        Scheme(pos, SHAPE, 2, own).extend(extend.format(**files))
+    return str(error.value)
+
+
+@pytest.mark.parametrize(("pos", "extend", "said"), BREAKS)
+def test_what_does_not_go_together_is_refused_with_a_sentence(pos, extend, said, tmp_path):
+    sentence = refusal(pos, extend, tmp_path)
+    assert said in sentence and "\n" not in sentence
+
+
+def test_every_rule_of_the_table_is_broken_by_one_of_these_cases(tmp_path):
+    said = [refusal(pos, extend, tmp_path) for pos, extend, _ in BREAKS]
+    for rule in RULES:
+        pattern = re.sub(r"\\\{[a-z_.\\]+\\\}", ".+", re.escape(rule.sentence))
+        assert any(re.search(pattern, sentence) for sentence in said), rule.sentence
+
+
+def test_a_needed_rule_asks_for_one_piece_and_the_others_for_none():
+    needed = next(rule for rule in RULES if rule.needed and "frequencies" in rule.sentence)
+    yarn, rope, nope = find("yarn"), *Scheme("rope | nope", SHAPE, 2).pieces.values()
+    assert overrides(yarn, "map_frequencies") and not needed.pair(yarn, nope)
+    assert broken_rule("fit", yarn, [nope]) and not broken_rule("fit", yarn, [nope, rope])
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        needed.needed = False
+
+
+def test_frequency_maps_act_in_the_order_in_which_they_are_written():
+    def table(text: str) -> torch.Tensor:
+        return extended_frequencies(text, 8, train_length=64, length=512)[0]
+
+    pi, abf = table("pi(factor=4)"), table("abf")
+    assert torch.allclose(table("pi(factor=4) + abf"), table("abf + pi(factor=4)"))
+    assert not torch.equal(table("pi(factor=4) + abf"), pi)
+    assert torch.allclose(table("pi(factor=4) + abf"), abf / 4)
+    assert not torch.allclose(table("resonance + pi(factor=3)"), table("pi(factor=3) + resonance"))
+
+
+def test_maps_are_passed_to_a_turn_and_not_planted_on_a_piece():
+    scheme = Scheme("rope", SHAPE, 2)
+    rope, ids = scheme.pieces["0_rope"], torch.arange(80)
+    plain, state = rope.cos_sin(ids, 80), dict(vars(rope))
+    scheme.extend("pi(factor=2)")
+    assert vars(rope) == state and torch.equal(rope.cos_sin(ids, 80)[0], plain[0])
+    halved = rope.cos_sin(ids, 80, scheme.maps)
+    assert torch.equal(halved[0][2 * torch.arange(40)], plain[0][:40])
