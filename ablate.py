@@ -1,51 +1,48 @@
-"""Compare position schemes: train each with each seed, then draw one table and one figure.
+"""Compare position schemes: train each with every seed, then make one table and one figure.
 
-    python ablate.py nope rope alibi --seeds=1,2,3                    # the defaults, 3 schemes x 3 seeds
-    python ablate.py rope 'rope + alibi' config/size/tiny.py          # any config files and settings but pos and seed
+    python ablate.py SCHEME [SCHEME ...] [--seeds=1,2,3] [config/FILE.py ...] [--name=value ...]
 
-Each cell is a run of train.py in its own run folder: the same tokens, steps and data order for every scheme of a seed.
-The same command goes on after an interruption and trains only what is not yet trained.
+    python ablate.py nope rope alibi                           3 schemes x 3 seeds
+    python ablate.py rope 'rope + alibi' config/size/tiny.py   any settings but pos and seed
+
+Each cell of the comparison is a run of train.py in its own run folder. All schemes of a seed are
+trained on the same tokens in the same order. The same command goes on after an interruption, and
+trains only what is not yet trained.
 """
 
-from __future__ import annotations
+if __name__ == "__main__":  # --help answers before torch is imported
+    import sys
+
+    from configurable import AblateSettings, answer_help
+
+    answer_help(AblateSettings, sys.argv[1:], __doc__)
 
 import hashlib
 import signal
 import subprocess
 import sys
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import evaluate
-import posenc
-from configurable import AblateSettings, TrainSettings, UserError, configure, differences, run
+from configurable import AblateSettings, TrainSettings, UserError, configure, require, run
+from posenc import Shape
+from positions.catalogue import read
 from positions.scheme import Scheme
 from runs import device
 from runs.figures import plot_seeds
-from runs.files import sha256, write_json, write_text
-from runs.folder import read_config, run_folder
+from runs.files import write_json, write_text
+from runs.folder import command_line, read_config, run_folder
 from runs.processes import world_size
-from runs.results import load_result, rows_on
+from runs.results import Result, finished_result
+from runs.start import training_corpus
 from runs.tables import seeds_table
-from train import corpus_of
 
-USAGE = """python ablate.py SCHEME [SCHEME ...] [--seeds=1,2,3] [config/FILE.py ...] [--key=value ...]
-
-Train every position scheme with every seed, and compare. Start with: python ablate.py nope rope alibi"""
 TRAIN = Path(__file__).resolve().with_name("train.py")
-PROVENANCE = (
-    "command",
-    "git_commit",
-    "device",
-    "dtype",
-    "threads",
-    "versions",
-    "corpus_sha256",
-    "sources_sha256",
-)
-SHARED = PROVENANCE[3:]  # what should be the same for all cells
+# what should be the same for all cells, and what else is kept of where a cell comes from
+SHARED = ("dtype", "threads", "versions", "corpus_sha256", "sources_sha256")
+PROVENANCE = ("command", "git_commit", "device", *SHARED)
 
 
 # ---- cells
@@ -67,91 +64,69 @@ class Cell:
         """The run folder that train.py gives it."""
         return run_folder(self.settings)
 
-    @property
-    def tokens(self) -> int:
-        """How many tokens it is trained on."""
-        s = self.settings
-        return s.max_iters * s.batch_size * s.gradient_accumulation_steps * s.block_size
-
-    def result(self) -> dict[str, Any] | None:
-        """Its extrapolation.json with where it came from as "run"; None unless it is trained and tested to the end."""
-        s = self.settings
+    def result(self) -> Result | None:
+        """Its result, with where it comes from as "run"; None if it is not finished or damaged."""
         try:
-            config, result = read_config(self.folder), load_result(self.folder)
-            known, pos_file = {name: config[name] for name in PROVENANCE}, config["pos_file_sha256"]
+            result = finished_result(self.folder, self.settings)
+            config = read_config(self.folder) if result else {}
         except UserError:
             return None
-        tested = {
-            length
-            for _, length in rows_on(result["rows"], s.dataset, result.get("extend"))
-        }
-        complete = (
-            result["tokens_trained"] == self.tokens
-            and not differences(asdict(s), config["settings"])
-            and pos_file == (sha256(Path(s.pos_file)) if s.pos_file else None)
-            and tested >= set(evaluate.tested_lengths(s.block_size, s.eval_lengths))
-        )
-        return result | {"run": known} if complete else None
+        return result and result | {"run": {name: config[name] for name in PROVENANCE}}
 
 
 def plan(settings: AblateSettings, schemes: list[str]) -> list[Cell]:
-    """All cells, the first seed's first. UserError, before anything runs, for what cannot be trained or compared."""
-    if not schemes:
-        raise UserError(
-            "name the position schemes to compare, as in: python ablate.py nope rope alibi"
-        )
-    if settings.init_from not in ("auto", "scratch"):
-        raise UserError(
-            f"init_from={settings.init_from} would give every cell that model's scheme; leave it at auto"
-        )
-    schemes = [canonical(text, settings) for text in schemes]
+    """All cells, those of the first seed first.
+
+    UserError, before anything runs, for what cannot be trained or compared.
+    """
+    require(schemes, "name the position schemes, as in: python ablate.py nope rope alibi")
+    start = settings.init_from
+    other_model = f"init_from={start} would give every cell that model's scheme; leave it at auto"
+    require(start in ("auto", "scratch"), other_model)
     shared = {f.name: getattr(settings, f.name) for f in fields(TrainSettings)}
-    cells = [
-        Cell(TrainSettings(**shared | {"pos": pos, "seed": seed}))
-        for seed in settings.seeds
-        for pos in schemes
-    ]
-    by_folder: dict[Path, Cell] = {}
-    for cell in cells:
-        if (other := by_folder.setdefault(cell.folder, cell)) is not cell:
-            raise UserError(
-                f"{other.name} and {cell.name} are one run, {cell.folder}; name each scheme once"
-            )
-    device.pick(settings.device, settings.dtype)  # missed now, not in every cell
-    corpus_of(settings)
+    extend = read(settings.extend).text if settings.extend else ""
+    shared["extend"] = "" if extend == "none" else extend
+    texts = [canonical(text, settings) for text in schemes]
+    cells, by_folder = [], {}
+    for seed in settings.seeds:
+        for pos in texts:
+            cell = Cell(TrainSettings(**shared | {"pos": pos, "seed": seed}))
+            other = by_folder.setdefault(cell.folder, cell)
+            same = f"{other.name} and {cell.name} are one run, {cell.folder}"
+            require(other is cell, f"{same}; name each scheme once")
+            cells.append(cell)
+    device.pick(settings.device, settings.dtype)  # refused now and not in every cell
+    training_corpus(settings)
     return cells
 
 
 def canonical(text: str, settings: TrainSettings) -> str:
-    """A position expression as train.py writes it; UserError where it does not fit the model."""
-    shape = posenc.Shape(
-        settings.n_head, settings.n_embd // settings.n_head, settings.n_embd, settings.block_size
-    )
+    """The canonical text of a position scheme; UserError if it does not fit the model."""
+    width, n_head = settings.n_embd, settings.n_head
+    shape = Shape(n_head, width // n_head, width, settings.block_size)
     pos_file = Path(settings.pos_file).resolve() if settings.pos_file else None
     return Scheme(text, shape, settings.n_layer, pos_file).text
 
 
-def typed(
+def words_for_train(
     settings: TrainSettings, kinds: tuple[str, ...] = ("result", "test", "execution")
 ) -> list[str]:
-    """The settings that are not the defaults, as train.py's command line has them."""
-    values = {
-        f.name: getattr(settings, f.name)
-        for f in fields(TrainSettings)
-        if f.metadata["kind"] in kinds and getattr(settings, f.name) != f.default
-    }
-    return [
-        f"--{name}={','.join(map(str, v)) if isinstance(v, tuple) else v}"
-        for name, v in values.items()
-    ]
+    """The settings of these kinds that are not the defaults, as typed for train.py."""
+    words = []
+    for f in fields(TrainSettings):
+        value = getattr(settings, f.name)
+        if f.metadata["kind"] in kinds and value != f.default:
+            text = ",".join(map(str, value)) if isinstance(value, tuple) else value
+            words.append(f"--{f.name}={text}")
+    return words
 
 
-def folder_of(settings: AblateSettings, cells: list[Cell]) -> Path:
-    """ablate_dir, or by default a name with a digest of schemes, seeds and settings."""
+def comparison_folder(settings: AblateSettings, cells: list[Cell]) -> Path:
+    """ablate_dir; by default a name with a digest of schemes, seeds and settings."""
     if settings.ablate_dir:
         return Path(settings.ablate_dir)
-    what = "\n".join(" ".join(typed(cell.settings, ("result", "test"))) for cell in cells)
-    digest = hashlib.sha256(what.encode("utf-8")).hexdigest()[:6]
+    lines = [" ".join(words_for_train(cell.settings, ("result", "test"))) for cell in cells]
+    digest = hashlib.sha256("\n".join(lines).encode("utf-8")).hexdigest()[:6]
     return Path("out") / f"ablate-{settings.dataset}-L{settings.block_size}-{digest}"
 
 
@@ -159,16 +134,17 @@ def folder_of(settings: AblateSettings, cells: list[Cell]) -> Path:
 
 
 class Relay:
-    """While it is entered, SIGINT and SIGTERM go to the running cell, which saves and ends; `signal` is the first."""
+    """Hands SIGINT and SIGTERM on to the running cell, which then saves and ends.
+
+    It does so inside a `with` block. `signal` is the first signal that came, 0 if none did.
+    """
 
     def __init__(self) -> None:
         self.signal, self.child = 0, None
 
-    def __enter__(self) -> Relay:
-        self.before = {
-            number: signal.signal(number, self._hand_on)
-            for number in (signal.SIGINT, signal.SIGTERM)
-        }
+    def __enter__(self) -> "Relay":
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        self.before = {number: signal.signal(number, self._hand_on) for number in numbers}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -181,9 +157,10 @@ class Relay:
             self.child.send_signal(number)
 
     def start(self, command: list[str]) -> subprocess.Popen[str]:
-        """Start a child in a process group of its own, so that it gets the terminal's Ctrl-C once: from here.
+        """Start a child in a process group of its own, so that Ctrl-C reaches it only from here.
 
-        All it says comes through one pipe: should this process be killed, the child's next line ends it.
+        All its output comes through one pipe. If this process is killed, the next line that the
+        child prints ends the child.
         """
         self.child = subprocess.Popen(
             command,
@@ -199,30 +176,34 @@ class Relay:
 
 
 def train(cell: Cell, relay: Relay) -> str:
-    """Run train.py for one cell, its output passed on as it comes; returns why it failed, or an empty text."""
+    """Run train.py for a cell and print its output; returns why it failed, or an empty text."""
     debug = ["--debug"] if "--debug" in sys.argv else []
-    child = relay.start([sys.executable, "-u", str(TRAIN), *typed(cell.settings), *debug])
+    words = words_for_train(cell.settings)
+    child = relay.start([sys.executable, "-u", str(TRAIN), *words, *debug])
     last = ""
     for line in child.stdout:
         print(line, end="", flush=True)
         last = line.strip() or last
-    if code := child.wait():
-        return f"ended by signal {-code}" if code < 0 else last or f"exit code {code}"
-    return (
-        ""
-        if cell.result()
-        else f"train.py ended well, but {cell.folder} does not hold the result of these settings"
-    )
+    code = child.wait()
+    if code < 0:
+        return f"ended by signal {-code}"
+    if code > 0:
+        return last or f"exit code {code}"
+    absent = f"train.py ended well, but {cell.folder} does not hold the result of these settings"
+    return "" if cell.result() else absent
 
 
 def train_all(cells: list[Cell], relay: Relay, again: bool) -> dict[str, str]:
-    """Train the cells that are not finished (all, if `again`), up to a signal: {name: why it failed}."""
+    """Train the cells that are not finished (all, if `again`) until a signal comes.
+
+    Returns {name: why it failed}.
+    """
     failed = {}
-    for n, cell in enumerate(cells, 1):
+    for number, cell in enumerate(cells, start=1):
         if relay.signal:
             break
         if again or cell.result() is None:
-            print(f"cell {n}/{len(cells)}: {cell.name}", flush=True)
+            print(f"cell {number}/{len(cells)}: {cell.name}", flush=True)
             failed[cell.name] = train(cell, relay)
     return {name: reason for name, reason in failed.items() if reason}
 
@@ -231,71 +212,61 @@ def train_all(cells: list[Cell], relay: Relay, again: bool) -> dict[str, str]:
 
 
 def compare(cells: list[Cell], failed: dict[str, str], folder: Path) -> str:
-    """Write results.json, table.txt and figure.png; returns the table."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    """Write results.json, table.txt and figure.png into a folder; returns the table."""
+    found: dict[str, list[Result]] = {}
     for cell in cells:
         missing = {"seed": cell.settings.seed, "reason": failed.get(cell.name, "not trained")}
         found.setdefault(cell.settings.pos, []).append(cell.result() or missing)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(
-            f"{folder} cannot be made ({error.strerror}); choose another --ablate_dir"
-        ) from error
-    command = [Path(sys.argv[0]).name, *sys.argv[1:]]
-    write_json(folder / "results.json", {"command": command, "cells": found})
-    table = "\n".join([seeds_table(found), *unequal(found)])
+        advice = "choose another --ablate_dir"
+        raise UserError(f"{folder} cannot be made ({error.strerror}); {advice}") from error
+    write_json(folder / "results.json", {"command": command_line(), "cells": found})
+    table = "\n".join([seeds_table(found), *provenance_notes(found)])
     write_text(folder / "table.txt", table + "\n")
     plot_seeds(found, folder / "figure.png")
     return table
 
 
-def unequal(found: dict[str, list[dict[str, Any]]]) -> list[str]:
-    """A line for each thing that should be the same for all cells and is not."""
-    runs = {
-        f"{pos}, seed {r['seed']}": r["run"]
-        for pos, results in found.items()
-        for r in results
-        if "run" in r
-    }
-    lines = []
+def provenance_notes(found: dict[str, list[Result]]) -> list[str]:
+    """A note for each thing that should be the same for all cells and is not."""
+    runs: dict[str, dict[str, Any]] = {}
+    for pos, results in found.items():
+        runs |= {f"{pos}, seed {r['seed']}": r["run"] for r in results if "run" in r}
+    first = next(iter(runs))
+    notes = []
     for key in SHARED:
-        (first, value), *others = [(name, of[key]) for name, of in runs.items()]
-        differ = [name for name, other in others if other != value]
-        lines += (
-            [f"note: {key} of {'; '.join(differ)} is not that of {first}: see results.json"]
-            if differ
-            else []
-        )
-    return lines
+        others = "; ".join(name for name, config in runs.items() if config[key] != runs[first][key])
+        if others:
+            notes.append(f"note: {key} of {others} is not that of {first}: see results.json")
+    return notes
 
 
 def announce(cells: list[Cell], share: list[Cell], folder: Path) -> None:
-    """Say what is going to be done."""
+    """Print what is going to be done."""
     done = [cell.name for cell in cells if cell.result()]
     print(f"{len(cells)} cells, {len(done)} of them finished; the comparison goes to {folder}")
-    print("".join(f"finished: {name}\n" for name in done), end="")
+    for name in done:
+        print(f"finished: {name}")
     if len(share) < len(cells):
         print(f"this share: {'; '.join(cell.name for cell in share) or 'nothing'}")
 
 
 def main() -> int:
     """Train what is not yet trained, and compare."""
-    settings, schemes = configure(AblateSettings, sys.argv[1:], USAGE)
-    if world_size() > 1:
-        raise UserError(
-            "start ablate.py by itself: torchrun is for train.py; share the work out with --only=I/N"
-        )
+    settings, schemes = configure(AblateSettings, sys.argv[1:], __doc__)
+    advice = "torchrun is for train.py; share the work out with --only=I/N"
+    require(world_size() == 1, f"start ablate.py by itself: {advice}")
     cells = plan(settings, schemes)
     part, parts = map(int, (settings.only or "1/1").split("/"))
-    share, folder = cells[part - 1 :: parts], folder_of(settings, cells)
+    share, folder = cells[part - 1 :: parts], comparison_folder(settings, cells)
     announce(cells, share, folder)
     with Relay() as relay:
         failed = train_all(share, relay, settings.overwrite)
     if relay.signal:
-        print(
-            f"stopped; the same command{' without --overwrite' if settings.overwrite else ''} goes on from there"
-        )
+        same = "the same command without --overwrite" if settings.overwrite else "the same command"
+        print(f"stopped; {same} goes on from there")
         return 128 + relay.signal
     for name, reason in failed.items():
         print(f"failed: {name}: {reason}", file=sys.stderr)

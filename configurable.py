@@ -1,4 +1,4 @@
-"""The settings of every command: defaults, then config files, then --name=value. The later one wins.
+"""The settings of all commands: defaults, then config files, then --name=value. The later wins.
 
 The dataclasses below are the only source for --help, for the checks and for the table in the docs.
 A config file is `name = value` lines in Python syntax. It is parsed and never executed. This module
@@ -7,7 +7,6 @@ imports no torch, so that --help is fast.
 
 import ast
 import difflib
-import io
 import operator
 import os
 import re
@@ -17,7 +16,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
-from types import NoneType
 from typing import Any, NoReturn, get_args, get_origin
 
 KINDS = {  # of settings, with their headings in --help
@@ -70,7 +68,7 @@ def require(condition: Any, sentence: str) -> None:
 
 
 def check_shape(value: Any, shape: Any, where: str, advice: str, path: str = "") -> None:
-    """Check what was read from a file: UserError, "WHERE lacks a proper PATH: ADVICE", if it is wrong.
+    """Check what was read from a file: UserError "WHERE lacks a proper PATH: ADVICE" if it is bad.
 
     A shape is a type, a tuple of types, a dict of the keys that must be there with the shape of
     each, or a list of one shape, for lists of any length. An int passes for a float, a bool does
@@ -99,7 +97,7 @@ def run(main: Callable[[], int | None]) -> NoReturn:
     exits 1. With --debug on the command line the traceback comes first. Of several processes, all
     but the first name their number. Ctrl-C exits 130.
     """
-    if isinstance(sys.stdout, io.TextIOWrapper):
+    if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character shows "?"
     try:
         code = main()
@@ -171,7 +169,7 @@ class ComputeSettings(Settings):
     """The settings of every command that computes."""
 
     device: str = setting("auto", "where to compute: auto, cpu, cuda, cuda:1, mps", "execution")
-    dtype: str = setting("auto", "format of matrix products", "execution", choices=DTYPES)
+    dtype: str = setting("auto", "number format of matrix products", "execution", choices=DTYPES)
 
 
 @dataclass
@@ -182,8 +180,8 @@ class TrainSettings(ComputeSettings):
     pos_file: str = setting("", "a Python file of your own with more position schemes")
     extend: str = setting("", "context extension to fine-tune with, as in 'yarn(factor=4)'")
     mixed_lengths: Lengths = setting((), "lengths to train at in turn", unit="tokens", low=2)
-    staged: bool = setting(False, "mixed_lengths one after the other, not in turn")
-    drop_pos: float = setting(0.0, "last share of steps, without pos (DroPE)", low=0, below=1)
+    staged: bool = setting(False, "mixed_lengths one after the other, in equal parts, not in turn")
+    drop_pos: float = setting(0.0, "share of steps at the end without pos (DroPE)", low=0, below=1)
     dataset: str = setting("stdlib", "corpus, the name of a folder in data/")
     init_from: str = setting("auto", "auto (resume or begin), scratch, gpt2... or a run folder")
     block_size: int = setting(128, "training length", unit="tokens", low=2, high=2**24)
@@ -201,18 +199,18 @@ class TrainSettings(ComputeSettings):
     beta2: float = setting(0.99, "AdamW's decay rate of the variance", low=0, below=1)
     grad_clip: float = setting(1.0, "largest norm of the gradient, 0 for any", low=0)
     decay_lr: bool = setting(True, "warm up, then lower the learning rate along a cosine")
-    warmup_iters: int = setting(100, "length of the warm-up", unit="steps", low=0)
-    lr_decay_iters: int | None = setting(None, "min_lr is reached here", unit="steps", low=1)
+    warmup_iters: int = setting(100, "length of warm-up, at most max_iters", unit="steps", low=0)
+    lr_decay_iters: int | None = setting(None, "end of decay, none: max_iters", unit="steps", low=1)
     min_lr: float | None = setting(None, "lowest learning rate, none for learning_rate / 20", low=0)
     seed: int = setting(1337, "seed of weights, data order and draws", low=0, high=2**32 - 1)
     eval_lengths: Lengths = setting((), "test lengths, else L/2 ... 32L", "test", "tokens", low=2)
     out_dir: str = setting("", "run folder, by default named after the settings", "execution")
     overwrite: bool = setting(False, "start afresh in a used run folder", "execution")
-    eval_interval: int = setting(200, "between validations", "execution", "steps", low=1)
+    eval_interval: int = setting(200, "interval between validations", "execution", "steps", low=1)
     eval_iters: int = setting(16, "size of a validation", "execution", "batches", low=1)
-    log_interval: int = setting(20, "between lines of the log", "execution", "steps", low=1)
+    log_interval: int = setting(20, "interval between log lines", "execution", "steps", low=1)
     compile: bool = setting(True, "torch.compile, where there is a compiler", "execution")
-    deterministic: bool = setting(False, "repeat to the bit on a GPU too", "execution")
+    deterministic: bool = setting(False, "repeat to the bit on a GPU too, if possible", "execution")
     backend: str = setting(
         "auto", "how processes talk, auto: nccl on GPUs, else gloo", "execution", choices=BACKENDS
     )
@@ -232,12 +230,10 @@ class TrainSettings(ComputeSettings):
         lengths, tokens = self.eval_lengths, self.batch_size * self.block_size
         require(lengths == tuple(sorted(lengths)), f"eval_lengths {lengths} must ascend")
         for length in self.mixed_lengths:
-            batch = f"the batch_size x block_size = {tokens} tokens of a batch"
-            sentence = f"mixed_lengths: {batch} are no whole number of sequences of {length}"
-            require(tokens % length == 0, sentence)
+            batch = f"batch_size x block_size = {tokens} tokens"
+            require(tokens % length == 0, f"mixed_lengths: {length} does not divide the {batch}")
         require(self.init_from, "init_from is empty; name a run folder, or leave it out")
-        staged_alone = self.staged and not self.mixed_lengths
-        require(not staged_alone, "staged=True needs mixed_lengths, the lengths of its stages")
+        require(self.mixed_lengths or not self.staged, "staged=True needs mixed_lengths; set them")
         for name, limit in (
             ("warmup_iters", "max_iters"),
             ("warmup_iters", "lr_decay_iters"),
@@ -255,7 +251,7 @@ class EvaluateSettings(ComputeSettings):
     dataset: str = setting("", "corpus to test on, by default the run's own", "test")
     eval_lengths: Lengths = setting((), "test lengths, else L/2 ... 32L", "test", "tokens", low=2)
     protocols: tuple[str, ...] = setting(PROTOCOLS, "what to test", "test", choices=PROTOCOLS)
-    stride: int = setting(0, "test `sliding` too, in such steps", "test", "tokens", low=0)
+    stride: int = setting(0, "test `sliding` too, moved by this, or 0", "test", "tokens", low=0)
     extend: str = setting("", "extension: 'yarn(factor=4)', or none, else as trained", "test")
     pos_file: str = setting("", "your file of position schemes, named again to let it run", "test")
     out: str = setting("", "where the figure of several runs goes", "execution")
@@ -280,12 +276,12 @@ class ReportSettings(Settings):
 class SampleSettings(ComputeSettings):
     """Text from a run, whose folder is the other word of the command line."""
 
-    start: str = setting("\n", "first text, FILE:path reads a file, - reads standard input")
+    start: str = setting("\n", "text to go on from, FILE:path reads a file, - reads standard input")
     num_samples: int = setting(1, "number of samples", low=1)
     max_new_tokens: int = setting(500, "length of a sample", unit="tokens", low=1)
-    temperature: float = setting(0.8, "divides the logits, 0 for the likeliest token", low=0)
+    temperature: float = setting(0.8, "divides the logits, 0 for always the likeliest token", low=0)
     top_k: int | None = setting(None, "draw from the k likeliest tokens only", low=1)
-    top_p: float | None = setting(None, "from those of this total probability", above=0, high=1)
+    top_p: float | None = setting(None, "draw from the top of this probability", above=0, high=1)
     stop: str = setting("", "text that ends a sample")
     seed: int = setting(1337, "seed of the draws", low=0, high=2**32 - 1)
     extend: str = setting("", "extension: 'yarn(factor=4)', or none, else as trained")
@@ -302,7 +298,7 @@ class ExtendSettings(ComputeSettings):
     dataset: str = setting("", "corpus to test on, by default the run's own", "test")
     eval_lengths: Lengths = setting((), "test lengths, else L/2 ... 32L", "test", "tokens", low=2)
     compare: tuple[str, ...] = setting((), "folders of other runs, shown too, as they are", "test")
-    search: int = setting(0, "search longrope's factors for so many times L", "test", low=0)
+    search: int = setting(0, "search longrope's factors for this many times L, or 0", "test", low=0)
     rounds: int = setting(40, "length of the search", "test", "rounds", low=1)
     fit: str = setting(
         "", "fit head temperatures to this extension, or none, at the longest test or 4 L", "test"
@@ -326,7 +322,7 @@ class AblateSettings(TrainSettings):
 
     seeds: tuple[int, ...] = setting((1, 2, 3), "seeds of every scheme", low=0, high=2**32 - 1)
     only: str = setting("", "I/N: only the I-th of N shares of the work", "execution")
-    ablate_dir: str = setting("", "for table and figure, else a name of its own", "execution")
+    ablate_dir: str = setting("", "folder of table and figure, else named by settings", "execution")
 
     def check(self) -> None:
         """Raise UserError also for what a comparison sets itself."""
@@ -432,7 +428,7 @@ def _of_kind(cls: type[Settings], kind: str) -> list[Field]:
 def _type_of(f: Field) -> tuple[type, bool, bool]:
     """The type of a setting: int, float, bool or str; may it be None; is it a tuple of them."""
     parts = get_args(f.type)
-    return parts[0] if parts else f.type, NoneType in parts, get_origin(f.type) is tuple
+    return parts[0] if parts else f.type, type(None) in parts, get_origin(f.type) is tuple
 
 
 def _expected(f: Field) -> str:
@@ -447,9 +443,8 @@ def _typed(value: Any) -> str:
     """A value as it is typed on the command line."""
     if isinstance(value, tuple):
         return ",".join(map(_typed, value))
-    if value is None:
-        return "none"
-    return value if isinstance(value, str) and value.isprintable() else repr(value)
+    text = "none" if value is None else str(value)
+    return text if text.isprintable() else repr(value)
 
 
 def _checked(f: Field, value: Any) -> Any:
@@ -493,10 +488,11 @@ def _place(place: str) -> Iterator[None]:
 def _field(cls: type[Settings], name: str) -> Field:
     """The setting of that name; UserError suggests the nearest one."""
     known = {f.name: f for f in fields(cls)}
+    if name in known:
+        return known[name]
     near = difflib.get_close_matches(name[:80], known, n=1, cutoff=0.4)
     advice = f"did you mean {near[0]}?" if near else "--help lists all settings"
-    require(name in known, f"unknown setting {name!r:.60}; {advice}")
-    return known[name]
+    raise UserError(f"unknown setting {name!r:.60}; {advice}")
 
 
 def _read_command_line(cls: type[Settings], argv: list[str]) -> tuple[dict[str, Any], list[str]]:
@@ -504,20 +500,16 @@ def _read_command_line(cls: type[Settings], argv: list[str]) -> tuple[dict[str, 
     values, words, rest = {}, [], iter(argv)
     for word in rest:
         if not word.startswith("-"):
-            sentence = f"{word!r:.60} is not UTF-8 text; rename what it names"
-            require(_has_type(word, str), sentence)
+            require(_has_type(word, str), f"{word!r:.60} is not UTF-8 text; rename what it names")
             words.append(word)
             continue
-        advice = "type --name=value, and --help lists the names"
-        require(word.startswith("--"), f"{word!r:.60} is no setting; {advice}")
+        require(word.startswith("--"), f"{word!r:.60} is no setting; type --name=value or --help")
         name, equals, text = word[2:].partition("=")
         f = _field(cls, name)
         if not equals:
             text = next(rest, "--")
-            switch = f.type is bool
-            good = text.lower() in ("true", "false") if switch else not text.startswith("--")
-            example = f"--{name}={'True' if switch else 'VALUE'}"
-            require(good, f"--{name} needs a value, as in {example}")
+            example = f"--{name}={_typed(f.default) or 'VALUE'}"
+            require(not text.startswith("--"), f"--{name} needs a value, as in {example}")
         values[name] = _checked(f, _from_text(f, text))
     return values, words
 
@@ -551,8 +543,8 @@ def _read_file(cls: type[Settings], path: str) -> dict[str, Any]:
                     raise UserError(f"only `name = value` lines may stand here, not {kind}")
             code = name == "pos_file" and value
             require(not code, "pos_file names code that is run; type it, as --pos_file=FILE.py")
-            line = lines.get(name)
-            require(not line, f"{name} is already set in line {line}; delete one of the two")
+            before = lines.get(name)
+            require(not before, f"{name} is already set in line {before}; delete one of the two")
             values[name], lines[name] = value, statement.lineno
     return values
 
@@ -567,23 +559,20 @@ def _literal(node: ast.expr) -> Any:
         case ast.Constant(value=int() | float() as value):
             pass
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            value = _literal(ast.BinOp(ast.Constant(0), ast.Sub(), operand))
+            value = _calculated(ast.Sub(), 0, _literal(operand))
         case ast.BinOp(op=op) if type(op) in ARITHMETIC:
             value = _calculated(op, _literal(node.left), _literal(node.right))
         case ast.Name(id=name):
             raise UserError(f"{name!r:.60} is a name, not a value; put a text in quotes")
         case _:
-            kind = type(node).__name__
-            raise UserError(f"a value is a literal or arithmetic, not {kind}; write it out")
-    small = abs(value) <= LARGEST
-    require(small, "a number must be finite and at most 2**53; write a smaller one")
+            raise UserError(f"{type(node).__name__} is no value; write a literal or arithmetic")
+    require(abs(value) <= LARGEST, "a number must be at most 2**53; write a smaller one")
     return value
 
 
 def _calculated(op: ast.operator, left: Any, right: Any) -> float:
-    """The result of an operation on two numbers; UserError for others and for a power above 2**53."""
+    """The result of an operation on two numbers; UserError for all else and for huge powers."""
     require({type(left), type(right)} <= {int, float}, "arithmetic is for real numbers only")
     if type(op) is ast.Pow:  # tried in floats, which overflow where integers would fill the memory
-        small = abs(float(left) ** right) <= LARGEST
-        require(small, "a power must be at most 2**53; write a smaller one")
+        require(abs(float(left) ** right) <= LARGEST, "a power must be at most 2**53")
     return ARITHMETIC[type(op)](left, right)

@@ -498,7 +498,8 @@ class T5(Piece):
 class Window(Piece):
     """A query sees the last `size` keys, itself included, and the first `sinks` keys.
 
-    It is a mask: positions stay as they are.
+    Beltagy et al. 2020 (arXiv 2004.05150), sinks after Xiao et al. 2023 (arXiv 2309.17453). It is a
+    mask: positions stay as they are.
     Verdict: bounds what is read, hence flat; every layer of it still hands on `size` tokens of
     context.
     """

@@ -1,12 +1,19 @@
-"""Write text from a trained model, as it comes.
+"""Write text with a trained model.
+
+    python sample.py out/RUN [--start=TEXT] [--name=value ...]
 
     python sample.py out/alibi-stdlib-L128-s1337 --start="def main(" --max_new_tokens=300
     python sample.py out/alibi-stdlib-L128-s1337 --start=FILE:prompt.txt --num_samples=3 --stop=END
 
-The text goes to standard output, everything else to standard error.
+The text goes to standard output, and everything else to standard error.
 """
 
-from __future__ import annotations
+if __name__ == "__main__":  # --help answers before torch is imported
+    import sys
+
+    from configurable import SampleSettings, answer_help
+
+    answer_help(SampleSettings, sys.argv[1:], __doc__)
 
 import codecs
 import itertools
@@ -18,58 +25,52 @@ from pathlib import Path
 import torch
 
 import data
-from configurable import SampleSettings, UserError, configure, run
+from configurable import SampleSettings, UserError, configure, require, run
 from runs import device
-from runs.checkpoint import Run, load_run
+from runs.checkpoint import Run
+from runs.start import open_run
 
-USAGE = """python sample.py out/RUN [--start=TEXT] [--key=value ...]
-
-Go on from a text with the model of a run folder."""
-SEPARATOR = "-" * 15
+SEPARATOR = "-" * 15  # between two samples
 
 
 # ---- the prompt
 
 
 def read_prompt(start: str) -> str:
-    """The text that `start` stands for: itself, a file (FILE:path) or standard input (-). UserError if it is empty."""
+    """The text that `start` stands for: itself, the file of FILE:path, or standard input for "-".
+
+    UserError if the text is empty, is not UTF-8 or cannot be read.
+    """
+    text = start
     if start == "-":
-        text = decoded(sys.stdin.buffer.read(), "standard input")
+        text = decode(sys.stdin.buffer.read(), "standard input")
     elif start.startswith("FILE:"):
         path = Path(start.removeprefix("FILE:"))
         try:
-            text = decoded(path.read_bytes(), str(path))
+            text = decode(path.read_bytes(), str(path))
         except OSError as error:
-            raise UserError(
-                f"{path} cannot be read ({error.strerror}); check the name in --start"
-            ) from None
-    else:
-        text = start
-    if not text:
-        raise UserError(
-            f"the prompt is empty (--start={start}); give at least one character, or leave --start out"
-        )
+            sentence = f"{path} cannot be read ({error.strerror}); check the name in --start"
+            raise UserError(sentence) from None
+    advice = "give at least one character, or leave --start out"
+    require(text, f"the prompt is empty (--start={start}); {advice}")
     return text
 
 
-def decoded(content: bytes, where: str) -> str:
-    """UTF-8 bytes as text; UserError where they are not."""
+def decode(content: bytes, where: str) -> str:
+    """UTF-8 bytes as text; UserError if they are not UTF-8."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UserError(
-            f"{where} is not UTF-8 text (byte {error.start}); save it as UTF-8"
-        ) from None
+        sentence = f"{where} is not UTF-8 text (byte {error.start}); save it as UTF-8"
+        raise UserError(sentence) from None
 
 
 def tokenizer_of(trained: Run) -> data.Tokenizer:
-    """The tokenizer of the corpus that a run was trained on; UserError where that corpus is gone or another one now."""
-    corpus, vocab_size = data.load(trained.settings["dataset"]), trained.model.config.vocab_size
-    if corpus.vocab_size != vocab_size:
-        raise UserError(
-            f"{trained.folder} was trained with {vocab_size} different tokens, {corpus.name} has "
-            f"{corpus.vocab_size} now; make the corpus as it was then"
-        )
+    """The tokenizer of the run's corpus; UserError if the corpus has another vocabulary now."""
+    corpus, size = data.load(trained.settings.dataset), trained.model.config.vocab_size
+    before = f"{trained.folder} was trained with {size} different tokens"
+    now = f"{corpus.name} has {corpus.vocab_size} now; make the corpus as it was then"
+    require(corpus.vocab_size == size, f"{before}, {now}")
     return corpus.tokenizer
 
 
@@ -77,7 +78,10 @@ def tokenizer_of(trained: Run) -> data.Tokenizer:
 
 
 def whole_characters(pieces: Iterable[bytes]) -> Iterator[str]:
-    """The text of UTF-8 bytes that may be cut anywhere, never half a character; what is no character is U+FFFD."""
+    """The text of UTF-8 bytes that may be cut anywhere, never half a character.
+
+    Bytes that are no text become U+FFFD.
+    """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     for piece in pieces:
         yield decoder.decode(piece)
@@ -85,77 +89,69 @@ def whole_characters(pieces: Iterable[bytes]) -> Iterator[str]:
 
 
 def until(stop: str, texts: Iterable[str]) -> Iterator[str]:
-    """`texts` up to the first `stop`, which may be spread over several; what may be its beginning is held back."""
+    """The texts up to the first `stop`, which may reach over several of them.
+
+    An end that may be the beginning of `stop` is held back until more is known.
+    """
     held = ""
     for text in texts:
         held += text
         if stop and stop in held:
             yield held.partition(stop)[0]
             return
-        keep = next(
-            (k for k in range(min(len(stop) - 1, len(held)), 0, -1) if held.endswith(stop[:k])), 0
-        )
-        yield held[: len(held) - keep]
-        held = held[len(held) - keep :]
+        begun = [k for k in range(1, len(stop)) if held.endswith(stop[:k])]
+        safe = len(held) - max(begun, default=0)
+        yield held[:safe]
+        held = held[safe:]
     yield held
 
 
 def remarks(trained: Run, total: int) -> Iterator[str]:
-    """What must be said of a text of up to `total` tokens: past the scheme's last position, past training's length."""
-    model, length = trained.model, trained.settings["block_size"]
-    reach = total if model.limit is None else min(total, model.limit)
+    """Notes on a text of up to `total` tokens: past the scheme's last position, past training."""
+    scheme, length, limit = trained.model.pos.text, trained.settings.block_size, trained.model.limit
+    reach = total if limit is None else min(total, limit)
     if reach < total:
-        yield (
-            f"note: {model.pos.text} defines {reach} positions, and the text may have {total} tokens: "
-            f"past them it goes on from the last {reach}, encoded anew"
-        )
+        limits = f"{scheme} defines {reach} positions, and the text may have {total} tokens"
+        yield f"note: {limits}: past them it goes on from the last {reach}, encoded anew"
     if reach > length:
-        yield f"note: {model.pos.text} was trained on {length} tokens, and may be given {reach} here"
+        yield f"note: {scheme} was trained on {length} tokens, and may be given {reach} here"
 
 
 def samples(
     trained: Run, tokenizer: data.Tokenizer, prompt: str, settings: SampleSettings
 ) -> Iterator[str]:
-    """The pieces of everything that is printed; sample n = 0, 1, ... is drawn with seed + n."""
+    """The pieces of everything that is printed; sample n = 0, 1, ... has the seed `seed` + n."""
     s, place = settings, trained.model.wte.weight.device
     idx = torch.tensor([tokenizer.encode(prompt)], device=place)
     for note in remarks(trained, idx.shape[1] + s.max_new_tokens):
         print(note, file=sys.stderr)
     for n in range(s.num_samples):
         yield prompt if n == 0 else f"{SEPARATOR}\n{prompt}"
-        generator = torch.Generator(place).manual_seed(s.seed + n)
-        drawn = trained.model.stream(
-            idx, s.max_new_tokens, s.temperature, s.top_k, s.top_p, generator
-        )
-        tokens = itertools.takewhile(
-            lambda token: token != tokenizer.end, (int(token) for token in drawn)
-        )
-        yield from until(
-            s.stop, whole_characters(tokenizer.decode_bytes([token]) for token in tokens)
-        )
+        random = torch.Generator(place).manual_seed(s.seed + n)
+        sampling = (s.temperature, s.top_k, s.top_p, random)
+        drawn = trained.model.stream(idx, s.max_new_tokens, *sampling)
+        tokens = itertools.takewhile(lambda token: token != tokenizer.end, map(int, drawn))
+        contents = (tokenizer.decode_bytes([token]) for token in tokens)
+        yield from until(s.stop, whole_characters(contents))
         yield "\n"
 
 
 def main() -> int:
-    """Print a prompt and what the model makes of it."""
-    settings, words = configure(SampleSettings, sys.argv[1:], USAGE)
-    if len(words) != 1:
-        raise UserError(
-            f"name one run folder, not {len(words)}, as in: python sample.py out/alibi-stdlib-L128-s1337"
-        )
+    """Print a prompt and the text that the model puts after it."""
+    settings, words = configure(SampleSettings, sys.argv[1:], __doc__)
+    example = "python sample.py out/alibi-stdlib-L128-s1337"
+    require(len(words) == 1, f"name one run folder, not {len(words)}, as in: {example}")
     prompt = read_prompt(settings.start)
-    compute = device.pick(settings.device, settings.dtype)
-    trained = load_run(words[0], compute.device, settings.pos_file)
-    if settings.extend:
-        trained.model.extend(settings.extend)
+    trained = open_run(words[0], settings, extend=settings.extend)
     tokenizer = tokenizer_of(trained)
-    tokenizer.encode(prompt)  # refuses what the vocabulary cannot write, before anything is said
-    print(f"{trained.folder}: {trained.model.pos.describe()}, on {compute.reason}", file=sys.stderr)
+    tokenizer.encode(prompt)  # refuses characters that the vocabulary lacks, before any output
+    scheme, reason = trained.model.pos.describe(), trained.compute.reason
+    print(f"{trained.folder}: {scheme}, on {reason}", file=sys.stderr)
     try:
-        with device.autocast(compute):
+        with device.autocast(trained.compute):
             for text in samples(trained, tokenizer, prompt, settings):
                 print(text, end="", flush=True)
-    except BrokenPipeError:  # the reader has seen enough; nothing is left to be flushed at exit
+    except BrokenPipeError:  # the reader closed the pipe; leave nothing to flush at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 

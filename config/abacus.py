@@ -1,2 +1,2 @@
-# Each digit knows its place in its number (McLeish et al. 2024), beside RoPE: for arithmetic.
+# Each digit knows its place in its number (McLeish et al. 2024), with RoPE: for arithmetic.
 pos = "abacus + rope"

@@ -1,2 +1,3 @@
-# A penalty on the score that grows linearly with distance (Press et al. 2021): the classic that stays flat.
+# A penalty on the score that grows linearly with distance (Press et al. 2021).
+# The best known scheme whose loss stays flat on longer texts.
 pos = "alibi"

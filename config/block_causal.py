@@ -1,2 +1,3 @@
-# RoPE with attention to the own and the previous block of half the training length, as xPos is tested (Sun et al. 2022).
+# RoPE; a query sees its own and the previous block of half the training length.
+# xPos is tested with this mask (Sun et al. 2022).
 pos = "rope + block_causal"

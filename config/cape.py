@@ -1,2 +1,3 @@
-# Sinusoids of positions that are shifted, jittered and stretched in training (Likhomanenko et al. 2021).
+# Sinusoids of positions that are shifted, jittered and stretched in training (Likhomanenko et
+# al. 2021).
 pos = "cape"

@@ -1,2 +1,3 @@
-# Positions counted by the context: gates decide which tokens count as a step (Golovneva et al. 2024).
+# Positions counted by the context: gates decide which tokens count as a step (Golovneva et al.
+# 2024).
 pos = "cope"

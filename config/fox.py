@@ -1,2 +1,2 @@
-# Every token sets how fast each head forgets what came before it (Lin et al. 2025): flat at any length, by learning it.
+# Every token sets how fast each head forgets the tokens before it (Lin et al. 2025).
 pos = "fox"

@@ -1,2 +1,3 @@
-# A learned kernel of the distance (Chi et al. 2022); lives in zoo/kerple.py, as a scheme of your own would.
+# A learned kernel of the distance (Chi et al. 2022). Its code, zoo/kerple.py, is an example for
+# your own.
 pos = "kerple"

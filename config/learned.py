@@ -1,2 +1,2 @@
-# A trained vector per position, as in GPT-2: undefined past the training length.
+# A trained vector for each position, as in GPT-2. It has none past the training length.
 pos = "learned"

@@ -1,2 +1,2 @@
-# RoPE with frequencies learned for each head: does it choose others?
+# RoPE whose frequencies are learned, separately in each head.
 pos = "learned_rope"

@@ -1,2 +1,3 @@
-# What in magnitudes, where in phases (Gopalakrishnan et al. 2025).
+# Content sets the magnitudes of queries and keys, position their phases (Gopalakrishnan et al.
+# 2025).
 pos = "pope"

@@ -1,2 +1,3 @@
-# A learned bias for each distance up to half the training length (after Shaw et al. 2018): t5 without its buckets.
+# A learned bias for each distance up to half the training length (after Shaw et al. 2018): t5
+# without buckets.
 pos = "relative"

@@ -1,2 +1,2 @@
-# RoPE trained on random real positions (Shimizu et al. 2026): randomized without a grid.
+# RoPE trained on random real positions (Shimizu et al. 2026), where randomized draws integers.
 pos = "rfs + rope"

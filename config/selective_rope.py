@@ -1,2 +1,2 @@
-# Angles that add up what each token asks for: rotation by content.
+# RoPE whose angles are sums of steps that the tokens choose: rotation by content.
 pos = "selective_rope"

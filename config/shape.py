@@ -1,2 +1,3 @@
-# Sinusoids that are shifted by a random offset in training (Kiyono et al. 2021): nothing can be learned of absolute places.
+# Sinusoids that are shifted by a random offset in training (Kiyono et al. 2021).
+# The model cannot learn absolute positions then.
 pos = "shape + sinusoidal"

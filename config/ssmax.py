@@ -1,2 +1,2 @@
-# RoPE with scores times s ln(n), s learned by each head (Nakanishi 2025): logn that fits itself.
+# RoPE with scores times s ln(n), where each head learns its s (Nakanishi 2025).
 pos = "rope + ssmax"

@@ -1,8 +1,13 @@
-"""Corpora: how they are written, read and dealt out as training sequences.
+"""Corpora: how they are made, stored, read and cut into training sequences.
 
-A corpus is a folder with train.bin and val.bin (token ids, uint16 or uint32, little-endian), train_starts.npy and
-val_starts.npy (where its documents start) and meta.json (how it was made). Each folder here that has a prepare.py makes
-one; `data/text/prepare.py` makes one of anybody's own texts.
+To train on your own texts, write no code: `python data/text/prepare.py --name=NAME PATH...`.
+To add a corpus to the project, write data/NAME/prepare.py: a program with a function
+`prepare(folder)` that passes the documents to `write_corpus` (see data/stdlib/prepare.py).
+Nothing else has to be changed: after `python data/NAME/prepare.py`, train with --dataset=NAME.
+
+A corpus is a folder with these files: train.bin and val.bin (token ids, uint16 or uint32,
+little-endian), train_starts.npy and val_starts.npy (the first token of each document), meta.json
+(the tokenizer, the source, the counts and the SHA-256 of the token files).
 """
 
 import contextlib
@@ -21,35 +26,32 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import tiktoken
 
-from configurable import UserError
+from configurable import UserError, check_shape, require
 
 HERE = Path(__file__).resolve().parent
-OFFLINE = ("stdlib",)  # made when first asked for: they need neither a network nor an argument
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
-VOCABULARIES = {
-    "bytes": 256,
-    "gpt2": 50257,
-}  # how many tokens these tokenizers have; char has its characters
-META_FIELDS = {
+OFFLINE = ("stdlib",)  # made when they are first used: they need no network and no arguments
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")  # of a corpus
+VOCABULARIES = {"bytes": 256, "gpt2": 50257}  # tokens of each tokenizer; char: its characters
+SPLIT = {"tokens": int, "bytes": int, "documents": int, "dtype": str, "sha256": str}
+META = {  # what meta.json must hold
     "tokenizer": str,
     "unit": str,
     "vocab_size": int,
     "source": str,
     "rule": str,
-    "splits": dict,
+    "splits": {"train": SPLIT, "val": SPLIT},
 }
-SPLIT_FIELDS = {"tokens": int, "bytes": int, "documents": int, "dtype": str, "sha256": str}
 
 
 # ---- tokenizers
 
 
 class Tokenizer:
-    """Text to token ids and back; `pieces` are the bytes of every token, `end` the token behind a document, if any."""
+    """Turns text into token ids and back."""
 
-    unit: str
-    pieces: Sequence[bytes]
-    end: int | None = None
+    unit: str  # what a token is: "byte", "char" or "token"
+    vocabulary: Sequence[bytes]  # the bytes of each token
+    end: int | None = None  # the token after a document, if there is one
 
     def array(self, text: str) -> np.ndarray:
         """Token ids of `text`, (n,) unsigned; UserError for what the vocabulary cannot write."""
@@ -65,15 +67,15 @@ class Tokenizer:
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """The bytes of the tokens, which may end inside a character."""
-        return b"".join(self.pieces[i] for i in ids)
+        return b"".join(self.vocabulary[i] for i in ids)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of the tokens; broken characters become U+FFFD."""
+        """The text of the tokens. Broken characters become U+FFFD."""
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
 
     def token_bytes(self) -> np.ndarray:
-        """(V,) int64: UTF-8 bytes of text that each token stands for; the end-of-text token stands for none."""
-        lengths = np.array([len(piece) for piece in self.pieces], dtype=np.int64)
+        """(V,) int64: the UTF-8 bytes of text that each token stands for; the end token: 0."""
+        lengths = np.array([len(token) for token in self.vocabulary], dtype=np.int64)
         if self.end is not None:
             lengths[self.end] = 0
         return lengths
@@ -83,7 +85,7 @@ class ByteTokenizer(Tokenizer):
     """Every UTF-8 byte is a token."""
 
     unit = "byte"
-    pieces = [bytes([value]) for value in range(256)]
+    vocabulary = [bytes([value]) for value in range(256)]
 
     def array(self, text: str) -> np.ndarray:
         """The UTF-8 bytes of `text`, (n,) uint8."""
@@ -96,22 +98,19 @@ class CharTokenizer(Tokenizer):
     unit = "char"
 
     def __init__(self, characters: str) -> None:
-        self.pieces = [character.encode("utf-8") for character in characters]
+        self.vocabulary = [character.encode("utf-8") for character in characters]
         self.unknown = len(characters)
-        self.ids = np.full(
-            0x110000, self.unknown, dtype=token_dtype(self.unknown + 1)
-        )  # by code point
+        self.ids = np.full(0x110000, self.unknown, token_dtype(self.unknown + 1))  # by code point
         self.ids[[ord(character) for character in characters]] = np.arange(self.unknown)
 
     def array(self, text: str) -> np.ndarray:
-        """One id for each character, (n,) uint16 or uint32; UserError for the first that is not in the vocabulary."""
+        """One id per character, (n,); UserError for the first that is not in the vocabulary."""
         ids = self.ids[np.frombuffer(text.encode("utf-32-le"), dtype="<u4")]
-        if (ids == self.unknown).any():
-            place = int((ids == self.unknown).argmax())
-            raise UserError(
-                f"character {text[place]!r} at place {place} of the text is not among the {self.unknown} characters of "
-                "this corpus: leave it out, or make a corpus whose text has it"
-            )
+        unknown = np.flatnonzero(ids == self.unknown)
+        if unknown.size:
+            odd = f"character {text[unknown[0]]!r} at place {unknown[0]} of the text"
+            known = f"the {self.unknown} characters of this corpus"
+            raise UserError(f"{odd} is not among {known}: leave it out, or make another corpus")
         return ids
 
 
@@ -122,9 +121,8 @@ class GPT2Tokenizer(Tokenizer):
 
     def __init__(self) -> None:
         self.encoding = gpt2_encoding()
-        self.pieces = [
-            self.encoding.decode_single_token_bytes(i) for i in range(self.encoding.n_vocab)
-        ]
+        ids = range(self.encoding.n_vocab)
+        self.vocabulary = [self.encoding.decode_single_token_bytes(i) for i in ids]
         self.end = self.encoding.eot_token
 
     def array(self, text: str) -> np.ndarray:
@@ -133,13 +131,14 @@ class GPT2Tokenizer(Tokenizer):
 
 
 def gpt2_encoding() -> tiktoken.Encoding:
-    """GPT-2's encoding; UserError where its vocabulary is neither cached nor to be had."""
+    """GPT-2's encoding; UserError if its vocabulary is neither here nor can be downloaded."""
     try:
         return tiktoken.get_encoding("gpt2")
     except (OSError, ValueError) as error:
         raise UserError(
-            f"GPT-2's vocabulary could not be loaded ({type(error).__name__}): tiktoken downloads it once: connect to "
-            "a network, or set TIKTOKEN_CACHE_DIR to a folder where tiktoken has cached it, or use the tokenizer bytes"
+            f"GPT-2's vocabulary could not be loaded ({type(error).__name__}); connect to a "
+            "network (tiktoken downloads it once), set TIKTOKEN_CACHE_DIR to a folder where "
+            "tiktoken has cached it, or use the tokenizer bytes"
         ) from error
 
 
@@ -148,8 +147,9 @@ TOKENIZERS = {"bytes": ByteTokenizer, "char": CharTokenizer, "gpt2": GPT2Tokeniz
 
 def tokenizer_of(meta: Mapping) -> Tokenizer:
     """The tokenizer that a meta.json describes."""
-    arguments = (meta["characters"],) if meta["tokenizer"] == "char" else ()
-    return TOKENIZERS[meta["tokenizer"]](*arguments)
+    if meta["tokenizer"] == "char":
+        return CharTokenizer(meta["characters"])
+    return TOKENIZERS[meta["tokenizer"]]()
 
 
 # ---- reading
@@ -157,7 +157,7 @@ def tokenizer_of(meta: Mapping) -> Tokenizer:
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """A corpus on disk: `train` and `val` are read-only memory maps, (n,); `*_starts` where their documents start."""
+    """A corpus on disk: its tokens, memory maps (n,), and the starts of its documents, (m,)."""
 
     name: str
     folder: Path
@@ -169,7 +169,7 @@ class Corpus:
 
     @property
     def vocab_size(self) -> int:
-        """How many different tokens there can be."""
+        """The number of different tokens."""
         return self.meta["vocab_size"]
 
     @property
@@ -179,11 +179,11 @@ class Corpus:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer this corpus was made with; UserError where GPT-2's vocabulary cannot be loaded."""
+        """The tokenizer of this corpus; UserError if GPT-2's vocabulary cannot be loaded."""
         return tokenizer_of(self.meta)
 
     def token_bytes(self) -> np.ndarray:
-        """(V,) int64: UTF-8 bytes of text that each token stands for."""
+        """(V,) int64: the UTF-8 bytes of text that each token stands for."""
         return self.tokenizer.token_bytes()
 
     def split_sha256(self, split: str) -> str:
@@ -191,34 +191,31 @@ class Corpus:
         return self.meta["splits"][split]["sha256"]
 
     def verify(self, *splits: str) -> None:
-        """Read the token files of these splits (by default both) and hold them against their SHA-256; UserError if damaged."""
+        """UserError unless the token files of these splits, by default both, have their SHA-256."""
         for split in splits or ("train", "val"):
             path = self.folder / f"{split}.bin"
             with path.open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != self.split_sha256(split):
-                    raise damaged(path, "does not have the SHA-256 that meta.json gives")
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            if digest != self.split_sha256(split):
+                raise damaged(path, "does not have the SHA-256 that meta.json gives")
 
 
 def load(name: str, root: Path = HERE) -> Corpus:
-    """The corpus `root/name`, checked; one of OFFLINE is made first. UserError with the command that would make it."""
+    """The corpus `root/name`, checked; UserError says how to make it. Those in OFFLINE are made."""
     folder = Path(root) / name
     if not NAME.fullmatch(name) or not (folder / "meta.json").is_file():
-        if name not in OFFLINE:
-            raise UserError(absence(name, Path(root)))
+        require(name in OFFLINE, absence(name, Path(root)))
         importlib.import_module(f"data.{name}.prepare").prepare(folder)
     meta = read_meta(folder / "meta.json")
-    train, val = (read_tokens(folder / f"{split}.bin", meta) for split in ("train", "val"))
-    train_starts, val_starts = (
-        read_starts(folder / f"{split}_starts.npy", meta) for split in ("train", "val")
-    )
-    return Corpus(name, folder, meta, train, val, train_starts, val_starts)
+    tokens = [read_tokens(folder / f"{split}.bin", meta) for split in ("train", "val")]
+    starts = [read_starts(folder / f"{split}_starts.npy", meta) for split in ("train", "val")]
+    return Corpus(name, folder, meta, *tokens, *starts)
 
 
 def built_in() -> list[str]:
-    """Names of the corpora that come with a prepare.py of their own."""
-    return sorted(
-        path.parent.name for path in HERE.glob("*/prepare.py") if path.parent.name != "text"
-    )
+    """The names of the corpora that have a prepare.py of their own."""
+    names = {path.parent.name for path in HERE.glob("*/prepare.py")}
+    return sorted(names - {"text"})
 
 
 def command(name: str) -> str:
@@ -235,61 +232,49 @@ def absence(name: str, root: Path) -> str:
     known = sorted({*built_in(), *(path.parent.name for path in root.glob("*/meta.json"))})
     near = difflib.get_close_matches(name, known, 1)
     others = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)};"
-    return (
-        f"there is no corpus {name!r}: {others} one of your own texts is made by {command('NAME')}"
-    )
+    own = f"one of your own texts is made by {command('NAME')}"
+    return f"there is no corpus {name!r}: {others} {own}"
+
+
+def remedy(path: Path) -> str:
+    """What to do about a damaged file of a corpus."""
+    return f"make the corpus anew: {command(path.parent.name)}"
 
 
 def damaged(path: Path, what: str) -> UserError:
     """The error for a file of a corpus that is not as it was made."""
-    return UserError(f"{path} {what}; make the corpus anew: {command(path.parent.name)}")
+    return UserError(f"{path} {what}; {remedy(path)}")
 
 
 def read_meta(path: Path) -> dict:
-    """meta.json with everything in it that reading relies on."""
+    """meta.json; UserError if it lacks something that reading needs."""
     try:
         meta = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         raise damaged(path, "is not readable JSON") from None
-    check_fields(path, meta, META_FIELDS)
-    if meta["tokenizer"] not in TOKENIZERS:
-        raise damaged(
-            path, f"names the tokenizer {meta['tokenizer']!r}, not one of {', '.join(TOKENIZERS)}"
-        )
-    if meta["tokenizer"] == "char":
-        check_fields(path, meta, {"characters": str})
-    size = VOCABULARIES.get(meta["tokenizer"]) or len(meta["characters"])
-    if meta["vocab_size"] != size:
-        raise damaged(
-            path,
-            f"has a vocab_size of {meta['vocab_size']!r:.30}, not the {size:,} tokens of {meta['tokenizer']}",
-        )
-    for split in ("train", "val"):
-        check_fields(path, meta["splits"].get(split), SPLIT_FIELDS)
+    check_shape(meta, META, str(path), remedy(path))
+    kind, size = meta["tokenizer"], meta["vocab_size"]
+    if kind not in TOKENIZERS:
+        raise damaged(path, f"names the tokenizer {kind!r}, not one of {', '.join(TOKENIZERS)}")
+    if kind == "char":
+        check_shape(meta, {"characters": str}, str(path), remedy(path))
+    right = VOCABULARIES.get(kind) or len(meta["characters"])
+    if size != right:
+        raise damaged(path, f"has a vocab_size of {size!r:.30}, not the {right:,} tokens of {kind}")
     return meta
 
 
-def check_fields(path: Path, fields: object, kinds: Mapping[str, type]) -> None:
-    """UserError unless `fields` is a dict with a value of the right type for each of `kinds`."""
-    for key, kind in kinds.items():
-        if not isinstance(fields, dict) or not isinstance(fields.get(key), kind):
-            raise damaged(path, f"lacks a proper {key!r}")
-
-
 def read_tokens(path: Path, meta: Mapping) -> np.memmap:
-    """The token file, (n,), if its size and its largest token are what meta.json says."""
+    """A token file, (n,); UserError unless its size and its largest token fit meta.json."""
     split, vocab_size = meta["splits"][path.stem], meta["vocab_size"]
     if split["dtype"] not in ("uint16", "uint32"):
-        raise damaged(
-            path, f"has the dtype {split['dtype']!r} in meta.json, neither uint16 nor uint32"
-        )
+        kind = f"the dtype {split['dtype']!r} in meta.json"
+        raise damaged(path, f"has {kind}, neither uint16 nor uint32")
     dtype = np.dtype(split["dtype"]).newbyteorder("<")
     size = path.stat().st_size if path.is_file() else 0
     if size == 0 or size != split["tokens"] * dtype.itemsize:
-        raise damaged(
-            path,
-            f"has {size:,} bytes, not {split['tokens']:,} tokens of {dtype.itemsize} as meta.json says",
-        )
+        stated = f"{split['tokens']:,} tokens of {dtype.itemsize} as meta.json says"
+        raise damaged(path, f"has {size:,} bytes, not {stated}")
     tokens = np.memmap(path, dtype=dtype, mode="r")
     if int(tokens.max()) >= vocab_size:
         raise damaged(path, f"holds token {tokens.max()}, outside its vocabulary of {vocab_size:,}")
@@ -299,22 +284,16 @@ def read_tokens(path: Path, meta: Mapping) -> np.memmap:
 def read_starts(path: Path, meta: Mapping) -> np.ndarray:
     """(documents,) int64: the first token of each document, ascending from 0."""
     split = meta["splits"][path.stem.removesuffix("_starts")]
+    count = split["documents"]
     try:
         starts = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError):
         raise damaged(path, "is missing or not a NumPy array") from None
-    if (
-        not isinstance(starts, np.ndarray)
-        or starts.shape != (split["documents"],)
-        or starts.dtype != np.int64
-    ):
-        raise damaged(path, f"is not a list of {split['documents']:,} document starts")
-    if (
-        not starts.size
-        or starts[0] != 0
-        or starts[-1] >= split["tokens"]
-        or (np.diff(starts) <= 0).any()
-    ):
+    shape = getattr(starts, "shape", None), getattr(starts, "dtype", None)
+    if shape != ((count,), np.int64):
+        raise damaged(path, f"is not a list of {count:,} document starts")
+    ends = np.append(starts, split["tokens"])  # so that the last start is checked too
+    if ends[0] != 0 or (np.diff(ends) <= 0).any():
         raise damaged(path, "does not ascend from 0 within its token file")
     return starts
 
@@ -327,26 +306,27 @@ def write_corpus(
     splits: Mapping[str, Iterable[np.ndarray]],
     *,
     tokenizer: str,
-    vocab_size: int,
-    unit: str,
     source: str,
     rule: str,
     **extra: object,
 ) -> dict:
-    """Write a corpus and return its meta.json; `splits` gives the documents of "train" and "val", each (n,) integers.
+    """Write a corpus to `folder` and return what is in its meta.json.
 
-    Empty documents are left out; an empty split is a UserError. `rule` says how the splits were drawn, `extra` goes
-    into meta.json. The files are made aside and moved into `folder`, so that none is ever half written.
+    `splits` has the documents of "train" and "val", each (n,) token ids. Empty documents are left
+    out. `tokenizer` is one of TOKENIZERS, `source` and `rule` say where the texts come from and how
+    they were split, `extra` is written to meta.json too (for "char": `characters`). The files are
+    made in a folder of their own and then moved, so that none is ever half written. UserError for
+    an empty split and for a folder that cannot be written.
     """
-    folder = Path(folder)
-    about = dict(tokenizer=tokenizer, unit=unit, vocab_size=vocab_size, source=source, rule=rule)
-    meta = {"name": folder.name, **about, **extra}
-    lengths = tokenizer_of(meta).token_bytes()
+    encoder = tokenizer_of({"tokenizer": tokenizer, **extra})
+    meta = {"name": folder.name, "tokenizer": tokenizer, "unit": encoder.unit}
+    meta |= {"vocab_size": len(encoder.vocabulary), "source": source, "rule": rule} | extra
+    lengths = encoder.token_bytes()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".new-", dir=folder) as new:
             meta["splits"] = {
-                split: write_split(Path(new) / f"{split}.bin", documents, vocab_size, lengths)
+                split: write_split(Path(new) / f"{split}.bin", documents, lengths)
                 for split, documents in splits.items()
             }
             text = json.dumps(meta, indent=1, ensure_ascii=False)
@@ -365,10 +345,12 @@ def token_dtype(vocab_size: int) -> np.dtype:
     return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
 
 
-def write_split(
-    path: Path, documents: Iterable[np.ndarray], vocab_size: int, lengths: np.ndarray
-) -> dict:
-    """Write SPLIT.bin and SPLIT_starts.npy; return the split's entry in meta.json."""
+def write_split(path: Path, documents: Iterable[np.ndarray], lengths: np.ndarray) -> dict:
+    """Write SPLIT.bin and SPLIT_starts.npy, and return the entry of the split in meta.json.
+
+    `lengths` are the bytes that each token of the vocabulary stands for, (V,).
+    """
+    vocab_size = len(lengths)
     dtype, digest, starts, size, n_bytes = token_dtype(vocab_size), hashlib.sha256(), [], 0, 0
     with path.open("wb") as file:
         for document in documents:
@@ -376,31 +358,26 @@ def write_split(
                 continue
             starts.append(size)
             size += len(document)
-            for part in np.array_split(
-                document, len(document) // 2**20 + 1
-            ):  # so that a long one needs little memory
+            n_parts = len(document) // 2**20 + 1  # a long document needs little memory then
+            for part in np.array_split(document, n_parts):
                 if part.min() < 0 or part.max() >= vocab_size:
-                    raise ValueError(
-                        f"document {len(starts)} has a token outside the vocabulary of {vocab_size}"
-                    )
+                    odd = f"document {len(starts)} has a token outside the vocabulary"
+                    raise ValueError(f"{odd} of {vocab_size}")
                 tokens = part.astype(dtype).tobytes()
                 file.write(tokens)
                 digest.update(tokens)
                 n_bytes += int(lengths[part].sum())
-    if not starts:
-        raise UserError(f"the {path.stem} split would be empty: the corpus needs more text")
+    require(starts, f"the {path.stem} split would be empty: the corpus needs more text")
     np.save(path.with_name(f"{path.stem}_starts.npy"), np.array(starts, dtype=np.int64))
-    return dict(
-        tokens=size,
-        bytes=n_bytes,
-        documents=len(starts),
-        dtype=dtype.name,
-        sha256=digest.hexdigest(),
-    )
+    entry = {"tokens": size, "bytes": n_bytes, "documents": len(starts)}
+    return entry | {"dtype": dtype.name, "sha256": digest.hexdigest()}
 
 
 def publish(new: Path, folder: Path) -> None:
-    """Move a corpus from `new` to `folder`, meta.json last; that of another corpus goes first, so the two never mix."""
+    """Move a corpus from `new` to `folder`, meta.json last; the older meta.json is deleted first.
+
+    Thus a move that is cut off leaves no corpus, never a mixture of two.
+    """
     meta = folder / "meta.json"
     if meta.is_file() and meta.read_bytes() != (new / "meta.json").read_bytes():
         meta.unlink(missing_ok=True)
@@ -409,36 +386,36 @@ def publish(new: Path, folder: Path) -> None:
 
 
 def summary(meta: Mapping) -> str:
-    """What a prepare script prints of the corpus it made."""
-    lines = [
-        f"{meta['name']}: {meta['source']}; tokenizer {meta['tokenizer']}, vocabulary {meta['vocab_size']:,}"
-    ]
+    """What a prepare script prints about the corpus that it made."""
+    vocabulary = f"tokenizer {meta['tokenizer']}, vocabulary {meta['vocab_size']:,}"
+    lines = [f"{meta['name']}: {meta['source']}; {vocabulary}"]
     for split, of in meta["splits"].items():
-        lines.append(
-            f"  {split:5} {of['tokens']:13,} tokens {of['bytes']:13,} bytes {of['documents']:7,} documents"
-        )
+        sizes = f"{of['tokens']:13,} tokens {of['bytes']:13,} bytes {of['documents']:7,} documents"
+        lines.append(f"  {split:5} {sizes}")
     return "\n".join(lines)
 
 
 def is_validation(key: bytes) -> bool:
-    """Whether a document known by `key` is among the 5 % held out: the same answer on every machine."""
+    """Whether the document with this `key` is held out for validation: 5 % are, always the same."""
     return int(hashlib.sha256(key).hexdigest(), 16) % 20 == 0
 
 
 def validation_rule(document: str, key: str) -> str:
     """`is_validation` in words, for meta.json."""
-    return f"a {document} is validation if the SHA-256 of {key}, read as one hexadecimal number, is a multiple of 20"
+    number = f"the SHA-256 of {key}, read as one hexadecimal number"
+    return f"a {document} is validation if {number}, is a multiple of 20"
 
 
-# ---- dealing out
+# ---- training sequences
 
 
 def sequences(tokens: np.ndarray, block_size: int, seed: int, first: int, count: int) -> np.ndarray:
-    """Sequences number `first` to `first + count - 1` of the endless training stream: (count, block_size + 1) int64.
+    """The training sequences number `first` to `first + count - 1`: (count, block_size + 1) int64.
 
-    Inputs are `[:, :-1]`, targets `[:, 1:]`. A sequence is a pure function of (seed, its number), whatever slices the
-    stream is read in. Each epoch reads every window of a grid once, in an order and from an offset of its own; at most
-    one window that would fit is left out. Windows may cross documents. UserError if not even one window fits.
+    Inputs are `[:, :-1]`, targets `[:, 1:]`. A sequence depends only on the seed and its number. An
+    epoch cuts the tokens into windows, from a random offset, and reads each once in random order.
+    At most one window that would fit is left out. Windows may cross documents. The next epoch has
+    another offset and order, and the epochs never end. UserError if not even one window fits.
     """
     n_windows = windows_per_epoch(len(tokens), block_size)
     epochs, places = np.divmod(np.arange(first, first + count), n_windows)
@@ -451,29 +428,26 @@ def sequences(tokens: np.ndarray, block_size: int, seed: int, first: int, count:
 
 
 def windows_per_epoch(n_tokens: int, block_size: int) -> int:
-    """Windows of `block_size` inputs and one more target that fit from any offset below `block_size`; at least one."""
-    if n_tokens < block_size + 1:
-        raise UserError(
-            f"the training split has {n_tokens:,} tokens, fewer than the {block_size + 1:,} of one sequence: "
-            "take more text or a smaller block_size"
-        )
+    """How many windows an epoch reads, at least one; UserError if there are too few tokens."""
+    found = f"{n_tokens:,} tokens, fewer than the {block_size + 1:,} of one sequence"
+    advice = "take more text or a smaller block_size"
+    require(n_tokens > block_size, f"the training split has {found}: {advice}")
     return max(1, n_tokens // block_size - 1)
 
 
 @lru_cache(maxsize=4)
 def epoch_starts(n_tokens: int, block_size: int, seed: int, epoch: int) -> np.ndarray:
-    """(windows,) int64: the first token of each window of an epoch, in the order they are read."""
+    """(windows,) int64: the first token of each window of an epoch, in the order of reading."""
     n_windows = windows_per_epoch(n_tokens, block_size)
     generator = np.random.default_rng((seed, epoch))
-    offset = generator.integers(
-        min(block_size, n_tokens - n_windows * block_size)
-    )  # less where only one window fits
+    largest = min(block_size, n_tokens - n_windows * block_size)  # less if only one window fits
+    offset = generator.integers(largest)
     starts = offset + block_size * generator.permutation(n_windows)
     starts.setflags(write=False)
     return starts
 
 
 def evenly(n_places: int, count: int) -> np.ndarray:
-    """`count` evenly spaced integers of [0, n_places), ascending, (count,) int64; all of them if there are fewer."""
+    """`count` evenly spaced integers from 0 to n_places - 1, ascending, (count,) int64, or all."""
     count = min(n_places, count)
     return (2 * np.arange(count, dtype=np.int64) + 1) * n_places // (2 * max(count, 1))

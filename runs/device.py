@@ -1,6 +1,4 @@
-"""Where to compute and in which number format: one choice, said in one line with its reason; and in how many processes."""
-
-from __future__ import annotations
+"""Where to compute and in which number format: one choice, told in one line with its reason."""
 
 import contextlib
 import ctypes
@@ -16,9 +14,9 @@ from pathlib import Path
 
 import torch
 
-from configurable import UserError
+from configurable import UserError, require
 
-# dense bf16 (or fp16) peak of one card in FLOP/s, from the vendors' data sheets; a card that is not here has MFU "n/a"
+# dense bf16 (or fp16) peak of one card in FLOP/s, from the vendors' data sheets
 PEAK_FLOPS = {
     "H200": 989e12,
     "H100 PCIe": 756e12,
@@ -36,7 +34,7 @@ PEAK_FLOPS = {
 
 @dataclass(frozen=True)
 class Compute:
-    """A device, a number format and why; `dtype` None means float32 throughout."""
+    """A device, a number format and the reason for both. `dtype` None means float32 throughout."""
 
     device: str
     dtype: torch.dtype | None
@@ -50,52 +48,57 @@ class Compute:
     @property
     def dtype_name(self) -> str:
         """The number format as the settings spell it."""
-        return str(self.dtype or torch.float32).removeprefix("torch.")
+        return _name(self.dtype or torch.float32)
+
+
+CPU = Compute("cpu", None, "cpu, float32")  # for a caller that picks nothing
 
 
 def pick(device: str, dtype: str) -> Compute:
-    """The device and format for the settings of those names; UserError for a device that is not here."""
-    found = (
-        "cuda"
-        if torch.cuda.is_available()
-        else "mps"
-        if torch.backends.mps.is_available()
-        else "cpu"
-    )
+    """The device and the number format for the settings of these names.
+
+    UserError if this machine does not have the device.
+    """
+    found = _best_device()
     chosen = found if device == "auto" else device
-    if chosen == "cuda":  # torchrun tells each process which card of its machine is its own
-        chosen = f"cuda:{os.environ['LOCAL_RANK']}" if "LOCAL_RANK" in os.environ else chosen
-    if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", chosen):
-        raise UserError(f"device={device} is not one of auto, cpu, cuda, cuda:1 ..., mps")
+    if chosen == "cuda" and "LOCAL_RANK" in os.environ:
+        chosen = f"cuda:{os.environ['LOCAL_RANK']}"  # torchrun gives each process a card of its own
+    known = re.fullmatch(r"cpu|mps|cuda(:\d+)?", chosen)
+    require(known, f"device={device} is not one of auto, cpu, cuda, cuda:1 ..., mps")
+    _require_available(device, chosen, found)
+    where = "as asked for"
+    if device == "auto":
+        where = "no GPU was found" if found == "cpu" else "a GPU was found"
+    best, why = _best_dtype(chosen.split(":")[0])
+    if dtype != "auto":
+        best, why = getattr(torch, dtype), "as asked for"
+    if chosen == "mps":
+        why += "; mps is untested"
+    reason = f"{chosen} ({where}), {_name(best)} ({why})"
+    return Compute(chosen, None if best == torch.float32 else best, reason)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _best_device() -> str:
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def _require_available(device: str, chosen: str, found: str) -> None:
+    """UserError if no tensor can be made on `chosen`, which is what the setting `device` means."""
     try:
         torch.empty(1, device=chosen)
     except (RuntimeError, AssertionError, NotImplementedError):
-        few = (
-            f"; cards here: {torch.cuda.device_count()}, so lower --nproc_per_node"
-            if found == "cuda" != chosen
-            else ""
-        )
-        raise UserError(
-            f"device={device}{f' ({chosen})' if chosen != device else ''} is not available on this machine; "
-            f"use --device={found} or leave it at auto{few}"
-        ) from None
-    kind = chosen.split(":")[0]
-    best, why = _best_dtype(kind)
-    chosen_dtype, why = (best, why) if dtype == "auto" else (getattr(torch, dtype), "as asked for")
-    whose = (
-        "as asked for"
-        if device != "auto"
-        else "a GPU was found"
-        if found != "cpu"
-        else "no GPU was found"
-    )
-    if kind == "mps":
-        why += "; mps is untested"
-    return Compute(
-        chosen,
-        None if chosen_dtype == torch.float32 else chosen_dtype,
-        f"{chosen} ({whose}), {str(chosen_dtype).removeprefix('torch.')} ({why})",
-    )
+        meant = "" if chosen == device else f" ({chosen})"
+        advice = f"use --device={found} or leave it at auto"
+        if found == "cuda" and chosen != "cuda":
+            advice += f"; cards here: {torch.cuda.device_count()}, so lower --nproc_per_node"
+        sentence = f"device={device}{meant} is not available on this machine; {advice}"
+        raise UserError(sentence) from None
 
 
 def _best_dtype(kind: str) -> tuple[torch.dtype, str]:
@@ -103,51 +106,50 @@ def _best_dtype(kind: str) -> tuple[torch.dtype, str]:
         return torch.bfloat16, "the card has it"
     if kind == "cuda":
         return torch.float16, "the card has no bfloat16"
-    if kind == "cpu" and any(
-        getattr(torch.cpu, f"_is_{name}_supported", bool)() for name in ("avx512_bf16", "amx_tile")
-    ):
+    instructions = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    if kind == "cpu" and any(getattr(torch.cpu, name, bool)() for name in instructions):
         return torch.bfloat16, "the processor multiplies in it"
     return torch.float32, "the device has nothing faster"
 
 
 def autocast(compute: Compute) -> contextlib.AbstractContextManager:
-    """Matrix products in the chosen format, the rest in float32."""
-    return (
-        torch.autocast(compute.kind, compute.dtype) if compute.dtype else contextlib.nullcontext()
-    )
+    """A context in which matrix products are in the chosen format and the rest is in float32."""
+    if compute.dtype is None:
+        return contextlib.nullcontext()
+    return torch.autocast(compute.kind, compute.dtype)
 
 
 def repeat_to_the_bit(compute: Compute) -> None:
-    """Let the same command give the same numbers: always on a CPU; on a GPU torch warns where it has no way of doing so."""
-    if compute.kind == "cuda":
-        os.environ.setdefault(
-            "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-        )  # read when the first product is formed
+    """Make the same command give the same numbers.
+
+    On a GPU torch warns about an operation that has no such way.
+    """
+    if compute.kind == "cuda":  # read when the first product is formed
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=compute.kind != "cpu")
     torch.utils.deterministic.fill_uninitialized_memory = False
 
 
 @contextlib.contextmanager
 def memory_advice(advice: str) -> Iterator[None]:
-    """Running out of memory becomes a UserError that gives this advice."""
+    """Turn running out of memory into a UserError that gives this advice."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        known = isinstance(
-            error, (MemoryError, torch.OutOfMemoryError)
-        ) or "can't allocate memory" in str(error)
-        if not known:
+        text = str(error)
+        known = isinstance(error, MemoryError | torch.OutOfMemoryError)
+        if not known and "can't allocate memory" not in text:
             raise
-        amount = re.search(r"\d[\d.,]* ?(?:bytes|[KMGTPE]iB)", str(error))
-        raise UserError(
-            f"out of memory{f' ({amount[0]} were asked for)' if amount else ''}: {advice}"
-        ) from error
+        amount = re.search(r"\d[\d.,]* ?(?:bytes|[KMGTPE]iB)", text)
+        asked = f" ({amount[0]} were asked for)" if amount else ""
+        raise UserError(f"out of memory{asked}: {advice}") from error
 
 
 def keep_freed_memory() -> bool:
-    """Have glibc keep what is freed instead of giving it back to the system, to be asked for and cleared again in every step.
+    """Let glibc keep freed memory, instead of asking the system for it again in every step.
 
-    On a CPU that takes a fifth of a training step (results/throughput/allocator.json). False where the C library is another one.
+    On a CPU that saves a fifth of a training step (results/throughput/allocator.json). Returns
+    whether the C library took the setting: only glibc does.
     """
     mmap_threshold, trim_threshold = -3, -1  # glibc's malloc.h
     try:
@@ -158,32 +160,42 @@ def keep_freed_memory() -> bool:
 
 
 def missing_compiler() -> str:
-    """What torch.compile lacks on this machine, empty where it lacks nothing."""
-    usual = {"darwin": "clang++", "win32": "cl"}.get(
-        sys.platform, "g++"
-    )  # the one that torch.compile calls
+    """What torch.compile lacks on this machine; empty if it lacks nothing."""
+    usual = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")  # torch.compile's choice
     compiler = shutil.which(os.environ.get("CXX", usual))
     if not compiler:
         return "no C++ compiler was found"
     if not Path(sysconfig.get_path("include"), "Python.h").is_file():
         return "Python's headers (Python.h) were not found"
-    if sys.platform != "win32":  # cl has other switches
-        try:
-            subprocess.run(
-                [compiler, "-x", "c++", "-fsyntax-only", os.devnull],
-                capture_output=True,
-                check=True,
-            )
-        except (OSError, subprocess.CalledProcessError):
-            return f"{compiler} cannot compile an empty file"
+    if sys.platform == "win32":  # cl has other switches
+        return ""
+    command = [compiler, "-x", "c++", "-fsyntax-only", os.devnull]
+    try:
+        subprocess.run(command, capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return f"{compiler} cannot compile an empty file"
     return ""
 
 
 def peak_flops(compute: Compute) -> float | None:
-    """The card's peak in FLOP/s, None where it is not known."""
+    """The card's peak in FLOP/s; None if it is not known."""
     if compute.kind != "cuda" or compute.dtype is None:
         return None
     name = torch.cuda.get_device_name(compute.device)
-    return next(
-        (flops for card, flops in PEAK_FLOPS.items() if re.search(rf"\b{card}\b", name)), None
-    )
+    peaks = (peak for card, peak in PEAK_FLOPS.items() if re.search(rf"\b{card}\b", name))
+    return next(peaks, None)
+
+
+def peak_memory(compute: Compute) -> int | None:
+    """The most memory used so far, in bytes: of the card, else of this process.
+
+    None if the system does not tell (Windows).
+    """
+    if compute.kind == "cuda":
+        return torch.cuda.max_memory_allocated(compute.device)
+    try:
+        import resource
+    except ImportError:
+        return None
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,5 +1,4 @@
 """What a training tells while it runs: metrics.jsonl, lines on the screen, Weights & Biases."""
-from __future__ import annotations
 
 import contextlib
 import json
@@ -7,29 +6,131 @@ import os
 from pathlib import Path
 from typing import Any
 
-from configurable import UserError
+from tqdm import tqdm
+
+from configurable import TrainSettings, UserError
+from model import GPT
+from runs.device import peak_flops, peak_memory
 from runs.files import write_text
+from runs.folder import read_config
+from runs.start import Start
+
+
+class Log:
+    """Where a training tells how it goes: metrics.jsonl, the screen and, if asked for, wandb.
+
+    Only the first of several processes tells anything.
+    """
+
+    def __init__(self, start: Start) -> None:
+        self.start, self.wandb_run = start, None
+        if not start.processes.first:
+            return
+        last = trim_metrics(start.folder, start.step)
+        if last:
+            steps = f"steps {start.step + 1} to {last} were logged"
+            print(f"note: {steps}, but there is no checkpoint of them: they are taken again")
+        if start.settings.wandb_log:
+            self.wandb_run = open_wandb(start.folder, start.settings)
+
+    def add_step(self, line: dict[str, Any], speed: float) -> None:
+        """Log a step, made at a speed of so many steps per second: a line of metrics.jsonl."""
+        start, compute = self.start, self.start.compute
+        if not start.processes.first:
+            return
+        rate = speed * line["tokens"] / line["step"]
+        peak, mfu = peak_flops(compute), None
+        if peak:
+            flops = rate * flops_per_token(start.model, start.settings.block_size)
+            mfu = round(flops / (peak * start.processes.size), 4)
+        line |= {"tokens_per_s": round(rate, 1), "memory": peak_memory(compute), "mfu": mfu}
+        append_metrics(start.folder, line)
+        if self.wandb_run:
+            self.wandb_run.log(line, step=line["step"])
+        tqdm.write(in_words(line, start.settings.max_iters))
+
+    def add_test(self, result: dict[str, Any]) -> None:
+        """Log the rows of a result and its figure in wandb, and close it."""
+        if not self.wandb_run:
+            return
+        import wandb
+
+        columns = ["protocol", "length", "nats", "stderr_vs_L", "bits_per_byte", "reason"]
+        rows = [[row.get(column) for column in columns] for row in result["rows"]]
+        self.wandb_run.log({"extrapolation": wandb.Table(columns=columns, data=rows)})
+        figure = self.start.folder / "extrapolation.png"
+        if figure.exists():  # not drawn if nothing could be measured
+            self.wandb_run.log({"extrapolation_figure": wandb.Image(str(figure))})
+        self.wandb_run.finish()
+
+
+def flops_per_token(model: GPT, length: int) -> int:
+    """Floating-point operations for one training token of a sequence, forward and backward.
+
+    Counted as nanoGPT does, after PaLM's appendix B (Chowdhery et al. 2022).
+    """
+    scheme = sum(p.numel() for name, p in model.named_parameters() if name.startswith("pos."))
+    c = model.config
+    return 6 * (model.parameter_count - scheme) + 12 * c.n_layer * c.n_embd * length
+
+
+def open_wandb(folder: Path, settings: TrainSettings) -> Any:
+    """A wandb run, which goes on where an earlier one stopped; UserError if wandb refuses."""
+    import wandb
+
+    config = read_config(folder)
+    try:
+        return wandb.init(
+            project=settings.wandb_project,
+            name=settings.wandb_run_name or folder.name,
+            config=config,
+            dir=folder,
+            id=config["wandb_id"],
+            resume="allow",
+        )
+    except wandb.Error as error:
+        reason = str(error).splitlines()[0]
+        refused = f"wandb_log=True, but Weights & Biases refused ({reason:.200})"
+        raise UserError(f"{refused}: `wandb login`, or leave wandb_log out") from error
+
+
+def in_words(line: dict[str, Any], steps: int) -> str:
+    """A line of metrics.jsonl in words, for a training of so many steps."""
+    left = (steps - line["step"]) * line["tokens"] / line["step"] / line["tokens_per_s"]
+    val = f", val {line['val_loss']:.4f}" if "val_loss" in line else ""
+    mfu = "n/a" if line["mfu"] is None else f"{line['mfu']:.1%}"
+    loss = f"step {line['step']}/{steps}: loss {line['loss']:.4f}{val}"
+    speed = f"{line['tokens_per_s']:,.0f} tokens/s, MFU {mfu}, {left:.0f} s left"
+    return f"{loss}, lr {line['lr']:.2e}, norm {line['grad_norm']:.2f}, {speed}"
 
 
 def append_metrics(folder: Path, line: dict[str, Any]) -> None:
-    """Add one line to metrics.jsonl; UserError where the disk is full."""
+    """Add one line to metrics.jsonl; UserError if the disk is full."""
+    path = folder / "metrics.jsonl"
     try:
-        with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise UserError(
-            f"{folder / 'metrics.jsonl'} cannot be written ({error.strerror}); no checkpoint is touched"
-        ) from error
+        kept = "no checkpoint is touched"
+        raise UserError(f"{path} cannot be written ({error.strerror}); {kept}") from error
 
-def trim_metrics(folder: Path, step: int) -> None:
-    """Drop the lines after `step`, which a resumed run writes again, and what a killed one left half written."""
+
+def trim_metrics(folder: Path, step: int) -> int:
+    """Drop the lines of metrics.jsonl after `step`, and what a killed run left half written.
+
+    A resumed run takes those steps again. Returns the last step that was dropped, 0 if none was.
+    """
     path = folder / "metrics.jsonl"
-    kept = []
-    for line in (
-        path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-    ):
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    kept, dropped = "", 0
+    for line in text.splitlines():
         with contextlib.suppress(ValueError, KeyError, TypeError):
-            kept += [line] if json.loads(line)["step"] <= step else []
-    write_text(path, "".join(line + "\n" for line in kept))
+            logged = json.loads(line)["step"]
+            if logged <= step:
+                kept += line + "\n"
+            else:
+                dropped = logged
+    write_text(path, kept)
+    return dropped

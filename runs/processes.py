@@ -1,5 +1,4 @@
-"""The processes that work on one run."""
-from __future__ import annotations
+"""Several processes that work on one run, as torchrun starts them."""
 
 import contextlib
 import os
@@ -9,31 +8,31 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, distributed
 
-from configurable import UserError
+from configurable import UserError, require
 from runs.device import Compute
 
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes that work on one run: the number of this one and how many there are. Alone, it waits for nobody."""
+    """The processes that work on one run: the rank of this one, and how many there are."""
 
     rank: int = 0
     size: int = 1
 
     @property
     def first(self) -> bool:
-        """Whether this is the one that writes files and lines."""
+        """Whether this is the process that writes files and lines."""
         return self.rank == 0
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum of everybody's tensor, in place and the same to the bit for all."""
-        self._meet(tensor, distributed.ReduceOp.SUM)
+        """The sum of the tensors of all processes, in place, with the same bits in each of them."""
+        self._reduce(tensor, distributed.ReduceOp.SUM)
         return tensor
 
     def highest(self, number: int) -> int:
-        """The highest of everybody's number."""
+        """The highest of the numbers of all processes."""
         tensor = torch.tensor(number)
-        self._meet(tensor, distributed.ReduceOp.MAX)
+        self._reduce(tensor, distributed.ReduceOp.MAX)
         return int(tensor)
 
     @contextlib.contextmanager
@@ -45,65 +44,83 @@ class Processes:
         if self.first:
             self.highest(0)
 
-    def _meet(self, tensor: Tensor, operation: distributed.ReduceOp) -> None:
+    def share(self, sequences: int, batch_size: int) -> tuple[int, int]:
+        """How many of a step's sequences a process takes, and how many of them at once.
+
+        The second number divides the first and is at most `batch_size`. UserError if the processes
+        cannot have equal shares.
+        """
+        step = f"the {sequences} sequences of a step (batch_size x gradient_accumulation_steps)"
+        advice = "start a number of processes that divides it"
+        even = sequences % self.size == 0
+        require(even, f"{self.size} processes cannot share {step} evenly; {advice}")
+        share = sequences // self.size
+        parts = -(-share // batch_size)
+        while share % parts:
+            parts += 1
+        return share, share // parts
+
+    def _reduce(self, tensor: Tensor, operation: distributed.ReduceOp) -> None:
         if self.size == 1:
             return
         try:
             distributed.all_reduce(tensor, operation)
         except RuntimeError as error:
-            raise UserError(
-                f"lost touch with another process of this run: what ended it is said where it ended "
-                f"({str(error).splitlines()[0]:.120})"
-            ) from error
+            reason = str(error).splitlines()[0]
+            lost = (
+                "lost touch with another process of this run: what ended it is said where it ended"
+            )
+            raise UserError(f"{lost} ({reason:.120})") from error
+
 
 ALONE = Processes()
 
+
 def world_size() -> int:
-    """How many processes torchrun started, 1 without it; UserError where its WORLD_SIZE is no number."""
+    """How many processes torchrun started; 1 without it. UserError if WORLD_SIZE is no number."""
     text = os.environ.get("WORLD_SIZE", "1")
-    if not text.isdecimal():
-        raise UserError(
-            f"the environment has WORLD_SIZE={text!r:.60}, which is no number: unset it, or start with torchrun"
-        )
+    advice = "unset it, or start with torchrun"
+    problem = f"the environment has WORLD_SIZE={text!r:.60}, which is no number"
+    require(text.isdecimal(), f"{problem}: {advice}")
     return int(text)
+
 
 @contextlib.contextmanager
 def together(backend: str, compute: Compute) -> Iterator[Processes]:
-    """Join the other processes that torchrun started, if it did; only the first one's standard output is shown."""
+    """Join the other processes that torchrun started; ALONE if it started none.
+
+    Only the standard output of the first process is shown.
+    """
     size = world_size()
     if size == 1 or "RANK" not in os.environ:
         yield ALONE
         return
     if compute.kind == "cuda":
         torch.cuda.set_device(compute.device)
-    best = "nccl" if compute.kind == "cuda" else "gloo"
-    backends = {
-        "cpu": "gloo",
-        compute.kind: best if backend == "auto" else backend,
-    }  # counts and signals go by the CPU
-    try:
-        store, rank, _ = next(distributed.rendezvous("env://"))
-        if (
-            os.environ.get("GROUP_WORLD_SIZE") == "1"
-        ):  # started again by torchrun, they would find the addresses of the dead
-            store = distributed.PrefixStore(
-                os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store
-            )
-        distributed.init_process_group(
-            ",".join(f"{kind}:{name}" for kind, name in backends.items()),
-            store=store,
-            rank=rank,
-            world_size=size,
-        )
-    except (RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(
-            f"backend={backend} could not bring {size} processes together ({reason:.200})"
-        ) from error
-    processes = Processes(int(os.environ["RANK"]), size)
+    processes = _join(backend, compute, size)
     with contextlib.ExitStack() as stack:
         stack.callback(distributed.destroy_process_group)
         if not processes.first:
-            silent = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
-            stack.enter_context(contextlib.redirect_stdout(silent))
+            nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
+            stack.enter_context(contextlib.redirect_stdout(nowhere))
         yield processes
+
+
+def _join(backend: str, compute: Compute, size: int) -> Processes:
+    """Make the process group; UserError if that fails."""
+    best = "nccl" if compute.kind == "cuda" else "gloo"
+    backends = {"cpu": "gloo"}  # for counts and signals
+    backends[compute.kind] = best if backend == "auto" else backend
+    names = ",".join(f"{kind}:{name}" for kind, name in backends.items())
+    try:
+        store, rank, _ = next(distributed.rendezvous("env://"))
+        if os.environ.get("GROUP_WORLD_SIZE") == "1":
+            # restarted by torchrun, the processes would find the addresses of those that ended
+            restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+            store = distributed.PrefixStore(restarts, store)
+        distributed.init_process_group(names, store=store, rank=rank, world_size=size)
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        failed = f"backend={backend} could not bring {size} processes together"
+        raise UserError(f"{failed} ({reason:.200})") from error
+    return Processes(int(os.environ["RANK"]), size)

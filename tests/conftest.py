@@ -1,5 +1,6 @@
-"""What several test files share: one thread, a copy of the project to start programs in, and --record, which keeps counts."""
+"""What the tests share: one thread, a copy of the project to start programs in, and --record, which keeps counts."""
 
+import importlib.util
 import json
 import os
 import shutil
@@ -8,21 +9,29 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-torch.set_num_threads(
-    1
-)  # the tensors of the tests are small, and waiting for a second thread takes longer than computing
+# the tensors of the tests are small: waiting for a second thread takes longer than computing
+torch.set_num_threads(1)
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 TEXT = "".join(
     f"{n} times {n % 7} is {n * (n % 7)}, as everybody knows.\n" for n in range(120)
 ).encode()
-RECORDED = pytest.StashKey[list]()
+SOURCES = ("*.py", "positions/*.py", "runs/*.py", "zoo/*.py", "data/*.py")
+
+
+def load_docs(name: str) -> ModuleType:
+    """A program of docs/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, REPOSITORY / "docs" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 # ---- programs in processes of their own
@@ -97,20 +106,15 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Any:
     import data
 
     folder = tmp_path_factory.mktemp("project")
-    for path in [
-        *REPOSITORY.glob("*.py"),
-        *REPOSITORY.glob("zoo/*.py"),
-        *REPOSITORY.glob("data/*.py"),
-    ]:
-        (folder / path.relative_to(REPOSITORY)).parent.mkdir(exist_ok=True)
-        shutil.copy(path, folder / path.relative_to(REPOSITORY))
+    for path in [path for pattern in SOURCES for path in REPOSITORY.glob(pattern)]:
+        copy = folder / path.relative_to(REPOSITORY)
+        copy.parent.mkdir(exist_ok=True)
+        shutil.copy(path, copy)
     ids = np.frombuffer(TEXT, dtype=np.uint8)
     data.write_corpus(
         folder / "data/tiny",
         {"train": [ids], "val": [ids]},
         tokenizer="bytes",
-        vocab_size=256,
-        unit="byte",
         source="here",
         rule="all",
     )
@@ -134,8 +138,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """No counts yet."""
-    config.stash[RECORDED] = []
+    """With --record, collect the counts; with pytest-xdist only the first process does."""
+    path = config.getoption("--record")
+    if path and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Records(Path(path)))
 
 
 @pytest.fixture
@@ -144,34 +150,38 @@ def record(request: pytest.FixtureRequest) -> Callable[..., None]:
 
     def note(what: str, value: float, tried: int | None = None) -> None:
         test = request.node.nodeid
-        request.config.stash[RECORDED].append(
-            {
-                "what": what,
-                "value": value,
-                "tried": tried,
-                "test": test,
-                "command": f"python -m pytest -m 'slow or not slow' '{test}'",
-            }
-        )
+        command = f"python -m pytest -m 'slow or not slow' '{test}'"
+        entry = {"what": what, "value": value, "tried": tried, "test": test, "command": command}
+        request.node.user_properties.append(("recorded", entry))
 
     return note
 
 
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """With --record, write the counts as JSON and as Markdown; those of a session that failed are not written."""
-    path = session.config.getoption("--record")
-    if not path or exitstatus:
-        return
-    import checkpoint
+class Records:
+    """The counts of all tests, which travel in their reports."""
 
-    known = checkpoint.provenance()
-    content = {name: known[name] for name in ("versions", "platform", "threads", "git_commit")}
-    content["entries"] = session.config.stash[RECORDED]
-    checkpoint.write_json(path, content)
-    table = markdown(
-        Path(path).stem.capitalize(), json.loads(Path(path).read_text(encoding="utf-8"))
-    )
-    checkpoint.write_text(Path(path).with_suffix(".md"), table)
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.entries: list[dict[str, Any]] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep what one test counted."""
+        if report.when == "teardown":
+            self.entries += [entry for name, entry in report.user_properties if name == "recorded"]
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        """Write the counts as JSON and as Markdown; those of a session that failed are not written."""
+        if exitstatus:
+            return
+        from runs.files import write_json, write_text
+        from runs.folder import provenance
+
+        known = provenance()
+        content = {name: known[name] for name in ("versions", "platform", "threads", "git_commit")}
+        content["entries"] = self.entries
+        write_json(self.path, content)
+        kept = json.loads(self.path.read_text(encoding="utf-8"))
+        write_text(self.path.with_suffix(".md"), markdown(self.path.stem.capitalize(), kept))
 
 
 def markdown(title: str, content: dict[str, Any]) -> str:

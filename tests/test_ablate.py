@@ -15,8 +15,8 @@ import pytest
 
 import ablate
 import data
-import evaluate
-from configurable import AblateSettings, TrainSettings, UserError, configure
+from configurable import PROTOCOLS, AblateSettings, TrainSettings, UserError, configure
+from runs import results
 from runs.files import read_json, sha256, write_json
 from runs.folder import provenance, run_folder
 from runs.tables import seeds_table
@@ -36,8 +36,6 @@ def corpora(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         tmp_path / "corpora/tiny",
         {"train": [text], "val": [text]},
         tokenizer="bytes",
-        vocab_size=256,
-        unit="byte",
         source="here",
         rule="all",
     )
@@ -59,44 +57,30 @@ def cells_of(*words: str) -> list[ablate.Cell]:
     return ablate.plan(*configure(AblateSettings, ["--dataset=tiny", *words], ""))
 
 
-def finish(cell: ablate.Cell, **changes: object) -> None:
-    """Write what train.py leaves of a finished cell: invented losses; `changes` go into config.json."""
+def tokens(cell: ablate.Cell) -> int:
+    """How many tokens a cell is trained on."""
     s = cell.settings
-    rows = [
-        {
-            "protocol": "fixed_targets",
-            "length": n,
-            "dataset": s.dataset,
-            "extend": None,
-            "factor": None,
-            "split_sha256": "s",
-            "targets": "t",
-            "nats": 2 + s.seed / 100 + len(s.pos) / 10 + n / 1000,
-            "stderr_vs_L": 0.01,
-        }
-        for n in evaluate.tested_lengths(s.block_size, s.eval_lengths)
-    ]
-    result = {
-        "pos": s.pos,
-        "seed": s.seed,
-        "train_length": s.block_size,
-        "tokens_trained": cell.tokens,
-        "unit": "byte",
-        "rows": rows,
-        "notes": [],
-        "per_position": {},
-    }
-    config = {
-        "settings": vars(s),
-        "pos_file_sha256": sha256(Path(s.pos_file)) if s.pos_file else None,
-        "device": "cpu",
-        "dtype": "float32",
-        "corpus_sha256": {},
-        **provenance(),
-        **changes,
-    }
+    return s.max_iters * s.batch_size * s.gradient_accumulation_steps * s.block_size
+
+
+def finish(cell: ablate.Cell, **changes: object) -> None:
+    """Write what train.py leaves of a finished cell, with invented losses; `changes` are of config.json."""
+    s, rows = cell.settings, []
+    for n in results.tested_lengths(s.block_size, s.eval_lengths):
+        nats = 2 + s.seed / 100 + len(s.pos) / 10 + n / 1000
+        row = {"length": n, "dataset": s.dataset, "extend": None, "factor": None, "nats": nats}
+        row |= {"split_sha256": "s", "targets": "t", "block_nats": [nats], "stderr_vs_L": 0.01}
+        rows += [row | {"protocol": protocol} for protocol in PROTOCOLS]
+    result = {"pos": s.pos, "seed": s.seed, "train_length": s.block_size, "unit": "byte"}
+    result |= {"tokens_trained": tokens(cell), "rows": rows, "notes": [], "per_position": {}}
+    numbers = ("vocab_size", "parameters", "original_length", "processes")
+    texts = ("unit", "layers", "wandb_id", "device", "dtype")
+    config = dict.fromkeys(numbers, 1) | dict.fromkeys(texts, "x") | {"attention": {}}
+    config |= {"settings": vars(s), "extension_files_sha256": {}, "train_lengths": []}
+    config["pos_file_sha256"] = sha256(Path(s.pos_file)) if s.pos_file else None
+    config["corpus_sha256"] = {"train": "t", "val": "v"}
     cell.folder.mkdir(parents=True, exist_ok=True)
-    write_json(cell.folder / "config.json", config)
+    write_json(cell.folder / "config.json", config | provenance() | changes)
     write_json(cell.folder / "extrapolation.json", result)
 
 
@@ -174,12 +158,24 @@ def test_a_cell_is_finished_only_with_these_settings_tokens_and_lengths(tmp_path
     assert longer.folder == cell.folder and longer.result() is None
     finish(cell, settings=vars(cell.settings) | {"n_embd": 128})
     assert cell.result() is None
+    path = cell.folder / "extrapolation.json"
+    for changes in ({"tokens_trained": tokens(cell) - 1}, {"extend": "yarn"}):
+        finish(cell)
+        write_json(path, read_json(path) | changes)
+        assert cell.result() is None
     finish(cell)
-    result = read_json(cell.folder / "extrapolation.json")
-    write_json(
-        cell.folder / "extrapolation.json", result | {"tokens_trained": cell.tokens - 1}
-    )
+    result = read_json(path)
+    windowed = [row for row in result["rows"] if row["protocol"] == "windowed"]
+    windowed[0]["dataset"] = "other"  # one length of one protocol is missing
+    write_json(path, result)
     assert cell.result() is None
+
+
+def test_a_cell_has_canonical_texts_as_train_py_has() -> None:
+    (cell,) = cells_of("rope(base=500000)", "--seeds=1", "--extend=yarn( factor = 4 )")
+    (plain,) = cells_of("rope( base = 5e5 )", "--seeds=1", "--extend=none")
+    assert (cell.settings.pos, cell.settings.extend) == ("rope(base=500000)", "yarn(factor=4)")
+    assert plain.settings.extend == ""
 
 
 @pytest.mark.parametrize(
@@ -233,7 +229,7 @@ def test_train_py_is_told_every_setting_that_is_not_the_default() -> None:
         "--wandb_run_name=a b",
         "--compile=False",
     )
-    settings, words = configure(TrainSettings, ablate.typed(cell.settings), "")
+    settings, words = configure(TrainSettings, ablate.words_for_train(cell.settings), "")
     assert (settings, words) == (cell.settings, [])
     assert cell.folder == run_folder(settings)
 
@@ -246,7 +242,7 @@ def test_train_py_is_told_every_setting_that_is_not_the_default() -> None:
     [
         (["rope", "rpoe"], "did you mean rope"),
         (["rope", "t5(bucket=4)"], "t5 has no option bucket"),
-        (["rope", "randomized(max=8)"], "at least the training length"),
+        (["rope", "randomized(max=8)"], "the training length 128"),
         (["rope", "+", "alibi"], "quoted in a shell"),
         (["rope", "t5(buckets=8)", "t5( buckets = 8 )"], "name each scheme once"),
         ([], "name the position schemes"),
@@ -259,7 +255,7 @@ def test_train_py_is_told_every_setting_that_is_not_the_default() -> None:
 def test_a_mistake_is_refused_before_anything_runs(
     words: list[str], said: str, trained: list[str]
 ) -> None:
-    with pytest.raises((UserError, UserError), match=said):
+    with pytest.raises(UserError, match=said):
         cells_of(*words)
     assert not trained and not Path("out").exists()
 
@@ -394,20 +390,16 @@ def test_cells_of_other_sources_or_threads_are_noted(
     assert notes == ["note: threads of rope, seed 1 is not that of nope, seed 1: see results.json"]
 
 
-def test_each_comparison_has_a_folder_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, trained: list[str]
-) -> None:
-    for words in (
-        ["rope", "nope"],
-        ["nope", "rope"],
-        ["nope"],
-        ["nope", "--seeds=1"],
-        ["nope", "--n_layer=2"],
-    ):
-        before = set(Path("out").glob("ablate-*"))
-        run_main(monkeypatch, *words)
-        run_main(monkeypatch, *words, "--log_interval=7")  # only the manner: the same comparison
-        assert len(set(Path("out").glob("ablate-*")) - before) == 1
+def test_each_comparison_has_a_folder_of_its_own() -> None:
+    def folder(*words: str) -> Path:
+        settings, schemes = configure(AblateSettings, ["--dataset=tiny", *words], "")
+        return ablate.comparison_folder(settings, ablate.plan(settings, schemes))
+
+    two = (["rope", "nope"], ["nope", "rope"])
+    one = (["nope"], ["nope", "--seeds=1"], ["nope", "--n_layer=2"], ["nope", "--eval_lengths=9"])
+    assert len({folder(*words) for words in (*two, *one)}) == 6
+    for words in (*two, *one):  # what changes no result is the same comparison
+        assert folder(*words) == folder(*words, "--log_interval=7")
 
 
 # ---- with train.py itself
@@ -421,7 +413,7 @@ TINY = (
     "--n_embd=16",
     "--block_size=16",
     "--batch_size=2",
-    "--max_iters=300",
+    "--max_iters=150",
     "--warmup_iters=9",
     "--eval_interval=1000",
     "--log_interval=1",
@@ -454,14 +446,14 @@ configurable.run(train.main)
     assert run_main(monkeypatch, *TINY) == 143
     (nope,) = Path("out").iterdir()  # the second cell was not begun
     stopped = len((nope / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
-    assert stopped < 300 and not (nope / "extrapolation.json").exists()
+    assert stopped < 150 and not (nope / "extrapolation.json").exists()
     assert run_main(monkeypatch, *TINY) == 0
     assert f"resuming at step {stopped}\n" in capsys.readouterr().out
     steps = [
         json.loads(line)["step"]
         for line in (nope / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     ]
-    assert steps == list(range(1, 301))
+    assert steps == list(range(1, 151))
     table = next(Path("out").glob("ablate-tiny-L16-*/table.txt")).read_text(encoding="utf-8")
     assert "undefined: learned defines 16 positions" in table
     standing_in(monkeypatch, "raise SystemExit('this cell is finished')")

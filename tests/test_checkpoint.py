@@ -19,9 +19,9 @@ import torch
 from configurable import TrainSettings, UserError
 from model import GPT
 from runs import checkpoint
-from runs.checkpoint import digests, load_run, load_state, load_weights, save_checkpoint
+from runs.checkpoint import checkpoint_paths, load_run, load_state, load_weights, save_checkpoint
 from runs.files import read_json, replace_file, sha256, write_json, write_text
-from runs.folder import CURRENT, DIGESTS, PREVIOUS, provenance, run_folder, take_folder
+from runs.folder import ROOT, lock_folder, provenance, run_folder, take_folder
 from runs.log import append_metrics, trim_metrics
 
 SMALL = TrainSettings(block_size=16, n_layer=1, n_head=2, n_embd=16)
@@ -29,12 +29,27 @@ SMALL = TrainSettings(block_size=16, n_layer=1, n_head=2, n_embd=16)
 
 def state(step: int) -> dict:
     """A checkpoint that tells which one it is."""
-    return {"step": step, "model": {"w": torch.arange(1000.0) + step}, "lengths": [16, 32]}
+    return {
+        "step": step,
+        "tokens": 64 * step,
+        "model": {"w": torch.arange(1000.0) + step},
+        "optimizer": {},
+        "scaler": {},
+        "gpt": {},
+        "settings": {},
+        "original_length": 16,
+        "train_lengths": [16, 32],
+    }
+
+
+def newest(folder: Path) -> Path:
+    """The newest checkpoint."""
+    return checkpoint_paths(folder)[0]
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A run folder with two checkpoints: the current one of step 2, the previous one of step 1."""
+    """A run folder with two checkpoints, of steps 1 and 2."""
     path = tmp_path / "run"
     path.mkdir()
     for step in (1, 2):
@@ -118,10 +133,11 @@ def test_a_json_file_that_is_missing_or_broken_is_a_sentence(
 
 def test_a_checkpoint_comes_back_as_it_was_and_loads_with_weights_only(folder: Path) -> None:
     found = load_state(folder)
-    assert found.keys() == state(2).keys() and found["step"] == 2 and found["lengths"] == [16, 32]
-    assert torch.equal(found["model"]["w"], state(2)["model"]["w"])
-    assert torch.load(folder / CURRENT, weights_only=True)["step"] == 2
-    assert torch.load(folder / PREVIOUS, weights_only=True)["step"] == 1
+    assert found.pop("sha256") == sha256(newest(folder))
+    assert torch.equal(found["model"].pop("w"), torch.arange(1000.0) + 2)
+    assert found == state(2) | {"model": {}}
+    states = [torch.load(path, weights_only=True) for path in checkpoint_paths(folder)]
+    assert [state["step"] for state in states] == [2, 1]
 
 
 class Code:
@@ -141,26 +157,36 @@ def test_code_in_a_checkpoint_is_not_run(folder: Path) -> None:
     assert not (folder / "run by loading").exists()
 
 
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"step": "3"}, "step"),
+        ({"gpt": None}, "gpt"),
+        ({"train_lengths": [16, "a"]}, r"train_lengths\[1\]"),
+    ],
+)
+def test_a_checkpoint_that_lacks_something_is_a_sentence(
+    wrong: dict, named: str, folder: Path
+) -> None:
+    save_checkpoint(folder, state(3) | {"step": 3} | wrong)
+    with pytest.raises(UserError, match=rf"ckpt-3-.* lacks a proper {named}: it is damaged"):
+        load_state(folder)
+
+
 def test_a_folder_without_checkpoints_gives_none(tmp_path: Path) -> None:
-    assert load_state(tmp_path) is None
+    assert load_state(tmp_path) is None and load_state(tmp_path / "absent") is None
 
 
-def test_the_digests_are_those_of_the_files_in_the_format_of_sha256sum(folder: Path) -> None:
-    save_checkpoint(folder, state(3))
-    lines = (folder / DIGESTS).read_text(encoding="utf-8").splitlines()
-    assert all(re.fullmatch(rf"[0-9a-f]{{64}}  ({CURRENT}|{PREVIOUS})", line) for line in lines)
-    assert lines[:2] == [
-        f"{sha256(folder / name)}  {name}" for name in (CURRENT, PREVIOUS)
-    ]
-
-
-def test_a_save_leaves_two_checkpoints_and_their_digests_and_nothing_else(folder: Path) -> None:
-    for step in (3, 4, 5):
+def test_a_save_leaves_two_checkpoints_named_by_their_digests_and_nothing_else(
+    folder: Path,
+) -> None:
+    for step in (3, 9, 10, 11):  # 10 is after 9, as numbers and not as words
         save_checkpoint(folder, state(step))
-        assert contents(folder).keys() == {CURRENT, PREVIOUS, DIGESTS}
+        name = f"ckpt-{step}-{sha256(newest(folder))[:16]}.pt"
+        assert newest(folder).name == name and len(contents(folder)) == 2
         assert step_of(folder) == step
-    (folder / CURRENT).unlink()
-    assert step_of(folder) == 4
+    newest(folder).unlink()
+    assert step_of(folder) == 10
 
 
 def test_a_disk_that_is_full_leaves_both_checkpoints(
@@ -172,7 +198,7 @@ def test_a_disk_that_is_full_leaves_both_checkpoints(
 
     before = contents(folder)
     monkeypatch.setattr(torch, "save", fail)
-    with pytest.raises(UserError, match=r"ckpt\.pt cannot be written .*untouched"):
+    with pytest.raises(UserError, match=r"a checkpoint in .*run cannot be written .*untouched"):
         save_checkpoint(folder, state(3))
     assert contents(folder) == before
 
@@ -199,7 +225,7 @@ def swapped(path: Path) -> None:
     other = path.parent.parent / "other"
     other.mkdir(exist_ok=True)
     save_checkpoint(other, state(7))
-    shutil.copy(other / CURRENT, path)
+    shutil.copy(newest(other), path)
 
 
 DAMAGES = pytest.mark.parametrize(
@@ -208,67 +234,72 @@ DAMAGES = pytest.mark.parametrize(
 
 
 @DAMAGES
-def test_a_damaged_checkpoint_is_named_and_the_previous_one_used(
+def test_a_damaged_checkpoint_is_named_the_one_before_is_used_and_kept(
     damage: Callable[[Path], None], folder: Path
 ) -> None:
-    damage(folder / CURRENT)
+    """Going on from the previous one, the next save must not push that one, the only good one, out."""
+    path, previous = checkpoint_paths(folder)
+    damage(path)
     said: list[str] = []
     assert load_state(folder, said.append)["step"] == 1
-    assert (
-        len(said) == 1
-        and str(folder / CURRENT) in said[0]
-        and "damaged" in said[0]
-        and PREVIOUS in said[0]
-    )
+    assert len(said) == 1 and said[0].startswith(f"{path} is damaged or renamed: ")
+    assert said[0].endswith(f"going on from {previous.name}")
+    save_checkpoint(folder, state(3))
+    assert not path.exists() and previous.exists()
+    newest(folder).unlink()
+    assert step_of(folder) == 1
 
 
 @DAMAGES
-def test_a_damaged_previous_checkpoint_is_named_too(
+def test_two_damaged_checkpoints_are_one_sentence(
     damage: Callable[[Path], None], folder: Path
 ) -> None:
-    damage(folder / PREVIOUS)
-    said: list[str] = []
-    assert load_state(folder, said.append)["step"] == 2
-    assert (
-        len(said) == 1
-        and str(folder / PREVIOUS) in said[0]
-        and said[0].endswith(f"going on from {CURRENT}")
-    )
+    paths = checkpoint_paths(folder)
+    for path in paths:
+        damage(path)
+    with pytest.raises(UserError) as refused:
+        load_state(folder)
+    text = str(refused.value)
+    assert all(str(path) in text for path in paths) and "\n" not in text
+    assert "--overwrite=True" in text
+    paths[0].unlink()
+    with pytest.raises(UserError, match="damaged"):  # and not a run from the start
+        load_state(folder)
 
 
-def test_checkpoints_whose_names_were_swapped_are_told_apart(folder: Path) -> None:
-    (folder / CURRENT).rename(folder / "other")
-    (folder / PREVIOUS).rename(folder / CURRENT)
-    (folder / "other").rename(folder / PREVIOUS)
-    assert step_of(folder) == 2
-    save_checkpoint(folder, state(3))
-    assert step_of(folder) == 3
+def test_a_checkpoint_under_another_name_is_told_and_not_used(folder: Path) -> None:
+    second, first = checkpoint_paths(folder)
+    second.rename(folder / "kept")
+    first.rename(second)
+    (folder / "kept").rename(first)
+    with pytest.raises(UserError, match=f"{second.name} is damaged or renamed and .*{first.name}"):
+        load_state(folder)
 
 
 @pytest.mark.parametrize("saved", [(3,), (3, 4)])
 def test_a_checkpoint_saved_while_another_program_looks_is_no_damage(
     saved: tuple[int, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """sample.py reads the digests, then a training saves: what was known is gone."""
-    digests, calls = digests, []
+    """sample.py lists the checkpoints, then a training saves: those that were listed are gone."""
+    calls = []
 
-    def slow(where: Path) -> dict[str, str]:
-        found = digests(where)
+    def slow(where: Path) -> list[Path]:
+        found = checkpoint_paths(where)
         calls.append(where)
         if len(calls) == 1:
             with monkeypatch.context() as patch:
-                patch.setattr(checkpoint, "digests", digests)
+                patch.setattr(checkpoint, "checkpoint_paths", checkpoint_paths)
                 for step in saved:
                     save_checkpoint(folder, state(step))
         return found
 
-    monkeypatch.setattr(checkpoint, "digests", slow)
+    monkeypatch.setattr(checkpoint, "checkpoint_paths", slow)
     said: list[str] = []
-    assert load_state(folder, said.append)["step"] == saved[-1] and said == []
+    assert load_state(folder, said.append)["step"] in (2, *saved) and said == []
 
 
 def test_a_folder_is_read_while_a_training_saves_as_fast_as_it_can(folder: Path) -> None:
-    """Whatever it renames in between, a reader finds the newest and says nothing of damage."""
+    """Whatever it deletes in between, a reader finds the newest and says nothing of damage."""
     ended, said, seen = threading.Event(), [], [0]
 
     def training() -> None:
@@ -288,49 +319,6 @@ def test_a_folder_is_read_while_a_training_saves_as_fast_as_it_can(folder: Path)
     assert said == [] and seen == sorted(seen) and len(set(seen)) > 10
 
 
-@DAMAGES
-def test_two_damaged_checkpoints_are_one_sentence(
-    damage: Callable[[Path], None], folder: Path
-) -> None:
-    for name in (CURRENT, PREVIOUS):
-        damage(folder / name)
-    with pytest.raises(UserError) as refused:
-        load_state(folder)
-    text = str(refused.value)
-    assert str(folder / CURRENT) in text and str(folder / PREVIOUS) in text and "\n" not in text
-    assert "--overwrite=True" in text
-
-
-@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe\x00", b"no digest\n"])
-def test_lost_or_damaged_digests_are_a_sentence_too(content: bytes | None, folder: Path) -> None:
-    (folder / DIGESTS).unlink()
-    if content is not None:
-        (folder / DIGESTS).write_bytes(content)
-    with pytest.raises(UserError, match=DIGESTS):
-        load_state(folder)
-
-
-def test_the_only_checkpoint_damaged_is_a_sentence_and_not_a_run_from_the_start(
-    tmp_path: Path,
-) -> None:
-    save_checkpoint(tmp_path, state(1))
-    flipped(tmp_path / CURRENT)
-    with pytest.raises(UserError, match="damaged"):
-        load_state(tmp_path)
-
-
-@DAMAGES
-def test_a_damaged_checkpoint_is_never_kept_as_the_previous_one(
-    damage: Callable[[Path], None], folder: Path
-) -> None:
-    """Going on from the previous one, the next save must not push that one, the only good one, out."""
-    damage(folder / CURRENT)
-    assert step_of(folder) == 1
-    save_checkpoint(folder, state(3))
-    (folder / CURRENT).unlink()
-    assert step_of(folder) == 1
-
-
 # ---- dying while saving
 
 
@@ -339,19 +327,27 @@ class Killed(BaseException):
 
 
 @contextmanager
-def dying_at(replacement: int, how: str) -> Iterator[list[int]]:
-    """Let the n-th os.replace fail: `refused` by the system, or the process `killed` before it, with nothing tidied up."""
+def dying_at(change: int, how: str) -> Iterator[list[int]]:
+    """Let the n-th renaming or deletion fail: `refused` by the system, or the process `killed` before it.
+
+    A process that is killed tidies nothing up.
+    """
     calls: list[int] = []
     rename, unlink = os.replace, Path.unlink
 
-    def replaced(source: Path, target: Path) -> None:
+    def counted() -> None:
         calls.append(len(calls) + 1)
-        if len(calls) == replacement:
+        if len(calls) == change:
             raise OSError(errno.EPERM, os.strerror(errno.EPERM)) if how == "refused" else Killed
+
+    def replaced(source: Path, target: Path) -> None:
+        counted()
         rename(source, target)
 
     def unlinked(path: Path, missing_ok: bool = False) -> None:
-        if how == "refused" or len(calls) < replacement:
+        if not missing_ok:
+            counted()
+        if how == "refused" or len(calls) < change:
             unlink(path, missing_ok)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -360,83 +356,50 @@ def dying_at(replacement: int, how: str) -> Iterator[list[int]]:
         yield calls
 
 
-def save_dying(folder: Path, step: int, replacement: int, how: str) -> None:
-    """A save that fails at the n-th os.replace."""
-    with (
-        dying_at(replacement, how),
-        pytest.raises((OSError, UserError) if how == "refused" else Killed),
-    ):
-        save_checkpoint(folder, state(step))
-
-
-def renames_of_a_save(folder: Path) -> int:
-    """How often a save renames a file."""
-    copy = folder.with_name("counted")
-    shutil.copytree(folder, copy)
-    with dying_at(0, "refused") as calls:
-        save_checkpoint(copy, state(3))
-    shutil.rmtree(copy)
-    return len(calls)
-
-
 @pytest.mark.parametrize("how", ["refused", "killed"])
-def test_dying_at_any_rename_of_a_save_leaves_a_good_checkpoint(how: str, folder: Path) -> None:
-    places = range(1, renames_of_a_save(folder) + 1)
-    assert len(places) >= 3  # the digests, the previous one, the current one
-    for place in places:
-        copy = folder.with_name(f"died-{place}")
-        shutil.copytree(folder, copy)
-        save_dying(copy, 3, place, how)
-        assert step_of(copy) in (2, 3), place
-        save_checkpoint(copy, state(4))  # and it goes on from there
-        assert step_of(copy) == 4
-        flipped(copy / CURRENT)
-        assert step_of(copy) in (2, 3), place
+@pytest.mark.parametrize("place", [1, 2, 3])  # two renamings and the deletion of the oldest
+def test_dying_at_any_change_of_a_save_leaves_a_good_checkpoint(
+    how: str, place: int, folder: Path
+) -> None:
+    with dying_at(0, how) as calls:
+        save_checkpoint(folder, state(3))
+    assert len(calls) == 3
+    with dying_at(place, how), pytest.raises(UserError if how == "refused" else Killed) as ended:
+        save_checkpoint(folder, state(4))
+    assert how == "killed" or "cannot be written" in str(ended.value)
+    assert step_of(folder) == (4 if place == 3 else 3)
+    for step in range(5, 8):  # and again and again
+        with dying_at(place, how), suppress(UserError, Killed):
+            save_checkpoint(folder, state(step))
+        assert step_of(folder) in (3, 4, step)
+    lock_folder(folder).release()  # sweeps
+    save_checkpoint(folder, state(8))
+    assert step_of(folder) == 8 and len(checkpoint_paths(folder)) == 2
+    flipped(newest(folder))
+    assert step_of(folder) in (3, 4, 7)
 
 
 @pytest.mark.parametrize("how", ["refused", "killed"])
 def test_dying_at_the_first_save_leaves_no_half_checkpoint(how: str, tmp_path: Path) -> None:
-    for place in (1, 2, 3):
+    for place in (1, 2):
         copy = tmp_path / f"{place}"
         copy.mkdir()
-        save_dying(copy, 1, place, how)
-        assert load_state(copy) is None or step_of(copy) == 1
+        with dying_at(place, how), suppress(UserError, Killed):
+            save_checkpoint(copy, state(1))
+        assert load_state(copy) is None
         save_checkpoint(copy, state(2))
         assert step_of(copy) == 2
 
 
 @pytest.mark.parametrize("how", ["refused", "killed"])
-def test_dying_again_and_again_never_loses_the_last_good_checkpoint(how: str, folder: Path) -> None:
-    for place in range(1, renames_of_a_save(folder) + 1):
-        copy = folder.with_name(f"died-{place}")
-        shutil.copytree(folder, copy)
-        for step in range(3, 8):
-            with (
-                dying_at(place, how),
-                suppress(OSError, UserError, Killed),
-            ):  # one may end well: it has less to rename
-                save_checkpoint(copy, state(step))
-            assert step_of(copy) >= 2, (place, step)
-
-
-@pytest.mark.parametrize("how", ["refused", "killed"])
 def test_dying_after_a_damaged_checkpoint_leaves_a_good_one(how: str, folder: Path) -> None:
-    for place in range(1, renames_of_a_save(folder) + 1):
+    for place in (1, 2, 3):
         copy = folder.with_name(f"died-{place}")
         shutil.copytree(folder, copy)
-        flipped(copy / CURRENT)
-        with (
-            dying_at(place, how),
-            suppress(OSError, UserError, Killed),
-        ):  # the damaged one is not kept: one rename less
+        flipped(newest(copy))
+        with dying_at(place, how), suppress(UserError, Killed):
             save_checkpoint(copy, state(3))
-        assert step_of(copy) in (1, 3), place
-
-
-def test_a_rename_that_the_system_refuses_is_a_sentence(folder: Path) -> None:
-    for place in range(1, renames_of_a_save(folder) + 1):
-        with dying_at(place, "refused"), pytest.raises(UserError, match="cannot be written"):
-            save_checkpoint(folder, state(3))
+        assert step_of(copy) == (3 if place == 3 else 1)
 
 
 # ---- metrics
@@ -452,7 +415,7 @@ def lines_of(folder: Path) -> list[dict]:
 def test_metrics_after_the_step_are_dropped(tmp_path: Path) -> None:
     for step in range(1, 6):
         append_metrics(tmp_path, {"step": step, "loss": 1 / step})
-    trim_metrics(tmp_path, 3)
+    assert trim_metrics(tmp_path, 3) == 5 and trim_metrics(tmp_path, 3) == 0
     assert lines_of(tmp_path) == [{"step": step, "loss": 1 / step} for step in (1, 2, 3)]
     append_metrics(tmp_path, {"step": 4, "loss": 0.5})
     assert [line["step"] for line in lines_of(tmp_path)] == [1, 2, 3, 4]
@@ -493,9 +456,7 @@ def test_a_run_that_starts_has_empty_metrics(tmp_path: Path) -> None:
 
 
 def test_the_default_folder_is_named_after_scheme_corpus_length_and_seed() -> None:
-    assert (
-        run_folder(TrainSettings(pos="alibi")).as_posix() == "out/alibi-stdlib-L128-s1337"
-    )
+    assert run_folder(TrainSettings(pos="alibi")).as_posix() == "out/alibi-stdlib-L128-s1337"
     assert run_folder(replace(SMALL, out_dir="here/there")) == Path("here/there")
     named = TrainSettings(pos="t5", dataset="books", block_size=64, seed=3)
     assert run_folder(named).as_posix() == "out/t5-books-L64-s3"
@@ -514,7 +475,7 @@ def test_other_result_settings_add_six_digits(changed: dict) -> None:
     "changed",
     [{"eval_lengths": (64, 128)}, {"compile": False}, {"wandb_log": True}, {"device": "cpu"}],
 )
-def test_the_test_and_the_manner_do_not_change_the_folder(changed: dict) -> None:
+def test_how_it_runs_and_is_tested_does_not_change_the_folder(changed: dict) -> None:
     assert run_folder(TrainSettings(**changed)) == run_folder(TrainSettings())
 
 
@@ -549,10 +510,31 @@ def test_schemes_that_differ_in_their_parentheses_only_have_different_folders() 
 # ---- whose folder it is
 
 
+def config_of(settings: TrainSettings) -> dict:
+    """What train.py writes into config.json, with invented digests."""
+    return provenance() | {
+        "settings": asdict(settings),
+        "vocab_size": 256,
+        "unit": "byte",
+        "parameters": 1,
+        "layers": "",
+        "original_length": settings.block_size,
+        "train_lengths": [settings.block_size],
+        "attention": {},
+        "extension_files_sha256": {},
+        "pos_file_sha256": None,
+        "corpus_sha256": {"train": "", "val": ""},
+        "wandb_id": "",
+        "device": "cpu",
+        "dtype": "float32",
+        "processes": 1,
+    }
+
+
 def claimed(folder: Path, settings: TrainSettings) -> Path:
     """A folder that holds a run of these settings."""
     take_folder(folder, settings).release()
-    write_json(folder / "config.json", {"settings": asdict(settings)})
+    write_json(folder / "config.json", config_of(settings))
     return folder
 
 
@@ -592,7 +574,7 @@ def test_overwrite_takes_a_folder_and_leaves_nothing_of_the_run_before(tmp_path:
     save_checkpoint(folder, state(1))
     save_checkpoint(folder, state(2))
     append_metrics(folder, {"step": 1})
-    for name in ("extrapolation.json", "extrapolation.png", f"{CURRENT}.new", "pos_file.py"):
+    for name in ("extrapolation.json", "extrapolation.png", ".ckpt.new", "pos_file.py"):
         (folder / name).write_text("{}", encoding="utf-8")
     take_folder(folder, replace(SMALL, seed=3, overwrite=True))
     assert contents(folder).keys() == {".lock", ".holder"} and load_state(folder) is None
@@ -600,7 +582,8 @@ def test_overwrite_takes_a_folder_and_leaves_nothing_of_the_run_before(tmp_path:
 
 def test_what_a_killed_process_had_half_written_is_cleared_away(tmp_path: Path) -> None:
     folder = claimed(tmp_path / "run", SMALL)
-    (folder / f".{CURRENT}.new.4711.new").write_bytes(b"half")
+    for name in ("..ckpt.new.4711.new", ".ckpt.new", ".config.json.4711.new"):
+        (folder / name).write_bytes(b"half")
     take_folder(folder, SMALL)
     assert contents(folder).keys() == {".lock", ".holder", "config.json"}
 
@@ -615,23 +598,29 @@ def test_overwrite_leaves_files_that_no_run_made(tmp_path: Path) -> None:
 def test_a_setting_that_an_older_run_did_not_know_has_its_default(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    write_json(
-        folder / "config.json",
-        {"settings": {k: v for k, v in asdict(SMALL).items() if k != "dropout"}},
-    )
+    config = config_of(SMALL)
+    del config["settings"]["dropout"]
+    write_json(folder / "config.json", config)
     take_folder(folder, SMALL)
     with pytest.raises(UserError, match="dropout"):
         take_folder(folder, replace(SMALL, dropout=0.1))
 
 
-def test_a_config_without_settings_is_a_sentence(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    write_json(folder / "config.json", {"unit": "byte"})
-    with pytest.raises(UserError, match="no settings"):
-        take_folder(folder, SMALL)
-    with pytest.raises(UserError, match="no settings"):
-        load_run(folder)
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"settings": None}, "lacks a proper settings"),
+        ({"corpus_sha256": {"train": ""}}, r"lacks a proper corpus_sha256\.val"),
+        ({"settings": {"n_embd": "wide"}}, "has settings that cannot be .n_embd is 'wide'"),
+        ({"settings": {"unheard": 1}}, "has settings that cannot be .*unheard"),
+    ],
+)
+def test_a_config_that_is_not_whole_is_a_sentence(wrong: dict, named: str, tmp_path: Path) -> None:
+    folder = claimed(tmp_path / "run", SMALL)
+    write_json(folder / "config.json", config_of(SMALL) | wrong)
+    for use in (load_run, lambda folder: take_folder(folder, SMALL)):
+        with pytest.raises(UserError, match=rf"config\.json {named}.*: it is damaged"):
+            use(folder)
 
 
 def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
@@ -646,33 +635,32 @@ def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def run_folder(tmp_path: Path) -> Path:
+def untrained(tmp_path: Path) -> Path:
     """The run folder of an untrained model."""
     folder = claimed(tmp_path / "run", SMALL)
     torch.manual_seed(1)
     model = GPT(SMALL.gpt(256))
     save_checkpoint(
         folder,
-        {
+        state(5)
+        | {
             "gpt": asdict(model.config),
             "model": model.state_dict(),
             "settings": asdict(SMALL),
-            "step": 5,
-            "tokens": 80,
         },
     )
     return folder
 
 
-def test_a_run_is_loaded_with_its_weights_ready_to_be_used(run_folder: Path) -> None:
-    run = load_run(run_folder)
+def test_a_run_is_loaded_with_its_weights_ready_to_be_used(untrained: Path) -> None:
+    run = load_run(untrained)
     torch.manual_seed(1)
     assert all(
         torch.equal(a, b)
         for a, b in zip(run.model.parameters(), GPT(SMALL.gpt(256)).parameters(), strict=True)
     )
-    assert not run.model.training and run.folder == run_folder
-    assert run.settings["n_embd"] == 16 and run.state["step"] == 5
+    assert not run.model.training and run.folder == untrained
+    assert run.settings.n_embd == 16 and run.state["step"] == 5
 
 
 def test_a_folder_that_is_no_run_or_has_no_checkpoint_yet_is_a_sentence(tmp_path: Path) -> None:
@@ -682,18 +670,18 @@ def test_a_folder_that_is_no_run_or_has_no_checkpoint_yet_is_a_sentence(tmp_path
         load_run(claimed(tmp_path / "new", SMALL))
 
 
-def test_weights_of_another_model_or_scheme_are_refused_with_what_differs(run_folder: Path) -> None:
-    weights = load_state(run_folder)["model"]
+def test_weights_of_another_model_or_scheme_are_refused_with_what_differs(untrained: Path) -> None:
+    weights = load_state(untrained)["model"]
     for other, named in (
         (replace(SMALL, n_embd=32), "h.0.attn.c_attn.weight: (48, 16) there, (96, 32) here"),
         (replace(SMALL, pos="learned"), "pos.pieces.0_learned.table: absent there, (16, 16) here"),
         (replace(SMALL, n_layer=2), "h.1.attn.c_attn.weight: absent there"),
     ):
         with pytest.raises(UserError) as refused:
-            load_weights(GPT(other.gpt(256)), weights, run_folder)
+            load_weights(GPT(other.gpt(256)), weights, untrained)
         assert (
             named in str(refused.value)
-            and str(run_folder) in str(refused.value)
+            and str(untrained) in str(refused.value)
             and len(str(refused.value)) < 600
         )
 
@@ -710,10 +698,13 @@ def test_the_sources_of_the_numbers_are_recorded_and_the_command_line(
         "attention.py",
         "posenc.py",
         "zoo/kerple.py",
+        "positions/scheme.py",
+        "runs/start.py",
         "data/__init__.py",
     } <= {*found["sources_sha256"]}
-    assert "report.py" not in found["sources_sha256"]  # a figure drawn otherwise is no other result
-    model = Path(checkpoint.__file__).with_name("model.py").read_bytes()
+    for drawing in ("report.py", "runs/figures.py"):  # a figure drawn otherwise is no other result
+        assert drawing not in found["sources_sha256"]
+    model = (ROOT / "model.py").read_bytes()
     assert found["sources_sha256"]["model.py"] == hashlib.sha256(model).hexdigest()
     assert (
         found["threads"] == torch.get_num_threads()

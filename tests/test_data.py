@@ -42,8 +42,6 @@ def write_bytes(folder: Path, train: list[bytes], val: list[bytes]) -> dict:
         folder,
         splits,
         tokenizer="bytes",
-        vocab_size=256,
-        unit="byte",
         source="a test",
         rule="as given",
     )
@@ -127,7 +125,7 @@ def test_gpt2_tokens_are_the_published_ones() -> None:
         tokenizer = data.GPT2Tokenizer()
     except UserError as error:
         pytest.skip(str(error))
-    assert len(tokenizer.pieces) == 50257 and tokenizer.end == 50256
+    assert len(tokenizer.vocabulary) == 50257 and tokenizer.end == 50256
     assert tokenizer.encode("hello world") == [31373, 995]
     assert tokenizer.token_bytes()[[31373, 995, 50256]].tolist() == [5, 6, 0]
 
@@ -219,9 +217,7 @@ def test_a_failed_write_leaves_the_older_corpus_and_nothing_else(small: Path) ->
         write_bytes(small, [b"other text"], [])
     with pytest.raises(ValueError, match="outside the vocabulary"):
         splits = {"train": [np.array([300])], "val": [np.array([1])]}
-        data.write_corpus(
-            small, splits, tokenizer="bytes", vocab_size=256, unit="byte", source="", rule=""
-        )
+        data.write_corpus(small, splits, tokenizer="bytes", source="", rule="")
     assert {path.name: path.read_bytes() for path in small.iterdir()} == before
 
 
@@ -293,15 +289,11 @@ DAMAGES = {
     "meta.json has a vocab_size of 256, not the 3 tokens of char": lambda folder: change_meta(
         folder, "", tokenizer="char", characters="abc"
     ),
-    "meta.json lacks a proper 'vocab_size'": lambda folder: change_meta(
-        folder, "", vocab_size="256"
-    ),
-    "meta.json lacks a proper 'tokens'": lambda folder: change_meta(
+    "meta.json lacks a proper vocab_size": lambda folder: change_meta(folder, "", vocab_size="256"),
+    "meta.json lacks a proper splits.train": lambda folder: change_meta(
         folder, "", splits={"train": 1}
     ),
-    "meta.json lacks a proper 'characters'": lambda folder: change_meta(
-        folder, "", tokenizer="char"
-    ),
+    "meta.json lacks a proper characters": lambda folder: change_meta(folder, "", tokenizer="char"),
     "meta.json names the tokenizer 'word'": lambda folder: change_meta(
         folder, "", tokenizer="word"
     ),
@@ -566,7 +558,7 @@ def test_named_validation_texts_are_the_validation_split(tmp_path: Path) -> None
         corpus.tokenizer.decode(corpus.train) == "abc abc"
         and corpus.tokenizer.decode(corpus.val) == "xyz"
     )
-    with pytest.raises(UserError, match="train.txt is in PATH and in --val"):
+    with pytest.raises(UserError, match="train.txt is in PATH and --val"):
         text.prepare("mine", paths[0], paths[0], "char", root=tmp_path)
 
 
@@ -591,7 +583,7 @@ def test_a_long_text_cut_into_pieces_has_the_tokens_of_the_whole(whole: str, siz
     merged = [b" t", b"he", b"  ", b"\n\n", b" \n", b"\n ", b" the", b"\n\n\n"]
     ranks = {piece: rank for rank, piece in enumerate([bytes([i]) for i in range(256)] + merged)}
     toy = tiktoken.Encoding("toy", pat_str=r50k_pat_str, mergeable_ranks=ranks, special_tokens={})
-    cut = list(text.pieces(whole, size))
+    cut = list(text.cut_text(whole, size))
     assert "".join(cut) == whole and all(len(piece) >= size for piece in cut[:-1])
     assert [i for piece in cut for i in toy.encode_ordinary(piece)] == toy.encode_ordinary(whole)
 

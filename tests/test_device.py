@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from device import Compute
 from torch import Tensor
 
 import attention
@@ -25,7 +24,10 @@ from configurable import TrainSettings, UserError, configure
 from posenc import Shape
 from positions.scheme import Plan, Scheme
 from runs import device
-from runs.processes import together
+from runs.checkpoint import load_run, save_checkpoint
+from runs.device import Compute
+from runs.processes import ALONE, together
+from runs.start import start_run
 
 NO_CARD = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="no CUDA card: torch.cuda.is_available() is False"
@@ -459,8 +461,6 @@ def on_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tr
         tmp_path / "corpora/tiny",
         {"train": [text], "val": [text]},
         tokenizer="bytes",
-        vocab_size=256,
-        unit="byte",
         source="here",
         rule="all",
     )
@@ -482,7 +482,12 @@ def on_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tr
         "--device=cuda",
         f"--out_dir={tmp_path / 'run'}",
     ]
-    return lambda *more: train.begin(configure(TrainSettings, [*words, *more], "")[0])
+
+    def begin(*more: str) -> train.Training:
+        settings = configure(TrainSettings, [*words, *more], "")[0]
+        return train.Training(start_run(settings, device.pick("cuda", settings.dtype), ALONE))
+
+    return begin
 
 
 @pytest.mark.gpu
@@ -497,7 +502,7 @@ def test_a_tiny_model_learns_on_cuda_compiled_in_bfloat16(
     training = on_card(f"--pos={pos}", "--dtype=bfloat16")
     assert "the card has it" in training.compute.reason or "as asked for" in training.compute.reason
     training.compile()
-    assert training.loss_of != training.mean_loss
+    assert training.compiled_loss != training.mean_loss
     losses = [float(training.take_step()[0]) for _ in range(40)]
     assert all(map(math.isfinite, losses)) and sum(losses[-5:]) / 5 < losses[0] - 1
     assert all(p.is_cuda and p.dtype == torch.float32 for p in training.model.parameters())
@@ -512,16 +517,16 @@ def test_a_run_on_cuda_resumes_is_tested_long_and_its_checkpoint_loads_on_a_proc
     training = on_card("--compile=False", "--dropout=0.1")
     for _ in range(20):
         training.take_step()
-    train.checkpoint.save(training.folder, training.state())
+    save_checkpoint(training.folder, training.state())
     onwards = [float(training.take_step()[0]) for _ in range(5)]
     again = on_card("--compile=False", "--dropout=0.1")
     assert again.step == 20
     assert [float(again.take_step()[0]) for _ in range(5)] == pytest.approx(onwards, abs=1e-3)
-    rows = train.test_of(again)["rows"]
+    rows = train.test_long(again)["rows"]
     assert {row["length"] for row in rows} == {32, 64, 128} and all(
         row["nats"] is not None for row in rows
     )
-    loaded = train.checkpoint.load_run(again.folder).model
+    loaded = load_run(again.folder).model
     assert next(loaded.parameters()).device.type == "cpu"
 
 

@@ -12,12 +12,21 @@ import torch
 
 import data
 import evaluate
-from configurable import EvaluateSettings, GPTConfig, UserError, require
-from evaluate import Places
+from configurable import EvaluateSettings, GPTConfig, TrainSettings, UserError, require
+from evaluate import Places, remarks
 from model import GPT
-from runs import device
+from runs import device, results
 from runs.checkpoint import Run
-from runs.results import Difference, far, gain, load_result, merge, paired, rows_on
+from runs.results import (
+    Difference,
+    describe_model,
+    far,
+    gain,
+    load_result,
+    merge,
+    paired,
+    rows_on,
+)
 from runs.tables import runs_table
 
 L, LENGTHS = 8, (4, 8, 16, 40)  # 16 does not divide 40
@@ -34,6 +43,7 @@ class Known:
     """A model whose loss is a known function of the target and of how many tokens it may look at."""
 
     parameter_count, training, pos = 7, True, SimpleNamespace(extensions=[])
+    config = SimpleNamespace(block_size=4)
 
     def __init__(self, limit: int | None = None, use: float = 1.0, cap: int = 10**9) -> None:
         self.limit, self.use, self.cap, self.calls = limit, use, cap, []
@@ -125,18 +135,16 @@ def test_a_row_says_that_its_windows_run_across_documents():
 
 def test_blocks_that_share_targets_are_noted():
     spread = Places(40, 4, np.arange(64) * 4 + 40, np.arange(16) * 40, False)
-    assert spread.remarks("fixed_targets") == {} and spread.remarks("nonoverlapping") == {}
+    assert remarks("fixed_targets", spread) == {} and remarks("nonoverlapping", spread) == {}
     dense = Places(40, 4, np.arange(64) * 3 + 40, np.arange(16) * 39, False)
-    assert (
-        "share targets" in dense.remarks("windowed")["note"]
-        and "share targets" in dense.remarks("sliding")["note"]
-    )
+    for protocol in ("windowed", "sliding"):
+        assert "share targets" in remarks(protocol, dense)["note"]
 
 
 def test_the_default_lengths_go_from_half_to_32_times_the_training_length():
-    assert evaluate.tested_lengths(128) == [64, 128, 256, 512, 1024, 2048, 4096]
-    assert evaluate.tested_lengths(128, (100, 300)) == [100, 128, 300]
-    assert evaluate.tested_lengths(1)[0] == 1
+    assert results.tested_lengths(128) == [64, 128, 256, 512, 1024, 2048, 4096]
+    assert results.tested_lengths(128, (100, 300)) == [100, 128, 300]
+    assert results.tested_lengths(1)[0] == 1
 
 
 # ---- the protocols, by hand
@@ -439,15 +447,11 @@ def test_gain_and_far_are_paired_by_block():
         ],
         "toy",
     )
-    gain = gain(rows, 8, 16)
-    assert gain.nats == pytest.approx((0.5 + 0.3 + 0.5) / 3)
-    assert gain.stderr == pytest.approx(np.std([0.5, 0.3, 0.5], ddof=1) / math.sqrt(3))
-    far = far(rows, 16)
-    assert (
-        far.nats == pytest.approx(0.1)
-        and far.stderr == pytest.approx(0.0, abs=1e-12)
-        and not far.near_zero
-    )
+    gained, used = gain(rows, 8, 16), far(rows, 16)
+    assert gained.nats == pytest.approx((0.5 + 0.3 + 0.5) / 3)
+    assert gained.stderr == pytest.approx(np.std([0.5, 0.3, 0.5], ddof=1) / math.sqrt(3))
+    assert used.nats == pytest.approx(0.1) and not used.near_zero
+    assert used.stderr == pytest.approx(0.0, abs=1e-12)
     assert gain(rows, 8, 32) is None and far(rows, 8) is None
 
 
@@ -499,44 +503,23 @@ def test_a_scheme_that_ends_at_L_and_a_test_without_windowed_say_that_far_was_no
 # ---- runs
 
 
-def result_of(**how):
-    return evaluate.extrapolation(
-        Known(use=4.0),
+def result_of(tokens=1000, **how):
+    settings, text = (
+        TrainSettings(pos="known", block_size=L, seed=3),
         how.pop("text", corpus([900])),
-        pos="known",
-        train_length=L,
-        original_length=4,
-        tokens_trained=1000,
-        seed=3,
-        lengths=how.pop("lengths", LENGTHS),
-        progress=False,
-        **how,
+    )
+    about = describe_model(Known(use=4.0), settings, tokens)
+    lengths = how.pop("lengths", LENGTHS)
+    return evaluate.extrapolation(
+        Known(use=4.0), text, about, lengths=lengths, progress=False, **how
     )
 
 
 def test_extrapolation_says_what_was_trained():
     result = result_of()
-    assert {
-        k: result[k]
-        for k in (
-            "pos",
-            "train_length",
-            "original_length",
-            "tokens_trained",
-            "unit",
-            "seed",
-            "parameters",
-        )
-    } == {
-        "pos": "known",
-        "train_length": 8,
-        "original_length": 4,
-        "tokens_trained": 1000,
-        "unit": "char",
-        "seed": 3,
-        "parameters": 7,
-    }
-    assert result["seconds"] >= 0
+    about = {"pos": "known", "train_length": 8, "original_length": 4, "tokens_trained": 1000}
+    about |= {"unit": "char", "seed": 3, "parameters": 7, "extend": None}
+    assert result.items() >= about.items() and result["seconds"] >= 0
     json.dumps(result, allow_nan=False)
 
 
@@ -565,8 +548,8 @@ def test_merging_another_corpus_adds_its_rows_and_keeps_the_curve_of_the_first()
 
 
 def test_what_another_model_left_is_not_merged():
-    old, new = result_of(), result_of(lengths=(16,))
-    assert merge(old | {"tokens_trained": 999}, new) == new
+    new = result_of(lengths=(16,))
+    assert merge(result_of(tokens=999), new) == new
 
 
 def test_merging_judges_anew_what_the_rows_can_show():
@@ -618,18 +601,12 @@ def trained(tmp_path, monkeypatch):
         "foreign": corpus([900], 2, "foreign", "xyz"),
     }
 
-    def load_run(folder, where="cpu", pos_file=""):
-        settings = {
-            "pos": Path(folder).name,
-            "dataset": "toy",
-            "block_size": L,
-            "seed": 1,
-            "eval_lengths": list(LENGTHS),
-        }
-        config = {"settings": settings, "corpus_sha256": {"val": "sha0"}}
-        return Run(
-            Path(folder), config, {"tokens": 5, "original_length": L}, tiny(Path(folder).name)
-        )
+    def open_run(folder, settings):
+        pos, state = Path(folder).name, {"tokens": 5}
+        own = TrainSettings(pos=pos, dataset="toy", block_size=L, seed=1, eval_lengths=LENGTHS)
+        compute = device.pick("cpu", settings.dtype)
+        config = {"corpus_sha256": {"val": "sha0"}}
+        return Run(Path(folder), config, own, state, "sha", tiny(pos), compute)
 
     def command(*words):
         monkeypatch.setattr("sys.argv", ["evaluate.py", *words])
@@ -637,7 +614,7 @@ def trained(tmp_path, monkeypatch):
 
     for name in ("alibi", "learned"):
         (tmp_path / name).mkdir()
-    monkeypatch.setattr(checkpoint, "load_run", load_run)
+    monkeypatch.setattr(evaluate, "open_run", open_run)
     monkeypatch.setattr(data, "load", corpora.__getitem__)
     monkeypatch.chdir(tmp_path)
     return command
@@ -651,25 +628,15 @@ def test_the_command_tests_runs_and_draws_each_and_all(trained, capsys):
     assert [result[k] for k in ("pos", "tokens_trained", "train_length")] == ["learned", 5, L]
     out = capsys.readouterr().out
     assert "undefined: learned" in out and "drawn in" in out
-    trained(
-        "alibi", "learned", "extrapolation.png", "--draw_only=True", "--out=both.svg"
-    )  # as a shell's * gives it
-    assert "<svg" in Path("both.svg").read_text(encoding="utf-8")
 
 
 def test_a_damaged_result_is_refused_before_anything_is_measured(trained, monkeypatch):
     Path("alibi/extrapolation.json").write_text('{"rows": 5}', encoding="utf-8")
     monkeypatch.setattr(evaluate, "evaluate", lambda *_, **how: pytest.fail("measured in vain"))
-    with pytest.raises(UserError, match="extrapolation.json is damaged: delete it"):
+    with pytest.raises(
+        UserError, match="lacks a proper pos: delete it, and python evaluate.py alibi makes it anew"
+    ):
         trained("alibi", "--dtype=float32")
-
-
-def test_drawing_only_runs_no_model(trained, monkeypatch):
-    trained("alibi", "--eval_lengths=16", "--dtype=float32")
-    Path("alibi/extrapolation.png").unlink()
-    monkeypatch.setattr(checkpoint, "load_run", None)
-    trained("alibi", "--draw_only=True")
-    assert Path("alibi/extrapolation.png").exists()
 
 
 def test_another_corpus_of_the_same_tokenizer_gets_rows_and_a_figure_of_its_own(trained, capsys):
@@ -684,11 +651,9 @@ def test_another_corpus_of_the_same_tokenizer_gets_rows_and_a_figure_of_its_own(
         trained("alibi", "--dataset=foreign")
 
 
-def test_a_command_without_a_run_or_a_test_says_what_to_type(trained):
+def test_a_command_without_a_run_says_what_to_type(trained):
     with pytest.raises(UserError, match="python evaluate.py out/RUN"):
         trained()
-    with pytest.raises(UserError, match="has no extrapolation.json"):
-        trained("alibi", "--draw_only=True")
 
 
 def test_the_settings_offer_every_protocol_that_is_measured():

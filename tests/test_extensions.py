@@ -1,9 +1,9 @@
-"""Extensions of trained models: frequencies against transformers and golden numbers, distances against the papers' formulas.
+"""Extensions of trained models: frequencies against transformers and golden numbers, distances
+against the papers' formulas.
 
-The formulas are written here in plain Python floats, by distance; the project writes them as regions of moved positions.
+The formulas are written here in plain Python floats, by distance; the project writes them as
+regions of moved positions.
 """
-
-from __future__ import annotations
 
 import cmath
 import itertools
@@ -23,10 +23,12 @@ import posenc
 from configurable import UserError
 from model import GPT, GPTConfig
 from posenc import Shape, rope_frequencies
-from positions.catalogue import extension_names, extensions, find, names
+from positions import extended_frequencies
+from positions.catalogue import extension_names, find, read, scheme_names
 from positions.scheme import Scheme
 
 L, HEADS, D = 8, 2, 8
+SHAPE = Shape(HEADS, D, HEADS * D, L)
 FLOAT64 = torch.empty(0, dtype=torch.float64)
 
 
@@ -55,19 +57,20 @@ def their_config(head_dim: int, train_length: int) -> object:
     )
 
 
-def theirs(
-    kind: str,
-    head_dim: int,
-    base: float,
-    train_length: int,
-    length: int | None = None,
-    **options: object,
-) -> tuple[Tensor, float]:
+Size = tuple[int, float, int]  # head_dim, base, training length
+Table = tuple[Tensor, float]  # frequencies and the attention factor
+
+
+def ours(extend: str, size: Size, length: int | None = None) -> Table:
+    """The project's frequencies under an extension."""
+    return extended_frequencies(extend, *size[:2], train_length=size[2], length=length)
+
+
+def theirs(kind: str, size: Size, length: int | None = None, **options: object) -> Table:
     """transformers' (inv_freq float32, attention factor)."""
-    functions, config = (
-        pytest.importorskip("transformers.modeling_rope_utils").ROPE_INIT_FUNCTIONS,
-        their_config(head_dim, train_length),
-    )
+    functions = pytest.importorskip("transformers.modeling_rope_utils").ROPE_INIT_FUNCTIONS
+    head_dim, base, train_length = size
+    config = their_config(head_dim, train_length)
     config.rope_parameters = {
         "rope_type": kind,
         "rope_theta": base,
@@ -77,11 +80,10 @@ def theirs(
     return functions[kind](config, "cpu", seq_len=length)
 
 
-def compare(ours: tuple[Tensor, float], expected: tuple[Tensor, float]) -> float:
-    """The largest relative difference of the frequencies, after asserting that it is float32's."""
-    torch.testing.assert_close(ours[0], expected[0].double(), rtol=1e-5, atol=0)
-    assert ours[1] == pytest.approx(expected[1], rel=1e-12)
-    return float((ours[0] / expected[0].double() - 1).abs().max())
+def compare(found: Table, expected: Table) -> None:
+    """Equal to float32's precision."""
+    torch.testing.assert_close(found[0], expected[0].double(), rtol=1e-5, atol=0)
+    assert found[1] == pytest.approx(expected[1], rel=1e-12)
 
 
 SIZES = [
@@ -94,68 +96,31 @@ SIZES = [
     (128, 10000.0, 4096),
     (128, 500.0, 512),
     (256, 1e6, 77),
-]  # head_dim, base, training length
+]
 
 
-@pytest.mark.parametrize("head_dim, base, train_length", SIZES)
-def test_pi_is_the_linear_type(head_dim, base, train_length):
-    for factor in (1.0, 2.5, 16.0):
-        compare(
-            rope_frequencies(
-                head_dim, base, extend=f"pi(factor={factor})", train_length=train_length
-            ),
-            theirs("linear", head_dim, base, train_length, factor=factor),
-        )
+def test_pi_is_the_linear_type():
+    for size, factor in itertools.product(SIZES, (1.0, 2.5, 16.0)):
+        compare(ours(f"pi(factor={factor})", size), theirs("linear", size, factor=factor))
 
 
-@pytest.mark.parametrize("head_dim, base, train_length", SIZES)
-def test_dynamic_ntk_is_the_dynamic_type(head_dim, base, train_length):
-    for factor, length in itertools.product((1.0, 2.0, 4.5), (0.5, 1, 1.01, 2, 7.3, 64)):
-        length = int(length * train_length)
-        compare(
-            rope_frequencies(
-                head_dim,
-                base,
-                extend=f"dynamic_ntk(factor={factor})",
-                train_length=train_length,
-                length=length,
-            ),
-            theirs("dynamic", head_dim, base, train_length, length, factor=factor),
-        )
+def test_ntk_and_dynamic_ntk_are_the_dynamic_type():
+    for size, factor in itertools.product(SIZES, (1.0, 2.0, 4.5)):
+        for times in (0.5, 1, 1.01, 2, 7.3, 64):
+            length = int(times * size[2])
+            found = ours(f"dynamic_ntk(factor={factor})", size, length)
+            compare(found, theirs("dynamic", size, length, factor=factor))
+    for size, factor in itertools.product(SIZES, (2, 8)):  # at the length of its factor
+        expected = theirs("dynamic", size, factor * size[2], factor=1.0)
+        compare(ours(f"ntk(factor={factor})", size), expected)
 
 
-@pytest.mark.parametrize("head_dim, base, train_length", SIZES)
-def test_ntk_is_the_dynamic_type_at_the_length_of_its_factor(head_dim, base, train_length):
-    for factor in (2, 8):
-        compare(
-            rope_frequencies(
-                head_dim, base, extend=f"ntk(factor={factor})", train_length=train_length
-            ),
-            theirs("dynamic", head_dim, base, train_length, factor * train_length, factor=1.0),
-        )
-
-
-@pytest.mark.parametrize("head_dim, base, train_length", SIZES)
-@pytest.mark.parametrize("low, high", [(1.0, 4.0), (0.5, 8.0), (2.0, 6.0)])
-def test_llama3_is_the_llama3_type(head_dim, base, train_length, low, high):
-    for factor in (1.0, 3.0, 32.0):
-        compare(
-            rope_frequencies(
-                head_dim,
-                base,
-                extend=f"llama3(factor={factor}, low={low}, high={high})",
-                train_length=train_length,
-            ),
-            theirs(
-                "llama3",
-                head_dim,
-                base,
-                train_length,
-                factor=factor,
-                low_freq_factor=low,
-                high_freq_factor=high,
-            ),
-        )
+def test_llama3_is_the_llama3_type():
+    turns = [(1.0, 4.0), (0.5, 8.0), (2.0, 6.0)]
+    for size, (low, high), factor in itertools.product(SIZES, turns, (1.0, 3.0, 32.0)):
+        options = {"factor": factor, "low_freq_factor": low, "high_freq_factor": high}
+        found = ours(f"llama3(factor={factor}, low={low}, high={high})", size)
+        compare(found, theirs("llama3", size, **options))
 
 
 def edge(turns: float, head_dim: int, base: float, train_length: int) -> float:
@@ -163,51 +128,30 @@ def edge(turns: float, head_dim: int, base: float, train_length: int) -> float:
     return head_dim * math.log(train_length / (2 * math.pi * turns)) / (2 * math.log(base))
 
 
+SCALES = [
+    {},
+    {"mscale": 1.0, "mscale_all_dim": 0.5},
+    {"mscale": 0.707, "mscale_all_dim": 0.707},
+    {"mscale": 2, "mscale_all_dim": 1.5},
+]
+
+
 @pytest.mark.parametrize("truncate", [True, False])
 @pytest.mark.parametrize("alpha, beta", [(1.0, 32.0), (1.0, 8.0), (0.5, 2.25), (4.0, 100.0)])
 def test_yarn_is_the_yarn_type(alpha, beta, truncate):
-    """With mscale alone transformers goes by the factor only; DeepSeek's own code, which ours follows, divides
-    get(mscale) by get(mscale_all_dim), where get(0) is 1: both agree with both, and with neither."""
-    compared, pairs = (
-        0,
-        itertools.cycle(
-            [
-                {},
-                {"mscale": 1.0, "mscale_all_dim": 0.5},
-                {"mscale": 0.707, "mscale_all_dim": 0.707},
-                {"mscale": 2, "mscale_all_dim": 1.5},
-            ]
-        ),
-    )
-    for (head_dim, base, train_length), factor, scales in zip(
-        SIZES * 2, itertools.cycle([2.0, 40.0, 1.0, 8.5, 3.0]), pairs
-    ):
-        if max(edge(beta, head_dim, base, train_length), 0) >= min(
-            edge(alpha, head_dim, base, train_length), head_dim - 1
-        ):
+    """With mscale alone transformers goes by the factor only. DeepSeek's own code, which ours
+    follows, divides get(mscale) by get(mscale_all_dim), where get(0) is 1. Both agree with both
+    options and with neither."""
+    compared, scales = 0, itertools.cycle(SCALES)
+    for size, factor in zip(SIZES * 2, itertools.cycle([2.0, 40.0, 1.0, 8.5, 3.0])):
+        options = {**next(scales), "factor": factor, "truncate": truncate}
+        low, high = edge(beta, *size), edge(alpha, *size)
+        if max(low, 0) >= min(high, size[0] - 1):
             continue  # the next test
-        said = "".join(f", {key}={value}" for key, value in scales.items())
-        ours = rope_frequencies(
-            head_dim,
-            base,
-            train_length=train_length,
-            extend=(
-                f"yarn(factor={factor}, alpha={alpha}, beta={beta}, truncate={truncate}{said})"
-            ),
-        )
+        said = ", ".join(f"{k}={v}" for k, v in {"alpha": alpha, "beta": beta, **options}.items())
         compare(
-            ours,
-            theirs(
-                "yarn",
-                head_dim,
-                base,
-                train_length,
-                factor=factor,
-                beta_fast=beta,
-                beta_slow=alpha,
-                truncate=truncate,
-                **scales,
-            ),
+            ours(f"yarn({said})", size),
+            theirs("yarn", size, beta_fast=beta, beta_slow=alpha, **options),
         )
         compared += 1
     assert compared > 10
@@ -217,64 +161,48 @@ def test_yarn_is_the_yarn_type(alpha, beta, truncate):
 def test_where_all_pairs_turn_too_rarely_or_often_enough_yarn_divides_or_keeps_them(
     train_length, kept
 ):
-    """The edges of the band lie outside of the pairs; there the ramp of the authors' code, and of transformers, runs backwards."""
+    """The edges of the band lie outside of the pairs. There the ramp of the authors' code, and of
+    transformers, runs backwards."""
     head_dim, base, factor = 8, 10.0, 4.0
     assert edge(1, head_dim, base, 4) < 0 and edge(32, head_dim, base, 10**6) > head_dim
-    ratio = (
-        rope_frequencies(
-            head_dim, base, extend=f"yarn(factor={factor}, mscale=0)", train_length=train_length
-        )[0]
-        / rope_frequencies(head_dim, base)[0]
-    )
+    found, _ = ours(f"yarn(factor={factor}, mscale=0)", (head_dim, base, train_length))
+    ratio = found / rope_frequencies(head_dim, base)[0]
     assert ratio[1:].tolist() == pytest.approx([kept + (1 - kept) / factor] * 3)
 
 
 def test_mscale_alone_is_deepseeks():
     for mscale, factor in itertools.product((0.0, 0.5, 0.707, 2.0), (1.0, 4.0, 40.0)):
-        _, ours = rope_frequencies(
-            64, extend=f"yarn(factor={factor}, mscale={mscale})", train_length=512
-        )
-        assert ours == pytest.approx(1 + 0.1 * mscale * math.log(factor), rel=1e-12)
+        _, found = ours(f"yarn(factor={factor}, mscale={mscale})", (64, 1e4, 512))
+        assert found == pytest.approx(1 + 0.1 * mscale * math.log(factor), rel=1e-12)
 
 
-@pytest.mark.parametrize("head_dim, base, train_length", SIZES)
-def test_longrope_is_the_longrope_type(head_dim, base, train_length, tmp_path):
-    draw = random.Random(head_dim * train_length)
-    lists = {
-        name: [draw.uniform(low, high) for _ in range(head_dim // 2)]
-        for name, low, high in (("short_factor", 0.9, 1.5), ("long_factor", 1.0, 40.0))
-    }
-    file = written(tmp_path, lists)
-    for factor, length in itertools.product(
-        (1.0, 4.0, 32.0), (1, train_length, train_length + 1, 9 * train_length)
-    ):
-        compare(
-            rope_frequencies(
-                head_dim,
-                base,
-                extend=f"longrope(file='{file}', factor={factor})",
-                train_length=train_length,
-                length=length,
-            ),
-            theirs("longrope", head_dim, base, train_length, length, factor=factor, **lists),
-        )
+def test_longrope_is_the_longrope_type(tmp_path):
+    for size in SIZES:
+        head_dim, _, train_length = size
+        draw = random.Random(head_dim * train_length)
+        lists = {
+            name: [draw.uniform(low, high) for _ in range(head_dim // 2)]
+            for name, low, high in (("short_factor", 0.9, 1.5), ("long_factor", 1.0, 40.0))
+        }
+        file = written(tmp_path, lists)
+        lengths = (1, train_length, train_length + 1, 9 * train_length)
+        for factor, length in itertools.product((1.0, 4.0, 32.0), lengths):
+            found = ours(f"longrope(file='{file}', factor={factor})", size, length)
+            compare(found, theirs("longrope", size, length, factor=factor, **lists))
 
 
-# Golden numbers of the issue: head_dim 64, base 1e4, the ratios of pairs 0, 4, 8, 12, 16, 20, 24 and 31
+# Golden numbers: head_dim 64, base 1e4, the ratios of pairs 0, 4, 8, 12, 16, 20, 24 and 31
 
 PAIRS = [0, 4, 8, 12, 16, 20, 24, 31]
+NTK = [1, 0.836209, 0.699245, 0.584715, 0.488944, 0.408860, 0.341892, 0.25]
+YARN = [1, 1, 0.826923, 0.596154, 0.365385, 0.25, 0.25, 0.25]
+TURNS = [1, 1, 1, 1, 0.407437, 0.25, 0.25, 0.25]
 GOLDEN = [
     ("pi(factor=4)", 512, 2048, 1.0, [0.25] * 8),
-    (
-        "dynamic_ntk",
-        512,
-        2048,
-        1.0,
-        [1, 0.836209, 0.699245, 0.584715, 0.488944, 0.408860, 0.341892, 0.25],
-    ),
-    ("ntk", 512, 2048, 1.0, [1, 0.836209, 0.699245, 0.584715, 0.488944, 0.408860, 0.341892, 0.25]),
+    ("dynamic_ntk", 512, 2048, 1.0, NTK),
+    ("ntk", 512, 2048, 1.0, NTK),
     ("yarn(factor=4)", 512, 1, 1.138629, [1, 0.942308, 0.711538, 0.480769, 0.25, 0.25, 0.25, 0.25]),
-    ("yarn(factor=4)", 1024, 1, 1.138629, [1, 1, 0.826923, 0.596154, 0.365385, 0.25, 0.25, 0.25]),
+    ("yarn(factor=4)", 1024, 1, 1.138629, YARN),
     (
         "yarn(factor=4, truncate=False)",
         1024,
@@ -282,47 +210,55 @@ GOLDEN = [
         1.138629,
         [1, 1, 0.853986, 0.604842, 0.355697, 0.25, 0.25, 0.25],
     ),
-    ("dynamic_yarn", 1024, 4096, 1.138629, [1, 1, 0.826923, 0.596154, 0.365385, 0.25, 0.25, 0.25]),
-    (
-        "dynamic_yarn(mscale=0)",
-        1024,
-        4096,
-        1.0,
-        [1, 1, 0.826923, 0.596154, 0.365385, 0.25, 0.25, 0.25],
-    ),
+    ("dynamic_yarn", 1024, 4096, 1.138629, YARN),
+    ("dynamic_yarn(mscale=0)", 1024, 4096, 1.0, YARN),
     ("dynamic_yarn", 1024, 1000, 1.0, [1.0] * 8),
-    ("llama3(factor=4)", 1024, 1, 1.0, [1, 1, 1, 1, 0.407437, 0.25, 0.25, 0.25]),
-    ("ntk_by_parts(factor=4, beta=4)", 1024, 1, 1.0, [1, 1, 1, 1, 0.407437, 0.25, 0.25, 0.25]),
-    (
-        "yarn(factor=4, beta=4, ramp=turns)",
-        1024,
-        1,
-        1.138629,
-        [1, 1, 1, 1, 0.407437, 0.25, 0.25, 0.25],
-    ),
+    ("llama3(factor=4)", 1024, 1, 1.0, TURNS),
+    ("ntk_by_parts(factor=4, beta=4)", 1024, 1, 1.0, TURNS),
+    ("ntk_by_parts(beta=4)", 1024, 4096, 1.0, TURNS),
+    ("yarn(factor=4, beta=4, ramp=turns)", 1024, 1, 1.138629, TURNS),
     ("p_rope", 512, 1, 1.0, [1, 1, 1, 1, 0, 0, 0, 0]),
 ]
 
 
-def ratios(extend: str, train_length: int, length: int) -> tuple[list[float], float]:
-    inv_freq, factor = rope_frequencies(64, extend=extend, train_length=train_length, length=length)
-    return (inv_freq / rope_frequencies(64)[0])[PAIRS].tolist(), factor
+def ratios(extend: str, train_length: int, length: int | None = None) -> tuple[Tensor, float]:
+    """The frequencies of 32 pairs relative to RoPE's, and the attention factor."""
+    inv_freq, factor = ours(extend, (64, 1e4, train_length), length)
+    return inv_freq / rope_frequencies(64)[0], factor
 
 
 @pytest.mark.parametrize("extend, train_length, length, factor, expected", GOLDEN)
 def test_frequencies_are_the_golden_ones(extend, train_length, length, factor, expected):
     found, attention_factor = ratios(extend, train_length, length)
-    assert found == pytest.approx(expected, abs=6e-7)
+    assert found[PAIRS].tolist() == pytest.approx(expected, abs=6e-7)
     assert attention_factor == pytest.approx(factor, abs=6e-7)
 
 
 def test_longrope_is_the_golden_one(tmp_path):
     file = written(tmp_path, {"long_factor": [1 + 3 * m / 31 for m in range(32)]})
     found, factor = ratios(f"longrope(file='{file}', factor=4)", 1024, 4096)
-    assert found == pytest.approx(
-        [1, 0.720930, 0.563636, 0.462687, 0.392405, 0.340659, 0.300971, 0.25], abs=6e-7
-    )
+    expected = [1, 0.720930, 0.563636, 0.462687, 0.392405, 0.340659, 0.300971, 0.25]
+    assert found[PAIRS].tolist() == pytest.approx(expected, abs=6e-7)
     assert factor == pytest.approx(1.095445, abs=6e-7)
+
+
+def test_an_alias_is_its_expression_and_takes_the_options_of_its_target():
+    """ntk_by_parts by the published formula: theta (kept + (1 - kept) / s)."""
+    for alias, text in [
+        ("dynamic_yarn", "yarn"),
+        ("dynamic_yarn(factor=2, beta=4)", "yarn(factor=2, beta=4)"),
+        ("ntk_by_parts", "yarn(ramp=turns, mscale=0)"),
+        ("logn + ntk_by_parts(mscale=1, factor=8)", "logn + yarn(ramp=turns, mscale=1, factor=8)"),
+    ]:
+        assert read(alias).text == text
+        assert tiny(extend=alias).pos.extension == text
+    with pytest.raises(UserError, match="yarn has no option window.*alpha"):
+        tiny(extend="ntk_by_parts(window=3)")
+    theta = rope_frequencies(64)[0].tolist()
+    kept = [min(1.0, max(0.0, (1024 * f / (2 * math.pi) - 1) / (32 - 1))) for f in theta]
+    found, factor = ratios("ntk_by_parts(factor=8)", 1024)
+    assert found.tolist() == pytest.approx([k + (1 - k) / 8 for k in kept], rel=1e-12)
+    assert factor == 1
 
 
 @pytest.mark.parametrize(
@@ -332,102 +268,92 @@ def test_ntk_is_a_larger_base(factor, base):
     """And so is abf, whose base is the one it is given."""
     expected = rope_frequencies(64, base)[0]
     for extend in (f"ntk(factor={factor})", f"abf(base={base})"):
-        torch.testing.assert_close(
-            rope_frequencies(64, extend=extend, train_length=512)[0], expected, rtol=1e-6, atol=0
-        )
+        found, _ = ours(extend, (64, 1e4, 512))
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize(
-    "train_length, low, high",
-    [(256, 0, 13), (512, 3, 16), (1024, 5, 18), (2048, 8, 21), (4096, 10, 23)],
+    "head_dim, edges",
+    [
+        (64, {256: (0, 13), 512: (3, 16), 1024: (5, 18), 2048: (8, 21), 4096: (10, 23)}),
+        (128, {256: (1, 26), 512: (6, 31), 1024: (11, 36), 2048: (16, 41), 4096: (20, 46)}),
+    ],
 )
-@pytest.mark.parametrize("head_dim", [64, 128])
-def test_the_band_of_yarn_has_the_golden_edges(train_length, low, high, head_dim):
-    low, high = (
-        (low, high)
-        if head_dim == 64
-        else {256: (1, 26), 512: (6, 31), 1024: (11, 36), 2048: (16, 41), 4096: (20, 46)}[
-            train_length
-        ]
-    )
-    ratio = (
-        rope_frequencies(head_dim, extend="yarn(factor=4)", train_length=train_length)[0]
-        / rope_frequencies(head_dim)[0]
-    )
-    expected = [
-        0.25 + 0.75 * (1 - min(1.0, max(0.0, (m - low) / (high - low))))
-        for m in range(head_dim // 2)
-    ]
-    assert ratio.tolist() == pytest.approx(expected, rel=1e-12)
+def test_the_band_of_yarn_has_the_golden_edges(head_dim, edges):
+    for train_length, (low, high) in edges.items():
+        found, _ = ours("yarn(factor=4)", (head_dim, 1e4, train_length))
+        ramp = [min(1.0, max(0.0, (m - low) / (high - low))) for m in range(head_dim // 2)]
+        ratio = (found / rope_frequencies(head_dim)[0]).tolist()
+        assert ratio == pytest.approx([0.25 + 0.75 * (1 - r) for r in ramp], rel=1e-12)
 
 
 @pytest.mark.parametrize("pairs", [None, 0, 1, 5, 32, 99])
 def test_clip_tapers_the_pairs_that_do_not_finish_a_turn(pairs):
-    ratio = (
-        rope_frequencies(
-            64,
-            extend=f"clip(pairs={pairs})" if pairs is not None else "clip",
-            train_length=512,
-            length=4096,
-        )[0]
-        / rope_frequencies(64)[0]
-    ).tolist()
+    ratio, _ = ratios("clip" if pairs is None else f"clip(pairs={pairs})", 512, 4096)
     n = 16 if pairs is None else min(pairs, 32)  # at 512 pairs 16 ... 31 have longer waves
-    expected = [1.0] * (32 - n) + (
-        [0.0] if n == 1 else [(1 + math.cos(math.pi * t / (n - 1))) / 2 for t in range(n)]
-    )
-    assert ratio == pytest.approx(expected, abs=1e-12)
+    tapered = [0.0] if n == 1 else [(1 + math.cos(math.pi * t / (n - 1))) / 2 for t in range(n)]
+    assert ratio.tolist() == pytest.approx([1.0] * (32 - n) + tapered, abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    "extend", ["resonance", "yarn(factor=4) + resonance", "resonance + yarn(factor=4)"]
-)
-def test_resonance_rounds_wavelengths_after_another_map(extend):
-    before = (
-        rope_frequencies(64, extend="yarn(factor=4)", train_length=512)
-        if "yarn" in extend
-        else rope_frequencies(64)
-    )
-    inv_freq, factor = rope_frequencies(64, extend=extend, train_length=512)
-    waves = [round(2 * math.pi / f) for f in before[0].tolist()]
-    assert (2 * math.pi / inv_freq).tolist() == pytest.approx(waves, rel=1e-12)
-    assert factor == before[1]
+def test_frequency_maps_act_in_the_order_in_which_they_are_written():
+    size = (64, 1e4, 512)
+    yarn, factor = ours("yarn(factor=4)", size)
+    plain = rope_frequencies(64)[0]
+
+    def rounded(inv_freq: Tensor) -> list[float]:
+        return [2 * math.pi / round(2 * math.pi / f) for f in inv_freq.tolist()]
+
+    for extend, expected in [
+        ("resonance", rounded(plain)),
+        ("yarn(factor=4) + resonance", rounded(yarn)),
+        ("resonance + pi(factor=4)", [f / 4 for f in rounded(plain)]),
+        ("pi(factor=4) + resonance", rounded(plain / 4)),
+        ("clip(pairs=0) + ntk(factor=4) + p_rope(p=1)", ours("ntk(factor=4)", size)[0].tolist()),
+    ]:
+        found, found_factor = ours(extend, size)
+        assert found.tolist() == pytest.approx(expected, rel=1e-12)
+        assert found_factor == (factor if "yarn" in extend else 1)
+
+
+def scheme_of(pos: str, extend: str = "", layers: int = 1) -> Scheme:
+    """A scheme for models of L tokens, with an extension in force."""
+    scheme = Scheme(pos, SHAPE, layers)
+    scheme.extend(extend)
+    return scheme
 
 
 def test_longrope_leaves_the_first_positions_as_they_were(tmp_path):
     file = written(tmp_path, {"long_factor": [2, 3, 4, 5], "first": 3})
-    scheme = Scheme("rope", Shape(HEADS, D, HEADS * D, L), 1)
-    scheme.extend(f"longrope(file='{file}', factor=1)")
-    cos, sin = scheme.pieces["0_rope"].cos_sin(torch.arange(20), 20)
+    scheme = scheme_of("rope", f"longrope(file='{file}', factor=1)")
+    cos, sin = scheme.pieces["0_rope"].cos_sin(torch.arange(20), 20, scheme.maps)
     for p, m in itertools.product(range(20), range(4)):
         angle = p * 10000 ** (-m / 4) / (1 if p < 3 else [2, 3, 4, 5][m])
         assert (cos[p, m], sin[p, m]) == pytest.approx((math.cos(angle), math.sin(angle)), abs=1e-7)
 
 
-def test_every_rotary_piece_of_a_pattern_is_stretched():
-    scheme, ids = (
-        Scheme("rope | rope(base=500)", Shape(HEADS, D, HEADS * D, L), 2),
-        torch.arange(20),
-    )
-    plain = [piece.cos_sin(ids, 40)[1] for piece in scheme.pieces.values()]
-    scheme.extend("pi(factor=2)")
-    for piece, sines in zip(scheme.pieces.values(), plain, strict=True):
-        torch.testing.assert_close(piece.cos_sin(2 * ids, 40)[1], sines)
+def test_every_rotary_piece_of_a_pattern_is_extended():
+    q, ids = normal(1, 1, 20, D, seed=1), torch.arange(20)
+    plain = scheme_of("rope | rope(base=500)", layers=2)
+    halved = scheme_of("rope | rope(base=500)", "pi(factor=2)", layers=2)
+    for ours, expected in zip(
+        halved.plans(ids, 2 * ids, 2 * ids, 40, FLOAT64),
+        plain.plans(ids, ids, ids, 40, FLOAT64),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours.turns[0](q), expected.turns[0](q), rtol=0, atol=1e-6)
 
 
 # Scores of extended schemes
 
 
-def scores(pos: str, extend: str, q: Tensor, k: Tensor, train_length: int = L) -> Tensor:
+def scores(pos: str, extend: str, q: Tensor, k: Tensor) -> Tensor:
     """(H, T, T) of q and k (H, T, D), not turned."""
-    scheme = Scheme(pos, Shape(q.shape[0], q.shape[-1], q.shape[0] * q.shape[-1], train_length), 1)
-    scheme.extend(extend)
     index = torch.arange(q.shape[1])
-    (plan,) = scheme.plans(index, index, index, len(index), FLOAT64)
+    (plan,) = scheme_of(pos, extend).plans(index, index, index, len(index), FLOAT64)
     q, k = q[None], k[None]
-    return attention.scores(
-        *((plan.turns[0](q), plan.turns[1](k)) if plan.turns else (q, k)), plan
-    )[0]
+    if plan.turns:
+        q, k = plan.turns[0](q), plan.turns[1](k)
+    return attention.scores(q, k, plan)[0]
 
 
 def rope_score(q: list[float], k: list[float], distance: float, frequencies: list[float]) -> float:
@@ -452,35 +378,32 @@ def rope_score(q: list[float], k: list[float], distance: float, frequencies: lis
 def test_the_temperature_of_yarn_enters_the_scores_squared(extend, attention_factor):
     q, k = normal(HEADS, 40, D, seed=1), normal(HEADS, 40, D, seed=2)
     found = scores("rope", extend, q, k)
-    frequencies = rope_frequencies(D, extend=extend, train_length=L, length=40)[0].tolist()
+    frequencies = ours(extend, (D, 1e4, L), 40)[0].tolist()
     for h, i, j in [(0, 0, 0), (1, 39, 39), (0, 39, 0), (1, 17, 5), (0, 30, 29)]:
         plain = rope_score(q[h, i].tolist(), k[h, j].tolist(), i - j, frequencies)
         assert float(found[h, i, j]) == pytest.approx(attention_factor**2 * plain, abs=2e-6)
 
 
 def test_the_attention_of_a_model_under_yarn_is_the_formula(monkeypatch):
-    seen, original = [], attention.attend
+    seen, attend = [], attention.attend
 
     def spy(q: Tensor, k: Tensor, v: Tensor, prepared: attention.Prepared, *rest: object) -> Tensor:
-        seen.append((q, k))
-        return original(q, k, v, prepared, *rest)
+        seen.append((q[0].tolist(), k[0].tolist()))
+        return attend(q, k, v, prepared, *rest)
 
     gpt, idx = trained("rope"), tokens(1, 32)
-    monkeypatch.setattr(attention, "attend", spy)
+    monkeypatch.setattr("model.attend", spy)
     for extend in ("", "yarn(factor=4)"):
         gpt.extend(extend)
         gpt(idx)
-    frequencies, factor = rope_frequencies(D, extend="yarn(factor=4)", train_length=L)
+    frequencies, factor = ours("yarn(factor=4)", (D, 1e4, L))
     assert factor == 0.1 * math.log(4) + 1
-    plain, long = (
-        [t[0].tolist() for t in seen[n]] for n in (0, 3)
-    )  # of the first layer, turned, of the same tokens: (H, T, D)
+    plain, long = seen[0], seen[3]  # of the first of three layers, turned: (H, T, D)
     for h, i, j in [(0, 0, 0), (1, 31, 0), (0, 31, 30), (1, 17, 5)]:
-        q, k = (turned_back(side[h][at], at) for side, at in zip(plain, (i, j), strict=True))
+        q, k = turned_back(plain[0][h][i], i), turned_back(plain[1][h][j], j)
         found = sum(a * b for a, b in zip(long[0][h][i], long[1][h][j], strict=True)) / math.sqrt(D)
-        assert found == pytest.approx(
-            factor**2 * rope_score(q, k, i - j, frequencies.tolist()), rel=1e-5, abs=1e-5
-        )
+        expected = factor**2 * rope_score(q, k, i - j, frequencies.tolist())
+        assert found == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
 
 def turned_back(x: list[float], position: int) -> list[float]:
@@ -492,7 +415,8 @@ def turned_back(x: list[float], position: int) -> list[float]:
     return [z.real for z in pairs] + [z.imag for z in pairs]
 
 
-# Distances: what each paper says the distance of query i and key j is in a text of n tokens, and which keys are seen
+# Distances: what each paper says the distance of query i and key j is in a text of n tokens, and
+# which keys are seen
 
 Distance = Callable[[int, int, int], float | None]  # (i, j, n), None where the key is not seen
 
@@ -576,8 +500,13 @@ DISTANCES = [
 
 
 @pytest.mark.parametrize("extend, distance", DISTANCES, ids=[extend for extend, _ in DISTANCES])
-@pytest.mark.parametrize("count", [L, 41])
-def test_distances_are_those_of_the_paper(extend, distance, count):
+def test_distances_are_those_of_the_paper(extend, distance):
+    for count in (L, 41):
+        check_distances(extend, distance, count)
+
+
+def check_distances(extend: str, distance: Distance, count: int) -> None:
+    """In a text of `count` tokens, for a rotation and for a bias."""
     q, k = normal(HEADS, count, D, seed=1), normal(HEADS, count, D, seed=2)
     rope, alibi = (scores(pos, extend, q, k).tolist() for pos in ("rope", "alibi"))
     frequencies, slopes = [10000 ** (-m / 4) for m in range(4)], [1 / 16, 1 / 256]
@@ -600,26 +529,22 @@ def test_distances_are_those_of_the_paper(extend, distance, count):
 def test_a_rotation_and_a_bias_meet_the_same_distance(extend, distance):
     q, k = normal(HEADS, 30, D, seed=3), normal(HEADS, 30, D, seed=4)
     found = scores("rope + alibi", extend + " + yarn(factor=2)", q, k)
-    frequencies = rope_frequencies(D, extend="yarn(factor=2)", train_length=L)[0].tolist()
+    frequencies = ours("yarn(factor=2)", (D, 1e4, L))[0].tolist()
     for h, i, j in [(0, 29, 0), (1, 29, 28), (0, 13, 6), (1, 7, 5), (1, 20, 20)]:
         delta = distance(i, j, 30)
         heat = (0.1 * math.log(2) + 1) ** 2
-        expected = (
-            heat * rope_score(q[h, i].tolist(), k[h, j].tolist(), delta, frequencies)
-            - [1 / 16, 1 / 256][h] * delta
-        )
+        turned = rope_score(q[h, i].tolist(), k[h, j].tolist(), delta, frequencies)
+        expected = heat * turned - [1 / 16, 1 / 256][h] * delta
         assert float(found[h, i, j]) == pytest.approx(expected, abs=5e-6)
 
 
 # Maps of positions, temperatures
 
 
-def mapped(extend: str, count: int = 40, train_length: int = L) -> list[float]:
-    """The positions that an extension gives to a text, read from what ALiBi's bias of head 0 makes of them."""
-    scheme = Scheme("alibi", Shape(HEADS, D, HEADS * D, train_length), 1)
-    scheme.extend(extend)
-    index = torch.arange(count)
-    return scheme.plans(index, index, index, count, FLOAT64)[0].query_ids.tolist()
+def mapped(extend: str, index: Tensor) -> Tensor:
+    """The position ids of ALiBi under an extension, at these places of a text that ends there."""
+    plan = scheme_of("alibi", extend).plans(index, index, index, int(index[-1]) + 1, FLOAT64)[0]
+    return plan.query_ids.double()
 
 
 def curve(kind: str, knee: float) -> Callable[[int], float]:
@@ -630,89 +555,77 @@ def curve(kind: str, knee: float) -> Callable[[int], float]:
     }[kind]
 
 
-@pytest.mark.parametrize(
-    "extend, position",
-    [
-        ("interpolate", lambda p: p / 5),
-        ("interpolate(factor=3)", lambda p: p / 3),
-        ("slopes", lambda p: p / 2),
-        ("slopes(scale=3)", lambda p: 3 * p),
-        ("compress", lambda p: p if p <= 8 else 8 + 0.25 * (p - 8)),
-        ("compress(alpha=0)", lambda p: min(p, 8)),
-        ("compress(alpha=1.5)", lambda p: p if p <= 8 else 8 + 1.5 * (p - 8)),
-        ("two_scale", lambda p: p if p < 8 else 1.5 * p),
-        ("two_scale(alpha=0.5, beta=0.1)", lambda p: 0.5 * p if p < 8 else 0.1 * p),
-        ("smooth", curve("log", 8)),
-        ("smooth(knee=3)", curve("log", 3)),
-        ("smooth(kind=sqrt)", curve("sqrt", 8)),
-        ("smooth(kind=arctan, knee=20.5)", curve("arctan", 20.5)),
-    ],
-)
-def test_positions_are_mapped_by_the_formula(extend, position):
-    assert mapped(extend) == pytest.approx([position(p) for p in range(40)], rel=1e-6)
+MAPS = {
+    "interpolate": lambda p: p / 5,
+    "interpolate(factor=3)": lambda p: p / 3,
+    "slopes": lambda p: p / 2,
+    "slopes(scale=3)": lambda p: 3 * p,
+    "compress": lambda p: p if p <= 8 else 8 + 0.25 * (p - 8),
+    "compress(alpha=0)": lambda p: min(p, 8),
+    "compress(alpha=1.5)": lambda p: p if p <= 8 else 8 + 1.5 * (p - 8),
+    "two_scale": lambda p: p if p < 8 else 1.5 * p,
+    "two_scale(alpha=0.5, beta=0.1)": lambda p: 0.5 * p if p < 8 else 0.1 * p,
+    "smooth": curve("log", 8),
+    "smooth(knee=3)": curve("log", 3),
+    "smooth(kind=sqrt)": curve("sqrt", 8),
+    "smooth(kind=arctan, knee=20.5)": curve("arctan", 20.5),
+}
+STEPS = {
+    "interpolate(factor=3)": 1 / 3,
+    "compress(alpha=0.3)": 0.3,
+    "slopes(scale=0.3)": 0.3,
+    "two_scale(beta=0.3)": 0.3,
+    "smooth": 8 / 3_000_008,
+}
 
 
-@pytest.mark.parametrize(
-    "extend",
-    [
-        "interpolate(factor=3)",
-        "compress(alpha=0.3)",
-        "slopes(scale=0.3)",
-        "two_scale(beta=0.3)",
-        "smooth",
-    ],
-)
+@pytest.mark.parametrize("extend", MAPS)
+def test_positions_are_mapped_by_the_formula(extend):
+    expected = [MAPS[extend](p) for p in range(40)]
+    assert mapped(extend, torch.arange(40)).tolist() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("extend", STEPS)
 def test_mapped_positions_are_told_apart_far_out(extend):
-    """Neighbours stay at the map's own distance from each other, past a million, where float32 has sixteenths."""
-    scheme = Scheme("alibi", Shape(HEADS, D, HEADS * D, L), 1)
-    scheme.extend(extend)
-    index = torch.arange(3_000_000, 3_000_010)
-    ids = scheme.plans(index, index, index, 3_000_010, FLOAT64)[0].query_ids.double()
-    step = 8 / 3_000_008 if extend == "smooth" else 1 / 3 if "interpolate" in extend else 0.3
-    assert ids.diff().tolist() == pytest.approx([step] * 9, rel=1e-3)
+    """Neighbours stay at the map's own distance from each other, past a million, where float32 has
+    sixteenths."""
+    ids = mapped(extend, torch.arange(3_000_000, 3_000_010))
+    assert ids.diff().tolist() == pytest.approx([STEPS[extend]] * 9, rel=1e-3)
 
 
 @pytest.mark.parametrize("factor", ["auto", 2, 3.7])
 def test_interpolate_is_pi_of_rope_and_slopes_of_alibi(factor):
     q, k = normal(HEADS, 40, D, seed=1), normal(HEADS, 40, D, seed=2)
-    ours = scores("rope", f"interpolate(factor={factor})", q, k)
-    torch.testing.assert_close(
-        ours, scores("rope", f"pi(factor={factor})", q, k), rtol=0, atol=3e-6
+    moved, divided = (
+        scores("rope", f"{name}(factor={factor})", q, k) for name in ("interpolate", "pi")
     )
+    torch.testing.assert_close(moved, divided, rtol=0, atol=3e-6)
     scale = 8 / 40 if factor == "auto" else 1 / factor
-    ours = scores("alibi", f"interpolate(factor={factor})", q, k)
-    torch.testing.assert_close(
-        ours, scores("alibi", f"slopes(scale={scale})", q, k), rtol=0, atol=1e-6
-    )
-    plain = scores("alibi", "", q, k)
+    moved = scores("alibi", f"interpolate(factor={factor})", q, k)
+    scaled, plain = (scores("alibi", text, q, k) for text in (f"slopes(scale={scale})", ""))
+    torch.testing.assert_close(moved, scaled, rtol=0, atol=1e-6)
     bias = (q @ k.mT / math.sqrt(D) - plain).tril()  # m (i - j)
-    torch.testing.assert_close(ours.tril(), (plain + (1 - scale) * bias).tril(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(moved.tril(), (plain + (1 - scale) * bias).tril(), rtol=0, atol=1e-6)
 
 
 def test_each_head_has_its_own_temperature(tmp_path):
     q, k = normal(HEADS, 20, D, seed=1), normal(HEADS, 20, D, seed=2)
     plain, file = scores("rope", "", q, k), written(tmp_path, {"scales": [1.5, 0.25]})
-    torch.testing.assert_close(
-        scores("rope", f"temperature(file='{file}')", q, k),
-        plain * torch.tensor([1.5, 0.25]).double()[:, None, None],
-    )
+    heated = scores("rope", f"temperature(file='{file}')", q, k)
+    torch.testing.assert_close(heated, plain * torch.tensor([1.5, 0.25]).double()[:, None, None])
     torch.testing.assert_close(scores("rope", "temperature(scale=1.2)", q, k), plain * 1.2)
 
 
 def test_logn_is_at_least_one_only_on_a_trained_model():
     q, k = normal(HEADS, 40, D, seed=1), normal(HEADS, 40, D, seed=2)
-    plain, trained, extended = (
-        scores(pos, extend, q, k)
-        for pos, extend in (("rope", ""), ("rope + logn", ""), ("rope", "logn"))
-    )
+    pairs = (("rope", ""), ("rope + logn", ""), ("rope", "logn"))
+    plain, built_in, extended = (scores(pos, extend, q, k) for pos, extend in pairs)
+    assert (extended[:, :L] == plain[:, :L]).all()
     for i in range(40):
         heat = math.log(i + 1) / math.log(L)
-        seen = slice(0, i + 1)
-        torch.testing.assert_close(trained[:, i, seen], heat * plain[:, i, seen], rtol=0, atol=1e-9)
-        torch.testing.assert_close(
-            extended[:, i, seen], max(1.0, heat) * plain[:, i, seen], rtol=0, atol=1e-9
-        )
-    assert (extended[:, :L] == plain[:, :L]).all()
+        for found, factor in ((built_in, heat), (extended, max(1.0, heat))):
+            expected = factor * plain[:, i, : i + 1]
+            torch.testing.assert_close(found[:, i, : i + 1], expected, rtol=0, atol=1e-9)
 
 
 # Every extension of every kind of model
@@ -725,82 +638,47 @@ OPTIONS = {
     "lm_infinite": "lm_infinite(sinks=3)",
     "clip": "clip(pairs=4)",
 }
-NOTHING_WITHIN = {
-    "pi",
-    "ntk",
-    "dynamic_ntk",
-    "yarn",
-    "dynamic_yarn",
-    "ntk_by_parts",
-    "llama3",
-    "longrope",
-    "interpolate",
-    "self_extend",
-    "leaky_rerope",
-    "logn",
-    "streaming",
-    "lm_infinite",
-    "pose",
-    "block_causal",
-}  # with the factors of the text itself
-MODELS = [
-    "rope",
-    "alibi",
+NOTHING_WITHIN = set(  # with the factors of the text itself
+    "pi ntk dynamic_ntk yarn llama3 longrope interpolate self_extend leaky_rerope logn streaming "
+    "lm_infinite pose block_causal".split()
+)
+USUAL = ["rope", "alibi", "xpos", "pope", "sinusoidal", "learned(rows=64)", "fox", "rope | nope"]
+RARE = [  # for the slow run
     "t5(buckets=8, max_distance=16)",
     "kerple",
-    "xpos",
-    "pope",
     "fope(base=2)",
     "resonance",
     "learned_rope",
-    "sinusoidal",
     "nope",
-    "learned(rows=64)",
-    "fox",
-    "rope | nope",
     "rope + alibi",
     "randomized(max=128) + rope",
 ]
-USUAL = (
-    "rope",
-    "alibi",
-    "xpos",
-    "pope",
-    "sinusoidal",
-    "learned(rows=64)",
-    "fox",
-    "rope | nope",
-)  # the others are for the slow run
 
 
 def tokens(*shape: int, seed: int = 1) -> Tensor:
     return torch.randint(17, shape, generator=torch.Generator().manual_seed(seed))
 
 
+def tiny(pos: str = "rope", layers: int = 2, extend: str = "") -> GPT:
+    """A new model of L tokens, with an extension in force."""
+    gpt = GPT(
+        GPTConfig(
+            block_size=L, vocab_size=32, n_layer=layers, n_head=HEADS, n_embd=HEADS * D, pos=pos
+        )
+    )
+    gpt.extend(extend)
+    return gpt
+
+
 @cache
 def trained(pos: str) -> GPT:
     """A model in float64 whose weights are large enough for every part of it to be felt."""
     torch.manual_seed(3)
-    gpt = (
-        GPT(
-            GPTConfig(
-                block_size=L,
-                vocab_size=17,
-                n_layer=3,
-                n_head=HEADS,
-                n_embd=HEADS * D,
-                dropout=0.0,
-                pos=pos,
-            )
-        )
-        .double()
-        .eval()
-    )
+    gpt = tiny(pos, 3).double().eval()
     for name, parameter in gpt.named_parameters():
         if "ln_" not in name:
-            parameter.data = 0.3 * torch.randn_like(parameter) + (
-                0.5 if name.startswith("pos.") else 0.0
-            )
+            shift = 0.5 if name.startswith("pos.") else 0.0
+            parameter.data = 0.3 * torch.randn_like(parameter) + shift
     return gpt
 
 
@@ -813,22 +691,12 @@ def model(pos: str, extend: str = "") -> GPT:
 
 def mention(name: str, pos: str, folder: Path) -> str:
     """With options where it needs some; where positions are drawn, with a factor of its own."""
-    given = (
-        ["factor=2"]
-        if "randomized" in pos
-        and issubclass(find(name), posenc.Scaled)
-        and name != "dynamic_yarn"
-        else []
-    )
+    given = []
+    if "randomized" in pos and issubclass(find(name), posenc.Scaled):
+        given.append("factor=2")
     if name == "longrope":
-        pairs = next(
-            (
-                len(p.frequencies(L)[0])
-                for p in trained(pos).pos.pieces.values()
-                if isinstance(p, posenc.Rotary)
-            ),
-            0,
-        )
+        rotary = trained(pos).pos.rotary
+        pairs = len(rotary[0].frequencies(L)[0]) if rotary else 0
         given.append(f"file='{written(folder, {'long_factor': [1 + m for m in range(pairs)]})}'")
     return OPTIONS.get(name, name) + (f"({', '.join(given)})" if given else "")
 
@@ -861,68 +729,65 @@ def changes_nothing(name: str, pos: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    "pos", [pos if pos in USUAL else pytest.param(pos, marks=pytest.mark.slow) for pos in MODELS]
+    "pos", [*USUAL, *(pytest.param(pos, marks=pytest.mark.slow) for pos in RARE)]
 )
 @pytest.mark.parametrize("name", extension_names())
 def test_an_extension_fits_and_works_or_is_refused_with_what_fits(name, pos, tmp_path, monkeypatch):
     monkeypatch.setattr(attention, "BLOCK_ROWS", 24)
     (plain, short), gpt, idx = plain_logits(pos), model(pos), tokens(2, 8 * L)
-    state = set(gpt.state_dict())
+    state, drawn = set(gpt.state_dict()), "randomized" in pos
     try:
         gpt.extend(mention(name, pos, tmp_path))
     except UserError as refusal:
-        drawn = "randomized" in pos and name in (
-            "pose",
-            "dynamic_yarn",
-            "dynamic_ntk",
-            "leaky_rerope",
-            "self_extend",
-        )
-        assert name in str(refusal) and (
-            drawn or "What fits: " in str(refusal) and "temperature" in str(refusal)
-        ), refusal
-        assert gpt.pos.extended == "" and len(gpt.pos.extensions) == 0
+        unsure = drawn and name in ("pose", "dynamic_ntk", "leaky_rerope", "self_extend")
+        assert name in str(refusal)
+        assert unsure or ("What fits: " in str(refusal) and "temperature" in str(refusal)), refusal
+        assert gpt.pos.extension == "" and len(gpt.pos.extensions) == 0
         return
     found, here = one_pass(gpt, idx), torch.arange(8 * L)
     assert found.isfinite().all()
     assert set(gpt.state_dict()) == state and not list(gpt.buffers())
     close(in_chunks(gpt, idx, [5, 1, 58]), found)
     close(one_pass(gpt, idx[1:], positions=here), found[1:])
-    if name in NOTHING_WITHIN and "randomized" not in pos:
+    if name in NOTHING_WITHIN and not drawn:
         close(one_pass(gpt, idx[:, :L]), short)
     with monkeypatch.context() as patch:
-        patch.setattr(
-            attention,
-            "attend",
-            lambda q, k, v, prepared, dropout=0.0, features=None: attention.reference(
-                q, k, v, prepared.plan, features
-            ),
-        )
+        patch.setattr("model.attend", by_reference)
         close(one_pass(gpt, idx, positions=here.expand(2, -1)), found)
     assert bool((found - plain).abs().max() < 1e-6) == changes_nothing(name, pos)
 
 
-FITTING = {
-    "rope": "slopes",
-    "alibi": "abf clip dynamic_ntk dynamic_yarn llama3 longrope ntk ntk_by_parts p_rope pi resonance yarn",
-    "nope": "abf clip compress dca dynamic_ntk dynamic_yarn interpolate leaky_rerope llama3 lm_infinite longrope ntk ntk_by_parts p_rope pi pose "
-    "rerope resonance self_extend slopes smooth streaming string two_scale yarn",
-    "learned(rows=64)": "abf clip compress dca dynamic_ntk dynamic_yarn interpolate leaky_rerope llama3 lm_infinite longrope ntk ntk_by_parts p_rope "
-    "pi pose rerope resonance self_extend slopes smooth streaming string two_scale yarn",
-    "sinusoidal": "abf clip dca dynamic_ntk dynamic_yarn leaky_rerope llama3 lm_infinite longrope ntk ntk_by_parts p_rope pi rerope resonance "
-    "self_extend slopes streaming string yarn",
-    "rope + alibi": "slopes",
-    "rope | nope": "slopes",
-    "randomized(max=128) + rope": "slopes",
+def by_reference(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    prepared: attention.Prepared,
+    dropout: float = 0.0,
+    features: Tensor | None = None,
+) -> Tensor:
+    """Attention as it is defined."""
+    return attention.reference(q, k, v, prepared.plan, features)
+
+
+MAPPING = set("abf clip dynamic_ntk llama3 longrope ntk p_rope pi resonance yarn".split())
+REWRITING = set("dca leaky_rerope lm_infinite rerope self_extend streaming string".split())
+MOVING = set("compress interpolate pose slopes smooth two_scale".split())
+MISFITS = {
+    "rope": {"slopes"},
+    "alibi": MAPPING,
+    "nope": MAPPING | REWRITING | MOVING,
+    "learned(rows=64)": MAPPING | REWRITING | MOVING,
+    "sinusoidal": MAPPING | REWRITING | {"slopes"},
+    "rope + alibi": {"slopes"},
+    "rope | nope": {"slopes"},
+    "randomized(max=128) + rope": {"pose", "slopes"},
 }
 
 
-@pytest.mark.parametrize("pos", FITTING)
+@pytest.mark.parametrize("pos", MISFITS)
 def test_what_does_not_fit_a_model_is_what_can_do_nothing_to_it(pos):
-    scheme = Scheme(pos, Shape(HEADS, D, HEADS * D, L), 3)
-    assert [
-        name for name in extension_names() if scheme.misfit(find(name))
-    ] == FITTING[pos].split()
+    scheme = scheme_of(pos, layers=3)
+    assert {name for name in extension_names() if scheme.misfit(find(name))} == MISFITS[pos]
 
 
 @pytest.mark.parametrize("extend", ["yarn(factor=16)", "self_extend"])
@@ -955,9 +820,10 @@ def test_the_factor_in_force_is_known():
         ("yarn | pi", "join with"),
         ("logn + (yarn | pi)", "join with"),
         ("yarn + yarn(factor=2)", "yarn stands twice"),
-        ("yarn + pi", "both change the frequencies"),
-        ("resonance + ntk + clip", "both change the frequencies"),
-        ("yarn + dynamic_yarn", "both change the frequencies"),
+        ("yarn + pi", "yarn and pi both take the text to be longer"),
+        ("yarn(factor=4) + interpolate(factor=2)", "both take the text to be longer"),
+        ("interpolate + ntk + logn", "both take the text to be longer"),
+        ("yarn + dynamic_yarn", "yarn stands twice"),
         ("interpolate + compress", "both change the positions"),
         ("rerope + dca", "both change the distances"),
         ("rope", "no extension of a trained model"),
@@ -970,7 +836,6 @@ def test_the_factor_in_force_is_known():
         ("pose", "needs target"),
         ("longrope", "needs file"),
         ("slopes", "does not extend"),
-        ("", ""),
         ("yarn(", "cannot be read"),
         ("yarn(factor=0.5)", "at least 1"),
         ("yarn(factor=nan)", "at least 1"),
@@ -1015,22 +880,16 @@ def test_the_factor_in_force_is_known():
 )
 def test_a_wrong_extension_is_refused_with_a_sentence(extend, sentence):
     gpt = model("rope", "logn")
-    if not extend:
-        return
     with pytest.raises(UserError, match=sentence):
         gpt.extend(extend)
-    assert gpt.pos.extended == gpt.config.extend == "logn"  # the one in force stays
+    assert gpt.pos.extension == gpt.config.extend == "logn"  # the one in force stays
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in extension_names() if name not in names()]
-)
+@pytest.mark.parametrize("name", [name for name in extension_names() if name not in scheme_names()])
 def test_a_position_scheme_may_not_name_an_extension(name):
-    with pytest.raises(
-        UserError,
-        match=f"{name} extends a model that is trained already: write it as --extend={name}",
-    ):
-        Scheme(f"rope + {OPTIONS.get(name, name)}", Shape(HEADS, D, HEADS * D, L), 1)
+    advice = f"{name} extends a model that is trained already: write it as --extend={name}"
+    with pytest.raises(UserError, match=advice):
+        Scheme(f"rope + {OPTIONS.get(name, name)}", SHAPE, 1)
 
 
 def test_another_extension_replaces_the_first_and_none_restores_the_model():
@@ -1038,98 +897,74 @@ def test_another_extension_replaces_the_first_and_none_restores_the_model():
     plain = one_pass(gpt, idx)
     gpt.extend("yarn(factor=4) + rerope + logn")
     gpt.extend("self_extend")
-    assert (gpt.pos.extended, gpt.config.extend) == ("self_extend", "self_extend")
+    assert (gpt.pos.extension, gpt.config.extend) == ("self_extend", "self_extend")
     found = one_pass(gpt, idx)
     for none in ("", "none"):
         gpt.extend("yarn(factor=4) + streaming")
         gpt.extend(none)
-        assert (gpt.pos.extended, gpt.config.extend) == ("", "")
+        assert (gpt.pos.extension, gpt.config.extend) == ("", "")
         assert torch.equal(one_pass(gpt, idx), plain)
     gpt.extend("self_extend")
     assert torch.equal(one_pass(gpt, idx), found)
 
 
-def test_the_order_of_an_expression_changes_nothing():
+def test_the_order_of_an_expression_changes_nothing_but_that_of_frequency_maps():
     idx = tokens(1, 40)
-    for parts in (
-        ["yarn(factor=4)", "resonance"],
-        ["self_extend", "logn", "pi(factor=2)"],
-        ["streaming", "interpolate"],
-    ):
-        found = [
-            one_pass(model("rope", " + ".join(order)), idx)
-            for order in itertools.permutations(parts)
-        ]
+    for parts in (["self_extend", "logn", "pi(factor=2)"], ["streaming", "interpolate"]):
+        orders = [" + ".join(order) for order in itertools.permutations(parts)]
+        found = [one_pass(model("rope", text), idx) for text in orders]
         assert all(torch.equal(found[0], other) for other in found)
+    orders = ("yarn(factor=4) + resonance", "resonance + yarn(factor=4)")
+    first, second = (one_pass(model("rope", text), idx) for text in orders)
+    assert not torch.equal(first, second)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        None,
-        "",
-        "{",
-        "[]",
-        "[1, 2]",
-        "7",
-        "null",
-        {},
-        {"long_factor": 3},
-        {"long_factor": None},
-        {"long_factor": []},
-        {"long_factor": [1, 1, 1]},
-        {"long_factor": [1, 1, 1, 1, 1]},
-        {"long_factor": [1, 1, 1, -1]},
-        {"long_factor": [1, 1, 1, 0]},
-        {"long_factor": [1, 1, 1, float("nan")]},
-        {"long_factor": [1, 1, 1, float("inf")]},
-        '{"long_factor": [1, 1, 1, 1e999]}',
-        {"long_factor": [1, 1, 1, 10**400]},
-        {"long_factor": [[1], 1, 1, 1]},
-        {"long_factor": ["a", 1, 1, 1]},
-        {"long_factor": {"a": 1}},
-        {"long_factor": [1, 1, 1, 1], "short_factor": [1, 1]},
-        {"long_factor": [1, 1, 1, 1], "first": -1},
-        {"long_factor": [1, 1, 1, 1], "first": "x"},
-        '{"long_factor": [1, 1, 1, 1], "first": 1e999}',
-        {"long_factor": [1, 1, 1, 1], "first": 10**30},
-        {"long_factor": [1, 1, 1, 1], "short_factor": "abc"},
-        "[" * 100_000,
-    ],
-    ids=lambda content: str(content)[:50],
-)
-def test_a_longrope_file_that_cannot_be_used_is_a_sentence(content, tmp_path):
-    file = tmp_path / "none.json" if content is None else written(tmp_path, content)
-    with pytest.raises(UserError, match="longrope"):
-        one_pass(model("rope", f"longrope(file='{file}')"), tokens(1, 2 * L))
+FOUR = [1, 1, 1, 1]
+BAD_NUMBERS = [  # where a list of four numbers is needed
+    3,
+    None,
+    "1234",
+    "ab",
+    {"a": 1},
+    {"1": 2, "2": 3},
+    [1, 1, 1, -1],
+    [1, 1, 1, 0],
+    [1, 2, 3, 1e-320],
+    [1, 2, 3, 1e300],
+    [1, 1, 1, float("nan")],
+    [float("nan"), 1, 1, 1],
+    [1, 1, 1, float("inf")],
+    [1, 1, 1, 10**400],
+    [1, 1, 1, None],
+    [[1], 1, 1, 1],
+    ["a", 1, 1, 1],
+    ["1", 2, 3, 4],
+    [True, 2, 3, 4],
+    [1, 1, 1],
+    [1, 1, 1, 1, 1],
+    [],
+]
+BAD_FILES = [None, "", "{", "[]", "[1, 2]", "7", "null", '"x"', {}, "[" * 100_000]
+BAD_LONGROPE = [
+    *({"long_factor": numbers} for numbers in BAD_NUMBERS),
+    '{"long_factor": [1, 1, 1, 1e999]}',
+    {"long_factor": FOUR, "short_factor": [1, 1]},
+    {"long_factor": FOUR, "short_factor": "abc"},
+    *({"long_factor": FOUR, "first": first} for first in (-1, "x", 2.9, True, 10**30)),
+    '{"long_factor": [1, 1, 1, 1], "first": 1e999}',
+    {"long_factor": FOUR, "train_length": 7},
+]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        None,
-        "",
-        "{",
-        "[]",
-        {},
-        {"scales": 3},
-        {"scales": [1]},
-        {"scales": [1, -1]},
-        {"scales": [1, 0]},
-        {"scales": [1, float("nan")]},
-        {"scales": [float("nan"), 1]},
-        {"scales": [1, float("inf")]},
-        {"scales": [1, 10**400]},
-        {"scales": [1, None]},
-        {"scales": "ab"},
-        "[" * 100_000,
-    ],
-    ids=lambda content: str(content)[:50],
-)
-def test_a_file_of_temperatures_that_cannot_be_used_is_a_sentence(content, tmp_path):
-    file = tmp_path / "none.json" if content is None else written(tmp_path, content)
-    with pytest.raises(UserError, match="temperature"):
-        model("rope", f"temperature(file='{file}')")
+def test_a_file_of_numbers_that_cannot_be_used_is_a_sentence_that_names_it(tmp_path):
+    for content in [*BAD_FILES, *BAD_LONGROPE]:
+        file = tmp_path / "none.json" if content is None else written(tmp_path, content)
+        with pytest.raises(UserError, match=f"longrope.*{file.name}|{file.name}.*longrope"):
+            one_pass(model("rope", f"longrope(file='{file}')"), tokens(1, 2 * L))
+    for content in [*BAD_FILES, *({"scales": numbers} for numbers in [*BAD_NUMBERS, [1]])]:
+        file = tmp_path / "none.json" if content is None else written(tmp_path, content)
+        with pytest.raises(UserError, match=f"temperature.*{file.name}|{file.name}.*temperature"):
+            model("rope", f"temperature(file='{file}')")
 
 
 def test_a_file_is_looked_for_in_the_runs_folder_first(tmp_path):
@@ -1149,13 +984,9 @@ def test_a_file_is_looked_for_in_the_runs_folder_first(tmp_path):
         ("rope(fraction=0.25)", "dynamic_ntk"),
     ],
 )
-def test_what_a_map_cannot_stretch_is_a_sentence_when_it_is_put_into_force(pos, extend):
+def test_what_a_map_cannot_do_is_a_sentence_when_it_is_put_into_force(pos, extend):
     with pytest.raises(UserError):
-        GPT(
-            GPTConfig(
-                block_size=L, vocab_size=17, n_layer=1, n_head=HEADS, n_embd=HEADS * D, pos=pos
-            )
-        ).extend(extend)
+        tiny(pos, extend=extend)
 
 
 # PoSE
@@ -1163,28 +994,18 @@ def test_what_a_map_cannot_stretch_is_a_sentence_when_it_is_put_into_force(pos, 
 
 @pytest.mark.parametrize("length, target", [(L, 64), (L, 9), (L, L), (1, 20), (5, 64)])
 def test_pose_draws_two_chunks_of_ascending_positions(length, target):
-    scheme, gaps, cuts, ends = Scheme("rope", Shape(HEADS, D, HEADS * D, L), 1), set(), set(), set()
-    scheme.extend(f"pose(target={target})")
+    scheme, gaps, cuts = scheme_of("rope", f"pose(target={target})"), set(), set()
     for step in range(300):
         ids = scheme.draw(7, step, length).tolist()
         jumps = [n for n in range(1, length) if ids[n] != ids[n - 1] + 1]
-        assert (
-            len(ids) == length
-            and ids[0] == 0
-            and ids == sorted(set(ids))
-            and ids[-1] < target
-            and len(jumps) <= 1
-        )
+        assert len(ids) == length and ids[0] == 0 and ids == sorted(set(ids))
+        assert ids[-1] < target and len(jumps) <= 1
         gaps.add(ids[-1] - length + 1)
         cuts |= set(jumps)
-        ends.add(ids[-1])
         assert ids == scheme.draw(7, step, length).tolist()
     if length > 1:
-        assert (
-            min(gaps) == 0
-            and max(gaps) >= 0.9 * (target - length)
-            and (target == length or cuts == set(range(1, length)))
-        )
+        assert min(gaps) == 0 and max(gaps) >= 0.9 * (target - length)
+        assert target == length or cuts == set(range(1, length))
 
 
 def test_pose_is_for_training_only_and_not_beside_another_draw():
@@ -1193,48 +1014,36 @@ def test_pose_is_for_training_only_and_not_beside_another_draw():
     gpt.extend("pose(target=64)")
     assert torch.equal(one_pass(gpt, idx), plain)
     drawn = gpt.draw_ids(1, 2, L)
-    assert not torch.equal(drawn, torch.arange(L)) and not torch.allclose(
-        one_pass(gpt, idx, ids=drawn), plain
-    )
-    with pytest.raises(UserError, match="both draw the positions"):
-        model("randomized(max=128) + rope", "pose(target=64)")
-    with pytest.raises(UserError, match="randomized.*give a fixed factor"):
-        model("randomized(max=128) + rope", "yarn")
+    assert not torch.equal(drawn, torch.arange(L))
+    assert not torch.allclose(one_pass(gpt, idx, ids=drawn), plain)
+    drawing = model("randomized(max=128) + rope")
+    with pytest.raises(UserError, match="pose and randomized both draw the positions"):
+        drawing.extend("pose(target=64)")
+    for extend in ("yarn", "dynamic_ntk(factor=2)", "self_extend", "leaky_rerope"):
+        with pytest.raises(UserError, match="randomized.*give a fixed factor"):
+            drawing.extend(extend)
+    for extend in ("yarn(factor=2)", "self_extend(group=2)", "leaky_rerope(slowing=2)"):
+        drawing.extend(extend)
 
 
 # Compiled code
 
 
-@pytest.mark.parametrize(
-    "extend", ["yarn(factor=4)", "self_extend", "pose(target=32) + yarn(factor=4)"]
-)
+@pytest.mark.parametrize("extend", ["self_extend", "pose(target=32) + yarn(factor=4)"])
 def test_compiled_training_under_an_extension_is_eager_training(extend):
     torch._dynamo.reset()
     torch.manual_seed(1)
-    gpt = GPT(
-        GPTConfig(
-            block_size=L,
-            vocab_size=17,
-            n_layer=1,
-            n_head=HEADS,
-            n_embd=HEADS * D,
-            dropout=0.0,
-            pos="rope",
-        )
-    ).double()
+    gpt, idx = tiny(layers=1, extend=extend).double(), tokens(2, 3 * L)
     for parameter in gpt.parameters():
         parameter.data += 0.2 * torch.randn_like(parameter)
-    gpt.extend(extend)
-    idx = tokens(2, 3 * L)
     compiled = torch.compile(gpt, fullgraph=True, backend="aot_eager", dynamic=False)
     for step in range(2):
         ids = gpt.draw_ids(1, step, 3 * L)
         pairs = []
         for run in (compiled, gpt):
             logits, loss = run(idx, idx.roll(-1, 1), ids=ids)
-            pairs.append(
-                [logits.detach(), loss.detach(), *torch.autograd.grad(loss, list(gpt.parameters()))]
-            )
+            gradients = torch.autograd.grad(loss, list(gpt.parameters()))
+            pairs.append([logits.detach(), loss.detach(), *gradients])
         for ours, expected in zip(*pairs, strict=True):
             close(ours, expected)
 
@@ -1243,48 +1052,35 @@ def test_compiled_training_under_an_extension_is_eager_training(extend):
 
 
 def test_the_gradients_of_cosines_and_sines_are_those_of_autograd():
-    positions = torch.tensor(
-        [[0.3, 1.7, 5.0], [0.0, 40.5, 1000.25]], dtype=torch.float64, requires_grad=True
-    )
-    inv_freq = torch.tensor([1.0, 0.1, 0.003], dtype=torch.float64, requires_grad=True)
+    places = torch.tensor([[0.3, 1.7, 5.0], [0.0, 40.5, 1000.25]], dtype=torch.float64)
+    inv_freq = torch.tensor([1.0, 0.1, 0.003], dtype=torch.float64)
+    inputs = (places.requires_grad_(), inv_freq.requires_grad_())
     weights = [torch.randn(2, 3, 3, generator=torch.Generator().manual_seed(k)) for k in range(2)]
 
-    def gradients(cos, sin):
-        return torch.autograd.grad(
-            (cos * weights[0] + sin * weights[1]).sum(), (positions, inv_freq)
-        )
+    def gradients(cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
+        return torch.autograd.grad((cos * weights[0] + sin * weights[1]).sum(), inputs)
 
-    angles = positions[..., None] * inv_freq
-    for ours, theirs in zip(
-        gradients(*posenc.cos_sin(positions, inv_freq)),
-        gradients(angles.cos(), angles.sin()),
-        strict=True,
-    ):
+    angles = places[..., None] * inv_freq
+    found, expected = gradients(*posenc.cos_sin(*inputs)), gradients(angles.cos(), angles.sin())
+    for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)  # the tables are float32
 
 
 @pytest.mark.parametrize("pos", ["rope", "alibi", "sinusoidal"])
 def test_a_learned_curve_of_positions_starts_as_the_fixed_one_and_has_its_gradient(pos):
     torch.manual_seed(0)
-    gpt = GPT(
-        GPTConfig(block_size=L, vocab_size=32, n_layer=2, n_head=HEADS, n_embd=HEADS * D, pos=pos)
-    ).double()
-    idx, targets = (
-        torch.randint(32, (2, 5 * L), generator=torch.Generator().manual_seed(k)) for k in range(2)
-    )
+    gpt, idx, targets = tiny(pos).double(), tokens(2, 5 * L, seed=0), tokens(2, 5 * L, seed=1)
     with torch.no_grad():
         for p in gpt.parameters():
             p.mul_(4 if p.dim() > 1 else 1)  # so that positions count
 
-    def loss():  # the model's own is float32
-        return torch.nn.functional.cross_entropy(
-            gpt(idx, targets)[0].flatten(0, 1), targets.flatten()
-        )
+    def loss() -> Tensor:  # the model's own is float32
+        return torch.nn.functional.cross_entropy(gpt(idx, targets)[0].mT, targets)
 
     gpt.extend("smooth(kind=sqrt)")
     fixed = loss()
     gpt.extend("smooth(kind=sqrt, learned=True)")
-    raw = gpt.pos.extensions[0].double().stretch_of_knee
+    raw = gpt.pos.extensions[0].double().log_factor
     assert loss().item() == pytest.approx(fixed.item(), rel=1e-6)
     (found,) = torch.autograd.grad(loss(), [raw])
     step, losses = 1e-2, []
@@ -1292,53 +1088,41 @@ def test_a_learned_curve_of_positions_starts_as_the_fixed_one_and_has_its_gradie
         for sign in (1, -1):
             raw.fill_(sign * step)
             losses.append(loss().item())
-    assert abs(found.item()) > 1e-6 and found.item() == pytest.approx(
-        (losses[0] - losses[1]) / (2 * step), rel=0.02
-    )
+    slope = (losses[0] - losses[1]) / (2 * step)
+    assert abs(found.item()) > 1e-6 and found.item() == pytest.approx(slope, rel=0.02)
 
 
 def test_a_learned_curve_may_be_each_layers_own():
     torch.manual_seed(0)
-    gpt = GPT(
-        GPTConfig(
-            block_size=L,
-            vocab_size=32,
-            n_layer=3,
-            n_head=HEADS,
-            n_embd=HEADS * D,
-            pos="rope | alibi",
-        )
-    )
-    idx = torch.randint(32, (2, 5 * L))
+    gpt, idx = tiny("rope | alibi", 3), tokens(2, 5 * L)
 
-    def nats():
+    def nats(extend: str = "") -> Tensor:
+        """Under that extension, or under the one in force."""
+        if extend:
+            gpt.extend(extend)
         with torch.no_grad():
             return gpt.losses(idx[:, :-1], idx[:, 1:])
 
-    gpt.extend("smooth(learned=True)")
-    shared = nats()
+    def knees() -> list[Tensor]:
+        return [p for name, p in gpt.named_parameters() if name.endswith("log_factor")]
+
+    shared = nats("smooth(learned=True)")
     assert len(gpt.pos.extensions) == 1 and len(gpt.pos.sets) == 2
+    assert torch.equal(nats("smooth(learned=True, per_layer=True)"), shared)
+    assert len(knees()) == len(gpt.pos.sets) == 3
+    beside = nats("smooth(learned=True, per_layer=True) + logn")  # which all layers share
+    assert torch.equal(nats("smooth(learned=True) + logn"), beside)
+    assert not torch.equal(beside, shared)
     gpt.extend("smooth(learned=True, per_layer=True)")
-    knees = [p for name, p in gpt.named_parameters() if name.endswith("stretch_of_knee")]
-    assert len(knees) == len(gpt.pos.sets) == 3
-    assert torch.equal(nats(), shared)
-    gpt.extend("smooth(learned=True, per_layer=True) + logn")  # which all layers share
-    beside = nats()
-    gpt.extend("smooth(learned=True) + logn")
-    assert torch.equal(nats(), beside) and not torch.equal(beside, shared)
-    gpt.extend("smooth(learned=True, per_layer=True)")
-    knees = [p for name, p in gpt.named_parameters() if name.endswith("stretch_of_knee")]
     with torch.no_grad():
-        knees[1].fill_(1.0)  # of the layer with alibi
-    found = nats()
-    assert (found - shared).abs().max() > 1e-4
-    moved = gpt.pos.plans(*(torch.arange(4 * L),) * 3, 4 * L, torch.zeros(()))
-    assert not torch.equal(moved[0].key_ids, moved[1].key_ids) and torch.equal(
-        moved[0].key_ids, moved[2].key_ids
-    )
-    torch.testing.assert_close(
-        in_chunks(gpt, idx, [1] * (3 * L) + [2 * L]), one_pass(gpt, idx), atol=1e-5, rtol=1e-4
-    )
+        knees()[1].fill_(1.0)  # of the layer with alibi
+    assert (nats() - shared).abs().max() > 1e-4
+    index = torch.arange(4 * L)
+    first, second, third = gpt.pos.plans(index, index, index, 4 * L, torch.zeros(()))
+    assert not torch.equal(first.key_ids, second.key_ids)
+    assert torch.equal(first.key_ids, third.key_ids)
+    chunks, whole = in_chunks(gpt, idx, [1] * (3 * L) + [2 * L]), one_pass(gpt, idx)
+    torch.testing.assert_close(chunks, whole, atol=1e-5, rtol=1e-4)
     gpt.extend("none")
     assert len(gpt.pos.sets) == 2 and not list(gpt.pos.extensions)
 
@@ -1358,90 +1142,67 @@ def test_a_learned_curve_may_be_each_layers_own():
     ],
 )
 def test_what_a_layer_cannot_have_for_itself_is_refused(pos, text, said):
-    gpt = GPT(
-        GPTConfig(block_size=L, vocab_size=32, n_layer=2, n_head=HEADS, n_embd=HEADS * D, pos=pos)
-    )
+    gpt = tiny(pos)
     with pytest.raises(UserError, match=said):
         gpt.extend(text)
-    assert gpt.pos.extended == ""
+    assert gpt.pos.extension == ""
 
 
 def test_two_files_of_one_name_cannot_be_kept_in_one_folder(tmp_path, monkeypatch):
-    gpt = GPT(
-        GPTConfig(
-            block_size=L, vocab_size=32, n_layer=2, n_head=HEADS, n_embd=HEADS * D, pos="rope"
-        )
-    )
+    gpt, content = tiny(), {"long_factor": [2.0] * (D // 2), "scales": [1.5] * HEADS}
     monkeypatch.chdir(tmp_path)
     for place in ("a", "b"):
-        (tmp_path / place).mkdir()
-        (tmp_path / place / "x.json").write_text(
-            json.dumps({"long_factor": [2.0] * (D // 2), "scales": [1.5] * HEADS}), encoding="utf-8"
-        )
-    with pytest.raises(UserError, match="have one name"):
-        gpt.extend("longrope(file='a/x.json') + temperature(file='b/x.json')")
-    gpt.extend("longrope(file='a/x.json') + temperature(file='a/x.json')")
+        Path(place).mkdir()
+        written(Path(place), content)
+    with pytest.raises(UserError, match="two files of one name"):
+        gpt.extend("longrope(file='a/factors.json') + temperature(file='b/factors.json')")
+    gpt.extend("longrope(file='a/factors.json') + temperature(file='a/factors.json')")
     assert gpt.pos.extensions[1].scales == [1.5] * HEADS
-
-
-def tiny(pos: str = "rope", layers: int = 2) -> GPT:
-    return GPT(
-        GPTConfig(
-            block_size=L, vocab_size=32, n_layer=layers, n_head=HEADS, n_embd=HEADS * D, pos=pos
-        )
-    )
 
 
 def test_an_extension_that_is_in_force_keeps_what_it_learned_and_another_begins_anew():
     gpt = tiny()
     gpt.extend("smooth(learned=True)")
     with torch.no_grad():
-        gpt.pos.extensions[0].stretch_of_knee.fill_(0.5)
+        gpt.pos.extensions[0].log_factor.fill_(0.5)
     gpt.extend("smooth( learned=True )")
-    assert gpt.pos.extensions[0].stretch_of_knee.item() == 0.5
+    assert gpt.pos.extensions[0].log_factor.item() == 0.5
     gpt.extend("smooth(kind=sqrt, learned=True)")
-    assert gpt.pos.extensions[0].stretch_of_knee.item() == 0
+    assert gpt.pos.extensions[0].log_factor.item() == 0
 
 
 def test_another_file_of_the_same_name_is_another_extension(tmp_path):
-    gpt, places = tiny(), [tmp_path / "a", tmp_path / "b"]
-    for k, place in enumerate(places):
+    gpt = tiny()
+    for scale, place in ((1.5, tmp_path / "a"), (2.5, tmp_path / "b")):
         place.mkdir()
-        (place / "x.json").write_text(json.dumps({"scales": [1.5 + k] * HEADS}), encoding="utf-8")
-    for k, place in enumerate(places):
-        gpt.extend("temperature(file='x.json')", place)
-        assert gpt.pos.extensions[0].scales == [1.5 + k] * HEADS
+        written(place, {"scales": [scale] * HEADS})
+        gpt.extend("temperature(file='factors.json')", place)
+        assert gpt.pos.extensions[0].scales == [scale] * HEADS
 
 
 @pytest.mark.parametrize("first", [0, 5])
 def test_learned_frequencies_are_extended_as_ropes_are(first, tmp_path):
-    (tmp_path / "x.json").write_text(
-        json.dumps({"long_factor": [1.0 + m for m in range(D // 2)], "first": first}),
-        encoding="utf-8",
-    )
-    ours, theirs, idx = tiny("learned_rope"), tiny("rope"), torch.randint(32, (2, 3 * L))
+    written(tmp_path, {"long_factor": [1.0 + m for m in range(D // 2)], "first": first})
+    ours, theirs, idx = tiny("learned_rope"), tiny("rope"), tokens(2, 3 * L)
     theirs.load_state_dict(ours.state_dict(), strict=False)
     for gpt in (ours, theirs):
-        gpt.extend("longrope(file='x.json')", tmp_path)
-    torch.testing.assert_close(one_pass(ours, idx), one_pass(theirs, idx), atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(
-        in_chunks(ours, idx, [3, L, 2 * L - 3]), one_pass(ours, idx), atol=1e-5, rtol=1e-4
-    )
+        gpt.extend("longrope(file='factors.json')", tmp_path)
+    found, chunks = one_pass(ours, idx), in_chunks(ours, idx, [3, L, 2 * L - 3])
+    for expected in (one_pass(theirs, idx), chunks):
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 
 
 def test_a_file_that_changed_is_read_again(tmp_path):
-    gpt, path = tiny(), tmp_path / "x.json"
+    gpt = tiny()
     for scale in (1.5, 2.5):
-        path.write_text(json.dumps({"scales": [scale] * HEADS}), encoding="utf-8")
-        gpt.extend(f"temperature(file='{path.as_posix()}')")
+        file = written(tmp_path, {"scales": [scale] * HEADS})
+        gpt.extend(f"temperature(file='{file}')")
         assert gpt.pos.extensions[0].scales == [scale] * HEADS
 
 
 def test_a_single_pair_that_is_clipped_is_stilled():
-    for found in (
-        rope_frequencies(8, extend="clip(pairs=1)", train_length=L)[0],
-        posenc.Rope(Shape(1, 8, 8, L), clip=1).frequencies(L)[0],
-    ):
+    extended, _ = ours("clip(pairs=1)", (D, 1e4, L))
+    for found in (extended, posenc.Rope(Shape(1, D, D, L), clip=1).frequencies(L)[0]):
         assert found.tolist() == pytest.approx([1, 0.1, 0.01, 0])
     assert posenc.taper(3).tolist() == pytest.approx([1, 0.5, 0]) and posenc.taper(0).tolist() == []
 
@@ -1466,51 +1227,6 @@ def test_the_factor_in_force_is_what_distances_are_divided_by(pos, text, factors
 
 
 def test_leaky_distances_are_formed_in_float64():
-    (region,) = tiny_piece("leaky_rerope(slowing=3)").regions(4 * L)
+    (piece,) = scheme_of("rope", "leaky_rerope(slowing=3)").extensions
+    (region,) = piece.regions(4 * L)
     assert region.query(torch.arange(9)).dtype == region.key(torch.arange(9)).dtype == torch.float64
-
-
-def tiny_piece(text: str) -> posenc.Piece:
-    return extensions(text, Shape(HEADS, D, HEADS * D, L))[0]
-
-
-@pytest.mark.parametrize(
-    "text", ["yarn(factor=4) + interpolate(factor=2)", "interpolate + ntk + logn"]
-)
-def test_two_factors_by_which_a_text_is_longer_are_refused(text):
-    with pytest.raises(UserError, match="both take the text to be longer"):
-        tiny().extend(text)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        '{"long_factor": "1234"}',
-        '{"long_factor": {"1": 2, "2": 3}}',
-        '{"long_factor": [true, 2, 3, 4]}',
-        '{"long_factor": ["1", 2, 3, 4]}',
-        '{"long_factor": [1, 2, 3, 1e-320]}',
-        '{"long_factor": [1, 2, 3, 1e300]}',
-        '{"long_factor": [1, 2, 3, NaN]}',
-        '{"long_factor": [1, 2, 3, 4], "first": 2.9}',
-        '{"long_factor": [1, 2, 3, 4], "first": true}',
-        '{"long_factor": [1, 2, 3, 4], "first": -1}',
-        '{"long_factor": [1, 2, 3, 4], "short_factor": [1, 2]}',
-        '{"long_factor": [1, 2, 3, 4], "train_length": 7}',
-        "[1, 2, 3, 4]",
-        "3",
-        '"x"',
-    ],
-)
-def test_a_file_of_factors_that_is_not_what_it_says_is_refused(content, tmp_path):
-    path = tmp_path / "x.json"
-    path.write_text(content, encoding="utf-8")
-    with pytest.raises(UserError, match="longrope: .*x.json"):
-        rope_frequencies(
-            8, extend=f"longrope(file='{path.as_posix()}')", train_length=L, length=2 * L
-        )
-    path.write_text(
-        content.replace("long_factor", "scales").replace("1, 2, 3, 4", "1, true"), encoding="utf-8"
-    )
-    with pytest.raises(UserError, match="temperature: .*x.json"):
-        tiny().extend(f"temperature(file='{path.as_posix()}')")

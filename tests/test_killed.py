@@ -18,15 +18,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import Project, Started
 from test_train import (
     DRAWING,
     SIZE,
+    begin,
     identical,
     metrics,
     run_main,
-    settings_of,
     steps,
+    train_on,
+    trained,
     when_taken,
     workplace,
 )
@@ -34,10 +37,11 @@ from test_train import (
 import evaluate
 import train
 from configurable import UserError
-from runs import checkpoint, device
-from runs.checkpoint import load_state, save_checkpoint
+from runs import device, figures
+from runs.checkpoint import checkpoint_paths, load_state, save_checkpoint
 from runs.files import sha256, write_text
-from runs.folder import CURRENT, DIGESTS, PREVIOUS, lock_folder
+from runs.folder import lock_folder
+from runs.log import Log, append_metrics
 from runs.results import load_result
 
 LONG = [*SIZE, *DRAWING, "--eval_interval=1", "--out_dir=run"]  # saves after every step
@@ -46,6 +50,11 @@ LONG = [*SIZE, *DRAWING, "--eval_interval=1", "--out_dir=run"]  # saves after ev
 def names(folder: Path) -> set[str]:
     """What is in a folder; nothing where there is none."""
     return set(os.listdir(folder)) if folder.exists() else set()
+
+
+def checkpoint_names(folder: Path) -> list[str]:
+    """The names of the checkpoints in a folder, without looking at the files."""
+    return [name for name in names(folder) if name.startswith("ckpt-")]
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -88,17 +97,17 @@ def beginning(folder: Path) -> Callable[[], bool]:
 
 def half_written(folder: Path) -> Callable[[], bool]:
     """A checkpoint is being written."""
-    return lambda: any(name.startswith(f".{CURRENT}.new") for name in names(folder))
+    return lambda: any(name.startswith("..ckpt.new") for name in names(folder))
 
 
 def nameless(folder: Path) -> Callable[[], bool]:
     """A checkpoint is whole and does not have its name yet."""
-    return lambda: f"{CURRENT}.new" in names(folder)
+    return lambda: ".ckpt.new" in names(folder)
 
 
-def writing_digests(folder: Path) -> Callable[[], bool]:
-    """The digests are being written."""
-    return lambda: any(name.startswith(f".{DIGESTS}") for name in names(folder))
+def three(folder: Path) -> Callable[[], bool]:
+    """A checkpoint has its name, and the oldest is not deleted yet."""
+    return lambda: len(checkpoint_names(folder)) == 3
 
 
 def anywhere(folder: Path) -> Callable[[], bool]:
@@ -106,7 +115,7 @@ def anywhere(folder: Path) -> Callable[[], bool]:
     return lambda: True
 
 
-MOMENTS = (half_written, anywhere, nameless, beginning, writing_digests)
+MOMENTS = (half_written, anywhere, nameless, beginning, three)
 
 
 def kill(started: Started, folder: Path, moment: Callable, chance: random.Random) -> bool:
@@ -126,7 +135,8 @@ def kill(started: Started, folder: Path, moment: Callable, chance: random.Random
     )
     started.process.kill()
     assert started.end() == -signal.SIGKILL
-    return any(name.endswith(".new") for name in names(folder)) or CURRENT not in names(folder)
+    unfinished = any(name.endswith(".new") for name in names(folder))
+    return unfinished or len(checkpoint_names(folder)) == 3
 
 
 def killed_again_and_again(project: Project, folder: Path, kills: int) -> tuple[int, int]:
@@ -223,37 +233,51 @@ def add(content: bytes) -> Callable[[Path], None]:
 
 def swap_names(folder: Path) -> None:
     """Each checkpoint under the name of the other."""
-    (folder / CURRENT).rename(folder / "kept")
-    (folder / PREVIOUS).rename(folder / CURRENT)
-    (folder / "kept").rename(folder / PREVIOUS)
+    newest, previous = checkpoint_paths(folder)
+    newest.rename(folder / "kept")
+    previous.rename(newest)
+    (folder / "kept").rename(previous)
 
 
-def of_another_run(*which: str) -> Callable[[Path], None]:
-    """Files of a run with another seed in the place of these."""
+def of_another_run(*which: int, renamed: bool = True) -> Callable[[Path], None]:
+    """Checkpoints of a run with another seed in the place of these, under the names of these or their own."""
 
     def damage(folder: Path) -> None:
-        for name in which:
-            shutil.copy(folder.parent / "other" / name, folder / name)
+        paths, others = checkpoint_paths(folder), checkpoint_paths(folder.parent / "other")
+        for k in which:
+            paths[k].unlink()
+            shutil.copy(others[k], paths[k] if renamed else folder / others[k].name)
 
     return damage
 
 
-def to(name: str, damage: Callable[[Path], None]) -> Callable[[Path], None]:
-    """A damage to one file of a folder."""
-    return lambda folder: damage(folder / name)
+def rename(old: str, new: str) -> Callable[[Path], None]:
+    """Another name for a file."""
+    return lambda path: path.rename(path.with_name(re.sub(old, new, path.name)))
+
+
+def to(which: int, damage: Callable[[Path], None]) -> Callable[[Path], None]:
+    """A damage to one checkpoint of a folder: 0 is the newest."""
+    return lambda folder: damage(checkpoint_paths(folder)[which])
 
 
 def to_both(
     first: Callable[[Path], None], second: Callable[[Path], None]
 ) -> Callable[[Path], None]:
     """Damage to both checkpoints."""
-    return lambda folder: (first(folder / CURRENT), second(folder / PREVIOUS))
+
+    def damage(folder: Path) -> None:
+        newest, previous = checkpoint_paths(folder)
+        first(newest)
+        second(previous)
+
+    return damage
 
 
 def corruptions() -> list[tuple[Callable[[Path], None], int | None]]:
-    """Fifty ways to harm a run folder, and the step (6 current, 4 previous, None: a sentence) that must be gone on from."""
+    """Fifty ways to harm a run folder, and the step (6 newest, 4 previous, None: a sentence) that must be gone on from."""
     chance = random.Random(0)
-    current = [
+    newest = [
         *(cut(n) for n in (0, 1, 4, 64, -1, -22, -23, 0.5, chance.random(), chance.random())),
         *(flip(n, chance.randrange(8)) for n in (0, 2, 5, 30, -1, -2, -10, -20, -30, -60, -100)),
         *(flip(chance.random(), chance.randrange(8)) for _ in range(9)),
@@ -262,23 +286,23 @@ def corruptions() -> list[tuple[Callable[[Path], None], int | None]]:
         add(b"\0"),
         add(b"PK\5\6" + bytes(18)),
         Path.unlink,
+        rename("ckpt", "old"),
     ]
     previous = [cut(0.3), flip(0.6), cut(0)]
     return [
-        *((to(CURRENT, damage), 4) for damage in current),
-        *((to(PREVIOUS, damage), 6) for damage in previous),
+        *((to(0, damage), 4) for damage in newest),
+        *((to(1, damage), 6) for damage in previous),
         (to_both(flip(0.5), flip(0.5)), None),
         (to_both(cut(100), Path.unlink), None),
-        (to_both(Path.unlink, Path.unlink), None),
-        (swap_names, 6),
-        (of_another_run(CURRENT), 4),
-        (of_another_run(PREVIOUS), 6),
-        (of_another_run(CURRENT, PREVIOUS), None),
-        (of_another_run(CURRENT, PREVIOUS, DIGESTS), None),
-        (to(DIGESTS, flip(3)), 4),
-        (to(DIGESTS, flip(64 + 2 + len(CURRENT) + 1 + 5)), 6),
-        (to(DIGESTS, Path.unlink), None),
-        (to(DIGESTS, cut(40)), None),
+        (to_both(Path.unlink, flip(-1)), None),
+        (swap_names, None),
+        (of_another_run(0), 4),
+        (of_another_run(1), 6),
+        (of_another_run(0, 1), None),
+        (of_another_run(0, renamed=False), None),
+        (of_another_run(0, 1, renamed=False), None),
+        (to(0, rename("-6-", "-7-")), 6),
+        (to(0, rename("-6-....", "-6-0000")), 4),
     ]
 
 
@@ -288,12 +312,13 @@ def harmed(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("harmed")
     with workplace(project.folder / "data", folder):
         for name, seed in (("whole", 1337), ("other", 5)):
-            training = train.begin(settings_of(*DRAWING, "--out_dir=run", f"--seed={seed}"))
+            training = begin(*DRAWING, "--out_dir=run", f"--seed={seed}")
             for step in range(1, 7):
                 training.take_step()
+                append_metrics(training.folder, {"step": step})
                 if step in (4, 6):
                     save_checkpoint(training.folder, training.state())
-            training.lock.release()
+            training.start.lock.release()
             Path("run").rename(name)
     return folder
 
@@ -302,8 +327,8 @@ def test_each_of_fifty_corruptions_is_recognised_and_never_trained_on(
     harmed: Path, project: Project, record: Callable, capsys: pytest.CaptureFixture
 ) -> None:
     good = {
-        step: checkpoint.torch.load(harmed / "whole" / name, weights_only=True)
-        for step, name in ((6, CURRENT), (4, PREVIOUS))
+        step: torch.load(path, weights_only=True)
+        for step, path in zip((6, 4), checkpoint_paths(harmed / "whole"), strict=True)
     }
     cases, missed = corruptions(), []
     with workplace(project.folder / "data", harmed):
@@ -311,21 +336,20 @@ def test_each_of_fifty_corruptions_is_recognised_and_never_trained_on(
             shutil.rmtree("run", ignore_errors=True)
             shutil.copytree("whole", "run")
             damage(Path("run"))
-            if fault := misbehaved(good, expected, capsys, silent=damage is swap_names):
+            if fault := misbehaved(good, expected, capsys):
                 missed.append(f"{number}: {fault}")
     assert not missed
     assert len(cases) == 50
     record("corruptions of a run folder recognised", len(cases) - len(missed), len(cases))
 
 
-def misbehaved(
-    good: dict[int, dict], expected: int | None, capsys: pytest.CaptureFixture, silent: bool
-) -> str:
+def misbehaved(good: dict[int, dict], expected: int | None, capsys: pytest.CaptureFixture) -> str:
     """What is wrong with how `run` is gone on from: with wrong weights, from the wrong step, or without a word."""
     before, training = contents(Path("run")), None
     capsys.readouterr()
     try:
-        training = train.begin(settings_of(*DRAWING, "--out_dir=run"))
+        training = begin(*DRAWING, "--out_dir=run")
+        Log(training.start)
     except UserError as error:
         after = {
             name: digest for name, digest in contents(Path("run")).items() if name != ".holder"
@@ -343,8 +367,10 @@ def misbehaved(
         {name: good[expected][name] for name in ("model", "optimizer")},
     ):
         return "other weights"
-    named = re.search(rf"run/{CURRENT if expected == 4 else PREVIOUS} is (damaged|gone)", said)
-    return "" if silent or named else f"not named: {said}"
+    damaged = rf"run/ckpt-{4 if expected == 6 else 6}-\w+\.pt is damaged"
+    gone = "steps 5 to 6 were logged, but there is no checkpoint of them"
+    whole = len(checkpoint_paths(Path("run"))) == 2 and expected == 6
+    return "" if re.search(damaged, said) or gone in said or whole else f"not named: {said}"
 
 
 def test_told_to_start_afresh_a_run_does_so_though_its_config_is_lost(
@@ -354,9 +380,9 @@ def test_told_to_start_afresh_a_run_does_so_though_its_config_is_lost(
         shutil.rmtree("run", ignore_errors=True)
         shutil.copytree("whole", "run")
         Path("run/config.json").unlink()
-        training = train.begin(settings_of(*DRAWING, "--out_dir=run", "--overwrite=True"))
-        training.lock.release()
-        assert training.step == 0 and not {CURRENT, PREVIOUS, DIGESTS} & names(Path("run"))
+        training = begin(*DRAWING, "--out_dir=run", "--overwrite=True")
+        training.start.lock.release()
+        assert training.step == 0 and not checkpoint_names(Path("run"))
 
 
 def test_what_a_killed_program_left_half_written_is_swept_by_whoever_locks_the_folder_next(
@@ -384,7 +410,7 @@ def test_a_second_signal_does_not_wait_for_the_end_of_a_long_step(
     started.process.send_signal(signal.SIGINT)
     began = time.monotonic()
     assert started.end() == 130 and time.monotonic() - began < 5  # the step takes minutes
-    assert started.complained == "" and CURRENT not in names(tmp_path / "run")
+    assert started.complained == "" and not checkpoint_names(tmp_path / "run")
 
 
 @pytest.mark.slow
@@ -402,7 +428,7 @@ def test_a_second_signal_does_not_wait_for_the_compiler(project: Project, tmp_pa
         time.sleep(0.5)
     began = time.monotonic()
     assert started.end() == 130 and time.monotonic() - began < 5
-    assert "Traceback" not in started.complained and CURRENT not in names(tmp_path / "run")
+    assert "Traceback" not in started.complained and not checkpoint_names(tmp_path / "run")
 
 
 # ---- a full disk
@@ -456,10 +482,7 @@ def test_a_disk_that_is_full_at_a_later_save_leaves_the_old_checkpoint_and_a_sen
         full = project.run(tmp_path, *words)
         assert full.process.returncode == 1
         assert full.complained.startswith("error: ") and full.complained.count("\n") == 1
-        assert (
-            str(disk / "run" / CURRENT) in full.complained
-            and "No space left on device" in full.complained
-        )
+        assert str(disk / "run") in full.complained and "No space left on device" in full.complained
         said: list[str] = []
         kept = load_state(disk / "run", said.append)
         assert (
@@ -485,7 +508,7 @@ def test_wherever_the_disk_fills_up_it_is_one_sentence_and_the_run_goes_on_once_
         small_disk(tmp_path / "disk", 2**22) as disk,
         pytest.MonkeyPatch.context() as patch,
     ):  # undone before the workplace's own
-        patch.setattr(report, "figure", lambda results, path, dataset="": drawn(Path(path)))
+        patch.setattr(figures, "plot_runs", lambda results, path, dataset="": drawn(Path(path)))
         assert run_main(*words, "--out_dir=straight") == 0
         empty = pages_used(disk)
         assert run_main(*words, f"--out_dir={disk / 'all'}") == 0
@@ -517,7 +540,7 @@ def test_who_holds_a_folder_is_told_and_nothing_is_changed(
 ) -> None:
     words = ["train.py", *LONG, "--max_iters=100000"]
     holder, folder = project.start(tmp_path, *words), tmp_path / "run"
-    wait_until(lambda: PREVIOUS in names(folder), holder)
+    wait_until(lambda: len(checkpoint_names(folder)) == 2, holder)
     holder.process.send_signal(signal.SIGSTOP)  # so that what changes is not its work
     before = contents(folder)
     others = [
@@ -591,16 +614,15 @@ def resumed_like_straight(*words: str) -> str:
     straight, stopped = Path("straight"), Path("stopped")
     for folder in (straight, stopped):
         shutil.rmtree(folder, ignore_errors=True)
-    train.fit(train.begin(settings_of(*words, f"--out_dir={straight}")), train.Quiet())
-    training = train.begin(settings_of(*words, f"--out_dir={stopped}"))
-    stop = functools.partial(setattr, training.stop, "signal", signal.SIGTERM)
-    with when_taken(4, stop), pytest.raises(SystemExit):
-        train.fit(training, train.Quiet())
-    checkpoint.torch.manual_seed(99)  # nothing of it may live on in this process
-    resumed = train.begin(settings_of(*words, f"--out_dir={stopped}"))
+    trained(*words, f"--out_dir={straight}")
+    training, stop = begin(*words, f"--out_dir={stopped}"), train.Stop()
+    with when_taken(4, lambda: stop.take(signal.SIGTERM, None)), pytest.raises(SystemExit):
+        train.train(training, Log(training.start), stop)
+    torch.manual_seed(99)  # nothing of it may live on in this process
+    resumed = begin(*words, f"--out_dir={stopped}")
     if (resumed.step, steps(stopped)[-1:]) not in ((4, [4]), (4, [1])):
         return f"stopped at {resumed.step}, logged {steps(stopped)}"
-    train.fit(resumed, train.Quiet())
+    train_on(resumed)
     states = [load_state(folder) for folder in (straight, stopped)]
     differ = [
         name

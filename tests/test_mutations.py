@@ -27,8 +27,9 @@ class Mutation:
     tests: str = "test_schemes"
 
 
-POSENC, SCHEME, ATTENTION, MODEL = "posenc.py", "scheme.py", "attention.py", "model.py"
+POSENC, SCHEME, ATTENTION, MODEL = "posenc.py", "positions/scheme.py", "attention.py", "model.py"
 EXTEND, TRAIN, EXPLAIN, REPORT = "extend.py", "train.py", "explain.py", "report.py"
+GRAMMAR, RULES = "positions/grammar.py", "positions/rules.py"
 MUTATIONS = [
     # rotations
     Mutation(
@@ -68,7 +69,10 @@ MUTATIONS = [
         "paper and rope",
     ),
     Mutation(
-        SCHEME, 'own if answers(p, "turn")', 'own[:1] if answers(p, "turn")', "paper and rope"
+        SCHEME,
+        'for p in own if overrides(p, "turn")',
+        'for p in own[:1] if overrides(p, "turn")',
+        "paper and rope",
     ),
     # biases
     Mutation(POSENC, "slopes[h] * (j - i)", "slopes[h] * (i - j)", "paper and alibi"),
@@ -82,16 +86,14 @@ MUTATIONS = [
     ),
     Mutation(POSENC, "t5_buckets(i - j, self", "t5_buckets(j - i, self", "paper and t5"),
     Mutation(POSENC, "t5_buckets(i - j, self", "t5_buckets(i - j + 1, self", "paper and t5"),
-    Mutation(
-        POSENC, "(exact + far.long()).clamp", "(exact + 1 + far.long()).clamp", "t5_is_the_bias"
-    ),
+    Mutation(POSENC, "far = (exact + (far", "far = (exact + 1 + (far", "t5_is_the_bias"),
     Mutation(
         POSENC, "/ math.log(max_distance / exact)", "/ math.log(max_distance)", "t5_is_the_bias"
     ),
     Mutation(
         SCHEME,
-        'tuple(p.bias(like) for p in own if answers(p, "bias"))',
-        'tuple(p.bias(like) for p in own if answers(p, "bias"))[:1]',
+        'tuple(p.bias(like) for p in own if overrides(p, "bias"))',
+        'tuple(p.bias(like) for p in own if overrides(p, "bias"))[:1]',
         "paper and kerple",
     ),
     # masks, positions, temperatures, embeddings
@@ -144,24 +146,27 @@ MUTATIONS = [
     # which piece acts where
     Mutation(
         SCHEME,
-        "place = (mentions.index(node), n if per_layer else 0)",
-        "place = (mentions.index(node), 0)",
+        'key = f"{number}_{name}_layer{layer}" if own else',
+        'key = f"{number}_{name}" if own else',
         "layers_share and cope",
     ),
     Mutation(
         SCHEME,
-        "build(bare, shape, pos_file)\n",
-        "build(node, shape, pos_file)\n",
+        "own = cls.per_layer if mention.per_layer is None else mention.per_layer",
+        "own = cls.per_layer",
         "layers_share and t5",
     ),
     Mutation(
-        SCHEME, '(f"_layer{n}" if per_layer else "")', 'f"_layer{n // 2}"', "layers_share and cope"
+        SCHEME,
+        'f"{number}_{name}_layer{layer}"',
+        'f"{number}_{name}_layer{layer // 2}"',
+        "layers_share and cope",
     ),
-    Mutation(SCHEME, "branches[n % len(branches)]", "branches[0]", "paper and nope"),
+    Mutation(GRAMMAR, "layer % count == branch", "branch == 0", "paper and nope"),
     Mutation(
-        SCHEME, "if scheme_name(k) in kind.apart", "if scheme_name(k) in ()", "two_schemes and xpos"
+        RULES, "scheme_name(b) in a.conflicts", "scheme_name(b) in ()", "two_schemes and xpos"
     ),
-    Mutation(SCHEME, "return piece.reads_ids and any(", "return any(", "nothing_reads"),
+    Mutation(RULES, "return piece.reads_ids and acting", "return acting", "nothing_reads"),
     # attention
     Mutation(
         ATTENTION, "seen = columns <= index", "seen = columns <= index + 1", "paper and alibi"
@@ -174,7 +179,7 @@ MUTATIONS = [
     ),
     Mutation(
         ATTENTION,
-        "i, j = plan.query_ids[..., rows][..., None], plan.key_ids[..., columns][..., None, :]",
+        "i, j = crossed(plan.query_ids[..., rows], plan.key_ids[..., columns])",
         "i, j = index, columns[None]",
         "gaps and alibi",
     ),
@@ -188,14 +193,14 @@ MUTATIONS = [
     Mutation(ATTENTION, "q = (q * plan.temperature).to(q.dtype)", "q = q", "every_path and logn"),
     Mutation(
         ATTENTION,
-        "found, added = q @ k.mT / math.sqrt(q.shape[-1])",
-        "found, added = q @ k.mT / q.shape[-1]",
+        "found = q @ k.mT / math.sqrt(q.shape[-1])",
+        "found = q @ k.mT / q.shape[-1]",
         "paper and alibi",
     ),
     Mutation(
         ATTENTION,
-        "weights = ((q @ k.mT).to(prepared.added.dtype) / math.sqrt(q.shape[-1])",
-        "weights = ((q @ k.mT).to(prepared.added.dtype)",
+        "products = (q @ k.mT).to(prepared.added.dtype) / math.sqrt(q.shape[-1])",
+        "products = (q @ k.mT).to(prepared.added.dtype)",
         "every_path and alibi",
     ),
     Mutation(ATTENTION, "j = torch.minimum(i, j)", "j = j", "every_path and kerple"),
@@ -206,7 +211,7 @@ MUTATIONS = [
         "decoding and window",
     ),
     Mutation(ATTENTION, "(queries == keys or queries == 1)", "True", "decoding and rope"),
-    Mutation(ATTENTION, "is_causal=q.shape[-2] > 1", "is_causal=True", "decoding and rope"),
+    Mutation(ATTENTION, "causal = q.shape[-2] > 1", "causal = True", "decoding and rope"),
     Mutation(
         ATTENTION,
         "near = max(0, first - size + 1)",
@@ -228,8 +233,8 @@ MUTATIONS = [
     # the model
     Mutation(
         MODEL,
-        "index = torch.arange(offset, offset + idx.shape[1]",
-        "index = torch.arange(0, idx.shape[1]",
+        "places = torch.arange(offset, offset + idx.shape[1]",
+        "places = torch.arange(0, idx.shape[1]",
         "decoding and alibi",
     ),
     Mutation(
@@ -240,8 +245,8 @@ MUTATIONS = [
     ),
     Mutation(
         MODEL,
-        "q, k = plan.turns[0](q), plan.turns[1](k)",
-        "q, k = plan.turns[0](q), plan.turns[0](k)",
+        "q, k = turn_queries(q), turn_keys(k)",
+        "q, k = turn_queries(q), turn_queries(k)",
         "shift and xpos",
     ),
     Mutation(
@@ -258,15 +263,15 @@ MUTATIONS = [
     ),
     Mutation(
         MODEL,
-        "x = block(x, prepared[which], cache)",
+        "x = block(x, prepared[number], cache)",
         "x = block(x, prepared[0], cache)",
         "own_branch",
     ),
     Mutation(MODEL, "x = x + embedded.to(x.dtype)", "x = x", "shift and sinusoidal"),
     Mutation(
         MODEL,
-        "self.pos.embed(ids, Text(tokens, total))",
-        "self.pos.embed(ids, Text(idx, total))",
+        "self.pos.embed(query_ids, Text(tokens, total))",
+        "self.pos.embed(query_ids, Text(idx, total))",
         "decoding and abacus",
     ),
     # the zoo
@@ -281,7 +286,10 @@ MUTATIONS = [
         "zoo/kerple.py", "-r1[h] * (i - j)", "-r1[h] * (i - j) / math.sqrt(8)", "paper and kerple"
     ),
     Mutation(
-        "zoo/cope.py", 'apart = ("pope", "xpos")', 'apart = ("pope",)', "two_schemes and xpos"
+        "zoo/cope.py",
+        'conflicts = ("pope", "xpos")',
+        'conflicts = ("pope",)',
+        "two_schemes and xpos",
     ),
     Mutation(
         "zoo/xpos.py",
@@ -291,8 +299,8 @@ MUTATIONS = [
     ),
     Mutation(
         "zoo/selective_rope.py",
-        "* steps.new_tensor(self.temperatures)",
-        "",
+        "sums * steps.new_tensor(self.frequencies_of_pairs)",
+        "sums",
         "paper and selective_rope",
     ),
     Mutation("zoo/abacus.py", "* digit[:, new, None]", "", "paper and abacus"),
@@ -344,12 +352,12 @@ MUTATIONS = [
     Mutation(
         "zoo/cope.py", "gates.flip(-1).cumsum(-1).flip(-1)", "gates.cumsum(-1)", "paper and cope"
     ),
-    Mutation("zoo/cope.py", ".masked_fill(~block.seen, 0.0)", "", "paper and cope"),
+    Mutation("zoo/cope.py", ".masked_fill(~tile.seen, 0.0)", "", "paper and cope"),
     Mutation("zoo/cope.py", "(above - below)", "(below - above)", "paper and cope"),
     Mutation(
         "zoo/fox.py",
-        "c = block.features_k.mT.cumsum(-1)",
-        "c = block.features_k.mT.cumsum(-1) - block.features_k.mT",
+        "c = tile.features_k.mT.cumsum(-1)",
+        "c = tile.features_k.mT.cumsum(-1) - tile.features_k.mT",
         "paper and fox",
     ),
     Mutation(
@@ -357,25 +365,25 @@ MUTATIONS = [
     ),
     Mutation(
         "zoo/fox.py",
-        "(c[..., block.rows[:, 0], None] - c[..., None, :])",
-        "(c[..., None, :] - c[..., block.rows[:, 0], None])",
+        "(c[..., tile.rows[:, 0], None] - c[..., None, :])",
+        "(c[..., None, :] - c[..., tile.rows[:, 0], None])",
         "paper and fox",
     ),
     Mutation(
         "zoo/dape.py",
-        "x = torch.cat((block.scores, bias), 1)",
-        "x = torch.cat((block.scores, torch.zeros_like(bias)), 1)",
+        "x = torch.cat((tile.scores, bias), 1)",
+        "x = torch.cat((tile.scores, torch.zeros_like(bias)), 1)",
         "paper and dape",
     ),
     Mutation(
         "zoo/dape.py",
-        "return block.scores + block.added + x",
-        "return block.scores + x",
+        "return tile.scores + tile.added + x",
+        "return tile.scores + x",
         "paper and dape",
     ),
     Mutation("zoo/dape.py", "nn.functional.leaky_relu", "nn.functional.relu", "paper and dape"),
     Mutation("zoo/path.py", "2 * torch.sigmoid(beta)", "torch.sigmoid(beta)", "paper and path"),
-    Mutation("zoo/path.py", "> block.rows, 0.0)", ">= block.rows, 0.0)", "paper and path"),
+    Mutation("zoo/path.py", "part] > tile.rows", "part] >= tile.rows", "paper and path"),
     Mutation("zoo/path.py", "(w_ @ k_.mT).tril(-1)", "(w_ @ k_.mT).tril(0)", "paper and path"),
     Mutation("zoo/ssmax.py", "* torch.log(", "+ torch.log(", "paper and ssmax"),
     Mutation(
@@ -392,17 +400,17 @@ MUTATIONS = [
     ),
     Mutation(
         "zoo/scale_invariant.py",
-        "squared.sqrt() * block.scores",
-        "block.scores",
+        "squared.sqrt() * tile.scores",
+        "tile.scores",
         "paper and scale_invariant",
     ),
-    Mutation("zoo/xpos.py", "for sign in (1, -1)", "for sign in (-1, 1)", "paper and xpos"),
+    Mutation("zoo/xpos.py", "turned(1), turned(-1)", "turned(-1), turned(1)", "paper and xpos"),
     Mutation("zoo/xpos.py", "- total / 2)", "- ids.max() / 2)", "decoding and xpos"),
     Mutation("zoo/resonance.py", ".round(), factor", ".floor(), factor", "paper and resonance"),
     Mutation(
         "zoo/fope.py",
-        "(self.cosines, self.sines), strict",
-        "(self.sines, self.cosines), strict",
+        "cos[..., :kept] @ self.cosines.to(wide)",
+        "cos[..., :kept] @ self.sines.to(wide)",
         "paper and fope",
     ),
     Mutation("zoo/fope.py", "inv_freq >= self.floor", "inv_freq <= self.floor", "paper and fope"),
@@ -422,7 +430,7 @@ MUTATIONS = [
         "x = x.to(wide)",
         "paper and selective_rope",
     ),
-    Mutation("zoo/abacus.py", ".cummax(1).values - 1", ".cummax(1).values", "paper and abacus"),
+    Mutation("zoo/abacus.py", "- last_other - 1", "- last_other", "paper and abacus"),
     Mutation("zoo/cape.py", "** u[1]", "** u[0]", "cape_shifts"),
     Mutation("zoo/cape.py", "self.local_shift * u[2:]", "self.local_shift * u[0]", "cape_shifts"),
     Mutation("zoo/rfs.py", "(index + 0.5)", "index", "paper and rfs"),
@@ -443,8 +451,8 @@ MUTATIONS = [
     ),
     Mutation(
         POSENC,
-        "early = (ids < self.first)",
-        "early = (ids <= self.first)",
+        "early = (ids < first)",
+        "early = (ids <= first)",
         "leaves_the_first",
         "test_extensions",
     ),
@@ -457,15 +465,15 @@ MUTATIONS = [
     ),
     Mutation(
         SCHEME,
-        "[[*shared, *of_layer] for of_layer",
-        "[[*(() if own else shared), *of_layer] for of_layer",
+        "[[*shared, *copies[n]] for n",
+        "[[*(() if own else shared), *copies[n]] for n",
         "layers_own",
         "test_extensions",
     ),
     Mutation(
         SCHEME,
-        "turning.turn(key_ids, total)[1]",
-        "turning.turn(key_ids, total)[0]",
+        "turns = turn_queries, turn_keys",
+        "turns = turn_queries, turn_queries",
         "fits_and_works and leaky_rerope-xpos",
         "test_extensions",
     ),
@@ -596,6 +604,8 @@ def copied(folder: Path) -> Path:
     tests = {f"tests/{mutation.tests}.py" for mutation in MUTATIONS}
     for pattern in (
         "*.py",
+        "positions/*.py",
+        "runs/*.py",
         "zoo/*.py",
         "data/*.py",
         "tests/conftest.py",

@@ -16,15 +16,15 @@ import numpy as np
 import pytest
 import torch
 from conftest import Project, Started
-from test_killed import CURRENT, contents, lines_written, names, wait_until
-from test_train import SIZE, identical, metrics, run_main, settings_of, trained, workplace
+from test_killed import checkpoint_names, contents, lines_written, names, wait_until
+from test_train import SIZE, begin, identical, metrics, run_main, trained, workplace
 
 import ablate
 import train
 from configurable import UserError
 from runs import device
 from runs.checkpoint import load_state, save_checkpoint
-from runs.processes import ALONE, together
+from runs.processes import ALONE, Processes, together
 from runs.results import load_result
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
@@ -155,9 +155,9 @@ def test_a_test_shared_by_two_has_the_losses_of_every_block(
     for name in ("extrapolation.json", "extrapolation.png"):
         (copy / name).unlink()
     with workplace(project.folder / "data", tmp_path):
-        training = train.begin(settings_of(*SHARED, *TWICE, "--out_dir=copy"))
+        training = begin(*SHARED, *TWICE, "--out_dir=copy")
         assert training.step == 8
-        train.test_of(training)
+        train.test_long(training)
     one, two = blocks(copy), blocks(shared[0])
     assert one.keys() == two.keys() and len(one) == 9
     difference = max(float(np.abs(one[key] - two[key]).max()) for key in one)
@@ -178,7 +178,7 @@ def test_only_the_first_process_writes_and_shows(shared: tuple[Path, Started], a
         ", 2 processes\n",
         "step 8/8: ",
         "fixed_targets at 512: ",
-        "scheme ",
+        "\nscheme ",
         "in run\n",
     ):
         assert started.said.count(once) == 1, once
@@ -212,7 +212,7 @@ def test_evaluate_started_by_torchrun_measures_what_it_measures_alone(
         shutil.copytree(alone, tmp_path / name / "run")
         started = project.run(tmp_path / name, *launch, *words)
         assert started.process.returncode == 0, started.complained
-        assert started.said.count("scheme ") == 1
+        assert started.said.count("\nscheme ") == 1
     one, two = (blocks(tmp_path / name / "run") for name in ("one", "two"))
     assert one.keys() == two.keys() and ("sliding", 512) in one
     assert max(float(np.abs(one[key] - two[key]).max()) for key in one) < 1e-6
@@ -226,9 +226,9 @@ def test_every_number_of_processes_trains_on_every_sequence_once() -> None:
                     UserError,
                     match=rf"^{processes} processes cannot share the {sequences} sequences of a step",
                 ):
-                    train.shares(sequences, batch_size, processes)
+                    Processes(0, processes).share(sequences, batch_size)
                 continue
-            share, micro = train.shares(sequences, batch_size, processes)
+            share, micro = Processes(0, processes).share(sequences, batch_size)
             assert (
                 share * processes == sequences and share % micro == 0 and 1 <= micro <= batch_size
             )
@@ -236,7 +236,7 @@ def test_every_number_of_processes_trains_on_every_sequence_once() -> None:
 
 def test_each_process_draws_its_own_dropout() -> None:
     seeds = {
-        train.seed_of(seed, step, rank)
+        train.step_seed(seed, step, rank)
         for seed in (1, 2)
         for step in range(500)
         for rank in range(4)
@@ -246,12 +246,7 @@ def test_each_process_draws_its_own_dropout() -> None:
 
 def test_a_process_alone_waits_for_nobody() -> None:
     x = torch.tensor([1.5, 2.0])
-    assert (
-        ALONE.sum(x) is x
-        and x.tolist() == [1.5, 2.0]
-        and ALONE.highest(7) == 7
-        and ALONE.first
-    )
+    assert ALONE.sum(x) is x and x.tolist() == [1.5, 2.0] and ALONE.highest(7) == 7 and ALONE.first
     with (
         ALONE.first_before_others(),
         together("auto", device.pick("cpu", "float32")) as processes,
@@ -321,10 +316,10 @@ def test_a_signal_to_torchrun_saves_at_one_agreed_step_and_one_process_goes_on(
     state = load_state(tmp_path / "run")
     assert state["step"] == step and lines_written(tmp_path / "run") == step
     with workplace(project.folder / "data", tmp_path):
-        training = train.begin(settings_of(*words, "--max_iters=100000"))
+        training = begin(*words, "--max_iters=100000")
         assert training.step == step and training.processes.size == 1
         assert np.isfinite(float(training.take_step()[0]))
-        straight = train.begin(settings_of(*words, "--max_iters=100000", "--out_dir=straight"))
+        straight = begin(*words, "--max_iters=100000", "--out_dir=straight")
         while straight.step <= step:
             straight.take_step()
     assert furthest(training.state()["model"], straight.state()["model"]) < 1e-3
@@ -412,11 +407,11 @@ def test_a_killed_process_is_started_again_by_torchrun_and_the_run_ends_as_if_un
 @pytest.mark.slow
 def test_two_go_on_with_what_one_began(alone: Path, project: Project, tmp_path: Path) -> None:
     with workplace(project.folder / "data", tmp_path):
-        training = train.begin(settings_of(*SHARED, *TWICE, "--out_dir=run"))
+        training = begin(*SHARED, *TWICE, "--out_dir=run")
         for _ in range(4):
             training.take_step()
         save_checkpoint(training.folder, training.state())
-        training.lock.release()
+        training.start.lock.release()
     started = project.run(tmp_path, *TORCHRUN, "train.py", *SHARED, *TWICE, "--out_dir=run")
     assert started.process.returncode == 0 and started.said.count("resuming at step 4\n") == 1, (
         started.complained
@@ -428,7 +423,7 @@ def test_two_go_on_with_what_one_began(alone: Path, project: Project, tmp_path: 
     )  # finished: its table
     assert (
         again.process.returncode == 0
-        and again.said.count("scheme ") == 1
+        and again.said.count("\nscheme ") == 1
         and "step " not in again.said
     )
     assert before | {".holder": ""} == contents(tmp_path / "run") | {".holder": ""}
@@ -469,11 +464,11 @@ def test_a_folder_that_another_run_holds_is_refused_to_all_of_them(
     project: Project, tmp_path: Path
 ) -> None:
     with workplace(project.folder / "data", tmp_path):
-        assert trained(*SHARED, *TWICE, "--out_dir=run", "--max_iters=2").lock.is_locked
+        assert trained(*SHARED, *TWICE, "--out_dir=run", "--max_iters=2").start.lock.is_locked
         before = contents(tmp_path / "run")
         started = project.run(
             tmp_path, *TORCHRUN, "train.py", *SHARED, *TWICE, "--out_dir=run", "--max_iters=2"
         )
     assert started.process.returncode == 1
     assert f"error: run is in use by process {os.getpid()} " in started.complained
-    assert contents(tmp_path / "run") == before and CURRENT in before
+    assert contents(tmp_path / "run") == before and checkpoint_names(tmp_path / "run")

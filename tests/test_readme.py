@@ -1,6 +1,7 @@
-"""The README keeps its promises: its scheme runs, its files and links are there, its settings and messages are the program's."""
+"""README and docs keep their promises: the scheme of ten lines runs, commands, files, links and messages exist."""
 
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -8,37 +9,42 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
-import checkpoint
 import numpy as np
 import pytest
-import report
 import torch
-from scheme import Scheme
+from conftest import load_docs
 
 import configurable
 import data
 import evaluate
-import explain
 import posenc
 import sample
 import train
-from configurable import (
-    AblateSettings,
-    EvaluateSettings,
-    ExtendSettings,
-    SampleSettings,
-    TrainSettings,
-)
+from configurable import TrainSettings
+from positions.catalogue import ALIASES, extension_names, find, scheme_names
+from positions.scheme import Scheme
+from runs.checkpoint import load_run
+from runs.folder import run_folder
+from runs.results import load_result
 
 REPOSITORY = Path(configurable.__file__).resolve().parent
-README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)  # (language, text)
+PAGES = {path.name: path.read_text(encoding="utf-8") for path in REPOSITORY.glob("docs/*.md")}
+README = PAGES["README.md"] = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(*languages: str) -> list[str]:
+    """The code blocks in README and docs of these languages."""
+    found = [re.findall(r"^```(\w*)\n(.*?)^```$", text, re.M | re.S) for text in PAGES.values()]
+    return [text for page in found for language, text in page if language in languages]
+
+
 COMMANDS = [
-    line.partition("  #")[0].strip()
-    for language, text in BLOCKS
-    if language == "sh"
-    for line in text.splitlines()
+    re.split(r"\s+#\s", line)[0].strip() for text in blocks("sh") for line in text.splitlines()
 ]
+COMMANDS += [
+    c for text in PAGES.values() for c in re.findall(r"`((?:python|torchrun) [^`]*)`", text)
+]
+SCHEME, LOADING = sorted(blocks("python"), key=lambda text: "class" not in text)
 
 
 def files() -> list[Path]:
@@ -57,225 +63,154 @@ def files() -> list[Path]:
     ]
 
 
-def section(title: str) -> str:
-    """The text under a heading."""
-    return re.search(
-        rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", README, re.MULTILINE | re.DOTALL
-    )[1]
-
-
 # ---- the scheme of your own
 
 
 @pytest.fixture
-def scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The README's scheme in my_scheme.py, and the words that train it on a small corpus."""
-    text, load = (
-        np.frombuffer(b"to be, or not to be: that is the question\n" * 40, dtype=np.uint8),
-        data.load,
-    )
-    data.write_corpus(
-        tmp_path / "corpora/tiny",
-        {"train": [text], "val": [text]},
-        tokenizer="bytes",
-        vocab_size=256,
-        unit="byte",
-        source="here",
-        rule="all",
-    )
+def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The README's scheme in my_scheme.py, and a run trained with it as the README mentions it."""
+    text = np.frombuffer(b"to be, or not to be: that is the question\n" * 40, dtype=np.uint8)
+    splits = {"train": [text], "val": [text]}
+    about = {"tokenizer": "bytes", "vocab_size": 256, "unit": "byte", "source": "here"}
+    data.write_corpus(tmp_path / "corpora/tiny", splits, **about, rule="all")
+    load = data.load
     monkeypatch.setattr(data, "load", lambda name: load(name, tmp_path / "corpora"))
-    monkeypatch.setattr(report, "figure", lambda results, path, dataset="": None)
     monkeypatch.chdir(tmp_path)
-    (code,) = (text for language, text in BLOCKS if language == "python")
-    Path("my_scheme.py").write_text(code, encoding="utf-8")
+    Path("my_scheme.py").write_text(SCHEME, encoding="utf-8")
+    (command,) = (line for line in COMMANDS if "--pos_file=my_scheme.py" in line)
+    words = f"""--pos={re.search(r"'([^']+)'", command)[1]} --pos_file=my_scheme.py --dataset=tiny
+        --n_layer=2 --n_head=2 --n_embd=16 --block_size=16 --batch_size=4 --max_iters=6
+        --warmup_iters=2 --eval_interval=3 --eval_iters=1 --log_interval=1 --eval_lengths=16,64
+        --compile=False --device=cpu --dtype=float32 --out_dir=mine"""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield [
-        "--pos_file=my_scheme.py",
-        "--dataset=tiny",
-        "--n_layer=2",
-        "--n_head=2",
-        "--n_embd=16",
-        "--block_size=16",
-        "--batch_size=4",
-        "--max_iters=6",
-        "--warmup_iters=2",
-        "--eval_interval=3",
-        "--eval_iters=1",
-        "--log_interval=1",
-        "--eval_lengths=16,64",
-        "--compile=False",
-        "--device=cpu",
-        "--dtype=float32",
-        "--out_dir=mine",
-    ]
+    monkeypatch.setattr(sys, "argv", ["train.py", *words.split()])
+    assert train.main() == 0
+    yield Path("mine")
     for number, handler in before.items():
         signal.signal(number, handler)
 
 
-def expression() -> str:
-    """How the README's command mentions the scheme of one's own."""
-    (command,) = (line for line in COMMANDS if "--pos_file=my_scheme.py" in line)
-    return re.search(r"'([^']+)'", command)[1]
-
-
-def test_the_scheme_of_ten_lines_is_trained_tested_long_and_sampled(
-    scheme: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+def test_the_scheme_of_ten_lines_is_trained_tested_long_sampled_and_loaded(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["train.py", f"--pos={expression()}", *scheme])
-    assert train.main() == 0
-    monkeypatch.setattr(
-        sys, "argv", ["evaluate.py", "mine", "--pos_file=mine/pos_file.py", "--eval_lengths=16,128"]
-    )
+    own = "--pos_file=mine/pos_file.py"
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", "mine", own, "--eval_lengths=16,128"])
     evaluate.main()
-    rows = report.load("mine")["rows"]
-    assert {row["length"] for row in rows} == {16, 64, 128} and all(
-        row["nats"] is not None for row in rows
-    )
+    rows = load_result("mine")["rows"]
+    assert {row["length"] for row in rows} == {16, 64, 128}
+    assert all(row["nats"] is not None for row in rows)
     capsys.readouterr()
-    monkeypatch.setattr(
-        sys,
-        "argv",
-        [
-            "sample.py",
-            "mine",
-            "--pos_file=mine/pos_file.py",
-            "--max_new_tokens=40",
-            "--start=to be",
-        ],
-    )
+    words = ["sample.py", "mine", own, "--max_new_tokens=40", "--start=to be"]
+    monkeypatch.setattr(sys, "argv", words)
     sample.main()
-    assert capsys.readouterr().out
-
-
-def test_the_scheme_of_ten_lines_is_its_formula_and_decodes_with_a_cache(scheme: list[str]) -> None:
-    piece = posenc.find("root", Path("my_scheme.py"))(posenc.Shape(4, 8, 32, 16), scale=2.0)
-    bias = piece.bias(torch.empty(0, dtype=torch.float64))
-    h, i, j = torch.tensor([[[1]]]), torch.tensor([[9], [4]]), torch.tensor([[0, 4]])
-    slope = 2 * posenc.alibi_slopes(4)[1].item()
-    assert torch.allclose(
-        bias(h, i, torch.minimum(i, j))[0],
-        torch.tensor([[-3.0, -(5**0.5)], [-2.0, 0.0]]).double() * slope,
-    )
-    settings = configurable.configure(TrainSettings, [f"--pos={expression()}", *scheme], "")[0]
-    model = train.begin(settings).model.eval()
+    assert capsys.readouterr().out.startswith("to be")
+    model = load_run("mine", pos_file="my_scheme.py").model
     idx, cache = torch.arange(40)[None], model.new_cache(1, 40)
     with torch.no_grad():
         parts = [model(part, cache=cache)[0] for part in idx.split([7, 1, 30, 2], dim=1)]
         whole = model(idx, targets=idx)[0]
     torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=1e-4, atol=1e-5)
+    loading = re.sub(r'load_run\("[^"]*"', 'load_run("mine", pos_file="my_scheme.py"', LOADING)
+    names: dict[str, object] = {}
+    exec(compile(loading, "README.md", "exec"), names)
+    assert names["logits"].shape == (1, 3, 256) and names["loss"].item() > 0
+    assert capsys.readouterr().out.startswith("def ")
+
+
+def test_the_scheme_of_ten_lines_is_its_formula(tmp_path: Path) -> None:
+    file = tmp_path / "my_scheme.py"
+    file.write_text(SCHEME, encoding="utf-8")
+    piece = find("root", file)(posenc.Shape(4, 8, 32, 16), scale=2.0)
+    bias = piece.bias(torch.empty(0, dtype=torch.float64))
+    h, i, j = torch.tensor([[[1]]]), torch.tensor([[9], [4]]), torch.tensor([[0, 4]])
+    slope = 2 * posenc.alibi_slopes(4)[1].item()
+    expected = torch.tensor([[-3.0, -(5**0.5)], [-2.0, 0.0]]).double() * slope
+    assert torch.allclose(bias(h, i, torch.minimum(i, j))[0], expected)
 
 
 def test_the_scheme_is_ten_lines() -> None:
-    (code,) = (text for language, text in BLOCKS if language == "python")
-    lines = [
-        line
-        for line in code.splitlines()
-        if line.strip() and not line.lstrip().startswith(('"""', "#"))
-    ]
-    assert len(lines) <= 10
+    lines = [line.strip() for line in SCHEME.splitlines()]
+    assert sum(bool(line) and not line.startswith(('"""', "#")) for line in lines) <= 10
 
 
 # ---- commands and settings
 
 
 def test_every_script_and_config_file_in_a_command_is_there() -> None:
-    named = {
-        word
-        for command in [*COMMANDS, *re.findall(r"`(python [^`]*)`", README)]
-        for word in re.findall(r"[\w/.-]+\.py\b", command)
-    }
-    assert len(named) >= 6
-    assert (
-        sorted(name for name in named - {"my_scheme.py"} if not (REPOSITORY / name).is_file()) == []
-    )
+    named = {word for command in COMMANDS for word in re.findall(r"[\w/.-]+\.py\b", command)}
+    examples = {"my_scheme.py", "PROGRAM.py"}
+    missing = [name for name in named - examples if not (REPOSITORY / name).is_file()]
+    assert len(named) >= 10 and sorted(missing) == []
 
 
 def test_every_setting_that_is_named_exists() -> None:
-    known = {
-        f.name
-        for cls in (
-            TrainSettings,
-            EvaluateSettings,
-            SampleSettings,
-            AblateSettings,
-            ExtendSettings,
-            explain.ExplainSettings,
-        )
-        for f in fields(cls)
-    }
-    prepare = (REPOSITORY / "data/text/prepare.py").read_text(encoding="utf-8")
-    known |= {name for name in re.findall(r"[\"']--(\w+)[\"']", prepare)} | {
-        "help",
-        "debug",
-        "key",
-    }  # --key=value stands for all
-    known |= {
-        "standalone",
-        "nproc_per_node",
-        "max",
-        "nnodes",
-        "node_rank",
-        "master_addr",
-        "master_port",
-    }  # torchrun's
-    named = set(re.findall(r"--([a-z]\w*)", README))
-    assert len(named) >= 10 and sorted(named - known) == []
+    commands = load_docs("generate").COMMANDS
+    known = {f.name for cls in commands.values() for f in fields(cls)}
+    for script in ("data/text/prepare.py", "docs/house.py"):
+        code = (REPOSITORY / script).read_text(encoding="utf-8")
+        known |= set(re.findall(r"[\"']--(\w+)[\"']", code))
+    known |= {"help", "debug", "name", "key"}  # --name=value stands for all
+    known |= set("standalone nproc_per_node max nnodes node_rank master_addr master_port".split())
+    named = {name for text in PAGES.values() for name in re.findall(r"--([a-z]\w*)", text)}
+    assert len(named) >= 10 and sorted(named - known - {"line"}) == []  # ruff's --line-length
 
 
 def test_the_commands_are_understood() -> None:
-    kinds = {
-        "train.py": TrainSettings,
-        "evaluate.py": EvaluateSettings,
-        "sample.py": SampleSettings,
-        "ablate.py": AblateSettings,
-        "posenc.py": explain.ExplainSettings,
-    }
-    checked = 0
+    kinds = load_docs("generate").COMMANDS
+    checked = set()
     for command in COMMANDS:
-        words = [
-            quoted or bare
-            for quoted, bare in re.findall(r"'([^']*)'|((?:[^\s\"']|\"[^\"]*\")+)", command)
-        ]
-        if words[:1] == ["python"] and words[1] in kinds:
-            argv = [
-                str(REPOSITORY / word) if word.startswith("config/") else word.replace('"', "")
-                for word in words[2:]
-            ]
-            configurable.configure(kinds[words[1]], argv, "")
-            checked += 1
-        elif words[:2] == ["make", "train"] and len(words) > 2:
+        found = re.findall(r"'([^']*)'|((?:[^\s\"']|\"[^\"]*\")+)", command)
+        words = [quoted or bare.replace('"', "") for quoted, bare in found]
+        if words[:2] == ["make", "train"] and len(words) > 2:
             arguments = re.search(r'ARGS="([^"]*)"', command)[1].split()
-            config = re.search(r"CONFIG=(\S+)", command)[1]
-            configurable.configure(TrainSettings, [str(REPOSITORY / config), *arguments], "")
-            checked += 1
-    assert checked >= 5
+            words = ["python", "train.py", re.search(r"CONFIG=(\S+)", command)[1], *arguments]
+        program = next((word for word in words if word in kinds), "")
+        if program and "--help" not in words:
+            argv = words[words.index(program) + 1 :]
+            places = [str(REPOSITORY / w) if w.startswith("config/") else w for w in argv]
+            configurable.configure(kinds[program], places, "")
+            checked.add(program)
+    assert checked == set(kinds)
 
 
 def test_every_make_target_that_is_named_exists() -> None:
-    targets = set(
-        re.findall(
-            r"^([\w-]+):", (REPOSITORY / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
-        )
-    )
-    named = set(re.findall(r"(?:^|`)make ([\w-]+)", README, re.MULTILINE))
+    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([\w-]+):", makefile, re.M))
+    named = {n for text in PAGES.values() for n in re.findall(r"(?:^|`)make ([\w-]+)", text, re.M)}
     assert {"train", "test"} <= named <= targets
 
 
-def test_the_settings_table_is_the_generated_one() -> None:
-    """python -c 'from configurable import *; print(settings_table(TrainSettings))' prints it."""
-    assert configurable.settings_table(TrainSettings) in section("Settings")
+def test_the_commands_of_the_readme_find_the_python_of_make_train() -> None:
+    """`make train` ends by printing the line of the README that puts its python first in PATH."""
+    line = ". .venv/bin/activate"
+    assert any(command == line for command in COMMANDS)
+    if not shutil.which("make"):
+        pytest.skip("needs make")
+    words = ["make", "--dry-run", "--always-make", "train"]
+    said = subprocess.check_output(words, cwd=REPOSITORY, encoding="utf-8").splitlines()
+    assert "venv" in said[0] and "train.py config/alibi.py" in said[-3] and line in said[-1]
+    if not (REPOSITORY / ".venv/bin/activate").is_file():
+        pytest.skip("no .venv here")
+    words = ["bash", "-c", f"{line} && command -v python"]
+    found = subprocess.check_output(words, cwd=REPOSITORY, encoding="utf-8").strip()
+    assert Path(found) == REPOSITORY / ".venv/bin/python"
 
 
-def test_the_catalogue_is_what_the_program_prints() -> None:
-    assert all(table in section("The schemes") for table in explain.catalogue().split("\n\n"))
-    assert (
-        re.findall(r"^\| `(\w+)", section("The schemes"), re.MULTILINE)
-        == posenc.names() + posenc.extension_names()
-    )
+@pytest.mark.parametrize("name", ["schemes.md", "settings.md"])
+def test_a_generated_page_is_up_to_date(name: str) -> None:
+    """`make docs` writes it again."""
+    generate = load_docs("generate")
+    made = generate.schemes_page() if name == "schemes.md" else generate.settings_page()
+    assert PAGES[name] == made
+
+
+def test_the_page_of_schemes_lists_every_scheme_and_extension() -> None:
+    listed = re.findall(r"^\| `(\w+)", PAGES["schemes.md"], re.M)
+    assert set(listed) == set(scheme_names() + extension_names() + list(ALIASES))
 
 
 def test_the_expressions_in_the_table_of_schemes_can_be_built() -> None:
-    mentioned = re.findall(r"^\| `'?(.*?)'?` \|", section("Compare two schemes"), re.MULTILINE)
+    mentioned = re.findall(r"^\| `'?(.*?)'?` \|", README, re.M)
     shape = posenc.Shape(4, 64, 256, 128)
     assert len(mentioned) >= 5
     for text in mentioned:
@@ -283,43 +218,39 @@ def test_the_expressions_in_the_table_of_schemes_can_be_built() -> None:
 
 
 def test_the_methods_of_a_piece_that_are_named_exist() -> None:
-    named = re.findall(r"\(`(\w+)`\)", section("Your own scheme in ten lines"))
+    text = README.partition("## Your own scheme")[2].partition("\n## ")[0]
+    named = re.findall(r"\(`(\w+)`\)", text)
     assert len(named) >= 6 and all(name in vars(posenc.Piece) for name in named)
 
 
-@pytest.mark.parametrize(
-    "message", re.findall(r"^- \*\*(?:`|\")(.*?)(?:`|\")\*\*", section("Trouble"), re.MULTILINE)
-)
-def test_a_message_that_trouble_explains_is_one_that_the_program_says(message: str) -> None:
-    code = " ".join(path.read_text(encoding="utf-8") for path in REPOSITORY.glob("*.py"))
-    assert all(part in code for part in message.split(": "))
+MESSAGES = re.findall(r"^- \*\*\"(.*?)\"\*\*", PAGES["runs.md"], re.M)
 
 
-def test_trouble_quotes_messages() -> None:
-    assert len(re.findall(r"^- \*\*(?:`|\")", section("Trouble"), re.MULTILINE)) >= 3
+@pytest.mark.parametrize("message", MESSAGES)
+def test_a_message_that_is_explained_is_one_that_a_program_says(message: str) -> None:
+    paths = [p for pattern in ("*.py", "runs/*.py", "data/*.py") for p in REPOSITORY.glob(pattern)]
+    code = " ".join(path.read_text(encoding="utf-8") for path in paths)
+    assert len(MESSAGES) >= 3 and all(part in code for part in message.split(": "))
 
 
 # ---- files and links
 
 
 def tree() -> dict[str, str]:
-    """The README's file tree: {name: what is said of it}."""
-    (block,) = (text for language, text in BLOCKS if text in section("The files"))
-    return dict(
-        re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in block.splitlines() if line.strip()
-    )
+    """The README's list of files: {name: what is said of it}."""
+    block = re.search(r"## The files\n+```\n(.*?)```", README, re.S)[1]
+    lines = [re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in block.splitlines()]
+    return {name: text for names, text in lines for name in names.split()}
 
 
-def test_the_file_tree_names_files_that_are_there_with_a_line_each() -> None:
+def test_the_list_of_files_names_files_that_are_there_with_a_line_each() -> None:
     assert sorted(name for name in tree() if not (REPOSITORY / name).exists()) == []
     assert all(len(text) > 5 for text in tree().values())
 
 
-def test_every_script_and_folder_is_in_the_file_tree() -> None:
-    names = {
-        path.relative_to(REPOSITORY).parts[0] + "/" * (path.parent != REPOSITORY)
-        for path in files()
-    }
+def test_every_script_and_folder_is_in_the_list_of_files() -> None:
+    places = [path.relative_to(REPOSITORY) for path in files()]
+    names = {place.parts[0] + ("/" if len(place.parts) > 1 else "") for place in places}
     expected = {name for name in names if name.endswith((".py", "/")) and not name.startswith(".")}
     assert sorted(expected - tree().keys()) == []
 
@@ -332,14 +263,11 @@ def test_every_local_link_and_picture_is_there() -> None:
 
 
 def test_the_files_of_a_run_folder_are_those_that_are_written() -> None:
-    code = "".join(
-        (REPOSITORY / name).read_text(encoding="utf-8")
-        for name in ("checkpoint.py", "train.py", "report.py")
-    )
+    paths = [REPOSITORY / "train.py", *REPOSITORY.glob("runs/*.py")]
+    code = "".join(path.read_text(encoding="utf-8") for path in paths)
     for name in ("config.json", "metrics.jsonl", "extrapolation.json", "extrapolation.png"):
-        assert f"`{name}`" in README and name in code
-    assert f"out/alibi-stdlib-L{TrainSettings().block_size}-s{TrainSettings().seed}" in README
-    assert checkpoint.folder_of(TrainSettings(pos="alibi")).as_posix() in README
+        assert f"`{name}`" in README and f"`{name}`" in PAGES["runs.md"] and name in code
+    assert f"`{run_folder(TrainSettings(pos='alibi')).as_posix()}`" in README
 
 
 # ---- nothing of the machine it was made on
@@ -392,12 +320,9 @@ def test_what_a_run_leaves_is_not_tracked() -> None:
 
 def test_every_quoted_result_stands_in_its_file() -> None:
     """A block behind <!-- from: FILE --> holds lines of that file, unchanged."""
-    blocks = re.findall(r"<!-- from: (\S+) -->\n+```\w*\n(.*?)```", README, re.DOTALL)
-    assert len(blocks) >= 2
-    for name, text in blocks:
-        known = {
-            line.strip() for line in (REPOSITORY / name).read_text(encoding="utf-8").splitlines()
-        }
-        assert [
-            line for line in text.splitlines() if line.strip() and line.strip() not in known
-        ] == [], name
+    pattern = r"<!-- from: (\S+) -->\n+```\w*\n(.*?)```"
+    quoted = [found for text in PAGES.values() for found in re.findall(pattern, text, re.S)]
+    assert len(quoted) >= 4
+    for name, text in quoted:
+        known = {x.strip() for x in (REPOSITORY / name).read_text(encoding="utf-8").splitlines()}
+        assert [x for x in text.splitlines() if x.strip() not in known | {""}] == [], name

@@ -9,9 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import report
 from configurable import UserError
-from runs.figures import finish, plot_runs, plot_seeds
-from runs.results import compare_to_train_length, load_result, result_labels, update_result
+from runs import figures
+from runs.figures import plot_run, plot_runs, plot_seeds
+from runs.results import (
+    compare_to_train_length,
+    covers,
+    load_result,
+    result_labels,
+    rows_on,
+    update_result,
+)
 from runs.tables import T95, runs_table, seeds_table
 
 LENGTHS = (64, 128, 256, 512)
@@ -74,7 +83,7 @@ def result(
         "rows": rows,
         "per_position": {},
         "float32_check": {},
-        "notes": ["a note"],
+        "notes": [],
         "seconds": 1.0,
     }
 
@@ -116,7 +125,7 @@ def test_a_line_holds_loss_paired_error_gain_far_and_the_other_protocols():
         "256",
         "512",
     ]
-    assert "a note" in text and "toy" in text and "L = 128" in text
+    assert "toy" in text and "L = 128" in text
 
 
 def test_what_is_undefined_stands_in_the_table_with_its_reason():
@@ -268,14 +277,14 @@ def test_the_t_table_is_right():
 @pytest.fixture
 def drawn(monkeypatch, tmp_path):
     """Calls a drawing function and returns its finished axes and the file."""
-    kept = []
+    kept, save = [], figures.save_figure
 
-    def keep(axes, path, finish=finish):
+    def keep(axes, path):
         kept.append(axes)
-        finish(axes, path)
+        save(axes, path)
 
     def draw(function, what, name="x.png"):
-        monkeypatch.setattr(report, "finish", keep)
+        monkeypatch.setattr(figures, "save_figure", keep)
         function(what, tmp_path / name)
         return kept[-1], tmp_path / name
 
@@ -367,8 +376,14 @@ def test_a_run_folder_keeps_the_merged_result_and_its_figure(tmp_path):
     again = result(nats=(1.0, 1.1, 1.2, 1.3))
     again["rows"] = [r for r in again["rows"] if r["protocol"] == "fixed_targets"]
     merged = update_result(tmp_path, again)
+    plot_run(tmp_path, merged)
     assert len(merged["rows"]) == 12 and load_result(tmp_path) == merged
     assert sorted(p.name for p in tmp_path.iterdir()) == ["extrapolation.json", "extrapolation.png"]
+
+
+def changed(row, **fields):
+    """A made-up result as JSON whose first row is `row`, with the fields changed."""
+    return json.dumps(result() | {"rows": [row | fields]})
 
 
 @pytest.mark.parametrize(
@@ -381,30 +396,94 @@ def test_a_run_folder_keeps_the_merged_result_and_its_figure(tmp_path):
         json.dumps(result() | {"rows": []}),
         json.dumps(result() | {"rows": [{}]}),
         json.dumps(result() | {"rows": 5}),
+        json.dumps(result() | {"seed": "1"}),
         json.dumps({k: v for k, v in result().items() if k != "pos"}),
+        changed(result()["rows"][0], nats=None),  # and no reason
+        changed(result()["rows"][0], block_nats=[1.0, "2"]),
+        changed(result()["rows"][0], extend=5),
+        changed(result(end=0)["rows"][0], reason=None),
     ],
 )
 def test_a_damaged_result_is_named_with_the_command_that_makes_it_anew(content, tmp_path):
     (tmp_path / "extrapolation.json").write_text(content, encoding="utf-8")
-    with pytest.raises(
-        UserError,
-        match=r"extrapolation.json is damaged: delete it, and python evaluate.py .* makes it anew",
-    ):
+    said = r"extrapolation.json .*: delete it, and python evaluate.py .* makes it anew"
+    with pytest.raises(UserError, match=said):
         load_result(tmp_path)
     (tmp_path / "extrapolation.json").write_text(json.dumps(result()), encoding="utf-8")
     assert load_result(tmp_path) == result()
 
 
 def test_a_result_with_nothing_to_draw_is_kept_without_a_figure(tmp_path):
-    update_result(tmp_path, result(end=0))
+    plot_run(tmp_path, update_result(tmp_path, result(end=0)))
     assert [p.name for p in tmp_path.iterdir()] == ["extrapolation.json"]
+
+
+@pytest.mark.parametrize(
+    ("expected", "covered"),
+    [
+        ({64: {}, 512: {}}, True),
+        ({64: {}, 1024: {}}, False),
+        ({64: {"targets": "t", "split_sha256": "s", "files_sha256": None}}, True),
+        ({64: {"targets": "other"}}, False),
+        ({512: {"targets": "other"}}, True),  # undefined, so on no targets at all
+        ({512: {"split_sha256": "other"}}, False),
+        ({64: {"factor": 2.0}}, False),
+        ({64: {"files_sha256": {"a.json": "5"}}}, False),
+    ],
+)
+def test_rows_cover_what_is_expected_of_them(expected, covered):
+    rows = rows_on(result(end=256)["rows"], "toy")
+    assert covers(rows, "fixed_targets", expected) is covered
+    assert not covers({}, "fixed_targets", expected)
+
+
+# ---- the program
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch):
+    """report.py on a command line; there are two run folders, `one` and `two`."""
+    monkeypatch.chdir(tmp_path)
+    both = result()["rows"] + result(dataset="other", nats=(2.6, 2.5, 2.4, 2.3))["rows"]
+    for name, content in (("one", result() | {"rows": both}), ("two", result("rope"))):
+        Path(name).mkdir()
+        update_result(name, content)
+
+    def call(*words):
+        monkeypatch.setattr("sys.argv", ["report.py", *words])
+        report.main()
+
+    return call
+
+
+def test_the_program_draws_each_run_and_all_of_them_and_prints_their_table(command, capsys):
+    command("one")
+    assert line(capsys.readouterr().out, "alibi", "256")[0] == "1.4900"
+    assert [p.name for p in Path().glob("**/*.png")] == ["extrapolation.png"]
+    command("one", "two", "one/extrapolation.png")  # as a shell's * gives it
+    said = capsys.readouterr().out
+    assert line(said, "rope", "256")[0] == "1.4900" and "drawn in" in said
+    for path in ("one/extrapolation.png", "two/extrapolation.png", "extrapolation.png"):
+        assert Path(path).read_bytes().startswith(b"\x89PNG")
+    command("one", "two", "--out=both.svg")
+    assert "<svg" in Path("both.svg").read_text(encoding="utf-8")
+
+
+def test_the_program_shows_another_corpus_in_a_figure_of_its_own(command, capsys):
+    command("one", "--dataset=other")
+    assert line(capsys.readouterr().out, "alibi", "64")[0] == "2.6000"
+    assert Path("one/extrapolation-other.png").exists()
+
+
+def test_the_program_says_what_to_type(command):
+    with pytest.raises(UserError, match="python report.py out/RUN"):
+        command()
+    Path("untested").mkdir()
+    with pytest.raises(UserError, match="untested has no extrapolation.json: python evaluate.py"):
+        command("untested")
 
 
 def test_matplotlib_is_imported_only_to_draw():
     code = "import sys, report, evaluate; sys.exit('matplotlib' in sys.modules)"
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", code], cwd=Path(report.__file__).parent, check=False
-        ).returncode
-        == 0
-    )
+    root = Path(report.__file__).parent
+    assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0

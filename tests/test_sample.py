@@ -1,5 +1,6 @@
 """Sampling: the prompt, text as whole characters, stop strings, seeds, and what is said past a limit."""
 
+import contextlib
 import io
 import os
 import subprocess
@@ -19,7 +20,8 @@ import sample
 from configurable import SampleSettings, TrainSettings, UserError, run
 from model import GPT
 from runs.checkpoint import load_run, save_checkpoint
-from runs.files import write_json
+from runs.device import CPU
+from runs.start import start_run
 
 TEXT = "Whether 'tis nobler in the mind to suffer — naïve café 日本 \n" * 8
 CHARACTERS = "".join(sorted(set(TEXT)))
@@ -39,8 +41,6 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
             root / name,
             {"train": [ids], "val": [ids]},
             tokenizer=name,
-            unit=tokenizer.unit,
-            vocab_size=len(tokenizer.pieces),
             source="here",
             rule="all",
             characters=CHARACTERS,
@@ -54,25 +54,16 @@ def make_run(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     load = data.load
     monkeypatch.setattr(data, "load", lambda name: load(name, corpora))
 
-    def make(pos: str = "rope", dataset: str = "bytes", vocab_size: int | None = None) -> Path:
-        settings = TrainSettings(
-            pos=pos, dataset=dataset, block_size=LENGTH, n_layer=1, n_head=2, n_embd=16
-        )
-        torch.manual_seed(1)
-        model = GPT(settings.gpt(vocab_size or data.load(dataset).vocab_size))
+    def make(pos: str = "rope", dataset: str = "bytes") -> Path:
         folder = tmp_path / "run"
-        folder.mkdir()
-        write_json(
-            folder / "config.json", {"settings": asdict(settings), "pos_file_sha256": None}
-        )
-        save_checkpoint(
-            folder,
-            {
-                "gpt": asdict(model.config),
-                "model": model.state_dict(),
-                "settings": asdict(settings),
-            },
-        )
+        sizes = {"block_size": LENGTH, "n_layer": 1, "n_head": 2, "n_embd": 16, "seed": 1}
+        settings = TrainSettings(pos=pos, dataset=dataset, out_dir=str(folder), **sizes)
+        with contextlib.redirect_stdout(io.StringIO()):
+            start = start_run(settings, CPU)
+        state = {name: {} for name in ("optimizer", "scaler")} | {"step": 0, "tokens": 0}
+        state |= {"original_length": LENGTH, "train_lengths": [LENGTH]}
+        state |= {"gpt": asdict(start.model.config), "settings": asdict(start.settings)}
+        save_checkpoint(folder, state | {"model": start.model.state_dict()})
         return folder
 
     return make
@@ -321,10 +312,11 @@ def test_a_folder_that_holds_no_run_is_refused(
 def test_a_corpus_that_was_made_anew_with_another_vocabulary_is_refused(
     make_run: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(
-        UserError, match=f"trained with 300 different tokens, char has {len(CHARACTERS)}"
-    ):
-        run_main(monkeypatch, make_run(dataset="char", vocab_size=300))
+    folder, load = make_run(dataset="bytes"), data.load
+    monkeypatch.setattr(data, "load", lambda name: load("char"))
+    said = f"trained with 256 different tokens, char has {len(CHARACTERS)}"
+    with pytest.raises(UserError, match=said):
+        run_main(monkeypatch, folder)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes")

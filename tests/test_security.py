@@ -1,4 +1,4 @@
-"""Security: what comes from elsewhere, a file, an expression, a checkpoint, a download, runs nothing; what is secret stays out of files."""
+"""Security: files, expressions, checkpoints and downloads of others run nothing; secrets stay out of files."""
 
 import ast
 import builtins
@@ -21,25 +21,19 @@ import torch
 import configurable
 import data
 import evaluate
-import posenc
+import report
 import sample
 import train
 from configurable import TrainSettings, UserError, configure
 from posenc import Shape
 from positions.catalogue import load_file
 from positions.scheme import Scheme
+from runs.checkpoint import checkpoint_paths
 from runs.files import sha256, write_text
-from runs.folder import CURRENT, DIGESTS, PREVIOUS
 
-REPOSITORY = Path(posenc.__file__).resolve().parent
-SOURCES = sorted(
-    [
-        *REPOSITORY.glob("*.py"),
-        *REPOSITORY.glob("data/**/*.py"),
-        *REPOSITORY.glob("zoo/*.py"),
-        *REPOSITORY.glob("config/**/*.py"),
-    ]
-)
+REPOSITORY = Path(configurable.__file__).resolve().parent
+FOLDERS = ("*.py", "positions/*.py", "runs/*.py", "data/**/*.py", "zoo/*.py", "config/**/*.py")
+SOURCES = sorted(path for pattern in FOLDERS for path in REPOSITORY.glob(pattern))
 TEXT = b"The quick brown fox jumps over the lazy dog. " * 20
 SIZE = [
     "--dataset=tiny",
@@ -67,8 +61,6 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
         root / "tiny",
         {"train": [ids], "val": [ids]},
         tokenizer="bytes",
-        vocab_size=256,
-        unit="byte",
         source="here",
         rule="all",
     )
@@ -82,7 +74,7 @@ def here(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(data.load, "__defaults__", (corpora,))
     monkeypatch.setattr(
-        report, "figure", lambda results, path, dataset="": write_text(path, "drawn")
+        "runs.figures.plot_runs", lambda results, path, dataset="": write_text(path, "drawn")
     )
     load_file.cache_clear()
     yield
@@ -130,7 +122,7 @@ def calls(name: str) -> list[str]:
 
 
 def imported() -> dict[str, set[str]]:
-    """Every module that the sources import, and every name that they import from one ("shutil.copyfile"), with the files that do."""
+    """Every module that the sources import, and every name that they import from one ("shutil.copyfile"), and the files that do."""
     found: dict[str, set[str]] = {}
     for path, node in nodes():
         names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
@@ -140,14 +132,14 @@ def imported() -> dict[str, set[str]]:
             else []
         )
         for name in names:
-            found.setdefault(name, set()).add(path.name)
+            found.setdefault(name, set()).add(path.relative_to(REPOSITORY).as_posix())
     return found
 
 
 def test_torch_load_stands_once_in_the_sources_and_reads_weights_only() -> None:
     assert len(SOURCES) > 20  # they were found
     (only,) = calls("torch.load")
-    assert only.startswith("checkpoint.py:") and "weights_only=True" in only
+    assert only.startswith("runs/checkpoint.py:") and "weights_only=True" in only
     assert "torch.load" not in imported() and not [
         name
         for name in imported()
@@ -155,12 +147,9 @@ def test_torch_load_stands_once_in_the_sources_and_reads_weights_only() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "module",
-    ["marshal", "shelve", "dill", "joblib", "cloudpickle", "yaml", "xml", "code", "pdb", "pty"],
-)
-def test_no_module_that_runs_what_it_reads_is_imported(module: str) -> None:
-    assert not [name for name in imported() if name.split(".")[0] == module]
+def test_no_module_that_runs_what_it_reads_is_imported() -> None:
+    runs_it = "marshal shelve dill joblib cloudpickle yaml xml code pdb pty".split()
+    assert not {name for name in imported() if name.split(".")[0] in runs_it}
 
 
 def test_of_pickle_only_the_name_of_its_error_is_used() -> None:
@@ -174,9 +163,8 @@ def test_of_pickle_only_the_name_of_its_error_is_used() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_nothing_that_runs_a_text_is_called() -> None:
+    for name in (
         "eval",
         "exec",
         "compile",
@@ -189,10 +177,8 @@ def test_of_pickle_only_the_name_of_its_error_is_used() -> None:
         "runpy.run_path",
         "torch.hub.load",
         "torch.jit.load",
-    ],
-)
-def test_nothing_that_runs_a_text_is_called(name: str) -> None:
-    assert calls(name) == []
+    ):
+        assert calls(name) == [], name
 
 
 def test_arrays_are_read_without_pickles_and_programs_started_without_a_shell() -> None:
@@ -206,13 +192,14 @@ def test_arrays_are_read_without_pickles_and_programs_started_without_a_shell() 
 
 
 def test_code_is_loaded_from_files_in_one_place_only() -> None:
-    """posenc.load_file, for zoo/ and --pos_file; data.load makes a corpus with a module of a fixed list."""
+    """catalogue.load_file, for zoo/ and --pos_file; data.load makes a corpus with a module of a fixed list."""
     loaded = [
         call
         for name in ("spec.loader.exec_module", "importlib.import_module")
         for call in calls(name)
     ]
-    assert [re.split(r":\d+: ", call)[0] for call in loaded] == ["posenc.py", "data/__init__.py"]
+    files = [re.split(r":\d+: ", call)[0] for call in loaded]
+    assert files == ["positions/catalogue.py", "data/__init__.py"]
     for name in ("../evil", "evil", "os", "stdlib.prepare", "stdlib/../../evil"):
         with pytest.raises(UserError, match="no corpus"):
             data.load(name, Path("absent"))
@@ -248,7 +235,7 @@ def test_whatever_is_downloaded_is_verified() -> None:
         if name.split(".")[0]
         in ("urllib", "http", "requests", "httpx", "aiohttp", "ftplib", "socket", "huggingface_hub")
     }
-    assert users == {"download.py"}
+    assert users == {"data/download.py"}
     tree = ast.parse((REPOSITORY / "data/download.py").read_text(encoding="utf-8"))
     functions = {
         node.name: [ast.unparse(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)]
@@ -288,8 +275,7 @@ FOREIGN = {
 
 def plant(folder: Path, kind: str) -> None:
     """Put a checkpoint with code in it into a run folder, with its right digest: as one who shares the folder could."""
-    path = folder / CURRENT
-    (folder / PREVIOUS).unlink(missing_ok=True)
+    (path,) = checkpoint_paths(folder)
     if kind == "a pickle":
         path.write_bytes(pickle.dumps(Evil()))
     elif kind in FOREIGN:
@@ -306,9 +292,8 @@ def plant(folder: Path, kind: str) -> None:
             state | {"settings": Evil()} if kind == "a setting" else state | {"random": Evil()},
             path,
         )
-    (folder / DIGESTS).write_text(
-        f"{sha256(path)}  {CURRENT}\n", encoding="utf-8"
-    )
+    step = path.name.split("-")[1]
+    path.rename(path.with_name(f"ckpt-{step}-{sha256(path)[:16]}.pt"))
 
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
@@ -327,7 +312,7 @@ def test_a_checkpoint_with_code_in_it_is_refused_by_every_program_and_runs_nothi
         (sample, ["run"]),
     ):
         code, said = call(module, *words)
-        assert code == 1 and "ckpt.pt" in said and "Traceback" not in said
+        assert code == 1 and "ckpt-2-" in said and "Traceback" not in said
         assert not Path("ran").exists() and not Path("next").exists()
 
 
@@ -495,13 +480,11 @@ def test_a_file_of_schemes_runs_only_where_it_is_typed(
         (sample, ["run"]),
         (train, [*SIZE, "--init_from=run", "--out_dir=next"]),
         (train, [*SIZE, "--pos=mine", "--out_dir=next"]),
-        (evaluate, ["run", "--draw_only=True"]),
     ):
         code, said = call(module, *words)
-        assert runs() == 0 and (
-            "--pos_file" in said or "no position scheme mine" in said or "--draw_only=True" in words
-        )
-        assert code == (0 if "--draw_only=True" in words else 1)
+        assert code == 1 and runs() == 0
+        assert "--pos_file" in said or "no position scheme mine" in said
+    assert call(report, "run")[0] == 0 and runs() == 0
 
 
 def test_a_file_of_schemes_that_is_typed_runs_and_that_is_said(
@@ -549,17 +532,22 @@ SECRETS = {
 }
 
 
-@pytest.fixture
-def tiny_run(corpora: Path, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess]:
-    """Train, test and sample in a process of its own with more environment; what it said."""
+WATCHING = ("-X", "warn_default_encoding", "-W", "always::EncodingWarning")
 
-    def of(
-        *flags: str, words: tuple[str, ...] = (), **environment: str
-    ) -> subprocess.CompletedProcess:
-        code = f"""
-import os, pathlib, sys
+
+@pytest.fixture(scope="module")
+def finished(
+    corpora: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, subprocess.CompletedProcess]:
+    """A folder in which a process with these secrets trained, tested and sampled; and what it said.
+
+    Python warns there of every file that is opened without naming its encoding.
+    """
+    folder = tmp_path_factory.mktemp("finished")
+    code = f"""
+import pathlib, sys
 sys.path.insert(0, {str(REPOSITORY)!r})
-import configurable, data, posenc, train, evaluate, sample, ablate, report, model, attention, device, checkpoint
+import configurable, data, train, evaluate, sample, ablate, report, explain, extend
 from data import download
 data.load.__defaults__ = (pathlib.Path({str(corpora)!r}),)
 def run(module, *words):
@@ -568,68 +556,55 @@ def run(module, *words):
         configurable.run(module.main)
     except SystemExit as end:
         assert not end.code, end.code
-run(train, *{[*SIZE, "--pos=kerple", "--out_dir=run", *words]!r})
+run(train, *{[*SIZE, "--pos=kerple", "--out_dir=run", "--wandb_log=True"]!r})
 run(evaluate, 'run', '--eval_lengths=16')
+run(report, 'run')
 run(sample, 'run', '--max_new_tokens=5', '--device=cpu')
+run(explain, 'kerple')
 """
-        settings = {
-            "OMP_NUM_THREADS": "1",
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "MPLCONFIGDIR": str(tmp_path / "matplotlib"),
-        }
-        return subprocess.run(
-            [sys.executable, *flags, "-c", code],
-            cwd=tmp_path,
-            capture_output=True,
-            timeout=180,
-            check=False,
-            encoding="utf-8",
-            errors="replace",
-            env=os.environ | settings | environment,
-        )
-
-    return of
-
-
-def test_no_secret_of_the_environment_is_written_or_said(
-    tiny_run: Callable, tmp_path: Path
-) -> None:
-    """Not in config.json, metrics.jsonl and checkpoints, nor in what Weights & Biases keeps beside them."""
-    home = {
-        name: str(tmp_path / "home")
-        for name in ("HOME", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR")
+    homes = ("HOME", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR", "MPLCONFIGDIR")
+    settings = {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "WANDB_MODE": "offline",
+        **{name: str(folder / "home") for name in homes},
     }
-    ended = tiny_run(words=("--wandb_log=True",), WANDB_MODE="offline", **home, **SECRETS)
+    ended = subprocess.run(
+        [sys.executable, *WATCHING, "-c", code],
+        cwd=folder,
+        capture_output=True,
+        timeout=180,
+        check=False,
+        encoding="utf-8",
+        errors="replace",
+        env=os.environ | settings | SECRETS,
+    )
     assert ended.returncode == 0, ended.stderr
-    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
-    assert {"config.json", "metrics.jsonl", "ckpt.pt", "extrapolation.json", "debug.log"} <= {
-        path.name for path in files
-    }
-    assert any(path.suffix == ".wandb" for path in files)
-    spoken = {"standard output": ended.stdout, "standard error": ended.stderr}
-    contents = {path.as_posix(): path.read_bytes() for path in files} | {
-        name: text.encode("utf-8") for name, text in spoken.items()
-    }
+    return folder, ended
+
+
+def test_no_secret_of_the_environment_is_written_or_said(finished: tuple) -> None:
+    """Not in config.json, metrics.jsonl and checkpoints, nor in what Weights & Biases keeps with them."""
+    folder, ended = finished
+    files = [path for path in (folder / "run").rglob("*") if path.is_file()]
+    names = {path.name for path in files}
+    assert names >= {"config.json", "metrics.jsonl", "extrapolation.json", "debug.log"}
+    assert checkpoint_paths(folder / "run") and any(path.suffix == ".wandb" for path in files)
+    contents = {path.as_posix(): path.read_bytes() for path in files}
+    contents["standard output"] = ended.stdout.encode("utf-8")
+    contents["standard error"] = ended.stderr.encode("utf-8")
     for where, content in contents.items():
         assert b"5ec7e7" not in content, where
-        assert not [
-            name for name in SECRETS.keys() - {"WANDB_API_KEY"} if name.encode() in content
-        ], where  # nor a list of the environment
+        listed = [n for n in SECRETS.keys() - {"WANDB_API_KEY"} if n.encode() in content]
+        assert not listed, where  # nor a list of the environment
 
 
-def test_every_file_is_read_and_written_in_a_named_encoding(tiny_run: Callable) -> None:
-    """Python warns of each place that leaves the encoding to the machine; other projects' places are their own affair."""
-    ended = tiny_run("-X", "warn_default_encoding", "-W", "always::EncodingWarning")
-    assert ended.returncode == 0, ended.stderr
-    found = [
-        Path(line.partition(":")[0])
-        for line in ended.stderr.splitlines()
-        if ": EncodingWarning: " in line
-    ]
+def test_every_file_is_read_and_written_in_a_named_encoding(finished: tuple) -> None:
+    """Other projects' files do not count, nor those of an environment that lies in .venv."""
+    warned = [line for line in finished[1].stderr.splitlines() if ": EncodingWarning: " in line]
+    found = [Path(line.partition(":")[0]) for line in warned]
     within = [path.relative_to(REPOSITORY) for path in found if path.is_relative_to(REPOSITORY)]
-    assert [
-        path for path in within if not path.parts[0].startswith(".")
-    ] == []  # an environment may lie in .venv
+    assert [path for path in within if not path.parts[0].startswith(".")] == []
 
 
 def test_the_check_of_encodings_sees_one_that_is_not_named(tmp_path: Path) -> None:
@@ -637,15 +612,7 @@ def test_the_check_of_encodings_sees_one_that_is_not_named(tmp_path: Path) -> No
     with (tmp_path / "ours.py").open("a", encoding="utf-8") as file:
         file.write("\nopen(__file__).close()\n")
     ended = subprocess.run(
-        [
-            sys.executable,
-            "-X",
-            "warn_default_encoding",
-            "-W",
-            "always::EncodingWarning",
-            "-c",
-            "import ours",
-        ],
+        [sys.executable, *WATCHING, "-c", "import ours"],
         cwd=tmp_path,
         capture_output=True,
         encoding="utf-8",

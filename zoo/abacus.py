@@ -8,13 +8,16 @@ from posenc import Piece, Shape, Text
 
 
 class Abacus(Piece):
-    """Add table[place + k] to each digit: its place in its number, from the first digit; k ~ U{0 ... max_shift} in training.
+    """Add table[place + k] to each digit, where place counts the digits of its number before it.
 
-    McLeish et al. 2024. `zero` is the token of the digit 0, the other nine follow it: 48 for bytes. Other tokens get 0 (the
-    authors' code: one learned vector for all of them). Parameter: table (rows, C), started at N(0, 0.02^2) like the tokens,
-    where theirs start at N(0, 1); max_shift and at least 1024 rows are theirs. A number that ends past the table is
-    refused, in compiled code by the look-up itself; theirs fails in the look-up too. Positions play no part: combine it,
-    `abacus + rope`. Verdict: for arithmetic with numbers written from the last digit to the first, and for nothing else.
+    McLeish et al. 2024 (arXiv 2405.17399). In training, k is drawn from 0 ... `max_shift`, one k
+    for each step; at test k = 0. `zero` is the token of the digit 0, and the other nine digits
+    follow it: 48 for bytes. All other tokens get 0; in the authors' code they get one learned
+    vector. Parameter: table (rows, C), normal with deviation 0.02 like the tokens; theirs has
+    deviation 1. max_shift = 99 and at least 1024 rows are theirs. A number that ends past the
+    table is refused; in compiled code the look-up itself fails, as theirs does. Position ids are
+    not read: combine it with a scheme that reads them, as in `abacus + rope`.
+    Verdict: for arithmetic with numbers written from the last digit to the first. Not for text.
     """
 
     reads_ids = False
@@ -33,12 +36,14 @@ class Abacus(Piece):
         self.table = nn.Parameter(torch.empty(rows, shape.width).normal_(std=0.02))
 
     def embed(self, ids: Tensor, text: Text) -> Tensor:
-        """(B, T, C): rows for digits, zeros for the rest; numbers that began in earlier tokens go on."""
+        """(B, T, C): rows of the table for digits, zeros for other tokens.
+
+        All tokens so far are read, so that a number that began earlier goes on.
+        """
         digit = (text.tokens >= self.zero) & (text.tokens < self.zero + 10)
         index = torch.arange(digit.shape[1], device=digit.device).expand_as(digit)
-        row = (
-            index - index.masked_fill(digit, -1).cummax(1).values - 1
-        )  # of digits: tokens since the last that is none
+        last_other = index.masked_fill(digit, -1).cummax(1).values
+        row = index - last_other - 1
         if self.training:
             row = row + torch.randint(self.max_shift + 1, (), device=row.device)
         if not torch.compiler.is_compiling() and row.numel():
@@ -48,6 +53,5 @@ class Abacus(Piece):
                 f"{int(row.max()) + 1}: say abacus(rows=...)",
             )
         new = slice(digit.shape[1] - ids.shape[-1], None)
-        return (
-            nn.functional.embedding(row.where(digit, 0)[:, new], self.table) * digit[:, new, None]
-        )
+        vectors = nn.functional.embedding(row.where(digit, 0)[:, new], self.table)
+        return vectors * digit[:, new, None]

@@ -3,13 +3,15 @@
 from torch import Tensor
 
 from configurable import require
-from posenc import Extension, Shape
+from posenc import Extension, Shape, Table
 
 
 class Abf(Extension):
-    """theta_m (base / base')^(2m/d): a trained rotary model is given another base, 500,000 in the paper for 10,000.
+    """theta_m (base / base')^(2m/d): a trained rotary model gets another base, base'.
 
-    Verdict: their start of a long fine-tune; untrained it is ntk at a factor that nobody chose for this length.
+    Xiong et al. 2023 (arXiv 2309.16039). The option `base` is base'; the paper goes from 10,000
+    to 500,000, the default.
+    Verdict: the start of a long fine-tune. Without training it acts like ntk with a fixed factor.
     """
 
     def __init__(self, shape: Shape, *, base: float = 500000.0) -> None:
@@ -17,7 +19,7 @@ class Abf(Extension):
         require(base >= 1, f"abf: base must be at least 1, not {base}")
         self.base = base
 
-    def stretch(self, inv_freq: Tensor, base: float, total: int) -> tuple[Tensor, float]:
-        """The exponents stay."""
+    def map_frequencies(self, inv_freq: Tensor, base: float, total: int) -> Table:
+        """The frequencies under the new base; the attention factor is 1."""
         exponents = inv_freq.new_tensor(range(len(inv_freq))) / len(inv_freq)
         return inv_freq * (base / self.base) ** exponents, 1.0

@@ -1,28 +1,29 @@
-"""Block-wise causal attention, the mask that xPos is tested with (Sun et al. 2022, arXiv 2212.10554)."""
+"""Block-wise causal attention: the mask that xPos is tested with (Sun et al. 2022)."""
 
 from configurable import require
 from posenc import Mask, Piece, Shape
 
 
 class BlockCausal(Piece):
-    """floor(i / size) - floor(j / size) < 2: blocks of queries see their own block and the one before. A mask.
+    """A query sees its own block and the block before: floor(i / size) - floor(j / size) < 2.
 
-    `size` defaults to half the training length, as published, so that it hides nothing in training; past that a query sees
-    size to 2 size - 1 tokens before it. Nothing is learned.
-    Verdict: a window made of blocks; in xPos's own tables it brings most of the gain. Combine it: `rope + block_causal`.
+    Sun et al. 2022 (arXiv 2212.10554), who test xPos with it. It is a mask; positions stay as they
+    are, and nothing is learned. `size` is the length of a block in tokens. It defaults to half the
+    training length, as published, so that nothing is hidden in training. In longer texts a query
+    sees between size and 2 size - 1 tokens before it.
+    Verdict: a window made of blocks. In the tables of xPos most of the gain comes from this mask.
+    Combine it: `rope + block_causal`.
     """
 
-    extends = True
+    can_extend = True
 
     def __init__(self, shape: Shape, *, size: int | None = None) -> None:
         super().__init__()
         self.size = max(1, shape.length // 2) if size is None else size
         require(self.size > 0, f"block_causal: size must be positive, not {size}")
-        self.span = (
-            2 * self.size,
-            0,
-        )  # the farthest pair: the last of a block and the first of the block before
+        # the farthest pair: the last query of a block, the first key of the block before
+        self.span = (2 * self.size, 0)
 
     def mask(self) -> Mask:
-        """Blocks that differ by less than two."""
+        """True where the blocks of i and j differ by less than two."""
         return lambda i, j: i // self.size - j // self.size < 2

@@ -1,4 +1,4 @@
-"""Clipped frequencies at test time: slow pairs tapered off (Li et al. 2026, arXiv 2602.05258)."""
+"""Clipped frequencies at test time (Li et al. 2026, arXiv 2602.05258)."""
 
 import math
 
@@ -6,14 +6,15 @@ import torch
 from torch import Tensor
 
 from configurable import require
-from posenc import Extension, Shape, taper
+from posenc import Extension, Shape, Table, taper
 
 
 class Clip(Extension):
-    """The slowest `pairs` frequencies times (1 + cos x) / 2, x from 0 to pi: rope(clip=...) for a model trained without.
+    """Multiply the slowest `pairs` frequencies by (1 + cos x) / 2, with x from 0 to pi.
 
-    `pairs` defaults to those that do not finish a turn within L.
-    Verdict: a gentler p_rope.
+    Li et al. 2026 (arXiv 2602.05258). This is rope(clip=...) for a model trained without it.
+    `pairs` defaults to all pairs that do not finish a turn within the training length.
+    Verdict: a gentler form of p_rope.
     """
 
     def __init__(self, shape: Shape, *, pairs: int | None = None) -> None:
@@ -21,11 +22,10 @@ class Clip(Extension):
         require(pairs is None or pairs >= 0, f"clip: pairs must not be negative, not {pairs}")
         self.pairs, self.length = pairs, shape.length
 
-    def stretch(self, inv_freq: Tensor, base: float, total: int) -> tuple[Tensor, float]:
-        """The last one to 0."""
-        slow = (
-            int((inv_freq * self.length < 2 * math.pi).sum())
-            if self.pairs is None
-            else min(self.pairs, len(inv_freq))
-        )
-        return inv_freq * torch.cat((inv_freq.new_ones(len(inv_freq) - slow), taper(slow))), 1.0
+    def map_frequencies(self, inv_freq: Tensor, base: float, total: int) -> Table:
+        """The clipped frequencies, the last one 0; the attention factor is 1."""
+        slow = int((inv_freq * self.length < 2 * math.pi).sum())
+        if self.pairs is not None:
+            slow = min(self.pairs, len(inv_freq))
+        kept = inv_freq.new_ones(len(inv_freq) - slow)
+        return inv_freq * torch.cat((kept, taper(slow))), 1.0

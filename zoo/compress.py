@@ -1,4 +1,4 @@
-"""Positions past L that advance more slowly: a map that is widely taught, and not YaRN, as which it is taught."""
+"""Positions that advance more slowly past the training length. Not from a paper."""
 
 from torch import Tensor
 
@@ -7,11 +7,12 @@ from posenc import Extension, Shape
 
 
 class Compress(Extension):
-    """p' = p up to L, L + alpha (p - L) past it. L is the training length.
+    """p' = p up to L, and L + alpha (p - L) past it. L is the training length.
 
-    Tutorials call this YaRN. It is not: YaRN slows frequencies and treats all positions alike, whereas here the same two
-    words are further apart early in a text than late in it, so that scores no longer depend on distance alone.
-    Verdict: to hold a belief against a measurement.
+    Some tutorials teach this map under the name YaRN. YaRN is another method: it slows frequencies
+    and treats all positions alike. Under this map the same two words are farther apart early in a
+    text than late in it, so scores no longer depend on the distance alone.
+    Verdict: not from a paper; kept so that it can be measured.
     """
 
     continuous = True
@@ -22,5 +23,5 @@ class Compress(Extension):
         self.length, self.alpha = shape.length, alpha
 
     def ids(self, index: Tensor, total: int) -> Tensor:
-        """Linear on both sides of L."""
+        """The mapped positions: linear on both sides of L."""
         return index.clamp(max=self.length) + self.alpha * (index - self.length).clamp(min=0)

@@ -6,24 +6,25 @@ import torch
 from torch import Tensor, nn
 
 from configurable import require
-from posenc import Block, Piece, Shape
+from posenc import Piece, Shape, Tile
 
 
 class Cope(Piece):
-    """score += q_i.e(p_ij), p_ij = the sum of gates g_it over the seen keys t = j ... i, at most max - 1.
+    """score += q_i.e(p_ij), with p_ij = g_ij + g_i(j+1) + ... + g_ii, at most max - 1.
 
-    e(p) lies on the line between rows floor(p) and ceil(p) of the parameter table (max, d), zeros at first, shared by heads
-    and one for each layer; q.e is not divided by sqrt(d). gate=scaled: g = sigmoid(q.k / sqrt(d)), the authors' listing;
-    gate=raw: sigmoid(q.k), their formula. With a rotation beside it e meets turned queries. `max`
-    defaults to half the training length.
-    Verdict: counts what the context defines (words, sentences); the whole score by hand, hence slow; not for length.
+    Golovneva et al. 2024 (arXiv 2405.18719). The sum goes over the keys that the query sees.
+    gate=scaled: g = sigmoid(q.k / sqrt(d)), as in the authors' code; gate=raw: g = sigmoid(q.k),
+    as in their formula. e(p) lies on the line between rows floor(p) and ceil(p) of the parameter
+    table (max, d), which starts at 0, is shared by the heads, and is made anew for each layer.
+    q.e is not divided by sqrt(d). Beside a rotation, e meets turned queries. `max` defaults to
+    half the training length.
+    Verdict: counts units that the context defines (words, sentences). Not for longer texts, and
+    slow, because it makes the whole score by itself.
     """
 
     per_layer, reads_ids = True, False
-    apart = (
-        "pope",
-        "xpos",
-    )  # q.e needs queries of a head's width whose size says nothing of their place
+    # q.e needs queries of a head's width, and a size of q that does not depend on the position
+    conflicts = ("pope", "xpos")
 
     def __init__(self, shape: Shape, *, max: int | None = None, gate: str = "scaled") -> None:
         super().__init__()
@@ -33,10 +34,10 @@ class Cope(Piece):
         self.factor = math.sqrt(shape.head_dim) if gate == "raw" else 1.0
         self.table = nn.Parameter(torch.zeros(rows, shape.head_dim))
 
-    def score(self, block: Block) -> Tensor:
-        """Gates are 0 at keys that the query may not see; the biases beside it do not enter them."""
-        gates = torch.sigmoid(self.factor * block.scores).masked_fill(~block.seen, 0.0)
+    def score(self, tile: Tile) -> Tensor:
+        """(B, H, R, C). Gates are 0 at unseen keys; biases of other pieces do not enter them."""
+        gates = torch.sigmoid(self.factor * tile.scores).masked_fill(~tile.seen, 0.0)
         p = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=len(self.table) - 1)  # (B, H, R, C)
-        of_rows = block.q @ self.table.to(block.q.dtype).T  # (B, H, R, max)
+        of_rows = tile.q @ self.table.to(tile.q.dtype).T  # (B, H, R, max)
         below, above = (of_rows.gather(-1, whole.long()) for whole in (p.floor(), p.ceil()))
-        return block.scores + block.added + below + (p - p.floor()) * (above - below)
+        return tile.scores + tile.added + below + (p - p.floor()) * (above - below)

@@ -7,10 +7,13 @@ from posenc import Extension, Region, Shape
 
 
 class Dca(Extension):
-    """Chunks of c tokens. Keys lie at j mod c; a query at i mod c towards its own chunk, at min(i mod c + c, size) towards
-    the one before, at `size` towards all older ones. c = size - local; size defaults to 3 L / 4, local to L / 8.
+    """Positions within chunks of c tokens, so that no distance exceeds `size`.
 
-    Verdict: exact near by, every key visible; far chunks lie over each other.
+    An et al. 2024 (arXiv 2402.17463). A key lies at j mod c. A query lies at i mod c for keys of
+    its own chunk, at min(i mod c + c, size) for keys of the chunk before, and at `size` for keys
+    of all older chunks. c = size - local. `size` defaults to 3 L / 4 and `local` to L / 8, L the
+    training length.
+    Verdict: exact near the query, and every key stays visible. Distances in far chunks overlap.
     """
 
     def __init__(self, shape: Shape, *, size: int | None = None, local: int | None = None) -> None:
@@ -23,7 +26,7 @@ class Dca(Extension):
         )
 
     def regions(self, total: int) -> list[Region]:
-        """Older chunks, then the one before, then the same one."""
+        """The older chunks, the chunk before, and the query's own chunk."""
         size, c = self.size, self.chunk
 
         def keys(j: Tensor) -> Tensor:

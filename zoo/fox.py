@@ -1,20 +1,24 @@
-"""FoX: the forgetting transformer (Lin et al. 2025, arXiv 2503.02130), and CABLE (Veisi et al. 2025, arXiv 2503.08067)."""
+"""FoX and CABLE: scores that decay by learned gates (arXiv 2503.02130, arXiv 2503.08067)."""
 
 import torch
 from torch import Tensor, nn
 
 from configurable import require
-from posenc import Block, Piece, Shape
+from posenc import Piece, Shape, Tile
 
 
 class Fox(Piece):
-    """score += c_i - c_j, c = the running sum of ln f_t; f_t = sigmoid(w_h.x_t + b_h) of the layer's normalised input x_t.
+    """score += c_i - c_j, with c_i = ln f_0 + ... + ln f_i and f_t = sigmoid(w_h.x_t + b_h).
 
-    kind=cable writes ln f_t = -softplus(w_h.x_t + b_h): the same functions with the sign of w and b changed. Parameters
-    gate.weight (H, C), normal with deviation 0.02, and gate.bias (H,), one each for each layer. `start` is the logit of f
-    at first: 0 in both papers' code, so that f = 1/2; 5 in x-transformers, f near 1. Sums are float32 or wider. FoX's "Pro"
-    parts (output gate, norms of q, k and v, token shift) are no positions and left out; CABLE's code forgets 1 / sqrt(d).
-    Verdict: the flattest at any length and good in length: it learns where to stop reading. Needs no other scheme.
+    Lin et al. 2025, the forgetting transformer (arXiv 2503.02130). x_t is the layer's normalised
+    input. kind=cable (Veisi et al. 2025, arXiv 2503.08067) writes ln f_t = -softplus(w_h.x_t +
+    b_h): the same functions with the sign of w and b changed. Parameters, one of each per layer:
+    gate.weight (H, C), normal with deviation 0.02, and gate.bias (H,). `start` is the logit of f
+    at first: 0 in the code of both papers, so that f = 1/2; 5 in x-transformers, so that f is near
+    1. Sums are float32 or wider. The "Pro" parts of FoX (output gate, norms of q, k and v, token
+    shift) are not about positions and left out. CABLE's code forgets to divide by sqrt(d).
+    Verdict: the flattest loss at any length, and good within the training length: it learns where
+    to stop reading. Needs no other scheme.
     """
 
     per_layer, reads_ids = True, False
@@ -28,11 +32,11 @@ class Fox(Piece):
         nn.init.constant_(self.gate.bias, self.sign * start)
 
     def features(self, x: Tensor) -> Tensor:
-        """ln f (B, T, H)."""
+        """ln f (B, T, H) of the input x (B, T, C)."""
         gate = self.sign * self.gate(x)
         return nn.functional.logsigmoid(gate.to(torch.promote_types(gate.dtype, torch.float32)))
 
-    def score(self, block: Block) -> Tensor:
-        """The decay between key and query."""
-        c = block.features_k.mT.cumsum(-1)  # (B, H, C)
-        return block.scores + block.added + (c[..., block.rows[:, 0], None] - c[..., None, :])
+    def score(self, tile: Tile) -> Tensor:
+        """(B, H, R, C): the score plus the decay between key and query."""
+        c = tile.features_k.mT.cumsum(-1)  # (B, H, C)
+        return tile.scores + tile.added + (c[..., tile.rows[:, 0], None] - c[..., None, :])

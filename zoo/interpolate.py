@@ -1,4 +1,4 @@
-"""Position interpolation of any scheme (Chen et al. 2023, arXiv 2306.15595; for ALiBi: Al-Khateeb et al. 2023)."""
+"""Position interpolation of any scheme (Chen et al. 2023, arXiv 2306.15595)."""
 
 from torch import Tensor
 
@@ -6,15 +6,18 @@ from posenc import Scaled
 
 
 class Interpolate(Scaled):
-    """Every position p becomes p / s. For rotary schemes it is `pi`; for ALiBi it is slopes / s; for sinusoids it is new.
+    """p' = p / s: every position is divided by the factor s.
 
-    Al-Khateeb et al. 2023 (arXiv 2310.13017) find it to help ALiBi read longer texts. A learned table has no vectors
-    between whole positions: train learned(resize=linear).
-    Verdict: nothing leaves the range of training, everything is nearer than it was in training.
+    Chen et al. 2023 (arXiv 2306.15595). For rotary schemes this equals `pi`. For ALiBi it divides
+    the slopes by s, which Al-Khateeb et al. 2023 (arXiv 2310.13017) find to help on longer texts.
+    For sinusoids it is new. A learned table has no vectors between whole positions: train
+    learned(resize=linear).
+    Verdict: no position leaves the range of training, but all tokens are nearer to each other than
+    they were in training.
     """
 
     continuous = True
 
     def ids(self, index: Tensor, total: int) -> Tensor:
-        """p / s."""
+        """The mapped positions."""
         return index / self.factor(total)

@@ -1,21 +1,24 @@
-"""Leaky ReRoPE: distances that grow more slowly beyond a window (Su 2023, kexue.fm/archives/9708)."""
+"""Leaky ReRoPE: distances that grow more slowly past a window (Su 2023, kexue.fm/archives/9708)."""
 
 from configurable import require
 from posenc import Extension, Region, Shape, widened
 
 
 class LeakyRerope(Extension):
-    """Distance i - j within w, w + (i - j - w) / k beyond; w = `window` defaults to a quarter of the training length.
+    """Distance i - j within the window w, and w + (i - j - w) / k beyond it.
 
-    k = `slowing` defaults to what brings the longest distance of the text to L: (N - w) / (L - w), at least 1.
-    Verdict: rerope that keeps the order of far keys; with k fixed for the text, decoding agrees with one pass.
+    Su 2023 (kexue.fm/archives/9708). w = `window` defaults to a quarter of the training length L.
+    k = `slowing` defaults to auto, which brings the longest distance of a text of N tokens to L:
+    k = (N - w) / (L - w), at least 1.
+    Verdict: rerope that keeps the order of far keys. k is fixed for a text, so that decoding token
+    by token equals one pass.
     """
 
     def __init__(
         self, shape: Shape, *, window: int | None = None, slowing: float | str = "auto"
     ) -> None:
         super().__init__()
-        self.length, self.slowing, self.by_length = shape.length, slowing, slowing == "auto"
+        self.length, self.slowing = shape.length, slowing
         self.window = max(1, shape.length // 4) if window is None else window
         require(
             0 < self.window < shape.length,
@@ -27,12 +30,13 @@ class LeakyRerope(Extension):
         )
 
     def factor(self, total: int) -> float:
-        """k."""
-        fitting = max(1.0, (total - self.window) / (self.length - self.window))
-        return fitting if self.slowing == "auto" else float(self.slowing)
+        """k in a text of `total` tokens."""
+        if self.slowing != "auto":
+            return float(self.slowing)
+        return max(1.0, (total - self.window) / (self.length - self.window))
 
     def regions(self, total: int) -> list[Region]:
-        """Beyond w positions are divided by k, and queries moved so that distances join at w."""
+        """Beyond w positions are divided by k, and queries move so that distances join at w."""
         w, k = self.window, self.factor(total)
         return [
             Region(

@@ -1,14 +1,17 @@
-"""LM-Infinite: a window and the first tokens at the largest distance of training (Han et al. 2023, arXiv 2308.16137)."""
+"""LM-Infinite: a window and the first tokens (Han et al. 2023, arXiv 2308.16137)."""
 
 from configurable import require
 from posenc import Extension, Region, Shape, Window
 
 
 class LmInfinite(Extension):
-    """A query sees the last L keys and the first `sinks`, which it meets at distance L once they are farther than that.
+    """A query sees the last L keys and the first `sinks` keys, no key at a distance above L.
 
-    Biases are bounded in the same way: ALiBi's at -m L. `size` stands for L and defaults to the training length.
-    Verdict: as `streaming`: stable at any length, and blind beyond the window.
+    Han et al. 2023 (arXiv 2308.16137). A sink that is farther away than L counts as at distance L.
+    Biases are bounded in the same way: ALiBi's at -m L. `size` stands for L and defaults to the
+    training length.
+    Verdict: like `streaming`: the loss is stable at any length, but nothing past the window is
+    read.
     """
 
     def __init__(self, shape: Shape, *, size: int | None = None, sinks: int = 10) -> None:
@@ -23,6 +26,6 @@ class LmInfinite(Extension):
     mask = Window.mask  # i - j < size, or j < sinks
 
     def regions(self, total: int) -> list[Region]:
-        """Far keys lie at 0, and the query at `size`."""
+        """Past the window a key lies at 0 and the query at `size`."""
         size = self.span[0]
         return [Region(lambda i: i * 0 + size, lambda j: j * 0, lambda i, j: i - j >= size)]

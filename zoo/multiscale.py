@@ -1,4 +1,4 @@
-"""Heads of different ranges: multi-scale window attention (Xu et al. 2025, arXiv 2501.01039), all in one layer."""
+"""Heads of different ranges: multi-scale window attention (Xu et al. 2025, arXiv 2501.01039)."""
 
 import torch
 from torch import Tensor
@@ -8,12 +8,16 @@ from posenc import Bias, Piece, Shape
 
 
 class Multiscale(Piece):
-    """Head h sees keys with i - j < r_h, r_h = round(smallest (largest / smallest)^(h / (H - 1))), h = 0 ... H - 1.
+    """Head h sees keys with i - j < r_h, r_h = round(smallest (largest / smallest)^(h / (H - 1))).
 
-    A bias of 0 or -inf; nothing is learned. `largest` defaults to the training length (a lone head has it), `smallest` to a
-    sixteenth of it. The paper has four groups of heads with 1/4, 1/2, 1 and 2 times a window, and such a spread over layers
-    too: `multiscale(largest=32) | multiscale`. All keys are read and cached: this saves neither time nor memory.
-    Verdict: near heads stay sharp, far heads keep the context; combine it: `rope + multiscale`.
+    Xu et al. 2025 (arXiv 2501.01039), here in one layer; h = 0 ... H - 1. It is a bias of 0 or
+    -inf; nothing is learned. `largest` defaults to the training length, and a single head has it.
+    `smallest` defaults to a sixteenth of the training length. The paper has four groups of heads
+    with 1/4, 1/2, 1 and 2 times a window, and such a spread over layers too; write that as
+    `multiscale(largest=32) | multiscale`. All keys are read and cached: this saves neither time
+    nor memory.
+    Verdict: heads with a short range stay sharp, heads with a long range keep the context. Combine
+    it: `rope + multiscale`.
     """
 
     def __init__(

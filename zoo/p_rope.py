@@ -1,15 +1,17 @@
-"""p-RoPE at test time: the slow pairs of a trained model are stilled (Barbero et al. 2024, arXiv 2410.06205)."""
+"""p-RoPE at test time (Barbero et al. 2024, arXiv 2410.06205)."""
 
 from torch import Tensor
 
 from configurable import require
-from posenc import Extension, Shape
+from posenc import Extension, Shape, Table
 
 
 class PRope(Extension):
-    """theta_m kept for the int(p F) fastest of F pairs, 0 for the rest: rope(p=...) for a model that was trained without.
+    """Keep theta_m for the int(p F) fastest of F pairs, and set it to 0 for the others.
 
-    Verdict: removes the angles that training never met, and what the slow pairs told; a measurement, not a remedy.
+    Barbero et al. 2024 (arXiv 2410.06205). This is rope(p=...) for a model trained without it.
+    Verdict: removes the angles that training never met, and with them what the slow pairs told.
+    Useful as a measurement, not as a fix.
     """
 
     def __init__(self, shape: Shape, *, p: float = 0.5) -> None:
@@ -17,7 +19,7 @@ class PRope(Extension):
         require(0 <= p <= 1, f"p_rope: p must lie in [0, 1], not {p}")
         self.p = p
 
-    def stretch(self, inv_freq: Tensor, base: float, total: int) -> tuple[Tensor, float]:
-        """Stilled from pair int(p F) on."""
+    def map_frequencies(self, inv_freq: Tensor, base: float, total: int) -> Table:
+        """The frequencies, 0 from pair int(p F) on; the attention factor is 1."""
         keep = inv_freq.new_tensor([n < int(self.p * len(inv_freq)) for n in range(len(inv_freq))])
         return inv_freq * keep, 1.0

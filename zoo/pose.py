@@ -8,11 +8,13 @@ from posenc import Extension, Shape
 
 
 class Pose(Extension):
-    """Fine-tune with L tokens on positions up to `target`: two chunks, cut at random, the second moved by a random gap of at
-    most target - L; one draw a step. At test positions are as they are. For training: beside a map with its factor, as in
-    `yarn(factor=8) + pose(target=1024)`.
+    """Fine-tune with L tokens on positions below `target`: two chunks with a random gap between.
 
-    Verdict: the cost of a short fine-tune for most of the gain of a long one.
+    Zhu et al. 2023 (arXiv 2309.10400). At each step the text is cut at a random place, and the
+    second chunk is moved by a random gap of at most target - L. At test positions are as they are.
+    It is for training only. Write it beside a frequency map with a factor of its own, as in
+    `yarn(factor=8) + pose(target=1024)`.
+    Verdict: most of the gain of a long fine-tune at the cost of a short one.
     """
 
     def __init__(self, shape: Shape, *, target: int) -> None:
@@ -25,7 +27,7 @@ class Pose(Extension):
         self.target = target
 
     def draw(self, length: int, generator: torch.Generator) -> Tensor:
-        """The first chunk from 0, the second after a gap."""
+        """Positions (length,): the first chunk from 0, the second after the gap."""
         require(
             length <= self.target,
             f"pose: {length} tokens do not fit into target = {self.target} positions",

@@ -1,4 +1,4 @@
-"""A learned scalar for each distance, the last one for all beyond: Shaw et al. 2018 (arXiv 1803.02155), as a bias."""
+"""A learned number for each distance: Shaw et al. 2018 (arXiv 1803.02155) as a bias."""
 
 import torch
 from torch import Tensor, nn
@@ -8,11 +8,14 @@ from posenc import Bias, Piece, Shape
 
 
 class Relative(Piece):
-    """score += table[min(i - j, max_distance), h]; parameter: table (max_distance + 1, H), zeros at first, shared by layers.
+    """score += table[min(i - j, max_distance), h].
 
-    Shaw et al. clip distances likewise but learn a vector a_n, and add q.a_n / sqrt(d); a scalar instead is T5's idea
-    without its buckets. `max_distance` defaults to half the training length, so that every entry is trained.
-    Verdict: t5 without the logarithm: one number for each distance; beyond max_distance it is blind.
+    After Shaw et al. 2018 (arXiv 1803.02155). They clip distances in the same way, but learn a
+    vector a_n and add q.a_n / sqrt(d). A number instead of a vector is the idea of T5, here
+    without its buckets. Parameter: table (max_distance + 1, H), 0 at first, shared by layers.
+    `max_distance` defaults to half the training length, so that every entry is trained.
+    Verdict: t5 without the logarithm: one number for each distance. All distances beyond
+    max_distance look the same.
     """
 
     def __init__(self, shape: Shape, *, max_distance: int | None = None) -> None:
@@ -25,6 +28,6 @@ class Relative(Piece):
         self.table = nn.Parameter(torch.zeros(self.max_distance + 1, shape.n_head))
 
     def bias(self, like: Tensor) -> Bias:
-        """A look-up by the clamped distance."""
+        """A look-up by the clipped distance."""
         table = self.table.to(like.dtype)
         return lambda h, i, j: table[(i - j).clamp(max=self.max_distance).long(), h]

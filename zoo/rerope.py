@@ -5,9 +5,11 @@ from posenc import Extension, Region, Shape
 
 
 class Rerope(Extension):
-    """Distance min(i - j, w), for rotations and biases alike; w = `window` defaults to half the training length.
+    """Distance min(i - j, w), for rotations and biases alike.
 
-    Verdict: every key stays visible at a distance that training knew; order beyond w is lost. Combine it with logn.
+    Su 2023 (kexue.fm/archives/9708). w = `window` defaults to half the training length.
+    Verdict: every key stays visible, at a distance that training met. The order of keys beyond w
+    is lost. Combine it with logn.
     """
 
     def __init__(self, shape: Shape, *, window: int | None = None) -> None:
@@ -16,6 +18,6 @@ class Rerope(Extension):
         require(self.window > 0, f"rerope: window must be positive, not {window}")
 
     def regions(self, total: int) -> list[Region]:
-        """Beyond w queries lie at w and keys at 0."""
+        """Beyond w the query lies at w and the key at 0."""
         w = self.window
         return [Region(lambda i: i * 0 + w, lambda j: j * 0, lambda i, j: i - j >= w)]

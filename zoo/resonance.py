@@ -4,24 +4,27 @@ import math
 
 from torch import Tensor
 
-from posenc import Rope
+from posenc import Rope, Table
 
 
 class Resonance(Rope):
-    """RoPE with each wavelength rounded to a whole number of tokens: theta'_m = 2 pi / round(2 pi / theta_m).
+    """RoPE with each wavelength rounded to whole tokens: theta'_m = 2 pi / round(2 pi / theta_m).
 
-    Wang et al. 2024: past its first period a pair meets only angles that it met in training. Options are rope's; pairs
-    that rope stills stay still. Nothing is learned.
-    Verdict: costs nothing and helps the fast pairs only; the slow ones that break RoPE past L have no full period in it.
+    Wang et al. 2024 (arXiv 2403.00071). After its first period a pair meets only angles that it
+    met in training. The options are those of `rope`; pairs with frequency 0 keep it. Nothing is
+    learned. In `extend` it rounds the frequencies of any rotary scheme, alone or beside another
+    frequency map.
+    Verdict: costs nothing, but helps only the fast pairs. RoPE fails past the training length
+    because of slow pairs, which do not finish a period within it.
     """
 
-    extends, over_others, first = True, True, 0
+    can_extend = True
 
-    def stretch(self, inv_freq: Tensor, base: float, total: int) -> tuple[Tensor, float]:
-        """The same of any frequencies, after another extension if there is one."""
+    def map_frequencies(self, inv_freq: Tensor, base: float, total: int) -> Table:
+        """Any frequencies, rounded in wavelength; the attention factor is 1."""
         return 2 * math.pi / (2 * math.pi / inv_freq).round(), 1.0
 
-    def frequencies(self, total: int) -> tuple[Tensor, float]:
-        """RoPE's, rounded in wavelength."""
+    def frequencies(self, total: int) -> Table:
+        """RoPE's frequencies, rounded in wavelength."""
         inv_freq, factor = super().frequencies(total)
         return 2 * math.pi / (2 * math.pi / inv_freq).round(), factor

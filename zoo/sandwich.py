@@ -8,11 +8,13 @@ from posenc import Bias, Piece, Shape
 
 
 class Sandwich(Piece):
-    """score += (sum over m = 1 ... d/2 of cos((i - j) 10000^(-2m/d)) - d/2) / (8h/H) in head h = 1 ... H. Nothing is learned.
+    """score += (sum_m cos((i - j) 10000^(-2m/d)) - d/2) H / (8h), m = 1 ... d/2, h = 1 ... H.
 
-    That is p_i.p_j of sinusoids of `dimension` d (by default that of a head, as in NeMo, whose formula this is), moved to
-    0 at distance 0; it falls roughly as a logarithm, with ripples. Head H is the farthest sighted, the reverse of ALiBi's.
-    Verdict: a parameter-free alibi with a softer far end; kerple learns the same shape.
+    Chi et al. 2022 (arXiv 2212.10356). The sum is p_i.p_j of sinusoids of `dimension` d, moved to
+    0 at distance 0; h is the number of the head. d defaults to the dimension of a head, as in
+    NeMo, whose formula this is. The bias falls roughly as a logarithm, with ripples. The last head
+    sees farthest. Nothing is learned.
+    Verdict: alibi without parameters and with a softer decay. kerple learns the same shape.
     """
 
     def __init__(self, shape: Shape, *, dimension: int | None = None) -> None:

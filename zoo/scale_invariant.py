@@ -6,16 +6,19 @@ import torch
 from torch import Tensor
 
 from configurable import require
-from posenc import Block, Piece, Shape
+from posenc import Piece, Shape, Tile
 
 
 class ScaleInvariant(Piece):
-    """score = a_t S + m_t at distance t, a_t^2 = 2 (ln(t / tau + 1) - ln alpha + beta / alpha), m_t = beta / alpha - a_t^2.
+    """score = a_t S + m_t, a_t^2 = 2 (ln(t / tau + 1) - ln alpha + beta / alpha), t = i - j.
 
-    Were S of mean 0 and variance 1, keys between n and 10 n tokens back would weigh the same for every large n. With alpha =
-    beta = e^0.5, as published, a_0 = 1 and m_0 = 0. Nothing is learned. The paper norms q and k, which makes S so, and has
-    p-RoPE beside it; here S = q.k / sqrt(d) stays as it is. Biases of other pieces are added afterwards.
-    Verdict: keeps near keys readable where logn sharpens all alike; combine it: `rope(p=0.5) + scale_invariant`.
+    Anson et al. 2025 (arXiv 2505.17083). m_t = beta / alpha - a_t^2. If S had mean 0 and variance
+    1, keys between n and 10 n tokens back would weigh the same for every large n. With alpha =
+    beta = e^0.5, as published, a_0 = 1 and m_0 = 0. Nothing is learned. The paper norms q and k,
+    which gives S that mean and variance, and combines the scheme with p-RoPE. Here S = q.k /
+    sqrt(d) stays as it is. Biases of other pieces are added afterwards.
+    Verdict: keeps near keys readable, where logn sharpens all keys alike. Combine it:
+    `rope(p=0.5) + scale_invariant`.
     """
 
     def __init__(
@@ -37,8 +40,8 @@ class ScaleInvariant(Piece):
         )
         self.tau, self.alpha, self.beta = tau, alpha, beta
 
-    def score(self, block: Block) -> Tensor:
-        """Scale and shift by the distance; keys ahead count as distance 0, they are masked anyway."""
-        t = (block.i - block.j).clamp(min=0).to(block.scores.dtype)
+    def score(self, tile: Tile) -> Tensor:
+        """(B, H, R, C). Keys ahead count as at distance 0; they are masked afterwards."""
+        t = (tile.i - tile.j).clamp(min=0).to(tile.scores.dtype)
         squared = 2 * (torch.log1p(t / self.tau) - math.log(self.alpha) + self.beta / self.alpha)
-        return squared.sqrt() * block.scores + self.beta / self.alpha - squared + block.added
+        return squared.sqrt() * tile.scores + self.beta / self.alpha - squared + tile.added

@@ -7,24 +7,25 @@ from torch import Tensor, nn
 from torch.nn.functional import conv1d, linear, normalize, pad
 
 from configurable import require
-from posenc import Block, Piece, Shape, rope_frequencies, turn
+from posenc import Piece, Shape, Tile, rope_frequencies, turn
 
 
 class SelectiveRope(Piece):
-    """Turn pair m of q and k at token t by base^(-2m/d) sum_{s <= t} step_s: learned steps, not positions, set the angles.
+    """Turn pair m of q and k at token t by base^(-2m/d) (step_0 + ... + step_t), learned steps.
 
-    Movahedi et al. 2025, as their code trains language models: step = causal convolution over `taps` tokens of up down x^,
-    x^ the layer's normalised input with each head's slice scaled to length 1. Parameters per layer: down (rank, C), up
-    (H d/2, rank), taps (H d/2, 1, taps), all started as PyTorch starts linear layers and convolutions; their gate and
-    bias, off by default, are left out. Position ids play no part. Whole scores are formed here, by blocks of queries.
-    Verdict: extrapolates further than RoPE because far keys fall out of phase, then decays too (arXiv 2606.24975).
+    Movahedi et al. 2025 (arXiv 2511.17388), as their code trains language models. step = a causal
+    convolution over `taps` tokens of up down x^, where x^ is the layer's normalised input with
+    each head's slice scaled to length 1. Parameters, one set per layer: down (rank, C), up
+    (H d/2, rank), taps (H d/2, 1, taps), started as PyTorch starts linear layers and convolutions.
+    Their gate and bias, off by default, are left out. Position ids are not read. The whole score
+    is made here, by blocks of queries.
+    Verdict: good farther past the training length than RoPE, because far keys fall out of phase.
+    Then it gets worse too (arXiv 2606.24975).
     """
 
     per_layer, reads_ids = True, False
-    apart = (
-        "pope",
-        "xpos",
-    )  # it turns pairs of a head's own columns, which these scale apart, or double
+    # it turns pairs of a head's own columns, which pope doubles and xpos scales differently
+    conflicts = ("pope", "xpos")
 
     def __init__(
         self, shape: Shape, *, base: float = 500000.0, rank: int = 32, taps: int = 4
@@ -34,10 +35,8 @@ class SelectiveRope(Piece):
             base >= 1 and rank > 0 and taps > 0,
             f"selective_rope: base, rank and taps must be at least 1, not {base}, {rank}, {taps}",
         )
-        self.heads, self.temperatures = (
-            shape.n_head,
-            rope_frequencies(shape.head_dim, base)[0].tolist(),
-        )
+        self.heads = shape.n_head
+        self.frequencies_of_pairs = rope_frequencies(shape.head_dim, base)[0].tolist()
         steps = shape.n_head * shape.head_dim // 2
         self.down, self.up, self.taps = (
             nn.Parameter(torch.empty(size).uniform_(-1, 1) / math.sqrt(size[-1]))
@@ -45,23 +44,20 @@ class SelectiveRope(Piece):
         )
 
     def features(self, x: Tensor) -> Tensor:
-        """(B, T, C) -> (B, T, H d/2), float32 or wider: up down x^."""
+        """up down x^ (B, T, H d/2), float32 or wider, of the input x (B, T, C)."""
         wide = torch.promote_types(self.up.dtype, torch.float32)
         with torch.autocast(x.device.type, enabled=False):
             x = normalize(x.to(wide).unflatten(-1, (self.heads, -1)), dim=-1).flatten(-2)
             return linear(linear(x, self.down.to(wide)), self.up.to(wide))
 
-    def score(self, block: Block) -> Tensor:
-        """q and k turned by their accumulated angles."""
-        steps, taps = block.features_k.mT, self.taps.to(block.q.dtype)  # (B, H F, C)
+    def score(self, tile: Tile) -> Tensor:
+        """(B, H, R, C): scores of q and k turned by their accumulated angles."""
+        steps, taps = tile.features_k.mT, self.taps.to(tile.q.dtype)  # (B, H F, C)
         steps = conv1d(pad(steps, (taps.shape[-1] - 1, 0)), taps, groups=len(taps))
-        angles = steps.cumsum(-1).unflatten(1, (self.heads, -1)).mT * steps.new_tensor(
-            self.temperatures
-        )  # (B, H, C, F)
+        sums = steps.cumsum(-1).unflatten(1, (self.heads, -1)).mT  # (B, H, C, F)
+        angles = sums * steps.new_tensor(self.frequencies_of_pairs)
         cos, sin = angles.cos(), angles.sin()
-        here = block.rows[:, 0]
-        q, k = (
-            turn(block.q, cos[..., here, :], sin[..., here, :], "half"),
-            turn(block.k, cos, sin, "half"),
-        )
-        return q @ k.mT / math.sqrt(q.shape[-1]) + block.added
+        here = tile.rows[:, 0]
+        q = turn(tile.q, cos[..., here, :], sin[..., here, :], "half")
+        k = turn(tile.k, cos, sin, "half")
+        return q @ k.mT / math.sqrt(q.shape[-1]) + tile.added

@@ -9,22 +9,23 @@ from posenc import Piece
 
 
 class Shape(Piece):
-    """Train with all positions moved by one k drawn from 0 ... max_shift, test with `test_shift`. Kiyono et al. 2021.
+    """Train with all positions moved by one k ~ U{0 ... max_shift}; test with p + `test_shift`.
 
-    It says which positions there are, not how they are used: `shape + sinusoidal`, `shape + learned(rows=512)`. max_shift
-    defaults to the training length. Nothing is learned. k is drawn for each step, theirs for each sequence. Their paper
-    tests with k = 0, the default; their code draws below max_shift and tests with test_shift=max_shift.
-    Verdict: absolute positions that reach as far as L + max_shift; pointless with schemes that read distances only.
+    Kiyono et al. 2021 (arXiv 2109.05644). It gives positions and does not use them itself: write
+    `shape + sinusoidal` or `shape + learned(rows=512)`. `max_shift` defaults to the training
+    length. Nothing is learned. k is drawn for each step; theirs is drawn for each sequence. Their
+    paper tests with k = 0, the default here. Their code draws below max_shift and tests with
+    test_shift=max_shift.
+    Verdict: absolute positions that reach as far as L + max_shift, L the training length. Useless
+    with schemes that read distances only.
     """
 
     def __init__(
         self, shape: posenc.Shape, *, max_shift: int | None = None, test_shift: int = 0
     ) -> None:
         super().__init__()
-        self.max_shift, self.test_shift = (
-            shape.length if max_shift is None else max_shift,
-            test_shift,
-        )
+        self.max_shift = shape.length if max_shift is None else max_shift
+        self.test_shift = test_shift
         for name, value in (("max_shift", self.max_shift), ("test_shift", test_shift)):
             require(0 <= value <= 2**24, f"shape: {name} must lie between 0 and 2**24, not {value}")
 
@@ -33,5 +34,5 @@ class Shape(Piece):
         return index + self.test_shift
 
     def draw(self, length: int, generator: torch.Generator) -> Tensor:
-        """0 ... length - 1, moved together."""
+        """Positions (length,): 0 ... length - 1, all moved by one k."""
         return torch.arange(length) + torch.randint(self.max_shift + 1, (1,), generator=generator)

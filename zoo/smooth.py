@@ -1,4 +1,4 @@
-"""Positions under a sublinear curve: a family that is widely taught as LongRoPE, and is not."""
+"""Positions under a curve that flattens. Not from a paper."""
 
 import torch
 from torch import Tensor, nn
@@ -10,14 +10,16 @@ CURVES = {"log": torch.log1p, "sqrt": lambda x: 2 * ((1 + x).sqrt() - 1), "arcta
 
 
 class Smooth(Extension):
-    """p' = c f(p / c), f of slope 1 at 0: log ln(1 + x), sqrt 2 (sqrt(1 + x) - 1), arctan. c = `knee` defaults to L.
+    """p' = c f(p / c), with f(x) = ln(1 + x) (kind=log), 2 (sqrt(1 + x) - 1) (sqrt) or arctan(x).
 
-    `learned` lets a fine-tune train c: parameter stretch_of_knee (1,), the logarithm of c / knee, 0 at first; with
-    per_layer=True each layer has a c of its own.
+    All three curves have slope 1 at 0. c = `knee`, in tokens, defaults to the training length.
+    learned=True lets a fine-tune train c. Parameter: log_factor (1,), the logarithm of c / knee,
+    0 at first; with per_layer=True each layer has its own.
 
-    Tutorials call this LongRoPE. It is not: LongRoPE divides each frequency by a factor found by search. Here the same two
-    words are nearer late in a text than early in it, so that scores no longer depend on distance alone.
-    Verdict: to hold a belief against a measurement.
+    Some tutorials teach this map under the name LongRoPE. LongRoPE is another method: it divides
+    each frequency by a factor found by search. Under this map the same two words are nearer to
+    each other late in a text than early in it, so scores no longer depend on the distance alone.
+    Verdict: not from a paper; kept so that it can be measured.
     """
 
     continuous = True
@@ -29,14 +31,11 @@ class Smooth(Extension):
         require(kind in CURVES, f"smooth: kind is {', '.join(CURVES)}, not {kind}")
         self.knee, self.curve = float(shape.length if knee is None else knee), CURVES[kind]
         require(self.knee >= 1, f"smooth: knee is a number of tokens, at least 1, not {knee}")
-        if learned:
-            self.stretch_of_knee = nn.Parameter(torch.zeros(1))
+        self.log_factor = nn.Parameter(torch.zeros(1)) if learned else None
 
     def ids(self, index: Tensor, total: int) -> Tensor:
-        """Below the line for p > 0, of slope 1 at 0."""
-        knee = (
-            self.knee * self.stretch_of_knee.to(index.dtype).exp()
-            if hasattr(self, "stretch_of_knee")
-            else self.knee
-        )
+        """The mapped positions."""
+        knee = self.knee
+        if self.log_factor is not None:
+            knee = knee * self.log_factor.to(index.dtype).exp()
         return knee * self.curve(index / knee)

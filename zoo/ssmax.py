@@ -10,11 +10,13 @@ from posenc import Piece, Shape
 
 
 class Ssmax(Piece):
-    """scores x s_h ln(n), n = i + 1 the number of keys up to the query; parameter s (H,), one for each layer.
+    """scores x s_h ln(n), n = i + 1 the number of keys up to the query.
 
-    `start` is where s begins; by default 1 over the mean of ln(n) for n = 1 ... L, so that the factor is 1 on average: 0.168
-    for the paper's L = 1024, the value it begins with. n counts all keys up to the query even where a window hides some.
-    Verdict: logn whose strength each head learns; combine it: `rope + ssmax`.
+    Nakanishi 2025 (arXiv 2501.19399). Parameter: s (H,), one for each layer. `start` is the first
+    value of s. It defaults to 1 over the mean of ln(n) for n = 1 ... L, so that the factor is 1 on
+    average over the training length L. For the paper's L = 1024 that is 0.168, its own first
+    value. n counts all keys up to the query, also where a window hides some of them.
+    Verdict: logn with a strength that each head learns. Combine it: `rope + ssmax`.
     """
 
     per_layer = True
@@ -25,10 +27,9 @@ class Ssmax(Piece):
             shape.length > 1 or start is not None,
             "ssmax divides by ln(L): it needs a training length above 1, or start",
         )
-        s = (
-            shape.length / math.lgamma(shape.length + 1) if start is None else start
-        )  # lgamma(L + 1) = ln 1 + ... + ln L
-        self.s = nn.Parameter(torch.full((shape.n_head,), s))
+        if start is None:
+            start = shape.length / math.lgamma(shape.length + 1)  # = L / (ln 1 + ... + ln L)
+        self.s = nn.Parameter(torch.full((shape.n_head,), start))
 
     def temperature(self, index: Tensor, like: Tensor) -> Tensor:
         """s ln(i + 1), (H, T)."""

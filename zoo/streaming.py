@@ -1,14 +1,16 @@
-"""StreamingLLM: a window and the first tokens, at clipped distances (Xiao et al. 2023, arXiv 2309.17453)."""
+"""StreamingLLM: a window and the first tokens (Xiao et al. 2023, arXiv 2309.17453)."""
 
 from configurable import require
 from posenc import Extension, Region, Shape, Window
 
 
 class Streaming(Extension):
-    """A query sees the last `size` keys and the first `sinks`; those it meets at the places they have in a cache that holds
-    no others: a query at position min(i, sinks + size - 1), a sink at its own j. `size` defaults to L - sinks.
+    """A query sees the last `size` keys and the first `sinks`, at their places in the cache.
 
-    Verdict: keeps a stream going for ever at the loss of a window; nothing beyond the window is read.
+    Xiao et al. 2023 (arXiv 2309.17453). The cache holds no other keys, so places are counted in it:
+    towards a sink that has left the window, a query lies at min(i, sinks + size - 1), the sink at
+    its own j. `size` defaults to L - sinks, L the training length.
+    Verdict: a text of any length at the loss of a window. Nothing past the window is read.
     """
 
     def __init__(self, shape: Shape, *, size: int | None = None, sinks: int = 4) -> None:
@@ -23,7 +25,7 @@ class Streaming(Extension):
     mask = Window.mask  # i - j < size, or j < sinks
 
     def regions(self, total: int) -> list[Region]:
-        """Sinks that have left the window."""
+        """The sinks that have left the window."""
         size, sinks = self.span
         return [
             Region(

@@ -1,13 +1,16 @@
-"""STRING: large distances of training replaced by well-trained ones (An et al. 2024, arXiv 2410.18745)."""
+"""STRING: long distances replaced by well-trained ones (An et al. 2024, arXiv 2410.18745)."""
 
 from configurable import require
 from posenc import Extension, Region, Shape
 
 
 class String(Extension):
-    """Distance i - j below S; i - j - S + W from S on. S = `shift` defaults to L / 3, W = `local` to 32, at most L / 4.
+    """Distance i - j below S, and i - j - S + W from S on.
 
-    Verdict: for the far end of the training length, whose distances are rare in training; it is not made for longer texts.
+    An et al. 2024 (arXiv 2410.18745). S = `shift` defaults to L / 3, L the training length, and
+    W = `local` to 32, at most L / 4.
+    Verdict: for the long distances within the training length, which are rare in training. It is
+    not made for longer texts.
     """
 
     def __init__(self, shape: Shape, *, shift: int | None = None, local: int | None = None) -> None:

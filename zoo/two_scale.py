@@ -1,4 +1,4 @@
-"""One scale of positions within L and another past it: a map that is taught as YaRN, and is not."""
+"""One scale of positions within the training length, another past it. Not from a paper."""
 
 import torch
 from torch import Tensor
@@ -8,11 +8,13 @@ from posenc import Extension, Shape
 
 
 class TwoScale(Extension):
-    """p' = alpha p up to L, beta p past it. L is the training length.
+    """p' = alpha p up to L, and beta p past it. L is the training length.
 
-    Tutorials call this YaRN, with alpha = 1 and beta > 1, which turns faster past L, the wrong way; beta < 1 brings late
-    positions back among early ones. It jumps at L unless alpha = beta, which is interpolation (`pi`).
-    Verdict: to hold a belief against a measurement.
+    Some tutorials teach this map under the name YaRN, with alpha = 1 and beta > 1. YaRN is another
+    method, and beta > 1 turns faster past L, which is the wrong direction. beta < 1 brings late
+    positions back among early ones. The map jumps at L unless alpha = beta, which is
+    interpolation (`pi`).
+    Verdict: not from a paper; kept so that it can be measured.
     """
 
     continuous = True
@@ -26,5 +28,5 @@ class TwoScale(Extension):
         self.length, self.alpha, self.beta = shape.length, alpha, beta
 
     def ids(self, index: Tensor, total: int) -> Tensor:
-        """By the side of L."""
+        """The mapped positions."""
         return torch.where(index < self.length, self.alpha * index, self.beta * index)

@@ -1,22 +1,27 @@
 """xPos: rotary positions with exponential decay (Sun et al. 2022, arXiv 2212.10554)."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from configurable import require
-from posenc import Rope, Shape, Turn, turn
+from posenc import Piece, Rope, Shape, Turn, exact_device, turn
 
 
 class Xpos(Rope):
-    """RoPE whose pair m of a score is multiplied by z_m^((i - j) / B), z_m = (2m/d + gamma) / (1 + gamma). Sun et al. 2022.
+    """RoPE whose pair m of a score is multiplied by z_m^((i - j) / B).
 
-    Queries are multiplied by z^((p - c) / B), keys by its inverse. B = `scale_base` defaults to half the training length:
-    theirs is 512 for 1024. The centre c changes no score; theirs moves with the length read so far, here it is half the
-    total length, so that turned keys can be cached. Exponents are float64, factors float32; where products with keys ahead
-    would overflow, past 32 L, a text is refused. Nothing is learned. `layout` half is theirs with permuted columns.
-    Verdict: decays like ALiBi but only in fast pairs; the authors pair it with a block-wise causal mask, which gains more.
+    Sun et al. 2022 (arXiv 2212.10554). z_m = (2m/d + gamma) / (1 + gamma). Queries are multiplied
+    by z_m^((p - c) / B), keys by its inverse. B = `scale_base` defaults to half the training
+    length L; theirs is 512 for L = 1024. The centre c changes no score: theirs moves with the
+    length read so far, here it is half the total length, so that turned keys can be cached.
+    Exponents are float64, factors float32. A text past 32 L is refused: there, products with keys
+    ahead of the query would overflow. Nothing is learned. `base` and `layout` are those of `rope`;
+    half is theirs with permuted columns.
+    Verdict: decays like ALiBi, but only in the fast pairs. The authors combine it with a
+    block-wise causal mask, which gains more.
     """
 
     def __init__(
@@ -32,24 +37,22 @@ class Xpos(Rope):
         require(gamma > 0, f"xpos: gamma must be positive, not {gamma}")
         self.gamma, self.scale_base = gamma, shape.length / 2 if scale_base is None else scale_base
         require(self.scale_base > 0, f"xpos: scale_base must be positive, not {scale_base}")
-        self.limit = int(
-            82 * self.scale_base / math.log1p(1 / gamma)
-        )  # e^82 leaves room for q.k below float32's e^88
+        # e^82 leaves room for q.k below e^88, the largest float32
+        self.limit = int(82 * self.scale_base / math.log1p(1 / gamma))
 
-    def turn(self, ids: Tensor, total: int) -> tuple[Turn, Turn]:
-        """Queries grow where keys shrink."""
-        exact = "cpu" if ids.device.type == "mps" else ids.device  # mps has no float64
+    def turn(self, ids: Tensor, total: int, maps: Sequence[Piece] = ()) -> tuple[Turn, Turn]:
+        """Queries and keys are turned alike; queries grow where keys shrink."""
+        exact = exact_device(ids)
         pairs = torch.arange(0, self.columns, 2, dtype=torch.float64, device=exact) / self.columns
-        power = (ids.to(exact, torch.float64) - total / 2)[
-            ..., None
-        ] / self.scale_base  # (..., T, 1)
-        log_scale = power * torch.log((pairs + self.gamma) / (1 + self.gamma))
-        grow, shrink = (log_scale.mul(sign).exp().to(ids.device, torch.float32) for sign in (1, -1))
-        cos, sin = self.cos_sin(ids, total)
-        tables = [
-            tuple(t[:, None] if ids.dim() == 2 else t for t in (cos * s, sin * s))
-            for s in (grow, shrink)
-        ]
-        return (lambda q: turn(q, *tables[0], self.layout)), (
-            lambda k: turn(k, *tables[1], self.layout)
-        )
+        power = (ids.to(exact, torch.float64) - total / 2)[..., None] / self.scale_base
+        log_scale = power * torch.log((pairs + self.gamma) / (1 + self.gamma))  # (..., T, F)
+        cos, sin = self.cos_sin(ids, total, maps)
+
+        def turned(sign: int) -> Turn:
+            scale = log_scale.mul(sign).exp().to(ids.device, torch.float32)
+            tables = cos * scale, sin * scale
+            if ids.dim() == 2:  # (B, T, F) -> (B, 1, T, F)
+                tables = tables[0][:, None], tables[1][:, None]
+            return lambda x: turn(x, *tables, self.layout)
+
+        return turned(1), turned(-1)

@@ -1,4 +1,5 @@
-# Short and long texts in turn, so that short ones keep their frequencies (LongRoPE2); --init_from=out/RUN
+# Short and long texts in turn; short ones keep their frequencies (LongRoPE2).
+# Name the trained run: --init_from=out/RUN
 extend = "yarn"  # factor=auto: 1 at 128, 4 at 512
 block_size = 512
 batch_size = 4

@@ -1,4 +1,5 @@
-# PoSE: reach 4 times the default length by training at the default length; name the trained run: --init_from=out/RUN
+# PoSE: reach 4 times the default length by training at the default length.
+# Name the trained run: --init_from=out/RUN
 extend = "yarn(factor=4) + pose(target=512)"
 eval_lengths = (64, 128, 256, 512, 1024, 2048)
 max_iters = 100  # 0.2M tokens

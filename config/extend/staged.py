@@ -1,4 +1,5 @@
-# A curriculum of factors: 2, 4, then 8 times the default length, a third of the steps each; --init_from=out/RUN
+# 2, 4, then 8 times the default length, a third of the steps each.
+# Name the trained run: --init_from=out/RUN
 extend = "yarn"  # factor=auto follows the length
 block_size = 1024
 batch_size = 2

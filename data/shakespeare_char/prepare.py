@@ -1,4 +1,4 @@
-"""Tiny Shakespeare by characters, split as nanoGPT splits it: the first 90 % to train, the rest to validate.
+"""Tiny Shakespeare by characters, split as in nanoGPT: the first 90 % train, the rest validate.
 
 python data/shakespeare_char/prepare.py                    download it (1.1 MB)
 python data/shakespeare_char/prepare.py --url=URL          from a mirror
@@ -21,7 +21,7 @@ SIZE = 1_115_394  # bytes
 
 
 def get_text(url: str, file: str) -> str:
-    """The text, from `file` if that is given, else from `url`; UserError unless it is the published one."""
+    """The text, from `file` if it is given, else from `url`; UserError if it is another text."""
     if file:
         verify(Path(file), SHA256, SIZE, file)
         return Path(file).read_bytes().decode("utf-8")
@@ -40,8 +40,6 @@ def prepare(folder: Path, url: str = URL, file: str = "") -> dict:
         folder,
         {"train": [ids[:cut]], "val": [ids[cut:]]},
         tokenizer="char",
-        vocab_size=len(characters),
-        unit="char",
         source=f"Tiny Shakespeare, {URL}",
         rule="the first 90 % of the characters are train, the rest validation",
         characters=characters,
@@ -49,10 +47,9 @@ def prepare(folder: Path, url: str = URL, file: str = "") -> dict:
 
 
 def main() -> None:
-    """Make the corpus beside this file and say what it holds."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    """Make the corpus in the folder of this file and print what it holds."""
+    layout = argparse.RawTextHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     parser.add_argument("--url", default=URL, help="where to download it from (http or https)")
     parser.add_argument("--file", default="", help="a copy on this machine, instead of downloading")
     parser.add_argument("--debug", action="store_true", help="show where an error was raised")

@@ -17,7 +17,7 @@ An earlier look at seeds 1 to 3 had another rule (some beta best, or within a 95
 base, L and N / L) and yarn's default ramp. It said *contradicted*: beta=4 passed in 15 cells, 2, 8 and 32 in 14, none in all. It
 was put aside, for the default ramp rounds to whole pairs, so that at L = 128 beta 16, 32 and 64 are one table, and because of 16
 intervals at 95 % one leaves out zero by chance more often than not. Its models are among these.
-"""
+"""  # noqa: E501  beta.md quotes this text
 
 import json
 import subprocess
@@ -68,14 +68,13 @@ def run(*words: str) -> None:
 
 
 def collect() -> dict[str, object]:
-    """All of beta.json. Nats of every model at every length under every beta: (bases, lengths, seeds, factors, betas)."""
+    """The content of beta.json: nats of every model at every length under every beta.
+
+    Their shape is (bases, lengths, seeds, factors, betas).
+    """
     found = np.full([len(x) for x in (BASES, LENGTHS, SEEDS, FACTORS, BETAS)], np.nan)
     for (b, n, s), _ in np.ndenumerate(found[..., 0, 0]):
-        result = json.loads(
-            (ROOT / folder(BASES[b], LENGTHS[n], SEEDS[s]) / "extrapolation.json").read_text(
-                encoding="utf-8"
-            )
-        )
+        result = read(ROOT / folder(BASES[b], LENGTHS[n], SEEDS[s]) / "extrapolation.json")
         known = {
             (row["extend"], row["length"]): row["nats"]
             for row in result["rows"]
@@ -85,18 +84,16 @@ def collect() -> dict[str, object]:
             found[b, n, s, f, k] = known[
                 f"yarn(ramp=turns, beta={BETAS[k]})", FACTORS[f] * LENGTHS[n]
             ]
-    config = json.loads(
-        (ROOT / folder(BASES[0], LENGTHS[0], SEEDS[0]) / "config.json").read_text(encoding="utf-8")
-    )
+    config = read(ROOT / folder(BASES[0], LENGTHS[0], SEEDS[0]) / "config.json")
     axes = {"base": BASES, "L": LENGTHS, "seed": SEEDS, "N / L": FACTORS, "beta": BETAS}
-    return {
-        "axes": axes,
-        "nats": found.round(6).tolist(),
-        **{
-            key: config[key]
-            for key in ("versions", "git_commit", "device", "dtype", "corpus_sha256")
-        },
-    }
+    kept = ("versions", "git_commit", "device", "dtype", "corpus_sha256")
+    origin = {key: config[key] for key in kept}
+    return {"axes": axes, "nats": found.round(6).tolist(), **origin}
+
+
+def read(path: Path) -> dict:
+    """A JSON file."""
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def interval(values: np.ndarray, t: float) -> tuple[float, float]:
@@ -105,7 +102,10 @@ def interval(values: np.ndarray, t: float) -> tuple[float, float]:
 
 
 def effects(best: np.ndarray) -> dict[str, tuple[float, float]]:
-    """What base and L do to the logarithm of the best beta, (bases, lengths, seeds, factors): mean and half-interval."""
+    """What base and L do to the logarithm of the best beta: mean and half of the interval.
+
+    best: (bases, lengths, seeds, factors).
+    """
     x = np.log10(BASES) - np.log10(BASES).mean()
     slopes = np.einsum("b,bnsf->nsf", x, best) / (x @ x)
     return {
@@ -115,16 +115,18 @@ def effects(best: np.ndarray) -> dict[str, tuple[float, float]]:
 
 
 def main() -> None:
-    """Train, or print what was found, or the table of that."""
+    """Train the models, or print the numbers, or print the table of the numbers."""
     if sys.argv[1] == "train":
         train(sys.argv[2])
         return
     if sys.argv[1] == "collect":
         print(json.dumps(collect()))
         return
-    found = np.array(
-        json.loads((ROOT / "results/extend/beta.json").read_text(encoding="utf-8"))["nats"]
-    )
+    print_table(np.array(read(ROOT / "results/extend/beta.json")["nats"]))
+
+
+def print_table(found: np.ndarray) -> None:
+    """The Markdown table of nats (bases, lengths, seeds, factors, betas)."""
     best = np.log2(BETAS)[found.argmin(-1)]
     found_effects = effects(best)
     contradicted = any(abs(mean) > half for mean, half in found_effects.values())
@@ -138,11 +140,13 @@ def main() -> None:
         print(f"| {name} | {mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}] |")
     mean, half = interval(best.mean((0, 1, 3)), T95)
     edge = int(((best == np.log2(BETAS[0])) | (best == np.log2(BETAS[-1]))).sum())
+    word = "contradicted by" if contradicted else "consistent with"
+    limits = f"95 %: {2 ** (mean - half):.1f}, {2 ** (mean + half):.1f}"
     print(
-        f"\nA constant number of turns is {'contradicted by' if contradicted else 'consistent with'} these models. Geometric "
-        f"mean of the best beta: {2**mean:.1f} [95 %: {2 ** (mean - half):.1f}, {2 ** (mean + half):.1f}]; of {best.size} "
-        f"best betas {edge} lie at an end of the range tried.\n\nNats: of the beta that is best in the mean over seeds; of the "
-        "others, their difference to it ± half of its 95 % interval, paired by seed.\n\n| base | L | N / L | "
+        f"\nA constant number of turns is {word} these models. Geometric mean of the best beta: "
+        f"{2**mean:.1f} [{limits}]; of {best.size} best betas {edge} lie at an end of the range "
+        "tried.\n\nNats: of the beta that is best in the mean over seeds; of the others, their "
+        "difference to it ± half of its 95 % interval, paired by seed.\n\n| base | L | N / L | "
         f"{' | '.join(f'beta={b:g}' for b in BETAS)} |\n{'| --- ' * (len(BETAS) + 3)}|"
     )
     rows = {

@@ -2,8 +2,9 @@
 
     python results/extend/collect.py NAME=out/RUN ... > results/extend/books.json
 
-NAME is how a run is called in the tables: empty for the model that is extended (each of its extensions is called by its own
-expression, `none` for no extension), anything else for a run that is taken as it was trained.
+NAME is the name of a run in the tables. It is empty for the model that is extended: each of its
+extensions then has its own expression as a name, and `none` is no extension. A run with a name is
+taken as it was trained.
 """
 
 import json

@@ -1,11 +1,12 @@
-"""Published findings on context extension, each judged by a rule that was committed before the runs it judges.
+"""Published findings on context extension, each judged by a rule that was written before the runs.
 
     python results/extend/findings.py RESULTS.json > results/extend/findings.md
 
-RESULTS.json is what `results/extend/collect.py` makes of run folders. A difference is a mean over seeds, paired by seed, with a
-95 % t-interval (interval). `reproduced`: the whole interval lies on the side that was published. `contradicted`: the
-whole interval lies on the other side. `not testable at this size`: the interval holds zero, or there are fewer than 2 seeds.
-Where a finding asks for several comparisons, it is contradicted if one is, and reproduced if all are.
+`results/extend/collect.py` makes RESULTS.json from run folders. A difference is a mean over seeds,
+paired by seed, with a 95 % t-interval. `reproduced`: the whole interval lies on the side that was
+published. `contradicted`: the whole interval lies on the other side. `not testable at this size`:
+the interval holds zero, or there are fewer than 2 seeds. A finding that asks for several
+comparisons is contradicted if one of them is, and reproduced if all are.
 """
 
 import json
@@ -15,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from runs.tables import T95
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from runs.tables import T95  # noqa: E402
 
 Losses = dict[str, dict[str, dict[str, float]]]  # {what: {seed: {length: nats}}}
 L = 128
@@ -25,7 +26,10 @@ FACTORS = (2, 4, 8, 16)
 
 
 def verdict(differences: list[float]) -> tuple[str, str]:
-    """What one comparison shows (each difference is above zero if the published side is right), and its interval."""
+    """What one comparison shows, and its interval.
+
+    A difference above zero agrees with what was published.
+    """
     n = len(differences)
     if n < 2:
         return "not testable", "fewer than two seeds"
@@ -40,7 +44,7 @@ def verdict(differences: list[float]) -> tuple[str, str]:
 
 
 def compare(losses: Losses, worse: str, better: str, factor: int) -> list[float]:
-    """loss(worse) - loss(better) at `factor` times the training length, for each seed that has both."""
+    """loss(worse) - loss(better) at `factor` x the training length, for each seed with both."""
     n = str(factor * L)
     return [
         of[n] - losses[better][seed][n]
@@ -120,10 +124,9 @@ def judged(losses: Losses) -> list[tuple[str, str, str, str]]:
 def main() -> None:
     """Print a table of findings, then of comparisons."""
     rows = judged(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))["losses"])
-    print(
-        "# Published findings on context extension\n\nRules: results/extend/findings.py. Nats, paired by seed.\n\n"
-        "| finding | verdict |\n| --- | --- |"
-    )
+    print("# Published findings on context extension\n")
+    print("Rules: results/extend/findings.py. Nats, paired by seed.\n")
+    print("| finding | verdict |\n| --- | --- |")
     for finding in dict.fromkeys(row[0] for row in rows):
         words = {row[2] for row in rows if row[0] == finding}
         word = (
@@ -134,9 +137,8 @@ def main() -> None:
             else "not testable at this size"
         )
         print(f"| {finding} | {word} |")
-    print(
-        "\n| finding | comparison | difference [95 % over seeds] | verdict |\n| --- | --- | --- | --- |"
-    )
+    print("\n| finding | comparison | difference [95 % over seeds] | verdict |")
+    print("| --- | --- | --- | --- |")
     for finding, comparison, word, interval in rows:
         print(f"| {finding} | {comparison} | {interval} | {word} |")
 

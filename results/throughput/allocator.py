@@ -1,8 +1,9 @@
-"""What `device.keep_freed_memory` is worth: training steps and long tests with and without it, alternating processes.
+"""What `runs.device.keep_freed_memory` is worth: the speed of training and of long tests.
 
     python results/throughput/allocator.py
 
-The default model, ALiBi; written to results/throughput/allocator.json.
+Processes with it and without it take turns. The model is the default one with ALiBi. The numbers
+are written to results/throughput/allocator.json.
 """
 
 import json
@@ -13,16 +14,15 @@ import time
 from pathlib import Path
 from statistics import median
 
-from runs.files import write_json
-from runs.folder import provenance
-
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
 
-import device  # noqa: E402
 import torch  # noqa: E402
 
 from model import GPT, GPTConfig  # noqa: E402
+from runs import device  # noqa: E402
+from runs.files import write_json  # noqa: E402
+from runs.folder import provenance  # noqa: E402
 
 STEPS, ROUNDS = 20, 1
 

@@ -1,10 +1,11 @@
-"""Training speed of the baby GPT beside nanoGPT's own model and loop as shipped, alternating on one machine.
+"""Training speed of the baby GPT, compared with nanoGPT's own model and loop on one machine.
 
     git clone https://github.com/karpathy/nanoGPT
     python results/throughput/measure.py nanoGPT
 
-Both train 6 layers, 6 heads, 384 wide, T = 256, batch 16, vocabulary 256, learned positions, on the same bytes, compiled.
-Each counts the steps after its 10th from its own log; written to results/throughput/baby-gpt.json.
+They take turns. Both train 6 layers, 6 heads, 384 wide, T = 256, batch 16, vocabulary 256, learned
+positions, on the same bytes, compiled. Each reads its speed after step 10 from its own log. The
+numbers are written to results/throughput/baby-gpt.json.
 """
 
 import json
@@ -17,14 +18,13 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from runs.files import write_json
-from runs.folder import provenance
-
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT))
 
 import data  # noqa: E402
+from runs.files import write_json  # noqa: E402
+from runs.folder import provenance  # noqa: E402
 
 STEPS, ROUNDS, TOKENS = 25, 2, 16 * 256
 SIZE = [

@@ -1,0 +1,292 @@
+"""What a program needs before it computes: a trained model to test, or a new run to train."""
+
+import uuid
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock
+
+import data
+from configurable import GPTConfig, TrainSettings, UserError, require
+from model import GPT
+from positions.catalogue import read
+from runs import device
+from runs.checkpoint import Run, checkpoint_paths, load_run, load_state, refuse_other_files
+from runs.files import copy_file, sha256, write_json
+from runs.folder import note_changes, provenance, read_config, run_folder, take_folder
+from runs.processes import ALONE, Processes
+from runs.results import Result, finished_result
+
+# ---- a run to test
+
+
+def open_run(folder: str | Path, settings: Any, extend: str = "") -> Run:
+    """The trained model of a run folder, on the device that `settings` name, ready to be tested.
+
+    `settings` are those of a test: device, dtype and pos_file are read from them. `extend` replaces
+    the extension of the context that the run was trained with; files are used as typed.
+    """
+    compute = device.pick(settings.device, settings.dtype)
+    run = load_run(folder, compute.device, settings.pos_file)
+    if extend:
+        run.model.extend(extend)
+    return replace(run, compute=compute)
+
+
+def run_corpus(run: Run, dataset: str = "") -> data.Corpus:
+    """The corpus of that name, by default the run's own.
+
+    UserError if its tokenizer is not that of the run. A note is printed if the run's own corpus has
+    changed since the training.
+    """
+    own = data.load(run.settings.dataset)
+    corpus = own if dataset in ("", own.name) else data.load(dataset)
+    corpus.verify("val")
+    keys = ("tokenizer", "vocab_size", "characters")
+    same = all(own.meta.get(key) == corpus.meta.get(key) for key in keys)
+    same = same and corpus.vocab_size == run.model.config.vocab_size
+    trained_on = f"{own.name}, which {run.folder} was trained on"
+    advice = "prepare its text with the same --tokenizer"
+    require(same, f"{corpus.name} has another tokenizer or vocabulary than {trained_on}: {advice}")
+    if corpus is own and own.split_sha256("val") != run.config["corpus_sha256"]["val"]:
+        change = "its validation split has changed"
+        print(f"note: {own.name} is not the text that {run.folder} was trained with; {change}")
+    return corpus
+
+
+# ---- a run to train
+
+
+@dataclass
+class Start:
+    """What a training starts with.
+
+    `settings` are final: the scheme in its canonical text, the size that of the model. `step` is
+    the number of steps that were taken already, `state` the checkpoint to go on from, and `result`
+    the result of a run that is trained and tested to its end.
+    """
+
+    settings: TrainSettings
+    folder: Path
+    corpus: data.Corpus
+    compute: device.Compute
+    processes: Processes
+    model: GPT
+    train_lengths: list[int]  # at first, then since
+    step: int = 0
+    state: dict[str, Any] | None = None
+    result: Result | None = None
+    lock: FileLock | None = None  # held as long as this object lives
+
+
+def start_run(typed: TrainSettings, compute: device.Compute, processes: Processes = ALONE) -> Start:
+    """Make a run ready to be trained: corpus, model and folder, with its checkpoint if it has one.
+
+    UserError, and no folder, for what cannot be trained.
+    """
+    if typed.pos_file:
+        print(f"running the position schemes of {typed.pos_file}")
+    if compute.kind == "cpu" or typed.deterministic:
+        device.repeat_to_the_bit(compute)
+    with processes.first_before_others():
+        corpus = training_corpus(typed)
+    extend = read(typed.extend).text if typed.extend else ""
+    typed = replace(typed, pos=read(typed.pos).text, extend=extend)
+    torch.manual_seed(typed.seed)
+    model, before = first_model(typed, corpus.vocab_size)
+    settings = resolve(typed, model.config)
+    folder = run_folder(settings)
+    if typed.extend:
+        model.extend(typed.extend, None if typed.overwrite else folder)
+    check_steps(settings, model, processes)
+    lengths = [*before, *(settings.mixed_lengths or [settings.block_size])]
+    model = model.to(compute.device)
+    start = Start(settings, folder, corpus, compute, processes, model, lengths)
+    with processes.first_before_others():
+        open_folder(start)
+    same = processes.highest(start.step) == start.step
+    advice = "it must be on a disk that all share"
+    require(same, f"the processes see different checkpoints in {folder}: {advice}")
+    return start
+
+
+def training_corpus(settings: TrainSettings) -> data.Corpus:
+    """The corpus of a training; UserError, before anything is computed, if it is too short."""
+    corpus = data.load(settings.dataset)
+    longest = max(settings.block_size, *settings.mixed_lengths, 0)
+    data.sequences(corpus.train, longest, settings.seed, 0, 1)  # refuses a corpus that is too short
+    corpus.token_bytes()  # refuses a tokenizer that the test would miss
+    corpus.verify()
+    few = f"the validation split of {settings.dataset} has only {len(corpus.val)} tokens"
+    advice = f"lower block_size = {settings.block_size} or add text"
+    require(len(corpus.val) > settings.block_size, f"{few}; {advice}")
+    return corpus
+
+
+def first_model(typed: TrainSettings, vocab_size: int) -> tuple[GPT, list[int]]:
+    """The model that init_from names, and the lengths that it was trained at before.
+
+    UserError if it has another vocabulary.
+    """
+    pos_file = Path(typed.pos_file).resolve() if typed.pos_file else None
+    if typed.init_from in ("auto", "scratch"):
+        return GPT(replace(typed.gpt(vocab_size), extend=""), pos_file), []
+    begun = begun_run(typed)
+    if begun:  # what it began from may be gone by now, and its weights are in its checkpoint
+        settings, lengths = TrainSettings(**begun["settings"]), begun["train_lengths"]
+        lengths = lengths[: -len(settings.mixed_lengths or [settings.block_size])]
+        config = settings.gpt(begun["vocab_size"])
+        model = GPT(replace(config, block_size=begun["original_length"], extend=""), pos_file)
+        model.extend(settings.extend, Path(typed.out_dir))
+    elif typed.init_from.startswith("gpt2"):
+        model = load_gpt2(typed.init_from)
+        lengths = [model.config.block_size]
+    else:
+        source = load_run(typed.init_from, pos_file=typed.pos_file)
+        model, lengths = source.model.train(), source.state["train_lengths"]
+    theirs = model.config.vocab_size
+    problem = f"init_from={typed.init_from} has a vocabulary of {theirs}"
+    require(theirs == vocab_size, f"{problem}, not {typed.dataset}'s {vocab_size}")
+    set_dropout(model, typed.dropout)
+    return model, lengths
+
+
+def begun_run(typed: TrainSettings) -> dict[str, Any] | None:
+    """config.json of the run in out_dir, if that is to be resumed and began from the same."""
+    folder = Path(typed.out_dir)
+    if typed.overwrite or not typed.out_dir or not checkpoint_paths(folder):
+        return None
+    config = read_config(folder)
+    return config if config["settings"]["init_from"] == typed.init_from else None
+
+
+def load_gpt2(name: str) -> GPT:
+    """GPT-2's weights; UserError if they cannot be had."""
+    try:
+        return GPT.from_huggingface(name)
+    except (ImportError, OSError) as error:
+        problem = (
+            f"init_from={name}: the weights could not be loaded ({str(error).splitlines()[0]})"
+        )
+        needs = "this needs `pip install transformers` and a network the first time"
+        raise UserError(f"{problem}; {needs}") from error
+
+
+def set_dropout(model: GPT, dropout: float) -> None:
+    """Let a model that was made with another dropout use this one."""
+    model.config = replace(model.config, dropout=dropout)
+    for module in model.modules():
+        if hasattr(module, "dropout"):
+            module.dropout = dropout
+
+
+def resolve(typed: TrainSettings, model: GPTConfig) -> TrainSettings:
+    """The settings of a run: those typed, with the size, scheme and extension of its model.
+
+    UserError if a size or scheme was typed that the model named by init_from does not have.
+    """
+    own = {}
+    for name in ("n_layer", "n_head", "n_embd", "bias", "pos"):
+        value, own[name] = getattr(typed, name), getattr(model, name)
+        problem = f"{name}={value} does not go with init_from={typed.init_from}"
+        fits = value in (getattr(TrainSettings, name), own[name])
+        require(fits, f"{problem}, whose model has {name}={own[name]}: leave it out")
+    extend = typed.extend or model.extend
+    return replace(typed, **own, extend="" if extend == "none" else extend)
+
+
+def check_steps(settings: TrainSettings, model: GPT, processes: Processes) -> None:
+    """UserError if the sequences of a step cannot be dealt out, or their positions not drawn."""
+    sequences = settings.batch_size * settings.gradient_accumulation_steps
+    _, at_once = processes.share(sequences, settings.batch_size)
+    for length in settings.mixed_lengths:
+        tokens = f"the {at_once} x {settings.block_size} tokens that a process reads at once"
+        problem = f"mixed_lengths: {tokens} are no whole number of sequences of {length}"
+        whole = at_once * settings.block_size % length == 0
+        require(whole, f"{problem}; raise batch_size or start fewer processes")
+    for length in settings.mixed_lengths or (settings.block_size,):
+        model.draw_ids(settings.seed, 0, length)
+
+
+# ---- its folder
+
+
+def open_folder(start: Start) -> None:
+    """Take the run folder, find what was done already, and write or compare its config.json."""
+    settings, folder, processes = start.settings, start.folder, start.processes
+    if processes.first:
+        start.lock = take_folder(folder, settings)
+    model, many = start.model, f", {processes.size} processes" if processes.size > 1 else ""
+    print(f"{folder}: {model.parameter_count:,} parameters; {model.pos.describe()}")
+    print(f"on {start.compute.reason}{many}")
+    start.state = load_state(folder)
+    old = read_config(folder) if start.state or (folder / "config.json").exists() else None
+    if start.state:
+        resume(start, old)
+    elif settings.extend and settings.init_from in ("auto", "scratch"):
+        advice = "--init_from=out/RUN names a run to extend"
+        print(f"note: {settings.extend} is trained with from the start; {advice}")
+    if not processes.first:
+        return
+    now = provenance() | {
+        "device": start.compute.reason,
+        "dtype": start.compute.dtype_name,
+        "processes": processes.size,
+    }
+    if old:
+        note_changes(old, now)
+    else:
+        write_json(folder / "config.json", describe_run(start) | now)
+
+
+def resume(start: Start, config: dict[str, Any]) -> None:
+    """Check that a checkpoint may be gone on from, and whether anything is left to do."""
+    settings, folder, start.step = start.settings, start.folder, start.state["step"]
+    refuse_other_files(folder, config, start.state)
+    if start.step == settings.max_iters:
+        start.result = finished_result(folder, settings)
+    if start.result is None:  # a finished run needs its text no more
+        changed = config["corpus_sha256"] != corpus_digests(start.corpus)
+        problem = f"the corpus {settings.dataset} has changed since {folder} was begun"
+        advice = "bring it back, choose another --out_dir, or --overwrite=True"
+        require(not changed, f"{problem}: {advice}")
+    if start.step < settings.max_iters:
+        print(f"resuming at step {start.step}")
+
+
+def corpus_digests(corpus: data.Corpus) -> dict[str, str]:
+    """SHA-256 of both splits."""
+    return {split: corpus.split_sha256(split) for split in ("train", "val")}
+
+
+def describe_run(start: Start) -> dict[str, Any]:
+    """What config.json says of a run, beside its provenance; the files that it needs are copied."""
+    settings, folder, model = start.settings, start.folder, start.model
+    pos_file = Path(settings.pos_file) if settings.pos_file else None
+    if pos_file:
+        copy_file(pos_file, folder / "pos_file.py")
+    files = [piece.file for piece in model.pos.extensions if getattr(piece, "file", None)]
+    for file in files:
+        copy_file(file, folder / file.name)
+    length = settings.block_size
+    compiled = settings.compile and not device.missing_compiler()
+    paths = {
+        "train": model.attention_path(length, compiled=compiled),
+        "test": model.attention_path(length),
+    }
+    return {
+        "settings": asdict(settings),
+        "vocab_size": model.config.vocab_size,
+        "unit": start.corpus.unit,
+        "parameters": model.parameter_count,
+        "layers": model.pos.describe(),
+        "original_length": model.config.block_size,
+        "train_lengths": start.train_lengths,
+        "attention": paths,
+        "extension_files_sha256": {file.name: sha256(file) for file in files},
+        "pos_file_sha256": sha256(pos_file) if pos_file else None,
+        "corpus_sha256": corpus_digests(start.corpus),
+        "wandb_id": uuid.uuid4().hex,
+    }
