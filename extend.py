@@ -327,8 +327,8 @@ def search(folder: str, settings: ExtendSettings) -> str:
     """
     trained = open_run(folder, settings)
     corpus, model, factor = run_corpus(trained, settings.dataset), trained.model, settings.search
-    turns = f"{folder}: {model.pos.text} has no rotary piece whose frequencies could be searched"
-    require(model.pos.rotary, turns)
+    nothing = f"{folder}: {model.pos.text} has no rotary piece whose frequencies could be searched"
+    require(model.pos.rotary, nothing)
     path = trained.folder / f"longrope-{factor}.json"
     refuse_own_file(trained, path)
     rotary, length = model.pos.rotary[0], trained.state["original_length"]
@@ -471,8 +471,8 @@ def folders_and_extensions(words: list[str]) -> tuple[list[str], list[str]]:
         if os.path.isdir(word) and (config or word not in extension_names()):
             folders.setdefault(os.path.realpath(word), word)
         elif not (os.path.isfile(word) and (os.sep in word or Path(word).suffix)):
-            known = "(" in word or os.sep not in word
-            require(known, f"{word} is no folder, and no extension")
+            no_path = "(" in word or os.sep not in word
+            require(no_path, f"{word} is no folder, and no extension")
             texts.append(word)
     require(folders, "no run folder is named: python extend.py out/RUN")
     return list(folders.values()), texts

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attention import Prepared, attend, choose_path, prepare
+import attention
 from configurable import GPTConfig, require
 from posenc import Shape, Text, overrides
 from positions.scheme import Plan, Scheme
@@ -76,7 +76,7 @@ class Attention(nn.Module):
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
 
-    def forward(self, x: Tensor, prepared: Prepared, cache: Cache | None) -> Tensor:
+    def forward(self, x: Tensor, prepared: attention.Prepared, cache: Cache | None) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
         parts = self.c_attn(x).chunk(3, -1)
         q, k, v = (
@@ -90,7 +90,7 @@ class Attention(nn.Module):
             features = [plan.scorer.features(x)[:, None]]  # (B, 1, T, M)
         if cache is not None:
             k, v, *features = cache.append(self.layer, k, v, *features)
-        y = attend(q, k, v, prepared, self.dropout if self.training else 0.0, *features)
+        y = attention.attend(q, k, v, prepared, self.dropout if self.training else 0.0, *features)
         return F.dropout(self.c_proj(y.transpose(1, 2).flatten(2)), self.dropout, self.training)
 
 
@@ -119,7 +119,7 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(config.n_embd, bias=config.bias)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor, prepared: Prepared, cache: Cache | None) -> Tensor:
+    def forward(self, x: Tensor, prepared: attention.Prepared, cache: Cache | None) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
         x = x + self.attn(self.ln_1(x), prepared, cache)
         return x + self.mlp(self.ln_2(x))
@@ -184,7 +184,7 @@ class GPT(nn.Module):
         self.pos.check_length(total)
 
     def draw_ids(self, seed: int, step: int, length: int) -> Tensor | None:
-        """Random position ids (length,) of a training step, for `ids`; None where there are none."""
+        """Random position ids (length,) of a training step, for `ids`; None where it has none."""
         return self.pos.draw(seed, step, length)
 
     def attention_path(self, length: int, window: int | None = None, compiled: bool = False) -> str:
@@ -194,7 +194,7 @@ class GPT(nn.Module):
         index = torch.arange(length, device=self.wte.weight.device)
         plans = self.pos.plans(index, index, index, length, self._like())
         n_head = self.config.n_head
-        paths = [choose_path(limited(plan, window), n_head, compiled) for plan in plans]
+        paths = [attention.choose_path(limited(plan, window), n_head, compiled) for plan in plans]
         return "|".join(dict.fromkeys(paths))
 
     def _like(self) -> Tensor:
@@ -239,9 +239,9 @@ class GPT(nn.Module):
         if embedded is not None:
             x = x + embedded.to(x.dtype)
         x = F.dropout(x, self.config.dropout, self.training)
-        plans = self.pos.plans(index, query_ids, key_ids, total, self._like())
-        n_head = self.config.n_head
-        prepared = [prepare(limited(plan, window), n_head, self._like()) for plan in plans]
+        like, n_head = self._like(), self.config.n_head
+        plans = self.pos.plans(index, query_ids, key_ids, total, like)
+        prepared = [attention.prepare(limited(plan, window), n_head, like) for plan in plans]
         for block, number in zip(self.h, self.pos.set_of_layer, strict=True):
             x = block(x, prepared[number], cache)
         if cache:

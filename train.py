@@ -66,16 +66,11 @@ def optimizer_groups(model: GPT, weight_decay: float) -> list[dict[str, Any]]:
 
     The rest are norms, biases and everything of a position scheme.
     """
-    decayed, others = [], []
-    for name, parameter in model.named_parameters():
-        matrix = parameter.dim() >= 2 and not name.startswith("pos.")
-        if matrix:
-            decayed.append(parameter)
-        else:
-            others.append(parameter)
+    named = list(model.named_parameters())
+    decayed = [name for name, p in named if p.dim() >= 2 and not name.startswith("pos.")]
     return [
-        {"params": decayed, "weight_decay": weight_decay},
-        {"params": others, "weight_decay": 0.0},
+        {"params": [p for name, p in named if name in decayed], "weight_decay": weight_decay},
+        {"params": [p for name, p in named if name not in decayed], "weight_decay": 0.0},
     ]
 
 
@@ -242,10 +237,36 @@ class Training:
         self.step = state["step"]
 
 
+# ---- what Ctrl-C does
+
+
+class Stop:
+    """Takes SIGINT (Ctrl-C) and SIGTERM during a training; `signal` is the first one that came.
+
+    After the first one the training ends the step in hand, saves, and exits. A second one ends the
+    process at once. That needs no clean-up: a checkpoint appears whole or not at all.
+    """
+
+    def __init__(self) -> None:
+        self.signal = 0
+
+    def take(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal."""
+        if self.signal:
+            os._exit(128 + number)
+        self.signal = number
+
+
+def on_signals(handler: Callable[[int, FrameType | None], None]) -> None:
+    """Let SIGINT and SIGTERM call `handler`."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
+
+
 # ---- the loop
 
 
-def train(training: Training, log: Log, stop: "Stop") -> None:
+def train(training: Training, log: Log, stop: Stop) -> None:
     """Train to the last step; log, validate and save on the way. SystemExit after a signal."""
     s, processes = training.settings, training.processes
     training.compile()
@@ -297,32 +318,6 @@ def require_finite(training: Training, line: dict[str, float]) -> None:
     require(not wrong, f"step {training.step}: {', '.join(wrong)}; {saved}. {advice}")
 
 
-# ---- what Ctrl-C does
-
-
-class Stop:
-    """Takes SIGINT (Ctrl-C) and SIGTERM during a training; `signal` is the first one that came.
-
-    After the first one the training ends the step in hand, saves, and exits. A second one ends the
-    process at once. That needs no clean-up: a checkpoint appears whole or not at all.
-    """
-
-    def __init__(self) -> None:
-        self.signal = 0
-
-    def take(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal."""
-        if self.signal:
-            os._exit(128 + number)
-        self.signal = number
-
-
-def on_signals(handler: Callable[[int, FrameType | None], None]) -> None:
-    """Let SIGINT and SIGTERM call `handler`."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, handler)
-
-
 # ---- from the settings to the table
 
 
@@ -356,7 +351,8 @@ def train_and_test(settings: TrainSettings, compute: device.Compute, processes: 
             train(training, log, stop)
     if result is None:
         on_signals(lambda number, frame: sys.exit(128 + number))  # nothing can be lost any more
-        with device.memory_advice("the model is trained and saved; lower eval_lengths"):
+        saved = "the model is trained and saved"
+        with device.memory_advice(f"{saved}; lower eval_lengths and start again to test it"):
             result = test_long(training)
         log.add_test(result)
     elif processes.first and not (start.folder / "extrapolation.png").exists():

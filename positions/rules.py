@@ -32,10 +32,14 @@ def moves_positions(piece: Piece) -> bool:
     return overrides(piece, "ids") or overrides(piece, "draw")
 
 
+def is_acting(piece: Piece) -> bool:
+    """Whether a piece adds to embeddings or scores, or turns queries and keys."""
+    return any(overrides(piece, method) for method in ("embed", "turn", "bias", "score"))
+
+
 def reads_positions(piece: Piece) -> bool:
     """Whether what a piece computes depends on position ids."""
-    acting = any(overrides(piece, method) for method in ("embed", "turn", "bias", "score"))
-    return piece.reads_ids and acting
+    return piece.reads_ids and is_acting(piece)
 
 
 def has_vectors(piece: Piece) -> bool:
@@ -155,8 +159,8 @@ RULES = [
     ),
     Rule(
         "fit",
-        lambda a, b: scheme_name(a) == "slopes" and reads_positions(b) and not isinstance(b, Alibi),
-        "it changes the slopes of alibi, and {b} reads positions too",
+        lambda a, b: scheme_name(a) == "slopes" and is_acting(b) and not isinstance(b, Alibi),
+        "it changes the slopes of alibi, and {b} acts too",
     ),
 ]
 

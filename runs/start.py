@@ -95,13 +95,13 @@ def start_run(typed: TrainSettings, compute: device.Compute, processes: Processe
     extend = read(typed.extend).text if typed.extend else ""
     typed = replace(typed, pos=read(typed.pos).text, extend=extend)
     torch.manual_seed(typed.seed)
-    model, before = first_model(typed, corpus.vocab_size)
+    model, earlier = first_model(typed, corpus.vocab_size)
     settings = resolve(typed, model.config)
     folder = run_folder(settings)
     if typed.extend:
         model.extend(typed.extend, None if typed.overwrite else folder)
     check_steps(settings, model, processes)
-    lengths = [*before, *(settings.mixed_lengths or [settings.block_size])]
+    lengths = [*earlier, *(settings.mixed_lengths or [settings.block_size])]
     model = model.to(compute.device)
     start = Start(settings, folder, corpus, compute, processes, model, lengths)
     with processes.first_before_others():
@@ -167,9 +167,8 @@ def load_gpt2(name: str) -> GPT:
     try:
         return GPT.from_huggingface(name)
     except (ImportError, OSError) as error:
-        problem = (
-            f"init_from={name}: the weights could not be loaded ({str(error).splitlines()[0]})"
-        )
+        reason = str(error).splitlines()[0]
+        problem = f"init_from={name}: the weights could not be loaded ({reason})"
         needs = "this needs `pip install transformers` and a network the first time"
         raise UserError(f"{problem}; {needs}") from error
 
@@ -230,11 +229,8 @@ def open_folder(start: Start) -> None:
         print(f"note: {settings.extend} is trained with from the start; {advice}")
     if not processes.first:
         return
-    now = provenance() | {
-        "device": start.compute.reason,
-        "dtype": start.compute.dtype_name,
-        "processes": processes.size,
-    }
+    where = {"device": start.compute.reason, "dtype": start.compute.dtype_name}
+    now = provenance() | where | {"processes": processes.size}
     if old:
         note_changes(old, now)
     else:
@@ -270,12 +266,9 @@ def describe_run(start: Start) -> dict[str, Any]:
     files = [piece.file for piece in model.pos.extensions if getattr(piece, "file", None)]
     for file in files:
         copy_file(file, folder / file.name)
-    length = settings.block_size
     compiled = settings.compile and not device.missing_compiler()
-    paths = {
-        "train": model.attention_path(length, compiled=compiled),
-        "test": model.attention_path(length),
-    }
+    training_path = model.attention_path(settings.block_size, compiled=compiled)
+    test_path = model.attention_path(settings.block_size)
     return {
         "settings": asdict(settings),
         "vocab_size": model.config.vocab_size,
@@ -284,7 +277,7 @@ def describe_run(start: Start) -> dict[str, Any]:
         "layers": model.pos.describe(),
         "original_length": model.config.block_size,
         "train_lengths": start.train_lengths,
-        "attention": paths,
+        "attention": {"train": training_path, "test": test_path},
         "extension_files_sha256": {file.name: sha256(file) for file in files},
         "pos_file_sha256": sha256(pos_file) if pos_file else None,
         "corpus_sha256": corpus_digests(start.corpus),

@@ -1,12 +1,13 @@
-"""Every position scheme a second time: its paper's formula in plain Python floats, which knows nothing of the project's code.
+"""Every position scheme a second time: its paper's formula in plain Python floats.
 
-An `Oracle` makes the `Parts` of one mention, such as rope(p=0.5), from the values of its parameters; `logits` puts parts
-together into the matrix of scores that the softmax receives. `python tests/oracles.py` compares and prints the table of schemes.
+Nothing here imports the project's code. An `Oracle` makes the `Parts` of one mention, such as
+rope(p=0.5), from the values of its parameters. `logits` puts parts together into the matrix of
+scores that the softmax receives. `python tests/oracles.py` compares all schemes with their oracles
+and prints the table of schemes.
 """
 
-from __future__ import annotations
-
 import ast
+import itertools
 import json
 import math
 import re
@@ -26,7 +27,11 @@ Vector = Sequence[float]
 
 @dataclass(frozen=True)
 class Seen:
-    """What a whole score is made from: q and k (H, T, D) turned, q times its temperature, x (T, C), scores and bias (H, T, T)."""
+    """What a whole score is made from.
+
+    q and k (H, T, D) are turned, and q is multiplied by its temperature; x (T, C), scores and bias
+    (H, T, T).
+    """
 
     q: ndarray
     k: ndarray
@@ -38,15 +43,14 @@ class Seen:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a scheme does; None: nothing. i and j are position ids, but indexes for `temperature` and `sees`."""
+    """What a scheme does; None: nothing.
+
+    i and j are position ids, but for `temperature` and `sees` they are indexes.
+    """
 
     ids: Callable[[int, int], float] | None = None  # (index, total) -> position
-    embed: Callable[[Sequence[float], Sequence[int]], ndarray] | None = (
-        None  # (ids, tokens) -> (T, C)
-    )
-    turn_q: Callable[[int, Vector, float], Vector] | None = (
-        None  # (head, vector, position) -> vector
-    )
+    embed: Callable[[Vector, Sequence[int]], ndarray] | None = None  # (ids, tokens) -> (T, C)
+    turn_q: Callable[[int, Vector, float], Vector] | None = None  # (head, vector, position)
     turn_k: Callable[[int, Vector, float], Vector] | None = None
     temperature: Callable[[int, int], float] | None = None  # (head, index)
     bias: Callable[[int, float, float], float] | None = None  # (head, i, j)
@@ -61,59 +65,61 @@ class Oracle:
     source: str
     place: str
     make: Callable[[Weights], Parts]
-    tolerance: float = (
-        1e-10  # larger where a table is rounded to float32 in another place than here
-    )
+    tolerance: float = 1e-10  # larger where a table is rounded to float32 elsewhere than here
 
 
 def combined(parts: Sequence[Parts]) -> Parts:
-    """Parts that act together: temperatures multiply, biases add, masks intersect; each other place has one claim."""
+    """Parts that act together: temperatures multiply, biases add, masks intersect.
+
+    Any other place has one part.
+    """
     found: dict[str, Callable] = {}
     for field in fields(Parts):
         given = [getattr(p, field.name) for p in parts if getattr(p, field.name) is not None]
-        if field.name == "temperature" and given:
-            found["temperature"] = lambda h, index, given=given: math.prod(
-                g(h, index) for g in given
-            )
-        elif field.name == "bias" and given:
-            found["bias"] = lambda h, i, j, given=given: sum(g(h, i, j) for g in given)
-        elif field.name == "sees" and given:
-            found["sees"] = lambda i, j, given=given: all(g(i, j) for g in given)
-        elif given:
+        if not given:
+            continue
+        if field.name == "temperature":
+            found["temperature"] = lambda h, i, fs=given: math.prod(f(h, i) for f in fs)
+        elif field.name == "bias":
+            found["bias"] = lambda h, i, j, fs=given: sum(f(h, i, j) for f in fs)
+        elif field.name == "sees":
+            found["sees"] = lambda i, j, fs=given: all(f(i, j) for f in fs)
+        else:
             (found[field.name],) = given
     return Parts(**found)
 
 
 def logits(parts: Parts, q: ndarray, k: ndarray, x: ndarray, ids: Sequence[float]) -> ndarray:
-    """The scores that the softmax receives, (H, T, T), -inf where unseen; q and k (H, T, D), x (T, C)."""
+    """The scores that the softmax receives, (H, T, T), -inf where unseen.
+
+    q and k are (H, T, D), x is (T, C).
+    """
     heads, count, width = q.shape
-    turn = lambda f, h, v, p: list(f(h, list(v), p)) if f else list(v)  # noqa: E731
-    qs = [[turn(parts.turn_q, h, q[h, i], ids[i]) for i in range(count)] for h in range(heads)]
-    ks = [[turn(parts.turn_k, h, k[h, j], ids[j]) for j in range(count)] for h in range(heads)]
-    heat = [
-        [parts.temperature(h, i) if parts.temperature else 1.0 for i in range(count)]
-        for h in range(heads)
-    ]
+
+    def turned(turn: Callable[[int, Vector, float], Vector] | None, vectors: ndarray) -> ndarray:
+        if turn is None:
+            return vectors
+        rows = [[turn(h, list(vectors[h, t]), ids[t]) for t in range(count)] for h in range(heads)]
+        return np.array(rows)
+
+    qs, ks = turned(parts.turn_q, q), turned(parts.turn_k, k)
+    hot = parts.temperature or (lambda h, i: 1.0)
     scores, bias = (np.full((heads, count, count), -math.inf) for _ in range(2))
-    for h in range(heads):
-        for i in range(count):
-            for j in range(i + 1):
-                if parts.sees and not parts.sees(i, j):
-                    continue
-                scores[h, i, j] = (
-                    sum(a * b for a, b in zip(qs[h][i], ks[h][j], strict=True))
-                    / math.sqrt(width)
-                    * heat[h][i]
-                )
+    for h, i in itertools.product(range(heads), range(count)):
+        for j in range(i + 1):
+            if parts.sees is None or parts.sees(i, j):
+                product = sum(a * b for a, b in zip(qs[h, i], ks[h, j], strict=True))
+                scores[h, i, j] = product / math.sqrt(width) * hot(h, i)
                 bias[h, i, j] = parts.bias(h, ids[i], ids[j]) if parts.bias else 0.0
     if parts.score is None:
         return np.where(bias == -math.inf, -math.inf, scores + bias)
-    hot = np.array(qs) * np.array(heat)[..., None]
-    found = parts.score(Seen(hot, np.array(ks), x, ids, scores, bias))
+    heat = np.array([[hot(h, i) for i in range(count)] for h in range(heads)])
+    found = parts.score(Seen(qs * heat[..., None], ks, x, ids, scores, bias))
     return np.where(bias == -math.inf, -math.inf, found)
 
 
-# ---- rotations: cos and sin are float32 tables of float64 angles (a decision of the project's), all else is float64
+# ---- rotations: cos and sin are float32 tables of float64 angles, as the project decided; all else
+# is float64
 
 
 def cos_sin(angle: float) -> tuple[float, float]:
@@ -186,7 +192,8 @@ def sigmoid(z: float) -> float:
 
 
 def fourier(w: Weights, base: float, rest: float) -> Parts:
-    """FoPE: the cosine and the sine of a pair are mixed from those of every pair with a period below L; others keep cos 1."""
+    """FoPE: the cosine and the sine of a pair are mixed from those of every pair with a period of
+    at most L; the others keep cos 1."""
     kept = [f for f in theta(base) if 2 * math.pi / f <= L]
 
     def turn(h: int, x: Vector, p: float) -> Vector:
@@ -206,15 +213,14 @@ def learned_rotation(w: Weights) -> Parts:
     """Each head's own frequencies, kept as logarithms relative to RoPE's."""
 
     def turn(h: int, x: Vector, p: float) -> Vector:
-        return pairs_turned(
-            x, [p * f * math.exp(w["shift"][h, m]) for m, f in enumerate(theta())], table=False
-        )
+        angles = [p * f * math.exp(w["shift"][h, m]) for m, f in enumerate(theta())]
+        return pairs_turned(x, angles, table=False)
 
     return Parts(turn_q=turn, turn_k=turn)
 
 
 def polar(w: Weights) -> Parts:
-    """PoPE: cos((j - i) theta + delta) is the product of two directions; magnitudes are softplus."""
+    """PoPE: cos((j - i) theta + delta) is a product of two directions; magnitudes are softplus."""
     angles = theta(10000.0, 2 * D)  # base^(-c/d)
 
     def q(h: int, x: Vector, p: float) -> Vector:
@@ -239,10 +245,8 @@ def growing(gamma: float, scale_base: float) -> Parts:
     def side(sign: int) -> Callable[[int, Vector, float], Vector]:
         def turn(h: int, x: Vector, p: float) -> Vector:
             y = pairs_turned(x, [p * f for f in theta()])
-            zeta = [
-                ((2 * m / D + gamma) / (1 + gamma)) ** (sign * p / scale_base)
-                for m in range(D // 2)
-            ]
+            power = sign * p / scale_base
+            zeta = [((2 * m / D + gamma) / (1 + gamma)) ** power for m in range(D // 2)]
             return [a * z for a, z in zip(y, [*zeta, *zeta], strict=True)]
 
         return turn
@@ -251,7 +255,8 @@ def growing(gamma: float, scale_base: float) -> Parts:
 
 
 def accumulating(w: Weights, base: float, taps: int) -> Callable[[Seen, int, int, int], float]:
-    """Selective RoPE's score of a pair: between key and query lie the learned steps of the tokens after the key."""
+    """Selective RoPE's score of a pair: between key and query lie the learned steps of the tokens
+    after the key."""
 
     def found(s: Seen, h: int, i: int, j: int) -> float:
         x = s.x.reshape(len(s.x), H, D)
@@ -259,16 +264,11 @@ def accumulating(w: Weights, base: float, taps: int) -> Callable[[Seen, int, int
         steps = x @ w["down"].T @ w["up"].T  # (T, H d / 2)
         angles = []
         for m, f in enumerate(theta(base)):
-            c = h * D // 2 + m
-            angles.append(
-                f
-                * sum(
-                    w["taps"][c, 0, taps - 1 - back] * steps[t - back, c]
-                    for t in range(j + 1, i + 1)
-                    for back in range(taps)
-                    if t - back >= 0
-                )
-            )
+            c, angle = h * D // 2 + m, 0.0
+            for t, back in itertools.product(range(j + 1, i + 1), range(taps)):
+                if t >= back:
+                    angle += w["taps"][c, 0, taps - 1 - back] * steps[t - back, c]
+            angles.append(f * angle)
         turned = pairs_turned(list(s.q[h, i]), angles, table=False)
         return float(np.dot(turned, s.k[h, j])) / math.sqrt(D) + s.bias[h, i, j]
 
@@ -320,16 +320,13 @@ def over_pairs(found: Callable[[Seen, int, int, int], float]) -> Callable[[Seen]
 
 
 def contextual(w: Weights, count: int, raw: bool) -> Callable[[Seen, int, int, int], float]:
-    """CoPE's score of a pair: gates of the seen keys from j to i are summed to a position, between two rows of the table."""
+    """CoPE's score of a pair: the gates of the seen keys from j to i are summed to a position,
+    which lies between two rows of the table."""
 
     def found(s: Seen, h: int, i: int, j: int) -> float:
         scale = math.sqrt(D) if raw else 1.0
-        p = sum(
-            sigmoid(s.scores[h, i, t] * scale)
-            for t in range(j, i + 1)
-            if s.scores[h, i, t] > -math.inf
-        )
-        p = min(p, count - 1)
+        seen = [score for score in s.scores[h, i, j : i + 1] if score > -math.inf]
+        p = min(sum(sigmoid(score * scale) for score in seen), count - 1)
         low = math.floor(p)
         below, above = (float(s.q[h, i] @ w["table"][row]) for row in (low, math.ceil(p)))
         return s.scores[h, i, j] + s.bias[h, i, j] + below * (1 - (p - low)) + above * (p - low)
@@ -340,28 +337,23 @@ def contextual(w: Weights, count: int, raw: bool) -> Callable[[Seen, int, int, i
 def forgetting(
     w: Weights, log_f: Callable[[float], float]
 ) -> Callable[[Seen, int, int, int], float]:
-    """FoX's score of a pair: ln f_t of the tokens after the key, up to the query's own, are added."""
+    """FoX's score of a pair: ln f_t of the tokens after the key, up to the query, are added."""
 
     def found(s: Seen, h: int, i: int, j: int) -> float:
-        gates = [
-            log_f(float(w["gate.weight"][h] @ s.x[t]) + w["gate.bias"][h])
-            for t in range(j + 1, i + 1)
-        ]
-        return s.scores[h, i, j] + s.bias[h, i, j] + sum(gates)
+        gates = s.x[j + 1 : i + 1] @ w["gate.weight"][h] + w["gate.bias"][h]
+        return s.scores[h, i, j] + s.bias[h, i, j] + sum(log_f(float(gate)) for gate in gates)
 
     return found
 
 
 def refined(w: Weights) -> Callable[[Seen, int, int, int], float]:
-    """DAPE's score of a pair: all heads' scores and biases go through one network; a bias of a hidden key counts as 0."""
+    """DAPE's score of a pair: all heads' scores and biases go through one network; the bias of a
+    hidden key counts as 0."""
 
     def found(s: Seen, h: int, i: int, j: int) -> float:
         bias = [b if b > -math.inf else 0.0 for b in s.bias[:, i, j]]
-        return (
-            s.scores[h, i, j]
-            + s.bias[h, i, j]
-            + perceptron(w, [*unmasked(s)[:, i, j], *bias], 0.01)[h]
-        )
+        mixed = perceptron(w, [*unmasked(s)[:, i, j], *bias], 0.01)
+        return s.scores[h, i, j] + s.bias[h, i, j] + mixed[h]
 
     return found
 
@@ -372,27 +364,21 @@ def unmasked(s: Seen) -> ndarray:
 
 
 def reflecting(w: Weights) -> Callable[[Seen, int, int, int], float]:
-    """PaTH's score of a pair: the key goes through one Householder-like map for each token after it."""
+    """PaTH's score of a pair: the key goes through a Householder-like map per token after it."""
 
     def found(s: Seen, h: int, i: int, j: int) -> float:
         low = s.x @ w["down.weight"].T @ w["up.weight"].T  # (T, C)
         k = s.k[h, j].copy()
         for t in range(j + 1, i + 1):
-            wide = np.array(
-                [
-                    sum(
-                        w["conv.weight"][c, 0, 2 - back] * low[t - back, c]
-                        for back in range(3)
-                        if t - back >= 0
-                    )
-                    for c in range(h * D, (h + 1) * D)
-                ]
-            )
+            wide = np.zeros(D)
+            for n, back in itertools.product(range(D), range(3)):
+                if t >= back:
+                    c = h * D + n
+                    wide[n] += w["conv.weight"][c, 0, 2 - back] * low[t - back, c]
             wide = np.array([z * sigmoid(z) for z in wide])
             wide /= math.sqrt(sum(wide * wide))
-            k = k - 2 * sigmoid(float(w["beta.weight"][h] @ s.x[t]) + w["beta.bias"][h]) * wide * (
-                wide @ k
-            )
+            b = 2 * sigmoid(float(w["beta.weight"][h] @ s.x[t]) + w["beta.bias"][h])
+            k = k - b * wide * (wide @ k)
         return float(s.q[h, i] @ k) / math.sqrt(D) + s.bias[h, i, j]
 
     return found
@@ -413,14 +399,17 @@ def scale_invariant(
 
 
 def fire(w: Weights, threshold: float) -> Callable[[int, float, float], float]:
-    """FIRE's bias: a network of the distance in proportion to the query's place, both through a logarithm."""
+    """FIRE's bias: a network of the distance relative to the query's place, both through a
+    logarithm."""
 
     def psi(t: float) -> float:
         return math.log(abs(float(w["c"])) * t + 1)
 
-    return lambda h, i, j: perceptron(
-        w, [psi(i - j) / (psi(max(i, abs(float(w["a"])) * threshold)) + 1e-6)]
-    )[h]
+    def bias(h: int, i: float, j: float) -> float:
+        longest = max(i, abs(float(w["a"])) * threshold)
+        return perceptron(w, [psi(i - j) / (psi(longest) + 1e-6)])[h]
+
+    return bias
 
 
 def sandwich(h: int, i: float, j: float, d: int = D) -> float:
@@ -430,28 +419,23 @@ def sandwich(h: int, i: float, j: float, d: int = D) -> float:
 
 
 def stretched(table: ndarray, total: int, cubic: bool) -> ndarray:
-    """A table's rows at `total` places evenly spread over it, by straight lines or by Keys' cubic with a = -3/4."""
+    """A table's rows at `total` places evenly spread over it, by straight lines or by Keys' cubic
+    with a = -3/4."""
 
     def weight(x: float) -> float:
         x = abs(x)
         if not cubic:
             return max(0.0, 1 - x)
-        return (
-            1.25 * x**3 - 2.25 * x**2 + 1
-            if x <= 1
-            else -0.75 * (x**3 - 5 * x**2 + 8 * x - 4)
-            if x < 2
-            else 0.0
-        )
+        if x <= 1:
+            return 1.25 * x**3 - 2.25 * x**2 + 1
+        return -0.75 * (x**3 - 5 * x**2 + 8 * x - 4) if x < 2 else 0.0
 
-    places = [(n + 0.5) * len(table) / total - 0.5 for n in range(total)]
-    around = [range(math.floor(p) - 1, math.floor(p) + 3) for p in places]
-    return np.array(
-        [
-            sum(weight(p - row) * table[min(max(row, 0), len(table) - 1)] for row in rows)
-            for p, rows in zip(places, around, strict=True)
-        ]
-    )
+    last, found = len(table) - 1, []
+    for n in range(total):
+        place = (n + 0.5) * len(table) / total - 0.5
+        rows = range(math.floor(place) - 1, math.floor(place) + 3)
+        found.append(sum(weight(place - row) * table[min(max(row, 0), last)] for row in rows))
+    return np.array(found)
 
 
 def digits(w: Weights, tokens: Sequence[int], zero: int) -> ndarray:
@@ -699,76 +683,81 @@ ORACLES: dict[str, Oracle] = {
 # ---- the table of schemes
 
 
+INTRODUCTION = f"""# Schemes
+
+Written by `python tests/oracles.py`. Lines are those of the class, formatted at 100 columns,
+without docstrings, comments and blank lines. The difference is the largest between our scores (or
+the vectors added, or the position ids) and those of the oracle, the formula in plain Python floats.
+It is taken over {T} tokens, {H} heads of {D} columns, in float64, at positions 0 ... {T - 1} and at
+positions with gaps and repeats. The oracle rounds cosines and sines to float32 too, since that is
+how they are kept.
+
+| scheme | config | acts on | lines | oracle | largest difference |
+| --- | --- | --- | ---: | --- | ---: |"""
+
+
 def main() -> None:
-    """Compare every scheme with its oracle, at plain positions and at ones with gaps, and print a table in Markdown."""
+    """Compare every scheme with its oracle and print a table in Markdown."""
     root = Path(__file__).resolve().parents[1]
     sys.path.insert(0, str(root))
     import test_schemes  # here, since it imports this file
 
-    print(
-        "# Schemes\n\nWritten by `python tests/oracles.py`. Lines are those of the class without docstrings, comments and blank "
-        "lines. The difference is the largest between our scores (or the vectors added, or the position ids) and those of the "
-        f"oracle, the formula in plain Python floats, over {T} tokens, {H} heads of {D} columns, in float64, at positions 0 ... "
-        f"{T - 1} and at positions with gaps and repeats. Cosines and sines count as the oracle's after rounding to float32, which "
-        "is how they are kept.\n\n| scheme | config | acts on | lines | oracle | largest difference |\n"
-        "| --- | --- | --- | ---: | --- | ---: |"
-    )
+    print(INTRODUCTION)
     for mention, oracle in sorted(ORACLES.items()):
-        name, lines = mention.split("(")[0], test_schemes.lines_of_scheme(mention)
+        lines, found = (
+            f(mention) for f in (test_schemes.lines_of_scheme, test_schemes.largest_difference)
+        )
+        files = configs(root, mention.split("(")[0])
         print(
-            f"| `{mention}` | {configs(root, name)} | {oracle.place} | {lines} | {oracle.source} | "
-            f"{test_schemes.largest_difference(mention):.1e} |"
+            f"| `{mention}` | {files} | {oracle.place} | {lines} | {oracle.source} | {found:.1e} |"
         )
     print("\n" + "\n\n".join(counted(root)))
 
 
 def counted(root: Path) -> list[str]:
-    """Sentences beneath the table: how many schemes, how many planted mistakes are found, how long posenc.py is."""
+    """Sentences beneath the table: how many schemes, how many planted mistakes are found, how long
+    posenc.py is."""
     schemes = {mention.split("(")[0] for mention in ORACLES}
     own = sum((root / "config" / f"{name}.py").is_file() for name in schemes)
-    said = [
-        f"{len(schemes)} schemes can be named, {own} of them have a config file of their own name; {len(ORACLES)} forms of them "
-        "have an oracle.",
-        f"posenc.py has {lines_of_code((root / 'posenc.py').read_text(encoding='utf-8'))} lines without "
-        "docstrings, comments and blank lines.",
-    ]
-    record, command = (
-        root / "results/mutations.json",
-        "python -m pytest -m slow tests/test_mutations.py --record=results/mutations.json",
+    lines = lines_of_code((root / "posenc.py").read_text(encoding="utf-8"))
+    record = root / "results/mutations.json"
+    command = (
+        f"python -m pytest -m slow tests/test_mutations.py --record={record.relative_to(root)}"
     )
     entries = json.loads(record.read_text(encoding="utf-8"))["entries"] if record.is_file() else []
-    found = [
-        f"Of {e['tried']} mistakes planted in the sources, one at a time, the tests find {e['value']} (`{command}`)."
-        for e in entries
-        if e["what"] == "mutations caught"
+    mutations = f"How many planted mistakes the tests find was not measured: `{command}`."
+    for entry in entries:
+        if entry["what"] == "mutations caught":
+            mutations = (
+                f"Of {entry['tried']} mistakes planted in the sources, one at a time, the tests "
+                f"find {entry['value']} (`{command}`)."
+            )
+    return [
+        f"{len(schemes)} schemes can be named, {own} of them have a config file of their own name; "
+        f"{len(ORACLES)} forms of them have an oracle.",
+        f"posenc.py has {lines} lines without docstrings, comments and blank lines.",
+        mutations,
     ]
-    return said + (
-        found or [f"How many planted mistakes the tests find was not measured: `{command}`."]
-    )
 
 
 def lines_of_code(source: str) -> int:
     """Lines of Python without docstrings, comments and blank lines."""
-    hidden: set[int] = set()
+    lines = {n: line.strip() for n, line in enumerate(source.splitlines(), 1)}
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(
-            node
-        ):
-            hidden |= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
-    return sum(
-        n not in hidden and bool(line.strip()) and not line.strip().startswith("#")
-        for n, line in enumerate(source.splitlines(), 1)
-    )
+        documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        if documented and ast.get_docstring(node):
+            for n in range(node.body[0].lineno, node.body[0].end_lineno + 1):
+                lines.pop(n, None)
+    return sum(bool(line) and not line.startswith("#") for line in lines.values())
 
 
 def configs(root: Path, name: str) -> str:
     """The config file of that name, else those whose position expression names the scheme."""
     files = sorted((root / "config").glob("*.py"))
-    found = [f for f in files if f.stem == name] or [
-        f
-        for f in files
-        if re.search(rf"^pos = .*\b{name}\b", f.read_text(encoding="utf-8"), re.MULTILINE)
-    ]
+    found = [file for file in files if file.stem == name]
+    if not found:
+        names = re.compile(rf"^pos = .*\b{name}\b", re.MULTILINE)
+        found = [file for file in files if names.search(file.read_text(encoding="utf-8"))]
     return ", ".join(f"`{file.name}`" for file in found)
 
 

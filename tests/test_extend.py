@@ -1178,5 +1178,5 @@ def test_compiled_code_takes_any_number_of_lengths_and_drops_positions_too(
         "",
     )
     training = train.Training(start_run(settings, CPU))
-    train.train(training, Log(training.folder, settings, silent=True), train.Stop())
+    train.train(training, Log(training.start), train.Stop())
     assert training.step == 12

@@ -392,7 +392,7 @@ def test_the_attention_of_a_model_under_yarn_is_the_formula(monkeypatch):
         return attend(q, k, v, prepared, *rest)
 
     gpt, idx = trained("rope"), tokens(1, 32)
-    monkeypatch.setattr("model.attend", spy)
+    monkeypatch.setattr("attention.attend", spy)
     for extend in ("", "yarn(factor=4)"):
         gpt.extend(extend)
         gpt(idx)
@@ -752,7 +752,7 @@ def test_an_extension_fits_and_works_or_is_refused_with_what_fits(name, pos, tmp
     if name in NOTHING_WITHIN and not drawn:
         close(one_pass(gpt, idx[:, :L]), short)
     with monkeypatch.context() as patch:
-        patch.setattr("model.attend", by_reference)
+        patch.setattr("attention.attend", by_reference)
         close(one_pass(gpt, idx, positions=here.expand(2, -1)), found)
     assert bool((found - plain).abs().max() < 1e-6) == changes_nothing(name, pos)
 

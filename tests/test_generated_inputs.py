@@ -37,7 +37,7 @@ from configurable import (
 )
 from model import GPT, GPTConfig
 from posenc import Shape
-from positions.catalogue import find, scheme_names
+from positions.catalogue import scheme_names
 from positions.scheme import Scheme
 
 COMMANDS = (
@@ -558,8 +558,7 @@ def test_generated_position_expressions_are_built_or_refused(
     tally: Counter, canary: None, record: Callable[..., None]
 ) -> None:
     """What is accepted makes a scheme, and a model that reads a text with it."""
-    for name in NAMES:  # the files of the zoo are code of the project: run them before watching
-        find(name)
+    scheme_names()  # runs the files of the zoo, code of the project, before anything is watched
     text_of_8 = torch.arange(8)[None]
 
     def parse(text: str) -> None:

@@ -28,8 +28,8 @@ class Mutation:
 
 
 POSENC, SCHEME, ATTENTION, MODEL = "posenc.py", "positions/scheme.py", "attention.py", "model.py"
-EXTEND, TRAIN, EXPLAIN, REPORT = "extend.py", "train.py", "explain.py", "report.py"
-GRAMMAR, RULES = "positions/grammar.py", "positions/rules.py"
+EXTEND, TRAIN, EXPLAIN, REPORT = "extend.py", "train.py", "explain.py", "runs/figures.py"
+START, GRAMMAR, RULES = "runs/start.py", "positions/grammar.py", "positions/rules.py"
 MUTATIONS = [
     # rotations
     Mutation(
@@ -166,7 +166,12 @@ MUTATIONS = [
     Mutation(
         RULES, "scheme_name(b) in a.conflicts", "scheme_name(b) in ()", "two_schemes and xpos"
     ),
-    Mutation(RULES, "return piece.reads_ids and acting", "return acting", "nothing_reads"),
+    Mutation(
+        RULES,
+        "return piece.reads_ids and is_acting(piece)",
+        "return is_acting(piece)",
+        "nothing_reads",
+    ),
     # attention
     Mutation(
         ATTENTION, "seen = columns <= index", "seen = columns <= index + 1", "paper and alibi"
@@ -486,15 +491,15 @@ MUTATIONS = [
     ),
     Mutation(
         EXTEND,
-        "starts = corpus.val_starts - (middle if second else 0)",
+        "starts = corpus.val_starts - begin",
         "starts = corpus.val_starts",
         "halves",
         "test_extend",
     ),
     Mutation(
         EXTEND,
-        "losses(trial, 1, evaluate.WINDOWS)",
-        "losses(trial, 0, evaluate.WINDOWS)",
+        "losses(trial, unseen, evaluate.WINDOWS)",
+        "losses(trial, searched, evaluate.WINDOWS)",
         "what_a_search_finds",
         "test_extend",
     ),
@@ -507,7 +512,7 @@ MUTATIONS = [
     ),
     Mutation(
         EXTEND,
-        '"checkpoint_sha256": next(iter(digests(trained.folder)))',
+        '"checkpoint_sha256": trained.digest',
         '"checkpoint_sha256": ""',
         "searched_anew",
         "test_extend",
@@ -515,15 +520,15 @@ MUTATIONS = [
     Mutation(EXTEND, '"first": best.first', '"first": 0', "first_positions", "test_extend"),
     Mutation(
         EXTEND,
-        "a if number == 0 or k < PER_ROUND else b",
-        "a",
+        "crossed(a, b, random) if crossing else",
+        "mutated(a, factor, random) if crossing else",
         "half_of_the_children",
         "test_extend",
     ),
     Mutation(
         EXTEND,
-        '(row["split_sha256"], row.get(',
-        "(asked[0], row.get(",
+        '    same = {\n        "split_sha256": corpus.split_sha256("val"),\n',
+        "    same = {\n",
         "changed_since",
         "test_extend",
     ),
@@ -542,12 +547,16 @@ MUTATIONS = [
         "test_extend",
     ),
     Mutation(
-        EXTEND, "for by in (step, 1 / step)]", "for by in (step, step)]", "bowl", "test_extend"
+        EXTEND,
+        "for factor in (step, 1 / step):",
+        "for factor in (step, step):",
+        "bowl",
+        "test_extend",
     ),
     Mutation(
         REPORT,
-        "np.array([[np.mean(of[n]) if of.get(n)",
-        "np.array([[of[n][0] if of.get(n)",
+        "[[np.mean(of.get(n, nothing)) for n",
+        "[[of.get(n, nothing)[0] for n",
         "figure_of_extensions",
         "test_extend",
     ),
@@ -559,23 +568,23 @@ MUTATIONS = [
         "test_extend",
     ),
     Mutation(
-        TRAIN,
-        "checkpoint.refuse_other_files(folder, config)",
-        "pass",
+        START,
+        "    refuse_other_files(folder, config)\n    refuse_other_checkpoint(folder, start",
+        "    refuse_other_checkpoint(folder, start",
         "copy_that_was_changed",
         "test_extend",
     ),
     Mutation(
         EXPLAIN,
-        "{span(~pairs.within(pairs.met))} do",
-        "{span(~pairs.within(pairs.raw))} do",
+        "{count(~pairs.within(pairs.met))} do",
+        "{count(~pairs.within(pairs.raw))} do",
         "leaves_unseen",
         "test_explain",
     ),
     Mutation(
         EXPLAIN,
-        '(f"met at N = {length}", pairs.raw, ',
-        '(f"met at N = {length}", pairs.met, ',
+        "(pairs.seen, pairs.raw, pairs.met)",
+        "(pairs.seen, pairs.met, pairs.met)",
         "figure_draws",
         "test_explain",
     ),

@@ -127,7 +127,7 @@ BREAKS = [  # (pos, extend, what is said): at least one for each row of the tabl
     ("learned", "interpolate(factor=2)", "learned has a vector for each whole one"),
     ("randomized(max=128) + rope", "pose(target=128)", "both draw the positions of training"),
     ("sinusoidal", "smooth(learned=True, per_layer=True)", "cannot be per_layer here"),
-    ("rope", "slopes", "it changes the slopes of alibi, and rope reads positions too"),
+    ("rope", "slopes", "it changes the slopes of alibi, and rope acts too"),
 ]
 
 

@@ -58,11 +58,11 @@ MIXED = Expected({"cosines": (H, 2, 2), "sines": (H, 2, 2)}, shifts=False, path=
 
 
 def perceptron(inputs: int, hidden: int) -> dict[str, tuple[int, ...]]:
-    """The parameters of a network of two layers that ends in the heads, but for the bias of its end."""
+    """The parameters of a network of two layers that ends in the heads, without its last bias."""
     return {"inner.weight": (hidden, inputs), "inner.bias": (hidden,), "outer.weight": (H, hidden)}
 
 
-# the mention of each name that the tests build, where the name alone is not enough, and further options
+# the mentions that the tests build: of a name that needs options, with them; and further options
 EXPECTED: dict[str, Expected] = {
     "nope": Expected(order=False, path="fused"),
     "learned(rows=64)": Expected({"table": (64, C)}, shifts=False, path="fused", reach=64),
@@ -219,7 +219,7 @@ def branches_of(text: str) -> list[list[str]]:
 
 
 def value(name: str, place: int) -> float:
-    """What the tests give to entry `place` of a parameter, no two alike: between 0.1 and 0.9, in networks of both signs."""
+    """Entry `place` of a parameter, no two alike: from 0.1 to 0.9, in networks of both signs."""
     wave = float(np.sin(1.7 * place + len(name) + ord(name[-1])))
     if name in ("weight", "bias", "down", "up", "taps", "delta", "shift"):
         return 0.8 * wave
@@ -252,7 +252,8 @@ Q, K, X = normal(H, T, D, seed=1), normal(H, T, D, seed=2), normal(T, C, seed=3)
 
 
 def scores_of(scheme: Scheme, which: int, ids: Tensor, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
-    """The scores (H, T, T) of one kind of layer for q and k (H, T, D) not yet turned and a layer's input x (T, C)."""
+    """The scores (H, T, T) of one kind of layer for q and k (H, T, D), not yet turned, and a
+    layer's input x (T, C)."""
     index = torch.arange(len(ids))
     plan = scheme.plans(index, ids, ids, len(ids), FLOAT64)[which]
     q, k = q[None], k[None]
@@ -277,7 +278,8 @@ def parts_of(scheme: Scheme, layer: int, branch: list[str]) -> Parts:
 
 
 def difference(text: str, ids: Tensor | None = None, scheme: Scheme | None = None) -> float:
-    """The largest difference between a scheme and its oracle: of the scores in each layer, of the vectors added."""
+    """The largest difference between a scheme and its oracle: of the scores in each layer, and of
+    the vectors added."""
     branches, worst, idx = branches_of(text), [], torch.tensor(WORDS)
     scheme = scheme or built(text, len(branches))
     here = scheme.ids(torch.arange(T), T) if ids is None else ids
@@ -415,7 +417,10 @@ def settings(text: str, n_layer: int = 1, **given: bool) -> GPTConfig:
 
 @cache
 def model(text: str, n_layer: int = 1) -> GPT:
-    """A GPT in float64 whose weights are large enough for every part of it to be felt; not to be changed."""
+    """A GPT in float64 whose weights are large enough for every part of it to be felt.
+
+    It is shared: do not change it.
+    """
     torch.manual_seed(3)
     gpt = GPT(settings(text, n_layer, bias=True)).double().eval()
     for name, parameter in gpt.named_parameters():
@@ -472,7 +477,7 @@ def paths_of(gpt: GPT) -> list[str]:
 def test_every_path_of_attention_equals_the_reference_in_output_and_gradients(text, monkeypatch):
     gpt, idx = model(text, layers_for(text, 1)), tokens(2, 11)
     with monkeypatch.context() as patch:
-        patch.setattr("model.attend", by_reference)
+        patch.setattr("attention.attend", by_reference)
         expected = output_and_gradients(gpt, idx)
     assert all(g.isfinite().all() for g in expected)
     if text in MENTIONS:  # of several pieces one may leave nothing to another
@@ -496,7 +501,7 @@ def test_each_layer_of_a_pattern_has_the_pieces_of_its_own_branch(monkeypatch):
         met.append(prepared.plan)
         return v
 
-    monkeypatch.setattr("model.attend", attend)
+    monkeypatch.setattr("attention.attend", attend)
     all_logits(model("fox | rope + sandwich | nope + ssmax", 4), tokens(1, 5))
     assert [plan.scorer is not None for plan in met] == [True, False, False, True]
     assert [len(plan.biases) for plan in met] == [0, 1, 0, 0]
@@ -570,7 +575,7 @@ def test_xpos_is_a_number_up_to_32_training_lengths_and_refused_where_its_factor
 
 @pytest.mark.parametrize("text", MENTIONS)
 def test_the_gradients_of_the_scores_are_right(text):
-    """By finite differences, for queries, keys, the layer's input and every parameter of the scheme."""
+    """By finite differences, for queries, keys, the layer's input and every parameter."""
     scheme, ids = built(text), torch.arange(T)
     idx, parameters = torch.tensor(WORDS), [p for p in scheme.parameters() if p.requires_grad]
 
@@ -587,7 +592,7 @@ def test_the_gradients_of_the_scores_are_right(text):
 
 @pytest.mark.parametrize("text", filter(takes_any_positions, MENTIONS))
 def test_positions_are_exact_a_million_tokens_away_after_a_cast_to_bfloat16(text):
-    """The formula at positions that bfloat16 cannot hold, with the parameters as the cast has rounded them."""
+    """The formula at positions that bfloat16 cannot hold, with parameters that the cast rounded."""
     cast, double, reach = built(text).to(torch.bfloat16), built(text), EXPECTED[text].reach
     double.load_state_dict(cast.state_dict())
     ids = torch.arange(reach - T, reach)
@@ -686,7 +691,10 @@ APART = {
 
 
 def clash(mentions: tuple[str, ...]) -> bool:
-    """Whether two of the schemes claim one place, or can make nothing of each other; posenc is not asked."""
+    """Whether two of the schemes claim one place, or cannot stand beside each other.
+
+    The project's own rules are not asked.
+    """
     return any(
         (ORACLES[a].place == ORACLES[b].place and ORACLES[a].place in EXCLUSIVE)
         or frozenset((name_of(a), name_of(b))) in APART
@@ -703,13 +711,16 @@ def assert_one_text_in_three_ways(text: str) -> None:
         assert_close(
             torch.cat([gpt(part, cache=cache)[0] for part in idx.split([5, 1, 3], 1)], 1), whole
         )
-        patch.setattr("model.attend", by_reference)
+        patch.setattr("attention.attend", by_reference)
         assert_close(all_logits(gpt, idx), whole)
 
 
 @pytest.mark.parametrize("first", first_of_each_name())
 def test_any_two_schemes_act_together_as_their_papers_say_or_are_refused(first):
-    """Neither is absent, doubled or changed by the other: the oracles, put together, know nothing of posenc's own rules."""
+    """Neither is absent, doubled or changed by the other.
+
+    The oracles, put together, know nothing of the project's own rules.
+    """
     names = first_of_each_name()
     for second in names[names.index(first) + 1 :]:
         for text in (f"{first} + {second}", f"{second} + {first}"):
@@ -877,7 +888,8 @@ def test_the_frequencies_kept_by_p_are_those_of_the_proportional_type(share, hea
 
 @pytest.mark.parametrize("n_head", [1, 2, 3, 5, 6, 7, 8, 10, 11, 12, 14, 16, 25])
 def test_alibi_is_the_bias_of_mpt_and_of_bloom(n_head):
-    """Theirs grow with the key's place, from 0 at the last or at the first key; ours falls with the distance."""
+    """Theirs grow with the key's place, from 0 at the last or at the first key; ours falls with the
+    distance."""
     mpt = theirs("mpt").build_mpt_alibi_tensor(n_head, 9).double()  # (H, 1, 9)
     bloom = theirs("bloom").build_alibi_tensor(torch.ones(1, 9), n_head, torch.float64)  # (H, 1, 9)
     like, i, j = FLOAT64, torch.arange(9)[:, None], torch.arange(9)

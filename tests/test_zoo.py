@@ -274,7 +274,8 @@ def test_a_users_piece_that_acts_first_stands_in_no_pattern(text, own):
 
 
 def test_a_users_ids_go_with_a_table(own):
-    """A piece without a limit of its own does not say how many rows are needed: a place past the table is refused when met."""
+    """A piece without a limit of its own does not say how many rows are needed: a place past the
+    table is refused when it is met."""
     gpt, idx = model("shift + learned(rows=20)", own(ANSWERS)).eval(), tokens(1, 8)
     plain = model("learned(rows=20)").eval()
     assert torch.equal(gpt(idx)[0], plain(idx, positions=torch.arange(8) + 3)[0])
