@@ -54,8 +54,9 @@ def _save_for_gradient(ctx, inputs: tuple[Tensor, Tensor], output: tuple[Tensor,
 def _gradient(ctx, of_cos: Tensor, of_sin: Tensor) -> tuple[Tensor, Tensor]:
     positions, inv_freq, cos, sin = ctx.saved_tensors  # positions may be learned: zoo/smooth.py
     of_angles = (of_sin * cos - of_cos * sin).to(inv_freq.dtype)
-    of_inv_freq = (of_angles * positions[..., None]).flatten(0, -2).sum(0)
-    return (of_angles * inv_freq).sum(-1).to(positions.dtype), of_inv_freq
+    of_positions = (of_angles * inv_freq.to(of_angles.device)).sum(-1).to(positions.dtype)
+    of_inv_freq = (of_angles * positions[..., None]).flatten(0, -2).sum(0).to(inv_freq.device)
+    return of_positions, of_inv_freq
 
 
 cos_sin.register_autograd(_gradient, setup_context=_save_for_gradient)
