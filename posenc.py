@@ -661,8 +661,8 @@ class Yarn(Scaled):
     here all pairs are kept or divided. ramp=turns is linear in the number of turns, as the paper
     says. `mscale` weighs the logarithm, 0 turns the temperature off; `mscale_all_dim` divides it as
     in DeepSeek.
-    With factor=auto (dynamic YaRN) fix the final length before decoding, as `generate` does: the keys
-    in a cache have the frequencies of one length.
+    With factor=auto (dynamic YaRN) fix the final length before decoding, as `generate` does: a
+    cache holds keys that were turned for one length.
     Verdict: the usual choice; beta=32 supposes thousands of tokens: at L of 128 and 512 about 4 is
     best (results/extend).
     """

@@ -92,8 +92,8 @@ def start_run(typed: TrainSettings, compute: device.Compute, processes: Processe
         device.repeat_to_the_bit(compute)
     with processes.first_before_others():
         corpus = training_corpus(typed)
-    extend = read(typed.extend).text if typed.extend else ""
-    typed = replace(typed, pos=read(typed.pos).text, extend=extend)
+    if typed.extend:  # the folder is named after it, and files that it names may be in the folder
+        typed = replace(typed, extend=read(typed.extend).text)
     torch.manual_seed(typed.seed)
     model, earlier = first_model(typed, corpus.vocab_size)
     settings = resolve(typed, model.config)
@@ -186,12 +186,14 @@ def resolve(typed: TrainSettings, model: GPTConfig) -> TrainSettings:
 
     UserError if a size or scheme was typed that the model named by init_from does not have.
     """
-    own = {}
+    own, fresh = {}, typed.init_from in ("auto", "scratch")
     for name in ("n_layer", "n_head", "n_embd", "bias", "pos"):
         value, own[name] = getattr(typed, name), getattr(model, name)
+        if name == "pos" and not fresh:
+            value = read(value).text
         problem = f"{name}={value} does not go with init_from={typed.init_from}"
         fits = value in (getattr(TrainSettings, name), own[name])
-        require(fits, f"{problem}, whose model has {name}={own[name]}: leave it out")
+        require(fresh or fits, f"{problem}, whose model has {name}={own[name]}: leave it out")
     extend = typed.extend or model.extend
     return replace(typed, **own, extend="" if extend == "none" else extend)
 

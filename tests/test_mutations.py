@@ -569,8 +569,8 @@ MUTATIONS = [
     ),
     Mutation(
         START,
-        "    refuse_other_files(folder, config)\n    refuse_other_checkpoint(folder, start",
-        "    refuse_other_checkpoint(folder, start",
+        "    refuse_other_files(folder, config, start.state)\n",
+        "    pass\n",
         "copy_that_was_changed",
         "test_extend",
     ),
