@@ -186,7 +186,7 @@ def test_the_commands_of_the_readme_find_the_python_of_make_train() -> None:
     assert any(command == line for command in COMMANDS)
     if not shutil.which("make"):
         pytest.skip("needs make")
-    words = ["make", "--dry-run", "--always-make", "train"]
+    words = ["make", "--no-print-directory", "--dry-run", "--always-make", "train"]
     said = subprocess.check_output(words, cwd=REPOSITORY, encoding="utf-8").splitlines()
     assert "venv" in said[0] and "train.py config/alibi.py" in said[-3] and line in said[-1]
     if not (REPOSITORY / ".venv/bin/activate").is_file():
