@@ -26,7 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from configurable import AblateSettings, TrainSettings, UserError, configure, require, run
+from configurable import AblateSettings, TrainSettings, UserError, configure, require, run_program
 from posenc import Shape
 from positions.catalogue import read
 from positions.scheme import Scheme
@@ -279,4 +279,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_program(main)

@@ -14,9 +14,9 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, NoReturn, get_args, get_origin
+from typing import Any, NoReturn, Self, get_args, get_origin
 
 KINDS = {  # of settings, with their headings in --help
     "result": "What changes the result",
@@ -43,14 +43,7 @@ ARITHMETIC = {  # what a config file may calculate
     ast.Mod: operator.mod,
     ast.Pow: operator.pow,
 }
-UNREADABLE = {  # what reading a value can raise, and what the user is told
-    OSError: "cannot be read ({0.strerror}); check the name",
-    UnicodeError: "not UTF-8 text; save it as UTF-8",
-    RecursionError: "nested too deeply; write the value itself",
-    MemoryError: "nested too deeply; write the value itself",
-    ArithmeticError: "this arithmetic has no finite result; write the value itself",
-    ValueError: "{0}",
-}
+WORDS = {"true": True, "false": False, "none": None}  # in any case on the command line
 Lengths = tuple[int, ...]
 
 
@@ -90,30 +83,51 @@ def check_shape(value: Any, shape: Any, where: str, advice: str, path: str = "")
             check_shape(item, shape[0], where, advice, f"{path}[{number}]")
 
 
-def run(main: Callable[[], int | None]) -> NoReturn:
+def run_program(main: Callable[[], int | None]) -> NoReturn:
     """Run a program and exit with the code that `main()` returns.
 
     A UserError, or an error of the system such as a full disk, prints one sentence to stderr and
     exits 1. With --debug on the command line the traceback comes first. Of several processes, all
-    but the first name their number. Ctrl-C exits 130.
+    but the first name their number. Ctrl-C exits 130. If the reader of the output has closed it,
+    as in `... | head`, the program ends without a word and exits 0.
     """
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character shows "?"
     try:
         code = main()
+        sys.stdout.flush()  # here, where a closed pipe is noticed, and not at exit
     except KeyboardInterrupt:
         code = 130
     except (UserError, OSError) as error:
-        if "--debug" in sys.argv:
-            traceback.print_exc()
-        sentence = str(error)
-        if isinstance(error, OSError) and error.strerror:
-            sentence = f"{error.filename or 'the system'}: {error.strerror}"
-        rank = os.environ.get("RANK", "0")
-        process = "" if rank == "0" else f"process {rank}: "
-        print(f"{process}error: {sentence}", file=sys.stderr)
-        code = 1
+        code = 0
+        if not isinstance(error, BrokenPipeError) or not _output_is_closed():
+            _print_error(error)
+            code = 1
     sys.exit(code)
+
+
+def _output_is_closed() -> bool:
+    """Whether the reader of standard output has closed it. If so, what is left is thrown away.
+
+    The broken pipe may also be another one, as that of a compiler that has died.
+    """
+    try:
+        print(flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
+
+
+def _print_error(error: UserError | OSError) -> None:
+    if "--debug" in sys.argv:
+        traceback.print_exception(error)
+    sentence = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        sentence = f"{error.filename or 'the system'}: {error.strerror}"
+    rank = os.environ.get("RANK", "0")
+    process = "" if rank == "0" else f"process {rank}: "
+    print(f"{process}error: {sentence}", file=sys.stderr)
 
 
 # ---- the settings of every command
@@ -154,17 +168,25 @@ class GPTConfig:
         require(self.n_embd % self.n_head == 0, f"{sizes}; change one of them")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Settings:
-    """The base of the settings of every command."""
+    """The base of the settings of every command. They never change; `checked` makes a copy."""
 
-    def check(self) -> None:
-        """Give every value its proper type, as 1 -> 1.0; UserError for a wrong type or range."""
-        for f in fields(self):
-            setattr(self, f.name, _checked(f, getattr(self, f.name)))
+    def checked(self) -> Self:
+        """A copy in which every value has its proper type, as 1 -> 1.0, and a list is a tuple.
+
+        UserError for a wrong type or range, and for settings that do not go together.
+        """
+        values = {f.name: _checked(f, getattr(self, f.name)) for f in fields(self)}
+        settings = replace(self, **values)
+        settings.check_together()
+        return settings
+
+    def check_together(self) -> None:
+        """Raise UserError for settings that do not go together. Each is good by itself."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class ComputeSettings(Settings):
     """The settings of every command that computes."""
 
@@ -172,7 +194,7 @@ class ComputeSettings(Settings):
     dtype: str = setting("auto", "number format of matrix products", "execution", choices=DTYPES)
 
 
-@dataclass
+@dataclass(frozen=True)
 class TrainSettings(ComputeSettings):
     """One training run and the test after it."""
 
@@ -223,9 +245,8 @@ class TrainSettings(ComputeSettings):
         names = [f.name for f in fields(GPTConfig) if f.name != "vocab_size"]
         return GPTConfig(vocab_size=vocab_size, **{name: getattr(self, name) for name in names})
 
-    def check(self) -> None:
-        """Raise UserError also for settings that do not go together."""
-        super().check()
+    def check_together(self) -> None:
+        """Raise UserError for a shape that no model can have, and for limits that cross."""
         self.gpt(vocab_size=1)  # checks the shape; the vocabulary comes from the corpus
         lengths, tokens = self.eval_lengths, self.batch_size * self.block_size
         require(lengths == tuple(sorted(lengths)), f"eval_lengths {lengths} must ascend")
@@ -244,7 +265,7 @@ class TrainSettings(ComputeSettings):
             require(low is None or high is None or low <= high, sentence)
 
 
-@dataclass
+@dataclass(frozen=True)
 class EvaluateSettings(ComputeSettings):
     """A test of finished runs, whose folders are the other words of the command line."""
 
@@ -256,15 +277,14 @@ class EvaluateSettings(ComputeSettings):
     pos_file: str = setting("", "your file of position schemes, named again to let it run", "test")
     out: str = setting("", "where the figure of several runs goes", "execution")
 
-    def check(self) -> None:
-        """Raise UserError also for settings that do not go together."""
-        super().check()
+    def check_together(self) -> None:
+        """Raise UserError for lengths that do not ascend, and if nothing is tested."""
         lengths, protocols = self.eval_lengths, self.protocols
         require(lengths == tuple(sorted(lengths)), f"eval_lengths {lengths} must ascend")
         require(protocols or self.stride, "protocols is empty and stride is 0; set one of them")
 
 
-@dataclass
+@dataclass(frozen=True)
 class ReportSettings(Settings):
     """Tables and figures of finished tests; run folders are the other words of the command line."""
 
@@ -272,7 +292,7 @@ class ReportSettings(Settings):
     out: str = setting("", "where the figure of several runs goes", "execution")
 
 
-@dataclass
+@dataclass(frozen=True)
 class SampleSettings(ComputeSettings):
     """Text from a run, whose folder is the other word of the command line."""
 
@@ -288,7 +308,7 @@ class SampleSettings(ComputeSettings):
     pos_file: str = setting("", "your file of position schemes, named again to let it run")
 
 
-@dataclass
+@dataclass(frozen=True)
 class ExtendSettings(ComputeSettings):
     """A trained model x extensions x lengths.
 
@@ -307,13 +327,12 @@ class ExtendSettings(ComputeSettings):
     pos_file: str = setting("", "your file of position schemes, named again to let it run", "test")
     out: str = setting("", "table (.txt) and figure (.png), else in the first run", "execution")
 
-    def check(self) -> None:
-        """Raise UserError also for a search that has nothing to find."""
-        super().check()
+    def check_together(self) -> None:
+        """Raise UserError for a search that has nothing to find."""
         require(self.search != 1, "search=1 is the training length itself; give 2 or more")
 
 
-@dataclass
+@dataclass(frozen=True)
 class AblateSettings(TrainSettings):
     """Position schemes x seeds, all trained with the same settings.
 
@@ -324,9 +343,9 @@ class AblateSettings(TrainSettings):
     only: str = setting("", "I/N: only the I-th of N shares of the work", "execution")
     ablate_dir: str = setting("", "folder of table and figure, else named by settings", "execution")
 
-    def check(self) -> None:
+    def check_together(self) -> None:
         """Raise UserError also for what a comparison sets itself."""
-        super().check()
+        super().check_together()
         own = {"pos": "name the schemes", "seed": "use --seeds", "out_dir": "use --ablate_dir"}
         for name, advice in own.items():
             default = getattr(AblateSettings, name)
@@ -338,7 +357,7 @@ class AblateSettings(TrainSettings):
         require(good, f"{form}, not {self.only!r:.60}")
 
 
-@dataclass
+@dataclass(frozen=True)
 class ExplainSettings(Settings):
     """What is explained, and for which model."""
 
@@ -378,8 +397,8 @@ def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, li
     """The checked settings and the other words of a command line (without the program's name).
 
     Words that end in .py are config files, read from left to right. --help is answered by
-    `answer_help`, --debug by `run`. UserError names the file and the line of a mistake, or says
-    that it stands on the command line.
+    `answer_help`, --debug by `run_program`. UserError names the file and the line of a mistake, or
+    says that it stands on the command line.
     """
     answer_help(cls, argv, usage)
     with _place("command line"):
@@ -388,20 +407,18 @@ def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, li
     for path in words:
         if path.endswith(".py"):
             values |= _read_file(cls, path)
-    settings = cls(**(values | typed))
-    settings.check()
+    settings = cls(**(values | typed)).checked()
     return settings, [word for word in words if not word.endswith(".py")]
 
 
 def differences(a: dict[str, Any], b: dict[str, Any], kind: str = "result") -> list[str]:
-    """How the settings of one kind differ in two runs: ["n_embd: 256 here, 128 there"].
+    """How the checked settings of two runs differ in one kind: ["n_embd: 256 here, 128 there"].
 
     A setting that is absent has its default.
     """
     sentences = []
     for f in _of_kind(TrainSettings, kind):
         here, there = a.get(f.name, f.default), b.get(f.name, f.default)
-        here, there = (tuple(v) if isinstance(v, list) else v for v in (here, there))  # from JSON
         if here != there:
             sentences.append(f"{f.name}: {here!r:.60} here, {there!r:.60} there")
     return sentences
@@ -410,7 +427,8 @@ def differences(a: dict[str, Any], b: dict[str, Any], kind: str = "result") -> l
 def settings_table(cls: type[Settings]) -> str:
     """A Markdown table of all settings of a command, for the docs."""
     lines = ["| name | default | unit | what | kind |", "| --- | --- | --- | --- | --- |"]
-    for f in (f for kind in KINDS for f in _of_kind(cls, kind)):
+    ordered = [f for kind in KINDS for f in _of_kind(cls, kind)]
+    for f in ordered:
         default = f"`{_typed(f.default)}`" if _typed(f.default) else ""
         what = f"{f.metadata['help']} ({_expected(f)})".replace("|", "\\|")
         row = (f"`{f.name}`", default, f.metadata["unit"], what, f.metadata["kind"])
@@ -480,25 +498,33 @@ def _place(place: str) -> Iterator[None]:
     except SyntaxError as error:
         sentence = f"{error.msg}; a config file is `name = value` lines"
         raise UserError(f"{place}:{error.lineno or 1}: {sentence}") from None
-    except tuple(UNREADABLE) as error:
-        sentence = next(text for kind, text in UNREADABLE.items() if isinstance(error, kind))
-        raise UserError(f"{place}: {sentence.format(error)}") from None
+    except OSError as error:
+        raise UserError(f"{place}: cannot be read ({error.strerror}); check the name") from None
+    except UnicodeError:
+        raise UserError(f"{place}: not UTF-8 text; save it as UTF-8") from None
+    except (RecursionError, MemoryError):
+        raise UserError(f"{place}: nested too deeply; write the value itself") from None
+    except ArithmeticError:
+        sentence = "this arithmetic has no finite result; write the value itself"
+        raise UserError(f"{place}: {sentence}") from None
+    except ValueError as error:
+        raise UserError(f"{place}: {error}") from None
 
 
 def _field(cls: type[Settings], name: str) -> Field:
     """The setting of that name; UserError suggests the nearest one."""
     known = {f.name: f for f in fields(cls)}
-    if name in known:
-        return known[name]
     near = difflib.get_close_matches(name[:80], known, n=1, cutoff=0.4)
     advice = f"did you mean {near[0]}?" if near else "--help lists all settings"
-    raise UserError(f"unknown setting {name!r:.60}; {advice}")
+    require(name in known, f"unknown setting {name!r:.60}; {advice}")
+    return known[name]
 
 
 def _read_command_line(cls: type[Settings], argv: list[str]) -> tuple[dict[str, Any], list[str]]:
     """The checked values of --name=value and --name value, and the other words in their order."""
-    values, words, rest = {}, [], iter(argv)
-    for word in rest:
+    values, words, rest = {}, [], list(argv)
+    while rest:
+        word = rest.pop(0)
         if not word.startswith("-"):
             require(_has_type(word, str), f"{word!r:.60} is not UTF-8 text; rename what it names")
             words.append(word)
@@ -507,9 +533,10 @@ def _read_command_line(cls: type[Settings], argv: list[str]) -> tuple[dict[str, 
         name, equals, text = word[2:].partition("=")
         f = _field(cls, name)
         if not equals:
-            text = next(rest, "--")
             example = f"--{name}={_typed(f.default) or 'VALUE'}"
-            require(not text.startswith("--"), f"--{name} needs a value, as in {example}")
+            follows = rest and not rest[0].startswith("--")
+            require(follows, f"--{name} needs a value, as in {example}")
+            text = rest.pop(0)
         values[name] = _checked(f, _from_text(f, text))
     return values, words
 
@@ -521,9 +548,12 @@ def _from_text(f: Field, text: str) -> Any:
         return () if many else ""
     if base is str:
         return tuple(text.split(",")) if many else text
+    word = text.strip().lower()
+    if word in WORDS:
+        return WORDS[word]
     try:
-        value = _literal(ast.parse(text.strip().capitalize(), mode="eval").body)  # true -> True
-    except (SyntaxError, *UNREADABLE):
+        value = _literal(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError):
         return text
     return (value,) if many and not isinstance(value, tuple) else value
 

@@ -25,9 +25,8 @@ import itertools
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,11 +34,11 @@ import torch
 from tqdm import tqdm
 
 import data
-from configurable import PROTOCOLS, EvaluateSettings, UserError, configure, require, run
+from configurable import PROTOCOLS, EvaluateSettings, UserError, configure, require, run_program
 from runs import device
 from runs.figures import plot_run, show_runs
 from runs.files import sha256
-from runs.folder import lock_folder
+from runs.folder import lock_folder, named_folders
 from runs.processes import ALONE, Processes, together
 from runs.results import (
     Result,
@@ -73,6 +72,7 @@ class Places:
     ends: np.ndarray  # (64,) offset of each window's last target
     pieces: np.ndarray  # (16,) offset of each piece's first input; a piece has `longest` inputs
     across_documents: bool  # whether the windows run across the starts of documents
+    stride: int = 0  # by which the windows of sliding move, in inputs
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,9 @@ class Windows:
         return np.concatenate([np.arange(end - k + 1, end + 1) for end, k in ends])
 
 
-def find_places(n_tokens: int, document_starts: np.ndarray, lengths: list[int]) -> Places | None:
+def find_places(
+    n_tokens: int, document_starts: np.ndarray, lengths: list[int], stride: int = 0
+) -> Places | None:
     """The places for the lengths that leave 64 different window ends; None if no length does."""
     fitting = [n for n in lengths if n_tokens - n >= WINDOWS]
     if not fitting:
@@ -101,7 +103,8 @@ def find_places(n_tokens: int, document_starts: np.ndarray, lengths: list[int]) 
     longest = max(fitting)
     ends, across = window_ends(n_tokens, document_starts, longest)
     scored = min(MAX_SCORED, max(1, min(fitting) // 2))
-    return Places(longest, scored, ends, data.evenly(n_tokens - longest, PIECES), across)
+    pieces = data.evenly(n_tokens - longest, PIECES)
+    return Places(longest, scored, ends, pieces, across, stride)
 
 
 def window_ends(
@@ -124,16 +127,7 @@ def window_ends(
     return first[document] + chosen - (last - counts)[document], across
 
 
-# ---- protocols: the windows of each; a new one is added here and to configurable.PROTOCOLS
-
-
-def plan_windows(protocol: str, places: Places, length: int, stride: int) -> list[Windows]:
-    """The windows of a protocol at a length. `stride` is for sliding only."""
-    if protocol == "sliding":
-        return sliding(places, length, stride)
-    if protocol == "nonoverlapping":
-        return nonoverlapping(places, length)
-    return fixed_targets(places, length)  # for windowed too, which limits the keys
+# ---- protocols: the windows of each
 
 
 def fixed_targets(places: Places, length: int) -> list[Windows]:
@@ -151,9 +145,9 @@ def nonoverlapping(places: Places, length: int) -> list[Windows]:
     return plan
 
 
-def sliding(places: Places, length: int, stride: int) -> list[Windows]:
+def sliding(places: Places, length: int) -> list[Windows]:
     """Windows moved by `stride`, at most `length`, through the pieces; each target scored once."""
-    stops = range(length, places.longest, min(stride, length))
+    stops = range(length, places.longest, min(places.stride, length))
     return [cut_pieces(places, length, [*stops, places.longest])]
 
 
@@ -166,6 +160,15 @@ def cut_pieces(places: Places, length: int, stops: list[int]) -> Windows:
     scored = np.minimum(np.diff(stops, prepend=0), length)
     block = np.repeat(np.arange(PIECES), len(stops))
     return Windows(length, starts, np.tile(scored, PIECES), block)
+
+
+# Each protocol and its windows. To add one, write it here and into configurable.PROTOCOLS.
+PLANS: dict[str, Callable[[Places, int], list[Windows]]] = {
+    "fixed_targets": fixed_targets,
+    "windowed": fixed_targets,  # the same windows; measure_rows limits their keys
+    "nonoverlapping": nonoverlapping,
+    "sliding": sliding,
+}
 
 
 def count_inputs(plan: list[Windows]) -> int:
@@ -183,7 +186,7 @@ def remarks(protocol: str, places: Places) -> dict[str, Any]:
     """The fields of a row that warn of its places: `across_documents` and `note`, if needed."""
     fields, notes = {}, []
     spacing, extent = places.pieces, places.longest
-    if protocol in ("fixed_targets", "windowed"):
+    if PLANS[protocol] is fixed_targets:
         spacing, extent = places.ends, places.scored
         if places.across_documents:
             fields["across_documents"] = True
@@ -351,8 +354,8 @@ def why_undefined(model: Any, corpus: data.Corpus, places: Places | None, length
 
 
 def extension_files(model: Any) -> dict[str, str]:
-    """The names of the files that the extension in force reads, and their SHA-256."""
-    files = [getattr(piece, "file", None) for piece in model.pos.extensions]
+    """The names of the files that the active extension reads, and their SHA-256."""
+    files = [piece.file for piece in model.pos.extensions]
     return {file.name: sha256(file) for file in files if file}
 
 
@@ -360,7 +363,7 @@ def name_files(rows: list[Row], model: Any, split_sha256: str) -> None:
     """Add to the rows the files of the extension, and a note if one was found on this very text."""
     files = extension_files(model)
     pieces = model.pos.extensions
-    seen = any(getattr(piece, "found_on", "") == split_sha256 for piece in pieces)
+    seen = any(piece.found_on == split_sha256 for piece in pieces)
     for row in rows:
         if files:
             row["files_sha256"] = files
@@ -393,7 +396,9 @@ def evaluate(
     """
     tested = tested_lengths(train_length, lengths)
     protocols = (*protocols, "sliding") if stride else protocols
-    places = find_places(len(corpus.val), corpus.val_starts, tested)
+    for protocol in protocols:
+        require(protocol in PLANS, f"there is no protocol {protocol}, only {', '.join(PLANS)}")
+    places = find_places(len(corpus.val), corpus.val_starts, tested, stride)
     reasons = {n: why_undefined(model, corpus, places, n) for n in tested}
     split = {"dataset": corpus.name, "split_sha256": corpus.split_sha256("val")}
     rows, plans = {}, {}
@@ -402,7 +407,7 @@ def evaluate(
         if reasons[n]:
             rows[protocol, n] |= {"nats": None, "reason": reasons[n]}
         else:
-            plans[protocol, n] = plan_windows(protocol, places, n, stride)
+            plans[protocol, n] = PLANS[protocol](places, n)
     was_training = model.training
     model.eval()
     try:
@@ -505,8 +510,7 @@ def evaluate_run(folder: str, settings: EvaluateSettings, processes: Processes) 
 def main() -> None:
     """Test runs, print their table, and draw several, or another corpus, in a figure."""
     settings, words = configure(EvaluateSettings, sys.argv[1:], __doc__)
-    folders = [word for word in words if not Path(word).is_file()]  # out/* names figures too
-    require(folders, "no run folder is named: python evaluate.py out/RUN")
+    folders = named_folders(words, "evaluate.py")
     device.keep_freed_memory()
     compute = device.pick(settings.device, settings.dtype)
     advice = "lower eval_lengths, or leave the longest out"
@@ -518,4 +522,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_program(main)

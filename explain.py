@@ -33,11 +33,11 @@ import torch
 from torch import Tensor
 
 import posenc
-from configurable import ExplainSettings, answer_help, configure, require, run
+from configurable import ExplainSettings, answer_help, configure, require, run_program
 from posenc import Piece, Rotary, Shape, apply_maps, overrides, scheme_name
 from positions.catalogue import ALIASES, extension_names, find, options_of, read, scheme_names
 from positions.scheme import Scheme, extended_ids
-from runs.files import replace_file
+from runs.figures import new_figure, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import SubFigure
@@ -203,12 +203,12 @@ def query_distances(scheme: Scheme, layer: int, ids: Tensor, extended: bool) -> 
 
 
 def extension_pieces(scheme: Scheme) -> list[Piece]:
-    """The extensions in force, each once, even if every layer has its own copy."""
+    """The active extensions, each once, even if every layer has its own copy."""
     return list({type(piece): piece for piece in scheme.extensions}.values())
 
 
 def scaling_factor(scheme: Scheme, length: int) -> float | None:
-    """The factor of the extension at that length; None if no extension in force has one."""
+    """The factor of the extension at that length; None if no active extension has one."""
     scaled = [piece for piece in scheme.extensions if isinstance(piece, posenc.Scaled)]
     return scaled[0].factor(length) if scaled else None
 
@@ -282,7 +282,7 @@ def summary(pairs: Pairs) -> str:
 
 
 def warnings(scheme: Scheme, pairs: Pairs) -> list[str]:
-    """A sentence for everything about the extension in force that is probably a mistake."""
+    """A sentence for everything about the active extension that is probably a mistake."""
     found = [blurs_neighbours(pairs), leaves_unseen(scheme, pairs)]
     if (pairs.after != pairs.before).any():
         found = [few_turns(scheme, piece, pairs) for piece in scheme.extensions] + found
@@ -357,13 +357,7 @@ def plot_pairs(tables: list[Pairs], path: Path) -> None:
 
     UserError if the file cannot be written.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 6.2 * len(tables)), dpi=120, layout="constrained")
-    kind = path.suffix.removeprefix(".") or "png"
-    known = kind in FigureCanvasAgg(figure).get_supported_filetypes()
-    require(known, f"{path}: there are no {kind} figures; name it .png, .pdf or .svg")
+    figure = new_figure((11, 6.2 * len(tables)), dpi=120)
     parts = figure.subfigures(len(tables), squeeze=False)[:, 0]
     for part, pairs in zip(parts, tables, strict=True):
         labels = [f"seen in training, L = {pairs.train_length}", f"met at N = {pairs.length}"]
@@ -372,7 +366,7 @@ def plot_pairs(tables: list[Pairs], path: Path) -> None:
         part.suptitle(f"{pairs.name}: how far each pair of columns turns")
         plot_turns(part, arcs)
         plot_clocks(part, arcs, clock_pairs(pairs))
-    replace_file(path, lambda file: figure.savefig(file, format=kind))
+    save_figure(figure, path)
 
 
 def plot_turns(part: "SubFigure", arcs: list[Arc]) -> None:
@@ -443,22 +437,22 @@ def show_pairs(scheme: Scheme, settings: ExplainSettings) -> None:
     """Print and draw the pairs of each layer; layers that are alike are shown once."""
     length = default_length(scheme) if settings.length is None else settings.length
     scheme.check_length(length)
-    found: dict[str, Pairs] = {}  # by the text that is printed
+    shown: dict[str, Pairs] = {}  # by the text that is printed
     for layer in range(LAYERS):
         pairs = pairs_of(scheme, layer, length)
         if pairs:
             title = f"\n{pairs.name}, L = {pairs.train_length}, N = {length}; angles in turns"
             lines = [title, table(pairs), summary(pairs)]
             lines += warnings(scheme, pairs) if scheme.extension else []
-            found.setdefault("\n".join(lines), pairs)
-    for text in found:
+            shown.setdefault("\n".join(lines), pairs)
+    for text in shown:
         print(text)
-    nothing = f"{scheme.text} turns no pairs of columns: this explanation is all there is"
-    require(found or not settings.out, f"{nothing}, and nothing to draw in {settings.out}")
-    if not found and scheme.extension:
+    nothing = f"{scheme.text} turns no pairs of columns"
+    require(shown or not settings.out, f"{nothing}: there are no pairs to plot in {settings.out}")
+    if not shown and scheme.extension:
         print(f"\n{nothing}")
     if settings.out:
-        plot_pairs(list(found.values()), Path(settings.out))
+        plot_pairs(list(shown.values()), Path(settings.out))
         print(f"drawn in {settings.out}")
 
 
@@ -482,4 +476,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_program(main)

@@ -42,7 +42,7 @@ from configurable import (
     configure,
     differences,
     require,
-    run,
+    run_program,
 )
 from model import GPT
 from posenc import Longrope, Shape, apply_maps, scheme_name
@@ -107,7 +107,7 @@ def wanted_extensions(folder: str, texts: list[str], settings: ExtendSettings) -
 
 
 def is_tested(result: Result, model: GPT, corpus: data.Corpus, lengths: list[int]) -> bool:
-    """Whether a result has all rows of the extension in force.
+    """Whether a result has all rows of the active extension.
 
     They count if the targets, the files that the extension reads and its factors are the same.
     """
@@ -229,7 +229,7 @@ def starting_trials(
 
 
 def mutated(parent: Trial, factor: int, random: np.random.Generator) -> Trial:
-    """The parent with some numbers drawn anew, from 1 to 1.25 x `factor`; its factors ascend."""
+    """The parent with some numbers drawn again, from 1 to 1.25 x `factor`; its factors ascend."""
     pairs = len(parent.factors)
     drawn = random.uniform(1, 1.25 * factor, pairs).round(2)
     factors = np.where(random.random(pairs) < MUTATED, drawn, parent.factors)
@@ -276,7 +276,7 @@ def read_round(path: Path, about: dict[str, Any]) -> tuple[int, dict[Trial, floa
         sound = lengths == {about["pairs"]} and all(map(math.isfinite, numbers))
         require(sound, "no round of trials")
     except UserError:
-        print(f"{path} cannot be read: the search begins afresh")
+        print(f"{path} cannot be read: the search begins again")
         return -1, {}
     return kept["round"], trials
 
@@ -531,4 +531,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_program(main)

@@ -162,7 +162,7 @@ class GPT(nn.Module):
         self.config = replace(c, pos=self.pos.text, extend="")
 
     def extend(self, text: str, folder: Path | None = None) -> None:
-        """Put an `extend` expression into force, in place of any other; "" for none.
+        """Activate an `extend` expression, in place of any other; "" for none.
 
         Files that it names are looked for in `folder` first.
         """
@@ -171,7 +171,7 @@ class GPT(nn.Module):
         self.config = replace(self.config, extend=self.pos.extension)
 
     def extension_at(self, total: int) -> dict[str, str | float | None]:
-        """{"extend", "factor"}: the extension in force, and its factor in a text of `total`."""
+        """{"extend", "factor"}: the active extension, and its factor in a text of `total`."""
         return {"extend": self.pos.extension or None, "factor": self.pos.factor(total)}
 
     @property
@@ -323,7 +323,7 @@ class GPT(nn.Module):
         """Continue idx (B, T): yield the next tokens (B, 1) one at a time.
 
         Temperature 0 takes the likeliest. A scheme whose positions end before T + max_new_tokens
-        goes on from its last `limit` tokens, encoded anew each time.
+        goes on from its last `limit` tokens, encoded again each time.
         """
         total = idx.shape[1] + max_new_tokens
         bounded = self.limit is not None and total > self.limit

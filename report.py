@@ -14,18 +14,17 @@ if __name__ == "__main__":  # --help answers before torch is imported
     answer_help(ReportSettings, sys.argv[1:], __doc__)
 
 import sys
-from pathlib import Path
 
-from configurable import ReportSettings, configure, require, run
+from configurable import ReportSettings, configure, run_program
 from runs.figures import plot_run, show_runs
+from runs.folder import named_folders
 from runs.results import load_result
 
 
 def main() -> None:
     """Print the table of the runs, and draw each and all."""
     settings, words = configure(ReportSettings, sys.argv[1:], __doc__)
-    folders = [word for word in words if not Path(word).is_file()]  # out/* names figures too
-    require(folders, "no run folder is named: python report.py out/RUN")
+    folders = named_folders(words, "report.py")
     results = [load_result(folder) for folder in folders]
     for folder, result in zip(folders, results, strict=True):
         plot_run(folder, result)
@@ -33,4 +32,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_program(main)

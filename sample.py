@@ -17,7 +17,6 @@ if __name__ == "__main__":  # --help answers before torch is imported
 
 import codecs
 import itertools
-import os
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -25,10 +24,10 @@ from pathlib import Path
 import torch
 
 import data
-from configurable import SampleSettings, UserError, configure, require, run
+from configurable import SampleSettings, UserError, configure, require, run_program
 from runs import device
 from runs.checkpoint import Run
-from runs.start import open_run
+from runs.start import open_run, own_corpus
 
 SEPARATOR = "-" * 15  # between two samples
 
@@ -63,15 +62,6 @@ def decode(content: bytes, where: str) -> str:
     except UnicodeDecodeError as error:
         sentence = f"{where} is not UTF-8 text (byte {error.start}); save it as UTF-8"
         raise UserError(sentence) from None
-
-
-def tokenizer_of(trained: Run) -> data.Tokenizer:
-    """The tokenizer of the run's corpus; UserError if the corpus has another vocabulary now."""
-    corpus, size = data.load(trained.settings.dataset), trained.model.config.vocab_size
-    before = f"{trained.folder} was trained with {size} different tokens"
-    now = f"{corpus.name} has {corpus.vocab_size} now; make the corpus as it was then"
-    require(corpus.vocab_size == size, f"{before}, {now}")
-    return corpus.tokenizer
 
 
 # ---- the text
@@ -112,7 +102,7 @@ def remarks(trained: Run, total: int) -> Iterator[str]:
     reach = total if limit is None else min(total, limit)
     if reach < total:
         limits = f"{scheme} defines {reach} positions, and the text may have {total} tokens"
-        yield f"note: {limits}: past them it goes on from the last {reach}, encoded anew"
+        yield f"note: {limits}: past them it goes on from the last {reach}, encoded again"
     if reach > length:
         yield f"note: {scheme} was trained on {length} tokens, and may be given {reach} here"
 
@@ -142,19 +132,18 @@ def main() -> int:
     example = "python sample.py out/alibi-stdlib-L128-s1337"
     require(len(words) == 1, f"name one run folder, not {len(words)}, as in: {example}")
     prompt = read_prompt(settings.start)
-    trained = open_run(words[0], settings, extend=settings.extend)
-    tokenizer = tokenizer_of(trained)
+    trained = open_run(words[0], settings)
+    if settings.extend:
+        trained.model.extend(settings.extend)
+    tokenizer = own_corpus(trained).tokenizer
     tokenizer.encode(prompt)  # refuses characters that the vocabulary lacks, before any output
     scheme, reason = trained.model.pos.describe(), trained.compute.reason
     print(f"{trained.folder}: {scheme}, on {reason}", file=sys.stderr)
-    try:
-        with device.autocast(trained.compute):
-            for text in samples(trained, tokenizer, prompt, settings):
-                print(text, end="", flush=True)
-    except BrokenPipeError:  # the reader closed the pipe; leave nothing to flush at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with device.autocast(trained.compute):
+        for text in samples(trained, tokenizer, prompt, settings):
+            print(text, end="", flush=True)
     return 0
 
 
 if __name__ == "__main__":
-    run(main)
+    run_program(main)

@@ -30,7 +30,7 @@ from tqdm import tqdm
 
 import data
 import evaluate
-from configurable import TrainSettings, UserError, configure, require, run
+from configurable import TrainSettings, UserError, configure, require, run_program
 from model import GPT
 from runs import device
 from runs.checkpoint import checkpoint_paths, load_weights, save_checkpoint
@@ -117,7 +117,7 @@ class Training:
             return self.model(idx, targets, ids=ids)[1]
 
     def compile(self) -> None:
-        """Compile model and loss as one graph, or tell why not."""
+        """Compile model and loss as one graph, or print why not."""
         reason = device.missing_compiler() if self.settings.compile else "compile=False"
         if not reason and self.compute.kind == "mps":
             reason = "mps runs eager"
@@ -156,7 +156,7 @@ class Training:
             self.model.set_scheme("nope")
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.step, s)
-        # seeded anew in every step: a resumed run needs no random state
+        # seeded again in every step: a resumed run needs no random state
         torch.manual_seed(step_seed(s.seed, self.step, self.processes.rank))
         length = self.length_of(self.step)
         share = self.share * s.block_size // length  # as many tokens at any length
@@ -338,24 +338,27 @@ def test_long(training: Training) -> Result:
     return result
 
 
-def train_and_test(settings: TrainSettings, compute: device.Compute, processes: Processes) -> None:
-    """Begin or resume a run, train it to its end, test it, and print its table."""
+def train_and_test(training: Training) -> Result:
+    """Train a run to its end and test it; its result."""
+    log, stop = Log(training.start), Stop()
+    on_signals(stop.take)
+    train(training, log, stop)
+    on_signals(lambda number, frame: sys.exit(128 + number))  # everything is saved now
+    saved = "the model is trained and saved"
+    with device.memory_advice(f"{saved}; lower eval_lengths and start again to test it"):
+        result = test_long(training)
+    log.add_test(result)
+    return result
+
+
+def complete_run(settings: TrainSettings, compute: device.Compute, processes: Processes) -> None:
+    """Begin or resume a run, do what is left to do, and print its table."""
     scale = "raise gradient_accumulation_steps as much and the result stays the same"
     with device.memory_advice(f"lower batch_size ({scale}), block_size, n_layer or n_embd"):
         start = start_run(settings, compute, processes)
-        training, result = Training(start), start.result
-        if result is None:
-            log = Log(start)
-            stop = Stop()
-            on_signals(stop.take)
-            train(training, log, stop)
-    if result is None:
-        on_signals(lambda number, frame: sys.exit(128 + number))  # nothing can be lost any more
-        saved = "the model is trained and saved"
-        with device.memory_advice(f"{saved}; lower eval_lengths and start again to test it"):
-            result = test_long(training)
-        log.add_test(result)
-    elif processes.first and not (start.folder / "extrapolation.png").exists():
+        training = Training(start)
+        result = start.result or train_and_test(training)
+    if start.result and processes.first and not (start.folder / "extrapolation.png").exists():
         plot_run(start.folder, result)  # the program was killed while it was drawn
     print(f"{runs_table([result])}\nin {start.folder}")
 
@@ -364,14 +367,14 @@ def main() -> int:
     """Train, test, and print the table."""
     settings, words = configure(TrainSettings, sys.argv[1:], __doc__)
     if words:
-        problem = f"{words[0]!r} is neither a config file (.py) nor --key=value"
+        problem = f"{words[0]!r} is neither a config file (.py) nor --name=value"
         raise UserError(f"{problem}; quote what has spaces, as in '--pos=rope + alibi'")
     device.keep_freed_memory()
     compute = device.pick(settings.device, settings.dtype)
     with together(settings.backend, compute) as processes:
-        train_and_test(settings, compute, processes)
+        complete_run(settings, compute, processes)
     return 0
 
 
 if __name__ == "__main__":
-    run(main)
+    run_program(main)

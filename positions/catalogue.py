@@ -50,7 +50,7 @@ def load_file(path: Path) -> dict[str, type[Piece]]:
         spec.loader.exec_module(module)
     except Exception as error:  # a user's own file may raise anything
         reason = f"{type(error).__name__}: {error}"
-        raise UserError(f"{path} cannot be run: {reason}; mend it, or see --debug") from error
+        raise UserError(f"{path} cannot be run: {reason}; correct it, or see --debug") from error
     pieces = _pieces_of(module)
     require(pieces, f"{path} defines no subclass of posenc.Piece")
     return pieces
@@ -88,7 +88,11 @@ def find(name: str, pos_file: Path | None = None) -> type[Piece]:
     if name in own or name in textbook:
         return own.get(name) or textbook[name]
     if name in _known(pos_file):
-        return load_file(ZOO / f"{name}.py")[name]
+        pieces = load_file(ZOO / f"{name}.py")
+        require(
+            name in pieces, f"zoo/{name}.py defines {', '.join(pieces)}, but no class for {name}"
+        )
+        return pieces[name]
     near = difflib.get_close_matches(name, [*_known(pos_file), *ALIASES], 1, 0.4)
     own_file = "a scheme of your own needs --pos_file=FILE.py."
     hint = f"did you mean {near[0]}?" if near else own_file

@@ -27,6 +27,16 @@ def both(method: str) -> Callable[[Piece, Piece], bool]:
     return lambda a, b: overrides(a, method) and overrides(b, method)
 
 
+def same_class(a: Piece, b: Piece) -> bool:
+    """Whether two pieces are the same scheme."""
+    return type(a) is type(b)
+
+
+def in_conflict(a: Piece, b: Piece) -> bool:
+    """Whether a scheme says that it cannot act in one layer with another."""
+    return scheme_name(b) in a.conflicts
+
+
 def moves_positions(piece: Piece) -> bool:
     """Whether a piece gives tokens other positions than their places."""
     return overrides(piece, "ids") or overrides(piece, "draw")
@@ -52,33 +62,30 @@ def is_resized(piece: Piece) -> bool:
     return isinstance(piece, Learned) and piece.resize != "none"
 
 
-def follows_length(piece: Piece) -> bool:
-    """Whether an extension does something else in a longer text."""
-    return isinstance(piece, Extension) and piece.factor(2**30) != piece.factor(2**31)
+def draws_for_other_length(a: Piece, b: Piece) -> bool:
+    """Whether an extension goes by the length of the text, and b draws positions of another."""
+    by_length = isinstance(a, Extension) and a.factor(2**30) != a.factor(2**31)
+    return by_length and overrides(b, "draw")
 
 
 def same_file_name(a: Piece, b: Piece) -> bool:
     """Whether the options of two pieces name different files of one name."""
-    files = [getattr(piece, "file", None) for piece in (a, b)]
-    return all(files) and files[0].name == files[1].name and not files[0].samefile(files[1])
+    if a.file is None or b.file is None:
+        return False
+    return a.file.name == b.file.name and not a.file.samefile(b.file)
 
 
+OTHER_LENGTH = (
+    "{a} follows the length of the text, and {b} draws positions for another length: "
+    "give a fixed factor, as in yarn(factor=4)"
+)
 RULES = [
-    Rule("layer", lambda a, b: type(a) is type(b), "{a} stands twice in one layer: name it once"),
-    *(
-        Rule("layer", both(method), f"{{a}} and {{b}} both claim the {place}: keep one")
-        for method, place in (
-            ("ids", "position ids"),
-            ("embed", "token embedding"),
-            ("turn", "rotation"),
-            ("score", "whole score"),
-        )
-    ),
-    Rule(
-        "layer",
-        lambda a, b: scheme_name(b) in a.conflicts,
-        "{a} cannot stand beside {b}: it needs queries and keys of a head's width and size",
-    ),
+    Rule("layer", same_class, "{a} is named twice in one layer: keep one"),
+    Rule("layer", both("ids"), "{a} and {b} both claim the position ids: keep one"),
+    Rule("layer", both("embed"), "{a} and {b} both claim the token embedding: keep one"),
+    Rule("layer", both("turn"), "{a} and {b} both claim the rotation: keep one"),
+    Rule("layer", both("score"), "{a} and {b} both claim the whole score: keep one"),
+    Rule("layer", in_conflict, "{a} and {b} cannot act in one layer: {a} says so (`conflicts`)"),
     Rule(
         "scheme",
         lambda a, b: overrides(a, "ids") and a.limit and b.limit and b.limit < a.limit,
@@ -95,15 +102,10 @@ RULES = [
         lambda a, b: overrides(a, "ids") and a.continuous and has_vectors(b),
         "{b} has a vector for each whole position, not for those in between that {a} gives",
     ),
-    Rule("extend", lambda a, b: type(a) is type(b), "{a} stands twice: name it once"),
-    *(
-        Rule("extend", both(method), f"{{a}} and {{b}} both change the {what}: keep one")
-        for method, what in (
-            ("ids", "positions"),
-            ("regions", "distances"),
-            ("draw", "positions of training"),
-        )
-    ),
+    Rule("extend", same_class, "{a} is named twice: keep one"),
+    Rule("extend", both("ids"), "{a} and {b} both change the positions: keep one"),
+    Rule("extend", both("regions"), "{a} and {b} both change the distances: keep one"),
+    Rule("extend", both("draw"), "{a} and {b} both change the positions of training: keep one"),
     Rule(
         "extend",
         lambda a, b: isinstance(a, Scaled) and isinstance(b, Scaled),
@@ -114,15 +116,8 @@ RULES = [
         same_file_name,
         "{a} and {b} name two files of one name, and a run folder keeps a copy of each: rename one",
     ),
-    *(
-        Rule(
-            scope,
-            lambda a, b: follows_length(a) and overrides(b, "draw"),
-            "{a} follows the length of the text, and {b} draws positions for another length: "
-            "give a fixed factor, as in yarn(factor=4)",
-        )
-        for scope in ("extend", "fit")
-    ),
+    Rule("extend", draws_for_other_length, OTHER_LENGTH),
+    Rule("fit", draws_for_other_length, OTHER_LENGTH),
     Rule(
         "fit",
         lambda a, b: not overrides(a, "map_frequencies") or isinstance(b, Rotary),

@@ -1,4 +1,4 @@
-"""A position expression in a model: which piece acts in which layer, and what attention is told."""
+"""A position expression in a model: which piece acts in which layer, and the plan for attention."""
 
 import copy
 import hashlib
@@ -31,7 +31,7 @@ from positions.catalogue import build, build_extensions, extension_names, find, 
 from positions.grammar import Expression
 from positions.rules import broken_rule, check_rules, reads_positions
 
-# ---- what attention is told
+# ---- the plan for attention
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Scheme(nn.Module):
     """The pieces of a position expression, built and checked for a model of n_layer layers.
 
     `layers` has the keys of `pieces` that act in each layer; `extensions` are the pieces that an
-    `extend` expression put into force, and `extension` is its canonical text. Layers with the same
+    `extend` expression activated, and `extension` is its canonical text. Layers with the same
     pieces share one plan: `sets` are the distinct sets of keys, `set_of_layer` says which is whose.
     UserError for an expression that does not fit the model.
     """
@@ -108,7 +108,7 @@ class Scheme(nn.Module):
         return tuple(keys)
 
     def _share(self, extensions: list[Piece]) -> None:
-        """Put extensions into force: a layer has copies of its own of those that are per_layer."""
+        """Activate extensions: a layer has copies of its own of those that are per_layer."""
         own = [piece for piece in extensions if piece.per_layer]
         shared = [piece for piece in extensions if not piece.per_layer]
         copies = [[copy.deepcopy(piece) for piece in own] for _ in self.layers]
@@ -121,10 +121,10 @@ class Scheme(nn.Module):
         self.extensions_of_set = [[*shared, *copies[n]] for n in range(len(self.sets))]
 
     def extend(self, text: str, folder: Path | None = None) -> None:
-        """Put an `extend` expression into force, in place of any other; "" or "none" for none.
+        """Activate an `extend` expression, in place of any other; "" or "none" for none.
 
         UserError where it does not fit. Files that its options name are looked for in `folder`
-        first. The expression that is in force keeps what it learned.
+        first. The expression that is active keeps what it learned.
         """
         canonical, added = "", []
         if text not in ("", "none"):
@@ -163,7 +163,7 @@ class Scheme(nn.Module):
         return broken_rule("fit", extension, self.pieces.values())
 
     def factor(self, total: int) -> float | None:
-        """How many times longer the extension in force takes a text of `total` tokens to be.
+        """How many times longer the active extension takes a text of `total` tokens to be.
 
         None where it has no such number. Of several, one that is built on a factor counts first.
         """
@@ -254,7 +254,7 @@ class Scheme(nn.Module):
         total: int,
         like: Tensor,
     ) -> Plan:
-        """The plan of the pieces of some layers and the extensions in force there."""
+        """The plan of the pieces of some layers and the active extensions there."""
         pieces = [*own, *extensions]
         turning = next((p for p in own if overrides(p, "turn")), None)
         cooling = [p for p in pieces if overrides(p, "temperature")]
@@ -305,7 +305,7 @@ class Scheme(nn.Module):
 
 
 def extended_ids(extensions: Iterable[Piece], ids: Tensor, total: int) -> Tensor:
-    """Position ids as the extensions in force change them."""
+    """Position ids as the active extensions change them."""
     for piece in extensions:
         if overrides(piece, "ids"):
             ids = piece.ids(widened(ids), total)

@@ -1,1 +1,1 @@
-"""What lies around a training: its folder, checkpoint, device, start, log and results."""
+"""Run folders, checkpoints, devices, results, figures."""

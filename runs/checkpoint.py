@@ -98,7 +98,7 @@ def read_checkpoint(file: BinaryIO, path: Path) -> dict[str, Any]:
         state = torch.load(file, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
         problem = f"{path} is no checkpoint of this program, though it has the digest in its name"
-        advice = "do not trust that folder, or train it anew with --overwrite=True"
+        advice = "do not trust that folder, or train it again with --overwrite=True"
         raise UserError(f"{problem}: {advice}") from error
     check_shape(state, STATE, str(path), DAMAGED)
     return state

@@ -1,4 +1,4 @@
-"""Where to compute and in which number format: one choice, told in one line with its reason."""
+"""The device and the number format to compute with, and a sentence that gives the reason."""
 
 import contextlib
 import ctypes
@@ -189,7 +189,7 @@ def peak_flops(compute: Compute) -> float | None:
 def peak_memory(compute: Compute) -> int | None:
     """The most memory used so far, in bytes: of the card, else of this process.
 
-    None if the system does not tell (Windows).
+    None where it cannot be measured (Windows).
     """
     if compute.kind == "cuda":
         return torch.cuda.max_memory_allocated(compute.device)

@@ -17,12 +17,14 @@ from runs.results import (
     result_labels,
     rows_by_seed,
     rows_on,
+    run_name,
     select_rows,
 )
-from runs.tables import model_name, runs_table
+from runs.tables import runs_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # colours of Okabe and Ito, which the colour-blind can tell apart
 COLORS = "#0072B2 #D55E00 #009E73 #CC79A7 #E69F00 #56B4E9 #000000".split()
@@ -101,7 +103,7 @@ def plot_seeds(cells: dict[str, list[Result]], path: str | Path) -> None:
 
 def loss_axes(dataset: str, results: list[Result], caption: str) -> "Axes":
     """Empty axes, with a title, and the training lengths as upright lines."""
-    axes = new_axes((9, 5.4))
+    axes = new_figure((9, 5.4)).add_subplot()
     lengths = sorted({result["train_length"] for result in results})
     for k, length in enumerate(lengths):
         label = "" if k else "L, the training length"
@@ -116,14 +118,14 @@ def loss_axes(dataset: str, results: list[Result], caption: str) -> "Axes":
     return axes
 
 
-def new_axes(size: tuple[float, float]) -> "Axes":
-    """The axes of a new figure of that size in inches."""
+def new_figure(size: tuple[float, float], dpi: int = 150) -> "Figure":
+    """An empty figure of that size in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=size, dpi=150, layout="constrained")
+    figure = Figure(figsize=size, dpi=dpi, layout="constrained")
     FigureCanvasAgg(figure)
-    return figure.add_subplot()
+    return figure
 
 
 def plot_curve(
@@ -179,15 +181,15 @@ def save_losses(axes: "Axes", path: str | Path) -> None:
     columns = max(1, 132 // (8 + max(map(len, names))))
     style = {"loc": "outside lower center", "frameon": False, "fontsize": 9}
     axes.figure.legend(handles, names, ncols=columns, **style)
-    save_figure(axes, path)
+    save_figure(axes.figure, path)
 
 
-def save_figure(axes: "Axes", path: str | Path) -> None:
-    """Write the figure of the axes, whole or not at all; UserError for a kind that is unknown."""
+def save_figure(figure: "Figure", path: str | Path) -> None:
+    """Write a figure, whole or not at all; UserError for a kind of figure that is unknown."""
     kind = Path(path).suffix.removeprefix(".") or "png"
-    known = axes.figure.canvas.get_supported_filetypes()
+    known = figure.canvas.get_supported_filetypes()
     require(kind in known, f"{path}: there are no {kind} figures; name it .png, .pdf or .svg")
-    replace_file(Path(path), lambda file: axes.figure.savefig(file, format=kind))
+    replace_file(Path(path), lambda file: figure.savefig(file, format=kind))
 
 
 # ---- extensions of one model
@@ -206,7 +208,7 @@ def plot_extensions(
     label_width = 0.075 * max(map(len, found))  # inches
     cell_width = max(0.62, 3.4 / len(lengths))
     width, height = 0.5 + label_width + cell_width * len(lengths), 1.2 + 0.24 * len(found)
-    axes = new_axes((width, height))
+    axes = new_figure((width, height)).add_subplot()
     norm = SymLogNorm(0.03, vmin=-3, vmax=3)
     axes.imshow(np.array(means), cmap="RdBu", norm=norm, aspect="auto")
     for (k, column), value in np.ndenumerate(means):
@@ -218,6 +220,6 @@ def plot_extensions(
     axes.set_yticks(range(len(found)), found, fontsize=8)
     axes.set_xlabel(f"test length, {results[0]['unit']}s", fontsize=9)
     seeds = f", mean over {len(results)} seeds" if len(results) > 1 else ""
-    title = f"{dataset}, {model_name(results[0])}{seeds}\nloss of the cropped model - loss, nats"
+    title = f"{dataset}, {run_name(results[0])}{seeds}\nloss of the cropped model - loss, nats"
     axes.figure.suptitle(title, fontsize=9)
-    save_figure(axes, path)
+    save_figure(axes.figure, path)

@@ -21,7 +21,7 @@ from configurable import TrainSettings, UserError, check_shape, differences, req
 from runs.files import read_json, sha256, write_text
 
 ROOT = Path(__file__).resolve().parents[1]
-RESTORE = "restore a good copy, or start afresh with --overwrite=True"
+RESTORE = "restore a good copy, or start again with --overwrite=True"
 DAMAGED = f"it is damaged; {RESTORE}"
 NAMED = ("pos", "dataset", "block_size", "seed")  # settings that the folder's name spells out
 MAKE_NO_NUMBERS = ("ablate", "explain", "report", "sample", "figures", "tables", "log")
@@ -64,6 +64,16 @@ def run_folder(settings: TrainSettings) -> Path:
 def scheme_label(settings: TrainSettings) -> str:
     """What tables and figures call the scheme of a run."""
     return f"{settings.pos} (dropped)" if settings.drop_pos else settings.pos
+
+
+def named_folders(words: list[str], program: str) -> list[str]:
+    """The run folders among the words of a command line; UserError if there are none.
+
+    Files are left out, because a shell's out/* names them too.
+    """
+    folders = [word for word in words if not Path(word).is_file()]
+    require(folders, f"no run folder is named: python {program} out/RUN")
+    return folders
 
 
 # ---- provenance
@@ -171,8 +181,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     config = read_json(path)
     check_shape(config, CONFIG, str(path), DAMAGED)
     try:
-        settings = TrainSettings(**config["settings"])
-        settings.check()
+        settings = TrainSettings(**config["settings"]).checked()
     except (TypeError, UserError) as error:
         raise UserError(f"{path} has settings that cannot be ({error}): {DAMAGED}") from error
     return config | {"settings": asdict(settings)}

@@ -1,4 +1,4 @@
-"""What a training tells while it runs: metrics.jsonl, lines on the screen, Weights & Biases."""
+"""The log of a training: metrics.jsonl, lines on the screen, Weights & Biases."""
 
 import contextlib
 import json
@@ -17,9 +17,9 @@ from runs.start import Start
 
 
 class Log:
-    """Where a training tells how it goes: metrics.jsonl, the screen and, if asked for, wandb.
+    """The log of a training: metrics.jsonl, the screen and, if asked for, wandb.
 
-    Only the first of several processes tells anything.
+    Only the first of several processes writes to it.
     """
 
     def __init__(self, start: Start) -> None:

@@ -67,9 +67,7 @@ class Processes:
             distributed.all_reduce(tensor, operation)
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
-            lost = (
-                "lost touch with another process of this run: what ended it is said where it ended"
-            )
+            lost = "another process of this run ended; its own output says why"
             raise UserError(f"{lost} ({reason:.120})") from error
 
 

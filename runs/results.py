@@ -47,7 +47,7 @@ def load_result(folder: str | Path) -> Result:
     path = Path(folder) / "extrapolation.json"
     test = f"python evaluate.py {folder}"
     require(path.exists(), f"{folder} has no {path.name}: {test} tests a trained run")
-    advice = f"delete it, and {test} makes it anew"
+    advice = f"delete it, and {test} makes it again"
     try:
         result = read_json(path)
     except UserError as error:

@@ -22,17 +22,23 @@ from runs.results import Result, finished_result
 # ---- a run to test
 
 
-def open_run(folder: str | Path, settings: Any, extend: str = "") -> Run:
+def open_run(folder: str | Path, settings: Any) -> Run:
     """The trained model of a run folder, on the device that `settings` name, ready to be tested.
 
-    `settings` are those of a test: device, dtype and pos_file are read from them. `extend` replaces
-    the extension of the context that the run was trained with; files are used as typed.
+    `settings` are those of a test: device, dtype and pos_file are read from them.
     """
     compute = device.pick(settings.device, settings.dtype)
     run = load_run(folder, compute.device, settings.pos_file)
-    if extend:
-        run.model.extend(extend)
     return replace(run, compute=compute)
+
+
+def own_corpus(run: Run) -> data.Corpus:
+    """The corpus that a run was trained on; UserError if it has another vocabulary now."""
+    corpus, size = data.load(run.settings.dataset), run.model.config.vocab_size
+    before = f"{run.folder} was trained with {size} different tokens"
+    now = f"{corpus.name} has {corpus.vocab_size} now; make the corpus as it was then"
+    require(corpus.vocab_size == size, f"{before}, {now}")
+    return corpus
 
 
 def run_corpus(run: Run, dataset: str = "") -> data.Corpus:
@@ -41,12 +47,11 @@ def run_corpus(run: Run, dataset: str = "") -> data.Corpus:
     UserError if its tokenizer is not that of the run. A note is printed if the run's own corpus has
     changed since the training.
     """
-    own = data.load(run.settings.dataset)
+    own = own_corpus(run)
     corpus = own if dataset in ("", own.name) else data.load(dataset)
     corpus.verify("val")
     keys = ("tokenizer", "vocab_size", "characters")
     same = all(own.meta.get(key) == corpus.meta.get(key) for key in keys)
-    same = same and corpus.vocab_size == run.model.config.vocab_size
     trained_on = f"{own.name}, which {run.folder} was trained on"
     advice = "prepare its text with the same --tokenizer"
     require(same, f"{corpus.name} has another tokenizer or vocabulary than {trained_on}: {advice}")
@@ -199,7 +204,7 @@ def resolve(typed: TrainSettings, model: GPTConfig) -> TrainSettings:
 
 
 def check_steps(settings: TrainSettings, model: GPT, processes: Processes) -> None:
-    """UserError if the sequences of a step cannot be dealt out, or their positions not drawn."""
+    """UserError if a step's sequences cannot be shared evenly, or their positions not drawn."""
     sequences = settings.batch_size * settings.gradient_accumulation_steps
     _, at_once = processes.share(sequences, settings.batch_size)
     for length in settings.mixed_lengths:
@@ -240,12 +245,12 @@ def open_folder(start: Start) -> None:
 
 
 def resume(start: Start, config: dict[str, Any]) -> None:
-    """Check that a checkpoint may be gone on from, and whether anything is left to do."""
+    """Check that a checkpoint belongs to this run, and whether anything is left to do."""
     settings, folder, start.step = start.settings, start.folder, start.state["step"]
     refuse_other_files(folder, config, start.state)
     if start.step == settings.max_iters:
         start.result = finished_result(folder, settings)
-    if start.result is None:  # a finished run needs its text no more
+    if start.result is None:  # a finished run does not need its corpus
         changed = config["corpus_sha256"] != corpus_digests(start.corpus)
         problem = f"the corpus {settings.dataset} has changed since {folder} was begun"
         advice = "bring it back, choose another --out_dir, or --overwrite=True"
@@ -265,7 +270,7 @@ def describe_run(start: Start) -> dict[str, Any]:
     pos_file = Path(settings.pos_file) if settings.pos_file else None
     if pos_file:
         copy_file(pos_file, folder / "pos_file.py")
-    files = [piece.file for piece in model.pos.extensions if getattr(piece, "file", None)]
+    files = [piece.file for piece in model.pos.extensions if piece.file]
     for file in files:
         copy_file(file, folder / file.name)
     compiled = settings.compile and not device.missing_compiler()

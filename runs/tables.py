@@ -6,7 +6,6 @@ from collections.abc import Container, Iterator
 
 import numpy as np
 
-from configurable import PROTOCOLS
 from runs.results import (
     Difference,
     Result,
@@ -42,6 +41,10 @@ far   windowed - fixed_targets: positive where keys beyond L help
 For nope and absolute schemes, windowed and far are only a diagnosis.
 nonoverlapping falls with N for every scheme: it is no evidence of extrapolation."""
 
+EXTENSIONS_LEGEND = """\
+loss of the cropped model - loss with N tokens of context (fixed_targets): above zero, \
+the longer text helps; ± standard deviation over seeds"""
+
 
 # ---- runs
 
@@ -52,32 +55,36 @@ def runs_table(results: list[Result], dataset: str = "") -> str:
     UserError if they do not compare, see `select_rows`.
     """
     dataset, found = select_rows(results, dataset)
-    lines, notes = [HEADS], []
+    others = sorted({protocol for rows in found for protocol, _ in rows} - {*HEADS})
+    lines, notes = [[*HEADS, *others]], []
     for label, result, rows in zip(result_labels(results), results, found, strict=True):
-        lines += [[label, *line] for line in run_lines(rows, result["train_length"])]
+        lines += [[label, *line] for line in run_lines(rows, result["train_length"], others)]
         notes += [f"{label}: {note}" for note in run_notes(result, rows, dataset)]
     lengths = ", ".join(dict.fromkeys(str(result["train_length"]) for result in results))
     title = f"{dataset}, trained at L = {lengths}; nats per {results[0]['unit']}"
     return "\n".join([title, "", *aligned(without_empty_columns(lines)), "", LEGEND, *notes])
 
 
-def run_lines(rows: Rows, train_length: int) -> Iterator[list[str]]:
-    """The cells of one result without its label: a line for each length, or why it has none."""
+def run_lines(rows: Rows, train_length: int, others: list[str]) -> Iterator[list[str]]:
+    """The cells of one result without its label: a line for each length, or why it has none.
+
+    The losses of the protocols `others` come last.
+    """
     for n in sorted({n for _, n in rows}):
         reason = reason_at(rows, n)
         if reason:
             yield [str(n), f"undefined: {reason}"]
             continue
-        fixed, windowed, pieces = (rows.get((protocol, n)) for protocol in PROTOCOLS)
+        fixed, pieces = rows.get(("fixed_targets", n)), rows.get(("nonoverlapping", n))
         yield [
             str(n),
             number(fixed, "nats") + paired_error(fixed, train_length),
             signed(gain(rows, train_length, n)) if n != train_length else "",
             signed(far(rows, n)) if n > train_length else "",
-            number(windowed, "nats"),
+            number(rows.get(("windowed", n)), "nats"),
             number(pieces, "nats"),
             number(pieces, "bits_per_byte"),
-            number(rows.get(("sliding", n)), "nats"),
+            *(number(rows.get((name, n)), "nats") for name in ["sliding", *others]),
         ]
 
 
@@ -216,20 +223,9 @@ def extensions_table(results: list[Result], others: list[Result], dataset: str =
     nats = [row["nats"] for row in cropped if row and row["nats"] is not None]
     seeds = ", ".join(str(result["seed"]) for result in results)
     loss = f"{np.mean(nats):.4f} nats per {results[0]['unit']}"
-    title = f"{dataset}, {model_name(results[0])}, seeds {seeds}; cropped: {loss}"
-    legend = (
-        "loss of the cropped model - loss with N tokens of context (fixed_targets): above zero, "
-    )
-    legend += "the longer text helps; ± standard deviation over seeds"
-    return "\n".join(
-        [title, "", *aligned(lines), "", legend, *extension_notes(results, others, dataset, found)]
-    )
-
-
-def model_name(result: Result) -> str:
-    """The name of a model that is extended: its scheme, its own extension, its training length."""
-    extend = f" + {result['extend']}" if result.get("extend") else ""
-    return f"{result['pos']}{extend} trained at L = {result['train_length']}"
+    title = f"{dataset}, {run_name(results[0])}, seeds {seeds}; cropped: {loss}"
+    notes = extension_notes(results, others, dataset, found)
+    return "\n".join([title, "", *aligned(lines), "", EXTENSIONS_LEGEND, *notes])
 
 
 def spread(values: list[float], seeds: int) -> str:

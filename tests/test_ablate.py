@@ -433,7 +433,7 @@ import pathlib, sys
 sys.path.insert(0, {str(REPOSITORY)!r})
 import configurable, data, train
 data.load.__defaults__ = (pathlib.Path({str(corpora)!r}),)
-configurable.run(train.main)
+configurable.run_program(train.main)
 """,
     )
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

@@ -144,7 +144,7 @@ def program(patch: pytest.MonkeyPatch, name: str, *words: str) -> int | str | No
     )
     with pytest.raises(SystemExit) as ended:
         if name == "ablate":  # whose training the fixture `here` forbids
-            configurable.run(ablate.main)
+            configurable.run_program(ablate.main)
         else:
             runpy.run_path(str(REPOSITORY / PROGRAMS[name]), run_name="__main__")
     return ended.value.code
@@ -334,7 +334,7 @@ def test_wrong_types(refused, name, words, said, before):
     row("train", "--n_embd=30", "--n_head=4", said="n_embd = 30 cannot be divided by n_head = 4"),
     row("train", "--n_embd=6", said="even dimension, not 3"),
     row("train", "--warmup_iters=9", said="warmup_iters = 9 is above max_iters = 2"),
-    row("train", "--pos=rope + rope", said="rope stands twice"),
+    row("train", "--pos=rope + rope", said="rope is named twice"),
     row("train", "--pos=learned + sinusoidal", said="learned and sinusoidal both claim"),
     row(
         "train",
@@ -375,7 +375,7 @@ def test_wrong_types(refused, name, words, said, before):
         "--tokenizer=bytes",
         said="--name=text belongs to the project",
     ),
-    row("explain", "rope + rope", said="rope stands twice"),
+    row("explain", "rope + rope", said="rope is named twice"),
 )
 def test_impossible_combinations(refused, name, words, said, before):
     judge(refused, name, words, said, before)

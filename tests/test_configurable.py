@@ -546,22 +546,29 @@ def test_extend_refuses_a_search_at_the_training_length():
 
 
 def test_settings_made_in_python_are_checked_and_brought_into_form():
-    settings = TrainSettings(learning_rate=1, eval_lengths=[64, 128], max_iters=1e4)
-    settings.check()
-    assert (settings.eval_lengths, settings.max_iters, type(settings.learning_rate)) == (
-        (64, 128),
-        10_000,
-        float,
-    )
+    typed = TrainSettings(learning_rate=1, eval_lengths=[64, 128], max_iters=1e4)
+    settings = typed.checked()
+    assert (settings.eval_lengths, settings.max_iters) == ((64, 128), 10_000)
+    assert (type(settings.max_iters), type(settings.learning_rate)) == (int, float)
+    assert type(typed.max_iters) is float and typed.eval_lengths == [64, 128]  # as it was
+    assert settings.checked() == settings
     with pytest.raises(UserError, match="n_layer is 0, and must be int, at least 1"):
-        TrainSettings(n_layer=0).check()
+        TrainSettings(n_layer=0).checked()
+
+
+@pytest.mark.parametrize("cls", COMMANDS)
+def test_settings_cannot_be_changed(cls):
+    settings, _ = configure(cls, [], "usage")
+    for field in dataclasses.fields(cls):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(settings, field.name, field.default)
 
 
 @pytest.mark.parametrize("name", ["learning_rate", "max_iters"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300])
 def test_numbers_that_are_not_finite_are_refused_in_python_too(name, value):
     with pytest.raises(UserError, match=f"{name} is "):
-        TrainSettings(**{name: value}).check()
+        TrainSettings(**{name: value}).checked()
 
 
 def test_the_default_model_is_that_of_the_default_settings():
@@ -590,14 +597,13 @@ def test_differences_are_sentences_about_settings_of_one_kind():
     assert differences(a, b, "execution") == ["out_dir: 'x' here, 'y' there"]
 
 
-def test_lists_from_json_and_settings_that_are_absent_do_not_differ():
-    assert differences({"eval_lengths": [64, 128]}, {"eval_lengths": (64, 128)}, "test") == []
+def test_a_setting_that_is_absent_has_its_default():
     assert differences({"seed": 1337}, {}) == [] and differences({}, {"seed": 1}) == [
         "seed: 1337 here, 1 there"
     ]
 
 
-# Help, table, run
+# Help, table, run_program
 
 
 @pytest.mark.parametrize("argv", [["--help"], ["--nonsense", "--help"], ["-h"], ["no.py", "-h"]])
@@ -666,7 +672,7 @@ def test_the_table_has_a_row_for_every_setting():
 
 
 def test_the_table_escapes_what_markdown_would_split():
-    @dataclasses.dataclass
+    @dataclasses.dataclass(frozen=True)
     class Piped(configurable.Settings):
         pos: str = setting("", "rope | nope")
 
@@ -682,7 +688,7 @@ def test_the_table_escapes_what_markdown_would_split():
         (OSError("odd"), "odd"),
     ],
 )
-def test_run_prints_a_sentence_and_exits_1(error, sentence, capsys, monkeypatch):
+def test_run_program_prints_a_sentence_and_exits_1(error, sentence, capsys, monkeypatch):
     def main() -> None:
         raise error
 
@@ -690,18 +696,18 @@ def test_run_prints_a_sentence_and_exits_1(error, sentence, capsys, monkeypatch)
         if rank:
             monkeypatch.setenv("RANK", rank)
         with pytest.raises(SystemExit) as caught:
-            configurable.run(main)
+            configurable.run_program(main)
         assert caught.value.code == 1
         assert capsys.readouterr() == ("", f"{before}error: {sentence}\n")
 
 
-def test_run_shows_the_traceback_with_debug(capsys, monkeypatch):
+def test_run_program_shows_the_traceback_with_debug(capsys, monkeypatch):
     def main() -> None:
         raise UserError("what was wrong")
 
     monkeypatch.setattr(sys, "argv", ["train.py", "--debug"])
     with pytest.raises(SystemExit):
-        configurable.run(main)
+        configurable.run_program(main)
     assert "Traceback" in (err := capsys.readouterr().err) and err.endswith(
         "\nerror: what was wrong\n"
     )
@@ -712,12 +718,12 @@ def test_ctrl_c_exits_130_without_a_word(capsys):
         raise KeyboardInterrupt
 
     with pytest.raises(SystemExit) as caught:
-        configurable.run(main)
+        configurable.run_program(main)
     assert caught.value.code == 130 and capsys.readouterr() == ("", "")
 
 
 def test_a_terminal_that_lacks_a_character_shows_a_question_mark():
-    code = "import configurable; configurable.run(lambda: print('1.5 \xb1 0.1 \u4f60'))"
+    code = "import configurable; configurable.run_program(lambda: print('1.5 \xb1 0.1 \u4f60'))"
     env = os.environ | {"PYTHONIOENCODING": "ascii"}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, timeout=60
@@ -725,19 +731,43 @@ def test_a_terminal_that_lacks_a_character_shows_a_question_mark():
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, b"1.5 ? 0.1 ?", b"")
 
 
+@pytest.mark.skipif(os.name != "posix", reason="pipes")
+@pytest.mark.parametrize("unbuffered", [[], ["-u"]])
+@pytest.mark.parametrize("count", [1, 100_000])  # noticed at the end, and in the middle
+def test_a_reader_who_has_seen_enough_ends_a_program_quietly(unbuffered, count):
+    main = f"lambda: [print('a line of text') for _ in range({count})] and None"
+    code = f"import sys, configurable; sys.stdin.read(); configurable.run_program({main})"
+    command = [sys.executable, *unbuffered, "-c", code]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, cwd=ROOT, **pipes) as child:
+        child.stdout.close()
+        child.stdin.close()  # it prints only now
+        assert child.stderr.read() == b"" and child.wait(timeout=60) == 0
+
+
+def test_another_broken_pipe_is_told(capsys):
+    def main() -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    with pytest.raises(SystemExit) as caught:
+        configurable.run_program(main)
+    assert caught.value.code == 1
+    assert capsys.readouterr().err == "error: the system: Broken pipe\n"
+
+
 @pytest.mark.parametrize("error", [ZeroDivisionError, ValueError])
-def test_run_leaves_other_errors_alone(error):
+def test_run_program_leaves_other_errors_alone(error):
     def main() -> None:
         raise error
 
     with pytest.raises(error):
-        configurable.run(main)
+        configurable.run_program(main)
 
 
 @pytest.mark.parametrize(("returned", "code"), [(None, None), (0, 0), (130, 130)])
-def test_run_exits_with_what_main_returns(returned, code):
+def test_run_program_exits_with_what_main_returns(returned, code):
     with pytest.raises(SystemExit) as caught:
-        configurable.run(lambda: returned)
+        configurable.run_program(lambda: returned)
     assert caught.value.code == code
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -634,7 +635,8 @@ def test_a_damaged_result_is_refused_before_anything_is_measured(trained, monkey
     Path("alibi/extrapolation.json").write_text('{"rows": 5}', encoding="utf-8")
     monkeypatch.setattr(evaluate, "evaluate", lambda *_, **how: pytest.fail("measured in vain"))
     with pytest.raises(
-        UserError, match="lacks a proper pos: delete it, and python evaluate.py alibi makes it anew"
+        UserError,
+        match="lacks a proper pos: delete it, and python evaluate.py alibi makes it again",
     ):
         trained("alibi", "--dtype=float32")
 
@@ -658,3 +660,24 @@ def test_a_command_without_a_run_says_what_to_type(trained):
 
 def test_the_settings_offer_every_protocol_that_is_measured():
     assert EvaluateSettings().protocols == evaluate.PROTOCOLS
+    assert list(evaluate.PLANS) == [*evaluate.PROTOCOLS, "sliding"]
+
+
+def test_a_protocol_that_is_added_is_measured_and_gets_a_column_of_its_own(monkeypatch):
+    def first_half(places, length):
+        windows = evaluate.fixed_targets(places, length)[0]
+        half = {"starts": windows.starts[:32], "scored": windows.scored[:32]}
+        return [replace(windows, **half, block=windows.block[:32])]
+
+    with pytest.raises(UserError, match="no protocol first_half, only fixed_targets, windowed, "):
+        run(protocols=("first_half",))
+    monkeypatch.setitem(evaluate.PLANS, "first_half", first_half)
+    found = result_of(protocols=(*evaluate.PROTOCOLS, "first_half"), stride=4)
+    own, fixed = row(found, "first_half", 16), row(found, "fixed_targets", 16)
+    assert own["block_nats"] == fixed["block_nats"][:32] and own["tokens"] == fixed["tokens"] / 2
+    with_it = runs_table([found]).splitlines()
+    heads, line = with_it[2].split(), next(text.split() for text in with_it if " 16 " in text)
+    assert heads[-2:] == ["sliding", "first_half"] and line[-1] == f"{own['nats']:.4f}"
+    without = [r for r in found["rows"] if r["protocol"] != "first_half"]
+    old_lines = runs_table([found | {"rows": without}]).splitlines()
+    assert all(new.startswith(old) for old, new in zip(old_lines, with_it, strict=True))

@@ -265,7 +265,7 @@ def test_a_misfit_is_a_sentence_that_names_what_fits_and_nothing_is_written() ->
         (("one", "yarn(4)"), "options have names"),
         (("one", "pi + ntk"), "pi and ntk both"),
         (("one", "yarnn"), "did you mean yarn"),
-        (("one", "pi + " * 99 + "pi"), "stands twice"),
+        (("one", "pi + " * 99 + "pi"), "is named twice"),
     ],
 )
 def test_a_mistake_is_a_sentence_before_anything_is_measured(
@@ -334,7 +334,7 @@ def test_a_run_may_stand_beside_itself_and_one_of_another_seed_is_named_as_left_
 def test_a_run_beside_is_measured_on_the_same_targets_and_text() -> None:
     program(extend, "one", "pi", "--compare=long", "--dataset=other")
     text = Path("one/extend.txt").read_text(encoding="utf-8")
-    assert text.startswith("other, rope trained at L = 16") and re.search(
+    assert text.startswith("other, rope trained at 16, seeds") and re.search(
         r"rope trained at 32 +[-+]\d\.\d{3} +[-+]\d", text
     )
     program(extend, "one", "pi")  # its own text again, though `other` was measured last
@@ -679,7 +679,7 @@ def test_the_table_of_a_fine_tuned_run_compares_with_it_as_it_was_trained() -> N
             [found["yarn(factor=2)", 32]["nats"] - found[row, 64]["nats"]]
         )
     text = Path("tuned/extend.txt").read_text(encoding="utf-8")
-    assert text.startswith("tiny, rope + yarn(factor=2) trained at L = 32")
+    assert text.startswith("tiny, rope + yarn(factor=2) trained at 16, then 32")
     program(extend, "one", "--compare=tuned,long", "pi")
     text = Path("one/extend.txt").read_text(encoding="utf-8")
     assert "rope + yarn(factor=2) trained at 16, then 32" in text and "rope trained at 32" in text

@@ -819,11 +819,11 @@ def test_the_factor_in_force_is_known():
     [
         ("yarn | pi", "join with"),
         ("logn + (yarn | pi)", "join with"),
-        ("yarn + yarn(factor=2)", "yarn stands twice"),
+        ("yarn + yarn(factor=2)", "yarn is named twice"),
         ("yarn + pi", "yarn and pi both take the text to be longer"),
         ("yarn(factor=4) + interpolate(factor=2)", "both take the text to be longer"),
         ("interpolate + ntk + logn", "both take the text to be longer"),
-        ("yarn + dynamic_yarn", "yarn stands twice"),
+        ("yarn + dynamic_yarn", "yarn is named twice"),
         ("interpolate + compress", "both change the positions"),
         ("rerope + dca", "both change the distances"),
         ("rope", "no extension of a trained model"),

@@ -531,9 +531,7 @@ def test_generated_config_files_are_read_or_refused(
         path.write_bytes(content)
         with nothing_runs():
             settings, _ = configure(cls, ["some.py"], "usage")
-        again = dataclasses.replace(settings)
-        again.check()
-        assert again == settings  # what was read is good, and in its own form
+        assert settings.checked() == settings  # what was read is good, and in its own form
 
     throw("config files", [], files(), parse, tally, record)
 
@@ -547,9 +545,7 @@ def test_generated_command_lines_are_read_or_refused(
             settings, words = configure(
                 cls, [word for word in argv if word not in ("--help", "-h")], "usage"
             )
-        again = dataclasses.replace(settings)
-        again.check()
-        assert again == settings and set(words) <= set(argv)
+        assert settings.checked() == settings and set(words) <= set(argv)
 
     throw("command lines", [], command_lines(), parse, tally, record)
 

@@ -103,16 +103,16 @@ class Jump(Extension):
         return 2 * super().draw(length, generator)
 """
 BREAKS = [  # (pos, extend, what is said): at least one for each row of the table
-    ("rope + rope", "", "rope stands twice in one layer"),
+    ("rope + rope", "", "rope is named twice in one layer"),
     ("shape + rfs", "", "both claim the position ids"),
     ("learned + sinusoidal", "", "both claim the token embedding"),
     ("rope + xpos", "", "both claim the rotation"),
     ("fox + cope", "", "both claim the whole score"),
-    ("cope + xpos", "", "cope cannot stand beside xpos"),
+    ("cope + xpos", "", "cope and xpos cannot act in one layer"),
     ("randomized(max=128) + learned", "", "gives positions up to 128, more than the 64"),
     ("randomized(max=64) + learned(resize=linear)", "", "needs the positions 0 ... N - 1"),
     ("rfs + learned", "", "vector for each whole position"),
-    ("rope", "logn + logn", "logn stands twice: name it once"),
+    ("rope", "logn + logn", "logn is named twice: keep one"),
     ("rope", "interpolate + compress", "both change the positions"),
     ("rope", "rerope + dca", "both change the distances"),
     ("rope", "pose(target=128) + jump", "both change the positions of training"),

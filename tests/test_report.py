@@ -279,9 +279,9 @@ def drawn(monkeypatch, tmp_path):
     """Calls a drawing function and returns its finished axes and the file."""
     kept, save = [], figures.save_figure
 
-    def keep(axes, path):
-        kept.append(axes)
-        save(axes, path)
+    def keep(figure, path):
+        kept.append(figure.axes[0])
+        save(figure, path)
 
     def draw(function, what, name="x.png"):
         monkeypatch.setattr(figures, "save_figure", keep)
@@ -406,7 +406,7 @@ def changed(row, **fields):
 )
 def test_a_damaged_result_is_named_with_the_command_that_makes_it_anew(content, tmp_path):
     (tmp_path / "extrapolation.json").write_text(content, encoding="utf-8")
-    said = r"extrapolation.json .*: delete it, and python evaluate.py .* makes it anew"
+    said = r"extrapolation.json .*: delete it, and python evaluate.py .* makes it again"
     with pytest.raises(UserError, match=said):
         load_result(tmp_path)
     (tmp_path / "extrapolation.json").write_text(json.dumps(result()), encoding="utf-8")

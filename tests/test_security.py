@@ -93,7 +93,7 @@ def call(
         load_file.cache_clear()  # as in a process of its own
         monkeypatch.setattr(sys, "argv", [f"{module.__name__}.py", *words])
         with pytest.raises(SystemExit) as ended:
-            configurable.run(module.main)
+            configurable.run_program(module.main)
         return ended.value.code or 0, "".join(capsys.readouterr())
 
     return of
@@ -553,7 +553,7 @@ data.load.__defaults__ = (pathlib.Path({str(corpora)!r}),)
 def run(module, *words):
     sys.argv = [module.__name__ + '.py', *words]
     try:
-        configurable.run(module.main)
+        configurable.run_program(module.main)
     except SystemExit as end:
         assert not end.code, end.code
 run(train, *{[*SIZE, "--pos=kerple", "--out_dir=run", "--wandb_log=True"]!r})

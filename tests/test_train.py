@@ -33,7 +33,7 @@ from positions.catalogue import load_file
 from runs import device, figures, folder, log
 from runs.checkpoint import checkpoint_paths, load_run, load_state
 from runs.files import read_json, sha256, write_json
-from runs.folder import run_folder, source_digests
+from runs.folder import read_config, run_folder, source_digests
 from runs.log import Log
 from runs.processes import ALONE
 from runs.results import load_result, update_result
@@ -255,16 +255,14 @@ def schedules(draw: st.DrawFn) -> TrainSettings:
     steps, top = draw(st.integers(1, 2000)), draw(st.floats(1e-8, 10.0))
     end = draw(st.none() | st.integers(1, 3000))
     low = draw(st.none() | st.floats(0, 1).map(lambda share: share * top))
-    chosen = TrainSettings(
+    return TrainSettings(
         learning_rate=top,
         max_iters=steps,
         lr_decay_iters=end,
         min_lr=low,
         decay_lr=draw(st.booleans()),
         warmup_iters=draw(st.integers(0, min(steps, end or steps))),
-    )
-    chosen.check()
-    return chosen
+    ).checked()
 
 
 @given(schedules())
@@ -507,7 +505,7 @@ def test_config_json_has_what_is_needed_to_repeat_the_run(straight: Path) -> Non
         settings_of(*DRAWING, "--out_dir=run"),
     )
     assert (
-        configurable.differences(config["settings"], vars(s)) == []
+        configurable.differences(read_config(straight)["settings"], vars(s)) == []
         and config["settings"].keys() == vars(s).keys()
     )
     assert config["parameters"] == GPT(s.gpt(256)).parameter_count
@@ -538,10 +536,7 @@ def test_the_checkpoint_has_the_whole_configuration_and_loads_with_weights_only(
     straight: Path,
 ) -> None:
     state = torch.load(checkpoint_paths(straight)[0], weights_only=True)
-    assert (
-        configurable.differences(state["settings"], read_json(straight / "config.json")["settings"])
-        == []
-    )
+    assert configurable.differences(state["settings"], read_config(straight)["settings"]) == []
     assert state["gpt"]["pos"] == "randomized(max=64) + rope" and state["gpt"]["dropout"] == 0.2
     assert (state["step"], state["tokens"], state["original_length"], state["train_lengths"]) == (
         8,
@@ -644,7 +639,7 @@ def watched(self):
         os.kill(os.getpid(), {int(number)})
     return found
 train.Training.take_step = watched
-configurable.run(train.main)
+configurable.run_program(train.main)
 """,
         encoding="utf-8",
     )

@@ -17,7 +17,8 @@ class Abacus(Piece):
     deviation 1. max_shift = 99 and at least 1024 rows are theirs. A number that ends past the
     table is refused; in compiled code the look-up itself fails, as theirs does. Position ids are
     not read: combine it with a scheme that reads them, as in `abacus + rope`.
-    Verdict: for arithmetic with numbers written from the last digit to the first. Not for text.
+    Verdict: McLeish et al. 2024 train on 20 digits and add 100 digits, written from the last to the
+    first, with up to 99 % accuracy. It does nothing for text without numbers.
     """
 
     reads_ids = False

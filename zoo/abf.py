@@ -11,7 +11,8 @@ class Abf(Extension):
 
     Xiong et al. 2023 (arXiv 2309.16039). The option `base` is base'; the paper goes from 10,000
     to 500,000, the default.
-    Verdict: the start of a long fine-tune. Without training it acts like ntk with a fixed factor.
+    Verdict: Xiong et al. 2023 begin a long fine-tune with it. Without a fine-tune a trained rope
+    lost 0.16 nats at L and 0.17 at 4 L (results/extend).
     """
 
     def __init__(self, shape: Shape, *, base: float = 500000.0) -> None:

@@ -16,8 +16,8 @@ class Cape(Sinusoidal):
     authors' code (github.com/gcambara/cape). They draw once for each sequence, this once for each
     step. Their options for audio (centred positions, frequency scale) are left out. `base` and
     `scale` are those of `sinusoidal`: tokens here have deviation 0.02, not 1.
-    Verdict: sinusoids that learn more from distances. With these small shifts the gain far past
-    the training length is little.
+    Verdict: Likhomanenko et al. 2021 report gains for translation, images and speech. With these
+    small shifts training hardly meets positions past L.
     """
 
     continuous = True

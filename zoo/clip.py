@@ -14,7 +14,8 @@ class Clip(Extension):
 
     Li et al. 2026 (arXiv 2602.05258). This is rope(clip=...) for a model trained without it.
     `pairs` defaults to all pairs that do not finish a turn within the training length.
-    Verdict: a gentler form of p_rope.
+    Verdict: changed little: a trained rope lost 0.60 nats at 2 L with it, 0.64 without
+    (results/extend).
     """
 
     def __init__(self, shape: Shape, *, pairs: int | None = None) -> None:

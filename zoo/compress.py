@@ -12,7 +12,8 @@ class Compress(Extension):
     Some tutorials teach this map under the name YaRN. YaRN is another method: it slows frequencies
     and treats all positions alike. Under this map the same two words are farther apart early in a
     text than late in it, so scores no longer depend on the distance alone.
-    Verdict: not from a paper; kept so that it can be measured.
+    Verdict: not from a paper. A trained rope lost 1.78 nats at 2 L with it, 0.64 without
+    (results/extend).
     """
 
     continuous = True

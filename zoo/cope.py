@@ -15,11 +15,11 @@ class Cope(Piece):
     Golovneva et al. 2024 (arXiv 2405.18719). The sum goes over the keys that the query sees.
     gate=scaled: g = sigmoid(q.k / sqrt(d)), as in the authors' code; gate=raw: g = sigmoid(q.k),
     as in their formula. e(p) lies on the line between rows floor(p) and ceil(p) of the parameter
-    table (max, d), which starts at 0, is shared by the heads, and is made anew for each layer.
+    table (max, d), which starts at 0, is shared by the heads, and is computed for each layer.
     q.e is not divided by sqrt(d). Beside a rotation, e meets turned queries. `max` defaults to
     half the training length.
-    Verdict: counts units that the context defines (words, sentences). Not for longer texts, and
-    slow, because it makes the whole score by itself.
+    Verdict: slow: it makes the whole score. In Zheng et al. 2024 its perplexity falls up to 4 L,
+    then rises to 2.9 times that at L by 64 L.
     """
 
     per_layer, reads_ids = True, False

@@ -18,8 +18,8 @@ class Cpb(Piece):
     Swin V2 has 512 hidden units, two signed coordinates, and bounds the result by 16 sigmoid,
     which is left out here as in x-transformers. There distances are not divided by L, and the MLP
     is deeper and uses SiLU. Past L, a ReLU network goes on as a straight line in x.
-    Verdict: as flexible as t5, without a largest distance. In one small study of 15 seeds linear
-    did better than log.
+    Verdict: beat alibi and rope at L and at 16 L, linear more than log, in a study of 15 seeds
+    (bob80333/investigating_extrapolation on GitHub).
     """
 
     def __init__(self, shape: Shape, *, input: str = "log", hidden: int = 32) -> None:

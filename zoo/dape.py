@@ -16,8 +16,8 @@ class Dape(Piece):
     each layer. Parameters: inner.weight (hidden, 2H), inner.bias (hidden,), outer.weight
     (H, hidden), outer.bias (H,). B stays shared. With 32 hidden units the MLP takes 32 / H times
     the memory of the scores.
-    Verdict: improves the bias beside it at long distances, at several times the cost:
-    `kerple + dape`.
+    Verdict: in Zheng et al. 2024 `kerple + dape` has a perplexity of 3.9 at 16 L, kerple alone
+    13.4. Slow: it makes the whole score.
     """
 
     per_layer, reads_ids = True, False

@@ -13,7 +13,8 @@ class Dca(Extension):
     its own chunk, at min(i mod c + c, size) for keys of the chunk before, and at `size` for keys
     of all older chunks. c = size - local. `size` defaults to 3 L / 4 and `local` to L / 8, L the
     training length.
-    Verdict: exact near the query, and every key stays visible. Distances in far chunks overlap.
+    Verdict: a trained rope lost 0.02 nats at L and 0.05 at 16 L with it (results/extend). Every key
+    stays visible, but distances in far chunks overlap.
     """
 
     def __init__(self, shape: Shape, *, size: int | None = None, local: int | None = None) -> None:

@@ -17,8 +17,8 @@ class Fox(Piece):
     at first: 0 in the code of both papers, so that f = 1/2; 5 in x-transformers, so that f is near
     1. Sums are float32 or wider. The "Pro" parts of FoX (output gate, norms of q, k and v, token
     shift) are not about positions and left out. CABLE's code forgets to divide by sqrt(d).
-    Verdict: the flattest loss at any length, and good within the training length: it learns where
-    to stop reading. Needs no other scheme.
+    Verdict: Lin et al. 2025 report that it beats RoPE within L and past it. It needs no other
+    scheme.
     """
 
     per_layer, reads_ids = True, False

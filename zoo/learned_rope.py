@@ -17,8 +17,8 @@ class LearnedRope(Rope):
     RoPE's: frequencies stay positive, and rounding the parameter moves them little. Angles are
     formed in float64. Extensions change RoPE's frequencies, before the shift. `base` and `layout`
     are those of `rope`.
-    Verdict: for ablations. Frequencies learned at the training length say nothing about longer
-    texts, and slow pairs hardly change.
+    Verdict: Heo et al. 2024 made it for images, and report gains at higher resolutions. Use it to
+    see whether RoPE's frequencies matter.
     """
 
     per_layer = True

@@ -10,8 +10,8 @@ class LmInfinite(Extension):
     Han et al. 2023 (arXiv 2308.16137). A sink that is farther away than L counts as at distance L.
     Biases are bounded in the same way: ALiBi's at -m L. `size` stands for L and defaults to the
     training length.
-    Verdict: like `streaming`: the loss is stable at any length, but nothing past the window is
-    read.
+    Verdict: a trained rope lost 0.004 nats at 16 L with it (results/extend). Only a window and the
+    first tokens are read.
     """
 
     def __init__(self, shape: Shape, *, size: int | None = None, sinks: int = 10) -> None:

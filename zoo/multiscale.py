@@ -16,8 +16,8 @@ class Multiscale(Piece):
     with 1/4, 1/2, 1 and 2 times a window, and such a spread over layers too; write that as
     `multiscale(largest=32) | multiscale`. All keys are read and cached: this saves neither time
     nor memory.
-    Verdict: heads with a short range stay sharp, heads with a long range keep the context. Combine
-    it: `rope + multiscale`.
+    Verdict: Xu et al. 2025 report better language models than with one window for all heads.
+    Combine it: `rope + multiscale`.
     """
 
     def __init__(

@@ -23,8 +23,8 @@ class Path(Piece):
     because the convolution of a new token needs it. Products are formed by chunks of keys from the
     query backwards, each through (1 + the strictly lower part of b W W^T)^-1. A bias can be added.
     `fox` cannot stand beside it: both make the whole score.
-    Verdict: tracks state that rope cannot track (permutations, flip-flops). Slow, because the
-    authors' kernel is not used.
+    Verdict: Yang et al. 2025 find that it tracks state where RoPE fails, as in flip-flop texts.
+    Slow: their kernel is not used here.
     """
 
     per_layer, reads_ids = True, False

@@ -14,7 +14,7 @@ class Pose(Extension):
     second chunk is moved by a random gap of at most target - L. At test positions are as they are.
     It is for training only. Write it beside a frequency map with a factor of its own, as in
     `yarn(factor=8) + pose(target=1024)`.
-    Verdict: most of the gain of a long fine-tune at the cost of a short one.
+    Verdict: Zhu et al. 2023 extend LLaMA to 128k tokens by training on texts of 2k.
     """
 
     def __init__(self, shape: Shape, *, target: int) -> None:

@@ -14,8 +14,8 @@ class Relative(Piece):
     vector a_n and add q.a_n / sqrt(d). A number instead of a vector is the idea of T5, here
     without its buckets. Parameter: table (max_distance + 1, H), 0 at first, shared by layers.
     `max_distance` defaults to half the training length, so that every entry is trained.
-    Verdict: t5 without the logarithm: one number for each distance. All distances beyond
-    max_distance look the same.
+    Verdict: t5 with one number for each distance, without buckets. From max_distance on all
+    distances look the same.
     """
 
     def __init__(self, shape: Shape, *, max_distance: int | None = None) -> None:

@@ -8,8 +8,8 @@ class Rerope(Extension):
     """Distance min(i - j, w), for rotations and biases alike.
 
     Su 2023 (kexue.fm/archives/9708). w = `window` defaults to half the training length.
-    Verdict: every key stays visible, at a distance that training met. The order of keys beyond w
-    is lost. Combine it with logn.
+    Verdict: a trained rope lost 0.009 nats at 2 L and 0.024 at 16 L with it (results/extend). The
+    order of keys beyond w is lost.
     """
 
     def __init__(self, shape: Shape, *, window: int | None = None) -> None:

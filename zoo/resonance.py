@@ -14,8 +14,8 @@ class Resonance(Rope):
     met in training. The options are those of `rope`; pairs with frequency 0 keep it. Nothing is
     learned. In `extend` it rounds the frequencies of any rotary scheme, alone or beside another
     frequency map.
-    Verdict: costs nothing, but helps only the fast pairs. RoPE fails past the training length
-    because of slow pairs, which do not finish a period within it.
+    Verdict: changed little: a trained rope lost 0.59 nats at 2 L with it, 0.64 without
+    (results/extend). It helps only pairs that finish a turn within L.
     """
 
     can_extend = True

@@ -14,7 +14,8 @@ class Sandwich(Piece):
     0 at distance 0; h is the number of the head. d defaults to the dimension of a head, as in
     NeMo, whose formula this is. The bias falls roughly as a logarithm, with ripples. The last head
     sees farthest. Nothing is learned.
-    Verdict: alibi without parameters and with a softer decay. kerple learns the same shape.
+    Verdict: Chi et al. 2022 designed it to decay with distance as the biases learned by kerple and
+    t5 do. It has nothing to learn.
     """
 
     def __init__(self, shape: Shape, *, dimension: int | None = None) -> None:

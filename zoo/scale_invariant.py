@@ -17,8 +17,8 @@ class ScaleInvariant(Piece):
     beta = e^0.5, as published, a_0 = 1 and m_0 = 0. Nothing is learned. The paper norms q and k,
     which gives S that mean and variance, and combines the scheme with p-RoPE. Here S = q.k /
     sqrt(d) stays as it is. Biases of other pieces are added afterwards.
-    Verdict: keeps near keys readable, where logn sharpens all keys alike. Combine it:
-    `rope(p=0.5) + scale_invariant`.
+    Verdict: in Anson et al. 2025 (L = 4096) the loss stays within 0.01 nats up to 16 L, with normed
+    queries and keys. Combine it: `rope(p=0.5) + scale_invariant`.
     """
 
     def __init__(

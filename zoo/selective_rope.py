@@ -19,8 +19,8 @@ class SelectiveRope(Piece):
     (H d/2, rank), taps (H d/2, 1, taps), started as PyTorch starts linear layers and convolutions.
     Their gate and bias, off by default, are left out. Position ids are not read. The whole score
     is made here, by blocks of queries.
-    Verdict: good farther past the training length than RoPE, because far keys fall out of phase.
-    Then it gets worse too (arXiv 2606.24975).
+    Verdict: arXiv 2606.24975 finds that such summed angles work farther past L than RoPE, and then
+    get worse too.
     """
 
     per_layer, reads_ids = True, False

@@ -12,8 +12,8 @@ class SelfExtend(Extension):
     Jin et al. 2024 (arXiv 2401.01325). W = `window` defaults to a quarter of the training length
     L. G = `group` is the number of positions in a group. It defaults to auto: the smallest G that
     keeps W + (N - W) / G within 2 L / 3, the authors' rule for a text of N > L tokens.
-    Verdict: every key stays visible, far keys in groups. Without training the loss grows little
-    (results/extend).
+    Verdict: a trained rope lost 0.02 nats at 2 L and 0.05 at 16 L with it (results/extend). Every
+    key stays visible, far keys in groups.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ class Smooth(Extension):
     Some tutorials teach this map under the name LongRoPE. LongRoPE is another method: it divides
     each frequency by a factor found by search. Under this map the same two words are nearer to
     each other late in a text than early in it, so scores no longer depend on the distance alone.
-    Verdict: not from a paper; kept so that it can be measured.
+    Verdict: not from a paper. A trained rope lost 1.03 nats with it at L already (results/extend).
     """
 
     continuous = True

@@ -16,7 +16,8 @@ class Ssmax(Piece):
     value of s. It defaults to 1 over the mean of ln(n) for n = 1 ... L, so that the factor is 1 on
     average over the training length L. For the paper's L = 1024 that is 0.168, its own first
     value. n counts all keys up to the query, also where a window hides some of them.
-    Verdict: logn with a strength that each head learns. Combine it: `rope + ssmax`.
+    Verdict: Nakanishi 2025 reports lower loss on long texts and better retrieval from them. Combine
+    it: `rope + ssmax`.
     """
 
     per_layer = True

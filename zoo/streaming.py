@@ -10,7 +10,8 @@ class Streaming(Extension):
     Xiao et al. 2023 (arXiv 2309.17453). The cache holds no other keys, so places are counted in it:
     towards a sink that has left the window, a query lies at min(i, sinks + size - 1), the sink at
     its own j. `size` defaults to L - sinks, L the training length.
-    Verdict: a text of any length at the loss of a window. Nothing past the window is read.
+    Verdict: a trained rope lost 0.002 nats at 16 L with it (results/extend). Only a window and the
+    first tokens are read.
     """
 
     def __init__(self, shape: Shape, *, size: int | None = None, sinks: int = 4) -> None:

@@ -13,8 +13,8 @@ class Temperature(Extension):
     Wang et al. 2024 (arXiv 2404.12224). They give a NoPE model 1.2, 1.5 and 1.8 for 2, 4 and 8
     times its length. `file` names the JSON file; `extend.py --fit` finds a number for each head in
     seconds and writes it. All layers have the same numbers.
-    Verdict: stops attention from thinning out over long texts, in part; costs little, so try it on
-    any scheme.
+    Verdict: in Wang et al. 2024 a scale of 1.2 lowers the perplexity of a NoPE model at 2 L from
+    327 to 16.
     """
 
     def __init__(self, shape: Shape, *, scale: float = 1.0, file: str = "") -> None:

@@ -14,7 +14,8 @@ class TwoScale(Extension):
     method, and beta > 1 turns faster past L, which is the wrong direction. beta < 1 brings late
     positions back among early ones. The map jumps at L unless alpha = beta, which is
     interpolation (`pi`).
-    Verdict: not from a paper; kept so that it can be measured.
+    Verdict: not from a paper. A trained rope lost 0.99 nats at 2 L with it, 0.64 without
+    (results/extend).
     """
 
     continuous = True

@@ -20,8 +20,8 @@ class Xpos(Rope):
     Exponents are float64, factors float32. A text past 32 L is refused: there, products with keys
     ahead of the query would overflow. Nothing is learned. `base` and `layout` are those of `rope`;
     half is theirs with permuted columns.
-    Verdict: decays like ALiBi, but only in the fast pairs. The authors combine it with a
-    block-wise causal mask, which gains more.
+    Verdict: perplexity at 8 L in Sun et al. 2022: 64.0, with block_causal 24.9, rope with
+    block_causal 26.2. Combine it: `xpos + block_causal`.
     """
 
     def __init__(

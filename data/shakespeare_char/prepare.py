@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from configurable import run  # noqa: E402
+from configurable import run_program  # noqa: E402
 from data import CharTokenizer, summary, write_corpus  # noqa: E402
 from data.download import download, verify  # noqa: E402
 
@@ -58,4 +58,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_program(main)

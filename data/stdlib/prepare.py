@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from configurable import require, run  # noqa: E402
+from configurable import require, run_program  # noqa: E402
 from data import is_validation, summary, validation_rule, write_corpus  # noqa: E402
 
 # Tests, installed packages, and two packages of tables and texts that nearly repeat themselves.
@@ -75,4 +75,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_program(main)

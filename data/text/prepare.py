@@ -24,7 +24,7 @@ import numpy as np
 from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from configurable import UserError, require, run  # noqa: E402
+from configurable import UserError, require, run_program  # noqa: E402
 from data import (  # noqa: E402
     HERE,
     NAME,
@@ -238,4 +238,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_program(main)
