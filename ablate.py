@@ -213,26 +213,26 @@ def train_all(cells: list[Cell], relay: Relay, again: bool) -> dict[str, str]:
 
 def compare(cells: list[Cell], failed: dict[str, str], folder: Path) -> str:
     """Write results.json, table.txt and figure.png into a folder; returns the table."""
-    found: dict[str, list[Result]] = {}
+    by_scheme: dict[str, list[Result]] = {}
     for cell in cells:
         missing = {"seed": cell.settings.seed, "reason": failed.get(cell.name, "not trained")}
-        found.setdefault(cell.settings.pos, []).append(cell.result() or missing)
+        by_scheme.setdefault(cell.settings.pos, []).append(cell.result() or missing)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         advice = "choose another --ablate_dir"
         raise UserError(f"{folder} cannot be made ({error.strerror}); {advice}") from error
-    write_json(folder / "results.json", {"command": command_line(), "cells": found})
-    table = "\n".join([seeds_table(found), *provenance_notes(found)])
+    write_json(folder / "results.json", {"command": command_line(), "cells": by_scheme})
+    table = "\n".join([seeds_table(by_scheme), *provenance_notes(by_scheme)])
     write_text(folder / "table.txt", table + "\n")
-    plot_seeds(found, folder / "figure.png")
+    plot_seeds(by_scheme, folder / "figure.png")
     return table
 
 
-def provenance_notes(found: dict[str, list[Result]]) -> list[str]:
+def provenance_notes(by_scheme: dict[str, list[Result]]) -> list[str]:
     """A note for each thing that should be the same for all cells and is not."""
     runs: dict[str, dict[str, Any]] = {}
-    for pos, results in found.items():
+    for pos, results in by_scheme.items():
         runs |= {f"{pos}, seed {r['seed']}": r["run"] for r in results if "run" in r}
     first = next(iter(runs))
     notes = []

@@ -84,32 +84,33 @@ def check_shape(value: Any, shape: Any, where: str, advice: str, path: str = "")
 
 
 def run_program(main: Callable[[], int | None]) -> NoReturn:
-    """Run a program and exit with the code that `main()` returns.
+    """Run a program and exit with the code that `main()` returns, 0 for None.
 
     A UserError, or an error of the system such as a full disk, prints one sentence to stderr and
     exits 1. With --debug on the command line the traceback comes first. Of several processes, all
     but the first name their number. Ctrl-C exits 130. If the reader of the output has closed it,
-    as in `... | head`, the program ends without a word and exits 0.
+    as in `... | head`, the program ends without a word and exits 141, as a shell expects.
     """
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character shows "?"
     try:
-        code = main()
-        sys.stdout.flush()  # here, where a closed pipe is noticed, and not at exit
+        code = main() or 0
+        sys.stdout.flush()  # a closed pipe is noticed here, and not after the program
     except KeyboardInterrupt:
         code = 130
     except (UserError, OSError) as error:
-        code = 0
-        if not isinstance(error, BrokenPipeError) or not _output_is_closed():
+        if isinstance(error, BrokenPipeError) and _output_is_closed():
+            code = 141  # 128 + SIGPIPE: the work was not done
+        else:
             _print_error(error)
             code = 1
     sys.exit(code)
 
 
 def _output_is_closed() -> bool:
-    """Whether the reader of standard output has closed it. If so, what is left is thrown away.
+    """Whether the reader of standard output has closed it; then all further output is discarded.
 
-    The broken pipe may also be another one, as that of a compiler that has died.
+    If not, the broken pipe is another one, such as that of a compiler that has died.
     """
     try:
         print(flush=True)
@@ -120,6 +121,7 @@ def _output_is_closed() -> bool:
 
 
 def _print_error(error: UserError | OSError) -> None:
+    """The sentence of an error on stderr, with --debug after its traceback."""
     if "--debug" in sys.argv:
         traceback.print_exception(error)
     sentence = str(error)
@@ -389,8 +391,8 @@ def answer_help(cls: type[Settings], argv: list[str], usage: str) -> None:
             unit = f"{f.metadata['unit']}, " if f.metadata["unit"] else ""
             name = f"--{f.name}={_typed(f.default)}"
             lines.append(f"  {name:<33} {f.metadata['help']} ({unit}{_expected(f)})")
-    print(*lines, "", "--debug shows where in the code an error arose.", sep="\n")
-    raise SystemExit(0)
+    lines += ["", "--debug shows where in the code an error arose."]
+    run_program(lambda: print("\n".join(lines)))
 
 
 def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, list[str]]:
@@ -437,6 +439,7 @@ def settings_table(cls: type[Settings]) -> str:
 
 
 def _of_kind(cls: type[Settings], kind: str) -> list[Field]:
+    """The settings of that kind."""
     return [f for f in fields(cls) if f.metadata["kind"] == kind]
 
 
@@ -505,8 +508,7 @@ def _place(place: str) -> Iterator[None]:
     except (RecursionError, MemoryError):
         raise UserError(f"{place}: nested too deeply; write the value itself") from None
     except ArithmeticError:
-        sentence = "this arithmetic has no finite result; write the value itself"
-        raise UserError(f"{place}: {sentence}") from None
+        raise UserError(f"{place}: this has no finite result; write the value itself") from None
     except ValueError as error:
         raise UserError(f"{place}: {error}") from None
 

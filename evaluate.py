@@ -35,23 +35,12 @@ from tqdm import tqdm
 
 import data
 from configurable import PROTOCOLS, EvaluateSettings, UserError, configure, require, run_program
-from runs import device
+from runs import device, results
 from runs.figures import plot_run, show_runs
 from runs.files import sha256
 from runs.folder import lock_folder, named_folders
 from runs.processes import ALONE, Processes, together
-from runs.results import (
-    Result,
-    Row,
-    Rows,
-    compare_to_train_length,
-    describe_model,
-    load_result,
-    row_notes,
-    standard_error,
-    tested_lengths,
-    update_result,
-)
+from runs.results import Result, Row, Rows, load_result, standard_error, tested_lengths
 from runs.start import open_run, run_corpus
 
 WINDOWS, PIECES = 64, 16
@@ -93,30 +82,28 @@ class Windows:
         return np.concatenate([np.arange(end - k + 1, end + 1) for end, k in ends])
 
 
-def find_places(
-    n_tokens: int, document_starts: np.ndarray, lengths: list[int], stride: int = 0
-) -> Places | None:
+def find_places(corpus: data.Corpus, lengths: list[int], stride: int = 0) -> Places | None:
     """The places for the lengths that leave 64 different window ends; None if no length does."""
+    n_tokens = len(corpus.val)
     fitting = [n for n in lengths if n_tokens - n >= WINDOWS]
     if not fitting:
         return None
     longest = max(fitting)
-    ends, across = window_ends(n_tokens, document_starts, longest)
+    ends, across = window_ends(n_tokens, corpus.val_starts, longest)
     scored = min(MAX_SCORED, max(1, min(fitting) // 2))
     pieces = data.evenly(n_tokens - longest, PIECES)
     return Places(longest, scored, ends, pieces, across, stride)
 
 
-def window_ends(
-    n_tokens: int, document_starts: np.ndarray, longest: int
-) -> tuple[np.ndarray, bool]:
+def window_ends(n_tokens: int, starts: np.ndarray, longest: int) -> tuple[np.ndarray, bool]:
     """The offsets (64,) of the windows' last targets, and whether the windows cross documents.
 
     They are spread evenly over the targets that have `longest` inputs before them in their own
-    document. If there are fewer than 64 of them, the split is taken as one document.
+    document. If there are fewer than 64 of them, the split is taken as one document. The documents
+    begin at `starts`.
     """
-    stops = np.append(document_starts[1:], n_tokens)
-    first = document_starts + longest
+    stops = np.append(starts[1:], n_tokens)
+    first = starts + longest
     counts = np.maximum(stops - first, 0)  # such targets in each document
     across = bool(counts.sum() < WINDOWS)
     if across:
@@ -277,9 +264,7 @@ def per_position(losses: np.ndarray) -> dict[str, Any]:
     }
 
 
-def float32_check(
-    tester: Tester, places: Places, length: int, block_nats: list[float]
-) -> dict[str, Any]:
+def float32_check(tester: Tester, places: Places, length: int, block_nats: list[float]) -> dict:
     """The first windows of fixed_targets tested in float32 too: both means and their difference.
 
     {} if everything was tested in float32.
@@ -292,14 +277,8 @@ def float32_check(
     exact = replace(tester, compute=replace(tester.compute, dtype=None))
     nats_float32 = float(exact.score([windows])[0].mean() / places.scored)
     nats = float(np.mean(block_nats[:CHECK_WINDOWS]))
-    return {
-        "dtype": tester.compute.dtype_name,
-        "length": length,
-        "windows": CHECK_WINDOWS,
-        "nats": nats,
-        "nats_float32": nats_float32,
-        "difference": nats - nats_float32,
-    }
+    check = {"dtype": tester.compute.dtype_name, "length": length, "windows": CHECK_WINDOWS}
+    return check | {"nats": nats, "nats_float32": nats_float32, "difference": nats - nats_float32}
 
 
 # ---- rows
@@ -398,7 +377,7 @@ def evaluate(
     protocols = (*protocols, "sliding") if stride else protocols
     for protocol in protocols:
         require(protocol in PLANS, f"there is no protocol {protocol}, only {', '.join(PLANS)}")
-    places = find_places(len(corpus.val), corpus.val_starts, tested, stride)
+    places = find_places(corpus, tested, stride)
     reasons = {n: why_undefined(model, corpus, places, n) for n in tested}
     split = {"dataset": corpus.name, "split_sha256": corpus.split_sha256("val")}
     rows, plans = {}, {}
@@ -415,10 +394,10 @@ def evaluate(
         extra = measure_rows(tester, places, plans, rows, train_length, progress)
     finally:
         model.train(was_training)
-    found = list(rows.values())
-    name_files(found, model, split["split_sha256"])
-    compare_to_train_length(found, train_length)
-    return {"rows": found, **extra, "notes": row_notes(found, train_length)}
+    measured = list(rows.values())
+    name_files(measured, model, split["split_sha256"])
+    results.compare_to_train_length(measured, train_length)
+    return {"rows": measured, **extra, "notes": results.row_notes(measured, train_length)}
 
 
 def measure_rows(
@@ -469,9 +448,9 @@ def extrapolation(model: Any, corpus: data.Corpus, about: Result, **how: Any) ->
     For `about` see `describe_model`; `how` goes to `evaluate`.
     """
     started = time.perf_counter()
-    found = evaluate(model, corpus, train_length=about["train_length"], **how)
+    tested = evaluate(model, corpus, train_length=about["train_length"], **how)
     seconds = round(time.perf_counter() - started, 1)
-    return about | {"unit": corpus.unit} | found | {"seconds": seconds}
+    return about | {"unit": corpus.unit} | tested | {"seconds": seconds}
 
 
 # ---- runs
@@ -481,7 +460,7 @@ def evaluate_run(folder: str, settings: EvaluateSettings, processes: Processes) 
     """Test the model of a run folder; its result, to be shown under the extension of this test."""
     tested = open_run(folder, settings)
     model, own = tested.model, tested.settings
-    about = describe_model(model, own, tested.state["tokens"])
+    about = results.describe_model(model, own, tested.state["tokens"])
     if settings.extend:
         model.extend(settings.extend)  # files as typed, not the run's own copies
     lock = lock_folder(tested.folder) if processes.first else None
@@ -490,18 +469,11 @@ def evaluate_run(folder: str, settings: EvaluateSettings, processes: Processes) 
     extension = model.extension_at(own.block_size)["extend"]
     extended = f", extended by {extension}" if extension else ""
     print(f"{folder}: {model.pos.text}{extended}, on {tested.compute.reason}")
-    result = extrapolation(
-        model,
-        run_corpus(tested, settings.dataset),
-        about,
-        lengths=settings.eval_lengths or own.eval_lengths,
-        protocols=settings.protocols,
-        stride=settings.stride,
-        compute=tested.compute,
-        processes=processes,
-    )
+    how = {"protocols": settings.protocols, "stride": settings.stride, "compute": tested.compute}
+    how |= {"lengths": settings.eval_lengths or own.eval_lengths, "processes": processes}
+    result = extrapolation(model, run_corpus(tested, settings.dataset), about, **how)
     if lock:
-        result = update_result(folder, result)
+        result = results.update_result(folder, result)
         plot_run(folder, result)
         lock.release()
     return result | {"extend": extension}
@@ -515,10 +487,10 @@ def main() -> None:
     compute = device.pick(settings.device, settings.dtype)
     advice = "lower eval_lengths, or leave the longest out"
     with device.memory_advice(advice), together("auto", compute) as processes:
-        results = [evaluate_run(folder, settings, processes) for folder in folders]
+        tested = [evaluate_run(folder, settings, processes) for folder in folders]
         if not processes.first:
             return
-    show_runs(folders, results, settings.dataset, settings.out)
+    show_runs(folders, tested, settings.dataset, settings.out)
 
 
 if __name__ == "__main__":

@@ -190,16 +190,16 @@ def query_distances(scheme: Scheme, layer: int, ids: Tensor, extended: bool) -> 
     added = extension_pieces(scheme) if extended else []
     index = torch.arange(len(ids))
     ids = extended_ids(added, ids, len(ids))
-    found, query = ids[-1] - ids, ids[-1]
+    apart, query = ids[-1] - ids, ids[-1]
     visible = torch.ones(len(ids), dtype=torch.bool)
     for piece in added:
         for region in piece.regions(len(ids)) if overrides(piece, "regions") else []:
             rewritten = region.query(query) - region.key(ids)
-            found = torch.where(region.where(query, ids), rewritten, found)
+            apart = torch.where(region.where(query, ids), rewritten, apart)
     for piece in [*(scheme.pieces[key] for key in scheme.layers[layer]), *added]:
         if overrides(piece, "mask"):
             visible &= piece.mask()(index[-1], index)
-    return found[visible].detach().double()
+    return apart[visible].detach().double()
 
 
 def extension_pieces(scheme: Scheme) -> list[Piece]:
@@ -283,10 +283,10 @@ def summary(pairs: Pairs) -> str:
 
 def warnings(scheme: Scheme, pairs: Pairs) -> list[str]:
     """A sentence for everything about the active extension that is probably a mistake."""
-    found = [blurs_neighbours(pairs), leaves_unseen(scheme, pairs)]
+    sentences = [blurs_neighbours(pairs), leaves_unseen(scheme, pairs)]
     if (pairs.after != pairs.before).any():
-        found = [few_turns(scheme, piece, pairs) for piece in scheme.extensions] + found
-    return [f"warning: {sentence}" for sentence in found if sentence]
+        sentences = [few_turns(scheme, piece, pairs) for piece in scheme.extensions] + sentences
+    return [f"warning: {sentence}" for sentence in sentences if sentence]
 
 
 def few_turns(scheme: Scheme, piece: Piece, pairs: Pairs) -> str:
@@ -306,8 +306,8 @@ def few_turns(scheme: Scheme, piece: Piece, pairs: Pairs) -> str:
     advice = f"{name}={better}" if possible else "ntk, L is too short for this one"
     few = f"only {complete}" if complete else "none"
     model = f"with L = {pairs.train_length} and head dimension {scheme.shape.head_dim}"
-    found = f"{few} of {total} pairs can complete {bound:g} turns"
-    return f"{model} {found}, so {name} = {bound:g} slows nearly all: try {advice}"
+    too_few = f"{few} of {total} pairs can complete {bound:g} turns"
+    return f"{model} {too_few}, so {name} = {bound:g} slows nearly all: try {advice}"
 
 
 def blurs_neighbours(pairs: Pairs) -> str:
@@ -319,11 +319,9 @@ def blurs_neighbours(pairs: Pairs) -> str:
     before, after = math.degrees(pairs.before[0]), math.degrees(pairs.after[0] * near)
     if after >= before / 4.0001:
         return ""
-    what = (
-        f"{pairs.extension} turns the fastest pair by {after:.2g} instead of {before:.2g} degrees"
-    )
+    what = f"{after:.2g} instead of {before:.2g} degrees from one token to the next"
     advice = "fine-tune with it, or try ntk or yarn, which keep it"
-    return f"{what} from one token to the next, which blurs neighbours: {advice}"
+    return f"{pairs.extension} turns the fastest pair by {what}, which blurs neighbours: {advice}"
 
 
 def leaves_unseen(scheme: Scheme, pairs: Pairs) -> str:
@@ -416,13 +414,11 @@ def clock_pairs(pairs: Pairs) -> list[int]:
 # ---- the command
 
 
-def expressions(
-    settings: ExplainSettings, words: list[str], pos_file: Path | None
-) -> tuple[str, str]:
+def expressions(s: ExplainSettings, words: list[str], pos_file: Path | None) -> tuple[str, str]:
     """The scheme and the extension: --pos, --extend, and the expression on the command line."""
     several = f"{' '.join(words)!r:.60} is more than one word"
     require(len(words) < 2, f"{several}: quote an expression, as in 'rope + alibi'")
-    given = {"pos": settings.pos, "extend": settings.extend}
+    given = {"pos": s.pos, "extend": s.extend}
     for word in words:
         kinds = [find(mention.name, pos_file) for mention in read(word).mentions]
         only_extension = any(issubclass(kind, posenc.Extension) for kind in kinds)

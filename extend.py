@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
 import data
@@ -83,15 +84,15 @@ def fitting_extensions(scheme: Scheme) -> list[str]:
         complete = all(option.default is not option.empty for option in options)
         if complete and name != "temperature":  # a temperature of 1 does nothing
             texts.append(name)
-    found = [NONE]
+    fitting = [NONE]
     for text in [*texts, *ALIASES, *COMBINED]:
         try:
             scheme.extend(text)
-            found.append(scheme.extension)
+            fitting.append(scheme.extension)
         except UserError:
             continue
     scheme.extend(NONE)
-    return found
+    return fitting
 
 
 def wanted_extensions(folder: str, texts: list[str], settings: ExtendSettings) -> list[str]:
@@ -112,7 +113,7 @@ def is_tested(result: Result, model: GPT, corpus: data.Corpus, lengths: list[int
     They count if the targets, the files that the extension reads and its factors are the same.
     """
     rows = results.rows_on(result.get("rows", []), corpus.name, model.pos.extension or None)
-    places = evaluate.find_places(len(corpus.val), corpus.val_starts, lengths)
+    places = evaluate.find_places(corpus, lengths)
     targets = places and evaluate.targets_digest(evaluate.fixed_targets(places, lengths[0]))
     same = {
         "split_sha256": corpus.split_sha256("val"),
@@ -142,10 +143,10 @@ def test_run(folder: str, texts: list[str], settings: ExtendSettings) -> Result:
         model.extend(text, trained.folder if text == own else None)  # typed files as typed
         if is_tested(result, model, corpus, lengths):
             continue
-        found = evaluate.extrapolation(model, corpus, about, **how, progress=False)
-        result = results.update_result(folder, found)
+        measured = evaluate.extrapolation(model, corpus, about, **how, progress=False)
+        result = results.update_result(folder, measured)
         plot_run(folder, result)
-        rows = [row for row in found["rows"] if row["nats"] is not None]
+        rows = [row for row in measured["rows"] if row["nats"] is not None]
         losses = ", ".join(f"{row['length']}: {row['nats']:.4f}" for row in rows)
         tqdm.write(f"{folder}: {text}: {losses}")
     lock.release()
@@ -160,13 +161,13 @@ def halves(corpus: data.Corpus) -> tuple[data.Corpus, data.Corpus]:
     on, and one to test on what was found.
     """
     middle = len(corpus.val) // 2
-    found = []
+    parts = []
     for begin, end in ((0, middle), (middle, len(corpus.val))):
         starts = corpus.val_starts - begin
         inside = starts[(starts >= 0) & (starts < middle)]
         starts = np.unique(np.append(0, inside))
-        found.append(replace(corpus, val=corpus.val[begin:end], val_starts=starts))
-    return found[0], found[1]
+        parts.append(replace(corpus, val=corpus.val[begin:end], val_starts=starts))
+    return parts[0], parts[1]
 
 
 def window_losses(trained: Run, corpus: data.Corpus, length: int, windows: int) -> np.ndarray:
@@ -175,7 +176,7 @@ def window_losses(trained: Run, corpus: data.Corpus, length: int, windows: int) 
     The windows are some of those of fixed_targets, but a quarter of their targets is scored: what
     was found on few targets does worse on others. UserError if a loss is not finite.
     """
-    places = evaluate.find_places(len(corpus.val), corpus.val_starts, [length])
+    places = evaluate.find_places(corpus, [length])
     few = f"{corpus.name} has too little validation text for windows of {length} tokens"
     require(places, few)
     step, scored = evaluate.WINDOWS // windows, max(1, length // 4)
@@ -214,9 +215,7 @@ class Trial:
     first: int = 0
 
 
-def starting_trials(
-    inv_freq: torch.Tensor, base: float, factor: int, length: int
-) -> dict[str, Trial]:
+def starting_trials(inv_freq: Tensor, base: float, factor: int, length: int) -> dict[str, Trial]:
     """The first candidates by name: what pi, ntk and yarn divide each frequency by."""
     shape = Shape(1, 2 * len(inv_freq), 2 * len(inv_freq), length)
     trials = {}
@@ -344,18 +343,15 @@ def search(folder: str, settings: ExtendSettings) -> str:
     def loss(trial: Trial) -> float:
         return float(losses(trial, searched, SEARCH_WINDOWS).mean())
 
-    about = {
-        "windows": SEARCH_WINDOWS,
-        "split_sha256": corpus.split_sha256("val"),
-        "checkpoint_sha256": trained.digest,
-    }
-    found = evolve(start, loss, settings, trained.folder / f"search-{factor}.json", about)
-    best = next(iter(found))
+    about = {"windows": SEARCH_WINDOWS, "split_sha256": corpus.split_sha256("val")}
+    about |= {"checkpoint_sha256": trained.digest}
+    trials = evolve(start, loss, settings, trained.folder / f"search-{factor}.json", about)
+    best = next(iter(trials))
     compared = {**start, "search": best}
     nats = {name: losses(trial, unseen, evaluate.WINDOWS) for name, trial in compared.items()}
     content = {"long_factor": best.factors, "first": best.first, "factor": factor}
     content |= {"train_length": length, "split_sha256": about["split_sha256"]}
-    content |= {"rounds": settings.rounds, "seed": settings.seed, "loss_searched": found[best]}
+    content |= {"rounds": settings.rounds, "seed": settings.seed, "loss_searched": trials[best]}
     content |= gain_of_search(nats)
     write_json(path, content | origin())
     lock.release()
@@ -442,9 +438,9 @@ def fit(folder: str, settings: ExtendSettings) -> str:
     lock.release()
     listed = ", ".join(f"{scale:.2f}" for scale in scales)
     verdict = "use it as" if with_them < without else "no better, but it can be used as"
-    found = f"nats on text that was not fitted to: {without:.4f} without, {with_them:.4f} with"
+    comparison = f"nats on text that was not fitted to: {without:.4f} without, {with_them:.4f} with"
     use = f"{path}: {verdict} --extend=\"{before_it}temperature(file='{path}')\""
-    return f"{folder}, {total} tokens: scales {listed}; {found}\n{use}"
+    return f"{folder}, {total} tokens: scales {listed}; {comparison}\n{use}"
 
 
 def file_name(text: str) -> str:
@@ -484,8 +480,8 @@ def check_seeds(folders: list[str]) -> dict[str, Any]:
     seeds = {first["seed"]}
     for folder in folders[1:]:
         settings = read_config(Path(folder))["settings"]
-        found = differences(settings, first)
-        differ = [text for text in found if not text.startswith(("seed:", "init_from:"))]
+        different = differences(settings, first)
+        differ = [text for text in different if not text.startswith(("seed:", "init_from:"))]
         reason = "; ".join(differ) or "the same seed is named twice"
         advice = f"show it too with --compare={folder}"
         sentence = f"{folder} is no other seed of {folders[0]} ({reason}): {advice}"

@@ -107,19 +107,17 @@ def remarks(trained: Run, total: int) -> Iterator[str]:
         yield f"note: {scheme} was trained on {length} tokens, and may be given {reach} here"
 
 
-def samples(
-    trained: Run, tokenizer: data.Tokenizer, prompt: str, settings: SampleSettings
-) -> Iterator[str]:
+def samples(run: Run, tokenizer: data.Tokenizer, prompt: str, s: SampleSettings) -> Iterator[str]:
     """The pieces of everything that is printed; sample n = 0, 1, ... has the seed `seed` + n."""
-    s, place = settings, trained.model.wte.weight.device
+    place = run.model.wte.weight.device
     idx = torch.tensor([tokenizer.encode(prompt)], device=place)
-    for note in remarks(trained, idx.shape[1] + s.max_new_tokens):
+    for note in remarks(run, idx.shape[1] + s.max_new_tokens):
         print(note, file=sys.stderr)
     for n in range(s.num_samples):
         yield prompt if n == 0 else f"{SEPARATOR}\n{prompt}"
         random = torch.Generator(place).manual_seed(s.seed + n)
         sampling = (s.temperature, s.top_k, s.top_p, random)
-        drawn = trained.model.stream(idx, s.max_new_tokens, *sampling)
+        drawn = run.model.stream(idx, s.max_new_tokens, *sampling)
         tokens = itertools.takewhile(lambda token: token != tokenizer.end, map(int, drawn))
         contents = (tokenizer.decode_bytes([token]) for token in tokens)
         yield from until(s.stop, whole_characters(contents))

@@ -323,18 +323,13 @@ def require_finite(training: Training, line: dict[str, float]) -> None:
 
 def test_long(training: Training) -> Result:
     """Test the model on long texts; write extrapolation.json and its figure."""
-    found = evaluate.extrapolation(
-        training.model,
-        training.corpus,
-        describe_model(training.model, training.settings, training.tokens),
-        lengths=training.settings.eval_lengths,
-        compute=training.compute,
-        processes=training.processes,
-    )
-    if not training.processes.first:
-        return found
-    result = update_result(training.folder, found)
-    plot_run(training.folder, result)
+    s, processes = training.settings, training.processes
+    about = describe_model(training.model, s, training.tokens)
+    how = {"lengths": s.eval_lengths, "compute": training.compute, "processes": processes}
+    result = evaluate.extrapolation(training.model, training.corpus, about, **how)
+    if processes.first:
+        result = update_result(training.folder, result)
+        plot_run(training.folder, result)
     return result
 
 

@@ -1,3 +1,3 @@
-# Sinusoids of positions that are shifted, jittered and stretched in training (Likhomanenko et
+# Sinusoids of positions that are shifted, jittered and scaled in training (Likhomanenko et
 # al. 2021).
 pos = "cape"

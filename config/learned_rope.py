@@ -1,2 +1,2 @@
-# RoPE whose frequencies are learned, separately in each head.
+# RoPE whose frequencies are learned, separately in each head (Heo et al. 2024).
 pos = "learned_rope"

@@ -1,3 +1,3 @@
-# The inner product of sinusoids as a bias (Chi et al. 2022): nothing learned, falling roughly
-# as a logarithm.
+# The inner product of sinusoids as a bias (Chi et al. 2022). Nothing is learned. It falls roughly
+# like a logarithm.
 pos = "sandwich"

@@ -1,3 +1,3 @@
-# Half of RoPE's pairs; scores are scaled and shifted by distance, so that near and far texts of
-# any scale get the same weight (Anson et al. 2025).
+# Half of RoPE's pairs; scores are scaled and shifted by distance, so that keys 100 to 1,000
+# tokens back weigh about as much as those 1,000 to 10,000 back (Anson et al. 2025).
 pos = "rope(p=0.5) + scale_invariant"

@@ -1,2 +1,2 @@
-# RoPE whose angles are sums of steps that the tokens choose: rotation by content.
+# RoPE whose angles are sums of steps computed from the tokens (Movahedi et al. 2025).
 pos = "selective_rope"

@@ -33,15 +33,22 @@ SCHEMES = """# Position schemes and context extensions
 `python docs/generate.py` writes this page, and `python explain.py` prints its tables.
 `python explain.py NAME` prints all of one scheme: formula, paper, options and parameters.
 
-The schemes of the textbooks are in `posenc.py`. Each other one has a file of its own in `zoo/`,
-which is loaded as a file of yours (`--pos_file`) is. A scheme of yours that proves useful moves to
-`zoo/` as it is. Where no term will do, `score` computes the whole score of a block of queries and
-keys, with numbers that `features` makes of each token (see `zoo/fox.py`). `--drop_pos=0.13` trains
-the last 13 % of the steps without the scheme (DroPE), whichever it is.
+The well-known schemes are in `posenc.py`. Every other scheme has a file of its own in `zoo/`. These
+files are loaded like a file of your own (`--pos_file`), so a scheme of yours can be moved to `zoo/`
+without a change. Most schemes add a bias to the score or turn queries and keys. Where that is not
+enough, the method `score` computes the whole score, and the method `features` gives it numbers for
+each token (see `zoo/fox.py`). `--drop_pos=0.13` trains the last 13 % of the steps without the
+scheme, whichever it is (DroPE).
 
-The first table lists the schemes, for `--pos`; the second one the extensions of a trained model,
-for `--extend`. If an option is `None`, it is a fraction of the training length. Extensions that
-change frequencies act on rotary schemes; [extend.md](extend.md) has more about all of them.
+The first table lists the schemes, for `--pos`. The second table lists the extensions of a trained
+model, for `--extend`. Where the default of an option is `None`, it depends on the model, mostly on
+its training length. Extensions that change frequencies act on rotary schemes.
+[extend.md](extend.md) has more about all extensions.
+
+In the verdicts L is the training length. A verdict that names `results/` was measured with this
+project: in `results/extend`, "a trained rope" is a RoPE model with L = 128 that was not trained
+again, and what it lost is its loss at that length less its loss at L without an extension. Verdicts
+that name a paper quote its authors. The other statements follow from the formula.
 """
 
 SETTINGS = """# Settings
@@ -71,7 +78,7 @@ def settings_page() -> str:
         rows = settings_table(settings).splitlines()
         parts.append(f"## {program}\n")
         if program == "ablate.py":
-            parts.append("Those of train.py but `pos`, `seed` and `out_dir`, and:\n")
+            parts.append("Those of train.py without `pos`, `seed`, `out_dir`, `init_from`, and:\n")
             rows = rows[:2] + [row for row in rows if row not in shared]
         parts.append("\n".join(rows) + "\n")
     return "\n".join(parts)

@@ -176,11 +176,10 @@ def load_weights(model: GPT, weights: dict[str, torch.Tensor], where: Path) -> N
     """Copy weights into a model. UserError names the parameters that are not the same."""
     own = {name: tuple(p.shape) for name, p in model.state_dict().items()}
     given = {name: tuple(p.shape) for name, p in weights.items()}
-    differ = [name for name in sorted({*own, *given}) if own.get(name) != given.get(name)]
-    shapes = (
-        f"{name}: {given.get(name, 'absent')} there, {own.get(name, 'absent')} here"
-        for name in differ[:4]
-    )
+    absent = dict.fromkeys({*own, *given}, "absent")
+    own, given = absent | own, absent | given
+    differ = [name for name in sorted(absent) if own[name] != given[name]]
+    shapes = [f"{name}: {given[name]} there, {own[name]} here" for name in differ[:4]]
     problem = f"the checkpoint in {where} is of another model or scheme than {model.pos.text}"
     require(not differ, f"{problem} ({'; '.join(shapes)})")
     model.load_state_dict(weights)

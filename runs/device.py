@@ -59,16 +59,16 @@ def pick(device: str, dtype: str) -> Compute:
 
     UserError if this machine does not have the device.
     """
-    found = _best_device()
-    chosen = found if device == "auto" else device
+    usual = _best_device()
+    chosen = usual if device == "auto" else device
     if chosen == "cuda" and "LOCAL_RANK" in os.environ:
         chosen = f"cuda:{os.environ['LOCAL_RANK']}"  # torchrun gives each process a card of its own
     known = re.fullmatch(r"cpu|mps|cuda(:\d+)?", chosen)
     require(known, f"device={device} is not one of auto, cpu, cuda, cuda:1 ..., mps")
-    _require_available(device, chosen, found)
+    _require_available(device, chosen, usual)
     where = "as asked for"
     if device == "auto":
-        where = "no GPU was found" if found == "cpu" else "a GPU was found"
+        where = "no GPU was found" if usual == "cpu" else "a GPU was found"
     best, why = _best_dtype(chosen.split(":")[0])
     if dtype != "auto":
         best, why = getattr(torch, dtype), "as asked for"
@@ -88,14 +88,14 @@ def _best_device() -> str:
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
-def _require_available(device: str, chosen: str, found: str) -> None:
+def _require_available(device: str, chosen: str, usual: str) -> None:
     """UserError if no tensor can be made on `chosen`, which is what the setting `device` means."""
     try:
         torch.empty(1, device=chosen)
     except (RuntimeError, AssertionError, NotImplementedError):
         meant = "" if chosen == device else f" ({chosen})"
-        advice = f"use --device={found} or leave it at auto"
-        if found == "cuda" and chosen != "cuda":
+        advice = f"use --device={usual} or leave it at auto"
+        if usual == "cuda" and chosen != "cuda":
             advice += f"; cards here: {torch.cuda.device_count()}, so lower --nproc_per_node"
         sentence = f"device={device}{meant} is not available on this machine; {advice}"
         raise UserError(sentence) from None

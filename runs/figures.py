@@ -66,10 +66,10 @@ def plot_runs(results: list[Result], path: str | Path, dataset: str = "") -> Non
     The bars are the paired errors to L. UserError if the results do not compare, if nothing was
     measured, or if there are no figures of that kind.
     """
-    dataset, found = select_rows(results, dataset)
+    dataset, all_rows = select_rows(results, dataset)
     axes = loss_axes(dataset, results, "bars: standard error of the paired difference to L")
     labels = result_labels(results)
-    for k, (label, result, rows) in enumerate(zip(labels, results, found, strict=True)):
+    for k, (label, result, rows) in enumerate(zip(labels, results, all_rows, strict=True)):
         fixed = fixed_target_rows(rows)
         points = {n: row["nats"] for n, row in fixed.items() if row["nats"] is not None}
         errors = [fixed[n]["stderr_vs_L"] for n in points]
@@ -82,10 +82,10 @@ def plot_seeds(cells: dict[str, list[Result]], path: str | Path) -> None:
 
     For `cells`, and what is refused, see `rows_by_seed`.
     """
-    dataset, found = rows_by_seed(cells)
+    dataset, schemes = rows_by_seed(cells)
     results = [r for results in cells.values() for r in results if "rows" in r]
     axes = loss_axes(dataset, results, "lines: mean over seeds; thin lines: each seed")
-    for k, (pos, seeds) in enumerate(found.items()):
+    for k, (pos, seeds) in enumerate(schemes.items()):
         lengths = sorted({n for fixed in seeds.values() for n in fixed})
         losses = {n: list(losses_at(seeds, n).values()) for n in lengths}
         points = {n: float(np.mean(values)) for n, values in losses.items() if values}
@@ -201,13 +201,13 @@ def plot_extensions(
     """Draw `extensions_table` in colours: blue where more context helps, red where it hurts."""
     from matplotlib.colors import SymLogNorm
 
-    dataset, found = gains(results, others, dataset)
-    lengths = sorted({n for by_length in found.values() for n in by_length})
+    dataset, gained = gains(results, others, dataset)
+    lengths = sorted({n for by_length in gained.values() for n in by_length})
     nothing = [math.nan]
-    means = [[np.mean(of.get(n, nothing)) for n in lengths] for of in found.values()]
-    label_width = 0.075 * max(map(len, found))  # inches
+    means = [[np.mean(of.get(n, nothing)) for n in lengths] for of in gained.values()]
+    label_width = 0.075 * max(map(len, gained))  # inches
     cell_width = max(0.62, 3.4 / len(lengths))
-    width, height = 0.5 + label_width + cell_width * len(lengths), 1.2 + 0.24 * len(found)
+    width, height = 0.5 + label_width + cell_width * len(lengths), 1.2 + 0.24 * len(gained)
     axes = new_figure((width, height)).add_subplot()
     norm = SymLogNorm(0.03, vmin=-3, vmax=3)
     axes.imshow(np.array(means), cmap="RdBu", norm=norm, aspect="auto")
@@ -217,7 +217,7 @@ def plot_extensions(
             style = {"ha": "center", "va": "center", "fontsize": 7, "color": "w" if dark else "k"}
             axes.text(column, k, f"{value:+.3f}", **style)
     axes.set_xticks(range(len(lengths)), [f"{n:,}" for n in lengths], fontsize=8)
-    axes.set_yticks(range(len(found)), found, fontsize=8)
+    axes.set_yticks(range(len(gained)), gained, fontsize=8)
     axes.set_xlabel(f"test length, {results[0]['unit']}s", fontsize=9)
     seeds = f", mean over {len(results)} seeds" if len(results) > 1 else ""
     title = f"{dataset}, {run_name(results[0])}{seeds}\nloss of the cropped model - loss, nats"

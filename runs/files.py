@@ -55,7 +55,7 @@ def write_json(path: str | Path, content: Any) -> None:
     """Replace a JSON file at once. A list of numbers stands in one line."""
     text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
     numbers = r"\[\n[-+.,\deE\s]*\]"
-    text = re.sub(numbers, lambda found: re.sub(r"\s+", " ", found[0]), text)
+    text = re.sub(numbers, lambda match: re.sub(r"\s+", " ", match[0]), text)
     write_text(path, text + "\n")
 
 

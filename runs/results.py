@@ -28,11 +28,8 @@ PLACE = ("protocol", "length", "extend", "dataset")  # identify a row of a resul
 ROW_SHAPE = {"protocol": str, "length": int, "dataset": str, "extend": (str, NoneType)}
 MEASURED = {"nats": float, "targets": str, "split_sha256": str, "block_nats": [float]}
 SHAPE = {
-    "pos": str,
-    "train_length": int,
-    "tokens_trained": int,
-    "seed": int,
-    "unit": str,
+    **dict.fromkeys(("pos", "unit"), str),
+    **dict.fromkeys(("train_length", "tokens_trained", "seed"), int),
     "rows": [ROW_SHAPE],
     "notes": [str],
     "per_position": dict,
@@ -231,19 +228,19 @@ def doubts(rows: Rows, train_length: int) -> list[str]:
     """
     if ("fixed_targets", train_length) not in rows:
         return []
-    found, half = [], train_length // 2
+    reasons, half = [], train_length // 2
     cost = paired(rows.get(("fixed_targets", half)), rows["fixed_targets", train_length])
     if not cost:
-        found.append(f"loss({half}) was not measured")
+        reasons.append(f"loss({half}) was not measured")
     elif cost.nats < max(2 * cost.stderr, 0.01):
         difference = f"{cost.nats:+.4f} ± {cost.stderr:.4f} nats"
-        found.append(f"loss({half}) - loss({train_length}) is only {difference}")
+        reasons.append(f"loss({half}) - loss({train_length}) is only {difference}")
     beyond = [far(rows, n) for n in fixed_target_rows(rows) if n > train_length]
     if not any(beyond):
-        found.append(f"far was not measured beyond {train_length}")
+        reasons.append(f"far was not measured beyond {train_length}")
     elif not any(d and d.nats > 0 and not d.near_zero for d in beyond):
-        found.append("far is nowhere clearly above zero")
-    return found
+        reasons.append("far is nowhere clearly above zero")
+    return reasons
 
 
 def row_notes(rows: list[Row], train_length: int) -> list[str]:
@@ -273,28 +270,27 @@ def select_rows(results: list[Result], dataset: str) -> tuple[str, list[Rows]]:
     UserError if the dataset was not tested, or if two results were measured on different targets.
     """
     dataset = dataset or next((row["dataset"] for r in results for row in r["rows"]), "")
-    found = []
+    comparable = []
     for result in results:
         rows = rows_on(result["rows"], dataset, result.get("extend"))
-        found.append(comparable_rows(rows, result["train_length"]))
+        comparable.append(comparable_rows(rows, result["train_length"]))
         where = dataset or "any dataset"
         require(rows, f"{result['pos']} was not tested on {where}: run evaluate.py on it first")
-    for protocol in PROTOCOLS:
-        refuse_other_targets(protocol, dataset, result_labels(results), found)
-    return dataset, found
+    refuse_other_targets(dataset, result_labels(results), comparable)
+    return dataset, comparable
 
 
-def refuse_other_targets(protocol: str, dataset: str, labels: list[str], found: list[Rows]) -> None:
+def refuse_other_targets(dataset: str, labels: list[str], all_rows: list[Rows]) -> None:
     """UserError, with the labels of two results, if they have different targets."""
-    first: tuple[str, Row] | None = None
-    for label, rows in zip(labels, found, strict=True):
-        for (p, _), row in rows.items():
-            if p != protocol or row["nats"] is None:
+    first: dict[str, tuple[str, Row]] = {}  # by protocol: the first label and row
+    for label, rows in zip(labels, all_rows, strict=True):
+        for (protocol, _), row in rows.items():
+            if protocol not in PROTOCOLS or row["nats"] is None:
                 continue
-            first = first or (label, row)
-            pair = f"{first[0]} and {label} were tested on different targets of {dataset}"
+            other, other_row = first.setdefault(protocol, (label, row))
+            pair = f"{other} and {label} were tested on different targets of {dataset}"
             advice = "evaluate them with the same --eval_lengths and the same corpus files"
-            require(same_targets(first[1], row), f"{pair} ({protocol}): {advice}")
+            require(same_targets(other_row, row), f"{pair} ({protocol}): {advice}")
 
 
 def comparable_rows(rows: Rows, train_length: int) -> Rows:
@@ -343,9 +339,9 @@ def rows_by_seed(cells: dict[str, list[Result]]) -> tuple[str, dict[str, Seeds]]
     done = [(pos, r) for pos, results in cells.items() for r in results if "rows" in r]
     nothing = ["there is no result to compare", *missing_results(cells)]
     require(done, "; ".join(nothing))
-    dataset, found = select_rows([result for _, result in done], "")
+    dataset, all_rows = select_rows([result for _, result in done], "")
     by_seed: dict[str, Seeds] = {pos: {} for pos in cells}
-    for (pos, result), rows in zip(done, found, strict=True):
+    for (pos, result), rows in zip(done, all_rows, strict=True):
         by_seed[pos][result["seed"]] = fixed_target_rows(rows)
     return dataset, by_seed
 
@@ -387,15 +383,15 @@ def gains(
     for r in others:
         as_trained = [row for row in r["rows"] if row["extend"] == r.get("extend")]
         labelled += [(run_name(r), r["seed"], row) for row in as_trained]
-    found: dict[str, dict[int, list[float]]] = {}
+    by_label: dict[str, dict[int, list[float]]] = {}
     for label, seed, row in labelled:
         if (row["protocol"], row["dataset"]) == ("fixed_targets", dataset):
             difference = paired(cropped.get(seed), row)
             if difference:
-                by_length = found.setdefault(label, {})
+                by_length = by_label.setdefault(label, {})
                 by_length.setdefault(row["length"], []).append(difference.nats)
     nothing = f"nothing on {dataset} was measured on the targets of its row at the training length"
-    require(found, nothing)
-    longest = max(n for by_length in found.values() for n in by_length)
-    best = sorted(found, key=lambda label: -np.mean(found[label].get(longest, -math.inf)))
-    return dataset, {label: dict(sorted(found[label].items())) for label in best}
+    require(by_label, nothing)
+    longest = max(n for by_length in by_label.values() for n in by_length)
+    best = sorted(by_label, key=lambda label: -np.mean(by_label[label].get(longest, -math.inf)))
+    return dataset, {label: dict(sorted(by_label[label].items())) for label in best}

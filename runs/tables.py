@@ -54,10 +54,10 @@ def runs_table(results: list[Result], dataset: str = "") -> str:
 
     UserError if they do not compare, see `select_rows`.
     """
-    dataset, found = select_rows(results, dataset)
-    others = sorted({protocol for rows in found for protocol, _ in rows} - {*HEADS})
+    dataset, all_rows = select_rows(results, dataset)
+    others = sorted({protocol for rows in all_rows for protocol, _ in rows} - {*HEADS})
     lines, notes = [[*HEADS, *others]], []
-    for label, result, rows in zip(result_labels(results), results, found, strict=True):
+    for label, result, rows in zip(result_labels(results), results, all_rows, strict=True):
         lines += [[label, *line] for line in run_lines(rows, result["train_length"], others)]
         notes += [f"{label}: {note}" for note in run_notes(result, rows, dataset)]
     lengths = ", ".join(dict.fromkeys(str(result["train_length"]) for result in results))
@@ -159,12 +159,12 @@ def seeds_table(cells: dict[str, list[Result]]) -> str:
     Mean and sample standard deviation over seeds, and the difference to the first scheme, paired by
     seed, with its 95 % t-interval. What is missing or undefined is listed with its reason.
     """
-    dataset, found = rows_by_seed(cells)
+    dataset, by_scheme = rows_by_seed(cells)
     first = next(iter(cells))
     lines = [["scheme", "N", "seeds", "mean", "sd", f"difference to {first} [95 % over seeds]"]]
     undefined = []
-    for pos, seeds in found.items():
-        base = found[first] if pos != first else {}
+    for pos, seeds in by_scheme.items():
+        base = by_scheme[first] if pos != first else {}
         for n in sorted({n for fixed in seeds.values() for n in fixed}):
             lines.append([pos, str(n), *seeds_line(seeds, base, n)])
         undefined += undefined_seeds(pos, seeds)
@@ -214,17 +214,17 @@ def extensions_table(results: list[Result], others: list[Result], dataset: str =
 
     Mean and standard deviation over seeds; for `results` and `others` see `gains`.
     """
-    dataset, found = gains(results, others, dataset)
-    lengths = sorted({n for by_length in found.values() for n in by_length})
+    dataset, gained = gains(results, others, dataset)
+    lengths = sorted({n for by_length in gained.values() for n in by_length})
     lines = [["extension", *map(str, lengths)]]
-    for label, by_length in found.items():
+    for label, by_length in gained.items():
         lines.append([label, *(spread(by_length.get(n, []), len(results)) for n in lengths)])
     cropped = [cropped_row(result, dataset) for result in results]
     nats = [row["nats"] for row in cropped if row and row["nats"] is not None]
     seeds = ", ".join(str(result["seed"]) for result in results)
     loss = f"{np.mean(nats):.4f} nats per {results[0]['unit']}"
     title = f"{dataset}, {run_name(results[0])}, seeds {seeds}; cropped: {loss}"
-    notes = extension_notes(results, others, dataset, found)
+    notes = extension_notes(results, others, dataset, gained)
     return "\n".join([title, "", *aligned(lines), "", EXTENSIONS_LEGEND, *notes])
 
 

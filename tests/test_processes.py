@@ -338,8 +338,7 @@ def test_a_process_that_is_killed_ends_the_others_within_a_minute(
     said = started.complained
     assert re.search(rf"rank +: {rank} .*\n +exitcode +: -9 ", said.partition("Root Cause")[2])
     assert (
-        f"{'process 1: ' if rank == 0 else ''}error: another process of this run ended"
-        in said
+        f"{'process 1: ' if rank == 0 else ''}error: another process of this run ended" in said
         or "SIGTERM" in said
     )
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from conftest import load_docs
 
+import attention
 import configurable
 import data
 import evaluate
@@ -221,6 +222,15 @@ def test_the_methods_of_a_piece_that_are_named_exist() -> None:
     text = README.partition("## Your own scheme")[2].partition("\n## ")[0]
     named = re.findall(r"\(`(\w+)`\)", text)
     assert len(named) >= 6 and all(name in vars(posenc.Piece) for name in named)
+
+
+def test_the_places_where_one_adds_something_exist() -> None:
+    assert "`data/NAME/prepare.py`" in README and (REPOSITORY / "data/text/prepare.py").is_file()
+    assert "`PLANS`" in README and set(configurable.PROTOCOLS) <= set(evaluate.PLANS)
+    assert "`added_scores`" in README and callable(attention.added_scores)
+    methods = re.search(r"`posenc.Extension` with (.*?), in a", README, re.S)[1]
+    named = re.findall(r"`(\w+)`", methods)
+    assert len(named) == 5 and all(name in vars(posenc.Piece) for name in named)
 
 
 MESSAGES = re.findall(r"^- \*\*\"(.*?)\"\*\*", PAGES["runs.md"], re.M)
