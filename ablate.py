@@ -134,7 +134,7 @@ def comparison_folder(settings: AblateSettings, cells: list[Cell]) -> Path:
 
 
 class Relay:
-    """Hands SIGINT and SIGTERM on to the running cell, which then saves and ends.
+    """Passes SIGINT and SIGTERM to the running cell, which then saves and ends.
 
     It does so inside a `with` block. `signal` is the first signal that came, 0 if none did.
     """

@@ -229,7 +229,7 @@ class TrainSettings(ComputeSettings):
     seed: int = setting(1337, "seed of weights, data order and draws", low=0, high=2**32 - 1)
     eval_lengths: Lengths = setting((), "test lengths, else L/2 ... 32L", "test", "tokens", low=2)
     out_dir: str = setting("", "run folder, by default named after the settings", "execution")
-    overwrite: bool = setting(False, "start afresh in a used run folder", "execution")
+    overwrite: bool = setting(False, "start again in a used run folder", "execution")
     eval_interval: int = setting(200, "interval between validations", "execution", "steps", low=1)
     eval_iters: int = setting(16, "size of a validation", "execution", "batches", low=1)
     log_interval: int = setting(20, "interval between log lines", "execution", "steps", low=1)

@@ -780,7 +780,7 @@ class Longrope(Scaled):
     def require_length(self, found_at: object) -> None:
         """UserError where the factors were searched for another training length."""
         sentence = f"longrope: {self.file} was searched for a model trained at L = {found_at!s:.20}"
-        advice = f"this one was at {self.length}: search anew with extend.py --search"
+        advice = f"this one was at {self.length}: search again with extend.py --search"
         require(found_at in (None, self.length), f"{sentence}, {advice}")
 
     def map_frequencies(self, inv_freq: Tensor, base: float, total: int) -> Table:

@@ -243,8 +243,8 @@ class Training:
 class Stop:
     """Takes SIGINT (Ctrl-C) and SIGTERM during a training; `signal` is the first one that came.
 
-    After the first one the training ends the step in hand, saves, and exits. A second one ends the
-    process at once. That needs no clean-up: a checkpoint appears whole or not at all.
+    After the first one the training finishes its current step, saves, and exits. A second one
+    ends the process at once. That needs no clean-up: a checkpoint appears whole or not at all.
     """
 
     def __init__(self) -> None:

@@ -79,7 +79,7 @@ def load_state(folder: Path, say: Callable[[str], None] = print) -> dict[str, An
                     damaged.append(f"{path} is damaged or renamed")
                 elif state is None:
                     state, newest = read_checkpoint(file, path) | {"sha256": digest}, path
-    except FileNotFoundError:  # a training saved meanwhile
+    except FileNotFoundError:  # a training saved at the same time
         return load_state(folder, say)
     problem = f"{' and '.join(damaged)}: its SHA-256 is not the one in its name"
     require(state or not damaged, f"{problem}; {RESTORE}")

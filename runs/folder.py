@@ -92,8 +92,8 @@ def provenance() -> dict[str, Any]:
     commit = None
     if shutil.which("git"):
         command = ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
-        told = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", check=False)
-        commit = told.stdout.strip() or None
+        git = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", check=False)
+        commit = git.stdout.strip() or None
     versions = {"torch": torch.__version__, "numpy": np.__version__}
     return {
         "versions": {"python": platform.python_version(), **versions},

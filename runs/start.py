@@ -139,7 +139,7 @@ def first_model(typed: TrainSettings, vocab_size: int) -> tuple[GPT, list[int]]:
     if typed.init_from in ("auto", "scratch"):
         return GPT(replace(typed.gpt(vocab_size), extend=""), pos_file), []
     begun = begun_run(typed)
-    if begun:  # what it began from may be gone by now, and its weights are in its checkpoint
+    if begun:  # its checkpoint has its weights, and the run that it began from may be gone
         settings, lengths = TrainSettings(**begun["settings"]), begun["train_lengths"]
         lengths = lengths[: -len(settings.mixed_lengths or [settings.block_size])]
         config = settings.gpt(begun["vocab_size"])

@@ -64,8 +64,8 @@ MUTATIONS = [
     ),
     Mutation(
         POSENC,
-        "return (lambda x: turn(x, cos, sin, self.layout),) * 2",
-        "return (lambda x: turn(x, cos, sin, self.layout)), (lambda x: x)",
+        "return turned, turned",
+        "return turned, (lambda x: x)",
         "paper and rope",
     ),
     Mutation(
