@@ -238,7 +238,7 @@ def absence(name: str, root: Path) -> str:
 
 def remedy(path: Path) -> str:
     """What to do about a damaged file of a corpus."""
-    return f"make the corpus anew: {command(path.parent.name)}"
+    return f"make the corpus again: {command(path.parent.name)}"
 
 
 def damaged(path: Path, what: str) -> UserError:
