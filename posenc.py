@@ -244,6 +244,7 @@ class Piece(nn.Module):
     file: Path | None = None  # the file that an option names
     found_on: str | None = None  # SHA-256 of the text that its numbers were found on
     first: int = 0  # of a frequency map: how many first positions keep their own frequencies
+    goes_last: bool = False  # of a frequency map: it may act after another one
 
     def ids(self, index: Tensor, total: int) -> Tensor:
         """Position ids of the tokens at `index` (T,) or (B, T) in a text of `total` tokens."""

@@ -269,7 +269,8 @@ def on_signals(handler: Callable[[int, FrameType | None], None]) -> None:
 def train(training: Training, log: Log, stop: Stop) -> None:
     """Train to the last step; log, validate and save on the way. SystemExit after a signal."""
     s, processes = training.settings, training.processes
-    training.compile()
+    if training.step < s.max_iters:
+        training.compile()
     training.model.train()
     hidden = not (processes.first and sys.stderr.isatty())
     bar = tqdm(total=s.max_iters, initial=training.step, unit="step", disable=hidden)

@@ -143,7 +143,10 @@ def _types_of(option: Option) -> tuple[object, ...]:
 def build_extensions(
     expression: Expression, shape: Shape, pos_file: Path | None = None
 ) -> list[Piece]:
-    """The pieces of an `extend` expression in their order; UserError for what is no extension."""
+    """The pieces of an `extend` expression, a frequency map that goes last at the end.
+
+    UserError for what is no extension.
+    """
     pieces = []
     for mention in expression.mentions:
         everywhere = (
@@ -157,7 +160,7 @@ def build_extensions(
         piece = build(mention, replace(shape, trained=True), pos_file)
         piece.per_layer = cls.per_layer if mention.per_layer is None else mention.per_layer
         pieces.append(piece)
-    return pieces
+    return sorted(pieces, key=lambda piece: piece.goes_last)
 
 
 def extended_frequencies(

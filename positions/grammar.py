@@ -79,7 +79,7 @@ class _Canonical(ast.NodeTransformer):
         name, options = self.visit(node.func), node.keywords
         if isinstance(name, ast.Call):  # an alias with options, which those typed replace
             typed = {option.arg for option in options}
-            options = [*(option for option in name.keywords if option.arg not in typed), *options]
+            options = [*options, *(option for option in name.keywords if option.arg not in typed)]
             name = name.func
         return ast.Call(name, node.args, options) if node.args or options else name
 

@@ -62,6 +62,11 @@ def is_resized(piece: Piece) -> bool:
     return isinstance(piece, Learned) and piece.resize != "none"
 
 
+def both_map(a: Piece, b: Piece) -> bool:
+    """Whether two pieces map frequencies, and neither is made to act after the other."""
+    return both("map_frequencies")(a, b) and not (a.goes_last or b.goes_last)
+
+
 def draws_for_other_length(a: Piece, b: Piece) -> bool:
     """Whether an extension goes by the length of the text, and b draws positions of another."""
     by_length = isinstance(a, Extension) and a.factor(2**30) != a.factor(2**31)
@@ -105,6 +110,7 @@ RULES = [
     Rule("extend", same_class, "{a} is named twice: keep one"),
     Rule("extend", both("ids"), "{a} and {b} both change the positions: keep one"),
     Rule("extend", both("regions"), "{a} and {b} both change the distances: keep one"),
+    Rule("extend", both_map, "{a} and {b} both change the frequencies: keep one"),
     Rule("extend", both("draw"), "{a} and {b} both change the positions of training: keep one"),
     Rule(
         "extend",
@@ -117,7 +123,6 @@ RULES = [
         "{a} and {b} name two files of one name, and a run folder keeps a copy of each: rename one",
     ),
     Rule("extend", draws_for_other_length, OTHER_LENGTH),
-    Rule("fit", draws_for_other_length, OTHER_LENGTH),
     Rule(
         "fit",
         lambda a, b: not overrides(a, "map_frequencies") or isinstance(b, Rotary),
@@ -157,6 +162,7 @@ RULES = [
         lambda a, b: scheme_name(a) == "slopes" and is_acting(b) and not isinstance(b, Alibi),
         "it changes the slopes of alibi, and {b} acts too",
     ),
+    Rule("fit", draws_for_other_length, OTHER_LENGTH),
 ]
 
 

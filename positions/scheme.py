@@ -133,7 +133,7 @@ class Scheme(nn.Module):
             canonical, added = expression.text, build_extensions(expression, shape, self.pos_file)
         check_rules("extend", added, canonical)
         for piece in added:
-            self._check_fit(piece)
+            self._check_fit(piece, canonical)
         maps = [piece for piece in added if overrides(piece, "map_frequencies")]
         for piece in self.rotary:  # what a map cannot do is refused here, not in the first step
             length = self.shape.length
@@ -143,20 +143,19 @@ class Scheme(nn.Module):
         self._share(added)
         self.extensions.load_state_dict(learned, strict=bool(learned))
 
-    def _check_fit(self, piece: Piece) -> None:
-        """Raise UserError, with the extensions that fit, where one does not fit this scheme."""
+    def _check_fit(self, piece: Piece, text: str) -> None:
+        """Raise UserError where a piece of the extension `text` does not fit this scheme."""
         name, why = scheme_name(piece), self.misfit(piece)
         if why:
             known = extension_names(self.pos_file)
-            fit = ", ".join(n for n in known if not self.misfit(find(n, self.pos_file)))
-            require(False, f"{name} does not extend {self.text:.80}: {why}. What fits: {fit}")
+            fit = [n for n in known if not self.misfit(find(n, self.pos_file))]
+            advice = "" if name in fit else f". What fits: {', '.join(fit)}"
+            require(False, f"{name} does not extend {self.text:.80}: {why}{advice}")
         if piece.per_layer:
             fixed = overrides(piece, "map_frequencies") or overrides(piece, "draw")
             learns = any(True for _ in piece.parameters()) and not fixed
-            require(
-                learns,
-                f"{name} learns nothing that a layer could have for itself: leave per_layer out",
-            )
+            nothing = f"{name} learns nothing that a layer could have for itself"
+            require(learns, f"{nothing}: leave per_layer out of '{text:.80}'")
 
     def misfit(self, extension: Piece | type[Piece]) -> str:
         """Why an extension, or a class of them, does not fit this scheme; empty where it does."""

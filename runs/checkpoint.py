@@ -20,7 +20,7 @@ from configurable import GPTConfig, TrainSettings, UserError, check_shape, diffe
 from model import GPT
 from runs.device import CPU, Compute
 from runs.files import replace_file, sha256
-from runs.folder import DAMAGED, RESTORE, read_config
+from runs.folder import DAMAGED, RESTORE, last_logged_step, read_config
 
 STATE = {  # what every checkpoint has
     **dict.fromkeys(("model", "optimizer", "scaler", "gpt", "settings"), dict),
@@ -58,7 +58,7 @@ def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
         for other in older:
             if other != kept:
                 other.unlink()
-    except (RuntimeError, OSError) as error:
+    except (UserError, RuntimeError, OSError) as error:
         # torch.save hides a full disk behind "unexpected pos"
         reason = error.__context__ if isinstance(error.__context__, OSError) else error
         sentence = f"a checkpoint in {folder} cannot be written ({reason})"
@@ -134,6 +134,10 @@ def load_run(folder: str | Path, device: str = "cpu", pos_file: str = "") -> Run
     config = read_config(folder)
     state = load_state(folder, say=lambda text: print(text, file=sys.stderr))
     require(state, f"{folder} holds no checkpoint yet: train it first")
+    logged, step = last_logged_step(folder), state["step"]
+    if logged > step:
+        gap = f"{folder} was trained to step {logged}, but its newest checkpoint is of step {step}"
+        print(f"note: {gap}", file=sys.stderr)
     refuse_other_files(folder, config, state)
     model = GPT(GPTConfig(**state["gpt"] | {"extend": ""}), scheme_file(folder, config, pos_file))
     model.extend(state["gpt"]["extend"], folder)

@@ -72,7 +72,7 @@ def plot_runs(results: list[Result], path: str | Path, dataset: str = "") -> Non
     for k, (label, result, rows) in enumerate(zip(labels, results, all_rows, strict=True)):
         fixed = fixed_target_rows(rows)
         points = {n: row["nats"] for n, row in fixed.items() if row["nats"] is not None}
-        errors = [fixed[n]["stderr_vs_L"] for n in points]
+        errors = [fixed[n]["stderr_vs_L"] or 0.0 for n in points]
         plot_curve(axes, k, label, points, fixed.keys() - points, result["train_length"], errors)
     save_losses(axes, path)
 

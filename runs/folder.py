@@ -125,6 +125,14 @@ def note_changes(was: dict[str, Any], now: dict[str, Any]) -> None:
         print(f"note: {name} changed since this run began ({change}): {warning}")
 
 
+def last_logged_step(folder: Path) -> int:
+    """The last step in metrics.jsonl; 0 if there is none."""
+    path = folder / "metrics.jsonl"
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    steps = re.findall(r'^\{"step": (\d+),', text, re.MULTILINE)
+    return int(steps[-1]) if steps else 0
+
+
 # ---- whose folder it is
 
 
@@ -162,11 +170,11 @@ def take_folder(folder: Path, settings: TrainSettings) -> FileLock:
     except OSError as error:
         advice = "choose another --out_dir"
         raise UserError(f"out_dir {folder} cannot be used ({error.strerror}); {advice}") from error
-    if settings.overwrite:
+    checkpoints = list(folder.glob(f"ckpt-*-{'[0-9a-f]' * 16}.pt"))
+    if settings.overwrite and (checkpoints or (folder / "config.json").exists()):
         kept = Path(settings.pos_file).resolve()
         names = ("metrics.jsonl", "extrapolation.json", "extrapolation.png", "pos_file.py")
-        paths = [folder / name for name in (*names, "config.json")]
-        for path in [*folder.glob("ckpt-*.pt"), *paths]:
+        for path in [*checkpoints, *(folder / name for name in (*names, "config.json"))]:
             if path.resolve() != kept:
                 path.unlink(missing_ok=True)
     return lock

@@ -27,12 +27,16 @@ MODEL = ("pos", "train_length", "tokens_trained", "seed", "parameters")  # ident
 PLACE = ("protocol", "length", "extend", "dataset")  # identify a row of a result
 ROW_SHAPE = {"protocol": str, "length": int, "dataset": str, "extend": (str, NoneType)}
 MEASURED = {"nats": float, "targets": str, "split_sha256": str, "block_nats": [float]}
+MEASURED |= {"stderr_vs_L": (float, NoneType)}
+CHECK = {"dtype": str, "length": int, "windows": int, "difference": float}
+CHECK |= {"nats": float, "nats_float32": float}
 SHAPE = {
     **dict.fromkeys(("pos", "unit"), str),
     **dict.fromkeys(("train_length", "tokens_trained", "seed"), int),
     "rows": [ROW_SHAPE],
     "notes": [str],
     "per_position": dict,
+    "float32_check": dict,
 }
 
 
@@ -51,6 +55,8 @@ def load_result(folder: str | Path) -> Result:
         raise UserError(f"{path} is no readable JSON object: {advice}") from error
     check_shape(result, SHAPE, str(path), advice)
     require(result["rows"], f"{path} lacks rows: {advice}")
+    if result["float32_check"]:
+        check_shape(result["float32_check"], CHECK, str(path), advice, "float32_check")
     for number, row in enumerate(result["rows"]):
         undefined = row.get("nats") is None and "reason" in row
         shape = {"nats": NoneType, "reason": str} if undefined else MEASURED
@@ -187,8 +193,9 @@ class Difference(NamedTuple):
 
 
 def same_targets(a: Row, b: Row) -> bool:
-    """Whether two rows were measured on the same targets of the same text."""
-    return (a["split_sha256"], a["targets"]) == (b["split_sha256"], b["targets"])
+    """Whether two rows were measured on the same targets of the same text, in as many blocks."""
+    asked = [(r["split_sha256"], r["targets"], len(r["block_nats"])) for r in (a, b)]
+    return asked[0] == asked[1]
 
 
 def paired(a: Row | None, b: Row | None) -> Difference | None:

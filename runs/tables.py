@@ -97,7 +97,9 @@ def paired_error(row: Row | None, train_length: int) -> str:
     """The error of a row's paired difference to L, or the mark of the row at L itself."""
     if row is None or row["nats"] is None:
         return ""
-    return "    (L)  " if row["length"] == train_length else f" ± {row['stderr_vs_L']:.4f}"
+    if row["length"] == train_length:
+        return "    (L)  "
+    return f" ± {row['stderr_vs_L']:.4f}" if row["stderr_vs_L"] is not None else ""
 
 
 def signed(difference: Difference | None) -> str:

@@ -72,7 +72,13 @@ def finish(cell: ablate.Cell, **changes: object) -> None:
         row |= {"split_sha256": "s", "targets": "t", "block_nats": [nats], "stderr_vs_L": 0.01}
         rows += [row | {"protocol": protocol} for protocol in PROTOCOLS]
     result = {"pos": s.pos, "seed": s.seed, "train_length": s.block_size, "unit": "byte"}
-    result |= {"tokens_trained": tokens(cell), "rows": rows, "notes": [], "per_position": {}}
+    result |= {
+        "tokens_trained": tokens(cell),
+        "rows": rows,
+        "notes": [],
+        "per_position": {},
+        "float32_check": {},
+    }
     numbers = ("vocab_size", "parameters", "original_length", "processes")
     texts = ("unit", "layers", "wandb_id", "device", "dtype")
     config = dict.fromkeys(numbers, 1) | dict.fromkeys(texts, "x") | {"attention": {}}

@@ -192,15 +192,20 @@ def test_a_save_leaves_two_checkpoints_named_by_their_digests_and_nothing_else(
 def test_a_disk_that_is_full_leaves_both_checkpoints(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(content: object, file) -> None:
-        file.write(b"half a checkpoint")
-        raise RuntimeError("PytorchStreamWriter failed writing file data/3: file write failed")
+    writer = RuntimeError("PytorchStreamWriter failed writing file data/3: file write failed")
+    for error in (writer, OSError(28, "No space left on device")):
 
-    before = contents(folder)
-    monkeypatch.setattr(torch, "save", fail)
-    with pytest.raises(UserError, match=r"a checkpoint in .*run cannot be written .*untouched"):
-        save_checkpoint(folder, state(3))
-    assert contents(folder) == before
+        def fail(content: object, file, error=error) -> None:
+            file.write(b"half a checkpoint")
+            raise error
+
+        before = contents(folder)
+        monkeypatch.setattr(torch, "save", fail)
+        with pytest.raises(
+            UserError, match=r"^a checkpoint in .*run cannot be written .*untouched"
+        ) as said:
+            save_checkpoint(folder, state(3))
+        assert contents(folder) == before and ".new" not in str(said.value)
 
 
 # ---- damage
@@ -595,6 +600,13 @@ def test_overwrite_leaves_files_that_no_run_made(tmp_path: Path) -> None:
     assert (folder / "notes.txt").read_text(encoding="utf-8") == "mine"
 
 
+def test_overwrite_leaves_a_folder_alone_that_holds_no_run(tmp_path: Path) -> None:
+    for name in ("pos_file.py", "ckpt-best.pt", "metrics.jsonl"):
+        (tmp_path / name).write_text("mine", encoding="utf-8")
+    take_folder(tmp_path, replace(SMALL, overwrite=True))
+    assert {"pos_file.py", "ckpt-best.pt", "metrics.jsonl"} <= contents(tmp_path).keys()
+
+
 def test_a_setting_that_an_older_run_did_not_know_has_its_default(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
@@ -661,6 +673,20 @@ def test_a_run_is_loaded_with_its_weights_ready_to_be_used(untrained: Path) -> N
     )
     assert not run.model.training and run.folder == untrained
     assert run.settings.n_embd == 16 and run.state["step"] == 5
+
+
+def test_a_run_whose_newest_checkpoint_is_gone_is_told(
+    untrained: Path, capsys: pytest.CaptureFixture
+) -> None:
+    for logged, said in (
+        (5, ""),
+        (9, "was trained to step 9, but its newest checkpoint is of step 5"),
+    ):
+        lines = [json.dumps({"step": step, "loss": 1.0}) + "\n" for step in (1, logged)]
+        (untrained / "metrics.jsonl").write_text("".join(lines), encoding="utf-8")
+        load_run(untrained)
+        found = capsys.readouterr().err
+        assert said in found and bool(said) == ("note" in found)
 
 
 def test_a_folder_that_is_no_run_or_has_no_checkpoint_yet_is_a_sentence(tmp_path: Path) -> None:

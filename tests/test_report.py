@@ -402,6 +402,9 @@ def changed(row, **fields):
         changed(result()["rows"][0], block_nats=[1.0, "2"]),
         changed(result()["rows"][0], extend=5),
         changed(result(end=0)["rows"][0], reason=None),
+        changed(result()["rows"][0], stderr_vs_L="x"),
+        json.dumps(result() | {"float32_check": -1}),
+        json.dumps(result() | {"float32_check": {"length": 8}}),
     ],
 )
 def test_a_damaged_result_is_named_with_the_command_that_makes_it_anew(content, tmp_path):
@@ -411,6 +414,17 @@ def test_a_damaged_result_is_named_with_the_command_that_makes_it_anew(content, 
         load_result(tmp_path)
     (tmp_path / "extrapolation.json").write_text(json.dumps(result()), encoding="utf-8")
     assert load_result(tmp_path) == result()
+
+
+def test_rows_of_another_number_of_blocks_or_without_an_error_do_no_harm(tmp_path):
+    damaged = result()
+    damaged["rows"][0]["block_nats"] = []
+    damaged["rows"][1]["stderr_vs_L"] = None
+    (tmp_path / "extrapolation.json").write_text(json.dumps(damaged), encoding="utf-8")
+    loaded = load_result(tmp_path)
+    assert "scheme" in runs_table([loaded])
+    plot_run(tmp_path, loaded)
+    assert (tmp_path / "extrapolation.png").stat().st_size > 1000
 
 
 def test_a_result_with_nothing_to_draw_is_kept_without_a_figure(tmp_path):

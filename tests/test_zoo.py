@@ -11,6 +11,7 @@ import attention
 from configurable import UserError
 from model import GPT, GPTConfig
 from posenc import Shape, Text
+from positions import catalogue
 from positions.catalogue import ZOO, find, load_file, scheme_names
 from positions.scheme import Plan, Scheme
 
@@ -332,3 +333,10 @@ def test_a_users_name_is_offered_where_it_is_near(own):
 def test_without_its_file_a_users_scheme_is_unknown():
     with pytest.raises(UserError, match="there is no position scheme root_distance"):
         Scheme("root_distance", SHAPE, 1)
+
+
+def test_a_file_of_the_zoo_without_its_class_is_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(catalogue, "ZOO", tmp_path)
+    (tmp_path / "foo.py").write_text("from posenc import Piece\nclass Bar(Piece): pass\n")
+    with pytest.raises(UserError, match="zoo/foo.py defines bar, but no class for foo"):
+        catalogue.find("foo")

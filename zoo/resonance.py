@@ -12,13 +12,13 @@ class Resonance(Rope):
 
     Wang et al. 2024 (arXiv 2403.00071). After its first period a pair meets only angles that it
     met in training. The options are those of `rope`; pairs with frequency 0 keep it. Nothing is
-    learned. In `extend` it rounds the frequencies of any rotary scheme, alone or beside another
+    learned. In `extend` it rounds the frequencies of any rotary scheme, alone or after another
     frequency map.
     Verdict: changed little: a trained rope lost 0.59 nats at 2 L with it, 0.64 without
     (results/extend). It helps only pairs that finish a turn within L.
     """
 
-    can_extend = True
+    can_extend, goes_last = True, True
 
     def map_frequencies(self, inv_freq: Tensor, base: float, total: int) -> Table:
         """Any frequencies, rounded in wavelength; the attention factor is 1."""
