@@ -37,7 +37,7 @@ def checkpoint_paths(folder: Path) -> list[Path]:
     steps = {}
     for path in folder.glob("ckpt-*.pt"):
         named = re.fullmatch(r"ckpt-(\d+)-[0-9a-f]{16}", path.stem)
-        if named and path.is_file():
+        if named and not path.is_dir():
             steps[path] = int(named[1])
     return sorted(steps, key=steps.__getitem__, reverse=True)
 
@@ -71,16 +71,19 @@ def load_state(folder: Path, say: Callable[[str], None] = print) -> dict[str, An
     `say` gets a sentence that names those that are damaged. UserError if all are.
     """
     state, newest, damaged = None, None, []
+    paths = checkpoint_paths(folder)
     try:
-        for path in checkpoint_paths(folder):
+        for path in paths:
             with path.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
                 if not path.stem.endswith(digest[:16]):
                     damaged.append(f"{path} is damaged or renamed")
                 elif state is None:
                     state, newest = read_checkpoint(file, path) | {"sha256": digest}, path
-    except FileNotFoundError:  # a training saved at the same time
-        return load_state(folder, say)
+    except FileNotFoundError:
+        if checkpoint_paths(folder) == paths:  # a link to nowhere
+            raise
+        return load_state(folder, say)  # a training saved at the same time
     problem = f"{' and '.join(damaged)}: its SHA-256 is not the one in its name"
     require(state or not damaged, f"{problem}; {RESTORE}")
     if damaged:
@@ -135,7 +138,8 @@ def load_run(folder: str | Path, device: str = "cpu", pos_file: str = "") -> Run
     state = load_state(folder, say=lambda text: print(text, file=sys.stderr))
     require(state, f"{folder} holds no checkpoint yet: train it first")
     logged, step = last_logged_step(folder), state["step"]
-    if logged > step:
+    last, interval = config["settings"]["max_iters"], config["settings"]["eval_interval"]
+    if logged > step + interval or logged == last > step:  # a training logs, then saves
         gap = f"{folder} was trained to step {logged}, but its newest checkpoint is of step {step}"
         print(f"note: {gap}", file=sys.stderr)
     refuse_other_files(folder, config, state)

@@ -303,6 +303,30 @@ def test_a_checkpoint_saved_while_another_program_looks_is_no_damage(
     assert load_state(folder, said.append)["step"] in (2, *saved) and said == []
 
 
+def test_checkpoints_that_a_training_deletes_while_they_are_listed_are_not_none(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (1, 2):
+        save_checkpoint(folder, state(step))
+    listed = Path.glob
+
+    def slow(self: Path, pattern: str) -> list[Path]:
+        paths = list(listed(self, pattern))
+        monkeypatch.undo()
+        for step in (3, 4):
+            save_checkpoint(folder, state(step))
+        return paths
+
+    monkeypatch.setattr(Path, "glob", slow)
+    assert load_state(folder)["step"] == 4
+
+
+def test_a_checkpoint_that_is_a_link_to_nowhere_is_an_error_of_the_system(folder: Path) -> None:
+    (folder / f"ckpt-3-{'0' * 16}.pt").symlink_to("absent")
+    with pytest.raises(FileNotFoundError, match="ckpt-3"):
+        load_state(folder)
+
+
 def test_a_folder_is_read_while_a_training_saves_as_fast_as_it_can(folder: Path) -> None:
     """Whatever it deletes in between, a reader finds the newest and says nothing of damage."""
     ended, said, seen = threading.Event(), [], [0]
@@ -678,9 +702,11 @@ def test_a_run_is_loaded_with_its_weights_ready_to_be_used(untrained: Path) -> N
 def test_a_run_whose_newest_checkpoint_is_gone_is_told(
     untrained: Path, capsys: pytest.CaptureFixture
 ) -> None:
+    last = SMALL.max_iters
     for logged, said in (
         (5, ""),
-        (9, "was trained to step 9, but its newest checkpoint is of step 5"),
+        (5 + SMALL.eval_interval, ""),  # a training that is about to save
+        (last, f"was trained to step {last}, but its newest checkpoint is of step 5"),
     ):
         lines = [json.dumps({"step": step, "loss": 1.0}) + "\n" for step in (1, logged)]
         (untrained / "metrics.jsonl").write_text("".join(lines), encoding="utf-8")
