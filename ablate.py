@@ -4,10 +4,14 @@
 
     python ablate.py nope rope alibi                           3 schemes x 3 seeds
     python ablate.py rope 'rope + alibi' config/size/tiny.py   any settings but pos and seed
+    python ablate.py rope alibi --learning_rates=1e-3,3e-3,6e-3    the best of them for each scheme
 
 Each cell of the comparison is a run of train.py in its own run folder. All schemes of a seed are
 trained on the same tokens in the same order. The same command goes on after an interruption, and
 trains only what is not yet trained.
+
+A learning rate is picked on a seed that is not compared, with half the steps, by the loss at L on
+validation windows that share no target with the test.
 """
 
 if __name__ == "__main__":  # --help answers before torch is imported
@@ -18,30 +22,44 @@ if __name__ == "__main__":  # --help answers before torch is imported
     answer_help(AblateSettings, sys.argv[1:], __doc__)
 
 import hashlib
+import itertools
+import math
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from configurable import AblateSettings, TrainSettings, UserError, configure, require, run_program
+import torch
+
+import evaluate
+from configurable import (
+    AblateSettings,
+    TrainSettings,
+    UserError,
+    configure,
+    require,
+    run_program,
+)
+from data import Corpus
 from posenc import Shape
 from positions.catalogue import read
 from positions.scheme import Scheme
 from runs import device
+from runs.compare import pick_rate, rates_beyond
 from runs.figures import plot_seeds
 from runs.files import write_json, write_text
-from runs.folder import command_line, read_config, run_folder
+from runs.folder import command_line, diverged, last_logged_step, read_config, run_folder
 from runs.processes import world_size
-from runs.results import Result, finished_result
-from runs.start import training_corpus
-from runs.tables import seeds_table
+from runs.results import Result, finished_result, tested_lengths
+from runs.start import open_run, run_corpus, training_corpus
+from runs.tables import rates_table, seeds_table
 
 TRAIN = Path(__file__).resolve().with_name("train.py")
 # what should be the same for all cells, and what else is kept of where a cell comes from
-SHARED = ("dtype", "threads", "versions", "corpus_sha256", "sources_sha256")
+SHARED = ("dtype", "threads", "versions", "corpus_sha256", "sources_sha256", "history")
 PROVENANCE = ("command", "git_commit", "device", *SHARED)
 
 
@@ -50,14 +68,16 @@ PROVENANCE = ("command", "git_commit", "device", *SHARED)
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of the comparison: the settings of a scheme with a seed."""
+    """One run: its settings, what its scheme is called, and why it cannot be trained, if so."""
 
     settings: TrainSettings
+    label: str
+    problem: str = ""
 
     @property
     def name(self) -> str:
         """Scheme and seed."""
-        return f"{self.settings.pos}, seed {self.settings.seed}"
+        return f"{self.label}, seed {self.settings.seed}"
 
     @property
     def folder(self) -> Path:
@@ -67,11 +87,20 @@ class Cell:
     def result(self) -> Result | None:
         """Its result, with where it comes from as "run"; None if it is not finished or damaged."""
         try:
-            result = finished_result(self.folder, self.settings)
+            result = None if self.problem else finished_result(self.folder, self.settings)
             config = read_config(self.folder) if result else {}
         except UserError:
             return None
-        return result and result | {"run": {name: config[name] for name in PROVENANCE}}
+        if not result:
+            return None
+        run = {name: config[name] for name in PROVENANCE}
+        run["history"] = [[part["from_step"], part["max_iters"]] for part in config["history"]]
+        s = self.settings
+        lengths = tested_lengths(s.block_size, s.eval_lengths)  # later looks may be at others
+        rows = [r for r in result["rows"] if r["dataset"] == s.dataset and r["length"] in lengths]
+        if any(r.get("dtype") == config["dtype"] for r in rows):
+            rows = [r for r in rows if r.get("dtype") in (None, config["dtype"])]
+        return result | {"rows": rows, "run": run}
 
 
 def plan(settings: AblateSettings, schemes: list[str]) -> list[Cell]:
@@ -90,14 +119,24 @@ def plan(settings: AblateSettings, schemes: list[str]) -> list[Cell]:
     cells, by_folder = [], {}
     for seed in settings.seeds:
         for pos in texts:
-            cell = Cell(TrainSettings(**shared | {"pos": pos, "seed": seed}))
+            cell = Cell(TrainSettings(**shared | {"pos": pos, "seed": seed}), pos)
             other = by_folder.setdefault(cell.folder, cell)
             same = f"{other.name} and {cell.name} are one run, {cell.folder}"
             require(other is cell, f"{same}; name each scheme once")
             cells.append(cell)
     device.pick(settings.device, settings.dtype)  # refused now and not in every cell
-    training_corpus(settings)
+    corpus = training_corpus(settings)
+    if settings.learning_rates:
+        check_rates(settings, cells[0], corpus)
     return cells
+
+
+def refuse_longer(cells: list[Cell], settings: AblateSettings) -> None:
+    """UserError if a cell has taken more steps than max_iters already."""
+    for cell in cells if not settings.overwrite else []:
+        steps, most = last_logged_step(cell.folder), settings.max_iters
+        longer = f"{cell.folder} has taken {steps} steps, more than max_iters = {most}"
+        require(cell.problem or steps <= most, f"{longer}; raise it, or --overwrite=True")
 
 
 def canonical(text: str, settings: TrainSettings) -> str:
@@ -126,6 +165,7 @@ def comparison_folder(settings: AblateSettings, cells: list[Cell]) -> Path:
     if settings.ablate_dir:
         return Path(settings.ablate_dir)
     lines = [" ".join(words_for_train(cell.settings, ("result", "test"))) for cell in cells]
+    lines += map(str, settings.learning_rates)
     digest = hashlib.sha256("\n".join(lines).encode("utf-8")).hexdigest()[:6]
     return Path("out") / f"ablate-{settings.dataset}-L{settings.block_size}-{digest}"
 
@@ -202,28 +242,129 @@ def train_all(cells: list[Cell], relay: Relay, again: bool) -> dict[str, str]:
     for number, cell in enumerate(cells, start=1):
         if relay.signal:
             break
-        if again or cell.result() is None:
+        if not cell.problem and (again or cell.result() is None):
             print(f"cell {number}/{len(cells)}: {cell.name}", flush=True)
             failed[cell.name] = train(cell, relay)
     return {name: reason for name, reason in failed.items() if reason}
 
 
+# ---- learning rates
+
+
+def check_rates(settings: AblateSettings, cell: Cell, corpus: Corpus) -> None:
+    """UserError for learning rates that cannot be tried, or if there is no text to pick one on."""
+    rates, usual = rates_of(settings), settings.learning_rate
+    require(len(rates) > 1, f"learning_rates has only the learning_rate {usual}; add another")
+    for rate in rates:
+        trial(cell, rate, settings).settings.checked()
+    places = evaluate.find_places(corpus, settings.eval_windows)
+    evaluate.untested_ends(corpus, places, settings.block_size)
+
+
+def rates_of(settings: AblateSettings) -> tuple[float, ...]:
+    """The learning rates to try at first, with the usual one among them."""
+    return tuple(sorted({settings.learning_rate, *settings.learning_rates}))
+
+
+def trial(cell: Cell, rate: float, settings: AblateSettings) -> Cell:
+    """The run that tries a rate for the scheme of a cell: half the steps, and a seed of its own."""
+    usual, changes = cell.settings, {"max_iters": max(1, cell.settings.max_iters // 2)}
+    for name in ("warmup_iters", "lr_decay_iters"):
+        if getattr(usual, name):
+            changes[name] = max(1, getattr(usual, name) // 2)
+    changes["seed"] = next(seed for seed in itertools.count() if seed not in settings.seeds)
+    run = run_folder(replace(usual, learning_rate=TrainSettings.learning_rate, **changes)).name
+    folder = f"out/rates/{run}-lr={rate}-steps={changes['max_iters']}"
+    changes |= {"out_dir": folder, "eval_lengths": (usual.block_size,), "learning_rate": rate}
+    return Cell(replace(usual, **changes), f"{cell.label} lr={rate}")
+
+
+def tuned(run: Cell) -> float | None:
+    """The loss that a rate is picked by: inf if the run diverged, None if it is not finished."""
+    if diverged(run.folder):
+        return math.inf
+    if run.result() is None:
+        return None
+    s, trained = run.settings, open_run(run.folder, run.settings)
+    corpus, compute = run_corpus(trained), trained.compute
+    return evaluate.tuning_loss(trained.model, corpus, s.block_size, s.eval_windows, compute)
+
+
+def try_rates(cell: Cell, settings: AblateSettings, relay: Relay | None) -> dict[str, Any]:
+    """The learning rate "picked" for the scheme of a cell, what was "tried", and what "failed".
+
+    At most two rates are added where one at an edge is best. Without a relay nothing is trained.
+    Nothing is picked as long as a run is not finished.
+    """
+    losses: dict[float, float | None] = {}
+    failed, rates, most = {}, rates_of(settings), len(rates_of(settings)) + 2
+    while rates:
+        runs = [trial(cell, rate, settings) for rate in rates]
+        left = [run for run in runs if settings.overwrite or not diverged(run.folder)]
+        failed |= train_all(left, relay, settings.overwrite) if relay else {}
+        losses |= {run.settings.learning_rate: tuned(run) for run in runs}
+        torch.cuda.empty_cache()  # what the tested models took is for the next run
+        known = None not in losses.values()
+        picked = pick_rate(losses, settings.learning_rate) if known else None
+        more = known and len(losses) < most
+        rates = rates_beyond(losses, picked, settings.min_lr or 0.0) if more else ()
+    tried = [describe_trial(trial(cell, rate, settings), losses[rate]) for rate in sorted(losses)]
+    return {"picked": picked, "tried": tried, "failed": {} if known else failed}
+
+
+def describe_trial(run: Cell, loss: float | None) -> dict[str, Any]:
+    """What results.json says of a learning rate that was tried."""
+    reason = {None: "not finished", math.inf: "diverged"}.get(loss, "")
+    settings, result = run.settings, run.result() or {"run": None}
+    about = {"learning_rate": settings.learning_rate, "seed": settings.seed}
+    about |= {"steps": settings.max_iters, "nats": None if reason else loss, "reason": reason}
+    return about | {"folder": str(run.folder), "run": result["run"]}
+
+
+def pick_rates(settings: AblateSettings, cells: list[Cell], relay: Relay) -> dict[str, Any]:
+    """{scheme: what `try_rates` says}, which is printed too; empty if no rates are to be tried."""
+    if not settings.learning_rates:
+        return {}
+    one_of_each, share = cells[: len(cells) // len(settings.seeds)], share_of(cells, settings)
+    tries = [try_rates(c, settings, relay if c in share else None) for c in one_of_each]
+    rates = {c.settings.pos: tried for c, tried in zip(one_of_each, tries, strict=True)}
+    print(f"{rates_table(rates)}\n")
+    return rates
+
+
+def with_rate(cell: Cell, rates: dict[str, Any]) -> Cell:
+    """The cell with the learning rate that was picked for its scheme, if one was to be picked."""
+    if not rates:
+        return cell
+    rate = rates[cell.settings.pos]["picked"]
+    if rate is None:
+        return replace(cell, problem="its learning rate is not picked")
+    return Cell(replace(cell.settings, learning_rate=rate), f"{cell.label} lr={rate}")
+
+
 # ---- comparing
 
 
-def compare(cells: list[Cell], failed: dict[str, str], folder: Path) -> str:
-    """Write results.json, table.txt and figure.png into a folder; returns the table."""
+def compare(cells: list[Cell], rates: dict[str, Any], failed: dict[str, str], folder: Path) -> str:
+    """Write results.json, table.txt and figure.png into a folder; returns the table.
+
+    For `rates` see `pick_rates`.
+    """
     by_scheme: dict[str, list[Result]] = {}
     for cell in cells:
-        missing = {"seed": cell.settings.seed, "reason": failed.get(cell.name, "not trained")}
-        by_scheme.setdefault(cell.settings.pos, []).append(cell.result() or missing)
+        reason = cell.problem or failed.get(cell.name, "not trained")
+        missing = {"seed": cell.settings.seed, "reason": reason}
+        by_scheme.setdefault(cell.label, []).append(cell.result() or missing)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         advice = "choose another --ablate_dir"
         raise UserError(f"{folder} cannot be made ({error.strerror}); {advice}") from error
-    write_json(folder / "results.json", {"command": command_line(), "cells": by_scheme})
+    content = {"command": command_line(), "rates": rates, "cells": by_scheme}
+    write_json(folder / "results.json", content)
     table = "\n".join([seeds_table(by_scheme), *provenance_notes(by_scheme)])
+    if rates:
+        table = f"{rates_table(rates)}\n\n{table}"
     write_text(folder / "table.txt", table + "\n")
     plot_seeds(by_scheme, folder / "figure.png")
     return table
@@ -243,6 +384,13 @@ def provenance_notes(by_scheme: dict[str, list[Result]]) -> list[str]:
     return notes
 
 
+def share_of(cells: list[Cell], settings: AblateSettings) -> list[Cell]:
+    """The cells of the I-th of N shares; all of a scheme if its learning rate is to be picked."""
+    part, parts = map(int, (settings.only or "1/1").split("/"))
+    schemes = len(cells) // len(settings.seeds) if settings.learning_rates else len(cells)
+    return [cell for k, cell in enumerate(cells) if k % schemes % parts == part - 1]
+
+
 def announce(cells: list[Cell], share: list[Cell], folder: Path) -> None:
     """Print what is going to be done."""
     done = [cell.name for cell in cells if cell.result()]
@@ -259,11 +407,15 @@ def main() -> int:
     advice = "torchrun is for train.py; share the work out with --only=I/N"
     require(world_size() == 1, f"start ablate.py by itself: {advice}")
     cells = plan(settings, schemes)
-    part, parts = map(int, (settings.only or "1/1").split("/"))
-    share, folder = cells[part - 1 :: parts], comparison_folder(settings, cells)
-    announce(cells, share, folder)
+    folder = comparison_folder(settings, cells)
     with Relay() as relay:
-        failed = train_all(share, relay, settings.overwrite)
+        rates = pick_rates(settings, cells, relay)
+        failed = {name: why for tried in rates.values() for name, why in tried["failed"].items()}
+        cells = [with_rate(cell, rates) for cell in cells]
+        if not relay.signal:
+            refuse_longer(cells, settings)
+            announce(cells, share_of(cells, settings), folder)
+            failed |= train_all(share_of(cells, settings), relay, settings.overwrite)
     if relay.signal:
         same = "the same command without --overwrite" if settings.overwrite else "the same command"
         print(f"stopped; {same} goes on from there")
@@ -274,7 +426,7 @@ def main() -> int:
     if settings.only and missing:
         print(f"not compared yet, not finished: {'; '.join(missing)}")
     elif len(missing) < len(cells):
-        print(f"\n{compare(cells, failed, folder)}\n\nin {folder}")
+        print(f"\n{compare(cells, rates, failed, folder)}\n\nin {folder}")
     return 1 if failed else 0
 
 

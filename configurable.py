@@ -24,6 +24,8 @@ KINDS = {  # of settings, with their headings in --help
     "execution": "How it runs",
 }
 PROTOCOLS = ("fixed_targets", "windowed", "nonoverlapping")
+SCHEDULES = ("cosine", "wsd", "constant")
+WINDOWS = tuple(2**k for k in range(6, 17))  # how many windows a test may have
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 BACKENDS = ("auto", "nccl", "gloo")
 LARGEST = 2**53  # floats hold all integers up to this one, and no setting needs a larger one
@@ -42,6 +44,13 @@ ARITHMETIC = {  # what a config file may calculate
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
     ast.Pow: operator.pow,
+}
+HABITS = {  # of other programs
+    "lr": "learning_rate",
+    "steps": "max_iters",
+    "context_length": "block_size",
+    "d_model": "n_embd",
+    "wd": "weight_decay",
 }
 WORDS = {"true": True, "false": False, "none": None}  # in any case on the command line
 Lengths = tuple[int, ...]
@@ -172,7 +181,12 @@ class GPTConfig:
 
 @dataclass(frozen=True)
 class Settings:
-    """The base of the settings of every command. They never change; `checked` makes a copy."""
+    """The base of the settings of every command. They never change; `checked` makes a copy.
+
+    `named` are those that a user has set, see `configure`. It is no field, and copies lack it.
+    """
+
+    named = frozenset()
 
     def checked(self) -> Self:
         """A copy in which every value has its proper type, as 1 -> 1.0, and a list is a tuple.
@@ -208,6 +222,7 @@ class TrainSettings(ComputeSettings):
     drop_pos: float = setting(0.0, "share of steps at the end without pos (DroPE)", low=0, below=1)
     dataset: str = setting("stdlib", "corpus, the name of a folder in data/")
     init_from: str = setting("auto", "auto (resume or begin), scratch, gpt2... or a run folder")
+    read_again: bool = setting(False, "with init_from=RUN: read again what that run has read")
     block_size: int = setting(128, "training length", unit="tokens", low=2, high=2**24)
     batch_size: int = setting(16, "size of a micro-batch", unit="sequences", low=1, high=2**24)
     gradient_accumulation_steps: int = setting(1, "micro-batches per step", low=1, high=2**24)
@@ -222,14 +237,18 @@ class TrainSettings(ComputeSettings):
     beta1: float = setting(0.9, "AdamW's decay rate of the mean", low=0, below=1)
     beta2: float = setting(0.99, "AdamW's decay rate of the variance", low=0, below=1)
     grad_clip: float = setting(1.0, "largest norm of the gradient, 0 for any", low=0)
-    decay_lr: bool = setting(True, "warm up, then lower the learning rate along a cosine")
-    warmup_iters: int = setting(100, "length of warm-up, at most max_iters", unit="steps", low=0)
+    decay_lr: bool = setting(True, "False: constant from the first step, without warm-up")
+    lr_schedule: str = setting("cosine", "of the learning rate after warm-up", choices=SCHEDULES)
+    decay_share: float = setting(0.2, "wsd: share of max_iters that decays", above=0, below=1)
+    warmup_iters: int | None = setting(None, "none: min(100, max_iters / 4)", unit="steps", low=0)
     lr_decay_iters: int | None = setting(None, "end of decay, none: max_iters", unit="steps", low=1)
     min_lr: float | None = setting(None, "lowest learning rate, none for learning_rate / 20", low=0)
     seed: int = setting(1337, "seed of weights, data order and draws", low=0, high=2**32 - 1)
     eval_lengths: Lengths = setting((), "test lengths, else L/2 ... 32L", "test", "tokens", low=2)
+    eval_windows: int = setting(64, "windows of the test", "test", choices=WINDOWS)
     out_dir: str = setting("", "run folder, by default named after the settings", "execution")
     overwrite: bool = setting(False, "start again in a used run folder", "execution")
+    examine: bool = setting(True, "examine the scheme before training", "execution")
     eval_interval: int = setting(200, "interval between validations", "execution", "steps", low=1)
     eval_iters: int = setting(16, "size of a validation", "execution", "batches", low=1)
     log_interval: int = setting(20, "interval between log lines", "execution", "steps", low=1)
@@ -247,24 +266,37 @@ class TrainSettings(ComputeSettings):
         names = [f.name for f in fields(GPTConfig) if f.name != "vocab_size"]
         return GPTConfig(vocab_size=vocab_size, **{name: getattr(self, name) for name in names})
 
+    @property
+    def decay_begin(self) -> int:
+        """The number of steps before wsd's decay."""
+        return self.max_iters - round(self.decay_share * self.max_iters)
+
+    def warmed_up(self, first: int) -> Self:
+        """With the warm-up of a run that was begun with max_iters = `first`, unless one is set."""
+        given = self.warmup_iters is not None
+        return replace(self, warmup_iters=self.warmup_iters if given else min(100, first // 4))
+
     def check_together(self) -> None:
         """Raise UserError for a shape that no model can have, and for limits that cross."""
         self.gpt(vocab_size=1)  # checks the shape; the vocabulary comes from the corpus
-        lengths, tokens = self.eval_lengths, self.batch_size * self.block_size
-        require(lengths == tuple(sorted(lengths)), f"eval_lengths {lengths} must ascend")
+        tokens = self.batch_size * self.block_size
         for length in self.mixed_lengths:
             batch = f"batch_size x block_size = {tokens} tokens"
             require(tokens % length == 0, f"mixed_lengths: {length} does not divide the {batch}")
         require(self.init_from, "init_from is empty; name a run folder, or leave it out")
         require(self.mixed_lengths or not self.staged, "staged=True needs mixed_lengths; set them")
-        for name, limit in (
-            ("warmup_iters", "max_iters"),
-            ("warmup_iters", "lr_decay_iters"),
-            ("min_lr", "learning_rate"),
-        ):
-            low, high = getattr(self, name), getattr(self, limit)
-            sentence = f"{name} = {low} is above {limit} = {high}; lower {name} or raise {limit}"
-            require(low is None or high is None or low <= high, sentence)
+        low, high = self.min_lr, self.learning_rate
+        crossed = f"min_lr = {low} is above learning_rate = {high}; lower min_lr"
+        require(low is None or low <= high, crossed)
+        schedule, warmup = self.lr_schedule, self.warmed_up(self.max_iters).warmup_iters
+        plain = self.decay_lr and self.lr_decay_iters is None
+        problem = (
+            f"decay_lr and lr_decay_iters go with lr_schedule=cosine only, not with {schedule}"
+        )
+        require(plain or schedule == "cosine", f"{problem}; leave them out")
+        end = self.decay_begin if schedule == "wsd" else self.lr_decay_iters or warmup
+        crossed = f"the warm-up of {warmup} steps is longer than the {end} before the decay"
+        require(warmup <= end, f"{crossed}{' ends' * (schedule != 'wsd')}; lower warmup_iters")
 
 
 @dataclass(frozen=True)
@@ -273,6 +305,7 @@ class EvaluateSettings(ComputeSettings):
 
     dataset: str = setting("", "corpus to test on, by default the run's own", "test")
     eval_lengths: Lengths = setting((), "test lengths, else L/2 ... 32L", "test", "tokens", low=2)
+    eval_windows: int = setting(64, "windows of the test", "test", choices=WINDOWS)
     protocols: tuple[str, ...] = setting(PROTOCOLS, "what to test", "test", choices=PROTOCOLS)
     stride: int = setting(0, "test `sliding` too, moved by this, or 0", "test", "tokens", low=0)
     extend: str = setting("", "extension: 'yarn(factor=4)', or none, else as trained", "test")
@@ -280,10 +313,9 @@ class EvaluateSettings(ComputeSettings):
     out: str = setting("", "where the figure of several runs goes", "execution")
 
     def check_together(self) -> None:
-        """Raise UserError for lengths that do not ascend, and if nothing is tested."""
-        lengths, protocols = self.eval_lengths, self.protocols
-        require(lengths == tuple(sorted(lengths)), f"eval_lengths {lengths} must ascend")
-        require(protocols or self.stride, "protocols is empty and stride is 0; set one of them")
+        """Raise UserError if nothing is tested."""
+        nothing = "protocols is empty and stride is 0; set one of them"
+        require(self.protocols or self.stride, nothing)
 
 
 @dataclass(frozen=True)
@@ -319,6 +351,7 @@ class ExtendSettings(ComputeSettings):
 
     dataset: str = setting("", "corpus to test on, by default the run's own", "test")
     eval_lengths: Lengths = setting((), "test lengths, else L/2 ... 32L", "test", "tokens", low=2)
+    eval_windows: int = setting(64, "windows of the test", "test", choices=WINDOWS)
     compare: tuple[str, ...] = setting((), "folders of other runs, shown too, as they are", "test")
     search: int = setting(0, "search longrope's factors for this many times L, or 0", "test", low=0)
     rounds: int = setting(40, "length of the search", "test", "rounds", low=1)
@@ -342,6 +375,7 @@ class AblateSettings(TrainSettings):
     """
 
     seeds: tuple[int, ...] = setting((1, 2, 3), "seeds of every scheme", low=0, high=2**32 - 1)
+    learning_rates: tuple[float, ...] = setting((), "pick one per scheme, on another seed", above=0)
     only: str = setting("", "I/N: only the I-th of N shares of the work", "execution")
     ablate_dir: str = setting("", "folder of table and figure, else named by settings", "execution")
 
@@ -398,9 +432,10 @@ def answer_help(cls: type[Settings], argv: list[str], usage: str) -> None:
 def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, list[str]]:
     """The checked settings and the other words of a command line (without the program's name).
 
-    Words that end in .py are config files, read from left to right. --help is answered by
-    `answer_help`, --debug by `run_program`. UserError names the file and the line of a mistake, or
-    says that it stands on the command line.
+    Words that end in .py are config files, read from left to right. The names of the settings that
+    files and command line set are the settings' `named`. --help is answered by `answer_help`,
+    --debug by `run_program`. UserError names the file and the line of a mistake, or says that it
+    stands on the command line.
     """
     answer_help(cls, argv, usage)
     with _place("command line"):
@@ -409,7 +444,9 @@ def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, li
     for path in words:
         if path.endswith(".py"):
             values |= _read_file(cls, path)
-    settings = cls(**(values | typed)).checked()
+    values |= typed
+    settings = cls(**values).checked()
+    object.__setattr__(settings, "named", frozenset(values))
     return settings, [word for word in words if not word.endswith(".py")]
 
 
@@ -516,7 +553,8 @@ def _place(place: str) -> Iterator[None]:
 def _field(cls: type[Settings], name: str) -> Field:
     """The setting of that name; UserError suggests the nearest one."""
     known = {f.name: f for f in fields(cls)}
-    near = difflib.get_close_matches(name[:80], known, n=1, cutoff=0.4)
+    near = [HABITS[name]] if HABITS.get(name) in known else []
+    near += difflib.get_close_matches(name[:80], known, n=1, cutoff=0.4)
     advice = f"did you mean {near[0]}?" if near else "--help lists all settings"
     require(name in known, f"unknown setting {name!r:.60}; {advice}")
     return known[name]

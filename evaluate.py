@@ -4,13 +4,15 @@
 
     python evaluate.py out/rope-stdlib-L128-s1337 --extend='yarn(factor=8)'
     python evaluate.py out/A out/B --dataset=NAME --stride=64
+    python evaluate.py out/A out/B --eval_windows=1024      # for published numbers
 
 The losses go into each run's extrapolation.json and extrapolation.png. A table is printed, and
 several runs are drawn in one figure too.
 
-L is the training length and N a test length. Every scheme is tested on the same targets, and every
-comparison is paired, block by block. A block is a window of fixed_targets and windowed, and a piece
-of the text in the other protocols.
+L is the training length and N a test length. Where a text is tested depends on its validation split
+alone: not on L, not on the lengths asked for. So every scheme is tested on the same targets, and
+every comparison is paired, block by block. A block is a place of fixed_targets and windowed, and a
+piece of the text in the other protocols.
 """
 
 if __name__ == "__main__":  # --help answers before torch is imported
@@ -25,7 +27,7 @@ import itertools
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,17 +38,24 @@ from tqdm import tqdm
 import data
 from configurable import PROTOCOLS, EvaluateSettings, UserError, configure, require, run_program
 from runs import device, results
+from runs.checkpoint import Run
 from runs.figures import plot_run, show_runs
 from runs.files import sha256
 from runs.folder import lock_folder, named_folders
 from runs.processes import ALONE, Processes, together
-from runs.results import Result, Row, Rows, load_result, standard_error, tested_lengths
+from runs.results import Result, Row, load_result, standard_error, tested_lengths
 from runs.start import open_run, run_corpus
 
 WINDOWS, PIECES = 64, 16
-MAX_SCORED = 32  # targets that a window of fixed_targets scores
+PIECE = 4096  # inputs of a piece
+MAX_SCORED = 32  # targets at a place of fixed_targets
+LARGEST_REACH = 65536  # a power of two, and as many places can be told apart
+LONG_DOCUMENTS = 4096  # a smaller reach within documents is no test of long texts
 BATCH_TOKENS = 16384  # inputs of one forward pass
 CHECK_WINDOWS = 8  # windows that are tested in float32 too
+
+
+Asked = tuple[Row, list["Windows"]]  # a row before it is measured, and what to measure
 
 
 # ---- where a text is tested
@@ -54,12 +63,18 @@ CHECK_WINDOWS = 8  # windows that are tested in float32 too
 
 @dataclass(frozen=True)
 class Places:
-    """Where a validation split is tested: the same for every scheme and every length."""
+    """Where a validation split is tested: the same for every scheme and every length.
 
-    longest: int  # the longest test length, in inputs
-    scored: int  # targets that are scored at the end of a window of fixed_targets
-    ends: np.ndarray  # (64,) offset of each window's last target
-    pieces: np.ndarray  # (16,) offset of each piece's first input; a piece has `longest` inputs
+    `candidates` are the targets that have `reach` inputs before them in their own document, or in
+    the whole split if the places are `across_documents`.
+    """
+
+    reach: int  # the longest test length of fixed_targets, in inputs
+    candidates: int
+    ends: np.ndarray  # (windows,) offset of each place's last target, in van der Corput's order
+    scored: int  # targets at a place
+    tokens: int  # in the split
+    piece: int  # inputs of a piece, unless the test length is longer
     across_documents: bool  # whether the windows run across the starts of documents
     stride: int = 0  # by which the windows of sliding move, in inputs
 
@@ -82,71 +97,96 @@ class Windows:
         return np.concatenate([np.arange(end - k + 1, end + 1) for end, k in ends])
 
 
-def find_places(corpus: data.Corpus, lengths: list[int], stride: int = 0) -> Places | None:
-    """The places for the lengths that leave 64 different window ends; None if no length does."""
-    n_tokens = len(corpus.val)
-    fitting = [n for n in lengths if n_tokens - n >= WINDOWS]
-    if not fitting:
-        return None
-    longest = max(fitting)
-    ends, across = window_ends(n_tokens, corpus.val_starts, longest)
-    scored = min(MAX_SCORED, max(1, min(fitting) // 2))
-    pieces = data.evenly(n_tokens - longest, PIECES)
-    return Places(longest, scored, ends, pieces, across, stride)
+def find_places(
+    corpus: data.Corpus, windows: int = WINDOWS, stride: int = 0, *, first: int = 0
+) -> Places:
+    """The places of a corpus with the numbers `first` to `first + windows - 1`.
 
-
-def window_ends(n_tokens: int, starts: np.ndarray, longest: int) -> tuple[np.ndarray, bool]:
-    """The offsets (64,) of the windows' last targets, and whether the windows cross documents.
-
-    They are spread evenly over the targets that have `longest` inputs before them in their own
-    document. If there are fewer than 64 of them, the split is taken as one document. The documents
-    begin at `starts`.
+    They depend on its validation split alone. They are picked in van der Corput's order from the
+    targets that have `reach` inputs before them: the first 2, 4, 8 ... are spread evenly.
     """
-    stops = np.append(starts[1:], n_tokens)
-    first = starts + longest
-    counts = np.maximum(stops - first, 0)  # such targets in each document
-    across = bool(counts.sum() < WINDOWS)
+    n_tokens, starts = len(corpus.val), corpus.val_starts
+    reach = longest_reach(np.diff(starts, append=n_tokens))
+    across = reach < LONG_DOCUMENTS and len(starts) > 1
     if across:
-        first, counts = np.array([longest]), np.array([n_tokens - longest])
-    chosen = data.evenly(int(counts.sum()), WINDOWS)
-    last = np.cumsum(counts)
-    document = np.searchsorted(last, chosen, side="right")
-    return first[document] + chosen - (last - counts)[document], across
+        starts, reach = np.array([0]), longest_reach(np.array([n_tokens]))
+    counts = np.maximum(np.append(starts[1:], n_tokens) - starts - reach, 0)  # of each document
+    last, bits = np.cumsum(counts), LARGEST_REACH.bit_length() - 1
+    numbers = first + np.arange(windows)
+    mirrored = sum((numbers >> k & 1) << bits - 1 - k for k in range(bits))
+    chosen = mirrored * last[-1] >> bits
+    document = np.searchsorted(last, chosen, side="right").clip(max=len(starts) - 1)
+    ends = (starts + reach + counts - last)[document] + chosen
+    scored = max(1, min(MAX_SCORED, reach // 4))  # so that a shorter test looks no further back
+    piece = min(PIECE, power_of_two((n_tokens - 1) // PIECES))
+    return Places(reach, int(last[-1]), ends, scored, n_tokens, piece, across, stride)
+
+
+def power_of_two(highest: int) -> int:
+    """The largest power of two up to `highest`, 0 if there is none."""
+    return 1 << highest.bit_length() - 1 if highest > 0 else 0
+
+
+def longest_reach(documents: np.ndarray) -> int:
+    """The longest reach of a split with documents of these lengths.
+
+    It is the largest power of two such that at least half of the tokens have so many inputs before
+    them in their document.
+    """
+    reach = LARGEST_REACH
+    while reach > 1 and 2 * np.maximum(documents - reach, 0).sum() < documents.sum():
+        reach //= 2
+    return reach
 
 
 # ---- protocols: the windows of each
 
 
 def fixed_targets(places: Places, length: int) -> list[Windows]:
-    """The 64 windows of exactly `length` inputs that end at the places; the last targets count."""
-    scored = np.full(WINDOWS, places.scored)
-    return [Windows(length, places.ends - length, scored, np.arange(WINDOWS))]
+    """The windows of `length` inputs that score the targets of the places, one block for each.
+
+    A place has several windows if they are short: each scores its last length / 2 targets.
+    """
+    each = min(places.scored, max(1, length // 2))
+    behind = np.arange(0, places.scored, each)[::-1]  # the targets after those of each window
+    starts = (places.ends[:, None] - behind - length).ravel()
+    scored = np.minimum(each, places.scored - behind)
+    n_places = len(places.ends)
+    block = np.repeat(np.arange(n_places), len(behind))
+    return [Windows(length, starts, np.tile(scored, n_places), block)]
 
 
 def nonoverlapping(places: Places, length: int) -> list[Windows]:
     """The pieces cut every `length` inputs, the rest shorter; every target is scored."""
-    rest = places.longest % length
-    plan = [cut_pieces(places, length, list(range(length, places.longest + 1, length)))]
+    size = max(places.piece, length)
+    rest = size % length
+    plan = [cut_pieces(places, size, length, list(range(length, size + 1, length)))]
     if rest:
-        plan.append(cut_pieces(places, rest, [places.longest]))
+        plan.append(cut_pieces(places, size, rest, [size]))
     return plan
 
 
 def sliding(places: Places, length: int) -> list[Windows]:
     """Windows moved by `stride`, at most `length`, through the pieces; each target scored once."""
-    stops = range(length, places.longest, min(places.stride, length))
-    return [cut_pieces(places, length, [*stops, places.longest])]
+    size = max(places.piece, length)
+    stops = range(length, size, min(places.stride, length))
+    return [cut_pieces(places, size, length, [*stops, size])]
 
 
-def cut_pieces(places: Places, length: int, stops: list[int]) -> Windows:
-    """In each piece, windows of `length` inputs that end at `stops`.
+def cut_pieces(places: Places, size: int, length: int, stops: list[int]) -> Windows:
+    """In each piece of `size` inputs, windows of `length` inputs that end at `stops`.
 
     Each scores the targets that the one before it has left.
     """
-    starts = (places.pieces[:, None] + stops - length).ravel()
+    starts = (piece_starts(places, size)[:, None] + stops - length).ravel()
     scored = np.minimum(np.diff(stops, prepend=0), length)
     block = np.repeat(np.arange(PIECES), len(stops))
     return Windows(length, starts, np.tile(scored, PIECES), block)
+
+
+def piece_starts(places: Places, size: int) -> np.ndarray:
+    """The offset of the first input of each piece of `size` inputs, (16,)."""
+    return data.evenly(places.tokens - size, PIECES)
 
 
 # Each protocol and its windows. To add one, write it here and into configurable.PROTOCOLS.
@@ -156,11 +196,17 @@ PLANS: dict[str, Callable[[Places, int], list[Windows]]] = {
     "nonoverlapping": nonoverlapping,
     "sliding": sliding,
 }
+PIECED = (nonoverlapping, sliding)
 
 
 def count_inputs(plan: list[Windows]) -> int:
     """The number of inputs in all windows."""
     return sum(windows.length * len(windows.starts) for windows in plan)
+
+
+def count_blocks(plan: list[Windows]) -> int:
+    """The number of blocks of all windows."""
+    return 1 + max(int(windows.block.max()) for windows in plan)
 
 
 def targets_digest(plan: list[Windows]) -> str:
@@ -169,21 +215,28 @@ def targets_digest(plan: list[Windows]) -> str:
     return hashlib.sha256(offsets.astype("<i8").tobytes()).hexdigest()
 
 
-def remarks(protocol: str, places: Places) -> dict[str, Any]:
-    """The fields of a row that warn of its places: `across_documents` and `note`, if needed."""
-    fields, notes = {}, []
-    spacing, extent = places.pieces, places.longest
-    if PLANS[protocol] is fixed_targets:
-        spacing, extent = places.ends, places.scored
-        if places.across_documents:
-            fields["across_documents"] = True
-            few = f"too few are longer than {places.longest} tokens"
-            notes.append(f"windows run across documents, {few}")
+def add_note(row: Row, text: str) -> None:
+    """Add a text to the note of a row."""
+    row["note"] = f"{row['note']}; {text}" if "note" in row else f"{row['protocol']}: {text}"
+
+
+def add_remarks(row: Row, places: Places, model: Any) -> None:
+    """Add to a row what warns of its places: a `note`, and fields that say what it is about."""
+    spacing, extent = np.sort(places.ends), places.scored
+    if PLANS[row["protocol"]] in PIECED:
+        extent = max(places.piece, row["length"])
+        spacing = piece_starts(places, extent)
+        if extent > places.piece:
+            row["other_targets"] = True
+            usual = f"other targets than those of its {PIECES} pieces of {places.piece}"
+            add_note(row, f"{extent} has {usual}, so it is compared with nothing")
+    elif places.across_documents:
+        row["across_documents"] = True
+        add_note(row, "windows run across documents, too few of which are long")
     if np.diff(spacing).min() < extent:
-        notes.append("neighbouring blocks share targets, so standard errors are too small")
-    if notes:
-        fields["note"] = f"{protocol}: {'; '.join(notes)}"
-    return fields
+        add_note(row, "neighbouring blocks share targets, so standard errors are too small")
+    if any(piece.found_on == row["split_sha256"] for piece in model.pos.extensions):
+        add_note(row, f"{row['extend']}: its file was found on half of this text")
 
 
 # ---- losses
@@ -202,11 +255,12 @@ class Tester:
     processes: Processes = ALONE
 
     def losses(self, windows: Windows, limit: int | None) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield (which windows, their losses (B, length) in nats), about 16k inputs at a time.
+        """Yield (which windows, their losses (B, length) in nats), at most 16k inputs at a time.
 
-        The losses are float64. Of n processes each takes every n-th batch.
+        The losses are float64. Of n processes each takes every n-th batch. The batches of the first
+        64 windows are the same, however many follow.
         """
-        size = max(1, BATCH_TOKENS // windows.length)
+        size = min(WINDOWS, power_of_two(max(1, BATCH_TOKENS // windows.length)))
         rank, processes = self.processes.rank, self.processes.size
         for first in range(size * rank, len(windows.starts), size * processes):
             part = slice(first, first + size)
@@ -220,65 +274,71 @@ class Tester:
         self,
         plan: list[Windows],
         limit: int | None = None,
-        whole: bool = False,
+        edges: Sequence[int] = (),
         bar: tqdm | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """The scored nats summed in each block, (blocks,), float64.
 
-        If `whole`, also every loss of the first windows, (windows, length); else (0,). A `limit`
-        limits the keys to i - j < limit. `bar` shows the progress in inputs.
+        With the `edges` of bins of positions also the mean loss in each bin of each window of the
+        first Windows, (W, bins); else (W, 0). A `limit` limits the keys to i - j < limit. `bar`
+        shows the progress in inputs.
         """
-        sums = np.zeros(1 + max(int(windows.block.max()) for windows in plan))
-        kept = np.zeros((len(plan[0].starts), plan[0].length) if whole else 0)
+        sums = np.zeros(count_blocks(plan))
+        binned = np.zeros((len(plan[0].starts), max(0, len(edges) - 1)))
         with device.autocast(self.compute):
             for windows in plan:
                 for part, nats in self.losses(windows, limit):
                     first = windows.length - windows.scored[part, None]
                     counted = np.where(np.arange(windows.length) >= first, nats, 0.0)
                     np.add.at(sums, windows.block[part], counted.sum(axis=1))
-                    if whole:
-                        kept[part] = nats
+                    if edges:
+                        binned[part] = np.add.reduceat(nats, edges[:-1], axis=1) / np.diff(edges)
                     if bar is not None:
                         bar.update(nats.size * self.processes.size)
-        for array in (sums, kept):  # zero where another process has measured
+        for array in (sums, binned):  # zero where another process has measured
             self.processes.sum(torch.from_numpy(array))
-        return sums, kept
+        return sums, binned
 
 
-def per_position(losses: np.ndarray) -> dict[str, Any]:
+def position_bins(length: int) -> list[int]:
+    """The edges of bins of positions that double: 0, 1, 2, 4 ... up to `length`."""
+    return [0, *(1 << k for k in range((length - 1).bit_length())), length]
+
+
+def per_position(binned: np.ndarray, edges: list[int]) -> dict[str, Any]:
     """Mean nats, standard error over windows, and counts, in bins of positions.
 
-    losses: (windows, length). The position of a loss is the number of inputs before the last one
-    that was read. Bin k has the positions from edges[k] up to, but without, edges[k + 1].
+    `binned` are the mean losses in each bin of each window, (windows, bins). The position of a loss
+    is the number of inputs before the last one that was read. Bin k has the positions from edges[k]
+    up to, but without, edges[k + 1]. It has no mean if a loss in it is not finite.
     """
-    n_windows, length = losses.shape
-    edges = [0, *(1 << k for k in range((length - 1).bit_length())), length]
-    bins = list(itertools.pairwise(edges))
-    means = [losses[:, a:b].mean(axis=1) for a, b in bins]
+    finite = np.isfinite(binned).all(axis=0)
+    bins = [column if ok else None for column, ok in zip(binned.T, finite, strict=True)]
     return {
-        "length": length,
         "edges": edges,
-        "nats": [float(mean.mean()) for mean in means],
-        "stderr": [standard_error(mean) for mean in means],
-        "counts": [n_windows * (b - a) for a, b in bins],
+        "nats": [column if column is None else float(column.mean()) for column in bins],
+        "stderr": [column if column is None else standard_error(column) for column in bins],
+        "counts": [len(binned) * (b - a) for a, b in itertools.pairwise(edges)],
     }
 
 
-def float32_check(tester: Tester, places: Places, length: int, block_nats: list[float]) -> dict:
-    """The first windows of fixed_targets tested in float32 too: both means and their difference.
+def float32_check(tester: Tester, places: Places, row: Row) -> dict[str, Any]:
+    """The first windows of a row of fixed_targets in float32 too: both means and their difference.
 
-    {} if everything was tested in float32.
+    {} if everything was tested in float32, or if a loss is not finite. If it is not only in
+    float32, the row gets a note.
     """
-    if tester.compute.dtype is None:
+    if tester.compute.dtype is None or row["nats"] is None:
         return {}
-    plan = fixed_targets(places, length)[0]
-    arrays = (plan.starts, plan.scored, plan.block)
-    windows = Windows(length, *(array[:CHECK_WINDOWS] for array in arrays))
+    plan = fixed_targets(replace(places, ends=places.ends[:CHECK_WINDOWS]), row["length"])
     exact = replace(tester, compute=replace(tester.compute, dtype=None))
-    nats_float32 = float(exact.score([windows])[0].mean() / places.scored)
-    nats = float(np.mean(block_nats[:CHECK_WINDOWS]))
-    check = {"dtype": tester.compute.dtype_name, "length": length, "windows": CHECK_WINDOWS}
-    return check | {"nats": nats, "nats_float32": nats_float32, "difference": nats - nats_float32}
+    nats_float32 = float(exact.score(plan)[0].mean() / places.scored)
+    nats = float(np.mean(row["block_nats"][:CHECK_WINDOWS]))
+    if not math.isfinite(nats_float32):
+        add_note(row, f"at {row['length']} it is not finite in float32: distrust it")
+        return {}
+    found = {"nats": nats, "nats_float32": nats_float32, "difference": nats - nats_float32}
+    return {"windows": CHECK_WINDOWS} | found
 
 
 # ---- rows
@@ -289,18 +349,19 @@ def measured_fields(
 ) -> dict[str, Any]:
     """The measured fields of a row, from the nats summed in each block.
 
-    A loss that is not finite gives a reason instead. `token_bytes` (V,) are the UTF-8 bytes of each
-    token, None if they are not known.
+    A loss that is not finite is a finding, and gives a reason instead. `token_bytes` (V,) are the
+    UTF-8 bytes of each token, None if they are not known.
     """
-    if not np.isfinite(sums).all():
-        return {"nats": None, "reason": "the loss is not a finite number"}
+    wrong = int((~np.isfinite(sums)).sum())
+    if wrong:
+        reason = f"diverged: the loss is not finite in {wrong} of {len(sums)} windows"
+        return {"nats": None, "diverged": True, "reason": reason}
     offsets = np.concatenate([windows.offsets() for windows in plan])
     nats = float(sums.sum() / len(offsets))
     means = sums * len(sums) / len(offsets)  # every block has as many targets
     blocks = [float(f"{mean:.7g}") for mean in means]
     n_bytes = 0 if token_bytes is None else token_bytes[corpus.val[offsets]].sum()
     return {
-        "targets": targets_digest(plan),
         "tokens": len(offsets),
         "nats": nats,
         "stderr": standard_error(blocks),
@@ -320,35 +381,53 @@ def bytes_of_tokens(corpus: data.Corpus) -> np.ndarray | None:
         return None
 
 
-def why_undefined(model: Any, corpus: data.Corpus, places: Places | None, length: int) -> str:
-    """Why a length cannot be tested; empty if it can."""
-    if places is None or length > places.longest:
-        few = f"the {len(corpus.val)} validation tokens of {corpus.name} are too few"
-        return f"{few} for {WINDOWS} windows of {length}"
+def ask(
+    tester: Tester, places: Places, protocol: str, length: int, checkpoint: tuple[int, str]
+) -> Asked:
+    """A row before it is measured, and the windows to measure: none, and a reason in the row, if
+    that cannot be done. `checkpoint` are its step and its digest.
+    """
+    model, corpus = tester.model, tester.corpus
+    reason = why_nowhere(corpus, places, protocol, length)
+    plan = [] if reason else PLANS[protocol](places, length)
+    row = {"protocol": protocol, "stride": places.stride if protocol == "sliding" else None}
+    row |= {"length": length} | model.extension_at(length)
+    row |= {"dataset": corpus.name, "split_sha256": corpus.split_sha256("val")}
+    row |= {"step": checkpoint[0], "checkpoint": checkpoint[1]}
+    row |= {"windows": count_blocks(plan) if plan else len(places.ends)}
+    row |= {"targets": targets_digest(plan) if plan else None}
+    files = [piece.file for piece in model.pos.extensions if piece.file]
+    if files:
+        row["files_sha256"] = {file.name: sha256(file) for file in files}
+    reason = reason or why_undefined(model, length)
+    if reason:
+        return row | {"nats": None, "reason": reason}, []
+    return row | {"dtype": tester.compute.dtype_name}, plan
+
+
+def why_nowhere(corpus: data.Corpus, places: Places, protocol: str, length: int) -> str:
+    """Why a corpus has no place for a test; empty if it has."""
+    few = f"the {places.tokens} validation tokens of {corpus.name} are too few for"
+    if PLANS[protocol] in PIECED:
+        room = places.tokens - max(places.piece, length)
+        return f"{few} {PIECES} pieces of {length}" if room < PIECES else ""
+    if places.candidates < len(places.ends):
+        return f"{few} {len(places.ends)} windows"
+    if length <= places.reach:
+        return ""
+    if places.reach == LARGEST_REACH:
+        return f"no test has windows of more than {LARGEST_REACH} tokens"
+    longest = f"the test of {corpus.name} has windows of at most {places.reach} tokens"
+    return f"{longest}: use a corpus of longer documents"
+
+
+def why_undefined(model: Any, length: int) -> str:
+    """Why a model cannot read texts of a length; empty if it can."""
     try:
         model.check_length(length)
     except UserError as error:
         return str(error)
     return ""
-
-
-def extension_files(model: Any) -> dict[str, str]:
-    """The names of the files that the active extension reads, and their SHA-256."""
-    files = [piece.file for piece in model.pos.extensions]
-    return {file.name: sha256(file) for file in files if file}
-
-
-def name_files(rows: list[Row], model: Any, split_sha256: str) -> None:
-    """Add to the rows the files of the extension, and a note if one was found on this very text."""
-    files = extension_files(model)
-    pieces = model.pos.extensions
-    seen = any(piece.found_on == split_sha256 for piece in pieces)
-    for row in rows:
-        if files:
-            row["files_sha256"] = files
-        if seen:
-            note = f"{row['extend']}: its file was found on half of this text"
-            row["note"] = f"{row['note']}; {note}" if "note" in row else note
 
 
 # ---- a test
@@ -362,7 +441,9 @@ def evaluate(
     train_length: int,
     lengths: tuple[int, ...] = (),
     protocols: tuple[str, ...] = PROTOCOLS,
+    windows: int = WINDOWS,
     stride: int = 0,
+    checkpoint: tuple[int, str] = (0, ""),
     compute: device.Compute = device.CPU,
     processes: Processes = ALONE,
     progress: bool = True,
@@ -370,75 +451,61 @@ def evaluate(
     """Test a model by every protocol at every length; a stride above 0 adds `sliding`.
 
     Returns {"rows", "per_position", "float32_check", "notes"}, the tested part of
-    extrapolation.json. What cannot be measured is a row with nats None and a reason. The model, on
-    the device of `compute`, is put into eval mode and back.
+    extrapolation.json. What cannot be measured is a row with nats None and a reason. `windows`, a
+    power of two, are those of fixed_targets, and `checkpoint` the step and the digest that the rows
+    name. The model, on the device of `compute`, is put into eval mode and back.
     """
-    tested = tested_lengths(train_length, lengths)
     protocols = (*protocols, "sliding") if stride else protocols
     for protocol in protocols:
         require(protocol in PLANS, f"there is no protocol {protocol}, only {', '.join(PLANS)}")
-    places = find_places(corpus, tested, stride)
-    reasons = {n: why_undefined(model, corpus, places, n) for n in tested}
-    split = {"dataset": corpus.name, "split_sha256": corpus.split_sha256("val")}
-    rows, plans = {}, {}
-    for protocol, n in itertools.product(protocols, tested):
-        rows[protocol, n] = {"protocol": protocol, "length": n} | model.extension_at(n) | split
-        if reasons[n]:
-            rows[protocol, n] |= {"nats": None, "reason": reasons[n]}
-        else:
-            plans[protocol, n] = PLANS[protocol](places, n)
+    places = find_places(corpus, windows, stride)
+    tester = Tester(model, corpus, compute, processes)
+    questions = itertools.product(protocols, tested_lengths(train_length, lengths))
+    asked = [ask(tester, places, *question, checkpoint) for question in questions]
     was_training = model.training
     model.eval()
     try:
-        tester = Tester(model, corpus, compute, processes)
-        extra = measure_rows(tester, places, plans, rows, train_length, progress)
+        extra = measure_rows(tester, places, asked, train_length, progress)
     finally:
         model.train(was_training)
-    measured = list(rows.values())
-    name_files(measured, model, split["split_sha256"])
-    results.compare_to_train_length(measured, train_length)
-    return {"rows": measured, **extra, "notes": results.row_notes(measured, train_length)}
+    rows = [row for row, _ in asked]
+    results.compare_to_train_length(rows, train_length)
+    return {"rows": rows, **extra, "notes": results.row_notes(rows, train_length)}
 
 
 def measure_rows(
-    tester: Tester,
-    places: Places | None,
-    plans: dict[tuple[str, int], list[Windows]],
-    rows: Rows,
-    train_length: int,
-    progress: bool,
-) -> dict[str, Any]:
+    tester: Tester, places: Places, asked: list[Asked], train_length: int, progress: bool
+) -> dict[str, list[Row]]:
     """Fill what is planned into the rows; returns {"per_position", "float32_check"}.
 
     Progress is a bar on a terminal, and a line for each row in a log.
     """
-    extra = {"per_position": {}, "float32_check": {}}
-    model, corpus = tester.model, tester.corpus
-    token_bytes = bytes_of_tokens(corpus)
+    extra: dict[str, list[Row]] = {"per_position": [], "float32_check": []}
+    planned, token_bytes = [pair for pair in asked if pair[1]], bytes_of_tokens(tester.corpus)
     progress = progress and tester.processes.first
     hidden = not (progress and sys.stderr.isatty())
-    total = sum(map(count_inputs, plans.values()))
+    total = sum(count_inputs(plan) for _, plan in planned)
+    last = max((r["length"] for r, _ in planned if r["protocol"] == "fixed_targets"), default=None)
     style = {"unit": " tokens", "unit_scale": True, "leave": False}
     with tqdm(total=total, desc="testing long", disable=hidden, **style) as bar:
-        for (protocol, n), plan in plans.items():
-            row = rows[protocol, n]
+        for row, plan in planned:
+            protocol, n = row["protocol"], row["length"]
             limit = train_length if protocol == "windowed" and n > train_length else None
-            last = (protocol, n) == ("fixed_targets", max(length for _, length in plans))
+            edges = position_bins(n) if (protocol, n) == ("fixed_targets", last) else []
             started = time.perf_counter()
-            sums, kept = tester.score(plan, limit, last, bar)
+            sums, binned = tester.score(plan, limit, edges, bar)
             seconds = time.perf_counter() - started
-            row |= measured_fields(corpus, plan, sums, token_bytes)
-            if row["nats"] is not None:
-                row["tokens_per_s"] = round(count_inputs(plan) / seconds, 1)
-                row["dtype"] = tester.compute.dtype_name
-            row |= {"attention": model.attention_path(n, limit)} | remarks(protocol, places)
+            row |= measured_fields(tester.corpus, plan, sums, token_bytes)
+            row["tokens_per_s"] = round(count_inputs(plan) / seconds, 1)
+            row["attention"] = tester.model.attention_path(n, limit)
+            add_remarks(row, places, tester.model)
             if progress and hidden:
-                nats = f"{row['nats']:.4f} nats per token" if "dtype" in row else row["reason"]
-                print(f"{protocol} at {n}: {nats}")
-            if last and np.isfinite(kept).all():
-                where = {"dataset": corpus.name, "extend": row["extend"]}
-                extra["per_position"] = where | per_position(kept)
-                extra["float32_check"] = float32_check(tester, places, n, row["block_nats"])
+                print(f"{protocol} at {n}:", row.get("reason") or f"{row['nats']:.4f} nats")
+            if edges:
+                key = {name: row.get(name) for name in ("dataset", "windows", *results.KEY)}
+                extra["per_position"] = [key | per_position(binned, edges)]
+                check = float32_check(tester, places, row)
+                extra["float32_check"] = [key | check] if check else []
     return extra
 
 
@@ -448,19 +515,64 @@ def extrapolation(model: Any, corpus: data.Corpus, about: Result, **how: Any) ->
     For `about` see `describe_model`; `how` goes to `evaluate`.
     """
     started = time.perf_counter()
-    tested = evaluate(model, corpus, train_length=about["train_length"], **how)
+    how |= {"train_length": about["train_length"]}
+    tested = evaluate(model, corpus, checkpoint=(about["step"], about["checkpoint"]), **how)
     seconds = round(time.perf_counter() - started, 1)
     return about | {"unit": corpus.unit} | tested | {"seconds": seconds}
 
 
+# ---- a loss to choose by
+
+
+@torch.no_grad()
+def tuning_loss(
+    model: Any, corpus: data.Corpus, length: int, windows: int, compute: device.Compute
+) -> float:
+    """Mean nats at a length on places whose targets no test has; inf if it is not finite.
+
+    A test is one with so many windows. UserError if the split has too few places left. The model is
+    in eval mode.
+    """
+    places = find_places(corpus, windows)
+    nowhere = why_nowhere(corpus, places, "fixed_targets", length)
+    require(not nowhere, nowhere)
+    plan = fixed_targets(replace(places, ends=untested_ends(corpus, places, length)), length)
+    nats = float(Tester(model, corpus, compute).score(plan)[0].mean() / places.scored)
+    return nats if math.isfinite(nats) else math.inf
+
+
+def untested_ends(corpus: data.Corpus, places: Places, length: int) -> np.ndarray:
+    """The ends of the first WINDOWS places after the tested ones that share no target with a test
+    of this length, nor with each other; (up to 64,), UserError if they are fewer than 8.
+    """
+    taken = np.zeros(places.tokens, dtype=bool)
+    for windows in [*fixed_targets(places, length), *nonoverlapping(places, length)]:
+        taken[windows.offsets()] = True
+    tested, ends = len(places.ends), []
+    for end in find_places(corpus, LARGEST_REACH - tested, first=tested).ends:
+        targets = slice(end - places.scored + 1, end + 1)
+        if len(ends) < WINDOWS and not taken[targets].any():
+            taken[targets] = True
+            ends.append(end)
+    few = f"{corpus.name} has too little validation text to choose by, besides what is tested"
+    require(len(ends) >= CHECK_WINDOWS, f"{few}: use a corpus with more")
+    return np.array(ends)
+
+
 # ---- runs
+
+
+def describe_run(run: Run) -> Result:
+    """What a result says of the model of a run folder, before another extension is put on it."""
+    trained = {"step": run.state["step"], "tokens": run.state["tokens"], "checkpoint": run.digest}
+    return results.describe_model(run.model, run.settings, **trained)
 
 
 def evaluate_run(folder: str, settings: EvaluateSettings, processes: Processes) -> Result:
     """Test the model of a run folder; its result, to be shown under the extension of this test."""
     tested = open_run(folder, settings)
     model, own = tested.model, tested.settings
-    about = results.describe_model(model, own, tested.state["tokens"])
+    about = describe_run(tested)
     if settings.extend:
         model.extend(settings.extend)  # files as typed, not the run's own copies
     lock = lock_folder(tested.folder) if processes.first else None
@@ -470,13 +582,15 @@ def evaluate_run(folder: str, settings: EvaluateSettings, processes: Processes) 
     extended = f", extended by {extension}" if extension else ""
     print(f"{folder}: {model.pos.text}{extended}, on {tested.compute.reason}")
     how = {"protocols": settings.protocols, "stride": settings.stride, "compute": tested.compute}
-    how |= {"lengths": settings.eval_lengths or own.eval_lengths, "processes": processes}
+    how |= {"lengths": settings.eval_lengths or own.eval_lengths, "windows": settings.eval_windows}
+    how |= {"processes": processes}
     result = extrapolation(model, run_corpus(tested, settings.dataset), about, **how)
     if lock:
         result = results.update_result(folder, result)
         plot_run(folder, result)
         lock.release()
-    return result | {"extend": extension}
+    asked = results.only(result, settings.eval_windows, tested.compute.dtype_name)
+    return asked | {"extend": extension}
 
 
 def main() -> None:

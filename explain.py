@@ -25,6 +25,7 @@ if __name__ == "__main__":  # --help answers before torch is imported
 import inspect
 import math
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,7 +34,14 @@ import torch
 from torch import Tensor
 
 import posenc
-from configurable import ExplainSettings, answer_help, configure, require, run_program
+from configurable import (
+    ExplainSettings,
+    GPTConfig,
+    answer_help,
+    configure,
+    require,
+    run_program,
+)
 from posenc import Piece, Rotary, Shape, apply_maps, overrides, scheme_name
 from positions.catalogue import ALIASES, extension_names, find, options_of, read, scheme_names
 from positions.scheme import Scheme, extended_ids
@@ -462,6 +470,8 @@ def main() -> None:
     pos, extend = expressions(settings, words, pos_file)
     heads, head_dim, trained = settings.n_head, settings.head_dim, settings.train_length
     shape = Shape(heads, head_dim, heads * head_dim, trained)
+    config = GPTConfig(trained, 256, LAYERS, heads, shape.width, pos=pos, extend=extend)
+    examined = examination(config, pos_file) if pos_file else []
     scheme = Scheme(pos, shape, LAYERS, pos_file)
     scheme.extend(extend)
     model = f"in {LAYERS} layers of {heads} heads of {head_dim}, trained at {trained}"
@@ -469,6 +479,17 @@ def main() -> None:
     pieces = extension_pieces(scheme) or scheme.pieces.values()
     print(*dict.fromkeys(map(description, pieces)), sep="\n")
     show_pairs(scheme, settings)
+    print(*examined, sep="\n", end="\n" if examined else "")
+
+
+def examination(config: GPTConfig, pos_file: Path) -> list[str]:
+    """What is said of a scheme of the user's own; UserError for what is wrong with it."""
+    from runs.examine import examine  # which needs a model
+
+    began = time.perf_counter()
+    warnings = [f"warning: {sentence}" for sentence in examine(config, pos_file)]
+    passed = "causal, its own, finite, trained, the same in one pass, by blocks and token by token"
+    return [*warnings, f"examined: {passed}, in {time.perf_counter() - began:.1f} s"]
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ from runs.checkpoint import Run
 from runs.figures import plot_extensions, plot_run
 from runs.files import read_json, write_json, write_text
 from runs.folder import lock_folder, provenance, read_config
-from runs.results import Result, standard_error, tested_lengths
+from runs.results import Result, Row, standard_error, tested_lengths
 from runs.start import open_run, run_corpus
 from runs.tables import extensions_table
 
@@ -107,50 +107,49 @@ def wanted_extensions(folder: str, texts: list[str], settings: ExtendSettings) -
     return list(dict.fromkeys([own, NONE, *(texts or fitting_extensions(scheme))]))
 
 
-def is_tested(result: Result, model: GPT, corpus: data.Corpus, lengths: list[int]) -> bool:
-    """Whether a result has all rows of the active extension.
-
-    They count if the targets, the files that the extension reads and its factors are the same.
+def is_tested(rows: list[Row], trained: Run, corpus: data.Corpus, how: dict) -> bool:
+    """Whether rows hold the answers to all questions under the active extension; for `how` see
+    `test_run`.
     """
-    rows = results.rows_on(result.get("rows", []), corpus.name, model.pos.extension or None)
-    places = evaluate.find_places(corpus, lengths)
-    targets = places and evaluate.targets_digest(evaluate.fixed_targets(places, lengths[0]))
-    same = {
-        "split_sha256": corpus.split_sha256("val"),
-        "targets": targets,
-        "files_sha256": evaluate.extension_files(model) or None,
-    }
-    expected = {n: same | {"factor": model.pos.factor(n)} for n in lengths}
-    return results.covers(rows, "fixed_targets", expected)
+    places = evaluate.find_places(corpus, how["windows"])
+    tester = evaluate.Tester(trained.model, corpus, trained.compute)
+    now = trained.state["step"], trained.digest[:16]
+    asked = [evaluate.ask(tester, places, "fixed_targets", n, now)[0] for n in how["lengths"]]
+    return results.covers(rows, asked)
+
+
+def losses_in_words(rows: list[Row]) -> str:
+    """The losses by length, and where it diverged."""
+    losses = {r["length"]: r["nats"] for r in rows if r["nats"] is not None or r.get("diverged")}
+    return ", ".join(f"{n}: {'diverged' if x is None else f'{x:.4f}'}" for n, x in losses.items())
 
 
 def test_run(folder: str, texts: list[str], settings: ExtendSettings) -> Result:
-    """Test a run under each extension that is not tested yet; the run's result with all of them.
+    """Test a run under each extension that is not tested yet; its result at these lengths.
 
     Without texts it is tested as it was trained.
     """
     trained = open_run(folder, settings)
     corpus, model = run_corpus(trained, settings.dataset), trained.model
-    about = results.describe_model(model, trained.settings, trained.state["tokens"])
-    lengths = tested_lengths(trained.settings.block_size, settings.eval_lengths)
+    about = evaluate.describe_run(trained)
+    lengths = tuple(tested_lengths(trained.settings.block_size, settings.eval_lengths))
+    how = {"lengths": lengths, "protocols": ("fixed_targets",), "windows": settings.eval_windows}
     result = results.load_result(folder) if (trained.folder / "extrapolation.json").exists() else {}
-    if not results.same_model(result, about):
-        result = {}  # of an earlier checkpoint
     lock = lock_folder(trained.folder)
     own, hidden = model.pos.extension or NONE, not sys.stderr.isatty()
-    how = {"lengths": tuple(lengths), "protocols": ("fixed_targets",), "compute": trained.compute}
     for text in tqdm(texts or [own], trained.folder.name, unit="extension", disable=hidden):
         model.extend(text, trained.folder if text == own else None)  # typed files as typed
-        if is_tested(result, model, corpus, lengths):
+        if is_tested(result.get("rows", []), trained, corpus, how):
             continue
-        measured = evaluate.extrapolation(model, corpus, about, **how, progress=False)
+        where = {"compute": trained.compute, "progress": False}
+        measured = evaluate.extrapolation(model, corpus, about, **how, **where)
         result = results.update_result(folder, measured)
         plot_run(folder, result)
-        rows = [row for row in measured["rows"] if row["nats"] is not None]
-        losses = ", ".join(f"{row['length']}: {row['nats']:.4f}" for row in rows)
-        tqdm.write(f"{folder}: {text}: {losses}")
+        tqdm.write(f"{folder}: {text}: {losses_in_words(measured['rows'])}")
     lock.release()
-    return result
+    shown = results.only(result, settings.eval_windows, trained.compute.dtype_name)
+    rows = [row for row in shown["rows"] if row["protocol"] == "fixed_targets"]
+    return shown | {"rows": [row for row in rows if row["length"] in lengths]}
 
 
 # ---- what a search and a fit share
@@ -173,14 +172,13 @@ def halves(corpus: data.Corpus) -> tuple[data.Corpus, data.Corpus]:
 def window_losses(trained: Run, corpus: data.Corpus, length: int, windows: int) -> np.ndarray:
     """Mean nats in each of `windows` windows of `length` inputs, (windows,).
 
-    The windows are some of those of fixed_targets, but a quarter of their targets is scored: what
-    was found on few targets does worse on others. UserError if a loss is not finite.
+    The windows end at the first places of fixed_targets, but a quarter of their targets is scored:
+    what was found on few targets does worse on others. UserError if a loss is not finite.
     """
-    places = evaluate.find_places(corpus, [length])
-    few = f"{corpus.name} has too little validation text for windows of {length} tokens"
-    require(places, few)
-    step, scored = evaluate.WINDOWS // windows, max(1, length // 4)
-    starts = evaluate.fixed_targets(places, length)[0].starts[::step]
+    places = evaluate.find_places(corpus)
+    nowhere = evaluate.why_nowhere(corpus, places, "fixed_targets", length)
+    require(not nowhere, nowhere)
+    starts, scored = places.ends[:windows] - length, max(1, length // 4)
     plan = evaluate.Windows(length, starts, np.full(windows, scored), np.arange(windows))
     tester = evaluate.Tester(trained.model, corpus, trained.compute)
     with torch.no_grad():

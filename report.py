@@ -1,9 +1,13 @@
 """Print and draw what was measured, without testing anything.
 
-    python report.py out/RUN [out/RUN ...] [--dataset=NAME] [--out=FILE]
+    python report.py [FOLDER ...] [--dataset=NAME] [--out=FILE]
 
-The table of the runs is printed. Each run's extrapolation.png is drawn again, and several runs are
-drawn in one figure too.
+    python report.py                    list the runs in out/
+    python report.py out/A out/B        one table of these runs, and their figures
+
+Of run folders the table is printed. Each run's extrapolation.png is drawn again, and several runs
+are drawn in one figure too. Of a folder that holds run folders these are listed, down to the third
+level: what differs between them, how far they are, and what their tests say.
 """
 
 if __name__ == "__main__":  # --help answers before torch is imported
@@ -13,18 +17,116 @@ if __name__ == "__main__":  # --help answers before torch is imported
 
     answer_help(ReportSettings, sys.argv[1:], __doc__)
 
+import itertools
 import sys
+from pathlib import Path
 
-from configurable import ReportSettings, configure, run_program
+from configurable import ReportSettings, TrainSettings, UserError, configure, require, run_program
 from runs.figures import plot_run, show_runs
-from runs.folder import named_folders
-from runs.results import load_result
+from runs.folder import diverged, in_use, last_logged_step, named_folders, read_config, scheme_label
+from runs.labels import result_labels
+from runs.results import Result, gain, load_result, rows_on, settings_that_differ
+from runs.tables import aligned, number, signed
+
+RUN_FILES = ("config.json", "extrapolation.json", "metrics.jsonl", ".lock")
+HEADS = ["", "steps", "tokens", "loss(L)", "gain(4 L)", "gain(32 L)", "state", "folder", ""]
+LEGEND = """\
+fixed_targets; gain(N) = loss(L) - loss(N): negative where the scheme breaks
+~ near zero: within 2 standard errors or 0.005 nats; empty: undefined, or not tested"""
+
+
+# ---- the runs in a folder
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder holds a run, be it half made or damaged."""
+    return any((folder / name).exists() for name in RUN_FILES)
+
+
+def find_runs(folder: Path, levels: int = 3) -> list[Path]:
+    """The run folders in a folder, so many levels deep; the folder itself if it is one."""
+    if is_run(folder):
+        return [folder]
+    inside = sorted(path for path in folder.iterdir() if path.is_dir()) if levels else []
+    return [run for path in inside for run in find_runs(path, levels - 1)]
+
+
+def look_at(folder: Path, dataset: str) -> Result:
+    """What is known of a run: what labels need, its corpus as "dataset", and its "cells" in a list.
+
+    The losses are those on `dataset`, by default its own. UserError if it is half made or damaged.
+    """
+    require((folder / "config.json").exists(), f"{folder} is half made: it has no config.json")
+    settings = TrainSettings(**read_config(folder)["settings"])
+    tested = (folder / "extrapolation.json").exists()
+    result = load_result(folder) if tested else {"rows": [], "step": 0}
+    extend = result.get("extend", settings.extend) or None
+    steps, length = last_logged_step(folder) or result["step"], settings.block_size
+    sequences = steps * settings.batch_size * settings.gradient_accumulation_steps
+    rows = rows_on(result["rows"], dataset or settings.dataset, extend)
+    gains = []
+    for n in (4 * length, 32 * length):
+        lost = rows.get(("fixed_targets", n), {}).get("diverged")
+        gains.append("diverged" if lost else signed(gain(rows, length, n)))
+    state = "running" if in_use(folder) else "diverged" if diverged(folder) else ""
+    state = state or ("stopped" if steps < settings.max_iters else "finished")
+    others = settings_that_differ(settings)
+    others.pop("max_iters", None)  # a column tells the steps
+    return {
+        "pos": scheme_label(settings),
+        "extend": extend,
+        "train_length": length,
+        "seed": settings.seed,
+        "settings": others,
+        "dataset": settings.dataset,
+        "cells": [
+            f"{steps}/{settings.max_iters}",
+            f"{sequences * length / 1e6:.3g}M",
+            number(rows.get(("fixed_targets", length)), "nats"),
+            *gains,
+            f"{state}, tested at {result['step']}" if 0 < result["step"] != steps else state,
+            str(folder),
+        ],
+    }
+
+
+def place(run: Result) -> tuple[str, int]:
+    """The corpus and the L of a run: runs that share both compare."""
+    return run["dataset"], run["train_length"]
+
+
+def list_runs(folders: list[Path], dataset: str) -> str:
+    """A text table of runs, those of one corpus and one L together.
+
+    What cannot be read is named below it, with the reason.
+    """
+    known, broken = [], []
+    for folder in folders:
+        try:
+            known.append(look_at(folder, dataset))
+        except (UserError, OSError) as error:
+            broken.append(str(error))
+    lines = [HEADS]
+    known.sort(key=lambda run: (*place(run), run["pos"], str(run["settings"]), run["seed"]))
+    for (corpus, length), group in itertools.groupby(known, place):
+        runs = list(group)
+        lines.append([f"{corpus}, trained at L = {length}"])
+        for label, run in zip(result_labels(runs), runs, strict=True):
+            lines.append([f"  {label}", *run["cells"]])
+    return "\n".join([*aligned(lines), "", LEGEND, *broken])
 
 
 def main() -> None:
-    """Print the table of the runs, and draw each and all."""
+    """Print the table of the runs, and draw each and all; or list them."""
     settings, words = configure(ReportSettings, sys.argv[1:], __doc__)
+    words = words or [folder for folder in ("out",) if Path(folder).is_dir()]
     folders = named_folders(words, "report.py")
+    if any(Path(folder).is_dir() and not is_run(Path(folder)) for folder in folders):
+        runs = [run for folder in folders for run in find_runs(Path(folder))]
+        require(runs, f"{' '.join(folders)}: no run in it; name a run folder, as in out/RUN")
+        require(not settings.out, "a list of runs has no figure; leave --out out, or name the runs")
+        print(list_runs(runs, settings.dataset))
+        return
     results = [load_result(folder) for folder in folders]
     for folder, result in zip(folders, results, strict=True):
         plot_run(folder, result)

@@ -30,15 +30,16 @@ from tqdm import tqdm
 
 import data
 import evaluate
-from configurable import TrainSettings, UserError, configure, require, run_program
+from configurable import TrainSettings, configure, require, run_program
 from model import GPT
 from runs import device
 from runs.checkpoint import checkpoint_paths, load_weights, save_checkpoint
+from runs.examine import told
 from runs.figures import plot_run
-from runs.log import Log
+from runs.log import Log, append_metrics
 from runs.processes import Processes, together
 from runs.results import Result, describe_model, update_result
-from runs.start import Start, start_run
+from runs.start import Start, first_token, start_run
 from runs.tables import runs_table
 
 # ---- the learning rate and the optimizer
@@ -47,8 +48,9 @@ from runs.tables import runs_table
 def learning_rate(step: int, settings: TrainSettings) -> float:
     """The learning rate of a step, counted from 0.
 
-    It rises linearly over warmup_iters, then falls along a cosine to min_lr at lr_decay_iters, and
-    stays there.
+    It rises linearly over warmup_iters. Then it falls along a cosine to min_lr at lr_decay_iters,
+    and stays there; or it is constant (wsd: until decay_begin, from where it falls linearly to
+    min_lr at max_iters).
     """
     highest, warmup = settings.learning_rate, settings.warmup_iters
     if not settings.decay_lr:
@@ -57,8 +59,13 @@ def learning_rate(step: int, settings: TrainSettings) -> float:
         return highest * (step + 1) / (warmup + 1)
     lowest = highest / 20 if settings.min_lr is None else settings.min_lr
     end = settings.lr_decay_iters or settings.max_iters
-    done = min(1.0, (step - warmup) / max(1, end - warmup))
-    return lowest + 0.5 * (1 + math.cos(math.pi * done)) * (highest - lowest)
+    begins = {"cosine": warmup, "wsd": settings.decay_begin, "constant": math.inf}
+    begin = begins[settings.lr_schedule]
+    if step < begin:
+        return highest
+    done = min(1.0, (step - begin) / max(1, end - begin))
+    left = 1 - done if settings.lr_schedule == "wsd" else 0.5 * (1 + math.cos(math.pi * done))
+    return lowest + left * (highest - lowest)
 
 
 def optimizer_groups(model: GPT, weight_decay: float) -> list[dict[str, Any]]:
@@ -91,6 +98,8 @@ class Training:
         self.folder, self.corpus, self.model = start.folder, start.corpus, start.model
         self.compute, self.processes, self.start = start.compute, start.processes, start
         self.step = 0  # optimizer steps taken
+        self.checkpoint = ""  # the SHA-256 of the newest one
+        self.first_token = first_token(s, self.corpus.split_sha256("train"), start.read_before)
         self.sequences_per_step = s.batch_size * s.gradient_accumulation_steps  # the global batch
         self.share, self.at_once = self.processes.share(self.sequences_per_step, s.batch_size)
         self.optimizer = torch.optim.AdamW(
@@ -166,6 +175,7 @@ class Training:
             self.model.pos.check_ids(ids)  # compiled code cannot
             ids = ids.to(self.compute.device)
         first = (self.step * self.processes.size + self.processes.rank) * share
+        first += self.first_token // length
         for number in range(first, first + share, at_once):
             inputs, targets = self.batch(number, at_once, length)
             loss = self.compiled_loss(inputs, targets, ids) * (at_once / share)
@@ -234,7 +244,17 @@ class Training:
         load_weights(self.model, state["model"], self.folder)
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
-        self.step = state["step"]
+        self.step, self.checkpoint = state["step"], state["sha256"]
+
+    @property
+    def before_decay(self) -> bool:
+        """Whether wsd's decay is about to begin."""
+        return self.settings.lr_schedule == "wsd" and self.step == self.settings.decay_begin
+
+    def save(self) -> None:
+        """Write a checkpoint; that before wsd's decay is kept."""
+        kind = "stable" if self.before_decay else "ckpt"
+        self.checkpoint = save_checkpoint(self.folder, self.state(), kind)
 
 
 # ---- what Ctrl-C does
@@ -280,6 +300,7 @@ def train(training: Training, log: Log, stop: Stop) -> None:
         bar.update()
         number = processes.highest(stop.signal)  # read once: a later signal ends the next step
         due = training.step == s.max_iters or training.step % s.eval_interval == 0
+        due = due or training.before_decay
         logged = due or training.step == 1 or training.step % s.log_interval == 0
         if not logged and not number:
             continue
@@ -297,7 +318,7 @@ def train(training: Training, log: Log, stop: Stop) -> None:
         if logged:
             log.add_step(line, speed)
         if (due or number) and processes.first:
-            save_checkpoint(training.folder, training.state())
+            training.save()
         if number:
             bar.close()
             saved = f"stopped at step {training.step}, saved in {training.folder}"
@@ -308,13 +329,19 @@ def train(training: Training, log: Log, stop: Stop) -> None:
 
 
 def require_finite(training: Training, line: dict[str, float]) -> None:
-    """UserError, before anything is saved, if a number in a line of the log is not finite."""
+    """UserError, before anything is saved, if a number in a line of the log is not finite.
+
+    metrics.jsonl gets a line that says so.
+    """
     wrong = [f"{name} {value}" for name, value in line.items() if not math.isfinite(value)]
     if training.scaler.is_enabled():  # which leaves out a step whose gradient is not finite
         wrong = [text for text in wrong if not text.startswith("grad_norm")]
     saved = f"nothing was saved yet in {training.folder}"
     if checkpoint_paths(training.folder):
         saved = f"the last good checkpoint is in {training.folder}"
+    if wrong and training.processes.first:
+        line = {"step": training.step, "diverged": ", ".join(wrong)}
+        append_metrics(training.folder, line)
     advice = "Lower learning_rate, lengthen warmup_iters, or try --dtype=float32"
     require(not wrong, f"step {training.step}: {', '.join(wrong)}; {saved}. {advice}")
 
@@ -325,8 +352,10 @@ def require_finite(training: Training, line: dict[str, float]) -> None:
 def test_long(training: Training) -> Result:
     """Test the model on long texts; write extrapolation.json and its figure."""
     s, processes = training.settings, training.processes
-    about = describe_model(training.model, s, training.tokens)
-    how = {"lengths": s.eval_lengths, "compute": training.compute, "processes": processes}
+    trained = {"tokens": training.tokens, "checkpoint": training.checkpoint}
+    about = describe_model(training.model, s, step=training.step, **trained)
+    how = {"lengths": s.eval_lengths, "windows": s.eval_windows}
+    how |= {"compute": training.compute, "processes": processes}
     result = evaluate.extrapolation(training.model, training.corpus, about, **how)
     if processes.first:
         result = update_result(training.folder, result)
@@ -362,12 +391,11 @@ def complete_run(settings: TrainSettings, compute: device.Compute, processes: Pr
 def main() -> int:
     """Train, test, and print the table."""
     settings, words = configure(TrainSettings, sys.argv[1:], __doc__)
-    if words:
-        problem = f"{words[0]!r} is neither a config file (.py) nor --name=value"
-        raise UserError(f"{problem}; quote what has spaces, as in '--pos=rope + alibi'")
+    problem = f"{' '.join(words)!r:.60} is neither a config file (.py) nor --name=value"
+    require(not words, f"{problem}; quote what has spaces, as in '--pos=rope + alibi'")
     device.keep_freed_memory()
     compute = device.pick(settings.device, settings.dtype)
-    with together(settings.backend, compute) as processes:
+    with together(settings.backend, compute) as processes, told(settings.pos_file):
         complete_run(settings, compute, processes)
     return 0
 

@@ -7,7 +7,9 @@ Nothing else has to be changed: after `python data/NAME/prepare.py`, train with 
 
 A corpus is a folder with these files: train.bin and val.bin (token ids, uint16 or uint32,
 little-endian), train_starts.npy and val_starts.npy (the first token of each document), meta.json
-(the tokenizer, the source, the counts and the SHA-256 of the token files).
+(the tokenizer, the source, the counts and the SHA-256 of the token files). A folder that nanoGPT
+made (train.bin, val.bin and perhaps meta.pkl) is read as it is from data/NAME: a meta.json is put
+beside its files when it is first used.
 """
 
 import contextlib
@@ -17,7 +19,7 @@ import importlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -27,9 +29,12 @@ import numpy as np
 import tiktoken
 
 from configurable import UserError, check_shape, require
+from data.nanogpt import read_characters
 
 HERE = Path(__file__).resolve().parent
 OFFLINE = ("stdlib",)  # made when they are first used: they need no network and no arguments
+VARIANTS = {"books_gpt2": "python data/books/prepare.py --tokenizer=gpt2"}  # no folder of their own
+NANOGPT = "as nanoGPT split it"  # the rule in meta.json of a folder that nanoGPT made
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")  # of a corpus
 VOCABULARIES = {"bytes": 256, "gpt2": 50257}  # tokens of each tokenizer; char: its characters
 SPLIT = {"tokens": int, "bytes": int, "documents": int, "dtype": str, "sha256": str}
@@ -201,27 +206,36 @@ class Corpus:
 
 
 def load(name: str, root: Path = HERE) -> Corpus:
-    """The corpus `root/name`, checked; UserError says how to make it. Those in OFFLINE are made."""
+    """The corpus `root/name`, checked; UserError says how to make it. Those in OFFLINE are made.
+
+    A folder that nanoGPT made gets its meta.json.
+    """
     folder = Path(root) / name
     if not NAME.fullmatch(name) or not (folder / "meta.json").is_file():
-        require(name in OFFLINE, absence(name, Path(root)))
-        importlib.import_module(f"data.{name}.prepare").prepare(folder)
+        if NAME.fullmatch(name) and is_nanogpt(folder):
+            adopt(folder)
+        else:
+            require(name in OFFLINE, absence(name, Path(root)))
+            importlib.import_module(f"data.{name}.prepare").prepare(folder)
     meta = read_meta(folder / "meta.json")
     tokens = [read_tokens(folder / f"{split}.bin", meta) for split in ("train", "val")]
-    starts = [read_starts(folder / f"{split}_starts.npy", meta) for split in ("train", "val")]
+    if meta["rule"] == NANOGPT:
+        starts = [find_starts(split, meta) for split in tokens]
+    else:
+        starts = [read_starts(folder / f"{split}_starts.npy", meta) for split in ("train", "val")]
     return Corpus(name, folder, meta, *tokens, *starts)
 
 
 def built_in() -> list[str]:
-    """The names of the corpora that have a prepare.py of their own."""
+    """The names of the corpora that a prepare.py of the project makes."""
     names = {path.parent.name for path in HERE.glob("*/prepare.py")}
-    return sorted(names - {"text"})
+    return sorted(names - {"text"} | set(VARIANTS))
 
 
 def command(name: str) -> str:
     """What a user types to make the corpus `name`."""
     if name in built_in():
-        return f"python data/{name}/prepare.py"
+        return VARIANTS.get(name, f"python data/{name}/prepare.py")
     return f"python data/text/prepare.py --name={name} PATH... --tokenizer=gpt2 (or bytes, or char)"
 
 
@@ -238,6 +252,9 @@ def absence(name: str, root: Path) -> str:
 
 def remedy(path: Path) -> str:
     """What to do about a damaged file of a corpus."""
+    meta = path.with_name("meta.json")
+    if meta.is_file() and NANOGPT in meta.read_text(encoding="utf-8", errors="replace"):
+        return f"if the files are as you want them, delete {meta}, and they are read anew"
     return f"make the corpus again: {command(path.parent.name)}"
 
 
@@ -298,6 +315,56 @@ def read_starts(path: Path, meta: Mapping) -> np.ndarray:
     return starts
 
 
+# ---- folders that nanoGPT made
+
+
+def is_nanogpt(folder: Path) -> bool:
+    """Whether nanoGPT made `folder`, and not a prepare.py of ours that was cut off."""
+    names = {path.name for path in folder.glob("*")}
+    return names >= {"train.bin", "val.bin"} and not names & {"meta.json", "train_starts.npy"}
+
+
+def adopt(folder: Path) -> None:
+    """Write meta.json for a folder that nanoGPT made. Its own files stay as they are.
+
+    The tokens are characters if there is a meta.pkl, else GPT-2's. UserError if they are others.
+    """
+    pickled = folder / "meta.pkl"
+    extra = {"characters": read_characters(pickled)} if pickled.is_file() else {}
+    kind = "char" if extra else "gpt2"
+    meta, lengths = describe(folder, kind, "files of nanoGPT's", NANOGPT, extra)
+    with writing(folder, meta):
+        paths = folder / "train.bin", folder / "val.bin"
+        meta["splits"] = {path.stem: describe_split(path, meta, lengths) for path in paths}
+
+
+def describe_split(path: Path, meta: Mapping, lengths: np.ndarray) -> dict:
+    """The entry in meta.json of a file of uint16 tokens, which stand for `lengths` bytes, (V,)."""
+    size = path.stat().st_size
+    require(size > 0 and size % 2 == 0, f"{path} has {size:,} bytes: no two-byte tokens")
+    tokens = np.memmap(path, dtype="<u2", mode="r")
+    parts = np.array_split(tokens, len(tokens) // 2**24 + 1)
+    counts = sum(np.bincount(part, minlength=2**16) for part in parts)
+    outside = f"{path} holds token {tokens.max()}, outside its vocabulary of {len(lengths):,}"
+    advice = "its meta.pkl is missing, or it is of another corpus"
+    require(not counts[len(lengths) :].any(), f"{outside}: {advice}")
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    entry = {"tokens": len(tokens), "bytes": int(counts[: len(lengths)] @ lengths)}
+    documents = len(find_starts(tokens, meta))
+    return entry | {"documents": documents, "dtype": "uint16", "sha256": digest}
+
+
+def find_starts(tokens: np.ndarray, meta: Mapping) -> np.ndarray:
+    """(documents,) int64: token 0, and each that follows an end token of GPT-2's."""
+    starts = [np.zeros(1, dtype=np.int64)]
+    if meta["tokenizer"] == "gpt2":
+        inner, end = tokens[:-1], meta["vocab_size"] - 1
+        for first in range(0, len(inner), 2**24):  # so that a large file needs little memory
+            starts.append(first + 1 + np.flatnonzero(inner[first : first + 2**24] == end))
+    return np.concatenate(starts)
+
+
 # ---- writing
 
 
@@ -318,26 +385,40 @@ def write_corpus(
     made in a folder of their own and then moved, so that none is ever half written. UserError for
     an empty split and for a folder that cannot be written.
     """
+    meta, lengths = describe(folder, tokenizer, source, rule, extra)
+    with writing(folder, meta) as new:
+        meta["splits"] = {
+            split: write_split(new / f"{split}.bin", documents, lengths)
+            for split, documents in splits.items()
+        }
+    return meta
+
+
+def describe(
+    folder: Path, tokenizer: str, source: str, rule: str, extra: Mapping
+) -> tuple[dict, np.ndarray]:
+    """What meta.json says of a corpus besides its splits, and the bytes of each token, (V,)."""
     encoder = tokenizer_of({"tokenizer": tokenizer, **extra})
     meta = {"name": folder.name, "tokenizer": tokenizer, "unit": encoder.unit}
-    meta |= {"vocab_size": len(encoder.vocabulary), "source": source, "rule": rule} | extra
-    lengths = encoder.token_bytes()
+    meta |= {"vocab_size": len(encoder.vocabulary), "source": source, "rule": rule, **extra}
+    return meta, encoder.token_bytes()
+
+
+@contextlib.contextmanager
+def writing(folder: Path, meta: Mapping) -> Iterator[Path]:
+    """A folder for new files. At the end they are moved to `folder`, with `meta` as meta.json."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".new-", dir=folder) as new:
-            meta["splits"] = {
-                split: write_split(Path(new) / f"{split}.bin", documents, lengths)
-                for split, documents in splits.items()
-            }
+            yield Path(new)
             text = json.dumps(meta, indent=1, ensure_ascii=False)
-            (Path(new) / "meta.json").write_text(text + "\n", encoding="utf-8")
+            Path(new, "meta.json").write_text(text + "\n", encoding="utf-8")
             publish(Path(new), folder)
     except OSError as error:
         raise UserError(f"{folder} cannot be written: {error}") from error
     finally:
         with contextlib.suppress(OSError):  # refused while anything is in it
             folder.rmdir()
-    return meta
 
 
 def token_dtype(vocab_size: int) -> np.dtype:

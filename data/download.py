@@ -17,10 +17,11 @@ TIMEOUT = 30.0  # seconds without an answer
 OTHERWISE = "check the network, or name a mirror with --url=URL or a copy you have with --file=PATH"
 
 
-def download(url: str, path: Path, sha256: str, size: int) -> None:
+def download(url: str, path: Path, sha256: str, size: int, otherwise: str = OTHERWISE) -> None:
     """Download `url` (http or https) to `path`, with progress.
 
-    UserError unless it has `size` bytes and this SHA-256. Nothing is left behind then.
+    UserError unless it has `size` bytes and this SHA-256. Nothing is left behind then. `otherwise`
+    is what the user is told to do.
     """
     web = urllib.parse.urlsplit(url).scheme in ("http", "https")
     require(web, f"{url!r} is not an http or https address")
@@ -30,11 +31,11 @@ def download(url: str, path: Path, sha256: str, size: int) -> None:
         try:
             receive(url, part, size)
         except urllib.error.HTTPError as error:
-            raise UserError(f"{url} answered {error.code} {error.reason}; {OTHERWISE}") from error
+            raise UserError(f"{url} answered {error.code} {error.reason}; {otherwise}") from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = getattr(error, "reason", error) or type(error).__name__
-            raise UserError(f"{url} could not be downloaded ({reason}); {OTHERWISE}") from error
-        verify(part, sha256, size, url)
+            raise UserError(f"{url} could not be downloaded ({reason}); {otherwise}") from error
+        verify(part, sha256, size, url, otherwise)
         os.replace(part, path)
 
 
@@ -43,20 +44,20 @@ def receive(url: str, path: Path, size: int) -> None:
     with (
         urllib.request.urlopen(url, timeout=TIMEOUT) as answer,
         path.open("wb") as file,
-        tqdm(total=size, unit="B", unit_scale=True, desc=path.name, disable=None) as bar,
+        tqdm(total=size, unit="B", unit_scale=1, desc=path.name, leave=False, disable=None) as bar,
     ):
         while file.tell() <= size and (block := answer.read(2**16)):
             file.write(block)
             bar.update(len(block))
 
 
-def verify(path: Path, sha256: str, size: int, origin: str) -> None:
+def verify(path: Path, sha256: str, size: int, origin: str, otherwise: str = OTHERWISE) -> None:
     """UserError unless the file at `path`, from `origin`, has `size` bytes and this SHA-256."""
-    require(path.is_file(), f"{origin} is not a file; {OTHERWISE}")
+    require(path.is_file(), f"{origin} is not a file; {otherwise}")
     found = path.stat().st_size
     how = "cut short" if found < size else "longer than it should be"
-    require(found == size, f"{origin} is {how}: {found:,} of {size:,} bytes; {OTHERWISE}")
+    require(found == size, f"{origin} is {how}: {found:,} of {size:,} bytes; {otherwise}")
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     found = f"its SHA-256 is {digest}, not {sha256}"
-    require(digest == sha256, f"{origin} is another file: {found}; {OTHERWISE}")
+    require(digest == sha256, f"{origin} is another file: {found}; {otherwise}")

@@ -9,8 +9,7 @@ The stops of another checkout are those in docs/house-before.json, which are of 
 The counting rule
 -----------------
 - The **core** is every `.py` file but those in `zoo/`, `config/`, `docs/`, `results/`, `tests/`
-  and in the folders of the corpora (`data/NAME/`). `data/__init__.py` and `data/download.py` belong
-  to the core.
+  and in the folders of the corpora (`data/NAME/`). The files in `data/` itself belong to the core.
 - A **code line** is a line of a formatted file (`ruff format`, 100 columns) that is not blank and
   holds a token that is neither a comment nor part of a docstring.
 - The **length of a function** is the number of its lines from `def` to the last one, without its

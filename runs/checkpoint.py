@@ -1,13 +1,13 @@
 """Checkpoints: saved, verified, loaded; and the trained model of a run folder.
 
 A checkpoint is named `ckpt-STEP-DIGEST.pt`, with the first 16 digits of the SHA-256 of its content.
-It is good if the content still has that digest. A run folder keeps the two newest good ones.
+It is good if the content still has that digest. A run folder keeps the two newest good ones. The
+one before wsd's decay is kept besides, as `stable-STEP-DIGEST.pt`: a longer run starts there.
 """
 
 import hashlib
 import os
 import pickle
-import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,10 +20,11 @@ from configurable import GPTConfig, TrainSettings, UserError, check_shape, diffe
 from model import GPT
 from runs.device import CPU, Compute
 from runs.files import replace_file, sha256
-from runs.folder import DAMAGED, RESTORE, last_logged_step, read_config
+from runs.folder import DAMAGED, RESTORE, checkpoint_paths, last_logged_step, read_config
 
 STATE = {  # what every checkpoint has
-    **dict.fromkeys(("model", "optimizer", "scaler", "gpt", "settings"), dict),
+    **dict.fromkeys(("model", "optimizer", "scaler", "gpt"), dict),
+    "settings": {"max_iters": int},
     **dict.fromkeys(("step", "tokens", "original_length"), int),
     "train_lengths": [int],
 }
@@ -32,29 +33,22 @@ STATE = {  # what every checkpoint has
 # ---- files
 
 
-def checkpoint_paths(folder: Path) -> list[Path]:
-    """The checkpoints in a run folder, the newest first. Their content is not looked at."""
-    steps = {}
-    for path in folder.glob("ckpt-*.pt"):
-        named = re.fullmatch(r"ckpt-(\d+)-[0-9a-f]{16}", path.stem)
-        if named and not path.is_dir():
-            steps[path] = int(named[1])
-    return sorted(steps, key=steps.__getitem__, reverse=True)
+def save_checkpoint(folder: Path, state: dict[str, Any], kind: str = "ckpt") -> str:
+    """Write a checkpoint; the SHA-256 of its file.
 
-
-def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
-    """Write a checkpoint, and delete all others but the newest good one before it.
-
+    All others of its kind ("ckpt" or "stable") are deleted, but the newest good "ckpt" before it.
     It gets its name when it is whole, and only then another one is deleted: at any moment there is
     a good one. UserError if the disk is full; what was there before stays.
     """
     unnamed = folder / ".ckpt.new"
     try:
         digest = replace_file(unnamed, lambda file: torch.save(state, file))
-        path = folder / f"ckpt-{state['step']}-{digest[:16]}.pt"
-        older = [other for other in checkpoint_paths(folder) if other != path]
+        path = folder / f"{kind}-{state['step']}-{digest[:16]}.pt"
+        all_of_kind = [p for p in checkpoint_paths(folder) if p.name.startswith(kind)]
+        older = [other for other in all_of_kind if other != path]
         os.replace(unnamed, path)
-        kept = next((other for other in older if other.stem.endswith(sha256(other)[:16])), None)
+        good = (other for other in older if other.stem.endswith(sha256(other)[:16]))
+        kept = next(good, None) if kind == "ckpt" else None
         for other in older:
             if other != kept:
                 other.unlink()
@@ -63,15 +57,19 @@ def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
         reason = error.__context__ if isinstance(error.__context__, OSError) else error
         sentence = f"a checkpoint in {folder} cannot be written ({reason})"
         raise UserError(f"{sentence}; the one before it is untouched") from error
+    return digest
 
 
-def load_state(folder: Path, say: Callable[[str], None] = print) -> dict[str, Any] | None:
+def load_state(
+    folder: Path, say: Callable[[str], None] = print, last: int | None = None
+) -> dict[str, Any] | None:
     """The content of the newest good checkpoint, and its "sha256"; None if there is no checkpoint.
 
-    `say` gets a sentence that names those that are damaged. UserError if all are.
+    Those of steps after `last` are passed over. `say` gets a sentence that names those that are
+    damaged. UserError if all are.
     """
     state, newest, damaged = None, None, []
-    paths = checkpoint_paths(folder)
+    paths = checkpoint_paths(folder, last)
     try:
         for path in paths:
             with path.open("rb") as file:
@@ -81,9 +79,9 @@ def load_state(folder: Path, say: Callable[[str], None] = print) -> dict[str, An
                 elif state is None:
                     state, newest = read_checkpoint(file, path) | {"sha256": digest}, path
     except FileNotFoundError:
-        if checkpoint_paths(folder) == paths:  # a link to nowhere
+        if checkpoint_paths(folder, last) == paths:  # a link to nowhere
             raise
-        return load_state(folder, say)  # a training saved at the same time
+        return load_state(folder, say, last)  # a training saved at the same time
     problem = f"{' and '.join(damaged)}: its SHA-256 is not the one in its name"
     require(state or not damaged, f"{problem}; {RESTORE}")
     if damaged:
@@ -170,7 +168,8 @@ def scheme_file(folder: Path, config: dict[str, Any], typed: str) -> Path | None
 
 def refuse_other_files(folder: Path, config: dict[str, Any], state: dict[str, Any]) -> None:
     """UserError if the checkpoint, or a file of the extension, is not that of the folder's run."""
-    differ = differences(state["settings"], config["settings"], "result")
+    length = {"max_iters": state["settings"]["max_iters"]}  # a run may be made longer
+    differ = differences(state["settings"], config["settings"] | length)
     problem = f"the checkpoint in {folder} is of another run than that folder's"
     require(not differ, f"{problem} ({'; '.join(differ)}): {RESTORE}")
     for name, digest in config["extension_files_sha256"].items():

@@ -2,29 +2,29 @@
 
 import math
 import os
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from configurable import require
+from runs.compare import contrasts, losses_at, rows_by_seed
 from runs.files import replace_file
+from runs.labels import gaps, missing_lengths, result_labels, run_name
 from runs.results import (
     Result,
     fixed_target_rows,
     gains,
-    losses_at,
-    result_labels,
-    rows_by_seed,
     rows_on,
-    run_name,
     select_rows,
 )
-from runs.tables import runs_table
+from runs.tables import differences_table, runs_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 # colours of Okabe and Ito, which the colour-blind can tell apart
 COLORS = "#0072B2 #D55E00 #009E73 #CC79A7 #E69F00 #56B4E9 #000000".split()
@@ -40,7 +40,11 @@ def show_runs(folders: list[str], results: list[Result], dataset: str, out: str)
     The results of one folder are drawn too if a dataset or a file `out` is named. By default the
     figure of several is put into the folder that holds them all, that of one into its own.
     """
+    results = [result | {"folder": at} for at, result in zip(folders, results, strict=True)]
     print(runs_table(results, dataset))
+    differences = differences_table(results, dataset)
+    if differences:
+        print(f"\n{differences}\n")
     if len(folders) == 1 and not dataset and not out:
         return
     place = Path(folders[0])
@@ -73,18 +77,22 @@ def plot_runs(results: list[Result], path: str | Path, dataset: str = "") -> Non
         fixed = fixed_target_rows(rows)
         points = {n: row["nats"] for n, row in fixed.items() if row["nats"] is not None}
         errors = [fixed[n]["stderr_vs_L"] or 0.0 for n in points]
-        plot_curve(axes, k, label, points, fixed.keys() - points, result["train_length"], errors)
+        missing = missing_lengths(fixed)
+        plot_curve(axes, k, label, points, missing, result["train_length"], errors)
     save_losses(axes, path)
 
 
 def plot_seeds(cells: dict[str, list[Result]], path: str | Path) -> None:
     """Draw the mean over seeds of each scheme as a curve, and each seed as a thin line.
 
-    For `cells`, and what is refused, see `rows_by_seed`.
+    A bar is as long as the 95 % interval of the difference to the first scheme, uncorrected. For
+    `cells`, and what is refused, see `rows_by_seed`.
     """
     dataset, schemes = rows_by_seed(cells)
     results = [r for results in cells.values() for r in results if "rows" in r]
-    axes = loss_axes(dataset, results, "lines: mean over seeds; thin lines: each seed")
+    bars = f"bars: 95 % interval of the difference to {next(iter(cells))}, not corrected"
+    axes = loss_axes(dataset, results, f"thin lines: each seed; {bars}")
+    found = contrasts(schemes)
     for k, (pos, seeds) in enumerate(schemes.items()):
         lengths = sorted({n for fixed in seeds.values() for n in fixed})
         losses = {n: list(losses_at(seeds, n).values()) for n in lengths}
@@ -93,8 +101,13 @@ def plot_seeds(cells: dict[str, list[Result]], path: str | Path) -> None:
         for fixed in seeds.values():
             curve = {n: row["nats"] for n, row in fixed.items() if row["nats"] is not None}
             axes.plot(curve.keys(), curve.values(), color=color, linewidth=0.7, alpha=0.5)
-        label, missing = f"{pos} ({len(seeds)} seeds)", set(lengths) - points.keys()
-        plot_curve(axes, k, label, points, missing, results[0]["train_length"])
+        label = f"{pos} ({len(seeds)} seeds)"
+        missing = {"diverged": set(), "undefined": set()}
+        for fixed in seeds.values():
+            for kind, at in missing_lengths(fixed).items():
+                missing[kind] |= at - points.keys()
+        errors = [found[pos][n].half if n in found[pos] else 0.0 for n in points]
+        plot_curve(axes, k, label, points, missing, results[0]["train_length"], errors)
     save_losses(axes, path)
 
 
@@ -133,38 +146,52 @@ def plot_curve(
     k: int,
     label: str,
     points: dict[int, float],
-    missing: set[int],
+    missing: dict[str, set[int]],
     train_length: int,
-    errors: list[float] | None = None,
+    errors: list[float],
 ) -> None:
-    """Draw curve number k, the dotted line of its loss at L, and a cross where it ends.
+    """Draw curve number k, and the dotted line of its loss at L; for `missing`: `missing_lengths`.
 
-    A curve ends at the last of its `points` before the `missing` lengths, which are undefined.
+    A thin cross marks the last of its `points` before it is undefined, thick ones at the upper edge
+    the lengths at which it diverged.
     """
+    undefined, diverged = missing["undefined"], missing["diverged"]
     color = COLORS[k % len(COLORS)]
-    before = [n for n in points if missing and n < min(missing)]
-    if before and max(before) == max(points):
-        label += f": undefined past {before[-1]}"
-    elif missing:
-        label += f": undefined at {', '.join(map(str, sorted(missing)))}"
+    words = gaps(points, missing)
+    label = f"{label}: {words}" if words else label
     style: dict[str, Any] = {"color": color, "linestyle": "-" if k < len(COLORS) else "-."}
     style |= {"marker": MARKERS[k % len(MARKERS)], "markersize": 5, "linewidth": 1.8}
-    style |= {"yerr": errors, "elinewidth": 1, "capsize": 3}
-    axes.errorbar(points.keys(), points.values(), label=label, **style)
+    style |= {"elinewidth": 1, "capsize": 3}
+    lengths = sorted({*points, *undefined, *diverged})
+    shown = [n for n in lengths if n <= max([*points, *diverged], default=0)]
+    bars = dict(zip(points, errors, strict=True))
+    losses, bars = ([of.get(n, math.nan) for n in shown] for of in (points, bars))
+    axes.errorbar(shown, losses, yerr=bars, label=label, **style)
     if train_length in points:
         axes.axhline(points[train_length], color=color, linestyle=":", linewidth=1)
+    before = [n for n in points if undefined and n < min(undefined)]
     if before:
         end, cross = before[-1], {"color": color, "markersize": 13, "markeredgewidth": 2.5}
         axes.plot(end, points[end], "x", zorder=5, **cross)
+    if diverged:  # below the crosses of other curves
+        heights = [0.97 - 0.04 * len(crosses(axes))] * len(diverged)
+        edge = {"transform": axes.get_xaxis_transform(), "zorder": 5}
+        axes.plot(sorted(diverged), heights, "X", color=color, markersize=9, **edge)
+
+
+def crosses(axes: "Axes") -> list["Line2D"]:
+    """The crosses at the upper edge, a line of them for each curve that diverged."""
+    return [line for line in axes.lines if line.get_marker() == "X"]
 
 
 def save_losses(axes: "Axes", path: str | Path) -> None:
     """Scale and label the axes and write the file; UserError if nothing was drawn."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-    lengths = sorted({n for curve in axes.containers for n in curve.lines[0].get_xdata()})
+    curves = [curve.lines[0] for curve in axes.containers]
     nothing = f"{path}: no loss of fixed_targets to draw: run evaluate.py with that protocol first"
-    require(lengths, nothing)
+    require(any(np.isfinite(curve.get_ydata(orig=False)).any() for curve in curves), nothing)
+    lengths = sorted({n for curve in curves for n in curve.get_xdata()})
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks(lengths, [f"{n:,}" for n in lengths])
@@ -174,11 +201,15 @@ def save_losses(axes: "Axes", path: str | Path) -> None:
         axis.set_minor_locator(NullLocator())
     low, high = axes.get_ylim()
     room = max(1.0, math.sqrt(1.25 * low / high))  # a flat curve should look flat
-    axes.set_ylim(low / room, high * room)
+    low, high = low / room, high * room
+    below = max(0.5, 1 - 0.06 * len(crosses(axes)))  # the share of the axis below the crosses
+    axes.set_ylim(low, low * (high / low) ** (1 / below))
     axes.grid(color="0.92", linewidth=0.7)
     handles, names = axes.get_legend_handles_labels()
     handles, names = handles[2:] + handles[:2], names[2:] + names[:2]  # the curves first
+    names = [textwrap.fill(name, 124) for name in names]
     columns = max(1, 132 // (8 + max(map(len, names))))
+    axes.figure.set_figheight(5.2 + 0.19 * math.ceil(len(names) / columns))
     style = {"loc": "outside lower center", "frameon": False, "fontsize": 9}
     axes.figure.legend(handles, names, ncols=columns, **style)
     save_figure(axes.figure, path)
@@ -210,12 +241,14 @@ def plot_extensions(
     width, height = 0.5 + label_width + cell_width * len(lengths), 1.2 + 0.24 * len(gained)
     axes = new_figure((width, height)).add_subplot()
     norm = SymLogNorm(0.03, vmin=-3, vmax=3)
-    axes.imshow(np.array(means), cmap="RdBu", norm=norm, aspect="auto")
+    bounded = np.clip(means, norm.vmin, norm.vmax)  # a gain is -inf where a seed diverged
+    axes.imshow(bounded, cmap="RdBu", norm=norm, aspect="auto")
     for (k, column), value in np.ndenumerate(means):
-        if math.isfinite(value):
-            dark = abs(norm(value) - 0.5) > 0.28
+        if not math.isnan(value):
+            dark = abs(norm(bounded[k, column]) - 0.5) > 0.28
             style = {"ha": "center", "va": "center", "fontsize": 7, "color": "w" if dark else "k"}
-            axes.text(column, k, f"{value:+.3f}", **style)
+            text = f"{value:+.3f}" if math.isfinite(value) else "diverged"
+            axes.text(column, k, text, **style)
     axes.set_xticks(range(len(lengths)), [f"{n:,}" for n in lengths], fontsize=8)
     axes.set_yticks(range(len(gained)), gained, fontsize=8)
     axes.set_xlabel(f"test length, {results[0]['unit']}s", fontsize=9)

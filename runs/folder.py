@@ -23,8 +23,10 @@ from runs.files import read_json, sha256, write_text
 ROOT = Path(__file__).resolve().parents[1]
 RESTORE = "restore a good copy, or start again with --overwrite=True"
 DAMAGED = f"it is damaged; {RESTORE}"
-NAMED = ("pos", "dataset", "block_size", "seed")  # settings that the folder's name spells out
-MAKE_NO_NUMBERS = ("ablate", "explain", "report", "sample", "figures", "tables", "log")
+NAMED = ("pos", "dataset", "block_size", "seed")  # settings that begin the folder's name
+LONGEST = 100  # characters of that name
+MAKE_NO_NUMBERS = ("ablate", "explain", "report", "sample")
+MAKE_NO_NUMBERS += ("figures", "tables", "labels", "compare", "log", "examine")
 CONFIG = {  # what every config.json has
     **dict.fromkeys(("vocab_size", "parameters", "original_length", "threads", "processes"), int),
     **dict.fromkeys(("unit", "layers", "wandb_id", "platform", "device", "dtype"), str),
@@ -33,6 +35,8 @@ CONFIG = {  # what every config.json has
     "extension_files_sha256": dict,
     "corpus_sha256": {"train": str, "val": str},
     "train_lengths": [int],
+    "read_before": dict,
+    "history": [{"from_step": int, "max_iters": int}],
     "command": [str],
 }
 
@@ -41,24 +45,48 @@ CONFIG = {  # what every config.json has
 
 
 def run_folder(settings: TrainSettings) -> Path:
-    """The folder of a run: out_dir, else out/<pos>-<dataset>-L<block_size>-s<seed>.
+    """The folder of a run: out_dir, else out/<pos>-<dataset>-L<block_size>-s<seed>-<others>.
 
-    A digest of the other result settings follows if they differ from the defaults.
+    The others are the result settings that differ from the defaults, as in learning_rate=0.001, but
+    not max_iters, which may be raised. If the name would be longer than LONGEST, or some value
+    cannot be told from its part of the name, a digest of all of them stands there instead.
     """
     if settings.out_dir:
         return Path(settings.out_dir)
-    pos = settings.pos.replace(" ", "").translate(str.maketrans("(),|", "___~", "'\""))
-    pos = re.sub(r"[^A-Za-z0-9._=+~-]", "-", pos)
-    name = f"{pos[:60]}-{settings.dataset}-L{settings.block_size}-s{settings.seed}"
-    others = {}
+    values = {name: getattr(settings, name) for name in NAMED}
     for f in fields(TrainSettings):
         value = getattr(settings, f.name)
-        if f.metadata["kind"] == "result" and f.name not in NAMED and value != f.default:
-            others[f.name] = value
-    if len(pos) > 60:
-        others["pos"] = settings.pos
-    digest = hashlib.sha256(json.dumps(others, sort_keys=True).encode("utf-8")).hexdigest()
-    return Path("out", f"{name}-{digest[:6]}" if others else name)
+        if f.metadata["kind"] == "result" and f.name != "max_iters" and value != f.default:
+            values[f.name] = value
+    texts = {name: in_a_name(name, value) for name, value in values.items()}
+    pos, dataset, *numbers = (texts.pop(name) for name in NAMED)
+    place = "-L{}-s{}".format(*numbers)
+    name = "-".join([f"{pos}-{dataset}{place}", *(f"{name}={texts[name]}" for name in texts)])
+    if "@" in name or len(name) > LONGEST:
+        digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode("utf-8")).hexdigest()
+        name = f"{pos[:50]}-{dataset[:20]}{place}-{digest[:10]}".replace("@", "-")
+    return Path("out", name)
+
+
+def in_a_name(name: str, value: Any) -> str:
+    """The value of a setting as part of a folder's name; "@" stands for what cannot be in one."""
+    text = "_".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    if name in ("pos", "extend"):  # the grammar gives the signs back
+        text = re.sub(" ?([,+|]) ", r"\1", text).translate(str.maketrans("(),|", "___~"))
+    return re.sub(r"[^A-Za-z0-9._=+~-]", "@", text)
+
+
+def checkpoint_paths(folder: Path, last: int | None = None) -> list[Path]:
+    """The checkpoints in a run folder, the newest first, without those of steps after `last`.
+
+    Their content is not looked at.
+    """
+    steps = {}
+    for path in folder.glob("*.pt"):
+        named = re.fullmatch(r"(ckpt|stable)-(\d+)-[0-9a-f]{16}", path.stem)
+        if named and not path.is_dir() and (last is None or int(named[2]) <= last):
+            steps[path] = (int(named[2]), path.name)
+    return sorted(steps, key=steps.__getitem__, reverse=True)
 
 
 def scheme_label(settings: TrainSettings) -> str:
@@ -133,6 +161,14 @@ def last_logged_step(folder: Path) -> int:
     return int(steps[-1]) if steps else 0
 
 
+def diverged(folder: Path) -> str:
+    """What was not finite when the training in a run folder ended; empty if all was."""
+    path = folder / "metrics.jsonl"
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    last = re.search(r'^\{"step": \d+, "diverged": "([^"]*)"\}\s*\Z', text, re.MULTILINE)
+    return last[1] if last else ""
+
+
 # ---- whose folder it is
 
 
@@ -141,7 +177,7 @@ def lock_folder(folder: Path) -> FileLock:
 
     Within a process a folder may be locked again. UserError names the program that holds it.
     """
-    lock = FileLock(folder / ".lock", blocking=False, is_singleton=True)
+    lock = FileLock(folder / ".lock", timeout=1, is_singleton=True)  # `in_use` may be asking
     holder = folder / ".holder"
     try:
         lock.acquire()
@@ -154,6 +190,17 @@ def lock_folder(folder: Path) -> FileLock:
     command = " ".join(command_line())
     write_text(holder, f"process {os.getpid()} on {platform.node()} ({command:.200})")
     return lock
+
+
+def in_use(folder: Path) -> bool:
+    """Whether a program writes into a run folder now. The lock is held for an instant only."""
+    if not (folder / ".lock").exists():
+        return False
+    try:
+        FileLock(folder / ".lock", blocking=False).acquire().lock.release()
+    except OSError as error:  # it may be that of a folder of somebody else's
+        return isinstance(error, Timeout)
+    return False
 
 
 def take_folder(folder: Path, settings: TrainSettings) -> FileLock:
@@ -170,7 +217,7 @@ def take_folder(folder: Path, settings: TrainSettings) -> FileLock:
     except OSError as error:
         advice = "choose another --out_dir"
         raise UserError(f"out_dir {folder} cannot be used ({error.strerror}); {advice}") from error
-    checkpoints = list(folder.glob(f"ckpt-*-{'[0-9a-f]' * 16}.pt"))
+    checkpoints = checkpoint_paths(folder)
     if settings.overwrite and (checkpoints or (folder / "config.json").exists()):
         kept = Path(settings.pos_file).resolve()
         names = ("metrics.jsonl", "extrapolation.json", "extrapolation.png", "pos_file.py")
@@ -188,6 +235,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     config = read_json(path)
     check_shape(config, CONFIG, str(path), DAMAGED)
+    require(config["history"], f"{path} has an empty history: {DAMAGED}")
     try:
         settings = TrainSettings(**config["settings"]).checked()
     except (TypeError, UserError) as error:
@@ -197,10 +245,20 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def refuse_other_run(folder: Path, settings: TrainSettings) -> None:
     """UserError if the run in the folder has other settings that change the result."""
-    config = read_config(folder)
-    differ = differences(asdict(settings), config["settings"], "result")
+    differ = differ_from(settings, read_config(folder))
+    advice = "choose another --out_dir, or --overwrite=True"
+    require(not differ, f"{folder} holds another run ({'; '.join(differ)}): {advice}")
+
+
+def differ_from(settings: TrainSettings, config: dict[str, Any]) -> list[str]:
+    """How the run of a config.json has another result than these settings.
+
+    max_iters may differ, because a run can go on. A warm-up that is not set is the run's own.
+    """
+    here = asdict(settings.warmed_up(config["history"][0]["max_iters"]))
+    length = {"max_iters": config["settings"]["max_iters"]}
+    differ = differences(here | length, config["settings"])
     if settings.pos_file and not differ:
         if sha256(Path(settings.pos_file)) != config["pos_file_sha256"]:
             differ = [f"{settings.pos_file} has changed since"]
-    advice = "choose another --out_dir, or --overwrite=True"
-    require(not differ, f"{folder} holds another run ({'; '.join(differ)}): {advice}")
+    return differ

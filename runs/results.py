@@ -1,42 +1,54 @@
 """The results of testing long: their file, what may be compared, and what the numbers show.
 
-A result is the content of a run's extrapolation.json. It has a row for each protocol, length,
-dataset and extension. Rows are compared only if they were measured on the same targets of the same
-text. Windows and seeds are never pooled: the error of a difference between two rows of one run
-comes from its windows, the error of a difference between two schemes from their seeds.
+A result is the content of a run's extrapolation.json. It has a row for each question that was asked
+(see KEY). Rows are only ever added: one is replaced if the same question is asked again. They are
+compared only if they were measured on the same targets of the same text. Windows and seeds are
+never pooled: the error of a difference between two rows of one run comes from its windows, the
+error of a difference between two schemes from their seeds.
 """
 
+import itertools
+import json
 import math
-from dataclasses import asdict
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, fields
 from pathlib import Path
 from types import NoneType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from configurable import PROTOCOLS, TrainSettings, UserError, check_shape, differences, require
-from runs.files import read_json, sha256, write_json
-from runs.folder import read_config, scheme_label
+from configurable import PROTOCOLS, TrainSettings, UserError, check_shape, require
+from runs.files import read_json, write_json
+from runs.folder import differ_from, read_config, scheme_label
+from runs.labels import result_labels, run_name
 
 Row = dict[str, Any]
 Rows = dict[tuple[str, int], Row]  # by protocol and length
 Result = dict[str, Any]  # the content of an extrapolation.json
-Seeds = dict[int, dict[int, Row]]  # of one scheme: rows of fixed_targets by seed and length
 
-MODEL = ("pos", "train_length", "tokens_trained", "seed", "parameters")  # identify a trained model
-PLACE = ("protocol", "length", "extend", "dataset")  # identify a row of a result
-ROW_SHAPE = {"protocol": str, "length": int, "dataset": str, "extend": (str, NoneType)}
-MEASURED = {"nats": float, "targets": str, "split_sha256": str, "block_nats": [float]}
+MODEL = ("pos", "train_length", "seed", "parameters")  # identify a run
+KEY = ("protocol", "stride", "length", "extend", "files_sha256", "split_sha256", "targets")
+KEY += ("step", "checkpoint", "dtype", "attention")  # with the dataset, what a row answers
+FIXED = ("fixed_targets", "windowed")  # have the same windows
+ROW_SHAPE = {
+    **dict.fromkeys(("protocol", "dataset", "split_sha256", "checkpoint"), str),
+    **dict.fromkeys(("length", "step", "windows"), int),
+    "extend": (str, NoneType),
+    "stride": (int, NoneType),
+}
+MEASURED = {"nats": float, "stderr": float, "targets": str, "block_nats": [float], "dtype": str}
 MEASURED |= {"stderr_vs_L": (float, NoneType)}
-CHECK = {"dtype": str, "length": int, "windows": int, "difference": float}
-CHECK |= {"nats": float, "nats_float32": float}
+CHECK = ROW_SHAPE | {"dtype": str, "nats": float, "nats_float32": float, "difference": float}
 SHAPE = {
-    **dict.fromkeys(("pos", "unit"), str),
-    **dict.fromkeys(("train_length", "tokens_trained", "seed"), int),
+    **dict.fromkeys(("pos", "unit", "checkpoint"), str),
+    **dict.fromkeys(("train_length", "tokens_trained", "step", "seed"), int),
+    "settings": dict,
     "rows": [ROW_SHAPE],
     "notes": [str],
-    "per_position": dict,
-    "float32_check": dict,
+    "per_position": [ROW_SHAPE],
+    "float32_check": [CHECK],
 }
 
 
@@ -55,13 +67,10 @@ def load_result(folder: str | Path) -> Result:
         raise UserError(f"{path} is no readable JSON object: {advice}") from error
     check_shape(result, SHAPE, str(path), advice)
     require(result["rows"], f"{path} lacks rows: {advice}")
-    if result["float32_check"]:
-        check_shape(result["float32_check"], CHECK, str(path), advice, "float32_check")
     for number, row in enumerate(result["rows"]):
         undefined = row.get("nats") is None and "reason" in row
         shape = {"nats": NoneType, "reason": str} if undefined else MEASURED
         check_shape(row, shape, str(path), advice, f"rows[{number}]")
-        row.setdefault("extend", None)
         row.setdefault("nats", None)
     return result
 
@@ -75,27 +84,34 @@ def update_result(folder: str | Path, new: Result) -> Result:
 
 
 def merge(old: Result, new: Result) -> Result:
-    """Replace the rows that were measured again and keep the others.
+    """The old result with what is new: only what answers the same question is replaced.
 
-    The new result alone if the old one is of another model. What is known by position remains that
-    of the first dataset and extension.
+    The new result alone if the old one is of another run. The datasets keep their order, and in a
+    dataset what was measured last comes last.
     """
-    if not same_model(old, new):
+    if any(old.get(name) != new[name] for name in MODEL):
         return new
-    by_place = {tuple(row[name] for name in PLACE): row for row in [*old["rows"], *new["rows"]]}
-    rows = list(by_place.values())
-    merged = old | new | {"rows": rows, "notes": row_notes(rows, new["train_length"])}
-    before, now = old["per_position"], new["per_position"]
-    same = all(before.get(name) == now.get(name) for name in ("dataset", "extend"))
-    if before and not same:
-        merged |= {name: old[name] for name in ("per_position", "float32_check")}
-    return merged
+    merged = old | new
+    for name in ("rows", "per_position", "float32_check"):
+        again = set(map(question, new[name]))
+        rows = [*(row for row in old[name] if question(row) not in again), *new[name]]
+        order = [row["dataset"] for row in [*old[name], *new[name]]]
+        merged[name] = sorted(rows, key=lambda row: order.index(row["dataset"]))
+    return merged | {"notes": row_notes(merged["rows"], new["train_length"])}
 
 
-def describe_model(model: Any, settings: TrainSettings, tokens: int) -> Result:
-    """What a result says of a model that was trained on so many tokens with these settings.
+def question(row: Row) -> str:
+    """What a row answers: its dataset and the fields of KEY."""
+    return json.dumps([row.get(name) for name in ("dataset", *KEY)], sort_keys=True)
 
-    It is called before another extension is put on the model.
+
+def describe_model(
+    model: Any, settings: TrainSettings, *, step: int, tokens: int, checkpoint: str
+) -> Result:
+    """What a result says of a model that was trained with these settings.
+
+    It was trained for so many steps on so many tokens, and `checkpoint` is the SHA-256 of its file.
+    This is called before another extension is put on the model.
     """
     return {
         "pos": scheme_label(settings),
@@ -103,14 +119,24 @@ def describe_model(model: Any, settings: TrainSettings, tokens: int) -> Result:
         "train_length": settings.block_size,
         "original_length": model.config.block_size,
         "seed": settings.seed,
+        "settings": settings_that_differ(settings),
+        "step": step,
+        "checkpoint": checkpoint[:16],
         "tokens_trained": tokens,
         "parameters": model.parameter_count,
     }
 
 
-def same_model(a: Result, b: Result) -> bool:
-    """Whether two results are of one trained model."""
-    return all(a.get(name) == b[name] for name in MODEL)
+def settings_that_differ(settings: TrainSettings) -> dict[str, Any]:
+    """The settings that change the result, if they are not the defaults.
+
+    Those that a result names by itself are left out: pos, extend, block_size and seed.
+    """
+    own, usual = (asdict(s.warmed_up(settings.max_iters)) for s in (settings, TrainSettings()))
+    kinds = {f.name: f.metadata["kind"] for f in fields(TrainSettings)}
+    named = ("pos", "extend", "block_size", "seed")
+    names = [name for name in own if kinds[name] == "result" and name not in named]
+    return {name: own[name] for name in names if own[name] != usual[name]}
 
 
 # ---- is everything measured?
@@ -122,52 +148,92 @@ def tested_lengths(train_length: int, lengths: tuple[int, ...] = ()) -> list[int
     return sorted({*(lengths or default), train_length} - {0})
 
 
-def covers(rows: Rows, protocol: str, expected: dict[int, dict[str, Any]]) -> bool:
-    """Whether a protocol has a row at every length of `expected`, with the fields given there.
+def covers(rows: list[Row], asked: Iterable[Row]) -> bool:
+    """Whether each question, some fields of a row with their values, has a row that has them."""
+    return all(any(fields.items() <= row.items() for row in rows) for fields in asked)
 
-    `expected` is {length: {field: value}}, and a field that a row lacks counts as None. Any
-    targets are right for a row that is undefined, because it has none.
+
+def only(result: Result, windows: int, dtype: str | None = None) -> Result:
+    """A result without the rows of FIXED that have other windows or, if given, another dtype.
+
+    A row without targets could not be measured, and stays.
     """
-    for length, fields in expected.items():
-        row = rows.get((protocol, length))
-        if row is None:
-            return False
-        for name, value in fields.items():
-            without_targets = name == "targets" and row["nats"] is None
-            if row.get(name) != value and not without_targets:
-                return False
-    return True
+    rows = [r for r in result["rows"] if dtype is None or r.get("dtype") in (None, dtype)]
+    return result | {"rows": [r for r in rows if has_windows(r, windows)]}
+
+
+def has_windows(row: Row, windows: int) -> bool:
+    """Whether a row has so many windows, or none that could be counted."""
+    return row["windows"] == windows or row["protocol"] not in FIXED or not row.get("targets")
 
 
 def finished_result(folder: str | Path, settings: TrainSettings) -> Result | None:
     """The result of a run that is trained and tested to its end with these settings, else None.
 
     That is: config.json has the same settings that change the result and the same pos_file, and the
-    model was tested after its last step, on its own corpus, by every protocol at every length.
-    UserError if a file of the folder is damaged.
+    model was tested after its last step, on its own corpus, by every protocol at every length. Rows
+    with other windows are left out. UserError if a file of the folder is damaged.
     """
     folder = Path(folder)
     if not ((folder / "config.json").exists() and (folder / "extrapolation.json").exists()):
         return None
-    config, result = read_config(folder), load_result(folder)
-    pos_file = sha256(Path(settings.pos_file)) if settings.pos_file else None
-    if differences(asdict(settings), config["settings"]) or config["pos_file_sha256"] != pos_file:
+    config, result = read_config(folder), only(load_result(folder), settings.eval_windows)
+    if differ_from(settings, config) or config["settings"]["max_iters"] != settings.max_iters:
         return None
-    sequences = settings.max_iters * settings.batch_size * settings.gradient_accumulation_steps
-    if result["tokens_trained"] != sequences * settings.block_size:
-        return None  # a test of an earlier checkpoint
-    rows = rows_on(result["rows"], settings.dataset, result.get("extend"))
-    expected = {n: {} for n in tested_lengths(settings.block_size, settings.eval_lengths)}
-    return result if all(covers(rows, p, expected) for p in PROTOCOLS) else None
+    place = {"dataset": settings.dataset, "extend": result.get("extend")}
+    lengths = tested_lengths(settings.block_size, settings.eval_lengths)
+    asked = [
+        place | {"protocol": protocol, "length": length, "step": settings.max_iters}
+        for protocol, length in itertools.product(PROTOCOLS, lengths)
+    ]
+    return result if covers(result["rows"], asked) else None
 
 
 # ---- rows and their differences
 
 
-def rows_on(rows: list[Row], dataset: str, extend: str | None = None) -> Rows:
-    """The rows on one dataset under one extension (None: without any), by protocol and length."""
-    chosen = [r for r in rows if (r["dataset"], r["extend"]) == (dataset, extend)]
-    return {(r["protocol"], r["length"]): r for r in chosen}
+def rows_on(
+    rows: list[Row], dataset: str, extend: str | None = None, windows: int | None = None
+) -> Rows:
+    """The newest rows on one dataset under one extension (None: without any), by protocol, length.
+
+    All are of one checkpoint, split and number format, and those of FIXED have as many `windows`,
+    by default the most that fixed_targets was tested with. "sliding/STRIDE" stands for sliding.
+    """
+    newest, found = newest_rows(rows, dataset, extend), {}
+    windows = windows or max(tested_windows(newest), default=0)
+    for row in newest:
+        if has_windows(row, windows):
+            stride = f"/{row['stride']}" if row["stride"] else ""
+            found[row["protocol"] + stride, row["length"]] = row
+    return found
+
+
+def newest_rows(rows: list[Row], dataset: str, extend: str | None) -> list[Row]:
+    """The rows of the newest checkpoint and split of a dataset, and of the newest extension files.
+
+    They have the number format that most of them have, or else the one that was first.
+    """
+    here = [r for r in rows if r["dataset"] == dataset]
+    here = like_newest(here, "step", "checkpoint", "split_sha256")
+    here = like_newest([r for r in here if r["extend"] == extend], "files_sha256")
+    formats = Counter(r["dtype"] for r in here if r.get("dtype"))
+    dtype = next(iter(formats.most_common(1)), (None,))[0]
+    return [r for r in here if r.get("dtype") in (None, dtype)]
+
+
+def like_newest(rows: list[Row], *names: str) -> list[Row]:
+    """The rows that have the same fields of these names as the last one of the largest step."""
+    newest = max(reversed(rows), key=lambda r: r["step"], default={})
+    return [r for r in rows if all(r.get(name) == newest.get(name) for name in names)]
+
+
+def tested_windows(rows: list[Row]) -> set[int]:
+    """The numbers of windows that rows of fixed_targets have, or else of windowed."""
+    counts = {
+        p: {r["windows"] for r in rows if r["protocol"] == p and r.get("targets")} for p in FIXED
+    }
+    return counts["fixed_targets"] or counts["windowed"]
 
 
 def fixed_target_rows(rows: Rows) -> dict[int, Row]:
@@ -238,28 +304,30 @@ def doubts(rows: Rows, train_length: int) -> list[str]:
     reasons, half = [], train_length // 2
     cost = paired(rows.get(("fixed_targets", half)), rows["fixed_targets", train_length])
     if not cost:
-        reasons.append(f"loss({half}) was not measured")
+        reasons.append(f"loss({half}) - loss({train_length}) has no number")
     elif cost.nats < max(2 * cost.stderr, 0.01):
         difference = f"{cost.nats:+.4f} ± {cost.stderr:.4f} nats"
         reasons.append(f"loss({half}) - loss({train_length}) is only {difference}")
     beyond = [far(rows, n) for n in fixed_target_rows(rows) if n > train_length]
     if not any(beyond):
-        reasons.append(f"far was not measured beyond {train_length}")
+        reasons.append(f"far has no number beyond {train_length}")
     elif not any(d and d.nats > 0 and not d.near_zero for d in beyond):
         reasons.append("far is nowhere clearly above zero")
     return reasons
 
 
 def row_notes(rows: list[Row], train_length: int) -> list[str]:
-    """What a reader of these rows must know, in sentences."""
-    notes = list(dict.fromkeys(row["note"] for row in rows if row.get("note")))
+    """What a reader of the newest of these rows must know, in sentences."""
+    notes, verdicts = [], []
     for dataset, extend in dict.fromkeys((row["dataset"], row["extend"]) for row in rows):
-        reasons = doubts(rows_on(rows, dataset, extend), train_length)
+        newest = rows_on(rows, dataset, extend)
+        notes += [row["note"] for row in newest.values() if row.get("note")]
+        reasons = doubts(newest, train_length)
         where = f"on {dataset} under {extend}" if extend else f"on {dataset}"
         doubt = f"{where} this run cannot show the use of context beyond {train_length}"
         if reasons:
-            notes.append(f"{doubt}: {', and '.join(reasons)}")
-    return notes
+            verdicts.append(f"{doubt}: {', and '.join(reasons)}")
+    return [*dict.fromkeys(notes), *verdicts]
 
 
 def reason_at(rows: Rows, length: int) -> str:
@@ -272,19 +340,22 @@ def reason_at(rows: Rows, length: int) -> str:
 
 
 def select_rows(results: list[Result], dataset: str) -> tuple[str, list[Rows]]:
-    """The dataset (by default the first tested) and each result's rows on it that compare with L.
+    """The dataset (by default the first tested) and each result's newest rows on it that compare.
 
-    UserError if the dataset was not tested, or if two results were measured on different targets.
+    All have as many windows, the most that all results have. UserError if the dataset was not
+    tested, or if two results were measured on different targets.
     """
     dataset = dataset or next((row["dataset"] for r in results for row in r["rows"]), "")
-    comparable = []
-    for result in results:
-        rows = rows_on(result["rows"], dataset, result.get("extend"))
-        comparable.append(comparable_rows(rows, result["train_length"]))
-        where = dataset or "any dataset"
+    newest = [newest_rows(r["rows"], dataset, r.get("extend")) for r in results]
+    for result, rows in zip(results, newest, strict=True):
+        where = f"{dataset or 'any dataset'} under {result.get('extend') or 'no extension'}"
         require(rows, f"{result['pos']} was not tested on {where}: run evaluate.py on it first")
-    refuse_other_targets(dataset, result_labels(results), comparable)
-    return dataset, comparable
+    tested = [found for found in map(tested_windows, newest) if found]
+    most = max(set.intersection(*tested), default=None) if tested else None
+    shown = [rows_on(r["rows"], dataset, r.get("extend"), most) for r in results]
+    selected = [comparable_rows(rows) for rows in shown]
+    refuse_other_targets(dataset, result_labels(results), selected)
+    return dataset, selected
 
 
 def refuse_other_targets(dataset: str, labels: list[str], all_rows: list[Rows]) -> None:
@@ -292,71 +363,19 @@ def refuse_other_targets(dataset: str, labels: list[str], all_rows: list[Rows]) 
     first: dict[str, tuple[str, Row]] = {}  # by protocol: the first label and row
     for label, rows in zip(labels, all_rows, strict=True):
         for (protocol, _), row in rows.items():
-            if protocol not in PROTOCOLS or row["nats"] is None:
-                continue
-            other, other_row = first.setdefault(protocol, (label, row))
-            pair = f"{other} and {label} were tested on different targets of {dataset}"
-            advice = "evaluate them with the same --eval_lengths and the same corpus files"
-            require(same_targets(other_row, row), f"{pair} ({protocol}): {advice}")
+            if protocol in PROTOCOLS and row["nats"] is not None:
+                other, other_row = first.setdefault(protocol, (label, row))
+                pair = f"{other} and {label} were tested on different targets of {dataset}"
+                advice = "evaluate them with the same --eval_windows and the same corpus files"
+                require(same_targets(other_row, row), f"{pair} ({protocol}): {advice}")
 
 
-def comparable_rows(rows: Rows, train_length: int) -> Rows:
-    """The rows on the targets of their protocol's row at L, and those that are undefined."""
-    kept = {}
-    for (protocol, n), row in rows.items():
-        at_train_length = rows.get((protocol, train_length), {"nats": None})
-        both = None not in (row["nats"], at_train_length["nats"])
-        if row["nats"] is None or (both and same_targets(row, at_train_length)):
-            kept[protocol, n] = row
-    return kept
+def comparable_rows(rows: Rows) -> Rows:
+    """The rows without those on other targets than the protocol's own; see evaluate.py."""
+    return {place: row for place, row in rows.items() if not row.get("other_targets")}
 
 
-def result_labels(results: list[Result]) -> list[str]:
-    """A short, different name for each result: its scheme, and what differs within one scheme."""
-    names = []
-    for result in results:
-        name = f"{result['pos']}, {result['extend']}" if result.get("extend") else result["pos"]
-        names.append(name if len(name) <= 32 else f"{name[:31]}…")
-    labels = []
-    for name, result in zip(names, results, strict=True):
-        details = f" L={result['train_length']} s={result['seed']}"
-        labels.append(name + details if names.count(name) > 1 else name)
-    numbered = [f"{label} #{number}" for number, label in enumerate(labels, start=1)]
-    return [n if labels.count(one) > 1 else one for one, n in zip(labels, numbered, strict=True)]
-
-
-# ---- several seeds, several extensions
-
-
-def missing_results(cells: dict[str, list[Result]]) -> list[str]:
-    """A sentence for each cell without a result; see `rows_by_seed`."""
-    sentences = []
-    for pos, results in cells.items():
-        missing = [r for r in results if "rows" not in r]
-        sentences += [f"{pos}, seed {r['seed']}: no result: {r['reason']}" for r in missing]
-    return sentences
-
-
-def rows_by_seed(cells: dict[str, list[Result]]) -> tuple[str, dict[str, Seeds]]:
-    """The dataset, and the rows of fixed_targets of each scheme by seed and length.
-
-    `cells` is {scheme: a result for each seed}; a missing one is {"seed": ..., "reason": ...}.
-    UserError if all are missing, or if two were measured on different targets.
-    """
-    done = [(pos, r) for pos, results in cells.items() for r in results if "rows" in r]
-    nothing = ["there is no result to compare", *missing_results(cells)]
-    require(done, "; ".join(nothing))
-    dataset, all_rows = select_rows([result for _, result in done], "")
-    by_seed: dict[str, Seeds] = {pos: {} for pos in cells}
-    for (pos, result), rows in zip(done, all_rows, strict=True):
-        by_seed[pos][result["seed"]] = fixed_target_rows(rows)
-    return dataset, by_seed
-
-
-def losses_at(seeds: Seeds, length: int) -> dict[int, float]:
-    """The nats at a length by seed, for the seeds at which they are defined."""
-    rows = {seed: fixed[length] for seed, fixed in seeds.items() if length in fixed}
-    return {seed: row["nats"] for seed, row in rows.items() if row["nats"] is not None}
+# ---- several extensions
 
 
 def cropped_row(result: Result, dataset: str) -> Row | None:
@@ -365,40 +384,35 @@ def cropped_row(result: Result, dataset: str) -> Row | None:
     return rows.get(("fixed_targets", result["train_length"]))
 
 
-def run_name(result: Result) -> str:
-    """The name of a run that is compared: scheme, extension, first and last training length."""
-    extend = f" + {result['extend']}" if result.get("extend") else ""
-    last = result["train_length"]
-    first = result.get("original_length", last)
-    lengths = f"{first}, then {last}" if first != last else f"{last}"
-    return f"{result['pos']}{extend} trained at {lengths}"
-
-
 def gains(
     results: list[Result], others: list[Result], dataset: str = ""
 ) -> tuple[str, dict[str, dict[int, list[float]]]]:
     """What each extension gains over cropping: the dataset, and {label: {length: nats by seed}}.
 
-    A gain is the loss of the cropped model minus the loss of the row. The cropped model is the one
-    of the same seed as it was trained, at its training length. `results` are one model, a result
-    for each seed, with rows under several extensions. `others` are shown as they were trained.
-    The label with the highest mean at the longest length comes first.
+    A gain is the loss of the cropped model minus the loss of the row, so -inf where that diverged.
+    The cropped model is the one of the same seed as it was trained, at its training length.
+    `results` are one model, a result for each seed, with rows under several extensions. `others`
+    are shown as they were trained. The label with the highest mean at the longest length comes
+    first.
     """
     dataset = dataset or results[0]["rows"][0]["dataset"]
     cropped = {result["seed"]: cropped_row(result, dataset) for result in results}
-    labelled = [(row["extend"] or "none", r["seed"], row) for r in results for row in r["rows"]]
+    labelled = []
+    for r in results:
+        for extend in dict.fromkeys(row["extend"] for row in r["rows"]):
+            labelled.append((extend or "none", r["seed"], rows_on(r["rows"], dataset, extend)))
     for r in others:
-        as_trained = [row for row in r["rows"] if row["extend"] == r.get("extend")]
-        labelled += [(run_name(r), r["seed"], row) for row in as_trained]
+        labelled.append((run_name(r), r["seed"], rows_on(r["rows"], dataset, r.get("extend"))))
     by_label: dict[str, dict[int, list[float]]] = {}
-    for label, seed, row in labelled:
-        if (row["protocol"], row["dataset"]) == ("fixed_targets", dataset):
+    for label, seed, rows in labelled:
+        for n, row in fixed_target_rows(rows).items():
             difference = paired(cropped.get(seed), row)
-            if difference:
-                by_length = by_label.setdefault(label, {})
-                by_length.setdefault(row["length"], []).append(difference.nats)
+            if difference or (cropped.get(seed) and row.get("diverged")):
+                gained = difference.nats if difference else -math.inf
+                by_label.setdefault(label, {}).setdefault(n, []).append(gained)
     nothing = f"nothing on {dataset} was measured on the targets of its row at the training length"
     require(by_label, nothing)
     longest = max(n for by_length in by_label.values() for n in by_length)
-    best = sorted(by_label, key=lambda label: -np.mean(by_label[label].get(longest, -math.inf)))
+    means = {label: np.mean(of.get(longest, -math.inf)) for label, of in by_label.items()}
+    best = sorted(by_label, key=lambda label: (-means[label], label))
     return dataset, {label: dict(sorted(by_label[label].items())) for label in best}

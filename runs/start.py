@@ -14,7 +14,8 @@ from model import GPT
 from positions.catalogue import read
 from runs import device
 from runs.checkpoint import Run, checkpoint_paths, load_run, load_state, refuse_other_files
-from runs.files import copy_file, sha256, write_json
+from runs.examine import examine
+from runs.files import copy_file, read_json, sha256, write_json
 from runs.folder import note_changes, provenance, read_config, run_folder, take_folder
 from runs.processes import ALONE, Processes
 from runs.results import Result, finished_result
@@ -70,7 +71,8 @@ class Start:
 
     `settings` are final: the scheme in its canonical text, the size that of the model. `step` is
     the number of steps that were taken already, `state` the checkpoint to go on from, and `result`
-    the result of a run that is trained and tested to its end.
+    the result of a run that is trained and tested to its end. `read_before` is what the runs before
+    it have read, see `texts_read`.
     """
 
     settings: TrainSettings
@@ -80,6 +82,7 @@ class Start:
     processes: Processes
     model: GPT
     train_lengths: list[int]  # at first, then since
+    read_before: dict[str, int]
     step: int = 0
     state: dict[str, Any] | None = None
     result: Result | None = None
@@ -91,24 +94,31 @@ def start_run(typed: TrainSettings, compute: device.Compute, processes: Processe
 
     UserError, and no folder, for what cannot be trained.
     """
+    named = typed.named
     if typed.pos_file:
         print(f"running the position schemes of {typed.pos_file}")
     if compute.kind == "cpu" or typed.deterministic:
         device.repeat_to_the_bit(compute)
     with processes.first_before_others():
         corpus = training_corpus(typed)
-    if typed.extend:  # the folder is named after it, and files that it names may be in the folder
-        typed = replace(typed, extend=read(typed.extend).text)
+    if typed.extend or "extend" in named:  # the folder is named after it, and may have its files
+        typed = replace(typed, extend=read(typed.extend or "none").text)
     torch.manual_seed(typed.seed)
-    model, earlier = first_model(typed, corpus.vocab_size)
-    settings = resolve(typed, model.config)
+    model, earlier, read_before = first_model(typed, corpus.vocab_size)
+    settings = resolve(typed, model.config, named)
     folder = run_folder(settings)
+    begun = None if typed.overwrite else folder
     if typed.extend:
-        model.extend(typed.extend, None if typed.overwrite else folder)
+        model.extend(typed.extend, begun)
     check_steps(settings, model, processes)
-    lengths = [*earlier, *(settings.mixed_lengths or [settings.block_size])]
+    own = settings.mixed_lengths or (settings.block_size,)
+    if settings.examine and processes.first and not (begun and checkpoint_paths(begun)):
+        pos_file = Path(typed.pos_file).resolve() if typed.pos_file else None
+        for warning in examine(model.config, pos_file, length=max(own), folder=begun):
+            print(f"warning: {warning}")
     model = model.to(compute.device)
-    start = Start(settings, folder, corpus, compute, processes, model, lengths)
+    lengths = [*earlier, *own]
+    start = Start(settings, folder, corpus, compute, processes, model, lengths, read_before)
     with processes.first_before_others():
         open_folder(start)
     same = processes.highest(start.step) == start.step
@@ -130,32 +140,65 @@ def training_corpus(settings: TrainSettings) -> data.Corpus:
     return corpus
 
 
-def first_model(typed: TrainSettings, vocab_size: int) -> tuple[GPT, list[int]]:
-    """The model that init_from names, and the lengths that it was trained at before.
+def first_model(typed: TrainSettings, vocab_size: int) -> tuple[GPT, list[int], dict[str, int]]:
+    """The model that init_from names, the lengths it was trained at, and its `texts_read`.
 
     UserError if it has another vocabulary.
     """
     pos_file = Path(typed.pos_file).resolve() if typed.pos_file else None
     if typed.init_from in ("auto", "scratch"):
-        return GPT(replace(typed.gpt(vocab_size), extend=""), pos_file), []
-    begun = begun_run(typed)
+        return GPT(replace(typed.gpt(vocab_size), extend=""), pos_file), [], {}
+    begun, read_before, kind = begun_run(typed), {}, huggingface_type(typed.init_from)
     if begun:  # its checkpoint has its weights, and the run that it began from may be gone
         settings, lengths = TrainSettings(**begun["settings"]), begun["train_lengths"]
         lengths = lengths[: -len(settings.mixed_lengths or [settings.block_size])]
+        read_before = begun["read_before"]
         config = settings.gpt(begun["vocab_size"])
         model = GPT(replace(config, block_size=begun["original_length"], extend=""), pos_file)
         model.extend(settings.extend, Path(typed.out_dir))
-    elif typed.init_from.startswith("gpt2"):
+    elif kind or typed.init_from.startswith("gpt2"):
+        other = f"init_from={typed.init_from} is a Hugging Face model of type {kind}"
+        require(kind in ("", "gpt2"), f"{other}; only those of type gpt2 can be loaded")
         model = load_gpt2(typed.init_from)
         lengths = [model.config.block_size]
     else:
         source = load_run(typed.init_from, pos_file=typed.pos_file)
         model, lengths = source.model.train(), source.state["train_lengths"]
+        read_before = texts_read(source)
     theirs = model.config.vocab_size
     problem = f"init_from={typed.init_from} has a vocabulary of {theirs}"
     require(theirs == vocab_size, f"{problem}, not {typed.dataset}'s {vocab_size}")
     set_dropout(model, typed.dropout)
-    return model, lengths
+    return model, lengths, read_before
+
+
+def data_order(settings: TrainSettings, train_sha256: str) -> str:
+    """What sets the order in which a run reads its corpus."""
+    lengths = settings.mixed_lengths or (settings.block_size,)
+    return f"{train_sha256}, seed {settings.seed}, lengths {lengths}"
+
+
+def first_token(settings: TrainSettings, train_sha256: str, before: dict[str, int]) -> int:
+    """The token of its data order at which a run begins to read, given what was read before."""
+    return 0 if settings.read_again else before.get(data_order(settings, train_sha256), 0)
+
+
+def texts_read(run: Run) -> dict[str, int]:
+    """How many tokens of each data order a run and those that it began from have read."""
+    s, before, digest = (
+        run.settings,
+        run.config["read_before"],
+        run.config["corpus_sha256"]["train"],
+    )
+    order, tokens = data_order(s, digest), first_token(s, digest, before) + run.state["tokens"]
+    return before | {order: max(tokens, before.get(order, 0))}
+
+
+def huggingface_type(folder: str) -> str:
+    """The model_type of a folder that `transformers` has written; empty for all else."""
+    path = Path(folder) / "config.json"
+    config = read_json(path) if path.is_file() else {}
+    return "" if "settings" in config else str(config.get("model_type", ""))
 
 
 def begun_run(typed: TrainSettings) -> dict[str, Any] | None:
@@ -186,19 +229,21 @@ def set_dropout(model: GPT, dropout: float) -> None:
             module.dropout = dropout
 
 
-def resolve(typed: TrainSettings, model: GPTConfig) -> TrainSettings:
+def resolve(typed: TrainSettings, model: GPTConfig, named: frozenset[str]) -> TrainSettings:
     """The settings of a run: those typed, with the size, scheme and extension of its model.
 
-    UserError if a size or scheme was typed that the model named by init_from does not have.
+    UserError if a size or scheme was set, in `named` or as no default, that the model of init_from
+    does not have.
     """
     own, fresh = {}, typed.init_from in ("auto", "scratch")
     for name in ("n_layer", "n_head", "n_embd", "bias", "pos"):
         value, own[name] = getattr(typed, name), getattr(model, name)
+        given = name in named or value != getattr(TrainSettings, name)
         if name == "pos" and not fresh:
             value = read(value).text
         problem = f"{name}={value} does not go with init_from={typed.init_from}"
-        fits = value in (getattr(TrainSettings, name), own[name])
-        require(fresh or fits, f"{problem}, whose model has {name}={own[name]}: leave it out")
+        fits = fresh or not given or value == own[name]
+        require(fits, f"{problem}, whose model has {name}={own[name]}: leave it out")
     extend = typed.extend or model.extend
     return replace(typed, **own, extend="" if extend == "none" else extend)
 
@@ -228,26 +273,76 @@ def open_folder(start: Start) -> None:
     print(f"{folder}: {model.parameter_count:,} parameters; {model.pos.describe()}")
     print(f"on {start.compute.reason}{many}")
     start.state = load_state(folder)
-    old = read_config(folder) if start.state or (folder / "config.json").exists() else None
-    if start.state:
+    old = read_config(folder) if start.state else None
+    first = old["history"][0]["max_iters"] if old else settings.max_iters
+    start.settings = settings.warmed_up(first).checked()
+    if old:
         resume(start, old)
-    elif settings.extend and settings.init_from in ("auto", "scratch"):
-        advice = "--init_from=out/RUN names a run to extend"
-        print(f"note: {settings.extend} is trained with from the start; {advice}")
+    else:
+        begin(start)
     if not processes.first:
         return
     where = {"device": start.compute.reason, "dtype": start.compute.dtype_name}
     now = provenance() | where | {"processes": processes.size}
     if old:
         note_changes(old, now)
-    else:
-        write_json(folder / "config.json", describe_run(start) | now)
+    then = old or describe_run(start) | now | {"history": []}
+    if not old or old["settings"]["max_iters"] != settings.max_iters:
+        length = {name: now[name] for name in ("command", "git_commit")}
+        length |= {"from_step": start.step, "max_iters": settings.max_iters}
+        end = settings.lr_decay_iters or settings.max_iters
+        length |= {"schedule": f"{settings.lr_schedule} to step {end}"}
+        new = {"settings": asdict(start.settings), "history": [*then["history"], length]}
+        write_json(folder / "config.json", then | new)
+
+
+def begin(start: Start) -> None:
+    """Say what a new run begins with."""
+    s, digest = start.settings, start.corpus.split_sha256("train")
+    if s.init_from not in ("auto", "scratch"):
+        orders = {order for order in start.read_before if order.startswith(digest)}
+        again = s.read_again or not start.read_before or orders - {data_order(s, digest)}
+        texts = f"texts that it {'may have' if again else 'has not'} read"
+        print(f"init_from={s.init_from}: its weights, a new optimizer, and {texts}")
+    elif s.extend:
+        advice = "--init_from=out/RUN names a run to extend"
+        print(f"note: {s.extend} is trained with from the start; {advice}")
+
+
+def change_length(start: Start, was: int) -> None:
+    """Let a run go on to another max_iters than it `was`; UserError if it cannot.
+
+    A run whose wsd decay has begun goes back to the checkpoint before it.
+    """
+    s, folder, step = start.settings, start.folder, start.state["step"]
+    now, other = f"max_iters = {s.max_iters}", "choose another --out_dir"
+    fixed = f"{folder}: a run with drop_pos or staged keeps its max_iters = {was}; {other}"
+    require(not (s.drop_pos or s.staged), fixed)
+    require(step <= s.max_iters, f"{folder} has taken {step} steps, and {now}; raise it or {other}")
+    if s.lr_schedule == "wsd":
+        step = min(step, replace(s, max_iters=start.state["settings"]["max_iters"]).decay_begin)
+        late = f"{folder} is at step {step}, and with {now} the decay begins at {s.decay_begin}"
+        require(step <= s.decay_begin, f"{late}; raise it or {other}")
+    elif s.lr_schedule == "cosine" and s.decay_lr and not s.lr_decay_iters:
+        mixed = f"the cosine ends at {s.max_iters} now, and for the steps so far it ended at {was}"
+        print(f"note: {mixed}; a run planned for {now} would have other weights")
+    if step < start.state["step"]:
+        start.state = load_state(folder, last=step)
+        require(start.state, f"{folder} lacks a checkpoint from before the decay; {other}")
+        for path in {*checkpoint_paths(folder)} - {*checkpoint_paths(folder, step)}:
+            path.unlink()
+        print(f"going back to step {start.state['step']}, before the decay of the learning rate")
 
 
 def resume(start: Start, config: dict[str, Any]) -> None:
     """Check that a checkpoint belongs to this run, and whether anything is left to do."""
-    settings, folder, start.step = start.settings, start.folder, start.state["step"]
+    settings, folder = start.settings, start.folder
     refuse_other_files(folder, config, start.state)
+    start.read_before = config["read_before"]
+    was, saved = (of["settings"]["max_iters"] for of in (config, start.state))
+    if {was, saved} != {settings.max_iters}:
+        change_length(start, was)
+    start.step = start.state["step"]
     if start.step == settings.max_iters:
         start.result = finished_result(folder, settings)
     if start.result is None:  # a finished run does not need its corpus
@@ -284,6 +379,7 @@ def describe_run(start: Start) -> dict[str, Any]:
         "layers": model.pos.describe(),
         "original_length": model.config.block_size,
         "train_lengths": start.train_lengths,
+        "read_before": start.read_before,
         "attention": {"train": training_path, "test": test_path},
         "extension_files_sha256": {file.name: sha256(file) for file in files},
         "pos_file_sha256": sha256(pos_file) if pos_file else None,

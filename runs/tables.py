@@ -3,44 +3,53 @@
 import itertools
 import math
 from collections.abc import Container, Iterator
+from typing import Any
 
 import numpy as np
 
+from runs.compare import (
+    NEAR,
+    Contrast,
+    Seeds,
+    contrasts,
+    losses_at,
+    missing_results,
+    rows_by_seed,
+    schemes_of,
+)
+from runs.labels import gaps, missing_lengths, result_labels, run_name
 from runs.results import (
     Difference,
     Result,
     Row,
     Rows,
-    Seeds,
     cropped_row,
     far,
     gain,
     gains,
-    losses_at,
-    missing_results,
     reason_at,
-    result_labels,
     row_notes,
-    rows_by_seed,
     rows_on,
-    run_name,
     select_rows,
 )
 
-# two-sided 95 % points of Student's t, for 1 to 30 degrees of freedom
-T95_TEXT = """
-12.706 4.303 3.182 2.776 2.571 2.447 2.365 2.306 2.262 2.228 2.201 2.179 2.160 2.145 2.131
-2.120 2.110 2.101 2.093 2.086 2.080 2.074 2.069 2.064 2.060 2.056 2.052 2.048 2.045 2.042"""
-T95 = tuple(float(point) for point in T95_TEXT.split())
-HEADS = "scheme N fixed_targets gain far windowed nonoverlapping bits/byte sliding".split()
+HEADS = ["", *"N fixed_targets gain far windowed nonoverlapping bits/byte".split()]
 LEGEND = """\
-±     standard error of the paired difference to L
+±     standard error over windows; that of gain is of the paired difference
 ~     near zero: within 2 standard errors or 0.005 nats
 gain  loss(L) - loss(N): negative where the scheme breaks
 far   windowed - fixed_targets: positive where keys beyond L help
 For nope and absolute schemes, windowed and far are only a diagnosis.
 nonoverlapping falls with N for every scheme: it is no evidence of extrapolation."""
 
+RATES_LEGEND = f"""\
+learning rates, tried with half the steps and a seed that is not compared: nats at L on validation
+windows that share no target with the test; the usual rate is kept if none is {NEAR} nats better"""
+DIFFERENCES_LEGEND = """\
+[ ]  95 % t-interval over seeds, not corrected for the number of schemes
+±    standard error over the windows of one seed, which shows nothing about other seeds
+p    by Student's t, with Holm's correction for all schemes at one N; above 0.05 they are not
+     distinguishable. Choose that N before you look: L, or the longest that both define."""
 EXTENSIONS_LEGEND = """\
 loss of the cropped model - loss with N tokens of context (fixed_targets): above zero, \
 the longer text helps; ± standard deviation over seeds"""
@@ -52,13 +61,14 @@ the longer text helps; ± standard deviation over seeds"""
 def runs_table(results: list[Result], dataset: str = "") -> str:
     """A text table of one or more results, a line for each length, with notes on how to read it.
 
-    UserError if they do not compare, see `select_rows`.
+    The label of a result stands above its lines. UserError if they do not compare: `select_rows`.
     """
     dataset, all_rows = select_rows(results, dataset)
     others = sorted({protocol for rows in all_rows for protocol, _ in rows} - {*HEADS})
     lines, notes = [[*HEADS, *others]], []
     for label, result, rows in zip(result_labels(results), results, all_rows, strict=True):
-        lines += [[label, *line] for line in run_lines(rows, result["train_length"], others)]
+        own = run_lines(rows, result["train_length"], others)
+        lines += [[label], *(["", *line] for line in own)]
         notes += [f"{label}: {note}" for note in run_notes(result, rows, dataset)]
     lengths = ", ".join(dict.fromkeys(str(result["train_length"]) for result in results))
     title = f"{dataset}, trained at L = {lengths}; nats per {results[0]['unit']}"
@@ -73,58 +83,79 @@ def run_lines(rows: Rows, train_length: int, others: list[str]) -> Iterator[list
     for n in sorted({n for _, n in rows}):
         reason = reason_at(rows, n)
         if reason:
-            yield [str(n), f"undefined: {reason}"]
+            yield [str(n), reason if reason.startswith("diverged") else f"undefined: {reason}"]
             continue
         fixed, pieces = rows.get(("fixed_targets", n)), rows.get(("nonoverlapping", n))
         yield [
             str(n),
-            number(fixed, "nats") + paired_error(fixed, train_length),
-            signed(gain(rows, train_length, n)) if n != train_length else "",
+            number(fixed, "nats") + error(fixed and fixed["nats"] and fixed["stderr"]),
+            gained(rows, train_length, n),
             signed(far(rows, n)) if n > train_length else "",
             number(rows.get(("windowed", n)), "nats"),
             number(pieces, "nats"),
             number(pieces, "bits_per_byte"),
-            *(number(rows.get((name, n)), "nats") for name in ["sliding", *others]),
+            *(number(rows.get((name, n)), "nats") for name in others),
         ]
 
 
 def number(row: Row | None, field: str) -> str:
     """A field of a row with four digits; empty if it was not measured."""
-    return "" if row is None or row.get(field) is None else f"{row[field]:.4f}"
+    if row is None or row.get(field) is None:
+        return "diverged" if row and row.get("diverged") and field == "nats" else ""
+    return f"{row[field]:.4f}"
 
 
-def paired_error(row: Row | None, train_length: int) -> str:
-    """The error of a row's paired difference to L, or the mark of the row at L itself."""
-    if row is None or row["nats"] is None:
-        return ""
-    if row["length"] == train_length:
-        return "    (L)  "
-    return f" ± {row['stderr_vs_L']:.4f}" if row["stderr_vs_L"] is not None else ""
+def error(stderr: float | None) -> str:
+    """A standard error as it stands behind its number; empty if there is none."""
+    return "" if stderr is None else f" ± {stderr:.4f}"
 
 
-def signed(difference: Difference | None) -> str:
-    """A difference with its sign and a mark if it is near zero; empty for None."""
+def gained(rows: Rows, train_length: int, length: int) -> str:
+    """The gain at a length, its error and mark; (L) at L itself."""
+    difference = gain(rows, train_length, length)
+    if length == train_length or difference is None:
+        return "(L) " if length == train_length else ""
+    return signed(difference, error(difference.stderr))
+
+
+def signed(difference: Difference | None, error: str = "") -> str:
+    """A difference with its sign, its error and a mark if it is near zero; empty for None."""
     if difference is None:
         return ""
-    return f"{difference.nats:+.4f}{'~' if difference.near_zero else ' '}"
+    return f"{difference.nats:+.4f}{error}{'~' if difference.near_zero else ' '}"
 
 
 def run_notes(result: Result, rows: Rows, dataset: str) -> list[str]:
-    """What a reader of a result's lines must know: its notes, its float32 check, omitted rows."""
+    """What a reader of a result's lines must know: its notes, its float32 check, what is hidden."""
     extend = result.get("extend")
     tested = rows_on(result["rows"], dataset, extend)
     notes = row_notes(list(tested.values()), result["train_length"])
-    check, curve = result.get("float32_check"), result["per_position"]
-    measured = (curve.get("dataset", dataset), curve.get("extend", extend))
-    if check and measured == (dataset, extend):
+    for check in rows_on(result["float32_check"], dataset, extend).values():
         losses = f"{check['nats']:.4f} in {check['dtype']}, {check['nats_float32']:.4f} in float32"
         where = f"at {check['length']}, {check['windows']} windows"
         notes.append(f"{where}: {losses}, difference {check['difference']:+.5f}")
-    omitted = sorted({n for protocol, n in tested if (protocol, n) not in rows})
-    if omitted:
-        lengths = ", ".join(map(str, omitted))
-        notes.append(f"rows at {lengths} are left out: they have other targets than those at L")
-    return notes
+    return [*divergences(rows), *notes, *left_out(result["rows"], rows, dataset, extend)]
+
+
+def divergences(rows: Rows) -> list[str]:
+    """Where the protocols diverged: ["fixed_targets, windowed diverged from N = 512 on"]."""
+    protocols: dict[str, list[str]] = {}
+    for protocol in dict.fromkeys(name for name, _ in rows):
+        by_length = {n: row for (name, n), row in rows.items() if name == protocol}
+        missing = {"diverged": missing_lengths(by_length)["diverged"]}
+        defined = {n for n, row in by_length.items() if row["nats"] is not None}
+        protocols.setdefault(gaps(defined, missing), []).append(protocol)
+    return [f"{', '.join(names)} {words}" for words, names in protocols.items() if words]
+
+
+def left_out(rows: list[Row], shown: Rows, dataset: str, extend: str | None) -> list[str]:
+    """Which rows of a dataset and extension the table does not show, by how they differ."""
+    others = [r for r in rows if (r["dataset"], r["extend"]) == (dataset, extend)]
+    told = []
+    for name in ("step", "checkpoint", "windows", "dtype", "attention", "split_sha256"):
+        values = {r.get(name) for r in others} - {r.get(name) for r in shown.values()} - {None}
+        told += [f"{name} {str(value)[:16]}" for value in sorted(values)]
+    return [f"rows that are not shown: {', '.join(told)}"] if told else []
 
 
 # ---- layout
@@ -140,15 +171,15 @@ def without_empty_columns(lines: list[list[str]]) -> list[list[str]]:
 def aligned(lines: list[list[str]]) -> list[str]:
     """The lines with their cells in columns, the first to the left, the others to the right.
 
-    A line that is shorter than the first ends in free text.
+    A line that is shorter than the first ends in free text, or is nothing else.
     """
     columns = [line if len(line) == len(lines[0]) else line[:-1] for line in lines]
     by_column = itertools.zip_longest(*columns, fillvalue="")
     widths = [max(map(len, column)) for column in by_column]
     text = []
     for line, cells in zip(lines, columns, strict=True):
-        right = map(str.rjust, cells[1:], widths[1:])
-        text.append("  ".join([cells[0].ljust(widths[0]), *right, *line[len(cells) :]]).rstrip())
+        left, right = map(str.ljust, cells[:1], widths), map(str.rjust, cells[1:], widths[1:])
+        text.append("  ".join([*left, *right, *line[len(cells) :]]).rstrip())
     return text
 
 
@@ -158,44 +189,35 @@ def aligned(lines: list[list[str]]) -> list[str]:
 def seeds_table(cells: dict[str, list[Result]]) -> str:
     """A text table of schemes over seeds by length; for `cells` see `rows_by_seed`.
 
-    Mean and sample standard deviation over seeds, and the difference to the first scheme, paired by
-    seed, with its 95 % t-interval. What is missing or undefined is listed with its reason.
+    Mean and sample standard deviation over seeds, and the difference to the first scheme. What is
+    missing or undefined is listed with its reason.
     """
     dataset, by_scheme = rows_by_seed(cells)
-    first = next(iter(cells))
-    lines = [["scheme", "N", "seeds", "mean", "sd", f"difference to {first} [95 % over seeds]"]]
-    undefined = []
-    for pos, seeds in by_scheme.items():
-        base = by_scheme[first] if pos != first else {}
+    found, first = contrasts(by_scheme), next(iter(cells))
+    lines, undefined = (
+        [["scheme", "N", "seeds", "mean", "sd", f"difference to {first}", "p (Holm)", ""]],
+        [],
+    )
+    for label, seeds in by_scheme.items():
         for n in sorted({n for fixed in seeds.values() for n in fixed}):
-            lines.append([pos, str(n), *seeds_line(seeds, base, n)])
-        undefined += undefined_seeds(pos, seeds)
-    how = "mean and spread over seeds; differences are paired by seed, with t-intervals"
-    title = f"{dataset}, fixed_targets, nats: {how}"
-    return "\n".join([title, "", *aligned(lines), *missing_results(cells), *undefined])
+            lines.append([label, str(n), *seeds_line(seeds, found[label].get(n), n)])
+        undefined += undefined_seeds(label, seeds)
+    title = f"{dataset}, fixed_targets, nats: mean and spread over seeds"
+    legend = ["", DIFFERENCES_LEGEND] if any(found.values()) else []
+    table = aligned(without_empty_columns(lines))
+    return "\n".join([title, "", *table, *legend, *missing_results(cells), *undefined])
 
 
-def seeds_line(seeds: Seeds, first: Seeds, length: int) -> list[str]:
+def seeds_line(seeds: Seeds, difference: Contrast | None, length: int) -> list[str]:
     """The cells of one scheme at one length: seeds, mean, spread and difference, or the reason."""
-    values, base = losses_at(seeds, length), losses_at(first, length)
-    if not values:
-        reason = next(fixed[length]["reason"] for fixed in seeds.values() if length in fixed)
-        return [f"undefined: {reason}"]
-    nats = list(values.values())
+    nats = list(losses_at(seeds, length).values())
+    if not nats:
+        rows = {seed: fixed[length] for seed, fixed in seeds.items() if length in fixed}
+        diverged = [str(seed) for seed, row in rows.items() if row.get("diverged")]
+        of = f"diverged: {len(diverged)} of {len(rows)} seeds ({', '.join(diverged)})"
+        return [of if diverged else f"undefined: {next(iter(rows.values()))['reason']}"]
     spread = f"{np.std(nats, ddof=1):.4f}" if len(nats) > 1 else ""
-    differences = [value - base[seed] for seed, value in values.items() if seed in base]
-    return [str(len(nats)), f"{np.mean(nats):.4f}", spread, interval(differences)]
-
-
-def interval(differences: list[float]) -> str:
-    """Mean and 95 % t-interval of paired differences, one for each seed; empty for none."""
-    n = len(differences)
-    if n < 2:
-        return f"{differences[0]:+.4f} (one seed: no interval)" if differences else ""
-    point = T95[min(n - 1, len(T95)) - 1]
-    half = point * float(np.std(differences, ddof=1)) / math.sqrt(n)
-    mean = float(np.mean(differences))
-    return f"{mean:+.4f} [{mean - half:+.4f}, {mean + half:+.4f}] n = {n}"
+    return [str(len(nats)), f"{np.mean(nats):.4f}", spread, *difference_cells(difference)]
 
 
 def undefined_seeds(pos: str, seeds: Seeds) -> list[str]:
@@ -206,6 +228,58 @@ def undefined_seeds(pos: str, seeds: Seeds) -> list[str]:
         for n, row in fixed.items()
         if row["nats"] is None and losses_at(seeds, n)
     ]
+
+
+# ---- learning rates
+
+
+def rates_table(rates: dict[str, Any]) -> str:
+    """A text table of the learning rates that were tried for each scheme, and which was picked.
+
+    `rates` are those of a comparison's results.json.
+    """
+    lines = [["scheme", "seed", "steps", "rate", "nats", ""]]
+    for label, scheme in rates.items():
+        tried = scheme["tried"]
+        for one in tried:
+            mark = "picked, at the edge" if one in (tried[0], tried[-1]) else "picked"
+            numbers = [str(one[name]) for name in ("seed", "steps", "learning_rate")]
+            nats = one["reason"] or f"{one['nats']:.4f}"
+            picked = one["learning_rate"] == scheme["picked"]
+            lines.append([label, *numbers, nats, mark if picked else ""])
+    return "\n".join([RATES_LEGEND, "", *aligned(lines)])
+
+
+# ---- differences between schemes
+
+
+def differences_table(results: list[Result], dataset: str = "") -> str:
+    """A text table of the differences to the first scheme by length; empty for a single scheme.
+
+    Results that differ only in their seed are one scheme.
+    """
+    cells = schemes_of(results)
+    if len(cells) < 2:
+        return ""
+    found, first = contrasts(rows_by_seed(cells, dataset)[1]), next(iter(cells))
+    lines = [["", "N", f"difference to {first}", "p (Holm)", ""]]
+    for label, by_length in list(found.items())[1:]:
+        apart = [["", f"no seed in common with {first}: train both with the same seed"]]
+        own = [["", str(n), *difference_cells(one)] for n, one in by_length.items()]
+        lines += [[label], *(own or apart)]
+    return "\n".join([*aligned(lines), "", DIFFERENCES_LEGEND])
+
+
+def difference_cells(one: Contrast | None) -> list[str]:
+    """A difference with its interval or, of one seed, its error; p; and whether it is none."""
+    if one is None:
+        return ["", "", ""]
+    low, high = one.nats - one.half, one.nats + one.half
+    spread = f"[{low:+.4f}, {high:+.4f}] n = {one.seeds}"
+    if one.seeds == 1:
+        spread = f"± {one.stderr:.4f} (one seed)"
+    p = "<0.0001" if one.p < 1e-4 else f"{one.p:.4f}"
+    return [f"{one.nats:+.4f} {spread}", p, "" if one.distinguishable else "not distinguishable"]
 
 
 # ---- extensions of one model
@@ -231,9 +305,15 @@ def extensions_table(results: list[Result], others: list[Result], dataset: str =
 
 
 def spread(values: list[float], seeds: int) -> str:
-    """Mean, standard deviation of several, and the number of values if it is not all seeds."""
+    """Mean, standard deviation of several, and the number of values if it is not all seeds.
+
+    How many seeds diverged, whose values are -inf, if any did.
+    """
     if not values:
         return ""
+    lost = values.count(-math.inf)
+    if lost:
+        return "diverged" if lost == seeds else f"diverged ({lost} of {len(values)})"
     text = f"{np.mean(values):+.3f}"
     if len(values) > 1:
         text += f" ± {np.std(values, ddof=1):.3f}"

@@ -1,7 +1,9 @@
 """Comparing: which cells run, what a failed or interrupted one does to the rest, and what is written at the end."""
 
 import json
+import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,11 +17,14 @@ import pytest
 
 import ablate
 import data
+import evaluate
+import train
 from configurable import PROTOCOLS, AblateSettings, TrainSettings, UserError, configure
-from runs import results
+from runs import device, results
+from runs.checkpoint import load_run
 from runs.files import read_json, sha256, write_json
 from runs.folder import provenance, run_folder
-from runs.tables import seeds_table
+from runs.tables import rates_table, seeds_table
 
 REPOSITORY = Path(ablate.__file__).resolve().parent
 SCHEMES, SEEDS = ("nope", "rope", "alibi"), (1, 2)
@@ -69,20 +74,20 @@ def finish(cell: ablate.Cell, **changes: object) -> None:
     for n in results.tested_lengths(s.block_size, s.eval_lengths):
         nats = 2 + s.seed / 100 + len(s.pos) / 10 + n / 1000
         row = {"length": n, "dataset": s.dataset, "extend": None, "factor": None, "nats": nats}
-        row |= {"split_sha256": "s", "targets": "t", "block_nats": [nats], "stderr_vs_L": 0.01}
+        row |= {"split_sha256": "s", "targets": "t", "block_nats": [nats - 0.1, nats + 0.1]}
+        row |= {"step": s.max_iters, "checkpoint": "c", "stride": None, "windows": s.eval_windows}
+        row |= {"stderr": 0.1, "stderr_vs_L": 0.01, "dtype": "x"}
         rows += [row | {"protocol": protocol} for protocol in PROTOCOLS]
     result = {"pos": s.pos, "seed": s.seed, "train_length": s.block_size, "unit": "byte"}
-    result |= {
-        "tokens_trained": tokens(cell),
-        "rows": rows,
-        "notes": [],
-        "per_position": {},
-        "float32_check": {},
-    }
+    result |= {"step": s.max_iters, "checkpoint": "c", "settings": results.settings_that_differ(s)}
+    result |= {"tokens_trained": tokens(cell), "rows": rows, "parameters": 1}
+    result |= {"notes": [], "per_position": [], "float32_check": []}
     numbers = ("vocab_size", "parameters", "original_length", "processes")
     texts = ("unit", "layers", "wandb_id", "device", "dtype")
     config = dict.fromkeys(numbers, 1) | dict.fromkeys(texts, "x") | {"attention": {}}
-    config |= {"settings": vars(s), "extension_files_sha256": {}, "train_lengths": []}
+    config |= {"settings": vars(s.warmed_up(s.max_iters)), "extension_files_sha256": {}}
+    config |= {"train_lengths": [], "read_before": []}
+    config["history"] = [{"from_step": 0, "max_iters": s.max_iters}]
     config["pos_file_sha256"] = sha256(Path(s.pos_file)) if s.pos_file else None
     config["corpus_sha256"] = {"train": "t", "val": "v"}
     cell.folder.mkdir(parents=True, exist_ok=True)
@@ -165,10 +170,13 @@ def test_a_cell_is_finished_only_with_these_settings_tokens_and_lengths(tmp_path
     finish(cell, settings=vars(cell.settings) | {"n_embd": 128})
     assert cell.result() is None
     path = cell.folder / "extrapolation.json"
-    for changes in ({"tokens_trained": tokens(cell) - 1}, {"extend": "yarn"}):
-        finish(cell)
-        write_json(path, read_json(path) | changes)
-        assert cell.result() is None
+    finish(cell)
+    write_json(path, read_json(path) | {"extend": "yarn"})
+    assert cell.result() is None
+    finish(cell)
+    early = [row | {"step": cell.settings.max_iters - 1} for row in read_json(path)["rows"]]
+    write_json(path, read_json(path) | {"rows": early})
+    assert cell.result() is None
     finish(cell)
     result = read_json(path)
     windowed = [row for row in result["rows"] if row["protocol"] == "windowed"]
@@ -403,7 +411,8 @@ def test_each_comparison_has_a_folder_of_its_own() -> None:
 
     two = (["rope", "nope"], ["nope", "rope"])
     one = (["nope"], ["nope", "--seeds=1"], ["nope", "--n_layer=2"], ["nope", "--eval_lengths=9"])
-    assert len({folder(*words) for words in (*two, *one)}) == 6
+    one += (["nope", "--max_iters=9"], ["nope", "--eval_windows=128"])
+    assert len({folder(*words) for words in (*two, *one)}) == 8
     for words in (*two, *one):  # what changes no result is the same comparison
         assert folder(*words) == folder(*words, "--log_interval=7")
 
@@ -464,3 +473,261 @@ configurable.run_program(train.main)
     assert "undefined: learned defines 16 positions" in table
     standing_in(monkeypatch, "raise SystemExit('this cell is finished')")
     assert run_main(monkeypatch, *TINY) == 0
+
+
+# ---- learning rates
+
+
+@pytest.fixture
+def longer_text(corpora: Path) -> None:
+    """Let `tiny` be long enough to pick a rate on."""
+    text = np.random.default_rng(0).integers(97, 123, 30_000).astype(np.uint8)
+    shutil.rmtree(corpora / "tiny")
+    data.write_corpus(
+        corpora / "tiny",
+        {"train": [text], "val": [text]},
+        tokenizer="bytes",
+        source="here",
+        rule="all",
+    )
+
+
+@pytest.fixture
+def rates(longer_text: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[float]]:
+    """The losses, by scheme, of 1e-3, 3e-3, 6e-3, then of those added."""
+    losses: dict[str, list[float]] = {}
+
+    def tuned(run: ablate.Cell) -> float | None:
+        if run.result() is None:
+            return None
+        known = [1e-3, 3e-3, 6e-3, 0.012, 0.024, 0.048]
+        return losses[run.settings.pos][known.index(run.settings.learning_rate)]
+
+    monkeypatch.setattr(ablate, "tuned", tuned)
+    return losses
+
+
+RATES = ("--learning_rates=1e-3,6e-3", "--seeds=1,2")  # the usual rate, 3e-3, is tried anyway
+
+
+def test_a_rate_is_tried_with_half_the_steps_a_seed_of_its_own_and_in_a_folder_that_tells_it(
+    rates: dict,
+) -> None:
+    settings, _ = configure(AblateSettings, ["--seeds=0,1,3", "--max_iters=301"], "")
+    (cell, *_) = cells_of(
+        "rope", "--seeds=0,1,3", "--max_iters=301", "--warmup_iters=20", "--eval_lengths=512"
+    )
+    run = ablate.trial(cell, 6e-3, settings)
+    s = run.settings
+    assert (s.seed, s.max_iters, s.warmup_iters, s.learning_rate) == (2, 150, 10, 6e-3)
+    assert s.eval_lengths == (128,) and run.name == "rope lr=0.006, seed 2"
+    assert run.folder.parent == Path("out/rates")
+    assert run.folder.name == "rope-tiny-L128-s2-warmup_iters=10-lr=0.006-steps=150"
+    longer, _ = configure(AblateSettings, ["--seeds=0,1,3"], "")
+    (other, *_) = cells_of("rope", "--seeds=0,1,3", "--max_iters=600", "--warmup_iters=20")
+    assert ablate.trial(other, 6e-3, longer).folder != run.folder
+
+
+def test_each_scheme_is_compared_at_the_rate_picked_for_it(
+    monkeypatch: pytest.MonkeyPatch, trained: list[str], rates: dict, capsys: pytest.CaptureFixture
+) -> None:
+    rates |= {"nope": [2.0, 1.5, 1.495], "rope": [2.0, 1.8, 1.5, 1.9], "alibi": [1.0, 2.0, 3.0]}
+    assert run_main(monkeypatch, "nope", "rope", *RATES) == 0
+    assert trained[:3] == [f"nope lr={rate}, seed 0" for rate in (0.001, 0.003, 0.006)]
+    assert trained[3:7] == [f"rope lr={rate}, seed 0" for rate in (0.001, 0.003, 0.006, 0.012)]
+    final = [
+        f"{label}, seed {seed}" for seed in (1, 2) for label in ("nope lr=0.003", "rope lr=0.006")
+    ]
+    assert trained[7:] == final  # nope's best is not 0.01 better than the usual rate
+    (folder,) = Path("out").glob("ablate-*")
+    content = read_json(folder / "results.json")
+    assert content["cells"].keys() == {"nope lr=0.003", "rope lr=0.006"}
+    assert {pos: tried["picked"] for pos, tried in content["rates"].items()} == {
+        "nope": 0.003,
+        "rope": 0.006,
+    }
+    tried = content["rates"]["rope"]["tried"]
+    assert [one["nats"] for one in tried] == rates["rope"]
+    assert all(one["run"].keys() == set(ablate.PROVENANCE) for one in tried)
+    table = (folder / "table.txt").read_text(encoding="utf-8")
+    assert f"{rates_table(content['rates'])}\n\n{seeds_table(content['cells'])}\n" == table
+    lines = [line.split() for line in table.splitlines()]
+    assert ["rope", "0", "600", "0.006", "1.5000", "picked"] in lines
+    assert table in capsys.readouterr().out
+    assert run_main(monkeypatch, "nope", "rope", *RATES) == 0 and len(trained) == 11
+
+
+def test_a_rate_at_the_edge_is_followed_by_at_most_two_more(
+    monkeypatch: pytest.MonkeyPatch, trained: list[str], rates: dict
+) -> None:
+    rates |= {"nope": [2.0, 1.9, 1.8, 1.7, 1.6, 1.5]}
+    run_main(monkeypatch, "nope", *RATES)
+    assert [name for name in trained if name.endswith("seed 0")] == [
+        f"nope lr={rate}, seed 0" for rate in (0.001, 0.003, 0.006, 0.012, 0.024)
+    ]
+    assert trained[-1] == "nope lr=0.024, seed 2"
+
+
+def test_a_scheme_whose_rates_failed_is_named_and_the_others_are_compared(
+    monkeypatch: pytest.MonkeyPatch, trained: list[str], rates: dict, capsys: pytest.CaptureFixture
+) -> None:
+    rates |= {"nope": [2.0, 1.5, 2.0], "rope": [2.0, 1.5, 2.0]}
+    good, broken = ablate.train, "nope lr=0.003, seed 0"
+    monkeypatch.setattr(
+        ablate,
+        "train",
+        lambda cell, relay: "error: no disk" if cell.name == broken else good(cell, relay),
+    )
+    assert run_main(monkeypatch, "nope", "rope", *RATES) == 1
+    said = capsys.readouterr()
+    assert f"failed: {broken}: error: no disk" in said.err
+    assert not any(name.startswith("nope, seed") for name in trained)
+    assert "rope lr=0.003, seed 2" in trained
+    assert "nope, seed 1: no result: its learning rate is not picked" in said.out
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_a_share_picks_the_rates_of_its_own_schemes_and_the_last_one_compares(
+    parts: int,
+    monkeypatch: pytest.MonkeyPatch,
+    trained: list[str],
+    rates: dict,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    rates |= {"nope": [2.0, 1.5, 1.8], "rope": [2.0, 1.8, 1.5, 1.9], "alibi": [2.0, 1.5, 1.8]}
+    for part in range(1, parts + 1):
+        before = len(trained)
+        run_main(monkeypatch, *SCHEMES, *RATES, f"--only={part}/{parts}")
+        assert {name.split()[0] for name in trained[before:]} == set(SCHEMES[part - 1 :: parts])
+        assert bool(list(Path("out").glob("ablate-*"))) == (part == parts)
+    assert len(trained) == len(set(trained)) == 10 + 6
+    assert ("not compared yet" in capsys.readouterr().out) == (parts > 1)
+
+
+def test_a_rate_that_diverged_is_known_and_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch, trained: list[str], rates: dict, capsys: pytest.CaptureFixture
+) -> None:
+    rates |= {"nope": [1.9, 1.5, math.inf]}
+    good, stand_in = ablate.train, ablate.tuned
+
+    def train(cell: ablate.Cell, relay: ablate.Relay) -> str:
+        if cell.settings.learning_rate < 6e-3:
+            return good(cell, relay)
+        trained.append(cell.name)
+        cell.folder.mkdir(parents=True)
+        line = '{"step": 7, "loss": 5.0}\n{"step": 8, "diverged": "loss nan"}\n'
+        (cell.folder / "metrics.jsonl").write_text(line, encoding="utf-8")
+        return "error: step 8: loss nan"
+
+    monkeypatch.setattr(ablate, "train", train)
+    real = ablate.diverged
+    monkeypatch.setattr(
+        ablate, "tuned", lambda run: math.inf if real(run.folder) else stand_in(run)
+    )
+    assert run_main(monkeypatch, "nope", *RATES) == 0
+    assert "diverged" in capsys.readouterr().out
+    assert trained[-1] == "nope lr=0.003, seed 2" and len(trained) == 5
+    assert run_main(monkeypatch, "nope", *RATES) == 0 and len(trained) == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--learning_rates=3e-3"], "has only the learning_rate 0.003; add another"),
+        (["--learning_rates=1e-4,3e-3", "--min_lr=1e-3"], "min_lr = 0.001 is above"),
+        (["--learning_rates=0,3e-3"], "above 0"),
+    ],
+)
+def test_rates_that_cannot_be_tried_are_refused(words: list[str], said: str, rates: dict) -> None:
+    with pytest.raises(UserError, match=said):
+        cells_of("rope", *words)
+
+
+def test_a_corpus_with_too_little_text_to_pick_on_is_refused_before_anything_runs() -> None:
+    with pytest.raises(UserError, match="too little validation text to choose by|few"):
+        cells_of("rope", "--learning_rates=1e-3,3e-3")
+
+
+def test_a_comparison_with_rates_has_a_folder_of_its_own(rates: dict) -> None:
+    def folder(*words: str) -> Path:
+        settings, schemes = configure(AblateSettings, ["--dataset=tiny", "nope", *words], "")
+        return ablate.comparison_folder(settings, ablate.plan(settings, schemes))
+
+    words = ((), ("--learning_rates=1e-3,3e-3",), ("--learning_rates=3e-3,6e-3",))
+    assert len({folder(*own) for own in words}) == 3
+
+
+def test_a_stop_while_rates_are_tried_starts_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, trained: list[str], rates: dict, capsys: pytest.CaptureFixture
+) -> None:
+    good = ablate.train
+
+    def train(cell: ablate.Cell, relay: ablate.Relay) -> str:
+        relay.signal = signal.SIGINT
+        return good(cell, relay)
+
+    monkeypatch.setattr(ablate, "train", train)
+    rates |= {"nope": [1.9, 1.5, 1.6], "rope": [1.9, 1.5, 1.6]}
+    assert run_main(monkeypatch, "nope", "rope", *RATES) == 130
+    assert len(trained) == 1 and "goes on from there" in capsys.readouterr().out
+
+
+def test_a_rate_is_judged_on_validation_text_that_no_test_scores(
+    longer_text: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["--dataset=tiny", *TINY[2:], "--max_iters=4", "--learning_rates=1e-3,3e-3"]
+    settings, schemes = configure(AblateSettings, [*words, "nope"], "")
+    run = ablate.trial(ablate.plan(settings, schemes)[0], 1e-3, settings)
+    assert ablate.tuned(run) is None
+    monkeypatch.setattr(sys, "argv", ["train.py", *ablate.words_for_train(run.settings)])
+    assert train.main() == 0
+    result, (model, corpus) = run.result(), (load_run(run.folder).model, data.load("tiny"))
+    assert {row["length"] for row in result["rows"]} == {16} and result["step"] == 2
+    nats = ablate.tuned(run)
+    assert nats == evaluate.tuning_loss(model, corpus, 16, 64, device.pick("cpu", "auto"))
+    assert nats != results.rows_on(result["rows"], "tiny")["fixed_targets", 16]["nats"]
+    with (run.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"step": 2, "diverged": "loss nan"}\n')
+    assert ablate.tuned(run) == math.inf
+
+
+# ---- again, with other steps, after other tests
+
+
+def test_other_steps_go_on_in_the_same_cells_and_fewer_are_refused(
+    monkeypatch: pytest.MonkeyPatch, trained: list[str], capsys: pytest.CaptureFixture
+) -> None:
+    run_main(monkeypatch, "nope", "rope", "--seeds=1", "--max_iters=200")
+    run_main(monkeypatch, "nope", "rope", "--seeds=1", "--max_iters=400")
+    assert len(trained) == 4 and len(list(Path("out").glob("ablate-*"))) == 2
+    for path in Path("out").glob("*-s1"):
+        (path / "metrics.jsonl").write_text('{"step": 400, "loss": 2.0}\n', encoding="utf-8")
+    with pytest.raises(UserError, match=r"nope-tiny-L128-s1 has taken 400 steps, more than max_i"):
+        run_main(monkeypatch, "nope", "rope", "--seeds=1", "--max_iters=200")
+    assert len(trained) == 4
+    assert run_main(monkeypatch, "nope", "--seeds=1", "--max_iters=200", "--overwrite=True") == 0
+
+
+def test_a_cell_that_was_trained_longer_in_two_parts_is_noted(
+    monkeypatch: pytest.MonkeyPatch, trained: list[str], capsys: pytest.CaptureFixture
+) -> None:
+    other = cells_of("rope", "--seeds=1", "--eval_lengths=64,256")[0]
+    parts = [{"from_step": 0, "max_iters": 600}, {"from_step": 600, "max_iters": 1200}]
+    finish(other, history=parts)
+    run_main(monkeypatch, "nope", "rope", "--seeds=1")
+    assert "note: history of rope, seed 1 is not that of nope, seed 1" in capsys.readouterr().out
+
+
+def test_a_later_look_at_other_lengths_or_texts_changes_no_table(
+    monkeypatch: pytest.MonkeyPatch, trained: list[str], capsys: pytest.CaptureFixture
+) -> None:
+    run_main(monkeypatch, "nope", "rope", "--seeds=1")
+    (folder,) = Path("out").glob("ablate-*")
+    table = (folder / "table.txt").read_text(encoding="utf-8")
+    path = Path("out/rope-tiny-L128-s1/extrapolation.json")
+    result = read_json(path)
+    looks = ({"length": 512, "nats": 9.0}, {"dataset": "other", "nats": 8.0}, {"dtype": "y"})
+    more = [row | {"nats": 7.0} | look for row in result["rows"] for look in looks]
+    write_json(path, result | {"rows": [*more[:-1], *result["rows"], *more]})
+    run_main(monkeypatch, "nope", "rope", "--seeds=1")
+    assert (folder / "table.txt").read_text(encoding="utf-8") == table and len(trained) == 2

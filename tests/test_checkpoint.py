@@ -15,13 +15,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
+from hypothesis import given
+from hypothesis import strategies as st
 
 from configurable import TrainSettings, UserError
 from model import GPT
 from runs import checkpoint
 from runs.checkpoint import checkpoint_paths, load_run, load_state, load_weights, save_checkpoint
 from runs.files import read_json, replace_file, sha256, write_json, write_text
-from runs.folder import ROOT, lock_folder, provenance, run_folder, take_folder
+from runs.folder import ROOT, in_use, lock_folder, provenance, run_folder, take_folder
 from runs.log import append_metrics, trim_metrics
 
 SMALL = TrainSettings(block_size=16, n_layer=1, n_head=2, n_embd=16)
@@ -36,7 +39,7 @@ def state(step: int) -> dict:
         "optimizer": {},
         "scaler": {},
         "gpt": {},
-        "settings": {},
+        "settings": {"max_iters": 1200},
         "original_length": 16,
         "train_lengths": [16, 32],
     }
@@ -238,6 +241,22 @@ DAMAGES = pytest.mark.parametrize(
 )
 
 
+def test_the_checkpoint_before_the_decay_is_kept_beside_the_two_newest(folder: Path) -> None:
+    digest = save_checkpoint(folder, state(3), "stable")
+    assert newest(folder).name == f"stable-3-{digest[:16]}.pt" and step_of(folder) == 3
+    for step in (4, 5, 6):
+        save_checkpoint(folder, state(step))
+    assert [path.stem[:-17] for path in checkpoint_paths(folder)] == [
+        "ckpt-6",
+        "ckpt-5",
+        "stable-3",
+    ]
+    assert load_state(folder, last=4)["sha256"] == digest and load_state(folder, last=2) is None
+    save_checkpoint(folder, state(7), "stable")  # that of a longer run replaces it
+    kept = [path.stem[:-17] for path in checkpoint_paths(folder)]
+    assert kept == ["stable-7", "ckpt-6", "ckpt-5"]
+
+
 @DAMAGES
 def test_a_damaged_checkpoint_is_named_the_one_before_is_used_and_kept(
     damage: Callable[[Path], None], folder: Path
@@ -288,8 +307,8 @@ def test_a_checkpoint_saved_while_another_program_looks_is_no_damage(
     """sample.py lists the checkpoints, then a training saves: those that were listed are gone."""
     calls = []
 
-    def slow(where: Path) -> list[Path]:
-        found = checkpoint_paths(where)
+    def slow(where: Path, last: int | None = None) -> list[Path]:
+        found = checkpoint_paths(where, last)
         calls.append(where)
         if len(calls) == 1:
             with monkeypatch.context() as patch:
@@ -492,23 +511,81 @@ def test_the_default_folder_is_named_after_scheme_corpus_length_and_seed() -> No
 
 
 @pytest.mark.parametrize(
-    "changed", [{"n_embd": 128}, {"max_iters": 5}, {"pos_file": "a.py"}, {"min_lr": 1e-5}]
+    ("changed", "spelled"),
+    [
+        ({"n_embd": 128}, "n_embd=128"),
+        ({"min_lr": 1e-5, "learning_rate": 1e-3}, "learning_rate=0.001-min_lr=1e-05"),
+        ({"mixed_lengths": (64, 128), "bias": True}, "mixed_lengths=64_128-bias=True"),
+        ({"extend": "yarn(factor=4) + pose(target=512)"}, "extend=yarn_factor=4_+pose_target=512_"),
+        ({"warmup_iters": 10}, "warmup_iters=10"),
+        ({"pos_file": "a.py"}, "pos_file=a.py"),
+        ({"pos_file": "x/a.py"}, "[0-9a-f]{10}"),  # which cannot be spelled in a name
+        ({"init_from": "out/x", "n_embd": 128}, "[0-9a-f]{10}"),
+        (
+            {
+                "beta1": 0.91,
+                "beta2": 0.98,
+                "grad_clip": 0.75,
+                "min_lr": 1e-4,
+                "dropout": 0.25,
+                "n_embd": 128,
+                "weight_decay": 0.2,
+            },
+            "[0-9a-f]{10}",
+        ),
+    ],
 )
-def test_other_result_settings_add_six_digits(changed: dict) -> None:
-    path = run_folder(TrainSettings(pos="alibi", **changed)).as_posix()
-    assert re.fullmatch("out/alibi-stdlib-L128-s1337-[0-9a-f]{6}", path)
-    assert path == run_folder(TrainSettings(pos="alibi", **changed)).as_posix()
+def test_the_folder_tells_the_settings_that_differ_from_the_defaults(
+    changed: dict, spelled: str
+) -> None:
+    name = run_folder(TrainSettings(pos="alibi", seed=100, **changed)).name
+    spelled = spelled.replace("+", r"\+")
+    assert re.fullmatch(f"alibi-stdlib-L128-s100-{spelled}", name) and len(name) <= 100
+
+
+SPELLED = {  # values of settings that a careless spelling would give one name
+    "pos": (
+        "a",
+        "a(b=c)",
+        "a(b='c')",
+        "a(b='c d')",
+        "a(b='cd')",
+        "a + b",
+        "a | b",
+        "a-b",
+        "é" * 99,
+    ),
+    "pos_file": ("", "a.py", "a b.py", "ab.py", "a/b.py", "a-b.py", "a(b.py", "a_b.py", "x" * 99),
+    "dataset": ("stdlib", "std lib", "std-lib", "std/lib"),
+    "mixed_lengths": ((), (16, 64), (1664,)),
+    "learning_rate": (3e-3, 1e-5, 0.30000000000000004),
+    "n_embd": (256, 128),
+}
+
+
+@given(*[st.fixed_dictionaries({k: st.sampled_from(v) for k, v in SPELLED.items()})] * 2)
+def test_two_different_runs_never_share_a_name(first: dict, second: dict) -> None:
+    names = [run_folder(TrainSettings(**values)).name for values in (first, second)]
+    assert (first == second) == (names[0] == names[1])
+    assert all(re.fullmatch(r"[A-Za-z0-9._=+~-]{1,100}", name) for name in names)
 
 
 @pytest.mark.parametrize(
     "changed",
-    [{"eval_lengths": (64, 128)}, {"compile": False}, {"wandb_log": True}, {"device": "cpu"}],
+    [
+        {"eval_lengths": (64, 128)},
+        {"compile": False},
+        {"wandb_log": True},
+        {"device": "cpu"},
+        {"max_iters": 5},  # a run may be made longer
+        {"examine": False},
+    ],
 )
 def test_how_it_runs_and_is_tested_does_not_change_the_folder(changed: dict) -> None:
     assert run_folder(TrainSettings(**changed)) == run_folder(TrainSettings())
 
 
-def test_names_of_folders_are_safe_and_short_and_different() -> None:
+def test_names_of_schemes_are_safe_and_short_and_different() -> None:
     schemes = [
         "rope + alibi",
         "rope | alibi",
@@ -525,7 +602,7 @@ def test_names_of_folders_are_safe_and_short_and_different() -> None:
     assert len(set(names)) == len(schemes)
     for name in names:
         assert re.fullmatch(r"[A-Za-z0-9._=+~-]+", name) and not name.startswith((".", "-")), name
-        assert len(name.split("-stdlib-")[0]) <= 60
+        assert len(name) <= 100
 
 
 def test_schemes_that_differ_in_their_parentheses_only_have_different_folders() -> None:
@@ -542,7 +619,9 @@ def test_schemes_that_differ_in_their_parentheses_only_have_different_folders() 
 def config_of(settings: TrainSettings) -> dict:
     """What train.py writes into config.json, with invented digests."""
     return provenance() | {
-        "settings": asdict(settings),
+        "settings": asdict(settings.warmed_up(settings.max_iters)),
+        "history": [{"from_step": 0, "max_iters": settings.max_iters}],
+        "read_before": {},
         "vocab_size": 256,
         "unit": "byte",
         "parameters": 1,
@@ -602,11 +681,34 @@ def test_overwrite_takes_a_folder_and_leaves_nothing_of_the_run_before(tmp_path:
     folder = claimed(tmp_path / "run", SMALL)
     save_checkpoint(folder, state(1))
     save_checkpoint(folder, state(2))
+    save_checkpoint(folder, state(1), "stable")
     append_metrics(folder, {"step": 1})
     for name in ("extrapolation.json", "extrapolation.png", ".ckpt.new", "pos_file.py"):
         (folder / name).write_text("{}", encoding="utf-8")
     take_folder(folder, replace(SMALL, seed=3, overwrite=True))
     assert contents(folder).keys() == {".lock", ".holder"} and load_state(folder) is None
+
+
+def test_a_folder_of_the_same_run_may_have_another_length_but_no_other_warm_up(
+    tmp_path: Path,
+) -> None:
+    folder = claimed(tmp_path / "run", replace(SMALL, max_iters=40))
+    take_folder(folder, replace(SMALL, max_iters=400))  # its own warm-up of 10 steps stays
+    take_folder(folder, replace(SMALL, max_iters=400, warmup_iters=10))
+    with pytest.raises(UserError, match=r"\(warmup_iters: 100 here, 10 there\)"):
+        take_folder(folder, replace(SMALL, max_iters=400, warmup_iters=100))
+
+
+def test_whether_a_folder_is_in_use_is_asked_without_disturbing(tmp_path: Path) -> None:
+    assert not in_use(tmp_path) and list(tmp_path.iterdir()) == []
+    lock = lock_folder(tmp_path)
+    assert in_use(tmp_path)
+    lock.release()
+    assert not in_use(tmp_path)
+    asking = FileLock(tmp_path / ".lock", thread_local=False)
+    asking.acquire()
+    threading.Timer(0.2, asking.release).start()
+    lock_folder(tmp_path).release()  # waits for one that only asks
 
 
 def test_what_a_killed_process_had_half_written_is_cleared_away(tmp_path: Path) -> None:
@@ -682,7 +784,7 @@ def untrained(tmp_path: Path) -> Path:
         | {
             "gpt": asdict(model.config),
             "model": model.state_dict(),
-            "settings": asdict(SMALL),
+            "settings": config_of(SMALL)["settings"],
         },
     )
     return folder

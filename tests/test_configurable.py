@@ -460,10 +460,11 @@ def test_a_monstrous_expression_is_refused(config):
     [
         (["--n_embd=30"], ("n_embd = 30", "n_head = 4")),
         (["--init_from="], ("init_from",)),
-        (["--warmup_iters=1201"], ("warmup_iters = 1201", "max_iters = 1200")),
-        (["--lr_decay_iters=99"], ("warmup_iters = 100", "lr_decay_iters = 99")),
+        (["--lr_decay_iters=99"], ("warm-up of 100 steps", "the 99 before the decay ends")),
+        (["--lr_schedule=wsd", "--warmup_iters=961"], ("warm-up of 961 steps", "the 960 before")),
+        (["--lr_schedule=wsd", "--lr_decay_iters=900"], ("lr_decay_iters", "cosine", "wsd")),
+        (["--lr_schedule=constant", "--decay_lr=False"], ("decay_lr", "cosine", "constant")),
         (["--min_lr=0.01"], ("min_lr = 0.01", "learning_rate = 0.003")),
-        (["--eval_lengths=128,64"], ("eval_lengths", "(128, 64)", "ascend")),
         (["--mixed_lengths=16,24"], ("mixed_lengths", "24", "2048 tokens")),
         (["--staged=True"], ("staged", "mixed_lengths")),
     ],
@@ -482,6 +483,35 @@ def test_settings_at_the_edge_of_going_together_are_good():
         "--eval_lengths=2,3",
     )
     assert settings.min_lr == settings.learning_rate
+
+
+def test_a_warm_up_that_is_not_set_is_a_quarter_of_the_steps_and_at_most_100():
+    lengths = {1200: 100, 400: 100, 399: 99, 10: 2, 3: 0, 1: 0}
+    for steps, warmup in lengths.items():
+        settings = train(f"--max_iters={steps}")
+        assert settings.warmup_iters is None and settings.warmed_up(steps).warmup_iters == warmup
+    assert train("--max_iters=10", "--warmup_iters=40").warmed_up(10).warmup_iters == 40
+    assert train("--max_iters=800").warmed_up(8).warmup_iters == 2  # kept when the run is extended
+
+
+def test_the_decay_of_wsd_begins_before_its_share_of_the_steps():
+    assert train("--lr_schedule=wsd").decay_begin == 960
+    assert train("--lr_schedule=wsd", "--max_iters=7", "--decay_share=0.5").decay_begin == 3
+
+
+def test_what_the_user_has_set_is_known_even_if_it_is_the_default(config):
+    settings = train(config("n_layer = 4"), "--pos=rope")
+    assert settings.named == {"n_layer", "pos"} and settings.pos == TrainSettings.pos
+    assert TrainSettings(pos="alibi").named == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("typed", "ours"),
+    [("lr", "learning_rate"), ("steps", "max_iters"), ("context_length", "block_size")]
+    + [("wd", "weight_decay"), ("d_model", "n_embd"), ("learning_rat", "learning_rate")],
+)
+def test_the_names_of_other_programs_are_known(typed, ours):
+    assert refusal(f"--{typed}=1").endswith(f"unknown setting '{typed}'; did you mean {ours}?")
 
 
 def test_ablate_refuses_what_makes_no_comparison():
@@ -524,7 +554,7 @@ def test_evaluate_refuses():
         "--protocols=",
         "--protocols=windowed,windowed",
         "--stride=-1",
-        "--eval_lengths=8,4",
+        "--eval_windows=96",
     ):
         assert argument[2:].partition("=")[0] in refusal(argument, cls=EvaluateSettings)
 

@@ -6,11 +6,16 @@ import hashlib
 import json
 import lzma
 import os
+import pickle
+import re
 import socket
 import struct
 import subprocess
 import sys
 import threading
+import urllib.parse
+from collections import OrderedDict
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -22,6 +27,7 @@ from hypothesis import strategies as st
 from tiktoken_ext.openai_public import r50k_pat_str
 
 import data
+import data.books.prepare as books
 import data.shakespeare_char.prepare as shakespeare
 import data.stdlib.prepare as stdlib
 import data.text.prepare as text
@@ -221,14 +227,15 @@ def test_a_failed_write_leaves_the_older_corpus_and_nothing_else(small: Path) ->
     assert {path.name: path.read_bytes() for path in small.iterdir()} == before
 
 
+@pytest.mark.parametrize("done", [1, 3])  # 3: with both token files, as in a folder of nanoGPT's
 def test_a_move_that_is_cut_off_never_mixes_two_corpora(
-    small: Path, monkeypatch: pytest.MonkeyPatch
+    small: Path, monkeypatch: pytest.MonkeyPatch, done: int
 ) -> None:
     moves, replace = [], os.replace
 
     def replace_once(source: Path, target: Path) -> None:
         moves.append(target)
-        if len(moves) > 1:
+        if len(moves) > done:
             raise OSError("the disk is full")
         replace(source, target)
 
@@ -325,8 +332,10 @@ def test_verify_finds_the_changed_token_that_load_cannot_see(small: Path) -> Non
         ("stdlb", "did you mean stdlib"),
         (
             "quite_another",
-            r"shakespeare_char, small, stdlib.*python data/text/prepare.py --name=NAME",
+            r"books, books_gpt2, shakespeare_char, small, stdlib.*data/text/prepare.py --name=NAME",
         ),
+        ("books", r"not been made yet: python data/books/prepare.py$"),
+        ("books_gpt2", r"not been made yet: python data/books/prepare.py --tokenizer=gpt2$"),
         ("shakespeare_char", r"not been made yet: python data/shakespeare_char/prepare.py$"),
         ("text", "no corpus 'text'"),
         ("../small", "no corpus"),
@@ -338,6 +347,116 @@ def test_an_unknown_dataset_is_answered_with_a_name_or_a_command(
 ) -> None:
     with pytest.raises(UserError, match=sentence):
         data.load(name, small.parent)
+
+
+# ---- folders of nanoGPT's
+
+
+def write_nanogpt(folder: Path, train: list[int], val: list[int], meta: object = None) -> Path:
+    """A folder as nanoGPT's prepare.py makes it; `meta` is pickled if it is given."""
+    folder.mkdir(parents=True)
+    for split, tokens in (("train", train), ("val", val)):
+        np.array(tokens, dtype=np.uint16).tofile(folder / f"{split}.bin")
+    if meta is not None:
+        (folder / "meta.pkl").write_bytes(meta if isinstance(meta, bytes) else pickle.dumps(meta))
+    return folder
+
+
+def vocabulary(characters: str) -> dict:
+    """What nanoGPT's data/shakespeare_char/prepare.py pickles."""
+    itos = dict(enumerate(characters))
+    stoi = {character: number for number, character in itos.items()}
+    return {"vocab_size": len(itos), "itos": itos, "stoi": stoi}
+
+
+def test_characters_of_nanogpt_are_read_as_they_are(tmp_path: Path) -> None:
+    folder = write_nanogpt(tmp_path / "nano", [3, 1, 0, 2] * 9, [1, 2, 3], vocabulary("\naéz"))
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    corpus = data.load("nano", tmp_path)
+    assert corpus.tokenizer.decode(corpus.val) == "aéz" and corpus.vocab_size == 4
+    assert corpus.train_starts.tolist() == [0] and corpus.token_bytes().tolist() == [1, 1, 2, 1]
+    assert corpus.meta["splits"]["train"]["bytes"] == 9 * 5
+    assert corpus.split_sha256("val") == hashlib.sha256(before["val.bin"]).hexdigest()
+    assert data.sequences(corpus.train, 8, 1, 0, 2).shape == (2, 9)
+    corpus.verify()
+    now = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert now.keys() - before.keys() == {"meta.json"} and before.items() <= now.items()
+    assert data.load("nano", tmp_path).meta == corpus.meta  # and what was written is read again
+
+
+def test_without_a_vocabulary_tokens_are_gpt2s_and_documents_end_where_its_end_token_is(
+    tmp_path: Path, toy_gpt2: tiktoken.Encoding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_nanogpt(tmp_path / "web", [256, 264, 97, 97, 264, 264, 98, 264], [97, 258, 98])
+    corpus = data.load("web", tmp_path)
+    assert corpus.train_starts.tolist() == [0, 2, 5, 6] and corpus.val_starts.tolist() == [0]
+    assert corpus.meta["splits"]["train"] | {"sha256": ""} == {
+        "tokens": 8, "bytes": 5, "documents": 4, "dtype": "uint16", "sha256": "",
+    }  # fmt: skip
+    assert (corpus.unit, corpus.tokenizer.decode(corpus.val)) == ("token", "a  b")
+
+
+def test_a_file_of_nanogpts_that_changed_is_named_with_what_to_do(tmp_path: Path) -> None:
+    folder = write_nanogpt(tmp_path / "nano", [0, 1, 0], [1, 1], vocabulary("ab"))
+    data.load("nano", tmp_path)
+    np.array([0, 1], dtype=np.uint16).tofile(folder / "val.bin")
+    corpus = data.load("nano", tmp_path)
+    with pytest.raises(UserError, match=r"val.bin does not have the SHA-256.*delete .*meta\.json"):
+        corpus.verify()
+    (folder / "meta.json").unlink()
+    data.load("nano", tmp_path).verify()
+
+
+class Evil:
+    """Makes a folder when it is unpickled."""
+
+    def __reduce__(self) -> tuple:
+        return os.mkdir, (os.environ["LONGSHOT_EVIL"],)
+
+
+BAD_PICKLES = {
+    "it names posix.mkdir": {"itos": {0: "a"}, "x": Evil()},
+    "it names collections.OrderedDict": {"itos": OrderedDict()},
+    "KeyError: 'itos'": {"vocab_size": 50257},
+    "KeyError: 0": {"itos": {1: "a", 2: "b"}},
+    "not one character": {"itos": {0: "a", 1: "bc"}},
+    "two tokens for one character": {"itos": {0: "a", 1: "a"}},
+    "has two tokens": {"itos": {}},
+    "no vocabulary of characters: UnicodeEncodeError": {"itos": {0: "\ud800"}},
+    "no vocabulary of characters: AttributeError": {"itos": {0: 1}},
+    "no vocabulary of characters: TypeError": {"itos": 3},
+    "no vocabulary of characters: UnpicklingError": b"no pickle",
+    "no vocabulary of characters: EOFError": b"",
+}
+
+
+@pytest.mark.parametrize("sentence", BAD_PICKLES)
+def test_a_pickle_that_is_no_vocabulary_is_refused_and_nothing_in_it_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sentence: str
+) -> None:
+    monkeypatch.setenv("LONGSHOT_EVIL", str(tmp_path / "evil"))
+    write_nanogpt(tmp_path / "nano", [0], [0], BAD_PICKLES[sentence])
+    with pytest.raises(UserError, match=sentence) as caught:
+        data.load("nano", tmp_path)
+    assert "meta.pkl is no vocabulary" in str(caught.value)
+    assert not (tmp_path / "evil").exists() and not (tmp_path / "nano" / "meta.json").exists()
+
+
+def test_token_files_that_do_not_fit_their_vocabulary_are_refused(
+    tmp_path: Path, toy_gpt2: tiktoken.Encoding
+) -> None:
+    write_nanogpt(tmp_path / "large", [0, 2], [0], vocabulary("ab"))
+    write_nanogpt(tmp_path / "other", [264], [265])
+    write_nanogpt(tmp_path / "odd", [0], [0])
+    (tmp_path / "odd" / "val.bin").write_bytes(b"abc")
+    for name, sentence in {
+        "large": "train.bin holds token 2, outside its vocabulary of 2",
+        "other": "val.bin holds token 265, outside its vocabulary of 265: its meta.pkl is missing",
+        "odd": "val.bin has 3 bytes",
+    }.items():
+        with pytest.raises(UserError, match=sentence):
+            data.load(name, tmp_path)
+        assert not (tmp_path / name / "meta.json").exists()
 
 
 # ---- the training stream
@@ -521,14 +640,91 @@ def test_json_lines_are_documents_packed_or_not(
     )
 
 
-def test_a_folder_is_read_in_order_and_no_file_twice(tmp_path: Path) -> None:
-    for name in ("b.txt", "a/z.txt", "a/skipped.md", "c.txt"):
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    """A folder of files of several kinds, each with its own name in it."""
+    for name in (
+        "b.txt",
+        "a/z.txt",
+        "a/READ.MD",
+        "c.md",
+        "a/d.rst",
+        "data.csv",
+        "e.rst",
+        "Makefile",
+    ):
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "in" / name).write_text(name, encoding="utf-8")
-    files = text.find_files(
-        [str(tmp_path / "in"), str(tmp_path / "in" / "b.txt"), str(tmp_path / "in/a/skipped.md")]
-    )
-    assert [file.name for file in files] == ["z.txt", "b.txt", "c.txt", "skipped.md"]
+    return tmp_path / "in"
+
+
+def test_a_folder_is_read_in_order_and_no_file_twice(notes: Path) -> None:
+    files, skipped = text.find_files([str(notes), str(notes / "b.txt"), str(notes / "e.rst")])
+    assert [file.name for file in files] == ["READ.MD", "z.txt", "b.txt", "c.md", "e.rst"]
+    assert [file.name for file in skipped] == ["Makefile", "d.rst", "data.csv"]
+
+
+def test_a_pattern_chooses_by_name_or_by_path(notes: Path) -> None:
+    files, skipped = text.find_files([str(notes)], ["a/*.RST", "make*"])
+    assert [file.name for file in files] == ["Makefile", "d.rst"] and len(skipped) == 6
+    with pytest.raises(UserError, match=r"is a folder without \*.tex files: .*--glob=PATTERN"):
+        text.find_files([str(notes)], ["*.tex"])
+
+
+def test_what_is_not_read_is_counted_by_kind_with_a_few_names(
+    notes: Path, capsys: pytest.CaptureFixture
+) -> None:
+    for number in range(4):
+        (notes / f"{number}.csv").touch()
+    text.prepare("mine", [str(notes)], [], "bytes", root=notes.parent)
+    assert capsys.readouterr().out.splitlines() == [
+        "not read: 8 files (--glob=PATTERN chooses what is read)",
+        "        5 of .csv: 0.csv, 1.csv, 2.csv, 2 more",
+        "        2 of .rst: d.rst, e.rst",
+        "        1 of no ending: Makefile",
+    ]
+
+
+def test_a_document_that_is_no_text_is_named_and_left_out_unless_strict(
+    notes: Path, capsys: pytest.CaptureFixture
+) -> None:
+    (notes / "bad.txt").write_bytes(b"good \xff")
+    (notes / "binary.md").write_bytes(b"a\0")
+    (notes / "lines.jsonl").write_bytes(b'{"text": "first"}\n{"text": "\xff"}\n{"text": "third"}\n')
+    paths = [str(notes), str(notes / "lines.jsonl")]
+    for tokenizer in ("bytes", "char"):  # char reads everything twice
+        text.prepare("mine", paths, [], tokenizer, root=notes.parent, overwrite=True)
+        said = capsys.readouterr().out
+        assert "left out, as no UTF-8 text: 3 documents (" in said
+        assert (
+            "bad.txt is not UTF-8 at byte 5" in said and "binary.md holds a NUL at byte 1" in said
+        )
+        assert "lines.jsonl is not UTF-8 at byte 28 " in said
+    corpus = data.load("mine", notes.parent)
+    whole = corpus.tokenizer.decode(corpus.train) + corpus.tokenizer.decode(corpus.val)
+    assert "good" not in whole and "first" in whole and "third" in whole
+    with pytest.raises(UserError, match="bad.txt is not UTF-8 at byte 5 "):
+        text.prepare("other", paths, [], "bytes", root=notes.parent, strict=True)
+
+
+def test_a_name_that_is_taken_is_refused_unless_it_may_be_overwritten(
+    tmp_path: Path, notes: Path
+) -> None:
+    write_nanogpt(tmp_path / "nano", [0], [0])
+    text.prepare("mine", [str(notes)], [], "bytes", root=tmp_path)
+    before = (tmp_path / "mine" / "meta.json").read_bytes()
+    for name in ("mine", "nano"):
+        with pytest.raises(UserError, match=f"--name={name} is taken: .*--overwrite"):
+            text.prepare(name, [str(notes / "c.md")], [], "char", root=tmp_path)
+    assert (tmp_path / "mine" / "meta.json").read_bytes() == before
+    text.prepare("mine", [str(notes / "c.md")], [], "char", root=tmp_path, overwrite=True)
+    assert data.load("mine", tmp_path).tokenizer.decode([0, 1]) == ".c"
+
+
+def test_a_folder_of_nanogpts_is_not_prepared_but_copied(tmp_path: Path) -> None:
+    write_nanogpt(tmp_path / "nano", [0], [0])
+    with pytest.raises(UserError, match="nano holds tokens, no text: copy or link it to data/NAME"):
+        text.find_files([str(tmp_path / "nano")])
 
 
 def test_a_single_document_gives_its_last_twentieth(tmp_path: Path) -> None:
@@ -559,7 +755,7 @@ def test_named_validation_texts_are_the_validation_split(tmp_path: Path) -> None
         and corpus.tokenizer.decode(corpus.val) == "xyz"
     )
     with pytest.raises(UserError, match="train.txt is in PATH and --val"):
-        text.prepare("mine", paths[0], paths[0], "char", root=tmp_path)
+        text.prepare("more", paths[0], paths[0], "char", root=tmp_path)
 
 
 def test_gpt2_documents_end_with_the_end_of_text_token(
@@ -600,7 +796,7 @@ def test_texts_are_encoded_in_order_whatever_the_batch(monkeypatch: pytest.Monke
 
 BAD_TEXTS = {
     "bad.txt": (b"good \xff", r"bad.txt is not UTF-8 at byte 5 \(0xff\)"),
-    "bad.jsonl": (b'{"text": "a"}\n{"text": "\xc3("}\n', "bad.jsonl is not UTF-8 at byte 24 "),
+    "bad.jsonl": (b'{"text": "\xc3("}\n', "no text in it; .*bad.jsonl is not UTF-8 at byte 10 "),
     "broken.jsonl": (b'{"text": "a"}\n{"text": \n', "broken.jsonl, line 2, is not JSON"),
     "deep.jsonl": (b"[" * 100_000 + b"\n", "deep.jsonl, line 1, is not JSON"),
     "long.jsonl": (
@@ -631,12 +827,12 @@ def test_what_is_no_text_is_refused_with_file_and_place(tmp_path: Path, name: st
 def test_a_path_without_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="absent is no file or folder"):
         text.find_files([str(tmp_path / "absent")])
-    with pytest.raises(UserError, match="is a folder without .txt files"):
+    with pytest.raises(UserError, match=r"is a folder without \*.txt or \*.md files"):
         text.find_files([str(tmp_path)])
 
 
 @pytest.mark.parametrize(
-    "name", ["", ".", "..", "a/b", "../x", "-x", "stdlib", "shakespeare_char", "text", "é"]
+    "name", ["", ".", "..", "a/b", "../x", "-x", "stdlib", "books_gpt2", "text", "é"]
 )
 def test_a_name_that_is_no_folder_or_already_used_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match="--name="):
@@ -687,11 +883,14 @@ def test_a_script_run_from_anywhere_ends_with_one_sentence(
 
 
 class Unreliable(BaseHTTPRequestHandler):
-    """Serves WORDS well at /good and badly elsewhere."""
+    """Serves `pages` and /good well, and WORDS badly elsewhere."""
+
+    pages: dict[str, bytes] = {}
 
     def do_GET(self) -> None:
-        body = WORDS.encode("utf-8")
-        if self.path == "/absent":
+        path = urllib.parse.unquote(self.path)
+        body = self.pages.get(path, WORDS.encode("utf-8"))
+        if path == "/absent" or self.pages and path not in self.pages:
             return self.send_error(404)
         if self.path == "/silent":
             return self.connection.close()
@@ -797,3 +996,142 @@ def test_a_copy_that_is_another_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="absent.txt is not a file"):
         shakespeare.prepare(tmp_path / "s", file=str(tmp_path / "absent.txt"))
     assert not (tmp_path / "s").exists()
+
+
+# ---- books
+
+
+BOOK = "*** START OF IT ***\r\n\r\n\r\n\r\nTitle {0}\r\n \t\r\n\r\nIt was book {0}.  \r\nÉnd {0}.\r\n\r\nLicence\r\n"
+
+
+@dataclass
+class Shelf:
+    """Some books: the folder of list.json, their files as in the repository, their texts."""
+
+    folder: Path
+    files: dict[str, bytes]
+    texts: list[str]
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
+    """Three books to train on and one to validate on, in the place of those that are listed."""
+    found = Shelf(tmp_path / "books", {}, [])
+    rows = []
+    for number in range(4):
+        raw = ("\ufeff" + BOOK.format(number)).encode("utf-8")
+        whole = books.normal(raw.decode("utf-8-sig"))
+        start, end = whole.index("Title"), whole.index("\nLicence")
+        name = f"Ä, B/It's {number}; or, What?.txt"
+        digests = [hashlib.sha256(data).hexdigest() for data in (raw, whole[start:end].encode())]
+        rows.append([100 + number, name, len(raw), digests[0], start, end, digests[1]])
+        found.files[name] = raw
+        found.texts.append(whole[start:end])
+    found.folder.mkdir()
+    listed = {"train": rows[:3], "val": rows[3:]}
+    (found.folder / "list.json").write_text(json.dumps(listed), encoding="utf-8")
+    monkeypatch.setattr(books, "BOOKS", found.folder)
+    return found
+
+
+def pages(shelf: Shelf) -> dict[str, bytes]:
+    """The files of the books, by their addresses on the server."""
+    return {f"/at/commit/{name}": raw for name, raw in shelf.files.items()}
+
+
+def read_splits(root: Path) -> list[str]:
+    """The text of each split of root/books."""
+    corpus = data.load("books", root)
+    corpus.verify()
+    return [corpus.tokenizer.decode(split) for split in (corpus.train, corpus.val)]
+
+
+def test_books_are_cut_and_normalised() -> None:
+    whole = books.normal(BOOK.format(7))
+    assert whole == "*** START OF IT ***\n\nTitle 7\n\nIt was book 7.\nÉnd 7.\n\nLicence\n"
+    assert books.normal(whole) == whole
+
+
+def test_a_download_of_books_goes_on_where_it_stopped(
+    server: str, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, every = f"{server}/at/commit", pages(shelf)
+    gone = list(every)[2]
+    monkeypatch.setattr(Unreliable, "pages", {k: v for k, v in every.items() if k != gone})
+    with pytest.raises(UserError, match="answered 404.*books that came are kept.*--from=PATH"):
+        books.prepare(shelf.folder, url=url)
+    texts = shelf.folder / "texts"
+    assert sorted(path.name for path in texts.iterdir()) == ["100.txt", "101.txt"]
+    assert not (shelf.folder / "meta.json").exists()
+    (texts / "101.txt").write_text("cut short", encoding="utf-8")  # so it is fetched again
+    monkeypatch.setattr(Unreliable, "pages", {k: v for k, v in every.items() if "0" not in k})
+    meta = books.prepare(shelf.folder, url=url)
+    assert read_splits(shelf.folder.parent) == ["".join(shelf.texts[:3]), shelf.texts[3]]
+    assert meta["splits"]["train"]["documents"] == 3 and "4 books" in meta["source"]
+    assert books.prepare(shelf.folder, url="no address") == meta  # nothing is left to download
+
+
+def test_a_folder_and_an_archive_give_what_a_download_gives(shelf: Shelf, tmp_path: Path) -> None:
+    clone, archive, plain = tmp_path / "clone", tmp_path / "rows.jsonl.xz", tmp_path / "plain"
+    for number, raw in enumerate(shelf.files.values()):
+        (clone / "deep").mkdir(parents=True, exist_ok=True)
+        (clone / "deep" / f"renamed {number}.txt").write_bytes(raw)
+    (clone / "other.txt").write_bytes(b"\xff another book")
+    archive.write_bytes(lzma.compress(lines_of(["another", *reversed(shelf.texts)])))
+    digests = []
+    for source in (clone, archive, plain):
+        meta = books.prepare(shelf.folder, sources=[str(source)])
+        assert read_splits(tmp_path) == ["".join(shelf.texts[:3]), shelf.texts[3]]
+        digests.append([split["sha256"] for split in meta["splits"].values()])
+        if not plain.exists():  # the texts as they are kept
+            os.rename(shelf.folder / "texts", plain)
+        else:
+            for path in (shelf.folder / "texts").iterdir():
+                path.unlink()
+    assert digests[0] == digests[1] == digests[2]
+
+
+def test_missing_books_are_counted_and_named(shelf: Shelf, tmp_path: Path) -> None:
+    (tmp_path / "some.jsonl").write_bytes(lines_of(shelf.texts[1:]))
+    with pytest.raises(UserError, match=r"some.jsonl lacks 1 of the 4 books, such as Ä, B/It's 0"):
+        books.prepare(shelf.folder, sources=[str(tmp_path / "some.jsonl")])
+    with pytest.raises(UserError, match="--from=absent is no file or folder"):
+        books.prepare(shelf.folder, sources=["absent"])
+
+
+def test_a_list_that_does_not_fit_its_file_is_noticed(shelf: Shelf, tmp_path: Path) -> None:
+    listed = json.loads((shelf.folder / "list.json").read_text(encoding="utf-8"))
+    listed["train"][0][4] += 1
+    (shelf.folder / "list.json").write_text(json.dumps(listed), encoding="utf-8")
+    (tmp_path / "a.txt").write_bytes(next(iter(shelf.files.values())))
+    with pytest.raises(UserError, match="the text of Ä, B/It's 0.* has SHA-256"):
+        books.prepare(shelf.folder, sources=[str(tmp_path / "a.txt")])
+
+
+def test_books_of_gpt2_need_no_second_download(
+    shelf: Shelf, tmp_path: Path, toy_gpt2: tiktoken.Encoding
+) -> None:
+    (tmp_path / "rows.jsonl").write_bytes(lines_of(shelf.texts))
+    books.prepare(shelf.folder, sources=[str(tmp_path / "rows.jsonl")])
+    books.prepare(tmp_path / "books_gpt2", "gpt2", url="no address")
+    corpus = data.load("books_gpt2", tmp_path)
+    one, end = toy_gpt2.encode_ordinary(shelf.texts[3]), [264]
+    assert corpus.val.tolist() == one + end and len(corpus.train_starts) == 3
+
+
+def test_the_list_of_books_is_whole_small_and_split_by_author() -> None:
+    path = ROOT / "data/books/list.json"
+    listed = books.read_list(path)
+    every = listed["train"] + listed["val"]
+    assert path.stat().st_size < 100_000 and len(listed["train"]) > 250
+    for key in ("number", "file", "sha256", "text_sha256"):
+        assert len({getattr(book, key) for book in every}) == len(every)
+    assert all(0 < book.start < book.end < book.size for book in every)
+    digests = [digest for book in every for digest in (book.sha256, book.text_sha256)]
+    assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in digests)
+    authors = {s: {book.file.split("/")[0] for book in listed[s]} for s in listed}
+    assert authors["val"] == {"Wharton, Edith", "London, Jack"}
+    assert not authors["val"] & authors["train"]
+    assert all(book.end - book.start > 2**19 for book in listed["val"])  # 64k tokens and far more
+    train = sum(book.end - book.start for book in listed["train"])
+    assert 100e6 < train < 150e6

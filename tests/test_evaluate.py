@@ -4,20 +4,24 @@ import hashlib
 import json
 import math
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import data
 import evaluate
 from configurable import EvaluateSettings, GPTConfig, TrainSettings, UserError, require
-from evaluate import Places, remarks
+from evaluate import Places, add_remarks
 from model import GPT
 from runs import device, results
 from runs.checkpoint import Run
+from runs.figures import plot_run
 from runs.results import (
     Difference,
     describe_model,
@@ -26,7 +30,9 @@ from runs.results import (
     load_result,
     merge,
     paired,
+    question,
     rows_on,
+    settings_that_differ,
 )
 from runs.tables import runs_table
 
@@ -76,6 +82,9 @@ class Known:
         self.training = mode
 
 
+DOCUMENTS = (300, 30, 500, 200)
+
+
 def corpus(documents, seed=0, name="toy", characters="aé€"):
     """A corpus in memory: `documents` are lengths, tokens random, of 1, 2 and 3 bytes."""
     val = np.random.default_rng(seed).integers(0, len(characters), sum(documents)).astype(np.uint16)
@@ -90,7 +99,7 @@ def corpus(documents, seed=0, name="toy", characters="aé€"):
     return data.Corpus(name, Path("nowhere"), meta, val, val, starts, starts)
 
 
-def run(model=None, documents=(300, 30, 500, 200), lengths=LENGTHS, **how):
+def run(model=None, documents=DOCUMENTS, lengths=LENGTHS, **how):
     model = model or Known()
     return evaluate.evaluate(
         model, corpus(list(documents)), train_length=L, lengths=lengths, progress=False, **how
@@ -104,25 +113,79 @@ def row(result, protocol, length):
 # ---- where
 
 
-def good_ends(documents, longest):
-    """Every offset whose `longest` inputs before it are in its own document, found by looking."""
+def good_ends(documents, reach):
+    """Every offset whose `reach` inputs before it are in its own document, found by looking."""
     owner = np.repeat(np.arange(len(documents)), documents)
-    return [e for e in range(longest, len(owner)) if owner[e - longest] == owner[e]]
+    return [e for e in range(reach, len(owner)) if owner[e - reach] == owner[e]]
+
+
+def reach_by_hand(documents):
+    """The largest power of two, at most 65,536, that half of the tokens have before them."""
+    powers = [r for r in (2**k for k in range(17)) if r < max(documents)]
+    return max(r for r in powers if 2 * len(good_ends(documents, r)) >= sum(documents))
+
+
+def ends_by_hand(documents, windows=64):
+    """The places of a split: the number of a place, written in bits and read from behind, is how
+    far it stands among the good ones.
+    """
+    good = good_ends(documents, reach_by_hand(documents))
+    return [good[int(format(n, "016b")[::-1], 2) * len(good) // 65536] for n in range(windows)]
+
+
+@pytest.mark.parametrize("documents", [DOCUMENTS, (141, 400), (3000, 10), (41,) * 64, (42,) * 70])
+def test_places_are_picked_among_the_targets_with_the_reach_before_them_in_their_document(
+    documents, monkeypatch
+):
+    monkeypatch.setattr(evaluate, "LONG_DOCUMENTS", 1)
+    places = evaluate.find_places(corpus(documents))
+    assert places.reach == reach_by_hand(documents) and not places.across_documents
+    assert places.candidates == len(good_ends(documents, places.reach))
+    assert places.ends.tolist() == ends_by_hand(documents)
+    assert places.scored == min(32, places.reach // 4)
+
+
+@pytest.mark.parametrize("documents", [DOCUMENTS, (4095,) * 9, (5000, 9000)])
+def test_a_split_of_short_documents_is_taken_as_one(documents):
+    places, one = evaluate.find_places(corpus(documents)), (sum(documents),)
+    assert places.reach == reach_by_hand(one) and places.across_documents
+    assert places.ends.tolist() == ends_by_hand(one)
+    assert not evaluate.find_places(corpus(one)).across_documents  # nothing to cross
 
 
 @pytest.mark.parametrize(
-    "documents", [(300, 30, 500, 200), (41, 400), (104,), (400, 41, 40, 39), (41,) * 64, (42,) * 70]
+    ("documents", "reach"),
+    [
+        ([16384], 8192),
+        ([16383], 4096),
+        ([16384, 5461], 8192),  # 8192 x 2 is more than half of 16384 + 5461, so no
+        ([10**6], 65536),
+        ([1], 1),
+    ],
 )
-def test_windows_end_evenly_among_the_places_with_the_longest_context_in_their_document(documents):
-    places = good_ends(documents, 40)
-    ends, across = evaluate.window_ends(sum(documents), np.cumsum([0, *documents[:-1]]), 40)
-    assert not across and ends.tolist() == [places[k] for k in data.evenly(len(places), 64)]
+def test_the_reach_is_a_power_of_two_that_half_of_the_tokens_have_before_them(documents, reach):
+    whole = sum(documents)
+    found = evaluate.longest_reach(np.array(documents))
+    if len(documents) > 1:
+        reach = reach_by_hand(documents)
+        assert 2 * len(good_ends(documents, 2 * reach)) < whole
+    assert found == reach
 
 
-def test_windows_run_across_documents_only_where_there_are_not_64_places():
-    assert not evaluate.window_ends(104, np.array([0]), 40)[1]  # 64 places
-    ends, across = evaluate.window_ends(103 + 30, np.array([0, 103]), 40)  # 63
-    assert across and ends.tolist() == (40 + data.evenly(133 - 40, 64)).tolist()
+def test_the_first_64_places_of_256_are_the_64_and_each_power_of_two_is_spread_evenly():
+    text = corpus([20000])
+    few, many = evaluate.find_places(text), evaluate.find_places(text, 256)
+    assert many.ends[:64].tolist() == few.ends.tolist()
+    for count in (64, 128, 256):
+        gaps = np.diff(np.sort(many.ends[:count]))
+        assert gaps.max() - gaps.min() <= 1 and len(set(many.ends[:count])) == count
+
+
+def test_places_depend_on_the_split_alone_and_pieces_are_of_4096_tokens_where_16_fit():
+    assert evaluate.find_places(corpus([70000])).piece == 4096
+    assert evaluate.find_places(corpus([65537])).piece == 4096
+    assert evaluate.find_places(corpus([65536])).piece == 2048
+    assert evaluate.find_places(corpus([900])).piece == 32
 
 
 def test_a_row_says_that_its_windows_run_across_documents():
@@ -131,15 +194,33 @@ def test_a_row_says_that_its_windows_run_across_documents():
     assert "across documents" in row(result, "windowed", 4)["note"]
     assert "across_documents" not in row(result, "nonoverlapping", 16)
     assert any("across documents" in note for note in result["notes"])
-    assert "across_documents" not in row(run(), "fixed_targets", 16)
+    assert "across_documents" not in row(run(documents=[900]), "fixed_targets", 16)
 
 
 def test_blocks_that_share_targets_are_noted():
-    spread = Places(40, 4, np.arange(64) * 4 + 40, np.arange(16) * 40, False)
-    assert remarks("fixed_targets", spread) == {} and remarks("nonoverlapping", spread) == {}
-    dense = Places(40, 4, np.arange(64) * 3 + 40, np.arange(16) * 39, False)
-    for protocol in ("windowed", "sliding"):
-        assert "share targets" in remarks(protocol, dense)["note"]
+    def note(protocol, spacing, tokens):
+        ends = np.arange(64)[::-1] * spacing + 40
+        row = {"protocol": protocol, "length": 8, "split_sha256": "s"}
+        add_remarks(row, Places(40, 9999, ends, 4, tokens, 32, False), Known())
+        return row.get("note", "")
+
+    for protocol in evaluate.PLANS:
+        assert "share targets" not in note(protocol, 4, 34 * 16)
+        assert "share targets" in note(protocol, 3, 31 * 16)
+
+
+def test_pieces_of_a_longer_test_are_other_targets_and_say_so():
+    result = run(documents=[9000], lengths=(8, 512, 1024), stride=8)
+    usual = row(result, "nonoverlapping", 8)
+    for protocol in ("nonoverlapping", "sliding"):
+        assert row(result, protocol, 512)["targets"] == usual["targets"]
+        longer = row(result, protocol, 1024)
+        assert longer["other_targets"] and longer["targets"] != usual["targets"]
+        assert longer["tokens"] == 16 * 1024 and longer["stderr_vs_L"] is None
+        assert f"{protocol}: 1024 has other targets than those of its 16 pieces" in longer["note"]
+    shown = results.comparable_rows(rows_on(result["rows"], "toy"))
+    assert ("nonoverlapping", 512) in shown and ("nonoverlapping", 1024) not in shown
+    assert ("fixed_targets", 1024) in shown
 
 
 def test_the_default_lengths_go_from_half_to_32_times_the_training_length():
@@ -152,67 +233,106 @@ def test_the_default_lengths_go_from_half_to_32_times_the_training_length():
 
 
 def by_hand(documents, score):
-    """(mean nats, scored offsets) of score(tokens, longest) -> [(target offset, visible tokens)]."""
+    """(mean nats, scored offsets) of score(tokens, piece) -> [(target offset, visible tokens)]."""
     text = corpus(list(documents))
-    scored = score(text.val, max(LENGTHS))
+    scored = score(text.val, 64)
     return np.mean([Known().loss(float(text.val[t]), v) for t, v in scored]), [t for t, _ in scored]
 
 
-def pieces(tokens, longest):
-    return data.evenly(len(tokens) - longest, 16)
+def pieces(tokens, piece):
+    return data.evenly(len(tokens) - piece, 16)
 
 
-@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 8, 16, 20, 40, 63, 64, 65, 300])
 @pytest.mark.parametrize("protocol", ["fixed_targets", "windowed"])
-def test_fixed_targets_scores_the_last_targets_of_the_window_that_ends_at_each_place(
+def test_fixed_targets_scores_the_last_32_targets_of_each_place_in_windows_of_the_length(
     protocol, length
 ):
-    documents = (300, 30, 500, 200)
-    limit = L if protocol == "windowed" else 10**9
+    limit = L if protocol == "windowed" and length > L else 10**9
 
-    def score(tokens, longest):
-        places = good_ends(documents, longest)
-        ends = [places[k] for k in data.evenly(len(places), 64)]
+    def score(tokens, piece):
+        each = max(1, length // 2)  # that the last window scores, and the one before it ...
         return [
-            (e - back, min(length - back, limit)) for e in ends for back in (1, 0)
-        ]  # m = 4 // 2
+            (e - back, min(length - back % each, limit))
+            for e in ends_by_hand([sum(DOCUMENTS)])
+            for back in range(32)
+        ]
 
-    nats, _ = by_hand(documents, score)
-    found = row(run(), protocol, length)
+    nats, offsets = by_hand(DOCUMENTS, score)
+    result = run(lengths=(length,))
+    found = row(result, protocol, length)
     assert found["nats"] == pytest.approx(nats, abs=1e-6)
-    assert found["tokens"] == 128 and len(found["block_nats"]) == 64
+    assert found["tokens"] == 2048 and found["windows"] == len(found["block_nats"]) == 64
+    raw = b"".join(t.to_bytes(8, "little") for t in sorted(offsets))
+    assert found["targets"] == hashlib.sha256(raw).hexdigest()
+    assert found["targets"] == row(result, "fixed_targets", L)["targets"]
 
 
-def test_fixed_targets_has_the_same_targets_at_every_length_and_at_most_32_of_each_window():
-    result = run(documents=(3000,), lengths=(8, 128, 256))
-    assert len({r["targets"] for r in result["rows"] if r["protocol"] != "nonoverlapping"}) == 1
-    assert row(result, "fixed_targets", 8)["tokens"] == 64 * 4
-    assert (
-        row(run(documents=(9000,), lengths=(128, 256)), "fixed_targets", 8)["tokens"] == 64 * 4
-    )  # L counts too
+@given(n_tokens=st.integers(2, 400), fraction=st.floats(0.001, 1), windows=st.sampled_from([1, 64]))
+def test_every_window_of_every_protocol_lies_in_the_split_and_scores_each_target_once(
+    n_tokens, fraction, windows
+):
+    text = corpus([n_tokens])
+    places = evaluate.find_places(text, windows, stride=3)
+    length = math.ceil(fraction * places.reach)
+    for protocol, plan in evaluate.PLANS.items():
+        if evaluate.why_nowhere(text, places, protocol, length):
+            continue
+        scored: dict[int, list[int]] = {}
+        for window in plan(places, length):
+            assert window.starts.min() >= 0 and (window.starts + window.length).max() < n_tokens
+            assert (1 <= window.scored).all() and (window.scored <= window.length).all()
+            ends = np.repeat(window.block, window.scored)
+            for block, offset in zip(ends, window.offsets(), strict=True):
+                scored.setdefault(block, []).append(offset)
+        sizes = {len(offsets) for offsets in scored.values()}
+        assert len(sizes) == 1 and all(len(set(o)) == len(o) for o in scored.values())
 
 
-def test_the_digest_is_that_of_the_sorted_offsets_as_little_endian_int64():
-    ends = [
-        good_ends((300, 30, 500, 200), 40)[k]
-        for k in data.evenly(len(good_ends((300, 30, 500, 200), 40)), 64)
-    ]
-    offsets = sorted(e - back for e in ends for back in (0, 1))
-    raw = b"".join(t.to_bytes(8, "little") for t in offsets)
-    assert row(run(), "fixed_targets", 16)["targets"] == hashlib.sha256(raw).hexdigest()
+@lru_cache
+def rows_at(*lengths):
+    """The rows of a real model by protocol and length, without their speed."""
+    how = {"train_length": L, "lengths": lengths, "progress": False}
+    rows = without_time(evaluate.evaluate(tiny("alibi"), corpus(DOCUMENTS), **how))
+    return {(r["protocol"], r["length"]): r for r in rows}
+
+
+@settings(max_examples=10, deadline=None)
+@given(lengths=st.lists(st.sampled_from([2, 3, 5, 16, 33, 64, 100, 256]), unique=True, max_size=4))
+def test_a_row_is_the_same_to_the_bit_whatever_other_lengths_are_asked_for(lengths):
+    together = rows_at(*lengths)
+    for length in lengths:
+        assert rows_at(length).items() <= together.items()
+
+
+def test_the_first_64_blocks_of_256_windows_are_those_of_64_to_the_bit():
+    text, model = corpus([70000]), tiny("rope")
+    for length in (4, 24, 64, 300):
+        few, many = (
+            evaluate.evaluate(
+                model,
+                text,
+                train_length=L,
+                lengths=(length,),
+                windows=windows,
+                protocols=("fixed_targets",),
+                progress=False,
+            )
+            for windows in (64, 256)
+        )
+        blocks = [row(found, "fixed_targets", length)["block_nats"] for found in (few, many)]
+        assert blocks[1][:64] == blocks[0] and len(blocks[1]) == 256
 
 
 @pytest.mark.parametrize("length", LENGTHS)
 def test_nonoverlapping_scores_every_target_of_the_pieces_with_what_its_own_cut_holds(length):
-    def score(tokens, longest):
-        return [
-            (p + t + 1, t % length + 1) for p in pieces(tokens, longest) for t in range(longest)
-        ]
+    def score(tokens, piece):
+        return [(p + t + 1, t % length + 1) for p in pieces(tokens, piece) for t in range(piece)]
 
-    nats, offsets = by_hand((300, 30, 500, 200), score)
+    nats, offsets = by_hand(DOCUMENTS, score)
     found = row(run(), "nonoverlapping", length)
     assert found["nats"] == pytest.approx(nats, abs=1e-6)
-    assert found["tokens"] == len(offsets) == 16 * 40 and len(found["block_nats"]) == 16
+    assert found["tokens"] == len(offsets) == 16 * 64 and len(found["block_nats"]) == 16
     assert found["targets"] == row(run(), "nonoverlapping", L)["targets"]
 
 
@@ -221,23 +341,20 @@ def test_nonoverlapping_scores_every_target_of_the_pieces_with_what_its_own_cut_
 def test_sliding_scores_every_target_once_with_context_up_to_the_length(length, stride):
     step = min(stride, length)
 
-    def visible(t, longest):
+    def visible(t, piece):
         """How much the first window that holds input t sees."""
-        stops = [*range(length, longest, step), longest]
+        stops = [*range(length, piece, step), piece]
         stop = next(s for s in stops if s > t)
         return t - (stop - length) + 1
 
-    def score(tokens, longest):
-        return [
-            (p + t + 1, visible(t, longest))
-            for p in pieces(tokens, longest)
-            for t in range(longest)
-        ]
+    def score(tokens, piece):
+        return [(p + t + 1, visible(t, piece)) for p in pieces(tokens, piece) for t in range(piece)]
 
-    nats, _ = by_hand((300, 30, 500, 200), score)
+    nats, _ = by_hand(DOCUMENTS, score)
     found = row(run(protocols=(), stride=stride), "sliding", length)
     assert found["nats"] == pytest.approx(nats, abs=1e-6)
     assert found["targets"] == row(run(), "nonoverlapping", L)["targets"]
+    assert found["stride"] == stride
 
 
 def test_sliding_is_measured_only_when_asked():
@@ -254,18 +371,21 @@ def test_keys_are_limited_only_by_windowed_and_only_beyond_the_training_length()
     assert {(shape[1], window) for shape, window in model.calls if window} == {(16, L), (40, L)}
 
 
-def test_a_forward_holds_about_16k_tokens_and_the_batch_size_does_not_change_a_number(monkeypatch):
+def test_a_forward_holds_at_most_16k_tokens_and_the_batch_size_does_not_change_a_number(
+    monkeypatch,
+):
+    def test(model):
+        text, how = corpus([70000]), {"lengths": (1024, 20000), "progress": False}
+        return evaluate.evaluate(model, text, train_length=1024, **how)
+
     model = Known()
-    result = evaluate.evaluate(
-        model, corpus([40000]), train_length=1024, lengths=(1024, 20000), progress=False
-    )
+    result = test(model)
     assert {shape for shape, _ in model.calls} >= {(16, 1024), (1, 20000)}
     assert max(b * t for (b, t), _ in model.calls) <= 20000
     monkeypatch.setattr(evaluate, "BATCH_TOKENS", 1)
-    again = evaluate.evaluate(
-        Known(), corpus([40000]), train_length=1024, lengths=(1024, 20000), progress=False
-    )
-    assert [r["block_nats"] for r in again["rows"]] == [r["block_nats"] for r in result["rows"]]
+    assert [r["block_nats"] for r in test(Known())["rows"]] == [
+        r["block_nats"] for r in result["rows"]
+    ]
 
 
 # ---- a row
@@ -287,15 +407,20 @@ def test_errors_come_from_blocks_and_the_one_to_L_is_paired():
 
 
 def test_a_row_holds_what_the_format_says():
-    found = row(run(compute=BF16), "windowed", 16)
+    found = row(run(compute=BF16, checkpoint=(9, "cafe")), "windowed", 16)
     assert list(found) == [
         "protocol",
+        "stride",
         "length",
         "extend",
         "factor",
         "dataset",
         "split_sha256",
+        "step",
+        "checkpoint",
+        "windows",
         "targets",
+        "dtype",
         "tokens",
         "nats",
         "stderr",
@@ -304,28 +429,25 @@ def test_a_row_holds_what_the_format_says():
         "perplexity",
         "bits_per_byte",
         "tokens_per_s",
-        "dtype",
         "attention",
+        "across_documents",
+        "note",
     ]
-    assert (found["extend"], found["factor"], found["dataset"], found["split_sha256"]) == (
-        None,
-        None,
-        "toy",
-        "sha0",
-    )
+    assert [found[name] for name in ("stride", "extend", "factor")] == [None] * 3
+    assert (found["dataset"], found["split_sha256"]) == ("toy", "sha0")
+    assert (found["step"], found["checkpoint"], found["windows"]) == (9, "cafe", 64)
     assert found["perplexity"] == pytest.approx(math.exp(found["nats"]))
     assert (found["dtype"], found["attention"]) == ("bfloat16", "path16/8")
     assert found["tokens_per_s"] > 0
 
 
 def test_bits_per_byte_counts_the_bytes_of_the_scored_targets_only():
-    places = good_ends((300, 30, 500, 200), 40)
-    ends = [places[k] for k in data.evenly(len(places), 64)]
-    val = corpus([300, 30, 500, 200]).val
-    text = "".join("aé€"[val[e - back]] for e in ends for back in (0, 1))
+    val = corpus(DOCUMENTS).val
+    ends = ends_by_hand([sum(DOCUMENTS)])
+    text = "".join("aé€"[val[e - back]] for e in ends for back in range(32))
     found = row(run(), "fixed_targets", 40)
     assert found["bits_per_byte"] == pytest.approx(
-        found["nats"] * 128 / math.log(2) / len(text.encode("utf-8"))
+        found["nats"] * 2048 / math.log(2) / len(text.encode("utf-8"))
     )
 
 
@@ -336,64 +458,137 @@ def test_what_a_scheme_cannot_do_is_a_row_with_its_reason():
         assert row(result, protocol, 40)["reason"] == "the table ends at 16"
     # the others are tested where every scheme is, and the curve is that of the longest length that is defined
     assert row(result, "fixed_targets", 16)["targets"] == row(run(), "fixed_targets", 16)["targets"]
-    assert result["per_position"]["length"] == 16
+    assert row(result, "fixed_targets", 40)["targets"] == row(run(), "fixed_targets", 40)["targets"]
+    assert [curve["length"] for curve in result["per_position"]] == [16]
 
 
-def test_a_split_too_short_for_a_length_leaves_the_shorter_ones():
-    result = run(documents=(90,))
-    assert row(result, "fixed_targets", 40)["reason"].startswith(
-        "the 90 validation tokens of toy are too few"
-    )
-    assert row(result, "fixed_targets", 16)["tokens"] == 128
-    assert (
-        row(run(documents=(104,)), "fixed_targets", 40)["nats"]
-        and not row(run(documents=(103,)), "fixed_targets", 40)["nats"]
-    )
-    nothing = run(documents=(50,))
-    assert (
-        all(r["nats"] is None and r["reason"] for r in nothing["rows"])
-        and nothing["per_position"] == {}
-    )
-    assert "toy" in runs_table(
-        [nothing | {"pos": "x", "train_length": L, "seed": 1, "unit": "char"}]
-    )
+def test_a_length_beyond_the_reach_of_the_split_has_a_reason_and_the_pieces_have_numbers():
+    result = run(documents=(900,), lengths=(256, 257))
+    assert row(result, "fixed_targets", 256)["nats"] is not None
+    for protocol in ("fixed_targets", "windowed"):
+        beyond = row(result, protocol, 257)
+        assert beyond["nats"] is None and beyond["targets"] is None
+        assert beyond["reason"] == (
+            "the test of toy has windows of at most 256 tokens: use a corpus of longer documents"
+        )
+    assert row(result, "nonoverlapping", 257)["nats"] is not None
+    assert [curve["length"] for curve in result["per_position"]] == [256]
+    huge = run(documents=(200_000,), lengths=(65537,), protocols=("fixed_targets",))
+    assert row(huge, "fixed_targets", 65537)["reason"].endswith("of more than 65536 tokens")
 
 
-def test_a_loss_that_is_not_a_number_is_a_row_with_a_reason():
-    class Broken(Known):
-        def loss(self, target, visible):
-            return super().loss(target, visible) + np.where(visible > 30, np.nan, 0)
+def test_a_split_too_short_for_the_windows_says_so():
+    few = "validation tokens of toy are too few"
+    short = row(run(documents=(95,)), "fixed_targets", 8)
+    assert short["reason"] == f"the 95 {few} for 64 windows"
+    assert row(run(documents=(96,)), "fixed_targets", 8)["tokens"] == 64 * 8
+    asked = run(documents=(900,), windows=1024)
+    assert row(asked, "windowed", 8)["reason"] == f"the 900 {few} for 1024 windows"
+    assert row(asked, "nonoverlapping", 8)["nats"] is not None
+    nothing = run(documents=(15,))
+    assert row(nothing, "nonoverlapping", 8)["reason"] == f"the 15 {few} for 16 pieces of 8"
+    assert all(r["nats"] is None and r["reason"] for r in nothing["rows"])
+    assert nothing["per_position"] == nothing["float32_check"] == []
+    known = {"pos": "x", "train_length": L, "seed": 1, "unit": "char"}
+    assert "toy" in runs_table([nothing | known])
 
-    result = run(Broken())
-    assert (
-        row(result, "fixed_targets", 40)["nats"] is None
-        and "finite" in row(result, "nonoverlapping", 40)["reason"]
-    )
+
+class Broken(Known):
+    """Its loss is infinite or not a number where it sees more than 30 tokens."""
+
+    def __init__(self, odd=math.nan, target=None):
+        super().__init__()
+        self.odd, self.target = odd, target
+
+    def loss(self, target, visible):
+        wrong = (visible > 30) & (self.target is None or target == self.target)
+        return super().loss(target, visible) + np.where(wrong, self.odd, 0)
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_is_a_finding(odd):
+    result = run(Broken(odd), compute=BF16)
+    for protocol, blocks in (("fixed_targets", 64), ("nonoverlapping", 16)):
+        found = row(result, protocol, 40)
+        assert found["nats"] is None and found["diverged"] is True
+        said = f"diverged: the loss is not finite in {blocks} of {blocks} windows"
+        assert found["reason"] == said
+        assert found["targets"] and found["dtype"] == "bfloat16" and found["windows"] == blocks
     assert row(result, "windowed", 40)["nats"] is not None
+    (curve,) = result["per_position"]
+    assert curve["nats"][:-2].count(None) == 0 and curve["nats"][-1] is None  # 31 sees 32
+    assert result["float32_check"] == []
     json.dumps(result, allow_nan=False)
 
 
+def test_a_loss_that_is_not_finite_in_float32_alone_is_noted():
+    class Hidden(Known):
+        def losses(self, *args, **how):
+            nats = super().losses(*args, **how)
+            return nats if torch.is_autocast_enabled("cpu") else nats * math.inf
+
+    result = run(Hidden(), compute=BF16)
+    assert result["float32_check"] == [] and row(result, "fixed_targets", 40)["nats"] is not None
+    noted = [r["note"] for r in result["rows"] if "float32" in r.get("note", "")]
+    assert len(noted) == 1 and noted[0].endswith("at 40 it is not finite in float32: distrust it")
+
+
+def test_a_loss_that_is_not_finite_in_some_windows_says_in_how_many():
+    text = corpus(DOCUMENTS)
+    scored = [text.val[e - 31 : e + 1] for e in ends_by_hand([sum(DOCUMENTS)])]
+    seen = [[min(40, 40 - back % 20) for back in range(31, -1, -1)]] * 64
+    wrong = sum(
+        any(t == 2 and v > 30 for t, v in zip(*block, strict=True))
+        for block in zip(scored, seen, strict=True)
+    )
+    found = row(run(Broken(target=2)), "fixed_targets", 40)
+    assert f"in {wrong} of 64 windows" in found["reason"] and 0 < wrong
+
+
+def test_what_diverges_at_L_already_ends_with_a_table_and_without_a_figure(tmp_path):
+    result = result_of(model=Broken(), lengths=(8, 40), train_length=40)
+    text = runs_table([result])
+    assert "diverged" in text and "loss(20) - loss(40) has no number" in text
+    plot_run(tmp_path, result)
+    assert load_result_of(tmp_path, result)["rows"] == result["rows"]
+
+
+def load_result_of(folder, result):
+    """A result after it was written and read."""
+    results.update_result(folder, result)
+    return load_result(folder)
+
+
 def test_per_position_means_the_same_pass_by_position_in_doubling_bins():
-    curve = run()["per_position"]
-    assert (curve["dataset"], curve["length"]) == ("toy", 40)
-    assert curve["edges"] == [0, 1, 2, 4, 8, 16, 32, 40]
-    assert curve["counts"] == [64 * n for n in (1, 1, 2, 4, 8, 16, 8)]
-    flat = evaluate.per_position(np.arange(64)[:, None] + np.arange(8.0)[None])
-    assert flat["edges"] == [0, 1, 2, 4, 8]
-    assert flat["nats"] == pytest.approx(
-        [31.5, 32.5, 34.0, 37.0]
-    )  # the mean window is 31.5, positions 0, 1, 2-3, 4-7
-    assert flat["stderr"] == pytest.approx([np.arange(64).std(ddof=1) / 8] * 4)
+    (curve,) = run(lengths=(8, 64))["per_position"]
+    assert (curve["dataset"], curve["length"], curve["protocol"]) == ("toy", 64, "fixed_targets")
+    assert curve["edges"] == [0, 1, 2, 4, 8, 16, 32, 64]
+    assert curve["counts"] == [64 * n for n in (1, 1, 2, 4, 8, 16, 32)]
+    text = corpus(DOCUMENTS)
+    losses = np.array(
+        [
+            Known().loss(text.val[e - 63 : e + 1].astype(float), np.arange(1, 65))
+            for e in ends_by_hand([sum(DOCUMENTS)])
+        ]
+    )
+    assert curve["nats"][5] == pytest.approx(losses[:, 16:32].mean(), abs=1e-6)
+    error = losses[:, 16:32].mean(axis=1).std(ddof=1) / 8
+    assert curve["stderr"][5] == pytest.approx(error, abs=1e-6)
+
+
+def test_the_curve_of_another_length_is_added():
+    both = merge(result_of(lengths=(16,)), result_of(lengths=(40,)))
+    assert [curve["length"] for curve in both["per_position"]] == [16, 40]
 
 
 def test_the_longest_length_is_run_in_float32_too_on_eight_windows():
     model = Known()
-    check = run(model, compute=BF16)["float32_check"]
+    (check,) = run(model, compute=BF16)["float32_check"]
     assert check["difference"] == pytest.approx(0.25, abs=1e-6)  # what the fake adds under autocast
     assert (check["length"], check["windows"], check["dtype"]) == (40, 8, "bfloat16")
     assert check["nats"] - check["nats_float32"] == check["difference"]
-    assert ((8, 40), None) in model.calls
-    assert run()["float32_check"] == {}
+    assert ((16, 40), None) in model.calls  # two windows at each of 8 places
+    assert run()["float32_check"] == []
 
 
 def test_the_model_is_put_back_into_the_mode_it_was_in():
@@ -436,6 +631,11 @@ def made(protocol, length, blocks, targets="t", split="s", dataset="toy"):
         "nats": float(np.mean(blocks)),
         "block_nats": list(blocks),
         "stderr_vs_L": None,
+        "stride": None,
+        "step": 1,
+        "checkpoint": "c",
+        "windows": len(blocks),
+        "dtype": "float32",
     }
 
 
@@ -479,84 +679,208 @@ def test_near_zero_is_within_two_errors_or_five_thousandths(nats, stderr, near):
     assert Difference(nats, stderr).near_zero is near
 
 
+def verdicts(model, **how):
+    """What a test says of what it can show, in a split of one document."""
+    return run(model, documents=(4000,), **how)["notes"]
+
+
 def test_a_model_that_reads_far_raises_no_doubt_and_a_window_does():
-    assert run(Known(use=4.0))["notes"] == []
-    short = run(Known(use=4.0, cap=L))["notes"]  # looks at L tokens, never further
-    assert (
-        len(short) == 1
-        and f"beyond {L}" in short[0]
-        and "far is nowhere" in short[0]
-        and "loss(4)" not in short[0]
-    )
-    blind = run(Known(use=0.0))["notes"][0]
+    assert verdicts(Known(use=9.0)) == []
+    (short,) = verdicts(Known(use=9.0, cap=L))  # looks at L tokens, never further
+    assert f"beyond {L}" in short and "far is nowhere" in short and "loss(4)" not in short
+    blind = verdicts(Known(use=0.0))[0]
     assert "loss(4) - loss(8) is only +0.0000" in blind
-    assert (
-        "far is nowhere" in run(Known(use=0.04))["notes"][0]
-    )  # far(40) = 0.04 / 8 - 0.04 / 40: positive, but near zero
+    assert "far is nowhere" in verdicts(Known(use=0.04))[0]  # positive, but near zero
 
 
-def test_a_scheme_that_ends_at_L_and_a_test_without_windowed_say_that_far_was_not_measured():
-    assert "far was not measured" in run(Known(use=4.0, limit=L))["notes"][0]
-    assert "far was not measured" in run(Known(use=4.0), protocols=("fixed_targets",))["notes"][0]
-    assert run(protocols=("nonoverlapping",))["notes"] == []
+def test_a_scheme_that_ends_at_L_and_a_test_without_windowed_say_that_far_has_no_number():
+    assert "far has no number" in verdicts(Known(use=9.0, limit=L))[0]
+    assert "far has no number" in verdicts(Known(use=9.0), protocols=("fixed_targets",))[0]
+    assert verdicts(Known(), protocols=("nonoverlapping",)) == []
 
 
 # ---- runs
 
 
-def result_of(tokens=1000, **how):
-    settings, text = (
-        TrainSettings(pos="known", block_size=L, seed=3),
-        how.pop("text", corpus([900])),
-    )
-    about = describe_model(Known(use=4.0), settings, tokens)
+def result_of(step=50, train_length=L, pos="known", **how):
+    settings = TrainSettings(pos=pos, block_size=train_length, seed=3)
+    model, text = how.pop("model", Known(use=9.0)), how.pop("text", corpus([4000]))
+    trained = {"step": step, "tokens": 20 * step, "checkpoint": f"{step:04x}" * 16}
+    about = describe_model(model, settings, **trained)
     lengths = how.pop("lengths", LENGTHS)
-    return evaluate.extrapolation(
-        Known(use=4.0), text, about, lengths=lengths, progress=False, **how
-    )
+    return evaluate.extrapolation(model, text, about, lengths=lengths, progress=False, **how)
 
 
 def test_extrapolation_says_what_was_trained():
     result = result_of()
     about = {"pos": "known", "train_length": 8, "original_length": 4, "tokens_trained": 1000}
-    about |= {"unit": "char", "seed": 3, "parameters": 7, "extend": None}
+    about |= {"unit": "char", "seed": 3, "parameters": 7, "extend": None, "step": 50}
+    about |= {"checkpoint": "0032" * 4, "settings": {}}
     assert result.items() >= about.items() and result["seconds"] >= 0
+    for r in [*result["rows"], *result["per_position"]]:
+        assert (r["step"], r["checkpoint"]) == (50, "0032" * 4)
     json.dumps(result, allow_nan=False)
 
 
-def test_merging_replaces_what_was_measured_again_and_keeps_the_rest():
-    old, new = result_of(), result_of(lengths=(16,), protocols=("fixed_targets",))
+def test_a_result_names_the_settings_that_differ_from_the_defaults():
+    changed = TrainSettings(learning_rate=0.1, mixed_lengths=(64, 128), seed=2, max_iters=100)
+    assert settings_that_differ(changed.warmed_up(100)) == {
+        "mixed_lengths": (64, 128),
+        "learning_rate": 0.1,
+        "max_iters": 100,
+    }
+    assert settings_that_differ(changed.warmed_up(80))["warmup_iters"] == 20
+
+
+def without_time(result):
+    """The rows without what differs from test to test."""
+    return [{k: v for k, v in r.items() if k != "tokens_per_s"} for r in result["rows"]]
+
+
+def test_merging_replaces_what_was_asked_again_and_keeps_the_rest():
+    old, new = result_of(), result_of(lengths=(16, 64), protocols=("fixed_targets",))
+    merged, again = merge(old, new), {("fixed_targets", 8), ("fixed_targets", 16)}
+    kept = [r for r in old["rows"] if (r["protocol"], r["length"]) not in again]
+    assert merged["rows"] == [*kept, *new["rows"]]
+    assert [c["length"] for c in merged["per_position"]] == [40, 64]
+    twice = merge(merged, new)
+    assert twice["rows"] == merged["rows"] and len(twice["per_position"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("other", "both"),
+    [
+        ({"stride": 4}, 6),
+        ({"windows": 128}, 4),
+        ({"step": 60}, 0),
+        ({"compute": BF16}, 0),
+        ({"text": corpus([4000], seed=1)}, 0),
+        ({"lengths": (9,)}, 4),
+    ],
+)
+def test_what_was_asked_otherwise_is_added_and_nothing_is_lost(other, both):
+    old = result_of(lengths=(8, 40), stride=2)
+    new = result_of(**{"lengths": (8, 40), "stride": 2} | other)
     merged = merge(old, new)
-    assert [(r["protocol"], r["length"]) for r in merged["rows"]] == [
-        (r["protocol"], r["length"]) for r in old["rows"]
-    ]
-    for r in merged["rows"]:
-        again = r["protocol"] == "fixed_targets" and r["length"] in (8, 16)
-        assert r == (
-            row(new, r["protocol"], r["length"]) if again else row(old, r["protocol"], r["length"])
-        )
-    assert merged["per_position"] == new["per_position"]
+    again = {question(r) for r in old["rows"]} & {question(r) for r in new["rows"]}
+    assert len(again) == both and len(merged["rows"]) == 8 + len(new["rows"]) - both
+    kept = [r for r in old["rows"] if question(r) not in again]
+    assert all(r in merged["rows"] for r in [*kept, *new["rows"]])
+    back = merge(merged, old)
+    assert {question(r) for r in back["rows"]} == {question(r) for r in merged["rows"]}
 
 
-def test_merging_another_corpus_adds_its_rows_and_keeps_the_curve_of_the_first():
+def test_tables_take_the_newest_checkpoint_the_newest_split_and_the_most_windows():
+    early, late = result_of(windows=128), result_of(step=60)
+    for order in ((early, late), (late, early)):
+        assert set(steps(merge(*order))) == {60}
+    many = merge(result_of(windows=128, lengths=(16,)), result_of())
+    shown = rows_on(many["rows"], "toy")
+    assert {n for p, n in shown if p in results.FIXED} == {8, 16}  # measured with 128 windows
+    assert {n for p, n in shown if p == "nonoverlapping"} == {*LENGTHS}
+    assert {r["windows"] for (p, _), r in shown.items() if p in results.FIXED} == {128}
+    assert (
+        rows_on(many["rows"], "toy", windows=64).keys()
+        == rows_on(result_of()["rows"], "toy").keys()
+    )
+    changed = merge(result_of(text=corpus([4000], 1)), result_of(lengths=(16,)))
+    assert {r["split_sha256"] for r in rows_on(changed["rows"], "toy").values()} == {"sha0"}
+    back = merge(changed, result_of(text=corpus([4000], 1), lengths=(40,)))
+    assert {r["split_sha256"] for r in rows_on(back["rows"], "toy").values()} == {"sha1"}
+
+
+def steps(result):
+    """The steps of the rows that a table shows."""
+    return [r["step"] for r in rows_on(result["rows"], "toy").values()]
+
+
+def test_sliding_by_two_strides_is_two_rows_and_two_columns():
+    both = merge(result_of(stride=2), result_of(stride=4))
+    assert {("sliding/2", 40), ("sliding/4", 40)} <= rows_on(both["rows"], "toy").keys()
+    heads = next(line for line in runs_table([both]).splitlines() if "fixed_targets" in line)
+    assert heads.split()[-2:] == ["sliding/2", "sliding/4"]
+
+
+def test_a_side_look_in_another_number_format_changes_no_table():
+    usual = result_of()
+    for lengths in ((16,), LENGTHS):
+        both = merge(usual, result_of(compute=BF16, lengths=lengths))
+        assert rows_on(both["rows"], "toy") == rows_on(usual["rows"], "toy")
+    asked = rows_on(results.only(both, 64, "bfloat16")["rows"], "toy")
+    assert {r["dtype"] for r in asked.values()} == {"bfloat16"}
+
+
+def test_results_of_different_windows_are_compared_on_those_that_both_have():
+    many, few = merge(result_of(windows=128), result_of()), result_of(pos="other")
+    _, selected = results.select_rows([many, few], "")
+    for rows in selected:
+        assert {r["windows"] for (p, _), r in rows.items() if p in results.FIXED} == {64}
+    with pytest.raises(UserError, match="different targets of toy .*same --eval_windows"):
+        results.select_rows([result_of(windows=128), few], "")
+
+
+def test_runs_of_any_length_and_any_lengths_of_test_are_compared():
+    short, long = result_of(lengths=(5, 40)), result_of(train_length=300, lengths=(64, 600))
+    assert "600" in runs_table([short, long])
+    rows = [rows_on(r["rows"], "toy") for r in (short, long)]
+    assert rows[0]["fixed_targets", 5]["targets"] == rows[1]["fixed_targets", 600]["targets"]
+
+
+def test_merging_another_corpus_adds_its_rows_and_the_first_stays_the_first():
     old, new = result_of(), result_of(text=corpus([700], seed=1, name="other"))
     merged = merge(old, new)
-    assert (
-        len(merged["rows"]) == 2 * len(old["rows"])
-        and merged["per_position"] == old["per_position"]
-    )
+    assert len(merged["rows"]) == 2 * len(old["rows"])
     assert rows_on(merged["rows"], "other") == rows_on(new["rows"], "other")
+    assert merge(merged, old)["rows"][0]["dataset"] == "toy"
+    assert [c["dataset"] for c in merged["per_position"]] == ["toy", "other"]
 
 
 def test_what_another_model_left_is_not_merged():
     new = result_of(lengths=(16,))
-    assert merge(result_of(tokens=999), new) == new
+    assert merge(result_of(pos="another"), new) == new
 
 
 def test_merging_judges_anew_what_the_rows_can_show():
     without, far = result_of(protocols=("fixed_targets",)), result_of(protocols=("windowed",))
-    assert "far was not measured" in without["notes"][0]
+    assert "far has no number" in without["notes"][0]
     assert merge(without, far)["notes"] == []
+
+
+# ---- a loss to choose by
+
+
+@pytest.mark.parametrize(("tokens", "windows"), [(40000, 64), (120000, 256)])
+def test_a_tuning_loss_is_of_64_places_that_share_no_target_with_a_test(tokens, windows):
+    text = corpus([tokens])
+    places = evaluate.find_places(text, windows)
+    ends = evaluate.untested_ends(text, places, 40)
+    own = [t for end in ends for t in range(end - 31, end + 1)]
+    tested = np.concatenate(
+        [
+            w.offsets()
+            for plan in evaluate.PLANS.values()
+            for n in (5, 64, 500)
+            for w in plan(replace(places, stride=4), n)
+        ]
+    )
+    assert len(ends) == 64 and len(set(own)) == 2048 and not set(own) & set(tested)
+    assert ends.min() >= places.reach and ends.max() < tokens
+    model = Known()
+    model.eval()
+    found = evaluate.tuning_loss(model, text, 40, windows, device.CPU)
+    seen = [40 - back % 20 for back in range(31, -1, -1)] * 64
+    by_hand = [Known().loss(float(text.val[t]), v) for t, v in zip(own, seen, strict=True)]
+    assert found == pytest.approx(np.mean(by_hand), abs=1e-6)
+
+
+def test_a_tuning_loss_that_is_not_finite_is_infinite_and_too_little_text_is_refused():
+    broken, text = Broken(), corpus([20000])
+    broken.eval()
+    assert evaluate.tuning_loss(broken, text, 40, 64, device.CPU) == math.inf
+    with pytest.raises(UserError, match="too little validation text to choose by"):
+        evaluate.tuning_loss(broken, corpus([900]), 40, 64, device.CPU)
+    with pytest.raises(UserError, match="windows of at most 8192 tokens"):
+        evaluate.tuning_loss(broken, text, 10000, 64, device.CPU)
 
 
 # ---- a real model, and the command
@@ -570,12 +894,12 @@ def tiny(pos):
 def test_a_real_model_gives_the_mean_cross_entropy_of_its_own_logits():
     model, text = tiny("alibi"), corpus([900])
     result = evaluate.evaluate(model, text, train_length=L, lengths=LENGTHS, progress=False)
-    places = good_ends([900], 40)
     nats = []
-    for e in (places[k] for k in data.evenly(len(places), 64)):
-        window = torch.from_numpy(text.val[e - 16 : e + 1].astype(np.int64))[None]
-        logits = model.eval()(window[:, :-1], window[:, 1:])[0]
-        nats += [-logits[0, t].log_softmax(-1)[window[0, t + 1]].item() for t in (14, 15)]
+    for e in ends_by_hand([900]):
+        for back in (24, 16, 8, 0):  # four windows of 16 inputs score the last 8 each
+            window = torch.from_numpy(text.val[e - back - 16 : e - back + 1].astype(np.int64))[None]
+            logits = model.eval()(window[:, :-1], window[:, 1:])[0][0, 8:].log_softmax(-1)
+            nats += (-logits.gather(1, window[0, 9:, None])).squeeze(1).tolist()
     assert row(result, "fixed_targets", 16)["nats"] == pytest.approx(np.mean(nats), abs=1e-5)
     assert row(result, "windowed", 8)["block_nats"] == row(result, "fixed_targets", 8)["block_nats"]
     assert (
@@ -603,7 +927,7 @@ def trained(tmp_path, monkeypatch):
     }
 
     def open_run(folder, settings):
-        pos, state = Path(folder).name, {"tokens": 5}
+        pos, state = Path(folder).name, {"tokens": 5, "step": 2}
         own = TrainSettings(pos=pos, dataset="toy", block_size=L, seed=1, eval_lengths=LENGTHS)
         compute = device.pick("cpu", settings.dtype)
         config = {"corpus_sha256": {"val": "sha0"}}
@@ -665,19 +989,17 @@ def test_the_settings_offer_every_protocol_that_is_measured():
 
 def test_a_protocol_that_is_added_is_measured_and_gets_a_column_of_its_own(monkeypatch):
     def first_half(places, length):
-        windows = evaluate.fixed_targets(places, length)[0]
-        half = {"starts": windows.starts[:32], "scored": windows.scored[:32]}
-        return [replace(windows, **half, block=windows.block[:32])]
+        return evaluate.fixed_targets(replace(places, ends=places.ends[:32]), length)
 
     with pytest.raises(UserError, match="no protocol first_half, only fixed_targets, windowed, "):
         run(protocols=("first_half",))
     monkeypatch.setitem(evaluate.PLANS, "first_half", first_half)
-    found = result_of(protocols=(*evaluate.PROTOCOLS, "first_half"), stride=4)
+    found = result_of(protocols=(*evaluate.PROTOCOLS, "first_half"))
     own, fixed = row(found, "first_half", 16), row(found, "fixed_targets", 16)
     assert own["block_nats"] == fixed["block_nats"][:32] and own["tokens"] == fixed["tokens"] / 2
     with_it = runs_table([found]).splitlines()
     heads, line = with_it[2].split(), next(text.split() for text in with_it if " 16 " in text)
-    assert heads[-2:] == ["sliding", "first_half"] and line[-1] == f"{own['nats']:.4f}"
+    assert heads[-1] == "first_half" and line[-1] == f"{own['nats']:.4f}"
     without = [r for r in found["rows"] if r["protocol"] != "first_half"]
     old_lines = runs_table([found | {"rows": without}]).splitlines()
     assert all(new.startswith(old) for old, new in zip(old_lines, with_it, strict=True))

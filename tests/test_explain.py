@@ -374,7 +374,7 @@ def test_the_script_explains_own_schemes_and_the_zoo_and_imports_matplotlib_only
         "from posenc import Rope\n\n\nclass Mine(Rope):\n    '''Mine.'''\n", encoding="utf-8"
     )
     code = (
-        "import atexit, runpy, sys; names = {'matplotlib', 'train', 'model'}; "
+        "import atexit, runpy, sys; names = {'matplotlib', 'train'}; "
         "atexit.register(lambda: print('imported:', names & {*sys.modules})); "
         "runpy.run_path('explain.py', run_name='__main__')"
     )
@@ -487,3 +487,31 @@ def test_a_scheme_that_turns_nothing_is_explained_without_a_table(said: Said) ->
     code, text = said("slopes", "--pos=alibi")
     assert code == 0 and "slopes: " in text
     assert text.splitlines()[-1] == "alibi turns no pairs of columns"
+
+
+# ---- the examination
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "sentence"),
+    [
+        ("return lambda h, i, j: (j - i) * (h + 1)", 0, "examined: causal"),
+        (
+            "return lambda h, i, j: (i - j).log() * (h + 1)",
+            1,
+            "error: mine.py: Mine.bias must give",
+        ),
+        ("return {}['slope']", 1, "mine.py: Mine.bias failed in line 4"),
+    ],
+)
+def test_a_scheme_of_ones_own_is_examined(
+    tmp_path: Path, said: Said, body: str, code: int, sentence: str
+) -> None:
+    source = f"from posenc import Piece\nclass Mine(Piece):\n  def bias(self, like):\n    {body}\n"
+    (tmp_path / "mine.py").write_text(source, encoding="utf-8")
+    ended, text = said("mine + rope", f"--pos_file={tmp_path / 'mine.py'}", "--train_length=32")
+    assert ended == code and sentence in text and "Traceback" not in text
+
+
+def test_what_the_project_has_is_not_examined_again(said: Said) -> None:
+    assert "examined" not in said("rope")[1]

@@ -219,16 +219,107 @@ def test_what_was_killed_half_way_goes_on_with_what_is_missing() -> None:
     assert measured == ["yarn", "ntk"]
 
 
-def test_other_lengths_are_measured_again_on_their_own_targets() -> None:
+def table(folder: str = "one") -> str:
+    """The table of extensions of a run."""
+    return Path(f"{folder}/extend.txt").read_text(encoding="utf-8")
+
+
+def test_side_looks_replace_nothing_and_the_sweep_gives_its_table_again() -> None:
+    program(extend, "one", "pi", "ntk")
+    before, shown = load_result("one"), table()
+    looks = ["--eval_lengths=64,8,100", "--eval_lengths=100", "--eval_windows=128"]
+    for look in looks:
+        program(extend, "one", "ntk", look)
+    program(extend, "one", "ntk", "--dataset=other")
+    for look in (*looks, "--dtype=float32", "--dataset=other", "--extend=ntk", "--stride=4"):
+        program(evaluate, "one", look)
+    after = load_result("one")
+    same = [
+        r for r in after["rows"] if any(without_time(r) == without_time(b) for b in before["rows"])
+    ]
+    assert len(same) == len(before["rows"]) < len(after["rows"])
+    with counted() as measured:
+        program(extend, "one", "pi", "ntk")
+    assert measured == [] and table() == shown
+
+
+def without_time(row: dict[str, Any]) -> dict[str, Any]:
+    """A row without its speed."""
+    return {name: value for name, value in row.items() if name != "tokens_per_s"}
+
+
+def test_a_finished_run_is_finished_after_side_looks(capsys: pytest.CaptureFixture) -> None:
+    words = [*SIZE, "--seed=1", "--out_dir=one"]
+    capsys.readouterr()
+    program(train, *words)
+    shown = lines_of_table(capsys)
+    for look in ("--eval_lengths=100", "--eval_windows=128", "--dataset=other", "--extend=ntk"):
+        program(evaluate, "one", look)
+    capsys.readouterr()
+    with counted() as measured:
+        program(train, *words)
+    assert measured == []
+    assert len(shown) == 3 and shown.items() <= lines_of_table(capsys).items()
+
+
+def lines_of_table(capsys: pytest.CaptureFixture) -> dict[str, list[str]]:
+    """The cells of each line of the table that was printed, by length."""
+    cells = map(str.split, capsys.readouterr().out.partition("\ntiny")[2].splitlines())
+    return {line[0]: line[1:] for line in cells if line and line[0].isdigit()}
+
+
+def test_other_expressions_add_lines_to_the_table() -> None:
+    program(extend, "one", "pi")
+    program(extend, "one", "ntk", "--eval_lengths=8,16,32")
+    labels = {line.split("  ")[0] for line in table().splitlines()}
+    assert {"none", "pi", "ntk"} <= labels
+
+
+def test_other_lengths_are_on_the_same_targets_and_another_table() -> None:
     program(extend, "one", "pi")
     with counted() as measured:
         program(extend, "one", "pi", "--eval_lengths=16,64")
         assert measured == ["none", "pi"]
         program(extend, "one", "pi", "--eval_lengths=16,64")
+        program(extend, "one", "pi", "--eval_lengths=16,32,64")
     assert measured == ["none", "pi"]
-    assert len({rows("one")[e, n]["targets"] for e in (None, "pi") for n in (16, 64)}) == 1
-    text = Path("one/extend.txt").read_text(encoding="utf-8")
-    assert re.search(r"extension +16 +64\n", text)  # the rows at 8 and 32 are on other targets
+    assert len({r["targets"] for r in rows("one").values()}) == 1
+    assert re.search(r"extension +16 +32 +64\n", table())
+
+
+BURST = """import torch
+from torch import Tensor
+
+from posenc import Bias, Piece
+
+
+class Burst(Piece):
+    '''A bias that is infinite in float32 from distance 89 on.'''
+
+    def bias(self, like: Tensor) -> Bias:
+        return lambda h, i, j: torch.exp((i - j).to(like.dtype)) * 1e-30
+"""
+
+
+def test_a_bias_that_overflows_is_trained_tested_tabled_and_drawn(
+    capsys: pytest.CaptureFixture,
+) -> None:
+    Path("burst.py").write_text(BURST, encoding="utf-8")
+    own = "--pos_file=burst.py"
+    words = [own, "--pos=burst", "--seed=1", "--out_dir=burst", "--eval_lengths=16,64,512"]
+    program(train, *SIZE, *BYTES, *words)
+    assert re.search(r"\n +512 +diverged", capsys.readouterr().out)
+    found = {n: row for (_, n), row in rows("burst").items()}
+    assert found[64]["nats"] is not None and found[512]["diverged"]
+    assert Path("burst/extrapolation.png").exists()
+    program(evaluate, "burst", own, "--eval_lengths=256", *BYTES)
+    program(extend, "burst", "logn", own, "--eval_lengths=16,64,512", *BYTES)
+    assert re.search(r"\nnone .* diverged", table("burst"))
+    with pytest.raises(UserError, match="is not finite: nothing can be found"):
+        program(extend, "burst", "--fit=none", own, "--eval_lengths=512", *BYTES)
+    capsys.readouterr()
+    program(report, "burst", "one")
+    assert "diverged" in capsys.readouterr().out
 
 
 def test_an_extension_with_parameters_of_its_own_leaves_the_other_rows() -> None:
@@ -294,6 +385,8 @@ def test_gains_are_the_cropped_loss_less_the_loss_paired_by_seed() -> None:
         [load_result(f) for f in ("one", "two")],
         [load_result(f) for f in ("long", "alibi")],
     )
+    for result in others:
+        result["rows"] = [row for row in result["rows"] if row["length"] in LENGTHS]
     dataset, found = gains(results, others)
     own = {f: rows(f) for f in ("one", "two", "long", "alibi")}
     assert dataset == "tiny" and list(found["pi"]) == LENGTHS
@@ -405,15 +498,18 @@ def test_the_table_shows_the_rows_of_the_extension_that_was_tested(
 ) -> None:
     program(evaluate, "one", "--extend=ntk", *BYTES)
     shown = capsys.readouterr().out
-    assert re.search(rf"rope, ntk +32 +{rows('one')['ntk', 32]['nats']:.4f}", shown)
+    assert re.search(rf"\nrope, ntk\n(.*\n)* +32 +{rows('one')['ntk', 32]['nats']:.4f}", shown)
     program(report, "one")
-    assert re.search(rf"\nrope +32 +{rows('one')[None, 32]['nats']:.4f}", capsys.readouterr().out)
+    shown = capsys.readouterr().out
+    assert re.search(rf"\nrope\n(.*\n)* +32 +{rows('one')[None, 32]['nats']:.4f}", shown)
 
 
-def test_what_is_known_by_position_stays_that_of_the_model_as_trained() -> None:
+def test_what_is_known_by_position_of_another_extension_is_added() -> None:
     before = load_result("one")["per_position"]
     program(extend, "one", "pi")
-    assert load_result("one")["per_position"] == before
+    after = load_result("one")["per_position"]
+    assert all(curve in after for curve in before)
+    assert [curve["extend"] for curve in after if curve not in before][-1] == "pi"
 
 
 def test_a_sample_under_an_extension_is_the_same_with_and_without_a_cache(
@@ -886,12 +982,9 @@ def test_the_halves_of_a_text_share_no_token_and_keep_its_documents() -> None:
     kept = {*first.val_starts.tolist(), *(middle + second.val_starts).tolist()}
     assert kept == {*corpus.val_starts.tolist(), middle}
     for half in (first, second):
-        places = evaluate.find_places(half, [32])
-        assert (
-            half.val_starts[0] == 0
-            and 0 <= (places.ends - 32).min()
-            and places.ends.max() < len(half.val)
-        )
+        places = evaluate.find_places(half)
+        assert half.val_starts[0] == 0
+        assert places.reach <= places.ends.min() and places.ends.max() < len(half.val)
 
 
 def searched(*words: str, folder: str = "one") -> dict[str, Any]:
@@ -994,12 +1087,12 @@ def test_a_fine_tuned_run_is_searched_for_multiples_of_its_first_length(
     assert "tuned, 32 tokens" in capsys.readouterr().out
 
 
-def test_the_losses_of_a_search_are_those_of_the_last_quarter_of_windows_that_end_at_fixed_places() -> (
+def test_the_losses_of_a_search_are_those_of_the_last_quarter_of_windows_that_end_at_the_first_places() -> (
     None
 ):
     trained, corpus = opened(), data.load("tiny")
     found = extend.window_losses(trained, corpus, 32, 16)
-    ends = evaluate.find_places(corpus, [32]).ends[::4]
+    ends = evaluate.find_places(corpus).ends[:16]
     text = torch.from_numpy(
         np.stack([corpus.val[end - 32 : end + 1] for end in ends]).astype(np.int64)
     )
@@ -1036,7 +1129,7 @@ def test_rows_on_the_text_that_a_file_was_found_on_say_so() -> None:
         program(extend, "one", text)
         assert (
             "on half of this text" in rows("one")[text, 32]["note"]
-            and "note" not in rows("one")[None, 32]
+            and "on half of this text" not in rows("one")[None, 32]["note"]
         )
         assert f"{text}: its file was found on half of this text" in Path(
             "one/extend.txt"
@@ -1060,7 +1153,7 @@ def test_a_model_without_finite_losses_is_not_searched() -> None:
 def test_a_search_where_nothing_turns_or_too_little_text_is_is_a_sentence() -> None:
     with pytest.raises(UserError, match="alibi has no rotary piece"):
         program(extend, "alibi", "--search=2", *BYTES)
-    with pytest.raises(UserError, match="too little validation text"):
+    with pytest.raises(UserError, match="windows of at most 1024 tokens: use a corpus of longer"):
         program(extend, "one", "--search=9999", *BYTES)
     assert not list(Path("one").glob("*longrope*"))
 

@@ -576,6 +576,8 @@ MATRIX = {  # kinds of run, each with several settings that could be in the way 
     "nope": ["--pos=nope", "--warmup_iters=0", "--bias=True"],
     "windows": ["--pos=rope + window(size=5) | nope", "--n_layer=2", "--warmup_iters=8"],
     "decay ends early": ["--lr_decay_iters=5", "--warmup_iters=1"],
+    "wsd": ["--lr_schedule=wsd", "--decay_share=0.5", "--warmup_iters=1"],
+    "constant": ["--lr_schedule=constant", "--warmup_iters=8"],
     "float32": ["--dtype=float32"],
     "bfloat16": ["--dtype=bfloat16", "--dropout=0.1"],
     "float16": ["--dtype=float16"],

@@ -29,6 +29,7 @@ class Mutation:
 
 POSENC, SCHEME, ATTENTION, MODEL = "posenc.py", "positions/scheme.py", "attention.py", "model.py"
 EXTEND, TRAIN, EXPLAIN, REPORT = "extend.py", "train.py", "explain.py", "runs/figures.py"
+EVALUATE, RESULTS = "evaluate.py", "runs/results.py"
 START, GRAMMAR, RULES = "runs/start.py", "positions/grammar.py", "positions/rules.py"
 MUTATIONS = [
     # rotations
@@ -527,8 +528,8 @@ MUTATIONS = [
     ),
     Mutation(
         EXTEND,
-        '    same = {\n        "split_sha256": corpus.split_sha256("val"),\n',
-        "    same = {\n",
+        "return results.covers(rows, asked)",
+        'return results.covers([r | {"split_sha256": asked[0]["split_sha256"]} for r in rows], asked)',
         "changed_since",
         "test_extend",
     ),
@@ -573,6 +574,43 @@ MUTATIONS = [
         "    pass\n",
         "copy_that_was_changed",
         "test_extend",
+    ),
+    # places and rows
+    Mutation(EVALUATE, "<< bits - 1 - k", "<< k", "are_picked", "test_evaluate"),
+    Mutation(
+        EVALUATE,
+        "2 * np.maximum(documents - reach, 0)",
+        "np.maximum(documents - reach, 0)",
+        "reach_is_a_power",
+        "test_evaluate",
+    ),
+    Mutation(
+        EVALUATE,
+        "scored = np.minimum(each, places.scored - behind)",
+        "scored = np.minimum(each, places.scored)",
+        "last_32_targets",
+        "test_evaluate",
+    ),
+    Mutation(
+        EVALUATE,
+        "for windows in [*fixed_targets(places, length), *nonoverlapping(places, length)]:",
+        "for windows in fixed_targets(places, length):",
+        "share_no_target",
+        "test_evaluate",
+    ),
+    Mutation(
+        RESULTS,
+        'KEY += ("step", "checkpoint", ',
+        "KEY += (",
+        "asked_otherwise",
+        "test_evaluate",
+    ),
+    Mutation(
+        RESULTS,
+        '"step", "checkpoint", "split_sha256")',
+        '"step", "checkpoint")',
+        "newest_split",
+        "test_evaluate",
     ),
     Mutation(
         EXPLAIN,

@@ -162,7 +162,7 @@ def test_a_test_shared_by_two_has_the_losses_of_every_block(
     assert one.keys() == two.keys() and len(one) == 9
     difference = max(float(np.abs(one[key] - two[key]).max()) for key in one)
     assert difference < 1e-6 and min(x.min() for x in two.values()) > 1
-    ours, theirs = (load_result(folder)["per_position"] for folder in (copy, shared[0]))
+    (ours,), (theirs,) = (load_result(folder)["per_position"] for folder in (copy, shared[0]))
     assert (
         ours["nats"] == pytest.approx(theirs["nats"], abs=1e-6)
         and ours["counts"] == theirs["counts"]
@@ -178,7 +178,7 @@ def test_only_the_first_process_writes_and_shows(shared: tuple[Path, Started], a
         ", 2 processes\n",
         "step 8/8: ",
         "fixed_targets at 512: ",
-        "\nscheme ",
+        "  bits/byte\n",
         "in run\n",
     ):
         assert started.said.count(once) == 1, once

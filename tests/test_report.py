@@ -4,24 +4,25 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
 import report
-from configurable import UserError
+from configurable import TrainSettings, UserError
 from runs import figures
-from runs.figures import plot_run, plot_runs, plot_seeds
+from runs.figures import plot_extensions, plot_run, plot_runs, plot_seeds
+from runs.labels import gaps, result_labels
 from runs.results import (
     compare_to_train_length,
     covers,
     load_result,
-    result_labels,
-    rows_on,
     update_result,
 )
-from runs.tables import T95, runs_table, seeds_table
+from runs.tables import extensions_table, runs_table, seeds_table
 
 LENGTHS = (64, 128, 256, 512)
 
@@ -53,13 +54,20 @@ def result(
                 "factor": None,
                 "dataset": dataset,
                 "split_sha256": split,
+                "step": 1200,
+                "checkpoint": "c" * 16,
+                "windows": 4,
+                "stride": None,
             }
             noise = np.array([1, -1, 1, -1]) * length / 1e5
             blocks = np.array([0.5, -0.5, 0.25, -0.25]) + mean + noise
             defined = {
                 "targets": targets if protocol != "nonoverlapping" else targets + "S",
                 "nats": mean,
+                "stderr": 0.05,
                 "stderr_vs_L": None,
+                "dtype": "float32",
+                "attention": "dense",
                 "block_nats": list(blocks),
                 "bits_per_byte": mean / math.log(2),
             }
@@ -77,15 +85,27 @@ def result(
         "train_length": train_length,
         "original_length": train_length,
         "tokens_trained": 9,
+        "step": 1200,
+        "checkpoint": "c" * 16,
+        "settings": {},
         "unit": "byte",
         "seed": seed,
         "parameters": 1,
         "rows": rows,
-        "per_position": {},
-        "float32_check": {},
+        "per_position": [],
+        "float32_check": [],
         "notes": [],
         "seconds": 1.0,
     }
+
+
+def diverge(made_up, *lengths, protocols=("fixed_targets", "windowed", "nonoverlapping")):
+    """The result with losses that are not finite at these lengths."""
+    for row in made_up["rows"]:
+        if row["length"] in lengths and row["protocol"] in protocols:
+            row |= {"nats": None, "diverged": True, "reason": "diverged: 3 of 64 windows"}
+            row["bits_per_byte"] = None
+    return made_up
 
 
 def line(text, *start):
@@ -97,66 +117,90 @@ def line(text, *start):
     return found[0][len(start) :]
 
 
+def lines_of(text, label):
+    """The lines of the runs table below a label."""
+    lines = text.splitlines()
+    below = lines[lines.index(label) + 1 :]
+    end = next(k for k, one in enumerate(below) if not one.startswith("  "))
+    return "\n".join(below[:end])
+
+
 # ---- the table
 
 
-def test_a_line_holds_loss_paired_error_gain_far_and_the_other_protocols():
+def test_a_line_holds_the_loss_its_error_the_gain_its_paired_error_far_and_other_protocols():
     text = runs_table([result()])
+    lines = lines_of(text, "alibi")
     error = np.std(np.array([1, -1, 1, -1]) * (256 - 128) / 1e5, ddof=1) / 2
-    assert line(text, "alibi", "256") == [
-        "1.4900",
-        "±",
-        f"{error:.4f}",
-        "+0.0100",
-        "+0.0040~",
-        "1.4940",
-        "1.5900",
-        f"{1.59 / math.log(2):.4f}",
+    assert line(lines, "256") == [
+        *("1.4900", "±", "0.0500"),
+        *("+0.0100", "±", f"{error:.4f}", "+0.0040~"),
+        *("1.4940", "1.5900", f"{1.59 / math.log(2):.4f}"),
     ]
-    assert line(text, "alibi", "512")[3:5] == ["-0.4000", "-0.3500"]
-    assert line(text, "alibi", "128")[:3] == [
-        "1.5000",
-        "(L)",
-        "1.5000",
-    ]  # neither gain nor far at L itself
-    assert [x.split()[1] for x in text.splitlines() if x.startswith("alibi ")] == [
-        "64",
-        "128",
-        "256",
-        "512",
-    ]
+    assert line(lines, "512")[3] == "-0.4000" and line(lines, "512")[6] == "-0.3500"
+    # neither gain nor far at L itself
+    assert line(lines, "128")[:5] == ["1.5000", "±", "0.0500", "(L)", "1.5000"]
+    assert [one.split()[0] for one in lines.splitlines()] == ["64", "128", "256", "512"]
     assert "toy" in text and "L = 128" in text
 
 
 def test_what_is_undefined_stands_in_the_table_with_its_reason():
-    text = runs_table([result("learned", end=128), result()])
-    assert " ".join(line(text, "learned", "512")) == "undefined: the table ends at 128"
-    assert line(text, "learned", "128")[0] == "1.5000"
+    lines = lines_of(runs_table([result("learned", end=128), result()]), "learned")
+    assert " ".join(line(lines, "512")) == "undefined: the table ends at 128"
+    assert line(lines, "128")[0] == "1.5000"
+
+
+def test_the_table_is_at_most_100_columns_wide_however_long_the_labels_are():
+    long = [result("rope | " * 20 + pos, nats=(1e2, 1e1, 1e2, 1e2)) for pos in ("nope", "alibi")]
+    text = runs_table(long)
+    assert all(f"\n{one['pos']}\n" in text for one in long)  # and none is cut
+    assert max(map(len, lines_of(text, long[0]["pos"]).splitlines())) <= 100
+
+
+def test_a_loss_that_diverged_is_told_in_its_line_and_in_a_sentence():
+    some = diverge(result(), 256, 512, protocols=("fixed_targets", "nonoverlapping"))
+    text = runs_table([diverge(some, 512), diverge(result("rope"), 256)])
+    lines = lines_of(text, "alibi")
+    assert line(lines, "256") == ["diverged", "1.4940", "diverged"]
+    assert " ".join(line(lines, "512")) == "diverged: 3 of 64 windows"
+    assert "alibi: fixed_targets, nonoverlapping diverged from N = 256 on" in text
+    assert "alibi: windowed diverged from N = 512 on" in text
+    assert "rope: fixed_targets, windowed, nonoverlapping diverged at N = 256\n" in text
+
+
+def test_where_losses_are_missing_is_told_in_words():
+    nothing = {"diverged": set(), "undefined": set()}
+    assert gaps([64, 128], nothing) == ""
+    assert gaps([64], nothing | {"diverged": {512, 256}}) == "diverged from N = 256 on"
+    assert gaps([64, 512], nothing | {"diverged": {256, 1024}}) == "diverged at N = 256, 1024"
+    both = {"diverged": {256}, "undefined": {512}}
+    assert gaps([64], both) == "diverged from N = 256 on, undefined from N = 512 on"
+
+
+def test_rows_of_an_older_checkpoint_or_of_fewer_windows_are_not_shown_but_named():
+    many = result()
+    older = [row | {"step": 600, "checkpoint": "b" * 16, "nats": 9.0} for row in many["rows"]]
+    fewer = [row | {"windows": 2, "nats": 9.0} for row in many["rows"][:8]]
+    text = runs_table([many | {"rows": [*many["rows"], *older, *fewer]}])
+    assert lines_of(text, "alibi") == lines_of(runs_table([result()]), "alibi")
+    hidden = f"alibi: rows that are not shown: step 600, checkpoint {'b' * 16}, windows 2"
+    assert hidden in text and "not shown" not in runs_table([result()])
 
 
 def test_columns_stand_under_their_heads_and_empty_ones_are_left_out():
     text = runs_table([result("a_long_name", end=128), result("b")])
     lines = text.splitlines()
-    head = next(x for x in lines if x.startswith("scheme"))
-    full = next(x for x in lines if x.startswith("b") and " 256 " in x)
+    head = next(x for x in lines if "windowed" in x)
+    full = next(x for x in lines[lines.index("b") :] if " 256 " in x)
     assert head.index("windowed") + len("windowed") == full.index("1.4940") + len("1.4940")
-    assert (
-        "sliding" not in head
-        and "far" not in runs_table([result(end=128)]).split("±")[0].split("gain")[1]
-    )
+    assert "sliding" not in head and "far" not in runs_table([result(end=128)]).splitlines()[2]
 
 
 def test_the_float32_check_is_printed():
-    checked = result() | {
-        "float32_check": {
-            "dtype": "bfloat16",
-            "length": 512,
-            "windows": 8,
-            "nats": 1.5,
-            "nats_float32": 1.4,
-            "difference": 0.1,
-        }
-    }
+    row = next(r for r in result()["rows"] if r["length"] == 512)
+    losses = {"nats": 1.5, "nats_float32": 1.4, "difference": 0.1}
+    check = row | {"dtype": "bfloat16", "windows": 8} | losses
+    checked = result() | {"float32_check": [check]}
     assert "1.5000 in bfloat16, 1.4000 in float32, difference +0.10000" in runs_table([checked])
 
 
@@ -172,31 +216,54 @@ def test_results_on_other_targets_are_refused(other, tmp_path):
             compare(pair)
 
 
-def test_rows_that_do_not_compare_with_L_are_left_out_and_named():
+def test_rows_on_other_targets_than_those_at_L_are_left_out_and_their_note_says_why():
     stale = result()
     for row in stale["rows"]:
         if row["length"] == 512:
-            row["targets"] += "old"
+            row |= {"other_targets": True, "note": "512 has other targets"}
     text = runs_table([stale])
-    assert "rows at 512 are left out" in text and not any(
-        x.startswith("alibi   512") for x in text.splitlines()
-    )
+    assert "alibi: 512 has other targets" in text and " 512 " not in lines_of(text, "alibi")
 
 
 def test_a_corpus_that_was_not_tested_is_refused_and_the_first_is_the_default():
     both = result()
     both["rows"] += result(dataset="other", nats=(2.6, 2.5, 2.4, 2.3))["rows"]
-    assert line(runs_table([both]), "alibi", "64")[0] == "1.6000"
-    assert line(runs_table([both], "other"), "alibi", "64")[0] == "2.6000"
+    assert line(runs_table([both]), "64")[0] == "1.6000"
+    assert line(runs_table([both], "other"), "64")[0] == "2.6000"
     with pytest.raises(UserError, match="was not tested on third"):
         runs_table([both], "third")
 
 
-def test_results_of_one_scheme_are_told_apart():
+def test_labels_tell_what_differs_among_the_results_and_nothing_else():
     assert result_labels([result(), result("rope")]) == ["alibi", "rope"]
-    assert result_labels([result(), result(seed=2)]) == ["alibi L=128 s=1", "alibi L=128 s=2"]
-    assert result_labels([result(), result()]) == ["alibi L=128 s=1 #1", "alibi L=128 s=1 #2"]
-    assert len(result_labels([result("rope | " * 20 + "nope")])[0]) == 32
+    assert result_labels([result(), result(seed=2)]) == ["alibi s=1", "alibi s=2"]
+    slow = result("rope") | {"settings": {"learning_rate": 0.001, "n_embd": 64}}
+    wide = result("rope") | {"settings": {"n_embd": 64, "mixed_lengths": [64, 128]}}
+    assert result_labels([slow, wide, wide | {"train_length": 64}]) == [
+        "rope L=128 mixed_lengths=none lr=0.001",
+        "rope L=128 mixed_lengths=64,128 lr=0.003",
+        "rope L=64 mixed_lengths=64,128 lr=0.003",
+    ]
+    half = result() | {"step": 600}
+    assert result_labels([result(), half]) == ["alibi steps=1200", "alibi steps=600/1200"]
+    assert result_labels([result() | {"extend": "ntk(factor=4)"}]) == ["alibi, ntk(factor=4)"]
+
+
+def test_labels_are_never_cut_so_that_they_are_equal():
+    names = ["rope | " * 20 + pos for pos in ("nope", "alibi")]
+    assert result_labels([result(name) for name in names]) == names
+
+
+def test_a_file_of_schemes_is_told_only_where_there_are_several():
+    mine = [result("mine") | {"settings": {"pos_file": f"{name}.py"}} for name in "ab"]
+    assert result_labels([mine[0], result()]) == ["mine", "alibi"]
+    assert result_labels(mine) == ["mine pos_file=a.py", "mine pos_file=b.py"]
+
+
+def test_results_that_are_equal_in_all_settings_are_told_by_their_folders():
+    twins = [result() | {"folder": "out/a"}, result() | {"folder": "out/b"}]
+    other = result("rope") | {"folder": "out/c"}
+    assert result_labels([*twins, other]) == ["alibi (out/a)", "alibi (out/b)", "rope"]
 
 
 # ---- seeds
@@ -225,9 +292,8 @@ def test_seeds_are_averaged_and_their_differences_paired():
         "-0.4900",
         f"[{-0.49 - half:+.4f},",
         f"{-0.49 + half:+.4f}]",
-        "n",
-        "=",
-        "3",
+        *("n", "=", "3"),
+        "0.0001",
     ]
     assert line(seeds_table(cells()), "nope", "256") == ["3", "2.0100", "0.0100"]
 
@@ -238,7 +304,7 @@ def test_a_cell_that_failed_and_a_length_that_is_undefined_are_shown_with_their_
     text = seeds_table(more)
     assert " ".join(line(text, "learned", "512")) == "undefined: the table ends at 128"
     assert "alibi, seed 2: no result: the loss is NaN at step 7" in text
-    assert line(text, "alibi", "256")[0] == "2" and line(text, "alibi", "256")[-1] == "2"
+    assert line(text, "alibi", "256")[0] == "2" and "n = 2" in text
 
 
 def test_a_length_that_only_some_seeds_define_is_named():
@@ -254,21 +320,9 @@ def test_a_length_that_only_some_seeds_define_is_named():
 def test_one_seed_has_no_interval_and_no_seed_is_refused():
     one = {pos: results[:1] for pos, results in cells().items()}
     assert line(seeds_table(one), "alibi", "256")[:3] == ["1", "1.5000", "-0.5000"]
-    assert "one seed: no interval" in seeds_table(one)
+    assert "(one seed)" in seeds_table(one) and "[+" not in seeds_table(one)
     with pytest.raises(UserError, match="no result to compare; nope, seed 1: no result: it broke"):
         seeds_table({"nope": [{"seed": 1, "reason": "it broke"}]})
-
-
-def test_the_t_table_is_right():
-    x = np.linspace(0, 15, 200001)
-    for degrees, point in enumerate(T95, start=1):
-        scale = (
-            math.gamma((degrees + 1) / 2) / math.gamma(degrees / 2) / math.sqrt(degrees * math.pi)
-        )
-        density = scale * (1 + x**2 / degrees) ** (-(degrees + 1) / 2)
-        steps = (density[1:] + density[:-1]) / 2 * np.diff(x)
-        assert 0.5 + steps[x[1:] <= point].sum() == pytest.approx(0.975, abs=2e-4)
-    assert len(T95) == 30
 
 
 # ---- figures
@@ -327,7 +381,7 @@ def test_the_figure_draws_each_loss_its_paired_bars_L_and_the_cropped_lines(draw
 def test_an_undefined_length_is_a_cross_at_the_last_defined_one_and_a_word_in_the_legend(drawn):
     axes, _ = drawn(plot_runs, [result(), result("learned", end=128)])
     crosses = [x.get_xydata().tolist() for x in axes.lines if x.get_marker() == "x"]
-    assert crosses == [[[128.0, 1.5]]] and legend(axes)[1] == "learned: undefined past 128"
+    assert crosses == [[[128.0, 1.5]]] and legend(axes)[1] == "learned: undefined from N = 256 on"
 
 
 def test_a_hole_in_a_curve_is_not_called_its_end(drawn):
@@ -335,7 +389,41 @@ def test_a_hole_in_a_curve_is_not_called_its_end(drawn):
     for row in hole["rows"]:
         if row["length"] == 256:
             row.update(nats=None, reason="not a number")
-    assert legend(drawn(plot_runs, [hole])[0])[0] == "alibi: undefined at 256"
+    assert legend(drawn(plot_runs, [hole])[0])[0] == "alibi: undefined at N = 256"
+
+
+def test_a_curve_is_broken_where_it_diverged_and_crosses_at_the_upper_edge_mark_the_place(drawn):
+    axes, _ = drawn(plot_runs, [diverge(result(), 256, 512), diverge(result("rope"), 256)])
+    assert legend(axes)[:2] == ["alibi: diverged from N = 256 on", "rope: diverged at N = 256"]
+    marks = [x.get_xydata().tolist() for x in axes.lines if x.get_marker() == "X"]
+    assert [[n for n, _ in of] for of in marks] == [[256, 512], [256]]
+    heights = [height for of in marks for _, height in of]
+    assert all(0.9 < height < 1 for height in heights) and len(set(heights)) == 2
+    assert np.isnan(axes.containers[1].lines[0].get_ydata(orig=False)).tolist() == [0, 0, 1, 0]
+    assert [t.get_text() for t in axes.get_xticklabels()] == ["64", "128", "256", "512"]
+
+
+def test_a_run_that_diverged_everywhere_is_drawn_beside_another_and_not_alone(drawn, tmp_path):
+    lost = diverge(result("rope"), *LENGTHS)
+    axes, _ = drawn(plot_runs, [result(), lost])
+    assert legend(axes)[1] == "rope: diverged from N = 64 on"
+    with pytest.raises(UserError, match="no loss of fixed_targets"):
+        plot_runs([lost], tmp_path / "y.png")
+
+
+def test_the_figure_of_extensions_names_what_diverged(drawn):
+    made = result(pos="rope", nats=(1.6, 1.5, 1.4, 1.3))
+    yarn = diverge(result(pos="rope"), 512)["rows"]
+    made["rows"] += [row | {"extend": "yarn"} for row in yarn]
+    axes, _ = drawn(lambda r, path: plot_extensions(r, [], path), [made])
+    assert [text.get_text() for text in axes.texts].count("diverged") == 1
+    assert line(extensions_table([made], []), "yarn")[-1] == "diverged"
+
+
+def test_a_long_legend_leaves_the_curves_their_room(drawn):
+    many = [result(f"{'a long name ' * 4}{k}") for k in range(12)]
+    axes, _ = drawn(plot_runs, many)
+    assert axes.get_position().height * axes.figure.get_figheight() > 3.5
 
 
 def test_a_flat_curve_looks_flat(drawn):
@@ -355,7 +443,7 @@ def test_the_seeds_figure_draws_the_mean_over_thin_lines_of_each_seed(drawn):
     assert legend(axes)[:3] == [
         "nope (3 seeds)",
         "alibi (3 seeds)",
-        "learned (3 seeds): undefined past 128",
+        "learned (3 seeds): undefined from N = 256 on",
     ]
 
 
@@ -416,15 +504,17 @@ def test_a_damaged_result_is_named_with_the_command_that_makes_it_anew(content, 
     assert load_result(tmp_path) == result()
 
 
-def test_rows_of_another_number_of_blocks_or_without_an_error_do_no_harm(tmp_path):
+def test_rows_without_an_error_do_no_harm_and_those_of_other_blocks_are_refused(tmp_path):
     damaged = result()
-    damaged["rows"][0]["block_nats"] = []
-    damaged["rows"][1]["stderr_vs_L"] = None
+    damaged["rows"][0]["stderr_vs_L"] = None
     (tmp_path / "extrapolation.json").write_text(json.dumps(damaged), encoding="utf-8")
     loaded = load_result(tmp_path)
-    assert "scheme" in runs_table([loaded])
+    assert "windowed" in runs_table([loaded])
     plot_run(tmp_path, loaded)
     assert (tmp_path / "extrapolation.png").stat().st_size > 1000
+    loaded["rows"][0]["block_nats"] = []
+    with pytest.raises(UserError, match="different targets of toy"):
+        runs_table([loaded])
 
 
 def test_a_result_with_nothing_to_draw_is_kept_without_a_figure(tmp_path):
@@ -433,22 +523,21 @@ def test_a_result_with_nothing_to_draw_is_kept_without_a_figure(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("expected", "covered"),
+    ("asked", "covered"),
     [
-        ({64: {}, 512: {}}, True),
-        ({64: {}, 1024: {}}, False),
-        ({64: {"targets": "t", "split_sha256": "s", "files_sha256": None}}, True),
-        ({64: {"targets": "other"}}, False),
-        ({512: {"targets": "other"}}, True),  # undefined, so on no targets at all
-        ({512: {"split_sha256": "other"}}, False),
-        ({64: {"factor": 2.0}}, False),
-        ({64: {"files_sha256": {"a.json": "5"}}}, False),
+        ([{"length": 64}, {"length": 512}], True),
+        ([{"length": 64}, {"length": 1024}], False),
+        ([{"length": 64, "targets": "t", "split_sha256": "s"}], True),
+        ([{"length": 64, "targets": "other"}], False),
+        ([{"length": 512, "split_sha256": "other"}], False),
+        ([{"length": 64, "step": 600}], False),
+        ([{"length": 64, "files_sha256": {"a.json": "5"}}], False),
     ],
 )
-def test_rows_cover_what_is_expected_of_them(expected, covered):
-    rows = rows_on(result(end=256)["rows"], "toy")
-    assert covers(rows, "fixed_targets", expected) is covered
-    assert not covers({}, "fixed_targets", expected)
+def test_rows_cover_what_is_asked_of_them(asked, covered):
+    asked = [{"protocol": "fixed_targets", "dataset": "toy"} | fields for fields in asked]
+    assert covers(result(end=256)["rows"], asked) is covered
+    assert not covers([], asked)
 
 
 # ---- the program
@@ -472,11 +561,11 @@ def command(tmp_path, monkeypatch):
 
 def test_the_program_draws_each_run_and_all_of_them_and_prints_their_table(command, capsys):
     command("one")
-    assert line(capsys.readouterr().out, "alibi", "256")[0] == "1.4900"
+    assert line(lines_of(capsys.readouterr().out, "alibi"), "256")[0] == "1.4900"
     assert [p.name for p in Path().glob("**/*.png")] == ["extrapolation.png"]
     command("one", "two", "one/extrapolation.png")  # as a shell's * gives it
     said = capsys.readouterr().out
-    assert line(said, "rope", "256")[0] == "1.4900" and "drawn in" in said
+    assert line(lines_of(said, "rope"), "256")[0] == "1.4900" and "drawn in" in said
     for path in ("one/extrapolation.png", "two/extrapolation.png", "extrapolation.png"):
         assert Path(path).read_bytes().startswith(b"\x89PNG")
     command("one", "two", "--out=both.svg")
@@ -485,7 +574,7 @@ def test_the_program_draws_each_run_and_all_of_them_and_prints_their_table(comma
 
 def test_the_program_shows_another_corpus_in_a_figure_of_its_own(command, capsys):
     command("one", "--dataset=other")
-    assert line(capsys.readouterr().out, "alibi", "64")[0] == "2.6000"
+    assert line(lines_of(capsys.readouterr().out, "alibi"), "64")[0] == "2.6000"
     assert Path("one/extrapolation-other.png").exists()
 
 
@@ -493,8 +582,117 @@ def test_the_program_says_what_to_type(command):
     with pytest.raises(UserError, match="python report.py out/RUN"):
         command()
     Path("untested").mkdir()
+    with pytest.raises(UserError, match="untested: no run in it; name a run folder"):
+        command("untested")
+    Path("untested/metrics.jsonl").touch()
     with pytest.raises(UserError, match="untested has no extrapolation.json: python evaluate.py"):
         command("untested")
+    Path("two/extrapolation.json").rename("two/elsewhere")
+    with pytest.raises(UserError, match="a list of runs has no figure"):
+        command(".", "--out=figure.png")
+
+
+def test_two_runs_that_are_equal_in_all_settings_are_told_by_their_folders(command, capsys):
+    Path("three").mkdir()
+    update_result("three", result("rope"))
+    command("two", "three")
+    said = capsys.readouterr().out
+    assert "\nrope (two)\n" in said and "\nrope (three)\n" in said
+
+
+# ---- the list of runs
+
+
+def make_run(folder, steps=1200, tested=True, lines=(), **settings):
+    """A made-up run folder of alibi, trained for so many steps."""
+    values = {"pos": "alibi", "seed": 1, "dataset": "toy"} | settings
+    values = TrainSettings(**values).warmed_up(values.get("max_iters", 1200))
+    config = dict.fromkeys(("vocab_size", "parameters", "original_length", "threads"), 1)
+    config |= dict.fromkeys(("unit", "layers", "wandb_id", "platform", "device", "dtype"), "")
+    config |= dict.fromkeys(("attention", "versions", "sources_sha256"), {})
+    config |= {"settings": asdict(values), "corpus_sha256": {"train": "", "val": ""}}
+    config |= {"processes": 1, "train_lengths": [128], "read_before": {}, "command": []}
+    config |= {"extension_files_sha256": {}, "history": [{"from_step": 0, "max_iters": 1200}]}
+    folder.mkdir(parents=True)
+    logged = [{"step": 20, "loss": 2.0}, {"step": steps, "loss": 1.5}, *lines]
+    metrics = "".join(f"{json.dumps(one)}\n" for one in logged)
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (folder / "metrics.jsonl").write_text(metrics, encoding="utf-8")
+    if tested:
+        update_result(folder, result(values.pos, values.seed) | {"pos": values.pos})
+
+
+@pytest.fixture
+def listed(tmp_path, monkeypatch, capsys):
+    """What report.py prints with these words; the folder out/ is empty."""
+    monkeypatch.chdir(tmp_path)
+    Path("out").mkdir()
+
+    def call(*words):
+        monkeypatch.setattr("sys.argv", ["report.py", *words])
+        report.main()
+        return capsys.readouterr().out
+
+    return call
+
+
+def test_runs_are_listed_by_what_differs_with_their_steps_losses_gains_and_states(listed):
+    make_run(Path("out/one"))
+    make_run(Path("out/deep/er/two"), learning_rate=0.001)
+    make_run(Path("out/half"), steps=600, tested=False, seed=2)
+    make_run(Path("out/short"), steps=300, max_iters=300, pos="nope")
+    text = listed()
+    own = " ".join(line(text, "alibi", "lr=0.003", "s=1"))
+    assert own == "1200/1200 2.46M 1.5000 -0.4000 finished out/one"
+    assert line(text, "alibi", "lr=0.001", "s=1")[-2:] == ["finished", "out/deep/er/two"]
+    half = line(text, "alibi", "lr=0.003", "s=2")
+    assert " ".join(half) == "600/1200 1.23M stopped out/half"
+    # its rows are of another step than its last one
+    assert " ".join(line(text, "nope", "lr=0.003", "s=1")).endswith("tested at 1200 out/short")
+    assert "toy, trained at L = 128" in text and "#" not in text
+    assert listed("out", "out/one") != listed("out/one") and listed("out") == text
+
+
+def test_runs_of_another_corpus_or_length_are_listed_apart(listed):
+    make_run(Path("out/a"), block_size=64, tested=False)
+    make_run(Path("out/b"), dataset="books", pos="rope", tested=False)
+    make_run(Path("out/c"), pos="rope", tested=False)
+    heads = [one for one in listed().splitlines() if "trained at" in one]
+    assert heads == [
+        f"{name}, trained at L = {n}" for name, n in (("books", 128), ("toy", 64), ("toy", 128))
+    ]
+
+
+def test_a_run_that_diverged_and_one_that_is_running_are_listed_as_such(listed):
+    make_run(Path("out/broken"), 40, tested=False, lines=[{"step": 40, "diverged": "loss nan"}])
+    make_run(Path("out/busy"), 40, tested=False, seed=2)
+    with FileLock("out/busy/.lock"):
+        text = listed()
+    assert line(text, "alibi", "s=1")[-2:] == ["diverged", "out/broken"]
+    assert line(text, "alibi", "s=2")[-2:] == ["running", "out/busy"]
+    assert line(listed(), "alibi", "s=2")[-2:] == ["stopped", "out/busy"]
+
+
+def test_a_test_that_diverged_is_listed_as_such(listed):
+    make_run(Path("out/one"), tested=False)
+    update_result("out/one", diverge(result(), 512))
+    assert "1.5000 diverged finished" in " ".join(listed().split())
+
+
+def test_damaged_and_half_made_runs_are_lines_and_comparisons_are_passed_over(listed):
+    make_run(Path("out/good"))
+    for name in ("one", "two", "three"):
+        make_run(Path(f"out/bad/{name}"))
+    Path("out/bad/one/config.json").write_text("{", encoding="utf-8")
+    Path("out/bad/two/config.json").unlink()
+    Path("out/bad/three/extrapolation.json").write_text("{}", encoding="utf-8")
+    Path("out/ablate-toy").mkdir()
+    Path("out/ablate-toy/results.json").write_text("{}", encoding="utf-8")
+    text = listed("out")
+    assert line(text, "alibi")[-1] == "out/good" and "ablate" not in text
+    assert "\nout/bad/one/config.json is missing or not readable JSON" in text
+    assert "\nout/bad/two is half made: it has no config.json" in text
+    assert "\nout/bad/three/extrapolation.json lacks a proper pos" in text
 
 
 def test_matplotlib_is_imported_only_to_draw():

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,7 @@ SIZE = [
     "--eval_lengths=8,16,32",
     "--compile=False",
     "--device=cpu",
+    "--examine=False",
 ]
 DRAWING = [
     "--pos=randomized(max=64) + rope",
@@ -228,7 +230,7 @@ def identical(a: Any, b: Any) -> bool:
 
 
 def assert_same_end(one: Path, other: Path) -> None:
-    """The same weights, optimizer, metrics and test."""
+    """The same weights, optimizer, metrics and test, apart from tests of earlier checkpoints."""
     states = [load_state(folder) for folder in (one, other)]
     for state in states:
         state["settings"] |= {"out_dir": "", "overwrite": False}
@@ -238,8 +240,9 @@ def assert_same_end(one: Path, other: Path) -> None:
     assert metrics(one) == metrics(other)
     rows = [
         [
-            {k: v for k, v in row.items() if k != "tokens_per_s"}
+            {k: v for k, v in row.items() if k not in ("tokens_per_s", "checkpoint")}
             for row in load_result(folder)["rows"]
+            if row["step"] == load_state(folder)["step"]
         ]
         for folder in (one, other)
     ]
@@ -308,6 +311,16 @@ def test_the_rate_is_half_way_down_half_way_through() -> None:
     assert [train.learning_rate(step, s) for step in (0, 20, 40, 99)] == pytest.approx(
         [1, 0.5, 0, 0]
     )
+
+
+def test_wsd_is_constant_then_falls_linearly_and_constant_does_not_fall() -> None:
+    s = TrainSettings(
+        learning_rate=1.0, min_lr=0.2, warmup_iters=3, max_iters=20, lr_schedule="wsd"
+    )
+    rates = [train.learning_rate(step, s) for step in range(21)]
+    assert rates == pytest.approx([0.25, 0.5, 0.75, *[1] * 13, 1, 0.8, 0.6, 0.4, 0.2])
+    s = replace(s, lr_schedule="constant")
+    assert [train.learning_rate(step, s) for step in (3, 20, 99)] == [1, 1, 1]
 
 
 def test_training_uses_the_rate_that_it_logs(straight: Path) -> None:
@@ -505,8 +518,8 @@ def test_config_json_has_what_is_needed_to_repeat_the_run(straight: Path) -> Non
         settings_of(*DRAWING, "--out_dir=run"),
     )
     assert (
-        configurable.differences(read_config(straight)["settings"], vars(s)) == []
-        and config["settings"].keys() == vars(s).keys()
+        configurable.differences(read_config(straight)["settings"], asdict(s)) == []
+        and config["settings"].keys() == asdict(s).keys()
     )
     assert config["parameters"] == GPT(s.gpt(256)).parameter_count
     assert config["command"] == ["train.py", *SIZE, *DRAWING, "--out_dir=run"]
@@ -829,9 +842,10 @@ def test_a_test_of_an_earlier_checkpoint_does_not_make_a_run_finished(
 ) -> None:
     words = (*DRAWING, "--out_dir=run")
     assert stop_at(4, signal.SIGTERM, *words) == 143
-    update_result(
-        "run", load_result(straight) | {"tokens_trained": 4 * 4 * 2 * 16}
-    )  # as evaluate.py leaves it meanwhile
+    early = load_result(straight) | {"tokens_trained": 4 * 4 * 2 * 16, "step": 4}
+    for row in early["rows"]:
+        row |= {"step": 4, "checkpoint": "0" * 16}
+    update_result("run", early)  # as evaluate.py leaves it meanwhile
     with monkeypatch.context() as patch:
         patch.setattr(
             evaluate,
@@ -958,7 +972,6 @@ def test_other_lengths_to_test_need_no_training(finished: Path) -> None:
     ("changed", "said"),
     [
         ("--n_embd=32", "n_embd: 32 here, 16 there"),
-        ("--max_iters=9", "max_iters: 9 here, 8 there"),
         ("--pos=alibi", "pos: 'alibi' here, 'randomized(max=64) + rope' there"),
         ("--seed=1", "seed: 1 here, 1337 there"),
     ],
@@ -990,12 +1003,13 @@ def test_overwrite_starts_afresh(
 
 def test_the_default_folder_is_named_after_the_canonical_scheme() -> None:
     folder = begin("--pos=  rope+alibi ", "--seed=3").folder
-    assert re.fullmatch(r"out/rope\+alibi-tiny-L16-s3-[0-9a-f]{6}", folder.as_posix())
+    others = "batch_size=4-n_layer=1-n_head=2-n_embd=16-warmup_iters=2"
+    assert folder.as_posix() == f"out/rope+alibi-tiny-L16-s3-{others}"
     assert read_json(folder / "config.json")["settings"]["pos"] == "rope + alibi"
 
 
 def test_a_word_that_is_no_setting_is_refused_with_advice_on_quoting() -> None:
-    with pytest.raises(UserError, match=r"'\+' is neither a config file"):
+    with pytest.raises(UserError, match=r"'\+ alibi' is neither a config file"):
         run_main("--pos=rope", "+", "alibi")
 
 
@@ -1015,6 +1029,167 @@ def test_a_mistake_is_a_sentence_and_leaves_no_folder(words: list[str]) -> None:
     with pytest.raises((UserError, UserError)) as refused:
         run_main(*words)
     assert "\n" not in str(refused.value) and not Path("out").exists()
+
+
+# ---- another max_iters
+
+WSD = ("--lr_schedule=wsd", "--decay_share=0.5", "--out_dir=run")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--lr_schedule=constant",),
+        ("--lr_schedule=wsd", "--decay_share=0.5"),
+        ("--lr_schedule=wsd", "--pos=randomized(max=64) + rope", "--mixed_lengths=8,16"),
+        ("--lr_decay_iters=9",),
+        ("--decay_lr=False", "--dropout=0.2"),
+    ],
+)
+def test_a_run_that_is_extended_ends_like_one_planned_so(words: tuple[str, ...]) -> None:
+    for steps_in_all in (4, 8, 12):
+        trained(*words, f"--max_iters={steps_in_all}", "--out_dir=run")
+    trained(*words, "--max_iters=12", "--out_dir=planned")
+    extended, planned = (load_state(Path(name)) for name in ("run", "planned"))
+    for name in ("model", "optimizer", "step", "tokens"):
+        assert identical(extended[name], planned[name]), name
+    losses = [
+        {line["step"]: line["loss"] for line in metrics(Path(name))} for name in ("run", "planned")
+    ]
+    assert losses[0] == losses[1]
+    history = read_json(Path("run/config.json"))["history"]
+    assert [entry["max_iters"] for entry in history] == [4, 8, 12]
+    from_decay = [0, 4, 8] if "wsd" not in words[0] else [0, *history_of_wsd(words)]
+    assert [entry["from_step"] for entry in history] == from_decay
+    assert all({"command", "git_commit", "schedule"} < entry.keys() for entry in history)
+
+
+def history_of_wsd(words: tuple[str, ...]) -> list[int]:
+    """The steps before the decay of 4 and 8 steps."""
+    return [settings_of(*words, f"--max_iters={n}").decay_begin for n in (4, 8)]
+
+
+def test_no_sequence_is_read_twice_by_a_run_that_is_extended() -> None:
+    read = reads("--out_dir=run", "--max_iters=3") + reads("--out_dir=run", "--max_iters=8")
+    assert read == [(number, 16) for number in range(8 * 4)]
+
+
+def test_an_extension_is_said_kept_and_tested_beside_what_was_tested_before(
+    capsys: pytest.CaptureFixture,
+) -> None:
+    assert run_main("--out_dir=run", "--max_iters=4") == 0
+    capsys.readouterr()
+    assert run_main("--out_dir=run", "--max_iters=8") == 0
+    said = capsys.readouterr().out
+    assert "note: the cosine ends at 8 now, and for the steps so far it ended at 4" in said
+    config = read_json(Path("run/config.json"))
+    assert [entry["schedule"] for entry in config["history"]] == [
+        f"cosine to step {end}" for end in (4, 8)
+    ]
+    assert config["settings"]["max_iters"] == 8
+    assert {row["step"] for row in load_result("run")["rows"]} == {4, 8}
+    with pytest.raises(UserError, match="run has taken 8 steps, and max_iters = 4; raise it or"):
+        run_main("--out_dir=run", "--max_iters=4")
+
+
+def test_a_stopped_run_may_be_made_shorter() -> None:
+    assert stop_at(3, signal.SIGTERM, "--out_dir=run") == 143
+    start = begin("--out_dir=run", "--max_iters=6").start
+    assert (
+        start.settings.max_iters == read_json(Path("run/config.json"))["settings"]["max_iters"] == 6
+    )
+
+
+@pytest.mark.parametrize("words", [("--drop_pos=0.25",), ("--mixed_lengths=8,16", "--staged=True")])
+def test_a_run_whose_course_follows_from_its_length_is_not_extended(words: tuple[str, ...]) -> None:
+    trained(*words, "--max_iters=4", "--out_dir=run")
+    before = {path.name: path.read_bytes() for path in Path("run").glob("[!.]*")}
+    with pytest.raises(UserError, match=r"keeps its max_iters = 4; choose another --out_dir"):
+        run_main(*words, "--max_iters=8", "--out_dir=run")
+    assert {path.name: path.read_bytes() for path in Path("run").glob("[!.]*")} == before
+
+
+def test_a_warm_up_that_is_not_set_is_kept_when_a_run_is_extended() -> None:
+    words = [word for word in SIZE if not word.startswith(("--warmup_iters", "--max_iters"))]
+    for steps_in_all in (8, 4000):
+        s = configure(TrainSettings, [*words, f"--max_iters={steps_in_all}"], "")[0]
+        start = start_run(s, device.pick("cpu", "float32"))
+        assert start.settings.warmup_iters == 2 and "warmup" not in start.folder.name
+        if steps_in_all == 8:
+            train_on(train.Training(start))
+
+
+def test_a_training_may_end_within_its_warm_up() -> None:
+    trained("--warmup_iters=20", "--max_iters=2", "--out_dir=run")
+    assert [line["lr"] for line in metrics(Path("run"))] == pytest.approx([3e-3 / 21, 6e-3 / 21])
+
+
+def test_wsd_goes_back_to_before_its_decay_even_if_killed_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    trained(*WSD, "--max_iters=4")
+    names = [path.stem[:-17] for path in checkpoint_paths(Path("run"))]
+    assert names == ["ckpt-4", "stable-2"]
+    with monkeypatch.context() as patch:
+        patch.setattr("runs.start.note_changes", lambda was, now: os.kill(os.getpid(), 2))
+        with pytest.raises(KeyboardInterrupt):  # before config.json tells of the extension
+            begin(*WSD, "--max_iters=8")
+    trained(*WSD, "--max_iters=8")
+    assert "note: steps 3 to 4 were logged" in capsys.readouterr().out
+    trained(*WSD[:2], "--max_iters=8", "--out_dir=planned")
+    for name in ("model", "optimizer"):
+        states = [load_state(Path(where))[name] for where in ("run", "planned")]
+        assert identical(*states)
+
+
+def test_wsd_does_not_go_on_from_within_a_decay_that_is_not_its_own() -> None:
+    trained(*WSD, "--max_iters=4")
+    for path in Path("run").glob("stable-*"):
+        path.unlink()
+    before = {path.name: path.read_bytes() for path in Path("run").glob("[!.]*")}
+    with pytest.raises(UserError, match="run lacks a checkpoint from before the decay"):
+        begin(*WSD, "--max_iters=8")
+    assert stop_at(5, signal.SIGTERM, *WSD, "--overwrite=True", "--max_iters=12") == 143
+    with pytest.raises(UserError, match="at step 5, and with max_iters = 8 the decay begins at 4"):
+        begin(*WSD, "--max_iters=8")
+    assert before.keys() - {path.name for path in Path("run").glob("[!.]*")}
+
+
+# ---- the scheme is examined
+
+
+def test_a_scheme_is_examined_before_its_run_begins_and_then_no_more(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    seen: list[tuple] = []
+
+    def examined(config: GPTConfig, pos_file: Path | None, **how: Any) -> list[str]:
+        seen.append((config.pos, pos_file, how["length"]))
+        return ["odd beyond L"]
+
+    def wrong(*arguments: Any, **how: Any) -> list[str]:
+        raise UserError("mine.py: Mine.bias reads later tokens")
+
+    words = ("--pos=alibi", "--mixed_lengths=8,32", "--out_dir=run")
+    monkeypatch.setattr("runs.start.examine", wrong)
+    with pytest.raises(UserError, match=r"Mine\.bias reads later tokens"):
+        begin(*words, "--examine=True")
+    assert not Path("run").exists()
+    begin(*words)  # SIZE has --examine=False, and config.json says so
+    assert read_json(Path("run/config.json"))["settings"]["examine"] is False
+    monkeypatch.setattr("runs.start.examine", examined)
+    for _ in range(2):
+        trained(*words, "--examine=True")
+    assert seen == [("alibi", None, 32)]
+    assert capsys.readouterr().out.count("warning: odd beyond L") == 1
+
+
+def test_a_scheme_that_cannot_be_compiled_or_run_is_a_sentence(tmp_path: Path) -> None:
+    code = "from posenc import Piece\n\n\nclass Mine(Piece):\n    name = 'mine'\n\n"
+    code += "    def bias(self, *_):\n        return {}['far']\n"
+    Path("mine.py").write_text(code, encoding="utf-8")
+    with pytest.raises(UserError, match=r"^mine\.py: .*bias.* failed .*KeyError"):
+        run_main("--pos=mine", "--pos_file=mine.py", "--out_dir=run")
 
 
 # ---- losses that are no numbers
@@ -1040,7 +1215,10 @@ def test_a_loss_or_gradient_that_is_no_number_stops_and_the_last_good_checkpoint
     text = str(stopped.value)
     assert text.startswith(f"step {6 if interval == 1 else 8}: ") and "nan" in text
     assert "last good checkpoint is in run" in text and "learning_rate" in text and "\n" not in text
-    assert load_state(Path("run"))["step"] == 4 and max(steps(Path("run"))) < 6
+    assert load_state(Path("run"))["step"] == 4
+    *good, last = metrics(Path("run"))
+    assert max(line["step"] for line in good) < 6 and last["step"] == (6 if interval == 1 else 8)
+    assert last["diverged"] == text.partition(": ")[2].partition(";")[0]
     if interval == 1:
         assert run_main(*words) == 0  # the cause mended, it goes on from there
         assert_same_end(straight, Path("run"))
@@ -1052,7 +1230,8 @@ HUGE = ["--learning_rate=1e15", "--warmup_iters=0", "--dtype=float32"]
 def test_a_learning_rate_that_is_far_too_large_ends_with_a_sentence() -> None:
     with pytest.raises(UserError, match=r"^step \d: loss .* in run\. Lower learning_rate"):
         run_main(*HUGE, "--out_dir=run")
-    assert all(math.isfinite(line["loss"]) for line in metrics(Path("run")))
+    *good, last = metrics(Path("run"))
+    assert all(math.isfinite(line["loss"]) for line in good) and "loss" in last["diverged"]
 
 
 @pytest.mark.parametrize(
@@ -1068,11 +1247,15 @@ def test_weights_that_a_step_ruined_are_neither_saved_as_good_nor_tested(words: 
 
 # ---- starting from other weights
 
-SAME = ["--n_layer=4", "--n_head=4", "--n_embd=256"]  # the defaults: as if no size had been typed
+
+def begin_unsized(*words: str) -> train.Training:
+    """A run that has been begun without a word on the size of its model."""
+    s = replace(settings_of(*words), n_layer=4, n_head=4, n_embd=256)  # the defaults, not named
+    return train.Training(start_run(s, device.pick(s.device, s.dtype), ALONE))
 
 
 def test_a_run_begins_with_the_weights_size_and_scheme_of_another(finished: Path) -> None:
-    training = begin("--init_from=run", "--out_dir=longer", "--block_size=32", *SAME)
+    training = begin_unsized("--init_from=run", "--out_dir=longer", "--block_size=32")
     source = load_state(finished)
     assert identical(dict(training.model.state_dict()), dict(source["model"]))
     assert training.step == 0 and training.model.training
@@ -1098,6 +1281,8 @@ def test_a_run_begins_with_the_weights_size_and_scheme_of_another(finished: Path
         ("--n_layer=3", "n_layer=3"),
         ("--pos=alibi", "pos=alibi"),
         ("--bias=True", "bias=True"),
+        ("--n_layer=4", "n_layer=4"),  # typed is typed, though these are the defaults
+        ("--pos=rope", "pos=rope"),
     ],
 )
 def test_a_size_or_scheme_that_the_weights_do_not_have_is_refused_and_not_dropped(
@@ -1106,6 +1291,77 @@ def test_a_size_or_scheme_that_the_weights_do_not_have_is_refused_and_not_droppe
     with pytest.raises(UserError, match=rf"^{said} does not go with init_from=run"):
         begin("--init_from=run", "--out_dir=other", typed)
     assert not Path("other").exists()
+
+
+def reads(*words: str) -> list[tuple[int, int]]:
+    """The number and the length of each sequence that a training to its end reads."""
+    batch, found = train.Training.batch, []
+
+    def watched(self: train.Training, first: int, count: int, length: int) -> tuple:
+        found.extend((number, length) for number in range(first, first + count))
+        return batch(self, first, count, length)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train.Training, "batch", watched)
+        trained(*words)
+    return found
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("--gradient_accumulation_steps=3",), ("--mixed_lengths=8,16",)]
+)
+def test_a_run_that_begins_from_others_reads_on_behind_them(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture
+) -> None:
+    chain = [reads("--max_iters=2", "--out_dir=a", *words)]
+    chain += [reads("--max_iters=3", "--init_from=a", "--out_dir=b", *words)]
+    chain += [reads("--max_iters=2", "--init_from=b", "--out_dir=c", "--batch_size=8", *words)]
+    read = [sequence for one in chain for sequence in one]
+    assert len(set(read)) == len(read) >= 4 * (2 + 3 + 2 * 2)
+    said = "init_from=b: its weights, a new optimizer, and texts that it has not read"
+    assert said in capsys.readouterr().out.splitlines()
+
+
+def test_texts_are_read_again_only_if_that_is_said(capsys: pytest.CaptureFixture) -> None:
+    first = reads("--out_dir=a")
+    again = reads("--out_dir=b", "--init_from=a", "--read_again=True")
+    said = "a new optimizer, and texts that it may have read"
+    assert again == first and said in capsys.readouterr().out
+    for words in (("--seed=3",), ("--block_size=32",)):
+        reads("--out_dir=c", "--overwrite=True", "--init_from=a", *words)
+        assert said in capsys.readouterr().out
+    # the order of the first of the chain is known still
+    assert min(reads("--out_dir=d", "--init_from=c"))[0] == len(first)
+
+
+def test_an_extension_that_is_typed_as_empty_is_taken_off() -> None:
+    trained("--out_dir=a", "--max_iters=2", "--extend=pi(factor=2)")
+    kept, dropped = (begin("--init_from=a", *word).model for word in ((), ("--extend=",)))
+    assert (kept.config.extend, dropped.config.extend) == ("pi(factor=2)", "")
+
+
+def test_a_run_reads_on_where_it_did_though_its_source_has_gone_on() -> None:
+    trained("--out_dir=a", "--lr_schedule=constant", "--max_iters=2")
+    words = ("--init_from=a", "--out_dir=b")
+    assert stop_at(3, signal.SIGTERM, *words) == 143
+    trained("--out_dir=a", "--lr_schedule=constant", "--max_iters=6")
+    assert [number for number, _ in reads(*words)] == list(range(4 * (2 + 3), 4 * (2 + 8)))
+
+
+def test_a_folder_of_hugging_face_is_known_and_another_model_than_gpt2_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    theirs = GPT(GPTConfig(block_size=32, n_layer=2, n_head=4, n_embd=8, bias=True, pos="learned"))
+    monkeypatch.setattr(GPT, "from_huggingface", lambda name: {"theirs": theirs}[name])
+    Path("theirs").mkdir()
+    write_json(Path("theirs/config.json"), {"model_type": "gpt2"})
+    assert begin_unsized("--init_from=theirs", "--out_dir=a").model is theirs
+    with pytest.raises(UserError, match="n_layer=1 does not go with init_from=theirs"):
+        begin("--init_from=theirs", "--out_dir=b")
+    write_json(Path("theirs/config.json"), {"model_type": "llama"})
+    with pytest.raises(UserError, match="init_from=theirs is a Hugging Face model of type llama"):
+        begin_unsized("--init_from=theirs", "--out_dir=b")
+    assert not Path("b").exists()
 
 
 def test_a_run_from_another_resumes_like_any(finished: Path) -> None:
@@ -1142,7 +1398,7 @@ def test_weights_for_another_vocabulary_are_refused(finished: Path) -> None:
 def test_weights_of_gpt2_begin_a_run_or_are_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = GPT(GPTConfig(block_size=32, n_layer=2, n_head=4, n_embd=8, bias=True, pos="learned"))
     monkeypatch.setattr(GPT, "from_huggingface", lambda name: theirs)
-    training = begin("--init_from=gpt2", "--out_dir=a", *SAME)
+    training = begin_unsized("--init_from=gpt2", "--out_dir=a")
     assert (training.model.config.block_size, training.start.train_lengths) == (32, [32, 16])
     used = read_json(training.folder / "config.json")["settings"]
     assert [used[name] for name in ("n_layer", "n_head", "n_embd", "bias", "pos")] == [

@@ -2,10 +2,12 @@
 
     python data/text/prepare.py --name=NAME PATH... [--val PATH...] --tokenizer=gpt2|bytes|char
 
-PATH is a text file (one document), a folder (every .txt file in it and below it) or a .jsonl file
-(one document per line, in the field "text"). Files may be packed (.xz, .gz). The text is UTF-8.
-Without --val, 5 % of the documents are held out for validation, by the SHA-256 of their text; if
-that leaves nothing, the last 5 % of the tokens. Then train with --dataset=NAME.
+PATH is a text file (one document), a folder (every .txt and .md file in it and below it, or what
+--glob=PATTERN matches; the others are counted) or a .jsonl file (one document per line, in the
+field "text"). Files may be packed (.xz, .gz). A document that is not UTF-8 is named and left out;
+with --strict it is an error. Without --val, 5 % of the documents are held out for validation, by
+the SHA-256 of their text; if that leaves nothing, the last 5 % of the tokens. Then train with
+--dataset=NAME. A folder that nanoGPT made needs no preparing: copy or link it to data/NAME.
 """
 
 import argparse
@@ -15,8 +17,10 @@ import lzma
 import re
 import sys
 import zlib
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import BinaryIO
 
@@ -43,32 +47,78 @@ UNPACK = {".xz": lzma.open, ".gz": gzip.open}
 BATCH = 2**23  # characters that are encoded together
 PIECE = 2**19  # characters that one thread encodes at a time
 CUT = re.compile(r"\S(?=[ \n])")  # GPT-2's pattern never joins these, so a cut changes no token
+PATTERNS = ("*.txt", "*.md")  # of the files that are read in a folder
+FEW = 3  # names that are shown of many
 TAIL_RULE = "the last 5 % of the tokens are validation"
 
 
 # ---- reading documents
 
 
-def find_files(paths: Iterable[str]) -> list[Path]:
-    """The files that `paths` name, once each; of a folder all .txt files in and below it."""
-    files: list[Path] = []
+def find_files(
+    paths: Iterable[str], patterns: Sequence[str] = PATTERNS
+) -> tuple[list[Path], list[Path]]:
+    """The files that `paths` name, once each, and the files in these folders that are not read.
+
+    Of a folder those in and below it are read whose name, or path in it, matches a pattern.
+    """
+    files, others = [], []
     for path in map(Path, paths):
-        found = [file for file in sorted([path, *path.rglob("*.txt")]) if file.is_file()]
-        kind = "a folder without .txt files" if path.is_dir() else "no file or folder"
+        if not path.is_dir():
+            require(path.is_file(), f"{path} is no file or folder")
+            files.append(path)
+            continue
+        inside = [file for file in sorted(path.rglob("*")) if file.is_file()]
+        found = [file for file in inside if matches(file.relative_to(path), patterns)]
+        nanogpt = not found and (path / "train.bin").is_file()
+        require(not nanogpt, f"{path} holds tokens, no text: copy or link it to data/NAME instead")
+        kind = f"a folder without {' or '.join(patterns)} files: choose others with --glob=PATTERN"
         require(found, f"{path} is {kind}")
         files += found
-    return list({file.resolve(): file for file in files}.values())
+        others += inside
+    once = {file.resolve(): file for file in files}
+    skipped = {file.resolve(): file for file in others if file.resolve() not in once}
+    return list(once.values()), list(skipped.values())
 
 
-def documents(files: Sequence[Path], doing: str) -> Iterator[str]:
-    """The text of every document in `files` that is not empty, with progress in bytes of files."""
+def matches(path: Path, patterns: Sequence[str]) -> bool:
+    """Whether the name of a file, or its path in a folder, matches one; A and a are the same."""
+    names = path.name.lower(), path.as_posix().lower()
+    return any(fnmatchcase(name, pattern.lower()) for name in names for pattern in patterns)
+
+
+def some(names: Sequence[str]) -> str:
+    """A few of many names."""
+    more = len(names) - FEW
+    return ", ".join([*names[:FEW], *([f"{more:,} more"] if more > 0 else [])])
+
+
+def skipped_lines(skipped: Sequence[Path]) -> list[str]:
+    """What to tell of the files that were not read: how many of each ending, and a few names."""
+    kinds: dict[str, list[str]] = defaultdict(list)
+    for path in skipped:
+        kinds[path.suffix.lower() or "no ending"].append(path.name)
+    largest = sorted(kinds.items(), key=lambda item: -len(item[1]))
+    lines = [f"  {len(names):7,} of {kind}: {some(names)}" for kind, names in largest]
+    heading = f"not read: {len(skipped):,} files (--glob=PATTERN chooses what is read)"
+    return [heading, *lines] if lines else []
+
+
+def documents(
+    files: Sequence[Path], doing: str, left_out: dict[str, None] | None = None
+) -> Iterator[str]:
+    """The text of every document in `files` that is not empty, with progress in bytes of files.
+
+    The sentence of each document that is no UTF-8 text is put into `left_out`; without it, such a
+    document is a UserError.
+    """
     total = sum(file.stat().st_size for file in files)
     with tqdm(total=total, unit="B", unit_scale=True, desc=doing, disable=None) as bar:
         for path in files:
             before = bar.n
             try:
                 with path.open("rb") as packed:
-                    for text in texts(path, packed):
+                    for text in texts(path, packed, left_out):
                         if text:
                             yield text
                         bar.update(before + packed.tell() - bar.n)
@@ -76,25 +126,32 @@ def documents(files: Sequence[Path], doing: str) -> Iterator[str]:
                 raise UserError(f"{path} cannot be read: {error}") from error
 
 
-def texts(path: Path, packed: BinaryIO) -> Iterator[str]:
-    """The documents of one open file, unpacked if its name ends so."""
+def texts(path: Path, packed: BinaryIO, left_out: dict[str, None] | None) -> Iterator[str]:
+    """The documents of one open file, unpacked if its name ends so; "" for what is left out."""
     stream, name = packed, path
     if path.suffix in UNPACK:
         stream, name = UNPACK[path.suffix](packed), path.with_suffix("")
-    if name.suffix != ".jsonl":
-        yield decode(stream.read(), path, 0)
-        return
+    lines = name.suffix == ".jsonl"
     offset = 0
-    for number, line in enumerate(stream, 1):
-        if line.strip():
-            yield text_field(decode(line, path, offset), f"{path}, line {number},")
-        offset += len(line)
+    for number, raw in enumerate(stream if lines else [stream.read()], 1):
+        try:
+            text = decode(raw, path, offset)
+        except UserError as error:
+            if left_out is None:
+                raise
+            left_out[str(error)] = None
+            text = ""
+        if lines:
+            text = text_field(text, f"{path}, line {number},") if text.strip() else ""
+        yield text
+        offset += len(raw)
 
 
 def decode(raw: bytes, path: Path, offset: int) -> str:
     """The text of UTF-8 bytes, which are at `offset` in `path`; UserError names a bad byte."""
+    zero = raw.find(b"\0")
     advice = "it is no text; if it is an archive, unpack it first"
-    require(b"\0" not in raw, f"{path} holds NUL bytes: {advice}")
+    require(zero < 0, f"{path} holds a NUL at byte {offset + zero:,}: {advice}")
     try:
         return raw.decode("utf-8-sig" if offset == 0 else "utf-8")
     except UnicodeDecodeError as error:
@@ -118,12 +175,14 @@ def text_field(line: str, where: str) -> str:
 # ---- encoding
 
 
-def make_tokenizer(kind: str, files: Sequence[Path]) -> tuple[Tokenizer, dict]:
+def make_tokenizer(
+    kind: str, files: Sequence[Path], left_out: dict[str, None] | None
+) -> tuple[Tokenizer, dict]:
     """The tokenizer of this kind, and for "char" what meta.json must hold: all characters."""
     extra = {}
     if kind == "char":
         found: set[str] = set()
-        for text in documents(files, "characters"):
+        for text in documents(files, "characters", left_out):
             found.update(text)
         extra = {"characters": "".join(sorted(found))}
     return tokenizer_of({"tokenizer": kind, **extra}), extra
@@ -190,23 +249,35 @@ def split_tail(documents: Sequence[np.ndarray]) -> dict[str, list[np.ndarray]]:
 
 
 def prepare(
-    name: str, paths: Sequence[str], val_paths: Sequence[str], tokenizer: str, root: Path = HERE
+    name: str,
+    paths: Sequence[str],
+    val_paths: Sequence[str],
+    tokenizer: str,
+    root: Path = HERE,
+    *,
+    patterns: Sequence[str] = PATTERNS,
+    strict: bool = False,
+    overwrite: bool = False,
 ) -> dict:
     """Write the corpus `root/name` of the texts in `paths` and return its meta.json.
 
-    `val_paths`, if there are any, are the validation split. UserError for what is no text.
+    `val_paths`, if there are any, are the validation split. It prints which files were not read
+    and which documents were left out because they are no UTF-8 text; if `strict`, these are a
+    UserError, as are a name that is taken, unless `overwrite`, and paths without any text.
     """
-    check_name(name)
-    train_files, val_files = find_files(paths), find_files(val_paths)
-    both = {file.resolve() for file in train_files} & {file.resolve() for file in val_files}
-    if both:
-        raise UserError(f"{min(both)} is in PATH and --val: what a model has read cannot test it")
-    encoder, extra = make_tokenizer(tokenizer, train_files + val_files)
-    encoded = list(encode(documents(train_files, "encoding"), encoder))
-    require(encoded, f"{' '.join(paths)}: no text in it")
+    check_name(name, root, overwrite)
+    train_files, val_files = choose_files(paths, val_paths, patterns)
+    left_out: dict[str, None] | None = None if strict else {}
+    encoder, extra = make_tokenizer(tokenizer, train_files + val_files, left_out)
+    encoded = list(encode(documents(train_files, "encoding", left_out), encoder))
+    held_out = list(encode(documents(val_files, "encoding --val", left_out), encoder))
+    reasons = some(list(left_out or {}))
+    for named, found in ((paths, encoded), (val_paths, held_out)):
+        require(found or not named, f"{' '.join(named)}: no text in it{reasons and '; '}{reasons}")
+    if left_out:
+        print(f"left out, as no UTF-8 text: {len(left_out):,} documents ({reasons})")
     if val_paths:
-        held_out = [ids for _, ids in encode(documents(val_files, "encoding --val"), encoder)]
-        splits = {"train": [ids for _, ids in encoded], "val": held_out}
+        splits = {"train": [ids for _, ids in encoded], "val": [ids for _, ids in held_out]}
         source, rule = " ".join([*paths, "--val", *val_paths]), "validation is what --val named"
     else:
         splits, rule = split_documents(encoded)
@@ -215,12 +286,35 @@ def prepare(
     return write_corpus(root / name, splits, **about)
 
 
-def check_name(name: str) -> None:
-    """UserError unless `name` is a plain folder name that no corpus of this project has."""
+def choose_files(
+    paths: Sequence[str], val_paths: Sequence[str], patterns: Sequence[str]
+) -> tuple[list[Path], list[Path]]:
+    """The files to train on and to validate on; it prints what else is in the folders.
+
+    UserError for a file in both.
+    """
+    train_files, skipped = find_files(paths, patterns)
+    val_files, others = find_files(val_paths, patterns)
+    both = {file.resolve() for file in train_files} & {file.resolve() for file in val_files}
+    if both:
+        raise UserError(f"{min(both)} is in PATH and --val: what a model has read cannot test it")
+    read = {*train_files, *val_files}
+    for line in skipped_lines(
+        [file for file in dict.fromkeys(skipped + others) if file not in read]
+    ):
+        print(line)
+    return train_files, val_files
+
+
+def check_name(name: str, root: Path, overwrite: bool) -> None:
+    """UserError unless `name` is a plain folder name that is free, or may be overwritten."""
     form = "a folder name of letters, digits, '_', '-' and '.', such as my_text"
     require(NAME.fullmatch(name), f"--name={name} must be {form}")
     taken = name in {*built_in(), "text"}
     require(not taken, f"--name={name} belongs to the project: choose another name")
+    made = any((root / name / file).exists() for file in ("meta.json", "train.bin"))
+    advice = "choose another name, or replace it with --overwrite"
+    require(overwrite or not made, f"--name={name} is taken: {root / name} is a corpus; {advice}")
 
 
 def main() -> None:
@@ -231,10 +325,22 @@ def main() -> None:
     add("paths", **many, help="a text file, a folder or a .jsonl file")
     add("--name", required=True, help="the corpus is written to data/NAME")
     add("--val", **many, default=[], help="validate on these, not on 5 %% of PATH")
+    add("--glob", action="append", metavar="PATTERN", help="of folders, read such files instead")
+    add("--strict", action="store_true", help="end with an error at what is not UTF-8")
+    add("--overwrite", action="store_true", help="replace a corpus of this name")
     add("--tokenizer", required=True, choices=sorted(TOKENIZERS), help="what a token is")
     add("--debug", action="store_true", help="show where an error was raised")
     given = parser.parse_intermixed_args()
-    print(summary(prepare(given.name, given.paths, given.val, given.tokenizer)))
+    meta = prepare(
+        given.name,
+        given.paths,
+        given.val,
+        given.tokenizer,
+        patterns=given.glob or PATTERNS,
+        strict=given.strict,
+        overwrite=given.overwrite,
+    )
+    print(summary(meta))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from runs.tables import T95  # noqa: E402
+from runs.compare import t_point  # noqa: E402
 
 Losses = dict[str, dict[str, dict[str, float]]]  # {what: {seed: {length: nats}}}
 L = 128
@@ -35,7 +35,7 @@ def verdict(differences: list[float]) -> tuple[str, str]:
         return "not testable", "fewer than two seeds"
     mean, half = (
         np.mean(differences),
-        T95[n - 2] * np.std(differences, ddof=1) / math.sqrt(n),
+        t_point(n - 1) * np.std(differences, ddof=1) / math.sqrt(n),
     )
     word = (
         "reproduced" if mean - half > 0 else "contradicted" if mean + half < 0 else "not testable"
