@@ -468,9 +468,9 @@ ORACLES: dict[str, Oracle] = {
         lambda w: Parts(embed=lambda ids, tokens: stretched(w["table"], len(ids), True)),
     ),
     "sinusoidal": Oracle(
-        "Vaswani et al. 2017, section 3.5, times 0.02",
+        "Vaswani et al. 2017, section 3.5, times 0.1",
         "input",
-        lambda w: Parts(embed=lambda ids, tokens: sinusoid(ids, 0.02)),
+        lambda w: Parts(embed=lambda ids, tokens: sinusoid(ids, 0.1)),
     ),
     "sinusoidal(scale=1, base=100)": Oracle(
         "Vaswani et al. 2017, section 3.5",
@@ -639,7 +639,7 @@ ORACLES: dict[str, Oracle] = {
     "cape": Oracle(
         "Likhomanenko et al. 2021, at test",
         "input",
-        lambda w: Parts(embed=lambda ids, tokens: sinusoid(ids, 0.02)),
+        lambda w: Parts(embed=lambda ids, tokens: sinusoid(ids, 0.1)),
     ),
     "fope(base=2)": Oracle("Hua et al. 2024, its code", "rotation", lambda w: fourier(w, 2.0, 1.0)),
     "fope(base=2, rest=0, learned=True)": Oracle(

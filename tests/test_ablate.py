@@ -86,7 +86,7 @@ def finish(cell: ablate.Cell, **changes: object) -> None:
     texts = ("unit", "layers", "wandb_id", "device", "dtype")
     config = dict.fromkeys(numbers, 1) | dict.fromkeys(texts, "x") | {"attention": {}}
     config |= {"settings": vars(s.warmed_up(s.max_iters)), "extension_files_sha256": {}}
-    config |= {"train_lengths": [], "read_before": []}
+    config |= {"train_lengths": [], "read_before": {}}
     config["history"] = [{"from_step": 0, "max_iters": s.max_iters}]
     config["pos_file_sha256"] = sha256(Path(s.pos_file)) if s.pos_file else None
     config["corpus_sha256"] = {"train": "t", "val": "v"}

@@ -55,7 +55,7 @@ def rotation(
     return turn
 
 
-def sinusoid(p: int, scale: float = 0.02) -> list[float]:
+def sinusoid(p: int, scale: float = 0.1) -> list[float]:
     angles = [p / 10000 ** (2 * m / (H * D)) for m in range(H * D // 2)]
     return [scale * math.sin(a) for a in angles] + [scale * math.cos(a) for a in angles]
 

@@ -319,9 +319,9 @@ def test_sinusoids_of_an_odd_width_are_refused():
         Scheme("sinusoidal", Shape(1, 7, 7, 16), 1)
 
 
-def test_the_default_scale_of_sinusoidal_is_that_of_the_token_embedding():
+def test_the_default_scale_of_sinusoidal_is_a_tenth():
     assert torch.equal(
-        scheme("sinusoidal").embed(torch.arange(9), TEXT), 0.02 * sinusoids(torch.arange(9), 32)
+        scheme("sinusoidal").embed(torch.arange(9), TEXT), 0.1 * sinusoids(torch.arange(9), 32)
     )
 
 

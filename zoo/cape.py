@@ -15,7 +15,7 @@ class Cape(Sinusoidal):
     e_p ~ U(-local_shift, local_shift). Nothing is learned. The defaults are those for text in the
     authors' code (github.com/gcambara/cape). They draw once for each sequence, this once for each
     step. Their options for audio (centred positions, frequency scale) are left out. `base` and
-    `scale` are those of `sinusoidal`: tokens here have deviation 0.02, not 1.
+    `scale` are those of `sinusoidal`.
     Verdict: Likhomanenko et al. 2021 report gains for translation, images and speech. With these
     small shifts training hardly meets positions past L.
     """
@@ -30,7 +30,7 @@ class Cape(Sinusoidal):
         local_shift: float = 0.5,
         global_scale: float = 1.03,
         base: float = 10000.0,
-        scale: float = 0.02,
+        scale: float = 0.1,
     ) -> None:
         super().__init__(shape, base=base, scale=scale)
         require(global_shift >= 0, f"cape: global_shift must not be negative, not {global_shift}")

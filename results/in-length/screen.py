@@ -20,7 +20,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BASE = ["config/size/small.py", "--eval_iters=64", "--eval_interval=300", "--eval_lengths=64,128"]
-SCHEMES = ("alibi", "rope", "nope", "sinusoidal")
+SCHEMES = ("alibi", "rope", "nope", "sinusoidal(scale=0.02)")  # 0.02 was the default
 RATES = (1e-3, 3e-3, 6e-3, 1.2e-2)
 SCALES = (0.05, 0.1, 0.2, 0.5, 1.0)
 
