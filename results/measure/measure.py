@@ -1,6 +1,7 @@
 """The numbers of results/measure.md: measured here, and kept in measure.json beside this file.
 
     python results/measure/measure.py RUN       RUN is a run folder of config/alibi.py
+    python results/measure/measure.py           writes the page again from measure.json
 
 1. The loss at L of RUN under ten sets of test lengths, in ten orders: nothing may move.
 2. Its level at L with its standard error, with 64 and with more windows.
@@ -38,6 +39,7 @@ SETS = (
     (127, 129),
 )
 TINY = ["config/size/tiny.py", "--pos=alibi", "--eval_lengths=64", "--eval_interval=400"]
+EARLIER = "7ba54ea"  # the last commit whose places followed the longest length asked for
 SCHEDULES = ("constant", "wsd", "cosine")
 
 
@@ -62,6 +64,15 @@ def levels(folder: str) -> dict:
         "digests_of_targets": len({row["targets"] for row in found}),
         "by_windows": [found[0], *(at_length((length,), windows) for windows in (256, 1024))],
     }
+
+
+def earlier_level() -> dict:
+    """The row at L of the main job at the test places before these, from the project's history."""
+    command = ["git", "show", f"{EARLIER}:results/main-job/extrapolation.json"]
+    shown = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
+    rows = [row for row in json.loads(shown)["rows"] if row["protocol"] == "fixed_targets"]
+    row = next(row for row in rows if row["length"] == 128)
+    return {"commit": EARLIER, "nats": row["nats"], "stderr": row["stderr"]}
 
 
 def train(folder: Path, schedule: str, steps: int) -> dict:
@@ -94,12 +105,57 @@ def extended(schedule: str) -> dict:
     }
 
 
+# ---- the page
+
+
+def page(found: dict, examined: dict) -> str:
+    """results/measure.md."""
+    level = found["levels"]
+    command = "`python results/measure/measure.py RUN`"
+    lines = [
+        "# Numbers that cannot be fooled",
+        "",
+        "| what | measured | command |",
+        "| --- | --- | --- |",
+    ]
+
+    def add(what: str, measured: str, how: str = command) -> None:
+        lines.append(f"| {what} | {measured} | {how} |")
+
+    record = "`pytest tests/test_examine.py -m 'slow or not slow' --record=results/examine.json`"
+    for what, measured in examined.items():
+        add(what, str(measured), record)
+    add(
+        f"loss at L = 128 of one run under {len(level['nats'])} sets of test lengths",
+        f"{level['nats'][0]:.6f}, spread {level['spread']:g}, "
+        f"{level['digests_of_targets']} set of targets",
+    )
+    old = f"{found['earlier']['nats']:.4f} ± {found['earlier']['stderr']:.4f}"
+    add(f"level at L at the places of {found['earlier']['commit']}, 64 windows", old)
+    for row in level["by_windows"]:
+        level_text = f"{row['nats']:.4f} ± {row['stderr']:.4f}"
+        add(f"level at L with {row['windows']} windows, ± its standard error", level_text)
+    for run in found["extended"]:
+        equal = f"{run['equal_weights']} of {run['weights']} weights equal to the bit"
+        losses = f"loss {run['loss_extended']:.4f}, planned {run['loss_planned']:.4f}"
+        largest = f"largest difference {run['largest_difference']:.2g}"
+        add(f"400 -> 800 -> 1,200 steps, {run['schedule']}", f"{equal}, {largest}; {losses}")
+    machine = ", ".join(f"{name} {value}" for name, value in found["machine"].items())
+    return "\n".join([*lines, "", f"Machine: {machine}.", ""])
+
+
 def main() -> None:
-    """Measure all, and write measure.json."""
-    found = {"levels": levels(sys.argv[1]), "extended": [extended(one) for one in SCHEDULES]}
-    found["machine"] = {"torch": torch.__version__, "threads": torch.get_num_threads()}
-    text = json.dumps(found, indent=1) + "\n"
-    (HERE / "measure.json").write_text(text, encoding="utf-8")
+    """Measure all, and write measure.json and the page."""
+    kept = HERE / "measure.json"
+    if len(sys.argv) > 1:
+        found = {"levels": levels(sys.argv[1]), "extended": [extended(one) for one in SCHEDULES]}
+        found["earlier"] = earlier_level()
+        found["machine"] = {"torch": torch.__version__, "threads": torch.get_num_threads()}
+        kept.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    record = HERE.parent / "examine.json"
+    examined = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
+    text = page(json.loads(kept.read_text(encoding="utf-8")), examined)
+    (HERE.parent / "measure.md").write_text(text, encoding="utf-8")
     print(text)
 
 
