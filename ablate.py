@@ -35,14 +35,7 @@ from typing import Any
 import torch
 
 import evaluate
-from configurable import (
-    AblateSettings,
-    TrainSettings,
-    UserError,
-    configure,
-    require,
-    run_program,
-)
+from configurable import AblateSettings, TrainSettings, UserError, configure, require, run_program
 from data import Corpus
 from posenc import Shape
 from positions.catalogue import read

@@ -288,15 +288,12 @@ class TrainSettings(ComputeSettings):
         low, high = self.min_lr, self.learning_rate
         crossed = f"min_lr = {low} is above learning_rate = {high}; lower min_lr"
         require(low is None or low <= high, crossed)
-        schedule, warmup = self.lr_schedule, self.warmed_up(self.max_iters).warmup_iters
-        plain = self.decay_lr and self.lr_decay_iters is None
-        problem = (
-            f"decay_lr and lr_decay_iters go with lr_schedule=cosine only, not with {schedule}"
-        )
-        require(plain or schedule == "cosine", f"{problem}; leave them out")
-        end = self.decay_begin if schedule == "wsd" else self.lr_decay_iters or warmup
-        crossed = f"the warm-up of {warmup} steps is longer than the {end} before the decay"
-        require(warmup <= end, f"{crossed}{' ends' * (schedule != 'wsd')}; lower warmup_iters")
+        end, warmup = self.lr_decay_iters, self.warmed_up(self.max_iters).warmup_iters
+        alone = self.lr_schedule == "cosine" or (self.decay_lr and end is None)
+        problem = f"decay_lr and lr_decay_iters do not go with lr_schedule={self.lr_schedule}"
+        require(alone, f"{problem}; leave them out")
+        crossed = f"the warm-up of {warmup} steps is longer than lr_decay_iters = {end}"
+        require(end is None or warmup <= end, f"{crossed}; lower warmup_iters")
 
 
 @dataclass(frozen=True)

@@ -373,7 +373,8 @@ class Sinusoidal(Piece):
     start at GPT-2's deviation of 0.02 and grow in training: with scale=0.02, the same ratio at the
     start, positions drown. At n_embd = 128 the scales 0.05, 0.1 and 0.2 left 0.19, 0.13 and 0.25
     nats to rope at L, and 0.02 left 0.48 (results/in-length).
-    Verdict: 0.13 nats above rope at L; with scale=0.02 the loss doubled at 2 L (results/stdlib-six).
+    Verdict: its loss was 0.13 nats above rope's at L, and with scale=0.02 it doubled at 2 L
+    (results/stdlib-six).
     """
 
     def __init__(self, shape: Shape, *, base: float = 10000.0, scale: float = 0.1) -> None:

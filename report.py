@@ -22,10 +22,10 @@ import sys
 from pathlib import Path
 
 from configurable import ReportSettings, TrainSettings, UserError, configure, require, run_program
+from runs import results
 from runs.figures import plot_run, show_runs
 from runs.folder import diverged, in_use, last_logged_step, named_folders, read_config, scheme_label
 from runs.labels import result_labels
-from runs.results import Result, gain, load_result, rows_on, settings_that_differ
 from runs.tables import aligned, number, signed
 
 RUN_FILES = ("config.json", "extrapolation.json", "metrics.jsonl", ".lock")
@@ -51,26 +51,23 @@ def find_runs(folder: Path, levels: int = 3) -> list[Path]:
     return [run for path in inside for run in find_runs(path, levels - 1)]
 
 
-def look_at(folder: Path, dataset: str) -> Result:
+def look_at(folder: Path, dataset: str) -> results.Result:
     """What is known of a run: what labels need, its corpus as "dataset", and its "cells" in a list.
 
-    The losses are those on `dataset`, by default its own. UserError if it is half made or damaged.
+    "rows" are those on the corpus "tested_on": `dataset`, by default its own. UserError if it is
+    half made or damaged.
     """
     require((folder / "config.json").exists(), f"{folder} is half made: it has no config.json")
     settings = TrainSettings(**read_config(folder)["settings"])
     tested = (folder / "extrapolation.json").exists()
-    result = load_result(folder) if tested else {"rows": [], "step": 0}
+    result = results.load_result(folder) if tested else {"rows": [], "step": 0}
     extend = result.get("extend", settings.extend) or None
     steps, length = last_logged_step(folder) or result["step"], settings.block_size
     sequences = steps * settings.batch_size * settings.gradient_accumulation_steps
-    rows = rows_on(result["rows"], dataset or settings.dataset, extend)
-    gains = []
-    for n in (4 * length, 32 * length):
-        lost = rows.get(("fixed_targets", n), {}).get("diverged")
-        gains.append("diverged" if lost else signed(gain(rows, length, n)))
+    tested_on = dataset or settings.dataset
     state = "running" if in_use(folder) else "diverged" if diverged(folder) else ""
     state = state or ("stopped" if steps < settings.max_iters else "finished")
-    others = settings_that_differ(settings)
+    others = results.settings_that_differ(settings)
     others.pop("max_iters", None)  # a column tells the steps
     return {
         "pos": scheme_label(settings),
@@ -79,18 +76,27 @@ def look_at(folder: Path, dataset: str) -> Result:
         "seed": settings.seed,
         "settings": others,
         "dataset": settings.dataset,
+        "tested_on": tested_on,
+        "rows": results.newest_rows(result["rows"], tested_on, extend),
         "cells": [
             f"{steps}/{settings.max_iters}",
             f"{sequences * length / 1e6:.3g}M",
-            number(rows.get(("fixed_targets", length)), "nats"),
-            *gains,
             f"{state}, tested at {result['step']}" if 0 < result["step"] != steps else state,
             str(folder),
         ],
     }
 
 
-def place(run: Result) -> tuple[str, int]:
+def losses(rows: results.Rows, length: int) -> list[str]:
+    """The cells of the loss at the training length, and of the gains at 4 and 32 times that."""
+    cells = [number(rows.get(("fixed_targets", length)), "nats")]
+    for n in (4 * length, 32 * length):
+        lost = rows.get(("fixed_targets", n), {}).get("diverged")
+        cells.append("diverged" if lost else signed(results.gain(rows, length, n)))
+    return cells
+
+
+def place(run: results.Result) -> tuple[str, int]:
     """The corpus and the L of a run: runs that share both compare."""
     return run["dataset"], run["train_length"]
 
@@ -110,9 +116,18 @@ def list_runs(folders: list[Path], dataset: str) -> str:
     known.sort(key=lambda run: (*place(run), run["pos"], str(run["settings"]), run["seed"]))
     for (corpus, length), group in itertools.groupby(known, place):
         runs = list(group)
-        lines.append([f"{corpus}, trained at L = {length}"])
-        for label, run in zip(result_labels(runs), runs, strict=True):
-            lines.append([f"  {label}", *run["cells"]])
+        tested = f", tested on {dataset}" if dataset else ""
+        lines.append([f"{corpus}, trained at L = {length}{tested}"])
+        labels, windows = result_labels(runs), results.shared_windows([run["rows"] for run in runs])
+        asked = [(run["rows"], run["tested_on"], run["extend"], windows) for run in runs]
+        rows = [results.comparable_rows(results.rows_on(*one)) for one in asked]
+        for label, run, of_run in zip(labels, runs, rows, strict=True):
+            steps, tokens, *rest = run["cells"]
+            lines.append([f"  {label}", steps, tokens, *losses(of_run, length), *rest])
+        try:
+            results.refuse_other_targets(dataset or corpus, labels, rows)
+        except UserError as error:
+            broken.append(str(error))
     return "\n".join([*aligned(lines), "", LEGEND, *broken])
 
 
@@ -127,10 +142,10 @@ def main() -> None:
         require(not settings.out, "a list of runs has no figure; leave --out out, or name the runs")
         print(list_runs(runs, settings.dataset))
         return
-    results = [load_result(folder) for folder in folders]
-    for folder, result in zip(folders, results, strict=True):
+    loaded = [results.load_result(folder) for folder in folders]
+    for folder, result in zip(folders, loaded, strict=True):
         plot_run(folder, result)
-    show_runs(folders, results, settings.dataset, settings.out)
+    show_runs(folders, loaded, settings.dataset, settings.out)
 
 
 if __name__ == "__main__":

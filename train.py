@@ -49,8 +49,8 @@ def learning_rate(step: int, settings: TrainSettings) -> float:
     """The learning rate of a step, counted from 0.
 
     It rises linearly over warmup_iters. Then it falls along a cosine to min_lr at lr_decay_iters,
-    and stays there; or it is constant (wsd: until decay_begin, from where it falls linearly to
-    min_lr at max_iters).
+    and stays there; or it is constant (wsd: until decay_begin at the earliest, from where it falls
+    linearly to min_lr at max_iters).
     """
     highest, warmup = settings.learning_rate, settings.warmup_iters
     if not settings.decay_lr:
@@ -59,7 +59,7 @@ def learning_rate(step: int, settings: TrainSettings) -> float:
         return highest * (step + 1) / (warmup + 1)
     lowest = highest / 20 if settings.min_lr is None else settings.min_lr
     end = settings.lr_decay_iters or settings.max_iters
-    begins = {"cosine": warmup, "wsd": settings.decay_begin, "constant": math.inf}
+    begins = {"cosine": warmup, "wsd": max(warmup, settings.decay_begin), "constant": math.inf}
     begin = begins[settings.lr_schedule]
     if step < begin:
         return highest

@@ -183,9 +183,11 @@ def pick_rate(losses: dict[float, float], usual: float) -> float:
 def rates_beyond(tried: Iterable[float], picked: float, lowest: float) -> tuple[float, ...]:
     """If the rate picked is at an edge of those tried, the next one, as far off as its neighbour.
 
-    Its distance is a ratio. Empty if the rate is between others, or the next one below `lowest`.
+    Its distance is a ratio. Empty if the rate is between others, or the next one is below `lowest`
+    or, rounded to three digits, one of them.
     """
     rates = sorted(tried)
     neighbours = {rates[0]: rates[1], rates[-1]: rates[-2]}
     following = float(f"{picked**2 / neighbours.get(picked, picked):.3g}")
-    return (following,) if picked in neighbours and following >= lowest else ()
+    good = following not in rates and following >= lowest and following > 0
+    return (following,) if picked in neighbours and good else ()

@@ -5,7 +5,6 @@ The model has the run's heads and width, but few layers and no MLP. One check do
 methods of all pieces watched, to name the first one that differs.
 """
 
-import ast
 import difflib
 import inspect
 import math
@@ -27,20 +26,26 @@ from torch import Tensor, nn
 import attention
 from configurable import GPTConfig, UserError, require
 from model import GPT
-from posenc import Piece, overrides
+from posenc import Piece, Text, overrides
 from positions.catalogue import read
 
 METHODS = [name for name, value in vars(Piece).items() if inspect.isfunction(value)]
 TILES = ("bias", "mask", "score")  # these give numbers for pairs of query and key
 ROWS = {*TILES, "embed", "turn", "features"}  # tokens are the last axis but one of what these give
 LINES = {"ids", "draw", "temperature"}  # tokens are the last axis
-SHORT = 128  # tokens of the texts that most is tried on
+SHORT = 64  # tokens of the texts that most is tried on
+WHOLE = 2**19  # tokens x width: a text as long as in training is tried up to here
 LONG = 2**17  # tokens x width: of a longer text only some tokens are computed
+BYTES = 256  # tokens of the small model's vocabulary
 MOVE = 0.02  # how far parameters are moved from their start, where a zero may hide one
 SAME, NEAR = 1e-6, 1e-4  # how far numbers differ that were computed in one way, and in two
 BLOCKS = {"BLOCK_ROWS": 7, "DENSE_BYTES": 0}  # lets attention go by small blocks
+COMPILED = {"_is_compiling_flag": True}  # what torch.compiler.is_compiling() tells
 EMPTY = torch.empty
+Run = Callable[[], Tensor]  # a pass that gives logits (B, T, V)
 ADVICE = "--debug shows more"
+SEED = 0x10A65407  # one that no scheme sets
+RESEEDS = "sets the seed of all random numbers: use a torch.Generator of its own"
 
 
 # ---- sentences
@@ -68,10 +73,8 @@ def told(pos_file: str | Path | None, advice: str = ADVICE, built: bool = True) 
         raise
     except Exception as error:
         file = Path(pos_file).resolve() if pos_file else None
-        text, frames = (
-            "".join(traceback.format_exception(error)),
-            traceback.walk_tb(error.__traceback__),
-        )
+        text = "".join(traceback.format_exception(error))
+        frames = traceback.walk_tb(error.__traceback__)
         places = [(str(n), f.f_code.co_qualname, f.f_code.co_filename) for f, n in frames]
         if "torch._dynamo" in type(error).__module__:  # the compiler's words name the place
             found = re.findall(r'File "([^"\n]+)", line (\d+), in (\S+)', text)
@@ -80,11 +83,9 @@ def told(pos_file: str | Path | None, advice: str = ADVICE, built: bool = True) 
         places = [place for place in places if Path(place[2]).resolve() == file]
         if "can't allocate memory" in text or not (places or (file and not built)):
             raise
-        require(
-            places, f"{file.name}: no model can be built with it ({reason_of(error)}); {advice}"
-        )
-        line, name, _ = places[-1]
-        where = f"{file.name}: {name.partition('.<locals>')[0]} failed in line {line}"
+        where = f"{file.name}: no model can be built with it"
+        for line, name, _ in places[-1:]:
+            where = f"{file.name}: {name.partition('.<locals>')[0]} failed in line {line}"
         raise UserError(f"{where} with {reason_of(error)}; {advice}") from error
 
 
@@ -99,42 +100,24 @@ def reason_of(error: Exception) -> str:
 
 
 def check_names(piece: Piece) -> None:
-    """UserError for a name close to one of Piece that nobody reads, for what trains and is no
-    parameter, for numbers that nobody filled, and for a method that cannot be called as Piece's.
+    """UserError for a name close to one of Piece that nobody reads, and for numbers that nobody
+    filled.
     """
     classes = [c for c in type(piece).__mro__ if c.__module__ == type(piece).__module__]
-    tree = ast.parse(file_of(piece).read_text(encoding="utf-8"))
-    nodes = [n for n in ast.walk(tree) if isinstance(n, ast.Name | ast.Attribute)]
-    reads = {
-        getattr(n, "attr", None) or n.id
-        for n in nodes
-        if isinstance(n.ctx, ast.Load)
-        and ast.unparse(getattr(n, "value", n)) in ("self", getattr(n, "id", ""))
-    }
-    own = {name for thing in (piece, *classes) for name in vars(thing) if name[0] != "_"}
-    for name in sorted(own - reads - ({*dir(Piece), *vars(Piece())} - {"forward"})):
+    text = file_of(piece).read_text(encoding="utf-8")
+    stored = set(re.findall(r"\bself\.(\w+)\s*(?::[^=\n]+)?=[^=]", text)) & {*vars(piece)}
+    reads = re.findall(r"\b(?:self|cls|[A-Z]\w*)\.(\w+)\b(?!\s*(?::[^=\n]+)?=[^=])", text)
+    own = {name for name in {*stored}.union(*map(vars, classes)) if name[0] != "_"}
+    for name in sorted(own.difference(reads) - ({*dir(Piece), *vars(Piece())} - {"forward"})):
         near = [n for n in METHODS if n in name.split("_")]
         near += difflib.get_close_matches(name, [*vars(Piece)], 1, 0.8)
         hint = f"did you mean {near[0]}?" if near else f"that is {', '.join(METHODS)}"
         acts = any(overrides(piece, method) for method in METHODS)
         if near or (callable(getattr(piece, name)) and not acts):
             raise failure(piece, name, f"is not what Piece has: {hint}")
-    for name, value in vars(piece).items():
-        parts = value.values() if isinstance(value, dict) else value
-        parts = parts if isinstance(value, dict | list | tuple) else [value]
-        lost = [x for x in parts if isinstance(x, nn.Module) or getattr(x, "requires_grad", False)]
-        if lost and name[0] != "_":
-            raise failure(piece, name, "does not train: use nn.Parameter, nn.ModuleList or alike")
     for name, tensor in piece.state_dict().items():
         if tensor.isnan().any():
             raise failure(piece, name, "holds NaN from the start, or was made and never filled")
-    for method in filter(partial(overrides, piece), METHODS):
-        arguments = list(inspect.signature(getattr(Piece, method)).parameters)[1:]
-        try:
-            inspect.signature(getattr(piece, method)).bind(*arguments)
-        except TypeError as error:
-            rule = f"must take ({', '.join(arguments)}), as Piece.{method} does"
-            raise failure(piece, method, f"{rule}: {error}") from error
 
 
 def unfilled(*size: Any, **options: Any) -> Tensor:
@@ -238,12 +221,13 @@ class Watch:
     ) -> Any:
         """f(*given); UserError if that changes what is given, or random numbers of a test."""
         before, random = [x._version for x in tensors(given)], torch.get_rng_state()
-        self.last = piece, name
+        self.last, seed = (piece, name), torch.initial_seed()
         result = f(*given)
         if before != [x._version for x in tensors(given)]:
             raise failure(piece, name, "changes a tensor that it was given: let it work on a copy")
         if not piece.training and name != "draw" and (random != torch.get_rng_state()).any():
             raise failure(piece, name, "is random in a test, or sets the seed")
+        require(seed == torch.initial_seed(), str(failure(piece, name, RESEEDS)))
         return result
 
     def keep(self, piece: Piece, name: str, given: tuple[Any, ...], result: Any) -> Tensor:
@@ -293,8 +277,8 @@ class Watch:
             return "" if dtype == torch.bool else "bool, True where a key is seen,"
         if name in ("ids", "draw"):
             moved = piece.continuous or getattr(given[0], "dtype", dtype).is_floating_point
-            moved = moved and (piece.continuous or name == "ids")
-            return "" if whole or (real and moved) else "integers"
+            moved = moved and (piece.continuous or name == "ids") and dtype.itemsize >= 4
+            return "" if whole or (real and moved) else "integers, or float32 where `continuous`"
         if name == "turn":
             return "" if dtype == given[0].dtype else f"{given[0].dtype}, as it is given"
         wide = real and (dtype.itemsize >= 4 or torch.is_autocast_enabled("cpu"))
@@ -309,6 +293,17 @@ def differ(a: Tensor, b: Tensor, tolerance: float) -> Tensor:
     return ~torch.isclose(a.double(), b.double(), tolerance, tolerance, equal_nan=True)
 
 
+def leaves(result: Tensor) -> set[Tensor]:
+    """The tensors without a history that a result gives gradients to."""
+    todo, seen = [result.grad_fn], set()
+    while todo:
+        node = todo.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            todo += [parent for parent, _ in node.next_functions]
+    return {node.variable for node in seen if hasattr(node, "variable")}
+
+
 class Exam:
     """A small model with a scheme, and what is tried on it.
 
@@ -321,11 +316,15 @@ class Exam:
     ) -> None:
         layers = range(config.n_layer)
         first = [next(filter(m.acts_in, layers), 0) for m in read(config.pos).mentions]
-        few, size = min(config.n_layer, max(1, *first) + 1), max(2, min(config.vocab_size, 256))
+        few, size = min(config.n_layer, max(1, *first) + 1), max(2, min(config.vocab_size, BYTES))
+        self.size, self.vocab_size = size, max(2, config.vocab_size)  # of the model, of the scheme
         small = replace(config, n_layer=few, vocab_size=size, dropout=0.0, extend="")
         with patch("torch.empty", unfilled):
             self.model, self.length = GPT(small, pos_file), length
             self.model.extend(config.extend, folder)
+        self.model.wte.register_forward_pre_hook(lambda _, given: (given[0] % size,))
+        own_seed = torch.initial_seed() == SEED
+        require(own_seed, f"{Path(pos_file or '').name}: the scheme's __init__ {RESEEDS}")
         for block in self.model.h:
             block.mlp = nn.Identity()
             nn.init.normal_(block.attn.c_attn.weight, std=config.n_embd**-0.5)  # scores near 1
@@ -333,11 +332,12 @@ class Exam:
         start = [p.data.clone() for p in self.model.pos.parameters()]
         self.start = [(p, MOVE * torch.randn_like(p) * (1 + p.abs())) for p in start]
         self.watch, self.advice = Watch(self.model), ADVICE
+        self.known = set(self.model.parameters())
         self.tokens, self.ends = self.texts(min(SHORT, length), 4)
 
     def texts(self, length: int, count: int) -> tuple[Tensor, Tensor]:
         """Tokens and ends: `count` texts of that length, or more of short ones."""
-        count, size = max(count, min(64, 512 // length)), self.model.config.vocab_size
+        count, size = max(count, min(64, 256 // length)), self.vocab_size
         ends = torch.linspace(length // 2, max(0, length - 2), count).long()
         ends[2::2] = ends[2::2] * 2 - length + 2 if length > 2 else 0
         text = torch.randint(size, (length,))
@@ -365,7 +365,8 @@ class Exam:
                 raise
             last = self.watch.last
             with told(file_of(last[0]) if last else None, self.advice):
-                if last and str(file_of(last[0])) in "".join(traceback.format_exception(error)):
+                shown = "".join(traceback.format_exception(error, chain=False))
+                if last and str(file_of(last[0])) in shown:
                     raise
             raise self.fail(last, f"leads to {reason_of(error)}; {self.advice}") from error
 
@@ -377,21 +378,23 @@ class Exam:
         cuts: Sequence[int] = (),
         places: Tensor | None = None,
         blocks: bool = False,
-        seed: int | None = 0,
+        seed: bool = True,
     ) -> Tensor:
         """Logits (B, T, V) in one pass, as in training or in a test; with a `total` length through
         a cache, cut in parts, of tokens at `places`.
         """
         self.watch.texts, self.watch.end = tokens.shape
         self.model.train(train)
-        if seed is not None:
-            torch.manual_seed(seed)
+        if seed:
+            torch.manual_seed(SEED)
         how = BLOCKS if blocks else {"BLOCK_ROWS": attention.BLOCK_ROWS}
         with torch.set_grad_enabled(train), patch.multiple(attention, **how):
             if not total:
                 ids = self.model.draw_ids(0, 0, tokens.shape[1]) if train else None
-                return self.model(tokens, tokens.roll(-1, 1), ids=ids)[0]
+                return self.model(tokens, tokens.roll(-1, 1) % self.size, ids=ids)[0]
             cache, parts = self.model.new_cache(len(tokens), total), []
+            if not cuts:  # one part: room for a long text is not needed
+                cache.append = lambda _, *new: new
             for a, self.watch.end in pairwise((0, *cuts, tokens.shape[1])):
                 new = slice(a, self.watch.end)
                 where = None if places is None else places[new]
@@ -431,11 +434,7 @@ class Exam:
                 return call
             one = likes[min(latest[key][1], len(likes) - 1)].part(row, call.start, stop)
             part = call.part(row, call.start, stop)
-            one = (
-                one[: len(part), ..., : part.shape[-1]]
-                if call.method in TILES
-                else one[: len(part)]
-            )
+            one = one[tuple(map(slice, part.shape))]  # without keys that the part has not
             if one.shape != part.shape or differ(one, part, NEAR / 10).any():
                 return call
         return None
@@ -443,8 +442,8 @@ class Exam:
     def same(
         self,
         rule: str,
-        first: Callable[[], Tensor],
-        second: Callable[[], Tensor],
+        first: Run,
+        second: Run,
         where: Tensor | bool = True,
         tolerance: float = SAME,
     ) -> None:
@@ -456,7 +455,7 @@ class Exam:
             call = self.blame(self.watched(first), self.watched(second), row, stop)
             raise self.fail(call, f"{rule} (the logits at place {place} do)")
 
-    def not_finite(self, run: Callable[[], Tensor], how: str) -> UserError | None:
+    def not_finite(self, run: Run, how: str) -> UserError | None:
         """What is wrong if numbers of a pass are not finite, or a query sees no key."""
         logits = []
         for call in self.watched(lambda: logits.append(run())):
@@ -473,21 +472,25 @@ class Exam:
 
     def causal(self, run: Callable[[Tensor], Tensor], tokens: Tensor, ends: Tensor) -> None:
         """Later tokens change nothing."""
-        base, where = tokens[:1].expand_as(tokens), torch.arange(tokens.shape[1]) <= ends[:, None]
+        base, where = tokens[:1].expand_as(tokens[1:]), torch.arange(tokens.shape[1])
         rule = "must not depend on later tokens, and changes with them"
-        self.same(rule, partial(run, base), partial(run, tokens), where)
-        size = self.model.config.vocab_size  # every token as the last one that stays, and as next
-        few = torch.arange(size)[:, None] + torch.tensor([[3, 0, 1]])
-        later = few + torch.tensor([[0, 0, 1 + size // 3]])
-        if tokens is self.tokens:
-            where = torch.arange(3) <= torch.ones(size, 1)
-            self.same(rule, partial(run, few % size), partial(run, later % size), where)
+        self.same(rule, partial(run, base), partial(run, tokens[1:]), where <= ends[1:, None])
+
+    def each(self, run: Callable[[Tensor], Tensor], chosen: slice) -> None:
+        """The same, with every token (of many some) as the last one that stays, and as next."""
+        size = self.vocab_size
+        some = torch.arange(size) if size <= BYTES else torch.randperm(size)[:BYTES]
+        few = some[chosen, None] + torch.tensor([[3, 0, 1]])
+        other, where = few.clone(), torch.tensor([[True, True, False]]).expand_as(few)
+        other[:, 2] += 1 + size // 3
+        rule = "must not depend on later tokens, and changes with the next one"
+        self.same(rule, partial(run, few % size), partial(run, other % size), where)
 
     def own(self) -> None:
         """A text has its own numbers, whatever other texts hold."""
-        tokens = self.tokens
+        tokens = self.tokens[:, :32]
         for row in (len(tokens) - 1, 0):
-            others = torch.randint_like(tokens, self.model.config.vocab_size)
+            others = torch.randint_like(tokens, self.vocab_size)
             others[row] = tokens[row]
             kept = (torch.arange(len(tokens)) == row)[:, None].expand_as(tokens)
             rule = "must give each text its own numbers, and changes with other texts of the batch"
@@ -496,12 +499,10 @@ class Exam:
     def paths(self) -> None:
         """All ways of computing give the same: one pass, blocks, a cache."""
         tokens, length = self.tokens, self.tokens.shape[1]
-        cuts = sorted(
-            n for n in {1, 2, 5, 6, length // 2, length - 2, length - 1} if 0 < n < length
-        )
+        cuts = {1, 2, 5, 6, length // 2, length - 2, length - 1}.intersection(range(1, length))
         whole = partial(self.logits, tokens[:2])
         blocks = partial(self.logits, tokens[:2], blocks=True)
-        cached = partial(self.logits, tokens[:2], total=length, cuts=cuts)
+        cached = partial(self.logits, tokens[:2], total=length, cuts=sorted(cuts))
         rule = "must give a query and a key the same in every tile, within its span, and differs"
         self.same(rule, whole, blocks, tolerance=NEAR)
         rule = "must give the same in one pass and token by token with a cache, and differs"
@@ -509,19 +510,25 @@ class Exam:
 
     def draws(self) -> None:
         """A draw follows from its generator alone."""
-        drawn = []
+        drawn = [self.model.draw_ids(0, 0, self.length)]
+        if drawn[0] is None:
+            return
         with self.watch:
             for tokens in (self.tokens, self.tokens.flip(1)):
                 self.logits(tokens, train=True)
                 drawn += [self.model.draw_ids(0, 0, self.length) for _ in range(2)]
-        if drawn[0] is not None and any(differ(drawn[0], other, 0.0).any() for other in drawn):
+        if any(differ(drawn[0], other, 0.0).any() for other in drawn):
             sentence = "must draw by its generator alone: two draws of one step differ"
             raise self.fail(self.watch.calls[-1], sentence)
 
-    def gradients(self, run: Callable[[], Tensor], tokens: Tensor) -> None:
+    def gradients(self, run: Run) -> None:
         """Gradients are finite; they are kept."""
-        targets = tokens.roll(-1, 1).flatten()
-        nn.functional.cross_entropy(run().flatten(0, 1), targets).backward()
+        loss = -run().log_softmax(-1)[..., 0].mean()
+        if leaves(loss) - self.known:
+            calls = self.watched(run)
+            call = next((c for c in calls if leaves(c.result) - self.known), None)
+            raise self.fail(call, "uses a tensor that never trains: make it an nn.Parameter, once")
+        loss.backward()
         if all(p.grad.isfinite().all() for p in self.model.parameters() if p.grad is not None):
             return
         for call in self.watched(run):
@@ -539,8 +546,22 @@ class Exam:
         for piece in self.watch.pieces:
             for name, p in piece.named_parameters():
                 if p.requires_grad and (p.grad is None or not p.grad.any()):
+                    if overrides(piece, "embed") and self.some_token_reaches(piece, p):
+                        continue
                     ways = "it is not used, or loses it by .data, .detach() or .item()"
                     raise failure(piece, name, f"gets no gradient, so it never trains: {ways}")
+
+    def some_token_reaches(self, piece: Piece, p: Tensor) -> bool:
+        """Whether `embed` reads a parameter for some token, perhaps one in none of the texts."""
+        for tokens in torch.arange(self.vocab_size).repeat_interleave(2).split(len(self.tokens[0])):
+            ids = self.model.pos.ids(torch.arange(len(tokens)), len(tokens))
+            vectors = piece.embed(ids, Text(tokens[None], len(tokens)))
+            found = vectors.requires_grad and torch.autograd.grad(
+                (vectors**2).sum() + vectors.sum(), p, allow_unused=True
+            )
+            if found and found[0] is not None and found[0].any():
+                return True
+        return False
 
     def reaches(self, length: int, train: bool) -> UserError | None:
         """Try texts of `length` tokens in all: every one, or some from all over it."""
@@ -552,19 +573,22 @@ class Exam:
         error = self.not_finite(partial(run, tokens), f"in a text of {length} tokens")
         self.causal(run, tokens, ends)
         if train and not error:
-            self.gradients(partial(run, tokens), tokens)
+            self.gradients(partial(run, tokens))
         return error
 
     def elsewhere(self) -> str:
         """What fails on another device, or where code may not look at numbers, as when compiled."""
-        few = self.tokens[:2, :16]
-        with torch.autocast("cpu", torch.bfloat16):
-            self.watched(partial(self.logits, few))
+        tokens, ends = self.texts(min(16, self.length), 8)
+        compiled = patch.multiple(torch.compiler, **COMPILED)
+        with compiled, torch.autocast("cpu", torch.bfloat16):
+            self.watched(partial(self.logits, tokens))
+            for train in (False, True):
+                self.causal(partial(self.logits, train=train), tokens, ends)
         self.model.to("meta")
         hidden = patch("torch.autocast", lambda *_, **options: nullcontext())  # meta lacks it
         try:
-            with hidden, patch.multiple(torch.compiler, _is_compiling_flag=True):
-                self.watched(partial(self.logits, few.to("meta")))
+            with hidden, compiled:
+                self.watched(partial(self.logits, tokens[:2].to("meta")))
         except UserError as error:
             return f"{error}; so it would be on a GPU, or compiled"
         return ""
@@ -585,7 +609,7 @@ def examine(
     """
     length = length or config.block_size
     with torch.random.fork_rng(devices=[]), told(pos_file):
-        torch.manual_seed(0)
+        torch.manual_seed(SEED)
         with told(pos_file, built=False):
             exam = Exam(config, pos_file, length, folder)
         exam.model.check_length(length)
@@ -602,20 +626,25 @@ def examined(exam: Exam, length: int) -> list[str]:
         error = exam.not_finite(partial(run, tokens), how)
         require(not error, str(error))
     rule = "must give the same each time: it is random, or keeps something from an earlier call"
-    unseeded = partial(exam.logits, tokens, seed=None)
+    unseeded = partial(exam.logits, tokens, seed=False)
     exam.same(rule, unseeded, unseeded)
     before = unseeded()
     exam.own()
-    for run in (exam.logits, train):
+    for first, run in enumerate((exam.logits, train)):
         exam.causal(run, tokens, exam.ends)
+        exam.each(run, slice(first, None, 2))
+        if SHORT < length <= WHOLE // exam.model.config.n_embd:
+            exam.causal(run, *exam.texts(length, 2))
     exam.paths()
     exam.draws()
-    exam.gradients(partial(train, tokens), tokens)
+    exam.gradients(partial(train, tokens))
     exam.move(-1)
     error = exam.reaches(length, True)
     require(not error, str(error))
     exam.trained()
-    longer = min(4 * length, exam.model.limit or 4 * length)
+    longer, pos = min(4 * length, exam.model.limit or 4 * length), exam.model.pos
+    if pos.id_limit and pos.ids(torch.arange(longer), longer).max() >= pos.id_limit:
+        longer = length  # a table of another piece ends there
     exam.advice = f"a scheme that ends before {longer} tokens says so: `limit`"
     error = exam.reaches(longer, False) if longer > length else None
     exam.advice = ADVICE

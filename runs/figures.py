@@ -12,13 +12,7 @@ from configurable import require
 from runs.compare import contrasts, losses_at, rows_by_seed
 from runs.files import replace_file
 from runs.labels import gaps, missing_lengths, result_labels, run_name
-from runs.results import (
-    Result,
-    fixed_target_rows,
-    gains,
-    rows_on,
-    select_rows,
-)
+from runs.results import Result, fixed_target_rows, gains, rows_on, select_rows
 from runs.tables import differences_table, runs_table
 
 if TYPE_CHECKING:
@@ -53,22 +47,21 @@ def show_runs(folders: list[str], results: list[Result], dataset: str, out: str)
         place = Path(os.path.commonpath(parents))
     name = f"extrapolation-{dataset}.png" if dataset else "extrapolation.png"
     path = Path(out) if out else place / name
-    plot_runs(results, path, dataset)
-    print(f"drawn in {path}")
+    drawn = plot_runs(results, path, dataset)
+    print(f"drawn in {path}" if drawn else "no loss of fixed_targets to draw")
 
 
 def plot_run(folder: str | Path, result: Result) -> None:
-    """Draw extrapolation.png of a run folder, unless nothing is defined on its first dataset."""
-    rows = rows_on(result["rows"], result["rows"][0]["dataset"], result.get("extend"))
-    if any(row["nats"] is not None for row in fixed_target_rows(rows).values()):
+    """Draw extrapolation.png of a run folder, of its first dataset, if it was tested on that."""
+    if rows_on(result["rows"], result["rows"][0]["dataset"], result.get("extend")):
         plot_runs([result], Path(folder) / "extrapolation.png")
 
 
-def plot_runs(results: list[Result], path: str | Path, dataset: str = "") -> None:
+def plot_runs(results: list[Result], path: str | Path, dataset: str = "") -> bool:
     """Draw the loss of fixed_targets against the test length, a curve for each result.
 
-    The bars are the paired errors to L. UserError if the results do not compare, if nothing was
-    measured, or if there are no figures of that kind.
+    The bars are the paired errors to L. False, and no figure, if nothing was measured. UserError if
+    the results do not compare, or if there are no figures of that kind.
     """
     dataset, all_rows = select_rows(results, dataset)
     axes = loss_axes(dataset, results, "bars: standard error of the paired difference to L")
@@ -79,7 +72,7 @@ def plot_runs(results: list[Result], path: str | Path, dataset: str = "") -> Non
         errors = [fixed[n]["stderr_vs_L"] or 0.0 for n in points]
         missing = missing_lengths(fixed)
         plot_curve(axes, k, label, points, missing, result["train_length"], errors)
-    save_losses(axes, path)
+    return save_losses(axes, path)
 
 
 def plot_seeds(cells: dict[str, list[Result]], path: str | Path) -> None:
@@ -184,14 +177,14 @@ def crosses(axes: "Axes") -> list["Line2D"]:
     return [line for line in axes.lines if line.get_marker() == "X"]
 
 
-def save_losses(axes: "Axes", path: str | Path) -> None:
-    """Scale and label the axes and write the file; UserError if nothing was drawn."""
+def save_losses(axes: "Axes", path: str | Path) -> bool:
+    """Scale and label the axes and write the file; False, and no file, if nothing was drawn."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
     curves = [curve.lines[0] for curve in axes.containers]
-    nothing = f"{path}: no loss of fixed_targets to draw: run evaluate.py with that protocol first"
-    require(any(np.isfinite(curve.get_ydata(orig=False)).any() for curve in curves), nothing)
     lengths = sorted({n for curve in curves for n in curve.get_xdata()})
+    if not lengths:
+        return False
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks(lengths, [f"{n:,}" for n in lengths])
@@ -200,6 +193,7 @@ def save_losses(axes: "Axes", path: str | Path) -> None:
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_locator(NullLocator())
     low, high = axes.get_ylim()
+    low, high = (low, high) if low > 0 else (1, 10)  # if every loss diverged
     room = max(1.0, math.sqrt(1.25 * low / high))  # a flat curve should look flat
     low, high = low / room, high * room
     below = max(0.5, 1 - 0.06 * len(crosses(axes)))  # the share of the axis below the crosses
@@ -213,6 +207,7 @@ def save_losses(axes: "Axes", path: str | Path) -> None:
     style = {"loc": "outside lower center", "frameon": False, "fontsize": 9}
     axes.figure.legend(handles, names, ncols=columns, **style)
     save_figure(axes.figure, path)
+    return True
 
 
 def save_figure(figure: "Figure", path: str | Path) -> None:

@@ -73,6 +73,8 @@ def in_a_name(name: str, value: Any) -> str:
     text = "_".join(map(str, value)) if isinstance(value, tuple) else str(value)
     if name in ("pos", "extend"):  # the grammar gives the signs back
         text = re.sub(" ?([,+|]) ", r"\1", text).translate(str.maketrans("(),|", "___~"))
+    else:
+        text = text.replace("=", "@")  # a file's name may look like another setting
     return re.sub(r"[^A-Za-z0-9._=+~-]", "@", text)
 
 

@@ -156,15 +156,15 @@ def covers(rows: list[Row], asked: Iterable[Row]) -> bool:
 def only(result: Result, windows: int, dtype: str | None = None) -> Result:
     """A result without the rows of FIXED that have other windows or, if given, another dtype.
 
-    A row without targets could not be measured, and stays.
+    A row that could not be measured has the windows that were asked for, and no dtype.
     """
     rows = [r for r in result["rows"] if dtype is None or r.get("dtype") in (None, dtype)]
     return result | {"rows": [r for r in rows if has_windows(r, windows)]}
 
 
 def has_windows(row: Row, windows: int) -> bool:
-    """Whether a row has so many windows, or none that could be counted."""
-    return row["windows"] == windows or row["protocol"] not in FIXED or not row.get("targets")
+    """Whether a row has so many windows, or is of a protocol that has no windows to choose."""
+    return row["windows"] == windows or row["protocol"] not in FIXED
 
 
 def finished_result(folder: str | Path, settings: TrainSettings) -> Result | None:
@@ -229,11 +229,22 @@ def like_newest(rows: list[Row], *names: str) -> list[Row]:
 
 
 def tested_windows(rows: list[Row]) -> set[int]:
-    """The numbers of windows that rows of fixed_targets have, or else of windowed."""
-    counts = {
-        p: {r["windows"] for r in rows if r["protocol"] == p and r.get("targets")} for p in FIXED
-    }
-    return counts["fixed_targets"] or counts["windowed"]
+    """The numbers of windows of fixed_targets, or else of windowed, that were found in the text.
+
+    Those that were asked for, if none was.
+    """
+    rows = [r for r in rows if r["protocol"] in FIXED]
+    rows = [r for r in rows if r.get("targets")] or rows
+    return {r["windows"] for r in [r for r in rows if r["protocol"] == FIXED[0]] or rows}
+
+
+def shared_windows(several: list[list[Row]]) -> int | None:
+    """The largest number of windows that all rows of several results have; None if there is none.
+
+    A result without rows of FIXED does not count.
+    """
+    tested = [found for found in map(tested_windows, several) if found]
+    return max(set.intersection(*tested), default=None) if tested else None
 
 
 def fixed_target_rows(rows: Rows) -> dict[int, Row]:
@@ -350,8 +361,7 @@ def select_rows(results: list[Result], dataset: str) -> tuple[str, list[Rows]]:
     for result, rows in zip(results, newest, strict=True):
         where = f"{dataset or 'any dataset'} under {result.get('extend') or 'no extension'}"
         require(rows, f"{result['pos']} was not tested on {where}: run evaluate.py on it first")
-    tested = [found for found in map(tested_windows, newest) if found]
-    most = max(set.intersection(*tested), default=None) if tested else None
+    most = shared_windows(newest)
     shown = [rows_on(r["rows"], dataset, r.get("extend"), most) for r in results]
     selected = [comparable_rows(rows) for rows in shown]
     refuse_other_targets(dataset, result_labels(results), selected)
@@ -411,7 +421,8 @@ def gains(
                 gained = difference.nats if difference else -math.inf
                 by_label.setdefault(label, {}).setdefault(n, []).append(gained)
     nothing = f"nothing on {dataset} was measured on the targets of its row at the training length"
-    require(by_label, nothing)
+    reasons = [f": {row['reason']}" for row in filter(None, cropped.values()) if "reason" in row]
+    require(by_label, nothing + "".join(reasons[:1]))
     longest = max(n for by_length in by_label.values() for n in by_length)
     means = {label: np.mean(of.get(longest, -math.inf)) for label, of in by_label.items()}
     best = sorted(by_label, key=lambda label: (-means[label], label))

@@ -156,7 +156,7 @@ def first_model(typed: TrainSettings, vocab_size: int) -> tuple[GPT, list[int], 
         config = settings.gpt(begun["vocab_size"])
         model = GPT(replace(config, block_size=begun["original_length"], extend=""), pos_file)
         model.extend(settings.extend, Path(typed.out_dir))
-    elif kind or typed.init_from.startswith("gpt2"):
+    elif kind or (typed.init_from.startswith("gpt2") and not Path(typed.init_from).exists()):
         other = f"init_from={typed.init_from} is a Hugging Face model of type {kind}"
         require(kind in ("", "gpt2"), f"{other}; only those of type gpt2 can be loaded")
         model = load_gpt2(typed.init_from)
@@ -185,11 +185,8 @@ def first_token(settings: TrainSettings, train_sha256: str, before: dict[str, in
 
 def texts_read(run: Run) -> dict[str, int]:
     """How many tokens of each data order a run and those that it began from have read."""
-    s, before, digest = (
-        run.settings,
-        run.config["read_before"],
-        run.config["corpus_sha256"]["train"],
-    )
+    s, before = run.settings, run.config["read_before"]
+    digest = run.config["corpus_sha256"]["train"]
     order, tokens = data_order(s, digest), first_token(s, digest, before) + run.state["tokens"]
     return before | {order: max(tokens, before.get(order, 0))}
 
@@ -290,8 +287,9 @@ def open_folder(start: Start) -> None:
     if not old or old["settings"]["max_iters"] != settings.max_iters:
         length = {name: now[name] for name in ("command", "git_commit")}
         length |= {"from_step": start.step, "max_iters": settings.max_iters}
+        kind = settings.lr_schedule if settings.decay_lr else "constant"
         end = settings.lr_decay_iters or settings.max_iters
-        length |= {"schedule": f"{settings.lr_schedule} to step {end}"}
+        length |= {"schedule": f"{kind} to step {end}"}
         new = {"settings": asdict(start.settings), "history": [*then["history"], length]}
         write_json(folder / "config.json", then | new)
 
@@ -300,27 +298,31 @@ def begin(start: Start) -> None:
     """Say what a new run begins with."""
     s, digest = start.settings, start.corpus.split_sha256("train")
     if s.init_from not in ("auto", "scratch"):
-        orders = {order for order in start.read_before if order.startswith(digest)}
-        again = s.read_again or not start.read_before or orders - {data_order(s, digest)}
-        texts = f"texts that it {'may have' if again else 'has not'} read"
+        one_order = [*start.read_before] == [data_order(s, digest)] and not s.mixed_lengths
+        step = s.batch_size * s.gradient_accumulation_steps * s.block_size
+        end = first_token(s, digest, start.read_before) + s.max_iters * step
+        epoch = data.windows_per_epoch(len(start.corpus.train), s.block_size) * s.block_size
+        new = one_order and end <= epoch and not s.read_again
+        texts = f"texts that it {'has not' if new else 'may have'} read"
         print(f"init_from={s.init_from}: its weights, a new optimizer, and {texts}")
     elif s.extend:
         advice = "--init_from=out/RUN names a run to extend"
         print(f"note: {s.extend} is trained with from the start; {advice}")
 
 
-def change_length(start: Start, was: int) -> None:
-    """Let a run go on to another max_iters than it `was`; UserError if it cannot.
+def change_length(start: Start) -> None:
+    """Let a run go on to another max_iters than that of its checkpoint; UserError if it cannot.
 
     A run whose wsd decay has begun goes back to the checkpoint before it.
     """
     s, folder, step = start.settings, start.folder, start.state["step"]
+    was = start.state["settings"]["max_iters"]
     now, other = f"max_iters = {s.max_iters}", "choose another --out_dir"
     fixed = f"{folder}: a run with drop_pos or staged keeps its max_iters = {was}; {other}"
     require(not (s.drop_pos or s.staged), fixed)
     require(step <= s.max_iters, f"{folder} has taken {step} steps, and {now}; raise it or {other}")
     if s.lr_schedule == "wsd":
-        step = min(step, replace(s, max_iters=start.state["settings"]["max_iters"]).decay_begin)
+        step = min(step, replace(s, max_iters=was).decay_begin)
         late = f"{folder} is at step {step}, and with {now} the decay begins at {s.decay_begin}"
         require(step <= s.decay_begin, f"{late}; raise it or {other}")
     elif s.lr_schedule == "cosine" and s.decay_lr and not s.lr_decay_iters:
@@ -339,9 +341,8 @@ def resume(start: Start, config: dict[str, Any]) -> None:
     settings, folder = start.settings, start.folder
     refuse_other_files(folder, config, start.state)
     start.read_before = config["read_before"]
-    was, saved = (of["settings"]["max_iters"] for of in (config, start.state))
-    if {was, saved} != {settings.max_iters}:
-        change_length(start, was)
+    if start.state["settings"]["max_iters"] != settings.max_iters:
+        change_length(start)
     start.step = start.state["step"]
     if start.step == settings.max_iters:
         start.result = finished_result(folder, settings)

@@ -27,6 +27,7 @@ from runs.results import (
     far,
     gain,
     gains,
+    question,
     reason_at,
     row_notes,
     rows_on,
@@ -113,9 +114,9 @@ def error(stderr: float | None) -> str:
 def gained(rows: Rows, train_length: int, length: int) -> str:
     """The gain at a length, its error and mark; (L) at L itself."""
     difference = gain(rows, train_length, length)
-    if length == train_length or difference is None:
-        return "(L) " if length == train_length else ""
-    return signed(difference, error(difference.stderr))
+    if difference is None:
+        return ""
+    return "(L) " if length == train_length else signed(difference, error(difference.stderr))
 
 
 def signed(difference: Difference | None, error: str = "") -> str:
@@ -130,11 +131,13 @@ def run_notes(result: Result, rows: Rows, dataset: str) -> list[str]:
     extend = result.get("extend")
     tested = rows_on(result["rows"], dataset, extend)
     notes = row_notes(list(tested.values()), result["train_length"])
-    for check in rows_on(result["float32_check"], dataset, extend).values():
+    shown = set(map(question, rows.values()))
+    for check in [check for check in result["float32_check"] if question(check) in shown]:
         losses = f"{check['nats']:.4f} in {check['dtype']}, {check['nats_float32']:.4f} in float32"
         where = f"at {check['length']}, {check['windows']} windows"
         notes.append(f"{where}: {losses}, difference {check['difference']:+.5f}")
-    return [*divergences(rows), *notes, *left_out(result["rows"], rows, dataset, extend)]
+    hidden = left_out(result["rows"], rows, dataset, extend)
+    return [*divergences(rows), *unmeasured(rows), *notes, *hidden]
 
 
 def divergences(rows: Rows) -> list[str]:
@@ -146,6 +149,12 @@ def divergences(rows: Rows) -> list[str]:
         defined = {n for n, row in by_length.items() if row["nats"] is not None}
         protocols.setdefault(gaps(defined, missing), []).append(protocol)
     return [f"{', '.join(names)} {words}" for words, names in protocols.items() if words]
+
+
+def unmeasured(rows: Rows) -> list[str]:
+    """Why a protocol has no number at lengths at which another one has."""
+    found = [r for (_, n), r in rows.items() if r["nats"] is None and not reason_at(rows, n)]
+    return list(dict.fromkeys(r["reason"] for r in found if not r.get("diverged")))
 
 
 def left_out(rows: list[Row], shown: Rows, dataset: str, extend: str | None) -> list[str]:
@@ -323,10 +332,10 @@ def spread(values: list[float], seeds: int) -> str:
 def extension_notes(
     results: list[Result], others: list[Result], dataset: str, shown: Container[str]
 ) -> list[str]:
-    """Which other runs are missing in the table, and the notes of the rows that are shown."""
+    """Which other runs are missing in the table, the notes of rows, and why some have no number."""
     missing = [run_name(r) for r in others if run_name(r) not in shown]
     notes = [f"{name}: of another seed, or measured on other targets" for name in missing]
     for row in itertools.chain.from_iterable(result["rows"] for result in results):
-        if row["dataset"] == dataset and row["extend"] in shown and row.get("note"):
-            notes.append(row["note"])
-    return list(dict.fromkeys(notes))
+        if row["dataset"] == dataset and not row.get("diverged"):
+            notes.append(row.get("note") or row.get("reason"))
+    return list(dict.fromkeys(filter(None, notes)))

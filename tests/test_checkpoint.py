@@ -555,7 +555,9 @@ SPELLED = {  # values of settings that a careless spelling would give one name
         "a-b",
         "é" * 99,
     ),
-    "pos_file": ("", "a.py", "a b.py", "ab.py", "a/b.py", "a-b.py", "a(b.py", "a_b.py", "x" * 99),
+    "pos_file": ("", "a.py", "a b.py", "ab.py", "a/b.py", "a-b.py", "a(b.py", "a_b.py", "x" * 99)
+    + ("a.py-extend=ntk", "a.py-learning_rate=1e-05"),
+    "extend": ("", "ntk"),
     "dataset": ("stdlib", "std lib", "std-lib", "std/lib"),
     "mixed_lengths": ((), (16, 64), (1664,)),
     "learning_rate": (3e-3, 1e-5, 0.30000000000000004),

@@ -245,6 +245,8 @@ def test_beyond_an_edge_the_next_rate_is_as_far_as_its_neighbour() -> None:
     assert rates_beyond(tried, 3e-3, 0) == ()
     assert rates_beyond(tried, 1e-3, 5e-4) == ()  # below min_lr
     assert rates_beyond((1e-3, 2e-3), 2e-3, 0) == (0.004,)
+    assert rates_beyond((3e-3, 3.001e-3), 3.001e-3, 0) == ()  # 3 digits: it would be 3e-3 again
+    assert rates_beyond((1e-200, 1e-3), 1e-200, 0) == ()
 
 
 def test_results_on_other_targets_are_not_compared() -> None:

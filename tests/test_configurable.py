@@ -460,10 +460,9 @@ def test_a_monstrous_expression_is_refused(config):
     [
         (["--n_embd=30"], ("n_embd = 30", "n_head = 4")),
         (["--init_from="], ("init_from",)),
-        (["--lr_decay_iters=99"], ("warm-up of 100 steps", "the 99 before the decay ends")),
-        (["--lr_schedule=wsd", "--warmup_iters=961"], ("warm-up of 961 steps", "the 960 before")),
-        (["--lr_schedule=wsd", "--lr_decay_iters=900"], ("lr_decay_iters", "cosine", "wsd")),
-        (["--lr_schedule=constant", "--decay_lr=False"], ("decay_lr", "cosine", "constant")),
+        (["--lr_decay_iters=99"], ("warm-up of 100 steps", "lr_decay_iters = 99")),
+        (["--lr_schedule=wsd", "--lr_decay_iters=900"], ("lr_decay_iters", "lr_schedule=wsd")),
+        (["--lr_schedule=constant", "--decay_lr=False"], ("decay_lr", "lr_schedule=constant")),
         (["--min_lr=0.01"], ("min_lr = 0.01", "learning_rate = 0.003")),
         (["--mixed_lengths=16,24"], ("mixed_lengths", "24", "2048 tokens")),
         (["--staged=True"], ("staged", "mixed_lengths")),

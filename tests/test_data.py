@@ -425,8 +425,11 @@ BAD_PICKLES = {
     "no vocabulary of characters: UnicodeEncodeError": {"itos": {0: "\ud800"}},
     "no vocabulary of characters: AttributeError": {"itos": {0: 1}},
     "no vocabulary of characters: TypeError": {"itos": 3},
-    "no vocabulary of characters: UnpicklingError": b"no pickle",
-    "no vocabulary of characters: EOFError": b"",
+    "no vocabulary of characters: UnpicklingError": b"(.",
+    "no vocabulary of characters: ValueError": b"no pickle",
+    "exhausted": b"",
+    "its LONG_BINPUT is 33554432": b"\x80\x04]r\0\0\0\2.",  # would take 512 MB, and larger ones all
+    "its PUT is 33554432": b"]p33554432\n.",
 }
 
 

@@ -4,7 +4,7 @@ import itertools
 import textwrap
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -40,6 +40,7 @@ class Cheat:
     body: str
     says: tuple[str, ...]
     pos: str = "mine"
+    shape: dict[str, int] = field(default_factory=dict)
     warns: bool = False
 
 
@@ -111,6 +112,45 @@ CHEATS = {
         "    return frame.f_locals['targets'][..., None] * torch.linspace(0, 0.1, 16)\n",
         ("Mine.embed", "later tokens"),
     ),
+    "features that look ahead in compiled code only": Cheat(
+        "def features(self, x):\n"
+        "    ahead = torch.compiler.is_compiling()\n"
+        "    return (x.roll(-1, 1) if ahead else x)[..., :2]\n" + CUMULATE,
+        ("Mine.features", "later tokens"),
+    ),
+    "features that look ahead under autocast only": Cheat(
+        "def features(self, x):\n"
+        "    ahead = torch.is_autocast_enabled('cpu')\n"
+        "    return (x.roll(-1, 1) if ahead else x)[..., :2]\n" + CUMULATE,
+        ("Mine.features", "later tokens"),
+    ),
+    "features that look ahead in a text of the training length only": Cheat(
+        OPTIONS + "self.length = shape.length\n"
+        "def features(self, x):\n"
+        "    ahead = x.shape[1] == self.length\n"
+        "    return (x.roll(-1, 1) if ahead else x)[..., :2]\n" + CUMULATE,
+        ("Mine.features", "later tokens"),
+        "mine",
+        {"block_size": 1024, "n_embd": 512},
+    ),
+    "features that look ahead in a test of the training length only": Cheat(
+        OPTIONS + "self.length = shape.length\n"
+        "def features(self, x):\n"
+        "    ahead = x.shape[1] == self.length and not self.training\n"
+        "    return (x.roll(-1, 1) if ahead else x)[..., :2]\n" + CUMULATE,
+        ("Mine.features", "later tokens"),
+        "mine",
+        {"block_size": 128},
+    ),
+    "embed of what follows a token that no byte is": Cheat(
+        "def embed(self, ids, text):\n"
+        "    new = text.tokens[:, -len(ids):]\n"
+        "    ahead = new.roll(-1, 1) * (new > 255)\n"
+        "    return ahead[..., None] * torch.linspace(0, 0.01, 16, device=ids.device)\n",
+        ("Mine.embed", "later tokens"),
+        "mine",
+        {"vocab_size": 50257},
+    ),
     # other texts
     "features of the first text of the batch": Cheat(
         "def features(self, x):\n    return (x + x[:1])[..., :2]\n" + CUMULATE,
@@ -145,7 +185,8 @@ CHEATS = {
     "numbers that overflow at L only": Cheat(
         "def bias(self, like):\n    return lambda h, i, j: torch.where(i - j > 900, math.inf, 0.0) + 0 * h\n",
         ("Mine.bias", "1024"),
-        "mine(block=1024)",
+        "mine",
+        {"block_size": 1024},
     ),
     "a matrix that ends at L": Cheat(
         OPTIONS + "self.register_buffer('table', torch.randn(shape.length, shape.length))\n"
@@ -167,6 +208,29 @@ CHEATS = {
         + "def bias(self, like):\n    return lambda h, i, j: self.a.item() * (j - i) + 0 * h\n",
         ("Mine.a", "gradient"),
     ),
+    "a tensor that is kept beside the parameters": Cheat(
+        OPTIONS + "self._a = {'slopes': [torch.zeros(2, requires_grad=True)]}\n"
+        "def bias(self, like):\n    return lambda h, i, j: self._a['slopes'][0][h] * (j - i)\n",
+        ("Mine.bias", "never trains"),
+    ),
+    "a tensor of the class": Cheat(
+        "a = torch.zeros(2, requires_grad=True)\n"
+        "def bias(self, like):\n    return lambda h, i, j: self.a[h] * (j - i)\n",
+        ("Mine.bias", "never trains"),
+    ),
+    "a parameter that each call makes anew": Cheat(
+        PARAMETER + "def bias(self, like):\n"
+        "    self.a = nn.Parameter(self.a.detach() + 0)\n"
+        "    return lambda h, i, j: self.a * (j - i) + 0 * h\n",
+        ("Mine.bias", "never trains"),
+    ),
+    "a parameter that the first call makes": Cheat(
+        OPTIONS + "self.a = None\n"
+        "def bias(self, like):\n"
+        "    self.a = nn.Parameter(torch.zeros(2)) if self.a is None else self.a\n"
+        "    return lambda h, i, j: self.a[h] * (j - i)\n",
+        ("Mine.bias", "never trains"),
+    ),
     # shapes and types
     "a bias of a matrix whatever is asked": Cheat(
         OPTIONS + "self.table = nn.Parameter(torch.zeros(32, 32))\n"
@@ -187,6 +251,11 @@ CHEATS = {
         "def ids(self, index, total):\n    return index / 2\n",
         ("Mine.ids", "integers"),
         "mine + alibi",
+    ),
+    "ids of eight bits": Cheat(
+        "continuous = True\ndef ids(self, index, total):\n    return index.to(torch.bfloat16)\n",
+        ("Mine.ids", "float32"),
+        "mine + rope",
     ),
     "ids that fall": Cheat(
         "def ids(self, index, total):\n    return total - 1 - index\n",
@@ -241,6 +310,17 @@ CHEATS = {
         "def bias(self, like):\n    return lambda h, i, j: torch.rand(j.shape) + 0 * h * i\n",
         ("Mine.bias", "random"),
     ),
+    "a seed that __init__ sets": Cheat(
+        OPTIONS + "torch.manual_seed(0)\n"
+        "def bias(self, like):\n    return lambda h, i, j: j - i + 0 * h\n",
+        ("__init__", "seed"),
+    ),
+    "a seed that is set in training": Cheat(
+        "def bias(self, like):\n"
+        "    self.training and torch.manual_seed(0)\n"
+        "    return lambda h, i, j: j - i + 0 * h\n",
+        ("Mine.bias", "seed"),
+    ),
     "a count of calls": Cheat(
         "n = 0\n"
         "def bias(self, like):\n    self.n += 1\n    return lambda h, i, j: 0.01 * self.n * (j - i) + 0 * h\n",
@@ -271,7 +351,8 @@ CHEATS = {
         "def forward(self, x):\n    return x\n", ("Mine.forward", "not what Piece has")
     ),
     "another signature": Cheat(
-        "def bias(self):\n    return lambda h, i, j: j - i\n", ("Mine.bias", "must take (like)")
+        "def bias(self):\n    return lambda h, i, j: j - i\n",
+        ("Mine.bias", "TypeError", "positional"),
     ),
     "another function": Cheat(
         "def bias(self, like):\n    return lambda i, j: j - i\n", ("Mine.bias", "TypeError")
@@ -323,8 +404,14 @@ HONEST = {
         "    return torch.randint(3, (length,), generator=generator).cumsum(0)\n",
         "mine + alibi",
     ),
+    "a vector for a token that no byte is": (
+        "reads_ids = False\n" + OPTIONS + "self.a = nn.Parameter(torch.zeros(shape.width))\n"
+        "def embed(self, ids, text):\n"
+        "    return (text.tokens[:, -ids.shape[-1]:] == 50256)[..., None] * self.a\n",
+        "mine + rope",
+    ),
     "the mean of earlier tokens": (
-        OPTIONS + "self.e = nn.Embedding(64, shape.width)\n"
+        OPTIONS + "self.e = nn.Embedding(50257, shape.width)\n"
         "def embed(self, ids, text):\n"
         "    e = self.e(text.tokens)\n    n = torch.arange(1, e.shape[1] + 1, device=e.device)[:, None]\n"
         "    return (e.cumsum(1) / n)[:, -ids.shape[-1]:]\n",
@@ -346,8 +433,7 @@ def config(pos: str, **changes: int) -> GPTConfig:
 @pytest.mark.parametrize("name", CHEATS)
 def test_a_cheat_is_told(tmp_path: Path, name: str) -> None:
     cheat = CHEATS[name]
-    pos, _, length = cheat.pos.partition("(block=")
-    shape = config(pos, block_size=int(length[:-1] or 32))
+    shape = config(cheat.pos, **cheat.shape)
     path = written(tmp_path, cheat.body)
     if cheat.warns:
         (sentence,) = examine(shape, path)
@@ -362,7 +448,28 @@ def test_a_cheat_is_told(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", HONEST)
 def test_an_honest_scheme_passes(tmp_path: Path, name: str) -> None:
     body, pos = HONEST[name]
-    assert examine(config(pos), written(tmp_path, body)) == []
+    assert examine(config(pos, vocab_size=50257), written(tmp_path, body)) == []
+
+
+def test_a_subclass_may_have_what_its_parent_has(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"  # the parent's `raw` is near to `draw`, and is not the user's
+    source = HEAD.replace("Mine(Piece)", "Mine(Alibi)") + "    pass\n"
+    path.write_text(source, encoding="utf-8")
+    assert examine(config("mine"), path) == []
+
+
+def test_what_a_table_beyond_the_training_length_lacks_is_no_fault() -> None:
+    assert examine(config("shape + learned(rows=64)")) == []
+
+
+def test_digits_may_be_any_tokens() -> None:
+    assert examine(config("abacus(zero=784) + rope", vocab_size=50257)) == []
+
+
+def test_a_long_text_needs_little_memory() -> None:
+    began = time.process_time()
+    assert examine(config("alibi", block_size=2**17, n_head=8, n_embd=512)) == []
+    assert time.process_time() - began < 6  # the room of a whole cache: a minute, and 4 GB
 
 
 # ---- what was written by someone who had not seen the examination
@@ -406,8 +513,9 @@ def test_every_planted_scheme_is_told(tmp_path: Path, record: Callable[..., None
     tried = len(PLANTED)
     record("planted by others: refused with a sentence", tried - warned - len(ESCAPES), tried=tried)
     record("planted by others: warned of (beyond L, or on a GPU)", warned, tried=tried)
-    record("planted by others: refused at first sight, before anything was mended", 185, tried=218)
-    record("planted by others: warned of at first sight", 10, tried=218)
+    first = "at first sight (noted when the first version ran, not measured by this command)"
+    record(f"planted by others: refused {first}", 185, tried=218)
+    record(f"planted by others: warned of {first}", 10, tried=218)
     record("planted by the author of the examination: told", len(CHEATS), tried=len(CHEATS))
 
 
@@ -418,11 +526,8 @@ def test_no_honest_scheme_is_refused(tmp_path: Path, record: Callable[..., None]
 
 
 def test_a_scheme_of_the_catalogue_passes(record: Callable[..., None]) -> None:
-    seconds = []
     for pos in SCHEMES:
-        began = time.process_time()
-        assert examine(config(pos)) == []
-        seconds.append(time.process_time() - began)
+        assert examine(config(pos)) == [], pos
     record("false alarms over the catalogue", 0, tried=len(SCHEMES))
 
 
@@ -493,6 +598,12 @@ def test_a_compiled_failure_is_one_sentence(tmp_path: Path) -> None:
     ):
         compiled(tokens, tokens)
     assert "\n" not in str(raised.value) and len(str(raised.value)) < 500
+
+
+def test_an_error_that_python_turns_into_another_is_one_sentence(tmp_path: Path) -> None:
+    path = written(tmp_path, "def bias(self, like):\n    raise StopIteration\n")
+    with pytest.raises(UserError, match=r"^mine.py: Mine.bias leads to RuntimeError: .*Stop"):
+        examine(config("mine"), path)
 
 
 def test_an_error_of_the_project_is_not_laid_on_a_scheme(tmp_path: Path) -> None:

@@ -14,12 +14,13 @@ from filelock import FileLock
 import report
 from configurable import TrainSettings, UserError
 from runs import figures
-from runs.figures import plot_extensions, plot_run, plot_runs, plot_seeds
+from runs.figures import plot_extensions, plot_run, plot_runs, plot_seeds, show_runs
 from runs.labels import gaps, result_labels
 from runs.results import (
     compare_to_train_length,
     covers,
     load_result,
+    only,
     update_result,
 )
 from runs.tables import extensions_table, runs_table, seeds_table
@@ -197,11 +198,26 @@ def test_columns_stand_under_their_heads_and_empty_ones_are_left_out():
 
 
 def test_the_float32_check_is_printed():
-    row = next(r for r in result()["rows"] if r["length"] == 512)
-    losses = {"nats": 1.5, "nats_float32": 1.4, "difference": 0.1}
-    check = row | {"dtype": "bfloat16", "windows": 8} | losses
-    checked = result() | {"float32_check": [check]}
-    assert "1.5000 in bfloat16, 1.4000 in float32, difference +0.10000" in runs_table([checked])
+    checked = result()
+    for row in checked["rows"]:
+        row["dtype"] = "bfloat16"
+    row = next(r for r in checked["rows"] if r["length"] == 512)
+    check = row | {"windows": 8, "nats": 1.5, "nats_float32": 1.4, "difference": 0.1}
+    checked["float32_check"] = [check, check | {"checkpoint": "another"}]
+    sentence = "1.5000 in bfloat16, 1.4000 in float32, difference +0.10000"
+    assert runs_table([checked]).count(sentence) == 1  # of the checkpoint that is shown
+
+
+def test_windows_that_a_text_lacks_hide_nothing_that_was_measured_and_the_reason_is_told():
+    tested, reason = result(), "the 30 validation tokens of toy are too few for 1024 windows"
+    before = runs_table([tested])
+    fixed = [r for r in tested["rows"] if r["protocol"] in ("fixed_targets", "windowed")]
+    asked = {"windows": 1024, "targets": None, "nats": None, "reason": reason}
+    tested["rows"] += [row | asked for row in fixed]
+    assert lines_of(runs_table([tested]), "alibi") == lines_of(before, "alibi")
+    assert f"alibi: {reason}" in runs_table([only(tested, 1024)])
+    with pytest.raises(UserError, match=reason):
+        extensions_table([only(tested, 1024)], [])
 
 
 @pytest.mark.parametrize("other", [{"split": "other"}, {"targets": "other"}])
@@ -403,12 +419,13 @@ def test_a_curve_is_broken_where_it_diverged_and_crosses_at_the_upper_edge_mark_
     assert [t.get_text() for t in axes.get_xticklabels()] == ["64", "128", "256", "512"]
 
 
-def test_a_run_that_diverged_everywhere_is_drawn_beside_another_and_not_alone(drawn, tmp_path):
+def test_runs_that_diverged_everywhere_are_drawn_alone_too(drawn):
     lost = diverge(result("rope"), *LENGTHS)
     axes, _ = drawn(plot_runs, [result(), lost])
     assert legend(axes)[1] == "rope: diverged from N = 64 on"
-    with pytest.raises(UserError, match="no loss of fixed_targets"):
-        plot_runs([lost], tmp_path / "y.png")
+    for plot, shown in ((plot_runs, [lost]), (plot_seeds, {"rope": [lost]})):
+        axes, path = drawn(plot, shown)
+        assert path.exists() and "diverged from N = 64 on" in legend(axes)[0]
 
 
 def test_the_figure_of_extensions_names_what_diverged(drawn):
@@ -447,9 +464,11 @@ def test_the_seeds_figure_draws_the_mean_over_thin_lines_of_each_seed(drawn):
     ]
 
 
-def test_a_figure_with_nothing_in_it_and_a_kind_that_does_not_exist_are_refused(tmp_path):
-    with pytest.raises(UserError, match="no loss of fixed_targets"):
-        plot_runs([result(end=0)], tmp_path / "x.png")
+def test_a_figure_with_nothing_in_it_is_not_drawn_and_an_unknown_kind_is_refused(tmp_path, capsys):
+    nothing = result(end=0)
+    assert not plot_runs([nothing], tmp_path / "x.png")
+    show_runs([str(tmp_path)], [nothing], "toy", "")  # a test of other protocols has its table
+    assert capsys.readouterr().out.endswith("no loss of fixed_targets to draw\n")
     with pytest.raises(UserError, match="no xyz figures"):
         plot_runs([result()], tmp_path / "x.xyz")
     assert list(tmp_path.iterdir()) == []
@@ -677,6 +696,20 @@ def test_a_test_that_diverged_is_listed_as_such(listed):
     make_run(Path("out/one"), tested=False)
     update_result("out/one", diverge(result(), 512))
     assert "1.5000 diverged finished" in " ".join(listed().split())
+
+
+def test_a_list_compares_runs_on_the_windows_that_all_have_and_says_which_do_not_compare(listed):
+    make_run(Path("out/one"))
+    make_run(Path("out/two"), seed=2)
+    more = result(nats=(1.8, 1.7, 1.6, 1.5), targets="more")["rows"]
+    fixed = [r | {"windows": 256} for r in more if r["protocol"] == "fixed_targets"]
+    update_result("out/one", result() | {"rows": fixed})  # a side look with more windows
+    assert [line(listed(), "alibi", s)[2] for s in ("s=1", "s=2")] == ["1.5000", "1.5000"]
+    Path("out/two/extrapolation.json").unlink()
+    assert line(listed(), "alibi", "s=1")[2] == "1.7000"
+    update_result("out/two", result(seed=2, split="other"))
+    assert "alibi s=1 and alibi s=2 were tested on different targets of toy" in listed()
+    assert "toy, trained at L = 128, tested on books" in listed("out", "--dataset=books")
 
 
 def test_damaged_and_half_made_runs_are_lines_and_comparisons_are_passed_over(listed):

@@ -73,16 +73,12 @@ FIGURE, LOAD = figures.plot_runs, data.load
 
 @pytest.fixture(scope="module")
 def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with one small corpus of bytes, `tiny`, and one of characters, `char`."""
+    """A folder with small corpora of bytes, `tiny` and `other`, and one of characters, `char`."""
     root = tmp_path_factory.mktemp("corpora")
     ids = np.frombuffer(TEXT, dtype=np.uint8)
-    data.write_corpus(
-        root / "tiny",
-        {"train": [ids], "val": [ids]},
-        tokenizer="bytes",
-        source="here",
-        rule="all",
-    )
+    about = {"tokenizer": "bytes", "source": "here", "rule": "all"}
+    data.write_corpus(root / "tiny", {"train": [ids], "val": [ids]}, **about)
+    data.write_corpus(root / "other", {"train": [ids[1:]], "val": [ids]}, **about)
     letters = "".join(sorted(set(TEXT.decode())))
     data.write_corpus(
         root / "char",
@@ -1086,6 +1082,9 @@ def test_an_extension_is_said_kept_and_tested_beside_what_was_tested_before(
     assert [entry["schedule"] for entry in config["history"]] == [
         f"cosine to step {end}" for end in (4, 8)
     ]
+    begin("--out_dir=other", "--decay_lr=False")
+    other = read_json(Path("other/config.json"))["history"]
+    assert [entry["schedule"] for entry in other] == ["constant to step 8"]
     assert config["settings"]["max_iters"] == 8
     assert {row["step"] for row in load_result("run")["rows"]} == {4, 8}
     with pytest.raises(UserError, match="run has taken 8 steps, and max_iters = 4; raise it or"):
@@ -1122,6 +1121,9 @@ def test_a_warm_up_that_is_not_set_is_kept_when_a_run_is_extended() -> None:
 def test_a_training_may_end_within_its_warm_up() -> None:
     trained("--warmup_iters=20", "--max_iters=2", "--out_dir=run")
     assert [line["lr"] for line in metrics(Path("run"))] == pytest.approx([3e-3 / 21, 6e-3 / 21])
+    s = settings_of("--lr_schedule=wsd", "--warmup_iters=9", "--max_iters=10", "--min_lr=0")
+    rates = [train.learning_rate(step, s) / 3e-3 for step in (7, 8, 9, 10)]
+    assert rates == pytest.approx([0.8, 0.9, 1, 0])  # its decay, of two steps, has one left
 
 
 def test_wsd_goes_back_to_before_its_decay_even_if_killed_meanwhile(
@@ -1140,6 +1142,16 @@ def test_wsd_goes_back_to_before_its_decay_even_if_killed_meanwhile(
     for name in ("model", "optimizer"):
         states = [load_state(Path(where))[name] for where in ("run", "planned")]
         assert identical(*states)
+
+
+def test_the_note_on_a_cosine_names_its_first_end_even_if_killed_meanwhile(
+    capsys: pytest.CaptureFixture,
+) -> None:
+    trained("--out_dir=run", "--max_iters=4")
+    for _ in range(2):  # the first is killed before it saves
+        begin("--out_dir=run", "--max_iters=8")
+        said = capsys.readouterr().out
+        assert "the cosine ends at 8 now, and for the steps so far it ended at 4" in said
 
 
 def test_wsd_does_not_go_on_from_within_a_decay_that_is_not_its_own() -> None:
@@ -1308,17 +1320,20 @@ def reads(*words: str) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize(
-    "words", [(), ("--gradient_accumulation_steps=3",), ("--mixed_lengths=8,16",)]
+    ("words", "may"),
+    [((), "has not"), (("--gradient_accumulation_steps=3",), "has not")]
+    # a text is read at each length, in an order of its own
+    + [(("--mixed_lengths=8,16",), "may have")],
 )
 def test_a_run_that_begins_from_others_reads_on_behind_them(
-    words: tuple[str, ...], capsys: pytest.CaptureFixture
+    words: tuple[str, ...], may: str, capsys: pytest.CaptureFixture
 ) -> None:
     chain = [reads("--max_iters=2", "--out_dir=a", *words)]
     chain += [reads("--max_iters=3", "--init_from=a", "--out_dir=b", *words)]
     chain += [reads("--max_iters=2", "--init_from=b", "--out_dir=c", "--batch_size=8", *words)]
     read = [sequence for one in chain for sequence in one]
     assert len(set(read)) == len(read) >= 4 * (2 + 3 + 2 * 2)
-    said = "init_from=b: its weights, a new optimizer, and texts that it has not read"
+    said = f"init_from=b: its weights, a new optimizer, and texts that it {may} read"
     assert said in capsys.readouterr().out.splitlines()
 
 
@@ -1332,6 +1347,16 @@ def test_texts_are_read_again_only_if_that_is_said(capsys: pytest.CaptureFixture
         assert said in capsys.readouterr().out
     # the order of the first of the chain is known still
     assert min(reads("--out_dir=d", "--init_from=c"))[0] == len(first)
+    begin("--out_dir=e", "--init_from=a", "--dataset=other")  # which may have the same texts
+    assert said in capsys.readouterr().out
+    begin("--out_dir=f", "--init_from=a", f"--max_iters={10**6}")  # all texts, and again
+    assert said in capsys.readouterr().out
+
+
+def test_a_run_folder_is_one_whatever_its_name(finished: Path) -> None:
+    finished.rename("gpt2_run")
+    training = begin_unsized("--init_from=gpt2_run", "--out_dir=b")
+    assert identical(dict(training.model.state_dict()), load_state(Path("gpt2_run"))["model"])
 
 
 def test_an_extension_that_is_typed_as_empty_is_taken_off() -> None:
