@@ -130,17 +130,21 @@ def repeat_to_the_bit(compute: Compute) -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory is full; on a CPU torch raises a RuntimeError for it."""
+    known = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    return known or "can't allocate memory" in str(error)
+
+
 @contextlib.contextmanager
 def memory_advice(advice: str) -> Iterator[None]:
     """Turn running out of memory into a UserError that gives this advice."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        text = str(error)
-        known = isinstance(error, MemoryError | torch.OutOfMemoryError)
-        if not known and "can't allocate memory" not in text:
+        if not is_out_of_memory(error):
             raise
-        amount = re.search(r"\d[\d.,]* ?(?:bytes|[KMGTPE]iB)", text)
+        amount = re.search(r"\d[\d.,]* ?(?:bytes|[KMGTPE]iB)", str(error))
         asked = f" ({amount[0]} were asked for)" if amount else ""
         raise UserError(f"out of memory{asked}: {advice}") from error
 

@@ -28,6 +28,7 @@ from configurable import GPTConfig, UserError, require
 from model import GPT
 from posenc import Piece, Text, overrides
 from positions.catalogue import read
+from runs.device import is_out_of_memory
 
 METHODS = [name for name, value in vars(Piece).items() if inspect.isfunction(value)]
 TILES = ("bias", "mask", "score")  # these give numbers for pairs of query and key
@@ -69,7 +70,7 @@ def told(pos_file: str | Path | None, advice: str = ADVICE, built: bool = True) 
     """
     try:
         yield
-    except (UserError, OSError, MemoryError, torch.OutOfMemoryError):
+    except (UserError, OSError):
         raise
     except Exception as error:
         file = Path(pos_file).resolve() if pos_file else None
@@ -81,7 +82,7 @@ def told(pos_file: str | Path | None, advice: str = ADVICE, built: bool = True) 
             places = [(line, name, path) for path, line, name in found]
             advice = f"--compile=False runs it as it is; {advice}"
         places = [place for place in places if Path(place[2]).resolve() == file]
-        if "can't allocate memory" in text or not (places or (file and not built)):
+        if is_out_of_memory(error) or not (places or (file and not built)):
             raise
         where = f"{file.name}: no model can be built with it"
         for line, name, _ in places[-1:]:
@@ -361,7 +362,7 @@ class Exam:
             if not self.watch.on:  # once more, to know which method
                 with self.watch:
                     return self.logits(tokens, **how)
-            if isinstance(error, MemoryError | torch.OutOfMemoryError):
+            if is_out_of_memory(error):
                 raise
             last = self.watch.last
             with told(file_of(last[0]) if last else None, self.advice):
