@@ -7,7 +7,7 @@
 2. Its level at L with its standard error, with 64 and with more windows.
 3. A run extended 400 -> 800 -> 1,200 steps against one that was planned so, for each schedule.
 
-What the examination catches is recorded by `pytest tests/test_examine.py --record=FILE`.
+What the examination of schemes catches is in results/examine.md.
 """
 
 import json
@@ -108,23 +108,22 @@ def extended(schedule: str) -> dict:
 # ---- the page
 
 
-def page(found: dict, examined: dict) -> str:
+def page(found: dict) -> str:
     """results/measure.md."""
     level = found["levels"]
     command = "`python results/measure/measure.py RUN`"
     lines = [
         "# Numbers that cannot be fooled",
         "",
+        "What the examination of schemes catches is in [examine.md](examine.md).",
+        "",
         "| what | measured | command |",
         "| --- | --- | --- |",
     ]
 
-    def add(what: str, measured: str, how: str = command) -> None:
-        lines.append(f"| {what} | {measured} | {how} |")
+    def add(what: str, measured: str) -> None:
+        lines.append(f"| {what} | {measured} | {command} |")
 
-    record = "`pytest tests/test_examine.py -m 'slow or not slow' --record=results/examine.json`"
-    for what, measured in examined.items():
-        add(what, str(measured), record)
     add(
         f"loss at L = 128 of one run under {len(level['nats'])} sets of test lengths",
         f"{level['nats'][0]:.6f}, spread {level['spread']:g}, "
@@ -152,9 +151,7 @@ def main() -> None:
         found["earlier"] = earlier_level()
         found["machine"] = {"torch": torch.__version__, "threads": torch.get_num_threads()}
         kept.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    record = HERE.parent / "examine.json"
-    examined = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
-    text = page(json.loads(kept.read_text(encoding="utf-8")), examined)
+    text = page(json.loads(kept.read_text(encoding="utf-8")))
     (HERE.parent / "measure.md").write_text(text, encoding="utf-8")
     print(text)
 
