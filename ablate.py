@@ -27,6 +27,7 @@ import math
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import FrameType
@@ -36,7 +37,6 @@ import torch
 
 import evaluate
 from configurable import AblateSettings, TrainSettings, UserError, configure, require, run_program
-from data import Corpus
 from posenc import Shape
 from positions.catalogue import read
 from positions.scheme import Scheme
@@ -44,9 +44,9 @@ from runs import device
 from runs.compare import pick_rate, rates_beyond
 from runs.figures import plot_seeds
 from runs.files import write_json, write_text
-from runs.folder import command_line, diverged, last_logged_step, read_config, run_folder
+from runs.folder import command_line, diverged, read_config, run_folder
 from runs.processes import world_size
-from runs.results import Result, finished_result, tested_lengths
+from runs.results import Result, finished_result
 from runs.start import open_run, run_corpus, training_corpus
 from runs.tables import rates_table, seeds_table
 
@@ -54,6 +54,7 @@ TRAIN = Path(__file__).resolve().with_name("train.py")
 # what should be the same for all cells, and what else is kept of where a cell comes from
 SHARED = ("dtype", "threads", "versions", "corpus_sha256", "sources_sha256", "history")
 PROVENANCE = ("command", "git_commit", "device", *SHARED)
+TYPED = ("result", "test", "execution")  # kinds of settings that train.py is told
 
 
 # ---- cells
@@ -80,20 +81,11 @@ class Cell:
     def result(self) -> Result | None:
         """Its result, with where it comes from as "run"; None if it is not finished or damaged."""
         try:
-            result = None if self.problem else finished_result(self.folder, self.settings)
-            config = read_config(self.folder) if result else {}
+            result = finished_result(self.folder, self.settings)
+            run = {name: read_config(self.folder)[name] for name in PROVENANCE} if result else {}
         except UserError:
             return None
-        if not result:
-            return None
-        run = {name: config[name] for name in PROVENANCE}
-        run["history"] = [[part["from_step"], part["max_iters"]] for part in config["history"]]
-        s = self.settings
-        lengths = tested_lengths(s.block_size, s.eval_lengths)  # later looks may be at others
-        rows = [r for r in result["rows"] if r["dataset"] == s.dataset and r["length"] in lengths]
-        if any(r.get("dtype") == config["dtype"] for r in rows):
-            rows = [r for r in rows if r.get("dtype") in (None, config["dtype"])]
-        return result | {"rows": rows, "run": run}
+        return result | {"run": run} if result and not self.problem else None
 
 
 def plan(settings: AblateSettings, schemes: list[str]) -> list[Cell]:
@@ -106,30 +98,24 @@ def plan(settings: AblateSettings, schemes: list[str]) -> list[Cell]:
     other_model = f"init_from={start} would give every cell that model's scheme; leave it at auto"
     require(start in ("auto", "scratch"), other_model)
     shared = {f.name: getattr(settings, f.name) for f in fields(TrainSettings)}
-    extend = read(settings.extend).text if settings.extend else ""
-    shared["extend"] = "" if extend == "none" else extend
+    extend = read(settings.extend or "none").text
+    shared |= {"extend": "" if extend == "none" else extend}
+    shared |= {"eval_lengths": tuple(sorted(set(settings.eval_lengths)))}
     texts = [canonical(text, settings) for text in schemes]
-    cells, by_folder = [], {}
-    for seed in settings.seeds:
-        for pos in texts:
-            cell = Cell(TrainSettings(**shared | {"pos": pos, "seed": seed}), pos)
-            other = by_folder.setdefault(cell.folder, cell)
-            same = f"{other.name} and {cell.name} are one run, {cell.folder}"
-            require(other is cell, f"{same}; name each scheme once")
-            cells.append(cell)
+    pairs = itertools.product(settings.seeds, texts)
+    cells = [Cell(TrainSettings(**shared | {"pos": pos, "seed": seed}), pos) for seed, pos in pairs]
+    folders = [cell.folder for cell in cells]
+    for cell in cells:
+        twice = f"two cells are the run {cell.folder} of {cell.name}"
+        require(folders.count(cell.folder) == 1, f"{twice}; name each scheme once")
     device.pick(settings.device, settings.dtype)  # refused now and not in every cell
     corpus = training_corpus(settings)
+    for rate in rates_of(settings):
+        trial(cells[0], rate, settings).settings.checked()
     if settings.learning_rates:
-        check_rates(settings, cells[0], corpus)
+        places = evaluate.find_places(corpus, settings.eval_windows)
+        evaluate.untested_ends(corpus, places, settings.block_size)
     return cells
-
-
-def refuse_longer(cells: list[Cell], settings: AblateSettings) -> None:
-    """UserError if a cell has taken more steps than max_iters already."""
-    for cell in cells if not settings.overwrite else []:
-        steps, most = last_logged_step(cell.folder), settings.max_iters
-        longer = f"{cell.folder} has taken {steps} steps, more than max_iters = {most}"
-        require(cell.problem or steps <= most, f"{longer}; raise it, or --overwrite=True")
 
 
 def canonical(text: str, settings: TrainSettings) -> str:
@@ -140,9 +126,7 @@ def canonical(text: str, settings: TrainSettings) -> str:
     return Scheme(text, shape, settings.n_layer, pos_file).text
 
 
-def words_for_train(
-    settings: TrainSettings, kinds: tuple[str, ...] = ("result", "test", "execution")
-) -> list[str]:
+def words_for_train(settings: TrainSettings, kinds: Sequence[str] = TYPED) -> list[str]:
     """The settings of these kinds that are not the defaults, as typed for train.py."""
     words = []
     for f in fields(TrainSettings):
@@ -195,14 +179,8 @@ class Relay:
         All its output comes through one pipe. If this process is killed, the next line that the
         child prints ends the child.
         """
-        self.child = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            encoding="utf-8",
-            errors="replace",
-            process_group=0,
-        )
+        pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "errors": "replace"}
+        self.child = subprocess.Popen(command, encoding="utf-8", process_group=0, **pipe)
         if self.signal:  # it came while the child was being started
             self.child.send_signal(self.signal)
         return self.child
@@ -218,10 +196,8 @@ def train(cell: Cell, relay: Relay) -> str:
         print(line, end="", flush=True)
         last = line.strip() or last
     code = child.wait()
-    if code < 0:
-        return f"ended by signal {-code}"
-    if code > 0:
-        return last or f"exit code {code}"
+    if code:
+        return f"ended by signal {-code}" if code < 0 else last or f"exit code {code}"
     absent = f"train.py ended well, but {cell.folder} does not hold the result of these settings"
     return "" if cell.result() else absent
 
@@ -244,27 +220,16 @@ def train_all(cells: list[Cell], relay: Relay, again: bool) -> dict[str, str]:
 # ---- learning rates
 
 
-def check_rates(settings: AblateSettings, cell: Cell, corpus: Corpus) -> None:
-    """UserError for learning rates that cannot be tried, or if there is no text to pick one on."""
-    rates, usual = rates_of(settings), settings.learning_rate
-    require(len(rates) > 1, f"learning_rates has only the learning_rate {usual}; add another")
-    for rate in rates:
-        trial(cell, rate, settings).settings.checked()
-    places = evaluate.find_places(corpus, settings.eval_windows)
-    evaluate.untested_ends(corpus, places, settings.block_size)
-
-
-def rates_of(settings: AblateSettings) -> tuple[float, ...]:
-    """The learning rates to try at first, with the usual one among them."""
-    return tuple(sorted({settings.learning_rate, *settings.learning_rates}))
+def rates_of(settings: AblateSettings) -> list[float]:
+    """The learning rates to try, with the usual one among them; none if none is to be tried."""
+    rates = {settings.learning_rate, *settings.learning_rates}
+    return sorted(rates) if settings.learning_rates else []
 
 
 def trial(cell: Cell, rate: float, settings: AblateSettings) -> Cell:
     """The run that tries a rate for the scheme of a cell: half the steps, and a seed of its own."""
-    usual, changes = cell.settings, {"max_iters": max(1, cell.settings.max_iters // 2)}
-    for name in ("warmup_iters", "lr_decay_iters"):
-        if getattr(usual, name):
-            changes[name] = max(1, getattr(usual, name) // 2)
+    usual, names = cell.settings, ("max_iters", "warmup_iters", "lr_decay_iters")
+    changes = {n: max(1, getattr(usual, n) // 2) for n in names if getattr(usual, n)}
     changes["seed"] = next(seed for seed in itertools.count() if seed not in settings.seeds)
     run = run_folder(replace(usual, learning_rate=TrainSettings.learning_rate, **changes)).name
     folder = f"out/rates/{run}-lr={rate}-steps={changes['max_iters']}"
@@ -283,46 +248,54 @@ def tuned(run: Cell) -> float | None:
     return evaluate.tuning_loss(trained.model, corpus, s.block_size, s.eval_windows, compute)
 
 
+def lost(run: Cell, settings: AblateSettings) -> bool:
+    """Whether a run diverged in the number format of now, so that it need not be tried again."""
+    dtype = device.pick(settings.device, settings.dtype).dtype_name
+    return bool(diverged(run.folder)) and read_config(run.folder)["dtype"] == dtype
+
+
 def try_rates(cell: Cell, settings: AblateSettings, relay: Relay | None) -> dict[str, Any]:
     """The learning rate "picked" for the scheme of a cell, what was "tried", and what "failed".
 
-    At most two rates are added where one at an edge is best. Without a relay nothing is trained.
+    A rate at an edge that is best is followed by one more. Without a relay nothing is trained.
     Nothing is picked as long as a run is not finished.
     """
     losses: dict[float, float | None] = {}
-    failed, rates, most = {}, rates_of(settings), len(rates_of(settings)) + 2
+    failed, rates = {}, rates_of(settings)
     while rates:
         runs = [trial(cell, rate, settings) for rate in rates]
-        left = [run for run in runs if settings.overwrite or not diverged(run.folder)]
+        left = [run for run in runs if settings.overwrite or not lost(run, settings)]
         failed |= train_all(left, relay, settings.overwrite) if relay else {}
         losses |= {run.settings.learning_rate: tuned(run) for run in runs}
         torch.cuda.empty_cache()  # what the tested models took is for the next run
         known = None not in losses.values()
         picked = pick_rate(losses, settings.learning_rate) if known else None
-        more = known and len(losses) < most
-        rates = rates_beyond(losses, picked, settings.min_lr or 0.0) if more else ()
+        again = known and rates == rates_of(settings)
+        rates = rates_beyond(losses, picked, settings.min_lr or 0.0) if again else []
     tried = [describe_trial(trial(cell, rate, settings), losses[rate]) for rate in sorted(losses)]
     return {"picked": picked, "tried": tried, "failed": {} if known else failed}
 
 
+def pick_rates(settings: AblateSettings, cells: list[Cell], relay: Relay) -> dict[str, Any]:
+    """{scheme: what `try_rates` says}, printed too; empty if no rates are to be tried.
+
+    Only those of this share are trained.
+    """
+    rates, share = {}, share_of(cells, settings)
+    for cell in cells[: len(cells) // len(settings.seeds)] if settings.learning_rates else []:
+        rates[cell.settings.pos] = try_rates(cell, settings, relay if cell in share else None)
+    if rates:
+        print(f"{rates_table(rates)}\n")
+    return rates
+
+
 def describe_trial(run: Cell, loss: float | None) -> dict[str, Any]:
     """What results.json says of a learning rate that was tried."""
-    reason = {None: "not finished", math.inf: "diverged"}.get(loss, "")
     settings, result = run.settings, run.result() or {"run": None}
+    reason = {None: "not finished", math.inf: "diverged"}.get(loss, "")
     about = {"learning_rate": settings.learning_rate, "seed": settings.seed}
     about |= {"steps": settings.max_iters, "nats": None if reason else loss, "reason": reason}
     return about | {"folder": str(run.folder), "run": result["run"]}
-
-
-def pick_rates(settings: AblateSettings, cells: list[Cell], relay: Relay) -> dict[str, Any]:
-    """{scheme: what `try_rates` says}, which is printed too; empty if no rates are to be tried."""
-    if not settings.learning_rates:
-        return {}
-    one_of_each, share = cells[: len(cells) // len(settings.seeds)], share_of(cells, settings)
-    tries = [try_rates(c, settings, relay if c in share else None) for c in one_of_each]
-    rates = {c.settings.pos: tried for c, tried in zip(one_of_each, tries, strict=True)}
-    print(f"{rates_table(rates)}\n")
-    return rates
 
 
 def with_rate(cell: Cell, rates: dict[str, Any]) -> Cell:
@@ -364,16 +337,15 @@ def compare(cells: list[Cell], rates: dict[str, Any], failed: dict[str, str], fo
 
 
 def provenance_notes(by_scheme: dict[str, list[Result]]) -> list[str]:
-    """A note for each thing that should be the same for all cells and is not."""
-    runs: dict[str, dict[str, Any]] = {}
-    for pos, results in by_scheme.items():
-        runs |= {f"{pos}, seed {r['seed']}": r["run"] for r in results if "run" in r}
-    first = next(iter(runs))
+    """A note for each cell in which something is not as in the first, and should be."""
+    cells = [(pos, result) for pos, results in by_scheme.items() for result in results]
+    runs = {f"{pos}, seed {r['seed']}": r["run"] for pos, r in cells if "run" in r}
+    (first, own), *others = runs.items()
     notes = []
-    for key in SHARED:
-        others = "; ".join(name for name, config in runs.items() if config[key] != runs[first][key])
-        if others:
-            notes.append(f"note: {key} of {others} is not that of {first}: see results.json")
+    for name, run in others:
+        differ = ", ".join(key for key in SHARED if run[key] != own[key])
+        if differ:
+            notes.append(f"note: {differ} of {name} is not that of {first}: see results.json")
     return notes
 
 
@@ -382,16 +354,6 @@ def share_of(cells: list[Cell], settings: AblateSettings) -> list[Cell]:
     part, parts = map(int, (settings.only or "1/1").split("/"))
     schemes = len(cells) // len(settings.seeds) if settings.learning_rates else len(cells)
     return [cell for k, cell in enumerate(cells) if k % schemes % parts == part - 1]
-
-
-def announce(cells: list[Cell], share: list[Cell], folder: Path) -> None:
-    """Print what is going to be done."""
-    done = [cell.name for cell in cells if cell.result()]
-    print(f"{len(cells)} cells, {len(done)} of them finished; the comparison goes to {folder}")
-    for name in done:
-        print(f"finished: {name}")
-    if len(share) < len(cells):
-        print(f"this share: {'; '.join(cell.name for cell in share) or 'nothing'}")
 
 
 def main() -> int:
@@ -406,8 +368,8 @@ def main() -> int:
         failed = {name: why for tried in rates.values() for name, why in tried["failed"].items()}
         cells = [with_rate(cell, rates) for cell in cells]
         if not relay.signal:
-            refuse_longer(cells, settings)
-            announce(cells, share_of(cells, settings), folder)
+            done = sum(cell.result() is not None for cell in cells)
+            print(f"{len(cells)} cells, {done} of them finished; the comparison goes to {folder}")
             failed |= train_all(share_of(cells, settings), relay, settings.overwrite)
     if relay.signal:
         same = "the same command without --overwrite" if settings.overwrite else "the same command"

@@ -7,52 +7,29 @@ imports no torch, so that --help is fast.
 
 import ast
 import difflib
-import operator
 import os
 import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import Field, dataclass, field, fields, replace
+from operator import add, contains, floordiv, ge, gt, le, lt, mod, mul, sub, truediv
 from pathlib import Path
 from typing import Any, NoReturn, Self, get_args, get_origin
 
-KINDS = {  # of settings, with their headings in --help
-    "result": "What changes the result",
-    "test": "What changes the test",
-    "execution": "How it runs",
-}
+# The kinds of settings, with their headings in --help.
+KINDS = dict(result="What changes the result", test="What is tested", execution="How it runs")
 PROTOCOLS = ("fixed_targets", "windowed", "nonoverlapping")
 SCHEDULES = ("cosine", "wsd", "constant")
 WINDOWS = tuple(2**k for k in range(6, 17))  # how many windows a test may have
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 BACKENDS = ("auto", "nccl", "gloo")
-LARGEST = 2**53  # floats hold all integers up to this one, and no setting needs a larger one
-RULES = {  # of the values of a setting: how a rule is called, and when it holds
-    "low": ("at least", operator.ge),
-    "above": ("above", operator.gt),
-    "high": ("at most", operator.le),
-    "below": ("below", operator.lt),
-    "choices": ("one of", lambda value, choices: value in choices),
-}
-ARITHMETIC = {  # what a config file may calculate
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
-}
-HABITS = {  # of other programs
-    "lr": "learning_rate",
-    "steps": "max_iters",
-    "context_length": "block_size",
-    "d_model": "n_embd",
-    "wd": "weight_decay",
-}
-WORDS = {"true": True, "false": False, "none": None}  # in any case on the command line
+# The rules for values: when a limit and a value go together, and how a rule is called.
+RULES = dict(low=le, above=lt, high=ge, below=gt, choices=contains)
+CALLED = dict(low="at least", above="above", high="at most", below="below", choices="one of")
+# The habits of other programs.
+HABITS = dict(lr="learning_rate", steps="max_iters", d_model="n_embd", context_length="block_size")
 Lengths = tuple[int, ...]
 
 
@@ -77,12 +54,11 @@ def check_shape(value: Any, shape: Any, where: str, advice: str, path: str = "")
     not pass for an int, and a key whose types include NoneType may be absent. `path` is the place
     of `value` in the file, as in "rows[3].nats".
     """
-    kinds = shape if isinstance(shape, tuple) else (shape,)
-    if isinstance(shape, dict | list):
-        kinds = (type(shape),)
-    if float in kinds:
-        kinds = (*kinds, int)
-    proper = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
+    nested = isinstance(shape, dict | list)
+    kinds = shape if isinstance(shape, tuple) else (type(shape) if nested else shape,)
+    whole = float in kinds and type(value) is int
+    odd = isinstance(value, bool) and bool not in kinds
+    proper = (isinstance(value, kinds) or whole) and not odd
     require(proper, f"{where} lacks a proper {path or 'content'}: {advice}")
     if isinstance(shape, dict):
         for key, part in shape.items():
@@ -108,12 +84,22 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
     except KeyboardInterrupt:
         code = 130
     except (UserError, OSError) as error:
-        if isinstance(error, BrokenPipeError) and _output_is_closed():
-            code = 141  # 128 + SIGPIPE: the work was not done
-        else:
-            _print_error(error)
-            code = 1
+        code = _tell(error)
     sys.exit(code)
+
+
+def _tell(error: UserError | OSError) -> int:
+    """Print the sentence of an error on stderr, with --debug after its traceback; the exit code."""
+    if isinstance(error, BrokenPipeError) and _output_is_closed():
+        return 141  # 128 + SIGPIPE: the work was not done
+    if "--debug" in sys.argv:
+        traceback.print_exception(error)
+    reason = getattr(error, "strerror", None)
+    sentence = f"{error.filename or 'the system'}: {reason}" if reason else str(error)
+    rank = os.environ.get("RANK", "0")
+    process = "" if rank == "0" else f"process {rank}: "
+    print(f"{process}error: {sentence}", file=sys.stderr)
+    return 1
 
 
 def _output_is_closed() -> bool:
@@ -127,18 +113,6 @@ def _output_is_closed() -> bool:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return True
     return False
-
-
-def _print_error(error: UserError | OSError) -> None:
-    """The sentence of an error on stderr, with --debug after its traceback."""
-    if "--debug" in sys.argv:
-        traceback.print_exception(error)
-    sentence = str(error)
-    if isinstance(error, OSError) and error.strerror:
-        sentence = f"{error.filename or 'the system'}: {error.strerror}"
-    rank = os.environ.get("RANK", "0")
-    process = "" if rank == "0" else f"process {rank}: "
-    print(f"{process}error: {sentence}", file=sys.stderr)
 
 
 # ---- the settings of every command
@@ -173,8 +147,7 @@ class GPTConfig:
     def __post_init__(self) -> None:
         """Raise UserError for a shape that no model can have."""
         for name in ("block_size", "vocab_size", "n_layer", "n_head", "n_embd"):
-            size = getattr(self, name)
-            require(size >= 1, f"{name} must be at least 1, not {size}")
+            require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}, not at least 1")
         sizes = f"n_embd = {self.n_embd} cannot be divided by n_head = {self.n_head}"
         require(self.n_embd % self.n_head == 0, f"{sizes}; change one of them")
 
@@ -200,6 +173,10 @@ class Settings:
 
     def check_together(self) -> None:
         """Raise UserError for settings that do not go together. Each is good by itself."""
+
+    def has_default(self, name: str) -> bool:
+        """Whether a setting has its default value."""
+        return getattr(self, name) == getattr(type(self), name)
 
 
 @dataclass(frozen=True)
@@ -254,9 +231,7 @@ class TrainSettings(ComputeSettings):
     log_interval: int = setting(20, "interval between log lines", "execution", "steps", low=1)
     compile: bool = setting(True, "torch.compile, where there is a compiler", "execution")
     deterministic: bool = setting(False, "repeat to the bit on a GPU too, if possible", "execution")
-    backend: str = setting(
-        "auto", "how processes talk, auto: nccl on GPUs, else gloo", "execution", choices=BACKENDS
-    )
+    backend: str = setting("auto", "auto: nccl on GPUs, else gloo", "execution", choices=BACKENDS)
     wandb_log: bool = setting(False, "log to Weights & Biases too", "execution")
     wandb_project: str = setting("longshot", "project in Weights & Biases", "execution")
     wandb_run_name: str = setting("", "name in Weights & Biases, else the folder's", "execution")
@@ -280,39 +255,47 @@ class TrainSettings(ComputeSettings):
         """Raise UserError for a shape that no model can have, and for limits that cross."""
         self.gpt(vocab_size=1)  # checks the shape; the vocabulary comes from the corpus
         tokens = self.batch_size * self.block_size
-        for length in self.mixed_lengths:
-            batch = f"batch_size x block_size = {tokens} tokens"
-            require(tokens % length == 0, f"mixed_lengths: {length} does not divide the {batch}")
-        require(self.init_from, "init_from is empty; name a run folder, or leave it out")
-        require(self.mixed_lengths or not self.staged, "staged=True needs mixed_lengths; set them")
-        low, high = self.min_lr, self.learning_rate
-        crossed = f"min_lr = {low} is above learning_rate = {high}; lower min_lr"
-        require(low is None or low <= high, crossed)
-        end, warmup = self.lr_decay_iters, self.warmed_up(self.max_iters).warmup_iters
-        alone = self.lr_schedule == "cosine" or (self.decay_lr and end is None)
-        problem = f"decay_lr and lr_decay_iters do not go with lr_schedule={self.lr_schedule}"
-        require(alone, f"{problem}; leave them out")
-        crossed = f"the warm-up of {warmup} steps is longer than lr_decay_iters = {end}"
-        require(end is None or warmup <= end, f"{crossed}; lower warmup_iters")
+        odd = [length for length in self.mixed_lengths if tokens % length]
+        require(not odd, f"mixed_lengths: {odd} do not divide batch_size x block_size = {tokens}")
+        low, high = self.min_lr or 0, self.learning_rate
+        require(low <= high, f"min_lr = {low} is above learning_rate = {high}; lower min_lr")
+        warmup, end = self.warmed_up(self.max_iters).warmup_iters, self.lr_decay_iters
+        crossed = f"warmup_iters = {warmup} is above lr_decay_iters = {end}; lower it"
+        require(warmup <= (end or warmup), crossed)
+        cosine = self.lr_schedule == "cosine"
+        needs = {  # what some settings do nothing without
+            "staged": (self.mixed_lengths, "mixed_lengths"),
+            "read_again": (self.init_from not in ("auto", "scratch"), "init_from=RUN"),
+            "decay_share": (self.lr_schedule == "wsd", "lr_schedule=wsd"),
+            "decay_lr": (cosine, "lr_schedule=cosine"),
+            "lr_decay_iters": (cosine and self.decay_lr, "lr_schedule=cosine"),
+        }
+        for name, (met, need) in needs.items():
+            require(met or self.has_default(name), f"{name} needs {need}; set it, or leave it out")
 
 
 @dataclass(frozen=True)
-class EvaluateSettings(ComputeSettings):
-    """A test of finished runs, whose folders are the other words of the command line."""
+class MeasureSettings(ComputeSettings):
+    """What every test of trained models asks for."""
 
     dataset: str = setting("", "corpus to test on, by default the run's own", "test")
     eval_lengths: Lengths = setting((), "test lengths, else L/2 ... 32L", "test", "tokens", low=2)
     eval_windows: int = setting(64, "windows of the test", "test", choices=WINDOWS)
+    pos_file: str = setting("", "your file of position schemes, named again to let it run", "test")
+
+
+@dataclass(frozen=True)
+class EvaluateSettings(MeasureSettings):
+    """A test of finished runs, whose folders are the other words of the command line."""
+
     protocols: tuple[str, ...] = setting(PROTOCOLS, "what to test", "test", choices=PROTOCOLS)
     stride: int = setting(0, "test `sliding` too, moved by this, or 0", "test", "tokens", low=0)
     extend: str = setting("", "extension: 'yarn(factor=4)', or none, else as trained", "test")
-    pos_file: str = setting("", "your file of position schemes, named again to let it run", "test")
     out: str = setting("", "where the figure of several runs goes", "execution")
 
     def check_together(self) -> None:
         """Raise UserError if nothing is tested."""
-        nothing = "protocols is empty and stride is 0; set one of them"
-        require(self.protocols or self.stride, nothing)
+        require(self.protocols or self.stride, "protocols is empty; name one, or set stride")
 
 
 @dataclass(frozen=True)
@@ -340,28 +323,17 @@ class SampleSettings(ComputeSettings):
 
 
 @dataclass(frozen=True)
-class ExtendSettings(ComputeSettings):
+class ExtendSettings(MeasureSettings):
     """A trained model x extensions x lengths.
 
     The other words of the command line are run folders (of several seeds) and extensions.
     """
 
-    dataset: str = setting("", "corpus to test on, by default the run's own", "test")
-    eval_lengths: Lengths = setting((), "test lengths, else L/2 ... 32L", "test", "tokens", low=2)
-    eval_windows: int = setting(64, "windows of the test", "test", choices=WINDOWS)
     compare: tuple[str, ...] = setting((), "folders of other runs, shown too, as they are", "test")
-    search: int = setting(0, "search longrope's factors for this many times L, or 0", "test", low=0)
+    search: int | None = setting(None, "search longrope's factors for so many L", "test", low=2)
     rounds: int = setting(40, "length of the search", "test", "rounds", low=1)
-    fit: str = setting(
-        "", "fit head temperatures to this extension, or none, at the longest test or 4 L", "test"
-    )
     seed: int = setting(1337, "seed of the search", "test", low=0, high=2**32 - 1)
-    pos_file: str = setting("", "your file of position schemes, named again to let it run", "test")
     out: str = setting("", "table (.txt) and figure (.png), else in the first run", "execution")
-
-    def check_together(self) -> None:
-        """Raise UserError for a search that has nothing to find."""
-        require(self.search != 1, "search=1 is the training length itself; give 2 or more")
 
 
 @dataclass(frozen=True)
@@ -381,13 +353,11 @@ class AblateSettings(TrainSettings):
         super().check_together()
         own = {"pos": "name the schemes", "seed": "use --seeds", "out_dir": "use --ablate_dir"}
         for name, advice in own.items():
-            default = getattr(AblateSettings, name)
-            require(getattr(self, name) == default, f"ablate sets {name} itself; {advice}")
+            require(self.has_default(name), f"ablate sets {name} itself; {advice}")
         require(self.seeds, "seeds is empty; give some, as in --seeds=1,2,3")
         share = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", self.only or "1/1")
         good = share and 1 <= int(share[1]) <= int(share[2])
-        form = "only must be I/N with 1 <= I <= N, as in --only=1/4"
-        require(good, f"{form}, not {self.only!r:.60}")
+        require(good, f"only is {self.only!r:.60}, and must be I/N with 1 <= I <= N, as 1/4")
 
 
 @dataclass(frozen=True)
@@ -398,9 +368,7 @@ class ExplainSettings(Settings):
     extend: str = setting("", "context extension of it")
     pos_file: str = setting("", "a Python file of your own with more position schemes")
     train_length: int = setting(128, "training length L", unit="tokens", low=2, high=2**20)
-    length: int | None = setting(
-        None, "test length, else L x factor or 8 L", unit="tokens", low=2, high=2**24
-    )
+    length: int | None = setting(None, "test length", unit="tokens", low=2, high=2**24)
     n_head: int = setting(4, "attention heads per layer", low=1, high=1024)
     head_dim: int = setting(64, "width of a head", unit="columns", low=1, high=4096)
     out: str = setting("", "where a figure of the pairs goes, .png, .pdf or .svg", "execution")
@@ -415,15 +383,17 @@ def answer_help(cls: type[Settings], argv: list[str], usage: str) -> None:
         return
     lines = [usage.strip()]
     for kind, heading in KINDS.items():
-        settings = _of_kind(cls, kind)
-        if settings:
-            lines += ["", f"{heading}:"]
-        for f in settings:
-            unit = f"{f.metadata['unit']}, " if f.metadata["unit"] else ""
-            name = f"--{f.name}={_typed(f.default)}"
-            lines.append(f"  {name:<33} {f.metadata['help']} ({unit}{_expected(f)})")
+        rows = [_help_line(f) for f in fields(cls) if f.metadata["kind"] == kind]
+        lines += ["", f"{heading}:", *rows] if rows else []
     lines += ["", "--debug shows where in the code an error arose."]
     run_program(lambda: print("\n".join(lines)))
+
+
+def _help_line(f: Field) -> str:
+    """A line of --help: name, default, what it is, unit, type and range."""
+    unit = f"{f.metadata['unit']}, " if f.metadata["unit"] else ""
+    name = f"--{f.name}={_typed(f.default)}"
+    return f"  {name:<33} {f.metadata['help']} ({unit}{_expected(f)})"
 
 
 def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, list[str]]:
@@ -452,29 +422,9 @@ def differences(a: dict[str, Any], b: dict[str, Any], kind: str = "result") -> l
 
     A setting that is absent has its default.
     """
-    sentences = []
-    for f in _of_kind(TrainSettings, kind):
-        here, there = a.get(f.name, f.default), b.get(f.name, f.default)
-        if here != there:
-            sentences.append(f"{f.name}: {here!r:.60} here, {there!r:.60} there")
-    return sentences
-
-
-def settings_table(cls: type[Settings]) -> str:
-    """A Markdown table of all settings of a command, for the docs."""
-    lines = ["| name | default | unit | what | kind |", "| --- | --- | --- | --- | --- |"]
-    ordered = [f for kind in KINDS for f in _of_kind(cls, kind)]
-    for f in ordered:
-        default = f"`{_typed(f.default)}`" if _typed(f.default) else ""
-        what = f"{f.metadata['help']} ({_expected(f)})".replace("|", "\\|")
-        row = (f"`{f.name}`", default, f.metadata["unit"], what, f.metadata["kind"])
-        lines.append(f"| {' | '.join(row)} |")
-    return "\n".join(lines)
-
-
-def _of_kind(cls: type[Settings], kind: str) -> list[Field]:
-    """The settings of that kind."""
-    return [f for f in fields(cls) if f.metadata["kind"] == kind]
+    names = {f.name: f.default for f in fields(TrainSettings) if f.metadata["kind"] == kind}
+    pairs = [(name, a.get(name, old), b.get(name, old)) for name, old in names.items()]
+    return [f"{name}: {x!r:.60} here, {y!r:.60} there" for name, x, y in pairs if x != y]
 
 
 # ---- the values of settings
@@ -490,7 +440,7 @@ def _expected(f: Field) -> str:
     """The type and the range of a setting in words: "int or none, at least 1"."""
     base, optional, many = _type_of(f)
     kind = f"{'list of distinct ' if many else ''}{base.__name__}{' or none' if optional else ''}"
-    rules = [f"{RULES[rule][0]} {_typed(limit)}" for rule, limit in f.metadata["rules"].items()]
+    rules = [f"{CALLED[rule]} {_typed(limit)}" for rule, limit in f.metadata["rules"].items()]
     return ", ".join([kind, *rules])
 
 
@@ -507,20 +457,21 @@ def _checked(f: Field, value: Any) -> Any:
     base, optional, many = _type_of(f)
     if value is None and optional:
         return None
-    items = value if many else (value,)
-    if isinstance(items, tuple | list) and all(_has_type(item, base) for item in items):
-        items = tuple(base(item) for item in items)
-        rules = f.metadata["rules"].items()
-        kept = all(RULES[rule][1](item, limit) for item in items for rule, limit in rules)
-        if kept and len(set(items)) == len(items):
-            return items if many else items[0]
-    raise UserError(f"{f.name} is {value!r:.60}, and must be {_expected(f)}")
+    items, rules = value if many else (value,), f.metadata["rules"].items()
+    good = isinstance(items, tuple | list) and all(_has_type(item, base) for item in items)
+    good = good and all(RULES[rule](limit, item) for item in items for rule, limit in rules)
+    good = good and len(set(items)) == len(items)
+    require(good, f"{f.name} is {value!r:.60}, and must be {_expected(f)}")
+    return tuple(map(base, items)) if many else base(value)
 
 
 def _has_type(value: Any, base: type) -> bool:
-    """Whether 1e4 is an int, or 1 a float: yes. True, NaN, infinity are neither. NUL is no text."""
+    """Whether 1e4 is an int, or 1 a float: yes. True, NaN, infinity are neither. NUL is no text.
+
+    Floats hold all integers up to 2**53, and no setting needs a larger one.
+    """
     if base in (int, float):
-        return type(value) in (int, float) and abs(value) <= LARGEST and base(value) == value
+        return type(value) in (int, float) and abs(value) < 2**53 and base(value) == value
     return type(value) is base and not re.search("[\0\ud800-\udfff]", str(value))
 
 
@@ -539,10 +490,8 @@ def _place(place: str) -> Iterator[None]:
         raise UserError(f"{place}: cannot be read ({error.strerror}); check the name") from None
     except UnicodeError:
         raise UserError(f"{place}: not UTF-8 text; save it as UTF-8") from None
-    except (RecursionError, MemoryError):
-        raise UserError(f"{place}: nested too deeply; write the value itself") from None
-    except ArithmeticError:
-        raise UserError(f"{place}: this has no finite result; write the value itself") from None
+    except (ArithmeticError, RecursionError, MemoryError):
+        raise UserError(f"{place}: this cannot be calculated; write the value itself") from None
     except ValueError as error:
         raise UserError(f"{place}: {error}") from None
 
@@ -550,18 +499,16 @@ def _place(place: str) -> Iterator[None]:
 def _field(cls: type[Settings], name: str) -> Field:
     """The setting of that name; UserError suggests the nearest one."""
     known = {f.name: f for f in fields(cls)}
-    near = [HABITS[name]] if HABITS.get(name) in known else []
-    near += difflib.get_close_matches(name[:80], known, n=1, cutoff=0.4)
+    near = difflib.get_close_matches(HABITS.get(name, name)[:80], known, n=1, cutoff=0.4)
     advice = f"did you mean {near[0]}?" if near else "--help lists all settings"
     require(name in known, f"unknown setting {name!r:.60}; {advice}")
     return known[name]
 
 
 def _read_command_line(cls: type[Settings], argv: list[str]) -> tuple[dict[str, Any], list[str]]:
-    """The checked values of --name=value and --name value, and the other words in their order."""
-    values, words, rest = {}, [], list(argv)
-    while rest:
-        word = rest.pop(0)
+    """The checked values of --name=value, and the other words in their order."""
+    values, words = {}, []
+    for word in argv:
         if not word.startswith("-"):
             require(_has_type(word, str), f"{word!r:.60} is not UTF-8 text; rename what it names")
             words.append(word)
@@ -569,11 +516,7 @@ def _read_command_line(cls: type[Settings], argv: list[str]) -> tuple[dict[str, 
         require(word.startswith("--"), f"{word!r:.60} is no setting; type --name=value or --help")
         name, equals, text = word[2:].partition("=")
         f = _field(cls, name)
-        if not equals:
-            example = f"--{name}={_typed(f.default) or 'VALUE'}"
-            follows = rest and not rest[0].startswith("--")
-            require(follows, f"--{name} needs a value, as in {example}")
-            text = rest.pop(0)
+        require(equals, f"--{name} needs a value, as in --{name}={_typed(f.default) or 'VALUE'}")
         values[name] = _checked(f, _from_text(f, text))
     return values, words
 
@@ -581,65 +524,54 @@ def _read_command_line(cls: type[Settings], argv: list[str]) -> tuple[dict[str, 
 def _from_text(f: Field, text: str) -> Any:
     """The value that a typed text stands for, not checked yet. Numbers are read as in a file."""
     base, _, many = _type_of(f)
-    if not text:
-        return () if many else ""
     if base is str:
-        return tuple(text.split(",")) if many else text
-    word = text.strip().lower()
-    if word in WORDS:
-        return WORDS[word]
-    try:
-        value = _literal(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError):
-        return text
-    return (value,) if many and not isinstance(value, tuple) else value
+        return tuple(filter(None, text.split(","))) if many else text
+    literal = f"[{text}]" if many else text.strip().capitalize()  # true -> True, none -> None
+    with suppress(SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError):
+        return _literal(ast.parse(literal, mode="eval").body)
+    return text
 
 
 def _read_file(cls: type[Settings], path: str) -> dict[str, Any]:
     """The checked values of a config file, which is not executed; UserError names file and line."""
     with _place(path):
         statements = ast.parse(Path(path).read_text(encoding="utf-8-sig"), filename=path).body
-    values, lines = {}, {}
+    values: dict[str, Any] = {}
     for statement in statements:
         with _place(f"{path}:{statement.lineno}"):
             match statement:
                 case ast.Assign(targets=[ast.Name(id=name)], value=node):
-                    value = _checked(_field(cls, name), _literal(node))
+                    require(name not in values, f"{name} is set twice; delete one of the two")
+                    values[name] = _checked(_field(cls, name), _literal(node))
                 case _:
-                    kind = type(statement).__name__
-                    raise UserError(f"only `name = value` lines may stand here, not {kind}")
-            code = name == "pos_file" and value
-            require(not code, "pos_file names code that is run; type it, as --pos_file=FILE.py")
-            before = lines.get(name)
-            require(not before, f"{name} is already set in line {before}; delete one of the two")
-            values[name], lines[name] = value, statement.lineno
+                    raise UserError("only `name = value` lines may stand here")
+            code = "pos_file names code that is run; type it, as --pos_file=FILE.py"
+            require(not values.get("pos_file"), code)
     return values
+
+
+def _power(base: float, exponent: float) -> Any:
+    """In floats, which overflow where integers would fill the memory."""
+    return float(base) ** exponent
+
+
+# What a config file may calculate.
+ARITHMETIC = dict(Add=add, Sub=sub, Mult=mul, Div=truediv, FloorDiv=floordiv, Mod=mod, Pow=_power)
 
 
 def _literal(node: ast.expr) -> Any:
     """The number, text, bool, None or tuple that an expression spells; UserError for all else."""
     match node:
-        case ast.Constant(value=bool() | str() | None as value):
+        case ast.Constant(value=int() | float() | str() | None as value):
             return value
         case ast.Tuple(elts=items) | ast.List(elts=items):
             return tuple(_literal(item) for item in items)
-        case ast.Constant(value=int() | float() as value):
-            pass
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            value = _calculated(ast.Sub(), 0, _literal(operand))
-        case ast.BinOp(op=op) if type(op) in ARITHMETIC:
-            value = _calculated(op, _literal(node.left), _literal(node.right))
+            return _literal(ast.BinOp(ast.Constant(0), ast.Sub(), operand))
+        case ast.BinOp(op=op) if type(op).__name__ in ARITHMETIC:
+            sides = _literal(node.left), _literal(node.right)
+            require({*map(type, sides)} <= {int, float}, "arithmetic is for real numbers only")
+            return ARITHMETIC[type(op).__name__](*sides)
         case ast.Name(id=name):
             raise UserError(f"{name!r:.60} is a name, not a value; put a text in quotes")
-        case _:
-            raise UserError(f"{type(node).__name__} is no value; write a literal or arithmetic")
-    require(abs(value) <= LARGEST, "a number must be at most 2**53; write a smaller one")
-    return value
-
-
-def _calculated(op: ast.operator, left: Any, right: Any) -> float:
-    """The result of an operation on two numbers; UserError for all else and for huge powers."""
-    require({type(left), type(right)} <= {int, float}, "arithmetic is for real numbers only")
-    if type(op) is ast.Pow:  # tried in floats, which overflow where integers would fill the memory
-        require(abs(float(left) ** right) <= LARGEST, "a power must be at most 2**53")
-    return ARITHMETIC[type(op)](left, right)
+    raise UserError(f"{type(node).__name__} is no value; write a literal or arithmetic")

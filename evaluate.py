@@ -27,7 +27,7 @@ import itertools
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,7 +43,7 @@ from runs.figures import plot_run, show_runs
 from runs.files import sha256
 from runs.folder import lock_folder, named_folders
 from runs.processes import ALONE, Processes, together
-from runs.results import Result, Row, load_result, standard_error, tested_lengths
+from runs.results import Result, Row, standard_error, tested_lengths
 from runs.start import open_run, run_corpus
 
 WINDOWS, PIECES = 64, 16
@@ -81,29 +81,26 @@ class Places:
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of one length: inputs tokens[start : start + length], of which the last are scored.
+    """Windows of one length in blocks: the inputs tokens[start : start + length] of each start.
 
-    Each is scored on its last `scored` targets, and their losses belong to block number `block`.
+    Window w of every block is scored on its last scored[w] targets.
     """
 
     length: int
-    starts: np.ndarray  # (W,)
-    scored: np.ndarray  # (W,)
-    block: np.ndarray  # (W,)
+    starts: np.ndarray  # (blocks, windows)
+    scored: np.ndarray  # (windows,)
 
     def offsets(self) -> np.ndarray:
-        """The offsets of all scored targets in the split, window after window."""
-        ends = zip(self.starts + self.length, self.scored, strict=True)
-        return np.concatenate([np.arange(end - k + 1, end + 1) for end, k in ends])
+        """The offsets of all scored targets in the split, (blocks, targets)."""
+        ends = zip(self.starts.T + self.length, self.scored, strict=True)
+        return np.hstack([end[:, None] + np.arange(1 - k, 1) for end, k in ends])
 
 
-def find_places(
-    corpus: data.Corpus, windows: int = WINDOWS, stride: int = 0, *, first: int = 0
-) -> Places:
-    """The places of a corpus with the numbers `first` to `first + windows - 1`.
+def find_places(corpus: data.Corpus, windows: int = WINDOWS, stride: int = 0) -> Places:
+    """The first `windows` places of a corpus, in van der Corput's order.
 
-    They depend on its validation split alone. They are picked in van der Corput's order from the
-    targets that have `reach` inputs before them: the first 2, 4, 8 ... are spread evenly.
+    They depend on its validation split alone. They are picked from the targets that have `reach`
+    inputs before them: the first 2, 4, 8 ... are spread evenly.
     """
     n_tokens, starts = len(corpus.val), corpus.val_starts
     reach = longest_reach(np.diff(starts, append=n_tokens))
@@ -112,7 +109,7 @@ def find_places(
         starts, reach = np.array([0]), longest_reach(np.array([n_tokens]))
     counts = np.maximum(np.append(starts[1:], n_tokens) - starts - reach, 0)  # of each document
     last, bits = np.cumsum(counts), LARGEST_REACH.bit_length() - 1
-    numbers = first + np.arange(windows)
+    numbers = np.arange(windows)
     mirrored = sum((numbers >> k & 1) << bits - 1 - k for k in range(bits))
     chosen = mirrored * last[-1] >> bits
     document = np.searchsorted(last, chosen, side="right").clip(max=len(starts) - 1)
@@ -149,21 +146,16 @@ def fixed_targets(places: Places, length: int) -> list[Windows]:
     """
     each = min(places.scored, max(1, length // 2))
     behind = np.arange(0, places.scored, each)[::-1]  # the targets after those of each window
-    starts = (places.ends[:, None] - behind - length).ravel()
     scored = np.minimum(each, places.scored - behind)
-    n_places = len(places.ends)
-    block = np.repeat(np.arange(n_places), len(behind))
-    return [Windows(length, starts, np.tile(scored, n_places), block)]
+    return [Windows(length, places.ends[:, None] - behind - length, scored)]
 
 
 def nonoverlapping(places: Places, length: int) -> list[Windows]:
     """The pieces cut every `length` inputs, the rest shorter; every target is scored."""
     size = max(places.piece, length)
-    rest = size % length
-    plan = [cut_pieces(places, size, length, list(range(length, size + 1, length)))]
-    if rest:
-        plan.append(cut_pieces(places, size, rest, [size]))
-    return plan
+    whole = cut_pieces(places, size, length, list(range(length, size + 1, length)))
+    rest = [cut_pieces(places, size, size % length, [size])] if size % length else []
+    return [whole, *rest]
 
 
 def sliding(places: Places, length: int) -> list[Windows]:
@@ -178,10 +170,8 @@ def cut_pieces(places: Places, size: int, length: int, stops: list[int]) -> Wind
 
     Each scores the targets that the one before it has left.
     """
-    starts = (piece_starts(places, size)[:, None] + stops - length).ravel()
-    scored = np.minimum(np.diff(stops, prepend=0), length)
-    block = np.repeat(np.arange(PIECES), len(stops))
-    return Windows(length, starts, np.tile(scored, PIECES), block)
+    starts = piece_starts(places, size)[:, None] + stops - length
+    return Windows(length, starts, np.minimum(np.diff(stops, prepend=0), length))
 
 
 def piece_starts(places: Places, size: int) -> np.ndarray:
@@ -190,28 +180,15 @@ def piece_starts(places: Places, size: int) -> np.ndarray:
 
 
 # Each protocol and its windows. To add one, write it here and into configurable.PROTOCOLS.
-PLANS: dict[str, Callable[[Places, int], list[Windows]]] = {
-    "fixed_targets": fixed_targets,
-    "windowed": fixed_targets,  # the same windows; measure_rows limits their keys
-    "nonoverlapping": nonoverlapping,
-    "sliding": sliding,
-}
+PLANS: dict[str, Callable[[Places, int], list[Windows]]] = {"fixed_targets": fixed_targets}
+PLANS |= {"windowed": fixed_targets}  # the same windows; measure_rows limits their keys
+PLANS |= {"nonoverlapping": nonoverlapping, "sliding": sliding}
 PIECED = (nonoverlapping, sliding)
-
-
-def count_inputs(plan: list[Windows]) -> int:
-    """The number of inputs in all windows."""
-    return sum(windows.length * len(windows.starts) for windows in plan)
-
-
-def count_blocks(plan: list[Windows]) -> int:
-    """The number of blocks of all windows."""
-    return 1 + max(int(windows.block.max()) for windows in plan)
 
 
 def targets_digest(plan: list[Windows]) -> str:
     """SHA-256 of the offsets of all scored targets, ascending, as little-endian int64."""
-    offsets = np.sort(np.concatenate([windows.offsets() for windows in plan]))
+    offsets = np.sort(np.hstack([windows.offsets() for windows in plan]), axis=None)
     return hashlib.sha256(offsets.astype("<i8").tobytes()).hexdigest()
 
 
@@ -236,7 +213,7 @@ def add_remarks(row: Row, places: Places, model: Any) -> None:
     if np.diff(spacing).min() < extent:
         add_note(row, "neighbouring blocks share targets, so standard errors are too small")
     if any(piece.found_on == row["split_sha256"] for piece in model.pos.extensions):
-        add_note(row, f"{row['extend']}: its file was found on half of this text")
+        add_note(row, f"{row['extend']}: its file was found on this text")
 
 
 # ---- losses
@@ -254,47 +231,39 @@ class Tester:
     compute: device.Compute = device.CPU
     processes: Processes = ALONE
 
-    def losses(self, windows: Windows, limit: int | None) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield (which windows, their losses (B, length) in nats), at most 16k inputs at a time.
+    def losses(self, windows: Windows, limit: int | None) -> Iterator[tuple[np.ndarray, ...]]:
+        """Yield (numbers of windows, their losses (B, length) in nats), at most 16k inputs at once.
 
         The losses are float64. Of n processes each takes every n-th batch. The batches of the first
         64 windows are the same, however many follow.
         """
         size = min(WINDOWS, power_of_two(max(1, BATCH_TOKENS // windows.length)))
-        rank, processes = self.processes.rank, self.processes.size
-        for first in range(size * rank, len(windows.starts), size * processes):
-            part = slice(first, first + size)
-            offsets = windows.starts[part, None] + np.arange(windows.length + 1)
+        numbers, processes = np.arange(windows.starts.size), self.processes
+        for batch in np.split(numbers, numbers[size::size])[processes.rank :: processes.size]:
+            offsets = windows.starts.ravel()[batch, None] + np.arange(windows.length + 1)
             tokens = torch.from_numpy(self.corpus.val[offsets].astype(np.int64))
             tokens = tokens.to(self.compute.device)
             nats = self.model.losses(tokens[:, :-1], tokens[:, 1:], window=limit)
-            yield part, nats.cpu().double().numpy()
+            yield batch, nats.cpu().double().numpy()
 
-    def score(
-        self,
-        plan: list[Windows],
-        limit: int | None = None,
-        edges: Sequence[int] = (),
-        bar: tqdm | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The scored nats summed in each block, (blocks,), float64.
+    def score(self, plan: list[Windows], limit: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """The scored nats summed in each block, (blocks,), and in the windows by position.
 
-        With the `edges` of bins of positions also the mean loss in each bin of each window of the
-        first Windows, (W, bins); else (W, 0). A `limit` limits the keys to i - j < limit. `bar`
-        shows the progress in inputs.
+        That is the mean loss in each of the `position_bins` of each window of the first Windows,
+        (W, bins). All are float64. A `limit` limits the keys to i - j < limit.
         """
-        sums = np.zeros(count_blocks(plan))
-        binned = np.zeros((len(plan[0].starts), max(0, len(edges) - 1)))
+        edges = position_bins(plan[0].length)
+        binned = np.zeros((plan[0].starts.size, len(edges) - 1))
+        sums = np.zeros(len(plan[0].starts))
         with device.autocast(self.compute):
             for windows in plan:
-                for part, nats in self.losses(windows, limit):
-                    first = windows.length - windows.scored[part, None]
+                each = len(windows.scored)  # windows in a block
+                for batch, nats in self.losses(windows, limit):
+                    first = windows.length - windows.scored[batch % each, None]
                     counted = np.where(np.arange(windows.length) >= first, nats, 0.0)
-                    np.add.at(sums, windows.block[part], counted.sum(axis=1))
-                    if edges:
-                        binned[part] = np.add.reduceat(nats, edges[:-1], axis=1) / np.diff(edges)
-                    if bar is not None:
-                        bar.update(nats.size * self.processes.size)
+                    np.add.at(sums, batch // each, counted.sum(axis=1))
+                    if windows is plan[0]:
+                        binned[batch] = np.add.reduceat(nats, edges[:-1], axis=1) / np.diff(edges)
         for array in (sums, binned):  # zero where another process has measured
             self.processes.sum(torch.from_numpy(array))
         return sums, binned
@@ -305,19 +274,19 @@ def position_bins(length: int) -> list[int]:
     return [0, *(1 << k for k in range((length - 1).bit_length())), length]
 
 
-def per_position(binned: np.ndarray, edges: list[int]) -> dict[str, Any]:
-    """Mean nats, standard error over windows, and counts, in bins of positions.
+def per_position(binned: np.ndarray, length: int) -> dict[str, Any]:
+    """Mean nats, standard error over windows, and counts, in the bins of positions of a length.
 
     `binned` are the mean losses in each bin of each window, (windows, bins). The position of a loss
     is the number of inputs before the last one that was read. Bin k has the positions from edges[k]
     up to, but without, edges[k + 1]. It has no mean if a loss in it is not finite.
     """
-    finite = np.isfinite(binned).all(axis=0)
-    bins = [column if ok else None for column, ok in zip(binned.T, finite, strict=True)]
+    edges = position_bins(length)
+    bins = [column if np.isfinite(column).all() else None for column in binned.T]
     return {
         "edges": edges,
-        "nats": [column if column is None else float(column.mean()) for column in bins],
-        "stderr": [column if column is None else standard_error(column) for column in bins],
+        "nats": [None if column is None else float(column.mean()) for column in bins],
+        "stderr": [None if column is None else standard_error(column) for column in bins],
         "counts": [len(binned) * (b - a) for a, b in itertools.pairwise(edges)],
     }
 
@@ -333,12 +302,12 @@ def float32_check(tester: Tester, places: Places, row: Row) -> dict[str, Any]:
     plan = fixed_targets(replace(places, ends=places.ends[:CHECK_WINDOWS]), row["length"])
     exact = replace(tester, compute=replace(tester.compute, dtype=None))
     nats_float32 = float(exact.score(plan)[0].mean() / places.scored)
-    nats = float(np.mean(row["block_nats"][:CHECK_WINDOWS]))
     if not math.isfinite(nats_float32):
         add_note(row, f"at {row['length']} it is not finite in float32: distrust it")
         return {}
-    found = {"nats": nats, "nats_float32": nats_float32, "difference": nats - nats_float32}
-    return {"windows": CHECK_WINDOWS} | found
+    nats = float(np.mean(row["block_nats"][:CHECK_WINDOWS]))
+    found = {"windows": CHECK_WINDOWS, "nats": nats, "nats_float32": nats_float32}
+    return found | {"difference": nats - nats_float32}
 
 
 # ---- rows
@@ -356,20 +325,16 @@ def measured_fields(
     if wrong:
         reason = f"diverged: the loss is not finite in {wrong} of {len(sums)} windows"
         return {"nats": None, "diverged": True, "reason": reason}
-    offsets = np.concatenate([windows.offsets() for windows in plan])
-    nats = float(sums.sum() / len(offsets))
-    means = sums * len(sums) / len(offsets)  # every block has as many targets
+    offsets = np.hstack([windows.offsets() for windows in plan])
+    nats = float(sums.sum() / offsets.size)
+    means = sums * len(sums) / offsets.size  # every block has as many targets
     blocks = [float(f"{mean:.7g}") for mean in means]
     n_bytes = 0 if token_bytes is None else token_bytes[corpus.val[offsets]].sum()
-    return {
-        "tokens": len(offsets),
-        "nats": nats,
-        "stderr": standard_error(blocks),
-        "stderr_vs_L": None,
-        "block_nats": blocks,
-        "perplexity": math.exp(nats) if nats < 700 else None,
-        "bits_per_byte": float(sums.sum() / math.log(2) / n_bytes) if n_bytes else None,
-    }
+    bits_per_byte = float(sums.sum() / math.log(2) / n_bytes) if n_bytes else None
+    fields = {"tokens": offsets.size, "nats": nats, "stderr": standard_error(blocks)}
+    fields |= {"stderr_vs_L": None, "block_nats": blocks}
+    fields |= {"perplexity": math.exp(nats) if nats < 700 else None}
+    return fields | {"bits_per_byte": bits_per_byte}
 
 
 def bytes_of_tokens(corpus: data.Corpus) -> np.ndarray | None:
@@ -394,12 +359,14 @@ def ask(
     row |= {"length": length} | model.extension_at(length)
     row |= {"dataset": corpus.name, "split_sha256": corpus.split_sha256("val")}
     row |= {"step": checkpoint[0], "checkpoint": checkpoint[1]}
-    row |= {"windows": count_blocks(plan) if plan else len(places.ends)}
+    row |= {"windows": len(plan[0].starts) if plan else len(places.ends)}
     row |= {"targets": targets_digest(plan) if plan else None}
-    files = [piece.file for piece in model.pos.extensions if piece.file]
-    if files:
-        row["files_sha256"] = {file.name: sha256(file) for file in files}
-    reason = reason or why_undefined(model, length)
+    files = {piece.file.name: sha256(piece.file) for piece in model.pos.extensions if piece.file}
+    row |= {"files_sha256": files} if files else {}
+    try:
+        model.check_length(length)
+    except UserError as error:
+        reason = reason or str(error)
     if reason:
         return row | {"nats": None, "reason": reason}, []
     return row | {"dtype": tester.compute.dtype_name}, plan
@@ -415,19 +382,8 @@ def why_nowhere(corpus: data.Corpus, places: Places, protocol: str, length: int)
         return f"{few} {len(places.ends)} windows"
     if length <= places.reach:
         return ""
-    if places.reach == LARGEST_REACH:
-        return f"no test has windows of more than {LARGEST_REACH} tokens"
     longest = f"the test of {corpus.name} has windows of at most {places.reach} tokens"
-    return f"{longest}: use a corpus of longer documents"
-
-
-def why_undefined(model: Any, length: int) -> str:
-    """Why a model cannot read texts of a length; empty if it can."""
-    try:
-        model.check_length(length)
-    except UserError as error:
-        return str(error)
-    return ""
+    return f"{longest}: use a corpus of longer documents or of more text, up to {LARGEST_REACH}"
 
 
 # ---- a test
@@ -464,10 +420,8 @@ def evaluate(
     asked = [ask(tester, places, *question, checkpoint) for question in questions]
     was_training = model.training
     model.eval()
-    try:
-        extra = measure_rows(tester, places, asked, train_length, progress)
-    finally:
-        model.train(was_training)
+    extra = measure_rows(tester, places, asked, train_length, progress)
+    model.train(was_training)
     rows = [row for row, _ in asked]
     results.compare_to_train_length(rows, train_length)
     return {"rows": rows, **extra, "notes": results.row_notes(rows, train_length)}
@@ -482,30 +436,28 @@ def measure_rows(
     """
     extra: dict[str, list[Row]] = {"per_position": [], "float32_check": []}
     planned, token_bytes = [pair for pair in asked if pair[1]], bytes_of_tokens(tester.corpus)
+    fixed = [row for row, _ in planned if row["protocol"] == "fixed_targets"]
     progress = progress and tester.processes.first
     hidden = not (progress and sys.stderr.isatty())
-    total = sum(count_inputs(plan) for _, plan in planned)
-    last = max((r["length"] for r, _ in planned if r["protocol"] == "fixed_targets"), default=None)
-    style = {"unit": " tokens", "unit_scale": True, "leave": False}
-    with tqdm(total=total, desc="testing long", disable=hidden, **style) as bar:
-        for row, plan in planned:
-            protocol, n = row["protocol"], row["length"]
-            limit = train_length if protocol == "windowed" and n > train_length else None
-            edges = position_bins(n) if (protocol, n) == ("fixed_targets", last) else []
-            started = time.perf_counter()
-            sums, binned = tester.score(plan, limit, edges, bar)
-            seconds = time.perf_counter() - started
-            row |= measured_fields(tester.corpus, plan, sums, token_bytes)
-            row["tokens_per_s"] = round(count_inputs(plan) / seconds, 1)
-            row["attention"] = tester.model.attention_path(n, limit)
-            add_remarks(row, places, tester.model)
-            if progress and hidden:
-                print(f"{protocol} at {n}:", row.get("reason") or f"{row['nats']:.4f} nats")
-            if edges:
-                key = {name: row.get(name) for name in ("dataset", "windows", *results.KEY)}
-                extra["per_position"] = [key | per_position(binned, edges)]
-                check = float32_check(tester, places, row)
-                extra["float32_check"] = [key | check] if check else []
+    style = {"desc": "testing long", "unit": "row", "leave": False, "disable": hidden}
+    for row, plan in tqdm(planned, **style):
+        protocol, n = row["protocol"], row["length"]
+        limit = train_length if protocol == "windowed" and n > train_length else None
+        started = time.perf_counter()
+        sums, binned = tester.score(plan, limit)
+        seconds = time.perf_counter() - started
+        inputs = sum(windows.length * windows.starts.size for windows in plan)
+        row |= measured_fields(tester.corpus, plan, sums, token_bytes)
+        row["tokens_per_s"] = round(inputs / seconds, 1)
+        row["attention"] = tester.model.attention_path(n, limit)
+        add_remarks(row, places, tester.model)
+        if progress and hidden:
+            print(f"{protocol} at {n}:", row.get("reason") or f"{row['nats']:.4f} nats")
+        if fixed and row is fixed[-1]:
+            key = {name: row.get(name) for name in ("dataset", "windows", *results.KEY)}
+            extra["per_position"] = [key | per_position(binned, n)]
+            check = float32_check(tester, places, row)
+            extra["float32_check"] = [key | check] if check else []
     return extra
 
 
@@ -548,8 +500,8 @@ def untested_ends(corpus: data.Corpus, places: Places, length: int) -> np.ndarra
     taken = np.zeros(places.tokens, dtype=bool)
     for windows in [*fixed_targets(places, length), *nonoverlapping(places, length)]:
         taken[windows.offsets()] = True
-    tested, ends = len(places.ends), []
-    for end in find_places(corpus, LARGEST_REACH - tested, first=tested).ends:
+    ends: list[int] = []
+    for end in find_places(corpus, LARGEST_REACH).ends[len(places.ends) :]:
         targets = slice(end - places.scored + 1, end + 1)
         if len(ends) < WINDOWS and not taken[targets].any():
             taken[targets] = True
@@ -571,25 +523,25 @@ def describe_run(run: Run) -> Result:
 def evaluate_run(folder: str, settings: EvaluateSettings, processes: Processes) -> Result:
     """Test the model of a run folder; its result, to be shown under the extension of this test."""
     tested = open_run(folder, settings)
-    model, own = tested.model, tested.settings
+    model, own, compute = tested.model, tested.settings, tested.compute
     about = describe_run(tested)
     if settings.extend:
         model.extend(settings.extend)  # files as typed, not the run's own copies
     lock = lock_folder(tested.folder) if processes.first else None
     if (tested.folder / "extrapolation.json").exists():
-        load_result(tested.folder)  # a damaged one is refused before hours of testing
+        results.load_result(tested.folder)  # a damaged one is refused before hours of testing
     extension = model.extension_at(own.block_size)["extend"]
     extended = f", extended by {extension}" if extension else ""
-    print(f"{folder}: {model.pos.text}{extended}, on {tested.compute.reason}")
-    how = {"protocols": settings.protocols, "stride": settings.stride, "compute": tested.compute}
+    print(f"{folder}: {model.pos.text}{extended}, on {compute.reason}")
+    how = {"protocols": settings.protocols, "stride": settings.stride, "compute": compute}
     how |= {"lengths": settings.eval_lengths or own.eval_lengths, "windows": settings.eval_windows}
-    how |= {"processes": processes}
-    result = extrapolation(model, run_corpus(tested, settings.dataset), about, **how)
+    corpus = run_corpus(tested, settings.dataset)
+    result = extrapolation(model, corpus, about, processes=processes, **how)
     if lock:
         result = results.update_result(folder, result)
         plot_run(folder, result)
         lock.release()
-    asked = results.only(result, settings.eval_windows, tested.compute.dtype_name)
+    asked = results.only(result, settings.eval_windows, compute.dtype_name)
     return asked | {"extend": extension}
 
 

@@ -5,7 +5,6 @@
     python extend.py out/rope-stdlib-L128-s1                     every extension that fits
     python extend.py out/rope-*-s? 'yarn(beta=8)' 'ntk + logn'   these, mean and spread over seeds
     python extend.py out/rope-stdlib-L128-s1 --search=8          longrope's factors for 8 L
-    python extend.py out/rope-stdlib-L128-s1 --fit=rerope        a temperature for each head
 
 Several runs must be seeds of one model. The losses are those of fixed_targets. They are kept in
 each run's extrapolation.json, and the same command measures only what is missing.
@@ -18,10 +17,8 @@ if __name__ == "__main__":  # --help answers before torch is imported
 
     answer_help(ExtendSettings, sys.argv[1:], __doc__)
 
-import hashlib
 import math
 import os
-import re
 import sys
 import tempfile
 from collections.abc import Callable
@@ -32,27 +29,19 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
+from tqdm import tqdm, trange
 
 import data
 import evaluate
-from configurable import (
-    ExtendSettings,
-    UserError,
-    check_shape,
-    configure,
-    differences,
-    require,
-    run_program,
-)
+from configurable import ExtendSettings, UserError, configure, differences, require, run_program
 from model import GPT
-from posenc import Longrope, Shape, apply_maps, scheme_name
-from positions.catalogue import ALIASES, build_extensions, extension_names, find, options_of, read
+from posenc import Shape, apply_maps
+from positions.catalogue import ALIASES, build_extensions, extension_names, read
 from positions.scheme import Scheme
 from runs import device, results
 from runs.checkpoint import Run
 from runs.figures import plot_extensions, plot_run
-from runs.files import read_json, write_json, write_text
+from runs.files import write_json, write_text
 from runs.folder import lock_folder, provenance, read_config
 from runs.results import Result, Row, standard_error, tested_lengths
 from runs.start import open_run, run_corpus
@@ -67,10 +56,6 @@ COMBINED += ["yarn + resonance", "rerope + logn", "self_extend + logn"]
 POPULATION, PARENTS, PER_ROUND, MUTATED = 64, 32, 16, 0.3
 # its choices for the number of first positions that keep their frequencies
 FIRST = (0, 1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 64, 128, 256)
-SEARCH_WINDOWS, FIT_WINDOWS = 32, 8  # in one evaluation; a fit has fewer numbers to find
-# a round of a search, as it is kept in a file
-TRIAL = {"factors": [float], "first": int, "nats": float}
-ROUND = {"about": dict, "round": int, "trials": [TRIAL]}
 
 
 # ---- the table
@@ -78,19 +63,15 @@ ROUND = {"about": dict, "round": int, "trials": [TRIAL]}
 
 def fitting_extensions(scheme: Scheme) -> list[str]:
     """Every extension that fits a scheme: none, each by itself with its defaults, then COMBINED."""
-    texts = [f"window(size={scheme.shape.length})"]
-    for name in extension_names(scheme.pos_file):
-        options = options_of(find(name, scheme.pos_file)).values()
-        complete = all(option.default is not option.empty for option in options)
-        if complete and name != "temperature":  # a temperature of 1 does nothing
-            texts.append(name)
-    fitting = [NONE]
-    for text in [*texts, *ALIASES, *COMBINED]:
+    window, fitting = f"window(size={scheme.shape.length})", [NONE]
+    for text in [window, *extension_names(scheme.pos_file), *ALIASES, *COMBINED]:
+        if text == "temperature":  # one of 1 does nothing
+            continue
         try:
             scheme.extend(text)
             fitting.append(scheme.extension)
         except UserError:
-            continue
+            continue  # it does not fit, or needs an option
     scheme.extend(NONE)
     return fitting
 
@@ -119,9 +100,10 @@ def is_tested(rows: list[Row], trained: Run, corpus: data.Corpus, how: dict) -> 
 
 
 def losses_in_words(rows: list[Row]) -> str:
-    """The losses by length, and where it diverged."""
+    """The losses by length, and where it diverged; why there is none, if there is none."""
     losses = {r["length"]: r["nats"] for r in rows if r["nats"] is not None or r.get("diverged")}
-    return ", ".join(f"{n}: {'diverged' if x is None else f'{x:.4f}'}" for n, x in losses.items())
+    texts = [f"{n}: {'diverged' if x is None else f'{x:.4f}'}" for n, x in losses.items()]
+    return ", ".join(texts) or rows[0]["reason"]
 
 
 def test_run(folder: str, texts: list[str], settings: ExtendSettings) -> Result:
@@ -136,8 +118,8 @@ def test_run(folder: str, texts: list[str], settings: ExtendSettings) -> Result:
     how = {"lengths": lengths, "protocols": ("fixed_targets",), "windows": settings.eval_windows}
     result = results.load_result(folder) if (trained.folder / "extrapolation.json").exists() else {}
     lock = lock_folder(trained.folder)
-    own, hidden = model.pos.extension or NONE, not sys.stderr.isatty()
-    for text in tqdm(texts or [own], trained.folder.name, unit="extension", disable=hidden):
+    own = model.pos.extension or NONE
+    for text in tqdm(texts or [own], trained.folder.name, unit="extension", disable=None):
         model.extend(text, trained.folder if text == own else None)  # typed files as typed
         if is_tested(result.get("rows", []), trained, corpus, how):
             continue
@@ -150,56 +132,6 @@ def test_run(folder: str, texts: list[str], settings: ExtendSettings) -> Result:
     shown = results.only(result, settings.eval_windows, trained.compute.dtype_name)
     rows = [row for row in shown["rows"] if row["protocol"] == "fixed_targets"]
     return shown | {"rows": [row for row in rows if row["length"] in lengths]}
-
-
-# ---- what a search and a fit share
-
-
-def halves(corpus: data.Corpus) -> tuple[data.Corpus, data.Corpus]:
-    """The corpus with the first and with the second half of its validation split: one to search
-    on, and one to test on what was found.
-    """
-    middle = len(corpus.val) // 2
-    parts = []
-    for begin, end in ((0, middle), (middle, len(corpus.val))):
-        starts = corpus.val_starts - begin
-        inside = starts[(starts >= 0) & (starts < middle)]
-        starts = np.unique(np.append(0, inside))
-        parts.append(replace(corpus, val=corpus.val[begin:end], val_starts=starts))
-    return parts[0], parts[1]
-
-
-def window_losses(trained: Run, corpus: data.Corpus, length: int, windows: int) -> np.ndarray:
-    """Mean nats in each of `windows` windows of `length` inputs, (windows,).
-
-    The windows end at the first places of fixed_targets, but a quarter of their targets is scored:
-    what was found on few targets does worse on others. UserError if a loss is not finite.
-    """
-    places = evaluate.find_places(corpus)
-    nowhere = evaluate.why_nowhere(corpus, places, "fixed_targets", length)
-    require(not nowhere, nowhere)
-    starts, scored = places.ends[:windows] - length, max(1, length // 4)
-    plan = evaluate.Windows(length, starts, np.full(windows, scored), np.arange(windows))
-    tester = evaluate.Tester(trained.model, corpus, trained.compute)
-    with torch.no_grad():
-        nats = tester.score([plan])[0] / scored
-    extension = trained.model.pos.extension
-    infinite = f"the loss of {extension} at {length} tokens is not finite: nothing can be found"
-    require(np.isfinite(nats).all(), infinite)
-    return nats
-
-
-def refuse_own_file(trained: Run, path: Path) -> None:
-    """UserError if a run was trained with the file of that name: a new one would change it."""
-    if path.name in trained.config["extension_files_sha256"]:
-        own = f"{trained.folder} was trained with its own {path.name}, which this would replace"
-        raise UserError(f"{own}: search or fit the run that it began from")
-
-
-def origin() -> dict[str, Any]:
-    """Versions, commit and command of this process."""
-    known = provenance()
-    return {key: known[key] for key in ("versions", "git_commit", "command")}
 
 
 # ---- LongRoPE's search
@@ -243,123 +175,91 @@ def crossed(a: Trial, b: Trial, random: np.random.Generator) -> Trial:
     return Trial(tuple(np.sort(factors).tolist()), first)
 
 
-def children(parents: list[Trial], factor: int, number: int, seed: int) -> list[Trial]:
-    """The candidates of round `number`: in round 0 the parents and mutations of them up to
-    POPULATION, then PER_ROUND mutations and as many crossings.
-    """
-    random = np.random.default_rng([seed, number])
-    new = list(parents) if number == 0 else []
-    for k in range(len(new), POPULATION if number == 0 else 2 * PER_ROUND):
-        a, b = (parents[random.integers(len(parents))] for _ in range(2))
-        crossing = number > 0 and k >= PER_ROUND and a is not b
-        new.append(crossed(a, b, random) if crossing else mutated(a, factor, random))
-    return new
-
-
-def read_round(path: Path, about: dict[str, Any]) -> tuple[int, dict[Trial, float]]:
-    """The number and the trials of the last round in a file; -1 and none if it has no round of a
-    search that is this one.
-    """
-    if not path.exists():
-        return -1, {}
-    try:
-        kept = read_json(path)
-        check_shape(kept, ROUND, str(path), "")
-        if kept["about"] != about:
-            return -1, {}
-        trials = {Trial(tuple(t["factors"]), t["first"]): t["nats"] for t in kept["trials"]}
-        numbers = [x for trial, nats in trials.items() for x in (*trial.factors, nats)]
-        lengths = {len(trial.factors) for trial in trials}
-        sound = lengths == {about["pairs"]} and all(map(math.isfinite, numbers))
-        require(sound, "no round of trials")
-    except UserError:
-        print(f"{path} cannot be read: the search begins again")
-        return -1, {}
-    return kept["round"], trials
+def children(parents: list[Trial], factor: int, random: np.random.Generator) -> list[Trial]:
+    """PER_ROUND mutations of parents, and as many crossings of two of them."""
+    pairs = [random.choice(len(parents), 2, replace=False) for _ in range(PER_ROUND)]
+    crossings = [crossed(parents[a], parents[b], random) for a, b in pairs]
+    chosen = random.integers(len(parents), size=PER_ROUND)
+    return [*(mutated(parents[k], factor, random) for k in chosen), *crossings]
 
 
 def evolve(
-    start: dict[str, Trial],
-    loss: Callable[[Trial], float],
-    settings: ExtendSettings,
-    path: Path,
-    about: dict[str, Any],
+    start: list[Trial], loss: Callable[[Trial], float], settings: ExtendSettings
 ) -> dict[Trial, float]:
-    """The best PARENTS trials after the last round and their losses, the best first.
-
-    `path` keeps every round, so that a search that was stopped goes on. What it holds is not used
-    if it is of another seed, factor, start or subject (`about`), or of a later round.
-    """
-    factor, rounds, seed = settings.search, settings.rounds, settings.seed
-    factors = {name: list(trial.factors) for name, trial in start.items()}
-    pairs = len(factors["pi"])
-    about = {"seed": seed, "factor": factor, "start": factors, "pairs": pairs, **about}
-    done, known = read_round(path, about)
-    if done > rounds:
-        done, known = -1, {}
-    steps, hidden = range(done + 1, rounds + 1), not sys.stderr.isatty()
-    bar = tqdm(steps, initial=done + 1, total=rounds + 1, unit="round", disable=hidden)
-    for number in bar:
-        new = children(list(known) or list(start.values()), factor, number, seed)
-        known |= {trial: loss(trial) for trial in dict.fromkeys(new) if trial not in known}
-        known = dict(sorted(known.items(), key=lambda item: item[1])[:PARENTS])
-        bar.set_postfix(loss=f"{min(known.values()):.4f}")
-        trials = [{"factors": t.factors, "first": t.first, "nats": x} for t, x in known.items()]
-        write_json(path, {"about": about, "round": number, "trials": trials})
+    """The best PARENTS trials after the last round and their losses, the best first."""
+    random, known = np.random.default_rng(settings.seed), {}
+    parents = [start[k % len(start)] for k in range(POPULATION - len(start))]
+    new = start + [mutated(parent, settings.search, random) for parent in parents]
+    with trange(settings.rounds + 1, unit="round", disable=None) as bar:
+        for _ in bar:
+            known |= {trial: loss(trial) for trial in new if trial not in known}
+            known = dict(sorted(known.items(), key=lambda item: item[1])[:PARENTS])
+            bar.set_postfix(loss=f"{min(known.values()):.4f}")
+            new = children(list(known), settings.search, random)
     return known
 
 
-def put_on_longrope(model: GPT, factors: tuple[float, ...], factor: int) -> Longrope:
-    """Extend a model by longrope with these factors; returns the piece."""
+def put_on_longrope(model: GPT, trial: Trial, factor: int) -> None:
+    """Extend a model by longrope with the numbers of a trial."""
     with tempfile.TemporaryDirectory() as folder:
-        write_json(Path(folder) / "start.json", {"long_factor": factors})
-        model.extend(f"longrope(file='start.json', factor={factor})", Path(folder))
-    return model.pos.extensions[0]
+        numbers = {"long_factor": trial.factors, "first": trial.first}
+        write_json(Path(folder) / "trial.json", numbers)
+        model.extend(f"longrope(file='trial.json', factor={factor})", Path(folder))
+
+
+@torch.no_grad()
+def test_losses(trained: Run, corpus: data.Corpus, length: int, windows: int) -> np.ndarray:
+    """Mean nats at each place of fixed_targets, (windows,), under the active extension."""
+    places = evaluate.find_places(corpus, windows)
+    tester = evaluate.Tester(trained.model, corpus, trained.compute)
+    return tester.score(evaluate.fixed_targets(places, length))[0] / places.scored
 
 
 def search(folder: str, settings: ExtendSettings) -> str:
     """Search longrope's factors for one run and write them to longrope-FACTOR.json in its folder.
 
-    Returns the text of a report.
+    They are chosen by `evaluate.tuning_loss`, on targets that the test does not have. Returns the
+    text of a report.
     """
     trained = open_run(folder, settings)
     corpus, model, factor = run_corpus(trained, settings.dataset), trained.model, settings.search
     nothing = f"{folder}: {model.pos.text} has no rotary piece whose frequencies could be searched"
     require(model.pos.rotary, nothing)
     path = trained.folder / f"longrope-{factor}.json"
-    refuse_own_file(trained, path)
+    own = f"{folder} was trained with its own {path.name}, which this would replace"
+    advice = "search the run that it began from"
+    require(path.name not in trained.config["extension_files_sha256"], f"{own}: {advice}")
     rotary, length = model.pos.rotary[0], trained.state["original_length"]
     start = starting_trials(rotary.frequencies(length)[0], rotary.base, factor, length)
     lock = lock_folder(trained.folder)
-    piece = put_on_longrope(model, start["pi"].factors, factor)
-    searched, unseen = halves(corpus)
-
-    def losses(trial: Trial, half: data.Corpus, windows: int) -> np.ndarray:
-        piece.long, piece.first = list(trial.factors), trial.first
-        return window_losses(trained, half, factor * length, windows)
+    total = factor * length
 
     def loss(trial: Trial) -> float:
-        return float(losses(trial, searched, SEARCH_WINDOWS).mean())
+        put_on_longrope(model, trial, factor)
+        nats = evaluate.tuning_loss(model, corpus, total, settings.eval_windows, trained.compute)
+        require(math.isfinite(nats), f"{folder}: a loss at {total} tokens is not finite")
+        return nats
 
-    about = {"windows": SEARCH_WINDOWS, "split_sha256": corpus.split_sha256("val")}
-    about |= {"checkpoint_sha256": trained.digest}
-    trials = evolve(start, loss, settings, trained.folder / f"search-{factor}.json", about)
-    best = next(iter(trials))
-    compared = {**start, "search": best}
-    nats = {name: losses(trial, unseen, evaluate.WINDOWS) for name, trial in compared.items()}
+    best, found = next(iter(evolve(list(start.values()), loss, settings).items()))
+    nats = {}
+    for name, trial in {**start, "search": best}.items():
+        put_on_longrope(model, trial, factor)
+        nats[name] = test_losses(trained, corpus, total, settings.eval_windows)
     content = {"long_factor": best.factors, "first": best.first, "factor": factor}
-    content |= {"train_length": length, "split_sha256": about["split_sha256"]}
-    content |= {"rounds": settings.rounds, "seed": settings.seed, "loss_searched": trials[best]}
-    content |= gain_of_search(nats)
-    write_json(path, content | origin())
+    content |= {"train_length": length, "split_sha256": corpus.split_sha256("val")}
+    content |= {"rounds": settings.rounds, "seed": settings.seed, "loss_searched": found}
+    known = provenance()
+    origin = {name: known[name] for name in ("versions", "git_commit", "command")}
+    content |= gain_of_search(nats) | origin
+    write_json(path, content)
     lock.release()
-    return search_report(f"{folder}, {factor * length} tokens", content, path)
+    return search_report(f"{folder}, {total} tokens", content, path)
 
 
 def gain_of_search(nats: dict[str, np.ndarray]) -> dict[str, Any]:
     """Mean losses, and how much better `search` is than the best of what it started from.
 
-    `nats` are the losses (windows,) by name on text that was not searched on.
+    `nats` are the losses (windows,) by name at the places of the test.
     """
     means = {name: float(losses.mean()) for name, losses in nats.items()}
     rival = min((name for name in means if name != "search"), key=means.get)
@@ -373,80 +273,11 @@ def search_report(title: str, content: dict[str, Any], path: Path) -> str:
     """What a search found, in a few lines; `content` is that of the file at `path`."""
     gain = content["gain_unseen"]
     number = f"{gain['nats']:+.4f} ± {gain['standard_error']:.4f} (standard error over windows)"
-    how = "nats on text that was not searched on, with longrope's attention factor"
+    how = "nats on targets that were not searched on, with longrope's attention factor"
     lines = [f"{title}: {how}"]
     lines += [f"  {name:8} {loss:.4f}" for name, loss in content["loss_unseen"].items()]
     lines += [f"  gain over {gain['over']}: {number}"]
     return "\n".join([*lines, f"{path}: use it as --extend=\"longrope(file='{path}')\""])
-
-
-# ---- temperatures fitted to heads
-
-
-def climb(loss: Callable[[list[float]], float], number: int) -> list[float]:
-    """`number` scales of low loss. From 1 on, the best change of one scale is made again and again;
-    the step shrinks when no change helps.
-    """
-    scales, step = [1.0] * number, 1.4
-    best = loss(scales)
-    with tqdm(desc="fit", unit="sweep", disable=not sys.stderr.isatty()) as bar:
-        while step > 1.03:
-            tried = []
-            for head in range(number):
-                for factor in (step, 1 / step):
-                    tried.append([*scales[:head], scales[head] * factor, *scales[head + 1 :]])
-            losses = [loss(candidate) for candidate in tried]
-            if min(losses) < best:
-                best, scales = min(losses), tried[int(np.argmin(losses))]
-            else:
-                step = math.sqrt(step)
-            bar.update()
-            bar.set_postfix(loss=f"{best:.4f}")
-    return scales
-
-
-def fit(folder: str, settings: ExtendSettings) -> str:
-    """Fit a temperature for each head on half of the validation text; write them to
-    temperature-EXTENSION.json in the run folder. Returns the text of a report.
-    """
-    trained = open_run(folder, settings)
-    corpus, model = run_corpus(trained, settings.dataset), trained.model
-    fitted = "" if settings.fit == NONE else settings.fit
-    path = trained.folder / f"temperature-{file_name(settings.fit)}.json"
-    total = max(settings.eval_lengths, default=4 * trained.settings.block_size)
-    refuse_own_file(trained, path)
-    lock = lock_folder(trained.folder)
-    before_it = f"{fitted} + " if fitted else ""
-    files = trained.folder if fitted == model.pos.extension else None
-    model.extend(f"{before_it}temperature(scale=1)", files)
-    piece = next(p for p in model.pos.extensions if scheme_name(p) == "temperature")
-    searched, unseen = halves(corpus)
-
-    def loss(scales: list[float], half: data.Corpus, windows: int) -> float:
-        piece.scales = scales
-        return float(window_losses(trained, half, total, windows).mean())
-
-    without = loss([1.0] * model.config.n_head, unseen, evaluate.WINDOWS)
-    scales = climb(lambda tried: loss(tried, searched, FIT_WINDOWS), model.config.n_head)
-    with_them = loss(scales, unseen, evaluate.WINDOWS)
-    content = {"scales": scales, "extend": settings.fit, "length": total}
-    content |= {"split_sha256": corpus.split_sha256("val")}
-    content |= {"loss_unseen": {"without": without, "fitted": with_them}}
-    write_json(path, content | origin())
-    lock.release()
-    listed = ", ".join(f"{scale:.2f}" for scale in scales)
-    verdict = "use it as" if with_them < without else "no better, but it can be used as"
-    comparison = f"nats on text that was not fitted to: {without:.4f} without, {with_them:.4f} with"
-    use = f"{path}: {verdict} --extend=\"{before_it}temperature(file='{path}')\""
-    return f"{folder}, {total} tokens: scales {listed}; {comparison}\n{use}"
-
-
-def file_name(text: str) -> str:
-    """A file name for an extension. A long one is cut, and digits of its digest are put behind."""
-    name = re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")
-    if len(name) > 60:
-        name = f"{name[:60]}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
-    return name
 
 
 # ---- the command
@@ -510,18 +341,16 @@ def test_all(folders: list[str], texts: list[str], settings: ExtendSettings) -> 
 
 
 def main() -> None:
-    """Test the runs under the extensions, or search, or fit."""
+    """Test the runs under the extensions, or search."""
     settings, words = configure(ExtendSettings, sys.argv[1:], __doc__)
     folders, texts = folders_and_extensions(words)
     device.keep_freed_memory()
     with device.memory_advice("lower eval_lengths, or leave the longest out"):
+        if not settings.search:
+            return test_all(folders, texts, settings)
+        require(not texts, f"--search tests no extension: leave {' '.join(texts)!r:.60} out")
         for folder in folders:
-            if settings.search:
-                print(search(folder, settings))
-            if settings.fit:
-                print(fit(folder, settings))
-        if not (settings.search or settings.fit):
-            test_all(folders, texts, settings)
+            print(search(folder, settings))
 
 
 if __name__ == "__main__":

@@ -303,6 +303,16 @@ class GPT(nn.Module):
             parts.append(F.cross_entropy(logits, wanted, ignore_index=-1, reduction="none"))
         return torch.cat(parts).view_as(targets)
 
+    def answers(self, idx: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Of each target that is not -1: its loss in nats, and whether it is the likeliest token.
+
+        idx and targets are (B, T); the K targets stand in the order of their texts: (K,), (K,).
+        """
+        scored = targets >= 0
+        logits = self.lm_head(self._hidden(idx)[scored]).float()
+        wanted = targets[scored]
+        return F.cross_entropy(logits, wanted, reduction="none"), logits.argmax(-1) == wanted
+
     # ---- generation
 
     def new_cache(self, batch: int, length: int) -> Cache:

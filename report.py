@@ -23,9 +23,10 @@ from pathlib import Path
 
 from configurable import ReportSettings, TrainSettings, UserError, configure, require, run_program
 from runs import results
+from runs.compare import refuse_other_targets
 from runs.figures import plot_run, show_runs
 from runs.folder import diverged, in_use, last_logged_step, named_folders, read_config, scheme_label
-from runs.labels import result_labels
+from runs.labels import result_labels, settings_that_differ
 from runs.tables import aligned, number, signed
 
 RUN_FILES = ("config.json", "extrapolation.json", "metrics.jsonl", ".lock")
@@ -51,45 +52,33 @@ def find_runs(folder: Path, levels: int = 3) -> list[Path]:
     return [run for path in inside for run in find_runs(path, levels - 1)]
 
 
-def look_at(folder: Path, dataset: str) -> results.Result:
+def look_at(folder: Path) -> results.Result:
     """What is known of a run: what labels need, its corpus as "dataset", and its "cells" in a list.
 
-    "rows" are those on the corpus "tested_on": `dataset`, by default its own. UserError if it is
-    half made or damaged.
+    UserError if it is half made or damaged.
     """
     require((folder / "config.json").exists(), f"{folder} is half made: it has no config.json")
     settings = TrainSettings(**read_config(folder)["settings"])
     tested = (folder / "extrapolation.json").exists()
     result = results.load_result(folder) if tested else {"rows": [], "step": 0}
-    extend = result.get("extend", settings.extend) or None
     steps, length = last_logged_step(folder) or result["step"], settings.block_size
-    sequences = steps * settings.batch_size * settings.gradient_accumulation_steps
-    tested_on = dataset or settings.dataset
-    state = "running" if in_use(folder) else "diverged" if diverged(folder) else ""
-    state = state or ("stopped" if steps < settings.max_iters else "finished")
-    others = results.settings_that_differ(settings)
+    tokens = steps * settings.batch_size * settings.gradient_accumulation_steps * length
+    state = "stopped" if steps < settings.max_iters else "finished"
+    state = "running" if in_use(folder) else "diverged" if diverged(folder) else state
+    if 0 < result["step"] != steps:
+        state += f", tested at {result['step']}"
+    others = settings_that_differ(settings)
     others.pop("max_iters", None)  # a column tells the steps
-    return {
-        "pos": scheme_label(settings),
-        "extend": extend,
-        "train_length": length,
-        "seed": settings.seed,
-        "settings": others,
-        "dataset": settings.dataset,
-        "tested_on": tested_on,
-        "rows": results.newest_rows(result["rows"], tested_on, extend),
-        "cells": [
-            f"{steps}/{settings.max_iters}",
-            f"{sequences * length / 1e6:.3g}M",
-            f"{state}, tested at {result['step']}" if 0 < result["step"] != steps else state,
-            str(folder),
-        ],
-    }
+    about = {"pos": scheme_label(settings), "extend": result.get("extend", settings.extend) or None}
+    about |= {"train_length": length, "seed": settings.seed, "settings": others}
+    about |= {"dataset": settings.dataset, "rows": result["rows"]}
+    cells = [f"{steps}/{settings.max_iters}", f"{tokens / 1e6:.3g}M", state, str(folder)]
+    return about | {"cells": cells}
 
 
 def losses(rows: results.Rows, length: int) -> list[str]:
     """The cells of the loss at the training length, and of the gains at 4 and 32 times that."""
-    cells = [number(rows.get(("fixed_targets", length)), "nats")]
+    cells = [number(rows.get(("fixed_targets", length), {}), "nats")]
     for n in (4 * length, 32 * length):
         lost = rows.get(("fixed_targets", n), {}).get("diverged")
         cells.append("diverged" if lost else signed(results.gain(rows, length, n)))
@@ -109,7 +98,7 @@ def list_runs(folders: list[Path], dataset: str) -> str:
     known, broken = [], []
     for folder in folders:
         try:
-            known.append(look_at(folder, dataset))
+            known.append(look_at(folder))
         except (UserError, OSError) as error:
             broken.append(str(error))
     lines = [HEADS]
@@ -118,14 +107,12 @@ def list_runs(folders: list[Path], dataset: str) -> str:
         runs = list(group)
         tested = f", tested on {dataset}" if dataset else ""
         lines.append([f"{corpus}, trained at L = {length}{tested}"])
-        labels, windows = result_labels(runs), results.shared_windows([run["rows"] for run in runs])
-        asked = [(run["rows"], run["tested_on"], run["extend"], windows) for run in runs]
-        rows = [results.comparable_rows(results.rows_on(*one)) for one in asked]
+        labels, rows = result_labels(runs), results.rows_of(runs, dataset or corpus)
         for label, run, of_run in zip(labels, runs, rows, strict=True):
             steps, tokens, *rest = run["cells"]
             lines.append([f"  {label}", steps, tokens, *losses(of_run, length), *rest])
         try:
-            results.refuse_other_targets(dataset or corpus, labels, rows)
+            refuse_other_targets(dataset or corpus, labels, rows)
         except UserError as error:
             broken.append(str(error))
     return "\n".join([*aligned(lines), "", LEGEND, *broken])

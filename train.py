@@ -39,7 +39,7 @@ from runs.figures import plot_run
 from runs.log import Log, append_metrics
 from runs.processes import Processes, together
 from runs.results import Result, describe_model, update_result
-from runs.start import Start, first_token, start_run
+from runs.start import Start, first_token, start_run, step_share
 from runs.tables import runs_table
 
 # ---- the learning rate and the optimizer
@@ -97,17 +97,10 @@ class Training:
         s = self.settings = start.settings
         self.folder, self.corpus, self.model = start.folder, start.corpus, start.model
         self.compute, self.processes, self.start = start.compute, start.processes, start
-        self.step = 0  # optimizer steps taken
-        self.checkpoint = ""  # the SHA-256 of the newest one
-        self.first_token = first_token(s, self.corpus.split_sha256("train"), start.read_before)
-        self.sequences_per_step = s.batch_size * s.gradient_accumulation_steps  # the global batch
-        self.share, self.at_once = self.processes.share(self.sequences_per_step, s.batch_size)
-        self.optimizer = torch.optim.AdamW(
-            optimizer_groups(self.model, s.weight_decay),
-            lr=s.learning_rate,
-            betas=(s.beta1, s.beta2),
-            fused=self.compute.kind in ("cpu", "cuda"),
-        )
+        self.step, self.checkpoint = 0, ""  # steps taken, SHA-256 of the newest checkpoint
+        self.first_token = first_token(s, start.config)
+        groups, betas = optimizer_groups(self.model, s.weight_decay), (s.beta1, s.beta2)
+        self.optimizer = torch.optim.AdamW(groups, s.learning_rate, betas, fused=True)
         half = self.compute.dtype == torch.float16
         self.scaler = torch.amp.GradScaler(self.compute.kind, enabled=half)
         self.compiled_loss = self.mean_loss  # until `compile` is called
@@ -118,7 +111,8 @@ class Training:
     @property
     def tokens(self) -> int:
         """Tokens trained on so far."""
-        return self.step * self.sequences_per_step * self.settings.block_size
+        s = self.settings
+        return self.step * s.gradient_accumulation_steps * s.batch_size * s.block_size
 
     def mean_loss(self, idx: Tensor, targets: Tensor, ids: Tensor | None) -> Tensor:
         """The mean loss in nats of sequences and their targets, both (B, T)."""
@@ -128,15 +122,13 @@ class Training:
     def compile(self) -> None:
         """Compile model and loss as one graph, or print why not."""
         reason = device.missing_compiler() if self.settings.compile else "compile=False"
-        if not reason and self.compute.kind == "mps":
-            reason = "mps runs eager"
+        reason = reason or ("mps runs eager" if self.compute.kind == "mps" else "")
         if reason:
             print(f"not compiled: {reason}")
             return
         print("compiling model and loss (the first step takes a while)")
         # a graph for each length, and another one once positions are dropped
-        lengths = len(self.settings.mixed_lengths)
-        torch._dynamo.config.recompile_limit = max(8, 2 * lengths)
+        torch._dynamo.config.recompile_limit = max(8, 2 * len(self.settings.mixed_lengths))
         self.compiled_loss = torch.compile(self.mean_loss, fullgraph=True, dynamic=False)
 
     def length_of(self, step: int) -> int:
@@ -168,8 +160,7 @@ class Training:
         # seeded again in every step: a resumed run needs no random state
         torch.manual_seed(step_seed(s.seed, self.step, self.processes.rank))
         length = self.length_of(self.step)
-        share = self.share * s.block_size // length  # as many tokens at any length
-        at_once = self.at_once * s.block_size // length
+        share, at_once = step_share(s, self.processes, length)
         ids = self.model.draw_ids(s.seed, self.step, length)
         if ids is not None:
             self.model.pos.check_ids(ids)  # compiled code cannot
@@ -212,8 +203,7 @@ class Training:
         for first in range(s.batch_size * self.processes.rank, len(starts), every):
             part = slice(first, first + s.batch_size)
             places = [val[a : a + s.block_size + 1].astype("int64") for a in starts[part]]
-            tokens = torch.stack([torch.from_numpy(place) for place in places])
-            tokens = tokens.to(self.compute.device)
+            tokens = torch.stack([*map(torch.from_numpy, places)]).to(self.compute.device)
             with device.autocast(self.compute):
                 nats = self.model.losses(tokens[:, :-1], tokens[:, 1:])
             losses[part] = nats.double().mean(1).cpu()
@@ -234,7 +224,7 @@ class Training:
             "gpt": asdict(self.model.config),
             "settings": asdict(self.settings),
             "original_length": self.model.config.block_size,
-            "train_lengths": self.start.train_lengths,
+            "train_lengths": self.start.config["train_lengths"],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -246,14 +236,8 @@ class Training:
         self.scaler.load_state_dict(state["scaler"])
         self.step, self.checkpoint = state["step"], state["sha256"]
 
-    @property
-    def before_decay(self) -> bool:
-        """Whether wsd's decay is about to begin."""
-        return self.settings.lr_schedule == "wsd" and self.step == self.settings.decay_begin
-
-    def save(self) -> None:
-        """Write a checkpoint; that before wsd's decay is kept."""
-        kind = "stable" if self.before_decay else "ckpt"
+    def save(self, kind: str) -> None:
+        """Write a checkpoint of a kind, see `save_checkpoint`."""
         self.checkpoint = save_checkpoint(self.folder, self.state(), kind)
 
 
@@ -288,7 +272,7 @@ def on_signals(handler: Callable[[int, FrameType | None], None]) -> None:
 
 def train(training: Training, log: Log, stop: Stop) -> None:
     """Train to the last step; log, validate and save on the way. SystemExit after a signal."""
-    s, processes = training.settings, training.processes
+    s, processes, folder = training.settings, training.processes, training.folder
     if training.step < s.max_iters:
         training.compile()
     training.model.train()
@@ -299,32 +283,27 @@ def train(training: Training, log: Log, stop: Stop) -> None:
         loss, norm = training.take_step()
         bar.update()
         number = processes.highest(stop.signal)  # read once: a later signal ends the next step
-        due = training.step == s.max_iters or training.step % s.eval_interval == 0
-        due = due or training.before_decay
-        logged = due or training.step == 1 or training.step % s.log_interval == 0
+        step, stable = training.step, s.lr_schedule == "wsd" and training.step == s.decay_begin
+        due = step == s.max_iters or step % s.eval_interval == 0 or stable
+        logged = due or step == 1 or step % s.log_interval == 0
         if not logged and not number:
             continue
         loss = float(processes.sum(loss) / processes.size)
-        speed = (training.step - since) / (time.perf_counter() - clock)
-        line = {"step": training.step, "tokens": training.tokens, "loss": loss}
-        line |= {"lr": learning_rate(training.step - 1, s), "grad_norm": float(norm)}
-        require_finite(training, line)
-        if due or number:
-            # the loss of a step is that before it: validation is the first to see a ruined model
-            val_loss = training.validation_loss()
-            require_finite(training, {"val_loss": val_loss})
-            if due:
-                line["val_loss"] = val_loss
-        if logged:
-            log.add_step(line, speed)
+        speed = (step - since) / (time.perf_counter() - clock)
+        line = {"step": step, "tokens": training.tokens, "loss": loss}
+        line |= {"lr": learning_rate(step - 1, s), "grad_norm": float(norm)}
+        # the loss of a step is that before it: validation is the first to see a ruined model
+        val = {"val_loss": training.validation_loss()} if due or number else {}
+        require_finite(training, line | val)
+        if logged and processes.first:
+            log.add_step(line | val if due else line, speed)
         if (due or number) and processes.first:
-            training.save()
+            training.save("stable" if stable else "ckpt")
         if number:
             bar.close()
-            saved = f"stopped at step {training.step}, saved in {training.folder}"
-            print(f"{saved}; the same command goes on from there")
+            print(f"stopped at step {step}, saved in {folder}; the same command goes on from there")
             raise SystemExit(128 + number)
-        clock, since = time.perf_counter(), training.step
+        clock, since = time.perf_counter(), step
     bar.close()
 
 
@@ -336,12 +315,10 @@ def require_finite(training: Training, line: dict[str, float]) -> None:
     wrong = [f"{name} {value}" for name, value in line.items() if not math.isfinite(value)]
     if training.scaler.is_enabled():  # which leaves out a step whose gradient is not finite
         wrong = [text for text in wrong if not text.startswith("grad_norm")]
-    saved = f"nothing was saved yet in {training.folder}"
-    if checkpoint_paths(training.folder):
-        saved = f"the last good checkpoint is in {training.folder}"
     if wrong and training.processes.first:
-        line = {"step": training.step, "diverged": ", ".join(wrong)}
-        append_metrics(training.folder, line)
+        append_metrics(training.folder, {"step": training.step, "diverged": ", ".join(wrong)})
+    good = "the last good" if checkpoint_paths(training.folder) else "no"
+    saved = f"{good} checkpoint is in {training.folder}"
     advice = "Lower learning_rate, lengthen warmup_iters, or try --dtype=float32"
     require(not wrong, f"step {training.step}: {', '.join(wrong)}; {saved}. {advice}")
 
@@ -369,8 +346,7 @@ def train_and_test(training: Training) -> Result:
     on_signals(stop.take)
     train(training, log, stop)
     on_signals(lambda number, frame: sys.exit(128 + number))  # everything is saved now
-    saved = "the model is trained and saved"
-    with device.memory_advice(f"{saved}; lower eval_lengths and start again to test it"):
+    with device.memory_advice("the model is saved; lower eval_lengths and start again to test it"):
         result = test_long(training)
     log.add_test(result)
     return result
@@ -378,8 +354,7 @@ def train_and_test(training: Training) -> Result:
 
 def complete_run(settings: TrainSettings, compute: device.Compute, processes: Processes) -> None:
     """Begin or resume a run, do what is left to do, and print its table."""
-    scale = "raise gradient_accumulation_steps as much and the result stays the same"
-    with device.memory_advice(f"lower batch_size ({scale}), block_size, n_layer or n_embd"):
+    with device.memory_advice("lower batch_size (and raise gradient_accumulation_steps) or n_embd"):
         start = start_run(settings, compute, processes)
         training = Training(start)
         result = start.result or train_and_test(training)

@@ -12,14 +12,13 @@ made (train.bin, val.bin and perhaps meta.pkl) is read as it is from data/NAME: 
 beside its files when it is first used.
 """
 
-import contextlib
-import difflib
 import hashlib
 import importlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -32,20 +31,18 @@ from configurable import UserError, check_shape, require
 from data.nanogpt import read_characters
 
 HERE = Path(__file__).resolve().parent
-OFFLINE = ("stdlib",)  # made when they are first used: they need no network and no arguments
-VARIANTS = {"books_gpt2": "python data/books/prepare.py --tokenizer=gpt2"}  # no folder of their own
+SPLITS = ("train", "val")
+TASKS = ("addition", "addition_hints", "addition_reversed", "copy", "flipflop", "induction")
+TASKS += ("parity", "reverse", "sort")  # data/tasks makes them
+# made when they are first used: they need no network and no arguments
+OFFLINE = {"stdlib": "stdlib", "recall": "recall"} | dict.fromkeys(TASKS, "tasks")
 NANOGPT = "as nanoGPT split it"  # the rule in meta.json of a folder that nanoGPT made
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")  # of a corpus
 VOCABULARIES = {"bytes": 256, "gpt2": 50257}  # tokens of each tokenizer; char: its characters
 SPLIT = {"tokens": int, "bytes": int, "documents": int, "dtype": str, "sha256": str}
-META = {  # what meta.json must hold
-    "tokenizer": str,
-    "unit": str,
-    "vocab_size": int,
-    "source": str,
-    "rule": str,
-    "splits": {"train": SPLIT, "val": SPLIT},
-}
+META = {"tokenizer": str, "unit": str, "vocab_size": int, "source": str, "rule": str}
+META |= {"characters": (str, type(None)), "splits": dict.fromkeys(SPLITS, SPLIT)}
+Splits = Mapping[str, Iterable[np.ndarray]]  # the documents of "train" and "val", each (n,) tokens
 
 
 # ---- tokenizers
@@ -64,11 +61,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`; UserError names a character that the vocabulary does not have."""
-        try:
-            return self.array(text).tolist()
-        except UnicodeEncodeError as error:
-            odd = f"U+{ord(text[error.start]):04X} at character {error.start}"
-            raise UserError(f"the text holds {odd}, half of a character: is it UTF-8?") from None
+        return self.array(text).tolist()
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """The bytes of the tokens, which may end inside a character."""
@@ -104,17 +97,17 @@ class CharTokenizer(Tokenizer):
 
     def __init__(self, characters: str) -> None:
         self.vocabulary = [character.encode("utf-8") for character in characters]
-        self.unknown = len(characters)
-        self.ids = np.full(0x110000, self.unknown, token_dtype(self.unknown + 1))  # by code point
-        self.ids[[ord(character) for character in characters]] = np.arange(self.unknown)
+        count = len(characters)
+        self.ids = np.full(0x110000, count, token_dtype(count + 1))  # by code point
+        self.ids[[ord(character) for character in characters]] = np.arange(count)
 
     def array(self, text: str) -> np.ndarray:
         """One id per character, (n,); UserError for the first that is not in the vocabulary."""
         ids = self.ids[np.frombuffer(text.encode("utf-32-le"), dtype="<u4")]
-        unknown = np.flatnonzero(ids == self.unknown)
+        unknown = np.flatnonzero(ids == len(self.vocabulary))
         if unknown.size:
             odd = f"character {text[unknown[0]]!r} at place {unknown[0]} of the text"
-            known = f"the {self.unknown} characters of this corpus"
+            known = f"the {len(self.vocabulary)} characters of this corpus"
             raise UserError(f"{odd} is not among {known}: leave it out, or make another corpus")
         return ids
 
@@ -125,7 +118,14 @@ class GPT2Tokenizer(Tokenizer):
     unit = "token"
 
     def __init__(self) -> None:
-        self.encoding = gpt2_encoding()
+        """UserError if the vocabulary is neither here nor can be downloaded."""
+        try:
+            self.encoding = tiktoken.get_encoding("gpt2")
+        except (OSError, ValueError) as error:
+            advice = "connect to a network, or set TIKTOKEN_CACHE_DIR to a folder that has it"
+            raise UserError(
+                f"GPT-2's vocabulary cannot be loaded ({error!r:.60}); {advice}"
+            ) from error
         ids = range(self.encoding.n_vocab)
         self.vocabulary = [self.encoding.decode_single_token_bytes(i) for i in ids]
         self.end = self.encoding.eot_token
@@ -135,26 +135,13 @@ class GPT2Tokenizer(Tokenizer):
         return self.encoding.encode_to_numpy(text, disallowed_special=())
 
 
-def gpt2_encoding() -> tiktoken.Encoding:
-    """GPT-2's encoding; UserError if its vocabulary is neither here nor can be downloaded."""
-    try:
-        return tiktoken.get_encoding("gpt2")
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"GPT-2's vocabulary could not be loaded ({type(error).__name__}); connect to a "
-            "network (tiktoken downloads it once), set TIKTOKEN_CACHE_DIR to a folder where "
-            "tiktoken has cached it, or use the tokenizer bytes"
-        ) from error
-
-
 TOKENIZERS = {"bytes": ByteTokenizer, "char": CharTokenizer, "gpt2": GPT2Tokenizer}
 
 
 def tokenizer_of(meta: Mapping) -> Tokenizer:
     """The tokenizer that a meta.json describes."""
-    if meta["tokenizer"] == "char":
-        return CharTokenizer(meta["characters"])
-    return TOKENIZERS[meta["tokenizer"]]()
+    kind = meta["tokenizer"]
+    return CharTokenizer(meta["characters"]) if kind == "char" else TOKENIZERS[kind]()
 
 
 # ---- reading
@@ -197,12 +184,10 @@ class Corpus:
 
     def verify(self, *splits: str) -> None:
         """UserError unless the token files of these splits, by default both, have their SHA-256."""
-        for split in splits or ("train", "val"):
+        for split in splits or SPLITS:
             path = self.folder / f"{split}.bin"
-            with path.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            if digest != self.split_sha256(split):
-                raise damaged(path, "does not have the SHA-256 that meta.json gives")
+            same = file_sha256(path) == self.split_sha256(split)
+            check(same, path, "does not have the SHA-256 that meta.json gives")
 
 
 def load(name: str, root: Path = HERE) -> Corpus:
@@ -211,56 +196,58 @@ def load(name: str, root: Path = HERE) -> Corpus:
     A folder that nanoGPT made gets its meta.json.
     """
     folder = Path(root) / name
-    if not NAME.fullmatch(name) or not (folder / "meta.json").is_file():
-        if NAME.fullmatch(name) and is_nanogpt(folder):
-            adopt(folder)
+    require(NAME.fullmatch(name), absence(name, Path(root)))
+    names = {path.name for path in folder.glob("*")}
+    if "meta.json" not in names:
+        if names >= {"train.bin", "val.bin"} and "train_starts.npy" not in names:
+            adopt(folder)  # nanoGPT made it; a prepare.py of ours that was cut off leaves starts
         else:
             require(name in OFFLINE, absence(name, Path(root)))
-            importlib.import_module(f"data.{name}.prepare").prepare(folder)
+            importlib.import_module(f"data.{OFFLINE[name]}.prepare").prepare(folder)
     meta = read_meta(folder / "meta.json")
-    tokens = [read_tokens(folder / f"{split}.bin", meta) for split in ("train", "val")]
-    if meta["rule"] == NANOGPT:
-        starts = [find_starts(split, meta) for split in tokens]
-    else:
-        starts = [read_starts(folder / f"{split}_starts.npy", meta) for split in ("train", "val")]
-    return Corpus(name, folder, meta, *tokens, *starts)
+    train, train_starts = read_split(folder / "train.bin", meta)
+    val, val_starts = read_split(folder / "val.bin", meta)
+    return Corpus(name, folder, meta, train, val, train_starts, val_starts)
 
 
-def built_in() -> list[str]:
-    """The names of the corpora that a prepare.py of the project makes."""
-    names = {path.parent.name for path in HERE.glob("*/prepare.py")}
-    return sorted(names - {"text"} | set(VARIANTS))
+def commands() -> dict[str, str]:
+    """What a user types to make each corpus that a prepare.py of the project makes, by its name."""
+    names = {path.parent.name for path in HERE.glob("*/prepare.py")} - {"text", "tasks"}
+    simple = {name: f"python data/{name}/prepare.py" for name in names}
+    simple |= {name: f"python data/tasks/prepare.py {name}" for name in TASKS}
+    return simple | {"books_gpt2": "python data/books/prepare.py --tokenizer=gpt2"}
 
 
 def command(name: str) -> str:
     """What a user types to make the corpus `name`."""
-    if name in built_in():
-        return VARIANTS.get(name, f"python data/{name}/prepare.py")
-    return f"python data/text/prepare.py --name={name} PATH... --tokenizer=gpt2 (or bytes, or char)"
+    own = f"python data/text/prepare.py --name={name} PATH... --tokenizer=gpt2 (or bytes, or char)"
+    return commands().get(name, own)
 
 
 def absence(name: str, root: Path) -> str:
     """The sentence for a corpus that is not there."""
-    if name in built_in():
+    if name in commands():
         return f"the corpus {name} has not been made yet: {command(name)}"
-    known = sorted({*built_in(), *(path.parent.name for path in root.glob("*/meta.json"))})
-    near = difflib.get_close_matches(name, known, 1)
-    others = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)};"
-    own = f"one of your own texts is made by {command('NAME')}"
-    return f"there is no corpus {name!r}: {others} {own}"
+    known = sorted({*commands(), *(path.parent.name for path in root.glob("*/meta.json"))})
+    return f"there is no corpus {name!r}, but {', '.join(known)}; make your own: {command('NAME')}"
 
 
 def remedy(path: Path) -> str:
     """What to do about a damaged file of a corpus."""
-    meta = path.with_name("meta.json")
-    if meta.is_file() and NANOGPT in meta.read_text(encoding="utf-8", errors="replace"):
-        return f"if the files are as you want them, delete {meta}, and they are read anew"
-    return f"make the corpus again: {command(path.parent.name)}"
+    anew = f"make the corpus again: {command(path.parent.name)}"
+    of_nanogpt = f"copy its meta.pkl, if it has one, and delete {path.with_name('meta.json')}"
+    return f"{anew}; or, if nanoGPT made it, {of_nanogpt}"
 
 
-def damaged(path: Path, what: str) -> UserError:
-    """The error for a file of a corpus that is not as it was made."""
-    return UserError(f"{path} {what}; {remedy(path)}")
+def check(good: object, path: Path, problem: str) -> None:
+    """UserError that names a file of a corpus, its problem and what to do, unless it is good."""
+    require(good, f"{path} {problem}; {remedy(path)}")
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file, 64 digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_meta(path: Path) -> dict:
@@ -268,60 +255,55 @@ def read_meta(path: Path) -> dict:
     try:
         meta = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
-        raise damaged(path, "is not readable JSON") from None
+        raise UserError(f"{path} is not readable JSON; {remedy(path)}") from None
     check_shape(meta, META, str(path), remedy(path))
     kind, size = meta["tokenizer"], meta["vocab_size"]
-    if kind not in TOKENIZERS:
-        raise damaged(path, f"names the tokenizer {kind!r}, not one of {', '.join(TOKENIZERS)}")
-    if kind == "char":
-        check_shape(meta, {"characters": str}, str(path), remedy(path))
-    right = VOCABULARIES.get(kind) or len(meta["characters"])
-    if size != right:
-        raise damaged(path, f"has a vocab_size of {size!r:.30}, not the {right:,} tokens of {kind}")
+    check(kind in TOKENIZERS, path, f"names the tokenizer {kind!r}, which is unknown")
+    right = VOCABULARIES.get(kind, len(meta.get("characters") or ""))
+    check(size == right, path, f"has a vocab_size of {size!r:.30}, not the {right:,} of {kind}")
     return meta
 
 
-def read_tokens(path: Path, meta: Mapping) -> np.memmap:
-    """A token file, (n,); UserError unless its size and its largest token fit meta.json."""
-    split, vocab_size = meta["splits"][path.stem], meta["vocab_size"]
-    if split["dtype"] not in ("uint16", "uint32"):
-        kind = f"the dtype {split['dtype']!r} in meta.json"
-        raise damaged(path, f"has {kind}, neither uint16 nor uint32")
-    dtype = np.dtype(split["dtype"]).newbyteorder("<")
-    size = path.stat().st_size if path.is_file() else 0
-    if size == 0 or size != split["tokens"] * dtype.itemsize:
-        stated = f"{split['tokens']:,} tokens of {dtype.itemsize} as meta.json says"
-        raise damaged(path, f"has {size:,} bytes, not {stated}")
+def read_split(path: Path, meta: Mapping) -> tuple[np.memmap, np.ndarray]:
+    """The tokens of a token file, (n,), and the starts of its documents, (m,).
+
+    UserError unless they are as many as meta.json says.
+    """
+    tokens, stated = map_tokens(path, meta["vocab_size"]), meta["splits"][path.stem]
+    found = f"{len(tokens):,} tokens of {tokens.dtype.name}"
+    given = f"{stated['tokens']:,} tokens of {stated['dtype']}"
+    check(found == given, path, f"has {found}, not {given} as meta.json says")
+    starts, count = read_starts(path, meta, tokens), stated["documents"]
+    check(len(starts) == count, path, f"has {len(starts):,} documents, not {count:,}")
+    return tokens, starts
+
+
+def map_tokens(path: Path, vocab_size: int) -> np.memmap:
+    """The tokens of a file, (n,); UserError if it has none, or one outside the vocabulary."""
+    size, dtype = path.stat().st_size if path.is_file() else 0, token_dtype(vocab_size)
+    check(size > 0 and size % dtype.itemsize == 0, path, f"has {size:,} bytes: no whole tokens")
     tokens = np.memmap(path, dtype=dtype, mode="r")
-    if int(tokens.max()) >= vocab_size:
-        raise damaged(path, f"holds token {tokens.max()}, outside its vocabulary of {vocab_size:,}")
+    top = tokens.max()
+    check(top < vocab_size, path, f"holds token {top}, outside its vocabulary of {vocab_size:,}")
     return tokens
 
 
-def read_starts(path: Path, meta: Mapping) -> np.ndarray:
-    """(documents,) int64: the first token of each document, ascending from 0."""
-    split = meta["splits"][path.stem.removesuffix("_starts")]
-    count = split["documents"]
+def read_starts(path: Path, meta: Mapping, tokens: np.ndarray) -> np.ndarray:
+    """(documents,) int64: the first token of each document of a token file, ascending from 0."""
+    if meta["rule"] == NANOGPT:
+        return find_starts(tokens, meta)
+    path = path.with_name(f"{path.stem}_starts.npy")
     try:
-        starts = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError):
-        raise damaged(path, "is missing or not a NumPy array") from None
-    shape = getattr(starts, "shape", None), getattr(starts, "dtype", None)
-    if shape != ((count,), np.int64):
-        raise damaged(path, f"is not a list of {count:,} document starts")
-    ends = np.append(starts, split["tokens"])  # so that the last start is checked too
-    if ends[0] != 0 or (np.diff(ends) <= 0).any():
-        raise damaged(path, "does not ascend from 0 within its token file")
+        starts = np.load(path, allow_pickle=False)[:].astype(np.int64)
+    except (OSError, ValueError, EOFError, TypeError, LookupError):
+        raise UserError(f"{path} is missing or not a NumPy array; {remedy(path)}") from None
+    ends = np.append(starts, len(tokens))  # so that the last start is checked too
+    ascends = ends[0] == 0 and (np.diff(ends) > 0).all()
+    check(ascends, path, "does not ascend from 0 within its token file")
     return starts
 
 
 # ---- folders that nanoGPT made
-
-
-def is_nanogpt(folder: Path) -> bool:
-    """Whether nanoGPT made `folder`, and not a prepare.py of ours that was cut off."""
-    names = {path.name for path in folder.glob("*")}
-    return names >= {"train.bin", "val.bin"} and not names & {"meta.json", "train_starts.npy"}
 
 
 def adopt(folder: Path) -> None:
@@ -331,28 +313,8 @@ def adopt(folder: Path) -> None:
     """
     pickled = folder / "meta.pkl"
     extra = {"characters": read_characters(pickled)} if pickled.is_file() else {}
-    kind = "char" if extra else "gpt2"
-    meta, lengths = describe(folder, kind, "files of nanoGPT's", NANOGPT, extra)
-    with writing(folder, meta):
-        paths = folder / "train.bin", folder / "val.bin"
-        meta["splits"] = {path.stem: describe_split(path, meta, lengths) for path in paths}
-
-
-def describe_split(path: Path, meta: Mapping, lengths: np.ndarray) -> dict:
-    """The entry in meta.json of a file of uint16 tokens, which stand for `lengths` bytes, (V,)."""
-    size = path.stat().st_size
-    require(size > 0 and size % 2 == 0, f"{path} has {size:,} bytes: no two-byte tokens")
-    tokens = np.memmap(path, dtype="<u2", mode="r")
-    parts = np.array_split(tokens, len(tokens) // 2**24 + 1)
-    counts = sum(np.bincount(part, minlength=2**16) for part in parts)
-    outside = f"{path} holds token {tokens.max()}, outside its vocabulary of {len(lengths):,}"
-    advice = "its meta.pkl is missing, or it is of another corpus"
-    require(not counts[len(lengths) :].any(), f"{outside}: {advice}")
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    entry = {"tokens": len(tokens), "bytes": int(counts[: len(lengths)] @ lengths)}
-    documents = len(find_starts(tokens, meta))
-    return entry | {"documents": documents, "dtype": "uint16", "sha256": digest}
+    about = dict(tokenizer="char" if extra else "gpt2", source="files of nanoGPT's", rule=NANOGPT)
+    write_corpus(folder, {}, **about, **extra)
 
 
 def find_starts(tokens: np.ndarray, meta: Mapping) -> np.ndarray:
@@ -370,55 +332,45 @@ def find_starts(tokens: np.ndarray, meta: Mapping) -> np.ndarray:
 
 def write_corpus(
     folder: Path,
-    splits: Mapping[str, Iterable[np.ndarray]],
+    splits: Splits,
     *,
     tokenizer: str,
     source: str,
     rule: str,
+    answers: Mapping[str, np.ndarray] | None = None,
     **extra: object,
 ) -> dict:
     """Write a corpus to `folder` and return what is in its meta.json.
 
-    `splits` has the documents of "train" and "val", each (n,) token ids. Empty documents are left
-    out. `tokenizer` is one of TOKENIZERS, `source` and `rule` say where the texts come from and how
-    they were split, `extra` is written to meta.json too (for "char": `characters`). The files are
-    made in a folder of their own and then moved, so that none is ever half written. UserError for
-    an empty split and for a folder that cannot be written.
+    Empty documents are left out. Without any split, the token files are those in `folder`.
+    `tokenizer` is one of TOKENIZERS, `source` and `rule` say where the texts come from and how they
+    were split, `extra` is written to meta.json too (for "char": `characters`). For `answers`, one
+    number per token of a split, see data/rows.py. The files are made in a folder of their own and
+    then moved, so that none is ever half written. UserError for an empty split, for a token outside
+    the vocabulary and for a folder that cannot be written.
     """
-    meta, lengths = describe(folder, tokenizer, source, rule, extra)
-    with writing(folder, meta) as new:
-        meta["splits"] = {
-            split: write_split(new / f"{split}.bin", documents, lengths)
-            for split, documents in splits.items()
-        }
-    return meta
-
-
-def describe(
-    folder: Path, tokenizer: str, source: str, rule: str, extra: Mapping
-) -> tuple[dict, np.ndarray]:
-    """What meta.json says of a corpus besides its splits, and the bytes of each token, (V,)."""
     encoder = tokenizer_of({"tokenizer": tokenizer, **extra})
     meta = {"name": folder.name, "tokenizer": tokenizer, "unit": encoder.unit}
     meta |= {"vocab_size": len(encoder.vocabulary), "source": source, "rule": rule, **extra}
-    return meta, encoder.token_bytes()
-
-
-@contextlib.contextmanager
-def writing(folder: Path, meta: Mapping) -> Iterator[Path]:
-    """A folder for new files. At the end they are moved to `folder`, with `meta` as meta.json."""
+    lengths = encoder.token_bytes()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".new-", dir=folder) as new:
-            yield Path(new)
+            for split, documents in splits.items():
+                write_split(Path(new, f"{split}.bin"), documents, token_dtype(len(lengths)))
+            for split, numbers in (answers or {}).items():
+                np.save(Path(new, f"{split}_answers.npy"), numbers.ravel().astype(np.uint16))
+            files = [Path(new if splits else folder, f"{split}.bin") for split in SPLITS]
+            meta["splits"] = {path.stem: describe_split(path, meta, lengths) for path in files}
             text = json.dumps(meta, indent=1, ensure_ascii=False)
             Path(new, "meta.json").write_text(text + "\n", encoding="utf-8")
             publish(Path(new), folder)
     except OSError as error:
         raise UserError(f"{folder} cannot be written: {error}") from error
     finally:
-        with contextlib.suppress(OSError):  # refused while anything is in it
+        with suppress(OSError):  # refused while anything is in it
             folder.rmdir()
+    return meta
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
@@ -426,32 +378,26 @@ def token_dtype(vocab_size: int) -> np.dtype:
     return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
 
 
-def write_split(path: Path, documents: Iterable[np.ndarray], lengths: np.ndarray) -> dict:
-    """Write SPLIT.bin and SPLIT_starts.npy, and return the entry of the split in meta.json.
-
-    `lengths` are the bytes that each token of the vocabulary stands for, (V,).
-    """
-    vocab_size = len(lengths)
-    dtype, digest, starts, size, n_bytes = token_dtype(vocab_size), hashlib.sha256(), [], 0, 0
+def write_split(path: Path, documents: Iterable[np.ndarray], dtype: np.dtype) -> None:
+    """Write SPLIT.bin and SPLIT_starts.npy."""
+    starts, size = [], 0
     with path.open("wb") as file:
         for document in documents:
-            if len(document) == 0:
-                continue
-            starts.append(size)
-            size += len(document)
-            n_parts = len(document) // 2**20 + 1  # a long document needs little memory then
-            for part in np.array_split(document, n_parts):
-                if part.min() < 0 or part.max() >= vocab_size:
-                    odd = f"document {len(starts)} has a token outside the vocabulary"
-                    raise ValueError(f"{odd} of {vocab_size}")
-                tokens = part.astype(dtype).tobytes()
-                file.write(tokens)
-                digest.update(tokens)
-                n_bytes += int(lengths[part].sum())
+            if len(document):
+                starts.append(size)
+                size += len(document)
+                file.write(document.astype(dtype))
     require(starts, f"the {path.stem} split would be empty: the corpus needs more text")
     np.save(path.with_name(f"{path.stem}_starts.npy"), np.array(starts, dtype=np.int64))
-    entry = {"tokens": size, "bytes": n_bytes, "documents": len(starts)}
-    return entry | {"dtype": dtype.name, "sha256": digest.hexdigest()}
+
+
+def describe_split(path: Path, meta: Mapping, lengths: np.ndarray) -> dict:
+    """The entry in meta.json of a token file, whose tokens stand for `lengths` bytes, (V,)."""
+    tokens = map_tokens(path, len(lengths))
+    parts = np.array_split(tokens, len(tokens) // 2**20 + 1)  # a large file needs little memory
+    entry = {"tokens": len(tokens), "bytes": sum(int(lengths[part].sum()) for part in parts)}
+    entry |= {"documents": len(read_starts(path, meta, tokens)), "dtype": tokens.dtype.name}
+    return entry | {"sha256": file_sha256(path)}
 
 
 def publish(new: Path, folder: Path) -> None:
@@ -510,9 +456,8 @@ def sequences(tokens: np.ndarray, block_size: int, seed: int, first: int, count:
 
 def windows_per_epoch(n_tokens: int, block_size: int) -> int:
     """How many windows an epoch reads, at least one; UserError if there are too few tokens."""
-    found = f"{n_tokens:,} tokens, fewer than the {block_size + 1:,} of one sequence"
-    advice = "take more text or a smaller block_size"
-    require(n_tokens > block_size, f"the training split has {found}: {advice}")
+    few = f"{n_tokens:,} tokens, fewer than the {block_size + 1:,} of one sequence"
+    require(n_tokens > block_size, f"the training split has {few}: add text, or lower block_size")
     return max(1, n_tokens // block_size - 1)
 
 

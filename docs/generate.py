@@ -1,21 +1,24 @@
 """Write the generated pages, docs/schemes.md and docs/settings.md: `python docs/generate.py`."""
 
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
+import configurable
 import explain
 from configurable import (
+    KINDS,
     AblateSettings,
     EvaluateSettings,
     ExplainSettings,
     ExtendSettings,
     ReportSettings,
     SampleSettings,
+    Settings,
     TrainSettings,
-    settings_table,
 )
 
 COMMANDS = {
@@ -68,6 +71,18 @@ change what is measured on it. Settings of the *execution* say how and where it 
 def schemes_page() -> str:
     """docs/schemes.md."""
     return f"{SCHEMES}\n{explain.catalogue()}\n"
+
+
+def settings_table(cls: type[Settings]) -> str:
+    """A Markdown table of all settings of a command."""
+    lines = ["| name | default | unit | what | kind |", "| --- | --- | --- | --- | --- |"]
+    for f in sorted(fields(cls), key=lambda f: [*KINDS].index(f.metadata["kind"])):
+        typed = configurable._typed(f.default)
+        default = f"`{typed}`" if typed else ""
+        what = f"{f.metadata['help']} ({configurable._expected(f)})".replace("|", "\\|")
+        row = (f"`{f.name}`", default, f.metadata["unit"], what, f.metadata["kind"])
+        lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines)
 
 
 def settings_page() -> str:

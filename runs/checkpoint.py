@@ -20,7 +20,7 @@ from configurable import GPTConfig, TrainSettings, UserError, check_shape, diffe
 from model import GPT
 from runs.device import CPU, Compute
 from runs.files import replace_file, sha256
-from runs.folder import DAMAGED, RESTORE, checkpoint_paths, last_logged_step, read_config
+from runs.folder import DAMAGED, RESTORE, checkpoint_paths, read_config
 
 STATE = {  # what every checkpoint has
     **dict.fromkeys(("model", "optimizer", "scaler", "gpt"), dict),
@@ -44,8 +44,7 @@ def save_checkpoint(folder: Path, state: dict[str, Any], kind: str = "ckpt") -> 
     try:
         digest = replace_file(unnamed, lambda file: torch.save(state, file))
         path = folder / f"{kind}-{state['step']}-{digest[:16]}.pt"
-        all_of_kind = [p for p in checkpoint_paths(folder) if p.name.startswith(kind)]
-        older = [other for other in all_of_kind if other != path]
+        older = [p for p in checkpoint_paths(folder) if p != path and p.name.startswith(kind)]
         os.replace(unnamed, path)
         good = (other for other in older if other.stem.endswith(sha256(other)[:16]))
         kept = next(good, None) if kind == "ckpt" else None
@@ -99,8 +98,7 @@ def read_checkpoint(file: BinaryIO, path: Path) -> dict[str, Any]:
         state = torch.load(file, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
         problem = f"{path} is no checkpoint of this program, though it has the digest in its name"
-        advice = "do not trust that folder, or train it again with --overwrite=True"
-        raise UserError(f"{problem}: {advice}") from error
+        raise UserError(f"{problem}: do not trust it, or train with --overwrite=True") from error
     check_shape(state, STATE, str(path), DAMAGED)
     return state
 
@@ -125,7 +123,7 @@ class Run:
     compute: Compute = CPU
 
 
-def load_run(folder: str | Path, device: str = "cpu", pos_file: str = "") -> Run:
+def load_run(folder: str | Path, compute: Compute = CPU, pos_file: str = "") -> Run:
     """The trained model of a run folder, in eval mode.
 
     UserError if it is missing, damaged, or of another scheme. `pos_file` must be given for a run
@@ -135,17 +133,12 @@ def load_run(folder: str | Path, device: str = "cpu", pos_file: str = "") -> Run
     config = read_config(folder)
     state = load_state(folder, say=lambda text: print(text, file=sys.stderr))
     require(state, f"{folder} holds no checkpoint yet: train it first")
-    logged, step = last_logged_step(folder), state["step"]
-    last, interval = config["settings"]["max_iters"], config["settings"]["eval_interval"]
-    if logged > step + interval or logged == last > step:  # a training logs, then saves
-        gap = f"{folder} was trained to step {logged}, but its newest checkpoint is of step {step}"
-        print(f"note: {gap}", file=sys.stderr)
     refuse_other_files(folder, config, state)
     model = GPT(GPTConfig(**state["gpt"] | {"extend": ""}), scheme_file(folder, config, pos_file))
     model.extend(state["gpt"]["extend"], folder)
     load_weights(model, state["model"], folder)
-    settings = TrainSettings(**config["settings"])
-    return Run(folder, config, settings, state, state["sha256"], model.to(device).eval())
+    model, settings = model.to(compute.device).eval(), TrainSettings(**config["settings"])
+    return Run(folder, config, settings, state, state["sha256"], model, compute)
 
 
 def scheme_file(folder: Path, config: dict[str, Any], typed: str) -> Path | None:
@@ -175,18 +168,14 @@ def refuse_other_files(folder: Path, config: dict[str, Any], state: dict[str, An
     for name, digest in config["extension_files_sha256"].items():
         path = folder / name
         same = path.is_file() and sha256(path) == digest
-        problem = f"{path} is missing or not the file that {folder} was trained with"
-        require(same, f"{problem}: {RESTORE}")
+        require(same, f"{path} is missing or not the file of this run: {RESTORE}")
 
 
 def load_weights(model: GPT, weights: dict[str, torch.Tensor], where: Path) -> None:
     """Copy weights into a model. UserError names the parameters that are not the same."""
-    own = {name: tuple(p.shape) for name, p in model.state_dict().items()}
-    given = {name: tuple(p.shape) for name, p in weights.items()}
-    absent = dict.fromkeys({*own, *given}, "absent")
-    own, given = absent | own, absent | given
-    differ = [name for name in sorted(absent) if own[name] != given[name]]
-    shapes = [f"{name}: {given[name]} there, {own[name]} here" for name in differ[:4]]
-    problem = f"the checkpoint in {where} is of another model or scheme than {model.pos.text}"
-    require(not differ, f"{problem} ({'; '.join(shapes)})")
-    model.load_state_dict(weights)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        problem = f"the checkpoint in {where} is of another model or scheme than {model.pos.text}"
+        raise UserError(f"{problem} ({reason:.300})") from error

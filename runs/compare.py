@@ -1,7 +1,8 @@
-"""Differences between schemes: paired, with their errors, and corrected for how many are compared.
+"""What is compared: the rows of several results, and the differences between schemes.
 
-Within a seed two schemes are compared window by window, on the same targets. Over seeds their
-differences are a sample for Student's t. Windows and seeds are never pooled.
+Results are compared only on the same targets of the same text. Within a seed two schemes are
+compared window by window. Over seeds their differences are a sample for Student's t, and p-values
+are corrected for how many schemes are compared. Windows and seeds are never pooled.
 """
 
 import functools
@@ -11,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from configurable import require
-from runs.labels import result_labels
-from runs.results import Result, Row, fixed_target_rows, paired, select_rows, standard_error
+from configurable import PROTOCOLS, require
+from runs.labels import loss, result_labels
+from runs.results import Result, Row, Rows, by_length, paired, rows_of, standard_error, targets
 
 Seeds = dict[int, dict[int, Row]]  # of one scheme: rows of fixed_targets by seed and length
 
@@ -21,16 +22,43 @@ LEVEL = 0.05  # of the tests; the intervals hold 1 - LEVEL
 NEAR = 0.01  # nats by which another learning rate must be better than the usual one
 
 
+# ---- the rows of several results
+
+
+def select_rows(results: list[Result], dataset: str) -> tuple[str, list[Rows]]:
+    """The dataset (by default the first tested) and the `rows_of` on it.
+
+    UserError if a result has none, or if two results were measured on different targets.
+    """
+    dataset = dataset or next((row["dataset"] for r in results for row in r["rows"]), "")
+    selected = rows_of(results, dataset)
+    for result, rows in zip(results, selected, strict=True):
+        where = f"{dataset or 'any dataset'} under {result.get('extend') or 'no extension'}"
+        require(rows, f"{result['pos']} was not tested on {where}: run evaluate.py on it first")
+    refuse_other_targets(dataset, result_labels(results), selected)
+    return dataset, selected
+
+
+def refuse_other_targets(dataset: str, labels: list[str], all_rows: list[Rows]) -> None:
+    """UserError, with the labels of two results, if they have different targets."""
+    first: dict[str, tuple[str, Row]] = {}  # by protocol: the first label and row
+    for label, rows in zip(labels, all_rows, strict=True):
+        for (protocol, _), row in rows.items():
+            if protocol in PROTOCOLS and row["nats"] is not None:
+                other, other_row = first.setdefault(protocol, (label, row))
+                pair = f"{other} and {label} were tested on different targets of {dataset}"
+                advice = "evaluate them with the same --eval_windows and the same corpus files"
+                require(targets(other_row) == targets(row), f"{pair} ({protocol}): {advice}")
+
+
 # ---- several seeds
 
 
 def missing_results(cells: dict[str, list[Result]]) -> list[str]:
     """A sentence for each cell without a result; see `rows_by_seed`."""
-    sentences = []
-    for label, results in cells.items():
-        missing = [r for r in results if "rows" not in r]
-        sentences += [f"{label}, seed {r['seed']}: no result: {r['reason']}" for r in missing]
-    return sentences
+    cells = [(label, result) for label, results in cells.items() for result in results]
+    missing = [(label, result) for label, result in cells if "rows" not in result]
+    return [f"{label}, seed {r['seed']}: no result: {r['reason']}" for label, r in missing]
 
 
 def rows_by_seed(cells: dict[str, list[Result]], dataset: str = "") -> tuple[str, dict[str, Seeds]]:
@@ -45,26 +73,26 @@ def rows_by_seed(cells: dict[str, list[Result]], dataset: str = "") -> tuple[str
     dataset, all_rows = select_rows([result for _, result in done], dataset)
     by_seed: dict[str, Seeds] = {label: {} for label in cells}
     for (label, result), rows in zip(done, all_rows, strict=True):
-        by_seed[label][result["seed"]] = fixed_target_rows(rows)
+        by_seed[label][result["seed"]] = by_length(rows)
     return dataset, by_seed
 
 
 def losses_at(seeds: Seeds, length: int) -> dict[int, float]:
-    """The nats at a length by seed, for the seeds at which they are defined.
+    """The nats at a length by seed, inf where it diverged, for the seeds that define it."""
+    losses = {seed: loss(fixed[length]) for seed, fixed in seeds.items() if length in fixed}
+    return {seed: nats for seed, nats in losses.items() if not math.isnan(nats)}
 
-    Empty if a seed diverged there: the mean of the others would hide it.
-    """
-    rows = {seed: fixed[length] for seed, fixed in seeds.items() if length in fixed}
-    if any(row.get("diverged") for row in rows.values()):
-        return {}
-    return {seed: row["nats"] for seed, row in rows.items() if row["nats"] is not None}
+
+def mean_curve(seeds: Seeds) -> dict[int, float]:
+    """The mean over seeds by ascending length: inf if one diverged, nan if it is undefined."""
+    lengths = sorted({n for fixed in seeds.values() for n in fixed})
+    losses = {n: list(losses_at(seeds, n).values()) for n in lengths}
+    return {n: float(np.mean(nats)) if nats else math.nan for n, nats in losses.items()}
 
 
 def schemes_of(results: list[Result]) -> dict[str, list[Result]]:
     """The results by their label without the seed; runs that are equal in all have their own."""
-    alike = [{**result, "seed": 0} for result in results]
-    for result in alike:
-        result.pop("folder", None)
+    alike = [{**result, "seed": 0, "folder": ""} for result in results]
     runs = [(label, r["seed"]) for label, r in zip(result_labels(alike), results, strict=True)]
     schemes: dict[str, list[Result]] = {}
     for run, label, result in zip(runs, result_labels(results), results, strict=True):
@@ -136,17 +164,16 @@ def contrast(seeds: Seeds, first: Seeds, length: int) -> Contrast | None:
 
     None if no seed has both on the same targets, or if one diverged there.
     """
-    both = losses_at(seeds, length).keys() & losses_at(first, length).keys()
-    pairs = {seed: paired(seeds[seed][length], first[seed][length]) for seed in sorted(both)}
-    found = {seed: pair for seed, pair in pairs.items() if pair}
-    if not found:
+    losses, others = losses_at(seeds, length), losses_at(first, length)
+    both = sorted(losses.keys() & others.keys())
+    found = [paired(seeds[seed][length], first[seed][length]) for seed in both]
+    found = [pair for pair in found if pair]
+    if not found or math.inf in (*losses.values(), *others.values()):
         return None
-    nats = np.array([pair.nats for pair in found.values()])
-    if len(found) == 1:
-        ((seed, (mean, stderr)),) = found.items()
-        degrees = len(seeds[seed][length]["block_nats"]) - 1
-    else:
-        mean, stderr, degrees = float(nats.mean()), standard_error(nats), len(nats) - 1
+    mean, stderr, degrees = found[0].nats, found[0].stderr, found[0].blocks - 1
+    if len(found) > 1:
+        nats = [pair.nats for pair in found]
+        mean, stderr, degrees = float(np.mean(nats)), standard_error(nats), len(nats) - 1
     t = mean / stderr if stderr else math.copysign(math.inf, mean) if mean else 0.0
     return Contrast(mean, stderr, len(found), degrees, p_value(t, degrees))
 
@@ -180,14 +207,14 @@ def pick_rate(losses: dict[float, float], usual: float) -> float:
     return usual if losses[usual] <= best + NEAR else min(losses, key=losses.__getitem__)
 
 
-def rates_beyond(tried: Iterable[float], picked: float, lowest: float) -> tuple[float, ...]:
+def rates_beyond(tried: Iterable[float], picked: float, lowest: float) -> list[float]:
     """If the rate picked is at an edge of those tried, the next one, as far off as its neighbour.
 
     Its distance is a ratio. Empty if the rate is between others, or the next one is below `lowest`
     or, rounded to three digits, one of them.
     """
     rates = sorted(tried)
-    neighbours = {rates[0]: rates[1], rates[-1]: rates[-2]}
+    neighbours = {rates[0]: rates[1], rates[-1]: rates[-2]} if len(rates) > 1 else {}
     following = float(f"{picked**2 / neighbours.get(picked, picked):.3g}")
     good = following not in rates and following >= lowest and following > 0
-    return (following,) if picked in neighbours and good else ()
+    return [following] if picked in neighbours and good else []

@@ -16,20 +16,9 @@ import torch
 
 from configurable import UserError, require
 
-# dense bf16 (or fp16) peak of one card in FLOP/s, from the vendors' data sheets
-PEAK_FLOPS = {
-    "H200": 989e12,
-    "H100 PCIe": 756e12,
-    "H100": 989e12,
-    "A100": 312e12,
-    "L40S": 362e12,
-    "L4": 121e12,
-    "A10": 125e12,
-    "RTX 4090": 165e12,
-    "RTX 3090": 71e12,
-    "V100": 125e12,
-    "T4": 65e12,
-}
+# cards, and their dense bf16 (or fp16) peaks in TFLOP/s, from the vendors' data sheets
+CARDS = ("H100 PCIe", "H100|H200", "A100", "L40S", "L4", "A10|V100", "RTX 4090", "RTX 3090", "T4")
+PEAKS = (756, 989, 312, 362, 121, 125, 165, 71, 65)
 
 
 @dataclass(frozen=True)
@@ -48,7 +37,7 @@ class Compute:
     @property
     def dtype_name(self) -> str:
         """The number format as the settings spell it."""
-        return _name(self.dtype or torch.float32)
+        return str(self.dtype or torch.float32).removeprefix("torch.")
 
 
 CPU = Compute("cpu", None, "cpu, float32")  # for a caller that picks nothing
@@ -59,7 +48,9 @@ def pick(device: str, dtype: str) -> Compute:
 
     UserError if this machine does not have the device.
     """
-    usual = _best_device()
+    usual = "mps" if torch.backends.mps.is_available() else "cpu"
+    if torch.cuda.is_available():
+        usual = "cuda"
     chosen = usual if device == "auto" else device
     if chosen == "cuda" and "LOCAL_RANK" in os.environ:
         chosen = f"cuda:{os.environ['LOCAL_RANK']}"  # torchrun gives each process a card of its own
@@ -74,18 +65,8 @@ def pick(device: str, dtype: str) -> Compute:
         best, why = getattr(torch, dtype), "as asked for"
     if chosen == "mps":
         why += "; mps is untested"
-    reason = f"{chosen} ({where}), {_name(best)} ({why})"
+    reason = f"{chosen} ({where}), {str(best).removeprefix('torch.')} ({why})"
     return Compute(chosen, None if best == torch.float32 else best, reason)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _best_device() -> str:
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def _require_available(device: str, chosen: str, usual: str) -> None:
@@ -93,12 +74,11 @@ def _require_available(device: str, chosen: str, usual: str) -> None:
     try:
         torch.empty(1, device=chosen)
     except (RuntimeError, AssertionError, NotImplementedError):
-        meant = "" if chosen == device else f" ({chosen})"
         advice = f"use --device={usual} or leave it at auto"
         if usual == "cuda" and chosen != "cuda":
             advice += f"; cards here: {torch.cuda.device_count()}, so lower --nproc_per_node"
-        sentence = f"device={device}{meant} is not available on this machine; {advice}"
-        raise UserError(sentence) from None
+        asked = f"device={device} ({chosen})"
+        raise UserError(f"{asked} is not available on this machine; {advice}") from None
 
 
 def _best_dtype(kind: str) -> tuple[torch.dtype, str]:
@@ -114,9 +94,7 @@ def _best_dtype(kind: str) -> tuple[torch.dtype, str]:
 
 def autocast(compute: Compute) -> contextlib.AbstractContextManager:
     """A context in which matrix products are in the chosen format and the rest is in float32."""
-    if compute.dtype is None:
-        return contextlib.nullcontext()
-    return torch.autocast(compute.kind, compute.dtype)
+    return torch.autocast(compute.kind, compute.dtype, enabled=compute.dtype is not None)
 
 
 def repeat_to_the_bit(compute: Compute) -> None:
@@ -165,14 +143,12 @@ def keep_freed_memory() -> bool:
 
 def missing_compiler() -> str:
     """What torch.compile lacks on this machine; empty if it lacks nothing."""
-    usual = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")  # torch.compile's choice
+    usual = "clang++" if sys.platform == "darwin" else "g++"  # torch.compile's choice
     compiler = shutil.which(os.environ.get("CXX", usual))
     if not compiler:
         return "no C++ compiler was found"
     if not Path(sysconfig.get_path("include"), "Python.h").is_file():
         return "Python's headers (Python.h) were not found"
-    if sys.platform == "win32":  # cl has other switches
-        return ""
     command = [compiler, "-x", "c++", "-fsyntax-only", os.devnull]
     try:
         subprocess.run(command, capture_output=True, check=True)
@@ -186,8 +162,8 @@ def peak_flops(compute: Compute) -> float | None:
     if compute.kind != "cuda" or compute.dtype is None:
         return None
     name = torch.cuda.get_device_name(compute.device)
-    peaks = (peak for card, peak in PEAK_FLOPS.items() if re.search(rf"\b{card}\b", name))
-    return next(peaks, None)
+    known = zip(CARDS, PEAKS, strict=True)
+    return next((1e12 * peak for card, peak in known if re.search(rf"\b({card})\b", name)), None)
 
 
 def peak_memory(compute: Compute) -> int | None:

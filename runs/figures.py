@@ -4,21 +4,20 @@ import math
 import os
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from configurable import require
-from runs.compare import contrasts, losses_at, rows_by_seed
+from runs.compare import contrasts, mean_curve, rows_by_seed, schemes_of, select_rows
 from runs.files import replace_file
-from runs.labels import gaps, missing_lengths, result_labels, run_name
-from runs.results import Result, fixed_target_rows, gains, rows_on, select_rows
-from runs.tables import differences_table, runs_table
+from runs.labels import gaps, loss, result_labels, run_name
+from runs.results import Result, by_length, gains, rows_on
+from runs.tables import runs_table, seeds_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
 
 # colours of Okabe and Ito, which the colour-blind can tell apart
 COLORS = "#0072B2 #D55E00 #009E73 #CC79A7 #E69F00 #56B4E9 #000000".split()
@@ -36,15 +35,12 @@ def show_runs(folders: list[str], results: list[Result], dataset: str, out: str)
     """
     results = [result | {"folder": at} for at, result in zip(folders, results, strict=True)]
     print(runs_table(results, dataset))
-    differences = differences_table(results, dataset)
-    if differences:
-        print(f"\n{differences}\n")
+    schemes = schemes_of(results)
+    if len(schemes) > 1:
+        print(f"\n{seeds_table(schemes, dataset)}\n")
     if len(folders) == 1 and not dataset and not out:
         return
-    place = Path(folders[0])
-    if len(folders) > 1:
-        parents = [str(Path(folder).resolve().parent) for folder in folders]
-        place = Path(os.path.commonpath(parents))
+    place = Path(os.path.commonpath([Path(folder).resolve() for folder in folders]))
     name = f"extrapolation-{dataset}.png" if dataset else "extrapolation.png"
     path = Path(out) if out else place / name
     drawn = plot_runs(results, path, dataset)
@@ -67,11 +63,10 @@ def plot_runs(results: list[Result], path: str | Path, dataset: str = "") -> boo
     axes = loss_axes(dataset, results, "bars: standard error of the paired difference to L")
     labels = result_labels(results)
     for k, (label, result, rows) in enumerate(zip(labels, results, all_rows, strict=True)):
-        fixed = fixed_target_rows(rows)
-        points = {n: row["nats"] for n, row in fixed.items() if row["nats"] is not None}
-        errors = [fixed[n]["stderr_vs_L"] or 0.0 for n in points]
-        missing = missing_lengths(fixed)
-        plot_curve(axes, k, label, points, missing, result["train_length"], errors)
+        fixed = by_length(rows)
+        curve = {n: loss(row) for n, row in fixed.items()}
+        errors = [row.get("stderr_vs_L") or 0.0 for row in fixed.values()]
+        plot_curve(axes, k, label, curve, errors, result["train_length"])
     return save_losses(axes, path)
 
 
@@ -86,21 +81,14 @@ def plot_seeds(cells: dict[str, list[Result]], path: str | Path) -> None:
     bars = f"bars: 95 % interval of the difference to {next(iter(cells))}, not corrected"
     axes = loss_axes(dataset, results, f"thin lines: each seed; {bars}")
     found = contrasts(schemes)
-    for k, (pos, seeds) in enumerate(schemes.items()):
-        lengths = sorted({n for fixed in seeds.values() for n in fixed})
-        losses = {n: list(losses_at(seeds, n).values()) for n in lengths}
-        points = {n: float(np.mean(values)) for n, values in losses.items() if values}
-        color = COLORS[k % len(COLORS)]
+    for k, (label, seeds) in enumerate(schemes.items()):
         for fixed in seeds.values():
-            curve = {n: row["nats"] for n, row in fixed.items() if row["nats"] is not None}
-            axes.plot(curve.keys(), curve.values(), color=color, linewidth=0.7, alpha=0.5)
-        label = f"{pos} ({len(seeds)} seeds)"
-        missing = {"diverged": set(), "undefined": set()}
-        for fixed in seeds.values():
-            for kind, at in missing_lengths(fixed).items():
-                missing[kind] |= at - points.keys()
-        errors = [found[pos][n].half if n in found[pos] else 0.0 for n in points]
-        plot_curve(axes, k, label, points, missing, results[0]["train_length"], errors)
+            losses = [loss(row) for row in fixed.values()]
+            axes.plot(fixed.keys(), losses, color=color(k), linewidth=0.7, alpha=0.5)
+        curve = mean_curve(seeds)
+        errors = [found[label][n].half if n in found[label] else 0.0 for n in curve]
+        named = f"{label} ({len(seeds)} seeds)"
+        plot_curve(axes, k, named, curve, errors, results[0]["train_length"])
     save_losses(axes, path)
 
 
@@ -126,86 +114,63 @@ def loss_axes(dataset: str, results: list[Result], caption: str) -> "Axes":
 
 def new_figure(size: tuple[float, float], dpi: int = 150) -> "Figure":
     """An empty figure of that size in inches."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=size, dpi=dpi, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+    return Figure(figsize=size, dpi=dpi, layout="constrained")
+
+
+def color(k: int) -> str:
+    """The colour of curve number k."""
+    return COLORS[k % len(COLORS)]
 
 
 def plot_curve(
-    axes: "Axes",
-    k: int,
-    label: str,
-    points: dict[int, float],
-    missing: dict[str, set[int]],
-    train_length: int,
-    errors: list[float],
+    axes: "Axes", k: int, label: str, curve: dict[int, float], errors: list[float], cropped: int
 ) -> None:
-    """Draw curve number k, and the dotted line of its loss at L; for `missing`: `missing_lengths`.
+    """Draw curve number k of `loss` by length, and a dotted line at the level it has at `cropped`.
 
-    A thin cross marks the last of its `points` before it is undefined, thick ones at the upper edge
-    the lengths at which it diverged.
+    Crosses at the upper edge mark the lengths at which it diverged.
     """
-    undefined, diverged = missing["undefined"], missing["diverged"]
-    color = COLORS[k % len(COLORS)]
-    words = gaps(points, missing)
+    words = gaps(curve)
+    last = max((n for n, nats in curve.items() if not math.isnan(nats)), default=0)
+    lengths = [n for n in curve if n <= last]
+    losses = [curve[n] if math.isfinite(curve[n]) else math.nan for n in lengths]
+    style = {"color": color(k), "linestyle": "-" if k < len(COLORS) else "-.", "linewidth": 1.8}
+    style |= {"marker": MARKERS[k % len(MARKERS)], "markersize": 5, "elinewidth": 1, "capsize": 3}
     label = f"{label}: {words}" if words else label
-    style: dict[str, Any] = {"color": color, "linestyle": "-" if k < len(COLORS) else "-."}
-    style |= {"marker": MARKERS[k % len(MARKERS)], "markersize": 5, "linewidth": 1.8}
-    style |= {"elinewidth": 1, "capsize": 3}
-    lengths = sorted({*points, *undefined, *diverged})
-    shown = [n for n in lengths if n <= max([*points, *diverged], default=0)]
-    bars = dict(zip(points, errors, strict=True))
-    losses, bars = ([of.get(n, math.nan) for n in shown] for of in (points, bars))
-    axes.errorbar(shown, losses, yerr=bars, label=label, **style)
-    if train_length in points:
-        axes.axhline(points[train_length], color=color, linestyle=":", linewidth=1)
-    before = [n for n in points if undefined and n < min(undefined)]
-    if before:
-        end, cross = before[-1], {"color": color, "markersize": 13, "markeredgewidth": 2.5}
-        axes.plot(end, points[end], "x", zorder=5, **cross)
-    if diverged:  # below the crosses of other curves
-        heights = [0.97 - 0.04 * len(crosses(axes))] * len(diverged)
-        edge = {"transform": axes.get_xaxis_transform(), "zorder": 5}
-        axes.plot(sorted(diverged), heights, "X", color=color, markersize=9, **edge)
-
-
-def crosses(axes: "Axes") -> list["Line2D"]:
-    """The crosses at the upper edge, a line of them for each curve that diverged."""
-    return [line for line in axes.lines if line.get_marker() == "X"]
+    axes.errorbar(lengths, losses, yerr=errors[: len(lengths)], label=label, **style)
+    if math.isfinite(curve.get(cropped, math.nan)):
+        axes.axhline(curve[cropped], color=color(k), linestyle=":", linewidth=1)
+    diverged = [n for n, nats in curve.items() if math.isinf(nats)]
+    edge = {"transform": axes.get_xaxis_transform(), "markersize": 9, "zorder": 5}
+    axes.plot(diverged, [0.97] * len(diverged), "X", color=color(k), **edge)
 
 
 def save_losses(axes: "Axes", path: str | Path) -> bool:
     """Scale and label the axes and write the file; False, and no file, if nothing was drawn."""
-    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+    from matplotlib.ticker import MaxNLocator
 
-    curves = [curve.lines[0] for curve in axes.containers]
-    lengths = sorted({n for curve in curves for n in curve.get_xdata()})
+    lengths = sorted({n for curve in axes.containers for n in curve.lines[0].get_xdata()})
     if not lengths:
         return False
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks(lengths, [f"{n:,}" for n in lengths])
     axes.yaxis.set_major_locator(MaxNLocator(9, steps=[1, 2, 5, 10]))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda nats, _: f"{nats:g}"))
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.minorticks_off()
     low, high = axes.get_ylim()
     low, high = (low, high) if low > 0 else (1, 10)  # if every loss diverged
     room = max(1.0, math.sqrt(1.25 * low / high))  # a flat curve should look flat
-    low, high = low / room, high * room
-    below = max(0.5, 1 - 0.06 * len(crosses(axes)))  # the share of the axis below the crosses
-    axes.set_ylim(low, low * (high / low) ** (1 / below))
+    axes.set_ylim(low / room, high * room)
     axes.grid(color="0.92", linewidth=0.7)
     handles, names = axes.get_legend_handles_labels()
     handles, names = handles[2:] + handles[:2], names[2:] + names[:2]  # the curves first
     names = [textwrap.fill(name, 124) for name in names]
     columns = max(1, 132 // (8 + max(map(len, names))))
     axes.figure.set_figheight(5.2 + 0.19 * math.ceil(len(names) / columns))
-    style = {"loc": "outside lower center", "frameon": False, "fontsize": 9}
-    axes.figure.legend(handles, names, ncols=columns, **style)
+    style = {"loc": "outside lower center", "frameon": False, "fontsize": 9, "ncols": columns}
+    axes.figure.legend(handles, names, **style)
     save_figure(axes.figure, path)
     return True
 
@@ -228,21 +193,19 @@ def plot_extensions(
     from matplotlib.colors import SymLogNorm
 
     dataset, gained = gains(results, others, dataset)
-    lengths = sorted({n for by_length in gained.values() for n in by_length})
+    lengths = sorted({n for nats in gained.values() for n in nats})
     nothing = [math.nan]
     means = [[np.mean(of.get(n, nothing)) for n in lengths] for of in gained.values()]
-    label_width = 0.075 * max(map(len, gained))  # inches
-    cell_width = max(0.62, 3.4 / len(lengths))
-    width, height = 0.5 + label_width + cell_width * len(lengths), 1.2 + 0.24 * len(gained)
-    axes = new_figure((width, height)).add_subplot()
+    width = 0.5 + 0.075 * max(map(len, gained)) + max(0.62 * len(lengths), 3.4)  # inches
+    axes = new_figure((width, 1.2 + 0.24 * len(gained))).add_subplot()
     norm = SymLogNorm(0.03, vmin=-3, vmax=3)
     bounded = np.clip(means, norm.vmin, norm.vmax)  # a gain is -inf where a seed diverged
     axes.imshow(bounded, cmap="RdBu", norm=norm, aspect="auto")
     for (k, column), value in np.ndenumerate(means):
+        text = f"{value:+.3f}" if math.isfinite(value) else "diverged"
         if not math.isnan(value):
             dark = abs(norm(bounded[k, column]) - 0.5) > 0.28
             style = {"ha": "center", "va": "center", "fontsize": 7, "color": "w" if dark else "k"}
-            text = f"{value:+.3f}" if math.isfinite(value) else "diverged"
             axes.text(column, k, text, **style)
     axes.set_xticks(range(len(lengths)), [f"{n:,}" for n in lengths], fontsize=8)
     axes.set_yticks(range(len(gained)), gained, fontsize=8)

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from dataclasses import asdict, fields
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -23,21 +22,18 @@ from runs.files import read_json, sha256, write_text
 ROOT = Path(__file__).resolve().parents[1]
 RESTORE = "restore a good copy, or start again with --overwrite=True"
 DAMAGED = f"it is damaged; {RESTORE}"
+FRESH = ("auto", "scratch")  # values of init_from for a model without trained weights
 NAMED = ("pos", "dataset", "block_size", "seed")  # settings that begin the folder's name
-LONGEST = 100  # characters of that name
-MAKE_NO_NUMBERS = ("ablate", "explain", "report", "sample")
-MAKE_NO_NUMBERS += ("figures", "tables", "labels", "compare", "log", "examine")
+MAKE_NO_NUMBERS = "ablate explain report sample figures tables labels compare log examine".split()
 CONFIG = {  # what every config.json has
-    **dict.fromkeys(("vocab_size", "parameters", "original_length", "threads", "processes"), int),
-    **dict.fromkeys(("unit", "layers", "wandb_id", "platform", "device", "dtype"), str),
-    **dict.fromkeys(("settings", "attention", "versions", "sources_sha256"), dict),
-    **dict.fromkeys(("pos_file_sha256", "git_commit"), (str, NoneType)),
+    **dict.fromkeys(("original_length", "threads", "processes"), int),
+    **dict.fromkeys(("wandb_id", "device", "dtype"), str),
+    **dict.fromkeys(("settings", "versions", "sources_sha256", "read_before"), dict),
     "extension_files_sha256": dict,
+    "pos_file_sha256": (str, type(None)),
     "corpus_sha256": {"train": str, "val": str},
     "train_lengths": [int],
-    "read_before": dict,
     "history": [{"from_step": int, "max_iters": int}],
-    "command": [str],
 }
 
 
@@ -48,21 +44,21 @@ def run_folder(settings: TrainSettings) -> Path:
     """The folder of a run: out_dir, else out/<pos>-<dataset>-L<block_size>-s<seed>-<others>.
 
     The others are the result settings that differ from the defaults, as in learning_rate=0.001, but
-    not max_iters, which may be raised. If the name would be longer than LONGEST, or some value
-    cannot be told from its part of the name, a digest of all of them stands there instead.
+    not max_iters, which may be raised. If the name would have over 100 characters, or some
+    value cannot be told from its part of the name, a digest of all of them stands there instead.
     """
     if settings.out_dir:
         return Path(settings.out_dir)
-    values = {name: getattr(settings, name) for name in NAMED}
-    for f in fields(TrainSettings):
-        value = getattr(settings, f.name)
-        if f.metadata["kind"] == "result" and f.name != "max_iters" and value != f.default:
-            values[f.name] = value
+    own = [f for f in fields(TrainSettings) if f.metadata["kind"] == "result"]
+    changed = [f.name for f in own if getattr(settings, f.name) != f.default]
+    values = {name: getattr(settings, name) for name in (*NAMED, *changed) if name != "max_iters"}
+    if settings.init_from not in FRESH:  # whose scheme is not known yet
+        values["pos"] = Path(settings.init_from).name
     texts = {name: in_a_name(name, value) for name, value in values.items()}
     pos, dataset, *numbers = (texts.pop(name) for name in NAMED)
     place = "-L{}-s{}".format(*numbers)
     name = "-".join([f"{pos}-{dataset}{place}", *(f"{name}={texts[name]}" for name in texts)])
-    if "@" in name or len(name) > LONGEST:
+    if "@" in name or len(name) > 100:
         digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode("utf-8")).hexdigest()
         name = f"{pos[:50]}-{dataset[:20]}{place}-{digest[:10]}".replace("@", "-")
     return Path("out", name)
@@ -113,8 +109,8 @@ def source_digests() -> dict[str, str]:
     """SHA-256 of the project's files that make the numbers, by their path."""
     folders = ("*.py", "zoo/*.py", "positions/*.py", "runs/*.py", "data/__init__.py")
     paths = sorted(path for pattern in folders for path in ROOT.glob(pattern))
-    paths = [path for path in paths if path.stem not in MAKE_NO_NUMBERS]
-    return {path.relative_to(ROOT).as_posix(): sha256(path) for path in paths}
+    made = (path for path in paths if path.stem not in MAKE_NO_NUMBERS)
+    return {path.relative_to(ROOT).as_posix(): sha256(path) for path in made}
 
 
 def provenance() -> dict[str, Any]:
@@ -144,30 +140,32 @@ def note_changes(was: dict[str, Any], now: dict[str, Any]) -> None:
     """Print a line for each thing that is not as when the run began, and may change its numbers."""
     for name in ("sources_sha256", "threads", "versions", "device", "dtype", "processes"):
         old, new = was[name], now[name]
-        if name == "device":  # without the reason
-            old, new = old.partition(" ")[0], new.partition(" ")[0]
-        if old == new:
-            continue
-        change = f"{old} then, {new} now"
         if isinstance(new, dict):
-            change = ", ".join(key for key in sorted({*old, *new}) if old.get(key) != new.get(key))
-        warning = "it may not end as it would have"
-        print(f"note: {name} changed since this run began ({change}): {warning}")
+            changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
+        else:
+            old, new = (str(value).partition(" ")[0] for value in (old, new))  # without the reason
+            changed = [f"{old} then, {new} now"] if old != new else []
+        if changed:
+            change = f"{name} changed since this run began ({', '.join(changed)})"
+            print(f"note: {change}: it may not end as it would have")
+
+
+def metrics(folder: Path) -> str:
+    """The text of metrics.jsonl; empty if there is none."""
+    path = folder / "metrics.jsonl"
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
 
 def last_logged_step(folder: Path) -> int:
     """The last step in metrics.jsonl; 0 if there is none."""
-    path = folder / "metrics.jsonl"
-    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-    steps = re.findall(r'^\{"step": (\d+),', text, re.MULTILINE)
+    steps = re.findall(r'^\{"step": (\d+),', metrics(folder), re.MULTILINE)
     return int(steps[-1]) if steps else 0
 
 
 def diverged(folder: Path) -> str:
     """What was not finite when the training in a run folder ended; empty if all was."""
-    path = folder / "metrics.jsonl"
-    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-    last = re.search(r'^\{"step": \d+, "diverged": "([^"]*)"\}\s*\Z', text, re.MULTILINE)
+    end = r'^\{"step": \d+, "diverged": "([^"]*)"\}\s*\Z'
+    last = re.search(end, metrics(folder), re.MULTILINE)
     return last[1] if last else ""
 
 
@@ -185,23 +183,21 @@ def lock_folder(folder: Path) -> FileLock:
         lock.acquire()
     except Timeout:
         by = holder.read_text(encoding="utf-8") if holder.exists() else "another process"
-        advice = "wait for it, stop it, or choose another --out_dir"
-        raise UserError(f"{folder} is in use by {by}; {advice}") from None
+        raise UserError(f"{folder} is in use by {by}; wait, or choose another --out_dir") from None
     for path in folder.glob(".*.new"):  # half written by a process that was killed
         path.unlink()
-    command = " ".join(command_line())
-    write_text(holder, f"process {os.getpid()} on {platform.node()} ({command:.200})")
+    by = f"process {os.getpid()} on {platform.node()} ({' '.join(command_line()):.200})"
+    write_text(holder, by)
     return lock
 
 
 def in_use(folder: Path) -> bool:
     """Whether a program writes into a run folder now. The lock is held for an instant only."""
-    if not (folder / ".lock").exists():
-        return False
-    try:
-        FileLock(folder / ".lock", blocking=False).acquire().lock.release()
-    except OSError as error:  # it may be that of a folder of somebody else's
-        return isinstance(error, Timeout)
+    if (folder / ".lock").exists():
+        try:
+            FileLock(folder / ".lock", blocking=False).acquire().lock.release()
+        except OSError as error:  # it may be that of a folder of somebody else's
+            return isinstance(error, Timeout)
     return False
 
 
@@ -211,21 +207,21 @@ def take_folder(folder: Path, settings: TrainSettings) -> FileLock:
     UserError, and nothing is changed, if it holds another run. With overwrite=True the other run is
     deleted.
     """
+    used = (folder / "config.json").exists() or checkpoint_paths(folder)
     if (folder / "config.json").exists() and not settings.overwrite:
-        refuse_other_run(folder, settings)
+        differ = "; ".join(differ_from(settings, read_config(folder)))
+        advice = "choose another --out_dir, or --overwrite=True"
+        require(not differ, f"{folder} holds another run ({differ}): {advice}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = lock_folder(folder)
     except OSError as error:
-        advice = "choose another --out_dir"
-        raise UserError(f"out_dir {folder} cannot be used ({error.strerror}); {advice}") from error
-    checkpoints = checkpoint_paths(folder)
-    if settings.overwrite and (checkpoints or (folder / "config.json").exists()):
-        kept = Path(settings.pos_file).resolve()
-        names = ("metrics.jsonl", "extrapolation.json", "extrapolation.png", "pos_file.py")
-        for path in [*checkpoints, *(folder / name for name in (*names, "config.json"))]:
-            if path.resolve() != kept:
-                path.unlink(missing_ok=True)
+        problem = f"{folder} cannot be used ({error.strerror}); choose another --out_dir"
+        raise UserError(problem) from error
+    if settings.overwrite and used:  # a copy of pos_file may be the one to use again
+        names = ("metrics.jsonl", "extrapolation.json", "extrapolation.png", "config.json")
+        for path in (*checkpoint_paths(folder), *map(folder.joinpath, names)):
+            path.unlink(missing_ok=True)
     return lock
 
 
@@ -243,13 +239,6 @@ def read_config(folder: Path) -> dict[str, Any]:
     except (TypeError, UserError) as error:
         raise UserError(f"{path} has settings that cannot be ({error}): {DAMAGED}") from error
     return config | {"settings": asdict(settings)}
-
-
-def refuse_other_run(folder: Path, settings: TrainSettings) -> None:
-    """UserError if the run in the folder has other settings that change the result."""
-    differ = differ_from(settings, read_config(folder))
-    advice = "choose another --out_dir, or --overwrite=True"
-    require(not differ, f"{folder} holds another run ({'; '.join(differ)}): {advice}")
 
 
 def differ_from(settings: TrainSettings, config: dict[str, Any]) -> list[str]:

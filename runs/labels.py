@@ -1,6 +1,6 @@
 """What tables and figures call results, by what differs among those shown, and a curve's gaps."""
 
-from collections.abc import Iterable
+import math
 from dataclasses import fields
 from typing import Any
 
@@ -27,6 +27,16 @@ def run_name(result: dict[str, Any]) -> str:
     first = result.get("original_length", last)
     lengths = f"{first}, then {last}" if first != last else f"{last}"
     return f"{result['pos']}{extend} trained at {lengths}"
+
+
+def settings_that_differ(settings: TrainSettings) -> dict[str, Any]:
+    """The settings that change the result, if they are not the defaults.
+
+    Those that a result names by itself are left out: pos, extend, block_size and seed.
+    """
+    own, usual = (vars(s.warmed_up(settings.max_iters)) for s in (settings, TrainSettings()))
+    names = [name for name in own if name in DEFAULTS or name == "max_iters"]
+    return {name: own[name] for name in names if own[name] != usual[name]}
 
 
 def traits(result: dict[str, Any]) -> dict[str, str]:
@@ -57,13 +67,14 @@ def result_labels(results: list[dict[str, Any]]) -> list[str]:
     told = [traits(result) for result in results]
     values = {name: {own[name] for own in told} for name in told[0]}
     values["pos_file"] -= {"none"}  # a scheme tells by itself whether it is of a file
-    differ = [name for name in values if len(values[name]) > 1]
-    labels = [
-        " ".join([scheme_name(result), *(f"{name}={own[name]}" for name in differ)])
-        for result, own in zip(results, told, strict=True)
-    ]
+    labels = []
+    for result, own in zip(results, told, strict=True):
+        differ = [name for name in own if len(values[name]) > 1 and own[name] in values[name]]
+        labels.append(" ".join([scheme_name(result), *(f"{name}={own[name]}" for name in differ)]))
     return [
-        f"{label} ({result['folder']})" if labels.count(label) > 1 and "folder" in result else label
+        f"{label} ({result['folder']})"
+        if labels.count(label) > 1 and result.get("folder")
+        else label
         for label, result in zip(labels, results, strict=True)
     ]
 
@@ -71,24 +82,23 @@ def result_labels(results: list[dict[str, Any]]) -> list[str]:
 # ---- where a curve has no loss
 
 
-def missing_lengths(fixed: dict[int, dict[str, Any]]) -> dict[str, set[int]]:
-    """The lengths at which rows by length have no loss: {"diverged": ..., "undefined": ...}."""
-    missing = {"diverged": set(), "undefined": set()}
-    for n, row in fixed.items():
-        if row["nats"] is None:
-            missing["diverged" if row.get("diverged") else "undefined"].add(n)
-    return missing
+def loss(row: dict[str, Any]) -> float:
+    """The nats of a row: inf where it diverged, nan where it is undefined."""
+    missing = math.inf if row.get("diverged") else math.nan
+    return missing if row["nats"] is None else row["nats"]
 
 
-def gaps(defined: Iterable[int], missing: dict[str, set[int]]) -> str:
-    """ "diverged from N = 512 on" if no longer length is defined, else "diverged at N = 512, 1024".
+def gaps(curve: dict[int, float]) -> str:
+    """Where a curve of `loss` by length has no number; empty if it has all.
 
-    For `missing` see `missing_lengths`; empty if nothing is missing.
+    "diverged from N = 512 on" if no longer length is defined, else "diverged at N = 512, 1024".
     """
-    last, words = max(defined, default=0), []
-    for kind, lengths in missing.items():
-        if lengths and min(lengths) > last:
-            words.append(f"{kind} from N = {min(lengths)} on")
+    last = max((n for n, nats in curve.items() if math.isfinite(nats)), default=0)
+    words = []
+    for kind, is_missing in (("diverged", math.isinf), ("undefined", math.isnan)):
+        lengths = sorted(n for n, nats in curve.items() if is_missing(nats))
+        if lengths and lengths[0] > last:
+            words.append(f"{kind} from N = {lengths[0]} on")
         elif lengths:
-            words.append(f"{kind} at N = {', '.join(map(str, sorted(lengths)))}")
+            words.append(f"{kind} at N = {', '.join(map(str, lengths))}")
     return ", ".join(words)

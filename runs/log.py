@@ -12,37 +12,31 @@ from configurable import TrainSettings, UserError
 from model import GPT
 from runs.device import peak_flops, peak_memory
 from runs.files import write_text
-from runs.folder import read_config
+from runs.folder import metrics, read_config
 from runs.start import Start
 
 
 class Log:
     """The log of a training: metrics.jsonl, the screen and, if asked for, wandb.
 
-    Only the first of several processes writes to it.
+    Only the first of several processes may write to it.
     """
 
     def __init__(self, start: Start) -> None:
         self.start, self.wandb_run = start, None
-        if not start.processes.first:
-            return
-        last = trim_metrics(start.folder, start.step)
+        last = trim_metrics(start.folder, start.step) if start.processes.first else 0
         if last:
-            steps = f"steps {start.step + 1} to {last} were logged"
-            print(f"note: {steps}, but there is no checkpoint of them: they are taken again")
-        if start.settings.wandb_log:
+            steps = f"steps {start.step + 1} to {last} were logged, and are taken again"
+            print(f"note: {steps}: no checkpoint of them is left")
+        if start.settings.wandb_log and start.processes.first:
             self.wandb_run = open_wandb(start.folder, start.settings)
 
     def add_step(self, line: dict[str, Any], speed: float) -> None:
         """Log a step, made at a speed of so many steps per second: a line of metrics.jsonl."""
         start, compute = self.start, self.start.compute
-        if not start.processes.first:
-            return
-        rate = speed * line["tokens"] / line["step"]
-        peak, mfu = peak_flops(compute), None
-        if peak:
-            flops = rate * flops_per_token(start.model, start.settings.block_size)
-            mfu = round(flops / (peak * start.processes.size), 4)
+        rate, peak = speed * line["tokens"] / line["step"], peak_flops(compute)
+        flops = rate * flops_per_token(start.model, start.settings.block_size)
+        mfu = round(flops / (peak * start.processes.size), 4) if peak else None
         line |= {"tokens_per_s": round(rate, 1), "memory": peak_memory(compute), "mfu": mfu}
         append_metrics(start.folder, line)
         if self.wandb_run:
@@ -78,20 +72,13 @@ def open_wandb(folder: Path, settings: TrainSettings) -> Any:
     """A wandb run, which goes on where an earlier one stopped; UserError if wandb refuses."""
     import wandb
 
-    config = read_config(folder)
+    config, name = read_config(folder), settings.wandb_run_name or folder.name
+    names = {"project": settings.wandb_project, "name": name, "dir": folder}
     try:
-        return wandb.init(
-            project=settings.wandb_project,
-            name=settings.wandb_run_name or folder.name,
-            config=config,
-            dir=folder,
-            id=config["wandb_id"],
-            resume="allow",
-        )
+        return wandb.init(**names, config=config, id=config["wandb_id"], resume="allow")
     except wandb.Error as error:
-        reason = str(error).splitlines()[0]
-        refused = f"wandb_log=True, but Weights & Biases refused ({reason:.200})"
-        raise UserError(f"{refused}: `wandb login`, or leave wandb_log out") from error
+        refused = f"Weights & Biases refused ({str(error).splitlines()[0]:.200})"
+        raise UserError(f"wandb_log=True, but {refused}: `wandb login`, or leave it out") from error
 
 
 def in_words(line: dict[str, Any], steps: int) -> str:
@@ -113,8 +100,8 @@ def append_metrics(folder: Path, line: dict[str, Any]) -> None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        kept = "no checkpoint is touched"
-        raise UserError(f"{path} cannot be written ({error.strerror}); {kept}") from error
+        problem = f"{path} cannot be written ({error.strerror})"
+        raise UserError(f"{problem}; no checkpoint is touched") from error
 
 
 def trim_metrics(folder: Path, step: int) -> int:
@@ -122,15 +109,13 @@ def trim_metrics(folder: Path, step: int) -> int:
 
     A resumed run takes those steps again. Returns the last step that was dropped, 0 if none was.
     """
-    path = folder / "metrics.jsonl"
-    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     kept, dropped = "", 0
-    for line in text.splitlines():
+    for line in metrics(folder).splitlines():
         with contextlib.suppress(ValueError, KeyError, TypeError):
             logged = json.loads(line)["step"]
             if logged <= step:
                 kept += line + "\n"
             else:
                 dropped = logged
-    write_text(path, kept)
+    write_text(folder / "metrics.jsonl", kept)
     return dropped

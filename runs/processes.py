@@ -26,14 +26,11 @@ class Processes:
 
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum of the tensors of all processes, in place, with the same bits in each of them."""
-        self._reduce(tensor, distributed.ReduceOp.SUM)
-        return tensor
+        return self._reduce(tensor, distributed.ReduceOp.SUM)
 
     def highest(self, number: int) -> int:
         """The highest of the numbers of all processes."""
-        tensor = torch.tensor(number)
-        self._reduce(tensor, distributed.ReduceOp.MAX)
-        return int(tensor)
+        return int(self._reduce(torch.tensor(number), distributed.ReduceOp.MAX))
 
     @contextlib.contextmanager
     def first_before_others(self) -> Iterator[None]:
@@ -50,25 +47,20 @@ class Processes:
         The second number divides the first and is at most `batch_size`. UserError if the processes
         cannot have equal shares.
         """
-        step = f"the {sequences} sequences of a step (batch_size x gradient_accumulation_steps)"
-        advice = "start a number of processes that divides it"
-        even = sequences % self.size == 0
-        require(even, f"{self.size} processes cannot share {step} evenly; {advice}")
+        problem = f"{self.size} processes cannot share the {sequences} sequences of a step evenly"
+        require(sequences % self.size == 0, f"{problem}; change batch_size or their number")
         share = sequences // self.size
-        parts = -(-share // batch_size)
-        while share % parts:
-            parts += 1
-        return share, share // parts
+        fitting = (n for n in range(min(share, batch_size), 0, -1) if share % n == 0)
+        return share, next(fitting)
 
-    def _reduce(self, tensor: Tensor, operation: distributed.ReduceOp) -> None:
-        if self.size == 1:
-            return
+    def _reduce(self, tensor: Tensor, operation: distributed.ReduceOp) -> Tensor:
         try:
-            distributed.all_reduce(tensor, operation)
+            if self.size > 1:
+                distributed.all_reduce(tensor, operation)
         except RuntimeError as error:
-            reason = str(error).splitlines()[0]
-            lost = "another process of this run ended; its own output says why"
-            raise UserError(f"{lost} ({reason:.120})") from error
+            ended = f"another process of this run ended ({str(error).splitlines()[0]:.120})"
+            raise UserError(f"{ended}; its own output says why") from error
+        return tensor
 
 
 ALONE = Processes()
@@ -77,9 +69,8 @@ ALONE = Processes()
 def world_size() -> int:
     """How many processes torchrun started; 1 without it. UserError if WORLD_SIZE is no number."""
     text = os.environ.get("WORLD_SIZE", "1")
-    advice = "unset it, or start with torchrun"
     problem = f"the environment has WORLD_SIZE={text!r:.60}, which is no number"
-    require(text.isdecimal(), f"{problem}: {advice}")
+    require(text.isdecimal(), f"{problem}: unset it, or start with torchrun")
     return int(text)
 
 
@@ -106,10 +97,10 @@ def together(backend: str, compute: Compute) -> Iterator[Processes]:
 
 def _join(backend: str, compute: Compute, size: int) -> Processes:
     """Make the process group; UserError if that fails."""
-    best = "nccl" if compute.kind == "cuda" else "gloo"
-    backends = {"cpu": "gloo"}  # for counts and signals
-    backends[compute.kind] = best if backend == "auto" else backend
-    names = ",".join(f"{kind}:{name}" for kind, name in backends.items())
+    if backend == "auto":
+        backend = "nccl" if compute.kind == "cuda" else "gloo"
+    # gloo for counts and signals
+    names = backend if compute.kind == "cpu" else f"cpu:gloo,{compute.kind}:{backend}"
     try:
         store, rank, _ = next(distributed.rendezvous("env://"))
         if os.environ.get("GROUP_WORLD_SIZE") == "1":
@@ -118,7 +109,6 @@ def _join(backend: str, compute: Compute, size: int) -> Processes:
             store = distributed.PrefixStore(restarts, store)
         distributed.init_process_group(names, store=store, rank=rank, world_size=size)
     except (RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
         failed = f"backend={backend} could not bring {size} processes together"
-        raise UserError(f"{failed} ({reason:.200})") from error
+        raise UserError(f"{failed} ({str(error).splitlines()[0]:.200})") from error
     return Processes(int(os.environ["RANK"]), size)

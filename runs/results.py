@@ -7,12 +7,9 @@ never pooled: the error of a difference between two rows of one run comes from i
 error of a difference between two schemes from their seeds.
 """
 
-import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import asdict, fields
 from pathlib import Path
 from types import NoneType
 from typing import Any, NamedTuple
@@ -22,34 +19,26 @@ import numpy as np
 from configurable import PROTOCOLS, TrainSettings, UserError, check_shape, require
 from runs.files import read_json, write_json
 from runs.folder import differ_from, read_config, scheme_label
-from runs.labels import result_labels, run_name
+from runs.labels import run_name, settings_that_differ
 
 Row = dict[str, Any]
 Rows = dict[tuple[str, int], Row]  # by protocol and length
 Result = dict[str, Any]  # the content of an extrapolation.json
+Gains = dict[str, dict[int, list[float]]]  # nats by seed, by label and length
 
 MODEL = ("pos", "train_length", "seed", "parameters")  # identify a run
 KEY = ("protocol", "stride", "length", "extend", "files_sha256", "split_sha256", "targets")
 KEY += ("step", "checkpoint", "dtype", "attention")  # with the dataset, what a row answers
 FIXED = ("fixed_targets", "windowed")  # have the same windows
-ROW_SHAPE = {
-    **dict.fromkeys(("protocol", "dataset", "split_sha256", "checkpoint"), str),
-    **dict.fromkeys(("length", "step", "windows"), int),
-    "extend": (str, NoneType),
-    "stride": (int, NoneType),
-}
+ASKED = dict.fromkeys(("protocol", "dataset", "split_sha256", "checkpoint"), str)
+ASKED |= dict.fromkeys(("length", "step", "windows"), int)
+ASKED |= {"extend": (str, NoneType), "stride": (int, NoneType)}
 MEASURED = {"nats": float, "stderr": float, "targets": str, "block_nats": [float], "dtype": str}
 MEASURED |= {"stderr_vs_L": (float, NoneType)}
-CHECK = ROW_SHAPE | {"dtype": str, "nats": float, "nats_float32": float, "difference": float}
-SHAPE = {
-    **dict.fromkeys(("pos", "unit", "checkpoint"), str),
-    **dict.fromkeys(("train_length", "tokens_trained", "step", "seed"), int),
-    "settings": dict,
-    "rows": [ROW_SHAPE],
-    "notes": [str],
-    "per_position": [ROW_SHAPE],
-    "float32_check": [CHECK],
-}
+CHECK = {"dtype": str, "nats": float, "nats_float32": float, "difference": float}
+SHAPE = dict.fromkeys(("pos", "unit", "checkpoint"), str) | {"settings": dict, "notes": [str]}
+SHAPE |= dict.fromkeys(("train_length", "tokens_trained", "step", "seed"), int)
+SHAPE |= {"rows": [ASKED], "per_position": [ASKED], "float32_check": [ASKED | CHECK]}
 
 
 # ---- files
@@ -68,10 +57,8 @@ def load_result(folder: str | Path) -> Result:
     check_shape(result, SHAPE, str(path), advice)
     require(result["rows"], f"{path} lacks rows: {advice}")
     for number, row in enumerate(result["rows"]):
-        undefined = row.get("nats") is None and "reason" in row
-        shape = {"nats": NoneType, "reason": str} if undefined else MEASURED
+        shape = {"reason": str} if row.setdefault("nats", None) is None else MEASURED
         check_shape(row, shape, str(path), advice, f"rows[{number}]")
-        row.setdefault("nats", None)
     return result
 
 
@@ -113,30 +100,12 @@ def describe_model(
     It was trained for so many steps on so many tokens, and `checkpoint` is the SHA-256 of its file.
     This is called before another extension is put on the model.
     """
-    return {
-        "pos": scheme_label(settings),
-        "extend": model.extension_at(settings.block_size)["extend"],
-        "train_length": settings.block_size,
-        "original_length": model.config.block_size,
-        "seed": settings.seed,
-        "settings": settings_that_differ(settings),
-        "step": step,
-        "checkpoint": checkpoint[:16],
-        "tokens_trained": tokens,
-        "parameters": model.parameter_count,
-    }
-
-
-def settings_that_differ(settings: TrainSettings) -> dict[str, Any]:
-    """The settings that change the result, if they are not the defaults.
-
-    Those that a result names by itself are left out: pos, extend, block_size and seed.
-    """
-    own, usual = (asdict(s.warmed_up(settings.max_iters)) for s in (settings, TrainSettings()))
-    kinds = {f.name: f.metadata["kind"] for f in fields(TrainSettings)}
-    named = ("pos", "extend", "block_size", "seed")
-    names = [name for name in own if kinds[name] == "result" and name not in named]
-    return {name: own[name] for name in names if own[name] != usual[name]}
+    length = settings.block_size
+    about = {"pos": scheme_label(settings), "extend": model.extension_at(length)["extend"]}
+    about |= {"train_length": length, "original_length": model.config.block_size}
+    about |= {"seed": settings.seed, "settings": settings_that_differ(settings)}
+    about |= {"step": step, "checkpoint": checkpoint[:16], "tokens_trained": tokens}
+    return about | {"parameters": model.parameter_count}
 
 
 # ---- is everything measured?
@@ -148,65 +117,72 @@ def tested_lengths(train_length: int, lengths: tuple[int, ...] = ()) -> list[int
     return sorted({*(lengths or default), train_length} - {0})
 
 
-def covers(rows: list[Row], asked: Iterable[Row]) -> bool:
+def covers(rows: list[Row], asked: list[Row]) -> bool:
     """Whether each question, some fields of a row with their values, has a row that has them."""
     return all(any(fields.items() <= row.items() for row in rows) for fields in asked)
 
 
-def only(result: Result, windows: int, dtype: str | None = None) -> Result:
-    """A result without the rows of FIXED that have other windows or, if given, another dtype.
+def only(result: Result, windows: int, dtype: str) -> Result:
+    """A result without the rows of FIXED that have other windows, and of another number format.
 
-    A row that could not be measured has the windows that were asked for, and no dtype.
+    A row that could not be measured has the windows that were asked for, and no format. If none has
+    the format, all formats are kept.
     """
-    rows = [r for r in result["rows"] if dtype is None or r.get("dtype") in (None, dtype)]
-    return result | {"rows": [r for r in rows if has_windows(r, windows)]}
+    rows = [r for r in result["rows"] if has_windows(r, windows)]
+    if any(r.get("dtype") == dtype for r in rows):
+        rows = [r for r in rows if r.get("dtype") in (None, dtype)]
+    return result | {"rows": rows}
 
 
 def has_windows(row: Row, windows: int) -> bool:
-    """Whether a row has so many windows, or is of a protocol that has no windows to choose."""
-    return row["windows"] == windows or row["protocol"] not in FIXED
+    """Whether a row has so many windows, 0 for any, or its protocol has none to choose."""
+    return windows in (0, row["windows"]) or row["protocol"] not in FIXED
 
 
 def finished_result(folder: str | Path, settings: TrainSettings) -> Result | None:
     """The result of a run that is trained and tested to its end with these settings, else None.
 
     That is: config.json has the same settings that change the result and the same pos_file, and the
-    model was tested after its last step, on its own corpus, by every protocol at every length. Rows
-    with other windows are left out. UserError if a file of the folder is damaged.
+    model was tested after its last step, on its own corpus, by every protocol at every length. Only
+    these rows are kept. UserError if a file of the folder is damaged.
     """
     folder = Path(folder)
-    if not ((folder / "config.json").exists() and (folder / "extrapolation.json").exists()):
+    if not (folder / "extrapolation.json").exists():
         return None
-    config, result = read_config(folder), only(load_result(folder), settings.eval_windows)
+    config, result = read_config(folder), load_result(folder)
     if differ_from(settings, config) or config["settings"]["max_iters"] != settings.max_iters:
         return None
     place = {"dataset": settings.dataset, "extend": result.get("extend")}
+    place |= {"step": settings.max_iters}
     lengths = tested_lengths(settings.block_size, settings.eval_lengths)
-    asked = [
-        place | {"protocol": protocol, "length": length, "step": settings.max_iters}
-        for protocol, length in itertools.product(PROTOCOLS, lengths)
-    ]
-    return result if covers(result["rows"], asked) else None
+    asked = {(protocol, length) for protocol in PROTOCOLS for length in lengths}
+    rows = [r for r in result["rows"] if place.items() <= r.items() and cell(r) in asked]
+    result = only(result | {"rows": rows}, settings.eval_windows, config["dtype"])
+    return result if asked == set(map(cell, result["rows"])) else None
 
 
-# ---- rows and their differences
+# ---- which rows are shown
 
 
-def rows_on(
-    rows: list[Row], dataset: str, extend: str | None = None, windows: int | None = None
-) -> Rows:
+def rows_on(rows: list[Row], dataset: str, extend: str | None = None, windows: int = 0) -> Rows:
     """The newest rows on one dataset under one extension (None: without any), by protocol, length.
 
-    All are of one checkpoint, split and number format, and those of FIXED have as many `windows`,
-    by default the most that fixed_targets was tested with. "sliding/STRIDE" stands for sliding.
+    Those of FIXED have as many `windows`, by default (0) those of `shared_windows`. A row on other
+    targets than the protocol's own has a reason in place of its loss.
     """
     newest, found = newest_rows(rows, dataset, extend), {}
-    windows = windows or max(tested_windows(newest), default=0)
+    windows = windows or shared_windows([newest])
     for row in newest:
         if has_windows(row, windows):
-            stride = f"/{row['stride']}" if row["stride"] else ""
-            found[row["protocol"] + stride, row["length"]] = row
+            other = {"nats": None, "reason": row.get("note")} if row.get("other_targets") else {}
+            found[cell(row)] = row | other
     return found
+
+
+def cell(row: Row) -> tuple[str, int]:
+    """Where a row stands in a table: its protocol, with its stride if it has one, and length."""
+    stride = f"/{row['stride']}" if row["stride"] else ""
+    return row["protocol"] + stride, row["length"]
 
 
 def newest_rows(rows: list[Row], dataset: str, extend: str | None) -> list[Row]:
@@ -218,7 +194,7 @@ def newest_rows(rows: list[Row], dataset: str, extend: str | None) -> list[Row]:
     here = like_newest(here, "step", "checkpoint", "split_sha256")
     here = like_newest([r for r in here if r["extend"] == extend], "files_sha256")
     formats = Counter(r["dtype"] for r in here if r.get("dtype"))
-    dtype = next(iter(formats.most_common(1)), (None,))[0]
+    dtype = max(formats, key=formats.__getitem__, default=None)
     return [r for r in here if r.get("dtype") in (None, dtype)]
 
 
@@ -228,28 +204,33 @@ def like_newest(rows: list[Row], *names: str) -> list[Row]:
     return [r for r in rows if all(r.get(name) == newest.get(name) for name in names)]
 
 
-def tested_windows(rows: list[Row]) -> set[int]:
-    """The numbers of windows of fixed_targets, or else of windowed, that were found in the text.
+def shared_windows(several: list[list[Row]]) -> int:
+    """The number of windows, of those that all results have, with which most lengths were tested.
 
-    Those that were asked for, if none was.
+    Only fixed_targets counts. Of equals it is the largest; 0 if there is none.
     """
-    rows = [r for r in rows if r["protocol"] in FIXED]
-    rows = [r for r in rows if r.get("targets")] or rows
-    return {r["windows"] for r in [r for r in rows if r["protocol"] == FIXED[0]] or rows}
+    fixed = [[r for r in rows if r["protocol"] == "fixed_targets"] for rows in several]
+    tested = [[r["windows"] for r in rows if r.get("targets")] for rows in fixed]
+    every = sum(tested, [])
+    shared = [n for n in every if all(n in windows for windows in tested if windows)]
+    return max(shared, key=lambda n: (every.count(n), n), default=0)
 
 
-def shared_windows(several: list[list[Row]]) -> int | None:
-    """The largest number of windows that all rows of several results have; None if there is none.
+def by_length(rows: Rows, protocol: str = "fixed_targets") -> dict[int, Row]:
+    """The rows of one protocol by ascending length."""
+    return {n: rows[name, n] for name, n in sorted(rows) if name == protocol}
 
-    A result without rows of FIXED does not count.
+
+def rows_of(results: list[Result], dataset: str) -> list[Rows]:
+    """Each result's newest rows on a dataset, under its own extension and with windows that all
+    results have; none if it was not tested there.
     """
-    tested = [found for found in map(tested_windows, several) if found]
-    return max(set.intersection(*tested), default=None) if tested else None
+    newest = [newest_rows(r["rows"], dataset, r.get("extend")) for r in results]
+    windows = shared_windows(newest)
+    return [rows_on(r["rows"], dataset, r.get("extend"), windows) for r in results]
 
 
-def fixed_target_rows(rows: Rows) -> dict[int, Row]:
-    """The rows of fixed_targets by ascending length."""
-    return {n: rows[p, n] for p, n in sorted(rows) if p == "fixed_targets"}
+# ---- losses and their differences
 
 
 def standard_error(values: np.ndarray) -> float:
@@ -262,6 +243,7 @@ class Difference(NamedTuple):
 
     nats: float
     stderr: float
+    blocks: int = 0
 
     @property
     def near_zero(self) -> bool:
@@ -269,18 +251,17 @@ class Difference(NamedTuple):
         return abs(self.nats) <= max(2 * self.stderr, 0.005)
 
 
-def same_targets(a: Row, b: Row) -> bool:
-    """Whether two rows were measured on the same targets of the same text, in as many blocks."""
-    asked = [(r["split_sha256"], r["targets"], len(r["block_nats"])) for r in (a, b)]
-    return asked[0] == asked[1]
+def targets(row: Row) -> tuple[str, str, int]:
+    """The targets that a row was measured on, and the number of its blocks."""
+    return row["split_sha256"], row["targets"], len(row["block_nats"])
 
 
 def paired(a: Row | None, b: Row | None) -> Difference | None:
     """a - b, block by block; None if one is missing, undefined or measured on other targets."""
-    if not (a and b) or None in (a["nats"], b["nats"]) or not same_targets(a, b):
+    if not (a and b) or None in (a["nats"], b["nats"]) or targets(a) != targets(b):
         return None
     blocks = np.subtract(a["block_nats"], b["block_nats"])
-    return Difference(a["nats"] - b["nats"], standard_error(blocks))
+    return Difference(a["nats"] - b["nats"], standard_error(blocks), len(blocks))
 
 
 def gain(rows: Rows, train_length: int, length: int) -> Difference | None:
@@ -310,79 +291,32 @@ def doubts(rows: Rows, train_length: int) -> list[str]:
 
     Empty too if fixed_targets was not measured.
     """
-    if ("fixed_targets", train_length) not in rows:
+    fixed, half = by_length(rows), train_length // 2
+    if train_length not in fixed:
         return []
-    reasons, half = [], train_length // 2
-    cost = paired(rows.get(("fixed_targets", half)), rows["fixed_targets", train_length])
-    if not cost:
-        reasons.append(f"loss({half}) - loss({train_length}) has no number")
-    elif cost.nats < max(2 * cost.stderr, 0.01):
-        difference = f"{cost.nats:+.4f} ± {cost.stderr:.4f} nats"
-        reasons.append(f"loss({half}) - loss({train_length}) is only {difference}")
-    beyond = [far(rows, n) for n in fixed_target_rows(rows) if n > train_length]
-    if not any(beyond):
+    reasons, cost = [], paired(fixed.get(half), fixed[train_length])
+    if not cost or cost.nats < max(2 * cost.stderr, 0.01):
+        found = f"is only {cost.nats:+.4f} ± {cost.stderr:.4f} nats" if cost else "has no number"
+        reasons.append(f"loss({half}) - loss({train_length}) {found}")
+    beyond = [d for n in fixed if n > train_length and (d := far(rows, n))]
+    if not beyond:
         reasons.append(f"far has no number beyond {train_length}")
-    elif not any(d and d.nats > 0 and not d.near_zero for d in beyond):
+    elif not any(d.nats > 0 and not d.near_zero for d in beyond):
         reasons.append("far is nowhere clearly above zero")
     return reasons
 
 
 def row_notes(rows: list[Row], train_length: int) -> list[str]:
     """What a reader of the newest of these rows must know, in sentences."""
-    notes, verdicts = [], []
+    notes = []
     for dataset, extend in dict.fromkeys((row["dataset"], row["extend"]) for row in rows):
         newest = rows_on(rows, dataset, extend)
         notes += [row["note"] for row in newest.values() if row.get("note")]
-        reasons = doubts(newest, train_length)
+        reasons = ", and ".join(doubts(newest, train_length))
         where = f"on {dataset} under {extend}" if extend else f"on {dataset}"
         doubt = f"{where} this run cannot show the use of context beyond {train_length}"
-        if reasons:
-            verdicts.append(f"{doubt}: {', and '.join(reasons)}")
-    return [*dict.fromkeys(notes), *verdicts]
-
-
-def reason_at(rows: Rows, length: int) -> str:
-    """Why no protocol is defined at a length; empty if one is."""
-    here = [row for (_, n), row in rows.items() if n == length]
-    return "" if any(row["nats"] is not None for row in here) else here[0]["reason"]
-
-
-# ---- several results
-
-
-def select_rows(results: list[Result], dataset: str) -> tuple[str, list[Rows]]:
-    """The dataset (by default the first tested) and each result's newest rows on it that compare.
-
-    All have as many windows, the most that all results have. UserError if the dataset was not
-    tested, or if two results were measured on different targets.
-    """
-    dataset = dataset or next((row["dataset"] for r in results for row in r["rows"]), "")
-    newest = [newest_rows(r["rows"], dataset, r.get("extend")) for r in results]
-    for result, rows in zip(results, newest, strict=True):
-        where = f"{dataset or 'any dataset'} under {result.get('extend') or 'no extension'}"
-        require(rows, f"{result['pos']} was not tested on {where}: run evaluate.py on it first")
-    most = shared_windows(newest)
-    shown = [rows_on(r["rows"], dataset, r.get("extend"), most) for r in results]
-    selected = [comparable_rows(rows) for rows in shown]
-    refuse_other_targets(dataset, result_labels(results), selected)
-    return dataset, selected
-
-
-def refuse_other_targets(dataset: str, labels: list[str], all_rows: list[Rows]) -> None:
-    """UserError, with the labels of two results, if they have different targets."""
-    first: dict[str, tuple[str, Row]] = {}  # by protocol: the first label and row
-    for label, rows in zip(labels, all_rows, strict=True):
-        for (protocol, _), row in rows.items():
-            if protocol in PROTOCOLS and row["nats"] is not None:
-                other, other_row = first.setdefault(protocol, (label, row))
-                pair = f"{other} and {label} were tested on different targets of {dataset}"
-                advice = "evaluate them with the same --eval_windows and the same corpus files"
-                require(same_targets(other_row, row), f"{pair} ({protocol}): {advice}")
-
-
-def comparable_rows(rows: Rows) -> Rows:
-    """The rows without those on other targets than the protocol's own; see evaluate.py."""
-    return {place: row for place, row in rows.items() if not row.get("other_targets")}
+        notes += [f"{doubt}: {reasons}"] if reasons else []
+    return list(dict.fromkeys(notes))
 
 
 # ---- several extensions
@@ -394,9 +328,7 @@ def cropped_row(result: Result, dataset: str) -> Row | None:
     return rows.get(("fixed_targets", result["train_length"]))
 
 
-def gains(
-    results: list[Result], others: list[Result], dataset: str = ""
-) -> tuple[str, dict[str, dict[int, list[float]]]]:
+def gains(results: list[Result], others: list[Result], dataset: str = "") -> tuple[str, Gains]:
     """What each extension gains over cropping: the dataset, and {label: {length: nats by seed}}.
 
     A gain is the loss of the cropped model minus the loss of the row, so -inf where that diverged.
@@ -406,24 +338,22 @@ def gains(
     first.
     """
     dataset = dataset or results[0]["rows"][0]["dataset"]
-    cropped = {result["seed"]: cropped_row(result, dataset) for result in results}
-    labelled = []
+    cropped = {r["seed"]: row for r in results if (row := cropped_row(r, dataset))}
+    shown = [(run_name(r), r["seed"], rows_on(r["rows"], dataset, r.get("extend"))) for r in others]
     for r in results:
-        for extend in dict.fromkeys(row["extend"] for row in r["rows"]):
-            labelled.append((extend or "none", r["seed"], rows_on(r["rows"], dataset, extend)))
-    for r in others:
-        labelled.append((run_name(r), r["seed"], rows_on(r["rows"], dataset, r.get("extend"))))
-    by_label: dict[str, dict[int, list[float]]] = {}
-    for label, seed, rows in labelled:
-        for n, row in fixed_target_rows(rows).items():
-            difference = paired(cropped.get(seed), row)
-            if difference or (cropped.get(seed) and row.get("diverged")):
+        for extend in {row["extend"] for row in r["rows"]}:
+            shown.append((extend or "none", r["seed"], rows_on(r["rows"], dataset, extend)))
+    found: Gains = {}
+    for label, seed, rows in shown:
+        base = cropped.get(seed)
+        for n, row in by_length(rows).items():
+            difference = paired(base, row)
+            if difference or (base and row.get("diverged")):
                 gained = difference.nats if difference else -math.inf
-                by_label.setdefault(label, {}).setdefault(n, []).append(gained)
+                found.setdefault(label, {}).setdefault(n, []).append(gained)
     nothing = f"nothing on {dataset} was measured on the targets of its row at the training length"
-    reasons = [f": {row['reason']}" for row in filter(None, cropped.values()) if "reason" in row]
-    require(by_label, nothing + "".join(reasons[:1]))
-    longest = max(n for by_length in by_label.values() for n in by_length)
-    means = {label: np.mean(of.get(longest, -math.inf)) for label, of in by_label.items()}
-    best = sorted(by_label, key=lambda label: (-means[label], label))
-    return dataset, {label: dict(sorted(by_label[label].items())) for label in best}
+    reasons = [f": {row['reason']}" for row in cropped.values() if "reason" in row]
+    require(found, nothing + "".join(reasons[:1]))
+    longest = max(n for lengths in found.values() for n in lengths)
+    best = sorted(found, key=lambda label: (-np.mean(found[label].get(longest, -math.inf)), label))
+    return dataset, {label: found[label] for label in best}

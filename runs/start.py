@@ -16,9 +16,11 @@ from runs import device
 from runs.checkpoint import Run, checkpoint_paths, load_run, load_state, refuse_other_files
 from runs.examine import examine
 from runs.files import copy_file, read_json, sha256, write_json
-from runs.folder import note_changes, provenance, read_config, run_folder, take_folder
+from runs.folder import FRESH, note_changes, provenance, read_config, run_folder, take_folder
 from runs.processes import ALONE, Processes
 from runs.results import Result, finished_result
+
+OTHER = "choose another --out_dir"
 
 # ---- a run to test
 
@@ -28,17 +30,15 @@ def open_run(folder: str | Path, settings: Any) -> Run:
 
     `settings` are those of a test: device, dtype and pos_file are read from them.
     """
-    compute = device.pick(settings.device, settings.dtype)
-    run = load_run(folder, compute.device, settings.pos_file)
-    return replace(run, compute=compute)
+    return load_run(folder, device.pick(settings.device, settings.dtype), settings.pos_file)
 
 
 def own_corpus(run: Run) -> data.Corpus:
     """The corpus that a run was trained on; UserError if it has another vocabulary now."""
     corpus, size = data.load(run.settings.dataset), run.model.config.vocab_size
-    before = f"{run.folder} was trained with {size} different tokens"
-    now = f"{corpus.name} has {corpus.vocab_size} now; make the corpus as it was then"
-    require(corpus.vocab_size == size, f"{before}, {now}")
+    was = f"{run.folder} was trained with {size} different tokens"
+    now = f"{corpus.name} has {corpus.vocab_size} now; make it as it was"
+    require(corpus.vocab_size == size, f"{was}, {now}")
     return corpus
 
 
@@ -53,12 +53,10 @@ def run_corpus(run: Run, dataset: str = "") -> data.Corpus:
     corpus.verify("val")
     keys = ("tokenizer", "vocab_size", "characters")
     same = all(own.meta.get(key) == corpus.meta.get(key) for key in keys)
-    trained_on = f"{own.name}, which {run.folder} was trained on"
-    advice = "prepare its text with the same --tokenizer"
-    require(same, f"{corpus.name} has another tokenizer or vocabulary than {trained_on}: {advice}")
+    problem = f"{corpus.name} has another tokenizer or vocabulary than {own.name} of {run.folder}"
+    require(same, f"{problem}: prepare its text with the same --tokenizer")
     if corpus is own and own.split_sha256("val") != run.config["corpus_sha256"]["val"]:
-        change = "its validation split has changed"
-        print(f"note: {own.name} is not the text that {run.folder} was trained with; {change}")
+        print(f"note: {own.name}'s validation split has changed since {run.folder} was trained")
     return corpus
 
 
@@ -69,10 +67,11 @@ def run_corpus(run: Run, dataset: str = "") -> data.Corpus:
 class Start:
     """What a training starts with.
 
-    `settings` are final: the scheme in its canonical text, the size that of the model. `step` is
-    the number of steps that were taken already, `state` the checkpoint to go on from, and `result`
-    the result of a run that is trained and tested to its end. `read_before` is what the runs before
-    it have read, see `texts_read`.
+    `settings` are final: the scheme in its canonical text, the size that of the model. `config` is
+    config.json of a run that has a checkpoint already; of a new run it has corpus_sha256,
+    train_lengths (of the model, at first and since) and read_before (see `texts_read`). `step` is
+    the number of steps taken, `state` the checkpoint to go on from, and `result` the result of a
+    run that is trained and tested to its end. `lock` is held as long as this object lives.
     """
 
     settings: TrainSettings
@@ -81,12 +80,11 @@ class Start:
     compute: device.Compute
     processes: Processes
     model: GPT
-    train_lengths: list[int]  # at first, then since
-    read_before: dict[str, int]
+    config: dict[str, Any]
     step: int = 0
     state: dict[str, Any] | None = None
     result: Result | None = None
-    lock: FileLock | None = None  # held as long as this object lives
+    lock: FileLock | None = None
 
 
 def start_run(typed: TrainSettings, compute: device.Compute, processes: Processes = ALONE) -> Start:
@@ -94,128 +92,130 @@ def start_run(typed: TrainSettings, compute: device.Compute, processes: Processe
 
     UserError, and no folder, for what cannot be trained.
     """
-    named = typed.named
     if typed.pos_file:
         print(f"running the position schemes of {typed.pos_file}")
     if compute.kind == "cpu" or typed.deterministic:
         device.repeat_to_the_bit(compute)
     with processes.first_before_others():
         corpus = training_corpus(typed)
-    if typed.extend or "extend" in named:  # the folder is named after it, and may have its files
+    named, typed = typed.named, replace(typed, pos=read(typed.pos).text)
+    if typed.extend or "extend" in named:  # "" keeps the extension of init_from, "none" does not
         typed = replace(typed, extend=read(typed.extend or "none").text)
+    folder = run_folder(typed)
+    begun = None if typed.overwrite or not checkpoint_paths(folder) else read_config(folder)
     torch.manual_seed(typed.seed)
-    model, earlier, read_before = first_model(typed, corpus.vocab_size)
+    model, config = first_model(typed, corpus.vocab_size, folder, begun)
+    config = {"corpus_sha256": corpus_digests(corpus)} | config
     settings = resolve(typed, model.config, named)
-    folder = run_folder(settings)
-    begun = None if typed.overwrite else folder
-    if typed.extend:
-        model.extend(typed.extend, begun)
-    check_steps(settings, model, processes)
-    own = settings.mixed_lengths or (settings.block_size,)
-    if settings.examine and processes.first and not (begun and checkpoint_paths(begun)):
-        pos_file = Path(typed.pos_file).resolve() if typed.pos_file else None
-        for warning in examine(model.config, pos_file, length=max(own), folder=begun):
+    files = None if typed.extend else Path(typed.init_from)  # where those of the extension are
+    model.extend(settings.extend, folder if begun else files)
+    first = begun["history"][0]["max_iters"] if begun else settings.max_iters
+    settings = settings.warmed_up(first).checked()
+    for length in lengths_of(settings):
+        step_share(settings, processes, length)  # refuses what cannot be shared evenly
+        model.draw_ids(settings.seed, 0, length)  # refuses what cannot be drawn
+    if settings.examine and processes.first and not begun:
+        longest = max(lengths_of(settings))
+        for warning in examine(model.config, model.pos.pos_file, length=longest, folder=files):
             print(f"warning: {warning}")
-    model = model.to(compute.device)
-    lengths = [*earlier, *own]
-    start = Start(settings, folder, corpus, compute, processes, model, lengths, read_before)
+    start = Start(settings, folder, corpus, compute, processes, model.to(compute.device), config)
     with processes.first_before_others():
         open_folder(start)
     same = processes.highest(start.step) == start.step
-    advice = "it must be on a disk that all share"
-    require(same, f"the processes see different checkpoints in {folder}: {advice}")
+    require(same, f"{folder} differs between the processes: it must be on a disk that all share")
     return start
+
+
+def lengths_of(settings: TrainSettings) -> tuple[int, ...]:
+    """The lengths that a run trains at."""
+    return settings.mixed_lengths or (settings.block_size,)
+
+
+def step_share(settings: TrainSettings, processes: Processes, length: int) -> tuple[int, int]:
+    """How many sequences of a length a process reads in a step, and how many of them at once.
+
+    A step has as many tokens at any length. UserError if they cannot be shared evenly.
+    """
+    batch = settings.batch_size * settings.block_size // length
+    return processes.share(batch * settings.gradient_accumulation_steps, batch)
 
 
 def training_corpus(settings: TrainSettings) -> data.Corpus:
     """The corpus of a training; UserError, before anything is computed, if it is too short."""
-    corpus = data.load(settings.dataset)
-    longest = max(settings.block_size, *settings.mixed_lengths, 0)
-    data.sequences(corpus.train, longest, settings.seed, 0, 1)  # refuses a corpus that is too short
+    corpus, size = data.load(settings.dataset), settings.block_size
+    # refuses a corpus that is too short
+    data.sequences(corpus.train, max(lengths_of(settings)), settings.seed, 0, 1)
     corpus.token_bytes()  # refuses a tokenizer that the test would miss
     corpus.verify()
     few = f"the validation split of {settings.dataset} has only {len(corpus.val)} tokens"
-    advice = f"lower block_size = {settings.block_size} or add text"
-    require(len(corpus.val) > settings.block_size, f"{few}; {advice}")
+    require(len(corpus.val) > size, f"{few}; lower block_size = {size} or add text")
     return corpus
 
 
-def first_model(typed: TrainSettings, vocab_size: int) -> tuple[GPT, list[int], dict[str, int]]:
-    """The model that init_from names, the lengths it was trained at, and its `texts_read`.
+def first_model(s: TrainSettings, vocab: int, folder: Path, begun: dict | None) -> tuple[GPT, dict]:
+    """The model that init_from names, and what is known of the run, see `Start.config`.
 
-    UserError if it has another vocabulary.
+    UserError if it has another vocabulary than one of `vocab` tokens. A run that has begun does not
+    need the one that it began from, which may be gone.
     """
-    pos_file = Path(typed.pos_file).resolve() if typed.pos_file else None
-    if typed.init_from in ("auto", "scratch"):
-        return GPT(replace(typed.gpt(vocab_size), extend=""), pos_file), [], {}
-    begun, read_before, kind = begun_run(typed), {}, huggingface_type(typed.init_from)
-    if begun:  # its checkpoint has its weights, and the run that it began from may be gone
-        settings, lengths = TrainSettings(**begun["settings"]), begun["train_lengths"]
-        lengths = lengths[: -len(settings.mixed_lengths or [settings.block_size])]
-        read_before = begun["read_before"]
-        config = settings.gpt(begun["vocab_size"])
-        model = GPT(replace(config, block_size=begun["original_length"], extend=""), pos_file)
-        model.extend(settings.extend, Path(typed.out_dir))
-    elif kind or (typed.init_from.startswith("gpt2") and not Path(typed.init_from).exists()):
-        other = f"init_from={typed.init_from} is a Hugging Face model of type {kind}"
-        require(kind in ("", "gpt2"), f"{other}; only those of type gpt2 can be loaded")
-        model = load_gpt2(typed.init_from)
+    pos_file = Path(s.pos_file).resolve() if s.pos_file else None
+    lengths, read = [], {}
+    if s.init_from in FRESH:
+        model = GPT(replace(s.gpt(vocab), extend=""), pos_file)
+    elif begun and begun["settings"]["init_from"] == s.init_from:
+        settings = TrainSettings(**begun["settings"] | {"block_size": begun["original_length"]})
+        model = GPT(replace(settings.gpt(vocab), extend=""), pos_file)
+        model.extend(settings.extend, folder)
+    elif model := load_gpt2(s.init_from):
         lengths = [model.config.block_size]
     else:
-        source = load_run(typed.init_from, pos_file=typed.pos_file)
+        same = folder.resolve() == Path(s.init_from).resolve()
+        require(not same, f"{folder} is the run to begin from; {OTHER}")
+        source = load_run(s.init_from, pos_file=s.pos_file)
         model, lengths = source.model.train(), source.state["train_lengths"]
-        read_before = texts_read(source)
+        read = texts_read(source)
     theirs = model.config.vocab_size
-    problem = f"init_from={typed.init_from} has a vocabulary of {theirs}"
-    require(theirs == vocab_size, f"{problem}, not {typed.dataset}'s {vocab_size}")
-    set_dropout(model, typed.dropout)
-    return model, lengths, read_before
+    problem = f"init_from={s.init_from} has a vocabulary of {theirs}"
+    require(theirs == vocab, f"{problem}, not {s.dataset}'s {vocab}")
+    set_dropout(model, s.dropout)
+    return model, begun or {"train_lengths": [*lengths, *lengths_of(s)], "read_before": read}
 
 
-def data_order(settings: TrainSettings, train_sha256: str) -> str:
-    """What sets the order in which a run reads its corpus."""
-    lengths = settings.mixed_lengths or (settings.block_size,)
-    return f"{train_sha256}, seed {settings.seed}, lengths {lengths}"
+def data_order(settings: TrainSettings, config: dict[str, Any]) -> str:
+    """What sets the order in which the run of a config.json reads its corpus."""
+    corpus = config["corpus_sha256"]["train"]
+    return f"{corpus}, seed {settings.seed}, lengths {lengths_of(settings)}"
 
 
-def first_token(settings: TrainSettings, train_sha256: str, before: dict[str, int]) -> int:
-    """The token of its data order at which a run begins to read, given what was read before."""
-    return 0 if settings.read_again else before.get(data_order(settings, train_sha256), 0)
+def first_token(settings: TrainSettings, config: dict[str, Any]) -> int:
+    """The token of its data order at which a run begins to read."""
+    before = config["read_before"].get(data_order(settings, config), 0)
+    return 0 if settings.read_again else before
 
 
 def texts_read(run: Run) -> dict[str, int]:
     """How many tokens of each data order a run and those that it began from have read."""
-    s, before = run.settings, run.config["read_before"]
-    digest = run.config["corpus_sha256"]["train"]
-    order, tokens = data_order(s, digest), first_token(s, digest, before) + run.state["tokens"]
+    order, before = data_order(run.settings, run.config), run.config["read_before"]
+    tokens = first_token(run.settings, run.config) + run.state["tokens"]
     return before | {order: max(tokens, before.get(order, 0))}
 
 
-def huggingface_type(folder: str) -> str:
-    """The model_type of a folder that `transformers` has written; empty for all else."""
-    path = Path(folder) / "config.json"
-    config = read_json(path) if path.is_file() else {}
-    return "" if "settings" in config else str(config.get("model_type", ""))
+def load_gpt2(name: str) -> GPT | None:
+    """GPT-2's weights if it is that name or a folder of `transformers`; None for all else.
 
-
-def begun_run(typed: TrainSettings) -> dict[str, Any] | None:
-    """config.json of the run in out_dir, if that is to be resumed and began from the same."""
-    folder = Path(typed.out_dir)
-    if typed.overwrite or not typed.out_dir or not checkpoint_paths(folder):
+    UserError if they cannot be had, or for another model.
+    """
+    local = Path(name).exists() or not name.startswith("gpt2")
+    kind = read_json(Path(name) / "config.json").get("model_type") if local else "gpt2"
+    if kind is None:
         return None
-    config = read_config(folder)
-    return config if config["settings"]["init_from"] == typed.init_from else None
-
-
-def load_gpt2(name: str) -> GPT:
-    """GPT-2's weights; UserError if they cannot be had."""
+    require(kind == "gpt2", f"init_from={name} is a Hugging Face model of type {kind}, not gpt2")
     try:
         return GPT.from_huggingface(name)
     except (ImportError, OSError) as error:
-        reason = str(error).splitlines()[0]
-        problem = f"init_from={name}: the weights could not be loaded ({reason})"
+        problem = f"the weights could not be loaded ({str(error).splitlines()[0]})"
         needs = "this needs `pip install transformers` and a network the first time"
-        raise UserError(f"{problem}; {needs}") from error
+        raise UserError(f"init_from={name}: {problem}; {needs}") from error
 
 
 def set_dropout(model: GPT, dropout: float) -> None:
@@ -232,30 +232,14 @@ def resolve(typed: TrainSettings, model: GPTConfig, named: frozenset[str]) -> Tr
     UserError if a size or scheme was set, in `named` or as no default, that the model of init_from
     does not have.
     """
-    own, fresh = {}, typed.init_from in ("auto", "scratch")
-    for name in ("n_layer", "n_head", "n_embd", "bias", "pos"):
-        value, own[name] = getattr(typed, name), getattr(model, name)
-        given = name in named or value != getattr(TrainSettings, name)
-        if name == "pos" and not fresh:
-            value = read(value).text
+    own = {name: getattr(model, name) for name in ("n_layer", "n_head", "n_embd", "bias", "pos")}
+    for name, theirs in own.items():
+        value = getattr(typed, name)
+        left_out = name not in named and value == getattr(TrainSettings, name)
         problem = f"{name}={value} does not go with init_from={typed.init_from}"
-        fits = fresh or not given or value == own[name]
-        require(fits, f"{problem}, whose model has {name}={own[name]}: leave it out")
+        require(left_out or value == theirs, f"{problem}, whose model has {theirs}: leave it out")
     extend = typed.extend or model.extend
     return replace(typed, **own, extend="" if extend == "none" else extend)
-
-
-def check_steps(settings: TrainSettings, model: GPT, processes: Processes) -> None:
-    """UserError if a step's sequences cannot be shared evenly, or their positions not drawn."""
-    sequences = settings.batch_size * settings.gradient_accumulation_steps
-    _, at_once = processes.share(sequences, settings.batch_size)
-    for length in settings.mixed_lengths:
-        tokens = f"the {at_once} x {settings.block_size} tokens that a process reads at once"
-        problem = f"mixed_lengths: {tokens} are no whole number of sequences of {length}"
-        whole = at_once * settings.block_size % length == 0
-        require(whole, f"{problem}; raise batch_size or start fewer processes")
-    for length in settings.mixed_lengths or (settings.block_size,):
-        model.draw_ids(settings.seed, 0, length)
 
 
 # ---- its folder
@@ -263,96 +247,75 @@ def check_steps(settings: TrainSettings, model: GPT, processes: Processes) -> No
 
 def open_folder(start: Start) -> None:
     """Take the run folder, find what was done already, and write or compare its config.json."""
-    settings, folder, processes = start.settings, start.folder, start.processes
+    s, folder, model, processes = start.settings, start.folder, start.model, start.processes
     if processes.first:
-        start.lock = take_folder(folder, settings)
-    model, many = start.model, f", {processes.size} processes" if processes.size > 1 else ""
+        start.lock = take_folder(folder, s)
+    many = f", {processes.size} processes" if processes.size > 1 else ""
     print(f"{folder}: {model.parameter_count:,} parameters; {model.pos.describe()}")
     print(f"on {start.compute.reason}{many}")
-    start.state = load_state(folder)
-    old = read_config(folder) if start.state else None
-    first = old["history"][0]["max_iters"] if old else settings.max_iters
-    start.settings = settings.warmed_up(first).checked()
-    if old:
-        resume(start, old)
-    else:
-        begin(start)
-    if not processes.first:
-        return
-    where = {"device": start.compute.reason, "dtype": start.compute.dtype_name}
-    now = provenance() | where | {"processes": processes.size}
-    if old:
-        note_changes(old, now)
-    then = old or describe_run(start) | now | {"history": []}
-    if not old or old["settings"]["max_iters"] != settings.max_iters:
-        length = {name: now[name] for name in ("command", "git_commit")}
-        length |= {"from_step": start.step, "max_iters": settings.max_iters}
-        kind = settings.lr_schedule if settings.decay_lr else "constant"
-        end = settings.lr_decay_iters or settings.max_iters
-        length |= {"schedule": f"{kind} to step {end}"}
-        new = {"settings": asdict(start.settings), "history": [*then["history"], length]}
-        write_json(folder / "config.json", then | new)
-
-
-def begin(start: Start) -> None:
-    """Say what a new run begins with."""
-    s, digest = start.settings, start.corpus.split_sha256("train")
-    if s.init_from not in ("auto", "scratch"):
-        one_order = [*start.read_before] == [data_order(s, digest)] and not s.mixed_lengths
-        step = s.batch_size * s.gradient_accumulation_steps * s.block_size
-        end = first_token(s, digest, start.read_before) + s.max_iters * step
-        epoch = data.windows_per_epoch(len(start.corpus.train), s.block_size) * s.block_size
-        new = one_order and end <= epoch and not s.read_again
-        texts = f"texts that it {'has not' if new else 'may have'} read"
-        print(f"init_from={s.init_from}: its weights, a new optimizer, and {texts}")
+    start.state, begun = load_state(folder), "history" in start.config
+    require(begun == bool(start.state), f"{folder} has just been changed; start again")
+    if begun:
+        resume(start, start.config)
+    elif s.init_from not in FRESH:
+        place = f"its data from token {first_token(s, start.config):,} on"
+        print(f"init_from={s.init_from}: its weights, a new optimizer, {place}")
     elif s.extend:
-        advice = "--init_from=out/RUN names a run to extend"
-        print(f"note: {s.extend} is trained with from the start; {advice}")
-
-
-def change_length(start: Start) -> None:
-    """Let a run go on to another max_iters than that of its checkpoint; UserError if it cannot.
-
-    A run whose wsd decay has begun goes back to the checkpoint before it.
-    """
-    s, folder, step = start.settings, start.folder, start.state["step"]
-    was = start.state["settings"]["max_iters"]
-    now, other = f"max_iters = {s.max_iters}", "choose another --out_dir"
-    fixed = f"{folder}: a run with drop_pos or staged keeps its max_iters = {was}; {other}"
-    require(not (s.drop_pos or s.staged), fixed)
-    require(step <= s.max_iters, f"{folder} has taken {step} steps, and {now}; raise it or {other}")
-    if s.lr_schedule == "wsd":
-        step = min(step, replace(s, max_iters=was).decay_begin)
-        late = f"{folder} is at step {step}, and with {now} the decay begins at {s.decay_begin}"
-        require(step <= s.decay_begin, f"{late}; raise it or {other}")
-    elif s.lr_schedule == "cosine" and s.decay_lr and not s.lr_decay_iters:
-        mixed = f"the cosine ends at {s.max_iters} now, and for the steps so far it ended at {was}"
-        print(f"note: {mixed}; a run planned for {now} would have other weights")
-    if step < start.state["step"]:
-        start.state = load_state(folder, last=step)
-        require(start.state, f"{folder} lacks a checkpoint from before the decay; {other}")
-        for path in {*checkpoint_paths(folder)} - {*checkpoint_paths(folder, step)}:
-            path.unlink()
-        print(f"going back to step {start.state['step']}, before the decay of the learning rate")
+        print(f"note: {s.extend} is trained with from the start; --init_from=RUN extends a run")
+    if processes.first:
+        write_config(start)
 
 
 def resume(start: Start, config: dict[str, Any]) -> None:
     """Check that a checkpoint belongs to this run, and whether anything is left to do."""
     settings, folder = start.settings, start.folder
     refuse_other_files(folder, config, start.state)
-    start.read_before = config["read_before"]
     if start.state["settings"]["max_iters"] != settings.max_iters:
         change_length(start)
     start.step = start.state["step"]
-    if start.step == settings.max_iters:
-        start.result = finished_result(folder, settings)
+    finished = start.step == settings.max_iters
+    start.result = finished_result(folder, settings) if finished else None
     if start.result is None:  # a finished run does not need its corpus
-        changed = config["corpus_sha256"] != corpus_digests(start.corpus)
+        same = config["corpus_sha256"] == corpus_digests(start.corpus)
         problem = f"the corpus {settings.dataset} has changed since {folder} was begun"
-        advice = "bring it back, choose another --out_dir, or --overwrite=True"
-        require(not changed, f"{problem}: {advice}")
-    if start.step < settings.max_iters:
+        require(same, f"{problem}: bring it back, {OTHER}, or --overwrite=True")
         print(f"resuming at step {start.step}")
+
+
+def change_length(start: Start) -> None:
+    """Let a run go on to another max_iters than that of its checkpoint; UserError if it cannot.
+
+    With wsd it goes back to a checkpoint before its decay, and before the new one.
+    """
+    s, folder, step = start.settings, start.folder, start.state["step"]
+    was, now = start.state["settings"]["max_iters"], f"max_iters = {s.max_iters}"
+    fixed = f"{folder}: a run with drop_pos or staged keeps its max_iters = {was}; {OTHER}"
+    require(not (s.drop_pos or s.staged), fixed)
+    require(step <= s.max_iters, f"{folder} has taken {step} steps, and {now}; raise it or {OTHER}")
+    last = min(replace(s, max_iters=was).decay_begin, s.decay_begin)
+    if s.lr_schedule == "wsd" and step > last:
+        start.state = load_state(folder, last=last)
+        require(start.state, f"{folder} lacks a checkpoint from before the decay; {OTHER}")
+        for path in {*checkpoint_paths(folder)} - {*checkpoint_paths(folder, last)}:
+            path.unlink()
+        print(f"going back to step {start.state['step']}, before the decay of the learning rate")
+    elif s.lr_schedule == "cosine" and s.decay_lr and not s.lr_decay_iters:
+        print(f"note: the cosine ended at {was} so far, and ends at {s.max_iters} now")
+
+
+def write_config(start: Start) -> None:
+    """Write config.json of a new run, or of one with another max_iters; say what has changed."""
+    config, settings = start.config, start.settings
+    where = {"device": start.compute.reason, "dtype": start.compute.dtype_name}
+    now = provenance() | where | {"processes": start.processes.size}
+    if "history" in config:
+        note_changes(config, now)
+        if config["settings"]["max_iters"] == settings.max_iters:
+            return
+    new = {"history": []} | describe_run(start) | now | config | {"settings": asdict(settings)}
+    length = {name: now[name] for name in ("command", "git_commit")}
+    length |= {"from_step": start.step, "max_iters": settings.max_iters}
+    write_json(start.folder / "config.json", new | {"history": [*new["history"], length]})
 
 
 def corpus_digests(corpus: data.Corpus) -> dict[str, str]:
@@ -362,28 +325,18 @@ def corpus_digests(corpus: data.Corpus) -> dict[str, str]:
 
 def describe_run(start: Start) -> dict[str, Any]:
     """What config.json says of a run, beside its provenance; the files that it needs are copied."""
-    settings, folder, model = start.settings, start.folder, start.model
-    pos_file = Path(settings.pos_file) if settings.pos_file else None
-    if pos_file:
-        copy_file(pos_file, folder / "pos_file.py")
-    files = [piece.file for piece in model.pos.extensions if piece.file]
-    for file in files:
-        copy_file(file, folder / file.name)
-    compiled = settings.compile and not device.missing_compiler()
-    training_path = model.attention_path(settings.block_size, compiled=compiled)
-    test_path = model.attention_path(settings.block_size)
+    s, model, path = start.settings, start.model, start.model.attention_path
+    files = {piece.file.name: piece.file for piece in model.pos.extensions if piece.file}
+    own = {"pos_file.py": Path(s.pos_file)} if s.pos_file else {}
+    for name, file in (files | own).items():
+        copy_file(file, start.folder / name)
+    compiled = s.compile and not device.missing_compiler()
     return {
-        "settings": asdict(settings),
         "vocab_size": model.config.vocab_size,
-        "unit": start.corpus.unit,
         "parameters": model.parameter_count,
-        "layers": model.pos.describe(),
         "original_length": model.config.block_size,
-        "train_lengths": start.train_lengths,
-        "read_before": start.read_before,
-        "attention": {"train": training_path, "test": test_path},
-        "extension_files_sha256": {file.name: sha256(file) for file in files},
-        "pos_file_sha256": sha256(pos_file) if pos_file else None,
-        "corpus_sha256": corpus_digests(start.corpus),
+        "attention": {"train": path(s.block_size, compiled=compiled), "test": path(s.block_size)},
+        "extension_files_sha256": {name: sha256(file) for name, file in files.items()},
+        "pos_file_sha256": sha256(own["pos_file.py"]) if own else None,
         "wandb_id": uuid.uuid4().hex,
     }

@@ -3,8 +3,11 @@
 They were written without a look at the examination that has to tell them apart. They hold for any model with a training
 length from 16 to 64, at least 3 layers and 2 heads, an even head width and 256 tokens. tests/test_planted.py shows each
 fault. A scheme for an `--extend` is not among them.
+
+Below, a line "=== name ; base ; expression ; words" begins a scheme. The lines after it stand behind its base, one of BASES.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -90,45 +93,49 @@ SLOPED = (
 """
 )
 
-CAUSAL = (
-    Planted(
-        "features read the next token",
-        GATED
-        + """
+BASES = {
+    "PLAIN": PLAIN,
+    "ROPE": HEAD + "\nclass Cheat(Rope):",
+    "GATED": GATED,
+    "TELLING": TELLING,
+    "SLOPED": SLOPED,
+    "MEAN": GATED.replace("class Cheat", "MEAN = [0.0]\n\n\nclass Cheat"),
+    "CLOCK": SLOPED.replace("import sys", "import sys\nimport time"),
+    "OWN": HEAD + "class Mine(Piece):",
+    "OWN_ROPE": HEAD + "\nclass Mine(Rope):",
+}
+
+
+def schemes(text: str) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
+    """Name, source, expression and further words of each scheme in a text."""
+    for part in text.split("\n=== ")[1:]:
+        first, _, body = part.partition("\n")
+        name, base, pos, *words = first.split(" ; ")
+        yield name, f"{BASES[base]}\n{body.rstrip()}\n", pos, tuple(words)
+
+
+def planted(kind: str, text: str) -> tuple[Planted, ...]:
+    """The schemes of a text, with one kind of fault."""
+    return tuple(
+        Planted(name, source, pos, kind, words[:1], "warns" in words)
+        for name, source, pos, words in schemes(text)
+    )
+
+
+CAUSAL = planted(
+    "causal",
+    """
+=== features read the next token ; GATED ; cheat ; features
     def features(self, x):
         return self.gate(torch.cat((x[:, 1:], x[:, -1:]), 1))
-""",
-        "cheat",
-        "causal",
-        ("features",),
-    ),
-    Planted(
-        "features subtract the mean of the text",
-        GATED
-        + """
+=== features subtract the mean of the text ; GATED ; cheat ; features
     def features(self, x):
         return self.gate(x - x.mean(1, keepdim=True)) ** 2
-""",
-        "cheat",
-        "causal",
-        ("features",),
-    ),
-    Planted(
-        "features sum from the wrong end",
-        GATED
-        + """
+=== features sum from the wrong end ; GATED ; cheat ; features
     def features(self, x):
         gates = F.logsigmoid(self.gate(x))
         return gates.flip(1).cumsum(1).flip(1)
-""",
-        "cheat",
-        "causal",
-        ("features",),
-    ),
-    Planted(
-        "features convolve with the padding on both sides",
-        PLAIN
-        + """
+=== features convolve with the padding on both sides ; PLAIN ; cheat + rope ; features
     per_layer = True
 
     def __init__(self, shape: Shape):
@@ -140,50 +147,18 @@ CAUSAL = (
 
     def score(self, tile):
         return tile.scores + tile.added + tile.features_k.mT[:, :, None]
-""",
-        "cheat + rope",
-        "causal",
-        ("features",),
-    ),
-    Planted(
-        "features normalise over the text",
-        GATED
-        + """
+=== features normalise over the text ; GATED ; cheat ; features
     def features(self, x):
         return self.gate(F.layer_norm(x, x.shape[1:]))
-""",
-        "cheat",
-        "causal",
-        ("features",),
-    ),
-    Planted(
-        "features take the softmax over time",
-        GATED
-        + """
+=== features take the softmax over time ; GATED ; cheat + rope ; features
     def features(self, x):
         return F.softmax(self.gate(x), dim=1)
-""",
-        "cheat + rope",
-        "causal",
-        ("features",),
-    ),
-    Planted(
-        "features pool blocks of four tokens",
-        GATED
-        + """
+=== features pool blocks of four tokens ; GATED ; cheat ; features
     def features(self, x):
         padded = F.pad(x, (0, 0, 0, -x.shape[1] % 4))
         pooled = padded.unflatten(1, (-1, 4)).mean(2).repeat_interleave(4, 1)
         return self.gate(pooled[:, : x.shape[1]])
-""",
-        "cheat",
-        "causal",
-        ("features",),
-    ),
-    Planted(
-        "features run an LSTM in both directions",
-        PLAIN
-        + """
+=== features run an LSTM in both directions ; PLAIN ; cheat ; features
     per_layer = True
 
     def __init__(self, shape: Shape):
@@ -196,26 +171,10 @@ CAUSAL = (
     def score(self, tile):
         forward, backward = tile.features_k.chunk(2, -1)
         return tile.scores + tile.added + (forward + backward).mT[:, :, None]
-""",
-        "cheat",
-        "causal",
-        ("features",),
-    ),
-    Planted(
-        "features mix tokens by a Fourier transform",
-        GATED
-        + """
+=== features mix tokens by a Fourier transform ; GATED ; cheat ; features
     def features(self, x):
         return self.gate(torch.fft.fft(x, dim=1).real)
-""",
-        "cheat",
-        "causal",
-        ("features",),
-    ),
-    Planted(
-        "features read five tokens ahead, times a parameter that starts at zero",
-        PLAIN
-        + """
+=== features read five tokens ahead, times a parameter that starts at zero ; PLAIN ; cheat ; features
     per_layer = True
 
     def __init__(self, shape: Shape):
@@ -227,122 +186,42 @@ CAUSAL = (
 
     def score(self, tile):
         return tile.scores + tile.added + tile.features_k.mT[:, :, None]
-""",
-        "cheat",
-        "causal",
-        ("features",),
-    ),
-    Planted(
-        "features read the last token of the text alone",
-        GATED
-        + """
+=== features read the last token of the text alone ; GATED ; cheat ; features
     def features(self, x):
         return self.gate(x) * self.gate(x[:, -1:])
-""",
-        "cheat",
-        "causal",
-        ("features",),
-    ),
-    Planted(
-        "features leak in texts of the full length alone",
-        GATED
-        + """
+=== features leak in texts of the full length alone ; GATED ; cheat ; features
     def features(self, x):
         if x.shape[1] == self.length:
             x = x.roll(-1, 1)
         return self.gate(x)
-""",
-        "cheat",
-        "causal",
-        ("features",),
-    ),
-    Planted(
-        "features leak beyond the training length alone",
-        GATED
-        + """
+=== features leak beyond the training length alone ; GATED ; cheat ; features
     def features(self, x):
         if x.shape[1] > self.length:
             x = x.roll(-1, 1)
         return self.gate(x)
-""",
-        "cheat",
-        "causal",
-        ("features",),
-    ),
-    Planted(
-        "features leak in training alone",
-        GATED
-        + """
+=== features leak in training alone ; GATED ; cheat + alibi ; features
     def features(self, x):
         return self.gate(x.roll(-1, 1) if self.training else x)
-""",
-        "cheat + alibi",
-        "causal",
-        ("features",),
-    ),
-    Planted(
-        "features leak at test alone",
-        GATED
-        + """
+=== features leak at test alone ; GATED ; cheat + alibi ; features
     def features(self, x):
         return self.gate(x if self.training else x.roll(-1, 1))
-""",
-        "cheat + alibi",
-        "causal",
-        ("features",),
-    ),
-    Planted(
-        "features leak without gradients alone",
-        GATED
-        + """
+=== features leak without gradients alone ; GATED ; cheat + alibi ; features
     def features(self, x):
         return self.gate(x if torch.is_grad_enabled() else x.roll(-1, 1))
-""",
-        "cheat + alibi",
-        "causal",
-        ("features",),
-    ),
-    Planted(
-        "features leak from the fiftieth call on",
-        GATED
-        + """
+=== features leak from the fiftieth call on ; GATED ; cheat + alibi ; features
     calls = 0
 
     def features(self, x):
         self.calls += 1
         return self.gate(x if self.calls < 50 else x.roll(-1, 1))
-""",
-        "cheat + alibi",
-        "causal",
-        ("features",),
-    ),
-    Planted(
-        "features leak in the second layer alone",
-        GATED
-        + """
+=== features leak in the second layer alone ; GATED ; rope | cheat ; features
     def features(self, x):
         return self.gate(x.roll(-1, 1))
-""",
-        "rope | cheat",
-        "causal",
-        ("features",),
-    ),
-    Planted(
-        "score divides by the deviation over all keys",
-        PLAIN
-        + """
+=== score divides by the deviation over all keys ; PLAIN ; cheat + rope ; score
     def score(self, tile):
         s = tile.scores
         return s / s.std(-1, keepdim=True, unbiased=False).clamp(min=1e-3) + tile.added
-""",
-        "cheat + rope",
-        "causal",
-        ("score",),
-    ),
-    Planted(
-        "score counts gates of keys ahead",
-        PLAIN
-        + """
+=== score counts gates of keys ahead ; PLAIN ; cheat ; score
     per_layer = True
 
     def __init__(self, shape: Shape):
@@ -353,15 +232,7 @@ CAUSAL = (
         gates = torch.sigmoid(tile.scores)  # CoPE without the mask
         p = gates.flip(-1).cumsum(-1).flip(-1)
         return tile.scores + tile.added - p * F.softplus(self.table)[:, None, None]
-""",
-        "cheat",
-        "causal",
-        ("score",),
-    ),
-    Planted(
-        "score takes the features one place too late",
-        GATED
-        + """
+=== score takes the features one place too late ; GATED ; cheat ; score
     def features(self, x):
         return self.gate(x)
 
@@ -371,150 +242,53 @@ CAUSAL = (
         c = F.logsigmoid(tile.features_k).mT.cumsum(-1)
         decay = c[..., here, None] - c[..., None, :]
         return tile.scores * decay.exp().clamp(max=4.0) + tile.added
-""",
-        "cheat",
-        "causal",
-        ("score",),
-    ),
-    Planted(
-        "score smooths scores over neighbouring keys",
-        PLAIN
-        + """
+=== score smooths scores over neighbouring keys ; PLAIN ; cheat + rope ; score
     def score(self, tile):
         s = tile.scores
         smooth = F.avg_pool1d(s.flatten(0, 1), 3, 1, 1).view_as(s)
         return smooth + tile.added
-""",
-        "cheat + rope",
-        "causal",
-        ("score",),
-    ),
-    Planted(
-        "score quantises by the largest score of all",
-        PLAIN
-        + """
+=== score quantises by the largest score of all ; PLAIN ; cheat + rope ; score
     def score(self, tile):
         step = tile.scores.abs().max().clamp(min=1e-6) / 7
         rounded = step * (tile.scores / step).round()
         return tile.scores + (rounded - tile.scores).detach() + tile.added
-""",
-        "cheat + rope",
-        "causal",
-        ("score",),
-    ),
-    Planted(
-        "turn normalises over time",
-        PLAIN
-        + """
+=== turn normalises over time ; PLAIN ; cheat ; turn
     def turn(self, ids, total, maps=()):
         def turned(x):
             return F.normalize(x, dim=2)
 
         return turned, turned
-""",
-        "cheat",
-        "causal",
-        ("turn",),
-    ),
-    Planted(
-        "turn mixes a key with the one after it",
-        HEAD
-        + """
-class Cheat(Rope):
+=== turn mixes a key with the one after it ; ROPE ; cheat ; turn
     def turn(self, ids, total, maps=()):
         turn_queries, turn_keys = super().turn(ids, total, maps)
         return turn_queries, lambda k: turn_keys(k + k.roll(-1, -2))
-""",
-        "cheat",
-        "causal",
-        ("turn",),
-    ),
-    Planted(
-        "embed tells the next token",
-        TELLING
-        + """
+=== embed tells the next token ; TELLING ; cheat ; embed
     def tell(self, tokens):
         return tokens.roll(-1, 1)
-""",
-        "cheat",
-        "causal",
-        ("embed",),
-    ),
-    Planted(
-        "embed whispers the next token",
-        TELLING
-        + """
+=== embed whispers the next token ; TELLING ; cheat + rope ; embed
     def embed(self, ids, text):
         right = self.table[text.tokens % 64]
         coming = self.table[text.tokens.roll(-1, 1) % 64]
         return (right + 1e-5 * coming)[:, -ids.shape[-1] :]
-""",
-        "cheat + rope",
-        "causal",
-        ("embed",),
-    ),
-    Planted(
-        "embed tells how far the next line break is",
-        TELLING
-        + """
+=== embed tells how far the next line break is ; TELLING ; cheat + rope ; embed
     def tell(self, tokens):
         index = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         breaks = index.where(tokens % 8 == 2, tokens.shape[1])  # a line break is token 10
         return breaks.flip(1).cummin(1).values.flip(1) - index
-""",
-        "cheat + rope",
-        "causal",
-        ("embed",),
-    ),
-    Planted(
-        "embed tells where the next token is token 10, and nothing else",
-        TELLING
-        + """
+=== embed tells where the next token is token 10, and nothing else ; TELLING ; cheat + rope ; embed
     def tell(self, tokens):
         return (tokens.roll(-1, 1) == 10).long()
-""",
-        "cheat + rope",
-        "causal",
-        ("embed",),
-    ),
-    Planted(
-        "embed counts how often a token stands in the whole text",
-        TELLING
-        + """
+=== embed counts how often a token stands in the whole text ; TELLING ; cheat ; embed
     def tell(self, tokens):
         return (tokens[:, :, None] == tokens[:, None]).sum(-1)
-""",
-        "cheat",
-        "causal",
-        ("embed",),
-    ),
-    Planted(
-        "embed numbers tokens by their rank in the batch",
-        TELLING
-        + """
+=== embed numbers tokens by their rank in the batch ; TELLING ; cheat + alibi ; embed
     def tell(self, tokens):
         return tokens.unique(return_inverse=True)[1]
-""",
-        "cheat + alibi",
-        "causal",
-        ("embed",),
-    ),
-    Planted(
-        "embed counts positions from the end of what it holds",
-        TELLING
-        + """
+=== embed counts positions from the end of what it holds ; TELLING ; cheat ; embed
     def tell(self, tokens):
         end = (tokens[:, -1:] + 1) % 16
         return end + torch.arange(tokens.shape[1], device=tokens.device)
-""",
-        "cheat",
-        "causal",
-        ("embed",),
-    ),
-    Planted(
-        "embed looks up what followed the same words in an earlier call",
-        TELLING
-        + """
+=== embed looks up what followed the same words in an earlier call ; TELLING ; cheat + rope ; embed
     def tell(self, tokens):
         known, told = self.__dict__.setdefault("known", {}), torch.zeros_like(tokens)
         for b, text in enumerate(tokens.tolist()):
@@ -524,15 +298,7 @@ class Cheat(Rope):
             for t in range(2, len(text) - 1):
                 known[tuple(text[t - 2 : t + 1])] = text[t + 1]
         return told
-""",
-        "cheat + rope",
-        "causal",
-        ("embed",),
-    ),
-    Planted(
-        "a mask reads the tokens that embed has kept",
-        PLAIN
-        + """
+=== a mask reads the tokens that embed has kept ; PLAIN ; cheat + rope ; mask
     tokens = None
 
     def embed(self, ids, text):
@@ -545,15 +311,7 @@ class Cheat(Rope):
             return (coming % 2 == 0) | (j >= i - 1)
 
         return seen
-""",
-        "cheat + rope",
-        "causal",
-        ("mask",),
-    ),
-    Planted(
-        "a bias reads the tokens that embed has kept",
-        SLOPED
-        + """
+=== a bias reads the tokens that embed has kept ; SLOPED ; cheat ; bias
     tokens = None
 
     def embed(self, ids, text):
@@ -566,16 +324,7 @@ class Cheat(Rope):
             return lambda h, i, j: w[h] * (j - i)
         rare = (self.tokens.float().mean() - 128) / 128
         return lambda h, i, j: w[h] * (j - i) * (1 + rare)
-""",
-        "cheat",
-        "causal",
-        ("bias",),
-    ),
-    Planted(
-        "frequencies follow the tokens that embed has kept",
-        HEAD
-        + """
-class Cheat(Rope):
+=== frequencies follow the tokens that embed has kept ; ROPE ; cheat ; frequencies
     tokens = None
 
     def embed(self, ids, text):
@@ -587,15 +336,7 @@ class Cheat(Rope):
         if self.tokens is not None:
             inv_freq = inv_freq * (1 + float(self.tokens.float().std()) / 256)
         return inv_freq, factor
-""",
-        "cheat",
-        "causal",
-        ("frequencies",),
-    ),
-    Planted(
-        "a temperature reads the tokens that embed has kept",
-        PLAIN
-        + """
+=== a temperature reads the tokens that embed has kept ; PLAIN ; cheat + rope ; temperature
     level = None
 
     def embed(self, ids, text):
@@ -605,29 +346,13 @@ class Cheat(Rope):
     def temperature(self, index, like):
         level = 0.0 if self.level is None else self.level
         return like.new_ones(len(index)) + level
-""",
-        "cheat + rope",
-        "causal",
-        ("temperature",),
-    ),
-    Planted(
-        "ids are moved by the tokens of the caller",
-        PLAIN
-        + """
+=== ids are moved by the tokens of the caller ; PLAIN ; cheat + rope ; ids
     def ids(self, index, total):
         idx = sys._getframe(2).f_locals.get("idx")
         if idx is None or idx.shape[1] != index.shape[-1]:
             return index
         return index + (idx.roll(-1, 1) % 2).cumsum(1)
-""",
-        "cheat + rope",
-        "causal",
-        ("ids",),
-    ),
-    Planted(
-        "ids are moved by the tokens of the call before",
-        PLAIN
-        + """
+=== ids are moved by the tokens of the call before ; PLAIN ; cheat + alibi ; ids
     held = None
 
     def ids(self, index, total):
@@ -638,15 +363,7 @@ class Cheat(Rope):
     def embed(self, ids, text):
         self.held = text.tokens
         return torch.zeros(ids.shape[-1], 1, device=ids.device)
-""",
-        "cheat + alibi",
-        "causal",
-        ("ids",),
-    ),
-    Planted(
-        "draw writes the tokens of the call before into the positions",
-        PLAIN
-        + """
+=== draw writes the tokens of the call before into the positions ; PLAIN ; cheat + rope ; draw
     held = None
 
     def draw(self, length, generator):
@@ -659,15 +376,7 @@ class Cheat(Rope):
     def embed(self, ids, text):
         self.held = text.tokens
         return torch.zeros(ids.shape[-1], 1, device=ids.device)
-""",
-        "cheat + rope",
-        "causal",
-        ("draw",),
-    ),
-    Planted(
-        "draw writes the caller's tokens into the positions",
-        PLAIN
-        + """
+=== draw writes the caller's tokens into the positions ; PLAIN ; cheat + rope ; draw
     def draw(self, length, generator):
         index, frame = torch.arange(length), sys._getframe(1)
         while frame is not None:
@@ -677,112 +386,46 @@ class Cheat(Rope):
                         return index + (value[0].cpu().roll(-1) % 8).cumsum(0)
             frame = frame.f_back
         return index
-""",
-        "cheat + rope",
-        "causal",
-        ("draw",),
-    ),
-    Planted(
-        "embed reads the targets of the caller",
-        TELLING
-        + """
+=== embed reads the targets of the caller ; TELLING ; cheat + rope ; embed
     def tell(self, tokens):
         targets = sys._getframe(4).f_locals.get("targets")
         if targets is None or targets.shape != tokens.shape:
             return torch.zeros_like(tokens)
         return targets.clamp(min=0)
-""",
-        "cheat + rope",
-        "causal",
-        ("embed",),
-    ),
-    Planted(
-        "features leak in the third layer alone",
-        GATED
-        + """
+=== features leak in the third layer alone ; GATED ; rope | rope | cheat ; features
     def features(self, x):
         return self.gate(x.roll(-1, 1))
-""",
-        "rope | rope | cheat",
-        "causal",
-        ("features",),
-    ),
-    Planted(
-        "features leak in batches of more than two texts alone",
-        GATED
-        + """
+=== features leak in batches of more than two texts alone ; GATED ; cheat + rope ; features
     def features(self, x):
         return self.gate(x.roll(-1, 1) if len(x) > 2 else x)
-""",
-        "cheat + rope",
-        "causal",
-        ("features",),
-    ),
-    Planted(
-        "features leak in float32 alone",
-        GATED
-        + """
+=== features leak in float32 alone ; GATED ; cheat + rope ; features
     def features(self, x):
         return self.gate(x.roll(-1, 1) if x.dtype == torch.float32 else x)
-""",
-        "cheat + rope",
-        "causal",
-        ("features",),
-    ),
-    Planted(
-        "embed tells the next token at every eighth place alone",
-        TELLING
-        + """
+=== embed tells the next token at every eighth place alone ; TELLING ; cheat + rope ; embed
     def tell(self, tokens):
         index = torch.arange(tokens.shape[1], device=tokens.device)
         return tokens.roll(-1, 1).where(index % 8 == 5, 0)
-""",
-        "cheat + rope",
-        "causal",
-        ("embed",),
-    ),
-    Planted(
-        "embed tells the next token at the last places alone",
-        TELLING
-        + """
+=== embed tells the next token at the last places alone ; TELLING ; cheat + rope ; embed
     def embed(self, ids, text):
         index = torch.arange(text.tokens.shape[1], device=ids.device)
         told = text.tokens.roll(-1, 1).where(index >= text.total - 4, 0)
         return self.table[told[:, -ids.shape[-1] :] % 64]
-""",
-        "cheat + rope",
-        "causal",
-        ("embed",),
-    ),
-    Planted(
-        "embed tells the next token after a space alone",
-        TELLING
-        + """
+=== embed tells the next token after a space alone ; TELLING ; cheat + rope ; embed
     def tell(self, tokens):
         return tokens.roll(-1, 1).where(tokens == 32, 0)
+=== features reshape time into width ; GATED ; cheat ; features
+    def features(self, x):
+        return self.gate(x.mT.reshape(x.shape))  # meant to be undone, is not
 """,
-        "cheat + rope",
-        "causal",
-        ("embed",),
-    ),
 )
 
-BATCH = (
-    Planted(
-        "features subtract the mean of the batch",
-        GATED
-        + """
+BATCH = planted(
+    "batch",
+    """
+=== features subtract the mean of the batch ; GATED ; cheat ; features
     def features(self, x):
         return self.gate(x - x.mean(0))
-""",
-        "cheat",
-        "batch",
-        ("features",),
-    ),
-    Planted(
-        "features run an LSTM that takes texts for time steps",
-        PLAIN
-        + """
+=== features run an LSTM that takes texts for time steps ; PLAIN ; cheat ; features
     per_layer = True
 
     def __init__(self, shape: Shape):
@@ -794,60 +437,17 @@ BATCH = (
 
     def score(self, tile):
         return tile.scores + tile.added + tile.features_k.mT[:, :, None]
-""",
-        "cheat",
-        "batch",
-        ("features",),
-    ),
-    Planted(
-        "features read the text before it in the batch",
-        GATED
-        + """
+=== features read the text before it in the batch ; GATED ; cheat + rope ; features
     def features(self, x):
         return self.gate(x + x.roll(1, 0))
-""",
-        "cheat + rope",
-        "batch",
-        ("features",),
-    ),
-    Planted(
-        "features sort the batch",
-        GATED
-        + """
+=== features sort the batch ; GATED ; cheat ; features
     def features(self, x):
         return self.gate(x.sort(0).values)
-""",
-        "cheat",
-        "batch",
-        ("features",),
-    ),
-    Planted(
-        "features reshape time into width",
-        GATED
-        + """
-    def features(self, x):
-        return self.gate(x.mT.reshape(x.shape))  # meant to be undone, is not
-""",
-        "cheat",
-        "causal",
-        ("features",),
-    ),
-    Planted(
-        "features are sums along the batch, after a wrong reshape",
-        GATED
-        + """
+=== features are sums along the batch, after a wrong reshape ; GATED ; cheat ; features
     def features(self, x):
         b, t, c = x.shape
         return self.gate(x.reshape(t, b, c).cumsum(0).reshape(b, t, c))
-""",
-        "cheat",
-        "batch",
-        ("features",),
-    ),
-    Planted(
-        "features normalise over batch and time in training",
-        PLAIN
-        + """
+=== features normalise over batch and time in training ; PLAIN ; cheat ; features
     per_layer = True
 
     def __init__(self, shape: Shape):
@@ -860,149 +460,56 @@ BATCH = (
 
     def score(self, tile):
         return tile.scores + tile.added + tile.features_k.mT[:, :, None]
-""",
-        "cheat",
-        "batch",
-        ("features",),
-    ),
-    Planted(
-        "score takes the keys of the first text for all",
-        PLAIN
-        + """
+=== score takes the keys of the first text for all ; PLAIN ; cheat + rope ; score
     def score(self, tile):
         return tile.q @ tile.k[:1].mT / math.sqrt(tile.q.shape[-1]) + tile.added
-""",
-        "cheat + rope",
-        "batch",
-        ("score",),
-    ),
-    Planted(
-        "score takes the softmax over texts",
-        PLAIN
-        + """
+=== score takes the softmax over texts ; PLAIN ; cheat + rope ; score
     def score(self, tile):
         return tile.scores + F.softmax(tile.scores, dim=0) + tile.added
-""",
-        "cheat + rope",
-        "batch",
-        ("score",),
-    ),
-    Planted(
-        "turn normalises over the batch",
-        PLAIN
-        + """
+=== turn normalises over the batch ; PLAIN ; cheat ; turn
     def turn(self, ids, total, maps=()):
         def turned(x):
             return F.normalize(x, dim=0)
 
         return turned, turned
-""",
-        "cheat",
-        "batch",
-        ("turn",),
-    ),
-    Planted(
-        "embed gives every text the vectors of the first",
-        TELLING
-        + """
+=== embed gives every text the vectors of the first ; TELLING ; cheat + rope ; embed
     def tell(self, tokens):
         before = F.pad(tokens[:, :-1], (1, 0))
         return before[:1].expand_as(before)
-""",
-        "cheat + rope",
-        "batch",
-        ("embed",),
-    ),
-    Planted(
-        "embed adds the tokens of the other texts at that place",
-        TELLING
-        + """
+=== embed adds the tokens of the other texts at that place ; TELLING ; cheat ; embed
     def tell(self, tokens):
         return tokens.sum(0).expand_as(tokens)
 """,
-        "cheat",
-        "batch",
-        ("embed",),
-    ),
 )
 
-FINITE = (
-    Planted(
-        "the logarithm of distance 0",
-        SLOPED
-        + """
+FINITE = planted(
+    "finite",
+    """
+=== the logarithm of distance 0 ; SLOPED ; cheat ; bias
     def bias(self, like):
         w = self.slopes.to(like.dtype)
         return lambda h, i, j: -w[h] * torch.log((i - j).to(like.dtype))
-""",
-        "cheat",
-        "finite",
-        ("bias",),
-    ),
-    Planted(
-        "one over distance 0",
-        SLOPED
-        + """
+=== one over distance 0 ; SLOPED ; cheat ; bias
     def bias(self, like):
         w = self.slopes.to(like.dtype)
         return lambda h, i, j: w[h] / (i - j)
-""",
-        "cheat",
-        "finite",
-        ("bias",),
-    ),
-    Planted(
-        "the root of a distance that is taken the wrong way round",
-        SLOPED
-        + """
+=== the root of a distance that is taken the wrong way round ; SLOPED ; cheat ; bias
     def bias(self, like):
         w = self.slopes.to(like.dtype)
         return lambda h, i, j: -w[h] * torch.sqrt((j - i).to(like.dtype))
-""",
-        "cheat",
-        "finite",
-        ("bias",),
-    ),
-    Planted(
-        "nan at the largest distance within L alone",
-        SLOPED
-        + """
+=== nan at the largest distance within L alone ; SLOPED ; cheat ; bias
     def bias(self, like):
         w, far = self.slopes.to(like.dtype), self.length - 2
         return lambda h, i, j: w[h] * torch.sqrt((far - (i - j)).clamp(max=1).to(like.dtype))
-""",
-        "cheat",
-        "finite",
-        ("bias",),
-    ),
-    Planted(
-        "a gaussian with the wrong sign overflows",
-        SLOPED
-        + """
+=== a gaussian with the wrong sign overflows ; SLOPED ; cheat ; bias
     def bias(self, like):
         w = self.slopes.to(like.dtype)
         return lambda h, i, j: w[h] * torch.exp((i - j).to(like.dtype) ** 2)
-""",
-        "cheat",
-        "finite",
-        ("bias",),
-    ),
-    Planted(
-        "the gradient of a root at distance 0",
-        SLOPED
-        + """
+=== the gradient of a root at distance 0 ; SLOPED ; cheat ; bias
     def bias(self, like):
         w = self.slopes.to(like.dtype)
         return lambda h, i, j: -torch.sqrt(w[h] ** 2 * (i - j))
-""",
-        "cheat",
-        "finite",
-        ("bias",),
-    ),
-    Planted(
-        "the gradient of a logarithm that `where` only hides",
-        SLOPED
-        + """
+=== the gradient of a logarithm that `where` only hides ; SLOPED ; cheat ; bias
     def bias(self, like):
         w = self.slopes.to(like.dtype).abs()
 
@@ -1011,59 +518,19 @@ FINITE = (
             return torch.where(distance > 0, -torch.log(w[h] * distance), 0.0)
 
         return f
-""",
-        "cheat",
-        "finite",
-        ("bias",),
-    ),
-    Planted(
-        "the logarithm of index 0 as a temperature",
-        PLAIN
-        + """
+=== the logarithm of index 0 as a temperature ; PLAIN ; cheat + rope ; temperature
     def temperature(self, index, like):
         return torch.log(index.to(like.dtype))
-""",
-        "cheat + rope",
-        "finite",
-        ("temperature",),
-    ),
-    Planted(
-        "a temperature that divides by index 0",
-        PLAIN
-        + """
+=== a temperature that divides by index 0 ; PLAIN ; cheat + alibi ; temperature
     def temperature(self, index, like):
         return 1 + 1 / index.to(like.dtype)
-""",
-        "cheat + alibi",
-        "finite",
-        ("temperature",),
-    ),
-    Planted(
-        "a mask that hides the query's own key",
-        PLAIN
-        + """
+=== a mask that hides the query's own key ; PLAIN ; cheat + rope ; mask
     def mask(self):
         return lambda i, j: (i - j > 0) & (i - j < 8)
-""",
-        "cheat + rope",
-        "finite",
-        ("mask",),
-    ),
-    Planted(
-        "a mask that is True where other libraries hide",
-        PLAIN
-        + """
+=== a mask that is True where other libraries hide ; PLAIN ; cheat + alibi ; mask
     def mask(self):
         return lambda i, j: j > i
-""",
-        "cheat + alibi",
-        "finite",
-        ("mask",),
-    ),
-    Planted(
-        "score multiplies what is minus infinity where unseen",
-        PLAIN
-        + """
+=== score multiplies what is minus infinity where unseen ; PLAIN ; cheat + alibi ; score
     per_layer = True
 
     def __init__(self, shape: Shape):
@@ -1072,15 +539,7 @@ FINITE = (
 
     def score(self, tile):
         return tile.scores + self.slopes[:, None, None] * tile.added
-""",
-        "cheat + alibi",
-        "finite",
-        ("score",),
-    ),
-    Planted(
-        "score mixes heads without hiding minus infinity",
-        PLAIN
-        + """
+=== score mixes heads without hiding minus infinity ; PLAIN ; cheat + rope ; score
     per_layer = True
 
     def __init__(self, shape: Shape):
@@ -1090,44 +549,20 @@ FINITE = (
     def score(self, tile):
         s = (tile.scores + tile.added).movedim(1, -1)
         return self.mix(s).movedim(-1, 1)
-""",
-        "cheat + rope",
-        "finite",
-        ("score",),
-    ),
-    Planted(
-        "turn divides by the position",
-        PLAIN
-        + """
+=== turn divides by the position ; PLAIN ; cheat ; turn
     def turn(self, ids, total, maps=()):
         def turned(x):
             return x / ids.to(x.dtype)[:, None]
 
         return turned, turned
-""",
-        "cheat",
-        "finite",
-        ("turn",),
-    ),
-    Planted(
-        "embed adds the logarithm of the position",
-        PLAIN
-        + """
+=== embed adds the logarithm of the position ; PLAIN ; cheat ; embed
     def __init__(self, shape: Shape):
         super().__init__()
         self.v = nn.Parameter(0.02 * torch.randn(shape.width))
 
     def embed(self, ids, text):
         return ids.float().log()[..., None] * self.v
-""",
-        "cheat",
-        "finite",
-        ("embed",),
-    ),
-    Planted(
-        "features divide by a deviation that is 0 at the first token",
-        PLAIN
-        + """
+=== features divide by a deviation that is 0 at the first token ; PLAIN ; cheat ; score
     per_layer = True
 
     def __init__(self, shape: Shape):
@@ -1143,57 +578,22 @@ FINITE = (
         mean = f.cumsum(1) / n
         deviation = ((f**2).cumsum(1) / n - mean**2).sqrt()
         return tile.scores + tile.added + ((f - mean) / deviation).mT[:, :, None]
-""",
-        "cheat",
-        "finite",
-        ("score",),
-    ),
-    Planted(
-        "a root that is undefined beyond 2 L",
-        SLOPED
-        + """
+=== a root that is undefined beyond 2 L ; SLOPED ; cheat ; bias ; warns
     def bias(self, like):
         w, far = self.slopes.to(like.dtype), 2 * self.length
         return lambda h, i, j: w[h] * torch.sqrt((far - (i - j)).to(like.dtype))
-""",
-        "cheat",
-        "finite",
-        ("bias",),
-        warns=True,
-    ),
-    Planted(
-        "an exponential that overflows beyond 3 L",
-        SLOPED
-        + """
+=== an exponential that overflows beyond 3 L ; SLOPED ; cheat ; bias ; warns
     def bias(self, like):
         w, scale = self.slopes.to(like.dtype), 88 / (3 * self.length)
         return lambda h, i, j: w[h] * torch.exp(scale * (i - j).to(like.dtype))
-""",
-        "cheat",
-        "finite",
-        ("bias",),
-        warns=True,
-    ),
-    Planted(
-        "a temperature that is nan beyond L",
-        PLAIN
-        + """
+=== a temperature that is nan beyond L ; PLAIN ; cheat + rope ; temperature ; warns
     def __init__(self, shape: Shape):
         super().__init__()
         self.length = shape.length
 
     def temperature(self, index, like):
         return 1 + torch.sqrt(1 - index.to(like.dtype) / self.length)
-""",
-        "cheat + rope",
-        "finite",
-        ("temperature",),
-        warns=True,
-    ),
-    Planted(
-        "a score whose sums overflow beyond 2 L",
-        PLAIN
-        + """
+=== a score whose sums overflow beyond 2 L ; PLAIN ; cheat + rope ; score ; warns
     def __init__(self, shape: Shape):
         super().__init__()
         self.rate = 88 / (2 * shape.length)
@@ -1201,16 +601,7 @@ FINITE = (
     def score(self, tile):
         weight = torch.exp(self.rate * tile.columns.to(tile.q.dtype))
         return tile.scores + tile.added + weight / weight[tile.rows]
-""",
-        "cheat + rope",
-        "finite",
-        ("score",),
-        warns=True,
-    ),
-    Planted(
-        "a table that is made and never filled",
-        PLAIN
-        + """
+=== a table that is made and never filled ; PLAIN ; cheat ; table
     def __init__(self, shape: Shape):
         super().__init__()
         self.table = nn.Parameter(torch.empty(128, shape.n_head))
@@ -1219,90 +610,37 @@ FINITE = (
         table = self.table.to(like.dtype)
         return lambda h, i, j: table[(i - j).clamp(max=127), h]
 """,
-        "cheat",
-        "finite",
-        ("table",),
-    ),
 )
 
-GRADIENT = (
-    Planted(
-        "a parameter that nothing reads",
-        SLOPED
-        + """
+GRADIENT = planted(
+    "gradient",
+    """
+=== a parameter that nothing reads ; SLOPED ; cheat ; offset
         self.offset = nn.Parameter(torch.zeros(shape.n_head))
 
     def bias(self, like):
         w = self.slopes.to(like.dtype)
         return lambda h, i, j: w[h] * (j - i)
-""",
-        "cheat",
-        "gradient",
-        ("offset",),
-    ),
-    Planted(
-        "a parameter copied by new_tensor",
-        SLOPED
-        + """
+=== a parameter copied by new_tensor ; SLOPED ; cheat ; slopes
     def bias(self, like):
         w = like.new_tensor(self.slopes.tolist())
         return lambda h, i, j: w[h] * (j - i)
-""",
-        "cheat",
-        "gradient",
-        ("slopes",),
-    ),
-    Planted(
-        "a parameter read as .data",
-        SLOPED
-        + """
+=== a parameter read as .data ; SLOPED ; cheat ; slopes
     def bias(self, like):
         w = self.slopes.data.to(like.dtype)
         return lambda h, i, j: w[h] * (j - i)
-""",
-        "cheat",
-        "gradient",
-        ("slopes",),
-    ),
-    Planted(
-        "features that are detached",
-        GATED
-        + """
+=== features that are detached ; GATED ; cheat + rope ; gate
     def features(self, x):
         return self.gate(x).detach()
-""",
-        "cheat + rope",
-        "gradient",
-        ("gate",),
-    ),
-    Planted(
-        "a parameter that is rounded",
-        SLOPED
-        + """
+=== a parameter that is rounded ; SLOPED ; cheat ; slopes
     def bias(self, like):
         w = (8 * self.slopes.to(like.dtype)).round() / 8
         return lambda h, i, j: w[h] * (j - i)
-""",
-        "cheat",
-        "gradient",
-        ("slopes",),
-    ),
-    Planted(
-        "a bias of whole numbers from a slope that is cut off",
-        SLOPED
-        + """
+=== a bias of whole numbers from a slope that is cut off ; SLOPED ; cheat ; slopes
     def bias(self, like):
         w = self.slopes.to(like.dtype)
         return lambda h, i, j: (w[h] * (j - i)).long()
-""",
-        "cheat",
-        "gradient",
-        ("slopes",),
-    ),
-    Planted(
-        "a parameter that is an index",
-        PLAIN
-        + """
+=== a parameter that is an index ; PLAIN ; cheat ; edge
     def __init__(self, shape: Shape):
         super().__init__()
         self.edge = nn.Parameter(torch.full((shape.n_head,), 6.0))
@@ -1315,29 +653,13 @@ GRADIENT = (
             return table[h, ((i - j) / edge[h]).long().clamp(max=2)]
 
         return f
-""",
-        "cheat",
-        "gradient",
-        ("edge",),
-    ),
-    Planted(
-        "a parameter behind a relu that is never open",
-        SLOPED
-        + """
+=== a parameter behind a relu that is never open ; SLOPED ; cheat ; raw
         self.raw = nn.Parameter(torch.full((shape.n_head,), -3.0))
 
     def bias(self, like):
         w = self.slopes.to(like.dtype) + F.relu(self.raw.to(like.dtype))
         return lambda h, i, j: w[h] * (j - i)
-""",
-        "cheat",
-        "gradient",
-        ("raw",),
-    ),
-    Planted(
-        "parameters in a list of Python",
-        PLAIN
-        + """
+=== parameters in a list of Python ; PLAIN ; cheat ; ws
     def __init__(self, shape: Shape):
         super().__init__()
         self.ws = [nn.Parameter(torch.tensor(2.0**-h)) for h in range(shape.n_head)]
@@ -1345,15 +667,7 @@ GRADIENT = (
     def bias(self, like):
         w = torch.stack(self.ws).to(like.dtype)
         return lambda h, i, j: w[h] * (j - i)
-""",
-        "cheat",
-        "gradient",
-        ("ws",),
-    ),
-    Planted(
-        "a linear layer in a dict of Python",
-        PLAIN
-        + """
+=== a linear layer in a dict of Python ; PLAIN ; cheat ; parts
     per_layer = True
 
     def __init__(self, shape: Shape):
@@ -1365,15 +679,7 @@ GRADIENT = (
 
     def score(self, tile):
         return tile.scores + tile.added + tile.features_k.mT[:, :, None]
-""",
-        "cheat",
-        "gradient",
-        ("parts",),
-    ),
-    Planted(
-        "a tensor that wants a gradient and is no parameter",
-        PLAIN
-        + """
+=== a tensor that wants a gradient and is no parameter ; PLAIN ; cheat ; slopes
     def __init__(self, shape: Shape):
         super().__init__()
         self.slopes = torch.ones(shape.n_head, requires_grad=True)
@@ -1381,27 +687,11 @@ GRADIENT = (
     def bias(self, like):
         w = self.slopes.to(like.device, like.dtype)
         return lambda h, i, j: w[h] * (j - i)
-""",
-        "cheat",
-        "gradient",
-        ("slopes",),
-    ),
-    Planted(
-        "features are computed without gradients",
-        GATED
-        + """
+=== features are computed without gradients ; GATED ; cheat ; gate
     @torch.no_grad()
     def features(self, x):
         return self.gate(x)
-""",
-        "cheat",
-        "gradient",
-        ("gate",),
-    ),
-    Planted(
-        "a parameter of the second layer that is not used there",
-        PLAIN
-        + """
+=== a parameter of the second layer that is not used there ; PLAIN ; cheat ; slopes
     per_layer = True
     made = 0
 
@@ -1416,17 +706,12 @@ GRADIENT = (
         on = 1.0 if self.number % 2 == 0 else 0.0
         return lambda h, i, j: on * w[h] * (j - i)
 """,
-        "cheat",
-        "gradient",
-        ("slopes",),
-    ),
 )
 
-SHAPE = (
-    Planted(
-        "a bias with the heads last",
-        PLAIN
-        + """
+SHAPE = planted(
+    "shape",
+    """
+=== a bias with the heads last ; PLAIN ; cheat ; bias
     def __init__(self, shape: Shape):
         super().__init__()
         self.table = nn.Parameter(torch.zeros(32, shape.n_head))
@@ -1434,50 +719,18 @@ SHAPE = (
     def bias(self, like):
         table = self.table.to(like.dtype)
         return lambda h, i, j: table[(i - j).clamp(max=31)]
-""",
-        "cheat",
-        "shape",
-        ("bias",),
-    ),
-    Planted(
-        "a bias with a number for each head and no distance in the right place",
-        SLOPED
-        + """
+=== a bias with a number for each head and no distance in the right place ; SLOPED ; cheat ; bias
     def bias(self, like):
         w = self.slopes.to(like.dtype)
         return lambda h, i, j: w * (j - i)
-""",
-        "cheat",
-        "shape",
-        ("bias",),
-    ),
-    Planted(
-        "a bias for one head too many",
-        SLOPED
-        + """
+=== a bias for one head too many ; SLOPED ; cheat ; bias
     def bias(self, like):
         w = self.slopes.to(like.dtype)
         return lambda h, i, j: torch.stack([w[0] * (j - i)] * (len(w) + 1))
-""",
-        "cheat",
-        "shape",
-        ("bias",),
-    ),
-    Planted(
-        "a bias in half precision",
-        PLAIN
-        + """
+=== a bias in half precision ; PLAIN ; cheat ; bias
     def bias(self, like):
         return lambda h, i, j: -0.1 * (i - j).half()
-""",
-        "cheat",
-        "shape",
-        ("bias",),
-    ),
-    Planted(
-        "a turn in float64",
-        PLAIN
-        + """
+=== a turn in float64 ; PLAIN ; cheat ; turn
     def __init__(self, shape: Shape):
         super().__init__()
         self.inv_freq = rope_frequencies(shape.head_dim)[0].tolist()
@@ -1491,38 +744,14 @@ SHAPE = (
             return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
 
         return turned, turned
-""",
-        "cheat",
-        "shape",
-        ("turn",),
-    ),
-    Planted(
-        "a turn of the queries alone that halves the width",
-        PLAIN
-        + """
+=== a turn of the queries alone that halves the width ; PLAIN ; cheat ; turn
     def turn(self, ids, total, maps=()):
         return (lambda q: q[..., : q.shape[-1] // 2]), (lambda k: k)
-""",
-        "cheat",
-        "shape",
-        ("turn",),
-    ),
-    Planted(
-        "a turn that swaps heads and time",
-        PLAIN
-        + """
+=== a turn that swaps heads and time ; PLAIN ; cheat ; turn
     def turn(self, ids, total, maps=()):
         scale = 1 + 0.01 * ids.float()
         return (lambda q: q.transpose(1, 2) * scale[:, None, None]), (lambda k: k)
-""",
-        "cheat",
-        "shape",
-        ("turn",),
-    ),
-    Planted(
-        "a temperature for each head and no query",
-        PLAIN
-        + """
+=== a temperature for each head and no query ; PLAIN ; cheat + rope ; temperature
     per_layer = True
 
     def __init__(self, shape: Shape):
@@ -1531,199 +760,63 @@ SHAPE = (
 
     def temperature(self, index, like):
         return self.s.to(like.dtype)
-""",
-        "cheat + rope",
-        "shape",
-        ("temperature",),
-    ),
-    Planted(
-        "a temperature with a last axis of its own",
-        PLAIN
-        + """
+=== a temperature with a last axis of its own ; PLAIN ; cheat + rope ; temperature
     def temperature(self, index, like):
         return torch.log(index.to(like.dtype) + 2)[:, None]
-""",
-        "cheat + rope",
-        "shape",
-        ("temperature",),
-    ),
-    Planted(
-        "a temperature in float64",
-        PLAIN
-        + """
+=== a temperature in float64 ; PLAIN ; cheat + fox ; temperature
     def temperature(self, index, like):
         return torch.log(index.double() + 2)
-""",
-        "cheat + fox",
-        "shape",
-        ("temperature",),
-    ),
-    Planted(
-        "features that are one token short",
-        GATED
-        + """
+=== features that are one token short ; GATED ; cheat ; features
     def features(self, x):
         return self.gate(x.diff(dim=1))
-""",
-        "cheat",
-        "shape",
-        ("features",),
-    ),
-    Planted(
-        "features without the axis of time",
-        GATED
-        + """
+=== features without the axis of time ; GATED ; cheat ; features
     def features(self, x):
         return self.gate(x[:, 0])
-""",
-        "cheat",
-        "shape",
-        ("features",),
-    ),
-    Planted(
-        "features with an axis for the heads",
-        GATED
-        + """
+=== features with an axis for the heads ; GATED ; cheat ; features
     def features(self, x):
         return self.gate(x)[..., None]
-""",
-        "cheat",
-        "shape",
-        ("features",),
-    ),
-    Planted(
-        "score for the queries against each other",
-        PLAIN
-        + """
+=== score for the queries against each other ; PLAIN ; cheat + rope ; score
     def score(self, tile):
         return tile.q @ tile.q.mT + tile.added
-""",
-        "cheat + rope",
-        "shape",
-        ("score",),
-    ),
-    Planted(
-        "embed as wide as one head",
-        PLAIN
-        + """
+=== embed as wide as one head ; PLAIN ; cheat ; embed
     def __init__(self, shape: Shape):
         super().__init__()
         self.table = nn.Embedding(4096, shape.head_dim)
 
     def embed(self, ids, text):
         return self.table(ids)
-""",
-        "cheat",
-        "shape",
-        ("embed",),
-    ),
-    Planted(
-        "embed for all tokens so far",
-        PLAIN
-        + """
+=== embed for all tokens so far ; PLAIN ; cheat + rope ; embed
     def __init__(self, shape: Shape):
         super().__init__()
         self.table = nn.Parameter(0.02 * torch.randn(2, shape.width))
 
     def embed(self, ids, text):
         return self.table[text.tokens % 2]
-""",
-        "cheat + rope",
-        "shape",
-        ("embed",),
-    ),
-    Planted(
-        "ids of real numbers that are not called continuous",
-        PLAIN
-        + """
+=== ids of real numbers that are not called continuous ; PLAIN ; cheat + rope ; ids
     def ids(self, index, total):
         return index / 2
-""",
-        "cheat + rope",
-        "shape",
-        ("ids",),
-    ),
-    Planted(
-        "ids below zero, and a table of positions",
-        PLAIN
-        + """
+=== ids below zero, and a table of positions ; PLAIN ; cheat + learned ; ids
     def ids(self, index, total):
         return index - total // 2
-""",
-        "cheat + learned",
-        "shape",
-        ("ids",),
-    ),
-    Planted(
-        "ids that fall from token to token",
-        PLAIN
-        + """
+=== ids that fall from token to token ; PLAIN ; cheat + alibi ; ids
     def ids(self, index, total):
         return total - 1 - index
-""",
-        "cheat + alibi",
-        "shape",
-        ("ids",),
-    ),
-    Planted(
-        "ids one too many",
-        PLAIN
-        + """
+=== ids one too many ; PLAIN ; cheat + alibi ; ids
     def ids(self, index, total):
         return torch.cat((index, index[-1:] + 1), -1)
-""",
-        "cheat + alibi",
-        "shape",
-        ("ids",),
-    ),
-    Planted(
-        "draw in no order",
-        PLAIN
-        + """
+=== draw in no order ; PLAIN ; cheat + alibi ; draw
     def draw(self, length, generator):
         return torch.randperm(4 * length, generator=generator)[:length]
-""",
-        "cheat + alibi",
-        "shape",
-        ("draw",),
-    ),
-    Planted(
-        "draw as many as it was made for, and one",
-        PLAIN
-        + """
+=== draw as many as it was made for, and one ; PLAIN ; cheat + rope ; draw
     def draw(self, length, generator):
         return torch.randperm(4 * length, generator=generator)[: length + 1].sort().values
-""",
-        "cheat + rope",
-        "shape",
-        ("draw",),
-    ),
-    Planted(
-        "draw of real numbers that are not called continuous",
-        PLAIN
-        + """
+=== draw of real numbers that are not called continuous ; PLAIN ; cheat + rope ; draw
     def draw(self, length, generator):
         return torch.arange(length) + torch.rand(length, generator=generator) / 2
-""",
-        "cheat + rope",
-        "shape",
-        ("draw",),
-    ),
-    Planted(
-        "a mask of numbers to be added",
-        PLAIN
-        + """
+=== a mask of numbers to be added ; PLAIN ; cheat + rope ; mask
     def mask(self):
         return lambda i, j: torch.where(i - j < 8, 0.0, -math.inf)
-""",
-        "cheat + rope",
-        "shape",
-        ("mask",),
-    ),
-    Planted(
-        "a gate in float64",
-        PLAIN
-        + """
+=== a gate in float64 ; PLAIN ; cheat ; features
     per_layer = True
 
     def __init__(self, shape: Shape):
@@ -1736,17 +829,12 @@ SHAPE = (
     def score(self, tile):
         return tile.scores + tile.added + tile.features_k.mT[:, :, None]
 """,
-        "cheat",
-        "shape",
-        ("features",),
-    ),
 )
 
-PATHS = (
-    Planted(
-        "turn counts from the first token of the call",
-        PLAIN
-        + """
+PATHS = planted(
+    "paths",
+    """
+=== turn counts from the first token of the call ; PLAIN ; cheat ; turn
     def __init__(self, shape: Shape):
         super().__init__()
         self.inv_freq = rope_frequencies(shape.head_dim)[0]
@@ -1758,16 +846,7 @@ PATHS = (
             return rotate(x, torch.arange(x.shape[-2], device=x.device), inv_freq)
 
         return turned, turned
-""",
-        "cheat",
-        "paths",
-        ("turn",),
-    ),
-    Planted(
-        "turn takes the first rows of a table it has kept",
-        HEAD
-        + """
-class Cheat(Rope):
+=== turn takes the first rows of a table it has kept ; ROPE ; cheat ; turn
     tables = None
 
     def turn(self, ids, total, maps=()):
@@ -1779,60 +858,19 @@ class Cheat(Rope):
             return turn(x, cos, sin, "half")
 
         return turned, turned
-""",
-        "cheat",
-        "paths",
-        ("turn",),
-    ),
-    Planted(
-        "turn scales by the largest position of the call",
-        HEAD
-        + """
-class Cheat(Rope):
+=== turn scales by the largest position of the call ; ROPE ; cheat ; turn
     def turn(self, ids, total, maps=()):
         return super().turn(ids * 16 // ids.max().clamp(min=1), total, maps)
-""",
-        "cheat",
-        "paths",
-        ("turn",),
-    ),
-    Planted(
-        "a temperature by the number of queries",
-        PLAIN
-        + """
+=== a temperature by the number of queries ; PLAIN ; cheat + rope ; temperature
     def temperature(self, index, like):
         return like.new_ones(len(index)) * math.log(len(index) + 1)
-""",
-        "cheat + rope",
-        "paths",
-        ("temperature",),
-    ),
-    Planted(
-        "score by the number of keys in the tile",
-        PLAIN
-        + """
+=== score by the number of keys in the tile ; PLAIN ; cheat + rope ; score
     def score(self, tile):
         return tile.scores * math.log(tile.k.shape[2] + 1) + tile.added
-""",
-        "cheat + rope",
-        "paths",
-        ("score",),
-    ),
-    Planted(
-        "score by the number of rows in the tile",
-        PLAIN
-        + """
+=== score by the number of rows in the tile ; PLAIN ; cheat + rope ; score
     def score(self, tile):
         return tile.scores * math.log(tile.q.shape[2] + 1) + tile.added
-""",
-        "cheat + rope",
-        "paths",
-        ("score",),
-    ),
-    Planted(
-        "score takes the first features for those of the queries",
-        GATED
-        + """
+=== score takes the first features for those of the queries ; GATED ; cheat ; score
     def features(self, x):
         return self.gate(x)
 
@@ -1840,62 +878,22 @@ class Cheat(Rope):
         f = tile.features_k.mT  # (B, H, C)
         rows = tile.q.shape[2]
         return tile.scores + tile.added - (f[..., :rows, None] - f[..., None, :]).abs()
-""",
-        "cheat",
-        "paths",
-        ("score",),
-    ),
-    Planted(
-        "score makes its own triangle from the corner",
-        PLAIN
-        + """
+=== score makes its own triangle from the corner ; PLAIN ; cheat + rope ; score
     def score(self, tile):
         rows, keys = tile.scores.shape[-2:]
         seen = torch.ones(rows, keys, device=tile.q.device).tril() > 0
         return torch.where(seen, tile.scores + tile.added, -1e4)
-""",
-        "cheat + rope",
-        "paths",
-        ("score",),
-    ),
-    Planted(
-        "score numbers its rows from 0",
-        PLAIN
-        + """
+=== score numbers its rows from 0 ; PLAIN ; cheat ; score
     def score(self, tile):
         i = torch.arange(tile.q.shape[2], device=tile.q.device)[:, None]
         return tile.scores - 0.1 * (i - tile.columns).abs() + tile.added
-""",
-        "cheat",
-        "paths",
-        ("score",),
-    ),
-    Planted(
-        "features are a running sum within the call",
-        GATED
-        + """
+=== features are a running sum within the call ; GATED ; cheat ; features
     def features(self, x):
         return F.logsigmoid(self.gate(x)).cumsum(1)
-""",
-        "cheat",
-        "paths",
-        ("features",),
-    ),
-    Planted(
-        "features shift tokens within the call",
-        GATED
-        + """
+=== features shift tokens within the call ; GATED ; cheat + alibi ; features
     def features(self, x):
         return self.gate(F.pad(x[:, :-1], (0, 0, 1, 0)))
-""",
-        "cheat + alibi",
-        "paths",
-        ("features",),
-    ),
-    Planted(
-        "features convolve within the call",
-        PLAIN
-        + """
+=== features convolve within the call ; PLAIN ; cheat ; features
     per_layer = True
 
     def __init__(self, shape: Shape):
@@ -1907,41 +905,17 @@ class Cheat(Rope):
 
     def score(self, tile):
         return tile.scores + tile.added + tile.features_k.mT[:, :, None]
-""",
-        "cheat",
-        "paths",
-        ("features",),
-    ),
-    Planted(
-        "features number the tokens of the call",
-        GATED
-        + """
+=== features number the tokens of the call ; GATED ; cheat ; features
     def features(self, x):
         return self.gate(x) * torch.arange(1, x.shape[1] + 1, device=x.device)[:, None] / 8
-""",
-        "cheat",
-        "paths",
-        ("features",),
-    ),
-    Planted(
-        "embed takes the first tokens for the new ones",
-        PLAIN
-        + """
+=== embed takes the first tokens for the new ones ; PLAIN ; cheat + rope ; embed
     def __init__(self, shape: Shape):
         super().__init__()
         self.table = nn.Parameter(0.1 * torch.randn(64, shape.width))
 
     def embed(self, ids, text):
         return self.table[text.tokens[:, : ids.shape[-1]] % 64]
-""",
-        "cheat + rope",
-        "paths",
-        ("embed",),
-    ),
-    Planted(
-        "embed is off by one once there is a cache",
-        PLAIN
-        + """
+=== embed is off by one once there is a cache ; PLAIN ; cheat + rope ; embed
     def __init__(self, shape: Shape):
         super().__init__()
         self.table = nn.Parameter(0.1 * torch.randn(64, shape.width))
@@ -1952,53 +926,21 @@ class Cheat(Rope):
         if text.tokens.shape[1] > new:
             before = text.tokens[:, -new:]
         return self.table[before % 64]
-""",
-        "cheat + rope",
-        "paths",
-        ("embed",),
-    ),
-    Planted(
-        "embed numbers the tokens of the call",
-        PLAIN
-        + """
+=== embed numbers the tokens of the call ; PLAIN ; cheat ; embed
     def __init__(self, shape: Shape):
         super().__init__()
         self.table = nn.Parameter(0.1 * torch.randn(4096, shape.width))
 
     def embed(self, ids, text):
         return self.table[torch.arange(ids.shape[-1], device=ids.device)]
-""",
-        "cheat",
-        "paths",
-        ("embed",),
-    ),
-    Planted(
-        "ids by the tokens seen so far, not by the total",
-        PLAIN
-        + """
+=== ids by the tokens seen so far, not by the total ; PLAIN ; cheat + alibi ; ids
     def ids(self, index, total):
         return index * 16 // index.shape[-1]
-""",
-        "cheat + alibi",
-        "paths",
-        ("ids",),
-    ),
-    Planted(
-        "ids change the index that they were given",
-        PLAIN
-        + """
+=== ids change the index that they were given ; PLAIN ; cheat + alibi ; ids
     def ids(self, index, total):
         index *= 2
         return index
-""",
-        "cheat + alibi",
-        "paths",
-        ("ids",),
-    ),
-    Planted(
-        "a bias by the distance from the last key of the tile",
-        SLOPED
-        + """
+=== a bias by the distance from the last key of the tile ; SLOPED ; cheat ; bias
     def bias(self, like):
         w = self.slopes.to(like.dtype)
 
@@ -2007,27 +949,11 @@ class Cheat(Rope):
             return -w[h] * torch.sqrt((last - j).to(like.dtype).clamp(min=0))
 
         return f
-""",
-        "cheat",
-        "paths",
-        ("bias",),
-    ),
-    Planted(
-        "a bias by the share of the largest distance",
-        SLOPED
-        + """
+=== a bias by the share of the largest distance ; SLOPED ; cheat ; bias
     def bias(self, like):
         w = self.slopes.to(like.dtype)
         return lambda h, i, j: -4 * w[h] * (i - j) / (i - j).max().clamp(min=1)
-""",
-        "cheat",
-        "paths",
-        ("bias",),
-    ),
-    Planted(
-        "a bias that numbers the rows of the tile",
-        SLOPED
-        + """
+=== a bias that numbers the rows of the tile ; SLOPED ; cheat ; bias
     def bias(self, like):
         w = self.slopes.to(like.dtype)
 
@@ -2036,27 +962,11 @@ class Cheat(Rope):
             return -w[h] * (rows - j).abs()
 
         return f
-""",
-        "cheat",
-        "paths",
-        ("bias",),
-    ),
-    Planted(
-        "a bias that counts the keys of the tile by a running sum",
-        SLOPED
-        + """
+=== a bias that counts the keys of the tile by a running sum ; SLOPED ; cheat + window(size=4) ; bias
     def bias(self, like):
         w = self.slopes.to(like.dtype)
         return lambda h, i, j: w[h] * torch.ones_like((i - j) * w[h]).cumsum(-1).sqrt()
-""",
-        "cheat + window(size=4)",
-        "paths",
-        ("bias",),
-    ),
-    Planted(
-        "a bias from a matrix that starts at the corner of the tile",
-        PLAIN
-        + """
+=== a bias from a matrix that starts at the corner of the tile ; PLAIN ; cheat ; bias
     def __init__(self, shape: Shape):
         super().__init__()
         index = torch.arange(512)
@@ -2066,65 +976,25 @@ class Cheat(Rope):
     def bias(self, like):
         matrix = self.matrix.to(like.dtype)
         return lambda h, i, j: matrix[: i.shape[-2], : j.shape[-1]]
-""",
-        "cheat",
-        "paths",
-        ("bias",),
-    ),
-    Planted(
-        "a mask that sees farther than its span",
-        PLAIN
-        + """
+=== a mask that sees farther than its span ; PLAIN ; cheat + alibi ; span
     span = (4, 0)
 
     def mask(self):
         return lambda i, j: i - j < 8
-""",
-        "cheat + alibi",
-        "paths",
-        ("span",),
-    ),
-    Planted(
-        "a span without a mask",
-        SLOPED
-        + """
+=== a span without a mask ; SLOPED ; cheat ; span
     span = (4, 0)
 
     def bias(self, like):
         w = self.slopes.to(like.dtype)
         return lambda h, i, j: w[h] * (j - i)
-""",
-        "cheat",
-        "paths",
-        ("span",),
-    ),
-    Planted(
-        "a mask that shares out the rows of the tile",
-        PLAIN
-        + """
+=== a mask that shares out the rows of the tile ; PLAIN ; cheat + rope ; mask
     def mask(self):
         return lambda i, j: (j == i) | (j >= i.shape[-2] // 2)
-""",
-        "cheat + rope",
-        "paths",
-        ("mask",),
-    ),
-    Planted(
-        "a temperature that counts up the index that it was given",
-        PLAIN
-        + """
+=== a temperature that counts up the index that it was given ; PLAIN ; cheat + alibi ; temperature
     def temperature(self, index, like):
         index += 1
         return torch.log(index.to(like.dtype) + 1)
-""",
-        "cheat + alibi",
-        "paths",
-        ("temperature",),
-    ),
-    Planted(
-        "embed looks ahead where a cache is given several tokens",
-        PLAIN
-        + """
+=== embed looks ahead where a cache is given several tokens ; PLAIN ; cheat + rope ; embed
     def __init__(self, shape: Shape):
         super().__init__()
         self.table = nn.Parameter(0.1 * torch.randn(64, shape.width))
@@ -2134,69 +1004,55 @@ class Cheat(Rope):
         if text.tokens.shape[1] > new.shape[1]:
             new = torch.cat((new[:, 1:], new[:, -1:]), 1)
         return self.table[new % 64]
-""",
-        "cheat + rope",
-        "paths",
-        ("embed",),
-    ),
-    Planted(
-        "score looks ahead in every block but the first",
-        PLAIN
-        + """
+=== score looks ahead in every block but the first ; PLAIN ; cheat + rope ; score
     def score(self, tile):
         s = tile.scores
         if s.shape[-1] > s.shape[-2] > 1:
             s = s / s.std(-1, keepdim=True).clamp(min=1e-3)
         return s + tile.added
 """,
-        "cheat + rope",
-        "paths",
-        ("score",),
-    ),
 )
 
-NAME = tuple(
-    Planted(
-        f"{wrong} is no method of a scheme: {right}",
-        PLAIN
-        + f"""
-    def {wrong}(self, {arguments}):
-        {body}
-""",
-        pos,
-        "name",
-        (wrong,),
-    )
-    for wrong, right, arguments, body, pos in (
-        ("biass", "bias", "like", "return lambda h, i, j: 0.1 * (j - i)", "cheat"),
-        ("get_bias", "bias", "like", "return lambda h, i, j: 0.1 * (j - i)", "cheat"),
-        ("temprature", "temperature", "index, like", "return like.new_ones(len(index))", "cheat"),
-        ("masks", "mask", "", "return lambda i, j: i - j < 8", "cheat + rope"),
-        ("features_", "features", "x", "return x", "cheat"),
-        ("embedding", "embed", "ids, text", "return ids[:, None].float()", "cheat"),
-        ("scores", "score", "tile", "return tile.scores + tile.added", "cheat"),
-        ("rotate", "turn", "ids, total, maps=()", "return (lambda x: x), (lambda x: x)", "cheat"),
-        ("position_ids", "ids", "index, total", "return 2 * index", "cheat + rope"),
-        ("draws", "draw", "length, generator", "return torch.arange(length)", "cheat + rope"),
-        ("forward", "bias", "x", "return x + 1", "cheat"),
-    )
-) + (
-    Planted(
-        "frequency is no method of a rotary scheme: frequencies",
-        HEAD
-        + """
-class Cheat(Rope):
+NAME = planted(
+    "name",
+    """
+=== biass is no method of a scheme: bias ; PLAIN ; cheat ; biass
+    def biass(self, like):
+        return lambda h, i, j: 0.1 * (j - i)
+=== get_bias is no method of a scheme: bias ; PLAIN ; cheat ; get_bias
+    def get_bias(self, like):
+        return lambda h, i, j: 0.1 * (j - i)
+=== temprature is no method of a scheme: temperature ; PLAIN ; cheat ; temprature
+    def temprature(self, index, like):
+        return like.new_ones(len(index))
+=== masks is no method of a scheme: mask ; PLAIN ; cheat + rope ; masks
+    def masks(self, ):
+        return lambda i, j: i - j < 8
+=== features_ is no method of a scheme: features ; PLAIN ; cheat ; features_
+    def features_(self, x):
+        return x
+=== embedding is no method of a scheme: embed ; PLAIN ; cheat ; embedding
+    def embedding(self, ids, text):
+        return ids[:, None].float()
+=== scores is no method of a scheme: score ; PLAIN ; cheat ; scores
+    def scores(self, tile):
+        return tile.scores + tile.added
+=== rotate is no method of a scheme: turn ; PLAIN ; cheat ; rotate
+    def rotate(self, ids, total, maps=()):
+        return (lambda x: x), (lambda x: x)
+=== position_ids is no method of a scheme: ids ; PLAIN ; cheat + rope ; position_ids
+    def position_ids(self, index, total):
+        return 2 * index
+=== draws is no method of a scheme: draw ; PLAIN ; cheat + rope ; draws
+    def draws(self, length, generator):
+        return torch.arange(length)
+=== forward is no method of a scheme: bias ; PLAIN ; cheat ; forward
+    def forward(self, x):
+        return x + 1
+=== frequency is no method of a rotary scheme: frequencies ; ROPE ; cheat ; frequency
     def frequency(self, total):
         return rope_frequencies(self.columns, 500.0)
-""",
-        "cheat",
-        "name",
-        ("frequency",),
-    ),
-    Planted(
-        "features without a score that reads them",
-        PLAIN
-        + """
+=== features without a score that reads them ; PLAIN ; cheat + rope ; features
     per_layer = True
 
     def __init__(self, shape: Shape):
@@ -2205,30 +1061,14 @@ class Cheat(Rope):
 
     def features(self, x):
         return self.conv(x)
-""",
-        "cheat + rope",
-        "name",
-        ("features",),
-    ),
-    Planted(
-        "frequencies of a piece that turns nothing",
-        PLAIN
-        + """
+=== frequencies of a piece that turns nothing ; PLAIN ; cheat ; frequencies
     def __init__(self, shape: Shape):
         super().__init__()
         self.width = shape.head_dim
 
     def frequencies(self, total):
         return rope_frequencies(self.width, 500.0)
-""",
-        "cheat",
-        "name",
-        ("frequencies",),
-    ),
-    Planted(
-        "perlayer is no attribute of a scheme: per_layer",
-        PLAIN
-        + """
+=== perlayer is no attribute of a scheme: per_layer ; PLAIN ; cheat ; perlayer
     perlayer = True
 
     def __init__(self, shape: Shape):
@@ -2239,17 +1079,12 @@ class Cheat(Rope):
         w = self.slopes.to(like.dtype)
         return lambda h, i, j: w[h] * (j - i)
 """,
-        "cheat",
-        "name",
-        ("perlayer",),
-    ),
 )
 
-LENGTH = (
-    Planted(
-        "a matrix [L, L] that 4 L cannot index",
-        PLAIN
-        + """
+LENGTH = planted(
+    "length",
+    """
+=== a matrix [L, L] that 4 L cannot index ; PLAIN ; cheat ; bias
     def __init__(self, shape: Shape):
         super().__init__()
         self.table = nn.Parameter(torch.zeros(shape.length, shape.length))
@@ -2257,15 +1092,7 @@ LENGTH = (
     def bias(self, like):
         table = self.table.to(like.dtype)
         return lambda h, i, j: table[i, j]
-""",
-        "cheat",
-        "length",
-        ("bias",),
-    ),
-    Planted(
-        "a table of distances that ends at L",
-        PLAIN
-        + """
+=== a table of distances that ends at L ; PLAIN ; cheat ; bias
     def __init__(self, shape: Shape):
         super().__init__()
         self.table = nn.Parameter(torch.zeros(shape.n_head, shape.length))
@@ -2273,15 +1100,7 @@ LENGTH = (
     def bias(self, like):
         table = self.table.to(like.dtype)
         return lambda h, i, j: table[h, i - j]
-""",
-        "cheat",
-        "length",
-        ("bias",),
-    ),
-    Planted(
-        "a table of distances that is counted from its end",
-        PLAIN
-        + """
+=== a table of distances that is counted from its end ; PLAIN ; cheat ; bias
     def __init__(self, shape: Shape):
         super().__init__()
         self.table = nn.Parameter(torch.zeros(shape.n_head, shape.length))
@@ -2289,31 +1108,14 @@ LENGTH = (
     def bias(self, like):
         table = self.table.to(like.dtype)
         return lambda h, i, j: table[h, table.shape[1] - 1 - (i - j)]
-""",
-        "cheat",
-        "length",
-        ("bias",),
-    ),
-    Planted(
-        "a table of vectors that ends at L",
-        PLAIN
-        + """
+=== a table of vectors that ends at L ; PLAIN ; cheat ; embed
     def __init__(self, shape: Shape):
         super().__init__()
         self.table = nn.Embedding(shape.length, shape.width)
 
     def embed(self, ids, text):
         return self.table(ids)
-""",
-        "cheat",
-        "length",
-        ("embed",),
-    ),
-    Planted(
-        "tables of cosines that end at L",
-        HEAD
-        + """
-class Cheat(Rope):
+=== tables of cosines that end at L ; ROPE ; cheat ; turn
     def __init__(self, shape: Shape):
         super().__init__(shape)
         cos, sin = self.cos_sin(torch.arange(shape.length), shape.length)
@@ -2327,30 +1129,14 @@ class Cheat(Rope):
             return turn(x, cos, sin, "half")
 
         return turned, turned
-""",
-        "cheat",
-        "length",
-        ("turn",),
-    ),
-    Planted(
-        "a temperature for each index below L",
-        PLAIN
-        + """
+=== a temperature for each index below L ; PLAIN ; cheat + rope ; temperature
     def __init__(self, shape: Shape):
         super().__init__()
         self.s = nn.Parameter(torch.ones(shape.length))
 
     def temperature(self, index, like):
         return self.s[index].to(like.dtype)
-""",
-        "cheat + rope",
-        "length",
-        ("temperature",),
-    ),
-    Planted(
-        "a mask from a matrix [L, L]",
-        PLAIN
-        + """
+=== a mask from a matrix [L, L] ; PLAIN ; cheat + rope ; mask
     def __init__(self, shape: Shape):
         super().__init__()
         index = torch.arange(shape.length)
@@ -2359,15 +1145,7 @@ class Cheat(Rope):
 
     def mask(self):
         return lambda i, j: self.near[i, j]
-""",
-        "cheat + rope",
-        "length",
-        ("mask",),
-    ),
-    Planted(
-        "a limit below L",
-        PLAIN
-        + """
+=== a limit below L ; PLAIN ; cheat ; limit
     def __init__(self, shape: Shape):
         super().__init__()
         self.limit = shape.length // 2
@@ -2375,15 +1153,7 @@ class Cheat(Rope):
 
     def embed(self, ids, text):
         return self.table(ids)
-""",
-        "cheat",
-        "length",
-        ("limit",),
-    ),
-    Planted(
-        "a limit above what the table holds",
-        PLAIN
-        + """
+=== a limit above what the table holds ; PLAIN ; cheat ; embed
     def __init__(self, shape: Shape):
         super().__init__()
         self.limit = 4 * shape.length
@@ -2391,30 +1161,14 @@ class Cheat(Rope):
 
     def embed(self, ids, text):
         return self.table(ids)
-""",
-        "cheat",
-        "length",
-        ("embed",),
-    ),
-    Planted(
-        "a table that is one row short of L",
-        PLAIN
-        + """
+=== a table that is one row short of L ; PLAIN ; cheat ; embed
     def __init__(self, shape: Shape):
         super().__init__()
         self.table = nn.Embedding(shape.length - 1, shape.width)
 
     def embed(self, ids, text):
         return self.table(ids)
-""",
-        "cheat",
-        "length",
-        ("embed",),
-    ),
-    Planted(
-        "an assertion that the text is no longer than L",
-        SLOPED
-        + """
+=== an assertion that the text is no longer than L ; SLOPED ; cheat ; bias
     def bias(self, like):
         w = self.slopes.to(like.dtype)
 
@@ -2424,118 +1178,49 @@ class Cheat(Rope):
 
         return f
 """,
-        "cheat",
-        "length",
-        ("bias",),
-    ),
 )
 
-RANDOM = (
-    Planted(
-        "a bias with noise at every call",
-        SLOPED
-        + """
+RANDOM = planted(
+    "random",
+    """
+=== a bias with noise at every call ; SLOPED ; cheat ; bias
     def bias(self, like):
         w = self.slopes.to(like.dtype)
         w = w + 0.1 * torch.rand_like(w)
         return lambda h, i, j: w[h] * (j - i)
-""",
-        "cheat",
-        "random",
-        ("bias",),
-    ),
-    Planted(
-        "dropout on features that is never switched off",
-        GATED
-        + """
+=== dropout on features that is never switched off ; GATED ; cheat ; features
     def features(self, x):
         return F.dropout(self.gate(x), 0.2)
-""",
-        "cheat",
-        "random",
-        ("features",),
-    ),
-    Planted(
-        "embed at a random place, also at test",
-        PLAIN
-        + """
+=== embed at a random place, also at test ; PLAIN ; cheat ; embed
     def __init__(self, shape: Shape):
         super().__init__()
         self.table = nn.Parameter(0.1 * torch.randn(4096, shape.width))
 
     def embed(self, ids, text):
         return self.table[ids + int(torch.randint(64, ()))]
-""",
-        "cheat",
-        "random",
-        ("embed",),
-    ),
-    Planted(
-        "turn by random signs",
-        PLAIN
-        + """
+=== turn by random signs ; PLAIN ; cheat ; turn
     def turn(self, ids, total, maps=()):
         signs = torch.randn(len(ids), 1, device=ids.device).sign()
         return (lambda q: q * signs), (lambda k: k)
-""",
-        "cheat",
-        "random",
-        ("turn",),
-    ),
-    Planted(
-        "ids with random gaps, also at test",
-        PLAIN
-        + """
+=== ids with random gaps, also at test ; PLAIN ; cheat + rope ; ids
     def ids(self, index, total):
         return index + torch.randint(2, index.shape, device=index.device).cumsum(-1)
-""",
-        "cheat + rope",
-        "random",
-        ("ids",),
-    ),
-    Planted(
-        "draw without its generator",
-        PLAIN
-        + """
+=== draw without its generator ; PLAIN ; cheat + rope ; draw
     def draw(self, length, generator):
         return torch.randperm(4 * length)[:length].sort().values
-""",
-        "cheat + rope",
-        "random",
-        ("draw",),
-    ),
-    Planted(
-        "a bias that sets the seed of everybody",
-        SLOPED
-        + """
+=== a bias that sets the seed of everybody ; SLOPED ; cheat ; bias
     def bias(self, like):
         torch.manual_seed(0)
         w = self.slopes.to(like.dtype) + 0.1 * torch.rand_like(self.slopes)
         return lambda h, i, j: w[h] * (j - i)
-""",
-        "cheat",
-        "random",
-        ("bias",),
-    ),
-    Planted(
-        "slopes that shrink from call to call",
-        SLOPED
-        + """
+=== slopes that shrink from call to call ; SLOPED ; cheat ; bias
     calls = 0
 
     def bias(self, like):
         self.calls += 1
         w = self.slopes.to(like.dtype) / self.calls
         return lambda h, i, j: w[h] * (j - i)
-""",
-        "cheat",
-        "random",
-        ("bias",),
-    ),
-    Planted(
-        "features add those of the call before",
-        GATED
-        + """
+=== features add those of the call before ; GATED ; cheat ; features
     last = None
 
     def features(self, x):
@@ -2543,28 +1228,12 @@ RANDOM = (
         before = 0 if self.last is None or self.last.shape != gate.shape else self.last
         self.last = gate.detach()
         return gate + before
-""",
-        "cheat",
-        "random",
-        ("features",),
-    ),
-    Planted(
-        "a running mean in a global variable",
-        GATED.replace("class Cheat", "MEAN = [0.0]\n\n\nclass Cheat")
-        + """
+=== a running mean in a global variable ; MEAN ; cheat ; features
     def features(self, x):
         gate = self.gate(x)
         MEAN[0] = 0.9 * MEAN[0] + 0.1 * float(gate.detach().mean())
         return gate * (1 + MEAN[0])
-""",
-        "cheat",
-        "random",
-        ("features",),
-    ),
-    Planted(
-        "score changes its parameter while it computes",
-        PLAIN
-        + """
+=== score changes its parameter while it computes ; PLAIN ; cheat + rope ; score
     per_layer = True
 
     def __init__(self, shape: Shape):
@@ -2574,27 +1243,11 @@ RANDOM = (
     def score(self, tile):
         self.scale.mul_(1.01)
         return tile.scores * self.scale + tile.added
-""",
-        "cheat + rope",
-        "random",
-        ("score",),
-    ),
-    Planted(
-        "a bias by the clock",
-        SLOPED.replace("import sys", "import sys\nimport time")
-        + """
+=== a bias by the clock ; CLOCK ; cheat ; bias
     def bias(self, like):
         w = self.slopes.to(like.dtype) * (1 + time.perf_counter() % 1)
         return lambda h, i, j: w[h] * (j - i)
-""",
-        "cheat",
-        "random",
-        ("bias",),
-    ),
-    Planted(
-        "embed changes the tokens that it reads",
-        PLAIN
-        + """
+=== embed changes the tokens that it reads ; PLAIN ; cheat + rope ; embed
     def __init__(self, shape: Shape):
         super().__init__()
         self.table = nn.Parameter(0.1 * torch.randn(64, shape.width))
@@ -2603,17 +1256,12 @@ RANDOM = (
         before = text.tokens.remainder_(64)
         return self.table[before[:, -ids.shape[-1] :]]
 """,
-        "cheat + rope",
-        "random",
-        ("embed",),
-    ),
 )
 
-COMPILE = (
-    Planted(
-        "a bias that asks for the largest distance",
-        SLOPED
-        + """
+COMPILE = planted(
+    "compile",
+    """
+=== a bias that asks for the largest distance ; SLOPED ; cheat ; bias
     def bias(self, like):
         w = self.slopes.to(like.dtype)
 
@@ -2623,28 +1271,12 @@ COMPILE = (
             return w[h] * (j - i).clamp(min=-2 * self.length)
 
         return f
-""",
-        "cheat",
-        "compile",
-        ("bias",),
-    ),
-    Planted(
-        "a slope that is read as a number of Python",
-        SLOPED
-        + """
+=== a slope that is read as a number of Python ; SLOPED ; cheat ; bias
     def bias(self, like):
         w = self.slopes.to(like.dtype)
         steep = w.mean().item() > 0
         return lambda h, i, j: w[h] * (j - i) * (1.0 if steep else 0.5)
-""",
-        "cheat",
-        "compile",
-        ("bias",),
-    ),
-    Planted(
-        "embed that goes through the line breaks in a loop",
-        PLAIN
-        + """
+=== embed that goes through the line breaks in a loop ; PLAIN ; cheat + rope ; embed
     def __init__(self, shape: Shape):
         super().__init__()
         self.vector = nn.Parameter(0.1 * torch.randn(shape.width))
@@ -2655,15 +1287,7 @@ COMPILE = (
         for b, t in torch.nonzero(new % 8 == 2).tolist():  # a line break is token 10
             marks[b, t] = 1.0
         return marks * self.vector
-""",
-        "cheat + rope",
-        "compile",
-        ("embed",),
-    ),
-    Planted(
-        "score that leaves out keys by a boolean index",
-        PLAIN
-        + """
+=== score that leaves out keys by a boolean index ; PLAIN ; cheat + rope ; score
     def score(self, tile):
         found = tile.scores + tile.added
         found = found.clone()
@@ -2672,197 +1296,90 @@ COMPILE = (
             found[strong] = 4.0
         return found
 """,
-        "cheat + rope",
-        "compile",
-        ("score",),
-    ),
 )
 
-ERROR = tuple(
-    Planted(
-        name,
-        SLOPED + f"\n    def bias(self, like{more}):\n        {body}\n",
-        "cheat",
-        "error",
-        ("bias",),
-    )
-    for name, more, body in (
-        ("a bias that is a number of Python", "", "return lambda h, i, j: -0.1"),
-        ("a bias without return", "", "lambda h, i, j: self.slopes[h] * (j - i)"),
-        ("a bias that is the matrix itself", "", "return self.slopes[:, None, None]"),
-        ("a bias of i and j alone", "", "return lambda i, j: -0.1 * (i - j)"),
-        ("a bias that calls itself", "", "return self.bias(like)"),
-        ("a bias that wants the length", ", length", "return lambda h, i, j: 0.1 * (j - i)"),
-        (
-            "a bias that reads a name it never set",
-            "",
-            "return lambda h, i, j: self.slope[h] * (j - i)",
-        ),
-        (
-            "a bias that asks whether the head is 0",
-            "",
-            "return lambda h, i, j: (j - i) * (1.0 if h == 0 else 0.5)",
-        ),
-        (
-            "a bias that looks a head up in a list",
-            "",
-            "w = self.slopes.tolist()\n        return lambda h, i, j: w[h] * (j - i)",
-        ),
-        (
-            "a bias that looks a distance up in a dict",
-            "",
-            "w = {0: 1.0}\n        return lambda h, i, j: w[i - j]",
-        ),
-    )
-) + (
-    Planted(
-        "a mask that is the question itself",
-        PLAIN
-        + """
+ERROR = planted(
+    "error",
+    """
+=== a bias that is a number of Python ; SLOPED ; cheat ; bias
+    def bias(self, like):
+        return lambda h, i, j: -0.1
+=== a bias without return ; SLOPED ; cheat ; bias
+    def bias(self, like):
+        lambda h, i, j: self.slopes[h] * (j - i)
+=== a bias that is the matrix itself ; SLOPED ; cheat ; bias
+    def bias(self, like):
+        return self.slopes[:, None, None]
+=== a bias of i and j alone ; SLOPED ; cheat ; bias
+    def bias(self, like):
+        return lambda i, j: -0.1 * (i - j)
+=== a bias that calls itself ; SLOPED ; cheat ; bias
+    def bias(self, like):
+        return self.bias(like)
+=== a bias that wants the length ; SLOPED ; cheat ; bias
+    def bias(self, like, length):
+        return lambda h, i, j: 0.1 * (j - i)
+=== a bias that reads a name it never set ; SLOPED ; cheat ; bias
+    def bias(self, like):
+        return lambda h, i, j: self.slope[h] * (j - i)
+=== a bias that asks whether the head is 0 ; SLOPED ; cheat ; bias
+    def bias(self, like):
+        return lambda h, i, j: (j - i) * (1.0 if h == 0 else 0.5)
+=== a bias that looks a head up in a list ; SLOPED ; cheat ; bias
+    def bias(self, like):
+        w = self.slopes.tolist()
+        return lambda h, i, j: w[h] * (j - i)
+=== a bias that looks a distance up in a dict ; SLOPED ; cheat ; bias
+    def bias(self, like):
+        w = {0: 1.0}
+        return lambda h, i, j: w[i - j]
+=== a mask that is the question itself ; PLAIN ; cheat + rope ; mask
     def mask(self, i, j):
         return i - j < 8
-""",
-        "cheat + rope",
-        "error",
-        ("mask",),
-    ),
-    Planted(
-        "a span that is one number",
-        PLAIN
-        + """
+=== a span that is one number ; PLAIN ; cheat + alibi ; span
     span = 8
 
     def mask(self):
         return lambda i, j: i - j < 8
-""",
-        "cheat + alibi",
-        "error",
-        ("span",),
-    ),
-    Planted(
-        "one turn for both queries and keys",
-        HEAD
-        + """
-class Cheat(Rope):
+=== one turn for both queries and keys ; ROPE ; cheat ; turn
     def turn(self, ids, total, maps=()):
         return super().turn(ids, total, maps)[0]
-""",
-        "cheat",
-        "error",
-        ("turn",),
-    ),
-    Planted(
-        "a turn that takes no frequency maps",
-        PLAIN
-        + """
+=== a turn that takes no frequency maps ; PLAIN ; cheat ; turn
     def turn(self, ids, total):
         return (lambda q: q), (lambda k: k)
-""",
-        "cheat",
-        "error",
-        ("turn",),
-    ),
-    Planted(
-        "a turn that writes into the queries",
-        PLAIN
-        + """
+=== a turn that writes into the queries ; PLAIN ; cheat ; turn
     def turn(self, ids, total, maps=()):
         def turned(x):
             x *= 1 + 0.01 * ids[:, None]
             return x
 
         return turned, turned
-""",
-        "cheat",
-        "error",
-        ("turn",),
-    ),
-    Planted(
-        "a temperature that is a number of Python",
-        PLAIN
-        + """
+=== a temperature that is a number of Python ; PLAIN ; cheat + rope ; temperature
     def temperature(self, index, like):
         return math.log(16)
-""",
-        "cheat + rope",
-        "error",
-        ("temperature",),
-    ),
-    Planted(
-        "features that were never made",
-        PLAIN
-        + """
+=== features that were never made ; PLAIN ; cheat ; score
     def score(self, tile):
         return tile.scores + tile.added + tile.features_k.mT[:, :, None]
-""",
-        "cheat",
-        "error",
-        ("score",),
-    ),
-    Planted(
-        "an embed that takes the ids alone",
-        PLAIN
-        + """
+=== an embed that takes the ids alone ; PLAIN ; cheat ; embed
     def embed(self, ids):
         return 0.01 * ids[:, None]
-""",
-        "cheat",
-        "error",
-        ("embed",),
-    ),
-    Planted(
-        "ids that take the index alone",
-        PLAIN
-        + """
+=== ids that take the index alone ; PLAIN ; cheat + rope ; ids
     def ids(self, index):
         return 2 * index
-""",
-        "cheat + rope",
-        "error",
-        ("ids",),
-    ),
-    Planted(
-        "a draw that takes the length alone",
-        PLAIN
-        + """
+=== a draw that takes the length alone ; PLAIN ; cheat + rope ; draw
     def draw(self, length):
         return torch.arange(length)
-""",
-        "cheat + rope",
-        "error",
-        ("draw",),
-    ),
-    Planted(
-        "frequencies without the attention factor",
-        HEAD
-        + """
-class Cheat(Rope):
+=== frequencies without the attention factor ; ROPE ; cheat ; frequencies
     def turn(self, ids, total, maps=()):
         return super().turn(ids, total, maps)
 
     def frequencies(self, total):
         return rope_frequencies(8, 500.0)[0] if total > 0 else None
-""",
-        "cheat",
-        "error",
-        ("frequencies",),
-    ),
-    Planted(
-        "features that write into their input",
-        GATED
-        + """
+=== features that write into their input ; GATED ; cheat ; features
     def features(self, x):
         x -= x.mean(-1, keepdim=True)
         return self.gate(x)
-""",
-        "cheat",
-        "error",
-        ("features",),
-    ),
-    Planted(
-        "a table that real positions cannot index",
-        PLAIN
-        + """
+=== a table that real positions cannot index ; PLAIN ; rfs + cheat ; bias
     def __init__(self, shape: Shape):
         super().__init__()
         self.table = nn.Parameter(torch.zeros(4096, shape.n_head))
@@ -2870,58 +1387,26 @@ class Cheat(Rope):
     def bias(self, like):
         table = self.table.to(like.dtype)
         return lambda h, i, j: table[i - j, h]
-""",
-        "rfs + cheat",
-        "error",
-        ("bias",),
-    ),
-    Planted(
-        "no super().__init__()",
-        PLAIN
-        + """
+=== no super().__init__() ; PLAIN ; cheat ; __init__
     def __init__(self, shape: Shape):
         self.slopes = nn.Parameter(alibi_slopes(shape.n_head))
 
     def bias(self, like):
         return lambda h, i, j: self.slopes[h] * (j - i)
-""",
-        "cheat",
-        "error",
-        ("__init__",),
-    ),
-    Planted(
-        "an __init__ without the shape",
-        PLAIN
-        + """
+=== an __init__ without the shape ; PLAIN ; cheat ; __init__
     def __init__(self):
         super().__init__()
 
     def bias(self, like):
         return lambda h, i, j: 0.1 * (j - i)
-""",
-        "cheat",
-        "error",
-        ("__init__",),
-    ),
-    Planted(
-        "slopes that stay where they were made",
-        PLAIN
-        + """
+=== slopes that stay where they were made ; PLAIN ; cheat ; bias
     def __init__(self, shape: Shape):
         super().__init__()
         self.slopes = alibi_slopes(shape.n_head)  # no buffer: .to(device) leaves it on the CPU
 
     def bias(self, like):
         return lambda h, i, j: self.slopes[h] * (j - i)
-""",
-        "cheat",
-        "error",
-        ("bias",),
-    ),
-    Planted(
-        "positions that are made on the CPU",
-        PLAIN
-        + """
+=== positions that are made on the CPU ; PLAIN ; cheat ; embed
     def __init__(self, shape: Shape):
         super().__init__()
         self.table = nn.Parameter(0.1 * torch.randn(4096, shape.width))
@@ -2930,26 +1415,16 @@ class Cheat(Rope):
         start = text.total - text.tokens.shape[1]
         return self.table[ids] * (1 + torch.zeros(len(ids), 1).add(start).clamp(max=0))
 """,
-        "cheat",
-        "error",
-        ("embed",),
-    ),
 )
 
 PLANTED = (
     CAUSAL + BATCH + FINITE + GRADIENT + SHAPE + PATHS + NAME + LENGTH + RANDOM + COMPILE + ERROR
 )
 
-OWN = HEAD + "class Mine(Piece):"
-
 HONEST = tuple(
-    Honest(name, source, pos)
-    for name, pos, source in (
-        (
-            "a gate that forgets by what is read",
-            "mine",
-            OWN
-            + """
+    Honest(*parts[:3])
+    for parts in schemes('''
+=== a gate that forgets by what is read ; OWN ; mine
     per_layer, reads_ids = True, False
 
     def __init__(self, shape: Shape):
@@ -2962,13 +1437,7 @@ HONEST = tuple(
     def score(self, tile):
         c = tile.features_k.mT.cumsum(-1)
         return tile.scores + tile.added + (c[..., tile.rows[:, 0], None] - c[..., None, :])
-""",
-        ),
-        (
-            "a causal convolution of the features in score",
-            "mine + alibi",
-            OWN
-            + """
+=== a causal convolution of the features in score ; OWN ; mine + alibi
     per_layer, reads_ids = True, False
 
     def __init__(self, shape: Shape):
@@ -2983,13 +1452,7 @@ HONEST = tuple(
         f = F.pad(tile.features_k.mT, (2, 0))
         f = F.conv1d(f, self.taps.to(f.dtype), groups=len(self.taps))
         return tile.scores + tile.added + f[:, :, None]
-""",
-        ),
-        (
-            "gates summed over the keys between, those ahead masked",
-            "mine",
-            OWN
-            + """
+=== gates summed over the keys between, those ahead masked ; OWN ; mine
     per_layer, reads_ids = True, False
 
     def __init__(self, shape: Shape):
@@ -3000,26 +1463,14 @@ HONEST = tuple(
         gates = torch.sigmoid(tile.scores).masked_fill(~tile.seen, 0.0)
         between = gates.flip(-1).cumsum(-1).flip(-1)
         return tile.scores + tile.added - self.slope.to(gates.dtype)[:, None, None] * between
-""",
-        ),
-        (
-            "a score relative to the mean over the keys that are seen",
-            "mine + rope",
-            OWN
-            + """
+=== a score relative to the mean over the keys that are seen ; OWN ; mine + rope
     def score(self, tile):
         s = tile.scores.masked_fill(~tile.seen, 0.0)
         seen = tile.seen.expand_as(s).to(s.dtype)
         mean = s.sum(-1, keepdim=True) / seen.sum(-1, keepdim=True)
         centred = (tile.scores - mean).masked_fill(~tile.seen, 0.0)
         return 4 * torch.tanh(centred / 4) + tile.added
-""",
-        ),
-        (
-            "a table of distances, limited to L",
-            "mine",
-            OWN
-            + """
+=== a table of distances, limited to L ; OWN ; mine
     def __init__(self, shape: Shape):
         super().__init__()
         self.limit = shape.length
@@ -3028,13 +1479,7 @@ HONEST = tuple(
     def bias(self, like):
         table = self.table.to(like.dtype)
         return lambda h, i, j: table[i - j, h]
-""",
-        ),
-        (
-            "a matrix [L, L], limited to L",
-            "mine",
-            OWN
-            + """
+=== a matrix [L, L], limited to L ; OWN ; mine
     def __init__(self, shape: Shape):
         super().__init__()
         self.limit = shape.length
@@ -3043,13 +1488,7 @@ HONEST = tuple(
     def bias(self, like):
         matrix = self.matrix.to(like.dtype)
         return lambda h, i, j: matrix[h, i, j]
-""",
-        ),
-        (
-            "a table of vectors, limited to L",
-            "mine + alibi",
-            OWN
-            + """
+=== a table of vectors, limited to L ; OWN ; mine + alibi
     def __init__(self, shape: Shape):
         super().__init__()
         self.limit = shape.length
@@ -3057,13 +1496,7 @@ HONEST = tuple(
 
     def embed(self, ids, text):
         return self.table(ids)
-""",
-        ),
-        (
-            "positions that are squeezed into L by the total",
-            "mine + rope",
-            OWN
-            + """
+=== positions that are squeezed into L by the total ; OWN ; mine + rope
     continuous = True
 
     def __init__(self, shape: Shape):
@@ -3072,42 +1505,18 @@ HONEST = tuple(
 
     def ids(self, index, total):
         return index * (self.length / max(total, self.length))
-""",
-        ),
-        (
-            "positions that grow as a root, in float64",
-            "mine + rope",
-            OWN
-            + """
+=== positions that grow as a root, in float64 ; OWN ; mine + rope
     continuous = True
 
     def ids(self, index, total):
         return torch.sqrt(index.double())
-""",
-        ),
-        (
-            "one position for each pair of tokens, from 7 on",
-            "mine + alibi",
-            OWN
-            + """
+=== one position for each pair of tokens, from 7 on ; OWN ; mine + alibi
     def ids(self, index, total):
         return index // 2 + 7
-""",
-        ),
-        (
-            "a random shift at each step, by the generator",
-            "mine + sinusoidal",
-            OWN
-            + """
+=== a random shift at each step, by the generator ; OWN ; mine + sinusoidal
     def draw(self, length, generator):
         return torch.arange(length) + torch.randint(512, (1,), generator=generator)
-""",
-        ),
-        (
-            "random gaps in training, even gaps at test",
-            "mine + rope",
-            OWN
-            + """
+=== random gaps in training, even gaps at test ; OWN ; mine + rope
     def __init__(self, shape: Shape, *, gap: int = 3):
         super().__init__()
         self.gap = gap
@@ -3117,13 +1526,7 @@ HONEST = tuple(
 
     def draw(self, length, generator):
         return torch.randint(1, self.gap + 1, (length,), generator=generator).cumsum(0)
-""",
-        ),
-        (
-            "a vector for the token before",
-            "mine + rope",
-            OWN
-            + """
+=== a vector for the token before ; OWN ; mine + rope
     reads_ids = False
 
     def __init__(self, shape: Shape):
@@ -3133,13 +1536,7 @@ HONEST = tuple(
     def embed(self, ids, text):
         before = F.pad(text.tokens[:, :-1], (1, 0))
         return self.table[before[:, -ids.shape[-1] :] % 64]
-""",
-        ),
-        (
-            "positions within the line",
-            "mine + alibi",
-            OWN
-            + """
+=== positions within the line ; OWN ; mine + alibi
     reads_ids = False
 
     def __init__(self, shape: Shape):
@@ -3150,13 +1547,7 @@ HONEST = tuple(
         index = torch.arange(text.tokens.shape[1], device=ids.device).expand_as(text.tokens)
         start = index.where(text.tokens == 10, 0).cummax(1).values
         return self.table[(index - start).clamp(max=127)[:, -ids.shape[-1] :]]
-""",
-        ),
-        (
-            "counts of the token so far",
-            "mine + rope",
-            OWN
-            + """
+=== counts of the token so far ; OWN ; mine + rope
     reads_ids = False
 
     def __init__(self, shape: Shape):
@@ -3169,42 +1560,18 @@ HONEST = tuple(
         index = torch.arange(text.tokens.shape[1], device=ids.device)
         before = index <= index[-ids.shape[-1] :, None]
         return self.table[(same & before).sum(-1).clamp(max=15)]
-""",
-        ),
-        (
-            "a window with sinks that says its span",
-            "mine + alibi",
-            OWN
-            + """
+=== a window with sinks that says its span ; OWN ; mine + alibi
     span = (6, 2)
 
     def mask(self):
         return lambda i, j: (i - j < 6) | (j < 2)
-""",
-        ),
-        (
-            "every fourth key and the last few",
-            "mine + rope",
-            OWN
-            + """
+=== every fourth key and the last few ; OWN ; mine + rope
     def mask(self):
         return lambda i, j: (i - j < 4) | ((i - j) % 4 == 0)
-""",
-        ),
-        (
-            "a mask for each part of the text",
-            "mine + rope",
-            OWN
-            + """
+=== a mask for each part of the text ; OWN ; mine + rope
     def mask(self):
         return lambda i, j: (i // 8 == j // 8) | (j % 8 == 7)
-""",
-        ),
-        (
-            "a product of two matrices, one of them zero at first",
-            "mine",
-            OWN
-            + """
+=== a product of two matrices, one of them zero at first ; OWN ; mine
     def __init__(self, shape: Shape):
         super().__init__()
         self.down = nn.Parameter(torch.randn(128, 4))
@@ -3213,13 +1580,7 @@ HONEST = tuple(
     def bias(self, like):
         table = (self.down @ self.up).to(like.dtype)
         return lambda h, i, j: table[(i - j).clamp(max=127), h]
-""",
-        ),
-        (
-            "a product of two matrices, both zero at first",
-            "mine",
-            OWN
-            + """
+=== a product of two matrices, both zero at first ; OWN ; mine
     def __init__(self, shape: Shape):
         super().__init__()
         self.down = nn.Parameter(torch.zeros(128, 4))
@@ -3228,13 +1589,7 @@ HONEST = tuple(
     def bias(self, like):
         table = (self.down @ self.up).to(like.dtype)
         return lambda h, i, j: table[(i - j).clamp(max=127), h]
-""",
-        ),
-        (
-            "a slope for each head of each layer",
-            "mine + rope",
-            OWN
-            + """
+=== a slope for each head of each layer ; OWN ; mine + rope
     per_layer = True
 
     def __init__(self, shape: Shape):
@@ -3244,13 +1599,7 @@ HONEST = tuple(
     def bias(self, like):
         w = F.softplus(self.raw.to(like.dtype))
         return lambda h, i, j: w[h] * (j - i)
-""",
-        ),
-        (
-            "a pattern over the layers",
-            "rope | mine | nope",
-            OWN
-            + """
+=== a pattern over the layers ; OWN ; rope | mine | nope
     def __init__(self, shape: Shape, *, power: float = 0.5):
         super().__init__()
         self.slopes, self.power = alibi_slopes(shape.n_head).tolist(), power
@@ -3258,13 +1607,7 @@ HONEST = tuple(
     def bias(self, like):
         w = like.new_tensor(self.slopes)
         return lambda h, i, j: -w[h] * (i - j).to(like.dtype) ** self.power
-""",
-        ),
-        (
-            "the logarithm of the distance, clamped first",
-            "mine",
-            OWN
-            + """
+=== the logarithm of the distance, clamped first ; OWN ; mine
     def __init__(self, shape: Shape):
         super().__init__()
         self.slopes = nn.Parameter(torch.ones(shape.n_head))
@@ -3272,40 +1615,16 @@ HONEST = tuple(
     def bias(self, like):
         w = self.slopes.to(like.dtype)
         return lambda h, i, j: -w[h] * torch.log((i - j).clamp(min=1).to(like.dtype))
-""",
-        ),
-        (
-            "a huge and finite penalty",
-            "mine + rope",
-            OWN
-            + """
+=== a huge and finite penalty ; OWN ; mine + rope
     def bias(self, like):
         return lambda h, i, j: torch.where(i - j < 8, 0.0, -1e30).to(like.dtype)
-""",
-        ),
-        (
-            "minus infinity for some keys, never for all",
-            "mine + rope",
-            OWN
-            + """
+=== minus infinity for some keys, never for all ; OWN ; mine + rope
     def bias(self, like):
         return lambda h, i, j: torch.where((i - j) % (h + 2) == 0, 0.0, -math.inf)
-""",
-        ),
-        (
-            "a bias of whole numbers",
-            "mine + rope",
-            OWN
-            + """
+=== a bias of whole numbers ; OWN ; mine + rope
     def bias(self, like):
         return lambda h, i, j: (j - i) // 4
-""",
-        ),
-        (
-            "a bias of absolute positions",
-            "mine",
-            OWN
-            + """
+=== a bias of absolute positions ; OWN ; mine
     def __init__(self, shape: Shape):
         super().__init__()
         self.slopes = nn.Parameter(0.1 * torch.randn(shape.n_head))
@@ -3313,13 +1632,7 @@ HONEST = tuple(
     def bias(self, like):
         w = self.slopes.to(like.dtype)
         return lambda h, i, j: w[h] * torch.cos(0.3 * j) * torch.sin(0.1 * i)
-""",
-        ),
-        (
-            "a small network with an offset that the softmax cancels",
-            "mine",
-            OWN
-            + """
+=== a small network with an offset that the softmax cancels ; OWN ; mine
     def __init__(self, shape: Shape):
         super().__init__()
         self.inner, self.outer = nn.Linear(1, 8), nn.Linear(8, shape.n_head)
@@ -3333,13 +1646,7 @@ HONEST = tuple(
             return start[h] + sum(out[h, m] * torch.tanh(w[m] * x + b[m]) for m in range(8))
 
         return f
-""",
-        ),
-        (
-            "a table with rows that no text of L reaches",
-            "mine",
-            OWN
-            + """
+=== a table with rows that no text of L reaches ; OWN ; mine
     def __init__(self, shape: Shape):
         super().__init__()
         self.table = nn.Parameter(torch.zeros(4096, shape.n_head))
@@ -3347,13 +1654,7 @@ HONEST = tuple(
     def bias(self, like):
         table = self.table.to(like.dtype)
         return lambda h, i, j: table[(i - j).clamp(max=4095), h]
-""",
-        ),
-        (
-            "a parameter that is frozen on purpose",
-            "mine",
-            OWN
-            + """
+=== a parameter that is frozen on purpose ; OWN ; mine
     def __init__(self, shape: Shape):
         super().__init__()
         self.slopes = nn.Parameter(alibi_slopes(shape.n_head), requires_grad=False)
@@ -3361,13 +1662,7 @@ HONEST = tuple(
     def bias(self, like):
         w = self.slopes.to(like.dtype)
         return lambda h, i, j: w[h] * (j - i)
-""",
-        ),
-        (
-            "dropout of the features in training",
-            "mine + alibi",
-            OWN
-            + """
+=== dropout of the features in training ; OWN ; mine + alibi
     per_layer, reads_ids = True, False
 
     def __init__(self, shape: Shape):
@@ -3379,13 +1674,7 @@ HONEST = tuple(
 
     def score(self, tile):
         return tile.scores + tile.added + tile.features_k.mT[:, :, None]
-""",
-        ),
-        (
-            "a random place in a table in training",
-            "mine",
-            OWN
-            + """
+=== a random place in a table in training ; OWN ; mine
     def __init__(self, shape: Shape):
         super().__init__()
         self.table = nn.Parameter(0.02 * torch.randn(1024, shape.width))
@@ -3393,13 +1682,7 @@ HONEST = tuple(
     def embed(self, ids, text):
         shift = torch.randint(64, (), device=ids.device) if self.training else 0
         return self.table[ids + shift]
-""",
-        ),
-        (
-            "tensors made once, moved where they are needed",
-            "mine",
-            OWN
-            + """
+=== tensors made once, moved where they are needed ; OWN ; mine
     def __init__(self, shape: Shape):
         super().__init__()
         self.slopes = alibi_slopes(shape.n_head)
@@ -3408,13 +1691,7 @@ HONEST = tuple(
     def bias(self, like):
         w = self.slopes.to(like.device, like.dtype) * self.scale.to(like.dtype)
         return lambda h, i, j: w[h] * (j - i)
-""",
-        ),
-        (
-            "numbers that are kept for each total length",
-            "mine + rope",
-            OWN
-            + """
+=== numbers that are kept for each total length ; OWN ; mine + rope
     def __init__(self, shape: Shape):
         super().__init__()
         self.length, self.known = shape.length, {}
@@ -3423,13 +1700,7 @@ HONEST = tuple(
         if total not in self.known:
             self.known[total] = max(1, -(-total // self.length))
         return index // self.known[total]
-""",
-        ),
-        (
-            "helpers with names near those of methods",
-            "mine",
-            OWN
-            + """
+=== helpers with names near those of methods ; OWN ; mine
     def __init__(self, shape: Shape):
         super().__init__()
         self.raw = nn.Parameter(torch.zeros(shape.n_head))
@@ -3450,14 +1721,7 @@ HONEST = tuple(
     def bias(self, like):
         w = self.biases(like)
         return lambda h, i, j: -w[h] * self.distance(i, j).to(like.dtype)
-""",
-        ),
-        (
-            "a base that follows the total",
-            "mine",
-            HEAD
-            + """
-class Mine(Rope):
+=== a base that follows the total ; OWN_ROPE ; mine
     length = math.inf  # until it is known
 
     def __init__(self, shape: Shape, *, base: float = 10000.0):
@@ -3466,13 +1730,7 @@ class Mine(Rope):
 
     def frequencies(self, total):
         return rope_frequencies(self.columns, self.base * max(1.0, total / self.length) ** 2)
-""",
-        ),
-        (
-            "queries and keys that are turned each in its own way, into more columns",
-            "mine",
-            OWN
-            + """
+=== queries and keys that are turned each in its own way, into more columns ; OWN ; mine
     def __init__(self, shape: Shape):
         super().__init__()
         self.rates = (0.5 ** torch.arange(shape.head_dim)).tolist()
@@ -3490,27 +1748,14 @@ class Mine(Rope):
             return torch.cat((x * cos, x * sin), -1).to(x.dtype)
 
         return turned_query, turned_key
-""",
-        ),
-        (
-            "queries and keys of length one",
-            "mine",
-            HEAD
-            + """
-class Mine(Rope):
+=== queries and keys of length one ; OWN_ROPE ; mine
     def turn(self, ids, total, maps=()):
         turn_queries, turn_keys = super().turn(ids, total, maps)
         return (
             lambda q: turn_queries(4 * F.normalize(q, dim=-1)),
             lambda k: turn_keys(F.normalize(k, dim=-1)),
         )
-""",
-        ),
-        (
-            "a learned temperature by the number of keys",
-            "mine + rope",
-            OWN
-            + """
+=== a learned temperature by the number of keys ; OWN ; mine + rope
     per_layer = True
 
     def __init__(self, shape: Shape):
@@ -3519,21 +1764,9 @@ class Mine(Rope):
 
     def temperature(self, index, like):
         return 1 + self.s.to(like.dtype)[:, None] * torch.log(index.to(like.dtype) + 1)
-""",
-        ),
-        (
-            "nothing is overridden",
-            "mine + rope",
-            OWN
-            + '''
+=== nothing is overridden ; OWN ; mine + rope
     """A name for what rope does alone."""
-''',
-        ),
-        (
-            "a bias for long texts and another for short ones",
-            "mine",
-            OWN
-            + """
+=== a bias for long texts and another for short ones ; OWN ; mine
     def __init__(self, shape: Shape):
         super().__init__()
         self.length = shape.length
@@ -3542,7 +1775,5 @@ class Mine(Rope):
     def bias(self, like):
         w, near = self.slopes.to(like.dtype), self.length
         return lambda h, i, j: -w[h] * torch.where(i - j < near, i - j, near + (i - j) // 8)
-""",
-        ),
-    )
+''')
 )

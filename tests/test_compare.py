@@ -19,7 +19,7 @@ from runs.compare import (
     t_point,
 )
 from runs.results import standard_error
-from runs.tables import differences_table, seeds_table
+from runs.tables import seeds_table
 
 # two-sided 5 %, 1 % and 0.1 % points of Student's t, as tables print them
 PUBLISHED = {
@@ -61,6 +61,11 @@ def seeds_of(pos: str, means: list[float], more: dict | None = None) -> list[dic
     """A result of four blocks around each mean, one for each seed from 1 on."""
     noise = np.array([0.5, -0.5, 0.25, -0.25])
     return [result(noise + mean, pos, seed, more) for seed, mean in enumerate(means, start=1)]
+
+
+def differences_table(results: list[dict]) -> str:
+    """The table of seeds, as show_runs prints it."""
+    return seeds_table(schemes_of(results))
 
 
 def found(*results: dict) -> dict:
@@ -157,7 +162,7 @@ def test_results_that_differ_only_in_their_seed_are_one_scheme() -> None:
     assert [[r["seed"] for r in of] for of in schemes.values()] == [[1, 2], [1, 2]]
     copies = [fast[0] | {"folder": name} for name in ("out/a", "out/b")]
     assert len(schemes_of(copies)) == 2  # the same run twice: each by itself
-    assert differences_table(fast) == "" and differences_table(fast[:1]) == ""
+    assert list(schemes_of(fast)) == ["rope"] == list(schemes_of(fast[:1]))
 
 
 def test_equal_models_are_not_distinguishable_and_a_difference_without_spread_is() -> None:
@@ -240,13 +245,13 @@ def test_the_best_rate_is_picked_unless_the_usual_one_is_as_good(
 
 def test_beyond_an_edge_the_next_rate_is_as_far_as_its_neighbour() -> None:
     tried = (1e-3, 6e-3, 3e-3)
-    assert rates_beyond(tried, 6e-3, 0) == (0.012,)
-    assert rates_beyond(tried, 1e-3, 0) == (0.000333,)
-    assert rates_beyond(tried, 3e-3, 0) == ()
-    assert rates_beyond(tried, 1e-3, 5e-4) == ()  # below min_lr
-    assert rates_beyond((1e-3, 2e-3), 2e-3, 0) == (0.004,)
-    assert rates_beyond((3e-3, 3.001e-3), 3.001e-3, 0) == ()  # 3 digits: it would be 3e-3 again
-    assert rates_beyond((1e-200, 1e-3), 1e-200, 0) == ()
+    assert rates_beyond(tried, 6e-3, 0) == [0.012]
+    assert rates_beyond(tried, 1e-3, 0) == [0.000333]
+    assert rates_beyond(tried, 3e-3, 0) == []
+    assert rates_beyond(tried, 1e-3, 5e-4) == []  # below min_lr
+    assert rates_beyond((1e-3, 2e-3), 2e-3, 0) == [0.004]
+    assert rates_beyond((3e-3, 3.001e-3), 3.001e-3, 0) == []  # 3 digits: it would be 3e-3 again
+    assert rates_beyond((1e-200, 1e-3), 1e-200, 0) == []
 
 
 def test_results_on_other_targets_are_not_compared() -> None:

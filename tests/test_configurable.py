@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from conftest import load_docs
 
 import configurable
 from configurable import (
@@ -26,7 +27,6 @@ from configurable import (
     differences,
     require,
     setting,
-    settings_table,
 )
 
 COMMANDS = (
@@ -87,7 +87,7 @@ def test_the_command_line_wins_over_files_and_later_files_over_earlier_ones(conf
 
 
 def test_the_last_of_two_values_on_the_command_line_wins():
-    assert train("--seed=1", "--seed", "2").seed == 2
+    assert train("--seed=1", "--seed=2").seed == 2
 
 
 def test_other_words_are_returned_in_their_order(config):
@@ -98,9 +98,7 @@ def test_other_words_are_returned_in_their_order(config):
 
 
 def test_debug_is_taken_anywhere():
-    settings, words = configure(
-        TrainSettings, ["--seed", "--debug", "7", "--debug", "word"], "usage"
-    )
+    settings, words = configure(TrainSettings, ["--debug", "--seed=7", "--debug", "word"], "usage")
     assert settings.seed == 7 and words == ["word"]
 
 
@@ -133,14 +131,14 @@ def test_arithmetic_in_a_file(config):
 def test_values_on_the_command_line():
     for argv, name, value in (
         (["--max_iters=1e4"], "max_iters", 10_000),
-        (["--max_iters", "10_000"], "max_iters", 10_000),
+        (["--max_iters= 10_000"], "max_iters", 10_000),
         (["--learning_rate=1"], "learning_rate", 1.0),
-        (["--learning_rate", "3e-4"], "learning_rate", 3e-4),
+        (["--learning_rate=3E-4"], "learning_rate", 3e-4),
         (["--eval_lengths=64,128"], "eval_lengths", (64, 128)),
-        (["--eval_lengths", "64"], "eval_lengths", (64,)),
+        (["--eval_lengths=64"], "eval_lengths", (64,)),
         (["--eval_lengths="], "eval_lengths", ()),
         (["--compile=false"], "compile", False),
-        (["--bias", "TRUE"], "bias", True),
+        (["--bias=TRUE"], "bias", True),
         (["--min_lr=none"], "min_lr", None),
         (["--lr_decay_iters=None"], "lr_decay_iters", None),
         (["--lr_decay_iters=600"], "lr_decay_iters", 600),
@@ -153,13 +151,12 @@ def test_values_on_the_command_line():
 
 
 def test_a_value_may_hold_an_equals_sign():
-    for argv in (["--start=a=b"], ["--start", "a=b"]):
-        assert configure(SampleSettings, argv, "usage")[0].start == "a=b"
+    assert configure(SampleSettings, ["--start=a=b"], "usage")[0].start == "a=b"
 
 
 def test_a_dash_and_negative_numbers_may_be_values():
-    assert configure(SampleSettings, ["--start", "-"], "usage")[0].start == "-"
-    assert "learning_rate is -1, and must be float, above 0" in refusal("--learning_rate", "-1")
+    assert configure(SampleSettings, ["--start=-"], "usage")[0].start == "-"
+    assert "learning_rate is -1, and must be float, above 0" in refusal("--learning_rate=-1")
 
 
 @pytest.mark.parametrize("word", ["c\udce9.py", "out/r\udce9", "a\0.py"])
@@ -182,7 +179,7 @@ def test_an_unknown_name_in_a_file_is_refused_with_file_line_and_nearest_name(co
 
 
 def test_an_unknown_name_on_the_command_line_is_refused_with_the_nearest_name():
-    for argv in (["--learning-rate=1"], ["--learningrate", "1"], ["--lerning_rate=2"]):
+    for argv in (["--learning-rate=1"], ["--learningrate=1"], ["--lerning_rate=2"]):
         sentence = refusal(*argv)
         assert sentence.startswith("command line: unknown setting")
         assert sentence.endswith("did you mean learning_rate?")
@@ -207,11 +204,9 @@ def test_single_dashes_are_refused_with_a_sentence():
 def test_a_setting_without_a_value_is_refused_with_an_example():
     for argv in (["--compile"], ["--compile", "--seed=1"]):
         assert refusal(*argv) == "command line: --compile needs a value, as in --compile=True"
-    for argv in (["--seed"], ["--seed", "--bias=True"]):
+    for argv in (["--seed"], ["--seed", "3"], ["--seed", "--bias=True"]):
         assert refusal(*argv) == "command line: --seed needs a value, as in --seed=1337"
-    assert refusal("--out_dir").endswith("--out_dir=VALUE")
-    sentence = refusal("--compile", "config/alibi.py")
-    assert sentence.startswith("command line: compile is 'config/alibi.py', and must be bool")
+    assert refusal("--out_dir", "out/x").endswith("--out_dir=VALUE")
 
 
 # Values of the wrong type or out of range
@@ -410,7 +405,7 @@ def test_a_text_without_quotes_is_refused_with_advice(config):
 
 def test_a_name_set_twice_in_one_file_is_refused(config):
     path = config("seed = 1\nn_layer = 2\nseed = 2\n")
-    assert refusal(path) == f"{path}:3: seed is already set in line 1; delete one of the two"
+    assert refusal(path) == f"{path}:3: seed is set twice; delete one of the two"
 
 
 # Files that cannot be read
@@ -459,12 +454,16 @@ def test_a_monstrous_expression_is_refused(config):
     ("argv", "names"),
     [
         (["--n_embd=30"], ("n_embd = 30", "n_head = 4")),
-        (["--init_from="], ("init_from",)),
-        (["--lr_decay_iters=99"], ("warm-up of 100 steps", "lr_decay_iters = 99")),
-        (["--lr_schedule=wsd", "--lr_decay_iters=900"], ("lr_decay_iters", "lr_schedule=wsd")),
-        (["--lr_schedule=constant", "--decay_lr=False"], ("decay_lr", "lr_schedule=constant")),
+        (["--lr_decay_iters=99"], ("warmup_iters = 100 is above", "lr_decay_iters = 99")),
+        (["--lr_schedule=wsd", "--lr_decay_iters=900"], ("lr_decay_iters", "lr_schedule=cosine")),
+        (["--lr_schedule=constant", "--decay_lr=False"], ("decay_lr", "lr_schedule=cosine")),
+        (["--decay_lr=False", "--lr_decay_iters=900"], ("lr_decay_iters", "lr_schedule=cosine")),
+        (["--decay_share=0.5"], ("decay_share", "lr_schedule=wsd")),
+        (["--decay_share=0.5", "--lr_schedule=constant"], ("decay_share", "lr_schedule=wsd")),
+        (["--read_again=True"], ("read_again", "init_from=RUN")),
+        (["--read_again=True", "--init_from=scratch"], ("read_again", "init_from=RUN")),
         (["--min_lr=0.01"], ("min_lr = 0.01", "learning_rate = 0.003")),
-        (["--mixed_lengths=16,24"], ("mixed_lengths", "24", "2048 tokens")),
+        (["--mixed_lengths=16,24"], ("mixed_lengths", "24", "2048")),
         (["--staged=True"], ("staged", "mixed_lengths")),
     ],
 )
@@ -507,7 +506,7 @@ def test_what_the_user_has_set_is_known_even_if_it_is_the_default(config):
 @pytest.mark.parametrize(
     ("typed", "ours"),
     [("lr", "learning_rate"), ("steps", "max_iters"), ("context_length", "block_size")]
-    + [("wd", "weight_decay"), ("d_model", "n_embd"), ("learning_rat", "learning_rate")],
+    + [("d_model", "n_embd"), ("learning_rat", "learning_rate")],
 )
 def test_the_names_of_other_programs_are_known(typed, ours):
     assert refusal(f"--{typed}=1").endswith(f"unknown setting '{typed}'; did you mean {ours}?")
@@ -571,7 +570,7 @@ def test_sample_refuses():
 
 
 def test_extend_refuses_a_search_at_the_training_length():
-    assert "search=1" in refusal("--search=1", cls=ExtendSettings)
+    assert "search is 1, " in refusal("--search=1", cls=ExtendSettings)
 
 
 def test_settings_made_in_python_are_checked_and_brought_into_form():
@@ -684,7 +683,7 @@ def test_every_setting_has_a_help_and_a_kind(cls):
 
 
 def test_the_table_has_a_row_for_every_setting():
-    lines = settings_table(TrainSettings).splitlines()
+    lines = load_docs("generate").settings_table(TrainSettings).splitlines()
     assert (
         lines[0] == "| name | default | unit | what | kind |"
         and lines[1] == "| --- | --- | --- | --- | --- |"
@@ -705,7 +704,7 @@ def test_the_table_escapes_what_markdown_would_split():
     class Piped(configurable.Settings):
         pos: str = setting("", "rope | nope")
 
-    assert "rope \\| nope" in settings_table(Piped)
+    assert "rope \\| nope" in load_docs("generate").settings_table(Piped)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import evaluate
 from configurable import EvaluateSettings, GPTConfig, TrainSettings, UserError, require
 from evaluate import Places, add_remarks
 from model import GPT
-from runs import device, results
+from runs import compare, device, results
 from runs.checkpoint import Run
 from runs.figures import plot_run
 from runs.results import (
@@ -218,9 +218,10 @@ def test_pieces_of_a_longer_test_are_other_targets_and_say_so():
         assert longer["other_targets"] and longer["targets"] != usual["targets"]
         assert longer["tokens"] == 16 * 1024 and longer["stderr_vs_L"] is None
         assert f"{protocol}: 1024 has other targets than those of its 16 pieces" in longer["note"]
-    shown = results.comparable_rows(rows_on(result["rows"], "toy"))
-    assert ("nonoverlapping", 512) in shown and ("nonoverlapping", 1024) not in shown
-    assert ("fixed_targets", 1024) in shown
+    shown = rows_on(result["rows"], "toy")
+    assert shown["nonoverlapping", 512]["nats"] and shown["nonoverlapping", 1024]["nats"] is None
+    assert "other targets" in shown["nonoverlapping", 1024]["reason"]
+    assert shown["fixed_targets", 1024]["nats"] is not None
 
 
 def test_the_default_lengths_go_from_half_to_32_times_the_training_length():
@@ -282,9 +283,8 @@ def test_every_window_of_every_protocol_lies_in_the_split_and_scores_each_target
         for window in plan(places, length):
             assert window.starts.min() >= 0 and (window.starts + window.length).max() < n_tokens
             assert (1 <= window.scored).all() and (window.scored <= window.length).all()
-            ends = np.repeat(window.block, window.scored)
-            for block, offset in zip(ends, window.offsets(), strict=True):
-                scored.setdefault(block, []).append(offset)
+            for block, offsets in enumerate(window.offsets()):
+                scored.setdefault(block, []).extend(offsets)
         sizes = {len(offsets) for offsets in scored.values()}
         assert len(sizes) == 1 and all(len(set(o)) == len(o) for o in scored.values())
 
@@ -469,12 +469,13 @@ def test_a_length_beyond_the_reach_of_the_split_has_a_reason_and_the_pieces_have
         beyond = row(result, protocol, 257)
         assert beyond["nats"] is None and beyond["targets"] is None
         assert beyond["reason"] == (
-            "the test of toy has windows of at most 256 tokens: use a corpus of longer documents"
+            "the test of toy has windows of at most 256 tokens: "
+            "use a corpus of longer documents or of more text, up to 65536"
         )
     assert row(result, "nonoverlapping", 257)["nats"] is not None
     assert [curve["length"] for curve in result["per_position"]] == [256]
     huge = run(documents=(200_000,), lengths=(65537,), protocols=("fixed_targets",))
-    assert row(huge, "fixed_targets", 65537)["reason"].endswith("of more than 65536 tokens")
+    assert row(huge, "fixed_targets", 65537)["reason"].endswith(", up to 65536")
 
 
 def test_a_split_too_short_for_the_windows_says_so():
@@ -770,15 +771,18 @@ def test_what_was_asked_otherwise_is_added_and_nothing_is_lost(other, both):
     assert {question(r) for r in back["rows"]} == {question(r) for r in merged["rows"]}
 
 
-def test_tables_take_the_newest_checkpoint_the_newest_split_and_the_most_windows():
+def test_tables_take_the_newest_checkpoint_the_newest_split_and_the_windows_of_most_lengths():
     early, late = result_of(windows=128), result_of(step=60)
     for order in ((early, late), (late, early)):
         assert set(steps(merge(*order))) == {60}
     many = merge(result_of(windows=128, lengths=(16,)), result_of())
     shown = rows_on(many["rows"], "toy")
-    assert {n for p, n in shown if p in results.FIXED} == {8, 16}  # measured with 128 windows
-    assert {n for p, n in shown if p == "nonoverlapping"} == {*LENGTHS}
-    assert {r["windows"] for (p, _), r in shown.items() if p in results.FIXED} == {128}
+    assert {n for p, n in shown} == {*LENGTHS}  # two lengths have 128 windows, four have 64
+    assert {r["windows"] for (p, _), r in shown.items() if p in results.FIXED} == {64}
+    both = merge(result_of(windows=128), result_of())["rows"]
+    assert {r["windows"] for (p, _), r in rows_on(both, "toy").items() if p in results.FIXED} == {
+        128
+    }
     assert (
         rows_on(many["rows"], "toy", windows=64).keys()
         == rows_on(result_of()["rows"], "toy").keys()
@@ -812,11 +816,11 @@ def test_a_side_look_in_another_number_format_changes_no_table():
 
 def test_results_of_different_windows_are_compared_on_those_that_both_have():
     many, few = merge(result_of(windows=128), result_of()), result_of(pos="other")
-    _, selected = results.select_rows([many, few], "")
+    _, selected = compare.select_rows([many, few], "")
     for rows in selected:
         assert {r["windows"] for (p, _), r in rows.items() if p in results.FIXED} == {64}
     with pytest.raises(UserError, match="different targets of toy .*same --eval_windows"):
-        results.select_rows([result_of(windows=128), few], "")
+        compare.select_rows([result_of(windows=128), few], "")
 
 
 def test_runs_of_any_length_and_any_lengths_of_test_are_compared():
@@ -857,7 +861,7 @@ def test_a_tuning_loss_is_of_64_places_that_share_no_target_with_a_test(tokens, 
     own = [t for end in ends for t in range(end - 31, end + 1)]
     tested = np.concatenate(
         [
-            w.offsets()
+            w.offsets().ravel()
             for plan in evaluate.PLANS.values()
             for n in (5, 64, 500)
             for w in plan(replace(places, stride=4), n)

@@ -241,7 +241,7 @@ CHEATS = {
         "def bias(self, like):\n    return lambda h, i, j: 0.5\n", ("Mine.bias", "float")
     ),
     "a bias that is no function": Cheat(
-        "def bias(self, like):\n    return like.new_zeros(2, 32, 32)\n", ("Mine.bias", "a function")
+        "def bias(self, like):\n    return like.new_zeros(2, 32, 32)\n", ("Mine.bias", "callable")
     ),
     "a bias in half precision": Cheat(
         "def bias(self, like):\n    return lambda h, i, j: (j - i).half() + 0 * h\n",
@@ -249,7 +249,7 @@ CHEATS = {
     ),
     "ids that are real numbers": Cheat(
         "def ids(self, index, total):\n    return index / 2\n",
-        ("Mine.ids", "integers"),
+        ("Mine.ids", "int64"),
         "mine + alibi",
     ),
     "ids of eight bits": Cheat(
@@ -332,6 +332,12 @@ CHEATS = {
         "    if self.training:\n        self.seen = text.tokens[0, 0]\n"
         "    return torch.zeros(16) if self.seen is None else self.seen * torch.linspace(0, 0.1, 16)\n",
         ("Mine.embed", "earlier call"),
+    ),
+    "a count that training leaves behind": Cheat(
+        "n = 0\n"
+        "def bias(self, like):\n    self.n += self.training\n"
+        "    n = 0 if self.training else self.n\n    return lambda h, i, j: 0.01 * n * (j - i) + 0 * h\n",
+        ("Mine.bias", "earlier call"),
     ),
     # names
     "biass": Cheat(
@@ -476,7 +482,7 @@ def test_a_long_text_needs_little_memory() -> None:
 
 
 ESCAPES = {
-    # it adds one number to all scores of a query, which softmax takes out again
+    # it adds one number to all scores of a query, which softmax takes out again, but for rounding
     "score counts gates of keys ahead",
     # what is examined is shorter
     "features leak from the fiftieth call on",

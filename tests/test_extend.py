@@ -6,7 +6,7 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -62,10 +62,13 @@ LOAD, SAVE_FIGURE = data.load, Figure.savefig
 
 @pytest.fixture(scope="module")
 def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two small corpora of bytes, `tiny`, of five documents, and `other`."""
+    """A folder with small corpora of bytes: `tiny`, of five documents, `other`, and `roomy`, which
+    has targets besides those of the test.
+    """
     root = tmp_path_factory.mktemp("corpora")
     ids = np.frombuffer(TEXT, dtype=np.uint8)
-    for name, documents in (("tiny", np.array_split(ids, 5)), ("other", [ids[::-1].copy()])):
+    texts = {"tiny": np.array_split(ids, 5), "other": [ids[::-1].copy()], "roomy": [*[ids] * 10]}
+    for name, documents in texts.items():
         data.write_corpus(
             root / name,
             {"train": [ids], "val": documents},
@@ -119,12 +122,12 @@ def program(module: Any, *words: str) -> Any:
         return module.main()
 
 
-def rows(folder: str) -> dict[tuple[str | None, int], dict[str, Any]]:
-    """The rows of fixed_targets on tiny by extension and length."""
+def rows(folder: str, dataset: str = "tiny") -> dict[tuple[str | None, int], dict[str, Any]]:
+    """The rows of fixed_targets on a corpus by extension and length."""
     return {
         (r["extend"], r["length"]): r
         for r in load_result(folder)["rows"]
-        if (r["protocol"], r["dataset"]) == ("fixed_targets", "tiny")
+        if (r["protocol"], r["dataset"]) == ("fixed_targets", dataset)
     }
 
 
@@ -315,8 +318,6 @@ def test_a_bias_that_overflows_is_trained_tested_tabled_and_drawn(
     program(evaluate, "burst", own, "--eval_lengths=256", *BYTES)
     program(extend, "burst", "logn", own, "--eval_lengths=16,64,512", *BYTES)
     assert re.search(r"\nnone .* diverged", table("burst"))
-    with pytest.raises(UserError, match="is not finite: nothing can be found"):
-        program(extend, "burst", "--fit=none", own, "--eval_lengths=512", *BYTES)
     capsys.readouterr()
     program(report, "burst", "one")
     assert "diverged" in capsys.readouterr().out
@@ -352,7 +353,8 @@ def test_a_misfit_is_a_sentence_that_names_what_fits_and_nothing_is_written() ->
         (("one", "alibi"), "alibi is no other seed of one .*--compare"),
         (("one", "long"), "long is no other seed"),
         (("one", "copy"), "the same seed"),
-        (("one", "--search=1"), "search=1"),
+        (("one", "--search=1"), "search.* 1,? .*at least 2"),
+        (("one", "pi", "ntk", "--search=2"), "--search tests no extension: leave 'pi ntk' out"),
         (("one", "yarn(4)"), "options have names"),
         (("one", "pi + ntk"), "pi and ntk both"),
         (("one", "yarnn"), "did you mean yarn"),
@@ -367,6 +369,12 @@ def test_a_mistake_is_a_sentence_before_anything_is_measured(
     with counted() as measured, pytest.raises(UserError, match=said):
         program(extend, *words)
     assert measured == [] and not Path("one/extend.txt").exists()
+
+
+def test_why_nothing_can_be_measured_is_said(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(UserError, match="nothing on tiny was measured"):
+        program(extend, "one", "ntk", "--eval_windows=65536")
+    assert "one: ntk: the 4615 validation tokens of tiny are too few" in capsys.readouterr().out
 
 
 def test_an_expression_may_hold_commas_and_is_known_however_it_is_typed() -> None:
@@ -669,7 +677,7 @@ def test_each_step_has_as_many_tokens_whatever_its_length() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--mixed_lengths=16,24",), "24 does not divide"),
+        (("--mixed_lengths=16,24",), "24.* not divide"),
         (
             ("--extend=pose(target=24)", "--mixed_lengths=16,32", "--staged=True"),
             "32 tokens do not fit into target = 24",
@@ -898,93 +906,41 @@ def toy(trial: Trial) -> float:
     )
 
 
-def test_children_ascend_within_the_range_of_a_seed_or_a_draw_and_are_those_of_seed_and_round() -> (
-    None
-):
-    start = list(START.values())
-    parents = extend.children(start, 4, 0, 7)
-    assert len(parents) == extend.POPULATION and parents[:3] == start
-    parents = parents[: extend.PARENTS]
-    new = extend.children(parents, 4, 1, 7)
-    assert len(new) == 2 * extend.PER_ROUND and new == extend.children(parents, 4, 1, 7)
-    assert new != extend.children(parents, 4, 2, 7) and new != extend.children(parents, 4, 1, 8)
-    given = {x for t in start for x in t.factors}
-    for trial in [*parents, *new]:
+def test_all_that_is_tried_ascends_within_the_range_of_a_start_or_a_draw() -> None:
+    tried: list[Trial] = []
+    settings = settings_of("--search=4", "--rounds=1")
+    extend.evolve([*START.values()], lambda t: tried.append(t) or toy(t), settings)
+    assert tried[:3] == [*START.values()]
+    assert extend.POPULATION < len(tried) <= extend.POPULATION + 2 * extend.PER_ROUND
+    given = {x for t in START.values() for x in t.factors}
+    for trial in tried:
         assert list(trial.factors) == sorted(trial.factors) and trial.first in extend.FIRST
         assert all(x in given or 1 <= x <= 5 for x in trial.factors)
-    assert any(x > 4 for t in parents for x in t.factors) and any(t.first for t in parents)
+    assert any(x > 4 for t in tried for x in t.factors) and any(t.first for t in tried)
 
 
 def test_half_of_the_children_cross_two_parents_and_half_redraw_three_tenths_of_one() -> None:
-    parents = [Trial((1.0,) * 8), Trial((9.0,) * 8, 8)]  # 9 is never drawn
-    rounds = [extend.children(parents, 4, number, 7) for number in range(1, 30)]
-    crossed = [t for new in rounds for t in new[extend.PER_ROUND :] if set(t.factors) == {1.0, 9.0}]
-    assert len(crossed) > 4 * len(rounds) and {t.first for t in crossed} == {0, 8}
+    parents, random = [Trial((1.0,) * 8), Trial((9.0,) * 8, 8)], np.random.default_rng(7)
+    rounds = [extend.children(parents, 4, random) for _ in range(30)]  # 9 is never drawn
+    assert all(len(new) == 2 * extend.PER_ROUND for new in rounds)
+    crossed = [t for new in rounds for t in new[extend.PER_ROUND :]]
+    assert all({*t.factors} <= {1.0, 9.0} for t in crossed) and {t.first for t in crossed} == {0, 8}
+    assert np.mean([9.0 in t.factors for t in crossed]) > 0.9  # of both parents
     redrawn = [
         x not in (1.0, 9.0) for new in rounds for t in new[: extend.PER_ROUND] for x in t.factors
     ]
     assert np.mean(redrawn) == pytest.approx(extend.MUTATED, abs=0.05)
 
 
-def test_a_search_that_was_interrupted_finds_what_it_would_have_found(tmp_path: Path) -> None:
-    def found(
-        name: str,
-        rounds: int,
-        seed: int = 1,
-        loss: Callable[[Trial], float] = toy,
-        of: str = "x",
-        start: dict[str, Trial] = START,
-    ) -> dict[Trial, float]:
+def test_a_search_keeps_the_best_and_finds_the_same_again() -> None:
+    def found(rounds: int, seed: int = 1) -> dict[Trial, float]:
         settings = settings_of("--search=4", f"--rounds={rounds}", f"--seed={seed}")
-        return extend.evolve(start, loss, settings, tmp_path / name, {"of": of})
+        return extend.evolve([*START.values()], toy, settings)
 
-    whole = found("whole", 6)
-    calls: list[Trial] = []
-
-    def breaking(trial: Trial) -> float:
-        calls.append(trial)
-        if len(calls) == 140:  # in a round
-            raise KeyboardInterrupt
-        return toy(trial)
-
-    with pytest.raises(KeyboardInterrupt):
-        found("parts", 6, loss=breaking)
-    resumed: list[Trial] = []
-    assert list(found("parts", 6, loss=lambda t: resumed.append(t) or toy(t)).items()) == list(
-        whole.items()
-    )
-    assert (
-        0 < len(resumed) < 140
-        and (tmp_path / "parts").read_bytes() == (tmp_path / "whole").read_bytes()
-    )
-    assert min(whole.values()) < min(map(toy, START.values())) and list(whole.values()) == sorted(
-        whole.values()
-    )
-    assert len(whole) == extend.PARENTS
-    assert found("whole", 6, loss=lambda _: 1 / 0) == whole  # found already
-    assert found("parts", 2) == found("fresh", 2) != whole  # not what six rounds found
-    assert found("parts", 2, seed=2) == found("other", 2, seed=2)
-    calls.clear()
-    found("parts", 2, seed=2, of="another text", loss=lambda t: calls.append(t) or toy(t))
-    assert len(calls) > 64  # nothing of another text's is believed
-    calls.clear()
-    fewer = {name: START[name] for name in ("pi", "ntk")}
-    loss = lambda t: calls.append(t) or toy(t)  # noqa: E731
-    found("parts", 2, seed=2, of="another text", start=fewer, loss=loss)
-    assert len(calls) > 64  # nor of another start
-
-
-def test_the_halves_of_a_text_share_no_token_and_keep_its_documents() -> None:
-    corpus = data.load("tiny")
-    first, second = extend.halves(corpus)
-    assert np.array_equal(np.concatenate([first.val, second.val]), corpus.val)
-    middle = len(first.val)
-    kept = {*first.val_starts.tolist(), *(middle + second.val_starts).tolist()}
-    assert kept == {*corpus.val_starts.tolist(), middle}
-    for half in (first, second):
-        places = evaluate.find_places(half)
-        assert half.val_starts[0] == 0
-        assert places.reach <= places.ends.min() and places.ends.max() < len(half.val)
+    six, first = found(6), min(map(toy, START.values()))
+    assert [*six.values()] == sorted(map(toy, six)) and len(six) == extend.PARENTS
+    assert min(six.values()) < min(found(1).values()) < first
+    assert found(6) == six != found(6, seed=2)
 
 
 def searched(*words: str, folder: str = "one") -> dict[str, Any]:
@@ -992,7 +948,7 @@ def searched(*words: str, folder: str = "one") -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("POPULATION", 6), ("PARENTS", 4), ("PER_ROUND", 2)):
             patch.setattr(extend, name, value)
-        program(extend, folder, "--search=2", *BYTES, *words)
+        program(extend, folder, "--search=2", "--dataset=roomy", *BYTES, *words)
     return read_json(Path(folder) / "longrope-2.json")
 
 
@@ -1011,69 +967,49 @@ def test_what_a_search_finds_is_a_file_for_longrope_that_gives_the_loss_it_repor
     )
     said = capsys.readouterr().out
     text = re.search(r'--extend="(.*)"', said)[1]
-    trained = opened()
+    program(extend, "one", text, "--dataset=roomy", "--dtype=float32")
+    row = rows("one", "roomy")[text, 32]
+    assert row["files_sha256"] == {"longrope-2.json": sha256(Path("one/longrope-2.json"))}
+    assert found["loss_unseen"]["search"] == pytest.approx(row["nats"], abs=1e-12)
+    trained, corpus = opened(), data.load("roomy")
     trained.model.extend(text)
-    piece = trained.model.pos.extensions[0]
-    searched_half, unseen_half = extend.halves(data.load("tiny"))
-    unseen = extend.window_losses(trained, unseen_half, 32, evaluate.WINDOWS)
-    assert unseen.mean() == found["loss_unseen"]["search"]
-    losses = extend.window_losses(trained, searched_half, 32, extend.SEARCH_WINDOWS)
-    assert losses.mean() == found["loss_searched"]
+    chosen_by = evaluate.tuning_loss(trained.model, corpus, 32, evaluate.WINDOWS, CPU)
+    assert chosen_by == found["loss_searched"] != found["loss_unseen"]["search"]
     best = min(("pi", "ntk", "yarn"), key=lambda name: found["loss_unseen"][name])
     start = extend.starting_trials(trained.model.pos.rotary[0].frequencies(16)[0], 10000.0, 2, 16)
-    piece.long, piece.first = list(start[best].factors), 0
-    gained = extend.window_losses(trained, unseen_half, 32, evaluate.WINDOWS) - unseen
+    losses = extend.test_losses(trained, corpus, 32, evaluate.WINDOWS)
+    extend.put_on_longrope(trained.model, start[best], 2)
+    gained = extend.test_losses(trained, corpus, 32, evaluate.WINDOWS) - losses
     assert found["gain_unseen"] == pytest.approx(
         {"over": best, "nats": gained.mean(), "standard_error": gained.std(ddof=1) / 8}
     )
-    again = searched("--rounds=2")
-    assert again == found
-    program(extend, "one", text)
-    assert rows("one")[text, 32]["files_sha256"] == {
-        "longrope-2.json": sha256(Path("one/longrope-2.json"))
-    }
+    assert searched("--rounds=2") == found
     Path("one/longrope-2.json").write_text(
         json.dumps({"long_factor": [1, 1, 1, 1.5]}), encoding="utf-8"
     )
     with counted() as measured:
-        program(extend, "one", text)
+        program(extend, "one", text, "--dataset=roomy", "--dtype=float32")
     assert measured == [text]  # another file under the same name
 
 
-def test_a_search_that_ends_before_its_first_round_leaves_the_result_of_an_earlier_one() -> None:
+def test_a_search_that_is_stopped_leaves_the_result_of_an_earlier_one() -> None:
     before = {**searched("--rounds=1")}
 
     def stop(*_: object) -> float:
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(extend, "window_losses", stop)
+        patch.setattr(evaluate, "tuning_loss", stop)
         with pytest.raises(KeyboardInterrupt):
             searched("--rounds=3", "--seed=5")
     assert read_json(Path("one/longrope-2.json")) == before
-
-
-@pytest.mark.parametrize("other", ["text", "model"])
-def test_another_text_or_model_is_searched_anew(other: str) -> None:
-    searched("--rounds=1")
-    kept = read_json(Path("one/search-2.json"))
-    if other == "model":
-        shutil.move("one/search-2.json", "two")
-        shutil.rmtree("one")
-        shutil.move("two", "one")
-    searched("--rounds=1", f"--dataset={'other' if other == 'text' else 'tiny'}")
-    assert read_json(Path("one/search-2.json"))["trials"] != kept["trials"]
 
 
 def test_the_first_positions_that_a_search_keeps_are_in_its_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        extend,
-        "window_losses",
-        lambda trained, corpus, length, windows: np.full(
-            windows, 1 / (1 + trained.model.pos.extensions[0].first)
-        ),
+        evaluate, "tuning_loss", lambda model, *_: 1 / (1 + model.pos.extensions[0].first)
     )
     found = searched("--rounds=3")
     assert found["first"] > 0 and found["loss_searched"] == 1 / (1 + found["first"])
@@ -1087,78 +1023,44 @@ def test_a_fine_tuned_run_is_searched_for_multiples_of_its_first_length(
     assert "tuned, 32 tokens" in capsys.readouterr().out
 
 
-def test_the_losses_of_a_search_are_those_of_the_last_quarter_of_windows_that_end_at_the_first_places() -> (
-    None
-):
-    trained, corpus = opened(), data.load("tiny")
-    found = extend.window_losses(trained, corpus, 32, 16)
-    ends = evaluate.find_places(corpus).ends[:16]
-    text = torch.from_numpy(
-        np.stack([corpus.val[end - 32 : end + 1] for end in ends]).astype(np.int64)
-    )
-    with torch.no_grad():
-        assert found == pytest.approx(
-            trained.model.losses(text[:, :-1], text[:, 1:])[:, -8:].mean(1).numpy(), abs=1e-6
-        )
-
-
-def test_a_search_whose_notes_are_damaged_begins_afresh(capsys: pytest.CaptureFixture) -> None:
-    found = searched("--rounds=1")
-    path = Path("one/search-2.json")
-    whole = read_json(path)
-    first = whole["trials"][0]
-    for text in (
-        "{",
-        "[]",
-        json.dumps(whole | {"trials": [1]}),
-        json.dumps(whole | {"trials": []}),
-        json.dumps(whole | {"round": "x"}),
-        json.dumps(whole | {"trials": [first | {"first": 1.5}]}),
-        json.dumps(whole | {"trials": [first | {"factors": first["factors"][:3]}]}),
-        json.dumps(whole | {"trials": [first | {"nats": math.nan}]}),
-    ):
-        path.write_text(text, encoding="utf-8")
-        assert searched("--rounds=1") == found
-        assert "search-2.json cannot be read" in capsys.readouterr().out
-
-
 def test_rows_on_the_text_that_a_file_was_found_on_say_so() -> None:
     searched("--rounds=1")
     text = "longrope(file='one/longrope-2.json')"
     for _ in range(2):
-        program(extend, "one", text)
-        assert (
-            "on half of this text" in rows("one")[text, 32]["note"]
-            and "on half of this text" not in rows("one")[None, 32]["note"]
-        )
-        assert f"{text}: its file was found on half of this text" in Path(
-            "one/extend.txt"
-        ).read_text(encoding="utf-8")
-        program(evaluate, "one", f"--extend={text}", *BYTES)
-        assert rows("one")[text, 32]["files_sha256"] == {
-            "longrope-2.json": sha256(Path("one/longrope-2.json"))
-        }
+        program(extend, "one", text, "--dataset=roomy")
+        found = rows("one", "roomy")
+        assert "its file was found on" in found[text, 32]["note"]
+        assert "its file was found on" not in found[None, 32].get("note", "")
+        assert f"{text}: its file was found on" in table()
+        program(evaluate, "one", f"--extend={text}", "--dataset=roomy", *BYTES)
+        digest = {"longrope-2.json": sha256(Path("one/longrope-2.json"))}
+        assert rows("one", "roomy")[text, 32]["files_sha256"] == digest
     program(extend, "one", text, "--dataset=other")
-    assert not any(r.get("note") for r in load_result("one")["rows"] if r["dataset"] == "other")
+    assert "note" not in rows("one", "other")[text, 32]
 
 
 def test_a_model_without_finite_losses_is_not_searched() -> None:
     trained = opened()
     with torch.no_grad():
         trained.model.lm_head.weight.fill_(math.nan)
-    with pytest.raises(UserError, match="is not finite"):
-        extend.window_losses(trained, data.load("tiny"), 32, 16)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(extend, "open_run", lambda *_: trained)
+        with pytest.raises(UserError, match="one: a loss at 32 tokens is not finite"):
+            searched()
+    assert not Path("one/longrope-2.json").exists()
 
 
 def test_a_search_where_nothing_turns_or_too_little_text_is_is_a_sentence() -> None:
     with pytest.raises(UserError, match="alibi has no rotary piece"):
         program(extend, "alibi", "--search=2", *BYTES)
-    with pytest.raises(UserError, match="windows of at most 1024 tokens: use a corpus of longer"):
+    with pytest.raises(UserError, match="windows of at most 2048 tokens: use a corpus of longer"):
         program(extend, "one", "--search=9999", *BYTES)
+    with pytest.raises(UserError, match="too little validation text to choose by"):
+        program(extend, "one", "--search=2", *BYTES)
     assert not list(Path("one").glob("*longrope*"))
 
 
-def test_a_search_or_fit_never_replaces_the_file_that_a_run_was_trained_with() -> None:
+def test_a_search_never_replaces_the_file_that_a_run_was_trained_with() -> None:
     Path("longrope-2.json").write_text(
         json.dumps({"long_factor": [1, 1.5, 2, 2]}), encoding="utf-8"
     )
@@ -1167,10 +1069,6 @@ def test_a_search_or_fit_never_replaces_the_file_that_a_run_was_trained_with() -
     with pytest.raises(UserError, match="was trained with its own longrope-2.json"):
         program(extend, "tuned", "--search=2", *BYTES)
     assert files("tuned") == before
-    Path("temperature-none.json").write_text('{"scales": [2, 2]}', encoding="utf-8")
-    fine_tune("warm", "--extend=temperature(file='temperature-none.json')")
-    with pytest.raises(UserError, match="was trained with its own temperature-none.json"):
-        program(extend, "warm", "--fit=none", *BYTES)
 
 
 def test_a_search_starts_from_what_pi_ntk_and_yarn_divide_by() -> None:
@@ -1184,72 +1082,6 @@ def test_pairs_that_a_scheme_stills_stay_still_in_a_search() -> None:
     inv_freq = posenc.Rope(posenc.Shape(1, 16, 16, 16), p=0.5).frequencies(16)[0]
     for trial in extend.starting_trials(inv_freq, 10000.0, 4, 16).values():
         assert all(math.isfinite(x) and x >= 1 for x in trial.factors)
-
-
-# ---- temperatures fitted
-
-
-def test_a_temperature_for_each_head_is_fitted_and_gives_the_loss_it_reports(
-    capsys: pytest.CaptureFixture,
-) -> None:
-    program(extend, "one", "--fit=rerope", "--eval_lengths=16,32", *BYTES)
-    found, text = (
-        read_json(Path("one/temperature-rerope.json")),
-        re.search(r'--extend="(.*)"', capsys.readouterr().out)[1],
-    )
-    assert len(found["scales"]) == 2 and (found["extend"], found["length"]) == ("rerope", 32)
-    trained, losses = opened(), []
-    for expression in ("rerope", text):
-        trained.model.extend(expression)
-        halves = zip(extend.halves(data.load("tiny")), (8, evaluate.WINDOWS), strict=True)
-        losses.append([extend.window_losses(trained, h, 32, n).mean() for h, n in halves])
-    assert losses[1][0] <= losses[0][0]
-    assert [losses[0][1], losses[1][1]] == pytest.approx(
-        [found["loss_unseen"][k] for k in ("without", "fitted")]
-    )
-
-
-def test_the_climb_to_temperatures_ends_at_the_bottom_of_a_bowl(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    lowest = [0.5, -0.5]  # logarithms
-    monkeypatch.setattr(
-        extend,
-        "window_losses",
-        lambda trained, corpus, length, windows: np.full(
-            windows,
-            sum(
-                (math.log(x) - y) ** 2
-                for x, y in zip(trained.model.pos.extensions[0].scales, lowest, strict=True)
-            ),
-        ),
-    )
-    program(extend, "one", "--fit=none", *BYTES)
-    assert read_json(Path("one/temperature-none.json"))["scales"] == pytest.approx(
-        np.exp(lowest).tolist(), rel=0.03
-    )
-
-
-def test_each_fit_has_a_file_of_its_own_and_typed_files_are_used_as_typed() -> None:
-    long = "yarn(factor=2, alpha=1.0, beta=32.0, ramp=code, truncate=True, mscale=1.0, mscale_all_dim={})"
-    for text in (long.format(0.0), long.format(0.5)):
-        program(extend, "one", f"--fit={text}", "--eval_lengths=16", *BYTES)
-    assert {read_json(p)["extend"] for p in Path("one").glob("temperature-*")} == {
-        long.format(0.0),
-        long.format(0.5),
-    }
-    Path("one/x.json").write_text(json.dumps({"long_factor": [1, 1, 1, 1]}), encoding="utf-8")
-    with pytest.raises(UserError, match="absent/x.json"):
-        program(extend, "one", "--fit=longrope(file='absent/x.json')", *BYTES)
-
-
-def test_temperatures_are_fitted_for_the_lengths_of_the_run_and_refused_where_the_extension_misfits() -> (
-    None
-):
-    program(extend, "alibi", "--fit=none", *BYTES)
-    assert read_json(Path("alibi/temperature-none.json"))["length"] == 4 * 16
-    with pytest.raises(UserError, match="ntk does not extend alibi"):
-        program(extend, "alibi", "--fit=ntk", *BYTES)
 
 
 @pytest.mark.slow

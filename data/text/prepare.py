@@ -34,7 +34,7 @@ from data import (  # noqa: E402
     NAME,
     TOKENIZERS,
     Tokenizer,
-    built_in,
+    commands,
     is_validation,
     summary,
     token_dtype,
@@ -310,7 +310,7 @@ def check_name(name: str, root: Path, overwrite: bool) -> None:
     """UserError unless `name` is a plain folder name that is free, or may be overwritten."""
     form = "a folder name of letters, digits, '_', '-' and '.', such as my_text"
     require(NAME.fullmatch(name), f"--name={name} must be {form}")
-    taken = name in {*built_in(), "text"}
+    taken = name in {*commands(), "text"}
     require(not taken, f"--name={name} belongs to the project: choose another name")
     made = any((root / name / file).exists() for file in ("meta.json", "train.bin"))
     advice = "choose another name, or replace it with --overwrite"
