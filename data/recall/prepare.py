@@ -1,0 +1,174 @@
+"""Recall by distance: rows of noise in which values are written under names and asked for later.
+
+    python data/recall/prepare.py [--length=128] [--name=recall]
+
+Among noise stand *writes* (one token: a name and a value) and *queries* (one token: a name). The
+token after a query is the value of that name's latest write, and it alone is scored. To answer, one
+attention head has to find the latest write of the name, however far back it stands: so accuracy by
+distance tells how far a model reads.
+
+The training rows have --length inputs. The validation split has rows of 1 to 32 times that length.
+Each write is asked for at most once. Noise, writes and queries are as dense at every length. While
+the answer to a planned query waits, its name is neither written nor asked for by others.
+"""
+
+import argparse
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from configurable import require, run_program  # noqa: E402
+from data import HERE, NAME, summary  # noqa: E402
+from data.rows import write_rows  # noqa: E402
+
+NAMES, VALUES, NOISE = 24, 8, 16
+QUERY, VALUE = NOISE, NOISE + NAMES  # the first token of each kind; noise begins at 0
+WRITE = VALUE + VALUES  # name n and value v: WRITE + n * VALUES + v
+WRITES, QUERIES = 0.10, 0.05  # how often a token begins one, besides the planned ones
+SPACING = 64  # tokens of a row for each planned query
+TRAIN_ROWS = 32768
+LONGEST = 32  # times the length of a training row
+VALIDATION_TOKENS = 2**19  # in the rows of each length above that of training
+SHORT_ROWS = 2048  # validation rows as long as those of training
+# a character for each token: noise, the names asked for, values, and a Braille pattern per write
+CHARACTERS = ".,:;!-_+*/|^~#@%" + "ABCDEFGHIJKLMNOPQRSTUVWX" + "01234567"
+CHARACTERS += "".join(chr(0x2800 + k) for k in range(NAMES * VALUES))
+
+
+def plan(generator: np.random.Generator, length: int) -> np.ndarray:
+    """The planned writes (name + 1) and queries (-name - 1) of a row, (length + 1,); 0 elsewhere.
+
+    Their distances are log-uniform between 1 and `length`. The intervals of one name are disjoint,
+    and at least half of the names are free at any time.
+    """
+    planned = np.zeros(length + 1, dtype=np.int64)
+    taken = np.zeros((NAMES, length + 1), dtype=bool)
+    distances = np.exp(generator.uniform(0, math.log(length), size=length // SPACING))
+    for distance in -np.sort(-distances.astype(np.int64)):  # the long ones need most room
+        query = int(generator.integers(distance, length))
+        write = query - distance
+        before = planned[[max(write - 1, 0), query - 1]].min() < 0  # a query's answer stands there
+        free = np.flatnonzero(~taken[:, write : query + 2].any(axis=1))
+        if before or planned[[write, query, query + 1]].any() or len(free) <= NAMES // 2:
+            continue
+        name = generator.choice(free)
+        taken[name, write : query + 2] = True
+        planned[write], planned[query] = name + 1, -name - 1
+    return planned
+
+
+class Rows:
+    """Rows that grow together, a token at a time. All arrays are (rows,) or (rows, names)."""
+
+    def __init__(self, generator: np.random.Generator, count: int, length: int) -> None:
+        self.generator = generator
+        self.tokens = generator.integers(NOISE, size=(count, length + 1))
+        self.distances = np.zeros_like(self.tokens)  # from a query to its write, at its answer
+        self.values, self.times = np.zeros((2, count, NAMES), dtype=np.int64)
+        self.waiting = np.zeros((count, NAMES), dtype=bool)  # written, and not asked for yet
+        self.planned = np.zeros((count, NAMES), dtype=bool)  # a planned query will ask for it
+        self.asked = np.full(count, -1)  # the name that the token before asked for, or -1
+
+    def answer(self, t: int) -> None:
+        """Write the answers to the queries of the token before."""
+        rows = np.flatnonzero(self.asked >= 0)
+        names = self.asked[rows]
+        self.tokens[rows, t] = VALUE + self.values[rows, names]
+        self.distances[rows, t] = t - 1 - self.times[rows, names]
+
+    def write(self, t: int, begin: np.ndarray, names: np.ndarray) -> None:
+        """Write a random value under a name where one is to `begin`."""
+        rows = np.flatnonzero(begin)
+        names, values = names[rows], self.generator.integers(VALUES, size=len(rows))
+        self.values[rows, names], self.times[rows, names] = values, t
+        self.waiting[rows, names] = True
+        self.tokens[rows, t] = WRITE + names * VALUES + values
+
+    def ask(self, t: int, begin: np.ndarray, names: np.ndarray) -> None:
+        """Ask for a name where one is to `begin`."""
+        rows = np.flatnonzero(begin)
+        self.asked[:] = -1
+        self.asked[rows] = names[rows]
+        self.waiting[rows, names[rows]] = False
+        self.tokens[rows, t] = QUERY + names[rows]
+
+    def grow(self, t: int, now: np.ndarray, then: np.ndarray) -> None:
+        """Add token t, where `now` is planned; `then` is what is planned for the next token."""
+        self.answer(t)
+        free, chance = (self.asked < 0) & (now == 0), self.generator.random(len(now))
+        names = np.where(now > 0, now - 1, pick(self.generator, ~self.planned))
+        self.write(t, (now > 0) | (free & (chance < WRITES)), names)
+        open_to_all = self.waiting & ~self.planned  # the nearer the likelier
+        near = open_to_all / np.maximum(t - self.times, 1)
+        names = np.where(now < 0, -now - 1, pick(self.generator, near))
+        asks = free & (then == 0) & (chance >= WRITES) & (chance < WRITES + QUERIES)
+        self.ask(t, (now < 0) | (asks & open_to_all.any(axis=1)), names)
+        rows = np.flatnonzero(now)
+        self.planned[rows, np.abs(now[rows]) - 1] = now[rows] > 0
+
+
+def make_rows(
+    generator: np.random.Generator, count: int, length: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of `length` inputs: tokens, and at each answer the distance, (count, length + 1) each.
+
+    The distance is that from the query back to the write, 0 where no answer stands.
+    """
+    planned = np.stack([plan(generator, length) for _ in range(count)])
+    after = np.pad(planned[:, 1:], ((0, 0), (0, 1)), constant_values=1)  # no query ends a row
+    rows = Rows(generator, count, length)
+    for t in range(length + 1):
+        rows.grow(t, planned[:, t], after[:, t])
+    return rows.tokens, rows.distances
+
+
+def pick(generator: np.random.Generator, weights: np.ndarray) -> np.ndarray:
+    """A column for each row, drawn in proportion to its weights, (rows, columns) -> (rows,)."""
+    sums = np.cumsum(weights, axis=1, dtype=np.float64)
+    drawn = generator.random(len(weights)) * sums[:, -1]
+    return (sums <= drawn[:, None]).sum(axis=1).clip(max=weights.shape[1] - 1)
+
+
+def prepare(folder: Path, length: int = 128, seed: int = 0) -> dict:
+    """Write the rows to `folder`, and return meta.json."""
+    generator = np.random.default_rng(seed)
+    lengths = [length << k for k in range(LONGEST.bit_length())]
+    counts = [SHORT_ROWS, *(max(1, VALIDATION_TOKENS // n) for n in lengths[1:])]
+    validation = {
+        n: make_rows(generator, count, n) for n, count in zip(lengths, counts, strict=True)
+    }
+    return write_rows(
+        folder,
+        train=make_rows(generator, TRAIN_ROWS, length),
+        validation=validation,
+        tokenizer="char",
+        characters=CHARACTERS,
+        protocol="recall",
+        trained=length,
+        chance=1 / VALUES,
+        source=f"generated from seed {seed}",
+        rule="rows of their own",
+    )
+
+
+def main() -> int:
+    """Make the corpus."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--length", type=int, default=128, help="inputs of a training row")
+    parser.add_argument("--name", default="recall", help="of the corpus (default: recall)")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    require(NAME.fullmatch(options.name), f"{options.name!r} is no name for a corpus")
+    at_least = f"--length={options.length}: rows of fewer than {SPACING} inputs hold no query"
+    require(options.length >= SPACING, at_least)
+    longest = options.length * LONGEST
+    require(longest < 2**16, f"--length={options.length}: tests of {longest} inputs are too long")
+    print(summary(prepare(HERE / options.name, options.length, options.seed)))
+    return 0
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -1,0 +1,113 @@
+"""Corpora of rows: texts that stand for themselves, in which some tokens are scored.
+
+data/recall and data/tasks make them. Beside the files of any corpus there are train_answers.npy and
+val_answers.npy: for each token how far back its answer stands, 0 if it is not scored. meta.json has
+an entry `rows`. Training rows all have one width; validation rows have one for each size.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from configurable import require
+from data import Corpus, check, write_corpus
+
+Pair = tuple[np.ndarray, np.ndarray]  # tokens (rows, width) and how far back their answers stand
+
+
+def write_rows(
+    folder: Path,
+    train: Pair,
+    validation: Mapping[int, Pair],
+    *,
+    protocol: str,
+    trained: int,
+    chance: float,
+    **about: str,
+) -> dict:
+    """Write a corpus of rows to `folder`, and return what is in its meta.json.
+
+    `validation` has the rows of each size, `trained` is the largest size in training, `protocol`
+    is "recall" or "exact_match", and `chance` the share of right answers of a guess; for `about`
+    see `write_corpus`. Validation rows of a trained size are filled up to the training width.
+    """
+    width = train[0].shape[1]
+    tested = {
+        size: filled(pair, width if size <= trained else 0) for size, pair in validation.items()
+    }
+    sizes = [[size, *tokens.shape] for size, (tokens, _) in tested.items()]
+    rows = {"protocol": protocol, "inputs": width - 1, "trained": trained, "sizes": sizes}
+    splits = {"train": train[0], "val": [row for tokens, _ in tested.values() for row in tokens]}
+    answers = {
+        "train": train[1],
+        "val": np.concatenate([pair[1].ravel() for pair in tested.values()]),
+    }
+    return write_corpus(folder, splits, answers=answers, rows=rows | {"chance": chance}, **about)
+
+
+def filled(pair: Pair, width: int) -> Pair:
+    """Rows with tokens 0, which are not scored, behind them, up to a width."""
+    more = [(0, 0), (0, max(0, width - pair[0].shape[1]))]
+    return np.pad(pair[0], more), np.pad(pair[1], more)
+
+
+@lru_cache(maxsize=4)
+def answers_of(corpus: Corpus, split: str) -> np.ndarray:
+    """How far back the answer of each token of a split stands, (n,); UserError if it is damaged."""
+    path, tokens = corpus.folder / f"{split}_answers.npy", getattr(corpus, split)
+    check(path.is_file(), path, "is missing")
+    answers = np.load(path, mmap_mode="r", allow_pickle=False)
+    check(answers.shape == tokens.shape, path, "does not have a number for each token")
+    return answers
+
+
+def check_length(corpus: Corpus, block_size: int) -> None:
+    """UserError unless a run with this block_size can be trained on the corpus."""
+    inputs = corpus.meta["rows"]["inputs"] if "rows" in corpus.meta else block_size
+    advice = f"say --block_size={inputs}, or make other rows"
+    require(inputs == block_size, f"the rows of {corpus.name} have {inputs} inputs: {advice}")
+
+
+def sizes(corpus: Corpus) -> list[int]:
+    """The sizes of the validation rows, ascending."""
+    return [size for size, _, _ in corpus.meta["rows"]["sizes"]]
+
+
+def rows_of(corpus: Corpus, size: int) -> Pair:
+    """The validation rows of one size: tokens and how far back answers stand, (rows, width)."""
+    first = 0
+    for known, count, width in corpus.meta["rows"]["sizes"]:
+        if known == size:
+            part = slice(first, first + count * width)
+            pair = corpus.val[part], answers_of(corpus, "val")[part]
+            return pair[0].reshape(count, width), pair[1].reshape(count, width)
+        first += count * width
+    raise KeyError(f"{corpus.name} has no rows of size {size}")
+
+
+def training_rows(corpus: Corpus, seed: int, first: int, count: int) -> Pair:
+    """The training rows number `first` to `first + count - 1`: int64 tokens, and their targets.
+
+    Both are (count, inputs): the target of an input that is not followed by an answer is -1. An
+    epoch reads each row once in random order. What a number stands for follows from the seed.
+    """
+    width = corpus.meta["rows"]["inputs"] + 1
+    n_rows = len(corpus.train) // width
+    epochs, places = np.divmod(np.arange(first, first + count), n_rows)
+    chosen = np.array([row_order(n_rows, seed, e)[p] for e, p in zip(epochs, places, strict=True)])
+    tokens = corpus.train.reshape(-1, width)[chosen].astype(np.int64)
+    scored = answers_of(corpus, "train").reshape(-1, width)[chosen] > 0
+    return tokens[:, :-1], with_targets(tokens, scored)
+
+
+def with_targets(tokens: np.ndarray, scored: np.ndarray) -> np.ndarray:
+    """The targets of rows of tokens, both (rows, width): -1 where the next is not scored."""
+    return np.where(scored[:, 1:], tokens[:, 1:], -1)
+
+
+@lru_cache(maxsize=4)
+def row_order(n_rows: int, seed: int, epoch: int) -> np.ndarray:
+    """(rows,) the order in which an epoch reads the rows."""
+    return np.random.default_rng((seed, epoch)).permutation(n_rows)

@@ -1,0 +1,167 @@
+"""Tasks with one right answer: trained on short ones, tested on longer ones.
+
+    python data/tasks/prepare.py copy reverse addition ...    # or no name: all of them
+
+Each task becomes a corpus of its own name. A row is a question, its answer and a full stop, as
+`abc>cba.`, in bytes; answer and full stop are scored. Training rows have sizes 1 to 20 and are
+filled up with newlines; the validation rows have sizes up to 60. To add a task, write a function
+of a generator and a size that returns question and answer, and name it in TASKS.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from configurable import require, run_program  # noqa: E402
+from data import HERE, summary  # noqa: E402
+from data.rows import write_rows  # noqa: E402
+
+TRAINED, SIZES = 20, range(5, 61, 5)  # the largest size in training; the sizes of validation
+TRAIN_ROWS, TEST_ROWS = 100_000, 500  # test rows of each size
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+HINTS = [*LETTERS, *LETTERS.upper(), *"!#$%&*@^~?/|"]  # names of the places of a number
+
+Generator = np.random.Generator
+
+
+def letters(generator: Generator, size: int) -> str:
+    """A random word."""
+    return "".join(generator.choice([*LETTERS[:8]], size))
+
+
+def number(generator: Generator, size: int) -> int:
+    """A random number with `size` digits, the first of which is not 0."""
+    digits = generator.integers(10, size=size)
+    digits[0] = generator.integers(1, 10)
+    return int("".join(map(str, digits)))
+
+
+def copy(generator: Generator, size: int) -> tuple[str, str]:
+    """The word once more."""
+    word = letters(generator, size)
+    return f"{word}>", word
+
+
+def reverse(generator: Generator, size: int) -> tuple[str, str]:
+    """The word from its end."""
+    word = letters(generator, size)
+    return f"{word}>", word[::-1]
+
+
+def sort(generator: Generator, size: int) -> tuple[str, str]:
+    """The letters of the word in the order of the alphabet."""
+    word = letters(generator, size)
+    return f"{word}>", "".join(sorted(word))
+
+
+def addition(generator: Generator, size: int) -> tuple[str, str]:
+    """Two numbers of `size` digits, `12+34=46`."""
+    a, b = number(generator, size), number(generator, size)
+    return f"{a}+{b}=", str(a + b)
+
+
+def addition_reversed(generator: Generator, size: int) -> tuple[str, str]:
+    """The same with all digits from the last to the first, as abacus needs: `21+43=64`."""
+    a, b = number(generator, size), number(generator, size)
+    return f"{str(a)[::-1]}+{str(b)[::-1]}=", str(a + b)[::-1]
+
+
+def addition_hints(generator: Generator, size: int) -> tuple[str, str]:
+    """The same with the name of its place before each digit, `a2b1+a4b3=a6b4` (Zhou et al. 2024).
+
+    The names are consecutive ones of a ring, from a random one on.
+    """
+    question, answer = addition_reversed(generator, size)
+    first = int(generator.integers(len(HINTS)))
+    ring = HINTS[first:] + HINTS[:first]
+    hinted = [hint(part, ring) for part in (*question[:-1].split("+"), answer)]
+    return f"{hinted[0]}+{hinted[1]}=", hinted[2]
+
+
+def hint(digits: str, ring: list[str]) -> str:
+    """The digits, each behind the name of its place."""
+    return "".join(name + digit for name, digit in zip(ring, digits, strict=False))
+
+
+def parity(generator: Generator, size: int) -> tuple[str, str]:
+    """Whether the number of ones is odd (1) or even (0)."""
+    bits = generator.integers(2, size=size)
+    return "".join(map(str, bits)) + ">", str(bits.sum() % 2)
+
+
+def flipflop(generator: Generator, size: int) -> tuple[str, str]:
+    """`size` instructions with a bit: w writes it, i is to be ignored; r reads the last written."""
+    kinds, bits = generator.choice([*"wiiii"], size), generator.integers(2, size=size)
+    kinds[0] = "w"
+    text = "".join(f"{kind}{bit}" for kind, bit in zip(kinds, bits, strict=True))
+    return f"{text}r", str(bits[np.flatnonzero(kinds == "w")[-1]])
+
+
+def induction(generator: Generator, size: int) -> tuple[str, str]:
+    """What stood behind the letter that is named at the end, in a word of different symbols."""
+    symbols = generator.permutation([*LETTERS, *LETTERS.upper(), *"0123456789"])[: size + 1]
+    place = int(generator.integers(size))
+    return "".join(symbols) + f">{symbols[place]}", str(symbols[place + 1])
+
+
+TASKS: dict[str, tuple[Callable[[Generator, int], tuple[str, str]], float]] = {  # and chance
+    "copy": (copy, 0),
+    "reverse": (reverse, 0),
+    "sort": (sort, 0),
+    "addition": (addition, 0),
+    "addition_reversed": (addition_reversed, 0),
+    "addition_hints": (addition_hints, 0),
+    "parity": (parity, 0.5),
+    "flipflop": (flipflop, 0.5),
+    "induction": (induction, 0),
+}
+
+
+def make_rows(
+    make: Callable[[Generator, int], tuple[str, str]], generator: Generator, sizes: list[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """A row of each of these sizes, filled up: tokens, and 1 where a token is scored, else 0."""
+    texts = [make(generator, size) for size in sizes]
+    longest = max(len(question + answer) for question, answer in texts) + 1
+    rows = "".join(f"{question}{answer}.".ljust(longest, "\n") for question, answer in texts)
+    tokens = np.frombuffer(rows.encode("ascii"), dtype=np.uint8).reshape(len(texts), longest)
+    ends = np.array([len(question) + len(answer) for question, answer in texts])
+    starts = np.array([len(question) for question, _ in texts])
+    place = np.arange(longest)
+    scored = (place >= starts[:, None]) & (place <= ends[:, None])
+    return tokens, scored.astype(np.int64)
+
+
+def prepare(folder: Path, seed: int = 0) -> dict:
+    """Write the rows of the task with the name of `folder`, and return meta.json."""
+    make, chance = TASKS[folder.name]
+    generator = np.random.default_rng(seed)
+    sizes = [1 + k % TRAINED for k in range(TRAIN_ROWS)]
+    return write_rows(
+        folder,
+        train=make_rows(make, generator, sizes),
+        validation={size: make_rows(make, generator, [size] * TEST_ROWS) for size in SIZES},
+        tokenizer="bytes",
+        protocol="exact_match",
+        trained=TRAINED,
+        chance=chance,
+        source=f"{make.__doc__.splitlines()[0]} generated from seed {seed}",
+        rule="rows of their own",
+    )
+
+
+def main() -> int:
+    """Make the corpora of the tasks that are named, or of all."""
+    names = sys.argv[1:] or list(TASKS)
+    unknown = [name for name in names if name not in TASKS]
+    require(not unknown, f"there is no task {', '.join(unknown)}, only {', '.join(TASKS)}")
+    for name in names:
+        print(summary(prepare(HERE / name)))
+    return 0
+
+
+if __name__ == "__main__":
+    run_program(main)

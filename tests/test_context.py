@@ -1,0 +1,92 @@
+"""What a text holds beyond L: the predictor against a slow one, and texts made to repeat themselves."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import data
+from data import context
+
+
+def make(folder: Path, train: bytes, val: bytes) -> data.Corpus:
+    """A corpus of bytes with one document in each split."""
+    splits = {
+        name: [np.frombuffer(text, np.uint8)] for name, text in (("train", train), ("val", val))
+    }
+    data.write_corpus(folder, splits, tokenizer="bytes", source="a test", rule="as given")
+    return data.load(folder.name, folder.parent)
+
+
+def slow_probability(text: bytes, before: bytes, target: int, order: int) -> float:
+    """Moffat's mixture by counting with slices."""
+    found = 1 / 256
+    for k in range(order + 1):
+        ending = before[len(before) - k :]
+        after = Counter(text[i + k] for i in range(len(text) - k) if text[i : i + k] == ending)
+        if after:
+            total, kinds = sum(after.values()), len(after)
+            found = (after[target] + kinds * found) / (total + kinds)
+    return found
+
+
+def slow_match(text: bytes, n: int) -> tuple[int, int]:
+    """The longest match of the end of the last n bytes, by trying all."""
+    text = text[max(0, len(text) - n) :]
+    best, following = 0, 0
+    for end in range(len(text) - 1):
+        size = 0
+        while size <= end and size < context.MATCHED and text[end - size] == text[-1 - size]:
+            size += 1
+        if size and size >= best:
+            best, following = size, text[end + 1]
+    return best, following
+
+
+def test_counts_equal_those_made_with_slices(tmp_path: Path) -> None:
+    text = b"the cat sat on the mat and the hat sat on the cat again " * 3
+    corpus = make(tmp_path / "small", text, b"the dog sat on the hat, the cat ran." * 2)
+    val = corpus.val.astype(np.uint8).tobytes()
+    places = np.arange(5, len(val))
+    contexts = np.stack([corpus.val[t - 5 : t] for t in places]).astype(np.int64)
+    found = context.count_probabilities(corpus, contexts, corpus.val[places].astype(np.int64))
+    wanted = [slow_probability(text, val[t - 5 : t], val[t], 5) for t in places]
+    np.testing.assert_allclose(found, wanted, rtol=1e-12)
+
+
+def test_probabilities_of_all_tokens_add_up_to_one(tmp_path: Path) -> None:
+    corpus = make(tmp_path / "small", b"abracadabra " * 9, b"abracadabra")
+    contexts = np.tile(np.frombuffer(b"cadab", np.uint8).astype(np.int64), (256, 1))
+    found = context.count_probabilities(corpus, contexts, np.arange(256))
+    assert found.sum() == pytest.approx(1, abs=1e-12)
+
+
+def test_longest_match_equals_one_found_by_trying() -> None:
+    generator = np.random.default_rng(0)
+    for _ in range(60):
+        text = generator.integers(3, size=int(generator.integers(2, 90)))
+        lengths = (1, 2, 5, 17, 64)
+        sizes, following = context.longest_matches(text, lengths)
+        wanted = [slow_match(bytes(text.tolist()), n) for n in lengths]
+        assert list(zip(sizes.tolist(), following.tolist(), strict=True)) == wanted
+
+
+def test_a_text_that_repeats_itself_far_back_is_worth_that_far_context(tmp_path: Path) -> None:
+    generator = np.random.default_rng(1)
+    noise = bytes(generator.integers(97, 123, size=9000).tolist())
+    pieces = [noise[k : k + 300] * 2 for k in range(0, 9000, 300)]  # each comes again 300 later
+    corpus = make(tmp_path / "small", noise[:2000], b"".join(pieces))
+    ends = np.arange(560, 17000, 600)  # in the second half of a piece
+    losses = context.context_losses(corpus, ends[::2], ends[1::2], 8, (64, 256, 512))
+    assert losses[0] == pytest.approx(losses[1], abs=0.3)
+    assert losses[2] < 0.05 < 3 < losses[0]
+
+
+def test_a_text_of_noise_gains_nothing_from_far_context(tmp_path: Path) -> None:
+    noise = np.random.default_rng(2).integers(97, 123, size=40000)
+    corpus = make(tmp_path / "small", bytes(noise[:8000].tolist()), bytes(noise[8000:].tolist()))
+    ends = np.arange(5000, 32000, 300)
+    near, far = context.context_losses(corpus, ends[::2], ends[1::2], 16, (64, 4096))
+    assert near > np.log(26)
+    assert far == pytest.approx(near, abs=0.05)

@@ -1,0 +1,308 @@
+"""Rows with answers: the generator of recall, the tasks, their corpora, and what is made of answers."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import data
+import data.recall.prepare as recall
+import data.tasks.prepare as tasks
+from configurable import UserError
+from data import rows
+from runs import answers
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> data.Corpus:
+    """A small corpus of recall with rows of 64 to 2,048 inputs."""
+    folder = tmp_path_factory.mktemp("corpora") / "recall"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recall, "TRAIN_ROWS", 512)
+        patch.setattr(recall, "SHORT_ROWS", 1024)
+        recall.prepare(folder, length=64)
+    return data.load("recall", folder.parent)
+
+
+# ---- the generator
+
+
+def walk(tokens: np.ndarray) -> list[int]:
+    """The distance of each answer of a row, by reading it from left to right; -1 for a wrong one."""
+    latest: dict[int, tuple[int, int]] = {}
+    found = []
+    for t, token in enumerate(tokens.tolist()):
+        asked = t and recall.QUERY <= tokens[t - 1] < recall.VALUE
+        assert bool(asked) == (recall.VALUE <= token < recall.WRITE)
+        if token >= recall.WRITE:
+            name, value = divmod(token - recall.WRITE, recall.VALUES)
+            latest[name] = (t, value)
+        if asked:
+            time, value = latest.pop(int(tokens[t - 1]) - recall.QUERY)  # once only
+            found.append(t - 1 - time if recall.VALUE + value == token else -1)
+        else:
+            found.append(0)
+    return found
+
+
+@pytest.mark.parametrize("size", [64, 256, 2048])
+def test_every_answer_is_the_latest_value_of_its_name_at_the_distance_given(
+    corpus: data.Corpus, size: int
+) -> None:
+    tokens, distances = rows.rows_of(corpus, size)
+    for row, given in zip(tokens[:40], distances[:40], strict=True):
+        assert walk(row) == given.tolist()
+
+
+def test_noise_writes_and_queries_are_as_dense_at_every_length(corpus: data.Corpus) -> None:
+    shares = []
+    for size in rows.sizes(corpus):
+        tokens, distances = rows.rows_of(corpus, size)
+        shares.append([(tokens >= recall.WRITE).mean(), (distances > 0).mean()])
+    assert np.ptp(shares, axis=0).max() < 0.01
+    assert np.min(shares) > 0.04
+
+
+def test_every_bin_of_the_published_corpus_has_at_least_400_answers() -> None:
+    generator = np.random.default_rng(5)
+    for size in (128, 512, 4096):
+        count = recall.SHORT_ROWS if size == 128 else recall.VALIDATION_TOKENS // size
+        _, distances = recall.make_rows(generator, count, size)
+        counts = np.histogram(distances[distances > 0], 2 ** np.arange(size.bit_length()))[0]
+        assert counts.min() >= answers.LEAST, (size, counts)
+
+
+def test_the_same_seed_makes_the_same_rows(tmp_path: Path, corpus: data.Corpus) -> None:
+    first = recall.make_rows(np.random.default_rng(3), 4, 128)
+    again = recall.make_rows(np.random.default_rng(3), 4, 128)
+    other = recall.make_rows(np.random.default_rng(4), 4, 128)
+    assert (first[0] == again[0]).all() and (first[0] != other[0]).any()
+
+
+def test_values_of_far_answers_cannot_be_guessed(corpus: data.Corpus) -> None:
+    tokens, distances = rows.rows_of(corpus, 2048)
+    values = tokens[distances > 64] - recall.VALUE
+    shares = np.bincount(values, minlength=recall.VALUES) / len(values)
+    assert abs(shares - 1 / recall.VALUES).max() < 0.05
+
+
+# ---- the tasks
+
+ANSWERS = {
+    "copy": lambda q: q[:-1],
+    "reverse": lambda q: q[-2::-1],
+    "sort": lambda q: "".join(sorted(q[:-1])),
+    "addition": lambda q: str(sum(map(int, q[:-1].split("+")))),
+    "addition_reversed": lambda q: str(sum(int(n[::-1]) for n in q[:-1].split("+")))[::-1],
+    "addition_hints": lambda q: str(sum(int(n[1::2][::-1]) for n in q[:-1].split("+")))[::-1],
+    "parity": lambda q: str(q.count("1") % 2),
+    "flipflop": lambda q: q[q.rindex("w") + 1],
+    "induction": lambda q: q[q.index(q[-1]) + 1],
+}
+
+
+@pytest.mark.parametrize("name", tasks.TASKS)
+@pytest.mark.parametrize("size", [1, 2, 20, 60])
+def test_the_answers_of_a_task_are_right(name: str, size: int) -> None:
+    make, _ = tasks.TASKS[name]
+    generator = np.random.default_rng(size)
+    for _ in range(30):
+        question, answer = make(generator, size)
+        shown = answer[1::2] if name == "addition_hints" else answer
+        assert shown == ANSWERS[name](question)
+
+
+def test_all_tasks_are_corpora_that_make_themselves() -> None:
+    assert set(data.TASKS) == set(tasks.TASKS)
+    assert set(data.TASKS) | {"recall", "stdlib"} == set(data.OFFLINE)
+
+
+def test_a_row_of_a_task_scores_answer_and_full_stop() -> None:
+    tokens, scored = tasks.make_rows(tasks.copy, np.random.default_rng(0), [3, 1])
+    texts = [bytes(row.tolist()).decode() for row in tokens]
+    assert texts[0][:3] == texts[0][4:7] and texts[0][7] == "." and texts[1].endswith("\n" * 4)
+    assert scored.tolist() == [[0, 0, 0, 0, 1, 1, 1, 1], [0, 0, 1, 1, 0, 0, 0, 0]]
+
+
+def test_no_training_row_is_as_long_as_those_only_tested(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "TRAIN_ROWS", 200)
+    monkeypatch.setattr(tasks, "TEST_ROWS", 5)
+    tasks.prepare(tmp_path / "reverse")
+    corpus = data.load("reverse", tmp_path)
+    inputs, _ = rows.training_rows(corpus, 0, 0, 200)
+    words = [bytes(row.tolist()).split(b">")[0] for row in inputs]
+    assert {len(word) for word in words} == set(range(1, tasks.TRAINED + 1))
+    for size in rows.sizes(corpus):
+        tokens, _ = rows.rows_of(corpus, size)
+        assert {len(bytes(row.tolist()).split(b">")[0]) for row in tokens} == {size}
+
+
+def test_an_unknown_task_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["prepare.py", "juggle"])
+    with pytest.raises(UserError, match="there is no task juggle, only copy, reverse"):
+        tasks.main()
+
+
+# ---- the corpus
+
+
+def test_training_rows_are_read_once_in_an_epoch_and_in_an_order_of_the_seed(
+    corpus: data.Corpus,
+) -> None:
+    inputs, targets = rows.training_rows(corpus, 7, 0, 512)
+    assert inputs.shape == targets.shape == (512, 64)
+    assert len(np.unique(inputs, axis=0)) == 512
+    part, _ = rows.training_rows(corpus, 7, 500, 24)  # across the end of an epoch
+    assert (part[:12] == inputs[500:]).all()
+    assert (rows.training_rows(corpus, 8, 0, 512)[0] != inputs).any()
+
+
+def test_only_answers_are_targets(corpus: data.Corpus) -> None:
+    inputs, targets = rows.training_rows(corpus, 0, 0, 64)
+    asked = (inputs >= recall.QUERY) & (inputs < recall.VALUE)
+    assert ((targets >= 0) == asked).all()
+    shown = targets[targets >= 0]
+    assert ((shown >= recall.VALUE) & (shown < recall.WRITE)).all()
+
+
+def test_damaged_answers_are_named(tmp_path: Path, corpus: data.Corpus) -> None:
+    for path in corpus.folder.iterdir():
+        (tmp_path / "recall").mkdir(exist_ok=True)
+        (tmp_path / "recall" / path.name).write_bytes(path.read_bytes())
+    broken = data.load("recall", tmp_path)
+    np.save(broken.folder / "val_answers.npy", np.zeros(3, np.uint16))
+    with pytest.raises(UserError, match=r"val_answers.npy does not have a number for each token"):
+        rows.rows_of(broken, 64)
+    (broken.folder / "train_answers.npy").unlink()
+    with pytest.raises(UserError, match=r"train_answers.npy is missing"):
+        rows.training_rows(broken, 0, 0, 1)
+
+
+def test_another_training_length_than_that_of_the_rows_is_refused(corpus: data.Corpus) -> None:
+    rows.check_length(corpus, 64)
+    with pytest.raises(UserError, match="rows of recall have 64 inputs: say --block_size=64"):
+        rows.check_length(corpus, 128)
+
+
+# ---- what is made of answers
+
+
+class Window(nn.Module):
+    """Answers rightly what was written among its last `size` tokens; beyond that it guesses 0."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    def answers(self, idx: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Losses and whether each answer is right."""
+        right = []
+        for row, wanted in zip(idx.tolist(), targets.tolist(), strict=True):
+            latest: dict[int, tuple[int, int]] = {}
+            for t, (token, target) in enumerate(zip(row, wanted, strict=True)):
+                if token >= recall.WRITE:
+                    name, value = divmod(token - recall.WRITE, recall.VALUES)
+                    latest[name] = (t, value)
+                if target >= 0:
+                    time, value = latest[token - recall.QUERY]
+                    seen = t - time < self.size
+                    right.append((value if seen else 0) == target - recall.VALUE)
+        return torch.zeros(len(right)), torch.tensor(right)
+
+
+def rows_by_length(model: Any, corpus: data.Corpus) -> dict[tuple[str, int], dict]:
+    """The rows of results of a model."""
+    return {
+        ("recall", n): {"protocol": "recall", "length": n, "trained": 64}
+        | answers.measure(model, corpus, n)
+        for n in rows.sizes(corpus)
+    }
+
+
+@pytest.mark.parametrize("size", [64, 128, 512])
+def test_a_model_that_sees_only_a_window_is_told_its_window_in_so_many_words(
+    corpus: data.Corpus, size: int
+) -> None:
+    found = rows_by_length(Window(size), corpus)
+    assert answers.reach(found) == size
+    assert f"as far as a model that sees only its last {size} tokens" in answers.verdict(found)
+
+
+def test_a_model_that_reads_everything_reaches_the_longest_text(corpus: data.Corpus) -> None:
+    assert answers.reach(rows_by_length(Window(10**9), corpus)) == 2048
+
+
+def test_a_model_that_guesses_has_not_learned(corpus: data.Corpus) -> None:
+    found = rows_by_length(Window(20), corpus)
+    assert answers.reach(found) == 0
+    assert answers.verdict(found) == "not learned: below 95% at the trained size"
+
+
+def made_row(counts: list[int], right: list[int], **more: Any) -> dict:
+    """A row of results with bins 1, 2, 4 ..."""
+    edges = [2**k for k in range(len(counts) + 1)]
+    bins = {"edges": edges, "counts": counts, "right": right}
+    return {"nats": 0.1, "accuracy": 1.0, "by_distance": bins} | more
+
+
+def test_a_bin_with_too_few_answers_ends_the_reach() -> None:
+    assert answers.reach_in(made_row([400, 399], [400, 399]), 1.0) == 2
+    assert answers.reach_in(made_row([399, 999], [399, 999]), 1.0) == 0
+
+
+def test_a_bin_counts_only_with_the_lower_end_of_its_interval() -> None:
+    assert answers.reach_in(made_row([400], [370]), 1.0) == 0  # 92.5 %, but at least 89.5 %
+    assert answers.reach_in(made_row([4000], [3700]), 1.0) == 2
+
+
+def test_the_interval_is_wilsons() -> None:
+    low, high = answers.interval(81, 263)  # 0.2553 and 0.3662 in Newcombe 1998, table I
+    assert (round(low, 4), round(high, 4)) == (0.2553, 0.3662)
+    low, high = answers.interval(0, 20)
+    assert low == pytest.approx(0, abs=1e-12) and round(high, 4) == 0.1611
+
+
+def test_a_loss_that_is_not_finite_is_a_finding() -> None:
+    nats = np.array([[0.0, math.inf]])
+    found = answers.summary(np.zeros((1, 2)), nats, np.array([[0, 3]]))
+    assert found["nats"] is None and found["diverged"] and "1 losses" in found["reason"]
+
+
+def test_exact_match_is_what_greedy_writing_gives(tmp_path: Path) -> None:
+    from model import GPT, GPTConfig
+
+    torch.manual_seed(0)
+    size = {"block_size": 32, "vocab_size": 12, "n_layer": 1, "n_head": 2, "n_embd": 16}
+    model = GPT(GPTConfig(**size, pos="rope")).eval()
+    generator = np.random.default_rng(0)
+    prompts = torch.from_numpy(generator.integers(12, size=(40, 6)))
+    written = model.generate(prompts, max_new_tokens=3, top_k=1)
+    written[::2, -1] = (written[::2, -1] + 1) % 12  # every second text is not what it would write
+    targets = written[:, 1:].clone()
+    targets[:, :5] = -1
+    with torch.no_grad():
+        _, right = model.answers(written[:, :-1], targets)
+    whole = right.view(40, 3).all(1)
+    assert whole.tolist() == [k % 2 == 1 for k in range(40)]
+
+
+def test_losses_of_answers_equal_the_losses_of_all_tokens() -> None:
+    from model import GPT, GPTConfig
+
+    torch.manual_seed(0)
+    size = {"block_size": 16, "vocab_size": 9, "n_layer": 1, "n_head": 2, "n_embd": 16}
+    model = GPT(GPTConfig(**size, pos="alibi")).eval()
+    idx = torch.randint(9, (3, 16))
+    targets = torch.randint(9, (3, 16)).where(torch.rand(3, 16) < 0.3, -1)
+    with torch.no_grad():
+        nats, right = model.answers(idx, targets)
+        every = model.losses(idx, targets)
+        logits, _ = model(idx, targets)
+    torch.testing.assert_close(nats, every[targets >= 0])
+    assert (right == (logits.argmax(-1) == targets)[targets >= 0]).all()
