@@ -37,7 +37,7 @@ from tqdm import tqdm
 
 import data
 from configurable import PROTOCOLS, EvaluateSettings, UserError, configure, require, run_program
-from runs import device, results
+from runs import answers, device, results
 from runs.checkpoint import Run
 from runs.figures import plot_run, show_runs
 from runs.files import sha256
@@ -346,6 +346,16 @@ def bytes_of_tokens(corpus: data.Corpus) -> np.ndarray | None:
         return None
 
 
+def begin_row(tester: Tester, protocol: str, length: int, checkpoint: tuple[int, str]) -> Row:
+    """What a row says of its question, besides its windows; for `checkpoint` see `evaluate`."""
+    model, corpus = tester.model, tester.corpus
+    row = {"protocol": protocol, "stride": None, "length": length} | model.extension_at(length)
+    row |= {"dataset": corpus.name, "split_sha256": corpus.split_sha256("val")}
+    row |= {"step": checkpoint[0], "checkpoint": checkpoint[1]}
+    files = {piece.file.name: sha256(piece.file) for piece in model.pos.extensions if piece.file}
+    return row | ({"files_sha256": files} if files else {})
+
+
 def ask(
     tester: Tester, places: Places, protocol: str, length: int, checkpoint: tuple[int, str]
 ) -> Asked:
@@ -355,14 +365,10 @@ def ask(
     model, corpus = tester.model, tester.corpus
     reason = why_nowhere(corpus, places, protocol, length)
     plan = [] if reason else PLANS[protocol](places, length)
-    row = {"protocol": protocol, "stride": places.stride if protocol == "sliding" else None}
-    row |= {"length": length} | model.extension_at(length)
-    row |= {"dataset": corpus.name, "split_sha256": corpus.split_sha256("val")}
-    row |= {"step": checkpoint[0], "checkpoint": checkpoint[1]}
+    row = begin_row(tester, protocol, length, checkpoint)
+    row |= {"stride": places.stride if protocol == "sliding" else None}
     row |= {"windows": len(plan[0].starts) if plan else len(places.ends)}
     row |= {"targets": targets_digest(plan) if plan else None}
-    files = {piece.file.name: sha256(piece.file) for piece in model.pos.extensions if piece.file}
-    row |= {"files_sha256": files} if files else {}
     try:
         model.check_length(length)
     except UserError as error:
@@ -414,17 +420,47 @@ def evaluate(
     protocols = (*protocols, "sliding") if stride else protocols
     for protocol in protocols:
         require(protocol in PLANS, f"there is no protocol {protocol}, only {', '.join(PLANS)}")
-    places = find_places(corpus, windows, stride)
     tester = Tester(model, corpus, compute, processes)
-    questions = itertools.product(protocols, tested_lengths(train_length, lengths))
-    asked = [ask(tester, places, *question, checkpoint) for question in questions]
     was_training = model.training
     model.eval()
-    extra = measure_rows(tester, places, asked, train_length, progress)
+    if "rows" in corpus.meta:
+        rows, extra = answer_rows(tester, lengths, checkpoint, progress), {}
+    else:
+        places = find_places(corpus, windows, stride)
+        questions = itertools.product(protocols, tested_lengths(train_length, lengths))
+        asked = [ask(tester, places, *question, checkpoint) for question in questions]
+        extra = measure_rows(tester, places, asked, train_length, progress)
+        rows = [row for row, _ in asked]
+        results.compare_to_train_length(rows, train_length)
     model.train(was_training)
-    rows = [row for row, _ in asked]
-    results.compare_to_train_length(rows, train_length)
-    return {"rows": rows, **extra, "notes": results.row_notes(rows, train_length)}
+    found = {"rows": rows, "per_position": [], "float32_check": []} | extra
+    return found | {"notes": results.row_notes(rows, train_length)}
+
+
+def answer_rows(
+    tester: Tester, lengths: tuple[int, ...], checkpoint: tuple[int, str], progress: bool
+) -> list[Row]:
+    """The rows of a corpus with answers: for each size, or those of `lengths` and the trained."""
+    about, found = tester.corpus.meta["rows"], []
+    for size, count, width in about["sizes"]:
+        if lengths and size not in lengths and size > about["trained"]:
+            continue
+        row = begin_row(tester, about["protocol"], size, checkpoint) | {"windows": count}
+        row |= {name: about[name] for name in ("trained", "chance")} | {"targets": None}
+        try:
+            tester.model.check_length(width - 1)
+            measured = answers.measure(
+                tester.model, tester.corpus, size, tester.compute, tester.processes
+            )
+            row |= {"dtype": tester.compute.dtype_name} | measured
+            row["attention"] = tester.model.attention_path(width - 1, None)
+        except UserError as error:
+            row |= {"nats": None, "reason": str(error)}
+        if progress and tester.processes.first:
+            told = row.get("reason") or f"{answers.share(row):.1%} right"
+            print(f"{row['protocol']} at {size}: {told}")
+        found.append(row)
+    return found
 
 
 def measure_rows(

@@ -342,7 +342,7 @@ class Learned(Piece):
     refused. `resize` = linear or bicubic stretches the table over a longer text instead, as vision
     transformers do (Touvron et al. 2020).
     Verdict: a text longer than the table is refused, unless `resize` is given. Within L its loss
-    was 0.04 nats above rope's (results/stdlib-six).
+    was 0.05 nats above rope's (results/stdlib-six).
     """
 
     def __init__(self, shape: Shape, *, rows: int | None = None, resize: str = "none") -> None:
@@ -373,7 +373,7 @@ class Sinusoidal(Piece):
     start at GPT-2's deviation of 0.02 and grow in training: with scale=0.02, the same ratio at the
     start, positions drown. At n_embd = 128 the scales 0.05, 0.1 and 0.2 left 0.19, 0.13 and 0.25
     nats to rope at L, and 0.02 left 0.48 (results/in-length).
-    Verdict: its loss was 0.13 nats above rope's at L, and with scale=0.02 it doubled at 2 L
+    Verdict: its loss was 0.05 nats above rope's at L, and rose from 1.46 there to 3.84 at 2 L
     (results/stdlib-six).
     """
 
@@ -420,7 +420,7 @@ class Rope(Rotary):
     leaves the rest unturned (p-RoPE, Barbero et al. 2024). `clip` slows the slowest `clip` pairs by
     a cosine taper, the last one to 0 (Li et al. 2026, arXiv 2602.05258). `layout` is half or
     interleaved: the same function of permuted columns.
-    Verdict: as good as alibi at L, but its loss rose from 1.38 nats there to 2.21 at 2 L
+    Verdict: as good as alibi at L, but its loss rose from 1.41 nats there to 2.36 at 2 L
     (results/stdlib-six).
     """
 
@@ -494,7 +494,7 @@ class T5(Piece):
 
     Parameter: table (buckets, H), shared by all layers as in T5. `max_distance` defaults to half
     the training length, so that every entry is trained. Unlike T5, scores keep their 1 / sqrt(d).
-    Verdict: breaks more slowly than rope: its loss rose by 0.09 nats at 2 L and by 0.38 at 4 L
+    Verdict: breaks more slowly than rope: its loss rose by 0.09 nats at 2 L and by 0.39 at 4 L
     (results/stdlib-six).
     """
 

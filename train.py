@@ -24,13 +24,14 @@ from dataclasses import asdict
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
-import data
 import evaluate
 from configurable import TrainSettings, configure, require, run_program
+from data import rows
 from model import GPT
 from runs import device
 from runs.checkpoint import checkpoint_paths, load_weights, save_checkpoint
@@ -139,12 +140,12 @@ class Training:
 
     def batch(self, first: int, count: int, length: int) -> tuple[Tensor, Tensor]:
         """`count` training sequences from number `first` on: inputs and targets (count, length)."""
-        seed = self.settings.seed
-        tokens = torch.from_numpy(data.sequences(self.corpus.train, length, seed, first, count))
+        made = rows.batch(self.corpus, length, self.settings.seed, first, count)
+        pair = [torch.from_numpy(np.ascontiguousarray(part)) for part in made]
         if self.compute.kind == "cuda":
-            tokens = tokens.pin_memory().to(self.compute.device, non_blocking=True)
-        tokens = tokens.to(self.compute.device)
-        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+            pair = [part.pin_memory().to(self.compute.device, non_blocking=True) for part in pair]
+        inputs, targets = (part.to(self.compute.device) for part in pair)
+        return inputs, targets
 
     def take_step(self) -> tuple[Tensor, Tensor]:
         """One optimizer step on the global batch.
@@ -191,24 +192,23 @@ class Training:
 
     @torch.no_grad()
     def validation_loss(self) -> float:
-        """The mean loss in nats over eval_iters batches of evenly spaced validation text.
+        """The mean loss in nats of eval_iters batches of validation text, evenly spaced.
 
         It is the same text every time. Each process reads a part of the batches.
         """
-        s, val = self.settings, self.corpus.val
-        starts = data.evenly(len(val) - s.block_size, s.eval_iters * s.batch_size)
-        losses = torch.zeros(len(starts), dtype=torch.float64)
+        s, device_of_run = self.settings, self.compute.device
+        count = s.eval_iters * s.batch_size
+        inputs, targets = map(torch.from_numpy, rows.validation(self.corpus, s.block_size, count))
+        losses = torch.zeros(len(inputs), dtype=torch.float64)
         self.model.eval()
         every = s.batch_size * self.processes.size
-        for first in range(s.batch_size * self.processes.rank, len(starts), every):
+        for first in range(s.batch_size * self.processes.rank, len(inputs), every):
             part = slice(first, first + s.batch_size)
-            places = [val[a : a + s.block_size + 1].astype("int64") for a in starts[part]]
-            tokens = torch.stack([*map(torch.from_numpy, places)]).to(self.compute.device)
             with device.autocast(self.compute):
-                nats = self.model.losses(tokens[:, :-1], tokens[:, 1:])
-            losses[part] = nats.double().mean(1).cpu()
+                pair = inputs[part].to(device_of_run), targets[part].to(device_of_run)
+                losses[part] = self.model.losses(*pair).double().sum(1).cpu()
         self.model.train()
-        return float(self.processes.sum(losses).mean())
+        return float(self.processes.sum(losses).sum() / (targets >= 0).sum())
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds: only tensors, numbers, texts, lists and dicts.

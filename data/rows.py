@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from configurable import require
-from data import Corpus, check, write_corpus
+from data import Corpus, check, evenly, sequences, write_corpus
 
 Pair = tuple[np.ndarray, np.ndarray]  # tokens (rows, width) and how far back their answers stand
 
@@ -87,24 +87,39 @@ def rows_of(corpus: Corpus, size: int) -> Pair:
     raise KeyError(f"{corpus.name} has no rows of size {size}")
 
 
-def training_rows(corpus: Corpus, seed: int, first: int, count: int) -> Pair:
-    """The training rows number `first` to `first + count - 1`: int64 tokens, and their targets.
+def batch(corpus: Corpus, length: int, seed: int, first: int, count: int) -> Pair:
+    """Training sequences from number `first` on: inputs and targets, (count, length) int64 each.
 
-    Both are (count, inputs): the target of an input that is not followed by an answer is -1. An
-    epoch reads each row once in random order. What a number stands for follows from the seed.
+    The target of an input that is not followed by a scored token is -1. For text see `sequences`.
+    An epoch reads each row once in random order. What a number stands for follows from the seed.
     """
+    if "rows" not in corpus.meta:
+        tokens = sequences(corpus.train, length, seed, first, count)
+        return tokens[:, :-1], tokens[:, 1:]
     width = corpus.meta["rows"]["inputs"] + 1
     n_rows = len(corpus.train) // width
     epochs, places = np.divmod(np.arange(first, first + count), n_rows)
     chosen = np.array([row_order(n_rows, seed, e)[p] for e, p in zip(epochs, places, strict=True)])
-    tokens = corpus.train.reshape(-1, width)[chosen].astype(np.int64)
-    scored = answers_of(corpus, "train").reshape(-1, width)[chosen] > 0
-    return tokens[:, :-1], with_targets(tokens, scored)
+    answers = answers_of(corpus, "train").reshape(-1, width)
+    return with_targets(corpus.train.reshape(-1, width)[chosen], answers[chosen])
 
 
-def with_targets(tokens: np.ndarray, scored: np.ndarray) -> np.ndarray:
-    """The targets of rows of tokens, both (rows, width): -1 where the next is not scored."""
-    return np.where(scored[:, 1:], tokens[:, 1:], -1)
+def validation(corpus: Corpus, length: int, count: int) -> Pair:
+    """At most `count` validation sequences, evenly spaced: inputs and targets, (count, length)."""
+    if "rows" not in corpus.meta:
+        starts = evenly(len(corpus.val) - length, count)
+        tokens = corpus.val[starts[:, None] + np.arange(length + 1)].astype(np.int64)
+        return tokens[:, :-1], tokens[:, 1:]
+    trained = [rows_of(corpus, n) for n in sizes(corpus) if n <= corpus.meta["rows"]["trained"]]
+    tokens, answers = (np.concatenate(part) for part in zip(*trained, strict=True))
+    chosen = evenly(len(tokens), count)
+    return with_targets(tokens[chosen], answers[chosen])
+
+
+def with_targets(tokens: np.ndarray, answers: np.ndarray) -> Pair:
+    """Inputs and targets of rows, (rows, width) -> int64 (rows, width - 1): -1 where unscored."""
+    tokens = tokens.astype(np.int64)
+    return tokens[:, :-1], np.where(answers[:, 1:] > 0, tokens[:, 1:], -1)
 
 
 @lru_cache(maxsize=4)

@@ -20,9 +20,11 @@ from data import Corpus
 from data.rows import rows_of
 from runs import device
 from runs.processes import ALONE, Processes
-from runs.results import Row, Rows, by_length, standard_error
+from runs.results import ANSWERED, Row, Rows, by_length, standard_error
 
 BATCH_TOKENS = 16384  # inputs of one forward pass
+Tested = dict[int, Row]  # rows with answers by length or size, ascending
+
 GROUPS = 64  # of rows, for the standard error of the loss
 LEAST = 400  # answers that a bin of distances needs
 LEARNED = 0.95  # accuracy on rows as long as those of training, below which nothing is claimed
@@ -100,9 +102,14 @@ def summary(right: np.ndarray, nats: np.ndarray, distances: np.ndarray) -> dict[
 # ---- what rows show
 
 
-def protocol_of(rows: Rows) -> str:
-    """The protocol of rows with answers, "recall" or "exact_match"; empty for other rows."""
-    return next((name for name, _ in rows if name in LEGENDS), "")
+def answered(rows: Rows) -> Tested:
+    """The rows with answers among these, by ascending length or size."""
+    return {n: row for protocol in ANSWERED for n, row in by_length(rows, protocol).items()}
+
+
+def is_recall(tested: Tested) -> bool:
+    """Whether these are rows of recall, and not of exact match."""
+    return any(row["protocol"] == "recall" for row in tested.values())
 
 
 def share(row: Row) -> float:
@@ -112,10 +119,9 @@ def share(row: Row) -> float:
     return row["accuracy"] if row["protocol"] == "recall" else row["exact"] / row["texts"]
 
 
-def learned(rows: Rows) -> float:
+def learned(tested: Tested) -> float:
     """The mean share over the sizes that were trained; 0 if it is below LEARNED."""
-    tested = by_length(rows, protocol_of(rows)).values()
-    shares = [share(row) for row in tested if row["length"] <= row["trained"]]
+    shares = [share(row) for n, row in tested.items() if n <= row["trained"]]
     mean = float(np.mean(shares)) if shares else 0.0
     return mean if mean >= LEARNED else 0.0
 
@@ -134,32 +140,41 @@ def reach_in(row: Row, accuracy: float) -> int:
     return reach
 
 
-def reach(rows: Rows) -> int:
+def reach(tested: Tested) -> int:
     """How far it goes: for recall, how many tokens back a model reads in texts of the length at
     which it reads farthest; for exact match, the largest size up to which HELD are without mistake.
 
     0 if it was not learned.
     """
-    accuracy, tested = learned(rows), by_length(rows, protocol_of(rows))
+    accuracy = learned(tested)
     if not accuracy:
         return 0
-    if protocol_of(rows) == "recall":
+    if is_recall(tested):
         return max(reach_in(row, accuracy) for row in tested.values() if row["nats"] is not None)
     held = itertools.takewhile(lambda n: share(tested[n]) >= HELD, tested)
     return max(held, default=0)
 
 
-def verdict(rows: Rows) -> str:
-    """What rows with answers show, in a sentence; empty for other rows."""
-    found, protocol = reach(rows), protocol_of(rows)
-    if not protocol:
-        return ""
+def curve(tested: Tested) -> dict[int, tuple[int, int]]:
+    """How many answers are right, and how many there are: by distance in the longest texts that
+    have an answer, the least of each bin; for exact match by size.
+    """
+    rows = [row for row in tested.values() if row["nats"] is not None]
+    if not is_recall(tested):
+        return {row["length"]: (row["exact"], row["texts"]) for row in rows}
+    bins = rows[-1]["by_distance"] if rows else {"edges": [], "right": [], "counts": []}
+    cells = zip(bins["edges"], bins["right"], bins["counts"], strict=False)
+    return {first: (right, count) for first, right, count in cells if count}
+
+
+def verdict(tested: Tested) -> str:
+    """What rows with answers show, in a sentence."""
+    found = reach(tested)
     if not found:
         return f"not learned: below {LEARNED:.0%} at the trained size"
-    if protocol == "recall":
-        return (
-            f"reads {found} tokens back: as far as a model that sees only its last {found} tokens"
-        )
+    if is_recall(tested):
+        window = f"as far as a model that sees only its last {found} tokens"
+        return f"reads {found} tokens back: {window}"
     return f"solves sizes up to {found}"
 
 
@@ -177,13 +192,15 @@ reach  the largest size up to which at least {HELD:.0%} are; at the trained size
 }
 
 
-def answers_lines(rows: Rows) -> list[list[str]]:
+def answers_lines(tested: Tested) -> list[list[str]]:
     """The cells of one result, below a line with their heads, for `tables.aligned`."""
-    tested = by_length(rows, protocol_of(rows))
-    if protocol_of(rows) == "exact_match":
+    if not is_recall(tested):
         shares = [f"{share(row):.3f}" for row in tested.values()]
-        return [["", *map(str, tested), "reach"], ["", *shares, str(reach(rows) or "not learned")]]
-    accuracy, bins = learned(rows), max(len(cells_of(row)) for row in tested.values())
+        return [
+            ["", *map(str, tested), "reach"],
+            ["", *shares, str(reach(tested) or "not learned")],
+        ]
+    accuracy, bins = learned(tested), max(len(cells_of(row)) for row in tested.values())
     lines = [["", "N", *(str(2**k) for k in range(bins)), "reach"]]
     for n, row in tested.items():
         cells = [*cells_of(row), *[""] * (bins - len(cells_of(row)))]

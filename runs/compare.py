@@ -13,8 +13,19 @@ from typing import NamedTuple
 import numpy as np
 
 from configurable import PROTOCOLS, require
+from runs.answers import answered
 from runs.labels import loss, result_labels
-from runs.results import Result, Row, Rows, by_length, paired, rows_of, standard_error, targets
+from runs.results import (
+    ANSWERED,
+    Result,
+    Row,
+    Rows,
+    by_length,
+    paired,
+    rows_of,
+    standard_error,
+    targets,
+)
 
 Seeds = dict[int, dict[int, Row]]  # of one scheme: rows of fixed_targets by seed and length
 
@@ -62,7 +73,7 @@ def missing_results(cells: dict[str, list[Result]]) -> list[str]:
 
 
 def rows_by_seed(cells: dict[str, list[Result]], dataset: str = "") -> tuple[str, dict[str, Seeds]]:
-    """The dataset, and the rows of fixed_targets of each scheme by seed and length.
+    """The dataset, and each scheme's rows of fixed_targets, or with answers, by seed and length.
 
     `cells` is {scheme: a result for each seed}; a missing one is {"seed": ..., "reason": ...}.
     UserError if all are missing, or if two were measured on different targets.
@@ -73,8 +84,14 @@ def rows_by_seed(cells: dict[str, list[Result]], dataset: str = "") -> tuple[str
     dataset, all_rows = select_rows([result for _, result in done], dataset)
     by_seed: dict[str, Seeds] = {label: {} for label in cells}
     for (label, result), rows in zip(done, all_rows, strict=True):
-        by_seed[label][result["seed"]] = by_length(rows)
+        by_seed[label][result["seed"]] = answered(rows) or by_length(rows)
     return dataset, by_seed
+
+
+def has_answers(by_scheme: dict[str, Seeds]) -> bool:
+    """Whether these are rows with answers, see runs/answers.py."""
+    rows = [row for seeds in by_scheme.values() for of in seeds.values() for row in of.values()]
+    return any(row["protocol"] in ANSWERED for row in rows)
 
 
 def losses_at(seeds: Seeds, length: int) -> dict[int, float]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from configurable import require
-from runs.compare import contrasts, mean_curve, rows_by_seed, schemes_of, select_rows
+from runs.answers import Tested, answered, curve, interval, verdict
+from runs.compare import contrasts, has_answers, mean_curve, rows_by_seed, schemes_of, select_rows
 from runs.files import replace_file
 from runs.labels import gaps, loss, result_labels, run_name
 from runs.results import Result, by_length, gains, rows_on
@@ -60,6 +61,9 @@ def plot_runs(results: list[Result], path: str | Path, dataset: str = "") -> boo
     the results do not compare, or if there are no figures of that kind.
     """
     dataset, all_rows = select_rows(results, dataset)
+    if answered(all_rows[0]):
+        tested = [answered(rows) for rows in all_rows]
+        return plot_answers(result_labels(results), tested, dataset, path)
     axes = loss_axes(dataset, results, "bars: standard error of the paired difference to L")
     labels = result_labels(results)
     for k, (label, result, rows) in enumerate(zip(labels, results, all_rows, strict=True)):
@@ -77,6 +81,10 @@ def plot_seeds(cells: dict[str, list[Result]], path: str | Path) -> None:
     `cells`, and what is refused, see `rows_by_seed`.
     """
     dataset, schemes = rows_by_seed(cells)
+    if has_answers(schemes):
+        named = [(label, rows) for label, seeds in schemes.items() for rows in seeds.values()]
+        plot_answers(*map(list, zip(*named, strict=True)), dataset, path)
+        return
     results = [r for results in cells.values() for r in results if "rows" in r]
     bars = f"bars: 95 % interval of the difference to {next(iter(cells))}, not corrected"
     axes = loss_axes(dataset, results, f"thin lines: each seed; {bars}")
@@ -90,6 +98,47 @@ def plot_seeds(cells: dict[str, list[Result]], path: str | Path) -> None:
         named = f"{label} ({len(seeds)} seeds)"
         plot_curve(axes, k, named, curve, errors, results[0]["train_length"])
     save_losses(axes, path)
+
+
+# ---- answers
+
+
+def plot_answers(
+    labels: list[str], all_tested: list[Tested], dataset: str, path: str | Path
+) -> bool:
+    """Draw the share of right answers by distance or size, each result with its own points.
+
+    Results with one label share a colour. False, and no figure, if nothing was measured.
+    """
+    axes, some = new_figure((9, 5.4)).add_subplot(), next(iter(all_tested[0].values()))
+    kinds, drawn = list(dict.fromkeys(labels)), set()
+    for label, tested in zip(labels, all_tested, strict=True):
+        points = curve(tested)
+        shares = [right / count for right, count in points.values()]
+        bounds = np.array([interval(*point) for point in points.values()]).reshape(-1, 2)
+        bars = np.abs(bounds - np.reshape(shares, (-1, 1))).T
+        k = kinds.index(label)
+        style = {"color": color(k), "marker": MARKERS[k % len(MARKERS)], "capsize": 2}
+        name = None if label in drawn else f"{label}: {verdict(tested)}"
+        axes.errorbar([*points], shares, yerr=bars, label=name, linewidth=1.4, alpha=0.8, **style)
+        drawn.add(label)
+    by_distance = some["protocol"] == "recall"
+    x = "distance to the answer, tokens (the least of each bin)" if by_distance else "size"
+    axes.axvline(some["trained"], color="0.35", linestyle="--", linewidth=1, label="trained up to")
+    axes.axhline(some["chance"], color="0.35", linestyle=":", linewidth=1, label="a guess")
+    what = "right answers by distance, in the longest texts" if by_distance else "exact match"
+    axes.set_title(f"{dataset}: {what} (bars: 95 %)", fontsize=11)
+    axes.set_xlabel(x)
+    axes.set_ylabel("share of right answers" if by_distance else "share of texts without mistake")
+    if by_distance:
+        axes.set_xscale("log", base=2)
+        ticks = sorted({x for tested in all_tested for x in curve(tested)})
+        axes.set_xticks(ticks, [f"{x:,}" for x in ticks])
+    axes.set_ylim(-0.02, 1.03)
+    axes.grid(color="0.92", linewidth=0.7)
+    axes.legend(fontsize=8)
+    save_figure(axes.figure, path)
+    return any(map(curve, all_tested))
 
 
 # ---- curves of losses

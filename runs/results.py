@@ -30,6 +30,7 @@ MODEL = ("pos", "train_length", "seed", "parameters")  # identify a run
 KEY = ("protocol", "stride", "length", "extend", "files_sha256", "split_sha256", "targets")
 KEY += ("step", "checkpoint", "dtype", "attention")  # with the dataset, what a row answers
 FIXED = ("fixed_targets", "windowed")  # have the same windows
+ANSWERED = ("recall", "exact_match")  # of corpora whose rows have answers: all sizes at once
 ASKED = dict.fromkeys(("protocol", "dataset", "split_sha256", "checkpoint"), str)
 ASKED |= dict.fromkeys(("length", "step", "windows"), int)
 ASKED |= {"extend": (str, NoneType), "stride": (int, NoneType)}
@@ -155,8 +156,10 @@ def finished_result(folder: str | Path, settings: TrainSettings) -> Result | Non
     place = {"dataset": settings.dataset, "extend": result.get("extend")}
     place |= {"step": settings.max_iters}
     lengths = tested_lengths(settings.block_size, settings.eval_lengths)
+    here = [row for row in result["rows"] if place.items() <= row.items()]
     asked = {(protocol, length) for protocol in PROTOCOLS for length in lengths}
-    rows = [r for r in result["rows"] if place.items() <= r.items() and cell(r) in asked]
+    asked = {cell(row) for row in here if row["protocol"] in ANSWERED} or asked
+    rows = [row for row in here if cell(row) in asked]
     result = only(result | {"rows": rows}, settings.eval_windows, config["dtype"])
     return result if asked == set(map(cell, result["rows"])) else None
 

@@ -10,6 +10,7 @@ from filelock import FileLock
 
 import data
 from configurable import GPTConfig, TrainSettings, UserError, require
+from data import rows
 from model import GPT
 from positions.catalogue import read
 from runs import device
@@ -143,6 +144,8 @@ def step_share(settings: TrainSettings, processes: Processes, length: int) -> tu
 def training_corpus(settings: TrainSettings) -> data.Corpus:
     """The corpus of a training; UserError, before anything is computed, if it is too short."""
     corpus, size = data.load(settings.dataset), settings.block_size
+    for length in lengths_of(settings):
+        rows.check_length(corpus, length)
     # refuses a corpus that is too short
     data.sequences(corpus.train, max(lengths_of(settings)), settings.seed, 0, 1)
     corpus.token_bytes()  # refuses a tokenizer that the test would miss

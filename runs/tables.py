@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from configurable import PROTOCOLS
-from runs import compare, results
+from runs import answers, compare, results
 from runs.compare import NEAR, Seeds
 from runs.labels import gaps, loss, result_labels, run_name
 from runs.results import Difference, Result, Row, Rows
@@ -42,6 +42,8 @@ def runs_table(tested: list[Result], dataset: str = "") -> str:
     The label of a result stands above its lines. UserError if they do not compare: `select_rows`.
     """
     dataset, all_rows = compare.select_rows(tested, dataset)
+    if answers.answered(all_rows[0]):
+        return answers_table(tested, all_rows, dataset)
     others = sorted({protocol for rows in all_rows for protocol, _ in rows} - {*HEADS})
     lines, notes = [[*HEADS, *others]], []
     for label, result, rows in zip(result_labels(tested), tested, all_rows, strict=True):
@@ -51,6 +53,21 @@ def runs_table(tested: list[Result], dataset: str = "") -> str:
     lengths = ", ".join(dict.fromkeys(str(result["train_length"]) for result in tested))
     title = f"{dataset}, trained at L = {lengths}; nats per {tested[0]['unit']}"
     return "\n".join([title, "", *aligned(without_empty_columns(lines)), "", LEGEND, *notes])
+
+
+def answers_table(tested: list[Result], all_rows: list[Rows], dataset: str) -> str:
+    """A text table of results on rows with answers: see `answers.LEGENDS`."""
+    lines, notes = [], []
+    for label, result, rows in zip(result_labels(tested), tested, all_rows, strict=True):
+        shown = answers.answered(rows)
+        heads, *own = answers.answers_lines(shown)
+        lines += [[label], *own] if lines else [heads, [label], *own]
+        notes.append(f"{label}: {answers.verdict(shown)}")
+        notes += [f"{label}: {note}" for note in run_notes(result, rows, dataset)]
+    row = next(iter(all_rows[0].values()))
+    title = f"{dataset}, trained at {row['trained']}; a guess is right in {row['chance']:.1%}"
+    legend = answers.LEGENDS[row["protocol"]]
+    return "\n".join([title, "", *aligned(lines), "", legend, "", *notes])
 
 
 def run_lines(rows: Rows, train_length: int, others: list[str]) -> Iterator[list[str]]:
@@ -170,6 +187,8 @@ def seeds_table(cells: dict[str, list[Result]], dataset: str = "") -> str:
     missing or undefined is listed with its reason.
     """
     dataset, by_scheme = compare.rows_by_seed(cells, dataset)
+    if compare.has_answers(by_scheme):
+        return "\n".join([answers_by_seed(by_scheme, dataset), *compare.missing_results(cells)])
     found, first = compare.contrasts(by_scheme), next(iter(cells))
     heads = ["scheme", "N", "seeds", "mean", "sd", f"difference to {first}", "p (Holm)", ""]
     lines, notes = [heads], compare.missing_results(cells)
@@ -182,6 +201,23 @@ def seeds_table(cells: dict[str, list[Result]], dataset: str = "") -> str:
     legend = ["", DIFFERENCES_LEGEND] if any(found.values()) else []
     table = aligned(without_empty_columns(lines))
     return "\n".join([title, "", *table, *legend, *notes, *cell_notes(by_scheme)])
+
+
+def answers_by_seed(by_scheme: dict[str, Seeds], title: str) -> str:
+    """A text table of schemes on rows with answers: the mean over seeds, and the reach of each."""
+    curves = {
+        label: [answers.curve(rows) for rows in seeds.values()]
+        for label, seeds in by_scheme.items()
+    }
+    heads = sorted({x for several in curves.values() for one in several for x in one})
+    lines = [["scheme", *map(str, heads), "reach of each seed"]]
+    for label, seeds in by_scheme.items():
+        shares = [[r / n for one in curves[label] if x in one for r, n in [one[x]]] for x in heads]
+        cells = [f"{np.mean(of):.2f}" if of else "" for of in shares]
+        lines.append(
+            [label, *cells, ", ".join(str(answers.reach(rows)) for rows in seeds.values())]
+        )
+    return "\n".join([f"{title}, mean over seeds; a reach of 0: not learned", "", *aligned(lines)])
 
 
 def seeds_line(seeds: Seeds, difference: compare.Contrast | None, length: int) -> list[str]:

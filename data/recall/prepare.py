@@ -28,25 +28,24 @@ NAMES, VALUES, NOISE = 24, 8, 16
 QUERY, VALUE = NOISE, NOISE + NAMES  # the first token of each kind; noise begins at 0
 WRITE = VALUE + VALUES  # name n and value v: WRITE + n * VALUES + v
 WRITES, QUERIES = 0.10, 0.05  # how often a token begins one, besides the planned ones
-SPACING = 64  # tokens of a row for each planned query
+PLANNED = 2  # planned queries in a training row; a text twice as long has twice as many
 TRAIN_ROWS = 32768
-LONGEST = 32  # times the length of a training row
-VALIDATION_TOKENS = 2**19  # in the rows of each length above that of training
-SHORT_ROWS = 2048  # validation rows as long as those of training
+# validation rows of 1, 2, 4 ... 32 times the training length: 400 answers in each bin of distances
+TEST_ROWS = (1280, 880, 560, 360, 200, 120)
 # a character for each token: noise, the names asked for, values, and a Braille pattern per write
 CHARACTERS = ".,:;!-_+*/|^~#@%" + "ABCDEFGHIJKLMNOPQRSTUVWX" + "01234567"
 CHARACTERS += "".join(chr(0x2800 + k) for k in range(NAMES * VALUES))
 
 
-def plan(generator: np.random.Generator, length: int) -> np.ndarray:
-    """The planned writes (name + 1) and queries (-name - 1) of a row, (length + 1,); 0 elsewhere.
+def plan(generator: np.random.Generator, length: int, count: int) -> np.ndarray:
+    """At most `count` planned writes (name + 1) and queries (-name - 1), (length + 1,); else 0.
 
     Their distances are log-uniform between 1 and `length`. The intervals of one name are disjoint,
     and at least half of the names are free at any time.
     """
     planned = np.zeros(length + 1, dtype=np.int64)
     taken = np.zeros((NAMES, length + 1), dtype=bool)
-    distances = np.exp(generator.uniform(0, math.log(length), size=length // SPACING))
+    distances = np.exp(generator.uniform(0, math.log(length), size=count))
     for distance in -np.sort(-distances.astype(np.int64)):  # the long ones need most room
         query = int(generator.integers(distance, length))
         write = query - distance
@@ -111,13 +110,13 @@ class Rows:
 
 
 def make_rows(
-    generator: np.random.Generator, count: int, length: int
+    generator: np.random.Generator, count: int, length: int, queries: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of `length` inputs: tokens, and at each answer the distance, (count, length + 1) each.
+    """Rows with planned `queries`: tokens, and at answers the distance, (count, length + 1) each.
 
     The distance is that from the query back to the write, 0 where no answer stands.
     """
-    planned = np.stack([plan(generator, length) for _ in range(count)])
+    planned = np.stack([plan(generator, length, queries) for _ in range(count)])
     after = np.pad(planned[:, 1:], ((0, 0), (0, 1)), constant_values=1)  # no query ends a row
     rows = Rows(generator, count, length)
     for t in range(length + 1):
@@ -135,14 +134,13 @@ def pick(generator: np.random.Generator, weights: np.ndarray) -> np.ndarray:
 def prepare(folder: Path, length: int = 128, seed: int = 0) -> dict:
     """Write the rows to `folder`, and return meta.json."""
     generator = np.random.default_rng(seed)
-    lengths = [length << k for k in range(LONGEST.bit_length())]
-    counts = [SHORT_ROWS, *(max(1, VALIDATION_TOKENS // n) for n in lengths[1:])]
     validation = {
-        n: make_rows(generator, count, n) for n, count in zip(lengths, counts, strict=True)
+        length << k: make_rows(generator, count, length << k, PLANNED << k)
+        for k, count in enumerate(TEST_ROWS)
     }
     return write_rows(
         folder,
-        train=make_rows(generator, TRAIN_ROWS, length),
+        train=make_rows(generator, TRAIN_ROWS, length, PLANNED),
         validation=validation,
         tokenizer="char",
         characters=CHARACTERS,
@@ -162,9 +160,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     require(NAME.fullmatch(options.name), f"{options.name!r} is no name for a corpus")
-    at_least = f"--length={options.length}: rows of fewer than {SPACING} inputs hold no query"
-    require(options.length >= SPACING, at_least)
-    longest = options.length * LONGEST
+    require(options.length >= 16, f"--length={options.length}: at least 16 inputs are needed")
+    longest = options.length << len(TEST_ROWS) - 1
     require(longest < 2**16, f"--length={options.length}: tests of {longest} inputs are too long")
     print(summary(prepare(HERE / options.name, options.length, options.seed)))
     return 0
