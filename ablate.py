@@ -82,10 +82,14 @@ class Cell:
         """Its result, with where it comes from as "run"; None if it is not finished or damaged."""
         try:
             result = finished_result(self.folder, self.settings)
-            run = {name: read_config(self.folder)[name] for name in PROVENANCE} if result else {}
+            config = read_config(self.folder) if result else {}
         except UserError:
             return None
-        return result | {"run": run} if result and not self.problem else None
+        if not result or self.problem:
+            return None
+        run = {name: config[name] for name in PROVENANCE}
+        run["history"] = [[part["from_step"], part["max_iters"]] for part in config["history"]]
+        return result | {"run": run}
 
 
 def plan(settings: AblateSettings, schemes: list[str]) -> list[Cell]:

@@ -37,6 +37,7 @@ from tqdm import tqdm
 
 import data
 from configurable import PROTOCOLS, EvaluateSettings, UserError, configure, require, run_program
+from data import context
 from runs import answers, device, results
 from runs.checkpoint import Run
 from runs.figures import plot_run, show_runs
@@ -295,17 +296,18 @@ def float32_check(tester: Tester, places: Places, row: Row) -> dict[str, Any]:
     """The first windows of a row of fixed_targets in float32 too: both means and their difference.
 
     {} if everything was tested in float32, or if a loss is not finite. If it is not only in
-    float32, the row gets a note.
+    float32, the row has diverged too: its number came from a format that cuts large numbers off.
     """
     if tester.compute.dtype is None or row["nats"] is None:
         return {}
     plan = fixed_targets(replace(places, ends=places.ends[:CHECK_WINDOWS]), row["length"])
     exact = replace(tester, compute=replace(tester.compute, dtype=None))
     nats_float32 = float(exact.score(plan)[0].mean() / places.scored)
-    if not math.isfinite(nats_float32):
-        add_note(row, f"at {row['length']} it is not finite in float32: distrust it")
-        return {}
     nats = float(np.mean(row["block_nats"][:CHECK_WINDOWS]))
+    if not math.isfinite(nats_float32):
+        reason = f"diverged: not finite in float32, {nats:.4f} in {row['dtype']}"
+        row |= {"nats": None, "diverged": True, "reason": reason}
+        return {}
     found = {"windows": CHECK_WINDOWS, "nats": nats, "nats_float32": nats_float32}
     return found | {"difference": nats - nats_float32}
 
@@ -492,8 +494,13 @@ def measure_rows(
         if fixed and row is fixed[-1]:
             key = {name: row.get(name) for name in ("dataset", "windows", *results.KEY)}
             extra["per_position"] = [key | per_position(binned, n)]
-            check = float32_check(tester, places, row)
-            extra["float32_check"] = [key | check] if check else []
+    for row in reversed(fixed):  # from the longest on, as long as the loss is not finite there
+        check = float32_check(tester, places, row)
+        if check:
+            key = {name: row.get(name) for name in ("dataset", "windows", *results.KEY)}
+            extra["float32_check"] = [key | check]
+        if not row.get("diverged"):
+            break
     return extra
 
 
@@ -506,7 +513,23 @@ def extrapolation(model: Any, corpus: data.Corpus, about: Result, **how: Any) ->
     how |= {"train_length": about["train_length"]}
     tested = evaluate(model, corpus, checkpoint=(about["step"], about["checkpoint"]), **how)
     seconds = round(time.perf_counter() - started, 1)
+    add_text_losses(corpus, tested["rows"])
     return about | {"unit": corpus.unit} | tested | {"seconds": seconds}
+
+
+def add_text_losses(corpus: data.Corpus, rows: list[Row]) -> None:
+    """Add to each row of fixed_targets the loss of a predictor by counts and matches, "text_nats".
+
+    It reads the same context and says what far context is worth there: see data/context.py.
+    """
+    fixed = [row for row in rows if row["protocol"] == "fixed_targets" and row["targets"]]
+    if fixed:
+        windows = fixed[0]["windows"]
+        places, lengths = find_places(corpus, 2 * windows), [row["length"] for row in fixed]
+        ends, others = places.ends[:windows], places.ends[windows:]
+        found = context.known_losses(corpus, ends, others, places.scored, lengths)
+        for row in fixed:
+            row["text_nats"] = found[row["length"]]
 
 
 # ---- a loss to choose by

@@ -9,7 +9,9 @@ The share `a` is fitted for each length of match on other places of the same tex
 tells what copying from far back is worth; it says nothing about meaning that is not repeated.
 """
 
+import json
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 
@@ -115,3 +117,24 @@ def context_losses(
             total += nats[n_fitted:][own[n_fitted:], fit.argmin() if group else 0].sum()
         losses.append(float(total / len(places[1])))
     return losses
+
+
+def known_losses(
+    corpus: Corpus, ends: np.ndarray, others: np.ndarray, scored: int, lengths: Sequence[int]
+) -> dict[int, float]:
+    """`context_losses` by length. They are kept in context.json beside the corpus, if it can be."""
+    path = corpus.folder / "context.json"
+    splits = [corpus.split_sha256(split) for split in ("train", "val")]
+    asked = {"splits": splits, "ends": ends.tolist(), "others": others.tolist(), "scored": scored}
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        kept = {}
+    known = kept.get("nats", {}) if kept.get("asked") == asked else {}
+    left = [n for n in lengths if str(n) not in known]
+    if left:
+        found = context_losses(corpus, ends, others, scored, left)
+        known |= {str(n): nats for n, nats in zip(left, found, strict=True)}
+        with suppress(OSError):  # a folder that cannot be written: computed again next time
+            path.write_text(json.dumps({"asked": asked, "nats": known}), encoding="utf-8")
+    return {n: known[str(n)] for n in lengths}

@@ -60,7 +60,8 @@ def reason_of(error: BaseException) -> str:
     """Type and message of an error in one line, of a compiler's error what it explains; advice."""
     explained = re.search(r"Explanation: (.+)", str(error))
     lines = [explained[1]] if explained else [*filter(None, str(error).split("\n")), "no message"]
-    advice = "--compile=False runs it as it is; " * bool(explained)
+    compiled = explained or "torch._dynamo" in type(error).__module__
+    advice = "--compile=False runs it as it is; " * bool(compiled)
     advice += "what ends says so: `limit`; " * isinstance(error, IndexError | AssertionError)
     return f"{type(error).__name__}: {lines[0]:.200}; {advice}--debug shows more"
 
@@ -102,7 +103,7 @@ def told(pos_file: str | Path | None, otherwise: str = "") -> Iterator[None]:
 def check_names(piece: Piece) -> None:
     """UserError for a name in a user's file that is close to one of Piece and that nobody reads."""
     text = file_of(piece).read_text(encoding="utf-8")
-    used = re.findall(r"\b(?:self|cls|[A-Z]\w*)\.(\w+)\b(\s*(?::[^=\n]+)?=[^=])?", text)
+    used = re.findall(r"\b\w+\.(\w+)\b(\s*(?::[^=\n]+)?=[^=])?", text)
     stored, read = ({name for name, put in used if bool(put) == way} for way in (True, False))
     classes = [c for c in type(piece).__mro__ if c.__module__ == type(piece).__module__]
     own = stored.intersection(vars(piece)).union(*map(vars, classes))
@@ -409,7 +410,7 @@ class Exam:
             places = torch.cat((places[:16], places[16 : -16 : length // 16], places[-16:]))
         run = partial(self.logits, train=train, places=places)
         tokens = self.texts(len(places))
-        beyond = ", beyond the training length," * (length > self.length)
+        beyond = ", beyond the training length" * (length > self.length)
         said = self.not_finite(partial(run, tokens), f"in a text of {length} tokens{beyond}")
         self.causal(run, tokens)
         if train and not said:

@@ -136,8 +136,9 @@ def only(result: Result, windows: int, dtype: str) -> Result:
 
 
 def has_windows(row: Row, windows: int) -> bool:
-    """Whether a row has so many windows, 0 for any, or its protocol has none to choose."""
-    return windows in (0, row["windows"]) or row["protocol"] not in FIXED
+    """Whether a row has so many windows, 0 for any, or none to choose, as where it has no place."""
+    chosen = row["protocol"] in FIXED and row.get("targets")
+    return windows in (0, row["windows"]) or not chosen
 
 
 def finished_result(folder: str | Path, settings: TrainSettings) -> Result | None:

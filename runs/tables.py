@@ -13,11 +13,12 @@ from runs.compare import NEAR, Seeds
 from runs.labels import gaps, loss, result_labels, run_name
 from runs.results import Difference, Result, Row, Rows
 
-HEADS = ["", *"N fixed_targets gain far windowed nonoverlapping bits/byte".split()]
+HEADS = ["", *"N fixed_targets gain text far windowed nonoverlapping bits/byte".split()]
 LEGEND = """\
 ±     standard error over windows; that of gain is of the paired difference
 ~     near zero: within 2 standard errors or 0.005 nats
 gain  loss(L) - loss(N): negative where the scheme breaks
+text  the gain of a predictor by counts and longest match: what this text offers beyond L
 far   windowed - fixed_targets: positive where keys beyond L help
 For nope and absolute schemes, windowed and far are only a diagnosis.
 nonoverlapping falls with N for every scheme: it is no evidence of extrapolation."""
@@ -86,12 +87,19 @@ def run_lines(rows: Rows, train_length: int, others: list[str]) -> Iterator[list
             str(n),
             number(fixed, "nats", "stderr"),
             "(L) " if fixed and n == train_length else signed(gain, error=True),
+            offered(rows, train_length, n),
             signed(results.far(rows, n)) if n > train_length else "",
             number(windowed, "nats"),
             number(pieces, "nats"),
             number(pieces, "bits_per_byte"),
             *(number(rows.get((name, n), {}), "nats") for name in others),
         ]
+
+
+def offered(rows: Rows, train_length: int, length: int) -> str:
+    """What a simple predictor gains from the context beyond L, or nothing."""
+    pair = [rows.get(("fixed_targets", n), {}).get("text_nats") for n in (train_length, length)]
+    return "" if length <= train_length or None in pair else f"{pair[0] - pair[1]:+.4f} "
 
 
 def reason_at(rows: Rows, length: int) -> str:

@@ -87,7 +87,8 @@ def finish(cell: ablate.Cell, **changes: object) -> None:
     config = dict.fromkeys(numbers, 1) | dict.fromkeys(texts, "x") | {"attention": {}}
     config |= {"settings": vars(s.warmed_up(s.max_iters)), "extension_files_sha256": {}}
     config |= {"train_lengths": [], "read_before": {}}
-    config["history"] = [{"from_step": 0, "max_iters": s.max_iters}]
+    part = {"from_step": 0, "max_iters": s.max_iters, "command": [cell.name], "git_commit": "x"}
+    config["history"] = [part]
     config["pos_file_sha256"] = sha256(Path(s.pos_file)) if s.pos_file else None
     config["corpus_sha256"] = {"train": "t", "val": "v"}
     cell.folder.mkdir(parents=True, exist_ok=True)
@@ -556,6 +557,13 @@ def test_each_scheme_is_compared_at_the_rate_picked_for_it(
     assert ["rope", "0", "600", "0.006", "1.5000", "picked"] in lines
     assert table in capsys.readouterr().out
     assert run_main(monkeypatch, "nope", "rope", *RATES) == 0 and len(trained) == 11
+
+
+def test_cells_that_differ_in_nothing_but_scheme_and_seed_get_no_note(
+    monkeypatch: pytest.MonkeyPatch, trained: list[str], capsys: pytest.CaptureFixture
+) -> None:
+    assert run_main(monkeypatch, "nope", "rope", "--seeds=1,2") == 0
+    assert len(trained) == 4 and "note:" not in capsys.readouterr().out
 
 
 def test_a_rate_at_the_edge_is_followed_by_one_more_and_marked_if_that_is_best_too(

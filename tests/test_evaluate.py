@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import re
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -94,7 +95,7 @@ def corpus(documents, seed=0, name="toy", characters="aé€"):
         "unit": "char",
         "vocab_size": len(characters),
         "characters": characters,
-        "splits": {"val": {"sha256": f"sha{seed}"}},
+        "splits": {"val": {"sha256": f"sha{seed}"}, "train": {"sha256": f"sha{seed}"}},
     }
     return data.Corpus(name, Path("nowhere"), meta, val, val, starts, starts)
 
@@ -518,20 +519,25 @@ def test_a_loss_that_is_not_finite_is_a_finding(odd):
     assert row(result, "windowed", 40)["nats"] is not None
     (curve,) = result["per_position"]
     assert curve["nats"][:-2].count(None) == 0 and curve["nats"][-1] is None  # 31 sees 32
-    assert result["float32_check"] == []
+    assert [check["length"] for check in result["float32_check"]] == [16]  # the longest that is
     json.dumps(result, allow_nan=False)
 
 
-def test_a_loss_that_is_not_finite_in_float32_alone_is_noted():
+def test_a_loss_that_is_not_finite_in_float32_alone_has_diverged_too():
     class Hidden(Known):
-        def losses(self, *args, **how):
-            nats = super().losses(*args, **how)
-            return nats if torch.is_autocast_enabled("cpu") else nats * math.inf
+        def losses(self, idx, *args, **how):
+            nats = super().losses(idx, *args, **how)
+            hidden = idx.shape[1] < 16 or torch.is_autocast_enabled("cpu")
+            return nats if hidden else nats * math.inf
 
     result = run(Hidden(), compute=BF16)
-    assert result["float32_check"] == [] and row(result, "fixed_targets", 40)["nats"] is not None
-    noted = [r["note"] for r in result["rows"] if "float32" in r.get("note", "")]
-    assert len(noted) == 1 and noted[0].endswith("at 40 it is not finite in float32: distrust it")
+    assert [check["length"] for check in result["float32_check"]] == [8]
+    rows = [row(result, "fixed_targets", n) for n in LENGTHS]
+    assert [bool(r.get("diverged")) for r in rows] == [False, False, True, True]
+    assert re.fullmatch(
+        r"diverged: not finite in float32, \d\.\d{4} in bfloat16", rows[-1]["reason"]
+    )
+    json.dumps(result, allow_nan=False)
 
 
 def test_a_loss_that_is_not_finite_in_some_windows_says_in_how_many():
@@ -1007,3 +1013,14 @@ def test_a_protocol_that_is_added_is_measured_and_gets_a_column_of_its_own(monke
     without = [r for r in found["rows"] if r["protocol"] != "first_half"]
     old_lines = runs_table([found | {"rows": without}]).splitlines()
     assert all(new.startswith(old) for old, new in zip(old_lines, with_it, strict=True))
+
+
+def test_a_length_that_has_no_place_keeps_its_reason_whatever_the_windows():
+    shared = {"dataset": "toy", "extend": None, "stride": None, "step": 1, "checkpoint": "c"}
+    shared |= {"split_sha256": "s", "protocol": "fixed_targets"}
+    measured = shared | {"length": 8, "windows": 128, "targets": "t", "nats": 2.0, "dtype": "x"}
+    nowhere = shared | {"length": 99, "windows": 64, "targets": None, "nats": None}
+    nowhere |= {"reason": "too long"}
+    shown = rows_on([measured, nowhere], "toy")
+    assert shown["fixed_targets", 99]["reason"] == "too long"
+    assert shown["fixed_targets", 8]["nats"] == 2.0

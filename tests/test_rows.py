@@ -1,5 +1,8 @@
 """Rows with answers: the generator of recall, the tasks, their corpora, and what is made of answers."""
 
+import contextlib
+import io
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -12,9 +15,13 @@ from torch import Tensor, nn
 import data
 import data.recall.prepare as recall
 import data.tasks.prepare as tasks
+import report
+import train
 from configurable import UserError
 from data import rows
 from runs import answers
+from runs.checkpoint import load_run
+from runs.results import load_result
 
 
 @pytest.fixture(scope="module")
@@ -310,3 +317,93 @@ def test_losses_of_answers_equal_the_losses_of_all_tokens() -> None:
         logits, _ = model(idx, targets)
     torch.testing.assert_close(nats, every[targets >= 0])
     assert (right == (logits.argmax(-1) == targets)[targets >= 0]).all()
+
+
+# ---- a run
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, corpus: data.Corpus) -> Any:
+    """A folder in which two small runs were trained on rows, and what was printed of the first."""
+    place = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as out:
+        patch.setattr(data, "load", lambda name: corpus)
+        patch.chdir(place)
+        for pos in ("rope", "alibi"):
+            patch.setattr("sys.argv", ["train.py", f"--pos={pos}", *SMALL])
+            assert train.main() == 0
+        yield place, out.getvalue()
+
+
+SMALL = ["--dataset=recall", "--block_size=64", "--n_layer=1", "--n_head=2", "--n_embd=16"]
+SMALL += [
+    "--max_iters=4",
+    "--batch_size=4",
+    "--compile=False",
+    "--examine=False",
+    "--dtype=float32",
+]
+SMALL += ["--eval_iters=2"]
+
+
+def test_a_run_on_rows_is_trained_tested_tabled_and_drawn(trained: Any) -> None:
+    place, said = trained
+    (folder,) = place.glob("out/rope-*")
+    result = load_result(folder)
+    assert [row["length"] for row in result["rows"]] == [64 << k for k in range(6)]
+    for row in result["rows"]:
+        assert row["protocol"] == "recall" and 0 <= row["accuracy"] <= 1
+        assert sum(row["by_distance"]["counts"]) == row["tokens"]
+    assert "rope: not learned: below 95% at the trained size" in said
+    assert (folder / "extrapolation.png").stat().st_size > 10_000
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    assert "val_loss" in json.loads(lines[-1])
+
+
+def test_a_finished_run_on_rows_is_not_trained_again(
+    trained: Any, corpus: data.Corpus, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(trained[0])
+    monkeypatch.setattr(data, "load", lambda name: corpus)
+    monkeypatch.setattr("sys.argv", ["train.py", "--pos=rope", *SMALL])
+    assert train.main() == 0
+    said = capsys.readouterr().out
+    assert "step" not in said and "recall, trained at 64; a guess is right in 12.5%" in said
+
+
+def test_the_validation_loss_is_that_of_the_answers_alone(
+    trained: Any, corpus: data.Corpus
+) -> None:
+    (folder,) = trained[0].glob("out/rope-*")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data, "load", lambda name: corpus)
+        run = load_run(folder)
+    inputs, targets = map(torch.from_numpy, rows.validation(corpus, 64, 8))
+    with torch.no_grad():
+        losses = run.model.losses(inputs, targets)
+    wanted = float(losses.double().sum() / (targets >= 0).sum())
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(lines[-1])["val_loss"] == pytest.approx(wanted, rel=1e-6)
+
+
+def test_several_runs_on_rows_share_a_table_and_a_figure(
+    trained: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(trained[0])
+    folders = sorted(str(path) for path in Path("out").glob("*-*"))
+    monkeypatch.setattr("sys.argv", ["report.py", *folders, "--out=both.png"])
+    report.main()
+    said = capsys.readouterr().out
+    assert "recall, mean over seeds; a reach of 0: not learned" in said
+    assert Path("both.png").stat().st_size > 10_000
+
+
+def test_rows_refuse_what_needs_other_lengths(
+    corpus: data.Corpus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(data, "load", lambda name: corpus)
+    monkeypatch.chdir(tmp_path)
+    for words in (["--block_size=32"], ["--mixed_lengths=32,64"]):
+        monkeypatch.setattr("sys.argv", ["train.py", "--pos=rope", *SMALL, *words])
+        with pytest.raises(UserError, match="have 64 inputs: say --block_size=64"):
+            train.main()
