@@ -103,10 +103,11 @@ def told(pos_file: str | Path | None, otherwise: str = "") -> Iterator[None]:
 def check_names(piece: Piece) -> None:
     """UserError for a name in a user's file that is close to one of Piece and that nobody reads."""
     text = file_of(piece).read_text(encoding="utf-8")
-    used = re.findall(r"\b\w+\.(\w+)\b(\s*(?::[^=\n]+)?=[^=])?", text)
+    used = re.findall(r"\b(?:self|cls|[A-Z]\w*)\.(\w+)\b(\s*(?::[^=\n]+)?=[^=])?", text)
     stored, read = ({name for name, put in used if bool(put) == way} for way in (True, False))
     classes = [c for c in type(piece).__mro__ if c.__module__ == type(piece).__module__]
-    own = stored.intersection(vars(piece)).union(*map(vars, classes))
+    helpers = set(re.findall(r"\b[a-z]\w*\.(\w+)\b(?!.*=)", text))  # read what is stored, too
+    own = (stored.intersection(vars(piece)) - helpers).union(*map(vars, classes))
     acts = any(overrides(piece, method) for method in METHODS)
     for name in sorted(own - read - ({*dir(Piece), *vars(Piece())} - {"forward"})):
         near = [n for n in METHODS if n in name.split("_")]

@@ -176,7 +176,7 @@ def rows_on(rows: list[Row], dataset: str, extend: str | None = None, windows: i
     """
     newest, found = newest_rows(rows, dataset, extend), {}
     windows = windows or shared_windows([newest])
-    for row in newest:
+    for row in sorted(newest, key=lambda row: bool(row.get("targets"))):  # a reason is no match
         if has_windows(row, windows):
             other = {"nats": None, "reason": row.get("note")} if row.get("other_targets") else {}
             found[cell(row)] = row | other

@@ -3,7 +3,6 @@
 import functools
 import json
 import math
-import os
 import re
 import resource
 import shutil
@@ -178,7 +177,7 @@ def when_taken(step: int, do: Callable[[], object]) -> Iterator[None]:
 def stop_at(step: int, number: int, *words: str) -> int:
     """Run, with a signal in the middle of a step; the exit code."""
     with (
-        when_taken(step, lambda: os.kill(os.getpid(), number)),
+        when_taken(step, lambda: signal.raise_signal(number)),
         pytest.raises(SystemExit) as stopped,
     ):
         run_main(*words)
@@ -636,7 +635,7 @@ def in_a_process(
     script = folder / "with_tiny.py"
     script.write_text(
         f"""
-import os, pathlib, sys, torch
+import pathlib, signal, sys, torch
 torch.set_num_threads(1)
 sys.path.insert(0, {str(REPOSITORY)!r})
 import data
@@ -646,7 +645,7 @@ take_step = train.Training.take_step
 def watched(self):
     found = take_step(self)
     if self.step == {step}:
-        os.kill(os.getpid(), {int(number)})
+        signal.raise_signal({int(number)})
     return found
 train.Training.take_step = watched
 configurable.run_program(train.main)
@@ -667,10 +666,10 @@ def test_a_second_signal_ends_at_once_and_nothing_can_catch_it() -> None:
 import os, signal, train
 stop = train.Stop()
 train.on_signals(stop.take)
-os.kill(os.getpid(), signal.SIGTERM)
+signal.raise_signal(signal.SIGTERM)
 print("first", stop.signal, flush=True)
 try:
-    os.kill(os.getpid(), signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)
 finally:
     print("cleaned up", flush=True)
 """
@@ -699,7 +698,7 @@ def test_a_signal_that_comes_while_a_step_is_logged_loses_nothing(
 
     def signalled(line: dict[str, Any], steps: int) -> str:
         if line["step"] == 6:  # neither validated nor saved by itself
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
         return in_words(line, steps)
 
     monkeypatch.setattr(log, "in_words", signalled)
@@ -715,7 +714,7 @@ def test_a_signal_before_the_first_step_is_not_lost(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         train.Training,
         "compile",
-        lambda self: (compiled(self), os.kill(os.getpid(), signal.SIGINT)),
+        lambda self: (compiled(self), signal.raise_signal(signal.SIGINT)),
     )
     with pytest.raises(SystemExit) as stopped:
         run_main("--out_dir=run")
@@ -730,7 +729,7 @@ def test_a_run_stopped_in_its_test_is_only_tested_again(
         patch.setattr(
             evaluate,
             "extrapolation",
-            lambda *arguments, **how: os.kill(os.getpid(), signal.SIGTERM),
+            lambda *arguments, **how: signal.raise_signal(signal.SIGTERM),
         )
         with pytest.raises(SystemExit) as stopped:
             run_main(*words)
@@ -847,7 +846,7 @@ def test_a_test_of_an_earlier_checkpoint_does_not_make_a_run_finished(
         patch.setattr(
             evaluate,
             "extrapolation",
-            lambda *arguments, **how: os.kill(os.getpid(), signal.SIGTERM),
+            lambda *arguments, **how: signal.raise_signal(signal.SIGTERM),
         )
         with pytest.raises(SystemExit):  # trained to the end, not tested
             run_main(*words)
@@ -1128,7 +1127,7 @@ def test_wsd_goes_back_to_before_its_decay_even_if_killed_meanwhile(
     names = [path.stem[:-17] for path in checkpoint_paths(Path("run"))]
     assert names == ["ckpt-4", "stable-2"]
     with monkeypatch.context() as patch:
-        patch.setattr("runs.start.note_changes", lambda was, now: os.kill(os.getpid(), 2))
+        patch.setattr("runs.start.note_changes", lambda was, now: signal.raise_signal(2))
         with pytest.raises(KeyboardInterrupt):  # before config.json tells of the extension
             begin(*WSD, "--max_iters=8")
     trained(*WSD, "--max_iters=8")
