@@ -10,9 +10,11 @@ from tqdm import tqdm
 
 from configurable import TrainSettings, UserError
 from model import GPT
+from runs.answers import answered, reach
 from runs.device import peak_flops, peak_memory
 from runs.files import write_text
 from runs.folder import metrics, read_config
+from runs.results import cell
 from runs.start import Start
 
 
@@ -49,9 +51,20 @@ class Log:
             return
         import wandb
 
-        columns = ["protocol", "length", "nats", "stderr_vs_L", "bits_per_byte", "reason"]
+        columns = [
+            "protocol",
+            "length",
+            "nats",
+            "stderr_vs_L",
+            "bits_per_byte",
+            "accuracy",
+            "reason",
+        ]
         rows = [[row.get(column) for column in columns] for row in result["rows"]]
         self.wandb_run.log({"extrapolation": wandb.Table(columns=columns, data=rows)})
+        tested = answered({cell(row): row for row in result["rows"]})
+        if tested:
+            self.wandb_run.summary["reach"] = reach(tested)
         figure = self.start.folder / "extrapolation.png"
         if figure.exists():  # not drawn if nothing could be measured
             self.wandb_run.log({"extrapolation_figure": wandb.Image(str(figure))})

@@ -1,6 +1,7 @@
 """What a text holds beyond L: the predictor against a slow one, and texts made to repeat themselves."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 import data
 from data import context
+from runs import tables
 
 
 def make(folder: Path, train: bytes, val: bytes) -> data.Corpus:
@@ -90,3 +92,37 @@ def test_a_text_of_noise_gains_nothing_from_far_context(tmp_path: Path) -> None:
     near, far = context.context_losses(corpus, ends[::2], ends[1::2], 16, (64, 4096))
     assert near > np.log(26)
     assert far == pytest.approx(near, abs=0.05)
+
+
+def test_losses_are_kept_beside_the_corpus_and_computed_again_for_other_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = make(tmp_path / "small", b"abcab" * 400, b"abacab" * 800)
+    ends, others = np.arange(600, 4000, 200), np.arange(700, 4000, 200)
+    first = context.known_losses(corpus, ends, others, 4, (64, 256))
+    computed = []
+    losses = context.context_losses
+    monkeypatch.setattr(
+        context, "context_losses", lambda *args: computed.append(args[-1]) or losses(*args)
+    )
+    assert context.known_losses(corpus, ends, others, 4, (64, 256)) == first and not computed
+    more = context.known_losses(corpus, ends, others, 4, (64, 256, 512))
+    assert computed == [[512]] and more[64] == first[64]
+    context.known_losses(corpus, ends + 1, others, 4, (64,))
+    assert computed == [[512], [64]]
+
+
+def test_a_corpus_whose_folder_cannot_be_written_is_computed_each_time(tmp_path: Path) -> None:
+    corpus = make(tmp_path / "small", b"abcab" * 400, b"abacab" * 800)
+    lost = replace(corpus, folder=tmp_path / "absent")
+    ends, others = np.arange(600, 4000, 200), np.arange(700, 4000, 200)
+    kept = context.known_losses(corpus, ends, others, 4, (64,))
+    assert context.known_losses(lost, ends, others, 4, (64,)) == kept
+
+
+def test_a_table_says_beside_the_gain_what_the_text_offers(tmp_path: Path) -> None:
+    rows = {
+        ("fixed_targets", n): {"text_nats": nats} for n, nats in ((64, 3.0), (128, 2.0), (256, 1.5))
+    }
+    assert [tables.offered(rows, 128, n).strip() for n in (64, 128, 256)] == ["", "", "+0.5000"]
+    assert tables.offered({("fixed_targets", 128): {}, ("fixed_targets", 256): {}}, 128, 256) == ""
