@@ -1120,6 +1120,11 @@ def test_a_training_may_end_within_its_warm_up() -> None:
     assert rates == pytest.approx([0.8, 0.9, 1, 0])  # its decay, of two steps, has one left
 
 
+def interrupted(*arguments: object) -> None:
+    """What Ctrl-C does where nothing else takes the signal."""
+    raise KeyboardInterrupt
+
+
 def test_wsd_goes_back_to_before_its_decay_even_if_killed_meanwhile(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
@@ -1127,7 +1132,7 @@ def test_wsd_goes_back_to_before_its_decay_even_if_killed_meanwhile(
     names = [path.stem[:-17] for path in checkpoint_paths(Path("run"))]
     assert names == ["ckpt-4", "stable-2"]
     with monkeypatch.context() as patch:
-        patch.setattr("runs.start.note_changes", lambda was, now: signal.raise_signal(2))
+        patch.setattr("runs.start.note_changes", interrupted)
         with pytest.raises(KeyboardInterrupt):  # before config.json tells of the extension
             begin(*WSD, "--max_iters=8")
     trained(*WSD, "--max_iters=8")
