@@ -62,14 +62,18 @@ def in_words(value: Any) -> str:
 def result_labels(results: list[dict[str, Any]]) -> list[str]:
     """A different name for each result: its scheme, and the settings that differ among the results.
 
-    Such as "rope lr=0.001". Results that are equal in all are told by their "folder", if known.
+    Such as "rope lr=0.001". If more than three settings differ, those that are the default are left
+    out. Results that are equal in all are told by their "folder", if known.
     """
     told = [traits(result) for result in results]
     values = {name: {own[name] for own in told} for name in told[0]}
     values["pos_file"] -= {"none"}  # a scheme tells by itself whether it is of a file
+    varying = [name for name, found in values.items() if len(found) > 1]
+    usual = {SHORT.get(name, name): in_words(default) for name, default in DEFAULTS.items()}
+    usual = usual if len(varying) > 3 else {}
     labels = []
     for result, own in zip(results, told, strict=True):
-        differ = [name for name in own if len(values[name]) > 1 and own[name] in values[name]]
+        differ = [n for n in varying if own[n] in values[n] and own[n] != usual.get(n)]
         labels.append(" ".join([scheme_name(result), *(f"{name}={own[name]}" for name in differ)]))
     return [
         f"{label} ({result['folder']})"

@@ -280,6 +280,14 @@ def test_labels_are_never_cut_so_that_they_are_equal():
     assert result_labels([result(name) for name in names]) == names
 
 
+def test_if_more_than_three_settings_differ_the_defaults_are_left_out():
+    odd = {"learning_rate": 0.1, "dropout": 0.1, "n_embd": 64, "n_layer": 2}
+    runs = [result("rope"), result("rope", seed=2) | {"settings": odd}]
+    plain, other = result_labels(runs)
+    assert plain == "rope s=1"
+    assert set(other.split()) == {"rope", "lr=0.1", "dropout=0.1", "n_embd=64", "n_layer=2", "s=2"}
+
+
 def test_a_file_of_schemes_is_told_only_where_there_are_several():
     mine = [result("mine") | {"settings": {"pos_file": f"{name}.py"}} for name in "ab"]
     assert result_labels([mine[0], result()]) == ["mine", "alibi"]
