@@ -1,23 +1,27 @@
 """Which beta suits YaRN, by base and training length: is it a constant number of turns within L?
 
-    python results/extend/beta.py train books        # trains 48 small models and tests them; resumable
+    python results/extend/beta.py train books   # trains and tests 48 small models; resumable
     python results/extend/beta.py collect > results/extend/beta.json
     python results/extend/beta.py table > results/extend/beta.md     # of beta.json
 
-beta is the number of turns within L from which a pair is left alone: here by the paper's ramp, yarn(ramp=turns, beta=...), in
-which every beta is another table. Models: config/size/tiny.py with 2 heads of 32, 800 steps of 2,048 tokens, rope with each base
-at each L, seeds 1 to 6. Loss: fixed_targets at 2 L and 4 L, factor=auto, alpha=1.
+beta is the number of turns within L from which a pair is left alone: here by the paper's ramp,
+yarn(ramp=turns, beta=...), in which every beta is another table. Models: config/size/tiny.py with 2
+heads of 32, 800 steps of 2,048 tokens, rope with each base at each L, seeds 1 to 6. Loss:
+fixed_targets at 2 L and 4 L, factor=auto, alpha=1.
 
-Rule, fixed before these tests: the best beta of a model at a length is the one of lowest loss. For each seed, of the logarithm to
-base 2 of that: the slope per tenfold base (least squares, mean over L and lengths), and what L = 512 adds to L = 128 (mean over
-bases and lengths). A constant number of turns is *contradicted* by these models if the t-interval over six seeds of either, at
-97.5 % for there are two, leaves out zero; otherwise it is *consistent* with them, as far as the intervals reach.
+Rule, fixed before these tests: the best beta of a model at a length is the one of lowest loss. For
+each seed, of the logarithm to base 2 of that: the slope per tenfold base (least squares, mean over
+L and lengths), and what L = 512 adds to L = 128 (mean over bases and lengths). A constant number of
+turns is *contradicted* by these models if the t-interval over six seeds of either, at 97.5 % for
+there are two, leaves out zero; otherwise it is *consistent* with them, as far as the intervals
+reach.
 
-An earlier look at seeds 1 to 3 had another rule (some beta best, or within a 95 % interval of the best, in each of 16 cells of
-base, L and N / L) and yarn's default ramp. It said *contradicted*: beta=4 passed in 15 cells, 2, 8 and 32 in 14, none in all. It
-was put aside, for the default ramp rounds to whole pairs, so that at L = 128 beta 16, 32 and 64 are one table, and because of 16
+An earlier look at seeds 1 to 3 had another rule (some beta best, or within a 95 % interval of the
+best, in each of 16 cells of base, L and N / L) and yarn's default ramp. It said *contradicted*:
+beta=4 passed in 15 cells, 2, 8 and 32 in 14, none in all. It was put aside, for the default ramp
+rounds to whole pairs, so that at L = 128 beta 16, 32 and 64 are one table, and because of 16
 intervals at 95 % one leaves out zero by chance more often than not. Its models are among these.
-"""  # noqa: E501  beta.md quotes this text
+"""
 
 import json
 import subprocess

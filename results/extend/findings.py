@@ -59,66 +59,41 @@ def gained(losses: Losses, method: str, factor: int) -> dict[str, float]:
     return {seed: losses[method][seed][n] - of[n] for seed, of in tuned.items()}
 
 
-def judged(losses: Losses) -> list[tuple[str, str, str, str]]:
-    """(finding, comparison, verdict, interval) for every comparison."""
+Line = tuple[str, str, str, str]  # finding, comparison, verdict, interval
+
+
+def judged(losses: Losses) -> list[Line]:
+    """A line for every comparison."""
     found = []
     for factor in FACTORS:  # PI's Table 1 and others: raw RoPE fails past L
         for method in ("pi", "ntk", "yarn", "llama3"):
-            found.append(
-                (
-                    "raw RoPE is worst",
-                    f"none - {method}, {factor} L",
-                    *verdict(compare(losses, "none", method, factor)),
-                )
-            )
+            case = "raw RoPE is worst", f"none - {method}, {factor} L"
+            found.append((*case, *verdict(compare(losses, "none", method, factor))))
     for factor in (2, 4):  # bloc97 2023, YaRN's Table 1
         for method in ("ntk", "yarn"):
-            found.append(
-                (
-                    "at small factors NTK and YaRN beat PI untrained",
-                    f"pi - {method}, {factor} L",
-                    *verdict(compare(losses, "pi", method, factor)),
-                )
-            )
+            case = "at small factors NTK and YaRN beat PI untrained", f"pi - {method}, {factor} L"
+            found.append((*case, *verdict(compare(losses, "pi", method, factor))))
     pi = gained(losses, "pi", 4)
     for method in ("none", "ntk", "yarn"):  # PI's 1,000 steps
         other = gained(losses, method, 4)
-        found.append(
-            (
-                "PI gains most from a short fine-tune",
-                f"gain of pi - gain of {method}, 4 L",
-                *verdict([pi[seed] - other[seed] for seed in pi if seed in other]),
-            )
-        )
-    for method in (
-        "dynamic_ntk",
-        "dynamic_yarn",
-    ):  # by construction; a difference of more than 1e-6 nats is one
-        largest = max(
-            (
-                abs(of[n] - losses["none"][seed][n])
-                for seed, of in losses.get(method, {}).items()
-                for n in of
-                if int(n) <= L
-            ),
-            default=math.nan,
-        )
-        word = (
-            "reproduced"
-            if largest <= 1e-6
-            else "contradicted"
-            if largest > 1e-6
-            else "not testable"
-        )
-        found.append(
-            (
-                "dynamic methods cost nothing below L",
-                f"{method} - none, N <= L",
-                word,
-                f"largest {largest:.1e}",
-            )
-        )
-    return found
+        case = "PI gains most from a short fine-tune", f"gain of pi - gain of {method}, 4 L"
+        found.append((*case, *verdict([pi[seed] - other[seed] for seed in pi if seed in other])))
+    return [*found, *(free_below(losses, method) for method in ("dynamic_ntk", "dynamic_yarn"))]
+
+
+def free_below(losses: Losses, method: str) -> Line:
+    """Whether a method costs nothing up to L: it does if any loss differs by more than 1e-6."""
+    differences = [
+        abs(nats - losses["none"][seed][n])
+        for seed, of in losses.get(method, {}).items()
+        for n, nats in of.items()
+        if int(n) <= L
+    ]
+    largest = max(differences, default=math.nan)
+    word = "reproduced" if largest <= 1e-6 else "contradicted"
+    word = "not testable" if math.isnan(largest) else word
+    case = "dynamic methods cost nothing below L", f"{method} - none, N <= L"
+    return *case, word, f"largest {largest:.1e}"
 
 
 def main() -> None:
