@@ -11,7 +11,7 @@ trained on the same tokens in the same order. The same command goes on after an 
 trains only what is not yet trained.
 
 A learning rate is picked on a seed that is not compared, with half the steps, by the loss at L on
-validation windows that share no target with the test.
+validation windows that share no target with the test, or on training rows that it has not read.
 """
 
 if __name__ == "__main__":  # --help answers before torch is imported
@@ -37,6 +37,7 @@ import torch
 
 import evaluate
 from configurable import AblateSettings, TrainSettings, UserError, configure, require, run_program
+from data import rows
 from posenc import Shape
 from positions.catalogue import read
 from positions.scheme import Scheme
@@ -116,7 +117,10 @@ def plan(settings: AblateSettings, schemes: list[str]) -> list[Cell]:
     corpus = training_corpus(settings)
     for rate in rates_of(settings):
         trial(cells[0], rate, settings).settings.checked()
-    if settings.learning_rates:
+    if settings.learning_rates and "rows" in corpus.meta:
+        tried = trial(cells[0], settings.learning_rate, settings).settings
+        rows.unread(corpus, tried.seed, sequences_of(tried))
+    elif settings.learning_rates:
         places = evaluate.find_places(corpus, settings.eval_windows)
         evaluate.untested_ends(corpus, places, settings.block_size)
     return cells
@@ -249,7 +253,14 @@ def tuned(run: Cell) -> float | None:
         return None
     s, trained = run.settings, open_run(run.folder, run.settings)
     corpus, compute = run_corpus(trained), trained.compute
+    if "rows" in corpus.meta:
+        return evaluate.unread_loss(trained.model, corpus, s.seed, sequences_of(s), compute)
     return evaluate.tuning_loss(trained.model, corpus, s.block_size, s.eval_windows, compute)
+
+
+def sequences_of(settings: TrainSettings) -> int:
+    """How many sequences a training reads."""
+    return settings.max_iters * settings.batch_size * settings.gradient_accumulation_steps
 
 
 def lost(run: Cell, settings: AblateSettings) -> bool:

@@ -38,6 +38,7 @@ from tqdm import tqdm
 import data
 from configurable import PROTOCOLS, EvaluateSettings, UserError, configure, require, run_program
 from data import context
+from data.rows import unread
 from runs import answers, device, results
 from runs.checkpoint import Run
 from runs.figures import plot_run, show_runs
@@ -550,6 +551,20 @@ def tuning_loss(
     plan = fixed_targets(replace(places, ends=untested_ends(corpus, places, length)), length)
     nats = float(Tester(model, corpus, compute).score(plan)[0].mean() / places.scored)
     return nats if math.isfinite(nats) else math.inf
+
+
+@torch.no_grad()
+def unread_loss(
+    model: Any, corpus: data.Corpus, seed: int, first: int, compute: device.Compute
+) -> float:
+    """Mean nats of the answers in the rows of `unread`; inf if it is not finite."""
+    inputs, targets = (torch.from_numpy(part) for part in unread(corpus, seed, first))
+    nats: list[torch.Tensor] = []
+    with device.autocast(compute):
+        for part in zip(inputs.split(64), targets.split(64), strict=True):
+            nats.append(model.answers(*(tokens.to(compute.device) for tokens in part))[0])
+    mean = float(torch.cat(nats).double().mean())
+    return mean if math.isfinite(mean) else math.inf
 
 
 def untested_ends(corpus: data.Corpus, places: Places, length: int) -> np.ndarray:

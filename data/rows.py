@@ -14,6 +14,7 @@ import numpy as np
 from configurable import require
 from data import Corpus, check, evenly, sequences, write_corpus
 
+UNREAD = 512  # training rows to choose a learning rate by
 Pair = tuple[np.ndarray, np.ndarray]  # tokens (rows, width) and how far back their answers stand
 
 
@@ -102,6 +103,19 @@ def batch(corpus: Corpus, length: int, seed: int, first: int, count: int) -> Pai
     chosen = np.array([row_order(n_rows, seed, e)[p] for e, p in zip(epochs, places, strict=True)])
     answers = answers_of(corpus, "train").reshape(-1, width)
     return with_targets(corpus.train.reshape(-1, width)[chosen], answers[chosen])
+
+
+def unread(corpus: Corpus, seed: int, first: int) -> Pair:
+    """The UNREAD training rows that come after the `first` ones of the first epoch, as `batch`.
+
+    A training that has read `first` rows knows none of them. UserError if too few are left.
+    """
+    width = corpus.meta["rows"]["inputs"] + 1
+    n_rows = len(corpus.train) // width
+    few = f"of the {n_rows} training rows of {corpus.name} {first} are read by then"
+    advice = f"to choose by, {UNREAD} others are needed: take fewer steps or make more rows"
+    require(first + UNREAD <= n_rows, f"{few}; {advice}")
+    return batch(corpus, width - 1, seed, first, UNREAD)
 
 
 def validation(corpus: Corpus, length: int, count: int) -> Pair:

@@ -14,12 +14,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import ablate
 import data
+import data.recall.prepare as recall
 import evaluate
 import train
 from configurable import PROTOCOLS, AblateSettings, TrainSettings, UserError, configure
+from data import rows
 from runs import device, results
 from runs.checkpoint import load_run
 from runs.files import read_json, sha256, write_json
@@ -702,6 +705,30 @@ def test_a_rate_is_judged_on_validation_text_that_no_test_scores(
     with (run.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"step": 2, "diverged": "loss nan"}\n')
     assert ablate.tuned(run) == math.inf
+
+
+def test_a_rate_for_rows_is_judged_on_training_rows_that_its_run_has_not_read(
+    corpora: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recall, "TRAIN_ROWS", 600)
+    monkeypatch.setattr(recall, "TEST_ROWS", (8,))
+    recall.prepare(corpora / "recall", length=16)
+    words = ["--dataset=recall", *TINY[3:], "--learning_rates=1e-3,3e-3"]
+    settings, _ = configure(AblateSettings, [*words, "nope", "--max_iters=20"], "")
+    run = ablate.trial(ablate.plan(settings, ["nope"])[0], 1e-3, settings)
+    monkeypatch.setattr(sys, "argv", ["train.py", *ablate.words_for_train(run.settings)])
+    assert train.main() == 0
+    model, corpus, read = load_run(run.folder).model, data.load("recall"), ablate.sequences_of
+    inputs, targets = rows.batch(corpus, 16, 0, read(run.settings), 512)
+    seen, _ = rows.batch(corpus, 16, 0, 0, read(run.settings))
+    both = np.concatenate([seen, inputs])
+    assert len(seen) == 20 and len(np.unique(both, axis=0)) == len(np.unique(seen, axis=0)) + 512
+    with torch.no_grad():
+        losses = model.losses(torch.from_numpy(inputs), torch.from_numpy(targets))
+    assert ablate.tuned(run) == pytest.approx(float(losses.sum() / (targets >= 0).sum()), rel=1e-5)
+    longer, _ = configure(AblateSettings, [*words, "nope", "--max_iters=200"], "")
+    with pytest.raises(UserError, match="of the 600 training rows of recall 200 are read by then"):
+        ablate.plan(longer, ["nope"])
 
 
 # ---- again, with other steps, after other tests
