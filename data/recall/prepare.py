@@ -24,16 +24,16 @@ from configurable import require, run_program  # noqa: E402
 from data import HERE, NAME, summary  # noqa: E402
 from data.rows import write_rows  # noqa: E402
 
-NAMES, VALUES, NOISE = 24, 8, 16
+NAMES, VALUES, NOISE = 24, 4, 16
 QUERY, VALUE = NOISE, NOISE + NAMES  # the first token of each kind; noise begins at 0
 WRITE = VALUE + VALUES  # name n and value v: WRITE + n * VALUES + v
-WRITES, QUERIES = 0.10, 0.05  # how often a token begins one, besides the planned ones
+WRITES, QUERIES = 0.15, 0.12  # how often a token begins one, besides the planned ones
 PLANNED = 2  # planned queries in a training row; a text twice as long has twice as many
-TRAIN_ROWS = 32768
+TRAIN_ROWS = 40960
 # validation rows of 1, 2, 4 ... 32 times the training length: 400 answers in each bin of distances
 TEST_ROWS = (1280, 880, 560, 360, 200, 120)
 # a character for each token: noise, the names asked for, values, and a Braille pattern per write
-CHARACTERS = ".,:;!-_+*/|^~#@%" + "ABCDEFGHIJKLMNOPQRSTUVWX" + "01234567"
+CHARACTERS = ".,:;!-_+*/|^~#@%" + "ABCDEFGHIJKLMNOPQRSTUVWX" + "0123"
 CHARACTERS += "".join(chr(0x2800 + k) for k in range(NAMES * VALUES))
 
 

@@ -1,0 +1,169 @@
+"""The board: one table and one figure of the two comparisons in this folder, by its rules.
+
+    python results/board/board.py            # reads books/ and recall/, writes board.md, board.png
+
+`books/results.json` and `recall/results.json` are those of ablate.py; `screening/` beside them has
+the same of the schemes with one seed. README.md has the rules.
+"""
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1]))
+from runs import answers, compare  # noqa: E402
+from runs.figures import new_figure, save_figure  # noqa: E402
+from runs.results import by_length, paired, rows_on, standard_error  # noqa: E402
+
+L, FAR = 128, 4096
+STABLE = 0.05  # nats: the upper end of the interval of a stable scheme
+FLOOR = 16  # where models are drawn that have not learned recall
+
+
+def read(folder: str) -> dict[str, list[dict]]:
+    """{scheme: its results of one corpus, by seed}; those that are missing are left out."""
+    path = HERE / folder / "results.json"
+    if not path.is_file():
+        return {}
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"].values()
+    done = [[result for result in results if "rows" in result] for results in cells]
+    return {results[0]["pos"]: results for results in done if results}
+
+
+def changes(results: list[dict]) -> dict[int, float]:
+    """{seed: loss at FAR minus loss at L}, inf where it diverged, of one scheme on books."""
+    found = {}
+    for result in results:
+        rows = by_length(rows_on(result["rows"], "books"))
+        if rows[FAR].get("diverged"):
+            found[result["seed"]] = math.inf
+        elif rows[FAR]["nats"] is not None:
+            found[result["seed"]] = paired(rows[FAR], rows[L]).nats
+    return found
+
+
+def at_length(results: list[dict], length: int) -> list[float]:
+    """The losses on books at a length, by seed."""
+    rows = [by_length(rows_on(result["rows"], "books"))[length] for result in results]
+    return [row["nats"] for row in rows if row["nats"] is not None]
+
+
+def interval(values: list[float]) -> tuple[float, float]:
+    """Mean and half of Student's 95 % interval over seeds; nan for half of one seed."""
+    finite = len(values) > 1 and np.isfinite(values).all()
+    half = compare.t_point(len(values) - 1) * standard_error(values) if finite else math.nan
+    return float(np.mean(values)), half
+
+
+def tested(result: dict) -> answers.Tested:
+    """The rows of recall of one result."""
+    return answers.answered(rows_on(result["rows"], "recall"))
+
+
+def accuracy(results: list[dict], distance: int) -> str:
+    """The mean accuracy over seeds in the bin of distances that begins at `distance`."""
+    curves = [answers.curve(tested(result)) for result in results]
+    shares = [curve[distance][0] / curve[distance][1] for curve in curves if distance in curve]
+    return f"{np.mean(shares):.2f}" if shares else ""
+
+
+def kind(stability: list[float], reaches: list[int]) -> str:
+    """What the rules of README.md claim of a scheme."""
+    if not stability:
+        held = "ends at L"
+    else:
+        mean, half = interval(stability)
+        held = "stable" if mean + half <= STABLE else "breaks"
+    if not reaches or np.median(reaches) == 0:
+        return f"{held}; recall not learned"
+    return f"{held}; reads {'beyond L' if np.median(reaches) >= 2 * L else 'at most L'}"
+
+
+def line(pos: str, books: list[dict], recall: list[dict], screening: bool) -> list[str]:
+    """The cells of one scheme."""
+    stability = list(changes(books).values())
+    reaches = [answers.reach(tested(result)) for result in recall]
+    mean, half = interval(stability) if stability else (math.nan, math.nan)
+    at_l, spread = interval(at_length(books, L)) if books else (math.nan, math.nan)
+    rates = " / ".join(f"{r[0]['settings']['learning_rate']:g}" for r in (books, recall) if r)
+    claim = "screening" if screening else kind(stability, reaches)
+    return [
+        f"`{pos}`",
+        f"{(books or recall)[0]['parameters']:,}",
+        rates,
+        f"{at_l:.3f}" + ("" if math.isnan(spread) else f" ± {spread:.3f}"),
+        "undefined" if not stability else f"{mean:+.3f}" + ("" if math.isnan(half) else f" ± {half:.3f}"),
+        ", ".join(str(reach or "not learned") for reach in reaches),
+        *(accuracy(recall, distance) for distance in (64, 128, 256, 512, 1024, 2048)),
+        claim,
+    ]
+
+
+def order(item: tuple[str, list[dict], list[dict]]) -> tuple[float, float]:
+    """Farthest reach first, then the smallest change of the loss."""
+    _, books, recall = item
+    reaches = [answers.reach(tested(result)) for result in recall] or [0]
+    stability = list(changes(books).values()) or [math.inf]
+    return -float(np.median(reaches)), float(np.mean(stability))
+
+
+HEADS = ["scheme", "parameters", "rates", "loss at L", "loss at 32 L − at L", "reach of each seed"]
+HEADS += ["64–127", "128–255", "256–511", "512–1023", "1024–2047", "2048–4095", ""]
+
+
+def table(schemes: list[tuple[str, list[dict], list[dict]]], screening: bool) -> str:
+    """A Markdown table of schemes in the order of the board."""
+    lines = [HEADS, ["---"] * len(HEADS)]
+    lines += [line(*item, screening) for item in sorted(schemes, key=order)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def both(folder: str = "") -> list[tuple[str, list[dict], list[dict]]]:
+    """Each scheme with its results on books and on recall."""
+    books, recall = read(f"{folder}books"), read(f"{folder}recall")
+    return [(pos, books.get(pos, []), recall.get(pos, [])) for pos in {**recall, **books}]
+
+
+def plot(schemes: list[tuple[str, list[dict], list[dict]]]) -> None:
+    """Both axes: every seed as a point, the mean and its interval as a cross."""
+    figure = new_figure((7.5, 5.0))
+    axes = figure.subplots()
+    for k, (pos, books, recall) in enumerate(sorted(schemes, key=order)):
+        stability = [value for value in changes(books).values() if math.isfinite(value)]
+        reaches = [answers.reach(tested(result)) or FLOOR for result in recall]
+        if not stability or not reaches:
+            continue
+        mean, half = interval(stability)
+        x, color = float(np.median(reaches)), f"C{k % 10}"
+        marker = "os^D"[k // 10]
+        nudge = 2 ** (0.06 * (k % 5 - 2))  # so that equal reaches do not hide each other
+        axes.scatter([r * nudge for r in reaches], [mean] * len(reaches), s=10, color=color)
+        axes.errorbar(x * nudge, mean, 0 if math.isnan(half) else half, color=color, marker=marker, label=pos)
+    axes.axvline(L, color="grey", linewidth=0.8, linestyle=":")
+    axes.axhline(STABLE, color="grey", linewidth=0.8, linestyle=":")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("symlog", linthresh=0.1)
+    axes.set_xlabel(f"reach: how many tokens back it reads (recall, trained at {L}; {FLOOR}: not learned)")
+    axes.set_ylabel(f"stability: loss at {FAR} minus loss at {L} (nats, books)")
+    axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    save_figure(figure, HERE / "board.png")
+
+
+def main() -> None:
+    """Write board.md and board.png."""
+    ranked, screened = both(), both("screening/")
+    parts = ["# The board", "", table(ranked, screening=False)]
+    if screened:
+        parts += ["", "One screening seed each, at the default rates, without a rank:", ""]
+        parts.append(table(screened, screening=True))
+    (HERE / "board.md").write_text("\n".join(parts) + "\n", encoding="utf-8")
+    plot(ranked)
+    print("\n".join(parts))
+
+
+if __name__ == "__main__":
+    main()
