@@ -46,6 +46,15 @@ def require(condition: Any, sentence: str) -> None:
         raise UserError(sentence)
 
 
+@contextmanager
+def explain_errors(what: str, advice: str) -> Iterator[None]:
+    """Turn an error of the system into the UserError "WHAT (reason); ADVICE"."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{what} ({error.strerror}); {advice}") from error
+
+
 def check_shape(value: Any, shape: Any, where: str, advice: str, path: str = "") -> None:
     """Check what was read from a file: UserError "WHERE lacks a proper PATH: ADVICE" if it is bad.
 
@@ -56,10 +65,9 @@ def check_shape(value: Any, shape: Any, where: str, advice: str, path: str = "")
     """
     nested = isinstance(shape, dict | list)
     kinds = shape if isinstance(shape, tuple) else (type(shape) if nested else shape,)
-    whole = float in kinds and type(value) is int
+    proper = isinstance(value, kinds) or (float in kinds and type(value) is int)
     odd = isinstance(value, bool) and bool not in kinds
-    proper = (isinstance(value, kinds) or whole) and not odd
-    require(proper, f"{where} lacks a proper {path or 'content'}: {advice}")
+    require(proper and not odd, f"{where} lacks a proper {path or 'content'}: {advice}")
     if isinstance(shape, dict):
         for key, part in shape.items():
             check_shape(value.get(key), part, where, advice, f"{path}.{key}".lstrip("."))
@@ -173,6 +181,11 @@ class Settings:
 
     def check_together(self) -> None:
         """Raise UserError for settings that do not go together. Each is good by itself."""
+
+    @classmethod
+    def defaults(cls, kind: str = "result") -> dict[str, Any]:
+        """The defaults of the settings of one kind, by name."""
+        return {f.name: f.default for f in fields(cls) if f.metadata["kind"] == kind}
 
     def has_default(self, name: str) -> bool:
         """Whether a setting has its default value."""
@@ -290,6 +303,7 @@ class EvaluateSettings(MeasureSettings):
 
     protocols: tuple[str, ...] = setting(PROTOCOLS, "what to test", "test", choices=PROTOCOLS)
     stride: int = setting(0, "test `sliding` too, moved by this, or 0", "test", "tokens", low=0)
+    diagnose: bool = setting(False, "instead, find what the model reads and why it fails", "test")
     extend: str = setting("", "extension: 'yarn(factor=4)', or none, else as trained", "test")
     out: str = setting("", "where the figure of several runs goes", "execution")
 
@@ -392,7 +406,7 @@ def answer_help(cls: type[Settings], argv: list[str], usage: str) -> None:
 def _help_line(f: Field) -> str:
     """A line of --help: name, default, what it is, unit, type and range."""
     unit = f"{f.metadata['unit']}, " if f.metadata["unit"] else ""
-    name = f"--{f.name}={_typed(f.default)}"
+    name = f"--{f.name}={typed(f.default)}"
     return f"  {name:<33} {f.metadata['help']} ({unit}{_expected(f)})"
 
 
@@ -406,12 +420,12 @@ def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, li
     """
     answer_help(cls, argv, usage)
     with _place("command line"):
-        typed, words = _read_command_line(cls, [word for word in argv if word != "--debug"])
+        given, words = _read_command_line(cls, [word for word in argv if word != "--debug"])
     values: dict[str, Any] = {}
     for path in words:
         if path.endswith(".py"):
             values |= _read_file(cls, path)
-    values |= typed
+    values |= given
     settings = cls(**values).checked()
     object.__setattr__(settings, "named", frozenset(values))
     return settings, [word for word in words if not word.endswith(".py")]
@@ -422,7 +436,7 @@ def differences(a: dict[str, Any], b: dict[str, Any], kind: str = "result") -> l
 
     A setting that is absent has its default.
     """
-    names = {f.name: f.default for f in fields(TrainSettings) if f.metadata["kind"] == kind}
+    names = TrainSettings.defaults(kind)
     pairs = [(name, a.get(name, old), b.get(name, old)) for name, old in names.items()]
     return [f"{name}: {x!r:.60} here, {y!r:.60} there" for name, x, y in pairs if x != y]
 
@@ -440,14 +454,14 @@ def _expected(f: Field) -> str:
     """The type and the range of a setting in words: "int or none, at least 1"."""
     base, optional, many = _type_of(f)
     kind = f"{'list of distinct ' if many else ''}{base.__name__}{' or none' if optional else ''}"
-    rules = [f"{CALLED[rule]} {_typed(limit)}" for rule, limit in f.metadata["rules"].items()]
+    rules = [f"{CALLED[rule]} {typed(limit)}" for rule, limit in f.metadata["rules"].items()]
     return ", ".join([kind, *rules])
 
 
-def _typed(value: Any) -> str:
+def typed(value: Any) -> str:
     """A value as it is typed on the command line."""
-    if isinstance(value, tuple):
-        return ",".join(map(_typed, value))
+    if isinstance(value, tuple | list):
+        return ",".join(map(typed, value))
     text = "none" if value is None else str(value)
     return text if text.isprintable() else repr(value)
 
@@ -486,8 +500,6 @@ def _place(place: str) -> Iterator[None]:
     except SyntaxError as error:
         sentence = f"{error.msg}; a config file is `name = value` lines"
         raise UserError(f"{place}:{error.lineno or 1}: {sentence}") from None
-    except OSError as error:
-        raise UserError(f"{place}: cannot be read ({error.strerror}); check the name") from None
     except UnicodeError:
         raise UserError(f"{place}: not UTF-8 text; save it as UTF-8") from None
     except (ArithmeticError, RecursionError, MemoryError):
@@ -516,8 +528,9 @@ def _read_command_line(cls: type[Settings], argv: list[str]) -> tuple[dict[str, 
         require(word.startswith("--"), f"{word!r:.60} is no setting; type --name=value or --help")
         name, equals, text = word[2:].partition("=")
         f = _field(cls, name)
-        require(equals, f"--{name} needs a value, as in --{name}={_typed(f.default) or 'VALUE'}")
-        values[name] = _checked(f, _from_text(f, text))
+        needs = f"--{name} needs a value, as in --{name}={typed(f.default) or 'VALUE'}"
+        require(equals or f.default is False, needs)  # --diagnose alone says True
+        values[name] = _checked(f, _from_text(f, text if equals else "True"))
     return values, words
 
 
@@ -534,7 +547,7 @@ def _from_text(f: Field, text: str) -> Any:
 
 def _read_file(cls: type[Settings], path: str) -> dict[str, Any]:
     """The checked values of a config file, which is not executed; UserError names file and line."""
-    with _place(path):
+    with _place(path), explain_errors("cannot be read", "check the name"):
         statements = ast.parse(Path(path).read_text(encoding="utf-8-sig"), filename=path).body
     values: dict[str, Any] = {}
     for statement in statements:

@@ -5,6 +5,7 @@
     python evaluate.py out/rope-stdlib-L128-s1337 --extend='yarn(factor=8)'
     python evaluate.py out/A out/B --dataset=NAME --stride=64
     python evaluate.py out/A out/B --eval_windows=1024      # for published numbers
+    python evaluate.py out/RUN --diagnose                   # what it reads: runs/diagnose.py
 
 The losses go into each run's extrapolation.json and extrapolation.png. A table is printed, and
 several runs are drawn in one figure too.
@@ -38,14 +39,14 @@ from tqdm import tqdm
 import data
 from configurable import PROTOCOLS, EvaluateSettings, UserError, configure, require, run_program
 from data import context
-from data.rows import unread
-from runs import answers, device, results
+from data.rows import rows_of, unread
+from runs import answers, device, diagnose, results
 from runs.checkpoint import Run
 from runs.figures import plot_run, show_runs
 from runs.files import sha256
-from runs.folder import lock_folder, named_folders
+from runs.folder import lock_folder, named_folders, provenance
 from runs.processes import ALONE, Processes, together
-from runs.results import Result, Row, standard_error, tested_lengths
+from runs.results import Result, Row, position_bins, standard_error, tested_lengths
 from runs.start import open_run, run_corpus
 
 WINDOWS, PIECES = 64, 16
@@ -232,6 +233,7 @@ class Tester:
     corpus: data.Corpus
     compute: device.Compute = device.CPU
     processes: Processes = ALONE
+    kept: float = math.inf  # all inputs but so many last ones are shuffled
 
     def losses(self, windows: Windows, limit: int | None) -> Iterator[tuple[np.ndarray, ...]]:
         """Yield (numbers of windows, their losses (B, length) in nats), at most 16k inputs at once.
@@ -243,6 +245,8 @@ class Tester:
         numbers, processes = np.arange(windows.starts.size), self.processes
         for batch in np.split(numbers, numbers[size::size])[processes.rank :: processes.size]:
             offsets = windows.starts.ravel()[batch, None] + np.arange(windows.length + 1)
+            far = offsets[:, : max(0, windows.length - self.kept)]
+            far[:] = np.random.default_rng(diagnose.SEED).permuted(far, axis=1)
             tokens = torch.from_numpy(self.corpus.val[offsets].astype(np.int64))
             tokens = tokens.to(self.compute.device)
             nats = self.model.losses(tokens[:, :-1], tokens[:, 1:], window=limit)
@@ -269,11 +273,6 @@ class Tester:
         for array in (sums, binned):  # zero where another process has measured
             self.processes.sum(torch.from_numpy(array))
         return sums, binned
-
-
-def position_bins(length: int) -> list[int]:
-    """The edges of bins of positions that double: 0, 1, 2, 4 ... up to `length`."""
-    return [0, *(1 << k for k in range((length - 1).bit_length())), length]
 
 
 def per_position(binned: np.ndarray, length: int) -> dict[str, Any]:
@@ -610,6 +609,9 @@ def evaluate_run(folder: str, settings: EvaluateSettings, processes: Processes) 
     how = {"protocols": settings.protocols, "stride": settings.stride, "compute": compute}
     how |= {"lengths": settings.eval_lengths or own.eval_lengths, "windows": settings.eval_windows}
     corpus = run_corpus(tested, settings.dataset)
+    if settings.diagnose:
+        diagnose_run(Tester(model, corpus, compute), folder, about, settings)
+        return about
     result = extrapolation(model, corpus, about, processes=processes, **how)
     if lock:
         result = results.update_result(folder, result)
@@ -617,6 +619,53 @@ def evaluate_run(folder: str, settings: EvaluateSettings, processes: Processes) 
         lock.release()
     asked = results.only(result, settings.eval_windows, compute.dtype_name)
     return asked | {"extend": extension}
+
+
+@torch.no_grad()
+def diagnose_run(tester: Tester, folder: str, about: Result, settings: EvaluateSettings) -> None:
+    """Write into a run folder why the loss of its model is what it is: see runs/diagnose.py."""
+    length, corpus, model = about["train_length"], tester.corpus, tester.model
+    places = find_places(corpus, settings.eval_windows)
+    asked = sorted(settings.eval_lengths or [2 * length, 4 * length, 8 * length])
+    most = min(places.reach, model.limit or places.reach)
+    lengths = [length, *(n for n in asked if length < n <= most)]
+    print(f"at {lengths} tokens; the scheme and the corpus allow no more than {most}")
+    checkpoint = about["step"], about["checkpoint"]
+    row, plan = ask(tester, places, "fixed_targets", lengths[-1], checkpoint)
+    if "rows" not in corpus.meta:
+        require(plan, row.get("reason"))
+        add_remarks(row, places, model)
+    diagnose.report(findings(tester, places, lengths), folder, about | row | provenance())
+
+
+def findings(tester: Tester, places: Places, lengths: list[int]) -> Iterator[diagnose.Finding]:
+    """All findings on texts that end at the places of a test; L is the first of the lengths.
+
+    Rows with answers cannot be cut, shuffled or continued: of them, those on attention only.
+    """
+    model, corpus, length, longest = tester.model, tester.corpus, lengths[0], lengths[-1]
+    if "rows" in corpus.meta:
+        print(f"note: {corpus.name} has rows with answers, so only attention is measured")
+        sizes = corpus.meta["rows"]["sizes"]
+        size = max(size for size, _, width in sizes if width <= longest + 1)
+        texts = torch.from_numpy(rows_of(corpus, size)[0][: diagnose.TEXTS, :-1].astype(int))
+        yield diagnose.attention_of(model, texts.to(tester.compute.device), length)
+        return
+
+    def score(length: int, kept: float = math.inf) -> np.ndarray:
+        changed = replace(tester, kept=kept + places.scored - 1)
+        return changed.score(fixed_targets(places, length))[0] / places.scored
+
+    offsets = places.ends[: diagnose.TEXTS, None] + np.arange(-longest, 0)
+    texts = torch.from_numpy(corpus.val[offsets].astype(int)).to(tester.compute.device)
+    for n in dict.fromkeys((length, longest)):
+        yield diagnose.attention_of(model, texts[:, -n:], length)
+    yield diagnose.far_shuffled(score, lengths)
+    yield diagnose.effective_context(score, lengths)
+    if model.pos.rotary:
+        yield diagnose.without_bands(model, score, lengths)
+    if longest >= length + max(length, diagnose.COPIED):
+        yield from diagnose.continuations(model, texts, length)
 
 
 def main() -> None:
@@ -628,7 +677,7 @@ def main() -> None:
     advice = "lower eval_lengths, or leave the longest out"
     with device.memory_advice(advice), together("auto", compute) as processes:
         tested = [evaluate_run(folder, settings, processes) for folder in folders]
-        if not processes.first:
+        if settings.diagnose or not processes.first:
             return
     show_runs(folders, tested, settings.dataset, settings.out)
 

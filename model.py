@@ -76,18 +76,25 @@ class Attention(nn.Module):
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
 
-    def forward(self, x: Tensor, prepared: attention.Prepared, cache: Cache | None) -> Tensor:
-        """(B, T, C) -> (B, T, C)."""
+    def project(self, x: Tensor, plan: Plan) -> tuple[Tensor, ...]:
+        """Queries, keys and values (B, H, T, D) of x (B, T, C), turned, and what a scorer keeps.
+
+        The latter are features (B, 1, T, M), and the fourth of them if there are any.
+        """
         parts = self.c_attn(x).chunk(3, -1)
         q, k, v = (
             t.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for t in parts
         )  # (B, H, T, D)
-        plan, features = prepared.plan, []
         if plan.turns:
             turn_queries, turn_keys = plan.turns
             q, k = turn_queries(q), turn_keys(k)
         if plan.scorer is not None and overrides(plan.scorer, "features"):
-            features = [plan.scorer.features(x)[:, None]]  # (B, 1, T, M)
+            return q, k, v, plan.scorer.features(x)[:, None]
+        return q, k, v
+
+    def forward(self, x: Tensor, prepared: attention.Prepared, cache: Cache | None) -> Tensor:
+        """(B, T, C) -> (B, T, C)."""
+        q, k, v, *features = self.project(x, prepared.plan)
         if cache is not None:
             k, v, *features = cache.append(self.layer, k, v, *features)
         y = attention.attend(q, k, v, prepared, self.dropout if self.training else 0.0, *features)

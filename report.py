@@ -27,13 +27,10 @@ from runs.compare import refuse_other_targets
 from runs.figures import plot_run, show_runs
 from runs.folder import diverged, in_use, last_logged_step, named_folders, read_config, scheme_label
 from runs.labels import result_labels, settings_that_differ
-from runs.tables import aligned, number, signed
+from runs.tables import aligned, legend, number, signed
 
 RUN_FILES = ("config.json", "extrapolation.json", "metrics.jsonl", ".lock")
 HEADS = ["", "steps", "tokens", "loss(L)", "gain(4 L)", "gain(32 L)", "state", "folder", ""]
-LEGEND = """\
-fixed_targets; gain(N) = loss(L) - loss(N): negative where the scheme breaks
-~ near zero: within 2 standard errors or 0.005 nats; empty: undefined, or not tested"""
 
 
 # ---- the runs in a folder
@@ -77,7 +74,11 @@ def look_at(folder: Path) -> results.Result:
 
 
 def losses(rows: results.Rows, length: int) -> list[str]:
-    """The cells of the loss at the training length, and of the gains at 4 and 32 times that."""
+    """The cells of the loss at the training length, and of the gains at 4 and 32 times that.
+
+    fixed_targets; gain(N) = loss(L) - loss(N): negative where the scheme breaks
+    ~ near zero: within 2 standard errors or 0.005 nats; empty: undefined, or not tested
+    """
     cells = [number(rows.get(("fixed_targets", length), {}), "nats")]
     for n in (4 * length, 32 * length):
         lost = rows.get(("fixed_targets", n), {}).get("diverged")
@@ -115,7 +116,7 @@ def list_runs(folders: list[Path], dataset: str) -> str:
             refuse_other_targets(dataset or corpus, labels, rows)
         except UserError as error:
             broken.append(str(error))
-    return "\n".join([*aligned(lines), "", LEGEND, *broken])
+    return "\n".join([*aligned(lines), "", legend(losses), *broken])
 
 
 def main() -> None:

@@ -8,7 +8,6 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 import configurable
-import explain
 from configurable import (
     KINDS,
     AblateSettings,
@@ -20,6 +19,7 @@ from configurable import (
     Settings,
     TrainSettings,
 )
+from docs.catalogue import catalogue
 
 COMMANDS = {
     "train.py": TrainSettings,
@@ -70,14 +70,14 @@ change what is measured on it. Settings of the *execution* say how and where it 
 
 def schemes_page() -> str:
     """docs/schemes.md."""
-    return f"{SCHEMES}\n{explain.catalogue()}\n"
+    return f"{SCHEMES}\n{catalogue()}\n"
 
 
 def settings_table(cls: type[Settings]) -> str:
     """A Markdown table of all settings of a command."""
     lines = ["| name | default | unit | what | kind |", "| --- | --- | --- | --- | --- |"]
     for f in sorted(fields(cls), key=lambda f: [*KINDS].index(f.metadata["kind"])):
-        typed = configurable._typed(f.default)
+        typed = configurable.typed(f.default)
         default = f"`{typed}`" if typed else ""
         what = f"{f.metadata['help']} ({configurable._expected(f)})".replace("|", "\\|")
         row = (f"`{f.name}`", default, f.metadata["unit"], what, f.metadata["kind"])

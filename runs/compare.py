@@ -6,6 +6,7 @@ are corrected for how many schemes are compared. Windows and seeds are never poo
 """
 
 import functools
+import itertools
 import math
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -13,19 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from configurable import PROTOCOLS, require
+from runs import results
 from runs.answers import answered
 from runs.labels import loss, result_labels
-from runs.results import (
-    ANSWERED,
-    Result,
-    Row,
-    Rows,
-    by_length,
-    paired,
-    rows_of,
-    standard_error,
-    targets,
-)
+from runs.results import Result, Row, Rows, targets
 
 Seeds = dict[int, dict[int, Row]]  # of one scheme: rows of fixed_targets by seed and length
 
@@ -36,17 +28,17 @@ NEAR = 0.01  # nats by which another learning rate must be better than the usual
 # ---- the rows of several results
 
 
-def select_rows(results: list[Result], dataset: str) -> tuple[str, list[Rows]]:
+def select_rows(tested: list[Result], dataset: str) -> tuple[str, list[Rows]]:
     """The dataset (by default the first tested) and the `rows_of` on it.
 
     UserError if a result has none, or if two results were measured on different targets.
     """
-    dataset = dataset or next((row["dataset"] for r in results for row in r["rows"]), "")
-    selected = rows_of(results, dataset)
-    for result, rows in zip(results, selected, strict=True):
+    dataset = dataset or next((row["dataset"] for r in tested for row in r["rows"]), "")
+    selected = results.rows_of(tested, dataset)
+    for result, rows in zip(tested, selected, strict=True):
         where = f"{dataset or 'any dataset'} under {result.get('extend') or 'no extension'}"
         require(rows, f"{result['pos']} was not tested on {where}: run evaluate.py on it first")
-    refuse_other_targets(dataset, result_labels(results), selected)
+    refuse_other_targets(dataset, result_labels(tested), selected)
     return dataset, selected
 
 
@@ -67,8 +59,7 @@ def refuse_other_targets(dataset: str, labels: list[str], all_rows: list[Rows]) 
 
 def missing_results(cells: dict[str, list[Result]]) -> list[str]:
     """A sentence for each cell without a result; see `rows_by_seed`."""
-    cells = [(label, result) for label, results in cells.items() for result in results]
-    missing = [(label, result) for label, result in cells if "rows" not in result]
+    missing = [(label, r) for label, of in cells.items() for r in of if "rows" not in r]
     return [f"{label}, seed {r['seed']}: no result: {r['reason']}" for label, r in missing]
 
 
@@ -78,20 +69,19 @@ def rows_by_seed(cells: dict[str, list[Result]], dataset: str = "") -> tuple[str
     `cells` is {scheme: a result for each seed}; a missing one is {"seed": ..., "reason": ...}.
     UserError if all are missing, or if two were measured on different targets.
     """
-    done = [(label, r) for label, results in cells.items() for r in results if "rows" in r]
-    nothing = ["there is no result to compare", *missing_results(cells)]
-    require(done, "; ".join(nothing))
+    done = [(label, r) for label, of in cells.items() for r in of if "rows" in r]
+    require(done, "; ".join(["there is no result to compare", *missing_results(cells)]))
     dataset, all_rows = select_rows([result for _, result in done], dataset)
     by_seed: dict[str, Seeds] = {label: {} for label in cells}
     for (label, result), rows in zip(done, all_rows, strict=True):
-        by_seed[label][result["seed"]] = answered(rows) or by_length(rows)
+        by_seed[label][result["seed"]] = answered(rows) or results.by_length(rows)
     return dataset, by_seed
 
 
 def has_answers(by_scheme: dict[str, Seeds]) -> bool:
     """Whether these are rows with answers, see runs/answers.py."""
     rows = [row for seeds in by_scheme.values() for of in seeds.values() for row in of.values()]
-    return any(row["protocol"] in ANSWERED for row in rows)
+    return any(row["protocol"] in results.ANSWERED for row in rows)
 
 
 def losses_at(seeds: Seeds, length: int) -> dict[int, float]:
@@ -107,12 +97,12 @@ def mean_curve(seeds: Seeds) -> dict[int, float]:
     return {n: float(np.mean(nats)) if nats else math.nan for n, nats in losses.items()}
 
 
-def schemes_of(results: list[Result]) -> dict[str, list[Result]]:
+def schemes_of(tested: list[Result]) -> dict[str, list[Result]]:
     """The results by their label without the seed; runs that are equal in all have their own."""
-    alike = [{**result, "seed": 0, "folder": ""} for result in results]
-    runs = [(label, r["seed"]) for label, r in zip(result_labels(alike), results, strict=True)]
+    alike = [{**result, "seed": 0, "folder": ""} for result in tested]
+    runs = [(label, r["seed"]) for label, r in zip(result_labels(alike), tested, strict=True)]
     schemes: dict[str, list[Result]] = {}
-    for run, label, result in zip(runs, result_labels(results), results, strict=True):
+    for run, label, result in zip(runs, result_labels(tested), tested, strict=True):
         schemes.setdefault(label if runs.count(run) > 1 else run[0], []).append(result)
     return schemes
 
@@ -143,11 +133,9 @@ def t_point(degrees: int) -> float:
 
 def holm(values: dict[str, float]) -> dict[str, float]:
     """The p-values of a family after Holm's step-down correction, each at most 1."""
-    corrected, highest = {}, 0.0
-    for k, name in enumerate(sorted(values, key=values.__getitem__)):
-        highest = max(highest, min(1.0, (len(values) - k) * values[name]))
-        corrected[name] = highest
-    return corrected
+    names = sorted(values, key=values.__getitem__)
+    steps = [min(1.0, (len(names) - k) * values[name]) for k, name in enumerate(names)]
+    return dict(zip(names, itertools.accumulate(steps, max), strict=True))
 
 
 # ---- schemes against the first
@@ -162,13 +150,8 @@ class Contrast(NamedTuple):
     nats: float
     stderr: float
     seeds: int
-    degrees: int  # of freedom
-    p: float = math.nan
-
-    @property
-    def half(self) -> float:
-        """Half the width of the 95 % t-interval, which is not corrected."""
-        return t_point(self.degrees) * self.stderr
+    half: float  # of the width of the 95 % t-interval, which is not corrected
+    p: float
 
     @property
     def distinguishable(self) -> bool:
@@ -181,18 +164,18 @@ def contrast(seeds: Seeds, first: Seeds, length: int) -> Contrast | None:
 
     None if no seed has both on the same targets, or if one diverged there.
     """
-    losses, others = losses_at(seeds, length), losses_at(first, length)
-    both = sorted(losses.keys() & others.keys())
-    found = [paired(seeds[seed][length], first[seed][length]) for seed in both]
-    found = [pair for pair in found if pair]
-    if not found or math.inf in (*losses.values(), *others.values()):
+    both = sorted(seeds.keys() & first.keys())
+    pairs = [results.paired(seeds[s].get(length), first[s].get(length)) for s in both]
+    found = [pair for pair in pairs if pair]
+    if not found or any(math.inf in losses_at(of, length).values() for of in (seeds, first)):
         return None
-    mean, stderr, degrees = found[0].nats, found[0].stderr, found[0].blocks - 1
+    mean, stderr, blocks = found[0]
     if len(found) > 1:
         nats = [pair.nats for pair in found]
-        mean, stderr, degrees = float(np.mean(nats)), standard_error(nats), len(nats) - 1
+        mean, stderr, blocks = float(np.mean(nats)), results.standard_error(nats), len(nats)
     t = mean / stderr if stderr else math.copysign(math.inf, mean) if mean else 0.0
-    return Contrast(mean, stderr, len(found), degrees, p_value(t, degrees))
+    half = t_point(blocks - 1) * stderr
+    return Contrast(mean, stderr, len(found), half, p_value(t, blocks - 1))
 
 
 def contrasts(by_scheme: dict[str, Seeds]) -> dict[str, dict[int, Contrast]]:
@@ -218,10 +201,8 @@ def pick_rate(losses: dict[float, float], usual: float) -> float:
 
     `losses` is {rate: nats}, inf for one that diverged. If all did, the lowest rate.
     """
-    best = min(losses.values())
-    if math.isinf(best):
-        return min(losses)
-    return usual if losses[usual] <= best + NEAR else min(losses, key=losses.__getitem__)
+    best = min(losses, key=lambda rate: (losses[rate], rate))
+    return usual if losses[usual] - losses[best] <= NEAR else best
 
 
 def rates_beyond(tried: Iterable[float], picked: float, lowest: float) -> list[float]:

@@ -4,25 +4,26 @@ import math
 import os
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from configurable import require
-from runs.answers import Tested, answered, curve, interval, verdict
-from runs.compare import contrasts, has_answers, mean_curve, rows_by_seed, schemes_of, select_rows
+from runs.answers import Tested, curve, has_depths, interval, verdict
+from runs.compare import contrasts, has_answers, mean_curve, rows_by_seed, schemes_of
 from runs.files import replace_file
 from runs.labels import gaps, loss, result_labels, run_name
-from runs.results import Result, by_length, gains, rows_on
+from runs.results import Result, gains, rows_on
 from runs.tables import runs_table, seeds_table
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 # colours of Okabe and Ito, which the colour-blind can tell apart
 COLORS = "#0072B2 #D55E00 #009E73 #CC79A7 #E69F00 #56B4E9 #000000".split()
 MARKERS = "osD^vP*"
+GREY = {"color": "0.35", "linewidth": 1}
+ANSWERS = {  # by protocol: what stands along the axes
+    "recall": ("distance, tokens (the least of each bin)", "right answers in the longest texts"),
+    "exact_match": ("size", "texts without a mistake"),
+}
 
 
 # ---- runs
@@ -55,117 +56,122 @@ def plot_run(folder: str | Path, result: Result) -> None:
 
 
 def plot_runs(results: list[Result], path: str | Path, dataset: str = "") -> bool:
-    """Draw the loss of fixed_targets against the test length, a curve for each result.
+    """Draw a curve for each result: see `plot_seeds`."""
+    named = zip(result_labels(results), results, strict=True)
+    return plot_seeds({label: [result] for label, result in named}, path, dataset)
 
-    The bars are the paired errors to L. False, and no figure, if nothing was measured. UserError if
-    the results do not compare, or if there are no figures of that kind.
+
+def plot_seeds(cells: dict[str, list[Result]], path: str | Path, dataset: str = "") -> bool:
+    """Draw the loss of fixed_targets against the test length, a curve for each scheme.
+
+    It is the mean over seeds, with a thin line for each, and a bar is as long as the 95 % interval
+    of the difference to the first scheme, uncorrected. If every scheme has one seed only, a bar is
+    the paired error to L. For `cells`, and what is refused, see `rows_by_seed`. False, and no
+    figure, if nothing was measured. UserError if there are no figures of that kind.
     """
-    dataset, all_rows = select_rows(results, dataset)
-    if answered(all_rows[0]):
-        tested = [answered(rows) for rows in all_rows]
-        return plot_answers(result_labels(results), tested, dataset, path)
-    axes = loss_axes(dataset, results, "bars: standard error of the paired difference to L")
-    labels = result_labels(results)
-    for k, (label, result, rows) in enumerate(zip(labels, results, all_rows, strict=True)):
-        fixed = by_length(rows)
-        curve = {n: loss(row) for n, row in fixed.items()}
-        errors = [row.get("stderr_vs_L") or 0.0 for row in fixed.values()]
-        plot_curve(axes, k, label, curve, errors, result["train_length"])
-    return save_losses(axes, path)
-
-
-def plot_seeds(cells: dict[str, list[Result]], path: str | Path) -> None:
-    """Draw the mean over seeds of each scheme as a curve, and each seed as a thin line.
-
-    A bar is as long as the 95 % interval of the difference to the first scheme, uncorrected. For
-    `cells`, and what is refused, see `rows_by_seed`.
-    """
-    dataset, schemes = rows_by_seed(cells)
+    dataset, schemes = rows_by_seed(cells, dataset)
     if has_answers(schemes):
-        named = [(label, rows) for label, seeds in schemes.items() for rows in seeds.values()]
-        plot_answers(*map(list, zip(*named, strict=True)), dataset, path)
-        return
-    results = [r for results in cells.values() for r in results if "rows" in r]
+        tested = {label: list(seeds.values()) for label, seeds in schemes.items()}
+        return plot_answers(tested, dataset, path)
+    done = {label: [r for r in of if "rows" in r] for label, of in cells.items()}
+    single = all(len(of) == 1 for of in cells.values())
     bars = f"bars: 95 % interval of the difference to {next(iter(cells))}, not corrected"
-    axes = loss_axes(dataset, results, f"thin lines: each seed; {bars}")
+    own = "bars: standard error of the paired difference to L"
+    caption = own if single else f"thin lines: each seed; {bars}"
+    axes = loss_axes(dataset, sum(done.values(), []), caption)
     found = contrasts(schemes)
     for k, (label, seeds) in enumerate(schemes.items()):
+        losses = mean_curve(seeds)
+        errors = [found[label][n].half if n in found[label] else 0.0 for n in losses]
         for fixed in seeds.values():
-            losses = [loss(row) for row in fixed.values()]
-            axes.plot(fixed.keys(), losses, color=color(k), linewidth=0.7, alpha=0.5)
-        curve = mean_curve(seeds)
-        errors = [found[label][n].half if n in found[label] else 0.0 for n in curve]
-        named = f"{label} ({len(seeds)} seeds)"
-        plot_curve(axes, k, named, curve, errors, results[0]["train_length"])
-    save_losses(axes, path)
+            thin = {"color": color(k), "linewidth": 0.7, "alpha": 0.5}
+            axes.plot(fixed.keys(), [loss(row) for row in fixed.values()], **thin)
+            if single:
+                errors = [row.get("stderr_vs_L") or 0.0 for row in fixed.values()]
+        named = label if single else f"{label} ({len(seeds)} seeds)"
+        trained = {result["train_length"] for result in done[label]}
+        plot_losses(axes, k, named, losses, errors, trained)
+    return save_losses(axes, path)
 
 
 # ---- answers
 
 
-def plot_answers(
-    labels: list[str], all_tested: list[Tested], dataset: str, path: str | Path
-) -> bool:
-    """Draw the share of right answers by distance or size, each result with its own points.
+def plot_answers(schemes: dict[str, list[Tested]], dataset: str, path: str | Path) -> bool:
+    """Draw the share of right answers by distance or size, a curve for each seed of each scheme.
 
-    Results with one label share a colour. False, and no figure, if nothing was measured.
+    A single result with needles is drawn by `plot_depths`. False, and no figure, if nothing was
+    measured.
     """
-    axes, some = new_figure((9, 5.4)).add_subplot(), next(iter(all_tested[0].values()))
-    kinds, drawn = list(dict.fromkeys(labels)), set()
-    for label, tested in zip(labels, all_tested, strict=True):
-        points = curve(tested)
-        shares = [right / count for right, count in points.values()]
-        bounds = np.array([interval(*point) for point in points.values()]).reshape(-1, 2)
-        bars = np.abs(bounds - np.reshape(shares, (-1, 1))).T
-        k = kinds.index(label)
-        style = {"color": color(k), "marker": MARKERS[k % len(MARKERS)], "capsize": 2}
-        name = None if label in drawn else f"{label}: {verdict(tested)}"
-        axes.errorbar([*points], shares, yerr=bars, label=name, linewidth=1.4, alpha=0.8, **style)
-        drawn.add(label)
-    by_distance = some["protocol"] == "recall"
-    x = "distance to the answer, tokens (the least of each bin)" if by_distance else "size"
-    axes.axvline(some["trained"], color="0.35", linestyle="--", linewidth=1, label="trained up to")
-    axes.axhline(some["chance"], color="0.35", linestyle=":", linewidth=1, label="a guess")
-    what = "right answers by distance, in the longest texts" if by_distance else "exact match"
-    axes.set_title(f"{dataset}: {what} (bars: 95 %)", fontsize=11)
-    axes.set_xlabel(x)
-    axes.set_ylabel("share of right answers" if by_distance else "share of texts without mistake")
-    if by_distance:
-        axes.set_xscale("log", base=2)
-        ticks = sorted({x for tested in all_tested for x in curve(tested)})
-        axes.set_xticks(ticks, [f"{x:,}" for x in ticks])
+    every = [tested for several in schemes.values() for tested in several]
+    if len(every) == 1 and has_depths(every[0]):
+        return plot_depths(next(iter(schemes)), every[0], dataset, path)
+    some = next(iter(every[0].values()))
+    title = f"{dataset}, trained up to {some['trained']}: the share that is right (bars: 95 %)"
+    x, y = ANSWERS[some["protocol"]]
+    axes = new_axes(title, x, y, [some["trained"]], ("trained up to", "a guess"))
+    axes.axhline(some["chance"], linestyle=":", **GREY)
+    for k, (label, several) in enumerate(schemes.items()):
+        name = f"{label}: {'; '.join(dict.fromkeys(map(verdict, several)))}"
+        for tested in several:
+            points = curve(tested)
+            shares = {x: right / count for x, (right, count) in points.items()}
+            bounds = np.array([interval(*point) for point in points.values()]).reshape(-1, 2)
+            plot_curve(axes, k, name, shares, np.abs(bounds.T - list(shares.values())))
+            name = ""  # the others share its colour
     axes.set_ylim(-0.02, 1.03)
-    axes.grid(color="0.92", linewidth=0.7)
-    axes.legend(fontsize=8)
+    if some["protocol"] == "recall":
+        axes.set_xscale("log", base=2)
+    return save_curves(axes, path)
+
+
+def plot_depths(label: str, tested: Tested, dataset: str, path: str | Path) -> bool:
+    """Draw a map of the share of right tokens: a line for each length, a cell for each depth.
+
+    True: something was measured, see `has_depths`.
+    """
+    rows = {n: row["by_depth"] for n, row in tested.items() if row["nats"] is not None}
+    edges = next(iter(rows.values()))["edges"]
+    counts, right = (np.array([row[name] for row in rows.values()]) for name in ("counts", "right"))
+    shares = np.where(counts > 0, right / np.maximum(counts, 1), math.nan)
+    axes = new_figure((9, 1.6 + 0.5 * len(rows))).add_subplot()
+    image = axes.imshow(shares, cmap="RdYlBu", vmin=0, vmax=1, aspect="auto")
+    axes.figure.colorbar(image, label="share of right tokens")
+    for (k, column), share in np.ndenumerate(shares):
+        text = f"{share:.3f}\nof {counts[k, column]:,}" if counts[k, column] else "none"
+        style = {"ha": "center", "va": "center", "color": "w" if abs(share - 0.5) > 0.3 else "k"}
+        axes.text(column, k, text, fontsize=7, **style)
+    axes.set_xticks(np.arange(len(edges)) - 0.5, [f"{edge:g}" for edge in edges])
+    axes.set_yticks(range(len(rows)), [f"{n:,}" for n in rows])
+    axes.set(xlabel="depth: the distance in parts of the length", ylabel="length, tokens")
+    axes.set_title(f"{dataset}, {label}\n{verdict(tested)}", fontsize=10)
     save_figure(axes.figure, path)
-    return any(map(curve, all_tested))
+    return True
 
 
-# ---- curves of losses
+# ---- curves
 
 
-def loss_axes(dataset: str, results: list[Result], caption: str) -> "Axes":
-    """Empty axes, with a title, and the training lengths as upright lines."""
-    axes = new_figure((9, 5.4)).add_subplot()
-    lengths = sorted({result["train_length"] for result in results})
-    for k, length in enumerate(lengths):
-        label = "" if k else "L, the training length"
-        axes.axvline(length, color="0.35", linestyle="--", linewidth=1, label=label)
-    axes.plot([], [], color="0.35", linestyle=":", label="cropped: loss at N = L")
-    trained = f"{dataset}, trained at L = {', '.join(map(str, lengths))}"
-    what = "the same targets with more and more context (fixed_targets)"
-    unit = results[0]["unit"]
-    axes.set_title(f"{trained}: {what}", fontsize=11)
-    axes.set_xlabel(f"test length, {unit}s ({caption})")
-    axes.set_ylabel(f"loss, nats per {unit}")
-    return axes
-
-
-def new_figure(size: tuple[float, float], dpi: int = 150) -> "Figure":
-    """An empty figure of that size in inches."""
+def new_figure(size: tuple[float, float], dpi: int = 150) -> Any:
+    """An empty figure of matplotlib, of that size in inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=size, dpi=dpi, layout="constrained")
+
+
+def new_axes(title: str, x: str, y: str, lengths: list[int], names: tuple[str, str]) -> Any:
+    """Empty axes with a title, what stands along them, and the training lengths as upright lines.
+
+    `names` are those of upright and of dotted lines in the legend.
+    """
+    axes = new_figure((9, 5.4)).add_subplot()
+    axes.set_title(title, fontsize=11)
+    axes.set(xlabel=x, ylabel=y)
+    axes.grid(color="0.92", linewidth=0.7)
+    for k, length in enumerate(lengths):
+        axes.axvline(length, linestyle="--", label="" if k else names[0], **GREY)
+    axes.plot([], [], linestyle=":", label=names[1], **GREY)
+    return axes
 
 
 def color(k: int) -> str:
@@ -173,63 +179,86 @@ def color(k: int) -> str:
     return COLORS[k % len(COLORS)]
 
 
-def plot_curve(
-    axes: "Axes", k: int, label: str, curve: dict[int, float], errors: list[float], cropped: int
-) -> None:
-    """Draw curve number k of `loss` by length, and a dotted line at the level it has at `cropped`.
-
-    Crosses at the upper edge mark the lengths at which it diverged.
-    """
-    words = gaps(curve)
-    last = max((n for n, nats in curve.items() if not math.isnan(nats)), default=0)
-    lengths = [n for n in curve if n <= last]
-    losses = [curve[n] if math.isfinite(curve[n]) else math.nan for n in lengths]
+def plot_curve(axes: Any, k: int, label: str, curve: dict[int, float], errors: Any) -> None:
+    """Draw curve number k with its errors: one for each point or, in two rows, below and above."""
     style = {"color": color(k), "linestyle": "-" if k < len(COLORS) else "-.", "linewidth": 1.8}
     style |= {"marker": MARKERS[k % len(MARKERS)], "markersize": 5, "elinewidth": 1, "capsize": 3}
-    label = f"{label}: {words}" if words else label
-    axes.errorbar(lengths, losses, yerr=errors[: len(lengths)], label=label, **style)
-    if math.isfinite(curve.get(cropped, math.nan)):
-        axes.axhline(curve[cropped], color=color(k), linestyle=":", linewidth=1)
-    diverged = [n for n, nats in curve.items() if math.isinf(nats)]
-    edge = {"transform": axes.get_xaxis_transform(), "markersize": 9, "zorder": 5}
-    axes.plot(diverged, [0.97] * len(diverged), "X", color=color(k), **edge)
+    heights = [y if math.isfinite(y) else math.nan for y in curve.values()]
+    axes.errorbar([*curve], heights, yerr=errors, label=label, **style)
 
 
-def save_losses(axes: "Axes", path: str | Path) -> bool:
-    """Scale and label the axes and write the file; False, and no file, if nothing was drawn."""
-    from matplotlib.ticker import MaxNLocator
+def save_curves(axes: Any, path: str | Path) -> bool:
+    """Put ticks at the points of the curves and a legend below, and write the file.
 
-    lengths = sorted({n for curve in axes.containers for n in curve.lines[0].get_xdata()})
-    if not lengths:
+    False, and no file, if nothing was drawn.
+    """
+    places = sorted({x for curve in axes.containers for x in curve.lines[0].get_xdata()})
+    if not places:
         return False
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xticks(lengths, [f"{n:,}" for n in lengths])
-    axes.yaxis.set_major_locator(MaxNLocator(9, steps=[1, 2, 5, 10]))
-    axes.yaxis.set_major_formatter("{x:g}")
+    axes.set_xticks(places, [f"{x:,}" for x in places])
     axes.minorticks_off()
-    low, high = axes.get_ylim()
-    low, high = (low, high) if low > 0 else (1, 10)  # if every loss diverged
-    room = max(1.0, math.sqrt(1.25 * low / high))  # a flat curve should look flat
-    axes.set_ylim(low / room, high * room)
-    axes.grid(color="0.92", linewidth=0.7)
     handles, names = axes.get_legend_handles_labels()
-    handles, names = handles[2:] + handles[:2], names[2:] + names[:2]  # the curves first
-    names = [textwrap.fill(name, 124) for name in names]
+    names = [textwrap.fill(name, 124) for name in names[2:] + names[:2]]  # the curves first
     columns = max(1, 132 // (8 + max(map(len, names))))
     axes.figure.set_figheight(5.2 + 0.19 * math.ceil(len(names) / columns))
     style = {"loc": "outside lower center", "frameon": False, "fontsize": 9, "ncols": columns}
-    axes.figure.legend(handles, names, **style)
+    axes.figure.legend(handles[2:] + handles[:2], names, **style)
     save_figure(axes.figure, path)
     return True
 
 
-def save_figure(figure: "Figure", path: str | Path) -> None:
+def save_figure(figure: Any, path: str | Path) -> None:
     """Write a figure, whole or not at all; UserError for a kind of figure that is unknown."""
     kind = Path(path).suffix.removeprefix(".") or "png"
     known = figure.canvas.get_supported_filetypes()
     require(kind in known, f"{path}: there are no {kind} figures; name it .png, .pdf or .svg")
     replace_file(Path(path), lambda file: figure.savefig(file, format=kind))
+
+
+# ---- curves of losses
+
+
+def loss_axes(dataset: str, results: list[Result], caption: str) -> Any:
+    """Empty axes for losses by length, with a title."""
+    lengths, unit = sorted({result["train_length"] for result in results}), results[0]["unit"]
+    trained = f"{dataset}, trained at L = {', '.join(map(str, lengths))}"
+    title = f"{trained}: the same targets with more and more context (fixed_targets)"
+    names = ("L, the training length", "cropped: loss at N = L")
+    x = f"test length, {unit}s ({caption})"
+    return new_axes(title, x, f"loss, nats per {unit}", lengths, names)
+
+
+def plot_losses(
+    axes: Any, k: int, label: str, losses: dict[int, float], errors: list[float], trained: set[int]
+) -> None:
+    """Draw curve number k of `loss` by length, and dotted lines at its levels where it was trained.
+
+    Crosses at the upper edge mark the lengths at which it diverged.
+    """
+    words = gaps(losses)
+    last = max((n for n, nats in losses.items() if not math.isnan(nats)), default=0)
+    shown = {n: nats for n, nats in losses.items() if n <= last}
+    plot_curve(axes, k, f"{label}: {words}" if words else label, shown, errors[: len(shown)])
+    for length in trained & {n for n, nats in losses.items() if math.isfinite(nats)}:
+        axes.axhline(losses[length], color=color(k), linestyle=":", linewidth=1)
+    diverged = [n for n, nats in losses.items() if math.isinf(nats)]
+    edge = {"transform": axes.get_xaxis_transform(), "markersize": 9, "zorder": 5}
+    axes.plot(diverged, [0.97] * len(diverged), "X", color=color(k), **edge)
+
+
+def save_losses(axes: Any, path: str | Path) -> bool:
+    """Scale the axes and `save_curves`."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(MaxNLocator(9, steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_formatter("{x:g}")
+    low, high = axes.get_ylim()
+    low, high = (low, high) if low > 0 else (1, 10)  # if every loss diverged
+    room = max(1.0, math.sqrt(1.25 * low / high))  # a flat curve should look flat
+    axes.set_ylim(low / room, high * room)
+    return save_curves(axes, path)
 
 
 # ---- extensions of one model
@@ -247,15 +276,13 @@ def plot_extensions(
     means = [[np.mean(of.get(n, nothing)) for n in lengths] for of in gained.values()]
     width = 0.5 + 0.075 * max(map(len, gained)) + max(0.62 * len(lengths), 3.4)  # inches
     axes = new_figure((width, 1.2 + 0.24 * len(gained))).add_subplot()
+    bounded = np.clip(means, -3, 3)  # a gain is -inf where a seed diverged
     norm = SymLogNorm(0.03, vmin=-3, vmax=3)
-    bounded = np.clip(means, norm.vmin, norm.vmax)  # a gain is -inf where a seed diverged
-    axes.imshow(bounded, cmap="RdBu", norm=norm, aspect="auto")
+    axes.imshow(bounded, cmap="RdBu", norm=norm, aspect="auto", alpha=0.6)
     for (k, column), value in np.ndenumerate(means):
         text = f"{value:+.3f}" if math.isfinite(value) else "diverged"
         if not math.isnan(value):
-            dark = abs(norm(bounded[k, column]) - 0.5) > 0.28
-            style = {"ha": "center", "va": "center", "fontsize": 7, "color": "w" if dark else "k"}
-            axes.text(column, k, text, **style)
+            axes.text(column, k, text, ha="center", va="center", fontsize=7)
     axes.set_xticks(range(len(lengths)), [f"{n:,}" for n in lengths], fontsize=8)
     axes.set_yticks(range(len(gained)), gained, fontsize=8)
     axes.set_xlabel(f"test length, {results[0]['unit']}s", fontsize=9)

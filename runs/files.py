@@ -9,7 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from configurable import UserError
+from configurable import UserError, explain_errors, require
+
+EXAMPLE = "name a run folder, e.g. out/alibi-stdlib-L128-s1337"
 
 
 def replace_file(path: Path, write: Callable[[BinaryIO], None]) -> str:
@@ -19,15 +21,13 @@ def replace_file(path: Path, write: Callable[[BinaryIO], None]) -> str:
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        with aside.open("wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        digest = sha256(aside)
-        os.replace(aside, path)
-    except OSError as error:
-        kept = "what was there before is untouched"
-        raise UserError(f"{path} cannot be written ({error.strerror}); {kept}") from error
+        with explain_errors(f"{path} cannot be written", "what was there before is untouched"):
+            with aside.open("wb") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            digest = sha256(aside)
+            os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)
     return digest
@@ -59,13 +59,11 @@ def write_json(path: str | Path, content: Any) -> None:
     write_text(path, text + "\n")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file; UserError if the file does not hold one."""
+def read_json(path: Path, advice: str = EXAMPLE) -> dict[str, Any]:
+    """A JSON object from a file; UserError, with advice, if the file does not hold one."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
-        example = "name a run folder, e.g. out/alibi-stdlib-L128-s1337"
-        raise UserError(f"{path} is missing or not readable JSON; {example}") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is not a JSON object")
+        raise UserError(f"{path} is missing or not readable JSON: {advice}") from None
+    require(isinstance(content, dict), f"{path} is not a JSON object: {advice}")
     return content

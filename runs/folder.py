@@ -8,7 +8,8 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import asdict, fields
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
-from configurable import TrainSettings, UserError, check_shape, differences, require
+from configurable import TrainSettings, UserError, check_shape, differences, explain_errors, require
 from runs.files import read_json, sha256, write_text
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,16 +26,13 @@ DAMAGED = f"it is damaged; {RESTORE}"
 FRESH = ("auto", "scratch")  # values of init_from for a model without trained weights
 NAMED = ("pos", "dataset", "block_size", "seed")  # settings that begin the folder's name
 MAKE_NO_NUMBERS = "ablate explain report sample figures tables labels compare log examine".split()
-CONFIG = {  # what every config.json has
-    **dict.fromkeys(("original_length", "threads", "processes"), int),
-    **dict.fromkeys(("wandb_id", "device", "dtype"), str),
-    **dict.fromkeys(("settings", "versions", "sources_sha256", "read_before"), dict),
-    "extension_files_sha256": dict,
-    "pos_file_sha256": (str, type(None)),
-    "corpus_sha256": {"train": str, "val": str},
-    "train_lengths": [int],
-    "history": [{"from_step": int, "max_iters": int}],
-}
+# what every config.json has
+CONFIG = dict.fromkeys(("original_length", "threads", "processes"), int)
+CONFIG |= dict.fromkeys(("wandb_id", "device", "dtype"), str)
+CONFIG |= dict.fromkeys(("settings", "versions", "sources_sha256", "read_before"), dict)
+CONFIG |= {"extension_files_sha256": dict, "pos_file_sha256": (str, type(None))}
+CONFIG |= {"corpus_sha256": {"train": str, "val": str}, "train_lengths": [int]}
+CONFIG |= {"history": [{"from_step": int, "max_iters": int}]}
 
 
 # ---- names
@@ -49,8 +47,7 @@ def run_folder(settings: TrainSettings) -> Path:
     """
     if settings.out_dir:
         return Path(settings.out_dir)
-    own = [f for f in fields(TrainSettings) if f.metadata["kind"] == "result"]
-    changed = [f.name for f in own if getattr(settings, f.name) != f.default]
+    changed = [name for name in TrainSettings.defaults() if not settings.has_default(name)]
     values = {name: getattr(settings, name) for name in (*NAMED, *changed) if name != "max_iters"}
     if settings.init_from not in FRESH:  # whose scheme is not known yet
         values["pos"] = Path(settings.init_from).name
@@ -115,17 +112,15 @@ def source_digests() -> dict[str, str]:
 
 def provenance() -> dict[str, Any]:
     """What is needed to repeat a run: versions, machine, commit, sources and command line."""
-    commit = None
-    if shutil.which("git"):
-        command = ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
-        git = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", check=False)
-        commit = git.stdout.strip() or None
+    command = "git describe --always --abbrev=40 --dirty --exclude=*".split()
+    how = {"cwd": ROOT, "capture_output": True, "encoding": "utf-8", "check": False}
+    commit = subprocess.run(command, **how).stdout.strip() if shutil.which("git") else ""
     versions = {"torch": torch.__version__, "numpy": np.__version__}
     return {
         "versions": {"python": platform.python_version(), **versions},
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),
-        "git_commit": commit,
+        "git_commit": commit or None,
         "sources_sha256": source_digests(),
         "command": command_line(),
     }
@@ -150,23 +145,25 @@ def note_changes(was: dict[str, Any], now: dict[str, Any]) -> None:
             print(f"note: {change}: it may not end as it would have")
 
 
-def metrics(folder: Path) -> str:
-    """The text of metrics.jsonl; empty if there is none."""
-    path = folder / "metrics.jsonl"
-    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+def logged(folder: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl, which all tell their step, without those that are damaged."""
+    path, lines = folder / "metrics.jsonl", []
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    for line in text.splitlines():
+        with suppress(ValueError, RecursionError):
+            lines.append(json.loads(line))
+    return [line for line in lines if isinstance(line, dict) and isinstance(line.get("step"), int)]
 
 
 def last_logged_step(folder: Path) -> int:
     """The last step in metrics.jsonl; 0 if there is none."""
-    steps = re.findall(r'^\{"step": (\d+),', metrics(folder), re.MULTILINE)
-    return int(steps[-1]) if steps else 0
+    return max((line["step"] for line in logged(folder)), default=0)
 
 
 def diverged(folder: Path) -> str:
     """What was not finite when the training in a run folder ended; empty if all was."""
-    end = r'^\{"step": \d+, "diverged": "([^"]*)"\}\s*\Z'
-    last = re.search(end, metrics(folder), re.MULTILINE)
-    return last[1] if last else ""
+    lines = logged(folder)
+    return lines[-1].get("diverged", "") if lines else ""
 
 
 # ---- whose folder it is
@@ -212,14 +209,12 @@ def take_folder(folder: Path, settings: TrainSettings) -> FileLock:
         differ = "; ".join(differ_from(settings, read_config(folder)))
         advice = "choose another --out_dir, or --overwrite=True"
         require(not differ, f"{folder} holds another run ({differ}): {advice}")
-    try:
+    with explain_errors(f"{folder} cannot be used", "choose another --out_dir"):
         folder.mkdir(parents=True, exist_ok=True)
         lock = lock_folder(folder)
-    except OSError as error:
-        problem = f"{folder} cannot be used ({error.strerror}); choose another --out_dir"
-        raise UserError(problem) from error
     if settings.overwrite and used:  # a copy of pos_file may be the one to use again
         names = ("metrics.jsonl", "extrapolation.json", "extrapolation.png", "config.json")
+        names += ("diagnose.json", "diagnose.png")
         for path in (*checkpoint_paths(folder), *map(folder.joinpath, names)):
             path.unlink(missing_ok=True)
     return lock

@@ -1,18 +1,13 @@
 """What tables and figures call results, by what differs among those shown, and a curve's gaps."""
 
 import math
-from dataclasses import fields
 from typing import Any
 
-from configurable import TrainSettings
+from configurable import TrainSettings, typed
 
 SHORT = {"learning_rate": "lr"}  # what labels shorten, besides L, s and steps of `traits`
 TOLD = ("pos", "extend", "block_size", "max_iters", "seed")  # settings that labels tell otherwise
-DEFAULTS = {
-    f.name: f.default
-    for f in fields(TrainSettings)
-    if f.metadata["kind"] == "result" and f.name not in TOLD
-}
+DEFAULTS = {name: of for name, of in TrainSettings.defaults().items() if name not in TOLD}
 
 
 def scheme_name(result: dict[str, Any]) -> str:
@@ -24,9 +19,8 @@ def run_name(result: dict[str, Any]) -> str:
     """The name of a run that is compared: scheme, extension, first and last training length."""
     extend = f" + {result['extend']}" if result.get("extend") else ""
     last = result["train_length"]
-    first = result.get("original_length", last)
-    lengths = f"{first}, then {last}" if first != last else f"{last}"
-    return f"{result['pos']}{extend} trained at {lengths}"
+    lengths = dict.fromkeys((result.get("original_length", last), last))
+    return f"{result['pos']}{extend} trained at {', then '.join(map(str, lengths))}"
 
 
 def settings_that_differ(settings: TrainSettings) -> dict[str, Any]:
@@ -43,20 +37,14 @@ def traits(result: dict[str, Any]) -> dict[str, str]:
     """All that a label may say besides the scheme: L, the settings, steps, s."""
     settings, steps = result.get("settings", {}), result.get("step", 0)
     planned = settings.get("max_iters", TrainSettings.max_iters)
-    others = {name: settings.get(name, default) for name, default in DEFAULTS.items()}
-    return {
-        "L": str(result["train_length"]),
-        **{SHORT.get(name, name): in_words(value) for name, value in others.items()},
-        "steps": str(steps) if steps == planned else f"{steps}/{planned}",
-        "s": str(result["seed"]),
-    }
+    told = {"L": str(result["train_length"]), **in_words(DEFAULTS | settings)}
+    told["steps"] = str(steps) if steps == planned else f"{steps}/{planned}"
+    return told | {"s": str(result["seed"])}
 
 
-def in_words(value: Any) -> str:
-    """The value of a setting as one types it."""
-    if isinstance(value, list | tuple):
-        value = ",".join(map(str, value))
-    return "none" if value in (None, "") else str(value)
+def in_words(settings: dict[str, Any]) -> dict[str, str]:
+    """The values that labels tell, by what labels call the settings, as one types them."""
+    return {SHORT.get(name, name): typed(settings[name]) or "none" for name in DEFAULTS}
 
 
 def result_labels(results: list[dict[str, Any]]) -> list[str]:
@@ -69,18 +57,14 @@ def result_labels(results: list[dict[str, Any]]) -> list[str]:
     values = {name: {own[name] for own in told} for name in told[0]}
     values["pos_file"] -= {"none"}  # a scheme tells by itself whether it is of a file
     varying = [name for name, found in values.items() if len(found) > 1]
-    usual = {SHORT.get(name, name): in_words(default) for name, default in DEFAULTS.items()}
-    usual = usual if len(varying) > 3 else {}
+    usual = in_words(DEFAULTS) if len(varying) > 3 else {}
     labels = []
     for result, own in zip(results, told, strict=True):
         differ = [n for n in varying if own[n] in values[n] and own[n] != usual.get(n)]
         labels.append(" ".join([scheme_name(result), *(f"{name}={own[name]}" for name in differ)]))
-    return [
-        f"{label} ({result['folder']})"
-        if labels.count(label) > 1 and result.get("folder")
-        else label
-        for label, result in zip(labels, results, strict=True)
-    ]
+    folders = [f" ({result['folder']})" if result.get("folder") else "" for result in results]
+    pairs = zip(labels, folders, strict=True)
+    return [label + folder if labels.count(label) > 1 else label for label, folder in pairs]
 
 
 # ---- where a curve has no loss
@@ -101,8 +85,8 @@ def gaps(curve: dict[int, float]) -> str:
     words = []
     for kind, is_missing in (("diverged", math.isinf), ("undefined", math.isnan)):
         lengths = sorted(n for n, nats in curve.items() if is_missing(nats))
-        if lengths and lengths[0] > last:
-            words.append(f"{kind} from N = {lengths[0]} on")
-        elif lengths:
-            words.append(f"{kind} at N = {', '.join(map(str, lengths))}")
+        if lengths:
+            at = f"at N = {', '.join(map(str, lengths))}"
+            at = f"from N = {lengths[0]} on" if lengths[0] > last else at
+            words.append(f"{kind} {at}")
     return ", ".join(words)

@@ -1,6 +1,5 @@
 """The log of a training: metrics.jsonl, lines on the screen, Weights & Biases."""
 
-import contextlib
 import json
 import os
 from pathlib import Path
@@ -8,14 +7,16 @@ from typing import Any
 
 from tqdm import tqdm
 
-from configurable import TrainSettings, UserError
+from configurable import TrainSettings, UserError, explain_errors
 from model import GPT
 from runs.answers import answered, reach
 from runs.device import peak_flops, peak_memory
 from runs.files import write_text
-from runs.folder import metrics, read_config
+from runs.folder import last_logged_step, logged, read_config
 from runs.results import cell
 from runs.start import Start
+
+COLUMNS = "protocol length nats stderr_vs_L bits_per_byte accuracy reason".split()
 
 
 class Log:
@@ -51,17 +52,8 @@ class Log:
             return
         import wandb
 
-        columns = [
-            "protocol",
-            "length",
-            "nats",
-            "stderr_vs_L",
-            "bits_per_byte",
-            "accuracy",
-            "reason",
-        ]
-        rows = [[row.get(column) for column in columns] for row in result["rows"]]
-        self.wandb_run.log({"extrapolation": wandb.Table(columns=columns, data=rows)})
+        rows = [[row.get(column) for column in COLUMNS] for row in result["rows"]]
+        self.wandb_run.log({"extrapolation": wandb.Table(columns=COLUMNS, data=rows)})
         tested = answered({cell(row): row for row in result["rows"]})
         if tested:
             self.wandb_run.summary["reach"] = reach(tested)
@@ -107,14 +99,11 @@ def in_words(line: dict[str, Any], steps: int) -> str:
 def append_metrics(folder: Path, line: dict[str, Any]) -> None:
     """Add one line to metrics.jsonl; UserError if the disk is full."""
     path = folder / "metrics.jsonl"
-    try:
+    with explain_errors(f"{path} cannot be written", "no checkpoint is touched"):
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
             file.flush()
             os.fsync(file.fileno())
-    except OSError as error:
-        problem = f"{path} cannot be written ({error.strerror})"
-        raise UserError(f"{problem}; no checkpoint is touched") from error
 
 
 def trim_metrics(folder: Path, step: int) -> int:
@@ -122,13 +111,7 @@ def trim_metrics(folder: Path, step: int) -> int:
 
     A resumed run takes those steps again. Returns the last step that was dropped, 0 if none was.
     """
-    kept, dropped = "", 0
-    for line in metrics(folder).splitlines():
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            logged = json.loads(line)["step"]
-            if logged <= step:
-                kept += line + "\n"
-            else:
-                dropped = logged
-    write_text(folder / "metrics.jsonl", kept)
-    return dropped
+    last, lines = last_logged_step(folder), logged(folder)
+    kept = [json.dumps(line) + "\n" for line in lines if line["step"] <= step]
+    write_text(folder / "metrics.jsonl", "".join(kept))
+    return last if last > step else 0

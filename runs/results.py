@@ -7,16 +7,16 @@ never pooled: the error of a difference between two rows of one run comes from i
 error of a difference between two schemes from their seeds.
 """
 
+import itertools
 import json
 import math
 from collections import Counter
 from pathlib import Path
-from types import NoneType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from configurable import PROTOCOLS, TrainSettings, UserError, check_shape, require
+from configurable import PROTOCOLS, TrainSettings, check_shape, require
 from runs.files import read_json, write_json
 from runs.folder import differ_from, read_config, scheme_label
 from runs.labels import run_name, settings_that_differ
@@ -33,9 +33,9 @@ FIXED = ("fixed_targets", "windowed")  # have the same windows
 ANSWERED = ("recall", "exact_match")  # of corpora whose rows have answers: all sizes at once
 ASKED = dict.fromkeys(("protocol", "dataset", "split_sha256", "checkpoint"), str)
 ASKED |= dict.fromkeys(("length", "step", "windows"), int)
-ASKED |= {"extend": (str, NoneType), "stride": (int, NoneType)}
+ASKED |= {"extend": (str, type(None)), "stride": (int, type(None))}
 MEASURED = {"nats": float, "stderr": float, "targets": str, "block_nats": [float], "dtype": str}
-MEASURED |= {"stderr_vs_L": (float, NoneType)}
+MEASURED |= {"stderr_vs_L": (float, type(None))}
 CHECK = {"dtype": str, "nats": float, "nats_float32": float, "difference": float}
 SHAPE = dict.fromkeys(("pos", "unit", "checkpoint"), str) | {"settings": dict, "notes": [str]}
 SHAPE |= dict.fromkeys(("train_length", "tokens_trained", "step", "seed"), int)
@@ -51,10 +51,7 @@ def load_result(folder: str | Path) -> Result:
     test = f"python evaluate.py {folder}"
     require(path.exists(), f"{folder} has no {path.name}: {test} tests a trained run")
     advice = f"delete it, and {test} makes it again"
-    try:
-        result = read_json(path)
-    except UserError as error:
-        raise UserError(f"{path} is no readable JSON object: {advice}") from error
+    result = read_json(path, advice)
     check_shape(result, SHAPE, str(path), advice)
     require(result["rows"], f"{path} lacks rows: {advice}")
     for number, row in enumerate(result["rows"]):
@@ -141,24 +138,22 @@ def has_windows(row: Row, windows: int) -> bool:
     return windows in (0, row["windows"]) or not chosen
 
 
-def finished_result(folder: str | Path, settings: TrainSettings) -> Result | None:
+def finished_result(folder: Path, settings: TrainSettings) -> Result | None:
     """The result of a run that is trained and tested to its end with these settings, else None.
 
     That is: config.json has the same settings that change the result and the same pos_file, and the
     model was tested after its last step, on its own corpus, by every protocol at every length. Only
     these rows are kept. UserError if a file of the folder is damaged.
     """
-    folder = Path(folder)
     if not (folder / "extrapolation.json").exists():
         return None
-    config, result = read_config(folder), load_result(folder)
-    if differ_from(settings, config) or config["settings"]["max_iters"] != settings.max_iters:
+    config, result, steps = read_config(folder), load_result(folder), settings.max_iters
+    if differ_from(settings, config) or config["settings"]["max_iters"] != steps:
         return None
-    place = {"dataset": settings.dataset, "extend": result.get("extend")}
-    place |= {"step": settings.max_iters}
-    lengths = tested_lengths(settings.block_size, settings.eval_lengths)
+    place = {"dataset": settings.dataset, "extend": result.get("extend"), "step": steps}
     here = [row for row in result["rows"] if place.items() <= row.items()]
-    asked = {(protocol, length) for protocol in PROTOCOLS for length in lengths}
+    lengths = tested_lengths(settings.block_size, settings.eval_lengths)
+    asked = set(itertools.product(PROTOCOLS, lengths))
     asked = {cell(row) for row in here if row["protocol"] in ANSWERED} or asked
     rows = [row for row in here if cell(row) in asked]
     result = only(result | {"rows": rows}, settings.eval_windows, config["dtype"])
@@ -197,9 +192,8 @@ def newest_rows(rows: list[Row], dataset: str, extend: str | None) -> list[Row]:
     here = [r for r in rows if r["dataset"] == dataset]
     here = like_newest(here, "step", "checkpoint", "split_sha256")
     here = like_newest([r for r in here if r["extend"] == extend], "files_sha256")
-    formats = Counter(r["dtype"] for r in here if r.get("dtype"))
-    dtype = max(formats, key=formats.__getitem__, default=None)
-    return [r for r in here if r.get("dtype") in (None, dtype)]
+    formats = Counter(r["dtype"] for r in here if r.get("dtype")).most_common(1)
+    return [r for r in here if r.get("dtype") in (None, *dict(formats))]
 
 
 def like_newest(rows: list[Row], *names: str) -> list[Row]:
@@ -229,12 +223,16 @@ def rows_of(results: list[Result], dataset: str) -> list[Rows]:
     """Each result's newest rows on a dataset, under its own extension and with windows that all
     results have; none if it was not tested there.
     """
-    newest = [newest_rows(r["rows"], dataset, r.get("extend")) for r in results]
-    windows = shared_windows(newest)
+    windows = shared_windows([newest_rows(r["rows"], dataset, r.get("extend")) for r in results])
     return [rows_on(r["rows"], dataset, r.get("extend"), windows) for r in results]
 
 
 # ---- losses and their differences
+
+
+def position_bins(length: int) -> list[int]:
+    """The edges of bins of positions that double: 0, 1, 2, 4 ... up to `length`."""
+    return [0, *(1 << k for k in range((length - 1).bit_length())), length]
 
 
 def standard_error(values: np.ndarray) -> float:
@@ -282,8 +280,7 @@ def compare_to_train_length(rows: list[Row], train_length: int) -> None:
     """Set stderr_vs_L of rows measured together: the standard error of their difference to L."""
     at_train_length = {row["protocol"]: row for row in rows if row["length"] == train_length}
     for row in rows:
-        difference = paired(row, at_train_length.get(row["protocol"]))
-        if difference:
+        if difference := paired(row, at_train_length.get(row["protocol"])):
             row["stderr_vs_L"] = difference.stderr
 
 
@@ -303,11 +300,9 @@ def doubts(rows: Rows, train_length: int) -> list[str]:
         found = f"is only {cost.nats:+.4f} ± {cost.stderr:.4f} nats" if cost else "has no number"
         reasons.append(f"loss({half}) - loss({train_length}) {found}")
     beyond = [d for n in fixed if n > train_length and (d := far(rows, n))]
-    if not beyond:
-        reasons.append(f"far has no number beyond {train_length}")
-    elif not any(d.nats > 0 and not d.near_zero for d in beyond):
-        reasons.append("far is nowhere clearly above zero")
-    return reasons
+    nowhere = "is nowhere clearly above zero" if beyond else f"has no number beyond {train_length}"
+    clear = any(d.nats > 0 and not d.near_zero for d in beyond)
+    return reasons if clear else [*reasons, f"far {nowhere}"]
 
 
 def row_notes(rows: list[Row], train_length: int) -> list[str]:

@@ -1,34 +1,21 @@
 """Text tables of results: one run or several, schemes over seeds, extensions of one model."""
 
+import inspect
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from configurable import PROTOCOLS
 from runs import answers, compare, results
-from runs.compare import NEAR, Seeds
+from runs.compare import NEAR, Contrast, Seeds
 from runs.labels import gaps, loss, result_labels, run_name
 from runs.results import Difference, Result, Row, Rows
 
 HEADS = ["", *"N fixed_targets gain text far windowed nonoverlapping bits/byte".split()]
-LEGEND = """\
-±     standard error over windows; that of gain is of the paired difference
-~     near zero: within 2 standard errors or 0.005 nats
-gain  loss(L) - loss(N): negative where the scheme breaks
-text  the gain of a predictor by counts and longest match: what this text offers beyond L
-far   windowed - fixed_targets: positive where keys beyond L help
-For nope and absolute schemes, windowed and far are only a diagnosis.
-nonoverlapping falls with N for every scheme: it is no evidence of extrapolation."""
-
 RATES_LEGEND = f"learning rates: nats at L on another seed and text; the usual one if within {NEAR}"
-DIFFERENCES_LEGEND = """\
-[ ]  95 % t-interval over seeds, not corrected for the number of schemes
-±    standard error over the windows of one seed, which shows nothing about other seeds
-p    by Student's t, with Holm's correction for all schemes at one N; above 0.05 they are not
-     distinguishable. Choose that N before you look: L, or the longest that both define."""
 EXTENSIONS_LEGEND = """\
 loss of the cropped model - loss with N tokens of context (fixed_targets): above zero, \
 the longer text helps; ± standard deviation over seeds"""
@@ -43,57 +30,50 @@ def runs_table(tested: list[Result], dataset: str = "") -> str:
     The label of a result stands above its lines. UserError if they do not compare: `select_rows`.
     """
     dataset, all_rows = compare.select_rows(tested, dataset)
-    if answers.answered(all_rows[0]):
-        return answers_table(tested, all_rows, dataset)
     others = sorted({protocol for rows in all_rows for protocol, _ in rows} - {*HEADS})
-    lines, notes = [[*HEADS, *others]], []
-    for label, result, rows in zip(result_labels(tested), tested, all_rows, strict=True):
-        own = run_lines(rows, result["train_length"], others)
-        lines += [[label], *(["", *line] for line in own)]
-        notes += [f"{label}: {note}" for note in run_notes(result, rows, dataset)]
-    lengths = ", ".join(dict.fromkeys(str(result["train_length"]) for result in tested))
-    title = f"{dataset}, trained at L = {lengths}; nats per {tested[0]['unit']}"
-    return "\n".join([title, "", *aligned(without_empty_columns(lines)), "", LEGEND, *notes])
-
-
-def answers_table(tested: list[Result], all_rows: list[Rows], dataset: str) -> str:
-    """A text table of results on rows with answers: see `answers.LEGENDS`."""
     lines, notes = [], []
     for label, result, rows in zip(result_labels(tested), tested, all_rows, strict=True):
-        shown = answers.answered(rows)
-        heads, *own = answers.answers_lines(shown)
-        lines += [[label], *own] if lines else [heads, [label], *own]
-        notes.append(f"{label}: {answers.verdict(shown)}")
+        of_answers = answers.answered(rows)
+        own = answers.answers_lines(of_answers) if of_answers else run_lines(result, rows, others)
+        lines = [*(lines or own[:1]), [label], *own[1:]]
         notes += [f"{label}: {note}" for note in run_notes(result, rows, dataset)]
     row = next(iter(all_rows[0].values()))
-    title = f"{dataset}, trained at {row['trained']}; a guess is right in {row['chance']:.1%}"
-    legend = answers.LEGENDS[row["protocol"]]
-    return "\n".join([title, "", *aligned(lines), "", legend, "", *notes])
+    if "chance" in row:
+        title = f"{dataset}, trained at {row['trained']}; a guess is right in {row['chance']:.1%}"
+        return page(title, lines, "", answers.LEGENDS[row["protocol"]], "", *notes)
+    lengths = ", ".join(dict.fromkeys(str(result["train_length"]) for result in tested))
+    title = f"{dataset}, trained at L = {lengths}; nats per {tested[0]['unit']}"
+    return page(title, without_empty_columns(lines), "", legend(run_lines), *notes)
 
 
-def run_lines(rows: Rows, train_length: int, others: list[str]) -> Iterator[list[str]]:
-    """The cells of one result without its label: a line for each length, or why it has none.
+def run_lines(result: Result, rows: Rows, others: list[str]) -> list[list[str]]:
+    """The cells of one result, below a line with their heads: a line for each length. The losses of
+    the protocols `others` come last. Where nothing is defined the line says why.
 
-    The losses of the protocols `others` come last.
+    ±     standard error over windows; that of gain is of the paired difference
+    ~     near zero: within 2 standard errors or 0.005 nats
+    gain  loss(L) - loss(N): negative where the scheme breaks
+    text  the gain of a predictor by counts and longest match: what this text offers beyond L
+    far   windowed - fixed_targets: positive where keys beyond L help
+    For nope and absolute schemes, windowed and far are only a diagnosis.
+    nonoverlapping falls with N for every scheme: it is no evidence of extrapolation.
     """
+    lines, train_length = [[*HEADS, *others]], result["train_length"]
     for n in sorted({n for _, n in rows}):
         reason = reason_at(rows, n)
         if reason:
-            yield [str(n), reason if reason.startswith("diverged") else f"undefined: {reason}"]
+            said = reason if reason.startswith("diverged") else f"undefined: {reason}"
+            lines.append(["", str(n), said])
             continue
-        fixed, windowed, pieces = (rows.get((name, n), {}) for name in PROTOCOLS)
-        gain = results.gain(rows, train_length, n)
-        yield [
-            str(n),
-            number(fixed, "nats", "stderr"),
-            "(L) " if fixed and n == train_length else signed(gain, error=True),
-            offered(rows, train_length, n),
-            signed(results.far(rows, n)) if n > train_length else "",
-            number(windowed, "nats"),
-            number(pieces, "nats"),
-            number(pieces, "bits_per_byte"),
-            *(number(rows.get((name, n), {}), "nats") for name in others),
-        ]
+        fixed, windowed, pieces, *more = (rows.get((p, n), {}) for p in (*PROTOCOLS, *others))
+        at_length = "(L) " if fixed and n == train_length else ""
+        gain, far = results.gain(rows, train_length, n), results.far(rows, n)
+        text = offered(rows, train_length, n)
+        cells = [number(fixed, "nats", "stderr"), at_length or signed(gain, error=True), text]
+        cells += [signed(far) if n > train_length else "", number(windowed), number(pieces)]
+        cells += [number(pieces, "bits_per_byte"), *map(number, more)]
+        lines.append(["", str(n), *cells])
+    return lines
 
 
 def offered(rows: Rows, train_length: int, length: int) -> str:
@@ -108,7 +88,7 @@ def reason_at(rows: Rows, length: int) -> str:
     return "" if any(row["nats"] is not None for row in here) else here[0]["reason"]
 
 
-def number(row: Row, field: str, stderr: str = "") -> str:
+def number(row: Row, field: str = "nats", stderr: str = "") -> str:
     """A field of a row with four digits, and its `stderr` if named; empty if not measured."""
     if row.get(field) is None:
         return "diverged" if row.get("diverged") and field == "nats" else ""
@@ -125,14 +105,19 @@ def signed(difference: Difference | None, error: bool = False) -> str:
 
 def run_notes(result: Result, rows: Rows, dataset: str) -> list[str]:
     """What a reader of a result's lines must know: its notes, its float32 check, what is hidden."""
-    notes = results.row_notes(list(rows.values()), result["train_length"])
-    shown = set(map(results.question, rows.values()))
-    for check in [check for check in result["float32_check"] if results.question(check) in shown]:
-        losses = f"{check['nats']:.4f} in {check['dtype']}, {check['nats_float32']:.4f} in float32"
+    tested, shown = answers.answered(rows), set(map(results.question, rows.values()))
+    notes = [answers.verdict(tested)] if tested else []
+    notes += divergences(rows)
+    undefined = [(n, row) for (_, n), row in rows.items() if math.isnan(loss(row))]
+    notes += [row["reason"] for n, row in undefined if not reason_at(rows, n)]
+    notes += results.row_notes(list(rows.values()), result["train_length"])
+    for check in result["float32_check"]:
         where = f"at {check['length']}, {check['windows']} windows"
-        notes.append(f"{where}: {losses}, difference {check['difference']:+.5f}")
-    hidden = left_out(result["rows"], rows, dataset, result.get("extend"))
-    return list(dict.fromkeys([*divergences(rows), *unmeasured(rows), *notes, *hidden]))
+        losses = f"{check['nats']:.4f} in {check['dtype']}, {check['nats_float32']:.4f} in float32"
+        sentence = f"{where}: {losses}, difference {check['difference']:+.5f}"
+        notes += [sentence] if results.question(check) in shown else []
+    notes += left_out(result["rows"], rows, dataset, result.get("extend"))
+    return list(dict.fromkeys(notes))
 
 
 def divergences(rows: Rows) -> list[str]:
@@ -143,12 +128,6 @@ def divergences(rows: Rows) -> list[str]:
         words = gaps({n: nats for n, nats in curve.items() if not math.isnan(nats)})
         protocols.setdefault(words, []).append(protocol)
     return [f"{', '.join(names)} {words}" for words, names in protocols.items() if words]
-
-
-def unmeasured(rows: Rows) -> list[str]:
-    """Why a protocol has no number at lengths at which another one has."""
-    undefined = [(n, row) for (_, n), row in rows.items() if math.isnan(loss(row))]
-    return [row["reason"] for n, row in undefined if not reason_at(rows, n)]
 
 
 def left_out(rows: list[Row], shown: Rows, dataset: str, extend: str | None) -> list[str]:
@@ -162,6 +141,18 @@ def left_out(rows: list[Row], shown: Rows, dataset: str, extend: str | None) -> 
 
 
 # ---- layout
+
+
+def page(title: str, lines: list[list[str]], *below: str) -> str:
+    """A table under its title, with its columns `aligned`, and what stands below it."""
+    return "\n".join([title, "", *aligned(lines), *below])
+
+
+def legend(function: Callable) -> str:
+    """How to read a table: the docstring of the function that makes its cells, from the second
+    paragraph on.
+    """
+    return inspect.getdoc(function).partition("\n\n")[2]
 
 
 def without_empty_columns(lines: list[list[str]]) -> list[list[str]]:
@@ -206,29 +197,24 @@ def seeds_table(cells: dict[str, list[Result]], dataset: str = "") -> str:
         if seeds and not seeds.keys() & by_scheme[first].keys():
             notes.append(f"{label}: no seed in common with {first}: train both with the same seed")
     title = f"{dataset}, fixed_targets, nats: mean and spread over seeds"
-    legend = ["", DIFFERENCES_LEGEND] if any(found.values()) else []
-    table = aligned(without_empty_columns(lines))
-    return "\n".join([title, "", *table, *legend, *notes, *cell_notes(by_scheme)])
+    below = ["", legend(difference_cells)] if any(found.values()) else []
+    return page(title, without_empty_columns(lines), *below, *notes, *cell_notes(by_scheme))
 
 
 def answers_by_seed(by_scheme: dict[str, Seeds], title: str) -> str:
     """A text table of schemes on rows with answers: the mean over seeds, and the reach of each."""
-    curves = {
-        label: [answers.curve(rows) for rows in seeds.values()]
-        for label, seeds in by_scheme.items()
-    }
-    heads = sorted({x for several in curves.values() for one in several for x in one})
+    every = [answers.curve(rows) for seeds in by_scheme.values() for rows in seeds.values()]
+    heads = sorted({x for points in every for x in points})
     lines = [["scheme", *map(str, heads), "reach of each seed"]]
     for label, seeds in by_scheme.items():
-        shares = [[r / n for one in curves[label] if x in one for r, n in [one[x]]] for x in heads]
-        cells = [f"{np.mean(of):.2f}" if of else "" for of in shares]
-        lines.append(
-            [label, *cells, ", ".join(str(answers.reach(rows)) for rows in seeds.values())]
-        )
-    return "\n".join([f"{title}, mean over seeds; a reach of 0: not learned", "", *aligned(lines)])
+        curves = [answers.curve(rows) for rows in seeds.values()]
+        shares = [[one[x][0] / one[x][1] for one in curves if x in one] for x in heads]
+        reaches = ", ".join(str(answers.reach(rows)) for rows in seeds.values())
+        lines.append([label, *(f"{np.mean(of):.2f}" if of else "" for of in shares), reaches])
+    return page(f"{title}, mean over seeds; a reach of 0: not learned", lines)
 
 
-def seeds_line(seeds: Seeds, difference: compare.Contrast | None, length: int) -> list[str]:
+def seeds_line(seeds: Seeds, difference: Contrast | None, length: int) -> list[str]:
     """The cells of one scheme at one length: seeds, mean, spread and difference, or the reason."""
     losses = compare.losses_at(seeds, length)
     lost = [str(seed) for seed, nats in losses.items() if math.isinf(nats)]
@@ -239,17 +225,21 @@ def seeds_line(seeds: Seeds, difference: compare.Contrast | None, length: int) -
         return [f"undefined: {rows[0]['reason']}"]
     nats = list(losses.values())
     spread = f"{np.std(nats, ddof=1):.4f}" if len(nats) > 1 else ""
-    return [str(len(nats)), f"{np.mean(nats):.4f}", spread, *difference_cells(difference)]
+    cells = difference_cells(difference) if difference else [""] * 3
+    return [str(len(nats)), f"{np.mean(nats):.4f}", spread, *cells]
 
 
-def difference_cells(one: compare.Contrast | None) -> list[str]:
-    """A difference with its interval or, of one seed, its error; p; and whether it is none."""
-    if one is None:
-        return ["", "", ""]
-    low, high = one.nats - one.half, one.nats + one.half
-    spread = f"[{low:+.4f}, {high:+.4f}] n = {one.seeds}"
-    if one.seeds == 1:
-        spread = f"± {one.stderr:.4f} (one seed)"
+def difference_cells(one: Contrast) -> list[str]:
+    """A difference with its interval or, of one seed, its error; p; and whether it is none.
+
+    [ ]  95 % t-interval over seeds, not corrected for the number of schemes
+    ±    standard error over the windows of one seed, which shows nothing about other seeds
+    p    by Student's t, with Holm's correction for all schemes at one N; above 0.05 they are not
+         distinguishable. Choose that N before you look: L, or the longest that both define.
+    """
+    spread = f"± {one.stderr:.4f} (one seed)"
+    if one.seeds > 1:
+        spread = f"[{one.nats - one.half:+.4f}, {one.nats + one.half:+.4f}] n = {one.seeds}"
     p = "<0.0001" if one.p < 1e-4 else f"{one.p:.4f}"
     return [f"{one.nats:+.4f} {spread}", p, "" if one.distinguishable else "not distinguishable"]
 
@@ -279,12 +269,11 @@ def rates_table(rates: dict[str, Any]) -> str:
     for label, scheme in rates.items():
         tried = scheme["tried"]
         for one in tried:
-            mark = "picked, at the edge" if one in (tried[0], tried[-1]) else "picked"
+            edge = ", at the edge" if one in (tried[0], tried[-1]) else ""
+            mark = f"picked{edge}" if one["learning_rate"] == scheme["picked"] else ""
             numbers = [str(one[name]) for name in ("seed", "steps", "learning_rate")]
-            nats = one["reason"] or f"{one['nats']:.4f}"
-            picked = one["learning_rate"] == scheme["picked"]
-            lines.append([label, *numbers, nats, mark if picked else ""])
-    return "\n".join([RATES_LEGEND, "", *aligned(lines)])
+            lines.append([label, *numbers, one["reason"] or f"{one['nats']:.4f}", mark])
+    return page(RATES_LEGEND, lines)
 
 
 # ---- extensions of one model
@@ -305,13 +294,11 @@ def extensions_table(tested: list[Result], others: list[Result], dataset: str = 
     seeds = ", ".join(str(result["seed"]) for result in tested)
     level = f"{np.mean(nats):.4f} nats per {tested[0]['unit']}"
     title = f"{dataset}, {run_name(tested[0])}, seeds {seeds}; cropped: {level}"
-    missing = [name for name in map(run_name, others) if name not in gained]
-    notes = [f"{name}: of another seed, or measured on other targets" for name in missing]
+    missing = "of another seed, or measured on other targets"
+    notes = [f"{name}: {missing}" for name in map(run_name, others) if name not in gained]
     rows = [row for result in tested for row in result["rows"] if row["dataset"] == dataset]
     notes += [row.get("note") or row.get("reason", "") for row in rows if not row.get("diverged")]
-    return "\n".join(
-        [title, "", *aligned(lines), "", EXTENSIONS_LEGEND, *filter(None, dict.fromkeys(notes))]
-    )
+    return page(title, lines, "", EXTENSIONS_LEGEND, *filter(None, dict.fromkeys(notes)))
 
 
 def spread(values: list[float], seeds: int) -> str:
