@@ -212,7 +212,7 @@ def load(name: str, root: Path = HERE) -> Corpus:
 
 def commands() -> dict[str, str]:
     """What a user types to make each corpus that a prepare.py of the project makes, by its name."""
-    names = {path.parent.name for path in HERE.glob("*/prepare.py")} - {"text", "tasks"}
+    names = {path.parent.name for path in HERE.glob("*/prepare.py")} - {"text", "tasks", "needles"}
     simple = {name: f"python data/{name}/prepare.py" for name in names}
     simple |= {name: f"python data/tasks/prepare.py {name}" for name in TASKS}
     return simple | {"books_gpt2": "python data/books/prepare.py --tokenizer=gpt2"}
@@ -221,12 +221,14 @@ def commands() -> dict[str, str]:
 def command(name: str) -> str:
     """What a user types to make the corpus `name`."""
     own = f"python data/text/prepare.py --name={name} PATH... --tokenizer=gpt2 (or bytes, or char)"
+    if name.startswith("needles_"):
+        own = f"python data/needles/prepare.py --corpus=CORPUS --kind=KIND --name={name}"
     return commands().get(name, own)
 
 
 def absence(name: str, root: Path) -> str:
     """The sentence for a corpus that is not there."""
-    if name in commands():
+    if name in commands() or name.startswith("needles_"):
         return f"the corpus {name} has not been made yet: {command(name)}"
     known = sorted({*commands(), *(path.parent.name for path in root.glob("*/meta.json"))})
     return f"there is no corpus {name!r}, but {', '.join(known)}; make your own: {command('NAME')}"

@@ -1,8 +1,9 @@
 """Corpora of rows: texts that stand for themselves, in which some tokens are scored.
 
-data/recall and data/tasks make them. Beside the files of any corpus there are train_answers.npy and
-val_answers.npy: for each token how far back its answer stands, 0 if it is not scored. meta.json has
-an entry `rows`. Training rows all have one width; validation rows have one for each size.
+data/recall, data/tasks and data/needles make them. Beside the files of any corpus there are
+train_answers.npy and val_answers.npy: for each token how far back its answer stands, 0 if it is not
+scored. meta.json has an entry `rows`. Training rows all have one width; validation rows have one
+for each size.
 """
 
 from collections.abc import Mapping
@@ -69,6 +70,13 @@ def check_length(corpus: Corpus, block_size: int) -> None:
     inputs = corpus.meta["rows"]["inputs"] if "rows" in corpus.meta else block_size
     advice = f"say --block_size={inputs}, or make other rows"
     require(inputs == block_size, f"the rows of {corpus.name} have {inputs} inputs: {advice}")
+
+
+def check_asked(trained: Corpus, asked: Corpus) -> None:
+    """UserError if a model that was trained on text alone is to give answers."""
+    known = "rows" in trained.meta or "rows" not in asked.meta
+    never = f"a model trained on {trained.name} has not learned to answer, and is not asked"
+    require(known, f"{never}: train one with --dataset={asked.name}")
 
 
 def sizes(corpus: Corpus) -> list[int]:

@@ -26,7 +26,8 @@ BATCH_TOKENS = 16384  # inputs of one forward pass
 Tested = dict[int, Row]  # rows with answers by length or size, ascending
 
 GROUPS = 64  # of rows, for the standard error of the loss
-LEAST = 400  # answers that a bin of distances needs
+LEAST = 400  # scored tokens that a bin of distances needs
+DEPTHS = 8  # bins of the distance in parts of the length
 LEARNED = 0.95  # accuracy on rows as long as those of training, below which nothing is claimed
 HELD = 0.9  # of that accuracy, which every bin up to the reach holds
 Z = 1.959964  # of a 95 % interval
@@ -82,10 +83,6 @@ def summary(right: np.ndarray, nats: np.ndarray, distances: np.ndarray) -> dict[
     groups = np.array_split(np.arange(len(right)), min(GROUPS, len(right)))
     blocks = [float(f"{nats[group].sum() / scored[group].sum():.7g}") for group in groups]
     whole = int((right == scored).all(axis=1).sum())
-    edges = 2 ** np.arange(int(distances.max()).bit_length() + 1)  # 1, 2, 4 ...
-    counts = np.histogram(distances[scored], edges)[0]
-    hits = np.histogram(distances[scored], edges, weights=right[scored])[0]
-    bins = {"edges": edges.tolist(), "counts": counts.tolist(), "right": hits.astype(int).tolist()}
     return {
         "tokens": int(scored.sum()),
         "nats": float(nats.sum() / scored.sum()),
@@ -95,8 +92,30 @@ def summary(right: np.ndarray, nats: np.ndarray, distances: np.ndarray) -> dict[
         "accuracy": float(right.sum() / scored.sum()),
         "texts": len(right),
         "exact": whole,
-        "by_distance": bins,
+        "by_distance": binned(doubling(distances[scored]), distances, right),
+        "by_depth": binned(np.arange(DEPTHS + 1) / DEPTHS, distances / scored.shape[1], right),
     }
+
+
+def doubling(distances: np.ndarray) -> np.ndarray:
+    """The edges 1, 2, 4 ... of bins of these distances; near bins are joined until LEAST are in."""
+    low, high = (int(n).bit_length() for n in (distances.min(), distances.max()))
+    edges = 2 ** np.arange(low - 1, high + 1)
+    joined = np.cumsum(np.histogram(distances, edges)[0][:-1]) < LEAST
+    return np.delete(edges, 1 + np.flatnonzero(joined))
+
+
+def binned(edges: np.ndarray, distances: np.ndarray, right: np.ndarray) -> dict[str, list]:
+    """The scored tokens in each bin of distances or depths, how many of them are right, and of how
+    many answers they are; both arrays are (rows, T). Tokens next to each other are of one answer.
+    """
+    scored = distances > 0
+    first = scored & ~np.pad(scored, ((0, 0), (1, 0)))[:, :-1]
+    found = {"edges": edges.tolist()}
+    for name, counted in {"counts": scored, "right": right, "answers": first}.items():
+        numbers = np.histogram(distances[scored], edges, weights=counted[scored] * 1.0)[0]
+        found[name] = numbers.astype(int).tolist()
+    return found
 
 
 # ---- what rows show
@@ -110,6 +129,13 @@ def answered(rows: Rows) -> Tested:
 def is_recall(tested: Tested) -> bool:
     """Whether these are rows of recall, and not of exact match."""
     return any(row["protocol"] == "recall" for row in tested.values())
+
+
+def has_depths(tested: Tested) -> bool:
+    """Whether every depth that is tested at all has LEAST scored tokens, as those of needles."""
+    rows = [row for row in tested.values() if row["nats"] is not None and is_recall(tested)]
+    counts = [n for row in rows for n in row.get("by_depth", {"counts": [1]})["counts"] if n]
+    return min(counts, default=0) >= LEAST
 
 
 def share(row: Row) -> float:
@@ -129,15 +155,24 @@ def learned(tested: Tested) -> float:
 def reach_in(row: Row, accuracy: float) -> int:
     """The largest distance, in texts of one length, up to which every bin holds.
 
-    A bin holds if it has LEAST answers and the lower end of its interval is at least HELD of
-    `accuracy`, that inside the training length.
+    A bin holds if LEAST tokens are scored in it and the lower end of its interval is at least HELD
+    of `accuracy`, that inside the training length.
     """
     bins, reach = row["by_distance"], 0
-    for end, count, right in zip(bins["edges"][1:], bins["counts"], bins["right"], strict=True):
-        if count < LEAST or interval(right, count)[0] < HELD * accuracy:
+    for end, count, found in zip(bins["edges"][1:], bins["counts"], observed(bins), strict=True):
+        if count < LEAST or interval(*found)[0] < HELD * accuracy:
             break
         reach = end
     return reach
+
+
+def observed(bins: dict[str, list]) -> list[tuple[float, int]]:
+    """How many answers are right, and how many there are, in each bin: an answer of several tokens
+    is right in part. So intervals take its tokens for one observation.
+    """
+    answers = bins.get("answers", bins["counts"])  # older results have answers of one token
+    cells = zip(bins["right"], bins["counts"], answers, strict=True)
+    return [(right * n / max(count, 1), n) for right, count, n in cells]
 
 
 def reach(tested: Tested) -> int:
@@ -155,7 +190,7 @@ def reach(tested: Tested) -> int:
     return max(held, default=0)
 
 
-def curve(tested: Tested) -> dict[int, tuple[int, int]]:
+def curve(tested: Tested) -> dict[int, tuple[float, int]]:
     """How many answers are right, and how many there are: by distance in the longest texts that
     have an answer, the least of each bin; for exact match by size.
     """
@@ -163,8 +198,8 @@ def curve(tested: Tested) -> dict[int, tuple[int, int]]:
     if not is_recall(tested):
         return {row["length"]: (row["exact"], row["texts"]) for row in rows}
     bins = rows[-1]["by_distance"] if rows else {"edges": [], "right": [], "counts": []}
-    cells = zip(bins["edges"], bins["right"], bins["counts"], strict=False)
-    return {first: (right, count) for first, right, count in cells if count}
+    found = dict(zip(bins["edges"], observed(bins), strict=False))
+    return {first: share for first, share in found.items() if share[1]}
 
 
 def verdict(tested: Tested) -> str:
@@ -200,17 +235,12 @@ def answers_lines(tested: Tested) -> list[list[str]]:
             ["", *map(str, tested), "reach"],
             ["", *shares, str(reach(tested) or "not learned")],
         ]
-    accuracy, bins = learned(tested), max(len(cells_of(row)) for row in tested.values())
-    lines = [["", "N", *(str(2**k) for k in range(bins)), "reach"]]
+    accuracy, found = learned(tested), {n: curve({n: row}) for n, row in tested.items()}
+    cells = {n: {x: f"{a / b:.2f}" for x, (a, b) in points.items()} for n, points in found.items()}
+    heads = sorted(set().union(*cells.values()))
+    lines = [["", "N", *map(str, heads), "reach"]]
     for n, row in tested.items():
-        cells = [*cells_of(row), *[""] * (bins - len(cells_of(row)))]
         far = str(reach_in(row, accuracy)) if accuracy and row["nats"] is not None else ""
-        lines.append(["", str(n), *cells, row.get("reason") or far or "not learned"])
+        shown = [cells[n].get(head, "") for head in heads]
+        lines.append(["", str(n), *shown, row.get("reason") or far or "not learned"])
     return lines
-
-
-def cells_of(row: Row) -> list[str]:
-    """The share of right answers in each bin of distances."""
-    bins = row.get("by_distance", {"right": [], "counts": []})
-    pairs = zip(bins["right"], bins["counts"], strict=True)
-    return [f"{right / count:.2f}" if count else "" for right, count in pairs]

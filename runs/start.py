@@ -56,6 +56,7 @@ def run_corpus(run: Run, dataset: str = "") -> data.Corpus:
     same = all(own.meta.get(key) == corpus.meta.get(key) for key in keys)
     problem = f"{corpus.name} has another tokenizer or vocabulary than {own.name} of {run.folder}"
     require(same, f"{problem}: prepare its text with the same --tokenizer")
+    rows.check_asked(own, corpus)
     if corpus is own and own.split_sha256("val") != run.config["corpus_sha256"]["val"]:
         print(f"note: {own.name}'s validation split has changed since {run.folder} was trained")
     return corpus

@@ -94,6 +94,15 @@ def test_a_text_of_noise_gains_nothing_from_far_context(tmp_path: Path) -> None:
     assert far == pytest.approx(near, abs=0.05)
 
 
+def test_shares_are_fitted_on_other_places_alone(tmp_path: Path) -> None:
+    noise = bytes(np.random.default_rng(3).integers(97, 123, size=12000).tolist())
+    corpus = make(tmp_path / "small", noise[:2000], noise[2000:] + noise[-1000:])
+    ends, others = np.arange(10300, 10900, 60), np.arange(2000, 9000, 500)  # a copy, and noise
+    (unknown,) = context.context_losses(corpus, ends, others, 8, (2048,))
+    (known,) = context.context_losses(corpus, ends, ends + 30, 8, (2048,))
+    assert known < 0.05 < 3 < unknown
+
+
 def test_losses_are_kept_beside_the_corpus_and_computed_again_for_other_places(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

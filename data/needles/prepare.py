@@ -1,0 +1,241 @@
+"""Needles in a corpus: lines of a key and a value, hidden in its text and asked for later.
+
+    python data/needles/prepare.py --corpus=books --kind=single [--length=128] [--name=NAME]
+    python train.py config/size/small.py --dataset=needles_single_books --learning_rate=1e-3
+
+A needle is a line such as "qx:BMFK." of random letters, and it is asked for by the same line once
+more: what a model says after "qx:" is compared with the value, letter by letter. A row is a window
+of the text in which needles and, behind them, questions stand in place of the text that was there.
+
+    passkey      one needle in filler text: "The grass is green. The sky is blue ..."
+    single       one needle in the corpus' own text
+    multi_key    four needles, one of which is asked for
+    multi_query  four needles, all asked for, in any order
+    multi_value  three needles with one key, asked for three times, in the order of the text
+
+Training rows have --length inputs and come from the training split. A share, --needle_fraction, has
+needles, the others are text alone. A random number of questions stands anywhere behind the needles:
+lines fill up to half of a row, because one question in a row is too little to learn from. Every
+token is trained on, as with text.
+
+Validation rows come from the validation split and have 1 to 32 times that length. The questions
+stand at the end. The values alone are scored, by their depth: how far back the needle begins, in
+parts of the length. Each eighth of the depths has 400 scored letters; where lines take much of a
+short row, the smallest and largest depths are missing. The longest test takes minutes on a CPU:
+--eval_lengths=128,256,1024 leaves it out. The figure is a map of depths and lengths.
+
+Keys and values are drawn for each row, so nothing can be learned by heart, and no key with its
+colon stands in the text by chance. Letters are tokens of their own in every tokenizer. A guess is
+right in 1 of 26 letters. Who finds a needle but not its key is right in 1 of 4 values where four
+needles stand. A model that was not trained on such rows does not know what is asked, so evaluate.py
+does not ask it. One that was can be tested on the text alone too (evaluate.py out/RUN
+--dataset=books), or on another kind.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from configurable import UserError, require, run_program  # noqa: E402
+from data import HERE, NAME, Corpus, Tokenizer, load, summary  # noqa: E402
+from data.rows import Pair, write_rows  # noqa: E402
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"  # of keys; values have capitals, which are rare in text
+KEY, VALUE = 2, 4  # letters
+LINE = KEY + VALUE + 3  # tokens of a needle or question: "\nqx:BMFK."
+BACK = LINE - 3  # from the first token of a question to the one before the value's last letter
+# of the passkey test in PI (Chen et al. 2023) and landmark attention (Mohtashami and Jaggi 2023)
+FILLER = "The grass is green. The sky is blue. The sun is yellow. Here we go. "
+FILLER += "There and back again. "
+TRAIN_ROWS = 65536
+DEPTHS, VALUES = 8, 100  # validation rows have 100 values, 400 letters, in each eighth of depths
+TIMES = 6  # validation rows have 1, 2, 4 ... 32 times the training length
+TRIES = 3000  # to hit a depth that may be out of reach
+
+
+class Kind(NamedTuple):
+    """How many needles a row has, and how many of them are asked for; they may share one key."""
+
+    needles: int
+    asked: int
+    one_key: bool = False
+    filler: bool = False
+
+
+KINDS = {
+    "passkey": Kind(1, 1, filler=True),
+    "single": Kind(1, 1),
+    "multi_key": Kind(4, 1),
+    "multi_query": Kind(4, 4),
+    "multi_value": Kind(3, 3, one_key=True),
+}
+
+
+class Writer:
+    """Writes needles and questions of a kind into windows of text."""
+
+    def __init__(self, kind: Kind, tokenizer: Tokenizer, generator: np.random.Generator) -> None:
+        """UserError if the tokenizer cannot write a needle."""
+        self.kind, self.tokenizer, self.generator = kind, tokenizer, generator
+        letters = f"\n:.{LETTERS}{LETTERS.upper()}"
+        self.ids = {letter: tokenizer.encode(letter)[0] for letter in letters}
+        self.filler = tokenizer.array(FILLER) if kind.filler else None
+
+    def word(self, size: int) -> str:
+        """Random letters."""
+        return "".join(self.generator.choice([*LETTERS], size))
+
+    def lines(self, text: bytes) -> list[str]:
+        """Needles. Their keys differ unless they share one; none stands in `text` with a colon."""
+        keys: list[str] = []
+        while len(keys) < self.kind.needles:
+            key = self.word(KEY)
+            if key not in keys and f"{key}:".encode() not in text:
+                keys.append(key)
+        keys = keys[:1] * len(keys) if self.kind.one_key else keys
+        return [f"\n{key}:{self.word(VALUE).upper()}." for key in keys]
+
+    def starts(self, room: int, count: int) -> np.ndarray:
+        """Random places of lines in `room` tokens, ascending, without overlap, (count,)."""
+        free = self.generator.integers(room - LINE * count + 1, size=count)
+        return np.sort(free) + LINE * np.arange(count)
+
+    def questions(self, count: int) -> np.ndarray:
+        """Which needles are asked for, (count,): in the order of the text if they share a key."""
+        needles = self.kind.needles
+        if self.kind.one_key:
+            return np.arange(count) % needles
+        return self.generator.permutation(np.arange(max(count, needles)) % needles)[:count]
+
+    def prepared(self, row: np.ndarray) -> list[list[int]]:
+        """The tokens of needles for a row, which is filled with filler if the kind has it."""
+        if self.filler is not None:
+            turn = self.generator.integers(len(self.filler))
+            row[:] = np.resize(np.roll(self.filler, turn), len(row))
+        lines = self.lines(self.tokenizer.decode_bytes(row))
+        return [[self.ids[letter] for letter in line] for line in lines]
+
+    def teach(self, row: np.ndarray) -> None:
+        """Write needles over the text of a training row, (width,), and behind them questions."""
+        lines, needles = self.prepared(row), self.kind.needles
+        most = max(self.kind.asked, len(row) // 2 // LINE - needles)
+        which = self.questions(int(self.generator.integers(1, most + 1)))
+        starts = self.starts(len(row), needles + len(which))
+        for start, number in zip(starts, [*range(needles), *which], strict=True):
+            row[start : start + LINE] = lines[number]
+
+    def test(self, row: np.ndarray, depth: int) -> np.ndarray:
+        """Write needles over the text of a row, (width,), and questions at its end; one has its
+        needle at `depth` if that can be. Returns the distance at each letter of a value, else 0.
+        """
+        lines, width = self.prepared(row), len(row)
+        places = width - LINE * np.arange(self.kind.asked, 0, -1)
+        for _ in range(TRIES):
+            starts, which = self.starts(places[0], len(lines)), self.questions(len(places))
+            distances = places + BACK - starts[which]
+            if depth in depths_of(distances, width):
+                break
+        lines += [lines[number] for number in which]
+        for start, line in zip([*starts, *places], lines, strict=True):
+            row[start : start + LINE] = line
+        scored = np.zeros((len(which), LINE), dtype=np.int64)
+        scored[:, -1 - VALUE : -1] = distances[:, None]
+        return np.pad(scored.ravel(), (width - scored.size, 0))
+
+
+def depths_of(distances: np.ndarray, width: int) -> np.ndarray:
+    """The eighth of the length in which each distance lies, in rows of `width` tokens."""
+    return DEPTHS * distances // (width - 1)
+
+
+def windows(generator: np.random.Generator, text: np.ndarray, count: int, width: int) -> np.ndarray:
+    """Random windows of a text, (count, width) int64."""
+    starts = generator.integers(len(text) - width + 1, size=count)
+    return text[starts[:, None] + np.arange(width)].astype(np.int64)
+
+
+def validation_rows(writer: Writer, text: np.ndarray, width: int) -> Pair:
+    """Rows with at least VALUES answers at each depth that can be hit, always at the rarest."""
+    counts, rows, answers = np.zeros(DEPTHS), [], []
+    while counts.min() < VALUES:
+        rows.append(windows(writer.generator, text, 1, width)[0])
+        answers.append(writer.test(rows[-1], counts.argmin()))
+        found = depths_of(answers[-1][answers[-1] > 0][::VALUE], width)
+        if counts.argmin() not in found:
+            counts[counts.argmin()] = np.inf  # out of reach
+        np.add.at(counts, found, 1)
+    return np.stack(rows), np.stack(answers)
+
+
+def prepare(
+    folder: Path, corpus: Corpus, kind: str, length: int, fraction: float = 1.0, seed: int = 0
+) -> dict:
+    """Write rows made from a corpus to `folder`, and return meta.json.
+
+    UserError if the corpus has rows already, too little text, or no letters for needles.
+    """
+    check(corpus, KINDS[kind], length)
+    generator = np.random.default_rng(seed)
+    try:
+        writer = Writer(KINDS[kind], corpus.tokenizer, generator)
+    except UserError as error:
+        raise UserError(f"{corpus.name} cannot hold needles: {error}") from error
+    sizes = [length << k for k in range(TIMES)]
+    validation = {size: validation_rows(writer, corpus.val, size + 1) for size in sizes}
+    train = windows(generator, corpus.train, TRAIN_ROWS, length + 1)
+    for row in train[: round(fraction * TRAIN_ROWS)]:
+        writer.teach(row)
+    characters = {"characters": corpus.meta["characters"]} if corpus.unit == "char" else {}
+    return write_rows(
+        folder,
+        train=(train, np.ones_like(train)),  # every token is trained on
+        validation=validation,
+        protocol="recall",
+        trained=length,
+        chance=1 / len(LETTERS),
+        tokenizer=corpus.meta["tokenizer"],
+        source=f"{kind} needles in {fraction:.0%} of rows of {corpus.name}, seed {seed}",
+        rule=corpus.meta["rule"],
+        **characters,
+    )
+
+
+def check(corpus: Corpus, kind: Kind, length: int) -> None:
+    """UserError unless rows of that length can be made of the corpus."""
+    longest = length << TIMES - 1
+    require("rows" not in corpus.meta, f"{corpus.name} has rows of its own: name one of text")
+    least = LINE * (kind.needles + kind.asked) * 3 // 2
+    require(length >= least, f"--length={length}: these needles need at least {least} tokens")
+    require(longest < 2**16, f"--length={length}: tests of {longest} tokens are too long")
+    few = f"the validation split of {corpus.name} has {len(corpus.val)} tokens"
+    require(len(corpus.val) > longest, f"{few}, and the longest test {longest}: lower --length")
+
+
+def main() -> None:
+    """Make the corpus."""
+    layout = argparse.RawTextHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
+    add = parser.add_argument
+    add("--corpus", required=True, help="whose text and tokenizer it has")
+    add("--kind", required=True, choices=KINDS)
+    add("--length", type=int, default=128, help="inputs of a training row")
+    add("--needle_fraction", type=float, default=1.0, help="of the training rows have needles")
+    add("--seed", type=int, default=0)
+    add("--name", help="of the new corpus, needles_... (default: needles_KIND_CORPUS)")
+    add("--debug", action="store_true", help="show where an error was raised")
+    given = parser.parse_args()
+    name = given.name or f"needles_{given.kind}_{given.corpus}"
+    good = NAME.fullmatch(name) and name.startswith("needles_")
+    require(good, f"--name={name} must be letters and digits behind 'needles_'")
+    fraction = given.needle_fraction
+    require(0 < fraction <= 1, f"--needle_fraction={fraction} is not above 0 and at most 1")
+    how = given.kind, given.length, fraction, given.seed
+    print(summary(prepare(HERE / name, load(given.corpus), *how)))
+
+
+if __name__ == "__main__":
+    run_program(main)
