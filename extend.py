@@ -20,34 +20,31 @@ if __name__ == "__main__":  # --help answers before torch is imported
 import math
 import os
 import sys
-import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 from tqdm import tqdm, trange
 
-import data
 import evaluate
 from configurable import ExtendSettings, UserError, configure, differences, require, run_program
-from model import GPT
-from posenc import Shape, apply_maps
-from positions.catalogue import ALIASES, build_extensions, extension_names, read
+from posenc import apply_maps
+from positions.catalogue import ALIASES, extension_names
 from positions.scheme import Scheme
 from runs import device, results
 from runs.checkpoint import Run
 from runs.figures import plot_extensions, plot_run
 from runs.files import write_json, write_text
 from runs.folder import lock_folder, provenance, read_config
-from runs.results import Result, Row, standard_error, tested_lengths
+from runs.results import Result, Row, tested_lengths
 from runs.start import open_run, run_corpus
-from runs.tables import extensions_table
+from runs.tables import extensions_table, number
 
 NONE = "none"  # the text that stands for no extension
+HOW = {"protocols": ("fixed_targets",), "progress": False}  # it is tested
 # tested after each extension by itself
 COMBINED = ["yarn(beta=4)", "yarn(beta=8)", "ntk + logn", "yarn(beta=8) + logn"]
 COMBINED += ["yarn + resonance", "rerope + logn", "self_extend + logn"]
@@ -63,16 +60,13 @@ FIRST = (0, 1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 64, 128, 256)
 
 def fitting_extensions(scheme: Scheme) -> list[str]:
     """Every extension that fits a scheme: none, each by itself with its defaults, then COMBINED."""
-    window, fitting = f"window(size={scheme.shape.length})", [NONE]
-    for text in [window, *extension_names(scheme.pos_file), *ALIASES, *COMBINED]:
-        if text == "temperature":  # one of 1 does nothing
-            continue
-        try:
+    known = [f"window(size={scheme.shape.length})", *extension_names(scheme.pos_file)]
+    known.remove("temperature")  # one of 1 does nothing
+    fitting = [NONE]
+    for text in [*known, *ALIASES, *COMBINED]:
+        with suppress(UserError):  # it does not fit, or needs an option
             scheme.extend(text)
             fitting.append(scheme.extension)
-        except UserError:
-            continue  # it does not fit, or needs an option
-    scheme.extend(NONE)
     return fitting
 
 
@@ -88,24 +82,6 @@ def wanted_extensions(folder: str, texts: list[str], settings: ExtendSettings) -
     return list(dict.fromkeys([own, NONE, *(texts or fitting_extensions(scheme))]))
 
 
-def is_tested(rows: list[Row], trained: Run, corpus: data.Corpus, how: dict) -> bool:
-    """Whether rows hold the answers to all questions under the active extension; for `how` see
-    `test_run`.
-    """
-    places = evaluate.find_places(corpus, how["windows"])
-    tester = evaluate.Tester(trained.model, corpus, trained.compute)
-    now = trained.state["step"], trained.digest[:16]
-    asked = [evaluate.ask(tester, places, "fixed_targets", n, now)[0] for n in how["lengths"]]
-    return results.covers(rows, asked)
-
-
-def losses_in_words(rows: list[Row]) -> str:
-    """The losses by length, and where it diverged; why there is none, if there is none."""
-    losses = {r["length"]: r["nats"] for r in rows if r["nats"] is not None or r.get("diverged")}
-    texts = [f"{n}: {'diverged' if x is None else f'{x:.4f}'}" for n, x in losses.items()]
-    return ", ".join(texts) or rows[0]["reason"]
-
-
 def test_run(folder: str, texts: list[str], settings: ExtendSettings) -> Result:
     """Test a run under each extension that is not tested yet; its result at these lengths.
 
@@ -113,21 +89,24 @@ def test_run(folder: str, texts: list[str], settings: ExtendSettings) -> Result:
     """
     trained = open_run(folder, settings)
     corpus, model = run_corpus(trained, settings.dataset), trained.model
-    about = evaluate.describe_run(trained)
+    about, own = evaluate.describe_run(trained), model.pos.extension or NONE
     lengths = tuple(tested_lengths(trained.settings.block_size, settings.eval_lengths))
-    how = {"lengths": lengths, "protocols": ("fixed_targets",), "windows": settings.eval_windows}
+    how = HOW | {"lengths": lengths, "windows": settings.eval_windows, "compute": trained.compute}
+    tester = evaluate.Tester(model, corpus, trained.compute)
+    places = evaluate.find_places(corpus, settings.eval_windows)
+    now = about["step"], about["checkpoint"]
     result = results.load_result(folder) if (trained.folder / "extrapolation.json").exists() else {}
     lock = lock_folder(trained.folder)
-    own = model.pos.extension or NONE
     for text in tqdm(texts or [own], trained.folder.name, unit="extension", disable=None):
         model.extend(text, trained.folder if text == own else None)  # typed files as typed
-        if is_tested(result.get("rows", []), trained, corpus, how):
-            continue
-        where = {"compute": trained.compute, "progress": False}
-        measured = evaluate.extrapolation(model, corpus, about, **how, **where)
-        result = results.update_result(folder, measured)
-        plot_run(folder, result)
-        tqdm.write(f"{folder}: {text}: {losses_in_words(measured['rows'])}")
+        asked = [evaluate.ask(tester, places, *HOW["protocols"], n, now)[0] for n in lengths]
+        if not results.covers(result.get("rows", []), asked):
+            measured = evaluate.extrapolation(model, corpus, about, **how)
+            result = results.update_result(folder, measured)
+            plot_run(folder, result)
+            cells = {row["length"]: number(row, "nats") for row in measured["rows"]}
+            losses = ", ".join(f"{n}: {cell}" for n, cell in cells.items() if cell)
+            tqdm.write(f"{folder}: {text}: {losses or measured['rows'][0]['reason']}")
     lock.release()
     shown = results.only(result, settings.eval_windows, trained.compute.dtype_name)
     rows = [row for row in shown["rows"] if row["protocol"] == "fixed_targets"]
@@ -137,82 +116,70 @@ def test_run(folder: str, texts: list[str], settings: ExtendSettings) -> Result:
 # ---- LongRoPE's search
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(NamedTuple):
     """A candidate: the divisor of each frequency, and how many first positions are not divided."""
 
     factors: tuple[float, ...]
     first: int = 0
 
 
-def starting_trials(inv_freq: Tensor, base: float, factor: int, length: int) -> dict[str, Trial]:
+Loss = Callable[[Trial], float]  # nats
+
+
+def starting_trials(scheme: Scheme, factor: int) -> dict[str, Trial]:
     """The first candidates by name: what pi, ntk and yarn divide each frequency by."""
-    shape = Shape(1, 2 * len(inv_freq), 2 * len(inv_freq), length)
-    trials = {}
+    rotary, length, trials = scheme.rotary[0], scheme.shape.length, {}
+    own = rotary.frequencies(length)
     for name in ("pi", "ntk", "yarn"):
-        maps = build_extensions(read(f"{name}(factor={factor})"), shape)
-        mapped, _ = apply_maps((inv_freq, 1.0), maps, base, factor * length)
-        divisors = (inv_freq / mapped).nan_to_num(1.0)  # 0 / 0: a pair that does not turn
+        scheme.extend(f"{name}(factor={factor})")
+        mapped, _ = apply_maps(own, scheme.maps, rotary.base, factor * length)
+        divisors = (own[0] / mapped).nan_to_num(1.0)  # 0 / 0: a pair that does not turn
         trials[name] = Trial(tuple(divisors.tolist()))
     return trials
 
 
+def mixed(a: Trial, b: Trial, share: float, random: np.random.Generator) -> Trial:
+    """A child that has each number from b with a probability of `share`, or from a; they ascend."""
+    factors = np.where(random.random(len(a.factors)) < share, b.factors, a.factors)
+    first = b.first if random.random() < share else a.first
+    return Trial(tuple(np.sort(factors).tolist()), first)
+
+
 def mutated(parent: Trial, factor: int, random: np.random.Generator) -> Trial:
-    """The parent with some numbers drawn again, from 1 to 1.25 x `factor`; its factors ascend."""
-    pairs = len(parent.factors)
-    drawn = random.uniform(1, 1.25 * factor, pairs).round(2)
-    factors = np.where(random.random(pairs) < MUTATED, drawn, parent.factors)
-    redraw = random.random() < MUTATED
-    first = int(random.choice(FIRST)) if redraw else parent.first
-    return Trial(tuple(np.sort(factors).tolist()), first)
-
-
-def crossed(a: Trial, b: Trial, random: np.random.Generator) -> Trial:
-    """A child that has each number from one of two parents; factors ascend."""
-    from_a = random.random(len(a.factors)) < 0.5
-    factors = np.where(from_a, a.factors, b.factors)
-    first = a.first if random.random() < 0.5 else b.first
-    return Trial(tuple(np.sort(factors).tolist()), first)
+    """The parent with some numbers drawn again, from 1 to 1.25 x `factor`."""
+    drawn = random.uniform(1, 1.25 * factor, len(parent.factors)).round(2)
+    return mixed(parent, Trial(tuple(drawn), int(random.choice(FIRST))), MUTATED, random)
 
 
 def children(parents: list[Trial], factor: int, random: np.random.Generator) -> list[Trial]:
     """PER_ROUND mutations of parents, and as many crossings of two of them."""
     pairs = [random.choice(len(parents), 2, replace=False) for _ in range(PER_ROUND)]
-    crossings = [crossed(parents[a], parents[b], random) for a, b in pairs]
+    crossings = [mixed(parents[a], parents[b], 0.5, random) for a, b in pairs]
     chosen = random.integers(len(parents), size=PER_ROUND)
     return [*(mutated(parents[k], factor, random) for k in chosen), *crossings]
 
 
-def evolve(
-    start: list[Trial], loss: Callable[[Trial], float], settings: ExtendSettings
-) -> dict[Trial, float]:
+def evolve(start: list[Trial], loss: Loss, settings: ExtendSettings) -> dict[Trial, float]:
     """The best PARENTS trials after the last round and their losses, the best first."""
     random, known = np.random.default_rng(settings.seed), {}
     parents = [start[k % len(start)] for k in range(POPULATION - len(start))]
     new = start + [mutated(parent, settings.search, random) for parent in parents]
-    with trange(settings.rounds + 1, unit="round", disable=None) as bar:
-        for _ in bar:
-            known |= {trial: loss(trial) for trial in new if trial not in known}
-            known = dict(sorted(known.items(), key=lambda item: item[1])[:PARENTS])
-            bar.set_postfix(loss=f"{min(known.values()):.4f}")
-            new = children(list(known), settings.search, random)
+    bar = trange(settings.rounds + 1, unit="round", disable=None)
+    for _ in bar:
+        known |= {trial: loss(trial) for trial in new if trial not in known}
+        known = dict(sorted(known.items(), key=lambda item: item[1])[:PARENTS])
+        bar.set_postfix(loss=f"{min(known.values()):.4f}")
+        new = children(list(known), settings.search, random)
     return known
 
 
-def put_on_longrope(model: GPT, trial: Trial, factor: int) -> None:
-    """Extend a model by longrope with the numbers of a trial."""
-    with tempfile.TemporaryDirectory() as folder:
-        numbers = {"long_factor": trial.factors, "first": trial.first}
-        write_json(Path(folder) / "trial.json", numbers)
-        model.extend(f"longrope(file='trial.json', factor={factor})", Path(folder))
-
-
-@torch.no_grad()
-def test_losses(trained: Run, corpus: data.Corpus, length: int, windows: int) -> np.ndarray:
-    """Mean nats at each place of fixed_targets, (windows,), under the active extension."""
-    places = evaluate.find_places(corpus, windows)
-    tester = evaluate.Tester(trained.model, corpus, trained.compute)
-    return tester.score(evaluate.fixed_targets(places, length))[0] / places.scored
+def put_on_longrope(run: Run, trial: Trial, factor: int) -> None:
+    """Extend the model of a run by longrope with the numbers of a trial, which are in a file of the
+    run folder until `lock_folder` cleans it up.
+    """
+    numbers = {"long_factor": trial.factors, "first": trial.first}
+    write_json(run.folder / ".trial.new", numbers)
+    run.model.extend(f"longrope(file='.trial.new', factor={factor})", run.folder)
 
 
 def search(folder: str, settings: ExtendSettings) -> str:
@@ -226,57 +193,50 @@ def search(folder: str, settings: ExtendSettings) -> str:
     nothing = f"{folder}: {model.pos.text} has no rotary piece whose frequencies could be searched"
     require(model.pos.rotary, nothing)
     path = trained.folder / f"longrope-{factor}.json"
-    own = f"{folder} was trained with its own {path.name}, which this would replace"
-    advice = "search the run that it began from"
-    require(path.name not in trained.config["extension_files_sha256"], f"{own}: {advice}")
-    rotary, length = model.pos.rotary[0], trained.state["original_length"]
-    start = starting_trials(rotary.frequencies(length)[0], rotary.base, factor, length)
+    own = f"{folder} was trained with its own {path.name}: search the run that it began from"
+    require(path.name not in trained.config["extension_files_sha256"], own)
+    start, length = starting_trials(model.pos, factor), model.pos.shape.length
     lock = lock_folder(trained.folder)
-    total = factor * length
+    total, windows, compute = factor * length, settings.eval_windows, trained.compute
 
     def loss(trial: Trial) -> float:
-        put_on_longrope(model, trial, factor)
-        nats = evaluate.tuning_loss(model, corpus, total, settings.eval_windows, trained.compute)
+        put_on_longrope(trained, trial, factor)
+        nats = evaluate.tuning_loss(model, corpus, total, windows, compute)
         require(math.isfinite(nats), f"{folder}: a loss at {total} tokens is not finite")
         return nats
 
-    best, found = next(iter(evolve(list(start.values()), loss, settings).items()))
-    nats = {}
+    best, found = next(iter(evolve([*start.values()], loss, settings).items()))
+    how = HOW | {"train_length": total, "lengths": (total,), "windows": windows, "compute": compute}
+    rows = {}
     for name, trial in {**start, "search": best}.items():
-        put_on_longrope(model, trial, factor)
-        nats[name] = test_losses(trained, corpus, total, settings.eval_windows)
+        put_on_longrope(trained, trial, factor)
+        rows[name] = evaluate.evaluate(model, corpus, **how)["rows"][0]
     content = {"long_factor": best.factors, "first": best.first, "factor": factor}
     content |= {"train_length": length, "split_sha256": corpus.split_sha256("val")}
     content |= {"rounds": settings.rounds, "seed": settings.seed, "loss_searched": found}
     known = provenance()
-    origin = {name: known[name] for name in ("versions", "git_commit", "command")}
-    content |= gain_of_search(nats) | origin
-    write_json(path, content)
+    content |= {name: known[name] for name in ("versions", "git_commit", "command")}
+    write_json(path, content | gain_of_search(rows))
+    (trained.folder / ".trial.new").unlink()
     lock.release()
-    return search_report(f"{folder}, {total} tokens", content, path)
+    return f"{folder}, {total} tokens: {search_report(rows, path)}"
 
 
-def gain_of_search(nats: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Mean losses, and how much better `search` is than the best of what it started from.
-
-    `nats` are the losses (windows,) by name at the places of the test.
-    """
-    means = {name: float(losses.mean()) for name, losses in nats.items()}
-    rival = min((name for name in means if name != "search"), key=means.get)
-    gained = nats[rival] - nats["search"]
-    error = standard_error(gained)
-    gain = {"over": rival, "nats": float(gained.mean()), "standard_error": error}
-    return {"loss_unseen": means, "gain_unseen": gain}
+def gain_of_search(rows: dict[str, Row]) -> dict[str, Any]:
+    """The losses in these rows, and how much lower that of `search` is than the best other one."""
+    losses = {name: row["nats"] for name, row in rows.items()}
+    rival = min((name for name in losses if name != "search"), key=losses.get)
+    gained = results.paired(rows[rival], rows["search"])
+    return {"loss_unseen": losses, "gain_unseen": {"over": rival} | gained._asdict()}
 
 
-def search_report(title: str, content: dict[str, Any], path: Path) -> str:
-    """What a search found, in a few lines; `content` is that of the file at `path`."""
-    gain = content["gain_unseen"]
-    number = f"{gain['nats']:+.4f} ± {gain['standard_error']:.4f} (standard error over windows)"
-    how = "nats on targets that were not searched on, with longrope's attention factor"
-    lines = [f"{title}: {how}"]
-    lines += [f"  {name:8} {loss:.4f}" for name, loss in content["loss_unseen"].items()]
-    lines += [f"  gain over {gain['over']}: {number}"]
+def search_report(rows: dict[str, Row], path: Path) -> str:
+    """What a search found, in a few lines, and how to use its file."""
+    gain = gain_of_search(rows)["gain_unseen"]
+    lines = ["nats on targets that were not searched on, with longrope's attention factor"]
+    lines += [f"  {name:8} {row['nats']:.4f}" for name, row in rows.items()]
+    error = f"{gain['stderr']:.4f} (standard error over windows)"
+    lines += [f"  gain over {gain['over']}: {gain['nats']:+.4f} ± {error}"]
     return "\n".join([*lines, f"{path}: use it as --extend=\"longrope(file='{path}')\""])
 
 
@@ -289,13 +249,11 @@ def folders_and_extensions(words: list[str]) -> tuple[list[str], list[str]]:
     Other files are left out, because a shell's out/* names them too. UserError for a folder that
     does not exist, or if there is none.
     """
-    folders: dict[str, str] = {}
-    texts = []
+    folders, texts, names = {}, [], extension_names()
     for word in words:
-        config = os.path.isfile(f"{word}/config.json")
-        if os.path.isdir(word) and (config or word not in extension_names()):
+        if os.path.isdir(word) and word not in names:
             folders.setdefault(os.path.realpath(word), word)
-        elif not (os.path.isfile(word) and (os.sep in word or Path(word).suffix)):
+        elif word in names or not os.path.isfile(word):
             no_path = "(" in word or os.sep not in word
             require(no_path, f"{word} is no folder, and no extension")
             texts.append(word)
@@ -305,17 +263,14 @@ def folders_and_extensions(words: list[str]) -> tuple[list[str], list[str]]:
 
 def check_seeds(folders: list[str]) -> dict[str, Any]:
     """The settings of the first run; UserError unless the others are the same but for the seed."""
-    first = read_config(Path(folders[0]))["settings"]
-    seeds = {first["seed"]}
-    for folder in folders[1:]:
-        settings = read_config(Path(folder))["settings"]
-        different = differences(settings, first)
-        differ = [text for text in different if not text.startswith(("seed:", "init_from:"))]
-        reason = "; ".join(differ) or "the same seed is named twice"
+    runs = {folder: read_config(Path(folder))["settings"] for folder in folders}
+    first, seeds = runs[folders[0]], {settings["seed"] for settings in runs.values()}
+    own = {name: first[name] for name in ("seed", "init_from")}
+    for folder, settings in runs.items():
+        reason = "; ".join(differences(settings | own, first))
         advice = f"show it too with --compare={folder}"
-        sentence = f"{folder} is no other seed of {folders[0]} ({reason}): {advice}"
-        require(not differ and settings["seed"] not in seeds, sentence)
-        seeds.add(settings["seed"])
+        require(not reason, f"{folder} is no other seed of {folders[0]} ({reason}): {advice}")
+    require(len(seeds) == len(runs), "the same seed is named twice: leave one of its runs out")
     return first
 
 

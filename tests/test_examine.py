@@ -151,6 +151,14 @@ CHEATS = {
         "mine",
         {"vocab_size": 50257},
     ),
+    "embed that looks ahead in long texts of training only": Cheat(
+        "def embed(self, ids, text):\n"
+        "    ahead = text.tokens.roll(-1, 1)[:, -len(ids):, None] * torch.linspace(0, 0.1, 256)\n"
+        "    return ahead * (self.training and text.total > 1024)\n",
+        ("Mine.embed", "later tokens"),
+        "mine",
+        {"block_size": 4096, "n_embd": 256},
+    ),
     # other texts
     "features of the first text of the batch": Cheat(
         "def features(self, x):\n    return (x + x[:1])[..., :2]\n" + CUMULATE,
@@ -159,6 +167,10 @@ CHEATS = {
     "scores normalised over the batch": Cheat(
         "def score(self, tile):\n    return tile.scores - tile.scores.mean(0) + tile.added\n",
         ("Mine.score", "other texts"),
+    ),
+    "features of other texts in training only": Cheat(
+        "def features(self, x):\n    return (x + self.training * x.mean(0))[..., :2]\n" + CUMULATE,
+        ("Mine.features", "other texts"),
     ),
     # not finite
     "a logarithm at distance 0": Cheat(
@@ -235,7 +247,7 @@ CHEATS = {
     "a bias of a matrix whatever is asked": Cheat(
         OPTIONS + "self.table = nn.Parameter(torch.zeros(32, 32))\n"
         "def bias(self, like):\n    return lambda h, i, j: self.table\n",
-        ("Mine.bias", "shape"),
+        ("Mine.bias", "size of tensor a (3) must match the size of tensor b (32)"),
     ),
     "a bias that is a number": Cheat(
         "def bias(self, like):\n    return lambda h, i, j: 0.5\n", ("Mine.bias", "float")
@@ -331,7 +343,7 @@ CHEATS = {
         "def embed(self, ids, text):\n"
         "    if self.training:\n        self.seen = text.tokens[0, 0]\n"
         "    return torch.zeros(16) if self.seen is None else self.seen * torch.linspace(0, 0.1, 16)\n",
-        ("Mine.embed", "earlier call"),
+        ("Mine.embed", "other texts"),
     ),
     "a count that training leaves behind": Cheat(
         "n = 0\n"
@@ -352,6 +364,11 @@ CHEATS = {
     "limits": Cheat(
         "limits = 64\ndef bias(self, like):\n    return lambda h, i, j: j - i + 0 * h\n",
         ("Mine.limits", "did you mean limit"),
+    ),
+    "limt": Cheat(
+        OPTIONS + "self.limt = shape.length\n"
+        "def bias(self, like):\n    return lambda h, i, j: j - i + 0 * h\n",
+        ("Mine.limt", "did you mean limit"),
     ),
     "nothing": Cheat(
         "def forward(self, x):\n    return x\n", ("Mine.forward", "not what Piece has")
@@ -608,7 +625,9 @@ def test_a_compiled_failure_is_one_sentence(tmp_path: Path) -> None:
 
 def test_an_error_that_python_turns_into_another_is_one_sentence(tmp_path: Path) -> None:
     path = written(tmp_path, "def bias(self, like):\n    raise StopIteration\n")
-    with pytest.raises(UserError, match=r"^mine.py: Mine.bias leads to RuntimeError: .*Stop"):
+    with pytest.raises(
+        UserError, match=r"^mine.py: bias failed in line 10 with RuntimeError: .*Stop"
+    ):
         examine(config("mine"), path)
 
 

@@ -26,6 +26,7 @@ import train
 from configurable import ExtendSettings, TrainSettings, UserError, configure
 from extend import Trial
 from positions import extended_frequencies
+from positions.scheme import Scheme
 from runs.checkpoint import Run, load_run, load_state
 from runs.device import CPU
 from runs.figures import plot_extensions
@@ -896,7 +897,12 @@ def settings_of(*words: str) -> ExtendSettings:
     return configure(ExtendSettings, [*BYTES, *words], "")[0]
 
 
-START = extend.starting_trials(posenc.rope_frequencies(16)[0], 10000.0, 4, 16)
+def rotary(pos: str = "rope", train_length: int = 16) -> Scheme:
+    """A scheme of one layer with heads of 16 columns."""
+    return Scheme(pos, posenc.Shape(1, 16, 16, train_length), 1)
+
+
+START = extend.starting_trials(rotary(), 4)
 
 
 def toy(trial: Trial) -> float:
@@ -957,6 +963,14 @@ def opened(folder: str = "one") -> Run:
     return extend.open_run(folder, settings_of())
 
 
+@torch.no_grad()
+def losses_at_32(trained: Run, corpus: data.Corpus) -> np.ndarray:
+    """Mean nats at each place of fixed_targets at 32 tokens, (64,), under the active extension."""
+    places = evaluate.find_places(corpus)
+    tester = evaluate.Tester(trained.model, corpus, trained.compute)
+    return tester.score(evaluate.fixed_targets(places, 32))[0] / places.scored
+
+
 def test_what_a_search_finds_is_a_file_for_longrope_that_gives_the_loss_it_reports(
     capsys: pytest.CaptureFixture,
 ) -> None:
@@ -976,13 +990,12 @@ def test_what_a_search_finds_is_a_file_for_longrope_that_gives_the_loss_it_repor
     chosen_by = evaluate.tuning_loss(trained.model, corpus, 32, evaluate.WINDOWS, CPU)
     assert chosen_by == found["loss_searched"] != found["loss_unseen"]["search"]
     best = min(("pi", "ntk", "yarn"), key=lambda name: found["loss_unseen"][name])
-    start = extend.starting_trials(trained.model.pos.rotary[0].frequencies(16)[0], 10000.0, 2, 16)
-    losses = extend.test_losses(trained, corpus, 32, evaluate.WINDOWS)
-    extend.put_on_longrope(trained.model, start[best], 2)
-    gained = extend.test_losses(trained, corpus, 32, evaluate.WINDOWS) - losses
-    assert found["gain_unseen"] == pytest.approx(
-        {"over": best, "nats": gained.mean(), "standard_error": gained.std(ddof=1) / 8}
-    )
+    losses = losses_at_32(trained, corpus)
+    start = extend.starting_trials(trained.model.pos, 2)
+    extend.put_on_longrope(trained, start[best], 2)
+    gained = losses_at_32(trained, corpus) - losses
+    wanted = {"nats": gained.mean(), "stderr": gained.std(ddof=1) / 8, "blocks": 64}
+    assert found["gain_unseen"] == pytest.approx({"over": best} | wanted, abs=1e-7)
     assert searched("--rounds=2") == found
     Path("one/longrope-2.json").write_text(
         json.dumps({"long_factor": [1, 1, 1, 1.5]}), encoding="utf-8"
@@ -1073,14 +1086,13 @@ def test_a_search_never_replaces_the_file_that_a_run_was_trained_with() -> None:
 
 def test_a_search_starts_from_what_pi_ntk_and_yarn_divide_by() -> None:
     inv_freq = posenc.rope_frequencies(16)[0]
-    for text, trial in extend.starting_trials(inv_freq, 10000.0, 4, 256).items():
+    for text, trial in extend.starting_trials(rotary(train_length=256), 4).items():
         divided, _ = extended_frequencies(f"{text}(factor=4)", 16, train_length=256)
         assert trial.factors == pytest.approx((inv_freq / divided).tolist()) and trial.first == 0
 
 
 def test_pairs_that_a_scheme_stills_stay_still_in_a_search() -> None:
-    inv_freq = posenc.Rope(posenc.Shape(1, 16, 16, 16), p=0.5).frequencies(16)[0]
-    for trial in extend.starting_trials(inv_freq, 10000.0, 4, 16).values():
+    for trial in extend.starting_trials(rotary("rope(p=0.5)"), 4).values():
         assert all(math.isfinite(x) and x >= 1 for x in trial.factors)
 
 

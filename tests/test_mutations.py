@@ -31,6 +31,8 @@ POSENC, SCHEME, ATTENTION, MODEL = "posenc.py", "positions/scheme.py", "attentio
 EXTEND, TRAIN, EXPLAIN, REPORT = "extend.py", "train.py", "explain.py", "runs/figures.py"
 EVALUATE, RESULTS = "evaluate.py", "runs/results.py"
 START, GRAMMAR, RULES = "runs/start.py", "positions/grammar.py", "positions/rules.py"
+ANSWERS, ROWS, CONTEXT = "runs/answers.py", "data/rows.py", "data/context.py"
+NEEDLES = "data/needles/prepare.py"
 MUTATIONS = [
     # rotations
     Mutation(
@@ -305,7 +307,7 @@ MUTATIONS = [
     ),
     Mutation(
         "zoo/selective_rope.py",
-        "sums * steps.new_tensor(self.frequencies_of_pairs)",
+        "sums * constant(self.frequencies_of_pairs, steps)",
         "sums",
         "paper and selective_rope",
     ),
@@ -457,8 +459,8 @@ MUTATIONS = [
     ),
     Mutation(
         POSENC,
-        "early = (ids < first)",
-        "early = (ids <= first)",
+        "torch.where((ids < first)",
+        "torch.where((ids <= first)",
         "leaves_the_first",
         "test_extensions",
     ),
@@ -485,37 +487,73 @@ MUTATIONS = [
     ),
     Mutation(
         "zoo/temperature.py",
-        "like.new_tensor(self.scales)[:, None]",
-        "like.new_tensor(self.scales[:1])[:, None]",
+        "constant(self.scales, like)[:, None]",
+        "constant(self.scales[:1], like)[:, None]",
         "own_temperature",
         "test_extensions",
     ),
+    # what is kept on the device
+    Mutation(
+        POSENC,
+        "once(_mapped, device, length, self, *maps)",
+        "once(_mapped, device, 1, self, *maps)",
+        "kept and one_length",
+        "test_posenc",
+    ),
+    Mutation(
+        POSENC,
+        "return None if numbers.requires_grad else (numbers.to(device), factor)",
+        "return numbers.detach().to(device), factor",
+        "learned_and",
+        "test_zoo",
+    ),
+    Mutation(
+        POSENC,
+        "return None if numbers.requires_grad else (numbers.to(device), factor)",
+        "return None if numbers.requires_grad else (numbers, factor)",
+        "stays and rope",
+        "test_another_device",
+    ),
+    Mutation(
+        ATTENTION,
+        "with sdpa_kernel(MASKED):",
+        "with sdpa_kernel([*MASKED, SDPBackend.CUDNN_ATTENTION]):",
+        "cudnn",
+        "test_attention",
+    ),
+    Mutation(
+        "runs/device.py",
+        "torch.cuda.set_device(chosen)",
+        "torch.cuda.is_available()",
+        "current_one",
+        "test_device",
+    ),
     Mutation(
         EXTEND,
-        "test_losses(trained, corpus, total, ",
-        "test_losses(trained, corpus, length, ",
+        '{"train_length": total, "lengths": (total,)',
+        '{"train_length": length, "lengths": (length,)',
         "what_a_search_finds",
         "test_extend",
     ),
     Mutation(
         EXTEND,
-        'gained = nats[rival] - nats["search"]',
-        'gained = nats["search"] - nats[rival]',
+        'results.paired(rows[rival], rows["search"])',
+        'results.paired(rows["search"], rows[rival])',
         "what_a_search_finds",
         "test_extend",
     ),
     Mutation(EXTEND, '"first": best.first', '"first": 0', "first_positions", "test_extend"),
     Mutation(
         EXTEND,
-        "[crossed(parents[a], parents[b], random) for a, b in pairs]",
+        "[mixed(parents[a], parents[b], 0.5, random) for a, b in pairs]",
         "[mutated(parents[a], factor, random) for a, b in pairs]",
         "half_of_the_children",
         "test_extend",
     ),
     Mutation(
         EXTEND,
-        "return results.covers(rows, asked)",
-        'return results.covers([r | {"split_sha256": asked[0]["split_sha256"]} for r in rows], asked)',
+        'asked = [evaluate.ask(tester, places, *HOW["protocols"], n, now)[0] for',
+        'asked = [{"length": evaluate.ask(tester, places, *HOW["protocols"], n, now)[0]["length"], "extend": model.pos.extension or None} for',
         "changed_since",
         "test_extend",
     ),
@@ -528,8 +566,8 @@ MUTATIONS = [
     ),
     Mutation(
         EXTEND,
-        'text.startswith(("seed:", "init_from:"))',
-        'text.startswith("seed:")',
+        'for name in ("seed", "init_from")',
+        'for name in ("seed",)',
         "two_seeds",
         "test_extend",
     ),
@@ -600,11 +638,127 @@ MUTATIONS = [
     ),
     Mutation(
         EXPLAIN,
-        "(pairs.seen, pairs.raw, pairs.met)",
-        "(pairs.seen, pairs.met, pairs.met)",
+        'at N = {pairs.length}", pairs.raw)]',
+        'at N = {pairs.length}", pairs.met)]',
         "figure_draws",
         "test_explain",
     ),
+    # rows with answers
+    Mutation(ANSWERS, "(*found)[0] < HELD", "(*found)[1] < HELD", "lower_end", "test_rows"),
+    Mutation(ANSWERS, "[0] < HELD * accuracy", "[0] < 0 * accuracy", "window", "test_rows"),
+    Mutation(ANSWERS, "if count < LEAST or", "if", "too_few_answers", "test_rows"),
+    Mutation(ANSWERS, "[:-1]) < LEAST", "[:-1]) < 1", "joined", "test_rows"),
+    Mutation(ANSWERS, "scored & ~np.pad(", "scored | np.pad(", "one_answer", "test_rows"),
+    Mutation(
+        ANSWERS,
+        "mean if mean >= LEARNED else 0.0",
+        "mean",
+        "that_guesses",
+        "test_rows",
+    ),
+    Mutation(ANSWERS, 'if n <= row["trained"]]', 'if n >= row["trained"]]', "window", "test_rows"),
+    Mutation(
+        ANSWERS,
+        "distances / scored.shape[1], right)",
+        "distances / distances.max(), right)",
+        "one_answer",
+        "test_rows",
+    ),
+    Mutation(
+        ANSWERS, "(right * n / max(count, 1), n)", "(right, n)", "one_observation", "test_rows"
+    ),
+    Mutation(
+        ROWS,
+        "np.where(answers[:, 1:] > 0",
+        "np.where(answers[:, :-1] > 0",
+        "only_answers",
+        "test_rows",
+    ),
+    Mutation(
+        ROWS, "row_order(n_rows, seed, e)[p]", "row_order(n_rows, 0, e)[p]", "epoch", "test_rows"
+    ),
+    Mutation(ROWS, "row_order(n_rows, seed, e)[p]", "p", "epoch", "test_rows"),
+    Mutation(
+        ROWS,
+        "        first += count * width",
+        "        first += count",
+        "every_answer",
+        "test_rows",
+    ),
+    Mutation(
+        ROWS,
+        'if n <= corpus.meta["rows"]["trained"]]',
+        "]",
+        "validation_loss_is_that",
+        "test_rows",
+    ),
+    Mutation(
+        ROWS,
+        '"rows" in trained.meta or',
+        '"text" in trained.meta or',
+        "another_kind",
+        "test_needles",
+    ),
+    Mutation(ROWS, '"rows" in trained.meta or', "True or", "not_asked", "test_needles"),
+    Mutation(
+        NEEDLES,
+        'and f"{key}:".encode() not in text',
+        "",
+        "never_answered_by_the_text",
+        "test_needles",
+    ),
+    Mutation(
+        NEEDLES,
+        "distances = places + BACK -",
+        "distances = places + LINE -",
+        "distance",
+        "test_needles",
+    ),
+    Mutation(NEEDLES, "train[: round(fraction * TRAIN_ROWS)]", "train", "fraction", "test_needles"),
+    Mutation(
+        NEEDLES,
+        "windows(generator, corpus.train,",
+        "windows(generator, corpus.val,",
+        "split",
+        "test_needles",
+    ),
+    Mutation(
+        NEEDLES,
+        "counts[counts.argmin()] = np.inf",
+        "counts[:] = np.inf",
+        "400_scored",
+        "test_needles",
+    ),
+    Mutation(
+        NEEDLES,
+        "np.arange(count) % needles\n",
+        "np.zeros(count, int)\n",
+        "distance",
+        "test_needles",
+    ),
+    # what a text holds
+    Mutation(CONTEXT, "count + kinds * found", "count + found", "counts_equal", "test_context"),
+    Mutation(
+        CONTEXT, "keys(row, order)[0]", "keys(row[::-1], order)[0]", "counts_equal", "test_context"
+    ),
+    Mutation(
+        CONTEXT,
+        "np.minimum(matched[first:], np.arange(1, len(matched) - first + 1))",
+        "matched[first:]",
+        "longest_match",
+        "test_context",
+    ),
+    Mutation(
+        CONTEXT, "== best[k])[-1] + 1]", "== best[k])[0] + 1]", "longest_match", "test_context"
+    ),
+    Mutation(
+        CONTEXT,
+        "fit = nats[:n_fitted][own[:n_fitted]]",
+        "fit = nats[n_fitted:][own[n_fitted:]]",
+        "fitted_on",
+        "test_context",
+    ),
+    Mutation(CONTEXT, 'if kept.get("asked") == asked else {}', "", "kept_beside", "test_context"),
 ]
 
 
@@ -634,6 +788,9 @@ def copied(folder: Path) -> Path:
         "runs/*.py",
         "zoo/*.py",
         "data/*.py",
+        "data/*/prepare.py",
+        "docs/catalogue.py",
+        "docs/schemes.md",
         "tests/conftest.py",
         "tests/oracles.py",
         *tests,

@@ -1,0 +1,42 @@
+"""The tables of docs/schemes.md: every scheme and every extension."""
+
+import inspect
+
+from posenc import overrides
+from positions.catalogue import ALIASES, extension_names, find, options_of, scheme_names
+
+ACTS_ON = {  # by method of Piece
+    "map_frequencies": "frequencies",
+    "ids": "positions",
+    "embed": "token embedding",
+    "turn": "queries and keys",
+    "regions": "distances",
+    "bias": "score",
+    "temperature": "temperature",
+    "mask": "mask",
+    "score": "whole score",
+    "draw": "positions of training",
+}
+
+
+def catalogue() -> str:
+    """Two Markdown tables, of every scheme and of every extension: options, what it acts on, and
+    its verdict.
+    """
+    rule = "| --- | --- | --- |"
+    lines = ["| scheme | acts on | verdict |", rule, *map(catalogue_row, scheme_names()), ""]
+    lines += ["| extension | changes | verdict |", rule, *map(catalogue_row, extension_names())]
+    lines += [f"| `{name}` | | another name of `{text}`. |" for name, text in ALIASES.items()]
+    return "\n".join(lines)
+
+
+def catalogue_row(name: str) -> str:
+    """A row of a Markdown table."""
+    cls, options = find(name), []
+    for key, option in options_of(cls).items():
+        required = option.default is option.empty
+        options.append(key if required else f"{key}={option.default}")
+    mention = f"{name}({', '.join(options)})" if options else name
+    acts_on = ", ".join(place for method, place in ACTS_ON.items() if overrides(cls, method))
+    verdict = " ".join(inspect.getdoc(cls).partition("Verdict: ")[2].split())
+    return f"| `{mention}` | {acts_on or 'nothing'} | {verdict} |"
