@@ -15,11 +15,9 @@ validation windows that share no target with the test, or on training rows that 
 """
 
 if __name__ == "__main__":  # --help answers before torch is imported
-    import sys
-
     from configurable import AblateSettings, answer_help
 
-    answer_help(AblateSettings, sys.argv[1:], __doc__)
+    answer_help(AblateSettings, __doc__)
 
 import hashlib
 import itertools
@@ -27,35 +25,32 @@ import math
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
 
+import configurable
 import evaluate
 from configurable import AblateSettings, TrainSettings, UserError, configure, require, run_program
 from data import rows
 from posenc import Shape
 from positions.catalogue import read
 from positions.scheme import Scheme
-from runs import device
+from runs import device, files, tables
 from runs.compare import pick_rate, rates_beyond
 from runs.figures import plot_seeds
-from runs.files import write_json, write_text
 from runs.folder import command_line, diverged, read_config, run_folder
 from runs.processes import world_size
 from runs.results import Result, finished_result
 from runs.start import open_run, run_corpus, training_corpus
-from runs.tables import rates_table, seeds_table
 
 TRAIN = Path(__file__).resolve().with_name("train.py")
 # what should be the same for all cells, and what else is kept of where a cell comes from
 SHARED = ("dtype", "threads", "versions", "corpus_sha256", "sources_sha256", "history")
 PROVENANCE = ("command", "git_commit", "device", *SHARED)
-TYPED = ("result", "test", "execution")  # kinds of settings that train.py is told
 
 
 # ---- cells
@@ -109,20 +104,17 @@ def plan(settings: AblateSettings, schemes: list[str]) -> list[Cell]:
     texts = [canonical(text, settings) for text in schemes]
     pairs = itertools.product(settings.seeds, texts)
     cells = [Cell(TrainSettings(**shared | {"pos": pos, "seed": seed}), pos) for seed, pos in pairs]
-    folders = [cell.folder for cell in cells]
-    for cell in cells:
-        twice = f"two cells are the run {cell.folder} of {cell.name}"
-        require(folders.count(cell.folder) == 1, f"{twice}; name each scheme once")
+    again = [text for text in set(texts) if texts.count(text) > 1]
+    require(not again, f"{' and '.join(again)} would be trained twice; name each scheme once")
     device.pick(settings.device, settings.dtype)  # refused now and not in every cell
     corpus = training_corpus(settings)
     for rate in rates_of(settings):
-        trial(cells[0], rate, settings).settings.checked()
-    if settings.learning_rates and "rows" in corpus.meta:
-        tried = trial(cells[0], settings.learning_rate, settings).settings
-        rows.unread(corpus, tried.seed, sequences_of(tried))
-    elif settings.learning_rates:
-        places = evaluate.find_places(corpus, settings.eval_windows)
-        evaluate.untested_ends(corpus, places, settings.block_size)
+        tried = trial(cells[0], rate, settings).settings.checked()
+        if "rows" in corpus.meta:
+            rows.unread(corpus, tried.seed, sequences_of(tried))
+        else:
+            places = evaluate.find_places(corpus, settings.eval_windows)
+            evaluate.untested_ends(corpus, places, settings.block_size)
     return cells
 
 
@@ -134,13 +126,13 @@ def canonical(text: str, settings: TrainSettings) -> str:
     return Scheme(text, shape, settings.n_layer, pos_file).text
 
 
-def words_for_train(settings: TrainSettings, kinds: Sequence[str] = TYPED) -> list[str]:
+def words_for_train(settings: TrainSettings, kinds: Iterable = configurable.KINDS) -> list[str]:
     """The settings of these kinds that are not the defaults, as typed for train.py."""
     words = []
     for f in fields(TrainSettings):
         value = getattr(settings, f.name)
         if f.metadata["kind"] in kinds and value != f.default:
-            text = ",".join(map(str, value)) if isinstance(value, tuple) else value
+            text = value if isinstance(value, str) else configurable.typed(value)
             words.append(f"--{f.name}={text}")
     return words
 
@@ -176,7 +168,7 @@ class Relay:
         for number, handler in self.before.items():
             signal.signal(number, handler)
 
-    def _hand_on(self, number: int, frame: FrameType | None) -> None:
+    def _hand_on(self, number: int, frame: object) -> None:
         self.signal = self.signal or number
         if self.child:
             self.child.send_signal(number)
@@ -196,9 +188,8 @@ class Relay:
 
 def train(cell: Cell, relay: Relay) -> str:
     """Run train.py for a cell and print its output; returns why it failed, or an empty text."""
-    debug = ["--debug"] if "--debug" in sys.argv else []
-    words = words_for_train(cell.settings)
-    child = relay.start([sys.executable, "-u", str(TRAIN), *words, *debug])
+    words = [*words_for_train(cell.settings), *(word for word in sys.argv if word == "--debug")]
+    child = relay.start([sys.executable, "-u", str(TRAIN), *words])
     last = ""
     for line in child.stdout:
         print(line, end="", flush=True)
@@ -300,7 +291,7 @@ def pick_rates(settings: AblateSettings, cells: list[Cell], relay: Relay) -> dic
     for cell in cells[: len(cells) // len(settings.seeds)] if settings.learning_rates else []:
         rates[cell.settings.pos] = try_rates(cell, settings, relay if cell in share else None)
     if rates:
-        print(f"{rates_table(rates)}\n")
+        print(f"{tables.rates_table(rates)}\n")
     return rates
 
 
@@ -336,17 +327,14 @@ def compare(cells: list[Cell], rates: dict[str, Any], failed: dict[str, str], fo
         reason = cell.problem or failed.get(cell.name, "not trained")
         missing = {"seed": cell.settings.seed, "reason": reason}
         by_scheme.setdefault(cell.label, []).append(cell.result() or missing)
-    try:
+    with configurable.explain_errors(f"{folder} cannot be made", "choose another --ablate_dir"):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        advice = "choose another --ablate_dir"
-        raise UserError(f"{folder} cannot be made ({error.strerror}); {advice}") from error
     content = {"command": command_line(), "rates": rates, "cells": by_scheme}
-    write_json(folder / "results.json", content)
-    table = "\n".join([seeds_table(by_scheme), *provenance_notes(by_scheme)])
+    files.write_json(folder / "results.json", content)
+    table = "\n".join([tables.seeds_table(by_scheme), *provenance_notes(by_scheme)])
     if rates:
-        table = f"{rates_table(rates)}\n\n{table}"
-    write_text(folder / "table.txt", table + "\n")
+        table = f"{tables.rates_table(rates)}\n\n{table}"
+    files.write_text(folder / "table.txt", table + "\n")
     plot_seeds(by_scheme, folder / "figure.png")
     return table
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import dropout as apply_dropout
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -21,6 +22,8 @@ from positions.scheme import Plan
 MATMUL_KEYS = 512  # on a CPU, compiled: above this the library's kernel is faster
 DENSE_BYTES = 16 * 2**20  # a larger matrix of added scores is made in blocks
 BLOCK_ROWS = 256  # rows of a block: they keep the kernel busy, and causality saves half of the work
+# cuDNN reads float32 masks wrongly and makes NaN of very negative ones (pytorch 191612, 196678)
+MASKED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 # ---- the reference
@@ -56,11 +59,7 @@ def crossed(query_ids: Tensor, key_ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def scores(
-    q: Tensor,
-    k: Tensor,
-    plan: Plan,
-    rows: slice = slice(None),
-    features: Tensor | None = None,
+    q: Tensor, k: Tensor, plan: Plan, rows: slice = slice(None), features: Tensor | None = None
 ) -> Tensor:
     """The scores before the softmax, (B, H, R, S), -inf where unseen, in float32 or wider.
 
@@ -131,11 +130,17 @@ class Prepared:
 
 
 def choose_path(plan: Plan, n_head: int, compiled: bool) -> str:
-    """The path of a plan in eager or compiled code: matmul, fused, dense, blocked or scored."""
+    """The path of a plan in eager or compiled code: matmul, fused, dense, blocked or scored.
+
+    On a GPU the library's kernels add gradients in any order: with deterministic algorithms none
+    of them is trained with.
+    """
     queries, keys = plan.query_ids.shape[-1], plan.key_ids.shape[-1]
     if plan.scorer is not None or plan.regions:
         return "scored"
-    if compiled and plan.query_ids.device.type == "cpu" and keys <= MATMUL_KEYS:
+    on_cpu, trained = plan.query_ids.device.type == "cpu", torch.is_grad_enabled()
+    exact = trained and not on_cpu and torch.are_deterministic_algorithms_enabled()
+    if exact or (on_cpu and compiled and keys <= MATMUL_KEYS):
         return "matmul"
     if not plan.biases and not plan.masks and (queries == keys or queries == 1):
         return "fused"
@@ -182,10 +187,13 @@ def attend(
 
 def _with_added(q: Tensor, k: Tensor, v: Tensor, added: Tensor, dropout: float) -> Tensor:
     """The library's kernel with a matrix of added scores, (R, C), (H, R, C) or (B, H, R, C)."""
-    added = added.to(q.dtype) if q.is_cuda else added  # CUDA's kernels take no wider mask
     while added.dim() < 4:
         added = added[None]
-    return scaled_dot_product_attention(q, k, v, attn_mask=added, dropout_p=dropout)
+    if not q.is_cuda:
+        return scaled_dot_product_attention(q, k, v, attn_mask=added, dropout_p=dropout)
+    added = added.to(q.dtype)  # CUDA's kernels take no wider mask
+    with sdpa_kernel(MASKED):
+        return scaled_dot_product_attention(q, k, v, attn_mask=added, dropout_p=dropout)
 
 
 def _blocked(q: Tensor, k: Tensor, v: Tensor, plan: Plan, dropout: float) -> Tensor:

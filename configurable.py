@@ -7,6 +7,8 @@ imports no torch, so that --help is fast.
 
 import ast
 import difflib
+import hashlib
+import json
 import os
 import re
 import sys
@@ -30,10 +32,11 @@ RULES = dict(low=le, above=lt, high=ge, below=gt, choices=contains)
 CALLED = dict(low="at least", above="above", high="at most", below="below", choices="one of")
 # The habits of other programs.
 HABITS = dict(lr="learning_rate", steps="max_iters", d_model="n_embd", context_length="block_size")
+CHECK = "check the name, or restore a good copy"  # the usual advice for a file
 Lengths = tuple[int, ...]
 
 
-# ---- mistakes
+# ---- mistakes, and what is read from files
 
 
 class UserError(ValueError):
@@ -76,6 +79,25 @@ def check_shape(value: Any, shape: Any, where: str, advice: str, path: str = "")
             check_shape(item, shape[0], where, advice, f"{path}[{number}]")
 
 
+def read_json(path: Path, shape: Any = dict, advice: str = CHECK) -> dict[str, Any]:
+    """The JSON object in a file; UserError, with advice, if it is not there or lacks its shape."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        raise UserError(f"{path} is missing or not readable JSON: {advice}") from None
+    check_shape(content, shape, str(path), advice)
+    return content
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, 64 hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# ---- programs
+
+
 def run_program(main: Callable[[], int | None]) -> NoReturn:
     """Run a program and exit with the code that `main()` returns, 0 for None.
 
@@ -98,8 +120,12 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
 
 def _tell(error: UserError | OSError) -> int:
     """Print the sentence of an error on stderr, with --debug after its traceback; the exit code."""
-    if isinstance(error, BrokenPipeError) and _output_is_closed():
-        return 141  # 128 + SIGPIPE: the work was not done
+    if isinstance(error, BrokenPipeError):  # of the output, or of a compiler that has died
+        try:
+            print(flush=True)
+        except BrokenPipeError:  # all further output is discarded
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 141  # 128 + SIGPIPE: the work was not done
     if "--debug" in sys.argv:
         traceback.print_exception(error)
     reason = getattr(error, "strerror", None)
@@ -108,19 +134,6 @@ def _tell(error: UserError | OSError) -> int:
     process = "" if rank == "0" else f"process {rank}: "
     print(f"{process}error: {sentence}", file=sys.stderr)
     return 1
-
-
-def _output_is_closed() -> bool:
-    """Whether the reader of standard output has closed it; then all further output is discarded.
-
-    If not, the broken pipe is another one, such as that of a compiler that has died.
-    """
-    try:
-        print(flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return True
-    return False
 
 
 # ---- the settings of every command
@@ -391,9 +404,9 @@ class ExplainSettings(Settings):
 # ---- what a program asks of them
 
 
-def answer_help(cls: type[Settings], argv: list[str], usage: str) -> None:
-    """If --help or -h is among the words `argv`, print `usage` and every setting, and exit 0."""
-    if not {"--help", "-h"} & set(argv):
+def answer_help(cls: type[Settings], usage: str, argv: list[str] | None = None) -> None:
+    """If --help or -h is typed, or in `argv`, print `usage` and every setting, and exit 0."""
+    if not {"--help", "-h"} & set(sys.argv if argv is None else argv):
         return
     lines = [usage.strip()]
     for kind, heading in KINDS.items():
@@ -418,7 +431,7 @@ def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, li
     --debug by `run_program`. UserError names the file and the line of a mistake, or says that it
     stands on the command line.
     """
-    answer_help(cls, argv, usage)
+    answer_help(cls, usage, argv)
     with _place("command line"):
         given, words = _read_command_line(cls, [word for word in argv if word != "--debug"])
     values: dict[str, Any] = {}

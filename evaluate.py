@@ -17,11 +17,9 @@ piece of the text in the other protocols.
 """
 
 if __name__ == "__main__":  # --help answers before torch is imported
-    import sys
-
     from configurable import EvaluateSettings, answer_help
 
-    answer_help(EvaluateSettings, sys.argv[1:], __doc__)
+    answer_help(EvaluateSettings, __doc__)
 
 import hashlib
 import itertools
@@ -39,7 +37,7 @@ from tqdm import tqdm
 import data
 from configurable import PROTOCOLS, EvaluateSettings, UserError, configure, require, run_program
 from data import context
-from data.rows import rows_of, unread
+from data.rows import rows_of, sizes, unread
 from runs import answers, device, diagnose, results
 from runs.checkpoint import Run
 from runs.figures import plot_run, show_runs
@@ -443,7 +441,9 @@ def answer_rows(
     tester: Tester, lengths: tuple[int, ...], checkpoint: tuple[int, str], progress: bool
 ) -> list[Row]:
     """The rows of a corpus with answers: for each size, or those of `lengths` and the trained."""
-    about, found = tester.corpus.meta["rows"], []
+    corpus, about, found = tester.corpus, tester.corpus.meta["rows"], []
+    if progress and tester.processes.first and not set(lengths) <= set(sizes(corpus)):
+        print(f"note: {corpus.name} has rows of {sizes(corpus)} only; other lengths are left out")
     for size, count, width in about["sizes"]:
         if lengths and size not in lengths and size > about["trained"]:
             continue
@@ -451,9 +451,7 @@ def answer_rows(
         row |= {name: about[name] for name in ("trained", "chance")} | {"targets": None}
         try:
             tester.model.check_length(width - 1)
-            measured = answers.measure(
-                tester.model, tester.corpus, size, tester.compute, tester.processes
-            )
+            measured = answers.measure(tester.model, corpus, size, tester.compute, tester.processes)
             row |= {"dtype": tester.compute.dtype_name} | measured
             row["attention"] = tester.model.attention_path(width - 1, None)
         except UserError as error:
@@ -627,7 +625,9 @@ def diagnose_run(tester: Tester, folder: str, about: Result, settings: EvaluateS
     length, corpus, model = about["train_length"], tester.corpus, tester.model
     places = find_places(corpus, settings.eval_windows)
     asked = sorted(settings.eval_lengths or [2 * length, 4 * length, 8 * length])
-    most = min(places.reach, model.limit or places.reach)
+    rows = corpus.meta.get("rows", {"sizes": []})["sizes"]
+    reach = max((width - 1 for _, _, width in rows), default=places.reach)
+    most = min(reach, model.limit or reach)
     lengths = [length, *(n for n in asked if length < n <= most)]
     print(f"at {lengths} tokens; the scheme and the corpus allow no more than {most}")
     checkpoint = about["step"], about["checkpoint"]
@@ -646,15 +646,15 @@ def findings(tester: Tester, places: Places, lengths: list[int]) -> Iterator[dia
     model, corpus, length, longest = tester.model, tester.corpus, lengths[0], lengths[-1]
     if "rows" in corpus.meta:
         print(f"note: {corpus.name} has rows with answers, so only attention is measured")
-        sizes = corpus.meta["rows"]["sizes"]
-        size = max(size for size, _, width in sizes if width <= longest + 1)
+        size = max(n for n, _, width in corpus.meta["rows"]["sizes"] if width <= longest + 1)
         texts = torch.from_numpy(rows_of(corpus, size)[0][: diagnose.TEXTS, :-1].astype(int))
         yield diagnose.attention_of(model, texts.to(tester.compute.device), length)
         return
 
     def score(length: int, kept: float = math.inf) -> np.ndarray:
         changed = replace(tester, kept=kept + places.scored - 1)
-        return changed.score(fixed_targets(places, length))[0] / places.scored
+        sums = changed.score(fixed_targets(places, length))[0]
+        return np.where(np.isfinite(sums), sums, math.nan) / places.scored
 
     offsets = places.ends[: diagnose.TEXTS, None] + np.arange(-longest, 0)
     texts = torch.from_numpy(corpus.val[offsets].astype(int)).to(tester.compute.device)

@@ -16,11 +16,9 @@ figure (--out) show where that happens, and what an extension changes about it.
 """
 
 if __name__ == "__main__":  # --help answers before torch is imported
-    import sys
-
     from configurable import ExplainSettings, answer_help
 
-    answer_help(ExplainSettings, sys.argv[1:], __doc__)
+    answer_help(ExplainSettings, __doc__)
 
 import inspect
 import math
@@ -254,7 +252,7 @@ def main() -> None:
     """Say what an expression is, and show the pairs of columns that it turns."""
     settings, words = configure(ExplainSettings, sys.argv[1:], __doc__)
     if not sys.argv[1:]:
-        answer_help(ExplainSettings, ["--help"], f"{__doc__}\n{PAGE.read_text(encoding='utf-8')}")
+        answer_help(ExplainSettings, f"{__doc__}\n{PAGE.read_text(encoding='utf-8')}", ["--help"])
     pos_file = Path(settings.pos_file) if settings.pos_file else None
     pos, extend = expressions(settings, words, pos_file)
     heads, head_dim, trained = settings.n_head, settings.head_dim, settings.train_length

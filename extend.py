@@ -11,11 +11,9 @@ each run's extrapolation.json, and the same command measures only what is missin
 """
 
 if __name__ == "__main__":  # --help answers before torch is imported
-    import sys
-
     from configurable import ExtendSettings, answer_help
 
-    answer_help(ExtendSettings, sys.argv[1:], __doc__)
+    answer_help(ExtendSettings, __doc__)
 
 import math
 import os

@@ -8,22 +8,61 @@ as a user's own `--pos_file`. A second expression, `extend`, changes a model tha
 already: `yarn(factor=8) + logn`. `python explain.py 'rope + logn'` explains an expression.
 """
 
-import json
 import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from configurable import UserError, check_shape, require
+from configurable import check_shape, read_json, require
 
 Bias = Callable[[Tensor, Tensor, Tensor], Tensor]  # f(head, query id, key id): added to the score
 Mask = Callable[[Tensor, Tensor], Tensor]  # g(query index, key index): True where the key is seen
 Turn = Callable[[Tensor], Tensor]  # (B, H, T, D) -> (B, H, T, D')
 Table = tuple[Tensor, float]  # frequencies (F,) in float64, and what multiplies cosines and sines
+
+
+# ---- numbers that are made once
+
+OLD = torch.__version__ < "2.13"  # its compiler takes no module among the arguments of a constant
+
+
+def once(make: Callable[..., Table], device: torch.device | str, *about: object) -> Table:
+    """make(*about) on the device, made once and kept there; a constant in compiled code.
+
+    It depends on nothing but `about`. What gradients flow into is made anew in every call.
+    """
+    found = None if OLD and torch.compiler.is_compiling() else _constant(make, device, *about)
+    numbers, factor = found or make(*about)
+    return numbers.to(device), factor
+
+
+def _constant(make: Callable[..., Table], device: torch.device | str, *about: object) -> object:
+    return _kept(make, device, *about)
+
+
+# torch.compiler.assume_constant_result does this, and loads the compiler for seconds
+_constant._dynamo_marked_constant = True
+
+
+@lru_cache(maxsize=256)
+def _kept(make: Callable[..., Table], device: torch.device | str, *about: object) -> Table | None:
+    with torch.inference_mode(False), torch.enable_grad():
+        numbers, factor = make(*about)
+        return None if numbers.requires_grad else (numbers.to(device), factor)
+
+
+def constant(numbers: Sequence[float], like: Tensor) -> Tensor:
+    """like.new_tensor(numbers), but made once, so that no GPU is waited for. Do not change it."""
+    return once(_listed, like.device, like.dtype, *numbers)[0]
+
+
+def _listed(dtype: torch.dtype, *numbers: float) -> Table:
+    return torch.tensor(numbers, dtype=dtype), 1.0
 
 
 # ---- pure functions
@@ -33,8 +72,8 @@ Table = tuple[Tensor, float]  # frequencies (F,) in float64, and what multiplies
 def cos_sin(positions: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
     """cos and sin of position x frequency, float32, shape positions.shape + (F,).
 
-    Angles are formed in float64. This is an operator of its own so that torch.compile keeps the
-    float64 and does not compile again for a new length.
+    Angles are formed in float64. inv_freq is (F,), or (..., T, F) with another one for each
+    position. This is an operator of its own so that torch.compile keeps the float64.
     """
     exact = exact_device(positions)
     angles = positions.to(exact, torch.float64)[..., None] * inv_freq.to(exact, torch.float64)
@@ -43,7 +82,7 @@ def cos_sin(positions: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
 
 @cos_sin.register_fake
 def _(positions: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
-    shape = (*positions.shape, inv_freq.shape[0])
+    shape = (*positions.shape, inv_freq.shape[-1])
     return tuple(positions.new_empty(shape, dtype=torch.float32) for _ in range(2))
 
 
@@ -53,10 +92,10 @@ def _save_for_gradient(ctx, inputs: tuple[Tensor, Tensor], output: tuple[Tensor,
 
 def _gradient(ctx, of_cos: Tensor, of_sin: Tensor) -> tuple[Tensor, Tensor]:
     positions, inv_freq, cos, sin = ctx.saved_tensors  # positions may be learned: zoo/smooth.py
-    of_angles = (of_sin * cos - of_cos * sin).to(inv_freq.dtype)
-    of_positions = (of_angles * inv_freq.to(of_angles.device)).sum(-1).to(positions.dtype)
-    of_inv_freq = (of_angles * positions[..., None]).flatten(0, -2).sum(0).to(inv_freq.device)
-    return of_positions, of_inv_freq
+    of_angles = (of_sin * cos - of_cos * sin).to(inv_freq)  # its device and dtype
+    of_positions = (of_angles * inv_freq).sum(-1).to(positions)
+    of_inv_freq = of_angles * positions.to(inv_freq.device)[..., None]
+    return of_positions, of_inv_freq.sum_to_size(inv_freq.shape)
 
 
 cos_sin.register_autograd(_gradient, setup_context=_save_for_gradient)
@@ -93,10 +132,9 @@ def rotate(x: Tensor, positions: Tensor, inv_freq: Tensor, layout: str = "half")
     m + F) as GPT-NeoX and Llama do in transformers; `interleaved` pairs (2m, 2m + 1) as RoFormer
     and GPT-J do. Columns past 2F are unchanged.
     """
+    if positions.dim() == 2:  # (B, T) -> (B, 1, ..., T)
+        positions = positions.reshape(len(positions), *[1] * (x.dim() - 3), -1)
     cos, sin = cos_sin(positions, inv_freq)
-    if positions.dim() == 2:  # (B, T, F) -> (B, 1, ..., T, F)
-        ones = [1] * (x.dim() - 3)
-        cos, sin = (t.reshape(t.shape[0], *ones, *t.shape[1:]) for t in (cos, sin))
     return turn(x, cos, sin, layout)
 
 
@@ -117,7 +155,8 @@ def sinusoids(positions: Tensor, width: int, base: float = 10000.0) -> Tensor:
 
     Vaswani et al. 2017 (arXiv 1706.03762) interleave them: the same columns in another order.
     """
-    cos, sin = cos_sin(positions, rope_frequencies(width, base)[0])
+    inv_freq, _ = once(rope_frequencies, exact_device(positions), width, base)
+    cos, sin = cos_sin(positions, inv_freq)
     return torch.cat((sin, cos), -1)
 
 
@@ -230,8 +269,8 @@ class Piece(nn.Module):
 
     The class name in snake_case is the name of the scheme. Keyword-only arguments of __init__ are
     its options, checked against their annotations. A score is q.k / sqrt(d) x temperature + bias. i
-    and j are position ids, j <= i. Make tensors inside a method with `like.new_tensor(...)`: it has
-    the right device and a dtype of float32 or wider.
+    and j are position ids, j <= i. Make tensors inside a method with `constant(numbers, like)`: it
+    has the right device and a dtype of float32 or wider.
     """
 
     limit: int | None = None  # how many positions it defines; a piece with ids(): how long a text
@@ -262,7 +301,7 @@ class Piece(nn.Module):
 
     def frequencies(self, total: int) -> Table:
         """Of a rotary scheme: (inv_freq float64 (F,), attention factor) in a text of `total`
-        tokens.
+        tokens. It is asked once for each length, unless gradients flow into the frequencies.
         """
         raise NotImplementedError
 
@@ -397,14 +436,25 @@ class Rotary(Piece):
         """Cosines and sines of `ids`, (..., T, F), in a text of `total` tokens, under the maps,
         times the attention factor.
         """
-        own = self.frequencies(total)
-        inv_freq, factor = apply_maps(own, maps, self.base, total)
+        inv_freq, factor = self.table(ids, total, maps)
         cos, sin = cos_sin(ids, inv_freq)
-        if first := first_kept(maps):
-            early = (ids < first)[..., None]
-            own_cos, own_sin = cos_sin(ids, own[0])
-            cos, sin = torch.where(early, own_cos, cos), torch.where(early, own_sin, sin)
         return (cos, sin) if factor == 1.0 else (cos * factor, sin * factor)
+
+    def table(self, ids: Tensor, total: int, maps: Sequence[Piece] = ()) -> Table:
+        """The frequencies at `ids` under the maps, (F,) or (..., T, F), and the attention factor.
+
+        They are where angles are formed, made once for a length.
+        """
+        device, length = exact_device(ids), range(total).stop  # a constant in compiled code too
+        inv_freq, factor = once(_mapped, device, length, self, *maps)
+        if first := first_kept(maps):
+            own, _ = once(_mapped, device, length, self)
+            inv_freq = torch.where((ids < first).to(device)[..., None], own, inv_freq)
+        return inv_freq, factor
+
+
+def _mapped(total: int, rotary: Rotary, *maps: Piece) -> Table:
+    return apply_maps(rotary.frequencies(total), maps, rotary.base, total)
 
 
 def first_kept(maps: Sequence[Piece]) -> int:
@@ -483,7 +533,7 @@ class Alibi(Piece):
 
     def bias(self, like: Tensor) -> Bias:
         """-m_h (i - j)."""
-        slopes = like.new_tensor(self.slopes)
+        slopes = constant(self.slopes, like)
         if self.raw is not None:
             slopes = nn.functional.softplus(self.raw.to(like.dtype))
         return lambda h, i, j: slopes[h] * (j - i)
@@ -701,10 +751,8 @@ class Yarn(Scaled):
         mscale_all_dim: float = 0.0,
     ) -> None:
         super().__init__(shape, factor=factor)
-        turns = (
-            f"yarn: alpha and beta are numbers of turns, 0 < alpha < beta, not {alpha} and {beta}"
-        )
-        require(0 < alpha < beta, turns)
+        turns = f"0 < alpha < beta, not {alpha} and {beta}"
+        require(0 < alpha < beta, f"yarn: alpha and beta are numbers of turns, {turns}")
         least = min(mscale, mscale_all_dim)
         require(least >= 0, f"yarn: mscale must not be negative, not {least}")
         require(ramp in ("code", "turns"), f"yarn: ramp is code or turns, not {ramp}")
@@ -800,12 +848,8 @@ def read_numbers(name: str, path: Path, *lists: str) -> dict:
     """The JSON object that an option of the piece `name` names. The first of `lists` must be in it,
     the others may; each is a list of numbers from 1e-6 to 1e6. UserError says what is wrong.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{name}: {path} cannot be read as JSON ({type(error).__name__})") from None
     advice = f"{name} needs a list of numbers there"
-    check_shape(content, {lists[0]: [(int, float)]}, str(path), advice)
+    content = read_json(path, {lists[0]: [(int, float)]}, advice)
     for key in lists:
         check_shape(content.get(key, []), [(int, float)], f"{path}: {key}", advice)
         good = all(1e-6 <= x <= 1e6 for x in content.get(key, []))

@@ -11,20 +11,16 @@ level: what differs between them, how far they are, and what their tests say.
 """
 
 if __name__ == "__main__":  # --help answers before torch is imported
-    import sys
-
     from configurable import ReportSettings, answer_help
 
-    answer_help(ReportSettings, sys.argv[1:], __doc__)
+    answer_help(ReportSettings, __doc__)
 
 import itertools
 import sys
 from pathlib import Path
 
 from configurable import ReportSettings, TrainSettings, UserError, configure, require, run_program
-from runs import results
-from runs.compare import refuse_other_targets
-from runs.figures import plot_run, show_runs
+from runs import compare, figures, results
 from runs.folder import diverged, in_use, last_logged_step, named_folders, read_config, scheme_label
 from runs.labels import result_labels, settings_that_differ
 from runs.tables import aligned, legend, number, signed
@@ -113,7 +109,7 @@ def list_runs(folders: list[Path], dataset: str) -> str:
             steps, tokens, *rest = run["cells"]
             lines.append([f"  {label}", steps, tokens, *losses(of_run, length), *rest])
         try:
-            refuse_other_targets(dataset or corpus, labels, rows)
+            compare.refuse_other_targets(dataset or corpus, labels, rows)
         except UserError as error:
             broken.append(str(error))
     return "\n".join([*aligned(lines), "", legend(losses), *broken])
@@ -132,8 +128,8 @@ def main() -> None:
         return
     loaded = [results.load_result(folder) for folder in folders]
     for folder, result in zip(folders, loaded, strict=True):
-        plot_run(folder, result)
-    show_runs(folders, loaded, settings.dataset, settings.out)
+        figures.plot_run(folder, result)
+    figures.show_runs(folders, loaded, settings.dataset, settings.out)
 
 
 if __name__ == "__main__":

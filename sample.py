@@ -9,11 +9,9 @@ The text goes to standard output, and everything else to standard error.
 """
 
 if __name__ == "__main__":  # --help answers before torch is imported
-    import sys
-
     from configurable import SampleSettings, answer_help
 
-    answer_help(SampleSettings, sys.argv[1:], __doc__)
+    answer_help(SampleSettings, __doc__)
 
 import codecs
 import itertools
@@ -24,7 +22,7 @@ from pathlib import Path
 import torch
 
 import data
-from configurable import SampleSettings, UserError, configure, require, run_program
+from configurable import SampleSettings, UserError, configure, explain_errors, require, run_program
 from runs import device
 from runs.checkpoint import Run
 from runs.start import open_run, own_corpus
@@ -40,51 +38,33 @@ def read_prompt(start: str) -> str:
 
     UserError if the text is empty, is not UTF-8 or cannot be read.
     """
-    text = start
-    if start == "-":
-        text = decode(sys.stdin.buffer.read(), "standard input")
-    elif start.startswith("FILE:"):
-        path = Path(start.removeprefix("FILE:"))
-        try:
-            text = decode(path.read_bytes(), str(path))
-        except OSError as error:
-            sentence = f"{path} cannot be read ({error.strerror}); check the name in --start"
-            raise UserError(sentence) from None
+    text, path = start, Path(start.removeprefix("FILE:"))
+    where = "standard input" if start == "-" else path
+    try:
+        with explain_errors(f"{path} cannot be read", "check the name in --start"):
+            if start == "-":
+                text = sys.stdin.buffer.read().decode("utf-8-sig")
+            elif start.startswith("FILE:"):
+                text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        sentence = f"{where} is not UTF-8 text (byte {error.start}); save it as UTF-8"
+        raise UserError(sentence) from None
     advice = "give at least one character, or leave --start out"
     require(text, f"the prompt is empty (--start={start}); {advice}")
     return text
 
 
-def decode(content: bytes, where: str) -> str:
-    """UTF-8 bytes as text; UserError if they are not UTF-8."""
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        sentence = f"{where} is not UTF-8 text (byte {error.start}); save it as UTF-8"
-        raise UserError(sentence) from None
-
-
 # ---- the text
 
 
-def whole_characters(pieces: Iterable[bytes]) -> Iterator[str]:
-    """The text of UTF-8 bytes that may be cut anywhere, never half a character.
+def until(stop: str, contents: Iterable[bytes]) -> Iterator[str]:
+    """The text of UTF-8 bytes, which may be cut anywhere, up to the first `stop`.
 
-    Bytes that are no text become U+FFFD.
-    """
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    for piece in pieces:
-        yield decoder.decode(piece)
-    yield decoder.decode(b"", final=True)
-
-
-def until(stop: str, texts: Iterable[str]) -> Iterator[str]:
-    """The texts up to the first `stop`, which may reach over several of them.
-
-    An end that may be the beginning of `stop` is held back until more is known.
+    No half character is given out: bytes that are no text become U+FFFD. An end that may be the
+    beginning of `stop` is held back until more is known.
     """
     held = ""
-    for text in texts:
+    for text in codecs.iterdecode(contents, "utf-8", "replace"):
         held += text
         if stop and stop in held:
             yield held.partition(stop)[0]
@@ -120,7 +100,7 @@ def samples(run: Run, tokenizer: data.Tokenizer, prompt: str, s: SampleSettings)
         drawn = run.model.stream(idx, s.max_new_tokens, *sampling)
         tokens = itertools.takewhile(lambda token: token != tokenizer.end, map(int, drawn))
         contents = (tokenizer.decode_bytes([token]) for token in tokens)
-        yield from until(s.stop, whole_characters(contents))
+        yield from until(s.stop, contents)
         yield "\n"
 
 

@@ -7,11 +7,9 @@ The same command resumes an unfinished run and prints the table of a finished on
 """
 
 if __name__ == "__main__":  # --help answers before torch is imported
-    import sys
-
     from configurable import TrainSettings, answer_help
 
-    answer_help(TrainSettings, sys.argv[1:], __doc__)
+    answer_help(TrainSettings, __doc__)
 
 import hashlib
 import math
@@ -141,11 +139,12 @@ class Training:
     def batch(self, first: int, count: int, length: int) -> tuple[Tensor, Tensor]:
         """`count` training sequences from number `first` on: inputs and targets (count, length)."""
         made = rows.batch(self.corpus, length, self.settings.seed, first, count)
-        pair = [torch.from_numpy(np.ascontiguousarray(part)) for part in made]
-        if self.compute.kind == "cuda":
-            pair = [part.pin_memory().to(self.compute.device, non_blocking=True) for part in pair]
-        inputs, targets = (part.to(self.compute.device) for part in pair)
-        return inputs, targets
+        return tuple(self.moved(torch.from_numpy(np.ascontiguousarray(x))) for x in made)
+
+    def moved(self, x: Tensor) -> Tensor:
+        """A tensor of the CPU on the device of the run; a GPU is not waited for."""
+        x = x.pin_memory() if self.compute.kind == "cuda" else x
+        return x.to(self.compute.device, non_blocking=True)
 
     def take_step(self) -> tuple[Tensor, Tensor]:
         """One optimizer step on the global batch.
@@ -165,7 +164,7 @@ class Training:
         ids = self.model.draw_ids(s.seed, self.step, length)
         if ids is not None:
             self.model.pos.check_ids(ids)  # compiled code cannot
-            ids = ids.to(self.compute.device)
+            ids = self.moved(ids)
         first = (self.step * self.processes.size + self.processes.rank) * share
         first += self.first_token // length
         for number in range(first, first + share, at_once):

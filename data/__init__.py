@@ -27,7 +27,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import tiktoken
 
-from configurable import UserError, check_shape, require
+from configurable import UserError, read_json, require, sha256
 from data.nanogpt import read_characters
 
 HERE = Path(__file__).resolve().parent
@@ -123,9 +123,8 @@ class GPT2Tokenizer(Tokenizer):
             self.encoding = tiktoken.get_encoding("gpt2")
         except (OSError, ValueError) as error:
             advice = "connect to a network, or set TIKTOKEN_CACHE_DIR to a folder that has it"
-            raise UserError(
-                f"GPT-2's vocabulary cannot be loaded ({error!r:.60}); {advice}"
-            ) from error
+            problem = f"GPT-2's vocabulary cannot be loaded ({error!r:.60})"
+            raise UserError(f"{problem}; {advice}") from error
         ids = range(self.encoding.n_vocab)
         self.vocabulary = [self.encoding.decode_single_token_bytes(i) for i in ids]
         self.end = self.encoding.eot_token
@@ -186,7 +185,7 @@ class Corpus:
         """UserError unless the token files of these splits, by default both, have their SHA-256."""
         for split in splits or SPLITS:
             path = self.folder / f"{split}.bin"
-            same = file_sha256(path) == self.split_sha256(split)
+            same = sha256(path) == self.split_sha256(split)
             check(same, path, "does not have the SHA-256 that meta.json gives")
 
 
@@ -246,19 +245,9 @@ def check(good: object, path: Path, problem: str) -> None:
     require(good, f"{path} {problem}; {remedy(path)}")
 
 
-def file_sha256(path: Path) -> str:
-    """SHA-256 of a file, 64 digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def read_meta(path: Path) -> dict:
     """meta.json; UserError if it lacks something that reading needs."""
-    try:
-        meta = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        raise UserError(f"{path} is not readable JSON; {remedy(path)}") from None
-    check_shape(meta, META, str(path), remedy(path))
+    meta = read_json(path, META, remedy(path))
     kind, size = meta["tokenizer"], meta["vocab_size"]
     check(kind in TOKENIZERS, path, f"names the tokenizer {kind!r}, which is unknown")
     right = VOCABULARIES.get(kind, len(meta.get("characters") or ""))
@@ -399,7 +388,7 @@ def describe_split(path: Path, meta: Mapping, lengths: np.ndarray) -> dict:
     parts = np.array_split(tokens, len(tokens) // 2**20 + 1)  # a large file needs little memory
     entry = {"tokens": len(tokens), "bytes": sum(int(lengths[part].sum()) for part in parts)}
     entry |= {"documents": len(read_starts(path, meta, tokens)), "dtype": tokens.dtype.name}
-    return entry | {"sha256": file_sha256(path)}
+    return entry | {"sha256": sha256(path)}
 
 
 def publish(new: Path, folder: Path) -> None:

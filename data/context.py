@@ -15,6 +15,7 @@ from contextlib import suppress
 
 import numpy as np
 
+from configurable import UserError, read_json
 from data import Corpus
 
 COUNTED = 2**23  # tokens of the training split that are counted
@@ -126,12 +127,13 @@ def known_losses(
     path = corpus.folder / "context.json"
     splits = [corpus.split_sha256(split) for split in ("train", "val")]
     asked = {"splits": splits, "ends": ends.tolist(), "others": others.tolist(), "scored": scored}
+    numbers = {str(n): (float, type(None)) for n in lengths}
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        kept = read_json(path, {"asked": dict, "nats": numbers})
+    except UserError:  # missing or damaged: computed again
         kept = {}
     known = kept.get("nats", {}) if kept.get("asked") == asked else {}
-    left = [n for n in lengths if str(n) not in known]
+    left = [n for n in lengths if known.get(str(n)) is None]
     if left:
         found = context_losses(corpus, ends, others, scored, left)
         known |= {str(n): nats for n, nats in zip(left, found, strict=True)}

@@ -1,6 +1,5 @@
 """Download a published file. It is kept only if its size and its SHA-256 are right."""
 
-import hashlib
 import http.client
 import os
 import urllib.error
@@ -11,6 +10,7 @@ from tempfile import TemporaryDirectory
 
 from tqdm import tqdm
 
+import configurable
 from configurable import UserError, require
 
 TIMEOUT = 30.0  # seconds without an answer
@@ -57,7 +57,6 @@ def verify(path: Path, sha256: str, size: int, origin: str, otherwise: str = OTH
     found = path.stat().st_size
     how = "cut short" if found < size else "longer than it should be"
     require(found == size, f"{origin} is {how}: {found:,} of {size:,} bytes; {otherwise}")
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    digest = configurable.sha256(path)
     found = f"its SHA-256 is {digest}, not {sha256}"
     require(digest == sha256, f"{origin} is another file: {found}; {otherwise}")

@@ -89,9 +89,8 @@ def find(name: str, pos_file: Path | None = None) -> type[Piece]:
         return own.get(name) or textbook[name]
     if name in _known(pos_file):
         pieces = load_file(ZOO / f"{name}.py")
-        require(
-            name in pieces, f"zoo/{name}.py defines {', '.join(pieces)}, but no class for {name}"
-        )
+        defined = f"zoo/{name}.py defines {', '.join(pieces)}"
+        require(name in pieces, f"{defined}, but no class for {name}")
         return pieces[name]
     near = difflib.get_close_matches(name, [*_known(pos_file), *ALIASES], 1, 0.4)
     own_file = "a scheme of your own needs --pos_file=FILE.py."
@@ -123,8 +122,6 @@ def build(mention: Mention, shape: Shape, pos_file: Path | None = None) -> Piece
 
 def options_of(cls: type[Piece]) -> dict[str, Option]:
     """A scheme's options: the keyword-only arguments of its __init__, annotations and defaults."""
-    if cls.__init__ is Piece.__init__:
-        return {}
     arguments = inspect.signature(cls.__init__, eval_str=True).parameters
     return {
         name: option for name, option in arguments.items() if option.kind is option.KEYWORD_ONLY
@@ -149,10 +146,8 @@ def build_extensions(
     """
     pieces = []
     for mention in expression.mentions:
-        everywhere = (
-            f"an extension acts on all layers: join with + instead of | in '{expression.text:.80}'"
-        )
-        require(not mention.pattern, everywhere)
+        everywhere = "an extension acts on all layers: join with + instead of |"
+        require(not mention.pattern, f"{everywhere} in '{expression.text:.80}'")
         cls = find(mention.name, pos_file)
         known = ", ".join(extension_names(pos_file)) if not cls.can_extend else ""
         what = f"{mention.name} is no extension of a trained model: it must be trained with (--pos)"

@@ -192,9 +192,8 @@ class Scheme(nn.Module):
 
     def check_length(self, total: int) -> None:
         """Raise UserError if a text of `total` tokens has positions that the scheme lacks."""
-        defined = self.limit is None or total <= self.limit
-        needs = f"a text of {total} tokens needs more"
-        require(defined, f"{self.text} defines {self.limit} positions, {needs}")
+        more, limit = f"a text of {total} tokens needs more", self.limit
+        require(limit is None or total <= limit, f"{self.text} defines {limit} positions, {more}")
 
     def check_ids(self, ids: Tensor) -> None:
         """Raise UserError for ids that are no positions of this scheme.
@@ -293,9 +292,8 @@ class Scheme(nn.Module):
         if len(set(labels)) == 1:
             text = f"all {len(labels)} layers: {labels[0]}"
         if self.ids_piece and not any(map(reads_positions, self.pieces.values())):
-            text += (
-                f"; nothing here reads positions, so {scheme_name(self.ids_piece)} changes nothing"
-            )
+            mover = scheme_name(self.ids_piece)
+            text += f"; nothing here reads positions, so {mover} changes nothing"
         if self.extension:
             text += f", extended by {self.extension}"
         for mention in self.unused:

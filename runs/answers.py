@@ -207,10 +207,15 @@ def verdict(tested: Tested) -> str:
     found = reach(tested)
     if not found:
         return f"not learned: below {LEARNED:.0%} at the trained size"
-    if is_recall(tested):
-        window = f"as far as a model that sees only its last {found} tokens"
-        return f"reads {found} tokens back: {window}"
-    return f"solves sizes up to {found}"
+    if not is_recall(tested):
+        return f"solves sizes up to {found}"
+    far = {n: reach_in(row, learned(tested)) for n, row in tested.items() if "by_distance" in row}
+    best, longest = max(n for n in far if far[n] == found), max(far)
+    less = f", and {far[longest]} in texts of {longest}" if best < longest else ""
+    if found == max(reach_in(tested[n], -math.inf) for n in far):  # where any accuracy holds
+        return f"reads at least {found} tokens back, the longest tested, in texts of {best}{less}"
+    window = f": as far as a model that sees only its last {found} tokens"
+    return f"reads {found} tokens back in texts of {best}{less or window}"
 
 
 # ---- a table
@@ -231,10 +236,8 @@ def answers_lines(tested: Tested) -> list[list[str]]:
     """The cells of one result, below a line with their heads, for `tables.aligned`."""
     if not is_recall(tested):
         shares = [f"{share(row):.3f}" for row in tested.values()]
-        return [
-            ["", *map(str, tested), "reach"],
-            ["", *shares, str(reach(tested) or "not learned")],
-        ]
+        heads = ["", *map(str, tested), "reach"]
+        return [heads, ["", *shares, str(reach(tested) or "not learned")]]
     accuracy, found = learned(tested), {n: curve({n: row}) for n, row in tested.items()}
     cells = {n: {x: f"{a / b:.2f}" for x, (a, b) in points.items()} for n, points in found.items()}
     heads = sorted(set().union(*cells.values()))

@@ -64,19 +64,18 @@ def load_state(
 ) -> dict[str, Any] | None:
     """The content of the newest good checkpoint, and its "sha256"; None if there is no checkpoint.
 
-    Those of steps after `last` are passed over. `say` gets a sentence that names those that are
-    damaged. UserError if all are.
+    Those of steps after `last` are passed over. `say` gets a sentence that names the newer ones,
+    which are damaged. UserError if all are.
     """
-    state, newest, damaged = None, None, []
-    paths = checkpoint_paths(folder, last)
+    state, damaged, paths = None, [], checkpoint_paths(folder, last)
     try:
         for path in paths:
             with path.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
-                if not path.stem.endswith(digest[:16]):
-                    damaged.append(f"{path} is damaged or renamed")
-                elif state is None:
-                    state, newest = read_checkpoint(file, path) | {"sha256": digest}, path
+                if path.stem.endswith(digest[:16]):
+                    state = read_checkpoint(file, path) | {"sha256": digest}
+                    break
+            damaged.append(f"{path} is damaged or renamed")
     except FileNotFoundError:
         if checkpoint_paths(folder, last) == paths:  # a link to nowhere
             raise
@@ -84,7 +83,7 @@ def load_state(
     problem = f"{' and '.join(damaged)}: its SHA-256 is not the one in its name"
     require(state or not damaged, f"{problem}; {RESTORE}")
     if damaged:
-        say(f"{problem}; going on from {newest.name}")
+        say(f"{problem}; going on from {path.name}")
     return state
 
 

@@ -57,9 +57,10 @@ def pick(device: str, dtype: str) -> Compute:
     known = re.fullmatch(r"cpu|mps|cuda(:\d+)?", chosen)
     require(known, f"device={device} is not one of auto, cpu, cuda, cuda:1 ..., mps")
     _require_available(device, chosen, usual)
-    where = "as asked for"
-    if device == "auto":
-        where = "no GPU was found" if usual == "cpu" else "a GPU was found"
+    found = "no GPU was found" if usual == "cpu" else "a GPU was found"
+    where = found if device == "auto" else "as asked for"
+    if chosen.startswith("cuda:"):
+        torch.cuda.set_device(chosen)  # seeds and memory are counted on the current card
     best, why = _best_dtype(chosen.split(":")[0])
     if dtype != "auto":
         best, why = getattr(torch, dtype), "as asked for"
@@ -100,10 +101,12 @@ def autocast(compute: Compute) -> contextlib.AbstractContextManager:
 def repeat_to_the_bit(compute: Compute) -> None:
     """Make the same command give the same numbers.
 
-    On a GPU torch warns about an operation that has no such way.
+    On a GPU torch warns about an operation that has no such way, and compiled code may not choose
+    kernels by their speed.
     """
     if compute.kind == "cuda":  # read when the first product is formed
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        os.environ.setdefault("TORCHINDUCTOR_DETERMINISTIC", "1")
     torch.use_deterministic_algorithms(True, warn_only=compute.kind != "cpu")
     torch.utils.deterministic.fill_uninitialized_memory = False
 

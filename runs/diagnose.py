@@ -123,6 +123,8 @@ def effective_context(score: Score, lengths: list[int]) -> Finding:
     mean, stderr = moments(nats - nats[best])
     first, sure = (lines[int((x <= NEAR).argmax())] for x in (mean, mean + 2 * stderr))
     title = f"effective context {first}, surely {sure} (loss {means[best]:.4f} at {lines[best]})"
+    if math.isinf(means[best]):
+        title = "no effective context: it diverged, no window has a finite loss"
     return Finding(title, "window", lines, columns, getdoc(effective_context))
 
 
@@ -156,7 +158,7 @@ def without_bands(model: GPT, score: Score, lengths: list[int]) -> Finding:
     pos, own, columns, found = model.pos, model.pos.maps, {}, set()
     for piece in pos.rotary:
         inv_freq, _ = apply_maps(piece.frequencies(lengths[-1]), own, piece.base, lengths[-1])
-        found.update(octaves_of(inv_freq[inv_freq > 0]).int().tolist())
+        found.update(octaves_of(inv_freq[inv_freq > 0]).long().tolist())
     for n in (lengths[0], lengths[-1]):
         whole, losses = score(n), []
         for low in sorted(found):

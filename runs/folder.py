@@ -17,10 +17,11 @@ import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
-from configurable import TrainSettings, UserError, check_shape, differences, explain_errors, require
-from runs.files import read_json, sha256, write_text
+from configurable import TrainSettings, UserError, differences, explain_errors, read_json, require
+from runs.files import sha256, write_text
 
 ROOT = Path(__file__).resolve().parents[1]
+EXAMPLE = "name a run folder, e.g. out/alibi-stdlib-L128-s1337"
 RESTORE = "restore a good copy, or start again with --overwrite=True"
 DAMAGED = f"it is damaged; {RESTORE}"
 FRESH = ("auto", "scratch")  # values of init_from for a model without trained weights
@@ -226,8 +227,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     Its "settings" are a dict of all settings; one that is not in the file has its default.
     """
     path = folder / "config.json"
-    config = read_json(path)
-    check_shape(config, CONFIG, str(path), DAMAGED)
+    require(path.exists(), f"{path} is missing: {EXAMPLE}")
+    config = read_json(path, CONFIG, DAMAGED)
     require(config["history"], f"{path} has an empty history: {DAMAGED}")
     try:
         settings = TrainSettings(**config["settings"]).checked()

@@ -84,8 +84,6 @@ def together(backend: str, compute: Compute) -> Iterator[Processes]:
     if size == 1 or "RANK" not in os.environ:
         yield ALONE
         return
-    if compute.kind == "cuda":
-        torch.cuda.set_device(compute.device)
     processes = _join(backend, compute, size)
     with contextlib.ExitStack() as stack:
         stack.callback(distributed.destroy_process_group)

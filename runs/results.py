@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from configurable import PROTOCOLS, TrainSettings, check_shape, require
-from runs.files import read_json, write_json
+from configurable import PROTOCOLS, TrainSettings, check_shape, read_json, require
+from runs.files import write_json
 from runs.folder import differ_from, read_config, scheme_label
 from runs.labels import run_name, settings_that_differ
 
@@ -51,8 +51,7 @@ def load_result(folder: str | Path) -> Result:
     test = f"python evaluate.py {folder}"
     require(path.exists(), f"{folder} has no {path.name}: {test} tests a trained run")
     advice = f"delete it, and {test} makes it again"
-    result = read_json(path, advice)
-    check_shape(result, SHAPE, str(path), advice)
+    result = read_json(path, SHAPE, advice)
     require(result["rows"], f"{path} lacks rows: {advice}")
     for number, row in enumerate(result["rows"]):
         shape = {"reason": str} if row.setdefault("nats", None) is None else MEASURED

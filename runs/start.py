@@ -1,5 +1,6 @@
 """What a program needs before it computes: a trained model to test, or a new run to train."""
 
+import shutil
 import uuid
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -9,14 +10,14 @@ import torch
 from filelock import FileLock
 
 import data
-from configurable import GPTConfig, TrainSettings, UserError, require
+from configurable import GPTConfig, TrainSettings, UserError, read_json, require
 from data import rows
 from model import GPT
 from positions.catalogue import read
 from runs import device
 from runs.checkpoint import Run, checkpoint_paths, load_run, load_state, refuse_other_files
 from runs.examine import examine
-from runs.files import copy_file, read_json, sha256, write_json
+from runs.files import sha256, write_json
 from runs.folder import FRESH, note_changes, provenance, read_config, run_folder, take_folder
 from runs.processes import ALONE, Processes
 from runs.results import Result, finished_result
@@ -210,7 +211,7 @@ def load_gpt2(name: str) -> GPT | None:
     UserError if they cannot be had, or for another model.
     """
     local = Path(name).exists() or not name.startswith("gpt2")
-    kind = read_json(Path(name) / "config.json").get("model_type") if local else "gpt2"
+    kind = read_json(Path(name, "config.json")).get("model_type") if local else "gpt2"
     if kind is None:
         return None
     require(kind == "gpt2", f"init_from={name} is a Hugging Face model of type {kind}, not gpt2")
@@ -333,7 +334,8 @@ def describe_run(start: Start) -> dict[str, Any]:
     files = {piece.file.name: piece.file for piece in model.pos.extensions if piece.file}
     own = {"pos_file.py": Path(s.pos_file)} if s.pos_file else {}
     for name, file in (files | own).items():
-        copy_file(file, start.folder / name)
+        if file.resolve() != (start.folder / name).resolve():  # it may be the copy itself
+            shutil.copyfile(file, start.folder / name)
     compiled = s.compile and not device.missing_compiler()
     return {
         "vocab_size": model.config.vocab_size,

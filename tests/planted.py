@@ -327,6 +327,10 @@ CAUSAL = planted(
 === frequencies follow the tokens that embed has kept ; ROPE ; cheat ; frequencies
     tokens = None
 
+    def __init__(self, shape: Shape):
+        super().__init__(shape)
+        self.scale = nn.Parameter(torch.ones(()))  # gradients flow into it: it is made in each call
+
     def embed(self, ids, text):
         self.tokens = text.tokens
         return torch.zeros(ids.shape[-1], 1, device=ids.device)
@@ -335,7 +339,7 @@ CAUSAL = planted(
         inv_freq, factor = super().frequencies(total)
         if self.tokens is not None:
             inv_freq = inv_freq * (1 + float(self.tokens.float().std()) / 256)
-        return inv_freq, factor
+        return inv_freq * self._parameters.get("scale", 1.0), factor
 === a temperature reads the tokens that embed has kept ; PLAIN ; cheat + rope ; temperature
     level = None
 

@@ -21,11 +21,11 @@ import data
 import data.recall.prepare as recall
 import evaluate
 import train
-from configurable import PROTOCOLS, AblateSettings, TrainSettings, UserError, configure
+from configurable import PROTOCOLS, AblateSettings, TrainSettings, UserError, configure, read_json
 from data import rows
 from runs import device, results
 from runs.checkpoint import load_run
-from runs.files import read_json, sha256, write_json
+from runs.files import sha256, write_json
 from runs.folder import provenance, run_folder
 from runs.tables import rates_table, seeds_table
 

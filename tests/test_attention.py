@@ -506,6 +506,53 @@ def test_a_block_of_scores_is_small_at_any_length():
     assert 4 * 12 * attention.BLOCK_ROWS * 2**16 < 2**30  # 12 heads, 65,536 keys
 
 
+# What only a GPU does, told without one
+
+
+class OnCard(torch.Tensor):
+    """A tensor of the CPU that takes itself for one of a GPU."""
+
+    is_cuda = property(lambda tensor: True)
+
+
+def test_on_a_gpu_cudnn_never_meets_a_mask(monkeypatch):
+    """It reads float32 masks wrongly, and makes NaN of very negative ones (pytorch 191612, 196678)."""
+    allowed, masks, kernel = [], [], attention.scaled_dot_product_attention
+
+    def watched(q, k, v, attn_mask=None, **how):
+        allowed.append(torch.backends.cuda.cudnn_sdp_enabled())
+        masks.append(attn_mask)
+        return kernel(q, k, v, attn_mask=attn_mask, **how)
+
+    monkeypatch.setattr(attention, "scaled_dot_product_attention", watched)
+    q, k, v = (t.detach().float() for t in qkv(2, N, N))
+    plan = plan_of(built("alibi"), N)
+    added = attention.added_scores(plan, H, q.new_empty(0), slice(None), torch.arange(N))
+    here = torch.backends.cuda.cudnn_sdp_enabled()
+    for path in ("dense", "blocked"):
+        prepared = attention.Prepared(plan, path, added)
+        expected = attention.attend(q, k, v, prepared)
+        found = attention.attend(q.as_subclass(OnCard), k, v, prepared)
+        torch.testing.assert_close(found.as_subclass(torch.Tensor), expected)
+    assert allowed == [here, False, here, False] and all(m is not None for m in masks)
+    assert torch.backends.cuda.cudnn_sdp_enabled() == here
+
+
+@pytest.mark.parametrize("text", ["rope", "alibi"])
+def test_on_a_gpu_deterministic_training_leaves_the_librarys_kernels_out(text, monkeypatch):
+    plan = plan_of(built(text), 16)
+    elsewhere = dataclasses.replace(plan, query_ids=plan.query_ids.to("meta"))
+    usual = attention.choose_path(plan, H, compiled=False)
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: False)
+    assert attention.choose_path(elsewhere, H, compiled=True) == usual
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    assert attention.choose_path(elsewhere, H, compiled=True) == "matmul"
+    assert attention.choose_path(elsewhere, H, compiled=False) == "matmul"
+    assert attention.choose_path(plan, H, compiled=False) == usual  # a CPU needs nothing else
+    with torch.no_grad():  # their sums forward have one order
+        assert attention.choose_path(elsewhere, H, compiled=False) == usual
+
+
 # Other libraries
 
 

@@ -19,11 +19,11 @@ from filelock import FileLock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from configurable import TrainSettings, UserError
+from configurable import TrainSettings, UserError, read_json
 from model import GPT
 from runs import checkpoint
 from runs.checkpoint import checkpoint_paths, load_run, load_state, load_weights, save_checkpoint
-from runs.files import read_json, replace_file, sha256, write_json, write_text
+from runs.files import replace_file, sha256, write_json, write_text
 from runs.folder import ROOT, in_use, lock_folder, provenance, run_folder, take_folder
 from runs.log import append_metrics, trim_metrics
 

@@ -635,10 +635,15 @@ def test_a_setting_that_is_absent_has_its_default():
 
 
 @pytest.mark.parametrize("argv", [["--help"], ["--nonsense", "--help"], ["-h"], ["no.py", "-h"]])
-@pytest.mark.parametrize("ask", [answer_help, configure])
-def test_help_groups_all_settings_by_kind_and_exits_0(ask, argv, capsys):
+@pytest.mark.parametrize("how", ["asked first", "asked in words", "configured"])
+def test_help_groups_all_settings_by_kind_and_exits_0(how, argv, monkeypatch, capsys):
+    usage = "\nCompare schemes.\n\npython ablate.py SCHEME ...\n"
+    monkeypatch.setattr(sys, "argv", ["ablate.py", *(argv if how == "asked first" else [])])
     with pytest.raises(SystemExit) as caught:
-        ask(AblateSettings, argv, "\nCompare schemes.\n\npython ablate.py SCHEME ...\n")
+        if how == "configured":
+            configure(AblateSettings, argv, usage)
+        else:
+            answer_help(AblateSettings, usage, argv if how == "asked in words" else None)
     out = capsys.readouterr().out
     assert caught.value.code == 0
     assert out.startswith("Compare schemes.\n\npython ablate.py SCHEME ...\n\n")
@@ -651,7 +656,7 @@ def test_help_groups_all_settings_by_kind_and_exits_0(ask, argv, capsys):
 
 
 def test_without_a_question_there_is_no_help(capsys):
-    answer_help(AblateSettings, ["--seeds=1", "help"], "usage")
+    answer_help(AblateSettings, "usage", ["--seeds=1", "help"])
     assert capsys.readouterr() == ("", "")
 
 

@@ -1,5 +1,6 @@
 """What a text holds beyond L: the predictor against a slow one, and texts made to repeat themselves."""
 
+import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -119,6 +120,23 @@ def test_losses_are_kept_beside_the_corpus_and_computed_again_for_other_places(
     assert computed == [[512]] and more[64] == first[64]
     context.known_losses(corpus, ends + 1, others, 4, (64,))
     assert computed == [[512], [64]]
+
+
+@pytest.mark.parametrize(
+    "damaged", ["", "[]", "{}", '{"asked": 1, "nats": 2}', "[3.5]", "null", '["a"]', '{"64": "x"}']
+)
+def test_losses_in_a_damaged_file_are_computed_again(tmp_path: Path, damaged: str) -> None:
+    corpus = make(tmp_path / "small", b"abcab" * 400, b"abacab" * 800)
+    ends, others = np.arange(600, 4000, 200), np.arange(700, 4000, 200)
+    right = context.known_losses(corpus, ends, others, 4, (64,))
+    path = corpus.folder / "context.json"
+    good = path.read_text(encoding="utf-8")
+    inside = good.split('"nats"')[0] + f'"nats": {damaged}}}'
+    for text in (damaged, inside, good.replace(str(right[64]), "null")):
+        assert text != good
+        path.write_text(text, encoding="utf-8")
+        assert context.known_losses(corpus, ends, others, 4, (64,)) == right
+        assert json.loads(path.read_text(encoding="utf-8"))["nats"]["64"] == right[64]
 
 
 def test_a_corpus_whose_folder_cannot_be_written_is_computed_each_time(tmp_path: Path) -> None:

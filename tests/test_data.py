@@ -285,8 +285,8 @@ DAMAGES = {
         folder / "train_starts.npy"
     ),
     "val_starts.npy is missing": lambda folder: (folder / "val_starts.npy").write_bytes(b""),
-    "meta.json is not readable": lambda folder: (folder / "meta.json").write_bytes(b"{"),
-    "meta.json is not readable JSON": lambda folder: (folder / "meta.json").write_bytes(
+    "meta.json is missing or not readable": lambda folder: (folder / "meta.json").write_bytes(b"{"),
+    "meta.json is missing or not readable JSON": lambda folder: (folder / "meta.json").write_bytes(
         b"[" * 100_000
     ),
     "meta.json has a vocab_size of 1000000000000000000, not": lambda folder: change_meta(

@@ -2,6 +2,7 @@
 
 import ctypes
 import math
+import os
 import platform
 import shutil
 import subprocess
@@ -48,6 +49,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
         monkeypatch.setattr(torch, "empty", empty)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+        monkeypatch.setattr(torch.cuda, "set_device", lambda card: None)
         monkeypatch.setattr(
             torch.cuda,
             "is_bf16_supported",
@@ -147,6 +149,35 @@ def test_a_second_card_that_is_not_here_is_refused_with_the_first(
         UserError, match="device=cuda .*is not available on this machine; use --device=mps"
     ):
         device.pick("cuda", "auto")
+
+
+@pytest.mark.parametrize(("name", "cards"), [("cuda:1", ["cuda:1"]), ("cuda", []), ("cpu", [])])
+def test_the_card_that_is_asked_for_is_the_current_one(
+    name: str, cards: list[str], machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else seeds, memory and streams are those of the first card."""
+    chosen: list[str] = []
+    machine(cuda=True)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    device.pick(name, "auto")
+    assert chosen == cards
+
+
+def test_what_is_to_repeat_on_a_gpu_leaves_no_choice_of_kernels_by_speed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[bool] = []
+    for name in ("TORCHINDUCTOR_DETERMINISTIC", "CUBLAS_WORKSPACE_CONFIG"):
+        monkeypatch.setenv(name, "")  # so that it is put back
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(
+        torch, "use_deterministic_algorithms", lambda mode, warn_only: asked.append(warn_only)
+    )
+    device.repeat_to_the_bit(Compute("cpu", None, ""))
+    assert "TORCHINDUCTOR_DETERMINISTIC" not in os.environ
+    device.repeat_to_the_bit(CUDA)
+    assert os.environ["TORCHINDUCTOR_DETERMINISTIC"] == "1" and asked == [False, True]
 
 
 def test_each_process_of_torchrun_has_the_card_of_its_number(

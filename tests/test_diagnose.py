@@ -230,6 +230,16 @@ def test_the_effective_context_is_the_first_window_near_the_lowest_loss():
     assert content["mean"][-1] is None and content["mean"][-2] == pytest.approx(0.5)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("lost", [math.inf, math.nan])
+def test_a_model_without_a_finite_loss_has_no_effective_context(lost):
+    model = gpt("rope")
+    model.losses = lambda idx, targets, window=None: torch.full(idx.shape, lost)
+    context = diagnosed(model)["no effective"]
+    assert context.title == "no effective context: it diverged, no window has a finite loss"
+    assert "nan" in diagnose.table(context)
+
+
 # ---- rotary bands
 
 
@@ -265,6 +275,12 @@ def test_every_pair_is_in_one_band_and_without_all_bands_nothing_turns(pos, exte
         )
     torch.testing.assert_close(other.losses(text, text), still, atol=1e-6, rtol=1e-6)
     assert (gpt(pos, extend, n_layer=2).losses(text, text) - still).abs().max() > 1e-3
+
+
+def test_the_bands_of_a_huge_base_are_told_apart():
+    found = diagnose.without_bands(gpt("rope(base=1e12)"), lambda n: np.zeros(64), [L])
+    waves = [2 * math.pi * 1e12 ** (k / 8) for k in range(8)]
+    assert found.lines == [2 ** int(math.log2(wave)) for wave in waves]
 
 
 def test_a_band_that_no_score_needs_costs_nothing_and_one_that_all_need_costs_much():
@@ -331,6 +347,13 @@ def test_of_rows_with_answers_only_attention_is_measured(tmp_path, monkeypatch, 
     model = GPT(GPTConfig(block_size=64, pos="alibi", **shape)).eval()
     (found,) = findings(evaluate.Tester(model, rows), find_places(rows), [64, 128, 256])
     assert found.lines[-1] == 256 and "only attention is measured" in capsys.readouterr().out
+    monkeypatch.setattr(diagnose, "report", lambda *about: None)
+    settings = EvaluateSettings(eval_lengths=(256, 100_000))
+    about = {"train_length": 64, "step": 1, "checkpoint": ""}
+    evaluate.diagnose_run(evaluate.Tester(model, rows), "run", about, settings)
+    longest = max(width - 1 for _, _, width in rows.meta["rows"]["sizes"])
+    said = f"at [64, 256] tokens; the scheme and the corpus allow no more than {longest}"
+    assert said in capsys.readouterr().out
 
 
 def test_a_name_alone_turns_a_switch_on_and_nothing_else():

@@ -23,14 +23,14 @@ import posenc
 import report
 import sample
 import train
-from configurable import ExtendSettings, TrainSettings, UserError, configure
+from configurable import ExtendSettings, TrainSettings, UserError, configure, read_json
 from extend import Trial
 from positions import extended_frequencies
 from positions.scheme import Scheme
 from runs.checkpoint import Run, load_run, load_state
 from runs.device import CPU
 from runs.figures import plot_extensions
-from runs.files import read_json, sha256, write_json
+from runs.files import sha256, write_json
 from runs.folder import read_config
 from runs.log import Log
 from runs.results import gains, load_result

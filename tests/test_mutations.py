@@ -512,7 +512,7 @@ MUTATIONS = [
         "return None if numbers.requires_grad else (numbers.to(device), factor)",
         "return None if numbers.requires_grad else (numbers, factor)",
         "stays and rope",
-        "test_another_device",
+        "another_device",
     ),
     Mutation(
         ATTENTION,

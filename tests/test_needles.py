@@ -248,6 +248,7 @@ def test_rows_cannot_hold_needles(corpora: dict[str, data.Corpus], tmp_path: Pat
         (["--needle_fraction=0"], "--needle_fraction=0.0 is not above 0 and at most 1"),
         (["--name=needles_/x"], "--name=needles_/x must be letters and digits behind 'needles_'"),
         (["--name=books"], "--name=books must be letters and digits behind 'needles_'"),
+        (["--seed=-1"], "--seed=-1 must be at least 0"),
         ([], "there is no corpus 'nowhere'"),
     ],
 )
@@ -257,6 +258,30 @@ def test_a_command_that_cannot_work_is_a_sentence(
     command = ["prepare.py", "--corpus=nowhere", "--kind=single", *words]
     monkeypatch.setattr("sys.argv", command)
     with pytest.raises(UserError, match=re.escape(sentence)):
+        needles.main()
+
+
+def test_a_corpus_is_replaced_only_if_that_is_asked_for(
+    tmp_path: Path, few: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = text_corpus(tmp_path / "text")
+    text_corpus(tmp_path / "needles_text")
+    monkeypatch.setattr(needles, "HERE", tmp_path)
+    monkeypatch.setattr(needles, "load", lambda name: corpus)
+    words = ["prepare.py", "--corpus=text", "--kind=single"]
+    monkeypatch.setattr("sys.argv", words)
+    needles.main()
+    meta = tmp_path / "needles_single_text" / "meta.json"
+    before = meta.read_bytes()
+    monkeypatch.setattr("sys.argv", [*words, "--seed=1"])
+    with pytest.raises(UserError, match="needles_single_text is taken: .*replace it with --over"):
+        needles.main()
+    assert meta.read_bytes() == before
+    monkeypatch.setattr("sys.argv", [*words, "--seed=1", "--overwrite"])
+    needles.main()
+    assert meta.read_bytes() != before
+    monkeypatch.setattr("sys.argv", [*words, "--name=needles_text", "--overwrite"])
+    with pytest.raises(UserError, match="is a corpus of another kind; choose another name"):
         needles.main()
 
 

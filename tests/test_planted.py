@@ -35,6 +35,7 @@ def build(scheme: Planted | Honest, folder: Path) -> GPT:
         path.write_text(scheme.source, encoding="utf-8")
     torch.manual_seed(0)
     torch.use_deterministic_algorithms(True)  # what is never filled is nan
+    torch.utils.deterministic.fill_uninitialized_memory = True
     try:
         model = GPT(GPTConfig(pos=scheme.pos, **SHAPE, n_layer=layers(scheme.pos)), path)
     finally:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import posenc
 from configurable import UserError
+from model import GPT, GPTConfig
 from posenc import Shape, Text, alibi_slopes, rope_frequencies, rotate, sinusoids, t5_buckets
 from positions.catalogue import ZOO, extension_names, find, scheme_names
 from positions.scheme import Scheme
@@ -1006,3 +1007,93 @@ def test_every_name_of_the_design_is_here():
         *scheme_names(),
         *extension_names(),
     }
+
+
+# Numbers that are made once
+
+
+def small(pos: str, extend: str = "", n_layer: int = 2) -> GPT:
+    torch.manual_seed(0)
+    shape = dict(block_size=16, vocab_size=11, n_layer=n_layer, n_head=4, n_embd=32)
+    gpt = GPT(GPTConfig(pos=pos, **shape))
+    gpt.extend(extend)
+    return gpt
+
+
+def text(length: int) -> torch.Tensor:
+    return torch.randint(11, (2, length), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("pos", ["rope", "pope", "xpos", "fope", "learned_rope", "resonance"])
+def test_frequencies_are_made_once_for_a_length_and_an_extension(pos, monkeypatch):
+    gpt, asked = small(pos), []
+    piece = gpt.pos.rotary[0]
+    make = type(piece).frequencies
+    monkeypatch.setattr(
+        type(piece), "frequencies", lambda p, total: (asked.append(total), make(p, total))[1]
+    )
+    for _ in range(3):
+        gpt(text(16))
+    layers = len(gpt.pos.rotary)
+    assert asked == [16] * layers
+    gpt(text(20))
+    gpt(text(16))
+    assert asked == [16] * layers + [20] * layers
+    plain = gpt(text(20))[0]
+    gpt.extend("yarn(factor=4)")
+    asked.clear()
+    assert not torch.equal(gpt(text(20))[0], plain) and 20 in asked
+    gpt.extend("none")
+    assert torch.equal(gpt(text(20))[0], plain)
+
+
+@pytest.mark.parametrize("pos", ["sinusoidal", "alibi", "multiscale", "sandwich"])
+def test_numbers_of_a_scheme_are_made_once(pos, monkeypatch):
+    gpt = small(pos)
+    before = gpt(text(16))[0]
+    made = posenc._kept.cache_info().misses
+    assert torch.equal(gpt(text(16))[0], before) and posenc._kept.cache_info().misses == made
+
+
+def test_what_is_kept_is_that_of_one_piece_one_length_and_one_extension():
+    models = [small("rope"), small("rope(base=50)"), small("rope", "pi(factor=2)")]
+    tables = [
+        [gpt.pos.rotary[0].table(torch.arange(n), n, gpt.pos.maps)[0] for n in (16, 32)]
+        for gpt in (*models, small("rope", "yarn"), small("rope"))
+    ]
+    plain, other, slower, longer, same = tables
+    assert all(torch.equal(a, b) for a, b in zip(plain, same, strict=True))
+    assert not torch.equal(plain[0], other[0]) and torch.equal(slower[0], plain[0] / 2)
+    assert torch.equal(longer[0], plain[0]) and not torch.equal(longer[1], plain[1])
+
+
+def test_what_was_kept_under_inference_mode_can_be_trained_with():
+    gpt = small("rope + alibi")
+    with torch.inference_mode():
+        gpt(text(13))
+    gpt.extend("smooth(learned=True)")
+    with torch.inference_mode():
+        gpt(text(13))
+    gpt(text(13), text(13))[1].backward()
+    assert all(p.grad is not None for p in gpt.parameters())
+
+
+def test_compiled_code_is_made_anew_for_another_extension_or_length():
+    gpt = small("rope", n_layer=1)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda idx: gpt(idx, idx)[1], fullgraph=True, backend="aot_eager")
+    cases = [("", 16), ("yarn(factor=4)", 16), ("yarn(factor=8)", 16), ("yarn", 40), ("yarn", 24)]
+    for extend, length in cases:
+        gpt.extend(extend)
+        torch.testing.assert_close(compiled(text(length)), gpt(text(length), text(length))[1])
+    torch._dynamo.reset()
+
+
+def test_a_frequency_of_its_own_for_each_position_has_its_gradient():
+    places, inv_freq = torch.arange(3.0, dtype=torch.float64), torch.rand(3, 2).double()
+    inputs = (places.requires_grad_(), inv_freq.requires_grad_())
+    found = torch.autograd.grad(sum(t.sum() for t in posenc.cos_sin(*inputs)), inputs)
+    angles = places[:, None] * inv_freq
+    expected = torch.autograd.grad((angles.cos() + angles.sin()).sum(), inputs)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)

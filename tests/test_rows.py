@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import data
 import data.recall.prepare as recall
 import data.tasks.prepare as tasks
+import evaluate
 import report
 import train
 from configurable import UserError
@@ -64,7 +65,14 @@ def test_every_answer_is_the_latest_value_of_its_name_at_the_distance_given(
         assert walk(row) == given.tolist()
 
 
-def test_noise_writes_and_queries_are_as_dense_at_every_length(corpus: data.Corpus) -> None:
+def test_answers_are_as_dense_as_the_docstring_says() -> None:
+    generator = np.random.default_rng(0)
+    for length, count, wanted in ((128, 400, 12.4), (1024, 50, 13.8)):
+        _, distances = recall.make_rows(generator, count, length, length // 128 * recall.PLANNED)
+        assert (distances > 0).mean() * 128 == pytest.approx(wanted, abs=0.4)
+
+
+def test_behind_their_first_tokens_rows_of_all_lengths_are_as_dense(corpus: data.Corpus) -> None:
     shares = []
     for size in rows.sizes(corpus):
         tokens, distances = (part[:, 32:] for part in rows.rows_of(corpus, size))
@@ -98,6 +106,75 @@ def test_values_of_far_answers_cannot_be_guessed(corpus: data.Corpus) -> None:
     values = tokens[distances > 64] - recall.VALUE
     shares = np.bincount(values, minlength=recall.VALUES) / len(values)
     assert abs(shares - 1 / recall.VALUES).max() < 0.05
+
+
+def run_recall(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
+    """The program data/recall/prepare.py."""
+    monkeypatch.setattr("sys.argv", ["prepare.py", *words])
+    recall.main()
+
+
+@pytest.fixture
+def small_recall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of corpora, in which a small corpus of recall is made soon."""
+    monkeypatch.setattr(recall, "HERE", tmp_path)
+    monkeypatch.setattr(recall, "TRAIN_ROWS", 8)
+    monkeypatch.setattr(recall, "TEST_ROWS", (4, 4))
+    return tmp_path
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files of a folder."""
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize(
+    "words, sentence",
+    [
+        (["--name=books"], "--name=books must begin with 'recall', as in recall_256"),
+        (["--name=recall/../books"], "--name=recall/../books must begin with 'recall'"),
+        (["--seed=-1"], "--seed=-1 must be at least 0"),
+        (["--length=3"], "--length=3: at least 16 inputs are needed"),
+    ],
+)
+def test_a_command_that_cannot_make_rows_is_a_sentence(
+    small_recall: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], sentence: str
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        run_recall(monkeypatch, *words)
+    assert not list(small_recall.iterdir())
+
+
+def test_rows_are_replaced_only_if_that_is_asked_for(
+    small_recall: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_recall(monkeypatch)
+    before = contents(small_recall / "recall")
+    for damaged in (None, "meta.json", "train.bin"):
+        if damaged:
+            (small_recall / "recall" / damaged).unlink()
+            before.pop(damaged)
+        with pytest.raises(UserError, match="recall is taken: .*replace it with --overwrite"):
+            run_recall(monkeypatch, "--seed=1")
+        assert contents(small_recall / "recall") == before
+        run_recall(monkeypatch, "--seed=1", "--overwrite")
+        assert data.load("recall", small_recall).meta["source"] == "generated from seed 1"
+        before = contents(small_recall / "recall")
+
+
+@pytest.mark.parametrize("lost", [(), ("meta.json", "train_starts.npy", "val_starts.npy")])
+def test_a_corpus_of_text_is_never_replaced_by_rows(
+    small_recall: Path, monkeypatch: pytest.MonkeyPatch, lost: tuple[str, ...]
+) -> None:
+    folder, text = small_recall / "recall_text", [np.frombuffer(b"some text", np.uint8)]
+    about = {"tokenizer": "bytes", "source": "a test", "rule": "as given"}
+    data.write_corpus(folder, {"train": text, "val": text}, **about)
+    for name in lost:  # what is left is a folder such as nanoGPT makes
+        (folder / name).unlink()
+    before = contents(folder)
+    with pytest.raises(UserError, match="is a corpus of another kind; choose another name"):
+        run_recall(monkeypatch, "--name=recall_text", "--overwrite")
+    assert contents(folder) == before
 
 
 # ---- the tasks
@@ -157,6 +234,35 @@ def test_an_unknown_task_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["prepare.py", "juggle"])
     with pytest.raises(UserError, match="there is no task juggle, only copy, reverse"):
         tasks.main()
+
+
+def test_tasks_are_made_by_name_and_seed_and_help_is_help(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    for name, value in (("TRAIN_ROWS", 40), ("TEST_ROWS", 5), ("HERE", tmp_path)):
+        monkeypatch.setattr(tasks, name, value)
+    monkeypatch.setattr("sys.argv", ["prepare.py", "reverse", "--seed=3", "induction"])
+    tasks.main()
+    assert {path.name for path in tmp_path.iterdir()} == {"reverse", "induction"}
+    assert data.load("reverse", tmp_path).meta["source"].endswith("from seed 3")
+    monkeypatch.setattr("sys.argv", ["prepare.py", "--seed=-1"])
+    with pytest.raises(UserError, match="--seed=-1 must be at least 0"):
+        tasks.main()
+    monkeypatch.setattr("sys.argv", ["prepare.py", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        tasks.main()
+    assert ended.value.code == 0 and "--seed" in capsys.readouterr().out
+
+
+def test_the_chance_of_induction_is_that_of_a_symbol_with_one_before_it() -> None:
+    make, chance = tasks.TASKS["induction"]
+    generator, right = np.random.default_rng(0), 0
+    for _ in range(4000):
+        question, answer = make(generator, tasks.TRAINED)
+        symbols = question[1:].split(">")[0]
+        right += symbols[generator.integers(len(symbols))] == answer
+    assert right / 4000 == pytest.approx(chance, abs=0.015)
+    assert chance == 1 / 20
 
 
 # ---- the corpus
@@ -247,6 +353,20 @@ def test_a_model_that_sees_only_a_window_is_told_its_window_in_so_many_words(
 
 def test_a_model_that_reads_everything_reaches_the_longest_text(corpus: data.Corpus) -> None:
     assert answers.reach(rows_by_length(Window(10**9), corpus)) == 2048
+
+
+def test_the_verdict_names_the_length_in_which_it_reads_farthest(corpus: data.Corpus) -> None:
+    found = rows_by_length(Window(10**9), corpus)
+    longest = "reads at least 2048 tokens back, the longest tested, in texts of 2048"
+    assert answers.verdict(found) == longest
+    assert answers.verdict({n: found[n] for n in (64, 512)}) == longest.replace("2048", "512")
+    found[2048] = rows_by_length(Window(256), corpus)[2048]
+    said = answers.verdict({n: found[n] for n in (64, 512, 2048)})
+    assert said == "reads 512 tokens back in texts of 512, and 256 in texts of 2048"
+    found[2048] = {"protocol": "recall", "nats": None, "reason": "too long", "trained": 64}
+    assert answers.verdict(found) == longest.replace("2048", "1024")
+    seen = answers.verdict(rows_by_length(Window(128), corpus))
+    assert seen.startswith("reads 128 tokens back in texts of 2048: as far as a model that sees")
 
 
 def test_a_model_that_guesses_has_not_learned(corpus: data.Corpus) -> None:
@@ -433,6 +553,23 @@ def test_several_runs_on_rows_share_a_table_and_a_figure(
     said = capsys.readouterr().out
     assert "recall, mean over seeds; a reach of 0: not learned" in said
     assert Path("both.png").stat().st_size > 10_000
+
+
+def test_asked_lengths_that_no_row_has_are_named(
+    trained: Any, corpus: data.Corpus, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    (folder,) = trained[0].glob("out/rope-*")
+    monkeypatch.setattr(data, "load", lambda name: corpus)
+    model = load_run(folder).model
+    note = (
+        "note: recall has rows of [64, 128, 256, 512, 1024, 2048] only; other lengths are left out"
+    )
+    found = evaluate.evaluate(model, corpus, train_length=64, lengths=(256, 300, 64))
+    assert [row["length"] for row in found["rows"]] == [64, 256]
+    assert note in capsys.readouterr().out
+    for lengths in ((), (64, 128)):
+        evaluate.evaluate(model, corpus, train_length=64, lengths=lengths)
+    assert "note" not in capsys.readouterr().out
 
 
 def test_rows_refuse_what_needs_other_lengths(

@@ -97,26 +97,28 @@ def test_text_cut_inside_characters_comes_out_whole(text: str, cuts: list[int]) 
     content = text.encode("utf-8")
     edges = [0, *sorted(min(c, len(content)) for c in cuts), len(content)]
     pieces = [content[a:b] for a, b in zip(edges, edges[1:], strict=False)]
-    assert "".join(sample.whole_characters(pieces)) == text
+    assert "".join(sample.until("", pieces)) == text
 
 
 def test_a_character_waits_for_its_last_byte() -> None:
     cut = [bytes([b]) for b in "é日".encode()]
-    assert list(sample.whole_characters(cut)) == ["", "é", "", "", "日", ""]
+    given = sample.until("", iter(cut))
+    assert next(given) == "é" and next(given) == "日" and list(given) == [""]
+    assert list(sample.until("", iter(cut[:1]))) == ["\ufffd", ""]
 
 
 def test_a_last_incomplete_character_and_bytes_that_are_no_text_become_the_replacement_character() -> (
     None
 ):
-    assert "".join(sample.whole_characters([b"ab\xe6\x97"])) == "ab\ufffd"
-    assert "".join(sample.whole_characters([b"a\xff", b"b"])) == "a\ufffdb"
+    assert "".join(sample.until("", [b"ab\xe6\x97"])) == "ab\ufffd"
+    assert "".join(sample.until("", [b"a\xff", b"b"])) == "a\ufffdb"
 
 
 @given(st.lists(st.text("ab.", max_size=4)), st.text("ab.", max_size=4))
 def test_text_ends_before_the_stop_string_however_it_is_cut(texts: list[str], stop: str) -> None:
     whole = "".join(texts)
     printed = whole.partition(stop)[0] if stop else whole
-    assert "".join(sample.until(stop, texts)) == printed
+    assert "".join(sample.until(stop, map(str.encode, texts))) == printed
 
 
 @given(st.lists(st.text("ab.", max_size=4)), st.text("ab.", min_size=1, max_size=4))
@@ -129,7 +131,7 @@ def test_only_what_may_begin_the_stop_string_is_held_back(texts: list[str], stop
             held = seen[len(given_out) :]
             assert stop.startswith(held) and held != stop
             seen += text
-            yield text
+            yield text.encode()
 
     for text in sample.until(stop, watched()):
         given_out += text

@@ -27,12 +27,12 @@ import configurable
 import data
 import evaluate
 import train
-from configurable import TrainSettings, UserError, configure
+from configurable import TrainSettings, UserError, configure, read_json
 from model import GPT, GPTConfig
 from positions.catalogue import load_file
 from runs import device, figures, folder, log
 from runs.checkpoint import checkpoint_paths, load_run, load_state
-from runs.files import read_json, sha256, write_json
+from runs.files import sha256, write_json
 from runs.folder import read_config, run_folder, source_digests
 from runs.log import Log
 from runs.processes import ALONE

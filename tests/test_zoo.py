@@ -184,6 +184,54 @@ def test_a_users_scheme_compiles(own):
     torch._dynamo.reset()
 
 
+@pytest.mark.parametrize("extend", ["clip", "clip(pairs=1)"])
+def test_compiled_training_under_clipped_frequencies_is_eager_training(extend):
+    """How many pairs are slow is not read from a tensor: compiled code cannot."""
+    gpt, idx = model("rope"), tokens(2, 8)
+    gpt.extend(extend)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: gpt(x, x)[1], fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(idx), gpt(idx, idx)[1])
+    torch._dynamo.reset()
+
+
+LEARNED_FREQUENCIES = """
+import torch
+from posenc import Rope
+
+class Fitted(Rope):
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.pace = torch.nn.Parameter(torch.zeros(()))
+
+    def frequencies(self, total):
+        inv_freq, factor = super().frequencies(total)
+        if not hasattr(self, "pace"):
+            return inv_freq, factor
+        return inv_freq * self.pace.double().exp(), factor
+"""
+
+
+@pytest.mark.parametrize("extend", ["", "clip", "yarn(factor=2)"])
+def test_frequencies_may_be_learned_and_are_then_made_in_every_forward(extend, own):
+    gpt, idx = model("fitted", own(LEARNED_FREQUENCIES)), tokens(2, 8)
+    gpt.extend(extend)
+    pace = gpt.pos.rotary[0].pace
+    logits, loss = gpt(idx, idx)
+    (first,) = torch.autograd.grad(loss, [pace])
+    (again,) = torch.autograd.grad(gpt(idx, idx)[1], [pace])
+    assert first.abs() > 0 and torch.equal(first, again)
+    with torch.no_grad():
+        pace.fill_(0.5)
+        assert not torch.equal(gpt(idx, idx)[0], logits)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: gpt(x, x)[1], fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(
+        torch.autograd.grad(compiled(idx), [pace]), torch.autograd.grad(gpt(idx, idx)[1], [pace])
+    )
+    torch._dynamo.reset()
+
+
 def test_a_users_scheme_may_be_a_built_in_one_with_another_answer(own):
     """A subclass that overrides one question keeps the options of its parent."""
     path = own('''

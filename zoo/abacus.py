@@ -47,7 +47,8 @@ class Abacus(Piece):
         row = index - last_other - 1
         if self.training:
             row = row + torch.randint(self.max_shift + 1, (), device=row.device)
-        if not torch.compiler.is_compiling() and row.numel():
+        longest = digit.shape[1] + (self.max_shift if self.training else 0)
+        if longest > len(self.table) and not torch.compiler.is_compiling() and row.numel():
             require(
                 int(row.max()) < len(self.table),
                 f"abacus has {len(self.table)} places for digits, a number here needs "

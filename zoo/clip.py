@@ -25,8 +25,11 @@ class Clip(Extension):
 
     def map_frequencies(self, inv_freq: Tensor, base: float, total: int) -> Table:
         """The clipped frequencies, the last one 0; the attention factor is 1."""
-        slow = int((inv_freq * self.length < 2 * math.pi).sum())
+        pairs = len(inv_freq)
+        slow = (inv_freq * self.length < 2 * math.pi).sum(0, keepdim=True)
         if self.pairs is not None:
-            slow = min(self.pairs, len(inv_freq))
-        kept = inv_freq.new_ones(len(inv_freq) - slow)
-        return inv_freq * torch.cat((kept, taper(slow))), 1.0
+            slow = torch.tensor([min(self.pairs, pairs)])
+        ones = inv_freq.new_ones(pairs)
+        factors = [torch.cat((ones[n:], taper(n))) for n in range(pairs + 1)]
+        # compiled code can look up what it cannot read
+        return inv_freq * torch.stack(factors)[slow][0], 1.0

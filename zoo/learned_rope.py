@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from posenc import Piece, Rope, Shape, Turn, apply_maps, exact_device, first_kept, turn
+from posenc import Piece, Rope, Shape, Turn, exact_device, turn
 
 
 class LearnedRope(Rope):
@@ -29,10 +29,7 @@ class LearnedRope(Rope):
 
     def turn(self, ids: Tensor, total: int, maps: Sequence[Piece] = ()) -> tuple[Turn, Turn]:
         """Queries and keys are turned alike, each head by its own frequencies."""
-        exact, own = exact_device(ids), self.frequencies(total)
-        inv_freq, factor = apply_maps(own, maps, self.base, total)
-        early = (ids < first_kept(maps)).to(exact)[..., None]
-        inv_freq = torch.where(early, own[0].to(exact), inv_freq.to(exact))  # (..., T, F)
+        exact, (inv_freq, factor) = exact_device(ids), self.table(ids, total, maps)
         angles = ids.to(exact, torch.float64)[..., None] * inv_freq
         scales = self.shift.to(exact, torch.float64).exp()[:, None]  # (H, 1, F)
         angles = angles[..., None, :, :] * scales  # (..., H, T, F)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from configurable import require
-from posenc import Bias, Piece, Shape
+from posenc import Bias, Piece, Shape, constant
 
 
 class Multiscale(Piece):
@@ -38,5 +38,5 @@ class Multiscale(Piece):
 
     def bias(self, like: Tensor) -> Bias:
         """0 within the head's range, -inf outside."""
-        ranges = like.new_tensor(self.ranges)
+        ranges = constant(self.ranges, like)
         return lambda h, i, j: torch.where(i - j < ranges[h], 0.0, -torch.inf)

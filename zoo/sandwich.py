@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from configurable import require
-from posenc import Bias, Piece, Shape
+from posenc import Bias, Piece, Shape, constant
 
 
 class Sandwich(Piece):
@@ -29,7 +29,7 @@ class Sandwich(Piece):
 
     def bias(self, like: Tensor) -> Bias:
         """A sum of cosines, the same for all heads but for its scale."""
-        scale = like.new_tensor([self.n_head / (8 * h) for h in range(1, self.n_head + 1)])
+        scale = constant([self.n_head / (8 * h) for h in range(1, self.n_head + 1)], like)
 
         def bias(h: Tensor, i: Tensor, j: Tensor) -> Tensor:
             distance = (i - j).to(like.dtype)

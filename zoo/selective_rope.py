@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv1d, linear, normalize, pad
 
 from configurable import require
-from posenc import Piece, Shape, Tile, rope_frequencies, turn
+from posenc import Piece, Shape, Tile, constant, rope_frequencies, turn
 
 
 class SelectiveRope(Piece):
@@ -55,7 +55,7 @@ class SelectiveRope(Piece):
         steps, taps = tile.features_k.mT, self.taps.to(tile.q.dtype)  # (B, H F, C)
         steps = conv1d(pad(steps, (taps.shape[-1] - 1, 0)), taps, groups=len(taps))
         sums = steps.cumsum(-1).unflatten(1, (self.heads, -1)).mT  # (B, H, C, F)
-        angles = sums * steps.new_tensor(self.frequencies_of_pairs)
+        angles = sums * constant(self.frequencies_of_pairs, steps)
         cos, sin = angles.cos(), angles.sin()
         here = tile.rows[:, 0]
         q = turn(tile.q, cos[..., here, :], sin[..., here, :], "half")

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from configurable import require
-from posenc import Extension, Shape, named_file, read_numbers
+from posenc import Extension, Shape, constant, named_file, read_numbers
 
 
 class Temperature(Extension):
@@ -31,4 +31,4 @@ class Temperature(Extension):
 
     def temperature(self, index: Tensor, like: Tensor) -> Tensor:
         """The scales, (H, T)."""
-        return like.new_tensor(self.scales)[:, None] * torch.ones_like(index, dtype=like.dtype)
+        return constant(self.scales, like)[:, None] * torch.ones_like(index, dtype=like.dtype)

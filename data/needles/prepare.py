@@ -42,6 +42,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurable import UserError, require, run_program  # noqa: E402
 from data import HERE, NAME, Corpus, Tokenizer, load, summary  # noqa: E402
+from data.recall.prepare import check_free  # noqa: E402
 from data.rows import Pair, write_rows  # noqa: E402
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"  # of keys; values have capitals, which are rare in text
@@ -226,11 +227,14 @@ def main() -> None:
     add("--needle_fraction", type=float, default=1.0, help="of the training rows have needles")
     add("--seed", type=int, default=0)
     add("--name", help="of the new corpus, needles_... (default: needles_KIND_CORPUS)")
+    add("--overwrite", action="store_true", help="replace a corpus of this name")
     add("--debug", action="store_true", help="show where an error was raised")
     given = parser.parse_args()
     name = given.name or f"needles_{given.kind}_{given.corpus}"
     good = NAME.fullmatch(name) and name.startswith("needles_")
     require(good, f"--name={name} must be letters and digits behind 'needles_'")
+    check_free(HERE / name, given.overwrite)
+    require(given.seed >= 0, f"--seed={given.seed} must be at least 0")
     fraction = given.needle_fraction
     require(0 < fraction <= 1, f"--needle_fraction={fraction} is not above 0 and at most 1")
     how = given.kind, given.length, fraction, given.seed

@@ -1,6 +1,6 @@
 """Recall by distance: rows of noise in which values are written under names and asked for later.
 
-    python data/recall/prepare.py [--length=128] [--name=recall]
+    python data/recall/prepare.py [--length=128] [--name=recall] [--overwrite]
 
 Among noise stand *writes* (one token: a name and a value) and *queries* (one token: a name). The
 token after a query is the value of that name's latest write, and it alone is scored. To answer, one
@@ -8,8 +8,10 @@ attention head has to find the latest write of the name, however far back it sta
 distance tells how far a model reads.
 
 The training rows have --length inputs. The validation split has rows of 1 to 32 times that length.
-Each write is asked for at most once. Noise, writes and queries are as dense at every length. While
-the answer to a planned query waits, its name is neither written nor asked for by others.
+Each write is asked for at most once. While the answer to a planned query waits, its name is neither
+written nor asked for by others. Longer rows have more answers per token, because a row begins with
+nothing to ask for: with --length=128 about 12.4 per 128 tokens in rows of 128 and 13.8 in rows of
+1,024 and more. Noise and writes per token differ by less than 5 % between the lengths.
 """
 
 import argparse
@@ -20,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from configurable import require, run_program  # noqa: E402
+from configurable import UserError, read_json, require, run_program  # noqa: E402
 from data import HERE, NAME, summary  # noqa: E402
 from data.rows import write_rows  # noqa: E402
 
@@ -152,14 +154,34 @@ def prepare(folder: Path, length: int = 128, seed: int = 0) -> dict:
     )
 
 
+def check_free(folder: Path, overwrite: bool) -> None:
+    """UserError if `folder` holds a corpus without rows, or any corpus and not `overwrite`."""
+    if not any((folder / file).exists() for file in ("meta.json", "train.bin")):
+        return
+    try:
+        rows = "rows" in read_json(folder / "meta.json")
+    except UserError:  # missing or damaged; nanoGPT writes no starts
+        rows = (folder / "train_starts.npy").exists()
+    taken = f"--name={folder.name} is taken: {folder} is a corpus"
+    require(rows, f"{taken} of another kind; choose another name")
+    require(overwrite, f"{taken}; choose another name, or replace it with --overwrite")
+
+
 def main() -> int:
     """Make the corpus."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--length", type=int, default=128, help="inputs of a training row")
-    parser.add_argument("--name", default="recall", help="of the corpus (default: recall)")
+    parser.add_argument(
+        "--name", default="recall", help="of the corpus, recall... (default: recall)"
+    )
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--overwrite", action="store_true", help="replace a corpus of this name")
+    parser.add_argument("--debug", action="store_true", help="show where an error was raised")
     options = parser.parse_args()
-    require(NAME.fullmatch(options.name), f"{options.name!r} is no name for a corpus")
+    good = NAME.fullmatch(options.name) and options.name.startswith("recall")
+    require(good, f"--name={options.name} must begin with 'recall', as in recall_256")
+    check_free(HERE / options.name, options.overwrite)
+    require(options.seed >= 0, f"--seed={options.seed} must be at least 0")
     require(options.length >= 16, f"--length={options.length}: at least 16 inputs are needed")
     longest = options.length << len(TEST_ROWS) - 1
     require(longest < 2**16, f"--length={options.length}: tests of {longest} inputs are too long")

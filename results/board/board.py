@@ -90,13 +90,14 @@ def line(pos: str, books: list[dict], recall: list[dict], screening: bool) -> li
     mean, half = interval(stability) if stability else (math.nan, math.nan)
     at_l, spread = interval(at_length(books, L)) if books else (math.nan, math.nan)
     rates = " / ".join(f"{r[0]['settings']['learning_rate']:g}" for r in (books, recall) if r)
+    change = f"{mean:+.3f}" + ("" if math.isnan(half) else f" ± {half:.3f}")
     claim = "screening" if screening else kind(stability, reaches)
     return [
         f"`{pos}`",
         f"{(books or recall)[0]['parameters']:,}",
         rates,
         f"{at_l:.3f}" + ("" if math.isnan(spread) else f" ± {spread:.3f}"),
-        "undefined" if not stability else f"{mean:+.3f}" + ("" if math.isnan(half) else f" ± {half:.3f}"),
+        change if stability else "undefined",
         ", ".join(str(reach or "not learned") for reach in reaches),
         *(accuracy(recall, distance) for distance in (64, 128, 256, 512, 1024, 2048)),
         claim,
@@ -142,12 +143,14 @@ def plot(schemes: list[tuple[str, list[dict], list[dict]]]) -> None:
         marker = "os^D"[k // 10]
         nudge = 2 ** (0.06 * (k % 5 - 2))  # so that equal reaches do not hide each other
         axes.scatter([r * nudge for r in reaches], [mean] * len(reaches), s=10, color=color)
-        axes.errorbar(x * nudge, mean, 0 if math.isnan(half) else half, color=color, marker=marker, label=pos)
+        style = {"color": color, "marker": marker, "label": pos}
+        axes.errorbar(x * nudge, mean, 0 if math.isnan(half) else half, **style)
     axes.axvline(L, color="grey", linewidth=0.8, linestyle=":")
     axes.axhline(STABLE, color="grey", linewidth=0.8, linestyle=":")
     axes.set_xscale("log", base=2)
     axes.set_yscale("symlog", linthresh=0.1)
-    axes.set_xlabel(f"reach: how many tokens back it reads (recall, trained at {L}; {FLOOR}: not learned)")
+    unlearned = f"{FLOOR}: not learned"
+    axes.set_xlabel(f"reach: how many tokens back it reads (recall, L = {L}; {unlearned})")
     axes.set_ylabel(f"stability: loss at {FAR} minus loss at {L} (nats, books)")
     axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     save_figure(figure, HERE / "board.png")
