@@ -177,7 +177,7 @@ def attend(
         causal = q.shape[-2] > 1
         return scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=causal)
     if path == "matmul":
-        products = (q @ k.mT).to(prepared.added.dtype) / math.sqrt(q.shape[-1])
+        products = (q @ k.mT).to(prepared.added.dtype) * (1 / math.sqrt(q.shape[-1]))
         weights = (products + prepared.added).softmax(-1).to(v.dtype)
         return apply_dropout(weights, dropout) @ v
     if path == "dense":
