@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 import attention
 from configurable import GPTConfig, require
-from posenc import Shape, Text, overrides
+from posenc import Shape, Text, overrides, start_deviation
 from positions.scheme import Plan, Scheme
 
 if TYPE_CHECKING:
@@ -151,13 +151,15 @@ class GPT(nn.Module):
         self.extend(config.extend)
 
     def _initialise(self, module: nn.Module) -> None:
-        """GPT-2's: deviation 0.02, over sqrt(2 n_layer) where a block writes to the residual."""
+        """GPT-2's at its width; over sqrt(2 n_layer) where a block writes to the residual."""
+        deviation = start_deviation(self.config.n_embd)
         if isinstance(module, (nn.Linear, nn.Embedding)):
-            nn.init.normal_(module.weight, std=0.02)
+            nn.init.normal_(module.weight, std=deviation)
             if getattr(module, "bias", None) is not None:
                 nn.init.zeros_(module.bias)
         if isinstance(module, (Attention, MLP)):
-            nn.init.normal_(module.c_proj.weight, std=0.02 / math.sqrt(2 * self.config.n_layer))
+            deviation = deviation / math.sqrt(2 * self.config.n_layer)
+            nn.init.normal_(module.c_proj.weight, std=deviation)
 
     # ---- positions
 

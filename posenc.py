@@ -68,6 +68,15 @@ def _listed(dtype: torch.dtype, *numbers: float) -> Table:
 # ---- pure functions
 
 
+def start_deviation(width: int) -> float:
+    """The deviation of weights at the start: 0.02 at GPT-2's width, as 1 / sqrt(width) at others.
+
+    With 0.02 at a width of 128, products of queries and keys start so small that models stay for
+    hundreds of steps where nothing is recalled (results/README.md).
+    """
+    return 0.02 * math.sqrt(768 / width)
+
+
 @torch.library.custom_op("longshot::cos_sin", mutates_args=())
 def cos_sin(positions: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
     """cos and sin of position x frequency, float32, shape positions.shape + (F,).
@@ -392,7 +401,8 @@ class Learned(Piece):
         require(known, f"learned: resize is none, linear or bicubic, not {resize}")
         self.resize = resize
         self.limit = rows if resize == "none" else None
-        self.table = nn.Parameter(torch.empty(rows, shape.width).normal_(std=0.02))
+        table = torch.empty(rows, shape.width).normal_(std=start_deviation(shape.width))
+        self.table = nn.Parameter(table)
 
     def embed(self, ids: Tensor, text: Text) -> Tensor:
         """The rows of the table, or of the stretched table, at `ids`."""

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from configurable import require
-from posenc import Piece, Shape, Text
+from posenc import Piece, Shape, Text, start_deviation
 
 
 class Abacus(Piece):
@@ -13,7 +13,7 @@ class Abacus(Piece):
     McLeish et al. 2024 (arXiv 2405.17399). In training, k is drawn from 0 ... `max_shift`, one k
     for each step; at test k = 0. `zero` is the token of the digit 0, and the other nine digits
     follow it: 48 for bytes. All other tokens get 0; in the authors' code they get one learned
-    vector. Parameter: table (rows, C), normal with deviation 0.02 like the tokens; theirs has
+    vector. Parameter: table (rows, C), normal with the deviation of the tokens; theirs has
     deviation 1. max_shift = 99 and at least 1024 rows are theirs. A number that ends past the
     table is refused; in compiled code the look-up itself fails, as theirs does. Position ids are
     not read: combine it with a scheme that reads them, as in `abacus + rope`.
@@ -34,7 +34,8 @@ class Abacus(Piece):
             f"abacus: max_shift must lie between 0 and {rows - 1}, not {max_shift}",
         )
         self.zero, self.max_shift = zero, max_shift
-        self.table = nn.Parameter(torch.empty(rows, shape.width).normal_(std=0.02))
+        table = torch.empty(rows, shape.width).normal_(std=start_deviation(shape.width))
+        self.table = nn.Parameter(table)
 
     def embed(self, ids: Tensor, text: Text) -> Tensor:
         """(B, T, C): rows of the table for digits, zeros for other tokens.
