@@ -6,6 +6,7 @@
 the same of the schemes with one seed. README.md has the rules.
 """
 
+import itertools
 import json
 import math
 import sys
@@ -104,6 +105,34 @@ def line(pos: str, books: list[dict], recall: list[dict], screening: bool) -> li
     ]
 
 
+def farther(schemes: list[tuple[str, list[dict], list[dict]]]) -> dict[str, list[str]]:
+    """{scheme: those that read less far in all seeds than it in any of its}."""
+    found = {pos: [answers.reach(tested(r)) for r in recall] for pos, _, recall in schemes}
+    known = {pos: reaches for pos, reaches in found.items() if len(reaches) > 1}
+    return {a: [b for b in known if min(known[a]) > max(known[b])] for a in known}
+
+
+def steadier(schemes: list[tuple[str, list[dict], list[dict]]]) -> dict[str, list[str]]:
+    """{scheme: those whose loss changes more}, by a paired t-test over seeds, corrected by Holm."""
+    known = {pos: changes(books) for pos, books, _ in schemes}
+    tests, sure = {}, {pos: [] for pos in known}
+    for a, b in itertools.permutations(known, 2):
+        pairs = [(known[a][seed], known[b][seed]) for seed in known[a] if seed in known[b]]
+        less = np.array([y - x for x, y in pairs if math.isfinite(x) and math.isfinite(y)])
+        if len(less) > 1 and less.mean() > 0:
+            t = less.mean() / standard_error(less)
+            tests[a, b] = compare.p_value(t, len(less) - 1)
+    for (a, b), p in compare.holm(tests).items():
+        sure[a] += [b] if p < compare.LEVEL else []
+    return sure
+
+
+def listed(sure: dict[str, list[str]]) -> list[str]:
+    """A Markdown list of the schemes that are surely ahead of others."""
+    named = {a: ", ".join(f"`{b}`" for b in others) for a, others in sure.items() if others}
+    return [f"- `{a}`: {others}" for a, others in named.items()] or ["- no pair"]
+
+
 def order(item: tuple[str, list[dict], list[dict]]) -> tuple[float, float]:
     """Farthest reach first, then the smallest change of the loss."""
     _, books, recall = item
@@ -160,6 +189,8 @@ def main() -> None:
     """Write board.md and board.png."""
     ranked, screened = both(), both("screening/")
     parts = ["# The board", "", table(ranked, screening=False)]
+    parts += ["", "Reads farther in every seed than", "", *listed(farther(ranked))]
+    parts += ["", "Its loss surely changes less than that of", "", *listed(steadier(ranked))]
     if screened:
         parts += ["", "One screening seed each, at the default rates, without a rank:", ""]
         parts.append(table(screened, screening=True))
