@@ -5,13 +5,21 @@
 # make house          measure the code: docs/house.md
 # make schemes        plant mistakes, compare with oracles: results/mutations.json and schemes.md
 # make reliability    kill, damage and mistype: counts into results/reliability.json and .md
+# make gpu            tests, bench.py and six schemes at 124M on a GPU: docs/gpu.md, results/gpu
 CONFIG ?= config/alibi.py
 ARGS ?=
 PYTHON ?= python3
 WORKERS ?= 2
 VENV := .venv/bin/python
 
-.PHONY: train test test-slow docs house reliability schemes
+# of `make gpu`
+DEVICE ?= cuda
+SIX ?= alibi rope sinusoidal learned nope t5
+SIZE ?= config/size/gpt2.py config/gpu/six.py
+GPU ?= results/gpu
+RUNS ?= out/gpu
+
+.PHONY: train test test-slow docs house reliability schemes gpu gpu-card gpu-bench gpu-six
 train: .venv/ready
 	$(VENV) train.py $(CONFIG) $(ARGS)
 	@echo
@@ -39,6 +47,39 @@ reliability: .venv/ready-dev
 schemes: .venv/ready-dev
 	$(VENV) -m pytest -m slow tests/test_mutations.py --record=results/mutations.json $(ARGS)
 	$(VENV) tests/oracles.py > results/schemes.md
+
+# every piece takes less than ten minutes on a card, and is left out where its result is there
+gpu: gpu-card $(GPU)/tests.txt gpu-bench gpu-six
+	@tail -n 1 $(GPU)/tests.txt
+	@grep -q "^exit status 0$$" $(GPU)/tests.txt
+
+gpu gpu-% $(GPU)/%: export TIKTOKEN_CACHE_DIR ?= data/books_gpu/tiktoken
+
+# VENV=python3 takes the Python that a rented machine has
+gpu-card: $(if $(filter .venv/%,$(VENV)),.venv/ready-dev)
+	@test $(DEVICE) = cpu || $(VENV) -c "import sys, torch; torch.cuda.is_available() or \
+		sys.exit('error: torch finds no GPU here, so nothing is measured: see docs/gpu.md')"
+
+$(GPU)/tests.txt: | gpu-card
+	mkdir -p $(GPU)
+	$(VENV) -m pytest -m gpu -rA tests/test_device.py > $@.new 2>&1; echo "exit status $$?" >> $@.new
+	mv $@.new $@
+
+gpu-bench: $(SIX:%=gpu-bench-%)
+gpu-bench-%: | gpu-card
+	$(VENV) bench.py $* $(SIZE) $(ARGS) --device=$(DEVICE) --out_dir=$(GPU)/bench
+
+gpu-six: $(SIX:%=$(GPU)/%/extrapolation.json)
+	$(VENV) report.py $(SIX:%=$(GPU)/%) --out=$(GPU)/figure.png > $(GPU)/table.txt.new
+	mv $(GPU)/table.txt.new $(GPU)/table.txt
+	@cat $(GPU)/table.txt
+
+# the run folder, with its checkpoints, stays on the machine
+$(GPU)/%/extrapolation.json: | gpu-card
+	$(VENV) train.py $(SIZE) $(ARGS) --pos=$* --device=$(DEVICE) --out_dir=$(RUNS)/$*
+	mkdir -p $(@D)
+	cp $(RUNS)/$*/config.json $(RUNS)/$*/metrics.jsonl $(RUNS)/$*/extrapolation.png $(@D)
+	cp $(RUNS)/$*/extrapolation.json $@
 
 # an environment that was cut off half made is made anew: only a finished one has the file `ready`
 .venv/ready: requirements.txt

@@ -4,26 +4,43 @@
 `fused`    nothing is added to the scores: the library's causal kernel
 `dense`    biases and masks are one matrix (H, T, S), made once for all layers that share a plan
 `blocked`  the same by blocks of query rows, made in each layer: memory is linear in the length
+`flex`     FlexAttention on a GPU: biases, masks and some scores in one kernel, see FLEX
 `scored`   a piece claims the whole score, or distances are rewritten: the reference, by blocks
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 from torch.nn.functional import dropout as apply_dropout
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
 
-from posenc import Tile
+from configurable import require
+from posenc import Tile, overrides, scheme_name
 from positions.scheme import Plan
 
 MATMUL_KEYS = 512  # on a CPU, compiled: above this the library's kernel is faster
 DENSE_BYTES = 16 * 2**20  # a larger matrix of added scores is made in blocks
 BLOCK_ROWS = 256  # rows of a block: they keep the kernel busy, and causality saves half of the work
+CARD_BYTES = 2**28  # on a GPU a block has as many rows as fit into this, and no fewer
 # cuDNN reads float32 masks wrongly and makes NaN of very negative ones (pytorch 191612, 196678)
 MASKED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+# How FlexAttention takes what a piece does to scores, where that equals the reference and compiles
+# for sm_80 and sm_90, forward and backward, in the releases of torch named last
+FLEX = {
+    "pair": ("alibi",),  # the bias is computed for each pair
+    "distance": ("t5", "relative", "kerple", "cpb", "sandwich", "multiscale"),  # for each distance
+    "mask": ("window", "block_causal"),
+    "score": ("fox", "scale_invariant"),
+}
+FLEX_RELEASES = ("2.11", "2.13")
+SMALL_BLOCKS = {"BLOCK_N": 64, "num_stages": 2}  # what is read for each pair takes shared memory
 
 
 # ---- the reference
@@ -37,9 +54,6 @@ def added_scores(plan: Plan, n_head: int, like: Tensor, rows: slice, columns: Te
     """
     queries, keys = plan.query_ids.shape[-1], plan.key_ids.shape[-1]
     index = torch.arange(keys - queries, keys, device=like.device)[rows, None]
-    seen = columns <= index
-    for mask in plan.masks:
-        seen = seen & mask(index, columns)
     added = torch.zeros((), dtype=like.dtype, device=like.device)
     if plan.biases:
         heads = torch.arange(n_head, device=like.device)[:, None, None]
@@ -47,7 +61,15 @@ def added_scores(plan: Plan, n_head: int, like: Tensor, rows: slice, columns: Te
         j = torch.minimum(i, j)  # a bias may be undefined, even NaN, for keys ahead
         for bias in plan.biases:
             added = added + bias(heads, i, j).to(like.dtype)  # real positions are wider
-    return torch.where(seen, added, -torch.inf)
+    return torch.where(sees(plan, index, columns), added, -torch.inf)
+
+
+def sees(plan: Plan, index: Tensor, columns: Tensor) -> Tensor:
+    """Whether queries at these indexes may see the keys at others."""
+    seen = columns <= index
+    for mask in plan.masks:
+        seen = seen & mask(index, columns)
+    return seen
 
 
 def crossed(query_ids: Tensor, key_ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -66,41 +88,59 @@ def scores(
     q (B, H, T, D), of which `rows` are taken, and k (B, H, S, D) are turned; with regions they are
     not. features (B, 1, S, M) are those of all keys.
     """
-    if plan.regions:
-        return region_scores(region_turns(q, k, plan), plan, rows)
+    q, k, features = along(q, k, plan, features)
+    wide = torch.promote_types(q.dtype, torch.float32)
+    turned = [(x.to(wide), y.to(wide)) for x, y in region_turns(q, k, plan)]
+    return region_scores(turned, plan, rows, features)
+
+
+def along(q: Tensor, k: Tensor, plan: Plan, features: Tensor | None) -> tuple[Tensor | None, ...]:
+    """What the scorer does once with q, k and features (B, 1, S, M), which become (B, S, M)."""
+    if features is None:
+        return q, k, None
+    with torch.autocast(q.device.type, enabled=False):
+        wide = torch.promote_types(features.dtype, torch.float32)
+        return plan.scorer.along(q, k, features[:, 0].to(wide))
+
+
+def tile_scores(q: Tensor, k: Tensor, plan: Plan, rows: slice, features: Tensor | None) -> Tensor:
+    """`scores` after `along`. q.k is formed in the dtype of k, the rest in float32 or wider."""
     dtype = torch.promote_types(q.dtype, torch.float32)
     places = torch.arange(k.shape[-2], device=q.device)
     here = places[k.shape[-2] - q.shape[-2] :][rows]
-    q, k = q[..., rows, :].to(dtype), k.to(dtype)
+    keys, q, k = k, q[..., rows, :].to(dtype), k.to(dtype)
     if plan.temperature is not None:
         q = q * plan.temperature[..., rows, :]
-    found = q @ k.mT / math.sqrt(q.shape[-1])
+    found = (q.to(keys.dtype) @ keys.mT).to(dtype) / math.sqrt(q.shape[-1])
     added = added_scores(plan, q.shape[1], q.new_empty(0), rows, places)
-    if plan.scorer is None:  # a product with a key ahead may overflow
+    if not makes_score(plan):  # a product with a key ahead may overflow
         return torch.where(added > -torch.inf, found + added, -torch.inf)
-    of_keys = None if features is None else features[:, 0].to(dtype)
-    of_queries = None if of_keys is None else of_keys[:, here]
     i, j = crossed(plan.query_ids[..., rows], plan.key_ids)
-    tile = Tile(q, k, found, added, i, j, here[:, None], places, of_queries, of_keys)
+    tile = Tile(q, k, found, added, i, j, here[:, None], places, features)
     return plan.scorer.score(tile).masked_fill(~tile.seen, -torch.inf)
 
 
+def makes_score(plan: Plan) -> bool:
+    """Whether a piece makes the whole score, and not only adds to it."""
+    return plan.scorer is not None and overrides(plan.scorer, "score")
+
+
 def region_turns(q: Tensor, k: Tensor, plan: Plan) -> list[tuple[Tensor, Tensor]]:
-    """q and k as each region turns them."""
-    turned = []
-    for part, _ in plan.regions:
-        turn_queries, turn_keys = part.turns or (lambda x: x, lambda x: x)
-        turned.append((turn_queries(q), turn_keys(k)))
-    return turned
+    """q and k as each region turns them; without regions as they are."""
+    turns = [part.turns for part, _ in plan.regions] or [None]
+    return [(turn[0](q), turn[1](k)) if turn else (q, k) for turn in turns]
 
 
-def region_scores(turned: list[tuple[Tensor, Tensor]], plan: Plan, rows: slice) -> Tensor:
-    """The scores of `rows` where distances are rewritten: the last region that holds counts."""
+def region_scores(
+    turned: list[tuple[Tensor, Tensor]], plan: Plan, rows: slice, features: Tensor | None = None
+) -> Tensor:
+    """The scores of `rows`. Where distances are rewritten, the last region that holds counts."""
+    if not plan.regions:
+        return tile_scores(*turned[0], plan, rows, features)
     i, j = crossed(plan.query_ids[..., rows], plan.key_ids)
-    like = turned[0][0]
-    found = like.new_zeros((), dtype=torch.promote_types(like.dtype, torch.float32))
+    found = 0.0
     for (q, k), (part, where) in zip(turned, plan.regions, strict=True):
-        here = scores(q, k, replace(part, masks=plan.masks), rows)
+        here = tile_scores(q, k, replace(part, masks=plan.masks), rows, None)
         found = torch.where(where(i, j), here, found)
     return found
 
@@ -122,34 +162,57 @@ def reference(
 
 @dataclass(frozen=True)
 class Prepared:
-    """A plan, the path chosen for it, and the matrix of added scores where that path takes one."""
+    """A plan, the path chosen for it, and what all layers with this plan share.
+
+    `added` are scores: the whole matrix for dense and matmul, by distance (H, S) for flex; `blocks`
+    are the blocks of keys that flex reads.
+    """
 
     plan: Plan
     path: str
     added: Tensor | None = None
+    blocks: BlockMask | None = None
 
 
-def choose_path(plan: Plan, n_head: int, compiled: bool) -> str:
-    """The path of a plan in eager or compiled code: matmul, fused, dense, blocked or scored.
+ASKED = {"path": "auto", "compiler": False}  # see `use`
+
+
+def use(**asked: str | bool) -> None:
+    """Set `path`, the path of whole texts, auto for the best that fits a plan; or `compiler`,
+    whether flex may compile itself for code that is not compiled.
+    """
+    ASKED.update(asked)
+
+
+def choose_path(plan: Plan, n_head: int, compiled: bool, dropout: float = 0.0) -> str:
+    """The path of a plan in eager or compiled code: see above. UserError where the settings ask for
+    one that cannot take it.
 
     On a GPU the library's kernels add gradients in any order: with deterministic algorithms none
     of them is trained with.
     """
     queries, keys = plan.query_ids.shape[-1], plan.key_ids.shape[-1]
-    if plan.scorer is not None or plan.regions:
-        return "scored"
     on_cpu, trained = plan.query_ids.device.type == "cpu", torch.is_grad_enabled()
     exact = trained and not on_cpu and torch.are_deterministic_algorithms_enabled()
-    if exact or (on_cpu and compiled and keys <= MATMUL_KEYS):
-        return "matmul"
-    if not plan.biases and not plan.masks and (queries == keys or queries == 1):
-        return "fused"
-    return "dense" if 4 * n_head * queries * keys <= DENSE_BYTES else "blocked"
+    paths = ["scored"]  # that can take it, the best first
+    if not plan.regions and not makes_score(plan):
+        first = ["matmul"] * (exact or (on_cpu and compiled and keys <= MATMUL_KEYS))
+        first += ["fused"] * (len(plan.biases + plan.masks) == 0 and queries in (1, keys))
+        first += ["dense"] * (4 * n_head * queries * keys <= DENSE_BYTES)
+        paths = list(dict.fromkeys([*first, "blocked", "dense", "matmul", "scored"]))
+    if flex_takes(plan, dropout * trained) and not exact and (compiled or ASKED["compiler"]):
+        best = torch.__version__.startswith(FLEX_RELEASES) and paths[0] != "fused"
+        paths = ["flex", *paths] if best else [*paths, "flex"]
+    asked = ASKED["path"] if queries == keys else "auto"
+    require(asked in ("auto", *paths), f"attention={asked} does not fit here: use one of {paths}")
+    return paths[0] if asked == "auto" else asked
 
 
-def prepare(plan: Plan, n_head: int, like: Tensor) -> Prepared:
+def prepare(plan: Plan, n_head: int, like: Tensor, dropout: float = 0.0) -> Prepared:
     """Choose the path of a plan, and make once what every layer with this plan shares."""
-    path = choose_path(plan, n_head, torch.compiler.is_compiling())
+    path = choose_path(plan, n_head, torch.compiler.is_compiling(), dropout)
+    if path == "flex":
+        return Prepared(plan, path, by_distance(plan, n_head, like), seen_blocks(plan, like))
     if path in ("fused", "blocked", "scored"):
         return Prepared(plan, path)
     columns = torch.arange(plan.key_ids.shape[-1], device=like.device)
@@ -169,10 +232,13 @@ def attend(
     q and k are turned already, but with regions they are not. Equals `reference`.
     """
     plan, path = prepared.plan, prepared.path
+    q, k, features = along(q, k, plan, features)
     if path == "scored":
         return _scored(q, k, v, plan, dropout, features)
     if plan.temperature is not None:
         q = (q * plan.temperature).to(q.dtype)
+    if path == "flex":
+        return _flex(q, k, v, prepared, features)
     if path == "fused":
         causal = q.shape[-2] > 1
         return scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=causal)
@@ -185,10 +251,81 @@ def attend(
     return _blocked(q, k, v, plan, dropout)
 
 
+# ---- FlexAttention
+
+
+@dataclass(frozen=True)
+class Pair(Tile):
+    """A tile of one query and one key: numbers without dimensions, of one text and one head."""
+
+    features_q: Tensor | None = None  # a copy: FlexAttention has the gradient of one index only
+    text: Tensor | None = None
+    head: Tensor | None = None
+
+    def at(self, places: Tensor) -> Tensor:
+        """The feature of this head at a place."""
+        features = self.features_q if places is self.rows else self.features_k
+        return features[self.text, places, self.head]
+
+
+def acting(plan: Plan) -> set[str]:
+    """The names of the pieces that do something to scores."""
+    methods = ("bias", "mask", "score", "regions")
+    return {scheme_name(p) for p in plan.pieces if any(overrides(p, m) for m in methods)}
+
+
+def flex_takes(plan: Plan, dropout: float) -> bool:
+    """Whether FlexAttention can compute a plan: whole texts on a GPU, by pieces that it serves."""
+    whole = plan.query_ids.shape == plan.key_ids.shape and plan.query_ids.is_cuda
+    return bool(whole and plan.pieces and not dropout) and acting(plan) <= {*sum(FLEX.values(), ())}
+
+
+_compiled = lru_cache(torch.compile)
+
+
+def on_card(function: Callable, like: Tensor) -> Callable:
+    """The function; on a GPU compiled, if that is possible and the code around it is not."""
+    alone = like.is_cuda and ASKED["compiler"] and not torch.compiler.is_compiling()
+    return _compiled(function) if alone else function
+
+
+def seen_blocks(plan: Plan, like: Tensor) -> BlockMask:
+    """The blocks of keys that the queries of a plan see, and a mask for those seen in part."""
+    size, make = plan.key_ids.shape[-1], on_card(create_block_mask, like)
+    return make(lambda b, h, i, j: sees(plan, i, j), None, None, size, size, device=like.device)
+
+
+def by_distance(plan: Plan, n_head: int, like: Tensor) -> Tensor | None:
+    """The sum of all biases at each distance, (H, S); None where one must be computed by pairs."""
+    if len(plan.biases) == 0 or acting(plan) & {*FLEX["pair"]}:
+        return None
+    distance = torch.arange(plan.key_ids.shape[-1], device=like.device)
+    heads, zero = torch.arange(n_head, device=like.device)[:, None], torch.zeros_like(distance)
+    return sum(bias(heads, distance, zero) for bias in plan.biases).to(like.dtype)
+
+
+def _flex(q: Tensor, k: Tensor, v: Tensor, prepared: Prepared, features: Tensor | None) -> Tensor:
+    """FlexAttention with the plan's own biases, masks and score."""
+    plan, added = prepared.plan, prepared.added
+    copied = None if features is None else features.clone()
+
+    def modified(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        j = torch.minimum(i, j)  # a bias may be undefined for keys ahead, which are not seen
+        bias = sum(f(h, i, j) for f in plan.biases) if added is None else added[h, i - j]
+        if not makes_score(plan):
+            return score + bias
+        return plan.scorer.score(Pair(q, k, score, bias, i, j, i, j, features, copied, b, h))
+
+    small = None if added is None and features is None else SMALL_BLOCKS
+    return on_card(flex_attention, q)(q, k, v, modified, prepared.blocks, kernel_options=small)
+
+
+# ---- the other paths
+
+
 def _with_added(q: Tensor, k: Tensor, v: Tensor, added: Tensor, dropout: float) -> Tensor:
     """The library's kernel with a matrix of added scores, (R, C), (H, R, C) or (B, H, R, C)."""
-    while added.dim() < 4:
-        added = added[None]
+    added = added[(None,) * (4 - added.dim())]
     if not q.is_cuda:
         return scaled_dot_product_attention(q, k, v, attn_mask=added, dropout_p=dropout)
     added = added.to(q.dtype)  # CUDA's kernels take no wider mask
@@ -199,12 +336,13 @@ def _with_added(q: Tensor, k: Tensor, v: Tensor, added: Tensor, dropout: float) 
 def _blocked(q: Tensor, k: Tensor, v: Tensor, plan: Plan, dropout: float) -> Tensor:
     """Attention by blocks of query rows, each with the keys that it can see."""
     like = q.new_empty(0, dtype=torch.promote_types(q.dtype, torch.float32))
-    queries, offset, blocks = q.shape[-2], k.shape[-2] - q.shape[-2], []
-    for start in range(0, queries, BLOCK_ROWS):
-        rows = slice(start, min(start + BLOCK_ROWS, queries))
+    queries, offset = q.shape[-2], k.shape[-2] - q.shape[-2]
+    size, blocks = block_rows(q[:1], k), []
+    for start in range(0, queries, size):
+        rows = slice(start, min(start + size, queries))
         spans = _seen(plan, offset + rows.start, offset + rows.stop)
         columns = torch.cat([torch.arange(s.start, s.stop, device=q.device) for s in spans])
-        added = added_scores(plan, q.shape[1], like, rows, columns)
+        added = on_card(added_scores, q)(plan, q.shape[1], like, rows, columns)
         k_seen, v_seen = (_columns(t, spans) for t in (k, v))
         blocks.append(_with_added(q[..., rows, :], k_seen, v_seen, added, dropout))
     return torch.cat(blocks, -2)
@@ -218,36 +356,41 @@ def _columns(x: Tensor, spans: list[slice]) -> Tensor:
 
 def _seen(plan: Plan, first: int, stop: int) -> list[slice]:
     """The keys that queries first ... stop - 1 can see: one slice, or two with sinks and a gap."""
-    if plan.span is None:
-        return [slice(0, stop)]
-    size, sinks = plan.span
+    size, sinks = plan.span or (stop, 0)
     near = max(0, first - size + 1)
-    if near <= sinks:
-        return [slice(0, stop)]
-    if sinks == 0:
-        return [slice(near, stop)]
-    return [slice(0, sinks), slice(near, stop)]
+    spans = [slice(0, sinks), slice(near, stop)] if sinks < near else [slice(0, stop)]
+    return [span for span in spans if span.stop > 0]
+
+
+def block_rows(q: Tensor, k: Tensor) -> int:
+    """How many queries of q (B, H, T, D) a block has."""
+    most = CARD_BYTES // (4 * q.shape[0] * q.shape[1] * k.shape[2]) if q.is_cuda else 0
+    return max(1, most // BLOCK_ROWS) * BLOCK_ROWS
 
 
 def _scored(
     q: Tensor, k: Tensor, v: Tensor, plan: Plan, dropout: float, features: Tensor | None
 ) -> Tensor:
-    """The reference by blocks of query rows."""
-    blocks, offset = [], k.shape[-2] - q.shape[-2]
+    """The reference by blocks of query rows. On a GPU products are formed in the dtype of v, and
+    each block is computed again in the backward pass.
+    """
+    offset, size = k.shape[-2] - q.shape[-2], block_rows(q, k)
+    wide = v.dtype if v.is_cuda else torch.promote_types(v.dtype, torch.float32)
+
+    def block(start: int) -> Tensor:
+        rows = slice(start, min(start + size, q.shape[-2]))
+        stop = offset + rows.stop  # no query of the block sees a key past this
+        parts = [(x[..., rows, :].to(wide), y[..., :stop, :].to(wide)) for x, y in turned]
+        known = None if features is None else features[:, :stop]
+        found = region_scores(parts, _part(plan, rows, stop), slice(None), known)
+        weights = apply_dropout(found.softmax(-1), dropout)
+        return weights.to(wide) @ v[..., :stop, :].to(wide)
+
     with torch.autocast(q.device.type, enabled=False):
         turned = region_turns(q, k, plan)
-        for start in range(0, q.shape[-2], BLOCK_ROWS):
-            rows = slice(start, min(start + BLOCK_ROWS, q.shape[-2]))
-            stop = offset + rows.stop  # no query of the block sees a key past this
-            part = _part(plan, rows, stop)
-            if plan.regions:
-                parts = [(x[..., rows, :], y[..., :stop, :]) for x, y in turned]
-                found = region_scores(parts, part, slice(None))
-            else:
-                known = None if features is None else features[..., :stop, :]
-                found = scores(q[..., rows, :], k[..., :stop, :], part, features=known)
-            weights = apply_dropout(found.softmax(-1), dropout)
-            blocks.append(weights @ v[..., :stop, :].to(weights.dtype))
+        again = partial(checkpoint, block, use_reentrant=False)
+        run = again if q.is_cuda and torch.is_grad_enabled() else block
+        blocks = [run(start) for start in range(0, q.shape[-2], size)]
     return torch.cat(blocks, -2).to(q.dtype)
 
 

@@ -27,6 +27,8 @@ SCHEDULES = ("cosine", "wsd", "constant")
 WINDOWS = tuple(2**k for k in range(6, 17))  # how many windows a test may have
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 BACKENDS = ("auto", "nccl", "gloo")
+PATHS = ("auto", "matmul", "fused", "dense", "blocked", "flex", "scored")  # see attention.py
+MEASURED = ("train", "test", "decode")
 # The rules for values: when a limit and a value go together, and how a rule is called.
 RULES = dict(low=le, above=lt, high=ge, below=gt, choices=contains)
 CALLED = dict(low="at least", above="above", high="at most", below="below", choices="one of")
@@ -181,6 +183,7 @@ class Settings:
     """
 
     named = frozenset()
+    protocols, stride, diagnose = PROTOCOLS, 0, False  # what is tested unless a setting says so
 
     def checked(self) -> Self:
         """A copy in which every value has its proper type, as 1 -> 1.0, and a list is a tuple.
@@ -255,6 +258,7 @@ class TrainSettings(ComputeSettings):
     eval_interval: int = setting(200, "interval between validations", "execution", "steps", low=1)
     eval_iters: int = setting(16, "size of a validation", "execution", "batches", low=1)
     log_interval: int = setting(20, "interval between log lines", "execution", "steps", low=1)
+    attention: str = setting("auto", "path, see attention.py", "execution", choices=PATHS)
     compile: bool = setting(True, "torch.compile, where there is a compiler", "execution")
     deterministic: bool = setting(False, "repeat to the bit on a GPU too, if possible", "execution")
     backend: str = setting("auto", "auto: nccl on GPUs, else gloo", "execution", choices=BACKENDS)
@@ -318,11 +322,8 @@ class EvaluateSettings(MeasureSettings):
     stride: int = setting(0, "test `sliding` too, moved by this, or 0", "test", "tokens", low=0)
     diagnose: bool = setting(False, "instead, find what the model reads and why it fails", "test")
     extend: str = setting("", "extension: 'yarn(factor=4)', or none, else as trained", "test")
+    attention: str = setting("auto", "path, see attention.py", "execution", choices=PATHS)
     out: str = setting("", "where the figure of several runs goes", "execution")
-
-    def check_together(self) -> None:
-        """Raise UserError if nothing is tested."""
-        require(self.protocols or self.stride, "protocols is empty; name one, or set stride")
 
 
 @dataclass(frozen=True)
@@ -356,6 +357,7 @@ class ExtendSettings(MeasureSettings):
     The other words of the command line are run folders (of several seeds) and extensions.
     """
 
+    protocols = ("fixed_targets",)
     compare: tuple[str, ...] = setting((), "folders of other runs, shown too, as they are", "test")
     search: int | None = setting(None, "search longrope's factors for so many L", "test", low=2)
     rounds: int = setting(40, "length of the search", "test", "rounds", low=1)
@@ -381,10 +383,23 @@ class AblateSettings(TrainSettings):
         own = {"pos": "name the schemes", "seed": "use --seeds", "out_dir": "use --ablate_dir"}
         for name, advice in own.items():
             require(self.has_default(name), f"ablate sets {name} itself; {advice}")
-        require(self.seeds, "seeds is empty; give some, as in --seeds=1,2,3")
         share = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", self.only or "1/1")
         good = share and 1 <= int(share[1]) <= int(share[2])
         require(good, f"only is {self.only!r:.60}, and must be I/N with 1 <= I <= N, as 1/4")
+
+
+@dataclass(frozen=True)
+class BenchSettings(TrainSettings):
+    """Speed and memory of position schemes, which are the other words of the command line.
+
+    The model is that of a training with these settings; out_dir has table, figure and JSON.
+    """
+
+    quick: bool = setting(False, "a small model and few turns, where nothing else is set", "test")
+    only: tuple[str, ...] = setting(MEASURED, "what is measured", "test", choices=MEASURED)
+    lengths: Lengths = setting((), "training lengths L, else block_size", "test", "tokens", low=2)
+    max_new_tokens: int = setting(128, "decoded after a text of L", "test", "tokens", low=1)
+    rounds: int = setting(5, "times that scheme, nope and product take turns", "test", low=1)
 
 
 @dataclass(frozen=True)
@@ -432,7 +447,7 @@ def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, li
     stands on the command line.
     """
     answer_help(cls, usage, argv)
-    with _place("command line"):
+    with at_place("command line"):
         given, words = _read_command_line(cls, [word for word in argv if word != "--debug"])
     values: dict[str, Any] = {}
     for path in words:
@@ -466,7 +481,8 @@ def _type_of(f: Field) -> tuple[type, bool, bool]:
 def _expected(f: Field) -> str:
     """The type and the range of a setting in words: "int or none, at least 1"."""
     base, optional, many = _type_of(f)
-    kind = f"{'list of distinct ' if many else ''}{base.__name__}{' or none' if optional else ''}"
+    several = f"{'non-empty ' if f.default else ''}list of distinct " if many else ""
+    kind = f"{several}{base.__name__}{' or none' if optional else ''}"
     rules = [f"{CALLED[rule]} {typed(limit)}" for rule, limit in f.metadata["rules"].items()]
     return ", ".join([kind, *rules])
 
@@ -487,7 +503,7 @@ def _checked(f: Field, value: Any) -> Any:
     items, rules = value if many else (value,), f.metadata["rules"].items()
     good = isinstance(items, tuple | list) and all(_has_type(item, base) for item in items)
     good = good and all(RULES[rule](limit, item) for item in items for rule, limit in rules)
-    good = good and len(set(items)) == len(items)
+    good = good and len(set(items)) == len(items) and (items or not f.default)
     require(good, f"{f.name} is {value!r:.60}, and must be {_expected(f)}")
     return tuple(map(base, items)) if many else base(value)
 
@@ -506,15 +522,15 @@ def _has_type(value: Any, base: type) -> bool:
 
 
 @contextmanager
-def _place(place: str) -> Iterator[None]:
+def at_place(place: str) -> Iterator[None]:
     """Turn what reading raises into a UserError whose sentence begins with the place."""
     try:
         yield
     except SyntaxError as error:
         sentence = f"{error.msg}; a config file is `name = value` lines"
         raise UserError(f"{place}:{error.lineno or 1}: {sentence}") from None
-    except UnicodeError:
-        raise UserError(f"{place}: not UTF-8 text; save it as UTF-8") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{place}: not UTF-8 text (byte {error.start}); save it as UTF-8") from None
     except (ArithmeticError, RecursionError, MemoryError):
         raise UserError(f"{place}: this cannot be calculated; write the value itself") from None
     except ValueError as error:
@@ -560,11 +576,11 @@ def _from_text(f: Field, text: str) -> Any:
 
 def _read_file(cls: type[Settings], path: str) -> dict[str, Any]:
     """The checked values of a config file, which is not executed; UserError names file and line."""
-    with _place(path), explain_errors("cannot be read", "check the name"):
+    with at_place(path), explain_errors("cannot be read", "check the name"):
         statements = ast.parse(Path(path).read_text(encoding="utf-8-sig"), filename=path).body
     values: dict[str, Any] = {}
     for statement in statements:
-        with _place(f"{path}:{statement.lineno}"):
+        with at_place(f"{path}:{statement.lineno}"):
             match statement:
                 case ast.Assign(targets=[ast.Name(id=name)], value=node):
                     require(name not in values, f"{name} is set twice; delete one of the two")

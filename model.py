@@ -8,12 +8,14 @@ logits, loss = m(idx, targets)           # (B, T, V), scalar: mean nats
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import attention
 from configurable import GPTConfig, require
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["GPT", "Cache", "GPTConfig"]
 
 LOGIT_BYTES = 64 * 2**20  # losses() forms logits in blocks of at most this
+LOSS_BYTES = 512 * 2**20  # and training, where each block is formed again in the backward pass
 
 
 @dataclass
@@ -202,8 +205,8 @@ class GPT(nn.Module):
         """
         index = torch.arange(length, device=self.wte.weight.device)
         plans = self.pos.plans(index, index, index, length, self._like())
-        n_head = self.config.n_head
-        paths = [attention.choose_path(limited(plan, window), n_head, compiled) for plan in plans]
+        about = self.config.n_head, compiled, self.config.dropout
+        paths = [attention.choose_path(limited(plan, window), *about) for plan in plans]
         return "|".join(dict.fromkeys(paths))
 
     def _like(self) -> Tensor:
@@ -240,7 +243,8 @@ class GPT(nn.Module):
             ascending = (places.diff(dim=-1) >= 0).all() and (places >= 0).all()
             require(bool(ascending), "positions must not decrease or be negative")
         key_ids = self.pos.ids(places, total) if ids is None else checked("ids", ids, idx)
-        if (chosen or key_ids is not places) and not torch.compiler.is_compiling():
+        drawn = ids is not None and ids.device.type != "cpu"  # checked before it came there
+        if (chosen or key_ids is not places) and not drawn and not torch.compiler.is_compiling():
             self.pos.check_ids(key_ids)
         query_ids = key_ids[..., offset:]
         x = self.wte(idx)
@@ -250,7 +254,8 @@ class GPT(nn.Module):
         x = F.dropout(x, self.config.dropout, self.training)
         like, n_head = self._like(), self.config.n_head
         plans = self.pos.plans(index, query_ids, key_ids, total, like)
-        prepared = [attention.prepare(limited(plan, window), n_head, like) for plan in plans]
+        about = n_head, like, self.config.dropout * self.training
+        prepared = [attention.prepare(limited(plan, window), *about) for plan in plans]
         for block, number in zip(self.h, self.pos.set_of_layer, strict=True):
             x = block(x, prepared[number], cache)
         if cache:
@@ -277,10 +282,12 @@ class GPT(nn.Module):
         positions: Tensor | None = None,
         ids: Tensor | None = None,
         cache: Cache | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
+        loss_only: bool = False,
+    ) -> tuple[Tensor | None, Tensor | None]:
         """Tokens idx (B, T) -> logits and loss.
 
         With targets (B, T), where -1 is ignored: logits (B, T, V) and the mean loss in nats.
+        `loss_only` leaves out logits that take much memory: None.
         Without them: logits (B, 1, V) of the last position, or with a cache (B, T, V) of all tokens
         given, which are appended to it. `positions` (T,) or (B, T) replace 0 ... T - 1 before any
         piece that changes ids. `ids` are a training step's own draw (`draw_ids`), used as they are.
@@ -288,9 +295,26 @@ class GPT(nn.Module):
         x = self._hidden(idx, positions, ids, cache)
         if targets is None:
             return self.lm_head(x if cache else x[:, -1:]), None
+        if loss_only and 4 * targets.numel() * self.config.vocab_size > LOSS_BYTES:
+            return None, self._nats(x, targets, LOSS_BYTES).sum() / (targets >= 0).sum()
         logits = self.lm_head(x)
         flat = logits.float().flatten(0, 1)
         return logits, F.cross_entropy(flat, targets.flatten(), ignore_index=-1)
+
+    def _nats(self, x: Tensor, targets: Tensor, at_once: int) -> Tensor:
+        """(B T,) float32 nats of targets (B, T) by hidden states x (B, T, C).
+
+        Logits are formed in blocks of so many bytes, and again in the backward pass.
+        """
+
+        def nats(hidden: Tensor, wanted: Tensor) -> Tensor:
+            logits = self.lm_head(hidden).float()
+            return F.cross_entropy(logits, wanted, ignore_index=-1, reduction="none")
+
+        rows = max(1, at_once // (4 * self.config.vocab_size))
+        again = partial(checkpoint, nats, use_reentrant=False) if torch.is_grad_enabled() else nats
+        blocks = zip(x.flatten(0, 1).split(rows), targets.flatten().split(rows), strict=True)
+        return torch.cat([again(*block) for block in blocks])
 
     def losses(
         self,
@@ -304,13 +328,8 @@ class GPT(nn.Module):
 
         `window` limits keys to i - j < window in every layer.
         """
-        x = self._hidden(idx, positions, window=window).flatten(0, 1)
-        rows = max(1, LOGIT_BYTES // (4 * self.config.vocab_size))
-        parts = []
-        for hidden, wanted in zip(x.split(rows), targets.flatten().split(rows), strict=True):
-            logits = self.lm_head(hidden).float()
-            parts.append(F.cross_entropy(logits, wanted, ignore_index=-1, reduction="none"))
-        return torch.cat(parts).view_as(targets)
+        x = self._hidden(idx, positions, window=window)
+        return self._nats(x, targets, LOGIT_BYTES).view_as(targets)
 
     def answers(self, idx: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Of each target that is not -1: its loss in nats, and whether it is the likeliest token.

@@ -165,8 +165,7 @@ def sinusoids(positions: Tensor, width: int, base: float = 10000.0) -> Tensor:
     Vaswani et al. 2017 (arXiv 1706.03762) interleave them: the same columns in another order.
     """
     inv_freq, _ = once(rope_frequencies, exact_device(positions), width, base)
-    cos, sin = cos_sin(positions, inv_freq)
-    return torch.cat((sin, cos), -1)
+    return torch.cat(cos_sin(positions, inv_freq)[::-1], -1)
 
 
 def alibi_slopes(n_head: int) -> Tensor:
@@ -241,8 +240,7 @@ class Tile:
     q (B, H, R, D) and k (B, H, C, D) are turned, and q is multiplied by the temperature. scores (B,
     H, R, C) are q k^T / sqrt(D). added broadcasts to scores: the biases, and -inf where the query
     may not see the key. i (..., R, 1) and j (..., 1, C) are position ids; rows (R, 1) and columns
-    (1, C) are places in the text. features_q (B, R, M) and features_k (B, C, M) come from
-    `features`.
+    (C,) are places in the text. features_k (B, C, M) come from `features` and `along`.
     """
 
     q: Tensor
@@ -253,8 +251,12 @@ class Tile:
     j: Tensor
     rows: Tensor
     columns: Tensor
-    features_q: Tensor | None = None
     features_k: Tensor | None = None
+
+    def at(self, places: Tensor) -> Tensor:
+        """Of features_k (B, C, H), one for each head, those at places: `rows` or `columns`."""
+        numbers = self.features_k.mT
+        return numbers[..., None, :] if places is self.columns else numbers[..., places]
 
     @property
     def seen(self) -> Tensor:
@@ -338,9 +340,15 @@ class Piece(nn.Module):
 
     def features(self, x: Tensor) -> Tensor:
         """(B, T, M) numbers from a layer's normalised input x (B, T, C), kept with the keys for
-        `score`.
+        `along` and `score`.
         """
         raise NotImplementedError
+
+    def along(self, q: Tensor, k: Tensor, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q (B, H, T, D), k (B, H, S, D) and features (B, S, M) as scores take them: once for each
+        layer, where sums run along the text. The queries are the last T of the S tokens.
+        """
+        return q, k, features
 
     def score(self, tile: Tile) -> Tensor:
         """The whole score (B, H, R, C), where a bias will not do. Unseen keys are masked after."""
@@ -419,9 +427,9 @@ class Sinusoidal(Piece):
     """scale x [sin(p w_m), cos(p w_m)], w_m = base^(-2m/C), added to the token embedding.
 
     Vaswani et al. 2017, where token embeddings are as large as the sinusoids (scale 1). Here they
-    start at GPT-2's deviation of 0.02 and grow in training: with scale=0.02, the same ratio at the
-    start, positions drown. At n_embd = 128 the scales 0.05, 0.1 and 0.2 left 0.19, 0.13 and 0.25
-    nats to rope at L, and 0.02 left 0.48 (results/in-length).
+    start smaller (`start_deviation`) and grow in training. With scale=0.02 positions drown, with 1
+    the tokens do: trained from a start of 0.02 at n_embd = 128, the scales 0.02, 0.05, 0.1, 0.2 and
+    1 left 0.48, 0.19, 0.13, 0.25 and 1.0 nats to rope at L (results/in-length).
     Verdict: its loss was 0.05 nats above rope's at L, and rose from 1.46 there to 3.84 at 2 L
     (results/stdlib-six).
     """

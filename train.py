@@ -19,12 +19,11 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from types import FrameType
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 
 import evaluate
@@ -72,12 +71,10 @@ def optimizer_groups(model: GPT, weight_decay: float) -> list[dict[str, Any]]:
 
     The rest are norms, biases and everything of a position scheme.
     """
-    named = list(model.named_parameters())
-    decayed = [name for name, p in named if p.dim() >= 2 and not name.startswith("pos.")]
-    return [
-        {"params": [p for name, p in named if name in decayed], "weight_decay": weight_decay},
-        {"params": [p for name, p in named if name not in decayed], "weight_decay": 0.0},
-    ]
+    decays, rest = [], []
+    for name, p in model.named_parameters():
+        (decays if p.dim() >= 2 and not name.startswith("pos.") else rest).append(p)
+    return [{"params": decays, "weight_decay": weight_decay}, {"params": rest, "weight_decay": 0.0}]
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:
@@ -87,6 +84,14 @@ def step_seed(seed: int, step: int, rank: int) -> int:
 
 
 # ---- a training
+
+
+class MeanLoss(nn.Sequential):
+    """The model in it, asked for the mean loss alone: what is compiled and shared by processes."""
+
+    def forward(self, idx: Tensor, targets: Tensor, ids: Tensor | None) -> Tensor:
+        """The mean loss in nats of sequences and their targets, both (B, T); ids (T,) if drawn."""
+        return self[0](idx, targets, ids=ids, loss_only=True)[1]
 
 
 class Training:
@@ -102,21 +107,17 @@ class Training:
         self.optimizer = torch.optim.AdamW(groups, s.learning_rate, betas, fused=True)
         half = self.compute.dtype == torch.float16
         self.scaler = torch.amp.GradScaler(self.compute.kind, enabled=half)
-        self.compiled_loss = self.mean_loss  # until `compile` is called
+        self.mean_loss = MeanLoss(self.model)
         if start.state:
             self.restore(start.state)
             start.state = None  # which frees its memory
+        self.compiled_loss = self.processes.shared(self.mean_loss)
 
     @property
     def tokens(self) -> int:
         """Tokens trained on so far."""
         s = self.settings
         return self.step * s.gradient_accumulation_steps * s.batch_size * s.block_size
-
-    def mean_loss(self, idx: Tensor, targets: Tensor, ids: Tensor | None) -> Tensor:
-        """The mean loss in nats of sequences and their targets, both (B, T)."""
-        with device.autocast(self.compute):
-            return self.model(idx, targets, ids=ids)[1]
 
     def compile(self) -> None:
         """Compile model and loss as one graph, or print why not."""
@@ -129,7 +130,7 @@ class Training:
         torch._inductor.config.cpp.use_decompose_tanh = True  # GELU by exp: 14 % of a step on a CPU
         # a graph for each length, and another one once positions are dropped
         torch._dynamo.config.recompile_limit = max(8, 2 * len(self.settings.mixed_lengths))
-        self.compiled_loss = torch.compile(self.mean_loss, fullgraph=True, dynamic=False)
+        self.mean_loss.compile(fullgraph=True, dynamic=False)
 
     def length_of(self, step: int) -> int:
         """The length of a step's sequences: block_size, or one of mixed_lengths."""
@@ -156,6 +157,7 @@ class Training:
         s, total = self.settings, torch.zeros((), device=self.compute.device)
         if s.drop_pos and self.step == s.max_iters - round(s.drop_pos * s.max_iters):
             self.model.set_scheme("nope")
+            self.compiled_loss = self.processes.shared(self.mean_loss)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.step, s)
         # seeded again in every step: a resumed run needs no random state
@@ -170,25 +172,18 @@ class Training:
         first += self.first_token // length
         for number in range(first, first + share, at_once):
             inputs, targets = self.batch(number, at_once, length)
-            loss = self.compiled_loss(inputs, targets, ids) * (at_once / share)
-            self.scaler.scale(loss).backward()
+            with self.processes.exchange(self.compiled_loss, number + at_once == first + share):
+                with device.autocast(self.compute):
+                    loss = self.compiled_loss(inputs, targets, ids) * (at_once / share)
+                self.scaler.scale(loss).backward()
             total += loss.detach()
-        self.average_gradients()
         self.scaler.unscale_(self.optimizer)
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), s.grad_clip or math.inf)
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), s.grad_clip or math.inf)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         self.step += 1
         return total, norm
-
-    def average_gradients(self) -> None:
-        """Replace the gradients by their mean over all processes, in one exchange."""
-        if self.processes.size > 1:
-            gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-            joined = torch.nn.utils.parameters_to_vector(gradients)
-            mean = self.processes.sum(joined) / self.processes.size
-            torch.nn.utils.vector_to_parameters(mean, gradients)
 
     @torch.no_grad()
     def validation_loss(self) -> float:
@@ -196,19 +191,16 @@ class Training:
 
         It is the same text every time. Each process reads a part of the batches.
         """
-        s, device_of_run = self.settings, self.compute.device
-        count = s.eval_iters * s.batch_size
+        s, count = self.settings, self.settings.eval_iters * self.settings.batch_size
         inputs, targets = map(torch.from_numpy, rows.validation(self.corpus, s.block_size, count))
-        losses = torch.zeros(len(inputs), dtype=torch.float64)
+        total = torch.zeros((), dtype=torch.float64)
+        batches = zip(inputs.split(s.batch_size), targets.split(s.batch_size), strict=True)
         self.model.eval()
-        every = s.batch_size * self.processes.size
-        for first in range(s.batch_size * self.processes.rank, len(inputs), every):
-            part = slice(first, first + s.batch_size)
+        for pair in [*batches][self.processes.rank :: self.processes.size]:
             with device.autocast(self.compute):
-                pair = inputs[part].to(device_of_run), targets[part].to(device_of_run)
-                losses[part] = self.model.losses(*pair).double().sum(1).cpu()
+                total += self.model.losses(*map(self.moved, pair)).double().sum().cpu()
         self.model.train()
-        return float(self.processes.sum(losses).sum() / (targets >= 0).sum())
+        return float(self.processes.sum(total) / (targets >= 0).sum())
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds: only tensors, numbers, texts, lists and dicts.
@@ -236,10 +228,6 @@ class Training:
         self.scaler.load_state_dict(state["scaler"])
         self.step, self.checkpoint = state["step"], state["sha256"]
 
-    def save(self, kind: str) -> None:
-        """Write a checkpoint of a kind, see `save_checkpoint`."""
-        self.checkpoint = save_checkpoint(self.folder, self.state(), kind)
-
 
 # ---- what Ctrl-C does
 
@@ -254,14 +242,14 @@ class Stop:
     def __init__(self) -> None:
         self.signal = 0
 
-    def take(self, number: int, frame: FrameType | None) -> None:
+    def take(self, number: int, frame: object) -> None:
         """Handle a signal."""
         if self.signal:
             os._exit(128 + number)
         self.signal = number
 
 
-def on_signals(handler: Callable[[int, FrameType | None], None]) -> None:
+def on_signals(handler: Callable[[int, object], None]) -> None:
     """Let SIGINT and SIGTERM call `handler`."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handler)
@@ -298,13 +286,13 @@ def train(training: Training, log: Log, stop: Stop) -> None:
         if logged and processes.first:
             log.add_step(line | val if due else line, speed)
         if (due or number) and processes.first:
-            training.save("stable" if stable else "ckpt")
+            kind = "stable" if stable else "ckpt"
+            training.checkpoint = save_checkpoint(folder, training.state(), kind)
         if number:
-            bar.close()
-            print(f"stopped at step {step}, saved in {folder}; the same command goes on from there")
+            saved = f"stopped at step {step}, saved in {folder}"
+            tqdm.write(f"{saved}; the same command goes on from there")
             raise SystemExit(128 + number)
         clock, since = time.perf_counter(), step
-    bar.close()
 
 
 def require_finite(training: Training, line: dict[str, float]) -> None:
@@ -331,9 +319,8 @@ def test_long(training: Training) -> Result:
     s, processes = training.settings, training.processes
     trained = {"tokens": training.tokens, "checkpoint": training.checkpoint}
     about = describe_model(training.model, s, step=training.step, **trained)
-    how = {"lengths": s.eval_lengths, "windows": s.eval_windows}
-    how |= {"compute": training.compute, "processes": processes}
-    result = evaluate.extrapolation(training.model, training.corpus, about, **how)
+    tester = evaluate.Tester(training.model, training.corpus, training.compute, processes)
+    result = evaluate.extrapolation(tester, about, s)
     if processes.first:
         result = update_result(training.folder, result)
         plot_run(training.folder, result)
@@ -356,8 +343,7 @@ def complete_run(settings: TrainSettings, compute: device.Compute, processes: Pr
     """Begin or resume a run, do what is left to do, and print its table."""
     with device.memory_advice("lower batch_size (and raise gradient_accumulation_steps) or n_embd"):
         start = start_run(settings, compute, processes)
-        training = Training(start)
-        result = start.result or train_and_test(training)
+        result = start.result or train_and_test(Training(start))
     if start.result and processes.first and not (start.folder / "extrapolation.png").exists():
         plot_run(start.folder, result)  # the program was killed while it was drawn
     print(f"{runs_table([result])}\nin {start.folder}")

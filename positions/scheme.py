@@ -27,9 +27,9 @@ from posenc import (
     scheme_name,
     widened,
 )
-from positions.catalogue import build, build_extensions, extension_names, find, read
-from positions.grammar import Expression
-from positions.rules import broken_rule, check_rules, reads_positions
+from positions import rules
+from positions.catalogue import build, build_extensions, extension_names, find
+from positions.grammar import Expression, parse
 
 # ---- the plan for attention
 
@@ -51,7 +51,8 @@ class Plan:
     biases: tuple[Bias, ...] = ()
     masks: tuple[Mask, ...] = ()
     span: tuple[int, int] | None = None
-    scorer: Piece | None = None  # the piece that claims the whole score
+    scorer: Piece | None = None  # the piece that claims the whole score, or reads features
+    pieces: tuple[Piece, ...] = ()  # all that act, where FlexAttention can take ids and heads
     regions: tuple[tuple["Plan", Mask], ...] = ()
 
 
@@ -69,13 +70,14 @@ class Scheme(nn.Module):
 
     def __init__(self, text: str, shape: Shape, n_layer: int, pos_file: Path | None = None) -> None:
         super().__init__()
-        expression = read(text)
+        expression = parse(text)
         self.text, self.shape, self.pos_file = expression.text, shape, pos_file
         self.pieces, self.layers = nn.ModuleDict(), []
         for layer in range(n_layer):
             self.layers.append(self._build_layer(expression, layer))
-            check_rules("layer", [self.pieces[key] for key in self.layers[layer]], self.text)
-        check_rules("scheme", list(self.pieces.values()), self.text)
+            here = [self.pieces[key] for key in self.layers[layer]]
+            rules.check_pairs(rules.in_one_layer, here, self.text)
+        rules.check_pairs(rules.in_one_scheme, list(self.pieces.values()), self.text)
         self.unused = [m for m in expression.mentions if not any(map(m.acts_in, range(n_layer)))]
         for mention in self.unused:
             build(mention, shape, pos_file)  # a mistake in it is a mistake all the same
@@ -128,10 +130,10 @@ class Scheme(nn.Module):
         """
         canonical, added = "", []
         if text not in ("", "none"):
-            expression = read(text)
+            expression = parse(text)
             shape = replace(self.shape, folder=folder)
             canonical, added = expression.text, build_extensions(expression, shape, self.pos_file)
-        check_rules("extend", added, canonical)
+        rules.check_pairs(rules.in_one_extension, added, canonical)
         for piece in added:
             self._check_fit(piece, canonical)
         maps = [piece for piece in added if overrides(piece, "map_frequencies")]
@@ -159,7 +161,7 @@ class Scheme(nn.Module):
 
     def misfit(self, extension: Piece | type[Piece]) -> str:
         """Why an extension, or a class of them, does not fit this scheme; empty where it does."""
-        return broken_rule("fit", extension, self.pieces.values())
+        return rules.misfit(extension, self.pieces.values())
 
     def factor(self, total: int) -> float | None:
         """How many times longer the active extension takes a text of `total` tokens to be.
@@ -264,7 +266,8 @@ class Scheme(nn.Module):
             biases=tuple(p.bias(like) for p in own if overrides(p, "bias")),
             masks=tuple(p.mask() for p in pieces if overrides(p, "mask")),
             span=spans[0] if spans else None,
-            scorer=next((p for p in own if overrides(p, "score")), None),
+            scorer=next((p for p in own if rules.claims_score(p)), None),
+            pieces=tuple(pieces if plan.key_ids is index and self.shape.head_dim >= 16 else ()),
         )
         rewriting = next((p for p in extensions if overrides(p, "regions")), None)
         if rewriting and (turning or plan.biases):
@@ -291,7 +294,7 @@ class Scheme(nn.Module):
         text = "layers " + ", ".join(f"{n}: {label}" for n, label in enumerate(labels))
         if len(set(labels)) == 1:
             text = f"all {len(labels)} layers: {labels[0]}"
-        if self.ids_piece and not any(map(reads_positions, self.pieces.values())):
+        if self.ids_piece and not any(map(rules.reads_positions, self.pieces.values())):
             mover = scheme_name(self.ids_piece)
             text += f"; nothing here reads positions, so {mover} changes nothing"
         if self.extension:

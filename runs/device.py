@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+import attention
 from configurable import UserError, require
 
 # cards, and their dense bf16 (or fp16) peaks in TFLOP/s, from the vendors' data sheets
@@ -61,6 +62,7 @@ def pick(device: str, dtype: str) -> Compute:
     where = found if device == "auto" else "as asked for"
     if chosen.startswith("cuda:"):
         torch.cuda.set_device(chosen)  # seeds and memory are counted on the current card
+    attention.use(compiler=chosen.startswith("cuda") and not missing_compiler())
     best, why = _best_dtype(chosen.split(":")[0])
     if dtype != "auto":
         best, why = getattr(torch, dtype), "as asked for"

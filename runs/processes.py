@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 from configurable import UserError, require
 from runs.device import Compute
@@ -50,16 +51,38 @@ class Processes:
         problem = f"{self.size} processes cannot share the {sequences} sequences of a step evenly"
         require(sequences % self.size == 0, f"{problem}; change batch_size or their number")
         share = sequences // self.size
-        fitting = (n for n in range(min(share, batch_size), 0, -1) if share % n == 0)
-        return share, next(fitting)
+        return share, next(n for n in range(min(share, batch_size), 0, -1) if share % n == 0)
 
-    def _reduce(self, tensor: Tensor, operation: distributed.ReduceOp) -> Tensor:
+    def shared(self, module: nn.Module) -> nn.Module:
+        """The module, so wrapped that its gradients are the means over all processes.
+
+        Parameters without a gradient are left out. Where there are some torch keeps the order of
+        its sums, so that a run that goes on has the same bits: one is added.
+        """
+        if self.size == 1:
+            return module
+        module.register_parameter("unused", nn.Parameter(next(module.parameters()).new_zeros(())))
+        return DDP(module, find_unused_parameters=True, gradient_as_bucket_view=True)
+
+    @contextlib.contextmanager
+    def exchange(self, module: nn.Module | None = None, now: bool = True) -> Iterator[None]:
+        """A block in which processes exchange numbers: UserError if another one has ended.
+
+        In a forward and a backward pass of a `shared` module gradients are exchanged only `now`.
+        """
         try:
-            if self.size > 1:
-                distributed.all_reduce(tensor, operation)
+            with contextlib.nullcontext() if now or self.size == 1 else module.no_sync():
+                yield
         except RuntimeError as error:
+            if not isinstance(error, distributed.DistError) and "gloo" not in str(error):
+                raise
             ended = f"another process of this run ended ({str(error).splitlines()[0]:.120})"
             raise UserError(f"{ended}; its own output says why") from error
+
+    def _reduce(self, tensor: Tensor, operation: distributed.ReduceOp) -> Tensor:
+        if self.size > 1:
+            with self.exchange():
+                distributed.all_reduce(tensor, operation)
         return tensor
 
 

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from filelock import FileLock
 
+import attention
 import data
 from configurable import GPTConfig, TrainSettings, UserError, read_json, require
 from data import rows
 from model import GPT
-from positions.catalogue import read
+from positions.grammar import parse
 from runs import device
 from runs.checkpoint import Run, checkpoint_paths, load_run, load_state, refuse_other_files
 from runs.examine import examine
@@ -38,9 +39,8 @@ def open_run(folder: str | Path, settings: Any) -> Run:
 def own_corpus(run: Run) -> data.Corpus:
     """The corpus that a run was trained on; UserError if it has another vocabulary now."""
     corpus, size = data.load(run.settings.dataset), run.model.config.vocab_size
-    was = f"{run.folder} was trained with {size} different tokens"
-    now = f"{corpus.name} has {corpus.vocab_size} now; make it as it was"
-    require(corpus.vocab_size == size, f"{was}, {now}")
+    was, now = f"{run.folder} was trained with {size} different tokens", corpus.vocab_size
+    require(now == size, f"{was}, {corpus.name} has {now} now; make it as it was")
     return corpus
 
 
@@ -53,8 +53,7 @@ def run_corpus(run: Run, dataset: str = "") -> data.Corpus:
     own = own_corpus(run)
     corpus = own if dataset in ("", own.name) else data.load(dataset)
     corpus.verify("val")
-    keys = ("tokenizer", "vocab_size", "characters")
-    same = all(own.meta.get(key) == corpus.meta.get(key) for key in keys)
+    same = all(own.meta.get(key) == corpus.meta.get(key) for key in ("tokenizer", "characters"))
     problem = f"{corpus.name} has another tokenizer or vocabulary than {own.name} of {run.folder}"
     require(same, f"{problem}: prepare its text with the same --tokenizer")
     rows.check_asked(own, corpus)
@@ -101,9 +100,9 @@ def start_run(typed: TrainSettings, compute: device.Compute, processes: Processe
         device.repeat_to_the_bit(compute)
     with processes.first_before_others():
         corpus = training_corpus(typed)
-    named, typed = typed.named, replace(typed, pos=read(typed.pos).text)
+    named, typed = typed.named, replace(typed, pos=parse(typed.pos).text)
     if typed.extend or "extend" in named:  # "" keeps the extension of init_from, "none" does not
-        typed = replace(typed, extend=read(typed.extend or "none").text)
+        typed = replace(typed, extend=parse(typed.extend or "none").text)
     folder = run_folder(typed)
     begun = None if typed.overwrite or not checkpoint_paths(folder) else read_config(folder)
     torch.manual_seed(typed.seed)
@@ -121,6 +120,7 @@ def start_run(typed: TrainSettings, compute: device.Compute, processes: Processe
         longest = max(lengths_of(settings))
         for warning in examine(model.config, model.pos.pos_file, length=longest, folder=files):
             print(f"warning: {warning}")
+    attention.use(path=typed.attention)
     start = Start(settings, folder, corpus, compute, processes, model.to(compute.device), config)
     with processes.first_before_others():
         open_folder(start)
@@ -218,9 +218,8 @@ def load_gpt2(name: str) -> GPT | None:
     try:
         return GPT.from_huggingface(name)
     except (ImportError, OSError) as error:
-        problem = f"the weights could not be loaded ({str(error).splitlines()[0]})"
-        needs = "this needs `pip install transformers` and a network the first time"
-        raise UserError(f"init_from={name}: {problem}; {needs}") from error
+        problem = f"init_from={name}: the weights cannot be had ({str(error).splitlines()[0]})"
+        raise UserError(f"{problem}; this needs transformers (pip) and a network") from error
 
 
 def set_dropout(model: GPT, dropout: float) -> None:
@@ -337,12 +336,10 @@ def describe_run(start: Start) -> dict[str, Any]:
         if file.resolve() != (start.folder / name).resolve():  # it may be the copy itself
             shutil.copyfile(file, start.folder / name)
     compiled = s.compile and not device.missing_compiler()
-    return {
-        "vocab_size": model.config.vocab_size,
-        "parameters": model.parameter_count,
-        "original_length": model.config.block_size,
-        "attention": {"train": path(s.block_size, compiled=compiled), "test": path(s.block_size)},
-        "extension_files_sha256": {name: sha256(file) for name, file in files.items()},
-        "pos_file_sha256": sha256(own["pos_file.py"]) if own else None,
-        "wandb_id": uuid.uuid4().hex,
-    }
+    with torch.no_grad():
+        tested = path(s.block_size)
+    about = {"vocab_size": model.config.vocab_size, "parameters": model.parameter_count}
+    about |= {"original_length": model.config.block_size, "wandb_id": uuid.uuid4().hex}
+    about |= {"attention": {"train": path(s.block_size, compiled=compiled), "test": tested}}
+    about |= {"extension_files_sha256": {name: sha256(file) for name, file in files.items()}}
+    return about | {"pos_file_sha256": sha256(own["pos_file.py"]) if own else None}

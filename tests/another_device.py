@@ -21,8 +21,8 @@ from torch.utils._pytree import tree_leaves
 import attention
 import posenc
 from model import GPT, GPTConfig
-from positions.catalogue import extension_names, read, scheme_names
-from positions.rules import RULES
+from positions.catalogue import extension_names, scheme_names
+from positions.grammar import parse
 
 CARD, L = "card:0", 16
 
@@ -180,6 +180,8 @@ EXTENDED = [  # a scheme, and extensions that act on it together
     ("randomized(max=64) + rope", "yarn(factor=4)"),
     ("alibi + window(size=8)", "slopes"),
     ("nope | rope", "yarn"),
+    ("rope", "ntk_by_parts + logn"),
+    ("rope", "dynamic_yarn"),
     ("nope | t5", "interpolate"),
 ]
 
@@ -199,7 +201,7 @@ def test_an_extension_stays_on_its_device(pos: str, extend: str, tmp_path: Path)
 
 def names(text: str) -> set[str]:
     """The names in an expression."""
-    return {mention.name for mention in read(text).mentions}
+    return {mention.name for mention in parse(text).mentions}
 
 
 def test_every_scheme_and_every_extension_is_among_these_cases() -> None:
@@ -216,7 +218,7 @@ BESIDE = {  # what a row of the rules refuses, and the case above with a pair be
     "cannot act in one layer": SCHEMES[5],  # rope + cope | xpos
     "gives positions up to": SCHEMES[11],  # randomized + learned
     "needs the positions 0": SCHEMES[9],  # learned + alibi
-    "for those in between": SCHEMES[15],  # shape + learned
+    "in between": SCHEMES[15],  # shape + learned
     "is named twice: keep one": EXTENDED[0],
     "change the positions: keep one": EXTENDED[3],  # clip + smooth
     "change the distances": EXTENDED[4],  # two_scale + self_extend
@@ -236,11 +238,11 @@ BESIDE = {  # what a row of the rules refuses, and the case above with a pair be
 }
 
 
-def test_beside_every_row_of_the_rules_stands_one_of_these_cases() -> None:
-    for rule in RULES:
-        assert any(words in rule.sentence for words in BESIDE), rule.sentence
+def test_beside_every_rule_stands_one_of_these_cases(sentences_of_the_rules: list[str]) -> None:
+    for sentence in sentences_of_the_rules:
+        assert any(words in sentence for words in BESIDE), sentence
     for words in BESIDE:
-        assert any(words in rule.sentence for rule in RULES), words
+        assert any(words in sentence for sentence in sentences_of_the_rules), words
 
 
 # ---- mistakes that are planted on purpose
@@ -264,6 +266,13 @@ MISTAKES = {
     "a condition on values": """
     def bias(self, like):
         return lambda h, i, j: (j - i).to(like.dtype) if (i > 3).any() else i * 0.0
+""",
+    "queries that meet another device": """
+    def features(self, x):
+        return x
+
+    def along(self, q, k, features):
+        return q * torch.ones(q.shape[-1]), k, features
 """,
     "a gradient without its device": """
     def bias(self, like):
@@ -314,7 +323,7 @@ def test_a_mistake_in_a_scheme_is_found(mistake: str, tmp_path: Path) -> None:
             "torch.arange(s.start, s.stop)",
         ),
         ("_blocked", "spans = _seen(", "q[0, 0, 0, 0].item(); spans = _seen("),
-        ("scores", "torch.arange(k.shape[-2], device=q.device)", "torch.arange(k.shape[-2])"),
+        ("tile_scores", "torch.arange(k.shape[-2], device=q.device)", "torch.arange(k.shape[-2])"),
     ],
 )
 def test_a_mistake_in_attention_is_found(

@@ -767,9 +767,6 @@ SHAPE = planted(
 === a temperature with a last axis of its own ; PLAIN ; cheat + rope ; temperature
     def temperature(self, index, like):
         return torch.log(index.to(like.dtype) + 2)[:, None]
-=== a temperature in float64 ; PLAIN ; cheat + fox ; temperature
-    def temperature(self, index, like):
-        return torch.log(index.double() + 2)
 === features that are one token short ; GATED ; cheat ; features
     def features(self, x):
         return self.gate(x.diff(dim=1))

@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.attention import flex_attention
 
 import attention
+from configurable import UserError
 from posenc import Shape, Text
 from positions.scheme import Plan, Scheme
 
@@ -473,6 +475,167 @@ def test_dropout_drops_weights_and_keeps_their_mean(path, through):
     torch.testing.assert_close(whole, torch.ones_like(whole), rtol=0, atol=1e-12)
 
 
+# FlexAttention, here without a compiler, and what a GPU does with blocks
+
+
+class OnCard(torch.Tensor):
+    """A tensor of the CPU that takes itself for one of a GPU."""
+
+    is_cuda = property(lambda tensor: True)
+
+
+class OnGPU(OnCard):
+    """The same, of ids: it says so by its device too."""
+
+    device = property(lambda tensor: torch.device("cuda"))
+
+
+FLEXIBLE = [
+    "alibi + window(size=4, sinks=1)",
+    "alibi(learned=True) + t5 + logn",
+    "t5(buckets=4, max_distance=5) + relative(max_distance=6) + cpb(hidden=3)",
+    "kerple + sandwich + multiscale + block_causal(size=3)",
+    "kerple(kind=power) + fox",
+    "rope(p=0.5) + scale_invariant + t5",
+]
+WIDE = dataclasses.replace(SHAPE, head_dim=16, width=H * 16)
+
+
+def flexible_plan(text: str, kind: type[Tensor] = torch.Tensor) -> tuple[Scheme, Plan]:
+    """A scheme of heads that FlexAttention takes, and its plan of N tokens at their places."""
+    torch.manual_seed(0)
+    scheme, index = Scheme(text, WIDE, 1).double(), torch.arange(N)
+    with torch.no_grad():
+        for number, p in enumerate(scheme.parameters()):
+            p.add_(0.3 * normal(p.numel(), seed=number).abs().view_as(p))
+    ids = scheme.ids(index, N)
+    plan = scheme.plans(index, ids, ids, N, FLOAT64)[0]
+    turned = {name: getattr(plan, name).as_subclass(kind) for name in ("query_ids", "key_ids")}
+    return scheme, dataclasses.replace(plan, **turned)
+
+
+def test_every_piece_of_the_table_is_in_a_case():
+    names = {name for text in FLEXIBLE for name in attention.acting(flexible_plan(text)[1])}
+    assert names == {name for kind in attention.FLEX.values() for name in kind}
+
+
+def gradients_through(path: str, text: str) -> list[Tensor]:
+    """Output and gradients by a path, or by the reference, of seeded q, k, v and features."""
+    scheme, plan = flexible_plan(text)
+    q, k, v = (normal(2, H, N, 16, seed=s).requires_grad_() for s in range(3))
+    decays = -normal(2, 1, N, H, seed=4).abs().requires_grad_()
+    features = [decays] if "fox" in text else []
+    if path == "reference":
+        out = attention.reference(q, k, v, plan, *features)
+    else:
+        out = attention.attend(q, k, v, attention.prepare(plan, H, FLOAT64), 0.0, *features)
+    acting = [p for name, p in scheme.named_parameters() if "gate" not in name]
+    weighed = (out * normal(*out.shape, seed=9)).sum()
+    return [out.detach(), *torch.autograd.grad(weighed, [q, k, v, *features, *acting])]
+
+
+@pytest.mark.parametrize("text", FLEXIBLE)
+def test_flex_equals_the_reference_in_output_and_gradients(text, through, monkeypatch):
+    monkeypatch.setattr(flex_attention, "_validate_device", lambda *tensors: None)  # eager: any
+    expected = gradients_through("reference", text)
+    through("flex")
+    for ours, theirs in zip(gradients_through("flex", text), expected, strict=True):
+        assert not theirs.isnan().any() and theirs.abs().max() > 0
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Sets what the settings ask of attention, and puts it back."""
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: False)
+    before = dict(attention.ASKED)
+    yield attention.use
+    attention.use(**before)
+
+
+def on_gpu(text: str, compiled: bool = True, dropout: float = 0.0) -> str:
+    return attention.choose_path(flexible_plan(text, OnGPU)[1], H, compiled, dropout)
+
+
+@pytest.mark.parametrize("text", FLEXIBLE)
+def test_on_a_gpu_flex_is_taken_where_it_was_verified(text, asked, monkeypatch):
+    usual = "scored" if "fox" in text or "scale_invariant" in text else "dense"
+    assert on_gpu(text) == "flex" and on_gpu(text, compiled=False) == usual
+    asked(compiler=True)
+    assert on_gpu(text, compiled=False) == "flex"
+    assert on_gpu(text, dropout=0.1) == usual
+    with torch.no_grad():
+        assert on_gpu(text, dropout=0.1) == "flex"
+    monkeypatch.setattr(torch, "__version__", "2.99.0")
+    assert on_gpu(text) == usual
+    asked(path="flex")
+    assert on_gpu(text) == "flex"
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    with pytest.raises(UserError, match="attention=flex does not fit here: use one of"):
+        on_gpu(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["rope", "fire", "cope", "dape + alibi", "randomized(max=64) + alibi", "path(rank=3)"]
+)
+def test_on_a_gpu_flex_is_not_taken_elsewhere(text, asked):
+    assert on_gpu(text) in ("fused", "dense", "scored")
+    asked(path="flex")
+    if text == "rope":
+        assert on_gpu(text) == "flex"  # its blocks of keys are causal
+    else:
+        with pytest.raises(UserError, match="attention=flex does not fit here"):
+            on_gpu(text)
+
+
+def test_a_head_that_flex_cannot_take_goes_another_way():
+    plan = Scheme("alibi", SHAPE, 1).plans(*[torch.arange(N)] * 3, N, FLOAT64)[0]
+    assert SHAPE.head_dim < 16 and not plan.pieces and flexible_plan("alibi")[1].pieces
+
+
+@pytest.mark.parametrize("path", ["matmul", "dense", "blocked", "scored", "fused"])
+@pytest.mark.parametrize("text", ["rope", "alibi", "fox"])
+def test_a_path_that_is_asked_for_is_taken_or_refused(text, path, asked):
+    asked(path=path)
+    fits = path == "scored" or (text != "fox" and (path != "fused" or text == "rope"))
+    if fits:
+        assert chosen(text, 16) == path
+        if text != "fox":
+            assert_equals_reference(text)
+    else:
+        with pytest.raises(UserError, match=f"attention={path} does not fit here: use one of"):
+            chosen(text, 16)
+    assert chosen(text, 64, queries=1) == {"rope": "fused", "alibi": "dense"}.get(text, "scored")
+
+
+def test_on_a_gpu_scored_blocks_are_made_again_backward_and_equal_the_reference(monkeypatch):
+    made, make = [], attention.tile_scores
+    monkeypatch.setattr(attention, "tile_scores", lambda *a: made.append(1) or make(*a))
+    monkeypatch.setattr(attention, "block_rows", lambda q, k: 4)
+    scheme, plan = flexible_plan("cope + alibi")
+    q, k, v = (normal(2, H, N, 16, seed=s).requires_grad_() for s in range(3))
+    inputs = [q, k, v, *scheme.parameters()]
+    expected = attention.reference(q, k, v, plan)
+    theirs = torch.autograd.grad(expected.square().sum(), inputs)
+    made.clear()
+    prepared = attention.Prepared(plan, "scored")
+    out = attention.attend(*(t.as_subclass(OnCard) for t in (q, k, v)), prepared)
+    assert len(made) == 3
+    ours = torch.autograd.grad(out.square().sum(), inputs)
+    assert len(made) == 6
+    for a, b in zip([out, *ours], [expected, *theirs], strict=True):
+        torch.testing.assert_close(a.as_subclass(torch.Tensor), b, rtol=1e-10, atol=1e-12)
+
+
+def test_on_a_gpu_blocks_are_higher_but_no_larger_than_a_limit():
+    few, many = (torch.empty(1, 4, n, 1) for n in (64, 2**14))
+    assert attention.block_rows(many, many) == 256  # a CPU
+    assert attention.block_rows(many.as_subclass(OnCard), many) == attention.CARD_BYTES // 2**18
+    assert attention.block_rows(few.as_subclass(OnCard), few) > 64
+    far = torch.empty(1, 1, 1, 1).expand(1, 4, 2**20, 1).as_subclass(OnCard)
+    assert attention.block_rows(far, far) == 256
+
+
 # Which path is taken
 
 
@@ -507,12 +670,6 @@ def test_a_block_of_scores_is_small_at_any_length():
 
 
 # What only a GPU does, told without one
-
-
-class OnCard(torch.Tensor):
-    """A tensor of the CPU that takes itself for one of a GPU."""
-
-    is_cuda = property(lambda tensor: True)
 
 
 def test_on_a_gpu_cudnn_never_meets_a_mask(monkeypatch):

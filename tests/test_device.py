@@ -21,7 +21,8 @@ import attention
 import data
 import train
 from attention import Prepared
-from configurable import TrainSettings, UserError, configure
+from configurable import GPTConfig, TrainSettings, UserError, configure
+from model import GPT
 from posenc import Shape
 from positions.scheme import Plan, Scheme
 from runs import device
@@ -330,6 +331,21 @@ def test_a_world_size_that_is_no_number_is_a_sentence(
         pytest.fail("nobody can be joined")
 
 
+# ---- drawn positions
+
+
+def test_positions_that_a_step_draws_are_not_read_back_from_a_device() -> None:
+    """Meta tensors have no values to read; on a processor a caller's own ids are looked at."""
+    pos = "randomized(max=64) + learned(rows=64)"
+    shape = {"n_layer": 1, "n_head": 2, "n_embd": 16, "vocab_size": 60}
+    model = GPT(GPTConfig(block_size=16, pos=pos, **shape))
+    drawn, text = model.draw_ids(0, 0, 16), torch.zeros(1, 16, dtype=torch.int64)
+    with pytest.raises(UserError, match="defines 64 positions, not one at 64"):
+        model(text, text, ids=torch.arange(49, 65))
+    model, text = model.to("meta"), text.to("meta")
+    assert model(text, text, ids=drawn.to("meta"))[1].device.type == "meta"
+
+
 # ---- peak rates
 
 
@@ -533,7 +549,7 @@ def test_a_tiny_model_learns_on_cuda_compiled_in_bfloat16(
     training = on_card(f"--pos={pos}", "--dtype=bfloat16")
     assert "the card has it" in training.compute.reason or "as asked for" in training.compute.reason
     training.compile()
-    assert training.compiled_loss != training.mean_loss
+    assert training.mean_loss._compiled_call_impl is not None
     losses = [float(training.take_step()[0]) for _ in range(40)]
     assert all(map(math.isfinite, losses)) and sum(losses[-5:]) / 5 < losses[0] - 1
     assert all(p.is_cuda and p.dtype == torch.float32 for p in training.model.parameters())

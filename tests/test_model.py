@@ -600,7 +600,8 @@ def test_the_initial_weights_are_those_of_gpt2_scaled_to_the_width():
         if name.endswith("bias")
     )
     loss = gpt(torch.randint(500, (4, 64)), torch.randint(500, (4, 64)))[1]
-    assert loss.item() == pytest.approx(math.log(500), abs=0.1)
+    # logits have a variance of 0.02**2 x 768, and half of it comes on top of the loss of a guess
+    assert loss.item() == pytest.approx(math.log(500) + 0.02**2 * 768 / 2, abs=0.1)
 
 
 @pytest.mark.parametrize("pos", SCHEMES)
@@ -719,6 +720,25 @@ def test_targets_of_minus_one_are_ignored():
     losses = gpt.losses(idx, targets).detach()
     assert (losses[0, 1:4] == 0).all() and torch.equal(losses[targets >= 0], whole[targets >= 0])
     assert gpt(idx, targets)[1].item() == pytest.approx(float(whole[targets >= 0].mean()), abs=1e-6)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 9, 10])
+def test_a_loss_alone_is_the_same_without_all_logits_at_once(rows, monkeypatch):
+    gpt, idx, targets = tiny("rope"), tokens(2, 5), tokens(2, 5, seed=2)
+    targets[1, 2] = -1
+    logits, loss = gpt(idx, targets)
+    expected = torch.autograd.grad(loss, list(gpt.parameters()))
+    asked = []
+    gpt.lm_head.register_forward_hook(lambda module, arguments, out: asked.append(len(out)))
+    monkeypatch.setattr(model_module, "LOSS_BYTES", rows * 4 * 17)
+    alone, found = gpt(idx, targets, loss_only=True)
+    assert (alone is None) == (rows < 10)  # a few logits may stay
+    assert found.item() == pytest.approx(loss.item(), abs=1e-6)
+    ours = torch.autograd.grad(found, list(gpt.parameters()))
+    for a, b in zip(ours, expected, strict=True):
+        assert_close(a, b, 1e-6)
+    if rows < 10:  # formed twice: forward and backward
+        assert max(asked) == rows and sum(asked) == 20
 
 
 @pytest.mark.parametrize("rows", [1, 3, 7, 1000])

@@ -9,7 +9,7 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -212,7 +212,7 @@ def test_evaluate_started_by_torchrun_measures_what_it_measures_alone(
         shutil.copytree(alone, tmp_path / name / "run")
         started = project.run(tmp_path / name, *launch, *words)
         assert started.process.returncode == 0, started.complained
-        assert started.said.count("\nscheme ") == 1
+        assert started.said.count("  bits/byte") == 1
     one, two = (blocks(tmp_path / name / "run") for name in ("one", "two"))
     assert one.keys() == two.keys() and ("sliding", 512) in one
     assert max(float(np.abs(one[key] - two[key]).max()) for key in one) < 1e-6
@@ -232,6 +232,80 @@ def test_every_number_of_processes_trains_on_every_sequence_once() -> None:
             assert (
                 share * processes == sequences and share % micro == 0 and 1 <= micro <= batch_size
             )
+
+
+def test_positions_dropped_by_two_end_with_the_weights_of_one(
+    project: Project, tmp_path: Path
+) -> None:
+    """The parameters of kerple are gone after half of the steps; a checkpoint knows of no wrapper."""
+    words = [*SHARED, *TWICE, "--pos=kerple", "--drop_pos=0.5"]
+    with workplace(project.folder / "data", tmp_path):
+        trained(*words, "--out_dir=alone")
+    started = project.run(tmp_path, *TORCHRUN, "train.py", *words, "--out_dir=run")
+    assert started.process.returncode == 0, started.complained
+    assert "Warning" not in started.complained
+    found = weights(tmp_path / "run")
+    assert furthest(found, weights(tmp_path / "alone")) < 1e-4
+    assert not any("module" in name or "unused" in name for name in found)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    bool(device.missing_compiler()), reason=f"torch.compile cannot run: {device.missing_compiler()}"
+)
+def test_two_compiled_end_with_the_weights_of_one_that_is_not(
+    alone: Path, project: Project, tmp_path: Path
+) -> None:
+    words = [*SHARED, *TWICE, "--compile=True", "--out_dir=run"]
+    started = project.start(tmp_path, *TORCHRUN, "train.py", *words)
+    assert started.end(600) == 0 and "compiling model and loss" in started.said, started.complained
+    assert furthest(weights(tmp_path / "run"), weights(alone)) < 1e-4
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    """A process group of this process alone."""
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+    )
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def counting(
+    asked: list[int], bucket: torch.distributed.GradBucket
+) -> torch.futures.Future[torch.Tensor]:
+    """A hook in place of an exchange, which counts."""
+    asked.append(bucket.index())
+    done = torch.futures.Future()
+    done.set_result(bucket.buffer())
+    return done
+
+
+def test_gradients_are_exchanged_once_in_a_step_and_an_unused_parameter_has_none(
+    group: None,
+) -> None:
+    module, two, asked = torch.nn.Linear(3, 1), Processes(0, 2), []
+    module.idle = torch.nn.Parameter(torch.zeros(2))
+    wrapped = two.shared(module)
+    wrapped.register_comm_hook(asked, counting)
+    x = torch.tensor([[1.0, 2.0, 3.0]])
+    for step in (1, 2):
+        module.zero_grad(set_to_none=True)
+        for now in (False, False, True):
+            with two.exchange(wrapped, now):
+                wrapped(x).sum().backward()
+        assert asked == [0] * step and module.idle.grad is None
+        assert module.weight.grad.tolist() == (3 * x).tolist()
+    assert ALONE.shared(module) is module
+
+
+def test_only_a_fault_of_the_network_says_that_another_process_ended() -> None:
+    told = "another process of this run ended .*Connection closed by peer"
+    with pytest.raises(UserError, match=told), ALONE.exchange():
+        raise RuntimeError("[/gloo/transport/tcp/pair.cc:1] Connection closed by peer [::1]:1")
+    with pytest.raises(RuntimeError, match="^shapes differ$"), ALONE.exchange():
+        raise RuntimeError("shapes differ")
 
 
 def test_each_process_draws_its_own_dropout() -> None:
@@ -422,7 +496,7 @@ def test_two_go_on_with_what_one_began(alone: Path, project: Project, tmp_path: 
     )  # finished: its table
     assert (
         again.process.returncode == 0
-        and again.said.count("\nscheme ") == 1
+        and again.said.count("  bits/byte\n") == 1
         and "step " not in again.said
     )
     assert before | {".holder": ""} == contents(tmp_path / "run") | {".holder": ""}
@@ -459,11 +533,28 @@ def test_two_stopped_and_gone_on_by_two_end_the_same_to_the_bit(
 
 
 @pytest.mark.slow
+def test_three_that_go_on_add_in_the_same_order_as_three_that_were_never_stopped(
+    project: Project, tmp_path: Path
+) -> None:
+    """With three the order of a sum can be seen in its last bits."""
+    three = [word.replace("=2", "=3") for word in TORCHRUN]
+    words = ["train.py", *SHARED, "--batch_size=6", "--lr_schedule=constant", "--eval_interval=3"]
+    for name, steps in (("straight", [6]), ("longer", [3, 6])):
+        for last in steps:
+            more = [f"--max_iters={last}", f"--out_dir={name}"]
+            ended = project.run(tmp_path, *three, *words, *more)
+            assert ended.process.returncode == 0, ended.complained
+    one, two = (load_state(tmp_path / name) for name in ("straight", "longer"))
+    assert one["step"] == 6 and identical(one["model"], two["model"])
+
+
+@pytest.mark.slow
 def test_a_folder_that_another_run_holds_is_refused_to_all_of_them(
     project: Project, tmp_path: Path
 ) -> None:
     with workplace(project.folder / "data", tmp_path):
-        assert trained(*SHARED, *TWICE, "--out_dir=run", "--max_iters=2").start.lock.is_locked
+        holding = trained(*SHARED, *TWICE, "--out_dir=run", "--max_iters=2")
+        assert holding.start.lock.is_locked
         before = contents(tmp_path / "run")
         started = project.run(
             tmp_path, *TORCHRUN, "train.py", *SHARED, *TWICE, "--out_dir=run", "--max_iters=2"

@@ -36,7 +36,10 @@ class Fox(Piece):
         gate = self.sign * self.gate(x)
         return nn.functional.logsigmoid(gate.to(torch.promote_types(gate.dtype, torch.float32)))
 
+    def along(self, q: Tensor, k: Tensor, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """c (B, S, H) in place of ln f."""
+        return q, k, features.cumsum(1)
+
     def score(self, tile: Tile) -> Tensor:
         """(B, H, R, C): the score plus the decay between key and query."""
-        c = tile.features_k.mT.cumsum(-1)  # (B, H, C)
-        return tile.scores + tile.added + (c[..., tile.rows[:, 0], None] - c[..., None, :])
+        return tile.scores + tile.added + (tile.at(tile.rows) - tile.at(tile.columns))

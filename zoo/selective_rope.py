@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv1d, linear, normalize, pad
 
 from configurable import require
-from posenc import Piece, Shape, Tile, constant, rope_frequencies, turn
+from posenc import Piece, Shape, constant, rope_frequencies, turn
 
 
 class SelectiveRope(Piece):
@@ -17,8 +17,7 @@ class SelectiveRope(Piece):
     convolution over `taps` tokens of up down x^, where x^ is the layer's normalised input with
     each head's slice scaled to length 1. Parameters, one set per layer: down (rank, C), up
     (H d/2, rank), taps (H d/2, 1, taps), started as PyTorch starts linear layers and convolutions.
-    Their gate and bias, off by default, are left out. Position ids are not read. The whole score
-    is made here, by blocks of queries.
+    Their gate and bias, off by default, are left out. Position ids are not read.
     Verdict: arXiv 2606.24975 finds that such summed angles work farther past L than RoPE, and then
     get worse too.
     """
@@ -50,14 +49,13 @@ class SelectiveRope(Piece):
             x = normalize(x.to(wide).unflatten(-1, (self.heads, -1)), dim=-1).flatten(-2)
             return linear(linear(x, self.down.to(wide)), self.up.to(wide))
 
-    def score(self, tile: Tile) -> Tensor:
-        """(B, H, R, C): scores of q and k turned by their accumulated angles."""
-        steps, taps = tile.features_k.mT, self.taps.to(tile.q.dtype)  # (B, H F, C)
+    def along(self, q: Tensor, k: Tensor, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q and k turned by the angles summed up to each token."""
+        steps, taps = features.mT, self.taps.to(features.dtype)  # (B, H F, S)
         steps = conv1d(pad(steps, (taps.shape[-1] - 1, 0)), taps, groups=len(taps))
-        sums = steps.cumsum(-1).unflatten(1, (self.heads, -1)).mT  # (B, H, C, F)
+        sums = steps.cumsum(-1).unflatten(1, (self.heads, -1)).mT  # (B, H, S, F)
         angles = sums * constant(self.frequencies_of_pairs, steps)
         cos, sin = angles.cos(), angles.sin()
-        here = tile.rows[:, 0]
-        q = turn(tile.q, cos[..., here, :], sin[..., here, :], "half")
-        k = turn(tile.k, cos, sin, "half")
-        return q @ k.mT / math.sqrt(q.shape[-1]) + tile.added
+        last = slice(k.shape[-2] - q.shape[-2], None)
+        q = turn(q, cos[..., last, :], sin[..., last, :], "half")
+        return q, turn(k, cos, sin, "half"), features

@@ -1,0 +1,7 @@
+# The comparison of `make gpu`: after config/size/gpt2.py, in minutes on one card. See docs/gpu.md.
+# The corpus is made by: python data/books_gpu/prepare.py
+dataset = "books_gpu"
+gradient_accumulation_steps = 4  # 32 x 512 x 4 = 65,536 tokens a step
+max_iters = 600  # 39M tokens: twice the corpus
+eval_interval = 200
+eval_lengths = (256, 512, 1024, 2048, 4096, 8192, 16384)

@@ -1,0 +1,49 @@
+"""The first books of books_gpt2, up to 20 million tokens: 45 MB that can be carried to a GPU.
+
+    python data/books/prepare.py --tokenizer=gpt2
+    python data/books_gpu/prepare.py
+
+Beside the corpus stands GPT-2's vocabulary, in the folder tiktoken: a machine without a network
+finds it if TIKTOKEN_CACHE_DIR names that folder (`make gpu` does so).
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from configurable import run_program  # noqa: E402
+from data import load, summary, write_corpus  # noqa: E402
+
+TOKENS = 20_000_000  # of training text, at most
+
+
+def prepare(folder: Path) -> dict:
+    """Write the corpus and the vocabulary to `folder`; what is in meta.json."""
+    books = load("books_gpt2")
+    ends = np.append(books.train_starts[1:], len(books.train))
+    count = int(np.searchsorted(ends, TOKENS, side="right"))
+    train = np.split(books.train[: ends[count - 1]], books.train_starts[1:count])
+    splits = {"train": train, "val": np.split(books.val, books.val_starts[1:])}
+    rule = f"{books.meta['rule']}; of train the first {count} of {len(ends)}"
+    meta = write_corpus(folder, splits, tokenizer="gpt2", source=books.meta["source"], rule=rule)
+    usual = Path(tempfile.gettempdir(), "data-gym-cache")  # tiktoken's
+    names = ("TIKTOKEN_CACHE_DIR", "DATA_GYM_CACHE_DIR")
+    vocabulary = next((os.environ[name] for name in names if os.environ.get(name)), usual)
+    (folder / "tiktoken").mkdir(exist_ok=True)
+    for path in Path(vocabulary).iterdir():
+        shutil.copyfile(path, folder / "tiktoken" / path.name)
+    return meta
+
+
+def main() -> None:
+    """Make it, and say what it holds."""
+    print(summary(prepare(Path(__file__).resolve().parent)))
+
+
+if __name__ == "__main__":
+    run_program(main)
