@@ -37,7 +37,7 @@ import evaluate
 from configurable import AblateSettings, TrainSettings, UserError, configure, require, run_program
 from data import rows
 from posenc import Shape
-from positions.catalogue import read
+from positions.grammar import parse
 from positions.scheme import Scheme
 from runs import device, files, tables
 from runs.compare import pick_rate, rates_beyond
@@ -98,7 +98,7 @@ def plan(settings: AblateSettings, schemes: list[str]) -> list[Cell]:
     other_model = f"init_from={start} would give every cell that model's scheme; leave it at auto"
     require(start in ("auto", "scratch"), other_model)
     shared = {f.name: getattr(settings, f.name) for f in fields(TrainSettings)}
-    extend = read(settings.extend or "none").text
+    extend = parse(settings.extend or "none").text
     shared |= {"extend": "" if extend == "none" else extend}
     shared |= {"eval_lengths": tuple(sorted(set(settings.eval_lengths)))}
     texts = [canonical(text, settings) for text in schemes]
@@ -113,8 +113,7 @@ def plan(settings: AblateSettings, schemes: list[str]) -> list[Cell]:
         if "rows" in corpus.meta:
             rows.unread(corpus, tried.seed, sequences_of(tried))
         else:
-            places = evaluate.find_places(corpus, settings.eval_windows)
-            evaluate.untested_ends(corpus, places, settings.block_size)
+            evaluate.tuning_places(corpus, settings.block_size, settings.eval_windows)
     return cells
 
 
@@ -243,21 +242,15 @@ def tuned(run: Cell) -> float | None:
     if run.result() is None:
         return None
     s, trained = run.settings, open_run(run.folder, run.settings)
-    corpus, compute = run_corpus(trained), trained.compute
-    if "rows" in corpus.meta:
-        return evaluate.unread_loss(trained.model, corpus, s.seed, sequences_of(s), compute)
-    return evaluate.tuning_loss(trained.model, corpus, s.block_size, s.eval_windows, compute)
+    tester = evaluate.Tester(trained.model, run_corpus(trained), trained.compute)
+    if "rows" in tester.corpus.meta:
+        return evaluate.unread_loss(tester, s.seed, sequences_of(s))
+    return evaluate.tuning_loss(tester, s.block_size, s.eval_windows)
 
 
 def sequences_of(settings: TrainSettings) -> int:
     """How many sequences a training reads."""
     return settings.max_iters * settings.batch_size * settings.gradient_accumulation_steps
-
-
-def lost(run: Cell, settings: AblateSettings) -> bool:
-    """Whether a run diverged in the number format of now, so that it need not be tried again."""
-    dtype = device.pick(settings.device, settings.dtype).dtype_name
-    return bool(diverged(run.folder)) and read_config(run.folder)["dtype"] == dtype
 
 
 def try_rates(cell: Cell, settings: AblateSettings, relay: Relay | None) -> dict[str, Any]:
@@ -270,7 +263,7 @@ def try_rates(cell: Cell, settings: AblateSettings, relay: Relay | None) -> dict
     failed, rates = {}, rates_of(settings)
     while rates:
         runs = [trial(cell, rate, settings) for rate in rates]
-        left = [run for run in runs if settings.overwrite or not lost(run, settings)]
+        left = [run for run in runs if settings.overwrite or not diverged(run.folder)]
         failed |= train_all(left, relay, settings.overwrite) if relay else {}
         losses |= {run.settings.learning_rate: tuned(run) for run in runs}
         torch.cuda.empty_cache()  # what the tested models took is for the next run
@@ -283,15 +276,13 @@ def try_rates(cell: Cell, settings: AblateSettings, relay: Relay | None) -> dict
 
 
 def pick_rates(settings: AblateSettings, cells: list[Cell], relay: Relay) -> dict[str, Any]:
-    """{scheme: what `try_rates` says}, printed too; empty if no rates are to be tried.
+    """{scheme: what `try_rates` says}; empty if no rates are to be tried.
 
     Only those of this share are trained.
     """
     rates, share = {}, share_of(cells, settings)
     for cell in cells[: len(cells) // len(settings.seeds)] if settings.learning_rates else []:
         rates[cell.settings.pos] = try_rates(cell, settings, relay if cell in share else None)
-    if rates:
-        print(f"{tables.rates_table(rates)}\n")
     return rates
 
 
@@ -327,13 +318,11 @@ def compare(cells: list[Cell], rates: dict[str, Any], failed: dict[str, str], fo
         reason = cell.problem or failed.get(cell.name, "not trained")
         missing = {"seed": cell.settings.seed, "reason": reason}
         by_scheme.setdefault(cell.label, []).append(cell.result() or missing)
-    with configurable.explain_errors(f"{folder} cannot be made", "choose another --ablate_dir"):
-        folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     content = {"command": command_line(), "rates": rates, "cells": by_scheme}
     files.write_json(folder / "results.json", content)
-    table = "\n".join([tables.seeds_table(by_scheme), *provenance_notes(by_scheme)])
-    if rates:
-        table = f"{tables.rates_table(rates)}\n\n{table}"
+    above = [tables.rates_table(rates), ""] if rates else []
+    table = "\n".join([*above, tables.seeds_table(by_scheme), *provenance_notes(by_scheme)])
     files.write_text(folder / "table.txt", table + "\n")
     plot_seeds(by_scheme, folder / "figure.png")
     return table
@@ -370,10 +359,9 @@ def main() -> int:
         rates = pick_rates(settings, cells, relay)
         failed = {name: why for tried in rates.values() for name, why in tried["failed"].items()}
         cells = [with_rate(cell, rates) for cell in cells]
-        if not relay.signal:
-            done = sum(cell.result() is not None for cell in cells)
-            print(f"{len(cells)} cells, {done} of them finished; the comparison goes to {folder}")
-            failed |= train_all(share_of(cells, settings), relay, settings.overwrite)
+        done = sum(cell.result() is not None for cell in cells)
+        print(f"{len(cells)} cells, {done} of them finished; the comparison goes to {folder}")
+        failed |= train_all(share_of(cells, settings), relay, settings.overwrite)
     if relay.signal:
         same = "the same command without --overwrite" if settings.overwrite else "the same command"
         print(f"stopped; {same} goes on from there")

@@ -34,8 +34,9 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+import attention
 import data
-from configurable import PROTOCOLS, EvaluateSettings, UserError, configure, require, run_program
+from configurable import EvaluateSettings, UserError, configure, require, run_program
 from data import context
 from data.rows import rows_of, sizes, unread
 from runs import answers, device, diagnose, results
@@ -290,6 +291,12 @@ def per_position(binned: np.ndarray, length: int) -> dict[str, Any]:
     }
 
 
+@torch.no_grad()
+def losses_at(tester: Tester, places: Places, length: int) -> np.ndarray:
+    """Mean nats of fixed_targets at each place, (places,). The model is in eval mode."""
+    return tester.score(fixed_targets(places, length))[0] / places.scored
+
+
 def float32_check(tester: Tester, places: Places, row: Row) -> dict[str, Any]:
     """The first windows of a row of fixed_targets in float32 too: both means and their difference.
 
@@ -298,9 +305,9 @@ def float32_check(tester: Tester, places: Places, row: Row) -> dict[str, Any]:
     """
     if tester.compute.dtype is None or row["nats"] is None:
         return {}
-    plan = fixed_targets(replace(places, ends=places.ends[:CHECK_WINDOWS]), row["length"])
+    few = replace(places, ends=places.ends[:CHECK_WINDOWS])
     exact = replace(tester, compute=replace(tester.compute, dtype=None))
-    nats_float32 = float(exact.score(plan)[0].mean() / places.scored)
+    nats_float32 = float(losses_at(exact, few, row["length"]).mean())
     nats = float(np.mean(row["block_nats"][:CHECK_WINDOWS]))
     if not math.isfinite(nats_float32):
         reason = f"diverged: not finite in float32, {nats:.4f} in {row['dtype']}"
@@ -314,12 +321,12 @@ def float32_check(tester: Tester, places: Places, row: Row) -> dict[str, Any]:
 
 
 def measured_fields(
-    corpus: data.Corpus, plan: list[Windows], sums: np.ndarray, token_bytes: np.ndarray | None
+    corpus: data.Corpus, plan: list[Windows], sums: np.ndarray, token_bytes: np.ndarray
 ) -> dict[str, Any]:
     """The measured fields of a row, from the nats summed in each block.
 
     A loss that is not finite is a finding, and gives a reason instead. `token_bytes` (V,) are the
-    UTF-8 bytes of each token, None if they are not known.
+    UTF-8 bytes of each token.
     """
     wrong = int((~np.isfinite(sums)).sum())
     if wrong:
@@ -329,7 +336,7 @@ def measured_fields(
     nats = float(sums.sum() / offsets.size)
     means = sums * len(sums) / offsets.size  # every block has as many targets
     blocks = [float(f"{mean:.7g}") for mean in means]
-    n_bytes = 0 if token_bytes is None else token_bytes[corpus.val[offsets]].sum()
+    n_bytes = token_bytes[corpus.val[offsets]].sum()
     bits_per_byte = float(sums.sum() / math.log(2) / n_bytes) if n_bytes else None
     fields = {"tokens": offsets.size, "nats": nats, "stderr": standard_error(blocks)}
     fields |= {"stderr_vs_L": None, "block_nats": blocks}
@@ -337,45 +344,37 @@ def measured_fields(
     return fields | {"bits_per_byte": bits_per_byte}
 
 
-def bytes_of_tokens(corpus: data.Corpus) -> np.ndarray | None:
-    """(V,) UTF-8 bytes of each token; None, and a note, if the tokenizer cannot be loaded."""
-    try:
-        return corpus.token_bytes()
-    except UserError as error:
-        print(f"note: bits_per_byte is left out: {error}")
-        return None
-
-
-def begin_row(tester: Tester, protocol: str, length: int, checkpoint: tuple[int, str]) -> Row:
-    """What a row says of its question, besides its windows; for `checkpoint` see `evaluate`."""
+def begin_row(tester: Tester, about: Result, protocol: str, length: int) -> Row:
+    """What a row says of its question, besides its windows; for `about` see `describe_run`."""
     model, corpus = tester.model, tester.corpus
     row = {"protocol": protocol, "stride": None, "length": length} | model.extension_at(length)
     row |= {"dataset": corpus.name, "split_sha256": corpus.split_sha256("val")}
-    row |= {"step": checkpoint[0], "checkpoint": checkpoint[1]}
+    row |= {"step": about["step"], "checkpoint": about["checkpoint"]}
     files = {piece.file.name: sha256(piece.file) for piece in model.pos.extensions if piece.file}
     return row | ({"files_sha256": files} if files else {})
 
 
-def ask(
-    tester: Tester, places: Places, protocol: str, length: int, checkpoint: tuple[int, str]
-) -> Asked:
+def ask(tester: Tester, about: Result, places: Places, protocol: str, length: int) -> Asked:
     """A row before it is measured, and the windows to measure: none, and a reason in the row, if
-    that cannot be done. `checkpoint` are its step and its digest.
+    that cannot be done.
     """
-    model, corpus = tester.model, tester.corpus
-    reason = why_nowhere(corpus, places, protocol, length)
+    reason = why_nowhere(tester.corpus, places, protocol, length)
     plan = [] if reason else PLANS[protocol](places, length)
-    row = begin_row(tester, protocol, length, checkpoint)
+    row = begin_row(tester, about, protocol, length)
     row |= {"stride": places.stride if protocol == "sliding" else None}
     row |= {"windows": len(plan[0].starts) if plan else len(places.ends)}
     row |= {"targets": targets_digest(plan) if plan else None}
+    row |= to_measure(tester, length, reason)
+    return row, plan if "dtype" in row else []
+
+
+def to_measure(tester: Tester, inputs: int, reason: str = "") -> Row:
+    """The number format of a row that can be measured; or no number, and the reason for that."""
     try:
-        model.check_length(length)
+        tester.model.check_length(inputs)
     except UserError as error:
         reason = reason or str(error)
-    if reason:
-        return row | {"nats": None, "reason": reason}, []
-    return row | {"dtype": tester.compute.dtype_name}, plan
+    return {"nats": None, "reason": reason} if reason else {"dtype": tester.compute.dtype_name}
 
 
 def why_nowhere(corpus: data.Corpus, places: Places, protocol: str, length: int) -> str:
@@ -396,102 +395,84 @@ def why_nowhere(corpus: data.Corpus, places: Places, protocol: str, length: int)
 
 
 @torch.no_grad()
-def evaluate(
-    model: Any,
-    corpus: data.Corpus,
-    *,
-    train_length: int,
-    lengths: tuple[int, ...] = (),
-    protocols: tuple[str, ...] = PROTOCOLS,
-    windows: int = WINDOWS,
-    stride: int = 0,
-    checkpoint: tuple[int, str] = (0, ""),
-    compute: device.Compute = device.CPU,
-    processes: Processes = ALONE,
-    progress: bool = True,
-) -> dict[str, Any]:
-    """Test a model by every protocol at every length; a stride above 0 adds `sliding`.
+def evaluate(tester: Tester, about: Result, settings: Any) -> dict[str, Any]:
+    """Test a model by every protocol at every length of the settings; a stride adds `sliding`.
 
     Returns {"rows", "per_position", "float32_check", "notes"}, the tested part of
-    extrapolation.json. What cannot be measured is a row with nats None and a reason. `windows`, a
-    power of two, are those of fixed_targets, and `checkpoint` the step and the digest that the rows
-    name. The model, on the device of `compute`, is put into eval mode and back.
+    extrapolation.json. What cannot be measured is a row with nats None and a reason. Of `settings`
+    protocols, stride, eval_lengths and eval_windows are read; of `about`, see `describe_run`, the
+    training length, the step and the checkpoint. The model is put into eval mode and back.
     """
-    protocols = (*protocols, "sliding") if stride else protocols
-    for protocol in protocols:
-        require(protocol in PLANS, f"there is no protocol {protocol}, only {', '.join(PLANS)}")
-    tester = Tester(model, corpus, compute, processes)
+    model, corpus, length = tester.model, tester.corpus, about["train_length"]
     was_training = model.training
     model.eval()
     if "rows" in corpus.meta:
-        rows, extra = answer_rows(tester, lengths, checkpoint, progress), {}
+        rows, extra = answer_rows(tester, about, settings.eval_lengths), {}
     else:
-        places = find_places(corpus, windows, stride)
-        questions = itertools.product(protocols, tested_lengths(train_length, lengths))
-        asked = [ask(tester, places, *question, checkpoint) for question in questions]
-        extra = measure_rows(tester, places, asked, train_length, progress)
+        places = find_places(corpus, settings.eval_windows, settings.stride)
+        asked = ask_all(tester, about, places, settings)
+        extra = measure_rows(tester, places, asked, length)
         rows = [row for row, _ in asked]
-        results.compare_to_train_length(rows, train_length)
+        results.compare_to_train_length(rows, length)
     model.train(was_training)
     found = {"rows": rows, "per_position": [], "float32_check": []} | extra
-    return found | {"notes": results.row_notes(rows, train_length)}
+    return found | {"notes": results.row_notes(rows, length)}
 
 
-def answer_rows(
-    tester: Tester, lengths: tuple[int, ...], checkpoint: tuple[int, str], progress: bool
-) -> list[Row]:
+def ask_all(tester: Tester, about: Result, places: Places, settings: Any) -> list[Asked]:
+    """All that these settings ask for, see `ask`."""
+    protocols = [*settings.protocols, *(["sliding"] if settings.stride else [])]
+    lengths = tested_lengths(about["train_length"], settings.eval_lengths)
+    return [ask(tester, about, places, name, n) for name in protocols for n in lengths]
+
+
+def answer_rows(tester: Tester, about: Result, lengths: tuple[int, ...]) -> list[Row]:
     """The rows of a corpus with answers: for each size, or those of `lengths` and the trained."""
-    corpus, about, found = tester.corpus, tester.corpus.meta["rows"], []
-    if progress and tester.processes.first and not set(lengths) <= set(sizes(corpus)):
+    corpus, known, found = tester.corpus, tester.corpus.meta["rows"], []
+    if not set(lengths) <= set(sizes(corpus)):
         print(f"note: {corpus.name} has rows of {sizes(corpus)} only; other lengths are left out")
-    for size, count, width in about["sizes"]:
-        if lengths and size not in lengths and size > about["trained"]:
+    for size, count, width in known["sizes"]:
+        if lengths and size not in lengths and size > known["trained"]:
             continue
-        row = begin_row(tester, about["protocol"], size, checkpoint) | {"windows": count}
-        row |= {name: about[name] for name in ("trained", "chance")} | {"targets": None}
-        try:
-            tester.model.check_length(width - 1)
-            measured = answers.measure(tester.model, corpus, size, tester.compute, tester.processes)
-            row |= {"dtype": tester.compute.dtype_name} | measured
+        row = begin_row(tester, about, known["protocol"], size) | {"windows": count}
+        row |= {name: known.get(name) for name in ("trained", "chance", "majority")}
+        row |= to_measure(tester, width - 1)
+        if "dtype" in row:
+            row |= answers.measure(tester.model, corpus, size, tester.compute, tester.processes)
             row["attention"] = tester.model.attention_path(width - 1, None)
-        except UserError as error:
-            row |= {"nats": None, "reason": str(error)}
-        if progress and tester.processes.first:
-            told = row.get("reason") or f"{answers.share(row):.1%} right"
-            print(f"{row['protocol']} at {size}: {told}")
+        told = row.get("reason") or f"{answers.share(row):.1%} right"
+        print(f"{row['protocol']} at {size}: {told}")
         found.append(row)
     return found
 
 
 def measure_rows(
-    tester: Tester, places: Places, asked: list[Asked], train_length: int, progress: bool
+    tester: Tester, places: Places, asked: list[Asked], train_length: int
 ) -> dict[str, list[Row]]:
     """Fill what is planned into the rows; returns {"per_position", "float32_check"}.
 
-    Progress is a bar on a terminal, and a line for each row in a log.
+    A line is printed for each row. On a terminal there is a bar, too.
     """
     extra: dict[str, list[Row]] = {"per_position": [], "float32_check": []}
-    planned, token_bytes = [pair for pair in asked if pair[1]], bytes_of_tokens(tester.corpus)
-    fixed = [row for row, _ in planned if row["protocol"] == "fixed_targets"]
-    progress = progress and tester.processes.first
-    hidden = not (progress and sys.stderr.isatty())
-    style = {"desc": "testing long", "unit": "row", "leave": False, "disable": hidden}
-    for row, plan in tqdm(planned, **style):
-        protocol, n = row["protocol"], row["length"]
-        limit = train_length if protocol == "windowed" and n > train_length else None
-        started = time.perf_counter()
-        sums, binned = tester.score(plan, limit)
-        seconds = time.perf_counter() - started
-        inputs = sum(windows.length * windows.starts.size for windows in plan)
-        row |= measured_fields(tester.corpus, plan, sums, token_bytes)
-        row["tokens_per_s"] = round(inputs / seconds, 1)
-        row["attention"] = tester.model.attention_path(n, limit)
-        add_remarks(row, places, tester.model)
-        if progress and hidden:
-            print(f"{protocol} at {n}:", row.get("reason") or f"{row['nats']:.4f} nats")
+    fixed = [row for row, plan in asked if plan and row["protocol"] == "fixed_targets"]
+    token_bytes, hidden = tester.corpus.token_bytes(), None if tester.processes.first else True
+    for row, plan in tqdm(asked, "testing long", unit="row", leave=False, disable=hidden):
+        n = row["length"]
+        if plan:
+            limit = train_length if row["protocol"] == "windowed" and n > train_length else None
+            started = time.perf_counter()
+            sums, binned = tester.score(plan, limit)
+            seconds = time.perf_counter() - started
+            inputs = sum(windows.length * windows.starts.size for windows in plan)
+            row |= measured_fields(tester.corpus, plan, sums, token_bytes)
+            row["tokens_per_s"] = round(inputs / seconds, 1)
+            row["attention"] = tester.model.attention_path(n, limit)
+            add_remarks(row, places, tester.model)
         if fixed and row is fixed[-1]:
             key = {name: row.get(name) for name in ("dataset", "windows", *results.KEY)}
             extra["per_position"] = [key | per_position(binned, n)]
+        told = row.get("reason") or f"{row['nats']:.4f} nats"
+        tqdm.write(f"{row['protocol']} at {n}: {told}")
     for row in reversed(fixed):  # from the longest on, as long as the loss is not finite there
         check = float32_check(tester, places, row)
         if check:
@@ -502,21 +483,18 @@ def measure_rows(
     return extra
 
 
-def extrapolation(model: Any, corpus: data.Corpus, about: Result, **how: Any) -> Result:
-    """All of extrapolation.json: what is known about the model, and what `evaluate` finds.
-
-    For `about` see `describe_model`; `how` goes to `evaluate`.
-    """
+def extrapolation(tester: Tester, about: Result, settings: Any) -> Result:
+    """All of extrapolation.json: what is known about the model, and what `evaluate` finds."""
     started = time.perf_counter()
-    how |= {"train_length": about["train_length"]}
-    tested = evaluate(model, corpus, checkpoint=(about["step"], about["checkpoint"]), **how)
+    tested = evaluate(tester, about, settings)
     seconds = round(time.perf_counter() - started, 1)
-    add_text_losses(corpus, tested["rows"])
-    return about | {"unit": corpus.unit} | tested | {"seconds": seconds}
+    add_text_losses(tester.corpus, tested["rows"])
+    return about | {"unit": tester.corpus.unit} | tested | {"seconds": seconds}
 
 
 def add_text_losses(corpus: data.Corpus, rows: list[Row]) -> None:
-    """Add to each row of fixed_targets the loss of a predictor by counts and matches, "text_nats".
+    """Add to each row of fixed_targets the loss of a predictor by counts and matches in each block,
+    "text_nats".
 
     It reads the same context and says what far context is worth there: see data/context.py.
     """
@@ -533,53 +511,49 @@ def add_text_losses(corpus: data.Corpus, rows: list[Row]) -> None:
 # ---- a loss to choose by
 
 
-@torch.no_grad()
-def tuning_loss(
-    model: Any, corpus: data.Corpus, length: int, windows: int, compute: device.Compute
-) -> float:
-    """Mean nats at a length on places whose targets no test has; inf if it is not finite.
+def tuning_loss(tester: Tester, length: int, windows: int) -> float:
+    """Mean nats at a length on the `tuning_places`; inf if it is not finite.
 
-    A test is one with so many windows. UserError if the split has too few places left. The model is
-    in eval mode.
+    The model is in eval mode.
     """
-    places = find_places(corpus, windows)
-    nowhere = why_nowhere(corpus, places, "fixed_targets", length)
-    require(not nowhere, nowhere)
-    plan = fixed_targets(replace(places, ends=untested_ends(corpus, places, length)), length)
-    nats = float(Tester(model, corpus, compute).score(plan)[0].mean() / places.scored)
+    places = tuning_places(tester.corpus, length, windows)
+    nats = float(losses_at(tester, places, length).mean())
     return nats if math.isfinite(nats) else math.inf
 
 
 @torch.no_grad()
-def unread_loss(
-    model: Any, corpus: data.Corpus, seed: int, first: int, compute: device.Compute
-) -> float:
+def unread_loss(tester: Tester, seed: int, first: int) -> float:
     """Mean nats of the answers in the rows of `unread`; inf if it is not finite."""
-    inputs, targets = (torch.from_numpy(part) for part in unread(corpus, seed, first))
-    nats: list[torch.Tensor] = []
-    with device.autocast(compute):
+    inputs, targets = (torch.from_numpy(part) for part in unread(tester.corpus, seed, first))
+    place, nats = tester.compute.device, []
+    with device.autocast(tester.compute):
         for part in zip(inputs.split(64), targets.split(64), strict=True):
-            nats.append(model.answers(*(tokens.to(compute.device) for tokens in part))[0])
+            nats.append(tester.model.answers(*(tokens.to(place) for tokens in part))[0])
     mean = float(torch.cat(nats).double().mean())
     return mean if math.isfinite(mean) else math.inf
 
 
-def untested_ends(corpus: data.Corpus, places: Places, length: int) -> np.ndarray:
-    """The ends of the first WINDOWS places after the tested ones that share no target with a test
-    of this length, nor with each other; (up to 64,), UserError if they are fewer than 8.
+def tuning_places(corpus: data.Corpus, length: int, windows: int) -> Places:
+    """Places whose targets no test has, to choose by: up to 64, UserError if they are fewer than 8.
+
+    A test is one with so many windows, of this length. The places are the first ones after those of
+    the test that share no target with it, nor with each other.
     """
+    places = find_places(corpus, windows)
+    nowhere = why_nowhere(corpus, places, "fixed_targets", length)
+    require(not nowhere, nowhere)
     taken = np.zeros(places.tokens, dtype=bool)
-    for windows in [*fixed_targets(places, length), *nonoverlapping(places, length)]:
-        taken[windows.offsets()] = True
+    for tested in [*fixed_targets(places, length), *nonoverlapping(places, length)]:
+        taken[tested.offsets()] = True
     ends: list[int] = []
-    for end in find_places(corpus, LARGEST_REACH).ends[len(places.ends) :]:
+    for end in find_places(corpus, LARGEST_REACH).ends[windows:]:
         targets = slice(end - places.scored + 1, end + 1)
         if len(ends) < WINDOWS and not taken[targets].any():
             taken[targets] = True
             ends.append(end)
     few = f"{corpus.name} has too little validation text to choose by, besides what is tested"
     require(len(ends) >= CHECK_WINDOWS, f"{few}: use a corpus with more")
-    return np.array(ends)
+    return replace(places, ends=np.array(ends))
 
 
 # ---- runs
@@ -591,32 +565,44 @@ def describe_run(run: Run) -> Result:
     return results.describe_model(run.model, run.settings, **trained)
 
 
-def evaluate_run(folder: str, settings: EvaluateSettings, processes: Processes) -> Result:
-    """Test the model of a run folder; its result, to be shown under the extension of this test."""
-    tested = open_run(folder, settings)
-    model, own, compute = tested.model, tested.settings, tested.compute
-    about = describe_run(tested)
-    if settings.extend:
-        model.extend(settings.extend)  # files as typed, not the run's own copies
-    lock = lock_folder(tested.folder) if processes.first else None
-    if (tested.folder / "extrapolation.json").exists():
-        results.load_result(tested.folder)  # a damaged one is refused before hours of testing
-    extension = model.extension_at(own.block_size)["extend"]
-    extended = f", extended by {extension}" if extension else ""
-    print(f"{folder}: {model.pos.text}{extended}, on {compute.reason}")
-    how = {"protocols": settings.protocols, "stride": settings.stride, "compute": compute}
-    how |= {"lengths": settings.eval_lengths or own.eval_lengths, "windows": settings.eval_windows}
-    corpus = run_corpus(tested, settings.dataset)
-    if settings.diagnose:
-        diagnose_run(Tester(model, corpus, compute), folder, about, settings)
-        return about
-    result = extrapolation(model, corpus, about, processes=processes, **how)
-    if lock:
-        result = results.update_result(folder, result)
+def evaluate_run(
+    folder: str, texts: list[str], settings: Any, processes: Processes = ALONE, again: bool = True
+) -> tuple[Result, str | None]:
+    """Test, or diagnose, the model of a run folder under extensions, "" for its own.
+
+    Unless `again`, an extension is passed over if all that is asked was measured. `settings` are
+    those of evaluate.py or extend.py. Returns the result, with the windows and the number format
+    that are asked for, and the last extension.
+    """
+    run = open_run(folder, settings)
+    model, about, corpus = run.model, describe_run(run), run_corpus(run, settings.dataset)
+    tester = Tester(model, corpus, run.compute, processes)
+    asked = replace(settings, eval_lengths=settings.eval_lengths or run.settings.eval_lengths)
+    lock = lock_folder(run.folder) if processes.first else None  # until the end of this function
+    # a damaged result is refused before hours of testing
+    known = (run.folder / "extrapolation.json").exists()
+    result = results.load_result(folder) if known else {"rows": []}
+    for text in tqdm(texts, run.folder.name, unit="extension", leave=False, disable=None):
+        if text:
+            model.extend(text)  # files as typed, not the run's own copies
+        extended = f", extended by {model.pos.extension}" if model.pos.extension else ""
+        tqdm.write(f"{folder}: {model.pos.text}{extended}, on {run.compute.reason}")
+        if settings.diagnose:
+            diagnose_run(tester, folder, about, settings)
+        elif again or not measured_already(tester, about, asked, result["rows"]):
+            result = extrapolation(tester, about, asked)
+            result = results.update_result(folder, result) if lock else result
+    if lock and result["rows"]:
         plot_run(folder, result)
-        lock.release()
-    asked = results.only(result, settings.eval_windows, compute.dtype_name)
-    return asked | {"extend": extension}
+    shown = results.only(result, settings.eval_windows, run.compute.dtype_name)
+    return shown, model.pos.extension or None
+
+
+def measured_already(tester: Tester, about: Result, settings: Any, rows: list[Row]) -> bool:
+    """Whether all that these settings ask for is among these rows."""
+    places = find_places(tester.corpus, settings.eval_windows, settings.stride)
+    asked = [row for row, _ in ask_all(tester, about, places, settings)]
+    return results.covers(rows, asked)
 
 
 @torch.no_grad()
@@ -630,8 +616,7 @@ def diagnose_run(tester: Tester, folder: str, about: Result, settings: EvaluateS
     most = min(reach, model.limit or reach)
     lengths = [length, *(n for n in asked if length < n <= most)]
     print(f"at {lengths} tokens; the scheme and the corpus allow no more than {most}")
-    checkpoint = about["step"], about["checkpoint"]
-    row, plan = ask(tester, places, "fixed_targets", lengths[-1], checkpoint)
+    row, plan = ask(tester, about, places, "fixed_targets", lengths[-1])
     if "rows" not in corpus.meta:
         require(plan, row.get("reason"))
         add_remarks(row, places, model)
@@ -652,9 +637,8 @@ def findings(tester: Tester, places: Places, lengths: list[int]) -> Iterator[dia
         return
 
     def score(length: int, kept: float = math.inf) -> np.ndarray:
-        changed = replace(tester, kept=kept + places.scored - 1)
-        sums = changed.score(fixed_targets(places, length))[0]
-        return np.where(np.isfinite(sums), sums, math.nan) / places.scored
+        nats = losses_at(replace(tester, kept=kept + places.scored - 1), places, length)
+        return np.where(np.isfinite(nats), nats, math.nan)
 
     offsets = places.ends[: diagnose.TEXTS, None] + np.arange(-longest, 0)
     texts = torch.from_numpy(corpus.val[offsets].astype(int)).to(tester.compute.device)
@@ -674,11 +658,13 @@ def main() -> None:
     folders = named_folders(words, "evaluate.py")
     device.keep_freed_memory()
     compute = device.pick(settings.device, settings.dtype)
+    attention.use(path=settings.attention)
     advice = "lower eval_lengths, or leave the longest out"
     with device.memory_advice(advice), together("auto", compute) as processes:
-        tested = [evaluate_run(folder, settings, processes) for folder in folders]
+        pairs = [evaluate_run(folder, [settings.extend], settings, processes) for folder in folders]
         if settings.diagnose or not processes.first:
             return
+    tested = [result | {"extend": extension} for result, extension in pairs]
     show_runs(folders, tested, settings.dataset, settings.out)
 
 

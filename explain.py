@@ -5,7 +5,8 @@
     python explain.py 'rope + alibi'                         a scheme, and the pairs that it turns
     python explain.py 'yarn(factor=8)' --train_length=512    what an extension does to the pairs
     python explain.py 'mine + rope' --pos_file=mine.py       with a scheme of your own
-    python explain.py                                        this help and every scheme there is
+
+docs/schemes.md lists every scheme and every extension.
 
 An expression is read as --extend if one of its names is no scheme, as yarn. Every other one is read
 as --pos. An extension is put on --pos, by default on rope. A text is 8 L long, or --length.
@@ -29,15 +30,15 @@ import torch
 from torch import Tensor
 
 import posenc
-from configurable import ExplainSettings, GPTConfig, answer_help, configure, require, run_program
+from configurable import ExplainSettings, GPTConfig, configure, require, run_program
 from posenc import Piece, Rotary, Shape, apply_maps, overrides, scheme_name
-from positions.catalogue import find, options_of, read
+from positions.catalogue import find, options_of
+from positions.grammar import parse
 from positions.scheme import Scheme, extended_ids
 from runs.examine import examine
 from runs.figures import COLORS, new_figure, save_figure
 from runs.tables import aligned
 
-PAGE = Path(__file__).parent / "docs/schemes.md"  # of every scheme
 LAYERS = 4  # of the model that is looked at
 TURN = 2 * math.pi
 
@@ -179,8 +180,8 @@ def few_turns(pairs: Pairs) -> list[str]:
     turns, warnings = pairs.before * pairs.trained / TURN, []
     most = math.floor(turns[max(1, len(turns) // 8) - 1])  # that so many pairs complete
     for piece in () if torch.equal(pairs.before, pairs.after) else pairs.scheme.extensions:
-        name = {posenc.Yarn: "beta", posenc.Llama3: "high"}.get(type(piece))
-        bound = getattr(piece, name) if name else 0
+        name = "high" if isinstance(piece, posenc.Llama3) else "beta"
+        bound = getattr(piece, name) if isinstance(piece, posenc.Yarn | posenc.Llama3) else 0
         if most < bound:
             model = f"with L = {pairs.trained} and head dimension {pairs.scheme.shape.head_dim}"
             few = f"only {int((turns >= bound).sum())} of {len(turns)} pairs can complete"
@@ -226,7 +227,7 @@ def expressions(s: ExplainSettings, words: list[str], pos_file: Path | None) -> 
     require(len(words) < 2, f"{' '.join(words)!r:.60} is more than one word: quote the expression")
     given = {"pos": s.pos, "extend": s.extend}
     for word in words:
-        kinds = [find(mention.name, pos_file) for mention in read(word).mentions]
+        kinds = [find(mention.name, pos_file) for mention in parse(word).mentions]
         name = "extend" if any(issubclass(kind, posenc.Extension) for kind in kinds) else "pos"
         twice = f"{word!r:.60} stands for --{name}, and there is --{name}={given[name]:.60} too"
         require(not given[name], f"{twice}: leave one out")
@@ -251,8 +252,6 @@ def show_pairs(scheme: Scheme, settings: ExplainSettings) -> None:
 def main() -> None:
     """Say what an expression is, and show the pairs of columns that it turns."""
     settings, words = configure(ExplainSettings, sys.argv[1:], __doc__)
-    if not sys.argv[1:]:
-        answer_help(ExplainSettings, f"{__doc__}\n{PAGE.read_text(encoding='utf-8')}", ["--help"])
     pos_file = Path(settings.pos_file) if settings.pos_file else None
     pos, extend = expressions(settings, words, pos_file)
     heads, head_dim, trained = settings.n_head, settings.head_dim, settings.train_length

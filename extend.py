@@ -25,24 +25,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from tqdm import tqdm, trange
+from tqdm import trange
 
 import evaluate
 from configurable import ExtendSettings, UserError, configure, differences, require, run_program
 from posenc import apply_maps
-from positions.catalogue import ALIASES, extension_names
+from positions.catalogue import extension_names
 from positions.scheme import Scheme
 from runs import device, results
 from runs.checkpoint import Run
-from runs.figures import plot_extensions, plot_run
+from runs.figures import plot_extensions
 from runs.files import write_json, write_text
 from runs.folder import lock_folder, provenance, read_config
-from runs.results import Result, Row, tested_lengths
+from runs.results import Result, tested_lengths
 from runs.start import open_run, run_corpus
-from runs.tables import extensions_table, number
+from runs.tables import extensions_table
 
 NONE = "none"  # the text that stands for no extension
-HOW = {"protocols": ("fixed_targets",), "progress": False}  # it is tested
 # tested after each extension by itself
 COMBINED = ["yarn(beta=4)", "yarn(beta=8)", "ntk + logn", "yarn(beta=8) + logn"]
 COMBINED += ["yarn + resonance", "rerope + logn", "self_extend + logn"]
@@ -59,9 +58,10 @@ FIRST = (0, 1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 64, 128, 256)
 def fitting_extensions(scheme: Scheme) -> list[str]:
     """Every extension that fits a scheme: none, each by itself with its defaults, then COMBINED."""
     known = [f"window(size={scheme.shape.length})", *extension_names(scheme.pos_file)]
-    known.remove("temperature")  # one of 1 does nothing
+    for name in ("temperature", "dynamic_yarn"):  # one of 1 does nothing; yarn's other name
+        known.remove(name)
     fitting = [NONE]
-    for text in [*known, *ALIASES, *COMBINED]:
+    for text in [*known, *COMBINED]:
         with suppress(UserError):  # it does not fit, or needs an option
             scheme.extend(text)
             fitting.append(scheme.extension)
@@ -69,46 +69,24 @@ def fitting_extensions(scheme: Scheme) -> list[str]:
 
 
 def wanted_extensions(folder: str, texts: list[str], settings: ExtendSettings) -> list[str]:
-    """What to test a run under: as it was trained, none, and `texts`, or else all that fit.
-
-    UserError if one of `texts` does not fit.
+    """What to test a run and its other seeds under: as they were trained ("", the first), none, and
+    `texts`, or else all that fit. UserError if one of `texts` does not fit.
     """
     scheme = open_run(folder, settings).model.pos
     own = scheme.extension or NONE
-    for text in texts:
-        scheme.extend(text, Path(folder) if text == own else None)
-    return list(dict.fromkeys([own, NONE, *(texts or fitting_extensions(scheme))]))
+    others = [text for text in texts if text != own]
+    for text in others:
+        scheme.extend(text)
+    wanted = dict.fromkeys(["", NONE, *(others if texts else fitting_extensions(scheme))])
+    return [text for text in wanted if text != own]
 
 
 def test_run(folder: str, texts: list[str], settings: ExtendSettings) -> Result:
-    """Test a run under each extension that is not tested yet; its result at these lengths.
-
-    Without texts it is tested as it was trained.
-    """
-    trained = open_run(folder, settings)
-    corpus, model = run_corpus(trained, settings.dataset), trained.model
-    about, own = evaluate.describe_run(trained), model.pos.extension or NONE
-    lengths = tuple(tested_lengths(trained.settings.block_size, settings.eval_lengths))
-    how = HOW | {"lengths": lengths, "windows": settings.eval_windows, "compute": trained.compute}
-    tester = evaluate.Tester(model, corpus, trained.compute)
-    places = evaluate.find_places(corpus, settings.eval_windows)
-    now = about["step"], about["checkpoint"]
-    result = results.load_result(folder) if (trained.folder / "extrapolation.json").exists() else {}
-    lock = lock_folder(trained.folder)
-    for text in tqdm(texts or [own], trained.folder.name, unit="extension", disable=None):
-        model.extend(text, trained.folder if text == own else None)  # typed files as typed
-        asked = [evaluate.ask(tester, places, *HOW["protocols"], n, now)[0] for n in lengths]
-        if not results.covers(result.get("rows", []), asked):
-            measured = evaluate.extrapolation(model, corpus, about, **how)
-            result = results.update_result(folder, measured)
-            plot_run(folder, result)
-            cells = {row["length"]: number(row, "nats") for row in measured["rows"]}
-            losses = ", ".join(f"{n}: {cell}" for n, cell in cells.items() if cell)
-            tqdm.write(f"{folder}: {text}: {losses or measured['rows'][0]['reason']}")
-    lock.release()
-    shown = results.only(result, settings.eval_windows, trained.compute.dtype_name)
-    rows = [row for row in shown["rows"] if row["protocol"] == "fixed_targets"]
-    return shown | {"rows": [row for row in rows if row["length"] in lengths]}
+    """Test a run under each extension that is not tested yet; its result at these lengths."""
+    result, _ = evaluate.evaluate_run(folder, texts, settings, again=False)
+    lengths = tested_lengths(result["train_length"], settings.eval_lengths)
+    fixed = [row for row in result["rows"] if row["protocol"] == "fixed_targets"]
+    return result | {"rows": [row for row in fixed if row["length"] in lengths]}
 
 
 # ---- LongRoPE's search
@@ -186,55 +164,52 @@ def search(folder: str, settings: ExtendSettings) -> str:
     They are chosen by `evaluate.tuning_loss`, on targets that the test does not have. Returns the
     text of a report.
     """
-    trained = open_run(folder, settings)
-    corpus, model, factor = run_corpus(trained, settings.dataset), trained.model, settings.search
-    nothing = f"{folder}: {model.pos.text} has no rotary piece whose frequencies could be searched"
-    require(model.pos.rotary, nothing)
-    path = trained.folder / f"longrope-{factor}.json"
+    run, factor, windows = open_run(folder, settings), settings.search, settings.eval_windows
+    corpus, scheme = run_corpus(run, settings.dataset), run.model.pos
+    nothing = f"{folder}: {scheme.text} has no rotary piece whose frequencies could be searched"
+    require(scheme.rotary, nothing)
+    path = run.folder / f"longrope-{factor}.json"
     own = f"{folder} was trained with its own {path.name}: search the run that it began from"
-    require(path.name not in trained.config["extension_files_sha256"], own)
-    start, length = starting_trials(model.pos, factor), model.pos.shape.length
-    lock = lock_folder(trained.folder)
-    total, windows, compute = factor * length, settings.eval_windows, trained.compute
+    require(path.name not in run.config["extension_files_sha256"], own)
+    start, total = starting_trials(scheme, factor), factor * scheme.shape.length
+    tester, lock = evaluate.Tester(run.model, corpus, run.compute), lock_folder(run.folder)
 
     def loss(trial: Trial) -> float:
-        put_on_longrope(trained, trial, factor)
-        nats = evaluate.tuning_loss(model, corpus, total, windows, compute)
+        put_on_longrope(run, trial, factor)
+        nats = evaluate.tuning_loss(tester, total, windows)
         require(math.isfinite(nats), f"{folder}: a loss at {total} tokens is not finite")
         return nats
 
     best, found = next(iter(evolve([*start.values()], loss, settings).items()))
-    how = HOW | {"train_length": total, "lengths": (total,), "windows": windows, "compute": compute}
-    rows = {}
+    places, unseen = evaluate.find_places(corpus, windows), {}
     for name, trial in {**start, "search": best}.items():
-        put_on_longrope(trained, trial, factor)
-        rows[name] = evaluate.evaluate(model, corpus, **how)["rows"][0]
-    content = {"long_factor": best.factors, "first": best.first, "factor": factor}
-    content |= {"train_length": length, "split_sha256": corpus.split_sha256("val")}
+        put_on_longrope(run, trial, factor)
+        unseen[name] = evaluate.losses_at(tester, places, total)
+    content = provenance() | {"long_factor": best.factors, "first": best.first, "factor": factor}
+    content |= {"train_length": scheme.shape.length, "split_sha256": corpus.split_sha256("val")}
     content |= {"rounds": settings.rounds, "seed": settings.seed, "loss_searched": found}
-    known = provenance()
-    content |= {name: known[name] for name in ("versions", "git_commit", "command")}
-    write_json(path, content | gain_of_search(rows))
-    (trained.folder / ".trial.new").unlink()
+    content |= gain_of_search(unseen)
+    write_json(path, content)
+    (run.folder / ".trial.new").unlink()
     lock.release()
-    return f"{folder}, {total} tokens: {search_report(rows, path)}"
+    return f"{folder}, {total} tokens: {search_report(content, path)}"
 
 
-def gain_of_search(rows: dict[str, Row]) -> dict[str, Any]:
-    """The losses in these rows, and how much lower that of `search` is than the best other one."""
-    losses = {name: row["nats"] for name, row in rows.items()}
-    rival = min((name for name in losses if name != "search"), key=losses.get)
-    gained = results.paired(rows[rival], rows["search"])
-    return {"loss_unseen": losses, "gain_unseen": {"over": rival} | gained._asdict()}
+def gain_of_search(losses: dict[str, np.ndarray]) -> dict[str, Any]:
+    """The means of these losses by place, and how much that of `search` is below the best other."""
+    means = {name: float(nats.mean()) for name, nats in losses.items()}
+    rival = min(means.keys() - {"search"}, key=means.get)
+    gained = losses[rival] - losses["search"]
+    gain = {"over": rival, "nats": float(gained.mean()), "stderr": results.standard_error(gained)}
+    return {"loss_unseen": means, "gain_unseen": gain | {"blocks": len(gained)}}
 
 
-def search_report(rows: dict[str, Row], path: Path) -> str:
+def search_report(content: dict[str, Any], path: Path) -> str:
     """What a search found, in a few lines, and how to use its file."""
-    gain = gain_of_search(rows)["gain_unseen"]
+    gain = content["gain_unseen"]
     lines = ["nats on targets that were not searched on, with longrope's attention factor"]
-    lines += [f"  {name:8} {row['nats']:.4f}" for name, row in rows.items()]
-    error = f"{gain['stderr']:.4f} (standard error over windows)"
-    lines += [f"  gain over {gain['over']}: {gain['nats']:+.4f} ± {error}"]
+    lines += [f"  {name:8} {nats:.4f}" for name, nats in content["loss_unseen"].items()]
+    lines += ["  gain over {over}: {nats:+.4f} ± {stderr:.4f} (standard error)".format(**gain)]
     return "\n".join([*lines, f"{path}: use it as --extend=\"longrope(file='{path}')\""])
 
 
@@ -252,8 +227,7 @@ def folders_and_extensions(words: list[str]) -> tuple[list[str], list[str]]:
         if os.path.isdir(word) and word not in names:
             folders.setdefault(os.path.realpath(word), word)
         elif word in names or not os.path.isfile(word):
-            no_path = "(" in word or os.sep not in word
-            require(no_path, f"{word} is no folder, and no extension")
+            require("(" in word or os.sep not in word, f"{word} is no folder, and no extension")
             texts.append(word)
     require(folders, "no run folder is named: python extend.py out/RUN")
     return list(folders.values()), texts
@@ -277,14 +251,13 @@ def test_all(folders: list[str], texts: list[str], settings: ExtendSettings) -> 
     first = check_seeds(folders)
     for folder in settings.compare:
         read_config(Path(folder))  # a wrong name is refused before hours of testing
-    lengths = settings.eval_lengths or tuple(first["eval_lengths"])
-    lengths = tuple(tested_lengths(first["block_size"], lengths))
+    lengths = tested_lengths(first["block_size"], settings.eval_lengths or first["eval_lengths"])
     # all runs, those to compare too, are tested on the same targets
     dataset = settings.dataset or first["dataset"]
-    settings = replace(settings, dataset=dataset, eval_lengths=lengths)
-    wanted = [wanted_extensions(folder, texts, settings) for folder in folders]
-    tested = [test_run(*pair, settings) for pair in zip(folders, wanted, strict=True)]
-    others = [test_run(folder, [], settings) for folder in settings.compare]
+    settings = replace(settings, dataset=dataset, eval_lengths=tuple(lengths))
+    wanted = wanted_extensions(folders[0], texts, settings)
+    tested = [test_run(folder, wanted, settings) for folder in folders]
+    others = [test_run(folder, [""], settings) for folder in settings.compare]
     path = settings.out or str(Path(folders[0]) / "extend")
     path = path.removesuffix(".txt").removesuffix(".png")
     text = extensions_table(tested, others, dataset)

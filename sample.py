@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 import data
-from configurable import SampleSettings, UserError, configure, explain_errors, require, run_program
+from configurable import SampleSettings, at_place, configure, explain_errors, require, run_program
 from runs import device
 from runs.checkpoint import Run
 from runs.start import open_run, own_corpus
@@ -38,17 +38,13 @@ def read_prompt(start: str) -> str:
 
     UserError if the text is empty, is not UTF-8 or cannot be read.
     """
-    text, path = start, Path(start.removeprefix("FILE:"))
-    where = "standard input" if start == "-" else path
-    try:
-        with explain_errors(f"{path} cannot be read", "check the name in --start"):
-            if start == "-":
-                text = sys.stdin.buffer.read().decode("utf-8-sig")
-            elif start.startswith("FILE:"):
-                text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        sentence = f"{where} is not UTF-8 text (byte {error.start}); save it as UTF-8"
-        raise UserError(sentence) from None
+    text = start
+    source = "standard input" if start == "-" else start.removeprefix("FILE:")
+    with at_place(source), explain_errors("cannot be read", "check the name in --start"):
+        if start == "-":
+            text = sys.stdin.buffer.read().decode("utf-8-sig")
+        elif start.startswith("FILE:"):
+            text = Path(source).read_bytes().decode("utf-8-sig")
     advice = "give at least one character, or leave --start out"
     require(text, f"the prompt is empty (--start={start}); {advice}")
     return text
@@ -96,8 +92,7 @@ def samples(run: Run, tokenizer: data.Tokenizer, prompt: str, s: SampleSettings)
     for n in range(s.num_samples):
         yield prompt if n == 0 else f"{SEPARATOR}\n{prompt}"
         random = torch.Generator(place).manual_seed(s.seed + n)
-        sampling = (s.temperature, s.top_k, s.top_p, random)
-        drawn = run.model.stream(idx, s.max_new_tokens, *sampling)
+        drawn = run.model.stream(idx, s.max_new_tokens, s.temperature, s.top_k, s.top_p, random)
         tokens = itertools.takewhile(lambda token: token != tokenizer.end, map(int, drawn))
         contents = (tokenizer.decode_bytes([token]) for token in tokens)
         yield from until(s.stop, contents)

@@ -107,8 +107,7 @@ class CharTokenizer(Tokenizer):
         unknown = np.flatnonzero(ids == len(self.vocabulary))
         if unknown.size:
             odd = f"character {text[unknown[0]]!r} at place {unknown[0]} of the text"
-            known = f"the {len(self.vocabulary)} characters of this corpus"
-            raise UserError(f"{odd} is not among {known}: leave it out, or make another corpus")
+            raise UserError(f"{odd} is not among the characters of this corpus: leave it out")
         return ids
 
 
@@ -122,9 +121,8 @@ class GPT2Tokenizer(Tokenizer):
         try:
             self.encoding = tiktoken.get_encoding("gpt2")
         except (OSError, ValueError) as error:
-            advice = "connect to a network, or set TIKTOKEN_CACHE_DIR to a folder that has it"
             problem = f"GPT-2's vocabulary cannot be loaded ({error!r:.60})"
-            raise UserError(f"{problem}; {advice}") from error
+            raise UserError(f"{problem}; use a network, or set TIKTOKEN_CACHE_DIR") from error
         ids = range(self.encoding.n_vocab)
         self.vocabulary = [self.encoding.decode_single_token_bytes(i) for i in ids]
         self.end = self.encoding.eot_token
@@ -220,9 +218,8 @@ def commands() -> dict[str, str]:
 def command(name: str) -> str:
     """What a user types to make the corpus `name`."""
     own = f"python data/text/prepare.py --name={name} PATH... --tokenizer=gpt2 (or bytes, or char)"
-    if name.startswith("needles_"):
-        own = f"python data/needles/prepare.py --corpus=CORPUS --kind=KIND --name={name}"
-    return commands().get(name, own)
+    needles = f"python data/needles/prepare.py --corpus=CORPUS --kind=KIND --name={name}"
+    return commands().get(name, needles if name.startswith("needles_") else own)
 
 
 def absence(name: str, root: Path) -> str:
@@ -236,8 +233,7 @@ def absence(name: str, root: Path) -> str:
 def remedy(path: Path) -> str:
     """What to do about a damaged file of a corpus."""
     anew = f"make the corpus again: {command(path.parent.name)}"
-    of_nanogpt = f"copy its meta.pkl, if it has one, and delete {path.with_name('meta.json')}"
-    return f"{anew}; or, if nanoGPT made it, {of_nanogpt}"
+    return f"{anew}; or, if nanoGPT made it, copy its meta.pkl too and delete meta.json"
 
 
 def check(good: object, path: Path, problem: str) -> None:
@@ -321,29 +317,19 @@ def find_starts(tokens: np.ndarray, meta: Mapping) -> np.ndarray:
 # ---- writing
 
 
-def write_corpus(
-    folder: Path,
-    splits: Splits,
-    *,
-    tokenizer: str,
-    source: str,
-    rule: str,
-    answers: Mapping[str, np.ndarray] | None = None,
-    **extra: object,
-) -> dict:
+def write_corpus(folder: Path, splits: Splits, answers: Splits | None = None, **about: str) -> dict:
     """Write a corpus to `folder` and return what is in its meta.json.
 
     Empty documents are left out. Without any split, the token files are those in `folder`.
-    `tokenizer` is one of TOKENIZERS, `source` and `rule` say where the texts come from and how they
-    were split, `extra` is written to meta.json too (for "char": `characters`). For `answers`, one
-    number per token of a split, see data/rows.py. The files are made in a folder of their own and
-    then moved, so that none is ever half written. UserError for an empty split, for a token outside
-    the vocabulary and for a folder that cannot be written.
+    `about` is written to meta.json: `tokenizer` is one of TOKENIZERS (for "char" with
+    `characters`), `source` and `rule` say where the texts come from and how they were split. For
+    `answers`, one number per token of a split, see data/rows.py. The files are made in a folder of
+    their own and then moved, so that none is ever half written. UserError for an empty split, for a
+    token outside the vocabulary and for a folder that cannot be written.
     """
-    encoder = tokenizer_of({"tokenizer": tokenizer, **extra})
-    meta = {"name": folder.name, "tokenizer": tokenizer, "unit": encoder.unit}
-    meta |= {"vocab_size": len(encoder.vocabulary), "source": source, "rule": rule, **extra}
+    encoder = tokenizer_of(about)
     lengths = encoder.token_bytes()
+    meta = {"name": folder.name, "unit": encoder.unit, "vocab_size": len(lengths), **about}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".new-", dir=folder) as new:
@@ -436,13 +422,9 @@ def sequences(tokens: np.ndarray, block_size: int, seed: int, first: int, count:
     another offset and order, and the epochs never end. UserError if not even one window fits.
     """
     n_windows = windows_per_epoch(len(tokens), block_size)
-    epochs, places = np.divmod(np.arange(first, first + count), n_windows)
-    starts = np.empty(count, dtype=np.int64)
-    for epoch in np.unique(epochs):
-        now = epochs == epoch
-        starts[now] = epoch_starts(len(tokens), block_size, seed, int(epoch))[places[now]]
-    windows = np.lib.stride_tricks.sliding_window_view(np.asarray(tokens), block_size + 1)
-    return windows[starts].astype(np.int64)
+    room = min(block_size, len(tokens) - n_windows * block_size)  # less if only one window fits
+    starts = drawn_starts(n_windows, block_size, room, seed, range(first, first + count))
+    return np.asarray(tokens)[starts[:, None] + np.arange(block_size + 1)].astype(np.int64)
 
 
 def windows_per_epoch(n_tokens: int, block_size: int) -> int:
@@ -452,16 +434,21 @@ def windows_per_epoch(n_tokens: int, block_size: int) -> int:
     return max(1, n_tokens // block_size - 1)
 
 
+def drawn_starts(n_windows: int, size: int, room: int, seed: int, numbers: range) -> np.ndarray:
+    """(n,) int64: the first token of the windows of these numbers, of which an epoch has n_windows.
+
+    They follow each other, `size` tokens apart, from an offset below `room`.
+    """
+    epochs, places = np.divmod(numbers, n_windows)
+    starts = [epoch_starts(n_windows, size, room, seed, epoch) for epoch in epochs.tolist()]
+    return np.array([every[n] for every, n in zip(starts, places, strict=True)], dtype=np.int64)
+
+
 @lru_cache(maxsize=4)
-def epoch_starts(n_tokens: int, block_size: int, seed: int, epoch: int) -> np.ndarray:
+def epoch_starts(n_windows: int, size: int, room: int, seed: int, epoch: int) -> np.ndarray:
     """(windows,) int64: the first token of each window of an epoch, in the order of reading."""
-    n_windows = windows_per_epoch(n_tokens, block_size)
     generator = np.random.default_rng((seed, epoch))
-    largest = min(block_size, n_tokens - n_windows * block_size)  # less if only one window fits
-    offset = generator.integers(largest)
-    starts = offset + block_size * generator.permutation(n_windows)
-    starts.setflags(write=False)
-    return starts
+    return generator.integers(room) + size * generator.permutation(n_windows)
 
 
 def evenly(n_places: int, count: int) -> np.ndarray:

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from configurable import UserError, read_json
+from configurable import UserError, check_shape, read_json
 from data import Corpus
 
 COUNTED = 2**23  # tokens of the training split that are counted
@@ -25,13 +25,14 @@ SHARES = np.concatenate([[0], np.geomspace(1e-3, 0.999, 60)])
 
 
 def keys(tokens: np.ndarray, order: int) -> np.ndarray:
-    """A number for the `order` tokens before each place from `order` on: equal texts, equal keys.
+    """A number for each `order` tokens in a row: equal texts, equal keys.
 
-    (n,) tokens -> (n - order,) uint64.
+    (..., n) tokens -> (..., n - order + 1) uint64.
     """
-    n, found = len(tokens) - order, np.zeros(len(tokens) - order, dtype=np.uint64)
+    n = tokens.shape[-1] - order + 1
+    found = np.zeros((*tokens.shape[:-1], n), dtype=np.uint64)
     for k in range(order):
-        found = (found ^ tokens[k : k + n].astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+        found = (found ^ tokens[..., k : k + n].astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
         found ^= found >> np.uint64(29)
     return found
 
@@ -45,9 +46,8 @@ def count_probabilities(corpus: Corpus, contexts: np.ndarray, targets: np.ndarra
     text = np.asarray(corpus.train[:COUNTED]).astype(np.int64)
     found = np.full(len(targets), 1 / corpus.vocab_size)
     for order in range(contexts.shape[1] + 1):
-        wanted = np.array([keys(row, order)[0] for row in contexts_with(contexts, order)])
-        known, which = np.unique(wanted, return_inverse=True)
-        seen = keys(text, order)
+        known, which = np.unique(keys(contexts, order)[:, -1], return_inverse=True)
+        seen = keys(text, order)[:-1]  # what a token follows
         place = np.searchsorted(known, seen).clip(max=len(known) - 1)
         hit = np.flatnonzero(known[place] == seen)
         pairs = place[hit] * corpus.vocab_size + text[order:][hit]
@@ -60,12 +60,6 @@ def count_probabilities(corpus: Corpus, contexts: np.ndarray, targets: np.ndarra
         count = np.append(counts, 0)[np.where(last > first, first, -1)]
         found = np.where(total > 0, (count + kinds * found) / np.maximum(total + kinds, 1), found)
     return found
-
-
-def contexts_with(contexts: np.ndarray, order: int) -> np.ndarray:
-    """The last `order` tokens of each context and one more token that does not count."""
-    last = contexts[:, contexts.shape[1] - order :]
-    return np.concatenate([last, np.zeros((len(last), 1), last.dtype)], axis=1)
 
 
 def longest_matches(text: np.ndarray, lengths: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -92,8 +86,8 @@ def longest_matches(text: np.ndarray, lengths: Sequence[int]) -> tuple[np.ndarra
 
 def context_losses(
     corpus: Corpus, ends: np.ndarray, others: np.ndarray, scored: int, lengths: Sequence[int]
-) -> list[float]:
-    """Nats per token of the predictor with n tokens of context, for each n of `lengths`.
+) -> list[list[float]]:
+    """Nats per token of the predictor with n tokens of context at each end, by n of `lengths`.
 
     The targets are the last `scored` ones of windows of the validation text that end at `ends`;
     the shares are fitted on those at `others`.
@@ -106,34 +100,34 @@ def context_losses(
     counted = count_probabilities(corpus, contexts, text[targets])
     found = [longest_matches(text[max(0, t - max(lengths)) : t], lengths) for t in targets]
     sizes, following = (np.array(part) for part in zip(*found, strict=True))  # (targets, lengths)
-    hits, losses, n_fitted = following == text[targets][:, None], [], len(places[0])
+    hits, every, losses = following == text[targets][:, None], np.arange(len(targets)), []
+    fitted = every < len(places[0])
     for k in range(len(lengths)):
         mixed = counted[:, None] * (1 - SHARES) + SHARES * hits[:, k, None]  # (targets, shares)
         nats = -np.log(np.maximum(mixed, 1e-300))
         bins = np.ceil(np.log2(sizes[:, k] + 1)).astype(int)
-        total = 0.0
-        for group in range(bins.max() + 1):
+        chosen = np.zeros_like(bins)  # of SHARES, by target; 0 where nothing matches
+        for group in range(1, bins.max() + 1):
             own = bins == group
-            fit = nats[:n_fitted][own[:n_fitted]].sum(axis=0)
-            total += nats[n_fitted:][own[n_fitted:], fit.argmin() if group else 0].sum()
-        losses.append(float(total / len(places[1])))
+            chosen[own] = nats[own & fitted].sum(axis=0).argmin()
+        tested = nats[every, chosen][~fitted]
+        losses.append(tested.reshape(-1, scored).mean(axis=1).tolist())
     return losses
 
 
 def known_losses(
     corpus: Corpus, ends: np.ndarray, others: np.ndarray, scored: int, lengths: Sequence[int]
-) -> dict[int, float]:
+) -> dict[int, list[float]]:
     """`context_losses` by length. They are kept in context.json beside the corpus, if it can be."""
     path = corpus.folder / "context.json"
     splits = [corpus.split_sha256(split) for split in ("train", "val")]
     asked = {"splits": splits, "ends": ends.tolist(), "others": others.tolist(), "scored": scored}
-    numbers = {str(n): (float, type(None)) for n in lengths}
-    try:
-        kept = read_json(path, {"asked": dict, "nats": numbers})
-    except UserError:  # missing or damaged: computed again
-        kept = {}
-    known = kept.get("nats", {}) if kept.get("asked") == asked else {}
-    left = [n for n in lengths if known.get(str(n)) is None]
+    known: dict[str, list[float]] = {}
+    with suppress(UserError):  # missing or damaged: computed again
+        kept = read_json(path, {"asked": dict, "nats": dict})
+        check_shape(kept["nats"], dict.fromkeys(kept["nats"], [float]), "", "")
+        known = kept["nats"] if kept["asked"] == asked else {}
+    left = [n for n in lengths if str(n) not in known]
     if left:
         found = context_losses(corpus, ends, others, scored, left)
         known |= {str(n): nats for n, nats in zip(left, found, strict=True)}

@@ -13,40 +13,32 @@ from pathlib import Path
 import numpy as np
 
 from configurable import require
-from data import Corpus, check, evenly, sequences, write_corpus
+from data import Corpus, check, drawn_starts, evenly, sequences, write_corpus
 
+LEAST = 400  # answers that a bin of distances needs
 UNREAD = 512  # training rows to choose a learning rate by
 Pair = tuple[np.ndarray, np.ndarray]  # tokens (rows, width) and how far back their answers stand
 
 
 def write_rows(
-    folder: Path,
-    train: Pair,
-    validation: Mapping[int, Pair],
-    *,
-    protocol: str,
-    trained: int,
-    chance: float,
-    **about: str,
+    folder: Path, train: Pair, validation: Mapping[int, Pair], rows: dict, **about: str
 ) -> dict:
     """Write a corpus of rows to `folder`, and return what is in its meta.json.
 
-    `validation` has the rows of each size, `trained` is the largest size in training, `protocol`
-    is "recall" or "exact_match", and `chance` the share of right answers of a guess; for `about`
-    see `write_corpus`. Validation rows of a trained size are filled up to the training width.
+    `validation` has the rows of each size. `rows` has "protocol" ("recall", "needles" or
+    "exact_match"), "kind" (what is to be learned), "trained" (the largest size in training),
+    "chance" (the share of right answers of a guess) and "majority" (that of who says what was
+    written most often, whatever the order; None where it is no cheap way). For `about` see
+    `write_corpus`. Validation rows of a trained size are filled up to the training width.
     """
-    width = train[0].shape[1]
-    tested = {
-        size: filled(pair, width if size <= trained else 0) for size, pair in validation.items()
-    }
-    sizes = [[size, *tokens.shape] for size, (tokens, _) in tested.items()]
-    rows = {"protocol": protocol, "inputs": width - 1, "trained": trained, "sizes": sizes}
+    width, trained = train[0].shape[1], rows["trained"]
+    tested = {n: filled(pair, width if n <= trained else 0) for n, pair in validation.items()}
+    sizes = [[n, *tokens.shape] for n, (tokens, _) in tested.items()]
     splits = {"train": train[0], "val": [row for tokens, _ in tested.values() for row in tokens]}
-    answers = {
-        "train": train[1],
-        "val": np.concatenate([pair[1].ravel() for pair in tested.values()]),
-    }
-    return write_corpus(folder, splits, answers=answers, rows=rows | {"chance": chance}, **about)
+    marks = [answers.ravel() for _, answers in tested.values()]
+    kept = {"train": train[1], "val": np.concatenate(marks)}
+    rows = rows | {"inputs": width - 1, "sizes": sizes}
+    return write_corpus(folder, splits, answers=kept, rows=rows, **about)
 
 
 def filled(pair: Pair, width: int) -> Pair:
@@ -73,10 +65,15 @@ def check_length(corpus: Corpus, block_size: int) -> None:
 
 
 def check_asked(trained: Corpus, asked: Corpus) -> None:
-    """UserError if a model that was trained on text alone is to give answers."""
-    known = "rows" in trained.meta or "rows" not in asked.meta
-    never = f"a model trained on {trained.name} has not learned to answer, and is not asked"
-    require(known, f"{never}: train one with --dataset={asked.name}")
+    """UserError if a model is to give answers of a kind that it was not trained to give.
+
+    Rows that were made before kinds were recorded are a kind of their own.
+    """
+    own, kind = (c.meta.get("rows", {}).get("kind", c.name) for c in (trained, asked))
+    never = (
+        f"a model trained on {trained.name} has not learned to answer {kind}, and is not asked"
+    )
+    require("rows" not in asked.meta or own == kind, f"{never}: train with --dataset={asked.name}")
 
 
 def sizes(corpus: Corpus) -> list[int]:
@@ -107,10 +104,9 @@ def batch(corpus: Corpus, length: int, seed: int, first: int, count: int) -> Pai
         return tokens[:, :-1], tokens[:, 1:]
     width = corpus.meta["rows"]["inputs"] + 1
     n_rows = len(corpus.train) // width
-    epochs, places = np.divmod(np.arange(first, first + count), n_rows)
-    chosen = np.array([row_order(n_rows, seed, e)[p] for e, p in zip(epochs, places, strict=True)])
-    answers = answers_of(corpus, "train").reshape(-1, width)
-    return with_targets(corpus.train.reshape(-1, width)[chosen], answers[chosen])
+    starts = drawn_starts(n_rows, width, 1, seed, range(first, first + count))
+    places = starts[:, None] + np.arange(width)
+    return with_targets(corpus.train[places], answers_of(corpus, "train")[places])
 
 
 def unread(corpus: Corpus, seed: int, first: int) -> Pair:
@@ -121,8 +117,7 @@ def unread(corpus: Corpus, seed: int, first: int) -> Pair:
     width = corpus.meta["rows"]["inputs"] + 1
     n_rows = len(corpus.train) // width
     few = f"of the {n_rows} training rows of {corpus.name} {first} are read by then"
-    advice = f"to choose by, {UNREAD} others are needed: take fewer steps or make more rows"
-    require(first + UNREAD <= n_rows, f"{few}; {advice}")
+    require(first + UNREAD <= n_rows, f"{few}, and {UNREAD} others are needed: take fewer steps")
     return batch(corpus, width - 1, seed, first, UNREAD)
 
 
@@ -142,9 +137,3 @@ def with_targets(tokens: np.ndarray, answers: np.ndarray) -> Pair:
     """Inputs and targets of rows, (rows, width) -> int64 (rows, width - 1): -1 where unscored."""
     tokens = tokens.astype(np.int64)
     return tokens[:, :-1], np.where(answers[:, 1:] > 0, tokens[:, 1:], -1)
-
-
-@lru_cache(maxsize=4)
-def row_order(n_rows: int, seed: int, epoch: int) -> np.ndarray:
-    """(rows,) the order in which an epoch reads the rows."""
-    return np.random.default_rng((seed, epoch)).permutation(n_rows)

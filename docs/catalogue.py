@@ -3,7 +3,7 @@
 import inspect
 
 from posenc import overrides
-from positions.catalogue import ALIASES, extension_names, find, options_of, scheme_names
+from positions.catalogue import extension_names, find, options_of, scheme_names
 
 ACTS_ON = {  # by method of Piece
     "map_frequencies": "frequencies",
@@ -26,7 +26,6 @@ def catalogue() -> str:
     rule = "| --- | --- | --- |"
     lines = ["| scheme | acts on | verdict |", rule, *map(catalogue_row, scheme_names()), ""]
     lines += ["| extension | changes | verdict |", rule, *map(catalogue_row, extension_names())]
-    lines += [f"| `{name}` | | another name of `{text}`. |" for name, text in ALIASES.items()]
     return "\n".join(lines)
 
 

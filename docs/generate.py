@@ -11,6 +11,7 @@ import configurable
 from configurable import (
     KINDS,
     AblateSettings,
+    BenchSettings,
     EvaluateSettings,
     ExplainSettings,
     ExtendSettings,
@@ -29,11 +30,12 @@ COMMANDS = {
     "extend.py": ExtendSettings,
     "sample.py": SampleSettings,
     "explain.py": ExplainSettings,
+    "bench.py": BenchSettings,
 }
 
 SCHEMES = """# Position schemes and context extensions
 
-`python docs/generate.py` writes this page, and `python explain.py` prints its tables.
+`python docs/generate.py` writes this page.
 `python explain.py NAME` prints all of one scheme: formula, paper, options and parameters.
 
 The well-known schemes are in `posenc.py`. Every other scheme has a file of its own in `zoo/`. These
@@ -92,8 +94,9 @@ def settings_page() -> str:
     for program, settings in COMMANDS.items():
         rows = settings_table(settings).splitlines()
         parts.append(f"## {program}\n")
-        if program == "ablate.py":
-            parts.append("Those of train.py without `pos`, `seed`, `out_dir`, `init_from`, and:\n")
+        if issubclass(settings, TrainSettings) and settings is not TrainSettings:
+            without = " without `pos`, `seed`, `out_dir`, `init_from`" * (program == "ablate.py")
+            parts.append(f"Those of train.py{without}, and:\n")
             rows = rows[:2] + [row for row in rows if row not in shared]
         parts.append("\n".join(rows) + "\n")
     return "\n".join(parts)

@@ -8,7 +8,7 @@ expression is read with `ast` and never run.
 """
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from configurable import UserError, require
@@ -44,15 +44,15 @@ class Expression:
     mentions: tuple[Mention, ...]
 
 
-def parse(text: str, aliases: Mapping[str, str] | None = None) -> Expression:
-    """Read an expression; names in `aliases` are replaced by what they stand for.
+def parse(text: str) -> Expression:
+    """Read an expression; UserError for what is none.
 
-    UserError for what is no expression. Whether the names exist is not looked up here.
+    Whether the names exist is not looked up here.
     """
     short = len(text) <= 500 and text.isascii()
     require(short, "a position expression has at most 500 ASCII characters")
     try:
-        tree = _Canonical(aliases or {}).visit(ast.parse(text.strip(), mode="eval").body)
+        tree = _Canonical().visit(ast.parse(text.strip(), mode="eval").body)
         return Expression(ast.unparse(tree), tuple(_mentions(tree, ())))
     except UserError:
         raise
@@ -64,24 +64,11 @@ def parse(text: str, aliases: Mapping[str, str] | None = None) -> Expression:
 
 
 class _Canonical(ast.NodeTransformer):
-    """alibi() becomes alibi, and an alias becomes what it stands for."""
-
-    def __init__(self, aliases: Mapping[str, str]) -> None:
-        self.aliases = aliases
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        alias = self.aliases.get(node.id)
-        return node if alias is None else ast.parse(alias, mode="eval").body
+    """alibi() becomes alibi."""
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
-        if not isinstance(node.func, ast.Name):
-            return node
-        name, options = self.visit(node.func), node.keywords
-        if isinstance(name, ast.Call):  # an alias with options, which those typed replace
-            typed = {option.arg for option in options}
-            options = [*options, *(option for option in name.keywords if option.arg not in typed)]
-            name = name.func
-        return ast.Call(name, node.args, options) if node.args or options else name
+        bare = isinstance(node.func, ast.Name) and not (node.args or node.keywords)
+        return node.func if bare else node
 
 
 def _mentions(node: ast.expr, pattern: tuple[tuple[int, int], ...]) -> Iterator[Mention]:

@@ -1,40 +1,19 @@
-"""What goes together in a position expression, and what does not: one table, RULES."""
+"""What goes together in a position expression, and what does not: a sentence for each rule."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Callable, Collection, Sequence
 
 from configurable import require
 from posenc import Alibi, Extension, Learned, Piece, Rotary, Scaled, overrides, scheme_name
 
-
-@dataclass(frozen=True)
-class Rule:
-    """Two pieces a and b for which `pair(a, b)` holds are refused with `sentence`.
-
-    With `needed` it is the other way round: a is refused unless some b makes the pair. `scope` says
-    which pieces are compared: those of one "layer", those of the "scheme", those of one "extend"
-    expression, or an extension a with the pieces b of the scheme ("fit").
-    """
-
-    scope: str
-    pair: Callable[[Piece, Piece], bool]
-    sentence: str  # {a} and {b} are names, {first} and {second} the pieces
-    needed: bool = False
+# what only one piece may claim in a layer, and change in an extension, by the method that does so
+CLAIMED = {"ids": "position ids", "embed": "token embedding", "turn": "rotation"}
+CHANGED = {"ids": "positions", "regions": "distances", "draw": "positions of training"}
 
 
-def both(method: str) -> Callable[[Piece, Piece], bool]:
+def both(a: Piece, b: Piece, method: str) -> bool:
     """Whether two pieces both override a method."""
-    return lambda a, b: overrides(a, method) and overrides(b, method)
-
-
-def same_class(a: Piece, b: Piece) -> bool:
-    """Whether two pieces are the same scheme."""
-    return type(a) is type(b)
-
-
-def in_conflict(a: Piece, b: Piece) -> bool:
-    """Whether a scheme says that it cannot act in one layer with another."""
-    return scheme_name(b) in a.conflicts
+    return overrides(a, method) and overrides(b, method)
 
 
 def moves_positions(piece: Piece) -> bool:
@@ -42,9 +21,14 @@ def moves_positions(piece: Piece) -> bool:
     return overrides(piece, "ids") or overrides(piece, "draw")
 
 
+def claims_score(piece: Piece) -> bool:
+    """Whether a piece makes the whole score, or what scores are made of, in each layer anew."""
+    return overrides(piece, "score") or overrides(piece, "features")
+
+
 def is_acting(piece: Piece) -> bool:
     """Whether a piece adds to embeddings or scores, or turns queries and keys."""
-    return any(overrides(piece, method) for method in ("embed", "turn", "bias", "score"))
+    return claims_score(piece) or any(overrides(piece, m) for m in ("embed", "turn", "bias"))
 
 
 def reads_positions(piece: Piece) -> bool:
@@ -62,124 +46,104 @@ def is_resized(piece: Piece) -> bool:
     return isinstance(piece, Learned) and piece.resize != "none"
 
 
-def both_map(a: Piece, b: Piece) -> bool:
-    """Whether two pieces map frequencies, and neither is made to act after the other."""
-    return both("map_frequencies")(a, b) and not (a.goes_last or b.goes_last)
+# ---- why two pieces do not go together; empty if they do
 
 
-def draws_for_other_length(a: Piece, b: Piece) -> bool:
-    """Whether an extension goes by the length of the text, and b draws positions of another."""
-    by_length = isinstance(a, Extension) and a.factor(2**30) != a.factor(2**31)
-    return by_length and overrides(b, "draw")
-
-
-def same_file_name(a: Piece, b: Piece) -> bool:
-    """Whether the options of two pieces name different files of one name."""
-    if a.file is None or b.file is None:
-        return False
-    return a.file.name == b.file.name and not a.file.samefile(b.file)
-
-
-OTHER_LENGTH = (
-    "{a} follows the length of the text, and {b} draws positions for another length: "
-    "give a fixed factor, as in yarn(factor=4)"
-)
-RULES = [
-    Rule("layer", same_class, "{a} is named twice in one layer: keep one"),
-    Rule("layer", both("ids"), "{a} and {b} both claim the position ids: keep one"),
-    Rule("layer", both("embed"), "{a} and {b} both claim the token embedding: keep one"),
-    Rule("layer", both("turn"), "{a} and {b} both claim the rotation: keep one"),
-    Rule("layer", both("score"), "{a} and {b} both claim the whole score: keep one"),
-    Rule("layer", in_conflict, "{a} and {b} cannot act in one layer: {a} says so (`conflicts`)"),
-    Rule(
-        "scheme",
-        lambda a, b: overrides(a, "ids") and a.limit and b.limit and b.limit < a.limit,
-        "{a} gives positions up to {first.limit}, more than the {second.limit} that {b} has: "
-        "say e.g. learned(rows=...)",
-    ),
-    Rule(
-        "scheme",
-        lambda a, b: overrides(a, "ids") and is_resized(b),
-        "{b} needs the positions 0 ... N - 1 as they are, and {a} changes them",
-    ),
-    Rule(
-        "scheme",
-        lambda a, b: overrides(a, "ids") and a.continuous and has_vectors(b),
-        "{b} has a vector for each whole position, not for those in between that {a} gives",
-    ),
-    Rule("extend", same_class, "{a} is named twice: keep one"),
-    Rule("extend", both("ids"), "{a} and {b} both change the positions: keep one"),
-    Rule("extend", both("regions"), "{a} and {b} both change the distances: keep one"),
-    Rule("extend", both_map, "{a} and {b} both change the frequencies: keep one"),
-    Rule("extend", both("draw"), "{a} and {b} both change the positions of training: keep one"),
-    Rule(
-        "extend",
-        lambda a, b: isinstance(a, Scaled) and isinstance(b, Scaled),
-        "{a} and {b} both take the text to be longer by a factor: keep one",
-    ),
-    Rule(
-        "extend",
-        same_file_name,
-        "{a} and {b} name two files of one name, and a run folder keeps a copy of each: rename one",
-    ),
-    Rule("extend", draws_for_other_length, OTHER_LENGTH),
-    Rule(
-        "fit",
-        lambda a, b: not overrides(a, "map_frequencies") or isinstance(b, Rotary),
-        "it changes the frequencies of rotary pieces, and there is none",
-        needed=True,
-    ),
-    Rule(
-        "fit",
-        lambda a, b: overrides(a, "regions") and overrides(b, "score"),
-        "it rewrites distances, and {b} makes the whole score by itself",
-    ),
-    Rule(
-        "fit",
-        lambda a, b: not overrides(a, "regions") or overrides(b, "turn") or overrides(b, "bias"),
-        "it rewrites distances, and no score depends on one",
-        needed=True,
-    ),
-    Rule(
-        "fit",
-        lambda a, b: not moves_positions(a) or reads_positions(b),
-        "it changes positions, and nothing reads them",
-        needed=True,
-    ),
-    Rule(
-        "fit",
-        lambda a, b: moves_positions(a) and has_vectors(b) and not overrides(b, "ids"),
-        "it changes positions, and {b} has a vector for each whole one",
-    ),
-    Rule("fit", both("draw"), "{a} and {b} both draw the positions of training"),
-    Rule(
-        "fit",
-        lambda a, b: a.per_layer and overrides(a, "ids") and overrides(b, "embed"),
-        "it cannot be per_layer here: {b} acts once, before the first layer",
-    ),
-    Rule(
-        "fit",
-        lambda a, b: scheme_name(a) == "slopes" and is_acting(b) and not isinstance(b, Alibi),
-        "it changes the slopes of alibi, and {b} acts too",
-    ),
-    Rule("fit", draws_for_other_length, OTHER_LENGTH),
-]
-
-
-def broken_rule(scope: str, a: Piece | type[Piece], others: Iterable[Piece]) -> str:
-    """The sentence of the first rule of that scope that a breaks with others; empty for none."""
-    others = [b for b in others if b is not a]
-    for rule in RULES:
-        pairs = [b for b in others if rule.scope == scope and rule.pair(a, b)]
-        if rule.scope == scope and bool(pairs) != rule.needed:
-            b = pairs[0] if pairs else a
-            names = {"a": scheme_name(a), "b": scheme_name(b)}
-            return rule.sentence.format(**names, first=a, second=b)
+def in_one_layer(a: Piece, b: Piece) -> str:
+    """Why two pieces cannot act in one layer."""
+    first, second = scheme_name(a), scheme_name(b)
+    if type(a) is type(b):
+        return f"{first} is named twice in one layer: keep one"
+    for method, what in CLAIMED.items():
+        if both(a, b, method):
+            return f"{first} and {second} both claim the {what}: keep one"
+    if claims_score(a) and claims_score(b):
+        return f"{first} and {second} both claim the whole score: keep one"
+    if second in a.conflicts:
+        return f"{first} and {second} cannot act in one layer: {first} says so (`conflicts`)"
     return ""
 
 
-def check_rules(scope: str, pieces: Sequence[Piece], text: str) -> None:
-    """Raise UserError where pieces of the expression `text` break a rule of that scope."""
-    for piece in pieces:
-        broken = broken_rule(scope, piece, pieces)
+def in_one_scheme(a: Piece, b: Piece) -> str:
+    """Why a piece b cannot have the positions that a gives."""
+    first, second = scheme_name(a), scheme_name(b)
+    if not overrides(a, "ids"):
+        return ""
+    if a.limit and b.limit and b.limit < a.limit:
+        return f"{first} gives positions up to {a.limit}, more than the {b.limit} rows of {second}"
+    if is_resized(b):
+        return f"{second} needs the positions 0 ... N - 1 as they are, and {first} changes them"
+    if a.continuous and has_vectors(b):
+        return f"{second} has a vector for each whole position, none for {first}'s in between"
+    return ""
+
+
+def in_one_extension(a: Piece, b: Piece) -> str:
+    """Why two extensions cannot act together."""
+    first, second = scheme_name(a), scheme_name(b)
+    if type(a) is type(b):
+        return f"{first} is named twice: keep one"
+    for method, what in CHANGED.items():
+        if both(a, b, method):
+            return f"{first} and {second} both change the {what}: keep one"
+    if both(a, b, "map_frequencies") and not (a.goes_last or b.goes_last):
+        return f"{first} and {second} both change the frequencies: keep one"
+    if isinstance(a, Scaled) and isinstance(b, Scaled):
+        return f"{first} and {second} both take the text to be longer by a factor: keep one"
+    if a.file and b.file and a.file.name == b.file.name and not a.file.samefile(b.file):
+        return (
+            f"{first} and {second} name two files of one name, which a run cannot keep: rename one"
+        )
+    return on_a_drawn_length(a, b)
+
+
+def on_a_drawn_length(a: Piece, b: Piece) -> str:
+    """Why an extension a cannot go by the length of the text, where b draws positions."""
+    if not (isinstance(a, Extension) and overrides(b, "draw")) or a.factor(2**30) == a.factor(
+        2**31
+    ):
+        return ""
+    first, second = scheme_name(a), scheme_name(b)
+    return f"{second} draws positions for another length: give a fixed factor to {first}"
+
+
+# ---- why an extension does not fit a scheme
+
+
+def misfit(a: Piece | type[Piece], pieces: Collection[Piece]) -> str:
+    """Why an extension, or a class of them, does not fit a scheme of these pieces; or nothing."""
+    for b in pieces:
+        if broken := with_one_piece(a, b):
+            return broken
+    if overrides(a, "map_frequencies") and not any(isinstance(b, Rotary) for b in pieces):
+        return "it changes the frequencies of rotary pieces, and there is none"
+    if overrides(a, "regions") and not any(
+        overrides(b, m) for b in pieces for m in ("turn", "bias")
+    ):
+        return "it rewrites distances, and no score depends on one"
+    if moves_positions(a) and not any(map(reads_positions, pieces)):
+        return "it changes positions, and nothing reads them"
+    return ""
+
+
+def with_one_piece(a: Piece | type[Piece], b: Piece) -> str:
+    """Why an extension a does not fit a piece b of the scheme."""
+    name = scheme_name(b)
+    if overrides(a, "regions") and claims_score(b):
+        return f"it rewrites distances, and {name} makes the whole score by itself"
+    if moves_positions(a) and has_vectors(b) and not overrides(b, "ids"):
+        return f"it changes positions, and {name} has a vector for each whole one"
+    if both(a, b, "draw"):
+        return f"{scheme_name(a)} and {name} both draw the positions of training"
+    if a.per_layer and overrides(a, "ids") and overrides(b, "embed"):
+        return f"it cannot be per_layer here: {name} acts once, before the first layer"
+    if scheme_name(a) == "slopes" and is_acting(b) and not isinstance(b, Alibi):
+        return f"it changes the slopes of alibi, and {name} acts too"
+    return on_a_drawn_length(a, b)
+
+
+def check_pairs(rule: Callable[[Piece, Piece], str], pieces: Sequence[Piece], text: str) -> None:
+    """Raise UserError where two pieces of the expression `text` break a rule."""
+    for a, b in itertools.permutations(pieces, 2):
+        broken = rule(a, b)
         require(not broken, f"'{text:.80}': {broken}")

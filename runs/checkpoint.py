@@ -22,12 +22,10 @@ from runs.device import CPU, Compute
 from runs.files import replace_file, sha256
 from runs.folder import DAMAGED, RESTORE, checkpoint_paths, read_config
 
-STATE = {  # what every checkpoint has
-    **dict.fromkeys(("model", "optimizer", "scaler", "gpt"), dict),
-    "settings": {"max_iters": int},
-    **dict.fromkeys(("step", "tokens", "original_length"), int),
-    "train_lengths": [int],
-}
+# what every checkpoint has
+STATE = dict.fromkeys(("model", "optimizer", "scaler", "gpt"), dict)
+STATE |= dict.fromkeys(("step", "tokens", "original_length"), int)
+STATE |= {"settings": {"max_iters": int}, "train_lengths": [int]}
 
 
 # ---- files
@@ -96,8 +94,8 @@ def read_checkpoint(file: BinaryIO, path: Path) -> dict[str, Any]:
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        problem = f"{path} is no checkpoint of this program, though it has the digest in its name"
-        raise UserError(f"{problem}: do not trust it, or train with --overwrite=True") from error
+        problem = f"{path} is no checkpoint of this program: do not trust it"
+        raise UserError(f"{problem}, or train with --overwrite=True") from error
     check_shape(state, STATE, str(path), DAMAGED)
     return state
 
@@ -162,8 +160,8 @@ def refuse_other_files(folder: Path, config: dict[str, Any], state: dict[str, An
     """UserError if the checkpoint, or a file of the extension, is not that of the folder's run."""
     length = {"max_iters": state["settings"]["max_iters"]}  # a run may be made longer
     differ = differences(state["settings"], config["settings"] | length)
-    problem = f"the checkpoint in {folder} is of another run than that folder's"
-    require(not differ, f"{problem} ({'; '.join(differ)}): {RESTORE}")
+    other = "; ".join(differ)
+    require(not differ, f"the checkpoint in {folder} is of another run ({other}): {RESTORE}")
     for name, digest in config["extension_files_sha256"].items():
         path = folder / name
         same = path.is_file() and sha256(path) == digest

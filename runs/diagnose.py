@@ -6,6 +6,7 @@ function that measured it. The numbers go into the run's diagnose.json and diagn
 the last diagnosis only. Attention is computed, and text written, in float32.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -27,7 +28,8 @@ from runs.results import position_bins
 from runs.tables import aligned
 
 TEXTS, SEED, NEAR = 16, 1337, 0.01  # texts of attention and generation; of draws; nats
-STATISTICS = ("entropy", "distance", "beyond L", "first 4", "largest")
+STATISTICS = {"entropy": "nats", "distance": "tokens", "beyond L": "weight", "first 4": "weight"}
+STATISTICS |= {"largest": "score"}  # and the unit of each
 Score = Callable[..., np.ndarray]  # (length, kept=None): mean nats at each place, (places,)
 
 
@@ -104,7 +106,7 @@ def far_shuffled(score: Score, lengths: list[int]) -> Finding:
     lines = sorted({max(1, lengths[0] << k >> 3) for k in octaves})
     for n in lengths:
         columns[f"N = {n}"] = np.stack([score(n, kept) for kept in lines])[None, None] - score(n)
-    return Finding("far text shuffled: nats", "kept", lines, columns, getdoc(far_shuffled))
+    return Finding("far text shuffled: nats more", "kept", lines, columns, getdoc(far_shuffled))
 
 
 def effective_context(score: Score, lengths: list[int]) -> Finding:
@@ -153,19 +155,20 @@ def without_bands(model: GPT, score: Score, lengths: list[int]) -> Finding:
 
     wavelength  those whose wavelength is from so many tokens to twice as many, as they are at that
                 length; but the first positions, where longrope keeps those as they were, are turned
-    N           in texts of so many tokens
+    N           in texts of so many tokens; 0 where no pair has such a wavelength at that length
     """
     pos, own, columns, found = model.pos, model.pos.maps, {}, set()
-    for piece in pos.rotary:
-        inv_freq, _ = apply_maps(piece.frequencies(lengths[-1]), own, piece.base, lengths[-1])
+    tested = lengths[0], lengths[-1]
+    for piece, n in itertools.product(pos.rotary, tested):
+        inv_freq, _ = apply_maps(piece.frequencies(n), own, piece.base, n)
         found.update(octaves_of(inv_freq[inv_freq > 0]).long().tolist())
-    for n in (lengths[0], lengths[-1]):
+    for n in tested:
         whole, losses = score(n), []
         for low in sorted(found):
             pos.maps = (*own, Still(low))
             losses.append(score(n) - whole)
         pos.maps, columns[f"N = {n}"] = own, np.array(losses)[None, None]
-    title, doc = "without a rotary band: nats", getdoc(without_bands)
+    title, doc = "without a rotary band: nats more", getdoc(without_bands)
     return Finding(title, "wavelength", sorted(found), columns, doc)
 
 
@@ -234,8 +237,10 @@ def table(finding: Finding) -> str:
 
 
 def cell(mean: float, stderr: float) -> str:
-    """A number with two digits of its standard error, six behind the point at most."""
-    digits = min(6, max(0, 1 - math.floor(math.log10(stderr)))) if stderr > 0 else 1
+    """A number with two digits of its standard error, six behind the point at most, or why none."""
+    if not math.isfinite(mean):
+        return "diverged"
+    digits = min(6, max(0, 1 - math.floor(math.log10(stderr)))) if stderr > 0 else 6
     return f"{mean:.{digits}f} ± {stderr:.{digits}f}"
 
 
@@ -254,7 +259,9 @@ def draw(found: list[Finding], train_length: int, path: str) -> None:
     figure = new_figure((22, 9), dpi=100)
     figure.suptitle("dashed: L, the training length; thin lines: single heads, by layer in colour")
     for place, (finding, names) in enumerate(panels, 1):
-        axes = figure.add_subplot(2, 5, place, title=finding.title, xlabel=finding.by)
+        title, _, unit = finding.title.partition(": ")
+        y = unit or "share" if names[1:] else f"{names[0]}, {STATISTICS.get(names[0], 'nats')}"
+        axes = figure.add_subplot(2, 5, place, title=title, xlabel=finding.by, ylabel=y)
         axes.axvline(train_length, color="0.35", linestyle="--", linewidth=1)
         for k, name in enumerate(names):
             for layer, heads in enumerate(finding.columns[name]):
@@ -262,5 +269,8 @@ def draw(found: list[Finding], train_length: int, path: str) -> None:
             mean, stderr = moments(finding.columns[name].mean(axis=(0, 1)))
             axes.errorbar(finding.lines, mean, stderr, color=color(k - 1), marker=".", label=name)
         axes.set_xscale("log", base=2)
-        axes.legend()
+        if finding.by == "from":  # what is written and what was there, on one scale
+            axes.set_ylim(-0.03, 1.03)
+        if names[1:]:  # below the panel, so that it covers no curve
+            axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, frameon=False)
     save_figure(figure, path)

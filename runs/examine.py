@@ -24,7 +24,7 @@ import attention
 from configurable import GPTConfig, UserError, require
 from model import GPT
 from posenc import Piece, Text, overrides
-from positions.catalogue import read
+from positions.grammar import parse
 from runs.device import is_out_of_memory
 
 METHODS = [name for name, f in vars(Piece).items() if callable(f) and name[0] != "_"]
@@ -164,7 +164,7 @@ class Exam:
 
     def __init__(self, config: GPTConfig, pos_file: Path | None, length: int, folder: Any) -> None:
         layers, self.length, self.pos_file = range(config.n_layer), length, pos_file
-        first = [next(filter(m.acts_in, layers), 0) for m in read(config.pos).mentions]
+        first = [next(filter(m.acts_in, layers), 0) for m in parse(config.pos).mentions]
         few = min(config.n_layer, max(1, *first) + 1)
         size, self.vocab_size = max(2, min(config.vocab_size, BYTES)), max(2, config.vocab_size)
         small = replace(config, n_layer=few, vocab_size=size, dropout=0.0, extend="")

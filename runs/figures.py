@@ -22,6 +22,7 @@ MARKERS = "osD^vP*"
 GREY = {"color": "0.35", "linewidth": 1}
 ANSWERS = {  # by protocol: what stands along the axes
     "recall": ("distance, tokens (the least of each bin)", "right answers in the longest texts"),
+    "needles": ("distance, tokens (the least of each bin)", "right values in the longest texts"),
     "exact_match": ("size", "texts without a mistake"),
 }
 
@@ -120,13 +121,13 @@ def plot_answers(schemes: dict[str, list[Tested]], dataset: str, path: str | Pat
             plot_curve(axes, k, name, shares, np.abs(bounds.T - list(shares.values())))
             name = ""  # the others share its colour
     axes.set_ylim(-0.02, 1.03)
-    if some["protocol"] == "recall":
+    if some["protocol"] != "exact_match":
         axes.set_xscale("log", base=2)
     return save_curves(axes, path)
 
 
 def plot_depths(label: str, tested: Tested, dataset: str, path: str | Path) -> bool:
-    """Draw a map of the share of right tokens: a line for each length, a cell for each depth.
+    """Draw a map of the share of right values: a line for each length, a cell for each depth.
 
     True: something was measured, see `has_depths`.
     """
@@ -136,7 +137,7 @@ def plot_depths(label: str, tested: Tested, dataset: str, path: str | Path) -> b
     shares = np.where(counts > 0, right / np.maximum(counts, 1), math.nan)
     axes = new_figure((9, 1.6 + 0.5 * len(rows))).add_subplot()
     image = axes.imshow(shares, cmap="RdYlBu", vmin=0, vmax=1, aspect="auto")
-    axes.figure.colorbar(image, label="share of right tokens")
+    axes.figure.colorbar(image, label="share of right values")
     for (k, column), share in np.ndenumerate(shares):
         text = f"{share:.3f}\nof {counts[k, column]:,}" if counts[k, column] else "none"
         style = {"ha": "center", "va": "center", "color": "w" if abs(share - 0.5) > 0.3 else "k"}

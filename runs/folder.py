@@ -117,14 +117,10 @@ def provenance() -> dict[str, Any]:
     how = {"cwd": ROOT, "capture_output": True, "encoding": "utf-8", "check": False}
     commit = subprocess.run(command, **how).stdout.strip() if shutil.which("git") else ""
     versions = {"torch": torch.__version__, "numpy": np.__version__}
-    return {
-        "versions": {"python": platform.python_version(), **versions},
-        "platform": platform.platform(),
-        "threads": torch.get_num_threads(),
-        "git_commit": commit or None,
-        "sources_sha256": source_digests(),
-        "command": command_line(),
-    }
+    about = {"versions": {"python": platform.python_version(), **versions}}
+    about |= {"platform": platform.platform(), "threads": torch.get_num_threads()}
+    about |= {"git_commit": commit or None, "sources_sha256": source_digests()}
+    return about | {"command": command_line()}
 
 
 def command_line() -> list[str]:

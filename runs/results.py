@@ -30,7 +30,7 @@ MODEL = ("pos", "train_length", "seed", "parameters")  # identify a run
 KEY = ("protocol", "stride", "length", "extend", "files_sha256", "split_sha256", "targets")
 KEY += ("step", "checkpoint", "dtype", "attention")  # with the dataset, what a row answers
 FIXED = ("fixed_targets", "windowed")  # have the same windows
-ANSWERED = ("recall", "exact_match")  # of corpora whose rows have answers: all sizes at once
+ANSWERED = ("recall", "needles", "exact_match")  # of rows with answers: all sizes at once
 ASKED = dict.fromkeys(("protocol", "dataset", "split_sha256", "checkpoint"), str)
 ASKED |= dict.fromkeys(("length", "step", "windows"), int)
 ASKED |= {"extend": (str, type(None)), "stride": (int, type(None))}
@@ -349,9 +349,8 @@ def gains(results: list[Result], others: list[Result], dataset: str = "") -> tup
             if difference or (base and row.get("diverged")):
                 gained = difference.nats if difference else -math.inf
                 found.setdefault(label, {}).setdefault(n, []).append(gained)
-    nothing = f"nothing on {dataset} was measured on the targets of its row at the training length"
-    reasons = [f": {row['reason']}" for row in cropped.values() if "reason" in row]
-    require(found, nothing + "".join(reasons[:1]))
+    why = next((row["reason"] for row in cropped.values() if "reason" in row), "test it at L too")
+    require(found, f"nothing on {dataset} was measured on the targets of its row at L: {why}")
     longest = max(n for lengths in found.values() for n in lengths)
     best = sorted(found, key=lambda label: (-np.mean(found[label].get(longest, -math.inf)), label))
     return dataset, {label: found[label] for label in best}

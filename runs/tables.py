@@ -36,10 +36,12 @@ def runs_table(tested: list[Result], dataset: str = "") -> str:
         of_answers = answers.answered(rows)
         own = answers.answers_lines(of_answers) if of_answers else run_lines(result, rows, others)
         lines = [*(lines or own[:1]), [label], *own[1:]]
-        notes += [f"{label}: {note}" for note in run_notes(result, rows, dataset)]
+        notes += [f"{label}: {note}" for note in run_notes(result, rows)]
     row = next(iter(all_rows[0].values()))
     if "chance" in row:
         title = f"{dataset}, trained at {row['trained']}; a guess is right in {row['chance']:.1%}"
+        cheap = row.get("majority")  # older results have none
+        title += f", by majority of what was written in {cheap:.1%}" if cheap else ""
         return page(title, lines, "", answers.LEGENDS[row["protocol"]], "", *notes)
     lengths = ", ".join(dict.fromkeys(str(result["train_length"]) for result in tested))
     title = f"{dataset}, trained at L = {lengths}; nats per {tested[0]['unit']}"
@@ -50,7 +52,7 @@ def run_lines(result: Result, rows: Rows, others: list[str]) -> list[list[str]]:
     """The cells of one result, below a line with their heads: a line for each length. The losses of
     the protocols `others` come last. Where nothing is defined the line says why.
 
-    ±     standard error over windows; that of gain is of the paired difference
+    ±     standard error over windows; those of gain and text are of paired differences
     ~     near zero: within 2 standard errors or 0.005 nats
     gain  loss(L) - loss(N): negative where the scheme breaks
     text  the gain of a predictor by counts and longest match: what this text offers beyond L
@@ -77,9 +79,14 @@ def run_lines(result: Result, rows: Rows, others: list[str]) -> list[list[str]]:
 
 
 def offered(rows: Rows, train_length: int, length: int) -> str:
-    """What a simple predictor gains from the context beyond L, or nothing."""
+    """What a simple predictor gains from the context beyond L, and the paired error; or nothing."""
     pair = [rows.get(("fixed_targets", n), {}).get("text_nats") for n in (train_length, length)]
-    return "" if length <= train_length or None in pair else f"{pair[0] - pair[1]:+.4f} "
+    if length <= train_length or None in pair:
+        return ""
+    if not all(isinstance(nats, list) for nats in pair):  # older results have the mean alone
+        return f"{np.mean(pair[0]) - np.mean(pair[1]):+.4f} "
+    gains = np.subtract(*pair)  # by block
+    return signed(Difference(float(gains.mean()), results.standard_error(gains)), error=True)
 
 
 def reason_at(rows: Rows, length: int) -> str:
@@ -103,8 +110,8 @@ def signed(difference: Difference | None, error: bool = False) -> str:
     return f"{difference.nats:+.4f}{spread}{'~' if difference.near_zero else ' '}"
 
 
-def run_notes(result: Result, rows: Rows, dataset: str) -> list[str]:
-    """What a reader of a result's lines must know: its notes, its float32 check, what is hidden."""
+def run_notes(result: Result, rows: Rows) -> list[str]:
+    """What a reader of a result's lines must know: its notes and its float32 check."""
     tested, shown = answers.answered(rows), set(map(results.question, rows.values()))
     notes = [answers.verdict(tested)] if tested else []
     notes += divergences(rows)
@@ -116,7 +123,6 @@ def run_notes(result: Result, rows: Rows, dataset: str) -> list[str]:
         losses = f"{check['nats']:.4f} in {check['dtype']}, {check['nats_float32']:.4f} in float32"
         sentence = f"{where}: {losses}, difference {check['difference']:+.5f}"
         notes += [sentence] if results.question(check) in shown else []
-    notes += left_out(result["rows"], rows, dataset, result.get("extend"))
     return list(dict.fromkeys(notes))
 
 
@@ -128,16 +134,6 @@ def divergences(rows: Rows) -> list[str]:
         words = gaps({n: nats for n, nats in curve.items() if not math.isnan(nats)})
         protocols.setdefault(words, []).append(protocol)
     return [f"{', '.join(names)} {words}" for words, names in protocols.items() if words]
-
-
-def left_out(rows: list[Row], shown: Rows, dataset: str, extend: str | None) -> list[str]:
-    """Which rows of a dataset and extension the table does not show, by how they differ."""
-    others = [r for r in rows if (r["dataset"], r["extend"]) == (dataset, extend)]
-    told = []
-    for name in ("step", "checkpoint", "windows", "dtype", "attention", "split_sha256"):
-        values = {r.get(name) for r in others} - {r.get(name) for r in shown.values()} - {None}
-        told += [f"{name} {str(value)[:16]}" for value in sorted(values)]
-    return [f"rows that are not shown: {', '.join(told)}"] if told else []
 
 
 # ---- layout

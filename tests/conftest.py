@@ -1,5 +1,6 @@
 """What the tests share: one thread, a copy of the project to start programs in, and --record, which keeps counts."""
 
+import ast
 import importlib.util
 import json
 import os
@@ -15,6 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
+from positions import rules
 
 # the tensors of the tests are small: waiting for a second thread takes longer than computing
 torch.set_num_threads(1)
@@ -206,3 +209,16 @@ def markdown(title: str, content: dict[str, Any]) -> str:
 def shown(value: float) -> str:
     """A count with its thousands apart, any other number with two digits."""
     return format(value, ",") if isinstance(value, int) else format(value, ".2g")
+
+
+@pytest.fixture(scope="session")
+def sentences_of_the_rules() -> list[str]:
+    """What positions/rules.py returns, with the words of its tables put in."""
+    tree = ast.parse((REPOSITORY / "positions" / "rules.py").read_text(encoding="utf-8"))
+    returned = [node.value for node in ast.walk(tree) if isinstance(node, ast.Return)]
+    texts = [ast.unparse(value)[2:-1] for value in returned if isinstance(value, ast.JoinedStr)]
+    texts += [str(v.value) for v in returned if isinstance(v, ast.Constant) and v.value]
+    words = {"claim the": rules.CLAIMED, "change the": rules.CHANGED}
+    tables = {text: words[key] for text in texts for key in words if key + " {what}" in text}
+    plain = [text for text in texts if text not in tables]
+    return plain + [t.replace("{what}", what) for t, of in tables.items() for what in of.values()]

@@ -642,9 +642,6 @@ def test_a_rate_that_diverged_is_known_and_not_tried_again(
     assert "diverged" in capsys.readouterr().out
     assert trained[-1] == "nope lr=0.003, seed 2" and len(trained) == 5
     assert run_main(monkeypatch, "nope", *RATES) == 0 and len(trained) == 5
-    other = "float32" if device.pick("auto", "auto").dtype_name != "float32" else "bfloat16"
-    run_main(monkeypatch, "nope", *RATES, f"--dtype={other}")
-    assert trained[5:] == ["nope lr=0.006, seed 0"]  # it may not diverge in another format
 
 
 @pytest.mark.parametrize(
@@ -700,7 +697,9 @@ def test_a_rate_is_judged_on_validation_text_that_no_test_scores(
     result, (model, corpus) = run.result(), (load_run(run.folder).model, data.load("tiny"))
     assert {row["length"] for row in result["rows"]} == {16} and result["step"] == 2
     nats = ablate.tuned(run)
-    assert nats == evaluate.tuning_loss(model, corpus, 16, 64, device.pick("cpu", "auto"))
+    assert nats == evaluate.tuning_loss(
+        evaluate.Tester(model, corpus, device.pick("cpu", "auto")), 16, 64
+    )
     assert nats != results.rows_on(result["rows"], "tiny")["fixed_targets", 16]["nats"]
     with (run.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"step": 2, "diverged": "loss nan"}\n')
@@ -713,7 +712,7 @@ def test_a_rate_for_rows_is_judged_on_training_rows_that_its_run_has_not_read(
     monkeypatch.setattr(recall, "TRAIN_ROWS", 600)
     monkeypatch.setattr(recall, "TEST_ROWS", (8,))
     recall.prepare(corpora / "recall", length=16)
-    words = ["--dataset=recall", *TINY[3:], "--learning_rates=1e-3,3e-3"]
+    words = ["--dataset=recall", *TINY[3:], "--learning_rates=1e-3,3e-3", "--dtype=float32"]
     settings, _ = configure(AblateSettings, [*words, "nope", "--max_iters=20"], "")
     run = ablate.trial(ablate.plan(settings, ["nope"])[0], 1e-3, settings)
     monkeypatch.setattr(sys, "argv", ["train.py", *ablate.words_for_train(run.settings)])

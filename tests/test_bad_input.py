@@ -351,7 +351,7 @@ def test_wrong_types(refused, name, words, said, before):
     row(
         "train", "--seed=7", "--out_dir=run", said="run holds another run .seed: 7 here, 1337 there"
     ),
-    row("evaluate", "run", "--protocols=", said="protocols is empty; name one, or set stride"),
+    row("evaluate", "run", "--protocols=", said="protocols is .., and must be non-empty list"),
     row("evaluate", "run", "--dataset=char", said="char has another tokenizer"),
     row(
         "report",
@@ -486,8 +486,8 @@ def test_a_corpus_that_no_length_can_be_tested_on_still_trains_and_says_so(call)
 @table(
     row("prepare", "latin.txt", *MINE[1:], said=r"latin\.txt is not UTF-8 at byte 7 \(0xf6\)"),
     row("prepare", *MINE, "--val", "latin.txt", said=r"latin\.txt is not UTF-8"),
-    row("sample", "run", "--start=FILE:latin.txt", said=r"latin\.txt is not UTF-8 text .byte 7"),
-    row("sample", "run", "--start=FILE:absent.txt", said=r"absent\.txt cannot be read"),
+    row("sample", "run", "--start=FILE:latin.txt", said=r"latin\.txt: not UTF-8 text .byte 7"),
+    row("sample", "run", "--start=FILE:absent.txt", said=r"absent\.txt: cannot be read"),
     row("train", "latin.py", said=r"latin\.py: not UTF-8 text"),
     row("train", "--pos_file=latin.py", said=r"latin\.py cannot be run"),
     row("evaluate", "run", "latin.py", said=r"latin\.py: not UTF-8 text"),
@@ -500,7 +500,7 @@ def test_text_that_is_not_utf8(refused, name, words, said, before):
 
 def test_standard_input_that_is_not_utf8(refused, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9"), encoding="utf-8"))
-    assert "standard input is not UTF-8 text (byte 3)" in refused("sample", "run", "--start=-")
+    assert "standard input: not UTF-8 text (byte 3)" in refused("sample", "run", "--start=-")
 
 
 # ---- folders that cannot be written
@@ -537,7 +537,7 @@ def test_a_figure_that_cannot_be_written_costs_no_measurement(call):
 def test_a_comparison_that_cannot_be_written_loses_no_cell(refused, monkeypatch):
     result = load_result("run") | {"run": dict.fromkeys(ablate.PROVENANCE)}
     monkeypatch.setattr(ablate.Cell, "result", lambda cell: result)  # all are trained and tested
-    assert "texts.txt/x cannot be made (Not a directory)" in refused(
+    assert "texts.txt/x: Not a directory" in refused(
         "ablate", "rope", "--dataset=tiny", "--ablate_dir=texts.txt/x"
     )
 

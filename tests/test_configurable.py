@@ -424,7 +424,7 @@ def test_missing_files_folders_and_impossible_names_are_refused(tmp_path):
 
 def test_a_file_that_is_not_utf8_is_refused(config):
     path = config(b"seed = 1\npos = '\xff'\n")
-    assert refusal(path) == f"{path}: not UTF-8 text; save it as UTF-8"
+    assert refusal(path) == f"{path}: not UTF-8 text (byte 16); save it as UTF-8"
 
 
 def test_a_file_with_bad_syntax_is_refused_with_its_line(config):

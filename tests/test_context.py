@@ -81,7 +81,7 @@ def test_a_text_that_repeats_itself_far_back_is_worth_that_far_context(tmp_path:
     pieces = [noise[k : k + 300] * 2 for k in range(0, 9000, 300)]  # each comes again 300 later
     corpus = make(tmp_path / "small", noise[:2000], b"".join(pieces))
     ends = np.arange(560, 17000, 600)  # in the second half of a piece
-    losses = context.context_losses(corpus, ends[::2], ends[1::2], 8, (64, 256, 512))
+    losses = np.mean(context.context_losses(corpus, ends[::2], ends[1::2], 8, (64, 256, 512)), 1)
     assert losses[0] == pytest.approx(losses[1], abs=0.3)
     assert losses[2] < 0.05 < 3 < losses[0]
 
@@ -90,7 +90,7 @@ def test_a_text_of_noise_gains_nothing_from_far_context(tmp_path: Path) -> None:
     noise = np.random.default_rng(2).integers(97, 123, size=40000)
     corpus = make(tmp_path / "small", bytes(noise[:8000].tolist()), bytes(noise[8000:].tolist()))
     ends = np.arange(5000, 32000, 300)
-    near, far = context.context_losses(corpus, ends[::2], ends[1::2], 16, (64, 4096))
+    near, far = np.mean(context.context_losses(corpus, ends[::2], ends[1::2], 16, (64, 4096)), 1)
     assert near > np.log(26)
     assert far == pytest.approx(near, abs=0.05)
 
@@ -99,8 +99,8 @@ def test_shares_are_fitted_on_other_places_alone(tmp_path: Path) -> None:
     noise = bytes(np.random.default_rng(3).integers(97, 123, size=12000).tolist())
     corpus = make(tmp_path / "small", noise[:2000], noise[2000:] + noise[-1000:])
     ends, others = np.arange(10300, 10900, 60), np.arange(2000, 9000, 500)  # a copy, and noise
-    (unknown,) = context.context_losses(corpus, ends, others, 8, (2048,))
-    (known,) = context.context_losses(corpus, ends, ends + 30, 8, (2048,))
+    unknown = np.mean(context.context_losses(corpus, ends, others, 8, (2048,)))
+    known = np.mean(context.context_losses(corpus, ends, ends + 30, 8, (2048,)))
     assert known < 0.05 < 3 < unknown
 
 
@@ -129,10 +129,12 @@ def test_losses_in_a_damaged_file_are_computed_again(tmp_path: Path, damaged: st
     corpus = make(tmp_path / "small", b"abcab" * 400, b"abacab" * 800)
     ends, others = np.arange(600, 4000, 200), np.arange(700, 4000, 200)
     right = context.known_losses(corpus, ends, others, 4, (64,))
+    assert np.shape(right[64]) == (len(ends),)
     path = corpus.folder / "context.json"
     good = path.read_text(encoding="utf-8")
     inside = good.split('"nats"')[0] + f'"nats": {damaged}}}'
-    for text in (damaged, inside, good.replace(str(right[64]), "null")):
+    older = good.replace(str(right[64]), "2.5")  # the mean alone
+    for text in (damaged, inside, good.replace(str(right[64]), "null"), older):
         assert text != good
         path.write_text(text, encoding="utf-8")
         assert context.known_losses(corpus, ends, others, 4, (64,)) == right
@@ -145,6 +147,30 @@ def test_a_corpus_whose_folder_cannot_be_written_is_computed_each_time(tmp_path:
     ends, others = np.arange(600, 4000, 200), np.arange(700, 4000, 200)
     kept = context.known_losses(corpus, ends, others, 4, (64,))
     assert context.known_losses(lost, ends, others, 4, (64,)) == kept
+
+
+def test_the_losses_of_a_place_are_those_of_that_place_alone(tmp_path: Path) -> None:
+    generator = np.random.default_rng(4)
+    noise = bytes(generator.integers(97, 123, size=9000).tolist())
+    pieces = [noise[k : k + 300] * 2 for k in range(0, 9000, 300)]  # each comes again 300 later
+    corpus = make(tmp_path / "small", noise[:2000], b"".join(pieces))
+    first, again = np.arange(5060, 15000, 600), np.arange(5360, 15000, 600)
+    ends = np.sort([*first[:16], *again[:16]])
+    (losses,) = context.context_losses(corpus, ends, ends + 31, 8, (512,))
+    assert len(losses) == 32 and max(losses[1::2]) < 1 < 2.5 < min(losses[::2])
+
+
+def test_what_the_text_offers_has_the_error_of_paired_places_and_a_mark() -> None:
+    near, noise = np.linspace(2, 4, 64), np.tile([1.0, -1.0], 32)
+    nats = {128: near, 256: near - 0.5 + 0.1 * noise, 512: near - 0.02 + 0.1 * noise}
+    rows = {("fixed_targets", n): {"text_nats": each.tolist()} for n, each in nats.items()}
+    stderr = 0.1 * np.sqrt(64 / 63) / 8
+    assert tables.offered(rows, 128, 256) == f"+0.5000 ± {stderr:.4f} "
+    assert tables.offered(rows, 128, 512) == f"+0.0200 ± {stderr:.4f}~"
+    rows["fixed_targets", 128]["text_nats"] = 3.0  # of an older result
+    assert tables.offered(rows, 128, 256) == "+0.5000 "
+    rows["fixed_targets", 256]["text_nats"] = 2.5
+    assert tables.offered(rows, 128, 256) == "+0.5000 "
 
 
 def test_a_table_says_beside_the_gain_what_the_text_offers(tmp_path: Path) -> None:

@@ -156,6 +156,30 @@ def test_even_attention_has_the_entropy_and_the_shares_of_counting():
         np.testing.assert_allclose(columns[name][0, :, -1], values.mean(), atol=1e-6, err_msg=name)
 
 
+def test_no_legend_covers_a_curve_and_every_axis_is_named(monkeypatch):
+    kept = []
+    monkeypatch.setattr(diagnose, "save_figure", lambda figure, path: kept.append(figure))
+    model, texts = gpt("rope").float(), tokens(3, 5 * L)
+    score = scores_of(dict.fromkeys(range(1, 257), 2.0))
+    shuffled = lambda n, kept=math.inf: score(n)  # noqa: E731
+    found = [diagnose.attention_of(model, texts, L), *diagnose.continuations(model, texts, L)]
+    found += [diagnose.far_shuffled(shuffled, [L, 64]), diagnose.effective_context(score, [L, 64])]
+    found.append(diagnose.without_bands(model, score, [L, 64]))
+    diagnose.draw(found, L, "figure.png")
+    (figure,) = kept
+    figure.draw_without_rendering()
+    panels = figure.axes
+    assert [panel.get_ylabel() for panel in panels] == [
+        *("entropy, nats", "distance, tokens", "beyond L, weight", "first 4, weight"),
+        *("largest, score", "share", "share", "nats more", "excess, nats", "nats more"),
+    ]
+    assert panels[5].get_ylim() == panels[6].get_ylim()
+    for panel in panels:
+        legend = panel.get_legend()
+        assert (legend is None) == (len(panel.containers) == 1)
+        assert legend is None or legend.get_window_extent().y1 < panel.get_window_extent().y0
+
+
 def test_a_head_far_from_the_others_is_named():
     column = np.zeros((2, 3, 4, 5))
     column[1, 2, -1] = -7.0
@@ -225,7 +249,7 @@ def test_the_effective_context_is_the_first_window_near_the_lowest_loss():
     noisy = lambda n, kept=math.inf: flat[n] + (noise if n == 8 else 0 * noise)  # noqa: E731
     uncertain = diagnose.effective_context(noisy, [16, 32, 64])
     assert uncertain.title.startswith("effective context 8, surely 16")
-    assert "nan" in diagnose.table(found)
+    assert "diverged" in diagnose.table(found) and "nan" not in diagnose.table(found)
     content = diagnose.content(found)["excess"]
     assert content["mean"][-1] is None and content["mean"][-2] == pytest.approx(0.5)
 
@@ -237,7 +261,13 @@ def test_a_model_without_a_finite_loss_has_no_effective_context(lost):
     model.losses = lambda idx, targets, window=None: torch.full(idx.shape, lost)
     context = diagnosed(model)["no effective"]
     assert context.title == "no effective context: it diverged, no window has a finite loss"
-    assert "nan" in diagnose.table(context)
+    assert "diverged" in diagnose.table(context) and "nan" not in diagnose.table(context)
+
+
+def test_a_cell_keeps_its_digits_and_never_shows_infinity():
+    assert diagnose.cell(1.23456, 0.0) == "1.234560 ± 0.000000"
+    assert diagnose.cell(1.23456, 0.012) == "1.235 ± 0.012"
+    assert diagnose.cell(math.inf, math.nan) == diagnose.cell(math.nan, math.nan) == "diverged"
 
 
 # ---- rotary bands
@@ -275,6 +305,26 @@ def test_every_pair_is_in_one_band_and_without_all_bands_nothing_turns(pos, exte
         )
     torch.testing.assert_close(other.losses(text, text), still, atol=1e-6, rtol=1e-6)
     assert (gpt(pos, extend, n_layer=2).losses(text, text) - still).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("extend", ["dynamic_ntk", "yarn"])
+def test_the_bands_are_those_of_each_length(extend):
+    """All of them: without them nothing turns; and nothing is told of a band that is not there."""
+    lengths, model = [L, 16 * L], gpt("rope", extend)
+    own, (piece,), asked = model.pos.maps, model.pos.rotary, []
+    tables = {n: diagnose.apply_maps(piece.frequencies(n), own, piece.base, n)[0] for n in lengths}
+
+    def score(n: int) -> np.ndarray:
+        turned = diagnose.apply_maps((tables[n], 1.0), model.pos.maps[len(own) :], piece.base, n)[0]
+        asked.append((n, int((turned == 0).sum() - (tables[n] == 0).sum())))
+        return np.full(4, float(asked[-1][1]))
+
+    found = diagnose.without_bands(model, score, lengths)
+    for n in lengths:
+        stopped = found.columns[f"N = {n}"][0, 0, :, 0]
+        assert stopped.sum() == (tables[n] > 0).sum()
+        bands = set(diagnose.octaves_of(tables[n][tables[n] > 0]).long().tolist())
+        assert bands == {low for low, cost in zip(found.lines, stopped, strict=True) if cost}
 
 
 def test_the_bands_of_a_huge_base_are_told_apart():

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import data
 import evaluate
-from configurable import EvaluateSettings, GPTConfig, TrainSettings, UserError, require
+from configurable import PROTOCOLS, EvaluateSettings, GPTConfig, TrainSettings, UserError, require
 from evaluate import Places, add_remarks
 from model import GPT
 from runs import compare, device, results
@@ -100,11 +100,20 @@ def corpus(documents, seed=0, name="toy", characters="aé€"):
     return data.Corpus(name, Path("nowhere"), meta, val, val, starts, starts)
 
 
+def asked(lengths=(), windows=64, protocols=PROTOCOLS, stride=0):
+    """What is asked for, as settings."""
+    names = {"eval_lengths": lengths, "eval_windows": windows}
+    return EvaluateSettings(protocols=protocols, stride=stride, **names)
+
+
+def found_on(model, text, train_length=L, checkpoint=(0, ""), compute=device.CPU, **how):
+    """What is found on a text; for `how` see `asked`."""
+    about = {"train_length": train_length, "step": checkpoint[0], "checkpoint": checkpoint[1]}
+    return evaluate.evaluate(evaluate.Tester(model, text, compute), about, asked(**how))
+
+
 def run(model=None, documents=DOCUMENTS, lengths=LENGTHS, **how):
-    model = model or Known()
-    return evaluate.evaluate(
-        model, corpus(list(documents)), train_length=L, lengths=lengths, progress=False, **how
-    )
+    return found_on(model or Known(), corpus(list(documents)), lengths=lengths, **how)
 
 
 def row(result, protocol, length):
@@ -293,8 +302,7 @@ def test_every_window_of_every_protocol_lies_in_the_split_and_scores_each_target
 @lru_cache
 def rows_at(*lengths):
     """The rows of a real model by protocol and length, without their speed."""
-    how = {"train_length": L, "lengths": lengths, "progress": False}
-    rows = without_time(evaluate.evaluate(tiny("alibi"), corpus(DOCUMENTS), **how))
+    rows = without_time(found_on(tiny("alibi"), corpus(DOCUMENTS), lengths=lengths))
     return {(r["protocol"], r["length"]): r for r in rows}
 
 
@@ -310,15 +318,7 @@ def test_the_first_64_blocks_of_256_windows_are_those_of_64_to_the_bit():
     text, model = corpus([70000]), tiny("rope")
     for length in (4, 24, 64, 300):
         few, many = (
-            evaluate.evaluate(
-                model,
-                text,
-                train_length=L,
-                lengths=(length,),
-                windows=windows,
-                protocols=("fixed_targets",),
-                progress=False,
-            )
+            found_on(model, text, lengths=(length,), windows=windows, protocols=("fixed_targets",))
             for windows in (64, 256)
         )
         blocks = [row(found, "fixed_targets", length)["block_nats"] for found in (few, many)]
@@ -376,8 +376,7 @@ def test_a_forward_holds_at_most_16k_tokens_and_the_batch_size_does_not_change_a
     monkeypatch,
 ):
     def test(model):
-        text, how = corpus([70000]), {"lengths": (1024, 20000), "progress": False}
-        return evaluate.evaluate(model, text, train_length=1024, **how)
+        return found_on(model, corpus([70000]), train_length=1024, lengths=(1024, 20000))
 
     model = Known()
     result = test(model)
@@ -607,20 +606,11 @@ def test_the_model_is_put_back_into_the_mode_it_was_in():
 
 
 def test_a_log_gets_a_plain_line_for_each_row(capsys):
-    result = evaluate.evaluate(Known(limit=16), corpus([900]), train_length=L, lengths=LENGTHS)
+    result = found_on(Known(limit=16), corpus([900]), lengths=LENGTHS)
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == sum(r["nats"] is not None for r in result["rows"]) and "\r" not in "".join(
-        lines
-    )
-
-
-def test_a_tokenizer_that_cannot_be_loaded_costs_only_bits_per_byte(monkeypatch, capsys):
-    def absent(self):
-        raise UserError("no vocabulary here")
-
-    monkeypatch.setattr(data.Corpus, "token_bytes", absent)
-    assert row(run(), "fixed_targets", 16)["bits_per_byte"] is None
-    assert "no vocabulary here" in capsys.readouterr().out
+    assert len(lines) == len(result["rows"]) and "\r" not in "".join(lines)
+    reasons = [r["reason"] for r in result["rows"] if r["nats"] is None]
+    assert reasons and all(any(reason in line for line in lines) for reason in reasons)
 
 
 # ---- what it shows
@@ -714,8 +704,8 @@ def result_of(step=50, train_length=L, pos="known", **how):
     model, text = how.pop("model", Known(use=9.0)), how.pop("text", corpus([4000]))
     trained = {"step": step, "tokens": 20 * step, "checkpoint": f"{step:04x}" * 16}
     about = describe_model(model, settings, **trained)
-    lengths = how.pop("lengths", LENGTHS)
-    return evaluate.extrapolation(model, text, about, lengths=lengths, progress=False, **how)
+    tester = evaluate.Tester(model, text, how.pop("compute", device.CPU))
+    return evaluate.extrapolation(tester, about, asked(**{"lengths": LENGTHS} | how))
 
 
 def test_extrapolation_says_what_was_trained():
@@ -863,7 +853,7 @@ def test_merging_judges_anew_what_the_rows_can_show():
 def test_a_tuning_loss_is_of_64_places_that_share_no_target_with_a_test(tokens, windows):
     text = corpus([tokens])
     places = evaluate.find_places(text, windows)
-    ends = evaluate.untested_ends(text, places, 40)
+    ends = evaluate.tuning_places(text, 40, windows).ends
     own = [t for end in ends for t in range(end - 31, end + 1)]
     tested = np.concatenate(
         [
@@ -877,20 +867,21 @@ def test_a_tuning_loss_is_of_64_places_that_share_no_target_with_a_test(tokens, 
     assert ends.min() >= places.reach and ends.max() < tokens
     model = Known()
     model.eval()
-    found = evaluate.tuning_loss(model, text, 40, windows, device.CPU)
+    found = evaluate.tuning_loss(evaluate.Tester(model, text), 40, windows)
     seen = [40 - back % 20 for back in range(31, -1, -1)] * 64
     by_hand = [Known().loss(float(text.val[t]), v) for t, v in zip(own, seen, strict=True)]
     assert found == pytest.approx(np.mean(by_hand), abs=1e-6)
 
 
 def test_a_tuning_loss_that_is_not_finite_is_infinite_and_too_little_text_is_refused():
-    broken, text = Broken(), corpus([20000])
+    broken = Broken()
     broken.eval()
-    assert evaluate.tuning_loss(broken, text, 40, 64, device.CPU) == math.inf
+    tester = evaluate.Tester(broken, corpus([20000]))
+    assert evaluate.tuning_loss(tester, 40, 64) == math.inf
     with pytest.raises(UserError, match="too little validation text to choose by"):
-        evaluate.tuning_loss(broken, corpus([900]), 40, 64, device.CPU)
+        evaluate.tuning_loss(evaluate.Tester(broken, corpus([900])), 40, 64)
     with pytest.raises(UserError, match="windows of at most 8192 tokens"):
-        evaluate.tuning_loss(broken, text, 10000, 64, device.CPU)
+        evaluate.tuning_loss(tester, 10000, 64)
 
 
 # ---- a real model, and the command
@@ -903,7 +894,7 @@ def tiny(pos):
 
 def test_a_real_model_gives_the_mean_cross_entropy_of_its_own_logits():
     model, text = tiny("alibi"), corpus([900])
-    result = evaluate.evaluate(model, text, train_length=L, lengths=LENGTHS, progress=False)
+    result = found_on(model, text, lengths=LENGTHS)
     nats = []
     for e in ends_by_hand([900]):
         for back in (24, 16, 8, 0):  # four windows of 16 inputs score the last 8 each
@@ -918,9 +909,7 @@ def test_a_real_model_gives_the_mean_cross_entropy_of_its_own_logits():
 
 
 def test_a_learned_table_past_its_end_is_a_row_with_a_reason():
-    result = evaluate.evaluate(
-        tiny("learned"), corpus([900]), train_length=L, lengths=LENGTHS, progress=False
-    )
+    result = found_on(tiny("learned"), corpus([900]), lengths=LENGTHS)
     assert (
         row(result, "fixed_targets", 8)["nats"] and row(result, "fixed_targets", 16)["nats"] is None
     )
@@ -993,18 +982,18 @@ def test_a_command_without_a_run_says_what_to_type(trained):
 
 
 def test_the_settings_offer_every_protocol_that_is_measured():
-    assert EvaluateSettings().protocols == evaluate.PROTOCOLS
-    assert list(evaluate.PLANS) == [*evaluate.PROTOCOLS, "sliding"]
+    assert EvaluateSettings().protocols == PROTOCOLS
+    assert list(evaluate.PLANS) == [*PROTOCOLS, "sliding"]
 
 
 def test_a_protocol_that_is_added_is_measured_and_gets_a_column_of_its_own(monkeypatch):
     def first_half(places, length):
         return evaluate.fixed_targets(replace(places, ends=places.ends[:32]), length)
 
-    with pytest.raises(UserError, match="no protocol first_half, only fixed_targets, windowed, "):
-        run(protocols=("first_half",))
+    with pytest.raises(UserError, match="one of fixed_targets,windowed,nonoverlapping"):
+        asked(protocols=("first_half",)).checked()
     monkeypatch.setitem(evaluate.PLANS, "first_half", first_half)
-    found = result_of(protocols=(*evaluate.PROTOCOLS, "first_half"))
+    found = result_of(protocols=(*PROTOCOLS, "first_half"))
     own, fixed = row(found, "first_half", 16), row(found, "fixed_targets", 16)
     assert own["block_nats"] == fixed["block_nats"][:32] and own["tokens"] == fixed["tokens"] / 2
     with_it = runs_table([found]).splitlines()

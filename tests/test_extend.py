@@ -137,9 +137,9 @@ def counted() -> Iterator[list[str]]:
     """The extensions that are measured meanwhile."""
     measured, extrapolation = [], evaluate.extrapolation
 
-    def note(model: Any, *args: Any, **how: Any) -> dict[str, Any]:
-        measured.append(model.pos.extension or "none")
-        return extrapolation(model, *args, **how)
+    def note(tester: Any, *args: Any) -> dict[str, Any]:
+        measured.append(tester.model.pos.extension or "none")
+        return extrapolation(tester, *args)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluate, "extrapolation", note)
@@ -209,10 +209,10 @@ def test_rows_of_a_text_that_has_changed_since_are_measured_again() -> None:
 def test_what_was_killed_half_way_goes_on_with_what_is_missing() -> None:
     extrapolation = evaluate.extrapolation
 
-    def killed(model: Any, *args: Any, **how: Any) -> dict[str, Any]:
-        if model.pos.extension == "yarn":
+    def killed(tester: Any, *args: Any) -> dict[str, Any]:
+        if tester.model.pos.extension == "yarn":
             raise KeyboardInterrupt
-        return extrapolation(model, *args, **how)
+        return extrapolation(tester, *args)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluate, "extrapolation", killed)
@@ -375,7 +375,8 @@ def test_a_mistake_is_a_sentence_before_anything_is_measured(
 def test_why_nothing_can_be_measured_is_said(capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(UserError, match="nothing on tiny was measured"):
         program(extend, "one", "ntk", "--eval_windows=65536")
-    assert "one: ntk: the 4615 validation tokens of tiny are too few" in capsys.readouterr().out
+    said = capsys.readouterr().out.partition("one: rope, extended by ntk")[2]
+    assert "fixed_targets at 8: the 4615 validation tokens of tiny are too few" in said
 
 
 def test_an_expression_may_hold_commas_and_is_known_however_it_is_typed() -> None:
@@ -490,13 +491,9 @@ def test_evaluate_tests_as_trained_under_another_extension_and_under_none() -> N
     assert rows("tuned")["ntk(factor=2)", 64]["factor"] == 2
     model = load_run("tuned").model
     model.extend("ntk(factor=2)")
-    again = evaluate.evaluate(
-        model,
-        data.load("tiny"),
-        train_length=32,
-        lengths=(16, 32, 64),
-        protocols=("fixed_targets",),
-    )
+    about = {"train_length": 32, "step": 0, "checkpoint": ""}
+    asked = ExtendSettings(eval_lengths=(16, 32, 64))
+    again = evaluate.evaluate(evaluate.Tester(model, data.load("tiny")), about, asked)
     assert [r["nats"] for r in again["rows"]] == [
         rows("tuned")["ntk(factor=2)", n]["nats"] for n in (16, 32, 64)
     ]
@@ -987,7 +984,7 @@ def test_what_a_search_finds_is_a_file_for_longrope_that_gives_the_loss_it_repor
     assert found["loss_unseen"]["search"] == pytest.approx(row["nats"], abs=1e-12)
     trained, corpus = opened(), data.load("roomy")
     trained.model.extend(text)
-    chosen_by = evaluate.tuning_loss(trained.model, corpus, 32, evaluate.WINDOWS, CPU)
+    chosen_by = evaluate.tuning_loss(evaluate.Tester(trained.model, corpus), 32, evaluate.WINDOWS)
     assert chosen_by == found["loss_searched"] != found["loss_unseen"]["search"]
     best = min(("pi", "ntk", "yarn"), key=lambda name: found["loss_unseen"][name])
     losses = losses_at_32(trained, corpus)
@@ -1022,7 +1019,7 @@ def test_the_first_positions_that_a_search_keeps_are_in_its_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        evaluate, "tuning_loss", lambda model, *_: 1 / (1 + model.pos.extensions[0].first)
+        evaluate, "tuning_loss", lambda tester, *_: 1 / (1 + tester.model.pos.extensions[0].first)
     )
     found = searched("--rounds=3")
     assert found["first"] > 0 and found["loss_searched"] == 1 / (1 + found["first"])

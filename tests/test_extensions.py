@@ -24,7 +24,7 @@ from configurable import UserError
 from model import GPT, GPTConfig
 from posenc import Shape, rope_frequencies
 from positions import extended_frequencies
-from positions.catalogue import extension_names, find, read, scheme_names
+from positions.catalogue import extension_names, find, scheme_names
 from positions.scheme import Scheme
 
 L, HEADS, D = 8, 2, 8
@@ -242,18 +242,11 @@ def test_longrope_is_the_golden_one(tmp_path):
     assert factor == pytest.approx(1.095445, abs=6e-7)
 
 
-def test_an_alias_is_its_expression_and_takes_the_options_of_its_target():
-    """ntk_by_parts by the published formula: theta (kept + (1 - kept) / s)."""
-    for alias, text in [
-        ("dynamic_yarn", "yarn"),
-        ("dynamic_yarn(factor=2, beta=4)", "yarn(factor=2, beta=4)"),
-        ("ntk_by_parts", "yarn(ramp=turns, mscale=0)"),
-        ("logn + ntk_by_parts(mscale=1, factor=8)", "logn + yarn(mscale=1, factor=8, ramp=turns)"),
-    ]:
-        assert read(alias).text == text
-        assert tiny(extend=alias).pos.extension == text
-    with pytest.raises(UserError, match="yarn has no option window.*alpha"):
+def test_ntk_by_parts_is_the_published_formula():
+    """theta (kept + (1 - kept) / s), with other options as those of yarn."""
+    with pytest.raises(UserError, match="ntk_by_parts has no option window.*alpha"):
         tiny(extend="ntk_by_parts(window=3)")
+    assert ratios("ntk_by_parts(mscale=1, factor=8)", 1024)[1] == ratios("yarn(factor=8)", 1024)[1]
     theta = rope_frequencies(64)[0].tolist()
     kept = [min(1.0, max(0.0, (1024 * f / (2 * math.pi) - 1) / (32 - 1))) for f in theta]
     found, factor = ratios("ntk_by_parts(factor=8)", 1024)
@@ -768,7 +761,8 @@ def by_reference(
     return attention.reference(q, k, v, prepared.plan, features)
 
 
-MAPPING = set("abf clip dynamic_ntk llama3 longrope ntk p_rope pi resonance yarn".split())
+MAPPING = set("abf clip dynamic_ntk dynamic_yarn llama3 longrope ntk ntk_by_parts".split())
+MAPPING |= {"p_rope", "pi", "resonance", "yarn"}
 REWRITING = set("dca leaky_rerope lm_infinite rerope self_extend streaming string".split())
 MOVING = set("compress interpolate pose slopes smooth two_scale".split())
 MISFITS = {
@@ -824,7 +818,7 @@ def test_the_factor_in_force_is_known():
         ("abf + yarn", "abf and yarn both change the frequencies"),
         ("yarn(factor=4) + interpolate(factor=2)", "both take the text to be longer"),
         ("interpolate + ntk + logn", "both take the text to be longer"),
-        ("yarn + dynamic_yarn", "yarn is named twice"),
+        ("yarn + dynamic_yarn", "yarn and dynamic_yarn both change the frequencies"),
         ("interpolate + compress", "both change the positions"),
         ("rerope + dca", "both change the distances"),
         ("rope", "no extension of a trained model"),

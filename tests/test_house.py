@@ -12,7 +12,7 @@ from conftest import load_docs
 house = load_docs("house")
 REPOSITORY = Path(__file__).resolve().parents[1]
 CORE = house.core(REPOSITORY)
-PROGRAMS = [*house.PROGRAMS, "evaluate"]
+PROGRAMS = [*house.PROGRAMS, "evaluate", "train"]
 
 EXAMPLE = '''"""Text that is
 no code."""
@@ -55,7 +55,7 @@ def test_names_are_counted_by_the_rule() -> None:
 
 def test_imports_are_counted_by_the_rule() -> None:
     texts = {
-        "train.py": "import ablate\nfrom runs import log\nimport torch",
+        "sample.py": "import ablate\nfrom runs import log\nimport torch",
         "ablate.py": "import runs.log as log",
         "runs/__init__.py": "",
         "runs/log.py": "import configurable",
@@ -63,10 +63,10 @@ def test_imports_are_counted_by_the_rule() -> None:
         "posenc.py": "import configurable",
     }
     arrows = house.imports(texts)
-    assert arrows["train"] == {"ablate", "runs.log"} and arrows["runs.log"] == {"configurable"}
+    assert arrows["sample"] == {"ablate", "runs.log"} and arrows["runs.log"] == {"configurable"}
     assert house.circles(arrows) == [["configurable", "posenc"]]
     assert house.upward(arrows) == ["configurable -> posenc"]
-    assert house.between_programs(arrows) == ["train -> ablate"]
+    assert house.between_programs(arrows) == ["sample -> ablate"]
 
 
 def test_a_list_of_stops_must_be_in_the_code() -> None:

@@ -135,8 +135,8 @@ MUTATIONS = [
     ),
     Mutation(
         POSENC,
-        "return torch.cat((sin, cos), -1)",
-        "return torch.cat((cos, sin), -1)",
+        "torch.cat(cos_sin(positions, inv_freq)[::-1], -1)",
+        "torch.cat(cos_sin(positions, inv_freq), -1)",
         "paper and sinusoidal",
     ),
     Mutation(POSENC, "return self.scale * sinusoids(", "return sinusoids(", "paper and sinusoidal"),
@@ -166,9 +166,7 @@ MUTATIONS = [
         "layers_share and cope",
     ),
     Mutation(GRAMMAR, "layer % count == branch", "branch == 0", "paper and nope"),
-    Mutation(
-        RULES, "scheme_name(b) in a.conflicts", "scheme_name(b) in ()", "two_schemes and xpos"
-    ),
+    Mutation(RULES, "if second in a.conflicts:", "if second in ():", "two_schemes and xpos"),
     Mutation(
         RULES,
         "return piece.reads_ids and is_acting(piece)",
@@ -201,24 +199,29 @@ MUTATIONS = [
     Mutation(ATTENTION, "q = (q * plan.temperature).to(q.dtype)", "q = q", "every_path and logn"),
     Mutation(
         ATTENTION,
-        "found = q @ k.mT / math.sqrt(q.shape[-1])",
-        "found = q @ k.mT / q.shape[-1]",
+        "(q.to(keys.dtype) @ keys.mT).to(dtype) / math.sqrt(q.shape[-1])",
+        "(q.to(keys.dtype) @ keys.mT).to(dtype) / q.shape[-1]",
         "paper and alibi",
     ),
     Mutation(
         ATTENTION,
-        "products = (q @ k.mT).to(prepared.added.dtype) / math.sqrt(q.shape[-1])",
-        "products = (q @ k.mT).to(prepared.added.dtype)",
+        "(q @ k.mT).to(prepared.added.dtype) * (1 / math.sqrt(q.shape[-1]))",
+        "(q @ k.mT).to(prepared.added.dtype)",
         "every_path and alibi",
     ),
-    Mutation(ATTENTION, "j = torch.minimum(i, j)", "j = j", "every_path and kerple"),
+    Mutation(
+        ATTENTION,
+        "j = torch.minimum(i, j)  # a bias may be undefined, even NaN",
+        "j = j  # a bias",
+        "every_path and kerple",
+    ),
     Mutation(
         ATTENTION,
         "index = torch.arange(keys - queries, keys, device=like.device)",
         "index = torch.arange(0, queries, device=like.device)",
         "decoding and window",
     ),
-    Mutation(ATTENTION, "(queries == keys or queries == 1)", "True", "decoding and rope"),
+    Mutation(ATTENTION, "queries in (1, keys))", "True)", "decoding and rope"),
     Mutation(ATTENTION, "causal = q.shape[-2] > 1", "causal = True", "decoding and rope"),
     Mutation(
         ATTENTION,
@@ -236,7 +239,7 @@ MUTATIONS = [
         ATTENTION,
         "here = places[k.shape[-2] - q.shape[-2] :][rows]",
         "here = places[rows][: q.shape[-2]]",
-        "decoding and selective_rope",
+        "decoding and fox",
     ),
     # the model
     Mutation(
@@ -364,8 +367,8 @@ MUTATIONS = [
     Mutation("zoo/cope.py", "(above - below)", "(below - above)", "paper and cope"),
     Mutation(
         "zoo/fox.py",
-        "c = tile.features_k.mT.cumsum(-1)",
-        "c = tile.features_k.mT.cumsum(-1) - tile.features_k.mT",
+        "features.cumsum(1)",
+        "features.cumsum(1) - features",
         "paper and fox",
     ),
     Mutation(
@@ -373,8 +376,8 @@ MUTATIONS = [
     ),
     Mutation(
         "zoo/fox.py",
-        "(c[..., tile.rows[:, 0], None] - c[..., None, :])",
-        "(c[..., None, :] - c[..., tile.rows[:, 0], None])",
+        "(tile.at(tile.rows) - tile.at(tile.columns))",
+        "(tile.at(tile.columns) - tile.at(tile.rows))",
         "paper and fox",
     ),
     Mutation(
@@ -432,6 +435,12 @@ MUTATIONS = [
     Mutation("zoo/pope.py", "root = math.sqrt(2)", "root = 1.0", "paper and pope"),
     Mutation("zoo/learned_rope.py", ".exp()[:, None]", "[:, None]", "paper and learned_rope"),
     Mutation("zoo/selective_rope.py", "steps.cumsum(-1)", "steps", "paper and selective_rope"),
+    Mutation(
+        "zoo/selective_rope.py",
+        "last = slice(k.shape[-2] - q.shape[-2], None)",
+        "last = slice(0, q.shape[-2])",
+        "decoding and selective_rope",
+    ),
     Mutation(
         "zoo/selective_rope.py",
         "x = normalize(x.to(wide).unflatten(-1, (self.heads, -1)), dim=-1).flatten(-2)",
@@ -530,15 +539,15 @@ MUTATIONS = [
     ),
     Mutation(
         EXTEND,
-        '{"train_length": total, "lengths": (total,)',
-        '{"train_length": length, "lengths": (length,)',
+        "evaluate.losses_at(tester, places, total)",
+        "evaluate.losses_at(tester, places, total // factor)",
         "what_a_search_finds",
         "test_extend",
     ),
     Mutation(
         EXTEND,
-        'results.paired(rows[rival], rows["search"])',
-        'results.paired(rows["search"], rows[rival])',
+        'losses[rival] - losses["search"]',
+        'losses["search"] - losses[rival]',
         "what_a_search_finds",
         "test_extend",
     ),
@@ -551,16 +560,16 @@ MUTATIONS = [
         "test_extend",
     ),
     Mutation(
-        EXTEND,
-        'asked = [evaluate.ask(tester, places, *HOW["protocols"], n, now)[0] for',
-        'asked = [{"length": evaluate.ask(tester, places, *HOW["protocols"], n, now)[0]["length"], "extend": model.pos.extension or None} for',
+        EVALUATE,
+        "asked = [row for row, _ in ask_all(tester, about, places, settings)]",
+        'asked = [{"length": row["length"], "extend": row["extend"]} for row, _ in ask_all(tester, about, places, settings)]',
         "changed_since",
         "test_extend",
     ),
     Mutation(
         EXTEND,
-        "model.extend(text, trained.folder if text == own else None)",
-        "model.extend(text, trained.folder)",
+        "return [text for text in wanted if text != own]",
+        "return [*wanted, own]",
         "typed_file",
         "test_extend",
     ),
@@ -610,8 +619,8 @@ MUTATIONS = [
     ),
     Mutation(
         EVALUATE,
-        "for windows in [*fixed_targets(places, length), *nonoverlapping(places, length)]:",
-        "for windows in fixed_targets(places, length):",
+        "for tested in [*fixed_targets(places, length), *nonoverlapping(places, length)]:",
+        "for tested in fixed_targets(places, length):",
         "share_no_target",
         "test_evaluate",
     ),
@@ -644,7 +653,9 @@ MUTATIONS = [
         "test_explain",
     ),
     # rows with answers
-    Mutation(ANSWERS, "(*found)[0] < HELD", "(*found)[1] < HELD", "lower_end", "test_rows"),
+    Mutation(
+        ANSWERS, "(right, count)[0] < HELD", "(right, count)[1] < HELD", "lower_end", "test_rows"
+    ),
     Mutation(ANSWERS, "[0] < HELD * accuracy", "[0] < 0 * accuracy", "window", "test_rows"),
     Mutation(ANSWERS, "if count < LEAST or", "if", "too_few_answers", "test_rows"),
     Mutation(ANSWERS, "[:-1]) < LEAST", "[:-1]) < 1", "joined", "test_rows"),
@@ -659,13 +670,21 @@ MUTATIONS = [
     Mutation(ANSWERS, 'if n <= row["trained"]]', 'if n >= row["trained"]]', "window", "test_rows"),
     Mutation(
         ANSWERS,
-        "distances / scored.shape[1], right)",
-        "distances / distances.max(), right)",
+        "asked / scored.shape[1], correct)",
+        "asked / asked.max(), correct)",
         "one_answer",
         "test_rows",
     ),
+    Mutation(ANSWERS, "np.minimum.reduceat", "np.maximum.reduceat", "one_answer", "test_rows"),
     Mutation(
-        ANSWERS, "(right * n / max(count, 1), n)", "(right, n)", "one_observation", "test_rows"
+        "data/recall/prepare.py",
+        "make_rows(more, 1",
+        "make_rows(generator, 1",
+        "drawn_after",
+        "test_rows",
+    ),
+    Mutation(
+        "data/tasks/prepare.py", 'kinds[last + 1 :] = "i"', "", "answers_of_a_task", "test_rows"
     ),
     Mutation(
         ROWS,
@@ -675,9 +694,19 @@ MUTATIONS = [
         "test_rows",
     ),
     Mutation(
-        ROWS, "row_order(n_rows, seed, e)[p]", "row_order(n_rows, 0, e)[p]", "epoch", "test_rows"
+        ROWS,
+        "starts = drawn_starts(n_rows, width, 1, seed,",
+        "starts = drawn_starts(n_rows, width, 1, 0,",
+        "epoch",
+        "test_rows",
     ),
-    Mutation(ROWS, "row_order(n_rows, seed, e)[p]", "p", "epoch", "test_rows"),
+    Mutation(
+        ROWS,
+        "starts = drawn_starts(n_rows, width, 1, seed, range(first, first + count))",
+        "starts = np.arange(first, first + count) % n_rows * width",
+        "epoch",
+        "test_rows",
+    ),
     Mutation(
         ROWS,
         "        first += count * width",
@@ -694,12 +723,12 @@ MUTATIONS = [
     ),
     Mutation(
         ROWS,
-        '"rows" in trained.meta or',
-        '"text" in trained.meta or',
-        "another_kind",
-        "test_needles",
+        "or own == kind",
+        'or "rows" in trained.meta',
+        "only_for_rows_of_the_kind",
+        "test_rows",
     ),
-    Mutation(ROWS, '"rows" in trained.meta or', "True or", "not_asked", "test_needles"),
+    Mutation(ROWS, "or own == kind", "or True", "not_asked", "test_needles"),
     Mutation(
         NEEDLES,
         'and f"{key}:".encode() not in text',
@@ -726,7 +755,7 @@ MUTATIONS = [
         NEEDLES,
         "counts[counts.argmin()] = np.inf",
         "counts[:] = np.inf",
-        "400_scored",
+        "enough_values",
         "test_needles",
     ),
     Mutation(
@@ -738,9 +767,7 @@ MUTATIONS = [
     ),
     # what a text holds
     Mutation(CONTEXT, "count + kinds * found", "count + found", "counts_equal", "test_context"),
-    Mutation(
-        CONTEXT, "keys(row, order)[0]", "keys(row[::-1], order)[0]", "counts_equal", "test_context"
-    ),
+    Mutation(CONTEXT, "order)[:, -1]", "order)[:, 0]", "counts_equal", "test_context"),
     Mutation(
         CONTEXT,
         "np.minimum(matched[first:], np.arange(1, len(matched) - first + 1))",
@@ -753,12 +780,12 @@ MUTATIONS = [
     ),
     Mutation(
         CONTEXT,
-        "fit = nats[:n_fitted][own[:n_fitted]]",
-        "fit = nats[n_fitted:][own[n_fitted:]]",
+        "nats[own & fitted]",
+        "nats[own & ~fitted]",
         "fitted_on",
         "test_context",
     ),
-    Mutation(CONTEXT, 'if kept.get("asked") == asked else {}', "", "kept_beside", "test_context"),
+    Mutation(CONTEXT, 'if kept["asked"] == asked else {}', "", "kept_beside", "test_context"),
 ]
 
 

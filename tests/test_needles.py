@@ -22,7 +22,9 @@ from configurable import UserError
 from data import rows
 from runs import answers
 from runs.checkpoint import load_run
+from runs.device import CPU
 from runs.figures import plot_answers
+from runs.processes import ALONE
 from runs.results import load_result
 from runs.start import run_corpus
 
@@ -49,6 +51,12 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(needles, "TIMES", 2)
 
 
+@pytest.fixture(autouse=True)
+def hundred(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bin needs 100 values: there are no more in these small corpora."""
+    monkeypatch.setattr(answers, "LEAST", 100)
+
+
 def made(folder: Path, kind: str, **how: Any) -> data.Corpus:
     """A corpus of needles in the text corpus `folder / "text"`, made if it is not there."""
     if not (folder / "text").exists():
@@ -59,9 +67,10 @@ def made(folder: Path, kind: str, **how: Any) -> data.Corpus:
 
 @pytest.fixture(scope="module")
 def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, data.Corpus]:
-    """A corpus of each kind, with rows of 128 to 1,024 inputs."""
+    """A corpus of each kind, with rows of 128 to 1,024 inputs and 100 values at each depth."""
     folder = tmp_path_factory.mktemp("corpora")
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(needles, "VALUES", 100)
         patch.setattr(needles, "TRAIN_ROWS", 64)
         patch.setattr(needles, "TIMES", 4)
         return {kind: made(folder, kind) for kind in needles.KINDS}
@@ -98,17 +107,33 @@ def test_each_question_has_its_needle_at_the_distance_given(
 
 
 @pytest.mark.parametrize("kind", needles.KINDS)
-def test_every_depth_has_400_scored_letters_at_every_length(
+def test_every_depth_has_enough_values_at_every_length(
     corpora: dict[str, data.Corpus], kind: str
 ) -> None:
     for size in rows.sizes(corpora[kind]):
         _, distances = rows.rows_of(corpora[kind], size)
-        counts = np.histogram(distances[distances > 0] / size, np.arange(9) / 8)[0]
+        counts = np.histogram(distances[distances > 0] / size, np.arange(9) / 8)[0] / needles.VALUE
         several = needles.KINDS[kind].asked > 1  # whose lines take much of a short row
         assert (counts == 0).sum() <= (128 // size * 3 if several else 0) + (
             several and size == 256
         )
-        assert counts[counts > 0].min() >= answers.LEAST
+        assert counts[counts > 0].min() >= 100
+
+
+def test_a_depth_has_as_many_values_as_a_bin_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "LEAST", rows.LEAST)
+    corpus = text_corpus(tmp_path / "text")
+    kind, generator = needles.KINDS["multi_query"], np.random.default_rng(0)
+    writer = needles.Writer(kind, corpus.tokenizer, generator)
+    _, distances = needles.validation_rows(writer, corpus.val, 513)
+    right = (distances > 0) * 1.0
+    found = answers.summary(right[:, 1:], 0 * right[:, 1:], distances[:, 1:])
+    assert min(found["by_depth"]["counts"]) >= rows.LEAST == 400
+    assert found["by_depth"]["right"] == found["by_depth"]["counts"]
+    row = {"protocol": "needles", "length": 512, "trained": 512} | found
+    assert answers.reach({512: row}) == 512
 
 
 def test_a_question_is_never_answered_by_the_text(tmp_path: Path, few: None) -> None:
@@ -136,6 +161,13 @@ def test_keys_and_values_differ_from_row_to_row(corpora: dict[str, data.Corpus])
     letters = np.frombuffer(b"".join(match[2] for match in words), np.uint8)
     shares = np.bincount(letters - ord("A"), minlength=26) / len(letters)
     assert abs(shares - 1 / 26).max() < 0.02
+
+
+def test_a_fraction_that_teaches_too_little_is_refused(tmp_path: Path, few: None) -> None:
+    with pytest.raises(UserError, match="--needle_fraction=0.049 is not at least 0.05 and at most"):
+        made(tmp_path, "single", fraction=0.049)
+    assert not (tmp_path / "single").exists()
+    assert made(tmp_path, "single", fraction=0.05).meta["rows"]["kind"] == "single needles"
 
 
 @pytest.mark.parametrize("fraction", [0.25, 1.0])
@@ -245,7 +277,6 @@ def test_rows_cannot_hold_needles(corpora: dict[str, data.Corpus], tmp_path: Pat
 @pytest.mark.parametrize(
     "words, sentence",
     [
-        (["--needle_fraction=0"], "--needle_fraction=0.0 is not above 0 and at most 1"),
         (["--name=needles_/x"], "--name=needles_/x must be letters and digits behind 'needles_'"),
         (["--name=books"], "--name=books must be letters and digits behind 'needles_'"),
         (["--seed=-1"], "--seed=-1 must be at least 0"),
@@ -321,10 +352,38 @@ class Window(nn.Module):
 
 def rows_by_length(model: Any, corpus: data.Corpus) -> dict[int, dict]:
     """The rows of results of a model."""
-    about = {"protocol": "recall", "trained": 128, "chance": 1 / 26}
+    about = {"protocol": "needles", "trained": 128, "chance": 26**-4}
     return {
-        n: about | {"length": n} | answers.measure(model, corpus, n) for n in rows.sizes(corpus)
+        n: about | {"length": n} | answers.measure(model, corpus, n, CPU, ALONE)
+        for n in rows.sizes(corpus)
     }
+
+
+class AnyValue(nn.Module):
+    """Answers with the value of the first needle that begins as what was said, whatever its key."""
+
+    def answers(self, idx: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Losses and whether each letter is right."""
+        right = []
+        for row, t in (targets >= 0).nonzero().tolist():
+            seen = bytes(idx[row, : t + 1].tolist())
+            said = re.search(rb":([A-Z]{0,3})$", seen)[1]
+            values = [value for _, value in NEEDLE.findall(seen) if value.startswith(said)]
+            right.append(bool(values) and values[0][len(said)] == targets[row, t])
+        return torch.zeros(len(right)), torch.tensor(right)
+
+
+@pytest.mark.parametrize("kind, level", [("multi_key", 1 / 4), ("multi_value", 1 / 3)])
+def test_a_model_that_ignores_the_key_is_right_in_the_share_of_one_value(
+    corpora: dict[str, data.Corpus], kind: str, level: float
+) -> None:
+    about = corpora[kind].meta["rows"]
+    found = answers.measure(AnyValue(), corpora[kind], 256, CPU, ALONE)
+    assert found["accuracy"] == pytest.approx(level, abs=0.06) and about["majority"] == level
+    counts, right = found["by_depth"]["counts"], found["by_depth"]["right"]
+    assert sum(right) / sum(counts) == found["accuracy"] and about["chance"] == 26**-4
+    row = {"protocol": "needles", "length": 256, "trained": 256} | found
+    assert answers.verdict({256: row}).startswith("not learned")
 
 
 @pytest.mark.parametrize("kind", ["passkey", "single", "multi_key", "multi_query"])
@@ -353,13 +412,11 @@ def test_the_map_of_depths_shows_every_share_and_count(
     found = rows_by_length(Window(256), corpora["single"])
     assert answers.has_depths(found)
     bins = found[512]["by_depth"]
-    assert bins["edges"] == [k / 8 for k in range(9)] and bins["counts"] == [400] * 8
-    assert bins["right"][:4] == [400] * 4 and bins["right"][5:] == [0] * 3
-    assert 0 < bins["right"][4] < 50  # first letters of values, which stand a little nearer
-    assert bins["answers"] == [100] * 8
+    assert bins["edges"] == [k / 8 for k in range(9)] and bins["counts"] == [100] * 8
+    assert bins["right"] == [100] * 4 + [0] * 4
     assert plot_answers({"window": [found]}, "needles", tmp_path / "map.svg")
     drawn = (tmp_path / "map.svg").read_text(encoding="utf-8")
-    assert drawn.count("<!-- of 400 -->") == 32 and drawn.count("<!-- 1.000 -->") == 8 + 8 + 4 + 2
+    assert drawn.count("<!-- of 100 -->") == 32 and drawn.count("<!-- 1.000 -->") == 8 + 8 + 4 + 2
     assert "reads 256 tokens back" in drawn
 
 
@@ -367,11 +424,11 @@ def test_a_length_that_was_not_measured_is_left_out_of_the_map(
     corpora: dict[str, data.Corpus], tmp_path: Path
 ) -> None:
     found = rows_by_length(Window(256), corpora["single"])
-    lost = {"protocol": "recall", "nats": None, "reason": "too long", "trained": 128}
+    lost = {"protocol": "needles", "nats": None, "reason": "too long", "trained": 128}
     schemes = {"window": [found | {1024: lost}]}
     assert plot_answers(schemes, "needles", tmp_path / "map.svg")
     drawn = (tmp_path / "map.svg").read_text(encoding="utf-8")
-    assert drawn.count("<!-- of 400 -->") == 24 and "<!-- 1,024 -->" not in drawn
+    assert drawn.count("<!-- of 100 -->") == 24 and "<!-- 1,024 -->" not in drawn
     assert not answers.has_depths({1024: lost})
 
 
@@ -381,7 +438,7 @@ def test_several_models_are_drawn_as_curves(
     found = rows_by_length(Window(256), corpora["single"])
     assert plot_answers({"one": [found], "two": [found]}, "needles", tmp_path / "both.svg")
     drawn = (tmp_path / "both.svg").read_text(encoding="utf-8")
-    assert "one: reads 256 tokens back" in drawn and "of 400" not in drawn
+    assert "one: reads 256 tokens back" in drawn and "of 100" not in drawn
 
 
 # ---- a run
@@ -396,7 +453,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A folder with a corpus and needles in it, a run trained on each, and what was printed."""
     place = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as out:
-        for name, value in {"TRAIN_ROWS": 40, "TIMES": 3}.items():
+        for name, value in {"TRAIN_ROWS": 40, "TIMES": 3, "VALUES": 20}.items():
             patch.setattr(needles, name, value)
         made(place, "single")
         patch.chdir(place)
@@ -414,7 +471,9 @@ def test_a_run_with_needles_is_trained_tested_tabled_and_drawn(trained: Any) -> 
     (folder,) = place.glob("out/alibi-single-*")
     result = load_result(folder)
     assert [row["length"] for row in result["rows"]] == [128, 256, 512]
-    assert all(sum(row["by_depth"]["counts"]) == row["tokens"] for row in result["rows"])
+    for row in result["rows"]:
+        assert row["protocol"] == "needles" and row["tokens"] == 4 * sum(row["by_depth"]["counts"])
+    assert "A value is right if all its letters are." in said
     assert "alibi: not learned: below 95% at the trained size" in said
     assert (folder / "extrapolation.png").stat().st_size > 10_000
 
@@ -431,11 +490,18 @@ def test_a_run_with_needles_is_tested_on_its_text_too(
     assert "text, trained at L = 128; nats per byte" in capsys.readouterr().out
 
 
-def test_a_run_with_needles_is_asked_for_needles_of_another_kind(trained: Any, few: None) -> None:
+def test_a_run_is_asked_for_the_kind_of_needles_that_it_was_trained_on_and_no_other(
+    trained: Any, few: None
+) -> None:
     place, _ = trained
     made(place, "passkey")
+    needles.prepare(place / "again", data.load("text", place), "single", 128, seed=1)
     (folder,) = place.glob("out/alibi-single-*")
-    assert run_corpus(load_run(folder), "passkey").name == "passkey"
+    assert run_corpus(load_run(folder), "again").name == "again"
+    with pytest.raises(
+        UserError, match="answer passkey needles, and is not asked: train with --dataset=passkey"
+    ):
+        run_corpus(load_run(folder), "passkey")
 
 
 def test_a_model_that_was_not_trained_with_needles_is_not_asked(
@@ -444,7 +510,7 @@ def test_a_model_that_was_not_trained_with_needles_is_not_asked(
     place, _ = trained
     monkeypatch.chdir(place)
     (folder,) = place.glob("out/alibi-text-*")
-    never = "trained on text has not learned to answer, and is not asked: .*--dataset=single"
+    never = "trained on text has not learned to answer single needles, and is not asked: .*--dataset=single"
     missing = "needles_x has not been made yet: .*--name=needles_x"
     for name, sentence in (("single", never), ("needles_x", missing)):
         words = [str(folder), f"--dataset={name}", "--dtype=float32"]

@@ -22,7 +22,7 @@ import posenc
 import sample
 import train
 from configurable import TrainSettings
-from positions.catalogue import ALIASES, extension_names, find, scheme_names
+from positions.catalogue import extension_names, find, scheme_names
 from positions.scheme import Scheme
 from runs.checkpoint import load_run
 from runs.folder import run_folder
@@ -207,7 +207,7 @@ def test_a_generated_page_is_up_to_date(name: str) -> None:
 
 def test_the_page_of_schemes_lists_every_scheme_and_extension() -> None:
     listed = re.findall(r"^\| `(\w+)", PAGES["schemes.md"], re.M)
-    assert set(listed) == set(scheme_names() + extension_names() + list(ALIASES))
+    assert set(listed) == set(scheme_names() + extension_names())
 
 
 def test_the_expressions_in_the_table_of_schemes_can_be_built() -> None:

@@ -1,10 +1,12 @@
 """Rows with answers: the generator of recall, the tasks, their corpora, and what is made of answers."""
 
 import contextlib
+import hashlib
 import io
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,11 +20,15 @@ import data.tasks.prepare as tasks
 import evaluate
 import report
 import train
-from configurable import UserError
+from configurable import EvaluateSettings, UserError
 from data import rows
 from runs import answers
 from runs.checkpoint import load_run
+from runs.device import CPU
+from runs.figures import plot_runs
+from runs.processes import ALONE
 from runs.results import load_result
+from runs.tables import runs_table
 
 
 @pytest.fixture(scope="module")
@@ -81,17 +87,43 @@ def test_behind_their_first_tokens_rows_of_all_lengths_are_as_dense(corpus: data
     assert np.min(shares) > 0.04
 
 
-@pytest.mark.parametrize("length", [64, 256])
+@pytest.mark.parametrize("length, few", [(64, ()), (256, ()), (100, (300, 200)), (65, (8, 8))])
 def test_every_bin_has_at_least_400_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int, few: tuple[int, ...]
 ) -> None:
     monkeypatch.setattr(recall, "TRAIN_ROWS", 64)
+    monkeypatch.setattr(recall, "TEST_ROWS", few or recall.TEST_ROWS)
     recall.prepare(tmp_path / "recall", length)
     corpus = data.load("recall", tmp_path)
     for size in rows.sizes(corpus):
         _, distances = rows.rows_of(corpus, size)
         counts = np.histogram(distances[distances > 0], 2 ** np.arange(size.bit_length()))[0]
         assert counts.min() >= answers.LEAST, (size, counts)
+
+
+def test_more_test_rows_change_no_row_that_is_drawn_after_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recall, "TRAIN_ROWS", 8)
+    monkeypatch.setattr(recall, "TEST_ROWS", (4, 4))
+    made = {}
+    for least in (0, 20):
+        monkeypatch.setattr(recall, "LEAST", least)
+        recall.prepare(tmp_path / str(least), 64, seed=3)
+        made[least] = data.load(str(least), tmp_path)
+    few, more = made.values()
+    assert (few.train == more.train).all() and len(few.val) < len(more.val)
+    for size in (64, 128):
+        for one, other in zip(rows.rows_of(few, size), rows.rows_of(more, size), strict=True):
+            assert (one == other[:4]).all() and len(one) == 4 < len(other)
+
+
+def test_the_rows_of_the_default_length_are_those_of_the_published_runs() -> None:
+    generator = np.random.default_rng(0)
+    pairs = [recall.validation_rows(generator, 0, k, 128) for k in range(2)]
+    digests = [hashlib.sha256(t.astype("<u2").tobytes()).hexdigest()[:16] for t, _ in pairs]
+    assert [len(tokens) for tokens, _ in pairs] == [*recall.TEST_ROWS[:2]]
+    assert digests == ["de627bd48888a6fd", "452595232dc5db73"]
 
 
 def test_the_same_seed_makes_the_same_rows(tmp_path: Path, corpus: data.Corpus) -> None:
@@ -265,6 +297,70 @@ def test_the_chance_of_induction_is_that_of_a_symbol_with_one_before_it() -> Non
     assert chance == 1 / 20
 
 
+def made_task(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> data.Corpus:
+    """A task with few rows for training."""
+    monkeypatch.setattr(tasks, "TRAIN_ROWS", 40)
+    tasks.prepare(folder / name)
+    return data.load(name, folder)
+
+
+class Bits(nn.Module):
+    """Answers flipflop as `say` says of the instructions, and writes the full stop behind it."""
+
+    def __init__(self, say: Any) -> None:
+        super().__init__()
+        self.say = say
+
+    def answers(self, idx: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Losses and whether each scored token is right."""
+        right = []
+        for row, wanted in zip(idx.tolist(), targets.tolist(), strict=True):
+            text = bytes(row).decode().split("r")[0]
+            said = f"{self.say(text)}.".encode()
+            asked = [target for target in wanted if target >= 0]
+            right += [a == b for a, b in zip(said, asked, strict=True)]
+        return torch.zeros(len(right)), torch.tensor(right)
+
+
+def solved(say: Any, corpus: data.Corpus) -> dict[int, dict]:
+    """The rows of results of `Bits`."""
+    about = {"protocol": "exact_match", "trained": tasks.TRAINED}
+    return {
+        n: about | {"length": n} | answers.measure(Bits(say), corpus, n, CPU, ALONE)
+        for n in rows.sizes(corpus)
+    }
+
+
+def last_bit(text: str) -> str:
+    """The bit that was written last, 0 if none was."""
+    return text[text.rfind("w") + 1] if "w" in text else "0"
+
+
+def test_a_window_as_long_as_the_training_rows_does_not_solve_long_flipflop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = made_task(tmp_path, "flipflop", monkeypatch)
+    assert answers.reach(solved(last_bit, corpus)) == 60
+    window = solved(lambda text: last_bit(text[-2 * tasks.TRAINED :]), corpus)
+    assert answers.learned(window) == 1.0 and answers.reach(window) <= 25
+    assert answers.share(window[60]) == pytest.approx(1 / 3 + 2 / 3 / 2, abs=0.06)
+    generator = np.random.default_rng(0)
+    long = [tasks.flipflop(generator, 4 * tasks.TRAINED) for _ in range(400)]
+    right = np.mean([last_bit(q[:-1][-2 * tasks.TRAINED :]) == a for q, a in long])
+    assert right < 0.75
+
+
+def test_flipflop_by_majority_is_as_good_as_said_and_not_learned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = made_task(tmp_path, "flipflop", monkeypatch)
+    found = solved(lambda text: int(text.count("w1") > text.count("w0")), corpus)
+    said = corpus.meta["rows"]["majority"]
+    assert answers.share(found[20]) == pytest.approx(said, abs=0.06) and 0.6 < said < 0.9
+    assert answers.verdict(found) == "not learned: below 95% at the trained size"
+    assert made_task(tmp_path, "copy", monkeypatch).meta["rows"]["majority"] is None
+
+
 # ---- the corpus
 
 
@@ -302,6 +398,35 @@ def test_damaged_answers_are_named(tmp_path: Path, corpus: data.Corpus) -> None:
         rows.batch(broken, broken.meta["rows"]["inputs"], 0, 0, 1)
 
 
+def kind_of(kind: str, name: str = "mine") -> Any:
+    """A corpus of rows of this kind; "" for one made before kinds were recorded, "text" for text."""
+    meta = {"rows": {"kind": kind} if kind else {}} if kind != "text" else {}
+    return SimpleNamespace(name=name, meta=meta)
+
+
+@pytest.mark.parametrize(
+    "trained, asked, good",
+    [
+        (kind_of("single needles"), kind_of("single needles", "other"), True),
+        (kind_of("single needles"), kind_of("text"), True),
+        (kind_of("reverse"), kind_of("single needles"), False),
+        (kind_of("single needles"), kind_of("multi_key needles"), False),
+        (kind_of("text"), kind_of("reverse"), False),
+        (kind_of("", "recall"), kind_of("", "recall"), True),
+        (kind_of("", "recall"), kind_of("recall", "recall_256"), True),
+        (kind_of("", "reverse"), kind_of("single needles"), False),
+        (kind_of("", "reverse"), kind_of("", "needles_single"), False),
+        (kind_of("text"), kind_of("", "needles_single"), False),
+    ],
+)
+def test_a_run_is_asked_only_for_rows_of_the_kind_that_it_was_trained_on(
+    trained: Any, asked: Any, good: bool
+) -> None:
+    refused = pytest.raises(UserError, match="mine|recall|reverse")
+    with contextlib.nullcontext() if good else refused:
+        rows.check_asked(trained, asked)
+
+
 def test_another_training_length_than_that_of_the_rows_is_refused(corpus: data.Corpus) -> None:
     rows.check_length(corpus, 64)
     with pytest.raises(UserError, match="rows of recall have 64 inputs: say --block_size=64"):
@@ -337,7 +462,8 @@ class Window(nn.Module):
 def rows_by_length(model: Any, corpus: data.Corpus) -> dict[int, dict]:
     """The rows of results of a model."""
     return {
-        n: {"protocol": "recall", "length": n, "trained": 64} | answers.measure(model, corpus, n)
+        n: {"protocol": "recall", "length": n, "trained": 64}
+        | answers.measure(model, corpus, n, CPU, ALONE)
         for n in rows.sizes(corpus)
     }
 
@@ -367,6 +493,29 @@ def test_the_verdict_names_the_length_in_which_it_reads_farthest(corpus: data.Co
     assert answers.verdict(found) == longest.replace("2048", "1024")
     seen = answers.verdict(rows_by_length(Window(128), corpus))
     assert seen.startswith("reads 128 tokens back in texts of 2048: as far as a model that sees")
+
+
+class Majority(nn.Module):
+    """Answers with the value that was written most often under the name, whatever the order."""
+
+    def answers(self, idx: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Losses and whether each answer is right."""
+        right = []
+        for row, wanted in zip(idx.tolist(), targets.tolist(), strict=True):
+            written = np.zeros((recall.NAMES, recall.VALUES))
+            for token, target in zip(row, wanted, strict=True):
+                if token >= recall.WRITE:
+                    written[divmod(token - recall.WRITE, recall.VALUES)] += 1
+                if target >= 0:
+                    right.append(written[token - recall.QUERY].argmax() == target - recall.VALUE)
+        return torch.zeros(len(right)), torch.tensor(right)
+
+
+def test_a_model_without_order_is_as_good_as_said_and_has_not_learned(corpus: data.Corpus) -> None:
+    found = rows_by_length(Majority(), corpus)
+    said = corpus.meta["rows"]["majority"]
+    assert found[64]["accuracy"] == pytest.approx(said, abs=0.01) and 0.88 < said < 0.95
+    assert answers.verdict(found) == "not learned: below 95% at the trained size"
 
 
 def test_a_model_that_guesses_has_not_learned(corpus: data.Corpus) -> None:
@@ -406,34 +555,30 @@ def summed(distances: list[list[int]], right: list[list[int]]) -> dict:
 
 
 def test_near_bins_with_too_few_answers_are_joined() -> None:
-    near, far = [[3] * 150 + [5] * 150 + [9] * 150], [[70] * 10]
-    found = summed([[*near[0], *far[0]]], [[1] * 460])["by_distance"]
+    distances = [3] * 150 + [5] * 150 + [9] * 150 + [70] * 10
+    apart = [[n for distance in distances for n in (distance, 0)]]  # answers of one token
+    found = summed(apart, [[1, 0] * 460])["by_distance"]
     assert found["edges"] == [2, 16, 32, 64, 128]  # 2 to 4, 4 to 8 and 8 to 16 are one
     assert found["counts"] == [450, 0, 0, 10]
     assert summed([[3, 0, 9]], [[1, 0, 1]])["by_distance"]["edges"] == [2, 16]
 
 
-def test_tokens_next_to_each_other_are_one_answer() -> None:
-    distances = [[0, 5, 5, 5, 0, 5, 5, 5], [2, 2, 2, 0, 0, 0, 0, 0]]
-    found = summed(distances, [[0, 1, 1, 0, 0, 1, 1, 1], [1, 1, 1, 0, 0, 0, 0, 0]])
-    assert found["by_distance"]["answers"] == [3] and found["by_distance"]["counts"] == [9]
-    assert found["by_depth"]["answers"] == [0, 0, 1, 0, 0, 2, 0, 0]
-    assert found["by_depth"]["counts"] == [0, 0, 3, 0, 0, 6, 0, 0]
-    assert found["by_depth"]["right"] == [0, 0, 3, 0, 0, 5, 0, 0]
+def test_tokens_next_to_each_other_are_one_answer_that_is_right_only_as_a_whole() -> None:
+    distances = [[0, 5, 5, 5, 0, 5, 5, 5], [2, 2, 2, 0, 0, 0, 0, 2], [2, 2, 2, 0, 0, 0, 0, 0]]
+    right = [[0, 1, 1, 0, 0, 1, 1, 1], [1, 1, 1, 0, 0, 0, 0, 1], [0, 1, 1, 0, 0, 0, 0, 0]]
+    found = summed(distances, right)
+    assert found["tokens"] == 13 and found["accuracy"] == 3 / 5 and found["exact"] == 1
+    assert found["by_distance"] == {"edges": [2, 8], "counts": [5], "right": [3]}
+    assert found["by_depth"]["counts"] == [0, 0, 3, 0, 0, 2, 0, 0]
+    assert found["by_depth"]["right"] == [0, 0, 2, 0, 0, 1, 0, 0]
 
 
-def test_an_interval_takes_the_tokens_of_an_answer_for_one_observation() -> None:
-    row = made_row([400], [380])
-    assert answers.reach_in(row, 1.0) == 2  # 95 %, and at least 92.4 % of 400 answers
-    row["by_distance"]["answers"] = [100]
-    assert answers.reach_in(row, 1.0) == 0  # at least 88.8 % of 100 answers
-    tested = {64: row | {"protocol": "recall", "length": 64}}
-    assert answers.curve(tested) == {1: (95, 100)}
-
-
-def test_recall_has_no_map_of_depths(corpus: data.Corpus) -> None:
+def test_a_map_of_depths_is_drawn_of_needles_and_of_nothing_else(corpus: data.Corpus) -> None:
     found = rows_by_length(Window(10**9), corpus)
-    assert not answers.has_depths(found)  # few of its answers are as far as its texts are long
+    assert not answers.has_depths(found)
+    needles = {n: row | {"protocol": "needles"} for n, row in found.items()}
+    assert answers.has_depths(needles)
+    assert not answers.has_depths({n: row | {"nats": None} for n, row in needles.items()})
 
 
 def test_a_loss_that_is_not_finite_is_a_finding() -> None:
@@ -517,6 +662,19 @@ def test_a_run_on_rows_is_trained_tested_tabled_and_drawn(trained: Any) -> None:
     assert "val_loss" in json.loads(lines[-1])
 
 
+def test_a_result_without_the_level_of_majority_is_printed(
+    trained: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (folder,) = trained[0].glob("out/rope-*")
+    older = load_result(folder)
+    for row in older["rows"]:
+        del row["majority"]
+        row["by_distance"]["answers"] = row["by_distance"]["counts"]
+    said = runs_table([older])
+    assert "a guess is right in 25.0%\n" in said and "majority" not in said
+    assert plot_runs([older], tmp_path / "older.svg")
+
+
 def test_a_finished_run_on_rows_is_not_trained_again(
     trained: Any, corpus: data.Corpus, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
@@ -525,7 +683,8 @@ def test_a_finished_run_on_rows_is_not_trained_again(
     monkeypatch.setattr("sys.argv", ["train.py", "--pos=rope", *SMALL])
     assert train.main() == 0
     said = capsys.readouterr().out
-    assert "step" not in said and "recall, trained at 64; a guess is right in 25.0%" in said
+    levels = "a guess is right in 25.0%, by majority of what was written in 9"
+    assert "step" not in said and f"recall, trained at 64; {levels}" in said
 
 
 def test_the_validation_loss_is_that_of_the_answers_alone(
@@ -564,11 +723,14 @@ def test_asked_lengths_that_no_row_has_are_named(
     note = (
         "note: recall has rows of [64, 128, 256, 512, 1024, 2048] only; other lengths are left out"
     )
-    found = evaluate.evaluate(model, corpus, train_length=64, lengths=(256, 300, 64))
+    tester = evaluate.Tester(model, corpus)
+    about = {"train_length": 64, "step": 0, "checkpoint": ""}
+    settings = EvaluateSettings(eval_lengths=(256, 300, 64))
+    found = evaluate.evaluate(tester, about, settings)
     assert [row["length"] for row in found["rows"]] == [64, 256]
     assert note in capsys.readouterr().out
     for lengths in ((), (64, 128)):
-        evaluate.evaluate(model, corpus, train_length=64, lengths=lengths)
+        evaluate.evaluate(tester, about, EvaluateSettings(eval_lengths=lengths))
     assert "note" not in capsys.readouterr().out
 
 

@@ -159,7 +159,7 @@ def test_a_prompt_that_is_missing_or_empty_or_no_text_is_a_sentence(tmp_path: Pa
         sample.read_prompt("")
     for name, said in (
         ("empty", "empty"),
-        ("binary", "byte 2"),
+        ("binary", "not UTF-8 text .byte 2"),
         ("absent", "No such file"),
         (".", "cannot be read"),
     ):

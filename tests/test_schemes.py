@@ -132,7 +132,7 @@ EXPECTED: dict[str, Expected] = {
     "rfs": Expected(order=False, path="fused"),
     "rfs(max=3)": Expected(order=False, path="fused"),
     "selective_rope(base=100, rank=3, taps=3)": Expected(
-        {"down": (3, C), "up": (H * D // 2, 3), "taps": (H * D // 2, 1, 3)}, path="scored"
+        {"down": (3, C), "up": (H * D // 2, 3), "taps": (H * D // 2, 1, 3)}, path="fused"
     ),
     "shape": Expected(order=False, path="fused"),
     "shape(test_shift=3)": Expected(order=False, path="fused"),
@@ -467,7 +467,7 @@ def paths_of(gpt: GPT) -> list[str]:
     """The attention paths that can carry every layer of a model."""
     index = torch.arange(L)
     plans = gpt.pos.plans(index, index, index, L, FLOAT64)
-    if any(plan.scorer for plan in plans):
+    if any(map(attention.makes_score, plans)):
         return ["scored"]
     added = any(plan.biases or plan.masks for plan in plans)
     return ["matmul", "dense", "blocked"] if added else ["matmul", "dense", "blocked", "fused"]
@@ -487,7 +487,7 @@ def test_every_path_of_attention_equals_the_reference_in_output_and_gradients(te
     for path in paths_of(gpt):
 
         def choose(plan: Plan, *rest: object, path: str = path) -> str:
-            return "scored" if plan.scorer else path
+            return "scored" if attention.makes_score(plan) else path
 
         monkeypatch.setattr(attention, "choose_path", choose)
         for ours, theirs in zip(output_and_gradients(gpt, idx), expected, strict=True):

@@ -4,8 +4,8 @@
     python train.py config/size/small.py --dataset=needles_single_books --learning_rate=1e-3
 
 A needle is a line such as "qx:BMFK." of random letters, and it is asked for by the same line once
-more: what a model says after "qx:" is compared with the value, letter by letter. A row is a window
-of the text in which needles and, behind them, questions stand in place of the text that was there.
+more: what a model says after "qx:" is right if all letters of the value are. A row is a window of
+the text in which needles and, behind them, questions stand in place of the text that was there.
 
     passkey      one needle in filler text: "The grass is green. The sky is blue ..."
     single       one needle in the corpus' own text
@@ -20,16 +20,20 @@ token is trained on, as with text.
 
 Validation rows come from the validation split and have 1 to 32 times that length. The questions
 stand at the end. The values alone are scored, by their depth: how far back the needle begins, in
-parts of the length. Each eighth of the depths has 400 scored letters; where lines take much of a
-short row, the smallest and largest depths are missing. The longest test takes minutes on a CPU:
---eval_lengths=128,256,1024 leaves it out. The figure is a map of depths and lengths.
+parts of the length. Each eighth of the depths has 400 values; where lines take much of a short row,
+the smallest and largest depths are missing. The longest test, 3,200 rows, takes half an hour on one
+core (0.8M parameters): --eval_lengths=128,256,1024 leaves it out. The figure is a map of depths and
+lengths.
 
 Keys and values are drawn for each row, so nothing can be learned by heart, and no key with its
 colon stands in the text by chance. Letters are tokens of their own in every tokenizer. A guess is
-right in 1 of 26 letters. Who finds a needle but not its key is right in 1 of 4 values where four
-needles stand. A model that was not trained on such rows does not know what is asked, so evaluate.py
-does not ask it. One that was can be tested on the text alone too (evaluate.py out/RUN
---dataset=books), or on another kind.
+right in 1 of 456,976 values. Who says a value but not that of the key is right in 1 of 4 where four
+needles stand ("by majority"). A model that was not trained on rows of the same kind does not know
+what is asked, so evaluate.py does not ask it. One that was can be tested on the text alone too
+(evaluate.py out/RUN --dataset=books).
+
+--needle_fraction is at least 0.05. Of the 32,000 rows that 1,000 steps of 32 rows read, 1,600 have
+needles then. With far fewer a wrong answer would tell of too little practice, not of distance.
 """
 
 import argparse
@@ -43,7 +47,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurable import UserError, require, run_program  # noqa: E402
 from data import HERE, NAME, Corpus, Tokenizer, load, summary  # noqa: E402
 from data.recall.prepare import check_free  # noqa: E402
-from data.rows import Pair, write_rows  # noqa: E402
+from data.rows import LEAST, Pair, write_rows  # noqa: E402
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"  # of keys; values have capitals, which are rare in text
 KEY, VALUE = 2, 4  # letters
@@ -53,7 +57,8 @@ BACK = LINE - 3  # from the first token of a question to the one before the valu
 FILLER = "The grass is green. The sky is blue. The sun is yellow. Here we go. "
 FILLER += "There and back again. "
 TRAIN_ROWS = 65536
-DEPTHS, VALUES = 8, 100  # validation rows have 100 values, 400 letters, in each eighth of depths
+DEPTHS, VALUES = 8, LEAST  # validation rows have so many values in each eighth of depths
+LEAST_FRACTION = 0.05  # of the training rows have needles
 TIMES = 6  # validation rows have 1, 2, 4 ... 32 times the training length
 TRIES = 3000  # to hit a depth that may be out of reach
 
@@ -180,6 +185,8 @@ def prepare(
     UserError if the corpus has rows already, too little text, or no letters for needles.
     """
     check(corpus, KINDS[kind], length)
+    few = f"--needle_fraction={fraction} is not at least {LEAST_FRACTION} and at most 1"
+    require(LEAST_FRACTION <= fraction <= 1, few)
     generator = np.random.default_rng(seed)
     try:
         writer = Writer(KINDS[kind], corpus.tokenizer, generator)
@@ -191,13 +198,14 @@ def prepare(
     for row in train[: round(fraction * TRAIN_ROWS)]:
         writer.teach(row)
     characters = {"characters": corpus.meta["characters"]} if corpus.unit == "char" else {}
+    rows = {"protocol": "needles", "kind": f"{kind} needles", "trained": length}
+    rows["chance"] = len(LETTERS) ** -VALUE
+    rows["majority"] = 1 / KINDS[kind].needles if KINDS[kind].needles > 1 else None
     return write_rows(
         folder,
         train=(train, np.ones_like(train)),  # every token is trained on
         validation=validation,
-        protocol="recall",
-        trained=length,
-        chance=1 / len(LETTERS),
+        rows=rows,
         tokenizer=corpus.meta["tokenizer"],
         source=f"{kind} needles in {fraction:.0%} of rows of {corpus.name}, seed {seed}",
         rule=corpus.meta["rule"],
@@ -235,9 +243,7 @@ def main() -> None:
     require(good, f"--name={name} must be letters and digits behind 'needles_'")
     check_free(HERE / name, given.overwrite)
     require(given.seed >= 0, f"--seed={given.seed} must be at least 0")
-    fraction = given.needle_fraction
-    require(0 < fraction <= 1, f"--needle_fraction={fraction} is not above 0 and at most 1")
-    how = given.kind, given.length, fraction, given.seed
+    how = given.kind, given.length, given.needle_fraction, given.seed
     print(summary(prepare(HERE / name, load(given.corpus), *how)))
 
 

@@ -7,7 +7,8 @@ token after a query is the value of that name's latest write, and it alone is sc
 attention head has to find the latest write of the name, however far back it stands: so accuracy by
 distance tells how far a model reads.
 
-The training rows have --length inputs. The validation split has rows of 1 to 32 times that length.
+The training rows have --length inputs. The validation split has rows of 1 to 32 times that length,
+as many as give 400 answers in each bin of distances (1, 2 to 3, 4 to 7 ...).
 Each write is asked for at most once. While the answer to a planned query waits, its name is neither
 written nor asked for by others. Longer rows have more answers per token, because a row begins with
 nothing to ask for: with --length=128 about 12.4 per 128 tokens in rows of 128 and 13.8 in rows of
@@ -24,7 +25,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurable import UserError, read_json, require, run_program  # noqa: E402
 from data import HERE, NAME, summary  # noqa: E402
-from data.rows import write_rows  # noqa: E402
+from data.rows import LEAST, Pair, write_rows  # noqa: E402
 
 NAMES, VALUES, NOISE = 24, 4, 16
 QUERY, VALUE = NOISE, NOISE + NAMES  # the first token of each kind; noise begins at 0
@@ -32,7 +33,7 @@ WRITE = VALUE + VALUES  # name n and value v: WRITE + n * VALUES + v
 WRITES, QUERIES = 0.15, 0.12  # how often a token begins one, besides the planned ones
 PLANNED = 2  # planned queries in a training row; a text twice as long has twice as many
 TRAIN_ROWS = 40960
-# validation rows of 1, 2, 4 ... 32 times the training length: 400 answers in each bin of distances
+# validation rows of 1, 2, 4 ... 32 times the training length; more if a bin has too few answers
 TEST_ROWS = (1280, 880, 560, 360, 200, 120)
 # a character for each token: noise, the names asked for, values, and a Braille pattern per write
 CHARACTERS = ".,:;!-_+*/|^~#@%" + "ABCDEFGHIJKLMNOPQRSTUVWX" + "0123"
@@ -111,9 +112,7 @@ class Rows:
         self.planned[rows, np.abs(now[rows]) - 1] = now[rows] > 0
 
 
-def make_rows(
-    generator: np.random.Generator, count: int, length: int, queries: int
-) -> tuple[np.ndarray, np.ndarray]:
+def make_rows(generator: np.random.Generator, count: int, length: int, queries: int) -> Pair:
     """Rows with planned `queries`: tokens, and at answers the distance, (count, length + 1) each.
 
     The distance is that from the query back to the write, 0 where no answer stands.
@@ -124,6 +123,37 @@ def make_rows(
     for t in range(length + 1):
         rows.grow(t, planned[:, t], after[:, t])
     return rows.tokens, rows.distances
+
+
+def validation_rows(generator: np.random.Generator, seed: int, k: int, length: int) -> Pair:
+    """At least TEST_ROWS[k] rows of length << k, and more until each bin of distances has LEAST.
+
+    A last bin of which the rows hold less than a quarter is left as it is. The further rows have a
+    generator of their own, so that nothing that is drawn later depends on them.
+    """
+    count, size, more = TEST_ROWS[k], length << k, np.random.default_rng([seed, k])
+    tokens, distances = make_rows(generator, count, size, PLANNED << k)
+    edges = 2 ** np.arange(1 + (4 * size // 5).bit_length())
+    while np.histogram(distances[distances > 0], edges)[0].min() < LEAST:
+        others = make_rows(more, 1 + count // 8, size, PLANNED << k)
+        tokens = np.concatenate([tokens, others[0]])
+        distances = np.concatenate([distances, others[1]])
+    return tokens, distances
+
+
+def by_majority(tokens: np.ndarray, distances: np.ndarray) -> float:
+    """The share of answers that are the value written most often under their name before, whatever
+    the order; one of several such values is drawn.
+    """
+    written, right = np.zeros((len(tokens), NAMES, VALUES)), 0.0
+    for t in range(tokens.shape[1]):
+        rows = np.flatnonzero(tokens[:, t] >= WRITE)
+        written[rows, *divmod(tokens[rows, t] - WRITE, VALUES)] += 1
+        rows = np.flatnonzero(distances[:, t])
+        counts = written[rows, tokens[rows, t - 1] - QUERY]  # (answers, VALUES)
+        most = counts == counts.max(axis=1, keepdims=True)
+        right += (most[np.arange(len(rows)), tokens[rows, t] - VALUE] / most.sum(axis=1)).sum()
+    return float(right / (distances > 0).sum())
 
 
 def pick(generator: np.random.Generator, weights: np.ndarray) -> np.ndarray:
@@ -137,18 +167,16 @@ def prepare(folder: Path, length: int = 128, seed: int = 0) -> dict:
     """Write the rows to `folder`, and return meta.json."""
     generator = np.random.default_rng(seed)
     validation = {
-        length << k: make_rows(generator, count, length << k, PLANNED << k)
-        for k, count in enumerate(TEST_ROWS)
+        length << k: validation_rows(generator, seed, k, length) for k in range(len(TEST_ROWS))
     }
+    rows = {"protocol": "recall", "kind": "recall", "trained": length, "chance": 1 / VALUES}
     return write_rows(
         folder,
         train=make_rows(generator, TRAIN_ROWS, length, PLANNED),
         validation=validation,
+        rows=rows | {"majority": by_majority(*validation[length])},
         tokenizer="char",
         characters=CHARACTERS,
-        protocol="recall",
-        trained=length,
-        chance=1 / VALUES,
         source=f"generated from seed {seed}",
         rule="rows of their own",
     )

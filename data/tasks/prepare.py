@@ -10,7 +10,8 @@ of a generator and a size that returns question and answer, and name it in TASKS
 The chance in meta.json is the share of right answers of a guess at size 20, the largest trained on.
 A guess at induction is one of the symbols that have one before them: 1 / size are right, so 5 % at
 size 20 and 1.7 % at 60. A guess at a bit is right in half of the rows at every size. A guess at a
-whole word or number of size 20 is next to never right: its chance is 0.
+whole word or number of size 20 is next to never right: its chance is 0. Who answers flipflop by the
+bit that was written most often is right far more often than a guess, and meta.json has that too.
 """
 
 import argparse
@@ -31,6 +32,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 HINTS = [*LETTERS, *LETTERS.upper(), *"!#$%&*@^~?/|"]  # names of the places of a number
 
 Generator = np.random.Generator
+Make = Callable[[Generator, int], tuple[str, str]]  # a question and its answer, of a size
 
 
 def letters(generator: Generator, size: int) -> str:
@@ -99,11 +101,16 @@ def parity(generator: Generator, size: int) -> tuple[str, str]:
 
 
 def flipflop(generator: Generator, size: int) -> tuple[str, str]:
-    """`size` instructions with a bit: w writes it, i is to be ignored; r reads the last written."""
+    """`size` instructions with a bit: w writes it, i is to be ignored; r reads the last written.
+
+    The last write is any of them, so that it is the farther back the larger the size.
+    """
     kinds, bits = generator.choice([*"wiiii"], size), generator.integers(2, size=size)
-    kinds[0] = "w"
+    last = int(generator.integers(size))
+    kinds[0] = kinds[last] = "w"
+    kinds[last + 1 :] = "i"
     text = "".join(f"{kind}{bit}" for kind, bit in zip(kinds, bits, strict=True))
-    return f"{text}r", str(bits[np.flatnonzero(kinds == "w")[-1]])
+    return f"{text}r", str(bits[last])
 
 
 def induction(generator: Generator, size: int) -> tuple[str, str]:
@@ -113,9 +120,7 @@ def induction(generator: Generator, size: int) -> tuple[str, str]:
     return "".join(symbols) + f">{symbols[place]}", str(symbols[place + 1])
 
 
-TASKS: dict[
-    str, tuple[Callable[[Generator, int], tuple[str, str]], float]
-] = {  # and chance at TRAINED
+TASKS: dict[str, tuple[Make, float]] = {  # and chance at TRAINED
     "copy": (copy, 0),
     "reverse": (reverse, 0),
     "sort": (sort, 0),
@@ -128,9 +133,17 @@ TASKS: dict[
 }
 
 
-def make_rows(
-    make: Callable[[Generator, int], tuple[str, str]], generator: Generator, sizes: list[int]
-) -> tuple[np.ndarray, np.ndarray]:
+def by_majority(rows: np.ndarray) -> float:
+    """The share of rows (n, T) of flipflop whose answer is the bit most often written, whatever the
+    order; of two bits written as often one is drawn.
+    """
+    texts = [bytes(row.tolist()).decode().split("r") for row in rows]
+    more = [text.count("w1") - text.count("w0") for text, _ in texts]
+    ones = [int(answer[0] == "1") for _, answer in texts]
+    return float(np.mean([one == (m > 0) if m else 0.5 for one, m in zip(ones, more, strict=True)]))
+
+
+def make_rows(make: Make, generator: Generator, sizes: list[int]) -> tuple[np.ndarray, np.ndarray]:
     """A row of each of these sizes, filled up: tokens, and 1 where a token is scored, else 0."""
     texts = [make(generator, size) for size in sizes]
     longest = max(len(question + answer) for question, answer in texts) + 1
@@ -147,15 +160,16 @@ def prepare(folder: Path, seed: int = 0) -> dict:
     """Write the rows of the task with the name of `folder`, and return meta.json."""
     make, chance = TASKS[folder.name]
     generator = np.random.default_rng(seed)
-    sizes = [1 + k % TRAINED for k in range(TRAIN_ROWS)]
+    train = make_rows(make, generator, [1 + k % TRAINED for k in range(TRAIN_ROWS)])
+    tested = {size: make_rows(make, generator, [size] * TEST_ROWS) for size in SIZES}
+    rows = {"protocol": "exact_match", "kind": folder.name, "trained": TRAINED, "chance": chance}
+    rows["majority"] = by_majority(tested[TRAINED][0]) if make is flipflop else None
     return write_rows(
         folder,
-        train=make_rows(make, generator, sizes),
-        validation={size: make_rows(make, generator, [size] * TEST_ROWS) for size in SIZES},
+        train=train,
+        validation=tested,
+        rows=rows,
         tokenizer="bytes",
-        protocol="exact_match",
-        trained=TRAINED,
-        chance=chance,
         source=f"{make.__doc__.splitlines()[0]} generated from seed {seed}",
         rule="rows of their own",
     )

@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 
 import evaluate  # noqa: E402
+from configurable import ExtendSettings  # noqa: E402
 from runs import device  # noqa: E402
 from runs.checkpoint import load_run, load_state  # noqa: E402
 from runs.start import run_corpus  # noqa: E402
@@ -49,9 +50,9 @@ def levels(folder: str) -> dict:
     corpus, length = run_corpus(run), run.settings.block_size
 
     def at_length(lengths: tuple[int, ...], windows: int) -> dict:
-        how = {"lengths": lengths, "protocols": ("fixed_targets",), "windows": windows}
-        how |= {"train_length": length, "compute": device.pick("cpu", "auto"), "progress": False}
-        rows = evaluate.evaluate(run.model, corpus, **how)["rows"]
+        asked = ExtendSettings(eval_lengths=lengths, eval_windows=windows)
+        tester = evaluate.Tester(run.model, corpus, device.pick("cpu", "auto"))
+        rows = evaluate.evaluate(tester, evaluate.describe_run(run), asked)["rows"]
         row = next(row for row in rows if row["length"] == length)
         return {name: row[name] for name in ("nats", "stderr", "targets", "windows")}
 

@@ -1,0 +1,24 @@
+"""NTK-by-parts: YaRN before its temperature (bloc97 2023, in arXiv 2309.00071)."""
+
+from posenc import Shape, Yarn
+
+
+class NtkByParts(Yarn):
+    """theta_m (k + (1 - k) / s): k is linear in the turns of a pair within L, from 0 to 1.
+
+    bloc97 2023, section 3.2 of Peng et al. 2023 (arXiv 2309.00071). This is yarn(ramp=turns,
+    mscale=0): the options are those of `yarn`, with other defaults.
+    Verdict: see `yarn`, which adds a temperature.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        factor: float | str = "auto",
+        alpha: float = 1.0,
+        beta: float = 32.0,
+        mscale: float = 0.0,
+    ) -> None:
+        how = {"alpha": alpha, "beta": beta, "mscale": mscale, "ramp": "turns"}
+        super().__init__(shape, factor=factor, **how)
