@@ -262,10 +262,15 @@ class Pair(Tile):
     text: Tensor | None = None
     head: Tensor | None = None
 
-    def at(self, places: Tensor) -> Tensor:
-        """The feature of this head at a place."""
-        features = self.features_q if places is self.rows else self.features_k
-        return features[self.text, places, self.head]
+    @property
+    def of_queries(self) -> Tensor:
+        """The feature of the query for this head."""
+        return self.features_q[self.text, self.rows, self.head]
+
+    @property
+    def of_keys(self) -> Tensor:
+        """The feature of the key for this head."""
+        return self.features_k[self.text, self.columns, self.head]
 
 
 def acting(plan: Plan) -> set[str]:

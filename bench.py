@@ -182,7 +182,7 @@ def draw(rows: dict[str, dict], path: Path) -> None:
 def main() -> None:
     """Measure what is not measured yet; write JSON, table and figure."""
     s, schemes = configure(BenchSettings, sys.argv[1:], __doc__)
-    device.keep_freed_memory()
+    device.set_up_cpu()
     attention.use(path=s.attention)
     compute, corpus = device.pick(s.device, s.dtype), training_corpus(s)
     where = torch.cuda.get_device_name() if compute.kind == "cuda" else compute.device

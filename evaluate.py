@@ -656,7 +656,7 @@ def main() -> None:
     """Test runs, print their table, and draw several, or another corpus, in a figure."""
     settings, words = configure(EvaluateSettings, sys.argv[1:], __doc__)
     folders = named_folders(words, "evaluate.py")
-    device.keep_freed_memory()
+    device.set_up_cpu()
     compute = device.pick(settings.device, settings.dtype)
     attention.use(path=settings.attention)
     advice = "lower eval_lengths, or leave the longest out"

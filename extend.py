@@ -270,7 +270,7 @@ def main() -> None:
     """Test the runs under the extensions, or search."""
     settings, words = configure(ExtendSettings, sys.argv[1:], __doc__)
     folders, texts = folders_and_extensions(words)
-    device.keep_freed_memory()
+    device.set_up_cpu()
     with device.memory_advice("lower eval_lengths, or leave the longest out"):
         if not settings.search:
             return test_all(folders, texts, settings)

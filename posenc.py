@@ -253,10 +253,15 @@ class Tile:
     columns: Tensor
     features_k: Tensor | None = None
 
-    def at(self, places: Tensor) -> Tensor:
-        """Of features_k (B, C, H), one for each head, those at places: `rows` or `columns`."""
-        numbers = self.features_k.mT
-        return numbers[..., None, :] if places is self.columns else numbers[..., places]
+    @property
+    def of_queries(self) -> Tensor:
+        """Features, one for each head, of the queries: (B, H, R, 1)."""
+        return self.features_k.mT[..., self.rows[:, 0], None]
+
+    @property
+    def of_keys(self) -> Tensor:
+        """Features, one for each head, of the keys: (B, H, 1, C)."""
+        return self.features_k.mT[..., None, :]
 
     @property
     def seen(self) -> Tensor:

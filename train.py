@@ -354,7 +354,7 @@ def main() -> int:
     settings, words = configure(TrainSettings, sys.argv[1:], __doc__)
     problem = f"{' '.join(words)!r:.60} is neither a config file (.py) nor --name=value"
     require(not words, f"{problem}; quote what has spaces, as in '--pos=rope + alibi'")
-    device.keep_freed_memory()
+    device.set_up_cpu()
     compute = device.pick(settings.device, settings.dtype)
     with together(settings.backend, compute) as processes, told(settings.pos_file):
         complete_run(settings, compute, processes)

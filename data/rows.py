@@ -70,9 +70,7 @@ def check_asked(trained: Corpus, asked: Corpus) -> None:
     Rows that were made before kinds were recorded are a kind of their own.
     """
     own, kind = (c.meta.get("rows", {}).get("kind", c.name) for c in (trained, asked))
-    never = (
-        f"a model trained on {trained.name} has not learned to answer {kind}, and is not asked"
-    )
+    never = f"a model trained on {trained.name} has not learned to answer {kind}, and is not asked"
     require("rows" not in asked.meta or own == kind, f"{never}: train with --dataset={asked.name}")
 
 

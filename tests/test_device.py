@@ -10,6 +10,7 @@ import sys
 import sysconfig
 from collections.abc import Callable
 from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -237,14 +238,31 @@ def test_a_system_without_glibc_keeps_its_own_manner_with_memory(
         raise OSError(f"{name}: cannot open shared object file")
 
     monkeypatch.setattr(ctypes, "CDLL", absent)
-    assert device.keep_freed_memory() is False
+    assert device.set_up_cpu() is False
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())  # musl knows no mallopt
-    assert device.keep_freed_memory() is False
+    assert device.set_up_cpu() is False
+
+
+@pytest.fixture(autouse=True)
+def small_numbers() -> Iterator[None]:
+    """What set_up_cpu does to small numbers ends with the test."""
+    yield
+    torch.set_flush_denormal(False)
+
+
+def test_numbers_too_small_for_float32_are_taken_for_0() -> None:
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this CPU cannot do it")
+    torch.set_flush_denormal(False)
+    small = torch.full((64,), 1e-30)
+    assert float((small * 1e-10).max()) > 0
+    device.set_up_cpu()
+    assert float((small * 1e-10).max()) == 0
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 def test_glibc_takes_the_thresholds() -> None:
-    assert device.keep_freed_memory() is True
+    assert device.set_up_cpu() is True
 
 
 # ---- compilers

@@ -367,8 +367,8 @@ MUTATIONS = [
     Mutation("zoo/cope.py", "(above - below)", "(below - above)", "paper and cope"),
     Mutation(
         "zoo/fox.py",
-        "features.cumsum(1)",
-        "features.cumsum(1) - features",
+        "features.mT.cumsum(-1).mT",
+        "features.mT.cumsum(-1).mT - features",
         "paper and fox",
     ),
     Mutation(
@@ -376,8 +376,8 @@ MUTATIONS = [
     ),
     Mutation(
         "zoo/fox.py",
-        "(tile.at(tile.rows) - tile.at(tile.columns))",
-        "(tile.at(tile.columns) - tile.at(tile.rows))",
+        "(tile.of_queries - tile.of_keys)",
+        "(tile.of_keys - tile.of_queries)",
         "paper and fox",
     ),
     Mutation(

@@ -37,9 +37,9 @@ class Fox(Piece):
         return nn.functional.logsigmoid(gate.to(torch.promote_types(gate.dtype, torch.float32)))
 
     def along(self, q: Tensor, k: Tensor, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """c (B, S, H) in place of ln f."""
-        return q, k, features.cumsum(1)
+        """c (B, S, H) in place of ln f; in memory the numbers of a head stand side by side."""
+        return q, k, features.mT.cumsum(-1).mT
 
     def score(self, tile: Tile) -> Tensor:
         """(B, H, R, C): the score plus the decay between key and query."""
-        return tile.scores + tile.added + (tile.at(tile.rows) - tile.at(tile.columns))
+        return tile.scores + tile.added + (tile.of_queries - tile.of_keys)

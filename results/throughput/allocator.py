@@ -1,4 +1,4 @@
-"""What `runs.device.keep_freed_memory` is worth: the speed of training and of long tests.
+"""What `runs.device.set_up_cpu` is worth: the speed of training and of long tests.
 
     python results/throughput/allocator.py
 
@@ -30,7 +30,7 @@ STEPS, ROUNDS = 20, 1
 def measure(kept: bool) -> dict[str, float]:
     """Tokens/s and page faults of training (16 x 128) and of a test at 4096, in this process."""
     if kept:
-        device.keep_freed_memory()
+        device.set_up_cpu()
     compute, model = device.pick("cpu", "auto"), GPT(GPTConfig(pos="alibi"))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
