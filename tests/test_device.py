@@ -8,9 +8,8 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
