@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -101,6 +101,13 @@ class Project:
         started = self.start(folder, *words)
         started.end()
         return started
+
+
+@pytest.fixture(autouse=True)
+def small_numbers() -> Iterator[None]:
+    """A test that runs a program in this process leaves small numbers as they were before."""
+    yield
+    torch.set_flush_denormal(False)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -240,13 +240,6 @@ def test_a_system_without_glibc_keeps_its_own_manner_with_memory(
     assert device.set_up_cpu() is False
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())  # musl knows no mallopt
     assert device.set_up_cpu() is False
-
-
-@pytest.fixture(autouse=True)
-def small_numbers() -> Iterator[None]:
-    """What set_up_cpu does to small numbers ends with the test."""
-    yield
-    torch.set_flush_denormal(False)
 
 
 def test_numbers_too_small_for_float32_are_taken_for_0() -> None:
