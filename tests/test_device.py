@@ -24,6 +24,7 @@ from attention import Prepared
 from configurable import GPTConfig, TrainSettings, UserError, configure
 from model import GPT
 from posenc import Shape
+from positions.catalogue import scheme_names
 from positions.scheme import Plan, Scheme
 from runs import device
 from runs.checkpoint import load_run, save_checkpoint
@@ -505,6 +506,75 @@ def test_the_reference_on_cuda_is_that_on_a_processor(text: str) -> None:
     there = output_and_gradients(attention.reference, "cuda", on("cuda", text), torch.float32)
     for a, b in zip(here, there, strict=True):
         torch.testing.assert_close(b.cpu(), a, rtol=1e-3, atol=1e-3)
+
+
+# what FlexAttention takes, as several pieces together, besides each scheme alone
+TOGETHER = [
+    "alibi + window(size=20, sinks=1)",
+    "alibi(learned=True) + t5 + logn",
+    "kerple(kind=power) + fox",
+    "rope(p=0.5) + scale_invariant + t5",
+    "kerple + sandwich + multiscale + block_causal(size=32)",
+    "rope | nope",
+    "randomized(max=700) + rope",
+    "abacus(max_shift=0) + rope",
+]
+EACH = {*scheme_names()} - {"window", "randomized", "abacus"}  # these three are above
+
+
+def loss_and_gradients(
+    model: GPT, run: Callable[..., tuple], text: Tensor, ids: Tensor | None
+) -> list[Tensor]:
+    """The mean loss of a text and the gradients of all parameters, on a processor."""
+    loss = run(text[:, :-1], text[:, 1:], ids=ids, loss_only=True)[1]
+    used = [p for p in model.parameters() if p.requires_grad]
+    found = torch.autograd.grad(loss, used, allow_unused=True)
+    return [loss.detach().cpu(), *(g.cpu() for g in found if g is not None)]
+
+
+@pytest.mark.gpu
+@NO_CARD
+@pytest.mark.parametrize("pos", [*sorted(EACH), *TOGETHER])
+def test_a_compiled_step_a_long_test_and_decoding_on_cuda_are_those_on_a_processor(
+    pos: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "ASKED", {"path": "auto", "compiler": False})
+    monkeypatch.setattr(attention, "DENSE_BYTES", 4 * 4 * 256**2)  # the long test goes by blocks
+    torch._dynamo.reset()
+    torch.manual_seed(11)
+    config = GPTConfig(
+        block_size=160, vocab_size=60, n_layer=1 + pos.count("|"), n_head=4, n_embd=64, pos=pos
+    )
+    model = GPT(config)
+    with torch.no_grad():
+        for p in model.parameters():  # off their start, where some gradients are zero
+            p += 0.02 * torch.randn(p.shape)
+    text = torch.randint(60, (2, 641))
+    ids = model.draw_ids(0, 0, 160)
+    longest = 641 if model.limit is None else min(641, model.limit + 1)
+
+    def long_test(where: str) -> Tensor:
+        with torch.no_grad():
+            return model.losses(
+                text[:, : longest - 1].to(where), text[:, 1:longest].to(where)
+            ).cpu()
+
+    def decoded(where: str) -> Tensor:
+        return model.generate(text[:, :32].to(where), 16, temperature=0).cpu()
+
+    expected = loss_and_gradients(model, model, text[:, :161], ids)
+    model.eval()
+    expected += [long_test("cpu"), decoded("cpu")]
+    model.to("cuda").train()
+    moved = text[:, :161].to("cuda"), None if ids is None else ids.to("cuda")
+    found = loss_and_gradients(model, torch.compile(model, fullgraph=True), *moved)
+    model.eval()
+    monkeypatch.setattr(attention, "ASKED", {"path": "auto", "compiler": True})
+    found += [long_test("cuda"), decoded("cuda")]
+    assert torch.equal(found.pop(), expected.pop())
+    for ours, theirs in zip(found, expected, strict=True):
+        assert theirs.isfinite().all()
+        assert (ours - theirs).norm() <= 2e-3 * theirs.norm() + 1e-6
 
 
 @pytest.fixture
