@@ -53,7 +53,7 @@ gpu: gpu-card $(GPU)/tests.txt gpu-bench gpu-six
 	@tail -n 1 $(GPU)/tests.txt
 	@grep -q "^exit status 0$$" $(GPU)/tests.txt
 
-gpu gpu-% $(GPU)/%: export TIKTOKEN_CACHE_DIR ?= data/books_gpu/tiktoken
+gpu gpu-% $(GPU)/%: export TIKTOKEN_CACHE_DIR := $(CURDIR)/data/books_gpu/tiktoken
 
 # VENV=python3 takes the Python that a rented machine has
 gpu-card: $(if $(filter .venv/%,$(VENV)),.venv/ready-dev)
@@ -62,7 +62,7 @@ gpu-card: $(if $(filter .venv/%,$(VENV)),.venv/ready-dev)
 
 $(GPU)/tests.txt: | gpu-card
 	mkdir -p $(GPU)
-	$(VENV) -m pytest -m gpu -rA -n $(WORKERS) tests/test_device.py > $@.new 2>&1; echo "exit status $$?" >> $@.new
+	$(VENV) -m pytest -m gpu -v -n $(WORKERS) tests/test_device.py > $@.new 2>&1; echo "exit status $$?" >> $@.new
 	mv $@.new $@
 
 gpu-bench: $(SIX:%=gpu-bench-%)

@@ -22,7 +22,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from configurable import require
-from posenc import Tile, overrides, scheme_name
+from posenc import Piece, Tile, overrides, scheme_name
 from positions.scheme import Plan
 
 MATMUL_KEYS = 512  # on a CPU, compiled: above this the library's kernel is faster
@@ -39,6 +39,8 @@ FLEX = {
     "mask": ("window", "block_causal"),
     "score": ("fox", "scale_invariant"),
 }
+# What it trains is added up pair by pair, which takes it longer than the other paths: on an H100
+# t5's step at 124M, L = 512, took 4.8 times rope's. So it trains nothing that scores are made of.
 FLEX_RELEASES = ("2.11", "2.13")
 SMALL_BLOCKS = {"BLOCK_N": 64, "num_stages": 2}  # what is read for each pair takes shared memory
 
@@ -202,6 +204,7 @@ def choose_path(plan: Plan, n_head: int, compiled: bool, dropout: float = 0.0) -
         paths = list(dict.fromkeys([*first, "blocked", "dense", "matmul", "scored"]))
     if flex_takes(plan, dropout * trained) and not exact and (compiled or ASKED["compiler"]):
         best = torch.__version__.startswith(FLEX_RELEASES) and paths[0] != "fused"
+        best = best and not (trained and learns_scores(plan))
         paths = ["flex", *paths] if best else [*paths, "flex"]
     asked = ASKED["path"] if queries == keys else "auto"
     require(asked in ("auto", *paths), f"attention={asked} does not fit here: use one of {paths}")
@@ -275,8 +278,18 @@ class Pair(Tile):
 
 def acting(plan: Plan) -> set[str]:
     """The names of the pieces that do something to scores."""
+    return {scheme_name(piece) for piece in scoring(plan)}
+
+
+def scoring(plan: Plan) -> list[Piece]:
+    """The pieces that do something to scores."""
     methods = ("bias", "mask", "score", "regions")
-    return {scheme_name(p) for p in plan.pieces if any(overrides(p, m) for m in methods)}
+    return [p for p in plan.pieces if any(overrides(p, m) for m in methods)]
+
+
+def learns_scores(plan: Plan) -> bool:
+    """Whether such a piece has parameters."""
+    return any(True for piece in scoring(plan) for _ in piece.parameters())
 
 
 def flex_takes(plan: Plan, dropout: float) -> bool:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["GPT", "Cache", "GPTConfig"]
 
 LOGIT_BYTES = 64 * 2**20  # losses() forms logits in blocks of at most this
-LOSS_BYTES = 512 * 2**20  # and training, where each block is formed again in the backward pass
+LOSS_BYTES = 512 * 2**20  # and training, where each block is formed again in the backward pass:
+CARD_SHARE = 8  # but all at once on a GPU, up to this part of its memory
 
 
 @dataclass
@@ -295,7 +296,10 @@ class GPT(nn.Module):
         x = self._hidden(idx, positions, ids, cache)
         if targets is None:
             return self.lm_head(x if cache else x[:, -1:]), None
-        if loss_only and 4 * targets.numel() * self.config.vocab_size > LOSS_BYTES:
+        most = LOSS_BYTES
+        if x.is_cuda:
+            most = torch.cuda.get_device_properties(x.device).total_memory // CARD_SHARE
+        if loss_only and 4 * targets.numel() * self.config.vocab_size > most:
             return None, self._nats(x, targets, LOSS_BYTES).sum() / (targets >= 0).sum()
         logits = self.lm_head(x)
         flat = logits.float().flatten(0, 1)
@@ -312,6 +316,7 @@ class GPT(nn.Module):
             return F.cross_entropy(logits, wanted, ignore_index=-1, reduction="none")
 
         rows = max(1, at_once // (4 * self.config.vocab_size))
+        rows -= rows % 256 if rows > 256 else 0  # a GPU forms products in pieces of such sizes
         again = partial(checkpoint, nats, use_reentrant=False) if torch.is_grad_enabled() else nats
         blocks = zip(x.flatten(0, 1).split(rows), targets.flatten().split(rows), strict=True)
         return torch.cat([again(*block) for block in blocks])
@@ -329,7 +334,8 @@ class GPT(nn.Module):
         `window` limits keys to i - j < window in every layer.
         """
         x = self._hidden(idx, positions, window=window)
-        return self._nats(x, targets, LOGIT_BYTES).view_as(targets)
+        at_once = LOSS_BYTES if x.is_cuda else LOGIT_BYTES
+        return self._nats(x, targets, at_once).view_as(targets)
 
     def answers(self, idx: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Of each target that is not -1: its loss in nats, and whether it is the likeliest token.
