@@ -62,7 +62,7 @@ gpu-card: $(if $(filter .venv/%,$(VENV)),.venv/ready-dev)
 
 $(GPU)/tests.txt: | gpu-card
 	mkdir -p $(GPU)
-	$(VENV) -m pytest -m gpu -vv -n $(WORKERS) tests/test_device.py > $@.new 2>&1; echo "exit status $$?" >> $@.new
+	$(VENV) -m pytest -m gpu -vv --no-header --disable-warnings -n $(WORKERS) tests/test_device.py > $@.new; echo "exit status $$?" >> $@.new
 	mv $@.new $@
 
 gpu-bench: $(SIX:%=gpu-bench-%)

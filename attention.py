@@ -26,9 +26,9 @@ from posenc import Piece, Tile, overrides, scheme_name
 from positions.scheme import Plan
 
 MATMUL_KEYS = 512  # on a CPU, compiled: above this the library's kernel is faster
-DENSE_BYTES = 16 * 2**20  # a larger matrix of added scores is made in blocks
+DENSE_BYTES = 16 * 2**20  # a larger matrix of added scores is made in blocks, in each layer anew
 BLOCK_ROWS = 256  # rows of a block: they keep the kernel busy, and causality saves half of the work
-CARD_BYTES = 2**28  # on a GPU a block has as many rows as fit into this, and no fewer
+CARD_BYTES = 2**28  # on a GPU both may take this: the matrix, and the rows of a block
 # cuDNN reads float32 masks wrongly and makes NaN of very negative ones (pytorch 191612, 196678)
 MASKED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 # How FlexAttention takes what a piece does to scores, where that equals the reference and compiles
@@ -200,7 +200,8 @@ def choose_path(plan: Plan, n_head: int, compiled: bool, dropout: float = 0.0) -
     if not plan.regions and not makes_score(plan):
         first = ["matmul"] * (exact or (on_cpu and compiled and keys <= MATMUL_KEYS))
         first += ["fused"] * (len(plan.biases + plan.masks) == 0 and queries in (1, keys))
-        first += ["dense"] * (4 * n_head * queries * keys <= DENSE_BYTES)
+        most = CARD_BYTES if plan.query_ids.is_cuda else DENSE_BYTES
+        first += ["dense"] * (4 * n_head * queries * keys <= most)
         paths = list(dict.fromkeys([*first, "blocked", "dense", "matmul", "scored"]))
     if flex_takes(plan, dropout * trained) and not exact and (compiled or ASKED["compiler"]):
         best = torch.__version__.startswith(FLEX_RELEASES) and paths[0] != "fused"
