@@ -1,13 +1,15 @@
-"""Training speed of the baby GPT, compared with nanoGPT's own model and loop on one machine.
+"""The numbers of results/speed.md: measured here, and kept in JSON files beside this one.
 
     git clone https://github.com/karpathy/nanoGPT
-    python results/throughput/measure.py nanoGPT
+    python results/throughput/measure.py nanoGPT train    # the baby GPT, theirs twice and ours
+    python results/throughput/measure.py nanoGPT decode   # 512 tokens after 512
+    python results/throughput/measure.py nanoGPT job      # the main job, at an old commit and now
+    python results/throughput/measure.py                  # writes the page again
 
-They take turns. Both train 6 layers, 6 heads, 384 wide, T = 256, batch 16, vocabulary 256, learned
-positions, on the same bytes, compiled. Each reads its speed after step 10 from its own log. The
-numbers are written to results/throughput/baby-gpt.json.
+The sides take turns. bench.py measures the schemes; its file is in bench/.
 """
 
+import importlib.util
 import json
 import pickle
 import re
@@ -15,6 +17,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
@@ -22,97 +26,195 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT))
 
+import torch  # noqa: E402
+
 import data  # noqa: E402
-from runs.files import write_json  # noqa: E402
+from model import GPT, GPTConfig  # noqa: E402
+from runs import device  # noqa: E402
+from runs.files import write_json, write_text  # noqa: E402
 from runs.folder import provenance  # noqa: E402
 
+OLD = "868a8f2"  # the commit that `job` is compared with
 STEPS, ROUNDS, TOKENS = 25, 2, 16 * 256
-SIZE = [
-    "--n_layer=6",
-    "--n_head=6",
-    "--n_embd=384",
-    "--block_size=256",
-    "--batch_size=16",
-    "--dropout=0.0",
-    f"--max_iters={STEPS}",
-    "--log_interval=1",
-    "--eval_iters=1",
-    "--eval_interval=1000",
-]
+SHAPE = {"n_layer": 6, "n_head": 6, "n_embd": 384}
+SIZE = [f"--{name}={value}" for name, value in SHAPE.items()]
+SIZE += ["--block_size=256", "--batch_size=16", "--dropout=0.0", f"--max_iters={STEPS}"]
+SIZE += ["--log_interval=1", "--eval_iters=1", "--eval_interval=1000"]
+SCHEMES = ["rope", "nope", "alibi", "t5", "kerple", "fire", "fox"]  # that are decoded with
 
 
-def give_corpus(nanogpt: Path) -> None:
-    """Put the stdlib corpus where nanoGPT looks for one."""
-    corpus, folder = data.load("stdlib"), nanogpt / "data" / "stdlib_bytes"
-    folder.mkdir(exist_ok=True)
-    for split in ("train", "val"):
-        shutil.copyfile(corpus.folder / f"{split}.bin", folder / f"{split}.bin")
-    (folder / "meta.pkl").write_bytes(pickle.dumps({"vocab_size": 256, "stoi": {}, "itos": {}}))
+def said_by(*words: str, cwd: Path = ROOT) -> str:
+    """What a Python program prints."""
+    run = subprocess.run([sys.executable, *words], cwd=cwd, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
+    return run.stdout
+
+
+def in_turn(sides: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
+    """What each side measures, ROUNDS times, one after the other."""
+    found = {name: [] for name in sides}
+    for _ in range(ROUNDS):
+        for name, side in sides.items():
+            found[name].append(side())
+            print(f"{name}: {found[name][-1]:.2f}", flush=True)
+    return found
+
+
+# ---- the baby GPT
 
 
 def theirs(nanogpt: Path) -> float:
-    """nanoGPT's tokens/s, from the milliseconds it prints for each step."""
+    """nanoGPT's tokens/s after step 10, from the milliseconds it prints for each step."""
     with tempfile.TemporaryDirectory() as out:
-        command = [
-            sys.executable,
-            "train.py",
-            "config/train_shakespeare_char.py",
-            "--device=cpu",
-            "--dataset=stdlib_bytes",
-            f"--out_dir={out}",
-            f"--lr_decay_iters={STEPS}",
-            *SIZE,
-        ]
-        text = subprocess.run(
-            command, cwd=nanogpt, capture_output=True, text=True, check=True
-        ).stdout
+        words = ["--device=cpu", "--dataset=stdlib_bytes", f"--lr_decay_iters={STEPS}", *SIZE]
+        program = ["train.py", "config/train_shakespeare_char.py", f"--out_dir={out}", *words]
+        text = said_by(*program, cwd=nanogpt)
     times = [float(ms) for ms in re.findall(r"^iter \d+: .* time ([\d.]+)ms", text, re.MULTILINE)]
     return TOKENS / (median(times[10:]) / 1000)
 
 
 def ours() -> float:
-    """Our tokens/s, from metrics.jsonl."""
+    """Our tokens/s after step 10, from metrics.jsonl."""
     with tempfile.TemporaryDirectory() as out:
-        command = [
-            sys.executable,
-            "train.py",
-            "--pos=learned",
-            f"--out_dir={out}/run",
-            "--warmup_iters=10",
-            "--eval_lengths=256",
-            *SIZE,
-        ]
-        subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-        lines = [
-            json.loads(line)
-            for line in (Path(out) / "run/metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        ]
-    return median(line["tokens_per_s"] for line in lines[10:])
+        words = ["--pos=learned", "--warmup_iters=10", "--eval_lengths=256", *SIZE]
+        said_by("train.py", f"--out_dir={out}/run", *words)
+        lines = Path(out, "run/metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return median(json.loads(line)["tokens_per_s"] for line in lines[10:])
 
 
-def main() -> None:
-    """Measure in turn, print and write the figures."""
-    nanogpt = Path(sys.argv[1]).resolve()
-    give_corpus(nanogpt)
-    rounds = []
-    for _ in range(ROUNDS):
-        rounds.append({"nanogpt": theirs(nanogpt), "longshot": ours()})
-        rounds[-1]["ratio"] = rounds[-1]["longshot"] / rounds[-1]["nanogpt"]
-        print({name: round(value, 2) for name, value in rounds[-1].items()}, flush=True)
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=nanogpt, capture_output=True, text=True, check=False
-    ).stdout.strip()
-    result = {
-        "unit": "tokens/s",
-        "rounds": rounds,
-        "median_ratio": median(r["ratio"] for r in rounds),
-        "nanogpt_commit": commit,
-        **provenance(),
-        "command": "python results/throughput/measure.py nanoGPT",
+def train(nanogpt: Path) -> dict:
+    """Train nanoGPT as it is, nanoGPT in bfloat16 (it has that on GPUs only), and ours."""
+    corpus, here = data.load("stdlib"), Path(tempfile.mkdtemp())
+    plain, half = here / "plain", here / "half"
+    for folder in (plain, half):
+        shutil.copytree(nanogpt, folder, ignore=shutil.ignore_patterns(".git"))
+        given = folder / "data/stdlib_bytes"
+        given.mkdir()
+        for split in ("train", "val"):
+            shutil.copyfile(corpus.folder / f"{split}.bin", given / f"{split}.bin")
+        meta = {"vocab_size": 256, "stoi": {}, "itos": {}}
+        (given / "meta.pkl").write_bytes(pickle.dumps(meta))
+    program, ctx = half / "train.py", "ctx = nullcontext() if device_type == 'cpu' else "
+    text = program.read_text(encoding="utf-8")
+    assert ctx in text
+    cast = "ctx = torch.amp.autocast('cpu', torch.bfloat16) if device_type == 'cpu' else "
+    program.write_text(text.replace(ctx, cast), encoding="utf-8")
+    sides = {"nanoGPT": lambda: theirs(plain), "nanoGPT in bf16": lambda: theirs(half)}
+    found = in_turn(sides | {"longshot": ours})
+    shutil.rmtree(here)
+    return {"unit": "tokens/s", "found": found}
+
+
+# ---- decoding
+
+
+def decode(nanogpt: Path) -> dict:
+    """Seconds for 512 tokens after 512, models of one shape with block_size 1,024, not compiled."""
+    spec = importlib.util.spec_from_file_location("nanogpt", nanogpt / "model.py")
+    sys.modules["nanogpt"] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    shape = {**SHAPE, "block_size": 1024, "vocab_size": 256}
+    models = {"nanoGPT": module.GPT(module.GPTConfig(**shape, dropout=0.0, bias=False))}
+    models |= {pos: GPT(GPTConfig(**shape, pos=pos)) for pos in SCHEMES}
+    text = torch.randint(256, (1, 512), generator=torch.Generator().manual_seed(1))
+    device.set_up_cpu()
+
+    def timed(model: torch.nn.Module, dtype: str) -> Callable[[], float]:
+        def seconds() -> float:
+            started = time.perf_counter()
+            with torch.no_grad(), device.autocast(device.pick("cpu", dtype)):
+                model.eval().generate(text, 512)
+            return time.perf_counter() - started
+
+        return seconds
+
+    kinds = ("float32", "bfloat16")  # nanoGPT's on a CPU is float32
+    sides = {f"{n}, {d}": timed(model, d) for d in kinds for n, model in models.items()}
+    return {"unit": "s", "found": in_turn(sides)}
+
+
+# ---- make train
+
+
+def job(folder: Path) -> tuple[float, dict]:
+    """Seconds of `train.py config/alibi.py` in a folder, and its losses by test length."""
+    with tempfile.TemporaryDirectory() as out:
+        started = time.perf_counter()
+        said_by("train.py", "config/alibi.py", f"--out_dir={out}/run", cwd=folder)
+        seconds = time.perf_counter() - started
+        found = json.loads(Path(out, "run/extrapolation.json").read_text(encoding="utf-8"))
+    return seconds, {
+        row["length"]: row["nats"] for row in found["rows"] if row["protocol"] == "fixed_targets"
     }
-    write_json(HERE / "baby-gpt.json", result)
-    print(f"median ratio {result['median_ratio']:.2f}")
+
+
+def jobs(nanogpt: Path) -> dict:
+    """The main job at the commit OLD and today."""
+    here, losses = Path(tempfile.mkdtemp()) / "old", {}
+    git = ["git", "-C", str(ROOT), "worktree"]
+    subprocess.run([*git, "add", "--detach", str(here), OLD], check=True, capture_output=True)
+    (here / "data/stdlib").mkdir(exist_ok=True)
+    for path in data.load("stdlib").folder.iterdir():
+        if path.name != "prepare.py":
+            shutil.copyfile(path, here / "data/stdlib" / path.name)
+
+    def side(name: str, folder: Path) -> Callable[[], float]:
+        def seconds() -> float:
+            taken, losses[name] = job(folder)
+            return taken
+
+        return seconds
+
+    found = in_turn({OLD: side(OLD, here), "today": side("today", ROOT)})
+    subprocess.run([*git, "remove", "--force", str(here)], check=True)
+    return {"unit": "s", "found": found, "losses": losses}
+
+
+# ---- the page
+
+PARTS = {"train": train, "decode": decode, "job": jobs}
+TITLES = {
+    "train": "Training the baby GPT (6 layers, 384 wide, T = 256, batch 16, compiled), tokens/s",
+    "decode": "512 tokens after 512, the same shape, block_size 1,024, seconds",
+    "job": "`train.py config/alibi.py`, training and long tests, seconds",
+}
+
+
+def section(part: str) -> str:
+    """A table of the medians of a part, the ratios to its first side, and all that was measured."""
+    kept = json.loads((HERE / f"{part}.json").read_text(encoding="utf-8"))
+    rows = [f"## {TITLES[part]}", "", "| | median | ratio | all |", "|---|---|---|---|"]
+    first = None
+    for name, values in kept["found"].items():
+        if first is None or name.startswith("nanoGPT, "):
+            first = median(values)
+        ratio = median(values) / first if part != "decode" else first / median(values)
+        each = ", ".join(f"{v:.4g}" for v in values)
+        rows.append(f"| {name} | {median(values):.4g} | {ratio:.2f} | {each} |")
+    for name, losses in kept.get("losses", {}).items():
+        rows += ["", f"Nats of {name}: " + ", ".join(f"{n}: {v:.4f}" for n, v in losses.items())]
+    about = f"{kept['versions']['torch']}, {kept['threads']} threads, {kept['processor']}"
+    return "\n".join([*rows, "", f"torch {about}, commit {kept['git_commit']}"])
+
+
+def write_page() -> None:
+    """Write results/speed.md from the files that are there."""
+    bench = (HERE / "bench/table.txt").read_text(encoding="utf-8")
+    parts = [section(part) for part in PARTS if (HERE / f"{part}.json").exists()]
+    head = "# Speed on a CPU\n\nMade by results/throughput/measure.py; the sides take turns.\n"
+    schemes = f"## Schemes, in turn with nope (`bench.py`)\n\n```\n{bench}```"
+    write_text(ROOT / "results/speed.md", "\n\n".join([head.strip(), *parts, schemes]) + "\n")
+
+
+def processor() -> str:
+    """The name of the processor, as Linux tells it."""
+    found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+    return found[1] if found else "unknown processor"
 
 
 if __name__ == "__main__":
-    main()
+    for name in sys.argv[2:]:
+        measured = PARTS[name](Path(sys.argv[1]).resolve())
+        about = {**provenance(), "processor": processor()}
+        write_json(HERE / f"{name}.json", measured | about)
+    write_page()
