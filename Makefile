@@ -5,7 +5,7 @@
 # make house          measure the code: docs/house.md
 # make schemes        plant mistakes, compare with oracles: results/mutations.json and schemes.md
 # make reliability    kill, damage and mistype: counts into results/reliability.json and .md
-# make gpu            tests, bench.py and six schemes at 124M on a GPU: docs/gpu.md, results/gpu
+# make gpu            tests, bench.py and six schemes at 124M on a GPU: docs/gpu.md, out/gpu
 CONFIG ?= config/alibi.py
 ARGS ?=
 PYTHON ?= python3
@@ -16,8 +16,8 @@ VENV := .venv/bin/python
 DEVICE ?= cuda
 SIX ?= alibi rope sinusoidal learned nope t5
 SIZE ?= config/size/gpt2.py config/gpu/six.py
-GPU ?= results/gpu
-RUNS ?= out/gpu
+GPU ?= out/gpu
+RUNS ?= out/gpu-runs
 
 .PHONY: train test test-slow docs house reliability schemes gpu gpu-card gpu-bench gpu-six
 train: .venv/ready
@@ -53,6 +53,7 @@ gpu: gpu-card $(GPU)/tests.txt gpu-bench gpu-six
 	@tail -n 1 $(GPU)/tests.txt
 	@grep -q "^exit status 0$$" $(GPU)/tests.txt
 
+# a rented machine may name a folder that lacks GPT-2's vocabulary
 gpu gpu-% $(GPU)/%: export TIKTOKEN_CACHE_DIR := $(CURDIR)/data/books_gpu/tiktoken
 
 # VENV=python3 takes the Python that a rented machine has
@@ -62,7 +63,8 @@ gpu-card: $(if $(filter .venv/%,$(VENV)),.venv/ready-dev)
 
 $(GPU)/tests.txt: | gpu-card
 	mkdir -p $(GPU)
-	$(VENV) -m pytest -m gpu -vv --no-header --disable-warnings -n $(WORKERS) tests/test_device.py > $@.new; echo "exit status $$?" >> $@.new
+	$(VENV) -m pytest -m gpu -vv --no-header -n $(WORKERS) tests/test_device.py tests/test_bench.py \
+		> $@.new 2>&1; code=$$?; echo "exit status $$code" >> $@.new; test $$code -le 1
 	mv $@.new $@
 
 gpu-bench: $(SIX:%=gpu-bench-%)

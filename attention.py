@@ -28,7 +28,7 @@ from positions.scheme import Plan
 MATMUL_KEYS = 512  # on a CPU, compiled: above this the library's kernel is faster
 DENSE_BYTES = 16 * 2**20  # a larger matrix of added scores is made in blocks, in each layer anew
 BLOCK_ROWS = 256  # rows of a block: they keep the kernel busy, and causality saves half of the work
-CARD_BYTES = 2**28  # on a GPU both may take this: the matrix, and the rows of a block
+CARD_BYTES = 2**28  # on a GPU this holds for the matrix, and for the rows of a block
 # cuDNN reads float32 masks wrongly and makes NaN of very negative ones (pytorch 191612, 196678)
 MASKED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 # How FlexAttention takes what a piece does to scores, where that equals the reference and compiles
@@ -39,8 +39,8 @@ FLEX = {
     "mask": ("window", "block_causal"),
     "score": ("fox", "scale_invariant"),
 }
-# What it trains is added up pair by pair, which takes it longer than the other paths: on an H100
-# t5's step at 124M, L = 512, took 4.8 times rope's. So it trains nothing that scores are made of.
+# Pieces with parameters train by another path: on an H100 flex took 4.8 times nope's step for t5
+# (124M, L = 512), the dense path 1.3 times. The others were not timed.
 FLEX_RELEASES = ("2.11", "2.13")
 SMALL_BLOCKS = {"BLOCK_N": 64, "num_stages": 2}  # what is read for each pair takes shared memory
 
@@ -201,7 +201,7 @@ def choose_path(plan: Plan, n_head: int, compiled: bool, dropout: float = 0.0) -
         first = ["matmul"] * (exact or (on_cpu and compiled and keys <= MATMUL_KEYS))
         first += ["fused"] * (len(plan.biases + plan.masks) == 0 and queries in (1, keys))
         most = CARD_BYTES if plan.query_ids.is_cuda else DENSE_BYTES
-        first += ["dense"] * (4 * n_head * queries * keys <= most)
+        first += ["dense"] * (4 * n_head * plan.query_ids.numel() * keys <= most)
         paths = list(dict.fromkeys([*first, "blocked", "dense", "matmul", "scored"]))
     if flex_takes(plan, dropout * trained) and not exact and (compiled or ASKED["compiler"]):
         best = torch.__version__.startswith(FLEX_RELEASES) and paths[0] != "fused"
@@ -289,8 +289,8 @@ def scoring(plan: Plan) -> list[Piece]:
 
 
 def learns_scores(plan: Plan) -> bool:
-    """Whether such a piece has parameters."""
-    return any(True for piece in scoring(plan) for _ in piece.parameters())
+    """Whether such a piece has parameters that are trained."""
+    return any(p.requires_grad for piece in scoring(plan) for p in piece.parameters())
 
 
 def flex_takes(plan: Plan, dropout: float) -> bool:

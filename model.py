@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["GPT", "Cache", "GPTConfig"]
 
 LOGIT_BYTES = 64 * 2**20  # losses() forms logits in blocks of at most this
-LOSS_BYTES = 512 * 2**20  # and training, where each block is formed again in the backward pass:
-CARD_SHARE = 8  # but all at once on a GPU, up to this part of its memory
+LOSS_BYTES = 512 * 2**20  # and training, where each block is formed again in the backward pass
+CARD_SHARE = 8  # on a GPU training forms all at once, if they take at most an eighth of its memory
 
 
 @dataclass

@@ -591,6 +591,19 @@ def test_on_a_gpu_flex_is_not_taken_elsewhere(text, asked):
             on_gpu(text)
 
 
+def test_on_a_gpu_all_layers_share_a_matrix_of_scores_of_256_mib_and_no_larger_one():
+    plan = flexible_plan("t5", OnGPU)[1]
+    most = 2**28 // (4 * N * N)
+    paths = [attention.choose_path(plan, heads, compiled=True) for heads in (most, most + 1)]
+    assert paths == ["dense", "blocked"]
+
+
+def test_frozen_pieces_train_through_flex():
+    scheme, plan = flexible_plan("t5", OnGPU)
+    scheme.requires_grad_(False)
+    assert attention.choose_path(plan, H, compiled=True) == "flex"
+
+
 def test_a_head_that_flex_cannot_take_goes_another_way():
     plan = Scheme("alibi", SHAPE, 1).plans(*[torch.arange(N)] * 3, N, FLOAT64)[0]
     assert SHAPE.head_dim < 16 and not plan.pieces and flexible_plan("alibi")[1].pieces

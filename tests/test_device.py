@@ -539,7 +539,8 @@ def test_a_compiled_step_a_long_test_and_decoding_on_cuda_are_those_on_a_process
     pos: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attention, "ASKED", {"path": "auto", "compiler": False})
-    monkeypatch.setattr(attention, "DENSE_BYTES", 4 * 4 * 256**2)  # the long test goes by blocks
+    for name in ("DENSE_BYTES", "CARD_BYTES"):  # the long test goes by blocks
+        monkeypatch.setattr(attention, name, 4 * 4 * 256**2)
     torch._dynamo.reset()
     torch.manual_seed(11)
     config = GPTConfig(

@@ -754,6 +754,14 @@ def test_losses_in_blocks_of_logits_are_the_same(rows, monkeypatch):
     assert gpt(idx, targets)[1].item() == pytest.approx(float(expected.sum() / 9), abs=1e-6)
 
 
+def test_large_blocks_of_logits_have_whole_256s_as_a_gpu_forms_products(monkeypatch):
+    gpt, idx, asked = tiny("rope", block_size=500), tokens(2, 500), []
+    gpt.lm_head.register_forward_hook(lambda module, arguments, out: asked.append(out.shape[0]))
+    monkeypatch.setattr(model_module, "LOGIT_BYTES", 4 * 17 * 700)
+    gpt.losses(idx, idx)
+    assert asked == [512, 488]
+
+
 def test_a_block_of_logits_is_at_most_64_mib():
     assert model_module.LOGIT_BYTES == 64 * 2**20
 

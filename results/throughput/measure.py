@@ -4,7 +4,8 @@
     python results/throughput/measure.py nanoGPT train    # the baby GPT, theirs twice and ours
     python results/throughput/measure.py nanoGPT decode   # 512 tokens after 512
     python results/throughput/measure.py nanoGPT job      # the main job, at an old commit and now
-    python results/throughput/measure.py                  # writes the page again
+    python results/throughput/measure.py - memory           # a text of 65,536 bytes, every scheme
+    python results/throughput/measure.py                    # writes the page again
 
 The sides take turns. bench.py measures the schemes; its file is in bench/.
 """
@@ -20,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -28,8 +29,10 @@ sys.path.insert(0, str(ROOT))
 
 import torch  # noqa: E402
 
+import bench  # noqa: E402
 import data  # noqa: E402
 from model import GPT, GPTConfig  # noqa: E402
+from positions.catalogue import scheme_names  # noqa: E402
 from runs import device  # noqa: E402
 from runs.files import write_json, write_text  # noqa: E402
 from runs.folder import provenance  # noqa: E402
@@ -40,6 +43,12 @@ SHAPE = {"n_layer": 6, "n_head": 6, "n_embd": 384}
 SIZE = [f"--{name}={value}" for name, value in SHAPE.items()]
 SIZE += ["--block_size=256", "--batch_size=16", "--dropout=0.0", f"--max_iters={STEPS}"]
 SIZE += ["--log_interval=1", "--eval_iters=1", "--eval_interval=1000"]
+LONG = 2**16
+WITH_OPTIONS = {
+    "window": "rope + window(size=128)",
+    "randomized": f"rope + randomized(max={2 * LONG})",
+    "block_causal": "rope + block_causal(size=128)",
+}
 SCHEMES = ["rope", "nope", "alibi", "t5", "kerple", "fire", "fox"]  # that are decoded with
 
 
@@ -118,12 +127,14 @@ def decode(nanogpt: Path) -> dict:
     models |= {pos: GPT(GPTConfig(**shape, pos=pos)) for pos in SCHEMES}
     text = torch.randint(256, (1, 512), generator=torch.Generator().manual_seed(1))
     device.set_up_cpu()
+    for model in models.values():
+        model.eval().generate(text, 2)  # what is done once is not timed
 
     def timed(model: torch.nn.Module, dtype: str) -> Callable[[], float]:
         def seconds() -> float:
             started = time.perf_counter()
             with torch.no_grad(), device.autocast(device.pick("cpu", dtype)):
-                model.eval().generate(text, 512)
+                model.generate(text, 512)
             return time.perf_counter() - started
 
         return seconds
@@ -165,45 +176,88 @@ def jobs(nanogpt: Path) -> dict:
 
         return seconds
 
-    found = in_turn({OLD: side(OLD, here), "today": side("today", ROOT)})
-    subprocess.run([*git, "remove", "--force", str(here)], check=True)
+    try:
+        found = in_turn({OLD: side(OLD, here), "today": side("today", ROOT)})
+    finally:
+        subprocess.run([*git, "remove", "--force", str(here)], check=True)
     return {"unit": "s", "found": found, "losses": losses}
+
+
+# ---- the memory of a long test
+
+
+def memory(nanogpt: Path) -> dict:
+    """GiB that a test of 65,536 bytes takes besides the weights: one layer of config/size/small.py.
+
+    A layer gives back what it took before the next one begins.
+    """
+    device.set_up_cpu()
+    shape = {"n_layer": 1, "n_head": 4, "n_embd": 128, "block_size": LONG, "vocab_size": 256}
+    text = torch.randint(256, (1, LONG + 1), generator=torch.Generator().manual_seed(1))
+    found, compute = {}, device.pick("cpu", "auto")
+    for pos in [WITH_OPTIONS.get(name, name) for name in scheme_names()]:
+        model = GPT(GPTConfig(**shape, pos=pos)).eval()
+
+        def test(model: GPT = model) -> None:
+            with torch.no_grad(), device.autocast(compute):
+                model.losses(text[:, :-1], text[:, 1:])
+
+        started = time.perf_counter()
+        found[pos] = [bench.memory(test, compute) / 2**30]
+        took = time.perf_counter() - started
+        print(f"{pos}: {found[pos][0]:.2f} GiB, {took:.0f} s", flush=True)
+    return {"unit": "GiB", "found": found}
 
 
 # ---- the page
 
-PARTS = {"train": train, "decode": decode, "job": jobs}
+PARTS = {"train": train, "decode": decode, "job": jobs, "memory": memory}
 TITLES = {
-    "train": "Training the baby GPT (6 layers, 384 wide, T = 256, batch 16, compiled), tokens/s",
-    "decode": "512 tokens after 512, the same shape, block_size 1,024, seconds",
-    "job": "`train.py config/alibi.py`, training and long tests, seconds",
+    "train": "Training the baby GPT (6 layers, 384 wide, T = 256, batch 16), tokens/s, in turn",
+    "decode": "512 tokens after 512, the same shape, seconds, in turn (nanoGPT keeps no keys)",
+    "job": "`train.py config/alibi.py`, training and long tests, seconds, in turn",
+    "memory": "A test of 65,536 bytes, one layer of config/size/small.py, GiB besides the weights",
 }
 
 
+RATIOS = {"train": "times as fast", "decode": "times as fast", "job": "of its time"}
+
+
 def section(part: str) -> str:
-    """A table of the medians of a part, the ratios to its first side, and all that was measured."""
+    """A table of the means of a part, and the ratios to nanoGPT or to the old commit."""
     kept = json.loads((HERE / f"{part}.json").read_text(encoding="utf-8"))
-    rows = [f"## {TITLES[part]}", "", "| | median | ratio | all |", "|---|---|---|---|"]
-    first = None
+    rows = [f"## {TITLES[part]}", "", f"| | mean | {RATIOS.get(part, '')} | all |"]
+    rows += ["|---|---|---|---|"]
+    first = next(iter(kept["found"]))
     for name, values in kept["found"].items():
-        if first is None or name.startswith("nanoGPT, "):
-            first = median(values)
-        ratio = median(values) / first if part != "decode" else first / median(values)
-        each = ", ".join(f"{v:.4g}" for v in values)
-        rows.append(f"| {name} | {median(values):.4g} | {ratio:.2f} | {each} |")
+        first = name if name.startswith("nanoGPT, ") else first
+        ratio = mean(values) / mean(kept["found"][first])
+        ratio = 1 / ratio if part == "decode" else ratio  # of seconds, to a speed
+        middle, *each = (f"{v:,.0f}" if v >= 100 else f"{v:.2f}" for v in (mean(values), *values))
+        shown = f"{ratio:.2f}" if part in RATIOS else ""
+        rows.append(f"| {name} | {middle} | {shown} | {', '.join(each)} |")
     for name, losses in kept.get("losses", {}).items():
         rows += ["", f"Nats of {name}: " + ", ".join(f"{n}: {v:.4f}" for n, v in losses.items())]
-    about = f"{kept['versions']['torch']}, {kept['threads']} threads, {kept['processor']}"
-    return "\n".join([*rows, "", f"torch {about}, commit {kept['git_commit']}"])
+    return "\n".join([*rows, "", measured_with(kept)])
+
+
+def measured_with(kept: dict) -> str:
+    """What a file says of the machine."""
+    place = kept.get("processor", "the same machine")  # bench.py does not keep it
+    about = f"torch {kept['versions']['torch']}, {kept['threads']} threads, {place}"
+    return f"{about}, commit {kept['git_commit']}"
 
 
 def write_page() -> None:
     """Write results/speed.md from the files that are there."""
-    bench = (HERE / "bench/table.txt").read_text(encoding="utf-8")
-    parts = [section(part) for part in PARTS if (HERE / f"{part}.json").exists()]
-    head = "# Speed on a CPU\n\nMade by results/throughput/measure.py; the sides take turns.\n"
-    schemes = f"## Schemes, in turn with nope (`bench.py`)\n\n```\n{bench}```"
-    write_text(ROOT / "results/speed.md", "\n\n".join([head.strip(), *parts, schemes]) + "\n")
+    parts = ["# Speed on a CPU", "Made by results/throughput/measure.py."]
+    parts += [section(part) for part in PARTS if (HERE / f"{part}.json").exists()]
+    schemes = HERE / "bench/table.txt"
+    if schemes.exists():
+        parts += ["## Schemes, in turn with nope (`bench.py`)"]
+        parts += [f"```\n{schemes.read_text(encoding='utf-8')}```"]
+        parts += [measured_with(json.loads(schemes.with_name("bench.json").read_text("utf-8")))]
+    write_text(ROOT / "results/speed.md", "\n\n".join(parts) + "\n")
 
 
 def processor() -> str:
@@ -212,9 +266,15 @@ def processor() -> str:
     return found[1] if found else "unknown processor"
 
 
+def commit_of(folder: str) -> str:
+    """The commit of a checkout; empty for what is none."""
+    git = ["git", "-C", folder, "rev-parse", "HEAD"]
+    return subprocess.run(git, capture_output=True, text=True).stdout.strip()
+
+
 if __name__ == "__main__":
     for name in sys.argv[2:]:
         measured = PARTS[name](Path(sys.argv[1]).resolve())
-        about = {**provenance(), "processor": processor()}
+        about = {**provenance(), "processor": processor(), "nanogpt": commit_of(sys.argv[1])}
         write_json(HERE / f"{name}.json", measured | about)
     write_page()
