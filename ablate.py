@@ -26,6 +26,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -76,16 +77,13 @@ class Cell:
 
     def result(self) -> Result | None:
         """Its result, with where it comes from as "run"; None if it is not finished or damaged."""
-        try:
-            result = finished_result(self.folder, self.settings)
-            config = read_config(self.folder) if result else {}
-        except UserError:
-            return None
-        if not result or self.problem:
-            return None
-        run = {name: config[name] for name in PROVENANCE}
-        run["history"] = [[part["from_step"], part["max_iters"]] for part in config["history"]]
-        return result | {"run": run}
+        with suppress(UserError):
+            result = None if self.problem else finished_result(self.folder, self.settings)
+            if result:
+                config = read_config(self.folder)
+                config["history"] = [[p["from_step"], p["max_iters"]] for p in config["history"]]
+                return result | {"run": {name: config[name] for name in PROVENANCE}}
+        return None
 
 
 def plan(settings: AblateSettings, schemes: list[str]) -> list[Cell]:
@@ -329,16 +327,10 @@ def compare(cells: list[Cell], rates: dict[str, Any], failed: dict[str, str], fo
 
 
 def provenance_notes(by_scheme: dict[str, list[Result]]) -> list[str]:
-    """A note for each cell in which something is not as in the first, and should be."""
-    cells = [(pos, result) for pos, results in by_scheme.items() for result in results]
-    runs = {f"{pos}, seed {r['seed']}": r["run"] for pos, r in cells if "run" in r}
-    (first, own), *others = runs.items()
-    notes = []
-    for name, run in others:
-        differ = ", ".join(key for key in SHARED if run[key] != own[key])
-        if differ:
-            notes.append(f"note: {differ} of {name} is not that of {first}: see results.json")
-    return notes
+    """A note for each thing that should be the same in all cells, and is not."""
+    runs = [r["run"] for results in by_scheme.values() for r in results if "run" in r]
+    differ = [name for name in SHARED if any(run[name] != runs[0][name] for run in runs)]
+    return [f"note: {name} is not the same in all cells: see results.json" for name in differ]
 
 
 def share_of(cells: list[Cell], settings: AblateSettings) -> list[Cell]:

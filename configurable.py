@@ -293,15 +293,15 @@ class TrainSettings(ComputeSettings):
         crossed = f"warmup_iters = {warmup} is above lr_decay_iters = {end}; lower it"
         require(warmup <= (end or warmup), crossed)
         cosine = self.lr_schedule == "cosine"
-        needs = {  # what some settings do nothing without
-            "staged": (self.mixed_lengths, "mixed_lengths"),
-            "read_again": (self.init_from not in ("auto", "scratch"), "init_from=RUN"),
-            "decay_share": (self.lr_schedule == "wsd", "lr_schedule=wsd"),
-            "decay_lr": (cosine, "lr_schedule=cosine"),
-            "lr_decay_iters": (cosine and self.decay_lr, "lr_schedule=cosine"),
-        }
-        for name, (met, need) in needs.items():
-            require(met or self.has_default(name), f"{name} needs {need}; set it, or leave it out")
+        self.check_need("staged", self.mixed_lengths, "mixed_lengths")
+        self.check_need("read_again", self.init_from not in ("auto", "scratch"), "init_from=RUN")
+        self.check_need("decay_share", self.lr_schedule == "wsd", "lr_schedule=wsd")
+        self.check_need("decay_lr", cosine, "lr_schedule=cosine")
+        self.check_need("lr_decay_iters", cosine and self.decay_lr, "lr_schedule=cosine")
+
+    def check_need(self, name: str, met: Any, need: str) -> None:
+        """Raise UserError if a setting that does nothing without `need` is set and that is not."""
+        require(met or self.has_default(name), f"{name} needs {need}; set it, or leave it out")
 
 
 @dataclass(frozen=True)
@@ -592,13 +592,10 @@ def _read_file(cls: type[Settings], path: str) -> dict[str, Any]:
     return values
 
 
-def _power(base: float, exponent: float) -> Any:
-    """In floats, which overflow where integers would fill the memory."""
-    return float(base) ** exponent
-
-
 # What a config file may calculate.
-ARITHMETIC = dict(Add=add, Sub=sub, Mult=mul, Div=truediv, FloorDiv=floordiv, Mod=mod, Pow=_power)
+ARITHMETIC = dict(Add=add, Sub=sub, Mult=mul, Div=truediv, FloorDiv=floordiv, Mod=mod)
+# in floats, which overflow where integers would fill the memory
+ARITHMETIC["Pow"] = lambda base, exponent: float(base) ** exponent
 
 
 def _literal(node: ast.expr) -> Any:

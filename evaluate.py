@@ -26,7 +26,7 @@ import itertools
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -182,8 +182,7 @@ def piece_starts(places: Places, size: int) -> np.ndarray:
 
 
 # Each protocol and its windows. To add one, write it here and into configurable.PROTOCOLS.
-PLANS: dict[str, Callable[[Places, int], list[Windows]]] = {"fixed_targets": fixed_targets}
-PLANS |= {"windowed": fixed_targets}  # the same windows; measure_rows limits their keys
+PLANS = {"fixed_targets": fixed_targets, "windowed": fixed_targets}  # which limits its keys too
 PLANS |= {"nonoverlapping": nonoverlapping, "sliding": sliding}
 PIECED = (nonoverlapping, sliding)
 
@@ -320,13 +319,10 @@ def float32_check(tester: Tester, places: Places, row: Row) -> dict[str, Any]:
 # ---- rows
 
 
-def measured_fields(
-    corpus: data.Corpus, plan: list[Windows], sums: np.ndarray, token_bytes: np.ndarray
-) -> dict[str, Any]:
+def measured_fields(corpus: data.Corpus, plan: list[Windows], sums: np.ndarray) -> dict[str, Any]:
     """The measured fields of a row, from the nats summed in each block.
 
-    A loss that is not finite is a finding, and gives a reason instead. `token_bytes` (V,) are the
-    UTF-8 bytes of each token.
+    A loss that is not finite is a finding, and gives a reason instead.
     """
     wrong = int((~np.isfinite(sums)).sum())
     if wrong:
@@ -336,7 +332,7 @@ def measured_fields(
     nats = float(sums.sum() / offsets.size)
     means = sums * len(sums) / offsets.size  # every block has as many targets
     blocks = [float(f"{mean:.7g}") for mean in means]
-    n_bytes = token_bytes[corpus.val[offsets]].sum()
+    n_bytes = corpus.tokenizer.token_bytes()[corpus.val[offsets]].sum()
     bits_per_byte = float(sums.sum() / math.log(2) / n_bytes) if n_bytes else None
     fields = {"tokens": offsets.size, "nats": nats, "stderr": standard_error(blocks)}
     fields |= {"stderr_vs_L": None, "block_nats": blocks}
@@ -446,16 +442,14 @@ def answer_rows(tester: Tester, about: Result, lengths: tuple[int, ...]) -> list
     return found
 
 
-def measure_rows(
-    tester: Tester, places: Places, asked: list[Asked], train_length: int
-) -> dict[str, list[Row]]:
+def measure_rows(tester: Tester, places: Places, asked: list[Asked], train_length: int) -> Result:
     """Fill what is planned into the rows; returns {"per_position", "float32_check"}.
 
     A line is printed for each row. On a terminal there is a bar, too.
     """
     extra: dict[str, list[Row]] = {"per_position": [], "float32_check": []}
     fixed = [row for row, plan in asked if plan and row["protocol"] == "fixed_targets"]
-    token_bytes, hidden = tester.corpus.token_bytes(), None if tester.processes.first else True
+    hidden = None if tester.processes.first else True
     for row, plan in tqdm(asked, "testing long", unit="row", leave=False, disable=hidden):
         n = row["length"]
         if plan:
@@ -464,7 +458,7 @@ def measure_rows(
             sums, binned = tester.score(plan, limit)
             seconds = time.perf_counter() - started
             inputs = sum(windows.length * windows.starts.size for windows in plan)
-            row |= measured_fields(tester.corpus, plan, sums, token_bytes)
+            row |= measured_fields(tester.corpus, plan, sums)
             row["tokens_per_s"] = round(inputs / seconds, 1)
             row["attention"] = tester.model.attention_path(n, limit)
             add_remarks(row, places, tester.model)
@@ -524,11 +518,11 @@ def tuning_loss(tester: Tester, length: int, windows: int) -> float:
 @torch.no_grad()
 def unread_loss(tester: Tester, seed: int, first: int) -> float:
     """Mean nats of the answers in the rows of `unread`; inf if it is not finite."""
-    inputs, targets = (torch.from_numpy(part) for part in unread(tester.corpus, seed, first))
-    place, nats = tester.compute.device, []
+    place = tester.compute.device
+    inputs, targets = (torch.from_numpy(x).to(place) for x in unread(tester.corpus, seed, first))
+    parts = zip(inputs.split(64), targets.split(64), strict=True)
     with device.autocast(tester.compute):
-        for part in zip(inputs.split(64), targets.split(64), strict=True):
-            nats.append(tester.model.answers(*(tokens.to(place) for tokens in part))[0])
+        nats = [tester.model.answers(*part)[0] for part in parts]
     mean = float(torch.cat(nats).double().mean())
     return mean if math.isfinite(mean) else math.inf
 
@@ -561,8 +555,9 @@ def tuning_places(corpus: data.Corpus, length: int, windows: int) -> Places:
 
 def describe_run(run: Run) -> Result:
     """What a result says of the model of a run folder, before another extension is put on it."""
-    trained = {"step": run.state["step"], "tokens": run.state["tokens"], "checkpoint": run.digest}
-    return results.describe_model(run.model, run.settings, **trained)
+    trained = {name: run.state[name] for name in ("step", "tokens")}
+    digest = run.state["sha256"]
+    return results.describe_model(run.model, run.settings, checkpoint=digest, **trained)
 
 
 def evaluate_run(

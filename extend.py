@@ -36,12 +36,11 @@ from runs import device, results
 from runs.checkpoint import Run
 from runs.figures import plot_extensions
 from runs.files import write_json, write_text
-from runs.folder import lock_folder, provenance, read_config
+from runs.folder import lock_folder, named_folders, provenance, read_config
 from runs.results import Result, tested_lengths
 from runs.start import open_run, run_corpus
 from runs.tables import extensions_table
 
-NONE = "none"  # the text that stands for no extension
 # tested after each extension by itself
 COMBINED = ["yarn(beta=4)", "yarn(beta=8)", "ntk + logn", "yarn(beta=8) + logn"]
 COMBINED += ["yarn + resonance", "rerope + logn", "self_extend + logn"]
@@ -60,7 +59,7 @@ def fitting_extensions(scheme: Scheme) -> list[str]:
     known = [f"window(size={scheme.shape.length})", *extension_names(scheme.pos_file)]
     for name in ("temperature", "dynamic_yarn"):  # one of 1 does nothing; yarn's other name
         known.remove(name)
-    fitting = [NONE]
+    fitting = ["none"]
     for text in [*known, *COMBINED]:
         with suppress(UserError):  # it does not fit, or needs an option
             scheme.extend(text)
@@ -73,11 +72,11 @@ def wanted_extensions(folder: str, texts: list[str], settings: ExtendSettings) -
     `texts`, or else all that fit. UserError if one of `texts` does not fit.
     """
     scheme = open_run(folder, settings).model.pos
-    own = scheme.extension or NONE
+    own = scheme.extension or "none"
     others = [text for text in texts if text != own]
     for text in others:
         scheme.extend(text)
-    wanted = dict.fromkeys(["", NONE, *(others if texts else fitting_extensions(scheme))])
+    wanted = dict.fromkeys(["", "none", *(others if texts else fitting_extensions(scheme))])
     return [text for text in wanted if text != own]
 
 
@@ -219,18 +218,14 @@ def search_report(content: dict[str, Any], path: Path) -> str:
 def folders_and_extensions(words: list[str]) -> tuple[list[str], list[str]]:
     """The run folders, each once, and the extensions among the words of the command line.
 
-    Other files are left out, because a shell's out/* names them too. UserError for a folder that
-    does not exist, or if there is none.
+    UserError for a folder that does not exist, or if there is none.
     """
-    folders, texts, names = {}, [], extension_names()
-    for word in words:
-        if os.path.isdir(word) and word not in names:
-            folders.setdefault(os.path.realpath(word), word)
-        elif word in names or not os.path.isfile(word):
-            require("(" in word or os.sep not in word, f"{word} is no folder, and no extension")
-            texts.append(word)
-    require(folders, "no run folder is named: python extend.py out/RUN")
-    return list(folders.values()), texts
+    names = extension_names()
+    texts = [word for word in words if word in names or not os.path.exists(word)]
+    for word in texts:
+        require("(" in word or os.sep not in word, f"{word} is no folder, and no extension")
+    others = {os.path.realpath(word): word for word in words if word not in texts}
+    return named_folders([*others.values()], "extend.py"), texts
 
 
 def check_seeds(folders: list[str]) -> dict[str, Any]:

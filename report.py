@@ -21,7 +21,7 @@ from pathlib import Path
 
 from configurable import ReportSettings, TrainSettings, UserError, configure, require, run_program
 from runs import compare, figures, results
-from runs.folder import diverged, in_use, last_logged_step, named_folders, read_config, scheme_label
+from runs.folder import diverged, last_logged_step, named_folders, read_config, scheme_label
 from runs.labels import result_labels, settings_that_differ
 from runs.tables import aligned, legend, number, signed
 
@@ -56,8 +56,8 @@ def look_at(folder: Path) -> results.Result:
     result = results.load_result(folder) if tested else {"rows": [], "step": 0}
     steps, length = last_logged_step(folder) or result["step"], settings.block_size
     tokens = steps * settings.batch_size * settings.gradient_accumulation_steps * length
-    state = "stopped" if steps < settings.max_iters else "finished"
-    state = "running" if in_use(folder) else "diverged" if diverged(folder) else state
+    state = "unfinished" if steps < settings.max_iters else "finished"
+    state = "diverged" if diverged(folder) else state
     if 0 < result["step"] != steps:
         state += f", tested at {result['step']}"
     others = settings_that_differ(settings)

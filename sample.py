@@ -99,7 +99,7 @@ def samples(run: Run, tokenizer: data.Tokenizer, prompt: str, s: SampleSettings)
         yield "\n"
 
 
-def main() -> int:
+def main() -> None:
     """Print a prompt and the text that the model puts after it."""
     settings, words = configure(SampleSettings, sys.argv[1:], __doc__)
     example = "python sample.py out/alibi-stdlib-L128-s1337"
@@ -115,7 +115,6 @@ def main() -> int:
     with device.autocast(trained.compute):
         for text in samples(trained, tokenizer, prompt, settings):
             print(text, end="", flush=True)
-    return 0
 
 
 if __name__ == "__main__":

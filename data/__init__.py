@@ -171,10 +171,6 @@ class Corpus:
         """The tokenizer of this corpus; UserError if GPT-2's vocabulary cannot be loaded."""
         return tokenizer_of(self.meta)
 
-    def token_bytes(self) -> np.ndarray:
-        """(V,) int64: the UTF-8 bytes of text that each token stands for."""
-        return self.tokenizer.token_bytes()
-
     def split_sha256(self, split: str) -> str:
         """SHA-256 of the token file of `split` ("train" or "val"), as it was made."""
         return self.meta["splits"][split]["sha256"]

@@ -41,14 +41,12 @@ def download(url: str, path: Path, sha256: str, size: int, otherwise: str = OTHE
 
 def receive(url: str, path: Path, size: int) -> None:
     """Write what `url` sends to `path`, at most one block more than `size` bytes."""
-    with (
-        urllib.request.urlopen(url, timeout=TIMEOUT) as answer,
-        path.open("wb") as file,
-        tqdm(total=size, unit="B", unit_scale=1, desc=path.name, leave=False, disable=None) as bar,
-    ):
-        while file.tell() <= size and (block := answer.read(2**16)):
-            file.write(block)
-            bar.update(len(block))
+    with urllib.request.urlopen(url, timeout=TIMEOUT) as answer, path.open("wb") as file:
+        bar = tqdm(total=size, unit="B", unit_scale=1, desc=path.name, leave=False, disable=None)
+        with bar:
+            while file.tell() <= size and (block := answer.read(2**16)):
+                file.write(block)
+                bar.update(len(block))
 
 
 def verify(path: Path, sha256: str, size: int, origin: str, otherwise: str = OTHERWISE) -> None:

@@ -22,7 +22,6 @@ from posenc import Extension, Piece, Rotary, Scaled, Shape, Table, scheme_name
 from positions.grammar import Expression, Mention, parse
 
 ZOO = Path(__file__).resolve().parents[1] / "zoo"
-Option = inspect.Parameter
 
 
 # ---- names
@@ -107,18 +106,17 @@ def build(mention: Mention, shape: Shape, pos_file: Path | None = None) -> Piece
     return cls(shape, **options) if cls.__init__ is not Piece.__init__ else cls()
 
 
-def options_of(cls: type[Piece]) -> dict[str, Option]:
+def options_of(cls: type[Piece]) -> dict[str, inspect.Parameter]:
     """A scheme's options: the keyword-only arguments of its __init__, annotations and defaults."""
     arguments = inspect.signature(cls.__init__, eval_str=True).parameters
     return {name: o for name, o in arguments.items() if o.kind is o.KEYWORD_ONLY}
 
 
-def _types_of(option: Option) -> tuple[object, ...]:
+def _types_of(option: inspect.Parameter) -> tuple[object, ...]:
     """The types that an option's annotation admits; any where there is no annotation."""
-    annotation = option.annotation
-    if annotation is option.empty:
+    if option.annotation is option.empty:
         return int, float, str, bool
-    return typing.get_args(annotation) or (annotation,)  # those of a union
+    return typing.get_args(option.annotation) or (option.annotation,)  # those of a union
 
 
 def build_extensions(expression: Expression, shape: Shape, pos_file: Path | None) -> list[Piece]:

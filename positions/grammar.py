@@ -52,7 +52,7 @@ def parse(text: str) -> Expression:
     short = len(text) <= 500 and text.isascii()
     require(short, "a position expression has at most 500 ASCII characters")
     try:
-        tree = _Canonical().visit(ast.parse(text.strip(), mode="eval").body)
+        tree = ast.parse(text.strip(), mode="eval").body
         return Expression(ast.unparse(tree), tuple(_mentions(tree, ())))
     except UserError:
         raise
@@ -61,14 +61,6 @@ def parse(text: str) -> Expression:
         example = "write e.g. alibi, rope(base=500000), '--pos=rope + alibi' (quoted in a shell)"
         sentence = f"the position expression {text!r:.80} cannot be read ({reason}); {example}"
         raise UserError(sentence) from None
-
-
-class _Canonical(ast.NodeTransformer):
-    """alibi() becomes alibi."""
-
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        bare = isinstance(node.func, ast.Name) and not (node.args or node.keywords)
-        return node.func if bare else node
 
 
 def _mentions(node: ast.expr, pattern: tuple[tuple[int, int], ...]) -> Iterator[Mention]:
@@ -103,8 +95,8 @@ def _branches(node: ast.expr) -> list[ast.expr]:
 def _options(node: ast.Call) -> dict[str, Value]:
     """The options of one mention by name."""
     text, names = ast.unparse(node), [option.arg for option in node.keywords]
-    right = f"write {node.func.id:.60}(option=value), not {text:.80}"
-    require(not node.args and all(names), f"options have names: {right}")
+    right = f"write {node.func.id:.60} or {node.func.id:.60}(option=value), not {text:.80}"
+    require(names and not node.args and all(names), f"options have names: {right}")
     require(len(set(names)) == len(names), f"an option is given twice in {text:.80}")
     return {option.arg: _value(option.value, text) for option in node.keywords}
 
@@ -115,11 +107,9 @@ def _value(node: ast.expr, where: str) -> Value:
         return node.id
     minus = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
     value = getattr(node.operand if minus else node, "value", None)
-    if type(value) in (int, float):
-        good = abs(value) <= LARGEST
-    else:
-        printable = isinstance(value, str) and value.isprintable()
-        good = not minus and (isinstance(value, bool) or printable)
+    number = type(value) in (int, float) and abs(value) <= LARGEST
+    word = isinstance(value, bool) or (isinstance(value, str) and value.isprintable())
+    good = number or (word and not minus)
     wanted = "a value is a number of at most 2**53, True, False or a word"
     require(good, f"in {where:.80}: {wanted}, not {ast.unparse(node):.60}")
     return -value if minus else value

@@ -91,17 +91,14 @@ def in_one_extension(a: Piece, b: Piece) -> str:
     if isinstance(a, Scaled) and isinstance(b, Scaled):
         return f"{first} and {second} both take the text to be longer by a factor: keep one"
     if a.file and b.file and a.file.name == b.file.name and not a.file.samefile(b.file):
-        return (
-            f"{first} and {second} name two files of one name, which a run cannot keep: rename one"
-        )
+        return f"{first} and {second} name two files of one name, and a run keeps both: rename one"
     return on_a_drawn_length(a, b)
 
 
 def on_a_drawn_length(a: Piece, b: Piece) -> str:
     """Why an extension a cannot go by the length of the text, where b draws positions."""
-    if not (isinstance(a, Extension) and overrides(b, "draw")) or a.factor(2**30) == a.factor(
-        2**31
-    ):
+    drawn = isinstance(a, Extension) and overrides(b, "draw")
+    if not drawn or a.factor(2**30) == a.factor(2**31):
         return ""
     first, second = scheme_name(a), scheme_name(b)
     return f"{second} draws positions for another length: give a fixed factor to {first}"
@@ -117,9 +114,8 @@ def misfit(a: Piece | type[Piece], pieces: Collection[Piece]) -> str:
             return broken
     if overrides(a, "map_frequencies") and not any(isinstance(b, Rotary) for b in pieces):
         return "it changes the frequencies of rotary pieces, and there is none"
-    if overrides(a, "regions") and not any(
-        overrides(b, m) for b in pieces for m in ("turn", "bias")
-    ):
+    depends = any(overrides(b, m) for b in pieces for m in ("turn", "bias"))
+    if overrides(a, "regions") and not depends:
         return "it rewrites distances, and no score depends on one"
     if moves_positions(a) and not any(map(reads_positions, pieces)):
         return "it changes positions, and nothing reads them"

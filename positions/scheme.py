@@ -10,23 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+import posenc
 from configurable import require
-from posenc import (
-    Bias,
-    Extension,
-    Mask,
-    Piece,
-    Region,
-    Rotary,
-    Scaled,
-    Shape,
-    Text,
-    Turn,
-    apply_maps,
-    overrides,
-    scheme_name,
-    widened,
-)
+from posenc import Extension, Mask, Piece, Region, Rotary, Shape, Turn, overrides, scheme_name
 from positions import rules
 from positions.catalogue import build, build_extensions, extension_names, find
 from positions.grammar import Expression, parse
@@ -48,7 +34,7 @@ class Plan:
     key_ids: Tensor
     turns: tuple[Turn, Turn] | None = None
     temperature: Tensor | None = None  # (T, 1) or (H, T, 1)
-    biases: tuple[Bias, ...] = ()
+    biases: tuple[posenc.Bias, ...] = ()
     masks: tuple[Mask, ...] = ()
     span: tuple[int, int] | None = None
     scorer: Piece | None = None  # the piece that claims the whole score, or reads features
@@ -116,10 +102,10 @@ class Scheme(nn.Module):
         copies = [[copy.deepcopy(piece) for piece in own] for _ in self.layers]
         self.extensions = nn.ModuleList([*shared, *(p for of_layer in copies for p in of_layer)])
         self.maps = tuple(p for p in extensions if overrides(p, "map_frequencies"))
-        self.sets = self.layers if own else list(dict.fromkeys(self.layers))
-        self.set_of_layer = [self.sets.index(keys) for keys in self.layers]
-        if own:
-            self.set_of_layer = list(range(len(self.layers)))
+        self.sets, self.set_of_layer = self.layers, list(range(len(self.layers)))
+        if not own:
+            self.sets = list(dict.fromkeys(self.layers))
+            self.set_of_layer = [self.sets.index(keys) for keys in self.layers]
         self.extensions_of_set = [[*shared, *copies[n]] for n in range(len(self.sets))]
 
     def extend(self, text: str, folder: Path | None = None) -> None:
@@ -139,7 +125,7 @@ class Scheme(nn.Module):
         maps = [piece for piece in added if overrides(piece, "map_frequencies")]
         for piece in self.rotary:  # what a map cannot do is refused here, not in the first step
             length = self.shape.length
-            apply_maps(piece.frequencies(length), maps, piece.base, 2 * length)
+            posenc.apply_maps(piece.frequencies(length), maps, piece.base, 2 * length)
         learned = self.extensions.state_dict() if canonical == self.extension else {}
         self.extension = canonical
         self._share(added)
@@ -147,10 +133,11 @@ class Scheme(nn.Module):
 
     def _check_fit(self, piece: Piece, text: str) -> None:
         """Raise UserError where a piece of the extension `text` does not fit this scheme."""
-        name, why = scheme_name(piece), self.misfit(piece)
+        name, own = scheme_name(piece), self.pieces.values()
+        why = rules.misfit(piece, own)
         if why:
             known = extension_names(self.pos_file)
-            fit = [n for n in known if not self.misfit(find(n, self.pos_file))]
+            fit = [n for n in known if not rules.misfit(find(n, self.pos_file), own)]
             advice = "" if name in fit else f". What fits: {', '.join(fit)}"
             require(False, f"{name} does not extend {self.text:.80}: {why}{advice}")
         if piece.per_layer:
@@ -159,17 +146,13 @@ class Scheme(nn.Module):
             nothing = f"{name} learns nothing that a layer could have for itself"
             require(learns, f"{nothing}: leave per_layer out of '{text:.80}'")
 
-    def misfit(self, extension: Piece | type[Piece]) -> str:
-        """Why an extension, or a class of them, does not fit this scheme; empty where it does."""
-        return rules.misfit(extension, self.pieces.values())
-
     def factor(self, total: int) -> float | None:
         """How many times longer the active extension takes a text of `total` tokens to be.
 
         None where it has no such number. Of several, one that is built on a factor counts first.
         """
         known = [piece for piece in self.extensions if isinstance(piece, Extension)]
-        scaled = [piece for piece in known if isinstance(piece, Scaled)]
+        scaled = [piece for piece in known if isinstance(piece, posenc.Scaled)]
         factors = [piece.factor(total) for piece in [*scaled, *known]]
         return next((factor for factor in factors if factor is not None), None)
 
@@ -187,11 +170,6 @@ class Scheme(nn.Module):
         """The piece that changes position ids, if there is one."""
         return self.piece_with("ids")
 
-    @property
-    def continuous(self) -> bool:
-        """Whether position ids are real numbers."""
-        return self.ids_piece is not None and self.ids_piece.continuous
-
     def check_length(self, total: int) -> None:
         """Raise UserError if a text of `total` tokens has positions that the scheme lacks."""
         more, limit = f"a text of {total} tokens needs more", self.limit
@@ -202,8 +180,8 @@ class Scheme(nn.Module):
 
         It waits for the device, and cannot stand in compiled code.
         """
-        integers = not ids.is_floating_point() and ids.dtype != torch.bool
-        good = integers or (self.continuous and ids.is_floating_point())
+        real = self.ids_piece is not None and self.ids_piece.continuous
+        good = real if ids.is_floating_point() else ids.dtype != torch.bool
         require(good, f"position ids are integers, not {ids.dtype}")
         if self.id_limit and ids.numel():
             last = int(ids.max())
@@ -227,7 +205,7 @@ class Scheme(nn.Module):
         mixed = int.from_bytes(digest[:4], "little")  # torch's generator reads 32 bits of its seed
         return drawing.draw(length, torch.Generator().manual_seed(mixed))
 
-    def embed(self, ids: Tensor, text: Text) -> Tensor | None:
+    def embed(self, ids: Tensor, text: posenc.Text) -> Tensor | None:
         """What is added to the token embedding, or None."""
         piece = self.piece_with("embed")
         if piece is None:
@@ -239,22 +217,15 @@ class Scheme(nn.Module):
     ) -> list[Plan]:
         """One plan for each of `sets`; `index` (T,) are the places of the queries in the text."""
         plans = []
-        for keys, extensions in zip(self.sets, self.extensions_of_set, strict=True):
+        for number, extensions in enumerate(self.extensions_of_set):
             ids = [extended_ids(extensions, ids, total) for ids in (query_ids, key_ids)]
-            pieces = [self.pieces[key] for key in keys]
-            plans.append(self._plan(pieces, extensions, index, Plan(*ids), total, like))
+            plans.append(self._plan(number, index, Plan(*ids), total, like))
         return plans
 
-    def _plan(
-        self,
-        own: list[Piece],
-        extensions: list[Piece],
-        index: Tensor,
-        plan: Plan,
-        total: int,
-        like: Tensor,
-    ) -> Plan:
-        """The plan of the pieces of some layers and the active extensions there."""
+    def _plan(self, number: int, index: Tensor, plan: Plan, total: int, like: Tensor) -> Plan:
+        """The plan of that number of `sets`: of its pieces and the active extensions there."""
+        own = [self.pieces[key] for key in self.sets[number]]
+        extensions = self.extensions_of_set[number]
         pieces = [*own, *extensions]
         turning = next((p for p in own if overrides(p, "turn")), None)
         cooling = [p for p in pieces if overrides(p, "temperature")]
@@ -308,5 +279,5 @@ def extended_ids(extensions: Iterable[Piece], ids: Tensor, total: int) -> Tensor
     """Position ids as the active extensions change them."""
     for piece in extensions:
         if overrides(piece, "ids"):
-            ids = piece.ids(widened(ids), total)
+            ids = piece.ids(posenc.widened(ids), total)
     return ids

@@ -18,7 +18,7 @@ import torch
 
 from data import Corpus
 from data.rows import LEAST, rows_of
-from runs import device
+from runs.device import Compute, autocast
 from runs.processes import Processes
 from runs.results import ANSWERED, Row, Rows, by_length, standard_error
 
@@ -46,9 +46,7 @@ def interval(right: int, count: int) -> tuple[float, float]:
 
 
 @torch.no_grad()
-def measure(
-    model: Any, corpus: Corpus, size: int, compute: device.Compute, processes: Processes
-) -> dict[str, Any]:
+def measure(model: Any, corpus: Corpus, size: int, compute: Compute, processes: Processes) -> Row:
     """The measured fields of a row of results: the validation rows of one size, answered.
 
     Of several processes each takes every n-th batch, and each has all the sums.
@@ -57,7 +55,7 @@ def measure(
     scored = distances[:, 1:] > 0
     right, nats = np.zeros(scored.shape), np.zeros(scored.shape)
     at_once, started = max(1, BATCH_TOKENS // scored.shape[1]), time.perf_counter()
-    with device.autocast(compute):
+    with autocast(compute):
         for first in range(at_once * processes.rank, len(tokens), at_once * processes.size):
             part = slice(first, first + at_once)
             idx = torch.from_numpy(tokens[part].astype(np.int64)).to(compute.device)
@@ -202,28 +200,28 @@ def verdict(tested: Tested) -> str:
     return f"reads {found} tokens back in texts of {best}{less or window}"
 
 
-# ---- a table
-
-DISTANCES = f"""\
- by distance. The head is the shortest of a bin, N the length of a text.
-reach  the end of the last bin up to which every bin holds: it has {LEAST} answers, and the lower
-       end of its 95 % interval is at least {HELD:.0%} of the accuracy at L, itself at least
-       {LEARNED:.0%}. A model that reads up to 9 % less far can have the same reach"""
-LEGENDS = {
-    "recall": f"The share of right answers{DISTANCES}",
-    "needles": f"A value is right if all its letters are.\nThe share of right values{DISTANCES}",
-    "exact_match": f"""\
-The share of texts answered without a mistake, by size.
-reach  the largest size up to which at least {HELD:.0%} are, and {LEARNED:.0%} at trained sizes""",
-}
+# ---- tables: the cells of one result, below a line with their heads, for `tables.aligned`
 
 
-def answers_lines(tested: Tested) -> list[list[str]]:
-    """The cells of one result, below a line with their heads, for `tables.aligned`."""
-    if not is_recall(tested):
-        shares = [f"{share(row):.3f}" for row in tested.values()]
-        heads = ["", *map(str, tested), "reach"]
-        return [heads, ["", *shares, str(reach(tested) or "not learned")]]
+def size_lines(tested: Tested) -> list[list[str]]:
+    """The cells of rows of exact match: one line.
+
+    The share of texts answered without a mistake, by size.
+    reach  the largest size up to which at least 90 % are, and 95 % at trained sizes
+    """
+    shares = [f"{share(row):.3f}" for row in tested.values()]
+    return [["", *map(str, tested), "reach"], ["", *shares, str(reach(tested) or "not learned")]]
+
+
+def distance_lines(tested: Tested) -> list[list[str]]:
+    """The cells of rows of recall or with needles: a line for each length.
+
+    The share of right answers by distance. The head is the shortest of a bin, N the length of a
+    text. A value is right if all its letters are.
+    reach  the end of the last bin up to which every bin holds: it has 400 answers, and the lower
+           end of its 95 % interval is at least 90 % of the accuracy at L, itself at least 95 %. A
+           model that reads up to 9 % less far can have the same reach
+    """
     accuracy, found = learned(tested), {n: curve({n: row}) for n, row in tested.items()}
     cells = {n: {x: f"{a / b:.2f}" for x, (a, b) in points.items()} for n, points in found.items()}
     heads = sorted(set().union(*cells.values()))

@@ -57,9 +57,7 @@ def save_checkpoint(folder: Path, state: dict[str, Any], kind: str = "ckpt") -> 
     return digest
 
 
-def load_state(
-    folder: Path, say: Callable[[str], None] = print, last: int | None = None
-) -> dict[str, Any] | None:
+def load_state(folder: Path, say: Callable = print, last: int | None = None) -> dict | None:
     """The content of the newest good checkpoint, and its "sha256"; None if there is no checkpoint.
 
     Those of steps after `last` are passed over. `say` gets a sentence that names the newer ones,
@@ -107,15 +105,14 @@ def read_checkpoint(file: BinaryIO, path: Path) -> dict[str, Any]:
 class Run:
     """A trained model and where it came from.
 
-    `config` is the content of config.json, `settings` its settings, `state` the checkpoint and
-    `digest` the SHA-256 of its file. `compute` is the device and the number format.
+    `config` is the content of config.json, `settings` its settings, `state` the checkpoint, with
+    the "sha256" of its file. `compute` is the device and the number format.
     """
 
     folder: Path
     config: dict[str, Any]
     settings: TrainSettings
     state: dict[str, Any]
-    digest: str
     model: GPT
     compute: Compute = CPU
 
@@ -135,7 +132,7 @@ def load_run(folder: str | Path, compute: Compute = CPU, pos_file: str = "") -> 
     model.extend(state["gpt"]["extend"], folder)
     load_weights(model, state["model"], folder)
     model, settings = model.to(compute.device).eval(), TrainSettings(**config["settings"])
-    return Run(folder, config, settings, state, state["sha256"], model, compute)
+    return Run(folder, config, settings, state, model, compute)
 
 
 def scheme_file(folder: Path, config: dict[str, Any], typed: str) -> Path | None:

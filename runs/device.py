@@ -18,8 +18,8 @@ import attention
 from configurable import UserError, require
 
 # cards, and their dense bf16 (or fp16) peaks in TFLOP/s, from the vendors' data sheets
-CARDS = ("H100 PCIe", "H100|H200", "A100", "L40S", "L4", "A10|V100", "RTX 4090", "RTX 3090", "T4")
-PEAKS = (756, 989, 312, 362, 121, 125, 165, 71, 65)
+PEAKS = {"H100 PCIe": 756, "H100|H200": 989, "A100": 312, "L40S": 362, "L4": 121, "A10|V100": 125}
+PEAKS |= {"RTX 4090": 165, "RTX 3090": 71, "T4": 65}
 
 
 @dataclass(frozen=True)
@@ -170,8 +170,8 @@ def peak_flops(compute: Compute) -> float | None:
     if compute.kind != "cuda" or compute.dtype is None:
         return None
     name = torch.cuda.get_device_name(compute.device)
-    known = zip(CARDS, PEAKS, strict=True)
-    return next((1e12 * peak for card, peak in known if re.search(rf"\b({card})\b", name)), None)
+    found = [peak for card, peak in PEAKS.items() if re.search(rf"\b({card})\b", name)]
+    return 1e12 * found[0] if found else None
 
 
 def peak_memory(compute: Compute) -> int | None:

@@ -60,7 +60,7 @@ def attention_of(model: GPT, texts: Tensor, train_length: int) -> Finding:
     beyond L  the share of the weights on keys at least L tokens back; L is the training length
     first 4   the share of the weights on the first 4 tokens of the text
     largest   the largest score of a query, before the softmax
-    farthest  the head farthest from the mean in the last line: its mean, (layer, head) from 0 on
+    Thin lines in the figure are single heads; diagnose.json has the numbers of each.
     """
     edges, found = position_bins(texts.shape[1]), []
 
@@ -228,11 +228,11 @@ def content(finding: Finding) -> dict[str, Any]:
 
 def table(finding: Finding) -> str:
     """A text table of a finding, with what its columns mean."""
-    lines = [[finding.by, *map(str, finding.lines), "farthest"]]
+    lines = [[finding.by, *map(str, finding.lines)]]
     for name, column in finding.columns.items():
         pairs = zip(*moments(column.mean(axis=(0, 1))), strict=True)
-        lines.append([name, *(cell(*pair) for pair in pairs), farthest_head(column)])
-    shown = [list(line) for line in zip(*lines, strict=True) if any(line[1:])]
+        lines.append([name, *(cell(*pair) for pair in pairs)])
+    shown = [list(line) for line in zip(*lines, strict=True)]
     return "\n".join([finding.title, "", *aligned(shown), "", finding.legend or ""])
 
 
@@ -242,13 +242,6 @@ def cell(mean: float, stderr: float) -> str:
         return "diverged"
     digits = min(6, max(0, 1 - math.floor(math.log10(stderr)))) if stderr > 0 else 6
     return f"{mean:.{digits}f} ± {stderr:.{digits}f}"
-
-
-def farthest_head(column: np.ndarray) -> str:
-    """The mean of the head that is farthest from the mean over heads in the last line."""
-    means = column[:, :, -1].mean(axis=-1)  # (layers, heads)
-    layer, head = np.unravel_index(np.abs(means - means.mean()).argmax(), means.shape)
-    return f"{means[layer, head]:.4g} ({layer}, {head})" if means.size > 1 else ""
 
 
 def draw(found: list[Finding], train_length: int, path: str) -> None:

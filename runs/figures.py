@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from configurable import require
-from runs.answers import Tested, curve, has_depths, interval, verdict
+from runs.answers import Tested, curve, has_depths, interval, is_recall, verdict
 from runs.compare import contrasts, has_answers, mean_curve, rows_by_seed, schemes_of
 from runs.files import replace_file
 from runs.labels import gaps, loss, result_labels, run_name
@@ -20,11 +20,6 @@ from runs.tables import runs_table, seeds_table
 COLORS = "#0072B2 #D55E00 #009E73 #CC79A7 #E69F00 #56B4E9 #000000".split()
 MARKERS = "osD^vP*"
 GREY = {"color": "0.35", "linewidth": 1}
-ANSWERS = {  # by protocol: what stands along the axes
-    "recall": ("distance, tokens (the least of each bin)", "right answers in the longest texts"),
-    "needles": ("distance, tokens (the least of each bin)", "right values in the longest texts"),
-    "exact_match": ("size", "texts without a mistake"),
-}
 
 
 # ---- runs
@@ -90,8 +85,10 @@ def plot_seeds(cells: dict[str, list[Result]], path: str | Path, dataset: str = 
             if single:
                 errors = [row.get("stderr_vs_L") or 0.0 for row in fixed.values()]
         named = label if single else f"{label} ({len(seeds)} seeds)"
+        plot_losses(axes, k, named, losses, errors)
         trained = {result["train_length"] for result in done[label]}
-        plot_losses(axes, k, named, losses, errors, trained)
+        for length in trained & {n for n, nats in losses.items() if math.isfinite(nats)}:
+            axes.axhline(losses[length], color=color(k), linestyle=":", linewidth=1)
     return save_losses(axes, path)
 
 
@@ -109,7 +106,9 @@ def plot_answers(schemes: dict[str, list[Tested]], dataset: str, path: str | Pat
         return plot_depths(next(iter(schemes)), every[0], dataset, path)
     some = next(iter(every[0].values()))
     title = f"{dataset}, trained up to {some['trained']}: the share that is right (bars: 95 %)"
-    x, y = ANSWERS[some["protocol"]]
+    x, y = "size", "texts without a mistake"
+    if is_recall(every[0]):
+        x, y = "distance, tokens (the least of each bin)", "right answers in the longest texts"
     axes = new_axes(title, x, y, [some["trained"]], ("trained up to", "a guess"))
     axes.axhline(some["chance"], linestyle=":", **GREY)
     for k, (label, several) in enumerate(schemes.items()):
@@ -121,7 +120,7 @@ def plot_answers(schemes: dict[str, list[Tested]], dataset: str, path: str | Pat
             plot_curve(axes, k, name, shares, np.abs(bounds.T - list(shares.values())))
             name = ""  # the others share its colour
     axes.set_ylim(-0.02, 1.03)
-    if some["protocol"] != "exact_match":
+    if is_recall(every[0]):
         axes.set_xscale("log", base=2)
     return save_curves(axes, path)
 
@@ -136,12 +135,11 @@ def plot_depths(label: str, tested: Tested, dataset: str, path: str | Path) -> b
     counts, right = (np.array([row[name] for row in rows.values()]) for name in ("counts", "right"))
     shares = np.where(counts > 0, right / np.maximum(counts, 1), math.nan)
     axes = new_figure((9, 1.6 + 0.5 * len(rows))).add_subplot()
-    image = axes.imshow(shares, cmap="RdYlBu", vmin=0, vmax=1, aspect="auto")
+    image = axes.imshow(shares, cmap="RdYlBu", vmin=0, vmax=1, aspect="auto", alpha=0.6)
     axes.figure.colorbar(image, label="share of right values")
     for (k, column), share in np.ndenumerate(shares):
         text = f"{share:.3f}\nof {counts[k, column]:,}" if counts[k, column] else "none"
-        style = {"ha": "center", "va": "center", "color": "w" if abs(share - 0.5) > 0.3 else "k"}
-        axes.text(column, k, text, fontsize=7, **style)
+        axes.text(column, k, text, fontsize=7, ha="center", va="center")
     axes.set_xticks(np.arange(len(edges)) - 0.5, [f"{edge:g}" for edge in edges])
     axes.set_yticks(range(len(rows)), [f"{n:,}" for n in rows])
     axes.set(xlabel="depth: the distance in parts of the length", ylabel="length, tokens")
@@ -229,10 +227,8 @@ def loss_axes(dataset: str, results: list[Result], caption: str) -> Any:
     return new_axes(title, x, f"loss, nats per {unit}", lengths, names)
 
 
-def plot_losses(
-    axes: Any, k: int, label: str, losses: dict[int, float], errors: list[float], trained: set[int]
-) -> None:
-    """Draw curve number k of `loss` by length, and dotted lines at its levels where it was trained.
+def plot_losses(axes: Any, k: int, label: str, losses: dict[int, float], errors: Any) -> None:
+    """Draw curve number k of `loss` by length, with its errors, one for each length.
 
     Crosses at the upper edge mark the lengths at which it diverged.
     """
@@ -240,8 +236,6 @@ def plot_losses(
     last = max((n for n, nats in losses.items() if not math.isnan(nats)), default=0)
     shown = {n: nats for n, nats in losses.items() if n <= last}
     plot_curve(axes, k, f"{label}: {words}" if words else label, shown, errors[: len(shown)])
-    for length in trained & {n for n, nats in losses.items() if math.isfinite(nats)}:
-        axes.axhline(losses[length], color=color(k), linestyle=":", linewidth=1)
     diverged = [n for n, nats in losses.items() if math.isinf(nats)]
     edge = {"transform": axes.get_xaxis_transform(), "markersize": 9, "zorder": 5}
     axes.plot(diverged, [0.97] * len(diverged), "X", color=color(k), **edge)
@@ -265,16 +259,13 @@ def save_losses(axes: Any, path: str | Path) -> bool:
 # ---- extensions of one model
 
 
-def plot_extensions(
-    results: list[Result], others: list[Result], path: str | Path, dataset: str = ""
-) -> None:
+def plot_extensions(results: list[Result], others: list[Result], path: str, dataset: str) -> None:
     """Draw `extensions_table` in colours: blue where more context helps, red where it hurts."""
     from matplotlib.colors import SymLogNorm
 
     dataset, gained = gains(results, others, dataset)
     lengths = sorted({n for nats in gained.values() for n in nats})
-    nothing = [math.nan]
-    means = [[np.mean(of.get(n, nothing)) for n in lengths] for of in gained.values()]
+    means = [[np.mean(of.get(n, [math.nan])) for n in lengths] for of in gained.values()]
     width = 0.5 + 0.075 * max(map(len, gained)) + max(0.62 * len(lengths), 3.4)  # inches
     axes = new_figure((width, 1.2 + 0.24 * len(gained))).add_subplot()
     bounded = np.clip(means, -3, 3)  # a gain is -inf where a seed diverged

@@ -38,6 +38,5 @@ def write_text(path: str | Path, text: str) -> None:
 def write_json(path: str | Path, content: Any) -> None:
     """Replace a JSON file at once. A list of numbers is one line."""
     text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
-    numbers = r"\[\n[-+.,\deE\s]*\]"
-    text = re.sub(numbers, lambda match: re.sub(r"\s+", " ", match[0]), text)
+    text = re.sub(r"\[\n[-+.,\deE\s]*\]", lambda match: re.sub(r"\s+", " ", match[0]), text)
     write_text(path, text + "\n")

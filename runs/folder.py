@@ -116,11 +116,10 @@ def provenance() -> dict[str, Any]:
     command = "git describe --always --abbrev=40 --dirty --exclude=*".split()
     how = {"cwd": ROOT, "capture_output": True, "encoding": "utf-8", "check": False}
     commit = subprocess.run(command, **how).stdout.strip() if shutil.which("git") else ""
-    versions = {"torch": torch.__version__, "numpy": np.__version__}
-    about = {"versions": {"python": platform.python_version(), **versions}}
-    about |= {"platform": platform.platform(), "threads": torch.get_num_threads()}
-    about |= {"git_commit": commit or None, "sources_sha256": source_digests()}
-    return about | {"command": command_line()}
+    versions = {"python": platform.python_version(), "torch": torch.__version__}
+    about = {"versions": versions | {"numpy": np.__version__}, "platform": platform.platform()}
+    about |= {"threads": torch.get_num_threads(), "git_commit": commit or None}
+    return about | {"sources_sha256": source_digests(), "command": command_line()}
 
 
 def command_line() -> list[str]:
@@ -171,7 +170,7 @@ def lock_folder(folder: Path) -> FileLock:
 
     Within a process a folder may be locked again. UserError names the program that holds it.
     """
-    lock = FileLock(folder / ".lock", timeout=1, is_singleton=True)  # `in_use` may be asking
+    lock = FileLock(folder / ".lock", timeout=1, is_singleton=True)
     holder = folder / ".holder"
     try:
         lock.acquire()
@@ -183,16 +182,6 @@ def lock_folder(folder: Path) -> FileLock:
     by = f"process {os.getpid()} on {platform.node()} ({' '.join(command_line()):.200})"
     write_text(holder, by)
     return lock
-
-
-def in_use(folder: Path) -> bool:
-    """Whether a program writes into a run folder now. The lock is held for an instant only."""
-    if (folder / ".lock").exists():
-        try:
-            FileLock(folder / ".lock", blocking=False).acquire().lock.release()
-        except OSError as error:  # it may be that of a folder of somebody else's
-            return isinstance(error, Timeout)
-    return False
 
 
 def take_folder(folder: Path, settings: TrainSettings) -> FileLock:

@@ -10,11 +10,6 @@ TOLD = ("pos", "extend", "block_size", "max_iters", "seed")  # settings that lab
 DEFAULTS = {name: of for name, of in TrainSettings.defaults().items() if name not in TOLD}
 
 
-def scheme_name(result: dict[str, Any]) -> str:
-    """The scheme of a result, with its extension."""
-    return f"{result['pos']}, {result['extend']}" if result.get("extend") else result["pos"]
-
-
 def run_name(result: dict[str, Any]) -> str:
     """The name of a run that is compared: scheme, extension, first and last training length."""
     extend = f" + {result['extend']}" if result.get("extend") else ""
@@ -61,7 +56,8 @@ def result_labels(results: list[dict[str, Any]]) -> list[str]:
     labels = []
     for result, own in zip(results, told, strict=True):
         differ = [n for n in varying if own[n] in values[n] and own[n] != usual.get(n)]
-        labels.append(" ".join([scheme_name(result), *(f"{name}={own[name]}" for name in differ)]))
+        scheme = f"{result['pos']}, {result['extend']}" if result.get("extend") else result["pos"]
+        labels.append(" ".join([scheme, *(f"{name}={own[name]}" for name in differ)]))
     folders = [f" ({result['folder']})" if result.get("folder") else "" for result in results]
     pairs = zip(labels, folders, strict=True)
     return [label + folder if labels.count(label) > 1 else label for label, folder in pairs]

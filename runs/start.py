@@ -150,7 +150,7 @@ def training_corpus(settings: TrainSettings) -> data.Corpus:
         rows.check_length(corpus, length)
     # refuses a corpus that is too short
     data.sequences(corpus.train, max(lengths_of(settings)), settings.seed, 0, 1)
-    corpus.token_bytes()  # refuses a tokenizer that the test would miss
+    corpus.tokenizer.token_bytes()  # refuses a tokenizer that the test would miss
     corpus.verify()
     few = f"the validation split of {settings.dataset} has only {len(corpus.val)} tokens"
     require(len(corpus.val) > size, f"{few}; lower block_size = {size} or add text")

@@ -16,9 +16,6 @@ from runs.results import Difference, Result, Row, Rows
 
 HEADS = ["", *"N fixed_targets gain text far windowed nonoverlapping bits/byte".split()]
 RATES_LEGEND = f"learning rates: nats at L on another seed and text; the usual one if within {NEAR}"
-EXTENSIONS_LEGEND = """\
-loss of the cropped model - loss with N tokens of context (fixed_targets): above zero, \
-the longer text helps; ± standard deviation over seeds"""
 
 
 # ---- runs
@@ -34,7 +31,8 @@ def runs_table(tested: list[Result], dataset: str = "") -> str:
     lines, notes = [], []
     for label, result, rows in zip(result_labels(tested), tested, all_rows, strict=True):
         of_answers = answers.answered(rows)
-        own = answers.answers_lines(of_answers) if of_answers else run_lines(result, rows, others)
+        of_kind = answers.distance_lines if answers.is_recall(of_answers) else answers.size_lines
+        own = of_kind(of_answers) if of_answers else run_lines(result, rows, others)
         lines = [*(lines or own[:1]), [label], *own[1:]]
         notes += [f"{label}: {note}" for note in run_notes(result, rows)]
     row = next(iter(all_rows[0].values()))
@@ -42,7 +40,7 @@ def runs_table(tested: list[Result], dataset: str = "") -> str:
         title = f"{dataset}, trained at {row['trained']}; a guess is right in {row['chance']:.1%}"
         cheap = row.get("majority")  # older results have none
         title += f", by majority of what was written in {cheap:.1%}" if cheap else ""
-        return page(title, lines, "", answers.LEGENDS[row["protocol"]], "", *notes)
+        return page(title, lines, "", legend(of_kind), "", *notes)
     lengths = ", ".join(dict.fromkeys(str(result["train_length"]) for result in tested))
     title = f"{dataset}, trained at L = {lengths}; nats per {tested[0]['unit']}"
     return page(title, without_empty_columns(lines), "", legend(run_lines), *notes)
@@ -276,9 +274,11 @@ def rates_table(rates: dict[str, Any]) -> str:
 
 
 def extensions_table(tested: list[Result], others: list[Result], dataset: str = "") -> str:
-    """A text table of one model under extensions by length: what each gains over cropping.
+    """A text table of one model under extensions by length: what each gains over cropping. For
+    `tested` and `others` see `gains`.
 
-    Mean and standard deviation over seeds; for `tested` and `others` see `gains`.
+    loss of the cropped model - loss with N tokens of context (fixed_targets): above zero, the
+    longer text helps; ± standard deviation over seeds
     """
     dataset, gained = results.gains(tested, others, dataset)
     lengths = sorted({n for by_length in gained.values() for n in by_length})
@@ -294,7 +294,7 @@ def extensions_table(tested: list[Result], others: list[Result], dataset: str = 
     notes = [f"{name}: {missing}" for name in map(run_name, others) if name not in gained]
     rows = [row for result in tested for row in result["rows"] if row["dataset"] == dataset]
     notes += [row.get("note") or row.get("reason", "") for row in rows if not row.get("diverged")]
-    return page(title, lines, "", EXTENSIONS_LEGEND, *filter(None, dict.fromkeys(notes)))
+    return page(title, lines, "", legend(extensions_table), *filter(None, dict.fromkeys(notes)))
 
 
 def spread(values: list[float], seeds: int) -> str:

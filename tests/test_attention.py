@@ -591,14 +591,14 @@ def test_on_a_gpu_flex_is_not_taken_elsewhere(text, asked):
             on_gpu(text)
 
 
-def test_on_a_gpu_all_layers_share_a_matrix_of_scores_of_256_mib_and_no_larger_one():
+def test_on_a_gpu_all_layers_share_a_matrix_of_scores_of_256_mib_and_no_larger_one(asked):
     plan = flexible_plan("t5", OnGPU)[1]
     most = 2**28 // (4 * N * N)
     paths = [attention.choose_path(plan, heads, compiled=True) for heads in (most, most + 1)]
     assert paths == ["dense", "blocked"]
 
 
-def test_frozen_pieces_train_through_flex():
+def test_frozen_pieces_train_through_flex(asked):
     scheme, plan = flexible_plan("t5", OnGPU)
     scheme.requires_grad_(False)
     assert attention.choose_path(plan, H, compiled=True) == "flex"

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from filelock import FileLock
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +23,7 @@ from model import GPT
 from runs import checkpoint
 from runs.checkpoint import checkpoint_paths, load_run, load_state, load_weights, save_checkpoint
 from runs.files import replace_file, sha256, write_json, write_text
-from runs.folder import ROOT, in_use, lock_folder, provenance, run_folder, take_folder
+from runs.folder import ROOT, lock_folder, provenance, run_folder, take_folder
 from runs.log import append_metrics, trim_metrics
 
 SMALL = TrainSettings(block_size=16, n_layer=1, n_head=2, n_embd=16)
@@ -709,18 +708,6 @@ def test_a_folder_of_the_same_run_may_have_another_length_but_no_other_warm_up(
     take_folder(folder, replace(SMALL, max_iters=400, warmup_iters=10))
     with pytest.raises(UserError, match=r"\(warmup_iters: 100 here, 10 there\)"):
         take_folder(folder, replace(SMALL, max_iters=400, warmup_iters=100))
-
-
-def test_whether_a_folder_is_in_use_is_asked_without_disturbing(tmp_path: Path) -> None:
-    assert not in_use(tmp_path) and list(tmp_path.iterdir()) == []
-    lock = lock_folder(tmp_path)
-    assert in_use(tmp_path)
-    lock.release()
-    assert not in_use(tmp_path)
-    asking = FileLock(tmp_path / ".lock", thread_local=False)
-    asking.acquire()
-    threading.Timer(0.2, asking.release).start()
-    lock_folder(tmp_path).release()  # waits for one that only asks
 
 
 def test_what_a_killed_process_had_half_written_is_cleared_away(tmp_path: Path) -> None:

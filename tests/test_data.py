@@ -152,7 +152,8 @@ def test_a_corpus_reads_back_as_it_was_written(small: Path) -> None:
         "byte",
         small,
     )
-    assert corpus.train.dtype == np.dtype("<u2") and corpus.token_bytes().tolist() == [1] * 256
+    assert corpus.train.dtype == np.dtype("<u2")
+    assert corpus.tokenizer.token_bytes().tolist() == [1] * 256
     corpus.verify()
 
 
@@ -380,7 +381,8 @@ def test_characters_of_nanogpt_are_read_as_they_are(tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     corpus = data.load("nano", tmp_path)
     assert corpus.tokenizer.decode(corpus.val) == "aéz" and corpus.vocab_size == 4
-    assert corpus.train_starts.tolist() == [0] and corpus.token_bytes().tolist() == [1, 1, 2, 1]
+    assert corpus.train_starts.tolist() == [0]
+    assert corpus.tokenizer.token_bytes().tolist() == [1, 1, 2, 1]
     assert corpus.meta["splits"]["train"]["bytes"] == 9 * 5
     assert corpus.split_sha256("val") == hashlib.sha256(before["val.bin"]).hexdigest()
     assert data.sequences(corpus.train, 8, 1, 0, 2).shape == (2, 9)

@@ -180,12 +180,6 @@ def test_no_legend_covers_a_curve_and_every_axis_is_named(monkeypatch):
         assert legend is None or legend.get_window_extent().y1 < panel.get_window_extent().y0
 
 
-def test_a_head_far_from_the_others_is_named():
-    column = np.zeros((2, 3, 4, 5))
-    column[1, 2, -1] = -7.0
-    assert diagnose.farthest_head(column) == "-7 (1, 2)"
-
-
 # ---- losses of planted models
 
 

@@ -926,11 +926,11 @@ def trained(tmp_path, monkeypatch):
     }
 
     def open_run(folder, settings):
-        pos, state = Path(folder).name, {"tokens": 5, "step": 2}
+        pos, state = Path(folder).name, {"tokens": 5, "step": 2, "sha256": "sha"}
         own = TrainSettings(pos=pos, dataset="toy", block_size=L, seed=1, eval_lengths=LENGTHS)
         compute = device.pick("cpu", settings.dtype)
         config = {"corpus_sha256": {"val": "sha0"}}
-        return Run(Path(folder), config, own, state, "sha", tiny(pos), compute)
+        return Run(Path(folder), config, own, state, tiny(pos), compute)
 
     def command(*words):
         monkeypatch.setattr("sys.argv", ["evaluate.py", *words])

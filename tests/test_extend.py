@@ -448,7 +448,7 @@ def test_many_extensions_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     program(extend, "one", "pi", "ntk", "--out=drawn.v1")
     assert Path("drawn.v1.txt").exists() and Path("drawn.v1.png").exists()
     monkeypatch.setattr(Figure, "savefig", SAVE_FIGURE)
-    plot_extensions([load_result("one")], [], "real.png")
+    plot_extensions([load_result("one")], [], "real.png", "")
     assert Path("real.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -459,7 +459,7 @@ def test_the_figure_of_extensions_draws_the_means_of_the_table_blue_where_contex
     drawn: list[Figure] = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
     results = [load_result(f) | {"original_length": 8} for f in ("one", "two")]
-    plot_extensions(results, [], "drawn.png")
+    plot_extensions(results, [], "drawn.png", "")
     (axes,), (image,) = drawn[0].axes, drawn[0].axes[0].images
     means = [[np.mean(of[n]) for n in LENGTHS] for of in gains(results, [])[1].values()]
     assert (

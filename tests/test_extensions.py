@@ -23,7 +23,7 @@ import posenc
 from configurable import UserError
 from model import GPT, GPTConfig
 from posenc import Shape, rope_frequencies
-from positions import extended_frequencies
+from positions import extended_frequencies, rules
 from positions.catalogue import extension_names, find, scheme_names
 from positions.scheme import Scheme
 
@@ -780,7 +780,9 @@ MISFITS = {
 @pytest.mark.parametrize("pos", MISFITS)
 def test_what_does_not_fit_a_model_is_what_can_do_nothing_to_it(pos):
     scheme = scheme_of(pos, layers=3)
-    assert {name for name in extension_names() if scheme.misfit(find(name))} == MISFITS[pos]
+    assert {
+        name for name in extension_names() if rules.misfit(find(name), scheme.pieces.values())
+    } == MISFITS[pos]
 
 
 @pytest.mark.parametrize("extend", ["yarn(factor=16)", "self_extend"])
@@ -826,6 +828,7 @@ def test_the_factor_in_force_is_known():
         ("ssmax", "no extension of a trained model"),
         ("yarm", "did you mean yarn"),
         ("yarn(4)", "options have names"),
+        ("yarn()", r"write yarn or yarn\(option=value\)"),
         ("yarn(factr=4)", "has no option"),
         ("window", "needs size"),
         ("pose", "needs target"),

@@ -582,8 +582,8 @@ MUTATIONS = [
     ),
     Mutation(
         REPORT,
-        "[[np.mean(of.get(n, nothing)) for n",
-        "[[of.get(n, nothing)[0] for n",
+        "[[np.mean(of.get(n, [math.nan])) for n",
+        "[[of.get(n, [math.nan])[0] for n",
         "figure_of_extensions",
         "test_extend",
     ),

@@ -372,8 +372,7 @@ def test_a_pattern_is_cut_at_the_number_of_layers():
         ("alibi+(rope|nope)", "alibi + (rope | nope)"),
         ("rope( base = 5e5,fraction=.25 )", "rope(base=500000.0, fraction=0.25)"),
         ("window(sinks=1,size=4)", "window(sinks=1, size=4)"),
-        ("rope() + alibi( ) | nope()", "rope + alibi | nope"),
-    ],
+    ],  # `rope()` is refused: it would be a second spelling
 )
 def test_the_canonical_text_is_one_spelling_and_stays_as_it_is(text, canonical):
     assert scheme(text).text == canonical

@@ -20,7 +20,7 @@ SHAPE = Shape(n_head=4, head_dim=8, width=32, length=64)
 
 
 def test_an_expression_is_data_its_text_and_its_mentions_with_their_layers():
-    found = parse("randomized( max = 64 )+(rope|t5( buckets=4 )|(nope|alibi()+logn))")
+    found = parse("randomized( max = 64 )+(rope|t5( buckets=4 )|(nope|alibi+logn))")
     assert found.text == "randomized(max=64) + (rope | t5(buckets=4) | (nope | alibi + logn))"
     names = [mention.name for mention in found.mentions]
     assert names == ["randomized", "rope", "t5", "nope", "alibi", "logn"]

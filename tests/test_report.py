@@ -456,7 +456,7 @@ def test_the_figure_of_extensions_names_what_diverged(drawn):
     made = result(pos="rope", nats=(1.6, 1.5, 1.4, 1.3))
     yarn = diverge(result(pos="rope"), 512)["rows"]
     made["rows"] += [row | {"extend": "yarn"} for row in yarn]
-    axes, _ = drawn(lambda r, path: plot_extensions(r, [], path), [made])
+    axes, _ = drawn(lambda r, path: plot_extensions(r, [], path, ""), [made])
     assert [text.get_text() for text in axes.texts].count("diverged") == 1
     assert line(extensions_table([made], []), "yarn")[-1] == "diverged"
 
@@ -689,7 +689,7 @@ def test_runs_are_listed_by_what_differs_with_their_steps_losses_gains_and_state
     assert own == "1200/1200 2.46M 1.5000 -0.4000 finished out/one"
     assert line(text, "alibi", "lr=0.001", "s=1")[-2:] == ["finished", "out/deep/er/two"]
     half = line(text, "alibi", "lr=0.003", "s=2")
-    assert " ".join(half) == "600/1200 1.23M stopped out/half"
+    assert " ".join(half) == "600/1200 1.23M unfinished out/half"
     # its rows are of another step than its last one
     assert " ".join(line(text, "nope", "lr=0.003", "s=1")).endswith("tested at 1200 out/short")
     assert "toy, trained at L = 128" in text and "#" not in text
@@ -706,14 +706,13 @@ def test_runs_of_another_corpus_or_length_are_listed_apart(listed):
     ]
 
 
-def test_a_run_that_diverged_and_one_that_is_running_are_listed_as_such(listed):
+def test_a_run_that_diverged_and_one_that_is_not_finished_are_listed_as_such(listed):
     make_run(Path("out/broken"), 40, tested=False, lines=[{"step": 40, "diverged": "loss nan"}])
     make_run(Path("out/busy"), 40, tested=False, seed=2)
-    with FileLock("out/busy/.lock"):
+    with FileLock("out/busy/.lock"):  # a program that trains is not disturbed
         text = listed()
     assert line(text, "alibi", "s=1")[-2:] == ["diverged", "out/broken"]
-    assert line(text, "alibi", "s=2")[-2:] == ["running", "out/busy"]
-    assert line(listed(), "alibi", "s=2")[-2:] == ["stopped", "out/busy"]
+    assert line(text, "alibi", "s=2")[-2:] == ["unfinished", "out/busy"]
 
 
 def test_a_test_that_diverged_is_listed_as_such(listed):

@@ -477,6 +477,13 @@ def test_a_model_that_sees_only_a_window_is_told_its_window_in_so_many_words(
     assert f"as far as a model that sees only its last {size} tokens" in answers.verdict(found)
 
 
+def test_the_legends_name_the_numbers_of_the_rules() -> None:
+    for function in (answers.size_lines, answers.distance_lines):
+        words = " ".join(function.__doc__.split())
+        assert f"{answers.HELD * 100:.0f} %" in words and f"{answers.LEARNED * 100:.0f} %" in words
+    assert f"it has {answers.LEAST} answers" in words
+
+
 def test_a_model_that_reads_everything_reaches_the_longest_text(corpus: data.Corpus) -> None:
     assert answers.reach(rows_by_length(Window(10**9), corpus)) == 2048
 

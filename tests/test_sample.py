@@ -181,7 +181,7 @@ def test_the_prompt_stands_before_each_sample_and_a_line_between_two(
     make_run: Callable, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     speak(monkeypatch, "ïb".encode())
-    assert run_main(monkeypatch, make_run(), "--start=To be", "--num_samples=2") == 0
+    assert not run_main(monkeypatch, make_run(), "--start=To be", "--num_samples=2")
     assert capsys.readouterr().out == "To beïb\n---------------\nTo beïb\n"
 
 
