@@ -117,8 +117,8 @@ def plan(settings: AblateSettings, schemes: list[str]) -> list[Cell]:
 
 def canonical(text: str, settings: TrainSettings) -> str:
     """The canonical text of a position scheme; UserError if it does not fit the model."""
-    width, n_head = settings.n_embd, settings.n_head
-    shape = Shape(n_head, width // n_head, width, settings.block_size)
+    gpt = settings.gpt(vocab_size=1)
+    shape = Shape(gpt.n_head, gpt.head_width, gpt.n_embd, gpt.block_size)
     pos_file = Path(settings.pos_file).resolve() if settings.pos_file else None
     return Scheme(text, shape, settings.n_layer, pos_file).text
 

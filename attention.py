@@ -90,10 +90,16 @@ def scores(
     q (B, H, T, D), of which `rows` are taken, and k (B, H, S, D) are turned; with regions they are
     not. features (B, 1, S, M) are those of all keys.
     """
-    q, k, features = along(q, k, plan, features)
+    q, k, features = along(q, for_each_head(q, k), plan, features)
     wide = torch.promote_types(q.dtype, torch.float32)
     turned = [(x.to(wide), y.to(wide)) for x, y in region_turns(q, k, plan)]
     return region_scores(turned, plan, rows, features)
+
+
+def for_each_head(q: Tensor, x: Tensor) -> Tensor:
+    """Keys or values x (B, heads, S, D), with copies where several heads of q share one of x."""
+    group = q.shape[1] // x.shape[1]
+    return x.repeat_interleave(group, 1) if group > 1 else x
 
 
 def along(q: Tensor, k: Tensor, plan: Plan, features: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -156,7 +162,7 @@ def reference(
     """
     with torch.autocast(q.device.type, enabled=False):
         weights = scores(q, k, plan, features=features).softmax(-1)
-        return (weights @ v.to(weights.dtype)).to(q.dtype)
+        return (weights @ for_each_head(q, v).to(weights.dtype)).to(q.dtype)
 
 
 # ---- the paths
@@ -233,9 +239,12 @@ def attend(
 ) -> Tensor:
     """Attention of q (B, H, T, D) to k and v (B, H, S, D), S >= T -> (B, H, T, D).
 
-    q and k are turned already, but with regions they are not. Equals `reference`.
+    q and k are turned already, but with regions they are not. Equals `reference`. k and v may have
+    fewer heads, each for a group of q's; only some kernels read them without a copy for each.
     """
     plan, path = prepared.plan, prepared.path
+    if path not in ("fused", "flex"):
+        k, v = for_each_head(q, k), for_each_head(q, v)
     q, k, features = along(q, k, plan, features)
     if path == "scored":
         return _scored(q, k, v, plan, dropout, features)
@@ -244,8 +253,8 @@ def attend(
     if path == "flex":
         return _flex(q, k, v, prepared, features)
     if path == "fused":
-        causal = q.shape[-2] > 1
-        return scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=causal)
+        how = {"is_causal": q.shape[-2] > 1, "enable_gqa": q.shape[1] > k.shape[1]}
+        return scaled_dot_product_attention(q, k, v, dropout_p=dropout, **how)
     if path == "matmul":
         products = (q @ k.mT).to(prepared.added.dtype) * (1 / math.sqrt(q.shape[-1]))
         weights = (products + prepared.added).softmax(-1).to(v.dtype)
@@ -336,7 +345,8 @@ def _flex(q: Tensor, k: Tensor, v: Tensor, prepared: Prepared, features: Tensor 
         return plan.scorer.score(Pair(q, k, score, bias, i, j, i, j, features, copied, b, h))
 
     small = None if added is None and features is None else SMALL_BLOCKS
-    return on_card(flex_attention, q)(q, k, v, modified, prepared.blocks, kernel_options=small)
+    how = {"kernel_options": small, "enable_gqa": q.shape[1] > k.shape[1]}
+    return on_card(flex_attention, q)(q, k, v, modified, prepared.blocks, **how)
 
 
 # ---- the other paths

@@ -29,6 +29,8 @@ DTYPES = ("auto", "bfloat16", "float16", "float32")
 BACKENDS = ("auto", "nccl", "gloo")
 PATHS = ("auto", "matmul", "fused", "dense", "blocked", "flex", "scored")  # see attention.py
 MEASURED = ("train", "test", "decode")
+NORMS = ("layernorm", "rmsnorm")
+MLPS = ("gelu", "gelu_exact", "swiglu")
 # The rules for values: when a limit and a value go together, and how a rule is called.
 RULES = dict(low=le, above=lt, high=ge, below=gt, choices=contains)
 CALLED = dict(low="at least", above="above", high="at most", below="below", choices="one of")
@@ -164,6 +166,16 @@ class GPTConfig:
     n_embd: int = 256
     dropout: float = 0.0
     bias: bool = False
+    norm: str = "layernorm"
+    norm_eps: float = 1e-5
+    mlp: str = "gelu"
+    n_inner: int | None = None
+    n_kv_head: int | None = None
+    head_dim: int | None = None
+    qk_norm: bool = False
+    embedding_norm: bool = False
+    parallel_blocks: bool = False
+    tie_embeddings: bool = True
     pos: str = "rope"
     extend: str = ""
 
@@ -172,7 +184,26 @@ class GPTConfig:
         for name in ("block_size", "vocab_size", "n_layer", "n_head", "n_embd"):
             require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}, not at least 1")
         sizes = f"n_embd = {self.n_embd} cannot be divided by n_head = {self.n_head}"
-        require(self.n_embd % self.n_head == 0, f"{sizes}; change one of them")
+        whole = self.head_dim or self.n_embd % self.n_head == 0
+        require(whole, f"{sizes}; change one of them or set head_dim")
+        groups = f"n_head = {self.n_head} cannot be divided by n_kv_head = {self.n_kv_head}"
+        require(self.n_head % self.kv_heads == 0, f"{groups}; change one of them")
+
+    @property
+    def head_width(self) -> int:
+        """Columns of a head."""
+        return self.head_dim or self.n_embd // self.n_head
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of keys and values; each serves n_head / kv_heads heads of queries."""
+        return self.n_kv_head or self.n_head
+
+    @property
+    def mlp_width(self) -> int:
+        """Units of the MLP. That of SwiGLU, which has three matrices, is two thirds of 4 n_embd."""
+        usual = 32 * -(-self.n_embd // 12) if self.mlp == "swiglu" else 4 * self.n_embd
+        return self.n_inner or usual
 
 
 @dataclass(frozen=True)
@@ -233,10 +264,20 @@ class TrainSettings(ComputeSettings):
     batch_size: int = setting(16, "size of a micro-batch", unit="sequences", low=1, high=2**24)
     gradient_accumulation_steps: int = setting(1, "micro-batches per step", low=1, high=2**24)
     n_layer: int = setting(4, "number of layers", low=1, high=2**24)
-    n_head: int = setting(4, "attention heads per layer, a divisor of n_embd", low=1, high=2**24)
+    n_head: int = setting(4, "attention heads per layer", low=1, high=2**24)
     n_embd: int = setting(256, "width of the model", unit="features", low=1, high=2**24)
     dropout: float = setting(0.0, "probability of dropping an activation", low=0, below=1)
     bias: bool = setting(False, "biases in linear layers and norms")
+    norm: str = setting("layernorm", "normalisation", choices=NORMS)
+    norm_eps: float = setting(1e-5, "added to the variance in a norm", above=0)
+    mlp: str = setting("gelu", "MLP: GELU in its tanh form, exact GELU, SwiGLU", choices=MLPS)
+    n_inner: int | None = setting(None, "width of the MLP, none: as 4 n_embd", low=1, high=2**24)
+    n_kv_head: int | None = setting(None, "heads of keys and values, none: n_head", low=1)
+    head_dim: int | None = setting(None, "width of a head, none: n_embd / n_head", low=1)
+    qk_norm: bool = setting(False, "normalise queries and keys, before they are turned")
+    embedding_norm: bool = setting(False, "normalise embeddings")
+    parallel_blocks: bool = setting(False, "MLP and attention read the same, side by side")
+    tie_embeddings: bool = setting(True, "the output layer is the token embedding")
     learning_rate: float = setting(3e-3, "highest learning rate", above=0)
     max_iters: int = setting(1200, "length of the training", unit="steps", low=1)
     weight_decay: float = setting(0.1, "weight decay of matrices", low=0)

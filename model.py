@@ -71,24 +71,38 @@ class Cache:
         return tuple(held[:, :, :stop] for held in self.layers[layer])
 
 
+def new_norm(config: GPTConfig, width: int) -> nn.Module:
+    """A norm of the kind that is set, over the last `width` columns."""
+    if config.norm == "rmsnorm":
+        return nn.RMSNorm(width, eps=config.norm_eps)
+    return nn.LayerNorm(width, eps=config.norm_eps, bias=config.bias)
+
+
 class Attention(nn.Module):
-    """Multi-head causal self-attention."""
+    """Causal self-attention. Several heads of queries may share one of keys and values."""
 
     def __init__(self, config: GPTConfig, layer: int) -> None:
         super().__init__()
-        self.layer, self.n_head, self.dropout = layer, config.n_head, config.dropout
-        self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
-        self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
+        self.layer, self.dropout, width = layer, config.dropout, config.head_width
+        self.widths = [n * width for n in (config.n_head, config.kv_heads, config.kv_heads)]
+        self.head_width, self.group = width, config.n_head // config.kv_heads
+        self.c_attn = nn.Linear(config.n_embd, sum(self.widths), bias=config.bias)
+        self.c_proj = nn.Linear(self.widths[0], config.n_embd, bias=config.bias)
+        if config.qk_norm:
+            self.q_norm, self.k_norm = (new_norm(config, width) for _ in "qk")
+        self.qk_norm = config.qk_norm
 
     def project(self, x: Tensor, plan: Plan) -> tuple[Tensor, ...]:
-        """Queries, keys and values (B, H, T, D) of x (B, T, C), turned, and what a scorer keeps.
-
-        The latter are features (B, 1, T, M), and the fourth of them if there are any.
+        """Queries, keys and values (B, heads, T, D) of x (B, T, C), turned, and what a scorer
+        keeps: features (B, 1, T, M), the fourth of them if there are any.
         """
-        parts = self.c_attn(x).chunk(3, -1)
-        q, k, v = (
-            t.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for t in parts
-        )  # (B, H, T, D)
+        parts = self.c_attn(x).split(self.widths, -1)
+        q, k, v = (t.unflatten(-1, (-1, self.head_width)).transpose(1, 2) for t in parts)
+        if self.qk_norm:
+            wide = self.q_norm.weight.dtype
+            q, k = self.q_norm(q.to(wide)).to(v.dtype), self.k_norm(k.to(wide)).to(v.dtype)
+        if plan.by_head:  # the keys of a group are no longer alike when they are turned
+            k, v = (t.repeat_interleave(self.group, 1) for t in (k, v))
         if plan.turns:
             turn_queries, turn_keys = plan.turns
             q, k = turn_queries(q), turn_keys(k)
@@ -106,34 +120,41 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two layers with GPT-2's GELU (the tanh form)."""
+    """Two layers with a GELU between them, or SwiGLU: the first layer has gates and values."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
-        self.dropout = config.dropout
-        self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd, bias=config.bias)
-        self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd, bias=config.bias)
+        self.dropout, self.kind, width = config.dropout, config.mlp, config.mlp_width
+        first = 2 * width if config.mlp == "swiglu" else width
+        self.c_fc = nn.Linear(config.n_embd, first, bias=config.bias)
+        self.c_proj = nn.Linear(width, config.n_embd, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
-        x = self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
-        return F.dropout(x, self.dropout, self.training)
+        x = self.c_fc(x)
+        if self.kind == "swiglu":
+            gates, values = x.chunk(2, -1)
+            x = F.silu(gates) * values
+        else:
+            x = F.gelu(x, approximate="tanh" if self.kind == "gelu" else "none")
+        return F.dropout(self.c_proj(x), self.dropout, self.training)
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x))."""
+    """x + attention(norm(x)), then x + mlp(norm(x)); or both of the same x, side by side."""
 
     def __init__(self, config: GPTConfig, layer: int) -> None:
         super().__init__()
-        self.ln_1 = nn.LayerNorm(config.n_embd, bias=config.bias)
+        self.ln_1 = new_norm(config, config.n_embd)
         self.attn = Attention(config, layer)
-        self.ln_2 = nn.LayerNorm(config.n_embd, bias=config.bias)
+        self.ln_2 = new_norm(config, config.n_embd)
         self.mlp = MLP(config)
+        self.parallel = config.parallel_blocks
 
     def forward(self, x: Tensor, prepared: attention.Prepared, cache: Cache | None) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
-        x = x + self.attn(self.ln_1(x), prepared, cache)
-        return x + self.mlp(self.ln_2(x))
+        attended = x + self.attn(self.ln_1(x), prepared, cache)
+        return attended + self.mlp(self.ln_2(x if self.parallel else attended))
 
 
 class GPT(nn.Module):
@@ -147,9 +168,11 @@ class GPT(nn.Module):
         self.config = config
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.h = nn.ModuleList(Block(config, n) for n in range(config.n_layer))
-        self.ln_f = nn.LayerNorm(config.n_embd, bias=config.bias)
+        self.ln_e = new_norm(config, config.n_embd) if config.embedding_norm else nn.Identity()
+        self.ln_f = new_norm(config, config.n_embd)
         self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
-        self.lm_head.weight = self.wte.weight
+        if config.tie_embeddings:
+            self.lm_head.weight = self.wte.weight
         self.apply(self._initialise)
         self.set_scheme(config.pos, pos_file)
         self.extend(config.extend)
@@ -170,7 +193,7 @@ class GPT(nn.Module):
     def set_scheme(self, pos: str, pos_file: str | Path | None = None) -> None:
         """Take another position scheme, which initialises itself; everything else stays."""
         c = self.config
-        shape = Shape(c.n_head, c.n_embd // c.n_head, c.n_embd, c.block_size)
+        shape = Shape(c.n_head, c.head_width, c.n_embd, c.block_size)
         self.pos = Scheme(pos, shape, c.n_layer, Path(pos_file) if pos_file else None)
         self.config = replace(c, pos=self.pos.text, extend="")
 
@@ -219,7 +242,7 @@ class GPT(nn.Module):
 
     @property
     def parameter_count(self) -> int:
-        """The number of trained numbers, the tied embedding counted once."""
+        """The number of trained numbers, a tied embedding counted once."""
         return sum(p.numel() for p in self.parameters())
 
     def _hidden(
@@ -248,7 +271,7 @@ class GPT(nn.Module):
         if (chosen or key_ids is not places) and not drawn and not torch.compiler.is_compiling():
             self.pos.check_ids(key_ids)
         query_ids = key_ids[..., offset:]
-        x = self.wte(idx)
+        x = self.ln_e(self.wte(idx))
         embedded = self.pos.embed(query_ids, Text(tokens, total))
         if embedded is not None:
             x = x + embedded.to(x.dtype)

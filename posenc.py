@@ -295,6 +295,7 @@ class Piece(nn.Module):
     continuous: bool = False  # whether the position ids it gives are real numbers
     can_extend: bool = False  # whether `extend` may name it: it acts on a trained model
     reads_ids: bool = True  # whether what it computes depends on position ids
+    by_head: bool = False  # whether it turns the keys of each head in another way
     conflicts: tuple[str, ...] = ()  # names of schemes that cannot act in the same layer
     file: Path | None = None  # the file that an option names
     found_on: str | None = None  # SHA-256 of the text that its numbers were found on

@@ -33,6 +33,7 @@ class Plan:
     query_ids: Tensor
     key_ids: Tensor
     turns: tuple[Turn, Turn] | None = None
+    by_head: bool = False  # whether the keys of each head are turned in another way
     temperature: Tensor | None = None  # (T, 1) or (H, T, 1)
     biases: tuple[posenc.Bias, ...] = ()
     masks: tuple[Mask, ...] = ()
@@ -238,6 +239,7 @@ class Scheme(nn.Module):
             masks=tuple(p.mask() for p in pieces if overrides(p, "mask")),
             span=spans[0] if spans else None,
             scorer=next((p for p in own if rules.claims_score(p)), None),
+            by_head=any(p.by_head for p in own),
             pieces=tuple(pieces if plan.key_ids is index and self.shape.head_dim >= 16 else ()),
         )
         rewriting = next((p for p in extensions if overrides(p, "regions")), None)

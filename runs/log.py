@@ -70,7 +70,9 @@ def flops_per_token(model: GPT, length: int) -> int:
     """
     scheme = sum(p.numel() for name, p in model.named_parameters() if name.startswith("pos."))
     c = model.config
-    return 6 * (model.parameter_count - scheme) + 12 * c.n_layer * c.n_embd * length
+    looked_up = 0 if c.tie_embeddings else model.wte.weight.numel()
+    multiplied = model.parameter_count - scheme - looked_up
+    return 6 * multiplied + 12 * c.n_layer * c.n_head * c.head_width * length
 
 
 def open_wandb(folder: Path, settings: TrainSettings) -> Any:

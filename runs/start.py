@@ -24,6 +24,7 @@ from runs.processes import ALONE, Processes
 from runs.results import Result, finished_result
 
 OTHER = "choose another --out_dir"
+FREE = ("block_size", "vocab_size", "dropout", "extend")  # may differ from the model of init_from
 
 # ---- a run to test
 
@@ -236,7 +237,7 @@ def resolve(typed: TrainSettings, model: GPTConfig, named: frozenset[str]) -> Tr
     UserError if a size or scheme was set, in `named` or as no default, that the model of init_from
     does not have.
     """
-    own = {name: getattr(model, name) for name in ("n_layer", "n_head", "n_embd", "bias", "pos")}
+    own = {name: of for name, of in asdict(model).items() if name not in FREE}
     for name, theirs in own.items():
         value = getattr(typed, name)
         left_out = name not in named and value == getattr(TrainSettings, name)

@@ -27,6 +27,7 @@ class Fope(Rope):
     """
 
     per_layer = True
+    by_head = True
     floor = 0.0  # the lowest frequency kept; 0 until the training length is known
 
     def __init__(

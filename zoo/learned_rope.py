@@ -22,6 +22,7 @@ class LearnedRope(Rope):
     """
 
     per_layer = True
+    by_head = True
 
     def __init__(self, shape: Shape, *, base: float = 10000.0, layout: str = "half") -> None:
         super().__init__(shape, base=base, layout=layout)

@@ -34,9 +34,11 @@ class Path(Piece):
     def __init__(self, shape: Shape, *, rank: int = 32) -> None:
         super().__init__()
         require(rank > 0, f"path: rank must be positive, not {rank}")
-        c, self.n_head = shape.width, shape.n_head
-        self.down, self.up = nn.Linear(c, rank, bias=False), nn.Linear(rank, c, bias=False)
-        self.conv, self.beta = nn.Conv1d(c, c, 3, groups=c, bias=False), nn.Linear(c, shape.n_head)
+        c, self.n_head = shape.n_head * shape.head_dim, shape.n_head
+        self.down = nn.Linear(shape.width, rank, bias=False)
+        self.up = nn.Linear(rank, c, bias=False)
+        self.conv = nn.Conv1d(c, c, 3, groups=c, bias=False)
+        self.beta = nn.Linear(shape.width, shape.n_head)
         for linear in (self.down, self.up, self.beta):
             nn.init.normal_(linear.weight, std=0.02)
         nn.init.zeros_(self.beta.bias)

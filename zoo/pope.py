@@ -22,6 +22,8 @@ class Pope(Rotary):
     up to 10 L. Queries and keys are twice as wide.
     """
 
+    by_head = True
+
     def __init__(self, shape: Shape, *, base: float = 10000.0, start: str = "zero") -> None:
         super().__init__()
         require(base >= 1, f"pope: base must be at least 1, not {base}")

@@ -22,7 +22,7 @@ class SelectiveRope(Piece):
     get worse too.
     """
 
-    per_layer, reads_ids = True, False
+    per_layer, reads_ids, by_head = True, False, True
     # it turns pairs of a head's own columns, which pope doubles and xpos scales differently
     conflicts = ("pope", "xpos")
 
@@ -34,6 +34,8 @@ class SelectiveRope(Piece):
             base >= 1 and rank > 0 and taps > 0,
             f"selective_rope: base, rank and taps must be at least 1, not {base}, {rank}, {taps}",
         )
+        slices = f"n_embd = {shape.width} cannot be divided by n_head = {shape.n_head}"
+        require(shape.width % shape.n_head == 0, f"selective_rope: {slices}; change one of them")
         self.heads = shape.n_head
         self.frequencies_of_pairs = rope_frequencies(shape.head_dim, base)[0].tolist()
         steps = shape.n_head * shape.head_dim // 2

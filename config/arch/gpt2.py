@@ -1,0 +1,2 @@
+# The block of GPT-2 (Radford et al. 2019): biases everywhere, exactly as its weights are read.
+bias = True
