@@ -1,0 +1,151 @@
+"""The blocks of config/arch: every scheme works in each, and grouped keys equal copied ones.
+
+Equality with the models that these blocks are named after is shown in test_families.py.
+"""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import attention
+from configurable import TrainSettings, UserError, configure
+from model import GPT, GPTConfig
+from positions.catalogue import scheme_names
+
+NEEDED = {
+    "window": "window(size=3, sinks=1)",
+    "randomized": "randomized(max=64)",
+    "learned": "learned(rows=64)",
+}
+SCHEMES = [NEEDED.get(name, name) for name in scheme_names()]
+FILES = sorted(Path("config/arch").glob("*.py"))
+SMALL = dict(block_size=8, n_layer=2, n_head=4, n_embd=32)
+N = 11
+
+
+def settings_of(path: Path) -> TrainSettings:
+    settings, _ = configure(TrainSettings, [str(path)], "")
+    return settings
+
+
+def arch(name: str, pos: str, **changes: object) -> GPT:
+    """A small model in float64 with the blocks of a file, all weights away from where they start."""
+    named = settings_of(Path("config/arch", f"{name}.py"))
+    values = {key: getattr(named, key) for key in named.named} | SMALL | changes
+    torch.manual_seed(5)
+    gpt = GPT(GPTConfig(vocab_size=17, **values | {"pos": pos})).double().eval()
+    for parameter in gpt.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    return gpt
+
+
+def text(gpt: GPT, batch: int = 2) -> Tensor:
+    torch.manual_seed(1)
+    return torch.randint(17, (batch, N if gpt.limit is None else min(N, gpt.limit)))
+
+
+def one_pass(gpt: GPT, idx: Tensor) -> Tensor:
+    return gpt(idx, idx)[0]
+
+
+def token_by_token(gpt: GPT, idx: Tensor, first: int = 4) -> Tensor:
+    cache = gpt.new_cache(*idx.shape)
+    parts = [idx[:, :first], *idx[:, first:].split(1, 1)]
+    return torch.cat([gpt(part, cache=cache)[0] for part in parts], 1)
+
+
+def test_every_architecture_is_settings_and_nothing_else():
+    assert [path.stem for path in FILES] == sorted(
+        ["gpt2", "llama", "neox", "bloom", "mpt", "stablelm", "qwen"]
+    )
+    shape = {f for f in GPTConfig.__dataclass_fields__}
+    for path in FILES:
+        assert settings_of(path).named <= shape, path
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("pos", SCHEMES)
+@pytest.mark.parametrize("name", [path.stem for path in FILES])
+def test_every_scheme_in_every_block_gives_the_same_token_by_token_and_by_the_plain_path(name, pos):
+    gpt = arch(name, pos)
+    idx = text(gpt)
+    expected = one_pass(gpt, idx)
+    assert expected.isfinite().all()
+    torch.testing.assert_close(token_by_token(gpt, idx), expected, rtol=0, atol=1e-9)
+    attention.use(path="scored")
+    try:
+        torch.testing.assert_close(one_pass(gpt, idx), expected, rtol=0, atol=1e-9)
+    finally:
+        attention.use(path="auto")
+
+
+@pytest.mark.parametrize("pos", [*SCHEMES, "rope + alibi", "rope | nope"])
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_grouped_keys_and_values_equal_copied_ones(pos, kv_heads):
+    grouped, whole = (arch("qwen", pos, n_kv_head=n) for n in (kv_heads, 4))
+    state, heads = grouped.state_dict(), 8  # columns of a head
+    for name, theirs in whole.state_dict().items():
+        if name.endswith("c_attn.weight"):
+            q, k, v = state[name].split([32, 8 * kv_heads, 8 * kv_heads])
+            k, v = (t.unflatten(0, (-1, heads)).repeat_interleave(4 // kv_heads, 0) for t in (k, v))
+            theirs.copy_(torch.cat((q, k.flatten(0, 1), v.flatten(0, 1))))
+        else:
+            theirs.copy_(state[name])
+    idx = text(grouped)
+    ours, theirs = one_pass(grouped, idx), one_pass(whole, idx)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)
+    ours.square().sum().backward()
+    theirs.square().sum().backward()
+    a, b = grouped.wte.weight.grad, whole.wte.weight.grad
+    torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-8 * float(b.abs().max()))
+
+
+@torch.no_grad()
+def test_the_cache_of_grouped_keys_has_as_many_heads_as_there_are_keys():
+    for pos, heads in {"rope": 2, "alibi": 2, "nope": 2, "learned_rope": 4}.items():
+        gpt = arch("llama", pos)
+        cache = gpt.new_cache(1, 5)
+        gpt(text(gpt, 1)[:, :5], cache=cache)
+        assert {t.shape[1] for t in cache.layers[0]} == {heads}, pos
+
+
+def test_each_setting_of_a_block_changes_what_it_says():
+    def parameters(**changes: object) -> dict[str, tuple]:
+        gpt = GPT(GPTConfig(vocab_size=17, **SMALL | changes))
+        return {name: tuple(p.shape) for name, p in gpt.named_parameters()}
+
+    usual = parameters()
+    assert parameters(tie_embeddings=False).keys() - usual.keys() == {"lm_head.weight"}
+    assert parameters(embedding_norm=True).keys() - usual.keys() == {"ln_e.weight"}
+    extra = parameters(qk_norm=True).keys() - usual.keys()
+    assert extra == {f"h.{n}.attn.{part}_norm.weight" for n in (0, 1) for part in "qk"}
+    assert parameters(mlp="swiglu")["h.0.mlp.c_fc.weight"] == (2 * 96, 32)  # 2/3 of 128, by 32
+    assert parameters(n_inner=20)["h.0.mlp.c_fc.weight"] == (20, 32)
+    assert parameters(head_dim=6)["h.0.attn.c_attn.weight"] == (3 * 24, 32)
+    assert parameters(n_kv_head=1)["h.0.attn.c_attn.weight"] == (32 + 16, 32)
+    assert "h.0.ln_1.bias" not in parameters(norm="rmsnorm", bias=True)
+
+
+def test_blocks_side_by_side_read_the_same():
+    torch.manual_seed(0)
+    gpt = GPT(GPTConfig(vocab_size=17, parallel_blocks=True, **SMALL)).double().eval()
+    seen = {}
+    for name in ("ln_1", "ln_2"):
+        norm = getattr(gpt.h[0], name)
+        norm.register_forward_pre_hook(lambda _, x, name=name: seen.update({name: x[0]}))
+    gpt(torch.arange(8)[None])
+    assert torch.equal(seen["ln_1"], seen["ln_2"])
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        (dict(n_kv_head=3), "n_head = 4 cannot be divided by n_kv_head = 3"),
+        (dict(n_embd=30), "n_embd = 30 cannot be divided by n_head = 4"),
+    ],
+)
+def test_a_shape_that_no_model_has_is_refused(changes, words):
+    with pytest.raises(UserError, match=words):
+        GPTConfig(**SMALL | changes)
