@@ -410,6 +410,10 @@ def evaluate(tester: Tester, about: Result, settings: Any) -> dict[str, Any]:
         extra = measure_rows(tester, places, asked, length)
         rows = [row for row, _ in asked]
         results.compare_to_train_length(rows, length)
+    with device.autocast(tester.compute):
+        size = model.cache_bytes()
+    for row in rows:
+        row["cache_bytes"] = size  # of each token
     model.train(was_training)
     found = {"rows": rows, "per_position": [], "float32_check": []} | extra
     return found | {"notes": results.row_notes(rows, length)}
@@ -581,7 +585,9 @@ def evaluate_run(
         if text:
             model.extend(text)  # files as typed, not the run's own copies
         extended = f", extended by {model.pos.extension}" if model.pos.extension else ""
-        tqdm.write(f"{folder}: {model.pos.text}{extended}, on {run.compute.reason}")
+        with device.autocast(run.compute):
+            cache = f"a cache of {model.cache_bytes():,} bytes a token"
+        tqdm.write(f"{folder}: {model.pos.text}{extended}, on {run.compute.reason}; {cache}")
         if settings.diagnose:
             diagnose_run(tester, folder, about, settings)
         elif again or not measured_already(tester, about, asked, result["rows"]):

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 import attention
 from configurable import GPTConfig, require
-from posenc import Shape, Text, overrides, start_deviation
+from posenc import Piece, Shape, Text, overrides, start_deviation
 from positions.scheme import Plan, Scheme
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Cache:
     positions: Tensor | None = None  # (n,) or (B, n), before any piece changes them
     chosen: bool = False  # whether a caller gave positions in any call
     tokens: Tensor | None = None  # (B, n)
-    layers: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)
+    kept: dict[tuple[int, str], tuple[Tensor, ...]] = field(default_factory=dict)
 
     def joined(self, idx: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """The tokens and positions held, and behind them new ones, (B, t) and (t,) or (B, t)."""
@@ -57,18 +57,24 @@ class Cache:
         require(same, f"give positions in one form in every call to a cache: {forms}")
         return torch.cat((self.tokens, idx), 1), torch.cat((self.positions, positions), -1)
 
-    def append(self, layer: int, *new: Tensor) -> tuple[Tensor, ...]:
-        """Write what a layer keeps of t tokens, (B, ..., t, D) each; return that of all n + t.
+    def append(self, place: tuple[int, str], *new: Tensor) -> tuple[Tensor, ...]:
+        """Write what a layer keeps of t tokens, (B, heads, t, D) each; return that of all n + t.
 
-        These are k, v (B, H, length, D) and features (B, 1, length, M).
+        `place` is the layer and "k", "v" (B, heads, length, D) or "features" (B, 1, length, M).
         """
-        if layer not in self.layers:
+        if place not in self.kept:
             shapes = [(*t.shape[:2], self.length, t.shape[3]) for t in new]
-            self.layers[layer] = tuple(map(Tensor.new_empty, new, shapes))
+            self.kept[place] = tuple(map(Tensor.new_empty, new, shapes))
         stop = self.n + new[0].shape[2]
-        for held, t in zip(self.layers[layer], new, strict=True):
+        for held, t in zip(self.kept[place], new, strict=True):
             held[:, :, self.n : stop] = t
-        return tuple(held[:, :, :stop] for held in self.layers[layer])
+        return tuple(held[:, :, :stop] for held in self.kept[place])
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes that are kept of each token of a text."""
+        kept = sum(t.nbytes for parts in self.kept.values() for t in parts)
+        return kept // (self.batch * self.length)
 
 
 def new_norm(config: GPTConfig, width: int) -> nn.Module:
@@ -110,11 +116,25 @@ class Attention(nn.Module):
             return q, k, v, plan.scorer.features(x)[:, None]
         return q, k, v
 
+    def kept(
+        self, name: str, x: Tensor, cache: Cache | None, keeper: Piece | None = None
+    ) -> Tensor:
+        """What is kept of the new tokens' x (B, heads, T, D), behind that of those before them.
+
+        Where a piece says how it is kept, gradients pass as if x was kept as it is.
+        """
+        parts = keeper.pack(x) if keeper else (x,)
+        if cache is not None:
+            parts = cache.append((self.layer, name), *parts)
+        found = keeper.unpack(*parts) if keeper else parts[0]
+        return x + (found - x).detach() if keeper and cache is None else found
+
     def forward(self, x: Tensor, prepared: attention.Prepared, cache: Cache | None) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
         q, k, v, *features = self.project(x, prepared.plan)
-        if cache is not None:
-            k, v, *features = cache.append(self.layer, k, v, *features)
+        keeper = prepared.plan.keeper
+        k, v = (self.kept(name, t, cache, keeper) for name, t in (("k", k), ("v", v)))
+        features = [self.kept("features", t, cache) for t in features]
         y = attention.attend(q, k, v, prepared, self.dropout if self.training else 0.0, *features)
         return F.dropout(self.c_proj(y.transpose(1, 2).flatten(2)), self.dropout, self.training)
 
@@ -376,6 +396,13 @@ class GPT(nn.Module):
         """A cache for `batch` texts that will reach `length` tokens in all."""
         self.check_length(length)
         return Cache(batch, length)
+
+    @torch.no_grad()
+    def cache_bytes(self) -> int:
+        """Bytes that a cache keeps of each token, in the number format of the code around it."""
+        cache, token = self.new_cache(1, 1), torch.zeros(1, 1, dtype=torch.long)
+        self(token.to(self.wte.weight.device), cache=cache)
+        return cache.bytes_per_token
 
     @torch.no_grad()
     def stream(

@@ -366,6 +366,16 @@ class Piece(nn.Module):
         """
         raise NotImplementedError
 
+    def pack(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Of an extension: what the cache keeps of keys or values x (B, heads, T, D), in parts (B,
+        heads, T, M).
+        """
+        raise NotImplementedError
+
+    def unpack(self, *parts: Tensor) -> Tensor:
+        """Keys or values (B, heads, T, D) again, from the parts that `pack` made."""
+        raise NotImplementedError
+
     def regions(self, total: int) -> list[Region]:
         """Of an extension: other distances. The last region that holds counts; elsewhere nothing
         changes.

@@ -9,6 +9,7 @@ from posenc import Alibi, Extension, Learned, Piece, Rotary, Scaled, overrides, 
 # what only one piece may claim in a layer, and change in an extension, by the method that does so
 CLAIMED = {"ids": "position ids", "embed": "token embedding", "turn": "rotation"}
 CHANGED = {"ids": "positions", "regions": "distances", "draw": "positions of training"}
+CHANGED["pack"] = "cache"
 
 
 def both(a: Piece, b: Piece, method: str) -> bool:

@@ -39,6 +39,7 @@ class Plan:
     masks: tuple[Mask, ...] = ()
     span: tuple[int, int] | None = None
     scorer: Piece | None = None  # the piece that claims the whole score, or reads features
+    keeper: Piece | None = None  # the extension that says how the cache keeps keys and values
     pieces: tuple[Piece, ...] = ()  # all that act, where FlexAttention can take ids and heads
     regions: tuple[tuple["Plan", Mask], ...] = ()
 
@@ -240,6 +241,7 @@ class Scheme(nn.Module):
             span=spans[0] if spans else None,
             scorer=next((p for p in own if rules.claims_score(p)), None),
             by_head=any(p.by_head for p in own),
+            keeper=next((p for p in extensions if overrides(p, "pack")), None),
             pieces=tuple(pieces if plan.key_ids is index and self.shape.head_dim >= 16 else ()),
         )
         rewriting = next((p for p in extensions if overrides(p, "regions")), None)

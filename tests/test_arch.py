@@ -108,7 +108,8 @@ def test_the_cache_of_grouped_keys_has_as_many_heads_as_there_are_keys():
         gpt = arch("llama", pos)
         cache = gpt.new_cache(1, 5)
         gpt(text(gpt, 1)[:, :5], cache=cache)
-        assert {t.shape[1] for t in cache.layers[0]} == {heads}, pos
+        shapes = [t.shape[1] for (_, name), (t,) in cache.kept.items() if name in "kv"]
+        assert shapes == [heads] * 4, pos
 
 
 def test_each_setting_of_a_block_changes_what_it_says():
@@ -149,3 +150,53 @@ def test_blocks_side_by_side_read_the_same():
 def test_a_shape_that_no_model_has_is_refused(changes, words):
     with pytest.raises(UserError, match=words):
         GPTConfig(**SMALL | changes)
+
+
+# A cache of 8-bit integers
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("pos", [*SCHEMES, "rope | alibi"])
+def test_a_cache_of_8_bits_equals_the_test_of_whole_texts(pos):
+    gpt = arch("llama", pos)
+    idx = text(gpt)
+    exact = one_pass(gpt, idx)
+    gpt.extend("int8")
+    rounded = one_pass(gpt, idx)
+    torch.testing.assert_close(token_by_token(gpt, idx), rounded, rtol=0, atol=1e-9)
+    changed = (rounded - exact).abs().max()
+    assert 1e-5 < changed < 0.05 * exact.std()
+
+
+@torch.no_grad()
+def test_numbers_of_8_bits_are_within_half_a_step_of_what_they_stand_for():
+    from zoo.int8 import Int8
+
+    keeper, x = Int8(), torch.randn(2, 3, 5, 16, dtype=torch.float64) * 10.0 ** torch.arange(-7, 9)
+    numbers, scale = keeper.pack(x)
+    assert numbers.dtype == torch.int8 and numbers.shape == x.shape and scale.shape == (2, 3, 5, 1)
+    steps = x.abs().amax(-1, keepdim=True) / 127
+    assert ((keeper.unpack(numbers, scale) - x).abs() <= 0.5001 * steps).all()
+    assert (keeper.unpack(*keeper.pack(torch.zeros(1, 1, 1, 4))) == 0).all()
+    assert numbers.abs().amax(-1).eq(127).all()
+
+
+@torch.no_grad()
+def test_the_cache_is_as_large_as_it_says():
+    gpt = arch("llama", "rope").bfloat16()  # 2 layers, 2 heads of keys, 8 columns
+    assert gpt.cache_bytes() == 2 * 2 * 2 * 8 * 2
+    gpt.extend("int8")
+    assert gpt.cache_bytes() == 2 * 2 * 2 * (8 + 2)
+    mha = arch("llama", "alibi", n_kv_head=4).bfloat16()
+    assert mha.cache_bytes() == 2 * 2 * 4 * 8 * 2
+    fox = arch("llama", "fox", n_kv_head=1)
+    assert fox.cache_bytes() == 2 * 2 * 8 * 8 + 2 * 4 * 8  # its gates, one for each head
+
+
+def test_a_model_trains_with_a_cache_of_8_bits():
+    gpt = arch("qwen", "rope")
+    gpt.extend("int8")
+    idx = text(gpt)
+    gpt(idx, idx)[1].backward()
+    grads = [block.attn.c_attn.weight.grad for block in gpt.h]
+    assert all(part.abs().sum() > 0 for grad in grads for part in grad.split([32, 16, 16]))
