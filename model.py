@@ -18,12 +18,13 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import attention
+import families
 from configurable import GPTConfig, require
 from posenc import Piece, Shape, Text, overrides, start_deviation
 from positions.scheme import Plan, Scheme
 
 if TYPE_CHECKING:
-    from transformers import GPT2LMHeadModel
+    from transformers import PreTrainedModel
 
 __all__ = ["GPT", "Cache", "GPTConfig"]
 
@@ -444,26 +445,11 @@ class GPT(nn.Module):
         return torch.cat((idx, *new), 1)
 
     @classmethod
-    def from_huggingface(cls, source: "str | GPT2LMHeadModel") -> "GPT":
-        """A GPT-2 of `transformers`, given as a model, a name or a folder, with pos="learned"."""
-        if isinstance(source, str):
-            from transformers import GPT2LMHeadModel
-
-            source = GPT2LMHeadModel.from_pretrained(source)
-        c = source.config
-        usual = c.activation_function == "gelu_new" and c.n_inner in (None, 4 * c.n_embd)
-        usual = usual and c.layer_norm_epsilon == 1e-5 and c.scale_attn_weights
-        usual = usual and not c.scale_attn_by_inverse_layer_idx and c.tie_word_embeddings
-        parts = "activation, MLP width, norm epsilon, score scale or head"
-        require(usual, f"this GPT-2 has another {parts} than GPT-2's own")
-        shape = {name: getattr(c, name) for name in ("vocab_size", "n_layer", "n_head", "n_embd")}
-        model = cls(GPTConfig(block_size=c.n_positions, bias=True, pos="learned", **shape))
-        theirs = {k.removeprefix("transformer."): v for k, v in source.state_dict().items()}
-        theirs["pos.pieces.0_learned.table"] = theirs.pop("wpe.weight")
-        transposed = ("c_attn.weight", "c_proj.weight", "c_fc.weight")  # Conv1D keeps (in, out)
-        with torch.no_grad():
-            for name, ours in model.state_dict().items():
-                ours.copy_(theirs[name].T if name.endswith(transposed) else theirs[name])
+    def from_huggingface(cls, source: "str | Path | PreTrainedModel") -> "GPT":
+        """A model of `transformers`, given as itself, a folder or a name: see families.toml."""
+        config, weights = families.read(source)
+        model = cls(families.settings_of(config, source))
+        families.fill(model, config, weights, source)
         return model
 
 

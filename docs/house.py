@@ -48,7 +48,17 @@ OUTSIDE = ("zoo", "config", "docs", "results", "tests")
 PATH = ("train.py", "model.py", "posenc.py")
 SIZES = (*PATH, "attention.py", "configurable.py")
 PROGRAMS = ("sample", "ablate", "bench", "extend", "explain", "report")
-FLOORS = ("configurable", "posenc", "positions", "attention", "model", "data", "runs", "evaluate")
+FLOORS = (
+    "configurable",
+    "posenc",
+    "positions",
+    "attention",
+    "families",
+    "model",
+    "data",
+    "runs",
+    "evaluate",
+)
 FLOORS += ("train",)
 EARLIER = {"grammar": "configurable", "scheme": "positions", "checkpoint": "runs", "device": "runs"}
 AIMS = {

@@ -222,7 +222,7 @@ MUTATIONS = [
         "decoding and window",
     ),
     Mutation(ATTENTION, "queries in (1, keys))", "True)", "decoding and rope"),
-    Mutation(ATTENTION, "causal = q.shape[-2] > 1", "causal = True", "decoding and rope"),
+    Mutation(ATTENTION, '"is_causal": q.shape[-2] > 1', '"is_causal": True', "decoding and rope"),
     Mutation(
         ATTENTION,
         "near = max(0, first - size + 1)",
