@@ -196,7 +196,7 @@ def views(config: Table, ours: GPTConfig, name: str, x: Tensor) -> Iterator[tupl
     if len(names) == 3:  # queries, keys and values
         parts = x.split([n * ours.head_width for n in (ours.n_head, *[ours.kv_heads] * 2)])
     for theirs, part in zip(names, parts, strict=True):
-        if family["transposed"] and ".c_" in inner:
+        if family["transposed"] and ".c_" in inner and x.dim() == 2:
             part = part.T
         if family["by_head"] and inner == "attn.c_attn":  # ours are (3, heads, D)
             part = part.unflatten(0, (3, ours.n_head, -1)).transpose(0, 1)

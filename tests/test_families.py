@@ -89,3 +89,49 @@ def test_logits_are_those_of_transformers(kind):
     theirs = theirs_of(kind, **CASES[kind])
     ours = GPT.from_huggingface(theirs)
     assert_same(ours, theirs, (L - 5, L, 3 * L), 1e-5)
+
+
+# rope_scaling
+
+LONG = [1.0, 1.5, 2.0, 4.0]
+OLD = {"original_max_position_embeddings": L}
+SCALED = {
+    "linear": dict(factor=3.0),
+    "dynamic": dict(factor=2.0),
+    "yarn": dict(factor=4.0, **OLD),
+    "yarn set": dict(factor=2.5, beta_fast=4.0, beta_slow=0.5, truncate=False, attention_factor=1.3, **OLD),
+    "yarn deepseek": dict(factor=4.0, mscale=0.7, mscale_all_dim=0.5, **OLD),
+    "yarn mscale alone": dict(factor=4.0, mscale=0.7, **OLD),
+    "yarn without factor": dict(factor=None, **OLD),
+    "llama3": dict(factor=4.0, low_freq_factor=0.5, high_freq_factor=2.0, **OLD),
+    "longrope": dict(factor=4.0, long_factor=LONG, short_factor=[1.0, 1.1, 1.2, 1.3], **OLD),
+    "longrope without factor": dict(long_factor=LONG, short_factor=[1.0] * 4, **OLD),
+    "proportional": dict(partial_rotary_factor=0.5, factor=2.0),
+    "default": {},
+}
+
+
+def scaled_config(kind: str, family: str = "llama") -> dict:
+    """The config of a model with four pairs of turned columns, half of the columns in GPT-NeoX."""
+    options = SCALED[kind]
+    longest = 4 * L if OLD.items() <= options.items() else L
+    said = dict(rope_type=kind.split()[0], rope_theta=200.0)
+    width = 24
+    if family == "gpt_neox":
+        width, said = 48, said | dict(partial_rotary_factor=0.5)
+    return WIDE | dict(hidden_size=width, max_position_embeddings=longest, rope_parameters=said | options)
+
+
+def test_every_type_of_scaling_is_tested():
+    known = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS
+    assert {kind.split()[0] for kind in SCALED} == {*known, "default"}
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt_neox"])
+@pytest.mark.parametrize("kind", SCALED)
+def test_logits_under_each_scaling_are_those_of_transformers(kind, family):
+    theirs = theirs_of(family, **scaled_config(kind, family))
+    ours = GPT.from_huggingface(theirs)
+    assert ours.config.block_size == L and bool(ours.config.extend) == (kind != "default")
+    for length in (L - 5, L, 2 * L, 5 * L):
+        assert_same(ours, theirs, (length,), 1e-5)

@@ -1,0 +1,163 @@
+"""Extensions on two axes: what each does to the loss of long books, and to reach (recall).
+
+    python results/extend/reach.py collect RECALL... -- TUNED... -- BOOKS...    # run folders
+    python results/extend/reach.py table
+
+`collect` writes reach.json from the extrapolation.json of run folders: RoPE models trained on recall,
+the same after a fine-tune, and RoPE models trained on books. `table` writes reach.md and reach.png.
+README.md has the rules and the commands before these.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1]))
+from runs import answers, results  # noqa: E402
+from runs.figures import COLORS, new_figure, save_figure  # noqa: E402
+
+L = 128
+AT = (4 * L, 32 * L)  # where the change of the loss is told
+KEEP = ("protocol", "dataset", "length", "extend", "factor", "dtype", "checkpoint", "reason")
+KEEP += ("trained", "chance", "nats", "texts", "exact", "accuracy", "by_distance", "block_nats")
+KEEP += ("windows", "split_sha256", "targets", "step")
+
+
+def rows_of(folder: str, protocols: tuple[str, ...]) -> list[dict]:
+    """The rows of a run folder by these protocols, shortened."""
+    result = json.loads((Path(folder) / "extrapolation.json").read_text(encoding="utf-8"))
+    config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+    about = {"run": Path(folder).name, "seed": result["seed"], "git_commit": config["git_commit"]}
+    kept = [row for row in result["rows"] if row["protocol"] in protocols]
+    short = [{name: row[name] for name in KEEP if name in row} for row in kept]
+    if "fixed_targets" in protocols:  # both loss tables are made of these means alone
+        short = [{k: v for k, v in row.items() if k != "block_nats"} for row in short]
+    return [about | {"rows": [row for row in short if row["dataset"] in ("recall", "books")]}]
+
+
+def collect(words: list[str]) -> None:
+    """Write reach.json."""
+    parts: list[list[str]] = [[]]
+    for word in words:
+        parts.append([]) if word == "--" else parts[-1].append(word)
+    recall, tuned, books = (
+        [one for f in part for one in rows_of(f, p)]
+        for part, p in zip(parts, (("recall",), ("recall",), ("fixed_targets",)), strict=True)
+    )
+    content = {"recall": recall, "tuned": tuned, "books": books}
+    (HERE / "reach.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def tested(run: dict, extend: str | None) -> answers.Tested:
+    """The rows of recall of a run under an extension."""
+    return answers.answered(results.rows_on(run["rows"], "recall", extend))
+
+
+def extensions(runs: list[dict]) -> list[str | None]:
+    """The extensions that all these runs were tested under, None (no extension) first."""
+    each = [dict.fromkeys(row["extend"] for row in run["rows"]) for run in runs]
+    return sorted(set(each[0]).intersection(*each[1:]), key=lambda e: (e is not None, e or ""))
+
+
+def changes(runs: list[dict], extend: str | None, length: int) -> list[float]:
+    """Loss at a length under an extension minus the loss at L without one, of each run."""
+    found = []
+    for run in runs:
+        rows = {(row["extend"], row["length"]): row["nats"] for row in run["rows"]}
+        far, near = rows.get((extend, length)), rows.get((None, L))
+        found += [far - near] if far is not None and near is not None else []
+    return found
+
+
+def table(content: dict) -> list[dict]:
+    """For each extension: reach of each seed, accuracy far away, and changes of the loss."""
+    lines = []
+    pairs = [(e or "none", content["recall"], e) for e in extensions(content["recall"])]
+    for run in content["tuned"]:
+        own = next(iter(extensions([run])))
+        pairs.append((run["run"], [run], own))
+    named: dict[str, list] = {}
+    for name, runs, extend in pairs:
+        if runs is not content["recall"]:
+            name = f"{extend or 'none'}, fine-tuned at {4 * L}"
+        named.setdefault(name, []).extend((run, extend) for run in runs)
+    for name, cases in named.items():
+        curves = [tested(run, extend) for run, extend in cases]
+        far = [answers.curve(one) for one in curves]
+        shares = {d: np.mean([c[d][0] / c[d][1] for c in far if d in c]) for d in (128, 512, 2048)}
+        losses = {}
+        if "fine-tuned" not in name:
+            extend = None if name == "none" else name
+            losses = {n: changes(content["books"], extend, n) for n in AT}
+        reaches = [answers.reach(one) for one in curves]
+        lines.append({"name": name, "reach": reaches, "shares": shares, "loss": losses})
+    return sorted(lines, key=lambda line: (-np.median(line["reach"]), line["name"]))
+
+
+def kind(line: dict, none: dict) -> str:
+    """What the rules of README.md claim of an extension."""
+    if line is none:
+        return ""
+    if min(line["reach"]) >= 2 * max(none["reach"]):
+        return "reads farther"
+    if np.median(line["reach"]) >= np.median(none["reach"]):
+        return "keeps reach"
+    return "loses reach"
+
+
+def cell(values: list[float]) -> str:
+    """Mean and standard deviation of changes."""
+    if not values:
+        return ""
+    return f"{np.mean(values):+.3f}" + (f" ± {np.std(values, ddof=1):.3f}" if values[1:] else "")
+
+
+def write(lines: list[dict]) -> None:
+    """Write reach.md."""
+    none = next(line for line in lines if line["name"] == "none")
+    heads = ["extension", "reach of each seed", "128–255", "512–1023", "2048–4095"]
+    heads += [f"loss at {n} − at {L}" for n in AT] + [""]
+    text = ["# Extensions on two axes", "", f"| {' | '.join(heads)} |", "|" + " --- |" * len(heads)]
+    for line in lines:
+        cells = [f"`{line['name']}`", ", ".join(map(str, line["reach"]))]
+        cells += [f"{share:.2f}" for share in line["shares"].values()]
+        cells += [cell(line["loss"].get(n, [])) for n in AT] + [kind(line, none)]
+        text.append(f"| {' | '.join(cells)} |")
+    (HERE / "reach.md").write_text("\n".join(text) + "\n", encoding="utf-8")
+    print("\n".join(text))
+
+
+def plot(lines: list[dict]) -> None:
+    """Draw reach.png: the loss at 32 L against reach."""
+    axes = new_figure((8.5, 5.2)).subplots()
+    shown = [line for line in lines if line["loss"].get(AT[1])]
+    for k, line in enumerate(sorted(shown, key=lambda line: np.mean(line["loss"][AT[1]]))):
+        x, y = max(16, np.median(line["reach"])), np.mean(line["loss"][AT[1]])
+        x *= 2 ** (0.05 * (k % 5 - 2))  # so that equal reaches do not hide each other
+        style = {"color": COLORS[k % 7], "marker": "os^Dv"[k // 7 % 5]}
+        spread = np.std(line["loss"][AT[1]], ddof=1) if len(line["loss"][AT[1]]) > 1 else 0
+        axes.errorbar(x, y, spread, capsize=3, label=line["name"], linestyle="none", **style)
+    axes.axvline(L, color="grey", linewidth=0.8, linestyle=":")
+    axes.axhline(0, color="grey", linewidth=0.8, linestyle=":")
+    axes.set_xscale("log", base=2)
+    axes.set_xlabel(f"reach on recall: tokens back (L = {L}; 16: not even inside L)")
+    axes.set_ylabel(f"loss at {AT[1]} minus loss at {L} without extension (nats, books)")
+    axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    save_figure(axes.figure, HERE / "reach.png")
+
+
+def main() -> None:
+    """Do what the first word says."""
+    if sys.argv[1] == "collect":
+        collect(sys.argv[2:])
+    content = json.loads((HERE / "reach.json").read_text(encoding="utf-8"))
+    lines = table(content)
+    write(lines)
+    plot(lines)
+
+
+if __name__ == "__main__":
+    main()
