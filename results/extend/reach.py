@@ -3,7 +3,7 @@
     python results/extend/reach.py collect RECALL... -- TUNED... -- BOOKS...    # run folders
     python results/extend/reach.py table
 
-`collect` writes reach.json from the extrapolation.json of run folders: RoPE models trained on recall,
+`collect` writes reach.json from extrapolation.json of run folders: RoPE models trained on recall,
 the same after a fine-tune, and RoPE models trained on books. `table` writes reach.md and reach.png.
 README.md has the rules and the commands before these.
 """
