@@ -279,7 +279,7 @@ class TrainSettings(ComputeSettings):
     parallel_blocks: bool = setting(False, "MLP and attention read the same, side by side")
     tie_embeddings: bool = setting(True, "the output layer is the token embedding")
     learning_rate: float = setting(3e-3, "highest learning rate", above=0)
-    max_iters: int = setting(1200, "length of the training", unit="steps", low=1)
+    max_iters: int = setting(1200, "length of the training", unit="steps", low=0)
     weight_decay: float = setting(0.1, "weight decay of matrices", low=0)
     beta1: float = setting(0.9, "AdamW's decay rate of the mean", low=0, below=1)
     beta2: float = setting(0.99, "AdamW's decay rate of the variance", low=0, below=1)
@@ -385,9 +385,19 @@ class SampleSettings(ComputeSettings):
     temperature: float = setting(0.8, "divides the logits, 0 for always the likeliest token", low=0)
     top_k: int | None = setting(None, "draw from the k likeliest tokens only", low=1)
     top_p: float | None = setting(None, "draw from the top of this probability", above=0, high=1)
+    min_p: float | None = setting(None, "least probability, in parts of the highest", low=0, high=1)
+    repetition_penalty: float = setting(1.0, "divides logits of tokens seen", above=0)
+    json: bool = setting(False, "a line for each sample: tokens, texts, log-probabilities")
     stop: str = setting("", "text that ends a sample")
     seed: int = setting(1337, "seed of the draws", low=0, high=2**32 - 1)
     extend: str = setting("", "extension: 'yarn(factor=4)', or none, else as trained")
+    pos_file: str = setting("", "your file of position schemes, named again to let it run")
+
+
+@dataclass(frozen=True)
+class ExportSettings(Settings):
+    """A run as a folder that transformers loads; both are the other words of the command line."""
+
     pos_file: str = setting("", "your file of position schemes, named again to let it run")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -407,18 +407,13 @@ class GPT(nn.Module):
 
     @torch.no_grad()
     def stream(
-        self,
-        idx: Tensor,
-        max_new_tokens: int,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Iterator[Tensor]:
-        """Continue idx (B, T): yield the next tokens (B, 1) one at a time.
+        self, idx: Tensor, max_new_tokens: int, **how: Any
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Continue idx (B, T): yield the next tokens (B, 1), one at a time, and the logarithms of
+        the model's probabilities of them, (B, 1); for `how` see `pick`.
 
-        Temperature 0 takes the likeliest. A scheme whose positions end before T + max_new_tokens
-        goes on from its last `limit` tokens, encoded again each time.
+        A scheme whose positions end before T + max_new_tokens goes on from its last `limit` tokens,
+        encoded again each time.
         """
         total = idx.shape[1] + max_new_tokens
         bounded = self.limit is not None and total > self.limit
@@ -426,23 +421,14 @@ class GPT(nn.Module):
         new = idx
         for _ in range(max_new_tokens):
             logits, _ = self(idx[:, -self.limit :]) if bounded else self(new, cache=cache)
-            new = pick(logits[:, -1].float(), temperature, top_k, top_p, generator)
-            if bounded:
-                idx = torch.cat((idx, new), 1)
-            yield new
+            logits = logits[:, -1].float()
+            new = pick(logits, idx, **how)
+            idx = torch.cat((idx, new), 1)
+            yield new, logits.log_softmax(-1).gather(1, new)
 
-    def generate(
-        self,
-        idx: Tensor,
-        max_new_tokens: int,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
-        """(B, T) -> (B, T + max_new_tokens): idx and its continuation, see `stream`."""
-        new = self.stream(idx, max_new_tokens, temperature, top_k, top_p, generator)
-        return torch.cat((idx, *new), 1)
+    def generate(self, idx: Tensor, max_new_tokens: int, **how: Any) -> Tensor:
+        """(B, T) -> (B, T + max_new_tokens): idx and its continuation; for `how` see `pick`."""
+        return torch.cat((idx, *(new for new, _ in self.stream(idx, max_new_tokens, **how))), 1)
 
     @classmethod
     def from_huggingface(cls, source: "str | Path | PreTrainedModel") -> "GPT":
@@ -473,16 +459,26 @@ def limited(plan: Plan, window: int | None) -> Plan:
 
 def pick(
     logits: Tensor,
-    temperature: float,
-    top_k: int | None,
-    top_p: float | None,
-    generator: torch.Generator | None,
+    seen: Tensor,
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float = 1.0,
+    generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Draw the next tokens (B, 1) from logits (B, V).
+    """Draw the next tokens (B, 1) from logits (B, V) that stand after the tokens `seen` (B, T).
 
-    The logits are divided by the temperature; then only the top_k likeliest stay, and of these the
-    likeliest whose probabilities reach top_p.
+    Positive logits of tokens seen are divided by the penalty, others multiplied (Keskar et al.
+    2019). All are divided by the temperature; 0 takes the likeliest. Then only the top_k likeliest
+    stay, of these the likeliest whose probabilities reach top_p, and of these the tokens that are
+    at least min_p times as likely as the likeliest.
     """
+    if repetition_penalty != 1.0:
+        known = logits.gather(1, seen)
+        less = torch.where(known > 0, known / repetition_penalty, known * repetition_penalty)
+        logits = logits.scatter(1, seen, less)
     if temperature == 0:
         return logits.argmax(-1, keepdim=True)
     logits = logits - logits.amax(-1, keepdim=True)  # the likeliest is 0: nothing overflows
@@ -497,4 +493,7 @@ def pick(
         beyond = before >= max(top_p, 1e-30)  # the token that crosses top_p stays
         unlikely = torch.zeros_like(beyond).scatter(1, order, beyond)
         probabilities = probabilities.masked_fill(unlikely, 0.0)
+    if min_p is not None:
+        least = min_p * probabilities.amax(-1, keepdim=True)
+        probabilities = probabilities.masked_fill(probabilities < least, 0.0)
     return torch.multinomial(probabilities, 1, generator=generator)

@@ -4,8 +4,10 @@
 
     python sample.py out/alibi-stdlib-L128-s1337 --start="def main(" --max_new_tokens=300
     python sample.py out/alibi-stdlib-L128-s1337 --start=FILE:prompt.txt --num_samples=3 --stop=END
+    python sample.py out/alibi-stdlib-L128-s1337 --json          # with the log-probabilities
 
-The text goes to standard output, and everything else to standard error.
+The text goes to standard output, and everything else to standard error. The log-probabilities are
+those of the model itself: before penalty, temperature, and what top_k, top_p and min_p leave out.
 """
 
 if __name__ == "__main__":  # --help answers before torch is imported
@@ -14,8 +16,9 @@ if __name__ == "__main__":  # --help answers before torch is imported
     answer_help(SampleSettings, __doc__)
 
 import codecs
-import itertools
+import json
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -83,19 +86,53 @@ def remarks(trained: Run, total: int) -> Iterator[str]:
         yield f"note: {scheme} was trained on {length} tokens, and may be given {reach} here"
 
 
-def samples(run: Run, tokenizer: data.Tokenizer, prompt: str, s: SampleSettings) -> Iterator[str]:
-    """The pieces of everything that is printed; sample n = 0, 1, ... has the seed `seed` + n."""
-    place = run.model.wte.weight.device
-    idx = torch.tensor([tokenizer.encode(prompt)], device=place)
-    for note in remarks(run, idx.shape[1] + s.max_new_tokens):
-        print(note, file=sys.stderr)
+class Drawn:
+    """The tokens that are drawn after a prompt, one by one, and what is known of them."""
+
+    def __init__(self, run: Run, tokenizer: data.Tokenizer, prompt: str, s: SampleSettings) -> None:
+        self.place = run.model.wte.weight.device
+        self.idx = torch.tensor([tokenizer.encode(prompt)], device=self.place)
+        self.run, self.tokenizer, self.settings = run, tokenizer, s
+        self.count, self.seconds = 0, 0.0
+
+    def sample(self, number: int) -> Iterator[tuple[int, float]]:
+        """The tokens of a sample, whose seed is `seed` + number, and their log-probabilities."""
+        names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+        how = {name: getattr(self.settings, name) for name in names}
+        how["generator"] = torch.Generator(self.place).manual_seed(self.settings.seed + number)
+        started = time.perf_counter()
+        for token, log in self.run.model.stream(self.idx, self.settings.max_new_tokens, **how):
+            if int(token) == self.tokenizer.end:
+                break
+            self.count, self.seconds = self.count + 1, self.seconds + time.perf_counter() - started
+            yield int(token), float(log)
+            started = time.perf_counter()
+
+
+def samples(drawn: Drawn, prompt: str, s: SampleSettings) -> Iterator[str]:
+    """The pieces of everything that is printed."""
     for n in range(s.num_samples):
         yield prompt if n == 0 else f"{SEPARATOR}\n{prompt}"
-        random = torch.Generator(place).manual_seed(s.seed + n)
-        drawn = run.model.stream(idx, s.max_new_tokens, s.temperature, s.top_k, s.top_p, random)
-        tokens = itertools.takewhile(lambda token: token != tokenizer.end, map(int, drawn))
-        contents = (tokenizer.decode_bytes([token]) for token in tokens)
+        contents = (drawn.tokenizer.decode_bytes([token]) for token, _ in drawn.sample(n))
         yield from until(s.stop, contents)
+        yield "\n"
+
+
+def json_lines(drawn: Drawn, prompt: str, s: SampleSettings) -> Iterator[str]:
+    """A line of JSON for each sample. A token that ends inside a character is a text with U+FFFD.
+
+    The text of the sample ends before `stop`; the tokens go on to the one that completes it.
+    """
+    for n in range(s.num_samples):
+        tokens, logs, text = [], [], ""
+        for token, log in drawn.sample(n):
+            tokens, logs = [*tokens, token], [*logs, log]
+            text = drawn.tokenizer.decode(tokens)
+            if s.stop and s.stop in text:
+                text = text.partition(s.stop)[0]
+                break
+        known = {"prompt": prompt, "text": text, "tokens": tokens, "log_probabilities": logs}
+        yield json.dumps(known | {"texts": [drawn.tokenizer.decode([token]) for token in tokens]})
         yield "\n"
 
 
@@ -112,9 +149,13 @@ def main() -> None:
     tokenizer.encode(prompt)  # refuses characters that the vocabulary lacks, before any output
     scheme, reason = trained.model.pos.describe(), trained.compute.reason
     print(f"{trained.folder}: {scheme}, on {reason}", file=sys.stderr)
+    drawn = Drawn(trained, tokenizer, prompt, settings)
+    for note in remarks(trained, drawn.idx.shape[1] + settings.max_new_tokens):
+        print(note, file=sys.stderr)
     with device.autocast(trained.compute):
-        for text in samples(trained, tokenizer, prompt, settings):
+        for text in (json_lines if settings.json else samples)(drawn, prompt, settings):
             print(text, end="", flush=True)
+    print(f"{drawn.count / max(drawn.seconds, 1e-9):,.0f} tokens/s", file=sys.stderr)
 
 
 if __name__ == "__main__":

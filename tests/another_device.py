@@ -135,8 +135,8 @@ def works(pos: str, extend: str = "", pos_file: Path | None = None) -> None:
                 if model.limit is None or length <= model.limit:
                     longer = text[:, :length]
                     assert model.losses(longer, longer, window=window).device == text.device
-            for token in model.stream(text[:, :5], 2, temperature=0.8, top_k=5, top_p=0.9):
-                assert token.device == text.device
+            for token, log in model.stream(text[:, :5], 2, temperature=0.8, top_k=5, top_p=0.9):
+                assert token.device == log.device == text.device
 
 
 # ---- every scheme, and pairs of them

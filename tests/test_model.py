@@ -890,7 +890,7 @@ def test_a_stream_yields_one_token_at_a_time():
     stream = tiny("rope").stream(tokens(2, 5), 4)
     assert isinstance(stream, Iterator)
     parts = list(stream)
-    assert [tuple(p.shape) for p in parts] == [(2, 1)] * 4
+    assert [tuple(p.shape) for pair in parts for p in pair] == [(2, 1)] * 8
     assert torch.is_grad_enabled()  # also for the caller, between two tokens
     next(tiny("rope").stream(tokens(2, 5), 4))
     assert torch.is_grad_enabled()
@@ -948,9 +948,8 @@ LOGITS = torch.tensor([[0.45, 0.30, 0.15, 0.10]]).log()
 
 def drawn(**how: object) -> dict[int, float]:
     """The frequency of each token among 2,000 draws."""
-    how = dict(temperature=1.0, top_k=None, top_p=None) | how
-    generator = torch.Generator().manual_seed(0)
-    tokens = model_module.pick(LOGITS.expand(2000, 4), generator=generator, **how)
+    generator, seen = torch.Generator().manual_seed(0), torch.tensor([[0, 0]]).expand(2000, 2)
+    tokens = model_module.pick(LOGITS.expand(2000, 4), seen, generator=generator, **how)
     assert tokens.shape == (2000, 1)
     return {t: (tokens == t).float().mean().item() for t in tokens.unique().tolist()}
 
@@ -974,6 +973,11 @@ def drawn(**how: object) -> dict[int, float]:
         (dict(top_k=3, top_p=0.6), {0, 1}),
         (dict(top_k=1, top_p=0.99), {0}),
         (dict(top_p=1e-300), {0}),  # zero in float32
+        (dict(min_p=0.0), {0, 1, 2, 3}),
+        (dict(min_p=0.3), {0, 1, 2}),
+        (dict(min_p=0.34), {0, 1}),
+        (dict(min_p=1.0), {0}),
+        (dict(top_p=0.8, min_p=0.2), {0, 1, 2}),
     ],
 )
 def test_a_draw_keeps_the_likeliest_and_the_token_that_crosses_top_p(how, kept):
@@ -996,8 +1000,33 @@ def test_top_p_follows_the_temperature():
 
 def test_top_p_goes_by_probability_and_not_by_place():
     shuffled = LOGITS[:, [2, 0, 3, 1]].expand(500, 4)
-    tokens = model_module.pick(shuffled, 1.0, None, 0.7, torch.Generator().manual_seed(0))
+    generator, seen = torch.Generator().manual_seed(0), torch.zeros(500, 1, dtype=torch.int64)
+    tokens = model_module.pick(shuffled, seen, top_p=0.7, generator=generator)
     assert set(tokens.flatten().tolist()) == {1, 3}
+
+
+def test_a_repetition_penalty_lowers_the_logits_of_tokens_seen_once():
+    logits = torch.tensor([[2.0, 1.5, -1.0, -1.2]])
+    seen = torch.tensor([[0, 2, 0]])
+    # 2 / 2 = 1 is below 1.5, and seeing token 0 twice changes nothing
+    for penalty, expected in ((1.0, 0), (1.3, 0), (1.4, 1), (2.0, 1)):
+        token = model_module.pick(logits, seen, temperature=0, repetition_penalty=penalty)
+        assert token.item() == expected
+    negative = torch.tensor([[-1.0, -1.5]])  # -1 x 2 = -2
+    token = model_module.pick(negative, torch.tensor([[0]]), temperature=0, repetition_penalty=2.0)
+    assert token.item() == 1
+
+
+@torch.no_grad()
+def test_the_log_probabilities_of_a_stream_are_those_of_the_model():
+    for pos in ("alibi", "learned"):
+        gpt, idx = tiny(pos), tokens(2, 3)
+        how = dict(temperature=0.5, top_k=3, repetition_penalty=1.5)
+        text = idx
+        for new, log in gpt.stream(idx, 4, **how, generator=torch.Generator().manual_seed(0)):
+            expected = every_logit(gpt, text)[:, -1].log_softmax(-1).gather(1, new)
+            assert_close(log.double(), expected, 1e-5)
+            text = torch.cat((text, new), 1)
 
 
 # Compiled

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import os
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from configurable import SampleSettings, TrainSettings, UserError, run_program
 from model import GPT
 from runs.checkpoint import load_run, save_checkpoint
 from runs.device import CPU
-from runs.start import start_run
+from runs.start import run_corpus, start_run
 
 TEXT = "Whether 'tis nobler in the mind to suffer — naïve café 日本 \n" * 8
 CHARACTERS = "".join(sorted(set(TEXT)))
@@ -80,10 +81,10 @@ def speak(monkeypatch: pytest.MonkeyPatch, content: bytes) -> list[int]:
     """Let every model say these bytes, a byte a token; returns the list of the tokens drawn so far."""
     drawn: list[int] = []
 
-    def stream(self: GPT, *_: object) -> Iterator[torch.Tensor]:
+    def stream(self: GPT, *_: object, **how: object) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         for token in content:
             drawn.append(token)
-            yield torch.tensor([[token]])
+            yield torch.tensor([[token]]), torch.tensor([[-0.5]])
 
     monkeypatch.setattr(GPT, "stream", stream)
     return drawn
@@ -190,7 +191,9 @@ def test_text_is_given_out_before_the_next_token_is_drawn(
 ) -> None:
     drawn = speak(monkeypatch, b"xyz")
     trained = load_run(make_run())
-    pieces = sample.samples(trained, data.ByteTokenizer(), "ab", SampleSettings())
+    settings = SampleSettings()
+    taken = sample.Drawn(trained, data.ByteTokenizer(), "ab", settings)
+    pieces = sample.samples(taken, "ab", settings)
     assert (next(pieces), drawn) == ("ab", [])
     assert (next(pieces), drawn) == ("x", [*b"x"])
     assert (next(pieces), drawn) == ("y", [*b"xy"])
@@ -244,10 +247,44 @@ def test_temperature_top_k_and_top_p_reach_the_model(
     assert len(texts) == 1
 
 
+def test_json_tells_tokens_and_their_log_probabilities(
+    make_run: Callable, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    folder, words = make_run(dataset="char"), ("--start=the", "--max_new_tokens=9", "--seed=4")
+    run_main(monkeypatch, folder, *words)
+    text = capsys.readouterr().out
+    run_main(monkeypatch, folder, *words, "--json", "--num_samples=2")
+    said = capsys.readouterr()
+    first, second = map(json.loads, said.out.splitlines())
+    assert first["prompt"] + first["text"] + "\n" == text and first["text"] != second["text"]
+    assert "".join(first["texts"]) == first["text"]
+    run = load_run(folder)
+    idx = torch.tensor([run_corpus(run).tokenizer.encode("the") + first["tokens"]])
+    with torch.no_grad():
+        nats = run.model.losses(idx[:, :-1], idx[:, 1:])[0, 2:]
+    torch.testing.assert_close(torch.tensor(first["log_probabilities"]), -nats, rtol=0, atol=1e-4)
+    assert " tokens/s" in said.err
+
+
+def test_json_ends_a_text_before_the_stop_string(
+    make_run: Callable, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    folder = make_run()
+    speak(monkeypatch, b"one END two")
+    run_main(monkeypatch, folder, "--stop=END", "--json", "--start=x")
+    told = json.loads(capsys.readouterr().out)
+    assert told["text"] == "one " and bytes(told["tokens"]) == b"one END"
+    assert told["log_probabilities"] == [-0.5] * 7
+    speak(monkeypatch, b"")
+    run_main(monkeypatch, folder, "--json", "--start=x")
+    told = json.loads(capsys.readouterr().out)
+    assert told["text"] == "" and told["tokens"] == told["texts"] == []
+
+
 def test_an_interrupted_text_ends_with_130(
     make_run: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stream(self: GPT, *_: object) -> Iterator[torch.Tensor]:
+    def stream(self: GPT, *_: object, **how: object) -> Iterator[torch.Tensor]:
         raise KeyboardInterrupt
         yield
 
