@@ -118,7 +118,7 @@ def plan(settings: AblateSettings, schemes: list[str]) -> list[Cell]:
 def canonical(text: str, settings: TrainSettings) -> str:
     """The canonical text of a position scheme; UserError if it does not fit the model."""
     gpt = settings.gpt(vocab_size=1)
-    shape = Shape(gpt.n_head, gpt.head_width, gpt.n_embd, gpt.block_size)
+    shape = Shape(gpt.n_head, gpt.scheme_width, gpt.n_embd, gpt.block_size)
     pos_file = Path(settings.pos_file).resolve() if settings.pos_file else None
     return Scheme(text, shape, settings.n_layer, pos_file).text
 

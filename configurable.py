@@ -173,6 +173,8 @@ class GPTConfig:
     n_kv_head: int | None = None
     head_dim: int | None = None
     qk_norm: bool = False
+    kv_lora_rank: int | None = None
+    qk_rope_head_dim: int = 0
     embedding_norm: bool = False
     parallel_blocks: bool = False
     tie_embeddings: bool = True
@@ -188,11 +190,19 @@ class GPTConfig:
         require(whole, f"{sizes}; change one of them or set head_dim")
         groups = f"n_head = {self.n_head} cannot be divided by n_kv_head = {self.n_kv_head}"
         require(self.n_head % self.kv_heads == 0, f"{groups}; change one of them")
+        plain = self.n_kv_head is None and not self.qk_norm
+        alone = "kv_lora_rank goes neither with n_kv_head nor with qk_norm: leave them out"
+        require(plain or self.kv_lora_rank is None, alone)
 
     @property
     def head_width(self) -> int:
         """Columns of a head."""
         return self.head_dim or self.n_embd // self.n_head
+
+    @property
+    def scheme_width(self) -> int:
+        """Columns of a head that positions may turn."""
+        return self.head_width if self.kv_lora_rank is None else self.qk_rope_head_dim
 
     @property
     def kv_heads(self) -> int:
@@ -275,6 +285,8 @@ class TrainSettings(ComputeSettings):
     n_kv_head: int | None = setting(None, "heads of keys and values, none: n_head", low=1)
     head_dim: int | None = setting(None, "width of a head, none: n_embd / n_head", low=1)
     qk_norm: bool = setting(False, "normalise queries and keys, before they are turned")
+    kv_lora_rank: int | None = setting(None, "keys and values of a latent this wide", low=1)
+    qk_rope_head_dim: int = setting(0, "with kv_lora_rank: columns that positions turn", low=0)
     embedding_norm: bool = setting(False, "normalise embeddings")
     parallel_blocks: bool = setting(False, "MLP and attention read the same, side by side")
     tie_embeddings: bool = setting(True, "the output layer is the token embedding")
@@ -335,6 +347,7 @@ class TrainSettings(ComputeSettings):
         require(warmup <= (end or warmup), crossed)
         cosine = self.lr_schedule == "cosine"
         self.check_need("staged", self.mixed_lengths, "mixed_lengths")
+        self.check_need("qk_rope_head_dim", self.kv_lora_rank, "kv_lora_rank")
         self.check_need("read_again", self.init_from not in ("auto", "scratch"), "init_from=RUN")
         self.check_need("decay_share", self.lr_schedule == "wsd", "lr_schedule=wsd")
         self.check_need("decay_lr", cosine, "lr_schedule=cosine")

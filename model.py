@@ -7,7 +7,7 @@ logits, loss = m(idx, targets)           # (B, T, V), scalar: mean nats
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +19,10 @@ from torch.utils.checkpoint import checkpoint
 
 import attention
 import families
+from cache import Cache, keep
 from configurable import GPTConfig, require
-from posenc import Piece, Shape, Text, overrides, start_deviation
+from latent import LatentAttention, refuse_own_columns
+from posenc import Shape, Text, start_deviation
 from positions.scheme import Plan, Scheme
 
 if TYPE_CHECKING:
@@ -31,51 +33,6 @@ __all__ = ["GPT", "Cache", "GPTConfig"]
 LOGIT_BYTES = 64 * 2**20  # losses() forms logits in blocks of at most this
 LOSS_BYTES = 512 * 2**20  # and training, where each block is formed again in the backward pass
 CARD_SHARE = 8  # on a GPU training forms all at once, if they take at most an eighth of its memory
-
-
-@dataclass
-class Cache:
-    """Keys and values of the n tokens seen so far; `length` is the total length, fixed up front.
-
-    Schemes that depend on the length use that one. Positions are given in one form throughout: (n,)
-    for all texts, or (B, n) for each.
-    """
-
-    batch: int
-    length: int
-    n: int = 0
-    positions: Tensor | None = None  # (n,) or (B, n), before any piece changes them
-    chosen: bool = False  # whether a caller gave positions in any call
-    tokens: Tensor | None = None  # (B, n)
-    kept: dict[tuple[int, str], tuple[Tensor, ...]] = field(default_factory=dict)
-
-    def joined(self, idx: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """The tokens and positions held, and behind them new ones, (B, t) and (t,) or (B, t)."""
-        if self.tokens is None:
-            return idx, positions
-        same = positions.dim() == self.positions.dim()
-        forms = "for all texts, (T,), or for each, (B, T)"
-        require(same, f"give positions in one form in every call to a cache: {forms}")
-        return torch.cat((self.tokens, idx), 1), torch.cat((self.positions, positions), -1)
-
-    def append(self, place: tuple[int, str], *new: Tensor) -> tuple[Tensor, ...]:
-        """Write what a layer keeps of t tokens, (B, heads, t, D) each; return that of all n + t.
-
-        `place` is the layer and "k", "v" (B, heads, length, D) or "features" (B, 1, length, M).
-        """
-        if place not in self.kept:
-            shapes = [(*t.shape[:2], self.length, t.shape[3]) for t in new]
-            self.kept[place] = tuple(map(Tensor.new_empty, new, shapes))
-        stop = self.n + new[0].shape[2]
-        for held, t in zip(self.kept[place], new, strict=True):
-            held[:, :, self.n : stop] = t
-        return tuple(held[:, :, :stop] for held in self.kept[place])
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Bytes that are kept of each token of a text."""
-        kept = sum(t.nbytes for parts in self.kept.values() for t in parts)
-        return kept // (self.batch * self.length)
 
 
 def new_norm(config: GPTConfig, width: int) -> nn.Module:
@@ -113,31 +70,23 @@ class Attention(nn.Module):
         if plan.turns:
             turn_queries, turn_keys = plan.turns
             q, k = turn_queries(q), turn_keys(k)
-        if plan.scorer is not None and overrides(plan.scorer, "features"):
-            return q, k, v, plan.scorer.features(x)[:, None]
-        return q, k, v
-
-    def kept(
-        self, name: str, x: Tensor, cache: Cache | None, keeper: Piece | None = None
-    ) -> Tensor:
-        """What is kept of the new tokens' x (B, heads, T, D), behind that of those before them.
-
-        Where a piece says how it is kept, gradients pass as if x was kept as it is.
-        """
-        parts = keeper.pack(x) if keeper else (x,)
-        if cache is not None:
-            parts = cache.append((self.layer, name), *parts)
-        found = keeper.unpack(*parts) if keeper else parts[0]
-        return x + (found - x).detach() if keeper and cache is None else found
+        return q, k, v, *plan.features(x)
 
     def forward(self, x: Tensor, prepared: attention.Prepared, cache: Cache | None) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
         q, k, v, *features = self.project(x, prepared.plan)
         keeper = prepared.plan.keeper
-        k, v = (self.kept(name, t, cache, keeper) for name, t in (("k", k), ("v", v)))
-        features = [self.kept("features", t, cache) for t in features]
+        k, v = (keep(cache, (self.layer, name), t, keeper) for name, t in (("k", k), ("v", v)))
+        features = [keep(cache, (self.layer, "features"), t) for t in features]
         y = attention.attend(q, k, v, prepared, self.dropout if self.training else 0.0, *features)
         return F.dropout(self.c_proj(y.transpose(1, 2).flatten(2)), self.dropout, self.training)
+
+
+def new_attention(config: GPTConfig, layer: int) -> nn.Module:
+    """Attention with keys and values of its own, or made of a latent."""
+    if config.kv_lora_rank is None:
+        return Attention(config, layer)
+    return LatentAttention(config, layer, new_norm(config, config.kv_lora_rank))
 
 
 class MLP(nn.Module):
@@ -167,7 +116,7 @@ class Block(nn.Module):
     def __init__(self, config: GPTConfig, layer: int) -> None:
         super().__init__()
         self.ln_1 = new_norm(config, config.n_embd)
-        self.attn = Attention(config, layer)
+        self.attn = new_attention(config, layer)
         self.ln_2 = new_norm(config, config.n_embd)
         self.mlp = MLP(config)
         self.parallel = config.parallel_blocks
@@ -205,7 +154,7 @@ class GPT(nn.Module):
             nn.init.normal_(module.weight, std=deviation)
             if getattr(module, "bias", None) is not None:
                 nn.init.zeros_(module.bias)
-        if isinstance(module, (Attention, MLP)):
+        if hasattr(module, "c_proj"):
             deviation = deviation / math.sqrt(2 * self.config.n_layer)
             nn.init.normal_(module.c_proj.weight, std=deviation)
 
@@ -214,8 +163,10 @@ class GPT(nn.Module):
     def set_scheme(self, pos: str, pos_file: str | Path | None = None) -> None:
         """Take another position scheme, which initialises itself; everything else stays."""
         c = self.config
-        shape = Shape(c.n_head, c.head_width, c.n_embd, c.block_size)
+        shape = Shape(c.n_head, c.scheme_width, c.n_embd, c.block_size)
         self.pos = Scheme(pos, shape, c.n_layer, Path(pos_file) if pos_file else None)
+        if c.kv_lora_rank is not None:
+            refuse_own_columns(self.pos)
         self.config = replace(c, pos=self.pos.text, extend="")
 
     def extend(self, text: str, folder: Path | None = None) -> None:
@@ -433,9 +384,9 @@ class GPT(nn.Module):
     @classmethod
     def from_huggingface(cls, source: "str | Path | PreTrainedModel") -> "GPT":
         """A model of `transformers`, given as itself, a folder or a name: see families.toml."""
-        config, weights = families.read(source)
+        config = families.read_config(source)
         model = cls(families.settings_of(config, source))
-        families.fill(model, config, weights, source)
+        families.fill(model, config, families.read_weights(source), source)
         return model
 
 

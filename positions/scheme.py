@@ -43,6 +43,11 @@ class Plan:
     pieces: tuple[Piece, ...] = ()  # all that act, where FlexAttention can take ids and heads
     regions: tuple[tuple["Plan", Mask], ...] = ()
 
+    def features(self, x: Tensor) -> list[Tensor]:
+        """What a scorer keeps of a layer's input x (B, T, C): [(B, 1, T, M)], or nothing."""
+        keeps = self.scorer is not None and overrides(self.scorer, "features")
+        return [self.scorer.features(x)[:, None]] if keeps else []
+
 
 # ---- the scheme
 

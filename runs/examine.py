@@ -174,8 +174,9 @@ class Exam:
         self.model.wte.register_forward_pre_hook(lambda _, given: (given[0] % size,))
         for block in self.model.h:
             block.mlp = nn.Identity()
-            for layer in (block.attn.c_attn, block.attn.c_proj):
-                nn.init.normal_(layer.weight, std=config.n_embd**-0.5)  # scores near 1
+            for layer in block.attn.modules():
+                if isinstance(layer, nn.Linear):
+                    nn.init.normal_(layer.weight, std=layer.in_features**-0.5)  # scores near 1
         self.pieces = [*self.model.pos.pieces.values(), *self.model.pos.extensions]
         self.methods = [(p, name) for p in self.pieces for name in METHODS if overrides(p, name)]
         own = [(p, name) for p, name in self.methods if pos_file and file_of(p).samefile(pos_file)]

@@ -34,6 +34,7 @@ class Path(Piece):
     def __init__(self, shape: Shape, *, rank: int = 32) -> None:
         super().__init__()
         require(rank > 0, f"path: rank must be positive, not {rank}")
+        require(shape.head_dim > 0, "path needs columns of heads, and there are none")
         c, self.n_head = shape.n_head * shape.head_dim, shape.n_head
         self.down = nn.Linear(shape.width, rank, bias=False)
         self.up = nn.Linear(rank, c, bias=False)
