@@ -358,13 +358,13 @@ class GPT(nn.Module):
 
     @torch.no_grad()
     def stream(
-        self, idx: Tensor, max_new_tokens: int, **how: Any
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Continue idx (B, T): yield the next tokens (B, 1), one at a time, and the logarithms of
-        the model's probabilities of them, (B, 1); for `how` see `pick`.
+        self, idx: Tensor, max_new_tokens: int, logs: list[Tensor] | None = None, **how: Any
+    ) -> Iterator[Tensor]:
+        """Continue idx (B, T): yield the next tokens (B, 1) one at a time; for `how` see `pick`.
 
-        A scheme whose positions end before T + max_new_tokens goes on from its last `limit` tokens,
-        encoded again each time.
+        The logarithms of the model's probabilities of them, (B, 1), are put into `logs`. A scheme
+        whose positions end before T + max_new_tokens goes on from its last `limit` tokens, encoded
+        again each time.
         """
         total = idx.shape[1] + max_new_tokens
         bounded = self.limit is not None and total > self.limit
@@ -375,11 +375,13 @@ class GPT(nn.Module):
             logits = logits[:, -1].float()
             new = pick(logits, idx, **how)
             idx = torch.cat((idx, new), 1)
-            yield new, logits.log_softmax(-1).gather(1, new)
+            if logs is not None:
+                logs.append(logits.log_softmax(-1).gather(1, new))
+            yield new
 
     def generate(self, idx: Tensor, max_new_tokens: int, **how: Any) -> Tensor:
         """(B, T) -> (B, T + max_new_tokens): idx and its continuation; for `how` see `pick`."""
-        return torch.cat((idx, *(new for new, _ in self.stream(idx, max_new_tokens, **how))), 1)
+        return torch.cat((idx, *self.stream(idx, max_new_tokens, **how)), 1)
 
     @classmethod
     def from_huggingface(cls, source: "str | Path | PreTrainedModel") -> "GPT":

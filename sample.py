@@ -16,6 +16,7 @@ if __name__ == "__main__":  # --help answers before torch is imported
     answer_help(SampleSettings, __doc__)
 
 import codecs
+import itertools
 import json
 import sys
 import time
@@ -100,12 +101,13 @@ class Drawn:
         names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
         how = {name: getattr(self.settings, name) for name in names}
         how["generator"] = torch.Generator(self.place).manual_seed(self.settings.seed + number)
-        started = time.perf_counter()
-        for token, log in self.run.model.stream(self.idx, self.settings.max_new_tokens, **how):
-            if int(token) == self.tokenizer.end:
-                break
+        logs, started = [], time.perf_counter()
+        tokens = self.run.model.stream(self.idx, self.settings.max_new_tokens, logs, **how)
+        for token in itertools.takewhile(
+            lambda token: token != self.tokenizer.end, map(int, tokens)
+        ):
             self.count, self.seconds = self.count + 1, self.seconds + time.perf_counter() - started
-            yield int(token), float(log)
+            yield token, float(logs[-1])
             started = time.perf_counter()
 
 

@@ -135,8 +135,9 @@ def works(pos: str, extend: str = "", pos_file: Path | None = None) -> None:
                 if model.limit is None or length <= model.limit:
                     longer = text[:, :length]
                     assert model.losses(longer, longer, window=window).device == text.device
-            for token, log in model.stream(text[:, :5], 2, temperature=0.8, top_k=5, top_p=0.9):
-                assert token.device == log.device == text.device
+            logs, how = [], dict(temperature=0.8, top_k=5, top_p=0.9, min_p=0.1)
+            for token in model.stream(text[:, :5], 2, logs, repetition_penalty=1.2, **how):
+                assert token.device == logs[-1].device == text.device
 
 
 # ---- every scheme, and pairs of them

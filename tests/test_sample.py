@@ -81,10 +81,13 @@ def speak(monkeypatch: pytest.MonkeyPatch, content: bytes) -> list[int]:
     """Let every model say these bytes, a byte a token; returns the list of the tokens drawn so far."""
     drawn: list[int] = []
 
-    def stream(self: GPT, *_: object, **how: object) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def stream(
+        self: GPT, idx: torch.Tensor, count: int, logs: list, **how: object
+    ) -> Iterator[torch.Tensor]:
         for token in content:
             drawn.append(token)
-            yield torch.tensor([[token]]), torch.tensor([[-0.5]])
+            logs.append(torch.tensor([[-0.5]]))
+            yield torch.tensor([[token]])
 
     monkeypatch.setattr(GPT, "stream", stream)
     return drawn
