@@ -153,33 +153,71 @@ def setting(default: Any, help: str, kind: str = "result", unit: str = "", **rul
 
 
 @dataclass(frozen=True)
-class GPTConfig:
-    """The shape of a model. `pos` is its position scheme, `extend` an extension of its context.
+class Settings:
+    """The base of the settings of every command. They never change; `checked` makes a copy.
 
-    `block_size` is the length that it is first trained at, in tokens. It may read longer texts.
+    `named` are those that a user has set, see `configure`. It is no field, and copies lack it.
     """
 
-    block_size: int = 128
-    vocab_size: int = 256
-    n_layer: int = 4
-    n_head: int = 4
-    n_embd: int = 256
-    dropout: float = 0.0
-    bias: bool = False
-    norm: str = "layernorm"
-    norm_eps: float = 1e-5
-    mlp: str = "gelu"
-    n_inner: int | None = None
-    n_kv_head: int | None = None
-    head_dim: int | None = None
-    qk_norm: bool = False
-    kv_lora_rank: int | None = None
-    qk_rope_head_dim: int = 0
-    embedding_norm: bool = False
-    parallel_blocks: bool = False
-    tie_embeddings: bool = True
-    pos: str = "rope"
-    extend: str = ""
+    named = frozenset()
+    protocols, stride, diagnose = PROTOCOLS, 0, False  # what is tested unless a setting says so
+
+    def checked(self) -> Self:
+        """A copy in which every value has its proper type, as 1 -> 1.0, and a list is a tuple.
+
+        UserError for a wrong type or range, and for settings that do not go together.
+        """
+        values = {f.name: _checked(f, getattr(self, f.name)) for f in fields(self)}
+        settings = replace(self, **values)
+        settings.check_together()
+        return settings
+
+    def check_together(self) -> None:
+        """Raise UserError for settings that do not go together. Each is good by itself."""
+
+    @classmethod
+    def defaults(cls, kind: str = "result") -> dict[str, Any]:
+        """The defaults of the settings of one kind, by name."""
+        return {f.name: f.default for f in fields(cls) if f.metadata["kind"] == kind}
+
+    def has_default(self, name: str) -> bool:
+        """Whether a setting has its default value."""
+        return getattr(self, name) == getattr(type(self), name)
+
+
+@dataclass(frozen=True)
+class ModelSettings(Settings):
+    """What a model is. `block_size` is the length that it is first trained at, in tokens. It may
+    read longer texts.
+    """
+
+    pos: str = setting("rope", "position scheme, as in 'rope(base=500000)' or 'rope + alibi'")
+    extend: str = setting("", "context extension, as in 'yarn(factor=4)'")
+    block_size: int = setting(128, "training length", unit="tokens", low=2, high=2**24)
+    n_layer: int = setting(4, "number of layers", low=1, high=2**24)
+    n_head: int = setting(4, "attention heads per layer", low=1, high=2**24)
+    n_embd: int = setting(256, "width of the model", unit="features", low=1, high=2**24)
+    dropout: float = setting(0.0, "probability of dropping an activation", low=0, below=1)
+    bias: bool = setting(False, "biases in linear layers and norms")
+    norm: str = setting("layernorm", "normalisation", choices=NORMS)
+    norm_eps: float = setting(1e-5, "added to the variance in a norm", above=0)
+    mlp: str = setting("gelu", "MLP: GELU in its tanh form, exact GELU, SwiGLU", choices=MLPS)
+    n_inner: int | None = setting(None, "width of the MLP, none: as 4 n_embd", low=1, high=2**24)
+    n_kv_head: int | None = setting(None, "heads of keys and values, none: n_head", low=1)
+    head_dim: int | None = setting(None, "width of a head, none: n_embd / n_head", low=1)
+    qk_norm: bool = setting(False, "normalise queries and keys, before they are turned")
+    kv_lora_rank: int | None = setting(None, "keys and values of a latent this wide", low=1)
+    qk_rope_head_dim: int = setting(0, "with kv_lora_rank: columns that positions turn", low=0)
+    embedding_norm: bool = setting(False, "normalise embeddings")
+    parallel_blocks: bool = setting(False, "MLP and attention read the same, side by side")
+    tie_embeddings: bool = setting(True, "the output layer is the token embedding")
+
+
+@dataclass(frozen=True)
+class GPTConfig(ModelSettings):
+    """The shape of a model, with the size of its vocabulary."""
+
+    vocab_size: int = setting(256, "number of different tokens", low=1)
 
     def __post_init__(self) -> None:
         """Raise UserError for a shape that no model can have."""
@@ -217,39 +255,6 @@ class GPTConfig:
 
 
 @dataclass(frozen=True)
-class Settings:
-    """The base of the settings of every command. They never change; `checked` makes a copy.
-
-    `named` are those that a user has set, see `configure`. It is no field, and copies lack it.
-    """
-
-    named = frozenset()
-    protocols, stride, diagnose = PROTOCOLS, 0, False  # what is tested unless a setting says so
-
-    def checked(self) -> Self:
-        """A copy in which every value has its proper type, as 1 -> 1.0, and a list is a tuple.
-
-        UserError for a wrong type or range, and for settings that do not go together.
-        """
-        values = {f.name: _checked(f, getattr(self, f.name)) for f in fields(self)}
-        settings = replace(self, **values)
-        settings.check_together()
-        return settings
-
-    def check_together(self) -> None:
-        """Raise UserError for settings that do not go together. Each is good by itself."""
-
-    @classmethod
-    def defaults(cls, kind: str = "result") -> dict[str, Any]:
-        """The defaults of the settings of one kind, by name."""
-        return {f.name: f.default for f in fields(cls) if f.metadata["kind"] == kind}
-
-    def has_default(self, name: str) -> bool:
-        """Whether a setting has its default value."""
-        return getattr(self, name) == getattr(type(self), name)
-
-
-@dataclass(frozen=True)
 class ComputeSettings(Settings):
     """The settings of every command that computes."""
 
@@ -258,38 +263,18 @@ class ComputeSettings(Settings):
 
 
 @dataclass(frozen=True)
-class TrainSettings(ComputeSettings):
+class TrainSettings(ComputeSettings, ModelSettings):
     """One training run and the test after it."""
 
-    pos: str = setting("rope", "position scheme, as in 'rope(base=500000)' or 'rope + alibi'")
     pos_file: str = setting("", "a Python file of your own with more position schemes")
-    extend: str = setting("", "context extension to fine-tune with, as in 'yarn(factor=4)'")
     mixed_lengths: Lengths = setting((), "lengths to train at in turn", unit="tokens", low=2)
     staged: bool = setting(False, "mixed_lengths one after the other, in equal parts, not in turn")
     drop_pos: float = setting(0.0, "share of steps at the end without pos (DroPE)", low=0, below=1)
     dataset: str = setting("stdlib", "corpus, the name of a folder in data/")
     init_from: str = setting("auto", "auto (resume or begin), scratch, gpt2... or a run folder")
     read_again: bool = setting(False, "with init_from=RUN: read again what that run has read")
-    block_size: int = setting(128, "training length", unit="tokens", low=2, high=2**24)
     batch_size: int = setting(16, "size of a micro-batch", unit="sequences", low=1, high=2**24)
     gradient_accumulation_steps: int = setting(1, "micro-batches per step", low=1, high=2**24)
-    n_layer: int = setting(4, "number of layers", low=1, high=2**24)
-    n_head: int = setting(4, "attention heads per layer", low=1, high=2**24)
-    n_embd: int = setting(256, "width of the model", unit="features", low=1, high=2**24)
-    dropout: float = setting(0.0, "probability of dropping an activation", low=0, below=1)
-    bias: bool = setting(False, "biases in linear layers and norms")
-    norm: str = setting("layernorm", "normalisation", choices=NORMS)
-    norm_eps: float = setting(1e-5, "added to the variance in a norm", above=0)
-    mlp: str = setting("gelu", "MLP: GELU in its tanh form, exact GELU, SwiGLU", choices=MLPS)
-    n_inner: int | None = setting(None, "width of the MLP, none: as 4 n_embd", low=1, high=2**24)
-    n_kv_head: int | None = setting(None, "heads of keys and values, none: n_head", low=1)
-    head_dim: int | None = setting(None, "width of a head, none: n_embd / n_head", low=1)
-    qk_norm: bool = setting(False, "normalise queries and keys, before they are turned")
-    kv_lora_rank: int | None = setting(None, "keys and values of a latent this wide", low=1)
-    qk_rope_head_dim: int = setting(0, "with kv_lora_rank: columns that positions turn", low=0)
-    embedding_norm: bool = setting(False, "normalise embeddings")
-    parallel_blocks: bool = setting(False, "MLP and attention read the same, side by side")
-    tie_embeddings: bool = setting(True, "the output layer is the token embedding")
     learning_rate: float = setting(3e-3, "highest learning rate", above=0)
     max_iters: int = setting(1200, "length of the training", unit="steps", low=0)
     weight_decay: float = setting(0.1, "weight decay of matrices", low=0)
@@ -321,8 +306,8 @@ class TrainSettings(ComputeSettings):
 
     def gpt(self, vocab_size: int) -> GPTConfig:
         """The shape of the model for `vocab_size` tokens; UserError if no model has that shape."""
-        names = [f.name for f in fields(GPTConfig) if f.name != "vocab_size"]
-        return GPTConfig(vocab_size=vocab_size, **{name: getattr(self, name) for name in names})
+        shape = {f.name: getattr(self, f.name) for f in fields(ModelSettings)}
+        return GPTConfig(vocab_size=vocab_size, **shape)
 
     @property
     def decay_begin(self) -> int:

@@ -257,7 +257,8 @@ def main() -> None:
     heads, head_dim, trained = settings.n_head, settings.head_dim, settings.train_length
     shape = Shape(heads, head_dim, heads * head_dim, trained)
     if pos_file:
-        config = GPTConfig(trained, 256, LAYERS, heads, shape.width, pos=pos, extend=extend)
+        sizes = {"block_size": trained, "n_layer": LAYERS, "n_head": heads, "n_embd": shape.width}
+        config = GPTConfig(pos=pos, extend=extend, **sizes)
         for sentence in examine(config, pos_file):
             print(f"warning: {sentence}")
         print("examined: causal, its own, finite, trained, the same by every way of computing")
