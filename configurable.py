@@ -271,7 +271,7 @@ class TrainSettings(ComputeSettings, ModelSettings):
     staged: bool = setting(False, "mixed_lengths one after the other, in equal parts, not in turn")
     drop_pos: float = setting(0.0, "share of steps at the end without pos (DroPE)", low=0, below=1)
     dataset: str = setting("stdlib", "corpus, the name of a folder in data/")
-    init_from: str = setting("auto", "auto (resume or begin), scratch, gpt2... or a run folder")
+    init_from: str = setting("auto", "auto (resume or begin), scratch, a run, a Hugging Face model")
     read_again: bool = setting(False, "with init_from=RUN: read again what that run has read")
     batch_size: int = setting(16, "size of a micro-batch", unit="sequences", low=1, high=2**24)
     gradient_accumulation_steps: int = setting(1, "micro-batches per step", low=1, high=2**24)
@@ -378,6 +378,7 @@ class SampleSettings(ComputeSettings):
     """Text from a run, whose folder is the other word of the command line."""
 
     start: str = setting("\n", "text to go on from, FILE:path reads a file, - reads standard input")
+    dataset: str = setting("", "with a Hugging Face folder or name: a corpus of its tokens")
     num_samples: int = setting(1, "number of samples", low=1)
     max_new_tokens: int = setting(500, "length of a sample", unit="tokens", low=1)
     temperature: float = setting(0.8, "divides the logits, 0 for always the likeliest token", low=0)

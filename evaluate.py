@@ -6,6 +6,7 @@
     python evaluate.py out/A out/B --dataset=NAME --stride=64
     python evaluate.py out/A out/B --eval_windows=1024      # for published numbers
     python evaluate.py out/RUN --diagnose                   # what it reads: runs/diagnose.py
+    python evaluate.py SmolLM-135M --dataset=mine           # a Hugging Face folder or name
 
 The losses go into each run's extrapolation.json and extrapolation.png. A table is printed, and
 several runs are drawn in one figure too.
@@ -46,7 +47,7 @@ from runs.files import sha256
 from runs.folder import lock_folder, named_folders, provenance
 from runs.processes import ALONE, Processes, together
 from runs.results import Result, Row, position_bins, standard_error, tested_lengths
-from runs.start import open_run, run_corpus
+from runs.start import open_run, pretrained_run, run_corpus
 
 WINDOWS, PIECES = 64, 16
 PIECE = 4096  # inputs of a piece
@@ -656,12 +657,14 @@ def findings(tester: Tester, places: Places, lengths: list[int]) -> Iterator[dia
 def main() -> None:
     """Test runs, print their table, and draw several, or another corpus, in a figure."""
     settings, words = configure(EvaluateSettings, sys.argv[1:], __doc__)
-    folders = named_folders(words, "evaluate.py")
     device.set_up_cpu()
     compute = device.pick(settings.device, settings.dtype)
-    attention.use(path=settings.attention)
     advice = "lower eval_lengths, or leave the longest out"
     with device.memory_advice(advice), together("auto", compute) as processes:
+        with processes.first_before_others():
+            named = named_folders(words, "evaluate.py")
+            folders = [pretrained_run(word, settings) for word in named]
+        attention.use(path=settings.attention)
         pairs = [evaluate_run(folder, [settings.extend], settings, processes) for folder in folders]
         if settings.diagnose or not processes.first:
             return

@@ -5,6 +5,7 @@
     python extend.py out/rope-stdlib-L128-s1                     every extension that fits
     python extend.py out/rope-*-s? 'yarn(beta=8)' 'ntk + logn'   these, mean and spread over seeds
     python extend.py out/rope-stdlib-L128-s1 --search=8          longrope's factors for 8 L
+    python extend.py SmolLM-135M yarn --dataset=mine             a Hugging Face folder or name
 
 Several runs must be seeds of one model. The losses are those of fixed_targets. They are kept in
 each run's extrapolation.json, and the same command measures only what is missing.
@@ -38,7 +39,7 @@ from runs.figures import plot_extensions
 from runs.files import write_json, write_text
 from runs.folder import lock_folder, named_folders, provenance, read_config
 from runs.results import Result, tested_lengths
-from runs.start import open_run, run_corpus
+from runs.start import is_huggingface, open_run, pretrained_run, run_corpus
 from runs.tables import extensions_table
 
 # tested after each extension by itself
@@ -221,7 +222,8 @@ def folders_and_extensions(words: list[str]) -> tuple[list[str], list[str]]:
     UserError for a folder that does not exist, or if there is none.
     """
     names = extension_names()
-    texts = [word for word in words if word in names or not os.path.exists(word)]
+    models = [word for word in words if os.path.exists(word) or is_huggingface(word)]
+    texts = [word for word in words if word in names or word not in models]
     for word in texts:
         require("(" in word or os.sep not in word, f"{word} is no folder, and no extension")
     others = {os.path.realpath(word): word for word in words if word not in texts}
@@ -264,9 +266,10 @@ def test_all(folders: list[str], texts: list[str], settings: ExtendSettings) -> 
 def main() -> None:
     """Test the runs under the extensions, or search."""
     settings, words = configure(ExtendSettings, sys.argv[1:], __doc__)
-    folders, texts = folders_and_extensions(words)
+    named, texts = folders_and_extensions(words)
     device.set_up_cpu()
     with device.memory_advice("lower eval_lengths, or leave the longest out"):
+        folders = [pretrained_run(word, settings) for word in named]
         if not settings.search:
             return test_all(folders, texts, settings)
         require(not texts, f"--search tests no extension: leave {' '.join(texts)!r:.60} out")

@@ -1,7 +1,7 @@
 """Models of Hugging Face's `transformers` and ours: their settings and weights, both ways.
 
-families.toml has a table for each family. `read` gives the config and the weights of a folder, a
-name or a model; `settings_of` makes our GPTConfig of a config, `fill` copies weights into a model.
+families.toml has a table for each family. `read_config` and `read_weights` read a folder, a name
+or a model, `settings_of` makes our GPTConfig of a config, and `fill` copies weights into our model.
 The way back is in export.py. All of it is exact: what cannot be said is refused.
 """
 
@@ -18,82 +18,82 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from configurable import GPTConfig, UserError, explain_errors, read_json, require
+from configurable import GPTConfig, UserError, read_json, require
+from positions.catalogue import find, options_of
 
 Table = dict[str, Any]  # of families.toml, or the content of a config.json
+LONGER = ("yarn", "llama3", "longrope")  # types of rope_scaling that name the length at first
 NEEDED = {"n_layer", "n_head", "n_embd", "vocab_size", "block_size"}
 ORIGINAL = "original_max_position_embeddings"
 BUFFER = re.compile(r"\.(attn|attention)\.(masked_)?bias$|rotary_emb\.inv_freq$")  # of older files
 
 
 @cache
-def tables() -> dict[str, Table]:
-    """The tables of families.toml, each with what it shares with the one that it is like."""
-    text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
-    found: dict[str, Table] = {}
-    for name, own in tomllib.loads(text).items():
+def tables() -> tuple[dict[str, Table], dict[str, Table]]:
+    """The families by model_type and the types of rope_scaling, from families.toml."""
+    read = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    scaling, found = read.pop("scaling"), {}
+    for name, own in read.items():
         like = found.get(own.get("like", "every"), {})
         joined = {key: like.get(key, {}) | own.get(key, {}) for key in ("settings", "fixed")}
         found[name] = like | own | joined
-    return found
-
-
-def families() -> dict[str, Table]:
-    """The table of each family by its model_type."""
-    return {name: table for name, table in tables().items() if name not in ("every", "scaling")}
+    del found["every"]
+    return found, scaling
 
 
 # ---- from theirs to ours
 
 
-def read(source: Any) -> tuple[Table, dict[str, Tensor]]:
-    """The config and the weights of a model of transformers, of a folder or of a name.
+def folder_of(source: str | Path, *files: str) -> Path:
+    """The folder of a model: itself, or where these files of a name are kept after a download.
 
-    UserError for a folder without weights; ImportError or OSError if something is missing.
+    UserError if they cannot be had.
     """
-    if not isinstance(source, str | Path):
-        return source.config.to_dict(), source.state_dict()
-    if not Path(source).is_dir():
-        from transformers import AutoModelForCausalLM
-
-        model, found = AutoModelForCausalLM.from_pretrained(source, output_loading_info=True)
-        lacks = ", ".join(sorted(found["missing_keys"]))
-        require(not lacks, f"{source} lacks the weights {lacks:.200}: they would be random")
-        return read(model)
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    files, weights = sorted(Path(source).glob("model*.safetensors")), {}
-    require(files, f"{source} has no model.safetensors: save it with save_pretrained")
-    for file in files:
-        try:
-            weights |= load_file(file)
-        except SafetensorError as error:
-            raise UserError(f"{file} cannot be read ({error}): copy it again") from error
-    return read_config(source), weights
-
-
-def read_config(source: str | Path) -> Table:
-    """config.json of a folder, or of a name that is downloaded."""
     if Path(source).is_dir():
-        return read_json(Path(source, "config.json"))
-    from transformers import AutoConfig
+        return Path(source)
+    try:
+        from transformers.utils import cached_file
 
-    return AutoConfig.from_pretrained(source).to_dict()
+        return [Path(cached_file(source, file)).parent for file in files][-1]
+    except (ImportError, OSError) as error:
+        problem = f"{source} is no folder, and no model by that name ({str(error).splitlines()[0]})"
+        raise UserError(f"{problem}; a name needs transformers (pip) and a network") from error
+
+
+def read_config(source: Any) -> Table:
+    """The config of a folder, of a name that is downloaded, or of a model."""
+    if isinstance(source, str | Path):
+        return read_json(folder_of(source, "config.json") / "config.json")
+    return source.config.to_dict()
+
+
+def read_weights(source: Any) -> dict[str, Tensor]:
+    """The weights of a folder, of a name that is downloaded, or of a model."""
+    if not isinstance(source, str | Path):
+        return source.state_dict()
+    files = sorted(folder_of(source, "model.safetensors").glob("model*.safetensors"))
+    require(files, f"{source} has no model.safetensors: save it with save_pretrained")
+    try:
+        from safetensors.torch import load_file
+
+        return {name: x for file in files for name, x in load_file(file).items()}
+    except Exception as error:  # the library has no class for all that may be wrong
+        problem = f"the weights of {source} cannot be read ({error!s:.160})"
+        raise UserError(f"{problem}; this needs safetensors (pip) and a whole file") from error
 
 
 def settings_of(config: Table, source: Any) -> GPTConfig:
     """Our settings for a config; UserError for what is not computed here.
 
-    longrope's factors are written to longrope.json in the folder `source`, or in a temporary one.
+    The factors of longrope are written to a file in a temporary folder.
     """
-    kind, known = config.get("model_type"), families()
+    kind, known = config.get("model_type"), tables()[0]
     problem = f"{source} is a Hugging Face model of type {kind}"
     require(kind in known, f"{problem}; known are {', '.join(known)}")
-    family = known[kind]
-    config = family["usual"] | config | (config.get("attn_config") or {})
-    layers = {*(config.get("layer_types") or []), "full_attention"}
-    require(len(layers) == 1, f"{problem} with {sorted(layers)}: only full_attention is known here")
+    family, inner = known[kind], ("attn_config", "rope_parameters", "rope_scaling")
+    config = family["usual"] | config
+    for part in (config.get(key) or {} for key in inner):  # one flat table of all that is said
+        config |= {key: value for key, value in part.items() if value is not None}
     for key, value in family["fixed"].items():
         said = config.get(key) or False
         require(said == value, f"{problem} with {key}={said!r:.60}, which is not computed here")
@@ -108,85 +108,74 @@ def settings_of(config: Table, source: Any) -> GPTConfig:
         require(said in able, f"{problem} with the activation {said}; known are {', '.join(able)}")
         ours["mlp"] = able[said]
     if family["pos"] == "rope":
-        ours |= positions_of(config, family, problem, source)
+        ours |= rotary_of(config, family, ours["block_size"], source)
     return GPTConfig(bias=any(config.get(key, True) for key in family["biases"].values()), **ours)
 
 
-def positions_of(config: Table, family: Table, problem: str, source: Any) -> Table:
+def rotary_of(config: Table, family: Table, length: int, source: Any) -> Table:
     """pos, extend and block_size of a rotary model, in any spelling of transformers 4 and 5."""
-    (base, part), length = family["rope"], config[family["settings"]["block_size"][0]]
-    rope = {"rope_theta": config.get(base), "partial_rotary_factor": config.get(part)}
-    rope |= config.get("rope_scaling") or config.get("rope_parameters") or {}
-    rope = {key: value for key, value in rope.items() if value is not None}
-    kind, known = rope.get("rope_type", rope.get("type", "default")), tables()["scaling"]
-    able = kind in known or kind == "default"
-    require(able, f"{problem} with the rope_type {kind!r:.60}; known are {', '.join(known)}")
-    share, partial = rope.get("partial_rotary_factor", 1), kind == "proportional"
-    able = share == 1 or partial or part in family["usual"]
-    require(able, f"{problem} with {part}={share}, which is not computed here")
-    options = {"base": rope.get("rope_theta", 10000), "p" if partial else "fraction": share}
-    ours = {"pos": call("rope", options), "block_size": length}
-    if kind == "default" or (partial and rope.get("factor", 1) == 1):
-        return ours
-    if kind in ("yarn", "llama3", "longrope"):
-        ours["block_size"] = config.get(ORIGINAL) or rope.get(ORIGINAL) or length
-        rope.setdefault("factor", length / ours["block_size"])
-    if kind == "yarn":
-        rope |= temperature_of(rope, problem)
-    if kind == "longrope":
-        rope["file"] = write_factors(rope, ours["block_size"], problem, source)
-    said = {name: rope.get(theirs) for name, theirs in known[kind].items() if name != "extension"}
-    return ours | {"extend": call(known[kind]["extension"], said)}
+    kind, known = config.get("rope_type", config.get("type", "default")), tables()[1]
+    able = kind in {"default", *known}
+    require(able, f"{source} has the rope_type {kind!r:.60}; known are {', '.join(known)}")
+    share = config.get("partial_rotary_factor", config.get("rotary_pct", 1))
+    able = share == 1 or kind == "proportional" or family["rope"][1] in family["usual"]
+    require(able, f"{source} has partial_rotary_factor={share}, which is not computed here")
+    base = config.get("rope_theta", config.get("rotary_emb_base", 10000))
+    part = "p" if kind == "proportional" else "fraction"
+    pos = call("rope", {"base": base, part: share})
+    if kind == "default":
+        return {"pos": pos}
+    first = config.get(ORIGINAL, length) if kind in LONGER else length
+    config.setdefault("factor", length / first)
+    config |= completed(config, kind, first, source)
+    names = dict(known[kind])
+    extension = names.pop("extension")
+    said = call(extension, {name: config.get(theirs) for name, theirs in names.items()})
+    return {"pos": pos, "block_size": first, "extend": said}
 
 
 def call(name: str, options: Table) -> str:
-    """The expression of a scheme with options; None and those of a plain rope are left out."""
-    usual = {"base": 10000, "fraction": 1, "p": 1}
+    """The expression of a scheme or an extension; None and defaults are left out."""
+    usual = {key: option.default for key, option in options_of(find(name)).items()}
     said = {key: v for key, v in options.items() if v is not None and usual.get(key) != v}
     return f"{name}({', '.join(f'{key}={v!r}' for key, v in said.items())})" if said else name
 
 
-def temperature_of(rope: Table, problem: str) -> Table:
-    """yarn's two weights of its temperature, which transformers reads only together."""
-    given, scale = rope.get("attention_factor"), 0.1 * math.log(rope["factor"])
-    if given is None:
-        both = rope.get("mscale") and rope.get("mscale_all_dim")
+def completed(config: Table, kind: str, length: int, source: Any) -> Table:
+    """Options of yarn, whose two weights of the temperature are read only together, and longrope's
+    file. UserError for an attention_factor that they cannot have.
+    """
+    given, log = config.get("attention_factor"), math.log(max(1, config["factor"]))
+    if kind == "yarn" and given is None:
+        both = config.get("mscale") and config.get("mscale_all_dim")
         return {} if both else {"mscale": None, "mscale_all_dim": None}
-    able = given == 1 or (given > 1 and scale > 0)
-    require(able, f"{problem} with attention_factor={given}, which yarn cannot have here")
-    return {"mscale": (given - 1) / (scale or 1), "mscale_all_dim": None}
-
-
-def write_factors(rope: Table, length: int, problem: str, source: Any) -> str:
-    """Write the file with longrope's factors; its path."""
-    usual = math.sqrt(1 + math.log(max(1, rope["factor"])) / math.log(length))
-    same = math.isclose(rope.get("attention_factor", usual), usual, rel_tol=1e-6)
-    require(same, f"{problem} with an attention_factor that is not longrope's, {usual:.6f}")
-    folder = Path(source if isinstance(source, str | Path) else "")
-    folder = folder if folder.name and folder.is_dir() else Path(tempfile.mkdtemp())
-    file = folder.resolve() / "longrope.json"
-    numbers = {key: rope[key] for key in ("long_factor", "short_factor")}
-    with explain_errors(f"{file} cannot be written", "copy the model to a folder of yours"):
-        file.write_text(json.dumps(numbers), encoding="utf-8")
-    return str(file)
+    if kind == "yarn" and log:
+        return {"mscale": (given - 1) / (0.1 * log), "mscale_all_dim": None}
+    usual = math.sqrt(1 + log / math.log(max(2, length))) if kind == "longrope" else 1.0
+    same = given is None or math.isclose(given, usual, rel_tol=1e-6)
+    require(same, f"{source} has attention_factor={given}, and {kind} has {usual:.6g} here")
+    if kind != "longrope":
+        return {}
+    file = Path(tempfile.mkdtemp(prefix="longshot-"), "longrope.json")  # run folders copy it
+    numbers = {key: config[key] for key in ("long_factor", "short_factor")}
+    file.write_text(json.dumps(numbers), encoding="utf-8")
+    return {"file": str(file)}
 
 
 # ---- weights
 
 
-def has_bias(config: Table, name: str) -> bool:
+def has_bias(family: Table, config: Table, name: str) -> bool:
     """Whether our parameter `name` is of a module that has a bias in theirs."""
-    family = families()[config["model_type"]]
     said = family["usual"] | config
     return any(part in name and said.get(key, True) for part, key in family["biases"].items())
 
 
-def views(config: Table, ours: GPTConfig, name: str, x: Tensor) -> Iterator[tuple[str, Tensor]]:
+def views(family: Table, ours: GPTConfig, name: str, x: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Their weights that our parameter x is made of: the names, and views of x in their order.
 
-    A view that is reshaped is one of theirs.
+    A view whose first columns are joined to have as many as x is the weight.
     """
-    family = families()[config["model_type"]]
     module, _, kind = name.rpartition(".")
     number, inner = re.fullmatch(r"(?:h\.(\d+)\.)?(.*)", module).groups()
     place = "" if inner == "lm_head" else family["base"]
@@ -204,28 +193,25 @@ def views(config: Table, ours: GPTConfig, name: str, x: Tensor) -> Iterator[tupl
 
 
 @torch.no_grad()
-def fill(model: nn.Module, config: Table, theirs: dict[str, Tensor], source: Any = "this") -> None:
+def fill(model: nn.Module, config: Table, theirs: dict[str, Tensor], source: Any) -> None:
     """Copy weights into our model; UserError names one that is missing, misshaped or left over."""
-    base = families()[config["model_type"]]["base"]
+    family, ours = tables()[0][config["model_type"]], model.config
 
     def short(name: str) -> str:  # some files leave the base out
-        return name.removeprefix(base).replace("embed_out", "lm_head")
+        return name.removeprefix(family["base"]).replace("embed_out", "lm_head")
 
     theirs = {short(name): x for name, x in theirs.items() if not BUFFER.search(name)}
-    tied = theirs.pop("lm_head.weight", None) if model.config.tie_embeddings else None
+    tied = theirs.pop("lm_head.weight", None) if ours.tie_embeddings else None
     for name, x in model.named_parameters():
-        if name.endswith(".bias") and not has_bias(config, name):
+        if name.endswith(".bias") and not has_bias(family, config, name):
             x.zero_()
             continue
-        for their, view in views(config, model.config, name, x):
-            given = theirs.pop(short(their), None)
+        for their, view in views(family, ours, name, x):
+            given, joined = theirs.pop(short(their), None), view.flatten(0, view.dim() - x.dim())
             require(given is not None, f"{source} lacks the weight {their}")
-            shape, columns = tuple(given.shape), view.shape[-1] if x.dim() == 2 else given.numel()
-            same = given.numel() == view.numel() and shape[-1] == columns
-            require(
-                same, f"{source} has a {their} of shape {shape}, not for {view.numel()} numbers"
-            )
-            view.copy_(given.view(view.shape))
+            shapes = f"{tuple(given.shape)}, not {tuple(joined.shape)}"
+            require(given.shape == joined.shape, f"{source} has a {their} of shape {shapes}")
+            view.copy_(given.reshape(view.shape))
     same = tied is None or torch.equal(tied.to(model.wte.weight), model.wte.weight)
     require(same, f"{source} has an output layer of its own, and says tie_word_embeddings")
     odd = ", ".join(sorted(theirs))

@@ -21,6 +21,7 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import torch
@@ -29,7 +30,7 @@ import data
 from configurable import SampleSettings, at_place, configure, explain_errors, require, run_program
 from runs import device
 from runs.checkpoint import Run
-from runs.start import open_run, own_corpus
+from runs.start import open_run, own_corpus, pretrained_run
 
 SEPARATOR = "-" * 15  # between two samples
 
@@ -144,7 +145,9 @@ def main() -> None:
     example = "python sample.py out/alibi-stdlib-L128-s1337"
     require(len(words) == 1, f"name one run folder, not {len(words)}, as in: {example}")
     prompt = read_prompt(settings.start)
-    trained = open_run(words[0], settings)
+    with redirect_stdout(sys.stderr):
+        folder = pretrained_run(words[0], settings)
+    trained = open_run(folder, settings)
     if settings.extend:
         trained.model.extend(settings.extend)
     tokenizer = own_corpus(trained).tokenizer

@@ -18,7 +18,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -37,7 +36,7 @@ from runs.figures import plot_run
 from runs.log import Log, append_metrics
 from runs.processes import Processes, together
 from runs.results import Result, describe_model, update_result
-from runs.start import Start, first_token, start_run, step_share
+from runs.start import Start, checkpoint_state, first_token, start_run, step_share
 from runs.tables import runs_table
 
 # ---- the learning rate and the optimizer
@@ -203,29 +202,18 @@ class Training:
         return float(self.processes.sum(total) / (targets >= 0).sum())
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds: only tensors, numbers, texts, lists and dicts.
-
-        Data order and all that is random follow from the seed and the step.
-        """
-        return {
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "scaler": self.scaler.state_dict(),
-            "step": self.step,
-            "tokens": self.tokens,
-            "gpt": asdict(self.model.config),
-            "settings": asdict(self.settings),
-            "original_length": self.model.config.block_size,
-            "train_lengths": self.start.config["train_lengths"],
-        }
+        """What a checkpoint holds."""
+        how = {"optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict()}
+        return checkpoint_state(self.start, self.step, self.tokens, **how)
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint of this run."""
         if state["gpt"]["pos"] != self.model.config.pos:  # drop_pos has dropped it
             self.model.set_scheme(state["gpt"]["pos"])
         load_weights(self.model, state["model"], self.folder)
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.scaler.load_state_dict(state["scaler"])
+        if state["optimizer"]:  # not of a run that has not been trained
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.scaler.load_state_dict(state["scaler"])
         self.step, self.checkpoint = state["step"], state["sha256"]
 
 
@@ -293,6 +281,8 @@ def train(training: Training, log: Log, stop: Stop) -> None:
             tqdm.write(f"{saved}; the same command goes on from there")
             raise SystemExit(128 + number)
         clock, since = time.perf_counter(), step
+    if not s.max_iters and not training.checkpoint and processes.first:
+        training.checkpoint = save_checkpoint(folder, training.state())
 
 
 def require_finite(training: Training, line: dict[str, float]) -> None:

@@ -17,12 +17,14 @@ import importlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import tiktoken
@@ -42,6 +44,12 @@ VOCABULARIES = {"bytes": 256, "gpt2": 50257}  # tokens of each tokenizer; char: 
 SPLIT = {"tokens": int, "bytes": int, "documents": int, "dtype": str, "sha256": str}
 META = {"tokenizer": str, "unit": str, "vocab_size": int, "source": str, "rule": str}
 META |= {"characters": (str, type(None)), "splits": dict.fromkeys(SPLITS, SPLIT)}
+META |= {"tokenizer_sha256": (str, type(None)), "end_token": (int, type(None))}
+OF_TOKENS = ("tokenizer", "characters", "tokenizer_sha256", "end_token")  # what tokens mean
+# how byte-level tokenizers write each byte: as itself, if it can be seen, or by a sign from 256 on
+SEEN = [*range(33, 127), *range(161, 173), *range(174, 256)]
+HIDDEN = [value for value in range(256) if value not in SEEN]
+BYTE_SIGNS = "".join(chr(n if n in SEEN else 256 + HIDDEN.index(n)) for n in range(256))
 Splits = Mapping[str, Iterable[np.ndarray]]  # the documents of "train" and "val", each (n,) tokens
 
 
@@ -54,6 +62,7 @@ class Tokenizer:
     unit: str  # what a token is: "byte", "char" or "token"
     vocabulary: Sequence[bytes]  # the bytes of each token
     end: int | None = None  # the token after a document, if there is one
+    whole: bool = False  # whether a cut of a text changes tokens anywhere
 
     def array(self, text: str) -> np.ndarray:
         """Token ids of `text`, (n,) unsigned; UserError for what the vocabulary cannot write."""
@@ -132,12 +141,70 @@ class GPT2Tokenizer(Tokenizer):
         return self.encoding.encode_to_numpy(text, disallowed_special=())
 
 
+class FileTokenizer(Tokenizer):
+    """The tokenizer of a tokenizer.json, as Hugging Face's models have, through `tokenizers`.
+
+    No special token is added, and the names of special tokens are ordinary text. A SentencePiece
+    tokenizer puts a space before a text, which is counted as one of its bytes.
+    """
+
+    unit = "token"
+    whole = True
+
+    def __init__(self, path: Path, end: int | None = None) -> None:
+        """UserError if the bytes of its tokens cannot be told."""
+        try:
+            from tokenizers import Tokenizer as Library
+
+            self.library = Library.from_file(str(path))
+        except Exception as error:  # the library has no class of its own for it
+            problem = f"{path} cannot be read as a tokenizer ({error!s:.160})"
+            raise UserError(f"{problem}; this needs tokenizers (pip) and a whole file") from error
+        self.library.encode_special_tokens, self.end = True, end
+        about, added = json.loads(self.library.to_str()), self.library.get_added_tokens_decoder()
+        steps = json.dumps([about["pre_tokenizer"], about["decoder"]])
+        kind, byte_level = about["model"]["type"], "ByteLevel" in steps
+        known = kind == "BPE" and (byte_level or about["model"]["byte_fallback"])
+        require(known, f"{path} is a {kind} without bytes, whose tokens are no exact text")
+        spell = spelled if byte_level else pieced
+        found = {n: pieced(token.content) for n, token in added.items()}
+        names = self.library.get_vocab().items()
+        found |= {n: spell(token) for token, n in names if n not in found}
+        self.vocabulary = [found.get(n, b"") for n in range(max(found) + 1)]
+
+    def array(self, text: str) -> np.ndarray:
+        """Token ids, (n,) uint32."""
+        text.encode("utf-8")  # refuses what is no Unicode
+        ids = self.library.encode(text, add_special_tokens=False).ids
+        return np.array(ids, dtype=np.uint32)
+
+    def decode_bytes(self, ids: Iterable[int]) -> bytes:
+        """The bytes of the tokens; one that a model has beyond the vocabulary has none."""
+        return super().decode_bytes(i for i in ids if i < len(self.vocabulary))
+
+
+def spelled(token: str) -> bytes:
+    """The bytes of a token of a byte-level tokenizer."""
+    return bytes(map(BYTE_SIGNS.index, token))
+
+
+def pieced(token: str) -> bytes:
+    """The bytes of a SentencePiece token: U+2581 is a space, <0x0A> is a byte."""
+    value = re.fullmatch("<0x([0-9A-F]{2})>", token)
+    return bytes.fromhex(value[1]) if value else token.replace("\u2581", " ").encode("utf-8")
+
+
 TOKENIZERS = {"bytes": ByteTokenizer, "char": CharTokenizer, "gpt2": GPT2Tokenizer}
 
 
-def tokenizer_of(meta: Mapping) -> Tokenizer:
-    """The tokenizer that a meta.json describes."""
+def tokenizer_of(meta: Mapping, folder: Path = HERE) -> Tokenizer:
+    """The tokenizer that a meta.json in `folder` describes; UserError if its file is another."""
     kind = meta["tokenizer"]
+    if kind == "file":
+        path = folder / "tokenizer.json"
+        same = path.is_file() and sha256(path) == meta.get("tokenizer_sha256")
+        require(same, f"{path} is missing or not the file that this corpus was made with")
+        return FileTokenizer(path, meta.get("end_token"))
     return CharTokenizer(meta["characters"]) if kind == "char" else TOKENIZERS[kind]()
 
 
@@ -161,6 +228,11 @@ class Corpus:
         """The number of different tokens."""
         return self.meta["vocab_size"]
 
+    def fits(self, size: int) -> bool:
+        """Whether a model of `size` tokens reads it; tokenizer files may have fewer than it has."""
+        padded = self.meta["tokenizer"] == "file" and self.vocab_size < size
+        return padded or self.vocab_size == size
+
     @property
     def unit(self) -> str:
         """What a token is: "byte", "char" or "token"."""
@@ -169,7 +241,7 @@ class Corpus:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of this corpus; UserError if GPT-2's vocabulary cannot be loaded."""
-        return tokenizer_of(self.meta)
+        return tokenizer_of(self.meta, self.folder)
 
     def split_sha256(self, split: str) -> str:
         """SHA-256 of the token file of `split` ("train" or "val"), as it was made."""
@@ -241,6 +313,8 @@ def read_meta(path: Path) -> dict:
     """meta.json; UserError if it lacks something that reading needs."""
     meta = read_json(path, META, remedy(path))
     kind, size = meta["tokenizer"], meta["vocab_size"]
+    if kind == "file":
+        return meta
     check(kind in TOKENIZERS, path, f"names the tokenizer {kind!r}, which is unknown")
     right = VOCABULARIES.get(kind, len(meta.get("characters") or ""))
     check(size == right, path, f"has a vocab_size of {size!r:.30}, not the {right:,} of {kind}")
@@ -313,17 +387,19 @@ def find_starts(tokens: np.ndarray, meta: Mapping) -> np.ndarray:
 # ---- writing
 
 
-def write_corpus(folder: Path, splits: Splits, answers: Splits | None = None, **about: str) -> dict:
+def write_corpus(folder: Path, splits: Splits, answers: Splits | None = None, **about: Any) -> dict:
     """Write a corpus to `folder` and return what is in its meta.json.
 
     Empty documents are left out. Without any split, the token files are those in `folder`.
     `about` is written to meta.json: `tokenizer` is one of TOKENIZERS (for "char" with
-    `characters`), `source` and `rule` say where the texts come from and how they were split. For
-    `answers`, one number per token of a split, see data/rows.py. The files are made in a folder of
-    their own and then moved, so that none is ever half written. UserError for an empty split, for a
-    token outside the vocabulary and for a folder that cannot be written.
+    `characters`), or "file": tokenizer.json of the folder `tokenizer_from`, with tokenizer_sha256.
+    `source` and `rule` say where the texts come from and how they were split. For `answers`, one
+    number per token of a split, see data/rows.py. The files are made in a folder of their own and
+    then moved, so that none is ever half written. UserError for an empty split, for a token outside
+    the vocabulary and for a folder that cannot be written.
     """
-    encoder = tokenizer_of(about)
+    tokenizer_from = about.pop("tokenizer_from", folder)
+    encoder = tokenizer_of(about, tokenizer_from)
     lengths = encoder.token_bytes()
     meta = {"name": folder.name, "unit": encoder.unit, "vocab_size": len(lengths), **about}
     try:
@@ -333,6 +409,8 @@ def write_corpus(folder: Path, splits: Splits, answers: Splits | None = None, **
                 write_split(Path(new, f"{split}.bin"), documents, token_dtype(len(lengths)))
             for split, numbers in (answers or {}).items():
                 np.save(Path(new, f"{split}_answers.npy"), numbers.ravel().astype(np.uint16))
+            if about["tokenizer"] == "file":
+                shutil.copy(tokenizer_from / "tokenizer.json", new)
             files = [Path(new if splits else folder, f"{split}.bin") for split in SPLITS]
             meta["splits"] = {path.stem: describe_split(path, meta, lengths) for path in files}
             text = json.dumps(meta, indent=1, ensure_ascii=False)

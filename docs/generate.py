@@ -14,6 +14,7 @@ from configurable import (
     BenchSettings,
     EvaluateSettings,
     ExplainSettings,
+    ExportSettings,
     ExtendSettings,
     ReportSettings,
     SampleSettings,
@@ -31,6 +32,7 @@ COMMANDS = {
     "sample.py": SampleSettings,
     "explain.py": ExplainSettings,
     "bench.py": BenchSettings,
+    "export.py": ExportSettings,
 }
 
 SCHEMES = """# Position schemes and context extensions

@@ -47,12 +47,14 @@ HERE = Path(__file__).resolve().parent
 OUTSIDE = ("zoo", "config", "docs", "results", "tests")
 PATH = ("train.py", "model.py", "posenc.py")
 SIZES = (*PATH, "attention.py", "configurable.py")
-PROGRAMS = ("sample", "ablate", "bench", "extend", "explain", "report")
+PROGRAMS = ("sample", "ablate", "bench", "extend", "explain", "export", "report")
 FLOORS = (
     "configurable",
     "posenc",
     "positions",
     "attention",
+    "cache",
+    "latent",
     "families",
     "model",
     "data",

@@ -26,7 +26,8 @@ RESTORE = "restore a good copy, or start again with --overwrite=True"
 DAMAGED = f"it is damaged; {RESTORE}"
 FRESH = ("auto", "scratch")  # values of init_from for a model without trained weights
 NAMED = ("pos", "dataset", "block_size", "seed")  # settings that begin the folder's name
-MAKE_NO_NUMBERS = "ablate explain report sample figures tables labels compare log examine".split()
+MAKE_NO_NUMBERS = "ablate explain export report sample figures tables labels compare".split()
+MAKE_NO_NUMBERS += ["log", "examine"]
 # what every config.json has
 CONFIG = dict.fromkeys(("original_length", "threads", "processes"), int)
 CONFIG |= dict.fromkeys(("wandb_id", "device", "dtype"), str)
@@ -105,7 +106,7 @@ def named_folders(words: list[str], program: str) -> list[str]:
 
 def source_digests() -> dict[str, str]:
     """SHA-256 of the project's files that make the numbers, by their path."""
-    folders = ("*.py", "zoo/*.py", "positions/*.py", "runs/*.py", "data/__init__.py")
+    folders = ("*.py", "families.toml", "zoo/*.py", "positions/*.py", "runs/*.py", "data/__*.py")
     paths = sorted(path for pattern in folders for path in ROOT.glob(pattern))
     made = (path for path in paths if path.stem not in MAKE_NO_NUMBERS)
     return {path.relative_to(ROOT).as_posix(): sha256(path) for path in made}

@@ -1,7 +1,10 @@
 """What a program needs before it computes: a trained model to test, or a new run to train."""
 
+import os
+import re
 import shutil
 import uuid
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +14,12 @@ from filelock import FileLock
 
 import attention
 import data
+import families
 from configurable import GPTConfig, TrainSettings, UserError, read_json, require
 from data import rows
 from model import GPT
 from positions.grammar import parse
-from runs import device
+from runs import checkpoint, device
 from runs.checkpoint import Run, checkpoint_paths, load_run, load_state, refuse_other_files
 from runs.examine import examine
 from runs.files import sha256, write_json
@@ -41,7 +45,7 @@ def own_corpus(run: Run) -> data.Corpus:
     """The corpus that a run was trained on; UserError if it has another vocabulary now."""
     corpus, size = data.load(run.settings.dataset), run.model.config.vocab_size
     was, now = f"{run.folder} was trained with {size} different tokens", corpus.vocab_size
-    require(now == size, f"{was}, {corpus.name} has {now} now; make it as it was")
+    require(corpus.fits(size), f"{was}, {corpus.name} has {now} now; make it as it was")
     return corpus
 
 
@@ -54,7 +58,7 @@ def run_corpus(run: Run, dataset: str = "") -> data.Corpus:
     own = own_corpus(run)
     corpus = own if dataset in ("", own.name) else data.load(dataset)
     corpus.verify("val")
-    same = all(own.meta.get(key) == corpus.meta.get(key) for key in ("tokenizer", "characters"))
+    same = all(own.meta.get(key) == corpus.meta.get(key) for key in data.OF_TOKENS)
     problem = f"{corpus.name} has another tokenizer or vocabulary than {own.name} of {run.folder}"
     require(same, f"{problem}: prepare its text with the same --tokenizer")
     rows.check_asked(own, corpus)
@@ -107,7 +111,7 @@ def start_run(typed: TrainSettings, compute: device.Compute, processes: Processe
     folder = run_folder(typed)
     begun = None if typed.overwrite or not checkpoint_paths(folder) else read_config(folder)
     torch.manual_seed(typed.seed)
-    model, config = first_model(typed, corpus.vocab_size, folder, begun)
+    model, config = first_model(typed, corpus, folder, begun)
     config = {"corpus_sha256": corpus_digests(corpus)} | config
     settings = resolve(typed, model.config, named)
     files = None if typed.extend else Path(typed.init_from)  # where those of the extension are
@@ -158,21 +162,29 @@ def training_corpus(settings: TrainSettings) -> data.Corpus:
     return corpus
 
 
-def first_model(s: TrainSettings, vocab: int, folder: Path, begun: dict | None) -> tuple[GPT, dict]:
+def first_model(
+    s: TrainSettings, corpus: data.Corpus, folder: Path, begun: dict | None
+) -> tuple[GPT, dict]:
     """The model that init_from names, and what is known of the run, see `Start.config`.
 
-    UserError if it has another vocabulary than one of `vocab` tokens. A run that has begun does not
-    need the one that it began from, which may be gone.
+    UserError if it has another vocabulary than the corpus. A run that has begun does not need the
+    one that it began from, which may be gone.
     """
+    vocab = corpus.vocab_size
     pos_file = Path(s.pos_file).resolve() if s.pos_file else None
     lengths, read = [], {}
     if s.init_from in FRESH:
         model = GPT(replace(s.gpt(vocab), extend=""), pos_file)
     elif begun and begun["settings"]["init_from"] == s.init_from:
         settings = TrainSettings(**begun["settings"] | {"block_size": begun["original_length"]})
-        model = GPT(replace(settings.gpt(vocab), extend=""), pos_file)
+        model = GPT(replace(settings.gpt(begun.get("vocab_size", vocab)), extend=""), pos_file)
         model.extend(settings.extend, folder)
-    elif model := load_gpt2(s.init_from):
+    elif is_huggingface(s.init_from):
+        own = Path(s.init_from, "tokenizer.json")
+        same = not own.is_file() or corpus.meta.get("tokenizer_sha256", sha256(own)) == sha256(own)
+        advice = f"prepare its text with --tokenizer={s.init_from}"
+        require(same, f"{s.dataset} has another tokenizer than {s.init_from}: {advice}")
+        model = GPT.from_huggingface(s.init_from)
         lengths = [model.config.block_size]
     else:
         same = folder.resolve() == Path(s.init_from).resolve()
@@ -182,7 +194,7 @@ def first_model(s: TrainSettings, vocab: int, folder: Path, begun: dict | None) 
         read = texts_read(source)
     theirs = model.config.vocab_size
     problem = f"init_from={s.init_from} has a vocabulary of {theirs}"
-    require(theirs == vocab, f"{problem}, not {s.dataset}'s {vocab}")
+    require(corpus.fits(theirs), f"{problem}, not {s.dataset}'s {vocab}")
     set_dropout(model, s.dropout)
     return model, begun or {"train_lengths": [*lengths, *lengths_of(s)], "read_before": read}
 
@@ -206,21 +218,40 @@ def texts_read(run: Run) -> dict[str, int]:
     return before | {order: max(tokens, before.get(order, 0))}
 
 
-def load_gpt2(name: str) -> GPT | None:
-    """GPT-2's weights if it is that name or a folder of `transformers`; None for all else.
+def is_huggingface(name: str) -> bool:
+    """Whether it names a folder of `transformers`, or no path but perhaps a model to download."""
+    if os.path.exists(name):
+        with suppress(UserError):  # of a damaged folder, which is refused where it is read
+            return "model_type" in read_json(Path(name, "config.json"))
+        return False
+    hub = re.fullmatch(r"gpt2[a-z-]*|([\w.-]+)/[\w.-]+", name)
+    return bool(hub) and not (hub[1] and (hub[1] == "out" or Path(hub[1]).exists()))
 
-    UserError if they cannot be had, or for another model.
+
+def pretrained_run(name: str, settings: Any) -> str:
+    """The run folder that a word names: itself, or one of a Hugging Face model, made if need be.
+
+    That is a run with max_iters=0, whose weights are untouched.
     """
-    local = Path(name).exists() or not name.startswith("gpt2")
-    kind = read_json(Path(name, "config.json")).get("model_type") if local else "gpt2"
-    if kind is None:
-        return None
-    require(kind == "gpt2", f"init_from={name} is a Hugging Face model of type {kind}, not gpt2")
-    try:
-        return GPT.from_huggingface(name)
-    except (ImportError, OSError) as error:
-        problem = f"init_from={name}: the weights cannot be had ({str(error).splitlines()[0]})"
-        raise UserError(f"{problem}; this needs transformers (pip) and a network") from error
+    if not is_huggingface(name):
+        return name
+    asked = f"{name} is a Hugging Face model: name a corpus of its tokens, as --dataset=NAME"
+    made = f"python data/text/prepare.py --name=NAME PATH... --tokenizer={name}"
+    require(settings.dataset, f"{asked}, made by {made}")
+    folder = Path("out", f"{Path(name).resolve().name}-{settings.dataset}")
+    if not checkpoint_paths(folder):
+        length = families.settings_of(families.read_config(name), name).block_size
+        about = {"init_from": name, "dataset": settings.dataset, "out_dir": str(folder)}
+        typed = TrainSettings(**about, block_size=length, max_iters=0, examine=False).checked()
+        start = start_run(typed, device.pick(settings.device, settings.dtype))
+        checkpoint.save_checkpoint(folder, checkpoint_state(start))
+        start.lock.release()
+    begun, made = read_config(folder)["settings"]["init_from"], checkpoint_paths(folder)[0]
+    dates = [path.stat().st_mtime for path in (made, *Path(name).glob("*.safetensors"))]
+    same = begun == name and dates[0] == max(dates)
+    require(same, f"{folder} is of {begun} as it was: rename it to test {name} as it is now")
+    print(f"{name}: its run folder is {folder}")
+    return str(folder)
 
 
 def set_dropout(model: GPT, dropout: float) -> None:
@@ -245,6 +276,19 @@ def resolve(typed: TrainSettings, model: GPTConfig, named: frozenset[str]) -> Tr
         require(left_out or value == theirs, f"{problem}, whose model has {theirs}: leave it out")
     extend = typed.extend or model.extend
     return replace(typed, **own, extend="" if extend == "none" else extend)
+
+
+def checkpoint_state(start: Start, step: int = 0, tokens: int = 0, **training: Any) -> dict:
+    """What a checkpoint holds: only tensors, numbers, texts, lists and dicts.
+
+    `training` has the states of optimizer and scaler. Data order and all that is random follow from
+    the seed and the step.
+    """
+    model, how = start.model, {"optimizer": {}, "scaler": {}} | training
+    state = {"model": model.state_dict(), "step": step, "tokens": tokens} | how
+    state |= {"gpt": asdict(model.config), "settings": asdict(start.settings)}
+    state |= {"original_length": model.config.block_size}
+    return state | {"train_lengths": start.config["train_lengths"]}
 
 
 # ---- its folder

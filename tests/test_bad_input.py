@@ -312,7 +312,7 @@ def test_unknown_and_misspelt_names(refused, name, words, said, before):
         "prepare",
         *MINE[:2],
         "--tokenizer=words",
-        said="argument --tokenizer: invalid choice: 'words'",
+        said="--tokenizer=words has no tokenizer.json; give bytes, char, gpt2, a folder",
     ),
     row(
         "prepare",

@@ -224,7 +224,7 @@ def test_a_wrong_value_on_the_command_line_is_refused_by_name():
         "--max_iters='3'",
         "--max_iters=9**9**9",
         "--max_iters=__import__('os')",
-        "--max_iters=0",
+        "--max_iters=-1",
         "--learning_rate=nan",
         "--learning_rate=inf",
         "--learning_rate=-inf",

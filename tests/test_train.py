@@ -1370,18 +1370,20 @@ def test_a_run_reads_on_where_it_did_though_its_source_has_gone_on() -> None:
     assert [number for number, _ in reads(*words)] == list(range(4 * (2 + 3), 4 * (2 + 8)))
 
 
-def test_a_folder_of_hugging_face_is_known_and_another_model_than_gpt2_refused(
+def test_a_folder_of_hugging_face_is_known_and_an_unknown_model_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     theirs = GPT(GPTConfig(block_size=32, n_layer=2, n_head=4, n_embd=8, bias=True, pos="learned"))
-    monkeypatch.setattr(GPT, "from_huggingface", lambda name: {"theirs": theirs}[name])
-    Path("theirs").mkdir()
-    write_json(Path("theirs/config.json"), {"model_type": "gpt2"})
-    assert begin_unsized("--init_from=theirs", "--out_dir=a").model is theirs
-    with pytest.raises(UserError, match="n_layer=1 does not go with init_from=theirs"):
-        begin("--init_from=theirs", "--out_dir=b")
-    write_json(Path("theirs/config.json"), {"model_type": "llama"})
-    with pytest.raises(UserError, match="init_from=theirs is a Hugging Face model of type llama"):
+    with monkeypatch.context() as patched:
+        patched.setattr(GPT, "from_huggingface", lambda name: {"theirs": theirs}[name])
+        Path("theirs").mkdir()
+        write_json(Path("theirs/config.json"), {"model_type": "gpt2"})
+        assert begin_unsized("--init_from=theirs", "--out_dir=a").model is theirs
+        with pytest.raises(UserError, match="n_layer=1 does not go with init_from=theirs"):
+            begin("--init_from=theirs", "--out_dir=b")
+    write_json(Path("theirs/config.json"), {"model_type": "falcon"})
+    said = "theirs is a Hugging Face model of type falcon; known are gpt2, gpt_neox, llama"
+    with pytest.raises(UserError, match=said):
         begin_unsized("--init_from=theirs", "--out_dir=b")
     assert not Path("b").exists()
 
@@ -1428,8 +1430,9 @@ def test_weights_for_another_vocabulary_are_refused(finished: Path) -> None:
 
 def test_weights_of_gpt2_begin_a_run_or_are_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = GPT(GPTConfig(block_size=32, n_layer=2, n_head=4, n_embd=8, bias=True, pos="learned"))
-    monkeypatch.setattr(GPT, "from_huggingface", lambda name: theirs)
-    training = begin_unsized("--init_from=gpt2", "--out_dir=a")
+    with monkeypatch.context() as patched:
+        patched.setattr(GPT, "from_huggingface", lambda name: theirs)
+        training = begin_unsized("--init_from=gpt2", "--out_dir=a")
     assert (training.model.config.block_size, training.start.config["train_lengths"]) == (
         32,
         [32, 16],
@@ -1443,12 +1446,13 @@ def test_weights_of_gpt2_begin_a_run_or_are_a_sentence(monkeypatch: pytest.Monke
         "learned",
     ]
 
-    def fail(name: str) -> None:
+    def fail(*names: str) -> None:
         raise OSError("We couldn't connect\nto anything")
 
-    monkeypatch.setattr(GPT, "from_huggingface", fail)
+    utils = pytest.importorskip("transformers.utils")
+    monkeypatch.setattr(utils, "cached_file", fail)
     with pytest.raises(
-        UserError, match=r"^init_from=gpt2-xl: .*connect\); this needs .*transformers"
+        UserError, match=r"^gpt2-xl is no folder.*connect\); .*transformers \(pip\)"
     ):
         begin("--init_from=gpt2-xl", "--out_dir=b")
 

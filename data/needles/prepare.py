@@ -45,7 +45,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurable import UserError, require, run_program  # noqa: E402
-from data import HERE, NAME, Corpus, Tokenizer, load, summary  # noqa: E402
+from data import HERE, NAME, OF_TOKENS, Corpus, Tokenizer, load, summary  # noqa: E402
 from data.recall.prepare import check_free  # noqa: E402
 from data.rows import LEAST, Pair, write_rows  # noqa: E402
 
@@ -197,7 +197,8 @@ def prepare(
     train = windows(generator, corpus.train, TRAIN_ROWS, length + 1)
     for row in train[: round(fraction * TRAIN_ROWS)]:
         writer.teach(row)
-    characters = {"characters": corpus.meta["characters"]} if corpus.unit == "char" else {}
+    known = {key: corpus.meta[key] for key in OF_TOKENS if key in corpus.meta}
+    known |= {"tokenizer_from": corpus.folder} if "tokenizer_sha256" in known else {}
     rows = {"protocol": "needles", "kind": f"{kind} needles", "trained": length}
     rows["chance"] = len(LETTERS) ** -VALUE
     rows["majority"] = 1 / KINDS[kind].needles if KINDS[kind].needles > 1 else None
@@ -206,10 +207,9 @@ def prepare(
         train=(train, np.ones_like(train)),  # every token is trained on
         validation=validation,
         rows=rows,
-        tokenizer=corpus.meta["tokenizer"],
         source=f"{kind} needles in {fraction:.0%} of rows of {corpus.name}, seed {seed}",
         rule=corpus.meta["rule"],
-        **characters,
+        **known,
     )
 
 

@@ -1,13 +1,15 @@
 """A corpus of your own texts.
 
     python data/text/prepare.py --name=NAME PATH... [--val PATH...] --tokenizer=gpt2|bytes|char
+    python data/text/prepare.py --name=NAME PATH... --tokenizer=FOLDER    # of a Hugging Face model
 
 PATH is a text file (one document), a folder (every .txt and .md file in it and below it, or what
 --glob=PATTERN matches; the others are counted) or a .jsonl file (one document per line, in the
 field "text"). Files may be packed (.xz, .gz). A document that is not UTF-8 is named and left out;
 with --strict it is an error. Without --val, 5 % of the documents are held out for validation, by
 the SHA-256 of their text; if that leaves nothing, the last 5 % of the tokens. Then train with
---dataset=NAME. A folder that nanoGPT made needs no preparing: copy or link it to data/NAME.
+--dataset=NAME. A folder that nanoGPT made needs no preparing: copy or link it to data/NAME. FOLDER
+may be a name, as HuggingFaceTB/SmolLM-135M; its tokenizer.json is copied to data/NAME.
 """
 
 import argparse
@@ -28,7 +30,7 @@ import numpy as np
 from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from configurable import UserError, require, run_program  # noqa: E402
+from configurable import UserError, read_json, require, run_program, sha256  # noqa: E402
 from data import (  # noqa: E402
     HERE,
     NAME,
@@ -178,14 +180,42 @@ def text_field(line: str, where: str) -> str:
 def make_tokenizer(
     kind: str, files: Sequence[Path], left_out: dict[str, None] | None
 ) -> tuple[Tokenizer, dict]:
-    """The tokenizer of this kind, and for "char" what meta.json must hold: all characters."""
-    extra = {}
+    """The tokenizer of this kind, folder or name, and what `write_corpus` must know of it."""
+    if kind not in TOKENIZERS:
+        folder = tokenizer_folder(kind)
+        extra = {"tokenizer": "file", "tokenizer_sha256": sha256(folder / "tokenizer.json")}
+        if (folder / "config.json").is_file():
+            ends = read_json(folder / "config.json").get("eos_token_id")
+            extra["end_token"] = ends[0] if isinstance(ends, list) else ends
+        return tokenizer_of(extra, folder), extra | {"tokenizer_from": folder}
+    extra = {"tokenizer": kind}
     if kind == "char":
         found: set[str] = set()
         for text in documents(files, "characters", left_out):
             found.update(text)
-        extra = {"characters": "".join(sorted(found))}
-    return tokenizer_of({"tokenizer": kind, **extra}), extra
+        extra["characters"] = "".join(sorted(found))
+    return tokenizer_of(extra), extra
+
+
+def tokenizer_folder(source: str) -> Path:
+    """The folder with the tokenizer.json of a model: `source`, or where a download of it is kept.
+
+    UserError if there is none.
+    """
+    if (Path(source) / "tokenizer.json").is_file():
+        return Path(source)
+    kinds = f"{', '.join(sorted(TOKENIZERS))}, a folder with tokenizer.json, or a model's ORG/NAME"
+    name = "/" in source and not Path(source).exists()
+    require(name, f"--tokenizer={source} has no tokenizer.json; give {kinds}")
+    try:
+        from transformers.utils import cached_file
+
+        cached_file(source, "config.json")
+        return Path(cached_file(source, "tokenizer.json")).parent
+    except (ImportError, OSError) as error:
+        problem = f"--tokenizer={source} cannot be had ({str(error).splitlines()[0]})"
+        needs = "a name needs transformers (pip) and a network"
+        raise UserError(f"{problem}: give {kinds}; {needs}") from error
 
 
 def batches(texts: Iterable[str], size: int = BATCH) -> Iterator[list[str]]:
@@ -217,7 +247,8 @@ def encode(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[tuple[bool, n
     end = [] if tokenizer.end is None else [np.array([tokenizer.end])]
     with ThreadPoolExecutor() as pool:
         for batch in batches(texts):
-            jobs = [[pool.submit(tokenizer.array, p) for p in cut_text(text)] for text in batch]
+            cuts = [[text] if tokenizer.whole else cut_text(text) for text in batch]
+            jobs = [[pool.submit(tokenizer.array, part) for part in parts] for parts in cuts]
             for text, job in zip(batch, jobs, strict=True):
                 parts = [part.result() for part in job] + end
                 ids = np.concatenate(parts, dtype=dtype, casting="unsafe")
@@ -282,8 +313,7 @@ def prepare(
     else:
         splits, rule = split_documents(encoded)
         source = " ".join(paths)
-    about = dict(tokenizer=tokenizer, source=source, rule=rule, **extra)
-    return write_corpus(root / name, splits, **about)
+    return write_corpus(root / name, splits, source=source, rule=rule, **extra)
 
 
 def choose_files(
@@ -328,7 +358,7 @@ def main() -> None:
     add("--glob", action="append", metavar="PATTERN", help="of folders, read such files instead")
     add("--strict", action="store_true", help="end with an error at what is not UTF-8")
     add("--overwrite", action="store_true", help="replace a corpus of this name")
-    add("--tokenizer", required=True, choices=sorted(TOKENIZERS), help="what a token is")
+    add("--tokenizer", required=True, help=f"{', '.join(sorted(TOKENIZERS))}, a folder or a name")
     add("--debug", action="store_true", help="show where an error was raised")
     given = parser.parse_intermixed_args()
     meta = prepare(
