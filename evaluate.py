@@ -411,10 +411,6 @@ def evaluate(tester: Tester, about: Result, settings: Any) -> dict[str, Any]:
         extra = measure_rows(tester, places, asked, length)
         rows = [row for row, _ in asked]
         results.compare_to_train_length(rows, length)
-    with device.autocast(tester.compute):
-        size = model.cache_bytes()
-    for row in rows:
-        row["cache_bytes"] = size  # of each token
     model.train(was_training)
     found = {"rows": rows, "per_position": [], "float32_check": []} | extra
     return found | {"notes": results.row_notes(rows, length)}
@@ -488,6 +484,9 @@ def extrapolation(tester: Tester, about: Result, settings: Any) -> Result:
     tested = evaluate(tester, about, settings)
     seconds = round(time.perf_counter() - started, 1)
     add_text_losses(tester.corpus, tested["rows"])
+    with device.autocast(tester.compute):
+        cached = {"cache_bytes": tester.model.cache_bytes()}  # of each token
+    tested["rows"] = [row | cached for row in tested["rows"]]
     return about | {"unit": tester.corpus.unit} | tested | {"seconds": seconds}
 
 

@@ -26,7 +26,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 TEXT = "".join(
     f"{n} times {n % 7} is {n * (n % 7)}, as everybody knows.\n" for n in range(120)
 ).encode()
-SOURCES = ("*.py", "positions/*.py", "runs/*.py", "zoo/*.py", "data/*.py")
+SOURCES = ("*.py", "*.toml", "positions/*.py", "runs/*.py", "zoo/*.py", "data/*.py")
 
 
 def load_docs(name: str) -> ModuleType:

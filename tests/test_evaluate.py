@@ -73,6 +73,9 @@ class Known:
     def extension_at(self, total):
         return {"extend": None, "factor": None}
 
+    def cache_bytes(self):
+        return 6
+
     def attention_path(self, length, window=None):
         return f"path{length}/{window}"
 
