@@ -184,6 +184,7 @@ EXTENDED = [  # a scheme, and extensions that act on it together
     ("rope", "ntk_by_parts + logn"),
     ("rope", "dynamic_yarn"),
     ("nope | t5", "interpolate"),
+    ("rope | fox", "yarn + int8"),
 ]
 
 
@@ -222,6 +223,7 @@ BESIDE = {  # what a row of the rules refuses, and the case above with a pair be
     "in between": SCHEMES[15],  # shape + learned
     "is named twice: keep one": EXTENDED[0],
     "change the positions: keep one": EXTENDED[3],  # clip + smooth
+    "change the cache": EXTENDED[17],  # yarn + int8
     "change the distances": EXTENDED[4],  # two_scale + self_extend
     "change the frequencies": EXTENDED[1],  # longrope + resonance
     "change the positions of training": EXTENDED[12],  # pose + yarn

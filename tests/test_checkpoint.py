@@ -514,7 +514,7 @@ def test_the_default_folder_is_named_after_scheme_corpus_length_and_seed() -> No
     [
         ({"n_embd": 128}, "n_embd=128"),
         ({"min_lr": 1e-5, "learning_rate": 1e-3}, "learning_rate=0.001-min_lr=1e-05"),
-        ({"mixed_lengths": (64, 128), "bias": True}, "mixed_lengths=64_128-bias=True"),
+        ({"mixed_lengths": (64, 128), "bias": True}, "bias=True-mixed_lengths=64_128"),
         ({"extend": "yarn(factor=4) + pose(target=512)"}, "extend=yarn_factor=4_+pose_target=512_"),
         ({"warmup_iters": 10}, "warmup_iters=10"),
         ({"pos_file": "a.py"}, "pos_file=a.py"),

@@ -262,14 +262,14 @@ MUTATIONS = [
     ),
     Mutation(
         MODEL,
-        "parts = cache.append((self.layer, name), *parts)",
-        "parts = cache.append((0, name), *parts)",
+        "keep(cache, (self.layer, name), t, keeper) for",
+        "keep(cache, (0, name), t, keeper) for",
         "decoding and nope",
     ),
     Mutation(
         MODEL,
-        'features = [self.kept("features", t, cache) for t in features]',
-        'features = [self.kept("features", t, None) for t in features]',
+        'features = [keep(cache, (self.layer, "features"), t) for t in features]',
+        'features = [keep(None, (self.layer, "features"), t) for t in features]',
         "decoding and fox",
     ),
     Mutation(
@@ -286,6 +286,21 @@ MUTATIONS = [
         "grouped",
         "test_arch",
     ),
+    Mutation("latent.py", "math.sqrt(k.shape[-1] / q.shape[-1])", "1.0", "absorbed", "test_arch"),
+    Mutation(
+        "latent.py",
+        "x[..., : -self.turned], turn",
+        "x[..., self.turned :], turn",
+        "deepseek",
+        "test_arch",
+    ),
+    Mutation(
+        "families.py",
+        ".unflatten(0, (3, ours.n_head, -1)).transpose(0, 1)",
+        "",
+        "neox",
+        "test_families",
+    ),
     Mutation(MODEL, "F.silu(gates) * values", "gates * F.silu(values)", "llama", "test_families"),
     Mutation(
         MODEL,
@@ -295,7 +310,7 @@ MUTATIONS = [
         "test_arch",
     ),
     Mutation(
-        MODEL,
+        "cache.py",
         "return x + (found - x).detach() if keeper and cache is None else found",
         "return x if keeper and cache is None else found",
         "bits",

@@ -71,6 +71,11 @@ from posenc import Extension
 class Jump(Extension):
     def draw(self, length, generator):
         return 2 * super().draw(length, generator)
+class Halved(Extension):
+    def pack(self, x):
+        return (x / 2,)
+    def unpack(self, x):
+        return 2 * x
 """
 BREAKS = [  # (pos, extend, what is said): at least one for each row of the table
     ("rope + rope", "", "rope is named twice in one layer"),
@@ -86,6 +91,7 @@ BREAKS = [  # (pos, extend, what is said): at least one for each row of the tabl
     ("rope", "interpolate + compress", "both change the positions"),
     ("rope", "rerope + dca", "both change the distances"),
     ("rope", "pose(target=128) + jump", "both change the positions of training"),
+    ("rope", "int8 + halved", "both change the cache"),
     ("rope", "pi + yarn", "both change the frequencies"),
     ("rope", "resonance + ntk + clip", "both change the frequencies"),
     ("rope", "interpolate + yarn", "both take the text to be longer by a factor"),

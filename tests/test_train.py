@@ -999,7 +999,7 @@ def test_overwrite_starts_afresh(
 
 def test_the_default_folder_is_named_after_the_canonical_scheme() -> None:
     folder = begin("--pos=  rope+alibi ", "--seed=3").folder
-    others = "batch_size=4-n_layer=1-n_head=2-n_embd=16-warmup_iters=2"
+    others = "n_layer=1-n_head=2-n_embd=16-batch_size=4-warmup_iters=2"
     assert folder.as_posix() == f"out/rope+alibi-tiny-L16-s3-{others}"
     assert read_json(folder / "config.json")["settings"]["pos"] == "rope + alibi"
 

@@ -10,7 +10,8 @@ class Int8(Extension):
     """Keep keys and values as integers of 8 bits, with one scale for each head and token.
 
     The scale is the largest number of a head's key or value over 127, as in Dettmers et al. 2022
-    (arXiv 2208.07339). It halves the cache of bfloat16. Tests of whole texts round in the same way.
+    (arXiv 2208.07339). Tests of whole texts round in the same way.
+    Verdict: it takes about half of the memory of bfloat16 (docs/models.md).
     """
 
     def pack(self, x: Tensor) -> tuple[Tensor, Tensor]:

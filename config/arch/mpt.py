@@ -1,3 +1,2 @@
-# The block of MPT (MosaicML 2023): ALiBi without any bias.
+# The block of MPT (MosaicML 2023), whose scheme is alibi: no bias anywhere.
 mlp = "gelu_exact"
-pos = "alibi"

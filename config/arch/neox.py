@@ -1,7 +1,6 @@
-# The block of GPT-NeoX and Pythia (Black et al. 2022): attention and MLP side by side, and a
-# quarter of each head's columns turned.
+# The block of GPT-NeoX and Pythia (Black et al. 2022), whose scheme is rope(fraction=0.25):
+# attention and MLP side by side.
 bias = True
 mlp = "gelu_exact"
 parallel_blocks = True
 tie_embeddings = False
-pos = "rope(fraction=0.25)"

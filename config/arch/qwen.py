@@ -1,7 +1,7 @@
-# The block of Qwen3 (Yang et al. 2025): Llama's, with a norm of queries and keys in each head.
+# The block of Qwen3 (Yang et al. 2025), whose scheme is rope(base=1000000): Llama's, with a norm of
+# queries and keys in each head.
 norm = "rmsnorm"
 norm_eps = 1e-6
 mlp = "swiglu"
 n_kv_head = 2  # a half of the usual n_head = 4
 qk_norm = True
-pos = "rope(base=1000000)"

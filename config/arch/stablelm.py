@@ -1,5 +1,4 @@
-# The block of StableLM (Bellagente et al. 2024): Llama's MLP between LayerNorms, and a quarter of
-# each head's columns turned.
+# The block of StableLM (Bellagente et al. 2024), whose scheme is rope(fraction=0.25): Llama's MLP
+# between LayerNorms.
 mlp = "swiglu"
 tie_embeddings = False
-pos = "rope(fraction=0.25)"
