@@ -865,7 +865,8 @@ def copied(folder: Path) -> Path:
         "tests/conftest.py",
         "tests/oracles.py",
         *tests,
-        "pyproject.toml",
+        "config/*/*.py",
+        "*.toml",
     ):
         for path in ROOT.glob(pattern):
             (folder / path.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
