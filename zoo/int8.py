@@ -11,7 +11,8 @@ class Int8(Extension):
 
     The scale is the largest number of a head's key or value over 127, as in Dettmers et al. 2022
     (arXiv 2208.07339). Tests of whole texts round in the same way.
-    Verdict: it takes about half of the memory of bfloat16 (docs/models.md).
+    Verdict: 0.53 of the memory of bfloat16 with heads of 32 columns. Of three models trained at 128
+    it cost rope and alibi nothing up to 4,096, and nope at most 0.002 nats (results/models).
     """
 
     def pack(self, x: Tensor) -> tuple[Tensor, Tensor]:
