@@ -4,7 +4,7 @@
     python results/models/caches.py out/RUN ...
 
 Bytes are of models of `config/size/small.py` in bfloat16. Beside four heads of keys there are two
-or one, or a latent of 32 (and 16 columns where the scheme turns some). Losses are of the runs named.
+or one, or a latent of 32 (and 16 columns where the scheme turns some). Losses are of the runs.
 """
 
 import json
