@@ -18,6 +18,7 @@ def board(tmp_path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     module.HERE = tmp_path
+    (tmp_path / "majority.json").write_text('{"128": 0.4, "4096": 0.9}', encoding="utf-8")
     return module
 
 

@@ -1,11 +1,13 @@
 """The board: one table and one figure of the two comparisons in this folder, by its rules.
 
     python results/board/board.py            # reads books/ and recall/, writes board.md, board.png
+    python results/board/board.py majority   # reads data/recall, writes majority.json, first
 
 `books/results.json` and `recall/results.json` are those of ablate.py; `screening/` beside them has
 the same of the schemes with one seed. README.md has the rules.
 """
 
+import importlib.util
 import itertools
 import json
 import math
@@ -16,13 +18,16 @@ import numpy as np
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
+import data  # noqa: E402
+from configurable import TrainSettings  # noqa: E402
+from data.rows import rows_of  # noqa: E402
 from runs import answers, compare  # noqa: E402
-from runs.figures import new_figure, save_figure  # noqa: E402
+from runs.figures import COLORS, new_figure, save_figure  # noqa: E402
 from runs.results import by_length, paired, rows_on, standard_error  # noqa: E402
 
 L, FAR = 128, 4096
 STABLE = 0.05  # nats: the upper end of the interval of a stable scheme
-FLOOR = 16  # where models are drawn that have not learned recall
+GUESS = 0.25  # of recall's four values
 
 
 def read(folder: str) -> dict[str, list[dict]]:
@@ -72,10 +77,12 @@ def accuracy(results: list[dict], distance: int) -> str:
     return f"{np.mean(shares):.2f}" if shares else ""
 
 
-def kind(stability: list[float], reaches: list[int]) -> str:
-    """What the rules of README.md claim of a scheme."""
+def kind(tested_books: bool, stability: list[float], reaches: list[int]) -> str:
+    """What the rules of README.md claim of a scheme; of one seed of books they claim nothing."""
     if not stability:
-        held = "ends at L"
+        held = "ends at L" if tested_books else "not trained on books yet"
+    elif len(stability) == 1:
+        held = "one seed of books"
     else:
         mean, half = interval(stability)
         held = "stable" if mean + half <= STABLE else "breaks"
@@ -84,21 +91,26 @@ def kind(stability: list[float], reaches: list[int]) -> str:
     return f"{held}; reads {'beyond L' if np.median(reaches) >= 2 * L else 'at most L'}"
 
 
+def rate(result: dict) -> float:
+    """The learning rate of a result, whose settings leave out a default."""
+    return result["settings"].get("learning_rate", TrainSettings.learning_rate)
+
+
 def line(pos: str, books: list[dict], recall: list[dict], screening: bool) -> list[str]:
     """The cells of one scheme."""
     stability = list(changes(books).values())
     reaches = [answers.reach(tested(result)) for result in recall]
     mean, half = interval(stability) if stability else (math.nan, math.nan)
     at_l, spread = interval(at_length(books, L)) if books else (math.nan, math.nan)
-    rates = " / ".join(f"{r[0]['settings']['learning_rate']:g}" for r in (books, recall) if r)
+    rates = " / ".join(f"{rate(r[0]):g}" for r in (books, recall) if r)
     change = f"{mean:+.3f}" + ("" if math.isnan(half) else f" ± {half:.3f}")
-    claim = "screening" if screening else kind(stability, reaches)
+    claim = "screening" if screening else kind(bool(books), stability, reaches)
     return [
-        f"`{pos}`",
+        "`{}`".format(pos.replace("|", r"\|")),
         f"{(books or recall)[0]['parameters']:,}",
         rates,
-        f"{at_l:.3f}" + ("" if math.isnan(spread) else f" ± {spread:.3f}"),
-        change if stability else "undefined",
+        (f"{at_l:.3f}" if books else "") + ("" if math.isnan(spread) else f" ± {spread:.3f}"),
+        change if stability else "undefined" if books else "",
         ", ".join(str(reach or "not learned") for reach in reaches),
         *(accuracy(recall, distance) for distance in (64, 128, 256, 512, 1024, 2048)),
         claim,
@@ -158,35 +170,67 @@ def both(folder: str = "") -> list[tuple[str, list[dict], list[dict]]]:
     return [(pos, books.get(pos, []), recall.get(pos, [])) for pos in {**recall, **books}]
 
 
+def beyond(result: dict) -> float:
+    """The share of right answers to questions from L to 16 L back, the mean of the four bins; nan
+    where no text is longer than L.
+    """
+    far = {n: of for n, of in answers.curve(tested(result)).items() if L <= n < FAR // 2}
+    return float(np.mean([right / count for right, count in far.values()])) if far else math.nan
+
+
+def majority() -> dict[int, float]:
+    """{distance: the share of questions in texts of FAR that the value written most often under the
+    name answers}, whatever the order, by the least distance of each bin.
+    """
+    spec = importlib.util.spec_from_file_location(
+        "recall", HERE.parents[1] / "data/recall/prepare.py"
+    )
+    recall = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(recall)
+    tokens, distances = rows_of(data.load("recall"), FAR)
+    bins = 2 ** np.arange(distances.max().item().bit_length())
+    found = {}
+    for least in bins.tolist():
+        here = np.where((distances >= least) & (distances < 2 * least), distances, 0)
+        found[least] = recall.by_majority(tokens, here)
+    return found
+
+
 def plot(schemes: list[tuple[str, list[dict], list[dict]]]) -> None:
-    """Both axes: every seed as a point, the mean and its interval as a cross."""
-    figure = new_figure((7.5, 5.0))
-    axes = figure.subplots()
+    """Stability against what is read from beyond L: all seeds as points, means with intervals."""
+    axes = new_figure((8.5, 5.2)).subplots()
     for k, (pos, books, recall) in enumerate(sorted(schemes, key=order)):
         stability = [value for value in changes(books).values() if math.isfinite(value)]
-        reaches = [answers.reach(tested(result)) or FLOOR for result in recall]
-        if not stability or not reaches:
+        shares = [share for share in map(beyond, recall) if math.isfinite(share)]
+        if not stability or not shares:
             continue
-        mean, half = interval(stability)
-        x, color = float(np.median(reaches)), f"C{k % 10}"
-        marker = "os^D"[k // 10]
-        nudge = 2 ** (0.06 * (k % 5 - 2))  # so that equal reaches do not hide each other
-        axes.scatter([r * nudge for r in reaches], [mean] * len(reaches), s=10, color=color)
-        style = {"color": color, "marker": marker, "label": pos}
-        axes.errorbar(x * nudge, mean, 0 if math.isnan(half) else half, **style)
-    axes.axvline(L, color="grey", linewidth=0.8, linestyle=":")
+        (y, half), (x, spread) = interval(stability), interval(shares)
+        color, bars = COLORS[k % 7], [0 if math.isnan(e) else e for e in (half, spread)]
+        axes.scatter(shares, [y] * len(shares), s=8, color=color)
+        style = {"color": color, "marker": "osD"[k // 7], "label": pos, "capsize": 2}
+        axes.errorbar(x, y, bars[0], bars[1], **style)
+    axes.axvline(GUESS, color="grey", linewidth=0.8, linestyle=":")
+    order_free = json.loads((HERE / "majority.json").read_text(encoding="utf-8"))
+    by_count = np.mean([share for n, share in order_free.items() if L <= int(n) < FAR // 2])
+    axes.axvline(by_count, color="grey", linewidth=0.8, linestyle="--")
+    for x, words in ((GUESS, "a guess"), (by_count, "by count, without order")):
+        axes.text(x + 0.005, 3.2, words, rotation=90, va="top", fontsize=7, color="0.35")
     axes.axhline(STABLE, color="grey", linewidth=0.8, linestyle=":")
-    axes.set_xscale("log", base=2)
     axes.set_yscale("symlog", linthresh=0.1)
-    unlearned = f"{FLOOR}: not learned"
-    axes.set_xlabel(f"reach: how many tokens back it reads (recall, L = {L}; {unlearned})")
-    axes.set_ylabel(f"stability: loss at {FAR} minus loss at {L} (nats, books)")
-    axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
-    save_figure(figure, HERE / "board.png")
+    axes.set_xlim(0.2, 1.0)
+    axes.set_ylim(-0.03, 3.6)
+    axes.set_title(f"Stable is not the same as reading far (trained at L = {L})", fontsize=11)
+    axes.set_xlabel(f"reads: right answers to questions {L} to {FAR // 2 - 1} tokens back (recall)")
+    axes.set_ylabel(f"breaks: loss at {FAR} minus loss at {L} (nats, books)")
+    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    save_figure(axes.figure, HERE / "board.png")
 
 
 def main() -> None:
-    """Write board.md and board.png."""
+    """Write board.md and board.png, or majority.json."""
+    known = HERE / "majority.json"
+    if sys.argv[1:] == ["majority"]:
+        known.write_text(json.dumps(majority()) + "\n", encoding="utf-8")
     ranked, screened = both(), both("screening/")
     parts = ["# The board", "", table(ranked, screening=False)]
     parts += ["", "Reads farther in every seed than", "", *listed(farther(ranked))]
