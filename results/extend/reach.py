@@ -23,7 +23,7 @@ L = 128
 AT = (4 * L, 32 * L)  # where the change of the loss is told
 KEEP = ("protocol", "dataset", "length", "extend", "factor", "dtype", "checkpoint", "reason")
 KEEP += ("trained", "chance", "nats", "texts", "exact", "accuracy", "by_distance", "block_nats")
-KEEP += ("windows", "split_sha256", "targets", "step")
+KEEP += ("windows", "split_sha256", "targets", "step", "stride", "files_sha256", "attention")
 
 
 def rows_of(folder: str, protocols: tuple[str, ...]) -> list[dict]:
