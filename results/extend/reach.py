@@ -87,7 +87,10 @@ def table(content: dict) -> list[dict]:
     for name, cases in named.items():
         curves = [tested(run, extend) for run, extend in cases]
         far = [answers.curve(one) for one in curves]
-        shares = {d: np.mean([c[d][0] / c[d][1] for c in far if d in c]) for d in (128, 512, 2048)}
+        shares = {
+            d: np.mean([c[d][0] / c[d][1] for c in far if d in c])
+            for d in (128, 256, 512, 1024, 2048)
+        }
         losses = {}
         if "fine-tuned" not in name:
             extend = None if name == "none" else name
@@ -118,7 +121,8 @@ def cell(values: list[float]) -> str:
 def write(lines: list[dict]) -> None:
     """Write reach.md."""
     none = next(line for line in lines if line["name"] == "none")
-    heads = ["extension", "reach of each seed", "128–255", "512–1023", "2048–4095"]
+    heads = ["extension", "reach of each seed", "128–255", "256–511", "512–1023"]
+    heads += ["1024–2047", "2048–4095"]
     heads += [f"loss at {n} − at {L}" for n in AT] + [""]
     text = ["# Extensions on two axes", "", f"| {' | '.join(heads)} |", "|" + " --- |" * len(heads)]
     for line in lines:
@@ -131,21 +135,25 @@ def write(lines: list[dict]) -> None:
 
 
 def plot(lines: list[dict]) -> None:
-    """Draw reach.png: the loss at 32 L against reach."""
-    axes = new_figure((8.5, 5.2)).subplots()
+    """Draw reach.png: the loss at 32 L against the answers to questions 128 to 2,047 tokens back."""
+    axes = new_figure((8.5, 5.0)).subplots()
     shown = [line for line in lines if line["loss"].get(AT[1])]
     for k, line in enumerate(sorted(shown, key=lambda line: np.mean(line["loss"][AT[1]]))):
-        x, y = max(16, np.median(line["reach"])), np.mean(line["loss"][AT[1]])
-        x *= 2 ** (0.05 * (k % 5 - 2))  # so that equal reaches do not hide each other
-        style = {"color": COLORS[k % 7], "marker": "os^Dv"[k // 7 % 5]}
-        spread = np.std(line["loss"][AT[1]], ddof=1) if len(line["loss"][AT[1]]) > 1 else 0
-        axes.errorbar(x, y, spread, capsize=3, label=line["name"], linestyle="none", **style)
-    axes.axvline(L, color="grey", linewidth=0.8, linestyle=":")
+        x = np.mean([share for d, share in line["shares"].items() if d < 2048])
+        losses = line["loss"][AT[1]]
+        spread = np.std(losses, ddof=1) if len(losses) > 1 else 0
+        style = {"color": COLORS[k % 7], "marker": "os^Dv"[k // 7 % 5], "capsize": 3}
+        axes.errorbar(x, np.mean(losses), spread, label=line["name"], linestyle="none", **style)
+    by_count = json.loads((HERE.parent / "board" / "majority.json").read_text(encoding="utf-8"))
+    count = np.mean([share for d, share in by_count.items() if L <= int(d) < 2048])
+    for x, style in ((0.25, ":"), (count, "--")):  # a guess; by count, without order
+        axes.axvline(x, color="grey", linewidth=0.8, linestyle=style)
     axes.axhline(0, color="grey", linewidth=0.8, linestyle=":")
-    axes.set_xscale("log", base=2)
-    axes.set_xlabel(f"reach on recall: tokens back (L = {L}; 16: not even inside L)")
-    axes.set_ylabel(f"loss at {AT[1]} minus loss at {L} without extension (nats, books)")
-    axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    axes.set_xlim(0.2, 1.0)
+    axes.set_title("RoPE trained at 128, extended without training", fontsize=11)
+    axes.set_xlabel("reads: right answers to questions 128 to 2047 tokens back (dashed: by count)")
+    axes.set_ylabel(f"breaks: loss at {AT[1]} minus loss at {L} (nats, books)")
+    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     save_figure(axes.figure, HERE / "reach.png")
 
 
