@@ -135,7 +135,7 @@ def write(lines: list[dict]) -> None:
 
 
 def plot(lines: list[dict]) -> None:
-    """Draw reach.png: the loss at 32 L against the answers to questions 128 to 2,047 tokens back."""
+    """Draw reach.png: the loss at 32 L against answers to questions 128 to 2,047 tokens back."""
     axes = new_figure((8.5, 5.0)).subplots()
     shown = [line for line in lines if line["loss"].get(AT[1])]
     for k, line in enumerate(sorted(shown, key=lambda line: np.mean(line["loss"][AT[1]]))):
