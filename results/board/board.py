@@ -221,7 +221,8 @@ def plot(schemes: list[tuple[str, list[dict], list[dict]]]) -> None:
     axes.set_ylim(-0.03, 3.6)
     axes.set_title(f"Stable is not the same as reading far (trained at L = {L})", fontsize=11)
     axes.set_xlabel(f"reads: right answers to questions {L} to {FAR // 2 - 1} tokens back (recall)")
-    axes.set_ylabel(f"breaks: loss at {FAR} minus loss at {L} (nats, books)")
+    seeds = max(len(books) for _, books, _ in schemes)
+    axes.set_ylabel(f"breaks: loss at {FAR} minus loss at {L} (nats; seeds of books: {seeds})")
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     save_figure(axes.figure, HERE / "board.png")
 
