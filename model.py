@@ -6,7 +6,7 @@ logits, loss = m(idx, targets)           # (B, T, V), scalar: mean nats
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from positions.scheme import Plan, Scheme
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["GPT", "Cache", "GPTConfig"]
+__all__ = ["GPT", "Cache", "GPTConfig", "without_padding"]
 
 LOGIT_BYTES = 64 * 2**20  # losses() forms logits in blocks of at most this
 LOSS_BYTES = 512 * 2**20  # and training, where each block is formed again in the backward pass
@@ -380,7 +380,10 @@ class GPT(nn.Module):
             yield new
 
     def generate(self, idx: Tensor, max_new_tokens: int, **how: Any) -> Tensor:
-        """(B, T) -> (B, T + max_new_tokens): idx and its continuation; for `how` see `pick`."""
+        """(B, T) -> (B, T + max_new_tokens): idx and its continuation; for `how` see `pick`.
+
+        For texts of several lengths see `without_padding`.
+        """
         return torch.cat((idx, *self.stream(idx, max_new_tokens, **how)), 1)
 
     @classmethod
@@ -400,6 +403,23 @@ def checked(name: str, given: Tensor, idx: Tensor) -> Tensor:
     good = (whole or real) and tuple(given.shape) in shapes
     require(good, f"{name} must be integers of shape {shapes[0]} or {shapes[1]}")
     return given
+
+
+def without_padding(run: Callable[[Tensor], Tensor], idx: Tensor, padding: Tensor) -> Tensor:
+    """run(texts (b, t)) -> (b, n, ...) for texts idx (B, T), the first padding (B,) tokens of which
+    are no text: texts of one length at once and without them, so that no position moves.
+
+    Results end at the same place, with zeros before the shorter ones: (B, N, ...).
+    """
+    kept = idx.shape[1] - padding
+    require(bool((kept > 0).all() and (padding >= 0).all()), "padding leaves nothing of a text")
+    whole = None
+    for length in kept.unique().flip(0).tolist():  # the longest first
+        rows = (kept == length).nonzero()[:, 0]
+        found = run(idx[rows, -length:])
+        whole = found.new_zeros(len(idx), *found.shape[1:]) if whole is None else whole
+        whole[rows, -found.shape[1] :] = found
+    return whole
 
 
 def limited(plan: Plan, window: int | None) -> Plan:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 import attention
 import model as model_module
 from configurable import UserError
-from model import GPT, GPTConfig
+from model import GPT, GPTConfig, without_padding
 from positions.catalogue import find, scheme_names
 
 L = 8  # the training length
@@ -255,6 +255,25 @@ def test_a_batch_is_its_sequences(pos):
     whole = every_logit(gpt, idx)
     for row in range(4):
         assert_close(every_logit(gpt, idx[row : row + 1]), whole[row : row + 1], 1e-12)
+
+
+@pytest.mark.parametrize("pos", SCHEMES)
+def test_texts_padded_on_the_left_give_what_each_gives_alone(pos):
+    gpt, idx, padding = tiny(pos), tokens(5, 9), torch.tensor([3, 0, 8, 3, 1])
+    logits = without_padding(lambda texts: every_logit(gpt, texts), idx, padding)
+    written = without_padding(lambda texts: gpt.generate(texts, 4, temperature=0), idx, padding)
+    assert logits.shape[:2] == (5, 9) and written.shape == (5, 13)
+    for row, many in enumerate(padding.tolist()):
+        alone = idx[row : row + 1, many:]
+        assert not logits[row, :many].any() and not written[row, :many].any()
+        assert_close(logits[row : row + 1, many:], every_logit(gpt, alone), 1e-12)
+        assert torch.equal(written[row : row + 1, many:], gpt.generate(alone, 4, temperature=0))
+
+
+@pytest.mark.parametrize("padding", [[9, 0], [-1, 0]])
+def test_padding_that_leaves_no_text_is_refused(padding):
+    with pytest.raises(UserError, match="padding leaves nothing"):
+        without_padding(lambda texts: texts, tokens(2, 9), torch.tensor(padding))
 
 
 @pytest.mark.parametrize("pos", [p for p in SCHEMES if "randomized" not in p])
