@@ -40,7 +40,7 @@ from data import rows
 from posenc import Shape
 from positions.grammar import parse
 from positions.scheme import Scheme
-from runs import device, files, tables
+from runs import device, files, formats, tables
 from runs.compare import pick_rate, rates_beyond
 from runs.figures import plot_seeds
 from runs.folder import command_line, diverged, read_config, run_folder
@@ -306,10 +306,12 @@ def with_rate(cell: Cell, rates: dict[str, Any]) -> Cell:
 # ---- comparing
 
 
-def compare(cells: list[Cell], rates: dict[str, Any], failed: dict[str, str], folder: Path) -> str:
+def compare(
+    cells: list[Cell], rates: dict[str, Any], failed: dict[str, str], folder: Path, kind: str
+) -> str:
     """Write results.json, table.txt and figure.png into a folder; returns the table.
 
-    For `rates` see `pick_rates`.
+    The table is written in the format `kind` too. For `rates` see `pick_rates`.
     """
     by_scheme: dict[str, list[Result]] = {}
     for cell in cells:
@@ -319,9 +321,13 @@ def compare(cells: list[Cell], rates: dict[str, Any], failed: dict[str, str], fo
     folder.mkdir(parents=True, exist_ok=True)
     content = {"command": command_line(), "rates": rates, "cells": by_scheme}
     files.write_json(folder / "results.json", content)
-    above = [tables.rates_table(rates), ""] if rates else []
-    table = "\n".join([*above, tables.seeds_table(by_scheme), *provenance_notes(by_scheme)])
+    pages = [tables.rates_table(rates)] if rates else []
+    pages.append(tables.seeds_table(by_scheme))
+    table = "\n".join(["\n\n".join(pages), *provenance_notes(by_scheme)])
     files.write_text(folder / "table.txt", table + "\n")
+    if kind != "text":
+        done = [cell.folder for cell in cells if cell.result()]
+        files.write_text(folder / f"table.{kind}", formats.written(kind, pages, done) + "\n")
     plot_seeds(by_scheme, folder / "figure.png")
     return table
 
@@ -364,7 +370,7 @@ def main() -> int:
     if settings.only and missing:
         print(f"not compared yet, not finished: {'; '.join(missing)}")
     elif len(missing) < len(cells):
-        print(f"\n{compare(cells, rates, failed, folder)}\n\nin {folder}")
+        print(f"\n{compare(cells, rates, failed, folder, settings.format)}\n\nin {folder}")
     return 1 if failed else 0
 
 

@@ -31,6 +31,7 @@ PATHS = ("auto", "matmul", "fused", "dense", "blocked", "flex", "scored")  # see
 MEASURED = ("train", "test", "decode")
 NORMS = ("layernorm", "rmsnorm")
 MLPS = ("gelu", "gelu_exact", "swiglu")
+FORMATS = ("text", "md", "tex", "csv", "json")  # of tables; csv and json have every measured row
 # The rules for values: when a limit and a value go together, and how a rule is called.
 RULES = dict(low=le, above=lt, high=ge, below=gt, choices=contains)
 CALLED = dict(low="at least", above="above", high="at most", below="below", choices="one of")
@@ -362,7 +363,7 @@ class EvaluateSettings(MeasureSettings):
     diagnose: bool = setting(False, "instead, find what the model reads and why it fails", "test")
     extend: str = setting("", "extension: 'yarn(factor=4)', or none, else as trained", "test")
     attention: str = setting("auto", "path, see attention.py", "execution", choices=PATHS)
-    out: str = setting("", "where the figure of several runs goes", "execution")
+    out: str = setting("", "figure of several runs: .png, .pdf or .svg", "execution")
 
 
 @dataclass(frozen=True)
@@ -370,7 +371,8 @@ class ReportSettings(Settings):
     """Tables and figures of finished tests; run folders are the other words of the command line."""
 
     dataset: str = setting("", "corpus whose rows are shown, by default the first", "execution")
-    out: str = setting("", "where the figure of several runs goes", "execution")
+    out: str = setting("", "figure of several runs: .png, .pdf or .svg", "execution")
+    format: str = setting("text", "of the table; csv, json: rows", "execution", choices=FORMATS)
 
 
 @dataclass(frozen=True)
@@ -413,6 +415,7 @@ class ExtendSettings(MeasureSettings):
     rounds: int = setting(40, "length of the search", "test", "rounds", low=1)
     seed: int = setting(1337, "seed of the search", "test", low=0, high=2**32 - 1)
     out: str = setting("", "table (.txt) and figure (.png), else in the first run", "execution")
+    format: str = setting("text", "of the table; csv, json: rows", "execution", choices=FORMATS)
 
 
 @dataclass(frozen=True)
@@ -426,6 +429,7 @@ class AblateSettings(TrainSettings):
     learning_rates: tuple[float, ...] = setting((), "pick one per scheme, on another seed", above=0)
     only: str = setting("", "I/N: only the I-th of N shares of the work", "execution")
     ablate_dir: str = setting("", "folder of table and figure, else named by settings", "execution")
+    format: str = setting("text", "of the table; csv, json: rows", "execution", choices=FORMATS)
 
     def check_together(self) -> None:
         """Raise UserError also for what a comparison sets itself."""

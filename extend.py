@@ -33,7 +33,7 @@ from configurable import ExtendSettings, UserError, configure, differences, requ
 from posenc import apply_maps
 from positions.catalogue import extension_names
 from positions.scheme import Scheme
-from runs import device, results
+from runs import device, formats, results
 from runs.checkpoint import Run
 from runs.figures import plot_extensions
 from runs.files import write_json, write_text
@@ -259,6 +259,9 @@ def test_all(folders: list[str], texts: list[str], settings: ExtendSettings) -> 
     path = path.removesuffix(".txt").removesuffix(".png")
     text = extensions_table(tested, others, dataset)
     write_text(f"{path}.txt", text + "\n")
+    if settings.format != "text":
+        done, kind = [*folders, *settings.compare], settings.format
+        write_text(f"{path}.{kind}", formats.written(kind, [text], done) + "\n")
     plot_extensions(tested, others, f"{path}.png", dataset)
     print(f"{text}\nin {path}.txt and {path}.png")
 

@@ -4,6 +4,9 @@
 
     python report.py                    list the runs in out/
     python report.py out/A out/B        one table of these runs, and their figures
+    python report.py out/A out/B --out=compared.pdf       the figure as .png, .pdf or .svg
+    python report.py out/A out/B --format=tex >table.tex   only the table, as LaTeX (or md)
+    python report.py out --format=csv >rows.csv            every measured row (or json)
 
 Of run folders the table is printed. Each run's extrapolation.png is drawn again, and several runs
 are drawn in one figure too. Of a folder that holds run folders these are listed, down to the third
@@ -20,10 +23,10 @@ import sys
 from pathlib import Path
 
 from configurable import ReportSettings, TrainSettings, UserError, configure, require, run_program
-from runs import compare, figures, results
+from runs import compare, figures, formats, results
 from runs.folder import diverged, last_logged_step, named_folders, read_config, scheme_label
 from runs.labels import result_labels, settings_that_differ
-from runs.tables import aligned, legend, number, signed
+from runs.tables import Page, legend, number, page, signed, tables_of
 
 RUN_FILES = ("config.json", "extrapolation.json", "metrics.jsonl", ".lock")
 HEADS = ["", "steps", "tokens", "loss(L)", "gain(4 L)", "gain(32 L)", "state", "folder", ""]
@@ -87,7 +90,7 @@ def place(run: results.Result) -> tuple[str, int]:
     return run["dataset"], run["train_length"]
 
 
-def list_runs(folders: list[Path], dataset: str) -> str:
+def list_runs(folders: list[Path], dataset: str) -> Page:
     """A text table of runs, those of one corpus and one L together.
 
     What cannot be read is named below it, with the reason.
@@ -112,7 +115,7 @@ def list_runs(folders: list[Path], dataset: str) -> str:
             compare.refuse_other_targets(dataset or corpus, labels, rows)
         except UserError as error:
             broken.append(str(error))
-    return "\n".join([*aligned(lines), "", legend(losses), *broken])
+    return page(f"{len(folders)} runs", lines, "", legend(losses), *broken)
 
 
 def main() -> None:
@@ -120,13 +123,18 @@ def main() -> None:
     settings, words = configure(ReportSettings, sys.argv[1:], __doc__)
     words = words or [folder for folder in ("out",) if Path(folder).is_dir()]
     folders = named_folders(words, "report.py")
-    if any(Path(folder).is_dir() and not is_run(Path(folder)) for folder in folders):
-        runs = [run for folder in folders for run in find_runs(Path(folder))]
+    kind, places = settings.format, [Path(folder) for folder in folders]
+    if kind in ("csv", "json") or any(at.is_dir() and not is_run(at) for at in places):
+        runs = [run for at in places for run in find_runs(at)]
         require(runs, f"{' '.join(folders)}: no run in it; name a run folder, as in out/RUN")
         require(not settings.out, "a list of runs has no figure; leave --out out, or name the runs")
-        print(list_runs(runs, settings.dataset))
+        tested = [run for run in runs if (run / "extrapolation.json").exists()]
+        print(formats.written(kind, [list_runs(runs, settings.dataset)], tested))
         return
     loaded = [results.load_result(folder) for folder in folders]
+    if kind != "text":
+        print(formats.written(kind, tables_of(loaded, settings.dataset), folders))
+        return
     for folder, result in zip(folders, loaded, strict=True):
         figures.plot_run(folder, result)
     figures.show_runs(folders, loaded, settings.dataset, settings.out)

@@ -10,11 +10,11 @@ import numpy as np
 
 from configurable import require
 from runs.answers import Tested, curve, has_depths, interval, is_recall, verdict
-from runs.compare import contrasts, has_answers, mean_curve, rows_by_seed, schemes_of
+from runs.compare import contrasts, has_answers, mean_curve, rows_by_seed
 from runs.files import replace_file
 from runs.labels import gaps, loss, result_labels, run_name
 from runs.results import Result, gains, rows_on
-from runs.tables import runs_table, seeds_table
+from runs.tables import tables_of
 
 # colours of Okabe and Ito, which the colour-blind can tell apart
 COLORS = "#0072B2 #D55E00 #009E73 #CC79A7 #E69F00 #56B4E9 #000000".split()
@@ -32,10 +32,7 @@ def show_runs(folders: list[str], results: list[Result], dataset: str, out: str)
     figure of several is put into the folder that holds them all, that of one into its own.
     """
     results = [result | {"folder": at} for at, result in zip(folders, results, strict=True)]
-    print(runs_table(results, dataset))
-    schemes = schemes_of(results)
-    if len(schemes) > 1:
-        print(f"\n{seeds_table(schemes, dataset)}\n")
+    print(*tables_of(results, dataset), sep="\n\n")
     if len(folders) == 1 and not dataset and not out:
         return
     place = Path(os.path.commonpath([Path(folder).resolve() for folder in folders]))

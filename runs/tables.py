@@ -18,10 +18,28 @@ HEADS = ["", *"N fixed_targets gain text far windowed nonoverlapping bits/byte".
 RATES_LEGEND = f"learning rates: nats at L on another seed and text; the usual one if within {NEAR}"
 
 
+class Page(str):
+    """A table as text: its title, its `lines` of cells, `aligned`, and what stands below it.
+
+    The first line has the heads. For other formats than text see runs/formats.py.
+    """
+
+    title: str
+    lines: list[list[str]]
+    below: tuple[str, ...]
+
+
 # ---- runs
 
 
-def runs_table(tested: list[Result], dataset: str = "") -> str:
+def tables_of(tested: list[Result], dataset: str = "") -> list[Page]:
+    """The tables of results: `runs_table` and, of several schemes, `seeds_table`."""
+    schemes = compare.schemes_of(tested)
+    several = [seeds_table(schemes, dataset)] if len(schemes) > 1 else []
+    return [runs_table(tested, dataset), *several]
+
+
+def runs_table(tested: list[Result], dataset: str = "") -> Page:
     """A text table of one or more results, a line for each length, with notes on how to read it.
 
     The label of a result stands above its lines. UserError if they do not compare: `select_rows`.
@@ -137,9 +155,11 @@ def divergences(rows: Rows) -> list[str]:
 # ---- layout
 
 
-def page(title: str, lines: list[list[str]], *below: str) -> str:
-    """A table under its title, with its columns `aligned`, and what stands below it."""
-    return "\n".join([title, "", *aligned(lines), *below])
+def page(title: str, lines: list[list[str]], *below: str) -> Page:
+    """A table under its title, with what stands below it."""
+    made = Page("\n".join([title, "", *aligned(lines), *below]))
+    made.title, made.lines, made.below = title, lines, below
+    return made
 
 
 def legend(function: Callable) -> str:
@@ -173,7 +193,7 @@ def aligned(lines: list[list[str]]) -> list[str]:
 # ---- schemes over seeds
 
 
-def seeds_table(cells: dict[str, list[Result]], dataset: str = "") -> str:
+def seeds_table(cells: dict[str, list[Result]], dataset: str = "") -> Page:
     """A text table of schemes over seeds by length; for `cells` see `rows_by_seed`.
 
     Mean and sample standard deviation over seeds, and the difference to the first scheme. What is
@@ -181,7 +201,7 @@ def seeds_table(cells: dict[str, list[Result]], dataset: str = "") -> str:
     """
     dataset, by_scheme = compare.rows_by_seed(cells, dataset)
     if compare.has_answers(by_scheme):
-        return "\n".join([answers_by_seed(by_scheme, dataset), *compare.missing_results(cells)])
+        return answers_by_seed(by_scheme, dataset, compare.missing_results(cells))
     found, first = compare.contrasts(by_scheme), next(iter(cells))
     heads = ["scheme", "N", "seeds", "mean", "sd", f"difference to {first}", "p (Holm)", ""]
     lines, notes = [heads], compare.missing_results(cells)
@@ -195,7 +215,7 @@ def seeds_table(cells: dict[str, list[Result]], dataset: str = "") -> str:
     return page(title, without_empty_columns(lines), *below, *notes, *cell_notes(by_scheme))
 
 
-def answers_by_seed(by_scheme: dict[str, Seeds], title: str) -> str:
+def answers_by_seed(by_scheme: dict[str, Seeds], title: str, notes: list[str]) -> Page:
     """A text table of schemes on rows with answers: the mean over seeds, and the reach of each."""
     every = [answers.curve(rows) for seeds in by_scheme.values() for rows in seeds.values()]
     heads = sorted({x for points in every for x in points})
@@ -205,7 +225,7 @@ def answers_by_seed(by_scheme: dict[str, Seeds], title: str) -> str:
         shares = [[one[x][0] / one[x][1] for one in curves if x in one] for x in heads]
         reaches = ", ".join(str(answers.reach(rows)) for rows in seeds.values())
         lines.append([label, *(f"{np.mean(of):.2f}" if of else "" for of in shares), reaches])
-    return page(f"{title}, mean over seeds; a reach of 0: not learned", lines)
+    return page(f"{title}, mean over seeds; a reach of 0: not learned", lines, *notes)
 
 
 def seeds_line(seeds: Seeds, difference: Contrast | None, length: int) -> list[str]:
@@ -254,7 +274,7 @@ def cell_notes(by_scheme: dict[str, Seeds]) -> list[str]:
 # ---- learning rates
 
 
-def rates_table(rates: dict[str, Any]) -> str:
+def rates_table(rates: dict[str, Any]) -> Page:
     """A text table of the learning rates that were tried for each scheme, and which was picked.
 
     `rates` are those of a comparison's results.json.
@@ -273,7 +293,7 @@ def rates_table(rates: dict[str, Any]) -> str:
 # ---- extensions of one model
 
 
-def extensions_table(tested: list[Result], others: list[Result], dataset: str = "") -> str:
+def extensions_table(tested: list[Result], others: list[Result], dataset: str = "") -> Page:
     """A text table of one model under extensions by length: what each gains over cropping. For
     `tested` and `others` see `gains`.
 

@@ -386,7 +386,8 @@ sys.exit(1)
 def test_table_figure_and_results_are_written_and_hold_what_made_them(
     monkeypatch: pytest.MonkeyPatch, trained: list[str], capsys: pytest.CaptureFixture
 ) -> None:
-    run_main(monkeypatch, *SCHEMES, "--seeds=1,2", "--ablate_dir=here/three")
+    run_main(monkeypatch, *SCHEMES, "--seeds=1,2", "--ablate_dir=here/three", "--format=tex")
+    assert "\\toprule" in Path("here/three/table.tex").read_text(encoding="utf-8")
     table = Path("here/three/table.txt").read_text(encoding="utf-8")
     assert table in capsys.readouterr().out and "note:" not in table
     assert Path("here/three/figure.png").read_bytes().startswith(b"\x89PNG")

@@ -445,7 +445,8 @@ def test_a_run_beside_is_measured_on_the_same_targets_and_text() -> None:
 
 
 def test_many_extensions_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    program(extend, "one", "pi", "ntk", "--out=drawn.v1")
+    program(extend, "one", "pi", "ntk", "--out=drawn.v1", "--format=csv")
+    assert "block_nats" not in Path("drawn.v1.csv").read_text(encoding="utf-8")
     assert Path("drawn.v1.txt").exists() and Path("drawn.v1.png").exists()
     monkeypatch.setattr(Figure, "savefig", SAVE_FIGURE)
     plot_extensions([load_result("one")], [], "real.png", "")

@@ -1,0 +1,87 @@
+"""What tables show in other formats: LaTeX and Markdown as printed, CSV and JSON as numbers."""
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from configurable import TrainSettings
+from runs.results import load_result
+from runs.tables import Page
+
+ABOUT = ("pos", "train_length", "original_length", "seed", "parameters", "tokens_trained", "unit")
+TEX = {c: f"\\{c}" for c in "&%$#_{}"} | {"~": "$^\\sim$", "±": "$\\pm$", "^": "\\^{}"}
+TEX |= {"\\": "\\textbackslash{}", "<": "$<$", ">": "$>$", "|": "$|$", "–": "--"}
+
+
+# ---- as printed
+
+
+def markdown(page: Page) -> str:
+    """The table in Markdown, with what stands below it."""
+    head, *lines = [[cell.strip().replace("|", "\\|") for cell in line] for line in page.lines]
+    rows = ["| " + " | ".join([*line, *[""] * (len(head) - len(line))]) + " |" for line in lines]
+    rule = "|" + " --- |" * len(head)
+    notes = ["", "```text", *filter(None, page.below), "```"] * any(page.below)
+    return "\n".join([page.title, "", f"| {' | '.join(head)} |", rule, *rows, *notes])
+
+
+def latex(page: Page) -> str:
+    """The table as a tabular of booktabs; title and notes are comments."""
+    head, *lines = page.lines
+    rows = []
+    for line in lines:
+        *cells, last = map(in_tex, line)
+        wide = len(head) - len(cells)  # a shorter line ends in free text
+        cells += [f"\\multicolumn{{{wide}}}{{l}}{{{last}}}" if wide > 1 else last]
+        rows += ["\\midrule"] * (len(line) == 1 and bool(rows)) + [" & ".join(cells) + " \\\\"]
+    top = [f"% {page.title}", f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", "\\toprule"]
+    top += [" & ".join(map(in_tex, head)) + " \\\\", "\\midrule"]
+    notes = [f"% {line}" for text in page.below for line in text.splitlines()]
+    return "\n".join([*top, *rows, "\\bottomrule", "\\end{tabular}", *notes])
+
+
+def in_tex(cell: str) -> str:
+    """A cell in LaTeX, with a true minus before numbers."""
+    text = "".join(TEX.get(c, c) for c in cell.strip())
+    return re.sub(r"(?<![\w.])-(?=\d)", "$-$", text)
+
+
+# ---- as numbers
+
+
+def rows(folders: list[str] | list[Path]) -> list[dict[str, Any]]:
+    """A dict for each measured row of run folders, ready for pandas: its run, the model, the
+    settings that are not the defaults, and every number and text of the row.
+    """
+    found = []
+    for folder in folders:
+        result = load_result(folder)
+        about = {"run": str(folder)} | {name: result.get(name) for name in ABOUT}
+        about |= {"trained_on": result["settings"].get("dataset", TrainSettings.dataset)}
+        for row in result["rows"]:
+            plain = {k: v for k, v in row.items() if not isinstance(v, list | dict)}
+            found.append(about | result["settings"] | plain)
+    return found
+
+
+def numbers(kind: str, folders: list[str] | list[Path]) -> str:
+    """The `rows` of run folders as "csv" or "json"."""
+    found = rows(folders)
+    if kind == "json":
+        return json.dumps(found, indent=1)
+    text, heads = io.StringIO(), dict.fromkeys(name for row in found for name in row)
+    writer = csv.DictWriter(text, [*heads], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(found)
+    return text.getvalue().rstrip("\n")
+
+
+def written(kind: str, pages: list[Page], folders: list[str] | list[Path]) -> str:
+    """Tables, or the rows of these run folders, as one of configurable.FORMATS."""
+    if kind in ("csv", "json"):
+        return numbers(kind, folders)
+    form = {"text": str, "md": markdown, "tex": latex}[kind]
+    return "\n\n".join(map(form, pages))
