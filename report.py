@@ -25,6 +25,7 @@ from pathlib import Path
 from configurable import ReportSettings, TrainSettings, UserError, configure, require, run_program
 from runs import compare, figures, formats, results
 from runs.folder import diverged, last_logged_step, named_folders, read_config, scheme_label
+from runs.formats import rows as rows  # for callers in Python
 from runs.labels import result_labels, settings_that_differ
 from runs.tables import Page, legend, number, page, signed, tables_of
 

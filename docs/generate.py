@@ -1,6 +1,10 @@
-"""Write the generated pages, docs/schemes.md and docs/settings.md: `python docs/generate.py`."""
+"""Write the generated pages, schemes.md, settings.md and python.md: `python docs/generate.py`."""
 
+import ast
+import importlib
+import inspect
 import sys
+import textwrap
 from dataclasses import fields
 from pathlib import Path
 
@@ -34,6 +38,34 @@ COMMANDS = {
     "bench.py": BenchSettings,
     "export.py": ExportSettings,
 }
+
+# the calls that docs/python.md documents, by module
+CALLS = {
+    "runs.checkpoint": ("load_run",),
+    "runs.start": ("run_corpus",),
+    "model": ("GPT.forward", "GPT.losses", "GPT.answers", "GPT.generate", "GPT.extend"),
+    "runs.diagnose": ("attention_maps",),
+    "report": ("rows",),
+    "runs.results": ("load_result",),
+    "runs.compare": ("schemes_of", "contrasts"),
+    "runs.figures": ("draw_seeds", "plot_runs"),
+    "runs.tables": ("runs_table", "seeds_table"),
+    "runs.formats": ("written",),
+    "attention": ("reference", "added_scores"),
+    "positions.catalogue": ("extended_frequencies", "scheme_names", "extension_names"),
+    "posenc": ("rope_frequencies", "rotate", "sinusoids", "alibi_slopes", "t5_buckets", "constant"),
+}
+CALLS["model"] += ("GPT.from_huggingface", "without_padding")
+
+PYTHON = """# Calls from Python
+
+`python docs/generate.py` writes this page from the docstrings. [tour.ipynb](tour.ipynb) uses most
+of these calls. Start Python in the project's folder, or put that folder on the path
+(`sys.path.insert(0, FOLDER)`, or `PYTHONPATH=FOLDER`).
+
+B is a number of texts, T of tokens, V the size of the vocabulary, C the width of the model, H a
+number of heads. What is wrong raises `configurable.UserError`, whose text is a sentence.
+"""
 
 SCHEMES = """# Position schemes and context extensions
 
@@ -104,9 +136,25 @@ def settings_page() -> str:
     return "\n".join(parts)
 
 
+def python_page() -> str:
+    """docs/python.md."""
+    parts = [PYTHON]
+    for module, names in CALLS.items():
+        parts.append(f"## {module}\n")
+        for name in names:
+            found = importlib.import_module(module)
+            for word in name.split("."):
+                found = getattr(found, word)
+            node = ast.parse(textwrap.dedent(inspect.getsource(found))).body[0]
+            call = f"{name}({ast.unparse(node.args)}) -> {ast.unparse(node.returns)}"
+            parts.append(f"```\n{call}\n\n{inspect.getdoc(found)}\n```\n")
+    return "\n".join(parts)
+
+
 def pages() -> dict[str, str]:
     """The text of each generated page, by the name of its file."""
-    return {"schemes.md": schemes_page(), "settings.md": settings_page()}
+    made = {"schemes.md": schemes_page(), "settings.md": settings_page()}
+    return made | {"python.md": python_page()}
 
 
 def main() -> None:

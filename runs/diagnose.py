@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from inspect import getdoc
 from typing import Any
 
@@ -62,21 +63,43 @@ def attention_of(model: GPT, texts: Tensor, train_length: int) -> Finding:
     largest   the largest score of a query, before the softmax
     Thin lines in the figure are single heads; diagnose.json has the numbers of each.
     """
-    edges, found = position_bins(texts.shape[1]), []
-
-    def watch(layer: Attention, given: tuple) -> None:
-        found.append(head_statistics(layer, given[0], given[1].plan, train_length))
-
-    hooks = [block.attn.register_forward_pre_hook(watch) for block in model.h]
-    for text in texts:
-        model(text[None])
-    for hook in hooks:
-        hook.remove()
-    values = torch.stack(found).double().cpu().numpy()  # (B layers, statistics, H, N)
+    edges = position_bins(texts.shape[1])
+    statistics = partial(head_statistics, far=train_length)
+    found = [torch.stack(of_layers(model, text[None], statistics)) for text in texts]
+    values = torch.stack(found).double().cpu().numpy()  # (B, layers, statistics, H, N)
     values = np.add.reduceat(values, edges[:-1], axis=-1) / np.diff(edges)
-    values = values.reshape(len(texts), len(hooks), *values.shape[1:]).transpose(2, 1, 3, 4, 0)
+    values = values.transpose(2, 1, 3, 4, 0)
     columns, title = dict(zip(STATISTICS, values, strict=True)), f"attention at N = {edges[-1]}"
     return Finding(title, "keys", edges[1:], columns, getdoc(attention_of))
+
+
+def of_layers(model: GPT, idx: Tensor, look: Callable[..., Tensor]) -> list[Tensor]:
+    """look(attention, its input (B, T, C), its plan) of each layer, where the model reads idx."""
+    found: list[Tensor] = []
+
+    def watch(layer: Attention, given: tuple) -> None:
+        found.append(look(layer, given[0], given[1].plan))
+
+    hooks = [block.attn.register_forward_pre_hook(watch) for block in model.h]
+    model(idx)
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+@torch.no_grad()
+def attention_maps(model: GPT, idx: Tensor) -> Tensor:
+    """The attention weights of every layer and head for tokens idx (B, T), under the model's scheme
+    and extension: (layers, B, H, T, T), float32, the rows of queries adding up to 1.
+
+    They are those of the definition in attention.py, whichever path the model takes.
+    """
+
+    def weights(layer: Attention, x: Tensor, plan: Plan) -> Tensor:
+        q, k, _, *features = layer.project(x, plan)
+        return scores(q, k, plan, slice(None), *features).softmax(-1)
+
+    return torch.stack(of_layers(model, idx, weights))
 
 
 def head_statistics(layer: Attention, x: Tensor, plan: Plan, far: int) -> Tensor:

@@ -436,3 +436,27 @@ def test_the_command_writes_the_same_twice(project: Project, tmp_path: Path):
         if "keys" in one
     }
     assert short.process.returncode == 0 and lengths == {16, 64}
+
+
+@pytest.mark.parametrize("pos", SCHEMES)
+def test_attention_maps_are_the_weights_that_the_definition_gives(pos: str) -> None:
+    model, idx = gpt(pos), tokens(2, 21)
+    maps, given = diagnose.attention_maps(model, idx), {}
+    assert maps.shape == (1, 2, 2, 21, 21) and not maps.triu(1).any()
+    assert torch.allclose(maps.sum(-1), torch.ones(1, dtype=maps.dtype))
+    layer = model.h[0].attn
+    layer.c_proj.register_forward_pre_hook(lambda _, x: given.update(y=x[0]))
+    layer.register_forward_pre_hook(lambda _, x: given.update(x=x[0], plan=x[1].plan))
+    model(idx)
+    values = layer.project(given["x"], given["plan"])[2]
+    written = (maps[0] @ values).transpose(1, 2).flatten(2)
+    assert torch.allclose(written, given["y"])  # the model's own way of attention
+
+
+@pytest.mark.parametrize("extend", EXTENSIONS)
+def test_attention_maps_are_under_the_extension(extend: str) -> None:
+    model, idx = gpt("rope", n_layer=2), tokens(1, 3 * L)
+    plain = diagnose.attention_maps(model, idx)
+    model.extend(extend)
+    extended = diagnose.attention_maps(model, idx)
+    assert extended.shape == (2, 1, 2, 3 * L, 3 * L) and not torch.allclose(plain, extended)

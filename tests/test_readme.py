@@ -21,7 +21,8 @@ import evaluate
 import posenc
 import sample
 import train
-from configurable import TrainSettings
+from configurable import GPTConfig, TrainSettings
+from model import GPT
 from positions.catalogue import extension_names, find, scheme_names
 from positions.scheme import Scheme
 from runs.checkpoint import load_run
@@ -45,7 +46,9 @@ COMMANDS = [
 COMMANDS += [
     c for text in PAGES.values() for c in re.findall(r"`((?:python|torchrun) [^`]*)`", text)
 ]
-SCHEME, LOADING = sorted(blocks("python"), key=lambda text: "class" not in text)
+SCHEME, LOADING, PADDED = sorted(
+    blocks("python"), key=lambda text: ("class" not in text, "padding" in text)
+)
 
 
 def files() -> list[Path]:
@@ -197,12 +200,33 @@ def test_the_commands_of_the_readme_find_the_python_of_make_train() -> None:
     assert Path(found) == REPOSITORY / ".venv/bin/python"
 
 
-@pytest.mark.parametrize("name", ["schemes.md", "settings.md"])
+@pytest.mark.parametrize("name", ["schemes.md", "settings.md", "python.md"])
 def test_a_generated_page_is_up_to_date(name: str) -> None:
     """`make docs` writes it again."""
-    generate = load_docs("generate")
-    made = generate.schemes_page() if name == "schemes.md" else generate.settings_page()
-    assert PAGES[name] == made
+    assert PAGES[name] == load_docs("generate").pages()[name]
+
+
+def test_the_code_for_texts_of_several_lengths_runs() -> None:
+    names = {"model": GPT(GPTConfig(block_size=8, n_layer=1, n_head=2, n_embd=16, vocab_size=9))}
+    names |= {"idx": torch.randint(9, (3, 6)), "padding": torch.tensor([0, 4, 2])}
+    exec(PADDED, names)
+    assert names["logits"].shape == (3, 6, 9) and names["written"].shape == (3, 106)
+
+
+def test_the_notebook_runs_from_its_first_cell_to_its_last(tmp_path: Path) -> None:
+    """In a folder like the project's own, so that nothing is written into that."""
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    book = nbformat.read(REPOSITORY / "docs/tour.ipynb", as_version=4)
+    kept = [len(cell.outputs) for cell in book.cells if cell.cell_type == "code"]
+    assert any(kept) and (REPOSITORY / "docs/tour.ipynb").stat().st_size < 300_000
+    (tmp_path / "docs").mkdir()
+    for path in REPOSITORY.iterdir():
+        if path.name not in ("docs", "out"):
+            (tmp_path / path.name).symlink_to(path)
+    where = {"metadata": {"path": str(tmp_path / "docs")}}
+    nbclient.NotebookClient(book, timeout=300, resources=where).execute()  # raises what a cell does
+    outputs = [out for cell in book.cells for out in cell.get("outputs", [])]
+    assert sum("image/png" in out.get("data", {}) for out in outputs) >= 4
 
 
 def test_the_page_of_schemes_lists_every_scheme_and_extension() -> None:
