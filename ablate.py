@@ -44,6 +44,7 @@ from runs import device, files, formats, tables
 from runs.compare import pick_rate, rates_beyond
 from runs.figures import plot_seeds
 from runs.folder import command_line, diverged, read_config, run_folder
+from runs.log import log_comparison
 from runs.processes import world_size
 from runs.results import Result, finished_result
 from runs.start import open_run, run_corpus, training_corpus
@@ -353,6 +354,8 @@ def main() -> int:
     require(world_size() == 1, f"start ablate.py by itself: {advice}")
     cells = plan(settings, schemes)
     folder = comparison_folder(settings, cells)
+    if settings.wandb_log and not settings.wandb_group:
+        cells = [replace(c, settings=replace(c.settings, wandb_group=folder.name)) for c in cells]
     with Relay() as relay:
         rates = pick_rates(settings, cells, relay)
         failed = {name: why for tried in rates.values() for name, why in tried["failed"].items()}
@@ -371,6 +374,8 @@ def main() -> int:
         print(f"not compared yet, not finished: {'; '.join(missing)}")
     elif len(missing) < len(cells):
         print(f"\n{compare(cells, rates, failed, folder, settings.format)}\n\nin {folder}")
+        done = [cell.folder for cell in cells if cell.result()]
+        log_comparison(settings, done, folder / "figure.png", "comparison")
     return 1 if failed else 0
 
 

@@ -264,7 +264,18 @@ class ComputeSettings(Settings):
 
 
 @dataclass(frozen=True)
-class TrainSettings(ComputeSettings, ModelSettings):
+class LogSettings(Settings):
+    """What is logged to Weights & Biases, and where."""
+
+    wandb_log: bool = setting(False, "log to Weights & Biases too", "execution")
+    wandb_project: str = setting("longshot", "project in Weights & Biases", "execution")
+    wandb_run_name: str = setting("", "name in Weights & Biases, else the folder's", "execution")
+    wandb_group: str = setting("", "group there, else that of the comparison", "execution")
+    wandb_tags: tuple[str, ...] = setting((), "tags besides scheme and corpus", "execution")
+
+
+@dataclass(frozen=True)
+class TrainSettings(LogSettings, ComputeSettings, ModelSettings):
     """One training run and the test after it."""
 
     pos_file: str = setting("", "a Python file of your own with more position schemes")
@@ -301,9 +312,6 @@ class TrainSettings(ComputeSettings, ModelSettings):
     compile: bool = setting(True, "torch.compile, where there is a compiler", "execution")
     deterministic: bool = setting(False, "repeat to the bit on a GPU too, if possible", "execution")
     backend: str = setting("auto", "auto: nccl on GPUs, else gloo", "execution", choices=BACKENDS)
-    wandb_log: bool = setting(False, "log to Weights & Biases too", "execution")
-    wandb_project: str = setting("longshot", "project in Weights & Biases", "execution")
-    wandb_run_name: str = setting("", "name in Weights & Biases, else the folder's", "execution")
 
     def gpt(self, vocab_size: int) -> GPTConfig:
         """The shape of the model for `vocab_size` tokens; UserError if no model has that shape."""
@@ -403,7 +411,7 @@ class ExportSettings(Settings):
 
 
 @dataclass(frozen=True)
-class ExtendSettings(MeasureSettings):
+class ExtendSettings(LogSettings, MeasureSettings):
     """A trained model x extensions x lengths.
 
     The other words of the command line are run folders (of several seeds) and extensions.

@@ -38,6 +38,7 @@ from runs.checkpoint import Run
 from runs.figures import plot_extensions
 from runs.files import write_json, write_text
 from runs.folder import lock_folder, named_folders, provenance, read_config
+from runs.log import log_comparison
 from runs.results import Result, tested_lengths
 from runs.start import is_huggingface, open_run, pretrained_run, run_corpus
 from runs.tables import extensions_table
@@ -258,12 +259,15 @@ def test_all(folders: list[str], texts: list[str], settings: ExtendSettings) -> 
     path = settings.out or str(Path(folders[0]) / "extend")
     path = path.removesuffix(".txt").removesuffix(".png")
     text = extensions_table(tested, others, dataset)
+    done = list(map(Path, [*folders, *settings.compare]))
     write_text(f"{path}.txt", text + "\n")
     if settings.format != "text":
-        done, kind = [*folders, *settings.compare], settings.format
-        write_text(f"{path}.{kind}", formats.written(kind, [text], done) + "\n")
+        write_text(
+            f"{path}.{settings.format}", formats.written(settings.format, [text], done) + "\n"
+        )
     plot_extensions(tested, others, f"{path}.png", dataset)
     print(f"{text}\nin {path}.txt and {path}.png")
+    log_comparison(settings, done, Path(f"{path}.png"), "extensions")
 
 
 def main() -> None:

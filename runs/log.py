@@ -2,21 +2,27 @@
 
 import json
 import os
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from configurable import TrainSettings, UserError, explain_errors
+from configurable import LogSettings, UserError, explain_errors
 from model import GPT
-from runs.answers import answered, reach
+from posenc import scheme_name
+from runs import formats
+from runs.answers import answered, curve, reach
 from runs.device import peak_flops, peak_memory
 from runs.files import write_text
 from runs.folder import last_logged_step, logged, read_config
-from runs.results import cell
+from runs.results import Result, Row, Rows, gain, rows_on
 from runs.start import Start
 
-COLUMNS = "protocol length nats stderr_vs_L bits_per_byte accuracy reason".split()
+AXES = {"extrapolation": "N", "answers": "distance"}  # of curves in wandb
+COLUMNS = ("run", "pos", "seed", "extend", "protocol", "length", "nats", "stderr_vs_L")
+COLUMNS += ("bits_per_byte", "accuracy", "reason")
 
 
 class Log:
@@ -32,7 +38,7 @@ class Log:
             steps = f"steps {start.step + 1} to {last} were logged, and are taken again"
             print(f"note: {steps}: no checkpoint of them is left")
         if start.settings.wandb_log and start.processes.first:
-            self.wandb_run = open_wandb(start.folder, start.settings)
+            self.wandb_run = open_training(start)
 
     def add_step(self, line: dict[str, Any], speed: float) -> None:
         """Log a step, made at a speed of so many steps per second: a line of metrics.jsonl."""
@@ -46,21 +52,68 @@ class Log:
             self.wandb_run.log(line, step=line["step"])
         tqdm.write(in_words(line, start.settings.max_iters))
 
-    def add_test(self, result: dict[str, Any]) -> None:
-        """Log the rows of a result and its figure in wandb, and close it."""
+    def add_test(self, result: Result) -> None:
+        """Log a result in wandb, and close it: its rows, its figure, curves against the test length
+        or the distance, and what they come to.
+        """
         if not self.wandb_run:
             return
-        import wandb
+        run, settings = self.wandb_run, self.start.settings
+        rows = rows_on(result["rows"], settings.dataset, result.get("extend"))
+        for name, x in AXES.items():
+            run.define_metric(f"{name}/*", step_metric=f"{name}/{x}")
+        for point in points(rows):
+            run.log(point)
+        run.summary.update(summary(rows, settings.block_size))
+        log_table(run, "extrapolation", result["rows"], self.start.folder / "extrapolation.png")
+        run.finish()
 
-        rows = [[row.get(column) for column in COLUMNS] for row in result["rows"]]
-        self.wandb_run.log({"extrapolation": wandb.Table(columns=COLUMNS, data=rows)})
-        tested = answered({cell(row): row for row in result["rows"]})
-        if tested:
-            self.wandb_run.summary["reach"] = reach(tested)
-        figure = self.start.folder / "extrapolation.png"
-        if figure.exists():  # not drawn if nothing could be measured
-            self.wandb_run.log({"extrapolation_figure": wandb.Image(str(figure))})
-        self.wandb_run.finish()
+
+def points(rows: Rows) -> Iterator[dict[str, float]]:
+    """What is a curve in wandb: losses by test length N, and shares of right answers by distance or
+    size.
+    """
+    for n in sorted({n for _, n in rows}):
+        here = {name: row["nats"] for (name, k), row in rows.items() if k == n}
+        losses = {f"extrapolation/{name}": x for name, x in here.items() if x is not None}
+        yield losses | {"extrapolation/N": n}
+    for distance, (right, count) in curve(answered(rows)).items():
+        yield {"answers/right": right / count, "answers/distance": distance}
+
+
+def summary(rows: Rows, length: int) -> dict[str, float]:
+    """What a test comes to: the loss at L, the gain at 4 L and 32 L, or the reach."""
+    tested = answered(rows)
+    if tested:
+        return {"reach": reach(tested)}
+    found = {f"gain_{k}L": gain(rows, length, k * length) for k in (4, 32)}
+    at_length = rows.get(("fixed_targets", length), {}).get("nats")
+    kept = {name: difference.nats for name, difference in found.items() if difference}
+    return kept | ({} if at_length is None else {"loss_L": at_length})
+
+
+def log_table(run: Any, name: str, rows: list[Row], figure: Path) -> None:
+    """Log rows of results, those of COLUMNS that one of them has, and a figure, if it was drawn."""
+    import wandb
+
+    columns = [column for column in COLUMNS if any(column in row for row in rows)]
+    data = [[row.get(column) for column in columns] for row in rows]
+    run.log({name: wandb.Table(columns=columns, data=data)})
+    if figure.exists():  # not drawn if nothing could be measured
+        run.log({f"{name}_figure": wandb.Image(str(figure))})
+
+
+def log_comparison(settings: LogSettings, folders: list[Path], figure: Path, kind: str) -> None:
+    """A wandb run of its own for a comparison or a table of extensions, if wandb_log is set: every
+    measured row of these run folders, and the figure.
+    """
+    if settings.wandb_log:
+        place = figure.parent
+        run = open_wandb(
+            place, settings, name=f"{kind} {place.name}", group=place.name, job_type=kind
+        )
+        log_table(run, kind, formats.rows(folders), figure)
+        run.finish()
 
 
 def flops_per_token(model: GPT, length: int) -> int:
@@ -75,17 +128,32 @@ def flops_per_token(model: GPT, length: int) -> int:
     return 6 * multiplied + 12 * c.n_layer * c.n_head * c.head_width * length
 
 
-def open_wandb(folder: Path, settings: TrainSettings) -> Any:
-    """A wandb run, which goes on where an earlier one stopped; UserError if wandb refuses."""
+def open_wandb(folder: Path, settings: LogSettings, **about: Any) -> Any:
+    """A wandb run in a folder, named as `about` says if the settings do not; UserError if wandb
+    refuses.
+    """
     import wandb
 
-    config, name = read_config(folder), settings.wandb_run_name or folder.name
-    names = {"project": settings.wandb_project, "name": name, "dir": folder}
+    names = {"project": settings.wandb_project, "dir": folder, "tags": settings.wandb_tags}
+    own = {"name": settings.wandb_run_name, "group": settings.wandb_group}
+    names |= about | {name: text for name, text in own.items() if text}
     try:
-        return wandb.init(**names, config=config, id=config["wandb_id"], resume="allow")
+        return wandb.init(**names)
     except wandb.Error as error:
         refused = f"Weights & Biases refused ({str(error).splitlines()[0]:.200})"
         raise UserError(f"wandb_log=True, but {refused}: `wandb login`, or leave it out") from error
+
+
+def open_training(start: Start) -> Any:
+    """The wandb run of a training, which goes on where an earlier one stopped."""
+    folder, settings, config = start.folder, start.settings, read_config(start.folder)
+    known = {name: config[name] for name in ("parameters", "git_commit")}
+    known |= {"computed_on": config["device"]}
+    pieces = map(scheme_name, start.model.pos.pieces.values())
+    tags = tuple(dict.fromkeys([*pieces, settings.dataset, *settings.wandb_tags]))
+    about = {"name": folder.name, "job_type": "train", "config": config["settings"] | known}
+    about |= {"id": config["wandb_id"], "resume": "allow"}
+    return open_wandb(folder, replace(settings, wandb_tags=tags), **about)
 
 
 def in_words(line: dict[str, Any], steps: int) -> str:

@@ -27,7 +27,7 @@ import configurable
 import data
 import evaluate
 import train
-from configurable import TrainSettings, UserError, configure, read_json
+from configurable import LogSettings, TrainSettings, UserError, configure, read_json
 from model import GPT, GPTConfig
 from positions.catalogue import load_file
 from runs import device, figures, folder, log
@@ -36,7 +36,7 @@ from runs.files import sha256, write_json
 from runs.folder import read_config, run_folder, source_digests
 from runs.log import Log
 from runs.processes import ALONE
-from runs.results import load_result, update_result
+from runs.results import gain, load_result, rows_on, update_result
 from runs.start import start_run
 from runs.tables import runs_table
 
@@ -1632,6 +1632,71 @@ def logged(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return config, history
 
 
+def of_run(folder: Path) -> tuple[Any, dict[str, Any]]:
+    """What an offline run says of itself, and its summary; after `logged`."""
+    (path,) = folder.glob("wandb/offline-run-*/run-*.wandb")
+    kinds = {record.WhichOneof("record_type"): record for record in records_of(path)}
+    updates = [
+        r.summary.update for r in records_of(path) if r.WhichOneof("record_type") == "summary"
+    ]
+    pairs = [(u.key or u.nested_key[0], json.loads(u.value_json)) for us in updates for u in us]
+    return kinds["run"].run, dict(pairs)
+
+
+def test_an_offline_run_has_its_group_its_tags_and_what_the_test_comes_to(
+    wandb_here: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wandb_here("offline")
+    monkeypatch.setattr(figures, "plot_runs", FIGURE)
+    words = (
+        "--wandb_log=True",
+        "--out_dir=run",
+        "--wandb_group=ours",
+        "--wandb_tags=a,b",
+        "--eval_lengths=16,64",
+    )
+    assert run_main(*words) == 0
+    logged(Path("run"))
+    run, summary = of_run(Path("run"))
+    assert run.run_group == "ours" and run.job_type == "train"
+    settings = read_json(Path("run/config.json"))["settings"]
+    assert [*run.tags] == [settings["pos"], settings["dataset"], "a", "b"]
+    result = load_result("run")
+    rows = rows_on(result["rows"], settings["dataset"])
+    length = settings["block_size"]
+    assert summary["loss_L"] == rows["fixed_targets", length]["nats"]
+    known = {f"gain_{k}L": gain(rows, length, k * length) for k in (4, 32)}
+    assert known["gain_4L"] is not None
+    for name, difference in known.items():
+        assert summary.get(name) == (difference.nats if difference else None)
+
+
+def test_a_comparison_is_a_run_of_its_own_with_every_row(
+    wandb_here: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wandb_here("offline")
+    monkeypatch.setattr(figures, "plot_runs", FIGURE)
+    assert run_main("--out_dir=run", "--max_iters=2") == 0
+    Path("both").mkdir()
+    log.log_comparison(LogSettings(), [Path("run")], Path("both/figure.png"), "comparison")
+    assert not list(Path("both").iterdir())  # nothing is logged unless it is asked for
+    asked = LogSettings(wandb_log=True, wandb_tags=("a",))
+    log.log_comparison(asked, [Path("run")], Path("both/figure.png"), "comparison")
+    logged(Path("both"))
+    run, _ = of_run(Path("both"))
+    assert (run.run_group, run.job_type, run.display_name) == (
+        "both",
+        "comparison",
+        "comparison both",
+    )
+    (path,) = Path("both").rglob("comparison_*.table.json")
+    table = json.loads(path.read_text(encoding="utf-8"))
+    place = table["columns"].index("nats")
+    assert [row[place] for row in table["data"]] == [
+        row["nats"] for row in load_result("run")["rows"]
+    ]
+
+
 def test_an_offline_run_has_the_curve_the_configuration_the_table_and_the_figure(
     wandb_here: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1640,7 +1705,8 @@ def test_an_offline_run_has_the_curve_the_configuration_the_table_and_the_figure
     assert run_main("--wandb_log=True", "--out_dir=run", "--wandb_run_name=a name") == 0
     config, history = logged(Path("run"))
     known = read_json(Path("run/config.json"))
-    assert config["settings"] == known["settings"] and config["parameters"] == known["parameters"]
+    assert {name: config.get(name) for name in known["settings"]} == known["settings"]
+    assert config["parameters"] == known["parameters"] and "sources_sha256" not in config
     (path,) = Path("run/wandb").glob("offline-run-*")
     assert path.name.endswith(known["wandb_id"])
     curve = {line["_step"]: line for line in history if "loss" in line}
@@ -1650,6 +1716,11 @@ def test_an_offline_run_has_the_curve_the_configuration_the_table_and_the_figure
     assert {"extrapolation", "extrapolation_figure"} <= {
         name.split("/")[0] for line in history for name in line
     }
+    points = {line["extrapolation/N"]: line for line in history if "extrapolation/N" in line}
+    measured = [row for row in load_result("run")["rows"] if row["nats"] is not None]
+    assert measured and points.keys() >= {row["length"] for row in measured}
+    for row in measured:
+        assert points[row["length"]][f"extrapolation/{row['protocol']}"] == row["nats"]
     kept = path / "files"
     table = json.loads(next(kept.rglob("extrapolation_*.table.json")).read_text(encoding="utf-8"))
     rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
