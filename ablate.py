@@ -5,6 +5,8 @@
     python ablate.py nope rope alibi                           3 schemes x 3 seeds
     python ablate.py rope 'rope + alibi' config/size/tiny.py   any settings but pos and seed
     python ablate.py rope alibi --learning_rates=1e-3,3e-3,6e-3    the best of them for each scheme
+    python ablate.py rope alibi --jobs=4                           four cells at once
+    python ablate.py rope alibi --only=array                       its share of a SLURM or SGE array
 
 Each cell of the comparison is a run of train.py in its own run folder. All schemes of a seed are
 trained on the same tokens in the same order. The same command goes on after an interruption, and
@@ -22,10 +24,13 @@ if __name__ == "__main__":  # --help answers before torch is imported
 import hashlib
 import itertools
 import math
+import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -49,6 +54,7 @@ from runs.processes import world_size
 from runs.results import Result, finished_result
 from runs.start import open_run, run_corpus, training_corpus
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # schedulers send the last one
 TRAIN = Path(__file__).resolve().with_name("train.py")
 # what should be the same for all cells, and what else is kept of where a cell comes from
 SHARED = ("dtype", "threads", "versions", "corpus_sha256", "sources_sha256", "history")
@@ -149,17 +155,17 @@ def comparison_folder(settings: AblateSettings, cells: list[Cell]) -> Path:
 
 
 class Relay:
-    """Passes SIGINT and SIGTERM to the running cell, which then saves and ends.
+    """Passes SIGINT, SIGTERM and SIGUSR1 to the running cells, which then save and end.
 
-    It does so inside a `with` block. `signal` is the first signal that came, 0 if none did.
+    It does so inside a `with` block. `signal` is the first signal that came, 0 if none did; `jobs`
+    is how many cells may run at once.
     """
 
-    def __init__(self) -> None:
-        self.signal, self.child = 0, None
+    def __init__(self, jobs: int = 1) -> None:
+        self.signal, self.jobs, self.children = 0, jobs, []
 
     def __enter__(self) -> "Relay":
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        self.before = {number: signal.signal(number, self._hand_on) for number in numbers}
+        self.before = {number: signal.signal(number, self._hand_on) for number in SIGNALS}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -168,29 +174,32 @@ class Relay:
 
     def _hand_on(self, number: int, frame: object) -> None:
         self.signal = self.signal or number
-        if self.child:
-            self.child.send_signal(number)
+        for child in self.children:
+            child.send_signal(number)  # nothing, if it has ended
 
     def start(self, command: list[str]) -> subprocess.Popen[str]:
         """Start a child in a process group of its own, so that Ctrl-C reaches it only from here.
 
         All its output comes through one pipe. If this process is killed, the next line that the
-        child prints ends the child.
+        child prints ends the child. Of several at once each has its share of the processors.
         """
         pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "errors": "replace"}
-        self.child = subprocess.Popen(command, encoding="utf-8", process_group=0, **pipe)
+        threads = str(max(1, torch.get_num_threads() // self.jobs))
+        env = ({"OMP_NUM_THREADS": threads} if self.jobs > 1 else {}) | os.environ
+        child = subprocess.Popen(command, encoding="utf-8", process_group=0, env=env, **pipe)
+        self.children.append(child)
         if self.signal:  # it came while the child was being started
-            self.child.send_signal(self.signal)
-        return self.child
+            child.send_signal(self.signal)
+        return child
 
 
 def train(cell: Cell, relay: Relay) -> str:
     """Run train.py for a cell and print its output; returns why it failed, or an empty text."""
     words = [*words_for_train(cell.settings), *(word for word in sys.argv if word == "--debug")]
     child = relay.start([sys.executable, "-u", str(TRAIN), *words])
-    last = ""
+    last, whose = "", f"[{cell.name}] " if relay.jobs > 1 else ""
     for line in child.stdout:
-        print(line, end="", flush=True)
+        print(f"{whose}{line}", end="", flush=True)
         last = line.strip() or last
     code = child.wait()
     if code:
@@ -204,13 +213,20 @@ def train_all(cells: list[Cell], relay: Relay, again: bool) -> dict[str, str]:
 
     Returns {name: why it failed}.
     """
-    failed = {}
-    for number, cell in enumerate(cells, start=1):
+    left = [c for c in cells if not c.problem and (again or c.result() is None)]
+    failed, began = {}, time.monotonic()
+
+    def train_one(cell: Cell) -> None:
         if relay.signal:
-            break
-        if not cell.problem and (again or cell.result() is None):
-            print(f"cell {number}/{len(cells)}: {cell.name}", flush=True)
-            failed[cell.name] = train(cell, relay)
+            return
+        seconds, done = time.monotonic() - began, len(failed)
+        soon = f", about {seconds / done * (len(left) - done) / 60:.0f} min left" if done else ""
+        place = f"cell {cells.index(cell) + 1}/{len(cells)}: {cell.name}"
+        print(f"{place} ({len(left) - done} to do{soon})", flush=True)
+        failed[cell.name] = train(cell, relay)
+
+    with ThreadPoolExecutor(relay.jobs) as pool:
+        list(pool.map(train_one, left))
     return {name: reason for name, reason in failed.items() if reason}
 
 
@@ -342,7 +358,7 @@ def provenance_notes(by_scheme: dict[str, list[Result]]) -> list[str]:
 
 def share_of(cells: list[Cell], settings: AblateSettings) -> list[Cell]:
     """The cells of the I-th of N shares; all of a scheme if its learning rate is to be picked."""
-    part, parts = map(int, (settings.only or "1/1").split("/"))
+    part, parts = settings.share
     schemes = len(cells) // len(settings.seeds) if settings.learning_rates else len(cells)
     return [cell for k, cell in enumerate(cells) if k % schemes % parts == part - 1]
 
@@ -356,7 +372,7 @@ def main() -> int:
     folder = comparison_folder(settings, cells)
     if settings.wandb_log and not settings.wandb_group:
         cells = [replace(c, settings=replace(c.settings, wandb_group=folder.name)) for c in cells]
-    with Relay() as relay:
+    with Relay(settings.jobs) as relay:
         rates = pick_rates(settings, cells, relay)
         failed = {name: why for tried in rates.values() for name, why in tried["failed"].items()}
         cells = [with_rate(cell, rates) for cell in cells]

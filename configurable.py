@@ -37,6 +37,9 @@ RULES = dict(low=le, above=lt, high=ge, below=gt, choices=contains)
 CALLED = dict(low="at least", above="above", high="at most", below="below", choices="one of")
 # The habits of other programs.
 HABITS = dict(lr="learning_rate", steps="max_iters", d_model="n_embd", context_length="block_size")
+# a job's number in its array, and the first and the last one: of SLURM, and of SGE
+ARRAYS = [[f"SLURM_ARRAY_TASK_{word}" for word in ("ID", "MIN", "MAX")]]
+ARRAYS += [["SGE_TASK_ID", "SGE_TASK_FIRST", "SGE_TASK_LAST"]]
 CHECK = "check the name, or restore a good copy"  # the usual advice for a file
 Lengths = tuple[int, ...]
 
@@ -435,7 +438,8 @@ class AblateSettings(TrainSettings):
 
     seeds: tuple[int, ...] = setting((1, 2, 3), "seeds of every scheme", low=0, high=2**32 - 1)
     learning_rates: tuple[float, ...] = setting((), "pick one per scheme, on another seed", above=0)
-    only: str = setting("", "I/N: only the I-th of N shares of the work", "execution")
+    only: str = setting("", "I/N: the I-th of N shares; array: that of a job array", "execution")
+    jobs: int = setting(1, "cells at once on this machine", "execution", low=1, high=256)
     ablate_dir: str = setting("", "folder of table and figure, else named by settings", "execution")
     format: str = setting("text", "of the table; csv, json: rows", "execution", choices=FORMATS)
 
@@ -445,9 +449,26 @@ class AblateSettings(TrainSettings):
         own = {"pos": "name the schemes", "seed": "use --seeds", "out_dir": "use --ablate_dir"}
         for name, advice in own.items():
             require(self.has_default(name), f"ablate sets {name} itself; {advice}")
-        share = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", self.only or "1/1")
-        good = share and 1 <= int(share[1]) <= int(share[2])
+        part, parts = self.share
+        good = 1 <= part <= parts
         require(good, f"only is {self.only!r:.60}, and must be I/N with 1 <= I <= N, as 1/4")
+
+    @property
+    def share(self) -> tuple[int, int]:
+        """The number of a share of the work, from 1 on, and of all; (0, 0) if `only` names none.
+
+        UserError for `array` outside of a job array.
+        """
+        if self.only == "array":
+            known = (list(map(os.environ.get, names)) for names in ARRAYS)
+            told = next((all_of for all_of in known if None not in all_of), None)
+            require(
+                told, f"only=array, but {' and '.join(ARRAYS[0])} are not set: start a job array"
+            )
+            own, first, last = map(int, told)
+            return own - first + 1, last - first + 1
+        told = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", self.only or "1/1")
+        return (int(told[1]), int(told[2])) if told else (0, 0)
 
 
 @dataclass(frozen=True)

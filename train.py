@@ -221,7 +221,7 @@ class Training:
 
 
 class Stop:
-    """Takes SIGINT (Ctrl-C) and SIGTERM during a training; `signal` is the first one that came.
+    """Takes SIGINT (Ctrl-C), SIGTERM and SIGUSR1 in a training; `signal` is the first that came.
 
     After the first one the training finishes its current step, saves, and exits. A second one
     ends the process at once. That needs no clean-up: a checkpoint appears whole or not at all.
@@ -238,8 +238,8 @@ class Stop:
 
 
 def on_signals(handler: Callable[[int, object], None]) -> None:
-    """Let SIGINT and SIGTERM call `handler`."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    """Let SIGINT, SIGTERM and SIGUSR1, which schedulers send, call `handler`."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, handler)
 
 

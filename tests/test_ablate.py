@@ -164,6 +164,67 @@ def test_shares_partition_the_cells_and_only_the_last_one_compares(
     assert sorted(trained) == sorted(f"{pos}, seed {seed}" for seed in SEEDS for pos in SCHEMES)
 
 
+ARRAYS = [  # of SLURM, numbered from 0 and from 1, and of SGE
+    [f"SLURM_ARRAY_TASK_{word}" for word in ("ID", "MIN", "MAX")],
+    ["SGE_TASK_ID", "SGE_TASK_FIRST", "SGE_TASK_LAST"],
+]
+
+
+@pytest.mark.parametrize(("names", "first"), [(ARRAYS[0], 0), (ARRAYS[0], 1), (ARRAYS[1], 1)])
+def test_a_job_of_an_array_takes_its_share(
+    names: list[str], first: int, monkeypatch: pytest.MonkeyPatch, trained: list[str]
+) -> None:
+    for name in sum(ARRAYS, []):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(
+        UserError, match="SLURM_ARRAY_TASK_ID and .* are not set: start a job array"
+    ):
+        run_main(monkeypatch, *SCHEMES, "--only=array")
+    every = [f"{pos}, seed {seed}" for seed in SEEDS for pos in SCHEMES]
+    for number in range(4):
+        told = (first + number, first, first + 3)
+        for name, value in zip(names, told, strict=True):
+            monkeypatch.setenv(name, str(value))
+        trained.clear()
+        run_main(monkeypatch, *SCHEMES, "--seeds=1,2", "--only=array")
+        assert trained == every[number::4]
+
+
+def test_several_cells_train_at_once_each_with_its_share_of_the_processors(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    standing_in(  # each waits until all three are running
+        monkeypatch,
+        """
+import os, pathlib, sys, time
+print("threads", os.environ["OMP_NUM_THREADS"], flush=True)
+pathlib.Path(f"here{os.getpid()}").touch()
+for _ in range(1000):
+    time.sleep(0.05)
+    if len(list(pathlib.Path().glob("here*"))) == 3:
+        sys.exit("error: all are here")
+""",
+    )
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    assert run_main(monkeypatch, *SCHEMES, "--seeds=1", "--jobs=3") == 1
+    said = capsys.readouterr()
+    for pos in SCHEMES:
+        assert f"[{pos}, seed 1] threads 2" in said.out
+        assert f"failed: {pos}, seed 1: error: all are here" in said.err
+
+
+def test_a_line_says_how_much_is_left(
+    monkeypatch: pytest.MonkeyPatch, trained: list[str], capsys: pytest.CaptureFixture
+) -> None:
+    good = ablate.train
+    monkeypatch.setattr(ablate, "train", lambda cell, relay: time.sleep(0.3) or good(cell, relay))
+    run_main(monkeypatch, *SCHEMES, "--seeds=1")
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("cell ")]
+    assert lines[0] == "cell 1/3: nope, seed 1 (3 to do)"
+    assert lines[2] == "cell 3/3: alibi, seed 1 (1 to do, about 0 min left)"
+
+
 def test_a_cell_is_finished_only_with_these_settings_tokens_and_lengths(tmp_path: Path) -> None:
     (cell,) = cells_of("rope", "--seeds=1")
     assert cell.result() is None
@@ -349,7 +410,10 @@ def test_a_cell_does_not_outlive_a_comparison_that_was_killed(
             time.sleep(0.05)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 128 + signal.SIGUSR1)],
+)
 def test_a_signal_is_handed_on_once_and_nothing_else_is_started(
     number: int, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
@@ -362,7 +426,7 @@ def save(number, frame):
     global left
     left = 0.3                      # a second signal would come in this time
 left = 30
-for number in (signal.SIGINT, signal.SIGTERM):
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
     signal.signal(number, save)
 open("ready", "w").close()
 while left > 0:

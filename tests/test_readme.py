@@ -86,7 +86,8 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         --n_layer=2 --n_head=2 --n_embd=16 --block_size=16 --batch_size=4 --max_iters=6
         --warmup_iters=2 --eval_interval=3 --eval_iters=1 --log_interval=1 --eval_lengths=16,64
         --compile=False --device=cpu --dtype=float32 --out_dir=mine"""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    before = {number: signal.getsignal(number) for number in numbers}
     monkeypatch.setattr(sys, "argv", ["train.py", *words.split()])
     assert train.main() == 0
     yield Path("mine")
@@ -155,11 +156,15 @@ def test_every_setting_that_is_named_exists() -> None:
         known |= set(re.findall(r"[\"']--(\w+)[\"']", code))
     known |= {"help", "debug", "name", "key"}  # --name=value stands for all
     known |= set("standalone nproc_per_node max nnodes node_rank master_addr master_port".split())
+    known |= set("rdzv_backend rdzv_endpoint array gres cpus time requeue signal open".split())
+    known |= {"nodes", "ntasks"}  # of torchrun and SLURM
     named = {name for text in PAGES.values() for name in re.findall(r"--([a-z]\w*)", text)}
     assert len(named) >= 10 and sorted(named - known - {"line"}) == []  # ruff's --line-length
 
 
-def test_the_commands_are_understood() -> None:
+def test_the_commands_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+    for word in ("ID", "MIN", "MAX"):
+        monkeypatch.setenv(f"SLURM_ARRAY_TASK_{word}", "1")  # of --only=array
     kinds = load_docs("generate").COMMANDS
     checked = set()
     for command in COMMANDS:
@@ -175,6 +180,13 @@ def test_the_commands_are_understood() -> None:
             configurable.configure(kinds[program], places, "")
             checked.add(program)
     assert checked == set(kinds)
+
+
+def test_the_scripts_are_bash() -> None:
+    scripts = [text for text in blocks("sh") if text.startswith("#!/bin/bash")]
+    assert len(scripts) >= 2
+    for text in scripts:
+        subprocess.run(["bash", "-n"], input=text, encoding="utf-8", check=True)
 
 
 def test_every_make_target_that_is_named_exists() -> None:

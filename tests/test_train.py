@@ -95,7 +95,10 @@ def workplace(corpora: Path, folder: Path) -> Iterator[None]:
     """Work in `folder`, with these corpora, without drawing, and leave signals as they were."""
     load, before = (
         data.load,
-        {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)},
+        {
+            number: signal.getsignal(number)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+        },
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data, "load", lambda name: load(name, corpora))
@@ -582,7 +585,7 @@ def test_a_run_stopped_again_and_again_ends_like_one_that_was_not(
     for step, number, code in (
         (1, signal.SIGINT, 130),
         (4, signal.SIGTERM, 143),
-        (7, signal.SIGTERM, 143),
+        (7, signal.SIGUSR1, 128 + signal.SIGUSR1),
     ):
         assert stop_at(step, number, *words) == code
         assert (
