@@ -12,6 +12,7 @@ import json
 import os
 import re
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -527,19 +528,31 @@ def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, li
     Words that end in .py are config files, read from left to right. The names of the settings that
     files and command line set are the settings' `named`. --help is answered by `answer_help`,
     --debug by `run_program`. UserError names the file and the line of a mistake, or says that it
-    stands on the command line.
+    stands on the command line. A folder of config files is listed, and the program ends.
     """
     answer_help(cls, usage, argv)
     with at_place("command line"):
         given, words = _read_command_line(cls, [word for word in argv if word != "--debug"])
     values: dict[str, Any] = {}
     for path in words:
+        if issubclass(cls, TrainSettings) and os.path.isdir(path):
+            _list_configs(Path(path))
         if path.endswith(".py"):
             values |= _read_file(cls, path)
     values |= given
     settings = cls(**values).checked()
     object.__setattr__(settings, "named", frozenset(values))
     return settings, [word for word in words if not word.endswith(".py")]
+
+
+def _list_configs(folder: Path) -> None:
+    """If config files are in a folder, print them with what their comments say, and exit 0."""
+    lines = []
+    for path in sorted([*folder.glob("*.py"), *folder.glob("*/*.py")]):
+        said = re.match("(#.*\n)*", path.read_text(encoding="utf-8"))[0].replace("#", "")
+        lines.append(f"{path!s:<28} {textwrap.shorten(said, 120)}")
+    if lines:
+        run_program(lambda: print("\n".join(lines)))
 
 
 def differences(a: dict[str, Any], b: dict[str, Any], kind: str = "result") -> list[str]:
@@ -566,8 +579,14 @@ def _expected(f: Field) -> str:
     base, optional, many = _type_of(f)
     several = f"{'non-empty ' if f.default else ''}list of distinct " if many else ""
     kind = f"{several}{base.__name__}{' or none' if optional else ''}"
-    rules = [f"{CALLED[rule]} {typed(limit)}" for rule, limit in f.metadata["rules"].items()]
-    return ", ".join([kind, *rules])
+    rules = [(CALLED[rule], limit) for rule, limit in f.metadata["rules"].items()]
+    return ", ".join([kind, *(f"{called} {in_words(limit)}" for called, limit in rules)])
+
+
+def in_words(limit: Any) -> str:
+    """A limit of a setting as it is typed, but a large one as a power of two."""
+    large = isinstance(limit, int) and limit >= 2**16
+    return f"2**{limit.bit_length() - 1}" + " - 1" * (limit & 1) if large else typed(limit)
 
 
 def typed(value: Any) -> str:

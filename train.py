@@ -2,6 +2,8 @@
 
     python train.py config/alibi.py                                 # minutes on two cores
     python train.py config/size/gpt2.py config/rope.py --seed=3     # the last file wins
+    python train.py config/size/small.py --pos='rope + logn' --dataset=recall --batch_size=64
+    python train.py config/                                         # lists the config files
 
 The same command resumes an unfinished run and prints the table of a finished one.
 """

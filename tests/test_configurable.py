@@ -665,7 +665,7 @@ def test_help_shows_default_unit_type_range_and_help(capsys):
         train("--help")
     out = capsys.readouterr().out.splitlines()
     assert (
-        "  --block_size=128                  training length (tokens, int, at least 2, at most 16777216)"
+        "  --block_size=128                  training length (tokens, int, at least 2, at most 2**24)"
         in out
     )
     assert any(
@@ -695,7 +695,7 @@ def test_the_table_has_a_row_for_every_setting():
     )
     assert len(lines) == 2 + len(dataclasses.fields(TrainSettings))
     assert (
-        "| `block_size` | `128` | tokens | training length (int, at least 2, at most 16777216) | result |"
+        "| `block_size` | `128` | tokens | training length (int, at least 2, at most 2**24) | result |"
         in lines
     )
     out_dir = (
@@ -859,3 +859,19 @@ def test_what_has_another_shape_is_refused_with_its_place():
         with pytest.raises(UserError) as caught:
             check_shape(value, shape, "a.json", "delete it")
         assert str(caught.value) == f"a.json lacks a proper {path}: delete it"
+
+
+def test_a_folder_of_config_files_is_listed(capsys: pytest.CaptureFixture) -> None:
+    folder = str(Path(configurable.__file__).with_name("config"))
+    with pytest.raises(SystemExit) as ended:
+        configure(TrainSettings, [folder], "")
+    lines = capsys.readouterr().out.splitlines()
+    assert ended.value.code == 0 and len(lines) > 30
+    (own,) = (line for line in lines if "config/alibi.py " in line)
+    assert "A penalty on the score that grows linearly with distance (Press et al. 2021)." in own
+    assert any("arch/llama.py" in line for line in lines)
+
+
+def test_a_folder_is_listed_only_where_config_files_are_read(tmp_path: Path) -> None:
+    (tmp_path / "pos_file.py").touch()
+    assert configure(ReportSettings, [str(tmp_path)], "")[1] == [str(tmp_path)]
