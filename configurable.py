@@ -384,6 +384,7 @@ class ReportSettings(Settings):
 
     dataset: str = setting("", "corpus whose rows are shown, by default the first", "execution")
     out: str = setting("", "figure of several runs: .png, .pdf or .svg", "execution")
+    html: str = setting("", "a page of all, in one file, as report.html", "execution")
     format: str = setting("text", "of the table; csv, json: rows", "execution", choices=FORMATS)
 
 

@@ -7,6 +7,7 @@
     python report.py out/A out/B --out=compared.pdf       the figure as .png, .pdf or .svg
     python report.py out/A out/B --format=tex >table.tex   only the table, as LaTeX (or md)
     python report.py out --format=csv >rows.csv            every measured row (or json)
+    python report.py out --html=report.html                a page of all, in one file
 
 Of run folders the table is printed. Each run's extrapolation.png is drawn again, and several runs
 are drawn in one figure too. Of a folder that holds run folders these are listed, down to the third
@@ -23,14 +24,26 @@ import sys
 from pathlib import Path
 
 from configurable import ReportSettings, TrainSettings, UserError, configure, require, run_program
-from runs import compare, figures, formats, results
+from runs import answers, compare, figures, formats, results, webpage
+from runs.files import write_text
 from runs.folder import diverged, last_logged_step, named_folders, read_config, scheme_label
 from runs.formats import rows as rows  # for callers in Python
 from runs.labels import result_labels, settings_that_differ
 from runs.tables import Page, legend, number, page, signed, tables_of
 
 RUN_FILES = ("config.json", "extrapolation.json", "metrics.jsonl", ".lock")
-HEADS = ["", "steps", "tokens", "loss(L)", "gain(4 L)", "gain(32 L)", "state", "folder", ""]
+HEADS = [
+    "",
+    "steps",
+    "tokens",
+    "loss(L)",
+    "gain(4 L)",
+    "gain(32 L)",
+    "reach",
+    "state",
+    "folder",
+    "",
+]
 
 
 # ---- the runs in a folder
@@ -74,16 +87,18 @@ def look_at(folder: Path) -> results.Result:
 
 
 def losses(rows: results.Rows, length: int) -> list[str]:
-    """The cells of the loss at the training length, and of the gains at 4 and 32 times that.
+    """The cells of the loss at the training length, of gains at 4 and 32 times that, of the reach.
 
     fixed_targets; gain(N) = loss(L) - loss(N): negative where the scheme breaks
     ~ near zero: within 2 standard errors or 0.005 nats; empty: undefined, or not tested
+    reach  how far back it reads, or the largest size that it solves; 0: not learned
     """
     cells = [number(rows.get(("fixed_targets", length), {}), "nats")]
     for n in (4 * length, 32 * length):
         lost = rows.get(("fixed_targets", n), {}).get("diverged")
         cells.append("diverged" if lost else signed(results.gain(rows, length, n)))
-    return cells
+    answered = answers.answered(rows)
+    return [*cells, str(answers.reach(answered)) if answered else ""]
 
 
 def place(run: results.Result) -> tuple[str, int]:
@@ -125,6 +140,14 @@ def main() -> None:
     words = words or [folder for folder in ("out",) if Path(folder).is_dir()]
     folders = named_folders(words, "report.py")
     kind, places = settings.format, [Path(folder) for folder in folders]
+    if settings.html:
+        runs = [run for at in places for run in find_runs(at)]
+        text = webpage.write_page(
+            f"longshot: {len(runs)} runs", list_runs(runs, settings.dataset), runs
+        )
+        write_text(settings.html, text)
+        print(f"{len(runs)} runs in {settings.html}")
+        return
     if kind in ("csv", "json") or any(at.is_dir() and not is_run(at) for at in places):
         runs = [run for at in places for run in find_runs(at)]
         require(runs, f"{' '.join(folders)}: no run in it; name a run folder, as in out/RUN")

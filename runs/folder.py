@@ -27,7 +27,7 @@ DAMAGED = f"it is damaged; {RESTORE}"
 FRESH = ("auto", "scratch")  # values of init_from for a model without trained weights
 NAMED = ("pos", "dataset", "block_size", "seed")  # settings that begin the folder's name
 MAKE_NO_NUMBERS = "ablate explain export report sample figures tables labels compare".split()
-MAKE_NO_NUMBERS += ["log", "examine"]
+MAKE_NO_NUMBERS += ["log", "examine", "formats", "webpage"]
 # what every config.json has
 CONFIG = dict.fromkeys(("original_length", "threads", "processes"), int)
 CONFIG |= dict.fromkeys(("wandb_id", "device", "dtype"), str)

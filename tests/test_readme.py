@@ -182,6 +182,19 @@ def test_the_commands_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:
     assert checked == set(kinds)
 
 
+def test_the_corpus_of_contributing_is_made_and_read(tmp_path: Path) -> None:
+    text = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
+    names = {"__name__": "prepare", "__file__": str(REPOSITORY / "data/proverbs/prepare.py")}
+    exec(code, names)
+    names["prepare"](tmp_path / "proverbs")
+    corpus = data.load("proverbs", tmp_path)
+    assert len(corpus.val) > 1000 and corpus.tokenizer.decode(corpus.val[:8]) == "A stitch"
+    files = re.findall(r"`((?:\w+/)+\w+\.\w+)`|`(\w+\.(?:py|toml))`", text)
+    named = {name for pair in files for name in pair if name and "NAME" not in name}
+    assert len(named) > 10 and [n for n in named if not (REPOSITORY / n).exists()] == []
+
+
 def test_the_scripts_are_bash() -> None:
     scripts = [text for text in blocks("sh") if text.startswith("#!/bin/bash")]
     assert len(scripts) >= 2
