@@ -1,12 +1,12 @@
 """Download a published file. It is kept only if its size and its SHA-256 are right."""
 
+import http
 import http.client
 import os
 import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from tqdm import tqdm
 
@@ -18,32 +18,45 @@ OTHERWISE = "check the network, or name a mirror with --url=URL or a copy you ha
 
 
 def download(url: str, path: Path, sha256: str, size: int, otherwise: str = OTHERWISE) -> None:
-    """Download `url` (http or https) to `path`, with progress.
+    """Download `url` (http or https) to `path`, with progress; one that stopped goes on.
 
-    UserError unless it has `size` bytes and this SHA-256. Nothing is left behind then. `otherwise`
-    is what the user is told to do.
+    UserError unless it has `size` bytes and this SHA-256. What has come is kept then, in a hidden
+    file beside `path`, if more can follow. `otherwise` is what the user is told to do.
     """
     web = urllib.parse.urlsplit(url).scheme in ("http", "https")
     require(web, f"{url!r} is not an http or https address")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=".download-", dir=path.parent) as folder:
-        part = Path(folder, path.name)
-        try:
-            receive(url, part, size)
-        except urllib.error.HTTPError as error:
-            raise UserError(f"{url} answered {error.code} {error.reason}; {otherwise}") from error
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            reason = getattr(error, "reason", error) or type(error).__name__
-            raise UserError(f"{url} could not be downloaded ({reason}); {otherwise}") from error
+    part = path.with_name(f".{path.name}.part")
+    try:
+        receive(url, part, size)
+    except urllib.error.HTTPError as error:
+        raise UserError(f"{url} answered {error.code} {error.reason}; {otherwise}") from error
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        reason = getattr(error, "reason", error) or type(error).__name__
+        raise UserError(f"{url} could not be downloaded ({reason}); {otherwise}") from error
+    try:
         verify(part, sha256, size, url, otherwise)
-        os.replace(part, path)
+    except UserError:
+        if part.stat().st_size >= size:  # it is another file
+            part.unlink()
+        raise
+    os.replace(part, path)
 
 
 def receive(url: str, path: Path, size: int) -> None:
-    """Write what `url` sends to `path`, at most one block more than `size` bytes."""
-    with urllib.request.urlopen(url, timeout=TIMEOUT) as answer, path.open("wb") as file:
+    """Write what `url` sends to `path`, behind what is there already, if the server can do that.
+
+    At most one block more than `size` bytes is written.
+    """
+    have = path.stat().st_size if path.exists() else 0
+    if have >= size:
+        return
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+        rest = answer.status == http.HTTPStatus.PARTIAL_CONTENT
         bar = tqdm(total=size, unit="B", unit_scale=1, desc=path.name, leave=False, disable=None)
-        with bar:
+        with path.open("ab" if rest else "wb") as file, bar:
+            bar.update(file.tell())
             while file.tell() <= size and (block := answer.read(2**16)):
                 file.write(block)
                 bar.update(len(block))

@@ -3,6 +3,7 @@
 import functools
 import gzip
 import hashlib
+import io
 import json
 import lzma
 import os
@@ -14,7 +15,9 @@ import subprocess
 import sys
 import threading
 import urllib.parse
+import zipfile
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -31,6 +34,7 @@ import data.books.prepare as books
 import data.shakespeare_char.prepare as shakespeare
 import data.stdlib.prepare as stdlib
 import data.text.prepare as text
+import data.wikipedia.prepare as wikipedia
 from configurable import UserError
 from data.download import download
 
@@ -336,7 +340,7 @@ def test_verify_finds_the_changed_token_that_load_cannot_see(small: Path) -> Non
     "name, sentence",
     [
         ("smal", r"no corpus 'smal', but .*small,"),
-        ("stdlb", "stdlib; make your own"),
+        ("stdlb", "stdlib.*; make your own"),
         (
             "quite_another",
             r"books, books_gpt2, .*small, .*stdlib.*data/text/prepare.py --name=NAME",
@@ -905,7 +909,11 @@ class Unreliable(BaseHTTPRequestHandler):
             return self.send_error(404)
         if self.path == "/silent":
             return self.connection.close()
-        self.send_response(200)
+        first = int(self.headers.get("Range", "bytes=0-")[6:-1])
+        if self.path == "/whole":  # does not know parts
+            first = 0
+        body = body[first:]
+        self.send_response(206 if first else 200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.path == "/dropped":  # closes with a reset, in the middle
@@ -951,13 +959,42 @@ def test_a_good_download_arrives_whole(server: str, tmp_path: Path) -> None:
         ("absent", "absent answered 404 Not Found"),
     ],
 )
-def test_a_bad_download_is_one_sentence_and_leaves_nothing(
+def test_a_bad_download_is_one_sentence_and_leaves_at_most_what_may_go_on(
     server: str, tmp_path: Path, page: str, sentence: str
 ) -> None:
     with pytest.raises(UserError, match=sentence) as caught:
         download(f"{server}/{page}", tmp_path / "words.txt", SHA256, SIZE)
     assert "--url=URL" in str(caught.value) and "--file=PATH" in str(caught.value)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left <= {".words.txt.part"} and not (left and page in ("other", "absent"))
+
+
+@pytest.mark.parametrize(("page", "kept"), [("good", 7), ("whole", 7), ("good", SIZE)])
+def test_a_download_that_stopped_goes_on_where_it_was(
+    server: str, tmp_path: Path, page: str, kept: int
+) -> None:
+    part = tmp_path / ".words.txt.part"
+    part.write_bytes(WORDS.encode("utf-8")[:kept])
+    sizes = []
+    receive = data.download.receive
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            data.download,
+            "receive",
+            lambda *how: (sizes.append(part.stat().st_size), receive(*how)),
+        )
+        where = page if kept < SIZE else "absent"  # a whole one is not asked for again
+        download(f"{server}/{where}", tmp_path / "words.txt", SHA256, SIZE)
+    assert sizes == [kept] and [path.name for path in tmp_path.iterdir()] == ["words.txt"]
+    assert (tmp_path / "words.txt").read_bytes() == WORDS.encode("utf-8")
+
+
+def test_what_is_left_of_another_file_is_not_kept(server: str, tmp_path: Path) -> None:
+    (tmp_path / ".words.txt.part").write_bytes(b"another")
+    with pytest.raises(UserError, match="is another file"):
+        download(f"{server}/good", tmp_path / "words.txt", SHA256, SIZE)
     assert list(tmp_path.iterdir()) == []
+    download(f"{server}/good", tmp_path / "words.txt", SHA256, SIZE)
 
 
 def test_a_file_longer_than_it_should_be_is_refused(server: str, tmp_path: Path) -> None:
@@ -1146,3 +1183,89 @@ def test_the_list_of_books_is_whole_small_and_split_by_author() -> None:
     assert all(book.end - book.start > 2**19 for book in listed["val"])  # 64k tokens and far more
     train = sum(book.end - book.start for book in listed["train"])
     assert 100e6 < train < 150e6
+
+
+# ---- enwik8, text8, WikiText-103: small archives in the published format, from a server on this machine
+
+
+ARTICLES = [
+    f" = Article {n} = \n \n It has some words , and a number : {n} . \n \n = = History = = \n \n It was @-@ {n} . \n \n"
+    for n in range(40)
+]
+WIKI = {"train": ARTICLES[:30], "valid": ARTICLES[30:34], "test": ARTICLES[34:]}
+
+
+@pytest.fixture
+def wiki(monkeypatch: pytest.MonkeyPatch, server: str, tmp_path: Path) -> Iterator[Path]:
+    """A folder for corpora; small archives take the place of the published ones."""
+    text = "".join(ARTICLES)
+    letters = re.sub("[^a-z]+", " ", text.lower())
+    contents = {"enwik8": {"enwik8": text}, "text8": {"text8": letters}}
+    parts = {f"wikitext-103-raw/wiki.{name}.raw": " \n" + "".join(of) for name, of in WIKI.items()}
+    contents["wikitext103"] = parts
+    for name, files in contents.items():
+        raw = io.BytesIO()
+        with zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as archive:
+            for member, content in files.items():
+                archive.writestr(member, content)
+        body, known = raw.getvalue(), wikipedia.ARCHIVES[name]
+        monkeypatch.setitem(Unreliable.pages, f"/{name}.zip", body)
+        digest = hashlib.sha256(body).hexdigest()
+        other = known._replace(url=f"{server}/{name}.zip", sha256=digest, size=len(body))
+        monkeypatch.setitem(wikipedia.ARCHIVES, name, other)
+    monkeypatch.setattr(wikipedia, "__file__", str(tmp_path / "wikipedia/prepare.py"))
+    return tmp_path
+
+
+def test_enwik8_and_text8_are_cut_at_90_and_95_parts_of_100(wiki: Path) -> None:
+    text = "".join(ARTICLES).encode("utf-8")
+    size = len(text) // 100
+    for test, (first, end) in ((False, (90, 95)), (True, (95, 100))):
+        wikipedia.prepare(wiki / "enwik8", test=test)
+        corpus = data.load("enwik8", wiki)
+        assert bytes(corpus.train.astype(np.uint8)) == text[: 90 * size]
+        assert bytes(corpus.val.astype(np.uint8)) == text[first * size : end * size]
+    wikipedia.prepare(wiki / "text8")
+    corpus = data.load("text8", wiki)
+    assert corpus.vocab_size == 27 and corpus.unit == "char"
+    assert set(corpus.tokenizer.decode(corpus.val)) <= set(wikipedia.LETTERS)
+
+
+def test_wikitext_has_a_document_for_each_article_and_the_published_parts(wiki: Path) -> None:
+    wikipedia.prepare(wiki / "wikitext103")
+    corpus = data.load("wikitext103", wiki)
+    assert len(corpus.train_starts) == 30 and len(corpus.val_starts) == 4
+    second = corpus.val[corpus.val_starts[1] : corpus.val_starts[2]]
+    assert corpus.tokenizer.decode(second) == WIKI["valid"][1]
+    whole = corpus.tokenizer.decode(corpus.train)
+    assert whole == " \n" + "".join(WIKI["train"])  # nothing is lost
+    wikipedia.prepare(wiki / "wikitext103_test", test=True)
+    assert len(data.load("wikitext103_test", wiki).val_starts) == 6
+
+
+def test_the_archive_is_downloaded_once_or_read_from_a_copy(wiki: Path) -> None:
+    wikipedia.prepare(wiki / "wikitext103")
+    archive = wiki / "wikipedia/wikitext103.zip"
+    assert archive.exists()
+    wikipedia.prepare(wiki / "wikitext103", url="no address")  # nothing is left to download
+    copy = wiki / "copy.zip"
+    archive.rename(copy)
+    wikipedia.prepare(wiki / "wikitext103", file=str(copy))
+    assert not archive.exists()
+    copy.write_bytes(copy.read_bytes()[:-1])
+    with pytest.raises(UserError, match="cut short"):
+        wikipedia.prepare(wiki / "wikitext103", file=str(copy))
+
+
+def test_a_damaged_archive_that_was_kept_is_named(wiki: Path) -> None:
+    (wiki / "wikipedia").mkdir()
+    (wiki / "wikipedia/text8.zip").write_bytes(b"no archive")
+    with pytest.raises(UserError, match="text8.zip is damaged"):
+        wikipedia.prepare(wiki / "text8")
+
+
+def test_the_published_archives_have_addresses_sizes_and_digests() -> None:
+    for name, known in wikipedia.ARCHIVES.items():
+        assert known.url.startswith("https://") and len(known.sha256) == 64 and known.size > 10**7
+        assert data.command(name).endswith(f"data/wikipedia/prepare.py {name}")
+    assert set(wikipedia.ARCHIVES) == set(data.WIKIPEDIA)

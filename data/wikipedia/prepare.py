@@ -1,0 +1,146 @@
+"""The corpora of published numbers that are made of Wikipedia: enwik8, text8 and WikiText-103.
+
+python data/wikipedia/prepare.py enwik8                      bytes
+python data/wikipedia/prepare.py text8                       27 characters
+python data/wikipedia/prepare.py wikitext103                 articles as bytes
+python data/wikipedia/prepare.py wikitext103 --tokenizer=gpt2    the corpus wikitext103_gpt2
+python data/wikipedia/prepare.py NAME --test                 the corpus NAME_test, see below
+python data/wikipedia/prepare.py NAME --url=URL              from a mirror
+python data/wikipedia/prepare.py NAME --file=PATH            from a copy
+
+The archive is kept in data/wikipedia and checked by its SHA-256. A download that stopped goes on.
+The parts are the usual ones. Of enwik8 and text8 the first 90 million characters train, the next 5
+million validate. Papers report on a third part: with --test it stands in the place of the
+validation part. Choose on NAME, then report `evaluate.py out/RUN --dataset=NAME_test`.
+"""
+
+import argparse
+import io
+import re
+import sys
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from configurable import UserError, require, run_program  # noqa: E402
+from data import HERE, CharTokenizer, Tokenizer, summary, tokenizer_of, write_corpus  # noqa: E402
+from data.download import download, verify  # noqa: E402
+from data.text.prepare import encode  # noqa: E402
+
+LETTERS = " abcdefghijklmnopqrstuvwxyz"  # of text8
+TITLE = re.compile(r" = (?!=).*[^=] = \n")  # the line of an article's title in WikiText
+MILLIONS = {"train": (0, 90), "val": (90, 95), "test": (95, 100)}  # of characters, of enwik8, text8
+
+
+class Archive(NamedTuple):
+    """A published zip file, the files in it that are train, val and test, and its address."""
+
+    url: str
+    sha256: str
+    size: int  # bytes
+    members: Sequence[str]
+
+
+ARCHIVES = {
+    "enwik8": Archive(
+        "https://mattmahoney.net/dc/enwik8.zip",
+        "547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc",
+        36_445_475,
+        ("enwik8",),
+    ),
+    "text8": Archive(
+        "https://mattmahoney.net/dc/text8.zip",
+        "a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232",
+        31_344_016,
+        ("text8",),
+    ),
+    "wikitext103": Archive(
+        "https://wikitext.smerity.com/wikitext-103-raw-v1.zip",
+        "91c00ae287f0d699e18605c84afc9e45c192bc6b7797ff8837e5474655a33794",
+        191_984_949,
+        tuple(f"wikitext-103-raw/wiki.{part}.raw" for part in ("train", "valid", "test")),
+    ),
+}
+
+
+def get_archive(name: str, url: str, file: str) -> zipfile.ZipFile:
+    """The archive of a corpus, from `file`, from an earlier download, or from `url`."""
+    known, path = ARCHIVES[name], Path(file or Path(__file__).with_name(f"{name}.zip"))
+    if file:
+        verify(path, known.sha256, known.size, file)
+    elif not path.exists():
+        download(url or known.url, path, known.sha256, known.size)
+    try:
+        return zipfile.ZipFile(path)
+    except zipfile.BadZipFile as error:
+        raise UserError(f"{path} is damaged ({error}): delete it and start again") from error
+
+
+def articles(archive: zipfile.ZipFile, member: str) -> Iterator[str]:
+    """The articles of a part of WikiText, one at a time; each begins with its title."""
+    lines: list[str] = []
+    with archive.open(member) as file:
+        for line in io.TextIOWrapper(file, encoding="utf-8", newline="\n"):
+            if TITLE.fullmatch(line) and "".join(lines).strip():
+                yield "".join(lines)
+                lines = []
+            lines.append(line)
+    yield "".join(lines)
+
+
+def parts_of(archive: zipfile.ZipFile, name: str, tokenizer: Tokenizer) -> dict[str, Iterator]:
+    """The documents, (n,) tokens each, of "train", "val" and "test"."""
+    members = ARCHIVES[name].members
+    if len(members) == 3:
+        texts = {part: articles(archive, m) for part, m in zip(MILLIONS, members, strict=True)}
+        return {part: (ids for _, ids in encode(of, tokenizer)) for part, of in texts.items()}
+    raw = archive.read(members[0])
+    size = len(raw) // 100  # a million characters: each is a byte
+    cut = {part: raw[first * size : end * size] for part, (first, end) in MILLIONS.items()}
+    if isinstance(tokenizer, CharTokenizer):
+        return {part: iter([tokenizer.array(text.decode())]) for part, text in cut.items()}
+    return {part: iter([np.frombuffer(text, np.uint8)]) for part, text in cut.items()}
+
+
+def prepare(
+    folder: Path, tokenizer: str = "bytes", test: bool = False, url: str = "", file: str = ""
+) -> dict:
+    """Write the corpus with which the name of `folder` begins, and return its meta.json.
+
+    UserError if the archive is another one.
+    """
+    name = folder.name.split("_")[0]
+    about = {"tokenizer": "char" if name == "text8" else tokenizer}
+    about |= {"characters": LETTERS} if name == "text8" else {}
+    encoder = tokenizer_of(about)  # first: it may need a network too
+    parts = parts_of(get_archive(name, url, file), name, encoder)
+    splits = {"train": parts["train"], "val": parts["test" if test else "val"]}
+    about |= {"source": f"{name}, {ARCHIVES[name].url}"}
+    rule = f"the usual parts; val is the {'test' if test else 'validation'} part"
+    return write_corpus(folder, splits, rule=rule, **about)
+
+
+def main() -> None:
+    """Make a corpus in data/ and print what it holds."""
+    layout = argparse.RawTextHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
+    add = parser.add_argument
+    add("name", choices=[*ARCHIVES], help="which corpus")
+    add("--tokenizer", default="bytes", choices=("bytes", "gpt2"), help="of wikitext103")
+    add("--test", action="store_true", help="the test part in place of the validation part")
+    add("--url", default="", help="where to download the archive from (http or https)")
+    add("--file", default="", help="a copy of the archive on this machine")
+    add("--debug", action="store_true", help="show where an error was raised")
+    given = parser.parse_args()
+    plain = given.tokenizer == "bytes" or given.name == "wikitext103"
+    require(plain, f"{given.name} has bytes or characters only: leave --tokenizer out")
+    name = given.name + "_gpt2" * (given.tokenizer == "gpt2") + "_test" * given.test
+    print(summary(prepare(HERE / name, given.tokenizer, given.test, given.url, given.file)))
+
+
+if __name__ == "__main__":
+    run_program(main)
