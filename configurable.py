@@ -112,8 +112,9 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
 
     A UserError, or an error of the system such as a full disk, prints one sentence to stderr and
     exits 1. With --debug on the command line the traceback comes first. Of several processes, all
-    but the first name their number. Ctrl-C exits 130. If the reader of the output has closed it,
-    as in `... | head`, the program ends without a word and exits 141, as a shell expects.
+    but the first name their number. Ctrl-C says what is kept and exits 130. If the reader of the
+    output has closed it, as in `... | head`, the program ends without a word and exits 141, as a
+    shell expects.
     """
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character shows "?"
@@ -121,6 +122,7 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
         code = main() or 0
         sys.stdout.flush()  # a closed pipe is noticed here, and not after the program
     except KeyboardInterrupt:
+        print("interrupted: what was saved before is kept", file=sys.stderr)
         code = 130
     except (UserError, OSError) as error:
         code = _tell(error)

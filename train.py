@@ -324,7 +324,14 @@ def train_and_test(training: Training) -> Result:
     log, stop = Log(training.start), Stop()
     on_signals(stop.take)
     train(training, log, stop)
-    on_signals(lambda number, frame: sys.exit(128 + number))  # everything is saved now
+
+    def leave(number: int, frame: object) -> None:
+        print(
+            f"stopped in the test: the model is saved in {training.folder}, and no row of this test"
+        )
+        sys.exit(128 + number)
+
+    on_signals(leave)
     with device.memory_advice("the model is saved; lower eval_lengths and start again to test it"):
         result = test_long(training)
     log.add_test(result)

@@ -752,7 +752,8 @@ def test_ctrl_c_exits_130_without_a_word(capsys):
 
     with pytest.raises(SystemExit) as caught:
         configurable.run_program(main)
-    assert caught.value.code == 130 and capsys.readouterr() == ("", "")
+    kept = "interrupted: what was saved before is kept\n"
+    assert caught.value.code == 130 and capsys.readouterr() == ("", kept)
 
 
 def test_a_terminal_that_lacks_a_character_shows_a_question_mark():

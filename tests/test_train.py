@@ -725,7 +725,7 @@ def test_a_signal_before_the_first_step_is_not_lost(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_run_stopped_in_its_test_is_only_tested_again(
-    monkeypatch: pytest.MonkeyPatch, straight: Path
+    monkeypatch: pytest.MonkeyPatch, straight: Path, capsys: pytest.CaptureFixture
 ) -> None:
     words = (*DRAWING, "--out_dir=run")
     with monkeypatch.context() as patch:
@@ -736,7 +736,8 @@ def test_a_run_stopped_in_its_test_is_only_tested_again(
         )
         with pytest.raises(SystemExit) as stopped:
             run_main(*words)
-    assert stopped.value.code == 143
+    kept = "stopped in the test: the model is saved in run, and no row of this test"
+    assert stopped.value.code == 143 and kept in capsys.readouterr().out
     before = [path.name for path in checkpoint_paths(Path("run"))]
     with when_taken(9, lambda: pytest.fail("a step too many")):
         assert run_main(*words) == 0
