@@ -432,12 +432,13 @@ def answer_rows(tester: Tester, about: Result, lengths: tuple[int, ...]) -> list
         if lengths and size not in lengths and size > known["trained"]:
             continue
         row = begin_row(tester, about, known["protocol"], size) | {"windows": count}
-        row |= {name: known.get(name) for name in ("trained", "chance", "majority")}
+        row |= {name: known[name] for name in ("trained", "chance", "majority") if name in known}
         row |= to_measure(tester, width - 1)
         if "dtype" in row:
             row |= answers.measure(tester.model, corpus, size, tester.compute, tester.processes)
             row["attention"] = tester.model.attention_path(width - 1, None)
-        told = row.get("reason") or f"{answers.share(row):.1%} right"
+        told = row.get("reason") or f"{row['nats']:.4f} nats per {tester.corpus.unit}"
+        told += f", {answers.share(row):.1%} right" if "accuracy" in row else ""
         print(f"{row['protocol']} at {size}: {told}")
         found.append(row)
     return found
@@ -466,7 +467,7 @@ def measure_rows(tester: Tester, places: Places, asked: list[Asked], train_lengt
         if fixed and row is fixed[-1]:
             key = {name: row.get(name) for name in ("dataset", "windows", *results.KEY)}
             extra["per_position"] = [key | per_position(binned, n)]
-        told = row.get("reason") or f"{row['nats']:.4f} nats"
+        told = row.get("reason") or f"{row['nats']:.4f} nats per {tester.corpus.unit}"
         tqdm.write(f"{row['protocol']} at {n}: {told}")
     for row in reversed(fixed):  # from the longest on, as long as the loss is not finite there
         check = float32_check(tester, places, row)

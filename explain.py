@@ -241,7 +241,7 @@ def show_pairs(scheme: Scheme, settings: ExplainSettings) -> None:
     scheme.check_length(length)
     tables = [Pairs(scheme, n, length) for n in range(LAYERS) if rotary_pieces(scheme, n)]
     shown = {in_words(pairs): pairs for pairs in tables}
-    nothing = f"{scheme.text} turns no pairs of columns"
+    nothing = f"{scheme.text} turns no pairs of columns along a text"
     print(*shown or [f"\n{nothing}"], sep="\n")
     if settings.out:
         require(shown, f"{nothing}: there are no pairs to plot in {settings.out}")

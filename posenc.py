@@ -544,6 +544,31 @@ class Rope(Rotary):
         return turned, turned
 
 
+COLUMNS = 2**12  # of an image at most
+
+
+class Grid(Piece):
+    """What schemes of images share: a text is a square image, row by row, and an id is its place.
+
+    A text of N tokens has the side isqrt(N). Index k stands for the patch that is predicted from
+    token k, where token 0 is no patch: it starts the image. An id is row x COLUMNS + column, so ids
+    ascend. After the last row of the square follow further ones.
+    """
+
+    def side(self, total: int) -> int:
+        """How many patches a row of a text of `total` tokens has, at least 1."""
+        return max(1, math.isqrt(range(total).stop))  # a constant in compiled code too
+
+    def ids(self, index: Tensor, total: int) -> Tensor:
+        """row x COLUMNS + column."""
+        side = self.side(total)
+        return index // side * COLUMNS + index % side
+
+    def places(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows and the columns of ids."""
+        return ids // COLUMNS, ids % COLUMNS
+
+
 class Alibi(Piece):
     """score += -m_h (i - j), m_h fixed per head (`alibi_slopes`). Press et al. 2021 (arXiv
     2108.12409).

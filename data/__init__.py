@@ -36,8 +36,9 @@ HERE = Path(__file__).resolve().parent
 SPLITS = ("train", "val")
 TASKS = ("addition", "addition_hints", "addition_reversed", "copy", "flipflop", "induction")
 TASKS += ("parity", "reverse", "sort")  # data/tasks makes them
+WIKIPEDIA = ("enwik8", "text8", "wikitext103")  # data/wikipedia makes them
 # made when they are first used: they need no network and no arguments
-OFFLINE = {"stdlib": "stdlib", "recall": "recall"} | dict.fromkeys(TASKS, "tasks")
+OFFLINE = {name: name for name in ("stdlib", "recall", "digits")} | dict.fromkeys(TASKS, "tasks")
 NANOGPT = "as nanoGPT split it"  # the rule in meta.json of a folder that nanoGPT made
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")  # of a corpus
 VOCABULARIES = {"bytes": 256, "gpt2": 50257}  # tokens of each tokenizer; char: its characters
@@ -277,9 +278,14 @@ def load(name: str, root: Path = HERE) -> Corpus:
 
 def commands() -> dict[str, str]:
     """What a user types to make each corpus that a prepare.py of the project makes, by its name."""
-    names = {path.parent.name for path in HERE.glob("*/prepare.py")} - {"text", "tasks", "needles"}
+    others = ("text", "tasks", "needles", "wikipedia")  # these take arguments
+    names = {path.parent.name for path in HERE.glob("*/prepare.py")}.difference(others)
     simple = {name: f"python data/{name}/prepare.py" for name in names}
     simple |= {name: f"python data/tasks/prepare.py {name}" for name in TASKS}
+    for name in WIKIPEDIA:
+        simple[name] = f"python data/wikipedia/prepare.py {name}"
+        simple[f"{name}_test"] = f"{simple[name]} --test"
+    simple["wikitext103_gpt2"] = "python data/wikipedia/prepare.py wikitext103 --tokenizer=gpt2"
     return simple | {"books_gpt2": "python data/books/prepare.py --tokenizer=gpt2"}
 
 

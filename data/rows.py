@@ -1,9 +1,9 @@
 """Corpora of rows: texts that stand for themselves, in which some tokens are scored.
 
-data/recall, data/tasks and data/needles make them. Beside the files of any corpus there are
-train_answers.npy and val_answers.npy: for each token how far back its answer stands, 0 if it is not
-scored. meta.json has an entry `rows`. Training rows all have one width; validation rows have one
-for each size.
+data/recall, data/tasks, data/needles and data/digits make them. Beside the files of any corpus
+there are train_answers.npy and val_answers.npy: for each token how far back its answer stands (1 in
+images), 0 if it is not scored. meta.json has an entry `rows`. Training rows all have one width;
+validation rows have one for each size.
 """
 
 from collections.abc import Mapping
@@ -25,11 +25,13 @@ def write_rows(
 ) -> dict:
     """Write a corpus of rows to `folder`, and return what is in its meta.json.
 
-    `validation` has the rows of each size. `rows` has "protocol" ("recall", "needles" or
-    "exact_match"), "kind" (what is to be learned), "trained" (the largest size in training),
-    "chance" (the share of right answers of a guess) and "majority" (that of who says what was
-    written most often, whatever the order; None where it is no cheap way). For `about` see
-    `write_corpus`. Validation rows of a trained size are filled up to the training width.
+    `validation` has the rows of each size. `rows` has "protocol" ("recall", "needles",
+    "exact_match" or "image"), "kind" (what is to be learned), "trained" (the largest size in
+    training), "chance" (the share of right answers of a guess) and "majority" (that of who says
+    what was written most often, whatever the order; None where it is no cheap way). Of images the
+    loss counts, and not an answer: they have neither, but "width", the side in training. For
+    `about` see `write_corpus`. Validation rows of a trained size are filled up to the training
+    width.
     """
     width, trained = train[0].shape[1], rows["trained"]
     tested = {n: filled(pair, width if n <= trained else 0) for n, pair in validation.items()}

@@ -79,6 +79,10 @@ enough, the method `score` computes the whole score, and the method `features` g
 each token (see `zoo/fox.py`). `--drop_pos=0.13` trains the last 13 % of the steps without the
 scheme, whichever it is (DroPE).
 
+Schemes whose names end in `2d` are for images that are read row by row, as those of data/digits
+(`--dataset=digits --block_size=144`). They take a text of N tokens for a square image, and do not
+go together with schemes that read positions along a text.
+
 The first table lists the schemes, for `--pos`. The second table lists the extensions of a trained
 model, for `--extend`. Where the default of an option is `None`, it depends on the model, mostly on
 its training length. Extensions that change frequencies act on rotary schemes.

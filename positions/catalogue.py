@@ -18,7 +18,7 @@ from pathlib import Path
 
 import posenc
 from configurable import UserError, require
-from posenc import Extension, Piece, Rotary, Scaled, Shape, Table, scheme_name
+from posenc import Extension, Grid, Piece, Rotary, Scaled, Shape, Table, scheme_name
 from positions.grammar import Expression, Mention, parse
 
 ZOO = Path(__file__).resolve().parents[1] / "zoo"
@@ -49,7 +49,8 @@ def _pieces_of(module: types.ModuleType) -> dict[str, type[Piece]]:
     """The schemes that a module defines itself, by name."""
     classes = [c for c in vars(module).values() if isinstance(c, type) and issubclass(c, Piece)]
     own = [c for c in classes if c.__module__ == module.__name__]
-    return {scheme_name(c): c for c in own if c not in (Piece, Rotary, Extension, Scaled)}
+    shared = (Piece, Rotary, Grid, Extension, Scaled)
+    return {scheme_name(c): c for c in own if c not in shared}
 
 
 def scheme_names(pos_file: Path | None = None) -> list[str]:

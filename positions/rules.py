@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Collection, Sequence
 
 from configurable import require
-from posenc import Alibi, Extension, Learned, Piece, Rotary, Scaled, overrides, scheme_name
+from posenc import Alibi, Extension, Grid, Learned, Piece, Rotary, Scaled, overrides, scheme_name
 
 # what only one piece may claim in a layer, and change in an extension, by the method that does so
 CLAIMED = {"ids": "position ids", "embed": "token embedding", "turn": "rotation"}
@@ -70,6 +70,8 @@ def in_one_scheme(a: Piece, b: Piece) -> str:
     first, second = scheme_name(a), scheme_name(b)
     if not overrides(a, "ids"):
         return ""
+    if isinstance(a, Grid) and reads_positions(b):
+        return f"{first} gives places in an image, and {second} reads positions along a text"
     if a.limit and b.limit and b.limit < a.limit:
         return f"{first} gives positions up to {a.limit}, more than the {b.limit} rows of {second}"
     if is_resized(b):
@@ -128,6 +130,8 @@ def with_one_piece(a: Piece | type[Piece], b: Piece) -> str:
     name = scheme_name(b)
     if overrides(a, "regions") and claims_score(b):
         return f"it rewrites distances, and {name} makes the whole score by itself"
+    if isinstance(b, Grid) and (moves_positions(a) or overrides(a, "regions")):
+        return f"it changes positions along a text, and {name} reads places in an image"
     if moves_positions(a) and has_vectors(b) and not overrides(b, "ids"):
         return f"it changes positions, and {name} has a vector for each whole one"
     if both(a, b, "draw"):

@@ -68,27 +68,38 @@ def measure(model: Any, corpus: Corpus, size: int, compute: Compute, processes: 
     seconds = time.perf_counter() - started
     digest = hashlib.sha256(np.ascontiguousarray(distances, dtype="<i8").tobytes()).hexdigest()
     fields = {"targets": digest, "tokens_per_s": round(scored.size / seconds, 1)}
+    if corpus.meta["rows"]["protocol"] == "image":  # which has no answers
+        return fields | loss_fields(nats, scored)
     return fields | summary(right, nats, distances[:, 1:])
 
 
-def summary(right: np.ndarray, nats: np.ndarray, distances: np.ndarray) -> dict[str, Any]:
-    """What is kept of answers: all (rows, T), where a token with the distance 0 is not scored."""
-    scored = distances > 0
+def loss_fields(nats: np.ndarray, scored: np.ndarray) -> dict[str, Any]:
+    """What is kept of the losses of the scored tokens, (rows, T) both."""
     if not np.isfinite(nats).all():
         reason = f"diverged: {int((~np.isfinite(nats)).sum())} losses are not finite"
         return {"nats": None, "diverged": True, "reason": reason}
-    first = scored & ~np.pad(scored, ((0, 0), (1, 0)))[:, :-1]  # tokens of answers
-    asked = distances[first]
-    correct = np.minimum.reduceat(right[scored], np.flatnonzero(first[scored])) > 0
-    groups = np.array_split(np.arange(len(right)), min(GROUPS, len(right)))
+    groups = np.array_split(np.arange(len(nats)), min(GROUPS, len(nats)))
     blocks = [float(f"{nats[group].sum() / scored[group].sum():.7g}") for group in groups]
-    whole = int((right == scored).all(axis=1).sum())
     return {
         "tokens": int(scored.sum()),
         "nats": float(nats.sum() / scored.sum()),
         "stderr": standard_error(blocks) if len(blocks) > 1 else math.inf,
         "stderr_vs_L": None,
         "block_nats": blocks,
+    }
+
+
+def summary(right: np.ndarray, nats: np.ndarray, distances: np.ndarray) -> dict[str, Any]:
+    """What is kept of answers: all (rows, T), where a token with the distance 0 is not scored."""
+    scored = distances > 0
+    found = loss_fields(nats, scored)
+    if found["nats"] is None:
+        return found
+    first = scored & ~np.pad(scored, ((0, 0), (1, 0)))[:, :-1]  # tokens of answers
+    asked = distances[first]
+    correct = np.minimum.reduceat(right[scored], np.flatnonzero(first[scored])) > 0
+    whole = int((right == scored).all(axis=1).sum())
+    return found | {
         "accuracy": float(correct.mean()),
         "texts": len(right),
         "exact": whole,

@@ -19,7 +19,7 @@ from runs.answers import answered
 from runs.labels import loss, result_labels
 from runs.results import Result, Row, Rows, targets
 
-Seeds = dict[int, dict[int, Row]]  # of one scheme: rows of fixed_targets by seed and length
+Seeds = dict[int, dict[int, Row]]  # of one scheme: rows of one protocol by seed and length
 
 LEVEL = 0.05  # of the tests; the intervals hold 1 - LEVEL
 NEAR = 0.01  # nats by which another learning rate must be better than the usual one
@@ -64,7 +64,8 @@ def missing_results(cells: dict[str, list[Result]]) -> list[str]:
 
 
 def rows_by_seed(cells: dict[str, list[Result]], dataset: str = "") -> tuple[str, dict[str, Seeds]]:
-    """The dataset, and each scheme's rows of fixed_targets, or with answers, by seed and length.
+    """The dataset, and each scheme's rows of fixed_targets, of images or with answers, by seed and
+    length.
 
     `cells` is {scheme: a result for each seed}; a missing one is {"seed": ..., "reason": ...}.
     UserError if all are missing, or if two were measured on different targets.
@@ -74,14 +75,15 @@ def rows_by_seed(cells: dict[str, list[Result]], dataset: str = "") -> tuple[str
     dataset, all_rows = select_rows([result for _, result in done], dataset)
     by_seed: dict[str, Seeds] = {label: {} for label in cells}
     for (label, result), rows in zip(done, all_rows, strict=True):
-        by_seed[label][result["seed"]] = answered(rows) or results.by_length(rows)
+        losses = results.by_length(rows) or results.by_length(rows, "image")
+        by_seed[label][result["seed"]] = answered(rows) or losses
     return dataset, by_seed
 
 
-def has_answers(by_scheme: dict[str, Seeds]) -> bool:
-    """Whether these are rows with answers, see runs/answers.py."""
+def protocol_of(by_scheme: dict[str, Seeds]) -> str:
+    """The protocol of these rows: fixed_targets, image, or one with answers (`ANSWERED`)."""
     rows = [row for seeds in by_scheme.values() for of in seeds.values() for row in of.values()]
-    return any(row["protocol"] in results.ANSWERED for row in rows)
+    return rows[0]["protocol"] if rows else "fixed_targets"
 
 
 def losses_at(seeds: Seeds, length: int) -> dict[int, float]:

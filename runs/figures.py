@@ -10,16 +10,25 @@ import numpy as np
 
 from configurable import require
 from runs.answers import Tested, curve, has_depths, interval, is_recall, verdict
-from runs.compare import contrasts, has_answers, mean_curve, rows_by_seed
+from runs.compare import contrasts, mean_curve, protocol_of, rows_by_seed
 from runs.files import replace_file
 from runs.labels import gaps, loss, result_labels, run_name
-from runs.results import Result, gains, rows_on
+from runs.results import ANSWERED, Result, gains, rows_on
 from runs.tables import tables_of
 
 # colours of Okabe and Ito, which the colour-blind can tell apart
 COLORS = "#0072B2 #D55E00 #009E73 #CC79A7 #E69F00 #56B4E9 #000000".split()
 MARKERS = "osD^vP*"
 GREY = {"color": "0.35", "linewidth": 1}
+# of each protocol whose losses are drawn: its title, dotted lines, and the caption of one seed
+LOSSES = {
+    "fixed_targets": (
+        "targets with more and more context",
+        "cropped: loss at N = L",
+        "bars: standard error of the paired difference to L",
+    ),
+    "image": ("drawings in more and more patches", "loss at N = L", "one seed"),
+}
 
 
 # ---- runs
@@ -55,7 +64,7 @@ def plot_runs(results: list[Result], path: str | Path, dataset: str = "") -> boo
 
 
 def plot_seeds(cells: dict[str, list[Result]], path: str | Path, dataset: str = "") -> bool:
-    """Draw the loss of fixed_targets against the test length, a curve for each scheme.
+    """Draw the loss of fixed_targets or of images by test length, a curve for each scheme.
 
     It is the mean over seeds, with a thin line for each, and a bar is as long as the 95 % interval
     of the difference to the first scheme, uncorrected. If every scheme has one seed only, a bar is
@@ -63,16 +72,25 @@ def plot_seeds(cells: dict[str, list[Result]], path: str | Path, dataset: str = 
     figure, if nothing was measured. UserError if there are no figures of that kind.
     """
     dataset, schemes = rows_by_seed(cells, dataset)
-    if has_answers(schemes):
+    protocol = protocol_of(schemes)
+    if protocol in ANSWERED:
         tested = {label: list(seeds.values()) for label, seeds in schemes.items()}
         return plot_answers(tested, dataset, path)
-    done = {label: [r for r in of if "rows" in r] for label, of in cells.items()}
+    done = [result for of in cells.values() for result in of if "rows" in result]
     single = all(len(of) == 1 for of in cells.values())
     bars = f"bars: 95 % interval of the difference to {next(iter(cells))}, not corrected"
-    own = "bars: standard error of the paired difference to L"
-    caption = own if single else f"thin lines: each seed; {bars}"
-    axes = loss_axes(dataset, sum(done.values(), []), caption)
-    found = contrasts(schemes)
+    caption = LOSSES[protocol][2] if single else f"thin lines: each seed; {bars}"
+    axes = loss_axes(dataset, done, protocol, caption)
+    draw_seeds(axes, cells, dataset)
+    return save_losses(axes, path)
+
+
+def draw_seeds(axes: Any, cells: dict[str, list[Result]], dataset: str = "") -> None:
+    """Draw the curves of `plot_seeds` on axes of your own. Of run folders, the cells are
+    compare.schemes_of([load_result(folder), ...]).
+    """
+    _, schemes = rows_by_seed(cells, dataset)
+    found, single = contrasts(schemes), all(len(of) == 1 for of in cells.values())
     for k, (label, seeds) in enumerate(schemes.items()):
         losses = mean_curve(seeds)
         errors = [found[label][n].half if n in found[label] else 0.0 for n in losses]
@@ -83,10 +101,9 @@ def plot_seeds(cells: dict[str, list[Result]], path: str | Path, dataset: str = 
                 errors = [row.get("stderr_vs_L") or 0.0 for row in fixed.values()]
         named = label if single else f"{label} ({len(seeds)} seeds)"
         plot_losses(axes, k, named, losses, errors)
-        trained = {result["train_length"] for result in done[label]}
+        trained = {result["train_length"] for result in cells[label] if "rows" in result}
         for length in trained & {n for n, nats in losses.items() if math.isfinite(nats)}:
             axes.axhline(losses[length], color=color(k), linestyle=":", linewidth=1)
-    return save_losses(axes, path)
 
 
 # ---- answers
@@ -214,12 +231,12 @@ def save_figure(figure: Any, path: str | Path) -> None:
 # ---- curves of losses
 
 
-def loss_axes(dataset: str, results: list[Result], caption: str) -> Any:
-    """Empty axes for losses by length, with a title."""
+def loss_axes(dataset: str, results: list[Result], protocol: str, caption: str) -> Any:
+    """Empty axes for losses by length, with a title; for `protocol` see LOSSES."""
     lengths, unit = sorted({result["train_length"] for result in results}), results[0]["unit"]
     trained = f"{dataset}, trained at L = {', '.join(map(str, lengths))}"
-    title = f"{trained}: the same targets with more and more context (fixed_targets)"
-    names = ("L, the training length", "cropped: loss at N = L")
+    title = f"{trained}: the same {LOSSES[protocol][0]} ({protocol})"
+    names = ("L, the training length", LOSSES[protocol][1])
     x = f"test length, {unit}s ({caption})"
     return new_axes(title, x, f"loss, nats per {unit}", lengths, names)
 

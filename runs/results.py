@@ -153,7 +153,7 @@ def finished_result(folder: Path, settings: TrainSettings) -> Result | None:
     here = [row for row in result["rows"] if place.items() <= row.items()]
     lengths = tested_lengths(settings.block_size, settings.eval_lengths)
     asked = set(itertools.product(PROTOCOLS, lengths))
-    asked = {cell(row) for row in here if row["protocol"] in ANSWERED} or asked
+    asked = {cell(row) for row in here if "trained" in row} or asked  # of a corpus of rows
     rows = [row for row in here if cell(row) in asked]
     result = only(result | {"rows": rows}, settings.eval_windows, config["dtype"])
     return result if asked == set(map(cell, result["rows"])) else None

@@ -61,7 +61,8 @@ def runs_table(tested: list[Result], dataset: str = "") -> Page:
         return page(title, lines, "", legend(of_kind), "", *notes)
     lengths = ", ".join(dict.fromkeys(str(result["train_length"]) for result in tested))
     title = f"{dataset}, trained at L = {lengths}; nats per {tested[0]['unit']}"
-    return page(title, without_empty_columns(lines), "", legend(run_lines), *notes)
+    below = [] if others == ["image"] else [legend(run_lines)]
+    return page(title, without_empty_columns(lines), "", *below, *notes)
 
 
 def run_lines(result: Result, rows: Rows, others: list[str]) -> list[list[str]]:
@@ -200,7 +201,8 @@ def seeds_table(cells: dict[str, list[Result]], dataset: str = "") -> Page:
     missing or undefined is listed with its reason.
     """
     dataset, by_scheme = compare.rows_by_seed(cells, dataset)
-    if compare.has_answers(by_scheme):
+    protocol = compare.protocol_of(by_scheme)
+    if protocol in results.ANSWERED:
         return answers_by_seed(by_scheme, dataset, compare.missing_results(cells))
     found, first = compare.contrasts(by_scheme), next(iter(cells))
     heads = ["scheme", "N", "seeds", "mean", "sd", f"difference to {first}", "p (Holm)", ""]
@@ -210,7 +212,7 @@ def seeds_table(cells: dict[str, list[Result]], dataset: str = "") -> Page:
             lines.append([label, str(n), *seeds_line(seeds, found[label].get(n), n)])
         if seeds and not seeds.keys() & by_scheme[first].keys():
             notes.append(f"{label}: no seed in common with {first}: train both with the same seed")
-    title = f"{dataset}, fixed_targets, nats: mean and spread over seeds"
+    title = f"{dataset}, {protocol}, nats: mean and spread over seeds"
     below = ["", legend(difference_cells)] if any(found.values()) else []
     return page(title, without_empty_columns(lines), *below, *notes, *cell_notes(by_scheme))
 

@@ -160,6 +160,11 @@ SCHEMES = [  # a pattern puts one branch into each layer
     "rfs + (rope | alibi | fire(hidden=2))",
     "rfs(test=draw) + alibi",
     "shape + learned(rows=64)",
+    "learned2d + logn",
+    "sinusoidal2d + ssmax",
+    "rope2d(coordinates=unit) + window(size=8)",
+    "rope2d + abacus",
+    "alibi2d + fox",
 ]
 EXTENDED = [  # a scheme, and extensions that act on it together
     ("rope + alibi", "abf + compress + logn"),
@@ -185,6 +190,7 @@ EXTENDED = [  # a scheme, and extensions that act on it together
     ("rope", "dynamic_yarn"),
     ("nope | t5", "interpolate"),
     ("rope | fox", "yarn + int8"),
+    ("rope2d", "logn + window(size=8)"),
 ]
 
 
@@ -221,6 +227,7 @@ BESIDE = {  # what a row of the rules refuses, and the case above with a pair be
     "gives positions up to": SCHEMES[11],  # randomized + learned
     "needs the positions 0": SCHEMES[9],  # learned + alibi
     "in between": SCHEMES[15],  # shape + learned
+    "gives places in an image": SCHEMES[20],  # alibi2d + fox
     "is named twice: keep one": EXTENDED[0],
     "change the positions: keep one": EXTENDED[3],  # clip + smooth
     "change the cache": EXTENDED[17],  # yarn + int8
@@ -235,6 +242,7 @@ BESIDE = {  # what a row of the rules refuses, and the case above with a pair be
     "no score depends on one": EXTENDED[7],  # alibi under string
     "nothing reads them": EXTENDED[16],  # nope | t5 under interpolate
     "vector for each whole one": EXTENDED[11],  # sinusoidal under smooth
+    "reads places in an image": EXTENDED[20],  # rope2d under logn + window
     "both draw the positions": EXTENDED[12],  # rope under pose
     "cannot be per_layer here": EXTENDED[11],  # sinusoidal under smooth
     "changes the slopes of alibi": EXTENDED[14],  # alibi + window under slopes

@@ -438,6 +438,46 @@ def stretched(table: ndarray, total: int, cubic: bool) -> ndarray:
     return np.array(found)
 
 
+# ---- places in an image of T tokens, whose side is 2
+
+SIDE = 2
+
+
+def grid(**does: Callable) -> Parts:
+    """What a scheme of images does, with the ids that hold a row and a column."""
+    return Parts(ids=lambda k, n: k // SIDE * 4096 + k % SIDE, **does)
+
+
+def place(p: float) -> tuple[int, int]:
+    """The row and the column of an id."""
+    return int(p) // 4096, int(p) % 4096
+
+
+def on_axes(base: float, coordinate: Callable[[int], float]) -> Parts:
+    """Half of the pairs turned by the row, half by the column."""
+
+    def turn(h: int, x: Vector, p: float) -> Vector:
+        frequencies = theta(base, D // 2)
+        return pairs_turned(x, [coordinate(n) * f for n in place(p) for f in frequencies])
+
+    return grid(turn_q=turn, turn_k=turn)
+
+
+def on_both_axes(ids: Sequence[float], scale: float, base: float) -> ndarray:
+    """Sines and cosines of the row, then of the column, in half of the columns each."""
+    frequencies = [base ** (-4 * m / C) for m in range(C // 4)]
+    rows = []
+    for p in ids:
+        waves = [f(n * w) for n in place(p) for f in (math.sin, math.cos) for w in frequencies]
+        rows.append([float(np.float32(scale) * np.float32(wave)) for wave in waves])
+    return np.array(rows)
+
+
+def at_places(w: Weights, ids: Sequence[float]) -> ndarray:
+    """The vectors of a table (2, 2, C); below the square, those of its last row."""
+    return np.array([w["table"][min(row, SIDE - 1), column] for row, column in map(place, ids)])
+
+
 def digits(w: Weights, tokens: Sequence[int], zero: int) -> ndarray:
     """Abacus: a digit gets the row of its place in its number, from the first digit."""
     rows, place = [], 0
@@ -676,6 +716,37 @@ ORACLES: dict[str, Oracle] = {
     "xpos": Oracle("Sun et al. 2022, algorithm 1", "rotation", lambda w: growing(0.4, L / 2), 1e-6),
     "xpos(gamma=1, scale_base=32)": Oracle(
         "Sun et al. 2022, algorithm 1", "rotation", lambda w: growing(1.0, 32.0), 1e-6
+    ),
+    "learned2d": Oracle(
+        "Dosovitskiy et al. 2020, appendix D.4",
+        "grid",
+        lambda w: grid(embed=lambda ids, tokens: at_places(w, ids)),
+    ),
+    "learned2d(resize=bilinear)": Oracle(
+        "Dosovitskiy et al. 2020, appendix D.4",
+        "grid",
+        lambda w: grid(embed=lambda ids, tokens: at_places(w, ids)),
+    ),
+    "sinusoidal2d": Oracle(
+        "Chen et al. 2021, times 0.1",
+        "grid",
+        lambda w: grid(embed=lambda ids, tokens: on_both_axes(ids, 0.1, 10000.0)),
+    ),
+    "sinusoidal2d(scale=1, base=100)": Oracle(
+        "Chen et al. 2021",
+        "grid",
+        lambda w: grid(embed=lambda ids, tokens: on_both_axes(ids, 1.0, 100.0)),
+    ),
+    "rope2d": Oracle("Heo et al. 2024, axial", "grid", lambda w: on_axes(100.0, float)),
+    "rope2d(base=500, coordinates=unit)": Oracle(
+        "Siméoni et al. 2025, DINOv3",
+        "grid",
+        lambda w: on_axes(500.0, lambda n: 2 * math.pi * ((2 * n + 1) / SIDE - 1)),
+    ),
+    "alibi2d": Oracle(
+        "Fuller et al. 2023",
+        "grid",
+        lambda w: grid(bias=lambda h, i, j: -SLOPES[h] * math.dist(place(i), place(j))),
     ),
 }
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -95,8 +96,48 @@ def log_n(index: int) -> float:
     return math.log(index + 1) / math.log(L)
 
 
+TABLE = re.compile(r"learned(2d)?\.table")  # of vectors for the embedding
+GRID = (0, 1, 4096, 4097, 8192, 8193)  # row x 4096 + column of six patches, two in a row
+
+
+def place(p: int) -> tuple[int, int]:
+    """The row and the column of an id."""
+    return p // 4096, p % 4096
+
+
+def at_place(p: int) -> list[float]:
+    """The vector of a table of 2 x 2 places; below it, that of the last row."""
+    row, column = place(p)
+    return [number("table", (min(row, 1) * 2 + column) * H * D + c) for c in range(H * D)]
+
+
+def sinusoid_2d(p: int) -> list[float]:
+    frequencies = [10000 ** (-4 * m / (H * D)) for m in range(H * D // 4)]
+    waves = [f(n * w) for n in place(p) for f in (math.sin, math.cos) for w in frequencies]
+    return [0.1 * wave for wave in waves]
+
+
+def rotation_2d(x: Sequence[float], p: int) -> list[float]:
+    """The first two pairs of columns turned by the row, the others by the column."""
+    y, angles = list(x), [n * 100 ** (-4 * m / D) for n in place(p) for m in (0, 1)]
+    for m, angle in enumerate(angles):
+        a, b = m, m + D // 2
+        y[a] = x[a] * math.cos(angle) - x[b] * math.sin(angle)
+        y[b] = x[b] * math.cos(angle) + x[a] * math.sin(angle)
+    return y
+
+
+def alibi_2d(h: int, i: int, j: int) -> float:
+    return -SLOPES[h] * math.dist(place(i), place(j))
+
+
 BY_HAND = {
     "nope": ByHand(),
+    "learned2d": ByHand(embed=at_place, ids=GRID),
+    "sinusoidal2d": ByHand(embed=sinusoid_2d, ids=GRID, tolerance=1e-6),
+    "rope2d": ByHand(turn=rotation_2d, ids=GRID, tolerance=1e-6),
+    "alibi2d": ByHand(bias=alibi_2d, ids=GRID),
+    "alibi2d + logn": ByHand(bias=alibi_2d, temperature=log_n, ids=GRID),
     "learned(rows=64)": ByHand(
         embed=lambda p: [number("table", p * H * D + c) for c in range(H * D)]
     ),
@@ -361,7 +402,7 @@ def assert_equals_reference(text: str, **plan_arguments: object) -> None:
         plan_arguments,
     )
     acting = sum(
-        p.numel() > 0 for name, p in scheme.named_parameters() if "learned." not in name
+        p.numel() > 0 for name, p in scheme.named_parameters() if not TABLE.search(name)
     )  # not the embedding's table
     assert len(ours) == len(theirs) == 4 + acting
     for a, b in zip(ours, theirs, strict=True):

@@ -433,7 +433,7 @@ def test_the_catalogue_says_where_each_acts() -> None:
         (("rope", "--out=x.what"), "no what figures"),
         (
             ("alibi", "--out=x.png"),
-            "alibi turns no pairs of columns: there are no pairs to plot in x.png",
+            "alibi turns no pairs of columns along a text: there are no pairs to plot in x.png",
         ),
     ],
 )
@@ -459,7 +459,7 @@ def test_a_scheme_that_turns_nothing_is_explained_without_a_table(said: Said) ->
     assert code == 0 and "alibi: score += -m_h (i - j)" in text and "turns in L" not in text
     code, text = said("slopes", "--pos=alibi")
     assert code == 0 and "slopes: " in text
-    assert text.splitlines()[-1] == "alibi turns no pairs of columns"
+    assert text.splitlines()[-1] == "alibi turns no pairs of columns along a text"
 
 
 # ---- the examination

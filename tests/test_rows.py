@@ -237,7 +237,7 @@ def test_the_answers_of_a_task_are_right(name: str, size: int) -> None:
 
 def test_all_tasks_are_corpora_that_make_themselves() -> None:
     assert set(data.TASKS) == set(tasks.TASKS)
-    assert set(data.TASKS) | {"recall", "stdlib"} == set(data.OFFLINE)
+    assert set(data.TASKS) | {"recall", "stdlib", "digits"} == set(data.OFFLINE)
 
 
 def test_a_row_of_a_task_scores_answer_and_full_stop() -> None:
@@ -664,6 +664,10 @@ def test_a_run_on_rows_is_trained_tested_tabled_and_drawn(trained: Any) -> None:
         assert row["protocol"] == "recall" and 0 <= row["accuracy"] <= 1
         assert sum(row["by_distance"]["counts"]) == row["tokens"]
     assert "rope: not learned: below 95% at the trained size" in said
+    first = result["rows"][0]
+    assert (
+        f"recall at 64: {first['nats']:.4f} nats per char, {first['accuracy']:.1%} right\n" in said
+    )
     assert (folder / "extrapolation.png").stat().st_size > 10_000
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     assert "val_loss" in json.loads(lines[-1])

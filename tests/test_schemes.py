@@ -55,6 +55,7 @@ ROTARY = Expected(path="fused")
 RESIZED = Expected({"table": (4, C)}, shifts=None, path="fused", reach=T)
 GATED = Expected({"gate.weight": (H, C), "gate.bias": (H,)}, path="scored")
 MIXED = Expected({"cosines": (H, 2, 2), "sines": (H, 2, 2)}, shifts=False, path="fused")
+PLACES = Expected({"table": (2, 2, C)}, shifts=None, path="fused")
 
 
 def perceptron(inputs: int, hidden: int) -> dict[str, tuple[int, ...]]:
@@ -139,6 +140,13 @@ EXPECTED: dict[str, Expected] = {
     # its factors grow with the distance from the middle of the text
     "xpos": Expected(path="fused", reach=64),
     "xpos(gamma=1, scale_base=32)": Expected(path="fused", reach=64),
+    "learned2d": PLACES,
+    "learned2d(resize=bilinear)": PLACES,
+    "sinusoidal2d": INPUT,
+    "sinusoidal2d(scale=1, base=100)": INPUT,
+    "rope2d": ROTARY,
+    "rope2d(base=500, coordinates=unit)": ROTARY,
+    "alibi2d": Expected(),
 }
 COMPOSITES: dict[str, Expected] = {
     "rope + alibi": Expected(),
@@ -173,6 +181,8 @@ COMPOSITES: dict[str, Expected] = {
     "pope + alibi + logn": Expected(),
     "abacus(zero=3, max_shift=4, rows=64) + rope": ROTARY,
     "fope(base=2) + kerple": Expected(shifts=False),
+    "rope2d + logn + window(size=3, sinks=1)": Expected(),
+    "alibi2d + fox": Expected(path="scored"),
     "fox | rope + sandwich | nope + ssmax": Expected(path="scored|dense|fused"),
     "rope + window(size=3, sinks=1) | nope": Expected(path="dense|fused"),
     "randomized(max=64) + (rope | t5(buckets=4, max_distance=6) + window(size=2))": Expected(
@@ -677,7 +687,11 @@ def test_path_is_the_same_by_chunks_of_keys_of_any_size(monkeypatch):
 
 # Schemes together
 
-EXCLUSIVE = ("positions", "input", "rotation", "score")  # places that one scheme may claim
+EARLY = ("positions", "input", "grid")  # what acts once, before the first layer
+EXCLUSIVE = (*EARLY, "rotation", "score")  # places that one scheme may claim
+# what may stand beside places in an image, because it reads no positions along a text
+BESIDE_A_GRID = {*"nope logn ssmax window block_causal abacus".split()}
+BESIDE_A_GRID |= {*"cope fox dape path selective_rope".split()}
 APART = {
     frozenset(pair)
     for pair in [
@@ -685,6 +699,8 @@ APART = {
         ("cape", "rfs"),
         ("cape", "shape"),
         ("rfs", "learned"),
+        ("learned2d", "abacus"),
+        ("sinusoidal2d", "abacus"),
         *itertools.product(("pope", "xpos"), ("cope", "path", "selective_rope")),
     ]
 }
@@ -695,7 +711,9 @@ def clash(mentions: tuple[str, ...]) -> bool:
 
     The project's own rules are not asked.
     """
-    return any(
+    grid = any(ORACLES[mention].place == "grid" for mention in mentions)
+    others = {name_of(mention) for mention in mentions if ORACLES[mention].place != "grid"}
+    return (grid and not others <= BESIDE_A_GRID) or any(
         (ORACLES[a].place == ORACLES[b].place and ORACLES[a].place in EXCLUSIVE)
         or frozenset((name_of(a), name_of(b))) in APART
         for a, b in itertools.combinations(mentions, 2)
@@ -754,13 +772,13 @@ def test_any_three_schemes_act_together_as_their_papers_say_or_are_refused(first
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "first",
-    [text for text in first_of_each_name() if ORACLES[text].place not in ("positions", "input")],
+    [text for text in first_of_each_name() if ORACLES[text].place not in EARLY],
 )
 def test_any_two_schemes_take_turns_over_layers_and_any_may_be_per_layer(first):
     Scheme(f"{with_option(first, 'per_layer=True')} | nope", SHAPE, 2)
     for second in first_of_each_name():
         text = f"{first} | {second}"
-        if ORACLES[second].place in ("positions", "input"):
+        if ORACLES[second].place in EARLY:
             with pytest.raises(UserError, match="before the first layer"):
                 Scheme(text, SHAPE, 2)
         else:

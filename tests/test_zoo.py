@@ -83,7 +83,8 @@ def test_a_file_of_the_zoo_holds_one_scheme_of_its_own_name_and_names_its_paper(
 def test_a_file_of_the_zoo_could_be_a_users_own(name, tmp_path):
     """Under another name, since its own is taken."""
     text = (ZOO / f"{name}.py").read_text(encoding="utf-8")
-    text = text.replace(f"class {name.title().replace('_', '')}(", "class Renamed(")
+    own = "".join(word.capitalize() for word in name.split("_"))
+    text = text.replace(f"class {own}(", "class Renamed(")
     (tmp_path / "renamed.py").write_text(text, encoding="utf-8")
     theirs, ours = Scheme(name, SHAPE, 1), Scheme("renamed", SHAPE, 1, tmp_path / "renamed.py")
     state = {key.replace(name, "renamed"): value for key, value in theirs.state_dict().items()}

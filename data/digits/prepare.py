@@ -1,0 +1,147 @@
+"""Images of digits as sequences of patches, for positions in two dimensions.
+
+    python data/digits/prepare.py [--side=12] [--name=digits] [--overwrite]
+
+A digit is a line through points (STROKES) that is drawn from the seed: turned, stretched and moved
+as a whole, with points that tremble, with a thin or a thick pen. The same drawing can be rendered
+with any number of patches a side, because the pen and its soft edge are measured in sides of the
+image. A patch is the grey value at its centre, as one of eight characters from blank to dark. A row
+is a newline, which starts the image, and then the patches, row by row. `fold -w 12` shows it.
+
+The training rows have --side x --side patches. The validation split has other drawings, each of
+them at three sizes: with --side patches a side, with twice and with four times as many. Every patch
+is scored. A patch of a larger image is easier to predict, because its neighbours are nearer.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from configurable import require, run_program  # noqa: E402
+from data import HERE, NAME, summary  # noqa: E402
+from data.recall.prepare import check_free  # noqa: E402
+from data.rows import Pair, write_rows  # noqa: E402
+
+GREYS = " .:-=+*#"  # from blank to dark: tokens 0, 1 ...
+START = len(GREYS)  # the token before the first patch
+TRAIN_IMAGES, TEST_IMAGES = 24_000, 256
+TIMES = (1, 2, 4)  # the sides of validation, as multiples of that of training
+EDGE = 0.08  # how far the edge of a stroke takes to fade, in sides of the image
+BATCH = 256  # images that are rendered at once
+STROKES = (  # of 0, 1 ... 9: points xy from 0 to 8, x to the right and y down
+    "40 21 13 15 27 48 67 75 73 61 40",
+    "22 40 48",
+    "12 20 40 61 63 45 18 78",
+    "11 30 50 62 53 34 53 75 66 48 28 17",
+    "40 15 75, 53 58",
+    "70 20 14 43 63 75 67 48 17",
+    "60 31 14 16 38 58 76 65 44 15",
+    "10 70 48 38",
+    "44 22 20 40 60 62 44 16 27 48 67 66 44",
+    "63 44 23 11 30 60 72 65 48",
+)
+
+
+def outline(digit: int) -> tuple[np.ndarray, np.ndarray]:
+    """The points of a digit, (P, 2) from -0.5 to 0.5, and the two ends of its segments, (S, 2).
+
+    P and S are those of the longest digit: the last one is repeated.
+    """
+    most = max(len(strokes.split()) for strokes in STROKES)
+    strokes = [stroke.split() for stroke in STROKES[digit].split(",")]
+    points = [[int(number) / 8 - 0.5 for number in point] for point in sum(strokes, [])]
+    ends = np.cumsum([len(stroke) for stroke in strokes])
+    segments = [(n - 1, n) for n in range(1, len(points)) if n not in ends]
+    points += points[-1:] * (most - len(points))
+    return np.array(points), np.array(segments + segments[-1:] * (most - len(segments)))
+
+
+def draw(generator: np.random.Generator, digits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Drawings of these digits (N,): segments (N, S, 2, 2) and half the width of the pen (N,).
+
+    Lengths are in sides of the image, which reaches from 0 to 1. They are rounded: what follows
+    has the same bits on every machine.
+    """
+    points, segments = (
+        np.stack(part)[digits] for part in zip(*map(outline, range(10)), strict=True)
+    )
+    count = (len(digits), 1)
+    x, y = np.moveaxis(points + generator.uniform(-0.04, 0.04, points.shape), -1, 0)
+    angle, slant = generator.uniform(-0.2, 0.2, (2, *count))
+    x = generator.uniform(0.6, 0.9, count) * (x + slant * y)
+    y = generator.uniform(0.65, 0.9, count) * y
+    moved = 0.5 + generator.uniform(-0.06, 0.06, (2, *count))
+    x, y = x * np.cos(angle) - y * np.sin(angle), x * np.sin(angle) + y * np.cos(angle)
+    placed = (np.stack([x, y]) + moved).transpose(1, 2, 0).round(4)
+    pen = generator.uniform(0.03, 0.07, len(digits)).round(4)
+    return placed[np.arange(len(digits))[:, None, None], segments], pen
+
+
+def render(segments: np.ndarray, pen: np.ndarray, side: int) -> np.ndarray:
+    """The grey values of drawings at the centres of their patches, (N, side^2) from 0 to 1."""
+    centres = (np.arange(side) + 0.5) / side
+    x, y = np.tile(centres, side), np.repeat(centres, side)
+    nearest = np.full((len(pen), side * side), np.inf)  # the square of the distance
+    for (x0, y0), (x1, y1) in segments.transpose(1, 2, 3, 0)[..., None]:
+        wide, high = x1 - x0, y1 - y0
+        along = ((x - x0) * wide + (y - y0) * high) / np.maximum(wide**2 + high**2, 1e-9)
+        along = along.clip(0, 1)
+        square = (x0 + along * wide - x) ** 2 + (y0 + along * high - y) ** 2
+        nearest = np.minimum(nearest, square)
+    return ((pen[:, None] - np.sqrt(nearest)) / EDGE + 0.5).clip(0, 1)
+
+
+def make_rows(segments: np.ndarray, pen: np.ndarray, side: int) -> Pair:
+    """Drawings as rows: tokens, and 1 where a token is scored, (N, 1 + side^2) each."""
+    tokens = np.full((len(pen), 1 + side * side), START)
+    for first in range(0, len(pen), BATCH):
+        part = slice(first, first + BATCH)
+        tokens[part, 1:] = np.rint((START - 1) * render(segments[part], pen[part], side))
+    return tokens, (tokens < START).astype(np.int64)
+
+
+def prepare(folder: Path, side: int = 12, seed: int = 0) -> dict:
+    """Write the images to `folder`, and return what is in meta.json."""
+    generator = np.random.default_rng(seed)
+    tested, trained = (
+        draw(generator, np.arange(count) % 10) for count in (TEST_IMAGES, TRAIN_IMAGES)
+    )
+    rows = {"protocol": "image", "kind": "digits", "trained": side * side, "width": side}
+    return write_rows(
+        folder,
+        train=make_rows(*trained, side),
+        validation={(n * side) ** 2: make_rows(*tested, n * side) for n in TIMES},
+        rows=rows,
+        tokenizer="char",
+        characters=GREYS + "\n",
+        unit="token",
+        source=f"drawn from seed {seed}",
+        rule="drawings of their own",
+    )
+
+
+def main() -> int:
+    """Make the corpus."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--side", type=int, default=12, help="of training images, in patches")
+    parser.add_argument(
+        "--name", default="digits", help="of the corpus, digits... (default: digits)"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--overwrite", action="store_true", help="replace a corpus of this name")
+    parser.add_argument("--debug", action="store_true", help="show where an error was raised")
+    options = parser.parse_args()
+    good = NAME.fullmatch(options.name) and options.name.startswith("digits")
+    require(good, f"--name={options.name} must begin with 'digits', as in digits_16")
+    check_free(HERE / options.name, options.overwrite)
+    require(options.seed >= 0, f"--seed={options.seed} must be at least 0")
+    require(4 <= options.side <= 32, f"--side={options.side}: it must lie between 4 and 32")
+    print(summary(prepare(HERE / options.name, options.side, options.seed)))
+    return 0
+
+
+if __name__ == "__main__":
+    run_program(main)

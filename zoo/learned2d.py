@@ -1,0 +1,36 @@
+"""A learned vector for each place of an image (Dosovitskiy et al. 2020, arXiv 2010.11929)."""
+
+import torch
+from torch import Tensor, nn
+
+from configurable import require
+from posenc import Grid, Shape, Text, start_deviation
+
+
+class Learned2d(Grid):
+    """table[row, column] is added to the token embedding, for images of the side S of training.
+
+    Dosovitskiy et al. 2020, ViT (arXiv 2010.11929). Parameter: table (S, S, C), S = isqrt(L). For
+    an image of another side the table is resized, as its authors do: `resize` = bicubic, as in
+    transformers' ViT, or bilinear. Patches below the square have the vectors of its last row.
+    Verdict: Dosovitskiy et al. 2020 train on at the new resolution after they resize the table.
+    Without that, Heo et al. 2024 (arXiv 2403.13298) report that RoPE keeps more of its precision.
+    """
+
+    def __init__(self, shape: Shape, *, resize: str = "bicubic") -> None:
+        super().__init__()
+        known = resize in ("bicubic", "bilinear")
+        require(known, f"learned2d: resize is bicubic or bilinear, not {resize}")
+        self.resize, side = resize, self.side(shape.length)
+        table = torch.empty(side, side, shape.width).normal_(std=start_deviation(shape.width))
+        self.table = nn.Parameter(table)
+
+    def embed(self, ids: Tensor, text: Text) -> Tensor:
+        """The vectors of the places, from the table as large as the image."""
+        side, table = self.side(text.total), self.table
+        if side != len(table):
+            image = table.permute(2, 0, 1)[None]  # (S, S, C) -> (1, C, S, S) -> (side, side, C)
+            image = nn.functional.interpolate(image, size=(side, side), mode=self.resize)
+            table = image[0].permute(1, 2, 0)
+        rows, columns = (place.clamp(max=side - 1) for place in self.places(ids))
+        return nn.functional.embedding(rows * side + columns, table.flatten(0, 1))
