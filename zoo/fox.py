@@ -17,8 +17,8 @@ class Fox(Piece):
     at first: 0 in the code of both papers, so that f = 1/2; 5 in x-transformers, so that f is near
     1. Sums are float32 or wider. The "Pro" parts of FoX (output gate, norms of q, k and v, token
     shift) are not about positions and left out. CABLE's code forgets to divide by sqrt(d).
-    Verdict: Lin et al. 2025 report that it beats RoPE within L and past it. It needs no other
-    scheme.
+    Verdict: its loss stayed within 0.001 nats up to 32 L, and it read no farther than L
+    (results/board). Lin et al. 2025 report that it beats RoPE within L and past it.
     """
 
     per_layer, reads_ids = True, False
