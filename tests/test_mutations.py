@@ -830,6 +830,46 @@ MUTATIONS = [
         "test_context",
     ),
     Mutation(CONTEXT, 'if kept["asked"] == asked else {}', "", "kept_beside", "test_context"),
+    # images, what leaves the project, shares of work
+    Mutation(POSENC, "index // side * COLUMNS", "index % side * COLUMNS", "id_holds", "test_grid"),
+    Mutation("zoo/rope2d.py", "(2 * widened(p) + 1)", "(2 * widened(p))", "dinov3", "test_grid"),
+    Mutation(
+        "zoo/alibi2d.py",
+        "(column - other_column) ** 2",
+        "(column - other_column)",
+        "penalty",
+        "test_grid",
+    ),
+    Mutation(MODEL, "idx[rows, -length:]", "idx[rows, :length]", "padded", "test_model"),
+    Mutation(
+        "runs/formats.py",
+        "wide = len(head) - len(cells)",
+        "wide = len(head)",
+        "latex",
+        "test_formats",
+    ),
+    Mutation("runs/formats.py", "about | result", "result", "numbers", "test_formats"),
+    Mutation(
+        "runs/webpage.py",
+        "[html.escape(cell.strip()) for",
+        "[cell.strip() for",
+        "never_code",
+        "test_webpage",
+    ),
+    Mutation(
+        "runs/diagnose.py",
+        "return scores(q, k, plan, slice(None), *features).softmax(-1)",
+        "return scores(q, k, plan, slice(None), *features).softmax(-2)",
+        "maps",
+        "test_diagnose",
+    ),
+    Mutation(
+        "configurable.py", "own - first + 1, last - first + 1", "own, last", "array", "test_ablate"
+    ),
+    Mutation("data/download.py", '"ab" if rest', '"ab" if have', "goes_on", "test_data"),
+    Mutation(
+        "data/wikipedia/prepare.py", 'and "".join(lines).strip()', "", "wikitext", "test_data"
+    ),
 ]
 
 
@@ -857,6 +897,7 @@ def copied(folder: Path) -> Path:
         "*.py",
         "positions/*.py",
         "runs/*.py",
+        "runs/*.html",
         "zoo/*.py",
         "data/*.py",
         "data/*/prepare.py",
@@ -864,6 +905,7 @@ def copied(folder: Path) -> Path:
         "docs/schemes.md",
         "tests/conftest.py",
         "tests/oracles.py",
+        "tests/test_report.py",
         *tests,
         "config/*/*.py",
         "*.toml",
