@@ -38,9 +38,9 @@ RULES = dict(low=le, above=lt, high=ge, below=gt, choices=contains)
 CALLED = dict(low="at least", above="above", high="at most", below="below", choices="one of")
 # The habits of other programs.
 HABITS = dict(lr="learning_rate", steps="max_iters", d_model="n_embd", context_length="block_size")
-# a job's number in its array, and the first and the last one: of SLURM, and of SGE
-ARRAYS = [[f"SLURM_ARRAY_TASK_{word}" for word in ("ID", "MIN", "MAX")]]
-ARRAYS += [["SGE_TASK_ID", "SGE_TASK_FIRST", "SGE_TASK_LAST"]]
+# a job's number in its array, the first and the last one, and the step: of SLURM, and of SGE
+ARRAYS = [[f"SLURM_ARRAY_TASK_{word}" for word in ("ID", "MIN", "MAX", "STEP")]]
+ARRAYS += [[f"SGE_TASK_{word}" for word in ("ID", "FIRST", "LAST", "STEPSIZE")]]
 CHECK = "check the name, or restore a good copy"  # the usual advice for a file
 Lengths = tuple[int, ...]
 
@@ -122,7 +122,8 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
         code = main() or 0
         sys.stdout.flush()  # a closed pipe is noticed here, and not after the program
     except KeyboardInterrupt:
-        print("interrupted: what was saved before is kept", file=sys.stderr)
+        kept = "what was written before is kept, and an unfinished test leaves no rows"
+        print(f"interrupted: {kept}", file=sys.stderr)
         code = 130
     except (UserError, OSError) as error:
         code = _tell(error)
@@ -464,13 +465,14 @@ class AblateSettings(TrainSettings):
         UserError for `array` outside of a job array.
         """
         if self.only == "array":
-            known = (list(map(os.environ.get, names)) for names in ARRAYS)
-            told = next((all_of for all_of in known if None not in all_of), None)
-            require(
-                told, f"only=array, but {' and '.join(ARRAYS[0])} are not set: start a job array"
-            )
-            own, first, last = map(int, told)
-            return own - first + 1, last - first + 1
+            known = [[os.environ.get(name, "") for name in names] for names in ARRAYS]
+            told = [values for values in known if all(map(str.isdecimal, values))]
+            names = " and ".join(ARRAYS[0])
+            require(told, f"only=array, but {names} are not set to numbers: start a job array")
+            own, first, last, step = map(int, told[0])
+            place = f"job {own} is not in the array {first}-{last}:{step}"
+            require(own in range(first, last + 1, max(1, step)), place)
+            return (own - first) // step + 1, (last - first) // step + 1
         told = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", self.only or "1/1")
         return (int(told[1]), int(told[2])) if told else (0, 0)
 

@@ -86,6 +86,17 @@ def look_at(folder: Path) -> results.Result:
     return about | {"cells": cells}
 
 
+def is_tested(folder: Path) -> bool:
+    """Whether a run has a result that can be read; a damaged one is told on stderr."""
+    if not (folder / "extrapolation.json").exists():
+        return False
+    try:
+        return bool(results.load_result(folder))
+    except UserError as error:
+        print(f"left out: {error}", file=sys.stderr)
+        return False
+
+
 def losses(rows: results.Rows, length: int) -> list[str]:
     """The cells of the loss at the training length, of gains at 4 and 32 times that, of the reach.
 
@@ -131,7 +142,8 @@ def list_runs(folders: list[Path], dataset: str) -> Page:
             compare.refuse_other_targets(dataset or corpus, labels, rows)
         except UserError as error:
             broken.append(str(error))
-    return page(f"{len(folders)} runs", lines, "", legend(losses), *broken)
+    several = "s" * (len(folders) != 1)
+    return page(f"{len(folders)} run{several}", lines, "", legend(losses), *broken)
 
 
 def main() -> None:
@@ -140,20 +152,17 @@ def main() -> None:
     words = words or [folder for folder in ("out",) if Path(folder).is_dir()]
     folders = named_folders(words, "report.py")
     kind, places = settings.format, [Path(folder) for folder in folders]
-    if settings.html:
-        runs = [run for at in places for run in find_runs(at)]
-        text = webpage.write_page(
-            f"longshot: {len(runs)} runs", list_runs(runs, settings.dataset), runs
-        )
-        write_text(settings.html, text)
-        print(f"{len(runs)} runs in {settings.html}")
-        return
-    if kind in ("csv", "json") or any(at.is_dir() and not is_run(at) for at in places):
+    numbers = kind in ("csv", "json")
+    if settings.html or numbers or any(at.is_dir() and not is_run(at) for at in places):
         runs = [run for at in places for run in find_runs(at)]
         require(runs, f"{' '.join(folders)}: no run in it; name a run folder, as in out/RUN")
         require(not settings.out, "a list of runs has no figure; leave --out out, or name the runs")
-        tested = [run for run in runs if (run / "extrapolation.json").exists()]
-        print(formats.written(kind, [list_runs(runs, settings.dataset)], tested))
+        listed, tested = list_runs(runs, settings.dataset), list(filter(is_tested, runs))
+        if settings.html:
+            write_text(settings.html, webpage.write_page(listed, tested))
+            print(f"{listed.title} in {settings.html}")
+        else:
+            print(formats.written(kind, [listed], tested, settings.dataset))
         return
     loaded = [results.load_result(folder) for folder in folders]
     if kind != "text":

@@ -54,6 +54,10 @@ def receive(url: str, path: Path, size: int) -> None:
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
         rest = answer.status == http.HTTPStatus.PARTIAL_CONTENT
+        total = answer.headers["Content-Range" if rest else "Content-Length"] or ""
+        told = total.rpartition("/")[2]
+        if told.isdecimal() and int(told) != size:
+            raise ValueError(f"it is another file, of {int(told):,} bytes and not {size:,}")
         bar = tqdm(total=size, unit="B", unit_scale=1, desc=path.name, leave=False, disable=None)
         with path.open("ab" if rest else "wb") as file, bar:
             bar.update(file.tell())

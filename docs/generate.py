@@ -47,7 +47,7 @@ CALLS = {
     "runs.diagnose": ("attention_maps",),
     "report": ("rows",),
     "runs.results": ("load_result",),
-    "runs.compare": ("schemes_of", "contrasts"),
+    "runs.compare": ("schemes_of", "rows_by_seed", "contrasts"),
     "runs.figures": ("draw_seeds", "plot_runs"),
     "runs.tables": ("runs_table", "seeds_table"),
     "runs.formats": ("written",),
@@ -64,7 +64,7 @@ of these calls. Start Python in the project's folder, or put that folder on the 
 (`sys.path.insert(0, FOLDER)`, or `PYTHONPATH=FOLDER`).
 
 B is a number of texts, T of tokens, V the size of the vocabulary, C the width of the model, H a
-number of heads. What is wrong raises `configurable.UserError`, whose text is a sentence.
+number of heads. What the project checks raises `configurable.UserError`, whose text is a sentence.
 """
 
 SCHEMES = """# Position schemes and context extensions

@@ -81,9 +81,11 @@ def of_layers(model: GPT, idx: Tensor, look: Callable[..., Tensor]) -> list[Tens
         found.append(look(layer, given[0], given[1].plan))
 
     hooks = [block.attn.register_forward_pre_hook(watch) for block in model.h]
-    model(idx)
-    for hook in hooks:
-        hook.remove()
+    try:
+        model(idx)
+    finally:
+        for hook in hooks:
+            hook.remove()
     return found
 
 

@@ -4,10 +4,11 @@ import csv
 import io
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from configurable import TrainSettings
+from configurable import TrainSettings, require
 from runs.results import load_result
 from runs.tables import Page
 
@@ -52,24 +53,28 @@ def in_tex(cell: str) -> str:
 # ---- as numbers
 
 
-def rows(folders: list[str] | list[Path]) -> list[dict[str, Any]]:
-    """A dict for each measured row of run folders, ready for pandas: its run, the model, the
-    settings that are not the defaults, and every number and text of the row.
+def rows(folders: Iterable[str | Path], dataset: str = "") -> list[dict[str, Any]]:
+    """A dict for each measured row of run folders, by default on every dataset, ready for pandas.
+
+    It has its run, the model, the settings that are not the defaults, and every number and text of
+    the row.
     """
     found = []
-    for folder in folders:
+    for folder in [folders] if isinstance(folders, str | Path) else folders:
         result = load_result(folder)
         about = {"run": str(folder)} | {name: result.get(name) for name in ABOUT}
         about |= {"trained_on": result["settings"].get("dataset", TrainSettings.dataset)}
-        for row in result["rows"]:
+        for row in (row for row in result["rows"] if dataset in ("", row["dataset"])):
             plain = {k: v for k, v in row.items() if not isinstance(v, list | dict)}
             found.append(about | result["settings"] | plain)
     return found
 
 
-def numbers(kind: str, folders: list[str] | list[Path]) -> str:
-    """The `rows` of run folders as "csv" or "json"."""
-    found = rows(folders)
+def numbers(kind: str, folders: Iterable[str | Path], dataset: str = "") -> str:
+    """The `rows` of run folders as "csv" or "json"; UserError if there are none."""
+    found = rows(folders, dataset)
+    place = f" on {dataset}" if dataset else ""
+    require(found, f"nothing was measured{place}: test the runs with evaluate.py first")
     if kind == "json":
         return json.dumps(found, indent=1)
     text, heads = io.StringIO(), dict.fromkeys(name for row in found for name in row)
@@ -79,9 +84,9 @@ def numbers(kind: str, folders: list[str] | list[Path]) -> str:
     return text.getvalue().rstrip("\n")
 
 
-def written(kind: str, pages: list[Page], folders: list[str] | list[Path]) -> str:
+def written(kind: str, pages: list[Page], folders: Iterable[str | Path], dataset: str = "") -> str:
     """Tables, or the rows of these run folders, as one of configurable.FORMATS."""
     if kind in ("csv", "json"):
-        return numbers(kind, folders)
+        return numbers(kind, folders, dataset)
     form = {"text": str, "md": markdown, "tex": latex}[kind]
     return "\n\n".join(map(form, pages))

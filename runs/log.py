@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,12 @@ from tqdm import tqdm
 from configurable import LogSettings, UserError, explain_errors
 from model import GPT
 from posenc import scheme_name
-from runs import formats
+from runs import compare, formats
 from runs.answers import answered, curve, reach
 from runs.device import peak_flops, peak_memory
 from runs.files import write_text
 from runs.folder import last_logged_step, logged, read_config
-from runs.results import Result, Row, Rows, gain, rows_on
+from runs.results import Result, Row, Rows, gain, load_result, rows_on
 from runs.start import Start
 
 AXES = {"extrapolation": "N", "answers": "distance"}  # of curves in wandb
@@ -105,13 +105,20 @@ def log_table(run: Any, name: str, rows: list[Row], figure: Path) -> None:
 
 def log_comparison(settings: LogSettings, folders: list[Path], figure: Path, kind: str) -> None:
     """A wandb run of its own for a comparison or a table of extensions, if wandb_log is set: every
-    measured row of these run folders, and the figure.
+    measured row of these run folders, the mean losses of each scheme by length, and the figure.
     """
     if settings.wandb_log:
-        place = figure.parent
-        run = open_wandb(
-            place, settings, name=f"{kind} {place.name}", group=place.name, job_type=kind
-        )
+        place, cells = figure.parent, compare.schemes_of([load_result(at) for at in folders])
+        dataset, schemes = compare.rows_by_seed(cells)
+        tags = [*{result["pos"]: None for of in cells.values() for result in of}, dataset]
+        settings = replace(settings, wandb_tags=(*tags, *settings.wandb_tags))
+        about = {"name": f"{kind} {place.name}", "group": place.name, "job_type": kind}
+        run = open_wandb(place, settings, config=asdict(settings), **about)
+        run.define_metric("extrapolation/*", step_metric="extrapolation/N")
+        for label, seeds in schemes.items():
+            for n, nats in compare.mean_curve(seeds).items():
+                run.log({f"extrapolation/{label}": nats, "extrapolation/N": n})
+                run.summary[f"{label} at {n}"] = nats
         log_table(run, kind, formats.rows(folders), figure)
         run.finish()
 
@@ -139,7 +146,7 @@ def open_wandb(folder: Path, settings: LogSettings, **about: Any) -> Any:
     names |= about | {name: text for name, text in own.items() if text}
     try:
         return wandb.init(**names)
-    except wandb.Error as error:
+    except (wandb.Error, ValueError) as error:
         refused = f"Weights & Biases refused ({str(error).splitlines()[0]:.200})"
         raise UserError(f"wandb_log=True, but {refused}: `wandb login`, or leave it out") from error
 

@@ -212,7 +212,8 @@ def seeds_table(cells: dict[str, list[Result]], dataset: str = "") -> Page:
             lines.append([label, str(n), *seeds_line(seeds, found[label].get(n), n)])
         if seeds and not seeds.keys() & by_scheme[first].keys():
             notes.append(f"{label}: no seed in common with {first}: train both with the same seed")
-    title = f"{dataset}, {protocol}, nats: mean and spread over seeds"
+    unit = next(result["unit"] for of in cells.values() for result in of if "rows" in result)
+    title = f"{dataset}, {protocol}, nats per {unit}: mean and spread over seeds"
     below = ["", legend(difference_cells)] if any(found.values()) else []
     return page(title, without_empty_columns(lines), *below, *notes, *cell_notes(by_scheme))
 

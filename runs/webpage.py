@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from configurable import UserError
-from runs import figures, results
+from runs import compare, figures, results
 from runs.checkpoint import load_run
 from runs.folder import read_config
 from runs.results import Result
@@ -22,12 +22,12 @@ from runs.tables import Page, extensions_table, tables_of
 SAMPLES, WRITTEN = 8, 200  # runs that write a sample, and how many tokens they write
 
 
-def write_page(title: str, listed: Page, folders: list[Path]) -> str:
+def write_page(listed: Page, tested: list[Path]) -> str:
     """The text of the page: the list of all runs, then what those that are tested show.
 
     A corpus has one section, with the table and the figure of its runs.
     """
-    tested = [folder for folder in folders if (folder / "extrapolation.json").exists()]
+    title = f"longshot: {listed.title}"
     loaded = [results.load_result(folder) | {"folder": str(folder)} for folder in tested]
     datasets = dict.fromkeys(row["dataset"] for result in loaded for row in result["rows"])
     parts = [f"<h1>{html.escape(title)}</h1>", table(flat(listed), "sortable"), notes(listed)]
@@ -87,18 +87,16 @@ def section(loaded: list[Result], dataset: str) -> Iterator[str]:
         yield f"<p>{html.escape(str(error))}</p>"
         pages, here = [page for one in here for page in tables_of([one], dataset)], here[:1]
     if here:
-        yield drawn(lambda path: figures.plot_runs(here, path, dataset))
+        yield drawn(lambda path: figures.plot_seeds(compare.schemes_of(here), path, dataset))
     for page in pages:
         yield f"<h3>{html.escape(page.title)}</h3>{table(page)}{notes(page)}"
-    for result in loaded:
-        extends = {row["extend"] for row in result["rows"] if row["dataset"] == dataset}
+    for seeds in compare.schemes_of(loaded).values():
+        rows = [row for result in seeds for row in result["rows"] if row["dataset"] == dataset]
         with suppress(UserError):  # nothing of fixed_targets is there
-            if len(extends) > 1:
-                page = extensions_table([result], [], dataset)
+            if len({row["extend"] for row in rows}) > 1:
+                page = extensions_table(seeds, [], dataset)
                 yield f"<h3>extensions: {html.escape(page.title)}</h3>"
-                yield drawn(
-                    lambda path, of=result: figures.plot_extensions([of], [], path, dataset)
-                )
+                yield drawn(lambda path, of=seeds: figures.plot_extensions(of, [], path, dataset))
                 yield table(page) + notes(page)
 
 
@@ -142,9 +140,11 @@ def provenance_of(folders: list[Path]) -> Iterator[str]:
     """Where each run comes from: command, commit, device, versions, digests, settings."""
     yield "<h2>Where the runs come from</h2>"
     for folder in folders:
-        config = read_config(folder)
-        config.pop("sources_sha256")
-        yield folded(folder, json.dumps(config, indent=1))
+        try:
+            config = read_config(folder) | {"sources_sha256": "in config.json"}
+            yield folded(folder, json.dumps(config, indent=1))
+        except UserError as error:
+            yield folded(folder, str(error))
 
 
 def folded(folder: Path, text: str) -> str:

@@ -165,8 +165,8 @@ def test_shares_partition_the_cells_and_only_the_last_one_compares(
 
 
 ARRAYS = [  # of SLURM, numbered from 0 and from 1, and of SGE
-    [f"SLURM_ARRAY_TASK_{word}" for word in ("ID", "MIN", "MAX")],
-    ["SGE_TASK_ID", "SGE_TASK_FIRST", "SGE_TASK_LAST"],
+    [f"SLURM_ARRAY_TASK_{word}" for word in ("ID", "MIN", "MAX", "STEP")],
+    [f"SGE_TASK_{word}" for word in ("ID", "FIRST", "LAST", "STEPSIZE")],
 ]
 
 
@@ -176,18 +176,23 @@ def test_a_job_of_an_array_takes_its_share(
 ) -> None:
     for name in sum(ARRAYS, []):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(
-        UserError, match="SLURM_ARRAY_TASK_ID and .* are not set: start a job array"
-    ):
+    with pytest.raises(UserError, match="SLURM_ARRAY_TASK_ID and .* are not set to numbers"):
         run_main(monkeypatch, *SCHEMES, "--only=array")
     every = [f"{pos}, seed {seed}" for seed in SEEDS for pos in SCHEMES]
-    for number in range(4):
-        told = (first + number, first, first + 3)
-        for name, value in zip(names, told, strict=True):
-            monkeypatch.setenv(name, str(value))
-        trained.clear()
-        run_main(monkeypatch, *SCHEMES, "--seeds=1,2", "--only=array")
-        assert trained == every[number::4]
+    for step in (1, 3):
+        for number in range(4):
+            told = (first + step * number, first, first + 3 * step, step)
+            for name, value in zip(names, told, strict=True):
+                monkeypatch.setenv(name, str(value))
+            trained.clear()
+            run_main(monkeypatch, *SCHEMES, "--seeds=1,2", "--only=array", "--overwrite=True")
+            assert trained == every[number::4]
+    monkeypatch.setenv(names[0], str(first + 1))
+    with pytest.raises(UserError, match=f"job {first + 1} is not in the array {first}-"):
+        run_main(monkeypatch, *SCHEMES, "--only=array")
+    monkeypatch.setenv(names[0], "undefined")
+    with pytest.raises(UserError, match="are not set to numbers: start a job array"):
+        run_main(monkeypatch, *SCHEMES, "--only=array")
 
 
 def test_several_cells_train_at_once_each_with_its_share_of_the_processors(

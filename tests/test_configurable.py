@@ -752,7 +752,7 @@ def test_ctrl_c_exits_130_without_a_word(capsys):
 
     with pytest.raises(SystemExit) as caught:
         configurable.run_program(main)
-    kept = "interrupted: what was saved before is kept\n"
+    kept = "interrupted: what was written before is kept, and an unfinished test leaves no rows\n"
     assert caught.value.code == 130 and capsys.readouterr() == ("", kept)
 
 

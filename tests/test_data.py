@@ -998,8 +998,9 @@ def test_what_is_left_of_another_file_is_not_kept(server: str, tmp_path: Path) -
 
 
 def test_a_file_longer_than_it_should_be_is_refused(server: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="longer than it should be"):
+    with pytest.raises(UserError, match=f"another file, of {SIZE} bytes and not {SIZE - 1}"):
         download(f"{server}/good", tmp_path / "words.txt", SHA256, SIZE - 1)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("url", ["file:///etc/hostname", "words.txt", "ftp://127.0.0.1/x"])

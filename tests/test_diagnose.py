@@ -460,3 +460,10 @@ def test_attention_maps_are_under_the_extension(extend: str) -> None:
     model.extend(extend)
     extended = diagnose.attention_maps(model, idx)
     assert extended.shape == (2, 1, 2, 3 * L, 3 * L) and not torch.allclose(plain, extended)
+
+
+def test_attention_maps_leave_no_hook_after_an_error() -> None:
+    model = gpt("rope")
+    with pytest.raises(IndexError):
+        diagnose.attention_maps(model, torch.full((1, 4), VOCABULARY))
+    assert not any(block.attn._forward_pre_hooks for block in model.h)

@@ -78,5 +78,10 @@ def test_report_prints_only_the_table_and_draws_nothing(command, capsys, tmp_pat
     command(".", "--format=csv")  # all the runs in a folder
     read = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert {row["run"] for row in read} == {"one", "two"}
+    command("one", "two", "--format=csv", "--dataset=other")
+    read = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert {row["dataset"] for row in read} == {"other"} and {r["run"] for r in read} == {"one"}
+    with pytest.raises(UserError, match="nothing was measured on nowhere"):
+        command("one", "--format=csv", "--dataset=nowhere")
     with pytest.raises(UserError, match="format is 'pdf'"):
         command("one", "--format=pdf")

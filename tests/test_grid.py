@@ -409,7 +409,10 @@ def test_a_run_on_images_has_a_table_and_the_figure_of_losses(
     monkeypatch.setattr("sys.argv", ["report.py", *beside, "--out=both.svg"])
     report.main()
     said = capsys.readouterr().out
-    assert "digits, image, nats: mean and spread over seeds" in said and "fixed_targets" not in said
+    assert (
+        "digits, image, nats per token: mean and spread over seeds" in said
+        and "fixed_targets" not in said
+    )
     lines = [line.split() for line in said.splitlines() if line.startswith("rope ")]
     assert [line[1] for line in lines[-3:]] == ["16", "64", "256"]
     assert all("(one seed)" in " ".join(line) for line in lines[-3:])
@@ -467,7 +470,9 @@ def test_schemes_are_compared_on_images_with_a_learning_rate_of_their_own(
     monkeypatch.setattr("sys.argv", ["ablate.py", "rope2d", "alibi2d", *SMALL, *words])
     assert ablate.main() == 0
     table = Path("compared/table.txt").read_text(encoding="utf-8")
-    assert "digits, image, nats: mean and spread over seeds" in table and "picked" in table
+    assert (
+        "digits, image, nats per token: mean and spread over seeds" in table and "picked" in table
+    )
     assert Path("compared/figure.png").stat().st_size > 10_000
     assert all(f"{pos} " in table for pos in ("rope2d", "alibi2d"))
 

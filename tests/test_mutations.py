@@ -864,7 +864,7 @@ MUTATIONS = [
         "test_diagnose",
     ),
     Mutation(
-        "configurable.py", "own - first + 1, last - first + 1", "own, last", "array", "test_ablate"
+        "configurable.py", "(own - first) // step + 1, (last", "own, (last", "array", "test_ablate"
     ),
     Mutation("data/download.py", '"ab" if rest', '"ab" if have', "goes_on", "test_data"),
     Mutation(

@@ -163,7 +163,7 @@ def test_every_setting_that_is_named_exists() -> None:
 
 
 def test_the_commands_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:
-    for word in ("ID", "MIN", "MAX"):
+    for word in ("ID", "MIN", "MAX", "STEP"):
         monkeypatch.setenv(f"SLURM_ARRAY_TASK_{word}", "1")  # of --only=array
     kinds = load_docs("generate").COMMANDS
     checked = set()

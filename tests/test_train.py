@@ -1687,7 +1687,7 @@ def test_a_comparison_is_a_run_of_its_own_with_every_row(
     asked = LogSettings(wandb_log=True, wandb_tags=("a",))
     log.log_comparison(asked, [Path("run")], Path("both/figure.png"), "comparison")
     logged(Path("both"))
-    run, _ = of_run(Path("both"))
+    run, summary = of_run(Path("both"))
     assert (run.run_group, run.job_type, run.display_name) == (
         "both",
         "comparison",

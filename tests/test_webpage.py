@@ -48,8 +48,23 @@ def test_a_page_is_one_file_of_whole_tags_with_tables_figures_and_provenance(lis
     assert "http" not in re.sub(r"data:image/[^\"]*", "", text)  # nothing is asked of a network
     said = "".join(tags.said)
     assert "unfinished" in said and "out/rope2" in said and "1.4900" in said
-    assert '"command"' in said and "sources_sha256" not in said
+    assert '"command"' in said and "in config.json" in said
     assert tags.names.count("table") >= 3 and tags.names.count("details") == 3
+
+
+def test_a_damaged_run_is_named_and_left_out(listed, capsys):  # noqa: F811
+    make_run(Path("out/good"))
+    for name in ("cut", "lost"):
+        make_run(Path(f"out/{name}"))
+    result_of_cut = Path("out/cut/extrapolation.json")
+    result_of_cut.write_text(result_of_cut.read_text(encoding="utf-8")[:200], encoding="utf-8")
+    Path("out/lost/config.json").unlink()
+    listed("out", "--html=page.html")
+    text = Path("page.html").read_text(encoding="utf-8")
+    assert "out/good" in text and "not readable JSON" in text and "out/lost is half made" in text
+    assert "out/lost/config.json is missing" in text
+    rows = listed("out", "--format=csv")
+    assert "out/good" in rows and "out/cut" not in rows
 
 
 def test_rows_of_the_list_have_the_cells_of_its_head(listed):  # noqa: F811

@@ -87,10 +87,10 @@ def table(content: dict) -> list[dict]:
     for name, cases in named.items():
         curves = [tested(run, extend) for run, extend in cases]
         far = [answers.curve(one) for one in curves]
-        shares = {
-            d: np.mean([c[d][0] / c[d][1] for c in far if d in c])
-            for d in (128, 256, 512, 1024, 2048)
-        }
+        shares = {}
+        for d in (128, 256, 512, 1024, 2048):
+            known = [c[d][0] / c[d][1] for c in far if d in c]
+            shares[d] = float(np.mean(known)) if known else np.nan
         losses = {}
         if "fine-tuned" not in name:
             extend = None if name == "none" else name
@@ -127,7 +127,7 @@ def write(lines: list[dict]) -> None:
     text = ["# Extensions on two axes", "", f"| {' | '.join(heads)} |", "|" + " --- |" * len(heads)]
     for line in lines:
         cells = [f"`{line['name']}`", ", ".join(map(str, line["reach"]))]
-        cells += [f"{share:.2f}" for share in line["shares"].values()]
+        cells += ["" if np.isnan(x) else f"{x:.2f}" for x in line["shares"].values()]
         cells += [cell(line["loss"].get(n, [])) for n in AT] + [kind(line, none)]
         text.append(f"| {' | '.join(cells)} |")
     (HERE / "reach.md").write_text("\n".join(text) + "\n", encoding="utf-8")
