@@ -257,7 +257,7 @@ def in_meta(_: str, split: str, **values: object) -> None:
     row("train", "alibi", said="'alibi'.* is neither a config file"),
     row("train", "--pos=rpoe", said="no position scheme rpoe; did you mean rope"),
     row("train", "--pos=rope(bas=1)", said="rope has no option bas"),
-    row("train", "--dataset=tinny", said="no corpus 'tinny', but .* tiny;"),
+    row("train", "--dataset=tinny", said="no corpus 'tinny', but .* tiny[,;]"),
     row("train", "--init_from=absent", said=r"absent/config\.json is missing"),
     row("train", "--pos_file=absent.py", said=r"absent\.py"),
     row("train", "--device=gpu", said="device=gpu is not one of"),

@@ -21,6 +21,7 @@ import torch
 
 import configurable
 import data
+import data.wikipedia.prepare as wikipedia
 import evaluate
 import report
 import sample
@@ -212,23 +213,27 @@ def test_code_is_loaded_from_files_in_one_place_only() -> None:
             data.load(name, Path("absent"))
 
 
-def test_no_archive_is_unpacked() -> None:
-    """Whoever adds one must replace this test by one in which an archive that climbs out of its folder (../evil, /evil, a link) is refused.
-
-    gzip and lzma are streams of one file: they name no path.
-    """
+def test_of_archives_only_known_members_are_read_and_nothing_is_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gzip and lzma are streams of one file: they name no path. zip files do, and are read by the name of a member."""
     known = imported()
-    assert not known.keys() & {
-        "tarfile",
-        "zipfile",
-        "zipimport",
-        "py7zr",
-        "rarfile",
-        "patoolib",
-        "shutil.unpack_archive",
-    }
-    assert calls("shutil.unpack_archive") == calls("tarfile.open") == calls("zipfile.ZipFile") == []
-    assert "lzma" in known  # `imported` finds what is there
+    unknown = {"tarfile", "zipimport", "py7zr", "rarfile", "patoolib", "shutil.unpack_archive"}
+    assert not known.keys() & unknown and "lzma" in known  # `imported` finds what is there
+    assert known["zipfile"] == {"data/wikipedia/prepare.py"}
+    source = (REPOSITORY / "data/wikipedia/prepare.py").read_text(encoding="utf-8")
+    assert "extract" not in source and source.count("zipfile.ZipFile(") == 1
+    climbing, raw = tmp_path / "climbing.zip", b"words " * 400
+    with zipfile.ZipFile(climbing, "w") as archive:
+        for name in ("enwik8", "../evil", str(tmp_path / "evil"), "a/../../evil"):
+            archive.writestr(name, raw)
+    digest, size = sha256(climbing), climbing.stat().st_size
+    other = wikipedia.ARCHIVES["enwik8"]._replace(sha256=digest, size=size)
+    monkeypatch.setitem(wikipedia.ARCHIVES, "enwik8", other)
+    (tmp_path / "data").mkdir()
+    wikipedia.prepare(tmp_path / "data/enwik8", file=str(climbing))
+    made = {path.name for path in tmp_path.rglob("*")}
+    assert "train.bin" in made and not [name for name in made if "evil" in name]
 
 
 def test_whatever_is_downloaded_is_verified() -> None:
@@ -256,9 +261,10 @@ def test_whatever_is_downloaded_is_verified() -> None:
     assert [name for name, called in functions.items() if "receive" in called] == ["download"]
     order = [name for name in functions["download"] if name in ("receive", "verify", "os.replace")]
     assert sorted(order) == ["os.replace", "receive", "verify"]
-    known = ("SHA256, SIZE", "book.sha256, book.size")  # pinned in a source, and in list.json
+    # pinned in a source, in list.json, and in a table of a source
+    known = ("SHA256, SIZE", "book.sha256, book.size", "known.sha256, known.size")
     assert all(any(words in call for words in known) for call in calls("download"))
-    assert len(calls("download")) == 2 and calls("receive")
+    assert len(calls("download")) == 3 and calls("receive")
 
 
 # ---- checkpoints
