@@ -238,8 +238,11 @@ def test_the_code_for_texts_of_several_lengths_runs() -> None:
     assert names["logits"].shape == (3, 6, 9) and names["written"].shape == (3, 106)
 
 
-def test_the_notebook_runs_from_its_first_cell_to_its_last(tmp_path: Path) -> None:
+def test_the_notebook_runs_from_its_first_cell_to_its_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In a folder like the project's own, so that nothing is written into that."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # other tests run beside it
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     book = nbformat.read(REPOSITORY / "docs/tour.ipynb", as_version=4)
     kept = [len(cell.outputs) for cell in book.cells if cell.cell_type == "code"]
