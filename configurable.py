@@ -32,7 +32,8 @@ PATHS = ("auto", "matmul", "fused", "dense", "blocked", "flex", "scored")  # see
 MEASURED = ("train", "test", "decode")
 NORMS = ("layernorm", "rmsnorm")
 MLPS = ("gelu", "gelu_exact", "swiglu")
-FORMATS = ("text", "md", "tex", "csv", "json")  # of tables; csv and json have every measured row
+FORMATS = ("text", "md", "tex", "csv", "json")
+TABLE = "how the table is written; csv and json have every measured row"
 # The rules for values: when a limit and a value go together, and how a rule is called.
 RULES = dict(low=le, above=lt, high=ge, below=gt, choices=contains)
 CALLED = dict(low="at least", above="above", high="at most", below="below", choices="one of")
@@ -388,7 +389,7 @@ class ReportSettings(Settings):
     dataset: str = setting("", "corpus whose rows are shown, by default the first", "execution")
     out: str = setting("", "figure of several runs: .png, .pdf or .svg", "execution")
     html: str = setting("", "a page of all, in one file, as report.html", "execution")
-    format: str = setting("text", "of the table; csv, json: rows", "execution", choices=FORMATS)
+    format: str = setting("text", TABLE, "execution", choices=FORMATS)
 
 
 @dataclass(frozen=True)
@@ -431,7 +432,7 @@ class ExtendSettings(LogSettings, MeasureSettings):
     rounds: int = setting(40, "length of the search", "test", "rounds", low=1)
     seed: int = setting(1337, "seed of the search", "test", low=0, high=2**32 - 1)
     out: str = setting("", "table (.txt) and figure (.png), else in the first run", "execution")
-    format: str = setting("text", "of the table; csv, json: rows", "execution", choices=FORMATS)
+    format: str = setting("text", TABLE, "execution", choices=FORMATS)
 
 
 @dataclass(frozen=True)
@@ -446,7 +447,7 @@ class AblateSettings(TrainSettings):
     only: str = setting("", "I/N: the I-th of N shares; array: that of a job array", "execution")
     jobs: int = setting(1, "cells at once on this machine", "execution", low=1, high=256)
     ablate_dir: str = setting("", "folder of table and figure, else named by settings", "execution")
-    format: str = setting("text", "of the table; csv, json: rows", "execution", choices=FORMATS)
+    format: str = setting("text", TABLE, "execution", choices=FORMATS)
 
     def check_together(self) -> None:
         """Raise UserError also for what a comparison sets itself."""
@@ -470,8 +471,9 @@ class AblateSettings(TrainSettings):
             names = " and ".join(ARRAYS[0])
             require(told, f"only=array, but {names} are not set to numbers: start a job array")
             own, first, last, step = map(int, told[0])
+            step = max(1, step)  # an array of one job may have none
             place = f"job {own} is not in the array {first}-{last}:{step}"
-            require(own in range(first, last + 1, max(1, step)), place)
+            require(own in range(first, last + 1, step), place)
             return (own - first) // step + 1, (last - first) // step + 1
         told = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", self.only or "1/1")
         return (int(told[1]), int(told[2])) if told else (0, 0)

@@ -187,7 +187,13 @@ def test_a_job_of_an_array_takes_its_share(
             trained.clear()
             run_main(monkeypatch, *SCHEMES, "--seeds=1,2", "--only=array", "--overwrite=True")
             assert trained == every[number::4]
-    monkeypatch.setenv(names[0], str(first + 1))
+    for name, value in zip(names, (first, first, first, 0), strict=True):  # one job, without a step
+        monkeypatch.setenv(name, str(value))
+    trained.clear()
+    run_main(monkeypatch, *SCHEMES, "--seeds=1,2", "--only=array", "--overwrite=True")
+    assert trained == every
+    for name, value in zip(names, (first + 1, first, first + 6, 3), strict=True):
+        monkeypatch.setenv(name, str(value))
     with pytest.raises(UserError, match=f"job {first + 1} is not in the array {first}-"):
         run_main(monkeypatch, *SCHEMES, "--only=array")
     monkeypatch.setenv(names[0], "undefined")
