@@ -99,10 +99,13 @@ def read_json(path: Path, shape: Any = dict, advice: str = CHECK) -> dict[str, A
     return content
 
 
-def sha256(path: Path) -> str:
-    """The SHA-256 of a file, 64 hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def sha256(*paths: Path) -> str:
+    """The SHA-256 of a file, or of several as if they were one, 64 hexadecimal digits."""
+    whole = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            hashlib.file_digest(file, lambda: whole)
+    return whole.hexdigest()
 
 
 # ---- programs

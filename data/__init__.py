@@ -9,7 +9,8 @@ A corpus is a folder with these files: train.bin and val.bin (token ids, uint16 
 little-endian), train_starts.npy and val_starts.npy (the first token of each document), meta.json
 (the tokenizer, the source, the counts and the SHA-256 of the token files). A folder that nanoGPT
 made (train.bin, val.bin and perhaps meta.pkl) is read as it is from data/NAME: a meta.json is put
-beside its files when it is first used.
+beside its files when it is first used. In it a split may be in shards: train_000.bin, train_001.bin
+and so on are read as one file, from the disk, so that they may be larger than the memory.
 """
 
 import hashlib
@@ -18,7 +19,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -214,13 +215,16 @@ def tokenizer_of(meta: Mapping, folder: Path = HERE) -> Tokenizer:
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """A corpus on disk: its tokens, memory maps (n,), and the starts of its documents, (m,)."""
+    """A corpus on disk: its tokens, memory maps (n,), and the starts of its documents, (m,).
+
+    A split in shards is a `Shards`.
+    """
 
     name: str
     folder: Path
     meta: dict
-    train: np.memmap
-    val: np.memmap
+    train: "np.ndarray | Shards"
+    val: "np.ndarray | Shards"
     train_starts: np.ndarray
     val_starts: np.ndarray
 
@@ -251,9 +255,10 @@ class Corpus:
     def verify(self, *splits: str) -> None:
         """UserError unless the token files of these splits, by default both, have their SHA-256."""
         for split in splits or SPLITS:
-            path = self.folder / f"{split}.bin"
-            same = sha256(path) == self.split_sha256(split)
-            check(same, path, "does not have the SHA-256 that meta.json gives")
+            paths = token_files(self.folder, split)
+            same = sha256(*paths) == self.split_sha256(split)
+            named = paths[0] if len(paths) == 1 else self.folder / f"{split}_*.bin"
+            check(same, named, "does not have the SHA-256 that meta.json gives")
 
 
 def load(name: str, root: Path = HERE) -> Corpus:
@@ -265,14 +270,15 @@ def load(name: str, root: Path = HERE) -> Corpus:
     require(NAME.fullmatch(name), absence(name, Path(root)))
     names = {path.name for path in folder.glob("*")}
     if "meta.json" not in names:
-        if names >= {"train.bin", "val.bin"} and "train_starts.npy" not in names:
+        given = all(path.is_file() for split in SPLITS for path in token_files(folder, split))
+        if given and "train_starts.npy" not in names:
             adopt(folder)  # nanoGPT made it; a prepare.py of ours that was cut off leaves starts
         else:
             require(name in OFFLINE, absence(name, Path(root)))
             importlib.import_module(f"data.{OFFLINE[name]}.prepare").prepare(folder)
     meta = read_meta(folder / "meta.json")
-    train, train_starts = read_split(folder / "train.bin", meta)
-    val, val_starts = read_split(folder / "val.bin", meta)
+    train, train_starts = read_split(folder, "train", meta)
+    val, val_starts = read_split(folder, "val", meta)
     return Corpus(name, folder, meta, train, val, train_starts, val_starts)
 
 
@@ -327,12 +333,50 @@ def read_meta(path: Path) -> dict:
     return meta
 
 
-def read_split(path: Path, meta: Mapping) -> tuple[np.memmap, np.ndarray]:
-    """The tokens of a token file, (n,), and the starts of its documents, (m,).
+def token_files(folder: Path, split: str) -> list[Path]:
+    """SPLIT.bin, or the shards of a split in order; UserError if one of them is missing."""
+    shards = {int(path.stem[len(split) + 1 :]): path for path in folder.glob(f"{split}_[0-9]*.bin")}
+    whole = folder / f"{split}.bin"
+    if whole.is_file() or not shards:
+        return [whole]
+    for number in range(min(shards), max(shards)):
+        missing = f"{folder} has {shards[max(shards)].name}, but no shard {number} of {split}"
+        require(number in shards, f"{missing}: copy it there too")
+    return [shards[number] for number in sorted(shards)]
+
+
+class Shards:
+    """Token files, one after the other, read as one array (n,): by a slice, or places from 0 on."""
+
+    def __init__(self, parts: Sequence[np.ndarray]) -> None:
+        self.parts, self.dtype = parts, parts[0].dtype
+        self.starts = np.cumsum([0, *map(len, parts)])
+        self.shape = (int(self.starts[-1]),)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, places: slice | int | np.ndarray) -> np.ndarray:
+        of_slice = isinstance(places, slice)
+        places = np.arange(*places.indices(len(self))) if of_slice else np.asarray(places)
+        owners = np.searchsorted(self.starts, places, side="right") - 1
+        found = np.empty(places.shape, self.dtype)
+        for owner in np.unique(owners):
+            here = owners == owner
+            found[here] = self.parts[owner][places[here] - self.starts[owner]]
+        return found
+
+    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
+        return np.concatenate(self.parts).astype(dtype or self.dtype)
+
+
+def read_split(folder: Path, split: str, meta: Mapping) -> tuple[np.ndarray, np.ndarray]:
+    """The tokens of a split, (n,), and the starts of its documents, (m,).
 
     UserError unless they are as many as meta.json says.
     """
-    tokens, stated = map_tokens(path, meta["vocab_size"]), meta["splits"][path.stem]
+    path = folder / f"{split}.bin"
+    tokens, stated = map_split(folder, split, meta["vocab_size"]), meta["splits"][split]
     found = f"{len(tokens):,} tokens of {tokens.dtype.name}"
     given = f"{stated['tokens']:,} tokens of {stated['dtype']}"
     check(found == given, path, f"has {found}, not {given} as meta.json says")
@@ -341,11 +385,20 @@ def read_split(path: Path, meta: Mapping) -> tuple[np.memmap, np.ndarray]:
     return tokens, starts
 
 
-def map_tokens(path: Path, vocab_size: int) -> np.memmap:
-    """The tokens of a file, (n,); UserError if it has none, or one outside the vocabulary."""
+def map_split(folder: Path, split: str, vocab_size: int) -> np.ndarray | Shards:
+    """The tokens of a split, (n,), from one file or from shards; for errors see `map_tokens`."""
+    parts = [map_tokens(path, vocab_size) for path in token_files(folder, split)]
+    return parts[0] if len(parts) == 1 else Shards(parts)
+
+
+def map_tokens(path: Path, vocab_size: int) -> np.ndarray:
+    """The tokens of a file, (n,), which stay on the disk until they are read.
+
+    UserError if it has none, or one outside the vocabulary.
+    """
     size, dtype = path.stat().st_size if path.is_file() else 0, token_dtype(vocab_size)
     check(size > 0 and size % dtype.itemsize == 0, path, f"has {size:,} bytes: no whole tokens")
-    tokens = np.memmap(path, dtype=dtype, mode="r")
+    tokens = np.asarray(np.memmap(path, dtype=dtype, mode="r"))
     top = tokens.max()
     check(top < vocab_size, path, f"holds token {top}, outside its vocabulary of {vocab_size:,}")
     return tokens
@@ -384,10 +437,16 @@ def find_starts(tokens: np.ndarray, meta: Mapping) -> np.ndarray:
     """(documents,) int64: token 0, and each that follows an end token of GPT-2's."""
     starts = [np.zeros(1, dtype=np.int64)]
     if meta["tokenizer"] == "gpt2":
-        inner, end = tokens[:-1], meta["vocab_size"] - 1
-        for first in range(0, len(inner), 2**24):  # so that a large file needs little memory
-            starts.append(first + 1 + np.flatnonzero(inner[first : first + 2**24] == end))
-    return np.concatenate(starts)
+        end = meta["vocab_size"] - 1
+        starts += [first + 1 + np.flatnonzero(part == end) for first, part in parts_of(tokens)]
+    found = np.concatenate(starts)
+    return found[found < len(tokens)]
+
+
+def parts_of(tokens: np.ndarray | Shards) -> Iterator[tuple[int, np.ndarray]]:
+    """Pieces of tokens and the place of their first, so that a large file needs little memory."""
+    for first in range(0, len(tokens), 2**24):
+        yield first, tokens[first : first + 2**24]
 
 
 # ---- writing
@@ -417,8 +476,8 @@ def write_corpus(folder: Path, splits: Splits, answers: Splits | None = None, **
                 np.save(Path(new, f"{split}_answers.npy"), numbers.ravel().astype(np.uint16))
             if about["tokenizer"] == "file":
                 shutil.copy(tokenizer_from / "tokenizer.json", new)
-            files = [Path(new if splits else folder, f"{split}.bin") for split in SPLITS]
-            meta["splits"] = {path.stem: describe_split(path, meta, lengths) for path in files}
+            made = Path(new) if splits else folder
+            meta["splits"] = {name: describe_split(made, name, meta, lengths) for name in SPLITS}
             text = json.dumps(meta, indent=1, ensure_ascii=False)
             Path(new, "meta.json").write_text(text + "\n", encoding="utf-8")
             publish(Path(new), folder)
@@ -448,13 +507,16 @@ def write_split(path: Path, documents: Iterable[np.ndarray], dtype: np.dtype) ->
     np.save(path.with_name(f"{path.stem}_starts.npy"), np.array(starts, dtype=np.int64))
 
 
-def describe_split(path: Path, meta: Mapping, lengths: np.ndarray) -> dict:
-    """The entry in meta.json of a token file, whose tokens stand for `lengths` bytes, (V,)."""
-    tokens = map_tokens(path, len(lengths))
-    parts = np.array_split(tokens, len(tokens) // 2**20 + 1)  # a large file needs little memory
-    entry = {"tokens": len(tokens), "bytes": sum(int(lengths[part].sum()) for part in parts)}
-    entry |= {"documents": len(read_starts(path, meta, tokens)), "dtype": tokens.dtype.name}
-    return entry | {"sha256": sha256(path)}
+def describe_split(folder: Path, split: str, meta: Mapping, lengths: np.ndarray) -> dict:
+    """The entry in meta.json of a split, whose tokens stand for `lengths` bytes, (V,)."""
+    tokens = map_split(folder, split, len(lengths))
+    starts = read_starts(folder / f"{split}.bin", meta, tokens)
+    entry = {
+        "tokens": len(tokens),
+        "bytes": sum(int(lengths[p].sum()) for _, p in parts_of(tokens)),
+    }
+    entry |= {"documents": len(starts), "dtype": tokens.dtype.name}
+    return entry | {"sha256": sha256(*token_files(folder, split))}
 
 
 def publish(new: Path, folder: Path) -> None:
@@ -504,7 +566,7 @@ def sequences(tokens: np.ndarray, block_size: int, seed: int, first: int, count:
     n_windows = windows_per_epoch(len(tokens), block_size)
     room = min(block_size, len(tokens) - n_windows * block_size)  # less if only one window fits
     starts = drawn_starts(n_windows, block_size, room, seed, range(first, first + count))
-    return np.asarray(tokens)[starts[:, None] + np.arange(block_size + 1)].astype(np.int64)
+    return tokens[starts[:, None] + np.arange(block_size + 1)].astype(np.int64)
 
 
 def windows_per_epoch(n_tokens: int, block_size: int) -> int:

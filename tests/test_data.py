@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import threading
+import tracemalloc
 import urllib.parse
 import zipfile
 from collections import OrderedDict
@@ -406,6 +407,68 @@ def test_without_a_vocabulary_tokens_are_gpt2s_and_documents_end_where_its_end_t
         "tokens": 8, "bytes": 5, "documents": 4, "dtype": "uint16", "sha256": "",
     }  # fmt: skip
     assert (corpus.unit, corpus.tokenizer.decode(corpus.val)) == ("token", "a  b")
+
+
+def write_shards(folder: Path, tokens: list[int], ends: list[int], first: int = 0) -> None:
+    """Tokens of GPT-2's as train_000.bin and so on, which end where `ends` says, and val.bin."""
+    write_nanogpt(folder, tokens, tokens[:7])
+    (folder / "train.bin").unlink()
+    for number, part in enumerate(np.split(np.array(tokens, dtype=np.uint16), ends), first):
+        part.tofile(folder / f"train_{number:03d}.bin")
+
+
+@pytest.mark.parametrize("first", [0, 1, 8])  # 8: the numbers pass from one digit to two
+def test_shards_are_read_as_one_file(
+    tmp_path: Path, toy_gpt2: tiktoken.Encoding, first: int
+) -> None:
+    tokens = np.random.default_rng(0).integers(0, 265, 999).tolist()
+    write_nanogpt(tmp_path / "whole", tokens, tokens[:7])
+    write_shards(tmp_path / "shards", tokens, [100, 101, 700], first)
+    whole, shards = data.load("whole", tmp_path), data.load("shards", tmp_path)
+    assert isinstance(shards.train, data.Shards) and len(shards.train.parts) == 4
+    assert shards.meta["splits"] == whole.meta["splits"]  # sizes, documents and SHA-256
+    assert (shards.train_starts == whole.train_starts).all()
+    for seed in range(3):  # windows that cross shards, too
+        ours, theirs = (data.sequences(c.train, 32, seed, 0, 60) for c in (shards, whole))
+        assert (ours == theirs).all()
+    assert (shards.train[90:710] == whole.train[90:710]).all()
+    assert (np.asarray(shards.train) == whole.train).all() and shards.train[998] == tokens[998]
+    shards.verify()
+    assert {path.name for path in shards.folder.iterdir()} >= {
+        "meta.json",
+        f"train_{first:03d}.bin",
+    }
+    assert not (shards.folder / "train.bin").exists()
+
+
+def test_a_shard_that_is_missing_or_changed_is_named(
+    tmp_path: Path, toy_gpt2: tiktoken.Encoding
+) -> None:
+    write_shards(tmp_path / "web", [1, 2, 3, 4, 5, 6, 7, 8], [2, 4, 6])
+    folder = data.load("web", tmp_path).folder
+    kept = (folder / "train_001.bin").read_bytes()
+    (folder / "train_001.bin").write_bytes(kept[2:] + kept[:2])
+    with pytest.raises(UserError, match=r"train_\*.bin does not have the SHA-256"):
+        data.load("web", tmp_path).verify()
+    (folder / "train_001.bin").unlink()
+    with pytest.raises(UserError, match="train_003.bin, but no shard 1 of train: copy it there"):
+        data.load("web", tmp_path)
+    (folder / "train_001.bin").write_bytes(kept)
+    (folder / "train_003.bin").unlink()  # the last one leaves no gap, but too few tokens
+    with pytest.raises(UserError, match="has 6 tokens of uint16, not 8 tokens"):
+        data.load("web", tmp_path)
+
+
+def test_shards_need_no_memory_for_their_tokens(
+    tmp_path: Path, toy_gpt2: tiktoken.Encoding
+) -> None:
+    write_shards(tmp_path / "web", [*range(200)] * 100_000, [7_000_000, 9_999_999])  # 40 MB
+    tokens = data.load("web", tmp_path).train
+    tracemalloc.start()
+    data.sequences(tokens, 128, 0, 0, 16)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8e6, f"{peak:,} bytes"  # the order of the windows takes 8 bytes for each
 
 
 def test_a_file_of_nanogpts_that_changed_is_named_with_what_to_do(tmp_path: Path) -> None:
