@@ -339,7 +339,7 @@ def compare(
     content = {"command": command_line(), "rates": rates, "cells": by_scheme}
     files.write_json(folder / "results.json", content)
     pages = [tables.rates_table(rates)] if rates else []
-    pages.append(tables.seeds_table(by_scheme))
+    pages += tables.scheme_tables(by_scheme)
     table = "\n".join(["\n\n".join(pages), *provenance_notes(by_scheme)])
     files.write_text(folder / "table.txt", table + "\n")
     if kind != "text":

@@ -3,7 +3,8 @@
     python export.py out/RUN FOLDER [--pos_file=FILE]
 
     python export.py out/learned-stdlib-L128-s1337 gpt2-of-mine
-    python export.py out/alibi-stdlib-L128-s1337 bloom-of-mine   # trained with config/arch/bloom.py
+    python export.py out/A bloom-of-mine    # --pos=alibi config/arch/bloom.py --out_dir=out/A
+    python export.py out/B llama-of-mine    # --pos=rope config/arch/llama.py --out_dir=out/B
 
 AutoModelForCausalLM.from_pretrained(FOLDER) and AutoTokenizer.from_pretrained(FOLDER) then give the
 logits and the tokens of the run. The family is the one that can say the model: GPT-2 (learned),

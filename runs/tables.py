@@ -33,9 +33,9 @@ class Page(str):
 
 
 def tables_of(tested: list[Result], dataset: str = "") -> list[Page]:
-    """The tables of results: `runs_table` and, of several schemes, `seeds_table`."""
+    """The tables of results: `runs_table` and, of several schemes, `scheme_tables`."""
     schemes = compare.schemes_of(tested)
-    several = [seeds_table(schemes, dataset)] if len(schemes) > 1 else []
+    several = scheme_tables(schemes, dataset) if len(schemes) > 1 else []
     return [runs_table(tested, dataset), *several]
 
 
@@ -194,6 +194,29 @@ def aligned(lines: list[list[str]]) -> list[str]:
 # ---- schemes over seeds
 
 
+def scheme_tables(cells: dict[str, list[Result]], dataset: str = "") -> list[Page]:
+    """`seeds_table`, and of losses `means_table` before it. For `cells` see `rows_by_seed`."""
+    dataset, by_scheme = compare.rows_by_seed(cells, dataset)
+    of_losses = compare.protocol_of(by_scheme) not in results.ANSWERED
+    wide = [means_table(by_scheme, dataset)] if of_losses else []
+    return [*wide, seeds_table(cells, dataset)]
+
+
+def means_table(by_scheme: dict[str, Seeds], title: str) -> Page:
+    """A text table as papers print it, a line for each scheme and a column for each N.
+
+    ±  standard deviation over seeds. The schemes of a seed read the same text in the same order: to
+       tell two of them apart, look at their paired difference.
+    """
+    lengths = sorted({n for seeds in by_scheme.values() for rows in seeds.values() for n in rows})
+    lines = [["scheme", *map(str, lengths)]]
+    for label, seeds in by_scheme.items():
+        values = [[*compare.losses_at(seeds, n).values()] for n in lengths]
+        lines.append([label, *(spread(v, len(seeds), ".3f") or "undefined" for v in values)])
+    protocol = compare.protocol_of(by_scheme)
+    return page(f"{title}, {protocol}, nats: mean over seeds", lines, "", legend(means_table))
+
+
 def seeds_table(cells: dict[str, list[Result]], dataset: str = "") -> Page:
     """A text table of schemes over seeds by length; for `cells` see `rows_by_seed`.
 
@@ -320,17 +343,17 @@ def extensions_table(tested: list[Result], others: list[Result], dataset: str = 
     return page(title, lines, "", legend(extensions_table), *filter(None, dict.fromkeys(notes)))
 
 
-def spread(values: list[float], seeds: int) -> str:
+def spread(values: list[float], seeds: int, form: str = "+.3f") -> str:
     """Mean, standard deviation of several, and the number of values if it is not all seeds.
 
-    How many seeds diverged, whose values are -inf, if any did.
+    How many seeds diverged, whose values are infinite, if any did.
     """
     if not values:
         return ""
-    lost = values.count(-math.inf)
+    lost = sum(map(math.isinf, values))
     if lost:
         return "diverged" if lost == seeds else f"diverged ({lost} of {len(values)})"
-    text = f"{np.mean(values):+.3f}"
+    text = f"{np.mean(values):{form}}"
     if len(values) > 1:
         text += f" ± {np.std(values, ddof=1):.3f}"
     return text if len(values) == seeds else f"{text} (n = {len(values)})"

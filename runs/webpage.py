@@ -30,7 +30,7 @@ def write_page(listed: Page, tested: list[Path]) -> str:
     title = f"longshot: {listed.title}"
     loaded = [results.load_result(folder) | {"folder": str(folder)} for folder in tested]
     datasets = dict.fromkeys(row["dataset"] for result in loaded for row in result["rows"])
-    parts = [f"<h1>{html.escape(title)}</h1>", table(flat(listed), "sortable"), notes(listed)]
+    parts = [f"<h1>{html.escape(title)}</h1>", table(flat(listed)), notes(listed)]
     for dataset in datasets:
         parts += [f"<h2>{html.escape(dataset)}</h2>", *section(loaded, dataset)]
     parts += [*diagnoses(tested), *samples(tested), *provenance_of(tested)]
@@ -41,8 +41,8 @@ def write_page(listed: Page, tested: list[Path]) -> str:
 # ---- tables
 
 
-def table(page: Page, kind: str = "") -> str:
-    """A table as HTML, `notes` apart."""
+def table(page: Page) -> str:
+    """A table as HTML, `notes` apart; it can be sorted unless its lines stand in groups."""
     head, *lines = [[html.escape(cell.strip()) for cell in line] for line in page.lines]
     rows = []
     for line in lines:
@@ -53,6 +53,7 @@ def table(page: Page, kind: str = "") -> str:
         rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + f"{end}</tr>")
     top = "".join(f"<th>{cell}</th>" for cell in head)
     body = f"<thead><tr>{top}</tr></thead><tbody>{''.join(rows)}</tbody>"
+    kind = "sortable" if page.lines[0][0] else ""
     return f'<div class=wide><table class="{kind}">{body}</table></div>'
 
 

@@ -27,7 +27,7 @@ from runs import device, results
 from runs.checkpoint import load_run
 from runs.files import sha256, write_json
 from runs.folder import provenance, run_folder
-from runs.tables import rates_table, seeds_table
+from runs.tables import rates_table, scheme_tables
 
 REPOSITORY = Path(ablate.__file__).resolve().parent
 SCHEMES, SEEDS = ("nope", "rope", "alibi"), (1, 2)
@@ -471,7 +471,9 @@ def test_table_figure_and_results_are_written_and_hold_what_made_them(
     seeds = {pos: [cell["seed"] for cell in cells] for pos, cells in results["cells"].items()}
     assert seeds == dict.fromkeys(SCHEMES, [1, 2])
     assert results["cells"]["rope"][0]["run"].keys() == set(ablate.PROVENANCE)
-    assert seeds_table(results["cells"]) + "\n" == table  # redrawn from the file alone
+    assert (
+        "\n\n".join(scheme_tables(results["cells"])) + "\n" == table
+    )  # redrawn from the file alone
 
 
 def test_cells_of_other_sources_or_threads_are_noted(
@@ -631,7 +633,8 @@ def test_each_scheme_is_compared_at_the_rate_picked_for_it(
     assert [one["nats"] for one in tried] == rates["rope"]
     assert all(one["run"].keys() == set(ablate.PROVENANCE) for one in tried)
     table = (folder / "table.txt").read_text(encoding="utf-8")
-    assert f"{rates_table(content['rates'])}\n\n{seeds_table(content['cells'])}\n" == table
+    pages = [rates_table(content["rates"]), *scheme_tables(content["cells"])]
+    assert "\n\n".join(pages) + "\n" == table
     lines = [line.split() for line in table.splitlines()]
     assert ["rope", "0", "600", "0.006", "1.5000", "picked"] in lines
     assert table in capsys.readouterr().out

@@ -69,7 +69,7 @@ def test_rows_have_the_numbers_of_the_result_and_tell_its_run(tmp_path):
 def test_report_prints_only_the_table_and_draws_nothing(command, capsys, tmp_path):  # noqa: F811
     command("one", "two", "--format=tex")
     said = capsys.readouterr().out
-    assert said.startswith("% toy") and said.count("\\begin{tabular}") == 2
+    assert said.startswith("% toy") and said.count("\\begin{tabular}") == 3
     assert not list(tmp_path.glob("**/*.png"))
     command("one", "two", "--format=md")
     assert capsys.readouterr().out.count("| --- |") >= 2

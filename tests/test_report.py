@@ -23,7 +23,7 @@ from runs.results import (
     only,
     update_result,
 )
-from runs.tables import extensions_table, runs_table, seeds_table
+from runs.tables import extensions_table, runs_table, scheme_tables, seeds_table
 
 LENGTHS = (64, 128, 256, 512)
 
@@ -313,6 +313,20 @@ def cells(**more):
         ],
         **more,
     }
+
+
+def test_means_stand_in_a_line_for_each_scheme():
+    lost = [
+        diverge(result("rope", seed), 512) if seed == 2 else result("rope", seed) for seed in (1, 2)
+    ]
+    learned = [result("learned", seed, end=128) for seed in (1, 2, 3)]
+    wide, narrow = scheme_tables(cells(rope=lost, learned=learned))
+    assert wide.lines[0] == ["scheme", "64", "128", "256", "512"]
+    known = {line[0]: line[1:] for line in wide.lines[1:]}
+    assert known["alibi"] == ["1.620 ± 0.020", *["1.520 ± 0.020"] * 3]
+    assert known["learned"][2:] == ["undefined", "undefined"]
+    assert known["rope"][3] == "diverged (1 of 2)" and "±" in known["rope"][1]
+    assert narrow == seeds_table(cells(rope=lost, learned=learned))
 
 
 def test_seeds_are_averaged_and_their_differences_paired():

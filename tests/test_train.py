@@ -1,6 +1,7 @@
 """Training: the schedule, what is decayed, resuming to the bit after every interruption, and what is refused or logged."""
 
 import functools
+import itertools
 import json
 import math
 import re
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -1673,6 +1675,24 @@ def test_an_offline_run_has_its_group_its_tags_and_what_the_test_comes_to(
     assert known["gain_4L"] is not None
     for name, difference in known.items():
         assert summary.get(name) == (difference.nats if difference else None)
+
+
+def test_every_run_of_the_sweep_has_a_folder_of_its_own_and_the_number_that_it_looks_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(ROOT)
+    sweep = yaml.safe_load(Path("config/sweep.yaml").read_text(encoding="utf-8"))
+    program, *words = sweep["command"][2:]
+    assert program == "${program}" and Path(sweep["program"]).is_file()
+    place, folders = words.index("${args}"), set()
+    for values in itertools.product(*(of["values"] for of in sweep["parameters"].values())):
+        args = [f"--{n}={v}" for n, v in zip(sweep["parameters"], values, strict=True)]
+        typed = [*words[:place], *args, *words[place + 1 :]]  # what wandb's agent types
+        settings, others = configure(TrainSettings, typed, "")
+        assert not others and settings.wandb_log and settings.pos == values[0]
+        folders.add(run_folder(settings))
+    assert len(folders) == 4 * 3 * 2
+    assert sweep["metric"] == {"name": "loss_L", "goal": "minimize"}  # in the summary: see above
 
 
 def test_a_comparison_is_a_run_of_its_own_with_every_row(

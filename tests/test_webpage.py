@@ -72,7 +72,8 @@ def test_rows_of_the_list_have_the_cells_of_its_head(listed):  # noqa: F811
     make_run(Path("out/b"), block_size=64)
     listed("out", "--html=page.html")
     text = Path("page.html").read_text(encoding="utf-8")
-    (own,) = re.findall(r'<table class="sortable">.*?</table>', text, re.S)
+    own, *others = re.findall(r'<table class="sortable">.*?</table>', text, re.S)
+    assert {re.search("<th>(.*?)</th>", other)[1] for other in others} == {"scheme"}
     rows = re.findall(r"<tr>(.*?)</tr>", own)
     assert len(rows) == 3 and "trained at L = 64" in own
     wide = [sum(map(int, re.findall(r"colspan=(\d+)", row) or [1])) - 1 for row in rows]
