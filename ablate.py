@@ -4,6 +4,8 @@
 
     python ablate.py nope rope alibi                           3 schemes x 3 seeds
     python ablate.py rope 'rope + alibi' config/size/tiny.py   any settings but pos and seed
+    python ablate.py rope 'rope --qk_norm=True'                settings of one scheme alone
+    python ablate.py config/paper/alibi/scaled.py              a published comparison, beside ours
     python ablate.py rope alibi --learning_rates=1e-3,3e-3,6e-3    the best of them for each scheme
     python ablate.py rope alibi --jobs=4                           four cells at once
     python ablate.py rope alibi --only=array                       its share of a SLURM or SGE array
@@ -25,6 +27,7 @@ import hashlib
 import itertools
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -45,7 +48,7 @@ from data import rows
 from posenc import Shape
 from positions.grammar import parse
 from positions.scheme import Scheme
-from runs import device, files, formats, tables
+from runs import device, files, formats, paper, tables
 from runs.compare import pick_rate, rates_beyond
 from runs.figures import plot_seeds
 from runs.folder import command_line, diverged, read_config, run_folder
@@ -106,13 +109,17 @@ def plan(settings: AblateSettings, schemes: list[str]) -> list[Cell]:
     extend = parse(settings.extend or "none").text
     shared |= {"extend": "" if extend == "none" else extend}
     shared |= {"eval_lengths": tuple(sorted(set(settings.eval_lengths)))}
-    texts = [canonical(text, settings) for text in schemes]
-    pairs = itertools.product(settings.seeds, texts)
-    cells = [Cell(TrainSettings(**shared | {"pos": pos, "seed": seed}), pos) for seed, pos in pairs]
-    again = [text for text in set(texts) if texts.count(text) > 1]
+    models = [variant(text, TrainSettings(**shared), settings) for text in schemes]
+    pairs = itertools.product(settings.seeds, models)
+    cells = [Cell(replace(model.settings, seed=seed), model.label) for seed, model in pairs]
+    labels = [model.label for model in models]
+    again = [label for label in set(labels) if labels.count(label) > 1]
     require(not again, f"{' and '.join(again)} would be trained twice; name each scheme once")
+    if settings.paper:
+        paper.read_paper(settings.paper)
     device.pick(settings.device, settings.dtype)  # refused now and not in every cell
-    corpus = training_corpus(settings)
+    for length in {model.settings.block_size for model in models}:
+        corpus = training_corpus(replace(settings, block_size=length))
     for rate in rates_of(settings):
         tried = trial(cells[0], rate, settings).settings.checked()
         if "rows" in corpus.meta:
@@ -120,6 +127,22 @@ def plan(settings: AblateSettings, schemes: list[str]) -> list[Cell]:
         else:
             evaluate.tuning_places(corpus, settings.block_size, settings.eval_windows)
     return cells
+
+
+def variant(text: str, shared: TrainSettings, settings: AblateSettings) -> Cell:
+    """A scheme with its own settings, if any, and all others `shared`; the label tells them.
+
+    UserError for what a scheme cannot set by itself.
+    """
+    text, *own = re.split(r"\s+(?=--)", text.strip())
+    names = [word[2:].partition("=")[0] for word in own]
+    fixed = ("pos", "seed", "dataset", "learning_rate" if settings.learning_rates else "")
+    for name in names:
+        good = name in TrainSettings.defaults() and name not in fixed
+        require(good, f"{text} --{name}: a scheme of a comparison has no {name} of its own")
+    one, _ = configure(TrainSettings, [*words_for_train(shared), *own], "")
+    pos = canonical(text, one)
+    return Cell(replace(one, pos=pos), " ".join([pos, *own]))
 
 
 def canonical(text: str, settings: TrainSettings) -> str:
@@ -297,7 +320,7 @@ def pick_rates(settings: AblateSettings, cells: list[Cell], relay: Relay) -> dic
     """
     rates, share = {}, share_of(cells, settings)
     for cell in cells[: len(cells) // len(settings.seeds)] if settings.learning_rates else []:
-        rates[cell.settings.pos] = try_rates(cell, settings, relay if cell in share else None)
+        rates[cell.label] = try_rates(cell, settings, relay if cell in share else None)
     return rates
 
 
@@ -314,7 +337,7 @@ def with_rate(cell: Cell, rates: dict[str, Any]) -> Cell:
     """The cell with the learning rate that was picked for its scheme, if one was to be picked."""
     if not rates:
         return cell
-    rate = rates[cell.settings.pos]["picked"]
+    rate = rates[cell.label]["picked"]
     if rate is None:
         return replace(cell, problem="its learning rate is not picked")
     return Cell(replace(cell.settings, learning_rate=rate), f"{cell.label} lr={rate}")
@@ -324,11 +347,15 @@ def with_rate(cell: Cell, rates: dict[str, Any]) -> Cell:
 
 
 def compare(
-    cells: list[Cell], rates: dict[str, Any], failed: dict[str, str], folder: Path, kind: str
+    cells: list[Cell],
+    rates: dict[str, Any],
+    failed: dict[str, str],
+    folder: Path,
+    settings: AblateSettings,
 ) -> str:
     """Write results.json, table.txt and figure.png into a folder; returns the table.
 
-    The table is written in the format `kind` too. For `rates` see `pick_rates`.
+    The table is written in another `format` too, if that is set. For `rates` see `pick_rates`.
     """
     by_scheme: dict[str, list[Result]] = {}
     for cell in cells:
@@ -340,11 +367,13 @@ def compare(
     files.write_json(folder / "results.json", content)
     pages = [tables.rates_table(rates)] if rates else []
     pages += tables.scheme_tables(by_scheme)
+    pages += paper.tables_of(settings.paper, by_scheme) if settings.paper else []
     table = "\n".join(["\n\n".join(pages), *provenance_notes(by_scheme)])
     files.write_text(folder / "table.txt", table + "\n")
-    if kind != "text":
+    if settings.format != "text":
         done = [cell.folder for cell in cells if cell.result()]
-        files.write_text(folder / f"table.{kind}", formats.written(kind, pages, done) + "\n")
+        text = formats.written(settings.format, pages, done)
+        files.write_text(folder / f"table.{settings.format}", text + "\n")
     plot_seeds(by_scheme, folder / "figure.png")
     return table
 
@@ -365,7 +394,8 @@ def share_of(cells: list[Cell], settings: AblateSettings) -> list[Cell]:
 
 def main() -> int:
     """Train what is not yet trained, and compare."""
-    settings, schemes = configure(AblateSettings, sys.argv[1:], __doc__)
+    settings, typed = configure(AblateSettings, sys.argv[1:], __doc__)
+    schemes = [*settings.schemes, *typed]
     advice = "torchrun is for train.py; share the work out with --only=I/N"
     require(world_size() == 1, f"start ablate.py by itself: {advice}")
     cells = plan(settings, schemes)
@@ -389,7 +419,7 @@ def main() -> int:
     if settings.only and missing:
         print(f"not compared yet, not finished: {'; '.join(missing)}")
     elif len(missing) < len(cells):
-        print(f"\n{compare(cells, rates, failed, folder, settings.format)}\n\nin {folder}")
+        print(f"\n{compare(cells, rates, failed, folder, settings)}\n\nin {folder}")
         done = [cell.folder for cell in cells if cell.result()]
         log_comparison(settings, done, folder / "figure.png", "comparison")
     return 1 if failed else 0

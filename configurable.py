@@ -440,11 +440,13 @@ class ExtendSettings(LogSettings, MeasureSettings):
 
 @dataclass(frozen=True)
 class AblateSettings(TrainSettings):
-    """Position schemes x seeds, all trained with the same settings.
+    """Position schemes x seeds, all trained with the same settings, but those of one scheme.
 
-    The schemes are the other words of the command line.
+    The schemes are the other words of the command line, after those that a config file names.
     """
 
+    schemes: tuple[str, ...] = setting((), "for config files: schemes that come first")
+    paper: str = setting("", "a .toml file of published numbers to stand beside", "execution")
     seeds: tuple[int, ...] = setting((1, 2, 3), "seeds of every scheme", low=0, high=2**32 - 1)
     learning_rates: tuple[float, ...] = setting((), "pick one per scheme, on another seed", above=0)
     only: str = setting("", "I/N: the I-th of N shares; array: that of a job array", "execution")
@@ -558,7 +560,9 @@ def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, li
 def _list_configs(folder: Path) -> None:
     """If config files are in a folder, print them with what their comments say, and exit 0."""
     lines = []
-    for path in sorted([*folder.glob("*.py"), *folder.glob("*/*.py")]):
+    for path in sorted(
+        path for depth in ("", "*/", "*/*/") for path in folder.glob(f"{depth}*.py")
+    ):
         said = re.match("(#.*\n)*", path.read_text(encoding="utf-8"))[0].replace("#", "")
         lines.append(f"{path!s:<28} {textwrap.shorten(said, 120)}")
     if lines:

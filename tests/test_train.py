@@ -1680,7 +1680,7 @@ def test_an_offline_run_has_its_group_its_tags_and_what_the_test_comes_to(
 def test_every_run_of_the_sweep_has_a_folder_of_its_own_and_the_number_that_it_looks_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.chdir(ROOT)
+    monkeypatch.chdir(Path(train.__file__).parent)
     sweep = yaml.safe_load(Path("config/sweep.yaml").read_text(encoding="utf-8"))
     program, *words = sweep["command"][2:]
     assert program == "${program}" and Path(sweep["program"]).is_file()

@@ -1,0 +1,126 @@
+"""Published numbers beside our own, and what our seeds say of each claim.
+
+A .toml file (config/paper/) has the paper's table and its claims. A claim is a difference of two
+losses and a limit, written before the runs: `left` minus `right`, each a name in the table and a
+length, is `at_most` or `at_least` so many nats. A claim with a `reason` is not testable here.
+"""
+
+import math
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from configurable import UserError, check_shape, require
+from runs import compare
+from runs.results import Result, rows_of, standard_error
+from runs.tables import Page, legend, page, spread
+
+Paper = dict[str, Any]  # the content of a file
+Losses = dict[tuple[str, int], dict[int, float]]  # nats by name and length, then by seed
+
+COLUMN = {"name": str, "length": int}  # of the table: N as the paper has it, and ours
+ROW = {"name": str, "scheme": str, "values": [str]}  # `scheme` as ablate.py labels it
+TABLE = {"title": str, "protocol": str, "columns": [COLUMN], "rows": [ROW]}
+SHAPE = {"title": str, "table": TABLE, "claims": [{"says": str}]}
+ADVICE = "see runs/paper.py and config/paper/alibi/claims.toml"
+
+
+def read_paper(path: str) -> Paper:
+    """What a file says of a paper; UserError if it cannot be read or does not fit together."""
+    try:
+        paper = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"paper={path} is missing or no TOML ({error}): {ADVICE}") from None
+    check_shape(paper, SHAPE, path, ADVICE)
+    rows, width = paper["table"]["rows"], len(paper["table"]["columns"])
+    for row in rows:
+        few = f"{path}: {row['name']} has {len(row['values'])} values for {width} columns"
+        require(len(row["values"]) == width, few)
+    names = {row["name"] for row in rows}
+    for claim in paper["claims"]:
+        limits = [claim[name] for name in ("at_most", "at_least") if name in claim]
+        sides = [side for side in (claim.get("left"), claim.get("right")) if side]
+        tested = len(limits) == 1 and len(sides) == 2 and {name for name, _ in sides} <= names
+        what = "left and right (a name of the table and a length), and at_most or at_least"
+        require(tested or "reason" in claim, f"{path}: {claim['says']!r:.60} needs {what}")
+    return paper
+
+
+def tables_of(path: str, cells: dict[str, list[Result]]) -> list[Page]:
+    """The paper's table beside ours, and its claims; for `cells` see `compare.rows_by_seed`."""
+    paper = read_paper(path)
+    return [side_by_side(paper, cells), claims_table(paper, cells)]
+
+
+def losses_of(paper: Paper, cells: dict[str, list[Result]], protocol: str) -> Losses:
+    """The losses that one protocol measured; what is missing or undefined has none."""
+    found: Losses = {}
+    for line in paper["table"]["rows"]:
+        done = [result for result in cells.get(line["scheme"], []) if "rows" in result]
+        dataset = done[0]["rows"][0]["dataset"] if done else ""
+        for result, rows in zip(done, rows_of(done, dataset), strict=True):
+            for (name, length), row in rows.items():
+                if name == protocol and row["nats"] is not None:
+                    found.setdefault((line["name"], length), {})[result["seed"]] = row["nats"]
+    return found
+
+
+def side_by_side(paper: Paper, cells: dict[str, list[Result]]) -> Page:
+    """The paper's table, and below each of its lines ours: nats, mean ± deviation over seeds."""
+    table, losses = paper["table"], losses_of(paper, cells, paper["table"]["protocol"])
+    lines = [["", "", *(f"{c['name']} | {c['length']}" for c in table["columns"])]]
+    for row in table["rows"]:
+        lines.append([row["name"], "theirs", *row["values"]])
+        ours = [[*losses.get((row["name"], c["length"]), {}).values()] for c in table["columns"]]
+        lines.append(["", "ours", *(spread(nats, len(nats), ".3f") for nats in ours)])
+    return page(f"{paper['title']}: {table['title']} | ours: {table['protocol']}, nats", lines)
+
+
+def claims_table(paper: Paper, cells: dict[str, list[Result]]) -> Page:
+    """Every claim, and below it its rule, the interval expected, our number and the verdict."""
+    lines, seeds = [["", "expected", "left - right", "verdict", ""]], max(map(len, cells.values()))
+    for number, claim in enumerate(paper["claims"], 1):
+        losses = losses_of(paper, cells, claim.get("protocol", "fixed_targets"))
+        lines.append([f"{number}. {claim['says']}"])
+        lines.append([f"   {rule(claim)}", expected(claim, seeds), *judge(claim, losses)])
+    return page(f"claims of {paper['title']}", lines, "", legend(judge))
+
+
+def rule(claim: dict[str, Any]) -> str:
+    """The rule of a claim in words; empty if there is none."""
+    if "reason" in claim:
+        return ""
+    (left, n), (right, m) = claim["left"], claim["right"]
+    least = "at_least" in claim
+    limit = f"at least {claim['at_least']:g}" if least else f"at most {claim['at_most']:g}"
+    where = f", {claim['protocol']}" if "protocol" in claim else ""
+    return f"{left} at {n} - {right} at {m}: {limit}{where}"
+
+
+def expected(claim: dict[str, Any], seeds: int) -> str:
+    """Half of the interval that a spread measured before, `sd`, lets expect of so many seeds."""
+    if "sd" not in claim or seeds < 2:
+        return ""
+    return f"± {compare.t_point(seeds - 1) * claim['sd'] / math.sqrt(seeds):.3f}"
+
+
+def judge(claim: dict[str, Any], losses: Losses) -> tuple[str, str]:
+    """Our number with its interval, and the verdict.
+
+    expected      half of the interval that a spread measured before the runs lets expect
+    left - right  in nats, paired by seed: mean and half of Student's 95 % interval over seeds
+    reproduced or contradicted: the whole interval is on one side of the limit; else undecided
+    """
+    if "reason" in claim:
+        return "", f"not testable at this size: {claim['reason']}"
+    left, right = (losses.get((name, n), {}) for name, n in (claim["left"], claim["right"]))
+    values = [left[seed] - right[seed] for seed in sorted(left.keys() & right.keys())]
+    if len(values) < 2:
+        return "", f"undecided: {len(values)} seeds have both losses"
+    mean, half = float(np.mean(values)), compare.t_point(len(values) - 1) * standard_error(values)
+    sign, limit = (1, claim["at_most"]) if "at_most" in claim else (-1, -claim["at_least"])
+    beyond = sign * mean - limit
+    verdict = "undecided" if abs(beyond) <= half else "contradicted" if beyond > 0 else "reproduced"
+    return f"{mean:+.3f} ± {half:.3f} (n = {len(values)})", verdict
