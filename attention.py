@@ -39,6 +39,7 @@ FLEX = {
     "mask": ("window", "block_causal"),
     "score": ("fox", "scale_invariant"),
 }
+OF_DISTANCE = {*FLEX["pair"], *FLEX["distance"], "window"}  # what is added follows from it alone
 # Pieces with parameters train by another path: on an H100 flex took 4.8 times nope's step for t5
 # (124M, L = 512), the dense path 1.3 times. The others were not timed.
 FLEX_RELEASES = ("2.11", "2.13")
@@ -172,8 +173,9 @@ def reference(
 class Prepared:
     """A plan, the path chosen for it, and what all layers with this plan share.
 
-    `added` are scores: the whole matrix for dense and matmul, by distance (H, S) for flex; `blocks`
-    are the blocks of keys that flex reads.
+    `added` are scores: the whole matrix for dense and matmul, by distance (H, S) for flex, those
+    of the last block for blocked, see `last_block`; `blocks` are the blocks of keys that flex
+    reads.
     """
 
     plan: Plan
@@ -223,7 +225,9 @@ def prepare(plan: Plan, n_head: int, like: Tensor, dropout: float = 0.0) -> Prep
     path = choose_path(plan, n_head, torch.compiler.is_compiling(), dropout)
     if path == "flex":
         return Prepared(plan, path, by_distance(plan, n_head, like), seen_blocks(plan, like))
-    if path in ("fused", "blocked", "scored"):
+    if path == "blocked":
+        return Prepared(plan, path, last_block(plan, n_head, like))
+    if path in ("fused", "scored"):
         return Prepared(plan, path)
     columns = torch.arange(plan.key_ids.shape[-1], device=like.device)
     return Prepared(plan, path, added_scores(plan, n_head, like, slice(None), columns))
@@ -261,7 +265,7 @@ def attend(
         return apply_dropout(weights, dropout) @ v
     if path == "dense":
         return _with_added(q, k, v, prepared.added, dropout)
-    return _blocked(q, k, v, plan, dropout)
+    return _blocked(q, k, v, prepared, dropout)
 
 
 # ---- FlexAttention
@@ -362,16 +366,36 @@ def _with_added(q: Tensor, k: Tensor, v: Tensor, added: Tensor, dropout: float) 
         return scaled_dot_product_attention(q, k, v, attn_mask=added, dropout_p=dropout)
 
 
-def _blocked(q: Tensor, k: Tensor, v: Tensor, plan: Plan, dropout: float) -> Tensor:
+def last_block(plan: Plan, n_head: int, like: Tensor) -> Tensor | None:
+    """The added scores of the last block of queries, (H or 1, R, S), on a CPU in eager code.
+
+    Those of every other block are parts of it where they follow from the distance alone; else None.
+    """
+    ids, (_, sinks) = plan.key_ids, plan.span or (0, 0)
+    steady = bool(plan.pieces) and acting(plan) <= OF_DISTANCE and not sinks
+    small = 4 * n_head * BLOCK_ROWS * ids.shape[-1] <= CARD_BYTES
+    if ids.is_cuda or torch.compiler.is_compiling() or not (steady and small):
+        return None
+    columns = torch.arange(ids.shape[-1], device=ids.device)
+    last = slice(max(0, plan.query_ids.shape[-1] - BLOCK_ROWS), None)
+    return added_scores(plan, n_head, like, last, columns)
+
+
+def _blocked(q: Tensor, k: Tensor, v: Tensor, prepared: Prepared, dropout: float) -> Tensor:
     """Attention by blocks of query rows, each with the keys that it can see."""
+    plan, last = prepared.plan, prepared.added
     like = q.new_empty(0, dtype=torch.promote_types(q.dtype, torch.float32))
     queries, offset = q.shape[-2], k.shape[-2] - q.shape[-2]
     size, blocks = block_rows(q[:1], k), []
-    for start in range(0, queries, size):
-        rows = slice(start, min(start + size, queries))
+    for stop in reversed(range(queries, 0, -size)):  # the last block is whole
+        rows = slice(max(0, stop - size), stop)
         spans = _seen(plan, offset + rows.start, offset + rows.stop)
-        columns = torch.cat([torch.arange(s.start, s.stop, device=q.device) for s in spans])
-        added = on_card(added_scores, q)(plan, q.shape[1], like, rows, columns)
+        if last is None:
+            columns = torch.cat([torch.arange(s.start, s.stop, device=q.device) for s in spans])
+            added = on_card(added_scores, q)(plan, q.shape[1], like, rows, columns)
+        else:
+            shift, (seen,) = queries - last.shape[-2] - rows.start, spans
+            added = last[..., : stop - rows.start, shift + seen.start : shift + seen.stop]
         k_seen, v_seen = (_columns(t, spans) for t in (k, v))
         blocks.append(_with_added(q[..., rows, :], k_seen, v_seen, added, dropout))
     return torch.cat(blocks, -2)

@@ -40,7 +40,7 @@ class Plan:
     span: tuple[int, int] | None = None
     scorer: Piece | None = None  # the piece that claims the whole score, or reads features
     keeper: Piece | None = None  # the extension that says how the cache keeps keys and values
-    pieces: tuple[Piece, ...] = ()  # all that act, where FlexAttention can take ids and heads
+    pieces: tuple[Piece, ...] = ()  # all that act, where ids are indexes and kernels take the heads
     regions: tuple[tuple["Plan", Mask], ...] = ()
 
     def features(self, x: Tensor) -> list[Tensor]:
@@ -238,6 +238,7 @@ class Scheme(nn.Module):
         cooling = [p for p in pieces if overrides(p, "temperature")]
         temperatures = [p.temperature(index, like)[..., None] for p in cooling]
         spans = sorted(p.span for p in pieces if p.span)
+        fits = self.shape.head_dim >= 16 or not index.is_cuda  # FlexAttention
         plan = replace(
             plan,
             temperature=math.prod(temperatures[1:], start=temperatures[0]) if cooling else None,
@@ -247,7 +248,7 @@ class Scheme(nn.Module):
             scorer=next((p for p in own if rules.claims_score(p)), None),
             by_head=any(p.by_head for p in own),
             keeper=next((p for p in extensions if overrides(p, "pack")), None),
-            pieces=tuple(pieces if plan.key_ids is index and self.shape.head_dim >= 16 else ()),
+            pieces=tuple(pieces if plan.key_ids is index and fits else ()),
         )
         rewriting = next((p for p in extensions if overrides(p, "regions")), None)
         if rewriting and (turning or plan.biases):

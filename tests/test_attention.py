@@ -235,7 +235,8 @@ def plan_of(
     index = torch.arange(tokens)
     ids = scheme.ids(index if positions is None else positions, tokens)
     last = slice(tokens - (queries or tokens), None)
-    return scheme.plans(index[last], ids[..., last], ids, tokens, FLOAT64)[0]
+    query = index[last] if queries else index
+    return scheme.plans(query, ids[..., last], ids, tokens, FLOAT64)[0]
 
 
 def turned(q: Tensor, k: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
@@ -472,6 +473,25 @@ def test_blocks_of_any_height_give_the_same(text, rows, through, monkeypatch):
     assert_equals_reference(text, queries=7)
 
 
+@pytest.mark.parametrize("rows", [3, 4, 11])
+def test_scores_of_the_distance_alone_are_made_once_for_all_blocks(rows, through, monkeypatch):
+    through("blocked")
+    monkeypatch.setattr(attention, "BLOCK_ROWS", rows)
+    made, make = [], attention.added_scores
+    monkeypatch.setattr(attention, "added_scores", lambda *a: made.append(a[3]) or make(*a))
+    for text in ("alibi + window(size=4)", "t5", "kerple + rope", "relative + learned"):
+        made.clear()
+        assert_equals_reference(text)
+        assert len(made) == 2, text  # the reference's, and the last block
+    for text in ("fire", "rope + block_causal", "alibi + window(size=2, sinks=1)"):
+        made.clear()
+        assert_equals_reference(text)
+        assert len(made) > 2 or rows == 11, text  # not a function of the distance
+    made.clear()
+    assert_equals_reference("alibi", positions=torch.arange(N) * 3 // 2)  # with gaps
+    assert len(made) > 2 or rows == 11
+
+
 def test_blocks_of_a_window_read_only_the_keys_they_can_see(through, monkeypatch):
     """Memory and time of a window are linear in the length."""
     through("blocked")
@@ -481,7 +501,7 @@ def test_blocks_of_a_window_read_only_the_keys_they_can_see(through, monkeypatch
     )
     assert_equals_reference("window(size=2, sinks=1)")
     blocks = asked[1:]  # the first is the reference's
-    assert [blocks[n] for n in (0, 1, 2)] == [[0, 1, 2], [0, 2, 3, 4, 5], [0, 5, 6, 7, 8]]
+    assert [blocks[n] for n in (0, 1, 2)] == [[0, 1], [0, 1, 2, 3, 4], [0, 4, 5, 6, 7]]
     assert max(map(len, blocks)) <= 3 + 1 + 1
 
 
@@ -646,7 +666,8 @@ def test_frozen_pieces_train_through_flex(asked):
 
 
 def test_a_head_that_flex_cannot_take_goes_another_way():
-    plan = Scheme("alibi", SHAPE, 1).plans(*[torch.arange(N)] * 3, N, FLOAT64)[0]
+    index = torch.arange(N).as_subclass(OnCard)
+    plan = Scheme("alibi", SHAPE, 1).plans(*[index] * 3, N, FLOAT64)[0]
     assert SHAPE.head_dim < 16 and not plan.pieces and flexible_plan("alibi")[1].pieces
 
 

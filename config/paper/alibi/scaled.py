@@ -1,6 +1,6 @@
 # Press, Smith and Lewis 2022 (ALiBi), scaled down to 0.8M parameters and L = 128 for a processor.
 # The shape of their models is kept: eight heads, an MLP of four widths, test lengths of the same
-# multiples of L, and 768 for their 3,072. claims.toml has their numbers, and the rules. The command:
+# multiples of L, and 768 for their 3,072. claims.toml has their numbers, and the rules:
 # python ablate.py config/paper/alibi/scaled.py
 paper = "config/paper/alibi/claims.toml"
 schemes = (
