@@ -40,12 +40,21 @@ def read_paper(path: str) -> Paper:
         require(len(row["values"]) == width, few)
     names = {row["name"] for row in rows}
     for claim in paper["claims"]:
-        limits = [claim[name] for name in ("at_most", "at_least") if name in claim]
-        sides = [side for side in (claim.get("left"), claim.get("right")) if side]
-        tested = len(limits) == 1 and len(sides) == 2 and {name for name, _ in sides} <= names
         what = "left and right (a name of the table and a length), and at_most or at_least"
-        require(tested or "reason" in claim, f"{path}: {claim['says']!r:.60} needs {what}")
+        good = "reason" in claim or has_rule(claim, names)
+        require(good, f"{path}: {claim['says']!r:.60} needs {what}")
     return paper
+
+
+def has_rule(claim: dict[str, Any], names: set[str]) -> bool:
+    """Whether a claim has two sides, of schemes with these names, and one limit."""
+    limits = [claim[name] for name in ("at_most", "at_least") if name in claim]
+    for side in (claim.get("left"), claim.get("right")):
+        match side:
+            case [str(name), int()] if name in names:
+                continue
+        return False
+    return len(limits) == 1 and isinstance(limits[0], int | float)
 
 
 def tables_of(path: str, cells: dict[str, list[Result]]) -> list[Page]:

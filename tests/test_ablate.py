@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -129,6 +130,62 @@ def interrupt_when(ready: Callable[[], bool], number: int) -> None:
                 return os.kill(os.getpid(), number)
 
     threading.Thread(target=wait, daemon=True).start()
+
+
+# ---- settings of one scheme
+
+
+def test_a_scheme_may_have_settings_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, trained: list[str]
+) -> None:
+    words = ("rope", "rope  --qk_norm=True", "alibi --block_size=32 --batch_size=8")
+    cells = cells_of(*words, "--seeds=1", "--eval_lengths=16,32", "--n_embd=32")
+    assert [c.label for c in cells] == ["rope", "rope --qk_norm=True", words[2]]
+    assert [c.settings.qk_norm for c in cells] == [False, True, False]
+    assert [c.settings.block_size for c in cells] == [128, 128, 32]
+    assert {c.settings.n_embd for c in cells} == {32} and len({c.folder for c in cells}) == 3
+    small = ("--seeds=1,2", "--eval_lengths=16,32", "--ablate_dir=here")
+    assert run_main(monkeypatch, *words, *small) == 0 and len(trained) == 6
+    content = json.loads(Path("here/results.json").read_text(encoding="utf-8"))
+    assert [*content["cells"]] == [c.label for c in cells]
+
+
+@pytest.mark.parametrize(
+    "words, problem",
+    [
+        (["rope --seed=3"], "has no seed of its own"),
+        (["rope --dataset=books"], "has no dataset of its own"),
+        (["rope --eval_windows=128"], "has no eval_windows of its own"),
+        (["rope --learning_rate=1e-3", "--learning_rates=2e-3"], "has no learning_rate of its own"),
+        (["rope --n_hed=2"], "has no n_hed of its own"),
+        (["rope --n_head=0"], "n_head is 0, and must be"),
+        (["rope --n_head=2", "rope  --n_head=2"], "would be trained twice"),
+        (["rope", "--paper=nowhere.toml"], "nowhere.toml is missing or no TOML"),
+    ],
+)
+def test_what_a_scheme_cannot_set_is_refused_before_anything_runs(
+    words: list[str], problem: str
+) -> None:
+    with pytest.raises(UserError, match=re.escape(problem)):
+        cells_of(*words)
+
+
+def test_schemes_of_a_config_file_come_first_and_a_paper_stands_below(
+    monkeypatch: pytest.MonkeyPatch, trained: list[str], capsys: pytest.CaptureFixture
+) -> None:
+    claims = '[[claims]]\nsays = "rope is best"\nleft = ["A", 64]\nright = ["B", 64]\nat_most = 0\n'
+    claims += 'protocol = "windowed"\n'
+    table = '[table]\ntitle = "t"\nprotocol = "windowed"\ncolumns = [{name = "512", length = 64}]\n'
+    rows = 'rows = [{name = "A", scheme = "rope", values = ["7.5"]}, '
+    rows += '{name = "B", scheme = "alibi --n_head=2", values = ["8.5"]}]\n'
+    Path("toy.toml").write_text(f'title = "Toy"\n{table}{rows}{claims}', encoding="utf-8")
+    Path("toy.py").write_text('schemes = ("rope",)\npaper = "toy.toml"\n', encoding="utf-8")
+    words = ("toy.py", "alibi --n_head=2", "--seeds=1,2", "--ablate_dir=here")
+    assert run_main(monkeypatch, *words) == 0
+    text = Path("here/table.txt").read_text(encoding="utf-8")
+    assert text in capsys.readouterr().out
+    assert "theirs" in text and "8.5" in text and "claims of Toy" in text
+    assert text.split("claims of Toy")[1].split("expected      half")[0].split()[-1] == "reproduced"
 
 
 # ---- the order of work

@@ -1,0 +1,151 @@
+"""Published numbers beside ours: the verdicts follow from the rules, and a bad file is refused."""
+
+import math
+import re
+import statistics
+import tomllib
+from pathlib import Path
+
+import pytest
+from test_report import diverge, result
+
+import ablate
+from configurable import AblateSettings, UserError, configure
+from runs import paper
+
+ALIBI = Path(paper.__file__).parents[1] / "config/paper/alibi"
+TEXT = """
+title = "Toy"
+[table]
+title = "a table"
+protocol = "windowed"
+columns = [{ name = "512", length = 128 }, { name = "1024", length = 256 }]
+rows = [
+    { name = "Ours", scheme = "alibi", values = ["1.0", ""] },
+    { name = "Other", scheme = "rope --n_head=2", values = ["2.0", "OOM"] },
+]
+"""
+LIMITS = {  # of alibi's change from 128 to 256, whose mean is 0.02 and whose interval is ± 0.0248
+    "at_most = 0.05": "reproduced",
+    "at_most = 0.04": "undecided",
+    "at_most = 0.0": "undecided",
+    "at_most = -0.01": "contradicted",
+    "at_least = -0.01": "reproduced",
+    "at_least = 0.04": "undecided",
+    "at_least = 0.05": "contradicted",
+}
+
+
+def claim(limit: str, **more: str) -> str:
+    """The text of a claim of alibi's change."""
+    lines = {"says": '"it holds"', "left": '["Ours", 256]', "right": '["Ours", 128]'} | more
+    return "\n".join(["[[claims]]", *(f"{k} = {v}" for k, v in lines.items()), limit, ""])
+
+
+def cells(changes=(0.01, 0.02, 0.03)):
+    """Seeds of alibi whose loss changes so much from 128 to 256, and one of another."""
+    curves = [(1.6, 1.5, 1.5 + change, 1.9) for change in changes]
+    ours = [result(seed=seed, nats=curve) for seed, curve in enumerate(curves, 1)]
+    return {"alibi": ours, "rope --n_head=2": [result("rope", 1)]}
+
+
+def written(folder: Path, *claims: str) -> str:
+    """A file of a paper with these claims."""
+    path = folder / "toy.toml"
+    path.write_text(TEXT + "\n".join(claims), encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_verdict_is_the_side_of_the_limit_on_which_the_whole_interval_lies(tmp_path, limit):
+    _, table = paper.tables_of(written(tmp_path, claim(limit)), cells())
+    half = 4.30265 * statistics.stdev((0.01, 0.02, 0.03)) / math.sqrt(3)  # Student's t for 2
+    assert table.lines[1] == ["1. it holds"]
+    rule, expected, number, verdict = table.lines[2]
+    assert rule.split() == [*"Ours at 256 - Ours at 128:".split(), *limit_words(limit)]
+    assert (expected, number) == ("", f"+0.020 ± {half:.3f} (n = 3)") and verdict == LIMITS[limit]
+
+
+def limit_words(limit: str) -> list[str]:
+    """A limit as the table says it."""
+    name, value = limit.split(" = ")
+    return [*name.split("_"), f"{float(value):g}"]
+
+
+def test_seeds_are_paired_and_a_missing_or_undefined_loss_is_left_out(tmp_path):
+    path = written(tmp_path, claim("at_most = 0.0", right='["Other", 128]'), claim("at_most = 0.0"))
+    _, table = paper.tables_of(path, cells())
+    assert table.lines[2][-1] == "undecided: 1 seeds have both losses"
+    some = cells()
+    some["alibi"] = [*some["alibi"][:2], diverge(some["alibi"][2], 256), {"seed": 4, "reason": "x"}]
+    _, table = paper.tables_of(path, some)
+    assert "(n = 2)" in table.lines[4][2]
+
+
+def test_the_expected_interval_is_that_of_the_spread_known_before(tmp_path):
+    _, table = paper.tables_of(written(tmp_path, claim("at_most = 0.0\nsd = 0.1")), cells())
+    assert table.lines[2][1] == f"± {4.30265 * 0.1 / math.sqrt(3):.3f}"
+
+
+def test_their_table_stands_above_ours_in_their_protocol(tmp_path):
+    wide, _ = paper.tables_of(written(tmp_path, claim("at_most = 0.0")), cells())
+    assert wide.lines[0][2:] == ["512 | 128", "1024 | 256"]
+    assert wide.lines[1] == ["Ours", "theirs", "1.0", ""]
+    assert wide.lines[2] == ["", "ours", "1.500 ± 0.000", "1.494 ± 0.000"]  # windowed
+    assert wide.lines[3][2:] == ["2.0", "OOM"] and wide.lines[4][2:] == ["1.500", "1.494"]
+
+
+@pytest.mark.parametrize(
+    "old, new, problem",
+    [
+        ('"1.0", ""', '"1.0"', "Ours has 1 values for 2 columns"),
+        ('["Ours", 256]', '["Nobody", 256]', "needs left and right"),
+        ("at_most = 0.0", "", "needs left and right"),
+        ("at_most = 0.0", "at_most = 0.0\nat_least = 0.0", "needs left and right"),
+        ('title = "Toy"', "title = 3", "lacks a proper title"),
+        ("[[claims]]", "[[claims", "is missing or no TOML"),
+        ('left = ["Ours", 256]', 'left = ["Ours"]', "needs left and right"),
+        ('left = ["Ours", 256]', 'left = ["Ours", "256"]', "needs left and right"),
+        ("at_most = 0.0", 'at_most = "0"', "needs left and right"),
+    ],
+)
+def test_a_file_that_does_not_fit_together_is_refused_with_what_is_wrong(
+    tmp_path, old, new, problem
+):
+    path = Path(written(tmp_path, claim("at_most = 0.0")))
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    with pytest.raises(UserError, match=re.escape(problem)):
+        paper.read_paper(str(path))
+
+
+def test_the_papers_of_the_project_name_the_schemes_that_their_config_trains(monkeypatch):
+    monkeypatch.chdir(ALIBI.parents[2])
+    monkeypatch.setattr(ablate, "training_corpus", lambda settings: None)
+    for path in ALIBI.parent.glob("*/*.py"):
+        settings, words = configure(AblateSettings, [str(path)], "")
+        labels = {c.label for c in ablate.plan(settings, [*settings.schemes, *words])}
+        content = paper.read_paper(settings.paper)
+        assert {row["scheme"] for row in content["table"]["rows"]} == labels, path
+        lengths = {column["length"] for column in content["table"]["columns"]}
+        asked = {
+            n
+            for c in content["claims"]
+            for n in (c.get("left", [0])[-1:] + c.get("right", [0])[-1:])
+        }
+        assert lengths | asked - {0} <= set(settings.eval_lengths), path
+
+
+def test_alibis_numbers_are_those_of_the_paper():
+    """Their perplexities give the differences that the claims quote."""
+    content = tomllib.loads((ALIBI / "claims.toml").read_text(encoding="utf-8"))
+    columns = [column["length"] for column in content["table"]["columns"]]
+    rows = content["table"]["rows"]
+    ppl = {row["name"]: dict(zip(columns, row["values"], strict=True)) for row in rows}
+    for one in content["claims"]:
+        quoted = re.search(r"\((?:theirs: )?([+-]\d\.\d+)", one["says"])
+        if quoted:
+            (a, n), (b, m) = one["left"], one["right"]
+            theirs = math.log(float(ppl[a][n]) / float(ppl[b][m]))
+            assert f"{theirs:+.3f}" == quoted[1], one["says"]
