@@ -367,7 +367,9 @@ def compare(
     files.write_json(folder / "results.json", content)
     pages = [tables.rates_table(rates)] if rates else []
     pages += tables.scheme_tables(by_scheme)
-    pages += paper.tables_of(settings.paper, by_scheme) if settings.paper else []
+    pages += (
+        paper.tables_of(settings.paper, by_scheme, settings.block_size) if settings.paper else []
+    )
     table = "\n".join(["\n\n".join(pages), *provenance_notes(by_scheme)])
     files.write_text(folder / "table.txt", table + "\n")
     if settings.format != "text":

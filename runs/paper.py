@@ -2,7 +2,8 @@
 
 A .toml file (config/paper/) has the paper's table and its claims. A claim is a difference of two
 losses and a limit, written before the runs: `left` minus `right`, each a name in the table and a
-length, is `at_most` or `at_least` so many nats. A claim with a `reason` is not testable here.
+length, is `at_most` or `at_least` so many nats. A claim with a `reason` is not testable here. All
+lengths are multiples of the training length L of the comparison.
 """
 
 import math
@@ -18,10 +19,10 @@ from runs.results import Result, rows_of, standard_error
 from runs.tables import Page, legend, page, spread
 
 Paper = dict[str, Any]  # the content of a file
-Losses = dict[tuple[str, int], dict[int, float]]  # nats by name and length, then by seed
+Losses = dict[tuple[str, int], dict[int, float]]  # nats by name and N / L, then by seed
 
-COLUMN = {"name": str, "length": int}  # of the table: N as the paper has it, and ours
-ROW = {"name": str, "scheme": str, "values": [str]}  # `scheme` as ablate.py labels it
+COLUMN = {"name": str, "length": int}  # of the table: N as the paper has it, and N / L
+ROW = {"name": str, "scheme": str, "trained": int, "values": [str]}  # trained at that many L
 TABLE = {"title": str, "protocol": str, "columns": [COLUMN], "rows": [ROW]}
 SHAPE = {"title": str, "table": TABLE, "claims": [{"says": str}]}
 ADVICE = "see runs/paper.py and config/paper/alibi/claims.toml"
@@ -57,29 +58,39 @@ def has_rule(claim: dict[str, Any], names: set[str]) -> bool:
     return len(limits) == 1 and isinstance(limits[0], int | float)
 
 
-def tables_of(path: str, cells: dict[str, list[Result]]) -> list[Page]:
-    """The paper's table beside ours, and its claims; for `cells` see `compare.rows_by_seed`."""
-    paper = read_paper(path)
-    return [side_by_side(paper, cells), claims_table(paper, cells)]
+def tables_of(path: str, cells: dict[str, list[Result]], train_length: int) -> list[Page]:
+    """The paper's table beside ours, and its claims.
+
+    For `cells` see `compare.rows_by_seed`; `train_length` is L.
+    """
+    paper, results = read_paper(path), [r for of in cells.values() for r in of if "rows" in r]
+    seeds = max(map(len, cells.values()))
+    return [
+        side_by_side(paper, results, train_length),
+        claims_table(paper, results, train_length, seeds),
+    ]
 
 
-def losses_of(paper: Paper, cells: dict[str, list[Result]], protocol: str) -> Losses:
+def losses_of(paper: Paper, results: list[Result], train_length: int, protocol: str) -> Losses:
     """The losses that one protocol measured; what is missing or undefined has none."""
     found: Losses = {}
     for line in paper["table"]["rows"]:
-        done = [result for result in cells.get(line["scheme"], []) if "rows" in result]
+        model = (line["scheme"], line["trained"] * train_length)
+        done = [r for r in results if (r["pos"], r["train_length"]) == model]
         dataset = done[0]["rows"][0]["dataset"] if done else ""
         for result, rows in zip(done, rows_of(done, dataset), strict=True):
             for (name, length), row in rows.items():
                 if name == protocol and row["nats"] is not None:
-                    found.setdefault((line["name"], length), {})[result["seed"]] = row["nats"]
+                    place = line["name"], length / train_length
+                    found.setdefault(place, {})[result["seed"]] = row["nats"]
     return found
 
 
-def side_by_side(paper: Paper, cells: dict[str, list[Result]]) -> Page:
+def side_by_side(paper: Paper, results: list[Result], train_length: int) -> Page:
     """The paper's table, and below each of its lines ours: nats, mean ± deviation over seeds."""
-    table, losses = paper["table"], losses_of(paper, cells, paper["table"]["protocol"])
-    lines = [["", "", *(f"{c['name']} | {c['length']}" for c in table["columns"])]]
+    table = paper["table"]
+    losses = losses_of(paper, results, train_length, table["protocol"])
+    lines = [["", "", *(f"{c['name']} | {c['length'] * train_length}" for c in table["columns"])]]
     for row in table["rows"]:
         lines.append([row["name"], "theirs", *row["values"]])
         ours = [[*losses.get((row["name"], c["length"]), {}).values()] for c in table["columns"]]
@@ -87,11 +98,12 @@ def side_by_side(paper: Paper, cells: dict[str, list[Result]]) -> Page:
     return page(f"{paper['title']}: {table['title']} | ours: {table['protocol']}, nats", lines)
 
 
-def claims_table(paper: Paper, cells: dict[str, list[Result]]) -> Page:
+def claims_table(paper: Paper, results: list[Result], train_length: int, seeds: int) -> Page:
     """Every claim, and below it its rule, the interval expected, our number and the verdict."""
-    lines, seeds = [["", "expected", "left - right", "verdict", ""]], max(map(len, cells.values()))
+    lines = [["", "expected", "left - right", "verdict", ""]]
     for number, claim in enumerate(paper["claims"], 1):
-        losses = losses_of(paper, cells, claim.get("protocol", "fixed_targets"))
+        protocol = claim.get("protocol", "fixed_targets")
+        losses = losses_of(paper, results, train_length, protocol)
         lines.append([f"{number}. {claim['says']}"])
         lines.append([f"   {rule(claim)}", expected(claim, seeds), *judge(claim, losses)])
     return page(f"claims of {paper['title']}", lines, "", legend(judge))
@@ -105,7 +117,7 @@ def rule(claim: dict[str, Any]) -> str:
     least = "at_least" in claim
     limit = f"at least {claim['at_least']:g}" if least else f"at most {claim['at_most']:g}"
     where = f", {claim['protocol']}" if "protocol" in claim else ""
-    return f"{left} at {n} - {right} at {m}: {limit}{where}"
+    return f"{left} at {n} L - {right} at {m} L: {limit}{where}"
 
 
 def expected(claim: dict[str, Any], seeds: int) -> str:

@@ -173,11 +173,11 @@ def test_what_a_scheme_cannot_set_is_refused_before_anything_runs(
 def test_schemes_of_a_config_file_come_first_and_a_paper_stands_below(
     monkeypatch: pytest.MonkeyPatch, trained: list[str], capsys: pytest.CaptureFixture
 ) -> None:
-    claims = '[[claims]]\nsays = "rope is best"\nleft = ["A", 64]\nright = ["B", 64]\nat_most = 0\n'
+    claims = '[[claims]]\nsays = "rope is best"\nleft = ["A", 1]\nright = ["B", 1]\nat_most = 0\n'
     claims += 'protocol = "windowed"\n'
-    table = '[table]\ntitle = "t"\nprotocol = "windowed"\ncolumns = [{name = "512", length = 64}]\n'
-    rows = 'rows = [{name = "A", scheme = "rope", values = ["7.5"]}, '
-    rows += '{name = "B", scheme = "alibi --n_head=2", values = ["8.5"]}]\n'
+    table = '[table]\ntitle = "t"\nprotocol = "windowed"\ncolumns = [{name = "512", length = 1}]\n'
+    rows = 'rows = [{name = "A", scheme = "rope", trained = 1, values = ["7.5"]}, '
+    rows += '{name = "B", scheme = "alibi", trained = 1, values = ["8.5"]}]\n'
     Path("toy.toml").write_text(f'title = "Toy"\n{table}{rows}{claims}', encoding="utf-8")
     Path("toy.py").write_text('schemes = ("rope",)\npaper = "toy.toml"\n', encoding="utf-8")
     words = ("toy.py", "alibi --n_head=2", "--seeds=1,2", "--ablate_dir=here")

@@ -19,10 +19,10 @@ title = "Toy"
 [table]
 title = "a table"
 protocol = "windowed"
-columns = [{ name = "512", length = 128 }, { name = "1024", length = 256 }]
+columns = [{ name = "512", length = 1 }, { name = "1024", length = 2 }]
 rows = [
-    { name = "Ours", scheme = "alibi", values = ["1.0", ""] },
-    { name = "Other", scheme = "rope --n_head=2", values = ["2.0", "OOM"] },
+    { name = "Ours", scheme = "alibi", trained = 1, values = ["1.0", ""] },
+    { name = "Other", scheme = "rope", trained = 1, values = ["2.0", "OOM"] },
 ]
 """
 LIMITS = {  # of alibi's change from 128 to 256, whose mean is 0.02 and whose interval is ± 0.0248
@@ -38,7 +38,7 @@ LIMITS = {  # of alibi's change from 128 to 256, whose mean is 0.02 and whose in
 
 def claim(limit: str, **more: str) -> str:
     """The text of a claim of alibi's change."""
-    lines = {"says": '"it holds"', "left": '["Ours", 256]', "right": '["Ours", 128]'} | more
+    lines = {"says": '"it holds"', "left": '["Ours", 2]', "right": '["Ours", 1]'} | more
     return "\n".join(["[[claims]]", *(f"{k} = {v}" for k, v in lines.items()), limit, ""])
 
 
@@ -58,11 +58,11 @@ def written(folder: Path, *claims: str) -> str:
 
 @pytest.mark.parametrize("limit", LIMITS)
 def test_a_verdict_is_the_side_of_the_limit_on_which_the_whole_interval_lies(tmp_path, limit):
-    _, table = paper.tables_of(written(tmp_path, claim(limit)), cells())
+    _, table = paper.tables_of(written(tmp_path, claim(limit)), cells(), 128)
     half = 4.30265 * statistics.stdev((0.01, 0.02, 0.03)) / math.sqrt(3)  # Student's t for 2
     assert table.lines[1] == ["1. it holds"]
     rule, expected, number, verdict = table.lines[2]
-    assert rule.split() == [*"Ours at 256 - Ours at 128:".split(), *limit_words(limit)]
+    assert rule.split() == [*"Ours at 2 L - Ours at 1 L:".split(), *limit_words(limit)]
     assert (expected, number) == ("", f"+0.020 ± {half:.3f} (n = 3)") and verdict == LIMITS[limit]
 
 
@@ -73,22 +73,22 @@ def limit_words(limit: str) -> list[str]:
 
 
 def test_seeds_are_paired_and_a_missing_or_undefined_loss_is_left_out(tmp_path):
-    path = written(tmp_path, claim("at_most = 0.0", right='["Other", 128]'), claim("at_most = 0.0"))
-    _, table = paper.tables_of(path, cells())
+    path = written(tmp_path, claim("at_most = 0.0", right='["Other", 1]'), claim("at_most = 0.0"))
+    _, table = paper.tables_of(path, cells(), 128)
     assert table.lines[2][-1] == "undecided: 1 seeds have both losses"
     some = cells()
     some["alibi"] = [*some["alibi"][:2], diverge(some["alibi"][2], 256), {"seed": 4, "reason": "x"}]
-    _, table = paper.tables_of(path, some)
+    _, table = paper.tables_of(path, some, 128)
     assert "(n = 2)" in table.lines[4][2]
 
 
 def test_the_expected_interval_is_that_of_the_spread_known_before(tmp_path):
-    _, table = paper.tables_of(written(tmp_path, claim("at_most = 0.0\nsd = 0.1")), cells())
+    _, table = paper.tables_of(written(tmp_path, claim("at_most = 0.0\nsd = 0.1")), cells(), 128)
     assert table.lines[2][1] == f"± {4.30265 * 0.1 / math.sqrt(3):.3f}"
 
 
 def test_their_table_stands_above_ours_in_their_protocol(tmp_path):
-    wide, _ = paper.tables_of(written(tmp_path, claim("at_most = 0.0")), cells())
+    wide, _ = paper.tables_of(written(tmp_path, claim("at_most = 0.0")), cells(), 128)
     assert wide.lines[0][2:] == ["512 | 128", "1024 | 256"]
     assert wide.lines[1] == ["Ours", "theirs", "1.0", ""]
     assert wide.lines[2] == ["", "ours", "1.500 ± 0.000", "1.494 ± 0.000"]  # windowed
@@ -99,13 +99,13 @@ def test_their_table_stands_above_ours_in_their_protocol(tmp_path):
     "old, new, problem",
     [
         ('"1.0", ""', '"1.0"', "Ours has 1 values for 2 columns"),
-        ('["Ours", 256]', '["Nobody", 256]', "needs left and right"),
+        ('["Ours", 2]', '["Nobody", 2]', "needs left and right"),
         ("at_most = 0.0", "", "needs left and right"),
         ("at_most = 0.0", "at_most = 0.0\nat_least = 0.0", "needs left and right"),
         ('title = "Toy"', "title = 3", "lacks a proper title"),
         ("[[claims]]", "[[claims", "is missing or no TOML"),
-        ('left = ["Ours", 256]', 'left = ["Ours"]', "needs left and right"),
-        ('left = ["Ours", 256]', 'left = ["Ours", "256"]', "needs left and right"),
+        ('left = ["Ours", 2]', 'left = ["Ours"]', "needs left and right"),
+        ('left = ["Ours", 2]', 'left = ["Ours", "2"]', "needs left and right"),
         ("at_most = 0.0", 'at_most = "0"', "needs left and right"),
     ],
 )
@@ -125,16 +125,14 @@ def test_the_papers_of_the_project_name_the_schemes_that_their_config_trains(mon
     monkeypatch.setattr(ablate, "training_corpus", lambda settings: None)
     for path in ALIBI.parent.glob("*/*.py"):
         settings, words = configure(AblateSettings, [str(path)], "")
-        labels = {c.label for c in ablate.plan(settings, [*settings.schemes, *words])}
+        cells, length = ablate.plan(settings, [*settings.schemes, *words]), settings.block_size
+        models = {(c.settings.pos, c.settings.block_size // length) for c in cells}
         content = paper.read_paper(settings.paper)
-        assert {row["scheme"] for row in content["table"]["rows"]} == labels, path
-        lengths = {column["length"] for column in content["table"]["columns"]}
-        asked = {
-            n
-            for c in content["claims"]
-            for n in (c.get("left", [0])[-1:] + c.get("right", [0])[-1:])
-        }
-        assert lengths | asked - {0} <= set(settings.eval_lengths), path
+        assert {(row["scheme"], row["trained"]) for row in content["table"]["rows"]} == models, path
+        asked = {column["length"] for column in content["table"]["columns"]}
+        for claim in content["claims"]:
+            asked |= {claim[side][1] for side in ("left", "right") if side in claim}
+        assert {n * length for n in asked} <= set(settings.eval_lengths), path
 
 
 def test_alibis_numbers_are_those_of_the_paper():
