@@ -2,13 +2,16 @@
 
 import importlib.util
 import json
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-BOARD = Path(__file__).resolve().parents[1] / "results" / "board"
+ROOT = Path(__file__).resolve().parents[1]
+BOARD = ROOT / "results" / "board"
 
 
 @pytest.fixture
@@ -115,3 +118,10 @@ def test_the_board_is_what_its_program_makes_of_the_results_beside_it(board, mon
         copy.write_bytes(path.read_bytes())
     board.main()
     assert (tmp_path / "board.md").read_text() == (BOARD / "board.md").read_text()
+
+
+def test_the_page_of_contested_claims_is_what_its_program_prints():
+    folder = ROOT / "results/contested"
+    run = [sys.executable, str(folder / "contested.py")]
+    printed = subprocess.run(run, capture_output=True, text=True, check=True).stdout
+    assert printed == (folder / "README.md").read_text(encoding="utf-8")

@@ -1,0 +1,204 @@
+"""Four claims that papers contradict each other about, held against the runs of the board.
+
+    python results/contested/contested.py > results/contested/README.md
+
+It reads results/board (three seeds of each scheme, books and recall) and results/extend/reach.json.
+The rules were written after these runs: they say what the runs show, and are no prediction.
+"""
+
+import importlib.util
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT))
+from runs.compare import t_point  # noqa: E402
+from runs.paper import judge, rule  # noqa: E402
+from runs.results import rows_of, standard_error  # noqa: E402
+
+L = 128
+MODULES = {"board": "board/board.py", "reach": "extend/reach.py"}
+
+
+def program(name: str) -> object:
+    """Another program of results/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, HERE.parent / MODULES[name])
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+board, reach = program("board"), program("reach")
+
+
+def of_board() -> tuple[dict, dict]:
+    """Losses on books by (scheme, N / L) and seed, and the share of right answers to questions
+    1 L to 16 L back, in texts of 32 L, by (scheme, 32) and seed.
+    """
+    losses, answers = {}, {}
+    for pos, results in board.read("books").items():
+        for result, rows in zip(results, rows_of(results, "books"), strict=True):
+            for (protocol, n), row in rows.items():
+                if protocol == "fixed_targets" and row["nats"] is not None:
+                    losses.setdefault((pos, n // L), {})[result["seed"]] = row["nats"]
+    for pos, results in board.read("recall").items():
+        answers[pos, 32] = {result["seed"]: board.beyond(result) for result in results}
+    return losses, answers
+
+
+def of_extensions() -> tuple[dict, dict]:
+    """The same of a RoPE model under extensions of reach.json."""
+    content, losses, answers = json.loads((HERE.parent / "extend/reach.json").read_text()), {}, {}
+    for run in content["books"]:
+        for row in run["rows"]:
+            if row["nats"] is not None:
+                place = (row["extend"] or "none", row["length"] // L)
+                losses.setdefault(place, {})[run["seed"]] = row["nats"]
+    for run in content["recall"]:
+        for extend in {row["extend"] for row in run["rows"]}:
+            curve = reach.answers.curve(reach.tested(run, extend))
+            far = [right / count for n, (right, count) in curve.items() if L <= n < 16 * L]
+            answers.setdefault((extend or "none", 32), {})[run["seed"]] = float(np.mean(far))
+    return losses, answers
+
+
+def loss(says: str, left: list, right: list, **limit: float) -> dict:
+    """A claim about losses on books."""
+    return {"says": says, "left": left, "right": right, "what": "nats", **limit}
+
+
+def read(says: str, left: str, right: str, **limit: float) -> dict:
+    """A claim about the share of right answers beyond L."""
+    return {"says": says, "left": [left, 32], "right": [right, 32], "what": "answers", **limit}
+
+
+QUESTIONS = [
+    (
+        "KERPLE and FIRE against ALiBi",
+        ["alibi", "kerple", "fire"],
+        [
+            loss("KERPLE holds (KERPLE)", ["kerple", 32], ["kerple", 1], at_most=0.05),
+            loss("FIRE holds (FIRE)", ["fire", 32], ["fire", 1], at_most=0.05),
+            loss("ALiBi holds (all)", ["alibi", 32], ["alibi", 1], at_most=0.05),
+            loss(
+                "KERPLE beats ALiBi at 32 L (KERPLE)",
+                ["kerple", 32],
+                ["alibi", 32],
+                at_most=0,
+            ),
+            loss("FIRE beats ALiBi at 32 L (FIRE)", ["fire", 32], ["alibi", 32], at_most=0),
+            loss("KERPLE beats ALiBi at L", ["kerple", 1], ["alibi", 1], at_most=0),
+            loss("FIRE beats ALiBi at L", ["fire", 1], ["alibi", 1], at_most=0),
+            read("KERPLE reads farther than ALiBi", "kerple", "alibi", at_least=0),
+            read("FIRE reads farther than ALiBi", "fire", "alibi", at_least=0),
+        ],
+        of_board,
+    ),
+    (
+        "Log-n at short L",
+        ["rope", "rope + logn"],
+        [
+            loss("It costs nothing at L", ["rope + logn", 1], ["rope", 1], at_most=0.01),
+            loss("It helps at 2 L", ["rope + logn", 2], ["rope", 2], at_most=0),
+            loss("It helps at 16 L", ["rope + logn", 16], ["rope", 16], at_most=0),
+            loss(
+                "It holds up to 16 L",
+                ["rope + logn", 16],
+                ["rope + logn", 1],
+                at_most=0.12,
+            ),
+            read("It reads farther", "rope + logn", "rope", at_least=0),
+        ],
+        of_board,
+    ),
+    (
+        "Does any extension without training keep reach?",
+        ["none", "pi", "ntk", "yarn", "self_extend", "leaky_rerope", "streaming"],
+        [
+            *(
+                read(f"{name} reads farther than none", name, "none", at_least=0)
+                for name in ("pi", "ntk", "yarn", "self_extend", "leaky_rerope", "streaming")
+            ),
+            *(
+                loss(f"{name} loses at most 0.05 nats at 4 L", [name, 4], ["none", 1], at_most=0.05)
+                for name in ("pi", "ntk", "yarn", "self_extend", "leaky_rerope", "streaming")
+            ),
+        ],
+        of_extensions,
+    ),
+    (
+        "Are sinusoids really that bad in length?",
+        ["sinusoidal", "learned", "rope", "alibi"],
+        [
+            loss("They are as good as RoPE at L", ["sinusoidal", 1], ["rope", 1], at_most=0.01),
+            loss("They are as good as ALiBi at L", ["sinusoidal", 1], ["alibi", 1], at_most=0.01),
+            loss(
+                "as a learned table",
+                ["sinusoidal", 1],
+                ["learned", 1],
+                at_most=0.01,
+            ),
+            loss(
+                "They break at 2 L",
+                ["sinusoidal", 2],
+                ["sinusoidal", 1],
+                at_least=0.5,
+            ),
+            loss("They are worse than RoPE at 2 L", ["sinusoidal", 2], ["rope", 2], at_least=0),
+            loss("and at 32 L", ["sinusoidal", 32], ["rope", 32], at_least=0),
+            read("They read less far than RoPE", "sinusoidal", "rope", at_most=0),
+        ],
+        of_board,
+    ),
+]
+
+
+def cell(values: dict[int, float]) -> str:
+    """Mean and half of Student's 95 % interval over seeds."""
+    nats = [value for value in values.values() if not math.isnan(value)]
+    if len(nats) < 2:
+        return f"{nats[0]:.3f} (one seed)" if nats else ""
+    return f"{np.mean(nats):.3f} ± {t_point(len(nats) - 1) * standard_error(nats):.3f}"
+
+
+def table(lines: list[list[str]]) -> str:
+    """A Markdown table."""
+    head, *rest = lines
+    return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *rest])
+
+
+def page(names: list[str], claims: list[dict], source: Callable) -> str:
+    """The numbers of one question, and what follows from each rule."""
+    losses, answers = source()
+    lengths = [n for n in (1, 2, 4, 16, 32) if any((name, n) in losses for name in names)]
+    lines = [["", *(f"loss at {n} L" for n in lengths), "answers 1 L to 16 L back"]]
+    for name in names:
+        own = [cell(losses.get((name, n), {})) for n in lengths]
+        lines.append([f"`{name}`", *own, cell(answers.get((name, 32), {}))])
+    judged = [["", "rule", "left − right", "verdict"]]
+    for claim in claims:
+        of = losses if claim["what"] == "nats" else answers
+        said = rule(claim).replace(" at 32 L", "") if claim["what"] == "answers" else rule(claim)
+        judged.append([claim["says"], said, *judge(claim, of)])
+    return f"{table(lines)}\n\n{table(judged)}"
+
+
+def main() -> None:
+    """Print the page: the text of notes.md, with the tables of each question in it."""
+    opening, *notes = (HERE / "notes.md").read_text(encoding="utf-8").split("\n## ")
+    print(opening)
+    for note, (title, *rest) in zip(notes, QUESTIONS, strict=True):
+        head, _, text = note.partition("\n")
+        if head != title:
+            raise SystemExit(f"notes.md has {head!r} in the place of {title!r}")
+        print(f"## {head}\n{text.replace('---', page(*rest), 1)}")
+
+
+if __name__ == "__main__":
+    main()
