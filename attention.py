@@ -12,13 +12,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 from torch.nn.functional import dropout as apply_dropout
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from configurable import require
@@ -258,7 +259,7 @@ def attend(
         return _flex(q, k, v, prepared, features)
     if path == "fused":
         how = {"is_causal": q.shape[-2] > 1, "enable_gqa": q.shape[1] > k.shape[1]}
-        return scaled_dot_product_attention(q, k, v, dropout_p=dropout, **how)
+        return _kernel(q, k, v, dropout_p=dropout, **how)
     if path == "matmul":
         products = (q @ k.mT).to(prepared.added.dtype) * (1 / math.sqrt(q.shape[-1]))
         weights = (products + prepared.added).softmax(-1).to(v.dtype)
@@ -356,11 +357,21 @@ def _flex(q: Tensor, k: Tensor, v: Tensor, prepared: Prepared, features: Tensor 
 # ---- the other paths
 
 
+def _kernel(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+    """The library's kernel. On a CPU it forms all scores at once where values are narrower than
+    keys, so they are filled up.
+    """
+    width, missing = v.shape[-1], q.shape[-1] - v.shape[-1]
+    if missing > 0 and not q.is_cuda:
+        v = pad(v, (0, missing))
+    return scaled_dot_product_attention(q, k, v, **how)[..., :width]
+
+
 def _with_added(q: Tensor, k: Tensor, v: Tensor, added: Tensor, dropout: float) -> Tensor:
     """The library's kernel with a matrix of added scores, (R, C), (H, R, C) or (B, H, R, C)."""
     added = added[(None,) * (4 - added.dim())]
     if not q.is_cuda:
-        return scaled_dot_product_attention(q, k, v, attn_mask=added, dropout_p=dropout)
+        return _kernel(q, k, v, attn_mask=added, dropout_p=dropout)
     added = added.to(q.dtype)  # CUDA's kernels take no wider mask
     with sdpa_kernel(MASKED):
         return scaled_dot_product_attention(q, k, v, attn_mask=added, dropout_p=dropout)
