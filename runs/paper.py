@@ -137,6 +137,8 @@ def judge(claim: dict[str, Any], losses: Losses) -> tuple[str, str]:
     if "reason" in claim:
         return "", f"not testable at this size: {claim['reason']}"
     left, right = (losses.get((name, n), {}) for name, n in (claim["left"], claim["right"]))
+    if not (left and right):
+        return "", "not tested here"
     values = [left[seed] - right[seed] for seed in sorted(left.keys() & right.keys())]
     if len(values) < 2:
         return "", f"undecided: {len(values)} seeds have both losses"

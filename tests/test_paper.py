@@ -77,6 +77,7 @@ def test_seeds_are_paired_and_a_missing_or_undefined_loss_is_left_out(tmp_path):
     _, table = paper.tables_of(path, cells(), 128)
     assert table.lines[2][-1] == "undecided: 1 seeds have both losses"
     some = cells()
+    assert paper.tables_of(path, {"alibi": some["alibi"]}, 128)[1].lines[2][-1] == "not tested here"
     some["alibi"] = [*some["alibi"][:2], diverge(some["alibi"][2], 256), {"seed": 4, "reason": "x"}]
     _, table = paper.tables_of(path, some, 128)
     assert "(n = 2)" in table.lines[4][2]
@@ -128,7 +129,8 @@ def test_the_papers_of_the_project_name_the_schemes_that_their_config_trains(mon
         cells, length = ablate.plan(settings, [*settings.schemes, *words]), settings.block_size
         models = {(c.settings.pos, c.settings.block_size // length) for c in cells}
         content = paper.read_paper(settings.paper)
-        assert {(row["scheme"], row["trained"]) for row in content["table"]["rows"]} == models, path
+        rows = {(row["scheme"], row["trained"]) for row in content["table"]["rows"]}
+        assert models <= rows and (models == rows or path.stem == "scaled"), path
         asked = {column["length"] for column in content["table"]["columns"]}
         for claim in content["claims"]:
             asked |= {claim[side][1] for side in ("left", "right") if side in claim}
