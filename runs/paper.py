@@ -2,8 +2,9 @@
 
 A .toml file (config/paper/) has the paper's table and its claims. A claim is a difference of two
 losses and a limit, written before the runs: `left` minus `right`, each a name in the table and a
-length, is `at_most` or `at_least` so many nats. A claim with a `reason` is not testable here. All
-lengths are multiples of the training length L of the comparison.
+length, is `at_most` or `at_least` so many nats, or shares of texts without a mistake for tasks
+(`exact_match`). A claim with a `reason` is not testable here. All lengths are multiples of the
+training length L of the comparison, or of the largest size of a task that was trained.
 """
 
 import math
@@ -21,7 +22,7 @@ from runs.tables import Page, legend, page, spread
 Paper = dict[str, Any]  # the content of a file
 Losses = dict[tuple[str, int], dict[int, float]]  # nats by name and N / L, then by seed
 
-COLUMN = {"name": str, "length": int}  # of the table: N as the paper has it, and N / L
+COLUMN = {"name": str, "length": float}  # of the table: N as the paper has it, and N / L
 ROW = {"name": str, "scheme": str, "trained": int, "values": [str]}  # trained at that many L
 TABLE = {"title": str, "protocol": str, "columns": [COLUMN], "rows": [ROW]}
 SHAPE = {"title": str, "table": TABLE, "claims": [{"says": str}]}
@@ -52,7 +53,7 @@ def has_rule(claim: dict[str, Any], names: set[str]) -> bool:
     limits = [claim[name] for name in ("at_most", "at_least") if name in claim]
     for side in (claim.get("left"), claim.get("right")):
         match side:
-            case [str(name), int()] if name in names:
+            case [str(name), int() | float()] if name in names:
                 continue
         return False
     return len(limits) == 1 and isinstance(limits[0], int | float)
@@ -72,7 +73,7 @@ def tables_of(path: str, cells: dict[str, list[Result]], train_length: int) -> l
 
 
 def losses_of(paper: Paper, results: list[Result], train_length: int, protocol: str) -> Losses:
-    """The losses that one protocol measured; what is missing or undefined has none."""
+    """What one protocol measured; what is missing or undefined has none."""
     found: Losses = {}
     for line in paper["table"]["rows"]:
         model = (line["scheme"], line["trained"] * train_length)
@@ -81,21 +82,22 @@ def losses_of(paper: Paper, results: list[Result], train_length: int, protocol: 
         for result, rows in zip(done, rows_of(done, dataset), strict=True):
             for (name, length), row in rows.items():
                 if name == protocol and row["nats"] is not None:
-                    place = line["name"], length / train_length
-                    found.setdefault(place, {})[result["seed"]] = row["nats"]
+                    place = line["name"], length / row.get("trained", train_length)
+                    share = row["exact"] / row["texts"] if name == "exact_match" else row["nats"]
+                    found.setdefault(place, {})[result["seed"]] = share
     return found
 
 
 def side_by_side(paper: Paper, results: list[Result], train_length: int) -> Page:
-    """The paper's table, and below each of its lines ours: nats, mean ± deviation over seeds."""
+    """The paper's table, and below each of its lines ours: mean ± standard deviation over seeds."""
     table = paper["table"]
     losses = losses_of(paper, results, train_length, table["protocol"])
-    lines = [["", "", *(f"{c['name']} | {c['length'] * train_length}" for c in table["columns"])]]
+    lines = [["", "", *(f"{c['name']} | {c['length']:g} L" for c in table["columns"])]]
     for row in table["rows"]:
         lines.append([row["name"], "theirs", *row["values"]])
         ours = [[*losses.get((row["name"], c["length"]), {}).values()] for c in table["columns"]]
         lines.append(["", "ours", *(spread(nats, len(nats), ".3f") for nats in ours)])
-    return page(f"{paper['title']}: {table['title']} | ours: {table['protocol']}, nats", lines)
+    return page(f"{paper['title']}: {table['title']} | ours: {table['protocol']}", lines)
 
 
 def claims_table(paper: Paper, results: list[Result], train_length: int, seeds: int) -> Page:
@@ -131,7 +133,7 @@ def judge(claim: dict[str, Any], losses: Losses) -> tuple[str, str]:
     """Our number with its interval, and the verdict.
 
     expected      half of the interval that a spread measured before the runs lets expect
-    left - right  in nats, paired by seed: mean and half of Student's 95 % interval over seeds
+    left - right  paired by seed: mean and half of Student's 95 % interval over seeds
     reproduced or contradicted: the whole interval is on one side of the limit; else undecided
     """
     if "reason" in claim:

@@ -12,8 +12,9 @@ from test_report import diverge, result
 import ablate
 from configurable import AblateSettings, UserError, configure
 from runs import paper
+from runs.folder import scheme_label
 
-ALIBI = Path(paper.__file__).parents[1] / "config/paper/alibi"
+PAPERS = Path(paper.__file__).parents[1] / "config/paper"
 TEXT = """
 title = "Toy"
 [table]
@@ -90,7 +91,7 @@ def test_the_expected_interval_is_that_of_the_spread_known_before(tmp_path):
 
 def test_their_table_stands_above_ours_in_their_protocol(tmp_path):
     wide, _ = paper.tables_of(written(tmp_path, claim("at_most = 0.0")), cells(), 128)
-    assert wide.lines[0][2:] == ["512 | 128", "1024 | 256"]
+    assert wide.lines[0][2:] == ["512 | 1 L", "1024 | 2 L"]
     assert wide.lines[1] == ["Ours", "theirs", "1.0", ""]
     assert wide.lines[2] == ["", "ours", "1.500 ± 0.000", "1.494 ± 0.000"]  # windowed
     assert wide.lines[3][2:] == ["2.0", "OOM"] and wide.lines[4][2:] == ["1.500", "1.494"]
@@ -121,25 +122,33 @@ def test_a_file_that_does_not_fit_together_is_refused_with_what_is_wrong(
         paper.read_paper(str(path))
 
 
-def test_the_papers_of_the_project_name_the_schemes_that_their_config_trains(monkeypatch):
-    monkeypatch.chdir(ALIBI.parents[2])
+CONFIGS = sorted(PAPERS.glob("*/*.py"))
+CLAIMS = sorted(PAPERS.glob("*/claims.toml"))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_paper_of_the_project_is_of_the_schemes_and_lengths_that_its_config_has(
+    path, monkeypatch
+):
+    monkeypatch.chdir(PAPERS.parents[1])
     monkeypatch.setattr(ablate, "training_corpus", lambda settings: None)
-    for path in ALIBI.parent.glob("*/*.py"):
-        settings, words = configure(AblateSettings, [str(path)], "")
-        cells, length = ablate.plan(settings, [*settings.schemes, *words]), settings.block_size
-        models = {(c.settings.pos, c.settings.block_size // length) for c in cells}
-        content = paper.read_paper(settings.paper)
-        rows = {(row["scheme"], row["trained"]) for row in content["table"]["rows"]}
-        assert models <= rows and (models == rows or path.stem == "scaled"), path
-        asked = {column["length"] for column in content["table"]["columns"]}
-        for claim in content["claims"]:
-            asked |= {claim[side][1] for side in ("left", "right") if side in claim}
-        assert {n * length for n in asked} <= set(settings.eval_lengths), path
+    settings, words = configure(AblateSettings, [str(path)], "")
+    cells = ablate.plan(settings, [*settings.schemes, *words])
+    length = settings.block_size
+    models = {(scheme_label(c.settings), c.settings.block_size // length) for c in cells}
+    content = paper.read_paper(settings.paper)
+    rows = {(row["scheme"], row["trained"]) for row in content["table"]["rows"]}
+    assert models <= rows and (models == rows or path.stem == "scaled")
+    asked = {column["length"] for column in content["table"]["columns"]}
+    for claim in content["claims"]:
+        asked |= {claim[side][1] for side in ("left", "right") if side in claim}
+    if settings.eval_lengths:  # a task has its own
+        assert {n * length for n in asked} <= set(settings.eval_lengths)
 
 
-def test_alibis_numbers_are_those_of_the_paper():
-    """Their perplexities give the differences that the claims quote."""
-    content = tomllib.loads((ALIBI / "claims.toml").read_text(encoding="utf-8"))
+@pytest.mark.parametrize("path", CLAIMS, ids=lambda path: path.parent.name)
+def test_the_differences_that_claims_quote_are_those_of_the_papers_numbers(path):
+    content = tomllib.loads(path.read_text(encoding="utf-8"))
     columns = [column["length"] for column in content["table"]["columns"]]
     rows = content["table"]["rows"]
     ppl = {row["name"]: dict(zip(columns, row["values"], strict=True)) for row in rows}
