@@ -658,6 +658,9 @@ def _field(cls: type[Settings], name: str) -> Field:
     known = {f.name: f for f in fields(cls)}
     near = difflib.get_close_matches(HABITS.get(name, name)[:80], known, n=1, cutoff=0.4)
     advice = f"did you mean {near[0]}?" if near else "--help lists all settings"
+    for other in cls.__subclasses__():
+        if name in {f.name for f in fields(other)}:
+            advice = f"it is one of {other.__name__.removesuffix('Settings').lower()}.py"
     require(name in known, f"unknown setting {name!r:.60}; {advice}")
     return known[name]
 

@@ -263,6 +263,7 @@ def in_meta(_: str, split: str, **values: object) -> None:
     row("train", "--device=gpu", said="device=gpu is not one of"),
     row("evaluate", "run", "--protocol=windowed", said="'protocol'; did you mean protocols"),
     row("evaluate", "run", "--n_embd=64", said="unknown setting 'n_embd'"),
+    row("train", "--seeds=1,2", said="unknown setting 'seeds'; it is one of ablate.py"),
     row("evaluate", "absent", said=r"absent/config\.json is missing"),
     row("report", "absent", said=r"absent has no extrapolation\.json"),
     row("report", "run", "--datset=tiny", said="'datset'; did you mean dataset"),
