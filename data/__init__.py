@@ -366,9 +366,6 @@ class Shards:
             found[here] = self.parts[owner][places[here] - self.starts[owner]]
         return found
 
-    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
-        return np.concatenate(self.parts).astype(dtype or self.dtype)
-
 
 def read_split(folder: Path, split: str, meta: Mapping) -> tuple[np.ndarray, np.ndarray]:
     """The tokens of a split, (n,), and the starts of its documents, (m,).

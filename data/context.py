@@ -43,7 +43,7 @@ def count_probabilities(corpus: Corpus, contexts: np.ndarray, targets: np.ndarra
     The counts of order k are mixed with those of k - 1 as method C of prediction by partial
     matching does (Moffat 1990): a context seen n times before t different tokens has n / (n + t).
     """
-    text = np.asarray(corpus.train[:COUNTED]).astype(np.int64)
+    text = corpus.train[:COUNTED].astype(np.int64)
     found = np.full(len(targets), 1 / corpus.vocab_size)
     for order in range(contexts.shape[1] + 1):
         known, which = np.unique(keys(contexts, order)[:, -1], return_inverse=True)
@@ -92,7 +92,7 @@ def context_losses(
     The targets are the last `scored` ones of windows of the validation text that end at `ends`;
     the shares are fitted on those at `others`.
     """
-    order, text = ORDERS[corpus.unit], np.asarray(corpus.val).astype(np.int64)
+    order, text = ORDERS[corpus.unit], corpus.val[:].astype(np.int64)
     places = [np.add.outer(each, np.arange(1 - scored, 1)).ravel() for each in (others, ends)]
     targets = np.concatenate(places)
     order = min(order, int(targets.min()))
