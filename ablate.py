@@ -112,9 +112,10 @@ def plan(settings: AblateSettings, schemes: list[str]) -> list[Cell]:
     models = [variant(text, TrainSettings(**shared), settings) for text in schemes]
     pairs = itertools.product(settings.seeds, models)
     cells = [Cell(replace(model.settings, seed=seed), model.label) for seed, model in pairs]
-    labels = [model.label for model in models]
-    again = [label for label in set(labels) if labels.count(label) > 1]
-    require(not again, f"{' and '.join(again)} would be trained twice; name each scheme once")
+    folders = [model.folder for model in models]
+    again = [m.label for m in models if folders.count(m.folder) > 1]
+    twice = f"{' and '.join(dict.fromkeys(again))} would be trained twice, or in one folder"
+    require(not again, f"{twice}; name each scheme once, with settings that differ")
     if settings.paper:
         paper.read_paper(settings.paper)
     device.pick(settings.device, settings.dtype)  # refused now and not in every cell
@@ -136,9 +137,16 @@ def variant(text: str, shared: TrainSettings, settings: AblateSettings) -> Cell:
     """
     text, *own = re.split(r"\s+(?=--)", text.strip())
     names = [word[2:].partition("=")[0] for word in own]
-    fixed = ("pos", "seed", "dataset", "learning_rate" if settings.learning_rates else "")
+    fixed = {
+        "pos",
+        "seed",
+        "dataset",
+        "init_from",
+        *["learning_rate"] * bool(settings.learning_rates),
+    }
+    known = {f.name for f in fields(TrainSettings)}  # an unknown one is refused with advice
     for name in names:
-        good = name in TrainSettings.defaults() and name not in fixed
+        good = name not in known or name in TrainSettings.defaults().keys() - fixed
         require(good, f"{text} --{name}: a scheme of a comparison has no {name} of its own")
     one, _ = configure(TrainSettings, [*words_for_train(shared), *own], "")
     pos = canonical(text, one)

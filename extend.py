@@ -261,12 +261,12 @@ def test_all(folders: list[str], texts: list[str], settings: ExtendSettings) -> 
     text = extensions_table(tested, others, dataset)
     done = list(map(Path, [*folders, *settings.compare]))
     write_text(f"{path}.txt", text + "\n")
-    if settings.format != "text":
-        write_text(
-            f"{path}.{settings.format}", formats.written(settings.format, [text], done) + "\n"
-        )
+    kind, files = settings.format, [f"{path}.txt", f"{path}.png"]
+    if kind != "text":
+        files.append(f"{path}.{kind}")
+        write_text(files[-1], formats.written(kind, [text], done) + "\n")
     plot_extensions(tested, others, f"{path}.png", dataset)
-    print(f"{text}\nin {path}.txt and {path}.png")
+    print(f"{text}\nin {' and '.join(files)}")
     log_comparison(settings, done, Path(f"{path}.png"), "extensions")
 
 

@@ -10,7 +10,8 @@ little-endian), train_starts.npy and val_starts.npy (the first token of each doc
 (the tokenizer, the source, the counts and the SHA-256 of the token files). A folder that nanoGPT
 made (train.bin, val.bin and perhaps meta.pkl) is read as it is from data/NAME: a meta.json is put
 beside its files when it is first used. In it a split may be in shards: train_000.bin, train_001.bin
-and so on are read as one file, from the disk, so that they may be larger than the memory.
+and so on, numbered from any number, are read as one file, from the disk, so that they may be larger
+than the memory.
 """
 
 import hashlib
@@ -255,10 +256,9 @@ class Corpus:
     def verify(self, *splits: str) -> None:
         """UserError unless the token files of these splits, by default both, have their SHA-256."""
         for split in splits or SPLITS:
-            paths = token_files(self.folder, split)
-            same = sha256(*paths) == self.split_sha256(split)
-            named = paths[0] if len(paths) == 1 else self.folder / f"{split}_*.bin"
-            check(same, named, "does not have the SHA-256 that meta.json gives")
+            same = sha256(*token_files(self.folder, split)) == self.split_sha256(split)
+            problem = "does not have the SHA-256 that meta.json gives"
+            check(same, named_split(self.folder, split), problem)
 
 
 def load(name: str, root: Path = HERE) -> Corpus:
@@ -270,8 +270,11 @@ def load(name: str, root: Path = HERE) -> Corpus:
     require(NAME.fullmatch(name), absence(name, Path(root)))
     names = {path.name for path in folder.glob("*")}
     if "meta.json" not in names:
-        given = all(path.is_file() for split in SPLITS for path in token_files(folder, split))
-        if given and "train_starts.npy" not in names:
+        lost = [s for s in SPLITS for path in token_files(folder, s) if not path.is_file()]
+        known = name in OFFLINE or "train_starts.npy" in names
+        one = f"{folder} has no {''.join(lost)}.bin, nor {''.join(lost)}_000.bin: copy it there too"
+        require(known or len(lost) != 1, one)
+        if not lost and "train_starts.npy" not in names:
             adopt(folder)  # nanoGPT made it; a prepare.py of ours that was cut off leaves starts
         else:
             require(name in OFFLINE, absence(name, Path(root)))
@@ -312,6 +315,8 @@ def absence(name: str, root: Path) -> str:
 
 def remedy(path: Path) -> str:
     """What to do about a damaged file of a corpus."""
+    if "*" in path.name:
+        return "copy all its shards again, and delete meta.json"
     anew = f"make the corpus again: {command(path.parent.name)}"
     return f"{anew}; or, if nanoGPT made it, copy its meta.pkl too and delete meta.json"
 
@@ -334,15 +339,27 @@ def read_meta(path: Path) -> dict:
 
 
 def token_files(folder: Path, split: str) -> list[Path]:
-    """SPLIT.bin, or the shards of a split in order; UserError if one of them is missing."""
-    shards = {int(path.stem[len(split) + 1 :]): path for path in folder.glob(f"{split}_[0-9]*.bin")}
-    whole = folder / f"{split}.bin"
-    if whole.is_file() or not shards:
+    """SPLIT.bin, or the shards of a split, SPLIT_000.bin and so on, in the order of their numbers.
+
+    UserError if a number is missing or there twice, or if SPLIT.bin is there too.
+    """
+    numbers = {p: p.stem[len(split) + 1 :] for p in folder.glob(f"{split}_*.bin")}
+    shards = sorted((p for p in numbers if numbers[p].isdecimal()), key=lambda p: int(numbers[p]))
+    whole, found = folder / f"{split}.bin", [int(numbers[path]) for path in shards]
+    if not shards:
         return [whole]
-    for number in range(min(shards), max(shards)):
-        missing = f"{folder} has {shards[max(shards)].name}, but no shard {number} of {split}"
-        require(number in shards, f"{missing}: copy it there too")
-    return [shards[number] for number in sorted(shards)]
+    both = f"{folder} has {whole.name} and {shards[0].name}: which of them is the {split} split?"
+    require(not whole.exists(), f"{both} Move the others to another folder")
+    steady = found == [*range(found[0], found[0] + len(found))]
+    named = f"{shards[0].name} to {shards[-1].name}"
+    require(steady, f"of the shards {named} in {folder} one is missing, or its number twice there")
+    return shards
+
+
+def named_split(folder: Path, split: str) -> Path:
+    """What messages call the token files of a split."""
+    files = token_files(folder, split)
+    return files[0] if len(files) == 1 else folder / f"{split}_*.bin"
 
 
 class Shards:
@@ -372,7 +389,7 @@ def read_split(folder: Path, split: str, meta: Mapping) -> tuple[np.ndarray, np.
 
     UserError unless they are as many as meta.json says.
     """
-    path = folder / f"{split}.bin"
+    path = named_split(folder, split)
     tokens, stated = map_split(folder, split, meta["vocab_size"]), meta["splits"][split]
     found = f"{len(tokens):,} tokens of {tokens.dtype.name}"
     given = f"{stated['tokens']:,} tokens of {stated['dtype']}"

@@ -47,6 +47,7 @@ def latex(page: Page) -> str:
 def in_tex(cell: str) -> str:
     """A cell in LaTeX, with a true minus before numbers."""
     text = "".join(TEX.get(c, c) for c in cell.strip())
+    text = text.replace("--", "-{}-") if "--" in cell else text  # else a dash
     return re.sub(r"(?<![\w.])-(?=\d)", "$-$", text)
 
 

@@ -109,8 +109,8 @@ def log_comparison(settings: LogSettings, folders: list[Path], figure: Path, kin
     """
     if settings.wandb_log:
         place, cells = figure.parent, compare.schemes_of([load_result(at) for at in folders])
-        dataset, schemes = compare.rows_by_seed(cells)
-        tags = [*{result["pos"]: None for of in cells.values() for result in of}, dataset]
+        dataset, schemes = compare.rows_by_seed(by_extension(cells))
+        tags = [*{result["pos"][:64]: None for of in cells.values() for result in of}, dataset]
         settings = replace(settings, wandb_tags=(*tags, *settings.wandb_tags))
         about = {"name": f"{kind} {place.name}", "group": place.name, "job_type": kind}
         run = open_wandb(place, settings, config=asdict(settings), **about)
@@ -121,6 +121,18 @@ def log_comparison(settings: LogSettings, folders: list[Path], figure: Path, kin
                 run.summary[f"{label} at {n}"] = nats
         log_table(run, kind, formats.rows(folders), figure)
         run.finish()
+
+
+def by_extension(cells: dict[str, list[Result]]) -> dict[str, list[Result]]:
+    """The results of each scheme under each extension that was tested on the first corpus."""
+    found, dataset = {}, next(iter(cells.values()))[0]["rows"][0]["dataset"]
+    for label, seeds in cells.items():
+        rows = [row for result in seeds for row in result["rows"] if row["dataset"] == dataset]
+        for extend in dict.fromkeys(row["extend"] for row in rows):
+            own = extend == seeds[0].get("extend")
+            name = label if own else f"{label}, {extend or 'none'}"
+            found[name] = [result | {"extend": extend} for result in seeds]
+    return found
 
 
 def flops_per_token(model: GPT, length: int) -> int:

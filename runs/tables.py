@@ -198,23 +198,27 @@ def scheme_tables(cells: dict[str, list[Result]], dataset: str = "") -> list[Pag
     """`seeds_table`, and of losses `means_table` before it. For `cells` see `rows_by_seed`."""
     dataset, by_scheme = compare.rows_by_seed(cells, dataset)
     of_losses = compare.protocol_of(by_scheme) not in results.ANSWERED
-    wide = [means_table(by_scheme, dataset)] if of_losses else []
+    unit = next((r["unit"] for of in cells.values() for r in of if "rows" in r), "")
+    wide = [means_table(by_scheme, dataset, unit)] if of_losses else []
     return [*wide, seeds_table(cells, dataset)]
 
 
-def means_table(by_scheme: dict[str, Seeds], title: str) -> Page:
+def means_table(by_scheme: dict[str, Seeds], title: str, unit: str) -> Page:
     """A text table as papers print it, a line for each scheme and a column for each N.
 
-    ±  standard deviation over seeds. The schemes of a seed read the same text in the same order: to
-       tell two of them apart, look at their paired difference.
+    ±  standard deviation over seeds; n where there are fewer than of another scheme. The schemes
+       of a seed read the same text in the same order: to tell two of them apart, look at their
+       paired difference.
     """
     lengths = sorted({n for seeds in by_scheme.values() for rows in seeds.values() for n in rows})
-    lines = [["scheme", *map(str, lengths)]]
+    lines, most = [["scheme", *map(str, lengths)]], max(map(len, by_scheme.values()))
     for label, seeds in by_scheme.items():
         values = [[*compare.losses_at(seeds, n).values()] for n in lengths]
-        lines.append([label, *(spread(v, len(seeds), ".3f") or "undefined" for v in values)])
+        none = "undefined" if seeds else "no result"
+        lines.append([label, *(spread(v, most, ".3f") or none for v in values)])
     protocol = compare.protocol_of(by_scheme)
-    return page(f"{title}, {protocol}, nats: mean over seeds", lines, "", legend(means_table))
+    title = f"{title}, {protocol}, nats per {unit}: mean over seeds"
+    return page(title, lines, "", legend(means_table))
 
 
 def seeds_table(cells: dict[str, list[Result]], dataset: str = "") -> Page:

@@ -451,11 +451,41 @@ def test_a_shard_that_is_missing_or_changed_is_named(
     with pytest.raises(UserError, match=r"train_\*.bin does not have the SHA-256"):
         data.load("web", tmp_path).verify()
     (folder / "train_001.bin").unlink()
-    with pytest.raises(UserError, match="train_003.bin, but no shard 1 of train: copy it there"):
+    with pytest.raises(UserError, match="train_000.bin to train_003.bin in .* one is missing"):
         data.load("web", tmp_path)
     (folder / "train_001.bin").write_bytes(kept)
     (folder / "train_003.bin").unlink()  # the last one leaves no gap, but too few tokens
-    with pytest.raises(UserError, match="has 6 tokens of uint16, not 8 tokens"):
+    with pytest.raises(
+        UserError, match=r"train_\*.bin has 6 tokens of uint16, not 8 .*copy all its shards"
+    ):
+        data.load("web", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "more, problem",
+    [
+        ("train_0001.bin", "one is missing, or its number twice there"),
+        ("train.bin", "has train.bin and train_000.bin: which of them"),
+        ("train_001_old.bin", ""),
+        ("train_000-of-002.bin", ""),
+    ],
+)
+def test_what_stands_beside_shards_is_refused_or_no_shard(
+    tmp_path: Path, toy_gpt2: tiktoken.Encoding, more: str, problem: str
+) -> None:
+    write_shards(tmp_path / "web", [1, 2, 3, 4, 5, 6], [2, 4])
+    (tmp_path / "web" / more).write_bytes(b"1234")
+    if problem:
+        with pytest.raises(UserError, match=problem):
+            data.load("web", tmp_path)
+    else:
+        assert len(data.load("web", tmp_path).train) == 6
+
+
+def test_a_split_that_is_missing_beside_the_other_is_named(tmp_path: Path) -> None:
+    write_shards(tmp_path / "web", [1, 2, 3, 4, 5, 6], [2, 4])
+    (tmp_path / "web/val.bin").unlink()
+    with pytest.raises(UserError, match="web has no val.bin, nor val_000.bin: copy it there too"):
         data.load("web", tmp_path)
 
 

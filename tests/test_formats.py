@@ -35,6 +35,10 @@ def test_every_row_in_latex_fills_the_columns_of_the_head(several):
         assert table.title in text and table.below[-1].splitlines()[-1] in text
 
 
+def test_a_setting_of_a_scheme_is_no_dash_in_latex():
+    assert formats.in_tex("rope --qk_norm=True -0.5") == r"rope -{}-qk\_norm=True $-$0.5"
+
+
 def test_signs_that_latex_reads_otherwise_are_escaped():
     hard = "rope_x & 50% of #1 {a} $b ~ \\ ^ | <0.1 -0.5 a-5"
     assert formats.in_tex(hard) == (

@@ -14,8 +14,10 @@ from filelock import FileLock
 import report
 from configurable import TrainSettings, UserError
 from runs import figures
+from runs.compare import rows_by_seed
 from runs.figures import plot_extensions, plot_run, plot_runs, plot_seeds, show_runs
 from runs.labels import gaps, result_labels
+from runs.log import by_extension
 from runs.results import (
     compare_to_train_length,
     covers,
@@ -320,13 +322,16 @@ def test_means_stand_in_a_line_for_each_scheme():
         diverge(result("rope", seed), 512) if seed == 2 else result("rope", seed) for seed in (1, 2)
     ]
     learned = [result("learned", seed, end=128) for seed in (1, 2, 3)]
-    wide, narrow = scheme_tables(cells(rope=lost, learned=learned))
+    never = [{"seed": seed, "reason": "it broke"} for seed in (1, 2, 3)]
+    wide, narrow = scheme_tables(cells(rope=lost, learned=learned, t5=never))
+    assert "nats per byte" in wide.title
     assert wide.lines[0] == ["scheme", "64", "128", "256", "512"]
     known = {line[0]: line[1:] for line in wide.lines[1:]}
     assert known["alibi"] == ["1.620 ± 0.020", *["1.520 ± 0.020"] * 3]
     assert known["learned"][2:] == ["undefined", "undefined"]
     assert known["rope"][3] == "diverged (1 of 2)" and "±" in known["rope"][1]
-    assert narrow == seeds_table(cells(rope=lost, learned=learned))
+    assert known["rope"][0].endswith("(n = 2)") and known["t5"] == ["no result"] * 4
+    assert narrow == seeds_table(cells(rope=lost, learned=learned, t5=never))
 
 
 def test_seeds_are_averaged_and_their_differences_paired():
@@ -769,3 +774,12 @@ def test_matplotlib_is_imported_only_to_draw():
     code = "import sys, report, evaluate; sys.exit('matplotlib' in sys.modules)"
     root = Path(report.__file__).parent
     assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
+
+
+def test_in_wandb_each_extension_has_a_curve_of_its_own():
+    one = result("rope")
+    one["rows"] += [row | {"extend": "yarn", "nats": 1.0} for row in one["rows"]]
+    found = by_extension({"rope": [one, result("rope", seed=2)]})
+    assert [*found] == ["rope", "rope, yarn"]
+    _, rows = rows_by_seed({name: of[:1] for name, of in found.items()})
+    assert rows["rope"][1][256]["nats"] == 1.49 and rows["rope, yarn"][1][256]["nats"] == 1.0
