@@ -79,7 +79,7 @@ def plot_seeds(cells: dict[str, list[Result]], path: str | Path, dataset: str = 
     done = [result for of in cells.values() for result in of if "rows" in result]
     single = all(len(of) == 1 for of in cells.values())
     bars = f"bars: 95 % interval of the difference to {next(iter(cells))}, not corrected"
-    caption = LOSSES[protocol][2] if single else f"thin lines: each seed; {bars}"
+    caption = LOSSES[protocol][2] if single else f"thin lines: each seed;\n{bars}"
     axes = loss_axes(dataset, done, protocol, caption)
     draw_seeds(axes, cells, dataset)
     return save_losses(axes, path)
