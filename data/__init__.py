@@ -363,7 +363,7 @@ def named_split(folder: Path, split: str) -> Path:
 
 
 class Shards:
-    """Token files, one after the other, read as one array (n,): by a slice, or places from 0 on."""
+    """Token files, one after the other, read as one array (n,): by a slice or by places."""
 
     def __init__(self, parts: Sequence[np.ndarray]) -> None:
         self.parts, self.dtype = parts, parts[0].dtype
@@ -376,6 +376,7 @@ class Shards:
     def __getitem__(self, places: slice | int | np.ndarray) -> np.ndarray:
         of_slice = isinstance(places, slice)
         places = np.arange(*places.indices(len(self))) if of_slice else np.asarray(places)
+        places = np.where(places < 0, places + len(self), places)
         owners = np.searchsorted(self.starts, places, side="right") - 1
         found = np.empty(places.shape, self.dtype)
         for owner in np.unique(owners):

@@ -433,6 +433,10 @@ def test_shards_are_read_as_one_file(
         assert (ours == theirs).all()
     assert (shards.train[90:710] == whole.train[90:710]).all()
     assert (shards.train[:] == whole.train).all() and shards.train[998] == tokens[998]
+    assert shards.train[-1] == tokens[-1] and shards.train[-999] == tokens[0]
+    for outside in (999, -1000):
+        with pytest.raises(IndexError):
+            shards.train[outside]
     shards.verify()
     assert {path.name for path in shards.folder.iterdir()} >= {
         "meta.json",
