@@ -261,6 +261,7 @@ class GPT(nn.Module):
 
     def _check_lengths(self, idx: Tensor, cache: Cache | None, window: int | None) -> None:
         """Raise UserError for lengths that are not defined, before anything is computed."""
+        require(idx.dim() == 2, f"tokens must have the shape (B, T), not {tuple(idx.shape)}")
         texts, new = idx.shape
         if cache:
             total = cache.n + new

@@ -152,6 +152,8 @@ def main() -> None:
     words = words or [folder for folder in ("out",) if Path(folder).is_dir()]
     folders = named_folders(words, "report.py")
     kind, places = settings.format, [Path(folder) for folder in folders]
+    alone = "--format prints tables only: leave --out and --html out, and draw by a second command"
+    require(kind == "text" or not (settings.out or settings.html), alone)
     numbers = kind in ("csv", "json")
     if settings.html or numbers or any(at.is_dir() and not is_run(at) for at in places):
         runs = [run for at in places for run in find_runs(at)]

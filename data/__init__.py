@@ -14,6 +14,7 @@ and so on, numbered from any number, are read as one file, from the disk, so tha
 than the memory.
 """
 
+import argparse
 import hashlib
 import importlib
 import json
@@ -565,6 +566,14 @@ def validation_rule(document: str, key: str) -> str:
     """`is_validation` in words, for meta.json."""
     number = f"the SHA-256 of {key}, read as one hexadecimal number"
     return f"a {document} is validation if {number}, is a multiple of 20"
+
+
+def new_parser(doc: str) -> argparse.ArgumentParser:
+    """The parser of a program that makes a corpus: --help shows its docstring as it stands."""
+    layout = argparse.RawTextHelpFormatter
+    parser = argparse.ArgumentParser(description=doc, formatter_class=layout)
+    parser.add_argument("--debug", action="store_true", help="show where an error was raised")
+    return parser
 
 
 # ---- training sequences

@@ -1,6 +1,7 @@
 """A page of runs in one HTML file: tables, figures, provenance and samples, without a network."""
 
 import base64
+import functools
 import html
 import json
 from collections.abc import Callable, Iterator
@@ -88,7 +89,8 @@ def section(loaded: list[Result], dataset: str) -> Iterator[str]:
         yield f"<p>{html.escape(str(error))}</p>"
         pages, here = [page for one in here for page in tables_of([one], dataset)], here[:1]
     if here:
-        yield drawn(lambda path: figures.plot_seeds(compare.schemes_of(here), path, dataset))
+        name = f"Curves of all schemes tested on {dataset}, by the length of the text"
+        yield drawn(lambda path: figures.plot_seeds(compare.schemes_of(here), path, dataset), name)
     for page in pages:
         yield f"<h3>{html.escape(page.title)}</h3>{table(page)}{notes(page)}"
     for seeds in compare.schemes_of(loaded).values():
@@ -97,30 +99,33 @@ def section(loaded: list[Result], dataset: str) -> Iterator[str]:
             if len({row["extend"] for row in rows}) > 1:
                 page = extensions_table(seeds, [], dataset)
                 yield f"<h3>extensions: {html.escape(page.title)}</h3>"
-                yield drawn(lambda path, of=seeds: figures.plot_extensions(of, [], path, dataset))
+                draw = functools.partial(figures.plot_extensions, seeds, [], dataset=dataset)
+                yield drawn(draw, f"Gains of extensions, {page.title}")
                 yield table(page) + notes(page)
 
 
-def drawn(draw: Callable[[str], object]) -> str:
-    """The figure that draw(path) writes, inside the page; empty if it writes none."""
+def drawn(draw: Callable[[str], object], name: str) -> str:
+    """The figure that draw(path) writes, inside the page; empty if it writes none. For `name` see
+    `image`.
+    """
     with TemporaryDirectory() as folder:
         path = Path(folder, "figure.svg")
         draw(str(path))
-        return image(path, "svg+xml") if path.exists() else ""
+        return image(path, "svg+xml", name) if path.exists() else ""
 
 
-def image(path: Path, kind: str) -> str:
-    """A file as an image inside the page."""
+def image(path: Path, kind: str, name: str) -> str:
+    """A file as an image inside the page; `name` is for those who cannot see it."""
     content = base64.b64encode(path.read_bytes()).decode("ascii")
-    return f'<p><img alt="" src="data:image/{kind};base64,{content}"></p>'
+    return f'<p><img alt="{html.escape(name)}" src="data:image/{kind};base64,{content}"></p>'
 
 
 def diagnoses(folders: list[Path]) -> Iterator[str]:
     """What `evaluate.py --diagnose` has drawn: attention by distance and the rest."""
     for folder in folders:
         if (folder / "diagnose.png").exists():
-            yield f"<h2>Diagnosis of {html.escape(str(folder))}</h2>"
-            yield image(folder / "diagnose.png", "png")
+            name = f"Diagnosis of {folder}"
+            yield f"<h2>{html.escape(name)}</h2>{image(folder / 'diagnose.png', 'png', name)}"
 
 
 def samples(folders: list[Path]) -> Iterator[str]:

@@ -87,5 +87,8 @@ def test_report_prints_only_the_table_and_draws_nothing(command, capsys, tmp_pat
     assert {row["dataset"] for row in read} == {"other"} and {r["run"] for r in read} == {"one"}
     with pytest.raises(UserError, match="nothing was measured on nowhere"):
         command("one", "--format=csv", "--dataset=nowhere")
+    for place in ("--out=figure.png", "--html=page.html"):  # neither is left out in silence
+        with pytest.raises(UserError, match="--format prints tables only"):
+            command("one", "two", "--format=tex", place)
     with pytest.raises(UserError, match="format is 'pdf'"):
         command("one", "--format=pdf")

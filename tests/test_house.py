@@ -12,6 +12,7 @@ from conftest import load_docs
 house = load_docs("house")
 REPOSITORY = Path(__file__).resolve().parents[1]
 CORE = house.core(REPOSITORY)
+PREPARED = sorted(REPOSITORY.glob("data/*/prepare.py"))
 PROGRAMS = [*house.PROGRAMS, "evaluate", "train"]
 
 EXAMPLE = '''"""Text that is
@@ -131,6 +132,17 @@ def test_the_page_has_the_rule_and_every_row() -> None:
     page = (REPOSITORY / "docs/house.md").read_text(encoding="utf-8")
     assert house.__doc__.partition("-----\n")[2].strip() in page
     assert all(f"| {title} |" in page for title in house.TITLES.values())
+
+
+@pytest.mark.parametrize("path", PREPARED, ids=lambda path: path.parent.name)
+def test_help_of_a_corpus_shows_how_it_is_made(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    examples = re.findall(
+        r"^ *python (data/\w+/prepare.py)", ast.get_docstring(ast.parse(text)), re.M
+    )
+    own = [at for at in examples if at == f"data/{path.parent.name}/prepare.py"]
+    alone = "parser.add_argument" not in text and "add(" not in text  # there is nothing to choose
+    assert len(own) >= (1 if alone else 3) and "new_parser(__doc__)" in text
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

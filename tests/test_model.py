@@ -351,6 +351,12 @@ def test_the_length_of_the_cache_is_the_total_length():
     assert_close(logits.detach(), every_logit(gpt, idx, ids=torch.tensor([0, 4, 8, 12])))
 
 
+@pytest.mark.parametrize("shape", [(4,), (1, 4, 1), ()])
+def test_tokens_that_are_no_batch_are_refused(shape):
+    with pytest.raises(UserError, match=r"tokens must have the shape \(B, T\)"):
+        tiny("rope")(torch.zeros(shape, dtype=torch.long))
+
+
 def test_a_cache_that_is_full_is_refused():
     gpt = tiny("rope")
     cache = gpt.new_cache(1, 6)

@@ -46,6 +46,7 @@ def test_a_page_is_one_file_of_whole_tags_with_tables_figures_and_provenance(lis
     tags = Tags(text)
     assert all(link.startswith("data:image/") for link in tags.links) and tags.links
     assert "http" not in re.sub(r"data:image/[^\"]*", "", text)  # nothing is asked of a network
+    assert 'alt="Curves of all schemes tested on ' in text and 'alt=""' not in text
     said = "".join(tags.said)
     assert "unfinished" in said and "out/rope2" in said and "1.4900" in said
     assert '"command"' in said and "in config.json" in said

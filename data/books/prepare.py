@@ -15,7 +15,6 @@ whatever their names, and the rows of .jsonl files (also .xz, .gz) by that of th
 --from may be given several times.
 """
 
-import argparse
 import hashlib
 import json
 import re
@@ -30,7 +29,7 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurable import UserError, require, run_program  # noqa: E402
-from data import Tokenizer, summary, tokenizer_of, write_corpus  # noqa: E402
+from data import Tokenizer, new_parser, summary, tokenizer_of, write_corpus  # noqa: E402
 from data.download import download  # noqa: E402
 from data.text.prepare import documents, encode  # noqa: E402
 
@@ -181,13 +180,11 @@ def prepare(
 
 def main() -> None:
     """Make data/books or data/books_gpt2 and print what it holds."""
-    layout = argparse.RawTextHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
+    parser = new_parser(__doc__)
     add = parser.add_argument
     add("--tokenizer", default="bytes", choices=("bytes", "gpt2"), help="what a token is")
     add("--from", dest="sources", action="append", metavar="PATH", help="files at hand")
     add("--url", default=URL, help="download from below this address (http or https)")
-    add("--debug", action="store_true", help="show where an error was raised")
     given = parser.parse_args()
     folder = BOOKS if given.tokenizer == "bytes" else BOOKS.with_name("books_gpt2")
     print(summary(prepare(folder, given.tokenizer, given.sources or (), given.url)))

@@ -1,6 +1,8 @@
 """Images of digits as sequences of patches, for positions in two dimensions.
 
-    python data/digits/prepare.py [--side=12] [--name=digits] [--overwrite]
+    python data/digits/prepare.py                                trained with 12 x 12 patches
+    python data/digits/prepare.py --side=24 --name=digits24      trained with 24 x 24
+    python data/digits/prepare.py --seed=1 --name=digits_1       with other drawings
 
 A digit is a line through points (STROKES) that is drawn from the seed: turned, stretched and moved
 as a whole, with points that tremble, with a thin or a thick pen. The same drawing can be rendered
@@ -13,7 +15,6 @@ them at three sizes: with --side patches a side, with twice and with four times 
 is scored. A patch of a larger image is easier to predict, because its neighbours are nearer.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -21,7 +22,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurable import require, run_program  # noqa: E402
-from data import HERE, NAME, summary  # noqa: E402
+from data import HERE, NAME, new_parser, summary  # noqa: E402
 from data.recall.prepare import check_free  # noqa: E402
 from data.rows import Pair, write_rows  # noqa: E402
 
@@ -125,14 +126,13 @@ def prepare(folder: Path, side: int = 12, seed: int = 0) -> dict:
 
 def main() -> int:
     """Make the corpus."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = new_parser(__doc__)
     parser.add_argument("--side", type=int, default=12, help="of training images, in patches")
     parser.add_argument(
         "--name", default="digits", help="of the corpus, digits... (default: digits)"
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--overwrite", action="store_true", help="replace a corpus of this name")
-    parser.add_argument("--debug", action="store_true", help="show where an error was raised")
     options = parser.parse_args()
     good = NAME.fullmatch(options.name) and options.name.startswith("digits")
     require(good, f"--name={options.name} must begin with 'digits', as in digits_16")

@@ -1,6 +1,8 @@
 """Needles in a corpus: lines of a key and a value, hidden in its text and asked for later.
 
-    python data/needles/prepare.py --corpus=books --kind=single [--length=128] [--name=NAME]
+    python data/needles/prepare.py --corpus=books --kind=single
+    python data/needles/prepare.py --corpus=stdlib --kind=multi_key --length=256
+    python data/needles/prepare.py --corpus=books --kind=passkey --needle_fraction=0.5
     python train.py config/size/small.py --dataset=needles_single_books --learning_rate=1e-3
 
 A needle is a line such as "qx:BMFK." of random letters, and it is asked for by the same line once
@@ -36,7 +38,6 @@ what is asked, so evaluate.py does not ask it. One that was can be tested on the
 needles then. With far fewer a wrong answer would tell of too little practice, not of distance.
 """
 
-import argparse
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -45,7 +46,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurable import UserError, require, run_program  # noqa: E402
-from data import HERE, NAME, OF_TOKENS, Corpus, Tokenizer, load, summary  # noqa: E402
+from data import HERE, NAME, OF_TOKENS, Corpus, Tokenizer, load, new_parser, summary  # noqa: E402
 from data.recall.prepare import check_free  # noqa: E402
 from data.rows import LEAST, Pair, write_rows  # noqa: E402
 
@@ -226,8 +227,7 @@ def check(corpus: Corpus, kind: Kind, length: int) -> None:
 
 def main() -> None:
     """Make the corpus."""
-    layout = argparse.RawTextHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
+    parser = new_parser(__doc__)
     add = parser.add_argument
     add("--corpus", required=True, help="whose text and tokenizer it has")
     add("--kind", required=True, choices=KINDS)
@@ -236,7 +236,6 @@ def main() -> None:
     add("--seed", type=int, default=0)
     add("--name", help="of the new corpus, needles_... (default: needles_KIND_CORPUS)")
     add("--overwrite", action="store_true", help="replace a corpus of this name")
-    add("--debug", action="store_true", help="show where an error was raised")
     given = parser.parse_args()
     name = given.name or f"needles_{given.kind}_{given.corpus}"
     good = NAME.fullmatch(name) and name.startswith("needles_")

@@ -1,6 +1,8 @@
 """Recall by distance: rows of noise in which values are written under names and asked for later.
 
-    python data/recall/prepare.py [--length=128] [--name=recall] [--overwrite]
+    python data/recall/prepare.py                                    the corpus recall, for L = 128
+    python data/recall/prepare.py --length=256 --name=recall_256     for L = 256
+    python data/recall/prepare.py --seed=1 --name=recall_1           with other rows
 
 Among noise stand *writes* (one token: a name and a value) and *queries* (one token: a name). The
 token after a query is the value of that name's latest write, and it alone is scored. To answer, one
@@ -15,7 +17,6 @@ nothing to ask for: with --length=128 about 12.4 per 128 tokens in rows of 128 a
 1,024 and more. Noise and writes per token differ by less than 5 % between the lengths.
 """
 
-import argparse
 import math
 import sys
 from pathlib import Path
@@ -24,7 +25,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurable import UserError, read_json, require, run_program  # noqa: E402
-from data import HERE, NAME, summary  # noqa: E402
+from data import HERE, NAME, new_parser, summary  # noqa: E402
 from data.rows import LEAST, Pair, write_rows  # noqa: E402
 
 NAMES, VALUES, NOISE = 24, 4, 16
@@ -197,14 +198,13 @@ def check_free(folder: Path, overwrite: bool) -> None:
 
 def main() -> int:
     """Make the corpus."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = new_parser(__doc__)
     parser.add_argument("--length", type=int, default=128, help="inputs of a training row")
     parser.add_argument(
         "--name", default="recall", help="of the corpus, recall... (default: recall)"
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--overwrite", action="store_true", help="replace a corpus of this name")
-    parser.add_argument("--debug", action="store_true", help="show where an error was raised")
     options = parser.parse_args()
     good = NAME.fullmatch(options.name) and options.name.startswith("recall")
     require(good, f"--name={options.name} must begin with 'recall', as in recall_256")

@@ -5,14 +5,13 @@ python data/shakespeare_char/prepare.py --url=URL          from a mirror
 python data/shakespeare_char/prepare.py --file=input.txt   from a copy
 """
 
-import argparse
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurable import run_program  # noqa: E402
-from data import CharTokenizer, summary, write_corpus  # noqa: E402
+from data import CharTokenizer, new_parser, summary, write_corpus  # noqa: E402
 from data.download import download, verify  # noqa: E402
 
 URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -48,11 +47,9 @@ def prepare(folder: Path, url: str = URL, file: str = "") -> dict:
 
 def main() -> None:
     """Make the corpus in the folder of this file and print what it holds."""
-    layout = argparse.RawTextHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
+    parser = new_parser(__doc__)
     parser.add_argument("--url", default=URL, help="where to download it from (http or https)")
     parser.add_argument("--file", default="", help="a copy on this machine, instead of downloading")
-    parser.add_argument("--debug", action="store_true", help="show where an error was raised")
     given = parser.parse_args()
     print(summary(prepare(Path(__file__).resolve().parent, given.url, given.file)))
 

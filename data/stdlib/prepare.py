@@ -3,7 +3,6 @@
 python data/stdlib/prepare.py
 """
 
-import argparse
 import os
 import platform
 import sys
@@ -14,7 +13,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurable import require, run_program  # noqa: E402
-from data import is_validation, summary, validation_rule, write_corpus  # noqa: E402
+from data import is_validation, new_parser, summary, validation_rule, write_corpus  # noqa: E402
 
 # Tests, installed packages, and two packages of tables and texts that nearly repeat themselves.
 LEFT_OUT = {
@@ -67,10 +66,7 @@ def prepare(folder: Path, library: Path | None = None) -> dict:
 
 def main() -> None:
     """Make the corpus in the folder of this file and print what it holds."""
-    layout = argparse.RawTextHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
-    parser.add_argument("--debug", action="store_true", help="show where an error was raised")
-    parser.parse_args()
+    new_parser(__doc__).parse_args()
     print(summary(prepare(Path(__file__).resolve().parent)))
 
 

@@ -1,6 +1,8 @@
 """Tasks with one right answer: trained on short ones, tested on longer ones.
 
-    python data/tasks/prepare.py [--seed=0] copy reverse addition ...    # or no name: all of them
+    python data/tasks/prepare.py                      all tasks
+    python data/tasks/prepare.py copy reverse         two of them
+    python data/tasks/prepare.py parity --seed=1      with other rows
 
 Each task becomes a corpus of its own name. A row is a question, its answer and a full stop, as
 `abc>cba.`, in bytes; answer and full stop are scored. Training rows have sizes 1 to 20 and are
@@ -14,7 +16,6 @@ whole word or number of size 20 is next to never right: its chance is 0. Who ans
 bit that was written most often is right far more often than a guess, and meta.json has that too.
 """
 
-import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurable import require, run_program  # noqa: E402
-from data import HERE, summary  # noqa: E402
+from data import HERE, new_parser, summary  # noqa: E402
 from data.rows import write_rows  # noqa: E402
 
 TRAINED, SIZES = 20, range(5, 61, 5)  # the largest size in training; the sizes of validation
@@ -177,11 +178,10 @@ def prepare(folder: Path, seed: int = 0) -> dict:
 
 def main() -> int:
     """Make the corpora of the tasks that are named, or of all."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = new_parser(__doc__)
     tasks = ", ".join(TASKS)
     parser.add_argument("names", nargs="*", metavar="TASK", help=f"{tasks} (default: all)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--debug", action="store_true", help="show where an error was raised")
     options = parser.parse_intermixed_args()
     require(options.seed >= 0, f"--seed={options.seed} must be at least 0")
     names = options.names or list(TASKS)

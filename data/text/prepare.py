@@ -3,6 +3,10 @@
     python data/text/prepare.py --name=NAME PATH... [--val PATH...] --tokenizer=gpt2|bytes|char
     python data/text/prepare.py --name=NAME PATH... --tokenizer=FOLDER    # of a Hugging Face model
 
+    python data/text/prepare.py --name=notes notes/ --tokenizer=bytes
+    python data/text/prepare.py --name=code src/ --glob='*.py' --tokenizer=gpt2
+    python data/text/prepare.py --name=web train.jsonl --val val.jsonl --tokenizer=gpt2
+
 PATH is a text file (one document), a folder (every .txt and .md file in it and below it, or what
 --glob=PATTERN matches; the others are counted) or a .jsonl file (one document per line, in the
 field "text"). Files may be packed (.xz, .gz). A document that is not UTF-8 is named and left out;
@@ -12,7 +16,6 @@ the SHA-256 of their text; if that leaves nothing, the last 5 % of the tokens. T
 may be a name, as HuggingFaceTB/SmolLM-135M; its tokenizer.json is copied to data/NAME.
 """
 
-import argparse
 import gzip
 import json
 import lzma
@@ -38,6 +41,7 @@ from data import (  # noqa: E402
     Tokenizer,
     commands,
     is_validation,
+    new_parser,
     summary,
     token_dtype,
     tokenizer_of,
@@ -349,8 +353,7 @@ def check_name(name: str, root: Path, overwrite: bool) -> None:
 
 def main() -> None:
     """Make the corpus in data/NAME and print what it holds."""
-    layout = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
+    parser = new_parser(__doc__)
     add, many = parser.add_argument, {"nargs": "+", "metavar": "PATH"}
     add("paths", **many, help="a text file, a folder or a .jsonl file")
     add("--name", required=True, help="the corpus is written to data/NAME")
@@ -359,7 +362,6 @@ def main() -> None:
     add("--strict", action="store_true", help="end with an error at what is not UTF-8")
     add("--overwrite", action="store_true", help="replace a corpus of this name")
     add("--tokenizer", required=True, help=f"{', '.join(sorted(TOKENIZERS))}, a folder or a name")
-    add("--debug", action="store_true", help="show where an error was raised")
     given = parser.parse_intermixed_args()
     meta = prepare(
         given.name,

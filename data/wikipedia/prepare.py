@@ -14,7 +14,6 @@ million validate. Papers report on a third part: with --test it stands in the pl
 validation part. Choose on NAME, then report `evaluate.py out/RUN --dataset=NAME_test`.
 """
 
-import argparse
 import io
 import re
 import sys
@@ -27,7 +26,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurable import UserError, require, run_program  # noqa: E402
-from data import HERE, CharTokenizer, Tokenizer, summary, tokenizer_of, write_corpus  # noqa: E402
+from data import HERE, CharTokenizer, Tokenizer, new_parser, summary, tokenizer_of, write_corpus  # noqa: E402
 from data.download import download, verify  # noqa: E402
 from data.text.prepare import encode  # noqa: E402
 
@@ -126,15 +125,13 @@ def prepare(
 
 def main() -> None:
     """Make a corpus in data/ and print what it holds."""
-    layout = argparse.RawTextHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
+    parser = new_parser(__doc__)
     add = parser.add_argument
     add("name", choices=[*ARCHIVES], help="which corpus")
     add("--tokenizer", default="bytes", choices=("bytes", "gpt2"), help="of wikitext103")
     add("--test", action="store_true", help="the test part in place of the validation part")
     add("--url", default="", help="where to download the archive from (http or https)")
     add("--file", default="", help="a copy of the archive on this machine")
-    add("--debug", action="store_true", help="show where an error was raised")
     given = parser.parse_args()
     plain = given.tokenizer == "bytes" or given.name == "wikitext103"
     require(plain, f"{given.name} has bytes or characters only: leave --tokenizer out")
