@@ -413,6 +413,7 @@ class SampleSettings(ComputeSettings):
     seed: int = setting(1337, "seed of the draws", low=0, high=2**32 - 1)
     extend: str = setting("", "extension: 'yarn(factor=4)', or none, else as trained")
     pos_file: str = setting("", "your file of position schemes, named again to let it run")
+    compile: bool = setting(False, "torch.compile: for many tokens, on a GPU", "execution")
 
 
 @dataclass(frozen=True)

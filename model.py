@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 import attention
 import families
 from cache import Cache, keep
-from configurable import GPTConfig, require
+from configurable import GPTConfig, UserError, require
 from latent import LatentAttention, refuse_own_columns
 from posenc import Shape, Text, start_deviation
 from positions.scheme import Plan, Scheme
@@ -242,7 +242,7 @@ class GPT(nn.Module):
         drawn = ids is not None and ids.device.type != "cpu"  # checked before it came there
         if (chosen or key_ids is not places) and not drawn and not torch.compiler.is_compiling():
             self.pos.check_ids(key_ids)
-        query_ids = key_ids[..., offset:]
+        query_ids = key_ids[..., -idx.shape[1] :]
         x = self.ln_e(self.wte(idx))
         embedded = self.pos.embed(query_ids, Text(tokens, total))
         if embedded is not None:
@@ -264,9 +264,9 @@ class GPT(nn.Module):
         require(idx.dim() == 2, f"tokens must have the shape (B, T), not {tuple(idx.shape)}")
         texts, new = idx.shape
         if cache:
-            total = cache.n + new
-            made = "the cache was made for"
-            require(total <= cache.length, f"{made} {cache.length} tokens, not {total}")
+            made, total = "the cache was made for", cache.n + new
+            if total > cache.length:  # with `require` code would be compiled for each total
+                raise UserError(f"{made} {cache.length} tokens, not {total}")
             require(texts == cache.batch, f"{made} {cache.batch} texts, not {texts}")
         self.check_length(cache.length if cache else new)
         require(window is None or window > 0, f"a window of {window} tokens holds no key")
@@ -365,14 +365,15 @@ class GPT(nn.Module):
 
         The logarithms of the model's probabilities of them, (B, 1), are put into `logs`. A scheme
         whose positions end before T + max_new_tokens goes on from its last `limit` tokens, encoded
-        again each time.
+        again each time. After `compile()` all steps but the first, which reads idx, are compiled.
         """
         total = idx.shape[1] + max_new_tokens
         bounded = self.limit is not None and total > self.limit
         cache = None if bounded else self.new_cache(idx.shape[0], total)
-        new = idx
+        new, step = idx, self.forward
         for _ in range(max_new_tokens):
-            logits, _ = self(idx[:, -self.limit :]) if bounded else self(new, cache=cache)
+            logits, _ = step(idx[:, -self.limit :]) if bounded else step(new, cache=cache)
+            step = self
             logits = logits[:, -1].float()
             new = pick(logits, idx, **how)
             idx = torch.cat((idx, new), 1)

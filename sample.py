@@ -154,6 +154,10 @@ def main() -> None:
     tokenizer.encode(prompt)  # refuses characters that the vocabulary lacks, before any output
     scheme, reason = trained.model.pos.describe(), trained.compute.reason
     print(f"{trained.folder}: {scheme}, on {reason}", file=sys.stderr)
+    if settings.compile:
+        missing = device.missing_compiler()
+        print(f"not compiled: {missing}" if missing else "compiling a step", file=sys.stderr)
+        trained.model.compile(disable=bool(missing))
     drawn = Drawn(trained, tokenizer, prompt, settings)
     for note in remarks(trained, drawn.idx.shape[1] + settings.max_new_tokens):
         print(note, file=sys.stderr)

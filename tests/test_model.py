@@ -7,6 +7,7 @@ import pytest
 import torch
 from test_attention import BY_HAND, H, attention_by_hand, number
 from torch import Tensor
+from torch._dynamo.testing import CompileCounter
 from torch.nn import functional as F
 
 import attention
@@ -336,6 +337,22 @@ def test_decoding_in_blocks_of_rows_is_one_forward(pos, monkeypatch):
     monkeypatch.setattr(attention, "BLOCK_ROWS", 2)
     assert_close(decoded(gpt, idx, [6, 5, 1, 1]), expected)
     assert_close(every_logit(gpt, idx), expected)
+
+
+MANY = "rope + logn | alibi | t5 | fire(hidden=2) | fox | rope + window(size=8, sinks=2)"
+
+
+@pytest.mark.parametrize(("pos", "extend"), [(MANY, ""), ("rope", "dca"), ("nope", "")])
+def test_compiled_steps_are_two_graphs_for_all_lengths(pos, extend):
+    """One for the first length, one for all that follow; what they give is the eager steps'."""
+    gpt, idx = tiny(pos, n_layer=pos.count("|") + 1), tokens(1, 20)
+    gpt.extend(extend)
+    expected, counter = gpt.generate(idx, 9, temperature=0), CompileCounter()
+    torch._dynamo.reset()
+    gpt.compile(backend=counter, fullgraph=True)
+    found = gpt.generate(idx, 9, temperature=0)
+    torch._dynamo.reset()
+    assert torch.equal(found, expected) and counter.frame_count == 2
 
 
 def test_a_cache_may_be_longer_than_what_is_read_of_it():

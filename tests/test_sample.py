@@ -388,3 +388,21 @@ def test_a_reader_who_has_seen_enough_is_no_error(make_run: Callable, corpora: P
         said = child.stderr.read()
         assert b"BrokenPipe" not in said and b"error" not in said
         assert child.wait() == 141
+
+
+def test_compile_compiles_the_step_of_a_token_and_changes_no_text(make_run, monkeypatch, capsys):
+    folder, words = make_run(), ("--max_new_tokens=8", "--temperature=0")
+    run_main(monkeypatch, folder, *words)
+    plain, asked = capsys.readouterr().out, []
+    usual = GPT.compile
+    monkeypatch.setattr(
+        GPT, "compile", lambda model, **how: asked.append(how) or usual(model, backend="eager")
+    )
+    run_main(monkeypatch, folder, *words, "--compile")
+    said = capsys.readouterr()
+    assert said.out == plain and "compiling a step" in said.err and asked == [{"disable": False}]
+    monkeypatch.setattr(sample.device, "missing_compiler", lambda: "no C++ compiler was found")
+    run_main(monkeypatch, folder, *words, "--compile")
+    said = capsys.readouterr()
+    assert said.out == plain and "not compiled: no C++ compiler was found" in said.err
+    assert asked[1] == {"disable": True}
