@@ -429,7 +429,8 @@ def main() -> int:
     if settings.only and missing:
         print(f"not compared yet, not finished: {'; '.join(missing)}")
     elif len(missing) < len(cells):
-        print(f"\n{compare(cells, rates, failed, folder, settings)}\n\nin {folder}")
+        text, kind = compare(cells, rates, failed, folder, settings), settings.format
+        print(f"\n{text}\n\nin {folder}{f', also as table.{kind}' * (kind != 'text')}")
         done = [cell.folder for cell in cells if cell.result()]
         log_comparison(settings, done, folder / "figure.png", "comparison")
     return 1 if failed else 0

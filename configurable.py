@@ -34,6 +34,7 @@ NORMS = ("layernorm", "rmsnorm")
 MLPS = ("gelu", "gelu_exact", "swiglu")
 FORMATS = ("text", "md", "tex", "csv", "json")
 TABLE = "how the table is written; csv and json have every measured row"
+TABLE_TOO = "a second file of the table; csv and json have every measured row"
 # The rules for values: when a limit and a value go together, and how a rule is called.
 RULES = dict(low=le, above=lt, high=ge, below=gt, choices=contains)
 CALLED = dict(low="at least", above="above", high="at most", below="below", choices="one of")
@@ -432,11 +433,12 @@ class ExtendSettings(LogSettings, MeasureSettings):
 
     protocols = ("fixed_targets",)
     compare: tuple[str, ...] = setting((), "folders of other runs, shown too, as they are", "test")
+    paper: str = setting("", "a .toml file of published numbers to stand beside", "execution")
     search: int | None = setting(None, "search longrope's factors for so many L", "test", low=2)
     rounds: int = setting(40, "length of the search", "test", "rounds", low=1)
     seed: int = setting(1337, "seed of the search", "test", low=0, high=2**32 - 1)
     out: str = setting("", "table (.txt) and figure (.png), else in the first run", "execution")
-    format: str = setting("text", TABLE, "execution", choices=FORMATS)
+    format: str = setting("text", TABLE_TOO, "execution", choices=FORMATS)
 
 
 @dataclass(frozen=True)
@@ -453,7 +455,7 @@ class AblateSettings(TrainSettings):
     only: str = setting("", "I/N: the I-th of N shares; array: that of a job array", "execution")
     jobs: int = setting(1, "cells at once on this machine", "execution", low=1, high=256)
     ablate_dir: str = setting("", "folder of table and figure, else named by settings", "execution")
-    format: str = setting("text", TABLE, "execution", choices=FORMATS)
+    format: str = setting("text", TABLE_TOO, "execution", choices=FORMATS)
 
     def check_together(self) -> None:
         """Raise UserError also for what a comparison sets itself."""

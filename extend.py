@@ -33,7 +33,7 @@ from configurable import ExtendSettings, UserError, configure, differences, requ
 from posenc import apply_maps
 from positions.catalogue import extension_names
 from positions.scheme import Scheme
-from runs import device, formats, results
+from runs import device, formats, paper, results
 from runs.checkpoint import Run
 from runs.figures import plot_extensions
 from runs.files import write_json, write_text
@@ -227,8 +227,7 @@ def folders_and_extensions(words: list[str]) -> tuple[list[str], list[str]]:
     texts = [word for word in words if word in names or word not in models]
     for word in texts:
         require("(" in word or os.sep not in word, f"{word} is no folder, and no extension")
-    others = {os.path.realpath(word): word for word in words if word not in texts}
-    return named_folders([*others.values()], "extend.py"), texts
+    return named_folders([word for word in words if word not in texts], "extend.py"), texts
 
 
 def check_seeds(folders: list[str]) -> dict[str, Any]:
@@ -247,6 +246,8 @@ def check_seeds(folders: list[str]) -> dict[str, Any]:
 def test_all(folders: list[str], texts: list[str], settings: ExtendSettings) -> None:
     """Test what is missing; print the table, and write it and its figure."""
     first = check_seeds(folders)
+    if settings.paper:
+        paper.read_paper(settings.paper)
     for folder in settings.compare:
         read_config(Path(folder))  # a wrong name is refused before hours of testing
     lengths = tested_lengths(first["block_size"], settings.eval_lengths or first["eval_lengths"])
@@ -258,13 +259,15 @@ def test_all(folders: list[str], texts: list[str], settings: ExtendSettings) -> 
     others = [test_run(folder, [""], settings) for folder in settings.compare]
     path = settings.out or str(Path(folders[0]) / "extend")
     path = path.removesuffix(".txt").removesuffix(".png")
-    text = extensions_table(tested, others, dataset)
-    done = list(map(Path, [*folders, *settings.compare]))
+    pages, length = [extensions_table(tested, others, dataset)], first["block_size"]
+    if settings.paper:
+        pages += paper.tables_of(settings.paper, {"": tested, "compared": others}, length)
+    text, done = "\n\n".join(pages), list(map(Path, [*folders, *settings.compare]))
     write_text(f"{path}.txt", text + "\n")
     kind, files = settings.format, [f"{path}.txt", f"{path}.png"]
     if kind != "text":
         files.append(f"{path}.{kind}")
-        write_text(files[-1], formats.written(kind, [text], done) + "\n")
+        write_text(files[-1], formats.written(kind, pages, done) + "\n")
     plot_extensions(tested, others, f"{path}.png", dataset)
     print(f"{text}\nin {' and '.join(files)}")
     log_comparison(settings, done, Path(f"{path}.png"), "extensions")

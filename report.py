@@ -7,6 +7,7 @@
     python report.py out/A out/B --out=compared.pdf       the figure as .png, .pdf or .svg
     python report.py out/A out/B --format=tex >table.tex   only the table, as LaTeX (or md)
     python report.py out --format=csv >rows.csv            every measured row (or json)
+    python report.py out/ablate-NAME --format=tex          the tables of a comparison
     python report.py out --html=report.html                a page of all, in one file
 
 Of run folders the table is printed. Each run's extrapolation.png is drawn again, and several runs
@@ -20,6 +21,7 @@ if __name__ == "__main__":  # --help answers before torch is imported
     answer_help(ReportSettings, __doc__)
 
 import itertools
+import re
 import sys
 from pathlib import Path
 
@@ -29,7 +31,7 @@ from runs.files import write_text
 from runs.folder import diverged, last_logged_step, named_folders, read_config, scheme_label
 from runs.formats import rows as rows  # for callers in Python
 from runs.labels import result_labels, settings_that_differ
-from runs.tables import Page, legend, number, page, signed, tables_of
+from runs.tables import Page, legend, number, page, scheme_tables, signed, tables_of
 
 RUN_FILES = ("config.json", "extrapolation.json", "metrics.jsonl", ".lock")
 HEADS = [
@@ -58,7 +60,8 @@ def find_runs(folder: Path, levels: int = 3) -> list[Path]:
     """The run folders in a folder, so many levels deep; the folder itself if it is one."""
     if is_run(folder):
         return [folder]
-    inside = sorted(path for path in folder.iterdir() if path.is_dir()) if levels else []
+    inside = [path for path in folder.iterdir() if path.is_dir()] if levels else []
+    inside.sort(key=lambda path: re.sub(r"\d+", lambda found: found[0].zfill(9), path.name))
     return [run for path in inside for run in find_runs(path, levels - 1)]
 
 
@@ -146,6 +149,15 @@ def list_runs(folders: list[Path], dataset: str) -> Page:
     return page(f"{len(folders)} run{several}", lines, "", legend(losses), *broken)
 
 
+def show_comparison(folder: Path, settings: ReportSettings) -> None:
+    """Print the tables of what ablate.py has compared; draw its figure if --out names one."""
+    cells = results.load_comparison(folder)
+    pages = scheme_tables(cells, settings.dataset)
+    print(formats.written(settings.format, pages, [folder], settings.dataset))
+    if settings.out and figures.plot_seeds(cells, settings.out, settings.dataset):
+        print(f"drawn in {settings.out}")
+
+
 def main() -> None:
     """Print the table of the runs, and draw each and all; or list them."""
     settings, words = configure(ReportSettings, sys.argv[1:], __doc__)
@@ -154,6 +166,8 @@ def main() -> None:
     kind, places = settings.format, [Path(folder) for folder in folders]
     alone = "--format prints tables only: leave --out and --html out, and draw by a second command"
     require(kind == "text" or not (settings.out or settings.html), alone)
+    if len(places) == 1 and (places[0] / "results.json").is_file() and not settings.html:
+        return show_comparison(places[0], settings)
     numbers = kind in ("csv", "json")
     if settings.html or numbers or any(at.is_dir() and not is_run(at) for at in places):
         runs = [run for at in places for run in find_runs(at)]

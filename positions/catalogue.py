@@ -83,8 +83,9 @@ def find(name: str, pos_file: Path | None = None) -> type[Piece]:
         return pieces[name]
     near = difflib.get_close_matches(name, _known(pos_file), 1, 0.4)
     hint = f"did you mean {near[0]}?" if near else "your own needs --pos_file=FILE.py."
-    known = ", ".join(scheme_names(pos_file))
-    raise UserError(f"there is no position scheme {name:.60}; {hint} Known: {known}")
+    known = f"Schemes: {', '.join(scheme_names(pos_file))}"
+    known += f"; extensions: {', '.join(extension_names(pos_file))}"
+    raise UserError(f"there is no position scheme or extension {name:.60}; {hint} {known}")
 
 
 # ---- from mentions to pieces

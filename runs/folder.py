@@ -92,11 +92,12 @@ def scheme_label(settings: TrainSettings) -> str:
 
 
 def named_folders(words: list[str], program: str) -> list[str]:
-    """The run folders among the words of a command line; UserError if there are none.
+    """The run folders among the words of a command line, each once; UserError if there are none.
 
     Files are left out, because a shell's out/* names them too.
     """
-    folders = [word for word in words if not Path(word).is_file()]
+    named = {os.path.realpath(word): word for word in words if not Path(word).is_file()}
+    folders = [*named.values()]
     require(folders, f"no run folder is named: python {program} out/RUN")
     return folders
 

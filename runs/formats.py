@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from configurable import TrainSettings, require
-from runs.results import load_result
+from runs.results import results_in
 from runs.tables import Page
 
 ABOUT = ("pos", "train_length", "original_length", "seed", "parameters", "tokens_trained", "unit")
@@ -55,14 +55,14 @@ def in_tex(cell: str) -> str:
 
 
 def rows(folders: Iterable[str | Path], dataset: str = "") -> list[dict[str, Any]]:
-    """A dict for each measured row of run folders, by default on every dataset, ready for pandas.
+    """A dict for each measured row of run folders and of comparisons' folders, by default on every
+    dataset, ready for pandas.
 
-    It has its run, the model, the settings that are not the defaults, and every number and text of
-    the row.
+    It has its folder as "run", the model, the settings that are not the defaults, and every number
+    and text of the row.
     """
-    found = []
-    for folder in [folders] if isinstance(folders, str | Path) else folders:
-        result = load_result(folder)
+    found, named = [], [folders] if isinstance(folders, str | Path) else folders
+    for folder, result in ((at, result) for at in named for result in results_in(at)):
         about = {"run": str(folder)} | {name: result.get(name) for name in ABOUT}
         about |= {"trained_on": result["settings"].get("dataset", TrainSettings.dataset)}
         for row in (row for row in result["rows"] if dataset in ("", row["dataset"])):

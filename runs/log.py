@@ -105,22 +105,29 @@ def log_table(run: Any, name: str, rows: list[Row], figure: Path) -> None:
 
 def log_comparison(settings: LogSettings, folders: list[Path], figure: Path, kind: str) -> None:
     """A wandb run of its own for a comparison or a table of extensions, if wandb_log is set: every
-    measured row of these run folders, the mean losses of each scheme by length, and the figure.
+    measured row of these run folders, the mean losses and gains of each scheme, and the figure.
     """
-    if settings.wandb_log:
-        place, cells = figure.parent, compare.schemes_of([load_result(at) for at in folders])
-        dataset, schemes = compare.rows_by_seed(by_extension(cells))
-        tags = [*{result["pos"][:64]: None for of in cells.values() for result in of}, dataset]
-        settings = replace(settings, wandb_tags=(*tags, *settings.wandb_tags))
-        about = {"name": f"{kind} {place.name}", "group": place.name, "job_type": kind}
-        run = open_wandb(place, settings, config=asdict(settings), **about)
-        run.define_metric("extrapolation/*", step_metric="extrapolation/N")
-        for label, seeds in schemes.items():
-            for n, nats in compare.mean_curve(seeds).items():
-                run.log({f"extrapolation/{label}": nats, "extrapolation/N": n})
-                run.summary[f"{label} at {n}"] = nats
-        log_table(run, kind, formats.rows(folders), figure)
-        run.finish()
+    if not settings.wandb_log:
+        return
+    place, cells = figure.parent, compare.schemes_of([load_result(at) for at in folders])
+    dataset, schemes = compare.rows_by_seed(by_extension(cells))
+    length = next(iter(cells.values()))[0]["train_length"]
+    tags = [*{result["pos"][:64]: None for of in cells.values() for result in of}, dataset]
+    settings = replace(settings, wandb_tags=(*tags, *settings.wandb_tags))
+    about = {"name": f"{kind} {place.name}", "group": place.name, "job_type": kind}
+    own = {"schemes": [*schemes], "seeds": sorted(set().union(*schemes.values()))}
+    shared = {k: v for k, v in asdict(settings).items() if k not in ("pos", "seed", "extend")}
+    run = open_wandb(place, settings, config=shared | own, **about)
+    run.define_metric("extrapolation/*", step_metric="extrapolation/N")
+    for label, seeds in schemes.items():
+        curve = compare.mean_curve(seeds)
+        for n, nats in curve.items():
+            run.log({f"extrapolation/{label}": nats, "extrapolation/N": n})
+            run.summary[f"{label} at {n}"] = nats
+            if n in (4 * length, 32 * length) and length in curve:
+                run.summary[f"{label} gain_{n // length}L"] = curve[length] - nats
+    log_table(run, kind, formats.rows(folders), figure)
+    run.finish()
 
 
 def by_extension(cells: dict[str, list[Result]]) -> dict[str, list[Result]]:

@@ -4,7 +4,8 @@ A .toml file (config/paper/) has the paper's table and its claims. A claim is a 
 losses and a limit, written before the runs: `left` minus `right`, each a name in the table and a
 length, is `at_most` or `at_least` so many nats, or shares of texts without a mistake for tasks
 (`exact_match`). A claim with a `reason` is not testable here. All lengths are multiples of the
-training length L of the comparison, or of the largest size of a task that was trained.
+training length L of the comparison, or of the largest size of a task that was trained. A row of the
+table may name an extension, `extend`: of a model that was trained with it, or without any.
 """
 
 import math
@@ -24,6 +25,7 @@ Losses = dict[tuple[str, int], dict[int, float]]  # nats by name and N / L, then
 
 COLUMN = {"name": str, "length": float}  # of the table: N as the paper has it, and N / L
 ROW = {"name": str, "scheme": str, "trained": int, "values": [str]}  # trained at that many L
+ROW |= {"extend": (str, type(None))}
 TABLE = {"title": str, "protocol": str, "columns": [COLUMN], "rows": [ROW]}
 SHAPE = {"title": str, "table": TABLE, "claims": [{"says": str}]}
 ADVICE = "see runs/paper.py and config/paper/alibi/claims.toml"
@@ -65,7 +67,7 @@ def tables_of(path: str, cells: dict[str, list[Result]], train_length: int) -> l
     For `cells` see `compare.rows_by_seed`; `train_length` is L.
     """
     paper, results = read_paper(path), [r for of in cells.values() for r in of if "rows" in r]
-    seeds = max(map(len, cells.values()))
+    seeds = len({result["seed"] for of in cells.values() for result in of})
     return [
         side_by_side(paper, results, train_length),
         claims_table(paper, results, train_length, seeds),
@@ -76,8 +78,9 @@ def losses_of(paper: Paper, results: list[Result], train_length: int, protocol: 
     """What one protocol measured; what is missing or undefined has none."""
     found: Losses = {}
     for line in paper["table"]["rows"]:
-        model = (line["scheme"], line["trained"] * train_length)
-        done = [r for r in results if (r["pos"], r["train_length"]) == model]
+        extend, model = line.get("extend"), (line["scheme"], line["trained"] * train_length)
+        fit = [r for r in results if (r["pos"], r["train_length"]) == model]
+        done = [r | {"extend": extend} for r in fit if r.get("extend") in (None, extend)]
         dataset = done[0]["rows"][0]["dataset"] if done else ""
         for result, rows in zip(done, rows_of(done, dataset), strict=True):
             for (name, length), row in rows.items():

@@ -214,8 +214,12 @@ def means_table(by_scheme: dict[str, Seeds], title: str, unit: str) -> Page:
     lines, most = [["scheme", *map(str, lengths)]], max(map(len, by_scheme.values()))
     for label, seeds in by_scheme.items():
         values = [[*compare.losses_at(seeds, n).values()] for n in lengths]
-        none = "undefined" if seeds else "no result"
-        lines.append([label, *(spread(v, most, ".3f") or none for v in values)])
+        tested = {n for rows in seeds.values() for n in rows}
+        none = ["undefined" if n in tested else "not tested" for n in lengths]
+        none = none if seeds else ["no result"] * len(lengths)
+        lines.append(
+            [label, *(spread(v, most, ".3f") or x for v, x in zip(values, none, strict=True))]
+        )
     protocol = compare.protocol_of(by_scheme)
     title = f"{title}, {protocol}, nats per {unit}: mean over seeds"
     return page(title, lines, "", legend(means_table))

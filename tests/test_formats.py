@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from pathlib import Path
 
 import pytest
 from test_report import command, result  # noqa: F401  (a fixture)
@@ -11,7 +12,7 @@ from test_report import command, result  # noqa: F401  (a fixture)
 from configurable import UserError
 from runs import formats
 from runs.results import update_result
-from runs.tables import page, tables_of
+from runs.tables import page, scheme_tables, tables_of
 
 
 def cells_of(row):
@@ -68,6 +69,28 @@ def test_rows_have_the_numbers_of_the_result_and_tell_its_run(tmp_path):
     read = list(csv.DictReader(io.StringIO(text)))
     assert [r["nats"] for r in read] == [str(r["nats"] or "") for r in found]
     assert "the table ends at 128" in text and json.loads(formats.numbers("json", [tmp_path]))
+
+
+def test_a_comparison_is_reported_again_from_its_folder(command, capsys, tmp_path):  # noqa: F811
+    cells = {pos: [result(pos, seed) for seed in (1, 2)] for pos in ("alibi", "rope")}
+    cells["rope"].append({"seed": 3, "reason": "not trained"})
+    Path("both").mkdir()
+    path = Path("both/results.json")
+    path.write_text(json.dumps({"command": [], "rates": {}, "cells": cells}), encoding="utf-8")
+    command("both", "--out=figure.svg")
+    said = capsys.readouterr().out
+    assert said.startswith("\n\n".join(scheme_tables(cells))) and Path("figure.svg").exists()
+    assert "rope, seed 3: no result: not trained" in said
+    command("both", "--format=tex")
+    assert capsys.readouterr().out.count("\\begin{tabular}") == 2
+    command("both", "--format=csv")
+    read = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    count = sum(len(r["rows"]) for of in cells.values() for r in of if "rows" in r)
+    assert len(read) == len(formats.rows("both")) == count and {r["run"] for r in read} == {"both"}
+    assert {(r["pos"], r["seed"]) for r in read} == {(p, s) for p in cells for s in "12"}
+    path.write_text(json.dumps({"cells": {"alibi": [{"seed": 1}]}}), encoding="utf-8")
+    with pytest.raises(UserError, match=r"results.json lacks a proper alibi\[0\].pos: the command"):
+        command("both")
 
 
 def test_report_prints_only_the_table_and_draws_nothing(command, capsys, tmp_path):  # noqa: F811

@@ -73,6 +73,30 @@ def limit_words(limit: str) -> list[str]:
     return [*name.split("_"), f"{float(value):g}"]
 
 
+def test_a_row_may_be_of_an_extension_of_a_model_trained_with_it_or_without_any(tmp_path):
+    of_rows = {"pi": 1, "yarn": 1, "pi(factor=2)": 2, "none": 2}
+    rows = [
+        f'{{ name = "{name}", scheme = "rope", trained = {n}, extend = "{name}", values = ["", ""] }},'
+        for name, n in of_rows.items()
+    ]
+    path = tmp_path / "toy.toml"
+    text = TEXT.replace("rows = [", "rows = [" + "".join(rows)).replace(
+        '"windowed"', '"fixed_targets"'
+    )
+    path.write_text(text + claim("at_most = 0.0"), encoding="utf-8")
+    model, tuned = result("rope"), result("rope", train_length=256, nats=(1.1, 1.2, 1.3, 1.4))
+    other = result("rope", train_length=256)  # tuned without an extension
+    model["rows"] += [row | {"extend": "pi", "nats": row["nats"] + 1} for row in model["rows"]]
+    tuned["rows"] = [row | {"extend": "pi(factor=2)"} for row in tuned["rows"]]
+    tuned["extend"] = "pi(factor=2)"
+    wide, _ = paper.tables_of(str(path), {"": [model], "compared": [other, tuned]}, 128)
+    ours = {
+        line[0]: below[2:] for line, below in zip(wide.lines[1::2], wide.lines[2::2], strict=True)
+    }
+    assert ours["pi"] == ["2.500", "2.490"] and ours["Other"] == ["1.500", "1.490"]
+    assert ours["pi(factor=2)"] == ["1.200", "1.300"] and ours["yarn"] == ours["none"] == ["", ""]
+
+
 def test_seeds_are_paired_and_a_missing_or_undefined_loss_is_left_out(tmp_path):
     path = written(tmp_path, claim("at_most = 0.0", right='["Other", 1]'), claim("at_most = 0.0"))
     _, table = paper.tables_of(path, cells(), 128)

@@ -349,6 +349,15 @@ def test_seeds_are_averaged_and_their_differences_paired():
     assert line(seeds_table(cells()), "nope", "256") == ["3", "2.0100", "0.0100"]
 
 
+def test_a_length_at_which_a_scheme_was_not_tested_is_not_undefined():
+    short = result("rope") | {"rows": [r for r in result("rope")["rows"] if r["length"] < 512]}
+    cells = {"alibi": [result()], "rope": [short], "learned": [result("learned", end=128)]}
+    wide, _ = scheme_tables(cells)
+    known = {cells[0]: cells[1:] for cells in wide.lines}
+    assert known["rope"][3] == "not tested" and known["learned"][3] == "undefined"
+    assert known["alibi"][3] == "1.900"
+
+
 def test_a_cell_that_failed_and_a_length_that_is_undefined_are_shown_with_their_reason():
     more = cells(learned=[result("learned", s, end=128) for s in (1, 2, 3)])
     more["alibi"][1] = {"seed": 2, "reason": "the loss is NaN at step 7"}
@@ -512,8 +521,9 @@ def test_a_figure_with_nothing_in_it_is_not_drawn_and_an_unknown_kind_is_refused
     assert not plot_runs([nothing], tmp_path / "x.png")
     show_runs([str(tmp_path)], [nothing], "toy", "")  # a test of other protocols has its table
     assert capsys.readouterr().out.endswith("no loss of fixed_targets to draw\n")
-    with pytest.raises(UserError, match="no xyz figures"):
-        plot_runs([result()], tmp_path / "x.xyz")
+    for kind in ("xyz", "jpg"):
+        with pytest.raises(UserError, match=f"no {kind} figures; name it .png, .pdf or .svg"):
+            plot_runs([result()], tmp_path / f"x.{kind}")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -696,6 +706,13 @@ def listed(tmp_path, monkeypatch, capsys):
         return capsys.readouterr().out
 
     return call
+
+
+def test_a_run_named_twice_is_one_and_numbers_in_names_are_in_order(listed):
+    for seed in (10, 9):
+        make_run(Path(f"out/alibi-s{seed}"), seed=seed)
+    assert [path.name for path in report.find_runs(Path("out"))] == ["alibi-s9", "alibi-s10"]
+    assert listed("out/alibi-s9", "out/alibi-s9/") == listed("out/alibi-s9")
 
 
 def test_runs_are_listed_by_what_differs_with_their_steps_losses_gains_and_states(listed):

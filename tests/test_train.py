@@ -1700,7 +1700,7 @@ def test_a_comparison_is_a_run_of_its_own_with_every_row(
 ) -> None:
     wandb_here("offline")
     monkeypatch.setattr(figures, "plot_runs", FIGURE)
-    assert run_main("--out_dir=run", "--max_iters=2") == 0
+    assert run_main("--out_dir=run", "--max_iters=2", "--eval_lengths=16,64") == 0
     Path("both").mkdir()
     log.log_comparison(LogSettings(), [Path("run")], Path("both/figure.png"), "comparison")
     assert not list(Path("both").iterdir())  # nothing is logged unless it is asked for
@@ -1713,6 +1713,12 @@ def test_a_comparison_is_a_run_of_its_own_with_every_row(
         "comparison",
         "comparison both",
     )
+    config = {u.key: json.loads(u.value_json) for u in run.config.update}
+    (label,) = config["schemes"]
+    assert len(config["seeds"]) == 1 and not {"pos", "seed"} & config.keys()
+    length = load_result("run")["train_length"]
+    gain = summary[f"{label} at {length}"] - summary[f"{label} at {4 * length}"]
+    assert summary[f"{label} gain_4L"] == pytest.approx(gain)
     (path,) = Path("both").rglob("comparison_*.table.json")
     table = json.loads(path.read_text(encoding="utf-8"))
     place = table["columns"].index("nats")
