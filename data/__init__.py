@@ -134,7 +134,7 @@ class GPT2Tokenizer(Tokenizer):
         try:
             self.encoding = tiktoken.get_encoding("gpt2")
         except (OSError, ValueError) as error:
-            problem = f"GPT-2's vocabulary cannot be loaded ({error!r:.60})"
+            problem = f"GPT-2's vocabulary cannot be loaded ({type(error).__name__})"
             raise UserError(f"{problem}; use a network, or set TIKTOKEN_CACHE_DIR") from error
         ids = range(self.encoding.n_vocab)
         self.vocabulary = [self.encoding.decode_single_token_bytes(i) for i in ids]

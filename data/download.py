@@ -15,6 +15,7 @@ from configurable import UserError, require
 
 TIMEOUT = 30.0  # seconds without an answer
 OTHERWISE = "check the network, or name a mirror with --url=URL or a copy you have with --file=PATH"
+ANOTHER = "name another file with --file=PATH, or leave it out: then it is downloaded"
 
 
 def download(url: str, path: Path, sha256: str, size: int, otherwise: str = OTHERWISE) -> None:
@@ -66,7 +67,7 @@ def receive(url: str, path: Path, size: int) -> None:
                 bar.update(len(block))
 
 
-def verify(path: Path, sha256: str, size: int, origin: str, otherwise: str = OTHERWISE) -> None:
+def verify(path: Path, sha256: str, size: int, origin: str, otherwise: str = ANOTHER) -> None:
     """UserError unless the file at `path`, from `origin`, has `size` bytes and this SHA-256."""
     require(path.is_file(), f"{origin} is not a file; {otherwise}")
     found = path.stat().st_size

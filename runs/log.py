@@ -185,10 +185,11 @@ def open_training(start: Start) -> Any:
 def in_words(line: dict[str, Any], steps: int) -> str:
     """A line of metrics.jsonl in words, for a training of so many steps."""
     left = (steps - line["step"]) * line["tokens"] / line["step"] / line["tokens_per_s"]
+    known = f", {left:.0f} s left" if line["step"] > 1 else ""  # the first compiles
     val = f", val {line['val_loss']:.4f}" if "val_loss" in line else ""
     mfu = "n/a" if line["mfu"] is None else f"{line['mfu']:.1%}"
     loss = f"step {line['step']}/{steps}: loss {line['loss']:.4f}{val}"
-    speed = f"{line['tokens_per_s']:,.0f} tokens/s, MFU {mfu}, {left:.0f} s left"
+    speed = f"{line['tokens_per_s']:,.0f} tokens/s, MFU {mfu}{known}"
     return f"{loss}, lr {line['lr']:.2e}, norm {line['grad_norm']:.2f}, {speed}"
 
 
