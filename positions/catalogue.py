@@ -68,8 +68,10 @@ def _known(pos_file: Path | None) -> list[str]:
     return sorted({*_pieces_of(posenc), *(path.stem for path in ZOO.glob("[a-z]*.py")), *own})
 
 
-def find(name: str, pos_file: Path | None = None) -> type[Piece]:
-    """The class of that name. A wrong name is refused (UserError) with the nearest right one."""
+def find(name: str, pos_file: Path | None = None, kind: str = "position scheme") -> type[Piece]:
+    """The class of that name. A wrong name is refused (UserError) with the nearest right one and
+    all of that kind: "position scheme" or "extension".
+    """
     own, textbook = load_file(Path(pos_file)) if pos_file else {}, _pieces_of(posenc)
     taken = [n for n in sorted(own) if n in textbook or (ZOO / f"{n}.py").exists()]
     clash = f"{pos_file} defines {', '.join(taken)}, a name that the project already has"
@@ -81,11 +83,11 @@ def find(name: str, pos_file: Path | None = None) -> type[Piece]:
         defined = ", ".join(pieces)
         require(name in pieces, f"zoo/{name}.py defines {defined}, but no class for {name}")
         return pieces[name]
-    near = difflib.get_close_matches(name, _known(pos_file), 1, 0.4)
+    names = extension_names(pos_file) if kind == "extension" else scheme_names(pos_file)
+    among = names if kind == "extension" else _known(pos_file)  # it may be meant as an extension
+    near = difflib.get_close_matches(name, among, 1, 0.4)
     hint = f"did you mean {near[0]}?" if near else "your own needs --pos_file=FILE.py."
-    known = f"Schemes: {', '.join(scheme_names(pos_file))}"
-    known += f"; extensions: {', '.join(extension_names(pos_file))}"
-    raise UserError(f"there is no position scheme or extension {name:.60}; {hint} {known}")
+    raise UserError(f"there is no {kind} {name:.60}; {hint} Known: {', '.join(names)}")
 
 
 # ---- from mentions to pieces
@@ -130,7 +132,7 @@ def build_extensions(expression: Expression, shape: Shape, pos_file: Path | None
     for mention in expression.mentions:
         everywhere = "an extension acts on all layers: join with + instead of |"
         require(not mention.pattern, f"{everywhere} in '{expression.text:.80}'")
-        cls = find(mention.name, pos_file)
+        cls = find(mention.name, pos_file, "extension")
         what = f"{mention.name} is no extension of a trained model: it must be trained with (--pos)"
         if not cls.can_extend:
             raise UserError(f"{what}. Extensions: {', '.join(extension_names(pos_file))}")

@@ -250,7 +250,7 @@ MUTATIONS = [
     ),
     Mutation(
         MODEL,
-        "ids = key_ids[..., offset:]",
+        "ids = key_ids[..., -idx.shape[1] :]",
         "ids = key_ids[..., : idx.shape[1]]",
         "decoding and rope",
     ),

@@ -380,7 +380,7 @@ def test_a_users_name_is_offered_where_it_is_near(own):
 
 
 def test_without_its_file_a_users_scheme_is_unknown():
-    with pytest.raises(UserError, match="there is no position scheme or extension root_distance"):
+    with pytest.raises(UserError, match="there is no position scheme root_distance"):
         Scheme("root_distance", SHAPE, 1)
 
 
