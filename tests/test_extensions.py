@@ -826,7 +826,7 @@ def test_the_factor_in_force_is_known():
         ("rope", "no extension of a trained model"),
         ("alibi + logn", "no extension of a trained model"),
         ("ssmax", "no extension of a trained model"),
-        ("yarm", "no extension yarm; did you mean yarn? Known: abf, .*, window, yarn$"),
+        ("yarm", r"no extension yarm; did you mean yarn\? Known: abf, .*, window, yarn$"),
         ("yarn(4)", "options have names"),
         ("yarn()", r"write yarn or yarn\(option=value\)"),
         ("yarn(factr=4)", "has no option"),

@@ -152,6 +152,7 @@ def small_recall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(recall, "HERE", tmp_path)
     monkeypatch.setattr(recall, "TRAIN_ROWS", 8)
     monkeypatch.setattr(recall, "TEST_ROWS", (4, 4))
+    monkeypatch.setattr(recall, "LEAST", 20)  # answers in each bin
     return tmp_path
 
 
