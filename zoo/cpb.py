@@ -19,7 +19,8 @@ class Cpb(Piece):
     which is left out here as in x-transformers. There distances are not divided by L, and the MLP
     is deeper and uses SiLU. Past L, a ReLU network goes on as a straight line in x.
     Verdict: beat alibi and rope at L and at 16 L, linear more than log, in a study of 15 seeds
-    (bob80333/investigating_extrapolation on GitHub).
+    (bob80333/investigating_extrapolation on GitHub). Here flat up to 32 L, with 0.58 of the answers
+    2 to 4 L back, where alibi has 0.40 (results/board, one seed).
     """
 
     def __init__(self, shape: Shape, *, input: str = "log", hidden: int = 32) -> None:
