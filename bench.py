@@ -39,13 +39,14 @@ from model import GPT
 from runs import device, figures, tables
 from runs.files import write_json, write_text
 from runs.folder import provenance
+from runs.formats import as_printed
 from runs.log import flops_per_token
 from runs.processes import ALONE
 from runs.start import Start, corpus_digests, training_corpus
 from train import Training
 
 QUICK = dict(n_layer=1, n_embd=64, block_size=64, batch_size=8, rounds=3, max_new_tokens=32)
-FREE = "only lengths device dtype overwrite out_dir".split()  # may change in one file
+FREE = "only lengths device dtype overwrite out_dir format".split()  # may change in one file
 CUBE = 2048  # rows and columns of the matrices that are multiplied
 # what of a row stands in the table
 CELLS = "{length} {tokens_per_s:,.0f} {ratio[0]:.2f} {ratio[1]:.2f} {ratio[2]:.2f} {use:.1%} "
@@ -155,7 +156,7 @@ def compare(s: BenchSettings, part: str, corpus: data.Corpus, compute: device.Co
 # ---- what is shown
 
 
-def table(found: dict) -> str:
+def table(found: dict) -> tables.Page:
     """A text table of the rows of a file.
 
     nope       the median of the ratios to the speed of nope in each turn; low, high: all of them
@@ -211,6 +212,8 @@ def main() -> None:
             rows[name] = {"reason": str(error)}
         write_json(path, found | provenance())
     write_text(path.with_name("table.txt"), table(found) + "\n")
+    if s.format != "text":
+        write_text(path.with_name(f"table.{s.format}"), as_printed(s.format, table(found)) + "\n")
     draw(rows, path.with_name("figure.png"))
     print(f"\n{table(found)}\n\nin {path.parent}")
 

@@ -384,6 +384,7 @@ class EvaluateSettings(MeasureSettings):
     extend: str = setting("", "extension: 'yarn(factor=4)', or none, else as trained", "test")
     attention: str = setting("auto", "path, see attention.py", "execution", choices=PATHS)
     out: str = setting("", "figure of several runs: .png, .pdf or .svg", "execution")
+    format: str = setting("text", TABLE, "execution", choices=FORMATS)
 
 
 @dataclass(frozen=True)
@@ -499,6 +500,7 @@ class BenchSettings(TrainSettings):
     lengths: Lengths = setting((), "training lengths L, else block_size", "test", "tokens", low=2)
     max_new_tokens: int = setting(128, "decoded after a text of L", "test", "tokens", low=1)
     rounds: int = setting(5, "times that scheme, nope and product take turns", "test", low=1)
+    format: str = setting("text", "a second file of the table", "execution", choices=FORMATS[:3])
 
 
 @dataclass(frozen=True)

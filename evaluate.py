@@ -40,7 +40,7 @@ import data
 from configurable import EvaluateSettings, UserError, configure, require, run_program
 from data import context
 from data.rows import rows_of, sizes, unread
-from runs import answers, device, diagnose, results
+from runs import answers, device, diagnose, formats, results
 from runs.checkpoint import Run
 from runs.figures import plot_run, show_runs
 from runs.files import sha256
@@ -48,6 +48,7 @@ from runs.folder import lock_folder, named_folders, provenance
 from runs.processes import ALONE, Processes, together
 from runs.results import Result, Row, position_bins, standard_error, tested_lengths
 from runs.start import open_run, pretrained_run, run_corpus
+from runs.tables import tables_of
 
 WINDOWS, PIECES = 64, 16
 PIECE = 4096  # inputs of a piece
@@ -622,7 +623,9 @@ def diagnose_run(tester: Tester, folder: str, about: Result, settings: EvaluateS
     if "rows" not in corpus.meta:
         require(plan, row.get("reason"))
         add_remarks(row, places, model)
-    diagnose.report(findings(tester, places, lengths), folder, about | row | provenance())
+    diagnose.report(
+        findings(tester, places, lengths), folder, about | row | provenance(), settings.format
+    )
 
 
 def findings(tester: Tester, places: Places, lengths: list[int]) -> Iterator[diagnose.Finding]:
@@ -669,7 +672,10 @@ def main() -> None:
         if settings.diagnose or not processes.first:
             return
     tested = [result | {"extend": extension} for result, extension in pairs]
-    show_runs(folders, tested, settings.dataset, settings.out)
+    if settings.format == "text":
+        return show_runs(folders, tested, settings.dataset, settings.out)
+    pages = tables_of(tested, settings.dataset)
+    print(formats.written(settings.format, pages, folders, settings.dataset))
 
 
 if __name__ == "__main__":

@@ -22,11 +22,12 @@ from attention import BLOCK_ROWS, scores
 from model import GPT, Attention
 from posenc import Extension, Table, apply_maps
 from positions.scheme import Plan
+from runs import formats
 from runs.continuation import COPIED, MEASURES, window_measures
 from runs.figures import color, new_figure, save_figure
 from runs.files import write_json
 from runs.results import position_bins
-from runs.tables import aligned
+from runs.tables import Page, page
 
 TEXTS, SEED, NEAR = 16, 1337, 0.01  # texts of attention and generation; of draws; nats
 STATISTICS = {"entropy": "nats", "distance": "tokens", "beyond L": "weight", "first 4": "weight"}
@@ -222,14 +223,14 @@ def continuations(model: GPT, texts: Tensor, length: int) -> Iterator[Finding]:
 # ---- what is shown and kept
 
 
-def report(found: Iterable[Finding], folder: str, about: dict[str, Any]) -> None:
+def report(found: Iterable[Finding], folder: str, about: dict[str, Any], kind: str) -> None:
     """Print each finding as it comes, and write diagnose.json and diagnose.png into a run folder.
 
-    `about` says what was diagnosed, with its "train_length".
+    `about` says what was diagnosed, with its "train_length". Tables are text, or "md" or "tex".
     """
     kept = []
     for finding in found:
-        print(f"\n{table(finding)}")
+        print(f"\n{formats.as_printed(kind, table(finding))}")
         kept.append(finding)
     write_json(f"{folder}/diagnose.json", about | {"findings": [content(one) for one in kept]})
     draw(kept, about["train_length"], f"{folder}/diagnose.png")
@@ -251,14 +252,14 @@ def content(finding: Finding) -> dict[str, Any]:
     return found
 
 
-def table(finding: Finding) -> str:
+def table(finding: Finding) -> Page:
     """A text table of a finding, with what its columns mean."""
     lines = [[finding.by, *map(str, finding.lines)]]
     for name, column in finding.columns.items():
         pairs = zip(*moments(column.mean(axis=(0, 1))), strict=True)
         lines.append([name, *(cell(*pair) for pair in pairs)])
     shown = [list(line) for line in zip(*lines, strict=True)]
-    return "\n".join([finding.title, "", *aligned(shown), "", finding.legend or ""])
+    return page(finding.title, shown, "", finding.legend or "")
 
 
 def cell(mean: float, stderr: float) -> str:

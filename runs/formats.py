@@ -89,5 +89,9 @@ def written(kind: str, pages: list[Page], folders: Iterable[str | Path], dataset
     """Tables, or the rows of these run folders, as one of configurable.FORMATS."""
     if kind in ("csv", "json"):
         return numbers(kind, folders, dataset)
-    form = {"text": str, "md": markdown, "tex": latex}[kind]
-    return "\n\n".join(map(form, pages))
+    return "\n\n".join(as_printed(kind, page) for page in pages)
+
+
+def as_printed(kind: str, page: Page) -> str:
+    """A table as "md" or "tex", else as text."""
+    return {"md": markdown, "tex": latex}.get(kind, str)(page)

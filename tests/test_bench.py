@@ -115,7 +115,8 @@ def test_a_file_of_other_settings_is_refused_and_left_alone(
     for other in ("--n_layer=2", "--eval_lengths=32", "--dtype=bfloat16", "--quick"):
         with pytest.raises(UserError, match="bench.json is of other settings: choose another"):
             run("rope", other)
-    assert run("rope", "--only=train", "--lengths=16") == rows
+    assert run("rope", "--only=train", "--lengths=16", "--format=md") == rows
+    assert Path("out/bench/table.md").read_text(encoding="utf-8").count("| --- |") > 0
 
 
 def test_running_out_of_memory_is_a_row_and_the_next_is_measured(

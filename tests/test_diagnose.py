@@ -429,7 +429,8 @@ def test_the_command_writes_the_same_twice(project: Project, tmp_path: Path):
     assert again.said == first.said and "effective context" in first.said
     assert json.loads((tmp_path / "run/diagnose.json").read_text()) == about
     assert (tmp_path / "run/extrapolation.json").read_bytes() == kept
-    short = project.run(tmp_path, *command, "--eval_lengths=64")
+    short = project.run(tmp_path, *command, "--eval_lengths=64", "--format=tex")
+    assert short.said.count("\\begin{tabular}") == short.said.count("\\bottomrule") >= 5
     lengths = {
         one["keys"][-1]
         for one in json.loads((tmp_path / "run/diagnose.json").read_text())["findings"]

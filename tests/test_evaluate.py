@@ -955,6 +955,9 @@ def test_the_command_tests_runs_and_draws_each_and_all(trained, capsys):
     assert [result[k] for k in ("pos", "tokens_trained", "train_length")] == ["learned", 5, L]
     out = capsys.readouterr().out
     assert "undefined: learned" in out and "drawn in" in out
+    trained("alibi", "learned", "--dtype=float32", "--format=tex")
+    out = capsys.readouterr().out
+    assert out.count("\\begin{tabular}") == 3 and "drawn in" not in out
 
 
 def test_a_damaged_result_is_refused_before_anything_is_measured(trained, monkeypatch):
