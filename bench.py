@@ -134,7 +134,8 @@ def compare(s: BenchSettings, part: str, corpus: data.Corpus, compute: device.Co
     training, length = part == "train", ours.lengths[part]
     for subject in (ours, nope):
         subject.model.train(training)
-        if part == "decode" and s.compile and compute.kind == "cuda":
+        able = compute.kind == "cuda" and s.compile and not device.missing_compiler()
+        if part == "decode" and able:
             subject.model.compile()  # on a CPU that takes longer than it saves
     a = torch.randn(CUBE, CUBE, device=compute.device, dtype=compute.dtype)
     count = 100 if compute.kind == "cuda" else 1  # one is too short to be timed there

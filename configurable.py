@@ -386,6 +386,15 @@ class EvaluateSettings(MeasureSettings):
     out: str = setting("", "figure of several runs: .png, .pdf or .svg", "execution")
     format: str = setting("text", TABLE, "execution", choices=FORMATS)
 
+    def check_together(self) -> None:
+        """Raise UserError for a figure with a format, or numbers that diagnose.json has anyway."""
+        alone = "--format prints tables only: leave --out out, and draw with report.py"
+        require(self.format == "text" or not self.out, alone)
+        known = (
+            "--diagnose writes its numbers to diagnose.json: leave --format out, or choose md, tex"
+        )
+        require(not self.diagnose or self.format in FORMATS[:3], known)
+
 
 @dataclass(frozen=True)
 class ReportSettings(Settings):

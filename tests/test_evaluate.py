@@ -958,6 +958,10 @@ def test_the_command_tests_runs_and_draws_each_and_all(trained, capsys):
     trained("alibi", "learned", "--dtype=float32", "--format=tex")
     out = capsys.readouterr().out
     assert out.count("\\begin{tabular}") == 3 and "drawn in" not in out
+    with pytest.raises(UserError, match="--format prints tables only"):
+        trained("alibi", "--format=tex", "--out=figure.pdf")
+    with pytest.raises(UserError, match="writes its numbers to diagnose.json"):
+        trained("alibi", "--diagnose", "--format=csv")
 
 
 def test_a_damaged_result_is_refused_before_anything_is_measured(trained, monkeypatch):

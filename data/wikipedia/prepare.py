@@ -26,7 +26,15 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurable import UserError, require, run_program  # noqa: E402
-from data import HERE, CharTokenizer, Tokenizer, new_parser, summary, tokenizer_of, write_corpus  # noqa: E402
+from data import (  # noqa: E402
+    HERE,
+    CharTokenizer,
+    Tokenizer,
+    new_parser,
+    summary,
+    tokenizer_of,
+    write_corpus,
+)
 from data.download import download, verify  # noqa: E402
 from data.text.prepare import encode  # noqa: E402
 
