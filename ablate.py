@@ -381,8 +381,7 @@ def compare(
     table = "\n".join(["\n\n".join(pages), *provenance_notes(by_scheme)])
     files.write_text(folder / "table.txt", table + "\n")
     if settings.format != "text":
-        done = [cell.folder for cell in cells if cell.result()]
-        text = formats.written(settings.format, pages, done)
+        text = formats.written(settings.format, pages, formats.over_seeds(by_scheme))
         files.write_text(folder / f"table.{settings.format}", text + "\n")
     plot_seeds(by_scheme, folder / "figure.png")
     return table

@@ -33,8 +33,9 @@ MEASURED = ("train", "test", "decode")
 NORMS = ("layernorm", "rmsnorm")
 MLPS = ("gelu", "gelu_exact", "swiglu")
 FORMATS = ("text", "md", "tex", "csv", "json")
-TABLE = "how the table is written; csv and json have every measured row"
-TABLE_TOO = "a second file of the table; csv and json have every measured row"
+TABLE = "how the table is written; csv and json have the measured rows"
+TABLE_ALONE = "--format prints tables only: leave out --out and --html, and draw by itself"
+TABLE_TOO = "a second file of the table; csv and json have its numbers"
 # The rules for values: when a limit and a value go together, and how a rule is called.
 RULES = dict(low=le, above=lt, high=ge, below=gt, choices=contains)
 CALLED = dict(low="at least", above="above", high="at most", below="below", choices="one of")
@@ -388,8 +389,7 @@ class EvaluateSettings(MeasureSettings):
 
     def check_together(self) -> None:
         """Raise UserError for a figure with a format, or numbers that diagnose.json has anyway."""
-        alone = "--format prints tables only: leave --out out, and draw with report.py"
-        require(self.format == "text" or not self.out, alone)
+        require(self.format == "text" or not self.out, TABLE_ALONE)
         known = (
             "--diagnose writes its numbers to diagnose.json: leave --format out, or choose md, tex"
         )
@@ -404,6 +404,10 @@ class ReportSettings(Settings):
     out: str = setting("", "figure of several runs: .png, .pdf or .svg", "execution")
     html: str = setting("", "a page of all, in one file, as report.html", "execution")
     format: str = setting("text", TABLE, "execution", choices=FORMATS)
+
+    def check_together(self) -> None:
+        """Raise UserError for a figure or a page with a format."""
+        require(self.format == "text" or not (self.out or self.html), TABLE_ALONE)
 
 
 @dataclass(frozen=True)
@@ -524,6 +528,11 @@ class ExplainSettings(Settings):
     n_head: int = setting(4, "attention heads per layer", low=1, high=1024)
     head_dim: int = setting(64, "width of a head", unit="columns", low=1, high=4096)
     out: str = setting("", "where a figure of the pairs goes, .png, .pdf or .svg", "execution")
+    format: str = setting("text", "the table of the pairs alone", "execution", choices=FORMATS)
+
+    def check_together(self) -> None:
+        """Raise UserError for a figure with a format."""
+        require(self.format == "text" or not self.out, TABLE_ALONE)
 
 
 # ---- what a program asks of them

@@ -675,7 +675,7 @@ def main() -> None:
     if settings.format == "text":
         return show_runs(folders, tested, settings.dataset, settings.out)
     pages = tables_of(tested, settings.dataset)
-    print(formats.written(settings.format, pages, folders, settings.dataset))
+    print(formats.written(settings.format, pages, formats.rows(folders, settings.dataset)))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
     python explain.py 'rope + alibi'                         a scheme, and the pairs that it turns
     python explain.py 'yarn(factor=8)' --train_length=512    what an extension does to the pairs
     python explain.py 'mine + rope' --pos_file=mine.py       with a scheme of your own
+    python explain.py rope --format=csv >pairs.csv           only the table, as csv, json, md or tex
 
 docs/schemes.md lists every scheme and every extension.
 
@@ -25,6 +26,7 @@ import inspect
 import math
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,7 +39,8 @@ from positions.grammar import parse
 from positions.scheme import Scheme, extended_ids
 from runs.examine import examine
 from runs.figures import COLORS, new_figure, save_figure
-from runs.tables import aligned
+from runs.formats import written
+from runs.tables import Page, page
 
 LAYERS = 4  # of the model that is looked at
 TURN = 2 * math.pi
@@ -125,21 +128,37 @@ def query_distances(pieces: list[Piece], ids: Tensor) -> Tensor:
 # ---- the table
 
 
-def in_words(pairs: Pairs) -> str:
-    """A title, the table, its summary, and a warning of what is probably a mistake."""
-    title = f"\n{pairs.name}, L = {pairs.trained}, N = {pairs.length}; angles in turns"
-    return "\n".join([title, *table(pairs), summary(pairs), *few_turns(pairs)])
-
-
-def table(pairs: Pairs) -> list[str]:
-    """A line for each pair. Angles are in turns."""
+def table(pairs: Pairs) -> Page:
+    """A line for each pair, angles in turns; below, a summary, and a warning of what is probably a
+    mistake.
+    """
     numbers = map(str, range(len(pairs.before)))
     columns = [["pair", *numbers], column("turns in L", pairs.before * pairs.trained / TURN)]
     columns += [column("seen to", pairs.seen / TURN)]
     columns += angle_columns(pairs, pairs.before, pairs.raw)
     if pairs.scheme.extension:
         columns += [["|"] * len(columns[0]), *angle_columns(pairs, pairs.after, pairs.met)]
-    return aligned([list(line) for line in zip(*columns, strict=True)])
+    title = f"{pairs.name}, L = {pairs.trained}, N = {pairs.length}; angles in turns"
+    lines = [list(line) for line in zip(*columns, strict=True)]
+    return page(title, lines, summary(pairs), *few_turns(pairs))
+
+
+def numbers(pairs: Pairs) -> list[dict[str, Any]]:
+    """The table as numbers: a dict for each pair. One that never turns has no wavelength."""
+    fields = {"turns_in_L": pairs.before * pairs.trained / TURN, "seen_to": pairs.seen / TURN}
+    sides = {"": (pairs.before, pairs.raw)}
+    sides |= {"extended_": (pairs.after, pairs.met)} if pairs.scheme.extension else {}
+    for side, (frequencies, angles) in sides.items():
+        fields |= {f"{side}wavelength": TURN / frequencies, f"{side}met_to": angles / TURN}
+        fields |= {f"{side}seen": pairs.within(angles)}
+    about = {"rotary": pairs.name, "L": pairs.trained, "N": pairs.length}
+    lines = zip(*(values.tolist() for values in fields.values()), strict=True)
+    return [
+        about
+        | {"pair": k}
+        | {f: None if x == math.inf else x for f, x in zip(fields, line, strict=True)}
+        for k, line in enumerate(lines)
+    ]
 
 
 def angle_columns(pairs: Pairs, frequencies: Tensor, angles: Tensor) -> list[list[str]]:
@@ -240,9 +259,14 @@ def show_pairs(scheme: Scheme, settings: ExplainSettings) -> None:
     length = settings.length or min(8 * settings.train_length, scheme.limit or 2**24)
     scheme.check_length(length)
     tables = [Pairs(scheme, n, length) for n in range(LAYERS) if rotary_pieces(scheme, n)]
-    shown = {in_words(pairs): pairs for pairs in tables}
+    shown = {table(pairs): pairs for pairs in tables}
     nothing = f"{scheme.text} turns no pairs of columns along a text"
-    print(*shown or [f"\n{nothing}"], sep="\n")
+    if settings.format != "text":
+        require(shown, f"{nothing}: there is no table of them")
+        every = [line for pairs in shown.values() for line in numbers(pairs)]
+        print(written(settings.format, list(shown), every))
+        return
+    print("", *shown or [nothing], sep="\n")
     if settings.out:
         require(shown, f"{nothing}: there are no pairs to plot in {settings.out}")
         plot_pairs(list(shown.values()), Path(settings.out))
@@ -260,14 +284,16 @@ def main() -> None:
         sizes = {"block_size": trained, "n_layer": LAYERS, "n_head": heads, "n_embd": shape.width}
         config = GPTConfig(pos=pos, extend=extend, **sizes)
         for sentence in examine(config, pos_file):
-            print(f"warning: {sentence}")
-        print("examined: causal, its own, finite, trained, the same by every way of computing")
+            print(f"warning: {sentence}", file=sys.stderr)
     scheme = Scheme(pos, shape, LAYERS, pos_file)
     scheme.extend(extend)
-    model = f"in {LAYERS} layers of {heads} heads of {head_dim}, trained at {trained}"
-    print(f"{scheme.text}  ({model})\n{scheme.describe()}")
-    pieces = scheme.extensions or scheme.pieces.values()
-    print(*dict.fromkeys(map(description, pieces)), sep="\n")
+    if settings.format == "text":
+        if pos_file:
+            print("examined: causal, its own, finite, trained, the same by every way of computing")
+        model = f"in {LAYERS} layers of {heads} heads of {head_dim}, trained at {trained}"
+        print(f"{scheme.text}  ({model})\n{scheme.describe()}")
+        pieces = scheme.extensions or scheme.pieces.values()
+        print(*dict.fromkeys(map(description, pieces)), sep="\n")
     show_pairs(scheme, settings)
 
 

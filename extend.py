@@ -267,7 +267,10 @@ def test_all(folders: list[str], texts: list[str], settings: ExtendSettings) -> 
     kind, files = settings.format, [f"{path}.txt", f"{path}.png"]
     if kind != "text":
         files.append(f"{path}.{kind}")
-        write_text(files[-1], formats.written(kind, pages, done) + "\n")
+        write_text(
+            files[-1],
+            formats.written(kind, pages, formats.over_models(tested, others, dataset)) + "\n",
+        )
     plot_extensions(tested, others, f"{path}.png", dataset)
     print(f"{text}\nin {' and '.join(files)}")
     log_comparison(settings, done, Path(f"{path}.png"), "extensions")

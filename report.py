@@ -153,7 +153,7 @@ def show_comparison(folder: Path, settings: ReportSettings) -> None:
     """Print the tables of what ablate.py has compared; draw its figure if --out names one."""
     cells = results.load_comparison(folder)
     pages = scheme_tables(cells, settings.dataset)
-    print(formats.written(settings.format, pages, [folder], settings.dataset))
+    print(formats.written(settings.format, pages, formats.over_seeds(cells, settings.dataset)))
     if settings.out and figures.plot_seeds(cells, settings.out, settings.dataset):
         print(f"drawn in {settings.out}")
 
@@ -164,8 +164,6 @@ def main() -> None:
     words = words or [folder for folder in ("out",) if Path(folder).is_dir()]
     folders = named_folders(words, "report.py")
     kind, places = settings.format, [Path(folder) for folder in folders]
-    alone = "--format prints tables only: leave --out and --html out, and draw by a second command"
-    require(kind == "text" or not (settings.out or settings.html), alone)
     if len(places) == 1 and (places[0] / "results.json").is_file() and not settings.html:
         return show_comparison(places[0], settings)
     numbers = kind in ("csv", "json")
@@ -178,11 +176,12 @@ def main() -> None:
             write_text(settings.html, webpage.write_page(listed, tested))
             print(f"{listed.title} in {settings.html}")
         else:
-            print(formats.written(kind, [listed], tested, settings.dataset))
+            print(formats.written(kind, [listed], rows(tested, settings.dataset)))
         return
     loaded = [results.load_result(folder) for folder in folders]
     if kind != "text":
-        print(formats.written(kind, tables_of(loaded, settings.dataset), folders))
+        pages = tables_of(loaded, settings.dataset)
+        print(formats.written(kind, pages, rows(folders, settings.dataset)))
         return
     for folder, result in zip(folders, loaded, strict=True):
         figures.plot_run(folder, result)

@@ -15,7 +15,7 @@ import numpy as np
 
 from configurable import PROTOCOLS, require
 from runs import results
-from runs.answers import answered
+from runs.answers import answered, curve
 from runs.labels import loss, result_labels
 from runs.results import Result, Row, Rows, targets
 
@@ -92,10 +92,21 @@ def losses_at(seeds: Seeds, length: int) -> dict[int, float]:
     return {seed: nats for seed, nats in losses.items() if not math.isnan(nats)}
 
 
+def values_by_length(seeds: Seeds, asked: bool) -> dict[int, list[float]]:
+    """The nats of each seed by ascending length or, of answers (`asked`), the shares that are right
+    by distance or size.
+    """
+    if not asked:
+        lengths = sorted({n for fixed in seeds.values() for n in fixed})
+        return {n: list(losses_at(seeds, n).values()) for n in lengths}
+    curves = [curve(rows) for rows in seeds.values()]
+    places = sorted({x for points in curves for x in points})
+    return {x: [of[x][0] / of[x][1] for of in curves if x in of] for x in places}
+
+
 def mean_curve(seeds: Seeds) -> dict[int, float]:
     """The mean over seeds by ascending length: inf if one diverged, nan if it is undefined."""
-    lengths = sorted({n for fixed in seeds.values() for n in fixed})
-    losses = {n: list(losses_at(seeds, n).values()) for n in lengths}
+    losses = values_by_length(seeds, asked=False)
     return {n: float(np.mean(nats)) if nats else math.nan for n, nats in losses.items()}
 
 

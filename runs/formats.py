@@ -3,13 +3,17 @@
 import csv
 import io
 import json
+import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from configurable import TrainSettings, require
-from runs.results import results_in
+from runs import answers, compare, results
+from runs.results import Result
 from runs.tables import Page
 
 ABOUT = ("pos", "train_length", "original_length", "seed", "parameters", "tokens_trained", "unit")
@@ -62,7 +66,7 @@ def rows(folders: Iterable[str | Path], dataset: str = "") -> list[dict[str, Any
     and text of the row.
     """
     found, named = [], [folders] if isinstance(folders, str | Path) else folders
-    for folder, result in ((at, result) for at in named for result in results_in(at)):
+    for folder, result in ((at, result) for at in named for result in results.results_in(at)):
         about = {"run": str(folder)} | {name: result.get(name) for name in ABOUT}
         about |= {"trained_on": result["settings"].get("dataset", TrainSettings.dataset)}
         for row in (row for row in result["rows"] if dataset in ("", row["dataset"])):
@@ -71,25 +75,68 @@ def rows(folders: Iterable[str | Path], dataset: str = "") -> list[dict[str, Any
     return found
 
 
-def numbers(kind: str, folders: Iterable[str | Path], dataset: str = "") -> str:
-    """The `rows` of run folders as "csv" or "json"; UserError if there are none."""
-    found = rows(folders, dataset)
-    place = f" on {dataset}" if dataset else ""
-    require(found, f"nothing was measured{place}: test the runs with evaluate.py first")
+def over_seeds(cells: dict[str, list[Result]], dataset: str = "") -> list[dict[str, Any]]:
+    """The numbers of `tables.scheme_tables`: a dict for each scheme and length, or size, N.
+
+    Of answers at a "distance" it has the share that is right, and the "reach" of each seed. Of
+    losses it has the difference to the first scheme, with the ends of its 95 % interval. For
+    `cells` see `compare.rows_by_seed`.
+    """
+    dataset, by_scheme = compare.rows_by_seed(cells, dataset)
+    protocol, lines = compare.protocol_of(by_scheme), []
+    asked = protocol in results.ANSWERED
+    place = "distance" if protocol in ("recall", "needles") else "N"
+    differences = {} if asked else compare.contrasts(by_scheme)
+    for label, seeds in by_scheme.items():
+        about = {"scheme": label, "dataset": dataset, "protocol": protocol}
+        reach = [str(answers.reach(rows)) for rows in seeds.values()] if asked else []
+        for n, values in compare.values_by_length(seeds, asked).items():
+            line = about | {place: n} | summary(values)
+            if asked:
+                line["reach"] = " ".join(reach)
+            if one := differences.get(label, {}).get(n):
+                line |= {"difference": one.nats, "p": one.p}
+                line |= {"low": one.nats - one.half, "high": one.nats + one.half}
+            lines.append(line)
+    return lines
+
+
+def over_models(
+    tested: list[Result], others: list[Result], dataset: str = ""
+) -> list[dict[str, Any]]:
+    """The numbers of `tables.extensions_table`: a dict for each extension and length N."""
+    dataset, gained = results.gains(tested, others, dataset)
+    pairs = [(label, n) for label, by_length in gained.items() for n in sorted(by_length)]
+    return [{"extension": x, "dataset": dataset, "N": n} | summary(gained[x][n]) for x, n in pairs]
+
+
+def summary(values: list[float]) -> dict[str, Any]:
+    """How many values there are, how many diverged and, if none did, their mean and deviation."""
+    lost = sum(map(math.isinf, values))
+    good = bool(values) and not lost
+    sd = float(np.std(values, ddof=1)) if good and len(values) > 1 else None
+    mean = float(np.mean(values)) if good else None
+    return {"seeds": len(values), "diverged": lost, "mean": mean, "sd": sd}
+
+
+# ---- all of them
+
+
+def written(kind: str, pages: list[Page], numbers: list[dict[str, Any]]) -> str:
+    """Tables as "text", "md" or "tex", or the numbers of their lines as "csv" or "json".
+
+    UserError if there are no numbers.
+    """
+    if kind not in ("csv", "json"):
+        return "\n\n".join(as_printed(kind, page) for page in pages)
+    require(numbers, "nothing was measured there: test the runs with evaluate.py first")
     if kind == "json":
-        return json.dumps(found, indent=1)
-    text, heads = io.StringIO(), dict.fromkeys(name for row in found for name in row)
+        return json.dumps(numbers, indent=1)
+    text, heads = io.StringIO(), dict.fromkeys(name for line in numbers for name in line)
     writer = csv.DictWriter(text, [*heads], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(found)
+    writer.writerows(numbers)
     return text.getvalue().rstrip("\n")
-
-
-def written(kind: str, pages: list[Page], folders: Iterable[str | Path], dataset: str = "") -> str:
-    """Tables, or the rows of these run folders, as one of configurable.FORMATS."""
-    if kind in ("csv", "json"):
-        return numbers(kind, folders, dataset)
-    return "\n\n".join(as_printed(kind, page) for page in pages)
 
 
 def as_printed(kind: str, page: Page) -> str:

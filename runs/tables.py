@@ -251,14 +251,13 @@ def seeds_table(cells: dict[str, list[Result]], dataset: str = "") -> Page:
 
 def answers_by_seed(by_scheme: dict[str, Seeds], title: str, notes: list[str]) -> Page:
     """A text table of schemes on rows with answers: the mean over seeds, and the reach of each."""
-    every = [answers.curve(rows) for seeds in by_scheme.values() for rows in seeds.values()]
-    heads = sorted({x for points in every for x in points})
+    every = {label: compare.values_by_length(of, asked=True) for label, of in by_scheme.items()}
+    heads = sorted({x for shares in every.values() for x in shares})
     lines = [["scheme", *map(str, heads), "reach of each seed"]]
     for label, seeds in by_scheme.items():
-        curves = [answers.curve(rows) for rows in seeds.values()]
-        shares = [[one[x][0] / one[x][1] for one in curves if x in one] for x in heads]
+        cells = [f"{np.mean(every[label][x]):.2f}" if x in every[label] else "" for x in heads]
         reaches = ", ".join(str(answers.reach(rows)) for rows in seeds.values())
-        lines.append([label, *(f"{np.mean(of):.2f}" if of else "" for of in shares), reaches])
+        lines.append([label, *cells, reaches])
     return page(f"{title}, mean over seeds; a reach of 0: not learned", lines, *notes)
 
 

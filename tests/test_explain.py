@@ -1,5 +1,7 @@
 """explain.py: its frequency pairs, compared with formulas in Python floats; its warnings, figure and refusals."""
 
+import csv
+import json
 import math
 import re
 import subprocess
@@ -488,3 +490,29 @@ def test_a_scheme_of_ones_own_is_examined(
 
 def test_what_the_project_has_is_not_examined_again(said: Said) -> None:
     assert "examined" not in said("rope")[1]
+
+
+# ---- other formats
+
+
+def test_the_table_alone_is_written_in_other_formats(said: Said) -> None:
+    words = ["yarn(factor=8)", "--train_length=512"]
+    read = list(csv.DictReader(said(*words, "--format=csv")[1].splitlines()))
+    assert json.loads(said(*words, "--format=json")[1])[5]["wavelength"] == pytest.approx(
+        TURN * 10000 ** (5 / 32), rel=1e-12
+    )
+    of = pairs("rope", "yarn(factor=8)")
+    assert [float(line["wavelength"]) for line in read] == (TURN / of.before).tolist()
+    assert [float(line["extended_met_to"]) for line in read] == (of.met / TURN).tolist()
+    assert [line["seen"] for line in read] == [str(x) for x in of.within(of.raw).tolist()]
+    text = said(*words, "--format=tex")[1]
+    assert text.startswith("% rope of base 10000, L = 512") and text.count("\\\\") == 33
+    assert said(*words, "--format=md")[1].count("\n| ") == 34
+
+
+def test_a_table_in_another_format_is_refused_with_a_figure_or_without_pairs(said: Said) -> None:
+    assert "--format prints tables only" in said("rope", "--format=tex", "--out=pairs.pdf")[1]
+    code, text = said("alibi", "--format=csv")
+    assert code == 1 and "alibi turns no pairs of columns along a text: there is no table" in text
+    still = json.loads(said("rope(p=0.5)", "--format=json")[1])[-1]
+    assert still["wavelength"] is None and still["met_to"] == 0  # it never turns

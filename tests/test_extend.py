@@ -1,5 +1,6 @@
 """extend.py, and `extend` in the other programs: what is tested, kept, resumed, searched and refused."""
 
+import csv
 import json
 import math
 import re
@@ -446,7 +447,10 @@ def test_a_run_beside_is_measured_on_the_same_targets_and_text() -> None:
 
 def test_many_extensions_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     program(extend, "one", "pi", "ntk", "--out=drawn.v1", "--format=csv")
-    assert "block_nats" not in Path("drawn.v1.csv").read_text(encoding="utf-8")
+    lines = list(csv.DictReader(Path("drawn.v1.csv").read_text(encoding="utf-8").splitlines()))
+    expected = gains([load_result("one")], [])[1]
+    found = {(line["extension"], int(line["N"])): float(line["mean"]) for line in lines}
+    assert found == {(x, n): np.mean(v) for x, of in expected.items() for n, v in of.items()}
     assert Path("drawn.v1.txt").exists() and Path("drawn.v1.png").exists()
     monkeypatch.setattr(Figure, "savefig", SAVE_FIGURE)
     plot_extensions([load_result("one")], [], "real.png", "")

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import re
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from test_report import command, result  # noqa: F401  (a fixture)
 
 from configurable import UserError
 from runs import formats
-from runs.results import update_result
+from runs.results import load_comparison, update_result
 from runs.tables import page, scheme_tables, tables_of
 
 
@@ -65,10 +66,10 @@ def test_rows_have_the_numbers_of_the_result_and_tell_its_run(tmp_path):
         assert row["nats"] == own["nats"] and row["length"] == own["length"]
         assert row["run"] == str(tmp_path) and row["seed"] == 3 and row["n_embd"] == 128
         assert row["trained_on"] == "toy" and "block_nats" not in row
-    text = formats.written("csv", [], [tmp_path])
+    text = formats.written("csv", [], found)
     read = list(csv.DictReader(io.StringIO(text)))
     assert [r["nats"] for r in read] == [str(r["nats"] or "") for r in found]
-    assert "the table ends at 128" in text and json.loads(formats.numbers("json", [tmp_path]))
+    assert "the table ends at 128" in text and json.loads(formats.written("json", [], found))
 
 
 def test_a_comparison_is_reported_again_from_its_folder(command, capsys, tmp_path):  # noqa: F811
@@ -85,9 +86,22 @@ def test_a_comparison_is_reported_again_from_its_folder(command, capsys, tmp_pat
     assert capsys.readouterr().out.count("\\begin{tabular}") == 2
     command("both", "--format=csv")
     read = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    for line in read:  # every number of the table, with all its digits
+        losses = [
+            row["nats"]
+            for r in cells[line["scheme"]]
+            for row in r.get("rows", [])
+            if (row["protocol"], row["length"]) == ("fixed_targets", int(line["N"]))
+        ]
+        assert line["protocol"] == "fixed_targets" and int(line["seeds"]) == len(losses) == 2
+        assert float(line["mean"]) == pytest.approx(sum(losses) / 2, rel=1e-12)
+        assert float(line["sd"]) == pytest.approx(abs(losses[0] - losses[1]) / 2**0.5, abs=1e-12)
+    shown = [tuple(line[:2]) for line in scheme_tables(cells)[1].lines[1:]]
+    assert [(line["scheme"], line["N"]) for line in read] == shown
     count = sum(len(r["rows"]) for of in cells.values() for r in of if "rows" in r)
-    assert len(read) == len(formats.rows("both")) == count and {r["run"] for r in read} == {"both"}
-    assert {(r["pos"], r["seed"]) for r in read} == {(p, s) for p in cells for s in "12"}
+    measured = formats.rows("both")
+    assert len(measured) == count and {row["run"] for row in measured} == {"both"}
+    assert {(r["pos"], r["seed"]) for r in measured} == {(p, s) for p in cells for s in (1, 2)}
     path.write_text(json.dumps({"cells": {"alibi": [{"seed": 1}]}}), encoding="utf-8")
     with pytest.raises(UserError, match=r"results.json lacks a proper alibi\[0\].pos: the command"):
         command("both")
@@ -108,10 +122,53 @@ def test_report_prints_only_the_table_and_draws_nothing(command, capsys, tmp_pat
     command("one", "two", "--format=csv", "--dataset=other")
     read = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert {row["dataset"] for row in read} == {"other"} and {r["run"] for r in read} == {"one"}
-    with pytest.raises(UserError, match="nothing was measured on nowhere"):
+    with pytest.raises(UserError, match="nothing was measured there"):
         command("one", "--format=csv", "--dataset=nowhere")
     for place in ("--out=figure.png", "--html=page.html"):  # neither is left out in silence
         with pytest.raises(UserError, match="--format prints tables only"):
             command("one", "two", "--format=tex", place)
     with pytest.raises(UserError, match="format is 'pdf'"):
         command("one", "--format=pdf")
+
+
+def committed(folder):
+    """The cells of a comparison in results/."""
+    return load_comparison(Path(formats.__file__).parent.parent / "results" / folder)
+
+
+def test_the_numbers_of_a_comparison_are_those_that_its_table_prints():
+    cells = committed("stdlib-six")
+    printed = {tuple(line[:2]): line[2:] for line in scheme_tables(cells)[1].lines[1:]}
+    numbers = formats.over_seeds(cells)
+    assert len(numbers) == len(printed) > 30
+    for line in numbers:
+        cell = printed[line["scheme"], str(line["N"])]
+        if line["mean"] is None:
+            assert "undefined" in cell[0] and line["seeds"] == 0
+            continue
+        assert cell[:3] == [str(line["seeds"]), f"{line['mean']:.4f}", f"{line['sd']:.4f}"]
+        if "difference" in line:
+            ends = f"{line['difference']:+.4f} [{line['low']:+.4f}, {line['high']:+.4f}]"
+            assert cell[3].startswith(ends) and cell[4] in (f"{line['p']:.4f}", "<0.0001")
+
+
+def test_the_numbers_of_answers_are_shares_by_distance_and_the_reach_of_each_seed():
+    cells = committed("board/recall")
+    (table,) = scheme_tables(cells)
+    heads, *printed = table.lines
+    numbers = formats.over_seeds(cells)
+    for line in numbers:
+        (cell,) = (cells for cells in printed if cells[0] == line["scheme"])
+        assert cell[heads.index(str(line["distance"]))] == f"{line['mean']:.2f}"
+        assert cell[-1] == line["reach"].replace(" ", ", ") and "difference" not in line
+    assert len(numbers) == sum(cell != "" for cells in printed for cell in cells[1:-1])
+
+
+def test_a_mean_is_left_out_where_a_seed_diverged():
+    assert formats.summary([1.0, -math.inf, 2.0]) == {
+        "seeds": 3,
+        "diverged": 1,
+        "mean": None,
+        "sd": None,
+    }
+    assert formats.summary([1.5]) == {"seeds": 1, "diverged": 0, "mean": 1.5, "sd": None}
