@@ -1,0 +1,8 @@
+# 10.6M parameters at L = 256 on 10M tokens, the shape of nanoGPT's baby GPT: an hour and a half on one core.
+n_layer = 6
+n_head = 6
+n_embd = 384
+block_size = 256
+batch_size = 16
+max_iters = 2442
+learning_rate = 1e-3
