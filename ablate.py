@@ -48,7 +48,7 @@ from data import rows
 from posenc import Shape
 from positions.grammar import parse
 from positions.scheme import Scheme
-from runs import device, files, formats, paper, tables
+from runs import device, files, formats, paper
 from runs.compare import pick_rate, rates_beyond
 from runs.figures import plot_seeds
 from runs.folder import command_line, diverged, read_config, run_folder
@@ -239,10 +239,9 @@ def train(cell: Cell, relay: Relay) -> str:
     return "" if cell.result() else absent
 
 
-def train_all(cells: list[Cell], relay: Relay, again: bool) -> dict[str, str]:
-    """Train the cells that are not finished (all, if `again`) until a signal comes.
-
-    Returns {name: why it failed}.
+def train_all(cells: list[Cell], relay: Relay, again: bool, what: str = "cell") -> dict[str, str]:
+    """Train the cells that are not finished (all, if `again`) until a signal comes. Lines of output
+    say `what` they are. Returns {name: why it failed}.
     """
     left = [c for c in cells if not c.problem and (again or c.result() is None)]
     failed, began = {}, time.monotonic()
@@ -252,7 +251,7 @@ def train_all(cells: list[Cell], relay: Relay, again: bool) -> dict[str, str]:
             return
         seconds, done = time.monotonic() - began, len(failed)
         soon = f", about {seconds / done * (len(left) - done) / 60:.0f} min left" if done else ""
-        place = f"cell {cells.index(cell) + 1}/{len(cells)}: {cell.name}"
+        place = f"{what} {cells.index(cell) + 1}/{len(cells)}: {cell.name}"
         print(f"{place} ({len(left) - done} to do{soon})", flush=True)
         failed[cell.name] = train(cell, relay)
 
@@ -310,7 +309,8 @@ def try_rates(cell: Cell, settings: AblateSettings, relay: Relay | None) -> dict
     while rates:
         runs = [trial(cell, rate, settings) for rate in rates]
         left = [run for run in runs if settings.overwrite or not diverged(run.folder)]
-        failed |= train_all(left, relay, settings.overwrite) if relay else {}
+        what = "before the cells, trial"
+        failed |= train_all(left, relay, settings.overwrite, what) if relay else {}
         losses |= {run.settings.learning_rate: tuned(run) for run in runs}
         torch.cuda.empty_cache()  # what the tested models took is for the next run
         known = None not in losses.values()
@@ -371,13 +371,10 @@ def compare(
         missing = {"seed": cell.settings.seed, "reason": reason}
         by_scheme.setdefault(cell.label, []).append(cell.result() or missing)
     folder.mkdir(parents=True, exist_ok=True)
-    content = {"command": command_line(), "rates": rates, "cells": by_scheme}
+    content = {"command": command_line(), "rates": rates, "paper": settings.paper}
+    content["cells"] = by_scheme
     files.write_json(folder / "results.json", content)
-    pages = [tables.rates_table(rates)] if rates else []
-    pages += tables.scheme_tables(by_scheme)
-    pages += (
-        paper.tables_of(settings.paper, by_scheme, settings.block_size) if settings.paper else []
-    )
+    pages = paper.comparison_tables(content)
     table = "\n".join(["\n\n".join(pages), *provenance_notes(by_scheme)])
     files.write_text(folder / "table.txt", table + "\n")
     if settings.format != "text":

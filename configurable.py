@@ -33,9 +33,9 @@ MEASURED = ("train", "test", "decode")
 NORMS = ("layernorm", "rmsnorm")
 MLPS = ("gelu", "gelu_exact", "swiglu")
 FORMATS = ("text", "md", "tex", "csv", "json")
-TABLE = "how the table is written; csv and json have the measured rows"
+TABLE = "of the table; csv and json: the measured rows, of a comparison its numbers over seeds"
 TABLE_ALONE = "--format prints tables only: leave out --out and --html, and draw by itself"
-TABLE_TOO = "a second file of the table; csv and json have its numbers"
+TABLE_TOO = "a second file of the table; csv and json: its numbers over seeds"
 # The rules for values: when a limit and a value go together, and how a rule is called.
 RULES = dict(low=le, above=lt, high=ge, below=gt, choices=contains)
 CALLED = dict(low="at least", above="above", high="at most", below="below", choices="one of")

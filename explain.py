@@ -149,7 +149,9 @@ def numbers(pairs: Pairs) -> list[dict[str, Any]]:
     sides = {"": (pairs.before, pairs.raw)}
     sides |= {"extended_": (pairs.after, pairs.met)} if pairs.scheme.extension else {}
     for side, (frequencies, angles) in sides.items():
-        fields |= {f"{side}wavelength": TURN / frequencies, f"{side}met_to": angles / TURN}
+        waves = TURN / frequencies
+        fields |= {f"{side}wavelength": waves, f"{side}wraps_at": (waves - 1e-9).ceil()}
+        fields |= {f"{side}met_to": angles / TURN}
         fields |= {f"{side}seen": pairs.within(angles)}
     about = {"rotary": pairs.name, "L": pairs.trained, "N": pairs.length}
     lines = zip(*(values.tolist() for values in fields.values()), strict=True)

@@ -26,12 +26,12 @@ import sys
 from pathlib import Path
 
 from configurable import ReportSettings, TrainSettings, UserError, configure, require, run_program
-from runs import answers, compare, figures, formats, results, webpage
+from runs import answers, compare, figures, formats, paper, results, webpage
 from runs.files import write_text
 from runs.folder import diverged, last_logged_step, named_folders, read_config, scheme_label
 from runs.formats import rows as rows  # for callers in Python
 from runs.labels import result_labels, settings_that_differ
-from runs.tables import Page, legend, number, page, scheme_tables, signed, tables_of
+from runs.tables import Page, legend, number, page, signed, tables_of
 
 RUN_FILES = ("config.json", "extrapolation.json", "metrics.jsonl", ".lock")
 HEADS = [
@@ -151,8 +151,8 @@ def list_runs(folders: list[Path], dataset: str) -> Page:
 
 def show_comparison(folder: Path, settings: ReportSettings) -> None:
     """Print the tables of what ablate.py has compared; draw its figure if --out names one."""
-    cells = results.load_comparison(folder)
-    pages = scheme_tables(cells, settings.dataset)
+    content = results.load_comparison(folder)
+    cells, pages = content["cells"], paper.comparison_tables(content, settings.dataset)
     print(formats.written(settings.format, pages, formats.over_seeds(cells, settings.dataset)))
     if settings.out and figures.plot_seeds(cells, settings.out, settings.dataset):
         print(f"drawn in {settings.out}")
@@ -164,7 +164,9 @@ def main() -> None:
     words = words or [folder for folder in ("out",) if Path(folder).is_dir()]
     folders = named_folders(words, "report.py")
     kind, places = settings.format, [Path(folder) for folder in folders]
-    if len(places) == 1 and (places[0] / "results.json").is_file() and not settings.html:
+    if compared := [at for at in places if (at / "results.json").is_file()]:
+        alone = f"{compared[0]} is a comparison: name it alone, without --html; a page is of runs"
+        require(len(places) == 1 and not settings.html, alone)
         return show_comparison(places[0], settings)
     numbers = kind in ("csv", "json")
     if settings.html or numbers or any(at.is_dir() and not is_run(at) for at in places):

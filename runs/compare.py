@@ -22,6 +22,7 @@ from runs.results import Result, Row, Rows, targets
 Seeds = dict[int, dict[int, Row]]  # of one scheme: rows of one protocol by seed and length
 
 LEVEL = 0.05  # of the tests; the intervals hold 1 - LEVEL
+EPSILON = 2.0**-52  # of float64
 NEAR = 0.01  # nats by which another learning rate must be better than the usual one
 
 
@@ -124,14 +125,17 @@ def schemes_of(tested: list[Result]) -> dict[str, list[Result]]:
 
 
 def p_value(t: float, degrees: int) -> float:
-    """The probability that |T| is above |t|, for Student's T with whole degrees of freedom."""
+    """The probability that |T| is above |t|, for Student's T with whole degrees of freedom.
+
+    It is never below EPSILON, up to which it is rounded.
+    """
     angle, odd = math.atan2(abs(t), math.sqrt(degrees)), degrees % 2
     term, total = (math.cos(angle) if odd else 1.0), 0.0
     for k in range(2 + odd, degrees + 1, 2):
         total += term
         term *= (k - 1) / k * math.cos(angle) ** 2
     below = math.sin(angle) * total
-    return 1 - (2 / math.pi * (angle + below) if odd else below)
+    return max(EPSILON, 1 - (2 / math.pi * (angle + below) if odd else below))
 
 
 @functools.cache

@@ -13,9 +13,12 @@ import numpy as np
 
 from configurable import TrainSettings, require
 from runs import answers, compare, results
+from runs.labels import run_name
 from runs.results import Result
 from runs.tables import Page
 
+DIFFERENCE = ("difference", "difference_low", "difference_high", "difference_stderr")
+DIFFERENCE = dict.fromkeys((*DIFFERENCE, "paired_seeds", "p"))
 ABOUT = ("pos", "train_length", "original_length", "seed", "parameters", "tokens_trained", "unit")
 TEX = {c: f"\\{c}" for c in "&%$#_{}"} | {"~": "$^\\sim$", "±": "$\\pm$", "^": "\\^{}"}
 TEX |= {"\\": "\\textbackslash{}", "<": "$<$", ">": "$>$", "|": "$|$", "–": "--"}
@@ -78,25 +81,31 @@ def rows(folders: Iterable[str | Path], dataset: str = "") -> list[dict[str, Any
 def over_seeds(cells: dict[str, list[Result]], dataset: str = "") -> list[dict[str, Any]]:
     """The numbers of `tables.scheme_tables`: a dict for each scheme and length, or size, N.
 
-    Of answers at a "distance" it has the share that is right, and the "reach" of each seed. Of
-    losses it has the difference to the first scheme, with the ends of its 95 % interval. For
-    `cells` see `compare.rows_by_seed`.
+    Of answers at a "distance" it has the share that is right, and the reach of each seed. Of
+    losses it has the difference to the first scheme over "paired_seeds"; the ends of the 95 %
+    interval if these are several, else the standard error over windows. Where nothing was measured
+    it has the "reason". For `cells` see `compare.rows_by_seed`.
     """
     dataset, by_scheme = compare.rows_by_seed(cells, dataset)
     protocol, lines = compare.protocol_of(by_scheme), []
+    unit = next(r["unit"] for of in cells.values() for r in of if "rows" in r)
     asked = protocol in results.ANSWERED
     place = "distance" if protocol in ("recall", "needles") else "N"
     differences = {} if asked else compare.contrasts(by_scheme)
     for label, seeds in by_scheme.items():
-        about = {"scheme": label, "dataset": dataset, "protocol": protocol}
-        reach = [str(answers.reach(rows)) for rows in seeds.values()] if asked else []
-        for n, values in compare.values_by_length(seeds, asked).items():
-            line = about | {place: n} | summary(values)
-            if asked:
-                line["reach"] = " ".join(reach)
+        about = {"scheme": label, "dataset": dataset, "protocol": protocol, "unit": unit}
+        lost = "; ".join(compare.missing_results({label: cells[label]}))
+        of_seeds = seeds.items() if asked else ()
+        more = {f"reach_seed_{seed}": answers.reach(rows) for seed, rows in of_seeds} or DIFFERENCE
+        for n, values in (compare.values_by_length(seeds, asked) or {None: []}).items():
+            line = about | {place: n} | summary(values) | more | {"reason": lost}
+            if n and not values:
+                line["reason"] = next(rows[n]["reason"] for rows in seeds.values() if n in rows)
             if one := differences.get(label, {}).get(n):
-                line |= {"difference": one.nats, "p": one.p}
-                line |= {"low": one.nats - one.half, "high": one.nats + one.half}
+                line |= {"difference": one.nats, "paired_seeds": one.seeds, "p": one.p}
+                low, high = one.nats - one.half, one.nats + one.half
+                ends = {"difference_low": low, "difference_high": high}
+                line |= ends if one.seeds > 1 else {"difference_stderr": one.stderr}
             lines.append(line)
     return lines
 
@@ -104,10 +113,11 @@ def over_seeds(cells: dict[str, list[Result]], dataset: str = "") -> list[dict[s
 def over_models(
     tested: list[Result], others: list[Result], dataset: str = ""
 ) -> list[dict[str, Any]]:
-    """The numbers of `tables.extensions_table`: a dict for each extension and length N."""
+    """The numbers of `tables.extensions_table`, gains: a dict for each extension and length N."""
     dataset, gained = results.gains(tested, others, dataset)
     pairs = [(label, n) for label, by_length in gained.items() for n in sorted(by_length)]
-    return [{"extension": x, "dataset": dataset, "N": n} | summary(gained[x][n]) for x, n in pairs]
+    about = {"model": run_name(tested[0]), "dataset": dataset, "unit": tested[0]["unit"]}
+    return [{"extension": x} | about | {"N": n} | summary(gained[x][n]) for x, n in pairs]
 
 
 def summary(values: list[float]) -> dict[str, Any]:
@@ -130,8 +140,11 @@ def written(kind: str, pages: list[Page], numbers: list[dict[str, Any]]) -> str:
     if kind not in ("csv", "json"):
         return "\n\n".join(as_printed(kind, page) for page in pages)
     require(numbers, "nothing was measured there: test the runs with evaluate.py first")
+    numbers = [
+        {k: None if x in (math.inf, -math.inf) else x for k, x in n.items()} for n in numbers
+    ]
     if kind == "json":
-        return json.dumps(numbers, indent=1)
+        return json.dumps(numbers, indent=1, allow_nan=False)
     text, heads = io.StringIO(), dict.fromkeys(name for line in numbers for name in line)
     writer = csv.DictWriter(text, [*heads], lineterminator="\n")
     writer.writeheader()

@@ -18,7 +18,7 @@ import numpy as np
 from configurable import UserError, check_shape, require
 from runs import compare
 from runs.results import Result, rows_of, standard_error
-from runs.tables import Page, legend, page, spread
+from runs.tables import Page, legend, page, rates_table, scheme_tables, spread
 
 Paper = dict[str, Any]  # the content of a file
 Losses = dict[tuple[str, int], dict[int, float]]  # nats by name and N / L, then by seed
@@ -59,6 +59,17 @@ def has_rule(claim: dict[str, Any], names: set[str]) -> bool:
                 continue
         return False
     return len(limits) == 1 and isinstance(limits[0], int | float)
+
+
+def comparison_tables(content: dict[str, Any], dataset: str = "") -> list[Page]:
+    """All tables of a comparison, of the content of its results.json: the rates that were tried,
+    the schemes and, if a paper stands beside them, its table and claims.
+    """
+    cells, rates, path = content["cells"], content.get("rates"), content.get("paper")
+    lengths = [result["train_length"] for of in cells.values() for result in of if "rows" in result]
+    pages = [rates_table(rates)] if rates else []
+    pages += scheme_tables(cells, dataset)
+    return [*pages, *(tables_of(path, cells, lengths[0]) if path else [])]
 
 
 def tables_of(path: str, cells: dict[str, list[Result]], train_length: int) -> list[Page]:

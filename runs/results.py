@@ -59,24 +59,26 @@ def load_result(folder: str | Path) -> Result:
     return result
 
 
-def load_comparison(folder: str | Path) -> dict[str, list[Result]]:
-    """The cells of the results.json that ablate.py wrote into a folder: a scheme's by seed, those
-    without a result as {"seed": ..., "reason": ...}. UserError if the file is damaged.
+def load_comparison(folder: str | Path) -> dict[str, Any]:
+    """The results.json that ablate.py wrote into a folder; UserError if it is damaged.
+
+    Its "cells" are a scheme's results by seed, a missing one {"seed": ..., "reason": ...}.
     """
     path, advice = Path(folder) / "results.json", "the command of its ablate.py makes it again"
-    cells = read_json(path, {"cells": dict}, advice)["cells"]
-    for label, results in cells.items():
+    content = read_json(path, {"cells": dict, "rates": (dict, type(None))}, advice)
+    for label, results in content["cells"].items():
         check_shape(results, [dict], str(path), advice, label)
         done = [result for result in results if "reason" not in result]
         check_shape(done, [SHAPE], str(path), advice, label)
-    return cells
+    return content
 
 
 def results_in(folder: str | Path) -> list[Result]:
     """The result of a run folder, or all those of a comparison's."""
     if not (Path(folder) / "results.json").exists():
         return [load_result(folder)]
-    return [r for of in load_comparison(folder).values() for r in of if "rows" in r]
+    cells = load_comparison(folder)["cells"]
+    return [r for of in cells.values() for r in of if "rows" in r]
 
 
 def update_result(folder: str | Path, new: Result) -> Result:

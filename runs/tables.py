@@ -136,9 +136,8 @@ def run_notes(result: Result, rows: Rows) -> list[str]:
     notes += [row["reason"] for n, row in undefined if not reason_at(rows, n)]
     notes += results.row_notes(list(rows.values()), result["train_length"])
     for check in result["float32_check"]:
-        where = f"at {check['length']}, {check['windows']} windows"
-        losses = f"{check['nats']:.4f} in {check['dtype']}, {check['nats_float32']:.4f} in float32"
-        sentence = f"{where}: {losses}, difference {check['difference']:+.5f}"
+        where = f"{check['protocol']} at {check['length']}, in {check['windows']} of its windows"
+        sentence = f"{where}: {check['dtype']} less float32 is {check['difference']:+.5f} nats"
         notes += [sentence] if results.question(check) in shown else []
     return list(dict.fromkeys(notes))
 

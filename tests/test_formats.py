@@ -11,7 +11,7 @@ import pytest
 from test_report import command, result  # noqa: F401  (a fixture)
 
 from configurable import UserError
-from runs import formats
+from runs import compare, formats
 from runs.results import load_comparison, update_result
 from runs.tables import page, scheme_tables, tables_of
 
@@ -133,7 +133,7 @@ def test_report_prints_only_the_table_and_draws_nothing(command, capsys, tmp_pat
 
 def committed(folder):
     """The cells of a comparison in results/."""
-    return load_comparison(Path(formats.__file__).parent.parent / "results" / folder)
+    return load_comparison(Path(formats.__file__).parent.parent / "results" / folder)["cells"]
 
 
 def test_the_numbers_of_a_comparison_are_those_that_its_table_prints():
@@ -144,12 +144,13 @@ def test_the_numbers_of_a_comparison_are_those_that_its_table_prints():
     for line in numbers:
         cell = printed[line["scheme"], str(line["N"])]
         if line["mean"] is None:
-            assert "undefined" in cell[0] and line["seeds"] == 0
+            assert cell[0] == f"undefined: {line['reason']}" and line["seeds"] == 0
             continue
         assert cell[:3] == [str(line["seeds"]), f"{line['mean']:.4f}", f"{line['sd']:.4f}"]
-        if "difference" in line:
-            ends = f"{line['difference']:+.4f} [{line['low']:+.4f}, {line['high']:+.4f}]"
-            assert cell[3].startswith(ends) and cell[4] in (f"{line['p']:.4f}", "<0.0001")
+        if line["difference"] is not None:
+            ends = f"[{line['difference_low']:+.4f}, {line['difference_high']:+.4f}]"
+            assert cell[3] == f"{line['difference']:+.4f} {ends} n = {line['paired_seeds']}"
+            assert cell[4] in (f"{line['p']:.4f}", "<0.0001")
 
 
 def test_the_numbers_of_answers_are_shares_by_distance_and_the_reach_of_each_seed():
@@ -160,7 +161,8 @@ def test_the_numbers_of_answers_are_shares_by_distance_and_the_reach_of_each_see
     for line in numbers:
         (cell,) = (cells for cells in printed if cells[0] == line["scheme"])
         assert cell[heads.index(str(line["distance"]))] == f"{line['mean']:.2f}"
-        assert cell[-1] == line["reach"].replace(" ", ", ") and "difference" not in line
+        reach = [line[f"reach_seed_{seed}"] for seed in (1, 2, 3)]
+        assert cell[-1] == ", ".join(map(str, reach)) and "difference" not in line
     assert len(numbers) == sum(cell != "" for cells in printed for cell in cells[1:-1])
 
 
@@ -172,3 +174,52 @@ def test_a_mean_is_left_out_where_a_seed_diverged():
         "sd": None,
     }
     assert formats.summary([1.5]) == {"seeds": 1, "diverged": 0, "mean": 1.5, "sd": None}
+
+
+def test_numbers_over_seeds_say_what_is_missing_and_on_how_many_seeds_a_difference_stands():
+    def missing(seed):
+        return {"seed": seed, "reason": "not trained"}
+
+    cells = {
+        "alibi": [result("alibi", 1), missing(2)],
+        "rope": [result("rope", 1), result("rope", 2)],
+        "t5": [missing(1), missing(2)],
+    }
+    lines = formats.over_seeds(cells)
+    (t5,) = (line for line in lines if line["scheme"] == "t5")
+    assert t5["seeds"] == 0 and t5["mean"] is None and t5["N"] is None
+    assert t5["reason"] == "t5, seed 1: no result: not trained; t5, seed 2: no result: not trained"
+    for line in lines:
+        assert line.keys() == lines[0].keys()  # the same columns for all
+        if line["scheme"] == "rope" and line["difference"] is not None:
+            assert line["seeds"] == 2 and line["paired_seeds"] == 1
+            assert line["difference_low"] is None and line["difference_stderr"] is not None
+    assert all("seed 2" in line["reason"] for line in lines if line["scheme"] == "alibi")
+    json.loads(
+        formats.written("json", [], [*lines, {"nats": math.inf}]), parse_constant=pytest.fail
+    )
+
+
+def test_no_p_value_is_negative_however_small():
+    values = [compare.p_value(t, n) for t in (5.0, 20.0, 1e3, 1e9, math.inf) for n in (1, 2, 63)]
+    assert min(values) > 0
+    for line in formats.over_seeds(committed("board/screening/books")):
+        assert line["p"] is None or 0 < line["p"] <= 1
+
+
+def test_a_comparison_is_printed_with_its_rates_and_its_paper(command, capsys):  # noqa: F811
+    root = Path(formats.__file__).parent.parent
+    for folder in ("board/books", "paper/alibi"):
+        content = load_comparison(root / "results" / folder)
+        if content.get("paper"):
+            content["paper"] = str(root / content["paper"])
+        Path("here").mkdir(exist_ok=True)
+        Path("here/results.json").write_text(json.dumps(content), encoding="utf-8")
+        command("here")
+        kept = (root / "results" / folder / "table.txt").read_text(encoding="utf-8")
+        said = capsys.readouterr().out.rstrip()
+        assert kept.startswith(said) and len(said) > 0.9 * len(kept)
+    Path("there").mkdir()
+    for words in (["here", "there"], ["here", "--html=page.html"]):
+        with pytest.raises(UserError, match="here is a comparison: name it alone, without --html"):
+            command(*words)

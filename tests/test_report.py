@@ -212,7 +212,7 @@ def test_the_float32_check_is_printed():
     row = next(r for r in checked["rows"] if r["length"] == 512)
     check = row | {"windows": 8, "nats": 1.5, "nats_float32": 1.4, "difference": 0.1}
     checked["float32_check"] = [check, check | {"checkpoint": "another"}]
-    sentence = "1.5000 in bfloat16, 1.4000 in float32, difference +0.10000"
+    sentence = "of its windows: bfloat16 less float32 is +0.10000 nats"
     assert runs_table([checked]).count(sentence) == 1  # of the checkpoint that is shown
 
 
