@@ -70,6 +70,12 @@ def tested(result: dict) -> answers.Tested:
     return answers.answered(rows_on(result["rows"], "recall"))
 
 
+def reach_at(rows: answers.Tested, length: int) -> int | None:
+    """How far back is read in texts of one length; None if it was not tested there."""
+    row = rows.get(length, {"nats": None})
+    return None if row["nats"] is None else answers.reach_in(row, answers.learned(rows) or math.inf)
+
+
 def accuracy(results: list[dict], distance: int) -> str:
     """The mean accuracy over seeds in the bin of distances that begins at `distance`."""
     curves = [answers.curve(tested(result)) for result in results]
@@ -112,6 +118,7 @@ def line(pos: str, books: list[dict], recall: list[dict], screening: bool) -> li
         (f"{at_l:.3f}" if books else "") + ("" if math.isnan(spread) else f" ± {spread:.3f}"),
         change if stability else "undefined" if books else "",
         ", ".join(str(reach or "not learned") for reach in reaches),
+        ", ".join(str(n) for r in recall if (n := reach_at(tested(r), FAR)) is not None),
         *(accuracy(recall, distance) for distance in (64, 128, 256, 512, 1024, 2048)),
         claim,
     ]
@@ -154,7 +161,16 @@ def order(item: tuple[str, list[dict], list[dict]]) -> tuple[float, float]:
 
 
 HEADS = ["scheme", "parameters", "rates", "loss at L", "loss at 32 L − at L", "reach of each seed"]
-HEADS += ["64–127", "128–255", "256–511", "512–1023", "1024–2047", "2048–4095", ""]
+HEADS += [
+    f"reach in texts of {FAR:,}",
+    "64–127",
+    "128–255",
+    "256–511",
+    "512–1023",
+    "1024–2047",
+    "2048–4095",
+    "",
+]
 
 
 def table(schemes: list[tuple[str, list[dict], list[dict]]], screening: bool) -> str:

@@ -96,7 +96,9 @@ def table(content: dict) -> list[dict]:
             extend = None if name == "none" else name
             losses = {n: changes(content["books"], extend, n) for n in AT}
         reaches = [answers.reach(one) for one in curves]
-        lines.append({"name": name, "reach": reaches, "shares": shares, "loss": losses})
+        far = [answers.reach_in(one[AT[1]], answers.learned(one) or np.inf) for one in curves]
+        about = {"name": name, "reach": reaches, "far": far, "shares": shares, "loss": losses}
+        lines.append(about)
     return sorted(lines, key=lambda line: (-np.median(line["reach"]), line["name"]))
 
 
@@ -115,18 +117,27 @@ def cell(values: list[float]) -> str:
     """Mean and standard deviation of changes."""
     if not values:
         return ""
-    return f"{np.mean(values):+.3f}" + (f" ± {np.std(values, ddof=1):.3f}" if values[1:] else "")
+    if len(values) < 2:
+        return f"{values[0]:+.3f} (one seed)"
+    return f"{np.mean(values):+.3f} ± {np.std(values, ddof=1):.3f} (n = {len(values)})"
 
 
 def write(lines: list[dict]) -> None:
     """Write reach.md."""
     none = next(line for line in lines if line["name"] == "none")
-    heads = ["extension", "reach of each seed", "128–255", "256–511", "512–1023"]
+    heads = [
+        "extension",
+        "reach of each seed",
+        f"reach in texts of {AT[1]:,}",
+        "128–255",
+        "256–511",
+    ]
+    heads += ["512–1023"]
     heads += ["1024–2047", "2048–4095"]
     heads += [f"loss at {n} − at {L}" for n in AT] + [""]
     text = ["# Extensions on two axes", "", f"| {' | '.join(heads)} |", "|" + " --- |" * len(heads)]
     for line in lines:
-        cells = [f"`{line['name']}`", ", ".join(map(str, line["reach"]))]
+        cells = [f"`{line['name']}`", *(", ".join(map(str, line[k])) for k in ("reach", "far"))]
         cells += ["" if np.isnan(x) else f"{x:.2f}" for x in line["shares"].values()]
         cells += [cell(line["loss"].get(n, [])) for n in AT] + [kind(line, none)]
         text.append(f"| {' | '.join(cells)} |")
