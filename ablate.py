@@ -378,7 +378,7 @@ def compare(
     table = "\n".join(["\n\n".join(pages), *provenance_notes(by_scheme)])
     files.write_text(folder / "table.txt", table + "\n")
     if settings.format != "text":
-        text = formats.written(settings.format, pages, formats.over_seeds(by_scheme))
+        text = formats.written(settings.format, pages, paper.comparison_numbers(content))
         files.write_text(folder / f"table.{settings.format}", text + "\n")
     plot_seeds(by_scheme, folder / "figure.png")
     return table

@@ -259,9 +259,11 @@ def test_all(folders: list[str], texts: list[str], settings: ExtendSettings) -> 
     others = [test_run(folder, [""], settings) for folder in settings.compare]
     path = settings.out or str(Path(folders[0]) / "extend")
     path = path.removesuffix(".txt").removesuffix(".png")
-    pages, length = [extensions_table(tested, others, dataset)], first["block_size"]
+    pages, numbers = [extensions_table(tested, others, dataset)], []
     if settings.paper:
-        pages += paper.tables_of(settings.paper, {"": tested, "compared": others}, length)
+        cells = {"": tested, "compared": others}
+        pages += paper.tables_of(settings.paper, cells)
+        numbers = paper.judged(settings.paper, cells)
     text, done = "\n\n".join(pages), list(map(Path, [*folders, *settings.compare]))
     write_text(f"{path}.txt", text + "\n")
     kind, files = settings.format, [f"{path}.txt", f"{path}.png"]
@@ -269,7 +271,8 @@ def test_all(folders: list[str], texts: list[str], settings: ExtendSettings) -> 
         files.append(f"{path}.{kind}")
         write_text(
             files[-1],
-            formats.written(kind, pages, formats.over_models(tested, others, dataset)) + "\n",
+            formats.written(kind, pages, [*formats.over_models(tested, others, dataset), *numbers])
+            + "\n",
         )
     plot_extensions(tested, others, f"{path}.png", dataset)
     print(f"{text}\nin {' and '.join(files)}")

@@ -153,7 +153,8 @@ def show_comparison(folder: Path, settings: ReportSettings) -> None:
     """Print the tables of what ablate.py has compared; draw its figure if --out names one."""
     content = results.load_comparison(folder)
     cells, pages = content["cells"], paper.comparison_tables(content, settings.dataset)
-    print(formats.written(settings.format, pages, formats.over_seeds(cells, settings.dataset)))
+    numbers = paper.comparison_numbers(content, settings.dataset)
+    print(formats.written(settings.format, pages, numbers))
     if settings.out and figures.plot_seeds(cells, settings.out, settings.dataset):
         print(f"drawn in {settings.out}")
 

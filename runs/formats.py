@@ -116,7 +116,12 @@ def over_models(
     """The numbers of `tables.extensions_table`, gains: a dict for each extension and length N."""
     dataset, gained = results.gains(tested, others, dataset)
     pairs = [(label, n) for label, by_length in gained.items() for n in sorted(by_length)]
-    about = {"model": run_name(tested[0]), "dataset": dataset, "unit": tested[0]["unit"]}
+    about = {
+        "table": "extensions",
+        "model": run_name(tested[0]),
+        "dataset": dataset,
+        "unit": tested[0]["unit"],
+    }
     return [{"extension": x} | about | {"N": n} | summary(gained[x][n]) for x, n in pairs]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from configurable import UserError, check_shape, require
-from runs import compare
+from runs import compare, formats
 from runs.results import Result, rows_of, standard_error
 from runs.tables import Page, legend, page, rates_table, scheme_tables, spread
 
@@ -66,23 +66,33 @@ def comparison_tables(content: dict[str, Any], dataset: str = "") -> list[Page]:
     the schemes and, if a paper stands beside them, its table and claims.
     """
     cells, rates, path = content["cells"], content.get("rates"), content.get("paper")
-    lengths = [result["train_length"] for of in cells.values() for result in of if "rows" in result]
     pages = [rates_table(rates)] if rates else []
     pages += scheme_tables(cells, dataset)
-    return [*pages, *(tables_of(path, cells, lengths[0]) if path else [])]
+    return [*pages, *(tables_of(path, cells) if path else [])]
 
 
-def tables_of(path: str, cells: dict[str, list[Result]], train_length: int) -> list[Page]:
-    """The paper's table beside ours, and its claims.
+def comparison_numbers(content: dict[str, Any], dataset: str = "") -> list[dict[str, Any]]:
+    """What `comparison_tables` show, as numbers; "table" says in which one."""
+    cells, path, lines = content["cells"], content.get("paper"), []
+    for label, scheme in (content.get("rates") or {}).items():
+        for one in scheme["tried"]:
+            picked = one["learning_rate"] == scheme["picked"]
+            about = {"table": "rates", "scheme": label, "picked": picked}
+            lines.append(about | {name: one[name] for name in one if name not in ("run", "folder")})
+    lines += [{"table": "schemes"} | line for line in formats.over_seeds(cells, dataset)]
+    return [*lines, *(judged(path, cells) if path else [])]
 
-    For `cells` see `compare.rows_by_seed`; `train_length` is L.
-    """
-    paper, results = read_paper(path), [r for of in cells.values() for r in of if "rows" in r]
-    seeds = len({result["seed"] for of in cells.values() for result in of})
-    return [
-        side_by_side(paper, results, train_length),
-        claims_table(paper, results, train_length, seeds),
-    ]
+
+def tables_of(path: str, cells: dict[str, list[Result]]) -> list[Page]:
+    """The paper's table beside ours, and its claims. For `cells` see `compare.rows_by_seed`."""
+    paper = read_paper(path)
+    return [side_by_side(paper, *results_of(cells)), claims_table(paper, judged(path, cells))]
+
+
+def results_of(cells: dict[str, list[Result]]) -> tuple[list[Result], int]:
+    """The results that are there, and L, the shortest length that one was trained at."""
+    found = [result for of in cells.values() for result in of if "rows" in result]
+    return found, min((result["train_length"] for result in found), default=1)
 
 
 def losses_of(paper: Paper, results: list[Result], train_length: int, protocol: str) -> Losses:
@@ -114,14 +124,26 @@ def side_by_side(paper: Paper, results: list[Result], train_length: int) -> Page
     return page(f"{paper['title']}: {table['title']} | ours: {table['protocol']}", lines)
 
 
-def claims_table(paper: Paper, results: list[Result], train_length: int, seeds: int) -> Page:
-    """Every claim, and below it its rule, the interval expected, our number and the verdict."""
-    lines = [["", "expected", "left - right", "verdict", ""]]
+def judged(path: str, cells: dict[str, list[Result]]) -> list[dict[str, str]]:
+    """Every claim with its rule, the interval expected, our number and the verdict, in words."""
+    paper, (results, train_length) = read_paper(path), results_of(cells)
+    seeds, lines = len({result["seed"] for of in cells.values() for result in of}), []
     for number, claim in enumerate(paper["claims"], 1):
         protocol = claim.get("protocol", "fixed_targets")
-        losses = losses_of(paper, results, train_length, protocol)
-        lines.append([f"{number}. {claim['says']}"])
-        lines.append([f"   {rule(claim)}", expected(claim, seeds), *judge(claim, losses)])
+        found, verdict = judge(claim, losses_of(paper, results, train_length, protocol))
+        about = {"table": "claims", "claim": f"{number}. {claim['says']}", "rule": rule(claim)}
+        about |= {"expected": expected(claim, seeds), "left - right": found, "verdict": verdict}
+        lines.append(about)
+    return lines
+
+
+def claims_table(paper: Paper, claims: list[dict[str, str]]) -> Page:
+    """Every claim, and below it the rest of what `judged` says."""
+    names = ["expected", "left - right", "verdict"]
+    lines = [["", *names, ""]]
+    for claim in claims:
+        rest = [claim[name] for name in names]
+        lines += [[claim["claim"]], [f"   {claim['rule']}", *rest]]
     return page(f"claims of {paper['title']}", lines, "", legend(judge))
 
 

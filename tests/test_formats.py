@@ -86,6 +86,7 @@ def test_a_comparison_is_reported_again_from_its_folder(command, capsys, tmp_pat
     assert capsys.readouterr().out.count("\\begin{tabular}") == 2
     command("both", "--format=csv")
     read = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert {line["table"] for line in read} == {"schemes"}
     for line in read:  # every number of the table, with all its digits
         losses = [
             row["nats"]
@@ -219,6 +220,14 @@ def test_a_comparison_is_printed_with_its_rates_and_its_paper(command, capsys): 
         kept = (root / "results" / folder / "table.txt").read_text(encoding="utf-8")
         said = capsys.readouterr().out.rstrip()
         assert kept.startswith(said) and len(said) > 0.9 * len(kept)
+        command("here", "--format=json")
+        numbers = json.loads(capsys.readouterr().out)
+        kinds = {line["table"] for line in numbers}
+        assert kinds == {"schemes", "claims" if content.get("paper") else "rates"}
+        for line in (line for line in numbers if line["table"] == "claims"):
+            assert line["claim"] in kept and line["verdict"] in kept and line["rule"] in kept
+        rates = [line for line in numbers if line["table"] == "rates"]
+        assert sum(line["picked"] for line in rates) == len(content["rates"])
     Path("there").mkdir()
     for words in (["here", "there"], ["here", "--html=page.html"]):
         with pytest.raises(UserError, match="here is a comparison: name it alone, without --html"):

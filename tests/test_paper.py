@@ -59,7 +59,7 @@ def written(folder: Path, *claims: str) -> str:
 
 @pytest.mark.parametrize("limit", LIMITS)
 def test_a_verdict_is_the_side_of_the_limit_on_which_the_whole_interval_lies(tmp_path, limit):
-    _, table = paper.tables_of(written(tmp_path, claim(limit)), cells(), 128)
+    _, table = paper.tables_of(written(tmp_path, claim(limit)), cells())
     half = 4.30265 * statistics.stdev((0.01, 0.02, 0.03)) / math.sqrt(3)  # Student's t for 2
     assert table.lines[1] == ["1. it holds"]
     rule, expected, number, verdict = table.lines[2]
@@ -89,7 +89,7 @@ def test_a_row_may_be_of_an_extension_of_a_model_trained_with_it_or_without_any(
     model["rows"] += [row | {"extend": "pi", "nats": row["nats"] + 1} for row in model["rows"]]
     tuned["rows"] = [row | {"extend": "pi(factor=2)"} for row in tuned["rows"]]
     tuned["extend"] = "pi(factor=2)"
-    wide, _ = paper.tables_of(str(path), {"": [model], "compared": [other, tuned]}, 128)
+    wide, _ = paper.tables_of(str(path), {"": [model], "compared": [other, tuned]})
     ours = {
         line[0]: below[2:] for line, below in zip(wide.lines[1::2], wide.lines[2::2], strict=True)
     }
@@ -99,22 +99,22 @@ def test_a_row_may_be_of_an_extension_of_a_model_trained_with_it_or_without_any(
 
 def test_seeds_are_paired_and_a_missing_or_undefined_loss_is_left_out(tmp_path):
     path = written(tmp_path, claim("at_most = 0.0", right='["Other", 1]'), claim("at_most = 0.0"))
-    _, table = paper.tables_of(path, cells(), 128)
+    _, table = paper.tables_of(path, cells())
     assert table.lines[2][-1] == "undecided: 1 seeds have both losses"
     some = cells()
-    assert paper.tables_of(path, {"alibi": some["alibi"]}, 128)[1].lines[2][-1] == "not tested here"
+    assert paper.tables_of(path, {"alibi": some["alibi"]})[1].lines[2][-1] == "not tested here"
     some["alibi"] = [*some["alibi"][:2], diverge(some["alibi"][2], 256), {"seed": 4, "reason": "x"}]
-    _, table = paper.tables_of(path, some, 128)
+    _, table = paper.tables_of(path, some)
     assert "(n = 2)" in table.lines[4][2]
 
 
 def test_the_expected_interval_is_that_of_the_spread_known_before(tmp_path):
-    _, table = paper.tables_of(written(tmp_path, claim("at_most = 0.0\nsd = 0.1")), cells(), 128)
+    _, table = paper.tables_of(written(tmp_path, claim("at_most = 0.0\nsd = 0.1")), cells())
     assert table.lines[2][1] == f"± {4.30265 * 0.1 / math.sqrt(3):.3f}"
 
 
 def test_their_table_stands_above_ours_in_their_protocol(tmp_path):
-    wide, _ = paper.tables_of(written(tmp_path, claim("at_most = 0.0")), cells(), 128)
+    wide, _ = paper.tables_of(written(tmp_path, claim("at_most = 0.0")), cells())
     assert wide.lines[0][2:] == ["512 | 1 L", "1024 | 2 L"]
     assert wide.lines[1] == ["Ours", "theirs", "1.0", ""]
     assert wide.lines[2] == ["", "ours", "1.500 ± 0.000", "1.494 ± 0.000"]  # windowed
