@@ -24,8 +24,8 @@ class Path(Piece):
     query backwards, each through (1 + the strictly lower part of b W W^T)^-1. A bias can be added.
     `fox` cannot stand beside it: both make the whole score.
     Verdict: Yang et al. 2025 find that it tracks state where RoPE fails, as in flip-flop texts.
-    Slow: their kernel is not used here. Here 0.68 of the answers 1 to 2 L back, where rope has 0.40;
-    its loss rises by 0.32 nats at 32 L (results/board, one seed).
+    Here 0.68 of the answers 1 to 2 L back, where rope has 0.40; its loss rises by 0.32 nats at 32 L
+    (results/board, one seed). Slow: their kernel is not used here.
     """
 
     per_layer, reads_ids = True, False

@@ -1,4 +1,4 @@
-# 10.6M parameters at L = 256 on 10M tokens, the shape of nanoGPT's baby GPT: hours on a laptop.
+# 10.7M parameters at L = 256 on 10M tokens, the shape of nanoGPT's baby GPT: hours on a laptop.
 n_layer = 6
 n_head = 6
 n_embd = 384
