@@ -267,6 +267,8 @@ def show_pairs(scheme: Scheme, settings: ExplainSettings) -> None:
         require(shown, f"{nothing}: there is no table of them")
         every = [line for pairs in shown.values() for line in numbers(pairs)]
         print(written(settings.format, list(shown), every))
+        for pairs in shown.values() if settings.format in ("csv", "json") else ():
+            print("".join(f"{few}\n" for few in few_turns(pairs)), end="", file=sys.stderr)
         return
     print("", *shown or [nothing], sep="\n")
     if settings.out:

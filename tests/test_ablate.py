@@ -682,6 +682,8 @@ def test_each_scheme_is_compared_at_the_rate_picked_for_it(
         f"{label}, seed {seed}" for seed in (1, 2) for label in ("nope lr=0.003", "rope lr=0.006")
     ]
     assert trained[7:] == final  # nope's best is not 0.01 better than the usual rate
+    said = capsys.readouterr().out  # what is left is told apart: trials, then cells
+    assert "before the cells, trial 1/3: nope lr=0.001" in said and "\ncell 1/4: nope lr" in said
     (folder,) = Path("out").glob("ablate-*")
     content = read_json(folder / "results.json")
     assert content["cells"].keys() == {"nope lr=0.003", "rope lr=0.006"}
@@ -697,7 +699,7 @@ def test_each_scheme_is_compared_at_the_rate_picked_for_it(
     assert "\n\n".join(pages) + "\n" == table
     lines = [line.split() for line in table.splitlines()]
     assert ["rope", "0", "600", "0.006", "1.5000", "picked"] in lines
-    assert table in capsys.readouterr().out
+    assert table in said
     assert run_main(monkeypatch, "nope", "rope", *RATES) == 0 and len(trained) == 11
 
 

@@ -512,6 +512,8 @@ def test_the_table_alone_is_written_in_other_formats(said: Said) -> None:
 
 def test_a_table_in_another_format_is_refused_with_a_figure_or_without_pairs(said: Said) -> None:
     assert "--format prints tables only" in said("rope", "--format=tex", "--out=pairs.pdf")[1]
+    for kind in ("csv", "md"):  # on stderr, or below the table
+        assert said("yarn", "--train_length=128", f"--format={kind}")[1].count("warning: ") == 1
     code, text = said("alibi", "--format=csv")
     assert code == 1 and "alibi turns no pairs of columns along a text: there is no table" in text
     still = json.loads(said("rope(p=0.5)", "--format=json")[1])[-1]
