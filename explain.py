@@ -144,7 +144,7 @@ def table(pairs: Pairs) -> Page:
 
 
 def numbers(pairs: Pairs) -> list[dict[str, Any]]:
-    """The table as numbers: a dict for each pair. One that never turns has no wavelength."""
+    """The table as numbers: a dict for each pair. The wavelength may be infinite."""
     fields = {"turns_in_L": pairs.before * pairs.trained / TURN, "seen_to": pairs.seen / TURN}
     sides = {"": (pairs.before, pairs.raw)}
     sides |= {"extended_": (pairs.after, pairs.met)} if pairs.scheme.extension else {}
@@ -154,13 +154,8 @@ def numbers(pairs: Pairs) -> list[dict[str, Any]]:
         fields |= {f"{side}met_to": angles / TURN}
         fields |= {f"{side}seen": pairs.within(angles)}
     about = {"rotary": pairs.name, "L": pairs.trained, "N": pairs.length}
-    lines = zip(*(values.tolist() for values in fields.values()), strict=True)
-    return [
-        about
-        | {"pair": k}
-        | {f: None if x == math.inf else x for f, x in zip(fields, line, strict=True)}
-        for k, line in enumerate(lines)
-    ]
+    lines = enumerate(zip(*(values.tolist() for values in fields.values()), strict=True))
+    return [about | {"pair": k} | dict(zip(fields, line, strict=True)) for k, line in lines]
 
 
 def angle_columns(pairs: Pairs, frequencies: Tensor, angles: Tensor) -> list[list[str]]:

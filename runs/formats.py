@@ -17,8 +17,8 @@ from runs.labels import run_name
 from runs.results import Result
 from runs.tables import Page
 
-DIFFERENCE = ("difference", "difference_low", "difference_high", "difference_stderr")
-DIFFERENCE = dict.fromkeys((*DIFFERENCE, "paired_seeds", "p"))
+NO_DIFFERENCE = dict.fromkeys(f"difference{end}" for end in ("", "_low", "_high", "_stderr"))
+NO_DIFFERENCE |= {"paired_seeds": None, "p": None}
 ABOUT = ("pos", "train_length", "original_length", "seed", "parameters", "tokens_trained", "unit")
 TEX = {c: f"\\{c}" for c in "&%$#_{}"} | {"~": "$^\\sim$", "±": "$\\pm$", "^": "\\^{}"}
 TEX |= {"\\": "\\textbackslash{}", "<": "$<$", ">": "$>$", "|": "$|$", "–": "--"}
@@ -96,7 +96,9 @@ def over_seeds(cells: dict[str, list[Result]], dataset: str = "") -> list[dict[s
         about = {"scheme": label, "dataset": dataset, "protocol": protocol, "unit": unit}
         lost = "; ".join(compare.missing_results({label: cells[label]}))
         of_seeds = seeds.items() if asked else ()
-        more = {f"reach_seed_{seed}": answers.reach(rows) for seed, rows in of_seeds} or DIFFERENCE
+        more = {
+            f"reach_seed_{seed}": answers.reach(rows) for seed, rows in of_seeds
+        } or NO_DIFFERENCE
         for n, values in (compare.values_by_length(seeds, asked) or {None: []}).items():
             line = about | {place: n} | summary(values) | more | {"reason": lost}
             if n and not values:
@@ -116,13 +118,9 @@ def over_models(
     """The numbers of `tables.extensions_table`, gains: a dict for each extension and length N."""
     dataset, gained = results.gains(tested, others, dataset)
     pairs = [(label, n) for label, by_length in gained.items() for n in sorted(by_length)]
-    about = {
-        "table": "extensions",
-        "model": run_name(tested[0]),
-        "dataset": dataset,
-        "unit": tested[0]["unit"],
-    }
-    return [{"extension": x} | about | {"N": n} | summary(gained[x][n]) for x, n in pairs]
+    about = {"model": run_name(tested[0]), "dataset": dataset, "unit": tested[0]["unit"]}
+    about = {"table": "extensions"} | about
+    return [about | {"extension": x, "N": n} | summary(gained[x][n]) for x, n in pairs]
 
 
 def summary(values: list[float]) -> dict[str, Any]:
@@ -145,9 +143,8 @@ def written(kind: str, pages: list[Page], numbers: list[dict[str, Any]]) -> str:
     if kind not in ("csv", "json"):
         return "\n\n".join(as_printed(kind, page) for page in pages)
     require(numbers, "nothing was measured there: test the runs with evaluate.py first")
-    numbers = [
-        {k: None if x in (math.inf, -math.inf) else x for k, x in n.items()} for n in numbers
-    ]
+    endless = (math.inf, -math.inf)  # no JSON
+    numbers = [{k: None if x in endless else x for k, x in line.items()} for line in numbers]
     if kind == "json":
         return json.dumps(numbers, indent=1, allow_nan=False)
     text, heads = io.StringIO(), dict.fromkeys(name for line in numbers for name in line)

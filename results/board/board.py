@@ -248,13 +248,20 @@ def main() -> None:
     known = HERE / "majority.json"
     if sys.argv[1:] == ["majority"]:
         known.write_text(json.dumps(majority()) + "\n", encoding="utf-8")
-    ranked, screened = both(), both("screening/")
+    ranked, screened, more = both(), both("screening/"), both("more/")
     parts = ["# The board", "", table(ranked, screening=False)]
     parts += ["", "Reads farther in every seed than", "", *listed(farther(ranked))]
     parts += ["", "Its loss surely changes less than that of", "", *listed(steadier(ranked))]
     if screened:
         parts += ["", "One screening seed each, at the default rates, without a rank:", ""]
         parts.append(table(screened, screening=True))
+    if more:
+        parts += [
+            "",
+            "More seeds of one of them, chosen by its screening, at the default rates:",
+            "",
+        ]
+        parts.append(table(more, screening=False))
     (HERE / "board.md").write_text("\n".join(parts) + "\n", encoding="utf-8")
     plot(ranked)
     print("\n".join(parts))
