@@ -410,7 +410,8 @@ def test_a_process_that_is_killed_ends_the_others_within_a_minute(
     began = time.monotonic()
     assert started.end(60) == 1 and time.monotonic() - began < 60 and all_gone(found)
     said = started.complained
-    assert re.search(rf"rank +: {rank} .*\n +exitcode +: -9 ", said.partition("Root Cause")[2])
+    # among the failures: torch may end a process that is left by SIGABRT, and call that the root
+    assert re.search(rf"rank +: {rank} .*\n +exitcode +: -9 ", said)
     assert (
         f"{'process 1: ' if rank == 0 else ''}error: another process of this run ended" in said
         or "SIGTERM" in said
