@@ -19,7 +19,7 @@ SIZE ?= config/size/gpt2.py config/gpu/six.py
 GPU ?= out/gpu
 RUNS ?= out/gpu-runs
 
-.PHONY: train test test-slow docs house reliability schemes gpu gpu-card gpu-bench gpu-six
+.PHONY: train test test-slow docs house reliability schemes gpu gpu-card gpu-bench gpu-graphs gpu-six
 train: .venv/ready
 	$(VENV) train.py $(CONFIG) $(ARGS)
 	@echo
@@ -49,7 +49,7 @@ schemes: .venv/ready-dev
 	$(VENV) tests/oracles.py > results/schemes.md
 
 # every piece takes less than ten minutes on a card, and is left out where its result is there
-gpu: gpu-card $(GPU)/tests.txt gpu-bench gpu-six
+gpu: gpu-card $(GPU)/tests.txt gpu-bench gpu-graphs gpu-six
 	@tail -n 1 $(GPU)/tests.txt
 	@grep -q "^exit status 0$$" $(GPU)/tests.txt
 
@@ -70,6 +70,12 @@ $(GPU)/tests.txt: | gpu-card
 gpu-bench: $(SIX:%=gpu-bench-%)
 gpu-bench-%: | gpu-card
 	$(VENV) bench.py $* $(SIZE) $(ARGS) --device=$(DEVICE) --out_dir=$(GPU)/bench
+
+# the default model of 3M parameters: a step launched kernel by kernel, and at once
+gpu-graphs: | gpu-card
+	$(VENV) bench.py rope alibi $(ARGS) --device=$(DEVICE) --only=train --out_dir=$(GPU)/launched
+	$(VENV) bench.py rope alibi $(ARGS) --device=$(DEVICE) --only=train --out_dir=$(GPU)/graphs \
+		--cuda_graphs=True
 
 gpu-six: $(SIX:%=$(GPU)/%/extrapolation.json)
 	$(VENV) report.py $(SIX:%=$(GPU)/%) --out=$(GPU)/figure.png > $(GPU)/table.txt.new

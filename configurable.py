@@ -323,6 +323,7 @@ class TrainSettings(LogSettings, ComputeSettings, ModelSettings):
     log_interval: int = setting(20, "interval between log lines", "execution", "steps", low=1)
     attention: str = setting("auto", "path, see attention.py", "execution", choices=PATHS)
     compile: bool = setting(True, "torch.compile, where there is a compiler", "execution")
+    cuda_graphs: bool = setting(False, "launch a step at once: small models, a GPU", "execution")
     deterministic: bool = setting(False, "repeat to the bit on a GPU too, if possible", "execution")
     backend: str = setting("auto", "auto: nccl on GPUs, else gloo", "execution", choices=BACKENDS)
 
@@ -358,6 +359,7 @@ class TrainSettings(LogSettings, ComputeSettings, ModelSettings):
         self.check_need("read_again", self.init_from not in ("auto", "scratch"), "init_from=RUN")
         self.check_need("decay_share", self.lr_schedule == "wsd", "lr_schedule=wsd")
         self.check_need("decay_lr", cosine, "lr_schedule=cosine")
+        self.check_need("cuda_graphs", self.compile, "compile=True")
         self.check_need("lr_decay_iters", cosine and self.decay_lr, "lr_schedule=cosine")
 
     def check_need(self, name: str, met: Any, need: str) -> None:

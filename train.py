@@ -112,6 +112,8 @@ class Training:
         if start.state:
             self.restore(start.state)
             start.state = None  # which frees its memory
+        for p in self.model.parameters() if s.cuda_graphs else ():
+            p.grad = torch.zeros_like(p)  # else it is memory of the graph, which runs again
         self.compiled_loss = self.processes.shared(self.mean_loss)
 
     @property
@@ -131,7 +133,8 @@ class Training:
         torch._inductor.config.cpp.use_decompose_tanh = True  # GELU by exp: 14 % of a step on a CPU
         # a graph for each length, and another one once positions are dropped
         torch._dynamo.config.recompile_limit = max(8, 2 * len(self.settings.mixed_lengths))
-        self.mean_loss.compile(fullgraph=True, dynamic=False)
+        mode = "reduce-overhead" if self.settings.cuda_graphs else None
+        self.mean_loss.compile(fullgraph=True, dynamic=False, mode=mode)
 
     def length_of(self, step: int) -> int:
         """The length of a step's sequences: block_size, or one of mixed_lengths."""
@@ -182,7 +185,7 @@ class Training:
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), s.grad_clip or math.inf)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=not s.cuda_graphs)
         self.step += 1
         return total, norm
 

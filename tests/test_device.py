@@ -639,6 +639,24 @@ def test_a_tiny_model_learns_on_cuda_compiled_in_bfloat16(
 
 @pytest.mark.gpu
 @NO_CARD
+@pytest.mark.skipif(
+    bool(device.missing_compiler()), reason=f"torch.compile cannot run: {device.missing_compiler()}"
+)
+@pytest.mark.parametrize("pos", ["rope", "alibi", "fire"])
+def test_cuda_graphs_train_like_the_launches_that_they_replace(
+    pos: str, on_card: Callable[..., train.Training]
+) -> None:
+    found = []
+    for graphs in (False, True):
+        words = ("--dtype=float32", "--gradient_accumulation_steps=3", f"--out_dir=graphs-{graphs}")
+        training = on_card(f"--pos={pos}", *words, f"--cuda_graphs={graphs}")
+        training.compile()
+        found.append([[float(x) for x in training.take_step()] for _ in range(12)])
+    assert np.allclose(*found, rtol=2e-3, atol=1e-4)
+
+
+@pytest.mark.gpu
+@NO_CARD
 def test_a_run_on_cuda_resumes_is_tested_long_and_its_checkpoint_loads_on_a_processor(
     on_card: Callable[..., train.Training], monkeypatch: pytest.MonkeyPatch
 ) -> None:

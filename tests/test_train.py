@@ -418,6 +418,24 @@ def test_all_micro_batches_of_a_step_share_the_draw_of_its_seed_and_number() -> 
     assert used == [training.model.draw_ids(5, 7, 16).tolist()] * 2
 
 
+@pytest.mark.parametrize("pos", ["randomized(max=64) + rope", "fire", "learned"])
+def test_with_cuda_graphs_gradients_are_added_to_memory_that_stays_and_nothing_else_changes(
+    pos: str,
+) -> None:
+    # what a graph returns is written over by its next run: a second micro-batch
+    words = (f"--pos={pos}", *DRAWING[1:], "--compile=True")  # not called: eager steps
+    plain, kept = begin(*words, "--out_dir=plain"), begin(*words, "--cuda_graphs=True")
+    places = [p.grad.data_ptr() for p in kept.model.parameters()]
+    for _ in range(4):
+        assert [x.item() for x in plain.take_step()] == [x.item() for x in kept.take_step()]
+        assert [p.grad.data_ptr() for p in kept.model.parameters()] == places
+        assert not any(p.grad.any() for p in kept.model.parameters())
+    assert identical(plain.state()["model"], kept.state()["model"])
+    assert identical(plain.state()["optimizer"], kept.state()["optimizer"])
+    with pytest.raises(UserError, match=r"cuda_graphs needs compile=True"):
+        begin("--cuda_graphs=True", "--compile=False", "--out_dir=eager")
+
+
 def test_the_gradient_is_clipped_to_its_largest_norm_and_zero_means_any(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

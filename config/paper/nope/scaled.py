@@ -1,5 +1,5 @@
 # Kazemnejad et al. 2023 (NoPE) on one of their tasks, reverse, with 0.8M parameters. claims.toml
-# has their numbers, and the rules. Learned positions define no text beyond L, so no rule needs them,
+# has their numbers, and the rules. Learned positions define no text beyond L: no rule needs them,
 # and they were left out before the runs (seeds 1 to 3, learned too, are in results/length):
 # python ablate.py config/paper/nope/scaled.py
 paper = "config/paper/nope/claims.toml"
