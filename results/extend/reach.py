@@ -20,6 +20,7 @@ from runs import answers, results  # noqa: E402
 from runs.figures import COLORS, new_figure, save_figure  # noqa: E402
 
 L = 128
+SEEDS = 3  # an extension with fewer seeds of recall is left out
 AT = (4 * L, 32 * L)  # where the change of the loss is told
 KEEP = ("protocol", "dataset", "length", "extend", "factor", "dtype", "checkpoint", "reason")
 KEEP += ("trained", "chance", "nats", "texts", "exact", "accuracy", "by_distance", "block_nats")
@@ -56,10 +57,13 @@ def tested(run: dict, extend: str | None) -> answers.Tested:
     return answers.answered(results.rows_on(run["rows"], "recall", extend))
 
 
-def extensions(runs: list[dict]) -> list[str | None]:
-    """The extensions that all these runs were tested under, None (no extension) first."""
-    each = [dict.fromkeys(row["extend"] for row in run["rows"]) for run in runs]
-    return sorted(set(each[0]).intersection(*each[1:]), key=lambda e: (e is not None, e or ""))
+def runs_under(runs: list[dict]) -> dict[str | None, list[dict]]:
+    """The runs that were tested under each extension, None (no extension) first."""
+    found: dict[str | None, list[dict]] = {}
+    for run in runs:
+        for extend in dict.fromkeys(row["extend"] for row in run["rows"]):
+            found.setdefault(extend, []).append(run)
+    return dict(sorted(found.items(), key=lambda pair: (pair[0] is not None, pair[0] or "")))
 
 
 def changes(runs: list[dict], extend: str | None, length: int) -> list[float]:
@@ -75,15 +79,11 @@ def changes(runs: list[dict], extend: str | None, length: int) -> list[float]:
 def table(content: dict) -> list[dict]:
     """For each extension: reach of each seed, accuracy far away, and changes of the loss."""
     lines = []
-    pairs = [(e or "none", content["recall"], e) for e in extensions(content["recall"])]
-    for run in content["tuned"]:
-        own = next(iter(extensions([run])))
-        pairs.append((run["run"], [run], own))
     named: dict[str, list] = {}
-    for name, runs, extend in pairs:
-        if runs is not content["recall"]:
-            name = f"{extend or 'none'}, fine-tuned at {4 * L}"
-        named.setdefault(name, []).extend((run, extend) for run in runs)
+    for part, after in (("recall", ""), ("tuned", f", fine-tuned at {4 * L}")):
+        for extend, runs in runs_under(content[part]).items():
+            if len(runs) >= SEEDS:
+                named[f"{extend or 'none'}{after}"] = [(run, extend) for run in runs]
     for name, cases in named.items():
         curves = [tested(run, extend) for run, extend in cases]
         far = [answers.curve(one) for one in curves]
