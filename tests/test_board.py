@@ -120,8 +120,11 @@ def test_the_board_is_what_its_program_makes_of_the_results_beside_it(board, mon
     assert (tmp_path / "board.md").read_text() == (BOARD / "board.md").read_text()
 
 
-def test_the_page_of_contested_claims_is_what_its_program_prints():
+def test_the_pages_of_contested_claims_are_what_their_program_writes(tmp_path):
     folder = ROOT / "results/contested"
-    run = [sys.executable, str(folder / "contested.py")]
-    printed = subprocess.run(run, capture_output=True, text=True, check=True).stdout
-    assert printed == (folder / "README.md").read_text(encoding="utf-8")
+    run = [sys.executable, str(folder / "contested.py"), str(tmp_path)]
+    subprocess.run(run, check=True)
+    made = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}
+    assert len(made) == 5
+    for name, text in made.items():
+        assert text == (folder / name).read_text(encoding="utf-8")

@@ -1,9 +1,10 @@
 """Four claims that papers contradict each other about, held against the runs of the board.
 
-    python results/contested/contested.py > results/contested/README.md
+    python results/contested/contested.py [FOLDER]    # README.md, and a page for each claim
 
-It reads results/board (three seeds of each scheme, books and recall) and results/extend/reach.json.
-The rules were written after these runs: they say what the runs show, and are no prediction.
+It reads results/board (three seeds of each scheme, books and recall) and results/extend/reach.json,
+and notes.md: of each claim what papers say, then (after ---) the answer. The rules were written
+after these runs: they say what the runs show, and are no prediction.
 """
 
 import importlib.util
@@ -18,12 +19,13 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT))
-from runs.compare import t_point  # noqa: E402
+from runs.compare import LEVEL, holm, p_value, t_point  # noqa: E402
 from runs.paper import judge, rule  # noqa: E402
 from runs.results import rows_of, standard_error  # noqa: E402
 
 L = 128
 HOLDS = {"reproduced": "yes", "contradicted": "no"}  # not all of these are claims of a paper
+BELOW = "[What the columns mean](README.md)"
 MODULES = {"board": "board/board.py", "reach": "extend/reach.py"}
 
 
@@ -81,6 +83,7 @@ def read(says: str, left: str, right: str, **limit: float) -> dict:
 
 QUESTIONS = [
     (
+        "kerple-and-fire.md",
         "KERPLE and FIRE against ALiBi",
         ["alibi", "kerple", "fire"],
         [
@@ -102,6 +105,7 @@ QUESTIONS = [
         of_board,
     ),
     (
+        "log-n.md",
         "Log-n at short L",
         ["rope", "rope + logn"],
         [
@@ -119,6 +123,7 @@ QUESTIONS = [
         of_board,
     ),
     (
+        "extensions.md",
         "Does any extension without training keep reach?",
         ["none", "pi", "ntk", "yarn", "self_extend", "leaky_rerope", "streaming"],
         [
@@ -134,6 +139,7 @@ QUESTIONS = [
         of_extensions,
     ),
     (
+        "sinusoids.md",
         "Are sinusoids really that bad in length?",
         ["sinusoidal", "learned", "rope", "alibi"],
         [
@@ -174,6 +180,16 @@ def table(lines: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *rest])
 
 
+def against_chance(claim: dict, of: dict) -> float | None:
+    """Student's p for a mean over seeds that is the limit of a claim; None of one seed."""
+    left, right = of[tuple(claim["left"])], of[tuple(claim["right"])]
+    values = [left[seed] - right[seed] for seed in sorted(left.keys() & right.keys())]
+    if len(values) < 2:
+        return None
+    beyond = float(np.mean(values)) - claim.get("at_most", claim.get("at_least"))
+    return p_value(beyond / standard_error(values), len(values) - 1)
+
+
 def page(names: list[str], claims: list[dict], source: Callable) -> str:
     """The numbers of one question, and what follows from each rule."""
     losses, answers = source()
@@ -182,24 +198,47 @@ def page(names: list[str], claims: list[dict], source: Callable) -> str:
     for name in names:
         own = [cell(losses.get((name, n), {})) for n in lengths]
         lines.append([f"`{name}`", *own, cell(answers.get((name, 32), {}))])
-    judged = [["", "rule", "left − right", "does it hold?"]]
+    kinds = {"nats": losses, "answers": answers}
+    chances = {c["says"]: against_chance(c, kinds[c["what"]]) for c in claims}
+    together = holm({says: p for says, p in chances.items() if p is not None})
+    judged = [["", "rule", "left − right", "p, Holm", "does it hold?"]]
     for claim in claims:
-        of = losses if claim["what"] == "nats" else answers
-        said = rule(claim).replace(" at 32 L", "") if claim["what"] == "answers" else rule(claim)
-        found, verdict = judge(claim, of)
-        judged.append([claim["says"], said, found, HOLDS.get(verdict, verdict)])
+        what, p = claim["what"], together.get(claim["says"])
+        said = rule(claim).replace(" at 32 L", "") if what == "answers" else rule(claim)
+        found, verdict = judge(claim, kinds[what])
+        sure = HOLDS.get(verdict, verdict) if p is not None and p <= LEVEL else "undecided"
+        judged.append([claim["says"], said, found, "" if p is None else f"{p:.2g}", sure])
     return f"{table(lines)}\n\n{table(judged)}"
 
 
+def reaches(names: list[str]) -> str:
+    """The reach of extensions, and what the rules of ../extend call it."""
+    content = json.loads((HERE.parent / "extend/reach.json").read_text())
+    lines = {line["name"]: line for line in reach.table(content)}
+    shown = [["", "reach of each seed", "reach in texts of 4,096", "by the rules of ../extend"]]
+    for name in names:
+        own = (", ".join(map(str, lines[name][key])) for key in ("reach", "far"))
+        shown.append([f"`{name}`", *own, reach.kind(lines[name], lines["none"])])
+    return table(shown)
+
+
 def main() -> None:
-    """Print the page: the text of notes.md, with the tables of each question in it."""
+    """Write the pages: the text of notes.md, with the tables of each question in it."""
+    folder = Path(sys.argv[1]) if sys.argv[1:] else HERE
     opening, *notes = (HERE / "notes.md").read_text(encoding="utf-8").split("\n## ")
-    print(opening)
-    for note, (title, *rest) in zip(notes, QUESTIONS, strict=True):
+    first = [opening]
+    for note, (file, title, names, *rest) in zip(notes, QUESTIONS, strict=True):
         head, _, text = note.partition("\n")
         if head != title:
             raise SystemExit(f"notes.md has {head!r} in the place of {title!r}")
-        print(f"## {head}\n{text.replace('---', page(*rest), 1)}")
+        said, answer = text.strip().split("\n---\n")
+        tables = page(names, *rest)
+        if rest[1] is of_extensions:
+            tables = f"{tables}\n\n{reaches(names)}"
+        whole = f"# {title}\n\n{said.strip()}\n\n{tables}\n\n{answer.strip()}\n\n{BELOW}\n"
+        (folder / file).write_text(whole, encoding="utf-8")
+        first.append(f"## [{title}]({file})\n\n{answer.strip()}")
+    (folder / "README.md").write_text("\n\n".join(first) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
