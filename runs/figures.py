@@ -10,10 +10,10 @@ import numpy as np
 
 from configurable import require
 from runs.answers import Tested, curve, has_depths, interval, is_recall, verdict
-from runs.compare import contrasts, mean_curve, protocol_of, rows_by_seed
+from runs.compare import mean_curve, protocol_of, rows_by_seed, t_point, values_by_length
 from runs.files import replace_file
 from runs.labels import gaps, loss, result_labels, run_name
-from runs.results import ANSWERED, Result, gains, rows_on
+from runs.results import ANSWERED, Result, gains, rows_on, standard_error
 from runs.tables import tables_of
 
 # colours of Okabe and Ito, which the colour-blind can tell apart
@@ -66,10 +66,10 @@ def plot_runs(results: list[Result], path: str | Path, dataset: str = "") -> boo
 def plot_seeds(cells: dict[str, list[Result]], path: str | Path, dataset: str = "") -> bool:
     """Draw the loss of fixed_targets or of images by test length, a curve for each scheme.
 
-    It is the mean over seeds, with a thin line for each, and a bar is as long as the 95 % interval
-    of the difference to the first scheme, uncorrected. If every scheme has one seed only, a bar is
-    the paired error to L. For `cells`, and what is refused, see `rows_by_seed`. False, and no
-    figure, if nothing was measured. UserError if there are no figures of that kind.
+    It is the mean over seeds, with a thin line for each, and a bar is Student's 95 % interval of
+    that mean. If every scheme has one seed only, a bar is the paired error to L. For `cells`, and
+    what is refused, see `rows_by_seed`. False, and no figure, if nothing was measured. UserError if
+    there are no figures of that kind.
     """
     dataset, schemes = rows_by_seed(cells, dataset)
     protocol = protocol_of(schemes)
@@ -78,8 +78,8 @@ def plot_seeds(cells: dict[str, list[Result]], path: str | Path, dataset: str = 
         return plot_answers(tested, dataset, path)
     done = [result for of in cells.values() for result in of if "rows" in result]
     single = all(len(of) == 1 for of in cells.values())
-    bars = f"bars: 95 % interval of the difference to {next(iter(cells))}, not corrected"
-    caption = LOSSES[protocol][2] if single else f"thin lines: each seed;\n{bars}"
+    bars = "thin lines: each seed; bars: 95 % interval of the mean over seeds"
+    caption = LOSSES[protocol][2] if single else bars
     axes = loss_axes(dataset, done, protocol, caption)
     draw_seeds(axes, cells, dataset)
     return save_losses(axes, path)
@@ -90,10 +90,12 @@ def draw_seeds(axes: Any, cells: dict[str, list[Result]], dataset: str = "") -> 
     compare.schemes_of([load_result(folder), ...]).
     """
     _, schemes = rows_by_seed(cells, dataset)
-    found, single = contrasts(schemes), all(len(of) == 1 for of in cells.values())
+    single = all(len(of) == 1 for of in cells.values())
     for k, (label, seeds) in enumerate(schemes.items()):
-        losses = mean_curve(seeds)
-        errors = [found[label][n].half if n in found[label] else 0.0 for n in losses]
+        losses, errors = mean_curve(seeds), []
+        for nats in values_by_length(seeds, asked=False).values():
+            sure = len(nats) > 1 and np.isfinite(nats).all()
+            errors.append(t_point(len(nats) - 1) * standard_error(nats) if sure else 0.0)
         for fixed in seeds.values():
             thin = {"color": color(k), "linewidth": 0.7, "alpha": 0.5}
             axes.plot(fixed.keys(), [loss(row) for row in fixed.values()], **thin)

@@ -121,7 +121,8 @@ def side_by_side(paper: Paper, results: list[Result], train_length: int) -> Page
         lines.append([row["name"], "theirs", *row["values"]])
         ours = [[*losses.get((row["name"], c["length"]), {}).values()] for c in table["columns"]]
         lines.append(["", "ours", *(spread(nats, len(nats), ".3f") for nats in ours)])
-    return page(f"{paper['title']}: {table['title']} | ours: {table['protocol']}", lines)
+    unit = "share of texts without a mistake" if table["protocol"] == "exact_match" else "nats"
+    return page(f"{paper['title']}: {table['title']} | ours: {table['protocol']}, {unit}", lines)
 
 
 def judged(path: str, cells: dict[str, list[Result]]) -> list[dict[str, str]]:

@@ -219,10 +219,11 @@ def test_the_bars_of_the_figure_are_the_intervals(
     monkeypatch.setattr(figures, "save_losses", lambda axis, path: axes.append(axis))
     rope, nope = seeds_of("rope", [1.5, 1.7, 1.6]), seeds_of("nope", [1.6, 1.85, 1.65])
     figures.plot_seeds({"rope": rope, "nope": nope}, tmp_path / "x.png")
-    half = found(*rope, *nope)["nope"][128].half
     bars = [bar.get_segments()[0][:, 1] for curve in axes[0].containers for bar in curve.lines[2]]
-    assert np.ptp(bars[0]) == 0 and np.ptp(bars[1]) == pytest.approx(2 * half)
-    assert "difference to rope, not corrected" in axes[0].get_xlabel()
+    for bar, nats in zip(bars, ([1.5, 1.7, 1.6], [1.6, 1.85, 1.65]), strict=True):
+        half = 4.302653 * np.std(nats, ddof=1) / math.sqrt(3)  # a table of Student's t
+        assert bar == pytest.approx([np.mean(nats) - half, np.mean(nats) + half], rel=1e-5)
+    assert "95 % interval of the mean over seeds" in axes[0].get_xlabel()
 
 
 # ---- the rate that is picked

@@ -1,6 +1,7 @@
 # Press, Smith and Lewis 2022 (ALiBi) at their size, 247M parameters, for a GPU: one epoch of
-# WikiText-103 as tokens of GPT-2 (theirs: 205 epochs of words). Not run yet. The command goes on
-# where it was stopped:
+# WikiText-103 as tokens of GPT-2 (theirs: 205 epochs of words). Not run yet. Pieces of N tokens end
+# at 4,096, so the claim on 32 L stays untested. The command goes on where it was stopped (a test
+# begins again):
 # python data/wikipedia/prepare.py wikitext103 --tokenizer=gpt2
 # timeout 590 python ablate.py config/paper/alibi/wikitext103.py
 paper = "config/paper/alibi/claims.toml"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# PI and YaRN (claims.toml) beside our own models, in two or three hours on two cores: trains eight,
+# PI and YaRN (claims.toml) beside our own models, in an hour or two on two cores: trains eight,
 # tunes each of them four times, tests extensions of them, and ends with the papers' table above ours
 # and a verdict on each claim. The same command goes on after a stop:
 # sh config/paper/yarn/run.sh
