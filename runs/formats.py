@@ -115,12 +115,18 @@ def over_seeds(cells: dict[str, list[Result]], dataset: str = "") -> list[dict[s
 def over_models(
     tested: list[Result], others: list[Result], dataset: str = ""
 ) -> list[dict[str, Any]]:
-    """The numbers of `tables.extensions_table`, gains: a dict for each extension and length N."""
+    """The numbers of `tables.extensions_table`, gains: a dict for each extension and length N, with
+    the gain of each model (None: it diverged).
+    """
     dataset, gained = results.gains(tested, others, dataset)
     pairs = [(label, n) for label, by_length in gained.items() for n in sorted(by_length)]
     about = {"model": run_name(tested[0]), "dataset": dataset, "unit": tested[0]["unit"]}
     about = {"table": "extensions"} | about
-    return [about | {"extension": x, "N": n} | summary(gained[x][n]) for x, n in pairs]
+    lines = []
+    for label, n in pairs:
+        each = [gain if math.isfinite(gain) else None for gain in gained[label][n]]
+        lines.append(about | {"extension": label, "N": n, "each": each} | summary(gained[label][n]))
+    return lines
 
 
 def summary(values: list[float]) -> dict[str, Any]:

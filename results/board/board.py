@@ -236,9 +236,12 @@ def plot(schemes: list[tuple[str, list[dict], list[dict]]]) -> None:
     axes.set_xlim(0.2, 1.0)
     axes.set_ylim(-0.03, 3.6)
     axes.set_title(f"Stable is not the same as reading far (trained at L = {L})", fontsize=11)
-    axes.set_xlabel(f"reads: right answers to questions {L} to {FAR // 2 - 1} tokens back (recall)")
+    reads = f"reads: right answers to questions {L} to {FAR // 2 - 1} tokens back (recall)"
+    axes.set_xlabel(f"{reads}\npoints: seeds; bars: 95 % intervals of the mean over them")
+    axes.text(0.99, 0.95 * STABLE, "stable", va="top", ha="right", fontsize=7, color="0.35")
     seeds = max(len(books) for _, books, _ in schemes)
-    axes.set_ylabel(f"breaks: loss at {FAR} minus loss at {L} (nats; seeds of books: {seeds})")
+    breaks = f"breaks: loss at {FAR} minus loss at {L}, nats"
+    axes.set_ylabel(f"{breaks}\n(linear up to 0.1, then logarithmic; seeds of books: {seeds})")
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     save_figure(axes.figure, HERE / "board.png")
 

@@ -16,7 +16,7 @@ import numpy as np
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
-from runs import answers, results  # noqa: E402
+from runs import answers, compare, results  # noqa: E402
 from runs.figures import COLORS, new_figure, save_figure  # noqa: E402
 
 L = 128
@@ -152,9 +152,9 @@ def plot(lines: list[dict]) -> None:
     for k, line in enumerate(sorted(shown, key=lambda line: np.mean(line["loss"][AT[1]]))):
         x = np.mean([share for d, share in line["shares"].items() if d < 2048])
         losses = line["loss"][AT[1]]
-        spread = np.std(losses, ddof=1) if len(losses) > 1 else 0
+        half = compare.t_point(len(losses) - 1) * results.standard_error(losses)
         style = {"color": COLORS[k % 7], "marker": "os^Dv"[k // 7 % 5], "capsize": 3}
-        axes.errorbar(x, np.mean(losses), spread, label=line["name"], linestyle="none", **style)
+        axes.errorbar(x, np.mean(losses), half, label=line["name"], linestyle="none", **style)
     by_count = json.loads((HERE.parent / "board" / "majority.json").read_text(encoding="utf-8"))
     count = np.mean([share for d, share in by_count.items() if L <= int(d) < 2048])
     for x, style in ((0.25, ":"), (count, "--")):  # a guess; by count, without order
@@ -162,8 +162,12 @@ def plot(lines: list[dict]) -> None:
     axes.axhline(0, color="grey", linewidth=0.8, linestyle=":")
     axes.set_xlim(0.2, 1.0)
     axes.set_title("RoPE trained at 128, extended without training", fontsize=11)
-    axes.set_xlabel("reads: right answers to questions 128 to 2047 tokens back (dashed: by count)")
+    axes.set_xlabel(
+        "reads: right answers to questions 128 to 2047 tokens back (dashed: by count)\n"
+        "bars: 95 % interval of the mean over seeds of books"
+    )
     axes.set_ylabel(f"breaks: loss at {AT[1]} minus loss at {L} (nats, books)")
+    axes.set_ylim(-0.15, 2.7)
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     save_figure(axes.figure, HERE / "reach.png")
 
