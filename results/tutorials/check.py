@@ -906,10 +906,8 @@ fourth power: 1 % for RoPE.
 """
 
 
-def main() -> None:
-    """Write tutorials.md and chart.png."""
-    if sys.argv[1:]:
-        look_up(Path(sys.argv[1]))
+def page() -> str:
+    """The page: every sentence with its verdict."""
     lines, counts, source = [HEAD], {}, ""
     for one in SENTENCES:
         if one.source != source:
@@ -923,9 +921,17 @@ def main() -> None:
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     told = ", ".join(f"{verdict} {count}" for verdict, count in sorted(counts.items()))
     lines += ["", f"{len(SENTENCES)} sentences: {told}."]
-    (HERE / "tutorials.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Write tutorials.md and chart.png."""
+    if sys.argv[1:]:
+        look_up(Path(sys.argv[1]))
+    text = page()
+    (HERE / "tutorials.md").write_text(text, encoding="utf-8")
     chart(HERE / "chart.png")
-    print("\n".join(lines))
+    print(text)
 
 
 if __name__ == "__main__":
