@@ -1,5 +1,5 @@
 # Ruoss et al. 2023 (randomized positions) on one of their tasks, reverse, with 0.8M parameters.
-# claims.toml has the rules. Not run yet (seeds 1 to 3 are in results/length):
+# claims.toml has the rules, results/paper/README.md what came out:
 # python ablate.py config/paper/randomized/scaled.py
 paper = "config/paper/randomized/claims.toml"
 schemes = ("randomized(max=512) + rope", "rope")
