@@ -1,6 +1,6 @@
 r"""Sentences of five tutorials on position encodings, held against our runs and functions.
 
-    python results/tutorials/check.py [FOLDER]        # writes tutorials.md and chart.png
+    python results/tutorials/check.py [FOLDER]        # writes ../tutorials.md and chart.png
 
 With a FOLDER of the five texts (their file names begin with 000 to 004) every quotation is looked
 up in its lines. Every sentence has a rule that gives its verdict from numbers; of a snippet, the
@@ -898,7 +898,7 @@ the rules were written, stands at the top of that file: models of 0.8M parameter
 thousands of tokens, as the tutorials mean), so a verdict is about this size. *Undecided*: the
 interval over seeds does not tell, or there is one seed. Of a snippet the quoted lines are run.
 
-![bars as told and as measured](chart.png)
+![bars as told and as measured](tutorials/chart.png)
 
 What "performance" means in the bars of "Position Embeddings" (lines 276 to 280) is not said there.
 Ours are the perplexity of a byte at L over that at 4 L. For a token of four bytes they would be the
@@ -925,11 +925,11 @@ def page() -> str:
 
 
 def main() -> None:
-    """Write tutorials.md and chart.png."""
+    """Write ../tutorials.md and chart.png."""
     if sys.argv[1:]:
         look_up(Path(sys.argv[1]))
     text = page()
-    (HERE / "tutorials.md").write_text(text, encoding="utf-8")
+    (HERE.parent / "tutorials.md").write_text(text, encoding="utf-8")
     chart(HERE / "chart.png")
     print(text)
 
