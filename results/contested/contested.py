@@ -62,7 +62,7 @@ def of_extensions() -> tuple[dict, dict]:
         for row in run["rows"]:
             if row["nats"] is not None:
                 place = (row["extend"] or "none", row["length"] // L)
-                losses.setdefault(place, {})[run["seed"]] = row["nats"]
+                losses.setdefault(place, {})[run["run"]] = row["nats"]
     for run in content["recall"]:
         for extend in {row["extend"] for row in run["rows"]}:
             curve = reach.answers.curve(reach.tested(run, extend))
