@@ -96,8 +96,10 @@ def table(content: dict) -> list[dict]:
             extend = None if name == "none" else name
             losses = {n: changes(content["books"], extend, n) for n in AT}
         reaches = [answers.reach(one) for one in curves]
+        beyond = [float(np.mean([c[d][0] / c[d][1] for d in c if L <= d < 16 * L])) for c in far]
         far = [answers.reach_in(one[AT[1]], answers.learned(one) or np.inf) for one in curves]
         about = {"name": name, "reach": reaches, "far": far, "shares": shares, "loss": losses}
+        about["beyond"] = beyond
         lines.append(about)
     return sorted(lines, key=lambda line: (-np.median(line["reach"]), line["name"]))
 
@@ -150,11 +152,14 @@ def plot(lines: list[dict]) -> None:
     axes = new_figure((8.5, 5.0)).subplots()
     shown = [line for line in lines if line["loss"].get(AT[1])]
     for k, line in enumerate(sorted(shown, key=lambda line: np.mean(line["loss"][AT[1]]))):
-        x = np.mean([share for d, share in line["shares"].items() if d < 2048])
-        losses = line["loss"][AT[1]]
-        half = compare.t_point(len(losses) - 1) * results.standard_error(losses)
+        x, losses = line["beyond"], line["loss"][AT[1]]
+        wide, half = (
+            compare.t_point(len(of) - 1) * results.standard_error(of) for of in (x, losses)
+        )
         style = {"color": COLORS[k % 7], "marker": "os^Dv"[k // 7 % 5], "capsize": 3}
-        axes.errorbar(x, np.mean(losses), half, label=line["name"], linestyle="none", **style)
+        axes.errorbar(
+            np.mean(x), np.mean(losses), half, wide, label=line["name"], linestyle="none", **style
+        )
     by_count = json.loads((HERE.parent / "board" / "majority.json").read_text(encoding="utf-8"))
     count = np.mean([share for d, share in by_count.items() if L <= int(d) < 2048])
     for x, style in ((0.25, ":"), (count, "--")):  # a guess; by count, without order
@@ -164,7 +169,7 @@ def plot(lines: list[dict]) -> None:
     axes.set_title("RoPE trained at 128, extended without training", fontsize=11)
     axes.set_xlabel(
         "reads: right answers to questions 128 to 2047 tokens back (dashed: by count)\n"
-        "bars: 95 % interval of the mean over seeds of books"
+        "bars: 95 % interval of the mean over three seeds"
     )
     axes.set_ylabel(f"breaks: loss at {AT[1]} minus loss at {L} (nats, books)")
     axes.set_ylim(-0.15, 2.7)
