@@ -1,5 +1,5 @@
 # DroPE, scaled down to 0.8M parameters and L = 128 for a processor. claims.toml has their numbers,
-# and the rules. Not run yet:
+# and the rules, results/paper/README.md what came out:
 # python ablate.py config/paper/drope/scaled.py
 paper = "config/paper/drope/claims.toml"
 schemes = ("rope", "rope --drop_pos=0.13", "nope --learning_rate=1.5e-3")  # rates of the board
