@@ -96,10 +96,10 @@ def table(content: dict) -> list[dict]:
             extend = None if name == "none" else name
             losses = {n: changes(content["books"], extend, n) for n in AT}
         reaches = [answers.reach(one) for one in curves]
-        beyond = [float(np.mean([c[d][0] / c[d][1] for d in c if L <= d < 16 * L])) for c in far]
+        beyond = [np.mean([c[d][0] / c[d][1] for d in c if L <= d < 16 * L]) for c in far]
         far = [answers.reach_in(one[AT[1]], answers.learned(one) or np.inf) for one in curves]
-        about = {"name": name, "reach": reaches, "far": far, "shares": shares, "loss": losses}
-        about["beyond"] = beyond
+        about = {"name": name, "reach": reaches, "far": far, "shares": shares, "beyond": beyond}
+        about["loss"] = losses
         lines.append(about)
     return sorted(lines, key=lambda line: (-np.median(line["reach"]), line["name"]))
 
@@ -169,7 +169,7 @@ def plot(lines: list[dict]) -> None:
     axes.set_title("RoPE trained at 128, extended without training", fontsize=11)
     axes.set_xlabel(
         "reads: right answers to questions 128 to 2047 tokens back (dashed: by count)\n"
-        "bars: 95 % interval of the mean over three seeds"
+        "bars: 95 % interval of the mean over seeds"
     )
     axes.set_ylabel(f"breaks: loss at {AT[1]} minus loss at {L} (nats, books)")
     axes.set_ylim(-0.15, 2.7)
