@@ -38,7 +38,7 @@ FLEX = {
     "pair": ("alibi",),  # the bias is computed for each pair
     "distance": ("t5", "relative", "kerple", "cpb", "sandwich", "multiscale"),  # for each distance
     "mask": ("window", "block_causal"),
-    "score": ("fox", "scale_invariant"),
+    "score": ("scale_invariant",),
 }
 OF_DISTANCE = {*FLEX["pair"], *FLEX["distance"], "window"}  # what is added follows from it alone
 # Pieces with parameters train by another path: on an H100 flex took 4.8 times nope's step for t5
@@ -92,7 +92,7 @@ def scores(
     q (B, H, T, D), of which `rows` are taken, and k (B, H, S, D) are turned; with regions they are
     not. features (B, 1, S, M) are those of all keys.
     """
-    q, k, features = along(q, for_each_head(q, k), plan, features)
+    q, k, features, plan = along(q, for_each_head(q, k), plan, features)
     wide = torch.promote_types(q.dtype, torch.float32)
     turned = [(x.to(wide), y.to(wide)) for x, y in region_turns(q, k, plan)]
     return region_scores(turned, plan, rows, features)
@@ -104,13 +104,20 @@ def for_each_head(q: Tensor, x: Tensor) -> Tensor:
     return x.repeat_interleave(group, 1) if group > 1 else x
 
 
-def along(q: Tensor, k: Tensor, plan: Plan, features: Tensor | None) -> tuple[Tensor | None, ...]:
-    """What the scorer does once with q, k and features (B, 1, S, M), which become (B, S, M)."""
+def along(
+    q: Tensor, k: Tensor, plan: Plan, features: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None, Plan]:
+    """What the scorer does once with q, k and features (B, 1, S, M), which become (B, S, M).
+
+    q is multiplied by the temperature first; the plan that comes back has none.
+    """
     if features is None:
-        return q, k, None
+        return q, k, None, plan
     with torch.autocast(q.device.type, enabled=False):
+        if plan.temperature is not None:
+            q, plan = (q * plan.temperature).to(q.dtype), replace(plan, temperature=None)
         wide = torch.promote_types(features.dtype, torch.float32)
-        return plan.scorer.along(q, k, features[:, 0].to(wide))
+        return *plan.scorer.along(q, k, features[:, 0].to(wide)), plan
 
 
 def tile_scores(q: Tensor, k: Tensor, plan: Plan, rows: slice, features: Tensor | None) -> Tensor:
@@ -248,15 +255,15 @@ def attend(
     fewer heads, each for a group of q's; only some kernels read them without a copy for each.
     """
     plan, path = prepared.plan, prepared.path
-    if path not in ("fused", "flex"):
+    if features is not None or path not in ("fused", "flex"):
         k, v = for_each_head(q, k), for_each_head(q, v)
-    q, k, features = along(q, k, plan, features)
+    q, k, features, plan = along(q, k, plan, features)
     if path == "scored":
         return _scored(q, k, v, plan, dropout, features)
     if plan.temperature is not None:
         q = (q * plan.temperature).to(q.dtype)
     if path == "flex":
-        return _flex(q, k, v, prepared, features)
+        return _flex(q, k, v, prepared)
     if path == "fused":
         how = {"is_causal": q.shape[-2] > 1, "enable_gqa": q.shape[1] > k.shape[1]}
         return _kernel(q, k, v, dropout_p=dropout, **how)
@@ -270,25 +277,6 @@ def attend(
 
 
 # ---- FlexAttention
-
-
-@dataclass(frozen=True)
-class Pair(Tile):
-    """A tile of one query and one key: numbers without dimensions, of one text and one head."""
-
-    features_q: Tensor | None = None  # a copy: FlexAttention has the gradient of one index only
-    text: Tensor | None = None
-    head: Tensor | None = None
-
-    @property
-    def of_queries(self) -> Tensor:
-        """The feature of the query for this head."""
-        return self.features_q[self.text, self.rows, self.head]
-
-    @property
-    def of_keys(self) -> Tensor:
-        """The feature of the key for this head."""
-        return self.features_k[self.text, self.columns, self.head]
 
 
 def acting(plan: Plan) -> set[str]:
@@ -310,7 +298,8 @@ def learns_scores(plan: Plan) -> bool:
 def flex_takes(plan: Plan, dropout: float) -> bool:
     """Whether FlexAttention can compute a plan: whole texts on a GPU, by pieces that it serves."""
     whole = plan.query_ids.shape == plan.key_ids.shape and plan.query_ids.is_cuda
-    return bool(whole and plan.pieces and not dropout) and acting(plan) <= {*sum(FLEX.values(), ())}
+    whole = whole and plan.pieces and not any(overrides(p, "features") for p in plan.pieces)
+    return bool(whole and not dropout) and acting(plan) <= {*sum(FLEX.values(), ())}
 
 
 _compiled = lru_cache(torch.compile)
@@ -337,19 +326,18 @@ def by_distance(plan: Plan, n_head: int, like: Tensor) -> Tensor | None:
     return sum(bias(heads, distance, zero) for bias in plan.biases).to(like.dtype)
 
 
-def _flex(q: Tensor, k: Tensor, v: Tensor, prepared: Prepared, features: Tensor | None) -> Tensor:
+def _flex(q: Tensor, k: Tensor, v: Tensor, prepared: Prepared) -> Tensor:
     """FlexAttention with the plan's own biases, masks and score."""
     plan, added = prepared.plan, prepared.added
-    copied = None if features is None else features.clone()
 
     def modified(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         j = torch.minimum(i, j)  # a bias may be undefined for keys ahead, which are not seen
         bias = sum(f(h, i, j) for f in plan.biases) if added is None else added[h, i - j]
         if not makes_score(plan):
             return score + bias
-        return plan.scorer.score(Pair(q, k, score, bias, i, j, i, j, features, copied, b, h))
+        return plan.scorer.score(Tile(q, k, score, bias, i, j, i, j))
 
-    small = None if added is None and features is None else SMALL_BLOCKS
+    small = None if added is None else SMALL_BLOCKS
     how = {"kernel_options": small, "enable_gqa": q.shape[1] > k.shape[1]}
     return on_card(flex_attention, q)(q, k, v, modified, prepared.blocks, **how)
 

@@ -438,6 +438,8 @@ def answer_rows(tester: Tester, about: Result, lengths: tuple[int, ...]) -> list
         if "dtype" in row:
             row |= answers.measure(tester.model, corpus, size, tester.compute, tester.processes)
             row["attention"] = tester.model.attention_path(width - 1, None)
+        if "counted" in known:
+            row["counted"] = known["counted"][str(size)]
         told = row.get("reason") or f"{row['nats']:.4f} nats per {tester.corpus.unit}"
         told += f", {answers.share(row):.1%} right" if "accuracy" in row else ""
         print(f"{row['protocol']} at {size}: {told}")

@@ -254,16 +254,6 @@ class Tile:
     features_k: Tensor | None = None
 
     @property
-    def of_queries(self) -> Tensor:
-        """Features, one for each head, of the queries: (B, H, R, 1)."""
-        return self.features_k.mT[..., self.rows[:, 0], None]
-
-    @property
-    def of_keys(self) -> Tensor:
-        """Features, one for each head, of the keys: (B, H, 1, C)."""
-        return self.features_k.mT[..., None, :]
-
-    @property
     def seen(self) -> Tensor:
         """True where the query may see the key."""
         return self.added > -math.inf

@@ -147,25 +147,59 @@ def share(row: Row) -> float:
     return row["exact"] / row["texts"] if row["protocol"] == "exact_match" else row["accuracy"]
 
 
-def learned(tested: Tested) -> float:
-    """The mean share over the sizes that were trained; 0 if it is below LEARNED."""
+def inside(tested: Tested) -> float:
+    """The mean share over the sizes that were trained; 0 if none was tested."""
     shares = [share(row) for n, row in tested.items() if n <= row["trained"]]
-    mean = float(np.mean(shares)) if shares else 0.0
-    return mean if mean >= LEARNED else 0.0
+    return float(np.mean(shares)) if shares else 0.0
+
+
+def learned(tested: Tested) -> float:
+    """The share over the sizes that were trained; 0 if it is below LEARNED, or not above what
+    counting without order answers.
+    """
+    fair = all(beats_counting(row) for n, row in tested.items() if n <= row["trained"])
+    return inside(tested) if fair and inside(tested) >= LEARNED else 0.0
+
+
+def beats_counting(row: Row) -> bool:
+    """Whether the lower end of the interval of all answers of a row is above counting's share."""
+    if not row.get("counted"):
+        return True
+    bins = row["by_distance"]
+    counts, edges = bins["counts"], itertools.pairwise(bins["edges"])
+    cheap = np.average([by_counting(row, *ends) for ends in edges], weights=counts)
+    return interval(sum(bins["right"]), sum(counts))[0] > cheap
 
 
 def reach_in(row: Row, accuracy: float) -> int:
     """The largest distance, in texts of one length, up to which every bin holds.
 
     A bin holds if it has LEAST answers and the lower end of its interval is at least HELD of
-    `accuracy`, that inside the training length.
+    `accuracy`, that inside the training length; in longer texts it is also above what counting
+    without order answers.
     """
     bins, reach = row["by_distance"], 0
-    for end, right, count in zip(bins["edges"][1:], bins["right"], bins["counts"], strict=True):
-        if count < LEAST or interval(right, count)[0] < HELD * accuracy:
+    edges = itertools.pairwise(bins["edges"])
+    for (first, end), right, count in zip(edges, bins["right"], bins["counts"], strict=True):
+        cheap = 0.0 if row["length"] <= row["trained"] else by_counting(row, first, end)
+        least = max(HELD * accuracy, cheap)
+        if count < LEAST or interval(right, count)[0] < least:
             break
         reach = end
     return reach
+
+
+def by_counting(row: Row, first: int, end: int) -> float:
+    """The share of answers from `first` to `end` that counting gives right; 0: not known."""
+    known = row.get("counted") or {}  # of recall; older results have none
+    return max((share for d, share in known.items() if first <= int(d) < end), default=0.0)
+
+
+def tested_to(row: Row) -> int:
+    """The end of the last bin of distances up to which each has LEAST answers."""
+    bins = row["by_distance"]
+    enough = itertools.takewhile(lambda c: c >= LEAST, bins["counts"])
+    return bins["edges"][sum(1 for _ in enough)]
 
 
 def reach(tested: Tested) -> int:
@@ -199,15 +233,17 @@ def verdict(tested: Tested) -> str:
     """What rows with answers show, in a sentence."""
     found = reach(tested)
     if not found:
-        return f"not learned: below {LEARNED:.0%} at the trained size"
+        counts = inside(tested) >= LEARNED
+        why = "no better than counting without order" if counts else f"below {LEARNED:.0%}"
+        return f"not learned: {why} at the trained size"
     if not is_recall(tested):
         return f"solves sizes up to {found}"
     far = {n: reach_in(row, learned(tested)) for n, row in tested.items() if "by_distance" in row}
     best, longest = max(n for n in far if far[n] == found), max(far)
     less = f", and {far[longest]} in texts of {longest}" if best < longest else ""
-    if found == max(reach_in(tested[n], -math.inf) for n in far):  # where any accuracy holds
+    if found == max(tested_to(tested[n]) for n in far):
         return f"reads at least {found} tokens back, the longest tested, in texts of {best}{less}"
-    window = f": as far as a model that sees only its last {found} tokens"
+    window = f": as far as a model that sees at most its last {found} tokens"
     return f"reads {found} tokens back in texts of {best}{less or window}"
 
 

@@ -411,8 +411,8 @@ MUTATIONS = [
     Mutation("zoo/cope.py", "(above - below)", "(below - above)", "paper and cope"),
     Mutation(
         "zoo/fox.py",
-        "features.mT.cumsum(-1).mT",
-        "features.mT.cumsum(-1).mT - features",
+        "features.mT.cumsum(-1)",
+        "(features.mT.cumsum(-1) - features.mT)",
         "paper and fox",
     ),
     Mutation(
@@ -420,8 +420,8 @@ MUTATIONS = [
     ),
     Mutation(
         "zoo/fox.py",
-        "(tile.of_queries - tile.of_keys)",
-        "(tile.of_keys - tile.of_queries)",
+        "split(-sums, k.dtype)",
+        "split(sums, k.dtype)",
         "paper and fox",
     ),
     Mutation(

@@ -393,7 +393,7 @@ def test_a_model_that_sees_only_a_window_is_told_its_window(
 ) -> None:
     found = rows_by_length(Window(size), corpora[kind])
     assert answers.reach(found) == size
-    assert f"as far as a model that sees only its last {size} tokens" in answers.verdict(found)
+    assert f"as far as a model that sees at most its last {size} tokens" in answers.verdict(found)
 
 
 def test_a_model_that_reads_everything_reaches_the_longest_text(

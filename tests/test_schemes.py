@@ -53,7 +53,7 @@ class Expected:
 INPUT = Expected(shifts=False, path="fused")
 ROTARY = Expected(path="fused")
 RESIZED = Expected({"table": (4, C)}, shifts=None, path="fused", reach=T)
-GATED = Expected({"gate.weight": (H, C), "gate.bias": (H,)}, path="scored")
+GATED = Expected({"gate.weight": (H, C), "gate.bias": (H,)}, path="fused")
 MIXED = Expected({"cosines": (H, 2, 2), "sines": (H, 2, 2)}, shifts=False, path="fused")
 PLACES = Expected({"table": (2, 2, C)}, shifts=None, path="fused")
 
@@ -167,8 +167,8 @@ COMPOSITES: dict[str, Expected] = {
     "rope + logn + ssmax": ROTARY,
     "alibi + dape": Expected(path="scored"),
     "multiscale(smallest=2, largest=5) + kerple + dape(hidden=3)": Expected(path="scored"),
-    "rope + fox": Expected(path="scored"),
-    "alibi + logn + fox": Expected(path="scored"),
+    "rope + fox": ROTARY,
+    "alibi + logn + fox": Expected(),
     # the table meets turned queries
     "rope + cope + window(size=3, sinks=1)": Expected(shifts=False, path="scored"),
     "alibi + path(rank=3)": Expected(path="scored"),
@@ -182,8 +182,8 @@ COMPOSITES: dict[str, Expected] = {
     "abacus(zero=3, max_shift=4, rows=64) + rope": ROTARY,
     "fope(base=2) + kerple": Expected(shifts=False),
     "rope2d + logn + window(size=3, sinks=1)": Expected(),
-    "alibi2d + fox": Expected(path="scored"),
-    "fox | rope + sandwich | nope + ssmax": Expected(path="scored|dense|fused"),
+    "alibi2d + fox": Expected(),
+    "fox | rope + sandwich | nope + ssmax": Expected(path="fused|dense"),
     "rope + window(size=3, sinks=1) | nope": Expected(path="dense|fused"),
     "randomized(max=64) + (rope | t5(buckets=4, max_distance=6) + window(size=2))": Expected(
         path="fused|dense"

@@ -1,10 +1,16 @@
 """FoX and CABLE: scores that decay by learned gates (arXiv 2503.02130, arXiv 2503.08067)."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 
 from configurable import require
-from posenc import Piece, Shape, Tile
+from posenc import Piece, Shape
+
+COLUMNS = 8  # more of q and k: kernels want widths that 8 divides
+PARTS = 3  # numbers of bfloat16 hold a float32
+LARGE = 64.0  # a power of two, exact in every dtype, which keeps sums within float16
 
 
 class Fox(Piece):
@@ -37,9 +43,22 @@ class Fox(Piece):
         return nn.functional.logsigmoid(gate.to(torch.promote_types(gate.dtype, torch.float32)))
 
     def along(self, q: Tensor, k: Tensor, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """c (B, S, H) in place of ln f; in memory the numbers of a head stand side by side."""
-        return q, k, features.mT.cumsum(-1).mT
+        """q and k with 8 more columns, whose product adds c_i - c_j to the scores."""
+        width = q.shape[-1] + COLUMNS
+        sums = (features.mT.cumsum(-1) * (math.sqrt(width) / LARGE))[..., None]  # (B, H, S, 1)
+        keys, one = split(-sums, k.dtype), k.new_full((*k.shape[:-1], PARTS), LARGE)
+        queries = split(sums[..., -q.shape[-2] :, :], k.dtype)
+        grown = (q * math.sqrt(width / q.shape[-1])).to(k.dtype)  # scores are divided by the root
+        q = torch.cat((grown, queries, one[..., -q.shape[-2] :, :]), -1)
+        k = torch.cat((k, one, keys), -1)
+        filled = (0, COLUMNS - 2 * PARTS)
+        return nn.functional.pad(q, filled), nn.functional.pad(k, filled), features
 
-    def score(self, tile: Tile) -> Tensor:
-        """(B, H, R, C): the score plus the decay between key and query."""
-        return tile.scores + tile.added + (tile.of_queries - tile.of_keys)
+
+def split(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """PARTS columns of a dtype (..., PARTS) whose sum is x (..., 1), float32."""
+    parts = []
+    for _ in range(PARTS):
+        parts.append(x.to(dtype))
+        x = x - parts[-1]
+    return torch.cat(parts, -1)

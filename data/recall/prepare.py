@@ -142,19 +142,31 @@ def validation_rows(generator: np.random.Generator, seed: int, k: int, length: i
     return tokens, distances
 
 
-def by_majority(tokens: np.ndarray, distances: np.ndarray) -> float:
-    """The share of answers that are the value written most often under their name before, whatever
-    the order; one of several such values is drawn.
+def counted(tokens: np.ndarray, distances: np.ndarray) -> np.ndarray:
+    """(rows, T): how likely counting gives the right answer, 0 where no answer stands.
+
+    It gives the value that was written under the name most often, less the times it was the answer
+    (no write is asked for twice), whatever the order; one of several such values is drawn.
     """
-    written, right = np.zeros((len(tokens), NAMES, VALUES)), 0.0
+    left, right = np.zeros((len(tokens), NAMES, VALUES)), np.zeros(tokens.shape)
     for t in range(tokens.shape[1]):
         rows = np.flatnonzero(tokens[:, t] >= WRITE)
-        written[rows, *divmod(tokens[rows, t] - WRITE, VALUES)] += 1
+        left[rows, *divmod(tokens[rows, t] - WRITE, VALUES)] += 1
         rows = np.flatnonzero(distances[:, t])
-        counts = written[rows, tokens[rows, t - 1] - QUERY]  # (answers, VALUES)
-        most = counts == counts.max(axis=1, keepdims=True)
-        right += (most[np.arange(len(rows)), tokens[rows, t] - VALUE] / most.sum(axis=1)).sum()
-    return float(right / (distances > 0).sum())
+        names, values = tokens[rows, t - 1] - QUERY, tokens[rows, t] - VALUE
+        most = left[rows, names] == left[rows, names].max(
+            axis=1, keepdims=True
+        )  # (answers, VALUES)
+        right[rows, t] = most[np.arange(len(rows)), values] / most.sum(axis=1)
+        left[rows, names, values] -= 1
+    return right
+
+
+def counted_by_distance(tokens: np.ndarray, distances: np.ndarray) -> dict[int, float]:
+    """The share of answers that counting gives right, by the least of each bin of distances."""
+    right, bins = counted(tokens, distances), np.frexp(distances)[1]  # 1 for 1, 2 for 2 and 3 ...
+    known = np.unique(bins[distances > 0]).tolist()
+    return {2 ** (k - 1): float(right[(bins == k) & (distances > 0)].mean()) for k in known}
 
 
 def pick(generator: np.random.Generator, weights: np.ndarray) -> np.ndarray:
@@ -171,11 +183,14 @@ def prepare(folder: Path, length: int = 128, seed: int = 0) -> dict:
         length << k: validation_rows(generator, seed, k, length) for k in range(len(TEST_ROWS))
     }
     rows = {"protocol": "recall", "kind": "recall", "trained": length, "chance": 1 / VALUES}
+    tokens, distances = validation[length]
+    rows["majority"] = float(counted(tokens, distances)[distances > 0].mean())
+    rows["counted"] = {size: counted_by_distance(*pair) for size, pair in validation.items()}
     return write_rows(
         folder,
         train=make_rows(generator, TRAIN_ROWS, length, PLANNED),
         validation=validation,
-        rows=rows | {"majority": by_majority(*validation[length])},
+        rows=rows,
         tokenizer="char",
         characters=CHARACTERS,
         source=f"generated from seed {seed}",

@@ -1,7 +1,7 @@
 """The board: one table and one figure of the two comparisons in this folder, by its rules.
 
     python results/board/board.py            # reads books/ and recall/, writes board.md, board.png
-    python results/board/board.py majority   # reads data/recall, writes majority.json, first
+    python results/board/board.py counted    # reads data/recall, writes counted.json, first
 
 `books/results.json` and `recall/results.json` are those of ablate.py; `screening/` beside them has
 the same of the schemes with one seed. README.md has the rules.
@@ -67,7 +67,13 @@ def interval(values: list[float]) -> tuple[float, float]:
 
 def tested(result: dict) -> answers.Tested:
     """The rows of recall of one result."""
-    return answers.answered(rows_on(result["rows"], "recall"))
+    return with_counting(answers.answered(rows_on(result["rows"], "recall")))
+
+
+def with_counting(rows: answers.Tested) -> answers.Tested:
+    """The same with what counting answers, which results before it was known do not hold."""
+    counted = json.loads((HERE / "counted.json").read_text(encoding="utf-8"))
+    return {n: row | {"counted": counted.get(str(n), {})} for n, row in rows.items()}
 
 
 def reach_at(rows: answers.Tested, length: int) -> int | None:
@@ -194,22 +200,16 @@ def beyond(result: dict) -> float:
     return float(np.mean([right / count for right, count in far.values()])) if far else math.nan
 
 
-def majority() -> dict[int, float]:
-    """{distance: the share of questions in texts of FAR that the value written most often under the
-    name answers}, whatever the order, by the least distance of each bin.
-    """
+def counted() -> dict[int, dict[int, float]]:
+    """What counting without order answers, by the length of texts and the least of each bin."""
     spec = importlib.util.spec_from_file_location(
         "recall", HERE.parents[1] / "data/recall/prepare.py"
     )
     recall = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(recall)
-    tokens, distances = rows_of(data.load("recall"), FAR)
-    bins = 2 ** np.arange(distances.max().item().bit_length())
-    found = {}
-    for least in bins.tolist():
-        here = np.where((distances >= least) & (distances < 2 * least), distances, 0)
-        found[least] = recall.by_majority(tokens, here)
-    return found
+    corpus = data.load("recall")
+    sizes = [size for size, _, _ in corpus.meta["rows"]["sizes"]]
+    return {size: recall.counted_by_distance(*rows_of(corpus, size)) for size in sizes}
 
 
 def plot(schemes: list[tuple[str, list[dict], list[dict]]]) -> None:
@@ -226,8 +226,8 @@ def plot(schemes: list[tuple[str, list[dict], list[dict]]]) -> None:
         style = {"color": color, "marker": "osD"[k // 7], "label": pos, "capsize": 2}
         axes.errorbar(x, y, bars[0], bars[1], **style)
     axes.axvline(GUESS, color="grey", linewidth=0.8, linestyle=":")
-    order_free = json.loads((HERE / "majority.json").read_text(encoding="utf-8"))
-    by_count = np.mean([share for n, share in order_free.items() if L <= int(n) < FAR // 2])
+    shares = json.loads((HERE / "counted.json").read_text(encoding="utf-8"))[str(FAR)]
+    by_count = np.mean([share for n, share in shares.items() if L <= int(n) < FAR // 2])
     axes.axvline(by_count, color="grey", linewidth=0.8, linestyle="--")
     for x, words in ((GUESS, "a guess"), (by_count, "by count, without order")):
         axes.text(x + 0.005, 3.2, words, rotation=90, va="top", fontsize=7, color="0.35")
@@ -247,10 +247,9 @@ def plot(schemes: list[tuple[str, list[dict], list[dict]]]) -> None:
 
 
 def main() -> None:
-    """Write board.md and board.png, or majority.json."""
-    known = HERE / "majority.json"
-    if sys.argv[1:] == ["majority"]:
-        known.write_text(json.dumps(majority()) + "\n", encoding="utf-8")
+    """Write board.md and board.png, or counted.json."""
+    if sys.argv[1:] == ["counted"]:
+        (HERE / "counted.json").write_text(json.dumps(counted()) + "\n", encoding="utf-8")
     ranked, screened, more = both(), both("screening/"), both("more/")
     parts = ["# The board", "", table(ranked, screening=False)]
     parts += ["", "Reads farther in every seed than", "", *listed(farther(ranked))]

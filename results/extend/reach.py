@@ -16,6 +16,9 @@ import numpy as np
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
+sys.path.insert(0, str(HERE.parent / "board"))
+from board import with_counting  # noqa: E402
+
 from runs import answers, compare, results  # noqa: E402
 from runs.figures import COLORS, new_figure, save_figure  # noqa: E402
 
@@ -54,7 +57,7 @@ def collect(words: list[str]) -> None:
 
 def tested(run: dict, extend: str | None) -> answers.Tested:
     """The rows of recall of a run under an extension."""
-    return answers.answered(results.rows_on(run["rows"], "recall", extend))
+    return with_counting(answers.answered(results.rows_on(run["rows"], "recall", extend)))
 
 
 def runs_under(runs: list[dict]) -> dict[str | None, list[dict]]:
@@ -160,8 +163,8 @@ def plot(lines: list[dict]) -> None:
         axes.errorbar(
             np.mean(x), np.mean(losses), half, wide, label=line["name"], linestyle="none", **style
         )
-    by_count = json.loads((HERE.parent / "board" / "majority.json").read_text(encoding="utf-8"))
-    count = np.mean([share for d, share in by_count.items() if L <= int(d) < 2048])
+    shares = json.loads((HERE.parent / "board" / "counted.json").read_text(encoding="utf-8"))
+    count = np.mean([share for d, share in shares[str(AT[1])].items() if L <= int(d) < 2048])
     for x, style in ((0.25, ":"), (count, "--")):  # a guess; by count, without order
         axes.axvline(x, color="grey", linewidth=0.8, linestyle=style)
     axes.axhline(0, color="grey", linewidth=0.8, linestyle=":")
