@@ -19,8 +19,8 @@ class Cope(Piece):
     q.e is not divided by sqrt(d). Beside a rotation, e meets turned queries. `max` defaults to
     half the training length.
     Verdict: slow: it makes the whole score. In Zheng et al. 2024 its perplexity falls up to 4 L,
-    then rises to 2.9 times that at L by 64 L. Here it rises by 0.11 nats at 32 L, and the reach is
-    2 L (results/board, one seed).
+    then rises to 2.9 times that at L by 64 L. Here the loss rises by 0.11 nats
+    at 32 L, and the reach is L (results/board, one seed).
     """
 
     per_layer, reads_ids = True, False

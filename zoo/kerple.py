@@ -25,8 +25,9 @@ class Kerple(Piece):
     0.01, and r2 at most 2 for kind=power. A parameter beyond a bound still has its gradient, so
     that it can come back. The bias is added unscaled, as in the authors' code; the paper divides
     by sqrt(d).
-    Verdict: its loss stayed within 0.02 nats up to 32 L, and it read 1 to 2 L back (results/board).
-    Chi et al. 2022 report better losses than ALiBi's from 2 L on, Zheng et al. 2024 worse.
+    Verdict: its loss stayed within 0.02 nats up to 32 L, and it read no farther than L
+    (results/board). Chi et al. 2022 report better losses than ALiBi's from 2 L on, Zheng et al.
+    2024 worse.
     """
 
     def __init__(self, shape: Shape, *, kind: str = "log") -> None:
