@@ -429,6 +429,9 @@ def answer_rows(tester: Tester, about: Result, lengths: tuple[int, ...]) -> list
     corpus, known, found = tester.corpus, tester.corpus.meta["rows"], []
     if not set(lengths) <= set(sizes(corpus)):
         print(f"note: {corpus.name} has rows of {sizes(corpus)} only; other lengths are left out")
+    if known["trained"] != about["train_length"] and known["kind"] == "recall":
+        own = f"{corpus.name} is made for {known['trained']}, the model is trained at"
+        print(f"note: {own} {about['train_length']}: what is inside counts by the corpus")
     for size, count, width in known["sizes"]:
         if lengths and size not in lengths and size > known["trained"]:
             continue

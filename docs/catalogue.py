@@ -14,6 +14,7 @@ ACTS_ON = {  # by method of Piece
     "bias": "score",
     "temperature": "temperature",
     "mask": "mask",
+    "along": "queries and keys, by their text",
     "score": "whole score",
     "draw": "positions of training",
 }

@@ -759,6 +759,9 @@ def test_asked_lengths_that_no_row_has_are_named(
     for lengths in ((), (64, 128)):
         evaluate.evaluate(tester, about, EvaluateSettings(eval_lengths=lengths))
     assert "note" not in capsys.readouterr().out
+    settings = EvaluateSettings(eval_lengths=(64,))
+    evaluate.evaluate(tester, about | {"train_length": 32}, settings)
+    assert "recall is made for 64, the model is trained at 32" in capsys.readouterr().out
 
 
 def test_rows_refuse_what_needs_other_lengths(
