@@ -76,8 +76,8 @@ The well-known schemes are in `posenc.py`. Every other scheme has a file of its 
 files are loaded like a file of your own (`--pos_file`), so a scheme of yours can be moved to `zoo/`
 without a change. Most schemes add a bias to the score or turn queries and keys. Where that is not
 enough, the method `score` computes the whole score, and the method `features` gives numbers for
-each token, which `along` makes queries and keys of (see `zoo/fox.py`). `--drop_pos=0.13` trains the last 13 % of the steps without the
-scheme, whichever it is (DroPE).
+each token, which `along` makes queries and keys of (see `zoo/fox.py`). `--drop_pos=0.13` trains the
+last 13 % of the steps without the scheme, whichever it is (DroPE).
 
 Schemes whose names end in `2d` are for images that are read row by row, as those of data/digits
 (`--dataset=digits --block_size=144`). They take a text of N tokens for a square image, and do not
