@@ -345,7 +345,7 @@ def test_a_mistake_in_attention_is_found(
     exec(source.replace(right, wrong), scope)
     monkeypatch.setattr(attention, function, scope[function])
     with pytest.raises(Exception, match=f"(?i){REFUSED}"):
-        works("alibi | alibi + fox")
+        works("alibi | alibi + cope")
 
 
 def test_frequencies_that_stay_on_the_cpu_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

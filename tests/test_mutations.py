@@ -697,17 +697,19 @@ MUTATIONS = [
         "test_explain",
     ),
     # rows with answers
+    Mutation(ANSWERS, "count)[0] < least", "count)[1] < least", "lower_end", "test_rows"),
+    Mutation(ANSWERS, "max(HELD * accuracy,", "max(0 * accuracy,", "window", "test_rows"),
     Mutation(
-        ANSWERS, "(right, count)[0] < HELD", "(right, count)[1] < HELD", "lower_end", "test_rows"
+        ANSWERS, "max(HELD * accuracy, cheap)", "HELD * accuracy", "counting_beyond", "test_rows"
     ),
-    Mutation(ANSWERS, "[0] < HELD * accuracy", "[0] < 0 * accuracy", "window", "test_rows"),
+    Mutation(ANSWERS, "if fair and inside", "if inside", "without_order", "test_rows"),
     Mutation(ANSWERS, "if count < LEAST or", "if", "too_few_answers", "test_rows"),
     Mutation(ANSWERS, "[:-1]) < LEAST", "[:-1]) < 1", "joined", "test_rows"),
     Mutation(ANSWERS, "scored & ~np.pad(", "scored | np.pad(", "one_answer", "test_rows"),
     Mutation(
         ANSWERS,
-        "mean if mean >= LEARNED else 0.0",
-        "mean",
+        "if fair and inside(tested) >= LEARNED else 0.0",
+        "if fair else 0.0",
         "that_guesses",
         "test_rows",
     ),
