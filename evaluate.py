@@ -623,7 +623,7 @@ def diagnose_run(tester: Tester, folder: str, about: Result, settings: EvaluateS
     reach = max((width - 1 for _, _, width in rows), default=places.reach)
     most = min(reach, model.limit or reach)
     lengths = [length, *(n for n in asked if length < n <= most)]
-    print(f"at {lengths} tokens; the scheme and the corpus allow no more than {most}")
+    print(f"at {lengths} tokens: L and longer ones, of which scheme and corpus allow {most}")
     row, plan = ask(tester, about, places, "fixed_targets", lengths[-1])
     if "rows" not in corpus.meta:
         require(plan, row.get("reason"))

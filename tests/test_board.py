@@ -22,6 +22,7 @@ def board(tmp_path: Path) -> ModuleType:
     spec.loader.exec_module(module)
     module.HERE = tmp_path
     counted = {"128": {"1": 0.9}, "4096": {"128": 0.4, "2048": 0.6}}
+    counted |= {module.ORDERED: {"4096": {"128": 0.8}}}
     (tmp_path / "counted.json").write_text(json.dumps(counted), encoding="utf-8")
     return module
 

@@ -396,7 +396,7 @@ def test_of_rows_with_answers_only_attention_is_measured(tmp_path, monkeypatch, 
     about = {"train_length": 64, "step": 1, "checkpoint": ""}
     evaluate.diagnose_run(evaluate.Tester(model, rows), "run", about, settings)
     longest = max(width - 1 for _, _, width in rows.meta["rows"]["sizes"])
-    said = f"at [64, 256] tokens; the scheme and the corpus allow no more than {longest}"
+    said = f"at [64, 256] tokens: L and longer ones, of which scheme and corpus allow {longest}"
     assert said in capsys.readouterr().out
 
 

@@ -463,7 +463,7 @@ class Window(nn.Module):
 def rows_by_length(model: Any, corpus: data.Corpus) -> dict[int, dict]:
     """The rows of results of a model."""
     return {
-        n: {"protocol": "recall", "length": n, "trained": 64}
+        n: {"protocol": "recall", "length": n, "trained": 64, "counted": {}}
         | answers.measure(model, corpus, n, CPU, ALONE)
         for n in rows.sizes(corpus)
     }
@@ -538,6 +538,57 @@ def test_order_within_a_window_and_counting_beyond_is_not_read_beyond_the_window
     counted = {"1": 0.9, "2": 0.9, "4": 0.95}  # counting is as good from 4 on
     assert answers.reach_in(row | {"counted": counted}, 1.0) == 4
     assert answers.reach_in(row | {"counted": counted, "trained": 8}, 1.0) == 8  # learned covers it
+
+
+def ordered_count(row: list[int], distances: list[int], within: int) -> list[float]:
+    """What `recall.counted` says of one row, by the list of all writes that still count."""
+    writes: list[list[int]] = []  # name, value, place, whether a question took it
+    right = [0.0] * len(row)
+    for t, token in enumerate(row):
+        if token >= recall.WRITE:
+            name, value = divmod(token - recall.WRITE, recall.VALUES)
+            before = [w for w in writes if w[0] == name]
+            if before and not before[-1][3] and t - before[-1][2] < within:
+                before[-1][1] = -1  # it is known to be replaced
+            writes.append([name, value, t, False])
+        elif distances[t]:
+            name, value = row[t - 1] - recall.QUERY, token - recall.VALUE
+            of_name = [w for w in writes if w[0] == name]
+            left = [sum(w[1] == v for w in of_name) for v in range(recall.VALUES)]
+            for w in of_name:
+                left[w[1]] -= w[3] and w[1] >= 0
+            best = [v for v, n in enumerate(left) if n == max(left)]
+            near = distances[t] < within
+            right[t] = 1.0 if near else (value in best) / len(best)
+            of_name[-1][3] = True
+    return right
+
+
+@pytest.mark.parametrize("within", [0, 16, 64])
+def test_counting_with_order_within_a_window_is_what_a_list_of_writes_gives(
+    corpus: data.Corpus, within: int
+) -> None:
+    tokens, distances = (x[:4].astype(int) for x in rows.rows_of(corpus, 512))
+    found = recall.counted(tokens, distances, within)
+    pairs = zip(tokens.tolist(), distances.tolist(), strict=True)
+    assert np.allclose(found, [ordered_count(*pair, within) for pair in pairs])
+
+
+def test_reach_does_not_show_that_the_order_of_far_text_is_known(corpus: data.Corpus) -> None:
+    shares = recall.counted_by_distance(*rows.rows_of(corpus, 512), within=64)
+    edges, right = [*shares, 512], [round(10**4 * share) for share in shares.values()]
+    bins = {"edges": edges, "counts": [10**4] * len(shares), "right": right}
+    row = {"length": 512, "trained": 64, "by_distance": bins}
+    row["counted"] = recall.counted_by_distance(*rows.rows_of(corpus, 512))
+    assert answers.reach_in(row, 1.0) == 512  # the pages say so: results/board/README.md
+
+
+def test_rows_without_what_counting_answers_are_told(corpus: data.Corpus) -> None:
+    found = rows_by_length(Window(128), corpus)
+    told = answers.verdict({n: {**row} for n, row in found.items()})
+    for row in found.values():
+        del row["counted"]
+    assert answers.verdict(found) == f"{told}, not compared with counting: evaluate it again"
 
 
 def test_a_model_that_guesses_has_not_learned(corpus: data.Corpus) -> None:

@@ -142,29 +142,41 @@ def validation_rows(generator: np.random.Generator, seed: int, k: int, length: i
     return tokens, distances
 
 
-def counted(tokens: np.ndarray, distances: np.ndarray) -> np.ndarray:
+def counted(tokens: np.ndarray, distances: np.ndarray, within: int = 0) -> np.ndarray:
     """(rows, T): how likely counting gives the right answer, 0 where no answer stands.
 
     It gives the value that was written under the name most often, less the times it was the answer
-    (no write is asked for twice), whatever the order; one of several such values is drawn.
+    (no write is asked for twice), whatever the order; one of several such values is drawn. A rule
+    that knows the order of what stands less than `within` tokens apart does not count a write that
+    is replaced so soon, and answers what is asked so soon.
     """
     left, right = np.zeros((len(tokens), NAMES, VALUES)), np.zeros(tokens.shape)
+    last, since = np.zeros((2, len(tokens), NAMES), dtype=np.int64)  # what no question took yet
+    since -= tokens.shape[1]
     for t in range(tokens.shape[1]):
         rows = np.flatnonzero(tokens[:, t] >= WRITE)
-        left[rows, *divmod(tokens[rows, t] - WRITE, VALUES)] += 1
+        names, values = divmod(tokens[rows, t] - WRITE, VALUES)
+        soon = t - since[rows, names] < within
+        left[rows[soon], names[soon], last[rows, names][soon]] -= 1
+        left[rows, names, values] += 1
+        last[rows, names], since[rows, names] = values, t
         rows = np.flatnonzero(distances[:, t])
         names, values = tokens[rows, t - 1] - QUERY, tokens[rows, t] - VALUE
-        most = left[rows, names] == left[rows, names].max(
-            axis=1, keepdims=True
-        )  # (answers, VALUES)
-        right[rows, t] = most[np.arange(len(rows)), values] / most.sum(axis=1)
+        of_name = left[rows, names]  # (answers, VALUES)
+        most = of_name == of_name.max(axis=1, keepdims=True)
+        share = most[np.arange(len(rows)), values] / most.sum(axis=1)
+        right[rows, t] = np.where(distances[rows, t] < within, 1.0, share)
         left[rows, names, values] -= 1
+        since[rows, names] = -tokens.shape[1]
     return right
 
 
-def counted_by_distance(tokens: np.ndarray, distances: np.ndarray) -> dict[int, float]:
+def counted_by_distance(
+    tokens: np.ndarray, distances: np.ndarray, within: int = 0
+) -> dict[int, float]:
     """The share of answers that counting gives right, by the least of each bin of distances."""
-    right, bins = counted(tokens, distances), np.frexp(distances)[1]  # 1 for 1, 2 for 2 and 3 ...
+    right = counted(tokens, distances, within)
+    bins = np.frexp(distances)[1]  # 1 for 1, 2 for 2 and 3 ...
     known = np.unique(bins[distances > 0]).tolist()
     return {2 ** (k - 1): float(right[(bins == k) & (distances > 0)].mean()) for k in known}
 

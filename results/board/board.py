@@ -2,9 +2,11 @@
 
     python results/board/board.py            # reads books/ and recall/, writes board.md, board.png
     python results/board/board.py counted    # reads data/recall, writes counted.json, first
+    python results/board/board.py rows       # writes what counting answers into the recall rows
 
-`books/results.json` and `recall/results.json` are those of ablate.py; `screening/` beside them has
-the same of the schemes with one seed. README.md has the rules.
+`books/results.json` and `recall/results.json` are those of ablate.py; `seeds/books` has seeds 4
+and 5 of some, `screening/` the same of the schemes with one seed, `speed/` is of bench.py.
+README.md has the rules.
 """
 
 import importlib.util
@@ -21,13 +23,15 @@ sys.path.insert(0, str(HERE.parents[1]))
 import data  # noqa: E402
 from configurable import TrainSettings  # noqa: E402
 from data.rows import rows_of  # noqa: E402
-from runs import answers, compare  # noqa: E402
-from runs.figures import COLORS, new_figure, save_figure  # noqa: E402
+from runs import answers, compare, paper  # noqa: E402
+from runs.figures import COLORS, new_figure, plot_seeds, save_figure  # noqa: E402
+from runs.files import write_json, write_text  # noqa: E402
 from runs.results import by_length, paired, rows_on, standard_error  # noqa: E402
 
 L, FAR = 128, 4096
 STABLE = 0.05  # nats: the upper end of the interval of a stable scheme
 GUESS = 0.25  # of recall's four values
+ORDERED = f"order within {L}"  # in counted.json: counting by who knows the order so near
 
 
 def read(folder: str) -> dict[str, list[dict]]:
@@ -38,6 +42,14 @@ def read(folder: str) -> dict[str, list[dict]]:
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"].values()
     done = [[result for result in results if "rows" in result] for results in cells]
     return {results[0]["pos"]: results for results in done if results}
+
+
+def speed(pos: str) -> str:
+    """How fast a scheme trains at L, as a multiple of nope in turn, and tokens/s of one thread."""
+    path = HERE / "speed/bench.json"
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.is_file() else {}
+    row = rows.get(f"{pos}, train at L = {L}")
+    return f"{row['ratio'][0]:.2f} ({row['tokens_per_s']:,.0f})" if row else "not measured"
 
 
 def changes(results: list[dict]) -> dict[int, float]:
@@ -120,6 +132,7 @@ def line(pos: str, books: list[dict], recall: list[dict], screening: bool) -> li
     return [
         "`{}`".format(pos.replace("|", r"\|")),
         f"{(books or recall)[0]['parameters']:,}",
+        *[speed(pos)] * (not screening),
         rates,
         (f"{at_l:.3f}" if books else "") + ("" if math.isnan(spread) else f" ± {spread:.3f}"),
         change if stability else "undefined" if books else "",
@@ -167,21 +180,14 @@ def order(item: tuple[str, list[dict], list[dict]]) -> tuple[float, float]:
 
 
 HEADS = ["scheme", "parameters", "rates", "loss at L", "loss at 32 L − at L", "reach of each seed"]
-HEADS += [
-    f"reach in texts of {FAR:,}",
-    "64–127",
-    "128–255",
-    "256–511",
-    "512–1023",
-    "1024–2047",
-    "2048–4095",
-    "",
-]
+HEADS += [f"reach in texts of {FAR:,}", "64–127", "128–255", "256–511", "512–1023", "1024–2047"]
+HEADS += ["2048–4095", ""]
 
 
 def table(schemes: list[tuple[str, list[dict], list[dict]]], screening: bool) -> str:
     """A Markdown table of schemes in the order of the board."""
-    lines = [HEADS, ["---"] * len(HEADS)]
+    heads = [*HEADS[:2], *["training, × nope (tokens/s)"] * (not screening), *HEADS[2:]]
+    lines = [heads, ["---"] * len(heads)]
     lines += [line(*item, screening) for item in sorted(schemes, key=order)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
@@ -189,31 +195,74 @@ def table(schemes: list[tuple[str, list[dict], list[dict]]], screening: bool) ->
 def both(folder: str = "") -> list[tuple[str, list[dict], list[dict]]]:
     """Each scheme with its results on books and on recall."""
     books, recall = read(f"{folder}books"), read(f"{folder}recall")
+    for pos, results in {} if folder else read("seeds/books").items():
+        books[pos] += results
     return [(pos, books.get(pos, []), recall.get(pos, [])) for pos in {**recall, **books}]
 
 
+def far_bins(result: dict) -> list[tuple[int, int]]:
+    """Right answers and answers to questions from L to 16 L back, in the four bins."""
+    curve = answers.curve(tested(result))
+    return [of for n, of in curve.items() if L <= n < FAR // 2]
+
+
 def beyond(result: dict) -> float:
-    """The share of right answers to questions from L to 16 L back, the mean of the four bins; nan
-    where no text is longer than L.
+    """The mean share of right answers of `far_bins`; nan where no text is longer than L."""
+    bins = far_bins(result)
+    return float(np.mean([right / count for right, count in bins])) if bins else math.nan
+
+
+def error_of_texts(recall: list[dict]) -> float:
+    """Half of the 95 % interval of `beyond` by the number of answers, which all seeds share."""
+    pairs = [(a / n, n) for result in recall for a, n in far_bins(result)]
+    each = np.array([share * (1 - share) / n for share, n in pairs]).reshape(len(recall), -1)
+    return 1.96 * math.sqrt(each.mean(axis=0).sum()) / each.shape[1]
+
+
+def error_of_windows(books: list[dict]) -> float:
+    """Half of the 95 % interval of the change of the loss by its windows, which all seeds share."""
+    rows = [by_length(rows_on(result["rows"], "books")) for result in books]
+    pairs = [paired(row[FAR], row[L]) for row in rows]
+    return 1.96 * float(np.mean([pair.stderr for pair in pairs if pair]))
+
+
+def counted() -> dict[int | str, dict]:
+    """What counting without order answers, by the length of texts and the least of each bin; under
+    ORDERED the same of who also knows the order of what stands less than L apart.
     """
-    far = {n: of for n, of in answers.curve(tested(result)).items() if L <= n < FAR // 2}
-    return float(np.mean([right / count for right, count in far.values()])) if far else math.nan
-
-
-def counted() -> dict[int, dict[int, float]]:
-    """What counting without order answers, by the length of texts and the least of each bin."""
     spec = importlib.util.spec_from_file_location(
         "recall", HERE.parents[1] / "data/recall/prepare.py"
     )
     recall = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(recall)
     corpus = data.load("recall")
-    sizes = [size for size, _, _ in corpus.meta["rows"]["sizes"]]
-    return {size: recall.counted_by_distance(*rows_of(corpus, size)) for size in sizes}
+    pairs = {size: rows_of(corpus, size) for size, _, _ in corpus.meta["rows"]["sizes"]}
+    found = {size: recall.counted_by_distance(*pair) for size, pair in pairs.items()}
+    ordered = {size: recall.counted_by_distance(*pair, L) for size, pair in pairs.items()}
+    return found | {ORDERED: ordered}
+
+
+def complete_rows() -> None:
+    """Write what counting answers into rows that lack it, and their tables and figures again."""
+    for folder in ("recall", "screening/recall", "more/recall"):
+        path = HERE / folder / "results.json"
+        content = json.loads(path.read_text(encoding="utf-8"))
+        for result in (r for results in content["cells"].values() for r in results if "rows" in r):
+            rows = {row["length"]: row for row in result["rows"]}
+            result["rows"] = list(with_counting(rows).values())
+        write_json(path, content)
+        old = path.with_name("table.txt").read_text(encoding="utf-8").splitlines()
+        notes = [line for line in old if line.startswith("note: ")]
+        pages = "\n\n".join(paper.comparison_tables(content))
+        write_text(path.with_name("table.txt"), "\n".join([pages, *notes]) + "\n")
+        if path.with_name("figure.png").exists():
+            plot_seeds(content["cells"], path.with_name("figure.png"))
 
 
 def plot(schemes: list[tuple[str, list[dict], list[dict]]]) -> None:
-    """Stability against what is read from beyond L: all seeds as points, means with intervals."""
+    """Stability against what is read from beyond L: all seeds as points, means with intervals that
+    have the error over seeds and that of the texts, as the root of the sum of squares.
+    """
     axes = new_figure((8.5, 5.2)).subplots()
     for k, (pos, books, recall) in enumerate(sorted(schemes, key=order)):
         stability = [value for value in changes(books).values() if math.isfinite(value)]
@@ -221,15 +270,19 @@ def plot(schemes: list[tuple[str, list[dict], list[dict]]]) -> None:
         if not stability or not shares:
             continue
         (y, half), (x, spread) = interval(stability), interval(shares)
-        color, bars = COLORS[k % 7], [0 if math.isnan(e) else e for e in (half, spread)]
+        bars = [0 if math.isnan(e) else e for e in (half, spread)]
+        errors = zip(bars, (error_of_windows(books), error_of_texts(recall)), strict=True)
+        color, bars = COLORS[k % 7], [math.hypot(*pair) for pair in errors]
         axes.scatter(shares, [y] * len(shares), s=8, color=color)
         style = {"color": color, "marker": "osD"[k // 7], "label": pos, "capsize": 2}
         axes.errorbar(x, y, bars[0], bars[1], **style)
     axes.axvline(GUESS, color="grey", linewidth=0.8, linestyle=":")
-    shares = json.loads((HERE / "counted.json").read_text(encoding="utf-8"))[str(FAR)]
-    by_count = np.mean([share for n, share in shares.items() if L <= int(n) < FAR // 2])
-    axes.axvline(by_count, color="grey", linewidth=0.8, linestyle="--")
-    for x, words in ((GUESS, "a guess"), (by_count, "by count, without order")):
+    known, lines = json.loads((HERE / "counted.json").read_text(encoding="utf-8")), [GUESS]
+    for shares in (known[str(FAR)], known[ORDERED][str(FAR)]):
+        lines.append(np.mean([share for n, share in shares.items() if L <= int(n) < FAR // 2]))
+        axes.axvline(lines[-1], color="grey", linewidth=0.8, linestyle="--")
+    kinds = ("a guess", "by count, without order", f"by count, order within {L} tokens")
+    for x, words in zip(lines, kinds, strict=True):
         axes.text(x + 0.005, 3.2, words, rotation=90, va="top", fontsize=7, color="0.35")
     axes.axhline(STABLE, color="grey", linewidth=0.8, linestyle=":")
     axes.set_yscale("symlog", linthresh=0.1)
@@ -237,9 +290,9 @@ def plot(schemes: list[tuple[str, list[dict], list[dict]]]) -> None:
     axes.set_ylim(-0.03, 3.6)
     axes.set_title(f"Stable is not the same as reading far (trained at L = {L})", fontsize=11)
     reads = f"reads: right answers to questions {L} to {FAR // 2 - 1} tokens back (recall)"
-    axes.set_xlabel(f"{reads}\npoints: seeds; bars: 95 % intervals of the mean over them")
+    axes.set_xlabel(f"{reads}\npoints: seeds; bars: 95 %, of seeds and of test texts")
     axes.text(0.99, 0.95 * STABLE, "stable", va="top", ha="right", fontsize=7, color="0.35")
-    seeds = max(len(books) for _, books, _ in schemes)
+    seeds = " or ".join(sorted({str(len(books)) for _, books, _ in schemes}))
     breaks = f"breaks: loss at {FAR} minus loss at {L}, nats"
     axes.set_ylabel(f"{breaks}\n(linear up to 0.1, then logarithmic; seeds of books: {seeds})")
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
@@ -247,9 +300,11 @@ def plot(schemes: list[tuple[str, list[dict], list[dict]]]) -> None:
 
 
 def main() -> None:
-    """Write board.md and board.png, or counted.json."""
+    """Write board.md and board.png; or counted.json, or what it says into the rows of recall."""
     if sys.argv[1:] == ["counted"]:
         (HERE / "counted.json").write_text(json.dumps(counted()) + "\n", encoding="utf-8")
+    if sys.argv[1:] == ["rows"]:
+        complete_rows()
     ranked, screened, more = both(), both("screening/"), both("more/")
     parts = ["# The board", "", table(ranked, screening=False)]
     parts += ["", "Reads farther in every seed than", "", *listed(farther(ranked))]
