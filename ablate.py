@@ -51,7 +51,7 @@ from positions.scheme import Scheme
 from runs import device, files, formats, paper
 from runs.compare import pick_rate, rates_beyond
 from runs.figures import plot_seeds
-from runs.folder import command_line, diverged, read_config, run_folder
+from runs.folder import command_line, diverged, read_config, run_folder, trained_seconds
 from runs.log import log_comparison
 from runs.processes import world_size
 from runs.results import Result, finished_result
@@ -92,7 +92,9 @@ class Cell:
             if result:
                 config = read_config(self.folder)
                 config["history"] = [[p["from_step"], p["max_iters"]] for p in config["history"]]
-                return result | {"run": {name: config[name] for name in PROVENANCE}}
+                about = {name: config[name] for name in PROVENANCE}
+                about["train_seconds"] = trained_seconds(self.folder)
+                return result | {"run": about}
         return None
 
 

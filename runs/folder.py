@@ -158,6 +158,16 @@ def last_logged_step(folder: Path) -> int:
     return max((line["step"] for line in logged(folder)), default=0)
 
 
+def trained_seconds(folder: Path) -> float:
+    """How long the steps in metrics.jsonl took, with compiling; an interrupted part counts once."""
+    seconds, tokens = 0.0, 0
+    for line in logged(folder):
+        if line.get("tokens_per_s"):
+            seconds += (line["tokens"] - tokens) / line["tokens_per_s"]
+            tokens = line["tokens"]
+    return round(seconds, 1)
+
+
 def diverged(folder: Path) -> str:
     """What was not finite when the training in a run folder ended; empty if all was."""
     lines = logged(folder)

@@ -27,7 +27,7 @@ from data import rows
 from runs import device, results
 from runs.checkpoint import load_run
 from runs.files import sha256, write_json
-from runs.folder import provenance, run_folder
+from runs.folder import provenance, run_folder, trained_seconds
 from runs.tables import rates_table, scheme_tables
 
 REPOSITORY = Path(ablate.__file__).resolve().parent
@@ -530,7 +530,8 @@ def test_table_figure_and_results_are_written_and_hold_what_made_them(
     assert results["command"][:2] == ["ablate.py", "nope"]
     seeds = {pos: [cell["seed"] for cell in cells] for pos, cells in results["cells"].items()}
     assert seeds == dict.fromkeys(SCHEMES, [1, 2])
-    assert results["cells"]["rope"][0]["run"].keys() == set(ablate.PROVENANCE)
+    run = results["cells"]["rope"][0]["run"]
+    assert run.keys() == {*ablate.PROVENANCE, "train_seconds"} and run["train_seconds"] >= 0
     assert (
         "\n\n".join(scheme_tables(results["cells"])) + "\n" == table
     )  # redrawn from the file alone
@@ -544,6 +545,15 @@ def test_cells_of_other_sources_or_threads_are_noted(
     run_main(monkeypatch, "nope", "rope", "--seeds=1")
     notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note:")]
     assert notes == ["note: threads is not the same in all cells: see results.json"]
+
+
+def test_the_seconds_of_a_training_are_those_of_its_steps(tmp_path: Path) -> None:
+    lines = [{"step": 1, "tokens": 100, "tokens_per_s": 10.0}, {"step": 2}]
+    lines += [{"step": 3, "tokens": 300, "tokens_per_s": 100.0}, {"step": 4, "diverged": "loss"}]
+    text = "\n".join(map(json.dumps, lines)) + '\n{"step": 5, "tok'
+    (tmp_path / "metrics.jsonl").write_text(text, encoding="utf-8")
+    assert trained_seconds(tmp_path) == 10 + 2
+    assert trained_seconds(tmp_path / "absent") == 0
 
 
 def test_each_comparison_has_a_folder_of_its_own() -> None:
@@ -693,7 +703,7 @@ def test_each_scheme_is_compared_at_the_rate_picked_for_it(
     }
     tried = content["rates"]["rope"]["tried"]
     assert [one["nats"] for one in tried] == rates["rope"]
-    assert all(one["run"].keys() == set(ablate.PROVENANCE) for one in tried)
+    assert all(one["run"].keys() == {*ablate.PROVENANCE, "train_seconds"} for one in tried)
     table = (folder / "table.txt").read_text(encoding="utf-8")
     pages = [rates_table(content["rates"]), *scheme_tables(content["cells"])]
     assert "\n\n".join(pages) + "\n" == table
