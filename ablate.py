@@ -139,13 +139,8 @@ def variant(text: str, shared: TrainSettings, settings: AblateSettings) -> Cell:
     """
     text, *own = re.split(r"\s+(?=--)", text.strip())
     names = [word[2:].partition("=")[0] for word in own]
-    fixed = {
-        "pos",
-        "seed",
-        "dataset",
-        "init_from",
-        *["learning_rate"] * bool(settings.learning_rates),
-    }
+    fixed = {"pos", "seed", "dataset", "init_from"}
+    fixed |= {"learning_rate"} if settings.learning_rates else set()
     known = {f.name for f in fields(TrainSettings)}  # an unknown one is refused with advice
     for name in names:
         good = name not in known or name in TrainSettings.defaults().keys() - fixed
@@ -357,11 +352,7 @@ def with_rate(cell: Cell, rates: dict[str, Any]) -> Cell:
 
 
 def compare(
-    cells: list[Cell],
-    rates: dict[str, Any],
-    failed: dict[str, str],
-    folder: Path,
-    settings: AblateSettings,
+    cells: list[Cell], rates: dict, failed: dict[str, str], folder: Path, settings: AblateSettings
 ) -> str:
     """Write results.json, table.txt and figure.png into a folder; returns the table.
 

@@ -462,10 +462,6 @@ def _scored(
 def _part(plan: Plan, rows: slice, stop: int) -> Plan:
     """The plan of a block of queries and of the keys before `stop`, where the last query stands."""
     temperature = None if plan.temperature is None else plan.temperature[..., rows, :]
-    return replace(
-        plan,
-        query_ids=plan.query_ids[..., rows],
-        key_ids=plan.key_ids[..., :stop],
-        temperature=temperature,
-        regions=tuple((_part(part, rows, stop), where) for part, where in plan.regions),
-    )
+    ids = {"query_ids": plan.query_ids[..., rows], "key_ids": plan.key_ids[..., :stop]}
+    regions = tuple((_part(part, rows, stop), where) for part, where in plan.regions)
+    return replace(plan, **ids, temperature=temperature, regions=regions)

@@ -113,6 +113,12 @@ def sha256(*paths: Path) -> str:
 # ---- programs
 
 
+def mixed_seed(*numbers: int) -> int:
+    """A seed that follows from these numbers, of 32 bits: torch reads no more of it on a CPU."""
+    digest = hashlib.sha256(" ".join(map(str, numbers)).encode()).digest()
+    return int.from_bytes(digest[:4], "little")
+
+
 def run_program(main: Callable[[], int | None]) -> NoReturn:
     """Run a program and exit with the code that `main()` returns, 0 for None.
 
@@ -392,10 +398,9 @@ class EvaluateSettings(MeasureSettings):
     def check_together(self) -> None:
         """Raise UserError for a figure with a format, or numbers that diagnose.json has anyway."""
         require(self.format == "text" or not self.out, TABLE_ALONE)
-        known = (
-            "--diagnose writes its numbers to diagnose.json: leave --format out, or choose md, tex"
-        )
-        require(not self.diagnose or self.format in FORMATS[:3], known)
+        known = "--diagnose writes its numbers to diagnose.json"
+        good = not self.diagnose or self.format in FORMATS[:3]
+        require(good, f"{known}: leave --format out, or choose md, tex")
 
 
 @dataclass(frozen=True)
@@ -584,10 +589,8 @@ def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, li
 
 def _list_configs(folder: Path) -> None:
     """If config files are in a folder, print them with what their comments say, and exit 0."""
-    lines = []
-    for path in sorted(
-        path for depth in ("", "*/", "*/*/") for path in folder.glob(f"{depth}*.py")
-    ):
+    lines, depths = [], ("", "*/", "*/*/")
+    for path in sorted(path for depth in depths for path in folder.glob(f"{depth}*.py")):
         said = re.match("(#.*\n)*", path.read_text(encoding="utf-8"))[0].replace("#", "")
         lines.append(f"{path!s:<28} {textwrap.shorten(said, 120)}")
     if lines:

@@ -284,12 +284,10 @@ def per_position(binned: np.ndarray, length: int) -> dict[str, Any]:
     """
     edges = position_bins(length)
     bins = [column if np.isfinite(column).all() else None for column in binned.T]
-    return {
-        "edges": edges,
-        "nats": [None if column is None else float(column.mean()) for column in bins],
-        "stderr": [None if column is None else standard_error(column) for column in bins],
-        "counts": [len(binned) * (b - a) for a, b in itertools.pairwise(edges)],
-    }
+    counts = [len(binned) * (b - a) for a, b in itertools.pairwise(edges)]
+    means = [None if column is None else float(column.mean()) for column in bins]
+    errors = [None if column is None else standard_error(column) for column in bins]
+    return {"edges": edges, "nats": means, "stderr": errors, "counts": counts}
 
 
 @torch.no_grad()
@@ -628,9 +626,8 @@ def diagnose_run(tester: Tester, folder: str, about: Result, settings: EvaluateS
     if "rows" not in corpus.meta:
         require(plan, row.get("reason"))
         add_remarks(row, places, model)
-    diagnose.report(
-        findings(tester, places, lengths), folder, about | row | provenance(), settings.format
-    )
+    found, about = findings(tester, places, lengths), about | row | provenance()
+    diagnose.report(found, folder, about, settings.format)
 
 
 def findings(tester: Tester, places: Places, lengths: list[int]) -> Iterator[diagnose.Finding]:

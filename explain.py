@@ -44,6 +44,7 @@ from runs.tables import Page, page
 
 LAYERS = 4  # of the model that is looked at
 TURN = 2 * math.pi
+SIDE = ["wavelength", "wraps at", "met to", "seen"]
 
 
 # ---- what it is
@@ -132,15 +133,22 @@ def table(pairs: Pairs) -> Page:
     """A line for each pair, angles in turns; below, a summary, and a warning of what is probably a
     mistake.
     """
-    numbers = map(str, range(len(pairs.before)))
-    columns = [["pair", *numbers], column("turns in L", pairs.before * pairs.trained / TURN)]
-    columns += [column("seen to", pairs.seen / TURN)]
-    columns += angle_columns(pairs, pairs.before, pairs.raw)
-    if pairs.scheme.extension:
-        columns += [["|"] * len(columns[0]), *angle_columns(pairs, pairs.after, pairs.met)]
+    lines = [["pair", "turns in L", "seen to", *SIDE]]
+    lines[0] += ["|", *SIDE] if pairs.scheme.extension else []
+    for one in numbers(pairs):
+        lines.append([str(one["pair"]), f"{one['turns_in_L']:,.3f}", f"{one['seen_to']:,.3f}"])
+        lines[-1] += side_cells(one)
+        lines[-1] += ["|", *side_cells(one, "extended_")] if pairs.scheme.extension else []
     title = f"{pairs.name}, L = {pairs.trained}, N = {pairs.length}; angles in turns"
-    lines = [list(line) for line in zip(*columns, strict=True)]
     return page(title, lines, summary(pairs), *few_turns(pairs))
+
+
+def side_cells(one: dict[str, Any], side: str = "") -> list[str]:
+    """The cells under SIDE of a pair: without the extension, or with it (`extended_`)."""
+    names = ("wavelength", "wraps_at", "met_to", "seen")
+    wave, wraps, met, seen = (one[f"{side}{name}"] for name in names)
+    first = f"{wraps:,.0f}" if wraps < math.inf else "never"  # whole number of tokens in a turn
+    return [f"{wave:,.1f}", first, f"{met:,.3f}", "yes" if seen else "no"]
 
 
 def numbers(pairs: Pairs) -> list[dict[str, Any]]:
@@ -156,19 +164,6 @@ def numbers(pairs: Pairs) -> list[dict[str, Any]]:
     about = {"rotary": pairs.name, "L": pairs.trained, "N": pairs.length}
     lines = enumerate(zip(*(values.tolist() for values in fields.values()), strict=True))
     return [about | {"pair": k} | dict(zip(fields, line, strict=True)) for k, line in lines]
-
-
-def angle_columns(pairs: Pairs, frequencies: Tensor, angles: Tensor) -> list[list[str]]:
-    """Wavelength, first whole number of tokens that is a turn, farthest angle, whether seen."""
-    waves = TURN / frequencies  # inf where a pair does not turn
-    wraps = ["wraps at", *(f"{math.ceil(n - 1e-9):,}" if n < math.inf else "never" for n in waves)]
-    seen = ["seen", *("yes" if within else "no" for within in pairs.within(angles))]
-    return [column("wavelength", waves, 1), wraps, column("met to", angles / TURN), seen]
-
-
-def column(head: str, values: Tensor, digits: int = 3) -> list[str]:
-    """Numbers under a head."""
-    return [head, *(f"{value:,.{digits}f}" for value in values)]
 
 
 def count(chosen: Tensor) -> str:

@@ -28,17 +28,9 @@ from typing import Any
 from torch import Tensor
 
 import data
-from configurable import (
-    ExportSettings,
-    GPTConfig,
-    UserError,
-    configure,
-    explain_errors,
-    require,
-    run_program,
-)
+from configurable import ExportSettings, UserError, configure, explain_errors, require, run_program
 from families import LONGER, ORIGINAL, Table, call, has_bias, settings_of, tables, views
-from model import GPT
+from model import GPT, GPTConfig
 from posenc import scheme_name
 from positions.grammar import parse
 from runs.checkpoint import Run, load_run
@@ -193,12 +185,8 @@ def export(run: Run, target: Path) -> Table:
     require(free, f"{target} is not empty: name a new folder")
     config = config_of(run.model)
     weights, corpus = weights_of(run.model, config), own_corpus(run)
-    about = {
-        "dtype": "float32",
-        "bos_token_id": None,
-        "eos_token_id": corpus.tokenizer.end,
-        "pad_token_id": None,
-    }
+    about = {"dtype": "float32", "bos_token_id": None, "pad_token_id": None}
+    about |= {"eos_token_id": corpus.tokenizer.end}
     with explain_errors(f"{target} cannot be written", "name another folder"):
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".new-", dir=target.parent) as aside:

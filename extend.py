@@ -269,11 +269,8 @@ def test_all(folders: list[str], texts: list[str], settings: ExtendSettings) -> 
     kind, files = settings.format, [f"{path}.txt", f"{path}.png"]
     if kind != "text":
         files.append(f"{path}.{kind}")
-        write_text(
-            files[-1],
-            formats.written(kind, pages, [*formats.over_models(tested, others, dataset), *numbers])
-            + "\n",
-        )
+        lines = [*formats.over_models(tested, others, dataset), *numbers]
+        write_text(files[-1], formats.written(kind, pages, lines) + "\n")
     plot_extensions(tested, others, f"{path}.png", dataset)
     print(f"{text}\nin {' and '.join(files)}")
     log_comparison(settings, done, Path(f"{path}.png"), "extensions")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,9 +24,6 @@ from configurable import GPTConfig, UserError, require
 from latent import LatentAttention, refuse_own_columns
 from posenc import Shape, Text, start_deviation
 from positions.scheme import Plan, Scheme
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 __all__ = ["GPT", "Cache", "GPTConfig", "without_padding"]
 
@@ -389,7 +386,7 @@ class GPT(nn.Module):
         return torch.cat((idx, *self.stream(idx, max_new_tokens, **how)), 1)
 
     @classmethod
-    def from_huggingface(cls, source: "str | Path | PreTrainedModel") -> "GPT":
+    def from_huggingface(cls, source: Any) -> "GPT":
         """A model of `transformers`, given as itself, a folder or a name: see families.toml."""
         config = families.read_config(source)
         model = cls(families.settings_of(config, source))

@@ -304,17 +304,14 @@ class Piece(nn.Module):
         """(T, C) or (B, T, C), added to the embedding of the tokens with these ids, the last of
         `text`.
         """
-        raise NotImplementedError
 
     def frequencies(self, total: int) -> Table:
         """Of a rotary scheme: (inv_freq float64 (F,), attention factor) in a text of `total`
         tokens. It is asked once for each length, unless gradients flow into the frequencies.
         """
-        raise NotImplementedError
 
     def turn(self, ids: Tensor, total: int, maps: Sequence["Piece"] = ()) -> tuple[Turn, Turn]:
         """How queries and how keys at `ids` are turned; `maps` are the active frequency maps."""
-        raise NotImplementedError
 
     def bias(self, like: Tensor) -> Bias:
         """f(h, i, j), what attention.added_scores adds to the scores.
@@ -322,23 +319,19 @@ class Piece(nn.Module):
         h are heads, i and j <= i ids of queries and keys: integers, or real numbers where a scheme
         gives such positions. They broadcast; only pointwise operations and indexing may be used.
         """
-        raise NotImplementedError
 
     def temperature(self, index: Tensor, like: Tensor) -> Tensor:
         """(T,) or (H, T): what multiplies the scores of the query at `index`, which sees index + 1
         keys.
         """
-        raise NotImplementedError
 
     def mask(self) -> Mask:
         """g(i, j) of indexes: True where query i may see key j. The model adds causality."""
-        raise NotImplementedError
 
     def features(self, x: Tensor) -> Tensor:
         """(B, T, M) numbers from a layer's normalised input x (B, T, C), kept with the keys for
         `along` and `score`.
         """
-        raise NotImplementedError
 
     def along(self, q: Tensor, k: Tensor, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q (B, H, T, D), k (B, H, S, D) and features (B, S, M) as scores take them: once for each
@@ -348,29 +341,24 @@ class Piece(nn.Module):
 
     def score(self, tile: Tile) -> Tensor:
         """The whole score (B, H, R, C), where a bias will not do. Unseen keys are masked after."""
-        raise NotImplementedError
 
     def map_frequencies(self, inv_freq: Tensor, base: float, total: int) -> Table:
         """Of an extension: frequencies (F,), float64, as they become in a text of `total` tokens,
         and what multiplies cosines and sines (and so the scores twice).
         """
-        raise NotImplementedError
 
     def pack(self, x: Tensor) -> tuple[Tensor, ...]:
         """Of an extension: what the cache keeps of keys or values x (B, heads, T, D), in parts (B,
         heads, T, M).
         """
-        raise NotImplementedError
 
     def unpack(self, *parts: Tensor) -> Tensor:
         """Keys or values (B, heads, T, D) again, from the parts that `pack` made."""
-        raise NotImplementedError
 
     def regions(self, total: int) -> list[Region]:
         """Of an extension: other distances. The last region that holds counts; elsewhere nothing
         changes.
         """
-        raise NotImplementedError
 
 
 def overrides(piece: Piece | type[Piece], method: str) -> bool:

@@ -34,18 +34,8 @@ from runs.labels import result_labels, settings_that_differ
 from runs.tables import Page, legend, number, page, signed, tables_of
 
 RUN_FILES = ("config.json", "extrapolation.json", "metrics.jsonl", ".lock")
-HEADS = [
-    "",
-    "steps",
-    "tokens",
-    "loss(L)",
-    "gain(4 L)",
-    "gain(32 L)",
-    "reach",
-    "state",
-    "folder",
-    "",
-]
+HEADS = ["", "steps", "tokens", "loss(L)", "gain(4 L)", "gain(32 L)", "reach", "state"]
+HEADS += ["folder", ""]
 
 
 # ---- the runs in a folder

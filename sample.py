@@ -16,7 +16,6 @@ if __name__ == "__main__":  # --help answers before torch is imported
     answer_help(SampleSettings, __doc__)
 
 import codecs
-import itertools
 import json
 import sys
 import time
@@ -104,9 +103,9 @@ class Drawn:
         how["generator"] = torch.Generator(self.place).manual_seed(self.settings.seed + number)
         logs, started = [], time.perf_counter()
         tokens = self.run.model.stream(self.idx, self.settings.max_new_tokens, logs, **how)
-        for token in itertools.takewhile(
-            lambda token: token != self.tokenizer.end, map(int, tokens)
-        ):
+        for token in map(int, tokens):
+            if token == self.tokenizer.end:
+                return
             self.count, self.seconds = self.count + 1, self.seconds + time.perf_counter() - started
             yield token, float(logs[-1])
             started = time.perf_counter()

@@ -13,7 +13,6 @@ if __name__ == "__main__":  # --help answers before torch is imported
 
     answer_help(TrainSettings, __doc__)
 
-import hashlib
 import math
 import os
 import signal
@@ -28,7 +27,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 import evaluate
-from configurable import TrainSettings, configure, require, run_program
+from configurable import TrainSettings, configure, mixed_seed, require, run_program
 from data import rows
 from model import GPT
 from runs import device
@@ -76,12 +75,6 @@ def optimizer_groups(model: GPT, weight_decay: float) -> list[dict[str, Any]]:
     for name, p in model.named_parameters():
         (decays if p.dim() >= 2 and not name.startswith("pos.") else rest).append(p)
     return [{"params": decays, "weight_decay": weight_decay}, {"params": rest, "weight_decay": 0.0}]
-
-
-def step_seed(seed: int, step: int, rank: int) -> int:
-    """The seed of what a process draws in a step (dropout): torch reads 32 bits of it on a CPU."""
-    digest = hashlib.sha256(f"{seed} {step} {rank}".encode()).digest()
-    return int.from_bytes(digest[:4], "little")
 
 
 # ---- a training
@@ -165,7 +158,7 @@ class Training:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.step, s)
         # seeded again in every step: a resumed run needs no random state
-        torch.manual_seed(step_seed(s.seed, self.step, self.processes.rank))
+        torch.manual_seed(mixed_seed(s.seed, self.step, self.processes.rank))
         length = self.length_of(self.step)
         share, at_once = step_share(s, self.processes, length)
         ids = self.model.draw_ids(s.seed, self.step, length)
@@ -329,9 +322,8 @@ def train_and_test(training: Training) -> Result:
     train(training, log, stop)
 
     def leave(number: int, frame: object) -> None:
-        print(
-            f"stopped in the test: the model is saved in {training.folder}, and no row of this test"
-        )
+        saved = f"stopped in the test: the model is saved in {training.folder}"
+        print(f"{saved}, and no row of this test")
         sys.exit(128 + number)
 
     on_signals(leave)

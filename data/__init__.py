@@ -70,7 +70,6 @@ class Tokenizer:
 
     def array(self, text: str) -> np.ndarray:
         """Token ids of `text`, (n,) unsigned; UserError for what the vocabulary cannot write."""
-        raise NotImplementedError
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`; UserError names a character that the vocabulary does not have."""
@@ -527,12 +526,9 @@ def describe_split(folder: Path, split: str, meta: Mapping, lengths: np.ndarray)
     """The entry in meta.json of a split, whose tokens stand for `lengths` bytes, (V,)."""
     tokens = map_split(folder, split, len(lengths))
     starts = read_starts(folder / f"{split}.bin", meta, tokens)
-    entry = {
-        "tokens": len(tokens),
-        "bytes": sum(int(lengths[p].sum()) for _, p in parts_of(tokens)),
-    }
-    entry |= {"documents": len(starts), "dtype": tokens.dtype.name}
-    return entry | {"sha256": sha256(*token_files(folder, split))}
+    n_bytes = sum(int(lengths[part].sum()) for _, part in parts_of(tokens))
+    entry = {"tokens": len(tokens), "bytes": n_bytes, "documents": len(starts)}
+    return entry | {"dtype": tokens.dtype.name, "sha256": sha256(*token_files(folder, split))}
 
 
 def publish(new: Path, folder: Path) -> None:

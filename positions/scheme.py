@@ -1,7 +1,6 @@
 """A position expression in a model: which piece acts in which layer, and the plan for attention."""
 
 import copy
-import hashlib
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import posenc
-from configurable import require
+from configurable import mixed_seed, require
 from posenc import Extension, Mask, Piece, Region, Rotary, Shape, Turn, overrides, scheme_name
 from positions import rules
 from positions.catalogue import build, build_extensions, extension_names, find
@@ -208,9 +207,7 @@ class Scheme(nn.Module):
         drawing = next((piece for piece in pieces if overrides(piece, "draw")), None)
         if drawing is None:
             return None
-        digest = hashlib.sha256(f"{seed} {step}".encode()).digest()
-        mixed = int.from_bytes(digest[:4], "little")  # torch's generator reads 32 bits of its seed
-        return drawing.draw(length, torch.Generator().manual_seed(mixed))
+        return drawing.draw(length, torch.Generator().manual_seed(mixed_seed(seed, step)))
 
     def embed(self, ids: Tensor, text: posenc.Text) -> Tensor | None:
         """What is added to the token embedding, or None."""

@@ -80,13 +80,9 @@ def loss_fields(nats: np.ndarray, scored: np.ndarray) -> dict[str, Any]:
         return {"nats": None, "diverged": True, "reason": reason}
     groups = np.array_split(np.arange(len(nats)), min(GROUPS, len(nats)))
     blocks = [float(f"{nats[group].sum() / scored[group].sum():.7g}") for group in groups]
-    return {
-        "tokens": int(scored.sum()),
-        "nats": float(nats.sum() / scored.sum()),
-        "stderr": standard_error(blocks) if len(blocks) > 1 else math.inf,
-        "stderr_vs_L": None,
-        "block_nats": blocks,
-    }
+    found = {"tokens": int(scored.sum()), "nats": float(nats.sum() / scored.sum())}
+    found |= {"stderr": standard_error(blocks) if len(blocks) > 1 else math.inf}
+    return found | {"stderr_vs_L": None, "block_nats": blocks}
 
 
 def summary(right: np.ndarray, nats: np.ndarray, distances: np.ndarray) -> dict[str, Any]:
@@ -99,13 +95,9 @@ def summary(right: np.ndarray, nats: np.ndarray, distances: np.ndarray) -> dict[
     asked = distances[first]
     correct = np.minimum.reduceat(right[scored], np.flatnonzero(first[scored])) > 0
     whole = int((right == scored).all(axis=1).sum())
-    return found | {
-        "accuracy": float(correct.mean()),
-        "texts": len(right),
-        "exact": whole,
-        "by_distance": binned(doubling(asked), asked, correct),
-        "by_depth": binned(np.arange(DEPTHS + 1) / DEPTHS, asked / scored.shape[1], correct),
-    }
+    found |= {"accuracy": float(correct.mean()), "texts": len(right), "exact": whole}
+    depths = binned(np.arange(DEPTHS + 1) / DEPTHS, asked / scored.shape[1], correct)
+    return found | {"by_distance": binned(doubling(asked), asked, correct), "by_depth": depths}
 
 
 def doubling(distances: np.ndarray) -> np.ndarray:

@@ -21,14 +21,9 @@ COLORS = "#0072B2 #D55E00 #009E73 #CC79A7 #E69F00 #56B4E9 #000000".split()
 MARKERS = "osD^vP*"
 GREY = {"color": "0.35", "linewidth": 1}
 # of each protocol whose losses are drawn: its title, dotted lines, and the caption of one seed
-LOSSES = {
-    "fixed_targets": (
-        "targets with more and more context",
-        "cropped: loss at N = L",
-        "bars: standard error of the paired difference to L",
-    ),
-    "image": ("drawings in more and more patches", "loss at N = L", "one seed"),
-}
+PAIRED = "bars: standard error of the paired difference to L"
+LOSSES = {"image": ("drawings in more and more patches", "loss at N = L", "one seed")}
+LOSSES["fixed_targets"] = ("targets with more and more context", "cropped: loss at N = L", PAIRED)
 
 
 # ---- runs

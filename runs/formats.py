@@ -96,11 +96,10 @@ def over_seeds(cells: dict[str, list[Result]], dataset: str = "") -> list[dict[s
         about = {"scheme": label, "dataset": dataset, "protocol": protocol, "unit": unit}
         lost = "; ".join(compare.missing_results({label: cells[label]}))
         of_seeds = seeds.items() if asked else ()
-        more = {
-            f"reach_seed_{seed}": answers.reach(rows) for seed, rows in of_seeds
-        } or NO_DIFFERENCE
+        reaches = {f"reach_seed_{seed}": answers.reach(rows) for seed, rows in of_seeds}
+        more = (reaches or NO_DIFFERENCE) | {"reason": lost}
         for n, values in (compare.values_by_length(seeds, asked) or {None: []}).items():
-            line = about | {place: n} | summary(values) | more | {"reason": lost}
+            line = about | {place: n} | summary(values) | more
             if n and not values:
                 line["reason"] = next(rows[n]["reason"] for rows in seeds.values() if n in rows)
             if one := differences.get(label, {}).get(n):
@@ -120,9 +119,8 @@ def over_models(
     """
     dataset, gained = results.gains(tested, others, dataset)
     pairs = [(label, n) for label, by_length in gained.items() for n in sorted(by_length)]
-    about = {"model": run_name(tested[0]), "dataset": dataset, "unit": tested[0]["unit"]}
-    about = {"table": "extensions"} | about
-    lines = []
+    about = {"table": "extensions", "model": run_name(tested[0]), "dataset": dataset}
+    about, lines = about | {"unit": tested[0]["unit"]}, []
     for label, n in pairs:
         each = [gain if math.isfinite(gain) else None for gain in gained[label][n]]
         lines.append(about | {"extension": label, "N": n, "each": each} | summary(gained[label][n]))

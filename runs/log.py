@@ -20,7 +20,6 @@ from runs.folder import last_logged_step, logged, read_config
 from runs.results import Result, Row, Rows, gain, load_result, rows_on
 from runs.start import Start
 
-AXES = {"extrapolation": "N", "answers": "distance"}  # of curves in wandb
 COLUMNS = ("run", "pos", "seed", "extend", "protocol", "length", "nats", "stderr_vs_L")
 COLUMNS += ("bits_per_byte", "accuracy", "reason")
 
@@ -60,8 +59,8 @@ class Log:
             return
         run, settings = self.wandb_run, self.start.settings
         rows = rows_on(result["rows"], settings.dataset, result.get("extend"))
-        for name, x in AXES.items():
-            run.define_metric(f"{name}/*", step_metric=f"{name}/{x}")
+        run.define_metric("extrapolation/*", step_metric="extrapolation/N")
+        run.define_metric("answers/*", step_metric="answers/distance")
         for point in points(rows):
             run.log(point)
         run.summary.update(summary(rows, settings.block_size))

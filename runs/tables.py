@@ -216,9 +216,8 @@ def means_table(by_scheme: dict[str, Seeds], title: str, unit: str) -> Page:
         tested = {n for rows in seeds.values() for n in rows}
         none = ["undefined" if n in tested else "not tested" for n in lengths]
         none = none if seeds else ["no result"] * len(lengths)
-        lines.append(
-            [label, *(spread(v, most, ".3f") or x for v, x in zip(values, none, strict=True))]
-        )
+        cells = [spread(v, most, ".3f") or x for v, x in zip(values, none, strict=True)]
+        lines.append([label, *cells])
     protocol = compare.protocol_of(by_scheme)
     title = f"{title}, {protocol}, nats per {unit}: mean over seeds"
     return page(title, lines, "", legend(means_table))

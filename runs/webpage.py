@@ -18,7 +18,7 @@ from runs.checkpoint import load_run
 from runs.folder import read_config
 from runs.results import Result
 from runs.start import run_corpus
-from runs.tables import Page, extensions_table, tables_of
+from runs.tables import Page, extensions_table, page, tables_of
 
 SAMPLES, WRITTEN = 8, 200  # runs that write a sample, and how many tokens they write
 
@@ -72,9 +72,7 @@ def flat(listed: Page) -> Page:
             place = line[0]
         else:
             lines.append([line[0], place, *line[1:]])
-    page = Page(listed)
-    page.title, page.lines, page.below = listed.title, lines, listed.below
-    return page
+    return page(listed.title, lines, *listed.below)
 
 
 # ---- sections
@@ -87,21 +85,21 @@ def section(loaded: list[Result], dataset: str) -> Iterator[str]:
         pages = tables_of(here, dataset) if here else []
     except UserError as error:  # results that do not compare
         yield f"<p>{html.escape(str(error))}</p>"
-        pages, here = [page for one in here for page in tables_of([one], dataset)], here[:1]
+        pages, here = [each for one in here for each in tables_of([one], dataset)], here[:1]
     if here:
         name = f"Curves of all schemes tested on {dataset}, by the length of the text"
         yield drawn(lambda path: figures.plot_seeds(compare.schemes_of(here), path, dataset), name)
-    for page in pages:
-        yield f"<h3>{html.escape(page.title)}</h3>{table(page)}{notes(page)}"
+    for each in pages:
+        yield f"<h3>{html.escape(each.title)}</h3>{table(each)}{notes(each)}"
     for seeds in compare.schemes_of(loaded).values():
         rows = [row for result in seeds for row in result["rows"] if row["dataset"] == dataset]
         with suppress(UserError):  # nothing of fixed_targets is there
             if len({row["extend"] for row in rows}) > 1:
-                page = extensions_table(seeds, [], dataset)
-                yield f"<h3>extensions: {html.escape(page.title)}</h3>"
+                gains = extensions_table(seeds, [], dataset)
+                yield f"<h3>extensions: {html.escape(gains.title)}</h3>"
                 draw = functools.partial(figures.plot_extensions, seeds, [], dataset=dataset)
-                yield drawn(draw, f"Gains of extensions, {page.title}")
-                yield table(page) + notes(page)
+                yield drawn(draw, f"Gains of extensions, {gains.title}")
+                yield table(gains) + notes(gains)
 
 
 def drawn(draw: Callable[[str], object], name: str) -> str:
