@@ -40,6 +40,8 @@ import data
 from configurable import EvaluateSettings, UserError, configure, require, run_program
 from data import context
 from data.rows import rows_of, sizes, unread
+from posenc import overrides, scheme_name
+from positions.grammar import parse
 from runs import answers, device, diagnose, formats, results
 from runs.checkpoint import Run
 from runs.figures import plot_run, show_runs
@@ -580,6 +582,8 @@ def evaluate_run(
     """
     run = open_run(folder, settings)
     model, about, corpus = run.model, describe_run(run), run_corpus(run, settings.dataset)
+    exact = [exact_cache(text, model) for text in texts if again and not settings.diagnose]
+    texts = [*filter(None, exact), *texts]
     tester = Tester(model, corpus, run.compute, processes)
     asked = replace(settings, eval_lengths=settings.eval_lengths or run.settings.eval_lengths)
     lock = lock_folder(run.folder) if processes.first else None  # until the end of this function
@@ -598,10 +602,33 @@ def evaluate_run(
         elif again or not measured_already(tester, about, asked, result["rows"]):
             result = extrapolation(tester, about, asked)
             result = results.update_result(folder, result) if lock else result
+    for text in filter(None, exact):
+        tqdm.write("\n".join(cache_costs(result["rows"], text, model.pos.extension, corpus.name)))
     if lock and result["rows"]:
         plot_run(folder, result)
     shown = results.only(result, settings.eval_windows, run.compute.dtype_name)
     return shown, model.pos.extension or None
+
+
+def exact_cache(text: str, model: Any) -> str:
+    """The extension `text` without what packs the cache, or none; empty if nothing in it does."""
+    if text:
+        model.extend(text)
+    packing = {scheme_name(p) for p in model.pos.extensions if overrides(p, "pack")}
+    rest = [m.text for m in parse(text or "none").mentions if m.name not in packing]
+    return " + ".join(rest) or "none" if text and packing else ""
+
+
+def cache_costs(rows: list[Row], exact: str, packed: str, dataset: str) -> Iterator[str]:
+    """What an extension that packs the cache adds to the loss of fixed_targets at each length, with
+    the paired standard error, and what it saves.
+    """
+    kept = results.rows_on(rows, dataset, None if exact == "none" else exact)
+    for n, row in results.by_length(results.rows_on(rows, dataset, packed)).items():
+        if cost := results.paired(row, kept.get(("fixed_targets", n))):
+            sizes = f"{kept['fixed_targets', n]['cache_bytes']:,} -> {row['cache_bytes']:,}"
+            added = f"{cost.nats:+.5f} ± {cost.stderr:.5f} nats"
+            yield f"{packed} at {n}: {added} against {exact}, {sizes} bytes a token in the cache"
 
 
 def measured_already(tester: Tester, about: Result, settings: Any, rows: list[Row]) -> bool:

@@ -35,7 +35,7 @@ from posenc import scheme_name
 from positions.grammar import parse
 from runs.checkpoint import Run, load_run
 from runs.files import write_json
-from runs.start import own_corpus
+from runs.start import is_huggingface, own_corpus
 
 EXAMPLE = "python export.py out/learned-stdlib-L128-s1337 gpt2-of-mine"
 END = "<|endoftext|>"
@@ -50,11 +50,17 @@ def config_of(model: GPT) -> Table:
     require(not model.pos.pos_file, f"{NONE}: {model.config.pos} may be a scheme of your own")
     ours, configs, misfits = spelled_out(model.config), {}, {}
     for kind in tables()[0]:
-        configs[kind] = config_in(kind, ours)
-        theirs = spelled_out(settings_of(configs[kind], kind))
+        configs[kind], fixed = config_in(kind, ours), {"head_dim": "n_embd / n_head"}
+        try:
+            theirs = spelled_out(settings_of(configs[kind], kind))
+        except UserError:  # it has no head_dim, and n_head does not divide n_embd
+            theirs = ours | fixed
+        if kind == "llama" and ours["n_embd"] % ours["n_head"]:  # transformers refuses these
+            theirs |= fixed
         odd = sorted(key for key in ours.keys() - FREE if ours[key] != theirs[key])
         misfits[kind] = [f"{key}={theirs[key]}, not {ours[key]}" for key in odd]
-    far = {kind: family["pos"] not in ours["pos"] for kind, family in tables()[0].items()}
+    names = {mention.name for mention in parse(model.config.pos).mentions}
+    far = {kind: family["pos"] not in names for kind, family in tables()[0].items()}
     best = min(misfits, key=lambda kind: (far[kind], len(misfits[kind])))
     has = " and ".join(misfits[best])
     advice = "config/arch has settings that one can be"
@@ -203,6 +209,8 @@ def main() -> None:
     """Export a run."""
     settings, words = configure(ExportSettings, sys.argv[1:], __doc__)
     require(len(words) == 2, f"name a run and a new folder, not {len(words)} words: {EXAMPLE}")
+    theirs = f"{words[0]} is a Hugging Face model, and export.py takes a run: {EXAMPLE}"
+    require(not is_huggingface(words[0]), theirs)
     run = load_run(words[0], pos_file=settings.pos_file)
     try:
         config = export(run, Path(words[1]))

@@ -5,9 +5,11 @@ or a model, `settings_of` makes our GPTConfig of a config, and `fill` copies wei
 The way back is in export.py. All of it is exact: what cannot be said is refused.
 """
 
+import atexit
 import json
 import math
 import re
+import shutil
 import tempfile
 import tomllib
 from collections.abc import Iterator
@@ -71,7 +73,7 @@ def read_weights(source: Any) -> dict[str, Tensor]:
     """The weights of a folder, of a name that is downloaded, or of a model."""
     if not isinstance(source, str | Path):
         return source.state_dict()
-    files = sorted(folder_of(source, "model.safetensors").glob("model*.safetensors"))
+    files = sorted(weight_folder(source).glob("model*.safetensors"))
     require(files, f"{source} has no model.safetensors: save it with save_pretrained")
     try:
         from safetensors.torch import load_file
@@ -80,6 +82,16 @@ def read_weights(source: Any) -> dict[str, Tensor]:
     except Exception as error:  # the library has no class for all that may be wrong
         problem = f"the weights of {source} cannot be read ({error!s:.160})"
         raise UserError(f"{problem}; this needs safetensors (pip) and a whole file") from error
+
+
+def weight_folder(source: str | Path) -> Path:
+    """The folder of the weights; those of a large model are in several files with an index."""
+    try:
+        return folder_of(source, "model.safetensors")
+    except UserError:
+        index = "model.safetensors.index.json"
+        content = read_json(folder_of(source, index) / index, {"weight_map": dict})
+        return folder_of(source, *set(content["weight_map"].values()))
 
 
 def settings_of(config: Table, source: Any) -> GPTConfig:
@@ -92,11 +104,19 @@ def settings_of(config: Table, source: Any) -> GPTConfig:
     require(kind in known, f"{problem}; known are {', '.join(known)}")
     family, inner = known[kind], ("attn_config", "rope_parameters", "rope_scaling")
     config = family["usual"] | config
-    for part in (config.get(key) or {} for key in inner):  # one flat table of all that is said
-        config |= {key: value for key, value in part.items() if value is not None}
+    if config.get("rope_scaling"):  # as in transformers, it stands in the place of the other
+        config |= {"rope_parameters": None}
+    outer = {ORIGINAL: config[ORIGINAL]} if config.get(ORIGINAL) else {}  # which wins there, too
+    for key in inner:  # one flat table of all that is said
+        part = config.get(key) or {}
+        require(isinstance(part, dict), f"{source} has {key}={part!r:.60}, which is no table")
+        config |= {name: value for name, value in part.items() if value is not None}
+    config |= outer
     for key, value in family["fixed"].items():
         said = config.get(key) or False
         require(said == value, f"{problem} with {key}={said!r:.60}, which is not computed here")
+    sliding = "sliding_attention" in (config.get("layer_types") or ())
+    require(not sliding, f"{problem} with sliding_attention, which is not computed here")
     ours = family["ours"] | {"pos": family["pos"]}
     for name, theirs in family["settings"].items():
         said = [config[key] for key in theirs if config.get(key) is not None]
@@ -109,7 +129,11 @@ def settings_of(config: Table, source: Any) -> GPTConfig:
         ours["mlp"] = able[said]
     if family["pos"] == "rope":
         ours |= rotary_of(config, family, ours["block_size"], source)
-    return GPTConfig(bias=any(config.get(key, True) for key in family["biases"].values()), **ours)
+    ours["bias"] = any(config.get(key, True) for key in family["biases"].values())
+    try:
+        return GPTConfig(**ours).checked()
+    except (UserError, TypeError) as error:
+        raise UserError(f"{source} has a config.json that no model can have: {error}") from None
 
 
 def rotary_of(config: Table, family: Table, length: int, source: Any) -> Table:
@@ -127,6 +151,9 @@ def rotary_of(config: Table, family: Table, length: int, source: Any) -> Table:
         return {"pos": pos}
     first = config.get(ORIGINAL, length) if kind in LONGER else length
     config.setdefault("factor", length / first)
+    factor = config["factor"]
+    good = isinstance(factor, int | float) and math.isfinite(factor) and factor >= 1
+    require(good, f"{source} has a rope_scaling with the factor {factor!r:.60}, not at least 1")
     config |= completed(config, kind, first, source)
     names = dict(known[kind])
     extension = names.pop("extension")
@@ -149,14 +176,16 @@ def completed(config: Table, kind: str, length: int, source: Any) -> Table:
     if kind == "yarn" and given is None:
         both = config.get("mscale") and config.get("mscale_all_dim")
         return {} if both else {"mscale": None, "mscale_all_dim": None}
-    if kind == "yarn" and log:
-        return {"mscale": (given - 1) / (0.1 * log), "mscale_all_dim": None}
+    if kind == "yarn" and log and given >= 1:
+        return {"mscale": round((given - 1) / (0.1 * log), 12), "mscale_all_dim": None}
     usual = math.sqrt(1 + log / math.log(max(2, length))) if kind == "longrope" else 1.0
     same = given is None or math.isclose(given, usual, rel_tol=1e-6)
     require(same, f"{source} has attention_factor={given}, and {kind} has {usual:.6g} here")
     if kind != "longrope":
         return {}
-    file = Path(tempfile.mkdtemp(prefix="longshot-"), "longrope.json")  # run folders copy it
+    folder = tempfile.mkdtemp(prefix="longshot-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    file = Path(folder, "longrope.json")  # run folders copy it
     numbers = {key: config[key] for key in ("long_factor", "short_factor")}
     file.write_text(json.dumps(numbers), encoding="utf-8")
     return {"file": str(file)}

@@ -83,7 +83,8 @@ def new_attention(config: GPTConfig, layer: int) -> nn.Module:
     """Attention with keys and values of its own, or made of a latent."""
     if config.kv_lora_rank is None:
         return Attention(config, layer)
-    return LatentAttention(config, layer, new_norm(config, config.kv_lora_rank))
+    exact = replace(config, norm_eps=1e-6)  # of DeepSeek's latent, whatever that of the others is
+    return LatentAttention(config, layer, new_norm(exact, config.kv_lora_rank))
 
 
 class MLP(nn.Module):
@@ -410,6 +411,9 @@ def without_padding(run: Callable[[Tensor], Tensor], idx: Tensor, padding: Tenso
 
     Results end at the same place, with zeros before the shorter ones: (B, N, ...).
     """
+    whole = not padding.is_floating_point() and padding.dtype != torch.bool
+    one = "padding must be one integer for each text: how many tokens on its left are none"
+    require(whole and padding.shape == idx.shape[:1], one)
     kept = idx.shape[1] - padding
     require(bool((kept > 0).all() and (padding >= 0).all()), "padding leaves nothing of a text")
     whole = None

@@ -180,10 +180,7 @@ def first_model(
         model = GPT(replace(settings.gpt(begun.get("vocab_size", vocab)), extend=""), pos_file)
         model.extend(settings.extend, folder)
     elif is_huggingface(s.init_from):
-        own = Path(s.init_from, "tokenizer.json")
-        same = not own.is_file() or corpus.meta.get("tokenizer_sha256", sha256(own)) == sha256(own)
-        advice = f"prepare its text with --tokenizer={s.init_from}"
-        require(same, f"{s.dataset} has another tokenizer than {s.init_from}: {advice}")
+        refuse_other_tokenizer(corpus, s.init_from)
         model = GPT.from_huggingface(s.init_from)
         lengths = [model.config.block_size]
     else:
@@ -197,6 +194,18 @@ def first_model(
     require(corpus.fits(theirs), f"{problem}, not {s.dataset}'s {vocab}")
     set_dropout(model, s.dropout)
     return model, begun or {"train_lengths": [*lengths, *lengths_of(s)], "read_before": read}
+
+
+def refuse_other_tokenizer(corpus: data.Corpus, source: str) -> None:
+    """UserError if a Hugging Face model has a tokenizer.json that a corpus was not made with."""
+    own = Path(source, "tokenizer.json")
+    if not Path(source).is_dir():
+        with suppress(UserError):  # a name without one
+            own = families.folder_of(source, "tokenizer.json") / own.name
+    known = corpus.meta.get("tokenizer_sha256")  # of a corpus of bytes the size must fit
+    same = not own.is_file() or known in (None, sha256(own))
+    advice = f"prepare its text with --tokenizer={source}"
+    require(same, f"{corpus.name} has another tokenizer than {source}: {advice}")
 
 
 def data_order(settings: TrainSettings, config: dict[str, Any]) -> str:
@@ -248,7 +257,10 @@ def pretrained_run(name: str, settings: Any) -> str:
         start.lock.release()
     begun, made = read_config(folder)["settings"]["init_from"], checkpoint_paths(folder)[0]
     dates = [path.stat().st_mtime for path in (made, *Path(name).glob("*.safetensors"))]
-    same = begun == name and dates[0] == max(dates)
+    here = begun == name or (
+        os.path.isdir(name) and os.path.realpath(begun) == os.path.realpath(name)
+    )
+    same = here and dates[0] == max(dates)
     require(same, f"{folder} is of {begun} as it was: rename it to test {name} as it is now")
     print(f"{name}: its run folder is {folder}")
     return str(folder)

@@ -2,6 +2,7 @@
 
 import builtins
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -173,6 +174,28 @@ def test_logits_under_each_scaling_are_those_of_transformers(kind, family, tmp_p
         torch.testing.assert_close(one_pass(again, tokens(1, 30)), one_pass(ours, tokens(1, 30)))
 
 
+RECIPES = {  # what users add to the config.json of a folder that transformers has saved
+    "type": dict(rope_scaling=dict(type="yarn", factor=4.0, **OLD)),
+    "theta of its own": dict(rope_scaling=dict(rope_type="yarn", factor=4.0, rope_theta=50.0)),
+    "no theta": dict(rope_scaling=dict(rope_type="linear", factor=2.0)),
+    "length outside": dict(rope_scaling=dict(rope_type="yarn", factor=4.0, **OLD))
+    | {"original_max_position_embeddings": L // 2},
+}
+
+
+@pytest.mark.skipif(not NEW, reason="transformers 4 reads rope_parameters in no file")
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_rope_scaling_added_to_a_saved_folder_is_read_as_transformers_reads_it(recipe, tmp_path):
+    saved = saved_as(theirs_of("qwen2", **CASES["qwen2"]), tmp_path, {})
+    path = tmp_path / "config.json"
+    said = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(said | RECIPES[recipe]), encoding="utf-8")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(saved).double().eval()
+    ours = GPT.from_huggingface(saved).double().eval()
+    assert ours.config.extend
+    assert_same(ours, theirs, (L - 5, 3 * L))
+
+
 def saved_as(theirs: transformers.PreTrainedModel, folder: Path, config: dict) -> Path:
     """The model as a folder, whose config.json has these words in the place of those about rope."""
     theirs.save_pretrained(folder)
@@ -218,6 +241,17 @@ def saved_as(theirs: transformers.PreTrainedModel, folder: Path, config: dict) -
             "here is a Hugging Face model of type falcon; known are gpt2, gpt_neox, llama",
         ),
         (None, {}, "here is a Hugging Face model of type None"),
+        ("bloom", dict(slow_but_exact=True), "slow_but_exact=True"),
+        ("gpt_neox", dict(head_dim=8), "head_dim=8"),
+        ("qwen3", dict(layer_types=["full_attention", "sliding_attention"]), "sliding_attention"),
+        ("llama", dict(rope_scaling="linear"), "rope_scaling='linear', which is no table"),
+        ("llama", dict(rope_scaling=dict(type="linear", factor="2")), "the factor '2', not at"),
+        ("llama", dict(rope_scaling=dict(type="linear", factor=0.5)), "the factor 0.5, not at"),
+        ("llama", dict(hidden_size=[24]), "no model can have"),
+        ("llama", dict(rms_norm_eps="x"), "no model can have: norm_eps is 'x'"),
+        ("llama", dict(num_key_value_heads=0), "no model can have"),
+        ("llama", dict(head_dim=-4), "no model can have: head_dim is -4"),
+        ("llama", dict(tie_word_embeddings="no"), "no model can have: tie_embeddings is 'no'"),
     ],
 )
 def test_what_is_not_computed_here_is_refused_by_name(kind, changes, said):
@@ -306,6 +340,21 @@ def test_older_files_with_buffers_and_without_a_base_are_read(tmp_path):
     assert_same(GPT.from_huggingface(str(tmp_path)), theirs, (L,))
 
 
+def test_weights_in_several_files_are_read_from_a_folder_and_by_name(monkeypatch, tmp_path):
+    theirs = theirs_of("llama", **CASES["llama"])
+    theirs.save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    assert_same(GPT.from_huggingface(tmp_path), theirs, (L,))
+
+    def kept(source: str, file: str) -> str:
+        if not (tmp_path / file).is_file():
+            raise OSError(f"{source} does not have {file}")
+        return str(tmp_path / file)
+
+    monkeypatch.setattr(transformers.utils, "cached_file", kept)
+    assert_same(GPT.from_huggingface("some/model"), theirs, (L,))
+
+
 def test_a_missing_library_or_network_is_a_sentence(monkeypatch, tmp_path):
     def unreachable(*names: str) -> None:
         raise OSError("We couldn't connect\nto anything")
@@ -374,7 +423,9 @@ EXPORTS = {
     "qwen3": [
         dict(norm="rmsnorm", mlp="swiglu", qk_norm=True, n_kv_head=2, tie_embeddings=False),
         dict(norm="rmsnorm", mlp="swiglu", qk_norm=True, extend="llama3(factor=4, low=0.5)"),
+        dict(norm="rmsnorm", mlp="swiglu", qk_norm=True, n_embd=25, n_head=3, head_dim=8),
     ],
+    "qwen2": [dict(norm="rmsnorm", mlp="swiglu", n_embd=25, n_head=3, head_dim=8)],
     "stablelm": [dict(pos="rope(fraction=0.5)", mlp="swiglu", n_kv_head=2, n_embd=32)],
     "bloom": [
         dict(pos="alibi", embedding_norm=True, bias=True),
@@ -691,6 +742,18 @@ def test_evaluate_and_extend_take_a_model_as_they_take_a_run(llama, monkeypatch,
     said = capsys.readouterr().out
     assert "yarn(factor=2)" in said and "pi(factor=2)" in said and "none" in said
     assert Path("out/llama-mine/extend.png").exists()
+    assert "bytes a token in the cache" not in said
+    packed = "--extend=int8 + pi(factor=2)"
+    words = ("--dataset=mine", lengths, "--dtype=float32")
+    run_program(
+        evaluate, monkeypatch, "llama/", packed, *words
+    )  # the same folder, as shells write it
+    said, cost = (
+        capsys.readouterr().out,
+        r"nats against pi\(factor=2\), [\d,]+ -> [\d,]+ bytes a token",
+    )
+    for length in (6, 12, 64):
+        assert re.search(rf"int8 \+ pi\(factor=2\) at {length}: [+-]0\.\d+ ± 0\.\d+ {cost}", said)
     words = ("--start=3 times", "--max_new_tokens=3", "--temperature=0", "--dtype=float32")
     run_program(sample, monkeypatch, "llama", "--dataset=mine", *words)
     idx = torch.tensor([made.tokenizer.encode("3 times")])

@@ -271,6 +271,14 @@ def test_texts_padded_on_the_left_give_what_each_gives_alone(pos):
         assert torch.equal(written[row : row + 1, many:], gpt.generate(alone, 4, temperature=0))
 
 
+@pytest.mark.parametrize(
+    "padding", [[0], [0, 1, 2], [[0, 1]], [[0] * 9, [1] * 9], [0.0, 1.0], [False, True]]
+)
+def test_padding_that_is_no_integer_for_each_text_is_refused(padding):
+    with pytest.raises(UserError, match="padding must be one integer for each text"):
+        without_padding(lambda texts: texts, tokens(2, 9), torch.tensor(padding))
+
+
 @pytest.mark.parametrize("padding", [[9, 0], [-1, 0]])
 def test_padding_that_leaves_no_text_is_refused(padding):
     with pytest.raises(UserError, match="padding leaves nothing"):

@@ -310,7 +310,7 @@ def test_only_a_fault_of_the_network_says_that_another_process_ended() -> None:
 
 def test_each_process_draws_its_own_dropout() -> None:
     seeds = {
-        train.step_seed(seed, step, rank)
+        train.mixed_seed(seed, step, rank)
         for seed in (1, 2)
         for step in range(500)
         for rank in range(4)
