@@ -27,6 +27,7 @@ import torch
 
 import data
 from configurable import SampleSettings, at_place, configure, explain_errors, require, run_program
+from posenc import Grid
 from runs import device
 from runs.checkpoint import Run
 from runs.start import open_run, own_corpus, pretrained_run
@@ -85,6 +86,10 @@ def remarks(trained: Run, total: int) -> Iterator[str]:
         yield f"note: {limits}: past them it goes on from the last {reach}, encoded again"
     if reach > length:
         yield f"note: {scheme} was trained on {length} tokens, and may be given {reach} here"
+    grid = trained.model.pos.ids_piece
+    if isinstance(grid, Grid) and total != 1 + grid.side(total) ** 2:
+        taken = f"{scheme} takes a text of {total} tokens for rows of {grid.side(total)} patches"
+        yield f"note: {taken}; an image of n x n patches has n x n + 1 tokens"
 
 
 class Drawn:

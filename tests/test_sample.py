@@ -334,6 +334,13 @@ def test_positions_that_end_past_the_training_length_are_remarked_both_ways(
     assert len(list(sample.remarks(trained, 25))) == 2
 
 
+def test_a_text_that_is_no_square_image_is_remarked(make_run: Callable) -> None:
+    trained = load_run(make_run("rope2d"))
+    assert not list(sample.remarks(trained, 10))
+    (note,) = sample.remarks(trained, 12)
+    assert "takes a text of 12 tokens for rows of 3 patches" in note
+
+
 # ---- mistakes
 
 
