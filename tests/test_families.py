@@ -179,7 +179,7 @@ RECIPES = {  # what users add to the config.json of a folder that transformers h
     "theta of its own": dict(rope_scaling=dict(rope_type="yarn", factor=4.0, rope_theta=50.0)),
     "no theta": dict(rope_scaling=dict(rope_type="linear", factor=2.0)),
     "length outside": dict(rope_scaling=dict(rope_type="yarn", factor=4.0, **OLD))
-    | {"original_max_position_embeddings": L // 2},
+    | {"original_max_position_embeddings": 64 * L},
 }
 
 

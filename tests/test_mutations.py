@@ -296,6 +296,22 @@ MUTATIONS = [
     ),
     Mutation(
         "families.py",
+        'config |= {"rope_parameters": None}',
+        "config |= {}",
+        "added_to_a_saved",
+        "test_families",
+    ),
+    Mutation("families.py", "config |= outer", "config |= {}", "added_to_a_saved", "test_families"),
+    Mutation(MODEL, "norm_eps=1e-6)", "norm_eps=config.norm_eps)", "deepseek_v3", "test_arch"),
+    Mutation(
+        "data/recall/prepare.py",
+        "left[rows[soon], names[soon], last[rows, names][soon]] -= 1",
+        "left[rows[soon], names[soon], last[rows, names][soon]] -= 0",
+        "order_within_a_window",
+        "test_rows",
+    ),
+    Mutation(
+        "families.py",
         ".unflatten(0, (3, ours.n_head, -1)).transpose(0, 1)",
         "",
         "neox",
