@@ -252,9 +252,8 @@ def write_page() -> None:
     """Write results/speed.md from the files that are there."""
     parts = ["# Speed on a CPU", "Made by results/throughput/measure.py."]
     parts += [section(part) for part in PARTS if (HERE / f"{part}.json").exists()]
-    schemes = HERE / "bench/table.txt"
-    if schemes.exists():
-        parts += ["## Schemes, in turn with nope (`bench.py`)"]
+    for schemes in sorted(HERE.glob("bench*/table.txt")):  # those of other processors apart
+        parts += [f"## Schemes, in turn with nope (`bench.py`): `{schemes.parent.name}/`"]
         parts += [f"```\n{schemes.read_text(encoding='utf-8')}```"]
         parts += [measured_with(json.loads(schemes.with_name("bench.json").read_text("utf-8")))]
     write_text(ROOT / "results/speed.md", "\n\n".join(parts) + "\n")
