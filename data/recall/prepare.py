@@ -15,6 +15,10 @@ Each write is asked for at most once. While the answer to a planned query waits,
 written nor asked for by others. Longer rows have more answers per token, because a row begins with
 nothing to ask for: with --length=128 about 12.4 per 128 tokens in rows of 128 and 13.8 in rows of
 1,024 and more. Noise and writes per token differ by less than 5 % between the lengths.
+
+In rows of 128 who counts writes, without their order, is right in 95.5 % (see `counted`): so high
+an accuracy shows little there, and a model counts as having learned only above that. meta.json has
+the share for each length and distance. Beyond L it shows that far content is read, not its order.
 """
 
 import math
