@@ -3,6 +3,7 @@
     python results/board/board.py            # reads books/ and recall/, writes board.md, board.png
     python results/board/board.py counted    # reads data/recall, writes counted.json, first
     python results/board/board.py rows       # writes what counting answers into the recall rows
+    python results/board/board.py larger     # prints what the larger point is judged by
 
 `books/results.json` and `recall/results.json` are those of ablate.py; `seeds/books` has seeds 4
 and 5 of some, `screening/` the same of the schemes with one seed, `speed/` is of bench.py.
@@ -299,12 +300,31 @@ def plot(schemes: list[tuple[str, list[dict], list[dict]]]) -> None:
     save_figure(axes.figure, HERE / "board.png")
 
 
+def larger() -> None:
+    """Print the change of the loss from L to 32 L of each larger model, and what RoPE's is above."""
+    results = read("larger") | read("larger/fox")
+    rows = {pos: by_length(rows_on(of[0]["rows"], "books")) for pos, of in results.items()}
+    changed = {}
+    for pos, of in rows.items():
+        change = paired(of[8192], of[256])
+        changed[pos] = np.subtract(of[8192]["block_nats"], of[256]["block_nats"])
+        print(f"{pos}: {of[256]['nats']:.3f} at L, {change.nats:+.5f} ± {change.stderr:.5f}")
+    for pos in changed.keys() - {"rope"}:
+        above = changed["rope"] - changed[pos]
+        error = standard_error(above)
+        print(
+            f"rope above {pos}: {above.mean():.3f} ± {error:.3f}, {above.mean() / error:.0f} errors"
+        )
+
+
 def main() -> None:
     """Write board.md and board.png; or counted.json, or what it says into the rows of recall."""
     if sys.argv[1:] == ["counted"]:
         (HERE / "counted.json").write_text(json.dumps(counted()) + "\n", encoding="utf-8")
     if sys.argv[1:] == ["rows"]:
         complete_rows()
+    if sys.argv[1:] == ["larger"]:
+        return larger()
     ranked, screened, more = both(), both("screening/"), both("more/")
     parts = ["# The board", "", table(ranked, screening=False)]
     parts += ["", "Reads farther in every seed than", "", *listed(farther(ranked))]
