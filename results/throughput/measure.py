@@ -195,7 +195,12 @@ def memory(nanogpt: Path) -> dict:
     shape = {"n_layer": 1, "n_head": 4, "n_embd": 128, "block_size": LONG, "vocab_size": 256}
     text = torch.randint(256, (1, LONG + 1), generator=torch.Generator().manual_seed(1))
     found, compute = {}, device.pick("cpu", "auto")
+    kept = Path(tempfile.gettempdir(), f"longshot-memory-{commit_of(str(ROOT))}.json")
+    if kept.exists():  # of a measurement at this commit that was interrupted
+        found = json.loads(kept.read_text(encoding="utf-8"))
     for pos in [WITH_OPTIONS.get(name, name) for name in scheme_names()]:
+        if pos in found:
+            continue
         model = GPT(GPTConfig(**shape, pos=pos)).eval()
 
         def test(model: GPT = model) -> None:
@@ -206,6 +211,7 @@ def memory(nanogpt: Path) -> dict:
         found[pos] = [bench.memory(test, compute) / 2**30]
         took = time.perf_counter() - started
         print(f"{pos}: {found[pos][0]:.2f} GiB, {took:.0f} s", flush=True)
+        write_json(kept, found)
     return {"unit": "GiB", "found": found}
 
 
