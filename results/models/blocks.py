@@ -11,7 +11,8 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "board"))
 import board  # noqa: E402
 
-BLOCKS = ("gpt2", "llama", "qwen")
+BLOCKS = {"gpt2, without biases (the board)": "", "llama": "llama-", "qwen": "qwen-"}
+SCHEMES = ("rope", "alibi", "nope")
 Sure = dict[str, dict[str, list[str]]]  # by block and scheme: those that it is surely ahead of
 
 
@@ -29,8 +30,9 @@ def main() -> None:
     """Print a table for each block, what is sure in it, and what differs between them."""
     print("# Schemes in the blocks of other models")
     steadier, farther = {}, {}
-    for block in BLOCKS:
-        schemes = board.both(f"../models/{block}-")
+    for block, folder in BLOCKS.items():
+        found = board.both(folder and f"../models/{folder}")
+        schemes = [row for row in found if row[0] in SCHEMES]
         steadier[block], farther[block] = board.steadier(schemes), board.farther(schemes)
         print(f"\n## {block}\n\n{board.table(schemes, screening=False)}")
         print("\nReads farther in every seed than\n", *board.listed(farther[block]), sep="\n")
