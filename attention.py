@@ -399,7 +399,7 @@ def _blocked(q: Tensor, k: Tensor, v: Tensor, prepared: Prepared, dropout: float
     like = q.new_empty(0, dtype=torch.promote_types(q.dtype, torch.float32))
     queries, offset = q.shape[-2], k.shape[-2] - q.shape[-2]
     size, blocks = block_rows(q[:1], k), []
-    for stop in reversed(range(queries, 0, -size)):  # the last block is whole
+    for stop in range(queries, 0, -size):  # the largest first, whose memory serves all others
         rows = slice(max(0, stop - size), stop)
         spans = _seen(plan, offset + rows.start, offset + rows.stop)
         if last is None:
@@ -410,7 +410,7 @@ def _blocked(q: Tensor, k: Tensor, v: Tensor, prepared: Prepared, dropout: float
             added = last[..., : stop - rows.start, shift + seen.start : shift + seen.stop]
         k_seen, v_seen = (_columns(t, spans) for t in (k, v))
         blocks.append(_with_added(q[..., rows, :], k_seen, v_seen, added, dropout))
-    return torch.cat(blocks, -2)
+    return torch.cat(blocks[::-1], -2)
 
 
 def _columns(x: Tensor, spans: list[slice]) -> Tensor:
@@ -455,8 +455,8 @@ def _scored(
         turned = region_turns(q, k, plan)
         again = partial(checkpoint, block, use_reentrant=False)
         run = again if q.is_cuda and torch.is_grad_enabled() else block
-        blocks = [run(start) for start in range(0, q.shape[-2], size)]
-    return torch.cat(blocks, -2).to(q.dtype)
+        blocks = [run(start) for start in reversed(range(0, q.shape[-2], size))]
+    return torch.cat(blocks[::-1], -2).to(q.dtype)
 
 
 def _part(plan: Plan, rows: slice, stop: int) -> Plan:
