@@ -121,8 +121,10 @@ def rate(result: dict) -> float:
     return result["settings"].get("learning_rate", TrainSettings.learning_rate)
 
 
-def line(pos: str, books: list[dict], recall: list[dict], screening: bool) -> list[str]:
-    """The cells of one scheme."""
+def line(
+    pos: str, books: list[dict], recall: list[dict], screening: bool, timed: bool
+) -> list[str]:
+    """The cells of one scheme, with its speed if it was `timed`."""
     stability = list(changes(books).values())
     reaches = [answers.reach(tested(result)) for result in recall]
     mean, half = interval(stability) if stability else (math.nan, math.nan)
@@ -133,7 +135,7 @@ def line(pos: str, books: list[dict], recall: list[dict], screening: bool) -> li
     return [
         "`{}`".format(pos.replace("|", r"\|")),
         f"{(books or recall)[0]['parameters']:,}",
-        *[speed(pos)] * (not screening),
+        *[speed(pos)] * timed,
         rates,
         (f"{at_l:.3f}" if books else "") + ("" if math.isnan(spread) else f" ± {spread:.3f}"),
         change if stability else "undefined" if books else "",
@@ -185,11 +187,13 @@ HEADS += [f"reach in texts of {FAR:,}", "64–127", "128–255", "256–511", "5
 HEADS += ["2048–4095", ""]
 
 
-def table(schemes: list[tuple[str, list[dict], list[dict]]], screening: bool) -> str:
-    """A Markdown table of schemes in the order of the board."""
-    heads = [*HEADS[:2], *["training, × nope (tokens/s)"] * (not screening), *HEADS[2:]]
+def table(
+    schemes: list[tuple[str, list[dict], list[dict]]], screening: bool, timed: bool = False
+) -> str:
+    """A Markdown table of schemes in the order of the board, with their speeds if `timed`."""
+    heads = [*HEADS[:2], *["training, × nope (tokens/s)"] * timed, *HEADS[2:]]
     lines = [heads, ["---"] * len(heads)]
-    lines += [line(*item, screening) for item in sorted(schemes, key=order)]
+    lines += [line(*item, screening, timed) for item in sorted(schemes, key=order)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
@@ -326,7 +330,7 @@ def main() -> None:
     if sys.argv[1:] == ["larger"]:
         return larger()
     ranked, screened, more = both(), both("screening/"), both("more/")
-    parts = ["# The board", "", table(ranked, screening=False)]
+    parts = ["# The board", "", table(ranked, screening=False, timed=True)]
     parts += ["", "Reads farther in every seed than", "", *listed(farther(ranked))]
     parts += ["", "Its loss surely changes less than that of", "", *listed(steadier(ranked))]
     if screened:
@@ -338,7 +342,7 @@ def main() -> None:
             "More seeds of one of them, chosen by its screening, at the default rates:",
             "",
         ]
-        parts.append(table(more, screening=False))
+        parts.append(table(more, screening=False, timed=True))
     (HERE / "board.md").write_text("\n".join(parts) + "\n", encoding="utf-8")
     plot(ranked)
     print("\n".join(parts))

@@ -33,6 +33,9 @@ def main() -> None:
     for block, folder in BLOCKS.items():
         found = board.both(folder and f"../models/{folder}")
         schemes = [row for row in found if row[0] in SCHEMES]
+        if not schemes:
+            print(f"\n## {block}: not run yet")
+            continue
         steadier[block], farther[block] = board.steadier(schemes), board.farther(schemes)
         print(f"\n## {block}\n\n{board.table(schemes, screening=False)}")
         print("\nReads farther in every seed than\n", *board.listed(farther[block]), sep="\n")
