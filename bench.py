@@ -34,7 +34,7 @@ from torch.profiler import ProfilerActivity, profile
 import attention
 import data
 from configurable import BenchSettings, UserError, configure, read_json, require, run_program, typed
-from evaluate import Tester, Windows
+from evaluate import BATCH_TOKENS, Tester, Windows
 from model import GPT
 from runs import device, figures, tables
 from runs.files import write_json, write_text
@@ -79,7 +79,7 @@ class Subject:
     def test(self) -> int:
         """Test as many long texts as evaluate.py reads at once."""
         length = self.lengths["test"]
-        starts = np.zeros((max(1, self.tester.compute.test_tokens // length), 1), dtype=np.int64)
+        starts = np.zeros((max(1, BATCH_TOKENS // length), 1), dtype=np.int64)
         self.tester.score([Windows(length, starts, np.ones(1, dtype=np.int64))])
         return starts.size * length
 

@@ -57,6 +57,7 @@ PIECE = 4096  # inputs of a piece
 MAX_SCORED = 32  # targets at a place of fixed_targets
 LARGEST_REACH = 65536  # a power of two, and as many places can be told apart
 LONG_DOCUMENTS = 4096  # a smaller reach within documents is no test of long texts
+BATCH_TOKENS = 16384  # inputs of one forward pass
 CHECK_WINDOWS = 8  # windows that are tested in float32 too
 
 
@@ -237,18 +238,17 @@ class Tester:
     kept: float = math.inf  # all inputs but so many last ones are shuffled
 
     def losses(self, windows: Windows, limit: int | None) -> Iterator[tuple[np.ndarray, ...]]:
-        """Yield (numbers of windows, their losses (B, length) in nats), `test_tokens` at once.
+        """Yield (numbers of windows, their losses (B, length) in nats), at most 16k inputs at once.
 
         The losses are float64. Of n processes each takes every n-th batch. The batches of the first
         64 windows are the same, however many follow.
         """
-        size = min(WINDOWS, power_of_two(max(1, self.compute.test_tokens // windows.length)))
+        size = min(WINDOWS, power_of_two(max(1, BATCH_TOKENS // windows.length)))
         numbers, processes = np.arange(windows.starts.size), self.processes
         for batch in np.split(numbers, numbers[size::size])[processes.rank :: processes.size]:
             offsets = windows.starts.ravel()[batch, None] + np.arange(windows.length + 1)
             far = offsets[:, : max(0, windows.length - self.kept)]
-            for number, inputs in zip(batch, far, strict=True):
-                np.random.default_rng((diagnose.SEED, number)).shuffle(inputs)
+            far[:] = np.random.default_rng(diagnose.SEED).permuted(far, axis=1)
             tokens = torch.from_numpy(self.corpus.val[offsets].astype(np.int64))
             tokens = tokens.to(self.compute.device)
             nats = self.model.losses(tokens[:, :-1], tokens[:, 1:], window=limit)

@@ -22,6 +22,7 @@ from runs.device import Compute, autocast
 from runs.processes import Processes
 from runs.results import ANSWERED, Row, Rows, by_length, standard_error
 
+BATCH_TOKENS = 16384  # inputs of one forward pass
 Tested = dict[int, Row]  # rows with answers by length or size, ascending
 
 GROUPS = 64  # of rows, for the standard error of the loss
@@ -53,7 +54,7 @@ def measure(model: Any, corpus: Corpus, size: int, compute: Compute, processes: 
     tokens, distances = rows_of(corpus, size)  # (R, T + 1) each
     scored = distances[:, 1:] > 0
     right, nats = np.zeros(scored.shape), np.zeros(scored.shape)
-    at_once, started = max(1, compute.test_tokens // scored.shape[1]), time.perf_counter()
+    at_once, started = max(1, BATCH_TOKENS // scored.shape[1]), time.perf_counter()
     with autocast(compute):
         for first in range(at_once * processes.rank, len(tokens), at_once * processes.size):
             part = slice(first, first + at_once)

@@ -40,11 +40,6 @@ class Compute:
         """The number format as the settings spell it."""
         return str(self.dtype or torch.float32).removeprefix("torch.")
 
-    @property
-    def test_tokens(self) -> int:
-        """Inputs of one forward pass of a test. The caches of a CPU hold what few of them make."""
-        return 4096 if self.kind == "cpu" else 16384
-
 
 CPU = Compute("cpu", None, "cpu, float32")  # for a caller that picks nothing
 

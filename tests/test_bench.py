@@ -173,7 +173,7 @@ def test_ratios_rates_and_shares_follow_from_the_times(monkeypatch: pytest.Monke
     assert row["use"] == pytest.approx(np.median(rates))
     taken["rope"] = 0
     test = bench.compare(s, "test", corpus, CPU)
-    tokens = 64 * (CPU.test_tokens // 64)
+    tokens = 64 * (bench.BATCH_TOKENS // 64)
     assert test["tokens_per_s"] == pytest.approx(tokens / 6) and test["length"] == 64
     rates = [flops_per_token(model, 64) / 3 * tokens / t / (2 * 2048**3) for t in (4, 8)]
     assert test["use"] == pytest.approx(np.median(rates))
@@ -190,7 +190,7 @@ def test_the_parts_do_what_they_say() -> None:
     subject.model.losses = lambda idx, *more, **how: (
         lengths.append(idx.shape[1]) or losses(idx, *more, **how)
     )
-    assert subject.test() == 64 * len(lengths) * (CPU.test_tokens // 64 // len(lengths))
+    assert subject.test() == 64 * len(lengths) * (bench.BATCH_TOKENS // 64 // len(lengths))
     assert set(lengths) == {64} and subject.decode() == 4
 
 
