@@ -10,6 +10,7 @@
 The sides take turns. bench.py measures the schemes; its file is in bench/.
 """
 
+import hashlib
 import importlib.util
 import json
 import pickle
@@ -195,8 +196,9 @@ def memory(nanogpt: Path) -> dict:
     shape = {"n_layer": 1, "n_head": 4, "n_embd": 128, "block_size": LONG, "vocab_size": 256}
     text = torch.randint(256, (1, LONG + 1), generator=torch.Generator().manual_seed(1))
     found, compute = {}, device.pick("cpu", "auto")
-    kept = Path(tempfile.gettempdir(), f"longshot-memory-{commit_of(str(ROOT))}.json")
-    if kept.exists():  # of a measurement at this commit that was interrupted
+    sources = hashlib.sha256(str(provenance()["sources_sha256"]).encode()).hexdigest()
+    kept = Path(tempfile.gettempdir(), f"longshot-memory-{sources[:16]}.json")
+    if kept.exists():  # of a measurement of this code that was interrupted
         found = json.loads(kept.read_text(encoding="utf-8"))
     for pos in [WITH_OPTIONS.get(name, name) for name in scheme_names()]:
         if pos in found:
