@@ -449,8 +449,10 @@ def pick(
     Positive logits of tokens seen are divided by the penalty, others multiplied (Keskar et al.
     2019). All are divided by the temperature; 0 takes the likeliest. Then only the top_k likeliest
     stay, of these the likeliest whose probabilities reach top_p, and of these the tokens that are
-    at least min_p times as likely as the likeliest.
+    at least min_p times as likely as the likeliest. UserError where nothing would stay.
     """
+    good = (top_k is None or top_k > 0) and (min_p is None or min_p <= 1) and repetition_penalty > 0
+    require(good, "top_k and repetition_penalty must be above 0, and min_p at most 1")
     if repetition_penalty != 1.0:
         known = logits.gather(1, seen)
         less = torch.where(known > 0, known / repetition_penalty, known * repetition_penalty)

@@ -1016,6 +1016,12 @@ def test_a_draw_keeps_the_likeliest_and_the_token_that_crosses_top_p(how, kept):
         assert frequency == pytest.approx(LOGITS.exp()[0, t].item() / total, abs=0.04)
 
 
+@pytest.mark.parametrize("how", [dict(top_k=0), dict(min_p=1.01), dict(repetition_penalty=0.0)])
+def test_a_draw_that_would_leave_no_token_is_refused(how):
+    with pytest.raises(UserError, match="top_k and repetition_penalty must be above 0"):
+        drawn(**how)
+
+
 def test_temperature_sharpens_and_flattens():
     assert drawn(temperature=0.25)[0] > 0.8 and drawn(temperature=10.0)[0] < 0.31
 

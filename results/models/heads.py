@@ -4,6 +4,7 @@ python results/models/heads.py > results/models/heads.md
 """
 
 import sys
+from math import isnan
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -25,14 +26,14 @@ HEADS = ["keys", "scheme", "parameters", "loss at L", "8 L", "32 L", "reach of e
 
 
 def line(kind: str, pos: str, books: list[dict], recall: list[dict]) -> list[str]:
-    """The cells of one scheme: losses with Student's interval over seeds."""
+    """The cells of one scheme: losses with Student's interval over seeds, if there are some."""
     losses = [board.interval(found) for n in LENGTHS if (found := board.at_length(books, n))]
     reaches = [answers.reach(board.tested(result)) for result in recall]
     return [
         kind,
         f"`{pos}`",
         f"{(books or recall)[0]['parameters']:,}",
-        *(f"{mean:.3f} ± {half:.3f}" for mean, half in losses),
+        *(f"{mean:.3f}" + ("" if isnan(half) else f" ± {half:.3f}") for mean, half in losses),
         *[""] * (len(LENGTHS) - len(losses)),
         ", ".join(str(reach or "not learned") for reach in reaches),
         f"{caches.bytes_of(pos, kind, ''):,}",
@@ -47,7 +48,8 @@ def main() -> None:
         lines += [line(kind, pos, *found[pos]) for pos in ("rope", "alibi", "nope") if pos in found]
     print("# Fewer heads of keys and values, at `config/size/small.py`\n")
     print("Nats per byte of books, mean and Student's 95 % interval over seeds; bytes are of the")
-    print("cache for each token, bfloat16. The first three rows are the board's.\n")
+    print("cache for each token, bfloat16. The first three rows are the board's; those without an")
+    print("interval have one seed.\n")
     print("\n".join(f"| {' | '.join(cells)} |" for cells in lines))
 
 
