@@ -72,7 +72,7 @@ def start_deviation(width: int) -> float:
     """The deviation of weights at the start: 0.02 at GPT-2's width, as 1 / sqrt(width) at others.
 
     With 0.02 at a width of 128, products of queries and keys start so small that models stay for
-    hundreds of steps where nothing is recalled (results/README.md).
+    hundreds of steps where nothing is recalled (results/log.md).
     """
     return 0.02 * math.sqrt(768 / width)
 
