@@ -603,7 +603,7 @@ def evaluate_run(
             result = extrapolation(tester, about, asked)
             result = results.update_result(folder, result) if lock else result
     for text in filter(None, exact):
-        tqdm.write("\n".join(cache_costs(result["rows"], text, model.pos.extension, corpus.name)))
+        tqdm.write("\n".join(cache_costs(result["rows"], text, model.pos.extension, corpus)))
     if lock and result["rows"]:
         plot_run(folder, result)
     shown = results.only(result, settings.eval_windows, run.compute.dtype_name)
@@ -619,14 +619,15 @@ def exact_cache(text: str, model: Any) -> str:
     return " + ".join(rest) or "none" if text and packing else ""
 
 
-def cache_costs(rows: list[Row], exact: str, packed: str, dataset: str) -> Iterator[str]:
-    """What an extension that packs the cache adds to the loss of fixed_targets at each length, with
-    the paired standard error, and what it saves.
+def cache_costs(rows: list[Row], exact: str, packed: str, corpus: data.Corpus) -> Iterator[str]:
+    """What an extension that packs the cache adds to the loss of fixed_targets, or of a corpus's
+    own rows, at each length, with the paired standard error, and what it saves.
     """
-    kept = results.rows_on(rows, dataset, None if exact == "none" else exact)
-    for n, row in results.by_length(results.rows_on(rows, dataset, packed)).items():
-        if cost := results.paired(row, kept.get(("fixed_targets", n))):
-            sizes = f"{kept['fixed_targets', n]['cache_bytes']:,} -> {row['cache_bytes']:,}"
+    name = corpus.meta.get("rows", {"protocol": "fixed_targets"})["protocol"]
+    kept = results.rows_on(rows, corpus.name, None if exact == "none" else exact)
+    for n, row in results.by_length(results.rows_on(rows, corpus.name, packed), name).items():
+        if cost := results.paired(row, kept.get((name, n))):
+            sizes = f"{kept[name, n]['cache_bytes']:,} -> {row['cache_bytes']:,}"
             added = f"{cost.nats:+.5f} ± {cost.stderr:.5f} nats"
             yield f"{packed} at {n}: {added} against {exact}, {sizes} bytes a token in the cache"
 

@@ -102,9 +102,10 @@ def scaling_of(model: GPT, kind: str) -> Table:
     of = types.get(scheme_name(piece))
     able = of and len(pieces) == 1 and piece.given != "auto" and not piece.first
     able = able and getattr(piece, "ramp", "code") == "code"
+    able = able and not (of == "llama3" and piece.low == 0)  # transformers divides by it
     require(able, f"{NONE}: no rope_scaling is {model.config.extend}")
     said = {"rope_type": of, "factor": piece.given}
-    for name in scaling[of].keys() - {"extension", "factor", "file"}:
+    for name in sorted(scaling[of].keys() - {"extension", "factor", "file"}):
         said[scaling[of][name]] = getattr(piece, name)
     if of == "yarn" and not (piece.mscale and piece.mscale_all_dim):  # read only together
         frequencies, _ = model.pos.rotary[0].frequencies(length)
@@ -163,17 +164,13 @@ def new_tokenizer(kind: str, ours: data.Tokenizer) -> Any:
         made.decoder = decoders.Fuse()
         return made
     ranks = {token: n for n, token in enumerate(vocabulary)}
-
-    def spelled(token: bytes) -> str:
-        return "".join(data.BYTE_SIGNS[value] for value in token)
-
     merges = [
-        (spelled(token[:cut]), spelled(token[cut:]))
+        (data.signs_of(token[:cut]), data.signs_of(token[cut:]))
         for token in vocabulary[:end]
         for cut in range(1, len(token))
         if token[:cut] in ranks and token[cut:] in ranks
     ]
-    made = Tokenizer(models.BPE({spelled(token): n for token, n in ranks.items()}, merges))
+    made = Tokenizer(models.BPE({data.signs_of(token): n for token, n in ranks.items()}, merges))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=kind == "gpt2")
     made.decoder = decoders.ByteLevel()
     made.add_special_tokens([] if end is None else [END])

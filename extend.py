@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import trange
 
+import data
 import evaluate
 from configurable import ExtendSettings, UserError, configure, differences, require, run_program
 from posenc import apply_maps
@@ -254,6 +255,9 @@ def test_all(folders: list[str], texts: list[str], settings: ExtendSettings) -> 
     # all runs, those to compare too, are tested on the same targets
     dataset = settings.dataset or first["dataset"]
     settings = replace(settings, dataset=dataset, eval_lengths=tuple(lengths))
+    other = f"{dataset} has other targets at each length, and a gain compares the same ones"
+    advice = f"python evaluate.py {folders[0]} --extend=NAME tests one extension"
+    require("rows" not in data.load(dataset).meta, f"{other}: {advice}")
     wanted = wanted_extensions(folders[0], texts, settings)
     tested = [test_run(folder, wanted, settings) for folder in folders]
     others = [test_run(folder, [""], settings) for folder in settings.compare]

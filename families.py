@@ -62,10 +62,17 @@ def folder_of(source: str | Path, *files: str) -> Path:
         raise UserError(f"{problem}; a name needs transformers (pip) and a network") from error
 
 
+def label_of(source: Any) -> str:
+    """What sentences call a folder, a name or a model."""
+    return str(source) if isinstance(source, str | Path) else type(source).__name__
+
+
 def read_config(source: Any) -> Table:
     """The config of a folder, of a name that is downloaded, or of a model."""
     if isinstance(source, str | Path):
         return read_json(folder_of(source, "config.json") / "config.json")
+    problem = f"{label_of(source)} is no folder, no name and no model of transformers"
+    require(hasattr(source, "config") and hasattr(source, "state_dict"), problem)
     return source.config.to_dict()
 
 
@@ -99,6 +106,21 @@ def settings_of(config: Table, source: Any) -> GPTConfig:
 
     The factors of longrope are written to a file in a temporary folder.
     """
+    odd = f"{source} has a config.json that no model can have"
+    try:
+        ours = spelled_here(config, source)
+    except UserError:
+        raise
+    except (TypeError, KeyError, ValueError, ArithmeticError) as error:
+        raise UserError(f"{odd}: {type(error).__name__}, {error}") from error
+    try:
+        return GPTConfig(**ours).checked()
+    except (UserError, TypeError) as error:
+        raise UserError(f"{odd}: {error}") from None
+
+
+def spelled_here(config: Table, source: Any) -> Table:
+    """The names and values of our settings for a config."""
     kind, known = config.get("model_type"), tables()[0]
     problem = f"{source} is a Hugging Face model of type {kind}"
     require(kind in known, f"{problem}; known are {', '.join(known)}")
@@ -129,11 +151,7 @@ def settings_of(config: Table, source: Any) -> GPTConfig:
         ours["mlp"] = able[said]
     if family["pos"] == "rope":
         ours |= rotary_of(config, family, ours["block_size"], source)
-    ours["bias"] = any(config.get(key, True) for key in family["biases"].values())
-    try:
-        return GPTConfig(**ours).checked()
-    except (UserError, TypeError) as error:
-        raise UserError(f"{source} has a config.json that no model can have: {error}") from None
+    return ours | {"bias": any(config.get(key, True) for key in family["biases"].values())}
 
 
 def rotary_of(config: Table, family: Table, length: int, source: Any) -> Table:
@@ -178,11 +196,15 @@ def completed(config: Table, kind: str, length: int, source: Any) -> Table:
         return {} if both else {"mscale": None, "mscale_all_dim": None}
     if kind == "yarn" and log and given >= 1:
         return {"mscale": round((given - 1) / (0.1 * log), 12), "mscale_all_dim": None}
+    if kind == "yarn" and log and given > 0:
+        return {"mscale": 0.0, "mscale_all_dim": round((1 / given - 1) / (0.1 * log), 12)}
     usual = math.sqrt(1 + log / math.log(max(2, length))) if kind == "longrope" else 1.0
     same = given is None or math.isclose(given, usual, rel_tol=1e-6)
     require(same, f"{source} has attention_factor={given}, and {kind} has {usual:.6g} here")
     if kind != "longrope":
         return {}
+    both = {"long_factor", "short_factor"} <= config.keys()
+    require(both, f"{source} has the rope_type longrope without long_factor and short_factor")
     folder = tempfile.mkdtemp(prefix="longshot-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     file = Path(folder, "longrope.json")  # run folders copy it

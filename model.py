@@ -389,9 +389,9 @@ class GPT(nn.Module):
     @classmethod
     def from_huggingface(cls, source: Any) -> "GPT":
         """A model of `transformers`, given as itself, a folder or a name: see families.toml."""
-        config = families.read_config(source)
-        model = cls(families.settings_of(config, source))
-        families.fill(model, config, families.read_weights(source), source)
+        config, label = families.read_config(source), families.label_of(source)
+        model = cls(families.settings_of(config, label))
+        families.fill(model, config, families.read_weights(source), label)
         return model
 
 

@@ -168,7 +168,8 @@ class FileTokenizer(Tokenizer):
         steps = json.dumps([about["pre_tokenizer"], about["decoder"]])
         kind, byte_level = about["model"]["type"], "ByteLevel" in steps
         known = kind == "BPE" and (byte_level or about["model"]["byte_fallback"])
-        require(known, f"{path} is a {kind} without bytes, whose tokens are no exact text")
+        inexact = "whose tokens are no exact text: take the corpus that its model was trained on"
+        require(known, f"{path} is a {kind} without bytes, {inexact}")
         spell = spelled if byte_level else pieced
         found = {n: pieced(token.content) for n, token in added.items()}
         names = self.library.get_vocab().items()
@@ -189,6 +190,11 @@ class FileTokenizer(Tokenizer):
 def spelled(token: str) -> bytes:
     """The bytes of a token of a byte-level tokenizer."""
     return bytes(map(BYTE_SIGNS.index, token))
+
+
+def signs_of(token: bytes) -> str:
+    """The name of a token in a byte-level tokenizer: a sign for each byte."""
+    return "".join(BYTE_SIGNS[value] for value in token)
 
 
 def pieced(token: str) -> bytes:

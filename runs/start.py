@@ -202,10 +202,22 @@ def refuse_other_tokenizer(corpus: data.Corpus, source: str) -> None:
     if not Path(source).is_dir():
         with suppress(UserError):  # a name without one
             own = families.folder_of(source, "tokenizer.json") / own.name
-    known = corpus.meta.get("tokenizer_sha256")  # of a corpus of bytes the size must fit
-    same = not own.is_file() or known in (None, sha256(own))
+    known = corpus.meta.get("tokenizer_sha256")
+    same = not own.is_file() or (known == sha256(own) if known else has_tokens(own, corpus))
     advice = f"prepare its text with --tokenizer={source}"
     require(same, f"{corpus.name} has another tokenizer than {source}: {advice}")
+
+
+def has_tokens(own: Path, corpus: data.Corpus) -> bool:
+    """Whether a tokenizer.json has the tokens of a corpus of bytes, characters or GPT-2's."""
+    content = read_json(own, {"model": {"vocab": (dict, list)}, "added_tokens": (list, type(None))})
+    vocab = content["model"]["vocab"]
+    names = {n: name for name, n in vocab.items()} if isinstance(vocab, dict) else {}
+    names |= {token["id"]: token["content"] for token in content["added_tokens"] or []}
+    return all(
+        names.get(n) in (data.signs_of(token), token.decode("utf-8", "replace"))
+        for n, token in enumerate(corpus.tokenizer.vocabulary)
+    )
 
 
 def data_order(settings: TrainSettings, config: dict[str, Any]) -> str:
@@ -232,7 +244,7 @@ def is_huggingface(name: str) -> bool:
     if os.path.exists(name):
         with suppress(UserError):  # of a damaged folder, which is refused where it is read
             return "model_type" in read_json(Path(name, "config.json"))
-        return False
+        return any(Path(name).glob("*.safetensors"))
     hub = re.fullmatch(r"gpt2[a-z-]*|([\w.-]+)/[\w.-]+", name)
     return bool(hub) and not (hub[1] and (hub[1] == "out" or Path(hub[1]).exists()))
 
@@ -256,7 +268,9 @@ def pretrained_run(name: str, settings: Any) -> str:
         checkpoint.save_checkpoint(folder, checkpoint_state(start))
         start.lock.release()
     begun, made = read_config(folder)["settings"]["init_from"], checkpoint_paths(folder)[0]
-    dates = [path.stat().st_mtime for path in (made, *Path(name).glob("*.safetensors"))]
+    names = ("*.safetensors", "config.json", "tokenizer.json")
+    theirs = [path for glob in names for path in Path(name).glob(glob)]
+    dates = [path.stat().st_mtime for path in (made, *theirs)]
     here = begun == name or (
         os.path.isdir(name) and os.path.realpath(begun) == os.path.realpath(name)
     )

@@ -2,8 +2,10 @@
 
 import builtins
 import json
+import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +30,7 @@ import train  # noqa: E402
 from configurable import TrainSettings, UserError  # noqa: E402
 from data.text.prepare import prepare  # noqa: E402
 from model import GPT, GPTConfig  # noqa: E402
+from runs import start  # noqa: E402
 from runs.checkpoint import Run, load_run  # noqa: E402
 
 L = 12
@@ -252,6 +255,24 @@ def saved_as(theirs: transformers.PreTrainedModel, folder: Path, config: dict) -
         ("llama", dict(num_key_value_heads=0), "no model can have"),
         ("llama", dict(head_dim=-4), "no model can have: head_dim is -4"),
         ("llama", dict(tie_word_embeddings="no"), "no model can have: tie_embeddings is 'no'"),
+        ("llama", dict(layer_types=1), "here has a config.json that no model can have: TypeError"),
+        ("llama", dict(hidden_act=None), "here has a config.json that no model can have: KeyError"),
+        ("llama", dict(model_type=["llama"]), "no model can have: TypeError"),
+        (
+            "llama",
+            dict(rope_scaling=dict(type="longrope", factor=4.0, long_factor=[1.0])),
+            "here has the rope_type longrope without long_factor and short_factor",
+        ),
+        (
+            "llama",
+            dict(rope_scaling=dict(type="yarn", factor=4.0, attention_factor="x")),
+            "no model can have: TypeError",
+        ),
+        (
+            "llama",
+            dict(rope_scaling=dict(type="linear", factor=10**400)),
+            "no model can have: OverflowError",
+        ),
     ],
 )
 def test_what_is_not_computed_here_is_refused_by_name(kind, changes, said):
@@ -280,6 +301,17 @@ def test_what_is_not_computed_here_is_refused_by_name(kind, changes, said):
 def test_an_attention_factor_that_an_extension_cannot_have_is_refused(said):
     with pytest.raises(UserError, match="here has attention_factor=1.5, and .* has 1"):
         families.settings_of(WIDE | dict(model_type="llama", rope_scaling=said | OLD), "here")
+
+
+def test_a_model_that_is_none_and_one_of_an_unknown_family_are_named_in_a_line():
+    falcon = transformers.FalconConfig(
+        vocab_size=43, hidden_size=24, num_hidden_layers=1, num_attention_heads=3
+    )
+    unknown = transformers.FalconForCausalLM(falcon)
+    with pytest.raises(UserError, match="^FalconForCausalLM is a Hugging Face model of type falco"):
+        GPT.from_huggingface(unknown)
+    with pytest.raises(UserError, match="^int is no folder, no name and no model"):
+        GPT.from_huggingface(5)
 
 
 @pytest.mark.parametrize("kind", ["llama", "bloom", "gpt2"])
@@ -417,6 +449,7 @@ EXPORTS = {
             extend="yarn(factor=4, mscale=0.7, mscale_all_dim=0.4, truncate=False)",
         ),
         dict(norm="rmsnorm", mlp="swiglu", extend="yarn(factor=4, mscale=0)"),
+        dict(norm="rmsnorm", mlp="swiglu", extend="yarn(factor=4, mscale=0, mscale_all_dim=1)"),
         dict(norm="rmsnorm", mlp="swiglu", extend="yarn(factor=4)"),
         dict(norm="rmsnorm", mlp="swiglu", extend="longrope(file='{factors}', factor=4)"),
     ],
@@ -527,6 +560,7 @@ def test_an_export_has_our_logits_and_comes_back_as_it_was(kind, number, corpora
         (dict(extend="yarn(factor=4, ramp=turns)"), "no rope_scaling is yarn"),
         (dict(extend="pi(factor=2) + logn"), "no rope_scaling is pi"),
         (dict(extend="self_extend"), "no rope_scaling is self_extend"),
+        (dict(extend="llama3(factor=4, low=0)"), "no rope_scaling is llama3"),
     ],
 )
 def test_what_no_family_can_say_is_one_sentence(settings, said, corpora, tmp_path):
@@ -792,6 +826,35 @@ def test_a_model_without_a_corpus_of_its_tokens_is_a_sentence(
         run_program(train, monkeypatch, "--init_from=llama", "--dataset=mine", "--block_size=12")
     with pytest.raises(UserError, match="out/llama-mine is of llama as it was: rename it"):
         run_program(evaluate, monkeypatch, "llama", "--dataset=mine")
+
+
+def test_a_model_whose_config_was_changed_since_is_not_tested_as_it_was(llama, monkeypatch):
+    words = ("llama", "--dataset=mine", "--eval_lengths=12", "--protocols=fixed_targets")
+    run_program(evaluate, monkeypatch, *words)
+    path = Path("llama/config.json")
+    path.write_text(path.read_text().replace("10000", "50"), encoding="utf-8")
+    os.utime(path, (time.time() + 60, time.time() + 60))
+    with pytest.raises(UserError, match="out/llama-mine is of llama as it was: rename it"):
+        run_program(evaluate, monkeypatch, *words)
+    shutil.rmtree("out/llama-mine")
+    path.write_text("{", encoding="utf-8")
+    with pytest.raises(UserError, match="config.json is missing or not readable JSON: check the"):
+        run_program(evaluate, monkeypatch, *words)
+
+
+def test_a_corpus_of_other_characters_than_the_tokenizer_has_is_refused(corpora, tmp_path):
+    (tmp_path / "own.txt").write_text("abcd" * 300 + "\n" * 9, encoding="utf-8")
+    (tmp_path / "other.txt").write_text("efgh" * 300 + "\n" * 9, encoding="utf-8")
+    for name in ("own", "other"):
+        prepare(name, [str(tmp_path / f"{name}.txt")], [], "char", root=corpora)
+    prepare("bytes", [str(tmp_path / "own.txt")], [], "bytes", root=corpora)
+    for name in ("own", "bytes"):
+        (tmp_path / name).mkdir()
+        export.write_tokenizer(data.load(name), tmp_path / name)
+        start.refuse_other_tokenizer(data.load(name), str(tmp_path / name))
+    for corpus, name in (("other", "own"), ("bytes", "own"), ("own", "bytes")):
+        with pytest.raises(UserError, match=f"{corpus} has another tokenizer than .*{name}: prep"):
+            start.refuse_other_tokenizer(data.load(corpus), str(tmp_path / name))
 
 
 def test_a_model_with_longrope_is_tested_and_needs_its_folder_no_more(

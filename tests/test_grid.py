@@ -7,6 +7,7 @@ import io
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,6 +21,7 @@ import ablate
 import data
 import data.digits.prepare as digits
 import evaluate
+import extend
 import report
 import sample
 import train
@@ -419,6 +421,25 @@ def test_a_run_on_images_has_a_table_and_the_figure_of_losses(
     drawn = Path("both.svg").read_text(encoding="utf-8")  # texts stand there as comments
     assert "trained at L = 16: the same drawings in more and more patches (image)" in drawn
     assert "test length, tokens (one seed)" in drawn and "cropped" not in drawn
+
+
+def test_what_a_packed_cache_costs_is_told_of_images_too(
+    beside: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path
+) -> None:
+    shutil.copytree(beside[0], tmp_path / "run")
+    monkeypatch.setattr("sys.argv", ["evaluate.py", str(tmp_path / "run"), "--extend=int8"])
+    evaluate.main()
+    said = capsys.readouterr().out
+    for n in (16, 64, 256):
+        assert re.search(rf"int8 at {n}: [+-]0\.\d+ ± 0\.\d+ nats against none, [\d,]+ -> ", said)
+
+
+def test_gains_over_l_are_refused_where_each_length_has_other_targets(
+    beside: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["extend.py", beside[0], "int8"])
+    with pytest.raises(UserError, match="digits has other targets at each length, and a gain"):
+        extend.main()
 
 
 def test_the_figure_says_what_it_shows(beside: list[str]) -> None:
