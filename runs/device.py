@@ -109,7 +109,10 @@ def repeat_to_the_bit(compute: Compute) -> None:
     if compute.kind == "cuda":  # read when the first product is formed
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         os.environ.setdefault("TORCHINDUCTOR_DETERMINISTIC", "1")
-    torch.use_deterministic_algorithms(True, warn_only=compute.kind != "cpu")
+    if compute.kind == "cpu":  # the function below does it too, but imports the compiler: 2 s
+        torch.set_deterministic_debug_mode("error")
+    else:
+        torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False
 
 

@@ -176,10 +176,13 @@ def test_what_is_to_repeat_on_a_gpu_leaves_no_choice_of_kernels_by_speed(
     monkeypatch.setattr(
         torch, "use_deterministic_algorithms", lambda mode, warn_only: asked.append(warn_only)
     )
+    before = torch.get_deterministic_debug_mode()
     device.repeat_to_the_bit(Compute("cpu", None, ""))
-    assert "TORCHINDUCTOR_DETERMINISTIC" not in os.environ
+    assert torch.get_deterministic_debug_mode() == 2  # an error
+    torch.set_deterministic_debug_mode(before)
+    assert "TORCHINDUCTOR_DETERMINISTIC" not in os.environ and asked == []
     device.repeat_to_the_bit(CUDA)
-    assert os.environ["TORCHINDUCTOR_DETERMINISTIC"] == "1" and asked == [False, True]
+    assert os.environ["TORCHINDUCTOR_DETERMINISTIC"] == "1" and asked == [True]
 
 
 def test_each_process_of_torchrun_has_the_card_of_its_number(

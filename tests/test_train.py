@@ -1456,6 +1456,7 @@ def test_weights_of_gpt2_begin_a_run_or_are_a_sentence(monkeypatch: pytest.Monke
     theirs = GPT(GPTConfig(block_size=32, n_layer=2, n_head=4, n_embd=8, bias=True, pos="learned"))
     with monkeypatch.context() as patched:
         patched.setattr(GPT, "from_huggingface", lambda name: theirs)
+        patched.setattr("runs.start.refuse_other_tokenizer", lambda corpus, source: None)
         training = begin_unsized("--init_from=gpt2", "--out_dir=a")
     assert (training.model.config.block_size, training.start.config["train_lengths"]) == (
         32,
