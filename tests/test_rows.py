@@ -87,7 +87,15 @@ def test_behind_their_first_tokens_rows_of_all_lengths_are_as_dense(corpus: data
     assert np.min(shares) > 0.04
 
 
-@pytest.mark.parametrize("length, few", [(64, ()), (256, ()), (100, (300, 200)), (65, (8, 8))])
+@pytest.mark.parametrize(
+    "length, few",
+    [
+        (64, ()),
+        (100, (300, 200)),
+        pytest.param(256, (), marks=pytest.mark.slow),
+        pytest.param(65, (8, 8), marks=pytest.mark.slow),
+    ],
+)
 def test_every_bin_has_at_least_400_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int, few: tuple[int, ...]
 ) -> None:

@@ -234,9 +234,9 @@ TITLES = {
 RATIOS = {"train": "times as fast", "decode": "times as fast", "job": "of its time"}
 
 
-def section(part: str) -> str:
+def section(part: str, path: Path) -> str:
     """A table of the means of a part, and the ratios to nanoGPT or to the old commit."""
-    kept = json.loads((HERE / f"{part}.json").read_text(encoding="utf-8"))
+    kept = json.loads(path.read_text(encoding="utf-8"))
     rows = [f"## {TITLES[part]}", "", f"| | mean | {RATIOS.get(part, '')} | all |"]
     rows += ["|---|---|---|---|"]
     first = next(iter(kept["found"]))
@@ -262,7 +262,8 @@ def measured_with(kept: dict) -> str:
 def write_page() -> None:
     """Write results/speed.md from the files that are there."""
     parts = ["# Speed on a CPU", "Made by results/throughput/measure.py."]
-    parts += [section(part) for part in PARTS if (HERE / f"{part}.json").exists()]
+    for part in PARTS:  # job-float32.json: of another processor
+        parts += [section(part, path) for path in sorted(HERE.glob(f"{part}*.json"), reverse=True)]
     for schemes in sorted(HERE.glob("bench*/table.txt")):  # those of other processors apart
         parts += [f"## Schemes, in turn with nope (`bench.py`): `{schemes.parent.name}/`"]
         parts += [f"```\n{schemes.read_text(encoding='utf-8')}```"]
