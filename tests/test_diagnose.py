@@ -415,6 +415,7 @@ def test_the_command_writes_the_same_twice(project: Project, tmp_path: Path):
     started = project.run(tmp_path, *train.split(), "--out_dir=run")
     assert started.process.returncode == 0, started.complained
     command = "evaluate.py run --diagnose --device=cpu --dtype=float32".split()
+    command += ["--eval_lengths=16,32,64,128"]
     kept = (tmp_path / "run/extrapolation.json").read_bytes()
     first = project.run(tmp_path, *command)
     assert first.process.returncode == 0, first.complained

@@ -14,7 +14,9 @@ import attention
 import model as model_module
 from configurable import UserError
 from model import GPT, GPTConfig, without_padding
+from posenc import Shape
 from positions.catalogue import find, scheme_names
+from positions.scheme import Scheme
 
 L = 8  # the training length
 NEEDED = {
@@ -529,10 +531,17 @@ def test_a_window_that_holds_no_key_is_refused(window):
         tiny("rope").losses(tokens(1, 4), tokens(1, 4), window=window)
 
 
-def test_logn_of_a_training_length_of_one_token_is_refused():
-    """Its formula divides by ln 1."""
-    with pytest.raises(UserError, match="logn"):
+def test_a_training_length_of_one_token_is_refused():
+    """logn would divide by ln 1."""
+    with pytest.raises(UserError, match="block_size is 1, and must be int, at least 2"):
         tiny("logn", block_size=1)
+    with pytest.raises(UserError, match="logn divides by ln"):
+        Scheme("logn", Shape(H, 8, 32, 1), 1)
+
+
+def test_a_config_made_in_python_is_checked():
+    with pytest.raises(UserError, match="norm is 'batch', and must be"):
+        GPT(GPTConfig(norm="batch"))
 
 
 def test_a_width_that_the_heads_do_not_divide_is_refused():
@@ -1095,7 +1104,9 @@ def assert_compiled_equals_eager(gpt: GPT, backend: str, atol: float) -> None:
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("pos", SCHEMES)
+@pytest.mark.parametrize(  # of each scheme by itself, see test_schemes.py
+    "pos", [p if "+" in p or "|" in p else pytest.param(p, marks=pytest.mark.slow) for p in SCHEMES]
+)
 def test_compiling_breaks_no_graph_and_changes_no_number(pos):
     assert_compiled_equals_eager(tiny(pos, n_layer=2), "aot_eager", 1e-6)
 
