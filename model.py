@@ -133,7 +133,7 @@ class GPT(nn.Module):
 
     def __init__(self, config: GPTConfig, pos_file: str | Path | None = None) -> None:
         super().__init__()
-        self.config = config = config.checked()  # of one made in Python too
+        self.config = config = config.checked()  # one made in Python may hold anything
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.h = nn.ModuleList(Block(config, n) for n in range(config.n_layer))
         self.ln_e = new_norm(config, config.n_embd) if config.embedding_norm else nn.Identity()

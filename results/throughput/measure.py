@@ -7,7 +7,8 @@
     python results/throughput/measure.py - memory           # a text of 65,536 bytes, every scheme
     python results/throughput/measure.py                    # writes the page again
 
-The sides take turns. bench.py measures the schemes; its file is in bench/.
+The sides take turns. bench.py measures the schemes; its file is in bench/. job-float32.json is the
+job.json of a processor without bfloat16, renamed, with ROUNDS = 1.
 """
 
 import hashlib
@@ -162,7 +163,7 @@ def job(folder: Path, *words: str) -> tuple[float, dict]:
 
 
 def jobs(nanogpt: Path) -> dict:
-    """The main job at the commit OLD and today, and today with fewer steps: the loss of OLD."""
+    """The main job at the commit OLD, today, and today with FEWER steps, to the loss of OLD."""
     here, losses = Path(tempfile.mkdtemp()) / "old", {}
     git = ["git", "-C", str(ROOT), "worktree"]
     subprocess.run([*git, "add", "--detach", str(here), OLD], check=True, capture_output=True)
@@ -237,7 +238,7 @@ RATIOS = {"train": "times as fast", "decode": "times as fast", "job": "of its ti
 def section(part: str, path: Path) -> str:
     """A table of the means of a part, and the ratios to nanoGPT or to the old commit."""
     kept = json.loads(path.read_text(encoding="utf-8"))
-    rows = [f"## {TITLES[part]}", "", f"| | mean | {RATIOS.get(part, '')} | all |"]
+    rows = [f"## {TITLES[part]}: `{path.name}`", "", f"| | mean | {RATIOS.get(part, '')} | all |"]
     rows += ["|---|---|---|---|"]
     first = next(iter(kept["found"]))
     for name, values in kept["found"].items():
@@ -262,7 +263,7 @@ def measured_with(kept: dict) -> str:
 def write_page() -> None:
     """Write results/speed.md from the files that are there."""
     parts = ["# Speed on a CPU", "Made by results/throughput/measure.py."]
-    for part in PARTS:  # job-float32.json: of another processor
+    for part in PARTS:
         parts += [section(part, path) for path in sorted(HERE.glob(f"{part}*.json"), reverse=True)]
     for schemes in sorted(HERE.glob("bench*/table.txt")):  # those of other processors apart
         parts += [f"## Schemes, in turn with nope (`bench.py`): `{schemes.parent.name}/`"]
