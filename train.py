@@ -37,7 +37,14 @@ from runs.figures import plot_run
 from runs.log import Log, append_metrics
 from runs.processes import Processes, together
 from runs.results import Result, describe_model, update_result
-from runs.start import Start, checkpoint_state, first_token, start_run, step_share
+from runs.start import (
+    Start,
+    checkpoint_state,
+    dtype_of_run,
+    first_token,
+    start_run,
+    step_share,
+)
 from runs.tables import runs_table
 
 # ---- the learning rate and the optimizer
@@ -349,7 +356,9 @@ def main() -> int:
     problem = f"{' '.join(words)!r:.60} is neither a config file (.py) nor --name=value"
     require(not words, f"{problem}; quote what has spaces, as in '--pos=rope + alibi'")
     device.set_up_cpu()
-    compute = device.pick(settings.device, settings.dtype)
+    dtype = dtype_of_run(settings) or settings.dtype
+    tokens = settings.batch_size * settings.block_size
+    compute = device.pick(settings.device, dtype, tokens, settings.n_embd)
     with together(settings.backend, compute) as processes, told(settings.pos_file):
         complete_run(settings, compute, processes)
     return 0

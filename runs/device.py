@@ -2,12 +2,16 @@
 
 import contextlib
 import ctypes
+import json
 import os
+import platform
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 import sysconfig
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +20,15 @@ import torch
 
 import attention
 from configurable import UserError, require
+from runs.files import write_json
 
 # cards, and their dense bf16 (or fp16) peaks in TFLOP/s, from the vendors' data sheets
 PEAKS = {"H100 PCIe": 756, "H100|H200": 989, "A100": 312, "L40S": 362, "L4": 121, "A10|V100": 125}
 PEAKS |= {"RTX 4090": 165, "RTX 3090": 71, "T4": 65}
+# A product of matrices of a model's own shape decides between bfloat16 and float32 on a CPU.
+TRIALS = 5  # products in each format, in turn
+TRIAL_FLOPS = 2**30  # of one product: with all trials under 0.3 s on two cores
+LEAD = 1.1  # bfloat16 must be faster by this, else float32, which rounds less, is taken
 
 
 @dataclass(frozen=True)
@@ -44,10 +53,12 @@ class Compute:
 CPU = Compute("cpu", None, "cpu, float32")  # for a caller that picks nothing
 
 
-def pick(device: str, dtype: str) -> Compute:
+def pick(device: str, dtype: str, tokens: int = 2048, width: int = 256) -> Compute:
     """The device and the number format for the settings of these names.
 
-    UserError if this machine does not have the device.
+    With dtype=auto a CPU that has bfloat16 multiplies in both formats first, at the shape of the
+    MLP of a model of that width with so many tokens in a batch. UserError if this machine does not
+    have the device.
     """
     usual = "mps" if torch.backends.mps.is_available() else "cpu"
     if torch.cuda.is_available():
@@ -63,8 +74,9 @@ def pick(device: str, dtype: str) -> Compute:
     if chosen.startswith("cuda:"):
         torch.cuda.set_device(chosen)  # seeds and memory are counted on the current card
     attention.use(compiler=chosen.startswith("cuda") and not missing_compiler())
-    best, why = _best_dtype(chosen.split(":")[0])
-    if dtype != "auto":
+    if dtype == "auto":
+        best, why = _best_dtype(chosen.split(":")[0], tokens, width)
+    else:
         best, why = getattr(torch, dtype), "as asked for"
     if chosen == "mps":
         why += "; mps is untested"
@@ -84,15 +96,71 @@ def _require_available(device: str, chosen: str, usual: str) -> None:
         raise UserError(f"{asked} is not available on this machine; {advice}") from None
 
 
-def _best_dtype(kind: str) -> tuple[torch.dtype, str]:
+def _best_dtype(kind: str, tokens: int, width: int) -> tuple[torch.dtype, str]:
     if kind == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
         return torch.bfloat16, "the card has it"
     if kind == "cuda":
         return torch.float16, "the card has no bfloat16"
     instructions = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    if kind == "cpu" and any(getattr(torch.cpu, name, bool)() for name in instructions):
-        return torch.bfloat16, "the processor multiplies in it"
-    return torch.float32, "the device has nothing faster"
+    if kind == "mps" or not any(getattr(torch.cpu, name, bool)() for name in instructions):
+        return torch.float32, "the device has nothing faster"
+    rates = measured_rates(tokens, width)
+    best = torch.float32
+    if rates["bfloat16"] > LEAD * rates["float32"]:
+        best = torch.bfloat16
+    bf16, fp32 = rates["bfloat16"], rates["float32"]
+    return best, f"measured: bfloat16 {bf16:.0f}, float32 {fp32:.0f} GFLOP/s"
+
+
+def measured_rates(tokens: int, width: int) -> dict[str, float]:
+    """GFLOP/s of (tokens, width) x (width, 4 width) on this CPU, by number format.
+
+    Measured once for each processor, number of threads, version of torch and shape: the result is
+    kept in the user's cache folder.
+    """
+    tokens = max(1, min(tokens, TRIAL_FLOPS // (8 * width * width)))
+    threads = torch.get_num_threads()
+    key = f"{processor_name()}, {threads} threads, torch {torch.__version__}, {tokens} x {width}"
+    folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    cache = Path(folder, "longshot", "rates.json")
+    kept = read_rates(cache)
+    if key in kept:
+        return kept[key]
+    seconds = {"bfloat16": [], "float32": []}
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(tokens, width, generator=generator)
+    weight = torch.randn(4 * width, width, generator=generator)
+    for trial in range(TRIALS + 1):
+        for name, times in seconds.items():
+            a, b = x.to(getattr(torch, name)), weight.to(getattr(torch, name))
+            started = time.perf_counter()
+            torch.nn.functional.linear(a, b)
+            if trial > 0:  # the first product prepares the library
+                times.append(time.perf_counter() - started)
+    flops = 8 * tokens * width * width
+    rates = {name: flops / statistics.median(times) / 1e9 for name, times in seconds.items()}
+    with contextlib.suppress(OSError, UserError):  # a cache that cannot be written is done without
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        write_json(cache, kept | {key: rates})
+    return rates
+
+
+def read_rates(cache: Path) -> dict[str, dict[str, float]]:
+    """What the cache holds; nothing if it is absent or damaged."""
+    try:
+        content = json.loads(cache.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def processor_name() -> str:
+    """The processor's model, as the system tells it."""
+    with contextlib.suppress(OSError):
+        named = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
+        if named:
+            return named[1]
+    return platform.processor() or platform.machine()
 
 
 def autocast(compute: Compute) -> contextlib.AbstractContextManager:

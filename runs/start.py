@@ -38,7 +38,12 @@ def open_run(folder: str | Path, settings: Any) -> Run:
 
     `settings` are those of a test: device, dtype and pos_file are read from them.
     """
-    return load_run(folder, device.pick(settings.device, settings.dtype), settings.pos_file)
+    dtype = settings.dtype
+    if dtype == "auto":
+        dtype = read_config(Path(folder))[
+            "dtype"
+        ]  # a run is tested in the format it was trained in
+    return load_run(folder, device.pick(settings.device, dtype), settings.pos_file)
 
 
 def own_corpus(run: Run) -> data.Corpus:
@@ -132,6 +137,16 @@ def start_run(typed: TrainSettings, compute: device.Compute, processes: Processe
     same = processes.highest(start.step) == start.step
     require(same, f"{folder} differs between the processes: it must be on a disk that all share")
     return start
+
+
+def dtype_of_run(settings: TrainSettings) -> str:
+    """The number format of the run that these settings go on with; empty if they begin one.
+
+    A run keeps its format on any machine.
+    """
+    folder = run_folder(replace(settings, pos=parse(settings.pos).text))
+    begun = not settings.overwrite and checkpoint_paths(folder)
+    return read_config(folder)["dtype"] if begun else ""
 
 
 def lengths_of(settings: TrainSettings) -> tuple[int, ...]:
@@ -382,6 +397,7 @@ def write_config(start: Start) -> None:
     """Write config.json of a new run, or of one with another max_iters; say what has changed."""
     config, settings = start.config, start.settings
     where = {"device": start.compute.reason, "dtype": start.compute.dtype_name}
+    where["dtype_asked"] = settings.dtype
     now = provenance() | where | {"processes": start.processes.size}
     if "history" in config:
         note_changes(config, now)
