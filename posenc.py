@@ -32,12 +32,14 @@ def in_tokens(value: int | float, info: ValidationInfo) -> int:
     return value if isinstance(value, int) else max(1, round(value * info.context["length"]))
 
 
+Count = Annotated[int, Field(ge=1, le=2**24)]
+Whole = Annotated[int, Field(ge=0, le=2**24)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Base = Annotated[float, Field(ge=1)]
 Length = Annotated[
-    Annotated[int, Field(ge=1, le=2**24)] | Annotated[float, Field(gt=0, le=32)],
+    Count | Annotated[float, Field(gt=0, le=32)],
     AfterValidator(in_tokens),
 ]
-Rows = Annotated[int, Field(ge=1, le=2**24)]
-Base = Annotated[float, Field(ge=1)]
 Factor = Literal["auto"] | Annotated[float, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
@@ -260,7 +262,7 @@ class Piece(nn.Module):
     bias(h, i, j)                    what is added to the score of head h, query id i and key id
                                      j <= i; these broadcast, by pointwise operations and indexing
     temperature(index)               (T,) or (H, T): what multiplies the scores q.k / sqrt(d) of
-                                     the query at `index`, which sees index + 1 keys
+                                     the query at `index` (T,), reals, which sees index + 1 keys
     mask(i, j)                       True where query index i may see key index j <= i
     features(x)                      (B, T, M) numbers of a layer's normalised input x (B, T, C),
                                      which the cache keeps with the keys
@@ -354,7 +356,7 @@ class Learned(Piece):
         self,
         shape: Shape,
         *,
-        rows: Rows | None = None,
+        rows: Count | None = None,
         resize: Literal["none", "linear", "bicubic"] = "none",
     ) -> None:
         super().__init__()
@@ -438,8 +440,8 @@ class Rope(Rotary):
         *,
         base: Base = 10000.0,
         fraction: Annotated[float, Field(gt=0, le=1)] = 1.0,
-        p: Annotated[float, Field(ge=0, le=1)] = 1.0,
-        clip: Annotated[int, Field(ge=0)] = 0,
+        p: Share = 1.0,
+        clip: Whole = 0,
         layout: Layout = "half",
     ) -> None:
         inv_freq, _ = rope_frequencies(int(fraction * shape.head_dim), base)
@@ -523,9 +525,7 @@ class Window(Piece):
 
     can_extend = True
 
-    def __init__(
-        self, shape: Shape, *, size: Length, sinks: Annotated[int, Field(ge=0)] = 0
-    ) -> None:
+    def __init__(self, shape: Shape, *, size: Length, sinks: Whole = 0) -> None:
         super().__init__()
         self.visible = (size, sinks)
         self.by_distance = sinks == 0
