@@ -2,9 +2,7 @@
 
 import math
 
-from torch import Tensor
-
-from posenc import Rope, Table
+from posenc import Rope
 
 
 class Resonance(Rope):
@@ -20,11 +18,11 @@ class Resonance(Rope):
 
     can_extend, goes_last = True, True
 
-    def map_frequencies(self, inv_freq: Tensor, base: float, total: int) -> Table:
+    def map_frequencies(self, inv_freq, base, total, ids):
         """Any frequencies, rounded in wavelength; the attention factor is 1."""
         return 2 * math.pi / (2 * math.pi / inv_freq).round(), 1.0
 
-    def frequencies(self, total: int) -> Table:
+    def frequencies(self, total):
         """RoPE's frequencies, rounded in wavelength."""
         inv_freq, factor = super().frequencies(total)
         return 2 * math.pi / (2 * math.pi / inv_freq).round(), factor
