@@ -46,7 +46,9 @@ class Abacus(Piece):
         rows = len(self.table)
         too_long = digit.shape[1] + self.max_shift > rows and not torch.compiler.is_compiling()
         if too_long and row.numel() and row.max() >= rows:
-            raise UserError(f"abacus: a number here is longer than {rows} rows: set abacus(rows=...)")
+            raise UserError(
+                f"abacus: a number here is longer than {rows} rows: set abacus(rows=...)"
+            )
         new = slice(digit.shape[1] - ids.shape[-1], None)
         vectors = nn.functional.embedding(row.where(digit, 0)[:, new], self.table)
         return vectors * digit[:, new, None]

@@ -1,6 +1,6 @@
 """Block-wise causal attention: the mask that xPos is tested with (Sun et al. 2022)."""
 
-from posenc import Length, Piece, Shape, in_tokens
+from posenc import Length, Piece, Shape
 
 
 class BlockCausal(Piece):
@@ -18,7 +18,7 @@ class BlockCausal(Piece):
 
     def __init__(self, shape: Shape, *, size: Length | None = None) -> None:
         super().__init__()
-        self.size = in_tokens(size, shape) if size else max(1, shape.length // 2)
+        self.size = size or max(1, shape.length // 2)
         # the farthest pair: the last query of a block, the first key of the block before
         self.visible = (2 * self.size, 0)
 

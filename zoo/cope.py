@@ -25,7 +25,7 @@ class Cope(Piece):
 
     per_layer, reads_ids = True, False
     # q.e needs queries of a head's width, and a size of q that does not depend on the position
-    conflicts = ("pope", "xpos")
+    conflicts = ("pope", "xpos", "latent attention")
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """DCA: dual chunk attention (An et al. 2024, arXiv 2402.17463)."""
 
 from configurable import UserError
-from posenc import Extension, Length, Region, Shape, Whole, in_tokens
+from posenc import Extension, Length, Region, Shape, Whole
 
 
 class Dca(Extension):
@@ -19,7 +19,7 @@ class Dca(Extension):
         self, shape: Shape, *, size: Length | None = None, local: Whole | None = None
     ) -> None:
         super().__init__()
-        self.size = in_tokens(size, shape) if size else 3 * shape.length // 4
+        self.size = size or 3 * shape.length // 4
         local = shape.length // 8 if local is None else local
         if local >= self.size:
             raise UserError(f"dca: local = {local} must be below size = {self.size}")

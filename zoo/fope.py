@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from configurable import UserError
-from posenc import Base, Layout, Rope, Shape, turn
+from posenc import Base, Layout, Rope, Shape
 
 
 class Fope(Rope):
@@ -38,29 +38,23 @@ class Fope(Rope):
         layout: Layout = "half",
     ) -> None:
         super().__init__(shape, base=base, layout=layout)
-        self.slowest, self.rest = 2 * math.pi / shape.length, rest
-        kept = int((self.frequencies(shape.length)[0] > 0).sum())
+        self.rest = rest
+        is_kept = self.inv_freq >= 2 * math.pi / shape.length
+        self.inv_freq = self.inv_freq.where(is_kept, 0.0)
+        kept = int(is_kept.sum())
         if kept == 0:
             raise UserError(f"fope: every wavelength exceeds the training length {shape.length}")
-        noise = [nn.init.xavier_normal_(torch.empty(shape.n_head, kept, kept), gain) for _ in "cs"]
-        self.cosines = nn.Parameter(torch.eye(kept) + noise[0], requires_grad=learned)
-        self.sines = nn.Parameter(torch.eye(kept) + noise[1], requires_grad=learned)
+        size = (shape.n_head, kept, kept)
+        cosines = torch.eye(kept) + nn.init.xavier_normal_(torch.empty(size), gain)
+        sines = torch.eye(kept) + nn.init.xavier_normal_(torch.empty(size), gain)
+        self.cosines = nn.Parameter(cosines, requires_grad=learned)
+        self.sines = nn.Parameter(sines, requires_grad=learned)
 
-    def frequencies(self, total):
-        """RoPE's frequencies, 0 where the wavelength exceeds the training length."""
-        inv_freq, factor = super().frequencies(total)
-        return inv_freq.where(inv_freq >= self.slowest, 0.0), factor
-
-    def tables(self, ids, total, maps):
-        """Cosines and sines (..., H, T, F), each head's own mixture."""
-        cos, sin = self.cos_sin(ids, total, maps)  # (..., T, F)
-        cos, sin = cos[..., None, :, :], sin[..., None, :, :]
+    def tables(self, ids, total, maps=()):
+        """Cosines and sines (H, T, F), each head's own mixture."""
+        cos, sin = super().tables(ids, total, maps)  # (T, F)
         kept = self.sines.shape[-1]
-        mixed_cos = cos[..., :kept] @ self.cosines
-        mixed_sin = sin[..., :kept] @ self.sines
-        others = cos[..., kept:].expand(*mixed_cos.shape[:-1], -1)  # of the other pairs, all 1
+        mixed_cos = cos[:, :kept].to(self.cosines) @ self.cosines  # (H, T, kept)
+        mixed_sin = sin[:, :kept].to(self.sines) @ self.sines
+        others = cos[:, kept:].expand(len(mixed_cos), -1, -1)  # of the other pairs, all 1
         return torch.cat((mixed_cos, others), -1), torch.cat((mixed_sin, self.rest * others), -1)
-
-    def turn(self, x, tables, is_key):
-        """Queries and keys alike."""
-        return turn(x, *tables, self.layout)

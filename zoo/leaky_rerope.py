@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from configurable import UserError
-from posenc import Extension, Length, Region, Shape, in_tokens, widened
+from posenc import Extension, Length, Region, Shape, widened
 
 
 class LeakyRerope(Extension):
@@ -27,7 +27,7 @@ class LeakyRerope(Extension):
     ) -> None:
         super().__init__()
         self.length, self.slowing = shape.length, slowing
-        self.window = in_tokens(window, shape) if window else max(1, shape.length // 4)
+        self.window = window or max(1, shape.length // 4)
         if self.window >= self.length:
             raise UserError(f"leaky_rerope: window must be below the length {self.length}")
 

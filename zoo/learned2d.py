@@ -19,9 +19,7 @@ class Learned2d(Grid):
     Without that, Heo et al. 2024 (arXiv 2403.13298) report that RoPE keeps more of its precision.
     """
 
-    def __init__(
-        self, shape: Shape, *, resize: Literal["bicubic", "bilinear"] = "bicubic"
-    ) -> None:
+    def __init__(self, shape: Shape, *, resize: Literal["bicubic", "bilinear"] = "bicubic") -> None:
         super().__init__()
         self.resize, side = resize, self.side(shape.length)
         table = torch.randn(side, side, shape.width) * start_deviation(shape.width)

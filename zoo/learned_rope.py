@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from posenc import Base, Layout, Rope, Shape, exact_device, turn
+from posenc import Base, Layout, Rope, Shape, apply_rotary, exact_device
 
 
 class LearnedRope(Rope):
@@ -25,16 +25,14 @@ class LearnedRope(Rope):
         super().__init__(shape, base=base, layout=layout)
         self.shift = nn.Parameter(torch.zeros(shape.n_head, shape.head_dim // 2))
 
-    def tables(self, ids, total, maps):
-        """Cosines and sines (..., H, T, F) by the frequencies of each head."""
-        inv_freq, factor = self.table(ids, total, maps)
+    def tables(self, ids, total, maps=()):
+        """Cosines and sines (H, T, F) by the frequencies of each head."""
+        inv_freq, factor = self.frequencies(total, maps, ids)
         exact = exact_device(ids)
-        angles = ids.to(exact, torch.float64)[..., None] * inv_freq  # (..., T, F)
         scales = self.shift.to(exact, torch.float64).exp()[:, None]  # (H, 1, F)
-        angles = angles[..., None, :, :] * scales
-        wide = torch.promote_types(self.shift.dtype, torch.float32)
-        return factor * angles.cos().to(ids.device, wide), factor * angles.sin().to(ids.device, wide)
+        angles = ids.to(exact, torch.float64)[:, None] * inv_freq * scales
+        return factor * angles.cos().to(self.shift), factor * angles.sin().to(self.shift)
 
     def turn(self, x, tables, is_key):
         """Queries and keys alike."""
-        return turn(x, *tables, self.layout)
+        return apply_rotary(x, *tables, self.layout)

@@ -1,6 +1,6 @@
 """LM-Infinite: a window and the first tokens (Han et al. 2023, arXiv 2308.16137)."""
 
-from posenc import Extension, Length, Region, Shape, Whole, in_tokens
+from posenc import Extension, Length, Region, Shape, Whole
 
 
 class LmInfinite(Extension):
@@ -13,9 +13,9 @@ class LmInfinite(Extension):
     first tokens are read.
     """
 
-    def __init__(self, shape: Shape, *, size: Length = 1.0, sinks: Whole = 10) -> None:
+    def __init__(self, shape: Shape, *, size: Length | None = None, sinks: Whole = 10) -> None:
         super().__init__()
-        self.size, self.sinks = in_tokens(size, shape), sinks
+        self.size, self.sinks = size or shape.length, sinks
         self.visible = (self.size, sinks)
 
     def mask(self, i, j):

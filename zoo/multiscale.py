@@ -3,7 +3,7 @@
 import torch
 
 from configurable import UserError
-from posenc import Length, Piece, Shape, in_tokens
+from posenc import Length, Piece, Shape
 
 
 class Multiscale(Piece):
@@ -22,12 +22,11 @@ class Multiscale(Piece):
     by_distance = True
 
     def __init__(
-        self, shape: Shape, *, smallest: Length | None = None, largest: Length = 1.0
+        self, shape: Shape, *, smallest: Length | None = None, largest: Length | None = None
     ) -> None:
         super().__init__()
-        largest = in_tokens(largest, shape)
-        default = min(max(1, shape.length // 16), largest)
-        smallest = in_tokens(smallest, shape) if smallest else default
+        largest = largest or shape.length
+        smallest = smallest or min(max(1, shape.length // 16), largest)
         if smallest > largest:
             raise UserError(f"multiscale: smallest = {smallest} is above largest = {largest}")
         steps, heads = max(1, shape.n_head - 1), reversed(range(shape.n_head))

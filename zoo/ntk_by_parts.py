@@ -20,6 +20,4 @@ class NtkByParts(Yarn):
         beta: Positive = 32.0,
         mscale: NotNegative = 0.0,
     ) -> None:
-        super().__init__(
-            shape, factor=factor, alpha=alpha, beta=beta, mscale=mscale, ramp="turns"
-        )
+        super().__init__(shape, factor=factor, alpha=alpha, beta=beta, mscale=mscale, ramp="turns")

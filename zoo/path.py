@@ -1,5 +1,7 @@
 """PaTH: positions by accumulated Householder-like products (Yang et al. 2025, arXiv 2505.16381)."""
 
+import math
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -28,7 +30,7 @@ class Path(Piece):
 
     per_layer, reads_ids = True, False
     # the matrices mix columns, which pope doubles and xpos scales differently
-    conflicts = ("pope", "xpos")
+    conflicts = ("pope", "xpos", "latent attention")
 
     def __init__(self, shape: Shape, *, rank: Count = 32) -> None:
         super().__init__()
@@ -70,4 +72,4 @@ class Path(Piece):
             y = y * b_.mT
             chunks.append(q @ k_.mT - y @ (w_ @ k_.mT).tril(-1))
             q = q - y @ w_
-        return torch.cat(chunks[::-1], -1) * tile.scale + tile.added
+        return torch.cat(chunks[::-1], -1) / math.sqrt(q.shape[-1]) + tile.added

@@ -21,32 +21,29 @@ class Pope(Rotary):
     up to 10 L. Here it lost 0.47 nats at 8 L (results/board, one seed).
     """
 
+    conflicts = ("latent attention",)
+
     def __init__(
         self, shape: Shape, *, base: Base = 10000.0, start: Literal["zero", "uniform"] = "zero"
     ) -> None:
-        super().__init__()
-        self.columns, self.base = shape.head_dim, base
+        # one frequency for each column: those of RoPE at twice the width
+        super().__init__(rope_frequencies(2 * shape.head_dim, base)[0], base)
         share = torch.zeros(shape.n_head, shape.head_dim)
         if start == "uniform":
             share = torch.rand(shape.n_head, shape.head_dim)
         self.delta = nn.Parameter(-2 * math.pi * share)
 
-    def frequencies(self, total):
-        """One for each column: those of RoPE at twice the width."""
-        return rope_frequencies(2 * self.columns, self.base)
-
-    def tables(self, ids, total, maps):
-        """Cosines and sines for queries (..., 1, T, d) and, moved by delta, for keys (..., H, T, d)."""
-        cos, sin = self.cos_sin(ids, total, maps)
-        cos, sin = cos[..., None, :, :], sin[..., None, :, :]
+    def tables(self, ids, total, maps=()):
+        """Cosines and sines for queries (T, d) and, moved by delta, for keys (H, T, d)."""
+        cos, sin = super().tables(ids, total, maps)
         delta = self.delta.clamp(-2 * math.pi, 0)[:, None]
         moved_cos = cos * delta.cos() - sin * delta.sin()
         moved_sin = sin * delta.cos() + cos * delta.sin()
-        return (cos, sin), (moved_cos, moved_sin)
+        return cos, sin, moved_cos, moved_sin
 
     def turn(self, x, tables, is_key):
         """(B, H, T, d) -> (B, H, T, 2d)."""
-        cos, sin = tables[is_key]
+        cos, sin = tables[2:] if is_key else tables[:2]
         # this is softplus, whose own backward fails when compiled
         size = torch.logaddexp(x, x.new_zeros(()))
         return torch.cat((size * cos, size * sin), -1)

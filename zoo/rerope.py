@@ -1,6 +1,6 @@
 """ReRoPE: no distance above a window (Su 2023, kexue.fm/archives/9708)."""
 
-from posenc import Extension, Length, Region, Shape, in_tokens
+from posenc import Extension, Length, Region, Shape
 
 
 class Rerope(Extension):
@@ -13,7 +13,7 @@ class Rerope(Extension):
 
     def __init__(self, shape: Shape, *, window: Length | None = None) -> None:
         super().__init__()
-        self.window = in_tokens(window, shape) if window else max(1, shape.length // 2)
+        self.window = window or max(1, shape.length // 2)
 
     def regions(self, total):
         """Beyond w the query lies at w and the key at 0."""

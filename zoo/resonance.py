@@ -2,7 +2,7 @@
 
 import math
 
-from posenc import Rope
+from posenc import Rope, apply_maps
 
 
 class Resonance(Rope):
@@ -22,7 +22,7 @@ class Resonance(Rope):
         """Any frequencies, rounded in wavelength; the attention factor is 1."""
         return 2 * math.pi / (2 * math.pi / inv_freq).round(), 1.0
 
-    def frequencies(self, total):
-        """RoPE's frequencies, rounded in wavelength."""
-        inv_freq, factor = super().frequencies(total)
-        return 2 * math.pi / (2 * math.pi / inv_freq).round(), factor
+    def frequencies(self, total, maps=(), ids=None):
+        """RoPE's frequencies, rounded in wavelength before the maps of an extension."""
+        rounded, _ = self.map_frequencies(self.inv_freq, self.base, total, ids)
+        return apply_maps(rounded, self.base, maps, total, ids)

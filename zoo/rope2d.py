@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 
 from configurable import UserError
-from posenc import Base, Shape, cos_sin, rope_frequencies, turn, widened
+from posenc import Base, Shape, apply_rotary, cos_sin, rope_frequencies, widened
 from zoo._grid import Grid
 
 
@@ -31,20 +31,21 @@ class Rope2d(Grid):
         super().__init__()
         if shape.head_dim == 0 or shape.head_dim % 4 != 0:
             raise UserError(f"rope2d: 4 must divide the head dimension {shape.head_dim}")
-        self.half, self.base, self.unit = shape.head_dim // 2, base, coordinates == "unit"
+        self.unit = coordinates == "unit"
+        inv_freq, _ = rope_frequencies(shape.head_dim // 2, base)
+        self.register_buffer("inv_freq", inv_freq, persistent=False)
 
-    def tables(self, ids, total, maps):
+    def tables(self, ids, total, maps=()):
         """Cosines and sines of the row, then of the column, (T, d/2)."""
         rows, columns = self.places(ids)
         if self.unit:
             side = self.side(total)
             rows = 2 * math.pi * ((2 * widened(rows) + 1) / side - 1)
             columns = 2 * math.pi * ((2 * widened(columns) + 1) / side - 1)
-        inv_freq, _ = rope_frequencies(self.half, self.base)
-        cos_row, sin_row = cos_sin(rows, inv_freq)
-        cos_column, sin_column = cos_sin(columns, inv_freq)
+        cos_row, sin_row = cos_sin(rows, self.inv_freq)
+        cos_column, sin_column = cos_sin(columns, self.inv_freq)
         return torch.cat((cos_row, cos_column), -1), torch.cat((sin_row, sin_column), -1)
 
     def turn(self, x, tables, is_key):
         """Queries and keys alike."""
-        return turn(x, *tables, "half")
+        return apply_rotary(x, *tables)

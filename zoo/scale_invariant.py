@@ -7,6 +7,8 @@ import torch
 from configurable import UserError
 from posenc import Piece, Positive, Shape
 
+ROOT_E = math.exp(0.5)
+
 
 class ScaleInvariant(Piece):
     """score = a_t S + m_t, a_t^2 = 2 (ln(t / tau + 1) - ln alpha + beta / alpha), t = i - j.
@@ -25,8 +27,8 @@ class ScaleInvariant(Piece):
         shape: Shape,
         *,
         tau: Positive = 10.0,
-        alpha: Positive = math.exp(0.5),
-        beta: float = math.exp(0.5),
+        alpha: Positive = ROOT_E,
+        beta: float = ROOT_E,
     ) -> None:
         super().__init__()
         if beta < alpha * math.log(alpha):

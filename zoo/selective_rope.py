@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv1d, linear, normalize, pad
 
 from configurable import UserError
-from posenc import Base, Count, Piece, Shape, rope_frequencies, turn
+from posenc import Base, Count, Piece, Shape, apply_rotary, rope_frequencies
 
 
 class SelectiveRope(Piece):
@@ -24,7 +24,7 @@ class SelectiveRope(Piece):
 
     per_layer, reads_ids = True, False
     # it turns pairs of a head's own columns, which pope doubles and xpos scales differently
-    conflicts = ("pope", "xpos")
+    conflicts = ("pope", "xpos", "latent attention")
 
     def __init__(
         self, shape: Shape, *, base: Base = 500000.0, rank: Count = 32, taps: Count = 4
@@ -56,8 +56,7 @@ class SelectiveRope(Piece):
         angles = sums * self.inv_freq.to(sums.dtype)
         cos, sin = angles.cos(), angles.sin()
         new = slice(k.shape[-2] - q.shape[-2], None)
-        q = turn(q, cos[..., new, :], sin[..., new, :], "half")
-        return q, turn(k, cos, sin, "half")
+        return apply_rotary(q, cos[..., new, :], sin[..., new, :]), apply_rotary(k, cos, sin)
 
 
 def uniform(*size: int) -> Tensor:

@@ -4,7 +4,7 @@ import math
 from typing import Literal
 
 from configurable import UserError
-from posenc import Count, Extension, Length, Region, Shape, in_tokens
+from posenc import Count, Extension, Length, Region, Shape
 
 
 class SelfExtend(Extension):
@@ -26,7 +26,7 @@ class SelfExtend(Extension):
     ) -> None:
         super().__init__()
         self.length, self.group = shape.length, group
-        self.window = in_tokens(window, shape) if window else max(1, shape.length // 4)
+        self.window = window or max(1, shape.length // 4)
         if self.window >= 2 * shape.length / 3:
             raise UserError(f"self_extend: window must be below 2/3 of the length {shape.length}")
 

@@ -1,7 +1,7 @@
 """StreamingLLM: a window and the first tokens (Xiao et al. 2023, arXiv 2309.17453)."""
 
 from configurable import UserError
-from posenc import Extension, Length, Region, Shape, Whole, in_tokens
+from posenc import Extension, Length, Region, Shape, Whole
 
 
 class Streaming(Extension):
@@ -16,7 +16,7 @@ class Streaming(Extension):
 
     def __init__(self, shape: Shape, *, size: Length | None = None, sinks: Whole = 4) -> None:
         super().__init__()
-        self.size = in_tokens(size, shape) if size else shape.length - sinks
+        self.size = size or shape.length - sinks
         self.sinks = sinks
         if self.size <= 0:
             raise UserError(f"streaming: set size, or fewer sinks than L = {shape.length}")

@@ -1,7 +1,7 @@
 """STRING: long distances replaced by well-trained ones (An et al. 2024, arXiv 2410.18745)."""
 
 from configurable import UserError
-from posenc import Extension, Length, Region, Shape, Whole, in_tokens
+from posenc import Extension, Length, Region, Shape, Whole
 
 
 class String(Extension):
@@ -17,7 +17,7 @@ class String(Extension):
         self, shape: Shape, *, shift: Length | None = None, local: Whole | None = None
     ) -> None:
         super().__init__()
-        self.shift = in_tokens(shift, shape) if shift else max(1, shape.length // 3)
+        self.shift = shift or max(1, shape.length // 3)
         self.local = min(32, shape.length // 4) if local is None else local
         if self.local > self.shift:
             raise UserError(f"string: local = {self.local} must not exceed shift = {self.shift}")
@@ -25,6 +25,4 @@ class String(Extension):
     def regions(self, total):
         """From S on queries lie S - W earlier."""
         s, moved = self.shift, self.shift - self.local
-        return [
-            Region(query=lambda i: i - moved, key=lambda j: j, where=lambda i, j: i - j >= s)
-        ]
+        return [Region(query=lambda i: i - moved, key=lambda j: j, where=lambda i, j: i - j >= s)]

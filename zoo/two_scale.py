@@ -18,9 +18,7 @@ class TwoScale(Extension):
 
     continuous = True
 
-    def __init__(
-        self, shape: Shape, *, alpha: NotNegative = 1.0, beta: NotNegative = 1.5
-    ) -> None:
+    def __init__(self, shape: Shape, *, alpha: NotNegative = 1.0, beta: NotNegative = 1.5) -> None:
         super().__init__()
         self.length, self.alpha, self.beta = shape.length, alpha, beta
 

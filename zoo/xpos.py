@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from posenc import Base, Layout, Positive, Rope, Shape, exact_device, turn
+from posenc import Base, Layout, Positive, Rope, Shape, apply_rotary, exact_device
 
 
 class Xpos(Rope):
@@ -22,6 +22,8 @@ class Xpos(Rope):
     (results/board, one seed). Combine it: `xpos + block_causal`.
     """
 
+    conflicts = ("latent attention",)
+
     def __init__(
         self,
         shape: Shape,
@@ -36,17 +38,19 @@ class Xpos(Rope):
         # e^82 leaves room for q.k below e^88, the largest float32
         self.limit = int(82 * self.scale_base / math.log1p(1 / gamma))
 
-    def tables(self, ids, total, maps):
-        """Cosines and sines times the growth of queries, and times the decay of keys."""
-        cos, sin = self.cos_sin(ids, total, maps)
+    def tables(self, ids, total, maps=()):
+        """Cosines and sines (T, F) times the growth of queries, and times the decay of keys."""
+        cos, sin = super().tables(ids, total, maps)
         exact = exact_device(ids)
-        pairs = torch.arange(0, self.columns, 2, dtype=torch.float64, device=exact) / self.columns
-        power = (ids.to(exact, torch.float64) - total / 2)[..., None] / self.scale_base
-        log_scale = power * torch.log((pairs + self.gamma) / (1 + self.gamma))  # (..., T, F)
+        pairs = torch.arange(len(self.inv_freq), dtype=torch.float64, device=exact)
+        zeta = (pairs / len(pairs) + self.gamma) / (1 + self.gamma)
+        power = (ids.to(exact, torch.float64) - total / 2) / self.scale_base
+        log_scale = power[:, None] * torch.log(zeta)  # (T, F)
         growth = log_scale.exp().to(cos)
         decay = (-log_scale).exp().to(cos)
-        return (cos * growth, sin * growth), (cos * decay, sin * decay)
+        return cos * growth, sin * growth, cos * decay, sin * decay
 
     def turn(self, x, tables, is_key):
         """Queries and keys are turned alike; queries grow where keys shrink."""
-        return turn(x, *tables[is_key], self.layout)
+        cos, sin = tables[2:] if is_key else tables[:2]
+        return apply_rotary(x, cos, sin, self.layout)
