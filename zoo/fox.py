@@ -55,7 +55,7 @@ class Fox(Piece):
 def split(x: Tensor) -> Tensor:
     """(..., PARTS) columns of 8 bits each whose sum is x (..., 1), so that bfloat16 rounds nothing.
 
-    Veltkamp's way: a cast to bfloat16 and back is no rounding in compiled code, which leaves it out.
+    Veltkamp's way: compiled code leaves out a cast to bfloat16 and back, which would round too.
     """
     parts = []
     for _ in range(PARTS - 1):
