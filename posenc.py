@@ -300,6 +300,8 @@ class Piece(nn.Module):
     by_distance: bool = False  # whether its bias and its mask follow from i - j alone
     reads_ids: bool = True  # whether what it computes depends on position ids
     continuous: bool = False  # whether the position ids it gives are real numbers
+    private_ids: bool = False  # whether no other piece can read the ids it gives (a grid's)
+    in_kernel: bool = False  # whether its bias is cheap enough to be made for each pair on a GPU
     can_extend: bool = False  # whether `extend` may name it: it acts on a trained model
     extends: tuple[str, ...] = ()  # names of the only schemes that it extends
     goes_last: bool = False  # of a frequency map: it may act after another one
@@ -469,6 +471,7 @@ class Alibi(Piece):
     """
 
     by_distance = True
+    in_kernel = True
 
     def __init__(self, shape: Shape, *, learned: bool = False) -> None:
         super().__init__()
