@@ -146,6 +146,8 @@ def _options(node):
     if not options or node.args or None in options:
         right = f"{node.func.id:.60} or {node.func.id:.60}(option=value)"
         raise UserError(f"options have names: write {right}, not {text:.80}")
+    if len(options) < len(node.keywords):
+        raise UserError(f"an option is set twice in {text:.80}")
     return options
 
 
