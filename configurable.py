@@ -436,6 +436,13 @@ class ExplainSettings(ModelSettings):
     length: Length | None = setting(None, "test length, else L", unit="tokens")
 
 
+@dataclass(frozen=True)
+class ExportSettings(Settings):
+    """A run as a folder that transformers loads; both are the other words of the command line."""
+
+    pos_file: Text = setting("", "your file of position schemes, named again to let it run")
+
+
 PROGRAMS = {
     "train.py": TrainSettings,
     "ablate.py": AblateSettings,
@@ -782,7 +789,6 @@ def check_shape(value, shape, where, advice, path=""):
 
 
 at_place = explain_errors
-ExportSettings = ExplainSettings
 Settings.checked = lambda self: self
 Settings.defaults = classmethod(lambda cls, kind="result": values(cls(), kind))
 Settings.has_default = lambda self, name: getattr(self, name) == getattr(type(self), name)
