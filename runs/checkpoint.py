@@ -22,9 +22,12 @@ from typing import Any
 import numpy as np
 import torch
 from filelock import FileLock, Timeout
+from scheme import parse
 
+import configurable
 import data
 from configurable import (
+    PROTOCOLS,
     GPTConfig,
     ModelSettings,
     TrainSettings,
@@ -33,7 +36,6 @@ from configurable import (
     read_json,
     replace_file,
     sha256,
-    values,
     words,
     write_json,
 )
@@ -44,15 +46,14 @@ from runs.examine import examine
 from runs.huggingface import is_huggingface, load_model
 from runs.processes import ALONE, Processes
 from runs.results import load_result, tested_lengths
-from scheme import parse
 
 ROOT = Path(__file__).resolve().parents[1]
 RESTORE = "restore a good copy, or start again with --overwrite=True"
 FRESH = ("auto", "scratch")  # values of init_from for a model with random weights
 OWN_FILE = "pos_file.py"  # the copy of --pos_file in a run folder
-CONFIG = "settings dtype files_sha256 corpus_sha256 train_lengths data_seed run_id history".split()
+CONFIG = "settings dtype files_sha256 corpus_sha256 train_lengths data_seed run_id".split()
 # these have their own place in the folder's name, or do not change which run it is
-NAMED = ("--pos=", "--dataset=", "--block_size=", "--seed=", "--max_iters=", "--pos_file=")
+APART = ("--pos=", "--dataset=", "--block_size=", "--seed=", "--max_iters=", "--pos_file=")
 # what a fine-tune takes from the model that it starts with
 SHAPE = [f.name for f in fields(ModelSettings) if f.name not in ("block_size", "dropout", "extend")]
 
@@ -103,38 +104,33 @@ class Run:
 # ---- the folder
 
 
-def run_folder(settings: TrainSettings) -> Path:
+def run_folder(s: TrainSettings) -> Path:
     """out_dir; by default out/<pos>-<dataset>-L<block_size>-s<seed>.
 
     Six digits of a digest stand behind it if other settings that change the result are not the
     defaults, or if the scheme cannot be written in a name. max_iters is none of them: it may be
     raised; nor is the name of pos_file.
     """
-    s = settings
     if s.out_dir:
         return Path(s.out_dir)
-    others = [word for word in words(s, ("result",)) if not word.startswith(NAMED)]
+    others = [word for word in words(s, ("result",)) if not word.startswith(APART)]
     pos = s.pos.replace(" ", "")
-    if s.init_from not in FRESH:
-        pos = Path(s.init_from).name
     safe = re.sub(r"[^A-Za-z0-9.=+]+", "_", pos).strip("_")[:60]
     name = f"{safe}-{s.dataset}-L{s.block_size}-s{s.seed}"
     if others or safe != pos:
-        text = "\n".join([s.pos, *others])
+        text = "\n".join([pos, *others])
         name += "-" + hashlib.sha256(text.encode()).hexdigest()[:6]
     return Path("out", name)
 
 
 def checkpoint_paths(folder: Path) -> list[Path]:
     """The checkpoints in a run folder, the newest first. Their content is not looked at."""
-    found = [p for p in folder.glob("ckpt-*.pt") if re.fullmatch(r"ckpt-\d+-[0-9a-f]{16}", p.stem)]
-    return sorted(filter(Path.is_file, found), key=lambda p: -int(p.stem.split("-")[1]))
-
-
-def steps_taken(folder: Path) -> int:
-    """The step of the newest checkpoint; 0 if there is none."""
-    paths = checkpoint_paths(folder)
-    return int(paths[0].stem.split("-")[1]) if paths else 0
+    found = {}
+    for path in folder.glob("ckpt-*.pt"):
+        match = re.fullmatch(r"ckpt-(\d+)-[0-9a-f]{16}\.pt", path.name)
+        if match and path.is_file():
+            found[path] = int(match[1])
+    return sorted(found, key=found.get, reverse=True)
 
 
 def lock_folder(folder: Path) -> FileLock:
@@ -215,71 +211,51 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     return config
 
 
-def scheme_files(model: GPT, pos_file: str) -> dict[str, Path]:
-    """The files that define the pieces of a model, by name: zoo/NAME.py, posenc.py, pos_file.py,
-    and files that options name.
-    """
-    files = {}
-    for path in model.pos.files().values():
-        path = Path(path).resolve()
-        if pos_file and path == Path(pos_file).resolve():
-            files[OWN_FILE] = path
-        elif path.suffix == ".py":
-            files[path.relative_to(ROOT).as_posix()] = path
-        else:
-            files[path.name] = path
-    return files
-
-
 def changed_files(folder: Path, config: dict[str, Any], pos_file: str) -> list[str]:
-    """The files that define the run's own schemes and are not as they were when it began."""
+    """The files that define the schemes of a run and are not as they were when it began."""
     changed = []
     for name, digest in config["files_sha256"].items():
-        path = folder / name
+        path = folder / name  # a copy
         if name == OWN_FILE and pos_file:
             path = Path(pos_file)
-        elif (ROOT / name).exists() and name != OWN_FILE:
+        elif name == "posenc.py" or name.startswith("zoo/"):
             path = ROOT / name
         if not path.is_file() or sha256(path) != digest:
-            changed.append(f"{path} defines its scheme and has changed since")
+            changed.append(f"{path}, which defines its scheme, has changed since")
     return changed
 
 
-def differences(folder: Path, config: dict[str, Any], settings: TrainSettings) -> list[str]:
+def differences(folder: Path, config: dict[str, Any], s: TrainSettings) -> list[str]:
     """How the run in a folder is another one than that of these settings.
 
     max_iters may differ, because a run can go on; a warm-up that is not set is the run's own.
     """
-    theirs = values(TrainSettings(**config["settings"]), "result")
-    found = []
-    for name, value in values(settings, "result").items():
-        free = name in ("max_iters", "pos_file") or (name == "warmup_iters" and value is None)
-        if value != theirs[name] and not free:
-            found.append(f"{name}: {value!r:.60} here, {theirs[name]!r:.60} there")
-    return found + changed_files(folder, config, settings.pos_file)
+    theirs = TrainSettings(**config["settings"])
+    here = replace(s, max_iters=theirs.max_iters, pos_file=theirs.pos_file)
+    if s.warmup_iters is None:
+        here = replace(here, warmup_iters=theirs.warmup_iters)
+    return configurable.differences(here, theirs) + changed_files(folder, config, s.pos_file)
 
 
-def finished_result(folder: Path, settings: TrainSettings) -> dict[str, Any] | None:
+def finished_result(folder: str | Path, s: TrainSettings) -> dict[str, Any] | None:
     """The content of extrapolation.json if the run of these settings is trained and tested to its
     end, by every protocol at every length that they ask for; else None.
     """
-    if not Path(folder, "extrapolation.json").exists():
+    folder = Path(folder)
+    if not (folder / "extrapolation.json").exists():
         return None
     config = read_config(folder)
-    if differences(Path(folder), config, settings):
-        return None
-    if settings.max_iters != config["settings"]["max_iters"]:
+    if differences(folder, config, s) or config["settings"]["max_iters"] != s.max_iters:
         return None
     result = load_result(folder)
-    asked = set(tested_lengths(settings.block_size, settings.eval_lengths))
-    for row in result["rows"]:
-        own = row["dataset"] == settings.dataset and row["extend"] == (settings.extend or None)
-        if own and row["step"] == settings.max_iters:
-            if "trained" in row:  # a corpus of rows, which are tested all at once
-                return result
-            if row["windows"] == settings.eval_windows or row["nats"] is None:
-                asked.discard(row["length"])
-    return None if asked else result
+    place = {"step": s.max_iters, "dataset": s.dataset, "extend": s.extend or None}
+    tested = [row for row in result["rows"] if place.items() <= row.items()]
+    if any("trained" in row for row in tested):  # a corpus of rows is tested at once
+        return result
+    cells = {(row["protocol"], row["length"]) for row in tested}
+    lengths = tested_lengths(s.block_size, s.eval_lengths)
+    complete = all((protocol, n) in cells for protocol in PROTOCOLS for n in lengths)
+    return result if complete else None
 
 
 # ---- checkpoints
@@ -295,7 +271,6 @@ def save_checkpoint(run: Run, optimizer: dict[str, Any], scaler: dict[str, Any])
         "optimizer": optimizer,
         "scaler": scaler,
         "step": run.step,
-        "tokens": run.tokens,
         "gpt": asdict(run.model.config),
         "original_length": run.model.config.block_size,
         "train_lengths": run.config["train_lengths"],
@@ -303,21 +278,20 @@ def save_checkpoint(run: Run, optimizer: dict[str, Any], scaler: dict[str, Any])
     }
     unnamed = run.folder / ".ckpt.new"
     try:
-        digest = replace_file(unnamed, lambda file: torch.save(state, file))
-        path = run.folder / f"ckpt-{run.step}-{digest[:16]}.pt"
-        os.replace(unnamed, path)
-        before = None  # the newest good one besides
-        for other in checkpoint_paths(run.folder):
-            if other != path and before is None and is_good(other):
-                before = other
-            elif other != path:
-                other.unlink()
+        run.checkpoint = replace_file(unnamed, lambda file: torch.save(state, file))
     except (UserError, RuntimeError, OSError) as error:  # torch.save hides a full disk
         raise UserError(
-            f"a checkpoint in {run.folder} cannot be written ({error}); "
-            "make room, the one before it is untouched"
+            f"a checkpoint in {run.folder} cannot be written ({error.__context__ or error}); "
+            "make room: the one before it is untouched"
         ) from error
-    run.checkpoint = digest
+    newest = run.folder / f"ckpt-{run.step}-{run.checkpoint[:16]}.pt"
+    os.replace(unnamed, newest)
+    before = None  # the newest good one besides
+    for path in checkpoint_paths(run.folder):
+        if path != newest and before is None and is_good(path):
+            before = path
+        elif path != newest:
+            path.unlink()
 
 
 def is_good(path: Path) -> bool:
@@ -325,28 +299,34 @@ def is_good(path: Path) -> bool:
     return path.stem.endswith(sha256(path)[:16])
 
 
-def load_checkpoint(folder: Path) -> dict[str, Any] | None:
-    """The newest good checkpoint of a run folder, and its "sha256"; None if there is none.
+def load_checkpoint(folder: Path, config: dict[str, Any]) -> dict[str, Any] | None:
+    """The newest good checkpoint of the run of a config.json, with its "sha256"; None if there is
+    none.
 
-    Damaged ones are told on standard error and passed over. UserError if all are damaged, or if one
-    holds more than numbers, texts and tensors: no code in it is run.
+    Damaged ones are told on standard error and passed over. UserError if all are damaged, if it is
+    of another run, or if it holds more than numbers, texts and tensors: no code in it is run.
     """
     damaged = []
     for path in checkpoint_paths(folder):
         try:
-            if is_good(path):
-                if damaged:
-                    print(f"{', '.join(damaged)}: damaged; going on from {path}", file=sys.stderr)
+            digest = sha256(path)
+            if path.stem.endswith(digest[:16]):
                 state = torch.load(path, map_location="cpu", weights_only=True)
-                return state | {"sha256": sha256(path)}
+                break
         except FileNotFoundError:  # a training saved meanwhile, and deleted this one
-            return load_checkpoint(folder)
+            return load_checkpoint(folder, config)
         except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
             raise UserError(f"{path} is no checkpoint of this program: do not trust it") from error
-        damaged.append(str(path))
+        damaged.append(f"{path} is damaged")
+    else:
+        if damaged:
+            raise UserError(f"{' and '.join(damaged)}: {RESTORE}")
+        return None
+    if state.get("run_id") != config["run_id"]:
+        raise UserError(f"{path} is of another run: {RESTORE}")
     if damaged:
-        raise UserError(f"{', '.join(damaged)}: damaged, the SHA-256 is another one; {RESTORE}")
-    return None
+        print(f"{' and '.join(damaged)}; going on from {path}", file=sys.stderr)
+    return state | {"sha256": digest}
 
 
 def new_model(config: GPTConfig, pos_file: str, folder: Path, weights: dict | None = None) -> GPT:
@@ -376,34 +356,30 @@ def load_run(
     """
     folder = Path(folder)
     config = read_config(folder)
-    state = load_checkpoint(folder)
-    if state is None:
-        raise UserError(f"{folder} holds no checkpoint yet: train it first")
-    if state["run_id"] != config["run_id"]:
-        raise UserError(f"the checkpoint in {folder} is of another run: {RESTORE}")
     if OWN_FILE in config["files_sha256"] and not pos_file:
         raise UserError(
             f"{folder} was trained with a scheme of your own; loading it runs that code: "
             f"type --pos_file={folder / OWN_FILE} if you trust it"
         )
-    for changed in changed_files(folder, config, pos_file):
+    for sentence in changed_files(folder, config, pos_file):
         raise UserError(
-            f"{folder}: {changed}, so its weights belong to another formula: "
+            f"{folder}: {sentence}, so its weights belong to another formula: "
             "bring the file back, or train again with --overwrite=True"
         )
-    if dtype in (None, "auto"):
-        dtype = config["dtype"]
-    compute = pick(device, dtype)
+    state = load_checkpoint(folder, config)
+    if state is None:
+        raise UserError(f"{folder} holds no checkpoint yet: train it first")
+    compute = pick(device, config["dtype"] if dtype in (None, "auto") else dtype)
     model = new_model(GPTConfig(**state["gpt"]), pos_file, folder, state["model"])
-    settings = TrainSettings(**config["settings"])
     model = model.to(compute.device).eval()
-    return Run(folder, settings, config, model, compute, state["step"], state["sha256"], state)
+    settings = TrainSettings(**config["settings"])
+    return Run(folder, settings, config, model, compute, state["step"], state["sha256"])
 
 
 def open_model(name: str, settings: Any) -> Run:
     """The model to test that a word of the command line names: a run folder, or a Hugging Face
-    folder or name, which is loaded into memory. Device, dtype, dataset and pos_file are read from
-    `settings`.
+    folder or name, which is loaded into memory. Of `settings` device, dtype, dataset and pos_file
+    are read.
     """
     if not is_huggingface(name):
         return load_run(name, settings.device, settings.dtype, settings.pos_file)
@@ -413,14 +389,14 @@ def open_model(name: str, settings: Any) -> Run:
     digest = hashlib.sha256()
     for weight in model.state_dict().values():
         digest.update(weight.contiguous().view(torch.uint8).numpy())
-    length = model.config.block_size
+    checkpoint = digest.hexdigest()
     compute = pick(settings.device, settings.dtype, width=model.config.n_embd)
     shape = {f.name: getattr(model.config, f.name) for f in fields(ModelSettings)}
-    about = TrainSettings(init_from=name, dataset=settings.dataset, max_iters=0, **shape)
-    config = {"dtype": compute.dtype_name, "train_lengths": [length]}
-    folder = Path("out", "tests", f"{Path(name).resolve().name}-{digest.hexdigest()[:10]}")
+    s = TrainSettings(init_from=name, dataset=settings.dataset, max_iters=0, **shape)
+    config = {"dtype": compute.dtype_name, "train_lengths": [s.block_size]}
+    folder = Path("out", "tests", f"{Path(name).resolve().name}-{checkpoint[:10]}")
     model = model.to(compute.device).eval()
-    return Run(folder, about, config, model, compute, checkpoint=digest.hexdigest())
+    return Run(folder, s, config, model, compute, checkpoint=checkpoint)
 
 
 def run_corpus(run: Run, dataset: str = "") -> data.Corpus:
@@ -477,51 +453,39 @@ def corpus_digests(corpus: data.Corpus) -> dict[str, str]:
 
 
 def final_settings(typed: TrainSettings) -> TrainSettings:
-    """The settings of a run: canonical texts; what a fine-tune takes from the run that it starts
-    from; of a run that has begun its warm-up and its number format. out_dir is set.
+    """The settings of a run, with its out_dir: texts are canonical; a fine-tune has the size of the
+    run that it starts with, and its corpus and length unless they are set; a run that goes on keeps
+    its warm-up and its number format.
     """
     s = replace(typed, pos=parse(typed.pos).text)
-    if s.extend not in ("", "none"):
-        s = replace(s, extend=parse(s.extend).text)
-    typed_names = typed.named | {word[2:].split("=")[0] for word in words(typed)}
-    if s.init_from in FRESH:
-        if s.length_factor:
-            raise UserError("length_factor multiplies the length of a run: it needs init_from=RUN")
-    else:
+    if s.init_from not in FRESH:
         if is_huggingface(s.init_from):
             source = asdict(load_model(s.init_from).config)
         else:
             source = read_config(s.init_from)["settings"]
         for name in SHAPE:
-            if name in typed_names and getattr(s, name) != source[name]:
-                raise UserError(
-                    f"{name}={getattr(s, name)} does not go with init_from={s.init_from}, "
-                    f"whose model has {source[name]}: leave it out"
-                )
+            if name in typed.named and getattr(s, name) != source[name]:
+                raise UserError(f"init_from={s.init_from} has {name}={source[name]}: leave it out")
         taken = [*SHAPE]
-        for name in ("dataset", "block_size"):
-            if name in source and name not in typed_names:
-                taken.append(name)
-        if not s.extend:  # "none" drops the extension
+        taken += [name for name in ("dataset", "block_size") if name not in typed.named]
+        if not s.extend:
             taken.append("extend")
-        s = replace(s, **{name: source[name] for name in taken})
-        if s.length_factor:
-            if "block_size" in typed_names:
-                raise UserError("block_size and length_factor both set the length: leave one out")
-            s = replace(s, block_size=round(s.length_factor * s.block_size))
-    if s.extend == "none":
-        s = replace(s, extend="")
+        s = replace(s, **{name: source[name] for name in taken if name in source})
+    if s.length_factor:
+        s = replace(s, block_size=s.length_factor * s.block_size, length_factor=None)
+    extend = parse(s.extend or "none").text
+    s = replace(s, extend="" if extend == "none" else extend)
     folder = run_folder(s)
-    s = replace(s, out_dir=str(folder))
     warmup = s.warmup
+    dtype = s.dtype
     if (folder / "config.json").exists() and not s.overwrite:
         config = read_config(folder)
         warmup = config["settings"]["warmup_iters"]
-        if s.dtype == "auto":
-            s = replace(s, dtype=config["dtype"])
+        if dtype == "auto":
+            dtype = config["dtype"]
     if s.warmup_iters is None:
         s = replace(s, warmup_iters=warmup)
-    return s
+    return replace(s, out_dir=str(folder), dtype=dtype)
 
 
 def step_share(s: TrainSettings, processes: Processes, length: int) -> tuple[int, int]:
@@ -539,68 +503,45 @@ def start_run(s: TrainSettings, compute: Compute, processes: Processes = ALONE) 
     UserError, and no folder, for what cannot be trained.
     """
     folder = Path(s.out_dir)
-    if s.pos_file:
-        print(f"running the position schemes of {s.pos_file}")
-    if compute.kind == "cpu":
+    if compute.kind == "cpu" or s.deterministic:
         repeat_to_the_bit(compute)
-    lock = None
     with processes.first_before_others():
         corpus = training_corpus(s)
-        if processes.first and folder.exists():
-            lock = lock_folder(folder)
+        lock = lock_folder(folder) if processes.first and folder.exists() else None
 
     # what the folder holds
-    config, state = None, None
-    if (folder / "config.json").exists() or checkpoint_paths(folder):
-        if not s.overwrite:
-            config = read_config(folder)
-            state = load_checkpoint(folder)
-    if config:
+    config = None
+    state = None
+    advice = "choose another --out_dir, or --overwrite=True"
+    if not s.overwrite and ((folder / "config.json").exists() or checkpoint_paths(folder)):
+        config = read_config(folder)
+        state = load_checkpoint(folder, config)
         differ = differences(folder, config, s)
         if differ:
-            raise UserError(
-                f"{folder} holds another run ({'; '.join(differ)}): "
-                "choose another --out_dir, or --overwrite=True"
-            )
+            raise UserError(f"{folder} holds another run ({'; '.join(differ)}): {advice}")
         if config["corpus_sha256"] != corpus_digests(corpus):
-            raise UserError(
-                f"the corpus {s.dataset} has changed since {folder} was begun: bring it back, "
-                "choose another --out_dir, or --overwrite=True"
-            )
-    planned = config["settings"]["max_iters"] if config else s.max_iters
-    if state and state["run_id"] != config["run_id"]:
-        raise UserError(f"the checkpoint in {folder} is of another run: {RESTORE}")
-    if state and state["step"] > s.max_iters:
-        raise UserError(f"{folder} has taken {state['step']} steps: raise max_iters={s.max_iters}")
-    if state and planned != s.max_iters:
-        if s.drop_pos or s.staged:
-            raise UserError(f"{folder}: with drop_pos or staged max_iters stays {planned}")
-        if s.decay_lr and s.lr_schedule != "constant":
-            print(
-                f"note: the learning rate went along the {s.lr_schedule} of {planned} steps so far, "
-                f"and goes on along that of {s.max_iters} steps"
-            )
+            raise UserError(f"{s.dataset} has changed since {folder} was begun: {advice}")
 
     # the model
     torch.manual_seed(s.seed)
-    lengths = [*train_lengths(s)]
+    lengths = list(train_lengths(s))
     data_seed = s.seed
+    if s.pos_file:
+        print(f"running the position schemes of {s.pos_file}")
     if state:
         gpt = GPTConfig(**state["gpt"])
         model = new_model(gpt, s.pos_file, folder, state["model"])
     elif s.init_from in FRESH:
         model = new_model(s.gpt(corpus.vocab_size), s.pos_file, folder)
-        if s.extend:
-            print(f"note: {s.extend} is trained with from the start; --init_from=RUN extends a run")
     else:
         source = open_model(s.init_from, s)
-        if not corpus.fits(source.model.config.vocab_size):
-            raise UserError(f"{s.init_from} has another vocabulary than {s.dataset}")
         gpt = replace(source.model.config, dropout=s.dropout, extend=s.extend)
         model = new_model(gpt, s.pos_file, source.folder, source.model.cpu().state_dict())
         lengths = [*source.config["train_lengths"], *lengths]
-        data_seed = mixed_seed(s.seed, source.step, len(lengths))
+        data_seed = mixed_seed(s.seed, len(lengths))
         print(f"init_from={s.init_from}: its weights, a new optimizer, an order of data of its own")
+    if not corpus.fits(model.config.vocab_size):
+        raise UserError(f"the model has another vocabulary than the corpus {s.dataset}: {advice}")
     for length in train_lengths(s):
         step_share(s, processes, length)  # refuses what cannot be shared evenly
         model.draw_ids(s.seed, 0, length)  # refuses what cannot be drawn
@@ -610,47 +551,45 @@ def start_run(s: TrainSettings, compute: Compute, processes: Processes = ALONE) 
 
     # config.json
     now = provenance()
-    now["device"] = compute.reason
+    now["device"] = compute.name
     now["dtype"] = compute.dtype_name
     now["processes"] = processes.size
-    part = {"command": now["command"], "git_commit": now["git_commit"], "max_iters": s.max_iters}
-    files = scheme_files(model, s.pos_file)
+    files = model.pos.files()
     if config is None:
         config = {
             "settings": asdict(s),
             "dtype_asked": s.dtype,
             "files_sha256": {name: sha256(path) for name, path in files.items()},
             "corpus_sha256": corpus_digests(corpus),
-            "vocab_size": model.config.vocab_size,
             "parameters": model.parameter_count,
             "original_length": model.config.block_size,
             "train_lengths": lengths,
             "data_seed": data_seed,
             "run_id": uuid.uuid4().hex,
-            "history": [{"from_step": 0, **part}],
             **now,
         }
     for name in ("sources_sha256", "threads", "versions", "device", "dtype", "processes"):
         if config[name] != now[name]:
             print(f"note: {name} was {config[name]} when this run began, and is {now[name]} now")
+    planned = config["settings"]["max_iters"]
     if planned != s.max_iters:
+        if state and (s.drop_pos or s.staged or state["step"] > s.max_iters):
+            raise UserError(f"{folder}: max_iters was {planned}, and cannot be {s.max_iters} now")
+        print(f"note: {planned} steps were planned; from here on the schedule of {s.max_iters}")
         config["settings"]["max_iters"] = s.max_iters
-        config["history"].append({"from_step": state["step"] if state else 0, **part})
 
     # the folder
     print(f"{folder}: {model.parameter_count:,} parameters; {model.pos.describe()}")
-    many = f", {processes.size} processes" if processes.size > 1 else ""
-    print(f"on {compute.reason}{many}")
+    print(f"on {compute.reason}; processes: {processes.size}")
     if processes.first:
         lock = lock_folder(folder)
-        if state is None and checkpoint_paths(folder) and not s.overwrite:
-            raise UserError(f"{folder} has just been changed by another program; start again")
         if s.overwrite:
             for pattern in ("ckpt-*.pt", "metrics.jsonl", "extrapolation.*", "diagnose.*"):
                 for path in folder.glob(pattern):
                     path.unlink()
         for name, path in files.items():
-            if not (ROOT / name).exists() and path != (folder / name).resolve():
+            copied = name != "posenc.py" and not name.startswith("zoo/")
+            if copied and path.resolve() != (folder / name).resolve():
                 shutil.copyfile(path, folder / name)
         write_json(folder / "config.json", config)
     run = Run(folder, s, config, model.to(compute.device), compute, lock=lock)
