@@ -107,6 +107,10 @@ def plan(settings: AblateSettings, schemes: list[str]) -> list[Cell]:
     start = settings.init_from
     other_model = f"init_from={start} would give every cell that model's scheme; leave it at auto"
     require(start in ("auto", "scratch"), other_model)
+    # one number format for all cells, measured once; a wrong device is refused before any cell
+    tokens = settings.batch_size * settings.block_size
+    compute = device.pick(settings.device, settings.dtype, tokens, settings.n_embd)
+    settings = replace(settings, dtype=compute.dtype_name)
     shared = {f.name: getattr(settings, f.name) for f in fields(TrainSettings)}
     extend = parse(settings.extend or "none").text
     shared |= {"extend": "" if extend == "none" else extend}
@@ -120,7 +124,6 @@ def plan(settings: AblateSettings, schemes: list[str]) -> list[Cell]:
     require(not again, f"{twice}; name each scheme once, with settings that differ")
     if settings.paper:
         paper.read_paper(settings.paper)
-    device.pick(settings.device, settings.dtype)  # refused now and not in every cell
     for length in {model.settings.block_size for model in models}:
         corpus = training_corpus(replace(settings, block_size=length))
     for rate in rates_of(settings):
