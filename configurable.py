@@ -529,13 +529,6 @@ def values(settings: Settings, kind: str) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in names}
 
 
-def differences(here: Settings, there: Settings) -> list[str]:
-    """How two runs differ in what changes the result: ["n_embd: 256 here, 128 there"]."""
-    other = values(there, "result")
-    pairs = [(name, value, other[name]) for name, value in values(here, "result").items()]
-    return [f"{name}: {a!r:.60} here, {b!r:.60} there" for name, a, b in pairs if a != b]
-
-
 # ---- the command line and config files
 
 
