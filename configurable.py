@@ -433,7 +433,7 @@ class ExplainSettings(ModelSettings):
     """A scheme or an extension, explained for a model of this shape (block_size is L)."""
 
     pos_file: Text = setting("", "a Python file of your own with more position schemes")
-    length: Length | None = setting(None, "test length, else L", unit="tokens")
+    length: Length | None = setting(None, "test length, else 8 L", unit="tokens")
 
 
 @dataclass(frozen=True)
