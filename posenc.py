@@ -2,67 +2,48 @@
 textbooks.
 
 A scheme is an expression: `alibi`, `rope(base=500000)`, `rope + alibi`, `rope | rope | rope |
-nope`. `+` lets pieces act together. `|` is a pattern over layers. Each name is a `Piece`, a small
-module that overrides the methods it needs. Every other scheme is one file in zoo/, loaded exactly
-as a user's own `--pos_file`. A second expression, `extend`, changes a model that is trained
-already: `yarn(factor=8) + logn`. `python explain.py 'rope + logn'` explains an expression.
+nope`. `+` lets pieces act together, `|` is a pattern over layers. Each name is a `Piece`, a small
+module that defines the methods it needs. Every other scheme is one file in zoo/, loaded exactly as
+a user's own `--pos_file`. A second expression, `extend`, changes a model that is trained already:
+`yarn(factor=8) + logn`.
 """
 
 import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
+from typing import Annotated, Literal
 
 import torch
+from pydantic import AfterValidator, Field, ValidationInfo
 from torch import Tensor, nn
 
-from configurable import check_shape, read_json, require
+from configurable import UserError, read_json
 
-Bias = Callable[[Tensor, Tensor, Tensor], Tensor]  # f(head, query id, key id): added to the score
-Mask = Callable[[Tensor, Tensor], Tensor]  # g(query index, key index): True where the key is seen
-Turn = Callable[[Tensor], Tensor]  # (B, H, T, D) -> (B, H, T, D')
-Table = tuple[Tensor, float]  # frequencies (F,) in float64, and what multiplies cosines and sines
+Table = tuple[Tensor, float]  # inv_freq in float64, and what multiplies cosines and sines
 
 
-# ---- numbers that are made once
-
-OLD = torch.__version__ < "2.13"  # its compiler takes no module among the arguments of a constant
+# ---- types of options: the annotations of an __init__ are checked when an expression is read
 
 
-def once(make: Callable[..., Table], device: torch.device | str, *about: object) -> Table:
-    """make(*about) on the device, made once and kept there; a constant in compiled code.
-
-    It depends on nothing but `about`. What gradients flow into is made anew in every call.
-    """
-    found = None if OLD and torch.compiler.is_compiling() else _constant(make, device, *about)
-    numbers, factor = found or make(*about)
-    return numbers.to(device), factor
+def in_tokens(value: int | float, info: ValidationInfo) -> int:
+    """A length in tokens: 0.25 is a quarter of the length first trained at, at least 1."""
+    return value if isinstance(value, int) else max(1, round(value * info.context["length"]))
 
 
-def _constant(make: Callable[..., Table], device: torch.device | str, *about: object) -> object:
-    return _kept(make, device, *about)
-
-
-# torch.compiler.assume_constant_result does this, and loads the compiler for seconds
-_constant._dynamo_marked_constant = True
-
-
-@lru_cache(maxsize=256)
-def _kept(make: Callable[..., Table], device: torch.device | str, *about: object) -> Table | None:
-    with torch.inference_mode(False), torch.enable_grad():
-        numbers, factor = make(*about)
-        return None if numbers.requires_grad else (numbers.to(device), factor)
-
-
-def constant(numbers: Sequence[float], like: Tensor) -> Tensor:
-    """like.new_tensor(numbers), but made once, so that no GPU is waited for. Do not change it."""
-    return once(_listed, like.device, like.dtype, *numbers)[0]
-
-
-def _listed(dtype: torch.dtype, *numbers: float) -> Table:
-    return torch.tensor(numbers, dtype=dtype), 1.0
+Count = Annotated[int, Field(ge=1, le=2**24)]
+Whole = Annotated[int, Field(ge=0, le=2**24)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Base = Annotated[float, Field(ge=1)]
+Length = Annotated[
+    Count | Annotated[float, Field(gt=0, le=32)],
+    AfterValidator(in_tokens),
+]
+Factor = Literal["auto"] | Annotated[float, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+Layout = Literal["half", "interleaved"]
 
 
 # ---- pure functions
@@ -72,47 +53,9 @@ def start_deviation(width: int) -> float:
     """The deviation of weights at the start: 0.02 at GPT-2's width, as 1 / sqrt(width) at others.
 
     With 0.02 at a width of 128, products of queries and keys start so small that models stay for
-    hundreds of steps where nothing is recalled (results/log.md).
+    hundreds of steps where nothing is recalled.
     """
     return 0.02 * math.sqrt(768 / width)
-
-
-@torch.library.custom_op("longshot::cos_sin", mutates_args=())
-def cos_sin(positions: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
-    """cos and sin of position x frequency, float32, shape positions.shape + (F,).
-
-    Angles are formed in float64. inv_freq is (F,), or (..., T, F) with another one for each
-    position. This is an operator of its own so that torch.compile keeps the float64.
-    """
-    exact = exact_device(positions)
-    angles = positions.to(exact, torch.float64)[..., None] * inv_freq.to(exact, torch.float64)
-    return tuple(f(angles).to(positions.device, torch.float32) for f in (torch.cos, torch.sin))
-
-
-@cos_sin.register_fake
-def _(positions: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
-    shape = (*positions.shape, inv_freq.shape[-1])
-    return tuple(positions.new_empty(shape, dtype=torch.float32) for _ in range(2))
-
-
-def _save_for_gradient(ctx, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*inputs, *output)
-
-
-def _gradient(ctx, of_cos: Tensor, of_sin: Tensor) -> tuple[Tensor, Tensor]:
-    positions, inv_freq, cos, sin = ctx.saved_tensors  # positions may be learned: zoo/smooth.py
-    of_angles = (of_sin * cos - of_cos * sin).to(inv_freq)  # its device and dtype
-    of_positions = (of_angles * inv_freq).sum(-1).to(positions)
-    of_inv_freq = of_angles * positions.to(inv_freq.device)[..., None]
-    return of_positions, of_inv_freq.sum_to_size(inv_freq.shape)
-
-
-cos_sin.register_autograd(_gradient, setup_context=_save_for_gradient)
-
-
-def exact_device(like: Tensor) -> torch.device | str:
-    """Where float64 can be computed for a tensor: its own device, but the CPU for mps."""
-    return "cpu" if like.device.type == "mps" else like.device
 
 
 def rope_frequencies(head_dim: int, base: float = 10000.0) -> Table:
@@ -120,35 +63,44 @@ def rope_frequencies(head_dim: int, base: float = 10000.0) -> Table:
 
     Su et al. 2021 (arXiv 2104.09864). UserError for an odd head_dim.
     """
-    even = head_dim > 0 and head_dim % 2 == 0
-    require(even, f"rope turns pairs of columns: it needs an even dimension, not {head_dim}")
+    if head_dim <= 0 or head_dim % 2:
+        raise UserError(f"rope turns pairs of columns: it needs an even dimension, not {head_dim}")
     return base ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim), 1.0
 
 
-def apply_maps(table: Table, maps: Sequence["Piece"], base: float, total: int) -> Table:
-    """The table after each frequency map in turn, for a text of `total` tokens."""
-    inv_freq, factor = table
+def apply_maps(
+    inv_freq: Tensor, base: float, maps: Sequence["Piece"], total: int, ids: Tensor | None = None
+) -> Table:
+    """(inv_freq, attention_factor) after each frequency map in turn, for a text of `total` tokens.
+
+    inv_freq is (F,) in float64, and may become (T, F) where `ids` (T,) are given.
+    """
+    factor = 1.0
     for piece in maps:
-        inv_freq, more = piece.map_frequencies(inv_freq, base, total)
+        inv_freq, more = piece.map_frequencies(inv_freq, base, total, ids)
         factor *= more
     return inv_freq, factor
 
 
-def rotate(x: Tensor, positions: Tensor, inv_freq: Tensor, layout: str = "half") -> Tensor:
-    """Turn x (..., T, D) by the angles positions x inv_freq.
+def cos_sin(positions: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
+    """cos and sin of position x frequency, float32, (..., T, F) for positions (..., T).
 
-    positions are (T,) or (B, T), inv_freq is (F,) with F <= D / 2. Layout `half` pairs columns (m,
-    m + F) as GPT-NeoX and Llama do in transformers; `interleaved` pairs (2m, 2m + 1) as RoFormer
-    and GPT-J do. Columns past 2F are unchanged.
+    inv_freq is (F,), or (T, F) with other frequencies for each position. Angles are formed in
+    float64, on the CPU where the device has none.
     """
-    if positions.dim() == 2:  # (B, T) -> (B, 1, ..., T)
-        positions = positions.reshape(len(positions), *[1] * (x.dim() - 3), -1)
-    cos, sin = cos_sin(positions, inv_freq)
-    return turn(x, cos, sin, layout)
+    exact = exact_device(positions)
+    angles = positions.to(exact, torch.float64)[..., None] * inv_freq.to(exact, torch.float64)
+    cos = angles.cos().to(positions.device, torch.float32)
+    sin = angles.sin().to(positions.device, torch.float32)
+    return stored(cos), stored(sin)
 
 
-def turn(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
-    """Rotate the column pairs of x (..., T, D) by tables (..., T, F); in float32, then x.dtype."""
+def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor, layout: str = "half") -> Tensor:
+    """Rotate the column pairs of x (..., T, D) by tables (..., T, F), F <= D / 2.
+
+    Layout `half` pairs columns (m, m + F) as GPT-NeoX and Llama do in transformers; `interleaved`
+    pairs (2m, 2m + 1) as RoFormer and GPT-J do. Columns past 2F are unchanged.
+    """
     n = 2 * cos.shape[-1]
     if layout == "half":
         a, b = x[..., : n // 2], x[..., n // 2 : n]
@@ -156,7 +108,18 @@ def turn(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
     else:
         a, b = x[..., 0:n:2], x[..., 1:n:2]
         pairs = torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2)
-    return torch.cat((pairs.to(x.dtype), x[..., n:]), -1)
+    return pairs if n == x.shape[-1] else torch.cat((pairs, x[..., n:].to(pairs.dtype)), -1)
+
+
+def rotate(x: Tensor, positions: Tensor, inv_freq: Tensor, layout: str = "half") -> Tensor:
+    """Turn x (..., T, D) by the angles positions x inv_freq; the result has the dtype of x.
+
+    positions are (T,) or (B, T), inv_freq is (F,) with F <= D / 2. For the layout see
+    `apply_rotary`.
+    """
+    if positions.dim() == 2:  # (B, T) -> (B, 1, ..., T)
+        positions = positions.reshape(len(positions), *[1] * (x.dim() - 3), -1)
+    return apply_rotary(x, *cos_sin(positions, inv_freq), layout).to(x.dtype)
 
 
 def sinusoids(positions: Tensor, width: int, base: float = 10000.0) -> Tensor:
@@ -164,8 +127,8 @@ def sinusoids(positions: Tensor, width: int, base: float = 10000.0) -> Tensor:
 
     Vaswani et al. 2017 (arXiv 1706.03762) interleave them: the same columns in another order.
     """
-    inv_freq, _ = once(rope_frequencies, exact_device(positions), width, base)
-    return torch.cat(cos_sin(positions, inv_freq)[::-1], -1)
+    cos, sin = cos_sin(positions, rope_frequencies(width, base)[0])
+    return torch.cat((sin, cos), -1)
 
 
 def alibi_slopes(n_head: int) -> Tensor:
@@ -180,9 +143,18 @@ def alibi_slopes(n_head: int) -> Tensor:
     return torch.tensor(slopes[:n_head])
 
 
-def widened(ids: Tensor) -> Tensor:
-    """Positions as real numbers, in float64 where the device has it, so that neighbours differ."""
-    return ids.to(torch.float32 if ids.device.type == "mps" else torch.float64)
+def t5_buckets(distance: Tensor, num_buckets: int = 32, max_distance: int = 128) -> Tensor:
+    """T5's causal buckets (long) of distance = query - key >= 0.
+
+    Each distance below num_buckets / 2 has its own bucket. Then they grow logarithmically; the last
+    one holds all from max_distance on. Raffel et al. 2019 (arXiv 1910.10683), in the order of
+    operations of their code.
+    """
+    exact = num_buckets // 2
+    distance = distance.long()  # positions may be real numbers
+    far = torch.log(distance.clamp(min=1).float() / exact) / math.log(max_distance / exact)
+    far = (exact + (far * (num_buckets - exact)).long()).clamp(max=num_buckets - 1)
+    return torch.where(distance < exact, distance, far)
 
 
 def taper(pairs: int) -> Tensor:
@@ -191,17 +163,32 @@ def taper(pairs: int) -> Tensor:
     return (1 + torch.linspace(start, math.pi, pairs, dtype=torch.float64).cos()) / 2
 
 
-def t5_buckets(distance: Tensor, num_buckets: int = 32, max_distance: int = 128) -> Tensor:
-    """T5's causal buckets (long) of distance = query - key >= 0.
+def exact_device(like: Tensor) -> torch.device | str:
+    """Where float64 can be computed for a tensor: its own device, but the CPU for mps."""
+    return "cpu" if like.device.type == "mps" else like.device
 
-    Each distance below num_buckets / 2 has its own bucket. Then they grow logarithmically; the last
-    one holds all from max_distance on. Raffel et al. 2019 (arXiv 1910.10683), in the order of
-    operations of their code.
+
+def widened(ids: Tensor) -> Tensor:
+    """Positions as real numbers, in float64 where the device has it, so that neighbours differ."""
+    return ids.to(torch.float32 if ids.device.type == "mps" else torch.float64)
+
+
+@torch.library.custom_op("longshot::stored", mutates_args=())
+def _stored(x: Tensor) -> Tensor:
+    return x.clone()
+
+
+_stored.register_fake(torch.empty_like)
+_stored.register_autograd(lambda ctx, gradient: gradient)
+
+
+def stored(x: Tensor) -> Tensor:
+    """x as it is; compiled code keeps it in memory.
+
+    Else the compiler would compute tables and biases again in every layer that reads them, and on
+    a CPU it leaves the end of a fused `arange` unwritten (torch 2.13).
     """
-    exact, distance = num_buckets // 2, distance.long()  # positions may be real numbers
-    far = torch.log(distance.clamp(min=1).float() / exact) / math.log(max_distance / exact)
-    far = (exact + (far * (num_buckets - exact)).long()).clamp(max=num_buckets - 1)
-    return torch.where(distance < exact, distance, far)
+    return _stored(x) if torch.compiler.is_compiling() else x
 
 
 # ---- the contract
@@ -225,22 +212,13 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Text:
-    """What `embed` may read besides ids: the tokens so far (B, S), the new ones last, and the total
-    length that the text will reach."""
-
-    tokens: Tensor
-    total: int
-
-
-@dataclass(frozen=True)
 class Tile:
     """R queries against the first C keys in one layer, everything in float32 or wider.
 
     q (B, H, R, D) and k (B, H, C, D) are turned, and q is multiplied by the temperature. scores (B,
     H, R, C) are q k^T / sqrt(D). added broadcasts to scores: the biases, and -inf where the query
-    may not see the key. i (..., R, 1) and j (..., 1, C) are position ids; rows (R, 1) and columns
-    (C,) are places in the text. features_k (B, C, M) come from `features` and `along`.
+    may not see the key. i (R, 1) and j (1, C) are position ids; rows (R, 1) and columns (C,) are
+    places in the text. features_k (B, C, M) come from `features`.
     """
 
     q: Tensor
@@ -267,104 +245,85 @@ class Region:
 
     query: Callable[[Tensor], Tensor]
     key: Callable[[Tensor], Tensor]
-    where: Mask
+    where: Callable[[Tensor, Tensor], Tensor]
 
 
 class Piece(nn.Module):
-    """One position scheme. Override the methods it needs; each of them does nothing by default.
+    """One position scheme. It defines the methods that it needs; those it lacks are None.
+
+    ids(ids, total)                  position ids (T,) of tokens with these ids, in a text of
+                                     `total` tokens; ids are integers, of an extension reals
+    draw(length, generator)          random position ids (length,) of one training step
+    embed(ids, tokens, total)        (T, C) or (B, T, C), added to the embedding of the last T of
+                                     the tokens (B, S)
+    tables(ids, total, maps)         what `turn` needs, made once per forward: tensors (T, .), or
+                                     (H, T, .) where heads differ; maps are frequency maps
+    turn(x, tables, is_key)          queries or keys x (B, H, T, D), turned: (B, H, T, D')
+    bias(h, i, j)                    what is added to the score of head h, query id i and key id
+                                     j <= i; these broadcast, by pointwise operations and indexing
+    temperature(index)               (T,) or (H, T): what multiplies the scores q.k / sqrt(d) of
+                                     the query at `index` (T,), reals, which sees index + 1 keys
+    mask(i, j)                       True where query index i may see key index j <= i
+    features(x)                      (B, T, M) numbers of a layer's normalised input x (B, T, C),
+                                     which the cache keeps with the keys
+    along(q, k, features, scale)     (q, k) with what is summed along the text: q (B, H, T, D) are
+                                     the last T of k (B, H, S, D) and of features (B, S, M);
+                                     scores are q.k x scale
+    score(tile)                      the whole score (B, H, R, C), where a bias will not do;
+                                     unseen keys are masked afterwards
+    weights(scores)                  attention weights (B, H, R, C), instead of the softmax, of
+                                     scores that are -inf where a key is not seen
+    output(y, v, x)                  the output of the heads y (B, H, T, D), changed; v are the
+                                     values of the same tokens, x (B, T, C) the layer's input
+
+    Extensions of a trained model have these besides:
+
+    map_frequencies(inv_freq, base, total, ids)   (inv_freq, attention factor): frequencies (F,)
+                                     or (T, F), float64, for tokens at `ids` (T,) (None: at any)
+    factor(total)                    how many times longer than training it takes the text to be
+    regions(total)                   other distances: a list of `Region`, the last that holds counts
+    pack(x), unpack(*parts)          what the cache keeps of keys or values x (B, heads, T, D):
+                                     a tuple of tensors (B, heads, T, M), and x again
 
     The class name in snake_case is the name of the scheme. Keyword-only arguments of __init__ are
-    its options, checked against their annotations. A score is q.k / sqrt(d) x temperature + bias. i
-    and j are position ids, j <= i. Make tensors inside a method with `constant(numbers, like)`: it
-    has the right device and a dtype of float32 or wider.
+    its options, checked against their annotations. All inputs are in float32 or wider. Constants
+    are non-persistent buffers: `.to(bfloat16)` rounds neither them nor the parameters of a piece.
     """
 
+    ids = draw = embed = tables = turn = bias = temperature = mask = None
+    features = along = score = weights = output = None
+    map_frequencies = factor = regions = pack = unpack = None
+
     limit: int | None = None  # how many positions it defines; a piece with ids(): how long a text
-    span: tuple[int, int] | None = None  # of a mask: no key is seen but the last and the first few
+    visible: tuple[int, int] | None = None  # of a mask: it hides all but the last and first keys
     per_layer: bool = False  # whether each layer has its own, where the expression does not say
-    continuous: bool = False  # whether the position ids it gives are real numbers
-    can_extend: bool = False  # whether `extend` may name it: it acts on a trained model
+    by_distance: bool = False  # whether its bias and its mask follow from i - j alone
     reads_ids: bool = True  # whether what it computes depends on position ids
-    by_head: bool = False  # whether it turns the keys of each head in another way
-    conflicts: tuple[str, ...] = ()  # names of schemes that cannot act in the same layer
+    continuous: bool = False  # whether the position ids it gives are real numbers
+    private_ids: bool = False  # whether no other piece can read the ids it gives (a grid's)
+    in_kernel: bool = False  # whether its bias is cheap enough to be made for each pair on a GPU
+    can_extend: bool = False  # whether `extend` may name it: it acts on a trained model
+    extends: tuple[str, ...] = ()  # names of the only schemes that it extends
+    goes_last: bool = False  # of a frequency map: it may act after another one
+    conflicts: tuple[str, ...] = ()  # schemes that it cannot meet in a layer; "latent attention"
     file: Path | None = None  # the file that an option names
     found_on: str | None = None  # SHA-256 of the text that its numbers were found on
-    first: int = 0  # of a frequency map: how many first positions keep their own frequencies
-    goes_last: bool = False  # of a frequency map: it may act after another one
 
-    def ids(self, index: Tensor, total: int) -> Tensor:
-        """Position ids of the tokens at `index` (T,) or (B, T) in a text of `total` tokens."""
-        return index
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Piece":
+        """What .to() does to every tensor: it moves them, but never to a narrower format."""
 
-    def draw(self, length: int, generator: torch.Generator) -> Tensor:
-        """Random position ids (length,) of one training step."""
-        return torch.arange(length)
+        def moved(t: Tensor) -> Tensor:
+            new = fn(t)
+            if not t.is_floating_point():
+                return new
+            # a buffer may be wider than float32 by intent, a parameter follows .double().float()
+            least = torch.float32 if isinstance(t, nn.Parameter) else t.dtype
+            dtype = torch.promote_types(new.dtype, least)
+            if dtype == torch.float64 and new.device.type == "mps":
+                return t  # there is no float64 on mps: such buffers stay on the CPU
+            return new if new.dtype == dtype else t.to(new.device, dtype)
 
-    def embed(self, ids: Tensor, text: Text) -> Tensor:
-        """(T, C) or (B, T, C), added to the embedding of the tokens with these ids, the last of
-        `text`.
-        """
-
-    def frequencies(self, total: int) -> Table:
-        """Of a rotary scheme: (inv_freq float64 (F,), attention factor) in a text of `total`
-        tokens. It is asked once for each length, unless gradients flow into the frequencies.
-        """
-
-    def turn(self, ids: Tensor, total: int, maps: Sequence["Piece"] = ()) -> tuple[Turn, Turn]:
-        """How queries and how keys at `ids` are turned; `maps` are the active frequency maps."""
-
-    def bias(self, like: Tensor) -> Bias:
-        """f(h, i, j), what attention.added_scores adds to the scores.
-
-        h are heads, i and j <= i ids of queries and keys: integers, or real numbers where a scheme
-        gives such positions. They broadcast; only pointwise operations and indexing may be used.
-        """
-
-    def temperature(self, index: Tensor, like: Tensor) -> Tensor:
-        """(T,) or (H, T): what multiplies the scores of the query at `index`, which sees index + 1
-        keys.
-        """
-
-    def mask(self) -> Mask:
-        """g(i, j) of indexes: True where query i may see key j. The model adds causality."""
-
-    def features(self, x: Tensor) -> Tensor:
-        """(B, T, M) numbers from a layer's normalised input x (B, T, C), kept with the keys for
-        `along` and `score`.
-        """
-
-    def along(self, q: Tensor, k: Tensor, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """q (B, H, T, D), k (B, H, S, D) and features (B, S, M) as scores take them: once for each
-        layer, where sums run along the text. The queries are the last T of the S tokens.
-        """
-        return q, k, features
-
-    def score(self, tile: Tile) -> Tensor:
-        """The whole score (B, H, R, C), where a bias will not do. Unseen keys are masked after."""
-
-    def map_frequencies(self, inv_freq: Tensor, base: float, total: int) -> Table:
-        """Of an extension: frequencies (F,), float64, as they become in a text of `total` tokens,
-        and what multiplies cosines and sines (and so the scores twice).
-        """
-
-    def pack(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Of an extension: what the cache keeps of keys or values x (B, heads, T, D), in parts (B,
-        heads, T, M).
-        """
-
-    def unpack(self, *parts: Tensor) -> Tensor:
-        """Keys or values (B, heads, T, D) again, from the parts that `pack` made."""
-
-    def regions(self, total: int) -> list[Region]:
-        """Of an extension: other distances. The last region that holds counts; elsewhere nothing
-        changes.
-        """
-
-
-def overrides(piece: Piece | type[Piece], method: str) -> bool:
-    """Whether a piece, or a class of pieces, overrides that method of Piece."""
-    cls = piece if isinstance(piece, type) else type(piece)
-    return getattr(cls, method) is not getattr(Piece, method)
+        return super()._apply(moved, recurse)
 
 
 def scheme_name(piece: Piece | type[Piece]) -> str:
@@ -395,24 +354,27 @@ class Learned(Piece):
     was 0.05 nats above rope's (results/stdlib-six).
     """
 
-    def __init__(self, shape: Shape, *, rows: int | None = None, resize: str = "none") -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        rows: Count | None = None,
+        resize: Literal["none", "linear", "bicubic"] = "none",
+    ) -> None:
         super().__init__()
-        rows = shape.length if rows is None else rows
-        require(0 < rows <= 2**24, f"learned: rows must lie between 1 and 2**24, not {rows}")
-        known = resize in ("none", "linear", "bicubic")
-        require(known, f"learned: resize is none, linear or bicubic, not {resize}")
+        rows = rows or shape.length
         self.resize = resize
         self.limit = rows if resize == "none" else None
         table = torch.empty(rows, shape.width).normal_(std=start_deviation(shape.width))
         self.table = nn.Parameter(table)
 
-    def embed(self, ids: Tensor, text: Text) -> Tensor:
+    def embed(self, ids: Tensor, tokens: Tensor, total: int) -> Tensor:
         """The rows of the table, or of the stretched table, at `ids`."""
         table = self.table
-        if self.resize != "none" and text.total > len(table):
+        if self.resize != "none" and total > len(table):
             mode = "bilinear" if self.resize == "linear" else self.resize
             image = table.T[None, ..., None]  # (rows, C) -> (1, C, rows, 1) -> (total, C)
-            image = nn.functional.interpolate(image, size=(text.total, 1), mode=mode)
+            image = nn.functional.interpolate(image, size=(total, 1), mode=mode)
             table = image[0, ..., 0].T
         return nn.functional.embedding(ids, table)
 
@@ -428,45 +390,38 @@ class Sinusoidal(Piece):
     (results/stdlib-six).
     """
 
-    def __init__(self, shape: Shape, *, base: float = 10000.0, scale: float = 0.1) -> None:
+    def __init__(self, shape: Shape, *, base: Base = 10000.0, scale: float = 0.1) -> None:
         super().__init__()
-        require(shape.width % 2 == 0, f"sinusoidal needs an even n_embd, not {shape.width}")
-        require(base >= 1, f"sinusoidal: base must be at least 1, not {base}")
-        self.width, self.base, self.scale = shape.width, base, scale
+        self.scale = scale
+        self.register_buffer("inv_freq", rope_frequencies(shape.width, base)[0], persistent=False)
 
-    def embed(self, ids: Tensor, text: Text) -> Tensor:
-        """Scaled sinusoids of `ids`."""
-        return self.scale * sinusoids(ids, self.width, self.base)
+    def embed(self, ids: Tensor, tokens: Tensor, total: int) -> Tensor:
+        """Scaled `sinusoids` of ids, (T, C)."""
+        cos, sin = cos_sin(ids, self.inv_freq)
+        return self.scale * torch.cat((sin, cos), -1)
 
 
 class Rotary(Piece):
-    """What rotary schemes share: a `base`, and tables of cosines and sines under frequency maps."""
+    """What rotary schemes share: frequencies inv_freq (F,) of a `base`, and tables of cosines and
+    sines under the active frequency maps.
+    """
 
-    base: float
+    def __init__(self, inv_freq: Tensor, base: float) -> None:
+        super().__init__()
+        self.base = base
+        self.register_buffer("inv_freq", inv_freq, persistent=False)
 
-    def cos_sin(self, ids: Tensor, total: int, maps: Sequence[Piece] = ()) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of `ids`, (..., T, F), in a text of `total` tokens, under the maps,
-        times the attention factor.
-        """
-        inv_freq, factor = self.table(ids, total, maps)
+    def frequencies(
+        self, total: int, maps: Sequence[Piece] = (), ids: Tensor | None = None
+    ) -> Table:
+        """(inv_freq (F,) or (T, F), attention factor) under the maps; see `apply_maps`."""
+        return apply_maps(self.inv_freq, self.base, maps, total, ids)
+
+    def tables(self, ids: Tensor, total: int, maps: Sequence[Piece] = ()) -> tuple[Tensor, Tensor]:
+        """Cosines and sines (T, F) of ids (T,), times the attention factor."""
+        inv_freq, factor = self.frequencies(total, maps, ids)
         cos, sin = cos_sin(ids, inv_freq)
         return (cos, sin) if factor == 1.0 else (cos * factor, sin * factor)
-
-    def table(self, ids: Tensor, total: int, maps: Sequence[Piece] = ()) -> Table:
-        """The frequencies at `ids` under the maps, (F,) or (..., T, F), and the attention factor.
-
-        They are where angles are formed, made once for a length.
-        """
-        device, length = exact_device(ids), range(total).stop  # a constant in compiled code too
-        inv_freq, factor = once(_mapped, device, length, self, *maps)
-        if first := max([0, *(piece.first for piece in maps)]):
-            own, _ = once(_mapped, device, length, self)
-            inv_freq = torch.where((ids < first).to(device)[..., None], own, inv_freq)
-        return inv_freq, factor
-
-
-def _mapped(total: int, rotary: Rotary, *maps: Piece) -> Table:
-    return apply_maps(rotary.frequencies(total), maps, rotary.base, total)
 
 
 class Rope(Rotary):
@@ -485,66 +440,24 @@ class Rope(Rotary):
         self,
         shape: Shape,
         *,
-        base: float = 10000.0,
-        fraction: float = 1.0,
-        p: float = 1.0,
-        clip: int = 0,
-        layout: str = "half",
+        base: Base = 10000.0,
+        fraction: Annotated[float, Field(gt=0, le=1)] = 1.0,
+        p: Share = 1.0,
+        clip: Whole = 0,
+        layout: Layout = "half",
     ) -> None:
-        super().__init__()
-        require(base >= 1, f"rope: base must be at least 1, not {base}")
-        require(0 < fraction <= 1, f"rope: fraction must lie in (0, 1], not {fraction}")
-        require(0 <= p <= 1, f"rope: p must lie in [0, 1], not {p}")
-        known = layout in ("half", "interleaved")
-        require(known, f"rope: layout is half or interleaved, not {layout}")
-        self.columns, self.base, self.layout = int(fraction * shape.head_dim), base, layout
-        self.p, self.clip = p, clip
-        pairs = len(self.frequencies(shape.length)[0])  # an odd number of columns is refused here
-        require(0 <= clip <= pairs, f"rope: clip must lie between 0 and {pairs} pairs, not {clip}")
+        inv_freq, _ = rope_frequencies(int(fraction * shape.head_dim), base)
+        pairs = len(inv_freq)
+        if clip > pairs:
+            raise UserError(f"rope: clip must lie between 0 and {pairs} pairs, not {clip}")
+        inv_freq[int(p * pairs) :] = 0.0
+        inv_freq[pairs - clip :] *= taper(clip)
+        super().__init__(inv_freq, base)
+        self.layout = layout
 
-    def frequencies(self, total: int) -> Table:
-        """The same for every length."""
-        inv_freq, factor = rope_frequencies(self.columns, self.base)
-        inv_freq[int(self.p * len(inv_freq)) :] = 0.0
-        if self.clip > 0:
-            inv_freq[-self.clip :] *= taper(self.clip)
-        return inv_freq, factor
-
-    def turn(self, ids: Tensor, total: int, maps: Sequence[Piece] = ()) -> tuple[Turn, Turn]:
-        """Queries and keys alike; the tables are made here, once per forward."""
-        cos, sin = self.cos_sin(ids, total, maps)
-        if ids.dim() == 2:  # (B, T, F) -> (B, 1, T, F)
-            cos, sin = cos[:, None], sin[:, None]
-
-        def turned(x: Tensor) -> Tensor:
-            return turn(x, cos, sin, self.layout)
-
-        return turned, turned
-
-
-COLUMNS = 2**12  # of an image at most
-
-
-class Grid(Piece):
-    """What schemes of images share: a text is a square image, row by row, and an id is its place.
-
-    A text of N tokens has the side isqrt(N). Index k stands for the patch that is predicted from
-    token k, where token 0 is no patch: it starts the image. An id is row x COLUMNS + column, so ids
-    ascend. After the last row of the square follow further ones.
-    """
-
-    def side(self, total: int) -> int:
-        """How many patches a row of a text of `total` tokens has, at least 1."""
-        return max(1, math.isqrt(range(total).stop))  # a constant in compiled code too
-
-    def ids(self, index: Tensor, total: int) -> Tensor:
-        """row x COLUMNS + column."""
-        side = self.side(total)
-        return index // side * COLUMNS + index % side
-
-    def places(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """The rows and the columns of ids."""
-        return ids // COLUMNS, ids % COLUMNS
+    def turn(self, x: Tensor, tables: tuple[Tensor, Tensor], is_key: bool) -> Tensor:
+        """Queries and keys alike."""
+        return apply_rotary(x, *tables, self.layout)
 
 
 class Alibi(Piece):
@@ -557,18 +470,19 @@ class Alibi(Piece):
     (results/main-job, one seed). In Anson et al. 2025 it found 2 % of the facts hidden in 4 L.
     """
 
+    by_distance = True
+    in_kernel = True
+
     def __init__(self, shape: Shape, *, learned: bool = False) -> None:
         super().__init__()
         slopes = alibi_slopes(shape.n_head)
-        self.slopes = slopes.tolist()  # Python numbers: .to(bfloat16) cannot round them
+        self.register_buffer("slopes", slopes, persistent=False)
         self.raw = nn.Parameter(slopes.expm1().log()) if learned else None  # softplus undone
 
-    def bias(self, like: Tensor) -> Bias:
+    def bias(self, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """-m_h (i - j)."""
-        slopes = constant(self.slopes, like)
-        if self.raw is not None:
-            slopes = nn.functional.softplus(self.raw.to(like.dtype))
-        return lambda h, i, j: slopes[h] * (j - i)
+        slopes = self.slopes if self.raw is None else nn.functional.softplus(self.raw)
+        return slopes[h] * (j - i)
 
 
 class T5(Piece):
@@ -580,22 +494,27 @@ class T5(Piece):
     (results/stdlib-six).
     """
 
-    def __init__(self, shape: Shape, *, buckets: int = 32, max_distance: int | None = None) -> None:
+    by_distance = True
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        buckets: Annotated[int, Field(ge=2, le=2**16, multiple_of=2)] = 32,
+        max_distance: Length | None = None,
+    ) -> None:
         super().__init__()
-        even = 2 <= buckets <= 2**16 and buckets % 2 == 0
-        require(even, f"t5: buckets must be even, from 2 to 2**16, not {buckets}")
-        self.buckets, exact = buckets, buckets // 2
-        if max_distance is None:
-            max_distance = max(exact + 1, shape.length // 2)
-        above = f"t5: max_distance must exceed buckets / 2 = {exact}, not {max_distance}"
-        require(max_distance > exact, above)
-        self.max_distance = max_distance
+        exact = buckets // 2
+        self.buckets = buckets
+        self.max_distance = max_distance or max(exact + 1, shape.length // 2)
+        if self.max_distance <= exact:
+            sentence = f"t5: max_distance must exceed buckets / 2 = {exact}"
+            raise UserError(f"{sentence}, not {self.max_distance}")
         self.table = nn.Parameter(torch.zeros(buckets, shape.n_head))
 
-    def bias(self, like: Tensor) -> Bias:
+    def bias(self, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """The entry of the distance's bucket."""
-        table = self.table.to(like.dtype)
-        return lambda h, i, j: table[t5_buckets(i - j, self.buckets, self.max_distance), h]
+        return self.table[t5_buckets(i - j, self.buckets, self.max_distance), h]
 
 
 class Window(Piece):
@@ -609,16 +528,15 @@ class Window(Piece):
 
     can_extend = True
 
-    def __init__(self, shape: Shape, *, size: int, sinks: int = 0) -> None:
+    def __init__(self, shape: Shape, *, size: Length, sinks: Whole = 0) -> None:
         super().__init__()
-        require(size > 0, f"window: size must be positive, not {size}")
-        require(sinks >= 0, f"window: sinks must not be negative, not {sinks}")
-        self.span = (size, sinks)
+        self.visible = (size, sinks)
+        self.by_distance = sinks == 0
 
-    def mask(self) -> Mask:
+    def mask(self, i: Tensor, j: Tensor) -> Tensor:
         """i - j < size, or j < sinks."""
-        size, sinks = self.span
-        return lambda i, j: (i - j < size) | (j < sinks)
+        size, sinks = self.visible
+        return (i - j < size) | (j < sinks)
 
 
 class Randomized(Piece):
@@ -631,26 +549,26 @@ class Randomized(Piece):
     its loss rises by 1.1 nats at 32 L (results/board). Ruoss et al. 2023 recommend it for tasks.
     """
 
-    def __init__(self, shape: Shape, *, max: int, test: str = "spread") -> None:
+    def __init__(
+        self, shape: Shape, *, max: Length, test: Literal["spread", "draw"] = "spread"
+    ) -> None:
         super().__init__()
-        sentence = f"randomized: max must lie between the training length {shape.length} and 2**24"
-        require(shape.length <= max <= 2**24, f"{sentence}, not {max}")
-        require(test in ("spread", "draw"), f"randomized: test is spread or draw, not {test}")
-        self.limit, self.test = max, test
+        if max < shape.length:
+            sentence = f"randomized: max must be at least the training length {shape.length}"
+            raise UserError(f"{sentence}, not {max}")
+        self.limit = max
+        self.test = test
 
-    def ids(self, index: Tensor, total: int) -> Tensor:
-        """floor(index max / total), or a fixed draw for that total length."""
-        if not torch.compiler.is_compiling() and index.numel():
-            last = int(index.max())
-            require(last < total, f"randomized: place {last} is not in a text of {total} tokens")
+    def ids(self, ids: Tensor, total: int) -> Tensor:
+        """floor(k max / N), or a fixed draw for that total length."""
         if self.test == "spread":
-            return index * self.limit // total
-        return self.draw(total, torch.Generator().manual_seed(total)).to(index.device)[index]
+            return ids * self.limit // total
+        return self.draw(total, torch.Generator().manual_seed(total)).to(ids.device)[ids]
 
     def draw(self, length: int, generator: torch.Generator) -> Tensor:
         """Sorted, without repeats."""
-        enough = length <= self.limit
-        require(enough, f"randomized(max={self.limit}) has no {length} different positions")
+        if length > self.limit:
+            raise UserError(f"randomized(max={self.limit}) has no {length} different positions")
         return torch.randperm(self.limit, generator=generator)[:length].sort().values
 
 
@@ -667,13 +585,14 @@ class Logn(Piece):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        require(shape.length > 1, "logn divides by ln(L): it needs a training length above 1")
-        self.length, self.least = shape.length, 1.0 if shape.trained else -math.inf
+        if shape.length < 2:
+            raise UserError("logn divides by ln(L): it needs a training length above 1")
+        self.length = shape.length
+        self.least = 1.0 if shape.trained else 0.0
 
-    def temperature(self, index: Tensor, like: Tensor) -> Tensor:
-        """ln(i + 1) / ln(L)."""
-        numbers = torch.log(index.to(like.dtype) + 1) / math.log(self.length)
-        return numbers.clamp(min=self.least)
+    def temperature(self, index: Tensor) -> Tensor:
+        """ln(i + 1) / ln(L), (T,)."""
+        return (torch.log(index + 1) / math.log(self.length)).clamp(min=self.least)
 
 
 # ---- extensions of trained models
@@ -686,28 +605,20 @@ class Extension(Piece):
 
     can_extend = True
 
-    def factor(self, total: int) -> float | None:
-        """How many times longer than training it takes the text to be; None where it has no such
-        number.
-        """
-        return None
-
 
 class Scaled(Extension):
     """An extension by a factor s. auto is max(1, N / L): N is the text's length, L the one first
     trained at.
     """
 
-    def __init__(self, shape: Shape, *, factor: float | str = "auto") -> None:
+    def __init__(self, shape: Shape, *, factor: Factor = "auto") -> None:
         super().__init__()
-        good = factor == "auto" or (isinstance(factor, (int, float)) and factor >= 1)
-        name = scheme_name(self)
-        require(good, f"{name}: factor is auto or a number of at least 1, not {factor}")
-        self.length, self.given = shape.length, factor
+        self.length = shape.length
+        self.fixed_factor = factor
 
     def factor(self, total: int) -> float:
         """The factor in a text of `total` tokens."""
-        return max(1.0, total / self.length) if self.given == "auto" else float(self.given)
+        return max(1.0, total / self.length) if self.fixed_factor == "auto" else self.fixed_factor
 
 
 class Pi(Scaled):
@@ -718,7 +629,9 @@ class Pi(Scaled):
     loss is above that of no extension at 4 L, but it answers most questions (results/extend).
     """
 
-    def map_frequencies(self, inv_freq: Tensor, base: float, total: int) -> Table:
+    def map_frequencies(
+        self, inv_freq: Tensor, base: float, total: int, ids: Tensor | None
+    ) -> Table:
         """Every pair alike."""
         return inv_freq / self.factor(total), 1.0
 
@@ -732,11 +645,15 @@ class Ntk(Scaled):
     (results/extend).
     """
 
-    def map_frequencies(self, inv_freq: Tensor, base: float, total: int) -> Table:
+    def map_frequencies(
+        self, inv_freq: Tensor, base: float, total: int, ids: Tensor | None
+    ) -> Table:
         """base s^(d / (d - 2)); d = 2 would leave no pair between the first and the last."""
         pairs = len(inv_freq)
-        require(pairs > 1, "ntk needs at least two pairs of turned columns")
-        return inv_freq * self.factor(total) ** (-torch.arange(pairs).double() / (pairs - 1)), 1.0
+        if pairs < 2:
+            raise UserError("ntk needs at least two pairs of turned columns")
+        exponents = torch.arange(pairs, device=inv_freq.device).double() / (pairs - 1)
+        return inv_freq * self.factor(total) ** -exponents, 1.0
 
 
 class DynamicNtk(Ntk):
@@ -747,12 +664,12 @@ class DynamicNtk(Ntk):
     ntk(factor=auto).
     """
 
-    def __init__(self, shape: Shape, *, factor: float = 1.0) -> None:
+    def __init__(self, shape: Shape, *, factor: Annotated[float, Field(ge=1)] = 1.0) -> None:
         super().__init__(shape, factor=factor)
 
     def factor(self, total: int) -> float:
         """The factor that ntk is given."""
-        return self.given * max(1.0, total / self.length) - (self.given - 1)
+        return self.fixed_factor * max(1.0, total / self.length) - (self.fixed_factor - 1)
 
 
 class Yarn(Scaled):
@@ -774,45 +691,57 @@ class Yarn(Scaled):
         self,
         shape: Shape,
         *,
-        factor: float | str = "auto",
-        alpha: float = 1.0,
-        beta: float = 32.0,
-        ramp: str = "code",
+        factor: Factor = "auto",
+        alpha: Positive = 1.0,
+        beta: Positive = 32.0,
+        ramp: Literal["code", "turns"] = "code",
         truncate: bool = True,
-        mscale: float = 1.0,
-        mscale_all_dim: float = 0.0,
+        mscale: NotNegative = 1.0,
+        mscale_all_dim: NotNegative = 0.0,
     ) -> None:
         super().__init__(shape, factor=factor)
-        turns = f"0 < alpha < beta, not {alpha} and {beta}"
-        require(0 < alpha < beta, f"yarn: alpha and beta are numbers of turns, {turns}")
-        least = min(mscale, mscale_all_dim)
-        require(least >= 0, f"yarn: mscale must not be negative, not {least}")
-        require(ramp in ("code", "turns"), f"yarn: ramp is code or turns, not {ramp}")
-        self.alpha, self.beta, self.ramp, self.truncate = alpha, beta, ramp, truncate
-        self.mscale, self.mscale_all_dim = mscale, mscale_all_dim
+        if alpha >= beta:
+            sentence = "alpha and beta are numbers of turns, alpha < beta"
+            raise UserError(f"yarn: {sentence}, not {alpha} and {beta}")
+        self.alpha = alpha
+        self.beta = beta
+        self.ramp = ramp
+        self.truncate = truncate
+        self.mscale = mscale
+        self.mscale_all_dim = mscale_all_dim
 
-    def kept(self, inv_freq: Tensor, base: float) -> Tensor:
+    def unchanged_share(self, inv_freq: Tensor, base: float) -> Tensor:
         """How much of each frequency (F,) is kept: 1 for fast pairs, 0 for slow ones."""
         if self.ramp == "turns":
             turns = self.length * inv_freq / (2 * math.pi)
             return ((turns - self.alpha) / (self.beta - self.alpha)).clamp(0, 1)
-        require(base > 1, "yarn: with base = 1 all pairs turn alike: none is fast and none is slow")
+        if base <= 1:
+            raise UserError("yarn: with base = 1 all pairs turn alike: none is fast, none is slow")
         width = 2 * len(inv_freq)
-        low, high = (  # the pairs, not whole numbers, that turn so often within L
-            width * math.log(self.length / (2 * math.pi * turns)) / (2 * math.log(base))
-            for turns in (self.beta, self.alpha)
-        )
-        if self.truncate:
-            low, high = math.floor(low), math.ceil(high)
-        low, high = max(low, 0), min(high, width - 1)
-        ramp = (torch.arange(len(inv_freq)).double() - low) / max(high - low, 0.001)
-        return 1 - ramp.clamp(0, 1)
 
-    def map_frequencies(self, inv_freq: Tensor, base: float, total: int) -> Table:
+        def pair(turns: float) -> float:
+            """The pair, not a whole number, that turns so often within L."""
+            return width * math.log(self.length / (2 * math.pi * turns)) / (2 * math.log(base))
+
+        low = pair(self.beta)
+        high = pair(self.alpha)
+        if self.truncate:
+            low = math.floor(low)
+            high = math.ceil(high)
+        low = max(low, 0)
+        high = min(high, width - 1)
+        pairs = torch.arange(len(inv_freq), device=inv_freq.device).double()
+        return 1 - ((pairs - low) / max(high - low, 0.001)).clamp(0, 1)
+
+    def map_frequencies(
+        self, inv_freq: Tensor, base: float, total: int, ids: Tensor | None
+    ) -> Table:
         """Frequencies by the ramp; the second of the two temperatures is 1 by default."""
-        factor, kept = self.factor(total), self.kept(inv_freq, base)
-        over, under = (1 + 0.1 * m * math.log(factor) for m in (self.mscale, self.mscale_all_dim))
-        return inv_freq / factor * (1 - kept) + inv_freq * kept, over / under
+        factor = self.factor(total)
+        share = self.unchanged_share(inv_freq, base)
+        attention_factor = 1 + 0.1 * self.mscale * math.log(factor)
+        attention_factor /= 1 + 0.1 * self.mscale_all_dim * math.log(factor)
+        return inv_freq / factor * (1 - share) + inv_freq * share, attention_factor
 
 
 class Llama3(Scaled):
@@ -824,18 +753,27 @@ class Llama3(Scaled):
     """
 
     def __init__(
-        self, shape: Shape, *, factor: float | str = "auto", low: float = 1.0, high: float = 4.0
+        self,
+        shape: Shape,
+        *,
+        factor: Factor = "auto",
+        low: NotNegative = 1.0,
+        high: Positive = 4.0,
     ) -> None:
         super().__init__(shape, factor=factor)
-        turns = f"llama3: low and high are numbers of turns, 0 <= low < high, not {low} and {high}"
-        require(0 <= low < high, turns)
-        self.low, self.high = low, high
+        if low >= high:
+            sentence = "llama3: low and high are numbers of turns, low < high"
+            raise UserError(f"{sentence}, not {low} and {high}")
+        self.low = low
+        self.high = high
 
-    def map_frequencies(self, inv_freq: Tensor, base: float, total: int) -> Table:
+    def map_frequencies(
+        self, inv_freq: Tensor, base: float, total: int, ids: Tensor | None
+    ) -> Table:
         """A blend of theta / s and theta."""
         turns = self.length * inv_freq / (2 * math.pi)
-        kept = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
-        return (1 - kept) * inv_freq / self.factor(total) + kept * inv_freq, 1.0
+        share = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
+        return (1 - share) * inv_freq / self.factor(total) + share * inv_freq, 1.0
 
 
 class Longrope(Scaled):
@@ -848,40 +786,56 @@ class Longrope(Scaled):
     was not searched on (results/extend).
     """
 
-    def __init__(self, shape: Shape, *, file: str, factor: float | str = "auto") -> None:
+    def __init__(self, shape: Shape, *, file: str, factor: Factor = "auto") -> None:
         super().__init__(shape, factor=factor)
         self.file = named_file(file, shape.folder)
         content = read_numbers("longrope", self.file, "long_factor", "short_factor")
-        self.long, self.first = content["long_factor"], content.get("first", 0)
-        self.short = content.get("short_factor", [1.0] * len(self.long))
-        whole = type(self.first) is int and 0 <= self.first <= 2**53
-        require(whole, f"longrope: {file}: first must be a whole number from 0 to 2**53")
-        same = len(self.long) == len(self.short)
-        require(same, f"longrope: {file} needs long_factor and short_factor of one length")
-        self.found_on, found_at = content.get("split_sha256"), content.get("train_length")
-        sentence = f"longrope: {self.file} was searched for a model trained at L = {found_at!s:.20}"
-        advice = f"this one was at {self.length}: search again with extend.py --search"
-        require(found_at in (None, self.length), f"{sentence}, {advice}")
+        long = content["long_factor"]
+        short = content.get("short_factor", [1.0] * len(long))
+        self.first = content.get("first", 0)
+        if type(self.first) is not int or not 0 <= self.first <= 2**53:
+            raise UserError(f"longrope: {file}: first must be a whole number from 0 to 2**53")
+        if len(long) != len(short):
+            raise UserError(f"longrope: {file} needs long_factor and short_factor of one length")
+        self.found_on = content.get("split_sha256")
+        trained_at = content.get("train_length", shape.length)
+        if trained_at != shape.length:
+            sentence = f"longrope: {self.file} was searched for a model trained at L = {trained_at}"
+            advice = f"this one was at {shape.length}: search again with extend.py --search"
+            raise UserError(f"{sentence}, {advice}")
+        exact = torch.float64
+        self.register_buffer("long", torch.tensor(long, dtype=exact), persistent=False)
+        self.register_buffer("short", torch.tensor(short, dtype=exact), persistent=False)
 
-    def map_frequencies(self, inv_freq: Tensor, base: float, total: int) -> Table:
-        """Divided pair by pair."""
-        factors = self.long if total > self.length else self.short
-        there, here = len(factors), len(inv_freq)
-        require(there == here, f"longrope: {self.file} has factors for {there} pairs, not {here}")
+    def map_frequencies(
+        self, inv_freq: Tensor, base: float, total: int, ids: Tensor | None
+    ) -> Table:
+        """Divided pair by pair; the first positions keep their own frequencies."""
+        divisors = self.long if total > self.length else self.short
+        if len(divisors) != len(inv_freq):
+            sentence = f"longrope: {self.file} has factors for {len(divisors)} pairs"
+            raise UserError(f"{sentence}, not {len(inv_freq)}")
         attention = 1 + math.log(self.factor(total)) / math.log(max(2, self.length))
-        return inv_freq / inv_freq.new_tensor(factors), math.sqrt(attention)
+        mapped = inv_freq / divisors
+        if ids is not None and self.first > 0:
+            mapped = torch.where((ids < self.first).to(mapped.device)[:, None], inv_freq, mapped)
+        return mapped, math.sqrt(attention)
 
 
 def read_numbers(name: str, path: Path, *lists: str) -> dict:
-    """The JSON object that an option of the piece `name` names. The first of `lists` must be in it,
-    the others may; each is a list of numbers from 1e-6 to 1e6. UserError says what is wrong.
+    """The JSON object in the file that an option of the piece `name` names.
+
+    The first of `lists` must be in it, the others may; each is a list of numbers from 1e-6 to 1e6.
+    UserError says what is wrong.
     """
-    advice = f"{name} needs a list of numbers there"
-    content = read_json(path, {lists[0]: [(int, float)]}, advice)
+    content = read_json(path)
     for key in lists:
-        check_shape(content.get(key, []), [(int, float)], f"{path}: {key}", advice)
-        good = all(1e-6 <= x <= 1e6 for x in content.get(key, []))
-        require(good, f"{name}: {path}: {key} must hold numbers from 1e-6 to 1e6")
+        if key not in content and key != lists[0]:
+            continue
+        numbers = content.get(key)
+        is_list = isinstance(numbers, list) and len(numbers) > 0
+        if not is_list or not all(type(x) in (int, float) and 1e-6 <= x <= 1e6 for x in numbers):
+            raise UserError(f"{name}: {path}: {key} must be a list of numbers from 1e-6 to 1e6")
     return content
 
 

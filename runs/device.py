@@ -2,12 +2,16 @@
 
 import contextlib
 import ctypes
+import json
 import os
+import platform
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 import sysconfig
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +19,15 @@ from pathlib import Path
 import torch
 
 import attention
-from configurable import UserError, require
+from configurable import UserError, write_json
 
 # cards, and their dense bf16 (or fp16) peaks in TFLOP/s, from the vendors' data sheets
 PEAKS = {"H100 PCIe": 756, "H100|H200": 989, "A100": 312, "L40S": 362, "L4": 121, "A10|V100": 125}
 PEAKS |= {"RTX 4090": 165, "RTX 3090": 71, "T4": 65}
+# A product of matrices of a model's own shape decides between bfloat16 and float32 on a CPU.
+TRIALS = 5  # products in each format, in turn
+TRIAL_FLOPS = 2**30  # of one product: with all trials under 0.3 s on two cores
+LEAD = 1.1  # bfloat16 must be faster by this, else float32, which rounds less, is taken
 
 
 @dataclass(frozen=True)
@@ -40,59 +48,136 @@ class Compute:
         """The number format as the settings spell it."""
         return str(self.dtype or torch.float32).removeprefix("torch.")
 
+    @property
+    def name(self) -> str:
+        """The device with the name of its card or processor."""
+        if self.kind == "cuda":
+            return f"{self.device} {torch.cuda.get_device_name(self.device)}"
+        return f"{self.device} {processor_name()}"
+
 
 CPU = Compute("cpu", None, "cpu, float32")  # for a caller that picks nothing
 
 
-def pick(device: str, dtype: str) -> Compute:
+def pick(device: str, dtype: str, tokens: int = 2048, width: int = 256) -> Compute:
     """The device and the number format for the settings of these names.
 
-    UserError if this machine does not have the device.
+    With dtype=auto a CPU that has bfloat16 multiplies in both formats first, at the shape of the
+    MLP of a model of that width with so many tokens in a batch. UserError if this machine does not
+    have the device.
     """
-    usual = "mps" if torch.backends.mps.is_available() else "cpu"
+    # the device
+    usual = "cpu"
     if torch.cuda.is_available():
         usual = "cuda"
-    chosen = usual if device == "auto" else device
+    elif torch.backends.mps.is_available():
+        usual = "mps"
+    chosen = device
+    why = "as asked for"
+    if device == "auto":
+        chosen = usual
+        why = "no GPU was found" if usual == "cpu" else "a GPU was found"
     if chosen == "cuda" and "LOCAL_RANK" in os.environ:
         chosen = f"cuda:{os.environ['LOCAL_RANK']}"  # torchrun gives each process a card of its own
-    known = re.fullmatch(r"cpu|mps|cuda(:\d+)?", chosen)
-    require(known, f"device={device} is not one of auto, cpu, cuda, cuda:1 ..., mps")
-    _require_available(device, chosen, usual)
-    found = "no GPU was found" if usual == "cpu" else "a GPU was found"
-    where = found if device == "auto" else "as asked for"
-    if chosen.startswith("cuda:"):
-        torch.cuda.set_device(chosen)  # seeds and memory are counted on the current card
-    attention.use(compiler=chosen.startswith("cuda") and not missing_compiler())
-    best, why = _best_dtype(chosen.split(":")[0])
-    if dtype != "auto":
-        best, why = getattr(torch, dtype), "as asked for"
-    if chosen == "mps":
-        why += "; mps is untested"
-    reason = f"{chosen} ({where}), {str(best).removeprefix('torch.')} ({why})"
-    return Compute(chosen, None if best == torch.float32 else best, reason)
-
-
-def _require_available(device: str, chosen: str, usual: str) -> None:
-    """UserError if no tensor can be made on `chosen`, which is what the setting `device` means."""
+    if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", chosen):
+        raise UserError(f"device={device} is not one of auto, cpu, cuda, cuda:1 ..., mps")
     try:
         torch.empty(1, device=chosen)
     except (RuntimeError, AssertionError, NotImplementedError):
-        advice = f"use --device={usual} or leave it at auto"
+        cards = ""
         if usual == "cuda" and chosen != "cuda":
-            advice += f"; cards here: {torch.cuda.device_count()}, so lower --nproc_per_node"
-        asked = f"device={device} ({chosen})"
-        raise UserError(f"{asked} is not available on this machine; {advice}") from None
+            cards = f"; cards here: {torch.cuda.device_count()}, so lower --nproc_per_node"
+        raise UserError(
+            f"device={device} ({chosen}) is not available on this machine; "
+            f"use --device={usual} or leave it at auto{cards}"
+        ) from None
+    if chosen.startswith("cuda:"):
+        torch.cuda.set_device(chosen)  # seeds and memory are counted on the current card
+    attention.use(compiler=chosen.startswith("cuda") and not missing_compiler())
+
+    # the number format
+    best = torch.float32
+    if dtype != "auto":
+        best = getattr(torch, dtype)
+        reason = "as asked for"
+    elif chosen.startswith("cuda"):
+        best = torch.float16
+        reason = "the card has no bfloat16"
+        if torch.cuda.is_bf16_supported(including_emulation=False):
+            best = torch.bfloat16
+            reason = "the card has it"
+    elif chosen == "mps":
+        reason = "mps is untested"
+    elif not cpu_has_bfloat16():
+        reason = "the processor has nothing faster"
+    elif os.environ.get("WORLD_SIZE", "1") != "1":
+        reason = "not measured: several processes must take the same"
+    else:
+        rates = measured_rates(tokens, width)
+        if rates["bfloat16"] > LEAD * rates["float32"]:
+            best = torch.bfloat16
+        reason = "measured: bfloat16 {bfloat16:.0f}, float32 {float32:.0f} GFLOP/s".format(**rates)
+    name = str(best).removeprefix("torch.")
+    return Compute(
+        chosen, None if best == torch.float32 else best, f"{chosen} ({why}), {name} ({reason})"
+    )
 
 
-def _best_dtype(kind: str) -> tuple[torch.dtype, str]:
-    if kind == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
-        return torch.bfloat16, "the card has it"
-    if kind == "cuda":
-        return torch.float16, "the card has no bfloat16"
-    instructions = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    if kind == "cpu" and any(getattr(torch.cpu, name, bool)() for name in instructions):
-        return torch.bfloat16, "the processor multiplies in it"
-    return torch.float32, "the device has nothing faster"
+def cpu_has_bfloat16() -> bool:
+    """Whether the processor has instructions for products of bfloat16."""
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
+def measured_rates(tokens: int, width: int) -> dict[str, float]:
+    """GFLOP/s of (tokens, width) x (width, 4 width) on this CPU, by number format.
+
+    Measured once for each processor, number of threads, version of torch and shape: the result is
+    kept in the user's cache folder.
+    """
+    tokens = max(1, min(tokens, TRIAL_FLOPS // (8 * width * width)))
+    threads = torch.get_num_threads()
+    key = f"{processor_name()}, {threads} threads, torch {torch.__version__}, {tokens} x {width}"
+    folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    cache = Path(folder, "longshot", "rates.json")
+    kept = read_rates(cache)
+    if key in kept:
+        return kept[key]
+    seconds: dict[str, list[float]] = {"bfloat16": [], "float32": []}
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(tokens, width, generator=generator)
+    weight = torch.randn(4 * width, width, generator=generator)
+    for trial in range(TRIALS + 1):
+        for name, times in seconds.items():
+            a = x.to(getattr(torch, name))
+            b = weight.to(getattr(torch, name))
+            started = time.perf_counter()
+            torch.nn.functional.linear(a, b)
+            if trial > 0:  # the first product prepares the library
+                times.append(time.perf_counter() - started)
+    flops = 8 * tokens * width * width
+    rates = {name: flops / statistics.median(times) / 1e9 for name, times in seconds.items()}
+    with contextlib.suppress(OSError, UserError):  # a cache that cannot be written is done without
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        write_json(cache, kept | {key: rates})
+    return rates
+
+
+def read_rates(cache: Path) -> dict[str, dict[str, float]]:
+    """What the cache holds; nothing if it is absent or damaged."""
+    try:
+        content = json.loads(cache.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def processor_name() -> str:
+    """The processor's model, as the system tells it."""
+    with contextlib.suppress(OSError):
+        named = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
+        if named:
+            return named[1]
+    return platform.processor() or platform.machine()
 
 
 def autocast(compute: Compute) -> contextlib.AbstractContextManager:
@@ -118,8 +203,9 @@ def repeat_to_the_bit(compute: Compute) -> None:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that memory is full; on a CPU torch raises a RuntimeError for it."""
-    known = isinstance(error, MemoryError | torch.OutOfMemoryError)
-    return known or "can't allocate memory" in str(error)
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return "can't allocate memory" in str(error)
 
 
 @contextlib.contextmanager
@@ -144,10 +230,10 @@ def set_up_cpu() -> bool:
     of memory: only glibc does.
     """
     torch.set_flush_denormal(True)
-    mmap_threshold, trim_threshold = -3, -1  # glibc's malloc.h
     try:
         libc = ctypes.CDLL("libc.so.6")
-        return bool(libc.mallopt(mmap_threshold, 2**30) and libc.mallopt(trim_threshold, 2**31 - 1))
+        # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of glibc's malloc.h
+        return bool(libc.mallopt(-3, 2**30) and libc.mallopt(-1, 2**31 - 1))
     except (OSError, AttributeError):
         return False
 

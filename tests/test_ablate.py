@@ -87,7 +87,7 @@ def finish(cell: ablate.Cell, **changes: object) -> None:
     result |= {"tokens_trained": tokens(cell), "rows": rows, "parameters": 1}
     result |= {"notes": [], "per_position": [], "float32_check": []}
     numbers = ("vocab_size", "parameters", "original_length", "processes")
-    texts = ("unit", "layers", "wandb_id", "device", "dtype")
+    texts = ("unit", "layers", "wandb_id", "device", "dtype", "dtype_asked")
     config = dict.fromkeys(numbers, 1) | dict.fromkeys(texts, "x") | {"attention": {}}
     config |= {"settings": vars(s.warmed_up(s.max_iters)), "extension_files_sha256": {}}
     config |= {"train_lengths": [], "read_before": {}}
@@ -849,7 +849,7 @@ def test_a_rate_is_judged_on_validation_text_that_no_test_scores(
     assert {row["length"] for row in result["rows"]} == {16} and result["step"] == 2
     nats = ablate.tuned(run)
     assert nats == evaluate.tuning_loss(
-        evaluate.Tester(model, corpus, device.pick("cpu", "auto")), 16, 64
+        evaluate.Tester(model, corpus, device.pick("cpu", "float32")), 16, 64
     )
     assert nats != results.rows_on(result["rows"], "tiny")["fixed_targets", 16]["nats"]
     with (run.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:

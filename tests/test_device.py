@@ -1,6 +1,7 @@
 """Where to compute and in which format: what is chosen and said, what is refused; and, with a card, CUDA itself."""
 
 import ctypes
+import json
 import math
 import os
 import platform
@@ -42,7 +43,9 @@ CUDA = Compute("cuda", torch.bfloat16, "for a test")
 def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Pretend a machine: machine(cuda=True, bf16=False)."""
 
-    def pretend(cuda: bool = False, mps: bool = False, bf16: bool = False) -> None:
+    def pretend(
+        cuda: bool = False, mps: bool = False, bf16: bool = False, rate: float = 200.0
+    ) -> None:
         present = {"cpu", *(["cuda"] if cuda else []), *(["mps"] if mps else [])}
 
         def empty(*shape: int, device: str) -> None:
@@ -60,6 +63,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
         monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bf16)
         monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+        monkeypatch.setattr(
+            device, "measured_rates", lambda tokens, width: {"bfloat16": 400.0, "float32": rate}
+        )
 
     return pretend
 
@@ -75,7 +81,13 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             {"bf16": True},
             "auto",
             "auto",
-            "cpu (no GPU was found), bfloat16 (the processor multiplies in it)",
+            "cpu (no GPU was found), bfloat16 (measured: bfloat16 400, float32 200 GFLOP/s)",
+        ),
+        (  # within 10 % float32 is taken
+            {"bf16": True, "rate": 370.0},
+            "auto",
+            "auto",
+            "cpu (no GPU was found), float32 (measured: bfloat16 400, float32 370 GFLOP/s)",
         ),
         ({"bf16": True}, "auto", "float32", "cpu (no GPU was found), float32 (as asked for)"),
         ({}, "cpu", "bfloat16", "cpu (as asked for), bfloat16 (as asked for)"),
@@ -120,6 +132,19 @@ def test_the_choice_is_said_with_its_reason(
     assert chosen.startswith(f"{compute.device} (") and f", {compute.dtype_name} (" in chosen
     assert compute.kind == compute.device.partition(":")[0]
     assert (compute.dtype is None) == (compute.dtype_name == "float32")
+
+
+def test_the_rates_are_measured_once_and_a_damaged_cache_is_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    rates = device.measured_rates(64, 32)
+    assert min(rates.values()) > 0 and device.measured_rates(64, 32) == rates
+    assert device.measured_rates(64, 16) != rates
+    cache = tmp_path / "longshot" / "rates.json"
+    assert len(json.loads(cache.read_text())) == 2
+    cache.write_text("[1,")
+    assert device.measured_rates(64, 32) != rates and len(json.loads(cache.read_text())) == 1
 
 
 @pytest.mark.parametrize("name", ["cuda", "cuda:1", "mps"])

@@ -949,10 +949,18 @@ def test_a_line_says_that_sources_or_threads_changed_since(
     )
 
 
+def test_a_run_keeps_its_number_format(finished: Path, no_work: None) -> None:
+    known = read_json(finished / "config.json")
+    assert known["dtype_asked"] in ("auto", "float32")
+    write_json(finished / "config.json", known | {"dtype": "bfloat16"})
+    settings, _ = configure(TrainSettings, [*DRAWING, "--out_dir=run", "--dtype=auto"], "")
+    assert train.dtype_of_run(settings) == "bfloat16"
+    assert train.dtype_of_run(replace(settings, overwrite=True)) == ""
+
+
 @pytest.mark.parametrize(
     ("name", "was", "said"),
     [
-        ("dtype", "float16", "dtype changed since this run began (float16 then, "),
         (
             "device",
             "cuda:0 (a GPU was found), bfloat16 (the card has it)",
@@ -962,7 +970,7 @@ def test_a_line_says_that_sources_or_threads_changed_since(
         ("device", "cpu (for another reason)", ""),
     ],
 )
-def test_a_line_says_that_the_number_format_the_device_or_the_number_of_processes_changed(
+def test_a_line_says_that_the_device_or_the_number_of_processes_changed(
     name: str,
     was: str | int,
     said: str,
