@@ -5,7 +5,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-import torch
 
 import configurable
 from configurable import AblateSettings, TrainSettings, UserError, configure, values
@@ -47,12 +46,11 @@ def test_a_scheme_and_a_size_go_together_in_either_order():
 
 @pytest.mark.parametrize("path", SIZES, ids=lambda path: path.stem)
 def test_the_size_that_a_file_states_is_the_one_it_has(path):
-    """Also by the formula: four matrices, eight of the MLP and two norms a layer."""
     s, vocabulary = read(path), VOCABULARY.get(path.stem, 256)
-    with torch.device("meta"):
-        n = GPT(s.gpt(vocabulary)).parameter_count
-    layer = 12 * s.n_embd**2 + 2 * s.n_embd
-    assert n == (vocabulary + 1) * s.n_embd + s.n_layer * layer
+    # four matrices, eight of the MLP and two norms a layer; one norm at the end
+    n = (vocabulary + 1) * s.n_embd + s.n_layer * (12 * s.n_embd**2 + 2 * s.n_embd)
+    if n < 10**6:
+        assert GPT(s.gpt(vocabulary)).parameter_count == n
     text = path.read_text(encoding="utf-8")
     stated = re.search(r"([\d.]+)M\b", text)[1]
     assert round(n / 1e6, len(stated.partition(".")[2])) == float(stated)
