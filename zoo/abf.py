@@ -1,9 +1,8 @@
 """ABF: adjusted base frequency (Xiong et al. 2023, arXiv 2309.16039)."""
 
-from torch import Tensor
+import torch
 
-from configurable import require
-from posenc import Extension, Shape, Table
+from posenc import Base, Extension, Shape
 
 
 class Abf(Extension):
@@ -15,12 +14,11 @@ class Abf(Extension):
     lost 0.16 nats at L and 0.17 at 4 L (results/extend).
     """
 
-    def __init__(self, shape: Shape, *, base: float = 500000.0) -> None:
+    def __init__(self, shape: Shape, *, base: Base = 500000.0) -> None:
         super().__init__()
-        require(base >= 1, f"abf: base must be at least 1, not {base}")
         self.base = base
 
-    def map_frequencies(self, inv_freq: Tensor, base: float, total: int) -> Table:
+    def map_frequencies(self, inv_freq, base, total, ids):
         """The frequencies under the new base; the attention factor is 1."""
-        exponents = inv_freq.new_tensor(range(len(inv_freq))) / len(inv_freq)
+        exponents = torch.arange(len(inv_freq)).to(inv_freq) / len(inv_freq)
         return inv_freq * (base / self.base) ** exponents, 1.0

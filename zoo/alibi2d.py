@@ -1,8 +1,7 @@
 """2D-ALiBi: a penalty on the distance in an image (Fuller et al. 2023, arXiv 2311.00566)."""
 
-from torch import Tensor
-
-from posenc import Bias, Grid, Shape, alibi_slopes, constant
+from posenc import Shape, alibi_slopes
+from zoo._grid import Grid
 
 
 class Alibi2d(Grid):
@@ -17,15 +16,10 @@ class Alibi2d(Grid):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.slopes = alibi_slopes(shape.n_head).tolist()
+        self.register_buffer("slopes", alibi_slopes(shape.n_head), persistent=False)
 
-    def bias(self, like: Tensor) -> Bias:
+    def bias(self, h, i, j):
         """-m_h times the Euclidean distance."""
-        slopes = constant(self.slopes, like)
-
-        def bias(h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            (row, column), (other_row, other_column) = self.places(i), self.places(j)
-            squared = (row - other_row) ** 2 + (column - other_column) ** 2
-            return -slopes[h] * squared.to(like.dtype).sqrt()
-
-        return bias
+        row_i, column_i = self.places(i)
+        row_j, column_j = self.places(j)
+        return -self.slopes[h] * ((row_i - row_j) ** 2 + (column_i - column_j) ** 2).sqrt()

@@ -1,29 +1,27 @@
 """Block-wise causal attention: the mask that xPos is tested with (Sun et al. 2022)."""
 
-from configurable import require
-from posenc import Mask, Piece, Shape
+from posenc import Length, Piece, Shape
 
 
 class BlockCausal(Piece):
     """A query sees its own block and the block before: floor(i / size) - floor(j / size) < 2.
 
     Sun et al. 2022 (arXiv 2212.10554), who test xPos with it. It is a mask; positions stay as they
-    are, and nothing is learned. `size` is the length of a block in tokens. It defaults to half the
-    training length, as published, so that nothing is hidden in training. In longer texts a query
-    sees between size and 2 size - 1 tokens before it.
+    are, and nothing is learned. `size` is the length of a block. It defaults to half the training
+    length, as published, so that nothing is hidden in training. In longer texts a query sees
+    between size and 2 size - 1 tokens before it.
     Verdict: with this mask alone rope stays flat up to 8 L in Sun et al. 2022, here up to 32 L, and
     reads no farther than L (results/board, one seed). Combine it: `rope + block_causal`.
     """
 
     can_extend = True
 
-    def __init__(self, shape: Shape, *, size: int | None = None) -> None:
+    def __init__(self, shape: Shape, *, size: Length | None = None) -> None:
         super().__init__()
-        self.size = max(1, shape.length // 2) if size is None else size
-        require(self.size > 0, f"block_causal: size must be positive, not {size}")
+        self.size = size or max(1, shape.length // 2)
         # the farthest pair: the last query of a block, the first key of the block before
-        self.span = (2 * self.size, 0)
+        self.visible = (2 * self.size, 0)
 
-    def mask(self) -> Mask:
+    def mask(self, i, j):
         """True where the blocks of i and j differ by less than two."""
-        return lambda i, j: i // self.size - j // self.size < 2
+        return i // self.size - j // self.size < 2

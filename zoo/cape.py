@@ -1,10 +1,11 @@
 """CAPE: continuous augmented positions (Likhomanenko et al. 2021, arXiv 2106.03143)."""
 
-import torch
-from torch import Tensor
+from typing import Annotated
 
-from configurable import require
-from posenc import Shape, Sinusoidal
+import torch
+from pydantic import Field
+
+from posenc import Base, NotNegative, Shape, Sinusoidal
 
 
 class Cape(Sinusoidal):
@@ -12,10 +13,10 @@ class Cape(Sinusoidal):
 
     Likhomanenko et al. 2021 (arXiv 2106.03143). All tokens share D ~ U(-global_shift,
     global_shift) and l, with ln l ~ U(-ln global_scale, ln global_scale); each token has its own
-    e_p ~ U(-local_shift, local_shift). Nothing is learned. The defaults are those for text in the
-    authors' code (github.com/gcambara/cape). They draw once for each sequence, this once for each
-    step. Their options for audio (centred positions, frequency scale) are left out. `base` and
-    `scale` are those of `sinusoidal`.
+    e_p ~ U(-local_shift, local_shift), where 0.5 keeps the order. Nothing is learned. The defaults
+    are those for text in the authors' code (github.com/gcambara/cape). They draw once for each
+    sequence, this once for each step. Their options for audio (centred positions, frequency scale)
+    are left out. `base` and `scale` are those of `sinusoidal`.
     Verdict: Likhomanenko et al. 2021 report gains for translation, images and speech. With these
     small shifts training hardly meets positions past L.
     """
@@ -26,27 +27,21 @@ class Cape(Sinusoidal):
         self,
         shape: Shape,
         *,
-        global_shift: float = 5.0,
-        local_shift: float = 0.5,
-        global_scale: float = 1.03,
-        base: float = 10000.0,
+        global_shift: NotNegative = 5.0,
+        local_shift: Annotated[float, Field(ge=0, le=0.5)] = 0.5,
+        global_scale: Annotated[float, Field(ge=1)] = 1.03,
+        base: Base = 10000.0,
         scale: float = 0.1,
     ) -> None:
         super().__init__(shape, base=base, scale=scale)
-        require(global_shift >= 0, f"cape: global_shift must not be negative, not {global_shift}")
-        require(
-            0 <= local_shift <= 0.5,
-            f"cape: local_shift must lie in [0, 0.5], which keeps the order, not {local_shift}",
-        )
-        require(global_scale >= 1, f"cape: global_scale must be at least 1, not {global_scale}")
         self.global_shift, self.local_shift = global_shift, local_shift
         self.global_scale = global_scale
 
-    def ids(self, index: Tensor, total: int) -> Tensor:
-        """The index, unchanged."""
-        return index
+    def ids(self, ids, total):
+        """At test positions are as they are."""
+        return ids
 
-    def draw(self, length: int, generator: torch.Generator) -> Tensor:
+    def draw(self, length, generator):
         """Augmented positions (length,), float32."""
         u = 2 * torch.rand(length + 2, generator=generator) - 1
         moved = torch.arange(length) + self.global_shift * u[0] + self.local_shift * u[2:]

@@ -3,10 +3,8 @@
 import math
 
 import torch
-from torch import Tensor
 
-from configurable import require
-from posenc import Extension, Shape, Table, taper
+from posenc import Extension, Shape, Whole, taper
 
 
 class Clip(Extension):
@@ -18,18 +16,15 @@ class Clip(Extension):
     (results/extend).
     """
 
-    def __init__(self, shape: Shape, *, pairs: int | None = None) -> None:
+    def __init__(self, shape: Shape, *, pairs: Whole | None = None) -> None:
         super().__init__()
-        require(pairs is None or pairs >= 0, f"clip: pairs must not be negative, not {pairs}")
         self.pairs, self.length = pairs, shape.length
 
-    def map_frequencies(self, inv_freq: Tensor, base: float, total: int) -> Table:
+    def map_frequencies(self, inv_freq, base, total, ids):
         """The clipped frequencies, the last one 0; the attention factor is 1."""
         pairs = len(inv_freq)
-        slow = (inv_freq * self.length < 2 * math.pi).sum(0, keepdim=True)
-        if self.pairs is not None:
-            slow = torch.tensor([min(self.pairs, pairs)])
-        ones = inv_freq.new_ones(pairs)
-        factors = [torch.cat((ones[n:], taper(n))) for n in range(pairs + 1)]
-        # compiled code can look up what it cannot read
-        return inv_freq * torch.stack(factors)[slow][0], 1.0
+        slow = self.pairs
+        if slow is None:
+            slow = int((inv_freq * self.length < 2 * math.pi).sum())
+        kept = torch.ones(pairs - min(slow, pairs), dtype=torch.float64)
+        return inv_freq * torch.cat((kept, taper(min(slow, pairs)))).to(inv_freq), 1.0

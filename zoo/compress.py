@@ -1,9 +1,6 @@
 """Positions that advance more slowly past the training length. Not from a paper."""
 
-from torch import Tensor
-
-from configurable import require
-from posenc import Extension, Shape
+from posenc import Extension, NotNegative, Shape
 
 
 class Compress(Extension):
@@ -18,11 +15,10 @@ class Compress(Extension):
 
     continuous = True
 
-    def __init__(self, shape: Shape, *, alpha: float = 0.25) -> None:
+    def __init__(self, shape: Shape, *, alpha: NotNegative = 0.25) -> None:
         super().__init__()
-        require(alpha >= 0, f"compress: alpha must not be negative, not {alpha}")
         self.length, self.alpha = shape.length, alpha
 
-    def ids(self, index: Tensor, total: int) -> Tensor:
-        """The mapped positions: linear on both sides of L."""
-        return index.clamp(max=self.length) + self.alpha * (index - self.length).clamp(min=0)
+    def ids(self, ids, total):
+        """Linear on both sides of L."""
+        return ids.clamp(max=self.length) + self.alpha * (ids - self.length).clamp(min=0)

@@ -1,12 +1,12 @@
 """CoPE: contextual position encoding (Golovneva et al. 2024, arXiv 2405.18719)."""
 
 import math
+from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from configurable import require
-from posenc import Piece, Shape, Tile
+from posenc import Count, Piece, Shape
 
 
 class Cope(Piece):
@@ -25,20 +25,25 @@ class Cope(Piece):
 
     per_layer, reads_ids = True, False
     # q.e needs queries of a head's width, and a size of q that does not depend on the position
-    conflicts = ("pope", "xpos")
+    conflicts = ("pope", "xpos", "latent attention")
 
-    def __init__(self, shape: Shape, *, max: int | None = None, gate: str = "scaled") -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        max: Count | None = None,
+        gate: Literal["scaled", "raw"] = "scaled",
+    ) -> None:
         super().__init__()
-        rows = -(-shape.length // 2) if max is None else max
-        require(0 < rows <= 2**24, f"cope: max must lie between 1 and 2**24, not {max}")
-        require(gate in ("scaled", "raw"), f"cope: gate is scaled or raw, not {gate}")
+        rows = max or (shape.length + 1) // 2
         self.factor = math.sqrt(shape.head_dim) if gate == "raw" else 1.0
         self.table = nn.Parameter(torch.zeros(rows, shape.head_dim))
 
-    def score(self, tile: Tile) -> Tensor:
+    def score(self, tile):
         """(B, H, R, C). Gates are 0 at unseen keys; biases of other pieces do not enter them."""
         gates = torch.sigmoid(self.factor * tile.scores).masked_fill(~tile.seen, 0.0)
         p = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=len(self.table) - 1)  # (B, H, R, C)
         of_rows = tile.q @ self.table.to(tile.q.dtype).T  # (B, H, R, max)
-        below, above = (of_rows.gather(-1, whole.long()) for whole in (p.floor(), p.ceil()))
+        below = of_rows.gather(-1, p.floor().long())
+        above = of_rows.gather(-1, p.ceil().long())
         return tile.scores + tile.added + below + (p - p.floor()) * (above - below)

@@ -1,12 +1,12 @@
 """CPB: continuous position bias, a network of the distance (Liu et al. 2021, arXiv 2111.09883)."""
 
 import math
+from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from configurable import require
-from posenc import Bias, Piece, Shape
+from posenc import Count, Piece, Shape
 
 
 class Cpb(Piece):
@@ -23,22 +23,18 @@ class Cpb(Piece):
     2 to 4 L back, where alibi has 0.40 (results/board, one seed).
     """
 
-    def __init__(self, shape: Shape, *, input: str = "log", hidden: int = 32) -> None:
+    by_distance = True
+
+    def __init__(
+        self, shape: Shape, *, input: Literal["log", "linear"] = "log", hidden: Count = 32
+    ) -> None:
         super().__init__()
-        require(input in ("linear", "log"), f"cpb: input is linear or log, not {input}")
-        require(hidden > 0, f"cpb: hidden must be positive, not {hidden}")
         self.log = input == "log"
         self.scale = math.log1p(shape.length) if self.log else shape.length
         self.inner, self.outer = nn.Linear(1, hidden), nn.Linear(hidden, shape.n_head, bias=False)
 
-    def bias(self, like: Tensor) -> Bias:
-        """The MLP as a sum over hidden units, so that nothing is larger than (H, R, C)."""
-        w = self.inner.weight[:, 0].to(like.dtype) / self.scale
-        b, out = self.inner.bias.to(like.dtype), self.outer.weight.to(like.dtype)
-
-        def bias(h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            x = (i - j).to(like.dtype)
-            x = torch.log1p(x) if self.log else x
-            return sum(out[h, m] * torch.relu(w[m] * x + b[m]) for m in range(len(w)))
-
-        return bias
+    def bias(self, h, i, j):
+        """The MLP as a sum over hidden units, so that nothing is larger than (H, T, T)."""
+        x = torch.log1p(i - j) if self.log else i - j
+        w, b, out = self.inner.weight[:, 0] / self.scale, self.inner.bias, self.outer.weight
+        return sum(out[h, m] * torch.relu(w[m] * x + b[m]) for m in range(len(w)))

@@ -1,10 +1,9 @@
 """DAPE: data-adaptive positional encoding (Zheng et al. 2024, arXiv 2405.14722)."""
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from configurable import require
-from posenc import Piece, Shape, Tile
+from posenc import Count, Piece, Shape
 
 
 class Dape(Piece):
@@ -23,22 +22,14 @@ class Dape(Piece):
 
     per_layer, reads_ids = True, False
 
-    def __init__(self, shape: Shape, *, hidden: int = 32) -> None:
+    def __init__(self, shape: Shape, *, hidden: Count = 32) -> None:
         super().__init__()
-        require(hidden > 0, f"dape: hidden must be positive, not {hidden}")
         self.inner = nn.Linear(2 * shape.n_head, hidden)
         self.outer = nn.Linear(hidden, shape.n_head)
 
-    def score(self, tile: Tile) -> Tensor:
+    def score(self, tile):
         """(B, H, R, C): the MLP over the heads at every pair."""
         bias = tile.added.masked_fill(~tile.seen, 0.0)  # -inf would spoil the MLP
-        bias = bias.expand_as(tile.scores)
-        x = torch.cat((tile.scores, bias), 1).movedim(1, -1)  # (B, R, C, 2H)
-        x = self.applied(self.inner, x)
-        x = self.applied(self.outer, nn.functional.leaky_relu(x))
+        x = torch.cat((tile.scores, bias.expand_as(tile.scores)), 1).movedim(1, -1)  # (B, R, C, 2H)
+        x = self.outer(nn.functional.leaky_relu(self.inner(x)))
         return tile.scores + tile.added + x.movedim(-1, 1)
-
-    @staticmethod
-    def applied(layer: nn.Linear, x: Tensor) -> Tensor:
-        """The layer with its weights in the dtype of x, which may be wider."""
-        return nn.functional.linear(x, layer.weight.to(x.dtype), layer.bias.to(x.dtype))

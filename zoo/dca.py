@@ -1,9 +1,7 @@
 """DCA: dual chunk attention (An et al. 2024, arXiv 2402.17463)."""
 
-from torch import Tensor
-
-from configurable import require
-from posenc import Extension, Region, Shape
+from configurable import UserError
+from posenc import Extension, Length, Region, Shape, Whole
 
 
 class Dca(Extension):
@@ -17,24 +15,32 @@ class Dca(Extension):
     stays visible, but distances in far chunks overlap.
     """
 
-    def __init__(self, shape: Shape, *, size: int | None = None, local: int | None = None) -> None:
+    def __init__(
+        self, shape: Shape, *, size: Length | None = None, local: Whole | None = None
+    ) -> None:
         super().__init__()
-        self.size = 3 * shape.length // 4 if size is None else size
-        self.chunk = self.size - (shape.length // 8 if local is None else local)
-        require(
-            0 < self.chunk <= self.size,
-            f"dca: local must lie between 0 and size - 1 = {self.size - 1}, not {local}",
-        )
+        self.size = size or 3 * shape.length // 4
+        local = shape.length // 8 if local is None else local
+        if local >= self.size:
+            raise UserError(f"dca: local = {local} must be below size = {self.size}")
+        self.chunk = self.size - local
 
-    def regions(self, total: int) -> list[Region]:
+    def regions(self, total):
         """The older chunks, the chunk before, and the query's own chunk."""
         size, c = self.size, self.chunk
-
-        def keys(j: Tensor) -> Tensor:
-            return j % c
-
-        return [
-            Region(lambda i: i * 0 + size, keys, lambda i, j: i // c - j // c > 1),
-            Region(lambda i: (i % c + c).clamp(max=size), keys, lambda i, j: i // c - j // c == 1),
-            Region(lambda i: i % c, keys, lambda i, j: i // c == j // c),
-        ]
+        older = Region(
+            query=lambda i: i * 0 + size,
+            key=lambda j: j % c,
+            where=lambda i, j: i // c - j // c > 1,
+        )
+        before = Region(
+            query=lambda i: (i % c + c).clamp(max=size),
+            key=lambda j: j % c,
+            where=lambda i, j: i // c - j // c == 1,
+        )
+        own = Region(
+            query=lambda i: i % c,
+            key=lambda j: j % c,
+            where=lambda i, j: i // c == j // c,
+        )
+        return [older, before, own]

@@ -1,10 +1,9 @@
 """FIRE: functional interpolation for relative positions (Li et al. 2023, arXiv 2310.04418)."""
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from configurable import require
-from posenc import Bias, Piece, Shape
+from posenc import Count, Piece, Positive, Shape
 
 
 class Fire(Piece):
@@ -20,27 +19,22 @@ class Fire(Piece):
     nats at 32 L (results/board). Li et al. 2023 report a loss that holds, Zheng et al. 2024 do not.
     """
 
-    def __init__(self, shape: Shape, *, hidden: int = 32, threshold: float | None = None) -> None:
+    def __init__(
+        self, shape: Shape, *, hidden: Count = 32, threshold: Positive | None = None
+    ) -> None:
         super().__init__()
-        self.threshold = float(shape.length) if threshold is None else threshold
-        require(self.threshold > 0, f"fire: threshold must be positive, not {threshold}")
-        require(hidden > 0, f"fire: hidden must be positive, not {hidden}")
+        self.threshold = threshold or float(shape.length)
         self.inner, self.outer = nn.Linear(1, hidden), nn.Linear(hidden, shape.n_head)
-        self.c, self.a = nn.Parameter(torch.tensor(0.1)), nn.Parameter(torch.tensor(1.0))
+        self.c = nn.Parameter(torch.tensor(0.1))
+        self.a = nn.Parameter(torch.tensor(1.0))
 
-    def bias(self, like: Tensor) -> Bias:
-        """The MLP as a sum over hidden units, so that nothing is larger than (H, R, C)."""
-        w, b = self.inner.weight[:, 0].to(like.dtype), self.inner.bias.to(like.dtype)
-        out, start = self.outer.weight.to(like.dtype), self.outer.bias.to(like.dtype)
-        c, a = self.c.abs().to(like.dtype), self.a.abs().to(like.dtype)
-
-        def bias(h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            i, j = i.to(like.dtype), j.to(like.dtype)
-            longest = torch.maximum(i, a * self.threshold)
-            x = torch.log(c * (i - j) + 1) / (torch.log(c * longest + 1) + 1e-6)
-            total = start[h]
-            for m in range(len(w)):
-                total = total + out[h, m] * torch.relu(w[m] * x + b[m])
-            return total
-
-        return bias
+    def bias(self, h, i, j):
+        """The MLP as a sum over hidden units, so that nothing is larger than (H, T, T)."""
+        c = self.c.abs()
+        longest = torch.maximum(i, self.a.abs() * self.threshold)
+        x = torch.log(c * (i - j) + 1) / (torch.log(c * longest + 1) + 1e-6)
+        total = self.outer.bias[h]
+        for m in range(len(self.inner.bias)):
+            hidden = torch.relu(self.inner.weight[m, 0] * x + self.inner.bias[m])
+            total = total + self.outer.weight[h, m] * hidden
+        return total

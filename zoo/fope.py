@@ -1,13 +1,12 @@
 """FoPE: Fourier position embedding (Hua et al. 2024, arXiv 2412.17739)."""
 
 import math
-from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from configurable import require
-from posenc import Piece, Rope, Shape, Table, Turn, turn
+from configurable import UserError
+from posenc import Base, Layout, Rope, Shape
 
 
 class Fope(Rope):
@@ -27,47 +26,35 @@ class Fope(Rope):
     """
 
     per_layer = True
-    by_head = True
-    floor = 0.0  # the lowest frequency kept; 0 until the training length is known
 
     def __init__(
         self,
         shape: Shape,
         *,
-        base: float = 10000.0,
+        base: Base = 10000.0,
         gain: float = 0.3,
         learned: bool = False,
         rest: float = 1.0,
-        layout: str = "half",
+        layout: Layout = "half",
     ) -> None:
         super().__init__(shape, base=base, layout=layout)
-        self.floor, self.rest = 2 * math.pi / shape.length, rest
-        kept = int((self.frequencies(shape.length)[0] > 0).sum())
-        sentence = f"fope: a training length of {shape.length} is shorter than every wavelength"
-        require(kept > 0, sentence)
+        self.rest = rest
+        is_kept = self.inv_freq >= 2 * math.pi / shape.length
+        self.inv_freq = self.inv_freq.where(is_kept, 0.0)
+        kept = int(is_kept.sum())
+        if kept == 0:
+            raise UserError(f"fope: every wavelength exceeds the training length {shape.length}")
         size = (shape.n_head, kept, kept)
-        noise = [nn.init.xavier_normal_(torch.empty(size), gain) for _ in range(2)]
-        self.cosines = nn.Parameter(torch.eye(kept) + noise[0], requires_grad=learned)
-        self.sines = nn.Parameter(torch.eye(kept) + noise[1], requires_grad=learned)
+        cosines = torch.eye(kept) + nn.init.xavier_normal_(torch.empty(size), gain)
+        sines = torch.eye(kept) + nn.init.xavier_normal_(torch.empty(size), gain)
+        self.cosines = nn.Parameter(cosines, requires_grad=learned)
+        self.sines = nn.Parameter(sines, requires_grad=learned)
 
-    def frequencies(self, total: int) -> Table:
-        """RoPE's frequencies, 0 where the wavelength exceeds the training length."""
-        inv_freq, factor = super().frequencies(total)
-        return inv_freq.where(inv_freq >= self.floor, 0.0), factor
-
-    def turn(self, ids: Tensor, total: int, maps: Sequence[Piece] = ()) -> tuple[Turn, Turn]:
-        """Queries and keys are turned alike, each head by its own mixture."""
-        tables, kept = self.cos_sin(ids, total, maps), self.sines.shape[-1]
-        wide = torch.promote_types(self.sines.dtype, torch.float32)
-        cos, sin = (table[..., None, :, :].to(wide) for table in tables)  # (..., 1, T, F)
-        others = cos[..., kept:]  # cosines of the pairs that are not kept, all 1
-        with torch.autocast(ids.device.type, enabled=False):  # -> (..., H, T, F)
-            cos = cos[..., :kept] @ self.cosines.to(wide)
-            sin = sin[..., :kept] @ self.sines.to(wide)
-        others = others.expand(*cos.shape[:-1], -1)
-        cos, sin = torch.cat((cos, others), -1), torch.cat((sin, self.rest * others), -1)
-
-        def turned(x: Tensor) -> Tensor:
-            return turn(x, cos, sin, self.layout)
-
-        return turned, turned
+    def tables(self, ids, total, maps=()):
+        """Cosines and sines (H, T, F), each head's own mixture."""
+        cos, sin = super().tables(ids, total, maps)  # (T, F)
+        kept = self.sines.shape[-1]
+        mixed_cos = cos[:, :kept].to(self.cosines) @ self.cosines  # (H, T, kept)
+        mixed_sin = sin[:, :kept].to(self.sines) @ self.sines
+        others = cos[:, kept:].expand(len(mixed_cos), -1, -1)  # of the other pairs, all 1
+        return torch.cat((mixed_cos, others), -1), torch.cat((mixed_sin, self.rest * others), -1)

@@ -1,7 +1,6 @@
-"""A cache of 8-bit integers."""
+"""A cache of 8-bit integers (after Dettmers et al. 2022, arXiv 2208.07339)."""
 
 import torch
-from torch import Tensor
 
 from posenc import Extension
 
@@ -17,13 +16,13 @@ class Int8(Extension):
     (results/models).
     """
 
-    def pack(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def pack(self, x):
         """Integers (B, heads, T, D) and scales (B, heads, T, 1)."""
         largest = x.abs().amax(-1, keepdim=True)
         scale = largest.clamp(min=torch.finfo(x.dtype).smallest_normal * 128) / 127
         wide = torch.promote_types(x.dtype, torch.float32)
         return (x.to(wide) / scale.to(wide)).round().clamp(-127, 127).to(torch.int8), scale
 
-    def unpack(self, numbers: Tensor, scale: Tensor) -> Tensor:
+    def unpack(self, numbers, scale):
         """The numbers times their scale."""
         return numbers.to(scale.dtype) * scale

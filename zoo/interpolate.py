@@ -1,7 +1,5 @@
 """Position interpolation of any scheme (Chen et al. 2023, arXiv 2306.15595)."""
 
-from torch import Tensor
-
 from posenc import Scaled
 
 
@@ -18,6 +16,6 @@ class Interpolate(Scaled):
 
     continuous = True
 
-    def ids(self, index: Tensor, total: int) -> Tensor:
-        """The mapped positions."""
-        return index / self.factor(total)
+    def ids(self, ids, total):
+        """Divided by the factor."""
+        return ids / self.factor(total)

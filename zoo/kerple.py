@@ -1,15 +1,15 @@
 """KERPLE: kernelized relative position (Chi et al. 2022, arXiv 2205.09921)."""
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from configurable import require
-from posenc import Bias, Piece, Shape
+from posenc import Piece, Shape
 
 
-def bounded(x: Tensor, least: float, most: float) -> Tensor:
+def bounded(x: Tensor, least: float, most: float = math.inf) -> Tensor:
     """x clamped, but with the gradient of x, so that training can bring it back into the bounds.
 
     The authors' code moves the parameter itself into the bounds, with the same effect.
@@ -30,18 +30,17 @@ class Kerple(Piece):
     2024 worse.
     """
 
-    def __init__(self, shape: Shape, *, kind: str = "log") -> None:
+    by_distance = True
+
+    def __init__(self, shape: Shape, *, kind: Literal["log", "power"] = "log") -> None:
         super().__init__()
-        require(kind in ("log", "power"), f"kerple: kind is log or power, not {kind}")
         self.kind = kind
         self.r1 = nn.Parameter(2 * torch.rand(shape.n_head))
         self.r2 = nn.Parameter(torch.rand(shape.n_head))
 
-    def bias(self, like: Tensor) -> Bias:
+    def bias(self, h, i, j):
         """The kernel of the distance."""
-        most = math.inf if self.kind == "log" else 2.0
-        r1 = bounded(self.r1.to(like.dtype), 0.01, math.inf)
-        r2 = bounded(self.r2.to(like.dtype), 0.01, most)
+        r1 = bounded(self.r1, 0.01)[h]
         if self.kind == "log":
-            return lambda h, i, j: -r1[h] * torch.log1p(r2[h] * (i - j))
-        return lambda h, i, j: -r1[h] * (i - j) ** r2[h]
+            return -r1 * torch.log1p(bounded(self.r2, 0.01)[h] * (i - j))
+        return -r1 * (i - j) ** bounded(self.r2, 0.01, 2.0)[h]

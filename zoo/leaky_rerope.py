@@ -1,7 +1,11 @@
 """Leaky ReRoPE: distances that grow more slowly past a window (Su 2023, kexue.fm/archives/9708)."""
 
-from configurable import require
-from posenc import Extension, Region, Shape, widened
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from configurable import UserError
+from posenc import Extension, Length, Region, Shape, widened
 
 
 class LeakyRerope(Extension):
@@ -15,33 +19,31 @@ class LeakyRerope(Extension):
     """
 
     def __init__(
-        self, shape: Shape, *, window: int | None = None, slowing: float | str = "auto"
+        self,
+        shape: Shape,
+        *,
+        window: Length | None = None,
+        slowing: Annotated[float, Field(ge=1)] | Literal["auto"] = "auto",
     ) -> None:
         super().__init__()
         self.length, self.slowing = shape.length, slowing
-        self.window = max(1, shape.length // 4) if window is None else window
-        require(
-            0 < self.window < shape.length,
-            f"leaky_rerope: window must lie between 1 and {shape.length - 1}, not {window}",
-        )
-        require(
-            slowing == "auto" or (isinstance(slowing, (int, float)) and slowing >= 1),
-            f"leaky_rerope: slowing is auto or a number of at least 1, not {slowing}",
-        )
+        self.window = window or max(1, shape.length // 4)
+        if self.window >= self.length:
+            raise UserError(f"leaky_rerope: window must be below the length {self.length}")
 
-    def factor(self, total: int) -> float:
+    def factor(self, total):
         """k in a text of `total` tokens."""
-        if self.slowing != "auto":
-            return float(self.slowing)
-        return max(1.0, (total - self.window) / (self.length - self.window))
+        if self.slowing == "auto":
+            return max(1.0, (total - self.window) / (self.length - self.window))
+        return self.slowing
 
-    def regions(self, total: int) -> list[Region]:
+    def regions(self, total):
         """Beyond w positions are divided by k, and queries move so that distances join at w."""
         w, k = self.window, self.factor(total)
         return [
             Region(
-                lambda i: widened(i) / k + (w - w / k),
-                lambda j: widened(j) / k,
-                lambda i, j: i - j >= w,
+                query=lambda i: widened(i) / k + (w - w / k),
+                key=lambda j: widened(j) / k,
+                where=lambda i, j: i - j >= w,
             )
         ]

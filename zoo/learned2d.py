@@ -1,10 +1,12 @@
 """A learned vector for each place of an image (Dosovitskiy et al. 2020, arXiv 2010.11929)."""
 
-import torch
-from torch import Tensor, nn
+from typing import Literal
 
-from configurable import require
-from posenc import Grid, Shape, Text, start_deviation
+import torch
+from torch import nn
+
+from posenc import Shape, start_deviation
+from zoo._grid import Grid
 
 
 class Learned2d(Grid):
@@ -17,20 +19,19 @@ class Learned2d(Grid):
     Without that, Heo et al. 2024 (arXiv 2403.13298) report that RoPE keeps more of its precision.
     """
 
-    def __init__(self, shape: Shape, *, resize: str = "bicubic") -> None:
+    def __init__(self, shape: Shape, *, resize: Literal["bicubic", "bilinear"] = "bicubic") -> None:
         super().__init__()
-        known = resize in ("bicubic", "bilinear")
-        require(known, f"learned2d: resize is bicubic or bilinear, not {resize}")
         self.resize, side = resize, self.side(shape.length)
-        table = torch.empty(side, side, shape.width).normal_(std=start_deviation(shape.width))
+        table = torch.randn(side, side, shape.width) * start_deviation(shape.width)
         self.table = nn.Parameter(table)
 
-    def embed(self, ids: Tensor, text: Text) -> Tensor:
+    def embed(self, ids, tokens, total):
         """The vectors of the places, from the table as large as the image."""
-        side, table = self.side(text.total), self.table
+        side, table = self.side(total), self.table
         if side != len(table):
             image = table.permute(2, 0, 1)[None]  # (S, S, C) -> (1, C, S, S) -> (side, side, C)
             image = nn.functional.interpolate(image, size=(side, side), mode=self.resize)
             table = image[0].permute(1, 2, 0)
-        rows, columns = (place.clamp(max=side - 1) for place in self.places(ids))
-        return nn.functional.embedding(rows * side + columns, table.flatten(0, 1))
+        rows, columns = self.places(ids)
+        index = rows.clamp(max=side - 1) * side + columns
+        return nn.functional.embedding(index, table.flatten(0, 1))

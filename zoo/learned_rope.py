@@ -1,11 +1,9 @@
 """RoPE with learned frequencies (Heo et al. 2024, arXiv 2403.13298)."""
 
-from collections.abc import Sequence
-
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from posenc import Piece, Rope, Shape, Turn, exact_device, turn
+from posenc import Base, Layout, Rope, Shape, apply_rotary, exact_device
 
 
 class LearnedRope(Rope):
@@ -22,22 +20,19 @@ class LearnedRope(Rope):
     """
 
     per_layer = True
-    by_head = True
 
-    def __init__(self, shape: Shape, *, base: float = 10000.0, layout: str = "half") -> None:
+    def __init__(self, shape: Shape, *, base: Base = 10000.0, layout: Layout = "half") -> None:
         super().__init__(shape, base=base, layout=layout)
         self.shift = nn.Parameter(torch.zeros(shape.n_head, shape.head_dim // 2))
 
-    def turn(self, ids: Tensor, total: int, maps: Sequence[Piece] = ()) -> tuple[Turn, Turn]:
-        """Queries and keys are turned alike, each head by its own frequencies."""
-        exact, (inv_freq, factor) = exact_device(ids), self.table(ids, total, maps)
-        angles = ids.to(exact, torch.float64)[..., None] * inv_freq
+    def tables(self, ids, total, maps=()):
+        """Cosines and sines (H, T, F) by the frequencies of each head."""
+        inv_freq, factor = self.frequencies(total, maps, ids)
+        exact = exact_device(ids)
         scales = self.shift.to(exact, torch.float64).exp()[:, None]  # (H, 1, F)
-        angles = angles[..., None, :, :] * scales  # (..., H, T, F)
-        wide = torch.promote_types(self.shift.dtype, torch.float32)
-        cos, sin = (factor * f(angles).to(ids.device, wide) for f in (torch.cos, torch.sin))
+        angles = ids.to(exact, torch.float64)[:, None] * inv_freq * scales
+        return factor * angles.cos().to(self.shift), factor * angles.sin().to(self.shift)
 
-        def turned(x: Tensor) -> Tensor:
-            return turn(x, cos, sin, self.layout)
-
-        return turned, turned
+    def turn(self, x, tables, is_key):
+        """Queries and keys alike."""
+        return apply_rotary(x, *tables, self.layout)

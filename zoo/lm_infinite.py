@@ -1,7 +1,6 @@
 """LM-Infinite: a window and the first tokens (Han et al. 2023, arXiv 2308.16137)."""
 
-from configurable import require
-from posenc import Extension, Region, Shape, Window
+from posenc import Extension, Length, Region, Shape, Whole
 
 
 class LmInfinite(Extension):
@@ -14,18 +13,22 @@ class LmInfinite(Extension):
     first tokens are read.
     """
 
-    def __init__(self, shape: Shape, *, size: int | None = None, sinks: int = 10) -> None:
+    def __init__(self, shape: Shape, *, size: Length | None = None, sinks: Whole = 10) -> None:
         super().__init__()
-        size = shape.length if size is None else size
-        require(
-            size > 0 and sinks >= 0,
-            f"lm_infinite: size must be positive and sinks not negative, not {size} and {sinks}",
-        )
-        self.span = (size, sinks)
+        self.size, self.sinks = size or shape.length, sinks
+        self.visible = (self.size, sinks)
 
-    mask = Window.mask  # i - j < size, or j < sinks
+    def mask(self, i, j):
+        """The last `size` keys and the sinks."""
+        return (i - j < self.size) | (j < self.sinks)
 
-    def regions(self, total: int) -> list[Region]:
+    def regions(self, total):
         """Past the window a key lies at 0 and the query at `size`."""
-        size = self.span[0]
-        return [Region(lambda i: i * 0 + size, lambda j: j * 0, lambda i, j: i - j >= size)]
+        size = self.size
+        return [
+            Region(
+                query=lambda i: i * 0 + size,
+                key=lambda j: j * 0,
+                where=lambda i, j: i - j >= size,
+            )
+        ]

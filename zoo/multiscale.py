@@ -1,10 +1,9 @@
 """Heads of different ranges: multi-scale window attention (Xu et al. 2025, arXiv 2501.01039)."""
 
 import torch
-from torch import Tensor
 
-from configurable import require
-from posenc import Bias, Piece, Shape, constant
+from configurable import UserError
+from posenc import Length, Piece, Shape
 
 
 class Multiscale(Piece):
@@ -20,23 +19,20 @@ class Multiscale(Piece):
     than L (results/board, one seed). Combine it: `rope + multiscale`.
     """
 
+    by_distance = True
+
     def __init__(
-        self, shape: Shape, *, smallest: int | None = None, largest: int | None = None
+        self, shape: Shape, *, smallest: Length | None = None, largest: Length | None = None
     ) -> None:
         super().__init__()
-        largest = shape.length if largest is None else largest
-        smallest = min(max(1, shape.length // 16), largest) if smallest is None else smallest
-        require(
-            0 < smallest <= largest,
-            f"multiscale: needs 0 < smallest <= largest, not {smallest} and {largest}",
-        )
-        steps = max(1, shape.n_head - 1)
-        self.ranges = [
-            round(largest * (smallest / largest) ** (h / steps))
-            for h in reversed(range(shape.n_head))
-        ]
+        largest = largest or shape.length
+        smallest = smallest or min(max(1, shape.length // 16), largest)
+        if smallest > largest:
+            raise UserError(f"multiscale: smallest = {smallest} is above largest = {largest}")
+        steps, heads = max(1, shape.n_head - 1), reversed(range(shape.n_head))
+        ranges = [round(largest * (smallest / largest) ** (h / steps)) for h in heads]
+        self.register_buffer("ranges", torch.tensor(ranges), persistent=False)
 
-    def bias(self, like: Tensor) -> Bias:
+    def bias(self, h, i, j):
         """0 within the head's range, -inf outside."""
-        ranges = constant(self.ranges, like)
-        return lambda h, i, j: torch.where(i - j < ranges[h], 0.0, -torch.inf)
+        return torch.where(i - j < self.ranges[h], 0.0, -torch.inf)

@@ -1,6 +1,6 @@
 """NTK-by-parts: YaRN before its temperature (bloc97 2023, in arXiv 2309.00071)."""
 
-from posenc import Shape, Yarn
+from posenc import Factor, NotNegative, Positive, Shape, Yarn
 
 
 class NtkByParts(Yarn):
@@ -15,10 +15,9 @@ class NtkByParts(Yarn):
         self,
         shape: Shape,
         *,
-        factor: float | str = "auto",
-        alpha: float = 1.0,
-        beta: float = 32.0,
-        mscale: float = 0.0,
+        factor: Factor = "auto",
+        alpha: Positive = 1.0,
+        beta: Positive = 32.0,
+        mscale: NotNegative = 0.0,
     ) -> None:
-        how = {"alpha": alpha, "beta": beta, "mscale": mscale, "ramp": "turns"}
-        super().__init__(shape, factor=factor, **how)
+        super().__init__(shape, factor=factor, alpha=alpha, beta=beta, mscale=mscale, ramp="turns")

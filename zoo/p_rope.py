@@ -1,9 +1,8 @@
 """p-RoPE at test time (Barbero et al. 2024, arXiv 2410.06205)."""
 
-from torch import Tensor
+import torch
 
-from configurable import require
-from posenc import Extension, Shape, Table
+from posenc import Extension, Shape, Share
 
 
 class PRope(Extension):
@@ -14,12 +13,11 @@ class PRope(Extension):
     (results/extend).
     """
 
-    def __init__(self, shape: Shape, *, p: float = 0.5) -> None:
+    def __init__(self, shape: Shape, *, p: Share = 0.5) -> None:
         super().__init__()
-        require(0 <= p <= 1, f"p_rope: p must lie in [0, 1], not {p}")
         self.p = p
 
-    def map_frequencies(self, inv_freq: Tensor, base: float, total: int) -> Table:
+    def map_frequencies(self, inv_freq, base, total, ids):
         """The frequencies, 0 from pair int(p F) on; the attention factor is 1."""
-        keep = inv_freq.new_tensor([n < int(self.p * len(inv_freq)) for n in range(len(inv_freq))])
-        return inv_freq * keep, 1.0
+        pair = torch.arange(len(inv_freq), device=inv_freq.device)
+        return inv_freq * (pair < int(self.p * len(inv_freq))), 1.0

@@ -3,11 +3,11 @@
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
-from configurable import require
-from posenc import Piece, Shape, Tile
+from configurable import UserError
+from posenc import Count, Piece, Shape
 
 CHUNK = 64  # keys whose matrices are multiplied at once: the work is T^2 (d + CHUNK)
 
@@ -30,47 +30,46 @@ class Path(Piece):
 
     per_layer, reads_ids = True, False
     # the matrices mix columns, which pope doubles and xpos scales differently
-    conflicts = ("pope", "xpos")
+    conflicts = ("pope", "xpos", "latent attention")
 
-    def __init__(self, shape: Shape, *, rank: int = 32) -> None:
+    def __init__(self, shape: Shape, *, rank: Count = 32) -> None:
         super().__init__()
-        require(rank > 0, f"path: rank must be positive, not {rank}")
-        require(shape.head_dim > 0, "path needs columns of heads, and there are none")
-        c, self.n_head = shape.n_head * shape.head_dim, shape.n_head
+        width, self.n_head = shape.n_head * shape.head_dim, shape.n_head
+        if width == 0:
+            raise UserError("path needs columns of heads, and there are none")
         self.down = nn.Linear(shape.width, rank, bias=False)
-        self.up = nn.Linear(rank, c, bias=False)
-        self.conv = nn.Conv1d(c, c, 3, groups=c, bias=False)
+        self.up = nn.Linear(rank, width, bias=False)
+        self.conv = nn.Conv1d(width, width, 3, groups=width, bias=False)
         self.beta = nn.Linear(shape.width, shape.n_head)
         for linear in (self.down, self.up, self.beta):
             nn.init.normal_(linear.weight, std=0.02)
         nn.init.zeros_(self.beta.bias)
 
-    def features(self, x: Tensor) -> Tensor:
+    def features(self, x):
         """V U x and beta x, (B, T, C + H), of the input x (B, T, C)."""
         return torch.cat((self.up(self.down(x)), self.beta(x)), -1)
 
-    def reflections(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """w (B, H, S, D) and b (B, H, S, 1) of features (B, S, C + H)."""
-        w, beta = features.mT.split((features.shape[-1] - self.n_head, self.n_head), 1)
-        w = F.silu(F.conv1d(F.pad(w, (2, 0)), self.conv.weight.to(w.dtype), groups=w.shape[1]))
-        w = F.normalize(w.unflatten(1, (self.n_head, -1)), dim=2)
-        return w.mT, 2 * torch.sigmoid(beta)[..., None]
-
-    def score(self, tile: Tile) -> Tensor:
+    def score(self, tile):
         """(B, H, R, C), by chunks of keys from the last chunk to the first.
 
         Before a chunk, q has passed the matrices of all tokens after that chunk.
         """
-        (w, b), q, found = self.reflections(tile.features_k), tile.q, []
-        for a in reversed(range(0, w.shape[2], CHUNK)):
-            part = slice(a, a + CHUNK)
-            w_, b_, k_ = (t[:, :, part] for t in (w, b, tile.k))
+        features = tile.features_k.mT  # (B, C + H, S)
+        w, beta = features[:, : -self.n_head], features[:, -self.n_head :]
+        w = F.silu(F.conv1d(F.pad(w, (2, 0)), self.conv.weight.to(w.dtype), groups=w.shape[1]))
+        w = F.normalize(w.unflatten(1, (self.n_head, -1)), dim=2).mT  # (B, H, S, D)
+        b = 2 * torch.sigmoid(beta)[..., None]  # (B, H, S, 1)
+        q, chunks = tile.q, []
+        for start in reversed(range(0, w.shape[2], CHUNK)):
+            part = slice(start, start + CHUNK)
+            w_, b_, k_ = w[:, :, part], b[:, :, part], tile.k[:, :, part]
             ahead = tile.columns[..., part] > tile.rows
             y = (q @ w_.mT).masked_fill(ahead, 0.0)  # (B, H, R, chunk)
+            matrix = b_ * (w_ @ w_.mT)
             y = torch.linalg.solve_triangular(
-                b_ * (w_ @ w_.mT), y, upper=False, left=False, unitriangular=True
+                matrix, y, upper=False, left=False, unitriangular=True
             )
             y = y * b_.mT
-            found.append(q @ k_.mT - y @ (w_ @ k_.mT).tril(-1))
+            chunks.append(q @ k_.mT - y @ (w_ @ k_.mT).tril(-1))
             q = q - y @ w_
-        return torch.cat(found[::-1], -1) / math.sqrt(q.shape[-1]) + tile.added
+        return torch.cat(chunks[::-1], -1) / math.sqrt(q.shape[-1]) + tile.added

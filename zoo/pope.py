@@ -1,13 +1,12 @@
 """PoPE: polar coordinates (Gopalakrishnan et al. 2025, arXiv 2509.10534)."""
 
 import math
-from collections.abc import Sequence
+from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from configurable import require
-from posenc import Piece, Rotary, Shape, Table, Turn, rope_frequencies
+from posenc import Base, Rotary, Shape, rope_frequencies
 
 
 class Pope(Rotary):
@@ -22,33 +21,29 @@ class Pope(Rotary):
     up to 10 L. Here it lost 0.47 nats at 8 L (results/board, one seed).
     """
 
-    by_head = True
+    conflicts = ("latent attention",)
 
-    def __init__(self, shape: Shape, *, base: float = 10000.0, start: str = "zero") -> None:
-        super().__init__()
-        require(base >= 1, f"pope: base must be at least 1, not {base}")
-        require(start in ("zero", "uniform"), f"pope: start is zero or uniform, not {start}")
-        self.columns, self.base = shape.head_dim, base
-        fill = torch.rand if start == "uniform" else torch.zeros
-        self.delta = nn.Parameter(-2 * math.pi * fill(shape.n_head, shape.head_dim))
+    def __init__(
+        self, shape: Shape, *, base: Base = 10000.0, start: Literal["zero", "uniform"] = "zero"
+    ) -> None:
+        # one frequency for each column: those of RoPE at twice the width
+        super().__init__(rope_frequencies(2 * shape.head_dim, base)[0], base)
+        share = torch.zeros(shape.n_head, shape.head_dim)
+        if start == "uniform":
+            share = torch.rand(shape.n_head, shape.head_dim)
+        self.delta = nn.Parameter(-2 * math.pi * share)
 
-    def frequencies(self, total: int) -> Table:
-        """One for each column: those of RoPE at twice the width."""
-        return rope_frequencies(2 * self.columns, self.base)
-
-    def turn(self, ids: Tensor, total: int, maps: Sequence[Piece] = ()) -> tuple[Turn, Turn]:
-        """(B, H, T, d) -> (B, H, T, 2d). The phases of the keys are moved by delta."""
-        cos, sin = (t[..., None, :, :] for t in self.cos_sin(ids, total, maps))  # (..., 1, T, d)
-        delta = self.delta.to(torch.promote_types(self.delta.dtype, torch.float32))
-        delta = delta.clamp(-2 * math.pi, 0)[:, None]
-        moved_cos = cos * delta.cos() - sin * delta.sin()  # (..., H, T, d)
+    def tables(self, ids, total, maps=()):
+        """Cosines and sines for queries (T, d) and, moved by delta, for keys (H, T, d)."""
+        cos, sin = super().tables(ids, total, maps)
+        delta = self.delta.clamp(-2 * math.pi, 0)[:, None]
+        moved_cos = cos * delta.cos() - sin * delta.sin()
         moved_sin = sin * delta.cos() + cos * delta.sin()
+        return cos, sin, moved_cos, moved_sin
 
-        def polar(x: Tensor, cos: Tensor, sin: Tensor, factor: float) -> Tensor:
-            wide = torch.promote_types(x.dtype, cos.dtype)
-            # this is softplus, whose own backward fails when compiled
-            size = factor * torch.logaddexp(x.to(wide), x.new_zeros((), dtype=wide))
-            return torch.cat((size * cos, size * sin), -1).to(x.dtype)
-
-        root = math.sqrt(2)  # scores are divided by the root of the turned width, 2d
-        return (lambda q: polar(q, cos, sin, root)), (lambda k: polar(k, moved_cos, moved_sin, 1.0))
+    def turn(self, x, tables, is_key):
+        """(B, H, T, d) -> (B, H, T, 2d)."""
+        cos, sin = tables[2:] if is_key else tables[:2]
+        # this is softplus, whose own backward fails when compiled
+        size = torch.logaddexp(x, x.new_zeros(()))
+        return torch.cat((size * cos, size * sin), -1)

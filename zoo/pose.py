@@ -1,10 +1,9 @@
 """PoSE: a long text's positions in a short one (Zhu et al. 2023, arXiv 2309.10400)."""
 
 import torch
-from torch import Tensor
 
-from configurable import require
-from posenc import Extension, Shape
+from configurable import UserError
+from posenc import Count, Extension, Shape
 
 
 class Pose(Extension):
@@ -17,21 +16,16 @@ class Pose(Extension):
     Verdict: Zhu et al. 2023 extend LLaMA to 128k tokens by training on texts of 2k.
     """
 
-    def __init__(self, shape: Shape, *, target: int) -> None:
+    def __init__(self, shape: Shape, *, target: Count) -> None:
         super().__init__()
-        require(
-            shape.length <= target <= 2**24,
-            f"pose: target must lie between the training length {shape.length} and 2**24, "
-            f"not {target}",
-        )
+        if target < shape.length:
+            raise UserError(f"pose: target must be at least the training length {shape.length}")
         self.target = target
 
-    def draw(self, length: int, generator: torch.Generator) -> Tensor:
+    def draw(self, length, generator):
         """Positions (length,): the first chunk from 0, the second after the gap."""
-        require(
-            length <= self.target,
-            f"pose: {length} tokens do not fit into target = {self.target} positions",
-        )
+        if length > self.target:
+            raise UserError(f"pose: {length} tokens have no room below target = {self.target}")
         cut = int(torch.randint(1, max(2, length), (), generator=generator))
         gap = int(torch.randint(0, self.target - length + 1, (), generator=generator))
         index = torch.arange(length)

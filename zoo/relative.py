@@ -1,10 +1,9 @@
 """A learned number for each distance: Shaw et al. 2018 (arXiv 1803.02155) as a bias."""
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from configurable import require
-from posenc import Bias, Piece, Shape
+from posenc import Piece, Shape, Whole
 
 
 class Relative(Piece):
@@ -18,16 +17,13 @@ class Relative(Piece):
     distances look the same.
     """
 
-    def __init__(self, shape: Shape, *, max_distance: int | None = None) -> None:
+    by_distance = True
+
+    def __init__(self, shape: Shape, *, max_distance: Whole | None = None) -> None:
         super().__init__()
         self.max_distance = shape.length // 2 if max_distance is None else max_distance
-        require(
-            0 <= self.max_distance < 2**24,
-            f"relative: max_distance must lie in [0, 2**24), not {max_distance}",
-        )
         self.table = nn.Parameter(torch.zeros(self.max_distance + 1, shape.n_head))
 
-    def bias(self, like: Tensor) -> Bias:
+    def bias(self, h, i, j):
         """A look-up by the clipped distance."""
-        table = self.table.to(like.dtype)
-        return lambda h, i, j: table[(i - j).clamp(max=self.max_distance).long(), h]
+        return self.table[(i - j).clamp(max=self.max_distance).long(), h]

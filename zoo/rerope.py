@@ -1,7 +1,6 @@
 """ReRoPE: no distance above a window (Su 2023, kexue.fm/archives/9708)."""
 
-from configurable import require
-from posenc import Extension, Region, Shape
+from posenc import Extension, Length, Region, Shape
 
 
 class Rerope(Extension):
@@ -12,12 +11,17 @@ class Rerope(Extension):
     order of keys beyond w is lost.
     """
 
-    def __init__(self, shape: Shape, *, window: int | None = None) -> None:
+    def __init__(self, shape: Shape, *, window: Length | None = None) -> None:
         super().__init__()
-        self.window = max(1, shape.length // 2) if window is None else window
-        require(self.window > 0, f"rerope: window must be positive, not {window}")
+        self.window = window or max(1, shape.length // 2)
 
-    def regions(self, total: int) -> list[Region]:
+    def regions(self, total):
         """Beyond w the query lies at w and the key at 0."""
         w = self.window
-        return [Region(lambda i: i * 0 + w, lambda j: j * 0, lambda i, j: i - j >= w)]
+        return [
+            Region(
+                query=lambda i: i * 0 + w,
+                key=lambda j: j * 0,
+                where=lambda i, j: i - j >= w,
+            )
+        ]

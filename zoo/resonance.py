@@ -2,9 +2,7 @@
 
 import math
 
-from torch import Tensor
-
-from posenc import Rope, Table
+from posenc import Rope, apply_maps
 
 
 class Resonance(Rope):
@@ -20,11 +18,11 @@ class Resonance(Rope):
 
     can_extend, goes_last = True, True
 
-    def map_frequencies(self, inv_freq: Tensor, base: float, total: int) -> Table:
+    def map_frequencies(self, inv_freq, base, total, ids):
         """Any frequencies, rounded in wavelength; the attention factor is 1."""
         return 2 * math.pi / (2 * math.pi / inv_freq).round(), 1.0
 
-    def frequencies(self, total: int) -> Table:
-        """RoPE's frequencies, rounded in wavelength."""
-        inv_freq, factor = super().frequencies(total)
-        return 2 * math.pi / (2 * math.pi / inv_freq).round(), factor
+    def frequencies(self, total, maps=(), ids=None):
+        """RoPE's frequencies, rounded in wavelength before the maps of an extension."""
+        rounded, _ = self.map_frequencies(self.inv_freq, self.base, total, ids)
+        return apply_maps(rounded, self.base, maps, total, ids)

@@ -1,9 +1,10 @@
 """RFS: random float sampling of positions (Shimizu et al. 2026, arXiv 2602.14050)."""
 
-import torch
-from torch import Tensor
+from typing import Annotated, Literal
 
-from configurable import require
+import torch
+from pydantic import Field
+
 from posenc import Piece, Shape
 
 
@@ -20,24 +21,22 @@ class Rfs(Piece):
 
     continuous = True
 
-    def __init__(self, shape: Shape, *, max: float | None = None, test: str = "spread") -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        max: Annotated[float, Field(gt=0, le=2**24)] | None = None,
+        test: Literal["spread", "draw"] = "spread",
+    ) -> None:
         super().__init__()
-        self.max = float(shape.length if max is None else max)
-        self.length, self.test = shape.length, test
-        require(0 < self.max <= 2**24, f"rfs: max must be positive and at most 2**24, not {max}")
-        require(test in ("spread", "draw"), f"rfs: test is spread or draw, not {test}")
+        self.length, self.max, self.test = shape.length, max or float(shape.length), test
 
-    def ids(self, index: Tensor, total: int) -> Tensor:
+    def ids(self, ids, total):
         """(index + 1/2) max / max(total, L), or a draw that is fixed for that total length."""
         if self.test == "spread":
-            return (index + 0.5) * (self.max / max(total, self.length))
-        if not torch.compiler.is_compiling() and index.numel():
-            require(
-                int(index.max()) < total,
-                f"rfs: place {int(index.max())} lies beyond the text of {total} tokens",
-            )
-        return self.draw(total, torch.Generator().manual_seed(total)).to(index.device)[index]
+            return (ids + 0.5) * (self.max / max(total, self.length))
+        return self.draw(total, torch.Generator().manual_seed(total)).to(ids.device)[ids]
 
-    def draw(self, length: int, generator: torch.Generator) -> Tensor:
+    def draw(self, length, generator):
         """Sorted positions (length,), float32."""
         return self.max * torch.rand(length, generator=generator).sort().values

@@ -1,24 +1,13 @@
 """Axial RoPE for images (Heo et al. 2024, arXiv 2403.13298)."""
 
 import math
-from collections.abc import Sequence
+from typing import Literal
 
 import torch
-from torch import Tensor
 
-from configurable import require
-from posenc import (
-    Grid,
-    Piece,
-    Shape,
-    Turn,
-    cos_sin,
-    exact_device,
-    once,
-    rope_frequencies,
-    turn,
-    widened,
-)
+from configurable import UserError
+from posenc import Base, Shape, apply_rotary, cos_sin, rope_frequencies, widened
+from zoo._grid import Grid
 
 
 class Rope2d(Grid):
@@ -32,27 +21,31 @@ class Rope2d(Grid):
     with frequencies that are learned for both axes together.
     """
 
-    def __init__(self, shape: Shape, *, base: float = 100.0, coordinates: str = "patch") -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        base: Base = 100.0,
+        coordinates: Literal["patch", "unit"] = "patch",
+    ) -> None:
         super().__init__()
-        fits = shape.head_dim > 0 and shape.head_dim % 4 == 0
-        require(fits, f"rope2d needs a head dimension that 4 divides, not {shape.head_dim}")
-        require(base >= 1, f"rope2d: base must be at least 1, not {base}")
-        known = coordinates in ("patch", "unit")
-        require(known, f"rope2d: coordinates is patch or unit, not {coordinates}")
-        self.half, self.base, self.unit = shape.head_dim // 2, base, coordinates == "unit"
+        if shape.head_dim == 0 or shape.head_dim % 4 != 0:
+            raise UserError(f"rope2d: 4 must divide the head dimension {shape.head_dim}")
+        self.unit = coordinates == "unit"
+        inv_freq, _ = rope_frequencies(shape.head_dim // 2, base)
+        self.register_buffer("inv_freq", inv_freq, persistent=False)
 
-    def turn(self, ids: Tensor, total: int, maps: Sequence[Piece] = ()) -> tuple[Turn, Turn]:
-        """Queries and keys alike; the tables are made here, once per forward."""
-        inv_freq, _ = once(rope_frequencies, exact_device(ids), self.half, self.base)
-        places, side = self.places(ids), self.side(total)
+    def tables(self, ids, total, maps=()):
+        """Cosines and sines of the row, then of the column, (T, d/2)."""
+        rows, columns = self.places(ids)
         if self.unit:
-            places = [2 * math.pi * ((2 * widened(p) + 1) / side - 1) for p in places]
-        tables = [cos_sin(place, inv_freq) for place in places]
-        cos, sin = (torch.cat(table, -1) for table in zip(*tables, strict=True))
-        if ids.dim() == 2:  # (B, T, F) -> (B, 1, T, F)
-            cos, sin = cos[:, None], sin[:, None]
+            side = self.side(total)
+            rows = 2 * math.pi * ((2 * widened(rows) + 1) / side - 1)
+            columns = 2 * math.pi * ((2 * widened(columns) + 1) / side - 1)
+        cos_row, sin_row = cos_sin(rows, self.inv_freq)
+        cos_column, sin_column = cos_sin(columns, self.inv_freq)
+        return torch.cat((cos_row, cos_column), -1), torch.cat((sin_row, sin_column), -1)
 
-        def turned(x: Tensor) -> Tensor:
-            return turn(x, cos, sin, "half")
-
-        return turned, turned
+    def turn(self, x, tables, is_key):
+        """Queries and keys alike."""
+        return apply_rotary(x, *tables)

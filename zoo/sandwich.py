@@ -1,10 +1,9 @@
 """Sandwich: the inner product of sinusoids as a bias (Chi et al. 2022, arXiv 2212.10356)."""
 
 import torch
-from torch import Tensor
 
-from configurable import require
-from posenc import Bias, Piece, Shape, constant
+from configurable import UserError
+from posenc import Count, Piece, Shape
 
 
 class Sandwich(Piece):
@@ -18,21 +17,17 @@ class Sandwich(Piece):
     t5 do. It has nothing to learn.
     """
 
-    def __init__(self, shape: Shape, *, dimension: int | None = None) -> None:
+    by_distance = True
+
+    def __init__(self, shape: Shape, *, dimension: Count | None = None) -> None:
         super().__init__()
-        self.n_head, d = shape.n_head, shape.head_dim if dimension is None else dimension
-        require(
-            d > 0 and d % 2 == 0,
-            f"sandwich sums pairs of sinusoids: dimension must be even and positive, not {d}",
-        )
+        d = dimension or shape.head_dim
+        if d == 0 or d % 2 != 0:
+            raise UserError(f"sandwich sums pairs of sinusoids: dimension must be even, not {d}")
         self.inv_freq = [10000 ** (-2 * m / d) for m in range(1, d // 2 + 1)]
+        scale = shape.n_head / (8 * torch.arange(1, shape.n_head + 1))
+        self.register_buffer("scale", scale, persistent=False)
 
-    def bias(self, like: Tensor) -> Bias:
+    def bias(self, h, i, j):
         """A sum of cosines, the same for all heads but for its scale."""
-        scale = constant([self.n_head / (8 * h) for h in range(1, self.n_head + 1)], like)
-
-        def bias(h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            distance = (i - j).to(like.dtype)
-            return scale[h] * sum(torch.cos(w * distance) - 1 for w in self.inv_freq)
-
-        return bias
+        return self.scale[h] * sum(torch.cos(w * (i - j)) - 1 for w in self.inv_freq)

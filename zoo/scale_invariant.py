@@ -3,10 +3,11 @@
 import math
 
 import torch
-from torch import Tensor
 
-from configurable import require
-from posenc import Piece, Shape, Tile
+from configurable import UserError
+from posenc import Piece, Positive, Shape
+
+ROOT_E = math.exp(0.5)
 
 
 class ScaleInvariant(Piece):
@@ -25,23 +26,17 @@ class ScaleInvariant(Piece):
         self,
         shape: Shape,
         *,
-        tau: float = 10.0,
-        alpha: float = math.exp(0.5),
-        beta: float = math.exp(0.5),
+        tau: Positive = 10.0,
+        alpha: Positive = ROOT_E,
+        beta: float = ROOT_E,
     ) -> None:
         super().__init__()
-        require(
-            tau > 0 and alpha > 0,
-            f"scale_invariant: tau and alpha must be positive, not {tau} and {alpha}",
-        )
-        require(
-            beta >= alpha * math.log(alpha),
-            f"scale_invariant: beta must be at least alpha ln(alpha), not {beta}",
-        )
+        if beta < alpha * math.log(alpha):
+            raise UserError(f"scale_invariant: beta must be at least alpha ln(alpha), not {beta}")
         self.tau, self.alpha, self.beta = tau, alpha, beta
 
-    def score(self, tile: Tile) -> Tensor:
-        """(B, H, R, C). Keys ahead count as at distance 0; they are masked afterwards."""
-        t = (tile.i - tile.j).clamp(min=0).to(tile.scores.dtype)
-        squared = 2 * (torch.log1p(t / self.tau) - math.log(self.alpha) + self.beta / self.alpha)
+    def score(self, tile):
+        """(B, H, R, C)."""
+        distance = torch.log1p((tile.i - tile.j) / self.tau)
+        squared = 2 * (distance - math.log(self.alpha) + self.beta / self.alpha)
         return squared.sqrt() * tile.scores + self.beta / self.alpha - squared + tile.added

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv1d, linear, normalize, pad
 
-from configurable import require
-from posenc import Piece, Shape, constant, rope_frequencies, turn
+from configurable import UserError
+from posenc import Base, Count, Piece, Shape, apply_rotary, rope_frequencies
 
 
 class SelectiveRope(Piece):
@@ -22,42 +22,43 @@ class SelectiveRope(Piece):
     get worse too.
     """
 
-    per_layer, reads_ids, by_head = True, False, True
+    per_layer, reads_ids = True, False
     # it turns pairs of a head's own columns, which pope doubles and xpos scales differently
-    conflicts = ("pope", "xpos")
+    conflicts = ("pope", "xpos", "latent attention")
 
     def __init__(
-        self, shape: Shape, *, base: float = 500000.0, rank: int = 32, taps: int = 4
+        self, shape: Shape, *, base: Base = 500000.0, rank: Count = 32, taps: Count = 4
     ) -> None:
         super().__init__()
-        require(
-            base >= 1 and rank > 0 and taps > 0,
-            f"selective_rope: base, rank and taps must be at least 1, not {base}, {rank}, {taps}",
-        )
-        slices = f"n_embd = {shape.width} cannot be divided by n_head = {shape.n_head}"
-        require(shape.width % shape.n_head == 0, f"selective_rope: {slices}; change one of them")
-        self.heads = shape.n_head
-        self.frequencies_of_pairs = rope_frequencies(shape.head_dim, base)[0].tolist()
-        steps = shape.n_head * shape.head_dim // 2
-        self.down, self.up, self.taps = (
-            nn.Parameter(torch.empty(size).uniform_(-1, 1) / math.sqrt(size[-1]))
-            for size in ((rank, shape.width), (steps, rank), (steps, 1, taps))
-        )
+        if shape.width % shape.n_head != 0:
+            raise UserError(
+                f"selective_rope: n_head = {shape.n_head} does not divide n_embd = {shape.width}"
+            )
+        self.n_head = shape.n_head
+        inv_freq, _ = rope_frequencies(shape.head_dim, base)
+        self.register_buffer("inv_freq", inv_freq, persistent=False)
+        pairs = shape.n_head * shape.head_dim // 2
+        self.down = nn.Parameter(uniform(rank, shape.width))
+        self.up = nn.Parameter(uniform(pairs, rank))
+        self.taps = nn.Parameter(uniform(pairs, 1, taps))
 
-    def features(self, x: Tensor) -> Tensor:
-        """up down x^ (B, T, H d/2), float32 or wider, of the input x (B, T, C)."""
-        wide = torch.promote_types(self.up.dtype, torch.float32)
-        with torch.autocast(x.device.type, enabled=False):
-            x = normalize(x.to(wide).unflatten(-1, (self.heads, -1)), dim=-1).flatten(-2)
-            return linear(linear(x, self.down.to(wide)), self.up.to(wide))
+    def features(self, x):
+        """up down x^ (B, T, H d/2) of the input x (B, T, C)."""
+        x = normalize(x.unflatten(-1, (self.n_head, -1)), dim=-1).flatten(-2)
+        return linear(linear(x, self.down), self.up)
 
-    def along(self, q: Tensor, k: Tensor, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def along(self, q, k, features, scale):
         """q and k turned by the angles summed up to each token."""
-        steps, taps = features.mT, self.taps.to(features.dtype)  # (B, H F, S)
-        steps = conv1d(pad(steps, (taps.shape[-1] - 1, 0)), taps, groups=len(taps))
-        sums = steps.cumsum(-1).unflatten(1, (self.heads, -1)).mT  # (B, H, S, F)
-        angles = sums * constant(self.frequencies_of_pairs, steps)
+        taps = self.taps.to(features.dtype)
+        steps = pad(features.mT, (taps.shape[-1] - 1, 0))  # (B, H F, S + taps - 1)
+        steps = conv1d(steps, taps, groups=len(taps))
+        sums = steps.cumsum(-1).unflatten(1, (self.n_head, -1)).mT  # (B, H, S, F)
+        angles = sums * self.inv_freq.to(sums.dtype)
         cos, sin = angles.cos(), angles.sin()
-        last = slice(k.shape[-2] - q.shape[-2], None)
-        q = turn(q, cos[..., last, :], sin[..., last, :], "half")
-        return q, turn(k, cos, sin, "half"), features
+        new = slice(k.shape[-2] - q.shape[-2], None)
+        return apply_rotary(q, cos[..., new, :], sin[..., new, :]), apply_rotary(k, cos, sin)
+
+
+def uniform(*size: int) -> Tensor:
+    """As PyTorch starts linear layers and convolutions."""
+    return torch.empty(size).uniform_(-1, 1) / math.sqrt(size[-1])

@@ -1,9 +1,10 @@
 """Self-Extend: grouped positions beyond a window (Jin et al. 2024, arXiv 2401.01325)."""
 
 import math
+from typing import Literal
 
-from configurable import require
-from posenc import Extension, Region, Shape
+from configurable import UserError
+from posenc import Count, Extension, Length, Region, Shape
 
 
 class SelfExtend(Extension):
@@ -17,22 +18,19 @@ class SelfExtend(Extension):
     """
 
     def __init__(
-        self, shape: Shape, *, window: int | None = None, group: int | str = "auto"
+        self,
+        shape: Shape,
+        *,
+        window: Length | None = None,
+        group: Count | Literal["auto"] = "auto",
     ) -> None:
         super().__init__()
         self.length, self.group = shape.length, group
-        self.window = max(1, shape.length // 4) if window is None else window
-        require(
-            0 < self.window < 2 * shape.length / 3,
-            f"self_extend: window must be positive and below 2/3 of the training length "
-            f"{shape.length}, not {window}",
-        )
-        require(
-            group == "auto" or (isinstance(group, int) and group >= 1),
-            f"self_extend: group is auto or a whole number of at least 1, not {group}",
-        )
+        self.window = window or max(1, shape.length // 4)
+        if self.window >= 2 * shape.length / 3:
+            raise UserError(f"self_extend: window must be below 2/3 of the length {shape.length}")
 
-    def factor(self, total: int) -> float:
+    def factor(self, total):
         """G in a text of `total` tokens."""
         if self.group != "auto":
             return float(self.group)
@@ -41,7 +39,13 @@ class SelfExtend(Extension):
         room = 2 * self.length / 3 - self.window
         return float(math.ceil((total - self.window) / room))
 
-    def regions(self, total: int) -> list[Region]:
+    def regions(self, total):
         """Beyond W positions are those of groups, and queries move so that distances join."""
         w, g = self.window, int(self.factor(total))
-        return [Region(lambda i: i // g + (w - w // g), lambda j: j // g, lambda i, j: i - j >= w)]
+        return [
+            Region(
+                query=lambda i: i // g + (w - w // g),
+                key=lambda j: j // g,
+                where=lambda i, j: i - j >= w,
+            )
+        ]

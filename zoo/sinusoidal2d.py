@@ -1,10 +1,10 @@
 """Sinusoids of the row and of the column (Chen et al. 2021, arXiv 2104.02057)."""
 
 import torch
-from torch import Tensor
 
-from configurable import require
-from posenc import Grid, Shape, Text, sinusoids
+from configurable import UserError
+from posenc import Base, Shape, sinusoids
+from zoo._grid import Grid
 
 
 class Sinusoidal2d(Grid):
@@ -17,15 +17,13 @@ class Sinusoidal2d(Grid):
     sinusoidal, whose loss on text rose from 1.43 at L to 3.84 at 2 L (results/stdlib-six).
     """
 
-    def __init__(self, shape: Shape, *, base: float = 10000.0, scale: float = 0.1) -> None:
+    def __init__(self, shape: Shape, *, base: Base = 10000.0, scale: float = 0.1) -> None:
         super().__init__()
-        require(
-            shape.width % 4 == 0, f"sinusoidal2d needs an n_embd that 4 divides, not {shape.width}"
-        )
-        require(base >= 1, f"sinusoidal2d: base must be at least 1, not {base}")
+        if shape.width % 4 != 0:
+            raise UserError(f"sinusoidal2d: 4 must divide n_embd = {shape.width}")
         self.half, self.base, self.scale = shape.width // 2, base, scale
 
-    def embed(self, ids: Tensor, text: Text) -> Tensor:
+    def embed(self, ids, tokens, total):
         """Scaled sinusoids of rows, then of columns."""
         parts = [sinusoids(place, self.half, self.base) for place in self.places(ids)]
         return self.scale * torch.cat(parts, -1)

@@ -1,8 +1,9 @@
 """ALiBi with other slopes at test time (Al-Khateeb et al. 2023, arXiv 2310.13017)."""
 
-from torch import Tensor
+from typing import Annotated
 
-from configurable import require
+from pydantic import Field
+
 from posenc import Extension, Shape
 
 
@@ -16,17 +17,18 @@ class Slopes(Extension):
     """
 
     continuous = True
+    extends = ("alibi",)
 
-    def __init__(self, shape: Shape, *, scale: float = 0.5) -> None:
+    def __init__(
+        self, shape: Shape, *, scale: Annotated[float, Field(ge=1e-6, le=1e6)] = 0.5
+    ) -> None:
         super().__init__()
-        good = 1e-6 <= scale <= 1e6
-        require(good, f"slopes: scale must be positive, from 1e-6 to 1e6, not {scale}")
         self.scale = scale
 
-    def factor(self, total: int) -> float:
+    def factor(self, total):
         """As interpolate(factor=1 / scale)."""
         return 1 / self.scale
 
-    def ids(self, index: Tensor, total: int) -> Tensor:
-        """The mapped positions."""
-        return index * self.scale
+    def ids(self, ids, total):
+        """Multiplied by the scale."""
+        return ids * self.scale

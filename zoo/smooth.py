@@ -1,12 +1,12 @@
 """Positions under a curve that flattens. Not from a paper."""
 
+from typing import Annotated, Literal
+
 import torch
-from torch import Tensor, nn
+from pydantic import Field
+from torch import nn
 
-from configurable import require
 from posenc import Extension, Shape
-
-CURVES = {"log": torch.log1p, "sqrt": lambda x: 2 * ((1 + x).sqrt() - 1), "arctan": torch.arctan}
 
 
 class Smooth(Extension):
@@ -25,17 +25,25 @@ class Smooth(Extension):
     continuous = True
 
     def __init__(
-        self, shape: Shape, *, kind: str = "log", knee: float | None = None, learned: bool = False
+        self,
+        shape: Shape,
+        *,
+        kind: Literal["log", "sqrt", "arctan"] = "log",
+        knee: Annotated[float, Field(ge=1)] | None = None,
+        learned: bool = False,
     ) -> None:
         super().__init__()
-        require(kind in CURVES, f"smooth: kind is {', '.join(CURVES)}, not {kind}")
-        self.knee, self.curve = float(shape.length if knee is None else knee), CURVES[kind]
-        require(self.knee >= 1, f"smooth: knee is a number of tokens, at least 1, not {knee}")
+        self.kind, self.knee = kind, knee or float(shape.length)
         self.log_factor = nn.Parameter(torch.zeros(1)) if learned else None
 
-    def ids(self, index: Tensor, total: int) -> Tensor:
+    def ids(self, ids, total):
         """The mapped positions."""
         knee = self.knee
         if self.log_factor is not None:
-            knee = knee * self.log_factor.to(index.dtype).exp()
-        return knee * self.curve(index / knee)
+            knee = knee * self.log_factor.to(ids.dtype).exp()
+        x = ids / knee
+        if self.kind == "log":
+            return knee * torch.log1p(x)
+        if self.kind == "sqrt":
+            return knee * 2 * ((1 + x).sqrt() - 1)
+        return knee * torch.arctan(x)

@@ -3,9 +3,9 @@
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from configurable import require
+from configurable import UserError
 from posenc import Piece, Shape
 
 
@@ -24,14 +24,12 @@ class Ssmax(Piece):
 
     def __init__(self, shape: Shape, *, start: float | None = None) -> None:
         super().__init__()
-        require(
-            shape.length > 1 or start is not None,
-            "ssmax divides by ln(L): it needs a training length above 1, or start",
-        )
         if start is None:
+            if shape.length == 1:
+                raise UserError("ssmax divides by ln(L): set block_size above 1, or start")
             start = shape.length / math.lgamma(shape.length + 1)  # = L / (ln 1 + ... + ln L)
         self.s = nn.Parameter(torch.full((shape.n_head,), start))
 
-    def temperature(self, index: Tensor, like: Tensor) -> Tensor:
+    def temperature(self, index):
         """s ln(i + 1), (H, T)."""
-        return self.s.to(like.dtype)[:, None] * torch.log(index.to(like.dtype) + 1)
+        return self.s[:, None] * torch.log(index + 1)

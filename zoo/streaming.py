@@ -1,7 +1,7 @@
 """StreamingLLM: a window and the first tokens (Xiao et al. 2023, arXiv 2309.17453)."""
 
-from configurable import require
-from posenc import Extension, Region, Shape, Window
+from configurable import UserError
+from posenc import Extension, Length, Region, Shape, Whole
 
 
 class Streaming(Extension):
@@ -14,24 +14,25 @@ class Streaming(Extension):
     first tokens are read.
     """
 
-    def __init__(self, shape: Shape, *, size: int | None = None, sinks: int = 4) -> None:
+    def __init__(self, shape: Shape, *, size: Length | None = None, sinks: Whole = 4) -> None:
         super().__init__()
-        size = shape.length - sinks if size is None else size
-        require(
-            size > 0 and sinks >= 0,
-            f"streaming: size must be positive and sinks not negative, not {size} and {sinks}",
-        )
-        self.span = (size, sinks)
+        self.size = size or shape.length - sinks
+        self.sinks = sinks
+        if self.size <= 0:
+            raise UserError(f"streaming: set size, or fewer sinks than L = {shape.length}")
+        self.visible = (self.size, sinks)
 
-    mask = Window.mask  # i - j < size, or j < sinks
+    def mask(self, i, j):
+        """The last `size` keys and the sinks."""
+        return (i - j < self.size) | (j < self.sinks)
 
-    def regions(self, total: int) -> list[Region]:
+    def regions(self, total):
         """The sinks that have left the window."""
-        size, sinks = self.span
+        size, sinks = self.size, self.sinks
         return [
             Region(
-                lambda i: i.clamp(max=sinks + size - 1),
-                lambda j: j,
-                lambda i, j: (i - j >= size) & (j < sinks),
+                query=lambda i: i.clamp(max=sinks + size - 1),
+                key=lambda j: j,
+                where=lambda i, j: (i - j >= size) & (j < sinks),
             )
         ]

@@ -1,7 +1,7 @@
 """STRING: long distances replaced by well-trained ones (An et al. 2024, arXiv 2410.18745)."""
 
-from configurable import require
-from posenc import Extension, Region, Shape
+from configurable import UserError
+from posenc import Extension, Length, Region, Shape, Whole
 
 
 class String(Extension):
@@ -13,16 +13,16 @@ class String(Extension):
     longer texts it changed little (results/extend).
     """
 
-    def __init__(self, shape: Shape, *, shift: int | None = None, local: int | None = None) -> None:
+    def __init__(
+        self, shape: Shape, *, shift: Length | None = None, local: Whole | None = None
+    ) -> None:
         super().__init__()
-        self.shift = max(1, shape.length // 3) if shift is None else shift
+        self.shift = shift or max(1, shape.length // 3)
         self.local = min(32, shape.length // 4) if local is None else local
-        require(
-            0 <= self.local <= self.shift and self.shift > 0,
-            f"string: local must lie between 0 and shift = {self.shift}, not {self.local}",
-        )
+        if self.local > self.shift:
+            raise UserError(f"string: local = {self.local} must not exceed shift = {self.shift}")
 
-    def regions(self, total: int) -> list[Region]:
+    def regions(self, total):
         """From S on queries lie S - W earlier."""
         s, moved = self.shift, self.shift - self.local
-        return [Region(lambda i: i - moved, lambda j: j, lambda i, j: i - j >= s)]
+        return [Region(query=lambda i: i - moved, key=lambda j: j, where=lambda i, j: i - j >= s)]

@@ -1,10 +1,9 @@
 """A temperature for a trained model (Wang et al. 2024, arXiv 2404.12224)."""
 
 import torch
-from torch import Tensor
 
-from configurable import require
-from posenc import Extension, Shape, constant, named_file, read_numbers
+from configurable import UserError
+from posenc import Extension, Positive, Shape, named_file, read_numbers
 
 
 class Temperature(Extension):
@@ -16,19 +15,19 @@ class Temperature(Extension):
     327 to 16.
     """
 
-    def __init__(self, shape: Shape, *, scale: float = 1.0, file: str = "") -> None:
+    def __init__(self, shape: Shape, *, scale: Positive = 1.0, file: str = "") -> None:
         super().__init__()
-        require(scale > 0, f"temperature: scale must be positive, not {scale}")
-        self.scales, self.file = [scale] * shape.n_head, None
+        scales = [scale] * shape.n_head
         if file:
             self.file = named_file(file, shape.folder)
             content = read_numbers("temperature", self.file, "scales")
-            self.scales, self.found_on = content["scales"], content.get("split_sha256")
-            one_each = len(self.scales) == shape.n_head
-            require(
-                one_each, f"temperature: {file} needs a number for each of {shape.n_head} heads"
-            )
+            scales, self.found_on = content["scales"], content.get("split_sha256")
+            if len(scales) != shape.n_head:
+                raise UserError(
+                    f"temperature: {file} needs a number for each of {shape.n_head} heads"
+                )
+        self.register_buffer("scales", torch.tensor(scales), persistent=False)
 
-    def temperature(self, index: Tensor, like: Tensor) -> Tensor:
+    def temperature(self, index):
         """The scales, (H, T)."""
-        return constant(self.scales, like)[:, None] * torch.ones_like(index, dtype=like.dtype)
+        return self.scales[:, None].expand(-1, len(index))

@@ -1,10 +1,8 @@
 """One scale of positions within the training length, another past it. Not from a paper."""
 
 import torch
-from torch import Tensor
 
-from configurable import require
-from posenc import Extension, Shape
+from posenc import Extension, NotNegative, Shape
 
 
 class TwoScale(Extension):
@@ -20,14 +18,10 @@ class TwoScale(Extension):
 
     continuous = True
 
-    def __init__(self, shape: Shape, *, alpha: float = 1.0, beta: float = 1.5) -> None:
+    def __init__(self, shape: Shape, *, alpha: NotNegative = 1.0, beta: NotNegative = 1.5) -> None:
         super().__init__()
-        require(
-            alpha >= 0 and beta >= 0,
-            f"two_scale: alpha and beta must not be negative, not {alpha} and {beta}",
-        )
         self.length, self.alpha, self.beta = shape.length, alpha, beta
 
-    def ids(self, index: Tensor, total: int) -> Tensor:
-        """The mapped positions."""
-        return torch.where(index < self.length, self.alpha * index, self.beta * index)
+    def ids(self, ids, total):
+        """Multiplied by alpha or by beta."""
+        return torch.where(ids < self.length, self.alpha * ids, self.beta * ids)

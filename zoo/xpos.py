@@ -1,13 +1,10 @@
 """xPos: rotary positions with exponential decay (Sun et al. 2022, arXiv 2212.10554)."""
 
 import math
-from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
-from configurable import require
-from posenc import Piece, Rope, Shape, Turn, exact_device, turn
+from posenc import Base, Layout, Positive, Rope, Shape, apply_rotary, exact_device
 
 
 class Xpos(Rope):
@@ -25,35 +22,35 @@ class Xpos(Rope):
     (results/board, one seed). Combine it: `xpos + block_causal`.
     """
 
+    conflicts = ("latent attention",)
+
     def __init__(
         self,
         shape: Shape,
         *,
-        gamma: float = 0.4,
-        scale_base: float | None = None,
-        base: float = 10000.0,
-        layout: str = "half",
+        gamma: Positive = 0.4,
+        scale_base: Positive | None = None,
+        base: Base = 10000.0,
+        layout: Layout = "half",
     ) -> None:
         super().__init__(shape, base=base, layout=layout)
-        require(gamma > 0, f"xpos: gamma must be positive, not {gamma}")
-        self.gamma, self.scale_base = gamma, shape.length / 2 if scale_base is None else scale_base
-        require(self.scale_base > 0, f"xpos: scale_base must be positive, not {scale_base}")
+        self.gamma, self.scale_base = gamma, scale_base or shape.length / 2
         # e^82 leaves room for q.k below e^88, the largest float32
         self.limit = int(82 * self.scale_base / math.log1p(1 / gamma))
 
-    def turn(self, ids: Tensor, total: int, maps: Sequence[Piece] = ()) -> tuple[Turn, Turn]:
-        """Queries and keys are turned alike; queries grow where keys shrink."""
+    def tables(self, ids, total, maps=()):
+        """Cosines and sines (T, F) times the growth of queries, and times the decay of keys."""
+        cos, sin = super().tables(ids, total, maps)
         exact = exact_device(ids)
-        pairs = torch.arange(0, self.columns, 2, dtype=torch.float64, device=exact) / self.columns
-        power = (ids.to(exact, torch.float64) - total / 2)[..., None] / self.scale_base
-        log_scale = power * torch.log((pairs + self.gamma) / (1 + self.gamma))  # (..., T, F)
-        cos, sin = self.cos_sin(ids, total, maps)
+        pairs = torch.arange(len(self.inv_freq), dtype=torch.float64, device=exact)
+        zeta = (pairs / len(pairs) + self.gamma) / (1 + self.gamma)
+        power = (ids.to(exact, torch.float64) - total / 2) / self.scale_base
+        log_scale = power[:, None] * torch.log(zeta)  # (T, F)
+        growth = log_scale.exp().to(cos)
+        decay = (-log_scale).exp().to(cos)
+        return cos * growth, sin * growth, cos * decay, sin * decay
 
-        def turned(sign: int) -> Turn:
-            scale = log_scale.mul(sign).exp().to(ids.device, torch.float32)
-            tables = cos * scale, sin * scale
-            if ids.dim() == 2:  # (B, T, F) -> (B, 1, T, F)
-                tables = tables[0][:, None], tables[1][:, None]
-            return lambda x: turn(x, *tables, self.layout)
-
-        return turned(1), turned(-1)
+    def turn(self, x, tables, is_key):
+        """Queries and keys are turned alike; queries grow where keys shrink."""
+        cos, sin = tables[2:] if is_key else tables[:2]
+        return apply_rotary(x, cos, sin, self.layout)
