@@ -18,57 +18,51 @@ if __name__ == "__main__":  # --help answers before torch is imported
 import inspect
 import math
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pandas as pd
 import torch
 
 import posenc
-from configurable import ExplainSettings, GPTConfig, UserError, configure, run_program, values
-from posenc import Piece, Shape, scheme_name
+from configurable import (
+    ExplainSettings,
+    GPTConfig,
+    ModelSettings,
+    UserError,
+    configure,
+    run_program,
+)
+from posenc import Shape, scheme_name
 from runs.examine import examine
 from runs.results import show
 from scheme import Scheme, find, options_of, parse
 
 
-def description(piece: Piece) -> str:
-    """The docstring of a piece, its options and its parameters."""
-    lines = ["", f"{scheme_name(piece)}: {inspect.getdoc(type(piece))}"]
-    for option in options_of(type(piece)).values():
-        lines.append(f"option {option}")
-    for name, parameter in piece.named_parameters():
-        lines.append(f"parameter {name} {tuple(parameter.shape)}")
-    return "\n".join(lines)
-
-
 def pair_table(scheme: Scheme, rotary: posenc.Rotary, length: int) -> pd.DataFrame:
     """A line for each of the F pairs that a rotary piece turns, wavelengths in tokens.
 
-    A pair has seen all angles of a text if it finishes a turn within the training length, or turns
-    no further in the text than in training. Random positions of training (randomized) count.
+    All angles of a text were seen if the pair finishes a turn within the longest distance of
+    training, or turns no further in the text than there. Random positions (randomized) are drawn.
     """
     trained = scheme.shape.length
-    drawn = [scheme.draw(0, step, trained) for step in range(64)]
-    spans = [trained - 1] + [float(ids[-1] - ids[0]) for ids in drawn if ids is not None]
+    span = trained - 1
+    if scheme.draw(0, 0, trained) is not None:
+        draws = [scheme.draw(0, step, trained) for step in range(64)]
+        span = max(float(ids[-1] - ids[0]) for ids in draws)
     ids = scheme.ids(torch.arange(length), length)
-    last = torch.tensor([length - 1])
-    plain, _ = rotary.frequencies(length)
-    seen = plain * max(spans) / (2 * math.pi)  # turns
-    columns = {
-        "wavelength": 2 * math.pi / plain,
-        "turns in L": seen,
-        "turns in N": plain * float(ids[-1] - ids[0]) / (2 * math.pi),
-    }
+    turns = rotary.frequencies(length)[0].detach().numpy() / (2 * math.pi)  # in each token
+    frame = pd.DataFrame({"wavelength": 1 / turns, "turns trained": turns * span})
+    frame["turns at N"] = turns * float(ids[-1] - ids[0])
+    met = frame["turns at N"]
     if scheme.extension:
-        inv_freq, _ = rotary.frequencies(length, scheme.maps, last)
+        turns = rotary.frequencies(length, scheme.maps)[0].detach().numpy() / (2 * math.pi)
         moved = scheme.extended_ids(scheme.extensions, ids, length)
-        columns["extended wavelength"] = 2 * math.pi / inv_freq.flatten()
-        span = float(moved[-1] - moved[0])
-        columns["extended turns in N"] = inv_freq.flatten() * span / (2 * math.pi)
-    frame = pd.DataFrame({name: column.tolist() for name, column in columns.items()})
+        frame["extended wavelength"] = 1 / turns
+        met = turns * float(moved[-1] - moved[0])
+        frame["extended turns"] = met
+    frame["all seen"] = (frame["turns trained"] >= 1) | (met <= 1.02 * frame["turns trained"])
     frame.index.name = "pair"
-    furthest = frame.iloc[:, -1]
-    frame["all seen"] = (frame["turns in L"] >= 1) | (furthest <= 1.02 * frame["turns in L"])
     return frame
 
 
@@ -86,7 +80,8 @@ def main() -> None:
             extend = words[0]
         else:
             pos = words[0]
-    config = GPTConfig(**{**values(settings, "result"), "pos": pos, "extend": extend})
+    model = {field.name: getattr(settings, field.name) for field in fields(ModelSettings)}
+    config = GPTConfig(**{**model, "pos": pos, "extend": extend})
     if pos_file:
         for warning in examine(config, pos_file):
             print(f"warning: {warning}", file=sys.stderr)
@@ -99,7 +94,11 @@ def main() -> None:
     scheme.check_length(length)
     print(f"{scheme.text}, trained at L = {config.block_size}\n{scheme.describe()}")
     for piece in scheme.extensions or scheme.pieces.values():
-        print(description(piece))
+        options = [f"{option.name}={option.default}" for option in options_of(type(piece)).values()]
+        parameters = [f"{name} {tuple(x.shape)}" for name, x in piece.named_parameters()]
+        print(f"\n{scheme_name(piece)}: {inspect.getdoc(type(piece))}")
+        print(f"options: {', '.join(options) or 'none'}")
+        print(f"parameters: {', '.join(parameters) or 'none'}")
     if not scheme.rotary:
         print(f"\n{scheme.text} turns no pairs of columns along a text")
     for rotary in scheme.rotary:
