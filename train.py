@@ -15,9 +15,13 @@ if __name__ == "__main__":  # --help answers before torch is imported
 
 import math
 import os
+import shutil
 import signal
 import sys
 import time
+import uuid
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -25,23 +29,199 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 import evaluate
-from configurable import TrainSettings, UserError, configure, mixed_seed, run_program
+from configurable import (
+    GPTConfig,
+    TrainSettings,
+    UserError,
+    configure,
+    mixed_seed,
+    run_program,
+    sha256,
+    write_json,
+)
 from data import rows
 from model import GPT
 from runs import device
 from runs.checkpoint import (
+    FRESH,
+    ROOT,
+    SHAPE,
     Run,
-    final_settings,
+    checkpoint_paths,
+    corpus_digests,
+    differences,
     finished_result,
+    load_checkpoint,
+    lock_folder,
+    new_model,
+    open_model,
+    provenance,
+    read_config,
+    run_folder,
     save_checkpoint,
-    start_run,
-    step_share,
+    scheme_files,
     train_lengths,
+    training_corpus,
 )
+from runs.examine import examine
 from runs.figures import plot_run
+from runs.huggingface import is_huggingface, load_model
 from runs.log import Log
-from runs.processes import Processes, together
+from runs.processes import ALONE, Processes, together
 from runs.results import describe_model, run_table, update_result
+from scheme import parse
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # schedulers send the last one
+
+# ---- from the settings to a run
+
+
+def final_settings(typed: TrainSettings) -> TrainSettings:
+    """The settings of a run, with its out_dir: texts are canonical; a fine-tune has the size of the
+    run that it starts with, and its corpus and length unless they are set; a run that goes on keeps
+    its warm-up and its number format.
+    """
+    s = replace(typed, pos=parse(typed.pos).text)
+    if s.init_from not in FRESH:
+        if is_huggingface(s.init_from):
+            source = asdict(load_model(s.init_from).config)
+        else:
+            source = read_config(s.init_from)["settings"]
+        for name in SHAPE:
+            if name in typed.named and getattr(s, name) != source[name]:
+                raise UserError(f"init_from={s.init_from} has {name}={source[name]}: leave it out")
+        taken = [*SHAPE]
+        taken += [name for name in ("dataset", "block_size") if name not in typed.named]
+        if not s.extend:
+            taken.append("extend")
+        s = replace(s, **{name: source[name] for name in taken if name in source})
+    if s.length_factor:
+        s = replace(s, block_size=s.length_factor * s.block_size, length_factor=None)
+    if s.extend:
+        s = replace(s, extend=parse(s.extend).text.replace("none", ""))
+    folder = run_folder(s)
+    if (folder / "config.json").exists() and not s.overwrite:
+        begun = read_config(folder)
+        if s.warmup_iters is None:
+            s = replace(s, warmup_iters=begun["settings"]["warmup_iters"])
+        if s.dtype == "auto":
+            s = replace(s, dtype=begun["dtype"])
+    return replace(s, out_dir=str(folder), warmup_iters=s.warmup)
+
+
+def step_share(s: TrainSettings, processes: Processes, length: int) -> tuple[int, int]:
+    """How many sequences of a length a process reads in a step, and how many of them at once.
+
+    A step has as many tokens at any length. UserError if they cannot be shared evenly.
+    """
+    batch = s.batch_size * s.block_size // length
+    return processes.share(batch * s.gradient_accumulation_steps, batch)
+
+
+def start_run(s: TrainSettings, compute: device.Compute, processes: Processes = ALONE) -> Run:
+    """Make the run of these `final_settings` ready to be trained: a new one, or one that goes on.
+
+    UserError, and no folder, for what cannot be trained.
+    """
+    folder = Path(s.out_dir)
+    with processes.first_before_others():
+        corpus = training_corpus(s)
+        if processes.first and folder.exists():
+            lock_folder(folder)
+
+    # what the folder holds
+    begun, state = None, None
+    if not s.overwrite and ((folder / "config.json").exists() or checkpoint_paths(folder)):
+        begun = read_config(folder)
+        state = load_checkpoint(folder, begun["run_id"])
+        differ = differences(folder, begun, s)
+        if begun["corpus_sha256"] != corpus_digests(corpus):
+            differ.append(f"the corpus {s.dataset} has changed since")
+        if state and state["step"] > s.max_iters:
+            differ.append(f"it has taken {state['step']} steps, not max_iters = {s.max_iters}")
+        if differ:
+            raise UserError(
+                f"{folder} holds another run ({'; '.join(differ)}): "
+                "choose another --out_dir, or --overwrite=True"
+            )
+
+    # the model
+    if compute.kind == "cpu" or s.deterministic:
+        device.repeat_to_the_bit(compute)
+    torch.manual_seed(s.seed)
+    lengths = list(train_lengths(s))
+    if state:
+        gpt = GPTConfig(**state["gpt"])
+        model = new_model(gpt, s.pos_file, folder, state["model"])
+    elif s.init_from in FRESH:
+        model = new_model(s.gpt(corpus.vocab_size), s.pos_file, folder)
+    else:
+        source = open_model(s.init_from, s)
+        gpt = replace(source.model.config, dropout=s.dropout, extend=s.extend)
+        model = new_model(gpt, s.pos_file, source.folder, source.model.cpu().state_dict())
+        lengths = [*source.config["train_lengths"], *lengths]
+        print(f"init_from={s.init_from}: its weights, a new optimizer, an order of data of its own")
+    if not corpus.fits(model.config.vocab_size):
+        raise UserError(f"the model has another vocabulary than {s.dataset}: name its --dataset")
+    for length in train_lengths(s):
+        step_share(s, processes, length)  # refuses what cannot be shared evenly
+        model.draw_ids(s.seed, 0, length)  # refuses what cannot be drawn
+    if s.examine and processes.first and not begun:
+        for warning in examine(model.config, s.pos_file or None, max(train_lengths(s)), folder):
+            print(f"warning: {warning}")
+
+    # config.json
+    files = scheme_files(model, s.pos_file)
+    now = provenance()
+    now["device"] = compute.name
+    now["dtype"] = compute.dtype_name
+    now["processes"] = processes.size
+    config = begun or {
+        "settings": asdict(s),
+        "dtype_asked": s.dtype,
+        "files_sha256": {name: sha256(path) for name, path in files.items()},
+        "corpus_sha256": corpus_digests(corpus),
+        "parameters": model.parameter_count,
+        "original_length": model.config.block_size,
+        "train_lengths": lengths,
+        "run_id": uuid.uuid4().hex,
+        **now,
+    }
+    for name in ("sources_sha256", "threads", "versions", "device", "dtype", "processes"):
+        if config[name] != now[name]:
+            print(f"note: {name} was {config[name]} when this run began, and is {now[name]} now")
+    planned = config["settings"]["max_iters"]
+    if planned != s.max_iters:
+        if s.drop_pos or s.staged:
+            raise UserError(f"{folder}: with drop_pos or staged max_iters stays {planned}")
+        print(f"note: {planned} steps were planned; from here on the schedule of {s.max_iters}")
+        config["settings"]["max_iters"] = s.max_iters
+
+    # the folder
+    print(f"{folder}: {model.parameter_count:,} parameters; {model.pos.describe()}")
+    print(f"on {compute.reason}; processes: {processes.size}")
+    if processes.first:
+        lock_folder(folder)
+        if not begun:  # with overwrite=True there may be another run
+            for pattern in ("ckpt-*.pt", "metrics.jsonl", "extrapolation.*", "diagnose.*"):
+                for path in folder.glob(pattern):
+                    path.unlink()
+            for name, path in files.items():
+                if not (ROOT / name).exists() and path != (folder / name).resolve():
+                    shutil.copyfile(path, folder / name)
+        write_json(folder / "config.json", config)
+    run = Run(folder, s, config, model.to(compute.device), compute)
+    if state:
+        run.step = state["step"]
+        run.checkpoint = state["sha256"]
+        run.saved = state
+        print(f"resuming at step {run.step}")
+    if processes.highest(run.step) != run.step:
+        raise UserError(f"{folder} differs between the processes: put it on a disk that all share")
+    return run
+
+
+# ---- training
 
 
 def get_lr(step: int, s: TrainSettings) -> float:
@@ -51,23 +231,20 @@ def get_lr(step: int, s: TrainSettings) -> float:
     and stays there; or it is constant; or (wsd) it is constant and falls linearly to min_lr over
     the last decay_share of max_iters.
     """
-    min_lr = s.learning_rate / 20 if s.min_lr is None else s.min_lr
-    # 1) constant from the first step on
     if not s.decay_lr:
         return s.learning_rate
-    # 2) linear warm-up
     if step < s.warmup:
         return s.learning_rate * (step + 1) / (s.warmup + 1)
-    # 3) the decay
+    begin = s.warmup
+    if s.lr_schedule == "wsd":
+        begin = max(s.warmup, s.decay_begin)
+    if s.lr_schedule == "constant" or step < begin:
+        return s.learning_rate
+    ratio = min(1.0, (step - begin) / max(1, s.decay_end - begin))  # from 0 to 1
+    left = 1 - ratio
     if s.lr_schedule == "cosine":
-        end = s.lr_decay_iters or s.max_iters
-        ratio = min(1.0, (step - s.warmup) / max(1, end - s.warmup))
-        return min_lr + 0.5 * (1 + math.cos(math.pi * ratio)) * (s.learning_rate - min_lr)
-    begin = s.max_iters - round(s.decay_share * s.max_iters)
-    if s.lr_schedule == "wsd" and step >= begin:
-        ratio = (step - begin) / max(1, s.max_iters - begin)
-        return s.learning_rate + ratio * (min_lr - s.learning_rate)
-    return s.learning_rate
+        left = 0.5 * (1 + math.cos(math.pi * ratio))
+    return s.lowest_lr + left * (s.learning_rate - s.lowest_lr)
 
 
 def configure_optimizer(model: GPT, s: TrainSettings) -> torch.optim.Optimizer:
@@ -158,7 +335,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
             os._exit(128 + number)
         stop = number
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+    for number in SIGNALS:
         signal.signal(number, on_signal)
 
     optimizer = configure_optimizer(model, s)
@@ -172,6 +349,10 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         compile_loss(loss_fn, run)
     shared_loss = processes.shared(loss_fn)
     lengths = train_lengths(s)
+    data_seed = s.seed
+    earlier = len(run.config["train_lengths"]) - len(lengths)
+    if earlier:  # a fine-tune: an order of data of its own
+        data_seed = mixed_seed(s.seed, earlier)
     drop_step = s.max_iters - round(s.drop_pos * s.max_iters) if s.drop_pos else None
 
     model.train()
@@ -199,7 +380,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         begin = (step * processes.size + processes.rank) * share
         loss = torch.zeros((), device=compute.device)
         for first in range(begin, begin + share, at_once):
-            batch = rows.batch(run.corpus, length, run.config["data_seed"], first, at_once)
+            batch = rows.batch(run.corpus, length, data_seed, first, at_once)
             x, y = to_device(batch, compute)
             with processes.exchange(shared_loss, first + at_once == begin + share):
                 with device.autocast(compute):
@@ -224,7 +405,15 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         line["loss"] = float(processes.sum(loss)) / processes.size
         if due or signalled:  # the loss is that before the step: only this sees a ruined model
             line["val_loss"] = estimate_loss(run, processes)
-        refuse_not_finite(line, scaler, log, processes)
+        for name in ("loss", "grad_norm", "val_loss"):
+            skipped = name == "grad_norm" and scaler.is_enabled()  # float16 leaves out such a step
+            if not math.isfinite(line.get(name, 0.0)) and not skipped:
+                if processes.first:
+                    log.add_diverged(step, f"{name} {line[name]}")
+                raise UserError(
+                    f"step {step}: {name} is {line[name]}; the checkpoints before it are kept. "
+                    "Lower learning_rate, lengthen warmup_iters, or try --dtype=float32"
+                )
         if processes.first:
             if logged:
                 log.add_step(line, (step - since) / (time.perf_counter() - clock))
@@ -239,38 +428,9 @@ def train(run: Run, processes: Processes, log: Log) -> None:
     bar.close()
     if not run.checkpoint and processes.first:  # max_iters=0
         save_checkpoint(run, optimizer.state_dict(), scaler.state_dict())
-
-
-def refuse_not_finite(line: dict, scaler: torch.amp.GradScaler, log: Log, processes: Processes):
-    """UserError, before anything is saved, if a number of a step is not finite."""
-    for name in ("loss", "grad_norm", "val_loss"):
-        skipped = name == "grad_norm" and scaler.is_enabled()  # float16 leaves out such a step
-        if not math.isfinite(line.get(name, 0.0)) and not skipped:
-            if processes.first:
-                log.add_diverged(line["step"], f"{name} {line[name]}")
-            raise UserError(
-                f"step {line['step']}: {name} is {line[name]}; the checkpoints before it are kept. "
-                "Lower learning_rate, lengthen warmup_iters, or try --dtype=float32"
-            )
-
-
-def test_long(run: Run, processes: Processes) -> dict:
-    """Test the model on long texts; write extrapolation.json and its figure, and return it."""
-
-    def on_signal(number: int, frame: object) -> None:
-        print(f"stopped in the test: the model is saved in {run.folder}, and no row of this test")
-        sys.exit(128 + number)
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, on_signal)
-    trained = {"step": run.step, "tokens": run.tokens, "checkpoint": run.checkpoint}
-    about = describe_model(run.model, run.settings, **trained)
-    tester = evaluate.Tester(run.model, run.corpus, run.compute, processes)
-    result = evaluate.extrapolation(tester, about, run.settings)
-    if processes.first:
-        result = update_result(run.folder, result)
-        plot_run(run.folder, result)
-    return result
+    for number in SIGNALS:  # the test that follows may be cut off: the model is saved
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def main() -> None:
@@ -292,7 +452,13 @@ def main() -> None:
                 log = Log(run, processes)
                 train(run, processes, log)
             with device.memory_advice("the model is saved; lower eval_lengths and start again"):
-                result = test_long(run, processes)
+                trained = {"step": run.step, "tokens": run.tokens, "checkpoint": run.checkpoint}
+                about = describe_model(run.model, s, **trained)
+                tester = evaluate.Tester(run.model, run.corpus, compute, processes)
+                result = evaluate.extrapolation(tester, about, s)
+            if processes.first:
+                result = update_result(run.folder, result)
+                plot_run(run.folder, result)
             log.add_test(result)
         print(f"{run_table(result)}\nin {s.out_dir}")
 

@@ -6,6 +6,7 @@ when it is whole, so a run may be killed at any moment.
 """
 
 import hashlib
+import itertools
 import os
 import pickle
 import platform
@@ -13,7 +14,6 @@ import re
 import shutil
 import subprocess
 import sys
-import uuid
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import torch
 from filelock import FileLock, Timeout
-from scheme import parse
 
 import configurable
 import data
@@ -32,26 +31,23 @@ from configurable import (
     ModelSettings,
     TrainSettings,
     UserError,
-    mixed_seed,
     read_json,
     replace_file,
     sha256,
     words,
-    write_json,
 )
 from data import rows
 from model import GPT
-from runs.device import Compute, pick, repeat_to_the_bit
-from runs.examine import examine
+from runs.device import Compute, pick
 from runs.huggingface import is_huggingface, load_model
-from runs.processes import ALONE, Processes
 from runs.results import load_result, tested_lengths
 
 ROOT = Path(__file__).resolve().parents[1]
 RESTORE = "restore a good copy, or start again with --overwrite=True"
 FRESH = ("auto", "scratch")  # values of init_from for a model with random weights
+LOCKS: list[FileLock] = []  # of this process, which would be released if nothing referred to them
 OWN_FILE = "pos_file.py"  # the copy of --pos_file in a run folder
-CONFIG = "settings dtype files_sha256 corpus_sha256 train_lengths data_seed run_id".split()
+CONFIG = "settings dtype files_sha256 corpus_sha256 train_lengths run_id".split()
 # these have their own place in the folder's name, or do not change which run it is
 APART = ("--pos=", "--dataset=", "--block_size=", "--seed=", "--max_iters=", "--pos_file=")
 # what a fine-tune takes from the model that it starts with
@@ -75,7 +71,6 @@ class Run:
     step: int = 0
     checkpoint: str = ""
     saved: dict[str, Any] | None = None
-    lock: FileLock | None = None  # held as long as this object lives
 
     @property
     def tokens(self) -> int:
@@ -133,23 +128,20 @@ def checkpoint_paths(folder: Path) -> list[Path]:
     return sorted(found, key=found.get, reverse=True)
 
 
-def lock_folder(folder: Path) -> FileLock:
+def lock_folder(folder: Path) -> None:
     """Keep other programs from writing into a folder, which is made, until this process ends.
 
     UserError if another program has it. A process may lock a folder again.
     """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / ".lock", timeout=1, is_singleton=True)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / ".lock", timeout=1, is_singleton=True)
         lock.acquire()
     except Timeout:
         raise UserError(f"{folder} is in use by another program; wait until that ends") from None
-    except OSError as error:
-        reason = error.strerror
-        raise UserError(f"{folder} cannot be used ({reason}); set another --out_dir") from error
+    LOCKS.append(lock)
     for path in folder.glob(".*.new"):  # half written by a process that was killed
         path.unlink()
-    return lock
 
 
 def named_folders(named: list[str], program: str) -> list[str]:
@@ -211,6 +203,21 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     return config
 
 
+def scheme_files(model: GPT, pos_file: str) -> dict[str, Path]:
+    """The files that define the pieces of a model: posenc.py, zoo/NAME.py, pos_file.py, and those
+    that options name.
+    """
+    files = {}
+    for path in model.pos.files().values():
+        name = path.name
+        if path.suffix == ".py" and path.is_relative_to(ROOT):
+            name = path.relative_to(ROOT).as_posix()
+        if pos_file and path == Path(pos_file).resolve():
+            name = OWN_FILE
+        files[name] = path
+    return files
+
+
 def changed_files(folder: Path, config: dict[str, Any], pos_file: str) -> list[str]:
     """The files that define the schemes of a run and are not as they were when it began."""
     changed = []
@@ -248,14 +255,14 @@ def finished_result(folder: str | Path, s: TrainSettings) -> dict[str, Any] | No
     if differences(folder, config, s) or config["settings"]["max_iters"] != s.max_iters:
         return None
     result = load_result(folder)
+    missing = set(itertools.product(PROTOCOLS, tested_lengths(s.block_size, s.eval_lengths)))
     place = {"step": s.max_iters, "dataset": s.dataset, "extend": s.extend or None}
-    tested = [row for row in result["rows"] if place.items() <= row.items()]
-    if any("trained" in row for row in tested):  # a corpus of rows is tested at once
-        return result
-    cells = {(row["protocol"], row["length"]) for row in tested}
-    lengths = tested_lengths(s.block_size, s.eval_lengths)
-    complete = all((protocol, n) in cells for protocol in PROTOCOLS for n in lengths)
-    return result if complete else None
+    for row in result["rows"]:
+        if place.items() <= row.items():
+            missing.discard((row["protocol"], row["length"]))
+            if "trained" in row:  # a corpus of rows is tested at once
+                missing.clear()
+    return None if missing else result
 
 
 # ---- checkpoints
@@ -279,11 +286,8 @@ def save_checkpoint(run: Run, optimizer: dict[str, Any], scaler: dict[str, Any])
     unnamed = run.folder / ".ckpt.new"
     try:
         run.checkpoint = replace_file(unnamed, lambda file: torch.save(state, file))
-    except (UserError, RuntimeError, OSError) as error:  # torch.save hides a full disk
-        raise UserError(
-            f"a checkpoint in {run.folder} cannot be written ({error.__context__ or error}); "
-            "make room: the one before it is untouched"
-        ) from error
+    except (UserError, RuntimeError) as error:  # torch.save hides a full disk
+        raise UserError(f"no checkpoint could be written: {error.__context__ or error}") from error
     newest = run.folder / f"ckpt-{run.step}-{run.checkpoint[:16]}.pt"
     os.replace(unnamed, newest)
     before = None  # the newest good one besides
@@ -299,34 +303,32 @@ def is_good(path: Path) -> bool:
     return path.stem.endswith(sha256(path)[:16])
 
 
-def load_checkpoint(folder: Path, config: dict[str, Any]) -> dict[str, Any] | None:
-    """The newest good checkpoint of the run of a config.json, with its "sha256"; None if there is
-    none.
+def load_checkpoint(folder: Path, run_id: str) -> dict[str, Any] | None:
+    """The newest good checkpoint of a run, with its "sha256"; None if there is none.
 
-    Damaged ones are told on standard error and passed over. UserError if all are damaged, if it is
-    of another run, or if it holds more than numbers, texts and tensors: no code in it is run.
+    Damaged ones are named on standard error and passed over. UserError if all are damaged, or if
+    the newest is of another run or holds more than numbers, texts and tensors: no code in it runs.
     """
     damaged = []
     for path in checkpoint_paths(folder):
         try:
             digest = sha256(path)
-            if path.stem.endswith(digest[:16]):
-                state = torch.load(path, map_location="cpu", weights_only=True)
-                break
+            if not path.stem.endswith(digest[:16]):
+                damaged.append(path.name)
+                continue
+            state = torch.load(path, map_location="cpu", weights_only=True)
         except FileNotFoundError:  # a training saved meanwhile, and deleted this one
-            return load_checkpoint(folder, config)
+            return load_checkpoint(folder, run_id)
         except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
             raise UserError(f"{path} is no checkpoint of this program: do not trust it") from error
-        damaged.append(f"{path} is damaged")
-    else:
+        if state.get("run_id") != run_id:
+            raise UserError(f"{path} is of another run: {RESTORE}")
         if damaged:
-            raise UserError(f"{' and '.join(damaged)}: {RESTORE}")
-        return None
-    if state.get("run_id") != config["run_id"]:
-        raise UserError(f"{path} is of another run: {RESTORE}")
+            print(f"{' and '.join(damaged)}: damaged; going on from {path}", file=sys.stderr)
+        return state | {"sha256": digest}
     if damaged:
-        print(f"{' and '.join(damaged)}; going on from {path}", file=sys.stderr)
-    return state | {"sha256": digest}
+        raise UserError(f"{folder}: {' and '.join(damaged)} are damaged: {RESTORE}")
+    return None
 
 
 def new_model(config: GPTConfig, pos_file: str, folder: Path, weights: dict | None = None) -> GPT:
@@ -366,7 +368,7 @@ def load_run(
             f"{folder}: {sentence}, so its weights belong to another formula: "
             "bring the file back, or train again with --overwrite=True"
         )
-    state = load_checkpoint(folder, config)
+    state = load_checkpoint(folder, config["run_id"])
     if state is None:
         raise UserError(f"{folder} holds no checkpoint yet: train it first")
     compute = pick(device, config["dtype"] if dtype in (None, "auto") else dtype)
@@ -450,154 +452,3 @@ def training_corpus(settings: TrainSettings) -> data.Corpus:
 def corpus_digests(corpus: data.Corpus) -> dict[str, str]:
     """SHA-256 of both splits."""
     return {split: corpus.split_sha256(split) for split in ("train", "val")}
-
-
-def final_settings(typed: TrainSettings) -> TrainSettings:
-    """The settings of a run, with its out_dir: texts are canonical; a fine-tune has the size of the
-    run that it starts with, and its corpus and length unless they are set; a run that goes on keeps
-    its warm-up and its number format.
-    """
-    s = replace(typed, pos=parse(typed.pos).text)
-    if s.init_from not in FRESH:
-        if is_huggingface(s.init_from):
-            source = asdict(load_model(s.init_from).config)
-        else:
-            source = read_config(s.init_from)["settings"]
-        for name in SHAPE:
-            if name in typed.named and getattr(s, name) != source[name]:
-                raise UserError(f"init_from={s.init_from} has {name}={source[name]}: leave it out")
-        taken = [*SHAPE]
-        taken += [name for name in ("dataset", "block_size") if name not in typed.named]
-        if not s.extend:
-            taken.append("extend")
-        s = replace(s, **{name: source[name] for name in taken if name in source})
-    if s.length_factor:
-        s = replace(s, block_size=s.length_factor * s.block_size, length_factor=None)
-    extend = parse(s.extend or "none").text
-    s = replace(s, extend="" if extend == "none" else extend)
-    folder = run_folder(s)
-    warmup = s.warmup
-    dtype = s.dtype
-    if (folder / "config.json").exists() and not s.overwrite:
-        config = read_config(folder)
-        warmup = config["settings"]["warmup_iters"]
-        if dtype == "auto":
-            dtype = config["dtype"]
-    if s.warmup_iters is None:
-        s = replace(s, warmup_iters=warmup)
-    return replace(s, out_dir=str(folder), dtype=dtype)
-
-
-def step_share(s: TrainSettings, processes: Processes, length: int) -> tuple[int, int]:
-    """How many sequences of a length a process reads in a step, and how many of them at once.
-
-    A step has as many tokens at any length. UserError if they cannot be shared evenly.
-    """
-    batch = s.batch_size * s.block_size // length
-    return processes.share(batch * s.gradient_accumulation_steps, batch)
-
-
-def start_run(s: TrainSettings, compute: Compute, processes: Processes = ALONE) -> Run:
-    """Make the run of these `final_settings` ready to be trained: a new one, or one that goes on.
-
-    UserError, and no folder, for what cannot be trained.
-    """
-    folder = Path(s.out_dir)
-    if compute.kind == "cpu" or s.deterministic:
-        repeat_to_the_bit(compute)
-    with processes.first_before_others():
-        corpus = training_corpus(s)
-        lock = lock_folder(folder) if processes.first and folder.exists() else None
-
-    # what the folder holds
-    config = None
-    state = None
-    advice = "choose another --out_dir, or --overwrite=True"
-    if not s.overwrite and ((folder / "config.json").exists() or checkpoint_paths(folder)):
-        config = read_config(folder)
-        state = load_checkpoint(folder, config)
-        differ = differences(folder, config, s)
-        if differ:
-            raise UserError(f"{folder} holds another run ({'; '.join(differ)}): {advice}")
-        if config["corpus_sha256"] != corpus_digests(corpus):
-            raise UserError(f"{s.dataset} has changed since {folder} was begun: {advice}")
-
-    # the model
-    torch.manual_seed(s.seed)
-    lengths = list(train_lengths(s))
-    data_seed = s.seed
-    if s.pos_file:
-        print(f"running the position schemes of {s.pos_file}")
-    if state:
-        gpt = GPTConfig(**state["gpt"])
-        model = new_model(gpt, s.pos_file, folder, state["model"])
-    elif s.init_from in FRESH:
-        model = new_model(s.gpt(corpus.vocab_size), s.pos_file, folder)
-    else:
-        source = open_model(s.init_from, s)
-        gpt = replace(source.model.config, dropout=s.dropout, extend=s.extend)
-        model = new_model(gpt, s.pos_file, source.folder, source.model.cpu().state_dict())
-        lengths = [*source.config["train_lengths"], *lengths]
-        data_seed = mixed_seed(s.seed, len(lengths))
-        print(f"init_from={s.init_from}: its weights, a new optimizer, an order of data of its own")
-    if not corpus.fits(model.config.vocab_size):
-        raise UserError(f"the model has another vocabulary than the corpus {s.dataset}: {advice}")
-    for length in train_lengths(s):
-        step_share(s, processes, length)  # refuses what cannot be shared evenly
-        model.draw_ids(s.seed, 0, length)  # refuses what cannot be drawn
-    if s.examine and processes.first and not state:
-        for warning in examine(model.config, s.pos_file or None, max(train_lengths(s)), folder):
-            print(f"warning: {warning}")
-
-    # config.json
-    now = provenance()
-    now["device"] = compute.name
-    now["dtype"] = compute.dtype_name
-    now["processes"] = processes.size
-    files = model.pos.files()
-    if config is None:
-        config = {
-            "settings": asdict(s),
-            "dtype_asked": s.dtype,
-            "files_sha256": {name: sha256(path) for name, path in files.items()},
-            "corpus_sha256": corpus_digests(corpus),
-            "parameters": model.parameter_count,
-            "original_length": model.config.block_size,
-            "train_lengths": lengths,
-            "data_seed": data_seed,
-            "run_id": uuid.uuid4().hex,
-            **now,
-        }
-    for name in ("sources_sha256", "threads", "versions", "device", "dtype", "processes"):
-        if config[name] != now[name]:
-            print(f"note: {name} was {config[name]} when this run began, and is {now[name]} now")
-    planned = config["settings"]["max_iters"]
-    if planned != s.max_iters:
-        if state and (s.drop_pos or s.staged or state["step"] > s.max_iters):
-            raise UserError(f"{folder}: max_iters was {planned}, and cannot be {s.max_iters} now")
-        print(f"note: {planned} steps were planned; from here on the schedule of {s.max_iters}")
-        config["settings"]["max_iters"] = s.max_iters
-
-    # the folder
-    print(f"{folder}: {model.parameter_count:,} parameters; {model.pos.describe()}")
-    print(f"on {compute.reason}; processes: {processes.size}")
-    if processes.first:
-        lock = lock_folder(folder)
-        if s.overwrite:
-            for pattern in ("ckpt-*.pt", "metrics.jsonl", "extrapolation.*", "diagnose.*"):
-                for path in folder.glob(pattern):
-                    path.unlink()
-        for name, path in files.items():
-            copied = name != "posenc.py" and not name.startswith("zoo/")
-            if copied and path.resolve() != (folder / name).resolve():
-                shutil.copyfile(path, folder / name)
-        write_json(folder / "config.json", config)
-    run = Run(folder, s, config, model.to(compute.device), compute, lock=lock)
-    if state:
-        run.step = state["step"]
-        run.checkpoint = state["sha256"]
-        run.saved = state
-        print(f"resuming at step {run.step}")
-    if processes.highest(run.step) != run.step:
-        raise UserError(f"{folder} differs between the processes: put it on a disk that all share")
-    return run
