@@ -6,6 +6,7 @@ behind it is the standard error of that mean. Attention is computed in float32.
 """
 
 import itertools
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -146,7 +147,9 @@ def report(findings: list[Finding], folder: str | Path, about: dict, format: str
     content = []
     for number, (title, frame, note) in enumerate(findings):
         print(f"\n{results.show(title, frame, note.splitlines(), format)}")
-        content.append({"title": title, "rows": frame.reset_index().to_dict("records")})
+        content.append(
+            {"title": title, "rows": json.loads(frame.reset_index().to_json(orient="records"))}
+        )
         axes = figure.add_subplot(1, len(findings), number + 1, title=title)
         means = frame.filter(regex="[^±]$").drop(columns="distance", errors="ignore")
         means.plot(ax=axes, logx=True, marker=".")
