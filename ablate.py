@@ -159,9 +159,9 @@ def examine_cells(cells: list[Cell]) -> None:
         if s.examine and cell.label not in examined:
             examined.add(cell.label)
             vocab_size = training_corpus(s).vocab_size
-            pos_file = Path(s.pos_file).resolve() if s.pos_file else None
-            longest = max((s.block_size, *s.mixed_lengths))
-            for warning in examine(s.gpt(vocab_size), pos_file, length=longest):
+            length = max((s.block_size, *s.mixed_lengths))
+            model = s.gpt(vocab_size)
+            for warning in examine(model, s.pos_file or None, length, cell.folder):
                 print(f"warning: {cell.label}: {warning}")
 
 
@@ -349,7 +349,8 @@ def main() -> int:
     begun = [cell.folder for cell in cells if (cell.folder / "config.json").exists()]
     if dtype == "auto" and begun and not settings.overwrite:
         dtype = read_config(begun[0])["dtype"]
-    compute = device.pick(settings.device, dtype)
+    tokens = settings.batch_size * settings.block_size
+    compute = device.pick(settings.device, dtype, tokens, settings.n_embd)
     print(f"on {compute.reason}")
     group = settings.wandb_group or folder.name
     cells = [

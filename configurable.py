@@ -530,6 +530,16 @@ def values(settings: Settings, kind: str) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in names}
 
 
+def differences(here: Settings, there: Settings) -> list[str]:
+    """How two runs differ in what changes the result: ["n_embd: 256 here, 128 there"]."""
+    others = values(there, "result")
+    return [
+        f"{name}: {value!r:.60} here, {others[name]!r:.60} there"
+        for name, value in values(here, "result").items()
+        if value != others[name]
+    ]
+
+
 # ---- the command line and config files
 
 

@@ -35,9 +35,9 @@ from configurable import (
     ExtendSettings,
     UserError,
     configure,
+    differences,
     replace_file,
     run_program,
-    values,
     write_json,
 )
 from runs import device, results
@@ -65,15 +65,14 @@ def fitting_extensions(scheme: Scheme) -> list[str]:
 
 def check_seeds(runs: list[Run]) -> None:
     """Raise UserError unless the runs differ in their seeds and in nothing else."""
-    first, seeds = values(runs[0].settings, "result"), set()
+    first, seeds = runs[0], set()
     for run in runs:
-        theirs = values(run.settings, "result")
-        for name, value in first.items():
-            if name not in ("seed", "init_from") and theirs[name] != value:
-                raise UserError(
-                    f"{run.folder} is no other seed of {runs[0].folder} ({name}: {theirs[name]} "
-                    f"and {value}): show it too with --compare={run.folder}"
-                )
+        s = replace(run.settings, seed=first.settings.seed, init_from=first.settings.init_from)
+        for difference in differences(s, first.settings):
+            raise UserError(
+                f"{run.folder} is no other seed of {first.folder} ({difference}): "
+                f"show it too with --compare={run.folder}"
+            )
         if run.settings.seed in seeds:
             raise UserError(f"{run.folder}: its seed is that of another run: leave one out")
         seeds.add(run.settings.seed)
