@@ -51,7 +51,6 @@ from configurable import (
     words,
     write_json,
 )
-from data import rows as data_rows
 from runs import device, results
 from runs.checkpoint import (
     differences,
@@ -250,8 +249,8 @@ def train_cells(cells: list[Cell], jobs: int, overwrite: bool, what: str = "") -
 def pick_rate(
     cell: Cell, settings: AblateSettings, train: bool
 ) -> tuple[float | None, list[dict[str, Any]]]:
-    """The learning rate for the scheme of a cell, and what was tried. The rate is None if a trial is
-    not finished; trials are trained only if `train` is set.
+    """The learning rate for the scheme of a cell, None if a trial is not finished, and what was
+    tried. Trials are trained only if `train` is set.
 
     It is that of the lowest loss, or the usual one if that is within NEAR. If the best is at an
     edge of those tried, the next one, as far off as its neighbour (as a ratio), is tried too.

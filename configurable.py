@@ -366,6 +366,8 @@ class ExtendSettings(LogSettings, MeasureSettings):
     The other words of the command line are run folders (of several seeds) and extensions.
     """
 
+    protocols = ("fixed_targets",)  # what is tested: a gain compares the same targets
+
     compare: Texts = setting((), "folders of other runs, shown too, as they are", "test")
     search: Length | None = setting(None, "search longrope's factors for so many L", "test")
     rounds: Count = setting(40, "length of the search", "test", "rounds")

@@ -26,8 +26,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from runs.huggingface import is_huggingface
-from scheme import Scheme, extension_names
 from tqdm import trange
 
 import evaluate
@@ -43,7 +41,9 @@ from configurable import (
 from runs import device, results
 from runs.checkpoint import Run, lock_folder, named_folders, open_model, provenance, run_corpus
 from runs.figures import plot_extensions
+from runs.huggingface import is_huggingface
 from runs.log import log_comparison
+from scheme import Scheme, extension_names
 
 # tested after each extension by itself
 COMBINED = ["yarn(beta=4)", "yarn(beta=8)", "ntk + logn", "yarn(beta=8) + logn"]
@@ -194,7 +194,7 @@ def search(run: Run, settings: ExtendSettings) -> None:
         starts[name] = tuple(divisors.tolist()), 0
 
     # longrope is put on once; then only its numbers change
-    lock = lock_folder(run.folder)
+    lock_folder(run.folder)
     trial = run.folder / ".trial.new"
     write_json(trial, {"long_factor": starts["pi"][0]})
     model.extend(f"longrope(file='{trial.name}', factor={factor})", run.folder)
@@ -238,7 +238,6 @@ def search(run: Run, settings: ExtendSettings) -> None:
         },
     }
     write_json(path, content)
-    lock.release()
     print(f"{run.folder}, {total} tokens: nats on targets that were not searched on")
     for name, nats in unseen.items():
         print(f"  {name:8} {nats.mean():.4f}")
