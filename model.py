@@ -1,16 +1,16 @@
-"""The GPT in one file: a plain pre-norm transformer that knows of positions only what a Scheme
-tells it.
+"""The GPT in one file: a plain pre-norm transformer with a key-value cache and latent attention.
+
+It knows of positions only what a Scheme tells it.
 
 m = GPT(GPTConfig(block_size=64, vocab_size=256, n_layer=2, n_head=4, n_embd=64, pos="rope"))
 logits, loss = m(idx, targets)           # (B, T, V), scalar: mean nats
 """
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,18 +18,67 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import attention
-import families
-from cache import Cache, keep
-from configurable import GPTConfig, UserError, require
-from latent import LatentAttention, refuse_own_columns
-from posenc import Shape, Text, start_deviation
-from positions.scheme import Plan, Scheme
+from attention import Prepared, for_each_head
+from configurable import GPTConfig, UserError
+from posenc import Piece, Shape, start_deviation, stored
+from scheme import Plan, Scheme
 
-__all__ = ["GPT", "Cache", "GPTConfig", "without_padding"]
+__all__ = ["GPT", "Cache", "GPTConfig"]
 
 LOGIT_BYTES = 64 * 2**20  # losses() forms logits in blocks of at most this
 LOSS_BYTES = 512 * 2**20  # and training, where each block is formed again in the backward pass
 CARD_SHARE = 8  # on a GPU training forms all at once, if they take at most an eighth of its memory
+
+
+# ---- the cache
+
+
+@dataclass
+class Cache:
+    """Keys and values of the n tokens seen so far; `length` is the total length, fixed up front.
+
+    Schemes that depend on the length use that one.
+    """
+
+    batch: int
+    length: int
+    n: int = 0
+    tokens: Tensor | None = None  # (B, n)
+    parts: dict[tuple[int, str, int], Tensor] = field(default_factory=dict)
+
+    def append(self, layer: int, name: str, x: Tensor, number: int = 0) -> Tensor:
+        """Write x (B, heads, t, D) of t new tokens; returns that of all n + t tokens.
+
+        `name` is "k", "v" (B, heads, length, D) or "features" (B, 1, length, M), in parts.
+        """
+        place = layer, name, number
+        if place not in self.parts:
+            self.parts[place] = x.new_empty(*x.shape[:2], self.length, x.shape[3])
+        stop = self.n + x.shape[2]
+        self.parts[place][:, :, self.n : stop] = x
+        return self.parts[place][:, :, :stop]
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes that are kept of each token of a text."""
+        return sum(x.nbytes for x in self.parts.values()) // (self.batch * self.length)
+
+
+def keep(cache: Cache | None, layer: int, name: str, x: Tensor, packing: Piece | None) -> Tensor:
+    """x (B, heads, t, D) of the new tokens, behind that of the tokens before them.
+
+    `packing` is a piece that says how the cache keeps it. Without a cache x is rounded in the same
+    way, and gradients pass as if it was not.
+    """
+    if packing is None:
+        return x if cache is None else cache.append(layer, name, x)
+    packed = packing.pack(x)
+    if cache is None:
+        return x + (packing.unpack(*packed) - x).detach()
+    return packing.unpack(*[cache.append(layer, name, part, n) for n, part in enumerate(packed)])
+
+
+# ---- the layers
 
 
 def new_norm(config: GPTConfig, width: int) -> nn.Module:
@@ -44,47 +93,149 @@ class Attention(nn.Module):
 
     def __init__(self, config: GPTConfig, layer: int) -> None:
         super().__init__()
-        self.layer, self.dropout, width = layer, config.dropout, config.head_width
-        self.widths = [n * width for n in (config.n_head, config.kv_heads, config.kv_heads)]
-        self.head_width, self.group = width, config.n_head // config.kv_heads
+        self.layer = layer
+        self.dropout = config.dropout
+        self.head_width = config.head_width
+        self.scale = 1 / math.sqrt(config.head_width)
+        self.group = config.n_head // config.kv_heads
+        self.widths = [heads * config.head_width for heads in (config.n_head, config.kv_heads)]
+        self.widths.append(self.widths[1])  # of all queries, keys and values
         self.c_attn = nn.Linear(config.n_embd, sum(self.widths), bias=config.bias)
         self.c_proj = nn.Linear(self.widths[0], config.n_embd, bias=config.bias)
-        if config.qk_norm:
-            self.q_norm, self.k_norm = (new_norm(config, width) for _ in "qk")
         self.qk_norm = config.qk_norm
+        if config.qk_norm:
+            self.q_norm = new_norm(config, config.head_width)
+            self.k_norm = new_norm(config, config.head_width)
 
-    def project(self, x: Tensor, plan: Plan) -> tuple[Tensor, ...]:
-        """Queries, keys and values (B, heads, T, D) of x (B, T, C), turned, and what a scorer
-        keeps: features (B, 1, T, M), the fourth of them if there are any.
+    def project(self, x: Tensor, plan: Plan) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values (B, heads, T, D) of x (B, T, C), turned if the plan has one
+        part.
         """
         parts = self.c_attn(x).split(self.widths, -1)
-        q, k, v = (t.unflatten(-1, (-1, self.head_width)).transpose(1, 2) for t in parts)
+        q, k, v = (part.unflatten(-1, (-1, self.head_width)).transpose(1, 2) for part in parts)
         if self.qk_norm:
             wide = self.q_norm.weight.dtype
-            q, k = self.q_norm(q.to(wide)).to(v.dtype), self.k_norm(k.to(wide)).to(v.dtype)
-        if plan.by_head:  # the keys of a group are no longer alike when they are turned
-            k, v = (t.repeat_interleave(self.group, 1) for t in (k, v))
-        if plan.turns:
-            turn_queries, turn_keys = plan.turns
-            q, k = turn_queries(q), turn_keys(k)
-        return q, k, v, *plan.features(x)
+            q = self.q_norm(q.to(wide)).to(v.dtype)
+            k = self.k_norm(k.to(wide)).to(v.dtype)
+        if len(plan.parts) == 1:
+            if plan.turns_by_head and self.group > 1:  # keys of a group are no longer alike
+                k = k.repeat_interleave(self.group, 1)
+                v = v.repeat_interleave(self.group, 1)
+            q = plan.turn(q, plan.parts[0].query_tables, is_key=False)
+            k = plan.turn(k, plan.parts[0].key_tables, is_key=True)
+        return q, k, v
 
-    def forward(self, x: Tensor, prepared: attention.Prepared, cache: Cache | None) -> Tensor:
+    def forward(self, x: Tensor, prepared: Prepared, cache: Cache | None) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
-        q, k, v, *features = self.project(x, prepared.plan)
-        keeper = prepared.plan.keeper
-        k, v = (keep(cache, (self.layer, name), t, keeper) for name, t in (("k", k), ("v", v)))
-        features = [keep(cache, (self.layer, "features"), t) for t in features]
-        y = attention.attend(q, k, v, prepared, self.dropout if self.training else 0.0, *features)
-        return F.dropout(self.c_proj(y.transpose(1, 2).flatten(2)), self.dropout, self.training)
+        plan = prepared.plan
+        q, k, new_v = self.project(x, plan)
+        k = keep(cache, self.layer, "k", k, plan.packing)
+        v = keep(cache, self.layer, "v", new_v, plan.packing)
+        features = kept_features(x, plan, cache, self.layer)
+        dropout = self.dropout if self.training else 0.0
+        y = attention.attend(q, k, v, prepared, self.scale, dropout, features)
+        y = finished(y, new_v, x, plan).transpose(1, 2).flatten(2)
+        return F.dropout(self.c_proj(y), self.dropout, self.training)
 
 
-def new_attention(config: GPTConfig, layer: int) -> nn.Module:
-    """Attention with keys and values of its own, or made of a latent."""
-    if config.kv_lora_rank is None:
-        return Attention(config, layer)
-    exact = replace(config, norm_eps=1e-6)  # of DeepSeek's latent, whatever that of the others is
-    return LatentAttention(config, layer, new_norm(exact, config.kv_lora_rank))
+class LatentAttention(nn.Module):
+    """Keys and values of all heads are made of one latent for each token; the cache keeps only
+    that (DeepSeek-AI 2024, arXiv 2405.04434).
+
+    Queries have `head_width` columns that meet the latent, and qk_rope_head_dim that positions
+    turn: these columns of the keys are one for all heads. Without such columns the scheme must act
+    on scores or embeddings.
+    """
+
+    def __init__(self, config: GPTConfig, layer: int) -> None:
+        super().__init__()
+        self.layer = layer
+        self.dropout = config.dropout
+        self.n_head = config.n_head
+        self.width = config.head_width
+        self.rank = config.kv_lora_rank
+        self.turned = config.qk_rope_head_dim
+        self.scale = 1 / math.sqrt(self.width + self.turned)
+        all_heads = config.n_head * self.width
+        queries = all_heads + config.n_head * self.turned
+        self.c_query = nn.Linear(config.n_embd, queries, bias=config.bias)
+        self.c_latent = nn.Linear(config.n_embd, self.rank + self.turned, bias=config.bias)
+        # DeepSeek's eps, whatever that of the other norms is
+        self.kv_norm = new_norm(replace(config, norm_eps=1e-6), self.rank)
+        self.c_up = nn.Linear(self.rank, 2 * all_heads, bias=False)  # keys and values, head by head
+        self.c_proj = nn.Linear(all_heads, config.n_embd, bias=config.bias)
+
+    def queries_and_latents(self, x: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
+        """Queries (B, H, T, width + turned), and what is kept, (B, 1, T, rank + turned), of x (B,
+        T, C). The last columns of both are turned if the plan has one part.
+        """
+        q = self.c_query(x).unflatten(-1, (self.n_head, -1)).transpose(1, 2)
+        latent, shared = self.c_latent(x).split([self.rank, self.turned], -1)
+        k = torch.cat((self.kv_norm(latent.to(x.dtype)).to(shared.dtype), shared), -1)[:, None]
+        if len(plan.parts) == 1:
+            if plan.turns_by_head:
+                k = k.expand(-1, self.n_head, -1, -1)
+            q = plan.turn(q, plan.parts[0].query_tables, is_key=False)
+            k = plan.turn(k, plan.parts[0].key_tables, is_key=True)
+        return q, k
+
+    def ups(self) -> tuple[Tensor, Tensor]:
+        """What makes keys and values of latents, (H, width, rank) each."""
+        return self.c_up.weight.unflatten(0, (self.n_head, -1)).split(self.width, 1)
+
+    def keys_and_values(self, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys (B, H, S, width + turned) and values (B, H, S, width) of what is kept."""
+        latent, shared = k.split([self.rank, self.turned], -1)
+        up_k, up_v = self.ups()
+        shared = shared.expand(-1, self.n_head, -1, -1)
+        return torch.cat((latent @ up_k.mT, shared), -1), latent @ up_v.mT
+
+    def project(self, x: Tensor, plan: Plan) -> tuple[Tensor, Tensor, Tensor]:
+        """As `Attention.project`, with all heads."""
+        q, k = self.queries_and_latents(x, plan)
+        return q, *self.keys_and_values(k)
+
+    def forward(self, x: Tensor, prepared: Prepared, cache: Cache | None) -> Tensor:
+        """(B, T, C) -> (B, T, C). With a cache, the products with `ups` are formed on the side of
+        the queries and of the result: keys and values stay latents.
+        """
+        plan = prepared.plan
+        dropout = self.dropout if self.training else 0.0
+        up_k, up_v = self.ups()
+        q, latents = self.queries_and_latents(x, plan)
+        k = keep(cache, self.layer, "k", latents, plan.packing)
+        features = kept_features(x, plan, cache, self.layer)
+        if cache is None:
+            k, v = self.keys_and_values(k)
+            y = attention.attend(q, k, v, prepared, self.scale, dropout, features)
+        else:
+            q = torch.cat((q[..., : self.width] @ up_k, q[..., self.width :]), -1)
+            v = k[..., : self.rank]
+            y = attention.attend(q, k, v, prepared, self.scale, dropout, features) @ up_v.mT
+        if plan.finishing:
+            y = finished(y, latents[..., : self.rank] @ up_v.mT, x, plan)
+        y = y.transpose(1, 2).flatten(2)
+        return F.dropout(self.c_proj(y), self.dropout, self.training)
+
+
+def kept_features(x: Tensor, plan: Plan, cache: Cache | None, layer: int) -> Tensor | None:
+    """What a piece keeps of a layer's input x (B, T, C) beside the keys: (B, 1, S, M), or None."""
+    if plan.scorer is None or plan.scorer.features is None:
+        return None
+    with torch.autocast(x.device.type, enabled=False):
+        wide = torch.promote_types(x.dtype, torch.float32)
+        features = plan.scorer.features(x.to(wide))[:, None]
+    return keep(cache, layer, "features", features, None)
+
+
+def finished(y: Tensor, v: Tensor, x: Tensor, plan: Plan) -> Tensor:
+    """The output of the heads y (B, H, T, D) as a piece changes it; v are values of new tokens."""
+    if plan.finishing is None:
+        return y
+    with torch.autocast(x.device.type, enabled=False):
+        wide = torch.promote_types(y.dtype, torch.float32)
+        v = for_each_head(y, v)
+        return plan.finishing.output(y.to(wide), v.to(wide), x.to(wide)).to(y.dtype)
 
 
 class MLP(nn.Module):
@@ -92,7 +243,9 @@ class MLP(nn.Module):
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
-        self.dropout, self.kind, width = config.dropout, config.mlp, config.mlp_width
+        self.dropout = config.dropout
+        self.kind = config.mlp
+        width = config.mlp_width
         first = 2 * width if config.mlp == "swiglu" else width
         self.c_fc = nn.Linear(config.n_embd, first, bias=config.bias)
         self.c_proj = nn.Linear(width, config.n_embd, bias=config.bias)
@@ -113,16 +266,20 @@ class Block(nn.Module):
 
     def __init__(self, config: GPTConfig, layer: int) -> None:
         super().__init__()
+        is_latent = config.kv_lora_rank is not None
         self.ln_1 = new_norm(config, config.n_embd)
-        self.attn = new_attention(config, layer)
+        self.attn = (LatentAttention if is_latent else Attention)(config, layer)
         self.ln_2 = new_norm(config, config.n_embd)
         self.mlp = MLP(config)
         self.parallel = config.parallel_blocks
 
-    def forward(self, x: Tensor, prepared: attention.Prepared, cache: Cache | None) -> Tensor:
+    def forward(self, x: Tensor, prepared: Prepared, cache: Cache | None) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
         attended = x + self.attn(self.ln_1(x), prepared, cache)
         return attended + self.mlp(self.ln_2(x if self.parallel else attended))
+
+
+# ---- the model
 
 
 class GPT(nn.Module):
@@ -133,7 +290,7 @@ class GPT(nn.Module):
 
     def __init__(self, config: GPTConfig, pos_file: str | Path | None = None) -> None:
         super().__init__()
-        self.config = config = config.checked()  # one made in Python may hold anything
+        self.config = config
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.h = nn.ModuleList(Block(config, n) for n in range(config.n_layer))
         self.ln_e = new_norm(config, config.n_embd) if config.embedding_norm else nn.Identity()
@@ -142,19 +299,20 @@ class GPT(nn.Module):
         if config.tie_embeddings:
             self.lm_head.weight = self.wte.weight
         self.apply(self._initialise)
+        self.register_buffer("drawn_ids", None, persistent=False)
         self.set_scheme(config.pos, pos_file)
         self.extend(config.extend)
 
     def _initialise(self, module: nn.Module) -> None:
         """GPT-2's at its width; over sqrt(2 n_layer) where a block writes to the residual."""
         deviation = start_deviation(self.config.n_embd)
-        if isinstance(module, (nn.Linear, nn.Embedding)):
+        if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=deviation)
-            if getattr(module, "bias", None) is not None:
-                nn.init.zeros_(module.bias)
-        if hasattr(module, "c_proj"):
-            deviation = deviation / math.sqrt(2 * self.config.n_layer)
-            nn.init.normal_(module.c_proj.weight, std=deviation)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+        if isinstance(module, Attention | LatentAttention | MLP):
+            residual = deviation / math.sqrt(2 * self.config.n_layer)
+            nn.init.normal_(module.c_proj.weight, std=residual)
 
     # ---- positions
 
@@ -162,9 +320,13 @@ class GPT(nn.Module):
         """Take another position scheme, which initialises itself; everything else stays."""
         c = self.config
         shape = Shape(c.n_head, c.scheme_width, c.n_embd, c.block_size)
-        self.pos = Scheme(pos, shape, c.n_layer, Path(pos_file) if pos_file else None)
-        if c.kv_lora_rank is not None:
-            refuse_own_columns(self.pos)
+        scheme = Scheme(pos, shape, c.n_layer, Path(pos_file) if pos_file else None)
+        for key, piece in scheme.pieces.items():
+            if c.kv_lora_rank is not None and "latent attention" in piece.conflicts:
+                sentence = f"{key.split('_', 1)[1]} needs whole heads, latent attention has parts"
+                raise UserError(f"{sentence}: leave kv_lora_rank out, or choose another scheme")
+        self.pos = scheme.to(self.wte.weight.device)
+        self.drawn_ids = None
         self.config = replace(c, pos=self.pos.text, extend="")
 
     def extend(self, text: str, folder: Path | None = None) -> None:
@@ -189,24 +351,32 @@ class GPT(nn.Module):
         """Raise UserError where the position scheme does not define a text of `total` tokens."""
         self.pos.check_length(total)
 
-    def draw_ids(self, seed: int, step: int, length: int) -> Tensor | None:
-        """Random position ids (length,) of a training step, for `ids`; None where it has none."""
-        return self.pos.draw(seed, step, length)
+    def draw_ids(self, seed: int, step: int, length: int) -> None:
+        """Draw the position ids of the next training forwards, if the scheme has random ones.
+
+        They stay in a buffer that compiled code reads, until the next call. They follow from seed
+        and step. UserError where the scheme cannot draw so many.
+        """
+        ids = self.pos.draw(seed, step, length)
+        if ids is not None and self.drawn_ids is not None and len(ids) == len(self.drawn_ids):
+            self.drawn_ids.copy_(ids)
+        else:
+            self.drawn_ids = None if ids is None else ids.to(self.wte.weight.device)
 
     def attention_path(self, length: int, window: int | None = None, compiled: bool = False) -> str:
-        """How attention is computed at that length, e.g. "fused"; "fused|dense" where layers
+        """How attention is computed at that length, e.g. "fused"; "fused|masked" where layers
         differ.
         """
         index = torch.arange(length, device=self.wte.weight.device)
-        plans = self.pos.plans(index, index, index, length, self._like())
-        about = self.config.n_head, compiled, self.config.dropout
-        paths = [attention.choose_path(limited(plan, window), *about) for plan in plans]
+        plans = self.pos.plans(index, index, length, length, self._wide_dtype(), window)
+        dropout = self.config.dropout
+        n_head = self.config.n_head
+        paths = [attention.choose_path(plan, n_head, compiled, dropout) for plan in plans]
         return "|".join(dict.fromkeys(paths))
 
-    def _like(self) -> Tensor:
-        """An empty tensor with the device and dtype (float32 or wider) of what positions make."""
-        weight = self.wte.weight
-        return weight.new_empty(0, dtype=torch.promote_types(weight.dtype, torch.float32))
+    def _wide_dtype(self) -> torch.dtype:
+        """The number format of what positions make: float32 or wider."""
+        return torch.promote_types(self.wte.weight.dtype, torch.float32)
 
     # ---- forward
 
@@ -215,67 +385,53 @@ class GPT(nn.Module):
         """The number of trained numbers, a tied embedding counted once."""
         return sum(p.numel() for p in self.parameters())
 
-    def _hidden(
-        self,
-        idx: Tensor,
-        positions: Tensor | None = None,
-        ids: Tensor | None = None,
-        cache: Cache | None = None,
-        window: int | None = None,
-    ) -> Tensor:
+    def _hidden(self, idx: Tensor, cache: Cache | None = None, window: int | None = None) -> Tensor:
         """The last hidden states (B, T, C) of tokens idx (B, T)."""
-        self._check_lengths(idx, cache, window)
-        offset, total = (cache.n, cache.length) if cache else (0, idx.shape[1])
-        index = places = torch.arange(offset, offset + idx.shape[1], device=idx.device)
-        if positions is not None:
-            places = checked("positions", positions, idx).long()
-        tokens, chosen = idx, positions is not None
+        if idx.dim() != 2:
+            raise UserError(f"tokens must have the shape (B, T), not {tuple(idx.shape)}")
+        if window is not None and window < 1:
+            raise UserError(f"a window of {window} tokens holds no key")
+        B, T = idx.shape
+        total = T
+        tokens = idx
         if cache:
-            tokens, places = cache.joined(idx, places)
-            chosen = chosen or cache.chosen
-        if chosen:
-            ascending = (places.diff(dim=-1) >= 0).all() and (places >= 0).all()
-            require(bool(ascending), "positions must not decrease or be negative")
-        key_ids = self.pos.ids(places, total) if ids is None else checked("ids", ids, idx)
-        drawn = ids is not None and ids.device.type != "cpu"  # checked before it came there
-        if (chosen or key_ids is not places) and not drawn and not torch.compiler.is_compiling():
-            self.pos.check_ids(key_ids)
-        query_ids = key_ids[..., -idx.shape[1] :]
+            if cache.n + T > cache.length:
+                raise UserError(f"the cache was made for {cache.length} tokens, not {cache.n + T}")
+            if cache.batch != B:
+                raise UserError(f"the cache was made for {cache.batch} texts, not {B}")
+            total = cache.length
+            tokens = idx if cache.tokens is None else torch.cat((cache.tokens, idx), 1)
+        self.check_length(total)
+        index = stored(torch.arange(tokens.shape[1], device=idx.device))  # places (S,)
+        with torch.autocast(idx.device.type, enabled=False):  # positions are never rounded
+            if self.training and self.drawn_ids is not None and cache is None:
+                ids = self.drawn_ids
+                if len(ids) != T:
+                    raise UserError(f"{len(ids)} positions are drawn, not {T}: see draw_ids")
+            else:
+                ids = self.pos.ids(index, total)
+            embedded = self.pos.embed(ids[-T:], tokens, total)
+            dtype = self._wide_dtype()
+            plans = self.pos.plans(index, ids, T, total, dtype, window)
+            n_head = self.config.n_head
+            dropout = self.config.dropout if self.training else 0.0
+            prepared = [attention.prepare(plan, n_head, dtype, dropout) for plan in plans]
         x = self.ln_e(self.wte(idx))
-        embedded = self.pos.embed(query_ids, Text(tokens, total))
         if embedded is not None:
             x = x + embedded.to(x.dtype)
         x = F.dropout(x, self.config.dropout, self.training)
-        like, n_head = self._like(), self.config.n_head
-        plans = self.pos.plans(index, query_ids, key_ids, total, like)
-        about = n_head, like, self.config.dropout * self.training
-        prepared = [attention.prepare(limited(plan, window), *about) for plan in plans]
         for block, number in zip(self.h, self.pos.set_of_layer, strict=True):
             x = block(x, prepared[number], cache)
         if cache:
-            cache.tokens, cache.positions, cache.chosen = tokens, places, chosen
-            cache.n += idx.shape[1]
+            cache.tokens = tokens
+            cache.n += T
         return self.ln_f(x)
-
-    def _check_lengths(self, idx: Tensor, cache: Cache | None, window: int | None) -> None:
-        """Raise UserError for lengths that are not defined, before anything is computed."""
-        require(idx.dim() == 2, f"tokens must have the shape (B, T), not {tuple(idx.shape)}")
-        texts, new = idx.shape
-        if cache:
-            made, total = "the cache was made for", cache.n + new
-            if total > cache.length:  # with `require` code would be compiled for each total
-                raise UserError(f"{made} {cache.length} tokens, not {total}")
-            require(texts == cache.batch, f"{made} {cache.batch} texts, not {texts}")
-        self.check_length(cache.length if cache else new)
-        require(window is None or window > 0, f"a window of {window} tokens holds no key")
 
     def forward(
         self,
         idx: Tensor,
         targets: Tensor | None = None,
         *,
-        positions: Tensor | None = None,
-        ids: Tensor | None = None,
         cache: Cache | None = None,
         loss_only: bool = False,
     ) -> tuple[Tensor | None, Tensor | None]:
@@ -284,10 +440,9 @@ class GPT(nn.Module):
         With targets (B, T), where -1 is ignored: logits (B, T, V) and the mean loss in nats.
         `loss_only` leaves out logits that take much memory: None.
         Without them: logits (B, 1, V) of the last position, or with a cache (B, T, V) of all tokens
-        given, which are appended to it. `positions` (T,) or (B, T) replace 0 ... T - 1 before any
-        piece that changes ids. `ids` are a training step's own draw (`draw_ids`), used as they are.
+        given, which are appended to it.
         """
-        x = self._hidden(idx, positions, ids, cache)
+        x = self._hidden(idx, cache)
         if targets is None:
             return self.lm_head(x if cache else x[:, -1:]), None
         most = LOSS_BYTES
@@ -310,24 +465,18 @@ class GPT(nn.Module):
             return F.cross_entropy(logits, wanted, ignore_index=-1, reduction="none")
 
         rows = max(1, at_once // (4 * self.config.vocab_size))
-        rows -= rows % 256 if rows > 256 else 0  # a GPU forms products in pieces of such sizes
-        again = partial(checkpoint, nats, use_reentrant=False) if torch.is_grad_enabled() else nats
+        if rows > 256:
+            rows -= rows % 256  # a GPU forms products in pieces of such sizes
+        run = partial(checkpoint, nats, use_reentrant=False) if torch.is_grad_enabled() else nats
         blocks = zip(x.flatten(0, 1).split(rows), targets.flatten().split(rows), strict=True)
-        return torch.cat([again(*block) for block in blocks])
+        return torch.cat([run(*block) for block in blocks])
 
-    def losses(
-        self,
-        idx: Tensor,
-        targets: Tensor,
-        *,
-        positions: Tensor | None = None,
-        window: int | None = None,
-    ) -> Tensor:
+    def losses(self, idx: Tensor, targets: Tensor, *, window: int | None = None) -> Tensor:
         """(B, T) float32 nats of each target, 0 where it is -1.
 
         `window` limits keys to i - j < window in every layer.
         """
-        x = self._hidden(idx, positions, window=window)
+        x = self._hidden(idx, window=window)
         at_once = LOSS_BYTES if x.is_cuda else LOGIT_BYTES
         return self._nats(x, targets, at_once).view_as(targets)
 
@@ -351,112 +500,58 @@ class GPT(nn.Module):
     @torch.no_grad()
     def cache_bytes(self) -> int:
         """Bytes that a cache keeps of each token, in the number format of the code around it."""
-        cache, token = self.new_cache(1, 1), torch.zeros(1, 1, dtype=torch.long)
-        self(token.to(self.wte.weight.device), cache=cache)
+        cache = self.new_cache(1, 1)
+        token = torch.zeros(1, 1, dtype=torch.long, device=self.wte.weight.device)
+        self(token, cache=cache)
         return cache.bytes_per_token
 
     @torch.no_grad()
     def stream(
-        self, idx: Tensor, max_new_tokens: int, logs: list[Tensor] | None = None, **how: Any
+        self,
+        idx: Tensor,
+        max_new_tokens: int,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        generator: torch.Generator | None = None,
     ) -> Iterator[Tensor]:
-        """Continue idx (B, T): yield the next tokens (B, 1) one at a time; for `how` see `pick`.
+        """Continue idx (B, T): yield the next tokens (B, 1) one at a time.
 
-        The logarithms of the model's probabilities of them, (B, 1), are put into `logs`. A scheme
-        whose positions end before T + max_new_tokens goes on from its last `limit` tokens, encoded
-        again each time. After `compile()` all steps but the first, which reads idx, are compiled.
+        Logits are divided by the temperature; 0 takes the likeliest. Then only the top_k likeliest
+        stay, and of these the likeliest whose probabilities reach top_p. A scheme whose positions
+        end before T + max_new_tokens goes on from its last `limit` tokens, encoded again each time.
+        After `compile()` all steps but the first, which reads idx, are compiled.
         """
         total = idx.shape[1] + max_new_tokens
         bounded = self.limit is not None and total > self.limit
         cache = None if bounded else self.new_cache(idx.shape[0], total)
-        new, step = idx, self.forward
+        new = idx
+        step = self.forward
         for _ in range(max_new_tokens):
-            logits, _ = step(idx[:, -self.limit :]) if bounded else step(new, cache=cache)
+            if bounded:
+                logits, _ = step(idx[:, -self.limit :])
+            else:
+                logits, _ = step(new, cache=cache)
             step = self
-            logits = logits[:, -1].float()
-            new = pick(logits, idx, **how)
+            new = pick(logits[:, -1].float(), temperature, top_k, top_p, generator)
             idx = torch.cat((idx, new), 1)
-            if logs is not None:
-                logs.append(logits.log_softmax(-1).gather(1, new))
             yield new
 
-    def generate(self, idx: Tensor, max_new_tokens: int, **how: Any) -> Tensor:
-        """(B, T) -> (B, T + max_new_tokens): idx and its continuation; for `how` see `pick`.
-
-        For texts of several lengths see `without_padding`.
-        """
-        return torch.cat((idx, *self.stream(idx, max_new_tokens, **how)), 1)
-
-    @classmethod
-    def from_huggingface(cls, source: Any) -> "GPT":
-        """A model of `transformers`, given as itself, a folder or a name: see families.toml."""
-        config, label = families.read_config(source), families.label_of(source)
-        model = cls(families.settings_of(config, label))
-        families.fill(model, config, families.read_weights(source), label)
-        return model
-
-
-def checked(name: str, given: Tensor, idx: Tensor) -> Tensor:
-    """Positions or ids for tokens idx (B, T): (T,) or (B, T), real numbers; UserError otherwise."""
-    whole = not (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool)
-    real = name == "ids" and given.is_floating_point()  # the scheme says whether it takes these
-    shapes = (tuple(idx.shape[1:]), tuple(idx.shape))
-    good = (whole or real) and tuple(given.shape) in shapes
-    require(good, f"{name} must be integers of shape {shapes[0]} or {shapes[1]}")
-    return given
-
-
-def without_padding(run: Callable[[Tensor], Tensor], idx: Tensor, padding: Tensor) -> Tensor:
-    """run(texts (b, t)) -> (b, n, ...) for texts idx (B, T), the first padding (B,) tokens of which
-    are no text: texts of one length at once and without them, so that no position moves.
-
-    Results end at the same place, with zeros before the shorter ones: (B, N, ...).
-    """
-    whole = not padding.is_floating_point() and padding.dtype != torch.bool
-    one = "padding must be one integer for each text: how many tokens on its left are none"
-    require(whole and padding.shape == idx.shape[:1], one)
-    kept = idx.shape[1] - padding
-    require(bool((kept > 0).all() and (padding >= 0).all()), "padding leaves nothing of a text")
-    whole = None
-    for length in kept.unique().flip(0).tolist():  # the longest first
-        rows = (kept == length).nonzero()[:, 0]
-        found = run(idx[rows, -length:])
-        whole = found.new_zeros(len(idx), *found.shape[1:]) if whole is None else whole
-        whole[rows, -found.shape[1] :] = found
-    return whole
-
-
-def limited(plan: Plan, window: int | None) -> Plan:
-    """The plan with keys limited to i - j < window as well."""
-    if window is None:
-        return plan
-    span = min(plan.span or (window, 0), (window, 0))
-    return replace(plan, masks=(*plan.masks, lambda i, j: i - j < window), span=span)
+    def generate(self, idx: Tensor, max_new_tokens: int, *args: object, **kwargs: object) -> Tensor:
+        """(B, T) -> (B, T + max_new_tokens): idx and its continuation, as `stream` makes it."""
+        return torch.cat((idx, *self.stream(idx, max_new_tokens, *args, **kwargs)), 1)
 
 
 def pick(
     logits: Tensor,
-    seen: Tensor,
-    *,
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
-    min_p: float | None = None,
-    repetition_penalty: float = 1.0,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Draw the next tokens (B, 1) from logits (B, V) that stand after the tokens `seen` (B, T).
-
-    Positive logits of tokens seen are divided by the penalty, others multiplied (Keskar et al.
-    2019). All are divided by the temperature; 0 takes the likeliest. Then only the top_k likeliest
-    stay, of these the likeliest whose probabilities reach top_p, and of these the tokens that are
-    at least min_p times as likely as the likeliest. UserError where nothing would stay.
-    """
-    good = (top_k is None or top_k > 0) and (min_p is None or min_p <= 1) and repetition_penalty > 0
-    require(good, "top_k and repetition_penalty must be above 0, and min_p at most 1")
-    if repetition_penalty != 1.0:
-        known = logits.gather(1, seen)
-        less = torch.where(known > 0, known / repetition_penalty, known * repetition_penalty)
-        logits = logits.scatter(1, seen, less)
+    """Draw the next tokens (B, 1) from logits (B, V); see `GPT.stream`."""
+    if top_k is not None and top_k < 1:
+        raise UserError(f"top_k must be at least 1, not {top_k}")
     if temperature == 0:
         return logits.argmax(-1, keepdim=True)
     logits = logits - logits.amax(-1, keepdim=True)  # the likeliest is 0: nothing overflows
@@ -471,7 +566,4 @@ def pick(
         beyond = before >= max(top_p, 1e-30)  # the token that crosses top_p stays
         unlikely = torch.zeros_like(beyond).scatter(1, order, beyond)
         probabilities = probabilities.masked_fill(unlikely, 0.0)
-    if min_p is not None:
-        least = min_p * probabilities.amax(-1, keepdim=True)
-        probabilities = probabilities.masked_fill(probabilities < least, 0.0)
     return torch.multinomial(probabilities, 1, generator=generator)

@@ -523,7 +523,7 @@ class Scheme(nn.Module):
         expression = parse(text)
         self.text = expression.text
         self.shape = shape
-        self.pos_file = pos_file
+        self.pos_file = pos_file and Path(pos_file).resolve()
         self.pieces = nn.ModuleDict()
         self.layers = []
         self.labels = []  # of each layer: what acts in it, with options
@@ -772,14 +772,19 @@ class Scheme(nn.Module):
     # ---- what is told of it
 
     def files(self) -> dict[str, Path]:
-        """{name: path} of the files that define its pieces and those that their options name."""
+        """{name: path} of the files that define its pieces and those that their options name.
+
+        Names are "posenc.py", "zoo/fire.py", "pos_file.py" and the base names of option files.
+        """
         files = {}
         for piece in (*self.pieces.values(), *self.extensions):
-            for cls in type(piece).__mro__:
+            for cls in type(piece).__mro__:  # a scheme may be built on another one
                 if issubclass(cls, Piece) and cls is not Piece:
-                    files[scheme_name(cls)] = Path(inspect.getfile(cls)).resolve()
+                    path = Path(inspect.getfile(cls)).resolve()
+                    is_part = path.is_relative_to(ZOO.parent) and path != self.pos_file
+                    files[str(path.relative_to(ZOO.parent)) if is_part else "pos_file.py"] = path
             if piece.file:
-                files[f"{scheme_name(piece)}.file"] = piece.file
+                files[piece.file.name] = piece.file
         return files
 
     def describe(self) -> str:
