@@ -1,12 +1,12 @@
-"""The settings of all commands: defaults, then config files, then --name=value. The later wins.
+"""The settings of all programs: defaults, then config files, then --name=value. The later one wins.
 
-The dataclasses below are the only source for --help, for the checks and for the table in the docs.
-A config file is `name = value` lines in Python syntax. It is parsed and never executed. This module
-imports no torch, so that --help is fast.
+The dataclasses below are the only source for --help, for the checks and for docs/settings.md.
+pydantic checks types and ranges. This module imports no torch, so that --help is fast.
 """
 
 import ast
 import difflib
+import functools
 import hashlib
 import json
 import os
@@ -14,195 +14,90 @@ import re
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import Field, dataclass, field, fields, replace
-from operator import add, contains, floordiv, ge, gt, le, lt, mod, mul, sub, truediv
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, NoReturn, Self, get_args, get_origin
+from typing import Annotated, Any, BinaryIO, Literal, NoReturn, get_args
 
-# The kinds of settings, with their headings in --help.
-KINDS = dict(result="What changes the result", test="What is tested", execution="How it runs")
-PROTOCOLS = ("fixed_targets", "windowed", "nonoverlapping")
-SCHEDULES = ("cosine", "wsd", "constant")
-WINDOWS = tuple(2**k for k in range(6, 17))  # how many windows a test may have
-DTYPES = ("auto", "bfloat16", "float16", "float32")
-BACKENDS = ("auto", "nccl", "gloo")
-PATHS = ("auto", "matmul", "fused", "dense", "blocked", "flex", "scored")  # see attention.py
-MEASURED = ("train", "test", "decode")
-NORMS = ("layernorm", "rmsnorm")
-MLPS = ("gelu", "gelu_exact", "swiglu")
-FORMATS = ("text", "md", "tex", "csv", "json")
-TABLE = "of the table; csv and json: the measured rows, of a comparison its numbers over seeds"
-TABLE_ALONE = "--format prints tables only: leave out --out and --html, and draw by itself"
-TABLE_TOO = "a second file of the table; csv and json: its numbers over seeds"
-# The rules for values: when a limit and a value go together, and how a rule is called.
-RULES = dict(low=le, above=lt, high=ge, below=gt, choices=contains)
-CALLED = dict(low="at least", above="above", high="at most", below="below", choices="one of")
-# The habits of other programs.
-HABITS = dict(lr="learning_rate", steps="max_iters", d_model="n_embd", context_length="block_size")
-# a job's number in its array, the first and the last one, and the step: of SLURM, and of SGE
-ARRAYS = [[f"SLURM_ARRAY_TASK_{word}" for word in ("ID", "MIN", "MAX", "STEP")]]
-ARRAYS += [[f"SGE_TASK_{word}" for word in ("ID", "FIRST", "LAST", "STEPSIZE")]]
-CHECK = "check the name, or restore a good copy"  # the usual advice for a file
-Lengths = tuple[int, ...]
-
-
-# ---- mistakes, and what is read from files
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    TypeAdapter,
+    ValidationError,
+)
 
 
 class UserError(ValueError):
     """A mistake that the user can correct. Its text says what is wrong, where, and what to do."""
 
 
-def require(condition: Any, sentence: str) -> None:
-    """Raise UserError with this sentence unless the condition holds."""
-    if not condition:
-        raise UserError(sentence)
+# ---- types of settings: what pydantic checks
 
 
-@contextmanager
-def explain_errors(what: str, advice: str) -> Iterator[None]:
-    """Turn an error of the system into the UserError "WHAT (reason); ADVICE"."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"{what} ({error.strerror}); {advice}") from error
+def _check_distinct(items: tuple) -> tuple:
+    if len(set(items)) < len(items):
+        raise ValueError("an item stands twice")
+    return items
 
 
-def check_shape(value: Any, shape: Any, where: str, advice: str, path: str = "") -> None:
-    """Check what was read from a file: UserError "WHERE lacks a proper PATH: ADVICE" if it is bad.
-
-    A shape is a type, a tuple of types, a dict of the keys that must be there with the shape of
-    each, or a list of one shape, for lists of any length. An int passes for a float, a bool does
-    not pass for an int, and a key whose types include NoneType may be absent. `path` is the place
-    of `value` in the file, as in "rows[3].nats".
-    """
-    nested = isinstance(shape, dict | list)
-    kinds = shape if isinstance(shape, tuple) else (type(shape) if nested else shape,)
-    proper = isinstance(value, kinds) or (float in kinds and type(value) is int)
-    odd = isinstance(value, bool) and bool not in kinds
-    require(proper and not odd, f"{where} lacks a proper {path or 'content'}: {advice}")
-    if isinstance(shape, dict):
-        for key, part in shape.items():
-            check_shape(value.get(key), part, where, advice, f"{path}.{key}".lstrip("."))
-    if isinstance(shape, list):
-        for number, item in enumerate(value):
-            check_shape(item, shape[0], where, advice, f"{path}[{number}]")
+DISTINCT, NOT_EMPTY = AfterValidator(_check_distinct), Field(min_length=1)
+Protocol = Literal["fixed_targets", "windowed", "nonoverlapping"]
+PROTOCOLS = get_args(Protocol)
+Part = Literal["train", "test", "decode"]
+Format = Literal["text", "md", "tex", "csv", "json"]
+Windows = Literal[64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536]
+Text = Annotated[str, Field(pattern="^[^\0]*$")]  # no path and no scheme has a NUL
+Texts = Annotated[tuple[Text, ...], DISTINCT]
+Count = Annotated[int, Field(ge=1, le=2**24)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+Length = Annotated[int, Field(ge=2, le=2**24)]
+Lengths = Annotated[tuple[Length, ...], DISTINCT]
+Share = Annotated[float, Field(ge=0, lt=1)]
 
 
-def read_json(path: Path, shape: Any = dict, advice: str = CHECK) -> dict[str, Any]:
-    """The JSON object in a file; UserError, with advice, if it is not there or lacks its shape."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        raise UserError(f"{path} is missing or not readable JSON: {advice}") from None
-    check_shape(content, shape, str(path), advice)
-    return content
+# ---- the settings of every program
+
+# the kinds of settings, with their headings in --help
+KINDS = {
+    "result": "What changes the result",
+    "test": "What is tested",
+    "manner": "How it runs",
+}
 
 
-def sha256(*paths: Path) -> str:
-    """The SHA-256 of a file, or of several as if they were one, 64 hexadecimal digits."""
-    whole = hashlib.sha256()
-    for path in paths:
-        with path.open("rb") as file:
-            hashlib.file_digest(file, lambda: whole)
-    return whole.hexdigest()
-
-
-# ---- programs
-
-
-def mixed_seed(*numbers: int) -> int:
-    """A seed that follows from these numbers, of 32 bits: torch reads no more of it on a CPU."""
-    digest = hashlib.sha256(" ".join(map(str, numbers)).encode()).digest()
-    return int.from_bytes(digest[:4], "little")
-
-
-def run_program(main: Callable[[], int | None]) -> NoReturn:
-    """Run a program and exit with the code that `main()` returns, 0 for None.
-
-    A UserError, or an error of the system such as a full disk, prints one sentence to stderr and
-    exits 1. With --debug on the command line the traceback comes first. Of several processes, all
-    but the first name their number. Ctrl-C says what is kept and exits 130. If the reader of the
-    output has closed it, as in `... | head`, the program ends without a word and exits 141, as a
-    shell expects.
-    """
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character shows "?"
-    try:
-        code = main() or 0
-        sys.stdout.flush()  # a closed pipe is noticed here, and not after the program
-    except KeyboardInterrupt:
-        kept = "what was written before is kept, and an unfinished test leaves no rows"
-        print(f"interrupted: {kept}", file=sys.stderr)
-        code = 130
-    except (UserError, OSError) as error:
-        code = _tell(error)
-    sys.exit(code)
-
-
-def _tell(error: UserError | OSError) -> int:
-    """Print the sentence of an error on stderr, with --debug after its traceback; the exit code."""
-    if isinstance(error, BrokenPipeError):  # of the output, or of a compiler that has died
-        try:
-            print(flush=True)
-        except BrokenPipeError:  # all further output is discarded
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 141  # 128 + SIGPIPE: the work was not done
-    if "--debug" in sys.argv:
-        traceback.print_exception(error)
-    reason = getattr(error, "strerror", None)
-    sentence = f"{error.filename or 'the system'}: {reason}" if reason else str(error)
-    rank = os.environ.get("RANK", "0")
-    process = "" if rank == "0" else f"process {rank}: "
-    print(f"{process}error: {sentence}", file=sys.stderr)
-    return 1
-
-
-# ---- the settings of every command
-
-
-def setting(default: Any, help: str, kind: str = "result", unit: str = "", **rules: Any) -> Any:
+def setting(default: Any, help: str, kind: str = "result", unit: str = "") -> Any:
     """A field of a settings class: its default, one line of help, its kind (see KINDS), its unit.
 
-    `rules` limit the value, or each item of a tuple: low <= value <= high, above < value < below,
-    value in choices.
+    The annotation of the field is the type that its values must have.
     """
-    return field(default=default, metadata=dict(help=help, kind=kind, unit=unit, rules=rules))
+    return field(default=default, metadata={"help": help, "kind": kind, "unit": unit})
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The base of the settings of every command. They never change; `checked` makes a copy.
+    """The base of all settings. Making one checks every value: UserError for a bad one.
 
-    `named` are those that a user has set, see `configure`. It is no field, and copies lack it.
+    `named` holds the names that the user has set (see `configure`). It is no field: copies made by
+    `dataclasses.replace` lack it.
     """
 
     named = frozenset()
-    protocols, stride, diagnose = PROTOCOLS, 0, False  # what is tested unless a setting says so
+    # settings that a program sets by itself, each with what the user should do instead
+    refused = {}
 
-    def checked(self) -> Self:
-        """A copy in which every value has its proper type, as 1 -> 1.0, and a list is a tuple.
-
-        UserError for a wrong type or range, and for settings that do not go together.
-        """
-        values = {f.name: _checked(f, getattr(self, f.name)) for f in fields(self)}
-        settings = replace(self, **values)
-        settings.check_together()
-        return settings
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = check_value(type(self), f.name, getattr(self, f.name))
+            object.__setattr__(self, f.name, value)
+        self.check_together()
 
     def check_together(self) -> None:
         """Raise UserError for settings that do not go together. Each is good by itself."""
-
-    @classmethod
-    def defaults(cls, kind: str = "result") -> dict[str, Any]:
-        """The defaults of the settings of one kind, by name."""
-        return {f.name: f.default for f in fields(cls) if f.metadata["kind"] == kind}
-
-    def has_default(self, name: str) -> bool:
-        """Whether a setting has its default value."""
-        return getattr(self, name) == getattr(type(self), name)
 
 
 @dataclass(frozen=True)
@@ -211,23 +106,25 @@ class ModelSettings(Settings):
     read longer texts.
     """
 
-    pos: str = setting("rope", "position scheme, as in 'rope(base=500000)' or 'rope + alibi'")
-    extend: str = setting("", "context extension, as in 'yarn(factor=4)'")
-    block_size: int = setting(128, "training length", unit="tokens", low=2, high=2**24)
-    n_layer: int = setting(4, "number of layers", low=1, high=2**24)
-    n_head: int = setting(4, "attention heads per layer", low=1, high=2**24)
-    n_embd: int = setting(256, "width of the model", unit="features", low=1, high=2**24)
-    dropout: float = setting(0.0, "probability of dropping an activation", low=0, below=1)
+    pos: Text = setting("rope", "position scheme, as in 'rope(base=500000)' or 'rope + alibi'")
+    extend: Text = setting("", "context extension, as in 'yarn(factor=4)'")
+    block_size: Length = setting(128, "training length", unit="tokens")
+    n_layer: Count = setting(4, "number of layers")
+    n_head: Count = setting(4, "attention heads per layer")
+    n_embd: Count = setting(256, "width of the model", unit="features")
+    dropout: Share = setting(0.0, "probability of dropping an activation")
     bias: bool = setting(False, "biases in linear layers and norms")
-    norm: str = setting("layernorm", "normalisation", choices=NORMS)
-    norm_eps: float = setting(1e-5, "added to the variance in a norm", above=0)
-    mlp: str = setting("gelu", "MLP: GELU in its tanh form, exact GELU, SwiGLU", choices=MLPS)
-    n_inner: int | None = setting(None, "width of the MLP, none: as 4 n_embd", low=1, high=2**24)
-    n_kv_head: int | None = setting(None, "heads of keys and values, none: n_head", low=1)
-    head_dim: int | None = setting(None, "width of a head, none: n_embd / n_head", low=1)
+    norm: Literal["layernorm", "rmsnorm"] = setting("layernorm", "normalisation")
+    norm_eps: PositiveFloat = setting(1e-5, "added to the variance in a norm")
+    mlp: Literal["gelu", "gelu_exact", "swiglu"] = setting(
+        "gelu", "MLP: GELU in its tanh form, exact GELU, SwiGLU"
+    )
+    n_inner: Count | None = setting(None, "width of the MLP, none: as 4 n_embd")
+    n_kv_head: Count | None = setting(None, "heads of keys and values, none: n_head")
+    head_dim: Count | None = setting(None, "width of a head, none: n_embd / n_head")
     qk_norm: bool = setting(False, "normalise queries and keys, before they are turned")
-    kv_lora_rank: int | None = setting(None, "keys and values of a latent this wide", low=1)
-    qk_rope_head_dim: int = setting(0, "with kv_lora_rank: columns that positions turn", low=0)
+    kv_lora_rank: Count | None = setting(None, "keys and values of a latent this wide")
+    qk_rope_head_dim: NonNegativeInt = setting(0, "with kv_lora_rank: columns that positions turn")
     embedding_norm: bool = setting(False, "normalise embeddings")
     parallel_blocks: bool = setting(False, "MLP and attention read the same, side by side")
     tie_embeddings: bool = setting(True, "the output layer is the token embedding")
@@ -237,20 +134,23 @@ class ModelSettings(Settings):
 class GPTConfig(ModelSettings):
     """The shape of a model, with the size of its vocabulary."""
 
-    vocab_size: int = setting(256, "number of different tokens", low=1)
+    vocab_size: Count = setting(256, "number of different tokens")
 
-    def __post_init__(self) -> None:
-        """Raise UserError for a shape that no model can have."""
-        for name in ("block_size", "vocab_size", "n_layer", "n_head", "n_embd"):
-            require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}, not at least 1")
-        sizes = f"n_embd = {self.n_embd} cannot be divided by n_head = {self.n_head}"
-        whole = self.head_dim or self.n_embd % self.n_head == 0
-        require(whole, f"{sizes}; change one of them or set head_dim")
-        groups = f"n_head = {self.n_head} cannot be divided by n_kv_head = {self.n_kv_head}"
-        require(self.n_head % self.kv_heads == 0, f"{groups}; change one of them")
-        plain = self.n_kv_head is None and not self.qk_norm
-        alone = "kv_lora_rank goes neither with n_kv_head nor with qk_norm: leave them out"
-        require(plain or self.kv_lora_rank is None, alone)
+    def check_together(self) -> None:
+        if self.head_dim is None and self.n_embd % self.n_head:
+            raise UserError(
+                f"n_embd = {self.n_embd} cannot be divided by n_head = {self.n_head}; "
+                "change one of them or set head_dim"
+            )
+        if self.n_head % self.kv_heads:
+            raise UserError(
+                f"n_head = {self.n_head} cannot be divided by n_kv_head = {self.n_kv_head}; "
+                "change one of them"
+            )
+        if self.kv_lora_rank and (self.n_kv_head or self.qk_norm):
+            raise UserError("kv_lora_rank goes neither with n_kv_head nor with qk_norm")
+        if self.qk_rope_head_dim and not self.kv_lora_rank:
+            raise UserError("qk_rope_head_dim needs kv_lora_rank; set it, or leave it out")
 
     @property
     def head_width(self) -> int:
@@ -260,7 +160,9 @@ class GPTConfig(ModelSettings):
     @property
     def scheme_width(self) -> int:
         """Columns of a head that positions may turn."""
-        return self.head_width if self.kv_lora_rank is None else self.qk_rope_head_dim
+        if self.kv_lora_rank:
+            return self.qk_rope_head_dim
+        return self.head_width
 
     @property
     def kv_heads(self) -> int:
@@ -270,68 +172,87 @@ class GPTConfig(ModelSettings):
     @property
     def mlp_width(self) -> int:
         """Units of the MLP. That of SwiGLU, which has three matrices, is two thirds of 4 n_embd."""
-        usual = 32 * -(-self.n_embd // 12) if self.mlp == "swiglu" else 4 * self.n_embd
-        return self.n_inner or usual
+        if self.n_inner:
+            return self.n_inner
+        if self.mlp == "swiglu":
+            return 32 * -(-self.n_embd // 12)  # rounded up to a multiple of 32
+        return 4 * self.n_embd
 
 
 @dataclass(frozen=True)
 class ComputeSettings(Settings):
-    """The settings of every command that computes."""
+    """The settings of every program that computes."""
 
-    device: str = setting("auto", "where to compute: auto, cpu, cuda, cuda:1, mps", "execution")
-    dtype: str = setting("auto", "number format of matrix products", "execution", choices=DTYPES)
+    device: Text = setting("auto", "where to compute: auto, cpu, cuda, cuda:1, mps", "manner")
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = setting(
+        "auto", "number format of matrix products, auto: the faster one", "manner"
+    )
 
 
 @dataclass(frozen=True)
 class LogSettings(Settings):
     """What is logged to Weights & Biases, and where."""
 
-    wandb_log: bool = setting(False, "log to Weights & Biases too", "execution")
-    wandb_project: str = setting("longshot", "project in Weights & Biases", "execution")
-    wandb_run_name: str = setting("", "name in Weights & Biases, else the folder's", "execution")
-    wandb_group: str = setting("", "group there, else that of the comparison", "execution")
-    wandb_tags: tuple[str, ...] = setting((), "tags besides scheme and corpus", "execution")
+    wandb_log: bool = setting(False, "log to Weights & Biases too", "manner")
+    wandb_project: Text = setting("longshot", "project in Weights & Biases", "manner")
+    wandb_run_name: Text = setting("", "name in Weights & Biases, else the folder's", "manner")
+    wandb_group: Text = setting("", "group there, else that of the comparison", "manner")
 
 
 @dataclass(frozen=True)
-class TrainSettings(LogSettings, ComputeSettings, ModelSettings):
+class TestSettings(Settings):
+    """How long a trained model is tested, and how exactly."""
+
+    __test__ = False  # no class of tests
+
+    eval_lengths: Lengths = setting((), "test lengths, else L/2 ... 32L", "test", "tokens")
+    eval_windows: Windows = setting(64, "windows of the test", "test")
+
+
+@dataclass(frozen=True)
+class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
     """One training run and the test after it."""
 
-    pos_file: str = setting("", "a Python file of your own with more position schemes")
-    mixed_lengths: Lengths = setting((), "lengths to train at in turn", unit="tokens", low=2)
+    pos_file: Text = setting("", "a Python file of your own with more position schemes")
+    mixed_lengths: Lengths = setting((), "lengths to train at in turn", unit="tokens")
     staged: bool = setting(False, "mixed_lengths one after the other, in equal parts, not in turn")
-    drop_pos: float = setting(0.0, "share of steps at the end without pos (DroPE)", low=0, below=1)
-    dataset: str = setting("stdlib", "corpus, the name of a folder in data/")
-    init_from: str = setting("auto", "auto (resume or begin), scratch, a run, a Hugging Face model")
-    read_again: bool = setting(False, "with init_from=RUN: read again what that run has read")
-    batch_size: int = setting(16, "size of a micro-batch", unit="sequences", low=1, high=2**24)
-    gradient_accumulation_steps: int = setting(1, "micro-batches per step", low=1, high=2**24)
-    learning_rate: float = setting(3e-3, "highest learning rate", above=0)
-    max_iters: int = setting(1200, "length of the training", unit="steps", low=0)
-    weight_decay: float = setting(0.1, "weight decay of matrices", low=0)
-    beta1: float = setting(0.9, "AdamW's decay rate of the mean", low=0, below=1)
-    beta2: float = setting(0.99, "AdamW's decay rate of the variance", low=0, below=1)
-    grad_clip: float = setting(1.0, "largest norm of the gradient, 0 for any", low=0)
+    drop_pos: Share = setting(0.0, "share of steps at the end without pos (DroPE)")
+    dataset: Text = setting("stdlib", "corpus, the name of a folder in data/")
+    init_from: Text = setting(
+        "auto", "auto (resume or begin), scratch, a run, a Hugging Face model"
+    )
+    length_factor: Count | None = setting(
+        None, "with init_from=RUN: train at this many times its length"
+    )
+    batch_size: Count = setting(16, "size of a micro-batch", unit="sequences")
+    gradient_accumulation_steps: Count = setting(1, "micro-batches per step")
+    learning_rate: PositiveFloat = setting(3e-3, "highest learning rate")
+    max_iters: NonNegativeInt = setting(1200, "length of the training", unit="steps")
+    weight_decay: NonNegativeFloat = setting(0.1, "weight decay of matrices")
+    beta1: Share = setting(0.9, "AdamW's decay rate of the mean")
+    beta2: Share = setting(0.99, "AdamW's decay rate of the variance")
+    grad_clip: NonNegativeFloat = setting(1.0, "largest norm of the gradient, 0 for any")
     decay_lr: bool = setting(True, "False: constant from the first step, without warm-up")
-    lr_schedule: str = setting("cosine", "of the learning rate after warm-up", choices=SCHEDULES)
-    decay_share: float = setting(0.2, "wsd: share of max_iters that decays", above=0, below=1)
-    warmup_iters: int | None = setting(None, "none: min(100, max_iters / 4)", unit="steps", low=0)
-    lr_decay_iters: int | None = setting(None, "end of decay, none: max_iters", unit="steps", low=1)
-    min_lr: float | None = setting(None, "lowest learning rate, none for learning_rate / 20", low=0)
-    seed: int = setting(1337, "seed of weights, data order and draws", low=0, high=2**32 - 1)
-    eval_lengths: Lengths = setting((), "test lengths, else L/2 ... 32L", "test", "tokens", low=2)
-    eval_windows: int = setting(64, "windows of the test", "test", choices=WINDOWS)
-    out_dir: str = setting("", "run folder, by default named after the settings", "execution")
-    overwrite: bool = setting(False, "start again in a used run folder", "execution")
-    examine: bool = setting(True, "examine the scheme before training", "execution")
-    eval_interval: int = setting(200, "interval between validations", "execution", "steps", low=1)
-    eval_iters: int = setting(16, "size of a validation", "execution", "batches", low=1)
-    log_interval: int = setting(20, "interval between log lines", "execution", "steps", low=1)
-    attention: str = setting("auto", "path, see attention.py", "execution", choices=PATHS)
-    compile: bool = setting(True, "torch.compile, where there is a compiler", "execution")
-    cuda_graphs: bool = setting(False, "launch a step at once: small models, a GPU", "execution")
-    deterministic: bool = setting(False, "repeat to the bit on a GPU too, if possible", "execution")
-    backend: str = setting("auto", "auto: nccl on GPUs, else gloo", "execution", choices=BACKENDS)
+    lr_schedule: Literal["cosine", "wsd", "constant"] = setting(
+        "cosine", "of the learning rate after warm-up"
+    )
+    warmup_iters: NonNegativeInt | None = setting(
+        None, "none: min(100, max_iters / 4)", unit="steps"
+    )
+    lr_decay_iters: Count | None = setting(None, "end of decay, none: max_iters", unit="steps")
+    min_lr: NonNegativeFloat | None = setting(None, "lowest rate, none for learning_rate / 20")
+    seed: Seed = setting(1337, "seed of weights, data order and draws")
+    out_dir: Text = setting("", "run folder, by default named after the settings", "manner")
+    overwrite: bool = setting(False, "start again in a used run folder", "manner")
+    examine: bool = setting(True, "examine the scheme before training", "manner")
+    eval_interval: Count = setting(200, "interval between validations", "manner", "steps")
+    eval_iters: Count = setting(16, "size of a validation", "manner", "batches")
+    log_interval: Count = setting(20, "interval between log lines", "manner", "steps")
+    compile: bool = setting(True, "torch.compile, where there is a compiler", "manner")
+    deterministic: bool = setting(False, "repeat to the bit on a GPU too, if possible", "manner")
+    backend: Literal["auto", "nccl", "gloo"] = setting(
+        "auto", "of several processes, auto: nccl on GPUs, else gloo", "manner"
+    )
 
     def gpt(self, vocab_size: int) -> GPTConfig:
         """The shape of the model for `vocab_size` tokens; UserError if no model has that shape."""
@@ -339,110 +260,103 @@ class TrainSettings(LogSettings, ComputeSettings, ModelSettings):
         return GPTConfig(vocab_size=vocab_size, **shape)
 
     @property
-    def decay_begin(self) -> int:
-        """The number of steps before wsd's decay."""
-        return self.max_iters - round(self.decay_share * self.max_iters)
+    def warmup(self) -> int:
+        """The number of steps in which the learning rate rises."""
+        if self.warmup_iters is None:
+            return min(100, self.max_iters // 4)
+        return self.warmup_iters
 
-    def warmed_up(self, first: int) -> Self:
-        """With the warm-up of a run that was begun with max_iters = `first`, unless one is set."""
-        given = self.warmup_iters is not None
-        return replace(self, warmup_iters=self.warmup_iters if given else min(100, first // 4))
+    @property
+    def lowest_lr(self) -> float:
+        """The learning rate at the end of the decay."""
+        if self.min_lr is None:
+            return self.learning_rate / 20
+        return self.min_lr
+
+    @property
+    def decay_end(self) -> int:
+        """The step at which the decay of the learning rate ends."""
+        return self.lr_decay_iters or self.max_iters
+
+    @property
+    def decay_begin(self) -> int:
+        """The step at which wsd's decay begins: it takes the last fifth."""
+        return self.decay_end - round(0.2 * self.decay_end)
 
     def check_together(self) -> None:
-        """Raise UserError for a shape that no model can have, and for limits that cross."""
         self.gpt(vocab_size=1)  # checks the shape; the vocabulary comes from the corpus
         tokens = self.batch_size * self.block_size
-        odd = [length for length in self.mixed_lengths if tokens % length]
-        require(not odd, f"mixed_lengths: {odd} do not divide batch_size x block_size = {tokens}")
-        low, high = self.min_lr or 0, self.learning_rate
-        require(low <= high, f"min_lr = {low} is above learning_rate = {high}; lower min_lr")
-        warmup, end = self.warmed_up(self.max_iters).warmup_iters, self.lr_decay_iters
-        crossed = f"warmup_iters = {warmup} is above lr_decay_iters = {end}; lower it"
-        require(warmup <= (end or warmup), crossed)
-        cosine = self.lr_schedule == "cosine"
-        self.check_need("staged", self.mixed_lengths, "mixed_lengths")
-        self.check_need("qk_rope_head_dim", self.kv_lora_rank, "kv_lora_rank")
-        self.check_need("read_again", self.init_from not in ("auto", "scratch"), "init_from=RUN")
-        self.check_need("decay_share", self.lr_schedule == "wsd", "lr_schedule=wsd")
-        self.check_need("decay_lr", cosine, "lr_schedule=cosine")
-        self.check_need("cuda_graphs", self.compile, "compile=True")
-        self.check_need("lr_decay_iters", cosine and self.decay_lr, "lr_schedule=cosine")
-
-    def check_need(self, name: str, met: Any, need: str) -> None:
-        """Raise UserError if a setting that does nothing without `need` is set and that is not."""
-        require(met or self.has_default(name), f"{name} needs {need}; set it, or leave it out")
+        for length in self.mixed_lengths:
+            if tokens % length:
+                raise UserError(
+                    f"mixed_lengths: {length} does not divide batch_size x block_size = {tokens}"
+                )
+        if self.min_lr is not None and self.min_lr > self.learning_rate:
+            raise UserError(
+                f"min_lr = {self.min_lr} is above learning_rate = {self.learning_rate}; lower it"
+            )
+        if self.lr_decay_iters and self.warmup > self.lr_decay_iters:
+            raise UserError(
+                f"warmup_iters = {self.warmup} is above lr_decay_iters = {self.lr_decay_iters}; "
+                "lower it"
+            )
+        if self.staged and not self.mixed_lengths:
+            raise UserError("staged needs mixed_lengths; set it, or leave staged out")
+        if self.length_factor and self.init_from in ("auto", "scratch"):
+            raise UserError("length_factor is for a run that is trained on: add --init_from=RUN")
 
 
 @dataclass(frozen=True)
-class MeasureSettings(ComputeSettings):
+class MeasureSettings(TestSettings, ComputeSettings):
     """What every test of trained models asks for."""
 
-    dataset: str = setting("", "corpus to test on, by default the run's own", "test")
-    eval_lengths: Lengths = setting((), "test lengths, else L/2 ... 32L", "test", "tokens", low=2)
-    eval_windows: int = setting(64, "windows of the test", "test", choices=WINDOWS)
-    pos_file: str = setting("", "your file of position schemes, named again to let it run", "test")
-
-
-@dataclass(frozen=True)
-class EvaluateSettings(MeasureSettings):
-    """A test of finished runs, whose folders are the other words of the command line."""
-
-    protocols: tuple[str, ...] = setting(PROTOCOLS, "what to test", "test", choices=PROTOCOLS)
-    stride: int = setting(0, "test `sliding` too, moved by this, or 0", "test", "tokens", low=0)
-    diagnose: bool = setting(False, "instead, find what the model reads and why it fails", "test")
-    extend: str = setting("", "extension: 'yarn(factor=4)', or none, else as trained", "test")
-    attention: str = setting("auto", "path, see attention.py", "execution", choices=PATHS)
-    out: str = setting("", "figure of several runs: .png, .pdf or .svg", "execution")
-    format: str = setting("text", TABLE, "execution", choices=FORMATS)
-
-    def check_together(self) -> None:
-        """Raise UserError for a figure with a format, or numbers that diagnose.json has anyway."""
-        require(self.format == "text" or not self.out, TABLE_ALONE)
-        known = "--diagnose writes its numbers to diagnose.json"
-        good = not self.diagnose or self.format in FORMATS[:3]
-        require(good, f"{known}: leave --format out, or choose md, tex")
+    dataset: Text = setting("", "corpus to test on, by default the run's own", "test")
+    pos_file: Text = setting("", "your file of position schemes, named again to let it run", "test")
 
 
 @dataclass(frozen=True)
 class ReportSettings(Settings):
     """Tables and figures of finished tests; run folders are the other words of the command line."""
 
-    dataset: str = setting("", "corpus whose rows are shown, by default the first", "execution")
-    out: str = setting("", "figure of several runs: .png, .pdf or .svg", "execution")
-    html: str = setting("", "a page of all, in one file, as report.html", "execution")
-    format: str = setting("text", TABLE, "execution", choices=FORMATS)
+    dataset: Text = setting("", "corpus whose rows are shown, by default the first", "manner")
+    out: Text = setting("", "figure of several runs: .png, .pdf or .svg", "manner")
+    format: Format = setting("text", "of the table; csv and json: the measured rows", "manner")
 
-    def check_together(self) -> None:
-        """Raise UserError for a figure or a page with a format."""
-        require(self.format == "text" or not (self.out or self.html), TABLE_ALONE)
+
+@dataclass(frozen=True)
+class EvaluateSettings(MeasureSettings):
+    """A test of finished runs, whose folders are the other words of the command line."""
+
+    protocols: Annotated[tuple[Protocol, ...], DISTINCT, NOT_EMPTY] = setting(
+        PROTOCOLS, "what to test", "test"
+    )
+    diagnose: bool = setting(False, "instead, find what the model reads and why it fails", "test")
+    extend: Text = setting("", "extension: 'yarn(factor=4)', or none, else as trained", "test")
+    out: Text = setting("", "figure of several runs: .png, .pdf or .svg", "manner")
+    format: Format = setting("text", "of the table; csv and json: the measured rows", "manner")
 
 
 @dataclass(frozen=True)
 class SampleSettings(ComputeSettings):
     """Text from a run, whose folder is the other word of the command line."""
 
-    start: str = setting("\n", "text to go on from, FILE:path reads a file, - reads standard input")
-    dataset: str = setting("", "with a Hugging Face folder or name: a corpus of its tokens")
-    num_samples: int = setting(1, "number of samples", low=1)
-    max_new_tokens: int = setting(500, "length of a sample", unit="tokens", low=1)
-    temperature: float = setting(0.8, "divides the logits, 0 for always the likeliest token", low=0)
-    top_k: int | None = setting(None, "draw from the k likeliest tokens only", low=1)
-    top_p: float | None = setting(None, "draw from the top of this probability", above=0, high=1)
-    min_p: float | None = setting(None, "least probability, in parts of the highest", low=0, high=1)
-    repetition_penalty: float = setting(1.0, "divides logits of tokens seen", above=0)
-    json: bool = setting(False, "a line for each sample: tokens, texts, log-probabilities")
-    stop: str = setting("", "text that ends a sample")
-    seed: int = setting(1337, "seed of the draws", low=0, high=2**32 - 1)
-    extend: str = setting("", "extension: 'yarn(factor=4)', or none, else as trained")
-    pos_file: str = setting("", "your file of position schemes, named again to let it run")
-    compile: bool = setting(False, "torch.compile: for many tokens, on a GPU", "execution")
-
-
-@dataclass(frozen=True)
-class ExportSettings(Settings):
-    """A run as a folder that transformers loads; both are the other words of the command line."""
-
-    pos_file: str = setting("", "your file of position schemes, named again to let it run")
+    start: Text = setting(
+        "\n", "text to go on from, FILE:path reads a file, - reads standard input"
+    )
+    num_samples: Count = setting(1, "number of samples")
+    max_new_tokens: Count = setting(500, "length of a sample", unit="tokens")
+    temperature: NonNegativeFloat = setting(
+        0.8, "divides the logits, 0: always the likeliest token"
+    )
+    top_k: Count | None = setting(None, "draw from the k likeliest tokens only")
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = setting(
+        None, "draw from the top of this probability"
+    )
+    stop: Text = setting("", "text that ends a sample")
+    seed: Seed = setting(1337, "seed of the draws")
+    extend: Text = setting("", "extension: 'yarn(factor=4)', or none, else as trained")
+    pos_file: Text = setting("", "your file of position schemes, named again to let it run")
+    compile: bool = setting(False, "torch.compile: for many tokens, on a GPU", "manner")
 
 
 @dataclass(frozen=True)
@@ -452,14 +366,13 @@ class ExtendSettings(LogSettings, MeasureSettings):
     The other words of the command line are run folders (of several seeds) and extensions.
     """
 
-    protocols = ("fixed_targets",)
-    compare: tuple[str, ...] = setting((), "folders of other runs, shown too, as they are", "test")
-    paper: str = setting("", "a .toml file of published numbers to stand beside", "execution")
-    search: int | None = setting(None, "search longrope's factors for so many L", "test", low=2)
-    rounds: int = setting(40, "length of the search", "test", "rounds", low=1)
-    seed: int = setting(1337, "seed of the search", "test", low=0, high=2**32 - 1)
-    out: str = setting("", "table (.txt) and figure (.png), else in the first run", "execution")
-    format: str = setting("text", TABLE_TOO, "execution", choices=FORMATS)
+    protocols = ("fixed_targets",)  # what is tested: a gain compares the same targets
+
+    compare: Texts = setting((), "folders of other runs, shown too, as they are", "test")
+    search: Length | None = setting(None, "search longrope's factors for so many L", "test")
+    rounds: Count = setting(40, "length of the search", "test", "rounds")
+    seed: Seed = setting(1337, "seed of the search", "test")
+    out: Text = setting("", "name of table (.txt) and figure (.png), else in the run", "manner")
 
 
 @dataclass(frozen=True)
@@ -469,43 +382,36 @@ class AblateSettings(TrainSettings):
     The schemes are the other words of the command line, after those that a config file names.
     """
 
-    schemes: tuple[str, ...] = setting((), "for config files: schemes that come first")
-    paper: str = setting("", "a .toml file of published numbers to stand beside", "execution")
-    seeds: tuple[int, ...] = setting((1, 2, 3), "seeds of every scheme", low=0, high=2**32 - 1)
-    learning_rates: tuple[float, ...] = setting((), "pick one per scheme, on another seed", above=0)
-    only: str = setting("", "I/N: the I-th of N shares; array: that of a job array", "execution")
-    jobs: int = setting(1, "cells at once on this machine", "execution", low=1, high=256)
-    ablate_dir: str = setting("", "folder of table and figure, else named by settings", "execution")
-    format: str = setting("text", TABLE_TOO, "execution", choices=FORMATS)
+    schemes: Texts = setting((), "for config files: schemes that come first")
+    seeds: Annotated[tuple[Seed, ...], DISTINCT, NOT_EMPTY] = setting(
+        (1, 2, 3), "seeds of every scheme"
+    )
+    learning_rates: Annotated[tuple[PositiveFloat, ...], DISTINCT] = setting(
+        (), "pick one per scheme, on another seed"
+    )
+    only: Text = setting("", "I/N: the I-th of N shares of the cells, from 1 on", "manner")
+    jobs: Annotated[int, Field(ge=1, le=256)] = setting(1, "cells at once here", "manner")
+    ablate_dir: Text = setting("", "folder of table and figure, else named by settings", "manner")
+
+    refused = {
+        "pos": "name the schemes, as in: python ablate.py rope alibi",
+        "seed": "use --seeds",
+        "out_dir": "use --ablate_dir, the folder of table and figure",
+        "init_from": "a comparison trains every model from scratch",
+        "length_factor": "a comparison trains every model from scratch",
+    }
 
     def check_together(self) -> None:
-        """Raise UserError also for what a comparison sets itself."""
         super().check_together()
-        own = {"pos": "name the schemes", "seed": "use --seeds", "out_dir": "use --ablate_dir"}
-        for name, advice in own.items():
-            require(self.has_default(name), f"ablate sets {name} itself; {advice}")
         part, parts = self.share
-        good = 1 <= part <= parts
-        require(good, f"only is {self.only!r:.60}, and must be I/N with 1 <= I <= N, as 1/4")
+        if not 1 <= part <= parts:
+            raise UserError(f"only is {self.only!r:.60}, and must be I/N with 1 <= I <= N, as 1/4")
 
     @property
     def share(self) -> tuple[int, int]:
-        """The number of a share of the work, from 1 on, and of all; (0, 0) if `only` names none.
-
-        UserError for `array` outside of a job array.
-        """
-        if self.only == "array":
-            known = [[os.environ.get(name, "") for name in names] for names in ARRAYS]
-            told = [values for values in known if all(map(str.isdecimal, values))]
-            names = " and ".join(ARRAYS[0])
-            require(told, f"only=array, but {names} are not set to numbers: start a job array")
-            own, first, last, step = map(int, told[0])
-            step = max(1, step)  # an array of one job may have none
-            place = f"job {own} is not in the array {first}-{last}:{step}"
-            require(own in range(first, last + 1, step), place)
-            return (own - first) // step + 1, (last - first) // step + 1
-        told = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", self.only or "1/1")
-        return (int(told[1]), int(told[2])) if told else (0, 0)
+        """The number of a share of the work, from 1 on, and of all shares."""
+        numbers = re.fullmatch(r"(\d{1,9})/(\d{1,9})", self.only or "1/1")
+        return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
 
 
 @dataclass(frozen=True)
@@ -516,248 +422,383 @@ class BenchSettings(TrainSettings):
     """
 
     quick: bool = setting(False, "a small model and few turns, where nothing else is set", "test")
-    only: tuple[str, ...] = setting(MEASURED, "what is measured", "test", choices=MEASURED)
-    lengths: Lengths = setting((), "training lengths L, else block_size", "test", "tokens", low=2)
-    max_new_tokens: int = setting(128, "decoded after a text of L", "test", "tokens", low=1)
-    rounds: int = setting(5, "times that scheme, nope and product take turns", "test", low=1)
-    format: str = setting("text", "a second file of the table", "execution", choices=FORMATS[:3])
+    only: Annotated[tuple[Part, ...], DISTINCT, NOT_EMPTY] = setting(
+        get_args(Part), "what is measured", "test"
+    )
+    lengths: Lengths = setting((), "training lengths L, else block_size", "test", "tokens")
+    max_new_tokens: Count = setting(128, "decoded after a text of L", "test", "tokens")
+    rounds: Count = setting(5, "times that scheme, nope and product take turns", "test")
 
 
 @dataclass(frozen=True)
-class ExplainSettings(Settings):
-    """What is explained, and for which model."""
+class ExplainSettings(ModelSettings):
+    """A scheme or an extension, explained for a model of this shape (block_size is L)."""
 
-    pos: str = setting("", "position scheme, rope where an extension is explained")
-    extend: str = setting("", "context extension of it")
-    pos_file: str = setting("", "a Python file of your own with more position schemes")
-    train_length: int = setting(128, "training length L", unit="tokens", low=2, high=2**20)
-    length: int | None = setting(None, "test length", unit="tokens", low=2, high=2**24)
-    n_head: int = setting(4, "attention heads per layer", low=1, high=1024)
-    head_dim: int = setting(64, "width of a head", unit="columns", low=1, high=4096)
-    out: str = setting("", "where a figure of the pairs goes, .png, .pdf or .svg", "execution")
-    format: str = setting("text", "the table of the pairs alone", "execution", choices=FORMATS)
-
-    def check_together(self) -> None:
-        """Raise UserError for a figure with a format."""
-        require(self.format == "text" or not self.out, TABLE_ALONE)
+    pos_file: Text = setting("", "a Python file of your own with more position schemes")
+    length: Length | None = setting(None, "test length, else 8 L", unit="tokens")
 
 
-# ---- what a program asks of them
+@dataclass(frozen=True)
+class ExportSettings(Settings):
+    """A run as a folder that transformers loads; both are the other words of the command line."""
+
+    pos_file: Text = setting("", "your file of position schemes, named again to let it run")
 
 
-def answer_help(cls: type[Settings], usage: str, argv: list[str] | None = None) -> None:
-    """If --help or -h is typed, or in `argv`, print `usage` and every setting, and exit 0."""
-    if not {"--help", "-h"} & set(sys.argv if argv is None else argv):
-        return
-    lines = [usage.strip()]
-    for kind, heading in KINDS.items():
-        rows = [_help_line(f) for f in fields(cls) if f.metadata["kind"] == kind]
-        lines += ["", f"{heading}:", *rows] if rows else []
-    lines += ["", "--debug shows where in the code an error arose."]
-    run_program(lambda: print("\n".join(lines)))
+CONFIG = Path(__file__).resolve().with_name("config")
+PROGRAMS = {
+    "train.py": TrainSettings,
+    "ablate.py": AblateSettings,
+    "evaluate.py": EvaluateSettings,
+    "report.py": ReportSettings,
+    "extend.py": ExtendSettings,
+    "sample.py": SampleSettings,
+    "tools/explain.py": ExplainSettings,
+    "tools/bench.py": BenchSettings,
+}
 
 
-def _help_line(f: Field) -> str:
-    """A line of --help: name, default, what it is, unit, type and range."""
-    unit = f"{f.metadata['unit']}, " if f.metadata["unit"] else ""
-    name = f"--{f.name}={typed(f.default)}"
-    return f"  {name:<33} {f.metadata['help']} ({unit}{_expected(f)})"
+# ---- checking a value
 
 
-def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, list[str]]:
-    """The checked settings and the other words of a command line (without the program's name).
-
-    Words that end in .py are config files, read from left to right. The names of the settings that
-    files and command line set are the settings' `named`. --help is answered by `answer_help`,
-    --debug by `run_program`. UserError names the file and the line of a mistake, or says that it
-    stands on the command line. A folder of config files is listed, and the program ends.
-    """
-    answer_help(cls, usage, argv)
-    with at_place("command line"):
-        given, words = _read_command_line(cls, [word for word in argv if word != "--debug"])
-    values: dict[str, Any] = {}
-    for path in words:
-        if issubclass(cls, TrainSettings) and os.path.isdir(path):
-            _list_configs(Path(path))
-        if path.endswith(".py"):
-            values |= _read_file(cls, path)
-    values |= given
-    settings = cls(**values).checked()
-    object.__setattr__(settings, "named", frozenset(values))
-    return settings, [word for word in words if not word.endswith(".py")]
+@functools.cache
+def adapters(cls: type[Settings]) -> dict[str, TypeAdapter]:
+    """What checks the values of a class, by the names of its settings."""
+    config = ConfigDict(strict=True, allow_inf_nan=False)  # no "1" for 1, and no True
+    return {f.name: TypeAdapter(f.type, config=config) for f in fields(cls)}
 
 
-def _list_configs(folder: Path) -> None:
-    """If config files are in a folder, print them with what their comments say, and exit 0."""
-    lines, depths = [], ("", "*/", "*/*/")
-    for path in sorted(path for depth in depths for path in folder.glob(f"{depth}*.py")):
-        said = re.match("(#.*\n)*", path.read_text(encoding="utf-8"))[0].replace("#", "")
-        lines.append(f"{path!s:<28} {textwrap.shorten(said, 120)}")
-    if lines:
-        run_program(lambda: print("\n".join(lines)))
+def check_value(cls: type[Settings], name: str, value: Any) -> Any:
+    """`value` in the type of a setting: 1e4 is an integer, 1 a float, a list a tuple; UserError."""
+    plain = whole_number(value)
+    if isinstance(value, list | tuple):
+        plain = tuple(map(whole_number, value))
+    adapter = adapters(cls)[name]
+    try:
+        return adapter.validate_python(plain)
+    except ValidationError:
+        wanted = in_words(adapter.json_schema())
+        raise UserError(f"{name} is {value!r:.60}, and must be: {wanted}") from None
 
 
-def differences(a: dict[str, Any], b: dict[str, Any], kind: str = "result") -> list[str]:
-    """How the checked settings of two runs differ in one kind: ["n_embd: 256 here, 128 there"].
-
-    A setting that is absent has its default.
-    """
-    names = TrainSettings.defaults(kind)
-    pairs = [(name, a.get(name, old), b.get(name, old)) for name, old in names.items()]
-    return [f"{name}: {x!r:.60} here, {y!r:.60} there" for name, x, y in pairs if x != y]
+def whole_number(value: Any) -> Any:
+    """1e4 as the integer 10000; all else as it is. Floats hold every integer below 2^53."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    return value
 
 
-# ---- the values of settings
+LIMITS = {"minimum": "at least", "exclusiveMinimum": "above"}
+LIMITS |= {"maximum": "at most", "exclusiveMaximum": "below"}
 
 
-def _type_of(f: Field) -> tuple[type, bool, bool]:
-    """The type of a setting: int, float, bool or str; may it be None; is it a tuple of them."""
-    parts = get_args(f.type)
-    return parts[0] if parts else f.type, type(None) in parts, get_origin(f.type) is tuple
+def in_words(schema: dict[str, Any]) -> str:
+    """A type and its range, as a JSON schema, in words: "integer, at least 1, or none"."""
+    if "anyOf" in schema:
+        return ", or ".join(map(in_words, schema["anyOf"]))
+    if "enum" in schema:
+        return "one of " + ", ".join(map(str, schema["enum"]))
+    if "items" in schema:
+        return "list of distinct values, each " + in_words(schema["items"])
+    limits = [f", {name} {schema[key]}" for key, name in LIMITS.items() if key in schema]
+    return schema["type"].replace("null", "none") + "".join(limits)
 
 
-def _expected(f: Field) -> str:
-    """The type and the range of a setting in words: "int or none, at least 1"."""
-    base, optional, many = _type_of(f)
-    several = f"{'non-empty ' if f.default else ''}list of distinct " if many else ""
-    kind = f"{several}{base.__name__}{' or none' if optional else ''}"
-    rules = [(CALLED[rule], limit) for rule, limit in f.metadata["rules"].items()]
-    return ", ".join([kind, *(f"{called} {in_words(limit)}" for called, limit in rules)])
-
-
-def in_words(limit: Any) -> str:
-    """A limit of a setting as it is typed, but a large one as a power of two."""
-    large = isinstance(limit, int) and limit >= 2**16
-    return f"2**{limit.bit_length() - 1}" + " - 1" * (limit & 1) if large else typed(limit)
+# ---- settings as texts
 
 
 def typed(value: Any) -> str:
     """A value as it is typed on the command line."""
-    if isinstance(value, tuple | list):
+    if isinstance(value, tuple):
         return ",".join(map(typed, value))
-    text = "none" if value is None else str(value)
-    return text if text.isprintable() else repr(value)
+    if value is None:
+        return "none"
+    return str(value)
 
 
-def _checked(f: Field, value: Any) -> Any:
-    """`value` in the type of the setting; UserError if its type or range is wrong."""
-    base, optional, many = _type_of(f)
-    if value is None and optional:
-        return None
-    items, rules = value if many else (value,), f.metadata["rules"].items()
-    good = isinstance(items, tuple | list) and all(_has_type(item, base) for item in items)
-    good = good and all(RULES[rule](limit, item) for item in items for rule, limit in rules)
-    good = good and len(set(items)) == len(items) and (items or not f.default)
-    require(good, f"{f.name} is {value!r:.60}, and must be {_expected(f)}")
-    return tuple(map(base, items)) if many else base(value)
+def words(settings: Settings, kinds: tuple[str, ...] = tuple(KINDS)) -> list[str]:
+    """The settings of these kinds that are not the defaults, as --name=value."""
+    changed = []
+    for f in fields(settings):
+        value = getattr(settings, f.name)
+        if f.metadata["kind"] in kinds and value != f.default:
+            changed.append(f"--{f.name}={typed(value)}")
+    return changed
 
 
-def _has_type(value: Any, base: type) -> bool:
-    """Whether 1e4 is an int, or 1 a float: yes. True, NaN, infinity are neither. NUL is no text.
+def values(settings: Settings, kind: str) -> dict[str, Any]:
+    """The settings of one kind, by name."""
+    names = [f.name for f in fields(settings) if f.metadata["kind"] == kind]
+    return {name: getattr(settings, name) for name in names}
 
-    Floats hold all integers up to 2**53, and no setting needs a larger one.
+
+def differences(here: Settings, there: Settings) -> list[str]:
+    """How two runs differ in what changes the result: ["n_embd: 256 here, 128 there"]."""
+    others = values(there, "result")
+    return [
+        f"{name}: {value!r:.60} here, {others[name]!r:.60} there"
+        for name, value in values(here, "result").items()
+        if value != others[name]
+    ]
+
+
+# ---- the command line and config files
+
+
+def answer_help(cls: type[Settings], usage: str, argv: list[str] | None = None) -> None:
+    """If --help or -h is typed, or in `argv`, print `usage` and every setting, and exit 0."""
+    argv = sys.argv if argv is None else argv
+    if "--help" not in argv and "-h" not in argv:
+        return
+    lines = [usage.strip()]
+    for kind, heading in KINDS.items():
+        lines += ["", f"{heading}:"]
+        for f in fields(cls):
+            if f.metadata["kind"] == kind and f.name not in cls.refused:
+                wanted = in_words(adapters(cls)[f.name].json_schema())
+                name = f"--{f.name}={typed(f.default).strip()}"
+                about = f"{f.metadata['help']} ({f.metadata['unit']} {wanted})".replace("( ", "(")
+                lines.append(f"  {name:<33} {about}")
+    run_program(lambda: print("\n".join(lines), "\n\n--debug shows where an error arose."))
+
+
+def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, list[str]]:
+    """The settings and the other words of a command line (without the program's name).
+
+    Words that end in .py are config files, read from left to right; --name=value goes over them
+    all. The names that were set are the settings' `named`. --help is answered by `answer_help`,
+    --debug by `run_program`. UserError names the file and the line of a mistake, or says that it
+    stands on the command line. The folder config/ is listed, and the program ends.
     """
-    if base in (int, float):
-        return type(value) in (int, float) and abs(value) < 2**53 and base(value) == value
-    return type(value) is base and not re.search("[\0\ud800-\udfff]", str(value))
+    answer_help(cls, usage, argv)
+    from_files, from_line, others = {}, {}, []
+    for word in argv:
+        if word == "--debug":
+            continue
+        if word.startswith("-") and word != "-":
+            name, value = read_word(cls, word)
+            from_line[name] = value
+        elif word.endswith(".py"):
+            from_files.update(read_config_file(cls, Path(word)))
+        else:
+            if issubclass(cls, TrainSettings) and Path(word).resolve() == CONFIG:
+                list_configs(Path(word))
+            others.append(word)
+    chosen = from_files | from_line
+    if "block_size" in chosen and "length_factor" in chosen:
+        raise UserError("block_size and length_factor both set the training length: name one")
+    settings = cls(**chosen)
+    object.__setattr__(settings, "named", frozenset(chosen))
+    return settings, others
 
 
-# ---- reading
+def read_word(cls: type[Settings], word: str) -> tuple[str, Any]:
+    """The name and the checked value of a word --name=value of the command line; UserError."""
+    name, equals, text = word.removeprefix("--").partition("=")
+    try:
+        if not word.startswith("--"):
+            raise UserError(f"{word!r:.60} is no setting; type --name=value or --help")
+        check_name(cls, name)
+        schema = adapters(cls)[name].json_schema()
+        kind = schema.get("type")
+        if not equals and kind != "boolean":
+            raise UserError(f"--{name} needs a value, as in --{name}=VALUE")
+        if kind == "string":
+            value = text
+        elif kind == "array":
+            items = [item.strip() for item in text.split(",") if item.strip()]
+            texts = schema["items"]["type"] == "string"
+            value = items if texts else list(map(read_literal, items))
+        else:
+            value = read_literal(text or "true")  # --diagnose alone
+        return name, check_value(cls, name, value)
+    except UserError as error:
+        raise UserError(f"command line: {error}") from None
+
+
+def read_literal(text: str) -> Any:
+    """A number, True, False or None as typed, in any case; any other text as it is."""
+    try:
+        return ast.literal_eval(text.strip().capitalize())  # true, none
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        return text
+
+
+def read_config_file(cls: type[Settings], path: Path) -> dict[str, Any]:
+    """The checked values of a config file. It is parsed and never executed; UserError."""
+    if not path.is_file():
+        files = map(str, [*path.parent.glob("*.py"), *Path("config").rglob("*.py")])
+        near = difflib.get_close_matches(str(path), files, n=1)
+        advice = f"did you mean {near[0]}?" if near else "train.py config/ lists the config files"
+        raise UserError(f"there is no file {path}; {advice}")
+    chosen, line = {}, 1
+    try:
+        for statement in ast.parse(path.read_text(encoding="utf-8-sig")).body:
+            line = statement.lineno
+            match statement:
+                case ast.Assign(targets=[ast.Name(id=name)], value=expression):
+                    check_name(cls, name)
+                case _:
+                    raise UserError("only `name = value` lines may stand here")
+            if name in chosen:
+                raise UserError(f"{name} is set twice; delete one of the two")
+            if name == "pos_file":
+                raise UserError("pos_file names code that is run; type it, as --pos_file=FILE.py")
+            try:
+                value = ast.literal_eval(expression)
+            except (ValueError, TypeError, RecursionError, MemoryError):
+                wanted = "a number, a text in quotes, True, False, None or a tuple of these"
+                raise UserError(f"{name} needs a literal: {wanted}") from None
+            chosen[name] = check_value(cls, name, value)
+    except UserError as error:
+        raise UserError(f"{path}:{line}: {error}") from None
+    except SyntaxError as error:
+        wanted = "a config file is `name = value` lines"
+        raise UserError(f"{path}:{error.lineno or 1}: {error.msg}; {wanted}") from None
+    except (ValueError, RecursionError, MemoryError):
+        raise UserError(f"{path} is no text of `name = value` lines in UTF-8") from None
+    return chosen
+
+
+def list_configs(folder: Path) -> None:
+    """Print the config files in a folder with the first lines of each, and exit 0."""
+    lines = []
+    for path in sorted(folder.rglob("*.py"), key=lambda path: (len(path.parts), path)):
+        comment, _, _ = path.read_text(encoding="utf-8").replace("\n# ", " ").partition("\n")
+        lines.append(f"{path!s:<28} {textwrap.shorten(comment.strip('# '), 120)}")
+    run_program(lambda: print("\n".join(lines)))
+
+
+# names of other programs for our settings
+HABITS = {"lr": "learning_rate", "steps": "max_iters", "d_model": "n_embd", "prompt": "start"}
+HABITS |= {"context_length": "block_size", "out": "out_dir", "out_dir": "out"}
+
+
+def check_name(cls: type[Settings], name: str) -> None:
+    """Raise UserError, with the nearest name, unless a program has this setting."""
+    known = [f.name for f in fields(cls)]
+    if name in cls.refused:
+        raise UserError(f"{name} is not set here; {cls.refused[name]}")
+    if name in known:
+        return
+    advice = "--help lists all settings"
+    owners = [program for program, other in PROGRAMS.items() if hasattr(other, name)]
+    near = difflib.get_close_matches(name[:80], known, n=1)
+    if HABITS.get(name) in known:
+        near, owners = [HABITS[name]], []
+    if owners:
+        advice = f"it is a setting of {owners[0]}"
+    elif near:
+        advice = cls.refused.get(near[0], f"did you mean {near[0]}?")
+    raise UserError(f"unknown setting {name!r:.60}; {advice}")
+
+
+# ---- programs, seeds and files
+
+
+def run_program(main: Callable[[], int | None]) -> NoReturn:
+    """Run a program and exit with the code that `main()` returns, 0 for None.
+
+    A UserError, or an error of the system such as a full disk, prints one sentence to stderr and
+    exits 1. With --debug on the command line the traceback comes first. Of several processes, all
+    but the first name their number. Ctrl-C exits 130. If the reader of the output has closed it, as
+    in `... | head`, the program ends without a word and exits 141, as a shell expects.
+    """
+    sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character shows "?"
+    try:
+        code = main() or 0
+        sys.stdout.flush()  # a closed pipe is noticed here, and not after the program
+    except KeyboardInterrupt:
+        print("interrupted: what was written before is kept", file=sys.stderr)
+        code = 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 141  # 128 + SIGPIPE: the work was not done
+    except (UserError, OSError) as error:
+        if "--debug" in sys.argv:
+            traceback.print_exception(error)
+        rank = os.environ.get("RANK", "0")
+        process = "" if rank == "0" else f"process {rank}: "
+        print(f"{process}error: {error}", file=sys.stderr)
+        code = 1
+    sys.exit(code)
+
+
+def mixed_seed(*numbers: int) -> int:
+    """A seed that follows from these numbers, of 32 bits: torch reads no more of it on a CPU."""
+    digest = hashlib.sha256(" ".join(map(str, numbers)).encode()).digest()
+    return int.from_bytes(digest[:4], "little")
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, 64 hexadecimal digits."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; UserError if there is none."""
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        raise UserError(f"{path} is missing or not readable JSON: restore a good copy") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds no JSON object: restore a good copy")
+    return content
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Replace a JSON file at once; see `replace_file`."""
+    text = json.dumps(content, indent=1, allow_nan=False)
+    text = re.sub(r"\[[-+.,\deE\s]*\]", lambda row: " ".join(row[0].split()), text)
+    replace_file(path, lambda file: file.write(f"{text}\n".encode()))
+
+
+def replace_file(path: Path, write: Callable[[BinaryIO], Any]) -> str:
+    """Write a file aside, flush it to the disk, and only then give it its name.
+
+    `write` gets the open file. Returns the SHA-256 of the content. UserError if writing fails; what
+    was there before is then untouched.
+    """
+    aside = Path(path).with_name(f".{Path(path).name}.{os.getpid()}.new")
+    try:
+        with aside.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        digest = sha256(aside)
+        os.replace(aside, path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error.strerror}): it is as before") from error
+    finally:
+        aside.unlink(missing_ok=True)
+    return digest
+
+
+# ---- temporary: goes when the last module is ported
+
+
+def require(condition, sentence):
+    if not condition:
+        raise UserError(sentence)
 
 
 @contextmanager
-def at_place(place: str) -> Iterator[None]:
-    """Turn what reading raises into a UserError whose sentence begins with the place."""
+def explain_errors(what, advice):
     try:
         yield
-    except SyntaxError as error:
-        sentence = f"{error.msg}; a config file is `name = value` lines"
-        raise UserError(f"{place}:{error.lineno or 1}: {sentence}") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{place}: not UTF-8 text (byte {error.start}); save it as UTF-8") from None
-    except (ArithmeticError, RecursionError, MemoryError):
-        raise UserError(f"{place}: this cannot be calculated; write the value itself") from None
-    except ValueError as error:
-        raise UserError(f"{place}: {error}") from None
+    except OSError as error:
+        raise UserError(f"{what} ({error.strerror}); {advice}") from error
 
 
-def _field(cls: type[Settings], name: str) -> Field:
-    """The setting of that name; UserError suggests the nearest one."""
-    known = {f.name: f for f in fields(cls)}
-    near = difflib.get_close_matches(HABITS.get(name, name)[:80], known, n=1, cutoff=0.4)
-    advice = f"did you mean {near[0]}?" if near else "--help lists all settings"
-    for other in cls.__subclasses__():
-        if name in {f.name for f in fields(other)}:
-            advice = f"it is one of {other.__name__.removesuffix('Settings').lower()}.py"
-    require(name in known, f"unknown setting {name!r:.60}; {advice}")
-    return known[name]
+def check_shape(value, shape, where, advice, path=""):
+    return None
 
 
-def _read_command_line(cls: type[Settings], argv: list[str]) -> tuple[dict[str, Any], list[str]]:
-    """The checked values of --name=value, and the other words in their order."""
-    values, words = {}, []
-    for word in argv:
-        if not word.startswith("-"):
-            require(_has_type(word, str), f"{word!r:.60} is not UTF-8 text; rename what it names")
-            words.append(word)
-            continue
-        require(word.startswith("--"), f"{word!r:.60} is no setting; type --name=value or --help")
-        name, equals, text = word[2:].partition("=")
-        f = _field(cls, name)
-        needs = f"--{name} needs a value, as in --{name}={typed(f.default) or 'VALUE'}"
-        require(equals or f.default is False, needs)  # --diagnose alone says True
-        values[name] = _checked(f, _from_text(f, text if equals else "True"))
-    return values, words
-
-
-def _from_text(f: Field, text: str) -> Any:
-    """The value that a typed text stands for, not checked yet. Numbers are read as in a file."""
-    base, _, many = _type_of(f)
-    if base is str:
-        return tuple(filter(None, text.split(","))) if many else text
-    literal = f"[{text}]" if many else text.strip().capitalize()  # true -> True, none -> None
-    with suppress(SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError):
-        return _literal(ast.parse(literal, mode="eval").body)
-    return text
-
-
-def _read_file(cls: type[Settings], path: str) -> dict[str, Any]:
-    """The checked values of a config file, which is not executed; UserError names file and line."""
-    with at_place(path), explain_errors("cannot be read", "check the name"):
-        statements = ast.parse(Path(path).read_text(encoding="utf-8-sig"), filename=path).body
-    values: dict[str, Any] = {}
-    for statement in statements:
-        with at_place(f"{path}:{statement.lineno}"):
-            match statement:
-                case ast.Assign(targets=[ast.Name(id=name)], value=node):
-                    require(name not in values, f"{name} is set twice; delete one of the two")
-                    values[name] = _checked(_field(cls, name), _literal(node))
-                case _:
-                    raise UserError("only `name = value` lines may stand here")
-            code = "pos_file names code that is run; type it, as --pos_file=FILE.py"
-            require(not values.get("pos_file"), code)
-    return values
-
-
-# What a config file may calculate.
-ARITHMETIC = dict(Add=add, Sub=sub, Mult=mul, Div=truediv, FloorDiv=floordiv, Mod=mod)
-# in floats, which overflow where integers would fill the memory
-ARITHMETIC["Pow"] = lambda base, exponent: float(base) ** exponent
-
-
-def _literal(node: ast.expr) -> Any:
-    """The number, text, bool, None or tuple that an expression spells; UserError for all else."""
-    match node:
-        case ast.Constant(value=int() | float() | str() | None as value):
-            return value
-        case ast.Tuple(elts=items) | ast.List(elts=items):
-            return tuple(_literal(item) for item in items)
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return _literal(ast.BinOp(ast.Constant(0), ast.Sub(), operand))
-        case ast.BinOp(op=op) if type(op).__name__ in ARITHMETIC:
-            sides = _literal(node.left), _literal(node.right)
-            require({*map(type, sides)} <= {int, float}, "arithmetic is for real numbers only")
-            return ARITHMETIC[type(op).__name__](*sides)
-        case ast.Name(id=name):
-            raise UserError(f"{name!r:.60} is a name, not a value; put a text in quotes")
-    raise UserError(f"{type(node).__name__} is no value; write a literal or arithmetic")
+at_place = explain_errors
+Settings.checked = lambda self: self
+Settings.defaults = classmethod(lambda cls, kind="result": values(cls(), kind))
+Settings.has_default = lambda self, name: getattr(self, name) == getattr(type(self), name)
+TrainSettings.warmed_up = lambda self, first: replace(
+    self, warmup_iters=replace(self, max_iters=first).warmup
+)

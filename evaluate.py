@@ -3,18 +3,18 @@
     python evaluate.py out/RUN [out/RUN ...] [--name=value ...]
 
     python evaluate.py out/rope-stdlib-L128-s1337 --extend='yarn(factor=8)'
-    python evaluate.py out/A out/B --dataset=NAME --stride=64
+    python evaluate.py out/A out/B --dataset=NAME --out=compared.pdf
     python evaluate.py out/A out/B --eval_windows=1024      # for published numbers
     python evaluate.py out/RUN --diagnose                   # what it reads: runs/diagnose.py
     python evaluate.py SmolLM-135M --dataset=mine           # a Hugging Face folder or name
 
-The losses go into each run's extrapolation.json and extrapolation.png. A table is printed, and
-several runs are drawn in one figure too.
+The losses go into each run's extrapolation.json and extrapolation.png (those of a Hugging Face
+model into out/tests/). A table is printed, and several runs are drawn in one figure too.
 
 L is the training length and N a test length. Where a text is tested depends on its validation split
 alone: not on L, not on the lengths asked for. So every scheme is tested on the same targets, and
 every comparison is paired, block by block. A block is a place of fixed_targets and windowed, and a
-piece of the text in the other protocols.
+piece of the text in nonoverlapping.
 """
 
 if __name__ == "__main__":  # --help answers before torch is imported
@@ -23,34 +23,36 @@ if __name__ == "__main__":  # --help answers before torch is imported
     answer_help(EvaluateSettings, __doc__)
 
 import hashlib
-import itertools
 import math
+import os
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
-import attention
 import data
-from configurable import EvaluateSettings, UserError, configure, require, run_program
+from configurable import PROTOCOLS, EvaluateSettings, UserError, configure, run_program, sha256
 from data import context
 from data.rows import rows_of, sizes, unread
-from posenc import overrides, scheme_name
-from positions.grammar import parse
-from runs import answers, device, diagnose, formats, results
-from runs.checkpoint import Run
-from runs.figures import plot_run, show_runs
-from runs.files import sha256
-from runs.folder import lock_folder, named_folders, provenance
+from runs import answers, device, diagnose, results
+from runs.checkpoint import (
+    Run,
+    lock_folder,
+    named_folders,
+    open_model,
+    provenance,
+    read_config,
+    run_corpus,
+)
+from runs.figures import plot_rows, plot_run
 from runs.processes import ALONE, Processes, together
-from runs.results import Result, Row, position_bins, standard_error, tested_lengths
-from runs.start import open_run, pretrained_run, run_corpus
-from runs.tables import tables_of
+from runs.results import describe_model, standard_error, tested_lengths
 
 WINDOWS, PIECES = 64, 16
 PIECE = 4096  # inputs of a piece
@@ -59,9 +61,6 @@ LARGEST_REACH = 65536  # a power of two, and as many places can be told apart
 LONG_DOCUMENTS = 4096  # a smaller reach within documents is no test of long texts
 BATCH_TOKENS = 16384  # inputs of one forward pass
 CHECK_WINDOWS = 8  # windows that are tested in float32 too
-
-
-Asked = tuple[Row, list["Windows"]]  # a row before it is measured, and what to measure
 
 
 # ---- where a text is tested
@@ -82,7 +81,6 @@ class Places:
     tokens: int  # in the split
     piece: int  # inputs of a piece, unless the test length is longer
     across_documents: bool  # whether the windows run across the starts of documents
-    stride: int = 0  # by which the windows of sliding move, in inputs
 
 
 @dataclass(frozen=True)
@@ -102,7 +100,7 @@ class Windows:
         return np.hstack([end[:, None] + np.arange(1 - k, 1) for end, k in ends])
 
 
-def find_places(corpus: data.Corpus, windows: int = WINDOWS, stride: int = 0) -> Places:
+def find_places(corpus: data.Corpus, windows: int = WINDOWS) -> Places:
     """The first `windows` places of a corpus, in van der Corput's order.
 
     They depend on its validation split alone. They are picked from the targets that have `reach`
@@ -112,9 +110,12 @@ def find_places(corpus: data.Corpus, windows: int = WINDOWS, stride: int = 0) ->
     reach = longest_reach(np.diff(starts, append=n_tokens))
     across = reach < LONG_DOCUMENTS and len(starts) > 1
     if across:
-        starts, reach = np.array([0]), longest_reach(np.array([n_tokens]))
+        starts = np.array([0])
+        reach = longest_reach(np.array([n_tokens]))
     counts = np.maximum(np.append(starts[1:], n_tokens) - starts - reach, 0)  # of each document
-    last, bits = np.cumsum(counts), LARGEST_REACH.bit_length() - 1
+    last = np.cumsum(counts)
+    # van der Corput: the bits of 0, 1, 2 ... mirrored are 0, 1/2, 1/4, 3/4 ... of all candidates
+    bits = LARGEST_REACH.bit_length() - 1
     numbers = np.arange(windows)
     mirrored = sum((numbers >> k & 1) << bits - 1 - k for k in range(bits))
     chosen = mirrored * last[-1] >> bits
@@ -122,7 +123,7 @@ def find_places(corpus: data.Corpus, windows: int = WINDOWS, stride: int = 0) ->
     ends = (starts + reach + counts - last)[document] + chosen
     scored = max(1, min(MAX_SCORED, reach // 4))  # so that a shorter test looks no further back
     piece = min(PIECE, power_of_two((n_tokens - 1) // PIECES))
-    return Places(reach, int(last[-1]), ends, scored, n_tokens, piece, across, stride)
+    return Places(reach, int(last[-1]), ends, scored, n_tokens, piece, across)
 
 
 def power_of_two(highest: int) -> int:
@@ -159,25 +160,14 @@ def fixed_targets(places: Places, length: int) -> list[Windows]:
 def nonoverlapping(places: Places, length: int) -> list[Windows]:
     """The pieces cut every `length` inputs, the rest shorter; every target is scored."""
     size = max(places.piece, length)
-    whole = cut_pieces(places, size, length, list(range(length, size + 1, length)))
-    rest = [cut_pieces(places, size, size % length, [size])] if size % length else []
-    return [whole, *rest]
-
-
-def sliding(places: Places, length: int) -> list[Windows]:
-    """Windows moved by `stride`, at most `length`, through the pieces; each target scored once."""
-    size = max(places.piece, length)
-    stops = range(length, size, min(places.stride, length))
-    return [cut_pieces(places, size, length, [*stops, size])]
-
-
-def cut_pieces(places: Places, size: int, length: int, stops: list[int]) -> Windows:
-    """In each piece of `size` inputs, windows of `length` inputs that end at `stops`.
-
-    Each scores the targets that the one before it has left.
-    """
-    starts = piece_starts(places, size)[:, None] + stops - length
-    return Windows(length, starts, np.minimum(np.diff(stops, prepend=0), length))
+    starts = piece_starts(places, size)[:, None]
+    rest = size % length
+    plan = [
+        Windows(length, starts + np.arange(0, size - rest, length), np.full(size // length, length))
+    ]
+    if rest:
+        plan.append(Windows(rest, starts + size - rest, np.array([rest])))
+    return plan
 
 
 def piece_starts(places: Places, size: int) -> np.ndarray:
@@ -185,10 +175,12 @@ def piece_starts(places: Places, size: int) -> np.ndarray:
     return data.evenly(places.tokens - size, PIECES)
 
 
-# Each protocol and its windows. To add one, write it here and into configurable.PROTOCOLS.
-PLANS = {"fixed_targets": fixed_targets, "windowed": fixed_targets}  # which limits its keys too
-PLANS |= {"nonoverlapping": nonoverlapping, "sliding": sliding}
-PIECED = (nonoverlapping, sliding)
+# Each protocol and its windows. To add one, write it here and into configurable.Protocol.
+PLANS = {
+    "fixed_targets": fixed_targets,
+    "windowed": fixed_targets,  # with the keys limited to i - j < L
+    "nonoverlapping": nonoverlapping,
+}
 
 
 def targets_digest(plan: list[Windows]) -> str:
@@ -197,28 +189,22 @@ def targets_digest(plan: list[Windows]) -> str:
     return hashlib.sha256(offsets.astype("<i8").tobytes()).hexdigest()
 
 
-def add_note(row: Row, text: str) -> None:
-    """Add a text to the note of a row."""
-    row["note"] = f"{row['note']}; {text}" if "note" in row else f"{row['protocol']}: {text}"
-
-
-def add_remarks(row: Row, places: Places, model: Any) -> None:
-    """Add to a row what warns of its places: a `note`, and fields that say what it is about."""
+def remarks(row: dict[str, Any], places: Places, model: Any) -> list[str]:
+    """What a reader of a measured row must know of its places."""
+    notes, name, length = [], row["protocol"], row["length"]
     spacing, extent = np.sort(places.ends), places.scored
-    if PLANS[row["protocol"]] in PIECED:
-        extent = max(places.piece, row["length"])
+    if PLANS[name] is nonoverlapping:
+        extent = max(places.piece, length)
         spacing = piece_starts(places, extent)
         if extent > places.piece:
-            row["other_targets"] = True
-            usual = f"other targets than those of its {PIECES} pieces of {places.piece}"
-            add_note(row, f"{extent} has {usual}, so it is compared with nothing")
+            notes.append(f"{length} has other targets than its {PIECES} pieces of {places.piece}")
     elif places.across_documents:
-        row["across_documents"] = True
-        add_note(row, "windows run across documents, too few of which are long")
+        notes.append("windows run across documents, too few of which are long")
     if np.diff(spacing).min() < extent:
-        add_note(row, "neighbouring blocks share targets, so standard errors are too small")
+        notes.append("neighbouring blocks share targets, so standard errors are too small")
     if any(piece.found_on == row["split_sha256"] for piece in model.pos.extensions):
-        add_note(row, f"{row['extend']}: its file was found on this text")
+        notes.append(f"the file of {row['extend']} was found on this text")
+    return [f"{name}: {note}" for note in notes]
 
 
 # ---- losses
@@ -235,7 +221,7 @@ class Tester:
     corpus: data.Corpus
     compute: device.Compute = device.CPU
     processes: Processes = ALONE
-    kept: float = math.inf  # all inputs but so many last ones are shuffled
+    kept: int = 2**62  # all inputs but so many last ones are shuffled
 
     def losses(self, windows: Windows, limit: int | None) -> Iterator[tuple[np.ndarray, ...]]:
         """Yield (numbers of windows, their losses (B, length) in nats), at most 16k inputs at once.
@@ -247,75 +233,58 @@ class Tester:
         numbers, processes = np.arange(windows.starts.size), self.processes
         for batch in np.split(numbers, numbers[size::size])[processes.rank :: processes.size]:
             offsets = windows.starts.ravel()[batch, None] + np.arange(windows.length + 1)
-            far = offsets[:, : max(0, windows.length - self.kept)]
-            far[:] = np.random.default_rng(diagnose.SEED).permuted(far, axis=1)
+            if self.kept < windows.length:
+                far = offsets[:, : windows.length - self.kept]  # a view: shuffled in place
+                far[:] = np.random.default_rng(diagnose.SEED).permuted(far, axis=1)
             tokens = torch.from_numpy(self.corpus.val[offsets].astype(np.int64))
             tokens = tokens.to(self.compute.device)
             nats = self.model.losses(tokens[:, :-1], tokens[:, 1:], window=limit)
             yield batch, nats.cpu().double().numpy()
 
-    def score(self, plan: list[Windows], limit: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """The scored nats summed in each block, (blocks,), and in the windows by position.
+    def score(self, plan: list[Windows], limit: int | None = None) -> np.ndarray:
+        """The scored nats summed in each block, (blocks,), float64.
 
-        That is the mean loss in each of the `position_bins` of each window of the first Windows,
-        (W, bins). All are float64. A `limit` limits the keys to i - j < limit.
+        A `limit` limits the keys to i - j < limit.
         """
-        edges = position_bins(plan[0].length)
-        binned = np.zeros((plan[0].starts.size, len(edges) - 1))
         sums = np.zeros(len(plan[0].starts))
         with device.autocast(self.compute):
             for windows in plan:
-                each = len(windows.scored)  # windows in a block
+                in_block = len(windows.scored)  # windows in a block
                 for batch, nats in self.losses(windows, limit):
-                    first = windows.length - windows.scored[batch % each, None]
+                    first = windows.length - windows.scored[batch % in_block, None]
                     counted = np.where(np.arange(windows.length) >= first, nats, 0.0)
-                    np.add.at(sums, batch // each, counted.sum(axis=1))
-                    if windows is plan[0]:
-                        binned[batch] = np.add.reduceat(nats, edges[:-1], axis=1) / np.diff(edges)
-        for array in (sums, binned):  # zero where another process has measured
-            self.processes.sum(torch.from_numpy(array))
-        return sums, binned
-
-
-def per_position(binned: np.ndarray, length: int) -> dict[str, Any]:
-    """Mean nats, standard error over windows, and counts, in the bins of positions of a length.
-
-    `binned` are the mean losses in each bin of each window, (windows, bins). The position of a loss
-    is the number of inputs before the last one that was read. Bin k has the positions from edges[k]
-    up to, but without, edges[k + 1]. It has no mean if a loss in it is not finite.
-    """
-    edges = position_bins(length)
-    bins = [column if np.isfinite(column).all() else None for column in binned.T]
-    counts = [len(binned) * (b - a) for a, b in itertools.pairwise(edges)]
-    means = [None if column is None else float(column.mean()) for column in bins]
-    errors = [None if column is None else standard_error(column) for column in bins]
-    return {"edges": edges, "nats": means, "stderr": errors, "counts": counts}
+                    np.add.at(sums, batch // in_block, counted.sum(axis=1))
+        self.processes.sum(torch.from_numpy(sums))  # zero where another process has measured
+        return sums
 
 
 @torch.no_grad()
 def losses_at(tester: Tester, places: Places, length: int) -> np.ndarray:
     """Mean nats of fixed_targets at each place, (places,). The model is in eval mode."""
-    return tester.score(fixed_targets(places, length))[0] / places.scored
+    return tester.score(fixed_targets(places, length)) / places.scored
 
 
-def float32_check(tester: Tester, places: Places, row: Row) -> dict[str, Any]:
-    """The first windows of a row of fixed_targets in float32 too: both means and their difference.
-
-    {} if everything was tested in float32, or if a loss is not finite. If it is not only in
-    float32, the row has diverged too: its number came from a format that cuts large numbers off.
+def check_in_float32(tester: Tester, places: Places, row: dict[str, Any]) -> None:
+    """Measure the first windows of a row of fixed_targets in float32 too; its note says the
+    difference. If float32 is not finite the row has diverged: its number came from a format that
+    cuts large numbers off.
     """
-    if tester.compute.dtype is None or row["nats"] is None:
-        return {}
     few = replace(places, ends=places.ends[:CHECK_WINDOWS])
     exact = replace(tester, compute=replace(tester.compute, dtype=None))
-    nats_float32 = float(losses_at(exact, few, row["length"]).mean())
-    nats = float(np.mean(row["block_nats"][:CHECK_WINDOWS]))
-    if not math.isfinite(nats_float32):
-        reason = f"diverged: not finite in float32, {nats:.4f} in {row['dtype']}"
+    nats = float(losses_at(exact, few, row["length"]).mean())
+    if math.isfinite(nats):
+        less = float(np.mean(row["block_nats"][:CHECK_WINDOWS])) - nats
+        where = f"fixed_targets at {row['length']}, {CHECK_WINDOWS} windows"
+        add_notes(row, [f"{where}: {row['dtype']} less float32 is {less:+.5f} nats"])
+    else:
+        reason = f"diverged: not finite in float32, {row['nats']:.4f} in {row['dtype']}"
         row |= {"nats": None, "diverged": True, "reason": reason}
-        return {}
-    found = {"windows": CHECK_WINDOWS, "nats": nats, "nats_float32": nats_float32}
-    return found | {"difference": nats - nats_float32}
+
+
+def add_notes(row: dict[str, Any], notes: list[str]) -> None:
+    """Add sentences to the note of a row."""
+    if notes:
+        row["note"] = "; ".join([*filter(None, [row.get("note")]), *notes])
 
 
 # ---- rows
@@ -335,50 +304,38 @@ def measured_fields(corpus: data.Corpus, plan: list[Windows], sums: np.ndarray) 
     means = sums * len(sums) / offsets.size  # every block has as many targets
     blocks = [float(f"{mean:.7g}") for mean in means]
     n_bytes = corpus.tokenizer.token_bytes()[corpus.val[offsets]].sum()
-    bits_per_byte = float(sums.sum() / math.log(2) / n_bytes) if n_bytes else None
-    fields = {"tokens": offsets.size, "nats": nats, "stderr": standard_error(blocks)}
-    fields |= {"stderr_vs_L": None, "block_nats": blocks}
-    fields |= {"perplexity": math.exp(nats) if nats < 700 else None}
-    return fields | {"bits_per_byte": bits_per_byte}
+    return {
+        "tokens": offsets.size,
+        "nats": nats,
+        "stderr": standard_error(blocks),
+        "stderr_vs_L": None,
+        "block_nats": blocks,
+        "perplexity": math.exp(nats) if nats < 700 else None,
+        "bits_per_byte": float(sums.sum() / math.log(2) / n_bytes) if n_bytes else None,
+    }
 
 
-def begin_row(tester: Tester, about: Result, protocol: str, length: int) -> Row:
-    """What a row says of its question, besides its windows; for `about` see `describe_run`."""
-    model, corpus = tester.model, tester.corpus
-    row = {"protocol": protocol, "stride": None, "length": length} | model.extension_at(length)
-    row |= {"dataset": corpus.name, "split_sha256": corpus.split_sha256("val")}
-    row |= {"step": about["step"], "checkpoint": about["checkpoint"]}
-    files = {piece.file.name: sha256(piece.file) for piece in model.pos.extensions if piece.file}
-    return row | ({"files_sha256": files} if files else {})
-
-
-def ask(tester: Tester, about: Result, places: Places, protocol: str, length: int) -> Asked:
-    """A row before it is measured, and the windows to measure: none, and a reason in the row, if
-    that cannot be done.
-    """
-    reason = why_nowhere(tester.corpus, places, protocol, length)
-    plan = [] if reason else PLANS[protocol](places, length)
-    row = begin_row(tester, about, protocol, length)
-    row |= {"stride": places.stride if protocol == "sliding" else None}
-    row |= {"windows": len(plan[0].starts) if plan else len(places.ends)}
-    row |= {"targets": targets_digest(plan) if plan else None}
-    row |= to_measure(tester, length, reason)
-    return row, plan if "dtype" in row else []
-
-
-def to_measure(tester: Tester, inputs: int, reason: str = "") -> Row:
-    """The number format of a row that can be measured; or no number, and the reason for that."""
-    try:
-        tester.model.check_length(inputs)
-    except UserError as error:
-        reason = reason or str(error)
-    return {"nats": None, "reason": reason} if reason else {"dtype": tester.compute.dtype_name}
+def begin_row(tester: Tester, about: dict[str, Any], protocol: str, length: int) -> dict[str, Any]:
+    """What a row says of its question, besides its windows; for `about` see `describe_model`."""
+    scheme = tester.model.pos
+    files = {piece.file.name: sha256(piece.file) for piece in scheme.extensions if piece.file}
+    return {
+        "protocol": protocol,
+        "length": length,
+        "extend": scheme.extension or None,
+        "factor": scheme.factor(length),
+        "files_sha256": files or None,
+        "dataset": tester.corpus.name,
+        "split_sha256": tester.corpus.split_sha256("val"),
+        "step": about["step"],
+        "checkpoint": about["checkpoint"],
+    }
 
 
 def why_nowhere(corpus: data.Corpus, places: Places, protocol: str, length: int) -> str:
     """Why a corpus has no place for a test; empty if it has."""
     few = f"the {places.tokens} validation tokens of {corpus.name} are too few for"
-    if PLANS[protocol] in PIECED:
+    if PLANS[protocol] is nonoverlapping:
         room = places.tokens - max(places.piece, length)
         return f"{few} {PIECES} pieces of {length}" if room < PIECES else ""
     if places.candidates < len(places.ends):
@@ -389,128 +346,143 @@ def why_nowhere(corpus: data.Corpus, places: Places, protocol: str, length: int)
     return f"{longest}: use a corpus of longer documents or of more text, up to {LARGEST_REACH}"
 
 
+def why_undefined(model: Any, length: int) -> str:
+    """Why a scheme does not define a text of `length` tokens; empty if it does."""
+    try:
+        model.check_length(length)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def ask_all(
+    tester: Tester, about: dict[str, Any], places: Places, settings: Any
+) -> list[tuple[dict[str, Any], list[Windows]]]:
+    """All rows that these settings ask for, before they are measured, each with its windows.
+
+    A row that cannot be measured has no windows, nats None and a reason.
+    """
+    asked = []
+    for protocol in getattr(settings, "protocols", PROTOCOLS):
+        for length in tested_lengths(about["train_length"], settings.eval_lengths):
+            row = begin_row(tester, about, protocol, length)
+            row["windows"], row["targets"] = len(places.ends), None
+            reason, plan = why_nowhere(tester.corpus, places, protocol, length), []
+            if not reason:
+                plan = PLANS[protocol](places, length)
+                row["windows"] = len(plan[0].starts)
+                row["targets"] = targets_digest(plan)
+                reason = why_undefined(tester.model, length)
+            if reason:
+                row |= {"nats": None, "reason": reason}
+                plan = []
+            else:
+                row["dtype"] = tester.compute.dtype_name
+            asked.append((row, plan))
+    return asked
+
+
 # ---- a test
 
 
 @torch.no_grad()
-def evaluate(tester: Tester, about: Result, settings: Any) -> dict[str, Any]:
-    """Test a model by every protocol at every length of the settings; a stride adds `sliding`.
+def extrapolation(tester: Tester, about: dict[str, Any], settings: Any) -> dict[str, Any]:
+    """Test a model by every protocol at every length: the content of extrapolation.json.
 
-    Returns {"rows", "per_position", "float32_check", "notes"}, the tested part of
-    extrapolation.json. What cannot be measured is a row with nats None and a reason. Of `settings`
-    protocols, stride, eval_lengths and eval_windows are read; of `about`, see `describe_run`, the
-    training length, the step and the checkpoint. The model is put into eval mode and back.
+    `about` is what describe_model says of it. Of `settings` protocols (of a training all),
+    eval_lengths and eval_windows are read. The model is put into eval mode and back.
     """
-    model, corpus, length = tester.model, tester.corpus, about["train_length"]
+    model, corpus, started = tester.model, tester.corpus, time.perf_counter()
     was_training = model.training
     model.eval()
     if "rows" in corpus.meta:
-        rows, extra = answer_rows(tester, about, settings.eval_lengths), {}
+        rows = answer_rows(tester, about, settings.eval_lengths)
     else:
-        places = find_places(corpus, settings.eval_windows, settings.stride)
-        asked = ask_all(tester, about, places, settings)
-        extra = measure_rows(tester, places, asked, length)
-        rows = [row for row, _ in asked]
-        results.compare_to_train_length(rows, length)
+        rows = loss_rows(tester, about, settings)
+    with device.autocast(tester.compute):
+        cache_bytes = model.cache_bytes()  # of each token
     model.train(was_training)
-    found = {"rows": rows, "per_position": [], "float32_check": []} | extra
-    return found | {"notes": results.row_notes(rows, length)}
+    for row in rows:
+        row["cache_bytes"] = cache_bytes
+    seconds = round(time.perf_counter() - started, 1)
+    return about | {"unit": corpus.unit, "rows": rows, "seconds": seconds}
 
 
-def ask_all(tester: Tester, about: Result, places: Places, settings: Any) -> list[Asked]:
-    """All that these settings ask for, see `ask`."""
-    protocols = [*settings.protocols, *(["sliding"] if settings.stride else [])]
-    lengths = tested_lengths(about["train_length"], settings.eval_lengths)
-    return [ask(tester, about, places, name, n) for name in protocols for n in lengths]
-
-
-def answer_rows(tester: Tester, about: Result, lengths: tuple[int, ...]) -> list[Row]:
-    """The rows of a corpus with answers: for each size, or those of `lengths` and the trained."""
-    corpus, known, found = tester.corpus, tester.corpus.meta["rows"], []
-    if not set(lengths) <= set(sizes(corpus)):
-        print(f"note: {corpus.name} has rows of {sizes(corpus)} only; other lengths are left out")
-    if known["trained"] != about["train_length"] and known["kind"] == "recall":
-        own = f"{corpus.name} is made for {known['trained']}, the model is trained at"
-        print(f"note: {own} {about['train_length']}: what is inside counts by the corpus")
-    for size, count, width in known["sizes"]:
-        if lengths and size not in lengths and size > known["trained"]:
-            continue
-        row = begin_row(tester, about, known["protocol"], size) | {"windows": count}
-        row |= {name: known[name] for name in ("trained", "chance", "majority") if name in known}
-        row |= to_measure(tester, width - 1)
-        if "dtype" in row:
-            row |= answers.measure(tester.model, corpus, size, tester.compute, tester.processes)
-            row["attention"] = tester.model.attention_path(width - 1, None)
-        if "counted" in known:
-            row["counted"] = known["counted"][str(size)]
-        told = row.get("reason") or f"{row['nats']:.4f} nats per {tester.corpus.unit}"
-        told += f", {answers.share(row):.1%} right" if "accuracy" in row else ""
-        print(f"{row['protocol']} at {size}: {told}")
-        found.append(row)
-    return found
-
-
-def measure_rows(tester: Tester, places: Places, asked: list[Asked], train_length: int) -> Result:
-    """Fill what is planned into the rows; returns {"per_position", "float32_check"}.
-
-    A line is printed for each row. On a terminal there is a bar, too.
-    """
-    extra: dict[str, list[Row]] = {"per_position": [], "float32_check": []}
-    fixed = [row for row, plan in asked if plan and row["protocol"] == "fixed_targets"]
+def loss_rows(tester: Tester, about: dict[str, Any], settings: Any) -> list[dict[str, Any]]:
+    """The measured rows of text. A line is printed for each, and on a terminal a bar."""
+    corpus, length = tester.corpus, about["train_length"]
+    places = find_places(corpus, settings.eval_windows)
+    asked = ask_all(tester, about, places, settings)
     hidden = None if tester.processes.first else True
     for row, plan in tqdm(asked, "testing long", unit="row", leave=False, disable=hidden):
         n = row["length"]
         if plan:
-            limit = train_length if row["protocol"] == "windowed" and n > train_length else None
+            limit = length if row["protocol"] == "windowed" and n > length else None
             started = time.perf_counter()
-            sums, binned = tester.score(plan, limit)
+            sums = tester.score(plan, limit)
             seconds = time.perf_counter() - started
             inputs = sum(windows.length * windows.starts.size for windows in plan)
-            row |= measured_fields(tester.corpus, plan, sums)
+            row |= measured_fields(corpus, plan, sums)
             row["tokens_per_s"] = round(inputs / seconds, 1)
             row["attention"] = tester.model.attention_path(n, limit)
-            add_remarks(row, places, tester.model)
-        if fixed and row is fixed[-1]:
-            key = {name: row.get(name) for name in ("dataset", "windows", *results.KEY)}
-            extra["per_position"] = [key | per_position(binned, n)]
-        told = row.get("reason") or f"{row['nats']:.4f} nats per {tester.corpus.unit}"
-        tqdm.write(f"{row['protocol']} at {n}: {told}")
-    for row in reversed(fixed):  # from the longest on, as long as the loss is not finite there
-        check = float32_check(tester, places, row)
-        if check:
-            key = {name: row.get(name) for name in ("dataset", "windows", *results.KEY)}
-            extra["float32_check"] = [key | check]
-        if not row.get("diverged"):
-            break
-    return extra
+            add_notes(row, remarks(row, places, tester.model))
+        measured = row.get("reason") or f"{row['nats']:.4f} nats per {corpus.unit}"
+        tqdm.write(f"{row['protocol']} at {n}: {measured}")
 
-
-def extrapolation(tester: Tester, about: Result, settings: Any) -> Result:
-    """All of extrapolation.json: what is known about the model, and what `evaluate` finds."""
-    started = time.perf_counter()
-    tested = evaluate(tester, about, settings)
-    seconds = round(time.perf_counter() - started, 1)
-    add_text_losses(tester.corpus, tested["rows"])
-    with device.autocast(tester.compute):
-        cached = {"cache_bytes": tester.model.cache_bytes()}  # of each token
-    tested["rows"] = [row | cached for row in tested["rows"]]
-    return about | {"unit": tester.corpus.unit} | tested | {"seconds": seconds}
-
-
-def add_text_losses(corpus: data.Corpus, rows: list[Row]) -> None:
-    """Add to each row of fixed_targets the loss of a predictor by counts and matches in each block,
-    "text_nats".
-
-    It reads the same context and says what far context is worth there: see data/context.py.
-    """
-    fixed = [row for row in rows if row["protocol"] == "fixed_targets" and row["targets"]]
+    fixed = [row for row, plan in asked if plan and row["protocol"] == "fixed_targets"]
+    # in float32 too: the longest, or while float32 alone diverges the next shorter one
+    for row in reversed(fixed if tester.compute.dtype is not None else []):
+        if row["nats"] is not None:
+            check_in_float32(tester, places, row)
+            if row["nats"] is not None:
+                break
+    rows = [row for row, _ in asked]
+    for row in rows:  # measured together with L: the paired error
+        for base in rows:
+            if (base["protocol"], base["length"]) == (row["protocol"], length):
+                difference = results.paired(row, base)
+                if difference:
+                    row["stderr_vs_L"] = difference[1]
     if fixed:
-        windows = fixed[0]["windows"]
-        places, lengths = find_places(corpus, 2 * windows), [row["length"] for row in fixed]
-        ends, others = places.ends[:windows], places.ends[windows:]
-        found = context.known_losses(corpus, ends, others, places.scored, lengths)
+        # what a predictor by counts and longest match gains from the same context, by block
+        count = len(places.ends)
+        more = find_places(corpus, 2 * count).ends
+        lengths = [row["length"] for row in fixed]
+        nats = context.known_losses(corpus, more[:count], more[count:], places.scored, lengths)
         for row in fixed:
-            row["text_nats"] = found[row["length"]]
+            row["text_nats"] = nats[row["length"]]
+    return rows
+
+
+def answer_rows(
+    tester: Tester, about: dict[str, Any], lengths: tuple[int, ...]
+) -> list[dict[str, Any]]:
+    """The rows of a corpus with answers: for each size, or those of `lengths` and the trained."""
+    corpus, about_rows, found = tester.corpus, tester.corpus.meta["rows"], []
+    if not set(lengths) <= set(sizes(corpus)):
+        print(f"note: {corpus.name} has rows of {sizes(corpus)} only; other lengths are left out")
+    for size, count, width in about_rows["sizes"]:
+        if lengths and size not in lengths and size > about_rows["trained"]:
+            continue
+        row = begin_row(tester, about, about_rows["protocol"], size) | {"windows": count}
+        for name in ("trained", "chance", "majority"):
+            if name in about_rows:
+                row[name] = about_rows[name]
+        if "counted" in about_rows:
+            row["counted"] = about_rows["counted"][str(size)]
+        reason = why_undefined(tester.model, width - 1)
+        if reason:
+            row |= {"nats": None, "reason": reason}
+        else:
+            row["dtype"] = tester.compute.dtype_name
+            row |= answers.measure(tester.model, corpus, size, tester.compute, tester.processes)
+            row["attention"] = tester.model.attention_path(width - 1, None)
+        measured = row.get("reason") or f"{row['nats']:.4f} nats per {corpus.unit}"
+        if "accuracy" in row:
+            measured += f", {answers.share(row):.1%} right"
+        print(f"{row['protocol']} at {size}: {measured}")
+        found.append(row)
+    return found
 
 
 # ---- a loss to choose by
@@ -529,11 +501,12 @@ def tuning_loss(tester: Tester, length: int, windows: int) -> float:
 @torch.no_grad()
 def unread_loss(tester: Tester, seed: int, first: int) -> float:
     """Mean nats of the answers in the rows of `unread`; inf if it is not finite."""
-    place = tester.compute.device
-    inputs, targets = (torch.from_numpy(x).to(place) for x in unread(tester.corpus, seed, first))
-    parts = zip(inputs.split(64), targets.split(64), strict=True)
+    x, y = (torch.from_numpy(part) for part in unread(tester.corpus, seed, first))
+    nats = []
     with device.autocast(tester.compute):
-        nats = [tester.model.answers(*part)[0] for part in parts]
+        for inputs, targets in zip(x.split(64), y.split(64), strict=True):
+            inputs, targets = inputs.to(tester.compute.device), targets.to(tester.compute.device)
+            nats.append(tester.model.answers(inputs, targets)[0])
     mean = float(torch.cat(nats).double().mean())
     return mean if math.isfinite(mean) else math.inf
 
@@ -546,7 +519,8 @@ def tuning_places(corpus: data.Corpus, length: int, windows: int) -> Places:
     """
     places = find_places(corpus, windows)
     nowhere = why_nowhere(corpus, places, "fixed_targets", length)
-    require(not nowhere, nowhere)
+    if nowhere:
+        raise UserError(nowhere)
     taken = np.zeros(places.tokens, dtype=bool)
     for tested in [*fixed_targets(places, length), *nonoverlapping(places, length)]:
         taken[tested.offsets()] = True
@@ -556,156 +530,123 @@ def tuning_places(corpus: data.Corpus, length: int, windows: int) -> Places:
         if len(ends) < WINDOWS and not taken[targets].any():
             taken[targets] = True
             ends.append(end)
-    few = f"{corpus.name} has too little validation text to choose by, besides what is tested"
-    require(len(ends) >= CHECK_WINDOWS, f"{few}: use a corpus with more")
+    if len(ends) < 8:
+        few = f"{corpus.name} has too little validation text to choose by, besides what is tested"
+        raise UserError(f"{few}: use a corpus with more")
     return replace(places, ends=np.array(ends))
 
 
 # ---- runs
 
 
-def describe_run(run: Run) -> Result:
-    """What a result says of the model of a run folder, before another extension is put on it."""
-    trained = {name: run.state[name] for name in ("step", "tokens")}
-    digest = run.state["sha256"]
-    return results.describe_model(run.model, run.settings, checkpoint=digest, **trained)
-
-
 def evaluate_run(
-    folder: str, texts: list[str], settings: Any, processes: Processes = ALONE, again: bool = True
-) -> tuple[Result, str | None]:
-    """Test, or diagnose, the model of a run folder under extensions, "" for its own.
+    run: Run, texts: list[str], settings: Any, processes: Processes = ALONE, again: bool = True
+) -> dict[str, Any]:
+    """Test a run under each extension of `texts`, "" for its own, and keep the rows in its folder.
 
     Unless `again`, an extension is passed over if all that is asked was measured. `settings` are
-    those of evaluate.py or extend.py. Returns the result, with the windows and the number format
-    that are asked for, and the last extension.
+    those of evaluate.py or extend.py. Returns the last result that was measured, only its rows.
     """
-    run = open_run(folder, settings)
-    model, about, corpus = run.model, describe_run(run), run_corpus(run, settings.dataset)
-    exact = [exact_cache(text, model) for text in texts if again and not settings.diagnose]
-    texts = [*filter(None, exact), *texts]
+    model, corpus = run.model, run_corpus(run, settings.dataset)
+    digest = {"step": run.step, "tokens": run.tokens, "checkpoint": run.checkpoint}
+    about = describe_model(model, run.settings, **digest)
     tester = Tester(model, corpus, run.compute, processes)
-    asked = replace(settings, eval_lengths=settings.eval_lengths or run.settings.eval_lengths)
+    lengths = settings.eval_lengths or run.settings.eval_lengths
+    settings = replace(settings, eval_lengths=lengths)
     lock = lock_folder(run.folder) if processes.first else None  # until the end of this function
+    measured: list[dict[str, Any]] = []
     # a damaged result is refused before hours of testing
-    known = (run.folder / "extrapolation.json").exists()
-    result = results.load_result(folder) if known else {"rows": []}
+    if (run.folder / "extrapolation.json").exists():
+        measured = results.load_result(run.folder)["rows"]
+    result = about
     for text in tqdm(texts, run.folder.name, unit="extension", leave=False, disable=None):
         if text:
             model.extend(text)  # files as typed, not the run's own copies
-        extended = f", extended by {model.pos.extension}" if model.pos.extension else ""
-        with device.autocast(run.compute):
-            cache = f"a cache of {model.cache_bytes():,} bytes a token"
-        tqdm.write(f"{folder}: {model.pos.text}{extended}, on {run.compute.reason}; {cache}")
-        if settings.diagnose:
-            diagnose_run(tester, folder, about, settings)
-        elif again or not measured_already(tester, about, asked, result["rows"]):
-            result = extrapolation(tester, about, asked)
-            result = results.update_result(folder, result) if lock else result
-    for text in filter(None, exact):
-        tqdm.write("\n".join(cache_costs(result["rows"], text, model.pos.extension, corpus)))
-    if lock and result["rows"]:
-        plot_run(folder, result)
-    shown = results.only(result, settings.eval_windows, run.compute.dtype_name)
-    return shown, model.pos.extension or None
-
-
-def exact_cache(text: str, model: Any) -> str:
-    """The extension `text` without what packs the cache, or none; empty if nothing in it does."""
-    if text:
-        model.extend(text)
-    packing = {scheme_name(p) for p in model.pos.extensions if overrides(p, "pack")}
-    rest = [m.text for m in parse(text or "none").mentions if m.name not in packing]
-    return " + ".join(rest) or "none" if text and packing else ""
-
-
-def cache_costs(rows: list[Row], exact: str, packed: str, corpus: data.Corpus) -> Iterator[str]:
-    """What an extension that packs the cache adds to the loss of fixed_targets, or of a corpus's
-    own rows, at each length, with the paired standard error, and what it saves.
-    """
-    name = corpus.meta.get("rows", {"protocol": "fixed_targets"})["protocol"]
-    kept = results.rows_on(rows, corpus.name, None if exact == "none" else exact)
-    for n, row in results.by_length(results.rows_on(rows, corpus.name, packed), name).items():
-        if cost := results.paired(row, kept.get((name, n))):
-            sizes = f"{kept[name, n]['cache_bytes']:,} -> {row['cache_bytes']:,}"
-            added = f"{cost.nats:+.5f} ± {cost.stderr:.5f} nats"
-            yield f"{packed} at {n}: {added} against {exact}, {sizes} bytes a token in the cache"
-
-
-def measured_already(tester: Tester, about: Result, settings: Any, rows: list[Row]) -> bool:
-    """Whether all that these settings ask for is among these rows."""
-    places = find_places(tester.corpus, settings.eval_windows, settings.stride)
-    asked = [row for row, _ in ask_all(tester, about, places, settings)]
-    return results.covers(rows, asked)
+        tqdm.write(f"{run.folder}: {model.pos.describe()}, on {run.compute.reason}")
+        if not again:
+            asked = ask_all(tester, about, find_places(corpus, settings.eval_windows), settings)
+            if all(any(q.items() <= row.items() for row in measured) for q, _ in asked):
+                continue
+        result = extrapolation(tester, about, settings)
+        if lock:
+            plot_run(run.folder, results.update_result(run.folder, result))
+    return result
 
 
 @torch.no_grad()
-def diagnose_run(tester: Tester, folder: str, about: Result, settings: EvaluateSettings) -> None:
+def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
     """Write into a run folder why the loss of its model is what it is: see runs/diagnose.py."""
-    length, corpus, model = about["train_length"], tester.corpus, tester.model
-    places = find_places(corpus, settings.eval_windows)
-    asked = sorted(settings.eval_lengths or [2 * length, 4 * length, 8 * length])
-    rows = corpus.meta.get("rows", {"sizes": []})["sizes"]
-    reach = max((width - 1 for _, _, width in rows), default=places.reach)
-    most = min(reach, model.limit or reach)
-    lengths = [length, *(n for n in asked if length < n <= most)]
-    print(f"at {lengths} tokens: L and longer ones, of which scheme and corpus allow {most}")
-    row, plan = ask(tester, about, places, "fixed_targets", lengths[-1])
-    if "rows" not in corpus.meta:
-        require(plan, row.get("reason"))
-        add_remarks(row, places, model)
-    found, about = findings(tester, places, lengths), about | row | provenance()
-    diagnose.report(found, folder, about, settings.format)
-
-
-def findings(tester: Tester, places: Places, lengths: list[int]) -> Iterator[diagnose.Finding]:
-    """All findings on texts that end at the places of a test; L is the first of the lengths.
-
-    Rows with answers cannot be cut, shuffled or continued: of them, those on attention only.
-    """
-    model, corpus, length, longest = tester.model, tester.corpus, lengths[0], lengths[-1]
+    model, corpus, length = run.model, run_corpus(run, settings.dataset), run.settings.block_size
+    if settings.extend:
+        model.extend(settings.extend)
+    tester, places = Tester(model, corpus, run.compute), find_places(corpus, settings.eval_windows)
     if "rows" in corpus.meta:
         print(f"note: {corpus.name} has rows with answers, so only attention is measured")
-        size = max(n for n, _, width in corpus.meta["rows"]["sizes"] if width <= longest + 1)
-        texts = torch.from_numpy(rows_of(corpus, size)[0][: diagnose.TEXTS, :-1].astype(int))
-        yield diagnose.attention_of(model, texts.to(tester.compute.device), length)
-        return
+        longest = max(width - 1 for _, _, width in corpus.meta["rows"]["sizes"])
+    else:
+        longest = places.reach
+    longest = min(longest, model.limit or longest)
+    asked = settings.eval_lengths or (2 * length, 4 * length, 8 * length)
+    lengths = [length, *(n for n in sorted(asked) if length < n <= longest)]
+    print(f"at {lengths} tokens: L and longer ones, of which scheme and corpus allow {longest}")
+    about = describe_model(
+        model, run.settings, step=run.step, tokens=run.tokens, checkpoint=run.checkpoint
+    )
+    about |= begin_row(tester, about, "fixed_targets", lengths[-1]) | provenance()
 
-    def score(length: int, kept: float = math.inf) -> np.ndarray:
-        nats = losses_at(replace(tester, kept=kept + places.scored - 1), places, length)
-        return np.where(np.isfinite(nats), nats, math.nan)
+    findings = []
+    if "rows" in corpus.meta:  # they cannot be shuffled or continued
+        size = max(n for n, _, width in corpus.meta["rows"]["sizes"] if width <= lengths[-1] + 1)
+        tokens = rows_of(corpus, size)[0][: diagnose.TEXTS, :-1]
+        texts = torch.from_numpy(tokens.astype(np.int64)).to(run.compute.device)
+        findings.append(diagnose.attention_of(model, texts, length))
+    else:
+        reason = why_nowhere(corpus, places, "fixed_targets", lengths[-1])
+        if reason:
+            raise UserError(reason)
 
-    offsets = places.ends[: diagnose.TEXTS, None] + np.arange(-longest, 0)
-    texts = torch.from_numpy(corpus.val[offsets].astype(int)).to(tester.compute.device)
-    for n in dict.fromkeys((length, longest)):
-        yield diagnose.attention_of(model, texts[:, -n:], length)
-    yield diagnose.far_shuffled(score, lengths)
-    yield diagnose.effective_context(score, lengths)
-    if model.pos.rotary:
-        yield diagnose.without_bands(model, score, lengths)
-    if longest >= length + max(length, diagnose.COPIED):
-        yield from diagnose.continuations(model, texts, length)
+        def score(n: int, kept: int = 2**62) -> np.ndarray:
+            shuffled = replace(tester, kept=kept + places.scored - 1)
+            return losses_at(shuffled, places, n)
+
+        offsets = places.ends[: diagnose.TEXTS, None] + np.arange(-lengths[-1], 0)
+        texts = torch.from_numpy(corpus.val[offsets].astype(np.int64)).to(run.compute.device)
+        for n in dict.fromkeys((length, lengths[-1])):
+            findings.append(diagnose.attention_of(model, texts[:, -n:], length))
+        findings.append(diagnose.far_shuffled(score, lengths))
+        if lengths[-1] >= length + max(length, diagnose.COPIED):
+            findings.append(diagnose.continuations(model, texts, length))
+    diagnose.report(findings, run.folder, about, settings.format)
 
 
 def main() -> None:
-    """Test runs, print their table, and draw several, or another corpus, in a figure."""
+    """Test runs, print their table, and draw several, or what --out names, in one figure."""
     settings, words = configure(EvaluateSettings, sys.argv[1:], __doc__)
     device.set_up_cpu()
-    compute = device.pick(settings.device, settings.dtype)
+    folders = named_folders(words, "evaluate.py")
+    dtype = settings.dtype
+    if (Path(folders[0]) / "config.json").exists() and dtype == "auto":
+        dtype = read_config(folders[0])["dtype"]
+    compute = device.pick(settings.device, dtype)
     advice = "lower eval_lengths, or leave the longest out"
+    tested = {}
     with device.memory_advice(advice), together("auto", compute) as processes:
-        with processes.first_before_others():
-            named = named_folders(words, "evaluate.py")
-            folders = [pretrained_run(word, settings) for word in named]
-        attention.use(path=settings.attention)
-        pairs = [evaluate_run(folder, [settings.extend], settings, processes) for folder in folders]
+        for folder in folders:
+            with processes.first_before_others():
+                run = open_model(folder, settings)
+            if settings.diagnose:
+                diagnose_run(run, settings)
+            else:
+                tested[str(run.folder)] = evaluate_run(run, [settings.extend], settings, processes)
         if settings.diagnose or not processes.first:
             return
-    tested = [result | {"extend": extension} for result, extension in pairs]
-    if settings.format == "text":
-        return show_runs(folders, tested, settings.dataset, settings.out)
-    pages = tables_of(tested, settings.dataset)
-    print(formats.written(settings.format, pages, formats.rows(folders, settings.dataset)))
+    rows = results.select(results.rows_of(tested), settings.dataset, extend="all")
+    print(results.tables(rows, settings.format))
+    if len(tested) > 1 or settings.out:
+        place = os.path.commonpath([os.path.abspath(folder) for folder in tested])
+        path = Path(settings.out or Path(place, "extrapolation.png"))
+        if plot_rows(rows, path) and settings.format == "text":
+            print(f"drawn in {path}")
 
 
 if __name__ == "__main__":

@@ -23,275 +23,250 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from tqdm import trange
 
-import data
 import evaluate
-from configurable import ExtendSettings, UserError, configure, differences, require, run_program
-from posenc import apply_maps
-from positions.catalogue import extension_names
-from positions.scheme import Scheme
-from runs import device, formats, paper, results
-from runs.checkpoint import Run
+from configurable import (
+    ExtendSettings,
+    UserError,
+    configure,
+    differences,
+    replace_file,
+    run_program,
+    write_json,
+)
+from runs import device, results
+from runs.checkpoint import Run, lock_folder, named_folders, open_model, provenance, run_corpus
 from runs.figures import plot_extensions
-from runs.files import write_json, write_text
-from runs.folder import lock_folder, named_folders, provenance, read_config
+from runs.huggingface import is_huggingface
 from runs.log import log_comparison
-from runs.results import Result, tested_lengths
-from runs.start import is_huggingface, open_run, pretrained_run, run_corpus
-from runs.tables import extensions_table
+from scheme import Scheme, extension_names
 
 # tested after each extension by itself
 COMBINED = ["yarn(beta=4)", "yarn(beta=8)", "ntk + logn", "yarn(beta=8) + logn"]
 COMBINED += ["yarn + resonance", "rerope + logn", "self_extend + logn"]
-# LongRoPE's search (Ding et al. 2024, section 4): the size of the first population, how many of it
-# survive, the children of each kind in a round, and the share of numbers that a mutation redraws
-POPULATION, PARENTS, PER_ROUND, MUTATED = 64, 32, 16, 0.3
-# its choices for the number of first positions that keep their frequencies
-FIRST = (0, 1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 64, 128, 256)
-
-
-# ---- the table
 
 
 def fitting_extensions(scheme: Scheme) -> list[str]:
-    """Every extension that fits a scheme: none, each by itself with its defaults, then COMBINED."""
-    known = [f"window(size={scheme.shape.length})", *extension_names(scheme.pos_file)]
-    for name in ("temperature", "dynamic_yarn"):  # one of 1 does nothing; yarn's other name
-        known.remove(name)
-    fitting = ["none"]
-    for text in [*known, *COMBINED]:
+    """Every extension that fits a scheme: each by itself with its defaults, then COMBINED."""
+    names = [f"window(size={scheme.shape.length})", *extension_names(scheme.pos_file)]
+    fitting = []
+    for text in [*names, *COMBINED]:
+        if text in ("temperature", "dynamic_yarn"):  # one of 1 does nothing; yarn's other name
+            continue
         with suppress(UserError):  # it does not fit, or needs an option
             scheme.extend(text)
             fitting.append(scheme.extension)
     return fitting
 
 
-def wanted_extensions(folder: str, texts: list[str], settings: ExtendSettings) -> list[str]:
-    """What to test a run and its other seeds under: as they were trained ("", the first), none, and
-    `texts`, or else all that fit. UserError if one of `texts` does not fit.
-    """
-    scheme = open_run(folder, settings).model.pos
-    own = scheme.extension or "none"
-    others = [text for text in texts if text != own]
-    for text in others:
-        scheme.extend(text)
-    wanted = dict.fromkeys(["", "none", *(others if texts else fitting_extensions(scheme))])
-    return [text for text in wanted if text != own]
+def check_seeds(runs: list[Run]) -> None:
+    """Raise UserError unless the runs differ in their seeds and in nothing else."""
+    first, seeds = runs[0], set()
+    for run in runs:
+        s = replace(run.settings, seed=first.settings.seed, init_from=first.settings.init_from)
+        for difference in differences(s, first.settings):
+            raise UserError(
+                f"{run.folder} is no other seed of {first.folder} ({difference}): "
+                f"show it too with --compare={run.folder}"
+            )
+        if run.settings.seed in seeds:
+            raise UserError(f"{run.folder}: its seed is that of another run: leave one out")
+        seeds.add(run.settings.seed)
 
 
-def test_run(folder: str, texts: list[str], settings: ExtendSettings) -> Result:
-    """Test a run under each extension that is not tested yet; its result at these lengths."""
-    result, _ = evaluate.evaluate_run(folder, texts, settings, again=False)
-    lengths = tested_lengths(result["train_length"], settings.eval_lengths)
-    fixed = [row for row in result["rows"] if row["protocol"] == "fixed_targets"]
-    return result | {"rows": [row for row in fixed if row["length"] in lengths]}
+def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings) -> None:
+    """Test what is missing; print the table, and write it and its figure."""
+    first = runs[0]
+    check_seeds(runs)
+    corpus = run_corpus(first, settings.dataset)
+    if "rows" in corpus.meta:
+        raise UserError(
+            f"{corpus.name} has other targets at each length, and a gain compares the same ones: "
+            f"python evaluate.py {first.folder} --extend=NAME tests one extension"
+        )
+    compared = [open_model(name, settings) for name in settings.compare]
+
+    # all runs are tested on the same targets
+    length = first.model.config.block_size
+    lengths = settings.eval_lengths or first.settings.eval_lengths
+    lengths = tuple(results.tested_lengths(length, lengths))
+    settings = replace(settings, dataset=corpus.name, eval_lengths=lengths)
+    scheme = first.model.pos
+    trained = scheme.extension or "none"
+    for text in texts:
+        scheme.extend(text)  # refused here if it does not fit
+    wanted = ["none", *(texts or fitting_extensions(scheme))]
+    scheme.extend(trained)
+    # "" is the model as it was trained
+    wanted = ["", *(text for text in dict.fromkeys(wanted) if text != trained)]
+    for run in runs:
+        evaluate.evaluate_run(run, wanted, settings, again=False)
+    for run in compared:
+        evaluate.evaluate_run(run, [""], settings, again=False)
+
+    frame = results.load_rows([run.folder for run in [*runs, *compared]])
+    other = frame.run.isin([str(run.folder) for run in compared])
+    frame = frame[~other | (frame.extend == frame.trained_extend)]
+    frame = frame[(frame.protocol == "fixed_targets") & frame.length.isin(lengths)]
+    frame = results.select(frame, corpus.name, extend="all")
+    table = results.extension_table(frame)
+    path = settings.out.removesuffix(".txt").removesuffix(".png") or first.folder / "extend"
+    table_file, figure = Path(f"{path}.txt"), Path(f"{path}.png")
+    table_file.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(table_file, lambda file: file.write(f"{table}\n".encode()))
+    plot_extensions(frame, figure)
+    print(f"{table}\nin {table_file} and {figure}")
+    log_comparison(settings, frame, figure, "extensions")
 
 
-# ---- LongRoPE's search
+# ---- LongRoPE's search (Ding et al. 2024, section 4)
+
+POPULATION, PARENTS, CHILDREN = 64, 32, 16  # first candidates; survivors; new ones of each kind
+MUTATED = 0.3  # share of the numbers that a mutation draws again
+# choices for the number of first positions that keep their frequencies
+FIRST = (0, 1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 64, 128, 256)
+Candidate = tuple[tuple[float, ...], int]  # the divisor of each frequency, ascending; see FIRST
 
 
-class Trial(NamedTuple):
-    """A candidate: the divisor of each frequency, and how many first positions are not divided."""
+def evolve(
+    starts: list[Candidate],
+    loss: Callable[[Candidate], float],
+    factor: int,
+    rounds: int,
+    seed: int,
+) -> tuple[Candidate, float]:
+    """The best candidate of an evolutionary search, and its loss."""
+    random = np.random.default_rng(seed)
 
-    factors: tuple[float, ...]
-    first: int = 0
+    def mutate(parent: Candidate) -> Candidate:
+        divisors, first = parent
+        drawn = random.uniform(1, 1.25 * factor, len(divisors)).round(2)
+        divisors = np.where(random.random(len(divisors)) < MUTATED, drawn, divisors)
+        if random.random() < MUTATED:
+            first = int(random.choice(FIRST))
+        return tuple(np.sort(divisors).tolist()), first
 
+    def cross(a: Candidate, b: Candidate) -> Candidate:
+        divisors = np.where(random.random(len(a[0])) < 0.5, a[0], b[0])
+        return tuple(np.sort(divisors).tolist()), random.choice([a[1], b[1]]).item()
 
-Loss = Callable[[Trial], float]  # nats
-
-
-def starting_trials(scheme: Scheme, factor: int) -> dict[str, Trial]:
-    """The first candidates by name: what pi, ntk and yarn divide each frequency by."""
-    rotary, length, trials = scheme.rotary[0], scheme.shape.length, {}
-    own = rotary.frequencies(length)
-    for name in ("pi", "ntk", "yarn"):
-        scheme.extend(f"{name}(factor={factor})")
-        mapped, _ = apply_maps(own, scheme.maps, rotary.base, factor * length)
-        divisors = (own[0] / mapped).nan_to_num(1.0)  # 0 / 0: a pair that does not turn
-        trials[name] = Trial(tuple(divisors.tolist()))
-    return trials
-
-
-def mixed(a: Trial, b: Trial, share: float, random: np.random.Generator) -> Trial:
-    """A child that has each number from b with a probability of `share`, or from a; they ascend."""
-    factors = np.where(random.random(len(a.factors)) < share, b.factors, a.factors)
-    first = b.first if random.random() < share else a.first
-    return Trial(tuple(np.sort(factors).tolist()), first)
-
-
-def mutated(parent: Trial, factor: int, random: np.random.Generator) -> Trial:
-    """The parent with some numbers drawn again, from 1 to 1.25 x `factor`."""
-    drawn = random.uniform(1, 1.25 * factor, len(parent.factors)).round(2)
-    return mixed(parent, Trial(tuple(drawn), int(random.choice(FIRST))), MUTATED, random)
-
-
-def children(parents: list[Trial], factor: int, random: np.random.Generator) -> list[Trial]:
-    """PER_ROUND mutations of parents, and as many crossings of two of them."""
-    pairs = [random.choice(len(parents), 2, replace=False) for _ in range(PER_ROUND)]
-    crossings = [mixed(parents[a], parents[b], 0.5, random) for a, b in pairs]
-    chosen = random.integers(len(parents), size=PER_ROUND)
-    return [*(mutated(parents[k], factor, random) for k in chosen), *crossings]
-
-
-def evolve(start: list[Trial], loss: Loss, settings: ExtendSettings) -> dict[Trial, float]:
-    """The best PARENTS trials after the last round and their losses, the best first."""
-    random, known = np.random.default_rng(settings.seed), {}
-    parents = [start[k % len(start)] for k in range(POPULATION - len(start))]
-    new = start + [mutated(parent, settings.search, random) for parent in parents]
-    bar = trange(settings.rounds + 1, unit="round", disable=None)
+    losses: dict[Candidate, float] = {}
+    new = [*starts, *(mutate(starts[k % len(starts)]) for k in range(POPULATION - len(starts)))]
+    bar = trange(rounds + 1, unit="round", disable=None)
     for _ in bar:
-        known |= {trial: loss(trial) for trial in new if trial not in known}
-        known = dict(sorted(known.items(), key=lambda item: item[1])[:PARENTS])
-        bar.set_postfix(loss=f"{min(known.values()):.4f}")
-        new = children(list(known), settings.search, random)
-    return known
+        for candidate in new:
+            if candidate not in losses:
+                losses[candidate] = loss(candidate)
+        best = sorted(losses, key=losses.get)[:PARENTS]
+        losses = {candidate: losses[candidate] for candidate in best}
+        bar.set_postfix(loss=f"{losses[best[0]]:.4f}")
+        new = [mutate(best[random.integers(len(best))]) for _ in range(CHILDREN)]
+        for _ in range(CHILDREN):
+            a, b = random.choice(len(best), 2, replace=False)
+            new.append(cross(best[a], best[b]))
+    return best[0], losses[best[0]]
 
 
-def put_on_longrope(run: Run, trial: Trial, factor: int) -> None:
-    """Extend the model of a run by longrope with the numbers of a trial, which are in a file of the
-    run folder until `lock_folder` cleans it up.
-    """
-    numbers = {"long_factor": trial.factors, "first": trial.first}
-    write_json(run.folder / ".trial.new", numbers)
-    run.model.extend(f"longrope(file='.trial.new', factor={factor})", run.folder)
-
-
-def search(folder: str, settings: ExtendSettings) -> str:
+def search(run: Run, settings: ExtendSettings) -> None:
     """Search longrope's factors for one run and write them to longrope-FACTOR.json in its folder.
 
-    They are chosen by `evaluate.tuning_loss`, on targets that the test does not have. Returns the
-    text of a report.
+    They are chosen by `evaluate.tuning_loss`, on targets that no test has, and then compared with
+    pi, ntk and yarn on the targets of the test.
     """
-    run, factor, windows = open_run(folder, settings), settings.search, settings.eval_windows
-    corpus, scheme = run_corpus(run, settings.dataset), run.model.pos
-    nothing = f"{folder}: {scheme.text} has no rotary piece whose frequencies could be searched"
-    require(scheme.rotary, nothing)
+    factor, model, scheme = settings.search, run.model, run.model.pos
+    corpus = run_corpus(run, settings.dataset)
+    if not scheme.rotary:
+        raise UserError(f"{run.folder}: {scheme.text} has no rotary piece to search factors for")
     path = run.folder / f"longrope-{factor}.json"
-    own = f"{folder} was trained with its own {path.name}: search the run that it began from"
-    require(path.name not in run.config["extension_files_sha256"], own)
-    start, total = starting_trials(scheme, factor), factor * scheme.shape.length
-    tester, lock = evaluate.Tester(run.model, corpus, run.compute), lock_folder(run.folder)
+    if path.name in scheme.extension:
+        raise UserError(f"{run.folder} was trained with {path.name}: search the run it began from")
+    rotary, total = scheme.rotary[0], factor * scheme.shape.length
+    own, _ = rotary.frequencies(total)
+    starts: dict[str, Candidate] = {}
+    for name in ("pi", "ntk", "yarn"):
+        model.extend(f"{name}(factor={factor})")
+        mapped, _ = rotary.frequencies(total, scheme.extensions)
+        divisors = (own / mapped).nan_to_num(1.0)  # 0 / 0: a pair that does not turn
+        starts[name] = tuple(divisors.tolist()), 0
 
-    def loss(trial: Trial) -> float:
-        put_on_longrope(run, trial, factor)
-        nats = evaluate.tuning_loss(tester, total, windows)
-        require(math.isfinite(nats), f"{folder}: a loss at {total} tokens is not finite")
+    # longrope is put on once; then only its numbers change
+    lock_folder(run.folder)
+    trial = run.folder / ".trial.new"
+    write_json(trial, {"long_factor": starts["pi"][0]})
+    model.extend(f"longrope(file='{trial.name}', factor={factor})", run.folder)
+    trial.unlink()
+    longrope = scheme.extensions[0]
+    tester = evaluate.Tester(model, corpus, run.compute)
+
+    def put_on(candidate: Candidate) -> None:
+        divisors, longrope.first = candidate
+        longrope.long.copy_(torch.tensor(divisors))
+
+    def loss(candidate: Candidate) -> float:
+        put_on(candidate)
+        nats = evaluate.tuning_loss(tester, total, settings.eval_windows)
+        if not math.isfinite(nats):
+            raise UserError(f"{run.folder}: a loss at {total} tokens is not finite")
         return nats
 
-    best, found = next(iter(evolve([*start.values()], loss, settings).items()))
-    places, unseen = evaluate.find_places(corpus, windows), {}
-    for name, trial in {**start, "search": best}.items():
-        put_on_longrope(run, trial, factor)
+    best, searched = evolve([*starts.values()], loss, factor, settings.rounds, settings.seed)
+    places = evaluate.find_places(corpus, settings.eval_windows)
+    unseen = {}  # losses of each candidate on the targets of the test
+    for name, candidate in {**starts, "search": best}.items():
+        put_on(candidate)
         unseen[name] = evaluate.losses_at(tester, places, total)
-    content = provenance() | {"long_factor": best.factors, "first": best.first, "factor": factor}
-    content |= {"train_length": scheme.shape.length, "split_sha256": corpus.split_sha256("val")}
-    content |= {"rounds": settings.rounds, "seed": settings.seed, "loss_searched": found}
-    content |= gain_of_search(unseen)
+    rival = min(starts, key=lambda name: unseen[name].mean())
+    gained = unseen[rival] - unseen["search"]
+    content = provenance() | {
+        "long_factor": best[0],
+        "first": best[1],
+        "factor": factor,
+        "train_length": scheme.shape.length,
+        "split_sha256": corpus.split_sha256("val"),
+        "rounds": settings.rounds,
+        "seed": settings.seed,
+        "loss_searched": searched,
+        "loss_unseen": {name: float(nats.mean()) for name, nats in unseen.items()},
+        "gain_unseen": {
+            "over": rival,
+            "nats": float(gained.mean()),
+            "stderr": results.standard_error(gained),
+        },
+    }
     write_json(path, content)
-    (run.folder / ".trial.new").unlink()
-    lock.release()
-    return f"{folder}, {total} tokens: {search_report(content, path)}"
-
-
-def gain_of_search(losses: dict[str, np.ndarray]) -> dict[str, Any]:
-    """The means of these losses by place, and how much that of `search` is below the best other."""
-    means = {name: float(nats.mean()) for name, nats in losses.items()}
-    rival = min(means.keys() - {"search"}, key=means.get)
-    gained = losses[rival] - losses["search"]
-    gain = {"over": rival, "nats": float(gained.mean()), "stderr": results.standard_error(gained)}
-    return {"loss_unseen": means, "gain_unseen": gain | {"blocks": len(gained)}}
-
-
-def search_report(content: dict[str, Any], path: Path) -> str:
-    """What a search found, in a few lines, and how to use its file."""
-    gain = content["gain_unseen"]
-    lines = ["nats on targets that were not searched on, with longrope's attention factor"]
-    lines += [f"  {name:8} {nats:.4f}" for name, nats in content["loss_unseen"].items()]
-    lines += ["  gain over {over}: {nats:+.4f} ± {stderr:.4f} (standard error)".format(**gain)]
-    return "\n".join([*lines, f"{path}: use it as --extend=\"longrope(file='{path}')\""])
-
-
-# ---- the command
-
-
-def folders_and_extensions(words: list[str]) -> tuple[list[str], list[str]]:
-    """The run folders, each once, and the extensions among the words of the command line.
-
-    UserError for a folder that does not exist, or if there is none.
-    """
-    names = extension_names()
-    models = [word for word in words if os.path.exists(word) or is_huggingface(word)]
-    texts = [word for word in words if word in names or word not in models]
-    for word in texts:
-        require("(" in word or os.sep not in word, f"{word} is no folder, and no extension")
-    return named_folders([word for word in words if word not in texts], "extend.py"), texts
-
-
-def check_seeds(folders: list[str]) -> dict[str, Any]:
-    """The settings of the first run; UserError unless the others are the same but for the seed."""
-    runs = {folder: read_config(Path(folder))["settings"] for folder in folders}
-    first, seeds = runs[folders[0]], {settings["seed"] for settings in runs.values()}
-    own = {name: first[name] for name in ("seed", "init_from")}
-    for folder, settings in runs.items():
-        reason = "; ".join(differences(settings | own, first))
-        advice = f"show it too with --compare={folder}"
-        require(not reason, f"{folder} is no other seed of {folders[0]} ({reason}): {advice}")
-    require(len(seeds) == len(runs), "the same seed is named twice: leave one of its runs out")
-    return first
-
-
-def test_all(folders: list[str], texts: list[str], settings: ExtendSettings) -> None:
-    """Test what is missing; print the table, and write it and its figure."""
-    first = check_seeds(folders)
-    if settings.paper:
-        paper.read_paper(settings.paper)
-    for folder in settings.compare:
-        read_config(Path(folder))  # a wrong name is refused before hours of testing
-    lengths = tested_lengths(first["block_size"], settings.eval_lengths or first["eval_lengths"])
-    # all runs, those to compare too, are tested on the same targets
-    dataset = settings.dataset or first["dataset"]
-    settings = replace(settings, dataset=dataset, eval_lengths=tuple(lengths))
-    other = f"{dataset} has other targets at each length, and a gain compares the same ones"
-    advice = f"python evaluate.py {folders[0]} --extend=NAME tests one extension"
-    require("rows" not in data.load(dataset).meta, f"{other}: {advice}")
-    wanted = wanted_extensions(folders[0], texts, settings)
-    tested = [test_run(folder, wanted, settings) for folder in folders]
-    others = [test_run(folder, [""], settings) for folder in settings.compare]
-    path = settings.out or str(Path(folders[0]) / "extend")
-    path = path.removesuffix(".txt").removesuffix(".png")
-    pages, numbers = [extensions_table(tested, others, dataset)], []
-    if settings.paper:
-        cells = {"": tested, "compared": others}
-        pages += paper.tables_of(settings.paper, cells)
-        numbers = paper.judged(settings.paper, cells)
-    text, done = "\n\n".join(pages), list(map(Path, [*folders, *settings.compare]))
-    write_text(f"{path}.txt", text + "\n")
-    kind, files = settings.format, [f"{path}.txt", f"{path}.png"]
-    if kind != "text":
-        files.append(f"{path}.{kind}")
-        lines = [*formats.over_models(tested, others, dataset), *numbers]
-        write_text(files[-1], formats.written(kind, pages, lines) + "\n")
-    plot_extensions(tested, others, f"{path}.png", dataset)
-    print(f"{text}\nin {' and '.join(files)}")
-    log_comparison(settings, done, Path(f"{path}.png"), "extensions")
+    print(f"{run.folder}, {total} tokens: nats on targets that were not searched on")
+    for name, nats in unseen.items():
+        print(f"  {name:8} {nats.mean():.4f}")
+    stderr = results.standard_error(gained)
+    print(f"  gain over {rival}: {gained.mean():+.4f} ± {stderr:.4f} (standard error)")
+    print(f"{path}: use it as --extend=\"longrope(file='{path}')\"")
 
 
 def main() -> None:
     """Test the runs under the extensions, or search."""
-    settings, words = configure(ExtendSettings, sys.argv[1:], __doc__)
-    named, texts = folders_and_extensions(words)
+    settings, typed = configure(ExtendSettings, sys.argv[1:], __doc__)
+    names = extension_names()
+    models, texts = [], []
+    for word in typed:
+        if word not in names and (os.path.exists(word) or is_huggingface(word)):
+            models.append(word)
+        elif "(" not in word and os.sep in word:
+            raise UserError(f"{word} is no folder, and no extension")
+        else:
+            texts.append(word)
+    if settings.search and texts:
+        raise UserError(f"--search tests no extension: leave {' '.join(texts)!r:.60} out")
     device.set_up_cpu()
     with device.memory_advice("lower eval_lengths, or leave the longest out"):
-        folders = [pretrained_run(word, settings) for word in named]
+        runs = [open_model(name, settings) for name in named_folders(models, "extend.py")]
         if not settings.search:
-            return test_all(folders, texts, settings)
-        require(not texts, f"--search tests no extension: leave {' '.join(texts)!r:.60} out")
-        for folder in folders:
-            print(search(folder, settings))
+            return test_extensions(runs, texts, settings)
+        for run in runs:
+            search(run, settings)
 
 
 if __name__ == "__main__":

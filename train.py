@@ -15,11 +15,13 @@ if __name__ == "__main__":  # --help answers before torch is imported
 
 import math
 import os
+import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
+import uuid
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -27,341 +29,439 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 import evaluate
-from configurable import TrainSettings, configure, mixed_seed, require, run_program
+from configurable import (
+    GPTConfig,
+    TrainSettings,
+    UserError,
+    configure,
+    mixed_seed,
+    run_program,
+    sha256,
+    write_json,
+)
 from data import rows
 from model import GPT
 from runs import device
-from runs.checkpoint import checkpoint_paths, load_weights, save_checkpoint
-from runs.examine import told
-from runs.figures import plot_run
-from runs.log import Log, append_metrics
-from runs.processes import Processes, together
-from runs.results import Result, describe_model, update_result
-from runs.start import (
-    Start,
-    checkpoint_state,
-    dtype_of_run,
-    first_token,
-    start_run,
-    step_share,
+from runs.checkpoint import (
+    FRESH,
+    ROOT,
+    SHAPE,
+    Run,
+    checkpoint_paths,
+    corpus_digests,
+    differences,
+    finished_result,
+    load_checkpoint,
+    lock_folder,
+    new_model,
+    open_model,
+    provenance,
+    read_config,
+    run_folder,
+    save_checkpoint,
+    scheme_files,
+    train_lengths,
+    training_corpus,
 )
-from runs.tables import runs_table
+from runs.examine import examine
+from runs.figures import plot_run
+from runs.huggingface import is_huggingface, load_model
+from runs.log import Log
+from runs.processes import ALONE, Processes, together
+from runs.results import describe_model, run_table, update_result
+from scheme import parse
 
-# ---- the learning rate and the optimizer
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # schedulers send the last one
+
+# ---- from the settings to a run
 
 
-def learning_rate(step: int, settings: TrainSettings) -> float:
+def final_settings(typed: TrainSettings) -> TrainSettings:
+    """The settings of a run, with its out_dir: texts are canonical; a fine-tune has the size of the
+    run that it starts with, and its corpus and length unless they are set; a run that goes on keeps
+    its warm-up and its number format.
+    """
+    s = replace(typed, pos=parse(typed.pos).text)
+    if s.init_from not in FRESH:
+        if is_huggingface(s.init_from):
+            source = asdict(load_model(s.init_from).config)
+        else:
+            source = read_config(s.init_from)["settings"]
+        for name in SHAPE:
+            if name in typed.named and getattr(s, name) != source[name]:
+                raise UserError(f"init_from={s.init_from} has {name}={source[name]}: leave it out")
+        taken = [*SHAPE]
+        taken += [name for name in ("dataset", "block_size") if name not in typed.named]
+        if not s.extend:
+            taken.append("extend")
+        s = replace(s, **{name: source[name] for name in taken if name in source})
+    if s.length_factor:
+        s = replace(s, block_size=s.length_factor * s.block_size, length_factor=None)
+    if s.extend:
+        s = replace(s, extend=parse(s.extend).text.replace("none", ""))
+    folder = run_folder(s)
+    if (folder / "config.json").exists() and not s.overwrite:
+        begun = read_config(folder)
+        if s.warmup_iters is None:
+            s = replace(s, warmup_iters=begun["settings"]["warmup_iters"])
+        if s.dtype == "auto":
+            s = replace(s, dtype=begun["dtype"])
+    return replace(s, out_dir=str(folder), warmup_iters=s.warmup)
+
+
+def step_share(s: TrainSettings, processes: Processes, length: int) -> tuple[int, int]:
+    """How many sequences of a length a process reads in a step, and how many of them at once.
+
+    A step has as many tokens at any length. UserError if they cannot be shared evenly.
+    """
+    batch = s.batch_size * s.block_size // length
+    return processes.share(batch * s.gradient_accumulation_steps, batch)
+
+
+def start_run(s: TrainSettings, compute: device.Compute, processes: Processes = ALONE) -> Run:
+    """Make the run of these `final_settings` ready to be trained: a new one, or one that goes on.
+
+    UserError, and no folder, for what cannot be trained.
+    """
+    folder = Path(s.out_dir)
+    with processes.first_before_others():
+        corpus = training_corpus(s)
+        if processes.first and folder.exists():
+            lock_folder(folder)
+
+    # what the folder holds
+    begun, state = None, None
+    if not s.overwrite and ((folder / "config.json").exists() or checkpoint_paths(folder)):
+        begun = read_config(folder)
+        state = load_checkpoint(folder, begun["run_id"])
+        differ = differences(folder, begun, s)
+        if begun["corpus_sha256"] != corpus_digests(corpus):
+            differ.append(f"the corpus {s.dataset} has changed since")
+        if state and state["step"] > s.max_iters:
+            differ.append(f"it has taken {state['step']} steps, not max_iters = {s.max_iters}")
+        if differ:
+            raise UserError(
+                f"{folder} holds another run ({'; '.join(differ)}): "
+                "choose another --out_dir, or --overwrite=True"
+            )
+
+    # the model
+    if compute.kind == "cpu" or s.deterministic:
+        device.repeat_to_the_bit(compute)
+    torch.manual_seed(s.seed)
+    lengths = list(train_lengths(s))
+    if state:
+        gpt = GPTConfig(**state["gpt"])
+        model = new_model(gpt, s.pos_file, folder, state["model"])
+    elif s.init_from in FRESH:
+        model = new_model(s.gpt(corpus.vocab_size), s.pos_file, folder)
+    else:
+        source = open_model(s.init_from, s)
+        gpt = replace(source.model.config, dropout=s.dropout, extend=s.extend)
+        model = new_model(gpt, s.pos_file, source.folder, source.model.cpu().state_dict())
+        lengths = [*source.config["train_lengths"], *lengths]
+        print(f"init_from={s.init_from}: its weights, a new optimizer, an order of data of its own")
+    if not corpus.fits(model.config.vocab_size):
+        raise UserError(f"the model has another vocabulary than {s.dataset}: name its --dataset")
+    for length in train_lengths(s):
+        step_share(s, processes, length)  # refuses what cannot be shared evenly
+        model.draw_ids(s.seed, 0, length)  # refuses what cannot be drawn
+    if s.examine and processes.first and not begun:
+        for warning in examine(model.config, s.pos_file or None, max(train_lengths(s)), folder):
+            print(f"warning: {warning}")
+
+    # config.json
+    files = scheme_files(model, s.pos_file)
+    now = provenance()
+    now["device"] = compute.name
+    now["dtype"] = compute.dtype_name
+    now["processes"] = processes.size
+    config = begun or {
+        "settings": asdict(s),
+        "dtype_asked": s.dtype,
+        "files_sha256": {name: sha256(path) for name, path in files.items()},
+        "corpus_sha256": corpus_digests(corpus),
+        "parameters": model.parameter_count,
+        "original_length": model.config.block_size,
+        "train_lengths": lengths,
+        "run_id": uuid.uuid4().hex,
+        **now,
+    }
+    for name in ("sources_sha256", "threads", "versions", "device", "dtype", "processes"):
+        if config[name] != now[name]:
+            print(f"note: {name} was {config[name]} when this run began, and is {now[name]} now")
+    planned = config["settings"]["max_iters"]
+    if planned != s.max_iters:
+        if s.drop_pos or s.staged:
+            raise UserError(f"{folder}: with drop_pos or staged max_iters stays {planned}")
+        print(f"note: {planned} steps were planned; from here on the schedule of {s.max_iters}")
+        config["settings"]["max_iters"] = s.max_iters
+
+    # the folder
+    print(f"{folder}: {model.parameter_count:,} parameters; {model.pos.describe()}")
+    print(f"on {compute.reason}; processes: {processes.size}")
+    if processes.first:
+        lock_folder(folder)
+        if not begun:  # with overwrite=True there may be another run
+            for pattern in ("ckpt-*.pt", "metrics.jsonl", "extrapolation.*", "diagnose.*"):
+                for path in folder.glob(pattern):
+                    path.unlink()
+            for name, path in files.items():
+                if not (ROOT / name).exists() and path != (folder / name).resolve():
+                    shutil.copyfile(path, folder / name)
+        write_json(folder / "config.json", config)
+    run = Run(folder, s, config, model.to(compute.device), compute)
+    if state:
+        run.step = state["step"]
+        run.checkpoint = state["sha256"]
+        run.saved = state
+        print(f"resuming at step {run.step}")
+    if processes.highest(run.step) != run.step:
+        raise UserError(f"{folder} differs between the processes: put it on a disk that all share")
+    return run
+
+
+# ---- training
+
+
+def get_lr(step: int, s: TrainSettings) -> float:
     """The learning rate of a step, counted from 0.
 
     It rises linearly over warmup_iters. Then it falls along a cosine to min_lr at lr_decay_iters,
-    and stays there; or it is constant (wsd: until decay_begin at the earliest, from where it falls
-    linearly to min_lr at max_iters).
+    and stays there; or it is constant; or (wsd) it is constant and falls linearly to min_lr over
+    the last decay_share of max_iters.
     """
-    highest, warmup = settings.learning_rate, settings.warmup_iters
-    if not settings.decay_lr:
-        return highest
-    if step < warmup:
-        return highest * (step + 1) / (warmup + 1)
-    lowest = highest / 20 if settings.min_lr is None else settings.min_lr
-    end = settings.lr_decay_iters or settings.max_iters
-    begins = {"cosine": warmup, "wsd": max(warmup, settings.decay_begin), "constant": math.inf}
-    begin = begins[settings.lr_schedule]
-    if step < begin:
-        return highest
-    done = min(1.0, (step - begin) / max(1, end - begin))
-    left = 1 - done if settings.lr_schedule == "wsd" else 0.5 * (1 + math.cos(math.pi * done))
-    return lowest + left * (highest - lowest)
+    if not s.decay_lr:
+        return s.learning_rate
+    if step < s.warmup:
+        return s.learning_rate * (step + 1) / (s.warmup + 1)
+    begin = s.warmup
+    if s.lr_schedule == "wsd":
+        begin = max(s.warmup, s.decay_begin)
+    if s.lr_schedule == "constant" or step < begin:
+        return s.learning_rate
+    ratio = min(1.0, (step - begin) / max(1, s.decay_end - begin))  # from 0 to 1
+    left = 1 - ratio
+    if s.lr_schedule == "cosine":
+        left = 0.5 * (1 + math.cos(math.pi * ratio))
+    return s.lowest_lr + left * (s.learning_rate - s.lowest_lr)
 
 
-def optimizer_groups(model: GPT, weight_decay: float) -> list[dict[str, Any]]:
-    """The parameters for AdamW: matrices and the token embedding, with weight decay, then the rest.
+def configure_optimizer(model: GPT, s: TrainSettings) -> torch.optim.Optimizer:
+    """AdamW, with weight decay of matrices and the token embedding.
 
-    The rest are norms, biases and everything of a position scheme.
+    Norms, biases and everything of a position scheme are not decayed.
     """
-    decays, rest = [], []
+    decay, no_decay = [], []
     for name, p in model.named_parameters():
-        (decays if p.dim() >= 2 and not name.startswith("pos.") else rest).append(p)
-    return [{"params": decays, "weight_decay": weight_decay}, {"params": rest, "weight_decay": 0.0}]
+        if p.dim() >= 2 and not name.startswith("pos."):
+            decay.append(p)
+        else:
+            no_decay.append(p)
+    groups = [
+        {"params": decay, "weight_decay": s.weight_decay},
+        {"params": no_decay, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, s.learning_rate, (s.beta1, s.beta2), fused=True)
 
 
-# ---- a training
+class MeanLoss(nn.Module):
+    """The loss of a batch as one module: what is compiled, and shared by several processes."""
+
+    def __init__(self, model: GPT) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, idx: Tensor, targets: Tensor) -> Tensor:
+        """Mean nats of sequences and their targets, both (B, T)."""
+        return self.model(idx, targets, loss_only=True)[1]
 
 
-class MeanLoss(nn.Sequential):
-    """The model in it, asked for the mean loss alone: what is compiled and shared by processes."""
-
-    def forward(self, idx: Tensor, targets: Tensor, ids: Tensor | None) -> Tensor:
-        """The mean loss in nats of sequences and their targets, both (B, T); ids (T,) if drawn."""
-        return self[0](idx, targets, ids=ids, loss_only=True)[1]
-
-
-class Training:
-    """A model that is being trained: its optimizer, its data, and the number of steps taken."""
-
-    def __init__(self, start: Start) -> None:
-        s = self.settings = start.settings
-        self.folder, self.corpus, self.model = start.folder, start.corpus, start.model
-        self.compute, self.processes, self.start = start.compute, start.processes, start
-        self.step, self.checkpoint = 0, ""  # steps taken, SHA-256 of the newest checkpoint
-        self.first_token = first_token(s, start.config)
-        groups, betas = optimizer_groups(self.model, s.weight_decay), (s.beta1, s.beta2)
-        self.optimizer = torch.optim.AdamW(groups, s.learning_rate, betas, fused=True)
-        half = self.compute.dtype == torch.float16
-        self.scaler = torch.amp.GradScaler(self.compute.kind, enabled=half)
-        self.mean_loss = MeanLoss(self.model)
-        if start.state:
-            self.restore(start.state)
-            start.state = None  # which frees its memory
-        for p in self.model.parameters() if s.cuda_graphs else ():
-            p.grad = torch.zeros_like(p)  # else it is memory of the graph, which runs again
-        self.compiled_loss = self.processes.shared(self.mean_loss)
-
-    @property
-    def tokens(self) -> int:
-        """Tokens trained on so far."""
-        s = self.settings
-        return self.step * s.gradient_accumulation_steps * s.batch_size * s.block_size
-
-    def compile(self) -> None:
-        """Compile model and loss as one graph, or print why not."""
-        reason = device.missing_compiler() if self.settings.compile else "compile=False"
-        reason = reason or ("mps runs eager" if self.compute.kind == "mps" else "")
-        if reason:
-            print(f"not compiled: {reason}")
-            return
+def compile_loss(loss_fn: MeanLoss, run: Run) -> None:
+    """Compile model and loss as one graph, or print why not."""
+    missing = device.missing_compiler()
+    if not run.settings.compile:
+        print("not compiled: compile=False")
+    elif missing or run.compute.kind == "mps":
+        print(f"not compiled: {missing or 'mps runs eager'}")
+    else:
         print("compiling model and loss (the first step takes a while)")
         torch._inductor.config.cpp.use_decompose_tanh = True  # GELU by exp: 14 % of a step on a CPU
         # a graph for each length, and another one once positions are dropped
-        torch._dynamo.config.recompile_limit = max(8, 2 * len(self.settings.mixed_lengths))
-        mode = "reduce-overhead" if self.settings.cuda_graphs else None
-        self.mean_loss.compile(fullgraph=True, dynamic=False, mode=mode)
-
-    def length_of(self, step: int) -> int:
-        """The length of a step's sequences: block_size, or one of mixed_lengths."""
-        lengths = self.settings.mixed_lengths or (self.settings.block_size,)
-        turn = step * len(lengths) // self.settings.max_iters if self.settings.staged else step
-        return lengths[turn % len(lengths)]
-
-    def batch(self, first: int, count: int, length: int) -> tuple[Tensor, Tensor]:
-        """`count` training sequences from number `first` on: inputs and targets (count, length)."""
-        made = rows.batch(self.corpus, length, self.settings.seed, first, count)
-        return tuple(self.moved(torch.from_numpy(np.ascontiguousarray(x))) for x in made)
-
-    def moved(self, x: Tensor) -> Tensor:
-        """A tensor of the CPU on the device of the run; a GPU is not waited for."""
-        x = x.pin_memory() if self.compute.kind == "cuda" else x
-        return x.to(self.compute.device, non_blocking=True)
-
-    def take_step(self) -> tuple[Tensor, Tensor]:
-        """One optimizer step on the global batch.
-
-        Returns the mean loss of this process's share of it and the norm of the gradient, both still
-        on the device.
-        """
-        s, total = self.settings, torch.zeros((), device=self.compute.device)
-        if s.drop_pos and self.step == s.max_iters - round(s.drop_pos * s.max_iters):
-            self.model.set_scheme("nope")
-            self.compiled_loss = self.processes.shared(self.mean_loss)
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.step, s)
-        # seeded again in every step: a resumed run needs no random state
-        torch.manual_seed(mixed_seed(s.seed, self.step, self.processes.rank))
-        length = self.length_of(self.step)
-        share, at_once = step_share(s, self.processes, length)
-        ids = self.model.draw_ids(s.seed, self.step, length)
-        if ids is not None:
-            self.model.pos.check_ids(ids)  # compiled code cannot
-            ids = self.moved(ids)
-        first = (self.step * self.processes.size + self.processes.rank) * share
-        first += self.first_token // length
-        for number in range(first, first + share, at_once):
-            inputs, targets = self.batch(number, at_once, length)
-            with self.processes.exchange(self.compiled_loss, number + at_once == first + share):
-                with device.autocast(self.compute):
-                    loss = self.compiled_loss(inputs, targets, ids) * (at_once / share)
-                self.scaler.scale(loss).backward()
-            total += loss.detach()
-        self.scaler.unscale_(self.optimizer)
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), s.grad_clip or math.inf)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=not s.cuda_graphs)
-        self.step += 1
-        return total, norm
-
-    @torch.no_grad()
-    def validation_loss(self) -> float:
-        """The mean loss in nats of eval_iters batches of validation text, evenly spaced.
-
-        It is the same text every time. Each process reads a part of the batches.
-        """
-        s, count = self.settings, self.settings.eval_iters * self.settings.batch_size
-        inputs, targets = map(torch.from_numpy, rows.validation(self.corpus, s.block_size, count))
-        total = torch.zeros((), dtype=torch.float64)
-        batches = zip(inputs.split(s.batch_size), targets.split(s.batch_size), strict=True)
-        self.model.eval()
-        for pair in [*batches][self.processes.rank :: self.processes.size]:
-            with device.autocast(self.compute):
-                total += self.model.losses(*map(self.moved, pair)).double().sum().cpu()
-        self.model.train()
-        return float(self.processes.sum(total) / (targets >= 0).sum())
-
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint holds."""
-        how = {"optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict()}
-        return checkpoint_state(self.start, self.step, self.tokens, **how)
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint of this run."""
-        if state["gpt"]["pos"] != self.model.config.pos:  # drop_pos has dropped it
-            self.model.set_scheme(state["gpt"]["pos"])
-        load_weights(self.model, state["model"], self.folder)
-        if state["optimizer"]:  # not of a run that has not been trained
-            self.optimizer.load_state_dict(state["optimizer"])
-            self.scaler.load_state_dict(state["scaler"])
-        self.step, self.checkpoint = state["step"], state["sha256"]
+        torch._dynamo.config.recompile_limit = max(8, 2 * len(run.settings.mixed_lengths))
+        loss_fn.compile(fullgraph=True, dynamic=False)
 
 
-# ---- what Ctrl-C does
+def to_device(arrays: tuple[np.ndarray, ...], compute: device.Compute) -> list[Tensor]:
+    """Arrays as tensors on the device of the run; a GPU is not waited for."""
+    tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
+    if compute.kind == "cuda":
+        tensors = [x.pin_memory() for x in tensors]
+    return [x.to(compute.device, non_blocking=True) for x in tensors]
 
 
-class Stop:
-    """Takes SIGINT (Ctrl-C), SIGTERM and SIGUSR1 in a training; `signal` is the first that came.
+@torch.no_grad()
+def estimate_loss(run: Run, processes: Processes) -> float:
+    """Mean nats of eval_iters batches of validation text, evenly spaced: always the same text.
 
-    After the first one the training finishes its current step, saves, and exits. A second one
-    ends the process at once. That needs no clean-up: a checkpoint appears whole or not at all.
+    Each process reads a part of the batches.
     """
+    s = run.settings
+    x, y = rows.validation(run.corpus, s.block_size, s.eval_iters * s.batch_size)
+    total = torch.zeros((), dtype=torch.float64)
+    run.model.eval()
+    for first in range(0, len(x), s.batch_size)[processes.rank :: processes.size]:
+        batch = slice(first, first + s.batch_size)
+        with device.autocast(run.compute):
+            losses = run.model.losses(*to_device((x[batch], y[batch]), run.compute))
+        total += losses.double().sum().cpu()
+    run.model.train()
+    return float(processes.sum(total)) / int((y >= 0).sum())
 
-    def __init__(self) -> None:
-        self.signal = 0
 
-    def take(self, number: int, frame: object) -> None:
-        """Handle a signal."""
-        if self.signal:
+def train(run: Run, processes: Processes, log: Log) -> None:
+    """Train to the last step; log, validate and save on the way.
+
+    The first SIGINT (Ctrl-C), SIGTERM or SIGUSR1 saves after the current step and ends the program;
+    the same command goes on from there. A second one ends it at once, which harms nothing: a
+    checkpoint appears whole or not at all.
+    """
+    s, model, compute = run.settings, run.model, run.compute
+    stop = 0  # the number of the signal that came
+
+    def on_signal(number: int, frame: object) -> None:
+        nonlocal stop
+        if stop:
             os._exit(128 + number)
-        self.signal = number
+        stop = number
 
+    for number in SIGNALS:
+        signal.signal(number, on_signal)
 
-def on_signals(handler: Callable[[int, object], None]) -> None:
-    """Let SIGINT, SIGTERM and SIGUSR1, which schedulers send, call `handler`."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, handler)
+    optimizer = configure_optimizer(model, s)
+    scaler = torch.amp.GradScaler(compute.kind, enabled=compute.dtype == torch.float16)
+    if run.saved:
+        optimizer.load_state_dict(run.saved["optimizer"])
+        scaler.load_state_dict(run.saved["scaler"])
+        run.saved = None  # frees its memory
+    loss_fn = MeanLoss(model)
+    if not run.finished:
+        compile_loss(loss_fn, run)
+    shared_loss = processes.shared(loss_fn)
+    lengths = train_lengths(s)
+    data_seed = s.seed
+    earlier = len(run.config["train_lengths"]) - len(lengths)
+    if earlier:  # a fine-tune: an order of data of its own
+        data_seed = mixed_seed(s.seed, earlier)
+    drop_step = s.max_iters - round(s.drop_pos * s.max_iters) if s.drop_pos else None
 
-
-# ---- the loop
-
-
-def train(training: Training, log: Log, stop: Stop) -> None:
-    """Train to the last step; log, validate and save on the way. SystemExit after a signal."""
-    s, processes, folder = training.settings, training.processes, training.folder
-    if training.step < s.max_iters:
-        training.compile()
-    training.model.train()
+    model.train()
     hidden = not (processes.first and sys.stderr.isatty())
-    bar = tqdm(total=s.max_iters, initial=training.step, unit="step", disable=hidden)
-    clock, since = time.perf_counter(), training.step
-    while training.step < s.max_iters:
-        loss, norm = training.take_step()
+    bar = tqdm(total=s.max_iters, initial=run.step, unit="step", disable=hidden)
+    clock = time.perf_counter()
+    since = run.step
+    while not run.finished:
+        step = run.step
+        if step == drop_step:  # DroPE: the last steps without positions
+            model.set_scheme("nope")
+            shared_loss = processes.shared(loss_fn)
+        lr = get_lr(step, s)
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+
+        # everything random follows from the seed and the step: a resumed run needs no other state
+        torch.manual_seed(mixed_seed(s.seed, step, processes.rank))
+        turn = step * len(lengths) // s.max_iters if s.staged else step
+        length = lengths[turn % len(lengths)]
+        model.draw_ids(s.seed, step, length)  # of the schemes that draw positions
+
+        # forward and backward, in micro-batches of `at_once` of this process's sequences
+        share, at_once = step_share(s, processes, length)
+        begin = (step * processes.size + processes.rank) * share
+        loss = torch.zeros((), device=compute.device)
+        for first in range(begin, begin + share, at_once):
+            batch = rows.batch(run.corpus, length, data_seed, first, at_once)
+            x, y = to_device(batch, compute)
+            with processes.exchange(shared_loss, first + at_once == begin + share):
+                with device.autocast(compute):
+                    part = shared_loss(x, y) * (at_once / share)
+                scaler.scale(part).backward()
+            loss += part.detach()
+        scaler.unscale_(optimizer)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), s.grad_clip or math.inf)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad(set_to_none=True)
+        run.step = step = step + 1
         bar.update()
-        number = processes.highest(stop.signal)  # read once: a later signal ends the next step
-        step, stable = training.step, s.lr_schedule == "wsd" and training.step == s.decay_begin
-        due = step == s.max_iters or step % s.eval_interval == 0 or stable
+
+        # log, validate, save
+        signalled = processes.highest(stop)  # read once: a later signal ends the next step
+        due = step == s.max_iters or step % s.eval_interval == 0
         logged = due or step == 1 or step % s.log_interval == 0
-        if not logged and not number:
+        if not logged and not signalled:
             continue
-        loss = float(processes.sum(loss) / processes.size)
-        speed = (step - since) / (time.perf_counter() - clock)
-        line = {"step": step, "tokens": training.tokens, "loss": loss}
-        line |= {"lr": learning_rate(step - 1, s), "grad_norm": float(norm)}
-        # the loss of a step is that before it: validation is the first to see a ruined model
-        val = {"val_loss": training.validation_loss()} if due or number else {}
-        require_finite(training, line | val)
-        if logged and processes.first:
-            log.add_step(line | val if due else line, speed)
-        if (due or number) and processes.first:
-            kind = "stable" if stable else "ckpt"
-            training.checkpoint = save_checkpoint(folder, training.state(), kind)
-        if number:
-            saved = f"stopped at step {step}, saved in {folder}"
-            tqdm.write(f"{saved}; the same command goes on from there")
-            raise SystemExit(128 + number)
-        clock, since = time.perf_counter(), step
-    if not s.max_iters and not training.checkpoint and processes.first:
-        training.checkpoint = save_checkpoint(folder, training.state())
+        line = {"step": step, "tokens": run.tokens, "lr": lr, "grad_norm": float(norm)}
+        speed = (step - since) / (time.perf_counter() - clock)  # steps per second
+        line["loss"] = float(processes.sum(loss)) / processes.size
+        if due or signalled:  # the loss is that before the step: only this sees a ruined model
+            line["val_loss"] = estimate_loss(run, processes)
+        for name in ("loss", "grad_norm", "val_loss"):
+            skipped = name == "grad_norm" and scaler.is_enabled()  # float16 leaves out such a step
+            if not math.isfinite(line.get(name, 0.0)) and not skipped:
+                if processes.first:
+                    log.add_diverged(step, f"{name} {line[name]}")
+                raise UserError(
+                    f"step {step}: {name} is {line[name]}; the checkpoints before it are kept. "
+                    "Lower learning_rate, lengthen warmup_iters, or try --dtype=float32"
+                )
+        if processes.first:
+            if logged:
+                log.add_step(line, speed)
+            if due or signalled:
+                save_checkpoint(run, optimizer.state_dict(), scaler.state_dict())
+        if signalled:
+            tqdm.write(f"stopped at step {step}, saved in {run.folder}: not finished")
+            tqdm.write("the same command goes on from there")
+            raise SystemExit(128 + signalled)
+        clock = time.perf_counter()
+        since = step
+    bar.close()
+    if not run.checkpoint and processes.first:  # max_iters=0
+        save_checkpoint(run, optimizer.state_dict(), scaler.state_dict())
+    for number in SIGNALS:  # the test that follows may be cut off: the model is saved
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def require_finite(training: Training, line: dict[str, float]) -> None:
-    """UserError, before anything is saved, if a number in a line of the log is not finite.
-
-    metrics.jsonl gets a line that says so.
-    """
-    wrong = [f"{name} {value}" for name, value in line.items() if not math.isfinite(value)]
-    if training.scaler.is_enabled():  # which leaves out a step whose gradient is not finite
-        wrong = [text for text in wrong if not text.startswith("grad_norm")]
-    if wrong and training.processes.first:
-        append_metrics(training.folder, {"step": training.step, "diverged": ", ".join(wrong)})
-    good = "the last good" if checkpoint_paths(training.folder) else "no"
-    saved = f"{good} checkpoint is in {training.folder}"
-    advice = "Lower learning_rate, lengthen warmup_iters, or try --dtype=float32"
-    require(not wrong, f"step {training.step}: {', '.join(wrong)}; {saved}. {advice}")
-
-
-# ---- from the settings to the table
-
-
-def test_long(training: Training) -> Result:
-    """Test the model on long texts; write extrapolation.json and its figure."""
-    s, processes = training.settings, training.processes
-    trained = {"tokens": training.tokens, "checkpoint": training.checkpoint}
-    about = describe_model(training.model, s, step=training.step, **trained)
-    tester = evaluate.Tester(training.model, training.corpus, training.compute, processes)
-    result = evaluate.extrapolation(tester, about, s)
-    if processes.first:
-        result = update_result(training.folder, result)
-        plot_run(training.folder, result)
-    return result
-
-
-def train_and_test(training: Training) -> Result:
-    """Train a run to its end and test it; its result."""
-    log, stop = Log(training.start), Stop()
-    on_signals(stop.take)
-    train(training, log, stop)
-
-    def leave(number: int, frame: object) -> None:
-        saved = f"stopped in the test: the model is saved in {training.folder}"
-        print(f"{saved}, and no row of this test")
-        sys.exit(128 + number)
-
-    on_signals(leave)
-    with device.memory_advice("the model is saved; lower eval_lengths and start again to test it"):
-        result = test_long(training)
-    log.add_test(result)
-    return result
-
-
-def complete_run(settings: TrainSettings, compute: device.Compute, processes: Processes) -> None:
-    """Begin or resume a run, do what is left to do, and print its table."""
-    with device.memory_advice("lower batch_size (and raise gradient_accumulation_steps) or n_embd"):
-        start = start_run(settings, compute, processes)
-        result = start.result or train_and_test(Training(start))
-    if start.result and processes.first and not (start.folder / "extrapolation.png").exists():
-        plot_run(start.folder, result)  # the program was killed while it was drawn
-    print(f"{runs_table([result])}\nin {start.folder}")
-
-
-def main() -> int:
+def main() -> None:
     """Train, test, and print the table."""
     settings, words = configure(TrainSettings, sys.argv[1:], __doc__)
-    problem = f"{' '.join(words)!r:.60} is neither a config file (.py) nor --name=value"
-    require(not words, f"{problem}; quote what has spaces, as in '--pos=rope + alibi'")
+    if words:
+        raise UserError(
+            f"{' '.join(words)!r:.60} is neither a config file (.py) nor --name=value; "
+            "quote what has spaces, as in '--pos=rope + alibi'"
+        )
+    s = final_settings(settings)
     device.set_up_cpu()
-    dtype = dtype_of_run(settings) or settings.dtype
-    tokens = settings.batch_size * settings.block_size
-    compute = device.pick(settings.device, dtype, tokens, settings.n_embd)
-    with together(settings.backend, compute) as processes, told(settings.pos_file):
-        complete_run(settings, compute, processes)
-    return 0
+    compute = device.pick(s.device, s.dtype, s.batch_size * s.block_size, s.n_embd)
+    with together(s.backend, compute) as processes:
+        result = None if s.overwrite else finished_result(s.out_dir, s)
+        if result is None:
+            with device.memory_advice("lower batch_size (and raise gradient_accumulation_steps)"):
+                run = start_run(s, compute, processes)
+                log = Log(run, processes)
+                train(run, processes, log)
+            with device.memory_advice("the model is saved; lower eval_lengths and start again"):
+                trained = {"step": run.step, "tokens": run.tokens, "checkpoint": run.checkpoint}
+                about = describe_model(run.model, s, **trained)
+                tester = evaluate.Tester(run.model, run.corpus, compute, processes)
+                result = evaluate.extrapolation(tester, about, s)
+            if processes.first:
+                result = update_result(run.folder, result)
+                plot_run(run.folder, result)
+            log.add_test(result)
+        print(f"{run_table(result)}\nin {s.out_dir}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,18 @@
 """Corpora of rows: texts that stand for themselves, in which some tokens are scored.
 
 data/recall, data/tasks, data/needles and data/digits make them. Beside the files of any corpus
-there are train_answers.npy and val_answers.npy: for each token how far back its answer stands (1 in
-images), 0 if it is not scored. meta.json has an entry `rows`. Training rows all have one width;
-validation rows have one for each size.
+there are train_answers.npy and val_answers.npy: for each token how far back its answer stands, 0 if
+it is not scored. Training rows all have one width; validation rows have one for each size. The
+entry "rows" of meta.json has
+
+    protocol   "recall", "needles", "exact_match" or "image": how the corpus is tested
+    kind       what is to be learned
+    trained    the largest size in training
+    inputs     inputs of a training row
+    sizes      size, number and width of the validation rows, in the order of the split
+    chance     the share of right answers of a guess (not of images)
+    majority   that of who says what was written most often; None where that is no cheap way
+    counted    of recall: the share that counting gets right, by size and distance
 """
 
 from collections.abc import Mapping
@@ -12,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from configurable import require
-from data import Corpus, check, drawn_starts, evenly, sequences, write_corpus
+from configurable import UserError
+from data import Corpus, evenly, remedy, sequences, window_starts, write_corpus
 
 LEAST = 400  # answers that a bin of distances needs
 UNREAD = 512  # training rows to choose a learning rate by
@@ -25,55 +34,62 @@ def write_rows(
 ) -> dict:
     """Write a corpus of rows to `folder`, and return what is in its meta.json.
 
-    `validation` has the rows of each size. `rows` has "protocol" ("recall", "needles",
-    "exact_match" or "image"), "kind" (what is to be learned), "trained" (the largest size in
-    training), "chance" (the share of right answers of a guess) and "majority" (that of who says
-    what was written most often, whatever the order; None where it is no cheap way). Of images the
-    loss counts, and not an answer: they have neither, but "width", the side in training. For
-    `about` see `write_corpus`. Validation rows of a trained size are filled up to the training
-    width.
+    `validation` has the rows of each size. Those of a trained size are filled up to the training
+    width with tokens 0, which are not scored. `rows` is the entry of meta.json, without inputs and
+    sizes. For `about` see `write_corpus`.
     """
-    width, trained = train[0].shape[1], rows["trained"]
-    tested = {n: filled(pair, width if n <= trained else 0) for n, pair in validation.items()}
-    sizes = [[n, *tokens.shape] for n, (tokens, _) in tested.items()]
-    splits = {"train": train[0], "val": [row for tokens, _ in tested.values() for row in tokens]}
-    marks = [answers.ravel() for _, answers in tested.values()]
-    kept = {"train": train[1], "val": np.concatenate(marks)}
-    rows = rows | {"inputs": width - 1, "sizes": sizes}
-    return write_corpus(folder, splits, answers=kept, rows=rows, **about)
-
-
-def filled(pair: Pair, width: int) -> Pair:
-    """Rows with tokens 0, which are not scored, behind them, up to a width."""
-    more = [(0, 0), (0, max(0, width - pair[0].shape[1]))]
-    return np.pad(pair[0], more), np.pad(pair[1], more)
+    width = train[0].shape[1]
+    sizes = []
+    texts = []
+    answers = []
+    for size, (tokens, distances) in validation.items():
+        missing = max(0, width - tokens.shape[1]) if size <= rows["trained"] else 0
+        tokens = np.pad(tokens, [(0, 0), (0, missing)])
+        sizes.append((size, *tokens.shape))
+        texts.extend(tokens)
+        answers.append(np.pad(distances, [(0, 0), (0, missing)]).ravel())
+    return write_corpus(
+        folder,
+        {"train": train[0], "val": texts},
+        answers={"train": train[1], "val": np.concatenate(answers)},
+        rows={**rows, "inputs": width - 1, "sizes": sizes},
+        **about,
+    )
 
 
 @lru_cache(maxsize=4)
 def answers_of(corpus: Corpus, split: str) -> np.ndarray:
     """How far back the answer of each token of a split stands, (n,); UserError if it is damaged."""
-    path, tokens = corpus.folder / f"{split}_answers.npy", getattr(corpus, split)
-    check(path.is_file(), path, "is missing")
-    answers = np.load(path, mmap_mode="r", allow_pickle=False)
-    check(answers.shape == tokens.shape, path, "does not have a number for each token")
+    path = corpus.folder / f"{split}_answers.npy"
+    try:
+        answers = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        raise UserError(f"{path} is missing or damaged; {remedy(corpus.folder)}") from None
+    if answers.shape != (corpus.meta["splits"][split]["tokens"],):
+        raise UserError(f"{path} has not a number for each token; {remedy(corpus.folder)}")
     return answers
 
 
 def check_length(corpus: Corpus, block_size: int) -> None:
     """UserError unless a run with this block_size can be trained on the corpus."""
-    inputs = corpus.meta["rows"]["inputs"] if "rows" in corpus.meta else block_size
-    advice = f"say --block_size={inputs}, or make other rows"
-    require(inputs == block_size, f"the rows of {corpus.name} have {inputs} inputs: {advice}")
+    if "rows" in corpus.meta and corpus.meta["rows"]["inputs"] != block_size:
+        inputs = corpus.meta["rows"]["inputs"]
+        raise UserError(
+            f"the rows of {corpus.name} have {inputs} inputs: say --block_size={inputs}, or make "
+            "other rows"
+        )
 
 
 def check_asked(trained: Corpus, asked: Corpus) -> None:
-    """UserError if a model is to give answers of a kind that it was not trained to give.
-
-    Rows that were made before kinds were recorded are a kind of their own.
-    """
-    own, kind = (c.meta.get("rows", {}).get("kind", c.name) for c in (trained, asked))
-    never = f"a model trained on {trained.name} has not learned to answer {kind}, and is not asked"
-    require("rows" not in asked.meta or own == kind, f"{never}: train with --dataset={asked.name}")
+    """UserError if a model is to give answers of a kind that it was not trained to give."""
+    if "rows" not in asked.meta:
+        return
+    kind = asked.meta["rows"]["kind"]
+    if "rows" not in trained.meta or trained.meta["rows"]["kind"] != kind:
+        raise UserError(
+            f"a model trained on {trained.name} has not learned to answer {kind}, and is not "
+            f"asked: train with --dataset={asked.name}"
+        )
 
 
 def sizes(corpus: Corpus) -> list[int]:
@@ -84,12 +100,12 @@ def sizes(corpus: Corpus) -> list[int]:
 def rows_of(corpus: Corpus, size: int) -> Pair:
     """The validation rows of one size: tokens and how far back answers stand, (rows, width)."""
     first = 0
-    for known, count, width in corpus.meta["rows"]["sizes"]:
-        if known == size:
-            part = slice(first, first + count * width)
-            pair = corpus.val[part], answers_of(corpus, "val")[part]
-            return pair[0].reshape(count, width), pair[1].reshape(count, width)
-        first += count * width
+    for row_size, count, width in corpus.meta["rows"]["sizes"]:
+        end = first + count * width
+        if row_size == size:
+            tokens = corpus.val[first:end].reshape(count, width)
+            return tokens, answers_of(corpus, "val")[first:end].reshape(count, width)
+        first = end
     raise KeyError(f"{corpus.name} has no rows of size {size}")
 
 
@@ -103,8 +119,7 @@ def batch(corpus: Corpus, length: int, seed: int, first: int, count: int) -> Pai
         tokens = sequences(corpus.train, length, seed, first, count)
         return tokens[:, :-1], tokens[:, 1:]
     width = corpus.meta["rows"]["inputs"] + 1
-    n_rows = len(corpus.train) // width
-    starts = drawn_starts(n_rows, width, 1, seed, range(first, first + count))
+    starts = window_starts(len(corpus.train) // width, width, 1, seed, first, count)
     places = starts[:, None] + np.arange(width)
     return with_targets(corpus.train[places], answers_of(corpus, "train")[places])
 
@@ -114,11 +129,14 @@ def unread(corpus: Corpus, seed: int, first: int) -> Pair:
 
     A training that has read `first` rows knows none of them. UserError if too few are left.
     """
-    width = corpus.meta["rows"]["inputs"] + 1
-    n_rows = len(corpus.train) // width
-    few = f"of the {n_rows} training rows of {corpus.name} {first} are read by then"
-    require(first + UNREAD <= n_rows, f"{few}, and {UNREAD} others are needed: take fewer steps")
-    return batch(corpus, width - 1, seed, first, UNREAD)
+    inputs = corpus.meta["rows"]["inputs"]
+    n_rows = len(corpus.train) // (inputs + 1)
+    if first + UNREAD > n_rows:
+        raise UserError(
+            f"of the {n_rows} training rows of {corpus.name} {first} are read by then, and "
+            f"{UNREAD} others are needed: take fewer steps"
+        )
+    return batch(corpus, inputs, seed, first, UNREAD)
 
 
 def validation(corpus: Corpus, length: int, count: int) -> Pair:
@@ -127,8 +145,9 @@ def validation(corpus: Corpus, length: int, count: int) -> Pair:
         starts = evenly(len(corpus.val) - length, count)
         tokens = corpus.val[starts[:, None] + np.arange(length + 1)].astype(np.int64)
         return tokens[:, :-1], tokens[:, 1:]
-    trained = [rows_of(corpus, n) for n in sizes(corpus) if n <= corpus.meta["rows"]["trained"]]
-    tokens, answers = (np.concatenate(part) for part in zip(*trained, strict=True))
+    trained = [n for n in sizes(corpus) if n <= corpus.meta["rows"]["trained"]]
+    tokens = np.concatenate([rows_of(corpus, n)[0] for n in trained])
+    answers = np.concatenate([rows_of(corpus, n)[1] for n in trained])
     chosen = evenly(len(tokens), count)
     return with_targets(tokens[chosen], answers[chosen])
 

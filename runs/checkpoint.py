@@ -1,175 +1,458 @@
-"""Checkpoints: saved, verified, loaded; and the trained model of a run folder.
+"""A run: its folder, its config.json and its checkpoints.
 
-A checkpoint is named `ckpt-STEP-DIGEST.pt`, with the first 16 digits of the SHA-256 of its content.
-It is good if the content still has that digest. A run folder keeps the two newest good ones. The
-one before wsd's decay is kept besides, as `stable-STEP-DIGEST.pt`: a longer run starts there.
+A checkpoint is `ckpt-STEP-DIGEST.pt`, with the first 16 digits of the SHA-256 of its content. It is
+good if the content still has that digest. The two newest good ones are kept. A file gets its name
+when it is whole, so a run may be killed at any moment.
 """
 
 import hashlib
+import itertools
 import os
 import pickle
+import platform
+import re
+import shutil
+import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
+import numpy as np
 import torch
+from filelock import FileLock, Timeout
 
-from configurable import GPTConfig, TrainSettings, UserError, check_shape, differences, require
+import data
+from configurable import (
+    PROTOCOLS,
+    GPTConfig,
+    ModelSettings,
+    TrainSettings,
+    UserError,
+    read_json,
+    replace_file,
+    sha256,
+    values,
+    words,
+)
+from data import rows
 from model import GPT
-from runs.device import CPU, Compute
-from runs.files import replace_file, sha256
-from runs.folder import DAMAGED, RESTORE, checkpoint_paths, read_config
+from runs.device import Compute, pick
+from runs.huggingface import is_huggingface, load_model
+from runs.results import load_result, tested_lengths
 
-# what every checkpoint has
-STATE = dict.fromkeys(("model", "optimizer", "scaler", "gpt"), dict)
-STATE |= dict.fromkeys(("step", "tokens", "original_length"), int)
-STATE |= {"settings": {"max_iters": int}, "train_lengths": [int]}
-
-
-# ---- files
-
-
-def save_checkpoint(folder: Path, state: dict[str, Any], kind: str = "ckpt") -> str:
-    """Write a checkpoint; the SHA-256 of its file.
-
-    All others of its kind ("ckpt" or "stable") are deleted, but the newest good "ckpt" before it.
-    It gets its name when it is whole, and only then another one is deleted: at any moment there is
-    a good one. UserError if the disk is full; what was there before stays.
-    """
-    unnamed = folder / ".ckpt.new"
-    try:
-        digest = replace_file(unnamed, lambda file: torch.save(state, file))
-        path = folder / f"{kind}-{state['step']}-{digest[:16]}.pt"
-        older = [p for p in checkpoint_paths(folder) if p != path and p.name.startswith(kind)]
-        os.replace(unnamed, path)
-        good = (other for other in older if other.stem.endswith(sha256(other)[:16]))
-        kept = next(good, None) if kind == "ckpt" else None
-        for other in older:
-            if other != kept:
-                other.unlink()
-    except (UserError, RuntimeError, OSError) as error:
-        # torch.save hides a full disk behind "unexpected pos"
-        reason = error.__context__ if isinstance(error.__context__, OSError) else error
-        sentence = f"a checkpoint in {folder} cannot be written ({reason})"
-        raise UserError(f"{sentence}; the one before it is untouched") from error
-    return digest
+ROOT = Path(__file__).resolve().parents[1]
+RESTORE = "restore a good copy, or start again with --overwrite=True"
+FRESH = ("auto", "scratch")  # values of init_from for a model with random weights
+LOCKS: list[FileLock] = []  # of this process, which would be released if nothing referred to them
+OWN_FILE = "pos_file.py"  # the copy of --pos_file in a run folder
+CONFIG = "settings dtype files_sha256 corpus_sha256 train_lengths run_id".split()
+# these have their own place in the folder's name, or do not change which run it is
+APART = ("--pos=", "--dataset=", "--block_size=", "--seed=", "--max_iters=", "--pos_file=")
+# what a fine-tune takes from the model that it starts with
+SHAPE = [f.name for f in fields(ModelSettings) if f.name not in ("block_size", "dropout", "extend")]
 
 
-def load_state(folder: Path, say: Callable = print, last: int | None = None) -> dict | None:
-    """The content of the newest good checkpoint, and its "sha256"; None if there is no checkpoint.
-
-    Those of steps after `last` are passed over. `say` gets a sentence that names the newer ones,
-    which are damaged. UserError if all are.
-    """
-    state, damaged, paths = None, [], checkpoint_paths(folder, last)
-    try:
-        for path in paths:
-            with path.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-                if path.stem.endswith(digest[:16]):
-                    state = read_checkpoint(file, path) | {"sha256": digest}
-                    break
-            damaged.append(f"{path} is damaged or renamed")
-    except FileNotFoundError:
-        if checkpoint_paths(folder, last) == paths:  # a link to nowhere
-            raise
-        return load_state(folder, say, last)  # a training saved at the same time
-    problem = f"{' and '.join(damaged)}: its SHA-256 is not the one in its name"
-    require(state or not damaged, f"{problem}; {RESTORE}")
-    if damaged:
-        say(f"{problem}; going on from {path.name}")
-    return state
-
-
-def read_checkpoint(file: BinaryIO, path: Path) -> dict[str, Any]:
-    """The content of a checkpoint. No code in it is run.
-
-    UserError if it holds more than numbers, texts and tensors, or lacks something.
-    """
-    file.seek(0)
-    try:
-        state = torch.load(file, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        problem = f"{path} is no checkpoint of this program: do not trust it"
-        raise UserError(f"{problem}, or train with --overwrite=True") from error
-    check_shape(state, STATE, str(path), DAMAGED)
-    return state
-
-
-# ---- runs
-
-
-@dataclass(frozen=True)
+@dataclass
 class Run:
-    """A trained model and where it came from.
+    """A model, how it is trained, and its folder.
 
-    `config` is the content of config.json, `settings` its settings, `state` the checkpoint, with
-    the "sha256" of its file. `compute` is the device and the number format.
+    `settings` are final: the scheme in its canonical text, the size that of the model. `config` is
+    the content of config.json. `step` is the number of steps taken, `checkpoint` the SHA-256 of the
+    file that the weights come from, `saved` its content, with the states of optimizer and scaler.
     """
 
     folder: Path
-    config: dict[str, Any]
     settings: TrainSettings
-    state: dict[str, Any]
+    config: dict[str, Any]
     model: GPT
-    compute: Compute = CPU
+    compute: Compute
+    step: int = 0
+    checkpoint: str = ""
+    saved: dict[str, Any] | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Tokens trained on so far."""
+        s = self.settings
+        return self.step * s.gradient_accumulation_steps * s.batch_size * s.block_size
+
+    @property
+    def finished(self) -> bool:
+        """Whether all steps are taken."""
+        return self.step >= self.settings.max_iters
+
+    @cached_property
+    def corpus(self) -> data.Corpus:
+        """The corpus that it is trained on; UserError if that has another vocabulary by now."""
+        corpus = data.load(self.settings.dataset)
+        size = self.model.config.vocab_size
+        if not corpus.fits(size):
+            raise UserError(
+                f"{self.folder} was trained with {size} different tokens, and {corpus.name} has "
+                f"{corpus.vocab_size} now; make it as it was"
+            )
+        return corpus
 
 
-def load_run(folder: str | Path, compute: Compute = CPU, pos_file: str = "") -> Run:
-    """The trained model of a run folder, in eval mode.
+# ---- the folder
 
-    UserError if it is missing, damaged, or of another scheme. `pos_file` must be given for a run
-    with schemes of its own: its copy in the folder is run.
+
+def run_folder(s: TrainSettings) -> Path:
+    """out_dir; by default out/<pos>-<dataset>-L<block_size>-s<seed>.
+
+    Six digits of a digest stand behind it if other settings that change the result are not the
+    defaults, or if the scheme cannot be written in a name. max_iters is none of them: it may be
+    raised; nor is the name of pos_file.
+    """
+    if s.out_dir:
+        return Path(s.out_dir)
+    others = [word for word in words(s, ("result",)) if not word.startswith(APART)]
+    pos = s.pos.replace(" ", "")
+    safe = re.sub(r"[^A-Za-z0-9.=+]+", "_", pos).strip("_")[:60]
+    name = f"{safe}-{s.dataset}-L{s.block_size}-s{s.seed}"
+    if others or safe != pos:
+        text = "\n".join([pos, *others])
+        name += "-" + hashlib.sha256(text.encode()).hexdigest()[:6]
+    return Path("out", name)
+
+
+def checkpoint_paths(folder: Path) -> list[Path]:
+    """The checkpoints in a run folder, the newest first. Their content is not looked at."""
+    found = {}
+    for path in folder.glob("ckpt-*.pt"):
+        match = re.fullmatch(r"ckpt-(\d+)-[0-9a-f]{16}\.pt", path.name)
+        if match and path.is_file():
+            found[path] = int(match[1])
+    return sorted(found, key=found.get, reverse=True)
+
+
+def lock_folder(folder: Path) -> None:
+    """Keep other programs from writing into a folder, which is made, until this process ends.
+
+    UserError if another program has it. A process may lock a folder again.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / ".lock", timeout=1, is_singleton=True)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise UserError(f"{folder} is in use by another program; wait until that ends") from None
+    LOCKS.append(lock)
+    for path in folder.glob(".*.new"):  # half written by a process that was killed
+        path.unlink()
+
+
+def named_folders(named: list[str], program: str) -> list[str]:
+    """The run folders among the words of a command line, each once; UserError if there are none.
+
+    Files are left out, because a shell's out/* names them too.
+    """
+    folders = {os.path.realpath(word): word for word in named if not Path(word).is_file()}
+    if not folders:
+        raise UserError(f"no run folder is named: python {program} out/RUN")
+    return [*folders.values()]
+
+
+# ---- config.json
+
+
+def command_line() -> list[str]:
+    """The words that this program was started with, its own name first."""
+    return [Path(sys.argv[0]).name, *sys.argv[1:]]
+
+
+def provenance() -> dict[str, Any]:
+    """What is needed to repeat a run: command, commit, versions, machine, one digest of the sources
+    (without the zoo: a run has the digests of the schemes that it uses).
+    """
+    commit = ""
+    if shutil.which("git"):
+        git = "git describe --always --abbrev=40 --dirty --exclude=*".split()
+        commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    sources = hashlib.sha256()
+    for path in sorted([*ROOT.glob("*.py"), *ROOT.glob("runs/*.py"), *ROOT.glob("data/*.py")]):
+        sources.update(path.read_bytes())
+    return {
+        "command": command_line(),
+        "git_commit": commit or None,
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+        },
+        "platform": platform.platform(),
+        "threads": torch.get_num_threads(),
+        "sources_sha256": sources.hexdigest(),
+    }
+
+
+def read_config(folder: str | Path) -> dict[str, Any]:
+    """config.json of a run folder; UserError if it is missing or damaged."""
+    path = Path(folder, "config.json")
+    if not path.exists():
+        raise UserError(f"{path} is missing: name a run folder, as out/alibi-stdlib-L128-s1337")
+    config = read_json(path)
+    try:
+        TrainSettings(**config["settings"])
+        for name in CONFIG:
+            config[name]
+    except (KeyError, TypeError, UserError) as error:
+        raise UserError(f"{path} is damaged ({error}): {RESTORE}") from None
+    return config
+
+
+def scheme_files(model: GPT, pos_file: str) -> dict[str, Path]:
+    """The files that define the pieces of a model: posenc.py, zoo/NAME.py, pos_file.py, and those
+    that options name.
+    """
+    files = {}
+    for path in model.pos.files().values():
+        name = path.name
+        if path.suffix == ".py" and path.is_relative_to(ROOT):
+            name = path.relative_to(ROOT).as_posix()
+        if pos_file and path == Path(pos_file).resolve():
+            name = OWN_FILE
+        files[name] = path
+    return files
+
+
+def changed_files(folder: Path, config: dict[str, Any], pos_file: str) -> list[str]:
+    """The files that define the schemes of a run and are not as they were when it began."""
+    changed = []
+    for name, digest in config["files_sha256"].items():
+        path = folder / name  # a copy
+        if name == OWN_FILE and pos_file:
+            path = Path(pos_file)
+        elif name == "posenc.py" or name.startswith("zoo/"):
+            path = ROOT / name
+        if not path.is_file() or sha256(path) != digest:
+            changed.append(f"{path}, which defines its scheme, has changed since")
+    return changed
+
+
+def differences(folder: Path, config: dict[str, Any], s: TrainSettings) -> list[str]:
+    """How the run in a folder is another one than that of these settings, e.g. "seed: 1 here, 2
+    there", or by a file that has changed.
+
+    max_iters may differ, because a run can go on; a warm-up that is not set is the run's own.
+    """
+    there = values(TrainSettings(**config["settings"]), "result")
+    found = changed_files(folder, config, s.pos_file)
+    for name, here in values(s, "result").items():
+        if name in ("max_iters", "pos_file") or (name == "warmup_iters" and here is None):
+            continue
+        if here != there[name]:
+            found.append(f"{name}: {here!r:.60} here, {there[name]!r:.60} there")
+    return found
+
+
+def finished_result(folder: str | Path, s: TrainSettings) -> dict[str, Any] | None:
+    """The content of extrapolation.json if the run of these settings is trained and tested to its
+    end, by every protocol at every length that they ask for; else None.
+    """
+    folder = Path(folder)
+    if not (folder / "extrapolation.json").exists():
+        return None
+    config = read_config(folder)
+    if differences(folder, config, s) or config["settings"]["max_iters"] != s.max_iters:
+        return None
+    result = load_result(folder)
+    missing = set(itertools.product(PROTOCOLS, tested_lengths(s.block_size, s.eval_lengths)))
+    place = {"step": s.max_iters, "dataset": s.dataset, "extend": s.extend or None}
+    for row in result["rows"]:
+        if place.items() <= row.items():
+            missing.discard((row["protocol"], row["length"]))
+            if "trained" in row:  # a corpus of rows is tested at once
+                missing.clear()
+    return None if missing else result
+
+
+# ---- checkpoints
+
+
+def save_checkpoint(run: Run, optimizer: dict[str, Any], scaler: dict[str, Any]) -> None:
+    """Write a checkpoint of a run and set its `checkpoint`; only then delete old ones.
+
+    UserError if the disk is full; what was there before stays.
+    """
+    state = {
+        "model": run.model.state_dict(),
+        "optimizer": optimizer,
+        "scaler": scaler,
+        "step": run.step,
+        "gpt": asdict(run.model.config),
+        "original_length": run.model.config.block_size,
+        "train_lengths": run.config["train_lengths"],
+        "run_id": run.config["run_id"],
+    }
+    unnamed = run.folder / ".ckpt.new"
+    try:
+        run.checkpoint = replace_file(unnamed, lambda file: torch.save(state, file))
+    except (UserError, RuntimeError) as error:  # torch.save hides a full disk
+        raise UserError(f"no checkpoint could be written: {error.__context__ or error}") from error
+    newest = run.folder / f"ckpt-{run.step}-{run.checkpoint[:16]}.pt"
+    os.replace(unnamed, newest)
+    before = None  # the newest good one besides
+    for path in checkpoint_paths(run.folder):
+        if path != newest and before is None and is_good(path):
+            before = path
+        elif path != newest:
+            path.unlink()
+
+
+def is_good(path: Path) -> bool:
+    """Whether a checkpoint has the content that its name tells."""
+    return path.stem.endswith(sha256(path)[:16])
+
+
+def load_checkpoint(folder: Path, run_id: str) -> dict[str, Any] | None:
+    """The newest good checkpoint of a run, with its "sha256"; None if there is none.
+
+    Damaged ones are named on standard error and passed over. UserError if all are damaged, or if
+    the newest is of another run or holds more than numbers, texts and tensors: no code in it runs.
+    """
+    damaged = []
+    for path in checkpoint_paths(folder):
+        try:
+            digest = sha256(path)
+            if not path.stem.endswith(digest[:16]):
+                damaged.append(path.name)
+                continue
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        except FileNotFoundError:  # a training saved meanwhile, and deleted this one
+            return load_checkpoint(folder, run_id)
+        except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+            raise UserError(f"{path} is no checkpoint of this program: do not trust it") from error
+        if state.get("run_id") != run_id:
+            raise UserError(f"{path} is of another run: {RESTORE}")
+        if damaged:
+            print(f"{' and '.join(damaged)}: damaged; going on from {path}", file=sys.stderr)
+        return state | {"sha256": digest}
+    if damaged:
+        raise UserError(f"{folder}: {' and '.join(damaged)} are damaged: {RESTORE}")
+    return None
+
+
+def new_model(config: GPTConfig, pos_file: str, folder: Path, weights: dict | None = None) -> GPT:
+    """A model of that shape, with these weights. Files of its extension are looked for in `folder`
+    first. UserError if the weights are of another model or scheme.
+    """
+    model = GPT(replace(config, extend=""), pos_file or None)
+    model.extend(config.extend, folder)
+    try:
+        if weights is not None:
+            model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise UserError(f"{folder}: its weights do not fit {config.pos} ({error})"[:400]) from error
+    return model
+
+
+# ---- a trained run
+
+
+def load_run(
+    folder: str | Path, device: str = "auto", dtype: str | None = None, pos_file: str = ""
+) -> Run:
+    """The trained model of a run folder, in eval mode, in the number format of the run.
+
+    UserError if it is missing or damaged, or if a file that defines its scheme has changed. A run
+    with a scheme of the user's own is loaded only if `pos_file` names it again: it is code.
     """
     folder = Path(folder)
     config = read_config(folder)
-    state = load_state(folder, say=lambda text: print(text, file=sys.stderr))
-    require(state, f"{folder} holds no checkpoint yet: train it first")
-    refuse_other_files(folder, config, state)
-    model = GPT(GPTConfig(**state["gpt"] | {"extend": ""}), scheme_file(folder, config, pos_file))
-    model.extend(state["gpt"]["extend"], folder)
-    load_weights(model, state["model"], folder)
-    model, settings = model.to(compute.device).eval(), TrainSettings(**config["settings"])
-    return Run(folder, config, settings, state, model, compute)
+    if OWN_FILE in config["files_sha256"] and not pos_file:
+        raise UserError(
+            f"{folder} was trained with a scheme of your own; loading it runs that code: "
+            f"type --pos_file={folder / OWN_FILE} if you trust it"
+        )
+    for sentence in changed_files(folder, config, pos_file):
+        raise UserError(
+            f"{folder}: {sentence}, so its weights belong to another formula: "
+            "bring the file back, or train again with --overwrite=True"
+        )
+    state = load_checkpoint(folder, config["run_id"])
+    if state is None:
+        raise UserError(f"{folder} holds no checkpoint yet: train it first")
+    compute = pick(device, config["dtype"] if dtype in (None, "auto") else dtype)
+    model = new_model(GPTConfig(**state["gpt"]), pos_file, folder, state["model"])
+    model = model.to(compute.device).eval()
+    settings = TrainSettings(**config["settings"])
+    return Run(folder, settings, config, model, compute, state["step"], state["sha256"])
 
 
-def scheme_file(folder: Path, config: dict[str, Any], typed: str) -> Path | None:
-    """The Python file of position schemes that a run needs.
-
-    A run with schemes of its own has a copy of their file. It is run only if --pos_file was typed
-    again. For other runs it is the typed file, which may hold extensions.
+def open_model(name: str, settings: Any) -> Run:
+    """The model to test that a word of the command line names: a run folder, or a Hugging Face
+    folder or name, which is loaded into memory. Of `settings` device, dtype, dataset and pos_file
+    are read.
     """
-    own, copy = config["settings"]["pos_file"], folder / "pos_file.py"
-    if not own:
-        return Path(typed).resolve() if typed else None
-    problem = f"{folder} was trained with schemes of its own ({own}); loading them runs that code"
-    require(typed, f"{problem}: type --pos_file={copy} if you trust it")
-    for path in (copy, Path(typed)):
-        same = path.is_file() and sha256(path) == config["pos_file_sha256"]
-        require(same, f"{path} is missing or not the file that {folder} was trained with")
-    print(f"running the position schemes of {copy}", file=sys.stderr)
-    return copy
+    if not is_huggingface(name):
+        return load_run(name, settings.device, settings.dtype, settings.pos_file)
+    if not settings.dataset:
+        raise UserError(f"{name} is a Hugging Face model: name a corpus of its tokens by --dataset")
+    model = load_model(name)
+    digest = hashlib.sha256()
+    for weight in model.state_dict().values():
+        digest.update(weight.contiguous().view(torch.uint8).numpy())
+    checkpoint = digest.hexdigest()
+    compute = pick(settings.device, settings.dtype, width=model.config.n_embd)
+    shape = {f.name: getattr(model.config, f.name) for f in fields(ModelSettings)}
+    s = TrainSettings(init_from=name, dataset=settings.dataset, max_iters=0, **shape)
+    config = {"dtype": compute.dtype_name, "train_lengths": [s.block_size]}
+    folder = Path("out", "tests", f"{Path(name).resolve().name}-{checkpoint[:10]}")
+    model = model.to(compute.device).eval()
+    return Run(folder, s, config, model, compute, checkpoint=checkpoint)
 
 
-def refuse_other_files(folder: Path, config: dict[str, Any], state: dict[str, Any]) -> None:
-    """UserError if the checkpoint, or a file of the extension, is not that of the folder's run."""
-    length = {"max_iters": state["settings"]["max_iters"]}  # a run may be made longer
-    differ = differences(state["settings"], config["settings"] | length)
-    other = "; ".join(differ)
-    require(not differ, f"the checkpoint in {folder} is of another run ({other}): {RESTORE}")
-    for name, digest in config["extension_files_sha256"].items():
-        path = folder / name
-        same = path.is_file() and sha256(path) == digest
-        require(same, f"{path} is missing or not the file of this run: {RESTORE}")
+def run_corpus(run: Run, dataset: str = "") -> data.Corpus:
+    """The corpus of that name to test a run on, by default its own.
+
+    UserError if its tokenizer is another one. A note is printed if the run's own corpus has changed
+    since the training.
+    """
+    own = run.corpus
+    corpus = own
+    if dataset not in ("", own.name):
+        corpus = data.load(dataset)
+    corpus.verify("val")
+    if any(own.meta.get(key) != corpus.meta.get(key) for key in data.OF_TOKENS):
+        raise UserError(
+            f"{corpus.name} has another tokenizer than {own.name}, which {run.folder} was trained "
+            "on: prepare its text with the same --tokenizer"
+        )
+    rows.check_asked(own, corpus)
+    trained = run.config.get("corpus_sha256")
+    if trained and corpus is own and own.split_sha256("val") != trained["val"]:
+        print(f"note: {own.name}'s validation split has changed since {run.folder} was trained")
+    return corpus
 
 
-def load_weights(model: GPT, weights: dict[str, torch.Tensor], where: Path) -> None:
-    """Copy weights into a model. UserError names the parameters that are not the same."""
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        problem = f"the checkpoint in {where} is of another model or scheme than {model.pos.text}"
-        raise UserError(f"{problem} ({reason:.300})") from error
+# ---- a run to train
+
+
+def train_lengths(settings: TrainSettings) -> tuple[int, ...]:
+    """The lengths that a run trains at."""
+    return settings.mixed_lengths or (settings.block_size,)
+
+
+def training_corpus(settings: TrainSettings) -> data.Corpus:
+    """The corpus of a training; UserError, before anything is computed, if it is too short."""
+    corpus = data.load(settings.dataset)
+    for length in train_lengths(settings):
+        rows.check_length(corpus, length)
+    longest = max(train_lengths(settings))
+    data.sequences(corpus.train, longest, settings.seed, 0, 1)  # refuses one that is too short
+    if len(corpus.val) <= settings.block_size:
+        raise UserError(
+            f"the validation split of {settings.dataset} has only {len(corpus.val)} tokens; "
+            f"lower block_size = {settings.block_size} or add text"
+        )
+    corpus.tokenizer.token_bytes()  # refuses a tokenizer that the test would miss
+    corpus.verify()
+    return corpus
+
+
+def corpus_digests(corpus: data.Corpus) -> dict[str, str]:
+    """SHA-256 of both splits."""
+    return {split: corpus.split_sha256(split) for split in ("train", "val")}

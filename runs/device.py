@@ -19,8 +19,7 @@ from pathlib import Path
 import torch
 
 import attention
-from configurable import UserError, require
-from runs.files import write_json
+from configurable import UserError, write_json
 
 # cards, and their dense bf16 (or fp16) peaks in TFLOP/s, from the vendors' data sheets
 PEAKS = {"H100 PCIe": 756, "H100|H200": 989, "A100": 312, "L40S": 362, "L4": 121, "A10|V100": 125}
@@ -49,6 +48,13 @@ class Compute:
         """The number format as the settings spell it."""
         return str(self.dtype or torch.float32).removeprefix("torch.")
 
+    @property
+    def name(self) -> str:
+        """The device with the name of its card or processor."""
+        if self.kind == "cuda":
+            return f"{self.device} {torch.cuda.get_device_name(self.device)}"
+        return f"{self.device} {processor_name()}"
+
 
 CPU = Compute("cpu", None, "cpu, float32")  # for a caller that picks nothing
 
@@ -60,56 +66,66 @@ def pick(device: str, dtype: str, tokens: int = 2048, width: int = 256) -> Compu
     MLP of a model of that width with so many tokens in a batch. UserError if this machine does not
     have the device.
     """
-    usual = "mps" if torch.backends.mps.is_available() else "cpu"
+    # the device
+    usual = "cpu"
     if torch.cuda.is_available():
         usual = "cuda"
-    chosen = usual if device == "auto" else device
+    elif torch.backends.mps.is_available():
+        usual = "mps"
+    chosen = device
+    why = "as asked for"
+    if device == "auto":
+        chosen = usual
+        why = "no GPU was found" if usual == "cpu" else "a GPU was found"
     if chosen == "cuda" and "LOCAL_RANK" in os.environ:
         chosen = f"cuda:{os.environ['LOCAL_RANK']}"  # torchrun gives each process a card of its own
-    known = re.fullmatch(r"cpu|mps|cuda(:\d+)?", chosen)
-    require(known, f"device={device} is not one of auto, cpu, cuda, cuda:1 ..., mps")
-    _require_available(device, chosen, usual)
-    found = "no GPU was found" if usual == "cpu" else "a GPU was found"
-    where = found if device == "auto" else "as asked for"
-    if chosen.startswith("cuda:"):
-        torch.cuda.set_device(chosen)  # seeds and memory are counted on the current card
-    attention.use(compiler=chosen.startswith("cuda") and not missing_compiler())
-    if dtype == "auto":
-        best, why = _best_dtype(chosen.split(":")[0], tokens, width)
-    else:
-        best, why = getattr(torch, dtype), "as asked for"
-    if chosen == "mps":
-        why += "; mps is untested"
-    reason = f"{chosen} ({where}), {str(best).removeprefix('torch.')} ({why})"
-    return Compute(chosen, None if best == torch.float32 else best, reason)
-
-
-def _require_available(device: str, chosen: str, usual: str) -> None:
-    """UserError if no tensor can be made on `chosen`, which is what the setting `device` means."""
+    if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", chosen):
+        raise UserError(f"device={device} is not one of auto, cpu, cuda, cuda:1 ..., mps")
     try:
         torch.empty(1, device=chosen)
     except (RuntimeError, AssertionError, NotImplementedError):
-        advice = f"use --device={usual} or leave it at auto"
+        cards = ""
         if usual == "cuda" and chosen != "cuda":
-            advice += f"; cards here: {torch.cuda.device_count()}, so lower --nproc_per_node"
-        asked = f"device={device} ({chosen})"
-        raise UserError(f"{asked} is not available on this machine; {advice}") from None
+            cards = f"; cards here: {torch.cuda.device_count()}, so lower --nproc_per_node"
+        raise UserError(
+            f"device={device} ({chosen}) is not available on this machine; "
+            f"use --device={usual} or leave it at auto{cards}"
+        ) from None
+    if chosen.startswith("cuda:"):
+        torch.cuda.set_device(chosen)  # seeds and memory are counted on the current card
+    attention.COMPILE_FLEX = chosen.startswith("cuda") and not missing_compiler()
 
-
-def _best_dtype(kind: str, tokens: int, width: int) -> tuple[torch.dtype, str]:
-    if kind == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
-        return torch.bfloat16, "the card has it"
-    if kind == "cuda":
-        return torch.float16, "the card has no bfloat16"
-    instructions = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    if kind == "mps" or not any(getattr(torch.cpu, name, bool)() for name in instructions):
-        return torch.float32, "the device has nothing faster"
-    rates = measured_rates(tokens, width)
+    # the number format
     best = torch.float32
-    if rates["bfloat16"] > LEAD * rates["float32"]:
-        best = torch.bfloat16
-    bf16, fp32 = rates["bfloat16"], rates["float32"]
-    return best, f"measured: bfloat16 {bf16:.0f}, float32 {fp32:.0f} GFLOP/s"
+    if dtype != "auto":
+        best = getattr(torch, dtype)
+        reason = "as asked for"
+    elif chosen.startswith("cuda"):
+        best = torch.float16
+        reason = "the card has no bfloat16"
+        if torch.cuda.is_bf16_supported(including_emulation=False):
+            best = torch.bfloat16
+            reason = "the card has it"
+    elif chosen == "mps":
+        reason = "mps is untested"
+    elif not cpu_has_bfloat16():
+        reason = "the processor has nothing faster"
+    elif os.environ.get("WORLD_SIZE", "1") != "1":
+        reason = "not measured: several processes must take the same"
+    else:
+        rates = measured_rates(tokens, width)
+        if rates["bfloat16"] > LEAD * rates["float32"]:
+            best = torch.bfloat16
+        reason = "measured: bfloat16 {bfloat16:.0f}, float32 {float32:.0f} GFLOP/s".format(**rates)
+    name = str(best).removeprefix("torch.")
+    return Compute(
+        chosen, None if best == torch.float32 else best, f"{chosen} ({why}), {name} ({reason})"
+    )
+
+
+def cpu_has_bfloat16() -> bool:
+    """Whether the processor has instructions for products of bfloat16."""
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def measured_rates(tokens: int, width: int) -> dict[str, float]:
@@ -126,13 +142,14 @@ def measured_rates(tokens: int, width: int) -> dict[str, float]:
     kept = read_rates(cache)
     if key in kept:
         return kept[key]
-    seconds = {"bfloat16": [], "float32": []}
+    seconds: dict[str, list[float]] = {"bfloat16": [], "float32": []}
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(tokens, width, generator=generator)
     weight = torch.randn(4 * width, width, generator=generator)
     for trial in range(TRIALS + 1):
         for name, times in seconds.items():
-            a, b = x.to(getattr(torch, name)), weight.to(getattr(torch, name))
+            a = x.to(getattr(torch, name))
+            b = weight.to(getattr(torch, name))
             started = time.perf_counter()
             torch.nn.functional.linear(a, b)
             if trial > 0:  # the first product prepares the library
@@ -186,8 +203,9 @@ def repeat_to_the_bit(compute: Compute) -> None:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that memory is full; on a CPU torch raises a RuntimeError for it."""
-    known = isinstance(error, MemoryError | torch.OutOfMemoryError)
-    return known or "can't allocate memory" in str(error)
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return "can't allocate memory" in str(error)
 
 
 @contextlib.contextmanager
@@ -212,10 +230,10 @@ def set_up_cpu() -> bool:
     of memory: only glibc does.
     """
     torch.set_flush_denormal(True)
-    mmap_threshold, trim_threshold = -3, -1  # glibc's malloc.h
     try:
         libc = ctypes.CDLL("libc.so.6")
-        return bool(libc.mallopt(mmap_threshold, 2**30) and libc.mallopt(trim_threshold, 2**31 - 1))
+        # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of glibc's malloc.h
+        return bool(libc.mallopt(-3, 2**30) and libc.mallopt(-1, 2**31 - 1))
     except (OSError, AttributeError):
         return False
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from configurable import UserError, require
+from configurable import UserError
 from runs.device import Compute
 
 
@@ -48,10 +48,16 @@ class Processes:
         The second number divides the first and is at most `batch_size`. UserError if the processes
         cannot have equal shares.
         """
-        problem = f"{self.size} processes cannot share the {sequences} sequences of a step evenly"
-        require(sequences % self.size == 0, f"{problem}; change batch_size or their number")
+        if sequences % self.size:
+            raise UserError(
+                f"{self.size} processes cannot share the {sequences} sequences of a step evenly; "
+                "change batch_size or their number"
+            )
         share = sequences // self.size
-        return share, next(n for n in range(min(share, batch_size), 0, -1) if share % n == 0)
+        at_once = min(share, batch_size)
+        while share % at_once:
+            at_once -= 1
+        return share, at_once
 
     def shared(self, module: nn.Module) -> nn.Module:
         """The module, so wrapped that its gradients are the means over all processes.
@@ -76,8 +82,10 @@ class Processes:
         except RuntimeError as error:
             if not isinstance(error, distributed.DistError) and "gloo" not in str(error):
                 raise
-            ended = f"another process of this run ended ({str(error).splitlines()[0]:.120})"
-            raise UserError(f"{ended}; its own output says why") from error
+            reason = str(error).splitlines()[0]
+            raise UserError(
+                f"another process of this run ended ({reason:.120}); its own output says why"
+            ) from error
 
     def _reduce(self, tensor: Tensor, operation: distributed.ReduceOp) -> Tensor:
         if self.size > 1:
@@ -92,8 +100,8 @@ ALONE = Processes()
 def world_size() -> int:
     """How many processes torchrun started; 1 without it. UserError if WORLD_SIZE is no number."""
     text = os.environ.get("WORLD_SIZE", "1")
-    problem = f"the environment has WORLD_SIZE={text!r:.60}, which is no number"
-    require(text.isdecimal(), f"{problem}: unset it, or start with torchrun")
+    if not text.isdecimal():
+        raise UserError(f"WORLD_SIZE={text!r:.60} is no number: unset it, or start with torchrun")
     return int(text)
 
 
@@ -130,6 +138,8 @@ def _join(backend: str, compute: Compute, size: int) -> Processes:
             store = distributed.PrefixStore(restarts, store)
         distributed.init_process_group(names, store=store, rank=rank, world_size=size)
     except (RuntimeError, ValueError) as error:
-        failed = f"backend={backend} could not bring {size} processes together"
-        raise UserError(f"{failed} ({str(error).splitlines()[0]:.200})") from error
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"backend={backend} could not bring {size} processes together ({reason:.200})"
+        ) from error
     return Processes(int(os.environ["RANK"]), size)

@@ -1,378 +1,528 @@
-"""The results of testing long: their file, what may be compared, and what the numbers show.
+"""The results of testing long: one table of measured rows, and what may be concluded from it.
 
-A result is the content of a run's extrapolation.json. It has a row for each question that was asked
-(see KEY). Rows are only ever added: one is replaced if the same question is asked again. They are
-compared only if they were measured on the same targets of the same text. Windows and seeds are
-never pooled: the error of a difference between two rows of one run comes from its windows, the
-error of a difference between two schemes from their seeds.
+A run's extrapolation.json says what was trained, and has a row for each question that the model
+was asked. `load_rows` puts the rows of any number of runs into one pandas DataFrame; every table,
+figure and statistic is a function of that frame. Rows are compared only if they were measured on
+the same targets of the same text (`select`). Windows and seeds are never pooled: the error of a
+difference within a run comes from its windows, that between two schemes from their seeds.
 """
 
-import itertools
-import json
 import math
-from collections import Counter
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+import pandas as pd
+from pydantic import BaseModel, ValidationError
 
-from configurable import PROTOCOLS, TrainSettings, check_shape, read_json, require
-from runs.files import write_json
-from runs.folder import differ_from, read_config, scheme_label
-from runs.labels import run_name, settings_that_differ
+from configurable import (
+    PROTOCOLS,
+    TrainSettings,
+    UserError,
+    read_json,
+    replace_file,
+    values,
+    write_json,
+)
+from runs import answers
 
-Row = dict[str, Any]
-Rows = dict[tuple[str, int], Row]  # by protocol and length
-Result = dict[str, Any]  # the content of an extrapolation.json
-Gains = dict[str, dict[int, list[float]]]  # nats by seed, by label and length
-
-MODEL = ("pos", "train_length", "seed", "parameters")  # identify a run
-KEY = ("protocol", "stride", "length", "extend", "files_sha256", "split_sha256", "targets")
-KEY += ("step", "checkpoint", "dtype", "attention")  # with the dataset, what a row answers
-FIXED = ("fixed_targets", "windowed")  # have the same windows
-ANSWERED = ("recall", "needles", "exact_match")  # of rows with answers: all sizes at once
-ASKED = dict.fromkeys(("protocol", "dataset", "split_sha256", "checkpoint"), str)
-ASKED |= dict.fromkeys(("length", "step", "windows"), int)
-ASKED |= {"extend": (str, type(None)), "stride": (int, type(None))}
-MEASURED = {"nats": float, "stderr": float, "targets": str, "block_nats": [float], "dtype": str}
-MEASURED |= {"stderr_vs_L": (float, type(None))}
-CHECK = {"dtype": str, "nats": float, "nats_float32": float, "difference": float}
-SHAPE = dict.fromkeys(("pos", "unit", "checkpoint"), str) | {"settings": dict, "notes": [str]}
-SHAPE |= dict.fromkeys(("train_length", "tokens_trained", "step", "seed"), int)
-SHAPE |= {"rows": [ASKED], "per_position": [ASKED], "float32_check": [ASKED | CHECK]}
+# what a row asks: an evaluation replaces only the row that asked the same
+QUESTION = ("dataset", "protocol", "length", "extend", "files_sha256", "split_sha256", "targets")
+QUESTION += ("step", "checkpoint", "dtype", "attention")
+SAME_RUN = ("pos", "train_length", "seed", "parameters")
+# the fields of a result that stand in each of its rows
+ABOUT = ("pos", "seed", "train_length", "original_length", "max_iters", "parameters")
+ABOUT += ("tokens_trained", "unit")
+# what a row has in a frame if the file does not say it
+EMPTY = dict.fromkeys((*QUESTION, "nats", "stderr", "stderr_vs_L", "block_nats", "text_nats"))
+EMPTY |= {"bits_per_byte": None, "note": "", "reason": "", "diverged": False}
+# the columns of a run's table
+ORDER = ("fixed_targets", "stderr", "gain", "gain_stderr", "text", "far", "far_stderr", "windowed")
+ORDER += ("nonoverlapping", "its bits/byte")
 
 
 # ---- files
 
 
-def load_result(folder: str | Path) -> Result:
+class Row(BaseModel):
+    """What every row has. One that could not be measured has nats None and a reason."""
+
+    protocol: str
+    length: int
+    dataset: str
+    split_sha256: str
+    extend: str | None
+    step: int
+    checkpoint: str
+    nats: float | None
+    block_nats: list[float] | None = None
+
+
+class Result(BaseModel):
+    """What every extrapolation.json has."""
+
+    pos: str
+    seed: int
+    train_length: int
+    unit: str
+    settings: dict[str, Any]
+    rows: list[Row]
+
+
+def load_result(folder: str | Path) -> dict[str, Any]:
     """The extrapolation.json of a run folder; UserError if there is none or it is damaged."""
     path = Path(folder) / "extrapolation.json"
-    test = f"python evaluate.py {folder}"
-    require(path.exists(), f"{folder} has no {path.name}: {test} tests a trained run")
-    advice = f"delete it, and {test} makes it again"
-    result = read_json(path, SHAPE, advice)
-    require(result["rows"], f"{path} lacks rows: {advice}")
-    for number, row in enumerate(result["rows"]):
-        shape = {"reason": str} if row.setdefault("nats", None) is None else MEASURED
-        check_shape(row, shape, str(path), advice, f"rows[{number}]")
+    again = f"python evaluate.py {folder}"
+    if not path.exists():
+        raise UserError(f"{folder} has no {path.name}: {again} tests a trained run")
+    result = read_json(path)
+    try:
+        Result.model_validate(result)
+    except ValidationError as error:
+        place = ".".join(str(part) for part in error.errors()[0]["loc"])
+        raise UserError(f"{path} lacks a proper {place}: delete it, {again} makes it") from None
     return result
 
 
-def load_comparison(folder: str | Path) -> dict[str, Any]:
-    """The results.json that ablate.py wrote into a folder; UserError if it is damaged.
+def update_result(folder: str | Path, new: dict[str, Any]) -> dict[str, Any]:
+    """Add a result to the extrapolation.json of a run folder; what is in the file afterwards.
 
-    Its "cells" are a scheme's results by seed, a missing one {"seed": ..., "reason": ...}.
+    A row is replaced only if its question (QUESTION) was asked again. The file of another run is
+    replaced as a whole.
     """
-    path, advice = Path(folder) / "results.json", "the command of its ablate.py makes it again"
-    content = read_json(path, {"cells": dict, "rates": (dict, type(None))}, advice)
-    for label, results in content["cells"].items():
-        check_shape(results, [dict], str(path), advice, label)
-        done = [result for result in results if "reason" not in result]
-        check_shape(done, [SHAPE], str(path), advice, label)
-    return content
-
-
-def results_in(folder: str | Path) -> list[Result]:
-    """The result of a run folder, or all those of a comparison's."""
-    if not (Path(folder) / "results.json").exists():
-        return [load_result(folder)]
-    cells = load_comparison(folder)["cells"]
-    return [r for of in cells.values() for r in of if "rows" in r]
-
-
-def update_result(folder: str | Path, new: Result) -> Result:
-    """Merge a new result into the extrapolation.json of a run folder; what is in the file now."""
     path = Path(folder) / "extrapolation.json"
-    result = merge(load_result(folder), new) if path.exists() else new
-    write_json(path, result)
-    return result
-
-
-def merge(old: Result, new: Result) -> Result:
-    """The old result with what is new: only what answers the same question is replaced.
-
-    The new result alone if the old one is of another run. The datasets keep their order, and in a
-    dataset what was measured last comes last.
-    """
-    if any(old.get(name) != new[name] for name in MODEL):
-        return new
-    merged = old | new
-    for name in ("rows", "per_position", "float32_check"):
-        again = set(map(question, new[name]))
-        rows = [*(row for row in old[name] if question(row) not in again), *new[name]]
-        order = [row["dataset"] for row in [*old[name], *new[name]]]
-        merged[name] = sorted(rows, key=lambda row: order.index(row["dataset"]))
-    return merged | {"notes": row_notes(merged["rows"], new["train_length"])}
-
-
-def question(row: Row) -> str:
-    """What a row answers: its dataset and the fields of KEY."""
-    return json.dumps([row.get(name) for name in ("dataset", *KEY)], sort_keys=True)
+    old = load_result(folder) if path.exists() else {}
+    if all(old.get(name) == new[name] for name in SAME_RUN):
+        asked = [[row.get(name) for name in QUESTION] for row in new["rows"]]
+        kept = [row for row in old["rows"] if [row.get(name) for name in QUESTION] not in asked]
+        new = old | new | {"rows": kept + new["rows"]}
+    write_json(path, new)
+    return new
 
 
 def describe_model(
     model: Any, settings: TrainSettings, *, step: int, tokens: int, checkpoint: str
-) -> Result:
-    """What a result says of a model that was trained with these settings.
+) -> dict[str, Any]:
+    """What a result says of a model that was trained for so many steps on so many tokens.
 
-    It was trained for so many steps on so many tokens, and `checkpoint` is the SHA-256 of its file.
-    This is called before another extension is put on the model.
+    `checkpoint` is the SHA-256 of its file. Called before another extension is put on the model.
     """
-    length = settings.block_size
-    about = {"pos": scheme_label(settings), "extend": model.extension_at(length)["extend"]}
-    about |= {"train_length": length, "original_length": model.config.block_size}
-    about |= {"seed": settings.seed, "settings": settings_that_differ(settings)}
-    about |= {"step": step, "checkpoint": checkpoint[:16], "tokens_trained": tokens}
-    return about | {"parameters": model.parameter_count}
+    usual = values(TrainSettings(), "result")
+    changed = {n: x for n, x in values(settings, "result").items() if x != usual[n]}
+    for name in ("pos", "extend", "block_size", "seed", "max_iters"):
+        changed.pop(name, None)  # these are fields of their own
+    return {
+        "pos": f"{settings.pos} (dropped)" if settings.drop_pos else settings.pos,
+        "extend": model.pos.extension or None,
+        "train_length": settings.block_size,
+        "original_length": model.config.block_size,
+        "seed": settings.seed,
+        "max_iters": settings.max_iters,
+        "settings": changed,
+        "step": step,
+        "checkpoint": checkpoint[:16],
+        "tokens_trained": tokens,
+        "parameters": model.parameter_count,
+    }
 
 
-# ---- is everything measured?
-
-
-def tested_lengths(train_length: int, lengths: tuple[int, ...] = ()) -> list[int]:
+def tested_lengths(train_length: int, lengths: Iterable[int] = ()) -> list[int]:
     """The ascending lengths to test: those given, else L/2, L, 2L ... 32L. L is always one."""
-    default = (train_length // 2, *(train_length << k for k in range(6)))
-    return sorted({*(lengths or default), train_length} - {0})
+    usual = (train_length // 2, *(train_length << k for k in range(6)))
+    return sorted({*(lengths or usual), train_length} - {0})
 
 
-def covers(rows: list[Row], asked: list[Row]) -> bool:
-    """Whether each question, some fields of a row with their values, has a row that has them."""
-    return all(any(fields.items() <= row.items() for row in rows) for fields in asked)
+# ---- the frame
 
 
-def only(result: Result, windows: int, dtype: str) -> Result:
-    """A result without the rows of FIXED that have other windows, and of another number format.
+def load_rows(
+    folders: str | Path | Iterable[str | Path], labels: Mapping[str, str] | None = None
+) -> pd.DataFrame:
+    """The measured rows of run folders, a line for each: see `rows_of` for the columns.
 
-    A row that could not be measured has the windows that were asked for, and no format. If none has
-    the format, all formats are kept.
+    A folder may also be that of a comparison, which has a rows.json; or the path of such a file,
+    which may be packed (rows.json.xz).
     """
-    rows = [r for r in result["rows"] if has_windows(r, windows)]
-    if any(r.get("dtype") == dtype for r in rows):
-        rows = [r for r in rows if r.get("dtype") in (None, dtype)]
-    return result | {"rows": rows}
+    results, frames = {}, []
+    for folder in [folders] if isinstance(folders, str | Path) else folders:
+        path = Path(folder, "rows.json") if Path(folder, "rows.json").exists() else Path(folder)
+        if not path.is_file():
+            results[str(folder)] = load_result(folder)
+            continue
+        try:
+            frames.append(pd.read_json(path, dtype=False, precise_float=True))
+        except ValueError:
+            raise UserError(f"{path} is damaged: it is no JSON table of rows") from None
+    if results:
+        frames.append(rows_of(results, labels))
+    return pd.concat(frames, ignore_index=True)
 
 
-def has_windows(row: Row, windows: int) -> bool:
-    """Whether a row has so many windows, 0 for any, or none to choose, as where it has no place."""
-    chosen = row["protocol"] in FIXED and row.get("targets")
-    return windows in (0, row["windows"]) or not chosen
+def save_rows(rows: pd.DataFrame, path: str | Path) -> None:
+    """Write a frame as JSON, which `load_rows` reads."""
+    text = rows.to_json(orient="records", double_precision=15)
+    replace_file(Path(path), lambda file: file.write(text.encode()))
 
 
-def finished_result(folder: Path, settings: TrainSettings) -> Result | None:
-    """The result of a run that is trained and tested to its end with these settings, else None.
+def rows_of(
+    results: Mapping[str, dict[str, Any]], labels: Mapping[str, str] | None = None
+) -> pd.DataFrame:
+    """The rows of results, {run folder: content of extrapolation.json}, as one frame.
 
-    That is: config.json has the same settings that change the result and the same pos_file, and the
-    model was tested after its last step, on its own corpus, by every protocol at every length. Only
-    these rows are kept. UserError if a file of the folder is damaged.
+    Columns: `run` (the folder), `label`, what is known of the model, a column for each setting that
+    some run changed, and the fields of the row. `extend` is the extension of the row and
+    `trained_extend` that of the run, "" for none. The label is the scheme with the settings that
+    differ among the runs, never the seed, or what `labels` calls the run.
     """
-    if not (folder / "extrapolation.json").exists():
-        return None
-    config, result, steps = read_config(folder), load_result(folder), settings.max_iters
-    if differ_from(settings, config) or config["settings"]["max_iters"] != steps:
-        return None
-    place = {"dataset": settings.dataset, "extend": result.get("extend"), "step": steps}
-    here = [row for row in result["rows"] if place.items() <= row.items()]
-    lengths = tested_lengths(settings.block_size, settings.eval_lengths)
-    asked = set(itertools.product(PROTOCOLS, lengths))
-    asked = {cell(row) for row in here if "trained" in row} or asked  # of a corpus of rows
-    rows = [row for row in here if cell(row) in asked]
-    result = only(result | {"rows": rows}, settings.eval_windows, config["dtype"])
-    return result if asked == set(map(cell, result["rows"])) else None
+    usual = values(TrainSettings(), "result")
+    changed = dict.fromkeys(name for result in results.values() for name in result["settings"])
+    runs = {}
+    for run, result in results.items():
+        settings = {name: result["settings"].get(name, usual.get(name)) for name in changed}
+        about = {name: result.get(name) for name in ABOUT}
+        runs[run] = {"run": run, **settings, **about, "dataset": None}
+        runs[run]["trained_on"] = result["settings"].get("dataset", usual["dataset"])
+        runs[run]["trained_extend"] = result["extend"] or ""
+    names = ["train_length", *changed, "max_iters"]
+    differ = [name for name in names if len({str(about[name]) for about in runs.values()}) > 1]
+    records, before = [], set()
+    for run, about in runs.items():
+        label = " ".join([about["pos"], *(f"{name}={about[name]}" for name in differ)])
+        if (label, about["seed"]) in before:
+            label += f" ({run})"  # equal in all settings: the folder tells them apart
+        before.add((label, about["seed"]))
+        label = (labels or {}).get(run, label)
+        for row in results[run]["rows"]:
+            name = f"{label}, {row['extend']}" if row["extend"] else label
+            if row["step"] < (about["max_iters"] or 0):
+                name += f" (unfinished: step {row['step']} of {about['max_iters']})"
+            records.append(EMPTY | about | row | {"label": name, "extend": row["extend"] or ""})
+    return pd.DataFrame(records).astype({"nats": float})
 
 
-# ---- which rows are shown
+# ---- which rows are compared
 
 
-def rows_on(rows: list[Row], dataset: str, extend: str | None = None, windows: int = 0) -> Rows:
-    """The newest rows on one dataset under one extension (None: without any), by protocol, length.
+def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> pd.DataFrame:
+    """The rows that are shown together: at most one for each run, extension, protocol and length.
 
-    Those of FIXED have as many `windows`, by default (0) those of `shared_windows`. A row on other
-    targets than the protocol's own has a reason in place of its loss.
+    They are the newest ones of one corpus, by default the one that the first run was trained on.
+    `extend` is None for what each run was trained with, "all", or an extension, "none" for none.
+    All rows of a protocol have the targets that it has at L; a row on others has a reason in place
+    of its loss. UserError if a run has no rows, or two runs have different targets. Rows without a
+    protocol, which are cells of a comparison without a result, stay, at the end.
     """
-    newest, found = newest_rows(rows, dataset, extend), {}
-    windows = windows or shared_windows([newest])
-    for row in sorted(newest, key=lambda row: bool(row.get("targets"))):  # a reason is no match
-        if has_windows(row, windows):
-            other = {"nats": None, "reason": row.get("note")} if row.get("other_targets") else {}
-            found[cell(row)] = row | other
-    return found
+    lost, rows = rows[rows.protocol.isna()], rows[rows.protocol.notna()]
+    if rows.empty:
+        raise UserError("there is no result to compare: no run was tested")
+    if not dataset:
+        first = rows[rows.run == rows.run.iloc[0]]
+        own = first[first.dataset == first.trained_on]
+        dataset = (first if own.empty else own).dataset.iloc[0]
+    shown = rows[rows.dataset == dataset]
+    if extend is None:
+        shown = shown[shown.extend == shown.trained_extend]
+    elif extend != "all":
+        shown = shown[shown.extend == ("" if extend == "none" else extend)]
+    untested = rows.label[~rows.run.isin(shown.run)]
+    if len(untested):
+        where = f"{dataset} under {extend or 'its own extension'}: run evaluate.py on it first"
+        raise UserError(f"{untested.iloc[0]} was not tested on {where}")
+    # rows of an older checkpoint, or asked again since, are history
+    newest = shown.sort_values("step", kind="stable").groupby("run").checkpoint.last()
+    shown = shown[shown.checkpoint == shown.run.map(newest)]
+    shown = shown.drop_duplicates(["run", "extend", "protocol", "length"], keep="last")
+    shown = shown.reset_index(drop=True)
+
+    # targets: one set for each protocol, that at L; answers have their own at each length
+    one_set = shown.protocol.isin(PROTOCOLS)
+    place = shown.protocol.where(one_set, shown.protocol + " at " + shown.length.astype(str))
+    targets = shown.split_sha256 + shown.targets
+    reference = targets[(shown.length == shown.train_length) | ~one_set].dropna()
+    for protocol, part in reference.groupby(place):
+        if part.nunique() > 1:
+            a, b = shown.label[part.drop_duplicates().index[:2]]
+            advice = "evaluate them with the same --eval_windows and the same corpus files"
+            raise UserError(f"{a} and {b}: different targets of {dataset} ({protocol}); {advice}")
+        elsewhere = (place == protocol) & targets.notna() & (targets != part.iloc[0])
+        shown.loc[elsewhere, "nats"] = math.nan
+        shown.loc[elsewhere, "reason"] = "measured on other targets than at L"
+    return pd.concat([shown, lost], ignore_index=True)
 
 
-def cell(row: Row) -> tuple[str, int]:
-    """Where a row stands in a table: its protocol, with its stride if it has one, and length."""
-    stride = f"/{row['stride']}" if row["stride"] else ""
-    return row["protocol"] + stride, row["length"]
+# ---- one run
 
 
-def newest_rows(rows: list[Row], dataset: str, extend: str | None) -> list[Row]:
-    """The rows of the newest checkpoint and split of a dataset, and of the newest extension files.
-
-    They have the number format that most of them have, or else the one that was first.
-    """
-    here = [r for r in rows if r["dataset"] == dataset]
-    here = like_newest(here, "step", "checkpoint", "split_sha256")
-    here = like_newest([r for r in here if r["extend"] == extend], "files_sha256")
-    formats = Counter(r["dtype"] for r in here if r.get("dtype")).most_common(1)
-    return [r for r in here if r.get("dtype") in (None, *dict(formats))]
-
-
-def like_newest(rows: list[Row], *names: str) -> list[Row]:
-    """The rows that have the same fields of these names as the last one of the largest step."""
-    newest = max(reversed(rows), key=lambda r: r["step"], default={})
-    return [r for r in rows if all(r.get(name) == newest.get(name) for name in names)]
-
-
-def shared_windows(several: list[list[Row]]) -> int:
-    """The number of windows, of those that all results have, with which most lengths were tested.
-
-    Only fixed_targets counts. Of equals it is the largest; 0 if there is none.
-    """
-    fixed = [[r for r in rows if r["protocol"] == "fixed_targets"] for rows in several]
-    tested = [[r["windows"] for r in rows if r.get("targets")] for rows in fixed]
-    every = sum(tested, [])
-    shared = [n for n in every if all(n in windows for windows in tested if windows)]
-    return max(shared, key=lambda n: (every.count(n), n), default=0)
-
-
-def by_length(rows: Rows, protocol: str = "fixed_targets") -> dict[int, Row]:
-    """The rows of one protocol by ascending length."""
-    return {n: rows[name, n] for name, n in sorted(rows) if name == protocol}
-
-
-def rows_of(results: list[Result], dataset: str) -> list[Rows]:
-    """Each result's newest rows on a dataset, under its own extension and with windows that all
-    results have; none if it was not tested there.
-    """
-    windows = shared_windows([newest_rows(r["rows"], dataset, r.get("extend")) for r in results])
-    return [rows_on(r["rows"], dataset, r.get("extend"), windows) for r in results]
-
-
-# ---- losses and their differences
-
-
-def position_bins(length: int) -> list[int]:
-    """The edges of bins of positions that double: 0, 1, 2, 4 ... up to `length`."""
-    return [0, *(1 << k for k in range((length - 1).bit_length())), length]
-
-
-def standard_error(values: np.ndarray) -> float:
+def standard_error(values: Any) -> float:
     """The standard error of the mean of the values."""
     return float(np.std(values, ddof=1) / math.sqrt(len(values)))
 
 
-class Difference(NamedTuple):
-    """A paired difference of two rows in nats, and the standard error of its mean over blocks."""
+def paired(a: Any, b: Any) -> tuple[float, float] | None:
+    """a - b in nats and its standard error, window by window; a and b are rows.
 
-    nats: float
-    stderr: float
-    blocks: int = 0
-
-    @property
-    def near_zero(self) -> bool:
-        """Within 2 paired standard errors or 0.005 nats."""
-        return abs(self.nats) <= max(2 * self.stderr, 0.005)
-
-
-def targets(row: Row) -> tuple[str, str, int]:
-    """The targets that a row was measured on, and the number of its blocks."""
-    return row["split_sha256"], row["targets"], len(row["block_nats"])
-
-
-def paired(a: Row | None, b: Row | None) -> Difference | None:
-    """a - b, block by block; None if one is missing, undefined or measured on other targets."""
-    if not (a and b) or None in (a["nats"], b["nats"]) or targets(a) != targets(b):
+    None if one is missing, has no loss, or was measured on other targets.
+    """
+    if a is None or b is None or pd.isna(a["nats"]) or pd.isna(b["nats"]):
         return None
-    blocks = np.subtract(a["block_nats"], b["block_nats"])
-    return Difference(a["nats"] - b["nats"], standard_error(blocks), len(blocks))
+    if a["split_sha256"] != b["split_sha256"] or a["targets"] != b["targets"]:
+        return None
+    return a["nats"] - b["nats"], standard_error(np.subtract(a["block_nats"], b["block_nats"]))
 
 
-def gain(rows: Rows, train_length: int, length: int) -> Difference | None:
-    """loss(L) - loss(N) of fixed_targets: negative if the scheme breaks, else context helps."""
-    return paired(rows.get(("fixed_targets", train_length)), rows.get(("fixed_targets", length)))
+def length_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """The numbers of one run by test length N: the loss by each protocol (inf: it diverged), and
 
-
-def far(rows: Rows, length: int) -> Difference | None:
-    """loss(windowed, N) - loss(fixed_targets, N): positive, the model uses keys beyond L."""
-    return paired(rows.get(("windowed", length)), rows.get(("fixed_targets", length)))
-
-
-def compare_to_train_length(rows: list[Row], train_length: int) -> None:
-    """Set stderr_vs_L of rows measured together: the standard error of their difference to L."""
-    at_train_length = {row["protocol"]: row for row in rows if row["length"] == train_length}
-    for row in rows:
-        if difference := paired(row, at_train_length.get(row["protocol"])):
-            row["stderr_vs_L"] = difference.stderr
-
-
-# ---- what rows show
-
-
-def doubts(rows: Rows, train_length: int) -> list[str]:
-    """Why these rows cannot show the use of context beyond L; empty if they can.
-
-    Empty too if fixed_targets was not measured.
+    gain = loss(L) - loss(N) of fixed_targets, far = windowed - fixed_targets, with the standard
+    errors of the paired differences; text: the gain of a predictor by counts and longest match.
     """
-    fixed, half = by_length(rows), train_length // 2
-    if train_length not in fixed:
-        return []
-    reasons, cost = [], paired(fixed.get(half), fixed[train_length])
-    if not cost or cost.nats < max(2 * cost.stderr, 0.01):
-        found = f"is only {cost.nats:+.4f} ± {cost.stderr:.4f} nats" if cost else "has no number"
-        reasons.append(f"loss({half}) - loss({train_length}) {found}")
-    beyond = [d for n in fixed if n > train_length and (d := far(rows, n))]
-    nowhere = "is nowhere clearly above zero" if beyond else f"has no number beyond {train_length}"
-    clear = any(d.nats > 0 and not d.near_zero for d in beyond)
-    return reasons if clear else [*reasons, f"far {nowhere}"]
+    length, lines = rows.train_length.iloc[0], {}
+    place = {(row["protocol"], row["length"]): row for row in rows.to_dict("records")}
+    base = place.get(("fixed_targets", length))
+    for n in sorted(set(rows.length)):
+        fixed, windowed = place.get(("fixed_targets", n)), place.get(("windowed", n))
+        line = {}
+        if fixed:
+            line |= {"fixed_targets": loss(fixed), "stderr": fixed["stderr"]}
+        if n != length and (gain := paired(base, fixed)):
+            line["gain"], line["gain_stderr"] = gain
+            if n > length and isinstance(fixed["text_nats"], list):
+                line["text"] = np.mean(base["text_nats"]) - np.mean(fixed["text_nats"])
+        if n > length and (far := paired(windowed, fixed)):
+            line["far"], line["far_stderr"] = far
+        line |= {name: loss(row) for (name, m), row in place.items() if m == n}
+        if ("nonoverlapping", n) in place:
+            line["its bits/byte"] = place["nonoverlapping", n]["bits_per_byte"]
+        lines[n] = line
+    table = pd.DataFrame.from_dict(lines, orient="index").astype(float).rename_axis("N")
+    order = sorted(table, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
+    return table[order].dropna(axis="columns", how="all")
 
 
-def row_notes(rows: list[Row], train_length: int) -> list[str]:
-    """What a reader of the newest of these rows must know, in sentences."""
-    notes = []
-    for dataset, extend in dict.fromkeys((row["dataset"], row["extend"]) for row in rows):
-        newest = rows_on(rows, dataset, extend)
-        notes += [row["note"] for row in newest.values() if row.get("note")]
-        reasons = ", and ".join(doubts(newest, train_length))
-        where = f"on {dataset} under {extend}" if extend else f"on {dataset}"
-        doubt = f"{where} this run cannot show the use of context beyond {train_length}"
-        notes += [f"{doubt}: {reasons}"] if reasons else []
-    return list(dict.fromkeys(notes))
+def loss(row: Any) -> float:
+    """The nats of a row: inf where it diverged, NaN where it is undefined."""
+    return math.inf if row["diverged"] else row["nats"]
 
 
-# ---- several extensions
+def doubts(rows: pd.DataFrame) -> str:
+    """Why the rows of one run do not show that it uses context beyond L; empty if they do."""
+    table, length = length_table(rows), rows.train_length.iloc[0]
+    table = table.reindex(
+        columns=["fixed_targets", "windowed", "gain", "gain_stderr", "far", "far_stderr"]
+    )
+    if length not in table.index or math.isnan(table.fixed_targets[length]):
+        return ""
+    half, beyond, reasons = length // 2, table[table.index > length], []
+    asked = f"fixed_targets at {half} and windowed beyond {length}"
+    if half not in table.index or beyond.windowed.isna().all():
+        return f"use of context beyond {length} was not asked: test {asked}"
+    cost, stderr = -table.gain[half], table.gain_stderr[half]
+    if not cost >= max(2 * stderr, 0.01):
+        reasons.append(f"loss({half}) - loss({length}) is only {cost:+.4f} ± {stderr:.4f} nats")
+    if not (beyond.far > np.maximum(2 * beyond.far_stderr, 0.005)).any():
+        reasons.append("far is nowhere clearly above zero")
+    if not reasons:
+        return ""
+    return f"cannot show the use of context beyond {length}: {', and '.join(reasons)}"
 
 
-def cropped_row(result: Result, dataset: str) -> Row | None:
-    """The row of fixed_targets of a model as it was trained, at its training length."""
-    rows = rows_on(result["rows"], dataset, result.get("extend"))
-    return rows.get(("fixed_targets", result["train_length"]))
+def summary(rows: pd.DataFrame) -> dict[str, float]:
+    """What the selected rows of one run come to: loss_L, gain_4L, gain_32L, or the reach."""
+    if tested := answers.answered(rows):
+        return {"reach": answers.reach(tested)}
+    table, length = length_table(rows), rows.train_length.iloc[0]
+    found = {"loss_L": table.get("fixed_targets", {}).get(length, math.nan)}
+    for k in (4, 32):
+        found[f"gain_{k}L"] = table.get("gain", {}).get(k * length, math.nan)
+    return {name: float(x) for name, x in found.items() if not math.isnan(x)}
 
 
-def gains(results: list[Result], others: list[Result], dataset: str = "") -> tuple[str, Gains]:
-    """What each extension gains over cropping: the dataset, and {label: {length: nats by seed}}.
+# ---- schemes over seeds
 
-    A gain is the loss of the cropped model minus the loss of the row, so -inf where that diverged.
-    The cropped model is the one of the same seed as it was trained, at its training length.
-    `results` are one model, a result for each seed, with rows under several extensions. `others`
-    are shown as they were trained. The label with the highest mean at the longest length comes
-    first.
+
+def t_half(values: pd.Series) -> float:
+    """Half of Student's 95 % interval of the mean; NaN of one or two values, which show nothing."""
+    from scipy.stats import t
+
+    values = values[np.isfinite(values)]
+    if len(values) < 3:
+        return math.nan
+    return float(t.ppf(0.975, len(values) - 1)) * standard_error(values)
+
+
+def over_seeds(rows: pd.DataFrame) -> pd.DataFrame:
+    """Selected rows of fixed_targets (or of images) over seeds: a line for each label and length.
+
+    `mean` (inf if a seed diverged), `sd` and `half`, half of the 95 % t-interval of the mean, are
+    over the `seeds`. `difference` is the mean, over the seeds that both have, of the difference to
+    the first label, which is paired because all seeds have the same targets. `low` and `high` are
+    the ends of its t-interval, NaN with fewer than three seeds: the seeds, and never the windows,
+    are the sample.
     """
-    dataset = dataset or results[0]["rows"][0]["dataset"]
-    cropped = {r["seed"]: row for r in results if (row := cropped_row(r, dataset))}
-    shown = [(run_name(r), r["seed"], rows_on(r["rows"], dataset, r.get("extend"))) for r in others]
-    for r in results:
-        for extend in {row["extend"] for row in r["rows"]}:
-            shown.append((extend or "none", r["seed"], rows_on(r["rows"], dataset, extend)))
-    found: Gains = {}
-    for label, seed, rows in shown:
-        base = cropped.get(seed)
-        for n, row in by_length(rows).items():
-            difference = paired(base, row)
-            if difference or (base and row.get("diverged")):
-                gained = difference.nats if difference else -math.inf
-                found.setdefault(label, {}).setdefault(n, []).append(gained)
-    why = next((row["reason"] for row in cropped.values() if "reason" in row), "test it at L too")
-    require(found, f"nothing on {dataset} was measured on the targets of its row at L: {why}")
-    longest = max(n for lengths in found.values() for n in lengths)
-    best = sorted(found, key=lambda label: (-np.mean(found[label].get(longest, -math.inf)), label))
-    return dataset, {label: found[label] for label in best}
+    protocol = "fixed_targets" if "fixed_targets" in set(rows.protocol) else "image"
+    rows = rows[rows.protocol == protocol].copy()
+    rows["loss"] = rows.nats.where(~rows.diverged, math.inf)
+    first = rows[rows.label == rows.label.iloc[0]].set_index(["seed", "length"]).loss
+    same = pd.MultiIndex.from_frame(rows[["seed", "length"]])
+    rows["difference"] = (rows.loss - first.reindex(same).to_numpy()).where(rows.loss < math.inf)
+    groups = rows.groupby(["label", "length"], sort=False)
+    with np.errstate(invalid="ignore"):  # inf - inf
+        table = groups.agg(
+            seeds=("loss", "size"),
+            mean=("loss", "mean"),
+            sd=("loss", "std"),
+            half=("loss", t_half),
+            difference=("difference", "mean"),
+            half_difference=("difference", t_half),
+        )
+    table["low"] = table.difference - table.half_difference
+    table["high"] = table.difference + table.half_difference
+    return table.drop(columns="half_difference").reset_index()
+
+
+def extension_gains(rows: pd.DataFrame) -> pd.DataFrame:
+    """What each extension gains over cropping: a line for each label and length.
+
+    `rows` are selected with extend="all". The gain is the loss of the model of the same seed as it
+    was trained, at its training length, minus the loss of the row (-inf: it diverged): `mean` and
+    `sd` over `seeds`. The best at the longest length comes first.
+    """
+    rows = rows[rows.protocol == "fixed_targets"]
+    own = (rows.extend == rows.trained_extend) & (rows.length == rows.train_length)
+    cropped = rows[own].groupby("seed").nats.first()
+    if cropped.isna().all():
+        raise UserError("the model as it was trained has no loss at L: evaluate it there first")
+    gains = rows.seed.map(cropped) - rows.nats.where(~rows.diverged, math.inf)
+    table = gains.groupby([rows.label, rows.length], sort=False).agg(["count", "mean", "std"])
+    table = table.reset_index().set_axis(["label", "length", "seeds", "mean", "sd"], axis=1)
+    last = table[table.length == table.length.max()].set_index("label")["mean"]
+    return table.sort_values("label", key=lambda label: -label.map(last), kind="stable")
+
+
+# ---- tables
+
+
+def show(
+    title: str,
+    frame: pd.DataFrame,
+    notes: Iterable[str] = (),
+    format: str = "text",
+    digits: int = 4,
+) -> str:
+    """A frame as "text", "md", "tex" (booktabs), "csv" or "json", with its title and notes.
+
+    An index without a name is left out; a missing number is an empty cell.
+    """
+    if format == "json":
+        return frame.to_json(orient="records", indent=1, double_precision=15)
+    if format == "csv":
+        lists = [c for c in frame if frame[c].map(lambda x: isinstance(x, list | dict)).any()]
+        return frame.drop(columns=lists).to_csv(index=False)
+    numbers = {"na_rep": "", "float_format": f"{{:.{digits}f}}".format}
+    named = any(frame.index.names)
+    if format == "text":
+        return "\n".join([title, "", frame.to_string(index=named, **numbers), "", *notes]).rstrip()
+    flat = frame.reset_index() if named else frame
+    if format == "md":
+        lines = flat.to_csv(sep="\t", index=False, **numbers).replace("|", "\\|").splitlines()
+        lines.insert(1, "\t".join(["---"] * flat.shape[1]))
+        table = "\n".join("| " + line.replace("\t", " | ") + " |" for line in lines)
+        return "\n\n".join([title, table, *notes])
+    body = flat.to_latex(index=False, escape=True, **numbers).replace("|", "$|$")
+    body = re.sub(r"(?<![\w{])-(?=[\d-])", "{-}", re.sub(r"& -(?=\d)", "& $-$", body))
+    return (
+        "\n".join(f"% {line}" for text in (title, *notes) for line in text.splitlines())
+        + "\n"
+        + body
+    )
+
+
+LEGEND = {
+    "stderr": "stderr over windows; gain_stderr and far_stderr: of the paired difference",
+    "gain": "gain: loss(L) - loss(N), negative where the scheme breaks",
+    "text": "text: the gain of a predictor by counts and longest match: what the text offers",
+    "far": "far: windowed - fixed_targets, positive where keys beyond L help; a diagnosis only, for"
+    " nope and absolute schemes",
+    "nonoverlapping": "nonoverlapping: what papers print; more context for each token lowers it,"
+    " so it is no evidence of extrapolation",
+}
+
+
+def tables(rows: pd.DataFrame, format: str = "text") -> str:
+    """The tables of selected rows: by length for each run and, of several, by scheme over seeds.
+
+    "csv" and "json" are the rows themselves.
+    """
+    if format in ("csv", "json"):
+        return show("", rows.dropna(axis="columns", how="all"), format=format)
+    lost, rows = rows[rows.protocol.isna()], rows[rows.protocol.notna()]
+    notes = [f"{x.label}, seed {x.seed}: no result: {x.reason}" for x in lost.itertuples()]
+    notes += [*rows.reason, *rows.note]
+    formats = rows.dtype.dropna().unique()
+    if len(formats) > 1:
+        notes.append(f"rows of different number formats are compared: {', '.join(formats)}")
+    runs = rows.groupby(["label", "seed"], sort=False)
+    one_seed = runs.ngroups == rows.label.nunique()
+    parts = {}
+    for (label, seed), run in runs:
+        name = label if one_seed else f"{label} s={seed}"
+        tested = answers.answered(run)
+        parts[name] = answers.table(tested) if tested else length_table(run)
+        conclusion = answers.verdict(tested) if tested else doubts(run)
+        if conclusion and (one_seed or tested):
+            notes.append(f"{name}: {conclusion}")
+    notes = [note for note in dict.fromkeys(notes) if note]
+    lengths = ", ".join(map(str, sorted(set(rows.train_length))))
+    title = f"{rows.dataset.iloc[0]}, trained at L = {lengths}; "
+    table = pd.concat(parts, names=["scheme"])
+    if tested:
+        return show(f"{title}share of right answers", table, [answers.LEGEND, *notes], format, 2)
+    title += f"nats per {rows.unit.iloc[0]}"
+    pages = []
+    if one_seed:
+        legend = [text for name, text in LEGEND.items() if name in table]
+        pages.append(show(title, table, [*legend, *notes], format))
+        notes = []
+    if runs.ngroups > 1 and len(seeds := over_seeds(rows)):
+        first = seeds.label.iloc[0]
+        notes.insert(0, "mean over seeds; inf: a seed diverged")
+        pages.append(show(title, wide(seeds), notes, format))
+        explained = [
+            f"difference: to {first}, paired by seed; low, high: its 95 % t-interval over seeds,",
+            "not corrected for the number of schemes. One or two seeds say nothing about others.",
+        ]
+        long = (
+            seeds.set_index(["label", "length"]).drop(columns="half").rename_axis(["scheme", "N"])
+        )
+        pages.append(show(f"{title}, over seeds", long, explained, format))
+    return "\n\n".join(pages)
+
+
+def wide(table: pd.DataFrame, values: str = "mean") -> pd.DataFrame:
+    """A column for each length and a line for each label, in the order of a long table."""
+    found = table.pivot(index="label", columns="length", values=values)
+    return found.reindex(table.label.unique()).rename_axis("scheme").rename_axis(None, axis=1)
+
+
+def run_table(run: str | Path | dict[str, Any], format: str = "text") -> str:
+    """The table of one run: its folder, or the content of its extrapolation.json."""
+    rows = rows_of({"": run}) if isinstance(run, dict) else load_rows(run)
+    return tables(select(rows), format)
+
+
+def extension_table(rows: pd.DataFrame, format: str = "text") -> str:
+    """`extension_gains` as tables, a column for each length; its lines as "csv" or "json"."""
+    table, first = extension_gains(rows), rows.iloc[0]
+    if format in ("csv", "json"):
+        return show("", table, format=format)
+    title = (
+        f"{first.dataset}, {first.pos} trained at {first.train_length}: nats gained over cropping"
+    )
+    above = "loss of the cropped model - loss with N tokens: above zero, the longer text helps"
+    notes = [above, *sorted({*rows.note, *rows.reason} - {""})]
+    pages = [show(title, wide(table), notes, format)]
+    if table.seeds.max() > 1:
+        pages.append(show("standard deviation over seeds", wide(table, "sd"), (), format))
+    return "\n\n".join(pages)

@@ -29,7 +29,7 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurable import UserError, require, run_program  # noqa: E402
-from data import Tokenizer, new_parser, summary, tokenizer_of, write_corpus  # noqa: E402
+from data import Tokenizer, new_parser, tokenizer_of, write_corpus  # noqa: E402
 from data.download import download  # noqa: E402
 from data.text.prepare import documents, encode  # noqa: E402
 
@@ -187,7 +187,7 @@ def main() -> None:
     add("--url", default=URL, help="download from below this address (http or https)")
     given = parser.parse_args()
     folder = BOOKS if given.tokenizer == "bytes" else BOOKS.with_name("books_gpt2")
-    print(summary(prepare(folder, given.tokenizer, given.sources or (), given.url)))
+    prepare(folder, given.tokenizer, given.sources or (), given.url)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurable import run_program  # noqa: E402
-from data import load, new_parser, summary, write_corpus  # noqa: E402
+from data import load, new_parser, write_corpus  # noqa: E402
 
 TOKENS = 20_000_000  # of training text, at most
 
@@ -43,7 +43,7 @@ def prepare(folder: Path) -> dict:
 def main() -> None:
     """Make it, and say what it holds."""
     new_parser(__doc__).parse_args()
-    print(summary(prepare(Path(__file__).resolve().parent)))
+    prepare(Path(__file__).resolve().parent)
 
 
 if __name__ == "__main__":

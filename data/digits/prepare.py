@@ -22,7 +22,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurable import require, run_program  # noqa: E402
-from data import HERE, NAME, new_parser, summary  # noqa: E402
+from data import HERE, NAME, new_parser  # noqa: E402
 from data.recall.prepare import check_free  # noqa: E402
 from data.rows import Pair, write_rows  # noqa: E402
 
@@ -139,7 +139,7 @@ def main() -> int:
     check_free(HERE / options.name, options.overwrite)
     require(options.seed >= 0, f"--seed={options.seed} must be at least 0")
     require(4 <= options.side <= 32, f"--side={options.side}: it must lie between 4 and 32")
-    print(summary(prepare(HERE / options.name, options.side, options.seed)))
+    prepare(HERE / options.name, options.side, options.seed)
     return 0
 
 

@@ -46,7 +46,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurable import UserError, require, run_program  # noqa: E402
-from data import HERE, NAME, OF_TOKENS, Corpus, Tokenizer, load, new_parser, summary  # noqa: E402
+from data import HERE, NAME, OF_TOKENS, Corpus, Tokenizer, load, new_parser  # noqa: E402
 from data.recall.prepare import check_free  # noqa: E402
 from data.rows import LEAST, Pair, write_rows  # noqa: E402
 
@@ -243,7 +243,7 @@ def main() -> None:
     check_free(HERE / name, given.overwrite)
     require(given.seed >= 0, f"--seed={given.seed} must be at least 0")
     how = given.kind, given.length, given.needle_fraction, given.seed
-    print(summary(prepare(HERE / name, load(given.corpus), *how)))
+    prepare(HERE / name, load(given.corpus), *how)
 
 
 if __name__ == "__main__":

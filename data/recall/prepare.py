@@ -29,7 +29,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurable import UserError, read_json, require, run_program  # noqa: E402
-from data import HERE, NAME, new_parser, summary  # noqa: E402
+from data import HERE, NAME, new_parser  # noqa: E402
 from data.rows import LEAST, Pair, write_rows  # noqa: E402
 
 NAMES, VALUES, NOISE = 24, 4, 16
@@ -244,7 +244,7 @@ def main() -> int:
     require(options.length >= 16, f"--length={options.length}: at least 16 inputs are needed")
     longest = options.length << len(TEST_ROWS) - 1
     require(longest < 2**16, f"--length={options.length}: tests of {longest} inputs are too long")
-    print(summary(prepare(HERE / options.name, options.length, options.seed)))
+    prepare(HERE / options.name, options.length, options.seed)
     return 0
 
 

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurable import run_program  # noqa: E402
-from data import CharTokenizer, new_parser, summary, write_corpus  # noqa: E402
+from data import CharTokenizer, new_parser, write_corpus  # noqa: E402
 from data.download import download, verify  # noqa: E402
 
 URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--url", default=URL, help="where to download it from (http or https)")
     parser.add_argument("--file", default="", help="a copy on this machine, instead of downloading")
     given = parser.parse_args()
-    print(summary(prepare(Path(__file__).resolve().parent, given.url, given.file)))
+    prepare(Path(__file__).resolve().parent, given.url, given.file)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurable import require, run_program  # noqa: E402
-from data import is_validation, new_parser, summary, validation_rule, write_corpus  # noqa: E402
+from data import new_parser, write_corpus  # noqa: E402
+from data.text.prepare import is_validation, validation_rule  # noqa: E402
 
 # Tests, installed packages, and two packages of tables and texts that nearly repeat themselves.
 LEFT_OUT = {
@@ -67,7 +68,7 @@ def prepare(folder: Path, library: Path | None = None) -> dict:
 def main() -> None:
     """Make the corpus in the folder of this file and print what it holds."""
     new_parser(__doc__).parse_args()
-    print(summary(prepare(Path(__file__).resolve().parent)))
+    prepare(Path(__file__).resolve().parent)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurable import require, run_program  # noqa: E402
-from data import HERE, new_parser, summary  # noqa: E402
+from data import HERE, new_parser  # noqa: E402
 from data.rows import write_rows  # noqa: E402
 
 TRAINED, SIZES = 20, range(5, 61, 5)  # the largest size in training; the sizes of validation
@@ -188,7 +188,7 @@ def main() -> int:
     unknown = [name for name in names if name not in TASKS]
     require(not unknown, f"there is no task {', '.join(unknown)}, only {tasks}")
     for name in names:
-        print(summary(prepare(HERE / name, options.seed)))
+        prepare(HERE / name, options.seed)
     return 0
 
 

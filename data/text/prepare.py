@@ -17,6 +17,7 @@ may be a name, as HuggingFaceTB/SmolLM-135M; its tokenizer.json is copied to dat
 """
 
 import gzip
+import hashlib
 import json
 import lzma
 import re
@@ -35,17 +36,13 @@ from tqdm import tqdm
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurable import UserError, read_json, require, run_program, sha256  # noqa: E402
 from data import (  # noqa: E402
+    COMMANDS,
     HERE,
     NAME,
     TOKENIZERS,
     Tokenizer,
-    commands,
-    is_validation,
     new_parser,
-    summary,
-    token_dtype,
     tokenizer_of,
-    validation_rule,
     write_corpus,
 )
 
@@ -247,19 +244,29 @@ def cut_text(text: str, size: int = PIECE) -> Iterator[str]:
 
 def encode(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[tuple[bool, np.ndarray]]:
     """For each text: is it held out by its SHA-256, and its tokens, (n,), with an end."""
-    dtype = token_dtype(len(tokenizer.vocabulary))
     end = [] if tokenizer.end is None else [np.array([tokenizer.end])]
     with ThreadPoolExecutor() as pool:
         for batch in batches(texts):
-            cuts = [[text] if tokenizer.whole else cut_text(text) for text in batch]
+            cuts = [[text] if not tokenizer.can_cut else cut_text(text) for text in batch]
             jobs = [[pool.submit(tokenizer.array, part) for part in parts] for parts in cuts]
             for text, job in zip(batch, jobs, strict=True):
                 parts = [part.result() for part in job] + end
-                ids = np.concatenate(parts, dtype=dtype, casting="unsafe")
+                ids = np.concatenate(parts, dtype=np.uint32, casting="unsafe")
                 yield is_validation(text.encode("utf-8")), ids
 
 
 # ---- splitting
+
+
+def is_validation(key: bytes) -> bool:
+    """Whether the document with this `key` is held out for validation: 5 % are, always the same."""
+    return int(hashlib.sha256(key).hexdigest(), 16) % 20 == 0
+
+
+def validation_rule(document: str, key: str) -> str:
+    """`is_validation` in words, for meta.json."""
+    number = f"the SHA-256 of {key}, read as one hexadecimal number"
+    return f"a {document} is validation if {number}, is a multiple of 20"
 
 
 def split_documents(encoded: Sequence[tuple[bool, np.ndarray]]) -> tuple[dict, str]:
@@ -344,7 +351,7 @@ def check_name(name: str, root: Path, overwrite: bool) -> None:
     """UserError unless `name` is a plain folder name that is free, or may be overwritten."""
     form = "a folder name of letters, digits, '_', '-' and '.', such as my_text"
     require(NAME.fullmatch(name), f"--name={name} must be {form}")
-    taken = name in {*commands(), "text"}
+    taken = name in {*COMMANDS, "text"}
     require(not taken, f"--name={name} belongs to the project: choose another name")
     made = any((root / name / file).exists() for file in ("meta.json", "train.bin"))
     advice = "choose another name, or replace it with --overwrite"
@@ -363,7 +370,7 @@ def main() -> None:
     add("--overwrite", action="store_true", help="replace a corpus of this name")
     add("--tokenizer", required=True, help=f"{', '.join(sorted(TOKENIZERS))}, a folder or a name")
     given = parser.parse_intermixed_args()
-    meta = prepare(
+    prepare(
         given.name,
         given.paths,
         given.val,
@@ -372,7 +379,6 @@ def main() -> None:
         strict=given.strict,
         overwrite=given.overwrite,
     )
-    print(summary(meta))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,6 @@ from data import (  # noqa: E402
     CharTokenizer,
     Tokenizer,
     new_parser,
-    summary,
     tokenizer_of,
     write_corpus,
 )
@@ -144,7 +143,7 @@ def main() -> None:
     plain = given.tokenizer == "bytes" or given.name == "wikitext103"
     require(plain, f"{given.name} has bytes or characters only: leave --tokenizer out")
     name = given.name + "_gpt2" * (given.tokenizer == "gpt2") + "_test" * given.test
-    print(summary(prepare(HERE / name, given.tokenizer, given.test, given.url, given.file)))
+    prepare(HERE / name, given.tokenizer, given.test, given.url, given.file)
 
 
 if __name__ == "__main__":

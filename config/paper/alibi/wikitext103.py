@@ -4,7 +4,6 @@
 # begins again):
 # python data/wikipedia/prepare.py wikitext103 --tokenizer=gpt2
 # timeout 590 python ablate.py config/paper/alibi/wikitext103.py
-paper = "config/paper/alibi/claims.toml"
 schemes = (
     "sinusoidal",
     "rope",

@@ -1,7 +1,6 @@
-# Chi et al. 2022 (KERPLE), scaled down to 0.8M parameters and L = 128 for a processor. claims.toml
-# has their numbers, and the rules. Not run yet:
+# Chi et al. 2022 (KERPLE), scaled down to 0.8M parameters and L = 128 for a processor. Not run
+# yet:
 # python ablate.py config/paper/kerple/scaled.py
-paper = "config/paper/kerple/claims.toml"
 schemes = (
     "kerple",
     "kerple(kind=power)",

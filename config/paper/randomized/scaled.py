@@ -1,7 +1,6 @@
 # Ruoss et al. 2023 (randomized positions) on one of their tasks, reverse, with 0.8M parameters.
-# claims.toml has the rules, results/paper/README.md what came out:
+# results/paper has the rules, and what came out:
 # python ablate.py config/paper/randomized/scaled.py
-paper = "config/paper/randomized/claims.toml"
 schemes = ("randomized(max=512) + rope", "rope")
 seeds = (4, 5, 6, 7, 8, 9, 10, 11)
 dataset = "reverse"

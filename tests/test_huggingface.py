@@ -1,0 +1,223 @@
+"""Hugging Face's models and ours: equal logits both ways, the tokenizer, and what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import data
+from configurable import GPTConfig, UserError
+from model import GPT
+from runs import huggingface
+from runs.huggingface import FAMILIES, load_model, save_model
+
+transformers = pytest.importorskip("transformers")
+
+L = 12
+SIZES = dict(vocab_size=43, hidden_size=24, num_hidden_layers=2, num_attention_heads=4)
+WIDE = dict(**SIZES, intermediate_size=37, max_position_embeddings=L, tie_word_embeddings=False)
+GPT2 = dict(vocab_size=43, n_embd=24, n_layer=2, n_head=3, n_positions=3 * L)
+BLOOM = dict(hidden_size=30, n_layer=2, n_head=5, vocab_size=43, seq_length=L)
+YARN = dict(rope_type="yarn", factor=4.0, rope_theta=200.0, original_max_position_embeddings=L)
+LONG = dict(long_factor=[1.0, 1.5, 2.0], short_factor=[1.0, 1.1, 1.2])
+
+
+def scaled(**rope: object) -> dict:
+    """A Llama of 4 L tokens that was extended from L."""
+    return WIDE | dict(max_position_embeddings=4 * L, rope_parameters=YARN | rope)
+
+
+THEIRS = {
+    "gpt2": dict(GPT2, n_inner=50, layer_norm_epsilon=1e-3),
+    "gpt2 untied": dict(GPT2, tie_word_embeddings=False, activation_function="gelu"),
+    "gpt_neox": WIDE | dict(hidden_size=32, rotary_pct=0.5, rotary_emb_base=500.0),
+    "gpt_neox serial": WIDE
+    | dict(use_parallel_residual=False, hidden_act="gelu_new", rotary_pct=1.0),
+    "llama": dict(WIDE, rope_theta=500.0, num_key_value_heads=1, head_dim=8),
+    "llama biases": dict(WIDE, attention_bias=True, mlp_bias=True, rms_norm_eps=1e-3),
+    "llama tied": dict(WIDE, tie_word_embeddings=True),
+    "mistral": dict(WIDE, num_key_value_heads=2, sliding_window=5),
+    "qwen2": dict(WIDE, num_key_value_heads=2),
+    "qwen3": dict(WIDE, num_key_value_heads=2, head_dim=10),
+    "bloom": BLOOM,
+    "bloom untied": dict(BLOOM, tie_word_embeddings=False),
+    "llama linear": scaled(rope_type="linear"),
+    "llama dynamic": WIDE | dict(rope_parameters=YARN | dict(rope_type="dynamic", factor=2.0)),
+    "llama yarn": scaled(),
+    "llama yarn set": scaled(beta_fast=4.0, beta_slow=0.5, truncate=False, attention_factor=1.3),
+    "llama yarn of DeepSeek": scaled(mscale=1.0, mscale_all_dim=0.5),
+    "llama llama3": scaled(rope_type="llama3", low_freq_factor=0.5, high_freq_factor=2.0),
+    "llama longrope": scaled(rope_type="longrope", **LONG),
+    "gpt_neox yarn": scaled(partial_rotary_factor=0.5) | dict(hidden_size=48),
+}
+BLOCK = dict(norm="rmsnorm", mlp="swiglu")
+OURS = {  # family -> models of ours that are written as it
+    "gpt2": [dict(pos="learned"), dict(pos="learned", bias=True, mlp="gelu_exact", n_inner=50)],
+    "gpt_neox": [
+        dict(pos="rope"),
+        dict(pos="rope(base=500, fraction=0.5)", n_embd=32, parallel_blocks=True, bias=True),
+        dict(extend="pi(factor=2.5)"),
+        dict(extend="dynamic_ntk(factor=2)"),
+    ],
+    "llama": [
+        dict(**BLOCK, n_kv_head=1, head_dim=10, tie_embeddings=False),
+        dict(**BLOCK, bias=True, extend="yarn(factor=4, mscale=0.5, beta=8, alpha=0.5)"),
+        dict(**BLOCK, extend="yarn(factor=4, mscale=0.9, mscale_all_dim=0.4, truncate=False)"),
+        dict(**BLOCK, extend="longrope(file='FACTORS', factor=4)"),
+    ],
+    "qwen3": [dict(**BLOCK, qk_norm=True, n_kv_head=2, extend="llama3(factor=4, low=0.5)")],
+    "bloom": [
+        dict(pos="alibi", embedding_norm=True),
+        dict(pos="alibi", embedding_norm=True, n_head=6),
+    ],
+}
+
+
+def tokens(length: int) -> torch.Tensor:
+    return torch.randint(43, (2, length), generator=torch.Generator().manual_seed(1))
+
+
+def theirs_of(name: str, **changes: object) -> transformers.PreTrainedModel:
+    """A random model of transformers: no bias is 0, no norm is 1."""
+    torch.manual_seed(7)
+    config = transformers.AutoConfig.for_model(name.split()[0], **{**THEIRS[name], **changes})
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    for parameter in model.parameters():
+        parameter.data += 0.2 * torch.randn_like(parameter)
+    return model.float().eval()
+
+
+def ours_of(folder: Path, vocab_size: int = 43, **settings: object) -> GPT:
+    """A random model of ours, whose LongRoPE factors are in a file in the folder."""
+    torch.manual_seed(3)
+    (folder / "factors.json").write_text(json.dumps(LONG))
+    extend = settings.pop("extend", "").replace("FACTORS", str(folder / "factors.json"))
+    sizes = dict(block_size=L, vocab_size=vocab_size, n_layer=2, n_head=4, n_embd=24, pos="rope")
+    model = GPT(GPTConfig(**{**sizes, **settings}))
+    model.extend(extend)
+    for parameter in model.parameters():
+        parameter.data += 0.2 * torch.randn_like(parameter)
+    return model.eval()
+
+
+@torch.no_grad()
+def assert_equal_logits(ours: GPT, theirs: transformers.PreTrainedModel, lengths: list) -> None:
+    for length in lengths:
+        idx = tokens(length)
+        expected = theirs(idx).logits
+        assert expected.std() > 0.1
+        torch.testing.assert_close(ours(idx, idx)[0], expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", THEIRS)
+def test_a_model_of_transformers_has_the_same_logits_here(name, tmp_path):
+    theirs = theirs_of(name)
+    theirs.save_pretrained(tmp_path)
+    ours = load_model(tmp_path)
+    assert_equal_logits(ours, theirs, [L - 5, L, 3 * L])
+    assert (ours.config.block_size == L) or name.startswith("gpt2") or "linear" in name
+    assert not ours.training and huggingface.is_huggingface(str(tmp_path))
+
+
+@pytest.mark.parametrize("family, number", [(f, n) for f in OURS for n in range(len(OURS[f]))])
+def test_a_model_of_ours_has_the_same_logits_there_and_comes_back(family, number, tmp_path):
+    ours = ours_of(tmp_path, **OURS[family][number])
+    assert save_model(ours, tmp_path / "new/model")["model_type"] == family
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "new/model").eval()
+    lengths = [L] if family == "gpt2" else [L, 3 * L]
+    assert_equal_logits(ours, theirs, lengths)
+    again = load_model(tmp_path / "new/model")
+    assert again.config.block_size == L
+    weights = again.state_dict()
+    assert all(torch.equal(x, weights[name]) for name, x in ours.state_dict().items())
+    idx = tokens(2 * L if len(lengths) > 1 else L)
+    torch.testing.assert_close(again(idx, idx)[0], ours(idx, idx)[0], rtol=0, atol=1e-5)
+
+
+def test_every_family_is_tested():
+    assert {name.split()[0] for name in THEIRS} == FAMILIES.keys()
+
+
+@pytest.mark.parametrize(
+    "settings, said",
+    [
+        (dict(pos="alibi"), "the nearest, bloom, has embedding_norm=True, not False"),
+        (dict(pos="rope + alibi"), r"pos=rope, not rope \+ alibi"),
+        (dict(pos="rope(layout=interleaved)"), "has pos=rope, not rope.layout"),
+        (dict(pos="rope(fraction=0.5)", n_embd=32, **BLOCK), "has pos=rope, not rope.fraction"),
+        (dict(pos="fire"), "has pos=rope, not fire"),
+        (dict(qk_norm=True), "has qk_norm=False, not True"),
+        (dict(pos="learned", head_dim=10), "has head_dim=6, not 10"),
+        (dict(**BLOCK, qk_norm=True, bias=True), "a qwen3 has no biases"),
+        (dict(extend="yarn"), "no rope_scaling is yarn"),
+        (dict(extend="pi(factor=2) + logn"), "no rope_scaling is pi"),
+    ],
+)
+def test_what_no_family_can_be_is_one_sentence_and_nothing_is_written(settings, said, tmp_path):
+    with pytest.raises(UserError, match=said):
+        save_model(ours_of(tmp_path, **settings), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(UserError, match="is not empty"):
+        save_model(ours_of(tmp_path, pos="learned"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        (dict(model_type="falcon"), "of type falcon; known are gpt2, gpt_neox, llama"),
+        (dict(hidden_act="gelu"), "unknown 'gelu'"),
+        (dict(hidden_size=None), "cannot be read here"),
+        (dict(quantization_config={"bits": 4}), "quantization_config="),
+        (dict(use_sliding_window=True), "use_sliding_window=True"),
+        (dict(rope_scaling={"type": "su"}), "unknown 'su'"),
+        (dict(rope_scaling={"type": "linear", "factor": 0.5}), "cannot be read here"),
+        (
+            dict(rope_scaling={"type": "llama3", "factor": 2.0, "attention_factor": 2.0}),
+            "attention_factor",
+        ),
+        (dict(partial_rotary_factor=0.5), "a part of its columns"),
+        (dict(tie_word_embeddings=True), "an output layer of its own"),
+        (dict(num_hidden_layers=3), r"lacks the weight model.layers.2.* of shape \(24,\)"),
+        (dict(num_hidden_layers=1), r"has weights of no llama: \['model.layers.1"),
+        (dict(intermediate_size=36), r"lacks the weight .*gate_proj.* of shape \(36, 24\)"),
+    ],
+)
+def test_a_model_that_ours_is_not_is_refused_by_name(changes, said, tmp_path):
+    theirs_of("llama tied", tie_word_embeddings=False).save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(UserError, match=f"^{tmp_path}.*{said}"):
+        load_model(tmp_path)
+
+
+def test_other_files_of_weights_are_read_and_damaged_ones_refused(tmp_path):
+    theirs = theirs_of("gpt2")
+    theirs.save_pretrained(tmp_path, max_shard_size="20KB")  # several files with an index
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    assert_equal_logits(load_model(tmp_path), theirs, [L])
+    file = sorted(tmp_path.glob("*.safetensors"))[0]
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(UserError, match="the weights of .* cannot be read"):
+        load_model(tmp_path)
+    for file in tmp_path.glob("*.safetensors"):
+        file.unlink()
+    # as the first file of gpt2: without the name of the base, and with masks among the weights
+    weights = {name.removeprefix("transformer."): x for name, x in theirs.state_dict().items()}
+    torch.save(weights | {"h.0.attn.bias": torch.ones(2)}, tmp_path / "pytorch_model.bin")
+    assert_equal_logits(load_model(tmp_path), theirs, [L])
+
+
+def test_a_name_is_downloaded(monkeypatch, tmp_path):
+    theirs = theirs_of("qwen3")
+    theirs.save_pretrained(tmp_path)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **how: str(tmp_path))
+    assert huggingface.is_huggingface("some/model") and not huggingface.is_huggingface("out/model")
+    assert_equal_logits(load_model("some/model"), theirs, [L])
+
+    def unreachable(name: str, **how: object) -> None:
+        raise OSError("We couldn't connect\nto anything")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
+    with pytest.raises(UserError, match="some/model is neither a folder nor a model .We couldn't"):
+        load_model("some/model")

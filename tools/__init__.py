@@ -1,0 +1,1 @@
+"""Programs beside the main ones: `python -m tools.bench`, `python -m tools.explain`."""

@@ -1,0 +1,117 @@
+"""Explain a position expression: what it is, which layers it acts in, how far each pair turns.
+
+    python -m tools.explain 'rope + alibi'                        a scheme
+    python -m tools.explain 'yarn(factor=8)' --block_size=512     an extension, of rope or of --pos
+    python -m tools.explain 'mine + rope' --pos_file=mine.py      a scheme of your own
+
+The table has a line for each pair of columns that a rotary scheme turns. A pair that finishes a
+turn within the training length L (block_size) meets every angle in training; a slower one meets
+angles that it has never seen as soon as a text is longer, unless an extension slows it down. N is
+--length, by default 8 L.
+"""
+
+if __name__ == "__main__":  # --help answers before torch is imported
+    from configurable import ExplainSettings, answer_help
+
+    answer_help(ExplainSettings, __doc__)
+
+import inspect
+import math
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+import posenc
+from configurable import (
+    ExplainSettings,
+    GPTConfig,
+    ModelSettings,
+    UserError,
+    configure,
+    run_program,
+)
+from posenc import Shape, scheme_name
+from runs.examine import examine
+from runs.results import show
+from scheme import Scheme, find, options_of, parse
+
+
+def pair_table(scheme: Scheme, rotary: posenc.Rotary, length: int) -> pd.DataFrame:
+    """A line for each of the F pairs that a rotary piece turns, wavelengths in tokens.
+
+    All angles of a text were seen if the pair finishes a turn within the longest distance of
+    training, or turns no further in the text than there. Random positions (randomized) are drawn.
+    """
+    trained = scheme.shape.length
+    span = trained - 1
+    if scheme.draw(0, 0, trained) is not None:
+        draws = [scheme.draw(0, step, trained) for step in range(64)]
+        span = max(float(ids[-1] - ids[0]) for ids in draws)
+    ids = scheme.ids(torch.arange(length), length)
+    turns = rotary.frequencies(length)[0].detach().numpy() / (2 * math.pi)  # in each token
+    frame = pd.DataFrame({"wavelength": 1 / turns, "turns trained": turns * span})
+    frame["turns at N"] = turns * float(ids[-1] - ids[0])
+    met = frame["turns at N"]
+    if scheme.extension:
+        turns = rotary.frequencies(length, scheme.maps)[0].detach().numpy() / (2 * math.pi)
+        moved = scheme.extended_ids(scheme.extensions, ids, length)
+        frame["extended wavelength"] = 1 / turns
+        met = turns * float(moved[-1] - moved[0])
+        frame["extended turns"] = met
+    frame["all seen"] = (frame["turns trained"] >= 1) | (met <= 1.02 * frame["turns trained"])
+    frame.index.name = "pair"
+    return frame
+
+
+def main() -> None:
+    """Say what an expression is, and show the pairs of columns that it turns."""
+    settings, words = configure(ExplainSettings, sys.argv[1:], __doc__)
+    pos_file = Path(settings.pos_file) if settings.pos_file else None
+    pos, extend = settings.pos, settings.extend
+    if len(words) > 1:
+        raise UserError(f"{' '.join(words)!r:.60} is more than one word: quote the expression")
+    if words:
+        mentions = parse(words[0]).mentions
+        kinds = [find(mention.name, pos_file) for mention in mentions]
+        if any(issubclass(kind, posenc.Extension) for kind in kinds):
+            extend = words[0]
+        else:
+            pos = words[0]
+    model = {field.name: getattr(settings, field.name) for field in fields(ModelSettings)}
+    config = GPTConfig(**{**model, "pos": pos, "extend": extend})
+    if pos_file:
+        for warning in examine(config, pos_file):
+            print(f"warning: {warning}", file=sys.stderr)
+        print("examined: causal, its own text, finite, trained, the same by every way of computing")
+
+    shape = Shape(config.n_head, config.scheme_width, config.n_embd, config.block_size)
+    scheme = Scheme(pos, shape, config.n_layer, pos_file)
+    scheme.extend(extend)
+    length = settings.length or min(8 * config.block_size, scheme.limit or 2**24)
+    scheme.check_length(length)
+    print(f"{scheme.text}, trained at L = {config.block_size}\n{scheme.describe()}")
+    for piece in scheme.extensions or scheme.pieces.values():
+        options = [f"{option.name}={option.default}" for option in options_of(type(piece)).values()]
+        parameters = [f"{name} {tuple(x.shape)}" for name, x in piece.named_parameters()]
+        print(f"\n{scheme_name(piece)}: {inspect.getdoc(type(piece))}")
+        print(f"options: {', '.join(options) or 'none'}")
+        print(f"parameters: {', '.join(parameters) or 'none'}")
+    if not scheme.rotary:
+        print(f"\n{scheme.text} turns no pairs of columns along a text")
+    for rotary in scheme.rotary:
+        frame = pair_table(scheme, rotary, length)
+        notes = [f"{(~frame['all seen']).sum()} of {len(frame)} pairs meet angles never seen"]
+        if scheme.extension:
+            _, factor = rotary.frequencies(length, scheme.maps)
+            notes.append(f"cosines and sines x {factor:.4f}, scores x {factor**2:.4f}")
+        title = (
+            f"{scheme_name(rotary)} of base {rotary.base:g}, N = {length}, wavelengths in tokens"
+        )
+        print(f"\n{show(title, frame, notes, digits=3)}")
+
+
+if __name__ == "__main__":
+    run_program(main)
