@@ -11,9 +11,9 @@ from configurable import UserError, replace_file
 from runs import answers
 from runs.results import extension_gains, over_seeds, rows_of, select, wide
 
-# colours of Okabe and Ito, which the colour-blind can tell apart
-COLORS = "#0072B2 #D55E00 #009E73 #CC79A7 #E69F00 #56B4E9 #000000".split()
-STYLES = ("-", "--", ":", "-.")  # of the first seven curves, the next seven ...
+# colours of Okabe and Ito and two of Tol, which the colour-blind can tell apart
+COLORS = "#0072B2 #D55E00 #009E73 #CC79A7 #E69F00 #56B4E9 #000000 #882255 #999933".split()
+STYLES = ("-", "--", ":", "-.")  # of the first nine curves, the next nine ...
 MARKERS = "osD^vP*"
 
 
