@@ -97,7 +97,6 @@ class Tokenizer:
     unit: str  # what a token is: "byte", "char" or "token"
     vocabulary: Sequence[bytes]  # the bytes of each token
     end: int | None = None  # the token after a document, if there is one
-    can_cut: bool = True  # whether a text can be encoded in parts, cut where words end
 
     def array(self, text: str) -> np.ndarray:
         """Token ids of `text`, (n,) unsigned; UserError for what the vocabulary cannot write."""
@@ -184,7 +183,6 @@ class FileTokenizer(Tokenizer):
     """
 
     unit = "token"
-    can_cut = False
 
     def __init__(self, path: Path, end: int | None = None) -> None:
         """UserError if the file cannot be read, or does not say which bytes a token stands for."""
