@@ -44,7 +44,6 @@ class Archive(NamedTuple):
 
     url: str
     sha256: str
-    size: int  # bytes
     members: Sequence[str]
 
 
@@ -52,19 +51,16 @@ ARCHIVES = {
     "enwik8": Archive(
         "https://mattmahoney.net/dc/enwik8.zip",
         "547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc",
-        36_445_475,
         ("enwik8",),
     ),
     "text8": Archive(
         "https://mattmahoney.net/dc/text8.zip",
         "a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232",
-        31_344_016,
         ("text8",),
     ),
     "wikitext103": Archive(
         "https://wikitext.smerity.com/wikitext-103-raw-v1.zip",
         "91c00ae287f0d699e18605c84afc9e45c192bc6b7797ff8837e5474655a33794",
-        191_984_949,
         tuple(f"wikitext-103-raw/wiki.{part}.raw" for part in ("train", "valid", "test")),
     ),
 }
@@ -75,9 +71,9 @@ def get_archive(name: str, url: str, file: str) -> zipfile.ZipFile:
     known = ARCHIVES[name]
     path = Path(file or Path(__file__).with_name(f"{name}.zip"))
     if file:
-        verify(path, known.sha256, known.size, file)
+        verify(path, known.sha256, file)
     elif not path.exists():
-        download(url or known.url, path, known.sha256, known.size)
+        download(url or known.url, path, known.sha256)
     try:
         return zipfile.ZipFile(path)
     except zipfile.BadZipFile as error:
