@@ -5,10 +5,10 @@ To add a corpus to the project, write data/NAME/prepare.py: a program with a fun
 `prepare(folder)` that passes the documents to `write_corpus` (see data/stdlib/prepare.py), and name
 it in COMMANDS below. After `python data/NAME/prepare.py`, train with --dataset=NAME.
 
-A corpus is a folder with these files: train.bin and val.bin (token ids, uint16 or uint32,
-little-endian), train_starts.npy and val_starts.npy (the first token of each document) and meta.json
-(see `Meta`). A folder with train.bin and val.bin alone is read as one of nanoGPT's, GPT-2's tokens
-in uint16; it gets the other files when it is first used.
+A corpus is a folder with these files: train.bin and val.bin (token ids, uint16 or uint32),
+train_starts.npy and val_starts.npy (the first token of each document) and meta.json (see `Meta`). A
+folder with train.bin and val.bin alone is read as one of nanoGPT's, GPT-2's tokens in uint16; it
+gets the other files when it is first used.
 """
 
 import argparse
@@ -196,23 +196,25 @@ class FileTokenizer(Tokenizer):
             ) from error
         self.library.encode_special_tokens = True
         self.end = end
-        content = json.loads(self.library.to_str())
-        steps = json.dumps([content["pre_tokenizer"], content["decoder"]])
-        byte_level = "ByteLevel" in steps
-        kind = content["model"]["type"]
-        if kind != "BPE" or not (byte_level or content["model"]["byte_fallback"]):
+        content = self.library.to_str()
+        model = json.loads(content)["model"]
+        byte_level = '"ByteLevel"' in content
+        if model["type"] != "BPE" or not (byte_level or model["byte_fallback"]):
             raise UserError(
-                f"{path} is a {kind} without bytes, whose tokens are no exact text: "
+                f"{path} is a {model['type']} without bytes, whose tokens are no exact text: "
                 "take the tokenizer of another model"
             )
         added = self.library.get_added_tokens_decoder()
-        token_bytes = {n: sentencepiece_bytes(token.content) for n, token in added.items()}
-        for token, n in self.library.get_vocab().items():
-            if n not in added and byte_level:
-                token_bytes[n] = bytes(BYTE_SIGNS.index(sign) for sign in token)
-            elif n not in added:
-                token_bytes[n] = sentencepiece_bytes(token)
-        self.vocabulary = [token_bytes.get(n, b"") for n in range(max(token_bytes) + 1)]
+        names = {n: token for token, n in self.library.get_vocab().items()}
+        self.vocabulary = []
+        for n in range(max(names) + 1):
+            name = names.get(n, "")  # a number without a token has no bytes
+            if byte_level and n not in added:
+                self.vocabulary.append(bytes(BYTE_SIGNS.index(sign) for sign in name))
+            elif re.fullmatch("<0x[0-9A-F]{2}>", name):
+                self.vocabulary.append(bytes.fromhex(name[3:5]))
+            else:  # SentencePiece writes a space as U+2581
+                self.vocabulary.append(name.replace("\u2581", " ").encode("utf-8"))
 
     def array(self, text: str) -> np.ndarray:
         """Token ids, (n,) uint32."""
@@ -236,14 +238,6 @@ BYTE_SIGNS = [
 def signs_of(token: bytes) -> str:
     """The name of a token in a byte-level tokenizer: a sign for each byte."""
     return "".join(BYTE_SIGNS[byte] for byte in token)
-
-
-def sentencepiece_bytes(token: str) -> bytes:
-    """The bytes of a SentencePiece token: U+2581 is a space, <0x0A> is a byte."""
-    value = re.fullmatch("<0x([0-9A-F]{2})>", token)
-    if value:
-        return bytes.fromhex(value[1])
-    return token.replace("\u2581", " ").encode("utf-8")
 
 
 TOKENIZERS = ("bytes", "char", "gpt2")  # that a corpus can have, besides a tokenizer.json
@@ -411,7 +405,7 @@ def write_corpus(
     """
     tokenizer = tokenizer_of(about, tokenizer_from or folder)
     vocab_size = len(tokenizer.vocabulary)
-    dtype = np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
+    dtype = np.dtype("uint16" if vocab_size <= 2**16 else "uint32")
     meta = {"name": folder.name, "unit": tokenizer.unit, "vocab_size": vocab_size, **about}
     meta["splits"] = {}
     try:
@@ -479,7 +473,7 @@ def read_nanogpt(folder: Path) -> None:
         size = path.stat().st_size if path.is_file() else 0
         if size == 0 or size % 2:
             raise UserError(f"{path} has {size:,} bytes, which are no tokens of uint16")
-        tokens = np.asarray(np.memmap(path, dtype="<u2", mode="r"))
+        tokens = np.asarray(np.memmap(path, dtype="uint16", mode="r"))
         splits[split] = np.split(tokens, np.flatnonzero(tokens == end) + 1)
     source = "files of nanoGPT's"
     write_corpus(folder, splits, tokenizer="gpt2", source=source, rule="as nanoGPT split it")
