@@ -382,7 +382,9 @@ def write_extension(model: GPT, family: Table) -> Table:
             )
         if kind == "longrope":
             piece = model.pos.extensions[0]
-            rope.update(file=None, long_factor=piece.long, short_factor=piece.short)
+            if piece.first > 0:
+                break
+            rope.update(file=None, long_factor=piece.long.tolist(), short_factor=piece.short.tolist())
         if kind in LONGER:
             rope[ORIGINAL], length = length, round(length * factor)
         return {"rope_scaling": rope, family["settings"]["block_size"]: length}
