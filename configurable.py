@@ -433,7 +433,7 @@ class ExplainSettings(ModelSettings):
     """A scheme or an extension, explained for a model of this shape (block_size is L)."""
 
     pos_file: Text = setting("", "a Python file of your own with more position schemes")
-    length: Length | None = setting(None, "test length, else L", unit="tokens")
+    length: Length | None = setting(None, "test length, else 8 L", unit="tokens")
 
 
 @dataclass(frozen=True)
@@ -443,6 +443,7 @@ class ExportSettings(Settings):
     pos_file: Text = setting("", "your file of position schemes, named again to let it run")
 
 
+CONFIG = Path(__file__).resolve().with_name("config")
 PROGRAMS = {
     "train.py": TrainSettings,
     "ablate.py": AblateSettings,
@@ -555,7 +556,7 @@ def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, li
     Words that end in .py are config files, read from left to right; --name=value goes over them
     all. The names that were set are the settings' `named`. --help is answered by `answer_help`,
     --debug by `run_program`. UserError names the file and the line of a mistake, or says that it
-    stands on the command line. A folder of config files is listed, and the program ends.
+    stands on the command line. The folder config/ is listed, and the program ends.
     """
     answer_help(cls, usage, argv)
     from_files, from_line, others = {}, {}, []
@@ -568,7 +569,7 @@ def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, li
         elif word.endswith(".py"):
             from_files.update(read_config_file(cls, Path(word)))
         else:
-            if issubclass(cls, TrainSettings) and os.path.isdir(word):
+            if issubclass(cls, TrainSettings) and Path(word).resolve() == CONFIG:
                 list_configs(Path(word))
             others.append(word)
     chosen = from_files | from_line
@@ -614,7 +615,7 @@ def read_literal(text: str) -> Any:
 def read_config_file(cls: type[Settings], path: Path) -> dict[str, Any]:
     """The checked values of a config file. It is parsed and never executed; UserError."""
     if not path.is_file():
-        files = map(str, [*path.parent.rglob("*.py"), *Path("config").rglob("*.py")])
+        files = map(str, [*path.parent.glob("*.py"), *Path("config").rglob("*.py")])
         near = difflib.get_close_matches(str(path), files, n=1)
         advice = f"did you mean {near[0]}?" if near else "train.py config/ lists the config files"
         raise UserError(f"there is no file {path}; {advice}")
@@ -631,28 +632,29 @@ def read_config_file(cls: type[Settings], path: Path) -> dict[str, Any]:
                 raise UserError(f"{name} is set twice; delete one of the two")
             if name == "pos_file":
                 raise UserError("pos_file names code that is run; type it, as --pos_file=FILE.py")
-            chosen[name] = check_value(cls, name, ast.literal_eval(expression))
+            try:
+                value = ast.literal_eval(expression)
+            except (ValueError, TypeError, RecursionError, MemoryError):
+                wanted = "a number, a text in quotes, True, False, None or a tuple of these"
+                raise UserError(f"{name} needs a literal: {wanted}") from None
+            chosen[name] = check_value(cls, name, value)
     except UserError as error:
         raise UserError(f"{path}:{line}: {error}") from None
     except SyntaxError as error:
         wanted = "a config file is `name = value` lines"
         raise UserError(f"{path}:{error.lineno or 1}: {error.msg}; {wanted}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path} is no text in UTF-8; save it as that") from None
-    except (ValueError, TypeError, RecursionError, MemoryError):
-        wanted = "a number, a text in quotes, True, False, None or a tuple of these"
-        raise UserError(f"{path}:{line}: a value is a literal: {wanted}") from None
+    except (ValueError, RecursionError, MemoryError):
+        raise UserError(f"{path} is no text of `name = value` lines in UTF-8") from None
     return chosen
 
 
 def list_configs(folder: Path) -> None:
-    """If config files are in a folder, print them with the first lines of each, and exit 0."""
+    """Print the config files in a folder with the first lines of each, and exit 0."""
     lines = []
     for path in sorted(folder.rglob("*.py"), key=lambda path: (len(path.parts), path)):
         comment, _, _ = path.read_text(encoding="utf-8").replace("\n# ", " ").partition("\n")
         lines.append(f"{path!s:<28} {textwrap.shorten(comment.strip('# '), 120)}")
-    if lines:
-        run_program(lambda: print("\n".join(lines)))
+    run_program(lambda: print("\n".join(lines)))
 
 
 # names of other programs for our settings

@@ -274,7 +274,7 @@ class MeanLoss(nn.Module):
 
     def forward(self, idx: Tensor, targets: Tensor) -> Tensor:
         """Mean nats of sequences and their targets, both (B, T)."""
-        return self.model(idx, targets)[1]
+        return self.model(idx, targets, loss_only=True)[1]
 
 
 def compile_loss(loss_fn: MeanLoss, run: Run) -> None:
@@ -402,6 +402,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         if not logged and not signalled:
             continue
         line = {"step": step, "tokens": run.tokens, "lr": lr, "grad_norm": float(norm)}
+        speed = (step - since) / (time.perf_counter() - clock)  # steps per second
         line["loss"] = float(processes.sum(loss)) / processes.size
         if due or signalled:  # the loss is that before the step: only this sees a ruined model
             line["val_loss"] = estimate_loss(run, processes)
@@ -416,7 +417,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
                 )
         if processes.first:
             if logged:
-                log.add_step(line, (step - since) / (time.perf_counter() - clock))
+                log.add_step(line, speed)
             if due or signalled:
                 save_checkpoint(run, optimizer.state_dict(), scaler.state_dict())
         if signalled:

@@ -74,7 +74,7 @@ def longest_matches(text: np.ndarray, lengths: Sequence[int]) -> tuple[np.ndarra
     last = len(text) - 1
     ends = np.arange(last)  # a match ends here, and the next token follows it
     matched = np.zeros(last, dtype=np.int64)  # how many tokens match that end here
-    for size in range(MATCHED):
+    for size in range(min(MATCHED, last)):
         ends = ends[ends >= size]
         ends = ends[text[ends - size] == text[last - size]]
         matched[ends] = size + 1

@@ -1,76 +1,20 @@
-"""Write the generated pages, schemes.md, settings.md and python.md: `python docs/generate.py`."""
+"""Write the generated pages, schemes.md and settings.md: `python docs/generate.py`."""
 
-import ast
-import importlib
 import inspect
 import sys
-import textwrap
 from dataclasses import fields
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-import configurable
-from configurable import (
-    KINDS,
-    AblateSettings,
-    BenchSettings,
-    EvaluateSettings,
-    ExplainSettings,
-    ExportSettings,
-    ExtendSettings,
-    ReportSettings,
-    SampleSettings,
-    Settings,
-    TrainSettings,
-)
-from docs.catalogue import catalogue
-
-COMMANDS = {
-    "train.py": TrainSettings,
-    "ablate.py": AblateSettings,
-    "evaluate.py": EvaluateSettings,
-    "report.py": ReportSettings,
-    "extend.py": ExtendSettings,
-    "sample.py": SampleSettings,
-    "explain.py": ExplainSettings,
-    "bench.py": BenchSettings,
-    "export.py": ExportSettings,
-}
-
-# the calls that docs/python.md documents, by module
-CALLS = {
-    "runs.checkpoint": ("load_run",),
-    "runs.start": ("run_corpus",),
-    "model": ("GPT.forward", "GPT.losses", "GPT.answers", "GPT.generate", "GPT.extend"),
-    "runs.diagnose": ("attention_maps",),
-    "report": ("rows",),
-    "runs.results": ("load_result",),
-    "runs.compare": ("schemes_of", "rows_by_seed", "contrasts"),
-    "runs.figures": ("draw_seeds", "plot_runs"),
-    "runs.tables": ("runs_table", "seeds_table"),
-    "runs.formats": ("written",),
-    "attention": ("reference", "added_scores"),
-    "positions.catalogue": ("extended_frequencies", "scheme_names", "extension_names"),
-    "posenc": ("rope_frequencies", "rotate", "sinusoids", "alibi_slopes", "t5_buckets", "constant"),
-}
-CALLS["model"] += ("GPT.from_huggingface", "without_padding")
-
-PYTHON = """# Calls from Python
-
-`python docs/generate.py` writes this page from the docstrings. [tour.ipynb](tour.ipynb) uses most
-of these calls. Start Python in the project's folder, or put that folder on the path
-(`sys.path.insert(0, FOLDER)`, or `PYTHONPATH=FOLDER`).
-
-B is a number of texts, T of tokens, V the size of the vocabulary, C the width of the model, H a
-number of heads. What the project checks raises `configurable.UserError`, whose text is a sentence.
-"""
+from configurable import KINDS, PROGRAMS, Settings, TrainSettings, adapters, in_words, typed
+from scheme import extension_names, find, options_of, scheme_names
 
 SCHEMES = """# Position schemes and context extensions
 
 `python docs/generate.py` writes this page.
-`python explain.py NAME` prints all of one scheme: formula, paper, options and parameters.
+`python -m tools.explain NAME` prints all of one scheme: formula, paper, options and parameters.
 
 The well-known schemes are in `posenc.py`. Every other scheme has a file of its own in `zoo/`. These
 files are loaded like a file of your own (`--pos_file`), so a scheme of yours can be moved to `zoo/`
@@ -86,7 +30,6 @@ go together with schemes that read positions along a text.
 The first table lists the schemes, for `--pos`. The second table lists the extensions of a trained
 model, for `--extend`. Where the default of an option is `None`, it depends on the model, mostly on
 its training length. Extensions that change frequencies act on rotary schemes.
-[extend.md](extend.md) has more about all extensions.
 
 In the verdicts L is the training length. A verdict that names `results/` was measured with this
 project: in `results/extend`, "a trained rope" is a RoPE model with L = 128 that was not trained
@@ -98,67 +41,84 @@ SETTINGS = """# Settings
 
 `python docs/generate.py` writes this page. `python PROGRAM.py --help` prints the same. Every
 setting is given as `--name=value`. A config file has lines `name = value` in Python's syntax:
-values are literals and arithmetic on them, and nothing in the file is executed. Files are read from
-left to right, and the command line comes last, as in
-`python train.py config/size/gpt2.py config/alibi.py --seed=3`. An unknown name, anywhere, is an
-error that names the file, the line and the nearest right name.
+values are literals, and nothing in the file is executed. Files are read from left to right, and the
+command line comes last, as in `python train.py config/size/gpt2.py config/alibi.py --seed=3`. An
+unknown name, anywhere, is an error that names the file, the line and the nearest right name.
 
 Settings that change the *result* make another run, with a folder of its own. Settings of the *test*
-change what is measured on it. Settings of the *execution* say how and where it runs.
+change what is measured on it. Settings of the *manner* say how and where it runs.
 """
+
+ACTS_ON = {  # by method of Piece
+    "map_frequencies": "frequencies",
+    "ids": "positions",
+    "embed": "token embedding",
+    "turn": "queries and keys",
+    "regions": "distances",
+    "bias": "score",
+    "temperature": "temperature",
+    "mask": "mask",
+    "along": "queries and keys, by their text",
+    "score": "whole score",
+    "weights": "attention weights",
+    "output": "output of the heads",
+    "draw": "positions of training",
+}
+
+
+def scheme_row(name: str) -> str:
+    """A row of a Markdown table of schemes: options, what it acts on, and its verdict."""
+    cls, options = find(name), []
+    for key, option in options_of(cls).items():
+        required = option.default is option.empty
+        options.append(key if required else f"{key}={option.default}")
+    mention = f"{name}({', '.join(options)})" if options else name
+    acts_on = [place for method, place in ACTS_ON.items() if getattr(cls, method) is not None]
+    verdict = " ".join(inspect.getdoc(cls).partition("Verdict: ")[2].split())
+    return f"| `{mention}` | {', '.join(acts_on) or 'nothing'} | {verdict} |"
 
 
 def schemes_page() -> str:
     """docs/schemes.md."""
-    return f"{SCHEMES}\n{catalogue()}\n"
+    rule = "| --- | --- | --- |"
+    lines = ["| scheme | acts on | verdict |", rule, *map(scheme_row, scheme_names()), ""]
+    lines += ["| extension | changes | verdict |", rule, *map(scheme_row, extension_names())]
+    return "\n".join([SCHEMES, *lines, ""])
 
 
-def settings_table(cls: type[Settings]) -> str:
-    """A Markdown table of all settings of a command."""
-    lines = ["| name | default | unit | what | kind |", "| --- | --- | --- | --- | --- |"]
+def setting_rows(cls: type[Settings]) -> list[str]:
+    """The rows of a Markdown table of all settings of a program."""
+    rows = []
     for f in sorted(fields(cls), key=lambda f: [*KINDS].index(f.metadata["kind"])):
-        typed = configurable.typed(f.default)
-        default = f"`{typed}`" if typed else ""
-        what = f"{f.metadata['help']} ({configurable._expected(f)})".replace("|", "\\|")
-        row = (f"`{f.name}`", default, f.metadata["unit"], what, f.metadata["kind"])
-        lines.append(f"| {' | '.join(row)} |")
-    return "\n".join(lines)
+        if f.name not in cls.refused:
+            default = f"`{typed(f.default)!r}`".replace("'", "") if typed(f.default) else ""
+            wanted = in_words(adapters(cls)[f.name].json_schema())
+            what = f"{f.metadata['help']} ({wanted})".replace("|", "\\|")
+            cells = (f"`{f.name}`", default, f.metadata["unit"], what, f.metadata["kind"])
+            rows.append(f"| {' | '.join(cells)} |")
+    return rows
 
 
 def settings_page() -> str:
     """docs/settings.md."""
-    shared = settings_table(TrainSettings).splitlines()
+    shared = setting_rows(TrainSettings)
     parts = [SETTINGS]
-    for program, settings in COMMANDS.items():
-        rows = settings_table(settings).splitlines()
+    for program, cls in PROGRAMS.items():
+        rows = setting_rows(cls)
         parts.append(f"## {program}\n")
-        if issubclass(settings, TrainSettings) and settings is not TrainSettings:
-            without = " without `pos`, `seed`, `out_dir`, `init_from`" * (program == "ablate.py")
+        if issubclass(cls, TrainSettings) and cls is not TrainSettings:
+            names = ", ".join(f"`{name}`" for name in cls.refused)
+            without = f" without {names}" if names else ""
             parts.append(f"Those of train.py{without}, and:\n")
-            rows = rows[:2] + [row for row in rows if row not in shared]
-        parts.append("\n".join(rows) + "\n")
-    return "\n".join(parts)
-
-
-def python_page() -> str:
-    """docs/python.md."""
-    parts = [PYTHON]
-    for module, names in CALLS.items():
-        parts.append(f"## {module}\n")
-        for name in names:
-            found = importlib.import_module(module)
-            for word in name.split("."):
-                found = getattr(found, word)
-            node = ast.parse(textwrap.dedent(inspect.getsource(found))).body[0]
-            call = f"{name}({ast.unparse(node.args)}) -> {ast.unparse(node.returns)}"
-            parts.append(f"```\n{call}\n\n{inspect.getdoc(found)}\n```\n")
+            rows = [row for row in rows if row not in shared]
+        head = ["| name | default | unit | what | kind |", "| --- | --- | --- | --- | --- |"]
+        parts.append("\n".join([*head, *rows, ""]))
     return "\n".join(parts)
 
 
 def pages() -> dict[str, str]:
     """The text of each generated page, by the name of its file."""
-    made = {"schemes.md": schemes_page(), "settings.md": settings_page()}
-    return made | {"python.md": python_page()}
+    return {"schemes.md": schemes_page(), "settings.md": settings_page()}
 
 
 def main() -> None:

@@ -23,7 +23,6 @@ import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
-import configurable
 import data
 from configurable import (
     PROTOCOLS,
@@ -34,6 +33,7 @@ from configurable import (
     read_json,
     replace_file,
     sha256,
+    values,
     words,
 )
 from data import rows
@@ -233,15 +233,19 @@ def changed_files(folder: Path, config: dict[str, Any], pos_file: str) -> list[s
 
 
 def differences(folder: Path, config: dict[str, Any], s: TrainSettings) -> list[str]:
-    """How the run in a folder is another one than that of these settings.
+    """How the run in a folder is another one than that of these settings, e.g. "seed: 1 here, 2
+    there", or by a file that has changed.
 
     max_iters may differ, because a run can go on; a warm-up that is not set is the run's own.
     """
-    theirs = TrainSettings(**config["settings"])
-    here = replace(s, max_iters=theirs.max_iters, pos_file=theirs.pos_file)
-    if s.warmup_iters is None:
-        here = replace(here, warmup_iters=theirs.warmup_iters)
-    return configurable.differences(here, theirs) + changed_files(folder, config, s.pos_file)
+    there = values(TrainSettings(**config["settings"]), "result")
+    found = changed_files(folder, config, s.pos_file)
+    for name, here in values(s, "result").items():
+        if name in ("max_iters", "pos_file") or (name == "warmup_iters" and here is None):
+            continue
+        if here != there[name]:
+            found.append(f"{name}: {here!r:.60} here, {there[name]!r:.60} there")
+    return found
 
 
 def finished_result(folder: str | Path, s: TrainSettings) -> dict[str, Any] | None:

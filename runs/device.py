@@ -93,7 +93,7 @@ def pick(device: str, dtype: str, tokens: int = 2048, width: int = 256) -> Compu
         ) from None
     if chosen.startswith("cuda:"):
         torch.cuda.set_device(chosen)  # seeds and memory are counted on the current card
-    attention.use(compiler=chosen.startswith("cuda") and not missing_compiler())
+    attention.COMPILE_FLEX = chosen.startswith("cuda") and not missing_compiler()
 
     # the number format
     best = torch.float32
