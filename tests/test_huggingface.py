@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 
-import data
 from configurable import GPTConfig, UserError
 from model import GPT
 from runs import huggingface
