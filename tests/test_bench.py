@@ -25,6 +25,8 @@ def run(tmp_path, monkeypatch):
     data.write_corpus(corpora / "tiny", {"train": [ids], "val": [ids]}, **about)
     monkeypatch.setattr(data.load, "__defaults__", (corpora,))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bench, "CUBE", 64)
+    monkeypatch.setattr(bench, "TEST_TOKENS", 256)
 
     def call(*words: str) -> dict:
         monkeypatch.setattr(sys, "argv", ["bench", *SMALL.split(), *words])
