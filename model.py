@@ -91,7 +91,7 @@ def new_norm(config: GPTConfig, width: int) -> nn.Module:
 class Attention(nn.Module):
     """Causal self-attention. Several heads of queries may share one of keys and values."""
 
-    def __init__(self, config: GPTConfig, layer: int) -> None:
+    def __init__(self, config: GPTConfig, layer: int):
         super().__init__()
         self.layer = layer
         self.dropout = config.dropout
@@ -147,7 +147,7 @@ class LatentAttention(nn.Module):
     on scores or embeddings.
     """
 
-    def __init__(self, config: GPTConfig, layer: int) -> None:
+    def __init__(self, config: GPTConfig, layer: int):
         super().__init__()
         self.layer = layer
         self.dropout = config.dropout
@@ -241,7 +241,7 @@ def finished(y: Tensor, v: Tensor, x: Tensor, plan: Plan) -> Tensor:
 class MLP(nn.Module):
     """Two layers with a GELU between them, or SwiGLU: the first layer has gates and values."""
 
-    def __init__(self, config: GPTConfig) -> None:
+    def __init__(self, config: GPTConfig):
         super().__init__()
         self.dropout = config.dropout
         self.kind = config.mlp
@@ -264,7 +264,7 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)); or both of the same x, side by side."""
 
-    def __init__(self, config: GPTConfig, layer: int) -> None:
+    def __init__(self, config: GPTConfig, layer: int):
         super().__init__()
         is_latent = config.kv_lora_rank is not None
         self.ln_1 = new_norm(config, config.n_embd)
@@ -288,7 +288,7 @@ class GPT(nn.Module):
     `pos_file` is a Python file with schemes of the user's own.
     """
 
-    def __init__(self, config: GPTConfig, pos_file: str | Path | None = None) -> None:
+    def __init__(self, config: GPTConfig, pos_file: str | Path | None = None):
         super().__init__()
         self.config = config
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
