@@ -283,7 +283,8 @@ def check_in_float32(tester: Tester, places: Places, row: dict[str, Any]) -> Non
 
 def add_notes(row: dict[str, Any], notes: list[str]) -> None:
     """Add sentences to the note of a row."""
-    row["note"] = "; ".join([*filter(None, [row.get("note")]), *notes])
+    if notes:
+        row["note"] = "; ".join([*filter(None, [row.get("note")]), *notes])
 
 
 # ---- rows

@@ -26,9 +26,9 @@ import pandas as pd
 
 from configurable import ReportSettings, UserError, configure, run_program
 from runs import results
-from runs.checkpoint import named_folders, read_config, steps_taken
+from runs.checkpoint import named_folders, read_config
 from runs.figures import plot_rows
-from runs.log import diverged
+from runs.log import logged
 
 
 def find_runs(folder: Path, levels: int = 3) -> Iterator[Path]:
@@ -49,11 +49,11 @@ def list_runs(folders: list[Path], dataset: str, format: str) -> str:
         try:
             if (folder / "config.json").exists():
                 s = read_config(folder)["settings"]
-                steps, line["pos"], line["corpus"] = steps_taken(folder), s["pos"], s["dataset"]
-                line |= {"L": s["block_size"], "seed": s["seed"], "steps": steps}
-                line["state"] = "finished" if steps >= s["max_iters"] else "unfinished"
-                if diverged(folder):
-                    line["state"] = "diverged"
+                last = (logged(folder) or [{"step": 0}])[-1]
+                line |= {"pos": s["pos"], "corpus": s["dataset"], "L": s["block_size"]}
+                line |= {"seed": s["seed"], "steps": last["step"], "state": "finished"}
+                if last["step"] < s["max_iters"]:
+                    line["state"] = "diverged" if "diverged" in last else "unfinished"
             if (folder / "extrapolation.json").exists():
                 tested[str(folder)] = results.load_result(folder)
                 rows = results.rows_of({str(folder): tested[str(folder)]})
