@@ -366,6 +366,8 @@ class ExtendSettings(LogSettings, MeasureSettings):
     The other words of the command line are run folders (of several seeds) and extensions.
     """
 
+    protocols = ("fixed_targets",)  # what is tested: a gain compares the same targets
+
     compare: Texts = setting((), "folders of other runs, shown too, as they are", "test")
     search: Length | None = setting(None, "search longrope's factors for so many L", "test")
     rounds: Count = setting(40, "length of the search", "test", "rounds")
@@ -528,6 +530,16 @@ def values(settings: Settings, kind: str) -> dict[str, Any]:
     """The settings of one kind, by name."""
     names = [f.name for f in fields(settings) if f.metadata["kind"] == kind]
     return {name: getattr(settings, name) for name in names}
+
+
+def differences(here: Settings, there: Settings) -> list[str]:
+    """How two runs differ in what changes the result: ["n_embd: 256 here, 128 there"]."""
+    others = values(there, "result")
+    return [
+        f"{name}: {value!r:.60} here, {others[name]!r:.60} there"
+        for name, value in values(here, "result").items()
+        if value != others[name]
+    ]
 
 
 # ---- the command line and config files
