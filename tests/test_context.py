@@ -29,16 +29,16 @@ def slow_probability(text: bytes, before: bytes, target: int, order: int) -> flo
     return probability
 
 
-def slow_match(text: bytes, n: int) -> tuple[int, int]:
+def slow_match(text: bytes, n: int) -> list[int]:
     """The longest match of the end of the last n bytes, by trying all."""
     text = text[max(0, len(text) - n) :]
-    best = (0, 0)
+    best = [0, 0]
     for end in range(len(text) - 1):
         size = 0
         while size <= end and size < context.MATCHED and text[end - size] == text[-1 - size]:
             size += 1
         if size and size >= best[0]:
-            best = (size, text[end + 1])
+            best = [size, text[end + 1]]
     return best
 
 
@@ -62,9 +62,8 @@ def test_the_longest_match_equals_one_found_by_trying() -> None:
     lengths = (1, 2, 5, 17, 64)
     for _ in range(60):
         text = generator.integers(3, size=int(generator.integers(2, 90)))
-        sizes, following = context.longest_matches(text, lengths)
-        wanted = [slow_match(bytes(text.tolist()), n) for n in lengths]
-        assert list(zip(sizes.tolist(), following.tolist(), strict=True)) == wanted
+        matches = context.longest_matches(text, lengths)
+        assert matches.T.tolist() == [slow_match(bytes(text.tolist()), n) for n in lengths]
 
 
 def test_far_context_is_worth_what_the_text_repeats_and_nothing_in_noise(tmp_path: Path) -> None:

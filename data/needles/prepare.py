@@ -45,9 +45,9 @@ from typing import NamedTuple
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from configurable import UserError, require, run_program  # noqa: E402
-from data import HERE, NAME, OF_TOKENS, Corpus, Tokenizer, load, new_parser  # noqa: E402
-from data.recall.prepare import check_free  # noqa: E402
+from configurable import UserError, run_program  # noqa: E402
+from data import HERE, OF_TOKENS, Corpus, Tokenizer, load, new_parser  # noqa: E402
+from data.recall.prepare import check_options  # noqa: E402
 from data.rows import LEAST, Pair, write_rows  # noqa: E402
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"  # of keys; values have capitals, which are rare in text
@@ -185,12 +185,25 @@ def prepare(
 
     UserError if the corpus has rows already, too little text, or no letters for needles.
     """
-    check(corpus, KINDS[kind], length)
-    few = f"--needle_fraction={fraction} is not at least {LEAST_FRACTION} and at most 1"
-    require(LEAST_FRACTION <= fraction <= 1, few)
+    needles = KINDS[kind]
+    longest = length << TIMES - 1
+    least = LINE * (needles.needles + needles.asked) * 3 // 2
+    if "rows" in corpus.meta:
+        raise UserError(f"{corpus.name} has rows of its own: name a corpus of text")
+    if length < least:
+        raise UserError(f"--length={length}: these needles need at least {least} tokens")
+    if longest >= 2**16:
+        raise UserError(f"--length={length}: tests of {longest} tokens are too long")
+    if len(corpus.val) <= longest:
+        raise UserError(
+            f"the validation split of {corpus.name} has {len(corpus.val)} tokens, and the longest "
+            f"test {longest}: lower --length"
+        )
+    if not LEAST_FRACTION <= fraction <= 1:
+        raise UserError(f"--needle_fraction={fraction} is not at least {LEAST_FRACTION}, at most 1")
     generator = np.random.default_rng(seed)
     try:
-        writer = Writer(KINDS[kind], corpus.tokenizer, generator)
+        writer = Writer(needles, corpus.tokenizer, generator)
     except UserError as error:
         raise UserError(f"{corpus.name} cannot hold needles: {error}") from error
     sizes = [length << k for k in range(TIMES)]
@@ -198,11 +211,10 @@ def prepare(
     train = windows(generator, corpus.train, TRAIN_ROWS, length + 1)
     for row in train[: round(fraction * TRAIN_ROWS)]:
         writer.teach(row)
-    known = {key: corpus.meta[key] for key in OF_TOKENS if key in corpus.meta}
-    known |= {"tokenizer_from": corpus.folder} if "tokenizer_sha256" in known else {}
     rows = {"protocol": "needles", "kind": f"{kind} needles", "trained": length}
     rows["chance"] = len(LETTERS) ** -VALUE
-    rows["majority"] = 1 / KINDS[kind].needles if KINDS[kind].needles > 1 else None
+    rows["majority"] = 1 / needles.needles if needles.needles > 1 else None
+    has_file = corpus.meta["tokenizer"] == "file"
     return write_rows(
         folder,
         train=(train, np.ones_like(train)),  # every token is trained on
@@ -210,19 +222,9 @@ def prepare(
         rows=rows,
         source=f"{kind} needles in {fraction:.0%} of rows of {corpus.name}, seed {seed}",
         rule=corpus.meta["rule"],
-        **known,
+        tokenizer_from=corpus.folder if has_file else None,
+        **{key: corpus.meta[key] for key in OF_TOKENS if key in corpus.meta},
     )
-
-
-def check(corpus: Corpus, kind: Kind, length: int) -> None:
-    """UserError unless rows of that length can be made of the corpus."""
-    longest = length << TIMES - 1
-    require("rows" not in corpus.meta, f"{corpus.name} has rows of its own: name one of text")
-    least = LINE * (kind.needles + kind.asked) * 3 // 2
-    require(length >= least, f"--length={length}: these needles need at least {least} tokens")
-    require(longest < 2**16, f"--length={length}: tests of {longest} tokens are too long")
-    few = f"the validation split of {corpus.name} has {len(corpus.val)} tokens"
-    require(len(corpus.val) > longest, f"{few}, and the longest test {longest}: lower --length")
 
 
 def main() -> None:
@@ -236,14 +238,11 @@ def main() -> None:
     add("--seed", type=int, default=0)
     add("--name", help="of the new corpus, needles_... (default: needles_KIND_CORPUS)")
     add("--overwrite", action="store_true", help="replace a corpus of this name")
-    given = parser.parse_args()
-    name = given.name or f"needles_{given.kind}_{given.corpus}"
-    good = NAME.fullmatch(name) and name.startswith("needles_")
-    require(good, f"--name={name} must be letters and digits behind 'needles_'")
-    check_free(HERE / name, given.overwrite)
-    require(given.seed >= 0, f"--seed={given.seed} must be at least 0")
-    how = given.kind, given.length, given.needle_fraction, given.seed
-    prepare(HERE / name, load(given.corpus), *how)
+    options = parser.parse_args()
+    folder = HERE / (options.name or f"needles_{options.kind}_{options.corpus}")
+    check_options(folder, "needles_", options)
+    corpus = load(options.corpus)
+    prepare(folder, corpus, options.kind, options.length, options.needle_fraction, options.seed)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from configurable import require, run_program  # noqa: E402
+from configurable import UserError, run_program  # noqa: E402
 from data import HERE, new_parser  # noqa: E402
 from data.rows import write_rows  # noqa: E402
 
@@ -138,10 +138,16 @@ def by_majority(rows: np.ndarray) -> float:
     """The share of rows (n, T) of flipflop whose answer is the bit most often written, whatever the
     order; of two bits written as often one is drawn.
     """
-    texts = [bytes(row.tolist()).decode().split("r") for row in rows]
-    more = [text.count("w1") - text.count("w0") for text, _ in texts]
-    ones = [int(answer[0] == "1") for _, answer in texts]
-    return float(np.mean([one == (m > 0) if m else 0.5 for one, m in zip(ones, more, strict=True)]))
+    right = []
+    for row in rows:
+        text, answer = bytes(row.tolist()).decode().split("r")
+        ones = text.count("w1")
+        zeros = text.count("w0")
+        if ones == zeros:
+            right.append(0.5)
+        else:
+            right.append(float((ones > zeros) == (answer[0] == "1")))
+    return float(np.mean(right))
 
 
 def make_rows(make: Make, generator: Generator, sizes: list[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -150,8 +156,8 @@ def make_rows(make: Make, generator: Generator, sizes: list[int]) -> tuple[np.nd
     longest = max(len(question + answer) for question, answer in texts) + 1
     rows = "".join(f"{question}{answer}.".ljust(longest, "\n") for question, answer in texts)
     tokens = np.frombuffer(rows.encode("ascii"), dtype=np.uint8).reshape(len(texts), longest)
-    ends = np.array([len(question) + len(answer) for question, answer in texts])
     starts = np.array([len(question) for question, _ in texts])
+    ends = np.array([len(question + answer) for question, answer in texts])
     place = np.arange(longest)
     scored = (place >= starts[:, None]) & (place <= ends[:, None])
     return tokens, scored.astype(np.int64)
@@ -176,20 +182,20 @@ def prepare(folder: Path, seed: int = 0) -> dict:
     )
 
 
-def main() -> int:
+def main() -> None:
     """Make the corpora of the tasks that are named, or of all."""
     parser = new_parser(__doc__)
     tasks = ", ".join(TASKS)
     parser.add_argument("names", nargs="*", metavar="TASK", help=f"{tasks} (default: all)")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_intermixed_args()
-    require(options.seed >= 0, f"--seed={options.seed} must be at least 0")
-    names = options.names or list(TASKS)
-    unknown = [name for name in names if name not in TASKS]
-    require(not unknown, f"there is no task {', '.join(unknown)}, only {tasks}")
-    for name in names:
+    if options.seed < 0:
+        raise UserError(f"--seed={options.seed} must be at least 0")
+    for name in options.names:
+        if name not in TASKS:
+            raise UserError(f"there is no task {name}, only {tasks}")
+    for name in options.names or TASKS:
         prepare(HERE / name, options.seed)
-    return 0
 
 
 if __name__ == "__main__":
