@@ -87,7 +87,11 @@ def prepare_pairs(
     if plan.temperature is not None:
         pairs = [((q * plan.temperature).to(q.dtype), k) for q, k in pairs]
     if plan.scorer and plan.scorer.along:
-        pairs = [plan.scorer.along(q, k, features, scale) for q, k in pairs]
+        wide = torch.promote_types(q.dtype, torch.float32)
+        [(q, k)] = pairs
+        dtype = q.dtype
+        q, k = plan.scorer.along(q.to(wide), k.to(wide), features, scale)
+        pairs = [(q.to(dtype), k.to(dtype))]
     return pairs
 
 

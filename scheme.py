@@ -537,7 +537,6 @@ class Scheme(nn.Module):
         self.unused = [m for m in expression.mentions if not any(map(m.acts_in, range(n_layer)))]
         for mention in self.unused:
             build(mention, shape, pos_file)  # a mistake in it is a mistake all the same
-        self.mover = first(self.pieces.values(), "ids")
         limits = [p.limit for p in self.pieces.values() if p.limit and p is not self.mover]
         self.id_limit = min(limits) if limits else None  # how many ids there are; None: any
         self.limit = self.mover.limit if self.mover else self.id_limit  # the longest text
@@ -631,6 +630,11 @@ class Scheme(nn.Module):
     def rotary(self) -> list[Rotary]:
         """The rotary pieces."""
         return [piece for piece in self.pieces.values() if isinstance(piece, Rotary)]
+
+    @property
+    def mover(self) -> Piece | None:
+        """The piece that gives position ids."""
+        return first(self.pieces.values(), "ids")
 
     def check_length(self, total: int) -> None:
         """Raise UserError if a text of `total` tokens has positions that the scheme lacks."""

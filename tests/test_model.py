@@ -1,0 +1,344 @@
+"""The model: causal, the cache equals one pass, architectures equal plain formulas, generation."""
+
+import math
+
+import pytest
+import torch
+from test_attention import CASES, SCHEMES, N, model, text
+from torch.nn import functional as F
+
+import attention
+from configurable import UserError
+from model import GPT, GPTConfig, pick
+
+ARCHITECTURES = {
+    "gqa": dict(n_kv_head=1),
+    "mla": dict(kv_lora_rank=6, qk_rope_head_dim=4),
+    "llama": dict(norm="rmsnorm", mlp="swiglu", qk_norm=True, n_kv_head=1, tie_embeddings=False),
+    "neox": dict(parallel_blocks=True, bias=True, embedding_norm=True, mlp="gelu_exact"),
+}
+
+
+def in_parts(gpt, idx, sizes):
+    """Logits of all tokens, read through a cache in parts of these sizes."""
+    cache = gpt.new_cache(*idx.shape)
+    return torch.cat([gpt(part, cache=cache)[0] for part in idx.split(sizes, 1)], 1)
+
+
+# ---- properties of every scheme
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("pos, extend", CASES)
+def test_tokens_ahead_change_nothing_and_the_cache_equals_one_pass(pos, extend):
+    gpt = model(pos, extend)
+    idx = text(gpt)
+    expected = gpt(idx, idx)[0]
+    changed = idx.clone()
+    changed[:, 13:] = (changed[:, 13:] + 1) % 17
+    torch.testing.assert_close(gpt(changed, changed)[0][:, :13], expected[:, :13], rtol=0, atol=0)
+    length = idx.shape[1]
+    for sizes in ([1] * length, [4, 1, length - 5]):
+        torch.testing.assert_close(in_parts(gpt, idx, sizes), expected, rtol=0, atol=1e-9)
+    gpt.extend("" if extend else gpt.config.extend)  # an extension leaves nothing behind
+    if extend:
+        torch.testing.assert_close(gpt(idx, idx)[0], model(pos)(idx, idx)[0], rtol=0, atol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("pos", SCHEMES)
+def test_bfloat16_rounds_no_number_of_a_piece(pos):
+    gpt = model(pos).float()
+    before = {name: x.clone() for name, x in gpt.pos.named_parameters()}
+    before |= {name: x.clone() for name, x in gpt.pos.named_buffers()}
+    gpt.bfloat16()
+    after = dict(gpt.pos.named_parameters()) | dict(gpt.pos.named_buffers())
+    assert before.keys() == after.keys()
+    for name, x in before.items():
+        assert torch.equal(x, after[name]) and x.dtype == after[name].dtype, name
+    idx = text(gpt)
+    assert gpt(idx, idx)[0].dtype == torch.bfloat16 and gpt(idx, idx)[0].isfinite().all()
+    assert gpt.wte.weight.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("pos", SCHEMES)
+def test_every_parameter_has_a_gradient_and_constants_are_not_saved(pos):
+    gpt = model(pos).train()
+    gpt.draw_ids(0, 0, N)
+    gpt(text(gpt), text(gpt))[1].backward()
+    for name, parameter in gpt.named_parameters():
+        if parameter.requires_grad:
+            assert parameter.grad is not None and parameter.grad.isfinite().all(), name
+    names = {name for name, _ in gpt.named_parameters()} | {"lm_head.weight"}
+    assert set(gpt.state_dict()) == names
+
+
+@pytest.mark.parametrize("pos", ["alibi", "randomized(max=64) + t5 + rope", "fox | rope + logn"])
+def test_a_compiled_step_equals_an_eager_one(pos):
+    gpt = model(pos).float().train()
+    idx = text(gpt)
+    losses = []
+    for step in (gpt, torch.compile(gpt)):
+        gpt.zero_grad()
+        gpt.draw_ids(1, 2, N)
+        loss = step(idx, idx)[1]
+        loss.backward()
+        losses += [loss, gpt.wte.weight.grad.clone()]
+    torch.testing.assert_close(losses[2:], losses[:2], rtol=1e-5, atol=1e-6)
+
+
+# ---- architectures
+
+
+def plain_gpt(gpt, idx):
+    """Logits (T, V) of one text under rope, from the formulas, token by token and head by head."""
+    c = gpt.config
+    state = gpt.state_dict()
+    width = c.n_embd // c.n_head
+    eps = c.norm_eps
+
+    def norm(x, name, bias=True):
+        if c.norm == "rmsnorm":
+            return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * state[f"{name}.weight"]
+        centred = x - x.mean(-1, keepdim=True)
+        y = centred / (centred.square().mean(-1, keepdim=True) + eps).sqrt()
+        return y * state[f"{name}.weight"] + state.get(f"{name}.bias", 0)
+
+    def linear(x, name):
+        return x @ state[f"{name}.weight"].T + state.get(f"{name}.bias", 0)
+
+    def turned(x, position):
+        pairs = width // 2
+        angles = [position * 10000 ** (-2 * m / width) for m in range(pairs)]
+        cos = torch.tensor([math.cos(a) for a in angles], dtype=x.dtype)
+        sin = torch.tensor([math.sin(a) for a in angles], dtype=x.dtype)
+        a, b = x[:pairs], x[pairs:]
+        return torch.cat((a * cos - b * sin, b * cos + a * sin))
+
+    def attention(x, name):
+        all_qkv = linear(x, f"{name}.c_attn")
+        rows = []
+        for i in range(len(x)):
+            heads = []
+            for h in range(c.n_head):
+                g = h * c.kv_heads // c.n_head
+
+                def part(t, start):
+                    vector = all_qkv[t, start : start + width]
+                    return vector
+
+                k_start = c.n_head * width + g * width
+                v_start = k_start + c.kv_heads * width
+                q = part(i, h * width)
+                keys = [part(j, k_start) for j in range(i + 1)]
+                if c.qk_norm:
+                    q = norm(q, f"{name}.q_norm")
+                    keys = [norm(k, f"{name}.k_norm") for k in keys]
+                scores = [turned(q, i) @ turned(k, j) / width**0.5 for j, k in enumerate(keys)]
+                weights = torch.stack(scores).softmax(0)
+                heads.append(sum(w * part(j, v_start) for j, w in enumerate(weights)))
+            rows.append(torch.cat(heads))
+        return linear(torch.stack(rows), f"{name}.c_proj")
+
+    def mlp(x, name):
+        x = linear(x, f"{name}.c_fc")
+        if c.mlp == "swiglu":
+            gates, values = x.chunk(2, -1)
+            x = gates * gates.sigmoid() * values
+        elif c.mlp == "gelu":
+            x = 0.5 * x * (1 + torch.tanh((2 / math.pi) ** 0.5 * (x + 0.044715 * x**3)))
+        else:
+            x = 0.5 * x * (1 + torch.erf(x / 2**0.5))
+        return linear(x, f"{name}.c_proj")
+
+    x = state["wte.weight"][idx]
+    if c.embedding_norm:
+        x = norm(x, "ln_e")
+    for n in range(c.n_layer):
+        y = x + attention(norm(x, f"h.{n}.ln_1"), f"h.{n}.attn")
+        x = y + mlp(norm(x if c.parallel_blocks else y, f"h.{n}.ln_2"), f"h.{n}.mlp")
+    return norm(x, "ln_f") @ state["lm_head.weight"].T
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["gpt2", "gqa", "llama", "neox"])
+def test_an_architecture_equals_its_formulas(name):
+    gpt = model("rope", **ARCHITECTURES.get(name, {}))
+    idx = text(gpt, 1)
+    expected = plain_gpt(gpt, idx[0])  # cos and sin are kept in float32
+    torch.testing.assert_close(gpt(idx, idx)[0][0], expected, rtol=0, atol=1e-6)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("pos", ["rope", "alibi", "fox"])
+def test_latent_attention_equals_attention_with_the_keys_and_values_it_stands_for(pos):
+    gpt = model(pos, **ARCHITECTURES["mla"])
+    layer = gpt.h[0].attn
+    x = torch.randn(1, N, 16, dtype=torch.float64)
+    latent, shared = layer.c_latent(x)[0].split([6, 4], -1)
+    latent = F.layer_norm(latent, (6,), layer.kv_norm.weight, layer.kv_norm.bias, 1e-6)
+    up = layer.c_up(latent).view(N, 2, 2, 8)  # (S, H, key or value, width)
+    queries = layer.c_query(x)[0].view(N, 2, 12)
+    expected = torch.zeros(N, 2, 8, dtype=torch.float64)
+    index = torch.arange(N)
+    plan = gpt.pos.plans(index, index, N, N, torch.float64)[0]
+    q, k, v = layer.project(x, plan)
+    if pos == "alibi":
+        torch.testing.assert_close(q[0], queries.transpose(0, 1), rtol=0, atol=1e-12)
+        keys = torch.cat((up[:, :, 0], shared[:, None].expand(-1, 2, -1)), -1)
+        torch.testing.assert_close(k[0], keys.transpose(0, 1), rtol=0, atol=1e-12)
+        for h, slope in enumerate((1 / 16, 1 / 256)):
+            scores = queries[:, h] @ keys[:, h].T / 12**0.5 - slope * (index[:, None] - index)
+            scores = scores.masked_fill(index > index[:, None], -math.inf)
+            expected[:, h] = scores.softmax(-1) @ up[:, h, 1]
+        y = layer(x, attention.prepare(plan, 2, torch.float64), None)
+        torch.testing.assert_close(y[0], layer.c_proj(expected.flatten(1)), rtol=0, atol=1e-10)
+    torch.testing.assert_close(v[0], up[:, :, 1].transpose(0, 1), rtol=0, atol=1e-12)
+    torch.testing.assert_close(q[..., :8], queries[..., :8].transpose(0, 1)[None], rtol=0, atol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", list(ARCHITECTURES))
+@pytest.mark.parametrize(
+    "pos, extend",
+    [("rope", ""), ("alibi", ""), ("fox", ""), ("pope", ""), ("cope", ""), ("rope", "rerope")],
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_cache_equals_one_pass_in_every_architecture(name, pos, extend, packed):
+    if name == "mla" and pos in ("pope", "cope"):
+        with pytest.raises(UserError, match="needs whole heads"):
+            model(pos, **ARCHITECTURES[name])
+        return
+    extend = " + ".join(filter(None, [extend, "int8" if packed else ""]))
+    gpt = model(pos, extend, **ARCHITECTURES[name])
+    idx = text(gpt)
+    expected = gpt(idx, idx)[0]
+    torch.testing.assert_close(in_parts(gpt, idx, [5, 1, 1, N - 7]), expected, rtol=0, atol=1e-9)
+
+
+@torch.no_grad()
+def test_the_cache_is_as_large_as_it_says():
+    assert model("rope").cache_bytes() == 2 * 2 * 16 * 8  # layers, k and v, columns, float64
+    assert model("rope", n_kv_head=1).cache_bytes() == 2 * 2 * 8 * 8
+    assert model("rope", **ARCHITECTURES["mla"]).cache_bytes() == 2 * (6 + 4) * 8
+    assert model("rope", "int8").bfloat16().cache_bytes() == 2 * 2 * 2 * (8 + 2)
+
+
+# ---- training, losses, answers
+
+
+def test_drawn_ids_are_those_of_training_only():
+    gpt = model("randomized(max=512) + rope")
+    idx = text(gpt)
+    tested = gpt(idx, idx)[1]
+    gpt.draw_ids(1, 5, N)
+    assert gpt(idx, idx)[1] == tested
+    gpt.train()
+    trained = gpt(idx, idx)[1]
+    assert trained != tested
+    gpt.draw_ids(1, 6, N)
+    assert gpt(idx, idx)[1] != trained
+    gpt.draw_ids(1, 5, N)
+    assert gpt(idx, idx)[1] == trained
+    with pytest.raises(UserError, match="21 positions are drawn, not 9"):
+        gpt(idx[:, :9], idx[:, :9])
+
+
+@torch.no_grad()
+def test_losses_and_answers_are_those_of_the_logits():
+    gpt = model("rope").float()
+    idx = text(gpt)
+    targets = idx.roll(-1, 1)
+    targets[0, :4] = -1
+    logits, loss = gpt(idx, targets)
+    losses = gpt.losses(idx, targets)
+    assert (losses[0, :4] == 0).all()
+    torch.testing.assert_close(losses.sum() / (targets >= 0).sum(), loss)
+    nats, correct = gpt.answers(idx, targets)
+    torch.testing.assert_close(nats, losses[targets >= 0])
+    assert torch.equal(correct, (logits.argmax(-1) == targets)[targets >= 0])
+    windowed = gpt.losses(idx, targets, window=4)
+    torch.testing.assert_close(windowed[:, :4], losses[:, :4])
+    assert not torch.equal(windowed, losses)
+    masked = model("rope + window(size=4)").float()
+    masked.load_state_dict(gpt.state_dict())
+    torch.testing.assert_close(windowed, masked.losses(idx, targets))
+
+
+def test_losses_in_blocks_have_the_gradients_of_the_mean(monkeypatch):
+    gpt = model("rope").float()
+    idx = text(gpt)
+    gpt(idx, idx)[1].backward()
+    expected = gpt.wte.weight.grad.clone()
+    gpt.zero_grad()
+    monkeypatch.setattr("model.LOSS_BYTES", 17 * 4 * 5)
+    logits, loss = gpt(idx, idx, loss_only=True)
+    loss.backward()
+    assert logits is None
+    torch.testing.assert_close(gpt.wte.weight.grad, expected)
+
+
+# ---- generation
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("pos", ["rope", "learned(rows=12)", "randomized(max=64) + alibi"])
+def test_the_likeliest_continuation_is_that_of_whole_texts(pos):
+    gpt = model(pos)
+    idx = text(gpt)[:, :5]
+    out = gpt.generate(idx, 10, temperature=0)
+    assert out.shape == (2, 15) and torch.equal(out[:, :5], idx)
+    if "randomized" not in pos:  # its positions depend on the length
+        for n in range(5, 15):
+            logits, _ = gpt(out[:, max(0, n - (gpt.limit or n)) : n])
+            assert torch.equal(logits[:, -1].argmax(-1), out[:, n])
+    assert torch.equal(out[:, 5:], torch.cat(list(gpt.stream(idx, 10, temperature=0)), 1))
+
+
+def test_pick_leaves_the_likeliest_tokens():
+    logits = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log().repeat(2000, 1)
+    generator = torch.Generator().manual_seed(0)
+
+    def shares(**how):
+        return pick(logits, generator=generator, **how).flatten().bincount(minlength=4) / 2000
+
+    assert (shares() - torch.tensor([0.5, 0.3, 0.15, 0.05])).abs().max() < 0.04
+    assert (shares(top_k=2) > 0).tolist() == [True, True, False, False]
+    assert (shares(top_p=0.7) > 0).tolist() == [True, True, False, False]
+    assert (shares(top_p=0.0) > 0).tolist() == [True, False, False, False]
+    assert (shares(temperature=1e-9) > 0).tolist() == [True, False, False, False]
+    assert shares(temperature=0)[0] == 1
+    with pytest.raises(UserError, match="top_k must be at least 1"):
+        pick(logits, top_k=0)
+
+
+@torch.no_grad()
+def test_what_a_model_cannot_read_is_refused():
+    gpt = model("learned(rows=12)")
+    with pytest.raises(UserError, match="12 positions"):
+        gpt(torch.zeros(1, 13, dtype=torch.long))
+    with pytest.raises(UserError, match="12 positions"):
+        gpt.new_cache(1, 13)
+    cache = gpt.new_cache(1, 4)
+    gpt(torch.zeros(1, 3, dtype=torch.long), cache=cache)
+    with pytest.raises(UserError, match="made for 4 tokens, not 5"):
+        gpt(torch.zeros(1, 2, dtype=torch.long), cache=cache)
+    with pytest.raises(UserError, match="made for 1 texts, not 2"):
+        gpt(torch.zeros(2, 1, dtype=torch.long), cache=cache)
+    with pytest.raises(UserError, match="shape"):
+        gpt(torch.zeros(3, dtype=torch.long))
+    with pytest.raises(UserError, match="window of 0 tokens"):
+        gpt.losses(*[torch.zeros(1, 3, dtype=torch.long)] * 2, window=0)
+
+
+def test_another_scheme_leaves_the_weights_alone():
+    gpt = model("rope").float()
+    weights = {k: v.clone() for k, v in gpt.state_dict().items()}
+    gpt.extend("yarn(factor=2)")
+    assert gpt.config.extend == "yarn(factor=2)"
+    gpt.set_scheme("t5")
+    assert gpt.config.pos == "t5" and gpt.config.extend == ""
+    state = gpt.state_dict()
+    assert set(state) - set(weights) == {"pos.pieces.0_t5.table"}
+    assert all(torch.equal(state[k], v) for k, v in weights.items())
+    assert gpt.parameter_count == GPT(GPTConfig(**vars(gpt.config))).parameter_count
