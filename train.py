@@ -362,6 +362,10 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         if step == drop_step:  # DroPE: the last steps without positions
             model.set_scheme("nope")
             shared_loss = processes.shared(loss_fn)
+            moments = optimizer.state
+            optimizer = configure_optimizer(model, s)  # without the parameters of positions
+            for p in model.parameters():
+                optimizer.state[p] = moments[p]
         lr = get_lr(step, s)
         for group in optimizer.param_groups:
             group["lr"] = lr
