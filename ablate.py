@@ -51,6 +51,7 @@ from configurable import (
     words,
     write_json,
 )
+from posenc import Shape
 from runs import device, results
 from runs.checkpoint import (
     differences,
@@ -64,7 +65,7 @@ from runs.checkpoint import (
 from runs.examine import examine
 from runs.figures import plot_rows
 from runs.log import diverged, log_comparison
-from scheme import parse
+from scheme import Scheme
 
 TRAIN = Path(__file__).resolve().with_name("train.py")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # schedulers send the last one
@@ -117,7 +118,10 @@ def plan(schemes: list[str], settings: AblateSettings) -> list[Cell]:
         changed = {word[2:].partition("=")[0] for word in own}
         for name in changed & fixed | changed - values(shared, "result").keys():
             raise UserError(f"{text}: a scheme of a comparison has no {name} of its own")
-        one = replace(one, pos=parse(pos).text)
+        gpt = one.gpt(vocab_size=1)
+        shape = Shape(gpt.n_head, gpt.scheme_width, gpt.n_embd, gpt.block_size)
+        pos_file = Path(one.pos_file) if one.pos_file else None
+        one = replace(one, pos=Scheme(pos, shape, gpt.n_layer, pos_file).text)
         label = " ".join([one.pos, *own])
         if label in models or run_folder(one) in map(run_folder, models.values()):
             raise UserError(f"{label} would be trained twice: name each scheme once")

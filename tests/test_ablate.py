@@ -69,11 +69,11 @@ def test_the_cells_are_schemes_by_seeds_those_of_the_first_seed_first():
     [
         ([], "name the position schemes"),
         (["rope", "alib"], "alibi"),
-        (["rope", "rope( )"], "twice"),
+        (["rope", "rope --n_head=2"], "twice"),
         (["rope", "rope --seed=3"], "no seed of its own"),
         (["rope", "rope --compile=False"], "no compile of its own"),
         (["rope", "rope --qknorm=True"], "qk_norm"),
-        (["rope", "--block_size=30000"], NAME),
+        (["rope", "--block_size=30000"], "training split"),
         (["rope", "--eval_lengths=32,60000"], "60000"),
         (
             ["rope", "--learning_rates=1e-3", "rope --learning_rate=1"],
@@ -223,7 +223,7 @@ def test_a_comparison_is_made_once_and_goes_on(monkeypatch, capsys):
     assert "not compared yet" in capsys.readouterr().out
     assert compare(monkeypatch, *words) == 0
     said = capsys.readouterr().out
-    assert "4 cells, 2 of them finished" in said and "2 seeds" in said
+    assert "4 cells, 2 of them finished" in said and "difference" in said
     assert sum("loss_L" in line for line in said.splitlines()) == 2  # two new cells
     frame = results.load_rows("both")
     assert set(frame.label) == {"nope", "alibi"} and set(frame.seed) == {1, 2}
