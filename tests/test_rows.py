@@ -147,14 +147,9 @@ def test_the_chance_of_a_task_is_that_of_a_guess() -> None:
         question, answer = make(generator, tasks.TRAINED)
         right += question[1 + generator.integers(tasks.TRAINED)] == answer
     assert right / 4000 == pytest.approx(chance, abs=0.015)
-    tokens, _ = tasks.make_rows(tasks.flipflop, generator, [tasks.TRAINED] * 300)
-    lines = [bytes(row.tolist()).decode() for row in tokens]
-    ones = [line.count("w1") - line.count("w0") for line in lines]
-    shares = [
-        0.5 if n == 0 else float((n > 0) == (line.split("r")[1][0] == "1"))
-        for n, line in zip(ones, lines, strict=True)
-    ]
-    assert tasks.by_majority(tokens) == pytest.approx(np.mean(shares)) and np.mean(shares) > 0.6
+    lines = ["w1w0w1r0", "w1w0r0", "w0i1r0"]
+    tokens = np.array([list(line.ljust(9, ".").encode()) for line in lines])
+    assert tasks.by_majority(tokens) == pytest.approx((0 + 0.5 + 1) / 3)
 
 
 NEEDLE = re.compile(rb"\n([a-z]{2}):([A-Z]{4})\.")
