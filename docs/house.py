@@ -68,7 +68,6 @@ STOPS = {  # in parts: the building of the model, and the forward pass
         [
             "model.py GPT._hidden",
             "scheme.py Scheme.plans",
-            "scheme.py Scheme._plan",
             "posenc.py Rotary.tables",
             "posenc.py apply_maps",
             "posenc.py Yarn.map_frequencies",
