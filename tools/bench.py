@@ -94,7 +94,6 @@ class Subject:
             self.tokens = s.gradient_accumulation_steps * s.batch_size * s.block_size
             self.loss_fn = MeanLoss(self.model)
             self.optimizer = configure_optimizer(self.model, s)
-            self.scaler = torch.amp.GradScaler(compute.kind, enabled=compute.dtype == torch.float16)
             compile_loss(self.loss_fn, self)
         elif part == "test":
             self.run = self.test
@@ -120,11 +119,9 @@ class Subject:
             x, y = (torch.from_numpy(array).to(self.compute.device) for array in batch)
             with device.autocast(self.compute):
                 loss = self.loss_fn(x, y) / s.gradient_accumulation_steps
-            self.scaler.scale(loss).backward()
-        self.scaler.unscale_(self.optimizer)
+            loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), s.grad_clip or torch.inf)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
+        self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.step += 1
 
@@ -239,8 +236,10 @@ def main() -> None:
             measured[name] = {"reason": str(error)}
         write_json(path, {"settings": settings, "rows": measured, **provenance()})
 
-    frame = pd.DataFrame.from_dict(measured, orient="index").drop(
-        columns="kernels", errors="ignore"
+    frame = (
+        pd.DataFrame.from_dict(measured, orient="index")
+        .convert_dtypes()
+        .drop(columns="kernels", errors="ignore")
     )
     table = show("; ".join(settings), frame.rename_axis(" "), LEGEND, digits=3)
     replace_file(path.with_name("table.txt"), lambda file: file.write(table.encode()))
