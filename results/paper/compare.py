@@ -4,7 +4,7 @@
 
 A difference is taken within each seed. Its interval is Student's at 95 % over seeds, joined (root
 of the sum of squares) with that over the blocks of the test text, which all seeds share. A claim is
-reproduced or contradicted if the whole interval lies on one side of its limit; else it is undecided.
+reproduced or contradicted if the whole interval lies on one side of its limit, else undecided.
 """
 
 import sys
