@@ -737,7 +737,7 @@ class Scheme(nn.Module):
             plans.append(plan)
         return plans
 
-    # ---- what is told of it
+    # ---- what it says of itself
 
     def files(self) -> dict[str, Path]:
         """{name: path} of the files that define its pieces and those that their options name.
