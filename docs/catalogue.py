@@ -2,8 +2,7 @@
 
 import inspect
 
-from posenc import overrides
-from positions.catalogue import extension_names, find, options_of, scheme_names
+from scheme import extension_names, find, options_of, scheme_names
 
 ACTS_ON = {  # by method of Piece
     "map_frequencies": "frequencies",
@@ -16,6 +15,9 @@ ACTS_ON = {  # by method of Piece
     "mask": "mask",
     "along": "queries and keys, by their text",
     "score": "whole score",
+    "weights": "attention weights",
+    "output": "output of the heads",
+    "pack": "cache",
     "draw": "positions of training",
 }
 
@@ -37,6 +39,6 @@ def catalogue_row(name: str) -> str:
         required = option.default is option.empty
         options.append(key if required else f"{key}={option.default}")
     mention = f"{name}({', '.join(options)})" if options else name
-    acts_on = ", ".join(place for method, place in ACTS_ON.items() if overrides(cls, method))
+    acts_on = ", ".join(place for method, place in ACTS_ON.items() if getattr(cls, method))
     verdict = " ".join(inspect.getdoc(cls).partition("Verdict: ")[2].split())
     return f"| `{mention}` | {acts_on or 'nothing'} | {verdict} |"
