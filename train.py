@@ -277,46 +277,43 @@ class MeanLoss(nn.Module):
         return self.model(idx, targets, loss_only=True)[1]
 
 
-def compile_loss(loss_fn: MeanLoss, run: Run) -> None:
+def compile_loss(loss_fn: MeanLoss, s: TrainSettings, kind: str) -> None:
     """Compile model and loss as one graph, or print why not."""
-    missing = device.missing_compiler()
-    if not run.settings.compile:
-        print("not compiled: compile=False")
-    elif missing or run.compute.kind == "mps":
-        print(f"not compiled: {missing or 'mps runs eager'}")
-    else:
-        print("compiling model and loss (the first step takes a while)")
-        torch._inductor.config.cpp.use_decompose_tanh = True  # GELU by exp: 14 % of a step on a CPU
-        # a graph for each length, and another one once positions are dropped
-        torch._dynamo.config.recompile_limit = max(8, 2 * len(run.settings.mixed_lengths))
-        loss_fn.compile(fullgraph=True, dynamic=False)
+    reason = device.missing_compiler()
+    if kind == "mps" or not s.compile:
+        reason = f"device={kind}, compile={s.compile}"
+    if reason:
+        print(f"not compiled: {reason}")
+        return
+    print("compiling model and loss (the first step takes a while)")
+    torch._inductor.config.cpp.use_decompose_tanh = True  # GELU by exp: 14 % of a step on a CPU
+    # a graph for each length, and another one once positions are dropped
+    torch._dynamo.config.recompile_limit = max(8, 2 * len(s.mixed_lengths))
+    loss_fn.compile(fullgraph=True, dynamic=False)
 
 
-def to_device(arrays: tuple[np.ndarray, ...], compute: device.Compute) -> list[Tensor]:
-    """Arrays as tensors on the device of the run; a GPU is not waited for."""
-    tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
+def to_device(array: np.ndarray, compute: device.Compute) -> Tensor:
+    """An array as a tensor on the device of the run; a GPU is not waited for."""
+    x = torch.from_numpy(np.ascontiguousarray(array))
     if compute.kind == "cuda":
-        tensors = [x.pin_memory() for x in tensors]
-    return [x.to(compute.device, non_blocking=True) for x in tensors]
+        x = x.pin_memory()
+    return x.to(compute.device, non_blocking=True)
 
 
 @torch.no_grad()
-def estimate_loss(run: Run, processes: Processes) -> float:
-    """Mean nats of eval_iters batches of validation text, evenly spaced: always the same text.
-
-    Each process reads a part of the batches.
-    """
+def estimate_loss(run: Run) -> float:
+    """Mean nats of eval_iters batches of validation text, evenly spaced: always the same text."""
     s = run.settings
     x, y = rows.validation(run.corpus, s.block_size, s.eval_iters * s.batch_size)
-    total = torch.zeros((), dtype=torch.float64)
+    nats = 0.0
     run.model.eval()
-    for first in range(0, len(x), s.batch_size)[processes.rank :: processes.size]:
-        batch = slice(first, first + s.batch_size)
+    for first in range(0, len(x), s.batch_size):
+        idx = to_device(x[first : first + s.batch_size], run.compute)
+        targets = to_device(y[first : first + s.batch_size], run.compute)
         with device.autocast(run.compute):
-            losses = run.model.losses(*to_device((x[batch], y[batch]), run.compute))
-        total += losses.double().sum().cpu()
+            nats += float(run.model.losses(idx, targets).double().sum())
     run.model.train()
-    return float(processes.sum(total)) / int((y >= 0).sum())
+    return nats / int((y >= 0).sum())
 
 
 def train(run: Run, processes: Processes, log: Log) -> None:
@@ -346,7 +343,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         run.saved = None  # frees its memory
     loss_fn = MeanLoss(model)
     if not run.finished:
-        compile_loss(loss_fn, run)
+        compile_loss(loss_fn, s, compute.kind)
     shared_loss = processes.shared(loss_fn)
     lengths = train_lengths(s)
     data_seed = s.seed
@@ -365,6 +362,10 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         if step == drop_step:  # DroPE: the last steps without positions
             model.set_scheme("nope")
             shared_loss = processes.shared(loss_fn)
+            moments = optimizer.state
+            optimizer = configure_optimizer(model, s)  # without the parameters of positions
+            for p in model.parameters():
+                optimizer.state[p] = moments[p]
         lr = get_lr(step, s)
         for group in optimizer.param_groups:
             group["lr"] = lr
@@ -380,11 +381,12 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         begin = (step * processes.size + processes.rank) * share
         loss = torch.zeros((), device=compute.device)
         for first in range(begin, begin + share, at_once):
-            batch = rows.batch(run.corpus, length, data_seed, first, at_once)
-            x, y = to_device(batch, compute)
+            x, y = rows.batch(run.corpus, length, data_seed, first, at_once)
+            idx = to_device(x, compute)
+            targets = to_device(y, compute)
             with processes.exchange(shared_loss, first + at_once == begin + share):
                 with device.autocast(compute):
-                    part = shared_loss(x, y) * (at_once / share)
+                    part = shared_loss(idx, targets) * (at_once / share)
                 scaler.scale(part).backward()
             loss += part.detach()
         scaler.unscale_(optimizer)
@@ -404,17 +406,19 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         line = {"step": step, "tokens": run.tokens, "lr": lr, "grad_norm": float(norm)}
         speed = (step - since) / (time.perf_counter() - clock)  # steps per second
         line["loss"] = float(processes.sum(loss)) / processes.size
+        val_loss = 0.0
         if due or signalled:  # the loss is that before the step: only this sees a ruined model
-            line["val_loss"] = estimate_loss(run, processes)
-        for name in ("loss", "grad_norm", "val_loss"):
-            skipped = name == "grad_norm" and scaler.is_enabled()  # float16 leaves out such a step
-            if not math.isfinite(line.get(name, 0.0)) and not skipped:
-                if processes.first:
-                    log.add_diverged(step, f"{name} {line[name]}")
-                raise UserError(
-                    f"step {step}: {name} is {line[name]}; the checkpoints before it are kept. "
-                    "Lower learning_rate, lengthen warmup_iters, or try --dtype=float32"
-                )
+            val_loss = estimate_loss(run)
+        if due:
+            line["val_loss"] = val_loss
+        if not math.isfinite(line["loss"] + val_loss):
+            wrong = f"loss {line['loss']}, val_loss {val_loss}"
+            if processes.first:
+                log.write({"step": step, "diverged": wrong})
+            raise UserError(
+                f"step {step}: {wrong}; the checkpoints before it are kept. "
+                "Lower learning_rate, lengthen warmup_iters, or try --dtype=float32"
+            )
         if processes.first:
             if logged:
                 log.add_step(line, speed)

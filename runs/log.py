@@ -7,7 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from tqdm import tqdm
 
 from configurable import LogSettings, UserError, replace_file
@@ -106,10 +105,6 @@ class Log:
             text += f", {(run.settings.max_iters - line['step']) / speed:.0f} s left"
         tqdm.write(text)
 
-    def add_diverged(self, step: int, what: str) -> None:
-        """Write that a number of a step was not finite."""
-        self.write({"step": step, "diverged": what})
-
     def write(self, line: dict[str, Any]) -> None:
         """Add one line to metrics.jsonl; UserError if the disk is full."""
         try:
@@ -145,7 +140,8 @@ def open_wandb(
             name=s.wandb_run_name or folder.name,
             dir=folder,
             job_type=kind,
-            tags=[*tags, *s.wandb_tags],
+            group=s.wandb_group or None,
+            tags=tags,
             config=config,
             **more,
         )
@@ -156,7 +152,7 @@ def open_wandb(
         ) from error
 
 
-def log_rows(wandb_run: Any, rows: pd.DataFrame, curves: pd.Series, figure: Path) -> None:
+def log_rows(wandb_run: Any, rows: Any, curves: Any, figure: Path) -> None:
     """Log measured rows: a table, a curve of mean nats against the length N for each name in
     `curves` (a name for each row), and the figure, if it was drawn.
     """
@@ -174,7 +170,7 @@ def log_rows(wandb_run: Any, rows: pd.DataFrame, curves: pd.Series, figure: Path
         wandb_run.log({"extrapolation_figure": wandb.Image(str(figure))})
 
 
-def log_comparison(settings: LogSettings, rows: pd.DataFrame, figure: Path, kind: str) -> None:
+def log_comparison(settings: LogSettings, rows: Any, figure: Path, kind: str) -> None:
     """A wandb run of its own for a comparison, if wandb_log is set: its selected rows, the mean
     curve of each label, the figure.
     """
