@@ -9,11 +9,11 @@ import pandas as pd
 
 from configurable import UserError, replace_file
 from runs import answers
-from runs.results import extension_gains, over_seeds, rows_of, select, wide
+from runs.results import extension_gains, measured, over_seeds, rows_of, select, wide
 
-# colours of Okabe and Ito, which the colour-blind can tell apart
-COLORS = "#0072B2 #D55E00 #009E73 #CC79A7 #E69F00 #56B4E9 #000000".split()
-STYLES = ("-", "--", ":", "-.")  # of the first seven curves, the next seven ...
+# colours of Okabe and Ito and two of Tol, which the colour-blind can tell apart
+COLORS = "#0072B2 #D55E00 #009E73 #CC79A7 #E69F00 #56B4E9 #000000 #882255 #999933".split()
+STYLES = ("-", "--", ":", "-.")  # of the first nine curves, the next nine ...
 MARKERS = "osD^vP*"
 
 
@@ -47,7 +47,7 @@ def plot_rows(rows: pd.DataFrame, path: str | Path) -> bool:
 
     A curve for each label. False, and no figure, if there is no number to draw.
     """
-    rows = rows[rows.protocol.notna()]
+    rows = measured(rows)
     axes = new_figure((9, 5.4)).add_subplot()
     draw = draw_answers if answers.answered(rows) else draw_losses
     curves = draw(axes, rows)

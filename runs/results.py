@@ -202,6 +202,14 @@ def rows_of(
     return pd.DataFrame(records).astype({"nats": float})
 
 
+def measured(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of tests, without cells of a comparison that have no result, beside which pandas
+    turns integers into floats.
+    """
+    types = {"length": int, "train_length": int, "step": int, "diverged": bool}
+    return rows[rows.protocol.notna()].astype(types)
+
+
 # ---- which rows are compared
 
 
@@ -214,7 +222,7 @@ def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> 
     of its loss. UserError if a run has no rows, or two runs have different targets. Rows without a
     protocol, which are cells of a comparison without a result, stay, at the end.
     """
-    lost, rows = rows[rows.protocol.isna()], rows[rows.protocol.notna()]
+    lost, rows = rows[rows.protocol.isna()], measured(rows)
     if rows.empty:
         raise UserError("there is no result to compare: no run was tested")
     if not dataset:
@@ -457,7 +465,7 @@ def tables(rows: pd.DataFrame, format: str = "text") -> str:
     """
     if format in ("csv", "json"):
         return show("", rows.dropna(axis="columns", how="all"), format=format)
-    lost, rows = rows[rows.protocol.isna()], rows[rows.protocol.notna()]
+    lost, rows = rows[rows.protocol.isna()], measured(rows)
     notes = [f"{x.label}, seed {x.seed}: no result: {x.reason}" for x in lost.itertuples()]
     notes += [*rows.reason, *rows.note]
     formats = rows.dtype.dropna().unique()
