@@ -566,7 +566,10 @@ def main() -> None:
     if len(sys.argv) != 3:
         raise UserError("name a run and a new folder: python -m runs.huggingface out/RUN FOLDER")
     run = load_run(sys.argv[1], device="cpu")
-    config = save_model(run.model, sys.argv[2], run.corpus)
+    try:
+        config = save_model(run.model, sys.argv[2], run.corpus)
+    except ImportError as error:
+        raise UserError(f"{error.name} is missing: pip install safetensors tokenizers") from error
     print(f"{sys.argv[2]}: a {config['model_type']} of {run.model.parameter_count:,} parameters")
 
 
