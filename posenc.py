@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
-from pydantic import AfterValidator, Field, ValidationInfo
+from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 
 from configurable import UserError, read_json
@@ -27,7 +27,7 @@ Table = tuple[Tensor, float]  # inv_freq in float64, and what multiplies cosines
 # ---- types of options: the annotations of an __init__ are checked when an expression is read
 
 
-def in_tokens(value: int | float, info: ValidationInfo) -> int:
+def in_tokens(value, info):
     """A length in tokens: 0.25 is a quarter of the length first trained at, at least 1."""
     return value if isinstance(value, int) else max(1, round(value * info.context["length"]))
 
@@ -300,6 +300,7 @@ class Piece(nn.Module):
     by_distance: bool = False  # whether its bias and its mask follow from i - j alone
     reads_ids: bool = True  # whether what it computes depends on position ids
     continuous: bool = False  # whether the position ids it gives are real numbers
+    whole_ids: bool = False  # whether it has a vector for each whole id, and none in between
     private_ids: bool = False  # whether no other piece can read the ids it gives (a grid's)
     in_kernel: bool = False  # whether its bias is cheap enough to be made for each pair on a GPU
     can_extend: bool = False  # whether `extend` may name it: it acts on a trained model
@@ -309,10 +310,10 @@ class Piece(nn.Module):
     file: Path | None = None  # the file that an option names
     found_on: str | None = None  # SHA-256 of the text that its numbers were found on
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Piece":
+    def _apply(self, fn, recurse=True):
         """What .to() does to every tensor: it moves them, but never to a narrower format."""
 
-        def moved(t: Tensor) -> Tensor:
+        def moved(t):
             new = fn(t)
             if not t.is_floating_point():
                 return new
@@ -353,6 +354,8 @@ class Learned(Piece):
     Verdict: a text longer than the table is refused, unless `resize` is given. Within L its loss
     was 0.05 nats above rope's (results/stdlib-six).
     """
+
+    whole_ids = True
 
     def __init__(
         self,

@@ -20,7 +20,6 @@ import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 import torch
@@ -157,10 +156,10 @@ def _options(node):
 @lru_cache
 def load_file(path: Path) -> dict[str, type[Piece]]:
     """The pieces that a Python file defines, by name. The file is run. UserError if it has none."""
-    if not path.is_file():
-        raise UserError(f"there is no file {path} to take position schemes from")
+    if not path.is_file() or path.suffix != ".py":
+        raise UserError(f"there is no Python file {path} to take position schemes from")
     name = f"pos_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_loader(name, SourceFileLoader(name, str(path)))
+    spec = importlib.util.spec_from_file_location(name, path)
     # torch.compile looks a function's module up by its name
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
@@ -174,7 +173,7 @@ def load_file(path: Path) -> dict[str, type[Piece]]:
     return pieces
 
 
-def pieces_of(module: object) -> dict[str, type[Piece]]:
+def pieces_of(module):
     """The schemes and extensions that a module defines itself, by name."""
     pieces = {}
     for cls in vars(module).values():
@@ -324,7 +323,7 @@ CLAIMS = {
 }
 
 
-def check_claims(pieces: Collection[Piece], text: str) -> None:
+def check_claims(pieces, text):
     """Raise UserError where two pieces of the expression `text` claim the same."""
     for a, b in itertools.combinations(pieces, 2):
         both = f"'{text:.80}': {scheme_name(a)} and {scheme_name(b)} both claim the"
@@ -337,33 +336,23 @@ def check_claims(pieces: Collection[Piece], text: str) -> None:
             raise UserError(f"{both} whole score: keep one")
 
 
-def claims_score(piece: Piece | type[Piece]) -> bool:
+def claims_score(piece):
     """Whether a piece makes the whole score, or what scores are made of, in each layer anew."""
     return piece.score is not None or piece.features is not None
 
 
-def moves_positions(piece: Piece | type[Piece]) -> bool:
+def moves_positions(piece):
     """Whether a piece gives tokens other positions than their places."""
     return piece.ids is not None or piece.draw is not None
 
 
-def reads_positions(piece: Piece) -> bool:
+def reads_positions(piece):
     """Whether what a piece computes depends on position ids."""
     acts = piece.embed or piece.tables or piece.bias or claims_score(piece)
     return piece.reads_ids and bool(acts)
 
 
-def is_resized(piece: Piece) -> bool:
-    """Whether a piece is a learned table that is stretched over the positions 0 ... N - 1."""
-    return isinstance(piece, posenc.Learned) and piece.resize != "none"
-
-
-def has_vectors(piece: Piece) -> bool:
-    """Whether a piece has one vector for each whole position, and none for those in between."""
-    return piece.embed is not None and (piece.limit is not None or is_resized(piece))
-
-
-def check_layer(pieces: Collection[Piece], text: str) -> None:
+def check_layer(pieces, text):
     """Raise UserError where pieces of the expression `text` cannot act in one layer."""
     check_claims(pieces, text)
     for a, b in itertools.permutations(pieces, 2):
@@ -372,7 +361,7 @@ def check_layer(pieces: Collection[Piece], text: str) -> None:
             raise UserError(f"'{text:.80}': {both}: {scheme_name(a)} says so (`conflicts`)")
 
 
-def check_positions(pieces: Collection[Piece], text: str) -> None:
+def check_positions(pieces, text):
     """Raise UserError where a piece of the scheme `text` cannot have the positions of another."""
     for a, b in itertools.permutations(pieces, 2):
         if a.ids is None:
@@ -384,14 +373,14 @@ def check_positions(pieces: Collection[Piece], text: str) -> None:
         if a.limit and b.limit and b.limit < a.limit:
             more = f"more than the {b.limit} rows of {second}"
             raise UserError(f"{first} gives positions up to {a.limit}, {more}")
-        if is_resized(b):
+        if b.whole_ids and b.limit is None:
             raise UserError(f"{first} changes positions, and {second} needs 0 ... N - 1")
-        if a.continuous and has_vectors(b):
+        if a.continuous and b.whole_ids:
             reason = f"{second} has a vector for each whole one only"
             raise UserError(f"{first} gives positions in between, and {reason}")
 
 
-def check_extension(pieces: Collection[Piece], text: str) -> None:
+def check_extension(pieces, text):
     """Raise UserError where pieces of the extension `text` cannot act together."""
     check_claims(pieces, text)
     for a, b in itertools.permutations(pieces, 2):
@@ -409,14 +398,14 @@ def check_extension(pieces: Collection[Piece], text: str) -> None:
             raise UserError(f"{both}: the second draws positions for another length, {advice}")
 
 
-def goes_by_length(piece: Piece | type[Piece]) -> bool:
+def goes_by_length(piece):
     """Whether the factor of an extension follows the length of the text."""
     if piece.factor is None or isinstance(piece, type):
         return False
     return piece.factor(2**30) != piece.factor(2**31)
 
 
-def misfit(a: Piece | type[Piece], pieces: Collection[Piece]) -> str:
+def misfit(a, pieces):
     """Why an extension, or a class of them, does not fit a scheme of these pieces; or nothing."""
     for b in pieces:
         name = scheme_name(b)
@@ -424,7 +413,7 @@ def misfit(a: Piece | type[Piece], pieces: Collection[Piece]) -> str:
             return f"it rewrites distances, and {name} makes the whole score by itself"
         if b.private_ids and (moves_positions(a) or a.regions):
             return f"it changes positions along a text, and {name} has places of its own"
-        if moves_positions(a) and has_vectors(b) and b.ids is None:
+        if moves_positions(a) and b.whole_ids and b.ids is None:
             return f"it changes positions, and {name} has a vector for each whole one"
         if a.draw and b.draw:
             return f"both it and {name} draw the positions of training"
@@ -497,12 +486,12 @@ class Plan:
         return turned if rest == 0 else torch.cat((x[..., :rest], turned), -1)
 
     @property
-    def turns_by_head(self) -> bool:
+    def turns_by_head(self):
         """Whether the tables of heads differ, so that heads cannot share turned keys."""
         return any(table.dim() > 2 for table in self.parts[0].query_tables)
 
 
-def first(pieces: Collection[Piece], method: str) -> Piece | None:
+def first(pieces, method):
     """The first of the pieces that has a method of the contract, such as "embed"."""
     return next((piece for piece in pieces if getattr(piece, method)), None)
 
@@ -543,7 +532,7 @@ class Scheme(nn.Module):
         self.extension = ""
         self._activate([])
 
-    def _build(self, number: int, mention: Mention, layer: int) -> str:
+    def _build(self, number, mention, layer):
         """The key of a mention's piece in that layer, built if there is none."""
         name = mention.name
         cls = find(name, self.pos_file)
@@ -588,7 +577,7 @@ class Scheme(nn.Module):
         self._activate(extensions)
         self.extensions.load_state_dict(learned, strict=bool(learned))
 
-    def _activate(self, extensions: list[Piece]) -> None:
+    def _activate(self, extensions):
         """Take these extensions: a layer has copies of its own of those that are per_layer."""
         shared = [piece for piece in extensions if not piece.per_layer]
         copied = [piece for piece in extensions if piece.per_layer]
@@ -601,7 +590,7 @@ class Scheme(nn.Module):
             self.set_of_layer = list(range(len(self.layers)))
         self.extensions_of_set = [[*shared, *copies[n]] for n in range(len(self.sets))]
 
-    def _check_fit(self, piece: Piece, text: str) -> None:
+    def _check_fit(self, piece, text):
         """Raise UserError where a piece of the extension `text` does not fit this scheme."""
         name = scheme_name(piece)
         reason = misfit(piece, self.pieces.values())

@@ -73,9 +73,9 @@ def test_every_parameter_has_a_gradient_and_constants_are_not_saved(pos):
     assert set(gpt.state_dict()) == names
 
 
-@pytest.mark.parametrize("pos", ["alibi", "randomized(max=64) + t5 + rope", "fox | rope + logn"])
+@pytest.mark.parametrize("pos", ["rope2d", "randomized(max=64) + t5 + rope"])
 def test_a_compiled_step_equals_an_eager_one(pos):
-    gpt = model(pos).float().train()
+    gpt = model(pos, n_layer=1).float().train()
     idx = text(gpt)
     losses = []
     for step in (gpt, torch.compile(gpt)):
