@@ -68,6 +68,13 @@ class Split(TypedDict):
     sha256: str
 
 
+class Splits(TypedDict):
+    """Both splits."""
+
+    train: Split
+    val: Split
+
+
 class Meta(TypedDict):
     """The content of meta.json."""
 
@@ -77,7 +84,7 @@ class Meta(TypedDict):
     vocab_size: PositiveInt
     source: str  # where the texts come from
     rule: str  # how they were split
-    splits: dict[str, Split]
+    splits: Splits
     characters: NotRequired[str]  # of "char", in the order of their tokens
     tokenizer_sha256: NotRequired[str]  # of "file"
     end_token: NotRequired[int | None]  # of "file": the token after a document

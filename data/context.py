@@ -137,7 +137,8 @@ def known_losses(
             nats = content["nats"]
     if not all(str(n) in nats for n in lengths):
         losses = context_losses(corpus, ends, others, scored, lengths)
-        nats |= {str(n): loss for n, loss in zip(lengths, losses, strict=True)}
+        for n, loss in zip(lengths, losses, strict=True):
+            nats[str(n)] = loss
         with suppress(OSError):  # a folder that cannot be written: computed again next time
             path.write_text(json.dumps({"asked": asked, "nats": nats}), encoding="utf-8")
     return {n: nats[str(n)] for n in lengths}

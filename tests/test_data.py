@@ -244,6 +244,7 @@ DAMAGES = {
     r"meta.json is damaged \(vocab_size": lambda f: change_meta(f, " 256,", '"256",'),
     r"meta.json is damaged \(tokenizer ": lambda f: change_meta(f, '"bytes"', '"words"'),
     r"meta.json is damaged \(splits.train.sha256": lambda f: change_meta(f, '"sha256"', '"md5"'),
+    r"meta.json is damaged \(splits.val": lambda f: change_meta(f, '"val"', '"test"'),
 }
 
 

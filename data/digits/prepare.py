@@ -66,9 +66,8 @@ def draw(generator: np.random.Generator, digits: np.ndarray) -> tuple[np.ndarray
     Lengths are in sides of the image, which reaches from 0 to 1. They are rounded: what follows
     has the same bits on every machine.
     """
-    points, segments = (
-        np.stack(part)[digits] for part in zip(*map(outline, range(10)), strict=True)
-    )
+    points = np.stack([outline(digit)[0] for digit in range(10)])[digits]
+    segments = np.stack([outline(digit)[1] for digit in range(10)])[digits]
     count = (len(digits), 1)
     x, y = np.moveaxis(points + generator.uniform(-0.04, 0.04, points.shape), -1, 0)
     angle, slant = generator.uniform(-0.2, 0.2, (2, *count))
@@ -84,10 +83,12 @@ def draw(generator: np.random.Generator, digits: np.ndarray) -> tuple[np.ndarray
 def render(segments: np.ndarray, pen: np.ndarray, side: int) -> np.ndarray:
     """The grey values of drawings at the centres of their patches, (N, side^2) from 0 to 1."""
     centres = (np.arange(side) + 0.5) / side
-    x, y = np.tile(centres, side), np.repeat(centres, side)
+    x = np.tile(centres, side)
+    y = np.repeat(centres, side)
     nearest = np.full((len(pen), side * side), np.inf)  # the square of the distance
     for (x0, y0), (x1, y1) in segments.transpose(1, 2, 3, 0)[..., None]:
-        wide, high = x1 - x0, y1 - y0
+        wide = x1 - x0
+        high = y1 - y0
         along = ((x - x0) * wide + (y - y0) * high) / np.maximum(wide**2 + high**2, 1e-9)
         along = along.clip(0, 1)
         square = (x0 + along * wide - x) ** 2 + (y0 + along * high - y) ** 2

@@ -33,10 +33,14 @@ from configurable import UserError, run_program  # noqa: E402
 from data import HERE, NAME, new_parser  # noqa: E402
 from data.rows import LEAST, Pair, write_rows  # noqa: E402
 
-NAMES, VALUES, NOISE = 24, 4, 16
-QUERY, VALUE = NOISE, NOISE + NAMES  # the first token of each kind; noise begins at 0
+NAMES = 24
+VALUES = 4
+NOISE = 16  # kinds of tokens that mean nothing: 0 to 15
+QUERY = NOISE  # the first token of the queries, one for each name
+VALUE = NOISE + NAMES  # the first token of the values
 WRITE = VALUE + VALUES  # name n and value v: WRITE + n * VALUES + v
-WRITES, QUERIES = 0.15, 0.12  # how often a token begins one, besides the planned ones
+WRITES = 0.15  # how often a token begins a write, besides the planned ones
+QUERIES = 0.12  # and a query
 PLANNED = 2  # planned queries in a training row; a text twice as long has twice as many
 TRAIN_ROWS = 40960
 # validation rows of 1, 2, 4 ... 32 times the training length; more if a bin has too few answers
@@ -64,7 +68,8 @@ def plan(generator: np.random.Generator, length: int, count: int) -> np.ndarray:
             continue
         name = generator.choice(free)
         taken[name, write : query + 2] = True
-        planned[write], planned[query] = name + 1, -name - 1
+        planned[write] = name + 1
+        planned[query] = -name - 1
     return planned
 
 

@@ -308,7 +308,8 @@ def prepare(
 def main() -> None:
     """Make the corpus in data/NAME and print what it holds."""
     parser = new_parser(__doc__)
-    add, many = parser.add_argument, {"nargs": "+", "metavar": "PATH"}
+    add = parser.add_argument
+    many = {"nargs": "+", "metavar": "PATH"}
     add("paths", **many, help="a text file, a folder or a .jsonl file")
     add("--name", required=True, help="the corpus is written to data/NAME")
     add("--val", **many, default=[], help="validate on these, not on 5 %% of PATH")
