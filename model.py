@@ -134,8 +134,8 @@ class Attention(nn.Module):
         features = kept_features(x, plan, cache, self.layer)
         dropout = self.dropout if self.training else 0.0
         y = attention.attend(q, k, v, prepared, self.scale, dropout, features)
-        y = finished(y, new_v, x, plan).transpose(1, 2).flatten(2)
-        return F.dropout(self.c_proj(y), self.dropout, self.training)
+        y = finished(y, new_v, x, plan)
+        return F.dropout(self.c_proj(y.transpose(1, 2).flatten(2)), self.dropout, self.training)
 
 
 class LatentAttention(nn.Module):
@@ -214,8 +214,7 @@ class LatentAttention(nn.Module):
             y = attention.attend(q, k, v, prepared, self.scale, dropout, features) @ up_v.mT
         if plan.finishing:
             y = finished(y, latents[..., : self.rank] @ up_v.mT, x, plan)
-        y = y.transpose(1, 2).flatten(2)
-        return F.dropout(self.c_proj(y), self.dropout, self.training)
+        return F.dropout(self.c_proj(y.transpose(1, 2).flatten(2)), self.dropout, self.training)
 
 
 def kept_features(x, plan, cache, layer):

@@ -222,12 +222,8 @@ def find(name: str, pos_file: Path | None = None, kind: str = "position scheme")
             defined = ", ".join(pieces)
             raise UserError(f"zoo/{name}.py defines {defined}, but no class for {name}")
         return pieces[name]
-    if kind == "extension":
-        names = among = extension_names(pos_file)
-    else:
-        names = scheme_names(pos_file)
-        among = every_name  # it may be meant as an extension
-    near = difflib.get_close_matches(name, among, 1, 0.4)
+    names = extension_names(pos_file) if kind == "extension" else scheme_names(pos_file)
+    near = difflib.get_close_matches(name, every_name, 1, 0.4)
     hint = f"did you mean {near[0]}?" if near else "your own needs --pos_file=FILE.py."
     raise UserError(f"there is no {kind} {name:.60}; {hint} There are: {', '.join(names)}")
 
