@@ -283,7 +283,8 @@ def check_in_float32(tester: Tester, places: Places, row: dict[str, Any]) -> Non
 
 def add_notes(row: dict[str, Any], notes: list[str]) -> None:
     """Add sentences to the note of a row."""
-    row["note"] = "; ".join([*filter(None, [row.get("note")]), *notes])
+    if notes:
+        row["note"] = "; ".join([*filter(None, [row.get("note")]), *notes])
 
 
 # ---- rows
@@ -552,7 +553,8 @@ def evaluate_run(
     tester = Tester(model, corpus, run.compute, processes)
     lengths = settings.eval_lengths or run.settings.eval_lengths
     settings = replace(settings, eval_lengths=lengths)
-    lock = lock_folder(run.folder) if processes.first else None  # until the end of this function
+    if processes.first:
+        lock_folder(run.folder)
     measured: list[dict[str, Any]] = []
     # a damaged result is refused before hours of testing
     if (run.folder / "extrapolation.json").exists():
@@ -567,7 +569,7 @@ def evaluate_run(
             if all(any(q.items() <= row.items() for row in measured) for q, _ in asked):
                 continue
         result = extrapolation(tester, about, settings)
-        if lock:
+        if processes.first:
             plot_run(run.folder, results.update_result(run.folder, result))
     return result
 

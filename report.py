@@ -26,9 +26,9 @@ import pandas as pd
 
 from configurable import ReportSettings, UserError, configure, run_program
 from runs import results
-from runs.checkpoint import named_folders, read_config, steps_taken
+from runs.checkpoint import named_folders, read_config
 from runs.figures import plot_rows
-from runs.log import diverged
+from runs.log import logged
 
 
 def find_runs(folder: Path, levels: int = 3) -> Iterator[Path]:
@@ -45,28 +45,38 @@ def list_runs(folders: list[Path], dataset: str, format: str) -> str:
     """A table of runs with what their tests come to; what cannot be read is named below it."""
     lines, broken, tested = [], [], {}
     for folder in folders:
-        line = {"folder": str(folder)}
         try:
-            if (folder / "config.json").exists():
-                s = read_config(folder)["settings"]
-                steps, line["pos"], line["corpus"] = steps_taken(folder), s["pos"], s["dataset"]
-                line |= {"L": s["block_size"], "seed": s["seed"], "steps": steps}
-                line["state"] = "finished" if steps >= s["max_iters"] else "unfinished"
-                if diverged(folder):
-                    line["state"] = "diverged"
+            s = read_config(folder)["settings"]
+            last = (logged(folder) or [{"step": 0}])[-1]
+            line = {"corpus": s["dataset"], "L": s["block_size"], "pos": s["pos"]}
+            line |= {"seed": s["seed"], "steps": last["step"], "state": "finished"}
+            if last["step"] < s["max_iters"]:
+                line["state"] = "diverged" if "diverged" in last else "unfinished"
             if (folder / "extrapolation.json").exists():
-                tested[str(folder)] = results.load_result(folder)
-                rows = results.rows_of({str(folder): tested[str(folder)]})
-                line["pos"] = rows.label.iloc[0].partition(" (")[0]
+                result = results.load_result(folder)
+                rows = results.rows_of({str(folder): result})
                 line |= results.summary(results.select(rows, dataset))
+                tested[str(folder)] = result
+            lines.append(line | {"folder": str(folder)})
         except UserError as error:
             broken.append(str(error))
-        lines.append(line)
     if format in ("csv", "json"):
         rows = results.rows_of(tested)
         return results.tables(rows[rows.dataset == dataset] if dataset else rows, format)
-    table = pd.DataFrame(lines).sort_values(["corpus", "L", "pos", "seed"]).set_index("folder")
-    return results.show(f"{len(lines)} runs", table, broken, format)
+    names = [
+        "corpus",
+        "L",
+        "pos",
+        "seed",
+        "steps",
+        "state",
+        "loss_L",
+        "gain_4L",
+        "gain_32L",
+        "reach",
+    ]
+    table = pd.DataFrame(lines, columns=[*names, "folder"]).sort_values(names[:4])
+    return results.show(f"{len(lines)} runs", table.dropna(axis=1, how="all"), broken, format)
 
 
 def main() -> None:

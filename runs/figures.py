@@ -9,11 +9,11 @@ import pandas as pd
 
 from configurable import UserError, replace_file
 from runs import answers
-from runs.results import extension_gains, over_seeds, rows_of, select, wide
+from runs.results import extension_gains, measured, over_seeds, rows_of, select, wide
 
-# colours of Okabe and Ito, which the colour-blind can tell apart
-COLORS = "#0072B2 #D55E00 #009E73 #CC79A7 #E69F00 #56B4E9 #000000".split()
-STYLES = ("-", "--", ":", "-.")  # of the first seven curves, the next seven ...
+# colours of Okabe and Ito and two of Tol, which the colour-blind can tell apart
+COLORS = "#0072B2 #D55E00 #009E73 #CC79A7 #E69F00 #56B4E9 #000000 #882255 #999933".split()
+STYLES = ("-", "--", ":", "-.")  # of the first nine curves, the next nine ...
 MARKERS = "osD^vP*"
 
 
@@ -47,7 +47,7 @@ def plot_rows(rows: pd.DataFrame, path: str | Path) -> bool:
 
     A curve for each label. False, and no figure, if there is no number to draw.
     """
-    rows = rows[rows.protocol.notna()]
+    rows = measured(rows)
     axes = new_figure((9, 5.4)).add_subplot()
     draw = draw_answers if answers.answered(rows) else draw_losses
     curves = draw(axes, rows)
@@ -55,18 +55,13 @@ def plot_rows(rows: pd.DataFrame, path: str | Path) -> bool:
         return False
     axes.set_xscale("log", base=2)
     places = sorted({x for curve in curves for x in curve.get_xdata()})
-    axes.set_xticks(places, [f"{x:,.0f}" for x in places], minor=False)
+    axes.set_xticks(places, [f"{x:,.0f}" for x in places])
     axes.minorticks_off()
     axes.grid(color="0.92", linewidth=0.7)
-    for k, length in enumerate(sorted(set(rows.train_length))):
+    for length in set(rows.train_length):
         axes.axvline(length, color="0.35", linestyle="--", linewidth=1, zorder=0)
-        axes.annotate(
-            f" L = {length}" if k else " L, the training length",
-            (length, 1),
-            xycoords=("data", "axes fraction"),
-            va="top",
-            fontsize=8,
-            color="0.35",
+        axes.text(
+            length, 0.01, f" L = {length}", color="0.35", transform=axes.get_xaxis_transform()
         )
     name_curves(axes, curves)
     save_figure(axes.figure, path)
@@ -79,8 +74,12 @@ def draw_losses(axes: Any, rows: pd.DataFrame) -> list[Any]:
     Of several seeds each is a thin line, and a bar is the 95 % t-interval of the mean (none of two
     seeds). Of one seed a bar is the standard error of the paired difference to L.
     """
+    from matplotlib.ticker import MaxNLocator
+
     table, curves = over_seeds(rows), []
-    table = table[table["mean"].notna()]
+    table = (
+        table[table["mean"].notna()].groupby("label").filter(lambda x: (x["mean"] < math.inf).any())
+    )
     for k, (label, means) in enumerate(table.groupby("label", sort=False)):
         color = COLORS[k % len(COLORS)]
         own = rows[(rows.label == label) & rows.protocol.isin(["fixed_targets", "image"])]
@@ -96,13 +95,13 @@ def draw_losses(axes: Any, rows: pd.DataFrame) -> list[Any]:
             means.length,
             finite,
             yerr=bars.to_numpy(),
-            label=label,
             color=color,
             linestyle=STYLES[k // len(COLORS) % len(STYLES)],
             marker=MARKERS[k % len(MARKERS)],
             markersize=5,
             capsize=3,
         )
+        curve.lines[0].set_label(label)
         curves.append(curve.lines[0])
         lost = means.length[means["mean"] == math.inf]
         edge = axes.get_xaxis_transform()
@@ -113,8 +112,8 @@ def draw_losses(axes: Any, rows: pd.DataFrame) -> list[Any]:
     if curves:
         unit, first = rows.unit.iloc[0], rows.iloc[0]
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(MaxNLocator(9, steps=[1, 2, 5, 10]))
         axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter("{x:g}")
         low, high = axes.get_ylim()
         room = max(1.0, math.sqrt(1.25 * low / high))  # a flat curve should look flat
         axes.set_ylim(low / room, high * room)
@@ -146,28 +145,24 @@ def draw_answers(axes: Any, rows: pd.DataFrame) -> list[Any]:
 
 
 def name_curves(axes: Any, curves: list[Any]) -> None:
-    """Write the name of each curve beside its last point, in its colour, one above the other."""
+    """Write the name of each curve beside its last point, in its colour, none over another."""
+    longest = max(max(curve.get_xdata()) for curve in curves)
+    to_axes = axes.transData + axes.transAxes.inverted()
     ends = {}
-    for curve in curves:
-        heights = curve.get_ydata()
-        drawn = heights[np.isfinite(heights)]
-        x, y = axes.transData.transform((curve.get_xdata()[0], drawn[-1] if len(drawn) else 1))
-        ends.setdefault(curve.get_label(), (axes.transAxes.inverted().transform((x, y))[1], curve))
-    places = sorted(ends.values(), key=lambda end: end[0])
+    for curve in curves:  # seeds of one label are named once
+        x, y = np.asarray(curve.get_data(), dtype=float)
+        last = x[np.isfinite(y)][-1]
+        height = to_axes.transform((last, y[x == last][0]))[1]
+        ends[curve.get_label()] = (height, last, curve.get_color())
     lowest = 0.0
-    for k, (height, curve) in enumerate(places):
-        above = 0.045 * (len(places) - 1 - k)  # room for those that follow
-        height = min(max(height, lowest), 1 - above)
+    for k, (label, (height, last, color)) in enumerate(
+        sorted(ends.items(), key=lambda end: end[1])
+    ):
+        height = max(lowest, min(height, 1 - 0.045 * (len(ends) - 1 - k)))  # room for the others
         lowest = height + 0.045
-        axes.annotate(
-            curve.get_label(),
-            (1.01, height),
-            xycoords="axes fraction",
-            color=curve.get_color(),
-            va="center",
-            fontsize=9,
-            annotation_clip=False,
-        )
+        name = label if last == longest else f"{label} (to {last:,.0f})"
+        style = {"color": color, "transform": axes.transAxes, "va": "center", "fontsize": 9}
+        axes.text(1.01, height, name, **style)
 
 
 def plot_extensions(rows: pd.DataFrame, path: str | Path) -> None:

@@ -38,6 +38,9 @@ ABOUT += ("tokens_trained", "unit")
 # what a row has in a frame if the file does not say it
 EMPTY = dict.fromkeys((*QUESTION, "nats", "stderr", "stderr_vs_L", "block_nats", "text_nats"))
 EMPTY |= {"bits_per_byte": None, "note": "", "reason": "", "diverged": False}
+# the columns of a run's table
+ORDER = ("fixed_targets", "stderr", "gain", "gain_stderr", "text", "far", "far_stderr", "windowed")
+ORDER += ("nonoverlapping", "its bits/byte")
 
 
 # ---- files
@@ -199,6 +202,14 @@ def rows_of(
     return pd.DataFrame(records).astype({"nats": float})
 
 
+def measured(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of tests, without cells of a comparison that have no result, beside which pandas
+    turns integers into floats.
+    """
+    types = {"length": int, "train_length": int, "step": int, "diverged": bool}
+    return rows[rows.protocol.notna()].astype(types)
+
+
 # ---- which rows are compared
 
 
@@ -211,7 +222,7 @@ def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> 
     of its loss. UserError if a run has no rows, or two runs have different targets. Rows without a
     protocol, which are cells of a comparison without a result, stay, at the end.
     """
-    lost, rows = rows[rows.protocol.isna()], rows[rows.protocol.notna()]
+    lost, rows = rows[rows.protocol.isna()], measured(rows)
     if rows.empty:
         raise UserError("there is no result to compare: no run was tested")
     if not dataset:
@@ -294,7 +305,8 @@ def length_table(rows: pd.DataFrame) -> pd.DataFrame:
             line["its bits/byte"] = place["nonoverlapping", n]["bits_per_byte"]
         lines[n] = line
     table = pd.DataFrame.from_dict(lines, orient="index").astype(float).rename_axis("N")
-    return table.dropna(axis="columns", how="all")
+    order = sorted(table, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
+    return table[order].dropna(axis="columns", how="all")
 
 
 def loss(row: Any) -> float:
@@ -338,10 +350,11 @@ def summary(rows: pd.DataFrame) -> dict[str, float]:
 # ---- schemes over seeds
 
 
-def t_half(values: Any) -> float:
+def t_half(values: pd.Series) -> float:
     """Half of Student's 95 % interval of the mean; NaN of one or two values, which show nothing."""
     from scipy.stats import t
 
+    values = values[np.isfinite(values)]
     if len(values) < 3:
         return math.nan
     return float(t.ppf(0.975, len(values) - 1)) * standard_error(values)
@@ -362,14 +375,16 @@ def over_seeds(rows: pd.DataFrame) -> pd.DataFrame:
     first = rows[rows.label == rows.label.iloc[0]].set_index(["seed", "length"]).loss
     same = pd.MultiIndex.from_frame(rows[["seed", "length"]])
     rows["difference"] = (rows.loss - first.reindex(same).to_numpy()).where(rows.loss < math.inf)
-    table = rows.groupby(["label", "length"], sort=False).agg(
-        seeds=("loss", "size"),
-        mean=("loss", "mean"),
-        sd=("loss", "std"),
-        half=("loss", t_half),
-        difference=("difference", "mean"),
-        half_difference=("difference", t_half),
-    )
+    groups = rows.groupby(["label", "length"], sort=False)
+    with np.errstate(invalid="ignore"):  # inf - inf
+        table = groups.agg(
+            seeds=("loss", "size"),
+            mean=("loss", "mean"),
+            sd=("loss", "std"),
+            half=("loss", t_half),
+            difference=("difference", "mean"),
+            half_difference=("difference", t_half),
+        )
     table["low"] = table.difference - table.half_difference
     table["high"] = table.difference + table.half_difference
     return table.drop(columns="half_difference").reset_index()
@@ -443,13 +458,6 @@ LEGEND = {
 }
 
 
-def run_notes(rows: pd.DataFrame) -> list[str]:
-    """What a reader of the rows of one run must know."""
-    tested = answers.answered(rows)
-    notes = [*rows.reason, *rows.note, answers.verdict(tested) if tested else doubts(rows)]
-    return [note for note in dict.fromkeys(notes) if note]
-
-
 def tables(rows: pd.DataFrame, format: str = "text") -> str:
     """The tables of selected rows: by length for each run and, of several, by scheme over seeds.
 
@@ -457,42 +465,53 @@ def tables(rows: pd.DataFrame, format: str = "text") -> str:
     """
     if format in ("csv", "json"):
         return show("", rows.dropna(axis="columns", how="all"), format=format)
-    lost, rows = rows[rows.protocol.isna()], rows[rows.protocol.notna()]
-    runs = rows.groupby(["label", "seed"], sort=False)
-    of_answers = bool(answers.answered(rows))
-    parts, notes = {}, []
-    for (label, seed), run in runs:
-        name = label if runs.ngroups == rows.label.nunique() else f"{label} s={seed}"
-        parts[name] = answers.table(answers.answered(run)) if of_answers else length_table(run)
-        notes += [f"{name}: {note}" for note in run_notes(run)]
-    notes += [f"{x.label}, seed {x.seed}: no result: {x.reason}" for x in lost.itertuples()]
+    lost, rows = rows[rows.protocol.isna()], measured(rows)
+    notes = [f"{x.label}, seed {x.seed}: no result: {x.reason}" for x in lost.itertuples()]
+    notes += [*rows.reason, *rows.note]
     formats = rows.dtype.dropna().unique()
     if len(formats) > 1:
         notes.append(f"rows of different number formats are compared: {', '.join(formats)}")
+    runs = rows.groupby(["label", "seed"], sort=False)
+    one_seed = runs.ngroups == rows.label.nunique()
+    parts = {}
+    for (label, seed), run in runs:
+        name = label if one_seed else f"{label} s={seed}"
+        tested = answers.answered(run)
+        parts[name] = answers.table(tested) if tested else length_table(run)
+        conclusion = answers.verdict(tested) if tested else doubts(run)
+        if conclusion and (one_seed or tested):
+            notes.append(f"{name}: {conclusion}")
+    notes = [note for note in dict.fromkeys(notes) if note]
     lengths = ", ".join(map(str, sorted(set(rows.train_length))))
     title = f"{rows.dataset.iloc[0]}, trained at L = {lengths}; "
     table = pd.concat(parts, names=["scheme"])
-    if of_answers:
+    if tested:
         return show(f"{title}share of right answers", table, [answers.LEGEND, *notes], format, 2)
     title += f"nats per {rows.unit.iloc[0]}"
-    legend = [text for name, text in LEGEND.items() if name in table]
-    pages = [show(title, table, [*legend, *notes], format)]
+    pages = []
+    if one_seed:
+        legend = [text for name, text in LEGEND.items() if name in table]
+        pages.append(show(title, table, [*legend, *notes], format))
+        notes = []
     if runs.ngroups > 1 and len(seeds := over_seeds(rows)):
         first = seeds.label.iloc[0]
+        notes.insert(0, "mean over seeds; inf: a seed diverged")
+        pages.append(show(title, wide(seeds), notes, format))
         explained = [
-            f"difference: to {first}, paired by seed; low, high: its 95 % t-interval over seeds, not",
-            "corrected for the number of schemes; with one or two seeds nothing is said about others",
+            f"difference: to {first}, paired by seed; low, high: its 95 % t-interval over seeds,",
+            "not corrected for the number of schemes. One or two seeds say nothing about others.",
         ]
-        pages.append(show(f"{title}: mean over seeds (inf: one diverged)", wide(seeds), (), format))
-        long = seeds[seeds.label != first].drop(columns="half")
-        pages.append(show("over seeds", long, explained, format))
+        long = (
+            seeds.set_index(["label", "length"]).drop(columns="half").rename_axis(["scheme", "N"])
+        )
+        pages.append(show(f"{title}, over seeds", long, explained, format))
     return "\n\n".join(pages)
 
 
 def wide(table: pd.DataFrame, values: str = "mean") -> pd.DataFrame:
     """A column for each length and a line for each label, in the order of a long table."""
     found = table.pivot(index="label", columns="length", values=values)
-    return found.reindex(table.label.unique()).rename_axis(None, axis=1)
+    return found.reindex(table.label.unique()).rename_axis("scheme").rename_axis(None, axis=1)
 
 
 def run_table(run: str | Path | dict[str, Any], format: str = "text") -> str:
@@ -502,7 +521,7 @@ def run_table(run: str | Path | dict[str, Any], format: str = "text") -> str:
 
 
 def extension_table(rows: pd.DataFrame, format: str = "text") -> str:
-    """`extension_gains` as tables, a column for each length; the lines themselves as csv or json."""
+    """`extension_gains` as tables, a column for each length; its lines as "csv" or "json"."""
     table, first = extension_gains(rows), rows.iloc[0]
     if format in ("csv", "json"):
         return show("", table, format=format)

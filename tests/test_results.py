@@ -1,0 +1,534 @@
+"""The table of measured rows: what is kept, what is compared, its statistics, formats and figures."""
+
+import csv
+import io
+import json
+import lzma
+import math
+import re
+from dataclasses import asdict
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+import evaluate
+import report
+from configurable import TrainSettings, UserError, write_json
+from runs import figures, results
+from runs.checkpoint import CONFIG
+from runs.results import load_rows, rows_of, select, tables
+
+L = 128
+LENGTHS = (64, 128, 256, 512)
+
+
+def flat(n):
+    return 1.5 - 0.02 * math.log2(n)
+
+
+def broken(n):
+    return math.inf if n > 256 else 1.4
+
+
+def ends_at_L(n):
+    return 1.6 if n <= L else None
+
+
+def breaks(n):
+    return 1.4 + max(0.0, math.log2(n / L))
+
+
+def result(pos, seed=1, loss=flat, **changes):
+    """A made result: 64 windows whose losses have a spread of their own; loss(N) None: undefined."""
+    known = {"lengths": LENGTHS, "windows": 64, "dtype": "float32", "step": 60, "dataset": "stdlib"}
+    known |= {
+        "extend": None,
+        "protocols": ("fixed_targets", "windowed", "nonoverlapping"),
+    } | changes
+    text = np.random.default_rng(0).normal(0, 0.3, known["windows"])  # the same for all models
+    noise, rows = np.random.default_rng([seed, len(pos)]), []
+    for protocol in known["protocols"]:
+        for n in known["lengths"]:
+            row = {name: known[name] for name in ("dataset", "extend", "step", "windows", "dtype")}
+            kind = "pieces" if protocol == "nonoverlapping" else "places"
+            row |= {"protocol": protocol, "length": n, "split_sha256": "split of " + row["dataset"]}
+            row |= {"targets": f"{kind} {known['windows']}", "checkpoint": f"step {known['step']}"}
+            nats = loss(min(n, L) if protocol == "windowed" else n)
+            if nats is None:
+                row |= {"nats": None, "reason": f"{pos} ends at {L}"}
+            elif math.isinf(nats):
+                row |= {"nats": None, "diverged": True, "reason": "diverged: not finite"}
+            else:
+                blocks = nats + text + noise.normal(0, 0.02, known["windows"])
+                row |= {"nats": blocks.mean(), "block_nats": blocks.tolist(), "stderr": 0.04}
+                row |= {"stderr_vs_L": 0.003, "bits_per_byte": 2.0}
+                if protocol == "fixed_targets":
+                    row["text_nats"] = (1.5 + text - n / 10000).tolist()
+            rows.append(row)
+    return {
+        "pos": pos,
+        "extend": None,
+        "seed": seed,
+        "train_length": L,
+        "original_length": L,
+        "max_iters": 60,
+        "parameters": 1000,
+        "tokens_trained": 5000,
+        "unit": "byte",
+        "settings": changes.get("settings", {}),
+        "step": known["step"],
+        "checkpoint": f"step {known['step']}",
+        "rows": rows,
+    }
+
+
+def frame(*several, **how):
+    """The selected rows of results in folders out/0, out/1 ..."""
+    return select(rows_of({f"out/{k}": one for k, one in enumerate(several)}), **how)
+
+
+def seeds(count=3):
+    """A comparison of five schemes."""
+    schemes = {"alibi": flat, "rope | nope": breaks, "learned": ends_at_L, "yarn_x": broken}
+    return frame(*(result(p, s, f) for p, f in schemes.items() for s in range(1, count + 1)))
+
+
+# ---- what is kept
+
+
+def test_an_evaluation_replaces_only_what_asked_the_same_question(tmp_path):
+    first = result("rope")
+    results.update_result(tmp_path, first)
+    changes = ({"dtype": "bfloat16"}, {"windows": 256}, {"dataset": "books"}, {"extend": "pi"})
+    for count, change in enumerate(({}, *changes, {"step": 120})):
+        results.update_result(tmp_path, result("rope", **change))
+        rows = results.load_result(tmp_path)["rows"]
+        assert len(rows) == (count + 1) * len(first["rows"])
+    results.update_result(tmp_path, result("alibi"))  # another run
+    assert len(results.load_result(tmp_path)["rows"]) == len(first["rows"])
+    assert [path.name for path in tmp_path.iterdir()] == ["extrapolation.json"]  # written whole
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"rows": 5},
+        {"pos": None},
+        {"rows": [{"protocol": "windowed"}]},
+        {"settings": "none"},
+        {"rows": [result("rope")["rows"][0] | {"block_nats": ["x"]}]},
+    ],
+)
+def test_a_damaged_result_is_named_with_the_command_that_makes_it_anew(damage, tmp_path):
+    with pytest.raises(UserError, match=f"{tmp_path} has no extrapolation.json"):
+        results.load_result(tmp_path)
+    write_json(tmp_path / "extrapolation.json", result("rope") | damage)
+    with pytest.raises(UserError, match="lacks a proper .*: delete it, python evaluate.py"):
+        results.load_result(tmp_path)
+    (tmp_path / "extrapolation.json").write_text("{")
+    with pytest.raises(UserError, match="extrapolation.json"):
+        results.load_result(tmp_path)
+
+
+def test_a_result_names_the_settings_that_are_not_the_defaults():
+    config = SimpleNamespace(block_size=32)
+    model = SimpleNamespace(pos=SimpleNamespace(extension=""), config=config, parameter_count=7)
+    settings = TrainSettings(pos="alibi", n_layer=2, drop_pos=0.5, max_iters=9, block_size=64)
+    found = results.describe_model(model, settings, step=5, tokens=10, checkpoint="c" * 64)
+    assert found["pos"] == "alibi (dropped)" and found["settings"] == {
+        "n_layer": 2,
+        "drop_pos": 0.5,
+    }
+    assert (found["train_length"], found["original_length"], found["max_iters"]) == (64, 32, 9)
+    assert results.tested_lengths(128) == [64, 128, 256, 512, 1024, 2048, 4096]
+    assert results.tested_lengths(128, (300, 100)) == [100, 128, 300]
+
+
+# ---- what is compared with what
+
+
+def test_labels_say_what_differs_among_the_runs_and_nothing_else():
+    slow = {"settings": {"learning_rate": 0.001, "n_layer": 2}}
+    rows = frame(result("rope", settings={"n_layer": 2}), result("rope", **slow))
+    assert list(rows.label.unique()) == ["rope learning_rate=0.003", "rope learning_rate=0.001"]
+    assert set(rows.n_layer) == {2}  # a column for each setting
+    rows = frame(result("rope"), result("rope"), result("rope", 2))
+    assert list(rows.label.unique()) == ["rope", "rope (out/1)"]  # equal in all, and another seed
+    rows = rows_of({"out/0": result("rope", extend="pi"), "out/1": result("rope")})
+    assert list(rows.label.unique()) == ["rope, pi", "rope (out/1)"]
+    rows = rows_of({"out/0": result("rope")}, labels={"out/0": "rope lr=0.001"})
+    assert set(rows.label) == {"rope lr=0.001"}
+
+
+def test_an_unfinished_run_says_so_wherever_it_stands():
+    rows = frame(result("rope", step=2), result("rope", 2), result("rope", 3))
+    assert "rope (unfinished: step 2 of 60)" in tables(rows)
+    assert "unfinished" in tables(rows, "csv")
+    assert results.over_seeds(rows).seeds.tolist() == [1] * 4 + [2] * 4  # and is in no mean
+    assert "unfinished: step 2 of 60" in results.run_table(result("rope", step=2))
+
+
+def test_the_newest_rows_of_one_corpus_and_one_extension_are_shown():
+    one = result("rope")
+    for change in ({"step": 30}, {"dataset": "books"}, {"extend": "pi"}):
+        one["rows"] = result("rope", **change)["rows"] + one["rows"]
+    again = result("rope", loss=breaks, lengths=(512,))["rows"]
+    one["rows"] += again
+    rows = frame(one)
+    assert len(rows) == 12 and set(rows.step) == {60} and set(rows.dataset) == {"stdlib"}
+    newest = rows[(rows.protocol == "fixed_targets") & (rows.length == 512)]
+    assert newest.nats.item() == again[0]["nats"]
+    assert set(frame(one, dataset="books").dataset) == {"books"}
+    assert set(frame(one, extend="pi").label) == {"rope, pi"}
+    assert set(frame(one, extend="all").label) == {"rope", "rope, pi"}
+    with pytest.raises(UserError, match="alibi was not tested on books .*: run evaluate.py on it"):
+        frame(one, result("alibi"), dataset="books")
+
+
+def test_only_rows_on_the_same_targets_are_compared():
+    with pytest.raises(UserError, match="rope and alibi: different targets of stdlib"):
+        frame(result("rope"), result("alibi", windows=256))
+    one = result("rope")
+    one["rows"][-1]["targets"] = "longer pieces"  # nonoverlapping at the longest N
+    rows = frame(one, result("alibi"))
+    assert rows.nats.isna().sum() == 1 and "other targets than at L" in tables(rows)
+    mixed = frame(result("rope"), result("alibi", dtype="bfloat16"))
+    assert "different number formats are compared: float32, bfloat16" in tables(mixed)
+    assert "number formats" not in tables(frame(result("rope"), result("alibi")))
+    a, b = one["rows"][0], one["rows"][-1]
+    assert results.paired(a, b) is None and results.paired(a, None) is None
+
+
+# ---- numbers
+
+
+def test_the_table_of_a_run_by_hand():
+    one = result("rope", loss=breaks)
+    found = results.length_table(frame(one))
+    place = {(row["protocol"], row["length"]): row for row in one["rows"]}
+    for n in LENGTHS:
+        fixed, base = place["fixed_targets", n], place["fixed_targets", L]
+        assert found.fixed_targets[n] == fixed["nats"]
+        if n == L:
+            assert math.isnan(found.gain[n])
+            continue
+        gains = np.subtract(base["block_nats"], fixed["block_nats"])
+        assert found.gain[n] == pytest.approx(gains.mean())
+        assert found.gain_stderr[n] == pytest.approx(stats.sem(gains))
+        far = np.subtract(place["windowed", n]["block_nats"], fixed["block_nats"])
+        if n > L:
+            assert found.far[n] == pytest.approx(far.mean())
+            assert found.far_stderr[n] == pytest.approx(stats.sem(far))
+            assert found.text[n] == pytest.approx((n - L) / 10000)
+    summary = results.summary(frame(one))
+    assert summary == {"loss_L": found.fixed_targets[L], "gain_4L": found.gain[4 * L]}
+
+
+def test_bits_per_byte_stand_only_beside_the_protocol_that_they_belong_to():
+    whole = results.length_table(frame(result("rope")))
+    assert list(whole)[-2:] == ["nonoverlapping", "its bits/byte"]
+    fixed = results.length_table(frame(result("rope", protocols=("fixed_targets", "windowed"))))
+    assert "its bits/byte" not in fixed
+    some = result("rope")
+    some["rows"] = [r for r in some["rows"] if r["protocol"] != "nonoverlapping" or r["length"] < L]
+    table = results.length_table(frame(some))
+    assert (table["its bits/byte"].isna() == table.nonoverlapping.isna()).all()
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"loss": lambda n: 2 - 0.1 * math.log2(n)}, None),
+        ({"loss": lambda n: 2 - 0.1 * math.log2(min(n, L))}, "far is nowhere clearly above zero"),
+        ({"loss": lambda n: 1.5}, r"loss\(64\) - loss\(128\) is only"),
+        ({"lengths": (128, 256)}, "was not asked: test fixed_targets at 64 and windowed"),
+        ({"lengths": (64, 128)}, "was not asked"),
+        ({"protocols": ("fixed_targets",)}, "was not asked"),
+        ({"protocols": ("nonoverlapping",)}, None),
+    ],
+)
+def test_a_run_is_doubted_only_for_what_it_was_asked(how, words):
+    found = results.doubts(frame(result("rope", **how)))
+    assert re.search(words, found) if words else not found
+    assert ("cannot show" in found) == bool(words and "asked" not in words)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_over_seeds_the_seeds_are_the_sample(count):
+    table = results.over_seeds(seeds(count)).set_index(["label", "length"])
+    first, second = (
+        [result(p, s, f) for s in range(1, count + 1)]
+        for p, f in (("alibi", flat), ("rope | nope", breaks))
+    )
+    for k, n in enumerate(LENGTHS):  # fixed_targets are the first rows
+        a, b = (np.array([one["rows"][k]["nats"] for one in side]) for side in (first, second))
+        row = table.loc["rope | nope", n]
+        assert row.seeds == count and row["mean"] == pytest.approx(b.mean())
+        assert row.difference == pytest.approx((b - a).mean())
+        if count < 3:  # two seeds show nothing about others
+            assert all(math.isnan(row[name]) for name in ("low", "high", "half"))
+            continue
+        interval = stats.ttest_rel(b, a).confidence_interval(0.95)
+        assert [row.low, row.high] == pytest.approx([interval.low, interval.high])
+        own = stats.ttest_1samp(b, 0).confidence_interval(0.95)
+        assert row.half == pytest.approx((own.high - own.low) / 2)
+    assert table.loc["yarn_x", 512]["mean"] == math.inf and math.isnan(
+        table.loc["learned", 256]["mean"]
+    )
+    assert math.isnan(table.loc["yarn_x", 512].difference)
+    assert not any(name.startswith("p") for name in table)
+
+
+def test_only_seeds_that_both_have_are_paired():
+    rows = frame(*(result("alibi", s) for s in (1, 2, 3, 4)), *(result("rope", s) for s in (2, 9)))
+    row = results.over_seeds(rows).set_index(["label", "length"]).loc["rope", L]
+    a, b = result("alibi", 2)["rows"][1], result("rope", 2)["rows"][1]
+    assert row.seeds == 2 and row.difference == pytest.approx(results.paired(b, a)[0])
+
+
+def test_an_extension_gains_over_the_cropped_model_of_the_same_seed():
+    several = []
+    for seed in (1, 2):
+        one = result("rope", seed, breaks)
+        one["rows"] += result("rope", seed, flat, extend="pi")["rows"]
+        one["rows"] += result("rope", seed, broken, extend="ntk")["rows"]
+        several.append(one)
+    rows = frame(*several, extend="all")
+    gains = results.extension_gains(rows).set_index(["label", "length"])
+    by_hand = [one["rows"][1]["nats"] - one["rows"][12 + 3]["nats"] for one in several]
+    assert gains.loc["rope, pi", 512]["mean"] == pytest.approx(np.mean(by_hand))
+    assert gains.loc["rope, pi", 512].sd == pytest.approx(np.std(by_hand, ddof=1))
+    assert gains.loc["rope, ntk", 512]["mean"] == -math.inf
+    assert gains.index[0][0] == "rope, pi"  # the best
+    text = results.extension_table(rows)
+    assert "cropped" in text and f"{np.mean(by_hand):.4f}" in text
+
+
+# ---- formats and files
+
+
+def test_text_has_a_line_for_each_length_and_names_what_is_missing():
+    rows = frame(result("alibi"), result("learned", loss=ends_at_L), result("yarn_x", loss=broken))
+    lost = {"label": "cope", "seed": 3, "run": "out/9", "reason": "ended by signal 9"}
+    rows = select(pd.concat([rows, pd.DataFrame([lost])], ignore_index=True))
+    text = tables(rows)
+    assert "cope, seed 3: no result: ended by signal 9" in text
+    assert "learned ends at 128" in text and "diverged: not finite" in text
+    numbers = results.length_table(rows[rows.label == "alibi"])
+    for n in LENGTHS:
+        assert re.search(rf" {n} .*{numbers.fixed_targets[n]:.4f}", text)
+
+
+def test_markdown_and_latex_are_whole_tables():
+    rows = seeds()
+    for line in tables(rows, "md").splitlines():
+        if line.startswith("|"):
+            assert len(re.findall(r"(?<!\\)\|", line)) in (6, 9)  # label and lengths; over seeds
+    tex = tables(rows, "tex")
+    blocks = re.findall(r"\\begin\{tabular\}\{([lr]+)\}(.*?)\\end\{tabular\}", tex, re.S)
+    assert len(blocks) == 2 and tex.count("tabular") == 4
+    for columns, body in blocks:
+        lines = [line for line in body.strip().splitlines() if "rule" not in line]
+        assert "\\toprule" in body and "\\midrule" in body and "\\bottomrule" in body
+        for line in lines:
+            assert line.endswith("\\\\") and len(re.findall(r"(?<!\\)&", line)) == len(columns) - 1
+            assert not re.search(r"(?<!\\)[_%#]|(?<!\$)-\d", line)  # escaped; a minus is one
+            assert line.count("$") % 2 == 0 and "rope | nope" not in line
+    outside = re.sub(r"\\begin\{tabular\}.*?\\end\{tabular\}", "", tex, flags=re.S)
+    assert all(line.startswith("%") or not line.strip() for line in outside.splitlines())
+
+
+def test_csv_and_json_are_the_measured_rows():
+    rows = seeds()
+    read = list(csv.DictReader(io.StringIO(tables(rows, "csv"))))
+    objects = json.loads(tables(rows, "json"))
+    assert len(read) == len(objects) == len(rows)
+    for line, one, nats in zip(read, objects, rows.nats, strict=True):
+        assert line["label"] == one["label"]
+        assert (one["nats"] is None) == (line["nats"] == "") == math.isnan(nats)
+        if one["nats"] is not None:
+            assert [one["nats"], float(line["nats"])] == pytest.approx([nats, nats], abs=1e-12)
+            assert len(one["block_nats"]) == 64
+    assert "block_nats" not in read[0]
+
+
+def test_rows_that_are_saved_are_read_as_they_were(tmp_path):
+    rows = rows_of({f"out/{s}": result("rope", s, broken) for s in (1, 2, 3)})
+    results.save_rows(rows, tmp_path / "rows.json")
+    packed = tmp_path / "published.json.xz"
+    packed.write_bytes(lzma.compress((tmp_path / "rows.json").read_bytes()))
+    for place in (tmp_path, tmp_path / "rows.json", packed):
+        back = select(load_rows(place))
+        pd.testing.assert_frame_equal(results.over_seeds(back), results.over_seeds(select(rows)))
+        assert tables(back) == tables(select(rows))
+    (tmp_path / "rows.json").write_text("[")
+    with pytest.raises(UserError, match="rows.json is damaged"):
+        load_rows(tmp_path)
+
+
+# ---- figures
+
+
+def drawn(rows, path, monkeypatch):
+    """The axes that plot_rows draws."""
+    kept, save = [], figures.save_figure
+    monkeypatch.setattr(
+        figures, "save_figure", lambda figure, at: kept.append(figure) or save(figure, at)
+    )
+    assert figures.plot_rows(rows, path) and path.exists()
+    return kept[0].axes[0]
+
+
+@pytest.mark.parametrize("kind", ["png", "pdf", "svg"])
+def test_a_figure_has_each_mean_its_interval_and_its_name(kind, tmp_path, monkeypatch):
+    rows = seeds()
+    axes = drawn(rows, tmp_path / f"figure.{kind}", monkeypatch)
+    table = results.over_seeds(rows)
+    for curve in axes.containers:
+        line, _, (bars,) = curve.lines
+        own = table[table.label == line.get_label()]
+        means = own["mean"].replace(math.inf, math.nan).dropna()
+        heights = np.asarray(line.get_ydata(), dtype=float)
+        assert heights[np.isfinite(heights)] == pytest.approx(means.to_numpy())
+        (x, low), (_, high) = bars.get_segments()[0]
+        half = own.set_index("length").half[x]
+        assert (high - low) / 2 == pytest.approx(half)
+    names = [text.get_text() for text in axes.texts]
+    assert names[0] == " L = 128" and set(names[1:]) == {
+        "alibi",
+        "rope | nope",
+        "learned (to 128)",
+        "yarn_x (to 256)",
+    }
+    heights = sorted(text.get_position()[1] for text in axes.texts[1:])
+    assert min(np.diff(heights)) > 0.04  # no name over another
+    assert len({line.lines[0].get_color() for line in axes.containers}) == 4
+    if kind == "pdf":
+        content = (tmp_path / "figure.pdf").read_bytes()
+        assert b"/Type3" not in content and b"/TrueType" in content or b"/CIDFontType2" in content
+
+
+def test_one_seed_has_the_paired_error_as_its_bar(tmp_path, monkeypatch):
+    axes = drawn(frame(result("rope")), tmp_path / "one.png", monkeypatch)
+    (curve,) = axes.containers
+    (_, low), (_, high) = curve.lines[2][0].get_segments()[0]
+    assert (high - low) / 2 == pytest.approx(0.003)
+    assert "paired difference to L" in axes.get_xlabel()
+
+
+def test_nothing_to_draw_draws_nothing_and_an_unknown_kind_is_refused(tmp_path):
+    lost = frame(result("rope", loss=lambda n: None))
+    assert not figures.plot_rows(lost, tmp_path / "none.png") and not list(tmp_path.iterdir())
+    figures.plot_run(tmp_path, result("rope", loss=lambda n: math.inf))
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(UserError, match="name a figure .png, .pdf or .svg"):
+        figures.plot_rows(frame(result("rope")), tmp_path / "figure.bmp")
+
+
+def answers_result(pos, seed, far):
+    """A made result on rows with answers: right up to the distance `far`, else a third."""
+    edges = [1, 4, 16, 64, 256]
+    one = result(pos, seed, protocols=())
+    for n in (128, 256):
+        right = [1000 if edge <= far else 333 for edge in edges[1:]]
+        bins = {"edges": edges, "counts": [1000] * 4, "right": right}
+        row = {"protocol": "recall", "length": n, "extend": None, "dataset": "recall", "step": 60}
+        row |= {"split_sha256": "s", "targets": f"t{n}", "checkpoint": "step 60", "nats": 0.1}
+        row |= {"trained": 128, "chance": 0.1, "accuracy": sum(right) / 4000, "by_distance": bins}
+        one["rows"].append(row | {"block_nats": [0.1], "dtype": "float32"})
+    return one | {"settings": {"dataset": "recall"}}
+
+
+def test_rows_with_answers_are_tabled_and_drawn_by_distance(tmp_path, monkeypatch):
+    rows = frame(
+        *(answers_result(p, s, far) for p, far in (("alibi", 64), ("rope", 256)) for s in (1, 2))
+    )
+    text = tables(rows)
+    assert re.search(r"rope s=1 +128 +1.00 +1.00 +1.00 +1.00 +256", text)
+    assert "rope s=2: reads at least 256 tokens back" in text and "alibi s=1: not learned" in text
+    assert results.summary(rows[(rows.label == "rope") & (rows.seed == 1)]) == {"reach": 256}
+    axes = drawn(rows, tmp_path / "recall.png", monkeypatch)
+    curves = [line for line in axes.lines if line.get_label() in ("alibi", "rope")]
+    assert [list(line.get_ydata()) for line in curves] == [[1, 1, 1, 0.333]] * 2 + [
+        [1, 1, 1, 1]
+    ] * 2
+    assert tables(rows, "tex").count("tabular") == 2
+
+
+# ---- the programs
+
+
+@pytest.fixture
+def out(tmp_path, monkeypatch):
+    """Three run folders in out/, one of them unfinished, and a command: its output."""
+    monkeypatch.chdir(tmp_path)
+    for name, one in {
+        "a": result("alibi"),
+        "b": result("rope"),
+        "c": result("rope", 2, step=2),
+    }.items():
+        (tmp_path / "out" / name).mkdir(parents=True)
+        results.update_result(f"out/{name}", one)
+        s = TrainSettings(pos=one["pos"], seed=one["seed"], max_iters=60)
+        config = {"settings": asdict(s), **dict.fromkeys(CONFIG)}
+        write_json(f"out/{name}/config.json", config | {"settings": asdict(s)})
+        line = json.dumps({"step": one["step"], "loss": 2.0})
+        (tmp_path / "out" / name / "metrics.jsonl").write_text(f"{line}\n")
+    return tmp_path
+
+
+def run_report(capsys, monkeypatch, *words):
+    monkeypatch.setattr("sys.argv", ["report.py", *words])
+    report.main()
+    return capsys.readouterr().out
+
+
+def test_report_prints_draws_and_lists(out, capsys, monkeypatch):
+    text = run_report(capsys, monkeypatch, "out/a", "out/b", "--out=both.pdf")
+    assert "drawn in both.pdf" in text and (out / "both.pdf").exists()
+    assert text.startswith(tables(select(load_rows(["out/a", "out/b"]))))
+    assert "\\begin{tabular}" in run_report(capsys, monkeypatch, "out/a", "--format=tex")
+    listed = run_report(capsys, monkeypatch)
+    loss = result("alibi")["rows"][1]["nats"]
+    assert "3 runs" in listed and f"{loss:.4f}" in listed and listed.count("unfinished") == 1
+    rows = list(csv.DictReader(io.StringIO(run_report(capsys, monkeypatch, "out", "--format=csv"))))
+    assert len(rows) == 36 and any("unfinished" in row["label"] for row in rows)
+    (out / "out" / "d").mkdir()
+    (out / "out" / "d" / "config.json").write_text("{")
+    assert "d/config.json" in run_report(capsys, monkeypatch, "out")  # named, and no end
+    assert "step 2 of 60" in run_report(capsys, monkeypatch, "out/c")
+    with pytest.raises(UserError, match="no run in it"):
+        (out / "empty").mkdir()
+        run_report(capsys, monkeypatch, "empty")
+    results.save_rows(load_rows(["out/a", "out/b"]), out / "rows.json")
+    assert "over seeds" in run_report(capsys, monkeypatch, "rows.json")
+
+
+def test_evaluate_keeps_prints_and_draws_what_it_measured(out, capsys, monkeypatch):
+    def measure(tester, about, settings):
+        pos, seed = about["pos"], about["seed"]
+        return result(pos, seed, flat, lengths=settings.eval_lengths)
+
+    def open_model(name, settings):
+        s = TrainSettings(pos={"out/a": "alibi"}.get(name, "rope"), seed=1)
+        model = SimpleNamespace(extend=None)
+        compute = SimpleNamespace(reason="cpu")
+        model.pos = SimpleNamespace(describe=lambda: s.pos, extension="")
+        model.config, model.parameter_count = SimpleNamespace(block_size=L), 1000
+        named = {"folder": out / name, "settings": s, "model": model, "compute": compute}
+        return SimpleNamespace(**named, step=60, tokens=5000, checkpoint="step 60")
+
+    monkeypatch.setattr(evaluate, "extrapolation", measure)
+    monkeypatch.setattr(evaluate, "open_model", open_model)
+    monkeypatch.setattr(evaluate, "run_corpus", lambda run, dataset: None)
+    words = ["out/a", "out/b", "--eval_lengths=128,1024", "--dtype=float32", "--out=both.svg"]
+    monkeypatch.setattr("sys.argv", ["evaluate.py", *words])
+    evaluate.main()
+    text = capsys.readouterr().out
+    assert "drawn in both.svg" in text and (out / "both.svg").exists()
+    assert " 1024 " in text and " 256 " not in text  # only what was asked
+    assert len(results.load_result("out/a")["rows"]) == 12 + 3  # N = 1024 was added
+    assert (out / "out/a/extrapolation.png").exists()
