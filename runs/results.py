@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ValidationError
 
 from configurable import (
     PROTOCOLS,
@@ -46,31 +45,6 @@ ORDER += ("nonoverlapping", "its bits/byte")
 # ---- files
 
 
-class Row(BaseModel):
-    """What every row has. One that could not be measured has nats None and a reason."""
-
-    protocol: str
-    length: int
-    dataset: str
-    split_sha256: str
-    extend: str | None
-    step: int
-    checkpoint: str
-    nats: float | None
-    block_nats: list[float] | None = None
-
-
-class Result(BaseModel):
-    """What every extrapolation.json has."""
-
-    pos: str
-    seed: int
-    train_length: int
-    unit: str
-    settings: dict[str, Any]
-    rows: list[Row]
-
-
 def load_result(folder: str | Path) -> dict[str, Any]:
     """The extrapolation.json of a run folder; UserError if there is none or it is damaged."""
     path = Path(folder) / "extrapolation.json"
@@ -79,10 +53,9 @@ def load_result(folder: str | Path) -> dict[str, Any]:
         raise UserError(f"{folder} has no {path.name}: {again} tests a trained run")
     result = read_json(path)
     try:
-        Result.model_validate(result)
-    except ValidationError as error:
-        place = ".".join(str(part) for part in error.errors()[0]["loc"])
-        raise UserError(f"{path} lacks a proper {place}: delete it, {again} makes it") from None
+        rows_of({str(folder): result})
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{path} is damaged ({error!r:.80}): delete it, {again} makes it") from None
     return result
 
 
@@ -494,17 +467,16 @@ def tables(rows: pd.DataFrame, format: str = "text") -> str:
         pages.append(show(title, table, [*legend, *notes], format))
         notes = []
     if runs.ngroups > 1 and len(seeds := over_seeds(rows)):
-        first = seeds.label.iloc[0]
         notes.insert(0, "mean over seeds; inf: a seed diverged")
         pages.append(show(title, wide(seeds), notes, format))
-        explained = [
-            f"difference: to {first}, paired by seed; low, high: its 95 % t-interval over seeds,",
-            "not corrected for the number of schemes. One or two seeds say nothing about others.",
-        ]
-        long = (
-            seeds.set_index(["label", "length"]).drop(columns="half").rename_axis(["scheme", "N"])
-        )
-        pages.append(show(f"{title}, over seeds", long, explained, format))
+        if not one_seed:
+            explained = [
+                f"difference: to {rows.label.iloc[0]}, paired by seed; low, high: its 95 % t-interval",
+                "over seeds, not corrected for the number of schemes; none under three seeds",
+            ]
+            long = seeds.set_index(["label", "length"]).rename_axis(["scheme", "N"])
+            long = long.drop(columns="half").dropna(axis="columns", how="all")
+            pages.append(show(f"{title}, over seeds", long, explained, format))
     return "\n\n".join(pages)
 
 
