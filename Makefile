@@ -3,9 +3,7 @@
 # make test           the test suite;  make test-slow: the long tests
 # make docs           write docs/schemes.md and docs/settings.md again
 # make house          measure the code: docs/house.md
-# make schemes        plant mistakes, compare with oracles: results/mutations.json and schemes.md
-# make reliability    kill, damage and mistype: counts into results/reliability.json and .md
-# make gpu            tests, bench.py and six schemes at 124M on a GPU: docs/gpu.md, out/gpu
+# make gpu            tests, bench and six schemes at 124M on a GPU: docs/gpu.md, out/gpu
 CONFIG ?= config/alibi.py
 ARGS ?=
 PYTHON ?= python3
@@ -19,7 +17,7 @@ SIZE ?= config/size/gpt2.py config/gpu/six.py
 GPU ?= out/gpu
 RUNS ?= out/gpu-runs
 
-.PHONY: train test test-slow docs house reliability schemes gpu gpu-card gpu-bench gpu-graphs gpu-six
+.PHONY: train test test-slow docs house gpu gpu-card gpu-bench gpu-six
 train: .venv/ready
 	$(VENV) train.py $(CONFIG) $(ARGS)
 	@echo
@@ -40,16 +38,8 @@ house: .venv/ready
 	$(VENV) docs/house.py > docs/house.md.new
 	mv docs/house.md.new docs/house.md
 
-reliability: .venv/ready-dev
-	$(VENV) -m pytest -m "slow or not slow" --record=results/reliability.json tests/test_killed.py \
-		tests/test_processes.py tests/test_generated_inputs.py $(ARGS)
-
-schemes: .venv/ready-dev
-	$(VENV) -m pytest -m slow tests/test_mutations.py --record=results/mutations.json $(ARGS)
-	$(VENV) tests/oracles.py > results/schemes.md
-
 # every piece takes less than ten minutes on a card, and is left out where its result is there
-gpu: gpu-card $(GPU)/tests.txt gpu-bench gpu-graphs gpu-six
+gpu: gpu-card $(GPU)/tests.txt gpu-bench gpu-six
 	@tail -n 1 $(GPU)/tests.txt
 	@grep -q "^exit status 0$$" $(GPU)/tests.txt
 
@@ -63,19 +53,13 @@ gpu-card: $(if $(filter .venv/%,$(VENV)),.venv/ready-dev)
 
 $(GPU)/tests.txt: | gpu-card
 	mkdir -p $(GPU)
-	$(VENV) -m pytest -m gpu -vv --no-header -n $(WORKERS) tests/test_device.py tests/test_bench.py \
-		> $@.new 2>&1; code=$$?; echo "exit status $$code" >> $@.new; test $$code -le 1
+	$(VENV) -m pytest -m gpu -vv --no-header -n $(WORKERS) > $@.new 2>&1; code=$$?; \
+		echo "exit status $$code" >> $@.new; test $$code -le 1
 	mv $@.new $@
 
 gpu-bench: $(SIX:%=gpu-bench-%)
 gpu-bench-%: | gpu-card
-	$(VENV) bench.py $* $(SIZE) $(ARGS) --device=$(DEVICE) --out_dir=$(GPU)/bench
-
-# the default model of 3M parameters: a step launched kernel by kernel, and at once
-gpu-graphs: | gpu-card
-	$(VENV) bench.py rope alibi $(ARGS) --device=$(DEVICE) --only=train --out_dir=$(GPU)/launched
-	$(VENV) bench.py rope alibi $(ARGS) --device=$(DEVICE) --only=train --out_dir=$(GPU)/graphs \
-		--cuda_graphs=True
+	$(VENV) -m tools.bench $* $(SIZE) $(ARGS) --device=$(DEVICE) --out_dir=$(GPU)/bench
 
 gpu-six: $(SIX:%=$(GPU)/%/extrapolation.json)
 	$(VENV) report.py $(SIX:%=$(GPU)/%) --out=$(GPU)/figure.png > $(GPU)/table.txt.new

@@ -51,7 +51,7 @@ from configurable import (
     words,
     write_json,
 )
-from data import rows as data_rows
+from posenc import Shape
 from runs import device, results
 from runs.checkpoint import (
     differences,
@@ -65,7 +65,7 @@ from runs.checkpoint import (
 from runs.examine import examine
 from runs.figures import plot_rows
 from runs.log import diverged, log_comparison
-from scheme import parse
+from scheme import Scheme
 
 TRAIN = Path(__file__).resolve().with_name("train.py")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # schedulers send the last one
@@ -118,7 +118,10 @@ def plan(schemes: list[str], settings: AblateSettings) -> list[Cell]:
         changed = {word[2:].partition("=")[0] for word in own}
         for name in changed & fixed | changed - values(shared, "result").keys():
             raise UserError(f"{text}: a scheme of a comparison has no {name} of its own")
-        one = replace(one, pos=parse(pos).text)
+        gpt = one.gpt(vocab_size=1)
+        shape = Shape(gpt.n_head, gpt.scheme_width, gpt.n_embd, gpt.block_size)
+        pos_file = Path(one.pos_file) if one.pos_file else None
+        one = replace(one, pos=Scheme(pos, shape, gpt.n_layer, pos_file).text)
         label = " ".join([one.pos, *own])
         if label in models or run_folder(one) in map(run_folder, models.values()):
             raise UserError(f"{label} would be trained twice: name each scheme once")
@@ -159,9 +162,9 @@ def examine_cells(cells: list[Cell]) -> None:
         if s.examine and cell.label not in examined:
             examined.add(cell.label)
             vocab_size = training_corpus(s).vocab_size
-            pos_file = Path(s.pos_file).resolve() if s.pos_file else None
-            longest = max((s.block_size, *s.mixed_lengths))
-            for warning in examine(s.gpt(vocab_size), pos_file, length=longest):
+            length = max((s.block_size, *s.mixed_lengths))
+            model = s.gpt(vocab_size)
+            for warning in examine(model, s.pos_file or None, length, cell.folder):
                 print(f"warning: {cell.label}: {warning}")
 
 
@@ -250,8 +253,8 @@ def train_cells(cells: list[Cell], jobs: int, overwrite: bool, what: str = "") -
 def pick_rate(
     cell: Cell, settings: AblateSettings, train: bool
 ) -> tuple[float | None, list[dict[str, Any]]]:
-    """The learning rate for the scheme of a cell, and what was tried. The rate is None if a trial is
-    not finished; trials are trained only if `train` is set.
+    """The learning rate for the scheme of a cell, None if a trial is not finished, and what was
+    tried. Trials are trained only if `train` is set.
 
     It is that of the lowest loss, or the usual one if that is within NEAR. If the best is at an
     edge of those tried, the next one, as far off as its neighbour (as a ratio), is tried too.
@@ -349,7 +352,8 @@ def main() -> int:
     begun = [cell.folder for cell in cells if (cell.folder / "config.json").exists()]
     if dtype == "auto" and begun and not settings.overwrite:
         dtype = read_config(begun[0])["dtype"]
-    compute = device.pick(settings.device, dtype)
+    tokens = settings.batch_size * settings.block_size
+    compute = device.pick(settings.device, dtype, tokens, settings.n_embd)
     print(f"on {compute.reason}")
     group = settings.wandb_group or folder.name
     cells = [

@@ -11,7 +11,6 @@
 A score is q.k x scale, times the temperature, plus biases; -inf where a key is not seen.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
@@ -24,7 +23,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from posenc import Tile, stored
-from scheme import Part, Plan
+from scheme import Plan
 
 PRODUCT_KEYS = 512  # on a CPU, compiled: up to here two products are faster than the kernel
 SHARED_BYTES = 16 * 2**20  # a larger matrix of added scores is made in blocks, in each layer anew
@@ -66,14 +65,12 @@ def scores(
     return scores_of_rows(pairs, plan, scale, features, slice(0, q.shape[-2]))
 
 
-def weights_of(scores: Tensor, plan: Plan) -> Tensor:
+def weights_of(scores, plan):
     """Attention weights: the softmax, or what a piece has in its place."""
     return plan.weighting.weights(scores) if plan.weighting else scores.softmax(-1)
 
 
-def prepare_pairs(
-    q: Tensor, k: Tensor, plan: Plan, scale: float, features: Tensor | None
-) -> list[tuple[Tensor, Tensor]]:
+def prepare_pairs(q, k, plan, scale, features):
     """(q, k) as each part of the plan turns them, q times the temperature.
 
     They gain what a piece sums along the text of features (B, S, M).
@@ -87,17 +84,15 @@ def prepare_pairs(
     if plan.temperature is not None:
         pairs = [((q * plan.temperature).to(q.dtype), k) for q, k in pairs]
     if plan.scorer and plan.scorer.along:
-        pairs = [plan.scorer.along(q, k, features, scale) for q, k in pairs]
+        wide = torch.promote_types(q.dtype, torch.float32)
+        [(q, k)] = pairs
+        dtype = q.dtype
+        q, k = plan.scorer.along(q.to(wide), k.to(wide), features, scale)
+        pairs = [(q.to(dtype), k.to(dtype))]
     return pairs
 
 
-def scores_of_rows(
-    pairs: list[tuple[Tensor, Tensor]],
-    plan: Plan,
-    scale: float,
-    features: Tensor | None,
-    rows: slice,
-) -> Tensor:
+def scores_of_rows(pairs, plan, scale, features, rows):
     """The scores (B, H, R, C) of some queries, against the C keys up to the last of these.
 
     Products are formed in the dtype of k, the rest in float32 or wider.
@@ -129,9 +124,7 @@ def scores_of_rows(
     return chosen
 
 
-def pairs_of_ids(
-    part: Part, index: Tensor, columns: Tensor, dtype: torch.dtype, offset: int
-) -> tuple[Tensor, Tensor]:
+def pairs_of_ids(part, index, columns, dtype, offset):
     """Position ids (R, 1) and (1, C) of queries at index (R, 1) and keys at columns (C,).
 
     For keys ahead j = i: i - j is never negative. Where scores are float64, so are whole ids.
@@ -144,16 +137,11 @@ def pairs_of_ids(
     return i, torch.minimum(i, j)
 
 
-def added_scores(
-    plan: Plan, part: Part, n_head: int, dtype: torch.dtype, index: Tensor, columns: Tensor
-) -> Tensor:
+def added_scores(plan, part, n_head, dtype, index, columns):
     """What is added to q.k x scale: (H or 1, R, C), -inf where a query may not see a key.
 
     index (R, 1) and columns (C,) are places of queries and keys, dtype is float32 or wider.
     """
-    seen = columns <= index
-    for mask in plan.masks:
-        seen = seen & mask(index, columns)
     added = torch.zeros((), dtype=dtype, device=index.device)
     if plan.biases:
         offset = len(part.key_ids) - len(part.query_ids)
@@ -161,10 +149,18 @@ def added_scores(
         heads = torch.arange(n_head, device=index.device)[:, None, None]
         for piece in plan.biases:
             added = added + piece.bias(heads, i, j).to(dtype)  # real positions are wider
-    return torch.where(seen, added, -torch.inf)
+    return torch.where(sees(plan, index, columns), added, -torch.inf)
 
 
-def for_each_head(q: Tensor, x: Tensor) -> Tensor:
+def sees(plan, index, columns):
+    """Whether queries at these indexes may see keys at others, by causality and masks."""
+    seen = columns <= index
+    for mask in plan.masks:
+        seen = seen & mask(index, columns)
+    return seen
+
+
+def for_each_head(q, x):
     """Keys or values x (B, heads, S, D), with copies where several heads of q share one of x."""
     group = q.shape[1] // x.shape[1]
     return x.repeat_interleave(group, 1) if group > 1 else x
@@ -229,11 +225,8 @@ def prepare(plan: Plan, n_head: int, dtype: torch.dtype, dropout: float = 0.0) -
     index = columns[keys - queries :, None]
     if path == "flex":
 
-        def seen(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            visible = j <= i
-            for mask in plan.masks:
-                visible = visible & mask(i, j)
-            return visible
+        def seen(b, h, i, j):
+            return sees(plan, i, j)
 
         make = on_card(create_block_mask, columns)
         blocks = make(seen, None, None, keys, keys, device=columns.device)
@@ -260,7 +253,7 @@ def prepare(plan: Plan, n_head: int, dtype: torch.dtype, dropout: float = 0.0) -
 _compiled = lru_cache(torch.compile)
 
 
-def on_card(function: Callable, like: Tensor) -> Callable:
+def on_card(function, like):
     """The function; on a GPU compiled, if that is possible and the code around it is not."""
     alone = like.is_cuda and COMPILE_FLEX and not torch.compiler.is_compiling()
     return _compiled(function) if alone else function
@@ -301,7 +294,7 @@ def attend(
     return _masked(q, k, v, prepared, scale, dropout)
 
 
-def _kernel(q: Tensor, k: Tensor, v: Tensor, scale: float, **options: object) -> Tensor:
+def _kernel(q, k, v, scale, **options):
     """The library's kernel. On a CPU it forms all scores at once where values are narrower than
     keys, so they are filled up.
     """
@@ -312,12 +305,12 @@ def _kernel(q: Tensor, k: Tensor, v: Tensor, scale: float, **options: object) ->
     return scaled_dot_product_attention(q, k, v, scale=scale, **options)[..., :width]
 
 
-def _flex(q: Tensor, k: Tensor, v: Tensor, prepared: Prepared, scale: float) -> Tensor:
+def _flex(q, k, v, prepared, scale):
     """FlexAttention with biases and masks of the plan."""
     biases = prepared.plan.biases
     table = prepared.added
 
-    def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    def score_mod(score, b, h, i, j):
         j = torch.minimum(i, j)  # a bias may be undefined for keys ahead, which are not seen
         if table is not None:
             return score + table[h, i - j]
@@ -337,9 +330,7 @@ def _flex(q: Tensor, k: Tensor, v: Tensor, prepared: Prepared, scale: float) -> 
     )
 
 
-def _masked(
-    q: Tensor, k: Tensor, v: Tensor, prepared: Prepared, scale: float, dropout: float
-) -> Tensor:
+def _masked(q, k, v, prepared, scale, dropout):
     """Attention with a matrix of added scores: at once, or by blocks of query rows."""
     plan = prepared.plan
     added = prepared.added
@@ -372,9 +363,7 @@ def _masked(
     return torch.cat(blocks[::-1], -2)
 
 
-def _with_added(
-    q: Tensor, k: Tensor, v: Tensor, added: Tensor, scale: float, dropout: float
-) -> Tensor:
+def _with_added(q, k, v, added, scale, dropout):
     """The library's kernel with a matrix of added scores, (R, C) or (H, R, C)."""
     added = added[(None,) * (4 - added.dim())]
     if not q.is_cuda:
@@ -383,7 +372,7 @@ def _with_added(
         return _kernel(q, k, v, scale, attn_mask=added.to(q.dtype), dropout_p=dropout)
 
 
-def visible_keys(plan: Plan, first: int, stop: int) -> list[slice]:
+def visible_keys(plan, first, stop):
     """The keys that queries first ... stop - 1 can see: one slice, or two with sinks and a gap."""
     size, sinks = plan.visible or (stop, 0)
     near = max(0, first - size + 1)
@@ -392,7 +381,7 @@ def visible_keys(plan: Plan, first: int, stop: int) -> list[slice]:
     return [slice(near if sinks == 0 else 0, stop)]
 
 
-def block_rows(q: Tensor, k: Tensor) -> int:
+def block_rows(q, k):
     """How many queries of q (B, H, T, D) a block has."""
     if not q.is_cuda:
         return BLOCK_ROWS
@@ -400,15 +389,7 @@ def block_rows(q: Tensor, k: Tensor) -> int:
     return max(1, most // BLOCK_ROWS) * BLOCK_ROWS
 
 
-def _scored(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    plan: Plan,
-    scale: float,
-    dropout: float,
-    features: Tensor | None,
-) -> Tensor:
+def _scored(q, k, v, plan, scale, dropout, features):
     """The reference by blocks of query rows. On a GPU products are formed in the dtype of v, and
     each block is computed again in the backward pass.
     """
@@ -421,7 +402,7 @@ def _scored(
         pairs = [(q, k.to(narrow)) for q, k in pairs]
         values = v.to(narrow)
 
-        def block(start: int) -> Tensor:
+        def block(start):
             rows = slice(start, min(start + size, q.shape[-2]))
             weights = weights_of(scores_of_rows(pairs, plan, scale, features, rows), plan)
             return apply_dropout(weights, dropout).to(narrow) @ values[..., : offset + rows.stop, :]

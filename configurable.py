@@ -15,8 +15,7 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Callable
-from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal, NoReturn, get_args
 
@@ -366,6 +365,8 @@ class ExtendSettings(LogSettings, MeasureSettings):
     The other words of the command line are run folders (of several seeds) and extensions.
     """
 
+    protocols = ("fixed_targets",)  # what is tested: a gain compares the same targets
+
     compare: Texts = setting((), "folders of other runs, shown too, as they are", "test")
     search: Length | None = setting(None, "search longrope's factors for so many L", "test")
     rounds: Count = setting(40, "length of the search", "test", "rounds")
@@ -528,6 +529,16 @@ def values(settings: Settings, kind: str) -> dict[str, Any]:
     """The settings of one kind, by name."""
     names = [f.name for f in fields(settings) if f.metadata["kind"] == kind]
     return {name: getattr(settings, name) for name in names}
+
+
+def differences(here: Settings, there: Settings) -> list[str]:
+    """How two runs differ in what changes the result: ["n_embd: 256 here, 128 there"]."""
+    others = values(there, "result")
+    return [
+        f"{name}: {value!r:.60} here, {others[name]!r:.60} there"
+        for name, value in values(here, "result").items()
+        if value != others[name]
+    ]
 
 
 # ---- the command line and config files
@@ -761,32 +772,3 @@ def replace_file(path: Path, write: Callable[[BinaryIO], Any]) -> str:
     finally:
         aside.unlink(missing_ok=True)
     return digest
-
-
-# ---- temporary: goes when the last module is ported
-
-
-def require(condition, sentence):
-    if not condition:
-        raise UserError(sentence)
-
-
-@contextmanager
-def explain_errors(what, advice):
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"{what} ({error.strerror}); {advice}") from error
-
-
-def check_shape(value, shape, where, advice, path=""):
-    return None
-
-
-at_place = explain_errors
-Settings.checked = lambda self: self
-Settings.defaults = classmethod(lambda cls, kind="result": values(cls(), kind))
-Settings.has_default = lambda self, name: getattr(self, name) == getattr(type(self), name)
-TrainSettings.warmed_up = lambda self, first: replace(
-    self, warmup_iters=replace(self, max_iters=first).warmup
-)

@@ -26,8 +26,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from runs.huggingface import is_huggingface
-from scheme import Scheme, extension_names
 from tqdm import trange
 
 import evaluate
@@ -35,15 +33,17 @@ from configurable import (
     ExtendSettings,
     UserError,
     configure,
+    differences,
     replace_file,
     run_program,
-    values,
     write_json,
 )
 from runs import device, results
 from runs.checkpoint import Run, lock_folder, named_folders, open_model, provenance, run_corpus
 from runs.figures import plot_extensions
+from runs.huggingface import is_huggingface
 from runs.log import log_comparison
+from scheme import Scheme, extension_names
 
 # tested after each extension by itself
 COMBINED = ["yarn(beta=4)", "yarn(beta=8)", "ntk + logn", "yarn(beta=8) + logn"]
@@ -65,15 +65,14 @@ def fitting_extensions(scheme: Scheme) -> list[str]:
 
 def check_seeds(runs: list[Run]) -> None:
     """Raise UserError unless the runs differ in their seeds and in nothing else."""
-    first, seeds = values(runs[0].settings, "result"), set()
+    first, seeds = runs[0], set()
     for run in runs:
-        theirs = values(run.settings, "result")
-        for name, value in first.items():
-            if name not in ("seed", "init_from") and theirs[name] != value:
-                raise UserError(
-                    f"{run.folder} is no other seed of {runs[0].folder} ({name}: {theirs[name]} "
-                    f"and {value}): show it too with --compare={run.folder}"
-                )
+        s = replace(run.settings, seed=first.settings.seed, init_from=first.settings.init_from)
+        for difference in differences(s, first.settings):
+            raise UserError(
+                f"{run.folder} is no other seed of {first.folder} ({difference}): "
+                f"show it too with --compare={run.folder}"
+            )
         if run.settings.seed in seeds:
             raise UserError(f"{run.folder}: its seed is that of another run: leave one out")
         seeds.add(run.settings.seed)
@@ -195,7 +194,7 @@ def search(run: Run, settings: ExtendSettings) -> None:
         starts[name] = tuple(divisors.tolist()), 0
 
     # longrope is put on once; then only its numbers change
-    lock = lock_folder(run.folder)
+    lock_folder(run.folder)
     trial = run.folder / ".trial.new"
     write_json(trial, {"long_factor": starts["pi"][0]})
     model.extend(f"longrope(file='{trial.name}', factor={factor})", run.folder)
@@ -239,7 +238,6 @@ def search(run: Run, settings: ExtendSettings) -> None:
         },
     }
     write_json(path, content)
-    lock.release()
     print(f"{run.folder}, {total} tokens: nats on targets that were not searched on")
     for name, nats in unseen.items():
         print(f"  {name:8} {nats.mean():.4f}")

@@ -18,10 +18,10 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import attention
-from attention import Prepared, for_each_head
+from attention import for_each_head
 from configurable import GPTConfig, UserError
-from posenc import Piece, Shape, start_deviation, stored
-from scheme import Plan, Scheme
+from posenc import Shape, start_deviation, stored
+from scheme import Scheme
 
 __all__ = ["GPT", "Cache", "GPTConfig"]
 
@@ -64,7 +64,7 @@ class Cache:
         return sum(x.nbytes for x in self.parts.values()) // (self.batch * self.length)
 
 
-def keep(cache: Cache | None, layer: int, name: str, x: Tensor, packing: Piece | None) -> Tensor:
+def keep(cache, layer, name, x, packing):
     """x (B, heads, t, D) of the new tokens, behind that of the tokens before them.
 
     `packing` is a piece that says how the cache keeps it. Without a cache x is rounded in the same
@@ -91,7 +91,7 @@ def new_norm(config: GPTConfig, width: int) -> nn.Module:
 class Attention(nn.Module):
     """Causal self-attention. Several heads of queries may share one of keys and values."""
 
-    def __init__(self, config: GPTConfig, layer: int) -> None:
+    def __init__(self, config: GPTConfig, layer: int):
         super().__init__()
         self.layer = layer
         self.dropout = config.dropout
@@ -107,7 +107,7 @@ class Attention(nn.Module):
             self.q_norm = new_norm(config, config.head_width)
             self.k_norm = new_norm(config, config.head_width)
 
-    def project(self, x: Tensor, plan: Plan) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x, plan):
         """Queries, keys and values (B, heads, T, D) of x (B, T, C), turned if the plan has one
         part.
         """
@@ -125,7 +125,7 @@ class Attention(nn.Module):
             k = plan.turn(k, plan.parts[0].key_tables, is_key=True)
         return q, k, v
 
-    def forward(self, x: Tensor, prepared: Prepared, cache: Cache | None) -> Tensor:
+    def forward(self, x, prepared, cache):
         """(B, T, C) -> (B, T, C)."""
         plan = prepared.plan
         q, k, new_v = self.project(x, plan)
@@ -134,8 +134,8 @@ class Attention(nn.Module):
         features = kept_features(x, plan, cache, self.layer)
         dropout = self.dropout if self.training else 0.0
         y = attention.attend(q, k, v, prepared, self.scale, dropout, features)
-        y = finished(y, new_v, x, plan).transpose(1, 2).flatten(2)
-        return F.dropout(self.c_proj(y), self.dropout, self.training)
+        y = finished(y, new_v, x, plan)
+        return F.dropout(self.c_proj(y.transpose(1, 2).flatten(2)), self.dropout, self.training)
 
 
 class LatentAttention(nn.Module):
@@ -147,7 +147,7 @@ class LatentAttention(nn.Module):
     on scores or embeddings.
     """
 
-    def __init__(self, config: GPTConfig, layer: int) -> None:
+    def __init__(self, config: GPTConfig, layer: int):
         super().__init__()
         self.layer = layer
         self.dropout = config.dropout
@@ -165,7 +165,7 @@ class LatentAttention(nn.Module):
         self.c_up = nn.Linear(self.rank, 2 * all_heads, bias=False)  # keys and values, head by head
         self.c_proj = nn.Linear(all_heads, config.n_embd, bias=config.bias)
 
-    def queries_and_latents(self, x: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
+    def queries_and_latents(self, x, plan):
         """Queries (B, H, T, width + turned), and what is kept, (B, 1, T, rank + turned), of x (B,
         T, C). The last columns of both are turned if the plan has one part.
         """
@@ -179,23 +179,23 @@ class LatentAttention(nn.Module):
             k = plan.turn(k, plan.parts[0].key_tables, is_key=True)
         return q, k
 
-    def ups(self) -> tuple[Tensor, Tensor]:
+    def ups(self):
         """What makes keys and values of latents, (H, width, rank) each."""
         return self.c_up.weight.unflatten(0, (self.n_head, -1)).split(self.width, 1)
 
-    def keys_and_values(self, k: Tensor) -> tuple[Tensor, Tensor]:
+    def keys_and_values(self, k):
         """Keys (B, H, S, width + turned) and values (B, H, S, width) of what is kept."""
         latent, shared = k.split([self.rank, self.turned], -1)
         up_k, up_v = self.ups()
         shared = shared.expand(-1, self.n_head, -1, -1)
         return torch.cat((latent @ up_k.mT, shared), -1), latent @ up_v.mT
 
-    def project(self, x: Tensor, plan: Plan) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x, plan):
         """As `Attention.project`, with all heads."""
         q, k = self.queries_and_latents(x, plan)
         return q, *self.keys_and_values(k)
 
-    def forward(self, x: Tensor, prepared: Prepared, cache: Cache | None) -> Tensor:
+    def forward(self, x, prepared, cache):
         """(B, T, C) -> (B, T, C). With a cache, the products with `ups` are formed on the side of
         the queries and of the result: keys and values stay latents.
         """
@@ -214,11 +214,10 @@ class LatentAttention(nn.Module):
             y = attention.attend(q, k, v, prepared, self.scale, dropout, features) @ up_v.mT
         if plan.finishing:
             y = finished(y, latents[..., : self.rank] @ up_v.mT, x, plan)
-        y = y.transpose(1, 2).flatten(2)
-        return F.dropout(self.c_proj(y), self.dropout, self.training)
+        return F.dropout(self.c_proj(y.transpose(1, 2).flatten(2)), self.dropout, self.training)
 
 
-def kept_features(x: Tensor, plan: Plan, cache: Cache | None, layer: int) -> Tensor | None:
+def kept_features(x, plan, cache, layer):
     """What a piece keeps of a layer's input x (B, T, C) beside the keys: (B, 1, S, M), or None."""
     if plan.scorer is None or plan.scorer.features is None:
         return None
@@ -228,7 +227,7 @@ def kept_features(x: Tensor, plan: Plan, cache: Cache | None, layer: int) -> Ten
     return keep(cache, layer, "features", features, None)
 
 
-def finished(y: Tensor, v: Tensor, x: Tensor, plan: Plan) -> Tensor:
+def finished(y, v, x, plan):
     """The output of the heads y (B, H, T, D) as a piece changes it; v are values of new tokens."""
     if plan.finishing is None:
         return y
@@ -241,7 +240,7 @@ def finished(y: Tensor, v: Tensor, x: Tensor, plan: Plan) -> Tensor:
 class MLP(nn.Module):
     """Two layers with a GELU between them, or SwiGLU: the first layer has gates and values."""
 
-    def __init__(self, config: GPTConfig) -> None:
+    def __init__(self, config: GPTConfig):
         super().__init__()
         self.dropout = config.dropout
         self.kind = config.mlp
@@ -250,7 +249,7 @@ class MLP(nn.Module):
         self.c_fc = nn.Linear(config.n_embd, first, bias=config.bias)
         self.c_proj = nn.Linear(width, config.n_embd, bias=config.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         """(B, T, C) -> (B, T, C)."""
         x = self.c_fc(x)
         if self.kind == "swiglu":
@@ -264,7 +263,7 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)); or both of the same x, side by side."""
 
-    def __init__(self, config: GPTConfig, layer: int) -> None:
+    def __init__(self, config: GPTConfig, layer: int):
         super().__init__()
         is_latent = config.kv_lora_rank is not None
         self.ln_1 = new_norm(config, config.n_embd)
@@ -273,7 +272,7 @@ class Block(nn.Module):
         self.mlp = MLP(config)
         self.parallel = config.parallel_blocks
 
-    def forward(self, x: Tensor, prepared: Prepared, cache: Cache | None) -> Tensor:
+    def forward(self, x, prepared, cache):
         """(B, T, C) -> (B, T, C)."""
         attended = x + self.attn(self.ln_1(x), prepared, cache)
         return attended + self.mlp(self.ln_2(x if self.parallel else attended))
@@ -288,7 +287,7 @@ class GPT(nn.Module):
     `pos_file` is a Python file with schemes of the user's own.
     """
 
-    def __init__(self, config: GPTConfig, pos_file: str | Path | None = None) -> None:
+    def __init__(self, config: GPTConfig, pos_file: str | Path | None = None):
         super().__init__()
         self.config = config
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
@@ -303,7 +302,7 @@ class GPT(nn.Module):
         self.set_scheme(config.pos, pos_file)
         self.extend(config.extend)
 
-    def _initialise(self, module: nn.Module) -> None:
+    def _initialise(self, module):
         """GPT-2's at its width; over sqrt(2 n_layer) where a block writes to the residual."""
         deviation = start_deviation(self.config.n_embd)
         if isinstance(module, nn.Linear | nn.Embedding):
@@ -374,7 +373,7 @@ class GPT(nn.Module):
         paths = [attention.choose_path(plan, n_head, compiled, dropout) for plan in plans]
         return "|".join(dict.fromkeys(paths))
 
-    def _wide_dtype(self) -> torch.dtype:
+    def _wide_dtype(self):
         """The number format of what positions make: float32 or wider."""
         return torch.promote_types(self.wte.weight.dtype, torch.float32)
 
@@ -385,7 +384,7 @@ class GPT(nn.Module):
         """The number of trained numbers, a tied embedding counted once."""
         return sum(p.numel() for p in self.parameters())
 
-    def _hidden(self, idx: Tensor, cache: Cache | None = None, window: int | None = None) -> Tensor:
+    def _hidden(self, idx, cache=None, window=None):
         """The last hidden states (B, T, C) of tokens idx (B, T)."""
         if idx.dim() != 2:
             raise UserError(f"tokens must have the shape (B, T), not {tuple(idx.shape)}")
@@ -454,13 +453,13 @@ class GPT(nn.Module):
         flat = logits.float().flatten(0, 1)
         return logits, F.cross_entropy(flat, targets.flatten(), ignore_index=-1)
 
-    def _nats(self, x: Tensor, targets: Tensor, at_once: int) -> Tensor:
+    def _nats(self, x, targets, at_once):
         """(B T,) float32 nats of targets (B, T) by hidden states x (B, T, C).
 
         Logits are formed in blocks of so many bytes, and again in the backward pass.
         """
 
-        def nats(hidden: Tensor, wanted: Tensor) -> Tensor:
+        def nats(hidden, wanted):
             logits = self.lm_head(hidden).float()
             return F.cross_entropy(logits, wanted, ignore_index=-1, reduction="none")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
-from pydantic import AfterValidator, Field, ValidationInfo
+from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 
 from configurable import UserError, read_json
@@ -27,7 +27,7 @@ Table = tuple[Tensor, float]  # inv_freq in float64, and what multiplies cosines
 # ---- types of options: the annotations of an __init__ are checked when an expression is read
 
 
-def in_tokens(value: int | float, info: ValidationInfo) -> int:
+def in_tokens(value, info):
     """A length in tokens: 0.25 is a quarter of the length first trained at, at least 1."""
     return value if isinstance(value, int) else max(1, round(value * info.context["length"]))
 
@@ -300,6 +300,7 @@ class Piece(nn.Module):
     by_distance: bool = False  # whether its bias and its mask follow from i - j alone
     reads_ids: bool = True  # whether what it computes depends on position ids
     continuous: bool = False  # whether the position ids it gives are real numbers
+    whole_ids: bool = False  # whether it has a vector for each whole id, and none in between
     private_ids: bool = False  # whether no other piece can read the ids it gives (a grid's)
     in_kernel: bool = False  # whether its bias is cheap enough to be made for each pair on a GPU
     can_extend: bool = False  # whether `extend` may name it: it acts on a trained model
@@ -309,10 +310,10 @@ class Piece(nn.Module):
     file: Path | None = None  # the file that an option names
     found_on: str | None = None  # SHA-256 of the text that its numbers were found on
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Piece":
+    def _apply(self, fn, recurse=True):
         """What .to() does to every tensor: it moves them, but never to a narrower format."""
 
-        def moved(t: Tensor) -> Tensor:
+        def moved(t):
             new = fn(t)
             if not t.is_floating_point():
                 return new
@@ -354,13 +355,15 @@ class Learned(Piece):
     was 0.05 nats above rope's (results/stdlib-six).
     """
 
+    whole_ids = True
+
     def __init__(
         self,
         shape: Shape,
         *,
         rows: Count | None = None,
         resize: Literal["none", "linear", "bicubic"] = "none",
-    ) -> None:
+    ):
         super().__init__()
         rows = rows or shape.length
         self.resize = resize
@@ -368,7 +371,7 @@ class Learned(Piece):
         table = torch.empty(rows, shape.width).normal_(std=start_deviation(shape.width))
         self.table = nn.Parameter(table)
 
-    def embed(self, ids: Tensor, tokens: Tensor, total: int) -> Tensor:
+    def embed(self, ids, tokens, total):
         """The rows of the table, or of the stretched table, at `ids`."""
         table = self.table
         if self.resize != "none" and total > len(table):
@@ -390,12 +393,12 @@ class Sinusoidal(Piece):
     (results/stdlib-six).
     """
 
-    def __init__(self, shape: Shape, *, base: Base = 10000.0, scale: float = 0.1) -> None:
+    def __init__(self, shape: Shape, *, base: Base = 10000.0, scale: float = 0.1):
         super().__init__()
         self.scale = scale
         self.register_buffer("inv_freq", rope_frequencies(shape.width, base)[0], persistent=False)
 
-    def embed(self, ids: Tensor, tokens: Tensor, total: int) -> Tensor:
+    def embed(self, ids, tokens, total):
         """Scaled `sinusoids` of ids, (T, C)."""
         cos, sin = cos_sin(ids, self.inv_freq)
         return self.scale * torch.cat((sin, cos), -1)
@@ -406,7 +409,7 @@ class Rotary(Piece):
     sines under the active frequency maps.
     """
 
-    def __init__(self, inv_freq: Tensor, base: float) -> None:
+    def __init__(self, inv_freq: Tensor, base: float):
         super().__init__()
         self.base = base
         self.register_buffer("inv_freq", inv_freq, persistent=False)
@@ -417,7 +420,7 @@ class Rotary(Piece):
         """(inv_freq (F,) or (T, F), attention factor) under the maps; see `apply_maps`."""
         return apply_maps(self.inv_freq, self.base, maps, total, ids)
 
-    def tables(self, ids: Tensor, total: int, maps: Sequence[Piece] = ()) -> tuple[Tensor, Tensor]:
+    def tables(self, ids, total, maps=()):
         """Cosines and sines (T, F) of ids (T,), times the attention factor."""
         inv_freq, factor = self.frequencies(total, maps, ids)
         cos, sin = cos_sin(ids, inv_freq)
@@ -445,7 +448,7 @@ class Rope(Rotary):
         p: Share = 1.0,
         clip: Whole = 0,
         layout: Layout = "half",
-    ) -> None:
+    ):
         inv_freq, _ = rope_frequencies(int(fraction * shape.head_dim), base)
         pairs = len(inv_freq)
         if clip > pairs:
@@ -455,7 +458,7 @@ class Rope(Rotary):
         super().__init__(inv_freq, base)
         self.layout = layout
 
-    def turn(self, x: Tensor, tables: tuple[Tensor, Tensor], is_key: bool) -> Tensor:
+    def turn(self, x, tables, is_key):
         """Queries and keys alike."""
         return apply_rotary(x, *tables, self.layout)
 
@@ -473,13 +476,13 @@ class Alibi(Piece):
     by_distance = True
     in_kernel = True
 
-    def __init__(self, shape: Shape, *, learned: bool = False) -> None:
+    def __init__(self, shape: Shape, *, learned: bool = False):
         super().__init__()
         slopes = alibi_slopes(shape.n_head)
         self.register_buffer("slopes", slopes, persistent=False)
         self.raw = nn.Parameter(slopes.expm1().log()) if learned else None  # softplus undone
 
-    def bias(self, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    def bias(self, h, i, j):
         """-m_h (i - j)."""
         slopes = self.slopes if self.raw is None else nn.functional.softplus(self.raw)
         return slopes[h] * (j - i)
@@ -502,7 +505,7 @@ class T5(Piece):
         *,
         buckets: Annotated[int, Field(ge=2, le=2**16, multiple_of=2)] = 32,
         max_distance: Length | None = None,
-    ) -> None:
+    ):
         super().__init__()
         exact = buckets // 2
         self.buckets = buckets
@@ -512,7 +515,7 @@ class T5(Piece):
             raise UserError(f"{sentence}, not {self.max_distance}")
         self.table = nn.Parameter(torch.zeros(buckets, shape.n_head))
 
-    def bias(self, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    def bias(self, h, i, j):
         """The entry of the distance's bucket."""
         return self.table[t5_buckets(i - j, self.buckets, self.max_distance), h]
 
@@ -528,12 +531,12 @@ class Window(Piece):
 
     can_extend = True
 
-    def __init__(self, shape: Shape, *, size: Length, sinks: Whole = 0) -> None:
+    def __init__(self, shape: Shape, *, size: Length, sinks: Whole = 0):
         super().__init__()
         self.visible = (size, sinks)
         self.by_distance = sinks == 0
 
-    def mask(self, i: Tensor, j: Tensor) -> Tensor:
+    def mask(self, i, j):
         """i - j < size, or j < sinks."""
         size, sinks = self.visible
         return (i - j < size) | (j < sinks)
@@ -549,9 +552,7 @@ class Randomized(Piece):
     its loss rises by 1.1 nats at 32 L (results/board). Ruoss et al. 2023 recommend it for tasks.
     """
 
-    def __init__(
-        self, shape: Shape, *, max: Length, test: Literal["spread", "draw"] = "spread"
-    ) -> None:
+    def __init__(self, shape: Shape, *, max: Length, test: Literal["spread", "draw"] = "spread"):
         super().__init__()
         if max < shape.length:
             sentence = f"randomized: max must be at least the training length {shape.length}"
@@ -559,13 +560,13 @@ class Randomized(Piece):
         self.limit = max
         self.test = test
 
-    def ids(self, ids: Tensor, total: int) -> Tensor:
+    def ids(self, ids, total):
         """floor(k max / N), or a fixed draw for that total length."""
         if self.test == "spread":
             return ids * self.limit // total
         return self.draw(total, torch.Generator().manual_seed(total)).to(ids.device)[ids]
 
-    def draw(self, length: int, generator: torch.Generator) -> Tensor:
+    def draw(self, length, generator):
         """Sorted, without repeats."""
         if length > self.limit:
             raise UserError(f"randomized(max={self.limit}) has no {length} different positions")
@@ -583,14 +584,14 @@ class Logn(Piece):
 
     can_extend = True
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape):
         super().__init__()
         if shape.length < 2:
             raise UserError("logn divides by ln(L): it needs a training length above 1")
         self.length = shape.length
         self.least = 1.0 if shape.trained else 0.0
 
-    def temperature(self, index: Tensor) -> Tensor:
+    def temperature(self, index):
         """ln(i + 1) / ln(L), (T,)."""
         return (torch.log(index + 1) / math.log(self.length)).clamp(min=self.least)
 
@@ -611,12 +612,12 @@ class Scaled(Extension):
     trained at.
     """
 
-    def __init__(self, shape: Shape, *, factor: Factor = "auto") -> None:
+    def __init__(self, shape: Shape, *, factor: Factor = "auto"):
         super().__init__()
         self.length = shape.length
         self.fixed_factor = factor
 
-    def factor(self, total: int) -> float:
+    def factor(self, total):
         """The factor in a text of `total` tokens."""
         return max(1.0, total / self.length) if self.fixed_factor == "auto" else self.fixed_factor
 
@@ -629,9 +630,7 @@ class Pi(Scaled):
     loss is above that of no extension at 4 L, but it answers most questions (results/extend).
     """
 
-    def map_frequencies(
-        self, inv_freq: Tensor, base: float, total: int, ids: Tensor | None
-    ) -> Table:
+    def map_frequencies(self, inv_freq, base, total, ids):
         """Every pair alike."""
         return inv_freq / self.factor(total), 1.0
 
@@ -645,9 +644,7 @@ class Ntk(Scaled):
     (results/extend).
     """
 
-    def map_frequencies(
-        self, inv_freq: Tensor, base: float, total: int, ids: Tensor | None
-    ) -> Table:
+    def map_frequencies(self, inv_freq, base, total, ids):
         """base s^(d / (d - 2)); d = 2 would leave no pair between the first and the last."""
         pairs = len(inv_freq)
         if pairs < 2:
@@ -664,10 +661,10 @@ class DynamicNtk(Ntk):
     ntk(factor=auto).
     """
 
-    def __init__(self, shape: Shape, *, factor: Annotated[float, Field(ge=1)] = 1.0) -> None:
+    def __init__(self, shape: Shape, *, factor: Annotated[float, Field(ge=1)] = 1.0):
         super().__init__(shape, factor=factor)
 
-    def factor(self, total: int) -> float:
+    def factor(self, total):
         """The factor that ntk is given."""
         return self.fixed_factor * max(1.0, total / self.length) - (self.fixed_factor - 1)
 
@@ -698,7 +695,7 @@ class Yarn(Scaled):
         truncate: bool = True,
         mscale: NotNegative = 1.0,
         mscale_all_dim: NotNegative = 0.0,
-    ) -> None:
+    ):
         super().__init__(shape, factor=factor)
         if alpha >= beta:
             sentence = "alpha and beta are numbers of turns, alpha < beta"
@@ -719,7 +716,7 @@ class Yarn(Scaled):
             raise UserError("yarn: with base = 1 all pairs turn alike: none is fast, none is slow")
         width = 2 * len(inv_freq)
 
-        def pair(turns: float) -> float:
+        def pair(turns):
             """The pair, not a whole number, that turns so often within L."""
             return width * math.log(self.length / (2 * math.pi * turns)) / (2 * math.log(base))
 
@@ -733,9 +730,7 @@ class Yarn(Scaled):
         pairs = torch.arange(len(inv_freq), device=inv_freq.device).double()
         return 1 - ((pairs - low) / max(high - low, 0.001)).clamp(0, 1)
 
-    def map_frequencies(
-        self, inv_freq: Tensor, base: float, total: int, ids: Tensor | None
-    ) -> Table:
+    def map_frequencies(self, inv_freq, base, total, ids):
         """Frequencies by the ramp; the second of the two temperatures is 1 by default."""
         factor = self.factor(total)
         share = self.unchanged_share(inv_freq, base)
@@ -759,7 +754,7 @@ class Llama3(Scaled):
         factor: Factor = "auto",
         low: NotNegative = 1.0,
         high: Positive = 4.0,
-    ) -> None:
+    ):
         super().__init__(shape, factor=factor)
         if low >= high:
             sentence = "llama3: low and high are numbers of turns, low < high"
@@ -767,9 +762,7 @@ class Llama3(Scaled):
         self.low = low
         self.high = high
 
-    def map_frequencies(
-        self, inv_freq: Tensor, base: float, total: int, ids: Tensor | None
-    ) -> Table:
+    def map_frequencies(self, inv_freq, base, total, ids):
         """A blend of theta / s and theta."""
         turns = self.length * inv_freq / (2 * math.pi)
         share = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
@@ -786,7 +779,7 @@ class Longrope(Scaled):
     was not searched on (results/extend).
     """
 
-    def __init__(self, shape: Shape, *, file: str, factor: Factor = "auto") -> None:
+    def __init__(self, shape: Shape, *, file: str, factor: Factor = "auto"):
         super().__init__(shape, factor=factor)
         self.file = named_file(file, shape.folder)
         content = read_numbers("longrope", self.file, "long_factor", "short_factor")
@@ -807,9 +800,7 @@ class Longrope(Scaled):
         self.register_buffer("long", torch.tensor(long, dtype=exact), persistent=False)
         self.register_buffer("short", torch.tensor(short, dtype=exact), persistent=False)
 
-    def map_frequencies(
-        self, inv_freq: Tensor, base: float, total: int, ids: Tensor | None
-    ) -> Table:
+    def map_frequencies(self, inv_freq, base, total, ids):
         """Divided pair by pair; the first positions keep their own frequencies."""
         divisors = self.long if total > self.length else self.short
         if len(divisors) != len(inv_freq):

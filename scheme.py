@@ -17,10 +17,9 @@ import importlib.util
 import inspect
 import itertools
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 import torch
@@ -85,7 +84,7 @@ def parse(text: str) -> Expression:
         raise UserError(sentence) from None
 
 
-def _mentions(node: ast.expr, pattern: tuple) -> Iterator[Mention]:
+def _mentions(node, pattern):
     """The mentions in a part of an expression, from left to right."""
     operator = node.op if isinstance(node, ast.BinOp) else None
     if isinstance(operator, ast.Add):
@@ -110,7 +109,7 @@ def _mentions(node: ast.expr, pattern: tuple) -> Iterator[Mention]:
         raise UserError(f"{sentence} such as rope or t5(buckets=16) {ways}")
 
 
-def _branches(node: ast.expr) -> list[ast.expr]:
+def _branches(node):
     """The branches of a chain of `|`, where `3 * (a | b)` stands for a | b | a | b | a | b."""
     branches = [node]
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
@@ -126,31 +125,28 @@ def _branches(node: ast.expr) -> list[ast.expr]:
     return branches
 
 
-def _options(node: ast.Call) -> dict[str, bool | int | float | str]:
+def _options(node):
     """The options of one mention by name: numbers, True, False and words."""
     text = ast.unparse(node)
-    names = [option.arg for option in node.keywords]
-    if not names or node.args or None in names:
-        right = f"{node.func.id:.60} or {node.func.id:.60}(option=value)"
-        raise UserError(f"options have names: write {right}, not {text:.80}")
-    if len(set(names)) < len(names):
-        raise UserError(f"an option is set twice in {text:.80}")
     options = {}
     for option in node.keywords:
-        value = option.value
-        if isinstance(value, ast.Name):  # a bare word, as in kind=log
-            options[option.arg] = value.id
-            continue
-        try:
-            literal = ast.literal_eval(value)
-        except ValueError:
-            literal = None
-        is_number = type(literal) in (int, float) and abs(literal) <= LARGEST
-        is_word = isinstance(literal, str) and literal.isprintable()
-        if not (is_number or is_word or isinstance(literal, bool)):
+        if isinstance(option.value, ast.Name):  # a bare word, as in kind=log
+            value = option.value.id
+        else:
+            try:
+                value = ast.literal_eval(option.value)
+            except ValueError:
+                value = None
+        is_number = isinstance(value, int | float) and abs(value) <= LARGEST
+        if not is_number and not (isinstance(value, str) and value.isprintable()):
             wanted = "a value is a number of at most 2**53, True, False or a word"
-            raise UserError(f"in {text:.80}: {wanted}, not {ast.unparse(value):.60}")
-        options[option.arg] = literal
+            raise UserError(f"in {text:.80}: {wanted}, not {ast.unparse(option.value):.60}")
+        options[option.arg] = value
+    if not options or node.args or None in options:
+        right = f"{node.func.id:.60} or {node.func.id:.60}(option=value)"
+        raise UserError(f"options have names: write {right}, not {text:.80}")
+    if len(options) < len(node.keywords):
+        raise UserError(f"an option is set twice in {text:.80}")
     return options
 
 
@@ -160,10 +156,10 @@ def _options(node: ast.Call) -> dict[str, bool | int | float | str]:
 @lru_cache
 def load_file(path: Path) -> dict[str, type[Piece]]:
     """The pieces that a Python file defines, by name. The file is run. UserError if it has none."""
-    if not path.is_file():
-        raise UserError(f"there is no file {path} to take position schemes from")
+    if not path.is_file() or path.suffix != ".py":
+        raise UserError(f"there is no Python file {path} to take position schemes from")
     name = f"pos_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_loader(name, SourceFileLoader(name, str(path)))
+    spec = importlib.util.spec_from_file_location(name, path)
     # torch.compile looks a function's module up by its name
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
@@ -177,7 +173,7 @@ def load_file(path: Path) -> dict[str, type[Piece]]:
     return pieces
 
 
-def pieces_of(module: object) -> dict[str, type[Piece]]:
+def pieces_of(module):
     """The schemes and extensions that a module defines itself, by name."""
     pieces = {}
     for cls in vars(module).values():
@@ -198,7 +194,7 @@ def extension_names(pos_file: Path | None = None) -> list[str]:
     return [name for name in _all_names(pos_file) if find(name, pos_file).can_extend]
 
 
-def _all_names(pos_file: Path | None) -> list[str]:
+def _all_names(pos_file):
     users = load_file(Path(pos_file)) if pos_file else {}
     return sorted({*pieces_of(posenc), *(path.stem for path in ZOO.glob("[a-z]*.py")), *users})
 
@@ -226,12 +222,8 @@ def find(name: str, pos_file: Path | None = None, kind: str = "position scheme")
             defined = ", ".join(pieces)
             raise UserError(f"zoo/{name}.py defines {defined}, but no class for {name}")
         return pieces[name]
-    if kind == "extension":
-        names = among = extension_names(pos_file)
-    else:
-        names = scheme_names(pos_file)
-        among = every_name  # it may be meant as an extension
-    near = difflib.get_close_matches(name, among, 1, 0.4)
+    names = extension_names(pos_file) if kind == "extension" else scheme_names(pos_file)
+    near = difflib.get_close_matches(name, every_name, 1, 0.4)
     hint = f"did you mean {near[0]}?" if near else "your own needs --pos_file=FILE.py."
     raise UserError(f"there is no {kind} {name:.60}; {hint} There are: {', '.join(names)}")
 
@@ -315,67 +307,57 @@ def extended_frequencies(
 
 # ---- what goes together
 
-# methods that one piece of a layer may have, and what it claims by them
+# what only one piece of a layer may claim by a method, and only one of an extension may change
 CLAIMS = {
     "ids": "position ids",
     "embed": "token embedding",
     "tables": "rotation",
-    "weights": "attention weights",
-    "output": "output of the heads",
-}
-# the same for the pieces of an extension
-CHANGES = {
-    "ids": "positions",
     "regions": "distances",
-    "draw": "positions of training",
     "pack": "cache",
     "weights": "attention weights",
     "output": "output of the heads",
 }
 
 
-def claims_score(piece: Piece | type[Piece]) -> bool:
+def check_claims(pieces, text):
+    """Raise UserError where two pieces of the expression `text` claim the same."""
+    for a, b in itertools.combinations(pieces, 2):
+        both = f"'{text:.80}': {scheme_name(a)} and {scheme_name(b)} both claim the"
+        if type(a) is type(b):
+            raise UserError(f"'{text:.80}': {scheme_name(a)} is named twice in one layer: keep one")
+        for method, what in CLAIMS.items():
+            if getattr(a, method) and getattr(b, method):
+                raise UserError(f"{both} {what}: keep one")
+        if claims_score(a) and claims_score(b):
+            raise UserError(f"{both} whole score: keep one")
+
+
+def claims_score(piece):
     """Whether a piece makes the whole score, or what scores are made of, in each layer anew."""
     return piece.score is not None or piece.features is not None
 
 
-def moves_positions(piece: Piece | type[Piece]) -> bool:
+def moves_positions(piece):
     """Whether a piece gives tokens other positions than their places."""
     return piece.ids is not None or piece.draw is not None
 
 
-def reads_positions(piece: Piece) -> bool:
+def reads_positions(piece):
     """Whether what a piece computes depends on position ids."""
     acts = piece.embed or piece.tables or piece.bias or claims_score(piece)
     return piece.reads_ids and bool(acts)
 
 
-def is_resized(piece: Piece) -> bool:
-    """Whether a piece is a learned table that is stretched over the positions 0 ... N - 1."""
-    return isinstance(piece, posenc.Learned) and piece.resize != "none"
-
-
-def has_vectors(piece: Piece) -> bool:
-    """Whether a piece has one vector for each whole position, and none for those in between."""
-    return piece.embed is not None and (piece.limit is not None or is_resized(piece))
-
-
-def check_layer(pieces: Sequence[Piece], text: str) -> None:
+def check_layer(pieces, text):
     """Raise UserError where pieces of the expression `text` cannot act in one layer."""
+    check_claims(pieces, text)
     for a, b in itertools.permutations(pieces, 2):
-        both = f"'{text:.80}': {scheme_name(a)} and {scheme_name(b)}"
-        if type(a) is type(b):
-            raise UserError(f"'{text:.80}': {scheme_name(a)} is named twice in one layer: keep one")
-        for method, what in CLAIMS.items():
-            if getattr(a, method) and getattr(b, method):
-                raise UserError(f"{both} both claim the {what}: keep one")
-        if claims_score(a) and claims_score(b):
-            raise UserError(f"{both} both claim the whole score: keep one")
         if scheme_name(b) in a.conflicts:
-            raise UserError(f"{both} cannot act in one layer: {scheme_name(a)} says so")
+            both = f"{scheme_name(a)} and {scheme_name(b)} cannot act in one layer"
+            raise UserError(f"'{text:.80}': {both}: {scheme_name(a)} says so (`conflicts`)")
 
 
-def check_positions(pieces: Collection[Piece], text: str) -> None:
+def check_positions(pieces, text):
     """Raise UserError where a piece of the scheme `text` cannot have the positions of another."""
     for a, b in itertools.permutations(pieces, 2):
         if a.ids is None:
@@ -387,41 +369,39 @@ def check_positions(pieces: Collection[Piece], text: str) -> None:
         if a.limit and b.limit and b.limit < a.limit:
             more = f"more than the {b.limit} rows of {second}"
             raise UserError(f"{first} gives positions up to {a.limit}, {more}")
-        if is_resized(b):
+        if b.whole_ids and b.limit is None:
             raise UserError(f"{first} changes positions, and {second} needs 0 ... N - 1")
-        if a.continuous and has_vectors(b):
+        if a.continuous and b.whole_ids:
             reason = f"{second} has a vector for each whole one only"
             raise UserError(f"{first} gives positions in between, and {reason}")
 
 
-def check_extension(pieces: Sequence[Piece], text: str) -> None:
+def check_extension(pieces, text):
     """Raise UserError where pieces of the extension `text` cannot act together."""
+    check_claims(pieces, text)
     for a, b in itertools.permutations(pieces, 2):
         both = f"'{text:.80}': {scheme_name(a)} and {scheme_name(b)}"
-        if type(a) is type(b):
-            raise UserError(f"'{text:.80}': {scheme_name(a)} is named twice: keep one")
-        for method, what in CHANGES.items():
-            if getattr(a, method) and getattr(b, method):
-                raise UserError(f"{both} both change the {what}: keep one")
         if a.map_frequencies and b.map_frequencies and not (a.goes_last or b.goes_last):
             raise UserError(f"{both} both change the frequencies: keep one")
         if isinstance(a, Scaled) and isinstance(b, Scaled):
             raise UserError(f"{both} both take the text to be longer by a factor: keep one")
-        if a.file and b.file and a.file.name == b.file.name and not a.file.samefile(b.file):
+        if (a.ids or a.draw) and b.draw:
+            raise UserError(f"{both} both change positions: keep one")
+        if a.file and b.file and a.file.name == b.file.name and a.file != b.file:
             raise UserError(f"{both} name two files of one name, a run keeps both: rename one")
         if goes_by_length(a) and b.draw:
             advice = f"give a fixed factor to {scheme_name(a)}"
             raise UserError(f"{both}: the second draws positions for another length, {advice}")
 
 
-def goes_by_length(piece: Piece | type[Piece]) -> bool:
+def goes_by_length(piece):
     """Whether the factor of an extension follows the length of the text."""
     if piece.factor is None or isinstance(piece, type):
         return False
     return piece.factor(2**30) != piece.factor(2**31)
 
 
-def misfit(a: Piece | type[Piece], pieces: Collection[Piece]) -> str:
+def misfit(a, pieces):
     """Why an extension, or a class of them, does not fit a scheme of these pieces; or nothing."""
     for b in pieces:
         name = scheme_name(b)
@@ -429,7 +409,7 @@ def misfit(a: Piece | type[Piece], pieces: Collection[Piece]) -> str:
             return f"it rewrites distances, and {name} makes the whole score by itself"
         if b.private_ids and (moves_positions(a) or a.regions):
             return f"it changes positions along a text, and {name} has places of its own"
-        if moves_positions(a) and has_vectors(b) and b.ids is None:
+        if moves_positions(a) and b.whole_ids and b.ids is None:
             return f"it changes positions, and {name} has a vector for each whole one"
         if a.draw and b.draw:
             return f"both it and {name} draw the positions of training"
@@ -437,8 +417,9 @@ def misfit(a: Piece | type[Piece], pieces: Collection[Piece]) -> str:
             return f"it cannot be per_layer here: {name} acts once, before the first layer"
         if a.extends and reads_positions(b) and name not in a.extends:
             return f"it extends {' or '.join(a.extends)} only, and {name} acts too"
-        if (a.weights and b.weights) or (a.output and b.output):
-            return f"both it and {name} claim the attention weights or the output: keep one"
+        for method in ("weights", "output"):
+            if getattr(a, method) and getattr(b, method):
+                return f"both it and {name} claim the {CLAIMS[method]}: keep one"
         if goes_by_length(a) and b.draw:
             return f"{name} draws positions for another length: give it a fixed factor"
     if a.map_frequencies and not any(isinstance(b, Rotary) for b in pieces):
@@ -501,9 +482,14 @@ class Plan:
         return turned if rest == 0 else torch.cat((x[..., :rest], turned), -1)
 
     @property
-    def turns_by_head(self) -> bool:
+    def turns_by_head(self):
         """Whether the tables of heads differ, so that heads cannot share turned keys."""
         return any(table.dim() > 2 for table in self.parts[0].query_tables)
+
+
+def first(pieces, method):
+    """The first of the pieces that has a method of the contract, such as "embed"."""
+    return next((piece for piece in pieces if getattr(piece, method)), None)
 
 
 # ---- the scheme of a model
@@ -518,7 +504,7 @@ class Scheme(nn.Module):
     UserError for an expression that does not fit the model.
     """
 
-    def __init__(self, text: str, shape: Shape, n_layer: int, pos_file: Path | None = None) -> None:
+    def __init__(self, text: str, shape: Shape, n_layer: int, pos_file: Path | None = None):
         super().__init__()
         expression = parse(text)
         self.text = expression.text
@@ -536,14 +522,13 @@ class Scheme(nn.Module):
         self.unused = [m for m in expression.mentions if not any(map(m.acts_in, range(n_layer)))]
         for mention in self.unused:
             build(mention, shape, pos_file)  # a mistake in it is a mistake all the same
-        self.mover = self.piece_with("ids")
         limits = [p.limit for p in self.pieces.values() if p.limit and p is not self.mover]
         self.id_limit = min(limits) if limits else None  # how many ids there are; None: any
         self.limit = self.mover.limit if self.mover else self.id_limit  # the longest text
         self.extension = ""
         self._activate([])
 
-    def _build(self, number: int, mention: Mention, layer: int) -> str:
+    def _build(self, number, mention, layer):
         """The key of a mention's piece in that layer, built if there is none."""
         name = mention.name
         cls = find(name, self.pos_file)
@@ -588,7 +573,7 @@ class Scheme(nn.Module):
         self._activate(extensions)
         self.extensions.load_state_dict(learned, strict=bool(learned))
 
-    def _activate(self, extensions: list[Piece]) -> None:
+    def _activate(self, extensions):
         """Take these extensions: a layer has copies of its own of those that are per_layer."""
         shared = [piece for piece in extensions if not piece.per_layer]
         copied = [piece for piece in extensions if piece.per_layer]
@@ -601,7 +586,7 @@ class Scheme(nn.Module):
             self.set_of_layer = list(range(len(self.layers)))
         self.extensions_of_set = [[*shared, *copies[n]] for n in range(len(self.sets))]
 
-    def _check_fit(self, piece: Piece, text: str) -> None:
+    def _check_fit(self, piece, text):
         """Raise UserError where a piece of the extension `text` does not fit this scheme."""
         name = scheme_name(piece)
         reason = misfit(piece, self.pieces.values())
@@ -626,14 +611,15 @@ class Scheme(nn.Module):
 
     # ---- positions
 
-    def piece_with(self, method: str) -> Piece | None:
-        """The first piece of `pos` that has a method of the contract, such as "embed"."""
-        return next((p for p in self.pieces.values() if getattr(p, method)), None)
-
     @property
     def rotary(self) -> list[Rotary]:
         """The rotary pieces."""
         return [piece for piece in self.pieces.values() if isinstance(piece, Rotary)]
+
+    @property
+    def mover(self) -> Piece | None:
+        """The piece that gives position ids."""
+        return first(self.pieces.values(), "ids")
 
     def check_length(self, total: int) -> None:
         """Raise UserError if a text of `total` tokens has positions that the scheme lacks."""
@@ -661,13 +647,12 @@ class Scheme(nn.Module):
 
         They follow from seed and step, so that all processes have the same.
         """
-        drawing = [p for p in (*self.pieces.values(), *self.extensions) if p.draw]
-        if not drawing:
+        piece = first([*self.pieces.values(), *self.extensions], "draw")
+        if piece is None:
             return None
-        ids = drawing[0].draw(length, torch.Generator().manual_seed(mixed_seed(seed, step)))
-        name = scheme_name(drawing[0])
-        if ids.shape != (length,) or ids.min() < 0 and not drawing[0].continuous:
-            raise UserError(f"{name}: draw gives no {length} positions, each at least 0")
+        ids = piece.draw(length, torch.Generator().manual_seed(mixed_seed(seed, step)))
+        if ids.shape != (length,) or (ids.min() < 0 and not piece.continuous):
+            raise UserError(f"{scheme_name(piece)}: draw gives no {length} positions from 0 on")
         self.check_ids(ids)
         return ids
 
@@ -680,7 +665,7 @@ class Scheme(nn.Module):
 
     def embed(self, ids: Tensor, tokens: Tensor, total: int) -> Tensor | None:
         """What is added to the embedding of the last of the tokens (B, S), or None."""
-        piece = self.piece_with("embed")
+        piece = first(self.pieces.values(), "embed")
         if piece is None:
             return None
         return piece.embed(self.extended_ids(self.extensions, ids, total), tokens, total)
@@ -700,74 +685,60 @@ class Scheme(nn.Module):
         (S,) their positions in a text of `total` tokens. dtype is float32 or wider. `window` hides
         keys with i - j >= window.
         """
+        if len(self.extensions) > 0:
+            total = range(total).stop  # a constant in compiled code too
         plans = []
-        queries = index[len(index) - new :]
         for keys, extensions in zip(self.sets, self.extensions_of_set, strict=True):
             schemes = [self.pieces[key] for key in keys]
-            plans.append(self._plan(schemes, extensions, queries, ids, total, dtype, window))
-            if ids is index and not any(piece.ids for piece in extensions):
-                plain = all(p.by_distance for p in (*schemes, *extensions) if p.bias or p.mask)
-                plans[-1] = replace(plans[-1], plain_ids=True, by_distance=plain)
-        return plans
-
-    def _plan(
-        self,
-        schemes: list[Piece],
-        extensions: list[Piece],
-        index: Tensor,
-        ids: Tensor,
-        total: int,
-        dtype: torch.dtype,
-        window: int | None,
-    ) -> Plan:
-        """The plan of one set of pieces; index (T,) are the places of the queries."""
-        pieces = [*schemes, *extensions]
-
-        def first(*methods: str) -> Piece | None:
-            return next((p for p in pieces if any(getattr(p, m) for m in methods)), None)
-
-        temperature = None
-        for piece in pieces:
-            if piece.temperature:
-                factor = piece.temperature(index.to(dtype))[..., None]
-                temperature = factor if temperature is None else temperature * factor
-        masks = [piece.mask for piece in pieces if piece.mask]
-        visible = [piece.visible for piece in pieces if piece.visible]
-        if window is not None:
-            masks.append(lambda i, j: i - j < window)
-            visible.append((window, 0))
-        biases = [piece for piece in schemes if piece.bias]
-        turning = next((piece for piece in schemes if piece.tables), None)
-        rewriting = next((piece for piece in extensions if piece.regions), None)
-        ids = self.extended_ids(extensions, ids, total)
-        query_ids = ids[len(ids) - len(index) :]
-        if self.maps or rewriting:
-            total = range(total).stop  # a constant in compiled code too
-        tables = turning.tables(query_ids, total, self.maps) if turning else ()
-        parts = [Part(query_ids, ids, tables, tables)]
-        if rewriting and (turning or biases):
-            if turning:
-                parts = [Part(query_ids, ids, tables, turning.tables(ids, total, self.maps))]
-            for region in rewriting.regions(total):
-                part = Part(region.query(query_ids), region.key(ids), where=region.where)
+            pieces = [*schemes, *extensions]
+            temperature = None
+            for piece in pieces:
+                if piece.temperature:
+                    factor = piece.temperature(index[-new:].to(dtype))[..., None]
+                    temperature = factor if temperature is None else temperature * factor
+            masks = [piece.mask for piece in pieces if piece.mask]
+            visible = [piece.visible for piece in pieces if piece.visible]
+            if window is not None:
+                masks.append(lambda i, j: i - j < window)
+                visible.append((window, 0))
+            biases = [piece for piece in schemes if piece.bias]
+            turning = first(schemes, "tables")
+            rewriting = first(extensions, "regions")
+            regions = []
+            if rewriting and (turning or biases):
+                regions = rewriting.regions(total)
+            key_ids = self.extended_ids(extensions, ids, total)
+            parts = []
+            for region in (None, *regions):
+                part = Part(key_ids[-new:], key_ids)
+                if region:
+                    i = region.query(part.query_ids)
+                    part = Part(i, region.key(key_ids), where=region.where)
                 if turning:
-                    query_tables = turning.tables(part.query_ids, total, self.maps)
-                    key_tables = turning.tables(part.key_ids, total, self.maps)
+                    query_tables = key_tables = turning.tables(part.query_ids, total, self.maps)
+                    if regions:  # all keys are turned, those of the cache too
+                        key_tables = turning.tables(part.key_ids, total, self.maps)
                     part = replace(part, query_tables=query_tables, key_tables=key_tables)
                 parts.append(part)
-        return Plan(
-            parts=parts,
-            temperature=temperature,
-            biases=biases,
-            masks=masks,
-            visible=min(visible) if visible else None,
-            turning=turning,
-            width=self.shape.head_dim,
-            scorer=first("score", "features"),
-            weighting=first("weights"),
-            finishing=first("output"),
-            packing=first("pack"),
-        )
+            plain_ids = ids is index and first(extensions, "ids") is None
+            steady = all(piece.by_distance for piece in pieces if piece.bias or piece.mask)
+            plan = Plan(
+                parts=parts,
+                temperature=temperature,
+                biases=biases,
+                masks=masks,
+                visible=min(visible) if visible else None,
+                turning=turning,
+                width=self.shape.head_dim,
+                scorer=first(schemes, "score") or first(schemes, "features"),
+                weighting=first(pieces, "weights"),
+                finishing=first(pieces, "output"),
+                packing=first(extensions, "pack"),
+                plain_ids=plain_ids,
+                by_distance=plain_ids and steady,
+            )
+            plans.append(plan)
+        return plans
 
     # ---- what is told of it
 

@@ -5,10 +5,10 @@ To add a corpus to the project, write data/NAME/prepare.py: a program with a fun
 `prepare(folder)` that passes the documents to `write_corpus` (see data/stdlib/prepare.py), and name
 it in COMMANDS below. After `python data/NAME/prepare.py`, train with --dataset=NAME.
 
-A corpus is a folder with these files: train.bin and val.bin (token ids, uint16 or uint32,
-little-endian), train_starts.npy and val_starts.npy (the first token of each document) and meta.json
-(see `Meta`). A folder with train.bin and val.bin alone is read as one of nanoGPT's, GPT-2's tokens
-in uint16; it gets the other files when it is first used.
+A corpus is a folder with these files: train.bin and val.bin (token ids, uint16 or uint32),
+train_starts.npy and val_starts.npy (the first token of each document) and meta.json (see `Meta`). A
+folder with train.bin and val.bin alone is read as one of nanoGPT's, GPT-2's tokens in uint16; it
+gets the other files when it is first used.
 """
 
 import argparse
@@ -19,7 +19,6 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -39,24 +38,24 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")  # of a corpus
 TASKS = (
     "addition addition_hints addition_reversed copy flipflop induction parity reverse sort".split()
 )
-WIKIPEDIA = ("enwik8", "text8", "wikitext103")
-# made when they are first used, by data/FOLDER: they need no network and no arguments
-OFFLINE = {"stdlib": "stdlib", "recall": "recall", "digits": "digits"} | dict.fromkeys(
-    TASKS, "tasks"
-)
-COMMANDS = {  # what makes each corpus of the project
+COMMANDS = {  # the program that makes each corpus of the project
     "stdlib": "data/stdlib/prepare.py",
     "recall": "data/recall/prepare.py",
     "digits": "data/digits/prepare.py",
+    **{name: f"data/tasks/prepare.py {name}" for name in TASKS},
     "shakespeare_char": "data/shakespeare_char/prepare.py",
     "books": "data/books/prepare.py",
     "books_gpt2": "data/books/prepare.py --tokenizer=gpt2",
     "books_gpu": "data/books_gpu/prepare.py",
+    "enwik8": "data/wikipedia/prepare.py enwik8",
+    "enwik8_test": "data/wikipedia/prepare.py enwik8 --test",
+    "text8": "data/wikipedia/prepare.py text8",
+    "text8_test": "data/wikipedia/prepare.py text8 --test",
+    "wikitext103": "data/wikipedia/prepare.py wikitext103",
+    "wikitext103_test": "data/wikipedia/prepare.py wikitext103 --test",
     "wikitext103_gpt2": "data/wikipedia/prepare.py wikitext103 --tokenizer=gpt2",
-    **{name: f"data/tasks/prepare.py {name}" for name in TASKS},
-    **{name: f"data/wikipedia/prepare.py {name}" for name in WIKIPEDIA},
-    **{f"{name}_test": f"data/wikipedia/prepare.py {name} --test" for name in WIKIPEDIA},
 }
+OFFLINE = ("stdlib", "recall", "digits", *TASKS)  # made when they are first used: need no network
 OF_TOKENS = ("tokenizer", "characters", "tokenizer_sha256", "end_token")  # what tokens mean
 
 
@@ -69,6 +68,13 @@ class Split(TypedDict):
     sha256: str
 
 
+class Splits(TypedDict):
+    """Both splits."""
+
+    train: Split
+    val: Split
+
+
 class Meta(TypedDict):
     """The content of meta.json."""
 
@@ -78,7 +84,7 @@ class Meta(TypedDict):
     vocab_size: PositiveInt
     source: str  # where the texts come from
     rule: str  # how they were split
-    splits: dict[str, Split]
+    splits: Splits
     characters: NotRequired[str]  # of "char", in the order of their tokens
     tokenizer_sha256: NotRequired[str]  # of "file"
     end_token: NotRequired[int | None]  # of "file": the token after a document
@@ -97,7 +103,6 @@ class Tokenizer:
     unit: str  # what a token is: "byte", "char" or "token"
     vocabulary: Sequence[bytes]  # the bytes of each token
     end: int | None = None  # the token after a document, if there is one
-    can_cut: bool = True  # whether a text can be encoded in parts, cut where words end
 
     def array(self, text: str) -> np.ndarray:
         """Token ids of `text`, (n,) unsigned; UserError for what the vocabulary cannot write."""
@@ -184,7 +189,6 @@ class FileTokenizer(Tokenizer):
     """
 
     unit = "token"
-    can_cut = False
 
     def __init__(self, path: Path, end: int | None = None) -> None:
         """UserError if the file cannot be read, or does not say which bytes a token stands for."""
@@ -199,23 +203,25 @@ class FileTokenizer(Tokenizer):
             ) from error
         self.library.encode_special_tokens = True
         self.end = end
-        content = json.loads(self.library.to_str())
-        steps = json.dumps([content["pre_tokenizer"], content["decoder"]])
-        byte_level = "ByteLevel" in steps
-        kind = content["model"]["type"]
-        if kind != "BPE" or not (byte_level or content["model"]["byte_fallback"]):
+        content = self.library.to_str()
+        model = json.loads(content)["model"]
+        byte_level = '"ByteLevel"' in content
+        if model["type"] != "BPE" or not (byte_level or model["byte_fallback"]):
             raise UserError(
-                f"{path} is a {kind} without bytes, whose tokens are no exact text: "
+                f"{path} is a {model['type']} without bytes, whose tokens are no exact text: "
                 "take the tokenizer of another model"
             )
         added = self.library.get_added_tokens_decoder()
-        token_bytes = {n: sentencepiece_bytes(token.content) for n, token in added.items()}
-        for token, n in self.library.get_vocab().items():
-            if n not in added and byte_level:
-                token_bytes[n] = bytes(BYTE_SIGNS.index(sign) for sign in token)
-            elif n not in added:
-                token_bytes[n] = sentencepiece_bytes(token)
-        self.vocabulary = [token_bytes.get(n, b"") for n in range(max(token_bytes) + 1)]
+        names = {n: token for token, n in self.library.get_vocab().items()}
+        self.vocabulary = []
+        for n in range(max(names) + 1):
+            name = names.get(n, "")  # a number without a token has no bytes
+            if byte_level and n not in added:
+                self.vocabulary.append(bytes(BYTE_SIGNS.index(sign) for sign in name))
+            elif re.fullmatch("<0x[0-9A-F]{2}>", name):
+                self.vocabulary.append(bytes.fromhex(name[3:5]))
+            else:  # SentencePiece writes a space as U+2581
+                self.vocabulary.append(name.replace("\u2581", " ").encode("utf-8"))
 
     def array(self, text: str) -> np.ndarray:
         """Token ids, (n,) uint32."""
@@ -239,14 +245,6 @@ BYTE_SIGNS = [
 def signs_of(token: bytes) -> str:
     """The name of a token in a byte-level tokenizer: a sign for each byte."""
     return "".join(BYTE_SIGNS[byte] for byte in token)
-
-
-def sentencepiece_bytes(token: str) -> bytes:
-    """The bytes of a SentencePiece token: U+2581 is a space, <0x0A> is a byte."""
-    value = re.fullmatch("<0x([0-9A-F]{2})>", token)
-    if value:
-        return bytes.fromhex(value[1])
-    return token.replace("\u2581", " ").encode("utf-8")
 
 
 TOKENIZERS = ("bytes", "char", "gpt2")  # that a corpus can have, besides a tokenizer.json
@@ -320,68 +318,71 @@ def load(name: str, root: Path = HERE) -> Corpus:
     Corpora in OFFLINE are made. A folder of nanoGPT's gets its meta.json.
     """
     folder = Path(root) / name
+    path = folder / "meta.json"
     if not NAME.fullmatch(name):
         raise UserError(how_to_make(name, Path(root)))
-    if not (folder / "meta.json").is_file():
+    if not path.is_file():
         if name in OFFLINE:
-            importlib.import_module(f"data.{OFFLINE[name]}.prepare").prepare(folder)
+            maker = "tasks" if name in TASKS else name
+            importlib.import_module(f"data.{maker}.prepare").prepare(folder)
         elif (folder / "train.bin").is_file() and not (folder / "train_starts.npy").exists():
             read_nanogpt(folder)
         else:
             raise UserError(how_to_make(name, Path(root)))
     try:
-        meta = META.validate_json((folder / "meta.json").read_bytes(), strict=True)
+        meta = META.validate_json(path.read_bytes(), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise UserError(
-            f"{folder / 'meta.json'} is damaged ({place} {first['msg']}); {remedy(folder)}"
-        ) from None
-    train, train_starts = read_split(folder, "train", meta["splits"]["train"])
-    val, val_starts = read_split(folder, "val", meta["splits"]["val"])
+        problem = f"{'.'.join(map(str, first['loc']))} {first['msg']}"
+        raise UserError(f"{path} is damaged ({problem}); {remedy(folder)}") from None
+    train, train_starts = read_split(folder, "train", meta)
+    val, val_starts = read_split(folder, "val", meta)
     return Corpus(name, folder, meta, train, val, train_starts, val_starts)
 
 
-def read_split(folder: Path, split: str, stated: Split) -> tuple[np.ndarray, np.ndarray]:
+def read_split(folder: Path, split: str, meta: Meta) -> tuple[np.ndarray, np.ndarray]:
     """The tokens of a split, (n,), which stay on the disk, and the starts of its documents, (m,).
 
-    UserError unless they are as many as meta.json states.
+    UserError unless they are as many as meta.json says.
     """
+    stated = meta["splits"][split]
     path = folder / f"{split}.bin"
-    dtype = np.dtype(stated["dtype"]).newbyteorder("<")
-    size = path.stat().st_size if path.is_file() else 0
-    expected = stated["tokens"] * dtype.itemsize
-    if size != expected:
-        raise UserError(f"{path} has {size:,} bytes, not {expected:,}; {remedy(folder)}")
     starts_path = folder / f"{split}_starts.npy"
     try:
+        tokens = np.asarray(np.memmap(path, dtype=stated["dtype"], mode="r"))
+    except (OSError, ValueError):  # it is missing, empty or cut inside a token
+        tokens = np.zeros(0)
+    if len(tokens) != stated["tokens"]:
+        raise UserError(
+            f"{path} has {len(tokens):,} tokens, not {stated['tokens']:,}; {remedy(folder)}"
+        )
+    try:
         starts = np.load(starts_path, allow_pickle=False)
-        ascends = starts[0] == 0 and (np.diff(starts, append=stated["tokens"]) > 0).all()
+        ascends = starts[0] == 0 and (np.diff(starts, append=len(tokens)) > 0).all()
     except (OSError, ValueError, EOFError, IndexError):
         ascends = False
     if not ascends or len(starts) != stated["documents"]:
         raise UserError(f"{starts_path} is missing or damaged; {remedy(folder)}")
-    return np.asarray(np.memmap(path, dtype=dtype, mode="r")), starts
+    return tokens, starts
 
 
 def command(name: str) -> str:
     """What a user types to make the corpus `name`."""
-    if name in COMMANDS:
-        return f"python {COMMANDS[name]}"
     if name.startswith("needles_"):
         return f"python data/needles/prepare.py --corpus=CORPUS --kind=KIND --name={name}"
-    return f"python data/text/prepare.py --name={name} PATH... --tokenizer=gpt2 (or bytes, or char)"
+    own = f"data/text/prepare.py --name={name} PATH... --tokenizer=gpt2 (or bytes, or char)"
+    return f"python {COMMANDS.get(name, own)}"
 
 
 def how_to_make(name: str, root: Path) -> str:
     """The sentence for a corpus that is not there."""
     if name in COMMANDS or name.startswith("needles_"):
         return f"the corpus {name} has not been made yet: {command(name)}"
-    names = sorted({*COMMANDS, *(path.parent.name for path in root.glob("*/meta.json"))})
+    names = [*COMMANDS, *(path.parent.name for path in root.glob("*/meta.json"))]
     near = difflib.get_close_matches(name, names, n=1)
     if near:
         return f"there is no corpus {name!r}: did you mean {near[0]}?"
-    return f"there is no corpus {name!r} among {', '.join(names)}: make it with {command('NAME')}"
+    return f"there is no corpus {name!r}: make it with {command('NAME')}"
 
 
 def remedy(folder: Path) -> str:
@@ -411,7 +412,7 @@ def write_corpus(
     """
     tokenizer = tokenizer_of(about, tokenizer_from or folder)
     vocab_size = len(tokenizer.vocabulary)
-    dtype = np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
+    dtype = np.dtype("uint16" if vocab_size <= 2**16 else "uint32")
     meta = {"name": folder.name, "unit": tokenizer.unit, "vocab_size": vocab_size, **about}
     meta["splits"] = {}
     try:
@@ -456,9 +457,6 @@ def write_corpus(
             os.replace(new / "meta.json", made)
     except OSError as error:
         raise UserError(f"{folder} cannot be written: {error}") from error
-    finally:
-        with suppress(OSError):  # refused while anything is in it
-            folder.rmdir()
     print(f"made the corpus {folder.name}: {meta['source']}")
     for split, stated in meta["splits"].items():
         print(f"  {split}: {stated['tokens']:,} tokens in {stated['documents']:,} documents")
@@ -482,7 +480,7 @@ def read_nanogpt(folder: Path) -> None:
         size = path.stat().st_size if path.is_file() else 0
         if size == 0 or size % 2:
             raise UserError(f"{path} has {size:,} bytes, which are no tokens of uint16")
-        tokens = np.asarray(np.memmap(path, dtype="<u2", mode="r"))
+        tokens = np.asarray(np.memmap(path, dtype="uint16", mode="r"))
         splits[split] = np.split(tokens, np.flatnonzero(tokens == end) + 1)
     source = "files of nanoGPT's"
     write_corpus(folder, splits, tokenizer="gpt2", source=source, rule="as nanoGPT split it")

@@ -53,8 +53,9 @@ def count_probabilities(corpus: Corpus, contexts: np.ndarray, targets: np.ndarra
         hits = np.flatnonzero(asked[place] == hashes)
         pairs = place[hits] * vocab_size + text[order:][hits]  # (context, token) as one number
         pairs, counts = np.unique(pairs, return_counts=True)
-        total = np.bincount(pairs // vocab_size, counts, len(asked))[which]
-        kinds = np.bincount(pairs // vocab_size, minlength=len(asked))[which]
+        context = pairs // vocab_size
+        total = np.bincount(context, counts, len(asked))[which]
+        kinds = np.bincount(context, minlength=len(asked))[which]
         # how often the target itself followed
         pair = which * vocab_size + targets
         at = np.searchsorted(pairs, pair)
@@ -65,11 +66,11 @@ def count_probabilities(corpus: Corpus, contexts: np.ndarray, targets: np.ndarra
     return probability
 
 
-def longest_matches(text: np.ndarray, lengths: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+def longest_matches(text: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
     """The longest match of the end of `text` within its last n tokens, for each n of `lengths`.
 
     Returns its length (0: none; at most MATCHED) and the token that followed it, the latest of the
-    longest. Both (lengths,).
+    longest: (2, lengths).
     """
     last = len(text) - 1
     ends = np.arange(last)  # a match ends here, and the next token follows it
@@ -78,15 +79,15 @@ def longest_matches(text: np.ndarray, lengths: Sequence[int]) -> tuple[np.ndarra
         ends = ends[ends >= size]
         ends = ends[text[ends - size] == text[last - size]]
         matched[ends] = size + 1
-    best = np.zeros(len(lengths), dtype=np.int64)
-    following = np.zeros(len(lengths), dtype=np.int64)
+    matches = np.zeros((2, len(lengths)), dtype=np.int64)
     for k, n in enumerate(lengths):
         first = max(0, len(text) - n)
         inside = np.minimum(matched[first:], np.arange(1, last - first + 1))
-        best[k] = inside.max(initial=0)
-        if best[k] > 0:
-            following[k] = text[first + np.flatnonzero(inside == best[k])[-1] + 1]
-    return best, following
+        longest = inside.max(initial=0)
+        if longest > 0:
+            place = first + np.flatnonzero(inside == longest)[-1]
+            matches[:, k] = longest, text[place + 1]
+    return matches
 
 
 def context_losses(
@@ -100,23 +101,24 @@ def context_losses(
     text = corpus.val.astype(np.int64)
     # the places of all targets, first those to fit on, (n,)
     targets = np.add.outer(np.concatenate([others, ends]), np.arange(1 - scored, 1)).ravel()
-    fitted = np.arange(len(targets)) < len(others) * scored
+    n_fitted = len(others) * scored
     order = min(ORDERS[corpus.unit], int(targets.min()))
     contexts = np.stack([text[t - order : t] for t in targets])
-    counted = count_probabilities(corpus, contexts, text[targets])
-    matches = [longest_matches(text[max(0, t - max(lengths)) : t], lengths) for t in targets]
+    counted = count_probabilities(corpus, contexts, text[targets])[:, None]
+    longest = max(lengths)
+    matches = np.array([longest_matches(text[max(0, t - longest) : t], lengths) for t in targets])
     losses = []
     for k in range(len(lengths)):
-        sizes = np.array([best[k] for best, _ in matches])
-        hits = np.array([following[k] for _, following in matches]) == text[targets]
-        probability = counted[:, None] * (1 - SHARES) + SHARES * hits[:, None]  # (n, shares)
+        hits = matches[:, 1, k, None] == text[targets][:, None]
+        probability = counted * (1 - SHARES) + SHARES * hits  # (n, shares)
         nats = -np.log(np.maximum(probability, 1e-300))
         # a share for matches of 1 token, of 2 to 3, 4 to 7 ...; 0 where nothing matches
-        bins = np.ceil(np.log2(sizes + 1)).astype(int)
+        bins = np.frexp(matches[:, 0, k])[1]
         share = np.zeros(len(targets), dtype=int)
         for group in range(1, bins.max() + 1):
-            share[bins == group] = nats[fitted & (bins == group)].sum(axis=0).argmin()
-        tested = nats[np.arange(len(targets)), share][~fitted]
+            fit = nats[:n_fitted][bins[:n_fitted] == group]
+            share[bins == group] = fit.sum(axis=0).argmin()
+        tested = np.take_along_axis(nats, share[:, None], axis=1)[n_fitted:]
         losses.append(tested.reshape(-1, scored).mean(axis=1).tolist())
     return losses
 
@@ -127,7 +129,7 @@ def known_losses(
     """`context_losses` by length. They are kept in context.json beside the corpus, if it can be."""
     path = corpus.folder / "context.json"
     splits = [corpus.split_sha256("train"), corpus.split_sha256("val")]
-    asked = {"splits": splits, "ends": ends.tolist(), "others": others.tolist(), "scored": scored}
+    asked = [*splits, ends.tolist(), others.tolist(), scored]
     nats = {}
     with suppress(UserError):  # missing or damaged: computed again
         content = read_json(path)
@@ -135,7 +137,8 @@ def known_losses(
             nats = content["nats"]
     if not all(str(n) in nats for n in lengths):
         losses = context_losses(corpus, ends, others, scored, lengths)
-        nats |= {str(n): loss for n, loss in zip(lengths, losses, strict=True)}
+        for n, loss in zip(lengths, losses, strict=True):
+            nats[str(n)] = loss
         with suppress(OSError):  # a folder that cannot be written: computed again next time
             path.write_text(json.dumps({"asked": asked, "nats": nats}), encoding="utf-8")
     return {n: nats[str(n)] for n in lengths}

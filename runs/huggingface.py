@@ -10,7 +10,6 @@ calls our settings and weights; reading and writing both follow it. A setting or
 no counterpart is refused in one sentence, never left out.
 """
 
-import atexit
 import math
 import os
 import re
@@ -219,6 +218,7 @@ ONLY = {
     "apply_residual_connection_post_layernorm": False,
     "use_sliding_window": False,
     "quantization_config": None,
+    "mscale_all_dim": None,
 }
 # their rope_type -> our extension, and its options: ours -> theirs, and what it is if left out
 EXTENSIONS = {
@@ -231,8 +231,7 @@ EXTENSIONS = {
             "alpha": ("beta_slow", 1.0),
             "beta": ("beta_fast", 32.0),
             "truncate": ("truncate", True),
-            "mscale": ("mscale", 1.0),
-            "mscale_all_dim": ("mscale_all_dim", 0.0),
+            "mscale": ("attention_factor", 1.0),  # which is 0.1 mscale ln(factor) + 1
         },
     ),
     "llama3": (
@@ -243,9 +242,8 @@ EXTENSIONS = {
             "high": ("high_freq_factor", 4.0),
         },
     ),
-    "longrope": ("longrope", {"file": ("file", ""), "factor": ("factor", "auto")}),
 }
-LONGER = ("yarn", "llama3", "longrope")  # max_position_embeddings is the length after extending
+LONGER = ("yarn", "llama3")  # their max_position_embeddings is the length after extending
 
 
 # ---- settings
@@ -261,63 +259,52 @@ def expression(name: str, options: Table, theirs: Table) -> str:
     return f"{name}({', '.join(words)})" if words else name
 
 
-def read_settings(theirs: Table, bias: bool) -> GPTConfig:
+def read_settings(config: Table, bias: bool) -> GPTConfig:
     """Our settings for a config.json, of weights with or without biases.
 
     KeyError for what it does not say, UserError for what is not computed here.
     """
-    kind = theirs["model_type"]
+    kind = config["model_type"]
     if kind not in FAMILIES:
         raise UserError(f"it is of type {kind}; known are {', '.join(FAMILIES)}")
     family = FAMILIES[kind]
-    theirs = {**family["defaults"], **theirs}
-    for new, old in (("hidden_size", "n_embed"), ("n_head", "num_attention_heads")):  # of BLOOM
-        theirs.setdefault(new, theirs.get(old))
+    theirs = {**family["defaults"], **config}
+    theirs.update(config.get("rope_scaling") or config.get("rope_parameters") or {})
     for key, value in ONLY.items():
         if theirs.get(key, value) not in (value, None):
             raise UserError(f"it has {key}={theirs[key]!r:.60}, which is not computed here")
+    for new, old in (("hidden_size", "n_embed"), ("n_head", "num_attention_heads")):  # of BLOOM
+        theirs.setdefault(new, theirs.get(old))
     ours = {name: theirs[key] for name, key in family["settings"].items()}
     ours.update(family["ours"], pos=family["pos"], bias=bias)
     if "activations" in family:
         ours["mlp"] = family["activations"][ours["mlp"]]
-    if family["pos"] != "rope":
-        return GPTConfig(**ours)
 
-    # rope, as transformers 4 or 5 spells it
-    rope = {**theirs, **(theirs.get("rope_scaling") or theirs.get("rope_parameters") or {})}
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    for new, old in (("rope_theta", "rotary_emb_base"), ("partial_rotary_factor", "rotary_pct")):
-        rope[old] = rope.get(new, rope.get(old))
-    rope["rope_theta"] = rope["rotary_emb_base"]
-    ours["pos"] = expression("rope", family["rope"], rope)
-    if "fraction" not in family["rope"] and rope["rotary_pct"] not in (None, 1.0):
-        raise UserError("it turns only a part of its columns, which is not computed here")
-    if theirs["model_type"] == "mistral" and rope.get("sliding_window"):
-        ours["pos"] += f" + window(size={rope['sliding_window']})"
-    if kind == "default":
-        return GPTConfig(**ours)
-    extension, options = EXTENSIONS[kind]
-    if kind in LONGER:
+    if family["pos"] == "rope":  # transformers 5 has one name for base and fraction, 4 had more
+        base = theirs.get("rope_theta", theirs.get("rotary_emb_base"))
+        fraction = theirs.get("partial_rotary_factor", theirs.get("rotary_pct"))
+        theirs.update(rope_theta=base, rotary_emb_base=base, rotary_pct=fraction)
+        ours["pos"] = expression("rope", family["rope"], theirs)
+        if kind != "gpt_neox" and fraction not in (None, 1.0):
+            raise UserError(f"a {kind} that turns a part of its columns is not computed here")
+    if kind == "mistral" and theirs.get("sliding_window"):
+        ours["pos"] += f" + window(size={theirs['sliding_window']})"
+
+    rope_type = theirs.get("rope_type", theirs.get("type", "default"))
+    if rope_type != "default":
+        extension, options = EXTENSIONS[rope_type]
         length = ours["block_size"]
-        ours["block_size"] = rope.get(ORIGINAL, length)
-        rope["factor"] = rope.get("factor") or length / ours["block_size"]
-    attention = rope.get("attention_factor")
-    if kind == "yarn":  # cosines and sines are multiplied by 0.1 mscale ln(factor) + 1
-        log = 0.1 * math.log(rope["factor"])
-        above, below = rope.get("mscale"), rope.get("mscale_all_dim")
-        if attention is None and above and below:
-            attention = (log * above + 1) / (log * below + 1)
-        rope.update(mscale=None, mscale_all_dim=None)
-        if attention is not None:
-            rope["mscale"] = round((attention - 1) / log, 12)
-    elif attention is not None:
-        raise UserError(f"it has an attention_factor with {kind}, which is not computed here")
-    if kind == "longrope":
-        folder = tempfile.mkdtemp(prefix="longshot-")
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        rope["file"] = f"{folder}/longrope.json"
-        write_json(rope["file"], {key: rope[key] for key in ("long_factor", "short_factor")})
-    return GPTConfig(**ours, extend=expression(extension, options, rope))
+        if rope_type in LONGER:
+            ours["block_size"] = theirs.get(ORIGINAL, length)
+        factor = theirs.get("factor") or length / ours["block_size"]
+        mscale = theirs.get("attention_factor")
+        if mscale is not None:
+            mscale = round((mscale - 1) / (0.1 * math.log(factor)), 12)
+        if mscale is not None and "mscale" not in options:
+            raise UserError(f"it has an attention_factor with {rope_type}, not computed here")
+        theirs.update(factor=factor, attention_factor=mscale)
+        ours["extend"] = expression(extension, options, theirs)
+    return GPTConfig(**ours)
 
 
 def explicit(c: GPTConfig) -> GPTConfig:
@@ -325,9 +312,8 @@ def explicit(c: GPTConfig) -> GPTConfig:
     return replace(c, n_inner=c.mlp_width, n_kv_head=c.kv_heads, head_dim=c.head_width)
 
 
-def write_settings(model: GPT) -> Table:
+def write_settings(config: GPTConfig) -> Table:
     """The config.json of the family that our model is of; UserError says what it lacks for that."""
-    config = explicit(model.config)
     scheme, *others = parse(config.pos).mentions
     if scheme.name == "learned":
         kind = "gpt2"
@@ -340,53 +326,47 @@ def write_settings(model: GPT) -> Table:
     else:
         kind = "llama"
     family = FAMILIES[kind]
-    ours = asdict(config)
+    ours = asdict(explicit(config))
     theirs = {"model_type": kind, "architectures": [family["architecture"]]}
     theirs.update({key: ours[name] for name, key in family["settings"].items()})
     theirs.update({key: config.bias for key in family["biases"] or ()})
     for activation, mlp in family.get("activations", {}).items():
         if mlp == config.mlp:
             theirs[family["settings"]["mlp"]] = activation
-    for option, (key, default) in family.get("rope", {}).items():
+            break
+    options = family.get("rope", {})
+    for option, (key, default) in options.items():
         theirs[key] = scheme.options.get(option, default)
 
     # whoever reads this must understand what was meant
-    again = explicit(read_settings(theirs, config.bias))
-    ours.update(dropout=again.dropout, extend="")
-    misfits = [f"{k}={v}, not {ours[k]}" for k, v in asdict(again).items() if v != ours[k]]
+    again = asdict(explicit(read_settings(theirs, config.bias)))
+    ours.update(dropout=again["dropout"], extend="")
+    if not others and scheme.name == family["pos"] and scheme.options.keys() <= options.keys():
+        ours["pos"] = again["pos"]
+    misfits = [f"{name}={x}, not {ours[name]}" for name, x in again.items() if x != ours[name]]
     if misfits:
         problem = f"{NONE}: the nearest, {kind}, has {' and '.join(misfits)}"
         raise UserError(f"{problem}; config/arch has settings that one can be")
-    if config.extend:
-        theirs.update(write_extension(model, family))
-    return theirs
+    if not config.extend:
+        return theirs
 
-
-def write_extension(model: GPT, family: Table) -> Table:
-    """rope_scaling for the active extension, and the length under it."""
-    length = model.config.block_size
-    extension, *others = parse(model.config.extend).mentions
-    for kind, (name, options) in EXTENSIONS.items():
+    extension, *others = parse(config.extend).mentions
+    for rope_type, (name, options) in EXTENSIONS.items():
+        unknown = extension.options.keys() - options.keys()
         factor = extension.options.get("factor", "auto")
-        if name != extension.name or others or factor == "auto":
+        if name != extension.name or others or unknown or factor == "auto":
             continue
-        rope = {"rope_type": kind}
-        for option, (key, default) in options.items():
-            rope[key] = extension.options.get(option, default)
-        if extension.options.keys() - options.keys():
-            break
-        if kind == "yarn":
-            del rope["mscale"], rope["mscale_all_dim"]
+        rope = {key: extension.options.get(o, default) for o, (key, default) in options.items()}
+        rope["rope_type"] = rope_type
+        if rope_type == "yarn":
             _, rope["attention_factor"] = extended_frequencies(
-                model.config.extend, model.config.head_width, train_length=length
+                config.extend, config.head_width, train_length=config.block_size
             )
-        if kind == "longrope":
-            piece = model.pos.extensions[0]
-            rope.update(file=None, long_factor=piece.long, short_factor=piece.short)
-        if kind in LONGER:
-            rope[ORIGINAL], length = length, round(length * factor)
-        return {"rope_scaling": rope, family["settings"]["block_size"]: length}
-    raise UserError(f"{NONE}: no rope_scaling is {model.config.extend}")
+        if rope_type in LONGER:
+            rope[ORIGINAL] = config.block_size
+            theirs[family["settings"]["block_size"]] = round(config.block_size * factor)
+        return {**theirs, "rope_scaling": rope}
+    raise UserError(f"{NONE}: no rope_scaling is {config.extend}")
 
 
 # ---- weights
@@ -446,9 +426,10 @@ def load_model(name: str | Path) -> GPT:
     UserError names a setting that is not computed here, and a weight that is missing, of another
     shape or left over.
     """
-    folder, weights = model_folder(name), {}
+    folder = model_folder(name)
     config = read_json(folder / "config.json")
     files = [*folder.glob("model*.safetensors")] or [*folder.glob("pytorch_model*.bin")]
+    weights = {}
     try:
         for file in files:
             if file.suffix == ".bin":
@@ -505,7 +486,7 @@ def save_model(model: GPT, folder: str | Path, corpus: data.Corpus | None = None
     folder = Path(folder)
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise UserError(f"{folder} is not empty: name a new folder")
-    config = write_settings(model)
+    config = write_settings(model.config)
     family = FAMILIES[config["model_type"]]
     if model.config.bias and family["biases"] == []:
         raise UserError(f"{NONE}: a {config['model_type']} has no biases: train with --bias=False")
@@ -533,13 +514,19 @@ def save_model(model: GPT, folder: str | Path, corpus: data.Corpus | None = None
 
 def save_tokenizer(corpus: data.Corpus, folder: Path) -> None:
     """tokenizer.json and tokenizer_config.json, which give the tokens of a corpus."""
+    kind = corpus.meta["tokenizer"]
+    about = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    if kind == "gpt2":
+        about["eos_token"] = "<|endoftext|>"
+    write_json(folder / "tokenizer_config.json", about)
+    if kind == "file":
+        shutil.copy(corpus.folder / "tokenizer.json", folder)
+        return
+
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-    about = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-    kind, tokens = corpus.meta["tokenizer"], corpus.tokenizer.vocabulary
-    if kind == "file":
-        tokenizer = Tokenizer.from_file(str(corpus.folder / "tokenizer.json"))
-    elif kind == "char":
+    tokens = corpus.tokenizer.vocabulary
+    if kind == "char":
         vocab = {token.decode("utf-8"): n for n, token in enumerate(tokens)}
         tokenizer = Tokenizer(models.WordLevel(vocab))
         tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
@@ -550,28 +537,46 @@ def save_tokenizer(corpus: data.Corpus, folder: Path) -> None:
         merges = []
         for token in tokens[: corpus.tokenizer.end]:
             for cut in range(1, len(token)):
-                left, right = data.signs_of(token[:cut]), data.signs_of(token[cut:])
+                left = data.signs_of(token[:cut])
+                right = data.signs_of(token[cut:])
                 if left in vocab and right in vocab:
                     merges.append((left, right))
         words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=kind == "gpt2")
         tokenizer = Tokenizer(models.BPE(vocab, merges))
         tokenizer.pre_tokenizer = words
         tokenizer.decoder = decoders.ByteLevel()
-        if kind == "gpt2":
-            about["eos_token"] = "<|endoftext|>"
-            tokenizer.add_special_tokens([about["eos_token"]])
+    if "eos_token" in about:
+        tokenizer.add_special_tokens([about["eos_token"]])
     tokenizer.save(str(folder / "tokenizer.json"))
-    write_json(folder / "tokenizer_config.json", about)
+
+
+def check_tokenizer(name: str | Path, corpus: data.Corpus) -> None:
+    """UserError if a model has a tokenizer.json that gives other tokens than a corpus has."""
+    path = model_folder(name) / "tokenizer.json"
+    if not path.exists():
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        save_tokenizer(corpus, Path(folder))
+        ours = read_json(Path(folder, "tokenizer.json"))
+    if read_json(path)["model"]["vocab"] != ours["model"]["vocab"]:
+        advice = f"prepare its text with --tokenizer={name}"
+        raise UserError(f"{corpus.name} has another tokenizer than {name}: {advice}")
 
 
 def main() -> None:
     """Write a run as a Hugging Face model."""
     from runs.checkpoint import load_run  # which itself reads pretrained models by this module
 
+    if "--help" in sys.argv:
+        print(__doc__)
+        return
     if len(sys.argv) != 3:
         raise UserError("name a run and a new folder: python -m runs.huggingface out/RUN FOLDER")
     run = load_run(sys.argv[1], device="cpu")
-    config = save_model(run.model, sys.argv[2], run.corpus)
+    try:
+        config = save_model(run.model, sys.argv[2], run.corpus)
+    except ImportError as error:
+        raise UserError(f"{error.name} is missing: pip install safetensors tokenizers") from error
     print(f"{sys.argv[2]}: a {config['model_type']} of {run.model.parameter_count:,} parameters")
 
 

@@ -1,5 +1,6 @@
 """What a text offers: the predictor against a slow one, and texts made to repeat themselves."""
 
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -29,16 +30,16 @@ def slow_probability(text: bytes, before: bytes, target: int, order: int) -> flo
     return probability
 
 
-def slow_match(text: bytes, n: int) -> tuple[int, int]:
+def slow_match(text: bytes, n: int) -> list[int]:
     """The longest match of the end of the last n bytes, by trying all."""
     text = text[max(0, len(text) - n) :]
-    best = (0, 0)
+    best = [0, 0]
     for end in range(len(text) - 1):
         size = 0
         while size <= end and size < context.MATCHED and text[end - size] == text[-1 - size]:
             size += 1
         if size and size >= best[0]:
-            best = (size, text[end + 1])
+            best = [size, text[end + 1]]
     return best
 
 
@@ -62,9 +63,8 @@ def test_the_longest_match_equals_one_found_by_trying() -> None:
     lengths = (1, 2, 5, 17, 64)
     for _ in range(60):
         text = generator.integers(3, size=int(generator.integers(2, 90)))
-        sizes, following = context.longest_matches(text, lengths)
-        wanted = [slow_match(bytes(text.tolist()), n) for n in lengths]
-        assert list(zip(sizes.tolist(), following.tolist(), strict=True)) == wanted
+        matches = context.longest_matches(text, lengths)
+        assert matches.T.tolist() == [slow_match(bytes(text.tolist()), n) for n in lengths]
 
 
 def test_far_context_is_worth_what_the_text_repeats_and_nothing_in_noise(tmp_path: Path) -> None:
@@ -80,33 +80,22 @@ def test_far_context_is_worth_what_the_text_repeats_and_nothing_in_noise(tmp_pat
     assert gains["repeated"] > 2 and abs(gains["noise"]) < 0.1
 
 
-def test_losses_are_kept_and_computed_again_for_other_places_or_if_damaged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_losses_are_kept_and_computed_again_for_other_places_or_if_damaged(tmp_path: Path) -> None:
     noise = bytes(np.random.default_rng(0).integers(97, 101, size=3600).tolist())
     corpus = make(tmp_path / "small", noise, noise[::-1])
-    ends = np.arange(600, 1400, 90)
     path = corpus.folder / "context.json"
-    compute = context.context_losses
-    asked = []
-
-    def counting(*arguments: object) -> list:
-        asked.append(arguments)
-        return compute(*arguments)
-
-    monkeypatch.setattr(context, "context_losses", counting)
-
-    def known(shift: int, lengths: list[int]) -> dict:
-        return context.known_losses(corpus, ends + shift, ends + 7, 8, lengths)
-
-    first = known(0, [32, 64])
-    assert known(0, [64]) == {64: first[64]} and len(asked) == 1
-    assert known(0, [32, 256])[32] == first[32] and len(asked) == 2
-    assert known(1, [64]) != {64: first[64]} and len(asked) == 3
+    ends = np.arange(600, 1400, 90)
+    first = context.known_losses(corpus, ends, ends + 7, 8, [32, 64])
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    kept["nats"]["64"] = [1.0]  # so that it shows what is read
+    path.write_text(json.dumps(kept), encoding="utf-8")
+    assert context.known_losses(corpus, ends, ends + 7, 8, [64]) == {64: [1.0]}
+    assert context.known_losses(corpus, ends, ends + 7, 8, [32, 256])[32] == first[32]
+    other = context.known_losses(corpus, ends + 1, ends + 7, 8, [64])
+    assert other != {64: first[64]} and len(other[64]) == len(ends)
     for damage in ("{", "[]", '{"asked": 1}'):
         path.write_text(damage, encoding="utf-8")
-        assert known(0, [64]) == {64: first[64]}
-    assert len(asked) == 6
+        assert context.known_losses(corpus, ends, ends + 7, 8, [64]) == {64: first[64]}
     path.unlink()
     path.mkdir()  # a place that cannot be written
-    assert known(0, [64]) == {64: first[64]}
+    assert context.known_losses(corpus, ends, ends + 7, 8, [64]) == {64: first[64]}

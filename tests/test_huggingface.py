@@ -1,10 +1,12 @@
 """Hugging Face's models and ours: equal logits both ways, the tokenizer, and what is refused."""
 
 import json
-from pathlib import Path
 
+import numpy as np
 import pytest
+import tiktoken
 import torch
+from tiktoken_ext.openai_public import r50k_pat_str
 
 import data
 from configurable import GPTConfig, UserError
@@ -20,7 +22,6 @@ WIDE = dict(**SIZES, intermediate_size=37, max_position_embeddings=L, tie_word_e
 GPT2 = dict(vocab_size=43, n_embd=24, n_layer=2, n_head=3, n_positions=3 * L)
 BLOOM = dict(hidden_size=30, n_layer=2, n_head=5, vocab_size=43, seq_length=L)
 YARN = dict(rope_type="yarn", factor=4.0, rope_theta=200.0, original_max_position_embeddings=L)
-LONG = dict(long_factor=[1.0, 1.5, 2.0], short_factor=[1.0, 1.1, 1.2])
 
 
 def scaled(**rope: object) -> dict:
@@ -46,9 +47,7 @@ THEIRS = {
     "llama dynamic": WIDE | dict(rope_parameters=YARN | dict(rope_type="dynamic", factor=2.0)),
     "llama yarn": scaled(),
     "llama yarn set": scaled(beta_fast=4.0, beta_slow=0.5, truncate=False, attention_factor=1.3),
-    "llama yarn of DeepSeek": scaled(mscale=1.0, mscale_all_dim=0.5),
     "llama llama3": scaled(rope_type="llama3", low_freq_factor=0.5, high_freq_factor=2.0),
-    "llama longrope": scaled(rope_type="longrope", **LONG),
     "gpt_neox yarn": scaled(partial_rotary_factor=0.5) | dict(hidden_size=48),
 }
 BLOCK = dict(norm="rmsnorm", mlp="swiglu")
@@ -63,8 +62,7 @@ OURS = {  # family -> models of ours that are written as it
     "llama": [
         dict(**BLOCK, n_kv_head=1, head_dim=10, tie_embeddings=False),
         dict(**BLOCK, bias=True, extend="yarn(factor=4, mscale=0.5, beta=8, alpha=0.5)"),
-        dict(**BLOCK, extend="yarn(factor=4, mscale=0.9, mscale_all_dim=0.4, truncate=False)"),
-        dict(**BLOCK, extend="longrope(file='FACTORS', factor=4)"),
+        dict(**BLOCK, extend="yarn(factor=4, truncate=False)", pos="rope(base=10000.0)"),
     ],
     "qwen3": [dict(**BLOCK, qk_norm=True, n_kv_head=2, extend="llama3(factor=4, low=0.5)")],
     "bloom": [
@@ -88,11 +86,10 @@ def theirs_of(name: str, **changes: object) -> transformers.PreTrainedModel:
     return model.float().eval()
 
 
-def ours_of(folder: Path, vocab_size: int = 43, **settings: object) -> GPT:
-    """A random model of ours, whose LongRoPE factors are in a file in the folder."""
+def ours_of(vocab_size: int = 43, **settings: object) -> GPT:
+    """A random model of ours."""
     torch.manual_seed(3)
-    (folder / "factors.json").write_text(json.dumps(LONG))
-    extend = settings.pop("extend", "").replace("FACTORS", str(folder / "factors.json"))
+    extend = settings.pop("extend", "")
     sizes = dict(block_size=L, vocab_size=vocab_size, n_layer=2, n_head=4, n_embd=24, pos="rope")
     model = GPT(GPTConfig(**{**sizes, **settings}))
     model.extend(extend)
@@ -122,7 +119,7 @@ def test_a_model_of_transformers_has_the_same_logits_here(name, tmp_path):
 
 @pytest.mark.parametrize("family, number", [(f, n) for f in OURS for n in range(len(OURS[f]))])
 def test_a_model_of_ours_has_the_same_logits_there_and_comes_back(family, number, tmp_path):
-    ours = ours_of(tmp_path, **OURS[family][number])
+    ours = ours_of(**OURS[family][number])
     assert save_model(ours, tmp_path / "new/model")["model_type"] == family
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "new/model").eval()
     lengths = [L] if family == "gpt2" else [L, 3 * L]
@@ -151,15 +148,14 @@ def test_every_family_is_tested():
         (dict(pos="learned", head_dim=10), "has head_dim=6, not 10"),
         (dict(**BLOCK, qk_norm=True, bias=True), "a qwen3 has no biases"),
         (dict(extend="yarn"), "no rope_scaling is yarn"),
+        (dict(extend="yarn(factor=4, mscale_all_dim=0.5)"), "no rope_scaling is yarn"),
         (dict(extend="pi(factor=2) + logn"), "no rope_scaling is pi"),
     ],
 )
 def test_what_no_family_can_be_is_one_sentence_and_nothing_is_written(settings, said, tmp_path):
     with pytest.raises(UserError, match=said):
-        save_model(ours_of(tmp_path, **settings), tmp_path / "new")
-    assert not (tmp_path / "new").exists()
-    with pytest.raises(UserError, match="is not empty"):
-        save_model(ours_of(tmp_path, pos="learned"), tmp_path)
+        save_model(ours_of(**settings), tmp_path / "new")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -171,6 +167,7 @@ def test_what_no_family_can_be_is_one_sentence_and_nothing_is_written(settings, 
         (dict(quantization_config={"bits": 4}), "quantization_config="),
         (dict(use_sliding_window=True), "use_sliding_window=True"),
         (dict(rope_scaling={"type": "su"}), "unknown 'su'"),
+        (dict(rope_scaling={"type": "yarn", "factor": 2.0, "mscale_all_dim": 1}), "mscale_all_dim"),
         (dict(rope_scaling={"type": "linear", "factor": 0.5}), "cannot be read here"),
         (
             dict(rope_scaling={"type": "llama3", "factor": 2.0, "attention_factor": 2.0}),
@@ -206,6 +203,42 @@ def test_other_files_of_weights_are_read_and_damaged_ones_refused(tmp_path):
     weights = {name.removeprefix("transformer."): x for name, x in theirs.state_dict().items()}
     torch.save(weights | {"h.0.attn.bias": torch.ones(2)}, tmp_path / "pytorch_model.bin")
     assert_equal_logits(load_model(tmp_path), theirs, [L])
+
+
+TEXT = "héllo wörld\n\t ✓ 𝔘 don't  stop the hell"
+
+
+def toy_gpt2() -> tiktoken.Encoding:
+    """GPT-2's pattern and a handful of merges: needs no file."""
+    merged = [b" t", b"he", b"  ", b"ll", b"\n\t", b" the", b"hell", b"hello", b" w", b"\xc3\xa9"]
+    ranks = {piece: n for n, piece in enumerate([bytes([i]) for i in range(256)] + merged)}
+    end = {"<|endoftext|>": len(ranks)}
+    return tiktoken.Encoding("toy", pat_str=r50k_pat_str, mergeable_ranks=ranks, special_tokens=end)
+
+
+@pytest.mark.parametrize("kind", ["bytes", "char", "gpt2"])
+def test_the_tokenizer_goes_along_and_another_one_is_refused(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(tiktoken, "get_encoding", lambda name: toy_gpt2())
+    about = {"tokenizer": kind, "source": "x", "rule": "y"}
+    if kind == "char":
+        about["characters"] = "".join(sorted({*TEXT}))
+    ids = data.tokenizer_of(about).array(TEXT * 20)
+    data.write_corpus(tmp_path / "mine", {"train": [ids], "val": [ids]}, **about)
+    corpus = data.load("mine", tmp_path)
+    ours = ours_of(corpus.vocab_size, pos="learned")
+    save_model(ours, tmp_path / "model", corpus)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")
+    ids = corpus.tokenizer.encode(TEXT)
+    assert theirs(TEXT).input_ids == ids and theirs.decode(ids) == TEXT
+    assert len(theirs) == corpus.vocab_size and theirs.eos_token_id == corpus.tokenizer.end
+    huggingface.check_tokenizer(tmp_path / "model", corpus)
+    other = {"tokenizer": "char", "characters": "ab", "source": "x", "rule": "y"}
+    ids = np.zeros(2000, dtype=int)
+    data.write_corpus(tmp_path / "other", {"train": [ids], "val": [ids]}, **other)
+    with pytest.raises(UserError, match="other has another tokenizer than .*model: prepare its"):
+        huggingface.check_tokenizer(tmp_path / "model", data.load("other", tmp_path))
+    with pytest.raises(UserError, match="model is not empty: name a new folder"):
+        save_model(ours, tmp_path / "model")
 
 
 def test_a_name_is_downloaded(monkeypatch, tmp_path):

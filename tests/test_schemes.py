@@ -173,7 +173,8 @@ def test_attention_is_that_of_the_paper_on_every_path(text, monkeypatch):
     idx = tokens(2, 20)
     plain = logits(gpt, idx)
     monkeypatch.setattr(attention, "BLOCK_ROWS", 3)
-    for path in ("masked", "scored"):
+    paths = ["scored"] if any(p.score for p in gpt.pos.pieces.values()) else ["scored", "masked"]
+    for path in paths:
         monkeypatch.setattr(attention, "FORCED_PATH", path)
         assert_close(logits(gpt, idx), plain)
 
@@ -375,7 +376,7 @@ def test_kerple_is_bounded_and_can_come_back_from_beyond_its_bounds(kind, r1, r2
     h, i = torch.arange(H)[:, None, None], torch.arange(6.0)[:, None]
 
     def bias(r1: float, r2: float) -> Tensor:
-        piece.r1.data, piece.r2.data = torch.full((H,), r1), torch.full((H,), r2)
+        piece.r1.data, piece.r2.data = torch.full((H,), 1.0 * r1), torch.full((H,), 1.0 * r2)
         return piece.bias(h, i, torch.zeros(1))
 
     bounded = bias(max(r1, 0.01), min(max(r2, 0.01), 2.0)).detach()
@@ -387,7 +388,7 @@ def test_kerple_is_bounded_and_can_come_back_from_beyond_its_bounds(kind, r1, r2
 
 def test_path_is_the_same_by_chunks_of_keys_of_any_size(monkeypatch):
     gpt = model("path(rank=3)")
-    module = importlib.import_module(type(gpt.pos.pieces["0_path"]).__module__)
+    module = importlib.import_module(type(next(iter(gpt.pos.pieces.values()))).__module__)
     for size in (1, 2, 5):
         monkeypatch.setattr(module, "CHUNK", size)
         assert difference(gpt) < 1e-9
@@ -544,7 +545,7 @@ def test_schemes_of_images_are_those_of_vit_mae_and_dinov3(side):
     config = dino.DINOv3ViTConfig(
         hidden_size=32, num_attention_heads=2, image_size=24, patch_size=4
     )
-    config.rope_theta = config.rope_parameters["rope_theta"] = 100.0
+    config.rope_theta = 100.0
     rope = dino.DINOv3ViTRopePositionEmbedding(config).eval()
     q, index = normal(2, 2, side**2, 16), torch.arange(side**2)
     expected, _ = dino.apply_rotary_pos_emb(q, q, *rope(torch.zeros(1, 3, 4 * side, 4 * side)))
@@ -639,9 +640,9 @@ def test_a_length_is_in_tokens_or_a_share_of_the_training_length():
         ("0 * rope", "repeat"),
         ("röpe", "ASCII"),
         ("rope" + " + rope" * 80, "500"),
-        ("-" * 400 + "rope", ""),
-        ("__import__('os').mkdir('made')", ""),
-        ("rope(layout=open('made', 'w'))", ""),
+        ("-" * 400 + "rope", "cannot be read|joins names"),
+        ("__import__('os').mkdir('made')", "joins names"),
+        ("rope(layout=open('made', 'w'))", "a value is"),
         ("conftest", "no position scheme"),
     ],
 )
@@ -728,7 +729,7 @@ def test_a_users_scheme_is_its_formula_trains_decodes_and_composes(own):
     assert not torch.allclose(whole, plain)
     scheme = Scheme("root_distance(start=0.25)", SHAPE, 1, own)
     bias = scheme.pieces["0_root_distance"].bias(torch.tensor(1), torch.tensor(9), torch.tensor(0))
-    assert float(bias) == -0.75
+    assert bias.item() == -0.75
     assert_close(logits(build("shift + rope", 1, own), idx), logits(build("rope"), idx), 1e-6)
 
 
@@ -743,7 +744,9 @@ def test_weights_and_outputs_of_a_users_file_are_their_formulas(own):
         x, y = inputs[0], plain_heads[0].view(7, H, D)
         q, k, v = gpt.h[0].attn.c_attn(x).view(7, 3, H, D).unbind(1)
         if "gate" in text:
-            expected = y * torch.sigmoid(gpt.pos.pieces["0_gate"].gate(x))[..., None] - 0.1 * v
+            expected = (
+                y * torch.sigmoid(gpt.pos.pieces["0_gate_layer0"].gate(x))[..., None] - 0.1 * v
+            )
         else:
             turn = [
                 turned("rope", part.transpose(0, 1)[None], torch.arange(7))[0] for part in (q, k)

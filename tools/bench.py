@@ -49,7 +49,7 @@ from runs.checkpoint import provenance, training_corpus
 from runs.figures import new_figure, save_figure
 from runs.log import flops_per_token
 from runs.results import show
-from train import MeanLoss, compile_loss, configure_optimizer
+from train import MeanLoss, compile_loss, configure_optimizer, to_device
 
 QUICK = {
     "n_layer": 1,
@@ -94,8 +94,7 @@ class Subject:
             self.tokens = s.gradient_accumulation_steps * s.batch_size * s.block_size
             self.loss_fn = MeanLoss(self.model)
             self.optimizer = configure_optimizer(self.model, s)
-            self.scaler = torch.amp.GradScaler(compute.kind, enabled=compute.dtype == torch.float16)
-            compile_loss(self.loss_fn, self)
+            compile_loss(self.loss_fn, s, compute.kind)
         elif part == "test":
             self.run = self.test
             self.length = min(max(s.eval_lengths, default=16 * s.block_size), len(text) - 1)
@@ -117,14 +116,12 @@ class Subject:
         for micro_step in range(s.gradient_accumulation_steps):
             first = (self.step * s.gradient_accumulation_steps + micro_step) * s.batch_size
             batch = rows.batch(self.corpus, s.block_size, s.seed, first, s.batch_size)
-            x, y = (torch.from_numpy(array).to(self.compute.device) for array in batch)
+            x, y = (to_device(array, self.compute) for array in batch)
             with device.autocast(self.compute):
                 loss = self.loss_fn(x, y) / s.gradient_accumulation_steps
-            self.scaler.scale(loss).backward()
-        self.scaler.unscale_(self.optimizer)
+            loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), s.grad_clip or torch.inf)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
+        self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.step += 1
 
@@ -239,8 +236,10 @@ def main() -> None:
             measured[name] = {"reason": str(error)}
         write_json(path, {"settings": settings, "rows": measured, **provenance()})
 
-    frame = pd.DataFrame.from_dict(measured, orient="index").drop(
-        columns="kernels", errors="ignore"
+    frame = (
+        pd.DataFrame.from_dict(measured, orient="index")
+        .convert_dtypes()
+        .drop(columns="kernels", errors="ignore")
     )
     table = show("; ".join(settings), frame.rename_axis(" "), LEGEND, digits=3)
     replace_file(path.with_name("table.txt"), lambda file: file.write(table.encode()))

@@ -20,16 +20,15 @@ import json
 import re
 import sys
 import urllib.parse
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from configurable import UserError, require, run_program  # noqa: E402
-from data import Tokenizer, new_parser, tokenizer_of, write_corpus  # noqa: E402
+from configurable import UserError, run_program  # noqa: E402
+from data import new_parser, tokenizer_of, write_corpus  # noqa: E402
 from data.download import download  # noqa: E402
 from data.text.prepare import documents, encode  # noqa: E402
 
@@ -84,69 +83,45 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def text_path(book: Book, texts: Path) -> Path:
-    """Where the text of `book` is kept."""
-    return texts / f"{book.number}.txt"
-
-
-def missing(books: Iterable[Book], texts: Path) -> list[Book]:
-    """The books whose text is not in the folder `texts`, or is another one there."""
-    paths = {book: text_path(book, texts) for book in books}
-    have = {book for book, path in paths.items() if path.is_file()}
-    return [
-        book
-        for book, path in paths.items()
-        if book not in have or digest(path.read_bytes()) != book.text_sha256
-    ]
-
-
 def keep(text: str, book: Book, texts: Path) -> None:
     """Write the text of `book` into the folder `texts`; UserError if it is another one."""
     data = text.encode("utf-8")
-    found = f"the text of {book.file} has SHA-256 {digest(data)}, not {book.text_sha256}"
-    require(digest(data) == book.text_sha256, f"{found}: {OTHERWISE}")
-    text_path(book, texts).write_bytes(data)
+    if digest(data) != book.text_sha256:
+        raise UserError(f"{book.file} holds another text than list.json says: {OTHERWISE}")
+    (texts / f"{book.number}.txt").write_bytes(data)
 
 
-def fetch(books: Sequence[Book], texts: Path, url: str) -> None:
-    """Download these books from below `url`, and keep the text of each in the folder `texts`."""
-    total = sum(book.size for book in books) / 1e6
-    print(f"downloading {len(books)} books, {total:,.0f} MB, to {texts}")
-    for book in tqdm(books, unit="book", desc="books", disable=None):
-        path = texts / f"{book.number}.part"
-        address = f"{url.rstrip('/')}/{urllib.parse.quote(book.file)}"
-        download(address, path, book.sha256, book.size, OTHERWISE)
-        keep(cut(path.read_bytes(), book), book, texts)
-        path.unlink()
+def missing(books: Sequence[Book], texts: Path) -> list[Book]:
+    """The books whose text is not in the folder `texts`, or is another one there."""
+    left = []
+    for book in books:
+        path = texts / f"{book.number}.txt"
+        if not path.is_file() or digest(path.read_bytes()) != book.text_sha256:
+            left.append(book)
+    return left
 
 
 def take(sources: Sequence[str], books: Sequence[Book], texts: Path) -> None:
     """Keep the texts of those of `books` that the files and folders in `sources` hold."""
     files = []
     for source in map(Path, sources):
-        require(source.exists(), f"--from={source} is no file or folder")
+        if not source.exists():
+            raise UserError(f"--from={source} is no file or folder")
         files += [file for file in sorted([source, *source.rglob("*")]) if file.is_file()]
-    known = {book.text_sha256: book for book in books}
-    archives = [file for file in files if ".jsonl" in file.suffixes]
-    for row in documents(archives, "archives"):
-        text = normal(row)
-        if book := known.get(digest(text.encode("utf-8"))):
-            keep(text, book, texts)
-    known |= {book.sha256: book for book in books}
-    plain = [file for file in files if file.suffix == ".txt"]
-    for file in tqdm(plain, unit="file", desc="files", disable=None):
-        raw = file.read_bytes()
-        sha256 = digest(raw)
-        if book := known.get(sha256):
-            whole = sha256 == book.sha256
-            keep(cut(raw, book) if whole else raw.decode("utf-8"), book, texts)
-
-
-def tokens(books: Sequence[Book], texts: Path, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
-    """The tokens of each book, (n,); one after the other, so that few are in memory."""
-    bar = tqdm(books, unit="book", desc="encoding", disable=None)
-    read = (text_path(book, texts).read_bytes().decode("utf-8") for book in bar)
-    return (ids for _, ids in encode(read, tokenizer))
+    by_text = {book.text_sha256: book for book in books}
+    by_file = {book.sha256: book for book in books}
+    for row in documents([file for file in files if ".jsonl" in file.suffixes], "archives"):
+        book = by_text.get(digest(normal(row).encode("utf-8")))
+        if book:
+            keep(normal(row), book, texts)
+    for file in tqdm(files, unit="file", desc="files", disable=None):
+        if file.suffix == ".txt":
+            raw = file.read_bytes()
+            sha256 = digest(raw)
+            if sha256 in by_file:
+                keep(cut(raw, by_file[sha256]), by_file[sha256], texts)
+            elif sha256 in by_text:
+                keep(raw.decode("utf-8"), by_text[sha256], texts)
 
 
 # ---- the corpus
@@ -161,20 +136,32 @@ def prepare(
     are kept beside list.json. UserError if a book is missing or another one.
     """
     encoder = tokenizer_of({"tokenizer": tokenizer})  # first: it may need a network too
-    books, texts = read_list(BOOKS / "list.json"), BOOKS / "texts"
-    texts.mkdir(exist_ok=True)
+    books = read_list(BOOKS / "list.json")
     every = books["train"] + books["val"]
+    texts = BOOKS / "texts"
+    texts.mkdir(exist_ok=True)
+    left = missing(every, texts)
     if sources:
-        take(sources, missing(every, texts), texts)
-    elif left := missing(every, texts):
-        fetch(left, texts, url)
-    if left := missing(every, texts):
-        found = f"{' '.join(sources)} lacks {len(left)} of the {len(every)} books"
-        advice = "name more with --from=PATH, or leave it out to download them"
-        raise UserError(f"{found}, such as {left[0].file}: {advice}")
+        take(sources, left, texts)
+        left = missing(left, texts)
+        if left:
+            raise UserError(
+                f"{' '.join(sources)} lacks {len(left)} of the {len(every)} books, such as "
+                f"{left[0].file}: name more with --from=PATH, or leave it out to download them"
+            )
+    for book in tqdm(left, unit="book", desc="downloading to data/books/texts", disable=None):
+        path = texts / f"{book.number}.part"
+        address = f"{url.rstrip('/')}/{urllib.parse.quote(book.file)}"
+        download(address, path, book.sha256, OTHERWISE)
+        keep(cut(path.read_bytes(), book), book, texts)
+        path.unlink()
+    splits = {}
+    for split in books:  # one book after the other, so that few are in memory
+        paths = [texts / f"{book.number}.txt" for book in books[split]]
+        read = (path.read_bytes().decode("utf-8") for path in paths)
+        splits[split] = (ids for _, ids in encode(read, encoder))
     listed = digest((BOOKS / "list.json").read_bytes())
     source = f"{len(every)} books of Project Gutenberg, list.json {listed[:16]}"
-    splits = {split: tokens(books[split], texts, encoder) for split in books}
     return write_corpus(folder, splits, tokenizer=tokenizer, source=source, rule=RULE)
 
 

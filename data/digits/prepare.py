@@ -21,9 +21,9 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from configurable import require, run_program  # noqa: E402
-from data import HERE, NAME, new_parser  # noqa: E402
-from data.recall.prepare import check_free  # noqa: E402
+from configurable import UserError, run_program  # noqa: E402
+from data import HERE, new_parser  # noqa: E402
+from data.recall.prepare import check_options  # noqa: E402
 from data.rows import Pair, write_rows  # noqa: E402
 
 GREYS = " .:-=+*#"  # from blank to dark: tokens 0, 1 ...
@@ -66,9 +66,8 @@ def draw(generator: np.random.Generator, digits: np.ndarray) -> tuple[np.ndarray
     Lengths are in sides of the image, which reaches from 0 to 1. They are rounded: what follows
     has the same bits on every machine.
     """
-    points, segments = (
-        np.stack(part)[digits] for part in zip(*map(outline, range(10)), strict=True)
-    )
+    points = np.stack([outline(digit)[0] for digit in range(10)])[digits]
+    segments = np.stack([outline(digit)[1] for digit in range(10)])[digits]
     count = (len(digits), 1)
     x, y = np.moveaxis(points + generator.uniform(-0.04, 0.04, points.shape), -1, 0)
     angle, slant = generator.uniform(-0.2, 0.2, (2, *count))
@@ -84,10 +83,12 @@ def draw(generator: np.random.Generator, digits: np.ndarray) -> tuple[np.ndarray
 def render(segments: np.ndarray, pen: np.ndarray, side: int) -> np.ndarray:
     """The grey values of drawings at the centres of their patches, (N, side^2) from 0 to 1."""
     centres = (np.arange(side) + 0.5) / side
-    x, y = np.tile(centres, side), np.repeat(centres, side)
+    x = np.tile(centres, side)
+    y = np.repeat(centres, side)
     nearest = np.full((len(pen), side * side), np.inf)  # the square of the distance
     for (x0, y0), (x1, y1) in segments.transpose(1, 2, 3, 0)[..., None]:
-        wide, high = x1 - x0, y1 - y0
+        wide = x1 - x0
+        high = y1 - y0
         along = ((x - x0) * wide + (y - y0) * high) / np.maximum(wide**2 + high**2, 1e-9)
         along = along.clip(0, 1)
         square = (x0 + along * wide - x) ** 2 + (y0 + along * high - y) ** 2
@@ -107,9 +108,8 @@ def make_rows(segments: np.ndarray, pen: np.ndarray, side: int) -> Pair:
 def prepare(folder: Path, side: int = 12, seed: int = 0) -> dict:
     """Write the images to `folder`, and return what is in meta.json."""
     generator = np.random.default_rng(seed)
-    tested, trained = (
-        draw(generator, np.arange(count) % 10) for count in (TEST_IMAGES, TRAIN_IMAGES)
-    )
+    tested = draw(generator, np.arange(TEST_IMAGES) % 10)
+    trained = draw(generator, np.arange(TRAIN_IMAGES) % 10)
     rows = {"protocol": "image", "kind": "digits", "trained": side * side, "width": side}
     return write_rows(
         folder,
@@ -124,23 +124,18 @@ def prepare(folder: Path, side: int = 12, seed: int = 0) -> dict:
     )
 
 
-def main() -> int:
+def main() -> None:
     """Make the corpus."""
     parser = new_parser(__doc__)
     parser.add_argument("--side", type=int, default=12, help="of training images, in patches")
-    parser.add_argument(
-        "--name", default="digits", help="of the corpus, digits... (default: digits)"
-    )
+    parser.add_argument("--name", default="digits", help="of the corpus (default: digits)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--overwrite", action="store_true", help="replace a corpus of this name")
     options = parser.parse_args()
-    good = NAME.fullmatch(options.name) and options.name.startswith("digits")
-    require(good, f"--name={options.name} must begin with 'digits', as in digits_16")
-    check_free(HERE / options.name, options.overwrite)
-    require(options.seed >= 0, f"--seed={options.seed} must be at least 0")
-    require(4 <= options.side <= 32, f"--side={options.side}: it must lie between 4 and 32")
+    check_options(HERE / options.name, "digits", options)
+    if not 4 <= options.side <= 32:
+        raise UserError(f"--side={options.side}: it must lie between 4 and 32")
     prepare(HERE / options.name, options.side, options.seed)
-    return 0
 
 
 if __name__ == "__main__":

@@ -45,9 +45,9 @@ from typing import NamedTuple
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from configurable import UserError, require, run_program  # noqa: E402
-from data import HERE, NAME, OF_TOKENS, Corpus, Tokenizer, load, new_parser  # noqa: E402
-from data.recall.prepare import check_free  # noqa: E402
+from configurable import UserError, run_program  # noqa: E402
+from data import HERE, OF_TOKENS, Corpus, Tokenizer, load, new_parser  # noqa: E402
+from data.recall.prepare import check_options  # noqa: E402
 from data.rows import LEAST, Pair, write_rows  # noqa: E402
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"  # of keys; values have capitals, which are rare in text
@@ -55,10 +55,12 @@ KEY, VALUE = 2, 4  # letters
 LINE = KEY + VALUE + 3  # tokens of a needle or question: "\nqx:BMFK."
 BACK = LINE - 3  # from the first token of a question to the one before the value's last letter
 # of the passkey test in PI (Chen et al. 2023) and landmark attention (Mohtashami and Jaggi 2023)
-FILLER = "The grass is green. The sky is blue. The sun is yellow. Here we go. "
-FILLER += "There and back again. "
+FILLER = (
+    "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. "
+)
 TRAIN_ROWS = 65536
-DEPTHS, VALUES = 8, LEAST  # validation rows have so many values in each eighth of depths
+DEPTHS = 8  # parts of the length
+VALUES = LEAST  # validation rows have so many in each depth
 LEAST_FRACTION = 0.05  # of the training rows have needles
 TIMES = 6  # validation rows have 1, 2, 4 ... 32 times the training length
 TRIES = 3000  # to hit a depth that may be out of reach
@@ -87,7 +89,9 @@ class Writer:
 
     def __init__(self, kind: Kind, tokenizer: Tokenizer, generator: np.random.Generator) -> None:
         """UserError if the tokenizer cannot write a needle."""
-        self.kind, self.tokenizer, self.generator = kind, tokenizer, generator
+        self.kind = kind
+        self.tokenizer = tokenizer
+        self.generator = generator
         letters = f"\n:.{LETTERS}{LETTERS.upper()}"
         self.ids = {letter: tokenizer.encode(letter)[0] for letter in letters}
         self.filler = tokenizer.array(FILLER) if kind.filler else None
@@ -103,7 +107,8 @@ class Writer:
             key = self.word(KEY)
             if key not in keys and f"{key}:".encode() not in text:
                 keys.append(key)
-        keys = keys[:1] * len(keys) if self.kind.one_key else keys
+        if self.kind.one_key:
+            keys = [keys[0]] * len(keys)
         return [f"\n{key}:{self.word(VALUE).upper()}." for key in keys]
 
     def starts(self, room: int, count: int) -> np.ndarray:
@@ -118,7 +123,7 @@ class Writer:
             return np.arange(count) % needles
         return self.generator.permutation(np.arange(max(count, needles)) % needles)[:count]
 
-    def prepared(self, row: np.ndarray) -> list[list[int]]:
+    def needles(self, row: np.ndarray) -> list[list[int]]:
         """The tokens of needles for a row, which is filled with filler if the kind has it."""
         if self.filler is not None:
             turn = self.generator.integers(len(self.filler))
@@ -128,7 +133,8 @@ class Writer:
 
     def teach(self, row: np.ndarray) -> None:
         """Write needles over the text of a training row, (width,), and behind them questions."""
-        lines, needles = self.prepared(row), self.kind.needles
+        lines = self.needles(row)
+        needles = self.kind.needles
         most = max(self.kind.asked, len(row) // 2 // LINE - needles)
         which = self.questions(int(self.generator.integers(1, most + 1)))
         starts = self.starts(len(row), needles + len(which))
@@ -139,10 +145,12 @@ class Writer:
         """Write needles over the text of a row, (width,), and questions at its end; one has its
         needle at `depth` if that can be. Returns the distance at each letter of a value, else 0.
         """
-        lines, width = self.prepared(row), len(row)
+        lines = self.needles(row)
+        width = len(row)
         places = width - LINE * np.arange(self.kind.asked, 0, -1)
         for _ in range(TRIES):
-            starts, which = self.starts(places[0], len(lines)), self.questions(len(places))
+            starts = self.starts(places[0], len(lines))
+            which = self.questions(len(places))
             distances = places + BACK - starts[which]
             if depth in depths_of(distances, width):
                 break
@@ -167,14 +175,19 @@ def windows(generator: np.random.Generator, text: np.ndarray, count: int, width:
 
 def validation_rows(writer: Writer, text: np.ndarray, width: int) -> Pair:
     """Rows with at least VALUES answers at each depth that can be hit, always at the rarest."""
-    counts, rows, answers = np.zeros(DEPTHS), [], []
+    counts = np.zeros(DEPTHS)
+    rows = []
+    answers = []
     while counts.min() < VALUES:
-        rows.append(windows(writer.generator, text, 1, width)[0])
-        answers.append(writer.test(rows[-1], counts.argmin()))
-        found = depths_of(answers[-1][answers[-1] > 0][::VALUE], width)
-        if counts.argmin() not in found:
-            counts[counts.argmin()] = np.inf  # out of reach
-        np.add.at(counts, found, 1)
+        rarest = counts.argmin()
+        row = windows(writer.generator, text, 1, width)[0]
+        distances = writer.test(row, rarest)
+        rows.append(row)
+        answers.append(distances)
+        depths = depths_of(distances[distances > 0][::VALUE], width)  # one of each value
+        if rarest not in depths:
+            counts[rarest] = np.inf  # out of reach
+        np.add.at(counts, depths, 1)
     return np.stack(rows), np.stack(answers)
 
 
@@ -185,12 +198,25 @@ def prepare(
 
     UserError if the corpus has rows already, too little text, or no letters for needles.
     """
-    check(corpus, KINDS[kind], length)
-    few = f"--needle_fraction={fraction} is not at least {LEAST_FRACTION} and at most 1"
-    require(LEAST_FRACTION <= fraction <= 1, few)
+    needles = KINDS[kind]
+    longest = length << TIMES - 1
+    least = LINE * (needles.needles + needles.asked) * 3 // 2
+    if "rows" in corpus.meta:
+        raise UserError(f"{corpus.name} has rows of its own: name a corpus of text")
+    if length < least:
+        raise UserError(f"--length={length}: these needles need at least {least} tokens")
+    if longest >= 2**16:
+        raise UserError(f"--length={length}: tests of {longest} tokens are too long")
+    if len(corpus.val) <= longest:
+        raise UserError(
+            f"the validation split of {corpus.name} has {len(corpus.val)} tokens, and the longest "
+            f"test {longest}: lower --length"
+        )
+    if not LEAST_FRACTION <= fraction <= 1:
+        raise UserError(f"--needle_fraction={fraction} is not at least {LEAST_FRACTION}, at most 1")
     generator = np.random.default_rng(seed)
     try:
-        writer = Writer(KINDS[kind], corpus.tokenizer, generator)
+        writer = Writer(needles, corpus.tokenizer, generator)
     except UserError as error:
         raise UserError(f"{corpus.name} cannot hold needles: {error}") from error
     sizes = [length << k for k in range(TIMES)]
@@ -198,11 +224,10 @@ def prepare(
     train = windows(generator, corpus.train, TRAIN_ROWS, length + 1)
     for row in train[: round(fraction * TRAIN_ROWS)]:
         writer.teach(row)
-    known = {key: corpus.meta[key] for key in OF_TOKENS if key in corpus.meta}
-    known |= {"tokenizer_from": corpus.folder} if "tokenizer_sha256" in known else {}
     rows = {"protocol": "needles", "kind": f"{kind} needles", "trained": length}
     rows["chance"] = len(LETTERS) ** -VALUE
-    rows["majority"] = 1 / KINDS[kind].needles if KINDS[kind].needles > 1 else None
+    rows["majority"] = 1 / needles.needles if needles.needles > 1 else None
+    has_file = corpus.meta["tokenizer"] == "file"
     return write_rows(
         folder,
         train=(train, np.ones_like(train)),  # every token is trained on
@@ -210,19 +235,9 @@ def prepare(
         rows=rows,
         source=f"{kind} needles in {fraction:.0%} of rows of {corpus.name}, seed {seed}",
         rule=corpus.meta["rule"],
-        **known,
+        tokenizer_from=corpus.folder if has_file else None,
+        **{key: corpus.meta[key] for key in OF_TOKENS if key in corpus.meta},
     )
-
-
-def check(corpus: Corpus, kind: Kind, length: int) -> None:
-    """UserError unless rows of that length can be made of the corpus."""
-    longest = length << TIMES - 1
-    require("rows" not in corpus.meta, f"{corpus.name} has rows of its own: name one of text")
-    least = LINE * (kind.needles + kind.asked) * 3 // 2
-    require(length >= least, f"--length={length}: these needles need at least {least} tokens")
-    require(longest < 2**16, f"--length={length}: tests of {longest} tokens are too long")
-    few = f"the validation split of {corpus.name} has {len(corpus.val)} tokens"
-    require(len(corpus.val) > longest, f"{few}, and the longest test {longest}: lower --length")
 
 
 def main() -> None:
@@ -236,14 +251,11 @@ def main() -> None:
     add("--seed", type=int, default=0)
     add("--name", help="of the new corpus, needles_... (default: needles_KIND_CORPUS)")
     add("--overwrite", action="store_true", help="replace a corpus of this name")
-    given = parser.parse_args()
-    name = given.name or f"needles_{given.kind}_{given.corpus}"
-    good = NAME.fullmatch(name) and name.startswith("needles_")
-    require(good, f"--name={name} must be letters and digits behind 'needles_'")
-    check_free(HERE / name, given.overwrite)
-    require(given.seed >= 0, f"--seed={given.seed} must be at least 0")
-    how = given.kind, given.length, given.needle_fraction, given.seed
-    prepare(HERE / name, load(given.corpus), *how)
+    options = parser.parse_args()
+    folder = HERE / (options.name or f"needles_{options.kind}_{options.corpus}")
+    check_options(folder, "needles_", options)
+    corpus = load(options.corpus)
+    prepare(folder, corpus, options.kind, options.length, options.needle_fraction, options.seed)
 
 
 if __name__ == "__main__":

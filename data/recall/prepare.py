@@ -21,6 +21,7 @@ an accuracy shows little there, and a model counts as having learned only above 
 the share for each length and distance. Beyond L it shows that far content is read, not its order.
 """
 
+import argparse
 import math
 import sys
 from pathlib import Path
@@ -28,14 +29,18 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from configurable import UserError, read_json, require, run_program  # noqa: E402
+from configurable import UserError, run_program  # noqa: E402
 from data import HERE, NAME, new_parser  # noqa: E402
 from data.rows import LEAST, Pair, write_rows  # noqa: E402
 
-NAMES, VALUES, NOISE = 24, 4, 16
-QUERY, VALUE = NOISE, NOISE + NAMES  # the first token of each kind; noise begins at 0
+NAMES = 24
+VALUES = 4
+NOISE = 16  # kinds of tokens that mean nothing: 0 to 15
+QUERY = NOISE  # the first token of the queries, one for each name
+VALUE = NOISE + NAMES  # the first token of the values
 WRITE = VALUE + VALUES  # name n and value v: WRITE + n * VALUES + v
-WRITES, QUERIES = 0.15, 0.12  # how often a token begins one, besides the planned ones
+WRITES = 0.15  # how often a token begins a write, besides the planned ones
+QUERIES = 0.12  # and a query
 PLANNED = 2  # planned queries in a training row; a text twice as long has twice as many
 TRAIN_ROWS = 40960
 # validation rows of 1, 2, 4 ... 32 times the training length; more if a bin has too few answers
@@ -63,71 +68,61 @@ def plan(generator: np.random.Generator, length: int, count: int) -> np.ndarray:
             continue
         name = generator.choice(free)
         taken[name, write : query + 2] = True
-        planned[write], planned[query] = name + 1, -name - 1
+        planned[write] = name + 1
+        planned[query] = -name - 1
     return planned
-
-
-class Rows:
-    """Rows that grow together, a token at a time. All arrays are (rows,) or (rows, names)."""
-
-    def __init__(self, generator: np.random.Generator, count: int, length: int) -> None:
-        self.generator = generator
-        self.tokens = generator.integers(NOISE, size=(count, length + 1))
-        self.distances = np.zeros_like(self.tokens)  # from a query to its write, at its answer
-        self.values, self.times = np.zeros((2, count, NAMES), dtype=np.int64)
-        self.waiting = np.zeros((count, NAMES), dtype=bool)  # written, and not asked for yet
-        self.planned = np.zeros((count, NAMES), dtype=bool)  # a planned query will ask for it
-        self.asked = np.full(count, -1)  # the name that the token before asked for, or -1
-
-    def answer(self, t: int) -> None:
-        """Write the answers to the queries of the token before."""
-        rows = np.flatnonzero(self.asked >= 0)
-        names = self.asked[rows]
-        self.tokens[rows, t] = VALUE + self.values[rows, names]
-        self.distances[rows, t] = t - 1 - self.times[rows, names]
-
-    def write(self, t: int, begin: np.ndarray, names: np.ndarray) -> None:
-        """Write a random value under a name where one is to `begin`."""
-        rows = np.flatnonzero(begin)
-        names, values = names[rows], self.generator.integers(VALUES, size=len(rows))
-        self.values[rows, names], self.times[rows, names] = values, t
-        self.waiting[rows, names] = True
-        self.tokens[rows, t] = WRITE + names * VALUES + values
-
-    def ask(self, t: int, begin: np.ndarray, names: np.ndarray) -> None:
-        """Ask for a name where one is to `begin`."""
-        rows = np.flatnonzero(begin)
-        self.asked[:] = -1
-        self.asked[rows] = names[rows]
-        self.waiting[rows, names[rows]] = False
-        self.tokens[rows, t] = QUERY + names[rows]
-
-    def grow(self, t: int, now: np.ndarray, then: np.ndarray) -> None:
-        """Add token t, where `now` is planned; `then` is what is planned for the next token."""
-        self.answer(t)
-        free, chance = (self.asked < 0) & (now == 0), self.generator.random(len(now))
-        names = np.where(now > 0, now - 1, pick(self.generator, ~self.planned))
-        self.write(t, (now > 0) | (free & (chance < WRITES)), names)
-        open_to_all = self.waiting & ~self.planned  # the nearer the likelier
-        near = open_to_all / np.maximum(t - self.times, 1)
-        names = np.where(now < 0, -now - 1, pick(self.generator, near))
-        asks = free & (then == 0) & (chance >= WRITES) & (chance < WRITES + QUERIES)
-        self.ask(t, (now < 0) | (asks & open_to_all.any(axis=1)), names)
-        rows = np.flatnonzero(now)
-        self.planned[rows, np.abs(now[rows]) - 1] = now[rows] > 0
 
 
 def make_rows(generator: np.random.Generator, count: int, length: int, queries: int) -> Pair:
     """Rows with planned `queries`: tokens, and at answers the distance, (count, length + 1) each.
 
-    The distance is that from the query back to the write, 0 where no answer stands.
+    The distance is that from the query back to the write, 0 where no answer stands. All rows grow
+    together, a token at a time.
     """
     planned = np.stack([plan(generator, length, queries) for _ in range(count)])
     after = np.pad(planned[:, 1:], ((0, 0), (0, 1)), constant_values=1)  # no query ends a row
-    rows = Rows(generator, count, length)
+    tokens = generator.integers(NOISE, size=(count, length + 1))
+    distances = np.zeros_like(tokens)
+    value = np.zeros((count, NAMES), dtype=np.int64)  # of the latest write of each name
+    time = np.zeros((count, NAMES), dtype=np.int64)  # when that was
+    waiting = np.zeros((count, NAMES), dtype=bool)  # written, and not asked for yet
+    reserved = np.zeros((count, NAMES), dtype=bool)  # a planned query will ask for it
+    asked = np.full(count, -1)  # the name that the token before asked for, or -1
     for t in range(length + 1):
-        rows.grow(t, planned[:, t], after[:, t])
-    return rows.tokens, rows.distances
+        now = planned[:, t]
+
+        # the answers to the queries of the token before
+        rows = np.flatnonzero(asked >= 0)
+        names = asked[rows]
+        tokens[rows, t] = VALUE + value[rows, names]
+        distances[rows, t] = t - 1 - time[rows, names]
+
+        # a random value is written under a name, as planned or by chance
+        free = (asked < 0) & (now == 0)
+        chance = generator.random(count)
+        names = np.where(now > 0, now - 1, pick(generator, ~reserved))
+        rows = np.flatnonzero((now > 0) | (free & (chance < WRITES)))
+        names = names[rows]
+        values = generator.integers(VALUES, size=len(rows))
+        value[rows, names] = values
+        time[rows, names] = t
+        waiting[rows, names] = True
+        tokens[rows, t] = WRITE + names * VALUES + values
+
+        # a name is asked for, as planned or by chance: the nearer its write the likelier
+        can_ask = waiting & ~reserved
+        names = np.where(now < 0, -now - 1, pick(generator, can_ask / np.maximum(t - time, 1)))
+        by_chance = free & (after[:, t] == 0) & (chance >= WRITES) & (chance < WRITES + QUERIES)
+        rows = np.flatnonzero((now < 0) | (by_chance & can_ask.any(axis=1)))
+        names = names[rows]
+        asked[:] = -1
+        asked[rows] = names
+        waiting[rows, names] = False
+        tokens[rows, t] = QUERY + names
+
+        rows = np.flatnonzero(now)
+        reserved[rows, np.abs(now[rows]) - 1] = now[rows] > 0
+    return tokens, distances
 
 
 def validation_rows(generator: np.random.Generator, seed: int, k: int, length: int) -> Pair:
@@ -136,7 +131,9 @@ def validation_rows(generator: np.random.Generator, seed: int, k: int, length: i
     A last bin of which the rows hold less than a quarter is left as it is. The further rows have a
     generator of their own, so that nothing that is drawn later depends on them.
     """
-    count, size, more = TEST_ROWS[k], length << k, np.random.default_rng([seed, k])
+    count = TEST_ROWS[k]
+    size = length << k
+    more = np.random.default_rng([seed, k])
     tokens, distances = make_rows(generator, count, size, PLANNED << k)
     edges = 2 ** np.arange(1 + (4 * size // 5).bit_length())
     while np.histogram(distances[distances > 0], edges)[0].min() < LEAST:
@@ -146,43 +143,36 @@ def validation_rows(generator: np.random.Generator, seed: int, k: int, length: i
     return tokens, distances
 
 
-def counted(tokens: np.ndarray, distances: np.ndarray, within: int = 0) -> np.ndarray:
+def counted(tokens: np.ndarray, distances: np.ndarray) -> np.ndarray:
     """(rows, T): how likely counting gives the right answer, 0 where no answer stands.
 
     It gives the value that was written under the name most often, less the times it was the answer
-    (no write is asked for twice), whatever the order; one of several such values is drawn. A rule
-    that knows the order of what stands less than `within` tokens apart does not count a write that
-    is replaced so soon, and answers what is asked so soon.
+    (no write is asked for twice), whatever the order; one of several such values is drawn.
     """
-    left, right = np.zeros((len(tokens), NAMES, VALUES)), np.zeros(tokens.shape)
-    last, since = np.zeros((2, len(tokens), NAMES), dtype=np.int64)  # what no question took yet
-    since -= tokens.shape[1]
+    left = np.zeros((len(tokens), NAMES, VALUES))  # writes that no question took
+    right = np.zeros(tokens.shape)
     for t in range(tokens.shape[1]):
         rows = np.flatnonzero(tokens[:, t] >= WRITE)
         names, values = divmod(tokens[rows, t] - WRITE, VALUES)
-        soon = t - since[rows, names] < within
-        left[rows[soon], names[soon], last[rows, names][soon]] -= 1
         left[rows, names, values] += 1
-        last[rows, names], since[rows, names] = values, t
         rows = np.flatnonzero(distances[:, t])
-        names, values = tokens[rows, t - 1] - QUERY, tokens[rows, t] - VALUE
+        names = tokens[rows, t - 1] - QUERY
+        values = tokens[rows, t] - VALUE
         of_name = left[rows, names]  # (answers, VALUES)
         most = of_name == of_name.max(axis=1, keepdims=True)
-        share = most[np.arange(len(rows)), values] / most.sum(axis=1)
-        right[rows, t] = np.where(distances[rows, t] < within, 1.0, share)
+        right[rows, t] = most[np.arange(len(rows)), values] / most.sum(axis=1)
         left[rows, names, values] -= 1
-        since[rows, names] = -tokens.shape[1]
     return right
 
 
-def counted_by_distance(
-    tokens: np.ndarray, distances: np.ndarray, within: int = 0
-) -> dict[int, float]:
+def counted_by_distance(tokens: np.ndarray, distances: np.ndarray) -> dict[int, float]:
     """The share of answers that counting gives right, by the least of each bin of distances."""
-    right = counted(tokens, distances, within)
+    right = counted(tokens, distances)
     bins = np.frexp(distances)[1]  # 1 for 1, 2 for 2 and 3 ...
-    known = np.unique(bins[distances > 0]).tolist()
-    return {2 ** (k - 1): float(right[(bins == k) & (distances > 0)].mean()) for k in known}
+    shares = {}
+    for k in np.unique(bins[distances > 0]).tolist():
+        shares[2 ** (k - 1)] = float(right[(bins == k) & (distances > 0)].mean())
+    return shares
 
 
 def pick(generator: np.random.Generator, weights: np.ndarray) -> np.ndarray:
@@ -214,38 +204,33 @@ def prepare(folder: Path, length: int = 128, seed: int = 0) -> dict:
     )
 
 
-def check_free(folder: Path, overwrite: bool) -> None:
-    """UserError if `folder` holds a corpus without rows, or any corpus and not `overwrite`."""
-    if not any((folder / file).exists() for file in ("meta.json", "train.bin")):
-        return
-    try:
-        rows = "rows" in read_json(folder / "meta.json")
-    except UserError:  # missing or damaged; nanoGPT writes no starts
-        rows = (folder / "train_starts.npy").exists()
-    taken = f"--name={folder.name} is taken: {folder} is a corpus"
-    require(rows, f"{taken} of another kind; choose another name")
-    require(overwrite, f"{taken}; choose another name, or replace it with --overwrite")
+def check_options(folder: Path, kind: str, options: argparse.Namespace) -> None:
+    """UserError unless `folder` is free for rows of this kind, or may be overwritten."""
+    if options.seed < 0:
+        raise UserError(f"--seed={options.seed} must be at least 0")
+    if not NAME.fullmatch(folder.name) or not folder.name.startswith(kind):
+        raise UserError(f"--name={folder.name} must begin with '{kind}', as in {kind}_2")
+    if (folder / "train.bin").exists() and not options.overwrite:
+        raise UserError(
+            f"--name={folder.name} is taken: choose another name, or replace it with --overwrite"
+        )
 
 
-def main() -> int:
+def main() -> None:
     """Make the corpus."""
     parser = new_parser(__doc__)
     parser.add_argument("--length", type=int, default=128, help="inputs of a training row")
-    parser.add_argument(
-        "--name", default="recall", help="of the corpus, recall... (default: recall)"
-    )
+    parser.add_argument("--name", default="recall", help="of the corpus (default: recall)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--overwrite", action="store_true", help="replace a corpus of this name")
     options = parser.parse_args()
-    good = NAME.fullmatch(options.name) and options.name.startswith("recall")
-    require(good, f"--name={options.name} must begin with 'recall', as in recall_256")
-    check_free(HERE / options.name, options.overwrite)
-    require(options.seed >= 0, f"--seed={options.seed} must be at least 0")
-    require(options.length >= 16, f"--length={options.length}: at least 16 inputs are needed")
+    check_options(HERE / options.name, "recall", options)
     longest = options.length << len(TEST_ROWS) - 1
-    require(longest < 2**16, f"--length={options.length}: tests of {longest} inputs are too long")
+    if options.length < 16:
+        raise UserError(f"--length={options.length}: at least 16 inputs are needed")
+    if longest >= 2**16:
+        raise UserError(f"--length={options.length}: tests of {longest} inputs are too long")
     prepare(HERE / options.name, options.length, options.seed)
-    return 0
 
 
 if __name__ == "__main__":

@@ -16,22 +16,20 @@ from data.download import download, verify  # noqa: E402
 
 URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
-SIZE = 1_115_394  # bytes
-
-
-def get_text(url: str, file: str) -> str:
-    """The text, from `file` if it is given, else from `url`; UserError if it is another text."""
-    if file:
-        verify(Path(file), SHA256, SIZE, file)
-        return Path(file).read_bytes().decode("utf-8")
-    with TemporaryDirectory() as folder:
-        download(url, Path(folder, "input.txt"), SHA256, SIZE)
-        return Path(folder, "input.txt").read_bytes().decode("utf-8")
 
 
 def prepare(folder: Path, url: str = URL, file: str = "") -> dict:
-    """Write the corpus to `folder` and return its meta.json."""
-    text = get_text(url, file)
+    """Write the corpus to `folder` and return its meta.json.
+
+    The text is that of `file` if it is given, else from `url`; UserError if it is another text.
+    """
+    with TemporaryDirectory() as temporary:
+        path = Path(file or Path(temporary, "input.txt"))
+        if file:
+            verify(path, SHA256, file)
+        else:
+            download(url, path, SHA256)
+        text = path.read_bytes().decode("utf-8")
     characters = "".join(sorted(set(text)))
     ids = CharTokenizer(characters).array(text)
     cut = int(len(text) * 0.9)

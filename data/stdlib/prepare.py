@@ -7,12 +7,13 @@ import os
 import platform
 import sys
 import sysconfig
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from configurable import require, run_program  # noqa: E402
+from configurable import UserError, run_program  # noqa: E402
 from data import new_parser, write_corpus  # noqa: E402
 from data.text.prepare import is_validation, validation_rule  # noqa: E402
 
@@ -38,24 +39,18 @@ def sources(library: Path) -> list[str]:
     return sorted(path.relative_to(library).as_posix() for path in found)
 
 
-def read(path: Path) -> bytes:
-    """The bytes of a regular file, or none if it cannot be read."""
-    try:
-        return path.read_bytes() if path.is_file() else b""
-    except OSError:
-        return b""
-
-
 def prepare(folder: Path, library: Path | None = None) -> dict:
     """Write the corpus of `library`, by default this Python's, to `folder`; return meta.json."""
     library = library or Path(sysconfig.get_path("stdlib"))
     splits: dict[str, list[np.ndarray]] = {"train": [], "val": []}
     for name in sources(library):
-        split = "val" if is_validation(os.fsencode(name)) else "train"
-        splits[split].append(np.frombuffer(read(library / name), dtype=np.uint8))
-    text = any(len(document) for document in splits["train"])
-    advice = "there is no stdlib corpus here: choose another dataset"
-    require(text, f"{library} has no .py files, so {advice}")
+        with suppress(OSError):  # a folder of that name, or a file that cannot be read
+            document = np.fromfile(library / name, dtype=np.uint8)
+            splits["val" if is_validation(os.fsencode(name)) else "train"].append(document)
+    if not any(len(document) for document in splits["train"]):
+        raise UserError(
+            f"{library} has no .py files, so there is no stdlib corpus here: choose another dataset"
+        )
     return write_corpus(
         folder,
         splits,

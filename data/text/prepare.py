@@ -18,12 +18,12 @@ may be a name, as HuggingFaceTB/SmolLM-135M; its tokenizer.json is copied to dat
 
 import gzip
 import hashlib
+import itertools
 import json
 import lzma
 import re
 import sys
 import zlib
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
@@ -34,7 +34,7 @@ import numpy as np
 from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from configurable import UserError, read_json, require, run_program, sha256  # noqa: E402
+from configurable import UserError, read_json, run_program, sha256  # noqa: E402
 from data import (  # noqa: E402
     COMMANDS,
     HERE,
@@ -47,72 +47,54 @@ from data import (  # noqa: E402
 )
 
 UNPACK = {".xz": lzma.open, ".gz": gzip.open}
-BATCH = 2**23  # characters that are encoded together
-PIECE = 2**19  # characters that one thread encodes at a time
-CUT = re.compile(r"\S(?=[ \n])")  # GPT-2's pattern never joins these, so a cut changes no token
+BATCH = 256  # documents that are encoded together
 PATTERNS = ("*.txt", "*.md")  # of the files that are read in a folder
-FEW = 3  # names that are shown of many
-TAIL_RULE = "the last 5 % of the tokens are validation"
 
 
 # ---- reading documents
 
 
-def find_files(
-    paths: Iterable[str], patterns: Sequence[str] = PATTERNS
-) -> tuple[list[Path], list[Path]]:
-    """The files that `paths` name, once each, and the files in these folders that are not read.
+def find_files(paths: Iterable[str], patterns: Sequence[str] = PATTERNS) -> list[Path]:
+    """The files that `paths` name, once each; it prints which kinds of files are not read.
 
-    Of a folder those in and below it are read whose name, or path in it, matches a pattern.
+    Of a folder those in and below it are read whose name, or path in it, matches a pattern; A and a
+    are the same.
     """
-    files, others = [], []
+    files: dict[Path, Path] = {}  # by where they really are
+    others: dict[str, int] = {}  # how many are not read, by ending
     for path in map(Path, paths):
-        if not path.is_dir():
-            require(path.is_file(), f"{path} is no file or folder")
-            files.append(path)
+        if path.is_file():
+            files[path.resolve()] = path
             continue
-        inside = [file for file in sorted(path.rglob("*")) if file.is_file()]
-        found = [file for file in inside if matches(file.relative_to(path), patterns)]
-        nanogpt = not found and (path / "train.bin").is_file()
-        require(not nanogpt, f"{path} holds tokens, no text: copy or link it to data/NAME instead")
-        kind = f"a folder without {' or '.join(patterns)} files: choose others with --glob=PATTERN"
-        require(found, f"{path} is {kind}")
-        files += found
-        others += inside
-    once = {file.resolve(): file for file in files}
-    skipped = {file.resolve(): file for file in others if file.resolve() not in once}
-    return list(once.values()), list(skipped.values())
-
-
-def matches(path: Path, patterns: Sequence[str]) -> bool:
-    """Whether the name of a file, or its path in a folder, matches one; A and a are the same."""
-    names = path.name.lower(), path.as_posix().lower()
-    return any(fnmatchcase(name, pattern.lower()) for name in names for pattern in patterns)
-
-
-def some(names: Sequence[str]) -> str:
-    """A few of many names."""
-    more = len(names) - FEW
-    return ", ".join([*names[:FEW], *([f"{more:,} more"] if more > 0 else [])])
-
-
-def skipped_lines(skipped: Sequence[Path]) -> list[str]:
-    """What to tell of the files that were not read: how many of each ending, and a few names."""
-    kinds: dict[str, list[str]] = defaultdict(list)
-    for path in skipped:
-        kinds[path.suffix.lower() or "no ending"].append(path.name)
-    largest = sorted(kinds.items(), key=lambda item: -len(item[1]))
-    lines = [f"  {len(names):7,} of {kind}: {some(names)}" for kind, names in largest]
-    heading = f"not read: {len(skipped):,} files (--glob=PATTERN chooses what is read)"
-    return [heading, *lines] if lines else []
+        if not path.is_dir():
+            raise UserError(f"{path} is no file or folder")
+        before = len(files)
+        for file in sorted(path.rglob("*")):
+            names = file.name.lower(), file.relative_to(path).as_posix().lower()
+            if not file.is_file():
+                continue
+            if any(fnmatchcase(name, p.lower()) for name in names for p in patterns):
+                files[file.resolve()] = file
+            else:
+                ending = file.suffix.lower() or "no ending"
+                others[ending] = others.get(ending, 0) + 1
+        if len(files) == before and (path / "train.bin").is_file():
+            raise UserError(f"{path} holds tokens, no text: copy or link it to data/NAME instead")
+        if len(files) == before:
+            kinds = " or ".join(patterns)
+            raise UserError(f"{path} has no {kinds} files: choose others with --glob=PATTERN")
+    if others:
+        counts = ", ".join(f"{count:,} of {ending}" for ending, count in sorted(others.items()))
+        print(f"not read: {counts} (--glob=PATTERN chooses what is read)")
+    return list(files.values())
 
 
 def documents(
-    files: Sequence[Path], doing: str, left_out: dict[str, None] | None = None
+    files: Sequence[Path], doing: str, left_out: list[str] | None = None
 ) -> Iterator[str]:
     """The text of every document in `files` that is not empty, with progress in bytes of files.
 
-    The sentence of each document that is no UTF-8 text is put into `left_out`; without it, such a
+    The sentence of each document that is no UTF-8 text is added to `left_out`; without it, such a
     document is a UserError.
     """
     total = sum(file.stat().st_size for file in files)
@@ -129,22 +111,27 @@ def documents(
                 raise UserError(f"{path} cannot be read: {error}") from error
 
 
-def texts(path: Path, packed: BinaryIO, left_out: dict[str, None] | None) -> Iterator[str]:
-    """The documents of one open file, unpacked if its name ends so; "" for what is left out."""
-    stream, name = packed, path
+def texts(path: Path, packed: BinaryIO, left_out: list[str] | None) -> Iterator[str]:
+    """The documents of one open file, unpacked if its name ends so; what is left out is "".
+
+    Lines of a .jsonl file are documents, other files are one.
+    """
+    stream = packed
+    name = path
     if path.suffix in UNPACK:
-        stream, name = UNPACK[path.suffix](packed), path.with_suffix("")
-    lines = name.suffix == ".jsonl"
+        stream = UNPACK[path.suffix](packed)
+        name = path.with_suffix("")
+    is_lines = name.suffix == ".jsonl"
     offset = 0
-    for number, raw in enumerate(stream if lines else [stream.read()], 1):
+    for number, raw in enumerate(stream if is_lines else [stream.read()], 1):
         try:
             text = decode(raw, path, offset)
         except UserError as error:
             if left_out is None:
                 raise
-            left_out[str(error)] = None
+            left_out.append(str(error))
             text = ""
-        if lines:
+        if is_lines:
             text = text_field(text, f"{path}, line {number},") if text.strip() else ""
         yield text
         offset += len(raw)
@@ -153,8 +140,11 @@ def texts(path: Path, packed: BinaryIO, left_out: dict[str, None] | None) -> Ite
 def decode(raw: bytes, path: Path, offset: int) -> str:
     """The text of UTF-8 bytes, which are at `offset` in `path`; UserError names a bad byte."""
     zero = raw.find(b"\0")
-    advice = "it is no text; if it is an archive, unpack it first"
-    require(zero < 0, f"{path} holds a NUL at byte {offset + zero:,}: {advice}")
+    if zero >= 0:
+        raise UserError(
+            f"{path} holds a NUL at byte {offset + zero:,}: it is no text; if it is an archive, "
+            "unpack it first"
+        )
     try:
         return raw.decode("utf-8-sig" if offset == 0 else "utf-8")
     except UnicodeDecodeError as error:
@@ -168,34 +158,34 @@ def text_field(line: str, where: str) -> str:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{where} is not JSON that can be read: {error}") from None
-    text = row.get("text") if isinstance(row, dict) else None
-    require(isinstance(text, str), f'{where} has no field "text" that holds a string')
-    half = re.search("[\ud800-\udfff]", text)
-    require(not half, f'{where} holds half of a surrogate pair in "text", which is no character')
-    return text
+    if not isinstance(row, dict) or not isinstance(row.get("text"), str):
+        raise UserError(f'{where} has no field "text" that holds a string')
+    if re.search("[\ud800-\udfff]", row["text"]):
+        raise UserError(f'{where} holds half of a surrogate pair in "text", which is no character')
+    return row["text"]
 
 
 # ---- encoding
 
 
 def make_tokenizer(
-    kind: str, files: Sequence[Path], left_out: dict[str, None] | None
+    kind: str, files: Sequence[Path], left_out: list[str] | None
 ) -> tuple[Tokenizer, dict]:
     """The tokenizer of this kind, folder or name, and what `write_corpus` must know of it."""
     if kind not in TOKENIZERS:
         folder = tokenizer_folder(kind)
-        extra = {"tokenizer": "file", "tokenizer_sha256": sha256(folder / "tokenizer.json")}
+        about = {"tokenizer": "file", "tokenizer_sha256": sha256(folder / "tokenizer.json")}
         if (folder / "config.json").is_file():
-            ends = read_json(folder / "config.json").get("eos_token_id")
-            extra["end_token"] = ends[0] if isinstance(ends, list) else ends
-        return tokenizer_of(extra, folder), extra | {"tokenizer_from": folder}
-    extra = {"tokenizer": kind}
+            end = read_json(folder / "config.json").get("eos_token_id")
+            about["end_token"] = end[0] if isinstance(end, list) else end
+        return tokenizer_of(about, folder), {**about, "tokenizer_from": folder}
+    about = {"tokenizer": kind}
     if kind == "char":
-        found: set[str] = set()
+        characters: set[str] = set()
         for text in documents(files, "characters", left_out):
-            found.update(text)
-        extra["characters"] = "".join(sorted(found))
-    return tokenizer_of(extra), extra
+            characters.update(text)
+        about["characters"] = "".join(sorted(characters))
+    return tokenizer_of(about), about
 
 
 def tokenizer_folder(source: str) -> Path:
@@ -205,54 +195,34 @@ def tokenizer_folder(source: str) -> Path:
     """
     if (Path(source) / "tokenizer.json").is_file():
         return Path(source)
-    kinds = f"{', '.join(sorted(TOKENIZERS))}, a folder with tokenizer.json, or a model's ORG/NAME"
-    name = "/" in source and not Path(source).exists()
-    require(name, f"--tokenizer={source} has no tokenizer.json; give {kinds}")
+    kinds = f"{', '.join(TOKENIZERS)}, a folder with tokenizer.json, or a model's ORG/NAME"
+    if "/" not in source or Path(source).exists():
+        raise UserError(f"--tokenizer={source} has no tokenizer.json; give {kinds}")
     try:
         from transformers.utils import cached_file
 
         cached_file(source, "config.json")
         return Path(cached_file(source, "tokenizer.json")).parent
     except (ImportError, OSError) as error:
-        problem = f"--tokenizer={source} cannot be had ({str(error).splitlines()[0]})"
-        needs = "a name needs transformers (pip) and a network"
-        raise UserError(f"{problem}: give {kinds}; {needs}") from error
-
-
-def batches(texts: Iterable[str], size: int = BATCH) -> Iterator[list[str]]:
-    """The texts in groups of about `size` characters, so that many short ones share the threads."""
-    batch, held = [], 0
-    for text in texts:
-        batch.append(text)
-        held += len(text)
-        if held >= size:
-            yield batch
-            batch, held = [], 0
-    if batch:
-        yield batch
-
-
-def cut_text(text: str, size: int = PIECE) -> Iterator[str]:
-    """`text` in parts of `size` characters or a little more, cut where no token can cross."""
-    start = 0
-    while start < len(text):
-        cut = CUT.search(text, start + size - 1)
-        end = cut.end() if cut else len(text)
-        yield text[start:end]
-        start = end
+        raise UserError(
+            f"--tokenizer={source} cannot be had ({str(error).splitlines()[0]}): give {kinds}; "
+            "a name needs transformers (pip) and a network"
+        ) from error
 
 
 def encode(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[tuple[bool, np.ndarray]]:
     """For each text: is it held out by its SHA-256, and its tokens, (n,), with an end."""
-    end = [] if tokenizer.end is None else [np.array([tokenizer.end])]
-    with ThreadPoolExecutor() as pool:
-        for batch in batches(texts):
-            cuts = [[text] if not tokenizer.can_cut else cut_text(text) for text in batch]
-            jobs = [[pool.submit(tokenizer.array, part) for part in parts] for parts in cuts]
-            for text, job in zip(batch, jobs, strict=True):
-                parts = [part.result() for part in job] + end
-                ids = np.concatenate(parts, dtype=np.uint32, casting="unsafe")
-                yield is_validation(text.encode("utf-8")), ids
+
+    def encode_one(text: str) -> tuple[bool, np.ndarray]:
+        ids = tokenizer.array(text)
+        if tokenizer.end is not None:
+            ids = np.append(ids, ids.dtype.type(tokenizer.end))
+        return is_validation(text.encode("utf-8")), ids
+
+    texts = iter(texts)
+    with ThreadPoolExecutor() as pool:  # tokenizers let other threads run
+        while batch := list(itertools.islice(texts, BATCH)):
+            yield from pool.map(encode_one, batch)
 
 
 # ---- splitting
@@ -267,15 +237,6 @@ def validation_rule(document: str, key: str) -> str:
     """`is_validation` in words, for meta.json."""
     number = f"the SHA-256 of {key}, read as one hexadecimal number"
     return f"a {document} is validation if {number}, is a multiple of 20"
-
-
-def split_documents(encoded: Sequence[tuple[bool, np.ndarray]]) -> tuple[dict, str]:
-    """The documents of "train" and "val", and the rule: the tail is "val" if no document is."""
-    train = [ids for held_out, ids in encoded if not held_out]
-    val = [ids for held_out, ids in encoded if held_out]
-    if train and val:
-        return {"train": train, "val": val}, validation_rule("document", "its text")
-    return split_tail([ids for _, ids in encoded]), TAIL_RULE
 
 
 def split_tail(documents: Sequence[np.ndarray]) -> dict[str, list[np.ndarray]]:
@@ -307,77 +268,64 @@ def prepare(
     and which documents were left out because they are no UTF-8 text; if `strict`, these are a
     UserError, as are a name that is taken, unless `overwrite`, and paths without any text.
     """
-    check_name(name, root, overwrite)
-    train_files, val_files = choose_files(paths, val_paths, patterns)
-    left_out: dict[str, None] | None = None if strict else {}
-    encoder, extra = make_tokenizer(tokenizer, train_files + val_files, left_out)
-    encoded = list(encode(documents(train_files, "encoding", left_out), encoder))
-    held_out = list(encode(documents(val_files, "encoding --val", left_out), encoder))
-    reasons = some(list(left_out or {}))
-    for named, found in ((paths, encoded), (val_paths, held_out)):
-        require(found or not named, f"{' '.join(named)}: no text in it{reasons and '; '}{reasons}")
+    if not NAME.fullmatch(name):
+        raise UserError(f"--name={name} must be letters, digits, '_', '-' and '.', as in my_text")
+    if name in COMMANDS or name == "text":
+        raise UserError(f"--name={name} belongs to the project: choose another name")
+    if (root / name / "train.bin").exists() and not overwrite:
+        raise UserError(
+            f"--name={name} is taken: choose another name, or replace it with --overwrite"
+        )
+    files = find_files(paths, patterns)
+    val_files = find_files(val_paths, patterns)
+    for file in {file.resolve() for file in files} & {file.resolve() for file in val_files}:
+        raise UserError(f"{file} is in PATH and --val: what a model has read cannot test it")
+    left_out: list[str] | None = None if strict else []
+    encoder, about = make_tokenizer(tokenizer, files + val_files, left_out)
+    encoded = list(encode(documents(files, "encoding", left_out), encoder))
+    val = [ids for _, ids in encode(documents(val_files, "encoding --val", left_out), encoder)]
+    left_out = list(dict.fromkeys(left_out or []))  # char reads all twice
     if left_out:
-        print(f"left out, as no UTF-8 text: {len(left_out):,} documents ({reasons})")
+        print(f"left out, as no UTF-8 text: {len(left_out):,} documents ({left_out[0]} ...)")
+    if not encoded:
+        raise UserError(f"{' '.join(paths)}: no text in it; {' '.join(left_out[:1])}")
+    source = " ".join(paths)
+    held_out = [ids for is_held_out, ids in encoded if is_held_out]
     if val_paths:
-        splits = {"train": [ids for _, ids in encoded], "val": [ids for _, ids in held_out]}
-        source, rule = " ".join([*paths, "--val", *val_paths]), "validation is what --val named"
+        splits = {"train": [ids for _, ids in encoded], "val": val}
+        source = " ".join([*paths, "--val", *val_paths])
+        rule = "validation is what --val named"
+    elif 0 < len(held_out) < len(encoded):
+        train = [ids for is_held_out, ids in encoded if not is_held_out]
+        splits = {"train": train, "val": held_out}
+        rule = validation_rule("document", "its text")
     else:
-        splits, rule = split_documents(encoded)
-        source = " ".join(paths)
-    return write_corpus(root / name, splits, source=source, rule=rule, **extra)
-
-
-def choose_files(
-    paths: Sequence[str], val_paths: Sequence[str], patterns: Sequence[str]
-) -> tuple[list[Path], list[Path]]:
-    """The files to train on and to validate on; it prints what else is in the folders.
-
-    UserError for a file in both.
-    """
-    train_files, skipped = find_files(paths, patterns)
-    val_files, others = find_files(val_paths, patterns)
-    both = {file.resolve() for file in train_files} & {file.resolve() for file in val_files}
-    if both:
-        raise UserError(f"{min(both)} is in PATH and --val: what a model has read cannot test it")
-    read = {*train_files, *val_files}
-    for line in skipped_lines(
-        [file for file in dict.fromkeys(skipped + others) if file not in read]
-    ):
-        print(line)
-    return train_files, val_files
-
-
-def check_name(name: str, root: Path, overwrite: bool) -> None:
-    """UserError unless `name` is a plain folder name that is free, or may be overwritten."""
-    form = "a folder name of letters, digits, '_', '-' and '.', such as my_text"
-    require(NAME.fullmatch(name), f"--name={name} must be {form}")
-    taken = name in {*COMMANDS, "text"}
-    require(not taken, f"--name={name} belongs to the project: choose another name")
-    made = any((root / name / file).exists() for file in ("meta.json", "train.bin"))
-    advice = "choose another name, or replace it with --overwrite"
-    require(overwrite or not made, f"--name={name} is taken: {root / name} is a corpus; {advice}")
+        splits = split_tail([ids for _, ids in encoded])
+        rule = "the last 5 % of the tokens are validation"
+    return write_corpus(root / name, splits, source=source, rule=rule, **about)
 
 
 def main() -> None:
     """Make the corpus in data/NAME and print what it holds."""
     parser = new_parser(__doc__)
-    add, many = parser.add_argument, {"nargs": "+", "metavar": "PATH"}
+    add = parser.add_argument
+    many = {"nargs": "+", "metavar": "PATH"}
     add("paths", **many, help="a text file, a folder or a .jsonl file")
     add("--name", required=True, help="the corpus is written to data/NAME")
     add("--val", **many, default=[], help="validate on these, not on 5 %% of PATH")
     add("--glob", action="append", metavar="PATTERN", help="of folders, read such files instead")
     add("--strict", action="store_true", help="end with an error at what is not UTF-8")
     add("--overwrite", action="store_true", help="replace a corpus of this name")
-    add("--tokenizer", required=True, help=f"{', '.join(sorted(TOKENIZERS))}, a folder or a name")
-    given = parser.parse_intermixed_args()
+    add("--tokenizer", required=True, help=f"{', '.join(TOKENIZERS)}, a folder or a name")
+    options = parser.parse_intermixed_args()
     prepare(
-        given.name,
-        given.paths,
-        given.val,
-        given.tokenizer,
-        patterns=given.glob or PATTERNS,
-        strict=given.strict,
-        overwrite=given.overwrite,
+        options.name,
+        options.paths,
+        options.val,
+        options.tokenizer,
+        patterns=options.glob or PATTERNS,
+        strict=options.strict,
+        overwrite=options.overwrite,
     )
 
 

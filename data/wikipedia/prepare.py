@@ -8,7 +8,7 @@ python data/wikipedia/prepare.py NAME --test                 the corpus NAME_tes
 python data/wikipedia/prepare.py NAME --url=URL              from a mirror
 python data/wikipedia/prepare.py NAME --file=PATH            from a copy
 
-The archive is kept in data/wikipedia and checked by its SHA-256. A download that stopped goes on.
+The archive is kept in data/wikipedia and checked by its SHA-256.
 The parts are the usual ones. Of enwik8 and text8 the first 90 million characters train, the next 5
 million validate. Papers report on a third part: with --test it stands in the place of the
 validation part. Choose on NAME, then report `evaluate.py out/RUN --dataset=NAME_test`.
@@ -25,11 +25,9 @@ from typing import NamedTuple
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from configurable import UserError, require, run_program  # noqa: E402
+from configurable import UserError, run_program  # noqa: E402
 from data import (  # noqa: E402
     HERE,
-    CharTokenizer,
-    Tokenizer,
     new_parser,
     tokenizer_of,
     write_corpus,
@@ -39,7 +37,6 @@ from data.text.prepare import encode  # noqa: E402
 
 LETTERS = " abcdefghijklmnopqrstuvwxyz"  # of text8
 TITLE = re.compile(r" = (?!=).*[^=] = \n")  # the line of an article's title in WikiText
-MILLIONS = {"train": (0, 90), "val": (90, 95), "test": (95, 100)}  # of characters, of enwik8, text8
 
 
 class Archive(NamedTuple):
@@ -47,7 +44,6 @@ class Archive(NamedTuple):
 
     url: str
     sha256: str
-    size: int  # bytes
     members: Sequence[str]
 
 
@@ -55,19 +51,16 @@ ARCHIVES = {
     "enwik8": Archive(
         "https://mattmahoney.net/dc/enwik8.zip",
         "547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc",
-        36_445_475,
         ("enwik8",),
     ),
     "text8": Archive(
         "https://mattmahoney.net/dc/text8.zip",
         "a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232",
-        31_344_016,
         ("text8",),
     ),
     "wikitext103": Archive(
         "https://wikitext.smerity.com/wikitext-103-raw-v1.zip",
         "91c00ae287f0d699e18605c84afc9e45c192bc6b7797ff8837e5474655a33794",
-        191_984_949,
         tuple(f"wikitext-103-raw/wiki.{part}.raw" for part in ("train", "valid", "test")),
     ),
 }
@@ -75,11 +68,12 @@ ARCHIVES = {
 
 def get_archive(name: str, url: str, file: str) -> zipfile.ZipFile:
     """The archive of a corpus, from `file`, from an earlier download, or from `url`."""
-    known, path = ARCHIVES[name], Path(file or Path(__file__).with_name(f"{name}.zip"))
+    known = ARCHIVES[name]
+    path = Path(file or Path(__file__).with_name(f"{name}.zip"))
     if file:
-        verify(path, known.sha256, known.size, file)
+        verify(path, known.sha256, file)
     elif not path.exists():
-        download(url or known.url, path, known.sha256, known.size)
+        download(url or known.url, path, known.sha256)
     try:
         return zipfile.ZipFile(path)
     except zipfile.BadZipFile as error:
@@ -98,20 +92,6 @@ def articles(archive: zipfile.ZipFile, member: str) -> Iterator[str]:
     yield "".join(lines)
 
 
-def parts_of(archive: zipfile.ZipFile, name: str, tokenizer: Tokenizer) -> dict[str, Iterator]:
-    """The documents, (n,) tokens each, of "train", "val" and "test"."""
-    members = ARCHIVES[name].members
-    if len(members) == 3:
-        texts = {part: articles(archive, m) for part, m in zip(MILLIONS, members, strict=True)}
-        return {part: (ids for _, ids in encode(of, tokenizer)) for part, of in texts.items()}
-    raw = archive.read(members[0])
-    size = len(raw) // 100  # a million characters: each is a byte
-    cut = {part: raw[first * size : end * size] for part, (first, end) in MILLIONS.items()}
-    if isinstance(tokenizer, CharTokenizer):
-        return {part: iter([tokenizer.array(text.decode())]) for part, text in cut.items()}
-    return {part: iter([np.frombuffer(text, np.uint8)]) for part, text in cut.items()}
-
-
 def prepare(
     folder: Path, tokenizer: str = "bytes", test: bool = False, url: str = "", file: str = ""
 ) -> dict:
@@ -120,18 +100,38 @@ def prepare(
     UserError if the archive is another one.
     """
     name = folder.name.split("_")[0]
-    about = {"tokenizer": "char" if name == "text8" else tokenizer}
-    about |= {"characters": LETTERS} if name == "text8" else {}
+    about = {"tokenizer": tokenizer}
+    if name == "text8":
+        about = {"tokenizer": "char", "characters": LETTERS}
     encoder = tokenizer_of(about)  # first: it may need a network too
-    parts = parts_of(get_archive(name, url, file), name, encoder)
-    splits = {"train": parts["train"], "val": parts["test" if test else "val"]}
-    about |= {"source": f"{name}, {ARCHIVES[name].url}"}
-    rule = f"the usual parts; val is the {'test' if test else 'validation'} part"
-    return write_corpus(folder, splits, rule=rule, **about)
+    archive = get_archive(name, url, file)
+    members = ARCHIVES[name].members
+    if name == "wikitext103":
+        texts = [articles(archive, member) for member in members]
+        parts = [(ids for _, ids in encode(part, encoder)) for part in texts]
+    else:
+        raw = archive.read(members[0])
+        million = len(raw) // 100  # characters: each is a byte
+        cuts = [
+            raw[: 90 * million],
+            raw[90 * million : 95 * million],
+            raw[95 * million : 100 * million],
+        ]
+        if name == "text8":
+            parts = [[encoder.array(cut.decode())] for cut in cuts]
+        else:
+            parts = [[np.frombuffer(cut, np.uint8)] for cut in cuts]
+    return write_corpus(
+        folder,
+        {"train": parts[0], "val": parts[2 if test else 1]},
+        source=f"{name}, {ARCHIVES[name].url}",
+        rule=f"the usual parts; val is the {'test' if test else 'validation'} part",
+        **about,
+    )
 
 
 def main() -> None:
-    """Make a corpus in data/ and print what it holds."""
+    """Make a corpus in data/."""
     parser = new_parser(__doc__)
     add = parser.add_argument
     add("name", choices=[*ARCHIVES], help="which corpus")
@@ -139,11 +139,15 @@ def main() -> None:
     add("--test", action="store_true", help="the test part in place of the validation part")
     add("--url", default="", help="where to download the archive from (http or https)")
     add("--file", default="", help="a copy of the archive on this machine")
-    given = parser.parse_args()
-    plain = given.tokenizer == "bytes" or given.name == "wikitext103"
-    require(plain, f"{given.name} has bytes or characters only: leave --tokenizer out")
-    name = given.name + "_gpt2" * (given.tokenizer == "gpt2") + "_test" * given.test
-    prepare(HERE / name, given.tokenizer, given.test, given.url, given.file)
+    options = parser.parse_args()
+    name = options.name
+    if options.tokenizer == "gpt2" and name != "wikitext103":
+        raise UserError(f"{name} has bytes or characters only: leave --tokenizer out")
+    if options.tokenizer == "gpt2":
+        name += "_gpt2"
+    if options.test:
+        name += "_test"
+    prepare(HERE / name, options.tokenizer, options.test, options.url, options.file)
 
 
 if __name__ == "__main__":

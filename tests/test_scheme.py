@@ -1,0 +1,291 @@
+"""The grammar, the look-up, what goes together, and what a Scheme says of itself."""
+
+import pytest
+import torch
+
+from configurable import UserError
+from posenc import Alibi, Rope, Shape, Window
+from scheme import Scheme, build, extended_frequencies, extension_names, find, parse, scheme_names
+
+SHAPE = Shape(n_head=4, head_dim=8, width=32, length=64)
+
+
+def names_by_layer(text, n_layer=6):
+    """What acts in each layer, as text."""
+    mentions = parse(text).mentions
+    return [" + ".join(m.name for m in mentions if m.acts_in(n)) for n in range(n_layer)]
+
+
+# ---- the grammar
+
+
+@pytest.mark.parametrize(
+    "text, layers",
+    [
+        ("a", "a a a a a a"),
+        ("a | b", "a b a b a b"),
+        ("a | b | c", "a b c a b c"),
+        ("(a | b) | c", "a b c a b c"),
+        ("3 * a | b", "a a a b a a"),
+        ("2 * (a | b) | c", "a b a b c a"),
+        ("2 * (2 * a | b)", "a a b a a b"),
+        ("a | 2 * b", "a b b a b b"),
+    ],
+)
+def test_a_pattern_over_layers(text, layers):
+    assert names_by_layer(text) == layers.split()
+
+
+def test_plus_binds_tighter_than_a_pattern():
+    assert names_by_layer("a + b | c", 3) == ["a + b", "c", "a + b"]
+    assert names_by_layer("a + (b | c)", 3) == ["a + b", "a + c", "a + b"]
+    assert names_by_layer("2 * (a + (b | c)) | d", 3) == ["a + b", "a + c", "d"]
+
+
+def test_a_repeated_branch_is_one_piece_and_a_branch_written_twice_is_two():
+    assert list(Scheme("2 * t5 | nope", SHAPE, 3).pieces) == ["0_t5", "1_nope"]
+    assert list(Scheme("t5 | t5 | nope", SHAPE, 3).pieces) == ["0_t5", "1_t5", "2_nope"]
+    keys = list(Scheme("2 * t5(per_layer=True) | nope", SHAPE, 3).pieces)
+    assert keys == ["0_t5_layer0", "0_t5_layer1", "1_nope"]
+
+
+@pytest.mark.parametrize(
+    "text, canonical",
+    [
+        (" rope+alibi ", "rope + alibi"),
+        ("rope(base = 1e4)|nope", "rope(base=10000.0) | nope"),
+        ("a+(b|c)", "a + (b | c)"),
+        ("5*(a|b)", "5 * (a | b)"),
+        ("a(kind='log')", "a(kind='log')"),
+    ],
+)
+def test_the_canonical_text_reads_as_itself(text, canonical):
+    assert parse(text).text == canonical
+    assert parse(canonical) == parse(text)
+
+
+def test_options_are_numbers_booleans_and_words():
+    (mention,) = parse("a(x=-2, y=0.5, z=True, kind=log, per_layer=False)").mentions
+    assert mention.options == {"x": -2, "y": 0.5, "z": True, "kind": "log"}
+    assert mention.per_layer is False
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("", "cannot be read"),
+        ("rope +", "cannot be read"),
+        ("rope alibi", "quoted in a shell"),
+        ("rope - alibi", "is not a position scheme"),
+        ("rope * 3", "a whole number before the branch"),
+        ("0 * rope", "a whole number before the branch"),
+        ("999 * (999 * rope)", "at most 1024 branches"),
+        ("rope.__class__", "is not a position scheme"),
+        ("(lambda: rope)()", "is not a position scheme"),
+        ("rope(2)", "options have names"),
+        ("rope()", "options have names"),
+        ("rope(**x)", "options have names"),
+        ("rope(base=1, base=2)", "set twice"),
+        ("rope(base=1e999)", "a value is a number"),
+        ("rope(base=[1])", "a value is a number"),
+        ("rope(base=f(1))", "a value is a number"),
+        ("rope(per_layer=2)", "per_layer is True or False"),
+        ("a + " * 200 + "a", "at most 500"),
+        ("röpe", "ASCII"),
+        ("(" * 300 + "a" + ")" * 150, "cannot be read"),
+    ],
+)
+def test_a_mistake_in_an_expression_is_one_sentence(text, words):
+    with pytest.raises(UserError, match=words) as error:
+        parse(text)
+    assert "\n" not in str(error.value)
+
+
+# ---- the look-up
+
+
+def test_every_name_is_found():
+    assert {"alibi", "rope", "kerple", "fire"} <= set(scheme_names())
+    assert {"yarn", "pi", "window", "self_extend"} <= set(extension_names())
+    assert "yarn" not in scheme_names() and "alibi" not in extension_names()
+    assert find("alibi") is Alibi
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("alibbi", "did you mean alibi"),
+        ("qwertz", "your own needs --pos_file"),
+        ("rope(bass=3)", "did you mean base"),
+        ("rope(base=0.5)", "it must be greater than or equal to 1"),
+        ("rope(base=fast)", "it must be a valid number"),
+        ("rope(layout=other)", "'half' or 'interleaved'"),
+        ("rope(fraction=0.3)", "needs an even dimension, not 2|even"),
+        ("alibi(learned=1)", "it must be a valid boolean"),
+        ("window", "window needs size"),
+        ("window(size=0)", "it must be"),
+        ("window(size=33.0)", "it must be"),
+        ("t5(buckets=7)", "multiple of 2"),
+        ("t5(max_distance=16)", "must exceed buckets / 2"),
+        ("randomized(max=32)", "at least the training length 64"),
+    ],
+)
+def test_a_wrong_name_or_option_says_what_is_right(text, words):
+    shape = Shape(n_head=4, head_dim=10, width=40, length=64) if "fraction" in text else SHAPE
+    with pytest.raises(UserError, match=words):
+        build(parse(text).mentions[0], shape)
+
+
+@pytest.mark.parametrize("size, tokens", [("16", 16), ("0.25", 16), ("1.0", 64), ("0.001", 1)])
+def test_a_length_is_in_tokens_or_a_share_of_the_training_length(size, tokens):
+    piece = build(parse(f"window(size={size})").mentions[0], SHAPE)
+    assert isinstance(piece, Window) and piece.visible == (tokens, 0)
+
+
+def test_pieces_of_a_users_file(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from posenc import Piece\n"
+        "class Root(Piece):\n"
+        "    def bias(self, h, i, j):\n"
+        "        return -(i - j).sqrt()\n"
+    )
+    scheme = Scheme("root + rope", SHAPE, 2, file)
+    assert "root" in scheme_names(file)
+    assert scheme.files()["pos_file.py"] == file
+    assert set(scheme.files()) == {"pos_file.py", "posenc.py"}
+    file = tmp_path / "taken.py"
+    file.write_text("from posenc import Piece\nclass Alibi(Piece): pass\n")
+    with pytest.raises(UserError, match="rename the class"):
+        Scheme("alibi", SHAPE, 2, file)
+    file = tmp_path / "broken.py"
+    file.write_text("1 / 0\n")
+    with pytest.raises(UserError, match="cannot be run: ZeroDivisionError"):
+        Scheme("alibi", SHAPE, 2, file)
+
+
+def test_files_are_those_of_its_own_pieces():
+    assert set(Scheme("alibi", SHAPE, 2).files()) == {"posenc.py"}
+    assert set(Scheme("kerple", SHAPE, 2).files()) == {"zoo/kerple.py"}
+    assert set(Scheme("cape + alibi", SHAPE, 2).files()) == {"zoo/cape.py", "posenc.py"}
+
+
+# ---- what goes together
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("rope + rope", "named twice"),
+        ("rope + pope", "both claim the rotation"),
+        ("learned + sinusoidal", "both claim the token embedding"),
+        ("randomized(max=512) + rfs", "both claim the position ids"),
+        ("cope + dape", "both claim the whole score"),
+        ("fox + path", "both claim the whole score"),
+        ("xpos + cope", "cannot act in one layer"),
+        ("yarn(factor=2)", "write it as --extend=yarn"),
+        ("learned | rope", "acts once, before the first layer"),
+        ("randomized(max=512) + learned", "more than the 64 rows"),
+        ("rfs + learned", "positions in between"),
+        ("shape + learned(resize=linear)", "needs 0 ... N - 1"),
+        ("rope2d + alibi", "places that only it can read"),
+        ("rope | t5(buckets=7)", "multiple of 2"),
+    ],
+)
+def test_pieces_that_do_not_go_together_are_refused(text, words):
+    with pytest.raises(UserError, match=words):
+        Scheme(text, SHAPE, 3)
+
+
+@pytest.mark.parametrize(
+    "pos, extend, words",
+    [
+        ("alibi", "yarn(factor=2)", "there is none. What fits: "),
+        ("rope", "alibi", "train with it"),
+        ("rope", "yarn | pi", r"join with \+"),
+        ("rope", "yarn + pi", "both change the frequencies"),
+        ("rope", "yarn(factor=2) + interpolate(factor=2)", "longer by a factor"),
+        ("rope", "rerope + self_extend", "both claim the distances"),
+        ("nope", "rerope", "no score depends on one"),
+        ("nope", "interpolate", "nothing reads them"),
+        ("cope", "rerope", "makes the whole score by itself"),
+        ("learned", "interpolate", "a vector for each whole one"),
+        ("t5", "slopes", "alibi only"),
+        ("rope", "yarn + pose(target=256)", "give a fixed factor to yarn"),
+        ("randomized(max=512) + rope", "yarn", "give it a fixed factor"),
+        ("rope", "window(size=8, per_layer=True)", "leave per_layer out"),
+        ("rope", "pi(factor=0.5)", "greater than or equal to 1"),
+        ("rope", "yarnn", "did you mean yarn"),
+    ],
+)
+def test_an_extension_that_does_not_fit_is_refused(pos, extend, words):
+    scheme = Scheme(pos, SHAPE, 2)
+    with pytest.raises(UserError, match=words):
+        scheme.extend(extend)
+
+
+def test_an_extension_replaces_the_one_before_and_keeps_what_it_learned():
+    scheme = Scheme("rope", SHAPE, 2)
+    scheme.extend("smooth(learned=True, per_layer=True)")
+    assert len(scheme.extensions) == 2
+    scheme.extensions[1].log_factor.data.fill_(3.0)
+    scheme.extend("smooth( learned=True, per_layer=True)")
+    assert scheme.extensions[1].log_factor.item() == 3.0
+    scheme.extend("yarn(factor=4) + logn")
+    assert scheme.factor(10) == 4.0 and scheme.extension == "yarn(factor=4) + logn"
+    scheme.extend("")
+    assert scheme.factor(10) is None and len(scheme.extensions) == 0
+
+
+def test_extended_frequencies_of_interpolation():
+    plain, _ = extended_frequencies("pi(factor=1)", 8, train_length=64)
+    slow, factor = extended_frequencies("pi", 8, train_length=64, length=256)
+    torch.testing.assert_close(slow, plain / 4, rtol=0, atol=0)
+    assert factor == 1.0
+    with pytest.raises(UserError, match="more than a map of frequencies"):
+        extended_frequencies("pi + logn", 8, train_length=64)
+
+
+# ---- what it says of itself
+
+
+def test_the_map_of_layers_has_the_options_and_names_a_branch_in_no_layer():
+    assert Scheme("rope", SHAPE, 4).describe() == "all 4 layers: rope"
+    text = Scheme("rope | rope(base=1000000)", SHAPE, 4).describe()
+    assert text == "layers 0, 2: rope; 1, 3: rope(base=1000000)"
+    text = Scheme("2 * rope | nope | alibi", SHAPE, 2).describe()
+    assert "warning: nope is in no layer" in text and "warning: alibi is in no layer" in text
+    assert "randomized changes nothing" in Scheme("randomized(max=64) + nope", SHAPE, 2).describe()
+    scheme = Scheme("rope", SHAPE, 2)
+    scheme.extend("pi(factor=2)")
+    assert scheme.describe().endswith("extended by pi(factor=2)")
+
+
+def test_draws_follow_from_seed_and_step_and_are_checked():
+    scheme = Scheme("randomized(max=512) + rope", SHAPE, 2)
+    ids = scheme.draw(1, 2, 64)
+    assert torch.equal(ids, scheme.draw(1, 2, 64)) and not torch.equal(ids, scheme.draw(1, 3, 64))
+    assert (ids.diff() > 0).all() and ids.max() < 512
+    with pytest.raises(UserError, match="no 513 different positions"):
+        scheme.draw(1, 2, 513)
+    with pytest.raises(UserError, match="defines 65 positions, not one at"):
+        Scheme("shape(max_shift=200) + learned(rows=65)", SHAPE, 2).draw(1, 2, 64)
+    assert Scheme("rope", SHAPE, 2).draw(1, 2, 64) is None
+
+
+def test_a_text_longer_than_the_scheme_is_refused():
+    scheme = Scheme("learned", SHAPE, 2)
+    scheme.check_length(64)
+    with pytest.raises(UserError, match="learned defines 64 positions, a text of 65"):
+        scheme.check_length(65)
+    assert Scheme("alibi", SHAPE, 2).limit is None
+
+
+def test_layers_with_the_same_pieces_share_one_plan():
+    scheme = Scheme("rope | nope", SHAPE, 5)
+    assert scheme.set_of_layer == [0, 1, 0, 1, 0]
+    index = torch.arange(7)
+    plans = scheme.plans(index, index, 3, 7, torch.float32, window=2)
+    assert len(plans) == 2 and isinstance(plans[0].turning, Rope)
+    assert plans[0].parts[0].query_ids.tolist() == [4, 5, 6]
+    assert plans[1].visible == (2, 0) and plans[1].turning is None
