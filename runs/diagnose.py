@@ -23,7 +23,8 @@ from runs.figures import new_figure, save_figure
 
 TEXTS = 16  # whose attention is measured, and which are continued
 SEED = 1337
-REPEATED, COPIED = 4, 8  # tokens of the n-grams that are looked for
+REPEATED = 4  # tokens of the n-grams that are looked for
+COPIED = 8
 Finding = tuple[str, pd.DataFrame, str]  # title, numbers by an index, what the columns mean
 
 
@@ -50,9 +51,18 @@ first 4   the weight of the first 4 tokens of the text"""
     measured = []  # of each text and layer: (lines, 4)
     attend = attention.attend
 
-    def watched(q, k, v, prepared, scale, dropout=0.0, features=None):  # noqa: ANN001, ANN202
+    def watched(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        prepared: attention.Prepared,
+        scale: float,
+        dropout: float = 0.0,
+        features: Tensor | None = None,
+    ) -> Tensor:
         """attend, which looks at the weights of its definition as well, a line at a time."""
-        plan, known = prepared.plan, None if features is None else features[:, 0].float()
+        plan = prepared.plan
+        known = None if features is None else features[:, 0].float()
         keys = attention.for_each_head(q, k).float()
         pairs = attention.prepare_pairs(q.float(), keys, plan, scale, known)
         lines = []

@@ -13,6 +13,7 @@ no counterpart is refused in one sentence, never left out.
 import math
 import os
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -425,9 +426,10 @@ def load_model(name: str | Path) -> GPT:
     UserError names a setting that is not computed here, and a weight that is missing, of another
     shape or left over.
     """
-    folder, weights = model_folder(name), {}
+    folder = model_folder(name)
     config = read_json(folder / "config.json")
     files = [*folder.glob("model*.safetensors")] or [*folder.glob("pytorch_model*.bin")]
+    weights = {}
     try:
         for file in files:
             if file.suffix == ".bin":
@@ -512,13 +514,19 @@ def save_model(model: GPT, folder: str | Path, corpus: data.Corpus | None = None
 
 def save_tokenizer(corpus: data.Corpus, folder: Path) -> None:
     """tokenizer.json and tokenizer_config.json, which give the tokens of a corpus."""
+    kind = corpus.meta["tokenizer"]
+    about = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    if kind == "gpt2":
+        about["eos_token"] = "<|endoftext|>"
+    write_json(folder / "tokenizer_config.json", about)
+    if kind == "file":
+        shutil.copy(corpus.folder / "tokenizer.json", folder)
+        return
+
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-    about = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-    kind, tokens = corpus.meta["tokenizer"], corpus.tokenizer.vocabulary
-    if kind == "file":
-        tokenizer = Tokenizer.from_file(str(corpus.folder / "tokenizer.json"))
-    elif kind == "char":
+    tokens = corpus.tokenizer.vocabulary
+    if kind == "char":
         vocab = {token.decode("utf-8"): n for n, token in enumerate(tokens)}
         tokenizer = Tokenizer(models.WordLevel(vocab))
         tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
@@ -529,18 +537,17 @@ def save_tokenizer(corpus: data.Corpus, folder: Path) -> None:
         merges = []
         for token in tokens[: corpus.tokenizer.end]:
             for cut in range(1, len(token)):
-                left, right = data.signs_of(token[:cut]), data.signs_of(token[cut:])
+                left = data.signs_of(token[:cut])
+                right = data.signs_of(token[cut:])
                 if left in vocab and right in vocab:
                     merges.append((left, right))
         words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=kind == "gpt2")
         tokenizer = Tokenizer(models.BPE(vocab, merges))
         tokenizer.pre_tokenizer = words
         tokenizer.decoder = decoders.ByteLevel()
-        if kind == "gpt2":
-            about["eos_token"] = "<|endoftext|>"
-            tokenizer.add_special_tokens([about["eos_token"]])
+    if "eos_token" in about:
+        tokenizer.add_special_tokens([about["eos_token"]])
     tokenizer.save(str(folder / "tokenizer.json"))
-    write_json(folder / "tokenizer_config.json", about)
 
 
 def check_tokenizer(name: str | Path, corpus: data.Corpus) -> None:
@@ -566,7 +573,10 @@ def main() -> None:
     if len(sys.argv) != 3:
         raise UserError("name a run and a new folder: python -m runs.huggingface out/RUN FOLDER")
     run = load_run(sys.argv[1], device="cpu")
-    config = save_model(run.model, sys.argv[2], run.corpus)
+    try:
+        config = save_model(run.model, sys.argv[2], run.corpus)
+    except ImportError as error:
+        raise UserError(f"{error.name} is missing: pip install safetensors tokenizers") from error
     print(f"{sys.argv[2]}: a {config['model_type']} of {run.model.parameter_count:,} parameters")
 
 

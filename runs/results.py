@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ValidationError
 
 from configurable import (
     PROTOCOLS,
@@ -46,31 +45,6 @@ ORDER += ("nonoverlapping", "its bits/byte")
 # ---- files
 
 
-class Row(BaseModel):
-    """What every row has. One that could not be measured has nats None and a reason."""
-
-    protocol: str
-    length: int
-    dataset: str
-    split_sha256: str
-    extend: str | None
-    step: int
-    checkpoint: str
-    nats: float | None
-    block_nats: list[float] | None = None
-
-
-class Result(BaseModel):
-    """What every extrapolation.json has."""
-
-    pos: str
-    seed: int
-    train_length: int
-    unit: str
-    settings: dict[str, Any]
-    rows: list[Row]
-
-
 def load_result(folder: str | Path) -> dict[str, Any]:
     """The extrapolation.json of a run folder; UserError if there is none or it is damaged."""
     path = Path(folder) / "extrapolation.json"
@@ -79,10 +53,9 @@ def load_result(folder: str | Path) -> dict[str, Any]:
         raise UserError(f"{folder} has no {path.name}: {again} tests a trained run")
     result = read_json(path)
     try:
-        Result.model_validate(result)
-    except ValidationError as error:
-        place = ".".join(str(part) for part in error.errors()[0]["loc"])
-        raise UserError(f"{path} lacks a proper {place}: delete it, {again} makes it") from None
+        rows_of({str(folder): result})
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{path} is damaged ({error!r:.80}): delete it, {again} makes it") from None
     return result
 
 
@@ -242,7 +215,9 @@ def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> 
     newest = shown.sort_values("step", kind="stable").groupby("run").checkpoint.last()
     shown = shown[shown.checkpoint == shown.run.map(newest)]
     shown = shown.drop_duplicates(["run", "extend", "protocol", "length"], keep="last")
-    shown = shown.reset_index(drop=True)
+    rank = {label: k for k, label in enumerate(shown.label.unique())}
+    shown = shown.assign(rank=shown.label.map(rank)).sort_values(["rank", "length"], kind="stable")
+    shown = shown.drop(columns="rank").reset_index(drop=True)
 
     # targets: one set for each protocol, that at L; answers have their own at each length
     one_set = shown.protocol.isin(PROTOCOLS)
@@ -494,17 +469,15 @@ def tables(rows: pd.DataFrame, format: str = "text") -> str:
         pages.append(show(title, table, [*legend, *notes], format))
         notes = []
     if runs.ngroups > 1 and len(seeds := over_seeds(rows)):
-        first = seeds.label.iloc[0]
         notes.insert(0, "mean over seeds; inf: a seed diverged")
         pages.append(show(title, wide(seeds), notes, format))
-        explained = [
-            f"difference: to {first}, paired by seed; low, high: its 95 % t-interval over seeds,",
-            "not corrected for the number of schemes. One or two seeds say nothing about others.",
-        ]
-        long = (
-            seeds.set_index(["label", "length"]).drop(columns="half").rename_axis(["scheme", "N"])
-        )
-        pages.append(show(f"{title}, over seeds", long, explained, format))
+        if not one_seed:
+            first = f"difference: to {rows.label.iloc[0]}, paired by seed; low, high: its 95 %"
+            rest = "t-interval over seeds, for one scheme; with one or two seeds there is none"
+            explained = [first, rest]
+            long = seeds.set_index(["label", "length"]).rename_axis(["scheme", "N"])
+            long = long.drop(columns="half").dropna(axis="columns", how="all")
+            pages.append(show(f"{title}, over seeds", long, explained, format))
     return "\n\n".join(pages)
 
 

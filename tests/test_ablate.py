@@ -218,31 +218,32 @@ def test_a_trial_has_half_the_steps_and_a_seed_that_is_not_compared():
 
 
 def test_a_comparison_is_made_once_and_goes_on(monkeypatch, capsys):
-    words = ("nope", "alibi", "--seeds=1,2", "--ablate_dir=both")
+    words = ("nope", "alibi", "--seeds=1", "--ablate_dir=both")
     assert compare(monkeypatch, *words, "--only=1/2") == 0
-    assert "not compared yet" in capsys.readouterr().out
+    assert "not compared yet, not finished: alibi, seed 1" in capsys.readouterr().out
     assert compare(monkeypatch, *words) == 0
     said = capsys.readouterr().out
-    assert "4 cells, 2 of them finished" in said and "difference" in said
-    assert sum("loss_L" in line for line in said.splitlines()) == 2  # two new cells
+    assert "2 cells, 1 of them finished" in said
+    assert sum("loss_L" in line for line in said.splitlines()) == 1  # one new cell
     frame = results.load_rows("both")
-    assert set(frame.label) == {"nope", "alibi"} and set(frame.seed) == {1, 2}
-    assert {path.name for path in Path("both").iterdir()} == {
-        "rows.json",
-        "about.json",
-        "table.txt",
-        "figure.png",
-    }
-    assert len(read_json(Path("both/about.json"))["runs"]) == 4
+    assert set(frame.label) == {"nope", "alibi"} and set(frame.dtype) == {"float32"}
+    files = {path.name for path in Path("both").iterdir()}
+    assert files == {"rows.json", "about.json", "table.txt", "figure.png"}
+    assert len(read_json(Path("both/about.json"))["runs"]) == 2
+
     # a cell whose folder holds another run is refused before anything is trained
-    folder = plan("nope", "--seeds=1")[0].folder
-    config = (folder / "config.json").read_text()
-    (folder / "config.json").write_text(config.replace('"n_embd": 16', '"n_embd": 32'))
+    path = plan("nope", "--seeds=1")[0].folder / "config.json"
+    path.write_text(path.read_text().replace('"n_embd": 16', '"n_embd": 32'))
     with pytest.raises(UserError, match="n_embd"):
         compare(monkeypatch, *words)
-    (folder / "config.json").write_text(config)
 
-    # rates are picked on a seed that is not compared
-    assert compare(monkeypatch, "nope", "--seeds=1", "--learning_rates=1e-3") == 0
+
+@pytest.mark.slow
+def test_rates_are_picked_on_a_seed_that_is_not_compared(monkeypatch, capsys):
+    words = ("nope", "--seeds=1", "--learning_rates=1e-3", "--ablate_dir=one")
+    assert compare(monkeypatch, *words) == 0
     said = capsys.readouterr().out
-    assert "nope: learning rate" in said and "trial [" in said
+    assert "nope: learning rate" in said and said.count("trial [") == 2
+    about = read_json(Path("one/about.json"))
+    assert [line["learning_rate"] for line in about["rates"]["nope"]["tried"]] == [0.001, 0.003]
+    assert "lr=" in results.load_rows("one").label.iloc[0]

@@ -209,7 +209,7 @@ def test_a_setting_never_changes():
 QUICK = settings(
     max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
-NUMBERS = {"n_layer": st.integers(-2, 10**9), "learning_rate": st.floats(), "dropout": st.floats()}
+NUMBERS = {"n_layer": st.integers(-2, 10**9), "dropout": st.floats(allow_subnormal=False)}
 
 
 @QUICK

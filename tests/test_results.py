@@ -119,14 +119,14 @@ def test_an_evaluation_replaces_only_what_asked_the_same_question(tmp_path):
         {"pos": None},
         {"rows": [{"protocol": "windowed"}]},
         {"settings": "none"},
-        {"rows": [result("rope")["rows"][0] | {"block_nats": ["x"]}]},
+        {"rows": [result("rope")["rows"][0] | {"nats": "x"}]},
     ],
 )
 def test_a_damaged_result_is_named_with_the_command_that_makes_it_anew(damage, tmp_path):
     with pytest.raises(UserError, match=f"{tmp_path} has no extrapolation.json"):
         results.load_result(tmp_path)
     write_json(tmp_path / "extrapolation.json", result("rope") | damage)
-    with pytest.raises(UserError, match="lacks a proper .*: delete it, python evaluate.py"):
+    with pytest.raises(UserError, match="is damaged .*: delete it, python evaluate.py"):
         results.load_result(tmp_path)
     (tmp_path / "extrapolation.json").write_text("{")
     with pytest.raises(UserError, match="extrapolation.json"):
@@ -175,9 +175,10 @@ def test_the_newest_rows_of_one_corpus_and_one_extension_are_shown():
     one = result("rope")
     for change in ({"step": 30}, {"dataset": "books"}, {"extend": "pi"}):
         one["rows"] = result("rope", **change)["rows"] + one["rows"]
-    again = result("rope", loss=breaks, lengths=(512,))["rows"]
+    again = result("rope", loss=breaks, lengths=(512, 64))["rows"]
     one["rows"] += again
     rows = frame(one)
+    assert results.over_seeds(rows).length.tolist() == list(LENGTHS)  # ascending
     assert len(rows) == 12 and set(rows.step) == {60} and set(rows.dataset) == {"stdlib"}
     newest = rows[(rows.protocol == "fixed_targets") & (rows.length == 512)]
     assert newest.nats.item() == again[0]["nats"]

@@ -49,7 +49,7 @@ from runs.checkpoint import provenance, training_corpus
 from runs.figures import new_figure, save_figure
 from runs.log import flops_per_token
 from runs.results import show
-from train import MeanLoss, compile_loss, configure_optimizer
+from train import MeanLoss, compile_loss, configure_optimizer, to_device
 
 QUICK = {
     "n_layer": 1,
@@ -94,7 +94,7 @@ class Subject:
             self.tokens = s.gradient_accumulation_steps * s.batch_size * s.block_size
             self.loss_fn = MeanLoss(self.model)
             self.optimizer = configure_optimizer(self.model, s)
-            compile_loss(self.loss_fn, self)
+            compile_loss(self.loss_fn, s, compute.kind)
         elif part == "test":
             self.run = self.test
             self.length = min(max(s.eval_lengths, default=16 * s.block_size), len(text) - 1)
@@ -116,7 +116,7 @@ class Subject:
         for micro_step in range(s.gradient_accumulation_steps):
             first = (self.step * s.gradient_accumulation_steps + micro_step) * s.batch_size
             batch = rows.batch(self.corpus, s.block_size, s.seed, first, s.batch_size)
-            x, y = (torch.from_numpy(array).to(self.compute.device) for array in batch)
+            x, y = (to_device(array, self.compute) for array in batch)
             with device.autocast(self.compute):
                 loss = self.loss_fn(x, y) / s.gradient_accumulation_steps
             loss.backward()

@@ -70,7 +70,8 @@ def main() -> None:
     """Say what an expression is, and show the pairs of columns that it turns."""
     settings, words = configure(ExplainSettings, sys.argv[1:], __doc__)
     pos_file = Path(settings.pos_file) if settings.pos_file else None
-    pos, extend = settings.pos, settings.extend
+    pos = settings.pos
+    extend = settings.extend
     if len(words) > 1:
         raise UserError(f"{' '.join(words)!r:.60} is more than one word: quote the expression")
     if words:
