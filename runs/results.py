@@ -215,7 +215,9 @@ def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> 
     newest = shown.sort_values("step", kind="stable").groupby("run").checkpoint.last()
     shown = shown[shown.checkpoint == shown.run.map(newest)]
     shown = shown.drop_duplicates(["run", "extend", "protocol", "length"], keep="last")
-    shown = shown.reset_index(drop=True)
+    rank = {label: k for k, label in enumerate(shown.label.unique())}
+    shown = shown.assign(rank=shown.label.map(rank)).sort_values(["rank", "length"], kind="stable")
+    shown = shown.drop(columns="rank").reset_index(drop=True)
 
     # targets: one set for each protocol, that at L; answers have their own at each length
     one_set = shown.protocol.isin(PROTOCOLS)
@@ -470,10 +472,9 @@ def tables(rows: pd.DataFrame, format: str = "text") -> str:
         notes.insert(0, "mean over seeds; inf: a seed diverged")
         pages.append(show(title, wide(seeds), notes, format))
         if not one_seed:
-            explained = [
-                f"difference: to {rows.label.iloc[0]}, paired by seed; low, high: its 95 % t-interval",
-                "over seeds, not corrected for the number of schemes; none under three seeds",
-            ]
+            first = f"difference: to {rows.label.iloc[0]}, paired by seed; low, high: its 95 %"
+            rest = "t-interval over seeds, for one scheme; with one or two seeds there is none"
+            explained = [first, rest]
             long = seeds.set_index(["label", "length"]).rename_axis(["scheme", "N"])
             long = long.drop(columns="half").dropna(axis="columns", how="all")
             pages.append(show(f"{title}, over seeds", long, explained, format))

@@ -175,9 +175,10 @@ def test_the_newest_rows_of_one_corpus_and_one_extension_are_shown():
     one = result("rope")
     for change in ({"step": 30}, {"dataset": "books"}, {"extend": "pi"}):
         one["rows"] = result("rope", **change)["rows"] + one["rows"]
-    again = result("rope", loss=breaks, lengths=(512,))["rows"]
+    again = result("rope", loss=breaks, lengths=(512, 64))["rows"]
     one["rows"] += again
     rows = frame(one)
+    assert results.over_seeds(rows).length.tolist() == list(LENGTHS)  # ascending
     assert len(rows) == 12 and set(rows.step) == {60} and set(rows.dataset) == {"stdlib"}
     newest = rows[(rows.protocol == "fixed_targets") & (rows.length == 512)]
     assert newest.nats.item() == again[0]["nats"]
