@@ -84,21 +84,15 @@ def prepare_pairs(q, k, plan, scale, features):
     if plan.temperature is not None:
         pairs = [((q * plan.temperature).to(q.dtype), k) for q, k in pairs]
     if plan.scorer and plan.scorer.along:
-        wide = torch.promote_types(q.dtype, torch.float32)
         [(q, k)] = pairs
         dtype = q.dtype
+        wide = torch.promote_types(dtype, torch.float32)
         q, k = plan.scorer.along(q.to(wide), k.to(wide), features, scale)
         pairs = [(q.to(dtype), k.to(dtype))]
     return pairs
 
 
-def scores_of_rows(
-    pairs,
-    plan,
-    scale,
-    features,
-    rows,
-):
+def scores_of_rows(pairs, plan, scale, features, rows):
     """The scores (B, H, R, C) of some queries, against the C keys up to the last of these.
 
     Products are formed in the dtype of k, the rest in float32 or wider.
@@ -117,8 +111,8 @@ def scores_of_rows(
         added = added_scores(plan, part, q.shape[1], wide, index, places)
         if plan.scorer and plan.scorer.score:
             i, j = pairs_of_ids(part, index, places, wide, offset)
-            known = None if features is None else features[:, :stop]
-            tile = Tile(q.to(wide), k.to(wide), score, added, i, j, index, places, known)
+            features_k = None if features is None else features[:, :stop]
+            tile = Tile(q.to(wide), k.to(wide), score, added, i, j, index, places, features_k)
             score = plan.scorer.score(tile)
         else:
             score = score + added
@@ -148,9 +142,6 @@ def added_scores(plan, part, n_head, dtype, index, columns):
 
     index (R, 1) and columns (C,) are places of queries and keys, dtype is float32 or wider.
     """
-    seen = columns <= index
-    for mask in plan.masks:
-        seen = seen & mask(index, columns)
     added = torch.zeros((), dtype=dtype, device=index.device)
     if plan.biases:
         offset = len(part.key_ids) - len(part.query_ids)
@@ -158,7 +149,15 @@ def added_scores(plan, part, n_head, dtype, index, columns):
         heads = torch.arange(n_head, device=index.device)[:, None, None]
         for piece in plan.biases:
             added = added + piece.bias(heads, i, j).to(dtype)  # real positions are wider
-    return torch.where(seen, added, -torch.inf)
+    return torch.where(sees(plan, index, columns), added, -torch.inf)
+
+
+def sees(plan, index, columns):
+    """Whether queries at these indexes may see keys at others, by causality and masks."""
+    seen = columns <= index
+    for mask in plan.masks:
+        seen = seen & mask(index, columns)
+    return seen
 
 
 def for_each_head(q, x):
@@ -227,10 +226,7 @@ def prepare(plan: Plan, n_head: int, dtype: torch.dtype, dropout: float = 0.0) -
     if path == "flex":
 
         def seen(b, h, i, j):
-            visible = j <= i
-            for mask in plan.masks:
-                visible = visible & mask(i, j)
-            return visible
+            return sees(plan, i, j)
 
         make = on_card(create_block_mask, columns)
         blocks = make(seen, None, None, keys, keys, device=columns.device)
@@ -393,15 +389,7 @@ def block_rows(q, k):
     return max(1, most // BLOCK_ROWS) * BLOCK_ROWS
 
 
-def _scored(
-    q,
-    k,
-    v,
-    plan,
-    scale,
-    dropout,
-    features,
-):
+def _scored(q, k, v, plan, scale, dropout, features):
     """The reference by blocks of query rows. On a GPU products are formed in the dtype of v, and
     each block is computed again in the backward pass.
     """

@@ -44,14 +44,14 @@ class Cache:
     length: int
     n: int = 0
     tokens: Tensor | None = None  # (B, n)
-    parts: dict[tuple[int, str, int], Tensor] = field(default_factory=dict)
+    parts: dict[tuple[int, str], Tensor] = field(default_factory=dict)
 
-    def append(self, layer: int, name: str, x: Tensor, number: int = 0) -> Tensor:
+    def append(self, layer: int, name: str, x: Tensor) -> Tensor:
         """Write x (B, heads, t, D) of t new tokens; returns that of all n + t tokens.
 
-        `name` is "k", "v" (B, heads, length, D) or "features" (B, 1, length, M), in parts.
+        `name` is "k", "v" or "features"; packed keys and values have several parts, "k0", "k1".
         """
-        place = layer, name, number
+        place = layer, name
         if place not in self.parts:
             self.parts[place] = x.new_empty(*x.shape[:2], self.length, x.shape[3])
         stop = self.n + x.shape[2]
@@ -75,7 +75,8 @@ def keep(cache, layer, name, x, packing):
     packed = packing.pack(x)
     if cache is None:
         return x + (packing.unpack(*packed) - x).detach()
-    return packing.unpack(*[cache.append(layer, name, part, n) for n, part in enumerate(packed)])
+    parts = [cache.append(layer, f"{name}{n}", part) for n, part in enumerate(packed)]
+    return packing.unpack(*parts)
 
 
 # ---- the layers
@@ -134,8 +135,8 @@ class Attention(nn.Module):
         features = kept_features(x, plan, cache, self.layer)
         dropout = self.dropout if self.training else 0.0
         y = attention.attend(q, k, v, prepared, self.scale, dropout, features)
-        y = finished(y, new_v, x, plan).transpose(1, 2).flatten(2)
-        return F.dropout(self.c_proj(y), self.dropout, self.training)
+        y = finished(y, new_v, x, plan)
+        return F.dropout(self.c_proj(y.transpose(1, 2).flatten(2)), self.dropout, self.training)
 
 
 class LatentAttention(nn.Module):
@@ -214,8 +215,7 @@ class LatentAttention(nn.Module):
             y = attention.attend(q, k, v, prepared, self.scale, dropout, features) @ up_v.mT
         if plan.finishing:
             y = finished(y, latents[..., : self.rank] @ up_v.mT, x, plan)
-        y = y.transpose(1, 2).flatten(2)
-        return F.dropout(self.c_proj(y), self.dropout, self.training)
+        return F.dropout(self.c_proj(y.transpose(1, 2).flatten(2)), self.dropout, self.training)
 
 
 def kept_features(x, plan, cache, layer):
