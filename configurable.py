@@ -15,8 +15,7 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Callable
-from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal, NoReturn, get_args
 
@@ -773,32 +772,3 @@ def replace_file(path: Path, write: Callable[[BinaryIO], Any]) -> str:
     finally:
         aside.unlink(missing_ok=True)
     return digest
-
-
-# ---- temporary: goes when the last module is ported
-
-
-def require(condition, sentence):
-    if not condition:
-        raise UserError(sentence)
-
-
-@contextmanager
-def explain_errors(what, advice):
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"{what} ({error.strerror}); {advice}") from error
-
-
-def check_shape(value, shape, where, advice, path=""):
-    return None
-
-
-at_place = explain_errors
-Settings.checked = lambda self: self
-Settings.defaults = classmethod(lambda cls, kind="result": values(cls(), kind))
-Settings.has_default = lambda self, name: getattr(self, name) == getattr(type(self), name)
-TrainSettings.warmed_up = lambda self, first: replace(
-    self, warmup_iters=replace(self, max_iters=first).warmup
-)

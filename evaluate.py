@@ -27,9 +27,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,7 +45,6 @@ from runs.checkpoint import (
     named_folders,
     open_model,
     provenance,
-    read_config,
     run_corpus,
 )
 from runs.figures import plot_rows, plot_run
@@ -221,39 +218,33 @@ class Tester:
     corpus: data.Corpus
     compute: device.Compute = device.CPU
     processes: Processes = ALONE
+    protocols: tuple[str, ...] = PROTOCOLS
     kept: int = 2**62  # all inputs but so many last ones are shuffled
-
-    def losses(self, windows: Windows, limit: int | None) -> Iterator[tuple[np.ndarray, ...]]:
-        """Yield (numbers of windows, their losses (B, length) in nats), at most 16k inputs at once.
-
-        The losses are float64. Of n processes each takes every n-th batch. The batches of the first
-        64 windows are the same, however many follow.
-        """
-        size = min(WINDOWS, power_of_two(max(1, BATCH_TOKENS // windows.length)))
-        numbers, processes = np.arange(windows.starts.size), self.processes
-        for batch in np.split(numbers, numbers[size::size])[processes.rank :: processes.size]:
-            offsets = windows.starts.ravel()[batch, None] + np.arange(windows.length + 1)
-            if self.kept < windows.length:
-                far = offsets[:, : windows.length - self.kept]  # a view: shuffled in place
-                far[:] = np.random.default_rng(diagnose.SEED).permuted(far, axis=1)
-            tokens = torch.from_numpy(self.corpus.val[offsets].astype(np.int64))
-            tokens = tokens.to(self.compute.device)
-            nats = self.model.losses(tokens[:, :-1], tokens[:, 1:], window=limit)
-            yield batch, nats.cpu().double().numpy()
 
     def score(self, plan: list[Windows], limit: int | None = None) -> np.ndarray:
         """The scored nats summed in each block, (blocks,), float64.
 
-        A `limit` limits the keys to i - j < limit.
+        A `limit` limits the keys to i - j < limit. At most 16k inputs are read at once, and of n
+        processes each takes every n-th batch. The batches of the first 64 windows are the same,
+        however many follow.
         """
-        sums = np.zeros(len(plan[0].starts))
-        with device.autocast(self.compute):
-            for windows in plan:
-                in_block = len(windows.scored)  # windows in a block
-                for batch, nats in self.losses(windows, limit):
-                    first = windows.length - windows.scored[batch % in_block, None]
-                    counted = np.where(np.arange(windows.length) >= first, nats, 0.0)
-                    np.add.at(sums, batch // in_block, counted.sum(axis=1))
+        sums, processes = np.zeros(len(plan[0].starts)), self.processes
+        for windows in plan:
+            length, in_block = windows.length, len(windows.scored)  # windows in a block
+            size = min(WINDOWS, power_of_two(max(1, BATCH_TOKENS // length)))
+            numbers = np.arange(windows.starts.size)
+            for batch in np.split(numbers, numbers[size::size])[processes.rank :: processes.size]:
+                offsets = windows.starts.ravel()[batch, None] + np.arange(length + 1)
+                if self.kept < length:
+                    far = offsets[:, : length - self.kept]  # a view: shuffled in place
+                    far[:] = np.random.default_rng(diagnose.SEED).permuted(far, axis=1)
+                tokens = torch.from_numpy(self.corpus.val[offsets].astype(np.int64))
+                tokens = tokens.to(self.compute.device)
+                with device.autocast(self.compute):
+                    nats = self.model.losses(tokens[:, :-1], tokens[:, 1:], window=limit)
+                first = length - windows.scored[batch % in_block, None]
+                counted = np.where(np.arange(length) >= first, nats.cpu().double().numpy(), 0.0)
+                np.add.at(sums, batch // in_block, counted.sum(axis=1))
         self.processes.sum(torch.from_numpy(sums))  # zero where another process has measured
         return sums
 
@@ -363,7 +354,7 @@ def ask_all(
     A row that cannot be measured has no windows, nats None and a reason.
     """
     asked = []
-    for protocol in getattr(settings, "protocols", PROTOCOLS):
+    for protocol in tester.protocols:
         for length in tested_lengths(about["train_length"], settings.eval_lengths):
             row = begin_row(tester, about, protocol, length)
             row["windows"], row["targets"] = len(places.ends), None
@@ -389,8 +380,8 @@ def ask_all(
 def extrapolation(tester: Tester, about: dict[str, Any], settings: Any) -> dict[str, Any]:
     """Test a model by every protocol at every length: the content of extrapolation.json.
 
-    `about` is what describe_model says of it. Of `settings` protocols (of a training all),
-    eval_lengths and eval_windows are read. The model is put into eval mode and back.
+    `about` is what describe_model says of it. Of `settings` eval_lengths and eval_windows are read.
+    The model is put into eval mode and back.
     """
     model, corpus, started = tester.model, tester.corpus, time.perf_counter()
     was_training = model.training
@@ -426,8 +417,7 @@ def loss_rows(tester: Tester, about: dict[str, Any], settings: Any) -> list[dict
             row["tokens_per_s"] = round(inputs / seconds, 1)
             row["attention"] = tester.model.attention_path(n, limit)
             add_notes(row, remarks(row, places, tester.model))
-        measured = row.get("reason") or f"{row['nats']:.4f} nats per {corpus.unit}"
-        tqdm.write(f"{row['protocol']} at {n}: {measured}")
+        tqdm.write(in_words(row, corpus))
 
     fixed = [row for row, plan in asked if plan and row["protocol"] == "fixed_targets"]
     # in float32 too: the longest, or while float32 alone diverges the next shorter one
@@ -437,12 +427,10 @@ def loss_rows(tester: Tester, about: dict[str, Any], settings: Any) -> list[dict
             if row["nats"] is not None:
                 break
     rows = [row for row, _ in asked]
-    for row in rows:  # measured together with L: the paired error
-        for base in rows:
-            if (base["protocol"], base["length"]) == (row["protocol"], length):
-                difference = results.paired(row, base)
-                if difference:
-                    row["stderr_vs_L"] = difference[1]
+    at_length = {row["protocol"]: row for row in rows if row["length"] == length}
+    for row in rows:
+        if difference := results.paired(row, at_length[row["protocol"]]):
+            row["stderr_vs_L"] = difference[1]
     if fixed:
         # what a predictor by counts and longest match gains from the same context, by block
         count = len(places.ends)
@@ -477,12 +465,17 @@ def answer_rows(
             row["dtype"] = tester.compute.dtype_name
             row |= answers.measure(tester.model, corpus, size, tester.compute, tester.processes)
             row["attention"] = tester.model.attention_path(width - 1, None)
-        measured = row.get("reason") or f"{row['nats']:.4f} nats per {corpus.unit}"
-        if "accuracy" in row:
-            measured += f", {answers.share(row):.1%} right"
-        print(f"{row['protocol']} at {size}: {measured}")
+        print(in_words(row, corpus))
         found.append(row)
     return found
+
+
+def in_words(row: dict[str, Any], corpus: data.Corpus) -> str:
+    """A measured row in a line."""
+    text = row.get("reason") or f"{row['nats']:.4f} nats per {corpus.unit}"
+    if "accuracy" in row:
+        text += f", {answers.share(row):.1%} right"
+    return f"{row['protocol']} at {row['length']}: {text}"
 
 
 # ---- a loss to choose by
@@ -540,30 +533,31 @@ def tuning_places(corpus: data.Corpus, length: int, windows: int) -> Places:
 
 
 def evaluate_run(
-    run: Run, texts: list[str], settings: Any, processes: Processes = ALONE, again: bool = True
+    run: Run,
+    texts: list[str],
+    settings: Any,
+    processes: Processes = ALONE,
+    again: bool = True,
+    protocols: tuple[str, ...] = PROTOCOLS,
 ) -> dict[str, Any]:
     """Test a run under each extension of `texts`, "" for its own, and keep the rows in its folder.
 
     Unless `again`, an extension is passed over if all that is asked was measured. `settings` are
     those of evaluate.py or extend.py. Returns the last result that was measured, only its rows.
     """
-    model, corpus = run.model, run_corpus(run, settings.dataset)
-    digest = {"step": run.step, "tokens": run.tokens, "checkpoint": run.checkpoint}
-    about = describe_model(model, run.settings, **digest)
-    tester = Tester(model, corpus, run.compute, processes)
+    corpus, result = run_corpus(run, settings.dataset), describe_run(run)
+    tester = Tester(run.model, corpus, run.compute, processes, protocols)
     lengths = settings.eval_lengths or run.settings.eval_lengths
     settings = replace(settings, eval_lengths=lengths)
+    about, measured = result, []
     if processes.first:
         lock_folder(run.folder)
-    measured: list[dict[str, Any]] = []
-    # a damaged result is refused before hours of testing
-    if (run.folder / "extrapolation.json").exists():
+    if (run.folder / "extrapolation.json").exists():  # a damaged one is refused before the test
         measured = results.load_result(run.folder)["rows"]
-    result = about
     for text in tqdm(texts, run.folder.name, unit="extension", leave=False, disable=None):
         if text:
-            model.extend(text)  # files as typed, not the run's own copies
-        tqdm.write(f"{run.folder}: {model.pos.describe()}, on {run.compute.reason}")
+            run.model.extend(text)  # files as typed, not the run's own copies
+        tqdm.write(f"{run.folder}: {run.model.pos.describe()}, on {run.compute.reason}")
         if not again:
             asked = ask_all(tester, about, find_places(corpus, settings.eval_windows), settings)
             if all(any(q.items() <= row.items() for row in measured) for q, _ in asked):
@@ -574,46 +568,47 @@ def evaluate_run(
     return result
 
 
+def describe_run(run: Run) -> dict[str, Any]:
+    """What a result says of a run, before another extension is put on its model."""
+    trained = {"step": run.step, "tokens": run.tokens, "checkpoint": run.checkpoint}
+    return describe_model(run.model, run.settings, **trained)
+
+
 @torch.no_grad()
 def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
-    """Write into a run folder why the loss of its model is what it is: see runs/diagnose.py."""
+    """Write into a run folder why the loss of its model is what it is: see runs/diagnose.py.
+
+    Rows with answers cannot be shuffled or continued: of them only attention is measured.
+    """
     model, corpus, length = run.model, run_corpus(run, settings.dataset), run.settings.block_size
+    about = describe_run(run) | provenance() | {"dataset": corpus.name, "tested": settings.extend}
     if settings.extend:
         model.extend(settings.extend)
-    tester, places = Tester(model, corpus, run.compute), find_places(corpus, settings.eval_windows)
-    if "rows" in corpus.meta:
-        print(f"note: {corpus.name} has rows with answers, so only attention is measured")
-        longest = max(width - 1 for _, _, width in corpus.meta["rows"]["sizes"])
-    else:
-        longest = places.reach
+    places = find_places(corpus, settings.eval_windows)
+    widths = [width - 1 for _, _, width in corpus.meta.get("rows", {"sizes": []})["sizes"]]
+    longest = max(widths, default=places.reach)
     longest = min(longest, model.limit or longest)
     asked = settings.eval_lengths or (2 * length, 4 * length, 8 * length)
     lengths = [length, *(n for n in sorted(asked) if length < n <= longest)]
     print(f"at {lengths} tokens: L and longer ones, of which scheme and corpus allow {longest}")
-    about = describe_model(
-        model, run.settings, step=run.step, tokens=run.tokens, checkpoint=run.checkpoint
-    )
-    about |= begin_row(tester, about, "fixed_targets", lengths[-1]) | provenance()
-
-    findings = []
-    if "rows" in corpus.meta:  # they cannot be shuffled or continued
-        size = max(n for n, _, width in corpus.meta["rows"]["sizes"] if width <= lengths[-1] + 1)
-        tokens = rows_of(corpus, size)[0][: diagnose.TEXTS, :-1]
-        texts = torch.from_numpy(tokens.astype(np.int64)).to(run.compute.device)
-        findings.append(diagnose.attention_of(model, texts, length))
+    if widths:
+        n, size = max(
+            (w - 1, n) for n, _, w in corpus.meta["rows"]["sizes"] if w <= lengths[-1] + 1
+        )
+        tokens = rows_of(corpus, size)[0][: diagnose.TEXTS, :n]
+    elif reason := why_nowhere(corpus, places, "fixed_targets", lengths[-1]):
+        raise UserError(reason)
     else:
-        reason = why_nowhere(corpus, places, "fixed_targets", lengths[-1])
-        if reason:
-            raise UserError(reason)
+        tokens = corpus.val[places.ends[: diagnose.TEXTS, None] + np.arange(-lengths[-1], 0)]
+    texts = torch.from_numpy(tokens.astype(np.int64)).to(run.compute.device)
 
-        def score(n: int, kept: int = 2**62) -> np.ndarray:
-            shuffled = replace(tester, kept=kept + places.scored - 1)
-            return losses_at(shuffled, places, n)
+    def score(n: int, kept: int = 2**62) -> np.ndarray:
+        """Nats at each place with all but the last `kept` tokens before a target shuffled."""
+        tester = Tester(model, corpus, run.compute, kept=kept + places.scored - 1)
+        return losses_at(tester, places, n)
 
-        offsets = places.ends[: diagnose.TEXTS, None] + np.arange(-lengths[-1], 0)
-        texts = torch.from_numpy(corpus.val[offsets].astype(np.int64)).to(run.compute.device)
-        for n in dict.fromkeys((length, lengths[-1])):
-            findings.append(diagnose.attention_of(model, texts[:, -n:], length))
+    findings = [diagnose.attention_of(model, texts, length)]
+    if not widths:
         findings.append(diagnose.far_shuffled(score, lengths))
         if lengths[-1] >= length + max(length, diagnose.COPIED):
             findings.append(diagnose.continuations(model, texts, length))
@@ -624,28 +619,25 @@ def main() -> None:
     """Test runs, print their table, and draw several, or what --out names, in one figure."""
     settings, words = configure(EvaluateSettings, sys.argv[1:], __doc__)
     device.set_up_cpu()
-    folders = named_folders(words, "evaluate.py")
-    dtype = settings.dtype
-    if (Path(folders[0]) / "config.json").exists() and dtype == "auto":
-        dtype = read_config(folders[0])["dtype"]
-    compute = device.pick(settings.device, dtype)
+    folders, tested = named_folders(words, "evaluate.py"), {}
+    compute = device.pick(settings.device, "float32")  # the formats are those of the runs
     advice = "lower eval_lengths, or leave the longest out"
-    tested = {}
     with device.memory_advice(advice), together("auto", compute) as processes:
         for folder in folders:
             with processes.first_before_others():
                 run = open_model(folder, settings)
             if settings.diagnose:
                 diagnose_run(run, settings)
-            else:
-                tested[str(run.folder)] = evaluate_run(run, [settings.extend], settings, processes)
+                continue
+            how = {"processes": processes, "protocols": settings.protocols}
+            tested[str(run.folder)] = evaluate_run(run, [settings.extend], settings, **how)
         if settings.diagnose or not processes.first:
             return
     rows = results.select(results.rows_of(tested), settings.dataset, extend="all")
     print(results.tables(rows, settings.format))
     if len(tested) > 1 or settings.out:
         place = os.path.commonpath([os.path.abspath(folder) for folder in tested])
-        path = Path(settings.out or Path(place, "extrapolation.png"))
+        path = settings.out or f"{place}/extrapolation.png"
         if plot_rows(rows, path) and settings.format == "text":
             print(f"drawn in {path}")
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ValidationError
 
 from configurable import (
     PROTOCOLS,
@@ -46,31 +45,6 @@ ORDER += ("nonoverlapping", "its bits/byte")
 # ---- files
 
 
-class Row(BaseModel):
-    """What every row has. One that could not be measured has nats None and a reason."""
-
-    protocol: str
-    length: int
-    dataset: str
-    split_sha256: str
-    extend: str | None
-    step: int
-    checkpoint: str
-    nats: float | None
-    block_nats: list[float] | None = None
-
-
-class Result(BaseModel):
-    """What every extrapolation.json has."""
-
-    pos: str
-    seed: int
-    train_length: int
-    unit: str
-    settings: dict[str, Any]
-    rows: list[Row]
-
-
 def load_result(folder: str | Path) -> dict[str, Any]:
     """The extrapolation.json of a run folder; UserError if there is none or it is damaged."""
     path = Path(folder) / "extrapolation.json"
@@ -79,10 +53,9 @@ def load_result(folder: str | Path) -> dict[str, Any]:
         raise UserError(f"{folder} has no {path.name}: {again} tests a trained run")
     result = read_json(path)
     try:
-        Result.model_validate(result)
-    except ValidationError as error:
-        place = ".".join(str(part) for part in error.errors()[0]["loc"])
-        raise UserError(f"{path} lacks a proper {place}: delete it, {again} makes it") from None
+        rows_of({str(folder): result})
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{path} is damaged ({error!r:.80}): delete it, {again} makes it") from None
     return result
 
 
@@ -138,7 +111,7 @@ def tested_lengths(train_length: int, lengths: Iterable[int] = ()) -> list[int]:
 
 
 def load_rows(
-    folders: str | Path | Iterable[str | Path], labels: Mapping[str, str] | None = None
+    folders: Iterable[str | Path], labels: Mapping[str, str] | None = None
 ) -> pd.DataFrame:
     """The measured rows of run folders, a line for each: see `rows_of` for the columns.
 
@@ -146,7 +119,7 @@ def load_rows(
     which may be packed (rows.json.xz).
     """
     results, frames = {}, []
-    for folder in [folders] if isinstance(folders, str | Path) else folders:
+    for folder in folders:
         path = Path(folder, "rows.json") if Path(folder, "rows.json").exists() else Path(folder)
         if not path.is_file():
             results[str(folder)] = load_result(folder)
@@ -178,14 +151,15 @@ def rows_of(
     """
     usual = values(TrainSettings(), "result")
     changed = dict.fromkeys(name for result in results.values() for name in result["settings"])
+    changed.pop("dataset", None)  # the corpus trained on: a row has that of its test
     runs = {}
     for run, result in results.items():
         settings = {name: result["settings"].get(name, usual.get(name)) for name in changed}
         about = {name: result.get(name) for name in ABOUT}
-        runs[run] = {"run": run, **settings, **about, "dataset": None}
+        runs[run] = {"run": run, **settings, **about}
         runs[run]["trained_on"] = result["settings"].get("dataset", usual["dataset"])
         runs[run]["trained_extend"] = result["extend"] or ""
-    names = ["train_length", *changed, "max_iters"]
+    names = ["train_length", "trained_on", *changed, "max_iters"]
     differ = [name for name in names if len({str(about[name]) for about in runs.values()}) > 1]
     records, before = [], set()
     for run, about in runs.items():
@@ -242,7 +216,9 @@ def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> 
     newest = shown.sort_values("step", kind="stable").groupby("run").checkpoint.last()
     shown = shown[shown.checkpoint == shown.run.map(newest)]
     shown = shown.drop_duplicates(["run", "extend", "protocol", "length"], keep="last")
-    shown = shown.reset_index(drop=True)
+    rank = {label: k for k, label in enumerate(shown.label.unique())}
+    shown = shown.assign(rank=shown.label.map(rank)).sort_values(["rank", "length"], kind="stable")
+    shown = shown.drop(columns="rank").reset_index(drop=True)
 
     # targets: one set for each protocol, that at L; answers have their own at each length
     one_set = shown.protocol.isin(PROTOCOLS)
@@ -370,7 +346,7 @@ def over_seeds(rows: pd.DataFrame) -> pd.DataFrame:
     are the sample.
     """
     protocol = "fixed_targets" if "fixed_targets" in set(rows.protocol) else "image"
-    rows = rows[rows.protocol == protocol].copy()
+    rows = measured(rows[rows.protocol == protocol])
     rows["loss"] = rows.nats.where(~rows.diverged, math.inf)
     first = rows[rows.label == rows.label.iloc[0]].set_index(["seed", "length"]).loss
     same = pd.MultiIndex.from_frame(rows[["seed", "length"]])
@@ -397,7 +373,7 @@ def extension_gains(rows: pd.DataFrame) -> pd.DataFrame:
     was trained, at its training length, minus the loss of the row (-inf: it diverged): `mean` and
     `sd` over `seeds`. The best at the longest length comes first.
     """
-    rows = rows[rows.protocol == "fixed_targets"]
+    rows = measured(rows[rows.protocol == "fixed_targets"])
     own = (rows.extend == rows.trained_extend) & (rows.length == rows.train_length)
     cropped = rows[own].groupby("seed").nats.first()
     if cropped.isna().all():
@@ -440,11 +416,8 @@ def show(
         return "\n\n".join([title, table, *notes])
     body = flat.to_latex(index=False, escape=True, **numbers).replace("|", "$|$")
     body = re.sub(r"(?<![\w{])-(?=[\d-])", "{-}", re.sub(r"& -(?=\d)", "& $-$", body))
-    return (
-        "\n".join(f"% {line}" for text in (title, *notes) for line in text.splitlines())
-        + "\n"
-        + body
-    )
+    comments = [f"% {line}" for text in (title, *notes) for line in text.splitlines()]
+    return "\n".join([*comments, body])
 
 
 LEGEND = {
@@ -494,17 +467,16 @@ def tables(rows: pd.DataFrame, format: str = "text") -> str:
         pages.append(show(title, table, [*legend, *notes], format))
         notes = []
     if runs.ngroups > 1 and len(seeds := over_seeds(rows)):
-        first = seeds.label.iloc[0]
         notes.insert(0, "mean over seeds; inf: a seed diverged")
         pages.append(show(title, wide(seeds), notes, format))
-        explained = [
-            f"difference: to {first}, paired by seed; low, high: its 95 % t-interval over seeds,",
-            "not corrected for the number of schemes. One or two seeds say nothing about others.",
-        ]
-        long = (
-            seeds.set_index(["label", "length"]).drop(columns="half").rename_axis(["scheme", "N"])
-        )
-        pages.append(show(f"{title}, over seeds", long, explained, format))
+        if not one_seed:
+            explained = [
+                f"difference: to {rows.label.iloc[0]}, paired by seed",
+                "low, high: its 95 % t-interval over seeds; with one or two seeds there is none",
+            ]
+            long = seeds.set_index(["label", "length"]).rename_axis(["scheme", "N"])
+            long = long.drop(columns="half").dropna(axis="columns", how="all")
+            pages.append(show(f"{title}, over seeds", long, explained, format))
     return "\n\n".join(pages)
 
 
@@ -514,23 +486,22 @@ def wide(table: pd.DataFrame, values: str = "mean") -> pd.DataFrame:
     return found.reindex(table.label.unique()).rename_axis("scheme").rename_axis(None, axis=1)
 
 
-def run_table(run: str | Path | dict[str, Any], format: str = "text") -> str:
-    """The table of one run: its folder, or the content of its extrapolation.json."""
-    rows = rows_of({"": run}) if isinstance(run, dict) else load_rows(run)
-    return tables(select(rows), format)
+def run_table(result: dict[str, Any]) -> str:
+    """The table of one run, of the content of its extrapolation.json."""
+    return tables(select(rows_of({"": result})))
 
 
-def extension_table(rows: pd.DataFrame, format: str = "text") -> str:
-    """`extension_gains` as tables, a column for each length; its lines as "csv" or "json"."""
+def extension_table(rows: pd.DataFrame) -> str:
+    """`extension_gains` as tables, a column for each length."""
     table, first = extension_gains(rows), rows.iloc[0]
-    if format in ("csv", "json"):
-        return show("", table, format=format)
     title = (
-        f"{first.dataset}, {first.pos} trained at {first.train_length}: nats gained over cropping"
+        f"{first.dataset}, {first.pos} trained at {first.train_length}: gain over cropping, nats"
     )
-    above = "loss of the cropped model - loss with N tokens: above zero, the longer text helps"
-    notes = [above, *sorted({*rows.note, *rows.reason} - {""})]
-    pages = [show(title, wide(table), notes, format)]
+    notes = [
+        "loss of the cropped model - loss with N tokens: above zero, the longer text helps",
+        *sorted({*rows.note, *rows.reason} - {""}),
+    ]
+    pages = [show(title, wide(table), notes)]
     if table.seeds.max() > 1:
-        pages.append(show("standard deviation over seeds", wide(table, "sd"), (), format))
+        pages.append(show("standard deviation over seeds", wide(table, "sd")))
     return "\n\n".join(pages)

@@ -17,6 +17,7 @@ import configurable
 import sample
 import train
 from configurable import TrainSettings, UserError
+from runs import checkpoint
 from runs.checkpoint import (
     checkpoint_paths,
     load_checkpoint,
@@ -244,21 +245,17 @@ def test_a_checkpoint_with_code_in_it_is_refused_by_every_program_and_runs_nothi
 
 
 def test_a_folder_in_use_is_refused_and_is_free_when_its_program_has_ended(folder: Path) -> None:
-    program = "import sys, filelock, time\n"
-    program += f"lock = filelock.FileLock({str(folder / '.lock')!r}); lock.acquire()\n"
-    program += "print('locked', flush=True); time.sleep(60)"
-    holder = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
-    holder.stdout.readline()
-    # this process has the lock too from the training of the fixture, under its own name
-    try:
-        with pytest.raises(UserError, match="in use by another program"):
-            from runs import checkpoint
-
-            checkpoint.LOCKS.clear()
-            lock_folder(folder)
-    finally:
-        holder.kill()
-        holder.wait()
+    for lock in checkpoint.LOCKS:  # of the training in this process
+        lock.release(force=True)
+    program = "import filelock, sys, time\n"
+    program += "lock = filelock.FileLock(sys.argv[1]); lock.acquire(); print('locked', flush=True); time.sleep(60)"
+    command = [sys.executable, "-c", program, str(folder / ".lock")]
+    holder = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert holder.stdout.readline()
+    with pytest.raises(UserError, match="in use by another program"):
+        lock_folder(folder)
+    holder.kill()
+    holder.wait()
     lock_folder(folder)
 
 

@@ -119,14 +119,14 @@ def test_an_evaluation_replaces_only_what_asked_the_same_question(tmp_path):
         {"pos": None},
         {"rows": [{"protocol": "windowed"}]},
         {"settings": "none"},
-        {"rows": [result("rope")["rows"][0] | {"block_nats": ["x"]}]},
+        {"rows": [result("rope")["rows"][0] | {"nats": "x"}]},
     ],
 )
 def test_a_damaged_result_is_named_with_the_command_that_makes_it_anew(damage, tmp_path):
     with pytest.raises(UserError, match=f"{tmp_path} has no extrapolation.json"):
         results.load_result(tmp_path)
     write_json(tmp_path / "extrapolation.json", result("rope") | damage)
-    with pytest.raises(UserError, match="lacks a proper .*: delete it, python evaluate.py"):
+    with pytest.raises(UserError, match="is damaged .*: delete it, python evaluate.py"):
         results.load_result(tmp_path)
     (tmp_path / "extrapolation.json").write_text("{")
     with pytest.raises(UserError, match="extrapolation.json"):
@@ -159,6 +159,8 @@ def test_labels_say_what_differs_among_the_runs_and_nothing_else():
     assert list(rows.label.unique()) == ["rope", "rope (out/1)"]  # equal in all, and another seed
     rows = rows_of({"out/0": result("rope", extend="pi"), "out/1": result("rope")})
     assert list(rows.label.unique()) == ["rope, pi", "rope (out/1)"]
+    rows = frame(result("rope"), result("rope", settings={"dataset": "books"}))
+    assert list(rows.label.unique()) == ["rope trained_on=stdlib", "rope trained_on=books"]
     rows = rows_of({"out/0": result("rope")}, labels={"out/0": "rope lr=0.001"})
     assert set(rows.label) == {"rope lr=0.001"}
 
@@ -175,9 +177,10 @@ def test_the_newest_rows_of_one_corpus_and_one_extension_are_shown():
     one = result("rope")
     for change in ({"step": 30}, {"dataset": "books"}, {"extend": "pi"}):
         one["rows"] = result("rope", **change)["rows"] + one["rows"]
-    again = result("rope", loss=breaks, lengths=(512,))["rows"]
+    again = result("rope", loss=breaks, lengths=(512, 64))["rows"]
     one["rows"] += again
     rows = frame(one)
+    assert results.over_seeds(rows).length.tolist() == list(LENGTHS)  # ascending
     assert len(rows) == 12 and set(rows.step) == {60} and set(rows.dataset) == {"stdlib"}
     newest = rows[(rows.protocol == "fixed_targets") & (rows.length == 512)]
     assert newest.nats.item() == again[0]["nats"]
@@ -361,12 +364,12 @@ def test_rows_that_are_saved_are_read_as_they_were(tmp_path):
     packed = tmp_path / "published.json.xz"
     packed.write_bytes(lzma.compress((tmp_path / "rows.json").read_bytes()))
     for place in (tmp_path, tmp_path / "rows.json", packed):
-        back = select(load_rows(place))
+        back = select(load_rows([place]))
         pd.testing.assert_frame_equal(results.over_seeds(back), results.over_seeds(select(rows)))
         assert tables(back) == tables(select(rows))
     (tmp_path / "rows.json").write_text("[")
     with pytest.raises(UserError, match="rows.json is damaged"):
-        load_rows(tmp_path)
+        load_rows([tmp_path])
 
 
 # ---- figures
