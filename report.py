@@ -61,6 +61,8 @@ def list_runs(folders: list[Path], dataset: str, format: str) -> str:
         except UserError as error:
             broken.append(str(error))
     if format in ("csv", "json"):
+        if not tested:
+            raise UserError("none of these runs was tested: run evaluate.py on them first")
         rows = results.rows_of(tested)
         return results.tables(rows[rows.dataset == dataset] if dataset else rows, format)
     names = [

@@ -111,7 +111,7 @@ def tested_lengths(train_length: int, lengths: Iterable[int] = ()) -> list[int]:
 
 
 def load_rows(
-    folders: str | Path | Iterable[str | Path], labels: Mapping[str, str] | None = None
+    folders: Iterable[str | Path], labels: Mapping[str, str] | None = None
 ) -> pd.DataFrame:
     """The measured rows of run folders, a line for each: see `rows_of` for the columns.
 
@@ -119,7 +119,7 @@ def load_rows(
     which may be packed (rows.json.xz).
     """
     results, frames = {}, []
-    for folder in [folders] if isinstance(folders, str | Path) else folders:
+    for folder in folders:
         path = Path(folder, "rows.json") if Path(folder, "rows.json").exists() else Path(folder)
         if not path.is_file():
             results[str(folder)] = load_result(folder)
@@ -151,14 +151,15 @@ def rows_of(
     """
     usual = values(TrainSettings(), "result")
     changed = dict.fromkeys(name for result in results.values() for name in result["settings"])
+    changed.pop("dataset", None)  # the corpus trained on: a row has that of its test
     runs = {}
     for run, result in results.items():
         settings = {name: result["settings"].get(name, usual.get(name)) for name in changed}
         about = {name: result.get(name) for name in ABOUT}
-        runs[run] = {"run": run, **settings, **about, "dataset": None}
+        runs[run] = {"run": run, **settings, **about}
         runs[run]["trained_on"] = result["settings"].get("dataset", usual["dataset"])
         runs[run]["trained_extend"] = result["extend"] or ""
-    names = ["train_length", *changed, "max_iters"]
+    names = ["train_length", "trained_on", *changed, "max_iters"]
     differ = [name for name in names if len({str(about[name]) for about in runs.values()}) > 1]
     records, before = [], set()
     for run, about in runs.items():
@@ -345,7 +346,7 @@ def over_seeds(rows: pd.DataFrame) -> pd.DataFrame:
     are the sample.
     """
     protocol = "fixed_targets" if "fixed_targets" in set(rows.protocol) else "image"
-    rows = rows[rows.protocol == protocol].copy()
+    rows = measured(rows[rows.protocol == protocol])
     rows["loss"] = rows.nats.where(~rows.diverged, math.inf)
     first = rows[rows.label == rows.label.iloc[0]].set_index(["seed", "length"]).loss
     same = pd.MultiIndex.from_frame(rows[["seed", "length"]])
@@ -372,7 +373,7 @@ def extension_gains(rows: pd.DataFrame) -> pd.DataFrame:
     was trained, at its training length, minus the loss of the row (-inf: it diverged): `mean` and
     `sd` over `seeds`. The best at the longest length comes first.
     """
-    rows = rows[rows.protocol == "fixed_targets"]
+    rows = measured(rows[rows.protocol == "fixed_targets"])
     own = (rows.extend == rows.trained_extend) & (rows.length == rows.train_length)
     cropped = rows[own].groupby("seed").nats.first()
     if cropped.isna().all():
@@ -415,11 +416,8 @@ def show(
         return "\n\n".join([title, table, *notes])
     body = flat.to_latex(index=False, escape=True, **numbers).replace("|", "$|$")
     body = re.sub(r"(?<![\w{])-(?=[\d-])", "{-}", re.sub(r"& -(?=\d)", "& $-$", body))
-    return (
-        "\n".join(f"% {line}" for text in (title, *notes) for line in text.splitlines())
-        + "\n"
-        + body
-    )
+    comments = [f"% {line}" for text in (title, *notes) for line in text.splitlines()]
+    return "\n".join([*comments, body])
 
 
 LEGEND = {
@@ -472,9 +470,10 @@ def tables(rows: pd.DataFrame, format: str = "text") -> str:
         notes.insert(0, "mean over seeds; inf: a seed diverged")
         pages.append(show(title, wide(seeds), notes, format))
         if not one_seed:
-            first = f"difference: to {rows.label.iloc[0]}, paired by seed; low, high: its 95 %"
-            rest = "t-interval over seeds, for one scheme; with one or two seeds there is none"
-            explained = [first, rest]
+            explained = [
+                f"difference: to {rows.label.iloc[0]}, paired by seed",
+                "low, high: its 95 % t-interval over seeds; with one or two seeds there is none",
+            ]
             long = seeds.set_index(["label", "length"]).rename_axis(["scheme", "N"])
             long = long.drop(columns="half").dropna(axis="columns", how="all")
             pages.append(show(f"{title}, over seeds", long, explained, format))
@@ -487,23 +486,22 @@ def wide(table: pd.DataFrame, values: str = "mean") -> pd.DataFrame:
     return found.reindex(table.label.unique()).rename_axis("scheme").rename_axis(None, axis=1)
 
 
-def run_table(run: str | Path | dict[str, Any], format: str = "text") -> str:
-    """The table of one run: its folder, or the content of its extrapolation.json."""
-    rows = rows_of({"": run}) if isinstance(run, dict) else load_rows(run)
-    return tables(select(rows), format)
+def run_table(result: dict[str, Any]) -> str:
+    """The table of one run, of the content of its extrapolation.json."""
+    return tables(select(rows_of({"": result})))
 
 
-def extension_table(rows: pd.DataFrame, format: str = "text") -> str:
-    """`extension_gains` as tables, a column for each length; its lines as "csv" or "json"."""
+def extension_table(rows: pd.DataFrame) -> str:
+    """`extension_gains` as tables, a column for each length."""
     table, first = extension_gains(rows), rows.iloc[0]
-    if format in ("csv", "json"):
-        return show("", table, format=format)
     title = (
-        f"{first.dataset}, {first.pos} trained at {first.train_length}: nats gained over cropping"
+        f"{first.dataset}, {first.pos} trained at {first.train_length}: gain over cropping, nats"
     )
-    above = "loss of the cropped model - loss with N tokens: above zero, the longer text helps"
-    notes = [above, *sorted({*rows.note, *rows.reason} - {""})]
-    pages = [show(title, wide(table), notes, format)]
+    notes = [
+        "loss of the cropped model - loss with N tokens: above zero, the longer text helps",
+        *sorted({*rows.note, *rows.reason} - {""}),
+    ]
+    pages = [show(title, wide(table), notes)]
     if table.seeds.max() > 1:
-        pages.append(show("standard deviation over seeds", wide(table, "sd"), (), format))
+        pages.append(show("standard deviation over seeds", wide(table, "sd")))
     return "\n\n".join(pages)

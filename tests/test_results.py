@@ -159,6 +159,8 @@ def test_labels_say_what_differs_among_the_runs_and_nothing_else():
     assert list(rows.label.unique()) == ["rope", "rope (out/1)"]  # equal in all, and another seed
     rows = rows_of({"out/0": result("rope", extend="pi"), "out/1": result("rope")})
     assert list(rows.label.unique()) == ["rope, pi", "rope (out/1)"]
+    rows = frame(result("rope"), result("rope", settings={"dataset": "books"}))
+    assert list(rows.label.unique()) == ["rope trained_on=stdlib", "rope trained_on=books"]
     rows = rows_of({"out/0": result("rope")}, labels={"out/0": "rope lr=0.001"})
     assert set(rows.label) == {"rope lr=0.001"}
 
@@ -362,12 +364,12 @@ def test_rows_that_are_saved_are_read_as_they_were(tmp_path):
     packed = tmp_path / "published.json.xz"
     packed.write_bytes(lzma.compress((tmp_path / "rows.json").read_bytes()))
     for place in (tmp_path, tmp_path / "rows.json", packed):
-        back = select(load_rows(place))
+        back = select(load_rows([place]))
         pd.testing.assert_frame_equal(results.over_seeds(back), results.over_seeds(select(rows)))
         assert tables(back) == tables(select(rows))
     (tmp_path / "rows.json").write_text("[")
     with pytest.raises(UserError, match="rows.json is damaged"):
-        load_rows(tmp_path)
+        load_rows([tmp_path])
 
 
 # ---- figures
