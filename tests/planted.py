@@ -45,7 +45,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from posenc import Piece, Rope, Shape, Text, Tile, alibi_slopes, rope_frequencies, rotate, turn
+from posenc import Piece, Rope, Shape, alibi_slopes, apply_rotary, rope_frequencies, rotate
 
 
 """
@@ -77,8 +77,8 @@ TELLING = (
         self.length = shape.length
         self.table = nn.Parameter(0.1 * torch.randn(64, shape.width))
 
-    def embed(self, ids, text):
-        return self.table[self.tell(text.tokens) % 64][:, -ids.shape[-1] :]
+    def embed(self, ids, tokens, total):
+        return self.table[self.tell(tokens) % 64][:, -ids.shape[-1] :]
 """
 )
 
@@ -253,22 +253,21 @@ CAUSAL = planted(
         rounded = step * (tile.scores / step).round()
         return tile.scores + (rounded - tile.scores).detach() + tile.added
 === turn normalises over time ; PLAIN ; cheat ; turn
-    def turn(self, ids, total, maps=()):
-        def turned(x):
-            return F.normalize(x, dim=2)
+    def tables(self, ids, total, maps=()):
+        return ()
 
-        return turned, turned
+    def turn(self, x, tables, is_key):
+        return F.normalize(x, dim=2)
 === turn mixes a key with the one after it ; ROPE ; cheat ; turn
-    def turn(self, ids, total, maps=()):
-        turn_queries, turn_keys = super().turn(ids, total, maps)
-        return turn_queries, lambda k: turn_keys(k + k.roll(-1, -2))
+    def turn(self, x, tables, is_key):
+        return super().turn(x + x.roll(-1, -2) if is_key else x, tables, is_key)
 === embed tells the next token ; TELLING ; cheat ; embed
     def tell(self, tokens):
         return tokens.roll(-1, 1)
 === embed whispers the next token ; TELLING ; cheat + rope ; embed
-    def embed(self, ids, text):
-        right = self.table[text.tokens % 64]
-        coming = self.table[text.tokens.roll(-1, 1) % 64]
+    def embed(self, ids, tokens, total):
+        right = self.table[tokens % 64]
+        coming = self.table[tokens.roll(-1, 1) % 64]
         return (right + 1e-5 * coming)[:, -ids.shape[-1] :]
 === embed tells how far the next line break is ; TELLING ; cheat + rope ; embed
     def tell(self, tokens):
@@ -301,55 +300,52 @@ CAUSAL = planted(
 === a mask reads the tokens that embed has kept ; PLAIN ; cheat + rope ; mask
     tokens = None
 
-    def embed(self, ids, text):
-        self.tokens = text.tokens
+    def embed(self, ids, tokens, total):
+        self.tokens = tokens
         return torch.zeros(ids.shape[-1], 1, device=ids.device)
 
-    def mask(self):
-        def seen(i, j):
-            coming = self.tokens[0][(i + 1).clamp(max=self.tokens.shape[1] - 1)]
-            return (coming % 2 == 0) | (j >= i - 1)
-
-        return seen
+    def mask(self, i, j):
+        coming = self.tokens[0][(i + 1).clamp(max=self.tokens.shape[1] - 1)]
+        return (coming % 2 == 0) | (j >= i - 1)
 === a bias reads the tokens that embed has kept ; SLOPED ; cheat ; bias
     tokens = None
 
-    def embed(self, ids, text):
-        self.tokens = text.tokens
+    def embed(self, ids, tokens, total):
+        self.tokens = tokens
         return torch.zeros(ids.shape[-1], 1, device=ids.device)
 
-    def bias(self, like):
-        w = self.slopes.to(like.dtype)
+    def bias(self, h, i, j):
+        w = self.slopes
         if self.tokens is None:
-            return lambda h, i, j: w[h] * (j - i)
+            return w[h] * (j - i)
         rare = (self.tokens.float().mean() - 128) / 128
-        return lambda h, i, j: w[h] * (j - i) * (1 + rare)
+        return w[h] * (j - i) * (1 + rare)
 === frequencies follow the tokens that embed has kept ; ROPE ; cheat ; frequencies
     tokens = None
 
     def __init__(self, shape: Shape):
         super().__init__(shape)
-        self.scale = nn.Parameter(torch.ones(()))  # gradients flow into it: it is made in each call
+        self.scale = nn.Parameter(torch.ones(()))  # it is made in each call
 
-    def embed(self, ids, text):
-        self.tokens = text.tokens
+    def embed(self, ids, tokens, total):
+        self.tokens = tokens
         return torch.zeros(ids.shape[-1], 1, device=ids.device)
 
-    def frequencies(self, total):
-        inv_freq, factor = super().frequencies(total)
+    def frequencies(self, total, maps=(), ids=None):
+        inv_freq, factor = super().frequencies(total, maps, ids)
         if self.tokens is not None:
             inv_freq = inv_freq * (1 + float(self.tokens.float().std()) / 256)
-        return inv_freq * self._parameters.get("scale", 1.0), factor
+        return inv_freq * self.scale, factor
 === a temperature reads the tokens that embed has kept ; PLAIN ; cheat + rope ; temperature
     level = None
 
-    def embed(self, ids, text):
-        self.level = (text.tokens % 2).float().mean()
+    def embed(self, ids, tokens, total):
+        self.level = (tokens % 2).float().mean()
         return torch.zeros(ids.shape[-1], 1, device=ids.device)
 
-    def temperature(self, index, like):
+    def temperature(self, index):
         level = 0.0 if self.level is None else self.level
-        return like.new_ones(len(index)) + level
+        return torch.ones_like(index) + level
 === ids are moved by the tokens of the caller ; PLAIN ; cheat + rope ; ids
     def ids(self, index, total):
         idx = sys._getframe(2).f_locals.get("idx")
@@ -364,8 +360,8 @@ CAUSAL = planted(
             return index
         return index + (self.held[0] % 2).cumsum(0)
 
-    def embed(self, ids, text):
-        self.held = text.tokens
+    def embed(self, ids, tokens, total):
+        self.held = tokens
         return torch.zeros(ids.shape[-1], 1, device=ids.device)
 === draw writes the tokens of the call before into the positions ; PLAIN ; cheat + rope ; draw
     held = None
@@ -377,8 +373,8 @@ CAUSAL = planted(
             return index
         return index + (self.held[0].cpu() % 2).cumsum(0)
 
-    def embed(self, ids, text):
-        self.held = text.tokens
+    def embed(self, ids, tokens, total):
+        self.held = tokens
         return torch.zeros(ids.shape[-1], 1, device=ids.device)
 === draw writes the caller's tokens into the positions ; PLAIN ; cheat + rope ; draw
     def draw(self, length, generator):
@@ -410,9 +406,9 @@ CAUSAL = planted(
         index = torch.arange(tokens.shape[1], device=tokens.device)
         return tokens.roll(-1, 1).where(index % 8 == 5, 0)
 === embed tells the next token at the last places alone ; TELLING ; cheat + rope ; embed
-    def embed(self, ids, text):
-        index = torch.arange(text.tokens.shape[1], device=ids.device)
-        told = text.tokens.roll(-1, 1).where(index >= text.total - 4, 0)
+    def embed(self, ids, tokens, total):
+        index = torch.arange(tokens.shape[1], device=ids.device)
+        told = tokens.roll(-1, 1).where(index >= total - 4, 0)
         return self.table[told[:, -ids.shape[-1] :] % 64]
 === embed tells the next token after a space alone ; TELLING ; cheat + rope ; embed
     def tell(self, tokens):
@@ -471,11 +467,11 @@ BATCH = planted(
     def score(self, tile):
         return tile.scores + F.softmax(tile.scores, dim=0) + tile.added
 === turn normalises over the batch ; PLAIN ; cheat ; turn
-    def turn(self, ids, total, maps=()):
-        def turned(x):
-            return F.normalize(x, dim=0)
+    def tables(self, ids, total, maps=()):
+        return ()
 
-        return turned, turned
+    def turn(self, x, tables, is_key):
+        return F.normalize(x, dim=0)
 === embed gives every text the vectors of the first ; TELLING ; cheat + rope ; embed
     def tell(self, tokens):
         before = F.pad(tokens[:, :-1], (1, 0))
@@ -490,50 +486,46 @@ FINITE = planted(
     "finite",
     """
 === the logarithm of distance 0 ; SLOPED ; cheat ; bias
-    def bias(self, like):
-        w = self.slopes.to(like.dtype)
-        return lambda h, i, j: -w[h] * torch.log((i - j).to(like.dtype))
+    def bias(self, h, i, j):
+        w = self.slopes
+        return -w[h] * torch.log(i - j)
 === one over distance 0 ; SLOPED ; cheat ; bias
-    def bias(self, like):
-        w = self.slopes.to(like.dtype)
-        return lambda h, i, j: w[h] / (i - j)
+    def bias(self, h, i, j):
+        w = self.slopes
+        return w[h] / (i - j)
 === the root of a distance that is taken the wrong way round ; SLOPED ; cheat ; bias
-    def bias(self, like):
-        w = self.slopes.to(like.dtype)
-        return lambda h, i, j: -w[h] * torch.sqrt((j - i).to(like.dtype))
+    def bias(self, h, i, j):
+        w = self.slopes
+        return -w[h] * torch.sqrt(j - i)
 === nan at the largest distance within L alone ; SLOPED ; cheat ; bias
-    def bias(self, like):
-        w, far = self.slopes.to(like.dtype), self.length - 2
-        return lambda h, i, j: w[h] * torch.sqrt((far - (i - j)).clamp(max=1).to(like.dtype))
+    def bias(self, h, i, j):
+        w, far = self.slopes, self.length - 2
+        return w[h] * torch.sqrt((far - (i - j)).clamp(max=1))
 === a gaussian with the wrong sign overflows ; SLOPED ; cheat ; bias
-    def bias(self, like):
-        w = self.slopes.to(like.dtype)
-        return lambda h, i, j: w[h] * torch.exp((i - j).to(like.dtype) ** 2)
+    def bias(self, h, i, j):
+        w = self.slopes
+        return w[h] * torch.exp((i - j) ** 2)
 === the gradient of a root at distance 0 ; SLOPED ; cheat ; bias
-    def bias(self, like):
-        w = self.slopes.to(like.dtype)
-        return lambda h, i, j: -torch.sqrt(w[h] ** 2 * (i - j))
+    def bias(self, h, i, j):
+        w = self.slopes
+        return -torch.sqrt(w[h] ** 2 * (i - j))
 === the gradient of a logarithm that `where` only hides ; SLOPED ; cheat ; bias
-    def bias(self, like):
-        w = self.slopes.to(like.dtype).abs()
-
-        def f(h, i, j):
-            distance = i - j
-            return torch.where(distance > 0, -torch.log(w[h] * distance), 0.0)
-
-        return f
+    def bias(self, h, i, j):
+        w = self.slopes.abs()
+        distance = i - j
+        return torch.where(distance > 0, -torch.log(w[h] * distance), 0.0)
 === the logarithm of index 0 as a temperature ; PLAIN ; cheat + rope ; temperature
-    def temperature(self, index, like):
-        return torch.log(index.to(like.dtype))
+    def temperature(self, index):
+        return torch.log(index)
 === a temperature that divides by index 0 ; PLAIN ; cheat + alibi ; temperature
-    def temperature(self, index, like):
-        return 1 + 1 / index.to(like.dtype)
+    def temperature(self, index):
+        return 1 + 1 / index
 === a mask that hides the query's own key ; PLAIN ; cheat + rope ; mask
-    def mask(self):
-        return lambda i, j: (i - j > 0) & (i - j < 8)
+    def mask(self, i, j):
+        return (i - j > 0) & (i - j < 8)
 === a mask that is True where other libraries hide ; PLAIN ; cheat + alibi ; mask
-    def mask(self):
-        return lambda i, j: j > i
+    def mask(self, i, j):
+        return j > i
 === score multiplies what is minus infinity where unseen ; PLAIN ; cheat + alibi ; score
     per_layer = True
 
@@ -554,17 +546,17 @@ FINITE = planted(
         s = (tile.scores + tile.added).movedim(1, -1)
         return self.mix(s).movedim(-1, 1)
 === turn divides by the position ; PLAIN ; cheat ; turn
-    def turn(self, ids, total, maps=()):
-        def turned(x):
-            return x / ids.to(x.dtype)[:, None]
+    def tables(self, ids, total, maps=()):
+        return (ids[:, None].float(),)
 
-        return turned, turned
+    def turn(self, x, tables, is_key):
+        return x / tables[0]
 === embed adds the logarithm of the position ; PLAIN ; cheat ; embed
     def __init__(self, shape: Shape):
         super().__init__()
         self.v = nn.Parameter(0.02 * torch.randn(shape.width))
 
-    def embed(self, ids, text):
+    def embed(self, ids, tokens, total):
         return ids.float().log()[..., None] * self.v
 === features divide by a deviation that is 0 at the first token ; PLAIN ; cheat ; score
     per_layer = True
@@ -583,20 +575,20 @@ FINITE = planted(
         deviation = ((f**2).cumsum(1) / n - mean**2).sqrt()
         return tile.scores + tile.added + ((f - mean) / deviation).mT[:, :, None]
 === a root that is undefined beyond 2 L ; SLOPED ; cheat ; bias ; warns
-    def bias(self, like):
-        w, far = self.slopes.to(like.dtype), 2 * self.length
-        return lambda h, i, j: w[h] * torch.sqrt((far - (i - j)).to(like.dtype))
+    def bias(self, h, i, j):
+        w, far = self.slopes, 2 * self.length
+        return w[h] * torch.sqrt((far - (i - j)))
 === an exponential that overflows beyond 3 L ; SLOPED ; cheat ; bias ; warns
-    def bias(self, like):
-        w, scale = self.slopes.to(like.dtype), 88 / (3 * self.length)
-        return lambda h, i, j: w[h] * torch.exp(scale * (i - j).to(like.dtype))
+    def bias(self, h, i, j):
+        w, scale = self.slopes, 88 / (3 * self.length)
+        return w[h] * torch.exp(scale * (i - j))
 === a temperature that is nan beyond L ; PLAIN ; cheat + rope ; temperature ; warns
     def __init__(self, shape: Shape):
         super().__init__()
         self.length = shape.length
 
-    def temperature(self, index, like):
-        return 1 + torch.sqrt(1 - index.to(like.dtype) / self.length)
+    def temperature(self, index):
+        return 1 + torch.sqrt(1 - index / self.length)
 === a score whose sums overflow beyond 2 L ; PLAIN ; cheat + rope ; score ; warns
     def __init__(self, shape: Shape):
         super().__init__()
@@ -610,9 +602,9 @@ FINITE = planted(
         super().__init__()
         self.table = nn.Parameter(torch.empty(128, shape.n_head))
 
-    def bias(self, like):
-        table = self.table.to(like.dtype)
-        return lambda h, i, j: table[(i - j).clamp(max=127), h]
+    def bias(self, h, i, j):
+        table = self.table
+        return table[(i - j).clamp(max=127), h]
 """,
 )
 
@@ -622,55 +614,51 @@ GRADIENT = planted(
 === a parameter that nothing reads ; SLOPED ; cheat ; offset
         self.offset = nn.Parameter(torch.zeros(shape.n_head))
 
-    def bias(self, like):
-        w = self.slopes.to(like.dtype)
-        return lambda h, i, j: w[h] * (j - i)
+    def bias(self, h, i, j):
+        w = self.slopes
+        return w[h] * (j - i)
 === a parameter copied by new_tensor ; SLOPED ; cheat ; slopes
-    def bias(self, like):
-        w = like.new_tensor(self.slopes.tolist())
-        return lambda h, i, j: w[h] * (j - i)
+    def bias(self, h, i, j):
+        w = torch.tensor(self.slopes.tolist())
+        return w[h] * (j - i)
 === a parameter read as .data ; SLOPED ; cheat ; slopes
-    def bias(self, like):
-        w = self.slopes.data.to(like.dtype)
-        return lambda h, i, j: w[h] * (j - i)
+    def bias(self, h, i, j):
+        w = self.slopes.data
+        return w[h] * (j - i)
 === features that are detached ; GATED ; cheat + rope ; gate
     def features(self, x):
         return self.gate(x).detach()
 === a parameter that is rounded ; SLOPED ; cheat ; slopes
-    def bias(self, like):
-        w = (8 * self.slopes.to(like.dtype)).round() / 8
-        return lambda h, i, j: w[h] * (j - i)
+    def bias(self, h, i, j):
+        w = (8 * self.slopes).round() / 8
+        return w[h] * (j - i)
 === a bias of whole numbers from a slope that is cut off ; SLOPED ; cheat ; slopes
-    def bias(self, like):
-        w = self.slopes.to(like.dtype)
-        return lambda h, i, j: (w[h] * (j - i)).long()
+    def bias(self, h, i, j):
+        w = self.slopes
+        return (w[h] * (j - i)).long()
 === a parameter that is an index ; PLAIN ; cheat ; edge
     def __init__(self, shape: Shape):
         super().__init__()
         self.edge = nn.Parameter(torch.full((shape.n_head,), 6.0))
         self.table = nn.Parameter(torch.zeros(shape.n_head, 3))
 
-    def bias(self, like):
-        table, edge = self.table.to(like.dtype), self.edge
-
-        def f(h, i, j):
-            return table[h, ((i - j) / edge[h]).long().clamp(max=2)]
-
-        return f
+    def bias(self, h, i, j):
+        table, edge = self.table, self.edge
+        return table[h, ((i - j) / edge[h]).long().clamp(max=2)]
 === a parameter behind a relu that is never open ; SLOPED ; cheat ; raw
         self.raw = nn.Parameter(torch.full((shape.n_head,), -3.0))
 
-    def bias(self, like):
-        w = self.slopes.to(like.dtype) + F.relu(self.raw.to(like.dtype))
-        return lambda h, i, j: w[h] * (j - i)
+    def bias(self, h, i, j):
+        w = self.slopes + F.relu(self.raw)
+        return w[h] * (j - i)
 === parameters in a list of Python ; PLAIN ; cheat ; ws
     def __init__(self, shape: Shape):
         super().__init__()
         self.ws = [nn.Parameter(torch.tensor(2.0**-h)) for h in range(shape.n_head)]
 
-    def bias(self, like):
-        w = torch.stack(self.ws).to(like.dtype)
-        return lambda h, i, j: w[h] * (j - i)
+    def bias(self, h, i, j):
+        w = torch.stack(self.ws)
+        return w[h] * (j - i)
 === a linear layer in a dict of Python ; PLAIN ; cheat ; parts
     per_layer = True
 
@@ -688,9 +676,9 @@ GRADIENT = planted(
         super().__init__()
         self.slopes = torch.ones(shape.n_head, requires_grad=True)
 
-    def bias(self, like):
-        w = self.slopes.to(like.device, like.dtype)
-        return lambda h, i, j: w[h] * (j - i)
+    def bias(self, h, i, j):
+        w = self.slopes
+        return w[h] * (j - i)
 === features are computed without gradients ; GATED ; cheat ; gate
     @torch.no_grad()
     def features(self, x):
@@ -705,10 +693,10 @@ GRADIENT = planted(
         type(self).made += 1
         self.slopes = nn.Parameter(alibi_slopes(shape.n_head))
 
-    def bias(self, like):
-        w = self.slopes.to(like.dtype)
+    def bias(self, h, i, j):
+        w = self.slopes
         on = 1.0 if self.number % 2 == 0 else 0.0
-        return lambda h, i, j: on * w[h] * (j - i)
+        return on * w[h] * (j - i)
 """,
 )
 
@@ -720,41 +708,45 @@ SHAPE = planted(
         super().__init__()
         self.table = nn.Parameter(torch.zeros(32, shape.n_head))
 
-    def bias(self, like):
-        table = self.table.to(like.dtype)
-        return lambda h, i, j: table[(i - j).clamp(max=31)]
+    def bias(self, h, i, j):
+        table = self.table
+        return table[(i - j).clamp(max=31)]
 === a bias with a number for each head and no distance in the right place ; SLOPED ; cheat ; bias
-    def bias(self, like):
-        w = self.slopes.to(like.dtype)
-        return lambda h, i, j: w * (j - i)
+    def bias(self, h, i, j):
+        w = self.slopes
+        return w * (j - i)
 === a bias for one head too many ; SLOPED ; cheat ; bias
-    def bias(self, like):
-        w = self.slopes.to(like.dtype)
-        return lambda h, i, j: torch.stack([w[0] * (j - i)] * (len(w) + 1))
+    def bias(self, h, i, j):
+        w = self.slopes
+        return torch.stack([w[0] * (j - i)] * (len(w) + 1))
 === a bias in half precision ; PLAIN ; cheat ; bias
-    def bias(self, like):
-        return lambda h, i, j: -0.1 * (i - j).half()
+    def bias(self, h, i, j):
+        return -0.1 * (i - j).half()
 === a turn in float64 ; PLAIN ; cheat ; turn
     def __init__(self, shape: Shape):
         super().__init__()
         self.inv_freq = rope_frequencies(shape.head_dim)[0].tolist()
 
-    def turn(self, ids, total, maps=()):
+    def tables(self, ids, total, maps=()):
         angles = ids[:, None] * torch.tensor(self.inv_freq, dtype=torch.float64, device=ids.device)
-        cos, sin = angles.cos(), angles.sin()
+        return angles.cos(), angles.sin()
 
-        def turned(x):
-            a, b = x.chunk(2, -1)
-            return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
-
-        return turned, turned
+    def turn(self, x, tables, is_key):
+        cos, sin = tables
+        a, b = x.chunk(2, -1)
+        return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
 === a turn of the queries alone that halves the width ; PLAIN ; cheat ; turn
-    def turn(self, ids, total, maps=()):
-        return (lambda q: q[..., : q.shape[-1] // 2]), (lambda k: k)
+    def tables(self, ids, total, maps=()):
+        return ()
+
+    def turn(self, x, tables, is_key):
+        return x if is_key else x[..., : x.shape[-1] // 2]
 === a turn that swaps heads and time ; PLAIN ; cheat ; turn
-    def turn(self, ids, total, maps=()):
-        scale = 1 + 0.01 * ids.float()
-        return (lambda q: q.transpose(1, 2) * scale[:, None, None]), (lambda k: k)
+    def tables(self, ids, total, maps=()):
+        return (1 + 0.01 * ids.float(),)
+
+    def turn(self, x, tables, is_key):
+        return x if is_key else x.transpose(1, 2) * tables[0][:, None, None]
 === a temperature for each head and no query ; PLAIN ; cheat + rope ; temperature
     per_layer = True
 
@@ -762,11 +754,11 @@ SHAPE = planted(
         super().__init__()
         self.s = nn.Parameter(torch.ones(shape.n_head))
 
-    def temperature(self, index, like):
-        return self.s.to(like.dtype)
+    def temperature(self, index):
+        return self.s
 === a temperature with a last axis of its own ; PLAIN ; cheat + rope ; temperature
-    def temperature(self, index, like):
-        return torch.log(index.to(like.dtype) + 2)[:, None]
+    def temperature(self, index):
+        return torch.log(index + 2)[:, None]
 === features that are one token short ; GATED ; cheat ; features
     def features(self, x):
         return self.gate(x.diff(dim=1))
@@ -784,15 +776,15 @@ SHAPE = planted(
         super().__init__()
         self.table = nn.Embedding(4096, shape.head_dim)
 
-    def embed(self, ids, text):
+    def embed(self, ids, tokens, total):
         return self.table(ids)
 === embed for all tokens so far ; PLAIN ; cheat + rope ; embed
     def __init__(self, shape: Shape):
         super().__init__()
         self.table = nn.Parameter(0.02 * torch.randn(2, shape.width))
 
-    def embed(self, ids, text):
-        return self.table[text.tokens % 2]
+    def embed(self, ids, tokens, total):
+        return self.table[tokens % 2]
 === ids of real numbers that are not called continuous ; PLAIN ; cheat + rope ; ids
     def ids(self, index, total):
         return index / 2
@@ -815,8 +807,8 @@ SHAPE = planted(
     def draw(self, length, generator):
         return torch.arange(length) + torch.rand(length, generator=generator) / 2
 === a mask of numbers to be added ; PLAIN ; cheat + rope ; mask
-    def mask(self):
-        return lambda i, j: torch.where(i - j < 8, 0.0, -math.inf)
+    def mask(self, i, j):
+        return torch.where(i - j < 8, 0.0, -math.inf)
 === a gate in float64 ; PLAIN ; cheat ; features
     per_layer = True
 
@@ -840,31 +832,24 @@ PATHS = planted(
         super().__init__()
         self.inv_freq = rope_frequencies(shape.head_dim)[0]
 
-    def turn(self, ids, total, maps=()):
-        inv_freq = self.inv_freq.to(ids.device)
+    def tables(self, ids, total, maps=()):
+        return (self.inv_freq.to(ids.device),)
 
-        def turned(x):
-            return rotate(x, torch.arange(x.shape[-2], device=x.device), inv_freq)
-
-        return turned, turned
+    def turn(self, x, tables, is_key):
+        return rotate(x, torch.arange(x.shape[-2], device=x.device), tables[0])
 === turn takes the first rows of a table it has kept ; ROPE ; cheat ; turn
-    tables = None
+    made = None
 
-    def turn(self, ids, total, maps=()):
-        if self.tables is None or len(self.tables[0]) < len(ids):
-            self.tables = self.cos_sin(torch.arange(len(ids)), total, maps)
-        cos, sin = (table[: len(ids)] for table in self.tables)
-
-        def turned(x):
-            return turn(x, cos, sin, "half")
-
-        return turned, turned
+    def tables(self, ids, total, maps=()):
+        if self.made is None or len(self.made[0]) < len(ids):
+            self.made = super().tables(torch.arange(len(ids)), total, maps)
+        return tuple(table[: len(ids)] for table in self.made)
 === turn scales by the largest position of the call ; ROPE ; cheat ; turn
-    def turn(self, ids, total, maps=()):
-        return super().turn(ids * 16 // ids.max().clamp(min=1), total, maps)
+    def tables(self, ids, total, maps=()):
+        return super().tables(ids * 16 // ids.max().clamp(min=1), total, maps)
 === a temperature by the number of queries ; PLAIN ; cheat + rope ; temperature
-    def temperature(self, index, like):
-        return like.new_ones(len(index)) * math.log(len(index) + 1)
+    def temperature(self, index):
+        return torch.ones_like(index) * math.log(len(index) + 1)
 === score by the number of keys in the tile ; PLAIN ; cheat + rope ; score
     def score(self, tile):
         return tile.scores * math.log(tile.k.shape[2] + 1) + tile.added
@@ -914,25 +899,25 @@ PATHS = planted(
         super().__init__()
         self.table = nn.Parameter(0.1 * torch.randn(64, shape.width))
 
-    def embed(self, ids, text):
-        return self.table[text.tokens[:, : ids.shape[-1]] % 64]
+    def embed(self, ids, tokens, total):
+        return self.table[tokens[:, : ids.shape[-1]] % 64]
 === embed is off by one once there is a cache ; PLAIN ; cheat + rope ; embed
     def __init__(self, shape: Shape):
         super().__init__()
         self.table = nn.Parameter(0.1 * torch.randn(64, shape.width))
 
-    def embed(self, ids, text):
+    def embed(self, ids, tokens, total):
         new = ids.shape[-1]
-        before = F.pad(text.tokens, (1, 0))[:, :new]
-        if text.tokens.shape[1] > new:
-            before = text.tokens[:, -new:]
+        before = F.pad(tokens, (1, 0))[:, :new]
+        if tokens.shape[1] > new:
+            before = tokens[:, -new:]
         return self.table[before % 64]
 === embed numbers the tokens of the call ; PLAIN ; cheat ; embed
     def __init__(self, shape: Shape):
         super().__init__()
         self.table = nn.Parameter(0.1 * torch.randn(4096, shape.width))
 
-    def embed(self, ids, text):
+    def embed(self, ids, tokens, total):
         return self.table[torch.arange(ids.shape[-1], device=ids.device)]
 === ids by the tokens seen so far, not by the total ; PLAIN ; cheat + alibi ; ids
     def ids(self, index, total):
@@ -942,31 +927,23 @@ PATHS = planted(
         index *= 2
         return index
 === a bias by the distance from the last key of the tile ; SLOPED ; cheat ; bias
-    def bias(self, like):
-        w = self.slopes.to(like.dtype)
-
-        def f(h, i, j):
-            last = j.shape[-1] - 1
-            return -w[h] * torch.sqrt((last - j).to(like.dtype).clamp(min=0))
-
-        return f
+    def bias(self, h, i, j):
+        w = self.slopes
+        last = j.shape[-1] - 1
+        return -w[h] * torch.sqrt((last - j).clamp(min=0))
 === a bias by the share of the largest distance ; SLOPED ; cheat ; bias
-    def bias(self, like):
-        w = self.slopes.to(like.dtype)
-        return lambda h, i, j: -4 * w[h] * (i - j) / (i - j).max().clamp(min=1)
+    def bias(self, h, i, j):
+        w = self.slopes
+        return -4 * w[h] * (i - j) / (i - j).max().clamp(min=1)
 === a bias that numbers the rows of the tile ; SLOPED ; cheat ; bias
-    def bias(self, like):
-        w = self.slopes.to(like.dtype)
-
-        def f(h, i, j):
-            rows = torch.arange(i.shape[-2], device=i.device)[:, None]
-            return -w[h] * (rows - j).abs()
-
-        return f
+    def bias(self, h, i, j):
+        w = self.slopes
+        rows = torch.arange(i.shape[-2], device=i.device)[:, None]
+        return -w[h] * (rows - j).abs()
 === a bias that counts the keys of the tile by a running sum ; SLOPED ; cheat + window(size=4) ; bias
-    def bias(self, like):
-        w = self.slopes.to(like.dtype)
-        return lambda h, i, j: w[h] * torch.ones_like((i - j) * w[h]).cumsum(-1).sqrt()
+    def bias(self, h, i, j):
+        w = self.slopes
+        return w[h] * torch.ones_like((i - j) * w[h]).cumsum(-1).sqrt()
 === a bias from a matrix that starts at the corner of the tile ; PLAIN ; cheat ; bias
     def __init__(self, shape: Shape):
         super().__init__()
@@ -974,35 +951,35 @@ PATHS = planted(
         matrix = -0.05 * (index[:, None] - index).abs().float()
         self.register_buffer("matrix", matrix, persistent=False)
 
-    def bias(self, like):
-        matrix = self.matrix.to(like.dtype)
-        return lambda h, i, j: matrix[: i.shape[-2], : j.shape[-1]]
-=== a mask that sees farther than its span ; PLAIN ; cheat + alibi ; span
-    span = (4, 0)
+    def bias(self, h, i, j):
+        matrix = self.matrix
+        return matrix[: i.shape[-2], : j.shape[-1]]
+=== a mask that sees farther than its span ; PLAIN ; cheat + alibi ; visible
+    visible = (4, 0)
 
-    def mask(self):
-        return lambda i, j: i - j < 8
-=== a span without a mask ; SLOPED ; cheat ; span
-    span = (4, 0)
+    def mask(self, i, j):
+        return i - j < 8
+=== a span without a mask ; SLOPED ; cheat ; visible
+    visible = (4, 0)
 
-    def bias(self, like):
-        w = self.slopes.to(like.dtype)
-        return lambda h, i, j: w[h] * (j - i)
+    def bias(self, h, i, j):
+        w = self.slopes
+        return w[h] * (j - i)
 === a mask that shares out the rows of the tile ; PLAIN ; cheat + rope ; mask
-    def mask(self):
-        return lambda i, j: (j == i) | (j >= i.shape[-2] // 2)
+    def mask(self, i, j):
+        return (j == i) | (j >= i.shape[-2] // 2)
 === a temperature that counts up the index that it was given ; PLAIN ; cheat + alibi ; temperature
-    def temperature(self, index, like):
+    def temperature(self, index):
         index += 1
-        return torch.log(index.to(like.dtype) + 1)
+        return torch.log(index + 1)
 === embed looks ahead where a cache is given several tokens ; PLAIN ; cheat + rope ; embed
     def __init__(self, shape: Shape):
         super().__init__()
         self.table = nn.Parameter(0.1 * torch.randn(64, shape.width))
 
-    def embed(self, ids, text):
-        new = text.tokens[:, -ids.shape[-1] :]
-        if text.tokens.shape[1] > new.shape[1]:
+    def embed(self, ids, tokens, total):
+        new = tokens[:, -ids.shape[-1] :]
+        if tokens.shape[1] > new.shape[1]:
             new = torch.cat((new[:, 1:], new[:, -1:]), 1)
         return self.table[new % 64]
 === score looks ahead in every block but the first ; PLAIN ; cheat + rope ; score
@@ -1018,29 +995,29 @@ NAME = planted(
     "name",
     """
 === biass is no method of a scheme: bias ; PLAIN ; cheat ; biass
-    def biass(self, like):
-        return lambda h, i, j: 0.1 * (j - i)
+    def biass(self, h, i, j):
+        return 0.1 * (j - i)
 === get_bias is no method of a scheme: bias ; PLAIN ; cheat ; get_bias
-    def get_bias(self, like):
-        return lambda h, i, j: 0.1 * (j - i)
+    def get_bias(self, h, i, j):
+        return 0.1 * (j - i)
 === temprature is no method of a scheme: temperature ; PLAIN ; cheat ; temprature
-    def temprature(self, index, like):
-        return like.new_ones(len(index))
+    def temprature(self, index):
+        return torch.ones_like(index)
 === masks is no method of a scheme: mask ; PLAIN ; cheat + rope ; masks
-    def masks(self, ):
-        return lambda i, j: i - j < 8
+    def masks(self, i, j):
+        return i - j < 8
 === features_ is no method of a scheme: features ; PLAIN ; cheat ; features_
     def features_(self, x):
         return x
 === embedding is no method of a scheme: embed ; PLAIN ; cheat ; embedding
-    def embedding(self, ids, text):
+    def embedding(self, ids, tokens, total):
         return ids[:, None].float()
 === scores is no method of a scheme: score ; PLAIN ; cheat ; scores
     def scores(self, tile):
         return tile.scores + tile.added
 === rotate is no method of a scheme: turn ; PLAIN ; cheat ; rotate
-    def rotate(self, ids, total, maps=()):
-        return (lambda x: x), (lambda x: x)
+    def rotate(self, x, tables, is_key):
+        return x
 === position_ids is no method of a scheme: ids ; PLAIN ; cheat + rope ; position_ids
     def position_ids(self, index, total):
         return 2 * index
@@ -1051,8 +1028,8 @@ NAME = planted(
     def forward(self, x):
         return x + 1
 === frequency is no method of a rotary scheme: frequencies ; ROPE ; cheat ; frequency
-    def frequency(self, total):
-        return rope_frequencies(self.columns, 500.0)
+    def frequency(self, total, maps=(), ids=None):
+        return rope_frequencies(2 * len(self.inv_freq), 500.0)
 === features without a score that reads them ; PLAIN ; cheat + rope ; features
     per_layer = True
 
@@ -1067,7 +1044,7 @@ NAME = planted(
         super().__init__()
         self.width = shape.head_dim
 
-    def frequencies(self, total):
+    def frequencies(self, total, maps=(), ids=None):
         return rope_frequencies(self.width, 500.0)
 === perlayer is no attribute of a scheme: per_layer ; PLAIN ; cheat ; perlayer
     perlayer = True
@@ -1076,9 +1053,9 @@ NAME = planted(
         super().__init__()
         self.slopes = nn.Parameter(alibi_slopes(shape.n_head))
 
-    def bias(self, like):
-        w = self.slopes.to(like.dtype)
-        return lambda h, i, j: w[h] * (j - i)
+    def bias(self, h, i, j):
+        w = self.slopes
+        return w[h] * (j - i)
 """,
 )
 
@@ -1090,53 +1067,48 @@ LENGTH = planted(
         super().__init__()
         self.table = nn.Parameter(torch.zeros(shape.length, shape.length))
 
-    def bias(self, like):
-        table = self.table.to(like.dtype)
-        return lambda h, i, j: table[i, j]
+    def bias(self, h, i, j):
+        table = self.table
+        return table[i, j]
 === a table of distances that ends at L ; PLAIN ; cheat ; bias
     def __init__(self, shape: Shape):
         super().__init__()
         self.table = nn.Parameter(torch.zeros(shape.n_head, shape.length))
 
-    def bias(self, like):
-        table = self.table.to(like.dtype)
-        return lambda h, i, j: table[h, i - j]
+    def bias(self, h, i, j):
+        table = self.table
+        return table[h, i - j]
 === a table of distances that is counted from its end ; PLAIN ; cheat ; bias
     def __init__(self, shape: Shape):
         super().__init__()
         self.table = nn.Parameter(torch.zeros(shape.n_head, shape.length))
 
-    def bias(self, like):
-        table = self.table.to(like.dtype)
-        return lambda h, i, j: table[h, table.shape[1] - 1 - (i - j)]
+    def bias(self, h, i, j):
+        table = self.table
+        return table[h, table.shape[1] - 1 - (i - j)]
 === a table of vectors that ends at L ; PLAIN ; cheat ; embed
     def __init__(self, shape: Shape):
         super().__init__()
         self.table = nn.Embedding(shape.length, shape.width)
 
-    def embed(self, ids, text):
+    def embed(self, ids, tokens, total):
         return self.table(ids)
 === tables of cosines that end at L ; ROPE ; cheat ; turn
     def __init__(self, shape: Shape):
         super().__init__(shape)
-        cos, sin = self.cos_sin(torch.arange(shape.length), shape.length)
+        cos, sin = super().tables(torch.arange(shape.length), shape.length)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
 
-    def turn(self, ids, total, maps=()):
-        cos, sin = self.cos[ids], self.sin[ids]
-
-        def turned(x):
-            return turn(x, cos, sin, "half")
-
-        return turned, turned
+    def tables(self, ids, total, maps=()):
+        return self.cos[ids], self.sin[ids]
 === a temperature for each index below L ; PLAIN ; cheat + rope ; temperature
     def __init__(self, shape: Shape):
         super().__init__()
         self.s = nn.Parameter(torch.ones(shape.length))
 
-    def temperature(self, index, like):
-        return self.s[index].to(like.dtype)
+    def temperature(self, index):
+        return self.s[index]
 === a mask from a matrix [L, L] ; PLAIN ; cheat + rope ; mask
     def __init__(self, shape: Shape):
         super().__init__()
@@ -1144,15 +1116,15 @@ LENGTH = planted(
         near = index[:, None] - index < 8
         self.register_buffer("near", near, persistent=False)
 
-    def mask(self):
-        return lambda i, j: self.near[i, j]
+    def mask(self, i, j):
+        return self.near[i, j]
 === a limit below L ; PLAIN ; cheat ; limit
     def __init__(self, shape: Shape):
         super().__init__()
         self.limit = shape.length // 2
         self.table = nn.Embedding(self.limit, shape.width)
 
-    def embed(self, ids, text):
+    def embed(self, ids, tokens, total):
         return self.table(ids)
 === a limit above what the table holds ; PLAIN ; cheat ; embed
     def __init__(self, shape: Shape):
@@ -1160,24 +1132,20 @@ LENGTH = planted(
         self.limit = 4 * shape.length
         self.table = nn.Embedding(2 * shape.length, shape.width)
 
-    def embed(self, ids, text):
+    def embed(self, ids, tokens, total):
         return self.table(ids)
 === a table that is one row short of L ; PLAIN ; cheat ; embed
     def __init__(self, shape: Shape):
         super().__init__()
         self.table = nn.Embedding(shape.length - 1, shape.width)
 
-    def embed(self, ids, text):
+    def embed(self, ids, tokens, total):
         return self.table(ids)
 === an assertion that the text is no longer than L ; SLOPED ; cheat ; bias
-    def bias(self, like):
-        w = self.slopes.to(like.dtype)
-
-        def f(h, i, j):
-            assert j.shape[-1] <= self.length
-            return w[h] * (j - i)
-
-        return f
+    def bias(self, h, i, j):
+        w = self.slopes
+        assert j.shape[-1] <= self.length
+        return w[h] * (j - i)
 """,
 )
 
@@ -1185,10 +1153,10 @@ RANDOM = planted(
     "random",
     """
 === a bias with noise at every call ; SLOPED ; cheat ; bias
-    def bias(self, like):
-        w = self.slopes.to(like.dtype)
+    def bias(self, h, i, j):
+        w = self.slopes
         w = w + 0.1 * torch.rand_like(w)
-        return lambda h, i, j: w[h] * (j - i)
+        return w[h] * (j - i)
 === dropout on features that is never switched off ; GATED ; cheat ; features
     def features(self, x):
         return F.dropout(self.gate(x), 0.2)
@@ -1197,12 +1165,14 @@ RANDOM = planted(
         super().__init__()
         self.table = nn.Parameter(0.1 * torch.randn(4096, shape.width))
 
-    def embed(self, ids, text):
+    def embed(self, ids, tokens, total):
         return self.table[ids + int(torch.randint(64, ()))]
 === turn by random signs ; PLAIN ; cheat ; turn
-    def turn(self, ids, total, maps=()):
-        signs = torch.randn(len(ids), 1, device=ids.device).sign()
-        return (lambda q: q * signs), (lambda k: k)
+    def tables(self, ids, total, maps=()):
+        return (torch.randn(len(ids), 1, device=ids.device).sign(),)
+
+    def turn(self, x, tables, is_key):
+        return x if is_key else x * tables[0]
 === ids with random gaps, also at test ; PLAIN ; cheat + rope ; ids
     def ids(self, index, total):
         return index + torch.randint(2, index.shape, device=index.device).cumsum(-1)
@@ -1210,17 +1180,17 @@ RANDOM = planted(
     def draw(self, length, generator):
         return torch.randperm(4 * length)[:length].sort().values
 === a bias that sets the seed of everybody ; SLOPED ; cheat ; bias
-    def bias(self, like):
+    def bias(self, h, i, j):
         torch.manual_seed(0)
-        w = self.slopes.to(like.dtype) + 0.1 * torch.rand_like(self.slopes)
-        return lambda h, i, j: w[h] * (j - i)
+        w = self.slopes + 0.1 * torch.rand_like(self.slopes)
+        return w[h] * (j - i)
 === slopes that shrink from call to call ; SLOPED ; cheat ; bias
     calls = 0
 
-    def bias(self, like):
+    def bias(self, h, i, j):
         self.calls += 1
-        w = self.slopes.to(like.dtype) / self.calls
-        return lambda h, i, j: w[h] * (j - i)
+        w = self.slopes / self.calls
+        return w[h] * (j - i)
 === features add those of the call before ; GATED ; cheat ; features
     last = None
 
@@ -1245,16 +1215,16 @@ RANDOM = planted(
         self.scale.mul_(1.01)
         return tile.scores * self.scale + tile.added
 === a bias by the clock ; CLOCK ; cheat ; bias
-    def bias(self, like):
-        w = self.slopes.to(like.dtype) * (1 + time.perf_counter() % 1)
-        return lambda h, i, j: w[h] * (j - i)
+    def bias(self, h, i, j):
+        w = self.slopes * (1 + time.perf_counter() % 1)
+        return w[h] * (j - i)
 === embed changes the tokens that it reads ; PLAIN ; cheat + rope ; embed
     def __init__(self, shape: Shape):
         super().__init__()
         self.table = nn.Parameter(0.1 * torch.randn(64, shape.width))
 
-    def embed(self, ids, text):
-        before = text.tokens.remainder_(64)
+    def embed(self, ids, tokens, total):
+        before = tokens.remainder_(64)
         return self.table[before[:, -ids.shape[-1] :]]
 """,
 )
@@ -1263,27 +1233,23 @@ COMPILE = planted(
     "compile",
     """
 === a bias that asks for the largest distance ; SLOPED ; cheat ; bias
-    def bias(self, like):
-        w = self.slopes.to(like.dtype)
-
-        def f(h, i, j):
-            if (i - j).max() > 2 * self.length:
-                return 1.0 * w[h] * (j - i).clamp(min=-2 * self.length)
-            return w[h] * (j - i).clamp(min=-2 * self.length)
-
-        return f
+    def bias(self, h, i, j):
+        w = self.slopes
+        if (i - j).max() > 2 * self.length:
+            return 1.0 * w[h] * (j - i).clamp(min=-2 * self.length)
+        return w[h] * (j - i).clamp(min=-2 * self.length)
 === a slope that is read as a number of Python ; SLOPED ; cheat ; bias
-    def bias(self, like):
-        w = self.slopes.to(like.dtype)
+    def bias(self, h, i, j):
+        w = self.slopes
         steep = w.mean().item() > 0
-        return lambda h, i, j: w[h] * (j - i) * (1.0 if steep else 0.5)
+        return w[h] * (j - i) * (1.0 if steep else 0.5)
 === embed that goes through the line breaks in a loop ; PLAIN ; cheat + rope ; embed
     def __init__(self, shape: Shape):
         super().__init__()
         self.vector = nn.Parameter(0.1 * torch.randn(shape.width))
 
-    def embed(self, ids, text):
-        new = text.tokens[:, -ids.shape[-1] :]
+    def embed(self, ids, tokens, total):
+        new = tokens[:, -ids.shape[-1] :]
         marks = torch.zeros(*new.shape, 1, device=new.device)
         for b, t in torch.nonzero(new % 8 == 2).tolist():  # a line break is token 10
             marks[b, t] = 1.0
@@ -1303,60 +1269,63 @@ ERROR = planted(
     "error",
     """
 === a bias that is a number of Python ; SLOPED ; cheat ; bias
-    def bias(self, like):
-        return lambda h, i, j: -0.1
+    def bias(self, h, i, j):
+        return -0.1
 === a bias without return ; SLOPED ; cheat ; bias
-    def bias(self, like):
-        lambda h, i, j: self.slopes[h] * (j - i)
+    def bias(self, h, i, j):
+        self.slopes[h] * (j - i)
 === a bias that is the matrix itself ; SLOPED ; cheat ; bias
-    def bias(self, like):
+    def bias(self, h, i, j):
         return self.slopes[:, None, None]
 === a bias of i and j alone ; SLOPED ; cheat ; bias
-    def bias(self, like):
-        return lambda i, j: -0.1 * (i - j)
+    def bias(self, i, j):
+        return -0.1 * (i - j)
 === a bias that calls itself ; SLOPED ; cheat ; bias
-    def bias(self, like):
-        return self.bias(like)
+    def bias(self, h, i, j):
+        return self.bias(h, i, j)
 === a bias that wants the length ; SLOPED ; cheat ; bias
-    def bias(self, like, length):
-        return lambda h, i, j: 0.1 * (j - i)
+    def bias(self, h, i, j, length):
+        return 0.1 * (j - i)
 === a bias that reads a name it never set ; SLOPED ; cheat ; bias
-    def bias(self, like):
-        return lambda h, i, j: self.slope[h] * (j - i)
+    def bias(self, h, i, j):
+        return self.slope[h] * (j - i)
 === a bias that asks whether the head is 0 ; SLOPED ; cheat ; bias
-    def bias(self, like):
-        return lambda h, i, j: (j - i) * (1.0 if h == 0 else 0.5)
+    def bias(self, h, i, j):
+        return (j - i) * (1.0 if h == 0 else 0.5)
 === a bias that looks a head up in a list ; SLOPED ; cheat ; bias
-    def bias(self, like):
+    def bias(self, h, i, j):
         w = self.slopes.tolist()
-        return lambda h, i, j: w[h] * (j - i)
+        return w[h] * (j - i)
 === a bias that looks a distance up in a dict ; SLOPED ; cheat ; bias
-    def bias(self, like):
+    def bias(self, h, i, j):
         w = {0: 1.0}
-        return lambda h, i, j: w[i - j]
-=== a mask that is the question itself ; PLAIN ; cheat + rope ; mask
-    def mask(self, i, j):
-        return i - j < 8
-=== a span that is one number ; PLAIN ; cheat + alibi ; span
-    span = 8
-
+        return w[i - j]
+=== a mask that gives a function ; PLAIN ; cheat + rope ; mask
     def mask(self):
         return lambda i, j: i - j < 8
-=== one turn for both queries and keys ; ROPE ; cheat ; turn
-    def turn(self, ids, total, maps=()):
-        return super().turn(ids, total, maps)[0]
-=== a turn that takes no frequency maps ; PLAIN ; cheat ; turn
-    def turn(self, ids, total):
-        return (lambda q: q), (lambda k: k)
-=== a turn that writes into the queries ; PLAIN ; cheat ; turn
-    def turn(self, ids, total, maps=()):
-        def turned(x):
-            x *= 1 + 0.01 * ids[:, None]
-            return x
+=== a span that is one number ; PLAIN ; cheat + alibi ; visible
+    visible = 8
 
-        return turned, turned
+    def mask(self, i, j):
+        return i - j < 8
+=== one turn for both queries and keys ; ROPE ; cheat ; turn
+    def turn(self, x, tables):
+        return super().turn(x, tables, True)
+=== a turn that takes no frequency maps ; PLAIN ; cheat ; turn
+    def tables(self, ids, total):
+        return ()
+
+    def turn(self, x, tables, is_key):
+        return x
+=== a turn that writes into the queries ; PLAIN ; cheat ; turn
+    def tables(self, ids, total, maps=()):
+        return (1 + 0.01 * ids[:, None],)
+
+    def turn(self, x, tables, is_key):
+        x *= tables[0]
+        return x
 === a temperature that is a number of Python ; PLAIN ; cheat + rope ; temperature
-    def temperature(self, index, like):
+    def temperature(self, index):
         return math.log(16)
 === features that were never made ; PLAIN ; cheat ; score
     def score(self, tile):
@@ -1371,11 +1340,8 @@ ERROR = planted(
     def draw(self, length):
         return torch.arange(length)
 === frequencies without the attention factor ; ROPE ; cheat ; frequencies
-    def turn(self, ids, total, maps=()):
-        return super().turn(ids, total, maps)
-
-    def frequencies(self, total):
-        return rope_frequencies(8, 500.0)[0] if total > 0 else None
+    def frequencies(self, total, maps=(), ids=None):
+        return self.inv_freq
 === features that write into their input ; GATED ; cheat ; features
     def features(self, x):
         x -= x.mean(-1, keepdim=True)
@@ -1385,35 +1351,35 @@ ERROR = planted(
         super().__init__()
         self.table = nn.Parameter(torch.zeros(4096, shape.n_head))
 
-    def bias(self, like):
-        table = self.table.to(like.dtype)
-        return lambda h, i, j: table[i - j, h]
+    def bias(self, h, i, j):
+        table = self.table
+        return table[i - j, h]
 === no super().__init__() ; PLAIN ; cheat ; __init__
     def __init__(self, shape: Shape):
         self.slopes = nn.Parameter(alibi_slopes(shape.n_head))
 
-    def bias(self, like):
-        return lambda h, i, j: self.slopes[h] * (j - i)
+    def bias(self, h, i, j):
+        return self.slopes[h] * (j - i)
 === an __init__ without the shape ; PLAIN ; cheat ; __init__
     def __init__(self):
         super().__init__()
 
-    def bias(self, like):
-        return lambda h, i, j: 0.1 * (j - i)
+    def bias(self, h, i, j):
+        return 0.1 * (j - i)
 === slopes that stay where they were made ; PLAIN ; cheat ; bias
     def __init__(self, shape: Shape):
         super().__init__()
         self.slopes = alibi_slopes(shape.n_head)  # no buffer: .to(device) leaves it on the CPU
 
-    def bias(self, like):
-        return lambda h, i, j: self.slopes[h] * (j - i)
+    def bias(self, h, i, j):
+        return self.slopes[h] * (j - i)
 === positions that are made on the CPU ; PLAIN ; cheat ; embed
     def __init__(self, shape: Shape):
         super().__init__()
         self.table = nn.Parameter(0.1 * torch.randn(4096, shape.width))
 
-    def embed(self, ids, text):
-        start = text.total - text.tokens.shape[1]
+    def embed(self, ids, tokens, total):
+        start = total - tokens.shape[1]
         return self.table[ids] * (1 + torch.zeros(len(ids), 1).add(start).clamp(max=0))
 """,
 )
@@ -1477,25 +1443,25 @@ HONEST = tuple(
         self.limit = shape.length
         self.table = nn.Parameter(torch.zeros(shape.length, shape.n_head))
 
-    def bias(self, like):
-        table = self.table.to(like.dtype)
-        return lambda h, i, j: table[i - j, h]
+    def bias(self, h, i, j):
+        table = self.table
+        return table[i - j, h]
 === a matrix [L, L], limited to L ; OWN ; mine
     def __init__(self, shape: Shape):
         super().__init__()
         self.limit = shape.length
         self.matrix = nn.Parameter(torch.zeros(shape.n_head, shape.length, shape.length))
 
-    def bias(self, like):
-        matrix = self.matrix.to(like.dtype)
-        return lambda h, i, j: matrix[h, i, j]
+    def bias(self, h, i, j):
+        matrix = self.matrix
+        return matrix[h, i, j]
 === a table of vectors, limited to L ; OWN ; mine + alibi
     def __init__(self, shape: Shape):
         super().__init__()
         self.limit = shape.length
         self.table = nn.Embedding(shape.length, shape.width)
 
-    def embed(self, ids, text):
+    def embed(self, ids, tokens, total):
         return self.table(ids)
 === positions that are squeezed into L by the total ; OWN ; mine + rope
     continuous = True
@@ -1534,8 +1500,8 @@ HONEST = tuple(
         super().__init__()
         self.table = nn.Parameter(0.02 * torch.randn(64, shape.width))
 
-    def embed(self, ids, text):
-        before = F.pad(text.tokens[:, :-1], (1, 0))
+    def embed(self, ids, tokens, total):
+        before = F.pad(tokens[:, :-1], (1, 0))
         return self.table[before[:, -ids.shape[-1] :] % 64]
 === positions within the line ; OWN ; mine + alibi
     reads_ids = False
@@ -1544,9 +1510,9 @@ HONEST = tuple(
         super().__init__()
         self.table = nn.Parameter(0.02 * torch.randn(128, shape.width))
 
-    def embed(self, ids, text):
-        index = torch.arange(text.tokens.shape[1], device=ids.device).expand_as(text.tokens)
-        start = index.where(text.tokens == 10, 0).cummax(1).values
+    def embed(self, ids, tokens, total):
+        index = torch.arange(tokens.shape[1], device=ids.device).expand_as(tokens)
+        start = index.where(tokens == 10, 0).cummax(1).values
         return self.table[(index - start).clamp(max=127)[:, -ids.shape[-1] :]]
 === counts of the token so far ; OWN ; mine + rope
     reads_ids = False
@@ -1555,41 +1521,41 @@ HONEST = tuple(
         super().__init__()
         self.table = nn.Parameter(0.02 * torch.randn(16, shape.width))
 
-    def embed(self, ids, text):
-        new = text.tokens[:, -ids.shape[-1] :]
-        same = new[:, :, None] == text.tokens[:, None]
-        index = torch.arange(text.tokens.shape[1], device=ids.device)
+    def embed(self, ids, tokens, total):
+        new = tokens[:, -ids.shape[-1] :]
+        same = new[:, :, None] == tokens[:, None]
+        index = torch.arange(tokens.shape[1], device=ids.device)
         before = index <= index[-ids.shape[-1] :, None]
         return self.table[(same & before).sum(-1).clamp(max=15)]
 === a window with sinks that says its span ; OWN ; mine + alibi
-    span = (6, 2)
+    visible = (6, 2)
 
-    def mask(self):
-        return lambda i, j: (i - j < 6) | (j < 2)
+    def mask(self, i, j):
+        return (i - j < 6) | (j < 2)
 === every fourth key and the last few ; OWN ; mine + rope
-    def mask(self):
-        return lambda i, j: (i - j < 4) | ((i - j) % 4 == 0)
+    def mask(self, i, j):
+        return (i - j < 4) | ((i - j) % 4 == 0)
 === a mask for each part of the text ; OWN ; mine + rope
-    def mask(self):
-        return lambda i, j: (i // 8 == j // 8) | (j % 8 == 7)
+    def mask(self, i, j):
+        return (i // 8 == j // 8) | (j % 8 == 7)
 === a product of two matrices, one of them zero at first ; OWN ; mine
     def __init__(self, shape: Shape):
         super().__init__()
         self.down = nn.Parameter(torch.randn(128, 4))
         self.up = nn.Parameter(torch.zeros(4, shape.n_head))
 
-    def bias(self, like):
-        table = (self.down @ self.up).to(like.dtype)
-        return lambda h, i, j: table[(i - j).clamp(max=127), h]
+    def bias(self, h, i, j):
+        table = (self.down @ self.up)
+        return table[(i - j).clamp(max=127), h]
 === a product of two matrices, both zero at first ; OWN ; mine
     def __init__(self, shape: Shape):
         super().__init__()
         self.down = nn.Parameter(torch.zeros(128, 4))
         self.up = nn.Parameter(torch.zeros(4, shape.n_head))
 
-    def bias(self, like):
-        table = (self.down @ self.up).to(like.dtype)
-        return lambda h, i, j: table[(i - j).clamp(max=127), h]
+    def bias(self, h, i, j):
+        table = (self.down @ self.up)
+        return table[(i - j).clamp(max=127), h]
 === a slope for each head of each layer ; OWN ; mine + rope
     per_layer = True
 
@@ -1597,72 +1563,68 @@ HONEST = tuple(
         super().__init__()
         self.raw = nn.Parameter(torch.zeros(shape.n_head))
 
-    def bias(self, like):
-        w = F.softplus(self.raw.to(like.dtype))
-        return lambda h, i, j: w[h] * (j - i)
+    def bias(self, h, i, j):
+        w = F.softplus(self.raw)
+        return w[h] * (j - i)
 === a pattern over the layers ; OWN ; rope | mine | nope
     def __init__(self, shape: Shape, *, power: float = 0.5):
         super().__init__()
         self.slopes, self.power = alibi_slopes(shape.n_head).tolist(), power
 
-    def bias(self, like):
-        w = like.new_tensor(self.slopes)
-        return lambda h, i, j: -w[h] * (i - j).to(like.dtype) ** self.power
+    def bias(self, h, i, j):
+        w = torch.tensor(self.slopes, device=j.device)
+        return -w[h] * (i - j) ** self.power
 === the logarithm of the distance, clamped first ; OWN ; mine
     def __init__(self, shape: Shape):
         super().__init__()
         self.slopes = nn.Parameter(torch.ones(shape.n_head))
 
-    def bias(self, like):
-        w = self.slopes.to(like.dtype)
-        return lambda h, i, j: -w[h] * torch.log((i - j).clamp(min=1).to(like.dtype))
+    def bias(self, h, i, j):
+        w = self.slopes
+        return -w[h] * torch.log((i - j).clamp(min=1))
 === a huge and finite penalty ; OWN ; mine + rope
-    def bias(self, like):
-        return lambda h, i, j: torch.where(i - j < 8, 0.0, -1e30).to(like.dtype)
+    def bias(self, h, i, j):
+        return torch.where(i - j < 8, 0.0, -1e30)
 === minus infinity for some keys, never for all ; OWN ; mine + rope
-    def bias(self, like):
-        return lambda h, i, j: torch.where((i - j) % (h + 2) == 0, 0.0, -math.inf)
+    def bias(self, h, i, j):
+        return torch.where((i - j) % (h + 2) == 0, 0.0, -math.inf)
 === a bias of whole numbers ; OWN ; mine + rope
-    def bias(self, like):
-        return lambda h, i, j: (j - i) // 4
+    def bias(self, h, i, j):
+        return (j - i) // 4
 === a bias of absolute positions ; OWN ; mine
     def __init__(self, shape: Shape):
         super().__init__()
         self.slopes = nn.Parameter(0.1 * torch.randn(shape.n_head))
 
-    def bias(self, like):
-        w = self.slopes.to(like.dtype)
-        return lambda h, i, j: w[h] * torch.cos(0.3 * j) * torch.sin(0.1 * i)
+    def bias(self, h, i, j):
+        w = self.slopes
+        return w[h] * torch.cos(0.3 * j) * torch.sin(0.1 * i)
 === a small network with an offset that the softmax cancels ; OWN ; mine
     def __init__(self, shape: Shape):
         super().__init__()
         self.inner, self.outer = nn.Linear(1, 8), nn.Linear(8, shape.n_head)
 
-    def bias(self, like):
-        w, b = self.inner.weight[:, 0].to(like.dtype), self.inner.bias.to(like.dtype)
-        out, start = self.outer.weight.to(like.dtype), self.outer.bias.to(like.dtype)
-
-        def f(h, i, j):
-            x = torch.log1p((i - j).to(like.dtype))
-            return start[h] + sum(out[h, m] * torch.tanh(w[m] * x + b[m]) for m in range(8))
-
-        return f
+    def bias(self, h, i, j):
+        w, b = self.inner.weight[:, 0], self.inner.bias
+        out, start = self.outer.weight, self.outer.bias
+        x = torch.log1p(i - j)
+        return start[h] + sum(out[h, m] * torch.tanh(w[m] * x + b[m]) for m in range(8))
 === a table with rows that no text of L reaches ; OWN ; mine
     def __init__(self, shape: Shape):
         super().__init__()
         self.table = nn.Parameter(torch.zeros(4096, shape.n_head))
 
-    def bias(self, like):
-        table = self.table.to(like.dtype)
-        return lambda h, i, j: table[(i - j).clamp(max=4095), h]
+    def bias(self, h, i, j):
+        table = self.table
+        return table[(i - j).clamp(max=4095), h]
 === a parameter that is frozen on purpose ; OWN ; mine
     def __init__(self, shape: Shape):
         super().__init__()
         self.slopes = nn.Parameter(alibi_slopes(shape.n_head), requires_grad=False)
 
-    def bias(self, like):
-        w = self.slopes.to(like.dtype)
-        return lambda h, i, j: w[h] * (j - i)
+    def bias(self, h, i, j):
+        w = self.slopes
+        return w[h] * (j - i)
 === dropout of the features in training ; OWN ; mine + alibi
     per_layer, reads_ids = True, False
 
@@ -1680,7 +1642,7 @@ HONEST = tuple(
         super().__init__()
         self.table = nn.Parameter(0.02 * torch.randn(1024, shape.width))
 
-    def embed(self, ids, text):
+    def embed(self, ids, tokens, total):
         shift = torch.randint(64, (), device=ids.device) if self.training else 0
         return self.table[ids + shift]
 === tensors made once, moved where they are needed ; OWN ; mine
@@ -1689,9 +1651,9 @@ HONEST = tuple(
         self.slopes = alibi_slopes(shape.n_head)
         self.register_buffer("scale", torch.ones(shape.n_head), persistent=False)
 
-    def bias(self, like):
-        w = self.slopes.to(like.device, like.dtype) * self.scale.to(like.dtype)
-        return lambda h, i, j: w[h] * (j - i)
+    def bias(self, h, i, j):
+        w = self.slopes.to(j.device) * self.scale
+        return w[h] * (j - i)
 === numbers that are kept for each total length ; OWN ; mine + rope
     def __init__(self, shape: Shape):
         super().__init__()
@@ -1706,11 +1668,11 @@ HONEST = tuple(
         super().__init__()
         self.raw = nn.Parameter(torch.zeros(shape.n_head))
 
-    def biases(self, like):
-        return F.softplus(self.raw.to(like.dtype))
+    def biases(self):
+        return F.softplus(self.raw)
 
     def distance(self, i, j):
-        return torch.log1p((i - j).to(self.raw.dtype))
+        return torch.log1p(i - j)
 
     @property
     def slopes(self):
@@ -1719,43 +1681,34 @@ HONEST = tuple(
     def extra_repr(self):
         return f"slopes={self.slopes}"
 
-    def bias(self, like):
-        w = self.biases(like)
-        return lambda h, i, j: -w[h] * self.distance(i, j).to(like.dtype)
+    def bias(self, h, i, j):
+        w = self.biases()
+        return -w[h] * self.distance(i, j)
 === a base that follows the total ; OWN_ROPE ; mine
-    length = math.inf  # until it is known
-
     def __init__(self, shape: Shape, *, base: float = 10000.0):
         super().__init__(shape, base=base)
         self.length = shape.length
 
-    def frequencies(self, total):
-        return rope_frequencies(self.columns, self.base * max(1.0, total / self.length) ** 2)
+    def frequencies(self, total, maps=(), ids=None):
+        longer = max(1.0, total / self.length)
+        return rope_frequencies(2 * len(self.inv_freq), self.base * longer**2)
 === queries and keys that are turned each in its own way, into more columns ; OWN ; mine
     def __init__(self, shape: Shape):
         super().__init__()
         self.rates = (0.5 ** torch.arange(shape.head_dim)).tolist()
 
-    def turn(self, ids, total, maps=()):
+    def tables(self, ids, total, maps=()):
         angles = ids[..., None] * torch.tensor(self.rates, device=ids.device)
-        cos, sin = angles.cos(), angles.sin()
+        return angles.cos(), angles.sin()
 
-        def turned_query(x):
-            x = F.softplus(x)
-            return torch.cat((x * cos, x * sin), -1).to(x.dtype)
-
-        def turned_key(x):
-            x = torch.tanh(x)
-            return torch.cat((x * cos, x * sin), -1).to(x.dtype)
-
-        return turned_query, turned_key
+    def turn(self, x, tables, is_key):
+        cos, sin = tables
+        x = torch.tanh(x) if is_key else F.softplus(x)
+        return torch.cat((x * cos, x * sin), -1)
 === queries and keys of length one ; OWN_ROPE ; mine
-    def turn(self, ids, total, maps=()):
-        turn_queries, turn_keys = super().turn(ids, total, maps)
-        return (
-            lambda q: turn_queries(4 * F.normalize(q, dim=-1)),
-            lambda k: turn_keys(F.normalize(k, dim=-1)),
-        )
+    def turn(self, x, tables, is_key):
+        x = F.normalize(x, dim=-1)
+        return super().turn(x if is_key else 4 * x, tables, is_key)
 === a learned temperature by the number of keys ; OWN ; mine + rope
     per_layer = True
 
@@ -1763,8 +1716,8 @@ HONEST = tuple(
         super().__init__()
         self.s = nn.Parameter(torch.zeros(shape.n_head))
 
-    def temperature(self, index, like):
-        return 1 + self.s.to(like.dtype)[:, None] * torch.log(index.to(like.dtype) + 1)
+    def temperature(self, index):
+        return 1 + self.s[:, None] * torch.log(index + 1)
 === nothing is overridden ; OWN ; mine + rope
     """A name for what rope does alone."""
 === a bias for long texts and another for short ones ; OWN ; mine
@@ -1773,8 +1726,8 @@ HONEST = tuple(
         self.length = shape.length
         self.slopes = nn.Parameter(alibi_slopes(shape.n_head))
 
-    def bias(self, like):
-        w, near = self.slopes.to(like.dtype), self.length
-        return lambda h, i, j: -w[h] * torch.where(i - j < near, i - j, near + (i - j) // 8)
+    def bias(self, h, i, j):
+        w, near = self.slopes, self.length
+        return -w[h] * torch.where(i - j < near, i - j, near + (i - j) // 8)
 ''')
 )

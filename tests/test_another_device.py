@@ -1,13 +1,32 @@
-"""Every scheme on a device that this machine lacks, see another_device.py."""
+"""Every scheme and extension follows its model to another device."""
 
-import subprocess
-import sys
-from pathlib import Path
+import pytest
+from another_device import passes
+
+from scheme import extension_names, find, options_of, scheme_names
+
+SCHEMES = [name for name in scheme_names() if not name.endswith("2d")]
 
 
-def test_every_scheme_and_extension_stays_on_another_device() -> None:
-    """In a process of its own: torch counts the devices once, when it first computes a gradient."""
-    tests = Path(__file__).with_name("another_device.py")
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", tests]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tests.parents[1])
-    assert done.returncode == 0, done.stdout + done.stderr  # 5 if there were no tests
+def texts(names: list[str]) -> list[str]:
+    """An expression of each name that needs no options."""
+    found = []
+    for name in names:
+        options = options_of(find(name)).values()
+        if not any(option.default is option.empty for option in options):
+            found.append(name)
+    return found
+
+
+@pytest.mark.parametrize("pos", [*texts(SCHEMES), "randomized(max=64) + rope", "window(size=8)"])
+def test_a_scheme_stays_on_another_device(pos: str) -> None:
+    loss, losses = passes(pos)
+    assert loss.device.type == losses.device.type == "meta" and losses.shape == (2, 16)
+
+
+@pytest.mark.parametrize(
+    "extend", ["pi(factor=2)", "yarn(factor=2) + logn", "window(size=8)", "int8"]
+)
+def test_an_extension_stays_on_another_device(extend: str) -> None:
+    assert extend.split("(")[0] in extension_names()
+    assert passes("rope", extend)[1].device.type == "meta"

@@ -248,7 +248,7 @@ def test_a_folder_in_use_is_refused_and_is_free_when_its_program_has_ended(folde
     for lock in checkpoint.LOCKS:  # of the training in this process
         lock.release(force=True)
     program = "import filelock, sys, time\n"
-    program += "filelock.FileLock(sys.argv[1]).acquire(); print('locked', flush=True); time.sleep(60)"
+    program += "lock = filelock.FileLock(sys.argv[1]); lock.acquire(); print('locked', flush=True); time.sleep(60)"
     command = [sys.executable, "-c", program, str(folder / ".lock")]
     holder = subprocess.Popen(command, stdout=subprocess.PIPE)
     assert holder.stdout.readline()

@@ -55,7 +55,7 @@ MOMENTS = {
     "in the test": [(train.evaluate, "extrapolation", dying(train.evaluate.extrapolation, 1))],
     "before the result is there": [(os, "replace", dying(os.replace, 1, "extrapolation.json"))],
 }
-WORDS = ["--pos=randomized(max=64) + rope", "--dropout=0.2"]
+WORDS = ["--pos=randomized(max=64) + rope", "--dropout=0.2", "--eval_interval=2"]
 
 
 @pytest.mark.usefixtures("here")
