@@ -44,14 +44,14 @@ class Cache:
     length: int
     n: int = 0
     tokens: Tensor | None = None  # (B, n)
-    parts: dict[tuple[int, str, int], Tensor] = field(default_factory=dict)
+    parts: dict[tuple[int, str], Tensor] = field(default_factory=dict)
 
-    def append(self, layer: int, name: str, x: Tensor, number: int = 0) -> Tensor:
+    def append(self, layer: int, name: str, x: Tensor) -> Tensor:
         """Write x (B, heads, t, D) of t new tokens; returns that of all n + t tokens.
 
-        `name` is "k", "v" (B, heads, length, D) or "features" (B, 1, length, M), in parts.
+        `name` is "k", "v" or "features"; packed keys and values have several parts, "k0", "k1".
         """
-        place = layer, name, number
+        place = layer, name
         if place not in self.parts:
             self.parts[place] = x.new_empty(*x.shape[:2], self.length, x.shape[3])
         stop = self.n + x.shape[2]
@@ -75,7 +75,8 @@ def keep(cache, layer, name, x, packing):
     packed = packing.pack(x)
     if cache is None:
         return x + (packing.unpack(*packed) - x).detach()
-    return packing.unpack(*[cache.append(layer, name, part, n) for n, part in enumerate(packed)])
+    parts = [cache.append(layer, f"{name}{n}", part) for n, part in enumerate(packed)]
+    return packing.unpack(*parts)
 
 
 # ---- the layers

@@ -283,11 +283,13 @@ class Piece(nn.Module):
     factor(total)                    how many times longer than training it takes the text to be
     regions(total)                   other distances: a list of `Region`, the last that holds counts
     pack(x), unpack(*parts)          what the cache keeps of keys or values x (B, heads, T, D):
-                                     a tuple of tensors (B, heads, T, M), and x again
+                                     a tuple of tensors (B, heads, T, M), and x again, in the
+                                     number format that the model computes in
 
     The class name in snake_case is the name of the scheme. Keyword-only arguments of __init__ are
-    its options, checked against their annotations. All inputs are in float32 or wider. Constants
-    are non-persistent buffers: `.to(bfloat16)` rounds neither them nor the parameters of a piece.
+    its options, checked against their annotations. All other inputs are in float32 or wider.
+    Constants are non-persistent buffers: `.to(bfloat16)` rounds neither them nor the parameters of
+    a piece.
     """
 
     ids = draw = embed = tables = turn = bias = temperature = mask = None

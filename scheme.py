@@ -310,6 +310,7 @@ def extended_frequencies(
 # what only one piece of a layer may claim by a method, and only one of an extension may change
 CLAIMS = {
     "ids": "position ids",
+    "draw": "positions of training",
     "embed": "token embedding",
     "tables": "rotation",
     "regions": "distances",
@@ -385,8 +386,6 @@ def check_extension(pieces, text):
             raise UserError(f"{both} both change the frequencies: keep one")
         if isinstance(a, Scaled) and isinstance(b, Scaled):
             raise UserError(f"{both} both take the text to be longer by a factor: keep one")
-        if (a.ids or a.draw) and b.draw:
-            raise UserError(f"{both} both change positions: keep one")
         if a.file and b.file and a.file.name == b.file.name and a.file != b.file:
             raise UserError(f"{both} name two files of one name, a run keeps both: rename one")
         if goes_by_length(a) and b.draw:
@@ -411,13 +410,11 @@ def misfit(a, pieces):
             return f"it changes positions along a text, and {name} has places of its own"
         if moves_positions(a) and b.whole_ids and b.ids is None:
             return f"it changes positions, and {name} has a vector for each whole one"
-        if a.draw and b.draw:
-            return f"both it and {name} draw the positions of training"
         if a.per_layer and a.ids and b.embed:
             return f"it cannot be per_layer here: {name} acts once, before the first layer"
         if a.extends and reads_positions(b) and name not in a.extends:
             return f"it extends {' or '.join(a.extends)} only, and {name} acts too"
-        for method in ("weights", "output"):
+        for method in ("draw", "weights", "output"):
             if getattr(a, method) and getattr(b, method):
                 return f"both it and {name} claim the {CLAIMS[method]}: keep one"
         if goes_by_length(a) and b.draw:
@@ -514,14 +511,19 @@ class Scheme(nn.Module):
         self.layers = []
         self.labels = []  # of each layer: what acts in it, with options
         for layer in range(n_layer):
-            mentions = [m for m in enumerate(expression.mentions) if m[1].acts_in(layer)]
-            self.layers.append(tuple(self._build(n, mention, layer) for n, mention in mentions))
-            self.labels.append(" + ".join(mention.text for _, mention in mentions))
-            check_layer([self.pieces[key] for key in self.layers[layer]], self.text)
+            keys = []
+            texts = []
+            for number, mention in enumerate(expression.mentions):
+                if mention.acts_in(layer):
+                    keys.append(self._build(number, mention, layer))
+                    texts.append(mention.text)
+            self.layers.append(tuple(keys))
+            self.labels.append(" + ".join(texts))
+            check_layer([self.pieces[key] for key in keys], self.text)
         check_positions(self.pieces.values(), self.text)
         self.unused = [m for m in expression.mentions if not any(map(m.acts_in, range(n_layer)))]
         for mention in self.unused:
-            build(mention, shape, pos_file)  # a mistake in it is a mistake all the same
+            build(mention, shape, self.pos_file)  # a mistake in it is a mistake all the same
         limits = [p.limit for p in self.pieces.values() if p.limit and p is not self.mover]
         self.id_limit = min(limits) if limits else None  # how many ids there are; None: any
         self.limit = self.mover.limit if self.mover else self.id_limit  # the longest text
@@ -740,7 +742,7 @@ class Scheme(nn.Module):
             plans.append(plan)
         return plans
 
-    # ---- what is told of it
+    # ---- what it says of itself
 
     def files(self) -> dict[str, Path]:
         """{name: path} of the files that define its pieces and those that their options name.

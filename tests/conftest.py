@@ -1,13 +1,14 @@
 """What the tests share: one thread, a copy of the project to start programs in, and --record, which keeps counts."""
 
-import ast
 import importlib.util
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -17,8 +18,6 @@ import numpy as np
 import pytest
 import torch
 
-from positions import rules
-
 # the tensors of the tests are small: waiting for a second thread takes longer than computing
 torch.set_num_threads(1)
 
@@ -26,7 +25,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 TEXT = "".join(
     f"{n} times {n % 7} is {n * (n % 7)}, as everybody knows.\n" for n in range(120)
 ).encode()
-SOURCES = ("*.py", "*.toml", "positions/*.py", "runs/*.py", "zoo/*.py", "data/*.py")
+SOURCES = ("*.py", "runs/*.py", "tools/*.py", "zoo/*.py", "data/*.py")
 
 
 def load_docs(name: str) -> ModuleType:
@@ -103,31 +102,84 @@ class Project:
         return started
 
 
-@pytest.fixture(autouse=True)
-def small_numbers() -> Iterator[None]:
-    """A test that runs a program in this process leaves small numbers as they were before."""
-    yield
+# ---- programs in this process
+
+SIZE = (
+    "--dataset=tiny --n_layer=1 --n_head=2 --n_embd=16 --block_size=16 --batch_size=4 "
+    "--max_iters=8 --warmup_iters=2 --eval_interval=4 --log_interval=1 --eval_iters=1 "
+    "--eval_lengths=8,16,32 --compile=False --device=cpu --dtype=float32 --examine=False"
+).split()
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
+@pytest.fixture(scope="session")
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with small corpora of bytes, `tiny` and `other`, and one of characters, `char`."""
+    root = tmp_path_factory.mktemp("corpora")
+    make_corpora(root)
+    return root
+
+
+def make_corpora(root: Path) -> None:
+    """Write the small corpora into a folder."""
+    import data
+
+    ids = np.frombuffer(TEXT, dtype=np.uint8)
+    about = {"source": "here", "rule": "all"}
+    data.write_corpus(root / "tiny", {"train": [ids], "val": [ids]}, tokenizer="bytes", **about)
+    other = {"train": [ids[1:]], "val": [ids]}
+    data.write_corpus(root / "other", other, tokenizer="bytes", **about)
+    letters = "".join(sorted(set(TEXT.decode())))
+    char = {"train": [ids % len(letters)], "val": [ids % len(letters)]}
+    data.write_corpus(root / "char", char, tokenizer="char", characters=letters, **about)
+
+
+@contextmanager
+def workplace(corpora: Path, folder: Path) -> Iterator[None]:
+    """Work in `folder` with these corpora, without figures; leave the process as it was."""
+    import data
+    import train
+
+    load = data.load
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data, "load", lambda name: load(name, corpora))
+        patch.setattr(train, "plot_run", lambda folder, result: None)
+        patch.setattr("runs.checkpoint.LOCKS", [])
+        patch.chdir(folder)
+        yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
     torch.set_flush_denormal(False)
+    torch.set_deterministic_debug_mode("default")
+
+
+@pytest.fixture
+def here(corpora: Path, tmp_path: Path) -> Iterator[None]:
+    """A test in a folder of its own, with the small corpora."""
+    with workplace(corpora, tmp_path):
+        yield
+
+
+def call(program: ModuleType, *words: str) -> int:
+    """Run a program's main() in this process; its exit code. UserError goes through."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [f"{program.__name__}.py", *words])
+        try:
+            return program.main() or 0
+        except SystemExit as end:
+            return end.code
 
 
 @pytest.fixture(scope="session")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A Project; what was started in it and still runs at the end is killed."""
-    import data
-
     folder = tmp_path_factory.mktemp("project")
     for path in [path for pattern in SOURCES for path in REPOSITORY.glob(pattern)]:
         copy = folder / path.relative_to(REPOSITORY)
         copy.parent.mkdir(exist_ok=True)
         shutil.copy(path, copy)
-    ids = np.frombuffer(TEXT, dtype=np.uint8)
-    data.write_corpus(
-        folder / "data/tiny",
-        {"train": [ids], "val": [ids]},
-        tokenizer="bytes",
-        source="here",
-        rule="all",
-    )
+    make_corpora(folder / "data")
     project = Project(folder)
     yield project
     for started in project.started:
@@ -183,15 +235,16 @@ class Records:
         """Write the counts as JSON and as Markdown; those of a session that failed are not written."""
         if exitstatus:
             return
-        from runs.files import write_json, write_text
-        from runs.folder import provenance
+        from configurable import write_json
+        from runs.checkpoint import provenance
 
         known = provenance()
         content = {name: known[name] for name in ("versions", "platform", "threads", "git_commit")}
         content["entries"] = self.entries
         write_json(self.path, content)
         kept = json.loads(self.path.read_text(encoding="utf-8"))
-        write_text(self.path.with_suffix(".md"), markdown(self.path.stem.capitalize(), kept))
+        text = markdown(self.path.stem.capitalize(), kept)
+        self.path.with_suffix(".md").write_text(text, encoding="utf-8")
 
 
 def markdown(title: str, content: dict[str, Any]) -> str:
@@ -216,16 +269,3 @@ def markdown(title: str, content: dict[str, Any]) -> str:
 def shown(value: float) -> str:
     """A count with its thousands apart, any other number with two digits."""
     return format(value, ",") if isinstance(value, int) else format(value, ".2g")
-
-
-@pytest.fixture(scope="session")
-def sentences_of_the_rules() -> list[str]:
-    """What positions/rules.py returns, with the words of its tables put in."""
-    tree = ast.parse((REPOSITORY / "positions" / "rules.py").read_text(encoding="utf-8"))
-    returned = [node.value for node in ast.walk(tree) if isinstance(node, ast.Return)]
-    texts = [ast.unparse(value)[2:-1] for value in returned if isinstance(value, ast.JoinedStr)]
-    texts += [str(v.value) for v in returned if isinstance(v, ast.Constant) and v.value]
-    words = {"claim the": rules.CLAIMED, "change the": rules.CHANGED}
-    tables = {text: words[key] for text in texts for key in words if key + " {what}" in text}
-    plain = [text for text in texts if text not in tables]
-    return plain + [t.replace("{what}", what) for t, of in tables.items() for what in of.values()]
