@@ -87,14 +87,11 @@ def final_settings(typed: TrainSettings) -> TrainSettings:
             source = asdict(load_model(s.init_from).config)
         else:
             source = read_config(s.init_from)["settings"]
-        for name in SHAPE:
-            if name in typed.named and getattr(s, name) != source[name]:
+        for name in (*SHAPE, "dataset", "block_size", "extend"):
+            if name in SHAPE and name in typed.named and getattr(s, name) != source[name]:
                 raise UserError(f"init_from={s.init_from} has {name}={source[name]}: leave it out")
-        taken = [*SHAPE]
-        taken += [name for name in ("dataset", "block_size") if name not in typed.named]
-        if not s.extend:
-            taken.append("extend")
-        s = replace(s, **{name: source[name] for name in taken if name in source})
+            if name in source and name not in typed.named:
+                s = replace(s, **{name: source[name]})
     if s.length_factor:
         s = replace(s, block_size=s.length_factor * s.block_size, length_factor=None)
     if s.extend:
@@ -229,7 +226,7 @@ def get_lr(step: int, s: TrainSettings) -> float:
 
     It rises linearly over warmup_iters. Then it falls along a cosine to min_lr at lr_decay_iters,
     and stays there; or it is constant; or (wsd) it is constant and falls linearly to min_lr over
-    the last decay_share of max_iters.
+    the last fifth of the steps.
     """
     if not s.decay_lr:
         return s.learning_rate

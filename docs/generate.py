@@ -62,6 +62,7 @@ ACTS_ON = {  # by method of Piece
     "score": "whole score",
     "weights": "attention weights",
     "output": "output of the heads",
+    "pack": "cache",
     "draw": "positions of training",
 }
 

@@ -174,7 +174,7 @@ def read_rates(cache: Path) -> dict[str, dict[str, float]]:
 def processor_name() -> str:
     """The processor's model, as the system tells it."""
     with contextlib.suppress(OSError):
-        named = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
+        named = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
         if named:
             return named[1]
     return platform.processor() or platform.machine()

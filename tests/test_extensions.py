@@ -13,7 +13,16 @@ import oracles
 import pytest
 import torch
 from oracles import SLOPES, C, D, H, L
-from test_schemes import SHAPE, assert_close, build, logits, model, observe, tokens
+from test_schemes import (
+    SHAPE,
+    assert_close,
+    build,
+    compiled_equals_eager,
+    logits,
+    model,
+    observe,
+    tokens,
+)
 
 import attention
 from configurable import UserError
@@ -386,6 +395,13 @@ def test_an_extension_works_in_every_way_of_computing_or_is_refused(pos, tmp_pat
                 assert_close(logits(gpt, idx[:, :L]), short)
         same = {("pose", pos), ("resonance", "resonance"), ("p_rope", "fope(base=2)")}
         assert ((found - plain).abs().max() < 1e-6) == ((name, pos) in same), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n in extension_names() if n != "slopes"])
+def test_compiled_training_under_an_extension_is_eager_training(name, tmp_path):
+    extended("rope", mention(name, "rope", tmp_path))
+    compiled_equals_eager("rope")
 
 
 MAPPING = set("abf clip dynamic_ntk dynamic_yarn llama3 longrope ntk ntk_by_parts".split())

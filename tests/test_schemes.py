@@ -169,6 +169,7 @@ def test_attention_is_that_of_the_paper_on_every_path(text, monkeypatch):
     idx = tokens(2, 20)
     plain = logits(gpt, idx)
     monkeypatch.setattr(attention, "BLOCK_ROWS", 3)
+    monkeypatch.setattr(attention, "SHARED_BYTES", 0)
     paths = ["scored"] if any(p.score for p in gpt.pos.pieces.values()) else ["scored", "masked"]
     for path in paths:
         monkeypatch.setattr(attention, "FORCED_PATH", path)

@@ -19,9 +19,9 @@ SOURCES = [
 
 
 def calls(tree: ast.AST) -> list[tuple[str, ast.Call]]:
-    """The calls in a file, with the last name of what is called."""
+    """The calls in a file, with what is called."""
     found = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    return [(ast.unparse(node.func).split("(")[0], node) for node in found]
+    return [(ast.unparse(node.func), node) for node in found]
 
 
 def test_nothing_that_runs_a_text_or_a_pickle_is_called() -> None:
