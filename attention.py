@@ -84,9 +84,9 @@ def prepare_pairs(q, k, plan, scale, features):
     if plan.temperature is not None:
         pairs = [((q * plan.temperature).to(q.dtype), k) for q, k in pairs]
     if plan.scorer and plan.scorer.along:
-        wide = torch.promote_types(q.dtype, torch.float32)
         [(q, k)] = pairs
         dtype = q.dtype
+        wide = torch.promote_types(dtype, torch.float32)
         q, k = plan.scorer.along(q.to(wide), k.to(wide), features, scale)
         pairs = [(q.to(dtype), k.to(dtype))]
     return pairs
@@ -111,8 +111,8 @@ def scores_of_rows(pairs, plan, scale, features, rows):
         added = added_scores(plan, part, q.shape[1], wide, index, places)
         if plan.scorer and plan.scorer.score:
             i, j = pairs_of_ids(part, index, places, wide, offset)
-            known = None if features is None else features[:, :stop]
-            tile = Tile(q.to(wide), k.to(wide), score, added, i, j, index, places, known)
+            features_k = None if features is None else features[:, :stop]
+            tile = Tile(q.to(wide), k.to(wide), score, added, i, j, index, places, features_k)
             score = plan.scorer.score(tile)
         else:
             score = score + added

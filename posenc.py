@@ -288,7 +288,8 @@ class Piece(nn.Module):
 
     The class name in snake_case is the name of the scheme. Keyword-only arguments of __init__ are
     its options, checked against their annotations. All other inputs are in float32 or wider.
-    Constants are non-persistent buffers: `.to(bfloat16)` rounds neither them nor the parameters of a piece.
+    Constants are non-persistent buffers: `.to(bfloat16)` rounds neither them nor the parameters of
+    a piece.
     """
 
     ids = draw = embed = tables = turn = bias = temperature = mask = None

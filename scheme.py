@@ -511,14 +511,19 @@ class Scheme(nn.Module):
         self.layers = []
         self.labels = []  # of each layer: what acts in it, with options
         for layer in range(n_layer):
-            mentions = [m for m in enumerate(expression.mentions) if m[1].acts_in(layer)]
-            self.layers.append(tuple(self._build(n, mention, layer) for n, mention in mentions))
-            self.labels.append(" + ".join(mention.text for _, mention in mentions))
-            check_layer([self.pieces[key] for key in self.layers[layer]], self.text)
+            keys = []
+            texts = []
+            for number, mention in enumerate(expression.mentions):
+                if mention.acts_in(layer):
+                    keys.append(self._build(number, mention, layer))
+                    texts.append(mention.text)
+            self.layers.append(tuple(keys))
+            self.labels.append(" + ".join(texts))
+            check_layer([self.pieces[key] for key in keys], self.text)
         check_positions(self.pieces.values(), self.text)
         self.unused = [m for m in expression.mentions if not any(map(m.acts_in, range(n_layer)))]
         for mention in self.unused:
-            build(mention, shape, pos_file)  # a mistake in it is a mistake all the same
+            build(mention, shape, self.pos_file)  # a mistake in it is a mistake all the same
         limits = [p.limit for p in self.pieces.values() if p.limit and p is not self.mover]
         self.id_limit = min(limits) if limits else None  # how many ids there are; None: any
         self.limit = self.mover.limit if self.mover else self.id_limit  # the longest text
@@ -737,7 +742,7 @@ class Scheme(nn.Module):
             plans.append(plan)
         return plans
 
-    # ---- what is told of it
+    # ---- what it says of itself
 
     def files(self) -> dict[str, Path]:
         """{name: path} of the files that define its pieces and those that their options name.
