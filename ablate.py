@@ -163,8 +163,8 @@ def examine_cells(cells: list[Cell]) -> None:
             examined.add(cell.label)
             vocab_size = training_corpus(s).vocab_size
             length = max((s.block_size, *s.mixed_lengths))
-            model = s.gpt(vocab_size)
-            for warning in examine(model, s.pos_file or None, length, cell.folder):
+            pos_file = Path(s.pos_file) if s.pos_file else None
+            for warning in examine(s.gpt(vocab_size), pos_file, length, cell.folder):
                 print(f"warning: {cell.label}: {warning}")
 
 

@@ -274,8 +274,8 @@ def check_in_float32(tester: Tester, places: Places, row: dict[str, Any]) -> Non
 
 def add_notes(row: dict[str, Any], notes: list[str]) -> None:
     """Add sentences to the note of a row."""
-    if notes:
-        row["note"] = "; ".join([*filter(None, [row.get("note")]), *notes])
+    for note in notes:
+        row["note"] = f"{row['note']}; {note}" if "note" in row else note
 
 
 # ---- rows

@@ -83,13 +83,14 @@ def draw_losses(axes: Any, rows: pd.DataFrame) -> list[Any]:
     for k, (label, means) in enumerate(table.groupby("label", sort=False)):
         color = COLORS[k % len(COLORS)]
         own = rows[(rows.label == label) & rows.protocol.isin(["fixed_targets", "image"])]
-        bars = means.half.fillna(0)
-        caption = "bars: 95 % interval of the mean over seeds; thin lines: seeds"
-        if own.seed.nunique() == 1:
-            bars = own.set_index("length").stderr_vs_L.astype(float).reindex(means.length).fillna(0)
+        if own.seed.nunique() > 1:
+            caption = "bars: 95 % interval of the mean over seeds; thin lines: seeds"
+            bars = means.half.fillna(0)
+            for _, seed in own.groupby("seed"):
+                axes.plot(seed.length, seed.nats, color=color, linewidth=0.7, alpha=0.5)
+        else:
             caption = "bars: standard error of the paired difference to L"
-        for _, seed in own.groupby("seed") if own.seed.nunique() > 1 else ():
-            axes.plot(seed.length, seed.nats, color=color, linewidth=0.7, alpha=0.5)
+            bars = own.set_index("length").stderr_vs_L.astype(float).reindex(means.length).fillna(0)
         finite = means["mean"].where(means["mean"] < math.inf)
         curve = axes.errorbar(
             means.length,

@@ -348,7 +348,7 @@ def over_seeds(rows: pd.DataFrame) -> pd.DataFrame:
     protocol = "fixed_targets" if "fixed_targets" in set(rows.protocol) else "image"
     rows = measured(rows[rows.protocol == protocol])
     rows["loss"] = rows.nats.where(~rows.diverged, math.inf)
-    first = rows[rows.label == rows.label.iloc[0]].set_index(["seed", "length"]).loss
+    first = rows[rows.label.isin(rows.label.head(1))].set_index(["seed", "length"]).loss
     same = pd.MultiIndex.from_frame(rows[["seed", "length"]])
     rows["difference"] = (rows.loss - first.reindex(same).to_numpy()).where(rows.loss < math.inf)
     groups = rows.groupby(["label", "length"], sort=False)

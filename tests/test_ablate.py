@@ -89,9 +89,7 @@ def test_what_cannot_be_compared_is_refused_before_the_first_cell(words, reason,
 
 
 def test_a_leak_in_the_second_scheme_is_found_before_the_first_cell(folder, monkeypatch):
-    leak = "class Leak(Piece):\n    def bias(self, h, i, j):\n        return (i - j) * 0.0 + 1 / (1 + j)\n"
-    leak += "    def mask(self, i, j):\n        return j >= 0\n"
-    leak += "    def output(self, y, v, x):\n        return y + x.flip(1).mean()\n"
+    leak = "class Leak(Piece):\n    def output(self, y, v, x):\n        return y + v.flip(2)\n"
     Path("mine.py").write_text(f"from posenc import Piece\n\n\n{leak}")
     with pytest.raises(UserError, match="mine.py|leak"):
         compare(monkeypatch, "rope", "leak", "--pos_file=mine.py")

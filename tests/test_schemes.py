@@ -764,7 +764,7 @@ def test_weights_and_outputs_of_a_users_file_are_their_formulas(own):
         ("from posenc import Piece\nclass NtkByParts(Piece): pass\n", "ntk_by_parts.*rename"),
         ("from posenc import Piece, Rope\n", "no subclass of posenc.Piece"),
         ("import nothing_of_that_name\n", "mine.py.*cannot be run"),
-        (None, "no file"),
+        (None, "there is no"),
     ],
 )
 def test_a_file_that_holds_no_scheme_of_its_own_is_refused(source, words, own):
