@@ -40,7 +40,7 @@ class Seen:
     bias: ndarray
 
 
-def combined(parts: Sequence[Parts]) -> Parts:
+def combined(parts):
     """Parts that act together: temperatures multiply, biases add, masks intersect.
 
     Any other place has one part.
@@ -59,14 +59,14 @@ def combined(parts: Sequence[Parts]) -> Parts:
     return joined
 
 
-def logits(parts: Parts, q: ndarray, k: ndarray, x: ndarray, ids: Sequence[float]) -> ndarray:
+def logits(parts, q, k, x, ids):
     """The scores that the softmax receives, (H, T, T), -inf where unseen.
 
     q and k are (H, T, D), x is (T, C).
     """
     heads, count, width = q.shape
 
-    def turned(name: str, vectors: ndarray) -> ndarray:
+    def turned(name, vectors):
         if name not in parts:
             return vectors
         rows = [
@@ -92,7 +92,7 @@ def logits(parts: Parts, q: ndarray, k: ndarray, x: ndarray, ids: Sequence[float
     return np.where(bias == -math.inf, -math.inf, found)
 
 
-def attention(scores: ndarray, v: ndarray) -> ndarray:
+def attention(scores, v):
     """The softmax of scores (H, T, T), times values (H, T, D)."""
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True) @ v
@@ -102,14 +102,12 @@ def attention(scores: ndarray, v: ndarray) -> ndarray:
 # is float64
 
 
-def cos_sin(angle: float) -> tuple[float, float]:
+def cos_sin(angle):
     """cos and sin as the tables hold them."""
     return float(np.float32(math.cos(angle))), float(np.float32(math.sin(angle)))
 
 
-def pairs_turned(
-    x: Vector, angles: Sequence[float], layout: str = "half", table: bool = True
-) -> list[float]:
+def pairs_turned(x, angles, layout="half", table=True):
     """x with pair m turned by angles[m]; columns past the pairs unchanged."""
     y, n = list(x), len(angles)
     for m, angle in enumerate(angles):
@@ -119,21 +117,21 @@ def pairs_turned(
     return y
 
 
-def theta(base: float = 10000.0, columns: int = D) -> list[float]:
+def theta(base=10000.0, columns=D):
     """RoPE's angles per position."""
     return [base ** (-2 * m / columns) for m in range(columns // 2)]
 
 
-def rotary(frequencies: Sequence[float], layout: str = "half") -> Callable[[Weights], Parts]:
+def rotary(frequencies, layout="half"):
     """Queries and keys alike turned by position x frequency."""
 
-    def turn(h: int, x: Vector, p: float) -> Vector:
+    def turn(h, x, p):
         return pairs_turned(x, [p * f for f in frequencies], layout)
 
     return lambda w: dict(turn_q=turn, turn_k=turn)
 
 
-def clipped(frequencies: Sequence[float], n: int) -> list[float]:
+def clipped(frequencies, n):
     """The slowest n times a half cosine from 1 to 0."""
     kept = len(frequencies) - n
     taper = [(1 + math.cos(math.pi * t / (n - 1) if n > 1 else 0.0)) / 2 for t in range(n)]
@@ -145,7 +143,7 @@ def clipped(frequencies: Sequence[float], n: int) -> list[float]:
 SLOPES = [1 / 16, 1 / 256]  # ALiBi's of two heads: 2^(-8h/2)
 
 
-def buckets(distance: float, count: int, far: int) -> int:
+def buckets(distance, count, far):
     """T5's causal bucket, in the order of operations of its code: float32 logarithms."""
     exact, d = count // 2, math.floor(distance)
     if d < exact:
@@ -158,12 +156,12 @@ def buckets(distance: float, count: int, far: int) -> int:
     return min(count - 1, exact + int(scaled))
 
 
-def softplus(z: float) -> float:
+def softplus(z):
     """ln(1 + e^z)."""
     return math.log1p(math.exp(z))
 
 
-def sigmoid(z: float) -> float:
+def sigmoid(z):
     """1 / (1 + e^-z)."""
     return 1 / (1 + math.exp(-z))
 
@@ -171,12 +169,12 @@ def sigmoid(z: float) -> float:
 # ---- rotations of other kinds
 
 
-def fourier(w: Weights, base: float, rest: float) -> Parts:
+def fourier(w, base, rest):
     """FoPE: the cosine and the sine of a pair are mixed from those of every pair with a period of
     at most L; the others keep cos 1."""
     kept = [f for f in theta(base) if 2 * math.pi / f <= L]
 
-    def turn(h: int, x: Vector, p: float) -> Vector:
+    def turn(h, x, p):
         tables, y, n = [cos_sin(p * f) for f in kept], list(x), D // 2
         for m in range(n):
             cos, sin = 1.0, rest
@@ -189,25 +187,25 @@ def fourier(w: Weights, base: float, rest: float) -> Parts:
     return dict(turn_q=turn, turn_k=turn)
 
 
-def learned_rotation(w: Weights) -> Parts:
+def learned_rotation(w):
     """Each head's own frequencies, kept as logarithms relative to RoPE's."""
 
-    def turn(h: int, x: Vector, p: float) -> Vector:
+    def turn(h, x, p):
         angles = [p * f * math.exp(w["shift"][h, m]) for m, f in enumerate(theta())]
         return pairs_turned(x, angles, table=False)
 
     return dict(turn_q=turn, turn_k=turn)
 
 
-def polar(w: Weights) -> Parts:
+def polar(w):
     """PoPE: cos((j - i) theta + delta) is a product of two directions; magnitudes are softplus."""
     angles = theta(10000.0, 2 * D)  # base^(-c/d)
 
-    def q(h: int, x: Vector, p: float) -> Vector:
+    def q(h, x, p):
         tables = [cos_sin(p * f) for f in angles]
         return [softplus(a) * t[n] for n in (0, 1) for a, t in zip(x, tables, strict=True)]
 
-    def k(h: int, x: Vector, p: float) -> Vector:
+    def k(h, x, p):
         delta = [min(0.0, max(-2 * math.pi, d)) for d in w["delta"][h]]
         tables = [cos_sin(p * f) for f in angles]
         ends = [
@@ -219,11 +217,11 @@ def polar(w: Weights) -> Parts:
     return dict(turn_q=q, turn_k=k)
 
 
-def growing(gamma: float, scale_base: float) -> Parts:
+def growing(gamma, scale_base):
     """xPos: RoPE whose queries grow and whose keys shrink with the position."""
 
-    def side(sign: int) -> Callable[[int, Vector, float], Vector]:
-        def turn(h: int, x: Vector, p: float) -> Vector:
+    def side(sign):
+        def turn(h, x, p):
             y = pairs_turned(x, [p * f for f in theta()])
             power = sign * p / scale_base
             zeta = [((2 * m / D + gamma) / (1 + gamma)) ** power for m in range(D // 2)]
@@ -234,11 +232,11 @@ def growing(gamma: float, scale_base: float) -> Parts:
     return dict(turn_q=side(1), turn_k=side(-1))
 
 
-def accumulating(w: Weights, base: float, taps: int) -> Callable[[Seen, int, int, int], float]:
+def accumulating(w, base, taps):
     """Selective RoPE's score of a pair: between key and query lie the learned steps of the tokens
     after the key."""
 
-    def found(s: Seen, h: int, i: int, j: int) -> float:
+    def found(s, h, i, j):
         x = s.x.reshape(len(s.x), H, D)
         x = (x / np.sqrt((x * x).sum(-1, keepdims=True))).reshape(len(s.x), C)
         steps = x @ w["down"].T @ w["up"].T  # (T, H d / 2)
@@ -258,7 +256,7 @@ def accumulating(w: Weights, base: float, taps: int) -> Callable[[Seen, int, int
 # ---- embeddings
 
 
-def sinusoid(ids: Sequence[float], scale: float, base: float = 10000.0) -> ndarray:
+def sinusoid(ids, scale, base=10000.0):
     """scale x (sines, then cosines), (T, C); the table is float32."""
     angles = [[p * base ** (-2 * m / C) for m in range(C // 2)] for p in ids]
     return np.array(
@@ -272,7 +270,7 @@ def sinusoid(ids: Sequence[float], scale: float, base: float = 10000.0) -> ndarr
 # ---- networks and recurrences
 
 
-def perceptron(w: Weights, inputs: Sequence[float], slope: float = 0.0) -> list[float]:
+def perceptron(w, inputs, slope=0.0):
     """Two layers: `inner`, a ReLU that keeps `slope` of what is negative, `outer`."""
     inner, outer = w["inner.weight"], w["outer.weight"]
     hidden = [
@@ -287,10 +285,10 @@ def perceptron(w: Weights, inputs: Sequence[float], slope: float = 0.0) -> list[
     ]
 
 
-def over_pairs(found: Callable[[Seen, int, int, int], float]) -> Callable[[Seen], ndarray]:
+def over_pairs(found):
     """A score made pair by pair, for the pairs that are seen."""
 
-    def score(s: Seen) -> ndarray:
+    def score(s):
         out = np.full(s.scores.shape, -math.inf)
         for h, i, j in zip(*np.nonzero(s.scores > -math.inf), strict=True):
             out[h, i, j] = found(s, h, i, j)
@@ -299,11 +297,11 @@ def over_pairs(found: Callable[[Seen, int, int, int], float]) -> Callable[[Seen]
     return score
 
 
-def contextual(w: Weights, count: int, raw: bool) -> Callable[[Seen, int, int, int], float]:
+def contextual(w, count, raw):
     """CoPE's score of a pair: the gates of the seen keys from j to i are summed to a position,
     which lies between two rows of the table."""
 
-    def found(s: Seen, h: int, i: int, j: int) -> float:
+    def found(s, h, i, j):
         scale = math.sqrt(D) if raw else 1.0
         seen = [score for score in s.scores[h, i, j : i + 1] if score > -math.inf]
         p = min(sum(sigmoid(score * scale) for score in seen), count - 1)
@@ -314,23 +312,21 @@ def contextual(w: Weights, count: int, raw: bool) -> Callable[[Seen, int, int, i
     return found
 
 
-def forgetting(
-    w: Weights, log_f: Callable[[float], float]
-) -> Callable[[Seen, int, int, int], float]:
+def forgetting(w, log_f):
     """FoX's score of a pair: ln f_t of the tokens after the key, up to the query, are added."""
 
-    def found(s: Seen, h: int, i: int, j: int) -> float:
+    def found(s, h, i, j):
         gates = s.x[j + 1 : i + 1] @ w["gate.weight"][h] + w["gate.bias"][h]
         return s.scores[h, i, j] + s.bias[h, i, j] + sum(log_f(float(gate)) for gate in gates)
 
     return found
 
 
-def refined(w: Weights) -> Callable[[Seen, int, int, int], float]:
+def refined(w):
     """DAPE's score of a pair: all heads' scores and biases go through one network; the bias of a
     hidden key counts as 0."""
 
-    def found(s: Seen, h: int, i: int, j: int) -> float:
+    def found(s, h, i, j):
         bias = [b if b > -math.inf else 0.0 for b in s.bias[:, i, j]]
         mixed = perceptron(w, [*unmasked(s)[:, i, j], *bias], 0.01)
         return s.scores[h, i, j] + s.bias[h, i, j] + mixed[h]
@@ -338,15 +334,15 @@ def refined(w: Weights) -> Callable[[Seen, int, int, int], float]:
     return found
 
 
-def unmasked(s: Seen) -> ndarray:
+def unmasked(s):
     """q.k / sqrt(d) of all pairs, those that one head sees and another does not among them."""
     return np.einsum("hid,hjd->hij", s.q, s.k) / math.sqrt(D)
 
 
-def reflecting(w: Weights) -> Callable[[Seen, int, int, int], float]:
+def reflecting(w):
     """PaTH's score of a pair: the key goes through a Householder-like map per token after it."""
 
-    def found(s: Seen, h: int, i: int, j: int) -> float:
+    def found(s, h, i, j):
         low = s.x @ w["down.weight"].T @ w["up.weight"].T  # (T, C)
         k = s.k[h, j].copy()
         for t in range(j + 1, i + 1):
@@ -365,44 +361,44 @@ def reflecting(w: Weights) -> Callable[[Seen, int, int, int], float]:
 
 
 def scale_invariant(
-    s: Seen,
-    h: int,
-    i: int,
-    j: int,
-    tau: float = 10.0,
-    alpha: float = math.e**0.5,
-    beta: float = math.e**0.5,
-) -> float:
+    s,
+    h,
+    i,
+    j,
+    tau=10.0,
+    alpha=math.e**0.5,
+    beta=math.e**0.5,
+):
     """Anson et al.'s score of a pair."""
     square = 2 * (math.log((s.ids[i] - s.ids[j]) / tau + 1) - math.log(alpha) + beta / alpha)
     return math.sqrt(square) * s.scores[h, i, j] - square + beta / alpha + s.bias[h, i, j]
 
 
-def fire(w: Weights, threshold: float) -> Callable[[int, float, float], float]:
+def fire(w, threshold):
     """FIRE's bias: a network of the distance relative to the query's place, both through a
     logarithm."""
 
-    def psi(t: float) -> float:
+    def psi(t):
         return math.log(abs(float(w["c"])) * t + 1)
 
-    def bias(h: int, i: float, j: float) -> float:
+    def bias(h, i, j):
         longest = max(i, abs(float(w["a"])) * threshold)
         return perceptron(w, [psi(i - j) / (psi(longest) + 1e-6)])[h]
 
     return bias
 
 
-def sandwich(h: int, i: float, j: float, d: int = D) -> float:
+def sandwich(h, i, j, d=D):
     """Sandwich's bias: the inner product of sinusoids."""
     ripples = sum(math.cos((i - j) / 10000 ** (2 * m / d)) for m in range(1, d // 2 + 1))
     return (ripples - d / 2) / (8 * (h + 1) / H)
 
 
-def stretched(table: ndarray, total: int, cubic: bool) -> ndarray:
+def stretched(table, total, cubic):
     """A table's rows at `total` places evenly spread over it, by straight lines or by Keys' cubic
     with a = -3/4."""
 
-    def weight(x: float) -> float:
+    def weight(x):
         x = abs(x)
         if not cubic:
             return max(0.0, 1 - x)
@@ -421,32 +417,32 @@ def stretched(table: ndarray, total: int, cubic: bool) -> ndarray:
 # ---- places in an image, a square of N tokens
 
 
-def grid(**does: Callable) -> Parts:
+def grid(**does):
     """What a scheme of images does, with the ids that hold a row and a column."""
 
-    def ids(k: int, n: int) -> int:
+    def ids(k, n):
         side = math.isqrt(n)
         return k // side * 4096 + k % side
 
     return dict(ids=ids, **does)
 
 
-def place(p: float) -> tuple[int, int]:
+def place(p):
     """The row and the column of an id."""
     return int(p) // 4096, int(p) % 4096
 
 
-def on_axes(base: float, coordinate: Callable[[int], float]) -> Parts:
+def on_axes(base, coordinate):
     """Half of the pairs turned by the row, half by the column."""
 
-    def turn(h: int, x: Vector, p: float) -> Vector:
+    def turn(h, x, p):
         frequencies = theta(base, D // 2)
         return pairs_turned(x, [coordinate(n) * f for n in place(p) for f in frequencies])
 
     return grid(turn_q=turn, turn_k=turn)
 
 
-def on_both_axes(ids: Sequence[float], scale: float, base: float) -> ndarray:
+def on_both_axes(ids, scale, base):
     """Sines and cosines of the row, then of the column, in half of the columns each."""
     frequencies = [base ** (-4 * m / C) for m in range(C // 4)]
     rows = []
@@ -456,7 +452,7 @@ def on_both_axes(ids: Sequence[float], scale: float, base: float) -> ndarray:
     return np.array(rows)
 
 
-def at_places(w: Weights, ids: Sequence[float], cubic: bool = True) -> ndarray:
+def at_places(w, ids, cubic=True):
     """The vectors of a table (2, 2, C), resized; below the square, those of its last row."""
     side, table = math.isqrt(len(ids)), w["table"]
     for _ in range(2):  # rows, then columns
@@ -464,7 +460,7 @@ def at_places(w: Weights, ids: Sequence[float], cubic: bool = True) -> ndarray:
     return np.array([table[min(row, side - 1), column] for row, column in map(place, ids)])
 
 
-def digits(w: Weights, tokens: Sequence[int], zero: int) -> ndarray:
+def digits(w, tokens, zero):
     """Abacus: a digit gets the row of its place in its number, from the first digit."""
     rows, place = [], 0
     for token in tokens:

@@ -7,31 +7,37 @@ import itertools
 import json
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import oracles
 import pytest
 import torch
 from oracles import SLOPES, C, D, H, L
-from test_schemes import SHAPE, assert_close, build, logits, model, observe, tokens
-from torch import Tensor
+from test_schemes import (
+    SHAPE,
+    assert_close,
+    build,
+    compiled_equals_eager,
+    logits,
+    model,
+    observe,
+    tokens,
+)
 
 import attention
 from configurable import UserError
-from model import GPT
 from posenc import Scaled, rope_frequencies
 from scheme import Scheme, extended_frequencies, extension_names, find, misfit, scheme_names
 
 
-def written(folder: Path, content: object) -> Path:
+def written(folder, content):
     """A JSON file; a string is written as it is."""
     file = folder / "factors.json"
     file.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
     return file
 
 
-def extended(pos: str, extend: str, n_layer: int = 1) -> GPT:
+def extended(pos, extend, n_layer=1):
     """The shared model of a scheme under an extension, which replaces the one before."""
     gpt = model(pos, n_layer)
     gpt.extend(extend)
@@ -41,7 +47,7 @@ def extended(pos: str, extend: str, n_layer: int = 1) -> GPT:
 # ---- frequencies
 
 
-def theirs(kind: str, head_dim: int, base: float, train_length: int, **options: object) -> tuple:
+def theirs(kind, head_dim, base, train_length, **options):
     """transformers' (inv_freq float32, attention factor)."""
     functions = pytest.importorskip("transformers.modeling_rope_utils").ROPE_INIT_FUNCTIONS
     llama = pytest.importorskip("transformers.models.llama.configuration_llama")
@@ -165,30 +171,30 @@ def test_wavelengths_are_rounded_after_any_other_map():
 Distance = Callable[[int, int, int], float | None]  # (i, j, n), None where the key is not seen
 
 
-def rerope(w: int) -> Distance:
+def rerope(w):
     return lambda i, j, n: min(i - j, w)
 
 
-def leaky(w: int, k: float | None = None) -> Distance:
-    def distance(i: int, j: int, n: int) -> float:
+def leaky(w, k=None):
+    def distance(i, j, n):
         slowing = max(1, (n - w) / (L - w)) if k is None else k
         return i - j if i - j < w else w + (i - j - w) / slowing
 
     return distance
 
 
-def grouped(w: int, g: int | None = None) -> Distance:
+def grouped(w, g=None):
     """Jin et al.'s rule for G: a text of n tokens needs W + (n - W) / G <= 2 L / 3."""
 
-    def distance(i: int, j: int, n: int) -> float:
+    def distance(i, j, n):
         group = g or next(g for g in itertools.count(1) if n <= L or w + (n - w) / g <= 2 * L / 3)
         return i - j if i - j < w else i // group - j // group + w - w // group
 
     return distance
 
 
-def dual_chunks(size: int, local: int) -> Distance:
-    def distance(i: int, j: int, n: int) -> float:
+def dual_chunks(size, local):
+    def distance(i, j, n):
         c = size - local
         if i // c == j // c:
             return i % c - j % c
@@ -197,18 +203,18 @@ def dual_chunks(size: int, local: int) -> Distance:
     return distance
 
 
-def shifted(s: int, w: int) -> Distance:
+def shifted(s, w):
     return lambda i, j, n: i - j if i - j < s else i - j - s + w
 
 
-def lambda_shaped(size: int, sinks: int) -> Distance:
+def lambda_shaped(size, sinks):
     return lambda i, j, n: None if i - j >= size and j >= sinks else min(i - j, size)
 
 
-def rolling(size: int, sinks: int) -> Distance:
+def rolling(size, sinks):
     """By the places in a cache that holds the first tokens and the last ones."""
 
-    def distance(i: int, j: int, n: int) -> float | None:
+    def distance(i, j, n):
         held = [t for t in range(i + 1) if t < sinks or i - t < size]
         return held.index(i) - held.index(j) if j in held else None
 
@@ -234,7 +240,7 @@ DISTANCES = {
 }
 
 
-def heads(gpt: GPT, count: int, score: Callable) -> tuple[Tensor, Tensor]:
+def heads(gpt, count, score):
     """What the heads of a layer give for `count` tokens, (T, C), and what they give if score(h, i,
     j, q, k) are the scores of the keys up to the query; None: not seen.
     """
@@ -250,7 +256,7 @@ def heads(gpt: GPT, count: int, score: Callable) -> tuple[Tensor, Tensor]:
     return found, torch.tensor(expected)
 
 
-def turned(q: np.ndarray, k: np.ndarray, distance: float, frequencies: list[float]) -> float:
+def turned(q, k, distance, frequencies):
     """q R(-distance) k / sqrt(d) by complex numbers."""
     n = len(frequencies)
     pairs = (
@@ -265,7 +271,7 @@ def turned(q: np.ndarray, k: np.ndarray, distance: float, frequencies: list[floa
 def test_distances_are_those_of_the_paper_for_rotations_and_biases(extend, count):
     distance, frequencies = DISTANCES[extend], rope_frequencies(D)[0].tolist()
 
-    def score(h: int, i: int, j: int, q: np.ndarray, k: np.ndarray) -> float | None:
+    def score(h, i, j, q, k):
         apart = distance(i, j, count)
         if apart is None:
             return None
@@ -278,7 +284,7 @@ def test_distances_are_those_of_the_paper_for_rotations_and_biases(extend, count
 def test_the_frequencies_and_the_temperature_enter_the_scores(extend):
     frequencies, factor = extended_frequencies(extend, D, train_length=L, length=40)
 
-    def score(h: int, i: int, j: int, q: np.ndarray, k: np.ndarray) -> float:
+    def score(h, i, j, q, k):
         return factor**2 * turned(q, k, i - j, frequencies.tolist())
 
     assert_close(*heads(extended("rope", extend), 40, score), 1e-5)
@@ -299,7 +305,7 @@ MAPS = {
 
 @pytest.mark.parametrize("extend", MAPS)
 def test_positions_are_mapped_by_the_formula(extend):
-    def score(h: int, i: int, j: int, q: np.ndarray, k: np.ndarray) -> float:
+    def score(h, i, j, q, k):
         return q @ k / math.sqrt(D) - SLOPES[h] * max(0, MAPS[extend](i) - MAPS[extend](j))
 
     assert_close(*heads(extended("alibi", extend), 40, score), 1e-6)
@@ -314,7 +320,7 @@ def test_temperatures_are_those_of_the_formula(tmp_path):
     }
     for extend, heat in heats.items():
 
-        def score(h: int, i: int, j: int, q: np.ndarray, k: np.ndarray, heat=heat) -> float:
+        def score(h, i, j, q, k, heat=heat):
             return heat(h, i) * (q @ k) / math.sqrt(D)
 
         assert_close(*heads(extended("nope", extend), 20, score), 1e-6)
@@ -347,7 +353,7 @@ POSITIONS = [
 RARE = ["kerple", "fope(base=2)", "resonance", "learned_rope", "nope", "randomized(max=128) + rope"]
 
 
-def mention(name: str, pos: str, folder: Path) -> str:
+def mention(name, pos, folder):
     """With options where it needs some; where positions are drawn, with a factor of its own."""
     if name == "longrope":
         rotary = model(pos, 2).pos.rotary
@@ -389,6 +395,13 @@ def test_an_extension_works_in_every_way_of_computing_or_is_refused(pos, tmp_pat
                 assert_close(logits(gpt, idx[:, :L]), short)
         same = {("pose", pos), ("resonance", "resonance"), ("p_rope", "fope(base=2)")}
         assert ((found - plain).abs().max() < 1e-6) == ((name, pos) in same), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n in extension_names() if n != "slopes"])
+def test_compiled_training_under_an_extension_is_eager_training(name, tmp_path):
+    extended("rope", mention(name, "rope", tmp_path))
+    compiled_equals_eager("rope")
 
 
 MAPPING = set("abf clip dynamic_ntk dynamic_yarn llama3 longrope ntk ntk_by_parts".split())

@@ -7,17 +7,13 @@ The tests go over `scheme_names()`: a scheme without an oracle fails.
 import importlib
 import math
 import re
-from collections.abc import Callable
 from functools import cache
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import oracles
 import pytest
 import torch
 from oracles import ORACLES, C, D, H, L
-from torch import Tensor
 
 import attention
 import posenc
@@ -58,7 +54,7 @@ COMPOSITES = [
 ]
 
 
-def name_of(mention: str) -> str:
+def name_of(mention):
     """rope(p=0.5) -> rope."""
     return mention.split("(")[0]
 
@@ -66,11 +62,11 @@ def name_of(mention: str) -> str:
 FIRST_OF_EACH_NAME = list({name_of(m): m for m in reversed(MENTIONS)}.values())
 
 
-def tokens(*shape: int, seed: int = 1) -> Tensor:
+def tokens(*shape, seed=1):
     return torch.randint(VOCABULARY, shape, generator=torch.Generator().manual_seed(seed))
 
 
-def value(name: str, place: int) -> float:
+def value(name, place):
     """Entry `place` of a parameter, no two alike: from 0.1 to 0.9, in networks of both signs."""
     wave = math.sin(1.7 * place + len(name) + ord(name[-1]))
     if name in ("weight", "bias", "down", "up", "taps", "delta", "shift"):
@@ -78,7 +74,7 @@ def value(name: str, place: int) -> float:
     return 0.5 + 0.4 * wave
 
 
-def build(text: str, n_layer: int = 1, pos_file: Path | None = None) -> GPT:
+def build(text, n_layer=1, pos_file=None):
     """A GPT in float64 whose weights are large enough for every part of it to be felt."""
     torch.manual_seed(3)
     sizes = dict(block_size=L, vocab_size=VOCABULARY, n_layer=n_layer, n_head=H, n_embd=C)
@@ -95,24 +91,24 @@ def build(text: str, n_layer: int = 1, pos_file: Path | None = None) -> GPT:
 
 
 @cache
-def model(text: str, least: int = 1) -> GPT:
+def model(text, least=1):
     """The model of an expression, with a layer for each branch; shared: do not change it."""
     return build(text, max(least, text.count("|") + 1 + text.count("2 *")))
 
 
-def logits(gpt: GPT, idx: Tensor) -> Tensor:
+def logits(gpt, idx):
     """(B, T, V) of one pass."""
     return gpt(idx, torch.zeros_like(idx))[0]
 
 
-def assert_close(ours: Tensor, theirs: Tensor, atol: float = 1e-9) -> None:
+def assert_close(ours, theirs, atol=1e-9):
     torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=atol)
 
 
 # ---- the oracles
 
 
-def observe(gpt: GPT, idx: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+def observe(gpt, idx):
     """What one pass over idx (1, T) does: the embedded tokens (T, C), and for each layer its
     normalised input (T, C) and what its heads give (T, C).
     """
@@ -129,7 +125,7 @@ def observe(gpt: GPT, idx: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
     return embedded[0], inputs, outputs
 
 
-def difference(gpt: GPT, length: int = 6) -> float:
+def difference(gpt, length=6):
     """The largest difference of a model from the oracles: of what the heads of each layer give, and
     of the vectors added to the embedding.
     """
@@ -155,7 +151,7 @@ def difference(gpt: GPT, length: int = 6) -> float:
     return float(max(found, np.abs(added - wanted).max()))
 
 
-def tolerance(text: str) -> float:
+def tolerance(text):
     """Tables of xpos are float32 products."""
     return 1e-5 if "xpos" in text else 1e-8
 
@@ -173,13 +169,14 @@ def test_attention_is_that_of_the_paper_on_every_path(text, monkeypatch):
     idx = tokens(2, 20)
     plain = logits(gpt, idx)
     monkeypatch.setattr(attention, "BLOCK_ROWS", 3)
+    monkeypatch.setattr(attention, "SHARED_BYTES", 0)
     paths = ["scored"] if any(p.score for p in gpt.pos.pieces.values()) else ["scored", "masked"]
     for path in paths:
         monkeypatch.setattr(attention, "FORCED_PATH", path)
         assert_close(logits(gpt, idx), plain)
 
 
-def goes_far(mention: str) -> bool:
+def goes_far(mention):
     """Whether a scheme has positions a million tokens away, from another one."""
     return not re.search("2d|learned[(]|xpos|cape|shape|rfs|randomized|nope", mention)
 
@@ -236,17 +233,17 @@ def test_gradients_are_those_of_finite_differences_and_reach_every_parameter(tex
     assert (ends[0] - ends[1]) / 2 == pytest.approx(slope, rel=1e-3, abs=1e-9)
 
 
-def loss_and_gradients(gpt: GPT, loss: Callable[[Tensor], Tensor], idx: Tensor) -> list[Tensor]:
+def loss_and_gradients(gpt, loss, idx):
     found = loss(idx)
     trained = [p for p in gpt.parameters() if p.requires_grad]
     return [found.detach(), *torch.autograd.grad(found, trained)]
 
 
-def compiled_equals_eager(text: str) -> None:
+def compiled_equals_eager(text):
     torch._dynamo.reset()
     gpt, idx = model(text), tokens(2, 8)
 
-    def loss(x: Tensor) -> Tensor:
+    def loss(x):
         return gpt(x, x)[1]
 
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
@@ -277,7 +274,7 @@ APART = [{"rfs", "learned"}, {"cape", "randomized"}, {"cape", "rfs"}, {"cape", "
 APART += [{a, b} for a in ("pope", "xpos") for b in ("cope", "path", "selective_rope")]
 
 
-def clash(first: str, second: str) -> bool:
+def clash(first, second):
     """Whether two schemes cannot stand beside each other; the project's own rules are not asked."""
     names = {name_of(first), name_of(second)}
     grids = {name for name in names if name.endswith("2d")}
@@ -288,7 +285,7 @@ def clash(first: str, second: str) -> bool:
 
 
 @cache
-def parts_of(mention: str) -> oracles.Parts:
+def parts_of(mention):
     """What the oracle of a mention does."""
     parameters = next(iter(model(mention).pos.pieces.values())).named_parameters()
     return ORACLES[mention][1]({name: p.detach().numpy() for name, p in parameters})
@@ -319,7 +316,7 @@ def test_positions_that_nothing_reads_are_named(mover):
 # ---- positions of training
 
 
-def draws(text: str, count: int = 200) -> Tensor:
+def draws(text, count=200):
     """(count, L): the position ids of as many training steps."""
     scheme = Scheme(text, SHAPE, 1)
     assert torch.equal(scheme.draw(5, 7, L), scheme.draw(5, 7, L))
@@ -375,7 +372,7 @@ def test_kerple_is_bounded_and_can_come_back_from_beyond_its_bounds(kind, r1, r2
     piece = Scheme(f"kerple(kind={kind})", SHAPE, 1).pieces["0_kerple"]
     h, i = torch.arange(H)[:, None, None], torch.arange(6.0)[:, None]
 
-    def bias(r1: float, r2: float) -> Tensor:
+    def bias(r1, r2):
         piece.r1.data, piece.r2.data = torch.full((H,), 1.0 * r1), torch.full((H,), 1.0 * r2)
         return piece.bias(h, i, torch.zeros(1))
 
@@ -405,17 +402,17 @@ def test_the_sums_of_fox_are_exact_in_columns_of_bfloat16():
 # ---- layers and functions of transformers
 
 
-def theirs(name: str) -> ModuleType:
+def theirs(name):
     """A model's module; the test is skipped where transformers is not installed."""
     pytest.importorskip("transformers")
     return importlib.import_module(f"transformers.models.{name}.modeling_{name}")
 
 
-def normal(*shape: int, seed: int = 0) -> Tensor:
+def normal(*shape, seed=0):
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def turned(text: str, x: Tensor, ids: Tensor) -> Tensor:
+def turned(text, x, ids):
     """Queries or keys x (B, H, T, D) at these places of a text, as a scheme turns them."""
     shape = Shape(x.shape[1], x.shape[-1], x.shape[1] * x.shape[-1], 36)
     (piece,) = Scheme(text, shape, 1).pieces.values()
@@ -521,7 +518,7 @@ def test_a_window_is_that_of_transformers():
     assert torch.equal(seen, masks.sliding_window_overlay(3)(0, 0, i, j) & (j <= i))
 
 
-def added(text: str, side: int, table: Tensor | None = None) -> Tensor:
+def added(text, side, table=None):
     """What a scheme of images that was made for a side of 6 adds to one of another side."""
     (piece,) = Scheme(text, Shape(2, 16, 32, 36), 1).double().pieces.values()
     if table is not None:
@@ -562,7 +559,7 @@ def test_angles_are_exact_a_million_tokens_away():
 # ---- the grammar
 
 
-def layers(text: str, n_layer: int = 4) -> list[str]:
+def layers(text, n_layer=4):
     """The names of the pieces of each layer: "rope alibi" where two act together."""
     scheme = Scheme(text, SHAPE, n_layer)
     return [" ".join(key.partition("_")[2] for key in keys) for keys in scheme.layers]
@@ -694,7 +691,7 @@ class Gate(Piece):
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Path:
+def own(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(OWN, encoding="utf-8")
     return path

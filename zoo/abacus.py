@@ -30,7 +30,8 @@ class Abacus(Piece):
         rows = rows or max(1024, shape.length + max_shift)
         if max_shift >= rows:
             raise UserError(f"abacus: max_shift = {max_shift} must be below rows = {rows}")
-        self.zero, self.max_shift = zero, max_shift
+        self.zero = zero
+        self.max_shift = max_shift
         self.table = nn.Parameter(torch.randn(rows, shape.width) * start_deviation(shape.width))
 
     def embed(self, ids, tokens, total):

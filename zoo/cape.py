@@ -34,7 +34,8 @@ class Cape(Sinusoidal):
         scale: float = 0.1,
     ) -> None:
         super().__init__(shape, base=base, scale=scale)
-        self.global_shift, self.local_shift = global_shift, local_shift
+        self.global_shift = global_shift
+        self.local_shift = local_shift
         self.global_scale = global_scale
 
     def ids(self, ids, total):

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from posenc import Extension, Shape, Whole, taper
+from posenc import Extension, Shape, Whole
 
 
 class Clip(Extension):
@@ -18,13 +18,16 @@ class Clip(Extension):
 
     def __init__(self, shape: Shape, *, pairs: Whole | None = None) -> None:
         super().__init__()
-        self.pairs, self.length = pairs, shape.length
+        self.pairs = pairs
+        self.length = shape.length
 
     def map_frequencies(self, inv_freq, base, total, ids):
         """The clipped frequencies, the last one 0; the attention factor is 1."""
         pairs = len(inv_freq)
-        slow = self.pairs
-        if slow is None:
-            slow = int((inv_freq * self.length < 2 * math.pi).sum())
-        kept = torch.ones(pairs - min(slow, pairs), dtype=torch.float64)
-        return inv_freq * torch.cat((kept, taper(min(slow, pairs)))).to(inv_freq), 1.0
+        slow = (inv_freq * self.length < 2 * math.pi).sum()
+        if self.pairs is not None:
+            slow = torch.full_like(slow, min(self.pairs, pairs))
+        place = torch.arange(pairs).to(inv_freq) - (pairs - slow)  # 0: the first of them
+        angle = math.pi * place / (slow - 1)
+        angle = torch.where(slow == 1, math.pi, angle)  # a single one is stilled
+        return inv_freq * torch.where(place < 0, 1.0, (1 + angle.cos()) / 2), 1.0

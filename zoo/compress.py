@@ -17,7 +17,8 @@ class Compress(Extension):
 
     def __init__(self, shape: Shape, *, alpha: NotNegative = 0.25) -> None:
         super().__init__()
-        self.length, self.alpha = shape.length, alpha
+        self.length = shape.length
+        self.alpha = alpha
 
     def ids(self, ids, total):
         """Linear on both sides of L."""

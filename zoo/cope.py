@@ -23,7 +23,8 @@ class Cope(Piece):
     at 32 L, and the reach is L (results/board, one seed).
     """
 
-    per_layer, reads_ids = True, False
+    per_layer = True
+    reads_ids = False
     # q.e needs queries of a head's width, and a size of q that does not depend on the position
     conflicts = ("pope", "xpos", "latent attention")
 

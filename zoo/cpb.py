@@ -31,10 +31,13 @@ class Cpb(Piece):
         super().__init__()
         self.log = input == "log"
         self.scale = math.log1p(shape.length) if self.log else shape.length
-        self.inner, self.outer = nn.Linear(1, hidden), nn.Linear(hidden, shape.n_head, bias=False)
+        self.inner = nn.Linear(1, hidden)
+        self.outer = nn.Linear(hidden, shape.n_head, bias=False)
 
     def bias(self, h, i, j):
         """The MLP as a sum over hidden units, so that nothing is larger than (H, T, T)."""
         x = torch.log1p(i - j) if self.log else i - j
-        w, b, out = self.inner.weight[:, 0] / self.scale, self.inner.bias, self.outer.weight
+        w = self.inner.weight[:, 0] / self.scale
+        b = self.inner.bias
+        out = self.outer.weight
         return sum(out[h, m] * torch.relu(w[m] * x + b[m]) for m in range(len(w)))

@@ -20,7 +20,8 @@ class Dape(Piece):
     (results/board). Slow: it makes the whole score.
     """
 
-    per_layer, reads_ids = True, False
+    per_layer = True
+    reads_ids = False
 
     def __init__(self, shape: Shape, *, hidden: Count = 32) -> None:
         super().__init__()

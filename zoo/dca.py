@@ -27,7 +27,8 @@ class Dca(Extension):
 
     def regions(self, total):
         """The older chunks, the chunk before, and the query's own chunk."""
-        size, c = self.size, self.chunk
+        size = self.size
+        c = self.chunk
         older = Region(
             query=lambda i: i * 0 + size,
             key=lambda j: j % c,

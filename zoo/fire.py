@@ -24,7 +24,8 @@ class Fire(Piece):
     ) -> None:
         super().__init__()
         self.threshold = threshold or float(shape.length)
-        self.inner, self.outer = nn.Linear(1, hidden), nn.Linear(hidden, shape.n_head)
+        self.inner = nn.Linear(1, hidden)
+        self.outer = nn.Linear(hidden, shape.n_head)
         self.c = nn.Parameter(torch.tensor(0.1))
         self.a = nn.Parameter(torch.tensor(1.0))
 

@@ -26,7 +26,8 @@ class Fox(Piece):
     (results/board). Lin et al. 2025 report that it beats RoPE within L and past it.
     """
 
-    per_layer, reads_ids = True, False
+    per_layer = True
+    reads_ids = False
 
     def __init__(
         self, shape: Shape, *, kind: Literal["fox", "cable"] = "fox", start: float = 0.0
@@ -47,8 +48,8 @@ class Fox(Piece):
         one = k.new_full((*k.shape[:-1], PARTS), LARGE)
         new = slice(k.shape[-2] - q.shape[-2], None)
         padding = (0, COLUMNS - 2 * PARTS)
-        q = torch.cat((q, split(sums[..., new, :]).to(q.dtype), one[..., new, :].to(q.dtype)), -1)
-        k = torch.cat((k, one, split(-sums).to(k.dtype)), -1)
+        q = torch.cat((q, split(sums[..., new, :]), one[..., new, :]), -1)
+        k = torch.cat((k, one, split(-sums)), -1)
         return nn.functional.pad(q, padding), nn.functional.pad(k, padding)
 
 

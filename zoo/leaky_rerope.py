@@ -26,7 +26,8 @@ class LeakyRerope(Extension):
         slowing: Annotated[float, Field(ge=1)] | Literal["auto"] = "auto",
     ) -> None:
         super().__init__()
-        self.length, self.slowing = shape.length, slowing
+        self.length = shape.length
+        self.slowing = slowing
         self.window = window or max(1, shape.length // 4)
         if self.window >= self.length:
             raise UserError(f"leaky_rerope: window must be below the length {self.length}")
@@ -39,7 +40,8 @@ class LeakyRerope(Extension):
 
     def regions(self, total):
         """Beyond w positions are divided by k, and queries move so that distances join at w."""
-        w, k = self.window, self.factor(total)
+        w = self.window
+        k = self.factor(total)
         return [
             Region(
                 query=lambda i: widened(i) / k + (w - w / k),

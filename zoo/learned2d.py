@@ -21,13 +21,15 @@ class Learned2d(Grid):
 
     def __init__(self, shape: Shape, *, resize: Literal["bicubic", "bilinear"] = "bicubic") -> None:
         super().__init__()
-        self.resize, side = resize, self.side(shape.length)
+        self.resize = resize
+        side = self.side(shape.length)
         table = torch.randn(side, side, shape.width) * start_deviation(shape.width)
         self.table = nn.Parameter(table)
 
     def embed(self, ids, tokens, total):
         """The vectors of the places, from the table as large as the image."""
-        side, table = self.side(total), self.table
+        side = self.side(total)
+        table = self.table
         if side != len(table):
             image = table.permute(2, 0, 1)[None]  # (S, S, C) -> (1, C, S, S) -> (side, side, C)
             image = nn.functional.interpolate(image, size=(side, side), mode=self.resize)

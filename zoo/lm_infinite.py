@@ -15,7 +15,8 @@ class LmInfinite(Extension):
 
     def __init__(self, shape: Shape, *, size: Length | None = None, sinks: Whole = 10) -> None:
         super().__init__()
-        self.size, self.sinks = size or shape.length, sinks
+        self.size = size or shape.length
+        self.sinks = sinks
         self.visible = (self.size, sinks)
 
     def mask(self, i, j):

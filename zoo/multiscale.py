@@ -29,7 +29,8 @@ class Multiscale(Piece):
         smallest = smallest or min(max(1, shape.length // 16), largest)
         if smallest > largest:
             raise UserError(f"multiscale: smallest = {smallest} is above largest = {largest}")
-        steps, heads = max(1, shape.n_head - 1), reversed(range(shape.n_head))
+        steps = max(1, shape.n_head - 1)
+        heads = reversed(range(shape.n_head))
         ranges = [round(largest * (smallest / largest) ** (h / steps)) for h in heads]
         self.register_buffer("ranges", torch.tensor(ranges), persistent=False)
 

@@ -28,13 +28,15 @@ class Path(Piece):
     (results/board, one seed). Slow: their kernel is not used here.
     """
 
-    per_layer, reads_ids = True, False
+    per_layer = True
+    reads_ids = False
     # the matrices mix columns, which pope doubles and xpos scales differently
     conflicts = ("pope", "xpos", "latent attention")
 
     def __init__(self, shape: Shape, *, rank: Count = 32) -> None:
         super().__init__()
-        width, self.n_head = shape.n_head * shape.head_dim, shape.n_head
+        width = shape.n_head * shape.head_dim
+        self.n_head = shape.n_head
         if width == 0:
             raise UserError("path needs columns of heads, and there are none")
         self.down = nn.Linear(shape.width, rank, bias=False)
@@ -55,14 +57,18 @@ class Path(Piece):
         Before a chunk, q has passed the matrices of all tokens after that chunk.
         """
         features = tile.features_k.mT  # (B, C + H, S)
-        w, beta = features[:, : -self.n_head], features[:, -self.n_head :]
+        w = features[:, : -self.n_head]
+        beta = features[:, -self.n_head :]
         w = F.silu(F.conv1d(F.pad(w, (2, 0)), self.conv.weight.to(w.dtype), groups=w.shape[1]))
         w = F.normalize(w.unflatten(1, (self.n_head, -1)), dim=2).mT  # (B, H, S, D)
         b = 2 * torch.sigmoid(beta)[..., None]  # (B, H, S, 1)
-        q, chunks = tile.q, []
+        q = tile.q
+        chunks = []
         for start in reversed(range(0, w.shape[2], CHUNK)):
             part = slice(start, start + CHUNK)
-            w_, b_, k_ = w[:, :, part], b[:, :, part], tile.k[:, :, part]
+            w_ = w[:, :, part]
+            b_ = b[:, :, part]
+            k_ = tile.k[:, :, part]
             ahead = tile.columns[..., part] > tile.rows
             y = (q @ w_.mT).masked_fill(ahead, 0.0)  # (B, H, R, chunk)
             matrix = b_ * (w_ @ w_.mT)

@@ -16,7 +16,8 @@ class Resonance(Rope):
     (results/extend). It helps only pairs that finish a turn within L.
     """
 
-    can_extend, goes_last = True, True
+    can_extend = True
+    goes_last = True
 
     def map_frequencies(self, inv_freq, base, total, ids):
         """Any frequencies, rounded in wavelength; the attention factor is 1."""

@@ -29,7 +29,9 @@ class Rfs(Piece):
         test: Literal["spread", "draw"] = "spread",
     ) -> None:
         super().__init__()
-        self.length, self.max, self.test = shape.length, max or float(shape.length), test
+        self.length = shape.length
+        self.max = max or float(shape.length)
+        self.test = test
 
     def ids(self, ids, total):
         """(index + 1/2) max / max(total, L), or a draw that is fixed for that total length."""

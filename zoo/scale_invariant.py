@@ -33,7 +33,9 @@ class ScaleInvariant(Piece):
         super().__init__()
         if beta < alpha * math.log(alpha):
             raise UserError(f"scale_invariant: beta must be at least alpha ln(alpha), not {beta}")
-        self.tau, self.alpha, self.beta = tau, alpha, beta
+        self.tau = tau
+        self.alpha = alpha
+        self.beta = beta
 
     def score(self, tile):
         """(B, H, R, C)."""

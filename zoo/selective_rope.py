@@ -22,7 +22,8 @@ class SelectiveRope(Piece):
     get worse too.
     """
 
-    per_layer, reads_ids = True, False
+    per_layer = True
+    reads_ids = False
     # it turns pairs of a head's own columns, which pope doubles and xpos scales differently
     conflicts = ("pope", "xpos", "latent attention")
 
@@ -54,7 +55,8 @@ class SelectiveRope(Piece):
         steps = conv1d(steps, taps, groups=len(taps))
         sums = steps.cumsum(-1).unflatten(1, (self.n_head, -1)).mT  # (B, H, S, F)
         angles = sums * self.inv_freq.to(sums.dtype)
-        cos, sin = angles.cos(), angles.sin()
+        cos = angles.cos()
+        sin = angles.sin()
         new = slice(k.shape[-2] - q.shape[-2], None)
         return apply_rotary(q, cos[..., new, :], sin[..., new, :]), apply_rotary(k, cos, sin)
 

@@ -25,7 +25,8 @@ class SelfExtend(Extension):
         group: Count | Literal["auto"] = "auto",
     ) -> None:
         super().__init__()
-        self.length, self.group = shape.length, group
+        self.length = shape.length
+        self.group = group
         self.window = window or max(1, shape.length // 4)
         if self.window >= 2 * shape.length / 3:
             raise UserError(f"self_extend: window must be below 2/3 of the length {shape.length}")
@@ -41,7 +42,8 @@ class SelfExtend(Extension):
 
     def regions(self, total):
         """Beyond W positions are those of groups, and queries move so that distances join."""
-        w, g = self.window, int(self.factor(total))
+        w = self.window
+        g = int(self.factor(total))
         return [
             Region(
                 query=lambda i: i // g + (w - w // g),

@@ -21,7 +21,9 @@ class Sinusoidal2d(Grid):
         super().__init__()
         if shape.width % 4 != 0:
             raise UserError(f"sinusoidal2d: 4 must divide n_embd = {shape.width}")
-        self.half, self.base, self.scale = shape.width // 2, base, scale
+        self.half = shape.width // 2
+        self.base = base
+        self.scale = scale
 
     def embed(self, ids, tokens, total):
         """Scaled sinusoids of rows, then of columns."""

@@ -33,7 +33,8 @@ class Smooth(Extension):
         learned: bool = False,
     ) -> None:
         super().__init__()
-        self.kind, self.knee = kind, knee or float(shape.length)
+        self.kind = kind
+        self.knee = knee or float(shape.length)
         self.log_factor = nn.Parameter(torch.zeros(1)) if learned else None
 
     def ids(self, ids, total):

@@ -28,7 +28,8 @@ class Streaming(Extension):
 
     def regions(self, total):
         """The sinks that have left the window."""
-        size, sinks = self.size, self.sinks
+        size = self.size
+        sinks = self.sinks
         return [
             Region(
                 query=lambda i: i.clamp(max=sinks + size - 1),

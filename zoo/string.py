@@ -24,5 +24,6 @@ class String(Extension):
 
     def regions(self, total):
         """From S on queries lie S - W earlier."""
-        s, moved = self.shift, self.shift - self.local
+        s = self.shift
+        moved = self.shift - self.local
         return [Region(query=lambda i: i - moved, key=lambda j: j, where=lambda i, j: i - j >= s)]

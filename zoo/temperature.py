@@ -21,7 +21,8 @@ class Temperature(Extension):
         if file:
             self.file = named_file(file, shape.folder)
             content = read_numbers("temperature", self.file, "scales")
-            scales, self.found_on = content["scales"], content.get("split_sha256")
+            scales = content["scales"]
+            self.found_on = content.get("split_sha256")
             if len(scales) != shape.n_head:
                 raise UserError(
                     f"temperature: {file} needs a number for each of {shape.n_head} heads"

@@ -20,7 +20,9 @@ class TwoScale(Extension):
 
     def __init__(self, shape: Shape, *, alpha: NotNegative = 1.0, beta: NotNegative = 1.5) -> None:
         super().__init__()
-        self.length, self.alpha, self.beta = shape.length, alpha, beta
+        self.length = shape.length
+        self.alpha = alpha
+        self.beta = beta
 
     def ids(self, ids, total):
         """Multiplied by alpha or by beta."""

@@ -34,7 +34,8 @@ class Xpos(Rope):
         layout: Layout = "half",
     ) -> None:
         super().__init__(shape, base=base, layout=layout)
-        self.gamma, self.scale_base = gamma, scale_base or shape.length / 2
+        self.gamma = gamma
+        self.scale_base = scale_base or shape.length / 2
         # e^82 leaves room for q.k below e^88, the largest float32
         self.limit = int(82 * self.scale_base / math.log1p(1 / gamma))
 
