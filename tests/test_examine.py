@@ -17,7 +17,7 @@ FAULTS = {
     "features read the next token": "later tokens",
     "features leak beyond the training length alone": "later tokens",
     "embed reads the targets of the caller": "later tokens",
-    "features subtract the mean of the batch": "other texts|later tokens",
+    "features subtract the mean of the batch": "other texts",
     "the logarithm of distance 0": "finite",
     "the gradient of a root at distance 0": "finite gradient",
     "a root that is undefined beyond 2 L": "finite",
