@@ -28,7 +28,7 @@ FAULTS = {
     "a mask that sees farther than its span": "blocks",
     "get_bias is no method of a scheme: bias": "bias",
     "a matrix [L, L] that 4 L cannot index": "bias in line",
-    "a bias with noise at every call": "same each time|later tokens",
+    "a bias with noise at every call": "same each time",
     "a slope that is read as a number of Python": "item",
     "a bias that wants the length": "length",
 }
