@@ -76,7 +76,9 @@ def check_length(corpus: Corpus, block_size: int) -> None:
     """UserError unless a run with this block_size can be trained on the corpus."""
     inputs = corpus.meta.get("rows", {}).get("inputs", block_size)
     if inputs != block_size:
-        raise UserError(f"the rows of {corpus.name} have {inputs} inputs: say --block_size={inputs}")
+        raise UserError(
+            f"the rows of {corpus.name} have {inputs} inputs: say --block_size={inputs}"
+        )
 
 
 def check_asked(trained: Corpus, asked: Corpus) -> None:
