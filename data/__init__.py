@@ -358,20 +358,20 @@ def write_corpus(
     splits: Mapping[str, Iterable[np.ndarray]],
     answers: Mapping[str, np.ndarray] | None = None,
     tokenizer_from: Path | None = None,
-    **about: Any,
+    **entries: Any,
 ) -> dict:
     """Write a corpus to `folder`, print what it holds and return what is in its meta.json.
 
     `splits` has the documents of "train" and "val", (n,) tokens each; empty ones are left out.
-    `about` is written to meta.json, see META: tokenizer, source, rule and, if the tokenizer needs
-    them, characters, or tokenizer_sha256 and end_token; tokenizer.json is copied from the folder
-    `tokenizer_from`. For `answers`, one number for each token of a split, see data/rows.py.
+    `entries` are written to meta.json, see META: tokenizer, source, rule and, if the tokenizer
+    needs them, characters, or tokenizer_sha256 and end_token; tokenizer.json is copied from the
+    folder `tokenizer_from`. For `answers`, one number for each token of a split, see data/rows.py.
     UserError for an empty split and for a token outside the vocabulary.
     """
-    tokenizer = tokenizer_of(about, tokenizer_from or folder)
+    tokenizer = tokenizer_of(entries, tokenizer_from or folder)
     vocab_size = len(tokenizer.vocabulary)
     dtype = "uint16" if vocab_size <= 2**16 else "uint32"
-    meta = {"name": folder.name, "unit": tokenizer.unit, "vocab_size": vocab_size, **about}
+    meta = {"name": folder.name, "unit": tokenizer.unit, "vocab_size": vocab_size, **entries}
     meta["splits"] = {}
     folder.mkdir(parents=True, exist_ok=True)
     # everything is written to a folder of its own and then moved: no file is ever half written

@@ -30,13 +30,13 @@ Pair = tuple[np.ndarray, np.ndarray]  # tokens (rows, width) and how far back th
 
 
 def write_rows(
-    folder: Path, train: Pair, validation: Mapping[int, Pair], rows: dict, **about: str
+    folder: Path, train: Pair, validation: Mapping[int, Pair], rows: dict, **entries: str
 ) -> dict:
     """Write a corpus of rows to `folder`, and return what is in its meta.json.
 
     `validation` has the rows of each size. Those of a trained size are filled up to the training
     width with tokens 0, which are not scored. `rows` is the entry of meta.json, without inputs and
-    sizes. For `about` see `write_corpus`.
+    sizes. For `entries` see `write_corpus`.
     """
     width = train[0].shape[1]
     sizes = []
@@ -55,7 +55,7 @@ def write_rows(
         {"train": train[0], "val": texts},
         answers={"train": train[1], "val": np.concatenate(answers)},
         rows={**rows, "inputs": width - 1, "sizes": sizes},
-        **about,
+        **entries,
     )
 
 

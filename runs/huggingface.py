@@ -297,16 +297,11 @@ def settings_in_full(config: GPTConfig) -> dict:
 def write_settings(config: GPTConfig) -> dict:
     """The config.json of the family that our model is of; UserError says what it lacks for that."""
     scheme = parse(config.pos).mentions[0]
-    if scheme.name == "learned":
-        kind = "gpt2"
-    elif scheme.name == "alibi":
-        kind = "bloom"
-    elif config.norm == "layernorm":
+    kind = {"learned": "gpt2", "alibi": "bloom"}.get(scheme.name, "llama")
+    if kind == "llama" and config.norm == "layernorm":
         kind = "gpt_neox"
-    elif config.qk_norm:
+    elif kind == "llama" and config.qk_norm:
         kind = "qwen3"
-    else:
-        kind = "llama"
     family = FAMILIES[kind]
     ours = settings_in_full(config)
     theirs = {"model_type": kind, "architectures": [family["class"]]}
@@ -317,15 +312,13 @@ def write_settings(config: GPTConfig) -> dict:
             theirs[family["settings"]["mlp"][0]] = activation
     if kind == "llama":
         theirs.update(attention_bias=config.bias, mlp_bias=config.bias)
-    for option, key in family["options"].items():
-        if scheme.name == family["pos"]:
-            theirs[key] = options_with_defaults(scheme)[option]
-    if config.extend:
-        extension = parse(config.extend).mentions[0]
-        values = options_with_defaults(extension)
-        for rope_type, (name, options) in EXTENSIONS.items():
-            if name != extension.name or values["factor"] == "auto":
-                continue
+    if scheme.name == family["pos"]:
+        values = options_with_defaults(scheme)
+        theirs.update({key: values[option] for option, key in family["options"].items()})
+    for rope_type, (name, options) in EXTENSIONS.items():
+        extension = parse(config.extend or "none").mentions[0]
+        if name == extension.name and extension.options.get("factor", "auto") != "auto":
+            values = options_with_defaults(extension)
             rope = {key: values[option] for option, key in options.items()}
             if rope_type in LONGER:
                 rope[ORIGINAL] = config.block_size

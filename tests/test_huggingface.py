@@ -10,9 +10,10 @@ from safetensors.torch import load_file, save_file
 from tiktoken_ext.openai_public import r50k_pat_str
 
 import data
-from configurable import GPTConfig, UserError
+from configurable import EvaluateSettings, GPTConfig, UserError
 from model import GPT
 from runs import huggingface
+from runs.checkpoint import open_model
 from runs.huggingface import FAMILIES, load_model, save_model
 
 transformers = pytest.importorskip("transformers")
@@ -228,6 +229,9 @@ def test_the_tokenizer_goes_along_and_another_one_is_refused(kind, tmp_path, mon
     data.write_corpus(tmp_path / "other", {"train": [ids], "val": [ids]}, **other)
     with pytest.raises(UserError, match="other has another tokenizer than .*model: prepare its"):
         huggingface.check_tokenizer(tmp_path / "model", data.load("other", tmp_path))
+    monkeypatch.setattr(data.load, "__defaults__", (tmp_path,))
+    with pytest.raises(UserError, match="other has another tokenizer"):
+        open_model(str(tmp_path / "model"), EvaluateSettings(dataset="other", device="cpu"))
     with pytest.raises(UserError, match="model exists: name a new folder"):
         save_model(ours, tmp_path / "model")
 
