@@ -254,13 +254,11 @@ def read_settings(config: dict, bias: bool) -> GPTConfig:
     for name, (key, *default) in family["settings"].items():
         ours[name] = theirs.get(key, literal_eval(default[0]) if default else None)
     rope_type = theirs.get("rope_type", theirs.get("type", "default"))
-    unlike = {key: theirs[key] for key in REFUSED if theirs.get(key)}
-    if ours["mlp"] not in family["activations"]:
-        unlike["activation"] = ours["mlp"]
-    if rope_type not in ("default", *EXTENSIONS):
-        unlike["rope_type"] = rope_type
-    if unlike:
-        raise UserError(f"it has {unlike!s:.200}, which is not computed here")
+    refused = [f"{key}={theirs[key]}" for key in REFUSED if theirs.get(key)]
+    if ours["mlp"] not in family["activations"] or rope_type not in ("default", *EXTENSIONS):
+        refused.append(f"activation {ours['mlp']} with rope_type {rope_type}")
+    if refused:
+        raise UserError(f"it has {', '.join(refused):.200}, which is not computed here")
 
     ours["mlp"] = family["activations"][ours["mlp"]]
     ours["pos"] = expression(family["pos"], family["options"], theirs)
@@ -297,11 +295,9 @@ def settings_in_full(config: GPTConfig) -> dict:
 def write_settings(config: GPTConfig) -> dict:
     """The config.json of the family that our model is of; UserError says what it lacks for that."""
     scheme = parse(config.pos).mentions[0]
-    kind = {"learned": "gpt2", "alibi": "bloom"}.get(scheme.name, "llama")
-    if kind == "llama" and config.norm == "layernorm":
-        kind = "gpt_neox"
-    elif kind == "llama" and config.qk_norm:
-        kind = "qwen3"
+    kind = "qwen3" if config.qk_norm else "llama"
+    if config.norm == "layernorm":
+        kind = {"learned": "gpt2", "alibi": "bloom"}.get(scheme.name, "gpt_neox")
     family = FAMILIES[kind]
     ours = settings_in_full(config)
     theirs = {"model_type": kind, "architectures": [family["class"]]}

@@ -25,7 +25,7 @@ def logged(folder: str | Path) -> list[dict[str, Any]]:
     lines = []
     if path.exists():
         for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            with suppress(ValueError, TypeError, KeyError):
+            with suppress(ValueError, TypeError, KeyError, RecursionError):
                 line = json.loads(text)
                 lines.append(line | {"step": int(line["step"])})
     return lines

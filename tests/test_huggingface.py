@@ -26,7 +26,7 @@ BLOOM = dict(hidden_size=30, n_layer=2, n_head=5, vocab_size=43, seq_length=L)
 YARN = dict(rope_type="yarn", factor=4.0, rope_theta=200.0, original_max_position_embeddings=L)
 
 
-def scaled(**rope: object) -> dict:
+def scaled(**rope):
     """A Llama of 4 L tokens that was extended from L."""
     return WIDE | dict(max_position_embeddings=4 * L, rope_parameters=YARN | rope)
 
@@ -74,11 +74,11 @@ OURS = {  # family -> models of ours that are written as it
 }
 
 
-def tokens(length: int) -> torch.Tensor:
+def tokens(length):
     return torch.randint(43, (2, length), generator=torch.Generator().manual_seed(1))
 
 
-def theirs_of(name: str, **changes: object) -> transformers.PreTrainedModel:
+def theirs_of(name, **changes):
     """A random model of transformers: no bias is 0, no norm is 1."""
     torch.manual_seed(7)
     config = transformers.AutoConfig.for_model(name.split()[0], **{**THEIRS[name], **changes})
@@ -88,7 +88,7 @@ def theirs_of(name: str, **changes: object) -> transformers.PreTrainedModel:
     return model.float().eval()
 
 
-def ours_of(vocab_size: int = 43, **settings: object) -> GPT:
+def ours_of(vocab_size=43, **settings):
     """A random model of ours."""
     torch.manual_seed(3)
     extend = settings.pop("extend", "")
@@ -101,7 +101,7 @@ def ours_of(vocab_size: int = 43, **settings: object) -> GPT:
 
 
 @torch.no_grad()
-def assert_equal_logits(ours: GPT, theirs: transformers.PreTrainedModel, lengths: list) -> None:
+def assert_equal_logits(ours, theirs, lengths):
     for length in lengths:
         idx = tokens(length)
         expected = theirs(idx).logits
@@ -162,10 +162,10 @@ def test_what_no_family_can_be_is_one_sentence_and_nothing_is_written(settings, 
 
 REFUSED_THERE = [
     (dict(model_type="falcon"), "of type falcon; known are gpt2, gpt_neox, llama"),
-    (dict(hidden_act="gelu"), "'activation': 'gelu'"),
+    (dict(hidden_act="gelu"), "activation gelu"),
     (dict(hidden_size=None), "n_embd"),
     (dict(quantization_config={"bits": 4}), "quantization_config"),
-    (dict(rope_scaling={"type": "su"}), "'rope_type': 'su'"),
+    (dict(rope_scaling={"type": "su"}), "rope_type su"),
     (dict(rope_scaling={"type": "yarn", "factor": 2.0, "mscale_all_dim": 1}), "mscale_all_dim"),
     (dict(rope_scaling={"type": "linear", "factor": 0.5}), "factor"),
     (dict(num_hidden_layers=3), r"lacks the weight model.layers.2.* of shape \(24,\)"),
@@ -200,7 +200,7 @@ def test_several_files_of_old_names_are_read_and_a_damaged_one_is_refused(tmp_pa
 TEXT = "héllo wörld\n\t ✓ 𝔘 don't  stop the hell"
 
 
-def toy_gpt2() -> tiktoken.Encoding:
+def toy_gpt2():
     """GPT-2's pattern and a handful of merges: needs no file."""
     merged = [b" t", b"he", b"  ", b"ll", b"\n\t", b" the", b"hell", b"hello", b" w", b"\xc3\xa9"]
     ranks = {piece: n for n, piece in enumerate([bytes([i]) for i in range(256)] + merged)}
@@ -243,7 +243,7 @@ def test_a_name_is_downloaded(monkeypatch, tmp_path):
     assert huggingface.is_huggingface("some/model") and not huggingface.is_huggingface("out/model")
     assert_equal_logits(load_model("some/model"), theirs, [L])
 
-    def unreachable(name: str, **how: object) -> None:
+    def unreachable(name, **how):
         raise OSError("We couldn't connect\nto anything")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
