@@ -371,7 +371,7 @@ class GPT(nn.Module):
         plans = self.pos.plans(index, index, length, length, self._wide_dtype(), window)
         dropout = self.config.dropout
         n_head = self.config.n_head
-        paths = [attention.choose_path(plan, n_head, compiled, dropout) for plan in plans]
+        paths = [attention.choose_path(plan, n_head, compiled, dropout) for plan in plans.values()]
         return "|".join(dict.fromkeys(paths))
 
     def _wide_dtype(self):
@@ -415,13 +415,15 @@ class GPT(nn.Module):
             plans = self.pos.plans(index, ids, T, total, dtype, window)
             n_head = self.config.n_head
             dropout = self.config.dropout if self.training else 0.0
-            prepared = [attention.prepare(plan, n_head, dtype, dropout) for plan in plans]
+            prepared = {}
+            for pieces, plan in plans.items():
+                prepared[pieces] = attention.prepare(plan, n_head, dtype, dropout)
         x = self.ln_e(self.wte(idx))
         if embedded is not None:
             x = x + embedded.to(x.dtype)
         x = F.dropout(x, self.config.dropout, self.training)
-        for block, number in zip(self.h, self.pos.set_of_layer, strict=True):
-            x = block(x, prepared[number], cache)
+        for block, pieces in zip(self.h, self.pos.sets, strict=True):
+            x = block(x, prepared[pieces], cache)
         if cache:
             cache.tokens = tokens
             cache.n += T
