@@ -338,10 +338,6 @@ class GPT(nn.Module):
         self.pos.to(self.wte.weight.device)
         self.config = replace(self.config, extend=self.pos.extension)
 
-    def extension_at(self, total: int) -> dict[str, str | float | None]:
-        """{"extend", "factor"}: the active extension, and its factor in a text of `total`."""
-        return {"extend": self.pos.extension or None, "factor": self.pos.factor(total)}
-
     @property
     def limit(self) -> int | None:
         """The longest total length that the position scheme defines; None: any."""

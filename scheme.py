@@ -357,7 +357,7 @@ def clash(a: Piece, b: Piece, side_by_side: bool) -> str:
         return f"{both} take the text to be longer by a factor: keep one"
     if a.file and b.file and a.file.name == b.file.name and a.file != b.file:
         return f"{both} name files of one name, and a run keeps both: rename one"
-    if a.factor and b.draw and a.factor(2**30) != a.factor(2**31):
+    if a.can_extend and a.factor and b.draw and a.factor(2**30) != a.factor(2**31):
         return f"{second} draws positions for another length: give a fixed factor to {first}"
     if a.regions and makes_score(b):
         return f"{first} rewrites distances, and {second} makes the whole score by itself"

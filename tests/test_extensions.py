@@ -414,7 +414,8 @@ MISFITS = {
     "learned(rows=64)": MAPPING | REWRITING | MOVING,
     "sinusoidal": MAPPING | REWRITING | {"slopes"},
     "rope | nope": {"slopes"},
-    "randomized(max=128) + rope": {"pose", "slopes"},
+    # the factor of the last three follows the length
+    "randomized(max=128) + rope": {"pose", "slopes", "dynamic_ntk", "leaky_rerope", "self_extend"},
 }
 
 
