@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 import attention
 from attention import for_each_head
 from configurable import GPTConfig, UserError
-from posenc import Shape, start_deviation, stored
+from posenc import Shape, scheme_name, start_deviation, stored
 from scheme import Scheme
 
 __all__ = ["GPT", "Cache", "GPTConfig"]
@@ -300,7 +300,13 @@ class GPT(nn.Module):
             self.lm_head.weight = self.wte.weight
         self.apply(self._initialise)
         self.register_buffer("drawn_ids", None, persistent=False)
-        self.set_scheme(config.pos, pos_file)
+        shape = Shape(config.n_head, config.scheme_width, config.n_embd, config.block_size)
+        self.pos = Scheme(config.pos, shape, config.n_layer, pos_file)
+        for piece in self.pos.pieces.values():
+            if config.kv_lora_rank is not None and "latent attention" in piece.conflicts:
+                sentence = f"{scheme_name(piece)} needs whole heads, latent attention has parts"
+                raise UserError(f"{sentence}: leave kv_lora_rank out, or choose another scheme")
+        self.config = replace(config, pos=self.pos.text)
         self.extend(config.extend)
 
     def _initialise(self, module):
@@ -316,18 +322,11 @@ class GPT(nn.Module):
 
     # ---- positions
 
-    def set_scheme(self, pos: str, pos_file: str | Path | None = None) -> None:
-        """Take another position scheme, which initialises itself; everything else stays."""
-        c = self.config
-        shape = Shape(c.n_head, c.scheme_width, c.n_embd, c.block_size)
-        scheme = Scheme(pos, shape, c.n_layer, Path(pos_file) if pos_file else None)
-        for key, piece in scheme.pieces.items():
-            if c.kv_lora_rank is not None and "latent attention" in piece.conflicts:
-                sentence = f"{key.split('_', 1)[1]} needs whole heads, latent attention has parts"
-                raise UserError(f"{sentence}: leave kv_lora_rank out, or choose another scheme")
-        self.pos = scheme.to(self.wte.weight.device)
+    def drop_positions(self) -> None:
+        """Take the scheme nope; all weights but those of the old scheme stay."""
+        self.pos = Scheme("nope", self.pos.shape, self.config.n_layer)
         self.drawn_ids = None
-        self.config = replace(c, pos=self.pos.text, extend="")
+        self.config = replace(self.config, pos="nope", extend="")
 
     def extend(self, text: str, folder: Path | None = None) -> None:
         """Activate an `extend` expression, in place of any other; "" for none.

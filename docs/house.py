@@ -47,7 +47,6 @@ STOPS = {  # in parts: the building of the model, and the forward pass
             "train.py start_run",
             "runs/checkpoint.py new_model",
             "model.py GPT.__init__",
-            "model.py GPT.set_scheme",
             "scheme.py Scheme.__init__",
             "scheme.py build",
         ],
