@@ -208,11 +208,12 @@ class LatentAttention(nn.Module):
         features = kept_features(x, plan, cache, self.layer)
         if cache is None:
             k, v = self.keys_and_values(k)
-            y = attention.attend(q, k, v, prepared, self.scale, dropout, features)
         else:
             q = torch.cat((q[..., : self.width] @ up_k, q[..., self.width :]), -1)
             v = k[..., : self.rank]
-            y = attention.attend(q, k, v, prepared, self.scale, dropout, features) @ up_v.mT
+        y = attention.attend(q, k, v, prepared, self.scale, dropout, features)
+        if cache is not None:
+            y = y @ up_v.mT
         if plan.finishing:
             y = finished(y, latents[..., : self.rank] @ up_v.mT, x, plan)
         return F.dropout(self.c_proj(y.transpose(1, 2).flatten(2)), self.dropout, self.training)
