@@ -357,8 +357,11 @@ def _masked(q, k, v, prepared, scale, dropout):
             index = torch.arange(offset + start, offset + stop, device=q.device)[:, None]
             make = on_card(added_scores, q)
             block = make(plan, plan.parts[0], q.shape[1], dtype, index, torch.cat(places))
-        seen_k = torch.cat([k[..., s, :] for s in spans], -2) if spans[1:] else k[..., spans[0], :]
-        seen_v = torch.cat([v[..., s, :] for s in spans], -2) if spans[1:] else v[..., spans[0], :]
+        seen_k = k[..., spans[0], :]
+        seen_v = v[..., spans[0], :]
+        if len(spans) > 1:  # sinks, and a gap before the window
+            seen_k = torch.cat((seen_k, k[..., spans[1], :]), -2)
+            seen_v = torch.cat((seen_v, v[..., spans[1], :]), -2)
         blocks.append(_with_added(q[..., start:stop, :], seen_k, seen_v, block, scale, dropout))
     return torch.cat(blocks[::-1], -2)
 

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 import attention
 from attention import for_each_head
 from configurable import GPTConfig, UserError
-from posenc import Shape, start_deviation, stored
+from posenc import Shape, scheme_name, start_deviation, stored
 from scheme import Scheme
 
 __all__ = ["GPT", "Cache", "GPTConfig"]
@@ -208,11 +208,12 @@ class LatentAttention(nn.Module):
         features = kept_features(x, plan, cache, self.layer)
         if cache is None:
             k, v = self.keys_and_values(k)
-            y = attention.attend(q, k, v, prepared, self.scale, dropout, features)
         else:
             q = torch.cat((q[..., : self.width] @ up_k, q[..., self.width :]), -1)
             v = k[..., : self.rank]
-            y = attention.attend(q, k, v, prepared, self.scale, dropout, features) @ up_v.mT
+        y = attention.attend(q, k, v, prepared, self.scale, dropout, features)
+        if cache is not None:
+            y = y @ up_v.mT
         if plan.finishing:
             y = finished(y, latents[..., : self.rank] @ up_v.mT, x, plan)
         return F.dropout(self.c_proj(y.transpose(1, 2).flatten(2)), self.dropout, self.training)
@@ -300,7 +301,13 @@ class GPT(nn.Module):
             self.lm_head.weight = self.wte.weight
         self.apply(self._initialise)
         self.register_buffer("drawn_ids", None, persistent=False)
-        self.set_scheme(config.pos, pos_file)
+        shape = Shape(config.n_head, config.scheme_width, config.n_embd, config.block_size)
+        self.pos = Scheme(config.pos, shape, config.n_layer, pos_file)
+        for piece in self.pos.pieces.values():
+            if config.kv_lora_rank is not None and "latent attention" in piece.conflicts:
+                sentence = f"{scheme_name(piece)} needs whole heads, latent attention has parts"
+                raise UserError(f"{sentence}: leave kv_lora_rank out, or choose another scheme")
+        self.config = replace(config, pos=self.pos.text)
         self.extend(config.extend)
 
     def _initialise(self, module):
@@ -316,18 +323,11 @@ class GPT(nn.Module):
 
     # ---- positions
 
-    def set_scheme(self, pos: str, pos_file: str | Path | None = None) -> None:
-        """Take another position scheme, which initialises itself; everything else stays."""
-        c = self.config
-        shape = Shape(c.n_head, c.scheme_width, c.n_embd, c.block_size)
-        scheme = Scheme(pos, shape, c.n_layer, Path(pos_file) if pos_file else None)
-        for key, piece in scheme.pieces.items():
-            if c.kv_lora_rank is not None and "latent attention" in piece.conflicts:
-                sentence = f"{key.split('_', 1)[1]} needs whole heads, latent attention has parts"
-                raise UserError(f"{sentence}: leave kv_lora_rank out, or choose another scheme")
-        self.pos = scheme.to(self.wte.weight.device)
+    def drop_positions(self) -> None:
+        """Take the scheme nope; all weights but those of the old scheme stay."""
+        self.pos = Scheme("nope", self.pos.shape, self.config.n_layer)
         self.drawn_ids = None
-        self.config = replace(c, pos=self.pos.text, extend="")
+        self.config = replace(self.config, pos="nope", extend="")
 
     def extend(self, text: str, folder: Path | None = None) -> None:
         """Activate an `extend` expression, in place of any other; "" for none.
@@ -337,10 +337,6 @@ class GPT(nn.Module):
         self.pos.extend(text, folder)
         self.pos.to(self.wte.weight.device)
         self.config = replace(self.config, extend=self.pos.extension)
-
-    def extension_at(self, total: int) -> dict[str, str | float | None]:
-        """{"extend", "factor"}: the active extension, and its factor in a text of `total`."""
-        return {"extend": self.pos.extension or None, "factor": self.pos.factor(total)}
 
     @property
     def limit(self) -> int | None:
@@ -371,7 +367,7 @@ class GPT(nn.Module):
         plans = self.pos.plans(index, index, length, length, self._wide_dtype(), window)
         dropout = self.config.dropout
         n_head = self.config.n_head
-        paths = [attention.choose_path(plan, n_head, compiled, dropout) for plan in plans]
+        paths = [attention.choose_path(plan, n_head, compiled, dropout) for plan in plans.values()]
         return "|".join(dict.fromkeys(paths))
 
     def _wide_dtype(self):
@@ -415,13 +411,15 @@ class GPT(nn.Module):
             plans = self.pos.plans(index, ids, T, total, dtype, window)
             n_head = self.config.n_head
             dropout = self.config.dropout if self.training else 0.0
-            prepared = [attention.prepare(plan, n_head, dtype, dropout) for plan in plans]
+            prepared = {}
+            for pieces, plan in plans.items():
+                prepared[pieces] = attention.prepare(plan, n_head, dtype, dropout)
         x = self.ln_e(self.wte(idx))
         if embedded is not None:
             x = x + embedded.to(x.dtype)
         x = F.dropout(x, self.config.dropout, self.training)
-        for block, number in zip(self.h, self.pos.set_of_layer, strict=True):
-            x = block(x, prepared[number], cache)
+        for block, pieces in zip(self.h, self.pos.sets, strict=True):
+            x = block(x, prepared[pieces], cache)
         if cache:
             cache.tokens = tokens
             cache.n += T

@@ -68,20 +68,6 @@ def rope_frequencies(head_dim: int, base: float = 10000.0) -> Table:
     return base ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim), 1.0
 
 
-def apply_maps(
-    inv_freq: Tensor, base: float, maps: Sequence["Piece"], total: int, ids: Tensor | None = None
-) -> Table:
-    """(inv_freq, attention_factor) after each frequency map in turn, for a text of `total` tokens.
-
-    inv_freq is (F,) in float64, and may become (T, F) where `ids` (T,) are given.
-    """
-    factor = 1.0
-    for piece in maps:
-        inv_freq, more = piece.map_frequencies(inv_freq, base, total, ids)
-        factor *= more
-    return inv_freq, factor
-
-
 def cos_sin(positions: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
     """cos and sin of position x frequency, float32, (..., T, F) for positions (..., T).
 
@@ -419,8 +405,16 @@ class Rotary(Piece):
     def frequencies(
         self, total: int, maps: Sequence[Piece] = (), ids: Tensor | None = None
     ) -> Table:
-        """(inv_freq (F,) or (T, F), attention factor) under the maps; see `apply_maps`."""
-        return apply_maps(self.inv_freq, self.base, maps, total, ids)
+        """(inv_freq (F,), attention factor) after each map in turn, for a text of `total` tokens.
+
+        Frequencies may become (T, F) where `ids` (T,) are given.
+        """
+        inv_freq = self.inv_freq
+        factor = 1.0
+        for piece in maps:
+            inv_freq, more = piece.map_frequencies(inv_freq, self.base, total, ids)
+            factor *= more
+        return inv_freq, factor
 
     def tables(self, ids, total, maps=()):
         """Cosines and sines (T, F) of ids (T,), times the attention factor."""

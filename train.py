@@ -358,7 +358,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
     while not run.finished:
         step = run.step
         if step == drop_step:  # DroPE: the last steps without positions
-            model.set_scheme("nope")
+            model.drop_positions()
             shared_loss = processes.shared(loss_fn)
             moments = optimizer.state
             optimizer = configure_optimizer(model, s)  # without the parameters of positions

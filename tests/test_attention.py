@@ -78,7 +78,7 @@ def test_every_path_equals_the_reference(pos, extend, monkeypatch):
     idx = text(gpt)
     index = torch.arange(idx.shape[1])
     plans = gpt.pos.plans(index, index, len(index), len(index), torch.float64)
-    paths = {attention.choose_path(plan, 2, compiled=False) for plan in plans}
+    paths = {attention.choose_path(plan, 2, compiled=False) for plan in plans.values()}
     with monkeypatch.context() as patch:
         patch.setattr(attention, "attend", through_the_reference)
         expected = output_and_gradients(gpt, idx)
@@ -136,9 +136,9 @@ def test_flex_equals_the_reference(pos, monkeypatch):
 @torch.no_grad()
 @pytest.mark.parametrize("size, sinks", [(3, 0), (3, 2), (30, 0), (1, 0), (2, 30)])
 def test_a_block_reads_only_keys_that_it_can_see(size, sinks):
-    plan = model(f"window(size={size}, sinks={sinks})").pos.plans(
-        torch.arange(40), torch.arange(40), 40, 40, torch.float32
-    )[0]
+    index = torch.arange(40)
+    scheme = model(f"window(size={size}, sinks={sinks})").pos
+    [plan] = scheme.plans(index, index, 40, 40, torch.float32).values()
     for first in range(0, 40, 4):
         spans = attention.visible_keys(plan, first, first + 4)
         read = {j for span in spans for j in range(span.start, span.stop)}
@@ -174,7 +174,7 @@ def test_a_pieces_weights_and_output_take_the_place_of_the_softmax(tmp_path):
     gpt = GPT(config, file).double().eval()
     x = torch.randn(1, 9, 16, dtype=torch.float64)
     index = torch.arange(9)
-    [plan] = gpt.pos.plans(index, index, 9, 9, torch.float64)
+    [plan] = gpt.pos.plans(index, index, 9, 9, torch.float64).values()
     layer = gpt.h[0].attn
     y = layer(x, attention.prepare(plan, 2, torch.float64), None)
     q, k, v = (t.unflatten(-1, (2, 8)).transpose(1, 2) for t in layer.c_attn(x).split(16, -1))

@@ -181,7 +181,7 @@ def test_latent_attention_equals_attention_with_the_keys_and_values_it_stands_fo
     queries = layer.c_query(x)[0].view(N, 2, 12)
     expected = torch.zeros(N, 2, 8, dtype=torch.float64)
     index = torch.arange(N)
-    plan = gpt.pos.plans(index, index, N, N, torch.float64)[0]
+    plan = next(iter(gpt.pos.plans(index, index, N, N, torch.float64).values()))
     q, k, v = layer.project(x, plan)
     if pos == "alibi":
         torch.testing.assert_close(q[0], queries.transpose(0, 1), rtol=0, atol=1e-12)
@@ -331,14 +331,14 @@ def test_what_a_model_cannot_read_is_refused():
         gpt.losses(*[torch.zeros(1, 3, dtype=torch.long)] * 2, window=0)
 
 
-def test_another_scheme_leaves_the_weights_alone():
-    gpt = model("rope").float()
+def test_dropped_positions_leave_the_weights_alone():
+    gpt = model("rope + t5").float()
     weights = {k: v.clone() for k, v in gpt.state_dict().items()}
     gpt.extend("yarn(factor=2)")
     assert gpt.config.extend == "yarn(factor=2)"
-    gpt.set_scheme("t5")
-    assert gpt.config.pos == "t5" and gpt.config.extend == ""
+    gpt.drop_positions()
+    assert gpt.config.pos == "nope" and gpt.config.extend == ""
     state = gpt.state_dict()
-    assert set(state) - set(weights) == {"pos.pieces.0_t5.table"}
-    assert all(torch.equal(state[k], v) for k, v in weights.items())
+    assert set(weights) - set(state) == {"pos.pieces.1_t5.table"}
+    assert all(torch.equal(weights[k], v) for k, v in state.items())
     assert gpt.parameter_count == GPT(GPTConfig(**vars(gpt.config))).parameter_count

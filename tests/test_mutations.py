@@ -61,20 +61,20 @@ posenc.py | test_schemes | million
 - return new if new.dtype == dtype else t.to(new.device, dtype)
 + return new
 scheme.py | test_schemes | turns
-- return all(layer % count in branches for branches, count in self.pattern)
-+ return all((layer + 1) % count in branches for branches, count in self.pattern)
+- return _nodes_in(branches[layer % len(branches)], layer)
++ return _nodes_in(branches[(layer + 1) % len(branches)], layer)
 scheme.py | test_schemes | repeats
 - branches = _branches(node.right) * count
 + branches = _branches(node.right) * (count + 1)
 scheme.py | test_schemes | act_together
-- for a, b in itertools.combinations(pieces, 2):
+- for a, b in itertools.permutations([*pieces, *extensions], 2):
 + for a, b in ():
 scheme.py | test_schemes | length_is
 - context = {"length": shape.length}
 + context = {"length": shape.width}
 scheme.py | test_extensions | wavelengths
-- return sorted(pieces, key=lambda piece: piece.goes_last)
-+ return sorted(pieces, key=lambda piece: not piece.goes_last)
+- maps.sort(key=lambda piece: piece.goes_last)
++ maps.sort(key=lambda piece: not piece.goes_last)
 attention.py | test_schemes | paper
 - return i, torch.minimum(i, j)
 + return i, torch.minimum(i, j + 1)

@@ -2,7 +2,7 @@
 
 import math
 
-from posenc import Rope, apply_maps
+from posenc import Rope
 
 
 class Resonance(Rope):
@@ -25,5 +25,4 @@ class Resonance(Rope):
 
     def frequencies(self, total, maps=(), ids=None):
         """RoPE's frequencies, rounded in wavelength before the maps of an extension."""
-        rounded, _ = self.map_frequencies(self.inv_freq, self.base, total, ids)
-        return apply_maps(rounded, self.base, maps, total, ids)
+        return super().frequencies(total, (self, *maps), ids)
