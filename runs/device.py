@@ -22,16 +22,7 @@ import attention
 from configurable import UserError, read_json, write_json
 
 # cards, and their dense bf16 peaks in TFLOP/s, from the vendor's data sheets
-PEAKS = {"H100 PCIe": 756, "H100": 989, "H200": 989, "A100": 312, "L40S": 362, "L4": 121}
-PEAKS["RTX 4090"] = 165
-    "H100 PCIe": 756,
-    "H100": 989,
-    "H200": 989,
-    "A100": 312,
-    "L40S": 362,
-    "L4": 121,
-    "RTX 4090": 165,
-}
+PEAKS = {"H100 PCIe": 756, "H100": 989, "H200": 989, "A100": 312, "L4": 121, "RTX 4090": 165}
 TRIAL_FLOPS = 2**30  # of one product that is timed: with all repeats under 0.3 s on two cores
 LEAD = 1.1  # bfloat16 must be faster by this, else float32, which rounds less, is taken
 
