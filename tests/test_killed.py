@@ -67,7 +67,7 @@ def test_a_run_that_was_killed_ends_like_one_that_nobody_touched(
         for owner, name, fatal in MOMENTS[moment]:
             patch.setattr(owner, name, fatal)
         child = child_of(*WORDS, "--out_dir=run")
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert exit_code(child) == 9
     assert run(*WORDS, "--out_dir=run") == 0
     assert identical(saved("run"), saved("straight"))
     assert metrics("run") == metrics("straight")
@@ -86,6 +86,18 @@ def child_of(*words: str) -> int:
     return child
 
 
+def exit_code(child: int, seconds: float = 60) -> int:
+    """Wait for the end of a child; one that takes longer is killed, and has -9."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
 def wait_for_lines(folder: Path, count: int, seconds: float = 60) -> None:
     """Wait until metrics.jsonl has so many lines."""
     end = time.monotonic() + seconds
@@ -101,7 +113,7 @@ def test_the_first_signal_saves_and_the_second_does_not_wait() -> None:
     child = child_of(*words)
     wait_for_lines(Path("run"), 3)
     os.kill(child, signal.SIGTERM)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 128 + signal.SIGTERM
+    assert exit_code(child) == 128 + signal.SIGTERM
     (path,) = checkpoint_paths(Path("run"))
     step = int(path.name.split("-")[1])
 
@@ -109,6 +121,6 @@ def test_the_first_signal_saves_and_the_second_does_not_wait() -> None:
     wait_for_lines(Path("run"), step + 2)
     for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
         os.kill(child, number)  # both signals arrive together
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = exit_code(child)
     assert code in (128 + signal.SIGINT, 128 + signal.SIGTERM)
     assert checkpoint_paths(Path("run"))

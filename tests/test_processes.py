@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import SIZE, Project
-from test_killed import wait_for_lines
+from test_killed import exit_code, wait_for_lines
 from test_train import identical, logged, metrics, run, saved
 
 import train
@@ -49,8 +49,7 @@ def start_two(*words: str) -> list[int]:
 
 @pytest.mark.usefixtures("here")
 def test_two_processes_have_the_losses_weights_and_results_of_one() -> None:
-    for child in start_two(*SHARED, "--out_dir=two"):
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert list(map(exit_code, start_two(*SHARED, "--out_dir=two"))) == [0, 0]
     assert run(*SHARED, "--out_dir=one") == 0
     one = saved("one")["model"]
     two = saved("two")["model"]
@@ -68,18 +67,16 @@ def test_two_processes_have_the_losses_weights_and_results_of_one() -> None:
     assert run(*SHARED, "--max_iters=9", "--out_dir=two") == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("here")
 def test_two_that_are_stopped_and_go_on_end_the_same_to_the_bit() -> None:
-    words = [*SHARED, "--max_iters=60", "--eval_interval=20"]
-    for child in start_two(*words, "--out_dir=straight"):
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    words = [*SHARED, "--max_iters=400", "--eval_interval=100"]
+    assert list(map(exit_code, start_two(*words, "--out_dir=straight"))) == [0, 0]
     children = start_two(*words, "--out_dir=stopped")
     wait_for_lines(Path("stopped"), 5)
     os.kill(children[1], signal.SIGTERM)  # one hears it, both stop
-    for child in children:
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 128 + signal.SIGTERM
-    for child in start_two(*words, "--out_dir=stopped"):
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert list(map(exit_code, children)) == [128 + signal.SIGTERM] * 2
+    assert list(map(exit_code, start_two(*words, "--out_dir=stopped"))) == [0, 0]
     assert identical(saved("straight"), saved("stopped"))
     assert metrics("straight") == metrics("stopped")
 

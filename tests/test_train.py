@@ -260,6 +260,26 @@ def test_a_scheme_that_was_edited_is_another_run_and_a_baseline_does_not_mind() 
     assert load_run(root, pos_file="mine.py")
 
 
+def test_a_scheme_of_ones_own_is_examined_and_its_later_errors_are_one_sentence() -> None:
+    Path("mine.py").write_text(OWN.format(rate=1), encoding="utf-8")
+    assert run("--pos=root", "--pos_file=mine.py", "--examine=True", "--out_dir=run") == 0
+    late = OWN.format(rate=1).replace("return", "[][0]\n        return")
+    Path("mine.py").write_text(late, encoding="utf-8")
+    with pytest.raises(UserError, match="mine.py.*bias in line.*IndexError"):
+        run("--pos=root", "--pos_file=mine.py", "--out_dir=late")
+
+
+def test_a_figure_that_was_not_drawn_is_drawn_by_the_same_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run("--out_dir=run")
+    drawn = []
+    monkeypatch.setattr(train, "plot_run", lambda folder, result: drawn.append(folder))
+    assert run("--out_dir=run") == 0 and drawn == ["run"]
+    Path("run/extrapolation.png").touch()
+    assert run("--out_dir=run") == 0 and drawn == ["run"]
+
+
 def test_a_zoo_file_that_was_edited_refuses_the_runs_that_use_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
