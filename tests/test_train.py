@@ -264,9 +264,9 @@ def test_a_scheme_of_ones_own_is_examined_and_its_later_errors_are_one_sentence(
     Path("mine.py").write_text(OWN.format(rate=1), encoding="utf-8")
     assert run("--pos=root", "--pos_file=mine.py", "--examine=True", "--out_dir=run") == 0
     late = OWN.format(rate=1).replace("return", "[][0]\n        return")
-    Path("mine.py").write_text(late, encoding="utf-8")
-    with pytest.raises(UserError, match="mine.py.*bias in line.*IndexError"):
-        run("--pos=root", "--pos_file=mine.py", "--out_dir=late")
+    Path("late.py").write_text(late, encoding="utf-8")
+    with pytest.raises(UserError, match="late.py.*bias in line.*IndexError"):
+        run("--pos=root", "--pos_file=late.py", "--out_dir=late")
 
 
 def test_a_figure_that_was_not_drawn_is_drawn_by_the_same_command(
