@@ -18,7 +18,7 @@ import os
 import signal
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +34,6 @@ from runs import checkpoint, device
 from runs.checkpoint import FRESH, SHAPE, Run, train_lengths
 from runs.examine import errors_named, examine
 from runs.figures import plot_run
-from runs.huggingface import is_huggingface, load_model
 from runs.log import Log
 from runs.processes import ALONE, Processes, together
 from runs.results import describe_model, run_table, update_result
@@ -53,11 +52,8 @@ def final_settings(typed: TrainSettings) -> TrainSettings:
     """
     s = replace(typed, pos=parse(typed.pos).text)
     if s.init_from not in FRESH:
-        if is_huggingface(s.init_from):
-            source = asdict(load_model(s.init_from).config)
-        else:
-            source = checkpoint.read_config(s.init_from)["settings"]
-        inherited = {*SHAPE, "dataset", "block_size", "extend"} & source.keys() - typed.named
+        source = vars(checkpoint.open_model(s.init_from, s).settings)
+        inherited = {*SHAPE, "dataset", "block_size", "extend"} - typed.named
         s = replace(s, **{name: source[name] for name in inherited})
         for name in SHAPE:
             if getattr(s, name) != source[name]:
