@@ -98,7 +98,7 @@ def test_every_number_of_processes_trains_on_every_sequence_once() -> None:
         Processes(0, 5).share(s, 16)
 
 
-def test_a_process_alone_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_alone_waits_for_nobody(monkeypatch):
     module = torch.nn.Linear(2, 2)
     assert ALONE.first and ALONE.highest(3) == 3 and ALONE.shared(module) is module
     assert ALONE.sum(torch.ones(2)).tolist() == [1, 1]
@@ -109,7 +109,7 @@ def test_a_process_alone_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> No
         processes.world_size()
 
 
-def test_only_a_fault_of_the_network_says_that_another_process_ended() -> None:
+def test_only_a_fault_of_the_network_says_that_another_process_ended():
     two = Processes(0, 2)
     with pytest.raises(UserError, match="another process of this run ended"), two.exchange():
         raise RuntimeError("[gloo/transport/tcp/pair.cc] Connection closed by peer")
@@ -117,7 +117,7 @@ def test_only_a_fault_of_the_network_says_that_another_process_ended() -> None:
         raise RuntimeError("shapes do not match")
 
 
-def test_several_processes_of_a_cpu_measure_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_processes_of_a_cpu_measure_nothing(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr(train.device, "cpu_has_bfloat16", lambda: True)
     assert train.device.pick("cpu", "auto").dtype is None
