@@ -94,24 +94,24 @@ def main() -> None:
     idx = torch.tensor([tokenizer.encode(prompt)], device=run.compute.device)  # (1, T)
     print(f"{run.folder}: {model.pos.describe()}, on {run.compute.reason}", file=sys.stderr)
     if not run.finished:
-        steps = run.settings.max_iters
-        print(f"note: not finished, step {run.step} of {steps}", file=sys.stderr)
-
-    # what lies beyond the training length, and beyond what the scheme defines
+        print(f"note: step {run.step}, not finished", file=sys.stderr)
     total = idx.shape[1] + s.max_new_tokens
-    length = run.settings.block_size
-    if model.limit is not None and total > model.limit:
+    if total > run.settings.block_size:
         print(
-            f"note: {run.settings.pos} defines {model.limit} positions, and the text may have "
-            f"{total} tokens: past them it goes on from the last {model.limit}, encoded again",
+            f"note: trained on {run.settings.block_size} tokens; this text may have {total}",
             file=sys.stderr,
         )
-    if total > length:
-        print(f"note: trained on {length} tokens; this text may have {total}", file=sys.stderr)
-    if s.compile:
-        missing = device.missing_compiler()
-        print(f"not compiled: {missing}" if missing else "compiling a step", file=sys.stderr)
-        model.compile(disable=bool(missing))
+    if model.limit is not None and total > model.limit:
+        print(
+            f"note: {run.settings.pos} defines {model.limit} positions: "
+            f"a longer text goes on from its last {model.limit} tokens, encoded again",
+            file=sys.stderr,
+        )
+    missing = device.missing_compiler()
+    if s.compile and not missing:
+        model.compile()
+    elif s.compile:
+        print(f"not compiled: {missing}", file=sys.stderr)
 
     drawn: list[int] = []  # all tokens that are drawn
     started = time.perf_counter()

@@ -1,10 +1,11 @@
 """A run: its folder, its config.json and its checkpoints.
 
 A checkpoint is `ckpt-STEP-DIGEST.pt`, with the first 16 digits of the SHA-256 of its content. It is
-good if the content still has that digest. The two newest good ones are kept. A file gets its name
-when it is whole, so a run may be killed at any moment.
+good if the content still has that digest. The two newest are kept. A file gets its name when it is
+whole, so a run may be killed at any moment.
 """
 
+import contextlib
 import hashlib
 import itertools
 import os
@@ -14,6 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
+import uuid
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +25,7 @@ import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
+import configurable
 import data
 from configurable import (
     PROTOCOLS,
@@ -33,8 +36,8 @@ from configurable import (
     read_json,
     replace_file,
     sha256,
-    values,
     words,
+    write_json,
 )
 from data import rows
 from model import GPT
@@ -59,8 +62,8 @@ class Run:
     """A model, how it is trained, and its folder.
 
     `settings` are final: the scheme in its canonical text, the size that of the model. `config` is
-    the content of config.json. `step` is the number of steps taken, `checkpoint` the SHA-256 of the
-    file that the weights come from, `saved` its content, with the states of optimizer and scaler.
+    the content of config.json. `step` is the number of steps taken, `checkpoint` the 16 digits in
+    the name of the file that the weights come from, `saved` its content in a training that goes on.
     """
 
     folder: Path
@@ -87,11 +90,10 @@ class Run:
     def corpus(self) -> data.Corpus:
         """The corpus that it is trained on; UserError if that has another vocabulary by now."""
         corpus = data.load(self.settings.dataset)
-        size = self.model.config.vocab_size
-        if not corpus.fits(size):
+        if not corpus.fits(self.model.config.vocab_size):
             raise UserError(
-                f"{self.folder} was trained with {size} different tokens, and {corpus.name} has "
-                f"{corpus.vocab_size} now; make it as it was"
+                f"{corpus.name} has another vocabulary than the model of {self.folder}: name the "
+                "--dataset that it was trained on, or make that as it was"
             )
         return corpus
 
@@ -120,12 +122,12 @@ def run_folder(s: TrainSettings) -> Path:
 
 def checkpoint_paths(folder: Path) -> list[Path]:
     """The checkpoints in a run folder, the newest first. Their content is not looked at."""
-    found = {}
+    steps = {}
     for path in folder.glob("ckpt-*.pt"):
         match = re.fullmatch(r"ckpt-(\d+)-[0-9a-f]{16}\.pt", path.name)
-        if match and path.is_file():
-            found[path] = int(match[1])
-    return sorted(found, key=found.get, reverse=True)
+        if match:
+            steps[path] = int(match[1])
+    return sorted(steps, key=steps.get, reverse=True)
 
 
 def lock_folder(folder: Path) -> None:
@@ -149,18 +151,13 @@ def named_folders(named: list[str], program: str) -> list[str]:
 
     Files are left out, because a shell's out/* names them too.
     """
-    folders = {os.path.realpath(word): word for word in named if not Path(word).is_file()}
+    folders = [str(Path(word)) for word in named if not Path(word).is_file()]
     if not folders:
         raise UserError(f"no run folder is named: python {program} out/RUN")
-    return [*folders.values()]
+    return list(dict.fromkeys(folders))
 
 
 # ---- config.json
-
-
-def command_line() -> list[str]:
-    """The words that this program was started with, its own name first."""
-    return [Path(sys.argv[0]).name, *sys.argv[1:]]
 
 
 def provenance() -> dict[str, Any]:
@@ -168,15 +165,15 @@ def provenance() -> dict[str, Any]:
     (without the zoo: a run has the digests of the schemes that it uses).
     """
     commit = ""
-    if shutil.which("git"):
+    with contextlib.suppress(OSError):  # git may be absent
         git = "git describe --always --abbrev=40 --dirty --exclude=*".split()
         commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True).stdout.strip()
     sources = hashlib.sha256()
     for path in sorted([*ROOT.glob("*.py"), *ROOT.glob("runs/*.py"), *ROOT.glob("data/*.py")]):
         sources.update(path.read_bytes())
     return {
-        "command": command_line(),
-        "git_commit": commit or None,
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "git_commit": commit,
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -203,21 +200,6 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     return config
 
 
-def scheme_files(model: GPT, pos_file: str) -> dict[str, Path]:
-    """The files that define the pieces of a model: posenc.py, zoo/NAME.py, pos_file.py, and those
-    that options name.
-    """
-    files = {}
-    for path in model.pos.files().values():
-        name = path.name
-        if path.suffix == ".py" and path.is_relative_to(ROOT):
-            name = path.relative_to(ROOT).as_posix()
-        if pos_file and path == Path(pos_file).resolve():
-            name = OWN_FILE
-        files[name] = path
-    return files
-
-
 def changed_files(folder: Path, config: dict[str, Any], pos_file: str) -> list[str]:
     """The files that define the schemes of a run and are not as they were when it began."""
     changed = []
@@ -225,27 +207,86 @@ def changed_files(folder: Path, config: dict[str, Any], pos_file: str) -> list[s
         path = folder / name  # a copy
         if name == OWN_FILE and pos_file:
             path = Path(pos_file)
-        elif name == "posenc.py" or name.startswith("zoo/"):
+        elif is_source(name):
             path = ROOT / name
         if not path.is_file() or sha256(path) != digest:
             changed.append(f"{path}, which defines its scheme, has changed since")
     return changed
 
 
+def is_source(name: str) -> bool:
+    """Whether a file of a scheme belongs to the program, and is not copied into run folders."""
+    return name == "posenc.py" or name.startswith("zoo/")
+
+
 def differences(folder: Path, config: dict[str, Any], s: TrainSettings) -> list[str]:
     """How the run in a folder is another one than that of these settings, e.g. "seed: 1 here, 2
-    there", or by a file that has changed.
-
-    max_iters may differ, because a run can go on; a warm-up that is not set is the run's own.
+    there", or by a file that has changed. max_iters may differ, because a run can go on.
     """
-    there = values(TrainSettings(**config["settings"]), "result")
-    found = changed_files(folder, config, s.pos_file)
-    for name, here in values(s, "result").items():
-        if name in ("max_iters", "pos_file") or (name == "warmup_iters" and here is None):
-            continue
-        if here != there[name]:
-            found.append(f"{name}: {here!r:.60} here, {there[name]!r:.60} there")
-    return found
+    there = TrainSettings(**config["settings"])
+    there = replace(there, max_iters=s.max_iters, pos_file=s.pos_file)
+    return changed_files(folder, config, s.pos_file) + configurable.differences(s, there)
+
+
+def open_folder(s: TrainSettings, corpus: data.Corpus) -> tuple[dict | None, dict | None]:
+    """config.json and the newest checkpoint of the run that these settings go on with: None for
+    what there is not. UserError if out_dir holds another run.
+    """
+    folder = Path(s.out_dir)
+    if s.overwrite or not ((folder / "config.json").exists() or checkpoint_paths(folder)):
+        return None, None
+    config = read_config(folder)
+    state = load_checkpoint(folder, config["run_id"])
+    differ = differences(folder, config, s)
+    if config["corpus_sha256"] != corpus_digests(corpus):
+        differ.append(f"the corpus {s.dataset} has changed since")
+    planned = config["settings"]["max_iters"]
+    if planned != s.max_iters and (s.drop_pos or s.staged):
+        differ.append(f"with drop_pos or staged max_iters stays {planned}")
+    if state and state["step"] > s.max_iters:
+        differ.append(f"it has taken {state['step']} steps, not max_iters = {s.max_iters}")
+    if differ:
+        raise UserError(
+            f"{folder} holds another run ({'; '.join(differ)}): "
+            "choose another --out_dir, or --overwrite=True"
+        )
+    return config, state
+
+
+def write_folder(run: Run, processes: int) -> None:
+    """Write config.json of a training that begins or goes on, and complete `run.config`. A new one
+    gets copies of the files of its scheme that are not the program's own.
+    """
+    folder = run.folder
+    s = run.settings
+    corpus = run.corpus
+    lock_folder(folder)
+    if "run_id" in run.config:
+        planned = run.config["settings"]["max_iters"]
+        if planned != s.max_iters:
+            print(f"note: {planned} steps were planned; from here on the schedule of {s.max_iters}")
+            run.config["settings"]["max_iters"] = s.max_iters
+    else:
+        for pattern in ("ckpt-*.pt", "metrics.jsonl", "extrapolation.*", "diagnose.*"):
+            for path in folder.glob(pattern):  # of a run that is overwritten
+                path.unlink()
+        files = run.model.pos.files()
+        for name, path in files.items():
+            if not is_source(name) and path != (folder / name).resolve():
+                shutil.copyfile(path, folder / name)
+        run.config |= provenance() | {
+            "settings": asdict(s),
+            "device": run.compute.name,
+            "dtype": run.compute.dtype_name,
+            "dtype_asked": s.dtype,
+            "processes": processes,
+            "files_sha256": {name: sha256(path) for name, path in files.items()},
+            "corpus_sha256": corpus_digests(corpus),
+            "parameters": run.model.parameter_count,
+            "original_length": run.model.config.block_size,
+            "run_id": uuid.uuid4().hex,
+        }
+    write_json(folder / "config.json", run.config)
 
 
 def finished_result(folder: str | Path, s: TrainSettings) -> dict[str, Any] | None:
@@ -259,14 +300,15 @@ def finished_result(folder: str | Path, s: TrainSettings) -> dict[str, Any] | No
     if differences(folder, config, s) or config["settings"]["max_iters"] != s.max_iters:
         return None
     result = load_result(folder)
-    missing = set(itertools.product(PROTOCOLS, tested_lengths(s.block_size, s.eval_lengths)))
-    place = {"step": s.max_iters, "dataset": s.dataset, "extend": s.extend or None}
+    tested = set()
     for row in result["rows"]:
-        if place.items() <= row.items():
-            missing.discard((row["protocol"], row["length"]))
-            if "trained" in row:  # a corpus of rows is tested at once
-                missing.clear()
-    return None if missing else result
+        if row["step"] == s.max_iters and row["dataset"] == s.dataset:
+            if (row["extend"] or "") == s.extend:
+                tested.add((row["protocol"], row["length"]))
+                if "trained" in row:  # a corpus of rows is tested at once
+                    return result
+    asked = itertools.product(PROTOCOLS, tested_lengths(s.block_size, s.eval_lengths))
+    return result if tested.issuperset(asked) else None
 
 
 # ---- checkpoints
@@ -289,17 +331,15 @@ def save_checkpoint(run: Run, optimizer: dict[str, Any], scaler: dict[str, Any])
     }
     unnamed = run.folder / ".ckpt.new"
     try:
-        run.checkpoint = replace_file(unnamed, lambda file: torch.save(state, file))
+        digest = replace_file(unnamed, lambda file: torch.save(state, file))
     except (UserError, RuntimeError) as error:  # torch.save hides a full disk
         raise UserError(f"no checkpoint could be written: {error.__context__ or error}") from error
-    newest = run.folder / f"ckpt-{run.step}-{run.checkpoint[:16]}.pt"
+    run.checkpoint = digest[:16]
+    newest = run.folder / f"ckpt-{run.step}-{run.checkpoint}.pt"
     os.replace(unnamed, newest)
-    before = None  # the newest good one besides
-    for path in checkpoint_paths(run.folder):
-        if path != newest and before is None and is_good(path):
-            before = path
-        elif path != newest:
-            path.unlink()
+    others = [path for path in checkpoint_paths(run.folder) if path != newest]
+    for path in others[1:]:
+        path.unlink()
 
 
 def is_good(path: Path) -> bool:
@@ -308,7 +348,7 @@ def is_good(path: Path) -> bool:
 
 
 def load_checkpoint(folder: Path, run_id: str) -> dict[str, Any] | None:
-    """The newest good checkpoint of a run, with its "sha256"; None if there is none.
+    """The newest good checkpoint of a run, with its "digest"; None if there is none.
 
     Damaged ones are named on standard error and passed over. UserError if all are damaged, or if
     the newest is of another run or holds more than numbers, texts and tensors: no code in it runs.
@@ -316,8 +356,7 @@ def load_checkpoint(folder: Path, run_id: str) -> dict[str, Any] | None:
     damaged = []
     for path in checkpoint_paths(folder):
         try:
-            digest = sha256(path)
-            if not path.stem.endswith(digest[:16]):
+            if not is_good(path):
                 damaged.append(path.name)
                 continue
             state = torch.load(path, map_location="cpu", weights_only=True)
@@ -329,7 +368,7 @@ def load_checkpoint(folder: Path, run_id: str) -> dict[str, Any] | None:
             raise UserError(f"{path} is of another run: {RESTORE}")
         if damaged:
             print(f"{' and '.join(damaged)}: damaged; going on from {path}", file=sys.stderr)
-        return state | {"sha256": digest}
+        return state | {"digest": path.stem[-16:]}
     if damaged:
         raise UserError(f"{folder}: {' and '.join(damaged)} are damaged: {RESTORE}")
     return None
@@ -379,7 +418,7 @@ def load_run(
     model = new_model(GPTConfig(**state["gpt"]), pos_file, folder, state["model"])
     model = model.to(compute.device).eval()
     settings = TrainSettings(**config["settings"])
-    return Run(folder, settings, config, model, compute, state["step"], state["sha256"])
+    return Run(folder, settings, config, model, compute, state["step"], state["digest"])
 
 
 def open_model(name: str, settings: Any) -> Run:
@@ -396,9 +435,10 @@ def open_model(name: str, settings: Any) -> Run:
     digest = hashlib.sha256()
     for weight in model.state_dict().values():
         digest.update(weight.contiguous().view(torch.uint8).numpy())
-    checkpoint = digest.hexdigest()
+    checkpoint = digest.hexdigest()[:16]
     compute = pick(settings.device, settings.dtype, width=model.config.n_embd)
-    shape = {f.name: getattr(model.config, f.name) for f in fields(ModelSettings)}
+    shape = asdict(model.config)
+    del shape["vocab_size"]
     s = TrainSettings(init_from=name, dataset=settings.dataset, max_iters=0, **shape)
     config = {"dtype": compute.dtype_name, "train_lengths": [s.block_size]}
     folder = Path("out", "tests", f"{Path(name).resolve().name}-{checkpoint[:10]}")

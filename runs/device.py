@@ -2,37 +2,34 @@
 
 import contextlib
 import ctypes
-import json
 import os
 import platform
 import re
+import resource
 import shutil
-import statistics
-import subprocess
 import sys
 import sysconfig
-import time
+import timeit
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
+from torch.nn.functional import linear
 
 import attention
-from configurable import UserError, write_json
+from configurable import UserError, read_json, write_json
 
-# cards, and their dense bf16 (or fp16) peaks in TFLOP/s, from the vendors' data sheets
-PEAKS = {"H100 PCIe": 756, "H100|H200": 989, "A100": 312, "L40S": 362, "L4": 121, "A10|V100": 125}
-PEAKS |= {"RTX 4090": 165, "RTX 3090": 71, "T4": 65}
-# A product of matrices of a model's own shape decides between bfloat16 and float32 on a CPU.
-TRIALS = 5  # products in each format, in turn
-TRIAL_FLOPS = 2**30  # of one product: with all trials under 0.3 s on two cores
+# cards, and their dense bf16 peaks in TFLOP/s, from the vendor's data sheets
+PEAKS = {"H100 PCIe": 756, "H100": 989, "H200": 989, "A100": 312, "L4": 121, "RTX 4090": 165}
+TRIAL_FLOPS = 2**30  # of one product that is timed: with all repeats under 0.3 s on two cores
 LEAD = 1.1  # bfloat16 must be faster by this, else float32, which rounds less, is taken
 
 
 @dataclass(frozen=True)
 class Compute:
-    """A device, a number format and the reason for both. `dtype` None means float32 throughout."""
+    """A device, a number format and the reason for it. `dtype` None means float32 throughout."""
 
     device: str
     dtype: torch.dtype | None
@@ -72,25 +69,19 @@ def pick(device: str, dtype: str, tokens: int = 2048, width: int = 256) -> Compu
         usual = "cuda"
     elif torch.backends.mps.is_available():
         usual = "mps"
-    chosen = device
-    why = "as asked for"
-    if device == "auto":
-        chosen = usual
-        why = "no GPU was found" if usual == "cpu" else "a GPU was found"
+    chosen = usual if device == "auto" else device
     if chosen == "cuda" and "LOCAL_RANK" in os.environ:
         chosen = f"cuda:{os.environ['LOCAL_RANK']}"  # torchrun gives each process a card of its own
-    if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", chosen):
-        raise UserError(f"device={device} is not one of auto, cpu, cuda, cuda:1 ..., mps")
+    available = re.fullmatch(r"cpu|mps|cuda(:\d+)?", chosen)
     try:
         torch.empty(1, device=chosen)
     except (RuntimeError, AssertionError, NotImplementedError):
-        cards = ""
-        if usual == "cuda" and chosen != "cuda":
-            cards = f"; cards here: {torch.cuda.device_count()}, so lower --nproc_per_node"
+        available = None
+    if not available:
         raise UserError(
             f"device={device} ({chosen}) is not available on this machine; "
-            f"use --device={usual} or leave it at auto{cards}"
-        ) from None
+            f"use --device={usual} or leave it at auto"
+        )
     if chosen.startswith("cuda:"):
         torch.cuda.set_device(chosen)  # seeds and memory are counted on the current card
     attention.COMPILE_FLEX = chosen.startswith("cuda") and not missing_compiler()
@@ -118,9 +109,7 @@ def pick(device: str, dtype: str, tokens: int = 2048, width: int = 256) -> Compu
             best = torch.bfloat16
         reason = "measured: bfloat16 {bfloat16:.0f}, float32 {float32:.0f} GFLOP/s".format(**rates)
     name = str(best).removeprefix("torch.")
-    return Compute(
-        chosen, None if best == torch.float32 else best, f"{chosen} ({why}), {name} ({reason})"
-    )
+    return Compute(chosen, None if best == torch.float32 else best, f"{chosen}, {name} ({reason})")
 
 
 def cpu_has_bfloat16() -> bool:
@@ -137,46 +126,31 @@ def measured_rates(tokens: int, width: int) -> dict[str, float]:
     tokens = max(1, min(tokens, TRIAL_FLOPS // (8 * width * width)))
     threads = torch.get_num_threads()
     key = f"{processor_name()}, {threads} threads, torch {torch.__version__}, {tokens} x {width}"
-    folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    cache = Path(folder, "longshot", "rates.json")
-    kept = read_rates(cache)
-    if key in kept:
-        return kept[key]
-    seconds: dict[str, list[float]] = {"bfloat16": [], "float32": []}
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(tokens, width, generator=generator)
-    weight = torch.randn(4 * width, width, generator=generator)
-    for trial in range(TRIALS + 1):
-        for name, times in seconds.items():
-            a = x.to(getattr(torch, name))
-            b = weight.to(getattr(torch, name))
-            started = time.perf_counter()
-            torch.nn.functional.linear(a, b)
-            if trial > 0:  # the first product prepares the library
-                times.append(time.perf_counter() - started)
-    flops = 8 * tokens * width * width
-    rates = {name: flops / statistics.median(times) / 1e9 for name, times in seconds.items()}
-    with contextlib.suppress(OSError, UserError):  # a cache that cannot be written is done without
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        write_json(cache, kept | {key: rates})
-    return rates
-
-
-def read_rates(cache: Path) -> dict[str, dict[str, float]]:
-    """What the cache holds; nothing if it is absent or damaged."""
-    try:
-        content = json.loads(cache.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "longshot/rates.json")
+    measured = {}
+    with contextlib.suppress(UserError):  # a cache that is absent or damaged is made anew
+        measured = read_json(cache)
+    if key not in measured:
+        rates = {}
+        for name in ("bfloat16", "float32"):
+            x = torch.ones(tokens, width, dtype=getattr(torch, name))
+            weight = torch.ones(4 * width, width, dtype=x.dtype)
+            seconds = min(timeit.repeat(partial(linear, x, weight), number=1, repeat=6))
+            rates[name] = 8 * tokens * width * width / seconds / 1e9
+        measured[key] = rates
+        with contextlib.suppress(OSError, UserError):  # it is done without if it can't be written
+            cache.parent.mkdir(parents=True, exist_ok=True)
+            write_json(cache, measured)
+    return measured[key]
 
 
 def processor_name() -> str:
     """The processor's model, as the system tells it."""
-    with contextlib.suppress(OSError):
-        named = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
-        if named:
-            return named[1]
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        model = re.search(r"model name\s*: (.+)", cpuinfo.read_text(encoding="utf-8"))
+        if model:
+            return model[1]
     return platform.processor() or platform.machine()
 
 
@@ -216,63 +190,47 @@ def memory_advice(advice: str) -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        amount = re.search(r"\d[\d.,]* ?(?:bytes|[KMGTPE]iB)", str(error))
-        asked = f" ({amount[0]} were asked for)" if amount else ""
-        raise UserError(f"out of memory{asked}: {advice}") from error
+        raise UserError(f"out of memory: {advice} ({str(error).partition('.')[0]:.200})") from error
 
 
-def set_up_cpu() -> bool:
+def set_up_cpu() -> None:
     """Let glibc keep freed memory, instead of asking the system for it again in every step, and
     take float32 numbers below 1e-38 for 0, which a CPU computes with slowly.
 
     The first saves a fifth of a training step (results/throughput/allocator.json), the second a
-    third of fox's, whose far weights are that small. Returns whether the C library took the setting
-    of memory: only glibc does.
+    third of fox's, whose far weights are that small.
     """
     torch.set_flush_denormal(True)
-    try:
+    with contextlib.suppress(OSError, AttributeError):  # another C library than glibc
         libc = ctypes.CDLL("libc.so.6")
         # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of glibc's malloc.h
-        return bool(libc.mallopt(-3, 2**30) and libc.mallopt(-1, 2**31 - 1))
-    except (OSError, AttributeError):
-        return False
+        libc.mallopt(-3, 2**30)
+        libc.mallopt(-1, 2**31 - 1)
 
 
 def missing_compiler() -> str:
     """What torch.compile lacks on this machine; empty if it lacks nothing."""
     usual = "clang++" if sys.platform == "darwin" else "g++"  # torch.compile's choice
-    compiler = shutil.which(os.environ.get("CXX", usual))
-    if not compiler:
+    if not shutil.which(os.environ.get("CXX", usual)):
         return "no C++ compiler was found"
     if not Path(sysconfig.get_path("include"), "Python.h").is_file():
         return "Python's headers (Python.h) were not found"
-    command = [compiler, "-x", "c++", "-fsyntax-only", os.devnull]
-    try:
-        subprocess.run(command, capture_output=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return f"{compiler} cannot compile an empty file"
     return ""
 
 
 def peak_flops(compute: Compute) -> float | None:
     """The card's peak in FLOP/s; None if it is not known."""
-    if compute.kind != "cuda" or compute.dtype is None:
-        return None
-    name = torch.cuda.get_device_name(compute.device)
-    found = [peak for card, peak in PEAKS.items() if re.search(rf"\b({card})\b", name)]
-    return 1e12 * found[0] if found else None
+    if compute.kind == "cuda" and compute.dtype is not None:
+        name = torch.cuda.get_device_name(compute.device)
+        for card, peak in PEAKS.items():
+            if re.search(rf"\b{card}\b", name):
+                return 1e12 * peak
+    return None
 
 
-def peak_memory(compute: Compute) -> int | None:
-    """The most memory used so far, in bytes: of the card, else of this process.
-
-    None where it cannot be measured (Windows).
-    """
+def peak_memory(compute: Compute) -> int:
+    """The most memory used so far, in bytes: of the card, else of this process."""
     if compute.kind == "cuda":
         return torch.cuda.max_memory_allocated(compute.device)
-    try:
-        import resource
-    except ImportError:
-        return None
     unit = 1 if sys.platform == "darwin" else 1024  # bytes
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

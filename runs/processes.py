@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from configurable import UserError
+from configurable import TrainSettings, UserError
 from runs.device import Compute
 
 
@@ -42,19 +42,20 @@ class Processes:
         if self.first:
             self.highest(0)
 
-    def share(self, sequences: int, batch_size: int) -> tuple[int, int]:
-        """How many of a step's sequences a process takes, and how many of them at once.
+    def share(self, s: TrainSettings, length: int) -> tuple[int, int]:
+        """How many sequences of a length a process takes in a step, and how many of them at once.
 
-        The second number divides the first and is at most `batch_size`. UserError if the processes
-        cannot have equal shares.
+        A step has as many tokens at any length. UserError if the shares cannot be equal.
         """
+        batch = s.batch_size * s.block_size // length
+        sequences = batch * s.gradient_accumulation_steps
         if sequences % self.size:
             raise UserError(
                 f"{self.size} processes cannot share the {sequences} sequences of a step evenly; "
                 "change batch_size or their number"
             )
         share = sequences // self.size
-        at_once = min(share, batch_size)
+        at_once = min(share, batch)
         while share % at_once:
             at_once -= 1
         return share, at_once

@@ -73,7 +73,7 @@ def test_different_runs_have_different_safe_and_short_names() -> None:
 def test_words_that_are_files_or_name_a_folder_twice_are_left_out() -> None:
     Path("a").mkdir()
     Path("notes.txt").touch()
-    assert named_folders(["a", "./a", "notes.txt"], "report.py") == ["./a"]
+    assert named_folders(["a", "./a", "a/", "notes.txt"], "report.py") == ["a"]
     with pytest.raises(UserError, match="python report.py out/RUN"):
         named_folders(["notes.txt"], "report.py")
 

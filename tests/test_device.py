@@ -42,16 +42,16 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 @pytest.mark.parametrize(
     ("gpus", "about", "name", "dtype", "chosen"),
     [
-        ([], {}, "auto", "auto", "cpu (no GPU was found), float32 (the processor has nothing faster)"),
+        ([], {}, "auto", "auto", "cpu, float32 (the processor has nothing faster)"),
         ([], {"bf16": True}, "auto", "auto", "bfloat16 (measured: bfloat16 400, float32 200 GFLOP/s)"),
         ([], {"bf16": True, "rate": 370.0}, "auto", "auto", "float32 (measured: bfloat16 400, float32 370"),
-        ([], {"bf16": True}, "auto", "float32", "cpu (no GPU was found), float32 (as asked for)"),
-        ([], {}, "cpu", "bfloat16", "cpu (as asked for), bfloat16 (as asked for)"),
-        (["cuda"], {"bf16": True}, "auto", "auto", "cuda (a GPU was found), bfloat16 (the card has it)"),
-        (["cuda"], {}, "auto", "auto", "cuda (a GPU was found), float16 (the card has no bfloat16)"),
-        (["cuda"], {"bf16": True}, "cuda:1", "float16", "cuda:1 (as asked for), float16 (as asked for)"),
-        (["cuda"], {}, "cpu", "auto", "cpu (as asked for), float32"),
-        (["mps"], {}, "auto", "auto", "mps (a GPU was found), float32 (mps is untested)"),
+        ([], {"bf16": True}, "auto", "float32", "cpu, float32 (as asked for)"),
+        ([], {}, "cpu", "bfloat16", "cpu, bfloat16 (as asked for)"),
+        (["cuda"], {"bf16": True}, "auto", "auto", "cuda, bfloat16 (the card has it)"),
+        (["cuda"], {}, "auto", "auto", "cuda, float16 (the card has no bfloat16)"),
+        (["cuda"], {"bf16": True}, "cuda:1", "float16", "cuda:1, float16 (as asked for)"),
+        (["cuda"], {}, "cpu", "auto", "cpu, float32"),
+        (["mps"], {}, "auto", "auto", "mps, float32 (mps is untested)"),
     ],
 )  # fmt: skip
 def test_the_choice_is_said_with_its_reason(
@@ -66,7 +66,7 @@ def test_the_choice_is_said_with_its_reason(
 @pytest.mark.parametrize("name", ["cuda", "cuda:1", "mps", "tpu", "cuda:x", ""])
 def test_what_is_no_device_here_is_a_sentence(name: str, machine: Callable[..., None]) -> None:
     machine()
-    with pytest.raises(UserError, match="--device=cpu or leave it at auto|is not one of auto, cpu"):
+    with pytest.raises(UserError, match="--device=cpu or leave it at auto"):
         device.pick(name, "auto")
 
 
@@ -116,10 +116,8 @@ def test_what_compiling_lacks_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     assert device.missing_compiler() == "no C++ compiler was found"
-    compiler = tmp_path / ("clang++" if sys.platform == "darwin" else "g++")
-    compiler.write_text("#!/bin/false\n", encoding="utf-8")
-    compiler.chmod(0o755)
-    assert "cannot compile" in device.missing_compiler() or "Python.h" in device.missing_compiler()
+    monkeypatch.setenv("CXX", sys.executable)
+    assert device.missing_compiler() in ("", "Python's headers (Python.h) were not found")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SIZE, Project, Started
 from test_train import identical, metrics, run, saved
 
 import train
@@ -64,53 +63,64 @@ def test_a_run_that_was_killed_ends_like_one_that_nobody_touched(
     moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run(*WORDS, "--out_dir=straight") == 0
-    child = os.fork()
-    if child == 0:
+    with monkeypatch.context() as patch:
         for owner, name, fatal in MOMENTS[moment]:
-            setattr(owner, name, fatal)
-        try:
-            run(*WORDS, "--out_dir=run")
-        finally:
-            os._exit(1)  # it was not killed
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+            patch.setattr(owner, name, fatal)
+        child = child_of(*WORDS, "--out_dir=run")
+    assert exit_code(child) == 9
     assert run(*WORDS, "--out_dir=run") == 0
     assert identical(saved("run"), saved("straight"))
     assert metrics("run") == metrics("straight")
     assert not [path for path in Path("run").iterdir() if path.name.endswith(".new")]
 
 
-def wait_until(condition: Callable[[], bool], program: Started, seconds: float = 90) -> None:
-    """Wait for something that a program does."""
+def child_of(*words: str) -> int:
+    """Start a training in a copy of this process; its number."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = run(*words)
+        finally:
+            os._exit(code)
+    return child
+
+
+def exit_code(child: int, seconds: float = 60) -> int:
+    """Wait for the end of a child; one that takes longer is killed, and has -9."""
     end = time.monotonic() + seconds
-    while not condition():
-        assert program.process.poll() is None, program.said + program.complained
-        assert time.monotonic() < end, program.said
+    while time.monotonic() < end:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def wait_for_lines(folder: Path, count: int, seconds: float = 60) -> None:
+    """Wait until metrics.jsonl has so many lines."""
+    end = time.monotonic() + seconds
+    path = folder / "metrics.jsonl"
+    while not path.exists() or path.read_bytes().count(b"\n") < count:
+        assert time.monotonic() < end, f"{path} has fewer than {count} lines"
         time.sleep(0.02)
 
 
-def lines_written(folder: Path) -> int:
-    """The lines of metrics.jsonl so far."""
-    path = folder / "metrics.jsonl"
-    return path.read_bytes().count(b"\n") if path.exists() else 0
-
-
-def test_the_first_signal_saves_and_the_second_does_not_wait(
-    project: Project, tmp_path: Path
-) -> None:
-    words = [*SIZE, "--max_iters=1000000", "--eval_interval=1000000", "--out_dir=run"]
-    program = project.start(tmp_path, "train.py", *words)
-    wait_until(lambda: lines_written(tmp_path / "run") > 2, program)
-    program.process.send_signal(signal.SIGTERM)
-    assert program.end() == 128 + signal.SIGTERM
-    assert "the same command goes on from there" in program.said
-    (path,) = checkpoint_paths(tmp_path / "run")
+@pytest.mark.usefixtures("here")
+def test_the_first_signal_saves_and_the_second_does_not_wait() -> None:
+    words = ["--max_iters=1000000", "--eval_interval=1000000", "--out_dir=run"]
+    child = child_of(*words)
+    wait_for_lines(Path("run"), 3)
+    os.kill(child, signal.SIGTERM)
+    assert exit_code(child) == 128 + signal.SIGTERM
+    (path,) = checkpoint_paths(Path("run"))
     step = int(path.name.split("-")[1])
 
-    program = project.start(tmp_path, "train.py", *words)
-    wait_until(lambda: lines_written(tmp_path / "run") > step + 2, program)
-    program.process.send_signal(signal.SIGSTOP)  # both signals arrive together
-    program.process.send_signal(signal.SIGINT)
-    program.process.send_signal(signal.SIGTERM)
-    program.process.send_signal(signal.SIGCONT)
-    assert program.end() in (128 + signal.SIGINT, 128 + signal.SIGTERM)
-    assert len(checkpoint_paths(tmp_path / "run")) >= 1
+    child = child_of(*words)
+    wait_for_lines(Path("run"), step + 2)
+    for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
+        os.kill(child, number)  # both signals arrive together
+    code = exit_code(child)
+    assert code in (128 + signal.SIGINT, 128 + signal.SIGTERM)
+    assert checkpoint_paths(Path("run"))

@@ -25,9 +25,10 @@ for pos, window in json.loads(sys.argv[1]):
     peaks[f"{pos}, window {window}"] = unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(json.dumps(peaks))
 """
-FEW = [("rope", None), ("rope", 64), ("alibi", None), ("t5", None)]
+FEW = [("rope", None), ("t5", None)]
 MANY = [
     "nope",
+    "alibi",
     "sinusoidal",
     "kerple",
     "kerple(kind=power)",

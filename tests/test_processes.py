@@ -1,23 +1,24 @@
 """One run in several processes, as torchrun starts them: the same numbers as in one."""
 
+import contextlib
 import os
 import signal
+import socket
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from conftest import SIZE, workplace
-from test_killed import lines_written, wait_until
+from conftest import SIZE, Project
+from test_killed import exit_code, wait_for_lines
 from test_train import identical, logged, metrics, run, saved
 
 import train
-from configurable import UserError, read_json
+from configurable import TrainSettings, UserError, read_json
 from runs import processes
 from runs.device import CPU
 from runs.processes import ALONE, Processes, together
 
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
 SHARED = ["--pos=randomized(max=1024) + rope", "--gradient_accumulation_steps=2"]
 
 pytestmark = pytest.mark.skipif(
@@ -25,51 +26,76 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_two_processes_have_the_losses_weights_and_results_of_one(project, tmp_path):
-    started = project.run(tmp_path, *TORCHRUN, "train.py", *SIZE, *SHARED, "--out_dir=two")
-    assert started.process.returncode == 0, started.complained
-    with workplace(project.folder / "data", tmp_path):
-        assert run(*SHARED, "--out_dir=one") == 0
-        one, two = (saved(folder)["model"] for folder in ("one", "two"))
-        for name, weight in one.items():
-            assert torch.allclose(two[name], weight, atol=2e-5), name
-        for name in ("loss", "val_loss", "grad_norm"):
-            pairs = [[line.get(name, 0.0) for line in logged(f)] for f in ("one", "two")]
-            assert np.allclose(*pairs, atol=1e-4)
-        rows = [read_json(Path(f, "extrapolation.json"))["rows"] for f in ("one", "two")]
-        assert np.allclose(*([row["nats"] for row in of] for of in rows), atol=1e-4)
-        assert read_json(Path("two/config.json"))["processes"] == 2
-        assert started.said.count("fixed_targets at 16") == 1  # only the first process speaks
-        # one process goes on with what two began
-        assert run(*SHARED, "--lr_schedule=cosine", "--out_dir=two") == 0
+def start_two(*words: str) -> list[int]:
+    """Train in two copies of this process, as torchrun does; what they print is in 0.out, 1.out."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    children = []
+    for rank in range(2):
+        child = os.fork()
+        if child == 0:
+            os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_PORT": str(port)}
+            os.environ |= {"MASTER_ADDR": "127.0.0.1"}
+            code = 1
+            try:
+                with open(f"{rank}.out", "w") as out, contextlib.redirect_stdout(out):
+                    code = run(*words)
+            finally:
+                os._exit(code)
+        children.append(child)
+    return children
+
+
+@pytest.mark.usefixtures("here")
+def test_two_processes_have_the_losses_weights_and_results_of_one() -> None:
+    assert list(map(exit_code, start_two(*SHARED, "--out_dir=two"))) == [0, 0]
+    assert run(*SHARED, "--out_dir=one") == 0
+    one = saved("one")["model"]
+    two = saved("two")["model"]
+    for name, weight in one.items():
+        assert torch.allclose(two[name], weight, atol=2e-5), name
+    for name in ("loss", "val_loss", "grad_norm"):
+        pairs = [[line.get(name, 0.0) for line in logged(f)] for f in ("one", "two")]
+        assert np.allclose(*pairs, atol=1e-4)
+    rows = [read_json(Path(f, "extrapolation.json"))["rows"] for f in ("one", "two")]
+    assert np.allclose(*([row["nats"] for row in of] for of in rows), atol=1e-4)
+    assert read_json(Path("two/config.json"))["processes"] == 2
+    # only the first process speaks
+    assert "fixed_targets at 16" in Path("0.out").read_text() and not Path("1.out").read_text()
+    # one process goes on with what two began
+    assert run(*SHARED, "--max_iters=9", "--out_dir=two") == 0
 
 
 @pytest.mark.slow
-def test_two_that_are_stopped_and_go_on_end_the_same_to_the_bit(project, tmp_path):
-    words = [*TORCHRUN, "train.py", *SIZE, *SHARED, "--max_iters=400"]
-    assert project.run(tmp_path, *words, "--out_dir=straight").process.returncode == 0
-    started = project.start(tmp_path, *words, "--out_dir=stopped")
-    wait_until(lambda: lines_written(tmp_path / "stopped") > 5, started)
-    started.process.send_signal(signal.SIGTERM)
-    assert started.end() != 0 and "the same command goes on from there" in started.said
-    assert project.run(tmp_path, *words, "--out_dir=stopped").process.returncode == 0
-    straight, stopped = (str(tmp_path / name) for name in ("straight", "stopped"))
-    assert identical(saved(straight), saved(stopped)) and metrics(straight) == metrics(stopped)
+@pytest.mark.usefixtures("here")
+def test_two_that_are_stopped_and_go_on_end_the_same_to_the_bit() -> None:
+    words = [*SHARED, "--max_iters=400", "--eval_interval=100"]
+    assert list(map(exit_code, start_two(*words, "--out_dir=straight"))) == [0, 0]
+    children = start_two(*words, "--out_dir=stopped")
+    wait_for_lines(Path("stopped"), 5)
+    os.kill(children[1], signal.SIGTERM)  # one hears it, both stop
+    assert list(map(exit_code, children)) == [128 + signal.SIGTERM] * 2
+    assert list(map(exit_code, start_two(*words, "--out_dir=stopped"))) == [0, 0]
+    assert identical(saved("straight"), saved("stopped"))
+    assert metrics("straight") == metrics("stopped")
 
 
 @pytest.mark.slow
-def test_a_mistake_ends_every_process_with_one_sentence(project, tmp_path):
-    started = project.run(tmp_path, *TORCHRUN, "train.py", *SIZE, "--batch_size=3", "--out_dir=run")
+def test_a_mistake_ends_every_process_with_one_sentence(project: Project, tmp_path: Path) -> None:
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    started = project.run(tmp_path, *torchrun, "train.py", *SIZE, "--batch_size=3", "--out_dir=run")
     assert started.process.returncode != 0 and not (tmp_path / "run").exists()
     assert "cannot share the 3 sequences of a step evenly" in started.complained
 
 
-def test_every_number_of_processes_trains_on_every_sequence_once():
+def test_every_number_of_processes_trains_on_every_sequence_once() -> None:
+    s = TrainSettings(batch_size=4, gradient_accumulation_steps=3, block_size=16)
     for size in (1, 2, 3, 4, 6, 12):
-        share, at_once = Processes(0, size).share(12, 4)
+        share, at_once = Processes(0, size).share(s, 16)
         assert share * size == 12 and share % at_once == 0 and 1 <= at_once <= 4
     with pytest.raises(UserError, match="5 processes cannot share"):
-        Processes(0, 5).share(12, 4)
+        Processes(0, 5).share(s, 16)
 
 
 def test_a_process_alone_waits_for_nobody(monkeypatch):

@@ -71,7 +71,7 @@ def test_the_same_seed_gives_the_same_text_and_settings_reach_the_model(text) ->
     assert first.startswith("1 times ") and second.startswith("1 times ") and first != second
     assert text("--max_new_tokens=12", "--num_samples=2")[0] == out
     assert text("--max_new_tokens=12", "--seed=1338")[0] == second
-    assert "learned defines 16 positions, and the text may have 20" in err
+    assert "learned defines 16 positions" in err
     assert "trained on 16 tokens" in err and "tokens/s" in err
     greedy = text("--max_new_tokens=12", "--temperature=0")[0]
     for words in (["--top_k=1"], ["--top_p=1e-6"]):
