@@ -8,7 +8,19 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from configurable import KINDS, PROGRAMS, Settings, TrainSettings, adapters, in_words, typed
+from configurable import (
+    KINDS,
+    AblateSettings,
+    BenchSettings,
+    EvaluateSettings,
+    ExplainSettings,
+    ExtendSettings,
+    ReportSettings,
+    SampleSettings,
+    Settings,
+    TrainSettings,
+    typed,
+)
 from scheme import extension_names, find, options_of, scheme_names
 
 SCHEMES = """# Position schemes and context extensions
@@ -48,6 +60,17 @@ unknown name, anywhere, is an error that names the file, the line and the neares
 Settings that change the *result* make another run, with a folder of its own. Settings of the *test*
 change what is measured on it. Settings of the *manner* say how and where it runs.
 """
+
+PROGRAMS = {
+    "train.py": TrainSettings,
+    "ablate.py": AblateSettings,
+    "evaluate.py": EvaluateSettings,
+    "report.py": ReportSettings,
+    "extend.py": ExtendSettings,
+    "sample.py": SampleSettings,
+    "tools/explain.py": ExplainSettings,
+    "tools/bench.py": BenchSettings,
+}
 
 ACTS_ON = {  # by method of Piece
     "map_frequencies": "frequencies",
@@ -93,9 +116,7 @@ def setting_rows(cls: type[Settings]) -> list[str]:
     for f in sorted(fields(cls), key=lambda f: [*KINDS].index(f.metadata["kind"])):
         if f.name not in cls.refused:
             default = f"`{typed(f.default)!r}`".replace("'", "") if typed(f.default) else ""
-            wanted = in_words(adapters(cls)[f.name].json_schema())
-            what = f"{f.metadata['help']} ({wanted})".replace("|", "\\|")
-            cells = (f"`{f.name}`", default, f.metadata["unit"], what, f.metadata["kind"])
+            cells = (f"`{f.name}`", default, f.metadata["help"], f.metadata["kind"])
             rows.append(f"| {' | '.join(cells)} |")
     return rows
 
@@ -112,7 +133,7 @@ def settings_page() -> str:
             without = f" without {names}" if names else ""
             parts.append(f"Those of train.py{without}, and:\n")
             rows = [row for row in rows if row not in shared]
-        head = ["| name | default | unit | what | kind |", "| --- | --- | --- | --- | --- |"]
+        head = ["| name | default | what | kind |", "| --- | --- | --- | --- |"]
         parts.append("\n".join([*head, *rows, ""]))
     return "\n".join(parts)
 
