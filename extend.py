@@ -33,9 +33,8 @@ from configurable import (
     ExtendSettings,
     UserError,
     configure,
-    differences,
-    replace_file,
     run_program,
+    values,
     write_json,
 )
 from runs import device, results
@@ -65,17 +64,16 @@ def fitting_extensions(scheme: Scheme) -> list[str]:
 
 def check_seeds(runs: list[Run]) -> None:
     """Raise UserError unless the runs differ in their seeds and in nothing else."""
-    first, seeds = runs[0], set()
+    first = values(runs[0].settings, "result")
     for run in runs:
-        s = replace(run.settings, seed=first.settings.seed, init_from=first.settings.init_from)
-        for difference in differences(s, first.settings):
-            raise UserError(
-                f"{run.folder} is no other seed of {first.folder} ({difference}): "
-                f"show it too with --compare={run.folder}"
-            )
-        if run.settings.seed in seeds:
-            raise UserError(f"{run.folder}: its seed is that of another run: leave one out")
-        seeds.add(run.settings.seed)
+        for name, value in values(run.settings, "result").items():
+            if name not in ("seed", "init_from") and value != first[name]:
+                raise UserError(
+                    f"{run.folder} is no other seed of {runs[0].folder} ({name} = {value!r:.60}): "
+                    "test it by itself"
+                )
+    if len({run.settings.seed for run in runs}) < len(runs):
+        raise UserError("two of the runs have the same seed: leave one out")
 
 
 def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings) -> None:
@@ -88,7 +86,6 @@ def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings)
             f"{corpus.name} has other targets at each length, and a gain compares the same ones: "
             f"python evaluate.py {first.folder} --extend=NAME tests one extension"
         )
-    compared = [open_model(name, settings) for name in settings.compare]
 
     # all runs are tested on the same targets
     length = first.model.config.block_size
@@ -105,19 +102,15 @@ def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings)
     wanted = ["", *(text for text in dict.fromkeys(wanted) if text != trained)]
     for run in runs:
         evaluate.evaluate_run(run, wanted, settings, again=False)
-    for run in compared:
-        evaluate.evaluate_run(run, [""], settings, again=False)
 
-    frame = results.load_rows([run.folder for run in [*runs, *compared]])
-    other = frame.run.isin([str(run.folder) for run in compared])
-    frame = frame[~other | (frame.extend == frame.trained_extend)]
+    frame = results.load_rows([run.folder for run in runs])
     frame = frame[(frame.protocol == "fixed_targets") & frame.length.isin(lengths)]
     frame = results.select(frame, corpus.name, extend="all")
     table = results.extension_table(frame)
-    path = settings.out.removesuffix(".txt").removesuffix(".png") or first.folder / "extend"
-    table_file, figure = Path(f"{path}.txt"), Path(f"{path}.png")
-    table_file.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(table_file, lambda file: file.write(f"{table}\n".encode()))
+    figure = Path(settings.out or first.folder / "extend").with_suffix(".png")
+    table_file = figure.with_suffix(".txt")
+    figure.parent.mkdir(parents=True, exist_ok=True)
+    table_file.write_text(f"{table}\n", encoding="utf-8")
     plot_extensions(frame, figure)
     print(f"{table}\nin {table_file} and {figure}")
     log_comparison(settings, frame, figure, "extensions")
