@@ -118,7 +118,9 @@ def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings)
 
 # ---- LongRoPE's search (Ding et al. 2024, section 4)
 
-POPULATION, PARENTS, CHILDREN = 64, 32, 16  # first candidates; survivors; new ones of each kind
+POPULATION = 64  # first candidates
+PARENTS = 32  # survivors of a round
+CHILDREN = 16  # new ones of each kind in a round
 MUTATED = 0.3  # share of the numbers that a mutation draws again
 # choices for the number of first positions that keep their frequencies
 FIRST = (0, 1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 64, 128, 256)
@@ -170,14 +172,17 @@ def search(run: Run, settings: ExtendSettings) -> None:
     They are chosen by `evaluate.tuning_loss`, on targets that no test has, and then compared with
     pi, ntk and yarn on the targets of the test.
     """
-    factor, model, scheme = settings.search, run.model, run.model.pos
+    factor = settings.search
+    model = run.model
+    scheme = model.pos
     corpus = run_corpus(run, settings.dataset)
     if not scheme.rotary:
         raise UserError(f"{run.folder}: {scheme.text} has no rotary piece to search factors for")
     path = run.folder / f"longrope-{factor}.json"
     if path.name in scheme.extension:
         raise UserError(f"{run.folder} was trained with {path.name}: search the run it began from")
-    rotary, total = scheme.rotary[0], factor * scheme.shape.length
+    rotary = scheme.rotary[0]
+    total = factor * scheme.shape.length
     own, _ = rotary.frequencies(total)
     starts: dict[str, Candidate] = {}
     for name in ("pi", "ntk", "yarn"):
@@ -214,6 +219,7 @@ def search(run: Run, settings: ExtendSettings) -> None:
         unseen[name] = evaluate.losses_at(tester, places, total)
     rival = min(starts, key=lambda name: unseen[name].mean())
     gained = unseen[rival] - unseen["search"]
+    stderr = results.standard_error(gained)
     content = provenance() | {
         "long_factor": best[0],
         "first": best[1],
@@ -224,17 +230,12 @@ def search(run: Run, settings: ExtendSettings) -> None:
         "seed": settings.seed,
         "loss_searched": searched,
         "loss_unseen": {name: float(nats.mean()) for name, nats in unseen.items()},
-        "gain_unseen": {
-            "over": rival,
-            "nats": float(gained.mean()),
-            "stderr": results.standard_error(gained),
-        },
+        "gain_unseen": {"over": rival, "nats": float(gained.mean()), "stderr": stderr},
     }
     write_json(path, content)
     print(f"{run.folder}, {total} tokens: nats on targets that were not searched on")
     for name, nats in unseen.items():
         print(f"  {name:8} {nats.mean():.4f}")
-    stderr = results.standard_error(gained)
     print(f"  gain over {rival}: {gained.mean():+.4f} ± {stderr:.4f} (standard error)")
     print(f"{path}: use it as --extend=\"longrope(file='{path}')\"")
 
@@ -243,7 +244,8 @@ def main() -> None:
     """Test the runs under the extensions, or search."""
     settings, typed = configure(ExtendSettings, sys.argv[1:], __doc__)
     names = extension_names()
-    models, texts = [], []
+    models = []
+    texts = []
     for word in typed:
         if word not in names and (os.path.exists(word) or is_huggingface(word)):
             models.append(word)
