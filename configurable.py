@@ -447,14 +447,15 @@ def answer_help(cls: type[Settings], usage: str, argv: list[str] = sys.argv) -> 
     """If --help or -h is among these words, print `usage` and every setting, and exit 0."""
     if "--help" not in argv and "-h" not in argv:
         return
-    print(usage.strip())
+    lines = [usage.strip()]
     for kind, heading in KINDS.items():
-        print(f"\n{heading}:")
+        lines.append(f"\n{heading}:")
         for f in fields(cls):
             if f.metadata["kind"] == kind and f.name not in cls.refused:
-                print(f"  {f.name + '=' + typed(f.default).strip():<33} {f.metadata['help']}")
-    print("\nEvery setting is typed as --name=value. --debug shows where an error arose.")
-    sys.exit()
+                name = f"--{f.name}={typed(f.default).strip()}"
+                lines.append(f"  {name:<33} {f.metadata['help']}")
+    lines.append("\n--debug shows where an error arose.")
+    run_program(lambda: print("\n".join(lines)))
 
 
 def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, list[str]]:
