@@ -6,7 +6,7 @@ To add a corpus to the project, write data/NAME/prepare.py: a program with a fun
 it in COMMANDS below. After `python data/NAME/prepare.py`, train with --dataset=NAME.
 
 A corpus is a folder with these files: train.bin and val.bin (token ids, uint16 or uint32),
-train_starts.npy and val_starts.npy (the first token of each document) and meta.json (see `Meta`). A
+train_starts.npy and val_starts.npy (the first token of each document) and meta.json (see META). A
 folder with train.bin and val.bin alone is read as one of nanoGPT's, GPT-2's tokens in uint16; it
 gets the other files when it is first used.
 """
@@ -23,14 +23,12 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, NotRequired
+from typing import Any
 
 import numpy as np
 import tiktoken
-from pydantic import PositiveInt, TypeAdapter, ValidationError
-from typing_extensions import TypedDict
 
-from configurable import UserError, sha256
+from configurable import UserError, read_json, sha256
 
 HERE = Path(__file__).resolve().parent
 SPLITS = ("train", "val")
@@ -59,39 +57,17 @@ OFFLINE = ("stdlib", "recall", "digits", *TASKS)  # made when they are first use
 OF_TOKENS = ("tokenizer", "characters", "tokenizer_sha256", "end_token")  # what tokens mean
 
 
-class Split(TypedDict):
-    """What meta.json says about a token file."""
-
-    tokens: PositiveInt
-    documents: PositiveInt
-    dtype: Literal["uint16", "uint32"]
-    sha256: str
-
-
-class Splits(TypedDict):
-    """Both splits."""
-
-    train: Split
-    val: Split
-
-
-class Meta(TypedDict):
-    """The content of meta.json."""
-
-    name: str
-    tokenizer: Literal["bytes", "char", "gpt2", "file"]
-    unit: Literal["byte", "char", "token"]
-    vocab_size: PositiveInt
-    source: str  # where the texts come from
-    rule: str  # how they were split
-    splits: Splits
-    characters: NotRequired[str]  # of "char", in the order of their tokens
-    tokenizer_sha256: NotRequired[str]  # of "file"
-    end_token: NotRequired[int | None]  # of "file": the token after a document
-    rows: NotRequired[dict]  # of a corpus of rows, see data/rows.py
-
-
-META = TypeAdapter(Meta)
+# What meta.json says. "file" has also tokenizer_sha256 and end_token, the token after a document or
+# null; "char" has characters, in the order of their tokens; for "rows" see data/rows.py.
+META = (
+    "name",
+    "tokenizer",  # "bytes", "char", "gpt2" or "file"
+    "unit",  # what a token is: "byte", "char" or "token"
+    "vocab_size",
+    "source",  # where the texts come from
+    "rule",  # how they were split
+    "splits",  # of train and val each: tokens, documents, dtype ("uint16", "uint32") and sha256
+)
 
 
 # ---- tokenizers
@@ -150,12 +126,9 @@ class CharTokenizer(Tokenizer):
 
     def array(self, text: str) -> np.ndarray:
         """One id per character, (n,) uint32; UserError for one that is not in the vocabulary."""
-        try:
-            return np.fromiter((self.ids[character] for character in text), np.uint32, len(text))
-        except KeyError as error:
-            raise UserError(
-                f"the character {error} is not among those of this corpus: leave it out"
-            ) from None
+        for character in set(text) - self.ids.keys():
+            raise UserError(f"the character {character!r} is not among those of this corpus")
+        return np.array([self.ids[character] for character in text], dtype=np.uint32)
 
 
 class GPT2Tokenizer(Tokenizer):
@@ -204,13 +177,9 @@ class FileTokenizer(Tokenizer):
         self.library.encode_special_tokens = True
         self.end = end
         content = self.library.to_str()
-        model = json.loads(content)["model"]
         byte_level = '"ByteLevel"' in content
-        if model["type"] != "BPE" or not (byte_level or model["byte_fallback"]):
-            raise UserError(
-                f"{path} is a {model['type']} without bytes, whose tokens are no exact text: "
-                "take the tokenizer of another model"
-            )
+        if not byte_level and '"byte_fallback":true' not in content:
+            raise UserError(f"{path} has no token for each byte: take another model's tokenizer")
         added = self.library.get_added_tokens_decoder()
         names = {n: token for token, n in self.library.get_vocab().items()}
         self.vocabulary = []
@@ -225,7 +194,6 @@ class FileTokenizer(Tokenizer):
 
     def array(self, text: str) -> np.ndarray:
         """Token ids, (n,) uint32."""
-        text.encode("utf-8")  # refuses half a surrogate pair
         ids = self.library.encode(text, add_special_tokens=False).ids
         return np.array(ids, dtype=np.uint32)
 
@@ -273,7 +241,7 @@ class Corpus:
 
     name: str
     folder: Path
-    meta: Meta
+    meta: dict
     train: np.ndarray
     val: np.ndarray
     train_starts: np.ndarray
@@ -319,50 +287,41 @@ def load(name: str, root: Path = HERE) -> Corpus:
     """
     folder = Path(root) / name
     path = folder / "meta.json"
+    is_nanogpt = (folder / "train.bin").is_file() and not (folder / "train_starts.npy").exists()
     if not NAME.fullmatch(name):
-        raise UserError(how_to_make(name, Path(root)))
+        raise UserError(how_to_make(name, root))
     if not path.is_file():
         if name in OFFLINE:
             maker = "tasks" if name in TASKS else name
             importlib.import_module(f"data.{maker}.prepare").prepare(folder)
-        elif (folder / "train.bin").is_file() and not (folder / "train_starts.npy").exists():
+        elif is_nanogpt:
             read_nanogpt(folder)
         else:
-            raise UserError(how_to_make(name, Path(root)))
+            raise UserError(how_to_make(name, root))
     try:
-        meta = META.validate_json(path.read_bytes(), strict=True)
-    except ValidationError as error:
-        first = error.errors()[0]
-        problem = f"{'.'.join(map(str, first['loc']))} {first['msg']}"
-        raise UserError(f"{path} is damaged ({problem}); {remedy(folder)}") from None
-    train, train_starts = read_split(folder, "train", meta)
-    val, val_starts = read_split(folder, "val", meta)
+        meta = read_json(path)
+        for key in sorted(set(META) - meta.keys()):
+            raise ValueError(f"meta.json lacks {key}")
+        train, train_starts = read_split(folder, "train", meta["splits"]["train"])
+        val, val_starts = read_split(folder, "val", meta["splits"]["val"])
+    except (OSError, ValueError, TypeError, EOFError, LookupError) as error:
+        reason = str(error).replace("\n", " ")
+        raise UserError(f"{folder} is damaged ({reason:.200}); {remedy(folder)}") from None
     return Corpus(name, folder, meta, train, val, train_starts, val_starts)
 
 
-def read_split(folder: Path, split: str, meta: Meta) -> tuple[np.ndarray, np.ndarray]:
+def read_split(folder: Path, split: str, stated: dict) -> tuple[np.ndarray, np.ndarray]:
     """The tokens of a split, (n,), which stay on the disk, and the starts of its documents, (m,).
 
-    UserError unless they are as many as meta.json says.
+    ValueError and what numpy raises, unless they are as many as meta.json says.
     """
-    stated = meta["splits"][split]
-    path = folder / f"{split}.bin"
-    starts_path = folder / f"{split}_starts.npy"
-    try:
-        tokens = np.asarray(np.memmap(path, dtype=stated["dtype"], mode="r"))
-    except (OSError, ValueError):  # it is missing, empty or cut inside a token
-        tokens = np.zeros(0)
+    tokens = np.asarray(np.memmap(folder / f"{split}.bin", dtype=stated["dtype"], mode="r"))
+    starts = np.load(folder / f"{split}_starts.npy", allow_pickle=False)
     if len(tokens) != stated["tokens"]:
-        raise UserError(
-            f"{path} has {len(tokens):,} tokens, not {stated['tokens']:,}; {remedy(folder)}"
-        )
-    try:
-        starts = np.load(starts_path, allow_pickle=False)
-        ascends = starts[0] == 0 and (np.diff(starts, append=len(tokens)) > 0).all()
-    except (OSError, ValueError, EOFError, IndexError):
-        ascends = False
-    if not ascends or len(starts) != stated["documents"]:
-        raise UserError(f"{starts_path} is missing or damaged; {remedy(folder)}")
+        raise ValueError(f"{split}.bin has {len(tokens):,} tokens, not {stated['tokens']:,}")
+    lengths = np.diff(starts, append=len(tokens))
+    if len(starts) != stated["documents"] or starts[0] != 0 or lengths.min() <= 0:
+        raise ValueError(f"{split}_starts.npy has other documents")
     return tokens, starts
 
 
@@ -370,25 +329,25 @@ def command(name: str) -> str:
     """What a user types to make the corpus `name`."""
     if name.startswith("needles_"):
         return f"python data/needles/prepare.py --corpus=CORPUS --kind=KIND --name={name}"
-    own = f"data/text/prepare.py --name={name} PATH... --tokenizer=gpt2 (or bytes, or char)"
-    return f"python {COMMANDS.get(name, own)}"
+    if name in COMMANDS:
+        return f"python {COMMANDS[name]}"
+    return f"python data/text/prepare.py --name={name} PATH... --tokenizer=gpt2 (or bytes, or char)"
 
 
 def how_to_make(name: str, root: Path) -> str:
     """The sentence for a corpus that is not there."""
     if name in COMMANDS or name.startswith("needles_"):
         return f"the corpus {name} has not been made yet: {command(name)}"
-    names = [*COMMANDS, *(path.parent.name for path in root.glob("*/meta.json"))]
-    near = difflib.get_close_matches(name, names, n=1)
-    if near:
-        return f"there is no corpus {name!r}: did you mean {near[0]}?"
+    names = [*COMMANDS, *(path.parent.name for path in Path(root).glob("*/meta.json"))]
+    for near in difflib.get_close_matches(name, names, n=1):
+        return f"there is no corpus {name!r}: did you mean {near}?"
     return f"there is no corpus {name!r}: make it with {command('NAME')}"
 
 
 def remedy(folder: Path) -> str:
     """What to do about a damaged file of a corpus."""
-    again = f"make the corpus again: {command(folder.name)}"
-    return f"{again}; or, if it came from nanoGPT, delete its meta.json"
+    again = command(folder.name)
+    return f"make the corpus again: {again}; or, if it came from nanoGPT, delete its meta.json"
 
 
 # ---- writing
@@ -399,68 +358,58 @@ def write_corpus(
     splits: Mapping[str, Iterable[np.ndarray]],
     answers: Mapping[str, np.ndarray] | None = None,
     tokenizer_from: Path | None = None,
-    **about: Any,
-) -> Meta:
+    **entries: Any,
+) -> dict:
     """Write a corpus to `folder`, print what it holds and return what is in its meta.json.
 
     `splits` has the documents of "train" and "val", (n,) tokens each; empty ones are left out.
-    `about` is written to meta.json, see `Meta`: tokenizer, source, rule and, if the tokenizer needs
-    them, characters, or tokenizer_sha256 and end_token; tokenizer.json is copied from the folder
-    `tokenizer_from`. For `answers`, one number for each token of a split, see data/rows.py.
-    UserError for an empty split, for a token outside the vocabulary and for a folder that cannot be
-    written.
+    `entries` are written to meta.json, see META: tokenizer, source, rule and, if the tokenizer
+    needs them, characters, or tokenizer_sha256 and end_token; tokenizer.json is copied from the
+    folder `tokenizer_from`. For `answers`, one number for each token of a split, see data/rows.py.
+    UserError for an empty split and for a token outside the vocabulary.
     """
-    tokenizer = tokenizer_of(about, tokenizer_from or folder)
+    tokenizer = tokenizer_of(entries, tokenizer_from or folder)
     vocab_size = len(tokenizer.vocabulary)
-    dtype = np.dtype("uint16" if vocab_size <= 2**16 else "uint32")
-    meta = {"name": folder.name, "unit": tokenizer.unit, "vocab_size": vocab_size, **about}
+    dtype = "uint16" if vocab_size <= 2**16 else "uint32"
+    meta = {"name": folder.name, "unit": tokenizer.unit, "vocab_size": vocab_size, **entries}
     meta["splits"] = {}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        # everything is written to a folder of its own and then moved: no file is ever half written
-        with TemporaryDirectory(prefix=".new-", dir=folder) as temporary:
-            new = Path(temporary)
-            for split, documents in splits.items():
-                path = new / f"{split}.bin"
-                starts = []
-                size = 0
-                with path.open("wb") as file:
-                    for document in documents:
-                        if len(document) == 0:
-                            continue
-                        if document.max() >= vocab_size:
-                            raise UserError(
-                                f"{folder} would hold token {document.max()}, outside its "
-                                f"vocabulary of {vocab_size:,}: choose another tokenizer"
-                            )
-                        starts.append(size)
-                        size += len(document)
-                        file.write(document.astype(dtype))
-                if not starts:
-                    raise UserError(f"the {split} split would be empty: the corpus needs more text")
-                np.save(new / f"{split}_starts.npy", np.array(starts, dtype=np.int64))
-                stated = {"tokens": size, "documents": len(starts), "dtype": dtype.name}
-                meta["splits"][split] = {**stated, "sha256": sha256(path)}
-            for split, numbers in (answers or {}).items():
-                np.save(new / f"{split}_answers.npy", numbers.ravel().astype(np.uint16))
-            if tokenizer_from is not None:
-                shutil.copy(tokenizer_from / "tokenizer.json", new)
-            text = json.dumps(meta, indent=1, ensure_ascii=False) + "\n"
-            # meta.json is moved last, and another one is deleted first: what is cut off in between
-            # leaves no corpus, never a mixture of two
-            made = folder / "meta.json"
-            if made.is_file() and made.read_text(encoding="utf-8") != text:
-                made.unlink()
-            for path in sorted(new.iterdir()):
-                os.replace(path, folder / path.name)
-            (new / "meta.json").write_text(text, encoding="utf-8")
-            os.replace(new / "meta.json", made)
-    except OSError as error:
-        raise UserError(f"{folder} cannot be written: {error}") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    # everything is written to a folder of its own and then moved: no file is ever half written
+    with TemporaryDirectory(prefix=".new-", dir=folder) as temporary:
+        new = Path(temporary)
+        for split, documents in splits.items():
+            documents = [document for document in documents if len(document) > 0]
+            if not documents:
+                raise UserError(f"the {split} split would be empty: the corpus needs more text")
+            tokens = np.concatenate(documents)
+            if tokens.max() >= vocab_size:
+                raise UserError(
+                    f"{folder} would hold token {tokens.max()}, outside its vocabulary of "
+                    f"{vocab_size:,}: choose another tokenizer"
+                )
+            starts = np.cumsum([0, *map(len, documents[:-1])])
+            np.save(new / f"{split}_starts.npy", starts)
+            tokens.astype(dtype).tofile(new / f"{split}.bin")
+            stated = {"tokens": len(tokens), "documents": len(documents), "dtype": dtype}
+            meta["splits"][split] = {**stated, "sha256": sha256(new / f"{split}.bin")}
+            if answers:
+                np.save(new / f"{split}_answers.npy", answers[split].ravel().astype(np.uint16))
+        if tokenizer_from is not None:
+            shutil.copy(tokenizer_from / "tokenizer.json", new)
+        # meta.json is moved last, and another one is deleted first: what is cut off in between
+        # leaves no corpus, never a mixture of two
+        text = json.dumps(meta, indent=1, ensure_ascii=False) + "\n"
+        path = folder / "meta.json"
+        if path.is_file() and path.read_text(encoding="utf-8") != text:
+            path.unlink()
+        for file in sorted(new.iterdir()):
+            os.replace(file, folder / file.name)
+        (new / "meta.json").write_text(text, encoding="utf-8")
+        os.replace(new / "meta.json", path)
     print(f"made the corpus {folder.name}: {meta['source']}")
     for split, stated in meta["splits"].items():
         print(f"  {split}: {stated['tokens']:,} tokens in {stated['documents']:,} documents")
-    return META.validate_json(text)
+    return json.loads(text)
 
 
 def read_nanogpt(folder: Path) -> None:
@@ -468,22 +417,17 @@ def read_nanogpt(folder: Path) -> None:
 
     A document ends with GPT-2's end token. UserError for other tokens.
     """
-    if (folder / "meta.pkl").exists():
+    if (folder / "meta.pkl").exists() or not (folder / "val.bin").is_file():
         raise UserError(
-            f"{folder} numbers its characters in meta.pkl, which is not read: make a corpus of its "
-            "text with python data/text/prepare.py --name=NAME FILE --tokenizer=char"
+            f"{folder} has no val.bin, or characters numbered by meta.pkl, which is not read: make "
+            "a corpus of its text with data/text/prepare.py"
         )
     end = GPT2Tokenizer().end
     splits = {}
     for split in SPLITS:
-        path = folder / f"{split}.bin"
-        size = path.stat().st_size if path.is_file() else 0
-        if size == 0 or size % 2:
-            raise UserError(f"{path} has {size:,} bytes, which are no tokens of uint16")
-        tokens = np.asarray(np.memmap(path, dtype="uint16", mode="r"))
+        tokens = np.fromfile(folder / f"{split}.bin", dtype="uint16")
         splits[split] = np.split(tokens, np.flatnonzero(tokens == end) + 1)
-    source = "files of nanoGPT's"
-    write_corpus(folder, splits, tokenizer="gpt2", source=source, rule="as nanoGPT split it")
+    write_corpus(folder, splits, tokenizer="gpt2", source="nanoGPT's files", rule="nanoGPT's")
 
 
 def new_parser(doc: str) -> argparse.ArgumentParser:
@@ -524,11 +468,11 @@ def window_starts(
     An epoch has `n_windows`, which follow each other, `size` tokens apart, from an offset below
     `room`.
     """
-    starts = np.empty(count, dtype=np.int64)
-    for k in range(count):
-        epoch, place = divmod(first + k, n_windows)
-        starts[k] = epoch_starts(n_windows, size, room, seed, epoch)[place]
-    return starts
+    starts = []
+    for number in range(first, first + count):
+        epoch, place = divmod(number, n_windows)
+        starts.append(epoch_starts(n_windows, size, room, seed, epoch)[place])
+    return np.array(starts, dtype=np.int64)
 
 
 @lru_cache(maxsize=4)

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from configurable import UserError, read_json
+from configurable import UserError, read_json, write_json
 from data import Corpus
 
 COUNTED = 2**23  # tokens of the training split that are counted
@@ -83,10 +83,9 @@ def longest_matches(text: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
     for k, n in enumerate(lengths):
         first = max(0, len(text) - n)
         inside = np.minimum(matched[first:], np.arange(1, last - first + 1))
-        longest = inside.max(initial=0)
-        if longest > 0:
-            place = first + np.flatnonzero(inside == longest)[-1]
-            matches[:, k] = longest, text[place + 1]
+        if inside.any():
+            place = np.flatnonzero(inside == inside.max())[-1]
+            matches[:, k] = inside[place], text[first + place + 1]
     return matches
 
 
@@ -129,16 +128,14 @@ def known_losses(
     """`context_losses` by length. They are kept in context.json beside the corpus, if it can be."""
     path = corpus.folder / "context.json"
     splits = [corpus.split_sha256("train"), corpus.split_sha256("val")]
-    asked = [*splits, ends.tolist(), others.tolist(), scored]
-    nats = {}
-    with suppress(UserError):  # missing or damaged: computed again
-        content = read_json(path)
-        if content.get("asked") == asked:
-            nats = content["nats"]
-    if not all(str(n) in nats for n in lengths):
+    asked = json.dumps([splits, ends.tolist(), others.tolist(), scored])
+    try:
+        nats = read_json(path)[asked]
+    except (UserError, KeyError):  # missing, damaged or of other places: computed again
+        nats = {}
+    if not nats.keys() >= {str(n) for n in lengths}:
         losses = context_losses(corpus, ends, others, scored, lengths)
-        for n, loss in zip(lengths, losses, strict=True):
-            nats[str(n)] = loss
-        with suppress(OSError):  # a folder that cannot be written: computed again next time
-            path.write_text(json.dumps({"asked": asked, "nats": nats}), encoding="utf-8")
+        nats.update(zip(map(str, lengths), losses, strict=True))
+        with suppress(UserError):  # a folder that cannot be written: computed again next time
+            write_json(path, {asked: nats})
     return {n: nats[str(n)] for n in lengths}

@@ -30,30 +30,32 @@ Pair = tuple[np.ndarray, np.ndarray]  # tokens (rows, width) and how far back th
 
 
 def write_rows(
-    folder: Path, train: Pair, validation: Mapping[int, Pair], rows: dict, **about: str
+    folder: Path, train: Pair, validation: Mapping[int, Pair], rows: dict, **entries: str
 ) -> dict:
     """Write a corpus of rows to `folder`, and return what is in its meta.json.
 
     `validation` has the rows of each size. Those of a trained size are filled up to the training
     width with tokens 0, which are not scored. `rows` is the entry of meta.json, without inputs and
-    sizes. For `about` see `write_corpus`.
+    sizes. For `entries` see `write_corpus`.
     """
     width = train[0].shape[1]
     sizes = []
     texts = []
     answers = []
     for size, (tokens, distances) in validation.items():
-        missing = max(0, width - tokens.shape[1]) if size <= rows["trained"] else 0
-        tokens = np.pad(tokens, [(0, 0), (0, missing)])
+        if size <= rows["trained"]:
+            missing = [(0, 0), (0, width - tokens.shape[1])]
+            tokens = np.pad(tokens, missing)
+            distances = np.pad(distances, missing)
         sizes.append((size, *tokens.shape))
         texts.extend(tokens)
-        answers.append(np.pad(distances, [(0, 0), (0, missing)]).ravel())
+        answers.append(distances.ravel())
     return write_corpus(
         folder,
         {"train": train[0], "val": texts},
         answers={"train": train[1], "val": np.concatenate(answers)},
         rows={**rows, "inputs": width - 1, "sizes": sizes},
-        **about,
+        **entries,
     )
 
 
@@ -64,28 +66,25 @@ def answers_of(corpus: Corpus, split: str) -> np.ndarray:
     try:
         answers = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError):
-        raise UserError(f"{path} is missing or damaged; {remedy(corpus.folder)}") from None
-    if answers.shape != (corpus.meta["splits"][split]["tokens"],):
-        raise UserError(f"{path} has not a number for each token; {remedy(corpus.folder)}")
+        answers = np.zeros(0)
+    if len(answers) != corpus.meta["splits"][split]["tokens"]:
+        raise UserError(f"{path} is missing or damaged; {remedy(corpus.folder)}")
     return answers
 
 
 def check_length(corpus: Corpus, block_size: int) -> None:
     """UserError unless a run with this block_size can be trained on the corpus."""
-    if "rows" in corpus.meta and corpus.meta["rows"]["inputs"] != block_size:
-        inputs = corpus.meta["rows"]["inputs"]
+    inputs = corpus.meta.get("rows", {}).get("inputs", block_size)
+    if inputs != block_size:
         raise UserError(
-            f"the rows of {corpus.name} have {inputs} inputs: say --block_size={inputs}, or make "
-            "other rows"
+            f"the rows of {corpus.name} have {inputs} inputs: say --block_size={inputs}"
         )
 
 
 def check_asked(trained: Corpus, asked: Corpus) -> None:
     """UserError if a model is to give answers of a kind that it was not trained to give."""
-    if "rows" not in asked.meta:
-        return
-    kind = asked.meta["rows"]["kind"]
-    if "rows" not in trained.meta or trained.meta["rows"]["kind"] != kind:
+    kind = asked.meta.get("rows", {}).get("kind")
+    if kind and kind != trained.meta.get("rows", {}).get("kind"):
         raise UserError(
             f"a model trained on {trained.name} has not learned to answer {kind}, and is not "
             f"asked: train with --dataset={asked.name}"
@@ -146,8 +145,8 @@ def validation(corpus: Corpus, length: int, count: int) -> Pair:
         tokens = corpus.val[starts[:, None] + np.arange(length + 1)].astype(np.int64)
         return tokens[:, :-1], tokens[:, 1:]
     trained = [n for n in sizes(corpus) if n <= corpus.meta["rows"]["trained"]]
-    tokens = np.concatenate([rows_of(corpus, n)[0] for n in trained])
-    answers = np.concatenate([rows_of(corpus, n)[1] for n in trained])
+    pairs = [rows_of(corpus, n) for n in trained]
+    tokens, answers = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
     chosen = evenly(len(tokens), count)
     return with_targets(tokens[chosen], answers[chosen])
 

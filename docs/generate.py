@@ -1,6 +1,7 @@
 """Write the generated pages, schemes.md and settings.md: `python docs/generate.py`."""
 
 import inspect
+import re
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -26,36 +27,25 @@ from scheme import extension_names, find, options_of, scheme_names
 SCHEMES = """# Position schemes and context extensions
 
 `python docs/generate.py` writes this page.
-`python -m tools.explain NAME` prints all of one scheme: formula, paper, options and parameters.
+`python -m tools.explain NAME` prints all of a scheme: formula, paper, options, parameters, verdict.
 
-The well-known schemes are in `posenc.py`. Every other scheme has a file of its own in `zoo/`. These
-files are loaded like a file of your own (`--pos_file`), so a scheme of yours can be moved to `zoo/`
-without a change. Most schemes add a bias to the score or turn queries and keys. Where that is not
-enough, the method `score` computes the whole score, and the method `features` gives numbers for
-each token, which `along` makes queries and keys of (see `zoo/fox.py`). `--drop_pos=0.13` trains the
-last 13 % of the steps without the scheme, whichever it is (DroPE).
+The well-known schemes are in `posenc.py`, every other one has a file in `zoo/`, which is loaded
+like a file of your own (`--pos_file`). `--drop_pos=0.13` trains the last 13 % of the steps without
+the scheme, whichever it is (DroPE). Schemes whose names end in `2d` are for square images that are
+read row by row (`--dataset=digits --block_size=144`).
 
-Schemes whose names end in `2d` are for images that are read row by row, as those of data/digits
-(`--dataset=digits --block_size=144`). They take a text of N tokens for a square image, and do not
-go together with schemes that read positions along a text.
-
-The first table lists the schemes, for `--pos`. The second table lists the extensions of a trained
-model, for `--extend`. Where the default of an option is `None`, it depends on the model, mostly on
-its training length. Extensions that change frequencies act on rotary schemes.
-
-In the verdicts L is the training length. A verdict that names `results/` was measured with this
-project: in `results/extend`, "a trained rope" is a RoPE model with L = 128 that was not trained
-again, and what it lost is its loss at that length less its loss at L without an extension. Verdicts
-that name a paper quote its authors. The other statements follow from the formula.
+The first table lists the schemes, for `--pos`, the second the extensions of a trained model, for
+`--extend`. Where the default of an option is `None`, it depends on the model. In the verdicts L is
+the training length. One that names `results/` was measured with this project, with L = 128; one
+that names a paper quotes its authors; the others follow from the formula.
 """
 
 SETTINGS = """# Settings
 
-`python docs/generate.py` writes this page. `python PROGRAM.py --help` prints the same. Every
-setting is given as `--name=value`. A config file has lines `name = value` in Python's syntax:
-values are literals, and nothing in the file is executed. Files are read from left to right, and the
-command line comes last, as in `python train.py config/size/gpt2.py config/alibi.py --seed=3`. An
-unknown name, anywhere, is an error that names the file, the line and the nearest right name.
+`python docs/generate.py` writes this page. `python PROGRAM.py --help` prints the same, with the
+admitted ranges. Every setting is given as `--name=value`. A config file has lines `name = value`;
+values are literals. Files are read from left to right, and the command line comes last, as in
+`python train.py config/size/gpt2.py config/alibi.py --seed=3`.
 
 Settings that change the *result* make another run, with a folder of its own. Settings of the *test*
 change what is measured on it. Settings of the *manner* say how and where it runs.
@@ -99,6 +89,11 @@ def scheme_row(name: str) -> str:
     mention = f"{name}({', '.join(options)})" if options else name
     acts_on = [place for method, place in ACTS_ON.items() if getattr(cls, method) is not None]
     verdict = " ".join(inspect.getdoc(cls).partition("Verdict: ")[2].split())
+    # the first sentence or two; `python -m tools.explain` shows all
+    sentences = re.split(r"(?<=[a-z0-9)`]\.) (?=[A-Z`])", verdict)
+    verdict = sentences[0]
+    if len(verdict) < 90:
+        verdict = " ".join(sentences[:2])
     return f"| `{mention}` | {', '.join(acts_on) or 'nothing'} | {verdict} |"
 
 
@@ -110,31 +105,35 @@ def schemes_page() -> str:
     return "\n".join([SCHEMES, *lines, ""])
 
 
-def setting_rows(cls: type[Settings]) -> list[str]:
-    """The rows of a Markdown table of all settings of a program."""
+def setting_rows(cls: type[Settings], kind: str) -> list[str]:
+    """The rows of a Markdown table of the settings of a program that are of one kind."""
     rows = []
-    for f in sorted(fields(cls), key=lambda f: [*KINDS].index(f.metadata["kind"])):
-        if f.name not in cls.refused:
-            default = f"`{typed(f.default)!r}`".replace("'", "") if typed(f.default) else ""
-            cells = (f"`{f.name}`", default, f.metadata["help"], f.metadata["kind"])
-            rows.append(f"| {' | '.join(cells)} |")
+    for f in fields(cls):
+        if f.metadata["kind"] != kind or f.name in cls.refused:
+            continue
+        default = f"`{typed(f.default)!r}`".replace("'", "") if typed(f.default) else ""
+        rows.append(f"| `{f.name}` | {default} | {f.metadata['help']} |")
     return rows
 
 
 def settings_page() -> str:
     """docs/settings.md."""
-    shared = setting_rows(TrainSettings)
     parts = [SETTINGS]
     for program, cls in PROGRAMS.items():
-        rows = setting_rows(cls)
         parts.append(f"## {program}\n")
-        if issubclass(cls, TrainSettings) and cls is not TrainSettings:
-            names = ", ".join(f"`{name}`" for name in cls.refused)
-            without = f" without {names}" if names else ""
-            parts.append(f"Those of train.py{without}, and:\n")
-            rows = [row for row in rows if row not in shared]
-        head = ["| name | default | what | kind |", "| --- | --- | --- | --- |"]
-        parts.append("\n".join([*head, *rows, ""]))
+        of_train = issubclass(cls, TrainSettings) and cls is not TrainSettings
+        if of_train:
+            without = ", ".join(f"`{name}`" for name in cls.refused) or "none"
+            parts.append(f"Those of train.py without {without}, and:\n")
+        parts.append("| name | default | what |\n| --- | --- | --- |")
+        for kind in KINDS:
+            rows = setting_rows(cls, kind)
+            if of_train:
+                shared = setting_rows(TrainSettings, kind)
+                rows = [row for row in rows if row not in shared]
+            if rows:
+                parts.append("\n".join([f"| *{kind}* | | |", *rows]))
+        parts.append("")
     return "\n".join(parts)
 
 

@@ -1,27 +1,23 @@
 """Measure the code: its size in syntax nodes, its style, its names, its imports.
 
-    python docs/house.py                 print the report, which is docs/house.md
+    python docs/house.py                     print the report, which is docs/house.md
     python docs/house.py /other/checkout     the same of another checkout
 
 The counting rule
 -----------------
 - The **core** is every `.py` file but those in `zoo/`, `config/`, `docs/`, `results/`, `tests/`
   and in the folders of the corpora (`data/NAME/`).
-- Size is a number of **syntax nodes**: `sum(1 for _ in ast.walk(tree))` of each file. Comments and
-  blank lines cost nothing, a docstring costs two nodes.
-- A **code line** holds something else than blanks, a comment or a docstring.
-- The **reading path** are the files in READING.
+- Size is a number of **syntax nodes**: `sum(1 for _ in ast.walk(tree))` of each file. A **code
+  line** holds something else than blanks, a comment or a docstring.
+- The **reading path** are train, model, attention, posenc, scheme and configurable.
 - **Dense lines** are text or lists multiplied by a condition, tuples assigned to tuples (but for a
   swap), and tuples or dicts called about, how or own that are unpacked into a call.
-- The **names on the path** are the names that the core defines (functions, methods, classes, plain
-  assignments of a module or a class, attributes of `self`) and that train.py, model.py or posenc.py
-  use, each counted once. Names such as `__init__` do not count, and a `def` alone is not a use.
-- A **stop** is a function that one opens to follow a text on its way: it takes the text, or what
-  was made of it. STOPS lists them by hand. The program checks that every one is there, and that
-  every one but the first of a part is used by name in a stop before it.
+- The **names on the path** are the names that the core defines and that train.py, model.py or
+  posenc.py use, each counted once, without `__init__` and its like.
+- A **stop** is a function that one opens to follow a text on its way. STOPS lists them by hand; the
+  program checks that every one is there and is used by name in one before it.
 - An **import circle** is a group of modules that import each other; an **upward import** is one of
-  a module on a higher floor of FLOORS. Imports inside functions count, but for those of `main`,
-  which no importer runs.
+  a module on a higher floor of FLOORS. The imports inside a `main` do not count.
 """
 
 import ast
@@ -125,10 +121,9 @@ def nodes(text: str) -> int:
 def code_lines(text: str) -> int:
     """The number of lines of a file that hold code."""
     numbers = set()
+    blank = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type in (tokenize.NAME, tokenize.NUMBER, tokenize.OP, tokenize.STRING):
-            numbers.update(range(token.start[0], token.end[0] + 1))
-        elif tokenize.tok_name[token.type].startswith("FSTRING"):
+        if token.type not in (*blank, tokenize.ENDMARKER):
             numbers.update(range(token.start[0], token.end[0] + 1))
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, (ast.Module, *DEFINITIONS)) and ast.get_docstring(node) is not None:
@@ -143,11 +138,11 @@ def dense_lines(text: str) -> list[int]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
             for left, right in ((node.left, node.right), (node.right, node.left)):
-                text_or_list = isinstance(left, (ast.List, ast.Tuple, ast.JoinedStr, ast.ListComp))
-                if isinstance(left, ast.Constant):
-                    text_or_list = isinstance(left.value, str)
+                is_text = isinstance(left, ast.Constant) and isinstance(left.value, str)
+                is_list = isinstance(left, (ast.List, ast.Tuple, ast.JoinedStr, ast.ListComp))
                 is_not = isinstance(right, ast.UnaryOp) and isinstance(right.op, ast.Not)
-                if text_or_list and (is_not or isinstance(right, (ast.Compare, ast.BoolOp))):
+                is_condition = is_not or isinstance(right, (ast.Compare, ast.BoolOp))
+                if (is_text or is_list) and is_condition:
                     lines.append(node.lineno)
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple):
             target = node.targets[0]
@@ -169,20 +164,14 @@ def dense_lines(text: str) -> list[int]:
 
 
 def defined_names(tree: ast.Module) -> set[str]:
-    """All names that a file defines."""
+    """All names that a file defines: functions, classes, fields, attributes of self."""
     names = set()
     for node in ast.walk(tree):
         if isinstance(node, DEFINITIONS):
             names.add(node.name)
-        targets = []
-        if isinstance(node, ast.Assign):
-            targets = node.targets
-        elif isinstance(node, ast.AnnAssign):
-            targets = [node.target]
-        for target in targets:
-            for part in ast.walk(target):
-                if isinstance(part, ast.Attribute) and ast.unparse(part.value) == "self":
-                    names.add(part.attr)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            if ast.unparse(node.value) == "self":
+                names.add(node.attr)
         if isinstance(node, (ast.Module, ast.ClassDef)):
             for statement in node.body:
                 if isinstance(statement, ast.Assign):
@@ -263,32 +252,22 @@ def imports(trees: dict[str, ast.Module]) -> dict[str, set[str]]:
 
 def circles(arrows: dict[str, set[str]]) -> list[str]:
     """The modules that import themselves through others."""
-    in_circle = []
-    for start in sorted(arrows):
-        reached = set()
-        waiting = list(arrows[start])
-        while waiting:
-            module = waiting.pop()
-            if module not in reached:
-                reached.add(module)
-                waiting += arrows[module]
-        if start in reached:
-            in_circle.append(start)
-    return in_circle
+    reached = {module: set(imported) for module, imported in arrows.items()}
+    for middle in arrows:  # Warshall's closure
+        for imported in reached.values():
+            if middle in imported:
+                imported |= reached[middle]
+    return sorted(module for module, imported in reached.items() if module in imported)
 
 
 def upward(arrows: dict[str, set[str]]) -> list[str]:
     """The imports that point to a higher floor, as "a -> b"; programs stand on the highest."""
-    found = []
-    for module, imported in arrows.items():
-        for other in imported:
-            floors = []
-            for name in (module, other):
-                top = name.partition(".")[0]
-                floors.append(FLOORS.index(top) if top in FLOORS else len(FLOORS))
-            if floors[0] < floors[1]:
-                found.append(f"{module} -> {other}")
-    return sorted(found)
+    floors = {}
+    for module in arrows:
+        top = module.partition(".")[0]
+        floors[module] = FLOORS.index(top) if top in FLOORS else len(FLOORS)
+    pairs = [(module, other) for module, imported in arrows.items() for other in imported]
+    return sorted(f"{a} -> {b}" for a, b in pairs if floors[a] < floors[b])
 
 
 # ---- the report
@@ -306,13 +285,10 @@ def measure(repo: Path) -> tuple[dict[str, str], list[str]]:
     tests = [name for name in texts if part_of(name) == "tests" and name != "tests/planted.py"]
     zoo = [name for name in texts if part_of(name) == "zoo"]
     names = set().union(*(defined_names(tree) for tree in trees.values()))
-    used = set().union(
-        *(
-            used_names(trees[name])
-            for name in ("train.py", "model.py", "posenc.py")
-            if name in trees
-        )
-    )
+    used = set()
+    for name in ("train.py", "model.py", "posenc.py"):
+        if name in trees:
+            used |= used_names(trees[name])
     on_path = sorted(names & used)
     arrows = imports(trees)
     results = [path for path in repo.glob("results/**/*") if path.is_file()]
@@ -344,8 +320,7 @@ def measure(repo: Path) -> tuple[dict[str, str], list[str]]:
         places = ", ".join(map(str, dense[name]))
         explained.append(f"| `{name}` | {sizes[name]:,} | {places} |")
     explained += ["", f"In a circle: {', '.join(circles(arrows)) or 'none'}."]
-    explained += [f"Upward: {', '.join(upward(arrows)) or 'none'}.", ""]
-    explained += [f"Names on the path: {', '.join(on_path)}."]
+    explained += [f"Upward: {', '.join(upward(arrows)) or 'none'}."]
     return dict(zip(TABLE, values, strict=True)), explained
 
 

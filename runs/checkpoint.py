@@ -39,7 +39,7 @@ from configurable import (
 from data import rows
 from model import GPT
 from runs.device import Compute, pick
-from runs.huggingface import is_huggingface, load_model
+from runs.huggingface import check_tokenizer, is_huggingface, load_model
 from runs.results import load_result, tested_lengths
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -391,6 +391,7 @@ def open_model(name: str, settings: Any) -> Run:
         return load_run(name, settings.device, settings.dtype, settings.pos_file)
     if not settings.dataset:
         raise UserError(f"{name} is a Hugging Face model: name a corpus of its tokens by --dataset")
+    check_tokenizer(name, data.load(settings.dataset))
     model = load_model(name)
     digest = hashlib.sha256()
     for weight in model.state_dict().values():

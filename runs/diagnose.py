@@ -51,15 +51,7 @@ first 4   the weight of the first 4 tokens of the text"""
     measured = []  # of each text and layer: (lines, 4)
     attend = attention.attend
 
-    def watched(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        prepared: attention.Prepared,
-        scale: float,
-        dropout: float = 0.0,
-        features: Tensor | None = None,
-    ) -> Tensor:
+    def watched(q, k, v, prepared, scale, dropout=0.0, features=None):
         """attend, which looks at the weights of its definition as well, a line at a time."""
         plan = prepared.plan
         known = None if features is None else features[:, 0].float()
@@ -101,14 +93,8 @@ N     in texts of so many tokens: nats more; 0 where there is nothing to shuffle
     kept = sorted({max(1, lengths[0] << k >> 3) for k in range(octaves)})
     columns = {}
     for n in lengths:
-        whole = score(n)
-        columns[f"N = {n}"] = np.stack([score(n, tokens) - whole for tokens in kept])
+        columns[f"N = {n}"] = np.stack([score(n, tokens) - score(n) for tokens in kept])
     return "far text shuffled", with_errors(columns, pd.Index(kept, name="kept")), note
-
-
-def grams(tokens: list[int], n: int) -> list[tuple[int, ...]]:
-    """The n-grams of a text in their order."""
-    return [tuple(tokens[k : k + n]) for k in range(len(tokens) - n + 1)]
 
 
 def repetition(prompt: list[int], text: list[int], size: int) -> list[list[float]]:
@@ -116,16 +102,20 @@ def repetition(prompt: list[int], text: list[int], size: int) -> list[list[float
 
     An n-gram belongs to a window if all of it is there.
     """
-    of_prompt = set(grams(prompt, COPIED))
+    of_prompt = {tuple(prompt[k : k + COPIED]) for k in range(len(prompt) - COPIED + 1)}
+    before = set()
+    repeated = []
+    copied = []
+    for k in range(len(text)):
+        gram = tuple(text[k : k + REPEATED])
+        repeated.append(gram in before)
+        before.add(gram)
+        copied.append(tuple(text[k : k + COPIED]) in of_prompt)
     windows = []
     for start in range(0, len(text) - size + 1, size):
-        before = set(grams(text[: start + REPEATED - 1], REPEATED))
-        repeated = []
-        for gram in grams(text[start : start + size], REPEATED):
-            repeated.append(gram in before)
-            before.add(gram)
-        copied = [gram in of_prompt for gram in grams(text[start : start + size], COPIED)]
-        windows.append([np.mean(repeated), np.mean(copied)])
+        stop = start + size + 1
+        again = np.mean(repeated[start : stop - REPEATED])
+        windows.append([again, np.mean(copied[start : stop - COPIED])])
     return windows
 
 
@@ -140,10 +130,10 @@ copied    the share of its 8-grams that stand in the prompt"""
     size = max(length, COPIED)
     samples = {}
     for title, after in (("written", written), ("real", texts)):
-        after = after[:, length:].tolist()
-        pairs = zip(prompts, after, strict=True)
+        pairs = zip(prompts, after[:, length:].tolist(), strict=True)
         shares = np.array([repetition(prompt, text, size) for prompt, text in pairs])
-        samples[f"{title}: repeated"], samples[f"{title}: copied"] = shares.transpose(2, 1, 0)
+        samples[f"{title}: repeated"] = shares[:, :, 0].T  # (windows, texts)
+        samples[f"{title}: copied"] = shares[:, :, 1].T
     starts = pd.Index(range(length, texts.shape[1] - size + 1, size), name="from")
     return "continued at temperature 1, and the real text", with_errors(samples, starts), note
 
@@ -157,14 +147,12 @@ def report(findings: list[Finding], folder: str | Path, about: dict, format: str
     content = []
     for number, (title, frame, note) in enumerate(findings):
         print(f"\n{results.show(title, frame, note.splitlines(), format)}")
-        content.append(
-            {"title": title, "rows": json.loads(frame.reset_index().to_json(orient="records"))}
-        )
+        rows = json.loads(frame.reset_index().to_json(orient="records"))
+        content.append({"title": title, "rows": rows})
         axes = figure.add_subplot(1, len(findings), number + 1, title=title)
         means = frame.filter(regex="[^±]$").drop(columns="distance", errors="ignore")
-        means.plot(ax=axes, marker=".")
-        axes.set_xscale("log", base=2)
-        axes.axvline(about["train_length"], color="0.35", linestyle="--", linewidth=1)
+        means.plot(ax=axes, marker=".", logx=True)
+        axes.axvline(about["train_length"], color="0.35", linestyle="--")
     write_json(Path(folder, "diagnose.json"), {**about, "findings": content})
     save_figure(figure, Path(folder, "diagnose.png"))
     print(f"drawn in {folder}/diagnose.png; dashed: L, the training length")

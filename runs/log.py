@@ -33,7 +33,8 @@ def logged(folder: str | Path) -> list[dict[str, Any]]:
 
 def trained_seconds(folder: str | Path) -> float:
     """How long the steps in metrics.jsonl took, with compiling; an interrupted part counts once."""
-    seconds, tokens = 0.0, 0
+    seconds = 0.0
+    tokens = 0
     for line in logged(folder):
         if line.get("tokens_per_s"):
             seconds += (line["tokens"] - tokens) / line["tokens_per_s"]
@@ -43,8 +44,8 @@ def trained_seconds(folder: str | Path) -> float:
 
 def diverged(folder: str | Path) -> str:
     """What was not finite when the training in a run folder ended; empty if all was."""
-    lines = logged(folder)
-    return lines[-1].get("diverged", "") if lines else ""
+    lines = logged(folder) or [{}]
+    return lines[-1].get("diverged", "")
 
 
 def flops_per_token(model: GPT, length: int) -> int:
@@ -66,28 +67,30 @@ class Log:
     """
 
     def __init__(self, run: Run, processes: Processes) -> None:
-        self.run, self.size = run, processes.size
+        self.run = run
+        self.size = processes.size
         self.path = run.folder / "metrics.jsonl"
         self.wandb_run = None
         if not processes.first:
             return
         # a resumed run takes the steps after its checkpoint again
-        kept = [json.dumps(x) + "\n" for x in logged(run.folder) if x["step"] <= run.step]
-        replace_file(self.path, lambda file: file.write("".join(kept).encode()))
-        if run.settings.wandb_log:
-            s = run.settings
-            about = {name: run.config[name] for name in ("parameters", "git_commit", "device")}
+        before = [json.dumps(x) + "\n" for x in logged(run.folder) if x["step"] <= run.step]
+        replace_file(self.path, lambda file: file.write("".join(before).encode()))
+        s = run.settings
+        if s.wandb_log:
+            config = asdict(s)
+            for name in ("parameters", "git_commit", "device"):
+                config[name] = run.config[name]
             tags = [s.pos[:64], s.dataset]
-            go_on = {"id": run.config["run_id"], "resume": "allow"}
-            config = asdict(s) | about
-            self.wandb_run = open_wandb(run.folder, s, "train", tags, config, **go_on)
+            self.wandb_run = open_wandb(run.folder, s, "train", tags, config, run.config["run_id"])
 
     def add_step(self, line: dict[str, Any], speed: float) -> None:
         """Log a step that was made at a speed of so many steps per second."""
         run = self.run
         tokens_per_s = speed * run.tokens / run.step
-        line |= {"tokens_per_s": round(tokens_per_s, 1), "mfu": None}
+        line["tokens_per_s"] = round(tokens_per_s, 1)
         line["memory"] = peak_memory(run.compute)
+        line["mfu"] = None
         peak = peak_flops(run.compute)
         if peak:
             flops = tokens_per_s * flops_per_token(run.model, run.settings.block_size)
@@ -95,25 +98,23 @@ class Log:
         self.write(line)
         if self.wandb_run:
             self.wandb_run.log(line, step=line["step"])
-        text = f"step {line['step']}/{run.settings.max_iters}: loss {line['loss']:.4f}, "
+        parts = [f"step {line['step']}/{run.settings.max_iters}: loss {line['loss']:.4f}"]
         if "val_loss" in line:
-            text += f"val {line['val_loss']:.4f}, "
-        text += f"lr {line['lr']:.2e}, norm {line['grad_norm']:.2f}, {tokens_per_s:,.0f} tokens/s"
-        if line["mfu"] is not None:
-            text += f", MFU {line['mfu']:.1%}"
+            parts.append(f"val {line['val_loss']:.4f}")
+        parts.append(f"lr {line['lr']:.2e}, norm {line['grad_norm']:.2f}")
+        parts.append(f"{tokens_per_s:,.0f} tokens/s")
+        if peak:
+            parts.append(f"MFU {line['mfu']:.1%}")
         if line["step"] > 1:  # the first compiles
-            text += f", {(run.settings.max_iters - line['step']) / speed:.0f} s left"
-        tqdm.write(text)
+            parts.append(f"{(run.settings.max_iters - line['step']) / speed:.0f} s left")
+        tqdm.write(", ".join(parts))
 
     def write(self, line: dict[str, Any]) -> None:
-        """Add one line to metrics.jsonl; UserError if the disk is full."""
-        try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise UserError(f"{self.path} cannot be written ({error}); make room") from error
+        """Add one line to metrics.jsonl."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     def add_test(self, result: dict[str, Any]) -> None:
         """Log a result in wandb, and close it: rows, curves against N, figure, summary."""
@@ -129,9 +130,12 @@ class Log:
 
 
 def open_wandb(
-    folder: Path, s: LogSettings, kind: str, tags: list[str], config: dict[str, Any], **more: Any
+    folder: Path, s: LogSettings, kind: str, tags: list[str], config: dict, run_id: str = ""
 ) -> Any:
-    """A wandb run in a folder, of a kind ("train", "comparison"); UserError if wandb refuses."""
+    """A wandb run in a folder, of a kind ("train", "comparison"); UserError if wandb refuses.
+
+    With a run_id that wandb knows the run goes on.
+    """
     import wandb
 
     try:
@@ -142,12 +146,13 @@ def open_wandb(
             job_type=kind,
             tags=tags,
             config=config,
-            **more,
+            id=run_id or None,
+            resume="allow",
         )
     except (wandb.Error, ValueError) as error:
-        reason = str(error).splitlines()[0]
         raise UserError(
-            f"wandb_log=True, but wandb refused ({reason:.200}): `wandb login`, or leave it out"
+            f"wandb_log=True, but wandb refused ({str(error).splitlines()[0]:.200}): "
+            "`wandb login`, or leave it out"
         ) from error
 
 

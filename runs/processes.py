@@ -82,9 +82,8 @@ class Processes:
         except RuntimeError as error:
             if not isinstance(error, distributed.DistError) and "gloo" not in str(error):
                 raise
-            reason = str(error).splitlines()[0]
             raise UserError(
-                f"another process of this run ended ({reason:.120}); its own output says why"
+                f"another process of this run ended ({error!s:.120}); its own output says why"
             ) from error
 
     def _reduce(self, tensor: Tensor, operation: distributed.ReduceOp) -> Tensor:
@@ -115,31 +114,26 @@ def together(backend: str, compute: Compute) -> Iterator[Processes]:
     if size == 1 or "RANK" not in os.environ:
         yield ALONE
         return
-    processes = _join(backend, compute, size)
-    with contextlib.ExitStack() as stack:
-        stack.callback(distributed.destroy_process_group)
-        if not processes.first:
-            nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
-            stack.enter_context(contextlib.redirect_stdout(nowhere))
-        yield processes
-
-
-def _join(backend: str, compute: Compute, size: int) -> Processes:
-    """Make the process group; UserError if that fails."""
     if backend == "auto":
         backend = "nccl" if compute.kind == "cuda" else "gloo"
-    # gloo for counts and signals
-    names = backend if compute.kind == "cpu" else f"cpu:gloo,{compute.kind}:{backend}"
+    if compute.kind != "cpu":  # gloo for counts and signals
+        backend = f"cpu:gloo,{compute.kind}:{backend}"
     try:
         store, rank, _ = next(distributed.rendezvous("env://"))
         if os.environ.get("GROUP_WORLD_SIZE") == "1":
             # restarted by torchrun, the processes would find the addresses of those that ended
             restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
             store = distributed.PrefixStore(restarts, store)
-        distributed.init_process_group(names, store=store, rank=rank, world_size=size)
+        distributed.init_process_group(backend, store=store, rank=rank, world_size=size)
     except (RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
         raise UserError(
-            f"backend={backend} could not bring {size} processes together ({reason:.200})"
+            f"backend={backend} could not bring {size} processes together ({error!s:.200})"
         ) from error
-    return Processes(int(os.environ["RANK"]), size)
+    try:
+        with contextlib.ExitStack() as stack:
+            if rank > 0:
+                nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
+                stack.enter_context(contextlib.redirect_stdout(nowhere))
+            yield Processes(rank, size)
+    finally:
+        distributed.destroy_process_group()

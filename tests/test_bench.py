@@ -47,7 +47,6 @@ def test_every_part_of_every_scheme_has_a_row_and_is_measured_once(run, monkeypa
     assert "needs more" in rows["learned, test at L = 16"]["reason"]
     table = Path("out/bench/table.txt").read_text(encoding="utf-8")
     assert table in capsys.readouterr().out and all(name in table for name in rows)
-    assert Path("out/bench/figure.png").stat().st_size > 1000
 
     measured = []
     monkeypatch.setattr(bench, "compare", lambda s, *rest: measured.append(s.pos) or {"reason": ""})

@@ -13,7 +13,6 @@ import sys
 import threading
 import urllib.parse
 import zipfile
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -37,7 +36,7 @@ RAW = WORDS.encode()
 SHA256 = hashlib.sha256(RAW).hexdigest()
 
 
-def write_bytes(folder: Path, train: list[bytes], val: list[bytes]) -> dict:
+def write_bytes(folder, train, val):
     """A corpus of bytes with these documents."""
     splits = {
         "train": [np.frombuffer(document, np.uint8) for document in train],
@@ -47,14 +46,14 @@ def write_bytes(folder: Path, train: list[bytes], val: list[bytes]) -> dict:
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Path:
+def small(tmp_path):
     """The folder of a small corpus of bytes, named small."""
     write_bytes(tmp_path / "small", [b"one", b"", b"two and more"], [b"three"])
     return tmp_path / "small"
 
 
 @pytest.fixture
-def toy_gpt2(monkeypatch: pytest.MonkeyPatch) -> tiktoken.Encoding:
+def toy_gpt2(monkeypatch):
     """GPT-2's pattern with a handful of merges in the place of GPT-2's vocabulary: needs no file."""
     merged = [b" t", b"he", b"  ", b"\n\n", b" \n", b"\n ", b" the", b"\n\n\n"]
     ranks = {piece: rank for rank, piece in enumerate([bytes([i]) for i in range(256)] + merged)}
@@ -68,7 +67,7 @@ def toy_gpt2(monkeypatch: pytest.MonkeyPatch) -> tiktoken.Encoding:
 # ---- tokenizers
 
 
-def train_tokenizer(folder: Path, kind: str) -> Path:
+def train_tokenizer(folder, kind):
     """A small tokenizer.json: byte-level as GPT-2's, or with byte fallback as SentencePiece's."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -98,9 +97,7 @@ def train_tokenizer(folder: Path, kind: str) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["bytes", "char", "gpt2", "byte_level", "fallback"])
-def test_a_tokenizer_gives_the_text_back_and_its_bytes(
-    kind: str, toy_gpt2: tiktoken.Encoding, tmp_path: Path
-) -> None:
+def test_a_tokenizer_gives_the_text_back_and_its_bytes(kind, toy_gpt2, tmp_path):
     if kind == "char":
         tokenizer = data.CharTokenizer("".join(sorted(set(WORDS))))
     elif kind in ("byte_level", "fallback"):
@@ -122,7 +119,7 @@ def test_a_tokenizer_gives_the_text_back_and_its_bytes(
 
 
 @pytest.mark.parametrize("kind", ["byte_level", "fallback"])
-def test_tokens_of_a_tokenizer_json_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
+def test_tokens_of_a_tokenizer_json_are_those_of_transformers(kind, tmp_path):
     transformers = pytest.importorskip("transformers")
     path = train_tokenizer(tmp_path / kind, kind) / "tokenizer.json"
     theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(path))
@@ -131,7 +128,7 @@ def test_tokens_of_a_tokenizer_json_are_those_of_transformers(kind: str, tmp_pat
     assert len(ours.vocabulary) == len(theirs)
 
 
-def test_gpt2_tokens_are_the_published_ones() -> None:
+def test_gpt2_tokens_are_the_published_ones():
     try:
         tokenizer = data.GPT2Tokenizer()
     except UserError:
@@ -139,13 +136,11 @@ def test_gpt2_tokens_are_the_published_ones() -> None:
     assert tokenizer.encode("Hello world") == [15496, 995] and tokenizer.end == 50256
 
 
-def test_what_a_tokenizer_cannot_do_is_a_sentence(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    with pytest.raises(UserError, match="'z' is not among"):
-        data.CharTokenizer("abé").encode("abézq")
+def test_what_a_tokenizer_cannot_do_is_a_sentence(monkeypatch, tmp_path):
+    with pytest.raises(UserError, match="'q' is not among"):
+        data.CharTokenizer("abé").encode("abéq")
 
-    def unreachable(name: str) -> None:
+    def unreachable(name):
         raise ConnectionError("no route")
 
     monkeypatch.setattr(tiktoken, "get_encoding", unreachable)
@@ -156,14 +151,14 @@ def test_what_a_tokenizer_cannot_do_is_a_sentence(
         data.FileTokenizer(tmp_path / "tokenizer.json")
     words = {"version": "1.0", "model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}
     (tmp_path / "tokenizer.json").write_text(json.dumps(words), encoding="utf-8")
-    with pytest.raises(UserError, match="WordLevel without bytes"):
+    with pytest.raises(UserError, match="no token for each byte"):
         data.FileTokenizer(tmp_path / "tokenizer.json")
 
 
 # ---- writing and reading
 
 
-def test_a_corpus_reads_back_as_it_was_written(small: Path) -> None:
+def test_a_corpus_reads_back_as_it_was_written(small):
     corpus = data.load("small", small.parent)
     assert bytes(corpus.train.tolist()) == b"onetwo and more" and corpus.train.dtype == np.uint16
     assert corpus.train_starts.tolist() == [0, 3] and corpus.val_starts.tolist() == [0]
@@ -176,7 +171,7 @@ def test_a_corpus_reads_back_as_it_was_written(small: Path) -> None:
     }  # fmt: skip
 
 
-def test_a_vocabulary_past_65536_is_stored_in_four_bytes(tmp_path: Path) -> None:
+def test_a_vocabulary_past_65536_is_stored_in_four_bytes(tmp_path):
     characters = "".join(chr(0x10000 + n) for n in range(2**16 + 1))
     ids = [np.array([0, 2**16, 5])]
     about = {"tokenizer": "char", "characters": characters, "source": "", "rule": ""}
@@ -185,7 +180,7 @@ def test_a_vocabulary_past_65536_is_stored_in_four_bytes(tmp_path: Path) -> None
     assert corpus.train.dtype == "uint32" and corpus.train.tolist() == [0, 2**16, 5]
 
 
-def test_a_failed_write_leaves_the_older_corpus_and_nothing_else(small: Path) -> None:
+def test_a_failed_write_leaves_the_older_corpus_and_nothing_else(small):
     before = {path.name: path.read_bytes() for path in small.iterdir()}
     with pytest.raises(UserError, match="the val split would be empty"):
         write_bytes(small, [b"other"], [b""])
@@ -195,18 +190,14 @@ def test_a_failed_write_leaves_the_older_corpus_and_nothing_else(small: Path) ->
             small, {"train": high, "val": high}, tokenizer="bytes", source="", rule=""
         )
     assert {path.name: path.read_bytes() for path in small.iterdir()} == before
-    with pytest.raises(UserError, match="cannot be written"):
-        write_bytes(small / "meta.json", [b"a"], [b"b"])
 
 
 @pytest.mark.parametrize("moves", [1, 3])
-def test_a_move_that_is_cut_off_never_mixes_two_corpora(
-    small: Path, monkeypatch: pytest.MonkeyPatch, moves: int
-) -> None:
+def test_a_move_that_is_cut_off_never_mixes_two_corpora(small, monkeypatch, moves):
     replace = os.replace
     left = [None] * moves
 
-    def cut_off(source: Path, target: Path) -> None:
+    def cut_off(source, target):
         if not left:
             raise KeyboardInterrupt
         left.pop()
@@ -219,7 +210,7 @@ def test_a_move_that_is_cut_off_never_mixes_two_corpora(
         data.load("small", small.parent)
 
 
-def change_meta(folder: Path, text: str, other: str) -> None:
+def change_meta(folder, text, other):
     """Replace a text in meta.json."""
     content = (folder / "meta.json").read_text(encoding="utf-8")
     assert text in content
@@ -227,35 +218,29 @@ def change_meta(folder: Path, text: str, other: str) -> None:
 
 
 DAMAGES = {
-    r"train.bin has 14 tokens, not 15; make the corpus again": lambda f: os.truncate(
-        f / "train.bin", 28
-    ),
-    r"val.bin has 0 tokens, not 5": lambda f: (f / "val.bin").unlink(),
-    r"train.bin has 15 tokens, not 13": lambda f: change_meta(f, '"tokens": 15', '"tokens": 13'),
-    r"train_starts.npy is missing or damaged": lambda f: (f / "train_starts.npy").write_bytes(b"x"),
-    r"val_starts.npy is missing or damaged": lambda f: (f / "val_starts.npy").unlink(),
-    r"train_starts.npy is": lambda f: np.save(f / "train_starts.npy", np.array([0, 15])),
-    r"train_starts.npy is missing": lambda f: np.save(f / "train_starts.npy", np.array([3, 0])),
-    r"val_starts.npy is missing or": lambda f: np.save(f / "val_starts.npy", np.array(0)),
-    r"val_starts.npy is": lambda f: np.save(
-        f / "val_starts.npy", np.array([{}]), allow_pickle=True
-    ),
-    r"meta.json is damaged \(": lambda f: (f / "meta.json").write_text("{"),
-    r"meta.json is damaged \(vocab_size": lambda f: change_meta(f, " 256,", '"256",'),
-    r"meta.json is damaged \(tokenizer ": lambda f: change_meta(f, '"bytes"', '"words"'),
-    r"meta.json is damaged \(splits.train.sha256": lambda f: change_meta(f, '"sha256"', '"md5"'),
-    r"meta.json is damaged \(splits.val": lambda f: change_meta(f, '"val"', '"test"'),
+    "train.bin has 14 tokens, not 15": lambda f: os.truncate(f / "train.bin", 28),
+    "No such file.*val.bin": lambda f: (f / "val.bin").unlink(),
+    "has 15 tokens, not 13": lambda f: change_meta(f, '"tokens": 15', '"tokens": 13'),
+    "pickled": lambda f: (f / "train_starts.npy").write_bytes(b"x"),
+    "No such file.*val_starts.npy": lambda f: (f / "val_starts.npy").unlink(),
+    "train_starts.npy has other": lambda f: np.save(f / "train_starts.npy", np.array([0, 15])),
+    "train_starts.npy has": lambda f: np.save(f / "train_starts.npy", np.array([3, 0])),
+    "dimensional": lambda f: np.save(f / "val_starts.npy", np.array(0)),
+    "not readable JSON": lambda f: (f / "meta.json").write_text("{"),
+    "meta.json lacks unit": lambda f: change_meta(f, '"unit"', '"units"'),
+    "'val'": lambda f: change_meta(f, '"val"', '"test"'),
 }
 
 
-@pytest.mark.parametrize("sentence", DAMAGES)
-def test_a_damaged_file_is_named_with_what_to_do(small: Path, sentence: str) -> None:
-    DAMAGES[sentence](small)
+@pytest.mark.parametrize("reason", DAMAGES)
+def test_a_damaged_file_is_named_with_what_to_do(small, reason):
+    DAMAGES[reason](small)
+    sentence = f"small is damaged .*{reason}.*; make the corpus again: python"
     with pytest.raises(UserError, match=sentence):
         data.load("small", small.parent)
 
 
-def test_verify_finds_the_changed_token_that_load_cannot_see(small: Path) -> None:
+def test_verify_finds_the_changed_token_that_load_cannot_see(small):
     (small / "val.bin").write_bytes(b"thr\0e\0ee\0\0")
     corpus = data.load("small", small.parent)
     corpus.verify("train")
@@ -277,18 +262,18 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_unknown_dataset_is_answered_with_a_name_or_a_command(small: Path, name: str) -> None:
+def test_an_unknown_dataset_is_answered_with_a_name_or_a_command(small, name):
     with pytest.raises(UserError, match=NAMES[name]):
         data.load(name, small.parent)
 
 
-def test_every_command_names_a_program() -> None:
+def test_every_command_names_a_program():
     for name, command in data.COMMANDS.items():
         assert (ROOT / command.split()[0]).is_file(), name
     assert set(data.OFFLINE) <= set(data.COMMANDS)
 
 
-def test_a_folder_of_nanogpts_is_read_as_it_is(tmp_path: Path, toy_gpt2: tiktoken.Encoding) -> None:
+def test_a_folder_of_nanogpts_is_read_as_it_is(tmp_path, toy_gpt2):
     folder = tmp_path / "web"
     folder.mkdir()
     for split, tokens in (("train", [5, 264, 7, 8, 264]), ("val", [9, 10])):
@@ -304,19 +289,17 @@ def test_a_folder_of_nanogpts_is_read_as_it_is(tmp_path: Path, toy_gpt2: tiktoke
         data.load("web", tmp_path)
 
 
-def test_a_folder_of_nanogpts_that_cannot_be_read_is_a_sentence(
-    tmp_path: Path, toy_gpt2: tiktoken.Encoding
-) -> None:
+def test_a_folder_of_nanogpts_that_cannot_be_read_is_a_sentence(tmp_path, toy_gpt2):
     folder = tmp_path / "web"
     folder.mkdir()
     (folder / "train.bin").write_bytes(b"\1\0\2\0")
-    with pytest.raises(UserError, match="val.bin has 0 bytes, which are no tokens of uint16"):
+    with pytest.raises(UserError, match="no val.bin"):
         data.load("web", tmp_path)
     (folder / "val.bin").write_bytes(b"\1\0\2\2")
     with pytest.raises(UserError, match="token 514, outside its vocabulary of 265"):
         data.load("web", tmp_path)
     (folder / "meta.pkl").write_bytes(b"")
-    with pytest.raises(UserError, match="meta.pkl, which is not read: .*--tokenizer=char"):
+    with pytest.raises(UserError, match="meta.pkl, which is not read"):
         data.load("web", tmp_path)
 
 
@@ -324,7 +307,7 @@ def test_a_folder_of_nanogpts_that_cannot_be_read_is_a_sentence(
 
 
 @pytest.mark.parametrize("n_tokens, block_size", [(1000, 10), (1007, 16), (40, 16), (17, 16)])
-def test_an_epoch_reads_every_token_of_its_windows_once(n_tokens: int, block_size: int) -> None:
+def test_an_epoch_reads_every_token_of_its_windows_once(n_tokens, block_size):
     n_windows = max(1, n_tokens // block_size - 1)
     offsets = set()
     for epoch in range(12):
@@ -337,7 +320,7 @@ def test_an_epoch_reads_every_token_of_its_windows_once(n_tokens: int, block_siz
     assert max(offsets) < block_size and (len(offsets) > 3 or n_tokens < 2 * block_size)
 
 
-def test_a_sequence_depends_on_the_seed_and_its_number_alone() -> None:
+def test_a_sequence_depends_on_the_seed_and_its_number_alone():
     tokens = np.arange(5000)
     stream = data.sequences(tokens, 32, 1, 0, 400)
     resumed = data.sequences(tokens, 32, 1, 123, 277)
@@ -348,18 +331,18 @@ def test_a_sequence_depends_on_the_seed_and_its_number_alone() -> None:
     assert (stream != data.sequences(tokens, 32, 2, 0, 400)).any()
 
 
-def test_the_order_of_sequences_is_that_of_the_published_runs() -> None:
+def test_the_order_of_sequences_is_that_of_the_published_runs():
     found = data.sequences(np.arange(100_000), 128, 1337, 700, 200).astype("<i8")
     assert hashlib.sha256(found.tobytes()).hexdigest()[:16] == "b88a06c7dc76e7c7"
 
 
-def test_a_text_shorter_than_one_sequence_is_refused() -> None:
+def test_a_text_shorter_than_one_sequence_is_refused():
     assert data.sequences(np.arange(5), 4, 0, 3, 1).tolist() == [[0, 1, 2, 3, 4]]
     with pytest.raises(UserError, match="has 4 tokens, fewer than the 5 of one sequence"):
         data.sequences(np.arange(4), 4, 0, 0, 1)
 
 
-def test_evenly_spaced_places_lie_in_the_middle_of_equal_parts() -> None:
+def test_evenly_spaced_places_lie_in_the_middle_of_equal_parts():
     assert data.evenly(100, 4).tolist() == [12, 37, 62, 87]
     assert data.evenly(3, 9).tolist() == [0, 1, 2] and data.evenly(0, 9).tolist() == []
 
@@ -367,12 +350,12 @@ def test_evenly_spaced_places_lie_in_the_middle_of_equal_parts() -> None:
 # ---- stdlib and one's own texts
 
 
-def lines_of(texts: list[str]) -> bytes:
+def lines_of(texts):
     """A .jsonl file."""
     return "\n\n".join(json.dumps({"text": text}) for text in texts).encode()
 
 
-def test_the_library_is_read_in_order_without_tests_and_packages_of_others(tmp_path: Path) -> None:
+def test_the_library_is_read_in_order_without_tests_and_packages_of_others(tmp_path):
     names = [f"file{i:02}.py" for i in range(40)]
     for name in [*names, "package/tests/b.py", "site-packages/a.py", "encodings/a.py", "notes.txt"]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -387,7 +370,7 @@ def test_the_library_is_read_in_order_without_tests_and_packages_of_others(tmp_p
         stdlib.prepare(tmp_path / "none", tmp_path / "absent")
 
 
-def test_the_default_corpus_is_made_when_first_asked_for_and_then_kept(tmp_path: Path) -> None:
+def test_the_default_corpus_is_made_when_first_asked_for_and_then_kept(tmp_path):
     corpus = data.load("stdlib", tmp_path)
     made = (tmp_path / "stdlib/train.bin").stat()
     again = data.load("stdlib", tmp_path)
@@ -397,13 +380,13 @@ def test_the_default_corpus_is_made_when_first_asked_for_and_then_kept(tmp_path:
     again.verify()
 
 
-def test_about_one_document_in_twenty_is_held_out() -> None:
+def test_about_one_document_in_twenty_is_held_out():
     held_out = [i for i in range(20_000) if text.is_validation(b"%d" % i)]
     assert 900 < len(held_out) < 1100 and held_out[:3] == [96, 105, 127]
 
 
 @pytest.fixture
-def notes(tmp_path: Path) -> Path:
+def notes(tmp_path):
     """A folder with texts and other things."""
     folder = tmp_path / "notes"
     (folder / "deep").mkdir(parents=True)
@@ -416,9 +399,7 @@ def notes(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_folder_is_read_in_order_and_what_is_left_out_is_said(
-    notes: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_a_folder_is_read_in_order_and_what_is_left_out_is_said(notes, capsys):
     text.prepare("mine", [str(notes), str(notes / "01.txt")], [], "bytes", notes.parent)
     corpus = data.load("mine", notes.parent)
     texts = [f"note {n}\n" * 3 for n in range(90)] + ["marked"]
@@ -437,9 +418,7 @@ def test_a_folder_is_read_in_order_and_what_is_left_out_is_said(
 
 
 @pytest.mark.parametrize("packed", ["", ".xz", ".gz"])
-def test_json_lines_are_documents_packed_or_not(
-    tmp_path: Path, packed: str, toy_gpt2: tiktoken.Encoding
-) -> None:
+def test_json_lines_are_documents_packed_or_not(tmp_path, packed, toy_gpt2):
     pack = {"": bytes, ".xz": lzma.compress, ".gz": gzip.compress}[packed]
     lines = [f"the document {n}\u2028\n" * 9 for n in range(20)]
     path = tmp_path / f"rows.jsonl{packed}"
@@ -452,7 +431,7 @@ def test_json_lines_are_documents_packed_or_not(
     assert corpus.tokenizer.decode(corpus.val) == "the rest<|endoftext|>"
 
 
-def test_one_document_gives_its_last_twentieth(tmp_path: Path) -> None:
+def test_one_document_gives_its_last_twentieth(tmp_path):
     (tmp_path / "one.txt").write_text("abcdefghij" * 20, encoding="utf-8")
     text.prepare("one", [str(tmp_path / "one.txt")], [], "char", tmp_path)
     corpus = data.load("one", tmp_path)
@@ -461,7 +440,7 @@ def test_one_document_gives_its_last_twentieth(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["byte_level", "fallback"])
-def test_the_tokenizer_of_a_model_goes_along_with_its_end(tmp_path: Path, kind: str) -> None:
+def test_the_tokenizer_of_a_model_goes_along_with_its_end(tmp_path, kind):
     folder = train_tokenizer(tmp_path / kind, kind)
     (tmp_path / "one.txt").write_text(WORDS, encoding="utf-8")
     (tmp_path / "two.txt").write_text("two", encoding="utf-8")
@@ -490,7 +469,7 @@ BAD_TEXTS["latin.txt"] = (BAD_TEXTS["latin.txt"], r"is not UTF-8 at byte 0 \(0xe
 
 
 @pytest.mark.parametrize("name", BAD_TEXTS)
-def test_what_is_no_text_is_refused_with_file_and_place(tmp_path: Path, name: str) -> None:
+def test_what_is_no_text_is_refused_with_file_and_place(tmp_path, name):
     content, sentence = BAD_TEXTS[name]
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=sentence):
@@ -499,14 +478,12 @@ def test_what_is_no_text_is_refused_with_file_and_place(tmp_path: Path, name: st
 
 
 @pytest.mark.parametrize("name", ["../up", "", "a b", "stdlib", "books", "text", "small"])
-def test_a_name_that_is_no_folder_or_already_used_is_refused(small: Path, name: str) -> None:
+def test_a_name_that_is_no_folder_or_already_used_is_refused(small, name):
     with pytest.raises(UserError, match=f"--name={name} "):
         text.prepare(name, ["absent.txt"], [], "bytes", small.parent)
 
 
-def test_paths_and_tokenizers_that_cannot_be_used_are_sentences(
-    notes: Path, tmp_path: Path
-) -> None:
+def test_paths_and_tokenizers_that_cannot_be_used_are_sentences(notes, tmp_path):
     cases = [
         (["absent"], [], "bytes", "absent is no file or folder"),
         ([str(notes / "deep")], [str(notes / "deep")], "bytes", "is in PATH and --val"),
@@ -520,9 +497,7 @@ def test_paths_and_tokenizers_that_cannot_be_used_are_sentences(
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--name=../x", "a.txt", "--tokenizer=bytes"]])
-def test_a_program_run_from_anywhere_answers_in_a_sentence(
-    tmp_path: Path, words: list[str]
-) -> None:
+def test_a_program_run_from_anywhere_answers_in_a_sentence(tmp_path, words):
     program = [sys.executable, str(ROOT / "data/text/prepare.py"), *words]
     ended = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     if words == ["--help"]:
@@ -539,7 +514,7 @@ class Unreliable(BaseHTTPRequestHandler):
 
     pages: dict[str, bytes] = {}
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         path = urllib.parse.unquote(self.path)
         if path == "/absent" or (self.pages and path not in self.pages):
             return self.send_error(404)
@@ -556,12 +531,12 @@ class Unreliable(BaseHTTPRequestHandler):
         bodies = {"/cut": body[:-9], "/other": body[::-1]}
         self.wfile.write(bodies.get(path, body))
 
-    def log_message(self, *arguments: object) -> None:
+    def log_message(self, *arguments):
         """Say nothing."""
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def server(monkeypatch):
     """The address of a server on this machine."""
     monkeypatch.setenv("no_proxy", "*")
     monkeypatch.setattr(Unreliable, "pages", {})
@@ -574,7 +549,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     httpd.server_close()
 
 
-def test_a_good_download_arrives_whole(server: str, tmp_path: Path) -> None:
+def test_a_good_download_arrives_whole(server, tmp_path):
     download(f"{server}/good", tmp_path / "new/words.txt", SHA256)
     assert (tmp_path / "new/words.txt").read_bytes() == RAW
     assert len(list((tmp_path / "new").iterdir())) == 1
@@ -590,9 +565,7 @@ def test_a_good_download_arrives_whole(server: str, tmp_path: Path) -> None:
         ("/other", "is another file, of SHA-256 [0-9a-f]{64}; check the network"),
     ],
 )
-def test_a_bad_download_is_one_sentence_and_leaves_nothing(
-    server: str, tmp_path: Path, page: str, sentence: str
-) -> None:
+def test_a_bad_download_is_one_sentence_and_leaves_nothing(server, tmp_path, page, sentence):
     with pytest.raises(UserError, match=sentence):
         download(server + page, tmp_path / "words.txt", SHA256)
     assert list(tmp_path.iterdir()) == []
@@ -601,15 +574,13 @@ def test_a_bad_download_is_one_sentence_and_leaves_nothing(
 @pytest.mark.parametrize(
     "url", ["http://127.0.0.1:9/words", "file:///etc/hostname", "words.txt", "ftp://127.0.0.1/x"]
 )
-def test_without_network_or_address_the_user_is_told_what_to_do(tmp_path: Path, url: str) -> None:
+def test_without_network_or_address_the_user_is_told_what_to_do(tmp_path, url):
     with pytest.raises(UserError, match=r"could not be downloaded \(\w+\); check the network"):
         download(url, tmp_path / "words.txt", SHA256)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_shakespeare_is_split_as_nanogpt_splits_it(
-    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shakespeare_is_split_as_nanogpt_splits_it(server, tmp_path, monkeypatch):
     monkeypatch.setattr(shakespeare, "SHA256", SHA256)
     shakespeare.prepare(tmp_path / "play", f"{server}/good")
     corpus = data.load("play", tmp_path)
@@ -624,9 +595,7 @@ def test_shakespeare_is_split_as_nanogpt_splits_it(
 # ---- books and Wikipedia: small ones in the published formats
 
 
-def test_books_are_downloaded_once_or_read_from_copies(
-    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_books_are_downloaded_once_or_read_from_copies(server, tmp_path, monkeypatch):
     folder = tmp_path / "books"
     folder.mkdir()
     files, texts, listed = [], [], []
@@ -662,7 +631,7 @@ def test_books_are_downloaded_once_or_read_from_copies(
     assert books.prepare(folder, url="no address") == meta  # nothing is left to download
 
 
-def test_the_list_of_books_is_split_by_author() -> None:
+def test_the_list_of_books_is_split_by_author():
     listed = books.read_list(ROOT / "data/books/list.json")
     authors = {split: {book.file.split("/")[0] for book in listed[split]} for split in listed}
     assert authors["val"] == {"Wharton, Edith", "London, Jack"}
@@ -676,7 +645,7 @@ PARTS = {"train": ARTICLES[:30], "valid": ARTICLES[30:34], "test": ARTICLES[34:]
 
 
 @pytest.fixture
-def wiki(monkeypatch: pytest.MonkeyPatch, server: str, tmp_path: Path) -> Path:
+def wiki(monkeypatch, server, tmp_path):
     """A folder for corpora; small archives take the place of the published ones."""
     contents = {
         "enwik8": {"enwik8": "".join(ARTICLES)},
@@ -700,7 +669,7 @@ def wiki(monkeypatch: pytest.MonkeyPatch, server: str, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_enwik8_text8_and_wikitext_have_the_published_parts(wiki: Path) -> None:
+def test_enwik8_text8_and_wikitext_have_the_published_parts(wiki):
     whole = "".join(ARTICLES)
     size = len(whole) // 100
     for name, test, first, end in (("enwik8", False, 90, 95), ("enwik8_test", True, 95, 100)):

@@ -17,7 +17,7 @@ SCHEMES += ["randomized(max=64) + rope", "cope", "fox", "ssmax + rope"]
 EXTENSIONS = ["yarn", "pi + logn", "rerope(window=8)", "self_extend(window=8, group=2)"]
 
 
-def gpt(pos: str, extend: str = "", n_layer: int = 3) -> GPT:
+def gpt(pos, extend="", n_layer=3):
     """A GPT with large random weights, so that attention is far from even."""
     torch.manual_seed(5)
     config = GPTConfig(block_size=L, vocab_size=11, n_layer=n_layer, n_head=2, n_embd=32, pos=pos)
@@ -29,7 +29,7 @@ def gpt(pos: str, extend: str = "", n_layer: int = 3) -> GPT:
     return model
 
 
-def tokens(batch: int, length: int) -> torch.Tensor:
+def tokens(batch, length):
     return torch.randint(11, (batch, length), generator=torch.Generator().manual_seed(1))
 
 
@@ -98,7 +98,7 @@ def test_a_window_reads_nothing_beyond_and_nope_of_equal_keys_reads_evenly():
 
 
 def test_far_shuffled_is_what_the_loss_rises_by():
-    def score(length: int, kept: float = math.inf) -> np.ndarray:
+    def score(length, kept=math.inf):
         """A model that reads 40 tokens back, and loses 0.5 nats without the far ones."""
         lost = 0.5 if kept < min(40, length) else 0.0
         return np.array([1.0, 2.0, 3.0]) + lost

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import SIZE, Project, workplace
+from conftest import SIZE, workplace
 from test_killed import lines_written, wait_until
 from test_train import identical, logged, metrics, run, saved
 
@@ -25,9 +25,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_two_processes_have_the_losses_weights_and_results_of_one(
-    project: Project, tmp_path: Path
-) -> None:
+def test_two_processes_have_the_losses_weights_and_results_of_one(project, tmp_path):
     started = project.run(tmp_path, *TORCHRUN, "train.py", *SIZE, *SHARED, "--out_dir=two")
     assert started.process.returncode == 0, started.complained
     with workplace(project.folder / "data", tmp_path):
@@ -47,9 +45,7 @@ def test_two_processes_have_the_losses_weights_and_results_of_one(
 
 
 @pytest.mark.slow
-def test_two_that_are_stopped_and_go_on_end_the_same_to_the_bit(
-    project: Project, tmp_path: Path
-) -> None:
+def test_two_that_are_stopped_and_go_on_end_the_same_to_the_bit(project, tmp_path):
     words = [*TORCHRUN, "train.py", *SIZE, *SHARED, "--max_iters=400"]
     assert project.run(tmp_path, *words, "--out_dir=straight").process.returncode == 0
     started = project.start(tmp_path, *words, "--out_dir=stopped")
@@ -62,13 +58,13 @@ def test_two_that_are_stopped_and_go_on_end_the_same_to_the_bit(
 
 
 @pytest.mark.slow
-def test_a_mistake_ends_every_process_with_one_sentence(project: Project, tmp_path: Path) -> None:
+def test_a_mistake_ends_every_process_with_one_sentence(project, tmp_path):
     started = project.run(tmp_path, *TORCHRUN, "train.py", *SIZE, "--batch_size=3", "--out_dir=run")
     assert started.process.returncode != 0 and not (tmp_path / "run").exists()
     assert "cannot share the 3 sequences of a step evenly" in started.complained
 
 
-def test_every_number_of_processes_trains_on_every_sequence_once() -> None:
+def test_every_number_of_processes_trains_on_every_sequence_once():
     for size in (1, 2, 3, 4, 6, 12):
         share, at_once = Processes(0, size).share(12, 4)
         assert share * size == 12 and share % at_once == 0 and 1 <= at_once <= 4
@@ -76,7 +72,7 @@ def test_every_number_of_processes_trains_on_every_sequence_once() -> None:
         Processes(0, 5).share(12, 4)
 
 
-def test_a_process_alone_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_alone_waits_for_nobody(monkeypatch):
     module = torch.nn.Linear(2, 2)
     assert ALONE.first and ALONE.highest(3) == 3 and ALONE.shared(module) is module
     assert ALONE.sum(torch.ones(2)).tolist() == [1, 1]
@@ -87,7 +83,7 @@ def test_a_process_alone_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> No
         processes.world_size()
 
 
-def test_only_a_fault_of_the_network_says_that_another_process_ended() -> None:
+def test_only_a_fault_of_the_network_says_that_another_process_ended():
     two = Processes(0, 2)
     with pytest.raises(UserError, match="another process of this run ended"), two.exchange():
         raise RuntimeError("[gloo/transport/tcp/pair.cc] Connection closed by peer")
@@ -95,7 +91,7 @@ def test_only_a_fault_of_the_network_says_that_another_process_ended() -> None:
         raise RuntimeError("shapes do not match")
 
 
-def test_several_processes_of_a_cpu_measure_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_processes_of_a_cpu_measure_nothing(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr(train.device, "cpu_has_bfloat16", lambda: True)
     assert train.device.pick("cpu", "auto").dtype is None

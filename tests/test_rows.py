@@ -18,7 +18,7 @@ from data import rows
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """Small corpora of each kind: recall of 64 to 2,048 inputs, tasks, needles, digits, text."""
     root = tmp_path_factory.mktemp("corpora")
     source = (Path(data.__file__).read_bytes() * 8)[:100_000]
@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # ---- what is generated
 
 
-def read_recall(tokens: np.ndarray) -> list[int]:
+def read_recall(tokens):
     """The distance of each answer of a row, by reading it from left to right; -1 for a wrong one."""
     latest: dict[int, tuple[int, int]] = {}
     distances = [0]
@@ -63,7 +63,7 @@ def read_recall(tokens: np.ndarray) -> list[int]:
 
 
 @pytest.mark.parametrize("size", [64, 256, 2048])
-def test_an_answer_of_recall_is_the_latest_value_of_its_name(folder: Path, size: int) -> None:
+def test_an_answer_of_recall_is_the_latest_value_of_its_name(folder, size):
     tokens, distances = rows.rows_of(data.load("recall", folder), size)
     for row, stated in zip(tokens[:40], distances[:40], strict=True):
         assert read_recall(row) == stated.tolist()
@@ -75,7 +75,7 @@ def test_an_answer_of_recall_is_the_latest_value_of_its_name(folder: Path, size:
     assert abs(shares - 1 / recall.VALUES).max() < 0.05
 
 
-def counted_by_list(row: list[int], distances: list[int]) -> list[float]:
+def counted_by_list(row, distances):
     """What `recall.counted` says of one row, by the list of all writes that still count."""
     writes: list[tuple[int, int]] = []  # name and value
     right = [0.0] * len(row)
@@ -92,7 +92,7 @@ def counted_by_list(row: list[int], distances: list[int]) -> list[float]:
     return right
 
 
-def test_counting_is_right_as_often_as_a_list_of_writes_says(folder: Path) -> None:
+def test_counting_is_right_as_often_as_a_list_of_writes_says(folder):
     corpus = data.load("recall", folder)
     tokens, distances = (part[:4].astype(int) for part in rows.rows_of(corpus, 512))
     found = recall.counted(tokens, distances)
@@ -119,7 +119,7 @@ ANSWERS: dict[str, Callable[[str], str]] = {
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_the_answers_of_a_task_are_right_and_scored(folder: Path, name: str) -> None:
+def test_the_answers_of_a_task_are_right_and_scored(folder, name):
     corpus = data.load(name, folder)
     assert set(ANSWERS) == set(tasks.TASKS) == set(data.TASKS) and name in data.OFFLINE
     assert rows.sizes(corpus) == list(range(5, 61, 5)) and corpus.meta["rows"]["trained"] == 20
@@ -139,7 +139,7 @@ def test_the_answers_of_a_task_are_right_and_scored(folder: Path, name: str) -> 
             assert answer == ANSWERS[name](line[:first])
 
 
-def test_the_chance_of_a_task_is_that_of_a_guess() -> None:
+def test_the_chance_of_a_task_is_that_of_a_guess():
     generator = np.random.default_rng(0)
     make, chance = tasks.TASKS["induction"]
     right = 0
@@ -156,7 +156,7 @@ NEEDLE = re.compile(rb"\n([a-z]{2}):([A-Z]{4})\.")
 
 
 @pytest.mark.parametrize("name", needles.KINDS)
-def test_each_question_has_its_needle_at_the_distance_stated(folder: Path, name: str) -> None:
+def test_each_question_has_its_needle_at_the_distance_stated(folder, name):
     kind = needles.KINDS[name]
     corpus = data.load(name, folder)
     for size in (128, 1024):
@@ -189,14 +189,12 @@ def test_each_question_has_its_needle_at_the_distance_stated(folder: Path, name:
         ("text", {"length": 4096}, "tests of 131072 tokens are too long"),
     ],
 )
-def test_what_cannot_hold_needles_is_refused(
-    folder: Path, name: str, how: dict, sentence: str
-) -> None:
+def test_what_cannot_hold_needles_is_refused(folder, name, how, sentence):
     with pytest.raises(UserError, match=sentence):
         needles.prepare(folder / "no", data.load(name, folder), "single", **{"length": 128, **how})
 
 
-def test_digits_are_the_same_drawings_at_every_size(folder: Path) -> None:
+def test_digits_are_the_same_drawings_at_every_size(folder):
     corpus = data.load("digits", folder)
     assert corpus.meta["rows"]["width"] == 4 and corpus.unit == "token"
     fine = rows.rows_of(corpus, 256)[0][:, 1:].reshape(12, 8, 2, 8, 2).mean((2, 4))
@@ -207,12 +205,12 @@ def test_digits_are_the_same_drawings_at_every_size(folder: Path) -> None:
     assert (inputs[:, 0] == digits.START).all() and (targets >= 0).all()
 
 
-def digest(tokens: np.ndarray) -> str:
+def digest(tokens):
     """The first digits of the SHA-256 of tokens in uint16."""
     return hashlib.sha256(tokens.astype("<u2").tobytes()).hexdigest()[:12]
 
 
-def test_rows_of_seed_0_are_those_of_the_published_runs(tmp_path: Path) -> None:
+def test_rows_of_seed_0_are_those_of_the_published_runs(tmp_path):
     generator = np.random.default_rng(0)
     assert digest(recall.validation_rows(generator, 0, 0, 128)[0]) == "de627bd48888"
     generator = np.random.default_rng(0)
@@ -225,7 +223,7 @@ def test_rows_of_seed_0_are_those_of_the_published_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["recall", "copy", "digits"])
-def test_an_epoch_reads_each_row_once_and_only_answers_are_targets(folder: Path, name: str) -> None:
+def test_an_epoch_reads_each_row_once_and_only_answers_are_targets(folder, name):
     corpus = data.load(name, folder)
     length = corpus.meta["rows"]["inputs"]
     inputs, targets = rows.batch(corpus, length, 5, 600, 600)  # the second epoch
@@ -243,7 +241,7 @@ def test_an_epoch_reads_each_row_once_and_only_answers_are_targets(folder: Path,
         rows.unread(corpus, 5, 89)
 
 
-def test_validation_rows_are_those_of_trained_sizes(folder: Path) -> None:
+def test_validation_rows_are_those_of_trained_sizes(folder):
     corpus = data.load("copy", folder)
     inputs, targets = rows.validation(corpus, corpus.meta["rows"]["inputs"], 999)
     assert len(inputs) == 20  # of sizes 5, 10, 15 and 20
@@ -256,7 +254,7 @@ def test_validation_rows_are_those_of_trained_sizes(folder: Path) -> None:
     ).all()
 
 
-def test_a_corpus_of_rows_is_trained_at_its_length_and_asked_by_its_kind(folder: Path) -> None:
+def test_a_corpus_of_rows_is_trained_at_its_length_and_asked_by_its_kind(folder):
     recalls, copy, text = (data.load(name, folder) for name in ("recall", "copy", "text"))
     rows.check_length(recalls, 64)
     rows.check_length(text, 999)
@@ -272,9 +270,7 @@ def test_a_corpus_of_rows_is_trained_at_its_length_and_asked_by_its_kind(folder:
 
 
 @pytest.mark.parametrize("content", [None, b"no array", np.zeros(7, np.uint16)])
-def test_damaged_answers_are_named(
-    folder: Path, content: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_damaged_answers_are_named(folder, content, monkeypatch, tmp_path):
     monkeypatch.setattr(tasks, "TRAIN_ROWS", 40)
     tasks.prepare(tmp_path / "copy")
     path = tmp_path / "copy/val_answers.npy"
@@ -306,8 +302,8 @@ PROGRAMS = [
 
 @pytest.mark.parametrize("module, words, sentence", PROGRAMS)
 def test_a_program_that_cannot_make_rows_is_a_sentence(
-    module: object, words: list[str], sentence: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    module, words, sentence, folder, monkeypatch
+):
     root = folder
     if sentence.startswith("--side") or "inputs" in sentence:
         root = folder / "none"

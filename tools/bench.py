@@ -8,8 +8,8 @@
     python -m tools.bench rope --only=test --eval_lengths=65536     # a long test and its memory
 
 The scheme, nope and a product of two matrices of 2048 x 2048 take turns, so that a machine whose
-speed changes does so for all three. A long test has the longest of eval_lengths, else 16 L. JSON,
-table and figure go to out_dir, by default out/bench. The same command goes on after a stop: what
+speed changes does so for all three. A long test has the longest of eval_lengths, else 16 L. JSON
+and table go to out_dir, by default out/bench. The same command goes on after a stop: what
 is in the JSON file is not measured again.
 """
 
@@ -18,7 +18,6 @@ if __name__ == "__main__":  # --help answers before torch is imported
 
     answer_help(BenchSettings, __doc__)
 
-import ctypes
 import gc
 import itertools
 import sys
@@ -37,7 +36,6 @@ from configurable import (
     UserError,
     configure,
     read_json,
-    replace_file,
     run_program,
     typed,
     write_json,
@@ -46,7 +44,6 @@ from data import rows
 from model import GPT
 from runs import device
 from runs.checkpoint import provenance, training_corpus
-from runs.figures import new_figure, save_figure
 from runs.log import flops_per_token
 from runs.results import show
 from train import MeanLoss, compile_loss, configure_optimizer, to_device
@@ -67,7 +64,7 @@ LEGEND = (
     "use        operations as train.py counts them, as a share of those of the product",
     "GFLOP/s    of the product of matrices",
     "first      seconds of the first call, which compiles what is not compiled yet",
-    "GiB        weights, what the optimizer keeps, and the most that one call takes besides",
+    "GiB        of a GPU: weights, what the optimizer keeps, the most that a call takes besides",
 )
 
 
@@ -147,14 +144,10 @@ def seconds(run: Callable[[], object], compute: device.Compute) -> float:
 
 
 def memory(run: Callable[[], object], compute: device.Compute) -> int | None:
-    """The most bytes that a call takes besides those in use before; None if nothing tells."""
-    if compute.kind == "cuda":
-        torch.cuda.reset_peak_memory_stats(compute.device)
-    elif sys.platform == "linux":  # the process is told to forget its peak
-        ctypes.CDLL(None).malloc_trim(0)
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    else:
+    """The most bytes that a call takes besides those in use before; None on a CPU."""
+    if compute.kind != "cuda":
         return None
+    torch.cuda.reset_peak_memory_stats(compute.device)
     before = device.peak_memory(compute)
     seconds(run, compute)
     return device.peak_memory(compute) - before
@@ -202,7 +195,7 @@ def compare(s: BenchSettings, part: str, corpus: data.Corpus, compute: device.Co
 
 
 def main() -> None:
-    """Measure what is not measured yet; write JSON, table and figure."""
+    """Measure what is not measured yet; write JSON and table."""
     s, schemes = configure(BenchSettings, sys.argv[1:], __doc__)
     device.set_up_cpu()
     compute = device.pick(s.device, s.dtype, s.batch_size * s.block_size, s.n_embd)
@@ -236,21 +229,10 @@ def main() -> None:
             measured[name] = {"reason": str(error)}
         write_json(path, {"settings": settings, "rows": measured, **provenance()})
 
-    frame = (
-        pd.DataFrame.from_dict(measured, orient="index")
-        .convert_dtypes()
-        .drop(columns="kernels", errors="ignore")
-    )
+    frame = pd.DataFrame.from_dict(measured, orient="index").convert_dtypes()
     table = show("; ".join(settings), frame.rename_axis(" "), LEGEND, digits=3)
-    replace_file(path.with_name("table.txt"), lambda file: file.write(table.encode()))
+    path.with_name("table.txt").write_text(table, encoding="utf-8")
     print(f"\n{table}\n\nin {path.parent}")
-    if "nope" in frame:
-        figure = new_figure((9, 1 + 0.3 * len(frame)))
-        timed = frame.dropna(subset="nope")
-        bars = [timed["nope"] - timed["low"], timed["high"] - timed["nope"]]
-        axes = figure.add_subplot(xlabel="speed, as a multiple of that of nope")
-        axes.errorbar(timed["nope"], list(timed.index), xerr=bars, fmt="o")
-        save_figure(figure, path.with_name("figure.png"))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ if __name__ == "__main__":  # --help answers before torch is imported
 import inspect
 import math
 import sys
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import pandas as pd
@@ -49,7 +49,7 @@ def pair_table(scheme: Scheme, rotary: posenc.Rotary, length: int) -> pd.DataFra
     span = trained - 1
     if scheme.draw(0, 0, trained) is not None:
         draws = [scheme.draw(0, step, trained) for step in range(64)]
-        span = max(float(ids[-1] - ids[0]) for ids in draws)
+        span = max(float(drawn[-1] - drawn[0]) for drawn in draws)
     ids = scheme.ids(torch.arange(length), length)
     turns = rotary.frequencies(length)[0].detach().numpy() / (2 * math.pi)  # in each token
     frame = pd.DataFrame({"wavelength": 1 / turns, "turns trained": turns * span})
@@ -74,14 +74,13 @@ def main() -> None:
     extend = settings.extend
     if len(words) > 1:
         raise UserError(f"{' '.join(words)!r:.60} is more than one word: quote the expression")
-    if words:
-        mentions = parse(words[0]).mentions
-        kinds = [find(mention.name, pos_file) for mention in mentions]
-        if any(issubclass(kind, posenc.Extension) for kind in kinds):
-            extend = words[0]
+    for text in words:
+        if issubclass(find(parse(text).mentions[0].name, pos_file), posenc.Extension):
+            extend = text
         else:
-            pos = words[0]
-    model = {field.name: getattr(settings, field.name) for field in fields(ModelSettings)}
+            pos = text
+    values = asdict(settings)
+    model = {field.name: values[field.name] for field in fields(ModelSettings)}
     config = GPTConfig(**{**model, "pos": pos, "extend": extend})
     if pos_file:
         for warning in examine(config, pos_file):
@@ -108,9 +107,7 @@ def main() -> None:
         if scheme.extension:
             _, factor = rotary.frequencies(length, scheme.maps)
             notes.append(f"cosines and sines x {factor:.4f}, scores x {factor**2:.4f}")
-        title = (
-            f"{scheme_name(rotary)} of base {rotary.base:g}, N = {length}, wavelengths in tokens"
-        )
+        title = f"{scheme_name(rotary)} of base {rotary.base:g}, N = {length}"
         print(f"\n{show(title, frame, notes, digits=3)}")
 
 

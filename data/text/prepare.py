@@ -78,8 +78,6 @@ def find_files(paths: Iterable[str], patterns: Sequence[str] = PATTERNS) -> list
             else:
                 ending = file.suffix.lower() or "no ending"
                 others[ending] = others.get(ending, 0) + 1
-        if len(files) == before and (path / "train.bin").is_file():
-            raise UserError(f"{path} holds tokens, no text: copy or link it to data/NAME instead")
         if len(files) == before:
             kinds = " or ".join(patterns)
             raise UserError(f"{path} has no {kinds} files: choose others with --glob=PATTERN")
@@ -241,14 +239,12 @@ def validation_rule(document: str, key: str) -> str:
 
 def split_tail(documents: Sequence[np.ndarray]) -> dict[str, list[np.ndarray]]:
     """The last 5 % of the tokens as "val", the others as "train"; a document may be cut in two."""
-    total = sum(map(len, documents))
-    left = total - max(1, total // 20)
-    splits: dict[str, list[np.ndarray]] = {"train": [], "val": []}
-    for document in documents:
-        splits["train"].append(document[:left])
-        splits["val"].append(document[left:])
-        left = max(0, left - len(document))
-    return splits
+    ends = np.cumsum([len(document) for document in documents])
+    cut = ends[-1] - max(1, ends[-1] // 20)
+    pieces = [
+        np.split(x, [max(0, cut - end + len(x))]) for x, end in zip(documents, ends, strict=True)
+    ]
+    return {"train": [left for left, _ in pieces], "val": [right for _, right in pieces]}
 
 
 def prepare(
@@ -270,11 +266,9 @@ def prepare(
     """
     if not NAME.fullmatch(name):
         raise UserError(f"--name={name} must be letters, digits, '_', '-' and '.', as in my_text")
-    if name in COMMANDS or name == "text":
-        raise UserError(f"--name={name} belongs to the project: choose another name")
-    if (root / name / "train.bin").exists() and not overwrite:
+    if name in (*COMMANDS, "text") or ((root / name / "train.bin").exists() and not overwrite):
         raise UserError(
-            f"--name={name} is taken: choose another name, or replace it with --overwrite"
+            f"--name={name} is taken: choose another name, or replace your own with --overwrite"
         )
     files = find_files(paths, patterns)
     val_files = find_files(val_paths, patterns)
@@ -290,9 +284,10 @@ def prepare(
     if not encoded:
         raise UserError(f"{' '.join(paths)}: no text in it; {' '.join(left_out[:1])}")
     source = " ".join(paths)
+    every = [ids for _, ids in encoded]
     held_out = [ids for is_held_out, ids in encoded if is_held_out]
     if val_paths:
-        splits = {"train": [ids for _, ids in encoded], "val": val}
+        splits = {"train": every, "val": val}
         source = " ".join([*paths, "--val", *val_paths])
         rule = "validation is what --val named"
     elif 0 < len(held_out) < len(encoded):
@@ -300,7 +295,7 @@ def prepare(
         splits = {"train": train, "val": held_out}
         rule = validation_rule("document", "its text")
     else:
-        splits = split_tail([ids for _, ids in encoded])
+        splits = split_tail(every)
         rule = "the last 5 % of the tokens are validation"
     return write_corpus(root / name, splits, source=source, rule=rule, **about)
 
