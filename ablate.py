@@ -33,9 +33,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
-import pandas as pd
 import torch
 from tqdm import tqdm
 
@@ -45,13 +43,10 @@ from configurable import (
     TrainSettings,
     UserError,
     configure,
-    replace_file,
     run_program,
-    values,
     words,
     write_json,
 )
-from posenc import Shape
 from runs import device, results
 from runs.checkpoint import (
     differences,
@@ -65,7 +60,7 @@ from runs.checkpoint import (
 from runs.examine import examine
 from runs.figures import plot_rows
 from runs.log import diverged, log_comparison
-from scheme import Scheme
+from scheme import parse
 
 TRAIN = Path(__file__).resolve().with_name("train.py")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # schedulers send the last one
@@ -78,7 +73,6 @@ class Cell:
 
     label: str
     settings: TrainSettings
-    is_picked: bool = True  # False: its learning rate is still to be picked
 
     @property
     def name(self) -> str:
@@ -92,40 +86,34 @@ class Cell:
 
     def is_finished(self) -> bool:
         """Whether it is trained and tested to its end."""
-        return self.is_picked and finished_result(self.folder, self.settings) is not None
+        return finished_result(self.folder, self.settings) is not None
 
 
 # ---- what is to be trained
 
 
 def plan(schemes: list[str], settings: AblateSettings) -> list[Cell]:
-    """All cells, those of the first seed first.
-
-    UserError, before anything is trained, for a scheme that cannot be built, a length that the
-    corpus does not have, a scheme that is named twice, or a folder with another run in it.
+    """All cells, those of the first seed first. UserError for a scheme that is named twice, or that
+    has a setting of its own which must be the same in all cells.
     """
     if not schemes:
         raise UserError("name the position schemes, as in: python ablate.py nope rope alibi")
     shared = TrainSettings(**{f.name: getattr(settings, f.name) for f in fields(TrainSettings)})
-    fixed = {"dataset", "eval_lengths", "pos", "seed", "init_from"}  # the same in all cells
+    fixed = ["dataset", "seed", "init_from", "out_dir"]  # the same for all schemes
     if settings.learning_rates:
-        fixed.add("learning_rate")
+        fixed.append("learning_rate")
     models: dict[str, TrainSettings] = {}
     for text in schemes:
         # 'rope --qk_norm=True' is a scheme with a setting of its own
         pos, *own = re.split(r"\s+(?=--)", text.strip())
         one, _ = configure(TrainSettings, [*words(shared), *own], "")
-        changed = {word[2:].partition("=")[0] for word in own}
-        for name in changed & fixed | changed - values(shared, "result").keys():
-            raise UserError(f"{text}: a scheme of a comparison has no {name} of its own")
-        gpt = one.gpt(vocab_size=1)
-        shape = Shape(gpt.n_head, gpt.scheme_width, gpt.n_embd, gpt.block_size)
-        pos_file = Path(one.pos_file) if one.pos_file else None
-        one = replace(one, pos=Scheme(pos, shape, gpt.n_layer, pos_file).text)
+        for name in fixed:
+            if getattr(one, name) != getattr(shared, name):
+                raise UserError(f"{text}: a scheme of a comparison has no {name} of its own")
+        one = replace(one, pos=parse(pos).text)
         label = " ".join([one.pos, *own])
-        if label in models or run_folder(one) in map(run_folder, models.values()):
+        if run_folder(one) in map(run_folder, models.values()):
             raise UserError(f"{label} would be trained twice: name each scheme once")
-        check_lengths(one)
         models[label] = one
     return [
         Cell(label, replace(one, seed=seed))
@@ -134,21 +122,9 @@ def plan(schemes: list[str], settings: AblateSettings) -> list[Cell]:
     ]
 
 
-def check_lengths(settings: TrainSettings) -> None:
-    """Raise UserError if the corpus is too short to train at or to test at one of the lengths."""
-    corpus = training_corpus(settings)
-    if "rows" in corpus.meta:
-        return
-    places = evaluate.find_places(corpus, settings.eval_windows)
-    for length in (settings.block_size, *settings.eval_lengths):
-        reason = evaluate.why_nowhere(corpus, places, "fixed_targets", length)
-        if reason:
-            raise UserError(f"the length {length}: {reason}")
-
-
 def examine_cells(cells: list[Cell]) -> None:
-    """Examine the scheme of every cell; print warnings. UserError if one is wrong, or if a folder
-    holds another run.
+    """Examine the scheme of every cell; print warnings. UserError, before anything is trained, for
+    a wrong scheme, a length that the corpus does not have, or a folder that holds another run.
     """
     examined = set()
     for cell in cells:
@@ -159,12 +135,20 @@ def examine_cells(cells: list[Cell]) -> None:
                     f"{cell.folder} holds another run than {cell.name} ({difference}): "
                     "--overwrite=True trains it anew"
                 )
-        if s.examine and cell.label not in examined:
-            examined.add(cell.label)
-            vocab_size = training_corpus(s).vocab_size
-            length = max((s.block_size, *s.mixed_lengths))
+        if cell.label in examined:
+            continue
+        examined.add(cell.label)
+        corpus = training_corpus(s)
+        if "rows" not in corpus.meta:
+            places = evaluate.find_places(corpus, s.eval_windows)
+            for length in (s.block_size, *s.eval_lengths):
+                reason = evaluate.why_nowhere(corpus, places, "fixed_targets", length)
+                if reason:
+                    raise UserError(f"the length {length}: {reason}")
+        if s.examine:
             pos_file = Path(s.pos_file) if s.pos_file else None
-            for warning in examine(s.gpt(vocab_size), pos_file, length, cell.folder):
+            length = max((s.block_size, *s.mixed_lengths))
+            for warning in examine(s.gpt(corpus.vocab_size), pos_file, length, cell.folder):
                 print(f"warning: {cell.label}: {warning}")
 
 
@@ -196,7 +180,8 @@ def train_cells(cells: list[Cell], jobs: int, overwrite: bool, what: str = "") -
     def train(cell: Cell) -> None:
         if caught:
             return
-        started, last = time.monotonic(), ""
+        started = time.monotonic()
+        last = ""
         cell.folder.mkdir(parents=True, exist_ok=True)
         # A process group of its own: Ctrl-C reaches it only from here. The output comes through a
         # pipe: if this process is killed, the next line that it prints ends the child.
@@ -222,14 +207,14 @@ def train_cells(cells: list[Cell], jobs: int, overwrite: bool, what: str = "") -
         if caught:
             return
         if code or not cell.is_finished():
-            failures[cell.name] = f"{last or f'exit code {code}'} (see {cell.folder}/train.log)"
+            failures[cell.name] = f"{last or code} (see {cell.folder}/train.log)"
             line = f"failed: {failures[cell.name]}"
         else:
-            measured = results.summary(results.select(results.load_rows([cell.folder])))
-            line = ", ".join(f"{name} {value:.4f}" for name, value in measured.items())
+            rows = results.select(results.load_rows([cell.folder]))
+            line = ", ".join(f"{name} {x:.4f}" for name, x in results.summary(rows).items())
         seconds = time.monotonic() - started
-        place = f"[{cells.index(cell) + 1}/{len(cells)}]"
-        tqdm.write(f"{what}{place} {cell.name}: {line} ({seconds:.0f} s)")
+        number = cells.index(cell) + 1
+        tqdm.write(f"{what}[{number}/{len(cells)}] {cell.name}: {line} ({seconds:.0f} s)")
 
     handlers = {number: signal.signal(number, pass_on) for number in SIGNALS}
     # the bar is shown on a terminal only
@@ -241,8 +226,7 @@ def train_cells(cells: list[Cell], jobs: int, overwrite: bool, what: str = "") -
         for number, handler in handlers.items():
             signal.signal(number, handler)
     if caught:
-        again = " without --overwrite" if overwrite else ""
-        print(f"stopped; the same command{again} goes on from there")
+        print("stopped; the same command (without --overwrite) goes on from there")
         raise SystemExit(128 + caught[0])
     return failures
 
@@ -250,66 +234,56 @@ def train_cells(cells: list[Cell], jobs: int, overwrite: bool, what: str = "") -
 # ---- learning rates
 
 
-def pick_rate(
-    cell: Cell, settings: AblateSettings, train: bool
-) -> tuple[float | None, list[dict[str, Any]]]:
-    """The learning rate for the scheme of a cell, None if a trial is not finished, and what was
-    tried. Trials are trained only if `train` is set.
+def pick_rate(cell: Cell, settings: AblateSettings, train: bool) -> dict:
+    """{"picked": the learning rate for the scheme of a cell, "nats": {rate: loss of its trial}};
+    picked is None if a trial is not finished. Trials are trained only if `train` is set.
 
     It is that of the lowest loss, or the usual one if that is within NEAR. If the best is at an
     edge of those tried, the next one, as far off as its neighbour (as a ratio), is tried too.
     """
     usual = settings.learning_rate
-    rates = sorted({usual, *settings.learning_rates})
     losses: dict[float, float] = {}
-    for beyond in (False, True):
-        trials = {rate: trial(cell, rate, settings) for rate in rates}
+    new = sorted({usual, *settings.learning_rates})
+    for _ in range(2):
+        trials = [trial(cell, rate, settings) for rate in new]
         if train:
-            left = [r for r in trials.values() if settings.overwrite or not diverged(r.folder)]
+            left = [run for run in trials if not diverged(run.folder)]
             train_cells(left, settings.jobs, settings.overwrite, "trial ")
-        for rate, run in trials.items():
+        for run in trials:
             loss = tuning_loss(run)
             if loss is None:
-                return None, []
-            losses[rate] = loss
+                return {"picked": None, "nats": {}}
+            losses[run.settings.learning_rate] = loss
         tried = sorted(losses)
         best = min(tried, key=losses.get)
         if losses[usual] - losses[best] <= NEAR:
             best = usual
-        if beyond or len(tried) == 1 or best not in (tried[0], tried[-1]):
+        if best == tried[0]:
+            neighbour = tried[min(1, len(tried) - 1)]
+        elif best == tried[-1]:
+            neighbour = tried[-2]
+        else:
             break
-        neighbour = tried[1] if best == tried[0] else tried[-2]
-        rates = [float(f"{best**2 / neighbour:.3g}")]
-        if rates[0] < (settings.min_lr or 0):
-            break
-    lines = [
-        {"learning_rate": rate, "nats": losses[rate] if math.isfinite(losses[rate]) else None}
-        for rate in tried
-    ]
-    return best, lines
-
-
-def with_rate(cell: Cell, rate: float | None) -> Cell:
-    """The cell with the rate that was picked for its scheme."""
-    if rate is None:
-        return replace(cell, is_picked=False)
-    return Cell(f"{cell.label} lr={rate}", replace(cell.settings, learning_rate=rate))
+        beyond = float(f"{best**2 / neighbour:.3g}")
+        new = [beyond] if beyond not in losses else []
+    nats = {rate: losses[rate] if math.isfinite(losses[rate]) else None for rate in tried}
+    return {"picked": best, "nats": nats}
 
 
 def trial(cell: Cell, rate: float, settings: AblateSettings) -> Cell:
     """The run that tries a rate for a scheme: half the steps, and a seed that is not compared."""
     s = cell.settings
-    half = replace(
+    run = replace(
         s,
+        learning_rate=rate,
         max_iters=max(1, s.max_iters // 2),
         warmup_iters=s.warmup // 2,
-        lr_decay_iters=s.lr_decay_iters and max(1, s.lr_decay_iters // 2),
-        seed=next(seed for seed in range(10**6) if seed not in settings.seeds),
+        lr_decay_iters=None,
+        seed=min({*range(len(settings.seeds) + 1)}.difference(settings.seeds)),
         eval_lengths=(s.block_size,),
     )
-    folder = Path("out/rates", f"{run_folder(half).name}-lr={rate}-steps={half.max_iters}")
-    run = replace(half, learning_rate=rate, out_dir=str(folder))
-    return Cell(f"{cell.label} lr={rate}", run)
+    folder = f"out/rates/{run_folder(run).name}-lr={rate}-steps={run.max_iters}"
+    return Cell(f"{cell.label} lr={rate}", replace(run, out_dir=folder))
 
 
 def tuning_loss(run: Cell) -> float | None:
@@ -333,88 +307,76 @@ def tuning_loss(run: Cell) -> float | None:
 def main() -> int:
     """Train what is not yet trained, and compare."""
     settings, typed = configure(AblateSettings, sys.argv[1:], __doc__)
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if "WORLD_SIZE" in os.environ:
         raise UserError("torchrun is for train.py: share the cells out with --only=I/N")
     device.set_up_cpu()
     cells = plan([*settings.schemes, *typed], settings)
     examine_cells(cells)
-    n_schemes = len(cells) // len(settings.seeds)
 
     folder = Path(settings.ablate_dir)
     if not settings.ablate_dir:
-        lines = [" ".join(words(cell.settings, ("result", "test"))) for cell in cells]
-        lines += map(str, settings.learning_rates)
-        digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:6]
+        labels = [cell.label for cell in cells]
+        compared = " ".join([*labels, *words(settings, ("result", "test"))])
+        digest = hashlib.sha256(compared.encode()).hexdigest()[:6]
         folder = Path("out", f"ablate-{settings.dataset}-L{settings.block_size}-{digest}")
+    os.environ.setdefault("WANDB_RUN_GROUP", folder.name)  # wandb reads it, in each cell too
 
     # one number format for all cells: that of those that have begun, or the faster one here
     dtype = settings.dtype
-    begun = [cell.folder for cell in cells if (cell.folder / "config.json").exists()]
-    if dtype == "auto" and begun and not settings.overwrite:
-        dtype = read_config(begun[0])["dtype"]
+    for cell in cells:
+        if dtype == "auto" and (cell.folder / "config.json").exists() and not settings.overwrite:
+            dtype = read_config(cell.folder)["dtype"]
     tokens = settings.batch_size * settings.block_size
     compute = device.pick(settings.device, dtype, tokens, settings.n_embd)
     print(f"on {compute.reason}")
-    group = settings.wandb_group or folder.name
-    cells = [
-        Cell(
-            c.label, replace(c.settings, dtype=compute.dtype_name, wandb_group=group, examine=False)
-        )
-        for c in cells
-    ]
 
     # all cells of a scheme are in one share if its learning rate is to be picked
     part, parts = settings.share
-    cycle = n_schemes if settings.learning_rates else len(cells)
-    mine = [k % cycle % parts == part - 1 for k in range(len(cells))]
-    rates = {}
+    cycle = len(cells)
     if settings.learning_rates:
-        for cell, is_mine in zip(cells[:n_schemes], mine, strict=False):
-            rate, tried = pick_rate(cell, settings, train=is_mine)
-            rates[cell.label] = {"picked": rate, "tried": tried}
-            print(f"{cell.label}: learning rate {rate or 'not picked yet'}")
-        cells = [with_rate(cell, rates[cell.label]["picked"]) for cell in cells]
+        cycle = len(cells) // len(settings.seeds)
+    rates = {}
+    ready = []  # the cells whose learning rates are known
+    share = []  # those of them that are trained here
+    for k, cell in enumerate(cells):
+        is_mine = k % cycle % parts == part - 1
+        label = cell.label
+        s = replace(cell.settings, dtype=compute.dtype_name, examine=False)
+        if settings.learning_rates:
+            if label not in rates:
+                rates[label] = pick_rate(Cell(label, s), settings, train=is_mine)
+                print(f"{label}: learning rate {rates[label]['picked'] or 'not picked yet'}")
+            rate = rates[label]["picked"]
+            if rate is None:
+                continue
+            label += f" lr={rate}"
+            s = replace(s, learning_rate=rate)
+        ready.append(Cell(label, s))
+        if is_mine:
+            share.append(ready[-1])
 
-    share = [c for c, is_mine in zip(cells, mine, strict=True) if is_mine and c.is_picked]
-    finished = sum(cell.is_finished() for cell in share)
-    print(f"{len(share)} cells, {finished} of them finished; the comparison goes to {folder}")
+    n_finished = sum(cell.is_finished() for cell in share)
+    print(f"{len(share)} cells, {n_finished} of them finished; the comparison goes to {folder}")
     failures = train_cells(share, settings.jobs, settings.overwrite)
-    missing = [cell for cell in cells if not cell.is_finished()]
-    if settings.only and missing:
-        print("not compared yet, not finished:", "; ".join(cell.name for cell in missing))
-    elif len(missing) < len(cells):
-        compare(cells, failures, rates, folder, settings)
-    return 1 if failures else 0
+    finished = [cell for cell in ready if cell.is_finished()]
+    if not finished or (parts > 1 and len(finished) < len(cells)):
+        print(f"no table yet: {len(finished)} of {len(cells)} cells are finished")
+        return 1 if failures else 0
 
-
-def compare(
-    cells: list[Cell], failures: dict[str, str], rates: dict, folder: Path, settings: AblateSettings
-) -> None:
-    """Print the table; write it, the figure, all measured rows and where they come from."""
     folder.mkdir(parents=True, exist_ok=True)
-    finished = [cell for cell in cells if cell.is_finished()]
     labels = {str(cell.folder): cell.label for cell in finished}
     frame = results.load_rows(list(labels), labels)
-    lost = [
-        {
-            "label": cell.label,
-            "seed": cell.settings.seed,
-            "run": str(cell.folder),
-            "reason": failures.get(cell.name, "not trained"),
-        }
-        for cell in cells
-        if cell not in finished
-    ]
-    if lost:
-        frame = pd.concat([frame, pd.DataFrame(lost)], ignore_index=True)
     results.save_rows(frame, folder / "rows.json")
     write_json(folder / "about.json", provenance() | {"rates": rates, "runs": labels})
-    selected = results.select(frame)
-    table = results.tables(selected)
-    replace_file(folder / "table.txt", lambda file: file.write(f"{table}\n".encode()))
-    plot_rows(selected, folder / "figure.png")
+    rows = results.select(frame)
+    table = results.tables(rows)
+    for name, reason in failures.items():
+        table += f"\nwithout {name}: {reason}"
+    (folder / "table.txt").write_text(f"{table}\n", encoding="utf-8")
+    plot_rows(rows, folder / "figure.png")
     print(f"\n{table}\n\nin {folder}: table.txt, figure.png, rows.json, about.json")
-    log_comparison(settings, selected, folder / "figure.png", "comparison")
+    log_comparison(settings, rows, folder / "figure.png", "comparison")
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import json
 import os
 import re
 import sys
-import textwrap
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
@@ -20,14 +19,14 @@ from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal, NoReturn, get_args
 
 from pydantic import (
-    AfterValidator,
+    BaseModel,
     ConfigDict,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
-    TypeAdapter,
     ValidationError,
+    create_model,
 )
 
 
@@ -38,24 +37,15 @@ class UserError(ValueError):
 # ---- types of settings: what pydantic checks
 
 
-def _check_distinct(items: tuple) -> tuple:
-    if len(set(items)) < len(items):
-        raise ValueError("an item stands twice")
-    return items
-
-
-DISTINCT, NOT_EMPTY = AfterValidator(_check_distinct), Field(min_length=1)
 Protocol = Literal["fixed_targets", "windowed", "nonoverlapping"]
 PROTOCOLS = get_args(Protocol)
 Part = Literal["train", "test", "decode"]
 Format = Literal["text", "md", "tex", "csv", "json"]
 Windows = Literal[64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536]
-Text = Annotated[str, Field(pattern="^[^\0]*$")]  # no path and no scheme has a NUL
-Texts = Annotated[tuple[Text, ...], DISTINCT]
 Count = Annotated[int, Field(ge=1, le=2**24)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Length = Annotated[int, Field(ge=2, le=2**24)]
-Lengths = Annotated[tuple[Length, ...], DISTINCT]
+Lengths = tuple[Length, ...]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -69,12 +59,12 @@ KINDS = {
 }
 
 
-def setting(default: Any, help: str, kind: str = "result", unit: str = "") -> Any:
-    """A field of a settings class: its default, one line of help, its kind (see KINDS), its unit.
+def setting(default: Any, help: str, kind: str = "result") -> Any:
+    """A field of a settings class: its default, one line of help with its unit, its kind.
 
     The annotation of the field is the type that its values must have.
     """
-    return field(default=default, metadata={"help": help, "kind": kind, "unit": unit})
+    return field(default=default, metadata={"help": help, "kind": kind})
 
 
 @dataclass(frozen=True)
@@ -90,9 +80,8 @@ class Settings:
     refused = {}
 
     def __post_init__(self) -> None:
-        for f in fields(self):
-            value = check_value(type(self), f.name, getattr(self, f.name))
-            object.__setattr__(self, f.name, value)
+        for name, value in checked(type(self), vars(self)).items():
+            object.__setattr__(self, name, value)
         self.check_together()
 
     def check_together(self) -> None:
@@ -105,18 +94,18 @@ class ModelSettings(Settings):
     read longer texts.
     """
 
-    pos: Text = setting("rope", "position scheme, as in 'rope(base=500000)' or 'rope + alibi'")
-    extend: Text = setting("", "context extension, as in 'yarn(factor=4)'")
-    block_size: Length = setting(128, "training length", unit="tokens")
+    pos: str = setting("rope", "position scheme, as in 'rope(base=500000)' or 'rope + alibi'")
+    extend: str = setting("", "context extension, as in 'yarn(factor=4)'")
+    block_size: Length = setting(128, "training length in tokens")
     n_layer: Count = setting(4, "number of layers")
     n_head: Count = setting(4, "attention heads per layer")
-    n_embd: Count = setting(256, "width of the model", unit="features")
+    n_embd: Count = setting(256, "width of the model")
     dropout: Share = setting(0.0, "probability of dropping an activation")
     bias: bool = setting(False, "biases in linear layers and norms")
-    norm: Literal["layernorm", "rmsnorm"] = setting("layernorm", "normalisation")
+    norm: Literal["layernorm", "rmsnorm"] = setting("layernorm", "layernorm or rmsnorm")
     norm_eps: PositiveFloat = setting(1e-5, "added to the variance in a norm")
     mlp: Literal["gelu", "gelu_exact", "swiglu"] = setting(
-        "gelu", "MLP: GELU in its tanh form, exact GELU, SwiGLU"
+        "gelu", "gelu (its tanh form), gelu_exact or swiglu"
     )
     n_inner: Count | None = setting(None, "width of the MLP, none: as 4 n_embd")
     n_kv_head: Count | None = setting(None, "heads of keys and values, none: n_head")
@@ -182,9 +171,9 @@ class GPTConfig(ModelSettings):
 class ComputeSettings(Settings):
     """The settings of every program that computes."""
 
-    device: Text = setting("auto", "where to compute: auto, cpu, cuda, cuda:1, mps", "manner")
+    device: str = setting("auto", "where to compute: auto, cpu, cuda, cuda:1, mps", "manner")
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = setting(
-        "auto", "number format of matrix products, auto: the faster one", "manner"
+        "auto", "bfloat16, float16 or float32, auto: the faster one", "manner"
     )
 
 
@@ -193,9 +182,8 @@ class LogSettings(Settings):
     """What is logged to Weights & Biases, and where."""
 
     wandb_log: bool = setting(False, "log to Weights & Biases too", "manner")
-    wandb_project: Text = setting("longshot", "project in Weights & Biases", "manner")
-    wandb_run_name: Text = setting("", "name in Weights & Biases, else the folder's", "manner")
-    wandb_group: Text = setting("", "group there, else that of the comparison", "manner")
+    wandb_project: str = setting("longshot", "project in Weights & Biases", "manner")
+    wandb_run_name: str = setting("", "name in Weights & Biases, else the folder's", "manner")
 
 
 @dataclass(frozen=True)
@@ -204,53 +192,49 @@ class TestSettings(Settings):
 
     __test__ = False  # no class of tests
 
-    eval_lengths: Lengths = setting((), "test lengths, else L/2 ... 32L", "test", "tokens")
-    eval_windows: Windows = setting(64, "windows of the test", "test")
+    eval_lengths: Lengths = setting((), "test lengths in tokens, else L/2 ... 32L", "test")
+    eval_windows: Windows = setting(64, "windows of a test, a power of two", "test")
 
 
 @dataclass(frozen=True)
 class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
     """One training run and the test after it."""
 
-    pos_file: Text = setting("", "a Python file of your own with more position schemes")
-    mixed_lengths: Lengths = setting((), "lengths to train at in turn", unit="tokens")
+    pos_file: str = setting("", "a Python file of your own with more position schemes")
+    mixed_lengths: Lengths = setting((), "lengths in tokens to train at in turn")
     staged: bool = setting(False, "mixed_lengths one after the other, in equal parts, not in turn")
     drop_pos: Share = setting(0.0, "share of steps at the end without pos (DroPE)")
-    dataset: Text = setting("stdlib", "corpus, the name of a folder in data/")
-    init_from: Text = setting(
-        "auto", "auto (resume or begin), scratch, a run, a Hugging Face model"
-    )
+    dataset: str = setting("stdlib", "corpus, the name of a folder in data/")
+    init_from: str = setting("auto", "auto (resume or begin), scratch, a run, a Hugging Face model")
     length_factor: Count | None = setting(
         None, "with init_from=RUN: train at this many times its length"
     )
-    batch_size: Count = setting(16, "size of a micro-batch", unit="sequences")
+    batch_size: Count = setting(16, "sequences of a micro-batch")
     gradient_accumulation_steps: Count = setting(1, "micro-batches per step")
-    learning_rate: PositiveFloat = setting(3e-3, "highest learning rate")
-    max_iters: NonNegativeInt = setting(1200, "length of the training", unit="steps")
+    learning_rate: PositiveFloat = setting(3e-3, "highest learning rate, lr")
+    max_iters: NonNegativeInt = setting(1200, "steps of training")
     weight_decay: NonNegativeFloat = setting(0.1, "weight decay of matrices")
     beta1: Share = setting(0.9, "AdamW's decay rate of the mean")
     beta2: Share = setting(0.99, "AdamW's decay rate of the variance")
     grad_clip: NonNegativeFloat = setting(1.0, "largest norm of the gradient, 0 for any")
     decay_lr: bool = setting(True, "False: constant from the first step, without warm-up")
     lr_schedule: Literal["cosine", "wsd", "constant"] = setting(
-        "cosine", "of the learning rate after warm-up"
+        "cosine", "after warm-up: cosine, wsd or constant"
     )
-    warmup_iters: NonNegativeInt | None = setting(
-        None, "none: min(100, max_iters / 4)", unit="steps"
-    )
-    lr_decay_iters: Count | None = setting(None, "end of decay, none: max_iters", unit="steps")
+    warmup_iters: NonNegativeInt | None = setting(None, "steps, none: min(100, max_iters / 4)")
+    lr_decay_iters: Count | None = setting(None, "last step of the decay, none: max_iters")
     min_lr: NonNegativeFloat | None = setting(None, "lowest rate, none for learning_rate / 20")
     seed: Seed = setting(1337, "seed of weights, data order and draws")
-    out_dir: Text = setting("", "run folder, by default named after the settings", "manner")
+    out_dir: str = setting("", "run folder, by default named after the settings", "manner")
     overwrite: bool = setting(False, "start again in a used run folder", "manner")
     examine: bool = setting(True, "examine the scheme before training", "manner")
-    eval_interval: Count = setting(200, "interval between validations", "manner", "steps")
-    eval_iters: Count = setting(16, "size of a validation", "manner", "batches")
-    log_interval: Count = setting(20, "interval between log lines", "manner", "steps")
+    eval_interval: Count = setting(200, "steps between validations", "manner")
+    eval_iters: Count = setting(16, "batches of a validation", "manner")
+    log_interval: Count = setting(20, "steps between log lines", "manner")
     compile: bool = setting(True, "torch.compile, where there is a compiler", "manner")
     deterministic: bool = setting(False, "repeat to the bit on a GPU too, if possible", "manner")
     backend: Literal["auto", "nccl", "gloo"] = setting(
-        "auto", "of several processes, auto: nccl on GPUs, else gloo", "manner"
+        "auto", "of several processes: nccl or gloo, auto: nccl on GPUs", "manner"
     )
 
     def gpt(self, vocab_size: int) -> GPTConfig:
@@ -265,23 +249,6 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
             return min(100, self.max_iters // 4)
         return self.warmup_iters
 
-    @property
-    def lowest_lr(self) -> float:
-        """The learning rate at the end of the decay."""
-        if self.min_lr is None:
-            return self.learning_rate / 20
-        return self.min_lr
-
-    @property
-    def decay_end(self) -> int:
-        """The step at which the decay of the learning rate ends."""
-        return self.lr_decay_iters or self.max_iters
-
-    @property
-    def decay_begin(self) -> int:
-        """The step at which wsd's decay begins: it takes the last fifth."""
-        return self.decay_end - round(0.2 * self.decay_end)
-
     def check_together(self) -> None:
         self.gpt(vocab_size=1)  # checks the shape; the vocabulary comes from the corpus
         tokens = self.batch_size * self.block_size
@@ -290,15 +257,6 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
                 raise UserError(
                     f"mixed_lengths: {length} does not divide batch_size x block_size = {tokens}"
                 )
-        if self.min_lr is not None and self.min_lr > self.learning_rate:
-            raise UserError(
-                f"min_lr = {self.min_lr} is above learning_rate = {self.learning_rate}; lower it"
-            )
-        if self.lr_decay_iters and self.warmup > self.lr_decay_iters:
-            raise UserError(
-                f"warmup_iters = {self.warmup} is above lr_decay_iters = {self.lr_decay_iters}; "
-                "lower it"
-            )
         if self.staged and not self.mixed_lengths:
             raise UserError("staged needs mixed_lengths; set it, or leave staged out")
         if self.length_factor and self.init_from in ("auto", "scratch"):
@@ -309,41 +267,41 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
 class MeasureSettings(TestSettings, ComputeSettings):
     """What every test of trained models asks for."""
 
-    dataset: Text = setting("", "corpus to test on, by default the run's own", "test")
-    pos_file: Text = setting("", "your file of position schemes, named again to let it run", "test")
+    dataset: str = setting("", "corpus to test on, by default the run's own", "test")
+    pos_file: str = setting("", "your file of position schemes, named again to let it run", "test")
 
 
 @dataclass(frozen=True)
 class ReportSettings(Settings):
     """Tables and figures of finished tests; run folders are the other words of the command line."""
 
-    dataset: Text = setting("", "corpus whose rows are shown, by default the first", "manner")
-    out: Text = setting("", "figure of several runs: .png, .pdf or .svg", "manner")
-    format: Format = setting("text", "of the table; csv and json: the measured rows", "manner")
+    dataset: str = setting("", "corpus whose rows are shown, by default the first", "manner")
+    out: str = setting("", "figure of several runs: .png, .pdf or .svg", "manner")
+    format: Format = setting(
+        "text", "of the table: text, md, tex; csv and json give the rows", "manner"
+    )
 
 
 @dataclass(frozen=True)
 class EvaluateSettings(MeasureSettings):
     """A test of finished runs, whose folders are the other words of the command line."""
 
-    protocols: Annotated[tuple[Protocol, ...], DISTINCT, NOT_EMPTY] = setting(
-        PROTOCOLS, "what to test", "test"
-    )
+    protocols: tuple[Protocol, ...] = setting(PROTOCOLS, "what to test", "test")
     diagnose: bool = setting(False, "instead, find what the model reads and why it fails", "test")
-    extend: Text = setting("", "extension: 'yarn(factor=4)', or none, else as trained", "test")
-    out: Text = setting("", "figure of several runs: .png, .pdf or .svg", "manner")
-    format: Format = setting("text", "of the table; csv and json: the measured rows", "manner")
+    extend: str = setting("", "extension: 'yarn(factor=4)', or none, else as trained", "test")
+    out: str = setting("", "figure of several runs: .png, .pdf or .svg", "manner")
+    format: Format = setting(
+        "text", "of the table: text, md, tex; csv and json give the rows", "manner"
+    )
 
 
 @dataclass(frozen=True)
 class SampleSettings(ComputeSettings):
     """Text from a run, whose folder is the other word of the command line."""
 
-    start: Text = setting(
-        "\n", "text to go on from, FILE:path reads a file, - reads standard input"
-    )
+    start: str = setting("\n", "the prompt (FILE:path reads a file, - standard input)")
     num_samples: Count = setting(1, "number of samples")
-    max_new_tokens: Count = setting(500, "length of a sample", unit="tokens")
+    max_new_tokens: Count = setting(500, "tokens of a sample")
     temperature: NonNegativeFloat = setting(
         0.8, "divides the logits, 0: always the likeliest token"
     )
@@ -351,10 +309,10 @@ class SampleSettings(ComputeSettings):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = setting(
         None, "draw from the top of this probability"
     )
-    stop: Text = setting("", "text that ends a sample")
+    stop: str = setting("", "text that ends a sample")
     seed: Seed = setting(1337, "seed of the draws")
-    extend: Text = setting("", "extension: 'yarn(factor=4)', or none, else as trained")
-    pos_file: Text = setting("", "your file of position schemes, named again to let it run")
+    extend: str = setting("", "extension: 'yarn(factor=4)', or none, else as trained")
+    pos_file: str = setting("", "your file of position schemes, named again to let it run")
     compile: bool = setting(False, "torch.compile: for many tokens, on a GPU", "manner")
 
 
@@ -367,11 +325,10 @@ class ExtendSettings(LogSettings, MeasureSettings):
 
     protocols = ("fixed_targets",)  # what is tested: a gain compares the same targets
 
-    compare: Texts = setting((), "folders of other runs, shown too, as they are", "test")
     search: Length | None = setting(None, "search longrope's factors for so many L", "test")
-    rounds: Count = setting(40, "length of the search", "test", "rounds")
+    rounds: Count = setting(40, "rounds of the search", "test")
     seed: Seed = setting(1337, "seed of the search", "test")
-    out: Text = setting("", "name of table (.txt) and figure (.png), else in the run", "manner")
+    out: str = setting("", "name of table (.txt) and figure (.png), else in the run", "manner")
 
 
 @dataclass(frozen=True)
@@ -381,16 +338,16 @@ class AblateSettings(TrainSettings):
     The schemes are the other words of the command line, after those that a config file names.
     """
 
-    schemes: Texts = setting((), "for config files: schemes that come first")
-    seeds: Annotated[tuple[Seed, ...], DISTINCT, NOT_EMPTY] = setting(
+    schemes: tuple[str, ...] = setting((), "for config files: schemes that come first")
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = setting(
         (1, 2, 3), "seeds of every scheme"
     )
-    learning_rates: Annotated[tuple[PositiveFloat, ...], DISTINCT] = setting(
-        (), "pick one per scheme, on another seed"
+    learning_rates: tuple[PositiveFloat, ...] = setting((), "pick one per scheme, on another seed")
+    only: Annotated[str, Field(pattern="^[1-9][0-9]{0,5}/[1-9][0-9]{0,5}$")] = setting(
+        "1/1", "I/N: the I-th of N shares of the cells", "manner"
     )
-    only: Text = setting("", "I/N: the I-th of N shares of the cells, from 1 on", "manner")
-    jobs: Annotated[int, Field(ge=1, le=256)] = setting(1, "cells at once here", "manner")
-    ablate_dir: Text = setting("", "folder of table and figure, else named by settings", "manner")
+    jobs: Count = setting(1, "cells at once here", "manner")
+    ablate_dir: str = setting("", "folder of table and figure, else named by settings", "manner")
 
     refused = {
         "pos": "name the schemes, as in: python ablate.py rope alibi",
@@ -402,15 +359,17 @@ class AblateSettings(TrainSettings):
 
     def check_together(self) -> None:
         super().check_together()
+        if len(set(self.seeds)) < len(self.seeds):
+            raise UserError(f"seeds = {self.seeds}: one of them stands twice; leave it out")
         part, parts = self.share
-        if not 1 <= part <= parts:
-            raise UserError(f"only is {self.only!r:.60}, and must be I/N with 1 <= I <= N, as 1/4")
+        if part > parts:
+            raise UserError(f"only={self.only}: of {parts} shares there is no number {part}")
 
     @property
     def share(self) -> tuple[int, int]:
         """The number of a share of the work, from 1 on, and of all shares."""
-        numbers = re.fullmatch(r"(\d{1,9})/(\d{1,9})", self.only or "1/1")
-        return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
+        part, parts = self.only.split("/")
+        return int(part), int(parts)
 
 
 @dataclass(frozen=True)
@@ -421,11 +380,9 @@ class BenchSettings(TrainSettings):
     """
 
     quick: bool = setting(False, "a small model and few turns, where nothing else is set", "test")
-    only: Annotated[tuple[Part, ...], DISTINCT, NOT_EMPTY] = setting(
-        get_args(Part), "what is measured", "test"
-    )
-    lengths: Lengths = setting((), "training lengths L, else block_size", "test", "tokens")
-    max_new_tokens: Count = setting(128, "decoded after a text of L", "test", "tokens")
+    only: tuple[Part, ...] = setting(get_args(Part), "what is measured", "test")
+    lengths: Lengths = setting((), "training lengths L, else block_size", "test")
+    max_new_tokens: Count = setting(128, "tokens decoded after a text of L", "test")
     rounds: Count = setting(5, "times that scheme, nope and product take turns", "test")
 
 
@@ -433,85 +390,43 @@ class BenchSettings(TrainSettings):
 class ExplainSettings(ModelSettings):
     """A scheme or an extension, explained for a model of this shape (block_size is L)."""
 
-    pos_file: Text = setting("", "a Python file of your own with more position schemes")
-    length: Length | None = setting(None, "test length, else 8 L", unit="tokens")
+    pos_file: str = setting("", "a Python file of your own with more position schemes")
+    length: Length | None = setting(None, "test length in tokens, else 8 L")
 
 
-@dataclass(frozen=True)
-class ExportSettings(Settings):
-    """A run as a folder that transformers loads; both are the other words of the command line."""
-
-    pos_file: Text = setting("", "your file of position schemes, named again to let it run")
-
-
-CONFIG = Path(__file__).resolve().with_name("config")
-PROGRAMS = {
-    "train.py": TrainSettings,
-    "ablate.py": AblateSettings,
-    "evaluate.py": EvaluateSettings,
-    "report.py": ReportSettings,
-    "extend.py": ExtendSettings,
-    "sample.py": SampleSettings,
-    "tools/explain.py": ExplainSettings,
-    "tools/bench.py": BenchSettings,
-}
-
-
-# ---- checking a value
+# ---- checking values, and settings as texts
 
 
 @functools.cache
-def adapters(cls: type[Settings]) -> dict[str, TypeAdapter]:
-    """What checks the values of a class, by the names of its settings."""
-    config = ConfigDict(strict=True, allow_inf_nan=False)  # no "1" for 1, and no True
-    return {f.name: TypeAdapter(f.type, config=config) for f in fields(cls)}
+def schema(cls: type[Settings]) -> type[BaseModel]:
+    """What pydantic checks a settings class by: the types, ranges and defaults of its fields."""
+    types = {f.name: (f.type, f.default) for f in fields(cls)}
+    return create_model(cls.__name__, __config__=ConfigDict(allow_inf_nan=False), **types)
 
 
-def check_value(cls: type[Settings], name: str, value: Any) -> Any:
-    """`value` in the type of a setting: 1e4 is an integer, 1 a float, a list a tuple; UserError."""
-    plain = whole_number(value)
-    if isinstance(value, list | tuple):
-        plain = tuple(map(whole_number, value))
-    adapter = adapters(cls)[name]
+def checked(cls: type[Settings], chosen: dict[str, Any]) -> dict[str, Any]:
+    """Values of settings in the types that they must have, by name: 1e4 is an integer, 1 is a
+    float, a list is a tuple. UserError for the first that is wrong.
+    """
     try:
-        return adapter.validate_python(plain)
-    except ValidationError:
-        wanted = in_words(adapter.json_schema())
-        raise UserError(f"{name} is {value!r:.60}, and must be: {wanted}") from None
+        model = schema(cls).model_validate(chosen)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UserError(f"{first['loc'][0]} = {first['input']!r:.60}: {first['msg']}") from None
+    return {name: getattr(model, name) for name in chosen}
 
 
-def whole_number(value: Any) -> Any:
-    """1e4 as the integer 10000; all else as it is. Floats hold every integer below 2^53."""
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        return int(value)
-    return value
-
-
-LIMITS = {"minimum": "at least", "exclusiveMinimum": "above"}
-LIMITS |= {"maximum": "at most", "exclusiveMaximum": "below"}
-
-
-def in_words(schema: dict[str, Any]) -> str:
-    """A type and its range, as a JSON schema, in words: "integer, at least 1, or none"."""
-    if "anyOf" in schema:
-        return ", or ".join(map(in_words, schema["anyOf"]))
-    if "enum" in schema:
-        return "one of " + ", ".join(map(str, schema["enum"]))
-    if "items" in schema:
-        return "list of distinct values, each " + in_words(schema["items"])
-    limits = [f", {name} {schema[key]}" for key, name in LIMITS.items() if key in schema]
-    return schema["type"].replace("null", "none") + "".join(limits)
-
-
-# ---- settings as texts
+def values(settings: Settings, kind: str) -> dict[str, Any]:
+    """The settings of one kind, by name."""
+    return {
+        f.name: getattr(settings, f.name) for f in fields(settings) if f.metadata["kind"] == kind
+    }
 
 
 def typed(value: Any) -> str:
     """A value as it is typed on the command line."""
     if isinstance(value, tuple):
-        return ",".join(map(typed, value))
-    if value is None:
-        return "none"
+        return ",".join(map(str, value))
     return str(value)
 
 
@@ -525,40 +440,22 @@ def words(settings: Settings, kinds: tuple[str, ...] = tuple(KINDS)) -> list[str
     return changed
 
 
-def values(settings: Settings, kind: str) -> dict[str, Any]:
-    """The settings of one kind, by name."""
-    names = [f.name for f in fields(settings) if f.metadata["kind"] == kind]
-    return {name: getattr(settings, name) for name in names}
-
-
-def differences(here: Settings, there: Settings) -> list[str]:
-    """How two runs differ in what changes the result: ["n_embd: 256 here, 128 there"]."""
-    others = values(there, "result")
-    return [
-        f"{name}: {value!r:.60} here, {others[name]!r:.60} there"
-        for name, value in values(here, "result").items()
-        if value != others[name]
-    ]
-
-
 # ---- the command line and config files
 
 
-def answer_help(cls: type[Settings], usage: str, argv: list[str] | None = None) -> None:
-    """If --help or -h is typed, or in `argv`, print `usage` and every setting, and exit 0."""
-    argv = sys.argv if argv is None else argv
+def answer_help(cls: type[Settings], usage: str, argv: list[str] = sys.argv) -> None:
+    """If --help or -h is among these words, print `usage` and every setting, and exit 0."""
     if "--help" not in argv and "-h" not in argv:
         return
     lines = [usage.strip()]
     for kind, heading in KINDS.items():
-        lines += ["", f"{heading}:"]
+        lines.append(f"\n{heading}:")
         for f in fields(cls):
             if f.metadata["kind"] == kind and f.name not in cls.refused:
-                wanted = in_words(adapters(cls)[f.name].json_schema())
                 name = f"--{f.name}={typed(f.default).strip()}"
-                about = f"{f.metadata['help']} ({f.metadata['unit']} {wanted})".replace("( ", "(")
-                lines.append(f"  {name:<33} {about}")
-    run_program(lambda: print("\n".join(lines), "\n\n--debug shows where an error arose."))
+                lines.append(f"  {name:<33} {f.metadata['help']}")
+    lines.append("\n--debug shows where an error arose.")
+    run_program(lambda: print("\n".join(lines)))
 
 
 def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, list[str]]:
@@ -567,23 +464,22 @@ def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, li
     Words that end in .py are config files, read from left to right; --name=value goes over them
     all. The names that were set are the settings' `named`. --help is answered by `answer_help`,
     --debug by `run_program`. UserError names the file and the line of a mistake, or says that it
-    stands on the command line. The folder config/ is listed, and the program ends.
+    stands on the command line.
     """
     answer_help(cls, usage, argv)
-    from_files, from_line, others = {}, {}, []
+    chosen = {}
+    from_line = {}
+    others = []
     for word in argv:
         if word == "--debug":
             continue
         if word.startswith("-") and word != "-":
-            name, value = read_word(cls, word)
-            from_line[name] = value
+            from_line |= read_word(cls, word)
         elif word.endswith(".py"):
-            from_files.update(read_config_file(cls, Path(word)))
+            chosen |= read_config_file(cls, Path(word))
         else:
-            if issubclass(cls, TrainSettings) and Path(word).resolve() == CONFIG:
-                list_configs(Path(word))
             others.append(word)
-    chosen = from_files | from_line
+    chosen |= from_line
     if "block_size" in chosen and "length_factor" in chosen:
         raise UserError("block_size and length_factor both set the training length: name one")
     settings = cls(**chosen)
@@ -591,26 +487,23 @@ def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, li
     return settings, others
 
 
-def read_word(cls: type[Settings], word: str) -> tuple[str, Any]:
-    """The name and the checked value of a word --name=value of the command line; UserError."""
+def read_word(cls: type[Settings], word: str) -> dict[str, Any]:
+    """{name: checked value} of a word --name=value of the command line; UserError."""
     name, equals, text = word.removeprefix("--").partition("=")
     try:
         if not word.startswith("--"):
             raise UserError(f"{word!r:.60} is no setting; type --name=value or --help")
         check_name(cls, name)
-        schema = adapters(cls)[name].json_schema()
-        kind = schema.get("type")
-        if not equals and kind != "boolean":
+        default = getattr(cls, name)
+        if not equals and not isinstance(default, bool):
             raise UserError(f"--{name} needs a value, as in --{name}=VALUE")
-        if kind == "string":
+        if isinstance(default, str):
             value = text
-        elif kind == "array":
-            items = [item.strip() for item in text.split(",") if item.strip()]
-            texts = schema["items"]["type"] == "string"
-            value = items if texts else list(map(read_literal, items))
+        elif isinstance(default, tuple):
+            value = [read_literal(item) for item in text.split(",") if item.strip()]
         else:
             value = read_literal(text or "true")  # --diagnose alone
-        return name, check_value(cls, name, value)
+        return checked(cls, {name: value})
     except UserError as error:
         raise UserError(f"command line: {error}") from None
 
@@ -620,74 +513,50 @@ def read_literal(text: str) -> Any:
     try:
         return ast.literal_eval(text.strip().capitalize())  # true, none
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
-        return text
+        return text.strip()
 
 
 def read_config_file(cls: type[Settings], path: Path) -> dict[str, Any]:
     """The checked values of a config file. It is parsed and never executed; UserError."""
     if not path.is_file():
-        files = map(str, [*path.parent.glob("*.py"), *Path("config").rglob("*.py")])
+        files = map(str, Path("config").rglob("*.py"))
         near = difflib.get_close_matches(str(path), files, n=1)
-        advice = f"did you mean {near[0]}?" if near else "train.py config/ lists the config files"
+        advice = f"did you mean {near[0]}?" if near else "the config files are in config/"
         raise UserError(f"there is no file {path}; {advice}")
-    chosen, line = {}, 1
+    chosen = {}
+    line = 1
     try:
         for statement in ast.parse(path.read_text(encoding="utf-8-sig")).body:
             line = statement.lineno
             match statement:
-                case ast.Assign(targets=[ast.Name(id=name)], value=expression):
+                case ast.Assign(targets=[ast.Name(id=name)], value=value):
                     check_name(cls, name)
                 case _:
                     raise UserError("only `name = value` lines may stand here")
-            if name in chosen:
-                raise UserError(f"{name} is set twice; delete one of the two")
             if name == "pos_file":
                 raise UserError("pos_file names code that is run; type it, as --pos_file=FILE.py")
-            try:
-                value = ast.literal_eval(expression)
-            except (ValueError, TypeError, RecursionError, MemoryError):
-                wanted = "a number, a text in quotes, True, False, None or a tuple of these"
-                raise UserError(f"{name} needs a literal: {wanted}") from None
-            chosen[name] = check_value(cls, name, value)
+            chosen |= checked(cls, {name: ast.literal_eval(value)})
     except UserError as error:
         raise UserError(f"{path}:{line}: {error}") from None
     except SyntaxError as error:
-        wanted = "a config file is `name = value` lines"
-        raise UserError(f"{path}:{error.lineno or 1}: {error.msg}; {wanted}") from None
-    except (ValueError, RecursionError, MemoryError):
-        raise UserError(f"{path} is no text of `name = value` lines in UTF-8") from None
+        raise UserError(f"{path}:{error.lineno or 1}: {error.msg}") from None
+    except (ValueError, TypeError, RecursionError, MemoryError):
+        wanted = "a number, a text in quotes, True, False, None, or a tuple of these"
+        raise UserError(f"{path}:{line}: after `name =` must stand {wanted}") from None
     return chosen
-
-
-def list_configs(folder: Path) -> None:
-    """Print the config files in a folder with the first lines of each, and exit 0."""
-    lines = []
-    for path in sorted(folder.rglob("*.py"), key=lambda path: (len(path.parts), path)):
-        comment, _, _ = path.read_text(encoding="utf-8").replace("\n# ", " ").partition("\n")
-        lines.append(f"{path!s:<28} {textwrap.shorten(comment.strip('# '), 120)}")
-    run_program(lambda: print("\n".join(lines)))
-
-
-# names of other programs for our settings
-HABITS = {"lr": "learning_rate", "steps": "max_iters", "d_model": "n_embd", "prompt": "start"}
-HABITS |= {"context_length": "block_size", "out": "out_dir", "out_dir": "out"}
 
 
 def check_name(cls: type[Settings], name: str) -> None:
     """Raise UserError, with the nearest name, unless a program has this setting."""
-    known = [f.name for f in fields(cls)]
     if name in cls.refused:
         raise UserError(f"{name} is not set here; {cls.refused[name]}")
-    if name in known:
+    helps = {f.name: f.metadata["help"] for f in fields(cls)}
+    if name in helps:
         return
+    near = difflib.get_close_matches(name[:80], helps, n=1)
+    near += [other for other, text in helps.items() if name in text.split()]  # such as lr
     advice = "--help lists all settings"
-    owners = [program for program, other in PROGRAMS.items() if hasattr(other, name)]
-    near = difflib.get_close_matches(name[:80], known, n=1)
-    if HABITS.get(name) in known:
-        near, owners = [HABITS[name]], []
-    if owners:
-        advice = f"it is a setting of {owners[0]}"
-    elif near:
+    if near:
         advice = cls.refused.get(near[0], f"did you mean {near[0]}?")
     raise UserError(f"unknown setting {name!r:.60}; {advice}")
 
@@ -699,9 +568,9 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
     """Run a program and exit with the code that `main()` returns, 0 for None.
 
     A UserError, or an error of the system such as a full disk, prints one sentence to stderr and
-    exits 1. With --debug on the command line the traceback comes first. Of several processes, all
-    but the first name their number. Ctrl-C exits 130. If the reader of the output has closed it, as
-    in `... | head`, the program ends without a word and exits 141, as a shell expects.
+    exits 1. With --debug on the command line the traceback comes first. Ctrl-C exits 130. If the
+    reader of the output has closed it, as in `... | head`, the program ends without a word and
+    exits 141, as a shell expects.
     """
     sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character shows "?"
     try:
@@ -716,9 +585,7 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
     except (UserError, OSError) as error:
         if "--debug" in sys.argv:
             traceback.print_exception(error)
-        rank = os.environ.get("RANK", "0")
-        process = "" if rank == "0" else f"process {rank}: "
-        print(f"{process}error: {error}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         code = 1
     sys.exit(code)
 
@@ -738,12 +605,9 @@ def sha256(path: Path) -> str:
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file; UserError if there is none."""
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return dict(json.loads(Path(path).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, RecursionError):
         raise UserError(f"{path} is missing or not readable JSON: restore a good copy") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path} holds no JSON object: restore a good copy")
-    return content
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -33,9 +33,8 @@ from configurable import (
     ExtendSettings,
     UserError,
     configure,
-    differences,
-    replace_file,
     run_program,
+    values,
     write_json,
 )
 from runs import device, results
@@ -65,17 +64,16 @@ def fitting_extensions(scheme: Scheme) -> list[str]:
 
 def check_seeds(runs: list[Run]) -> None:
     """Raise UserError unless the runs differ in their seeds and in nothing else."""
-    first, seeds = runs[0], set()
+    first = values(runs[0].settings, "result")
     for run in runs:
-        s = replace(run.settings, seed=first.settings.seed, init_from=first.settings.init_from)
-        for difference in differences(s, first.settings):
-            raise UserError(
-                f"{run.folder} is no other seed of {first.folder} ({difference}): "
-                f"show it too with --compare={run.folder}"
-            )
-        if run.settings.seed in seeds:
-            raise UserError(f"{run.folder}: its seed is that of another run: leave one out")
-        seeds.add(run.settings.seed)
+        for name, value in values(run.settings, "result").items():
+            if name not in ("seed", "init_from") and value != first[name]:
+                raise UserError(
+                    f"{run.folder} is no other seed of {runs[0].folder} ({name} = {value!r:.60}): "
+                    "test it by itself"
+                )
+    if len({run.settings.seed for run in runs}) < len(runs):
+        raise UserError("two of the runs have the same seed: leave one out")
 
 
 def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings) -> None:
@@ -88,7 +86,6 @@ def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings)
             f"{corpus.name} has other targets at each length, and a gain compares the same ones: "
             f"python evaluate.py {first.folder} --extend=NAME tests one extension"
         )
-    compared = [open_model(name, settings) for name in settings.compare]
 
     # all runs are tested on the same targets
     length = first.model.config.block_size
@@ -105,19 +102,15 @@ def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings)
     wanted = ["", *(text for text in dict.fromkeys(wanted) if text != trained)]
     for run in runs:
         evaluate.evaluate_run(run, wanted, settings, again=False)
-    for run in compared:
-        evaluate.evaluate_run(run, [""], settings, again=False)
 
-    frame = results.load_rows([run.folder for run in [*runs, *compared]])
-    other = frame.run.isin([str(run.folder) for run in compared])
-    frame = frame[~other | (frame.extend == frame.trained_extend)]
+    frame = results.load_rows([run.folder for run in runs])
     frame = frame[(frame.protocol == "fixed_targets") & frame.length.isin(lengths)]
     frame = results.select(frame, corpus.name, extend="all")
     table = results.extension_table(frame)
-    path = settings.out.removesuffix(".txt").removesuffix(".png") or first.folder / "extend"
-    table_file, figure = Path(f"{path}.txt"), Path(f"{path}.png")
-    table_file.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(table_file, lambda file: file.write(f"{table}\n".encode()))
+    figure = Path(settings.out or first.folder / "extend").with_suffix(".png")
+    table_file = figure.with_suffix(".txt")
+    figure.parent.mkdir(parents=True, exist_ok=True)
+    table_file.write_text(f"{table}\n", encoding="utf-8")
     plot_extensions(frame, figure)
     print(f"{table}\nin {table_file} and {figure}")
     log_comparison(settings, frame, figure, "extensions")
@@ -125,7 +118,9 @@ def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings)
 
 # ---- LongRoPE's search (Ding et al. 2024, section 4)
 
-POPULATION, PARENTS, CHILDREN = 64, 32, 16  # first candidates; survivors; new ones of each kind
+POPULATION = 64  # first candidates
+PARENTS = 32  # survivors of a round
+CHILDREN = 16  # new ones of each kind in a round
 MUTATED = 0.3  # share of the numbers that a mutation draws again
 # choices for the number of first positions that keep their frequencies
 FIRST = (0, 1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 64, 128, 256)
@@ -177,14 +172,17 @@ def search(run: Run, settings: ExtendSettings) -> None:
     They are chosen by `evaluate.tuning_loss`, on targets that no test has, and then compared with
     pi, ntk and yarn on the targets of the test.
     """
-    factor, model, scheme = settings.search, run.model, run.model.pos
+    factor = settings.search
+    model = run.model
+    scheme = model.pos
     corpus = run_corpus(run, settings.dataset)
     if not scheme.rotary:
         raise UserError(f"{run.folder}: {scheme.text} has no rotary piece to search factors for")
     path = run.folder / f"longrope-{factor}.json"
     if path.name in scheme.extension:
         raise UserError(f"{run.folder} was trained with {path.name}: search the run it began from")
-    rotary, total = scheme.rotary[0], factor * scheme.shape.length
+    rotary = scheme.rotary[0]
+    total = factor * scheme.shape.length
     own, _ = rotary.frequencies(total)
     starts: dict[str, Candidate] = {}
     for name in ("pi", "ntk", "yarn"):
@@ -221,6 +219,7 @@ def search(run: Run, settings: ExtendSettings) -> None:
         unseen[name] = evaluate.losses_at(tester, places, total)
     rival = min(starts, key=lambda name: unseen[name].mean())
     gained = unseen[rival] - unseen["search"]
+    stderr = results.standard_error(gained)
     content = provenance() | {
         "long_factor": best[0],
         "first": best[1],
@@ -231,17 +230,12 @@ def search(run: Run, settings: ExtendSettings) -> None:
         "seed": settings.seed,
         "loss_searched": searched,
         "loss_unseen": {name: float(nats.mean()) for name, nats in unseen.items()},
-        "gain_unseen": {
-            "over": rival,
-            "nats": float(gained.mean()),
-            "stderr": results.standard_error(gained),
-        },
+        "gain_unseen": {"over": rival, "nats": float(gained.mean()), "stderr": stderr},
     }
     write_json(path, content)
     print(f"{run.folder}, {total} tokens: nats on targets that were not searched on")
     for name, nats in unseen.items():
         print(f"  {name:8} {nats.mean():.4f}")
-    stderr = results.standard_error(gained)
     print(f"  gain over {rival}: {gained.mean():+.4f} ± {stderr:.4f} (standard error)")
     print(f"{path}: use it as --extend=\"longrope(file='{path}')\"")
 
@@ -250,7 +244,8 @@ def main() -> None:
     """Test the runs under the extensions, or search."""
     settings, typed = configure(ExtendSettings, sys.argv[1:], __doc__)
     names = extension_names()
-    models, texts = [], []
+    models = []
+    texts = []
     for word in typed:
         if word not in names and (os.path.exists(word) or is_huggingface(word)):
             models.append(word)

@@ -3,7 +3,6 @@
     python train.py config/alibi.py                                 # minutes on two cores
     python train.py config/size/gpt2.py config/rope.py --seed=3     # the last file wins
     python train.py config/size/small.py --pos='rope + logn' --dataset=recall --batch_size=64
-    python train.py config/                                         # lists the config files
 
 The same command resumes an unfinished run and prints the table of a finished one.
 """
@@ -135,14 +134,18 @@ def get_lr(step: int, s: TrainSettings) -> float:
         return s.learning_rate
     if step < s.warmup:
         return s.learning_rate * (step + 1) / (s.warmup + 1)
-    begin = max(s.warmup, s.decay_begin) if s.lr_schedule == "wsd" else s.warmup
+    begin = s.warmup
+    end = s.lr_decay_iters or s.max_iters
+    if s.lr_schedule == "wsd":
+        begin = max(s.warmup, end - round(0.2 * end))
     if s.lr_schedule == "constant" or step < begin:
         return s.learning_rate
-    ratio = min(1.0, (step - begin) / max(1, s.decay_end - begin))  # from 0 to 1
+    ratio = min(1.0, (step - begin) / max(1, end - begin))  # from 0 to 1
     left = 1 - ratio
     if s.lr_schedule == "cosine":
         left = 0.5 * (1 + math.cos(math.pi * ratio))
-    return s.lowest_lr + left * (s.learning_rate - s.lowest_lr)
+    lowest = s.learning_rate / 20 if s.min_lr is None else s.min_lr
+    return lowest + left * (s.learning_rate - lowest)
 
 
 def configure_optimizer(model: GPT, s: TrainSettings) -> torch.optim.Optimizer:

@@ -9,7 +9,19 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from configurable import KINDS, PROGRAMS, Settings, TrainSettings, adapters, in_words, typed
+from configurable import (
+    KINDS,
+    AblateSettings,
+    BenchSettings,
+    EvaluateSettings,
+    ExplainSettings,
+    ExtendSettings,
+    ReportSettings,
+    SampleSettings,
+    Settings,
+    TrainSettings,
+    typed,
+)
 from scheme import extension_names, find, options_of, scheme_names
 
 SCHEMES = """# Position schemes and context extensions
@@ -38,6 +50,17 @@ values are literals. Files are read from left to right, and the command line com
 Settings that change the *result* make another run, with a folder of its own. Settings of the *test*
 change what is measured on it. Settings of the *manner* say how and where it runs.
 """
+
+PROGRAMS = {
+    "train.py": TrainSettings,
+    "ablate.py": AblateSettings,
+    "evaluate.py": EvaluateSettings,
+    "report.py": ReportSettings,
+    "extend.py": ExtendSettings,
+    "sample.py": SampleSettings,
+    "tools/explain.py": ExplainSettings,
+    "tools/bench.py": BenchSettings,
+}
 
 ACTS_ON = {  # by method of Piece
     "map_frequencies": "frequencies",
@@ -89,13 +112,7 @@ def setting_rows(cls: type[Settings], kind: str) -> list[str]:
         if f.metadata["kind"] != kind or f.name in cls.refused:
             continue
         default = f"`{typed(f.default)!r}`".replace("'", "") if typed(f.default) else ""
-        what = f.metadata["help"]
-        if f.metadata["unit"]:
-            what += f", in {f.metadata['unit']}"
-        choices = in_words(adapters(cls)[f.name].json_schema())
-        if choices.startswith("one of") and not choices.endswith(tuple("0123456789")):
-            what += f" ({choices})"
-        rows.append(f"| `{f.name}` | {default} | {what} |")
+        rows.append(f"| `{f.name}` | {default} | {f.metadata['help']} |")
     return rows
 
 

@@ -144,7 +144,6 @@ def open_wandb(
             name=s.wandb_run_name or folder.name,
             dir=folder,
             job_type=kind,
-            group=s.wandb_group or None,
             tags=tags,
             config=config,
             id=run_id or None,

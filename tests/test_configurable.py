@@ -12,15 +12,17 @@ from hypothesis import strategies as st
 
 import configurable
 from configurable import (
-    PROGRAMS,
     AblateSettings,
+    BenchSettings,
     EvaluateSettings,
+    ExplainSettings,
+    ExtendSettings,
     GPTConfig,
     ReportSettings,
     SampleSettings,
     TrainSettings,
     UserError,
-    check_value,
+    checked,
     configure,
     read_json,
     replace_file,
@@ -31,6 +33,8 @@ from configurable import (
 )
 
 ROOT = Path(configurable.__file__).parent
+PROGRAMS = [TrainSettings, AblateSettings, EvaluateSettings, ReportSettings, ExtendSettings]
+PROGRAMS += [SampleSettings, ExplainSettings, BenchSettings]
 
 
 def train(*argv: str) -> TrainSettings:
@@ -93,7 +97,7 @@ def test_a_text_may_hold_an_equals_sign_and_a_dash_is_a_word():
     assert (s.start, others) == ("a=b", ["out/run", "-"])
 
 
-@pytest.mark.parametrize("cls", PROGRAMS.values())
+@pytest.mark.parametrize("cls", PROGRAMS)
 def test_the_defaults_are_good_and_typed_again_give_the_same(cls):
     assert configure(cls, [], "") == (cls(), [])
     for f in dataclasses.fields(cls):
@@ -113,23 +117,20 @@ def test_settings_typed_as_words_give_themselves_again():
 @pytest.mark.parametrize(
     ("line", "reasons"),
     [
-        ("n_layer = 0", ("n_layer", "0", "at least 1")),
+        ("n_layer = 0", ("n_layer", "0", "greater than or equal to 1")),
         ("n_layer = 1.5", ("n_layer", "1.5", "integer")),
-        ("n_layer = True", ("n_layer", "True", "integer")),
-        ("n_layer = '4'", ("n_layer", "'4'", "integer")),
-        ("bias = 1", ("bias", "1", "boolean")),
-        ("learning_rate = 1e999", ("learning_rate", "inf", "above 0")),
-        ("norm = 'batchnorm'", ("norm", "layernorm, rmsnorm")),
-        ("eval_lengths = (64, 64)", ("eval_lengths", "distinct")),
-        ("pos = 'a\\0'", ("pos", "string")),
-        ("pos = rope", ("pos", "literal", "quotes")),
-        ("block_size = 4 * 128", ("block_size", "literal")),
+        ("n_layer = 'four'", ("n_layer", "'four'", "integer")),
+        ("bias = 7", ("bias", "7", "boolean")),
+        ("pos = 7", ("pos", "string")),
+        ("learning_rate = 1e999", ("learning_rate", "inf", "finite")),
+        ("norm = 'batchnorm'", ("norm", "'layernorm' or 'rmsnorm'")),
+        ("eval_lengths = (64, 1)", ("eval_lengths", "1", "greater than or equal to 2")),
+        ("pos = rope", ("quotes",)),
+        ("block_size = 4 * 128", ("number",)),
         ("n_layr = 3", ("n_layr", "did you mean n_layer?")),
         ("lr = 3", ("lr", "did you mean learning_rate?")),
         ("pos_file = 'x.py'", ("pos_file", "type it")),
-        ("temperature = 1.0", ("temperature", "sample.py")),
         ("import os", ("name = value",)),
-        ("seed = 1; seed = 2", ("seed", "twice")),
         ("seed = (", ("never closed",)),
     ],
 )
@@ -153,16 +154,17 @@ def test_what_is_no_text_of_settings_is_refused(config, content):
     ("cls", "word", "advice"),
     [
         (AblateSettings, "--out=f.pdf", "use --ablate_dir"),
+        (AblateSettings, "--seeds=1,1", "twice"),
         (AblateSettings, "--out_dir=x", "use --ablate_dir"),
         (AblateSettings, "--seed=3", "use --seeds"),
-        (AblateSettings, "--only=3/2", "I/N"),
+        (AblateSettings, "--only=3/2", "no number 3"),
+        (AblateSettings, "--only=2", "only"),
         (SampleSettings, "--prompt=hello", "did you mean start?"),
-        (EvaluateSettings, "--protocols=", "list"),
-        (ReportSettings, "--format=html", "text, md, tex, csv, json"),
+        (EvaluateSettings, "--protocols=fixed", "'fixed_targets', 'windowed'"),
+        (ReportSettings, "--format=html", "'md', 'tex'"),
         (TrainSettings, "--out=x", "did you mean out_dir?"),
         (TrainSettings, "--zzzz=1", "--help lists"),
         (TrainSettings, "--named=1", "unknown setting"),
-        (TrainSettings, "--seeds=1,2", "ablate.py"),
         (TrainSettings, "--n_layer", "--n_layer=VALUE"),
         (TrainSettings, "-v", "--name=value"),
     ],
@@ -186,8 +188,6 @@ def test_a_config_file_that_is_not_there_gets_the_nearest_name(monkeypatch):
         ({"qk_rope_head_dim": 8}, "kv_lora_rank"),
         ({"mixed_lengths": (100,)}, "batch_size x block_size"),
         ({"staged": True}, "mixed_lengths"),
-        ({"min_lr": 1.0}, "learning_rate"),
-        ({"warmup_iters": 9, "lr_decay_iters": 8}, "warmup_iters"),
         ({"length_factor": 4}, "init_from"),
     ],
 )
@@ -207,7 +207,7 @@ def test_a_setting_never_changes():
 
 
 QUICK = settings(
-    max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 NUMBERS = {"n_layer": st.integers(-2, 10**9), "dropout": st.floats(allow_subnormal=False)}
 
@@ -223,7 +223,7 @@ def test_a_generated_file_is_read_as_python_reads_it_or_refused(tmp_path_factory
     except UserError:
         for name, value in chosen.items():
             try:
-                check_value(TrainSettings, name, value)
+                checked(TrainSettings, {name: value})
             except UserError:
                 return
         raise
@@ -260,7 +260,7 @@ def test_the_widths_of_a_model():
 
 def test_what_follows_from_the_schedule():
     s = TrainSettings(max_iters=100, learning_rate=1.0)
-    assert (s.warmup, s.lowest_lr, s.decay_end, s.decay_begin) == (25, 0.05, 100, 80)
+    assert s.warmup == 25
     assert TrainSettings(max_iters=10**4).warmup == 100
     assert TrainSettings(warmup_iters=0).warmup == 0
 
@@ -268,9 +268,8 @@ def test_what_follows_from_the_schedule():
 # ---- programs and files
 
 
-@pytest.mark.parametrize("program", [*PROGRAMS])
-def test_help_lists_every_setting_and_imports_no_torch(program):
-    cls = PROGRAMS[program]
+@pytest.mark.parametrize("cls", PROGRAMS)
+def test_help_lists_every_setting_and_imports_no_torch(cls):
     code = f"import configurable as c, sys; c.configure(c.{cls.__name__}, ['--help'], 'usage')"
     started = time.monotonic()
     done = subprocess.run(
@@ -280,15 +279,6 @@ def test_help_lists_every_setting_and_imports_no_torch(program):
     assert done.returncode == 0 and "torch" not in done.stderr
     for f in dataclasses.fields(cls):
         assert (f"--{f.name}=" in done.stdout) == (f.name not in cls.refused)
-
-
-def test_the_folder_of_config_files_is_listed(monkeypatch, capsys):
-    monkeypatch.chdir(ROOT)
-    with pytest.raises(SystemExit) as end:
-        train("config")
-    assert end.value.code == 0
-    listed = capsys.readouterr().out
-    assert "config/alibi.py" in listed and "config/size/tiny.py" in listed and "penalty" in listed
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import torch
 
 from configurable import UserError
-from posenc import Count, Extension, Shape
+from posenc import Extension, Length, Shape
 
 
 class Pose(Extension):
@@ -12,11 +12,11 @@ class Pose(Extension):
     Zhu et al. 2023 (arXiv 2309.10400). At each step the text is cut at a random place, and the
     second chunk is moved by a random gap of at most target - L. At test positions are as they are.
     It is for training only. Write it beside a frequency map with a factor of its own, as in
-    `yarn(factor=8) + pose(target=1024)`.
+    `yarn(factor=8) + pose(target=8.0)`, 8 times the length first trained at.
     Verdict: Zhu et al. 2023 extend LLaMA to 128k tokens by training on texts of 2k.
     """
 
-    def __init__(self, shape: Shape, *, target: Count) -> None:
+    def __init__(self, shape: Shape, *, target: Length) -> None:
         super().__init__()
         if target < shape.length:
             raise UserError(f"pose: target must be at least the training length {shape.length}")

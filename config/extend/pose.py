@@ -1,7 +1,6 @@
-# PoSE: reach 4 times the default length by training at the default length.
+# PoSE: reach 4 times the length of a run by training at that length.
 # Name the trained run: --init_from=out/RUN
-extend = "yarn(factor=4) + pose(target=512)"
-eval_lengths = (64, 128, 256, 512, 1024, 2048)
+extend = "yarn(factor=4) + pose(target=4.0)"
 max_iters = 100  # 0.2M tokens
 warmup_iters = 10
 learning_rate = 5e-4  # a sixth of the rate it was trained with
