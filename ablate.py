@@ -35,7 +35,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 from tqdm import tqdm
 
@@ -395,25 +394,17 @@ def compare(
     finished = [cell for cell in cells if cell.is_finished()]
     labels = {str(cell.folder): cell.label for cell in finished}
     frame = results.load_rows(list(labels), labels)
-    lost = [
-        {
-            "label": cell.label,
-            "seed": cell.settings.seed,
-            "run": str(cell.folder),
-            "reason": failures.get(cell.name, "not trained"),
-        }
-        for cell in cells
-        if cell not in finished
-    ]
-    if lost:
-        frame = pd.concat([frame, pd.DataFrame(lost)], ignore_index=True)
-    results.save_rows(frame, folder / "rows.json")
+    results.save_rows(frame, folder / "rows.csv.xz")
     write_json(folder / "about.json", provenance() | {"rates": rates, "runs": labels})
     selected = results.select(frame)
     table = results.tables(selected)
+    for cell in cells:
+        if cell not in finished:
+            table += f"\n{cell.label}, seed {cell.settings.seed}: no result: "
+            table += failures.get(cell.name, "not trained")
     replace_file(folder / "table.txt", lambda file: file.write(f"{table}\n".encode()))
     plot_rows(selected, folder / "figure.png")
-    print(f"\n{table}\n\nin {folder}: table.txt, figure.png, rows.json, about.json")
+    print(f"\n{table}\n\nin {folder}: table.txt, figure.png, rows.csv.xz, about.json")
     log_comparison(settings, selected, folder / "figure.png", "comparison")
 
 
