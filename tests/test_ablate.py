@@ -223,7 +223,7 @@ def test_a_comparison_is_made_once_and_goes_on(monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "2 cells, 1 of them finished" in said
     assert sum("loss_L" in line for line in said.splitlines()) == 1  # one new cell
-    frame = results.load_rows("both")
+    frame = results.load_rows(["both"])
     assert set(frame.label) == {"nope", "alibi"} and set(frame.dtype) == {"float32"}
     files = {path.name for path in Path("both").iterdir()}
     assert files == {"rows.csv.xz", "about.json", "table.txt", "figure.png"}
@@ -244,4 +244,4 @@ def test_rates_are_picked_on_a_seed_that_is_not_compared(monkeypatch, capsys):
     assert "nope: learning rate" in said and said.count("trial [") == 2
     about = read_json(Path("one/about.json"))
     assert [line["learning_rate"] for line in about["rates"]["nope"]["tried"]] == [0.001, 0.003]
-    assert "lr=" in results.load_rows("one").label.iloc[0]
+    assert "lr=" in results.load_rows(["one"]).label.iloc[0]
