@@ -634,7 +634,7 @@ class Scheme(nn.Module):
         if self.mover is None:
             return index
         ids = self.mover.ids(index, total)
-        if self.id_limit and not torch.compiler.is_compiling():
+        if self.id_limit and not torch.compiler.is_compiling() and not ids.is_meta:
             self.check_ids(ids)
         return ids
 

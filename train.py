@@ -63,7 +63,7 @@ from runs.checkpoint import (
     train_lengths,
     training_corpus,
 )
-from runs.examine import examine
+from runs.examine import errors_named, examine
 from runs.figures import plot_run
 from runs.huggingface import is_huggingface, load_model
 from runs.log import Log
@@ -163,8 +163,9 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes = 
     for length in train_lengths(s):
         step_share(s, processes, length)  # refuses what cannot be shared evenly
         model.draw_ids(s.seed, 0, length)  # refuses what cannot be drawn
+    pos_file = Path(s.pos_file).resolve() if s.pos_file else None
     if s.examine and processes.first and not begun:
-        for warning in examine(model.config, s.pos_file or None, max(train_lengths(s)), folder):
+        for warning in examine(model.config, pos_file, max(train_lengths(s)), folder):
             print(f"warning: {warning}")
 
     # config.json
@@ -446,7 +447,8 @@ def main() -> None:
     s = final_settings(settings)
     device.set_up_cpu()
     compute = device.pick(s.device, s.dtype, s.batch_size * s.block_size, s.n_embd)
-    with together(s.backend, compute) as processes:
+    pos_file = Path(s.pos_file).resolve() if s.pos_file else None
+    with together(s.backend, compute) as processes, errors_named(pos_file):
         result = None if s.overwrite else finished_result(s.out_dir, s)
         if result is None:
             with device.memory_advice("lower batch_size (and raise gradient_accumulation_steps)"):

@@ -38,7 +38,7 @@ def trained_seconds(folder: str | Path) -> float:
         if line.get("tokens_per_s"):
             seconds += (line["tokens"] - tokens) / line["tokens_per_s"]
             tokens = line["tokens"]
-    return round(seconds, 1)
+    return round(seconds, 3)
 
 
 def diverged(folder: str | Path) -> str:

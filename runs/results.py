@@ -170,7 +170,10 @@ def read_rows(path: Path) -> pd.DataFrame:
         for name in rows.columns.intersection(["part", "learning_rate", "drop_pos"]):
             if rows[name].nunique() > 1:
                 rows["label"] += f" {name}=" + rows[name].astype(object).map(str)
-        rows["run"] = str(path.parent) + " " + rows.label + " s=" + rows.seed.astype(str)
+        if "run" not in rows:
+            rows["run"] = rows.label + " s=" + rows.seed.astype(str)
+        if "extend" in rows:
+            rows["label"] += (", " + rows.extend).fillna("")
         rows["trained_on"] = rows.dataset
         rows["trained"] = rows.train_length
         rows["texts"] = rows.windows
@@ -188,6 +191,9 @@ def complete(rows: pd.DataFrame) -> pd.DataFrame:
     texts = ["extend", "trained_extend", "note", "reason"]
     rows[texts] = rows[texts].astype(object).fillna("")
     rows["diverged"] = rows.diverged == True  # noqa: E712
+    # runs that are equal in all settings are told apart by their folders
+    alike = rows.groupby(["label", "seed"]).run.transform("nunique") > 1
+    rows.loc[alike, "label"] += " (" + rows.run + ")"
     return rows.astype(dict.fromkeys(numbers, float))
 
 
@@ -222,11 +228,7 @@ def rows_of(
             if row["step"] < (result["max_iters"] or 0):
                 name += f" (unfinished: step {row['step']} of {result['max_iters']})"
             records.append(of_run | row | {"label": name})
-    rows = complete(pd.DataFrame(records))
-    # runs that are equal in all settings are told apart by their folders
-    alike = rows.groupby(["label", "seed"]).run.transform("nunique") > 1
-    rows.loc[alike, "label"] += " (" + rows.run + ")"
-    return rows
+    return complete(pd.DataFrame(records))
 
 
 # ---- which rows are compared

@@ -241,7 +241,8 @@ def test_rates_are_picked_on_a_seed_that_is_not_compared(monkeypatch, capsys):
     words = ("nope", "--seeds=1", "--learning_rates=1e-3", "--ablate_dir=one")
     assert compare(monkeypatch, *words) == 0
     said = capsys.readouterr().out
-    assert "nope: learning rate" in said and said.count("trial [") == 2
+    assert "nope: learning rate" in said and said.count("trial [") >= 2
     about = read_json(Path("one/about.json"))
-    assert [line["learning_rate"] for line in about["rates"]["nope"]["tried"]] == [0.001, 0.003]
+    tried = {line["learning_rate"] for line in about["rates"]["nope"]["tried"]}
+    assert tried >= {0.001, 0.003}  # and perhaps one beyond the edge
     assert "lr=" in results.load_rows(["one"]).label.iloc[0]

@@ -511,8 +511,9 @@ def test_paths_and_tokenizers_that_cannot_be_used_are_sentences(
         (["absent"], [], "bytes", "absent is no file or folder"),
         ([str(notes / "deep")], [str(notes / "deep")], "bytes", "is in PATH and --val"),
         ([str(notes)], [], "words", "--tokenizer=words has no tokenizer.json; give bytes, char"),
-        ([str(ROOT / "data/stdlib")], [], "bytes", "has no .* files"),
+        ([str(tmp_path / "empty")], [], "bytes", "has no .* files"),
     ]
+    (tmp_path / "empty").mkdir()
     for paths, val_paths, tokenizer, sentence in cases:
         with pytest.raises(UserError, match=sentence):
             text.prepare("mine", paths, val_paths, tokenizer, tmp_path)

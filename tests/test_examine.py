@@ -17,7 +17,7 @@ FAULTS = {
     "features read the next token": "later tokens",
     "features leak beyond the training length alone": "later tokens",
     "embed reads the targets of the caller": "later tokens",
-    "features subtract the mean of the batch": "other texts|later tokens",
+    "features subtract the mean of the batch": "other texts",
     "the logarithm of distance 0": "finite",
     "the gradient of a root at distance 0": "finite gradient",
     "a root that is undefined beyond 2 L": "finite",
@@ -28,7 +28,7 @@ FAULTS = {
     "a mask that sees farther than its span": "blocks",
     "get_bias is no method of a scheme: bias": "bias",
     "a matrix [L, L] that 4 L cannot index": "bias in line",
-    "a bias with noise at every call": "same each time|later tokens",
+    "a bias with noise at every call": "same each time",
     "a slope that is read as a number of Python": "item",
     "a bias that wants the length": "length",
 }

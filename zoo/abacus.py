@@ -45,8 +45,8 @@ class Abacus(Piece):
         if self.training:
             row = row + torch.randint(self.max_shift + 1, (), device=row.device)
         rows = len(self.table)
-        too_long = digit.shape[1] + self.max_shift > rows and not torch.compiler.is_compiling()
-        if too_long and row.numel() and row.max() >= rows:
+        can_check = not row.is_meta and not torch.compiler.is_compiling()
+        if can_check and digit.shape[1] + self.max_shift > rows and row.max() >= rows:
             raise UserError(
                 f"abacus: a number here is longer than {rows} rows: set abacus(rows=...)"
             )

@@ -1,5 +1,5 @@
 # Chen et al. 2023 (PI) and Peng et al. 2023 (YaRN), scaled down to 0.8M parameters and L = 128.
-# run.sh makes all of it: these runs, their fine-tunes, and the extensions of both. results/paper has
+# run.sh makes all of it: these runs, their fine-tunes, the extensions of both. results/paper has
 # their numbers, the rules, and ours.
 schemes = ("rope",)
 seeds = (1, 2, 3, 4, 5, 6, 7, 8)
