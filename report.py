@@ -74,7 +74,7 @@ def main() -> None:
         return
     if not runs:  # a comparison may be of several corpora
         rows = rows[rows.dataset == (settings.dataset or rows.dataset.iloc[0])]
-    rows = results.select(rows, settings.dataset)
+    rows = results.select(rows, settings.dataset, extend=None if runs else "all")
     print(results.tables(rows, settings.format))
     if settings.out and plot_rows(rows, settings.out):
         print(f"drawn in {settings.out}")
