@@ -366,7 +366,7 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     labels = {str(cell.folder): cell.label for cell in finished}
     frame = results.load_rows(list(labels), labels)
-    results.save_rows(frame, folder / "rows.json")
+    results.save_rows(frame, folder / "rows.csv.xz")
     write_json(folder / "about.json", provenance() | {"rates": rates, "runs": labels})
     rows = results.select(frame)
     table = results.tables(rows)
@@ -374,7 +374,7 @@ def main() -> int:
         table += f"\nwithout {name}: {reason}"
     (folder / "table.txt").write_text(f"{table}\n", encoding="utf-8")
     plot_rows(rows, folder / "figure.png")
-    print(f"\n{table}\n\nin {folder}: table.txt, figure.png, rows.json, about.json")
+    print(f"\n{table}\n\nin {folder}: table.txt, figure.png, rows.csv.xz, about.json")
     log_comparison(settings, rows, folder / "figure.png", "comparison")
     return 1 if failures else 0
 

@@ -51,7 +51,8 @@ from runs.figures import plot_rows, plot_run
 from runs.processes import ALONE, Processes, together
 from runs.results import describe_model, standard_error, tested_lengths
 
-WINDOWS, PIECES = 64, 16
+WINDOWS = 64
+PIECES = 16
 PIECE = 4096  # inputs of a piece
 MAX_SCORED = 32  # targets at a place of fixed_targets
 LARGEST_REACH = 65536  # a power of two, and as many places can be told apart
@@ -103,7 +104,8 @@ def find_places(corpus: data.Corpus, windows: int = WINDOWS) -> Places:
     They depend on its validation split alone. They are picked from the targets that have `reach`
     inputs before them: the first 2, 4, 8 ... are spread evenly.
     """
-    n_tokens, starts = len(corpus.val), corpus.val_starts
+    n_tokens = len(corpus.val)
+    starts = corpus.val_starts
     reach = longest_reach(np.diff(starts, append=n_tokens))
     across = reach < LONG_DOCUMENTS and len(starts) > 1
     if across:
@@ -188,8 +190,11 @@ def targets_digest(plan: list[Windows]) -> str:
 
 def remarks(row: dict[str, Any], places: Places, model: Any) -> list[str]:
     """What a reader of a measured row must know of its places."""
-    notes, name, length = [], row["protocol"], row["length"]
-    spacing, extent = np.sort(places.ends), places.scored
+    name = row["protocol"]
+    length = row["length"]
+    notes = []
+    spacing = np.sort(places.ends)
+    extent = places.scored
     if PLANS[name] is nonoverlapping:
         extent = max(places.piece, length)
         spacing = piece_starts(places, extent)
@@ -228,9 +233,11 @@ class Tester:
         processes each takes every n-th batch. The batches of the first 64 windows are the same,
         however many follow.
         """
-        sums, processes = np.zeros(len(plan[0].starts)), self.processes
+        sums = np.zeros(len(plan[0].starts))
+        processes = self.processes
         for windows in plan:
-            length, in_block = windows.length, len(windows.scored)  # windows in a block
+            length = windows.length
+            in_block = len(windows.scored)  # windows in a block
             size = min(WINDOWS, power_of_two(max(1, BATCH_TOKENS // length)))
             numbers = np.arange(windows.starts.size)
             for batch in np.split(numbers, numbers[size::size])[processes.rank :: processes.size]:
@@ -357,8 +364,9 @@ def ask_all(
     for protocol in tester.protocols:
         for length in tested_lengths(about["train_length"], settings.eval_lengths):
             row = begin_row(tester, about, protocol, length)
-            row["windows"], row["targets"] = len(places.ends), None
-            reason, plan = why_nowhere(tester.corpus, places, protocol, length), []
+            row |= {"windows": len(places.ends), "targets": None}
+            reason = why_nowhere(tester.corpus, places, protocol, length)
+            plan = []
             if not reason:
                 plan = PLANS[protocol](places, length)
                 row["windows"] = len(plan[0].starts)
@@ -383,7 +391,9 @@ def extrapolation(tester: Tester, about: dict[str, Any], settings: Any) -> dict[
     `about` is what describe_model says of it. Of `settings` eval_lengths and eval_windows are read.
     The model is put into eval mode and back.
     """
-    model, corpus, started = tester.model, tester.corpus, time.perf_counter()
+    model = tester.model
+    corpus = tester.corpus
+    started = time.perf_counter()
     was_training = model.training
     model.eval()
     if "rows" in corpus.meta:
@@ -401,7 +411,8 @@ def extrapolation(tester: Tester, about: dict[str, Any], settings: Any) -> dict[
 
 def loss_rows(tester: Tester, about: dict[str, Any], settings: Any) -> list[dict[str, Any]]:
     """The measured rows of text. A line is printed for each, and on a terminal a bar."""
-    corpus, length = tester.corpus, about["train_length"]
+    corpus = tester.corpus
+    length = about["train_length"]
     places = find_places(corpus, settings.eval_windows)
     asked = ask_all(tester, about, places, settings)
     hidden = None if tester.processes.first else True
@@ -446,7 +457,9 @@ def answer_rows(
     tester: Tester, about: dict[str, Any], lengths: tuple[int, ...]
 ) -> list[dict[str, Any]]:
     """The rows of a corpus with answers: for each size, or those of `lengths` and the trained."""
-    corpus, about_rows, found = tester.corpus, tester.corpus.meta["rows"], []
+    corpus = tester.corpus
+    about_rows = corpus.meta["rows"]
+    rows = []
     if not set(lengths) <= set(sizes(corpus)):
         print(f"note: {corpus.name} has rows of {sizes(corpus)} only; other lengths are left out")
     for size, count, width in about_rows["sizes"]:
@@ -466,8 +479,8 @@ def answer_rows(
             row |= answers.measure(tester.model, corpus, size, tester.compute, tester.processes)
             row["attention"] = tester.model.attention_path(width - 1, None)
         print(in_words(row, corpus))
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows
 
 
 def in_words(row: dict[str, Any], corpus: data.Corpus) -> str:
@@ -498,7 +511,8 @@ def unread_loss(tester: Tester, seed: int, first: int) -> float:
     nats = []
     with device.autocast(tester.compute):
         for inputs, targets in zip(x.split(64), y.split(64), strict=True):
-            inputs, targets = inputs.to(tester.compute.device), targets.to(tester.compute.device)
+            inputs = inputs.to(tester.compute.device)
+            targets = targets.to(tester.compute.device)
             nats.append(tester.model.answers(inputs, targets)[0])
     mean = float(torch.cat(nats).double().mean())
     return mean if math.isfinite(mean) else math.inf
@@ -545,11 +559,12 @@ def evaluate_run(
     Unless `again`, an extension is passed over if all that is asked was measured. `settings` are
     those of evaluate.py or extend.py. Returns the last result that was measured, only its rows.
     """
-    corpus, result = run_corpus(run, settings.dataset), describe_run(run)
+    corpus = run_corpus(run, settings.dataset)
+    result = about = describe_run(run)
     tester = Tester(run.model, corpus, run.compute, processes, protocols)
     lengths = settings.eval_lengths or run.settings.eval_lengths
     settings = replace(settings, eval_lengths=lengths)
-    about, measured = result, []
+    measured = []
     if processes.first:
         lock_folder(run.folder)
     if (run.folder / "extrapolation.json").exists():  # a damaged one is refused before the test
@@ -580,7 +595,9 @@ def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
 
     Rows with answers cannot be shuffled or continued: of them only attention is measured.
     """
-    model, corpus, length = run.model, run_corpus(run, settings.dataset), run.settings.block_size
+    model = run.model
+    corpus = run_corpus(run, settings.dataset)
+    length = run.settings.block_size
     about = describe_run(run) | provenance() | {"dataset": corpus.name, "tested": settings.extend}
     if settings.extend:
         model.extend(settings.extend)
@@ -619,7 +636,8 @@ def main() -> None:
     """Test runs, print their table, and draw several, or what --out names, in one figure."""
     settings, words = configure(EvaluateSettings, sys.argv[1:], __doc__)
     device.set_up_cpu()
-    folders, tested = named_folders(words, "evaluate.py"), {}
+    folders = named_folders(words, "evaluate.py")
+    tested = {}
     compute = device.pick(settings.device, "float32")  # the formats are those of the runs
     advice = "lower eval_lengths, or leave the longest out"
     with device.memory_advice(advice), together("auto", compute) as processes:
@@ -629,8 +647,9 @@ def main() -> None:
             if settings.diagnose:
                 diagnose_run(run, settings)
                 continue
-            how = {"processes": processes, "protocols": settings.protocols}
-            tested[str(run.folder)] = evaluate_run(run, [settings.extend], settings, **how)
+            tested[str(run.folder)] = evaluate_run(
+                run, [settings.extend], settings, processes, protocols=settings.protocols
+            )
         if settings.diagnose or not processes.first:
             return
     rows = results.select(results.rows_of(tested), settings.dataset, extend="all")

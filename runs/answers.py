@@ -30,9 +30,10 @@ LEARNED = 0.95  # accuracy on rows as long as those of training, below which not
 HELD = 0.9  # of that accuracy, which every bin up to the reach holds
 LEGEND = """The share of right answers by distance (the least of a bin) in texts of N tokens; of
 exact match: of texts without a mistake.
-reach: the end of the last bin up to which each has 400 answers and the lower end of its 95 %
-interval is at least 90 % of the accuracy at trained lengths, itself at least 95 %; in recall above
-what counting without order answers, too. Of exact match: the largest size with 90 % right."""
+reach, by the definition before the board's second edition: the end of the last bin up to which each
+has 400 answers and the lower end of its 95 % interval is at least 90 % of the accuracy at trained
+lengths, itself at least 95 %; in recall above what counting without order answers, too. Of exact
+match: the largest size with 90 % right."""
 Tested = dict[int, dict[str, Any]]  # rows with answers by length or size, ascending
 
 
@@ -49,7 +50,8 @@ def measure(
     """
     tokens, distances = rows_of(corpus, size)  # (R, T + 1) each
     scored = distances[:, 1:] > 0
-    right, nats = np.zeros(scored.shape), np.zeros(scored.shape)
+    right = np.zeros(scored.shape)
+    nats = np.zeros(scored.shape)
     at_once = max(1, BATCH_TOKENS // scored.shape[1])
     started = time.perf_counter()
     with autocast(compute):
@@ -94,7 +96,8 @@ def answer_fields(right: np.ndarray, distances: np.ndarray) -> dict[str, Any]:
     asked = distances[first]
     correct = np.minimum.reduceat(right[scored], np.flatnonzero(first[scored])) > 0
     # the bins 1, 2, 4 ... of distances; near ones are joined until LEAST answers are in
-    low, high = int(asked.min()).bit_length(), int(asked.max()).bit_length()
+    low = int(asked.min()).bit_length()
+    high = int(asked.max()).bit_length()
     edges = 2 ** np.arange(low - 1, high + 1)
     joined = np.cumsum(np.histogram(asked, edges)[0][:-1]) < LEAST
     edges = np.delete(edges, 1 + np.flatnonzero(joined))
@@ -176,7 +179,8 @@ def learned(tested: Tested) -> float:
     accuracy = float(np.mean([share(row) for row in inside])) if inside else 0.0
     for row in inside:
         parts = np.array(bins(row)).reshape(-1, 4)
-        right, counts = parts[:, 2].sum(), parts[:, 3]
+        right = parts[:, 2].sum()
+        counts = parts[:, 3]
         cheap = [by_counting(row, first, end) for first, end, _, _ in parts]
         if any(cheap) and lower_bound(right, counts.sum()) <= np.average(cheap, weights=counts):
             return 0.0
@@ -232,7 +236,8 @@ def table(tested: Tested) -> pd.DataFrame:
     """The share of right answers by distance, a line for each length N, and the reach in it; for
     exact match the share of texts without a mistake by size.
     """
-    accuracy, lines = learned(tested), {}
+    accuracy = learned(tested)
+    lines = {}
     for n, row in tested.items():
         if is_exact_match(tested):
             lines[n] = {"right": share(row)}

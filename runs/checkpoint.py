@@ -25,7 +25,6 @@ import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
-import configurable
 import data
 from configurable import (
     PROTOCOLS,
@@ -36,6 +35,7 @@ from configurable import (
     read_json,
     replace_file,
     sha256,
+    values,
     words,
     write_json,
 )
@@ -225,7 +225,12 @@ def differences(folder: Path, config: dict[str, Any], s: TrainSettings) -> list[
     """
     there = TrainSettings(**config["settings"])
     there = replace(there, max_iters=s.max_iters, pos_file=s.pos_file)
-    return changed_files(folder, config, s.pos_file) + configurable.differences(s, there)
+    differences = changed_files(folder, config, s.pos_file)
+    others = values(there, "result")
+    for name, value in values(s, "result").items():
+        if value != others[name]:
+            differences.append(f"{name}: {value!r:.60} here, {others[name]!r:.60} there")
+    return differences
 
 
 def open_folder(s: TrainSettings, corpus: data.Corpus) -> tuple[dict | None, dict | None]:

@@ -7,8 +7,9 @@ the same targets of the same text (`select`). Windows and seeds are never pooled
 difference within a run comes from its windows, that between two schemes from their seeds.
 """
 
+import json
+import lzma
 import math
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ import numpy as np
 import pandas as pd
 
 from configurable import (
-    PROTOCOLS,
     TrainSettings,
     UserError,
     read_json,
@@ -27,19 +27,23 @@ from configurable import (
 )
 from runs import answers
 
-# what a row asks: an evaluation replaces only the row that asked the same
-QUESTION = ("dataset", "protocol", "length", "extend", "files_sha256", "split_sha256", "targets")
-QUESTION += ("step", "checkpoint", "dtype", "attention")
-SAME_RUN = ("pos", "train_length", "seed", "parameters")
-# the fields of a result that stand in each of its rows
-ABOUT = ("pos", "seed", "train_length", "original_length", "max_iters", "parameters")
-ABOUT += ("tokens_trained", "unit")
-# what a row has in a frame if the file does not say it
-EMPTY = dict.fromkeys((*QUESTION, "nats", "stderr", "stderr_vs_L", "block_nats", "text_nats"))
-EMPTY |= {"bits_per_byte": None, "note": "", "reason": "", "diverged": False}
-# the columns of a run's table
-ORDER = ("fixed_targets", "stderr", "gain", "gain_stderr", "text", "far", "far_stderr", "windowed")
-ORDER += ("nonoverlapping", "its bits/byte")
+# an evaluation replaces only the row of a run that is the same in all these fields
+QUESTION = (
+    "dataset",
+    "protocol",
+    "length",
+    "extend",
+    "files_sha256",
+    "split_sha256",
+    "targets",
+    "step",
+    "checkpoint",
+    "dtype",
+    "attention",
+)
+# fields of a row that are lists of numbers, and objects
+LISTS = ("block_nats", "text_nats")
+OBJECTS = ("by_distance", "by_depth", "counted", "files_sha256")
 
 
 # ---- files
@@ -48,14 +52,15 @@ ORDER += ("nonoverlapping", "its bits/byte")
 def load_result(folder: str | Path) -> dict[str, Any]:
     """The extrapolation.json of a run folder; UserError if there is none or it is damaged."""
     path = Path(folder) / "extrapolation.json"
-    again = f"python evaluate.py {folder}"
     if not path.exists():
-        raise UserError(f"{folder} has no {path.name}: {again} tests a trained run")
+        raise UserError(f"{folder} has no {path.name}: python evaluate.py {folder} makes it")
     result = read_json(path)
     try:
         rows_of({str(folder): result})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"{path} is damaged ({error!r:.80}): delete it, {again} makes it") from None
+        raise UserError(
+            f"{path} is damaged ({error!r:.80}): delete it, python evaluate.py {folder} makes it"
+        ) from None
     return result
 
 
@@ -66,11 +71,13 @@ def update_result(folder: str | Path, new: dict[str, Any]) -> dict[str, Any]:
     replaced as a whole.
     """
     path = Path(folder) / "extrapolation.json"
-    old = load_result(folder) if path.exists() else {}
-    if all(old.get(name) == new[name] for name in SAME_RUN):
-        asked = [[row.get(name) for name in QUESTION] for row in new["rows"]]
-        kept = [row for row in old["rows"] if [row.get(name) for name in QUESTION] not in asked]
-        new = old | new | {"rows": kept + new["rows"]}
+    if path.exists():
+        old = load_result(folder)
+        if all(old[name] == new[name] for name in ("pos", "train_length", "seed", "parameters")):
+            replaced = [[row.get(name) for name in QUESTION] for row in new["rows"]]
+            for row in reversed(old["rows"]):
+                if [row.get(name) for name in QUESTION] not in replaced:
+                    new = new | {"rows": [row, *new["rows"]]}
     write_json(path, new)
     return new
 
@@ -82,10 +89,10 @@ def describe_model(
 
     `checkpoint` is the SHA-256 of its file. Called before another extension is put on the model.
     """
-    usual = values(TrainSettings(), "result")
-    changed = {n: x for n, x in values(settings, "result").items() if x != usual[n]}
-    for name in ("pos", "extend", "block_size", "seed", "max_iters"):
-        changed.pop(name, None)  # these are fields of their own
+    changed = values(settings, "result")
+    for name, value in values(TrainSettings(), "result").items():
+        if changed[name] == value or name in ("pos", "extend", "block_size", "seed", "max_iters"):
+            del changed[name]  # the default, or a field of its own
     return {
         "pos": f"{settings.pos} (dropped)" if settings.drop_pos else settings.pos,
         "extend": model.pos.extension or None,
@@ -103,8 +110,7 @@ def describe_model(
 
 def tested_lengths(train_length: int, lengths: Iterable[int] = ()) -> list[int]:
     """The ascending lengths to test: those given, else L/2, L, 2L ... 32L. L is always one."""
-    usual = (train_length // 2, *(train_length << k for k in range(6)))
-    return sorted({*(lengths or usual), train_length} - {0})
+    return sorted({*(lengths or [train_length << k >> 1 for k in range(7)]), train_length} - {0})
 
 
 # ---- the frame
@@ -115,28 +121,80 @@ def load_rows(
 ) -> pd.DataFrame:
     """The measured rows of run folders, a line for each: see `rows_of` for the columns.
 
-    A folder may also be that of a comparison, which has a rows.json; or the path of such a file,
-    which may be packed (rows.json.xz).
+    A folder may also be that of a comparison, which has a rows.csv.xz, or the path of such a file.
     """
-    results, frames = {}, []
+    results = {}
+    frames = []
     for folder in folders:
-        path = Path(folder, "rows.json") if Path(folder, "rows.json").exists() else Path(folder)
-        if not path.is_file():
+        path = Path(folder)
+        if (path / "rows.csv.xz").exists():
+            path = path / "rows.csv.xz"
+        if path.is_file():
+            frames.append(read_rows(path))
+        else:
             results[str(folder)] = load_result(folder)
-            continue
-        try:
-            frames.append(pd.read_json(path, dtype=False, precise_float=True))
-        except ValueError:
-            raise UserError(f"{path} is damaged: it is no JSON table of rows") from None
     if results:
         frames.append(rows_of(results, labels))
     return pd.concat(frames, ignore_index=True)
 
 
+def to_csv(rows: pd.DataFrame) -> str:
+    """Rows as CSV: lists of numbers with spaces between them, objects as JSON."""
+    rows = rows.copy()
+    for name in rows.columns.intersection(LISTS):
+        rows[name] = rows[name].map(lambda x: " ".join(map(str, x)), na_action="ignore")
+    for name in rows.columns.intersection(OBJECTS):
+        rows[name] = rows[name].map(json.dumps, na_action="ignore")
+    return rows.to_csv(index=False)
+
+
 def save_rows(rows: pd.DataFrame, path: str | Path) -> None:
-    """Write a frame as JSON, which `load_rows` reads."""
-    text = rows.to_json(orient="records", double_precision=15)
-    replace_file(Path(path), lambda file: file.write(text.encode()))
+    """Write rows as packed CSV, which `load_rows` and pandas.read_csv read."""
+    packed = lzma.compress(to_csv(rows).encode())
+    replace_file(Path(path), lambda file: file.write(packed))
+
+
+def read_rows(path: Path) -> pd.DataFrame:
+    """What `save_rows` wrote. A published table (results/README.md) has no runs and no labels."""
+    try:
+        rows = pd.read_csv(path, float_precision="round_trip")
+        rows = rows[rows.seed.notna()].astype({"seed": int, "train_length": int})
+        for name in rows.columns.intersection(LISTS):
+            rows[name] = rows[name].map(lambda x: list(map(float, x.split())), na_action="ignore")
+        for name in rows.columns.intersection(OBJECTS):
+            rows[name] = rows[name].map(json.loads, na_action="ignore")
+    except (ValueError, AttributeError, EOFError, lzma.LZMAError) as error:
+        raise UserError(f"{path} is damaged, no table of rows: {error!r:.80}") from None
+    if "label" not in rows:
+        rows["label"] = rows.pos
+        for name in rows.columns.intersection(["part", "learning_rate", "drop_pos"]):
+            if rows[name].nunique() > 1:
+                rows["label"] += f" {name}=" + rows[name].astype(object).map(str)
+        if "run" not in rows:
+            rows["run"] = rows.label + " s=" + rows.seed.astype(str)
+        if "extend" in rows:
+            rows["label"] += (", " + rows.extend).fillna("")
+        rows["trained_on"] = rows.dataset
+        rows["trained"] = rows.train_length
+        rows["texts"] = rows.windows
+        rows["unit"] = "token"
+        rows["step"] = 0
+        rows["checkpoint"] = rows["split_sha256"] = rows["targets"] = path.name
+    return complete(rows)
+
+
+def complete(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows with a column for each field that a table reads: "" for no text, NaN for no number."""
+    numbers = ["nats", "stderr", "stderr_vs_L", "bits_per_byte", "windows", "chance"]
+    names = [*rows, *QUESTION, *LISTS, *numbers, "trained_extend", "note", "reason", "diverged"]
+    rows = rows.reindex(columns=list(dict.fromkeys(names)))
+    texts = ["extend", "trained_extend", "note", "reason"]
+    rows[texts] = rows[texts].astype(object).fillna("")
+    rows["diverged"] = rows.diverged == True  # noqa: E712
+    # runs that are equal in all settings are told apart by their folders
+    alike = rows.groupby(["label", "seed"]).run.transform("nunique") > 1
+    rows.loc[alike, "label"] += " (" + rows.run + ")"
+    return rows.astype(dict.fromkeys(numbers, float))
 
 
 def rows_of(
@@ -144,44 +202,33 @@ def rows_of(
 ) -> pd.DataFrame:
     """The rows of results, {run folder: content of extrapolation.json}, as one frame.
 
-    Columns: `run` (the folder), `label`, what is known of the model, a column for each setting that
-    some run changed, and the fields of the row. `extend` is the extension of the row and
-    `trained_extend` that of the run, "" for none. The label is the scheme with the settings that
-    differ among the runs, never the seed, or what `labels` calls the run.
+    Columns: `run` (the folder), `label`, the fields of the result, a column for each setting that
+    differs among the runs, and the fields of the row. `extend` is the extension of the row and
+    `trained_extend` that of the run, "" for none; `trained_on` is the corpus of the run. The label
+    is the scheme with the settings that differ, never the seed, or what `labels` calls the run.
     """
-    usual = values(TrainSettings(), "result")
-    changed = dict.fromkeys(name for result in results.values() for name in result["settings"])
-    changed.pop("dataset", None)  # the corpus trained on: a row has that of its test
-    runs = {}
+    settings = {}
     for run, result in results.items():
-        settings = {name: result["settings"].get(name, usual.get(name)) for name in changed}
-        about = {name: result.get(name) for name in ABOUT}
-        runs[run] = {"run": run, **settings, **about}
-        runs[run]["trained_on"] = result["settings"].get("dataset", usual["dataset"])
-        runs[run]["trained_extend"] = result["extend"] or ""
-    names = ["train_length", "trained_on", *changed, "max_iters"]
-    differ = [name for name in names if len({str(about[name]) for about in runs.values()}) > 1]
-    records, before = [], set()
-    for run, about in runs.items():
-        label = " ".join([about["pos"], *(f"{name}={about[name]}" for name in differ)])
-        if (label, about["seed"]) in before:
-            label += f" ({run})"  # equal in all settings: the folder tells them apart
-        before.add((label, about["seed"]))
+        settings[run] = values(TrainSettings(), "result") | result["settings"]
+        settings[run] |= {"block_size": result["train_length"], "max_iters": result["max_iters"]}
+    differing = []
+    for name in values(TrainSettings(), "result"):
+        if len({str(setting[name]) for setting in settings.values()}) > 1:
+            differing.append(name)
+    records = []
+    for run, result in results.items():
+        changed = {name: settings[run][name] for name in differing}
+        label = " ".join([result["pos"], *(f"{name}={x}" for name, x in changed.items())])
         label = (labels or {}).get(run, label)
-        for row in results[run]["rows"]:
+        of_run = {"run": run, "trained_on": settings[run]["dataset"]} | changed | result
+        of_run["trained_extend"] = result["extend"]
+        del of_run["rows"], of_run["settings"]
+        for row in result["rows"]:
             name = f"{label}, {row['extend']}" if row["extend"] else label
-            if row["step"] < (about["max_iters"] or 0):
-                name += f" (unfinished: step {row['step']} of {about['max_iters']})"
-            records.append(EMPTY | about | row | {"label": name, "extend": row["extend"] or ""})
-    return pd.DataFrame(records).astype({"nats": float})
-
-
-def measured(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of tests, without cells of a comparison that have no result, beside which pandas
-    turns integers into floats.
-    """
-    types = {"length": int, "train_length": int, "step": int, "diverged": bool}
-    return rows[rows.protocol.notna()].astype(types)
+            if row["step"] < (result["max_iters"] or 0):
+                name += f" (unfinished: step {row['step']} of {result['max_iters']})"
+            records.append(of_run | row | {"label": name})
+    return complete(pd.DataFrame(records))
 
 
 # ---- which rows are compared
@@ -192,17 +239,15 @@ def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> 
 
     They are the newest ones of one corpus, by default the one that the first run was trained on.
     `extend` is None for what each run was trained with, "all", or an extension, "none" for none.
-    All rows of a protocol have the targets that it has at L; a row on others has a reason in place
-    of its loss. UserError if a run has no rows, or two runs have different targets. Rows without a
-    protocol, which are cells of a comparison without a result, stay, at the end.
+    Rows of places that were tested on other targets than at L are left out. UserError if a run has
+    no rows, or two runs have different targets.
     """
-    lost, rows = rows[rows.protocol.isna()], measured(rows)
     if rows.empty:
         raise UserError("there is no result to compare: no run was tested")
     if not dataset:
-        first = rows[rows.run == rows.run.iloc[0]]
-        own = first[first.dataset == first.trained_on]
-        dataset = (first if own.empty else own).dataset.iloc[0]
+        datasets = list(rows.dataset[rows.run == rows.run.iloc[0]])
+        trained_on = rows.trained_on.iloc[0]
+        dataset = trained_on if trained_on in datasets else datasets[0]
     shown = rows[rows.dataset == dataset]
     if extend is None:
         shown = shown[shown.extend == shown.trained_extend]
@@ -210,30 +255,39 @@ def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> 
         shown = shown[shown.extend == ("" if extend == "none" else extend)]
     untested = rows.label[~rows.run.isin(shown.run)]
     if len(untested):
-        where = f"{dataset} under {extend or 'its own extension'}: run evaluate.py on it first"
-        raise UserError(f"{untested.iloc[0]} was not tested on {where}")
+        extend = extend or "its own extension"
+        raise UserError(
+            f"{untested.iloc[0]} was not tested on {dataset} under {extend}: run evaluate.py on it"
+        )
     # rows of an older checkpoint, or asked again since, are history
     newest = shown.sort_values("step", kind="stable").groupby("run").checkpoint.last()
     shown = shown[shown.checkpoint == shown.run.map(newest)]
     shown = shown.drop_duplicates(["run", "extend", "protocol", "length"], keep="last")
-    rank = {label: k for k, label in enumerate(shown.label.unique())}
-    shown = shown.assign(rank=shown.label.map(rank)).sort_values(["rank", "length"], kind="stable")
-    shown = shown.drop(columns="rank").reset_index(drop=True)
+    shown = shown.sort_values("length", kind="stable")
+    labels = list(rows.label.unique())  # in the order of the runs
+    shown = shown.sort_values("label", key=lambda x: x.map(labels.index), kind="stable")
+    shown = shown.reset_index(drop=True)
 
-    # targets: one set for each protocol, that at L; answers have their own at each length
-    one_set = shown.protocol.isin(PROTOCOLS)
-    place = shown.protocol.where(one_set, shown.protocol + " at " + shown.length.astype(str))
+    # places have one set of targets at every length, and those of the newest test at L count
     targets = shown.split_sha256 + shown.targets
-    reference = targets[(shown.length == shown.train_length) | ~one_set].dropna()
-    for protocol, part in reference.groupby(place):
+    of_places = shown.protocol.isin(["fixed_targets", "windowed"])
+    at_L = targets[of_places & (shown.length == shown.train_length)]
+    newest = shown.run.map(at_L.groupby(shown.run).last())
+    shown = shown[~of_places | targets.isna() | (targets == newest)]
+    question = shown.protocol.where(of_places, shown.protocol + " at " + shown.length.astype(str))
+    for protocol, part in targets.groupby(question):
         if part.nunique() > 1:
             a, b = shown.label[part.drop_duplicates().index[:2]]
-            advice = "evaluate them with the same --eval_windows and the same corpus files"
-            raise UserError(f"{a} and {b}: different targets of {dataset} ({protocol}); {advice}")
-        elsewhere = (place == protocol) & targets.notna() & (targets != part.iloc[0])
-        shown.loc[elsewhere, "nats"] = math.nan
-        shown.loc[elsewhere, "reason"] = "measured on other targets than at L"
-    return pd.concat([shown, lost], ignore_index=True)
+            raise UserError(
+                f"{a} and {b}: different targets of {dataset} ({protocol}); evaluate them with the "
+                "same --eval_windows and the same corpus files"
+            )
+    return shown.reset_index(drop=True)
+
+
+def losses(rows: pd.DataFrame) -> pd.Series:
+    """The nats of rows: inf where a model diverged, NaN where its loss is undefined."""
+    return rows.nats.where(~rows.diverged, math.inf)
 
 
 # ---- one run
@@ -262,65 +316,62 @@ def length_table(rows: pd.DataFrame) -> pd.DataFrame:
     gain = loss(L) - loss(N) of fixed_targets, far = windowed - fixed_targets, with the standard
     errors of the paired differences; text: the gain of a predictor by counts and longest match.
     """
-    length, lines = rows.train_length.iloc[0], {}
-    place = {(row["protocol"], row["length"]): row for row in rows.to_dict("records")}
-    base = place.get(("fixed_targets", length))
-    for n in sorted(set(rows.length)):
-        fixed, windowed = place.get(("fixed_targets", n)), place.get(("windowed", n))
-        line = {}
-        if fixed:
-            line |= {"fixed_targets": loss(fixed), "stderr": fixed["stderr"]}
-        if n != length and (gain := paired(base, fixed)):
-            line["gain"], line["gain_stderr"] = gain
-            if n > length and isinstance(fixed["text_nats"], list):
-                line["text"] = np.mean(base["text_nats"]) - np.mean(fixed["text_nats"])
-        if n > length and (far := paired(windowed, fixed)):
-            line["far"], line["far_stderr"] = far
-        line |= {name: loss(row) for (name, m), row in place.items() if m == n}
-        if ("nonoverlapping", n) in place:
-            line["its bits/byte"] = place["nonoverlapping", n]["bits_per_byte"]
-        lines[n] = line
-    table = pd.DataFrame.from_dict(lines, orient="index").astype(float).rename_axis("N")
-    order = sorted(table, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
-    return table[order].dropna(axis="columns", how="all")
-
-
-def loss(row: Any) -> float:
-    """The nats of a row: inf where it diverged, NaN where it is undefined."""
-    return math.inf if row["diverged"] else row["nats"]
+    length = rows.train_length.iloc[0]
+    table = rows.assign(loss=losses(rows)).pivot(index="length", columns="protocol", values="loss")
+    protocols = {name: part.set_index("length") for name, part in rows.groupby("protocol")}
+    if "nonoverlapping" in protocols:
+        table["its bits/byte"] = protocols["nonoverlapping"].bits_per_byte
+    if "fixed_targets" in protocols:
+        table["stderr"] = protocols["fixed_targets"].stderr
+    fixed = protocols.get("fixed_targets", rows.head(0)).to_dict("index")
+    windowed = protocols.get("windowed", rows.head(0)).to_dict("index")
+    base = fixed.pop(length, None)
+    for n, row in fixed.items():
+        gain = paired(base, row)
+        far = paired(windowed.get(n), row)
+        if gain:
+            table.loc[n, "gain"], table.loc[n, "gain_stderr"] = gain
+        if gain and n > length and isinstance(row["text_nats"], list):
+            table.loc[n, "text"] = np.mean(base["text_nats"]) - np.mean(row["text_nats"])
+        if far and n > length:
+            table.loc[n, "far"], table.loc[n, "far_stderr"] = far
+    order = ["fixed_targets", "stderr", "gain", "gain_stderr", "text", "far", "far_stderr"]
+    order += ["windowed", "nonoverlapping"]
+    order += [name for name in table if name not in order]
+    table = table.astype(float).reindex(columns=order).dropna(axis="columns", how="all")
+    return table.rename_axis(index="N", columns=None)
 
 
 def doubts(rows: pd.DataFrame) -> str:
     """Why the rows of one run do not show that it uses context beyond L; empty if they do."""
-    table, length = length_table(rows), rows.train_length.iloc[0]
-    table = table.reindex(
-        columns=["fixed_targets", "windowed", "gain", "gain_stderr", "far", "far_stderr"]
-    )
-    if length not in table.index or math.isnan(table.fixed_targets[length]):
+    length = rows.train_length.iloc[0]
+    table = length_table(rows).reindex(columns=["gain", "gain_stderr", "far", "far_stderr"])
+    if "fixed_targets" not in set(rows.protocol):
         return ""
-    half, beyond, reasons = length // 2, table[table.index > length], []
-    asked = f"fixed_targets at {half} and windowed beyond {length}"
-    if half not in table.index or beyond.windowed.isna().all():
-        return f"use of context beyond {length} was not asked: test {asked}"
-    cost, stderr = -table.gain[half], table.gain_stderr[half]
-    if not cost >= max(2 * stderr, 0.01):
-        reasons.append(f"loss({half}) - loss({length}) is only {cost:+.4f} ± {stderr:.4f} nats")
-    if not (beyond.far > np.maximum(2 * beyond.far_stderr, 0.005)).any():
-        reasons.append("far is nowhere clearly above zero")
-    if not reasons:
+    half = table.reindex([length // 2]).iloc[0]
+    beyond = table[table.index > length]
+    if math.isnan(half.gain) or beyond.far.isna().all():
+        return f"cannot show the use of context beyond {length}, without windowed and L/2"
+    if -half.gain < max(2 * half.gain_stderr, 0.01):
+        return f"cannot show the use of context beyond {length}: loss(L/2) is hardly above loss(L)"
+    if (beyond.far > np.maximum(2 * beyond.far_stderr, 0.005)).any():
         return ""
-    return f"cannot show the use of context beyond {length}: {', and '.join(reasons)}"
+    return f"cannot show the use of context beyond {length}: far is nowhere clearly above zero"
 
 
 def summary(rows: pd.DataFrame) -> dict[str, float]:
     """What the selected rows of one run come to: loss_L, gain_4L, gain_32L, or the reach."""
-    if tested := answers.answered(rows):
+    tested = answers.answered(rows)
+    if tested:
         return {"reach": answers.reach(tested)}
-    table, length = length_table(rows), rows.train_length.iloc[0]
-    found = {"loss_L": table.get("fixed_targets", {}).get(length, math.nan)}
-    for k in (4, 32):
-        found[f"gain_{k}L"] = table.get("gain", {}).get(k * length, math.nan)
-    return {name: float(x) for name, x in found.items() if not math.isnan(x)}
+    length = rows.train_length.iloc[0]
+    table = length_table(rows).reindex(columns=["fixed_targets", "gain"])
+    numbers = {
+        "loss_L": table.fixed_targets.get(length),
+        "gain_4L": table.gain.get(4 * length),
+        "gain_32L": table.gain.get(32 * length),
+    }
+    return {name: float(x) for name, x in numbers.items() if pd.notna(x)}
 
 
 # ---- schemes over seeds
@@ -346,24 +397,23 @@ def over_seeds(rows: pd.DataFrame) -> pd.DataFrame:
     are the sample.
     """
     protocol = "fixed_targets" if "fixed_targets" in set(rows.protocol) else "image"
-    rows = measured(rows[rows.protocol == protocol])
-    rows["loss"] = rows.nats.where(~rows.diverged, math.inf)
-    first = rows[rows.label.isin(rows.label.head(1))].set_index(["seed", "length"]).loss
-    same = pd.MultiIndex.from_frame(rows[["seed", "length"]])
-    rows["difference"] = (rows.loss - first.reindex(same).to_numpy()).where(rows.loss < math.inf)
-    groups = rows.groupby(["label", "length"], sort=False)
+    rows = rows[rows.protocol == protocol]
+    rows = rows.assign(loss=losses(rows))
+    first = rows[rows.label.isin(rows.label.head(1))]
+    first = first[["seed", "length", "loss"]].rename(columns={"loss": "first"})
+    rows = rows.merge(first, how="left", on=["seed", "length"])
     with np.errstate(invalid="ignore"):  # inf - inf
-        table = groups.agg(
+        rows["difference"] = (rows.loss - rows["first"]).where(rows.loss < math.inf)
+        table = rows.groupby(["label", "length"], sort=False).agg(
             seeds=("loss", "size"),
             mean=("loss", "mean"),
             sd=("loss", "std"),
             half=("loss", t_half),
             difference=("difference", "mean"),
-            half_difference=("difference", t_half),
+            low=("difference", lambda differences: differences.mean() - t_half(differences)),
+            high=("difference", lambda differences: differences.mean() + t_half(differences)),
         )
-    table["low"] = table.difference - table.half_difference
-    table["high"] = table.difference + table.half_difference
-    return table.drop(columns="half_difference").reset_index()
+    return table.reset_index()
 
 
 def extension_gains(rows: pd.DataFrame) -> pd.DataFrame:
@@ -373,14 +423,14 @@ def extension_gains(rows: pd.DataFrame) -> pd.DataFrame:
     was trained, at its training length, minus the loss of the row (-inf: it diverged): `mean` and
     `sd` over `seeds`. The best at the longest length comes first.
     """
-    rows = measured(rows[rows.protocol == "fixed_targets"])
+    rows = rows[rows.protocol == "fixed_targets"]
     own = (rows.extend == rows.trained_extend) & (rows.length == rows.train_length)
     cropped = rows[own].groupby("seed").nats.first()
     if cropped.isna().all():
         raise UserError("the model as it was trained has no loss at L: evaluate it there first")
-    gains = rows.seed.map(cropped) - rows.nats.where(~rows.diverged, math.inf)
-    table = gains.groupby([rows.label, rows.length], sort=False).agg(["count", "mean", "std"])
-    table = table.reset_index().set_axis(["label", "length", "seeds", "mean", "sd"], axis=1)
+    gains = rows.seed.map(cropped) - losses(rows)
+    groups = gains.groupby([rows.label, rows.length], sort=False)
+    table = groups.agg(seeds="count", mean="mean", sd="std").reset_index()
     last = table[table.length == table.length.max()].set_index("label")["mean"]
     return table.sort_values("label", key=lambda label: -label.map(last), kind="stable")
 
@@ -402,8 +452,7 @@ def show(
     if format == "json":
         return frame.to_json(orient="records", indent=1, double_precision=15)
     if format == "csv":
-        lists = [c for c in frame if frame[c].map(lambda x: isinstance(x, list | dict)).any()]
-        return frame.drop(columns=lists).to_csv(index=False)
+        return to_csv(frame)
     numbers = {"na_rep": "", "float_format": f"{{:.{digits}f}}".format}
     named = any(frame.index.names)
     if format == "text":
@@ -414,76 +463,69 @@ def show(
         lines.insert(1, "\t".join(["---"] * flat.shape[1]))
         table = "\n".join("| " + line.replace("\t", " | ") + " |" for line in lines)
         return "\n\n".join([title, table, *notes])
-    body = flat.to_latex(index=False, escape=True, **numbers).replace("|", "$|$")
-    body = re.sub(r"(?<![\w{])-(?=[\d-])", "{-}", re.sub(r"& -(?=\d)", "& $-$", body))
-    comments = [f"% {line}" for text in (title, *notes) for line in text.splitlines()]
-    return "\n".join([*comments, body])
+    table = flat.to_latex(index=False, escape=True, **numbers)
+    table = table.replace("|", "$|$").replace("& -", "& $-$")
+    comments = "\n".join([title, *notes]).replace("\n", "\n% ")
+    return f"% {comments}\n{table}"
 
 
-LEGEND = {
-    "stderr": "stderr over windows; gain_stderr and far_stderr: of the paired difference",
-    "gain": "gain: loss(L) - loss(N), negative where the scheme breaks",
-    "text": "text: the gain of a predictor by counts and longest match: what the text offers",
-    "far": "far: windowed - fixed_targets, positive where keys beyond L help; a diagnosis only, for"
-    " nope and absolute schemes",
-    "nonoverlapping": "nonoverlapping: what papers print; more context for each token lowers it,"
-    " so it is no evidence of extrapolation",
-}
+LEGEND = [
+    "stderr over windows; gain_stderr and far_stderr: of the paired difference",
+    "gain: loss(L) - loss(N), negative where the scheme breaks",
+    "text: the gain of a predictor by counts and longest match: what the text offers",
+    "far: windowed - fixed_targets, positive where keys beyond L help",
+    "nonoverlapping: what papers print, no evidence of extrapolation",
+]
+OVER_SEEDS = [
+    "mean over seeds; inf: a seed diverged",
+    "difference: to the first scheme, paired by seed",
+    "low, high: its 95 % t-interval over seeds; with one or two seeds there is none",
+]
 
 
 def tables(rows: pd.DataFrame, format: str = "text") -> str:
-    """The tables of selected rows: by length for each run and, of several, by scheme over seeds.
+    """The tables of selected rows: of one run by length, of several by scheme, over seeds.
 
     "csv" and "json" are the rows themselves.
     """
     if format in ("csv", "json"):
-        return show("", rows.dropna(axis="columns", how="all"), format=format)
-    lost, rows = rows[rows.protocol.isna()], measured(rows)
-    notes = [f"{x.label}, seed {x.seed}: no result: {x.reason}" for x in lost.itertuples()]
-    notes += [*rows.reason, *rows.note]
-    formats = rows.dtype.dropna().unique()
-    if len(formats) > 1:
-        notes.append(f"rows of different number formats are compared: {', '.join(formats)}")
+        return show("", rows, format=format)
     runs = rows.groupby(["label", "seed"], sort=False)
     one_seed = runs.ngroups == rows.label.nunique()
+    answered = bool(answers.answered(rows))
+    notes = [*rows.reason, *rows.note]
+    if rows.dtype.nunique() > 1:
+        notes.append("rows of different number formats are compared")
     parts = {}
     for (label, seed), run in runs:
         name = label if one_seed else f"{label} s={seed}"
-        tested = answers.answered(run)
-        parts[name] = answers.table(tested) if tested else length_table(run)
-        conclusion = answers.verdict(tested) if tested else doubts(run)
-        if conclusion and (one_seed or tested):
-            notes.append(f"{name}: {conclusion}")
+        if answered:
+            parts[name] = answers.table(answers.answered(run))
+            notes.append(f"{name}: {answers.verdict(answers.answered(run))}")
+        else:
+            parts[name] = length_table(run)
+            if one_seed and doubts(run):
+                notes.append(f"{name}: {doubts(run)}")
     notes = [note for note in dict.fromkeys(notes) if note]
-    lengths = ", ".join(map(str, sorted(set(rows.train_length))))
-    title = f"{rows.dataset.iloc[0]}, trained at L = {lengths}; "
     table = pd.concat(parts, names=["scheme"])
-    if tested:
-        return show(f"{title}share of right answers", table, [answers.LEGEND, *notes], format, 2)
-    title += f"nats per {rows.unit.iloc[0]}"
-    pages = []
-    if one_seed:
-        legend = [text for name, text in LEGEND.items() if name in table]
-        pages.append(show(title, table, [*legend, *notes], format))
-        notes = []
-    if runs.ngroups > 1 and len(seeds := over_seeds(rows)):
-        notes.insert(0, "mean over seeds; inf: a seed diverged")
-        pages.append(show(title, wide(seeds), notes, format))
-        if not one_seed:
-            explained = [
-                f"difference: to {rows.label.iloc[0]}, paired by seed",
-                "low, high: its 95 % t-interval over seeds; with one or two seeds there is none",
-            ]
-            long = seeds.set_index(["label", "length"]).rename_axis(["scheme", "N"])
-            long = long.drop(columns="half").dropna(axis="columns", how="all")
-            pages.append(show(f"{title}, over seeds", long, explained, format))
-    return "\n\n".join(pages)
+    title = f"{rows.dataset.iloc[0]}, trained at L = {rows.train_length.iloc[0]}"
+    if answered:
+        title += "; share of right answers"
+        return show(title, table, [answers.LEGEND, *notes], format, digits=2)
+    title += f"; nats per {rows.unit.iloc[0]}"
+    seeds = over_seeds(rows)
+    if len(parts) == 1 or seeds.empty:
+        return show(title, table, [*LEGEND, *notes], format)
+    long = seeds.set_index(["label", "length"]).rename_axis(["scheme", "N"])
+    long = long.drop(columns="half").dropna(axis="columns", how="all")
+    means = show(title, wide(seeds), notes, format)
+    return "\n\n".join([means, show(f"{title}, over seeds", long, OVER_SEEDS, format)])
 
 
 def wide(table: pd.DataFrame, values: str = "mean") -> pd.DataFrame:
     """A column for each length and a line for each label, in the order of a long table."""
     found = table.pivot(index="label", columns="length", values=values)
-    return found.reindex(table.label.unique()).rename_axis("scheme").rename_axis(None, axis=1)
+    return found.reindex(table.label.unique()).rename_axis(index="scheme", columns=None)
 
 
 def run_table(result: dict[str, Any]) -> str:
@@ -493,15 +535,13 @@ def run_table(result: dict[str, Any]) -> str:
 
 def extension_table(rows: pd.DataFrame) -> str:
     """`extension_gains` as tables, a column for each length."""
-    table, first = extension_gains(rows), rows.iloc[0]
-    title = (
-        f"{first.dataset}, {first.pos} trained at {first.train_length}: gain over cropping, nats"
-    )
+    table = extension_gains(rows)
+    trained = f"{rows.dataset.iloc[0]}, {rows.pos.iloc[0]} trained at {rows.train_length.iloc[0]}"
     notes = [
         "loss of the cropped model - loss with N tokens: above zero, the longer text helps",
         *sorted({*rows.note, *rows.reason} - {""}),
     ]
-    pages = [show(title, wide(table), notes)]
+    pages = [show(f"{trained}: gain over cropping, nats", wide(table), notes)]
     if table.seeds.max() > 1:
         pages.append(show("standard deviation over seeds", wide(table, "sd")))
     return "\n\n".join(pages)

@@ -225,7 +225,7 @@ def test_a_comparison_is_made_once_and_goes_on(monkeypatch, capsys):
     frame = results.load_rows(["both"])
     assert set(frame.label) == {"nope", "alibi"} and set(frame.dtype) == {"float32"}
     files = {path.name for path in Path("both").iterdir()}
-    assert files == {"rows.json", "about.json", "table.txt", "figure.png"}
+    assert files == {"rows.csv.xz", "about.json", "table.txt", "figure.png"}
     assert len(read_json(Path("both/about.json"))["runs"]) == 2
 
     # a cell whose folder holds another run is refused before anything is trained
