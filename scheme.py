@@ -30,8 +30,11 @@ import posenc
 from configurable import UserError, mixed_seed
 from posenc import Extension, Piece, Rotary, Scaled, Shape, Table, scheme_name
 
-ZOO = Path(__file__).resolve().parent / "zoo"
+ROOT = Path(__file__).resolve().parent
+ZOO = ROOT / "zoo"
 MOST_BRANCHES = 1024
+# what a file of schemes may import of the program, and is no part of a scheme; posenc.py always is
+PROGRAM = ("posenc", "configurable", "scheme", "attention", "model", "data", "runs")
 
 
 # ---- the grammar
@@ -138,18 +141,25 @@ def _branches(node):
 
 @lru_cache
 def load_file(path: Path) -> dict[str, type[Piece]]:
-    """The pieces that a Python file defines, by name. The file is run. UserError if it has none."""
+    """The pieces that a Python file defines, by name. The file is run, and finds modules of its own
+    folder. UserError if it has no piece.
+    """
     if not path.is_file() or path.suffix != ".py":
         raise UserError(f"there is no Python file {path} to take position schemes from")
     name = f"pos_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     # torch.compile looks a function's module up by its name
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    before = list(sys.path)
+    if path.parent != ZOO:
+        sys.path.insert(0, str(path.parent))
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # a user's own file may raise anything
         reason = f"{type(error).__name__}: {error}"
         raise UserError(f"{path} cannot be run: {reason}; correct it, or see --debug") from error
+    finally:
+        sys.path[:] = before
     pieces = pieces_of(module)
     if not pieces:
         raise UserError(f"{path} defines no subclass of posenc.Piece")
@@ -165,6 +175,42 @@ def pieces_of(module):
             if cls not in (Piece, Rotary, Extension, Scaled):
                 pieces[scheme_name(cls)] = cls
     return pieces
+
+
+def imported_files(path: Path) -> dict[str, Path]:
+    """{name: path} of the modules that a file of schemes imports from its own folder or from zoo/,
+    and of those that these import.
+
+    The files are read, not run. Names are such as "helper.py" and "zoo/kerple.py".
+    """
+    files = {}
+    waiting = [path]
+    while waiting:
+        file = waiting.pop()
+        try:
+            nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+        except (OSError, SyntaxError, ValueError):  # load_file says it
+            continue
+        modules = []
+        for node in nodes:
+            if isinstance(node, ast.Import):
+                modules += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                modules += [f"{node.module or ''}.{alias.name}" for alias in node.names]
+        for module in modules:
+            parts = module.strip(".").split(".")
+            if parts[0] in PROGRAM:
+                continue
+            for n in range(1, len(parts) + 1):  # of a.b.c: a, a.b and a.b.c
+                stem = "/".join(parts[:n])
+                for folder in (file.parent, path.parent, ROOT):
+                    for found in (folder / f"{stem}.py", folder / stem / "__init__.py"):
+                        is_near = found.is_relative_to(path.parent) and found.parent != ZOO
+                        name = found.relative_to(path.parent if is_near else ROOT).as_posix()
+                        if found.is_file() and found != path and name not in files:
+                            files[name] = found
+                            waiting.append(found)
+    return files
 
 
 def scheme_names(pos_file: Path | None = None) -> list[str]:
@@ -652,15 +698,15 @@ class Scheme(nn.Module):
     def files(self) -> dict[str, Path]:
         """{name: path} of the files that define its pieces and those that their options name.
 
-        Names are "posenc.py", "zoo/fire.py", "pos_file.py" and the base names of option files.
+        Names are "posenc.py", "zoo/fire.py", "pos_file.py", "helper.py" of a module that these
+        import, and the base names of option files.
         """
-        files = {}
+        files = {"posenc.py": ROOT / "posenc.py"}
         for piece in (*self.pieces.values(), *self.extensions):
-            for cls in type(piece).__mro__:  # a scheme may be built on another one
-                if issubclass(cls, Piece) and cls is not Piece:
-                    path = Path(inspect.getfile(cls)).resolve()
-                    is_part = path.is_relative_to(ZOO.parent) and path != self.pos_file
-                    files[str(path.relative_to(ZOO.parent)) if is_part else "pos_file.py"] = path
+            path = Path(inspect.getfile(type(piece))).resolve()
+            if path != files["posenc.py"]:
+                files["pos_file.py" if path == self.pos_file else f"zoo/{path.name}"] = path
+                files |= imported_files(path)
             if piece.file:
                 files[piece.file.name] = piece.file
         return files

@@ -44,6 +44,7 @@ from model import GPT
 from runs.device import Compute, pick
 from runs.huggingface import check_tokenizer, is_huggingface, load_model
 from runs.results import load_result, tested_lengths
+from scheme import imported_files
 
 ROOT = Path(__file__).resolve().parents[1]
 RESTORE = "restore a good copy, or start again with --overwrite=True"
@@ -203,11 +204,12 @@ def read_config(folder: str | Path) -> dict[str, Any]:
 def changed_files(folder: Path, config: dict[str, Any], pos_file: str) -> list[str]:
     """The files that define the schemes of a run and are not as they were when it began."""
     changed = []
+    typed = {}  # what the file of --pos_file is and imports
+    if pos_file:
+        typed = {OWN_FILE: Path(pos_file)} | imported_files(Path(pos_file).resolve())
     for name, digest in config["files_sha256"].items():
-        path = folder / name  # a copy
-        if name == OWN_FILE and pos_file:
-            path = Path(pos_file)
-        elif is_source(name):
+        path = typed.get(name, folder / name)  # a copy
+        if is_source(name):
             path = ROOT / name
         if not path.is_file() or sha256(path) != digest:
             changed.append(f"{path}, which defines its scheme, has changed since")
@@ -278,6 +280,7 @@ def write_folder(run: Run, processes: int) -> None:
         files = run.model.pos.files()
         for name, path in files.items():
             if not is_source(name) and path != (folder / name).resolve():
+                (folder / name).parent.mkdir(exist_ok=True, parents=True)
                 shutil.copyfile(path, folder / name)
         run.config |= provenance() | {
             "settings": asdict(s),

@@ -138,6 +138,22 @@ def test_where_all_checkpoints_are_damaged_nothing_is_trained_over_them(folder: 
     assert run("--out_dir=run", "--overwrite=True") == 0
 
 
+def test_a_scheme_whose_helper_has_changed_is_refused_and_its_copy_is_good() -> None:
+    """The code that a scheme computes with need not stand in the file of its class."""
+    mine = "from helping import rate\nfrom posenc import Piece\n\n\nclass Dip(Piece):\n"
+    Path("mine.py").write_text(mine + "    def bias(self, h, i, j):\n        return rate * (j - i)\n")
+    Path("helping.py").write_text("rate = 0.5\n")
+    words = ["--out_dir=run", "--pos=dip", "--pos_file=mine.py"]
+    assert run(*words) == 0
+    assert {"posenc.py", "pos_file.py", "helping.py"} == set(read_config("run")["files_sha256"])
+    Path("helping.py").write_text("rate = 0.25\n")
+    with pytest.raises(UserError, match="helping.py, which defines its scheme, has changed"):
+        load_run("run", pos_file="mine.py")
+    with pytest.raises(UserError, match="helping.py, which defines its scheme, has changed"):
+        run(*words)
+    assert load_run("run", pos_file="run/pos_file.py").step == 8
+
+
 def test_a_checkpoint_of_another_run_is_refused(folder: Path) -> None:
     run("--out_dir=other", "--seed=3")
     shutil.copy(checkpoint_paths(Path("other"))[0], folder)

@@ -1,5 +1,7 @@
 """The grammar, the look-up, what goes together, and what a Scheme says of itself."""
 
+import sys
+
 import pytest
 import torch
 
@@ -164,8 +166,29 @@ def test_pieces_of_a_users_file(tmp_path):
 
 def test_files_are_those_of_its_own_pieces():
     assert set(Scheme("alibi", SHAPE, 2).files()) == {"posenc.py"}
-    assert set(Scheme("kerple", SHAPE, 2).files()) == {"zoo/kerple.py"}
-    assert set(Scheme("cape + alibi", SHAPE, 2).files()) == {"zoo/cape.py", "posenc.py"}
+    assert set(Scheme("kerple", SHAPE, 2).files()) == {"zoo/kerple.py", "posenc.py"}
+    grid = Shape(n_head=4, head_dim=8, width=32, length=64)
+    names = {"zoo/rope2d.py", "zoo/_grid.py", "posenc.py"}
+    assert set(Scheme("rope2d", grid, 2).files()) == names
+
+
+def test_modules_that_a_users_file_imports_are_files_of_its_scheme(tmp_path):
+    (tmp_path / "parts").mkdir()
+    sources = {
+        "mine.py": "from helper_a import rate\nfrom posenc import Piece\nimport torch\n"
+        "class Dip(Piece):\n    def bias(self, h, i, j):\n        return rate * (j - i)\n",
+        "helper_a.py": "from parts.helper_b import rate\nfrom zoo.kerple import Kerple\n",
+        "parts/helper_b.py": "from .helper_c import rate\n",
+        "parts/helper_c.py": "rate = 0.5\n",
+        "other.py": "unused = 1\n",
+    }
+    for name, source in sources.items():
+        (tmp_path / name).write_text(source)
+    files = Scheme("dip", SHAPE, 2, tmp_path / "mine.py").files()
+    names = {"helper_a.py", "parts/helper_b.py", "parts/helper_c.py", "zoo/kerple.py"}
+    assert set(files) == {"posenc.py", "pos_file.py", *names}
+    assert all(path.is_file() for path in files.values())
+    assert str(tmp_path) not in sys.path
 
 
 # ---- what goes together
