@@ -276,6 +276,15 @@ def build(
             sentence = f"{name} extends a model that is trained already"
             raise UserError(f"{sentence}: write it as --extend={name}")
 
+        # what its __init__ takes
+        has_init = cls.__init__ is not Piece.__init__
+        place = f"{Path(inspect.getfile(cls)).name}: {cls.__name__}.__init__"
+        arguments = inspect.signature(cls.__init__).parameters.values()
+        before_star = [o.name for o in arguments if o.kind is o.POSITIONAL_OR_KEYWORD]
+        if has_init and len(before_star) != 2:
+            right = "def __init__(self, shape, *, rate=1.0)"
+            raise UserError(f"{place} must take self, shape and, behind a *, its options: {right}")
+
         # the options, checked against their annotations
         fields = {"per_layer": (bool, cls.per_layer)}
         for key, option in options_of(cls).items():
@@ -307,9 +316,19 @@ def build(
         for layer in acts_in:
             key = f"{number}_{name}_layer{layer}" if per_layer else f"{number}_{name}"
             if key not in pieces:
-                has_init = cls.__init__ is not Piece.__init__
-                pieces[key] = cls(shape, **options) if has_init else cls()
-                pieces[key].per_layer = per_layer
+                piece = None
+                try:
+                    piece = cls(shape, **options) if has_init else cls()
+                except UserError:
+                    raise
+                except (AttributeError, LookupError, NameError, TypeError, ValueError) as error:
+                    if "before Module.__init__()" not in str(error):
+                        reason = f"{type(error).__name__}: {error}"
+                        raise UserError(f"{place} leads to {reason:.300}") from error
+                if piece is None or "_modules" not in vars(piece):
+                    raise UserError(f"{place} must call super().__init__() in its first line")
+                piece.per_layer = per_layer
+                pieces[key] = piece
             layers[layer] += (key,)
     return pieces, layers
 
@@ -619,7 +638,12 @@ class Scheme(nn.Module):
         piece = first(self.pieces.values(), "embed")
         if piece is None:
             return None
-        return piece.embed(self.extended_ids(self.extensions, ids, total), tokens, total)
+        x = piece.embed(self.extended_ids(self.extensions, ids, total), tokens, total)
+        right = (len(ids), self.shape.width)
+        if x.shape[-2:] != right:
+            sentence = f"embed of {scheme_name(piece)} gives the shape {tuple(x.shape)}"
+            raise UserError(f"{sentence}, not (T, C) = {right} or (B, T, C)")
+        return x
 
     def plans(
         self,

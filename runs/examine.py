@@ -7,8 +7,9 @@ file and the scheme.
 """
 
 import difflib
+import re
 import traceback
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
@@ -19,11 +20,18 @@ from torch import nn
 import attention
 from configurable import GPTConfig, UserError
 from model import GPT
-from posenc import Piece
+from posenc import Piece, scheme_name
 from runs.device import is_out_of_memory
 from scheme import load_file
 
 NEAR = 1e-4  # how far logits may differ that are computed in two ways
+# of a piece; those that give numbers come first
+NUMBERS = "embed tables turn bias temperature features along weights output".split()
+METHODS = [*NUMBERS, *"ids draw mask score map_frequencies factor regions pack unpack".split()]
+
+
+class Fault(UserError):
+    """What a scheme must do and does not: the rest of a sentence that begins with its name."""
 
 
 @contextmanager
@@ -39,12 +47,25 @@ def errors_named(pos_file, pos=""):
         places = [f"{f.name} in line {f.lineno}" for f in frames if f.filename == str(pos_file)]
         if is_out_of_memory(error) or not (places or pos):
             raise
-        place = (places or ["it"])[-1]
         sentence = str(error).partition("\n")[0]
+        if pos_file and sentence.startswith(pos_file.name):
+            raise
         if not isinstance(error, UserError):
-            sentence = f"{place} leads to {type(error).__name__}: {sentence}"
+            sentence = f"{type(error).__name__}: {sentence}"
+            if not places:  # a method that is called in a wrong way is in no frame, but in its text
+                calls = rf"\.({'|'.join(METHODS)})\("
+                texts = [sentence, *(f.line or "" for f in frames)]
+                places = [name for text in texts for name in re.findall(calls, text)]
+                source = pos_file.read_text(encoding="utf-8") if pos_file else ""
+                for number, line in enumerate(source.splitlines(), 1):
+                    if places and f"def {places[-1]}(" in line and source.count(line.strip()) == 1:
+                        places.append(f"{places[-1]} in line {number}")
+            if places:
+                sentence = f"{places[-1]} leads to {sentence}"
+        if pos and not isinstance(error, Fault):
+            sentence = f"fails: {sentence}"
         label = f"{pos_file.name}: {pos}" if pos_file else pos
-        raise UserError(f"{label} {sentence}") from error
+        raise UserError(f"{label.strip()} {sentence}") from error
 
 
 def examine(
@@ -82,7 +103,7 @@ def check_names(pos_file):
         for name in vars(cls):
             near = difflib.get_close_matches(name, vars(Piece), 1, 0.65)
             if near and not hasattr(cls.__base__, name) and f".{name}" not in source:
-                raise UserError(f"has {name}, which no piece has: did you mean {near[0]}?")
+                raise Fault(f"has {name}, which no piece has: did you mean {near[0]}?")
 
 
 def small_model(config, pos_file, folder):
@@ -113,14 +134,46 @@ def logits_of(model, tokens, train=False, cuts=()):
     with torch.set_grad_enabled(train):
         logits = torch.cat([model(x, x.roll(-1, 1) % 2, cache=cache)[0] for x in parts], 1)
     if not logits.isfinite().all():
-        raise UserError("must give finite numbers, and a key to every query")
+        found = not_finite(model, tokens)
+        sentence = "must give finite numbers, and a key to every query"
+        raise Fault(f"{sentence}: see its {found[0]}" if found else sentence)
     return logits
+
+
+def not_finite(model, tokens):
+    """The methods of pieces that give NaN or infinity, such as "bias of dip", in order.
+
+    A bias of -inf is left out: it may hide a key.
+    """
+    found = []
+
+    def watched(function, name):
+        def call(*inputs):
+            result = function(*inputs)
+            if any(isinstance(x, torch.Tensor) and x.isnan().any() for x in inputs):
+                return result  # what came before is at fault
+            for x in result if isinstance(result, tuple) else (result,):
+                if not (x < torch.inf).all() or ("bias" not in name and x.isinf().any()):
+                    found.append(name)
+            return result
+
+        return call
+
+    with ExitStack() as stack:
+        for piece in (*model.pos.pieces.values(), *model.pos.extensions):
+            for method in NUMBERS:
+                function = getattr(piece, method)
+                if function is not None:
+                    call = watched(function, f"{method} of {scheme_name(piece)}")
+                    stack.enter_context(patch.object(piece, method, call))
+        model(tokens, tokens)
+    return found
 
 
 def check_same(a, b, rule, near=1e-6):
     """Refuse a scheme whose logits in two passes differ."""
     if not torch.allclose(a, b, near, near):
-        raise UserError(f"must {rule}")
+        raise Fault(f"must {rule}")
 
 
 def check_causal(model, tokens, train):
@@ -152,6 +205,8 @@ def check_short(model, vocab_size, length):
     check_same(plain, in_parts, "be the same with a cache", NEAR)
     with patch.multiple(attention, BLOCK_ROWS=7, SHARED_BYTES=0):
         check_same(plain, logits_of(model, tokens), "be the same in blocks", NEAR)
+    with patch.object(attention, "FORCED_PATH", "scored"):  # a query without keys gives NaN here
+        check_same(plain, logits_of(model, tokens), "be the same by definition", NEAR)
     # some parameters wait for one token of all
     for texts in (tokens, pairs, *torch.arange(vocab_size)[:, None].split(1024)):
         if not untrained:
@@ -164,11 +219,11 @@ def check_short(model, vocab_size, length):
         for name, gradient in zip(list(untrained), gradients, strict=True):
             size = gradient.abs().max()
             if not size < torch.inf:
-                raise UserError(f"must have finite gradients, {name} has not (sqrt of 0?)")
+                raise Fault(f"must have finite gradients, {name} has not (sqrt of 0?)")
             if size > 0:
                 del untrained[name]
     if untrained:
-        raise UserError(f"has parameters without a gradient: {', '.join(untrained)}")
+        raise Fault(f"has parameters without a gradient: {', '.join(untrained)}")
 
 
 def check_long(model, length):

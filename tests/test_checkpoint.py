@@ -141,7 +141,9 @@ def test_where_all_checkpoints_are_damaged_nothing_is_trained_over_them(folder: 
 def test_a_scheme_whose_helper_has_changed_is_refused_and_its_copy_is_good() -> None:
     """The code that a scheme computes with need not stand in the file of its class."""
     mine = "from helping import rate\nfrom posenc import Piece\n\n\nclass Dip(Piece):\n"
-    Path("mine.py").write_text(mine + "    def bias(self, h, i, j):\n        return rate * (j - i)\n")
+    Path("mine.py").write_text(
+        mine + "    def bias(self, h, i, j):\n        return rate * (j - i)\n"
+    )
     Path("helping.py").write_text("rate = 0.5\n")
     words = ["--out_dir=run", "--pos=dip", "--pos_file=mine.py"]
     assert run(*words) == 0

@@ -59,6 +59,38 @@ def test_digits_may_be_any_tokens_and_an_extension_is_examined_with_its_file(tmp
     assert examine(GPTConfig(pos="rope", extend="yarn + smooth(learned=True)", **SIZES)) == []
 
 
+MISTAKES = {
+    "    def __init__(self, shape):\n        self.slope = nn.Parameter(torch.ones(1))\n": (
+        "mine.py: Dip.__init__ must call super().__init__() in its first line"
+    ),
+    "    def __init__(self, shape):\n        self.rate = 1.0\n": "must call super().__init__()",
+    "    def __init__(self):\n        super().__init__()\n": "must take self, shape and",
+    "    def __init__(self, shape, rate=1.0):\n        super().__init__()\n": "behind a *",
+    "    def __init__(self, shape):\n        super().__init__(shape)\n": "leads to TypeError",
+    "    def bias(self, i, j):\n        return i - j\n": "dip fails: bias in line 5 leads to TypeError",
+    "    def embed(self, ids, tokens, total):\n        return torch.zeros(len(ids), 7)\n": (
+        "mine.py: dip fails: embed of dip gives the shape (32, 7), not (T, C) = (32, 32)"
+    ),
+    "    def mask(self, i, j):\n        return i > j\n": "dip must give finite numbers, and a key to every",
+    "    def temperature(self, index):\n        return 1 / index\n": (
+        "mine.py: dip must give finite numbers, and a key to every query: see its temperature of dip"
+    ),
+}
+
+
+@pytest.mark.parametrize("body", MISTAKES)
+def test_a_typical_mistake_is_a_sentence_with_what_to_do(body, tmp_path):
+    head = "import torch\nfrom posenc import Piece\nfrom torch import nn\nclass Dip(Piece):\n"
+    path = tmp_path / "mine.py"
+    path.write_text(head + body)
+    with pytest.raises(UserError) as error:
+        examine(GPTConfig(pos="dip", **SIZES), path)
+    assert MISTAKES[body] in str(error.value) and "\n" not in str(error.value)
+    if "__init__" in body:  # the model is built before it is examined
+        with pytest.raises(UserError, match="^mine.py: Dip.__init__ "):
+            GPT(GPTConfig(pos="dip", **SIZES), path)
+
+
 def test_the_random_numbers_stay_as_they_were():
     torch.manual_seed(3)
     expected = torch.rand(2)
