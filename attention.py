@@ -77,10 +77,7 @@ def prepare_pairs(q, k, plan, scale, features):
     """
     pairs = [(q, k)]
     if len(plan.parts) > 1:
-        pairs = []
-        for part in plan.parts:
-            turned_q = plan.turn(q, part.query_tables, is_key=False)
-            pairs.append((turned_q, plan.turn(k, part.key_tables, is_key=True)))
+        pairs = [plan.turn_both(q, k, part) for part in plan.parts]
     if plan.temperature is not None:
         pairs = [((q * plan.temperature).to(q.dtype), k) for q, k in pairs]
     if plan.scorer and plan.scorer.along:
@@ -171,7 +168,7 @@ def for_each_head(q, x):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A plan, the path chosen for it, and what all layers with this plan share.
+    """A plan, the path chosen for it, the dropout, and what all layers with this plan share.
 
     `added` are scores. Of masked: the whole matrix (H or 1, T, S), or with `is_last` the rows of
     the last block. Of flex: biases by distance (H, S). `blocks` are the blocks of keys flex reads.
@@ -179,6 +176,7 @@ class Prepared:
 
     plan: Plan
     path: str
+    dropout: float = 0.0
     added: Tensor | None = None
     is_last: bool = False
     blocks: BlockMask | None = None
@@ -235,19 +233,19 @@ def prepare(plan: Plan, n_head: int, dtype: torch.dtype, dropout: float = 0.0) -
             heads = torch.arange(n_head, device=columns.device)[:, None]
             zeros = torch.zeros_like(columns)
             table = sum(piece.bias(heads, columns, zeros) for piece in plan.biases).to(dtype)
-        return Prepared(plan, path, table, blocks=blocks)
+        return Prepared(plan, path, dropout, table, blocks=blocks)
     if path != "masked":
-        return Prepared(plan, path)
+        return Prepared(plan, path, dropout)
     most = CARD_BYTES if columns.is_cuda else SHARED_BYTES
     if 4 * n_head * queries * keys <= most:
         added = added_scores(plan, part, n_head, dtype, index, columns)
-        return Prepared(plan, path, stored(added) if plan.biases else added)
+        return Prepared(plan, path, dropout, stored(added) if plan.biases else added)
     # in eager code on a CPU: all blocks are parts of the last one where distance alone counts
     alike = plan.by_distance and not columns.is_cuda and not compiling
     if alike and 4 * n_head * BLOCK_ROWS * keys <= CARD_BYTES:
         last = added_scores(plan, part, n_head, dtype, index[-BLOCK_ROWS:], columns)
-        return Prepared(plan, path, last, is_last=True)
-    return Prepared(plan, path)
+        return Prepared(plan, path, dropout, last, is_last=True)
+    return Prepared(plan, path, dropout)
 
 
 _compiled = lru_cache(torch.compile)
@@ -268,7 +266,6 @@ def attend(
     v: Tensor,
     prepared: Prepared,
     scale: float,
-    dropout: float = 0.0,
     features: Tensor | None = None,
 ) -> Tensor:
     """Attention of q (B, H, T, D) to k and v (B, H, S, D), S >= T -> (B, H, T, D).
@@ -283,15 +280,15 @@ def attend(
         k = for_each_head(q, k)
         v = for_each_head(q, v)
     if path == "scored":
-        return _scored(q, k, v, plan, scale, dropout, features)
+        return _scored(q, k, v, prepared, scale, features)
     with torch.autocast(q.device.type, enabled=False):
         [(q, k)] = prepare_pairs(q, k, plan, scale, features)
     if path == "fused":
         is_causal = q.shape[-2] > 1
-        return _kernel(q, k, v, scale, dropout_p=dropout, is_causal=is_causal)
+        return _kernel(q, k, v, scale, dropout_p=prepared.dropout, is_causal=is_causal)
     if path == "flex":
         return _flex(q, k, v, prepared, scale)
-    return _masked(q, k, v, prepared, scale, dropout)
+    return _masked(q, k, v, prepared, scale)
 
 
 def _kernel(q, k, v, scale, **options):
@@ -330,10 +327,11 @@ def _flex(q, k, v, prepared, scale):
     )
 
 
-def _masked(q, k, v, prepared, scale, dropout):
+def _masked(q, k, v, prepared, scale):
     """Attention with a matrix of added scores: at once, or by blocks of query rows."""
     plan = prepared.plan
     added = prepared.added
+    dropout = prepared.dropout
     queries = q.shape[-2]
     keys = k.shape[-2]
     if added is not None and not prepared.is_last:
@@ -392,10 +390,11 @@ def block_rows(q, k):
     return max(1, most // BLOCK_ROWS) * BLOCK_ROWS
 
 
-def _scored(q, k, v, plan, scale, dropout, features):
+def _scored(q, k, v, prepared, scale, features):
     """The reference by blocks of query rows. On a GPU products are formed in the dtype of v, and
     each block is computed again in the backward pass.
     """
+    plan = prepared.plan
     offset = k.shape[-2] - q.shape[-2]
     size = block_rows(q, k)
     wide = torch.promote_types(q.dtype, torch.float32)
@@ -408,7 +407,8 @@ def _scored(q, k, v, plan, scale, dropout, features):
         def block(start):
             rows = slice(start, min(start + size, q.shape[-2]))
             weights = weights_of(scores_of_rows(pairs, plan, scale, features, rows), plan)
-            return apply_dropout(weights, dropout).to(narrow) @ values[..., : offset + rows.stop, :]
+            weights = apply_dropout(weights, prepared.dropout).to(narrow)
+            return weights @ values[..., : offset + rows.stop, :]
 
         again = partial(checkpoint, block, use_reentrant=False)
         run = again if q.is_cuda and torch.is_grad_enabled() else block

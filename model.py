@@ -122,8 +122,7 @@ class Attention(nn.Module):
             if plan.turns_by_head and self.group > 1:  # keys of a group are no longer alike
                 k = k.repeat_interleave(self.group, 1)
                 v = v.repeat_interleave(self.group, 1)
-            q = plan.turn(q, plan.parts[0].query_tables, is_key=False)
-            k = plan.turn(k, plan.parts[0].key_tables, is_key=True)
+            q, k = plan.turn_both(q, k, plan.parts[0])
         return q, k, v
 
     def forward(self, x, prepared, cache):
@@ -133,10 +132,8 @@ class Attention(nn.Module):
         k = keep(cache, self.layer, "k", k, plan.packing)
         v = keep(cache, self.layer, "v", new_v, plan.packing)
         features = kept_features(x, plan, cache, self.layer)
-        dropout = self.dropout if self.training else 0.0
-        y = attention.attend(q, k, v, prepared, self.scale, dropout, features)
-        y = finished(y, new_v, x, plan)
-        return F.dropout(self.c_proj(y.transpose(1, 2).flatten(2)), self.dropout, self.training)
+        y = attention.attend(q, k, v, prepared, self.scale, features)
+        return joined(self, y, new_v, x, plan)
 
 
 class LatentAttention(nn.Module):
@@ -176,8 +173,7 @@ class LatentAttention(nn.Module):
         if len(plan.parts) == 1:
             if plan.turns_by_head:
                 k = k.expand(-1, self.n_head, -1, -1)
-            q = plan.turn(q, plan.parts[0].query_tables, is_key=False)
-            k = plan.turn(k, plan.parts[0].key_tables, is_key=True)
+            q, k = plan.turn_both(q, k, plan.parts[0])
         return q, k
 
     def ups(self):
@@ -201,7 +197,6 @@ class LatentAttention(nn.Module):
         the queries and of the result: keys and values stay latents.
         """
         plan = prepared.plan
-        dropout = self.dropout if self.training else 0.0
         up_k, up_v = self.ups()
         q, latents = self.queries_and_latents(x, plan)
         k = keep(cache, self.layer, "k", latents, plan.packing)
@@ -211,12 +206,11 @@ class LatentAttention(nn.Module):
         else:
             q = torch.cat((q[..., : self.width] @ up_k, q[..., self.width :]), -1)
             v = k[..., : self.rank]
-        y = attention.attend(q, k, v, prepared, self.scale, dropout, features)
+        y = attention.attend(q, k, v, prepared, self.scale, features)
         if cache is not None:
             y = y @ up_v.mT
-        if plan.finishing:
-            y = finished(y, latents[..., : self.rank] @ up_v.mT, x, plan)
-        return F.dropout(self.c_proj(y.transpose(1, 2).flatten(2)), self.dropout, self.training)
+        new_v = latents[..., : self.rank] @ up_v.mT if plan.finishing else None
+        return joined(self, y, new_v, x, plan)
 
 
 def kept_features(x, plan, cache, layer):
@@ -229,14 +223,17 @@ def kept_features(x, plan, cache, layer):
     return keep(cache, layer, "features", features, None)
 
 
-def finished(y, v, x, plan):
-    """The output of the heads y (B, H, T, D) as a piece changes it; v are values of new tokens."""
-    if plan.finishing is None:
-        return y
-    with torch.autocast(x.device.type, enabled=False):
-        wide = torch.promote_types(y.dtype, torch.float32)
-        v = for_each_head(y, v)
-        return plan.finishing.output(y.to(wide), v.to(wide), x.to(wide)).to(y.dtype)
+def joined(layer, y, v, x, plan):
+    """The output (B, T, C) of a layer of attention whose heads give y (B, H, T, D). A piece may
+    change y by the values v of the same tokens and the layer's input x (B, T, C).
+    """
+    if plan.finishing:
+        with torch.autocast(x.device.type, enabled=False):
+            wide = torch.promote_types(y.dtype, torch.float32)
+            v = for_each_head(y, v).to(wide)
+            y = plan.finishing.output(y.to(wide), v, x.to(wide)).to(y.dtype)
+    y = layer.c_proj(y.transpose(1, 2).flatten(2))
+    return F.dropout(y, layer.dropout, layer.training)
 
 
 class MLP(nn.Module):

@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
-from pydantic import AfterValidator, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    create_model,
+)
 from torch import Tensor, nn
 
 from configurable import UserError, read_json
@@ -44,6 +51,7 @@ Factor = Literal["auto"] | Annotated[float, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 Layout = Literal["half", "interleaved"]
+Numbers = Annotated[list[Annotated[float, Field(ge=1e-6, le=1e6)]], Field(min_length=1)]
 
 
 # ---- pure functions
@@ -778,20 +786,24 @@ class Longrope(Scaled):
     def __init__(self, shape: Shape, *, file: str, factor: Factor = "auto"):
         super().__init__(shape, factor=factor)
         self.file = named_file(file, shape.folder)
-        content = read_numbers("longrope", self.file, "long_factor", "short_factor")
-        long = content["long_factor"]
-        short = content.get("short_factor", [1.0] * len(long))
-        self.first = content.get("first", 0)
-        if type(self.first) is not int or not 0 <= self.first <= 2**53:
-            raise UserError(f"longrope: {file}: first must be a whole number from 0 to 2**53")
+        content = read_numbers(
+            "longrope",
+            self.file,
+            long_factor=(Numbers, ...),
+            short_factor=(Numbers | None, None),
+            first=(Annotated[int, Field(ge=0, le=2**53)], 0),
+            train_length=(int, shape.length),
+        )
+        long = content.long_factor
+        short = content.short_factor or [1.0] * len(long)
         if len(long) != len(short):
             raise UserError(f"longrope: {file} needs long_factor and short_factor of one length")
-        self.found_on = content.get("split_sha256")
-        trained_at = content.get("train_length", shape.length)
-        if trained_at != shape.length:
-            sentence = f"longrope: {self.file} was searched for a model trained at L = {trained_at}"
+        if content.train_length != shape.length:
+            sentence = f"was searched for a model trained at L = {content.train_length}"
             advice = f"this one was at {shape.length}: search again with extend.py --search"
-            raise UserError(f"{sentence}, {advice}")
+            raise UserError(f"longrope: {self.file} {sentence}, {advice}")
+        self.first = content.first
+        self.found_on = content.split_sha256
         exact = torch.float64
         self.register_buffer("long", torch.tensor(long, dtype=exact), persistent=False)
         self.register_buffer("short", torch.tensor(short, dtype=exact), persistent=False)
@@ -809,21 +821,19 @@ class Longrope(Scaled):
         return mapped, math.sqrt(attention)
 
 
-def read_numbers(name: str, path: Path, *lists: str) -> dict:
-    """The JSON object in the file that an option of the piece `name` names.
+def read_numbers(name: str, path: Path, **fields: tuple) -> BaseModel:
+    """The content of the JSON file that an option of the piece `name` names.
 
-    The first of `lists` must be in it, the others may; each is a list of numbers from 1e-6 to 1e6.
+    A field has a type and a default, as in pydantic; split_sha256 may stand in every file.
     UserError says what is wrong.
     """
-    content = read_json(path)
-    for key in lists:
-        if key not in content and key != lists[0]:
-            continue
-        numbers = content.get(key)
-        is_list = isinstance(numbers, list) and len(numbers) > 0
-        if not is_list or not all(type(x) in (int, float) and 1e-6 <= x <= 1e6 for x in numbers):
-            raise UserError(f"{name}: {path}: {key} must be a list of numbers from 1e-6 to 1e6")
-    return content
+    strict = ConfigDict(strict=True)
+    model = create_model(name, __config__=strict, split_sha256=(str | None, None), **fields)
+    try:
+        return model(**read_json(path))
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise UserError(f"{name}: {path}: {wrong['loc'][0]}: {wrong['msg']}") from None
 
 
 def named_file(name: str, folder: Path | None) -> Path:

@@ -483,6 +483,11 @@ class Plan:
             turned = self.turning.turn(x[..., rest:].to(wide), tables, is_key).to(x.dtype)
         return turned if rest == 0 else torch.cat((x[..., :rest], turned), -1)
 
+    def turn_both(self, q: Tensor, k: Tensor, part: Part) -> tuple[Tensor, Tensor]:
+        """Queries and keys, turned as that part says."""
+        q = self.turn(q, part.query_tables, is_key=False)
+        return q, self.turn(k, part.key_tables, is_key=True)
+
     @property
     def turns_by_head(self):
         """Whether the tables of heads differ, so that heads cannot share turned keys."""

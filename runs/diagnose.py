@@ -51,7 +51,7 @@ first 4   the weight of the first 4 tokens of the text"""
     measured = []  # of each text and layer: (lines, 4)
     attend = attention.attend
 
-    def watched(q, k, v, prepared, scale, dropout=0.0, features=None):
+    def watched(q, k, v, prepared, scale, features=None):
         """attend, which looks at the weights of its definition as well, a line at a time."""
         plan = prepared.plan
         known = None if features is None else features[:, 0].float()
@@ -66,7 +66,7 @@ first 4   the weight of the first 4 tokens of the text"""
             parts = (entropy, weights * back, weights * (back >= train_length), weights[..., :4])
             lines.append([part.sum(-1).mean().item() for part in parts])
         measured.append(lines)
-        return attend(q, k, v, prepared, scale, dropout, features)
+        return attend(q, k, v, prepared, scale, features)
 
     attention.attend = watched
     try:
