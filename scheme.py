@@ -201,15 +201,15 @@ def imported_files(path: Path) -> dict[str, Path]:
             parts = module.strip(".").split(".")
             if parts[0] in PROGRAM:
                 continue
-            for n in range(1, len(parts) + 1):  # of a.b.c: a, a.b and a.b.c
-                stem = "/".join(parts[:n])
-                for folder in (file.parent, path.parent, ROOT):
-                    for found in (folder / f"{stem}.py", folder / stem / "__init__.py"):
-                        is_near = found.is_relative_to(path.parent) and found.parent != ZOO
-                        name = found.relative_to(path.parent if is_near else ROOT).as_posix()
-                        if found.is_file() and found != path and name not in files:
-                            files[name] = found
-                            waiting.append(found)
+            stems = ["/".join(parts[:n]) for n in range(1, len(parts) + 1)]  # of a.b: a and a/b
+            folders = (file.parent, path.parent, ROOT)
+            for stem, folder, end in itertools.product(stems, folders, (".py", "/__init__.py")):
+                found = folder / f"{stem}{end}"
+                is_near = found.is_relative_to(path.parent) and found.parent != ZOO
+                name = found.relative_to(path.parent if is_near else ROOT).as_posix()
+                if found.is_file() and found != path and name not in files:
+                    files[name] = found
+                    waiting.append(found)
     return files
 
 

@@ -68,7 +68,7 @@ def output_and_gradients(gpt, idx):
     return [logits, *(p.grad for p in gpt.parameters() if p.grad is not None)]
 
 
-def through_the_reference(q, k, v, prepared, scale, dropout=0.0, features=None):
+def through_the_reference(q, k, v, prepared, scale, features=None):
     return attention.reference(q, k, v, prepared.plan, scale, features)
 
 
