@@ -49,20 +49,14 @@ def reference(
     With one part of the plan q and k are turned already, with several they are not. features (B, 1,
     S, M) are those of all keys. k and v may have fewer heads, each for a group of q's.
     """
-    with torch.autocast(q.device.type, enabled=False):
-        weights = weights_of(scores(q, k, plan, scale, features), plan)
-        return (weights @ for_each_head(q, v).to(weights.dtype)).to(q.dtype)
-
-
-def scores(
-    q: Tensor, k: Tensor, plan: Plan, scale: float, features: Tensor | None = None
-) -> Tensor:
-    """The scores before the softmax, (B, H, T, S), -inf where a key is not seen."""
     wide = torch.promote_types(q.dtype, torch.float32)
-    k = for_each_head(q, k)
+    k = for_each_head(q, k).to(wide)
+    v = for_each_head(q, v).to(wide)
     features = None if features is None else features[:, 0].to(wide)
-    pairs = prepare_pairs(q.to(wide), k.to(wide), plan, scale, features)
-    return scores_of_rows(pairs, plan, scale, features, slice(0, q.shape[-2]))
+    with torch.autocast(q.device.type, enabled=False):
+        pairs = prepare_pairs(q.to(wide), k, plan, scale, features)
+        scores = scores_of_rows(pairs, plan, scale, features, slice(0, q.shape[-2]))
+        return (weights_of(scores, plan) @ v).to(q.dtype)
 
 
 def weights_of(scores, plan):
