@@ -213,7 +213,7 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
     gradient_accumulation_steps: Count = setting(1, "micro-batches per step")
     optimizer: Literal["muon", "adamw"] = setting("muon", "muon: of matrices of the blocks alone")
     learning_rate: PositiveFloat | None = setting(
-        None, "highest learning rate, lr; none: 1e-2 with muon, 3e-3 with adamw"
+        None, "highest lr after warm-up, none: 1e-2 with muon, 3e-3 with adamw"
     )
     max_iters: NonNegativeInt = setting(600, "steps of training")
     weight_decay: NonNegativeFloat = setting(0.1, "weight decay of matrices")
