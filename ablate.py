@@ -241,7 +241,7 @@ def pick_rate(cell: Cell, settings: AblateSettings, train: bool) -> dict:
     It is that of the lowest loss, or the usual one if that is within NEAR. If the best is at an
     edge of those tried, the next one, as far off as its neighbour (as a ratio), is tried too.
     """
-    usual = settings.learning_rate
+    usual = settings.highest_lr
     losses: dict[float, float] = {}
     new = sorted({usual, *settings.learning_rates})
     for _ in range(2):

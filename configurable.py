@@ -211,8 +211,11 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
     )
     batch_size: Count = setting(16, "sequences of a micro-batch")
     gradient_accumulation_steps: Count = setting(1, "micro-batches per step")
-    learning_rate: PositiveFloat = setting(3e-3, "highest learning rate, lr")
-    max_iters: NonNegativeInt = setting(1200, "steps of training")
+    optimizer: Literal["muon", "adamw"] = setting("muon", "muon: of matrices of the blocks alone")
+    learning_rate: PositiveFloat | None = setting(
+        None, "highest lr after warm-up, none: 1e-2 with muon, 3e-3 with adamw"
+    )
+    max_iters: NonNegativeInt = setting(600, "steps of training")
     weight_decay: NonNegativeFloat = setting(0.1, "weight decay of matrices")
     beta1: Share = setting(0.9, "AdamW's decay rate of the mean")
     beta2: Share = setting(0.99, "AdamW's decay rate of the variance")
@@ -223,7 +226,7 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
     )
     warmup_iters: NonNegativeInt | None = setting(None, "steps, none: min(100, max_iters / 4)")
     lr_decay_iters: Count | None = setting(None, "last step of the decay, none: max_iters")
-    min_lr: NonNegativeFloat | None = setting(None, "lowest rate, none for learning_rate / 20")
+    min_lr: NonNegativeFloat | None = setting(None, "lowest rate, none: a twentieth of the highest")
     seed: Seed = setting(1337, "seed of weights, data order and draws")
     out_dir: str = setting("", "run folder, by default named after the settings", "manner")
     overwrite: bool = setting(False, "start again in a used run folder", "manner")
@@ -241,6 +244,13 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
         """The shape of the model for `vocab_size` tokens; UserError if no model has that shape."""
         shape = {f.name: getattr(self, f.name) for f in fields(ModelSettings)}
         return GPTConfig(vocab_size=vocab_size, **shape)
+
+    @property
+    def highest_lr(self) -> float:
+        """The learning rate after warm-up. The defaults are picked by results/optimizer."""
+        if self.learning_rate is None:
+            return 1e-2 if self.optimizer == "muon" else 3e-3
+        return self.learning_rate
 
     @property
     def warmup(self) -> int:

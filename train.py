@@ -34,6 +34,7 @@ from runs.checkpoint import FRESH, SHAPE, Run, train_lengths
 from runs.examine import errors_named, examine
 from runs.figures import plot_run
 from runs.log import Log
+from runs.muon import Muon
 from runs.processes import ALONE, Processes, together
 from runs.results import describe_model, run_table, update_result
 from scheme import parse
@@ -131,32 +132,38 @@ def get_lr(step: int, s: TrainSettings) -> float:
     the last fifth of the steps.
     """
     if not s.decay_lr:
-        return s.learning_rate
+        return s.highest_lr
     if step < s.warmup:
-        return s.learning_rate * (step + 1) / (s.warmup + 1)
+        return s.highest_lr * (step + 1) / (s.warmup + 1)
     begin = s.warmup
     end = s.lr_decay_iters or s.max_iters
     if s.lr_schedule == "wsd":
         begin = max(s.warmup, end - round(0.2 * end))
     if s.lr_schedule == "constant" or step < begin:
-        return s.learning_rate
+        return s.highest_lr
     ratio = min(1.0, (step - begin) / max(1, end - begin))  # from 0 to 1
     left = 1 - ratio
     if s.lr_schedule == "cosine":
         left = 0.5 * (1 + math.cos(math.pi * ratio))
-    lowest = s.learning_rate / 20 if s.min_lr is None else s.min_lr
-    return lowest + left * (s.learning_rate - lowest)
+    lowest = s.highest_lr / 20 if s.min_lr is None else s.min_lr
+    return lowest + left * (s.highest_lr - lowest)
 
 
-def configure_optimizer(model: GPT, s: TrainSettings) -> torch.optim.Optimizer:
-    """AdamW, with weight decay of matrices and the token embedding.
+def configure_optimizers(
+    model: GPT, s: TrainSettings, dtype: torch.dtype | None
+) -> list[torch.optim.Optimizer]:
+    """AdamW, and Muon for the matrices of the blocks unless optimizer=adamw.
 
-    Norms, biases and everything of a position scheme are not decayed.
+    Weight decay acts on matrices and the token embedding, not on norms, biases and everything of a
+    position scheme. dtype is the number format of products, None for float32.
     """
+    matrices = []
     decay = []
     no_decay = []
     for name, p in model.named_parameters():
-        if p.dim() >= 2 and not name.startswith("pos."):
+        if name.startswith("h.") and p.dim() == 2 and s.optimizer == "muon":
+            matrices.append(p)
+        elif p.dim() >= 2 and not name.startswith("pos."):
             decay.append(p)
         else:
             no_decay.append(p)
@@ -164,7 +171,10 @@ def configure_optimizer(model: GPT, s: TrainSettings) -> torch.optim.Optimizer:
         {"params": decay, "weight_decay": s.weight_decay},
         {"params": no_decay, "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, s.learning_rate, (s.beta1, s.beta2), fused=True)
+    adamw = torch.optim.AdamW(groups, s.highest_lr, (s.beta1, s.beta2), fused=True)
+    if s.optimizer == "adamw":
+        return [adamw]
+    return [adamw, Muon(matrices, s.highest_lr, s.weight_decay, dtype or torch.float32)]
 
 
 class MeanLoss(nn.Module):
@@ -236,10 +246,11 @@ def train(run: Run, processes: Processes, log: Log) -> None:
 
     handlers = {number: signal.signal(number, on_signal) for number in SIGNALS}
 
-    optimizer = configure_optimizer(model, s)
+    optimizers = configure_optimizers(model, s, compute.dtype)
     scaler = torch.amp.GradScaler(compute.kind, enabled=compute.dtype == torch.float16)
     if run.saved:
-        optimizer.load_state_dict(run.saved["optimizer"])
+        for optimizer, state in zip(optimizers, run.saved["optimizers"], strict=True):
+            optimizer.load_state_dict(state)
         scaler.load_state_dict(run.saved["scaler"])
         run.saved = None  # frees its memory
     loss_fn = MeanLoss(model)
@@ -262,13 +273,16 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         if step == drop_step:  # DroPE: the last steps without positions
             model.drop_positions()
             shared_loss = processes.shared(loss_fn)
-            moments = optimizer.state
-            optimizer = configure_optimizer(model, s)  # without the parameters of positions
-            for p in model.parameters():
-                optimizer.state[p] = moments[p]
+            before = optimizers
+            optimizers = configure_optimizers(model, s, compute.dtype)  # without the positions'
+            for old, new in zip(before, optimizers, strict=True):
+                for group in new.param_groups:
+                    for p in group["params"]:
+                        new.state[p] = old.state[p]
         lr = get_lr(step, s)
-        for group in optimizer.param_groups:
-            group["lr"] = lr
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = lr
 
         # everything random follows from the seed and the step: a resumed run needs no other state
         torch.manual_seed(mixed_seed(s.seed, step, processes.rank))
@@ -288,11 +302,13 @@ def train(run: Run, processes: Processes, log: Log) -> None:
                     part = shared_loss(idx, targets) * (at_once / share)
                 scaler.scale(part).backward()
             loss += part.detach()
-        scaler.unscale_(optimizer)
+        for optimizer in optimizers:
+            scaler.unscale_(optimizer)
         norm = nn.utils.clip_grad_norm_(model.parameters(), s.grad_clip or math.inf)
-        scaler.step(optimizer)
+        for optimizer in optimizers:
+            scaler.step(optimizer)
         scaler.update()
-        optimizer.zero_grad(set_to_none=True)
+        model.zero_grad(set_to_none=True)
         run.step = step = step + 1
         bar.update()
 
@@ -321,7 +337,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         if processes.first and logged:
             log.add_step(line, speed)
         if processes.first and (due or signalled):
-            checkpoint.save_checkpoint(run, optimizer.state_dict(), scaler.state_dict())
+            checkpoint.save_checkpoint(run, optimizers, scaler)
         if signalled:
             tqdm.write(f"stopped at step {step}, saved in {run.folder}: not finished")
             tqdm.write("the same command goes on from there")
@@ -330,7 +346,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         since = step
     bar.close()
     if processes.first and not run.checkpoint:  # max_iters=0
-        checkpoint.save_checkpoint(run, optimizer.state_dict(), scaler.state_dict())
+        checkpoint.save_checkpoint(run, optimizers, scaler)
     for number, handler in handlers.items():  # the test may be cut off: the model is saved
         signal.signal(number, handler)
 

@@ -322,15 +322,17 @@ def finished_result(folder: str | Path, s: TrainSettings) -> dict[str, Any] | No
 # ---- checkpoints
 
 
-def save_checkpoint(run: Run, optimizer: dict[str, Any], scaler: dict[str, Any]) -> None:
+def save_checkpoint(
+    run: Run, optimizers: list[torch.optim.Optimizer], scaler: torch.amp.GradScaler
+) -> None:
     """Write a checkpoint of a run and set its `checkpoint`; only then delete old ones.
 
     UserError if the disk is full; what was there before stays.
     """
     state = {
         "model": run.model.state_dict(),
-        "optimizer": optimizer,
-        "scaler": scaler,
+        "optimizers": [optimizer.state_dict() for optimizer in optimizers],
+        "scaler": scaler.state_dict(),
         "step": run.step,
         "gpt": asdict(run.model.config),
         "original_length": run.model.config.block_size,

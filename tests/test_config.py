@@ -67,7 +67,7 @@ def test_a_fine_tune_goes_by_the_length_of_its_run():
         configure(TrainSettings, [str(CONFIG / "extend/tune.py")], "")
 
 
-def test_the_defaults_of_training_are_those_of_the_published_runs():
+def test_the_defaults_of_training():
     s = asdict(TrainSettings())
     assert [s[name] for name in ("pos", "block_size", "n_layer", "n_head", "n_embd")] == [
         "rope",
@@ -76,9 +76,7 @@ def test_the_defaults_of_training_are_those_of_the_published_runs():
         4,
         256,
     ]
-    assert [s[name] for name in ("batch_size", "max_iters", "learning_rate", "beta2")] == [
-        16,
-        1200,
-        3e-3,
-        0.99,
-    ]
+    assert (s["batch_size"], s["optimizer"], s["max_iters"], s["beta2"]) == (16, "muon", 600, 0.99)
+    assert TrainSettings().highest_lr == 1e-2
+    assert TrainSettings(optimizer="adamw").highest_lr == 3e-3
+    assert TrainSettings(learning_rate=1e-4).highest_lr == 1e-4

@@ -1,16 +1,14 @@
 """One run in several processes, as torchrun starts them: the same numbers as in one."""
 
-import contextlib
 import os
 import signal
-import socket
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from conftest import SIZE, Project
-from test_killed import exit_code, wait_for_lines
+from conftest import SIZE, Project, workplace
+from test_killed import wait_for_lines
 from test_train import identical, logged, metrics, run, saved
 
 import train
@@ -19,6 +17,7 @@ from runs import processes
 from runs.device import CPU
 from runs.processes import ALONE, Processes, together
 
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
 SHARED = ["--pos=randomized(max=1024) + rope", "--gradient_accumulation_steps=2"]
 
 pytestmark = pytest.mark.skipif(
@@ -26,65 +25,47 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def start_two(*words: str) -> list[int]:
-    """Train in two copies of this process, as torchrun does; what they print is in 0.out, 1.out."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    children = []
-    for rank in range(2):
-        child = os.fork()
-        if child == 0:
-            os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_PORT": str(port)}
-            os.environ |= {"MASTER_ADDR": "127.0.0.1"}
-            code = 1
-            try:
-                with open(f"{rank}.out", "w") as out, contextlib.redirect_stdout(out):
-                    code = run(*words)
-            finally:
-                os._exit(code)
-        children.append(child)
-    return children
-
-
-@pytest.mark.usefixtures("here")
-def test_two_processes_have_the_losses_weights_and_results_of_one() -> None:
-    assert list(map(exit_code, start_two(*SHARED, "--out_dir=two"))) == [0, 0]
-    assert run(*SHARED, "--out_dir=one") == 0
-    one = saved("one")["model"]
-    two = saved("two")["model"]
-    for name, weight in one.items():
-        assert torch.allclose(two[name], weight, atol=2e-5), name
-    for name in ("loss", "val_loss", "grad_norm"):
-        pairs = [[line.get(name, 0.0) for line in logged(f)] for f in ("one", "two")]
-        assert np.allclose(*pairs, atol=1e-4)
-    rows = [read_json(Path(f, "extrapolation.json"))["rows"] for f in ("one", "two")]
-    assert np.allclose(*([row["nats"] for row in of] for of in rows), atol=1e-4)
-    assert read_json(Path("two/config.json"))["processes"] == 2
-    # only the first process speaks
-    assert "fixed_targets at 16" in Path("0.out").read_text() and not Path("1.out").read_text()
-    # one process goes on with what two began
-    assert run(*SHARED, "--max_iters=9", "--out_dir=two") == 0
+def test_two_processes_have_the_losses_weights_and_results_of_one(
+    project: Project, tmp_path: Path
+) -> None:
+    started = project.run(tmp_path, *TORCHRUN, "train.py", *SIZE, *SHARED, "--out_dir=two")
+    assert started.process.returncode == 0, started.complained
+    assert started.said.count("fixed_targets at 16") == 1  # only the first process speaks
+    with workplace(project.folder / "data", tmp_path):
+        assert run(*SHARED, "--out_dir=one") == 0
+        one = saved("one")["model"]
+        two = saved("two")["model"]
+        for name, weight in one.items():
+            assert torch.allclose(two[name], weight, atol=2e-5), name
+        for name in ("loss", "val_loss", "grad_norm"):
+            pairs = [[line.get(name, 0.0) for line in logged(f)] for f in ("one", "two")]
+            assert np.allclose(*pairs, atol=1e-4)
+        rows = [read_json(Path(f, "extrapolation.json"))["rows"] for f in ("one", "two")]
+        assert np.allclose(*([row["nats"] for row in of] for of in rows), atol=1e-4)
+        assert read_json(Path("two/config.json"))["processes"] == 2
+        # one process goes on with what two began
+        assert run(*SHARED, "--max_iters=9", "--out_dir=two") == 0
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("here")
-def test_two_that_are_stopped_and_go_on_end_the_same_to_the_bit() -> None:
-    words = [*SHARED, "--max_iters=400", "--eval_interval=100"]
-    assert list(map(exit_code, start_two(*words, "--out_dir=straight"))) == [0, 0]
-    children = start_two(*words, "--out_dir=stopped")
-    wait_for_lines(Path("stopped"), 5)
-    os.kill(children[1], signal.SIGTERM)  # one hears it, both stop
-    assert list(map(exit_code, children)) == [128 + signal.SIGTERM] * 2
-    assert list(map(exit_code, start_two(*words, "--out_dir=stopped"))) == [0, 0]
-    assert identical(saved("straight"), saved("stopped"))
-    assert metrics("straight") == metrics("stopped")
+def test_two_that_are_stopped_and_go_on_end_the_same_to_the_bit(
+    project: Project, tmp_path: Path
+) -> None:
+    words = [*TORCHRUN, "train.py", *SIZE, *SHARED, "--max_iters=400", "--eval_interval=100"]
+    assert project.run(tmp_path, *words, "--out_dir=straight").process.returncode == 0
+    started = project.start(tmp_path, *words, "--out_dir=stopped")
+    wait_for_lines(tmp_path / "stopped", 5)
+    started.process.send_signal(signal.SIGTERM)
+    assert started.end() != 0 and "the same command goes on from there" in started.said
+    assert project.run(tmp_path, *words, "--out_dir=stopped").process.returncode == 0
+    straight = str(tmp_path / "straight")
+    stopped = str(tmp_path / "stopped")
+    assert identical(saved(straight), saved(stopped)) and metrics(straight) == metrics(stopped)
 
 
 @pytest.mark.slow
 def test_a_mistake_ends_every_process_with_one_sentence(project: Project, tmp_path: Path) -> None:
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    started = project.run(tmp_path, *torchrun, "train.py", *SIZE, "--batch_size=3", "--out_dir=run")
+    started = project.run(tmp_path, *TORCHRUN, "train.py", *SIZE, "--batch_size=3", "--out_dir=run")
     assert started.process.returncode != 0 and not (tmp_path / "run").exists()
     assert "cannot share the 3 sequences of a step evenly" in started.complained
 

@@ -19,6 +19,7 @@ from model import GPT
 from runs import checkpoint, device
 from runs.checkpoint import checkpoint_paths, finished_result, load_run, read_config
 from runs.log import diverged, logged
+from runs.muon import Muon
 from runs.processes import ALONE
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -110,7 +111,9 @@ def test_the_learning_rate(words: list[str], step: int, expected: float) -> None
 
 def test_each_parameter_is_in_one_group_and_only_matrices_are_decayed() -> None:
     model = GPT(GPTConfig(n_layer=2, n_head=2, n_embd=16, bias=True, pos="learned + t5"))
-    decay, rest = train.configure_optimizer(model, settings("--weight_decay=0.3")).param_groups
+    words = ["--weight_decay=0.3", "--optimizer=adamw"]
+    [adamw] = train.configure_optimizers(model, settings(*words), None)
+    decay, rest = adamw.param_groups
     names = {id(p): name for name, p in model.named_parameters()}
     assert (decay["weight_decay"], rest["weight_decay"]) == (0.3, 0.0)
     assert sorted(map(id, decay["params"] + rest["params"])) == sorted(names)
@@ -118,6 +121,34 @@ def test_each_parameter_is_in_one_group_and_only_matrices_are_decayed() -> None:
         assert p.dim() == 2 and not names[id(p)].startswith("pos.")
     for p in rest["params"]:
         assert p.dim() < 2 or names[id(p)].startswith("pos.")
+
+
+def test_muon_has_the_matrices_of_the_blocks_and_adamw_all_else() -> None:
+    model = GPT(GPTConfig(n_layer=2, n_head=2, n_embd=16, bias=True, pos="learned + t5 + fox"))
+    adamw, muon = train.configure_optimizers(model, settings(), None)
+    names = {id(p): name for name, p in model.named_parameters()}
+    matrices = [names[id(p)] for p in muon.param_groups[0]["params"]]
+    assert len(matrices) == 2 * 4 and all(name.startswith("h.") for name in matrices)
+    rest = [names[id(p)] for group in adamw.param_groups for p in group["params"]]
+    assert sorted(matrices + rest) == sorted(names.values())
+
+
+def test_muon_takes_the_step_of_torch() -> None:
+    generator = torch.Generator().manual_seed(0)
+    weights = [torch.randn(shape, generator=generator) for shape in [(48, 16), (16, 48)] * 2]
+    ours = [torch.nn.Parameter(w.clone()) for w in weights]
+    theirs = [torch.nn.Parameter(w.clone()) for w in weights]
+    muon = Muon(ours, 1e-2, 0.1, torch.bfloat16)
+    reference = torch.optim.Muon(theirs, 1e-2, 0.1, adjust_lr_fn="match_rms_adamw")
+    for _ in range(3):
+        for a, b in zip(ours, theirs, strict=True):
+            a.grad = torch.randn(a.shape, generator=generator)
+            b.grad = a.grad.clone()
+        muon.step()
+        reference.step()
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=0)
+    assert muon.state_dict()["state"].keys() == reference.state_dict()["state"].keys()
 
 
 # ---- going on

@@ -46,7 +46,7 @@ from runs import device
 from runs.checkpoint import provenance, training_corpus
 from runs.log import flops_per_token
 from runs.results import show
-from train import MeanLoss, compile_loss, configure_optimizer, to_device
+from train import MeanLoss, compile_loss, configure_optimizers, to_device
 
 QUICK = {
     "n_layer": 1,
@@ -90,7 +90,7 @@ class Subject:
             self.run = self.train
             self.tokens = s.gradient_accumulation_steps * s.batch_size * s.block_size
             self.loss_fn = MeanLoss(self.model)
-            self.optimizer = configure_optimizer(self.model, s)
+            self.optimizers = configure_optimizers(self.model, s, compute.dtype)
             compile_loss(self.loss_fn, s, compute.kind)
         elif part == "test":
             self.run = self.test
@@ -118,8 +118,9 @@ class Subject:
                 loss = self.loss_fn(x, y) / s.gradient_accumulation_steps
             loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), s.grad_clip or torch.inf)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        for optimizer in self.optimizers:
+            optimizer.step()
+        self.model.zero_grad(set_to_none=True)
         self.step += 1
 
     @torch.no_grad()

@@ -7,5 +7,6 @@ mixed_lengths = (256, 512, 1024)
 staged = True
 max_iters = 100  # 0.2M tokens
 warmup_iters = 10
+optimizer = "adamw"
 learning_rate = 5e-4  # a sixth of the rate it was trained with
 eval_interval = 100

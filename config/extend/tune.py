@@ -5,5 +5,6 @@ length_factor = 4
 batch_size = 4
 max_iters = 100  # 0.2M tokens for a run of 128
 warmup_iters = 10
+optimizer = "adamw"
 learning_rate = 5e-4  # a sixth of the rate it was trained with
 eval_interval = 100

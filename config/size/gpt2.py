@@ -7,6 +7,7 @@ n_head = 12
 n_embd = 768
 batch_size = 32
 gradient_accumulation_steps = 30  # 32 x 512 x 30 = 0.49M tokens a step, as GPT-2 and nanoGPT
+optimizer = "adamw"
 learning_rate = 6e-4  # nanoGPT's, for this size and batch
 min_lr = 6e-5
 beta2 = 0.95

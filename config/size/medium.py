@@ -5,4 +5,5 @@ n_embd = 384
 block_size = 256
 batch_size = 16
 max_iters = 2442
+optimizer = "adamw"
 learning_rate = 1e-3

@@ -2,4 +2,3 @@
 n_layer = 4
 n_head = 4
 n_embd = 128
-learning_rate = 3e-3

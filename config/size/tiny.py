@@ -6,5 +6,4 @@ n_embd = 64
 batch_size = 16
 max_iters = 200
 warmup_iters = 20
-learning_rate = 4e-3
 eval_interval = 100

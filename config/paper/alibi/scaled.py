@@ -18,6 +18,7 @@ n_embd = 128
 block_size = 128
 batch_size = 24
 max_iters = 800
+optimizer = "adamw"
 learning_rate = 3e-3
 dtype = "bfloat16"
 eval_lengths = (128, 256, 384, 640, 768, 896, 4096)

@@ -20,6 +20,7 @@ n_embd = 1024
 block_size = 512
 batch_size = 48  # 24,576 tokens a step, as 8 sequences of 3,072
 max_iters = 4800
+optimizer = "adamw"
 learning_rate = 6e-4
 beta2 = 0.95
 eval_lengths = (512, 1024, 1536, 2560, 3072, 3584, 16384)

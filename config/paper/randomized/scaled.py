@@ -10,5 +10,6 @@ n_embd = 128
 block_size = 41
 batch_size = 64
 max_iters = 2400
+optimizer = "adamw"
 learning_rate = 2e-3
 dtype = "bfloat16"

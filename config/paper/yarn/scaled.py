@@ -8,6 +8,7 @@ n_layer = 4
 n_head = 4
 n_embd = 128
 block_size = 128
+optimizer = "adamw"
 learning_rate = 3e-3
 dtype = "bfloat16"
 eval_lengths = (128, 256, 320, 512, 1024)
