@@ -74,7 +74,7 @@ def prepare_pairs(q, k, plan, scale, features):
         pairs = [plan.turn_both(q, k, part) for part in plan.parts]
     if plan.temperature is not None:
         pairs = [((q * plan.temperature).to(q.dtype), k) for q, k in pairs]
-    if plan.scorer and plan.scorer.along:
+    if plan.scorer and plan.scorer.along is not None:
         [(q, k)] = pairs
         dtype = q.dtype
         wide = torch.promote_types(dtype, torch.float32)
@@ -100,7 +100,7 @@ def scores_of_rows(pairs, plan, scale, features, rows):
         wide = torch.promote_types(q.dtype, torch.float32)
         score = (q.to(k.dtype) @ k.mT).to(wide) * scale
         added = added_scores(plan, part, q.shape[1], wide, index, places)
-        if plan.scorer and plan.scorer.score:
+        if plan.scorer and plan.scorer.score is not None:
             i, j = pairs_of_ids(part, index, places, wide, offset)
             features_k = None if features is None else features[:, :stop]
             tile = Tile(q.to(wide), k.to(wide), score, added, i, j, index, places, features_k)
@@ -185,7 +185,8 @@ def choose_path(plan: Plan, n_head: int, compiled: bool, dropout: float = 0.0) -
     whole_text = queries == keys
     if FORCED_PATH and whole_text:
         return FORCED_PATH
-    if len(plan.parts) > 1 or plan.weighting or (plan.scorer and plan.scorer.score):
+    makes_score = plan.scorer is not None and plan.scorer.score is not None
+    if len(plan.parts) > 1 or plan.weighting or makes_score:
         return "scored"
     if on_gpu and trained and torch.are_deterministic_algorithms_enabled():
         return "scored"  # the library's kernels add gradients in any order

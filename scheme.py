@@ -496,7 +496,10 @@ class Plan:
 
 def first(pieces, method):
     """The first of the pieces that has a method of the contract, such as "embed"."""
-    return next((piece for piece in pieces if getattr(piece, method)), None)
+    for piece in pieces:
+        if getattr(piece, method) is not None:
+            return piece
+    return None
 
 
 # ---- the scheme of a model
@@ -634,7 +637,7 @@ class Scheme(nn.Module):
     def extended_ids(self, extensions: Iterable[Piece], ids: Tensor, total: int) -> Tensor:
         """Position ids as these extensions change them."""
         for piece in extensions:
-            if piece.ids:
+            if piece.ids is not None:
                 ids = piece.ids(posenc.widened(ids), total)
         return ids
 
@@ -673,15 +676,15 @@ class Scheme(nn.Module):
             extensions = [self.extensions[n] for n in numbers]
             maps = [piece for piece in self.maps if piece in extensions]
             pieces = [*schemes, *extensions]
-            biases = [piece for piece in schemes if piece.bias]
-            masks = [piece.mask for piece in pieces if piece.mask]
+            biases = [piece for piece in schemes if piece.bias is not None]
+            masks = [piece.mask for piece in pieces if piece.mask is not None]
             visible = [piece.visible for piece in pieces if piece.visible]
             if window is not None:
                 masks.append(lambda i, j: i - j < window)
                 visible.append((window, 0))
             temperature = None
             for piece in pieces:
-                if piece.temperature:
+                if piece.temperature is not None:
                     factor = piece.temperature(index[-new:].to(dtype))[..., None]
                     temperature = factor if temperature is None else temperature * factor
             turning = first(schemes, "tables")
@@ -704,7 +707,8 @@ class Scheme(nn.Module):
                         key_tables = turning.tables(j, total, maps)
                 parts.append(Part(i, j, query_tables, key_tables, region and region.where))
             plain_ids = ids is index and first(extensions, "ids") is None
-            steady = all(piece.by_distance for piece in pieces if piece.bias or piece.mask)
+            on_scores = [p for p in pieces if p.bias is not None or p.mask is not None]
+            steady = all(piece.by_distance for piece in on_scores)
             plans[keys, numbers] = Plan(
                 parts=parts,
                 temperature=temperature,
