@@ -323,8 +323,6 @@ class ExtendSettings(LogSettings, MeasureSettings):
     The other words of the command line are run folders (of several seeds) and extensions.
     """
 
-    protocols = ("fixed_targets",)  # what is tested: a gain compares the same targets
-
     search: Length | None = setting(None, "search longrope's factors for so many L", "test")
     rounds: Count = setting(40, "rounds of the search", "test")
     seed: Seed = setting(1337, "seed of the search", "test")

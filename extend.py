@@ -101,7 +101,8 @@ def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings)
     # "" is the model as it was trained
     wanted = ["", *(text for text in dict.fromkeys(wanted) if text != trained)]
     for run in runs:
-        evaluate.evaluate_run(run, wanted, settings, again=False)
+        # a gain compares the same targets
+        evaluate.evaluate_run(run, wanted, settings, again=False, protocols=("fixed_targets",))
 
     frame = results.load_rows([run.folder for run in runs])
     frame = frame[(frame.protocol == "fixed_targets") & frame.length.isin(lengths)]
