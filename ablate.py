@@ -376,11 +376,11 @@ def main() -> int:
             share.append(ready[-1])
 
     n_finished = sum(cell.is_finished() for cell in share)
-    print(f"{len(share)} cells, {n_finished} of them finished; the comparison goes to {folder}")
+    print(f"cells: {len(share)}, finished: {n_finished}; the comparison goes to {folder}")
     failures = train_cells(share, settings.jobs)
     finished = [cell for cell in ready if cell.is_finished()]
     if not finished or (parts > 1 and len(finished) < len(cells)):
-        print(f"no table yet: {len(finished)} of {len(cells)} cells are finished")
+        print(f"no table yet: {len(finished)} of {len(cells)} cells finished")
         return 1 if failures else 0
 
     folder.mkdir(parents=True, exist_ok=True)

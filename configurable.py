@@ -47,6 +47,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Length = Annotated[int, Field(ge=2, le=2**24)]
 Lengths = tuple[Length, ...]
 Share = Annotated[float, Field(ge=0, lt=1)]
+FigureFile = Annotated[str, Field(pattern=r"^$|\.(png|pdf|svg)$")]
 
 
 # ---- the settings of every program
@@ -276,7 +277,7 @@ class ReportSettings(Settings):
     """Tables and figures of finished tests; run folders are the other words of the command line."""
 
     dataset: str = setting("", "corpus whose rows are shown, by default the first", "manner")
-    out: str = setting("", "figure of several runs: .png, .pdf or .svg", "manner")
+    out: FigureFile = setting("", "figure of several runs: .png, .pdf or .svg", "manner")
     format: Format = setting(
         "text", "of the table: text, md, tex; csv and json give the rows", "manner"
     )
@@ -289,7 +290,7 @@ class EvaluateSettings(MeasureSettings):
     protocols: tuple[Protocol, ...] = setting(PROTOCOLS, "what to test", "test")
     diagnose: bool = setting(False, "instead, find what the model reads and why it fails", "test")
     extend: str = setting("", "extension: 'yarn(factor=4)', or none, else as trained", "test")
-    out: str = setting("", "figure of several runs: .png, .pdf or .svg", "manner")
+    out: FigureFile = setting("", "figure of several runs: .png, .pdf or .svg", "manner")
     format: Format = setting(
         "text", "of the table: text, md, tex; csv and json give the rows", "manner"
     )
@@ -402,6 +403,11 @@ def schema(cls: type[Settings]) -> type[BaseModel]:
     return create_model(cls.__name__, __config__=ConfigDict(allow_inf_nan=False), **types)
 
 
+def helps(cls: type[Settings]) -> dict[str, str]:
+    """The line of help of each setting, by name."""
+    return {f.name: f.metadata["help"] for f in fields(cls)}
+
+
 def checked(cls: type[Settings], chosen: dict[str, Any]) -> dict[str, Any]:
     """Values of settings in the types that they must have, by name: 1e4 is an integer, 1 is a
     float, a list is a tuple. UserError for the first that is wrong.
@@ -410,7 +416,9 @@ def checked(cls: type[Settings], chosen: dict[str, Any]) -> dict[str, Any]:
         model = schema(cls).model_validate(chosen)
     except ValidationError as error:
         first = error.errors()[0]
-        raise UserError(f"{first['loc'][0]} = {first['input']!r:.60}: {first['msg']}") from None
+        name = first["loc"][0]
+        wrong = f"{name} = {first['input']!r:.60}: {first['msg']}"
+        raise UserError(f"{wrong} ({helps(cls)[name]})") from None
     return {name: getattr(model, name) for name in chosen}
 
 
@@ -468,15 +476,22 @@ def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, li
     chosen = {}
     from_line = {}
     others = []
+    before = ""
     for word in argv:
+        name, equals, _ = word.partition("=")
         if word == "--debug":
             continue
         if word.startswith("-") and word != "-":
             from_line |= read_word(cls, word)
+        elif equals and name in helps(cls):
+            raise UserError(f"command line: {word!r:.60} lacks its dashes; write --{word:.60}")
+        elif word.lower() in ("true", "false") and before.startswith("--"):
+            raise UserError(f"command line: {before} {word} are two words; write {before}={word}")
         elif word.endswith(".py"):
             chosen |= read_config_file(cls, Path(word))
         else:
             others.append(word)
+        before = word
     chosen |= from_line
     if "block_size" in chosen and "length_factor" in chosen:
         raise UserError("block_size and length_factor both set the training length: name one")
@@ -501,6 +516,8 @@ def read_word(cls: type[Settings], word: str) -> dict[str, Any]:
             value = [read_literal(item) for item in text.split(",") if item.strip()]
         else:
             value = read_literal(text or "true")  # --diagnose alone
+        if name == "pos_file" and value and not Path(value).is_file():
+            raise UserError(f"pos_file={value}: there is no such file; check its name")
         return checked(cls, {name: value})
     except UserError as error:
         raise UserError(f"command line: {error}") from None
@@ -548,11 +565,11 @@ def check_name(cls: type[Settings], name: str) -> None:
     """Raise UserError, with the nearest name, unless a program has this setting."""
     if name in cls.refused:
         raise UserError(f"{name} is not set here; {cls.refused[name]}")
-    helps = {f.name: f.metadata["help"] for f in fields(cls)}
-    if name in helps:
+    known = helps(cls)
+    if name in known:
         return
-    near = difflib.get_close_matches(name[:80], helps, n=1)
-    near += [other for other, text in helps.items() if name in text.split()]  # such as lr
+    near = difflib.get_close_matches(name[:80], known, n=1)
+    near += [other for other, text in known.items() if name in text.split()]  # such as lr
     advice = "--help lists all settings"
     if near:
         advice = cls.refused.get(near[0], f"did you mean {near[0]}?")
@@ -583,7 +600,10 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
     except (UserError, OSError) as error:
         if "--debug" in sys.argv:
             traceback.print_exception(error)
-        print(f"error: {error}", file=sys.stderr)
+        sentence = str(error)
+        if isinstance(error, OSError) and error.filename:
+            sentence = f"{error.filename}: {error.strerror}"
+        print(f"error: {sentence}", file=sys.stderr)
         code = 1
     sys.exit(code)
 

@@ -493,12 +493,16 @@ def tables(rows: pd.DataFrame, format: str = "text") -> str:
     runs = rows.groupby(["label", "seed"], sort=False)
     one_seed = runs.ngroups == rows.label.nunique()
     answered = bool(answers.answered(rows))
-    notes = [*rows.reason, *rows.note]
+    notes = []
     if rows.dtype.nunique() > 1:
         notes.append("rows of different number formats are compared")
     parts = {}
+    noted: dict[str, list[str]] = {}  # the runs that each note is of
     for (label, seed), run in runs:
         name = label if one_seed else f"{label} s={seed}"
+        for note in dict.fromkeys([*run.reason, *"; ".join(run.note).split("; ")]):
+            if note:
+                noted.setdefault(note, []).append(name)
         if answered:
             parts[name] = answers.table(answers.answered(run))
             notes.append(f"{name}: {answers.verdict(answers.answered(run))}")
@@ -506,7 +510,10 @@ def tables(rows: pd.DataFrame, format: str = "text") -> str:
             parts[name] = length_table(run)
             if one_seed and doubts(run):
                 notes.append(f"{name}: {doubts(run)}")
-    notes = [note for note in dict.fromkeys(notes) if note]
+    for note, names in noted.items():
+        if len(names) < len(parts):
+            note = f"{', '.join(names)}: {note}"
+        notes.append(note)
     table = pd.concat(parts, names=["scheme"])
     title = f"{rows.dataset.iloc[0]}, trained at L = {rows.train_length.iloc[0]}"
     if answered:

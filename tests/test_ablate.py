@@ -225,10 +225,10 @@ def test_a_comparison_is_made_once_and_goes_on(monkeypatch, capsys):
     Path("mine.py").write_text(DIP)
     words = ("nope", "dip", "--pos_file=mine.py", "--seeds=1", "--ablate_dir=both")
     assert compare(monkeypatch, *words, "--only=1/2") == 0
-    assert "no table yet: 1 of 2 cells are finished" in capsys.readouterr().out
+    assert "no table yet: 1 of 2 cells finished" in capsys.readouterr().out
     assert compare(monkeypatch, *words) == 0
     said = capsys.readouterr().out
-    assert "2 cells, 1 of them finished" in said
+    assert "cells: 2, finished: 1" in said
     assert sum("loss_L" in line for line in said.splitlines()) == 1  # one new cell
     frame = results.load_rows(["both"])
     assert set(frame.label) == {"nope", "dip"} and set(frame.dtype) == {"float32"}
@@ -248,7 +248,7 @@ def test_a_comparison_is_made_once_and_goes_on(monkeypatch, capsys):
     # again: nothing is left to do
     capsys.readouterr()
     assert compare(monkeypatch, *words, "--overwrite=True") == 0
-    assert "2 cells, 2 of them finished" in capsys.readouterr().out
+    assert "cells: 2, finished: 2" in capsys.readouterr().out
 
     # a cell whose folder holds another run is refused before anything is trained
     path = configs["nope"]

@@ -502,7 +502,7 @@ def test_report_prints_draws_and_lists(out, capsys, monkeypatch):
     assert "\\begin{tabular}" in run_report(capsys, monkeypatch, "out/a", "--format=tex")
     listed = run_report(capsys, monkeypatch)
     loss = result("alibi")["rows"][1]["nats"]
-    assert "3 runs" in listed and f"{loss:.4f}" in listed and listed.count("unfinished") == 1
+    assert "runs: 3" in listed and f"{loss:.4f}" in listed and listed.count("unfinished") == 1
     rows = list(csv.DictReader(io.StringIO(run_report(capsys, monkeypatch, "out", "--format=csv"))))
     assert len(rows) == 36 and any("unfinished" in row["label"] for row in rows)
     (out / "out" / "d").mkdir()
