@@ -52,6 +52,7 @@ from configurable import (
 )
 from runs import device, results
 from runs.checkpoint import (
+    check_writable,
     corpus_digests,
     differences,
     finished_result,
@@ -329,6 +330,7 @@ def main() -> int:
     if "WORLD_SIZE" in os.environ:
         raise UserError("torchrun is for train.py: share the cells out with --only=I/N")
     device.set_up_cpu()
+    check_writable(Path(settings.ablate_dir or "out"))
     cells = plan([*settings.schemes, *typed], settings)
     examine_cells(cells)
 

@@ -108,12 +108,12 @@ class ModelSettings(Settings):
     mlp: Literal["gelu", "gelu_exact", "swiglu"] = setting(
         "gelu", "gelu (its tanh form), gelu_exact or swiglu"
     )
-    n_inner: Count | None = setting(None, "width of the MLP, none: as 4 n_embd")
-    n_kv_head: Count | None = setting(None, "heads of keys and values, none: n_head")
-    head_dim: Count | None = setting(None, "width of a head, none: n_embd / n_head")
+    n_inner: Count | None = setting(None, "width of the MLP (None: 4 n_embd)")
+    n_kv_head: Count | None = setting(None, "heads of keys and values (None: n_head)")
+    head_dim: Count | None = setting(None, "width of a head (None: n_embd / n_head)")
     qk_norm: bool = setting(False, "normalise queries and keys, before they are turned")
-    kv_lora_rank: Count | None = setting(None, "keys and values of a latent this wide")
-    qk_rope_head_dim: NonNegativeInt = setting(0, "with kv_lora_rank: columns that positions turn")
+    kv_lora_rank: Count | None = setting(None, "width of a latent for keys and values")
+    qk_rope_head_dim: NonNegativeInt = setting(0, "with kv_lora_rank: columns that turn")
     embedding_norm: bool = setting(False, "normalise embeddings")
     parallel_blocks: bool = setting(False, "MLP and attention read the same, side by side")
     tie_embeddings: bool = setting(True, "the output layer is the token embedding")
@@ -193,7 +193,7 @@ class TestSettings(Settings):
 
     __test__ = False  # no class of tests
 
-    eval_lengths: Lengths = setting((), "test lengths in tokens, else L/2 ... 32L", "test")
+    eval_lengths: Lengths = setting((), "test lengths in tokens (by default L/2 to 32 L)", "test")
     eval_windows: Windows = setting(64, "windows of a test, a power of two", "test")
 
 
@@ -217,14 +217,16 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
     weight_decay: NonNegativeFloat = setting(0.1, "weight decay of matrices")
     beta1: Share = setting(0.9, "AdamW's decay rate of the mean")
     beta2: Share = setting(0.99, "AdamW's decay rate of the variance")
-    grad_clip: NonNegativeFloat = setting(1.0, "largest norm of the gradient, 0 for any")
+    grad_clip: NonNegativeFloat = setting(1.0, "largest norm of the gradient (0: any)")
     decay_lr: bool = setting(True, "False: constant from the first step, without warm-up")
     lr_schedule: Literal["cosine", "wsd", "constant"] = setting(
         "cosine", "after warm-up: cosine, wsd or constant"
     )
-    warmup_iters: NonNegativeInt | None = setting(None, "steps, none: min(100, max_iters / 4)")
-    lr_decay_iters: Count | None = setting(None, "last step of the decay, none: max_iters")
-    min_lr: NonNegativeFloat | None = setting(None, "lowest rate, none for learning_rate / 20")
+    warmup_iters: NonNegativeInt | None = setting(
+        None, "steps of warm-up (None: min(100, max_iters / 4))"
+    )
+    lr_decay_iters: Count | None = setting(None, "last step of the decay (None: max_iters)")
+    min_lr: NonNegativeFloat | None = setting(None, "lowest rate (None: learning_rate / 20)")
     seed: Seed = setting(1337, "seed of weights, data order and draws")
     out_dir: str = setting("", "run folder, by default named after the settings", "manner")
     overwrite: bool = setting(False, "start again in a used run folder", "manner")
@@ -269,7 +271,9 @@ class MeasureSettings(TestSettings, ComputeSettings):
     """What every test of trained models asks for."""
 
     dataset: str = setting("", "corpus to test on, by default the run's own", "test")
-    pos_file: str = setting("", "your file of position schemes, named again to let it run", "test")
+    pos_file: str = setting(
+        "", "your file of position schemes: naming it again lets its code run", "test"
+    )
 
 
 @dataclass(frozen=True)
@@ -289,7 +293,9 @@ class EvaluateSettings(MeasureSettings):
 
     protocols: tuple[Protocol, ...] = setting(PROTOCOLS, "what to test", "test")
     diagnose: bool = setting(False, "instead, find what the model reads and why it fails", "test")
-    extend: str = setting("", "extension: 'yarn(factor=4)', or none, else as trained", "test")
+    extend: str = setting(
+        "", "as in 'yarn(factor=4)', none: without (by default as trained)", "test"
+    )
     out: FigureFile = setting("", "figure of several runs: .png, .pdf or .svg", "manner")
     format: Format = setting(
         "text", "of the table: text, md, tex; csv and json give the rows", "manner"
@@ -300,20 +306,20 @@ class EvaluateSettings(MeasureSettings):
 class SampleSettings(ComputeSettings):
     """Text from a run, whose folder is the other word of the command line."""
 
-    start: str = setting("\n", "the prompt (FILE:path reads a file, - standard input)")
+    start: str = setting("\n", "the prompt (FILE:path: of a file, -: of standard input)")
     num_samples: Count = setting(1, "number of samples")
     max_new_tokens: Count = setting(500, "tokens of a sample")
     temperature: NonNegativeFloat = setting(
         0.8, "divides the logits, 0: always the likeliest token"
     )
-    top_k: Count | None = setting(None, "draw from the k likeliest tokens only")
+    top_k: Count | None = setting(None, "draw from the k likeliest tokens (None: all)")
     top_p: Annotated[float, Field(gt=0, le=1)] | None = setting(
-        None, "draw from the top of this probability"
+        None, "draw from the likeliest tokens of this probability (None: all)"
     )
     stop: str = setting("", "text that ends a sample")
     seed: Seed = setting(1337, "seed of the draws")
-    extend: str = setting("", "extension: 'yarn(factor=4)', or none, else as trained")
-    pos_file: str = setting("", "your file of position schemes, named again to let it run")
+    extend: str = setting("", "as in 'yarn(factor=4)', none: without (by default as trained)")
+    pos_file: str = setting("", "your file of position schemes: naming it again lets its code run")
     compile: bool = setting(False, "torch.compile: for many tokens, on a GPU", "manner")
 
 
@@ -327,7 +333,7 @@ class ExtendSettings(LogSettings, MeasureSettings):
     search: Length | None = setting(None, "search longrope's factors for so many L", "test")
     rounds: Count = setting(40, "rounds of the search", "test")
     seed: Seed = setting(1337, "seed of the search", "test")
-    out: str = setting("", "name of table (.txt) and figure (.png), else in the run", "manner")
+    out: str = setting("", "name of table and figure (by default extend, in the run)", "manner")
 
 
 @dataclass(frozen=True)
@@ -341,12 +347,14 @@ class AblateSettings(TrainSettings):
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = setting(
         (1, 2, 3), "seeds of every scheme"
     )
-    learning_rates: tuple[PositiveFloat, ...] = setting((), "pick one per scheme, on another seed")
+    learning_rates: tuple[PositiveFloat, ...] = setting(
+        (), "try these for each scheme, use the best"
+    )
     only: Annotated[str, Field(pattern="^[1-9][0-9]{0,5}/[1-9][0-9]{0,5}$")] = setting(
         "1/1", "I/N: the I-th of N shares of the cells", "manner"
     )
     jobs: Count = setting(1, "cells at once here", "manner")
-    ablate_dir: str = setting("", "folder of table and figure, else named by settings", "manner")
+    ablate_dir: str = setting("", "folder of table and figure (by default in out/)", "manner")
 
     refused = {
         "pos": "name the schemes, as in: python ablate.py rope alibi",
@@ -455,11 +463,15 @@ def answer_help(cls: type[Settings], usage: str, argv: list[str] = sys.argv) -> 
         return
     lines = [usage.strip()]
     for kind, heading in KINDS.items():
-        lines.append(f"\n{heading}:")
-        for f in fields(cls):
-            if f.metadata["kind"] == kind and f.name not in cls.refused:
-                name = f"--{f.name}={typed(f.default).strip()}"
-                lines.append(f"  {name:<33} {f.metadata['help']}")
+        shown = [f for f in fields(cls) if f.metadata["kind"] == kind and f.name not in cls.refused]
+        if shown:
+            lines.append(f"\n{heading}:")
+        for f in shown:
+            name = f"--{f.name}={typed(f.default).strip()}"
+            if len(name) > 33:  # the help has a line of its own
+                lines.append(f"  {name}")
+                name = ""
+            lines.append(f"  {name:<33} {f.metadata['help']}")
     lines.append("\n--debug shows where an error arose.")
     run_program(lambda: print("\n".join(lines)))
 

@@ -38,7 +38,15 @@ from configurable import (
     write_json,
 )
 from runs import device, results
-from runs.checkpoint import Run, lock_folder, named_folders, open_model, provenance, run_corpus
+from runs.checkpoint import (
+    Run,
+    check_writable,
+    lock_folder,
+    named_folders,
+    open_model,
+    provenance,
+    run_corpus,
+)
 from runs.figures import plot_extensions
 from runs.huggingface import is_huggingface
 from runs.log import log_comparison
@@ -87,6 +95,9 @@ def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings)
             f"python evaluate.py {first.folder} --extend=NAME tests one extension"
         )
 
+    figure = Path(settings.out or first.folder / "extend").with_suffix(".png")
+    check_writable(figure.parent)
+
     # all runs are tested on the same targets
     length = first.model.config.block_size
     lengths = settings.eval_lengths or first.settings.eval_lengths
@@ -108,7 +119,6 @@ def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings)
     frame = frame[(frame.protocol == "fixed_targets") & frame.length.isin(lengths)]
     frame = results.select(frame, corpus.name, extend="all")
     table = results.extension_table(frame)
-    figure = Path(settings.out or first.folder / "extend").with_suffix(".png")
     table_file = figure.with_suffix(".txt")
     figure.parent.mkdir(parents=True, exist_ok=True)
     table_file.write_text(f"{table}\n", encoding="utf-8")
