@@ -65,7 +65,7 @@ from runs.checkpoint import (
 from runs.examine import examine
 from runs.figures import plot_rows
 from runs.log import diverged, log_comparison
-from scheme import parse
+from scheme import load_file, parse
 
 TRAIN = Path(__file__).resolve().with_name("train.py")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # schedulers send the last one
@@ -115,7 +115,7 @@ def plan(schemes: list[str], settings: AblateSettings) -> list[Cell]:
     if not schemes:
         raise UserError("name the position schemes, as in: python ablate.py nope rope alibi")
     shared = TrainSettings(**{f.name: getattr(settings, f.name) for f in fields(TrainSettings)})
-    fixed = ["dataset", "seed", "init_from", "out_dir"]  # the same for all schemes
+    fixed = ["dataset", "seed", "init_from", "out_dir", "pos_file"]  # the same for all schemes
     if settings.learning_rates:
         fixed.append("learning_rate")
     models: dict[str, TrainSettings] = {}
@@ -155,6 +155,10 @@ def examine_cells(cells: list[Cell]) -> None:
                 f"{cell.folder} holds another run than {cell.name} ({differ[0]}): "
                 f"--overwrite=True keeps what is finished and trains anew: {unfinished}"
             )
+    pos_file = None
+    if cells[0].settings.pos_file:
+        pos_file = Path(cells[0].settings.pos_file).resolve()
+        load_file(pos_file)
     # one cell of each scheme
     for cell in {cell.label: cell for cell in cells}.values():
         s = cell.settings
@@ -166,7 +170,6 @@ def examine_cells(cells: list[Cell]) -> None:
                 if reason:
                     raise UserError(f"the length {length}: {reason}")
         if s.examine:
-            pos_file = Path(s.pos_file) if s.pos_file else None
             length = max((s.block_size, *s.mixed_lengths))
             for warning in examine(s.gpt(corpus.vocab_size), pos_file, length, cell.folder):
                 print(f"warning: {cell.label}: {warning}")

@@ -528,8 +528,6 @@ def read_word(cls: type[Settings], word: str) -> dict[str, Any]:
             value = [read_literal(item) for item in text.split(",") if item.strip()]
         else:
             value = read_literal(text or "true")  # --diagnose alone
-        if name == "pos_file" and value and not Path(value).is_file():
-            raise UserError(f"pos_file={value}: there is no such file; check its name")
         return checked(cls, {name: value})
     except UserError as error:
         raise UserError(f"command line: {error}") from None
