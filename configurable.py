@@ -277,10 +277,9 @@ class MeasureSettings(TestSettings, ComputeSettings):
 
 
 @dataclass(frozen=True)
-class ReportSettings(Settings):
-    """Tables and figures of finished tests; run folders are the other words of the command line."""
+class TableSettings(Settings):
+    """How tables and figures of runs are given out."""
 
-    dataset: str = setting("", "corpus whose rows are shown, by default the first", "manner")
     out: FigureFile = setting("", "figure of several runs: .png, .pdf or .svg", "manner")
     format: Format = setting(
         "text", "of the table: text, md, tex; csv and json give the rows", "manner"
@@ -288,17 +287,20 @@ class ReportSettings(Settings):
 
 
 @dataclass(frozen=True)
-class EvaluateSettings(MeasureSettings):
+class ReportSettings(TableSettings):
+    """Tables and figures of finished tests; run folders are the other words of the command line."""
+
+    dataset: str = setting("", "corpus whose rows are shown, by default the first", "manner")
+
+
+@dataclass(frozen=True)
+class EvaluateSettings(TableSettings, MeasureSettings):
     """A test of finished runs, whose folders are the other words of the command line."""
 
     protocols: tuple[Protocol, ...] = setting(PROTOCOLS, "what to test", "test")
     diagnose: bool = setting(False, "instead, find what the model reads and why it fails", "test")
     extend: str = setting(
         "", "as in 'yarn(factor=4)', none: without (by default as trained)", "test"
-    )
-    out: FigureFile = setting("", "figure of several runs: .png, .pdf or .svg", "manner")
-    format: Format = setting(
-        "text", "of the table: text, md, tex; csv and json give the rows", "manner"
     )
 
 
