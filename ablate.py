@@ -11,7 +11,9 @@
 
 Each cell of the comparison is a run of train.py in its own run folder; what it prints is in
 train.log there. All schemes of a seed are trained on the same tokens in the same order. The same
-command goes on after an interruption, and trains only what is not yet trained.
+command goes on after an interruption, and trains only what is not yet trained. A cell whose
+settings, files and corpus have not changed since it was finished is never trained twice:
+--overwrite=True replaces the others.
 
 A learning rate is picked on a seed that is not compared, with half the steps, by the loss at L on
 validation windows that share no target with the test, or on training rows that it has not read.
@@ -37,6 +39,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
+import data
 import evaluate
 from configurable import (
     AblateSettings,
@@ -49,6 +52,8 @@ from configurable import (
 )
 from runs import device, results
 from runs.checkpoint import (
+    check_writable,
+    corpus_digests,
     differences,
     finished_result,
     load_run,
@@ -60,7 +65,7 @@ from runs.checkpoint import (
 from runs.examine import examine
 from runs.figures import plot_rows
 from runs.log import diverged, log_comparison
-from scheme import parse
+from scheme import load_file, parse
 
 TRAIN = Path(__file__).resolve().with_name("train.py")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # schedulers send the last one
@@ -85,8 +90,19 @@ class Cell:
         return run_folder(self.settings)
 
     def is_finished(self) -> bool:
-        """Whether it is trained and tested to its end."""
-        return finished_result(self.folder, self.settings) is not None
+        """Whether it is trained and tested to its end, by these settings, files and corpus."""
+        try:
+            result = finished_result(self.folder, self.settings)
+        except UserError:  # a damaged file
+            if self.settings.overwrite:
+                return False
+            raise
+        return result is not None and not self.has_another_corpus()
+
+    def has_another_corpus(self) -> bool:
+        """Whether the corpus has changed since the run in its folder began."""
+        corpus = data.load(self.settings.dataset)
+        return read_config(self.folder)["corpus_sha256"] != corpus_digests(corpus)
 
 
 # ---- what is to be trained
@@ -99,7 +115,7 @@ def plan(schemes: list[str], settings: AblateSettings) -> list[Cell]:
     if not schemes:
         raise UserError("name the position schemes, as in: python ablate.py nope rope alibi")
     shared = TrainSettings(**{f.name: getattr(settings, f.name) for f in fields(TrainSettings)})
-    fixed = ["dataset", "seed", "init_from", "out_dir"]  # the same for all schemes
+    fixed = ["dataset", "seed", "init_from", "out_dir", "pos_file"]  # the same for all schemes
     if settings.learning_rates:
         fixed.append("learning_rate")
     models: dict[str, TrainSettings] = {}
@@ -126,18 +142,26 @@ def examine_cells(cells: list[Cell]) -> None:
     """Examine the scheme of every cell; print warnings. UserError, before anything is trained, for
     a wrong scheme, a length that the corpus does not have, or a folder that holds another run.
     """
-    examined = set()
     for cell in cells:
         s = cell.settings
-        if (cell.folder / "config.json").exists() and not s.overwrite:
-            for difference in differences(cell.folder, read_config(cell.folder), s):
-                raise UserError(
-                    f"{cell.folder} holds another run than {cell.name} ({difference}): "
-                    "--overwrite=True trains it anew"
-                )
-        if cell.label in examined:
+        if s.overwrite or not (cell.folder / "config.json").exists():
             continue
-        examined.add(cell.label)
+        differ = differences(cell.folder, read_config(cell.folder), s)
+        if cell.has_another_corpus():
+            differ.append(f"the corpus {s.dataset} has changed since")
+        if differ:
+            unfinished = "; ".join(cell.name for cell in cells if not cell.is_finished())
+            raise UserError(
+                f"{cell.folder} holds another run than {cell.name} ({differ[0]}): "
+                f"--overwrite=True keeps what is finished and trains anew: {unfinished}"
+            )
+    pos_file = None
+    if cells[0].settings.pos_file:
+        pos_file = Path(cells[0].settings.pos_file).resolve()
+        load_file(pos_file)
+    # one cell of each scheme
+    for cell in {cell.label: cell for cell in cells}.values():
+        s = cell.settings
         corpus = training_corpus(s)
         if "rows" not in corpus.meta:
             places = evaluate.find_places(corpus, s.eval_windows)
@@ -146,7 +170,6 @@ def examine_cells(cells: list[Cell]) -> None:
                 if reason:
                     raise UserError(f"the length {length}: {reason}")
         if s.examine:
-            pos_file = Path(s.pos_file) if s.pos_file else None
             length = max((s.block_size, *s.mixed_lengths))
             for warning in examine(s.gpt(corpus.vocab_size), pos_file, length, cell.folder):
                 print(f"warning: {cell.label}: {warning}")
@@ -155,14 +178,14 @@ def examine_cells(cells: list[Cell]) -> None:
 # ---- training
 
 
-def train_cells(cells: list[Cell], jobs: int, overwrite: bool, what: str = "") -> dict[str, str]:
-    """Train and test the cells that are not finished (all, if `overwrite`), `jobs` at once; print a
-    line for each. Returns {name of a cell: why it failed}.
+def train_cells(cells: list[Cell], jobs: int, what: str = "") -> dict[str, str]:
+    """Train and test the cells that are not finished, `jobs` at once; print a line for each.
+    Returns {name of a cell: why it failed}.
 
     SIGINT (Ctrl-C), SIGTERM and SIGUSR1 go to the cells that run; they save and end, and this
     raises SystemExit.
     """
-    waiting = [cell for cell in cells if overwrite or not cell.is_finished()]
+    waiting = [cell for cell in cells if not cell.is_finished()]
     failures: dict[str, str] = {}
     children: list[subprocess.Popen] = []
     caught: list[int] = []
@@ -226,7 +249,7 @@ def train_cells(cells: list[Cell], jobs: int, overwrite: bool, what: str = "") -
         for number, handler in handlers.items():
             signal.signal(number, handler)
     if caught:
-        print("stopped; the same command (without --overwrite) goes on from there")
+        print("stopped; the same command goes on (--overwrite=True begins unfinished cells anew)")
         raise SystemExit(128 + caught[0])
     return failures
 
@@ -247,8 +270,8 @@ def pick_rate(cell: Cell, settings: AblateSettings, train: bool) -> dict:
     for _ in range(2):
         trials = [trial(cell, rate, settings) for rate in new]
         if train:
-            left = [run for run in trials if not diverged(run.folder)]
-            train_cells(left, settings.jobs, settings.overwrite, "trial ")
+            left = [run for run in trials if settings.overwrite or not diverged(run.folder)]
+            train_cells(left, settings.jobs, "trial ")
         for run in trials:
             loss = tuning_loss(run)
             if loss is None:
@@ -310,6 +333,7 @@ def main() -> int:
     if "WORLD_SIZE" in os.environ:
         raise UserError("torchrun is for train.py: share the cells out with --only=I/N")
     device.set_up_cpu()
+    check_writable(Path(settings.ablate_dir or "out"))
     cells = plan([*settings.schemes, *typed], settings)
     examine_cells(cells)
 
@@ -321,10 +345,11 @@ def main() -> int:
         folder = Path("out", f"ablate-{settings.dataset}-L{settings.block_size}-{digest}")
     os.environ.setdefault("WANDB_RUN_GROUP", folder.name)  # wandb reads it, in each cell too
 
-    # one number format for all cells: that of those that have begun, or the faster one here
+    # one number format for all cells: that of those that are kept, or the faster one here
     dtype = settings.dtype
     for cell in cells:
-        if dtype == "auto" and (cell.folder / "config.json").exists() and not settings.overwrite:
+        has_begun = (cell.folder / "config.json").exists() and not settings.overwrite
+        if dtype == "auto" and (has_begun or cell.is_finished()):
             dtype = read_config(cell.folder)["dtype"]
     tokens = settings.batch_size * settings.block_size
     compute = device.pick(settings.device, dtype, tokens, settings.n_embd)
@@ -356,11 +381,11 @@ def main() -> int:
             share.append(ready[-1])
 
     n_finished = sum(cell.is_finished() for cell in share)
-    print(f"{len(share)} cells, {n_finished} of them finished; the comparison goes to {folder}")
-    failures = train_cells(share, settings.jobs, settings.overwrite)
+    print(f"cells: {len(share)}, finished: {n_finished}; the comparison goes to {folder}")
+    failures = train_cells(share, settings.jobs)
     finished = [cell for cell in ready if cell.is_finished()]
     if not finished or (parts > 1 and len(finished) < len(cells)):
-        print(f"no table yet: {len(finished)} of {len(cells)} cells are finished")
+        print(f"no table yet: {len(finished)} of {len(cells)} cells finished")
         return 1 if failures else 0
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -47,6 +47,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Length = Annotated[int, Field(ge=2, le=2**24)]
 Lengths = tuple[Length, ...]
 Share = Annotated[float, Field(ge=0, lt=1)]
+FigureFile = Annotated[str, Field(pattern=r"^$|\.(png|pdf|svg)$")]
 
 
 # ---- the settings of every program
@@ -107,12 +108,12 @@ class ModelSettings(Settings):
     mlp: Literal["gelu", "gelu_exact", "swiglu"] = setting(
         "gelu", "gelu (its tanh form), gelu_exact or swiglu"
     )
-    n_inner: Count | None = setting(None, "width of the MLP, none: as 4 n_embd")
-    n_kv_head: Count | None = setting(None, "heads of keys and values, none: n_head")
-    head_dim: Count | None = setting(None, "width of a head, none: n_embd / n_head")
+    n_inner: Count | None = setting(None, "width of the MLP (None: 4 n_embd)")
+    n_kv_head: Count | None = setting(None, "heads of keys and values (None: n_head)")
+    head_dim: Count | None = setting(None, "width of a head (None: n_embd / n_head)")
     qk_norm: bool = setting(False, "normalise queries and keys, before they are turned")
-    kv_lora_rank: Count | None = setting(None, "keys and values of a latent this wide")
-    qk_rope_head_dim: NonNegativeInt = setting(0, "with kv_lora_rank: columns that positions turn")
+    kv_lora_rank: Count | None = setting(None, "width of a latent for keys and values")
+    qk_rope_head_dim: NonNegativeInt = setting(0, "with kv_lora_rank: columns that turn")
     embedding_norm: bool = setting(False, "normalise embeddings")
     parallel_blocks: bool = setting(False, "MLP and attention read the same, side by side")
     tie_embeddings: bool = setting(True, "the output layer is the token embedding")
@@ -192,7 +193,7 @@ class TestSettings(Settings):
 
     __test__ = False  # no class of tests
 
-    eval_lengths: Lengths = setting((), "test lengths in tokens, else L/2 ... 32L", "test")
+    eval_lengths: Lengths = setting((), "test lengths in tokens (by default L/2 to 32 L)", "test")
     eval_windows: Windows = setting(64, "windows of a test, a power of two", "test")
 
 
@@ -213,20 +214,22 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
     gradient_accumulation_steps: Count = setting(1, "micro-batches per step")
     optimizer: Literal["muon", "adamw"] = setting("muon", "muon: of matrices of the blocks alone")
     learning_rate: PositiveFloat | None = setting(
-        None, "highest lr after warm-up, none: 1e-2 with muon, 3e-3 with adamw"
+        None, "highest lr after warm-up (None: 1e-2 with muon, 3e-3 with adamw)"
     )
     max_iters: NonNegativeInt = setting(600, "steps of training")
     weight_decay: NonNegativeFloat = setting(0.1, "weight decay of matrices")
     beta1: Share = setting(0.9, "AdamW's decay rate of the mean")
     beta2: Share = setting(0.99, "AdamW's decay rate of the variance")
-    grad_clip: NonNegativeFloat = setting(1.0, "largest norm of the gradient, 0 for any")
+    grad_clip: NonNegativeFloat = setting(1.0, "largest norm of the gradient (0: any)")
     decay_lr: bool = setting(True, "False: constant from the first step, without warm-up")
     lr_schedule: Literal["cosine", "wsd", "constant"] = setting(
         "cosine", "after warm-up: cosine, wsd or constant"
     )
-    warmup_iters: NonNegativeInt | None = setting(None, "steps, none: min(100, max_iters / 4)")
-    lr_decay_iters: Count | None = setting(None, "last step of the decay, none: max_iters")
-    min_lr: NonNegativeFloat | None = setting(None, "lowest rate, none: a twentieth of the highest")
+    warmup_iters: NonNegativeInt | None = setting(
+        None, "steps of warm-up (None: min(100, max_iters / 4))"
+    )
+    lr_decay_iters: Count | None = setting(None, "last step of the decay (None: max_iters)")
+    min_lr: NonNegativeFloat | None = setting(None, "lowest rate (None: a twentieth of the highest)")
     seed: Seed = setting(1337, "seed of weights, data order and draws")
     out_dir: str = setting("", "run folder, by default named after the settings", "manner")
     overwrite: bool = setting(False, "start again in a used run folder", "manner")
@@ -278,30 +281,36 @@ class MeasureSettings(TestSettings, ComputeSettings):
     """What every test of trained models asks for."""
 
     dataset: str = setting("", "corpus to test on, by default the run's own", "test")
-    pos_file: str = setting("", "your file of position schemes, named again to let it run", "test")
+    pos_file: str = setting(
+        "", "your file of position schemes: naming it again lets its code run", "test"
+    )
 
 
 @dataclass(frozen=True)
-class ReportSettings(Settings):
-    """Tables and figures of finished tests; run folders are the other words of the command line."""
+class TableSettings(Settings):
+    """How tables and figures of runs are given out."""
 
-    dataset: str = setting("", "corpus whose rows are shown, by default the first", "manner")
-    out: str = setting("", "figure of several runs: .png, .pdf or .svg", "manner")
+    out: FigureFile = setting("", "figure of several runs: .png, .pdf or .svg", "manner")
     format: Format = setting(
         "text", "of the table: text, md, tex; csv and json give the rows", "manner"
     )
 
 
 @dataclass(frozen=True)
-class EvaluateSettings(MeasureSettings):
+class ReportSettings(TableSettings):
+    """Tables and figures of finished tests; run folders are the other words of the command line."""
+
+    dataset: str = setting("", "corpus whose rows are shown, by default the first", "manner")
+
+
+@dataclass(frozen=True)
+class EvaluateSettings(TableSettings, MeasureSettings):
     """A test of finished runs, whose folders are the other words of the command line."""
 
     protocols: tuple[Protocol, ...] = setting(PROTOCOLS, "what to test", "test")
     diagnose: bool = setting(False, "instead, find what the model reads and why it fails", "test")
-    extend: str = setting("", "extension: 'yarn(factor=4)', or none, else as trained", "test")
-    out: str = setting("", "figure of several runs: .png, .pdf or .svg", "manner")
-    format: Format = setting(
-        "text", "of the table: text, md, tex; csv and json give the rows", "manner"
+    extend: str = setting(
+        "", "as in 'yarn(factor=4)', none: without (by default as trained)", "test"
     )
 
 
@@ -309,20 +318,20 @@ class EvaluateSettings(MeasureSettings):
 class SampleSettings(ComputeSettings):
     """Text from a run, whose folder is the other word of the command line."""
 
-    start: str = setting("\n", "the prompt (FILE:path reads a file, - standard input)")
+    start: str = setting("\n", "the prompt (FILE:path: of a file, -: of standard input)")
     num_samples: Count = setting(1, "number of samples")
     max_new_tokens: Count = setting(500, "tokens of a sample")
     temperature: NonNegativeFloat = setting(
         0.8, "divides the logits, 0: always the likeliest token"
     )
-    top_k: Count | None = setting(None, "draw from the k likeliest tokens only")
+    top_k: Count | None = setting(None, "draw from the k likeliest tokens (None: all)")
     top_p: Annotated[float, Field(gt=0, le=1)] | None = setting(
-        None, "draw from the top of this probability"
+        None, "draw from the likeliest tokens of this probability (None: all)"
     )
     stop: str = setting("", "text that ends a sample")
     seed: Seed = setting(1337, "seed of the draws")
-    extend: str = setting("", "extension: 'yarn(factor=4)', or none, else as trained")
-    pos_file: str = setting("", "your file of position schemes, named again to let it run")
+    extend: str = setting("", "as in 'yarn(factor=4)', none: without (by default as trained)")
+    pos_file: str = setting("", "your file of position schemes: naming it again lets its code run")
     compile: bool = setting(False, "torch.compile: for many tokens, on a GPU", "manner")
 
 
@@ -333,12 +342,10 @@ class ExtendSettings(LogSettings, MeasureSettings):
     The other words of the command line are run folders (of several seeds) and extensions.
     """
 
-    protocols = ("fixed_targets",)  # what is tested: a gain compares the same targets
-
     search: Length | None = setting(None, "search longrope's factors for so many L", "test")
     rounds: Count = setting(40, "rounds of the search", "test")
     seed: Seed = setting(1337, "seed of the search", "test")
-    out: str = setting("", "name of table (.txt) and figure (.png), else in the run", "manner")
+    out: str = setting("", "name of table and figure (by default extend, in the run)", "manner")
 
 
 @dataclass(frozen=True)
@@ -352,12 +359,14 @@ class AblateSettings(TrainSettings):
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = setting(
         (1, 2, 3), "seeds of every scheme"
     )
-    learning_rates: tuple[PositiveFloat, ...] = setting((), "pick one per scheme, on another seed")
+    learning_rates: tuple[PositiveFloat, ...] = setting(
+        (), "try these for each scheme, use the best"
+    )
     only: Annotated[str, Field(pattern="^[1-9][0-9]{0,5}/[1-9][0-9]{0,5}$")] = setting(
         "1/1", "I/N: the I-th of N shares of the cells", "manner"
     )
     jobs: Count = setting(1, "cells at once here", "manner")
-    ablate_dir: str = setting("", "folder of table and figure, else named by settings", "manner")
+    ablate_dir: str = setting("", "folder of table and figure (by default in out/)", "manner")
 
     refused = {
         "pos": "name the schemes, as in: python ablate.py rope alibi",
@@ -414,6 +423,11 @@ def schema(cls: type[Settings]) -> type[BaseModel]:
     return create_model(cls.__name__, __config__=ConfigDict(allow_inf_nan=False), **types)
 
 
+def helps(cls: type[Settings]) -> dict[str, str]:
+    """The line of help of each setting, by name."""
+    return {f.name: f.metadata["help"] for f in fields(cls)}
+
+
 def checked(cls: type[Settings], chosen: dict[str, Any]) -> dict[str, Any]:
     """Values of settings in the types that they must have, by name: 1e4 is an integer, 1 is a
     float, a list is a tuple. UserError for the first that is wrong.
@@ -422,7 +436,9 @@ def checked(cls: type[Settings], chosen: dict[str, Any]) -> dict[str, Any]:
         model = schema(cls).model_validate(chosen)
     except ValidationError as error:
         first = error.errors()[0]
-        raise UserError(f"{first['loc'][0]} = {first['input']!r:.60}: {first['msg']}") from None
+        name = first["loc"][0]
+        wrong = f"{name} = {first['input']!r:.60}: {first['msg']}"
+        raise UserError(f"{wrong} ({helps(cls)[name]})") from None
     return {name: getattr(model, name) for name in chosen}
 
 
@@ -459,11 +475,15 @@ def answer_help(cls: type[Settings], usage: str, argv: list[str] = sys.argv) -> 
         return
     lines = [usage.strip()]
     for kind, heading in KINDS.items():
-        lines.append(f"\n{heading}:")
-        for f in fields(cls):
-            if f.metadata["kind"] == kind and f.name not in cls.refused:
-                name = f"--{f.name}={typed(f.default).strip()}"
-                lines.append(f"  {name:<33} {f.metadata['help']}")
+        shown = [f for f in fields(cls) if f.metadata["kind"] == kind and f.name not in cls.refused]
+        if shown:
+            lines.append(f"\n{heading}:")
+        for f in shown:
+            name = f"--{f.name}={typed(f.default).strip()}"
+            if len(name) > 33:  # the help has a line of its own
+                lines.append(f"  {name}")
+                name = ""
+            lines.append(f"  {name:<33} {f.metadata['help']}")
     lines.append("\n--debug shows where an error arose.")
     run_program(lambda: print("\n".join(lines)))
 
@@ -480,15 +500,22 @@ def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, li
     chosen = {}
     from_line = {}
     others = []
+    before = ""
     for word in argv:
+        name, equals, _ = word.partition("=")
         if word == "--debug":
             continue
         if word.startswith("-") and word != "-":
             from_line |= read_word(cls, word)
+        elif equals and name in helps(cls):
+            raise UserError(f"command line: {word!r:.60} lacks its dashes; write --{word:.60}")
+        elif word.lower() in ("true", "false") and before.startswith("--"):
+            raise UserError(f"command line: {before} {word} are two words; write {before}={word}")
         elif word.endswith(".py"):
             chosen |= read_config_file(cls, Path(word))
         else:
             others.append(word)
+        before = word
     chosen |= from_line
     if "block_size" in chosen and "length_factor" in chosen:
         raise UserError("block_size and length_factor both set the training length: name one")
@@ -560,11 +587,11 @@ def check_name(cls: type[Settings], name: str) -> None:
     """Raise UserError, with the nearest name, unless a program has this setting."""
     if name in cls.refused:
         raise UserError(f"{name} is not set here; {cls.refused[name]}")
-    helps = {f.name: f.metadata["help"] for f in fields(cls)}
-    if name in helps:
+    known = helps(cls)
+    if name in known:
         return
-    near = difflib.get_close_matches(name[:80], helps, n=1)
-    near += [other for other, text in helps.items() if name in text.split()]  # such as lr
+    near = difflib.get_close_matches(name[:80], known, n=1)
+    near += [other for other, text in known.items() if name in text.split()]  # such as lr
     advice = "--help lists all settings"
     if near:
         advice = cls.refused.get(near[0], f"did you mean {near[0]}?")
@@ -595,7 +622,10 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
     except (UserError, OSError) as error:
         if "--debug" in sys.argv:
             traceback.print_exception(error)
-        print(f"error: {error}", file=sys.stderr)
+        sentence = str(error)
+        if isinstance(error, OSError) and error.filename:
+            sentence = f"{error.filename}: {error.strerror}"
+        print(f"error: {sentence}", file=sys.stderr)
         code = 1
     sys.exit(code)
 

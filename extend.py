@@ -38,7 +38,15 @@ from configurable import (
     write_json,
 )
 from runs import device, results
-from runs.checkpoint import Run, lock_folder, named_folders, open_model, provenance, run_corpus
+from runs.checkpoint import (
+    Run,
+    check_writable,
+    lock_folder,
+    named_folders,
+    open_model,
+    provenance,
+    run_corpus,
+)
 from runs.figures import plot_extensions
 from runs.huggingface import is_huggingface
 from runs.log import log_comparison
@@ -87,6 +95,9 @@ def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings)
             f"python evaluate.py {first.folder} --extend=NAME tests one extension"
         )
 
+    figure = Path(settings.out or first.folder / "extend").with_suffix(".png")
+    check_writable(figure.parent)
+
     # all runs are tested on the same targets
     length = first.model.config.block_size
     lengths = settings.eval_lengths or first.settings.eval_lengths
@@ -101,13 +112,13 @@ def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings)
     # "" is the model as it was trained
     wanted = ["", *(text for text in dict.fromkeys(wanted) if text != trained)]
     for run in runs:
-        evaluate.evaluate_run(run, wanted, settings, again=False)
+        # a gain compares the same targets
+        evaluate.evaluate_run(run, wanted, settings, again=False, protocols=("fixed_targets",))
 
     frame = results.load_rows([run.folder for run in runs])
     frame = frame[(frame.protocol == "fixed_targets") & frame.length.isin(lengths)]
     frame = results.select(frame, corpus.name, extend="all")
     table = results.extension_table(frame)
-    figure = Path(settings.out or first.folder / "extend").with_suffix(".png")
     table_file = figure.with_suffix(".txt")
     figure.parent.mkdir(parents=True, exist_ok=True)
     table_file.write_text(f"{table}\n", encoding="utf-8")

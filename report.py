@@ -51,7 +51,7 @@ def list_runs(folders: list[Path], dataset: str, format: str) -> str:
     names = ["corpus", "L", "pos", "seed", "steps", "state"]
     names += ["loss_L", "gain_4L", "gain_32L", "reach", "folder"]
     table = pd.DataFrame(lines, columns=names).sort_values(names[:4]).dropna(axis=1, how="all")
-    return results.show(f"{len(lines)} runs", table, broken, format)
+    return results.show(f"runs: {len(lines)}", table, broken, format)
 
 
 def main() -> None:

@@ -74,6 +74,7 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes = 
     UserError, and no folder, for what cannot be trained.
     """
     folder = Path(s.out_dir)
+    checkpoint.check_writable(folder)
     with processes.first_before_others():  # a corpus may have to be made
         corpus = checkpoint.training_corpus(s)
     config, state = checkpoint.open_folder(s, corpus)
@@ -92,7 +93,10 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes = 
         source = checkpoint.open_model(s.init_from, s)
         gpt = replace(source.model.config, dropout=s.dropout, extend=s.extend)
         weights = source.model.cpu().state_dict()
-        model = checkpoint.new_model(gpt, s.pos_file, source.folder, weights)
+        try:
+            model = checkpoint.new_model(gpt, s.pos_file, source.folder, weights)
+        except UserError as error:
+            raise UserError(f"{error}; --extend=none leaves {s.extend!r} out") from error
         lengths = [*source.config["train_lengths"], *lengths]
         print(f"init_from={s.init_from}: its weights, a new optimizer, an order of data of its own")
 
@@ -328,8 +332,11 @@ def train(run: Run, processes: Processes, log: Log) -> None:
             wrong = f"loss {line['loss']}, val_loss {val_loss}"
             if processes.first:
                 log.write({"step": step, "diverged": wrong})
+            kept = "there is no checkpoint yet"
+            if run.checkpoint:
+                kept = "the checkpoints before it are kept"
             raise UserError(
-                f"step {step}: {wrong}; the checkpoints before it are kept. "
+                f"step {step}: {wrong}; {kept}. "
                 "Lower learning_rate, lengthen warmup_iters, or try --dtype=float32"
             )
         if due:
@@ -354,11 +361,13 @@ def train(run: Run, processes: Processes, log: Log) -> None:
 def main() -> None:
     """Train, test, and print the table."""
     settings, words = configure(TrainSettings, sys.argv[1:], __doc__)
-    if words:
-        raise UserError(
-            f"{' '.join(words)!r:.60} is neither a config file (.py) nor --name=value; "
-            "quote what has spaces, as in '--pos=rope + alibi'"
-        )
+    for word in words:
+        advice = "quote what has spaces, as in '--pos=rope + alibi'"
+        if Path("config", f"{word}.py").is_file():
+            advice = f"did you mean config/{word}.py?"
+        elif Path(word).exists():
+            advice = "the config files are in config/"
+        raise UserError(f"{word!r:.60} is neither a config file (.py) nor --name=value; {advice}")
     s = final_settings(settings)
     device.set_up_cpu()
     compute = device.pick(s.device, s.dtype, s.batch_size * s.block_size, s.n_embd)

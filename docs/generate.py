@@ -42,8 +42,8 @@ that names a paper quotes its authors; the others follow from the formula.
 
 SETTINGS = """# Settings
 
-`python docs/generate.py` writes this page. `python PROGRAM.py --help` prints the same, with the
-admitted ranges. Every setting is given as `--name=value`. A config file has lines `name = value`;
+`python docs/generate.py` writes this page. `python PROGRAM.py --help` prints the same.
+Every setting is given as `--name=value`. A config file has lines `name = value`;
 values are literals. Files are read from left to right, and the command line comes last, as in
 `python train.py config/size/gpt2.py config/alibi.py --seed=3`.
 

@@ -19,6 +19,7 @@ import uuid
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -131,6 +132,18 @@ def checkpoint_paths(folder: Path) -> list[Path]:
     return sorted(steps, key=steps.get, reverse=True)
 
 
+def check_writable(folder: Path) -> None:
+    """Raise UserError unless a folder can be made here, or can be written if it is there."""
+    place = folder.absolute()
+    while not place.exists():
+        place = place.parent
+    try:
+        TemporaryDirectory(dir=place).cleanup()
+    except OSError as error:
+        reason = f"{place}: {error.strerror}"
+        raise UserError(f"no run can be written to {folder} ({reason}): name another") from None
+
+
 def lock_folder(folder: Path) -> None:
     """Keep other programs from writing into a folder, which is made, until this process ends.
 
@@ -191,7 +204,10 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     path = Path(folder, "config.json")
     if not path.exists():
         raise UserError(f"{path} is missing: name a run folder, as out/alibi-stdlib-L128-s1337")
-    config = read_json(path)
+    try:
+        config = read_json(path)
+    except UserError:
+        raise UserError(f"{path} is not readable JSON: {RESTORE}") from None
     try:
         TrainSettings(**config["settings"])
         for name in CONFIG:

@@ -493,20 +493,28 @@ def tables(rows: pd.DataFrame, format: str = "text") -> str:
     runs = rows.groupby(["label", "seed"], sort=False)
     one_seed = runs.ngroups == rows.label.nunique()
     answered = bool(answers.answered(rows))
-    notes = [*rows.reason, *rows.note]
+    notes = []
     if rows.dtype.nunique() > 1:
         notes.append("rows of different number formats are compared")
     parts = {}
+    noted: dict[str, list[str]] = {}  # the runs that each note is of
     for (label, seed), run in runs:
         name = label if one_seed else f"{label} s={seed}"
+        said = [*run.reason, *"; ".join(run.note).split("; ")]
+        if one_seed and not answered:
+            said.append(doubts(run))
+        for note in dict.fromkeys(said):
+            if note:
+                noted.setdefault(note, []).append(name)
         if answered:
             parts[name] = answers.table(answers.answered(run))
             notes.append(f"{name}: {answers.verdict(answers.answered(run))}")
         else:
             parts[name] = length_table(run)
-            if one_seed and doubts(run):
-                notes.append(f"{name}: {doubts(run)}")
-    notes = [note for note in dict.fromkeys(notes) if note]
+    for note, names in noted.items():
+        if len(names) < len(parts):
+            note = f"{', '.join(names)}: {note}"
+        notes.append(note)
     table = pd.concat(parts, names=["scheme"])
     title = f"{rows.dataset.iloc[0]}, trained at L = {rows.train_length.iloc[0]}"
     if answered:
@@ -516,9 +524,12 @@ def tables(rows: pd.DataFrame, format: str = "text") -> str:
     seeds = over_seeds(rows)
     if len(parts) == 1 or seeds.empty:
         return show(title, table, [*LEGEND, *notes], format)
+    means = show(title, wide(seeds), notes, format)
+    if one_seed:
+        about = "difference to the first scheme"
+        return "\n\n".join([means, show(about, wide(seeds, "difference"), format=format)])
     long = seeds.set_index(["label", "length"]).rename_axis(["scheme", "N"])
     long = long.drop(columns="half").dropna(axis="columns", how="all")
-    means = show(title, wide(seeds), notes, format)
     return "\n\n".join([means, show(f"{title}, over seeds", long, OVER_SEEDS, format)])
 
 

@@ -136,7 +136,7 @@ def stand_in(folder, monkeypatch):
 
 def test_each_cell_prints_one_line_and_a_failed_one_does_not_stop_the_rest(stand_in, capsys):
     cells = stand_in("nope", "broken", "alibi", max_iters=1)
-    failures = ablate.train_cells(cells, 1, overwrite=False)
+    failures = ablate.train_cells(cells, 1)
     assert (
         list(failures) == ["broken, seed 1337"] and "it is broken" in failures["broken, seed 1337"]
     )
@@ -146,16 +146,14 @@ def test_each_cell_prints_one_line_and_a_failed_one_does_not_stop_the_rest(stand
     assert Path("c/0/train.log").read_text() == "training nope\n"
     # once more: only the one that failed
     Path("c/0/begun").unlink()
-    ablate.train_cells(cells, 1, overwrite=False)
+    ablate.train_cells(cells, 1)
     assert not Path("c/0/begun").exists()
-    ablate.train_cells(cells, 1, overwrite=True)
-    assert Path("c/0/begun").exists()
 
 
 def test_jobs_run_at_once(stand_in):
     cells = stand_in(*"abcd", max_iters=20)
     started = time.monotonic()
-    assert ablate.train_cells(cells, 4, overwrite=False) == {}
+    assert ablate.train_cells(cells, 4) == {}
     assert time.monotonic() - started < 3  # one after the other: 4 s
 
 
@@ -169,7 +167,7 @@ def test_a_signal_goes_to_the_running_cells_and_no_other_is_begun(stand_in, numb
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(SystemExit) as end:
-        ablate.train_cells(stand_in(*"abc", max_iters=2000), 2, overwrite=False)
+        ablate.train_cells(stand_in(*"abc", max_iters=2000), 2)
     thread.join()
     assert end.value.code == 128 + number
     assert [Path(f"c/{k}/stopped").exists() for k in range(3)] == [True, True, False]
@@ -214,25 +212,51 @@ def test_a_trial_has_half_the_steps_and_a_seed_that_is_not_compared():
 # ---- the comparison as a whole
 
 
+DIP = """from posenc import Piece
+
+
+class Dip(Piece):
+    def bias(self, h, i, j):
+        return 0.5 * (j - i)
+"""
+
+
 def test_a_comparison_is_made_once_and_goes_on(monkeypatch, capsys):
-    words = ("nope", "alibi", "--seeds=1", "--ablate_dir=both")
+    Path("mine.py").write_text(DIP)
+    words = ("nope", "dip", "--pos_file=mine.py", "--seeds=1", "--ablate_dir=both")
     assert compare(monkeypatch, *words, "--only=1/2") == 0
-    assert "no table yet: 1 of 2 cells are finished" in capsys.readouterr().out
+    assert "no table yet: 1 of 2 cells finished" in capsys.readouterr().out
     assert compare(monkeypatch, *words) == 0
     said = capsys.readouterr().out
-    assert "2 cells, 1 of them finished" in said
+    assert "cells: 2, finished: 1" in said
     assert sum("loss_L" in line for line in said.splitlines()) == 1  # one new cell
     frame = results.load_rows(["both"])
-    assert set(frame.label) == {"nope", "alibi"} and set(frame.dtype) == {"float32"}
+    assert set(frame.label) == {"nope", "dip"} and set(frame.dtype) == {"float32"}
     files = {path.name for path in Path("both").iterdir()}
     assert files == {"rows.csv.xz", "about.json", "table.txt", "figure.png"}
     assert len(read_json(Path("both/about.json"))["runs"]) == 2
 
+    # a scheme that was edited: the others keep what they have
+    configs = {cell.label: cell.folder / "config.json" for cell in plan(*words)}
+    before = {label: path.read_bytes() for label, path in configs.items()}
+    Path("mine.py").write_text(DIP.replace("0.5", "0.25"))
+    with pytest.raises(UserError, match="mine.py.* has changed .*trains anew: dip, seed 1$"):
+        compare(monkeypatch, *words)
+    assert compare(monkeypatch, *words, "--overwrite=True") == 0
+    changed = [label for label, path in configs.items() if path.read_bytes() != before[label]]
+    assert changed == ["dip"]
+    # again: nothing is left to do
+    capsys.readouterr()
+    assert compare(monkeypatch, *words, "--overwrite=True") == 0
+    assert "cells: 2, finished: 2" in capsys.readouterr().out
+
     # a cell whose folder holds another run is refused before anything is trained
-    path = plan("nope", "--seeds=1")[0].folder / "config.json"
+    path = configs["nope"]
     path.write_text(path.read_text().replace('"n_embd": 16', '"n_embd": 32'))
     with pytest.raises(UserError, match="n_embd"):
         compare(monkeypatch, *words)
+    path.write_text("{")  # a damaged one is replaced too
+    assert not plan(*words, "--overwrite=True")[0].is_finished()
 
 
 @pytest.mark.slow

@@ -31,22 +31,32 @@ MISTAKES = [
     ("train --pos=rope(bass=3)", "base"),
     ("train --pos=rope+(alibi", "quot|never closed"),
     ("train --dataset=stdlibb", "stdlib"),
-    ("train --pos_file=absent.py", "absent.py"),
+    ("train --pos_file=absent.py", "there is no Python file .*absent.py"),
     ("train --init_from=out/absent", "absent"),
     ("train --device=cuda:77", "cuda:77"),
     ("train --device=tpu", "tpu"),
     ("train --block_size=16000000", "block_size|tokens"),
     ("train rope", "rope"),
+    ("train README.md", "neither a config file"),
+    ("train max_iters=5", "write --max_iters=5"),
+    ("ablate rope seeds=1", "write --seeds=1"),
+    ("train --wandb_log True", "write --wandb_log=True"),
+    ("train --out_dir=/proc/x", "/proc"),
+    ("ablate rope --ablate_dir=/proc/x", "/proc"),
     ("train config/absent.py", "config/"),
     ("evaluate", "no run folder"),
     ("evaluate out/absent", "absent"),
     ("evaluate out/absent --protocols=fixed", "fixed_targets"),
+    ("evaluate out/absent --lengths=64", "eval_lengths"),
+    ("evaluate out/absent --out=f.xyz", ".pdf or .svg"),
+    ("report out/absent --out=f.xyz", ".pdf or .svg"),
     ("sample", "run"),
     ("sample out/absent", "absent"),
     ("sample out/absent --temperature=-1", "temperature"),
     ("report out/absent", "absent"),
     ("ablate", "name the position schemes"),
     ("ablate rope alib", "alibi"),
+    ("ablate rope --pos_file=absent.py", "there is no Python file .*absent.py"),
     ("ablate rope --init_from=out/x", "from scratch"),
     ("ablate rope --eval_lengths=16000000", "16000000"),
     ("extend", "no run folder"),
@@ -70,7 +80,21 @@ def test_a_mistake_gets_a_sentence_and_nothing_is_written(line, reason, tmp_path
 def test_a_folder_that_cannot_be_written_is_refused_before_the_training(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setattr(sys, "argv", ["train.py", f"--out_dir={tmp_path}/file/run"])
-    with pytest.raises((UserError, OSError), match="file"):
+    with pytest.raises(UserError, match="file: Not a directory"):
+        train.main()
+
+
+def test_a_damaged_run_says_how_to_begin_anew(tmp_path, monkeypatch):
+    (tmp_path / "config.json").write_text("{")
+    monkeypatch.setattr(sys, "argv", ["train.py", f"--out_dir={tmp_path}"])
+    with pytest.raises(UserError, match="config.json is not readable JSON: .*--overwrite=True"):
+        train.main()
+
+
+def test_the_name_of_a_scheme_is_no_setting(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", ["train.py", "alibi"])
+    with pytest.raises(UserError, match="did you mean config/alibi.py?"):
         train.main()
 
 

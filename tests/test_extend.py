@@ -119,6 +119,7 @@ def test_a_table_of_seeds_by_extensions(runs, monkeypatch, capsys):
     frame = results.load_rows(runs)
     tested = frame[frame.protocol == "fixed_targets"].groupby(["run", "extend"]).length.apply(set)
     assert len(tested) == 6 and all(lengths == {32, 64} for lengths in tested)
+    assert set(frame[frame.extend == "yarn"].protocol) == {"fixed_targets"}
     # what was measured is not measured again
     before = [(run / "extrapolation.json").read_bytes() for run in runs]
     run_extend(monkeypatch, *runs, "yarn")

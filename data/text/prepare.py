@@ -1,9 +1,9 @@
 """A corpus of your own texts.
 
-    python data/text/prepare.py --name=NAME PATH... [--val PATH...] --tokenizer=gpt2|bytes|char
+    python data/text/prepare.py --name=NAME PATH... [--val PATH...] [--tokenizer=bytes|gpt2|char]
     python data/text/prepare.py --name=NAME PATH... --tokenizer=FOLDER    # of a Hugging Face model
 
-    python data/text/prepare.py --name=notes notes/ --tokenizer=bytes
+    python data/text/prepare.py --name=notes notes/
     python data/text/prepare.py --name=code src/ --glob='*.py' --tokenizer=gpt2
     python data/text/prepare.py --name=web train.jsonl --val val.jsonl --tokenizer=gpt2
 
@@ -311,7 +311,8 @@ def main() -> None:
     add("--glob", action="append", metavar="PATTERN", help="of folders, read such files instead")
     add("--strict", action="store_true", help="end with an error at what is not UTF-8")
     add("--overwrite", action="store_true", help="replace a corpus of this name")
-    add("--tokenizer", required=True, help=f"{', '.join(TOKENIZERS)}, a folder or a name")
+    kinds = ", ".join(TOKENIZERS)
+    add("--tokenizer", default="bytes", help=f"{kinds}, a folder or a name (default: bytes)")
     options = parser.parse_intermixed_args()
     prepare(
         options.name,
