@@ -273,7 +273,7 @@ def check_in_float32(tester: Tester, places: Places, row: dict[str, Any]) -> Non
     if math.isfinite(nats):
         less = float(np.mean(row["block_nats"][:CHECK_WINDOWS])) - nats
         where = f"fixed_targets at {row['length']}, {CHECK_WINDOWS} windows"
-        add_notes(row, [f"{where}: {row['dtype']} less float32 is {less:+.5f} nats"])
+        add_notes(row, [f"{where}: {row['dtype']} minus float32 is {less:+.5f} nats"])
     else:
         reason = f"diverged: not finite in float32, {row['nats']:.4f} in {row['dtype']}"
         row |= {"nats": None, "diverged": True, "reason": reason}
@@ -340,8 +340,10 @@ def why_nowhere(corpus: data.Corpus, places: Places, protocol: str, length: int)
         return f"{few} {len(places.ends)} windows"
     if length <= places.reach:
         return ""
-    longest = f"the test of {corpus.name} has windows of at most {places.reach} tokens"
-    return f"{longest}: use a corpus of longer documents or of more text, up to {LARGEST_REACH}"
+    return (
+        f"the test of {corpus.name} has windows of at most {places.reach} tokens: longer ones, up "
+        f"to {LARGEST_REACH}, need a longer validation text or longer documents"
+    )
 
 
 def why_undefined(model: Any, length: int) -> str:
@@ -579,7 +581,9 @@ def evaluate_run(
                 continue
         result = extrapolation(tester, about, settings)
         if processes.first:
-            plot_run(run.folder, results.update_result(run.folder, result))
+            kept = results.update_result(run.folder, result)
+            plot_run(run.folder, kept)
+            result = kept | {"rows": result["rows"]}
     return result
 
 

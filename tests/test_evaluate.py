@@ -220,7 +220,7 @@ def test_a_row_holds_what_the_format_says():
     assert expected.items() <= row.items() and row["cache_bytes"] == 6
     assert "across documents" in row["note"]
     # eight windows of the longest are tested in float32 too: Known adds 0.25 in bfloat16
-    assert "bfloat16 less float32 is +0.25000 nats" in rows["fixed_targets", 40]["note"]
+    assert "bfloat16 minus float32 is +0.25000 nats" in rows["fixed_targets", 40]["note"]
 
 
 def test_what_cannot_be_measured_is_a_row_with_its_reason():
