@@ -29,11 +29,9 @@ DEPTHS = 8  # bins of the distance in parts of the length
 LEARNED = 0.95  # accuracy on rows as long as those of training, below which nothing is claimed
 HELD = 0.9  # of that accuracy, which every bin up to the reach holds
 LEGEND = """The share of right answers by distance (the least of a bin) in texts of N tokens; of
-exact match: of texts without a mistake.
-reach, by the definition before the board's second edition: the end of the last bin up to which each
-has 400 answers and the lower end of its 95 % interval is at least 90 % of the accuracy at trained
-lengths, itself at least 95 %; in recall above what counting without order answers, too. Of exact
-match: the largest size with 90 % right."""
+exact match: of texts without a mistake. reach (the definition before the board's second edition):
+up to there each bin has 400 answers, and surely (95 %) 90 % of the accuracy at trained lengths and
+more than counting without order; for exact match, the largest size with 90 % right."""
 Tested = dict[int, dict[str, Any]]  # rows with answers by length or size, ascending
 
 

@@ -80,7 +80,7 @@ def update_result(folder: str | Path, new: dict[str, Any]) -> dict[str, Any]:
     config = Path(folder, "config.json")
     files = {}
     if config.exists():  # a Hugging Face model has none
-        files = read_json(config)["files_sha256"] or {}
+        files = read_json(config)["files_sha256"]
     new = new | {"scheme_files": " ".join(f"{name}:{files[name][:6]}" for name in sorted(files))}
     if path.exists():
         old = load_result(folder)

@@ -482,10 +482,10 @@ def out(tmp_path, monkeypatch):
         "c": result("rope", 2, step=2),
     }.items():
         (tmp_path / "out" / name).mkdir(parents=True)
-        results.update_result(f"out/{name}", one)
         s = TrainSettings(pos=one["pos"], seed=one["seed"], max_iters=60)
-        config = {"settings": asdict(s), **dict.fromkeys(CONFIG)}
-        write_json(f"out/{name}/config.json", config | {"settings": asdict(s)})
+        config = dict.fromkeys(CONFIG)
+        write_json(f"out/{name}/config.json", config | {"settings": asdict(s), "files_sha256": {}})
+        results.update_result(f"out/{name}", one)
         line = json.dumps({"step": one["step"], "loss": 2.0})
         (tmp_path / "out" / name / "metrics.jsonl").write_text(f"{line}\n")
     return tmp_path
