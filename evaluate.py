@@ -188,27 +188,6 @@ def targets_digest(plan: list[Windows]) -> str:
     return hashlib.sha256(offsets.astype("<i8").tobytes()).hexdigest()
 
 
-def remarks(row: dict[str, Any], places: Places, model: Any) -> list[str]:
-    """What a reader of a measured row must know of its places."""
-    name = row["protocol"]
-    length = row["length"]
-    notes = []
-    spacing = np.sort(places.ends)
-    extent = places.scored
-    if PLANS[name] is nonoverlapping:
-        extent = max(places.piece, length)
-        spacing = piece_starts(places, extent)
-        if extent > places.piece:
-            notes.append(f"{length} has other targets than its {PIECES} pieces of {places.piece}")
-    elif places.across_documents:
-        notes.append("windows run across documents, too few of which are long")
-    if np.diff(spacing).min() < extent:
-        notes.append("neighbouring blocks share targets, so standard errors are too small")
-    if any(piece.found_on == row["split_sha256"] for piece in model.pos.extensions):
-        notes.append(f"the file of {row['extend']} was found on this text")
-    return [f"{name}: {note}" for note in notes]
-
-
 # ---- losses
 
 
@@ -273,36 +252,49 @@ def check_in_float32(tester: Tester, places: Places, row: dict[str, Any]) -> Non
     if math.isfinite(nats):
         less = float(np.mean(row["block_nats"][:CHECK_WINDOWS])) - nats
         where = f"fixed_targets at {row['length']}, {CHECK_WINDOWS} windows"
-        add_notes(row, [f"{where}: {row['dtype']} less float32 is {less:+.5f} nats"])
+        row["note"].append(f"{where}: {row['dtype']} minus float32 is {less:+.5f} nats")
     else:
         reason = f"diverged: not finite in float32, {row['nats']:.4f} in {row['dtype']}"
         row |= {"nats": None, "diverged": True, "reason": reason}
 
 
-def add_notes(row: dict[str, Any], notes: list[str]) -> None:
-    """Add sentences to the note of a row."""
-    for note in notes:
-        row["note"] = f"{row['note']}; {note}" if "note" in row else note
-
-
 # ---- rows
 
 
-def measured_fields(corpus: data.Corpus, plan: list[Windows], sums: np.ndarray) -> dict[str, Any]:
-    """The measured fields of a row, from the nats summed in each block.
-
-    A loss that is not finite is a finding, and gives a reason instead.
+def measured_fields(
+    tester: Tester, places: Places, row: dict[str, Any], plan: list[Windows], sums: np.ndarray
+) -> dict[str, Any]:
+    """What was measured for a row: the mean of the nats that were summed in each block, and what a
+    reader must know of its places. A loss that is not finite is a finding, and gives a reason.
     """
+    corpus = tester.corpus
+    length = row["length"]
+    notes = []
+    starts = np.sort(places.ends)
+    extent = places.scored
+    if PLANS[row["protocol"]] is nonoverlapping:
+        extent = max(places.piece, length)
+        starts = piece_starts(places, extent)
+        if extent > places.piece:
+            pieces = f"its {PIECES} pieces of {places.piece}"
+            notes.append(f"nonoverlapping at {length} has other targets than {pieces}")
+    elif places.across_documents:
+        notes.append("windows run across documents, too few of which are long")
+    if np.diff(starts).min() < extent:
+        notes.append("neighbouring blocks share targets, so standard errors are too small")
+    if any(piece.found_on == row["split_sha256"] for piece in tester.model.pos.extensions):
+        notes.append(f"the file of {row['extend']} was found on this text")
     wrong = int((~np.isfinite(sums)).sum())
     if wrong:
         reason = f"diverged: the loss is not finite in {wrong} of {len(sums)} windows"
-        return {"nats": None, "diverged": True, "reason": reason}
+        return {"note": notes, "nats": None, "diverged": True, "reason": reason}
     offsets = np.hstack([windows.offsets() for windows in plan])
     nats = float(sums.sum() / offsets.size)
     means = sums * len(sums) / offsets.size  # every block has as many targets
     blocks = [float(f"{mean:.7g}") for mean in means]
     n_bytes = corpus.tokenizer.token_bytes()[corpus.val[offsets]].sum()
     return {
+        "note": notes,
         "tokens": offsets.size,
         "nats": nats,
         "stderr": standard_error(blocks),
@@ -340,8 +332,10 @@ def why_nowhere(corpus: data.Corpus, places: Places, protocol: str, length: int)
         return f"{few} {len(places.ends)} windows"
     if length <= places.reach:
         return ""
-    longest = f"the test of {corpus.name} has windows of at most {places.reach} tokens"
-    return f"{longest}: use a corpus of longer documents or of more text, up to {LARGEST_REACH}"
+    return (
+        f"the test of {corpus.name} has windows of at most {places.reach} tokens: longer ones, up "
+        f"to {LARGEST_REACH}, need a longer validation text or longer documents"
+    )
 
 
 def why_undefined(model: Any, length: int) -> str:
@@ -424,10 +418,9 @@ def loss_rows(tester: Tester, about: dict[str, Any], settings: Any) -> list[dict
             sums = tester.score(plan, limit)
             seconds = time.perf_counter() - started
             inputs = sum(windows.length * windows.starts.size for windows in plan)
-            row |= measured_fields(corpus, plan, sums)
+            row |= measured_fields(tester, places, row, plan, sums)
             row["tokens_per_s"] = round(inputs / seconds, 1)
             row["attention"] = tester.model.attention_path(n, limit)
-            add_notes(row, remarks(row, places, tester.model))
         tqdm.write(in_words(row, corpus))
 
     fixed = [row for row, plan in asked if plan and row["protocol"] == "fixed_targets"]
@@ -438,6 +431,9 @@ def loss_rows(tester: Tester, about: dict[str, Any], settings: Any) -> list[dict
             if row["nats"] is not None:
                 break
     rows = [row for row, _ in asked]
+    for row in rows:
+        if "note" in row:
+            row["note"] = "; ".join(row["note"])
     at_length = {row["protocol"]: row for row in rows if row["length"] == length}
     for row in rows:
         if difference := results.paired(row, at_length[row["protocol"]]):
@@ -579,7 +575,9 @@ def evaluate_run(
                 continue
         result = extrapolation(tester, about, settings)
         if processes.first:
-            plot_run(run.folder, results.update_result(run.folder, result))
+            kept = results.update_result(run.folder, result)
+            plot_run(run.folder, kept)
+            result = kept | {"rows": result["rows"]}
     return result
 
 
@@ -602,17 +600,17 @@ def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
     if settings.extend:
         model.extend(settings.extend)
     places = find_places(corpus, settings.eval_windows)
-    widths = [width - 1 for _, _, width in corpus.meta.get("rows", {"sizes": []})["sizes"]]
-    longest = max(widths, default=places.reach)
+    sizes_of = {}  # the size of the rows of each width
+    if "rows" in corpus.meta:
+        sizes_of = {width - 1: size for size, _, width in corpus.meta["rows"]["sizes"]}
+    longest = max(sizes_of, default=places.reach)
     longest = min(longest, model.limit or longest)
     asked = settings.eval_lengths or (2 * length, 4 * length, 8 * length)
     lengths = [length, *(n for n in sorted(asked) if length < n <= longest)]
     print(f"at {lengths} tokens: L and longer ones, of which scheme and corpus allow {longest}")
-    if widths:
-        n, size = max(
-            (w - 1, n) for n, _, w in corpus.meta["rows"]["sizes"] if w <= lengths[-1] + 1
-        )
-        tokens = rows_of(corpus, size)[0][: diagnose.TEXTS, :n]
+    if sizes_of:
+        n = max(width for width in sizes_of if width <= lengths[-1])
+        tokens = rows_of(corpus, sizes_of[n])[0][: diagnose.TEXTS, :n]
     elif reason := why_nowhere(corpus, places, "fixed_targets", lengths[-1]):
         raise UserError(reason)
     else:
@@ -625,7 +623,7 @@ def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
         return losses_at(tester, places, n)
 
     findings = [diagnose.attention_of(model, texts, length)]
-    if not widths:
+    if not sizes_of:
         findings.append(diagnose.far_shuffled(score, lengths))
         if lengths[-1] >= length + max(length, diagnose.COPIED):
             findings.append(diagnose.continuations(model, texts, length))

@@ -21,6 +21,7 @@ if __name__ == "__main__":  # --help answers before torch is imported
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -31,50 +32,80 @@ from runs.figures import plot_rows
 from runs.log import logged
 
 
-def list_runs(folders: list[Path], dataset: str, format: str) -> str:
-    """A table of runs with what their tests come to; what cannot be read is named below it."""
+def is_tested(folder: Path) -> bool:
+    """Whether a run folder has a result of a test."""
+    return (folder / "extrapolation.json").exists()
+
+
+def describe(folder: Path, dataset: str) -> dict[str, Any]:
+    """The line of the list for a folder: what was trained, how far it is, what its test says."""
+    line = {"folder": str(folder), "state": "Hugging Face"}
+    if (folder / "config.json").exists():
+        s = read_config(folder)["settings"]
+        last = (logged(folder) or [{"step": 0}])[-1]
+        line |= {"corpus": s["dataset"], "L": s["block_size"], "pos": s["pos"]}
+        line["state"] = "not tested"
+        if "diverged" in last:
+            line["state"] = "diverged"
+        elif last["step"] < s["max_iters"]:
+            line["state"] = "unfinished"
+    if is_tested(folder):
+        rows = results.select(results.load_rows([folder]), dataset)
+        tested = rows.iloc[-1]
+        if line["state"] == "not tested" and tested.step == last["step"]:
+            line["state"] = "finished"
+        line |= {"corpus": tested.dataset, "L": tested.train_length, "pos": tested.pos}
+        line |= results.summary(rows)
+    return line
+
+
+def list_runs(folders: list[Path], settings: ReportSettings) -> str:
+    """A table of runs; what cannot be read is named below it."""
     lines = []
     broken = []
     for folder in folders:
         try:
-            s = read_config(folder)["settings"]
-            line = {"corpus": s["dataset"], "L": s["block_size"], "pos": s["pos"]}
-            last = (logged(folder) or [{"step": 0}])[-1]
-            line |= {"seed": s["seed"], "steps": last["step"], "state": "finished"}
-            if last["step"] < s["max_iters"]:
-                line["state"] = "diverged" if "diverged" in last else "unfinished"
-            if (folder / "extrapolation.json").exists():
-                line |= results.summary(results.select(results.load_rows([folder]), dataset))
-            lines.append(line | {"folder": str(folder)})
+            lines.append(describe(folder, settings.dataset))
         except UserError as error:
             broken.append(str(error))
-    names = ["corpus", "L", "pos", "seed", "steps", "state"]
-    names += ["loss_L", "gain_4L", "gain_32L", "reach", "folder"]
-    table = pd.DataFrame(lines, columns=names).sort_values(names[:4]).dropna(axis=1, how="all")
-    return results.show(f"runs: {len(lines)}", table, broken, format)
+    names = "corpus L pos state loss_L gain_4L gain_32L reach folder".split()
+    table = pd.DataFrame(lines, columns=names).dropna(axis="columns", how="all")
+    table = table.sort_values(["corpus", "L", "pos", "folder"])
+    title = "1 run" if len(lines) == 1 else f"{len(lines)} runs"
+    return results.show(title, table, broken, settings.format)
 
 
 def main() -> None:
     """Print the tables of the runs and draw them, or list them."""
     settings, words = configure(ReportSettings, sys.argv[1:], __doc__)
     folders = [Path(word) for word in words or ["out"]]
-    runs = [folder for folder in folders if (folder / "extrapolation.json").exists()]
+    for at in folders:
+        if not at.exists():
+            raise UserError(f"there is no {at}: name a run folder, as out/RUN")
     comparisons = [at for at in folders if at.is_file() or (at / "rows.csv.xz").exists()]
-    if len(runs) + len(comparisons) < len(folders):
-        runs = sorted({path.parent for at in folders for path in at.glob("**/config.json")})
-        if not runs:
+    others = [at for at in folders if at not in comparisons and not is_tested(at)]
+    if others:  # folders of runs, or runs that were not tested: a list
+        if settings.out:
+            raise UserError(
+                f"--out draws tested runs, and {others[0]} is none: python evaluate.py tests a run"
+            )
+        files = [file for at in folders for file in at.glob("**/*.json")]
+        names = ("config.json", "extrapolation.json")
+        found = sorted({file.parent for file in files if file.name in names})
+        if not found:
             raise UserError(f"{' '.join(words)}: no run in it; name a run folder, as out/RUN")
         if settings.format not in ("csv", "json"):
-            print(list_runs(runs, settings.dataset, settings.format))
+            print(list_runs(found, settings))
             return
-        folders = [folder for folder in runs if (folder / "extrapolation.json").exists()]
+        folders = [folder for folder in found if is_tested(folder)]
     rows = results.load_rows(folders)
     if settings.format in ("csv", "json"):
         print(results.tables(rows, settings.format))
         return
-    if not runs:  # a comparison may be of several corpora
+    if comparisons == folders:  # they may be of several corpora
         rows = rows[rows.dataset == (settings.dataset or rows.dataset.iloc[0])]
-    rows = results.select(rows, settings.dataset, extend=None if runs else "all")
+    extend = "all" if comparisons == folders else None
+    rows = results.select(rows, settings.dataset, extend)
     print(results.tables(rows, settings.format))
     if settings.out and plot_rows(rows, settings.out):
         print(f"drawn in {settings.out}")

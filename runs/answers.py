@@ -29,11 +29,9 @@ DEPTHS = 8  # bins of the distance in parts of the length
 LEARNED = 0.95  # accuracy on rows as long as those of training, below which nothing is claimed
 HELD = 0.9  # of that accuracy, which every bin up to the reach holds
 LEGEND = """The share of right answers by distance (the least of a bin) in texts of N tokens; of
-exact match: of texts without a mistake.
-reach, by the definition before the board's second edition: the end of the last bin up to which each
-has 400 answers and the lower end of its 95 % interval is at least 90 % of the accuracy at trained
-lengths, itself at least 95 %; in recall above what counting without order answers, too. Of exact
-match: the largest size with 90 % right."""
+exact match: of texts without a mistake. reach (the definition before the board's second edition):
+up to there each bin has 400 answers, and surely (95 %) 90 % of the accuracy at trained lengths and
+more than counting without order; for exact match, the largest size with 90 % right."""
 Tested = dict[int, dict[str, Any]]  # rows with answers by length or size, ascending
 
 
@@ -150,25 +148,26 @@ def share(row: dict[str, Any]) -> float:
     return row["exact"] / row["texts"] if row["protocol"] == "exact_match" else row["accuracy"]
 
 
-def bins(row: dict[str, Any]) -> list[tuple[int, int, int, int]]:
-    """The bins of distances of a row: (first, end, right answers, all answers); none if it lacks
-    a loss.
+def bins(row: dict[str, Any]) -> pd.DataFrame:
+    """The bins of distances of a row, none if it lacks a loss: a line for the distances from
+    `first` up to `end`, with how many answers they have (`count`) and how many of them are `right`,
+    the lower end `low` of the interval of that share, and the share that counting without order
+    gives right (`counted`, 0 where that is not known).
     """
-    if not isinstance(row.get("by_distance"), dict):
-        return []
-    table = row["by_distance"]
-    edges = itertools.pairwise(table["edges"])
-    return [(*ends, *n) for *n, ends in zip(table["right"], table["counts"], edges, strict=True)]
-
-
-def by_counting(row: dict[str, Any], first: int, end: int) -> float:
-    """The share of answers from `first` to `end` that counting without order gives right; 0 where
-    that is not known.
-    """
+    binned = row.get("by_distance")
+    if not isinstance(binned, dict):
+        binned = {"edges": [], "counts": [], "right": []}
     counted = row.get("counted")
     if not isinstance(counted, dict):
-        return 0.0
-    return max((x for d, x in counted.items() if first <= int(d) < end), default=0.0)
+        counted = {}
+    lines = []
+    for k, count in enumerate(binned["counts"]):
+        first, end = binned["edges"][k : k + 2]
+        cheap = [share for distance, share in counted.items() if first <= int(distance) < end]
+        right = binned["right"][k]
+        low = lower_bound(right, count) if count else 0.0
+        lines.append([first, end, count, right, low, max(cheap, default=0.0)])
+    return pd.DataFrame(lines, columns=["first", "end", "count", "right", "low", "counted"])
 
 
 def learned(tested: Tested) -> float:
@@ -176,14 +175,13 @@ def learned(tested: Tested) -> float:
     counting without order answers.
     """
     inside = [row for n, row in tested.items() if n <= row["trained"]]
-    accuracy = float(np.mean([share(row) for row in inside])) if inside else 0.0
     for row in inside:
-        parts = np.array(bins(row)).reshape(-1, 4)
-        right = parts[:, 2].sum()
-        counts = parts[:, 3]
-        cheap = [by_counting(row, first, end) for first, end, _, _ in parts]
-        if any(cheap) and lower_bound(right, counts.sum()) <= np.average(cheap, weights=counts):
+        found = bins(row)
+        answers = found["count"].sum()
+        cheap = (found.counted * found["count"]).sum()
+        if cheap and lower_bound(found.right.sum(), answers) <= cheap / answers:
             return 0.0
+    accuracy = float(np.mean([share(row) for row in inside])) if inside else 0.0
     return accuracy if accuracy >= LEARNED else 0.0
 
 
@@ -194,15 +192,11 @@ def reach_in(row: dict[str, Any], accuracy: float) -> int:
     `accuracy`, that inside the training length; in longer texts it is also above what counting
     without order answers.
     """
-    reach = 0
-    for first, end, right, count in bins(row):
-        least = HELD * accuracy
-        if row["length"] > row["trained"]:
-            least = max(least, by_counting(row, first, end))
-        if count < LEAST or lower_bound(right, count) < least:
-            break
-        reach = end
-    return reach
+    found = bins(row)
+    holds = (found["count"] >= LEAST) & (found.low >= HELD * accuracy)
+    if row["length"] > row["trained"]:
+        holds &= found.low >= found.counted
+    return int(found.end[holds.cummin()].max()) if holds.any() and holds[0] else 0
 
 
 def reach(tested: Tested) -> int:
@@ -226,8 +220,8 @@ def verdict(tested: Tested) -> str:
         return f"not learned: below {LEARNED:.0%} at the trained size, or no better than counting"
     if is_exact_match(tested):
         return f"solves sizes up to {found}"
-    judged = [end for row in tested.values() for _, end, _, count in bins(row) if count >= LEAST]
-    if found == max(judged):
+    all_bins = pd.concat([bins(row) for row in tested.values()])
+    if found == all_bins.end[all_bins["count"] >= LEAST].max():
         return f"reads at least {found} tokens back, the longest tested"
     return f"reads {found} tokens back, as far as a model that sees its last {found} tokens"
 
@@ -242,7 +236,8 @@ def table(tested: Tested) -> pd.DataFrame:
         if is_exact_match(tested):
             lines[n] = {"right": share(row)}
         else:
-            lines[n] = {first: right / count for first, _, right, count in bins(row) if count}
+            asked = bins(row).query("count > 0")
+            lines[n] = dict(zip(asked["first"], asked.right / asked["count"], strict=True))
             lines[n]["reach"] = reach_in(row, accuracy) if accuracy else 0
     found = pd.DataFrame.from_dict(lines, orient="index").rename_axis("N")
     order = sorted(found.columns, key=lambda name: (isinstance(name, str), name))

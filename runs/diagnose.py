@@ -146,7 +146,11 @@ def report(findings: list[Finding], folder: str | Path, about: dict, format: str
     figure = new_figure((4.5 * len(findings), 4))
     content = []
     for number, (title, frame, note) in enumerate(findings):
-        print(f"\n{results.show(title, frame, note.splitlines(), format)}")
+        errors = {name: "±" for name in frame if name.endswith("±")}
+        shown = frame.rename(columns=errors)  # the name before it is enough
+        if format in ("csv", "json"):
+            shown = frame.reset_index()
+        print(f"\n{results.show(title, shown, note.splitlines(), format)}")
         rows = json.loads(frame.reset_index().to_json(orient="records"))
         content.append({"title": title, "rows": rows})
         axes = figure.add_subplot(1, len(findings), number + 1, title=title)

@@ -41,6 +41,11 @@ QUESTION = (
     "dtype",
     "attention",
 )
+# results of one run are equal in these fields
+OF_RUN = ("pos", "train_length", "seed", "parameters", "scheme_files")
+# columns of the table of a run
+COLUMNS = ["fixed_targets", "stderr", "gain", "gain_stderr", "windowed", "nonoverlapping"]
+COLUMNS += ["bits/byte"]
 # fields of a row that are lists of numbers, and objects
 LISTS = ("block_nats", "text_nats")
 OBJECTS = ("by_distance", "by_depth", "counted", "files_sha256")
@@ -67,17 +72,22 @@ def load_result(folder: str | Path) -> dict[str, Any]:
 def update_result(folder: str | Path, new: dict[str, Any]) -> dict[str, Any]:
     """Add a result to the extrapolation.json of a run folder; what is in the file afterwards.
 
-    A row is replaced only if its question (QUESTION) was asked again. The file of another run is
-    replaced as a whole.
+    `scheme_files` of a result are the files that defined the scheme of the run when its training
+    began, each with the first digits of its SHA-256. A row is replaced only if its question
+    (QUESTION) was asked again. The file of another run is replaced as a whole.
     """
-    path = Path(folder) / "extrapolation.json"
+    path = Path(folder, "extrapolation.json")
+    config = Path(folder, "config.json")
+    files = {}
+    if config.exists():  # a Hugging Face model has none
+        files = read_json(config)["files_sha256"]
+    new = new | {"scheme_files": " ".join(f"{name}:{files[name][:6]}" for name in sorted(files))}
     if path.exists():
         old = load_result(folder)
-        if all(old[name] == new[name] for name in ("pos", "train_length", "seed", "parameters")):
-            replaced = [[row.get(name) for name in QUESTION] for row in new["rows"]]
-            for row in reversed(old["rows"]):
-                if [row.get(name) for name in QUESTION] not in replaced:
-                    new = new | {"rows": [row, *new["rows"]]}
+        if all(old[name] == new[name] for name in OF_RUN):
+            asked = [[row.get(name) for name in QUESTION] for row in new["rows"]]
+            kept = [row for row in old["rows"] if [row.get(x) for x in QUESTION] not in asked]
+            new["rows"] = kept + new["rows"]
     write_json(path, new)
     return new
 
@@ -135,6 +145,8 @@ def load_rows(
             results[str(folder)] = load_result(folder)
     if results:
         frames.append(rows_of(results, labels))
+    if not frames:
+        raise UserError("there is no result to show: no run was tested")
     return pd.concat(frames, ignore_index=True)
 
 
@@ -186,12 +198,14 @@ def read_rows(path: Path) -> pd.DataFrame:
 def complete(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows with a column for each field that a table reads: "" for no text, NaN for no number."""
     numbers = ["nats", "stderr", "stderr_vs_L", "bits_per_byte", "windows", "chance"]
-    names = [*rows, *QUESTION, *LISTS, *numbers, "trained_extend", "note", "reason", "diverged"]
+    texts = ["extend", "trained_extend", "note", "reason", "scheme_files"]
+    names = [*rows, *QUESTION, *LISTS, *numbers, *texts, "diverged"]
     rows = rows.reindex(columns=list(dict.fromkeys(names)))
-    texts = ["extend", "trained_extend", "note", "reason"]
     rows[texts] = rows[texts].astype(object).fillna("")
     rows["diverged"] = rows.diverged == True  # noqa: E712
-    # runs that are equal in all settings are told apart by their folders
+    # two formulas of one name are told apart by their files, and equal runs by their folders
+    several = rows.groupby("label").scheme_files.transform("nunique") > 1
+    rows.loc[several, "label"] += " [" + rows.scheme_files + "]"
     alike = rows.groupby(["label", "seed"]).run.transform("nunique") > 1
     rows.loc[alike, "label"] += " (" + rows.run + ")"
     return rows.astype(dict.fromkeys(numbers, float))
@@ -207,12 +221,13 @@ def rows_of(
     `trained_extend` that of the run, "" for none; `trained_on` is the corpus of the run. The label
     is the scheme with the settings that differ, never the seed, or what `labels` calls the run.
     """
+    defaults = values(TrainSettings(), "result")
     settings = {}
     for run, result in results.items():
-        settings[run] = values(TrainSettings(), "result") | result["settings"]
-        settings[run] |= {"block_size": result["train_length"], "max_iters": result["max_iters"]}
+        own = {"block_size": result["train_length"], "max_iters": result["max_iters"]}
+        settings[run] = defaults | result["settings"] | own
     differing = []
-    for name in values(TrainSettings(), "result"):
+    for name in defaults:
         if len({str(setting[name]) for setting in settings.values()}) > 1:
             differing.append(name)
     records = []
@@ -238,12 +253,12 @@ def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> 
     """The rows that are shown together: at most one for each run, extension, protocol and length.
 
     They are the newest ones of one corpus, by default the one that the first run was trained on.
-    `extend` is None for what each run was trained with, "all", or an extension, "none" for none.
-    Rows of places that were tested on other targets than at L are left out. UserError if a run has
-    no rows, or two runs have different targets.
+    `extend` is None for what each run was trained with, or "all". Rows of places that were tested
+    on other targets than at L are left out. UserError if a run has no rows, or two runs have
+    different targets.
     """
     if rows.empty:
-        raise UserError("there is no result to compare: no run was tested")
+        raise UserError("there is no result to show: no run was tested")
     if not dataset:
         datasets = list(rows.dataset[rows.run == rows.run.iloc[0]])
         trained_on = rows.trained_on.iloc[0]
@@ -251,14 +266,9 @@ def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> 
     shown = rows[rows.dataset == dataset]
     if extend is None:
         shown = shown[shown.extend == shown.trained_extend]
-    elif extend != "all":
-        shown = shown[shown.extend == ("" if extend == "none" else extend)]
     untested = rows.label[~rows.run.isin(shown.run)]
     if len(untested):
-        extend = extend or "its own extension"
-        raise UserError(
-            f"{untested.iloc[0]} was not tested on {dataset} under {extend}: run evaluate.py on it"
-        )
+        raise UserError(f"{untested.iloc[0]} was not tested on {dataset}: run evaluate.py on it")
     # rows of an older checkpoint, or asked again since, are history
     newest = shown.sort_values("step", kind="stable").groupby("run").checkpoint.last()
     shown = shown[shown.checkpoint == shown.run.map(newest)]
@@ -313,50 +323,44 @@ def paired(a: Any, b: Any) -> tuple[float, float] | None:
 def length_table(rows: pd.DataFrame) -> pd.DataFrame:
     """The numbers of one run by test length N: the loss by each protocol (inf: it diverged), and
 
-    gain = loss(L) - loss(N) of fixed_targets, far = windowed - fixed_targets, with the standard
-    errors of the paired differences; text: the gain of a predictor by counts and longest match.
+    gain = loss(L) - loss(N) of fixed_targets, far = windowed - fixed_targets where N > L, both with
+    the standard errors of the paired differences; bits/byte of nonoverlapping.
     """
     length = rows.train_length.iloc[0]
     table = rows.assign(loss=losses(rows)).pivot(index="length", columns="protocol", values="loss")
-    protocols = {name: part.set_index("length") for name, part in rows.groupby("protocol")}
-    if "nonoverlapping" in protocols:
-        table["its bits/byte"] = protocols["nonoverlapping"].bits_per_byte
-    if "fixed_targets" in protocols:
-        table["stderr"] = protocols["fixed_targets"].stderr
-    fixed = protocols.get("fixed_targets", rows.head(0)).to_dict("index")
-    windowed = protocols.get("windowed", rows.head(0)).to_dict("index")
-    base = fixed.pop(length, None)
-    for n, row in fixed.items():
-        gain = paired(base, row)
-        far = paired(windowed.get(n), row)
-        if gain:
-            table.loc[n, "gain"], table.loc[n, "gain_stderr"] = gain
-        if gain and n > length and isinstance(row["text_nats"], list):
-            table.loc[n, "text"] = np.mean(base["text_nats"]) - np.mean(row["text_nats"])
+    table = table.reindex(columns=[*COLUMNS, "far", "far_stderr"]).astype(float)
+    row_at = {(row["protocol"], row["length"]): row for row in rows.to_dict("records")}
+    for n in table.index:
+        fixed = row_at.get(("fixed_targets", n))
+        if fixed:
+            table.loc[n, "stderr"] = fixed["stderr"]
+        if ("nonoverlapping", n) in row_at:
+            table.loc[n, "bits/byte"] = row_at["nonoverlapping", n]["bits_per_byte"]
+        gain = paired(row_at.get(("fixed_targets", length)), fixed)
+        if gain and n != length:
+            table.loc[n, ["gain", "gain_stderr"]] = gain
+        far = paired(row_at.get(("windowed", n)), fixed)
         if far and n > length:
-            table.loc[n, "far"], table.loc[n, "far_stderr"] = far
-    order = ["fixed_targets", "stderr", "gain", "gain_stderr", "text", "far", "far_stderr"]
-    order += ["windowed", "nonoverlapping"]
-    order += [name for name in table if name not in order]
-    table = table.astype(float).reindex(columns=order).dropna(axis="columns", how="all")
+            table.loc[n, ["far", "far_stderr"]] = far
     return table.rename_axis(index="N", columns=None)
 
 
 def doubts(rows: pd.DataFrame) -> str:
     """Why the rows of one run do not show that it uses context beyond L; empty if they do."""
     length = rows.train_length.iloc[0]
-    table = length_table(rows).reindex(columns=["gain", "gain_stderr", "far", "far_stderr"])
+    table = length_table(rows)
     if "fixed_targets" not in set(rows.protocol):
         return ""
+    doubt = f"does not show that it uses more than {length}"
     half = table.reindex([length // 2]).iloc[0]
     beyond = table[table.index > length]
     if math.isnan(half.gain) or beyond.far.isna().all():
-        return f"cannot show the use of context beyond {length}, without windowed and L/2"
+        return f"{doubt}: windowed and L/2 were not tested"
     if -half.gain < max(2 * half.gain_stderr, 0.01):
-        return f"cannot show the use of context beyond {length}: loss(L/2) is hardly above loss(L)"
+        return f"{doubt}: loss(L) is hardly below loss(L/2)"
     if (beyond.far > np.maximum(2 * beyond.far_stderr, 0.005)).any():
         return ""
-    return f"cannot show the use of context beyond {length}: far is nowhere clearly above zero"
+    return f"{doubt}: fixed_targets is nowhere clearly below windowed"
 
 
 def summary(rows: pd.DataFrame) -> dict[str, float]:
@@ -365,7 +369,7 @@ def summary(rows: pd.DataFrame) -> dict[str, float]:
     if tested:
         return {"reach": answers.reach(tested)}
     length = rows.train_length.iloc[0]
-    table = length_table(rows).reindex(columns=["fixed_targets", "gain"])
+    table = length_table(rows)
     numbers = {
         "loss_L": table.fixed_targets.get(length),
         "gain_4L": table.gain.get(4 * length),
@@ -450,37 +454,32 @@ def show(
     An index without a name is left out; a missing number is an empty cell.
     """
     if format == "json":
-        return frame.to_json(orient="records", indent=1, double_precision=15)
+        lines = frame.to_json(orient="records", lines=True, double_precision=15).splitlines()
+        return "[\n" + ",\n".join(lines) + "\n]"  # a line for each record
     if format == "csv":
         return to_csv(frame)
+    if any(frame.index.names):
+        frame = frame.reset_index()
     numbers = {"na_rep": "", "float_format": f"{{:.{digits}f}}".format}
-    named = any(frame.index.names)
     if format == "text":
-        return "\n".join([title, "", frame.to_string(index=named, **numbers), "", *notes]).rstrip()
-    flat = frame.reset_index() if named else frame
+        table = frame.to_string(index=False, **numbers)
+        return "\n".join([title, "", table, "", *notes]).rstrip()
     if format == "md":
-        lines = flat.to_csv(sep="\t", index=False, **numbers).replace("|", "\\|").splitlines()
-        lines.insert(1, "\t".join(["---"] * flat.shape[1]))
+        lines = frame.to_csv(sep="\t", index=False, **numbers).replace("|", "\\|").splitlines()
+        lines.insert(1, "\t".join(["---"] * frame.shape[1]))
         table = "\n".join("| " + line.replace("\t", " | ") + " |" for line in lines)
         return "\n\n".join([title, table, *notes])
-    table = flat.to_latex(index=False, escape=True, **numbers)
+    table = frame.to_latex(index=False, escape=True, **numbers)
     table = table.replace("|", "$|$").replace("& -", "& $-$")
     comments = "\n".join([title, *notes]).replace("\n", "\n% ")
     return f"% {comments}\n{table}"
 
 
-LEGEND = [
-    "stderr over windows; gain_stderr and far_stderr: of the paired difference",
-    "gain: loss(L) - loss(N), negative where the scheme breaks",
-    "text: the gain of a predictor by counts and longest match: what the text offers",
-    "far: windowed - fixed_targets, positive where keys beyond L help",
-    "nonoverlapping: what papers print, no evidence of extrapolation",
-]
-OVER_SEEDS = [
-    "mean over seeds; inf: a seed diverged",
-    "difference: to the first scheme, paired by seed",
-    "low, high: its 95 % t-interval over seeds; with one or two seeds there is none",
-]
+LEGEND = {
+    "gain": "gain: loss(L) - loss(N), below zero where longer texts do harm; ±: standard errors",
+    "windowed": "windowed: fixed_targets where each token sees no more than the last L",
+    "nonoverlapping": "nonoverlapping: what papers print, in bits/byte too; falls with N by itself",
+}
 
 
 def tables(rows: pd.DataFrame, format: str = "text") -> str:
@@ -490,47 +489,56 @@ def tables(rows: pd.DataFrame, format: str = "text") -> str:
     """
     if format in ("csv", "json"):
         return show("", rows, format=format)
-    runs = rows.groupby(["label", "seed"], sort=False)
-    one_seed = runs.ngroups == rows.label.nunique()
+    title = f"{rows.dataset.iloc[0]}, trained at L = {rows.train_length.iloc[0]}"
     answered = bool(answers.answered(rows))
+    one_seed = rows.seed.groupby(rows.label).nunique().max() == 1
+    parts = {}
     notes = []
     if rows.dtype.nunique() > 1:
         notes.append("rows of different number formats are compared")
-    parts = {}
-    noted: dict[str, list[str]] = {}  # the runs that each note is of
-    for (label, seed), run in runs:
+    runs_of_note: dict[str, list[str]] = {}
+    for (label, seed), run in rows.groupby(["label", "seed"], sort=False):
         name = label if one_seed else f"{label} s={seed}"
-        said = [*run.reason, *"; ".join(run.note).split("; ")]
+        own_notes = "; ".join([*run.reason[run.reason != ""][:1], *run.note]).split("; ")
         if one_seed and not answered:
-            said.append(doubts(run))
-        for note in dict.fromkeys(said):
-            if note:
-                noted.setdefault(note, []).append(name)
+            own_notes.append(doubts(run))
+        for note in dict.fromkeys(filter(None, own_notes)):
+            runs_of_note.setdefault(note, []).append(name)
         if answered:
             parts[name] = answers.table(answers.answered(run))
             notes.append(f"{name}: {answers.verdict(answers.answered(run))}")
         else:
-            parts[name] = length_table(run)
-    for note, names in noted.items():
-        if len(names) < len(parts):
-            note = f"{', '.join(names)}: {note}"
-        notes.append(note)
-    table = pd.concat(parts, names=["scheme"])
-    title = f"{rows.dataset.iloc[0]}, trained at L = {rows.train_length.iloc[0]}"
+            parts[name] = length_table(run)[COLUMNS]
+    for note, names in runs_of_note.items():  # once, with the runs that it is of
+        prefix = f"{', '.join(names)}: " if len(names) < len(parts) else ""
+        notes.append(prefix + note)
     if answered:
+        table = pd.concat(parts, names=["scheme"])
         title += "; share of right answers"
         return show(title, table, [answers.LEGEND, *notes], format, digits=2)
     title += f"; nats per {rows.unit.iloc[0]}"
     seeds = over_seeds(rows)
     if len(parts) == 1 or seeds.empty:
-        return show(title, table, [*LEGEND, *notes], format)
-    means = show(title, wide(seeds), notes, format)
+        table = pd.concat(parts, names=["scheme"]).dropna(axis="columns", how="all")
+        if len(parts) == 1:
+            title = f"{rows.label.iloc[0]} on {title}"
+            table = table.droplevel("scheme")
+        legend = [text for name, text in LEGEND.items() if name in table]
+        table = table.rename(columns={"stderr": "± stderr", "gain_stderr": "± paired"})
+        return show(title, table, [*legend, *notes], format)
+    pages = [show(title, wide(seeds), notes, format)]
     if one_seed:
-        about = "difference to the first scheme"
-        return "\n\n".join([means, show(about, wide(seeds, "difference"), format=format)])
-    long = seeds.set_index(["label", "length"]).rename_axis(["scheme", "N"])
-    long = long.drop(columns="half").dropna(axis="columns", how="all")
-    return "\n\n".join([means, show(f"{title}, over seeds", long, OVER_SEEDS, format)])
+        pages.append(show("difference to the first", wide(seeds, "difference"), format=format))
+    else:
+        long = seeds.set_index(["label", "length"]).rename_axis(["scheme", "N"])
+        long = long[long["mean"].notna()].drop(columns="half").dropna(axis="columns", how="all")
+        legend = ["mean over seeds; inf: a seed diverged"]
+        if "difference" in long:
+            legend.append(f"difference: to {rows.label.iloc[0]}, paired by seed")
+        if "low" in long:
+            legend.append("low, high: the 95 % t-interval of the difference")
+        pages.append(show(f"{title}, over seeds", long, legend, format))
+    return "\n\n".join(pages)
 
 
 def wide(table: pd.DataFrame, values: str = "mean") -> pd.DataFrame:

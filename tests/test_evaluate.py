@@ -220,7 +220,7 @@ def test_a_row_holds_what_the_format_says():
     assert expected.items() <= row.items() and row["cache_bytes"] == 6
     assert "across documents" in row["note"]
     # eight windows of the longest are tested in float32 too: Known adds 0.25 in bfloat16
-    assert "bfloat16 less float32 is +0.25000 nats" in rows["fixed_targets", 40]["note"]
+    assert "bfloat16 minus float32 is +0.25000 nats" in rows["fixed_targets", 40]["note"]
 
 
 def test_what_cannot_be_measured_is_a_row_with_its_reason():
@@ -249,7 +249,7 @@ def test_a_loss_that_is_not_finite_is_a_finding():
 
 def test_notes_warn_of_shared_targets_and_of_other_targets():
     rows = measured(documents=(9000,), lengths=(512, 1024))
-    assert "note" not in rows["nonoverlapping", 512]
+    assert not rows["nonoverlapping", 512]["note"]
     assert "1024 has other targets than its 16 pieces" in rows["nonoverlapping", 1024]["note"]
     crowded = measured(documents=(97,), lengths=(4,))
     assert "share targets" in crowded["fixed_targets", 4]["note"]
@@ -322,8 +322,9 @@ def test_a_model_that_sees_a_window_reaches_so_far_and_no_farther(window, reach,
         back = distances[distances > 0]
         assert row["texts"] == len(tokens) and row["tokens"] == len(back) and row["nats"] == 0.5
         bins = answers.bins(tested[size])
-        assert all(count >= 400 for *_, count in bins[:-1])
-        for first, end, right, count in bins:
+        assert (bins["count"].iloc[:-1] >= 400).all()
+        for part in bins.itertuples(index=False):
+            first, end, count, right, *_ = part
             assert count == ((back >= first) & (back < end)).sum()
             if end <= window:
                 assert right == count
