@@ -229,9 +229,7 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
         None, "steps of warm-up (None: min(100, max_iters / 4))"
     )
     lr_decay_iters: Count | None = setting(None, "last step of the decay (None: max_iters)")
-    min_lr: NonNegativeFloat | None = setting(
-        None, "lowest rate (None: a twentieth of the highest)"
-    )
+    min_lr: NonNegativeFloat | None = setting(None, "lowest rate (None: a 20th of the highest)")
     seed: Seed = setting(1337, "seed of weights, data order and draws")
     out_dir: str = setting("", "run folder, by default named after the settings", "manner")
     overwrite: bool = setting(False, "start again in a used run folder", "manner")
