@@ -478,7 +478,7 @@ def show(
 LEGEND = {
     "gain": "gain: loss(L) - loss(N), below zero where longer texts do harm; ±: standard errors",
     "windowed": "windowed: fixed_targets where each token sees no more than the last L",
-    "nonoverlapping": "nonoverlapping: what papers print, in bits/byte too; a longer N leaves fewer early tokens",
+    "nonoverlapping": "nonoverlapping: what papers print; no evidence of extrapolation",
 }
 
 
