@@ -351,8 +351,10 @@ class GPT(nn.Module):
         and step. UserError where the scheme cannot draw so many.
         """
         ids = self.pos.draw(seed, step, length)
+        if ids is not None and self.wte.weight.is_cuda:
+            ids = ids.pin_memory()  # the GPU is not waited for
         if ids is not None and self.drawn_ids is not None and len(ids) == len(self.drawn_ids):
-            self.drawn_ids.copy_(ids)
+            self.drawn_ids.copy_(ids, non_blocking=True)
         else:
             self.drawn_ids = None if ids is None else ids.to(self.wte.weight.device)
 
