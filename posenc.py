@@ -97,10 +97,12 @@ def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor, layout: str = "half") -> T
     """
     n = 2 * cos.shape[-1]
     if layout == "half":
-        a, b = x[..., : n // 2], x[..., n // 2 : n]
+        a = x[..., : n // 2]
+        b = x[..., n // 2 : n]
         pairs = torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
     else:
-        a, b = x[..., 0:n:2], x[..., 1:n:2]
+        a = x[..., 0:n:2]
+        b = x[..., 1:n:2]
         pairs = torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2)
     return pairs if n == x.shape[-1] else torch.cat((pairs, x[..., n:].to(pairs.dtype)), -1)
 
