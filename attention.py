@@ -11,7 +11,7 @@
 A score is q.k x scale, times the temperature, plus biases; -inf where a key is not seen.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 import torch
@@ -42,84 +42,94 @@ COMPILE_FLEX = False  # whether flex may compile itself for eager code; runs/dev
 
 
 def reference(
-    q: Tensor, k: Tensor, v: Tensor, plan: Plan, scale: float, features: Tensor | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    plan: Plan,
+    scale: float,
+    features: Tensor | None = None,
+    *,
+    dropout: float = 0.0,
+    products: torch.dtype | None = None,
 ) -> Tensor:
     """The definition, in float32 or wider: q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D).
 
     With one part of the plan q and k are turned already, with several they are not. features (B, 1,
-    S, M) are those of all keys. k and v may have fewer heads, each for a group of q's.
+    S, M) are those of all keys. k and v may have fewer heads, each for a group of q's. `products`
+    is a narrower number format for the two matrix products.
     """
     wide = torch.promote_types(q.dtype, torch.float32)
+    narrow = products or wide
+    queries = q.shape[-2]
+    keys = k.shape[-2]
+    columns = torch.arange(keys, device=q.device)
+    index = columns[keys - queries :, None]  # (T, 1)
     k = for_each_head(q, k).to(wide)
-    v = for_each_head(q, v).to(wide)
-    features = None if features is None else features[:, 0].to(wide)
+    v = for_each_head(q, v).to(narrow)
+    if features is not None:
+        features = features[:, 0].to(wide)
+    scores = None
     with torch.autocast(q.device.type, enabled=False):
-        pairs = prepare_pairs(q.to(wide), k, plan, scale, features)
-        scores = scores_of_rows(pairs, plan, scale, features, slice(0, q.shape[-2]))
-        return (weights_of(scores, plan) @ v).to(q.dtype)
+        for part in plan.parts:
+            part_q, part_k = turned(q.to(wide), k, plan, part, scale, features)
+            score = (part_q.to(narrow) @ part_k.to(narrow).mT).to(wide) * scale
+            added = added_scores(plan, part, q.shape[1], wide, index, columns)
+            if plan.scorer and plan.scorer.score is not None:
+                i, j = pairs_of_ids(part, index, columns, wide)
+                tile = Tile(part_q, part_k, score, added, i, j, index, columns, features)
+                score = plan.scorer.score(tile)
+            else:
+                score = score + added
+            score = torch.where(added > -torch.inf, score, -torch.inf)  # q.k ahead may overflow
+            if part.where is not None:  # elsewhere the parts before it count
+                ids = plan.parts[0]
+                there = part.where(ids.query_ids[:, None], ids.key_ids)
+                score = torch.where(there, score, scores)
+            scores = score
+        weights = plan.weighting.weights(scores) if plan.weighting else scores.softmax(-1)
+        return (apply_dropout(weights, dropout).to(narrow) @ v).to(q.dtype)
 
 
-def weights_of(scores, plan):
-    """Attention weights: the softmax, or what a piece has in its place."""
-    return plan.weighting.weights(scores) if plan.weighting else scores.softmax(-1)
-
-
-def prepare_pairs(q, k, plan, scale, features):
-    """(q, k) as each part of the plan turns them, q times the temperature.
-
-    They gain what a piece sums along the text of features (B, S, M).
+def turned(q, k, plan, part, scale, features):
+    """(q, k) as attention multiplies them: turned if the plan has several parts, q times the
+    temperature, with the columns that a piece sums along the text of features (B, S, M).
     """
-    pairs = [(q, k)]
+    dtype = q.dtype
     if len(plan.parts) > 1:
-        pairs = [plan.turn_both(q, k, part) for part in plan.parts]
+        q, k = plan.turn_both(q, k, part)
     if plan.temperature is not None:
-        pairs = [((q * plan.temperature).to(q.dtype), k) for q, k in pairs]
+        q = (q * plan.temperature).to(dtype)
     if plan.scorer and plan.scorer.along is not None:
-        [(q, k)] = pairs
-        dtype = q.dtype
         wide = torch.promote_types(dtype, torch.float32)
         q, k = plan.scorer.along(q.to(wide), k.to(wide), features, scale)
-        pairs = [(q.to(dtype), k.to(dtype))]
-    return pairs
+    return q.to(dtype), k.to(dtype)
 
 
-def scores_of_rows(pairs, plan, scale, features, rows):
-    """The scores (B, H, R, C) of some queries, against the C keys up to the last of these.
-
-    Products are formed in the dtype of k, the rest in float32 or wider.
-    """
-    offset = pairs[0][1].shape[-2] - pairs[0][0].shape[-2]
-    stop = offset + rows.stop
-    places = torch.arange(stop, device=pairs[0][0].device)
-    index = places[offset + rows.start :, None]  # (R, 1)
-    base = plan.parts[0]
-    chosen = None
-    for (q, k), part in zip(pairs, plan.parts, strict=True):
-        q = q[..., rows, :]
-        k = k[..., :stop, :]
-        wide = torch.promote_types(q.dtype, torch.float32)
-        score = (q.to(k.dtype) @ k.mT).to(wide) * scale
-        added = added_scores(plan, part, q.shape[1], wide, index, places)
-        if plan.scorer and plan.scorer.score is not None:
-            i, j = pairs_of_ids(part, index, places, wide, offset)
-            features_k = None if features is None else features[:, :stop]
-            tile = Tile(q.to(wide), k.to(wide), score, added, i, j, index, places, features_k)
-            score = plan.scorer.score(tile)
-        else:
-            score = score + added
-        score = torch.where(added > -torch.inf, score, -torch.inf)  # q.k ahead may overflow
-        if part.where is not None:
-            i = base.query_ids[index - offset]
-            score = torch.where(part.where(i, base.key_ids[places]), score, chosen)
-        chosen = score
-    return chosen
+def rows_of(plan: Plan, start: int, stop: int) -> Plan:
+    """The plan of its queries start ... stop - 1 and of the keys up to them."""
+    parts = []
+    for part in plan.parts:
+        last = len(part.key_ids) - len(part.query_ids) + stop
+        rows = replace(
+            part,
+            query_ids=part.query_ids[start:stop],
+            key_ids=part.key_ids[:last],
+            query_tables=tuple(table[..., start:stop, :] for table in part.query_tables),
+            key_tables=tuple(table[..., :last, :] for table in part.key_tables),
+        )
+        parts.append(rows)
+    temperature = plan.temperature
+    if temperature is not None:
+        temperature = temperature[..., start:stop, :]
+    return replace(plan, parts=parts, temperature=temperature)
 
 
-def pairs_of_ids(part, index, columns, dtype, offset):
+def pairs_of_ids(part, index, columns, dtype):
     """Position ids (R, 1) and (1, C) of queries at index (R, 1) and keys at columns (C,).
 
     For keys ahead j = i: i - j is never negative. Where scores are float64, so are whole ids.
     """
+    offset = len(part.key_ids) - len(part.query_ids)
     i = part.query_ids[index - offset]
     j = part.key_ids[columns][None]
     if dtype == torch.float64:
@@ -135,8 +145,7 @@ def added_scores(plan, part, n_head, dtype, index, columns):
     """
     added = torch.zeros((), dtype=dtype, device=index.device)
     if plan.biases:
-        offset = len(part.key_ids) - len(part.query_ids)
-        i, j = pairs_of_ids(part, index, columns, dtype, offset)
+        i, j = pairs_of_ids(part, index, columns, dtype)
         heads = torch.arange(n_head, device=index.device)[:, None, None]
         for piece in plan.biases:
             added = added + piece.bias(heads, i, j).to(dtype)  # real positions are wider
@@ -162,18 +171,15 @@ def for_each_head(q, x):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A plan, the path chosen for it, the dropout, and what all layers with this plan share.
-
-    `added` are scores. Of masked: the whole matrix (H or 1, T, S), or with `is_last` the rows of
-    the last block. Of flex: biases by distance (H, S). `blocks` are the blocks of keys flex reads.
-    """
+    """A plan, the path chosen for it, the dropout, and what all layers with this plan share."""
 
     plan: Plan
     path: str
     dropout: float = 0.0
-    added: Tensor | None = None
-    is_last: bool = False
-    blocks: BlockMask | None = None
+    added: Tensor | None = None  # masked: added scores of all pairs, (H or 1, T, S)
+    last_row: Tensor | None = None  # masked: those of the last query, then -inf, (H or 1, S + .)
+    table: Tensor | None = None  # flex: biases at each distance, (H, S)
+    key_blocks: BlockMask | None = None  # flex: the blocks of keys that it reads
 
 
 def choose_path(plan: Plan, n_head: int, compiled: bool, dropout: float = 0.0) -> str:
@@ -222,25 +228,24 @@ def prepare(plan: Plan, n_head: int, dtype: torch.dtype, dropout: float = 0.0) -
             return sees(plan, i, j)
 
         make = on_card(create_block_mask, columns)
-        blocks = make(seen, None, None, keys, keys, device=columns.device)
+        key_blocks = make(seen, None, None, keys, keys, device=columns.device)
         table = None
-        if not all(piece.in_kernel for piece in plan.biases):  # biases at each distance, (H, S)
+        if not all(piece.in_kernel for piece in plan.biases):
             heads = torch.arange(n_head, device=columns.device)[:, None]
             zeros = torch.zeros_like(columns)
             table = sum(piece.bias(heads, columns, zeros) for piece in plan.biases).to(dtype)
-        return Prepared(plan, path, dropout, table, blocks=blocks)
+        return Prepared(plan, path, dropout, table=table, key_blocks=key_blocks)
     if path != "masked":
         return Prepared(plan, path, dropout)
+    # in eager code on a CPU, where distance alone counts, the last row holds all others
+    if plan.by_distance and queries > 1 and not columns.is_cuda and not compiling:
+        row = added_scores(plan, part, n_head, dtype, index[-1:], columns).flatten(0, -2)
+        return Prepared(plan, path, dropout, last_row=pad(row, (0, BLOCK_ROWS), value=-torch.inf))
     most = CARD_BYTES if columns.is_cuda else SHARED_BYTES
-    if 4 * n_head * queries * keys <= most:
-        added = added_scores(plan, part, n_head, dtype, index, columns)
-        return Prepared(plan, path, dropout, stored(added) if plan.biases else added)
-    # in eager code on a CPU: all blocks are parts of the last one where distance alone counts
-    alike = plan.by_distance and not columns.is_cuda and not compiling
-    if alike and 4 * n_head * BLOCK_ROWS * keys <= CARD_BYTES:
-        last = added_scores(plan, part, n_head, dtype, index[-BLOCK_ROWS:], columns)
-        return Prepared(plan, path, dropout, last, is_last=True)
-    return Prepared(plan, path, dropout)
+    if 4 * n_head * queries * keys > most:
+        return Prepared(plan, path, dropout)
+    added = added_scores(plan, part, n_head, dtype, index, columns)
+    return Prepared(plan, path, dropout, stored(added) if plan.biases else added)
 
 
 _compiled = lru_cache(torch.compile)
@@ -268,20 +273,19 @@ def attend(
     Equals `reference`, whose arguments it takes.
     """
     plan = prepared.plan
-    path = prepared.path
+    if prepared.path == "scored":
+        return _scored(q, k, v, prepared, scale, features)
     if features is not None:
         features = features[:, 0].to(torch.promote_types(features.dtype, torch.float32))
-    if features is not None or path in ("masked", "scored"):
+    if features is not None or prepared.path == "masked":
         k = for_each_head(q, k)
         v = for_each_head(q, v)
-    if path == "scored":
-        return _scored(q, k, v, prepared, scale, features)
     with torch.autocast(q.device.type, enabled=False):
-        [(q, k)] = prepare_pairs(q, k, plan, scale, features)
-    if path == "fused":
+        q, k = turned(q, k, plan, plan.parts[0], scale, features)
+    if prepared.path == "fused":
         is_causal = q.shape[-2] > 1
         return _kernel(q, k, v, scale, dropout_p=prepared.dropout, is_causal=is_causal)
-    if path == "flex":
+    if prepared.path == "flex":
         return _flex(q, k, v, prepared, scale)
     return _masked(q, k, v, prepared, scale)
 
@@ -300,7 +304,7 @@ def _kernel(q, k, v, scale, **options):
 def _flex(q, k, v, prepared, scale):
     """FlexAttention with biases and masks of the plan."""
     biases = prepared.plan.biases
-    table = prepared.added
+    table = prepared.table
 
     def score_mod(score, b, h, i, j):
         j = torch.minimum(i, j)  # a bias may be undefined for keys ahead, which are not seen
@@ -315,7 +319,7 @@ def _flex(q, k, v, prepared, scale):
         k,
         v,
         score_mod=score_mod,
-        block_mask=prepared.blocks,
+        block_mask=prepared.key_blocks,
         scale=scale,
         enable_gqa=q.shape[1] > k.shape[1],
         kernel_options=None if table is None else SMALL_BLOCKS,
@@ -323,39 +327,50 @@ def _flex(q, k, v, prepared, scale):
 
 
 def _masked(q, k, v, prepared, scale):
-    """Attention with a matrix of added scores: at once, or by blocks of query rows."""
+    """Attention with added scores, by blocks of query rows: each sees keys up to its last row."""
     plan = prepared.plan
     added = prepared.added
-    dropout = prepared.dropout
     queries = q.shape[-2]
     keys = k.shape[-2]
-    if added is not None and not prepared.is_last:
-        if not q.is_cuda and torch.compiler.is_compiling() and keys <= PRODUCT_KEYS:
+    if added is not None and torch.compiler.is_compiling():
+        if not q.is_cuda and keys <= PRODUCT_KEYS:
             weights = ((q @ k.mT).to(added.dtype) * scale + added).softmax(-1).to(v.dtype)
-            return apply_dropout(weights, dropout) @ v
-        return _with_added(q, k, v, added, scale, dropout)
+            return apply_dropout(weights, prepared.dropout) @ v
+        return _with_added(q, k, v, added, scale, prepared.dropout)
     dtype = torch.promote_types(q.dtype, torch.float32)
     offset = keys - queries
     size = block_rows(q[:1], k)
     blocks = []
-    for stop in range(queries, 0, -size):  # the largest first, whose memory serves all others
-        start = max(0, stop - size)
-        spans = visible_keys(plan, offset + start, offset + stop)
-        if prepared.is_last:  # its rows, moved to the left: there the distances are the same
-            moved = queries - stop
-            columns = slice(moved + spans[0].start, moved + spans[0].stop)
-            block = added[..., added.shape[-2] - (stop - start) :, columns]
+    for start in reversed(range(0, queries, size)):  # the largest first: its memory serves all
+        stop = min(start + size, queries)
+        last = offset + stop  # the keys that the block may see end here
+        near = 0  # and begin here, behind so many sinks
+        sinks = 0
+        if added is None and plan.visible:
+            window_size, sinks = plan.visible
+            near = max(min(sinks, last), offset + start - window_size + 1)
+        rows = q[..., start:stop, :]
+        seen_k = k[..., near:last, :]
+        seen_v = v[..., near:last, :]
+        if sinks > 0:
+            seen_k = torch.cat((k[..., :sinks, :], seen_k), -2)
+            seen_v = torch.cat((v[..., :sinks, :], seen_v), -2)
+        if added is not None:
+            block = added[..., start:stop, :last]
+        elif prepared.last_row is not None:
+            # upside down: the row above has the same numbers, one key further left
+            rows = rows.flip(-2)
+            block = prepared.last_row[:, keys - last :].unfold(-1, last, 1)[
+                :, : stop - start, near:
+            ]
         else:
-            places = [torch.arange(s.start, s.stop, device=q.device) for s in spans]
-            index = torch.arange(offset + start, offset + stop, device=q.device)[:, None]
+            places = torch.arange(keys, device=q.device)
+            columns = torch.cat((places[:sinks], places[near:last]))
+            index = places[offset + start : last, None]
             make = on_card(added_scores, q)
-            block = make(plan, plan.parts[0], q.shape[1], dtype, index, torch.cat(places))
-        seen_k = k[..., spans[0], :]
-        seen_v = v[..., spans[0], :]
-        if len(spans) > 1:  # sinks, and a gap before the window
-            seen_k = torch.cat((seen_k, k[..., spans[1], :]), -2)
-            seen_v = torch.cat((seen_v, v[..., spans[1], :]), -2)
-        blocks.append(_with_added(q[..., start:stop, :], seen_k, seen_v, block, scale, dropout))
+            block = make(plan, plan.parts[0], q.shape[1], dtype, index, columns)
+        y = _with_added(rows, seen_k, seen_v, block, scale, prepared.dropout)
+        blocks.append(y if prepared.last_row is None else y.flip(-2))
     return torch.cat(blocks[::-1], -2)
 
 
@@ -366,15 +381,6 @@ def _with_added(q, k, v, added, scale, dropout):
         return _kernel(q, k, v, scale, attn_mask=added, dropout_p=dropout)
     with sdpa_kernel(MASKED_KERNELS):  # CUDA's kernels take no wider mask
         return _kernel(q, k, v, scale, attn_mask=added.to(q.dtype), dropout_p=dropout)
-
-
-def visible_keys(plan, first, stop):
-    """The keys that queries first ... stop - 1 can see: one slice, or two with sinks and a gap."""
-    size, sinks = plan.visible or (stop, 0)
-    near = max(0, first - size + 1)
-    if 0 < sinks < near:
-        return [slice(0, sinks), slice(near, stop)]
-    return [slice(near if sinks == 0 else 0, stop)]
 
 
 def block_rows(q, k):
@@ -389,23 +395,25 @@ def _scored(q, k, v, prepared, scale, features):
     """The reference by blocks of query rows. On a GPU products are formed in the dtype of v, and
     each block is computed again in the backward pass.
     """
-    plan = prepared.plan
-    offset = k.shape[-2] - q.shape[-2]
+    queries = q.shape[-2]
+    offset = k.shape[-2] - queries
     size = block_rows(q, k)
-    wide = torch.promote_types(q.dtype, torch.float32)
-    narrow = v.dtype if v.is_cuda else wide
-    with torch.autocast(q.device.type, enabled=False):
-        pairs = prepare_pairs(q.to(wide), k.to(wide), plan, scale, features)
-        pairs = [(q, k.to(narrow)) for q, k in pairs]
-        values = v.to(narrow)
 
-        def block(start):
-            rows = slice(start, min(start + size, q.shape[-2]))
-            weights = weights_of(scores_of_rows(pairs, plan, scale, features, rows), plan)
-            weights = apply_dropout(weights, prepared.dropout).to(narrow)
-            return weights @ values[..., : offset + rows.stop, :]
+    def block(start):
+        stop = min(start + size, queries)
+        last = offset + stop  # it sees keys up to here
+        return reference(
+            q[..., start:stop, :],
+            k[..., :last, :],
+            v[..., :last, :],
+            rows_of(prepared.plan, start, stop),
+            scale,
+            None if features is None else features[..., :last, :],
+            dropout=prepared.dropout,
+            products=v.dtype if v.is_cuda else None,
+        )
 
-        again = partial(checkpoint, block, use_reentrant=False)
-        run = again if q.is_cuda and torch.is_grad_enabled() else block
-        blocks = [run(start) for start in reversed(range(0, q.shape[-2], size))]
-    return torch.cat(blocks[::-1], -2).to(q.dtype)
+    if q.is_cuda and torch.is_grad_enabled():
+        block = partial(checkpoint, block, use_reentrant=False)
+    blocks = [block(start) for start in reversed(range(0, queries, size))]
+    return torch.cat(blocks[::-1], -2)
