@@ -48,16 +48,31 @@ def reference(
     plan: Plan,
     scale: float,
     features: Tensor | None = None,
-    *,
     dropout: float = 0.0,
     products: torch.dtype | None = None,
 ) -> Tensor:
     """The definition, in float32 or wider: q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D).
 
-    With one part of the plan q and k are turned already, with several they are not. features (B, 1,
-    S, M) are those of all keys. k and v may have fewer heads, each for a group of q's. `products`
-    is a narrower number format for the two matrix products.
+    With one part of the plan q and k are turned already, with several they are not. features (B, S,
+    M) are those of all keys. k and v may have fewer heads, each for a group of q's. `products` is a
+    narrower number format for matrix products.
     """
+    weights = attention_weights(q, k, plan, scale, features, products)
+    values = for_each_head(q, v).to(products or weights.dtype)
+    with torch.autocast(q.device.type, enabled=False):
+        weights = apply_dropout(weights, dropout).to(values.dtype)
+        return (weights @ values).to(q.dtype)
+
+
+def attention_weights(
+    q: Tensor,
+    k: Tensor,
+    plan: Plan,
+    scale: float,
+    features: Tensor | None = None,
+    products: torch.dtype | None = None,
+) -> Tensor:
+    """The weights (B, H, T, S) of `reference`, in float32 or wider."""
     wide = torch.promote_types(q.dtype, torch.float32)
     narrow = products or wide
     queries = q.shape[-2]
@@ -65,9 +80,6 @@ def reference(
     columns = torch.arange(keys, device=q.device)
     index = columns[keys - queries :, None]  # (T, 1)
     k = for_each_head(q, k).to(wide)
-    v = for_each_head(q, v).to(narrow)
-    if features is not None:
-        features = features[:, 0].to(wide)
     scores = None
     with torch.autocast(q.device.type, enabled=False):
         for part in plan.parts:
@@ -81,13 +93,12 @@ def reference(
             else:
                 score = score + added
             score = torch.where(added > -torch.inf, score, -torch.inf)  # q.k ahead may overflow
-            if part.where is not None:  # elsewhere the parts before it count
+            if part.where is not None:  # where it does not hold, the parts before it count
                 ids = plan.parts[0]
-                there = part.where(ids.query_ids[:, None], ids.key_ids)
-                score = torch.where(there, score, scores)
+                holds = part.where(ids.query_ids[:, None], ids.key_ids)
+                score = torch.where(holds, score, scores)
             scores = score
-        weights = plan.weighting.weights(scores) if plan.weighting else scores.softmax(-1)
-        return (apply_dropout(weights, dropout).to(narrow) @ v).to(q.dtype)
+        return plan.weighting.weights(scores) if plan.weighting else scores.softmax(-1)
 
 
 def turned(q, k, plan, part, scale, features):
@@ -275,8 +286,6 @@ def attend(
     plan = prepared.plan
     if prepared.path == "scored":
         return _scored(q, k, v, prepared, scale, features)
-    if features is not None:
-        features = features[:, 0].to(torch.promote_types(features.dtype, torch.float32))
     if features is not None or prepared.path == "masked":
         k = for_each_head(q, k)
         v = for_each_head(q, v)
@@ -401,16 +410,16 @@ def _scored(q, k, v, prepared, scale, features):
 
     def block(start):
         stop = min(start + size, queries)
-        last = offset + stop  # it sees keys up to here
+        last = offset + stop  # it sees the keys up to here
         return reference(
             q[..., start:stop, :],
             k[..., :last, :],
             v[..., :last, :],
             rows_of(prepared.plan, start, stop),
             scale,
-            None if features is None else features[..., :last, :],
-            dropout=prepared.dropout,
-            products=v.dtype if v.is_cuda else None,
+            None if features is None else features[:, :last],
+            prepared.dropout,
+            v.dtype if v.is_cuda else None,
         )
 
     if q.is_cuda and torch.is_grad_enabled():

@@ -23,8 +23,6 @@ from configurable import GPTConfig, UserError
 from posenc import Shape, scheme_name, start_deviation, stored
 from scheme import Scheme
 
-__all__ = ["GPT", "Cache", "GPTConfig"]
-
 LOGIT_BYTES = 64 * 2**20  # losses() forms logits in blocks of at most this
 LOSS_BYTES = 512 * 2**20  # and training, where each block is formed again in the backward pass
 CARD_SHARE = 8  # on a GPU training forms all at once, if they take at most an eighth of its memory
@@ -57,11 +55,6 @@ class Cache:
         stop = self.n + x.shape[2]
         self.parts[place][:, :, self.n : stop] = x
         return self.parts[place][:, :, :stop]
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Bytes that are kept of each token of a text."""
-        return sum(x.nbytes for x in self.parts.values()) // (self.batch * self.length)
 
 
 def keep(cache, layer, name, x, packing):
@@ -98,9 +91,8 @@ class Attention(nn.Module):
         self.dropout = config.dropout
         self.head_width = config.head_width
         self.scale = 1 / math.sqrt(config.head_width)
-        self.group = config.n_head // config.kv_heads
-        self.widths = [heads * config.head_width for heads in (config.n_head, config.kv_heads)]
-        self.widths.append(self.widths[1])  # of all queries, keys and values
+        kv_width = config.kv_heads * config.head_width
+        self.widths = [config.n_head * config.head_width, kv_width, kv_width]
         self.c_attn = nn.Linear(config.n_embd, sum(self.widths), bias=config.bias)
         self.c_proj = nn.Linear(self.widths[0], config.n_embd, bias=config.bias)
         self.qk_norm = config.qk_norm
@@ -108,32 +100,27 @@ class Attention(nn.Module):
             self.q_norm = new_norm(config, config.head_width)
             self.k_norm = new_norm(config, config.head_width)
 
-    def project(self, x, plan):
-        """Queries, keys and values (B, heads, T, D) of x (B, T, C), turned if the plan has one
-        part.
-        """
+    def forward(self, x, prepared, cache):
+        """x (B, T, C) -> (B, Q, C) for the Q queries of the plan, the last of the tokens."""
+        plan = prepared.plan
         parts = self.c_attn(x).split(self.widths, -1)
+        # each (B, heads, T, D)
         q, k, v = (part.unflatten(-1, (-1, self.head_width)).transpose(1, 2) for part in parts)
+        q = q[:, :, -plan.queries :]
         if self.qk_norm:
             wide = self.q_norm.weight.dtype
             q = self.q_norm(q.to(wide)).to(v.dtype)
             k = self.k_norm(k.to(wide)).to(v.dtype)
-        if len(plan.parts) == 1:
-            if plan.turns_by_head and self.group > 1:  # keys of a group are no longer alike
-                k = k.repeat_interleave(self.group, 1)
-                v = v.repeat_interleave(self.group, 1)
+        if len(plan.parts) == 1:  # with several, attention turns them
+            if plan.turns_by_head:  # keys of a group are no longer alike
+                k = for_each_head(q, k)
+                v = for_each_head(q, v)
             q, k = plan.turn_both(q, k, plan.parts[0])
-        return q, k, v
-
-    def forward(self, x, prepared, cache):
-        """(B, T, C) -> (B, T, C)."""
-        plan = prepared.plan
-        q, k, new_v = self.project(x, plan)
         k = keep(cache, self.layer, "k", k, plan.packing)
-        v = keep(cache, self.layer, "v", new_v, plan.packing)
+        all_v = keep(cache, self.layer, "v", v, plan.packing)
         features = kept_features(x, plan, cache, self.layer)
-        y = attention.attend(q, k, v, prepared, self.scale, features)
-        return joined(self, y, new_v, x, plan)
+        y = attention.attend(q, k, all_v, prepared, self.scale, features)
+        return joined(self, y, v, x, plan)
 
 
 class LatentAttention(nn.Module):
@@ -163,64 +150,45 @@ class LatentAttention(nn.Module):
         self.c_up = nn.Linear(self.rank, 2 * all_heads, bias=False)  # keys and values, head by head
         self.c_proj = nn.Linear(all_heads, config.n_embd, bias=config.bias)
 
-    def queries_and_latents(self, x, plan):
-        """Queries (B, H, T, width + turned), and what is kept, (B, 1, T, rank + turned), of x (B,
-        T, C). The last columns of both are turned if the plan has one part.
-        """
-        q = self.c_query(x).unflatten(-1, (self.n_head, -1)).transpose(1, 2)
-        latent, shared = self.c_latent(x).split([self.rank, self.turned], -1)
-        k = torch.cat((self.kv_norm(latent.to(x.dtype)).to(shared.dtype), shared), -1)[:, None]
-        if len(plan.parts) == 1:
-            if plan.turns_by_head:
-                k = k.expand(-1, self.n_head, -1, -1)
-            q, k = plan.turn_both(q, k, plan.parts[0])
-        return q, k
-
-    def ups(self):
-        """What makes keys and values of latents, (H, width, rank) each."""
-        return self.c_up.weight.unflatten(0, (self.n_head, -1)).split(self.width, 1)
-
-    def keys_and_values(self, k):
-        """Keys (B, H, S, width + turned) and values (B, H, S, width) of what is kept."""
-        latent, shared = k.split([self.rank, self.turned], -1)
-        up_k, up_v = self.ups()
-        shared = shared.expand(-1, self.n_head, -1, -1)
-        return torch.cat((latent @ up_k.mT, shared), -1), latent @ up_v.mT
-
-    def project(self, x, plan):
-        """As `Attention.project`, with all heads."""
-        q, k = self.queries_and_latents(x, plan)
-        return q, *self.keys_and_values(k)
-
     def forward(self, x, prepared, cache):
-        """(B, T, C) -> (B, T, C). With a cache, the products with `ups` are formed on the side of
-        the queries and of the result: keys and values stay latents.
+        """As `Attention.forward`. With a cache keys and values stay latents, and what makes them
+        multiplies the queries and the result instead.
         """
         plan = prepared.plan
-        up_k, up_v = self.ups()
-        q, latents = self.queries_and_latents(x, plan)
-        k = keep(cache, self.layer, "k", latents, plan.packing)
+        q = self.c_query(x[:, -plan.queries :]).unflatten(-1, (self.n_head, -1)).transpose(1, 2)
+        latent, shared = self.c_latent(x).split([self.rank, self.turned], -1)
+        latent = self.kv_norm(latent.to(x.dtype)).to(shared.dtype)
+        kept = torch.cat((latent, shared), -1)[:, None]  # (B, 1, T, rank + turned)
+        if len(plan.parts) == 1:
+            if plan.turns_by_head:
+                kept = kept.expand(-1, self.n_head, -1, -1)
+            q, kept = plan.turn_both(q, kept, plan.parts[0])
+        latent = kept[..., : self.rank]  # of the new tokens
+        kept = keep(cache, self.layer, "k", kept, plan.packing)
         features = kept_features(x, plan, cache, self.layer)
+        # what makes keys and values of latents, (H, width, rank) each
+        up_k, up_v = self.c_up.weight.unflatten(0, (self.n_head, -1)).split(self.width, 1)
         if cache is None:
-            k, v = self.keys_and_values(k)
+            rounded, shared = kept.split([self.rank, self.turned], -1)
+            k = torch.cat((rounded @ up_k.mT, shared.expand(-1, self.n_head, -1, -1)), -1)
+            v = rounded @ up_v.mT
+            y = attention.attend(q, k, v, prepared, self.scale, features)
         else:
             q = torch.cat((q[..., : self.width] @ up_k, q[..., self.width :]), -1)
-            v = k[..., : self.rank]
-        y = attention.attend(q, k, v, prepared, self.scale, features)
-        if cache is not None:
-            y = y @ up_v.mT
-        new_v = latents[..., : self.rank] @ up_v.mT if plan.finishing else None
+            v = kept[..., : self.rank]
+            y = attention.attend(q, kept, v, prepared, self.scale, features) @ up_v.mT
+        new_v = latent @ up_v.mT if plan.finishing else None
         return joined(self, y, new_v, x, plan)
 
 
 def kept_features(x, plan, cache, layer):
-    """What a piece keeps of a layer's input x (B, T, C) beside the keys: (B, 1, S, M), or None."""
+    """What a piece keeps of a layer's input x (B, T, C) beside the keys: (B, S, M), or None."""
     if plan.scorer is None or plan.scorer.features is None:
         return None
     with torch.autocast(x.device.type, enabled=False):
         wide = torch.promote_types(x.dtype, torch.float32)
         features = plan.scorer.features(x.to(wide))[:, None]
-    return keep(cache, layer, "features", features, None)
+    return keep(cache, layer, "features", features, None)[:, 0]
 
 
 def joined(layer, y, v, x, plan):
@@ -230,8 +198,9 @@ def joined(layer, y, v, x, plan):
     if plan.finishing:
         with torch.autocast(x.device.type, enabled=False):
             wide = torch.promote_types(y.dtype, torch.float32)
-            v = for_each_head(y, v).to(wide)
-            y = plan.finishing.output(y.to(wide), v, x.to(wide)).to(y.dtype)
+            v = for_each_head(y, v)[:, :, -plan.queries :].to(wide)
+            x = x[:, -plan.queries :].to(wide)
+            y = plan.finishing.output(y.to(wide), v, x).to(y.dtype)
     y = layer.c_proj(y.transpose(1, 2).flatten(2))
     return F.dropout(y, layer.dropout, layer.training)
 
@@ -273,7 +242,9 @@ class Block(nn.Module):
 
     def forward(self, x, prepared, cache):
         """(B, T, C) -> (B, T, C)."""
-        attended = x + self.attn(self.ln_1(x), prepared, cache)
+        y = self.attn(self.ln_1(x), prepared, cache)
+        x = x[:, -y.shape[1] :]  # the plan may ask for the last tokens only
+        attended = x + y
         return attended + self.mlp(self.ln_2(x if self.parallel else attended))
 
 
@@ -283,10 +254,13 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """A GPT whose positions are those of the scheme `config.pos`.
 
-    `pos_file` is a Python file with schemes of the user's own.
+    `pos_file` is a Python file with schemes of the user's own. Files that `config.extend` names are
+    looked for in `folder` first.
     """
 
-    def __init__(self, config: GPTConfig, pos_file: str | Path | None = None):
+    def __init__(
+        self, config: GPTConfig, pos_file: str | Path | None = None, folder: Path | None = None
+    ):
         super().__init__()
         self.config = config
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
@@ -305,7 +279,7 @@ class GPT(nn.Module):
                 sentence = f"{scheme_name(piece)} needs whole heads, latent attention has parts"
                 raise UserError(f"{sentence}: leave kv_lora_rank out, or choose another scheme")
         self.config = replace(config, pos=self.pos.text)
-        self.extend(config.extend)
+        self.extend(config.extend, folder)
 
     def _initialise(self, module):
         """GPT-2's at its width; over sqrt(2 n_layer) where a block writes to the residual."""
@@ -353,10 +327,7 @@ class GPT(nn.Module):
         ids = self.pos.draw(seed, step, length)
         if ids is not None and self.wte.weight.is_cuda:
             ids = ids.pin_memory()  # the GPU is not waited for
-        if ids is not None and self.drawn_ids is not None and len(ids) == len(self.drawn_ids):
-            self.drawn_ids.copy_(ids, non_blocking=True)
-        else:
-            self.drawn_ids = None if ids is None else ids.to(self.wte.weight.device)
+        self.drawn_ids = None if ids is None else ids.to(self.wte.weight.device, non_blocking=True)
 
     def attention_path(self, length: int, window: int | None = None, compiled: bool = False) -> str:
         """How attention is computed at that length, e.g. "fused"; "fused|masked" where layers
@@ -380,24 +351,26 @@ class GPT(nn.Module):
         """The number of trained numbers, a tied embedding counted once."""
         return sum(p.numel() for p in self.parameters())
 
-    def _hidden(self, idx, cache=None, window=None):
-        """The last hidden states (B, T, C) of tokens idx (B, T)."""
-        if idx.dim() != 2:
-            raise UserError(f"tokens must have the shape (B, T), not {tuple(idx.shape)}")
-        if window is not None and window < 1:
-            raise UserError(f"a window of {window} tokens holds no key")
-        B, T = idx.shape
+    def _hidden(self, idx, cache=None, window=None, skip=0, last=None):
+        """The last hidden states (B, T, C) of tokens idx (B, T).
+
+        The first `skip` tokens are left out, others keep their places; `last` asks for those of the
+        last tokens only, (B, last, C).
+        """
+        T = idx.shape[1]
         total = T
         tokens = idx
         if cache:
             if cache.n + T > cache.length:
                 raise UserError(f"the cache was made for {cache.length} tokens, not {cache.n + T}")
-            if cache.batch != B:
-                raise UserError(f"the cache was made for {cache.batch} texts, not {B}")
             total = cache.length
             tokens = idx if cache.tokens is None else torch.cat((cache.tokens, idx), 1)
         self.check_length(total)
         index = stored(torch.arange(tokens.shape[1], device=idx.device))  # places (S,)
+        new = T - skip
+        n_head = self.config.n_head
+        dropout = self.config.dropout if self.training else 0.0
+        dtype = self._wide_dtype()
         with torch.autocast(idx.device.type, enabled=False):  # positions are never rounded
             if self.training and self.drawn_ids is not None and cache is None:
                 ids = self.drawn_ids
@@ -405,20 +378,25 @@ class GPT(nn.Module):
                     raise UserError(f"{len(ids)} positions are drawn, not {T}: see draw_ids")
             else:
                 ids = self.pos.ids(index, total)
-            embedded = self.pos.embed(ids[-T:], tokens, total)
-            dtype = self._wide_dtype()
-            plans = self.pos.plans(index, ids, T, total, dtype, window)
-            n_head = self.config.n_head
-            dropout = self.config.dropout if self.training else 0.0
+            embedded = self.pos.embed(ids[-new:], tokens, total)
+            if skip > 0:
+                whole_ids = ids
+                ids = ids[skip:]
+                index = ids if whole_ids is index else index[skip:]
+            plans = self.pos.plans(index, ids, new, total, dtype, window)
             prepared = {}
             for pieces, plan in plans.items():
                 prepared[pieces] = attention.prepare(plan, n_head, dtype, dropout)
-        x = self.ln_e(self.wte(idx))
+            layers = [prepared[pieces] for pieces in self.pos.sets]
+            if last is not None:
+                plan = attention.rows_of(layers[-1].plan, new - last, new)
+                layers[-1] = attention.prepare(plan, n_head, dtype, dropout)
+        x = self.ln_e(self.wte(idx[:, skip:]))
         if embedded is not None:
             x = x + embedded.to(x.dtype)
         x = F.dropout(x, self.config.dropout, self.training)
-        for block, pieces in zip(self.h, self.pos.sets, strict=True):
-            x = block(x, prepared[pieces], cache)
+        for block, layer in zip(self.h, layers, strict=True):
+            x = block(x, layer, cache)
         if cache:
             cache.tokens = tokens
             cache.n += T
@@ -471,11 +449,20 @@ class GPT(nn.Module):
     def losses(self, idx: Tensor, targets: Tensor, *, window: int | None = None) -> Tensor:
         """(B, T) float32 nats of each target, 0 where it is -1.
 
-        `window` limits keys to i - j < window in every layer.
+        `window` limits keys to i - j < window in every layer. What no target depends on is left
+        out: the last layer computes from the first column with a target on, and of tokens that a
+        window hides from all targets nothing is read.
         """
-        x = self._hidden(idx, window=window)
+        T = idx.shape[1]
+        columns = (targets >= 0).any(0).nonzero()
+        last = T - int(columns[0]) if len(columns) > 0 else 1
+        skip = 0
+        if window is not None and self.pos.by_keys_alone:
+            skip = max(0, T - last - len(self.h) * (window - 1))
+        x = self._hidden(idx, window=window, skip=skip, last=last)
         at_once = LOSS_BYTES if x.is_cuda else LOGIT_BYTES
-        return self._nats(x, targets, at_once).view_as(targets)
+        nats = self._nats(x, targets[:, -last:], at_once).view(-1, last)
+        return F.pad(nats, (T - last, 0))
 
     def answers(self, idx: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Of each target that is not -1: its loss in nats, and whether it is the likeliest token.
@@ -500,7 +487,7 @@ class GPT(nn.Module):
         cache = self.new_cache(1, 1)
         token = torch.zeros(1, 1, dtype=torch.long, device=self.wte.weight.device)
         self(token, cache=cache)
-        return cache.bytes_per_token
+        return sum(x.nbytes for x in cache.parts.values())
 
     @torch.no_grad()
     def stream(

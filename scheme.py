@@ -489,6 +489,11 @@ class Plan:
         return q, self.turn(k, part.key_tables, is_key=True)
 
     @property
+    def queries(self) -> int:
+        """The number of queries, T."""
+        return len(self.parts[0].query_ids)
+
+    @property
     def turns_by_head(self):
         """Whether the tables of heads differ, so that heads cannot share turned keys."""
         return any(table.dim() > 2 for table in self.parts[0].query_tables)
@@ -598,6 +603,17 @@ class Scheme(nn.Module):
     def mover(self) -> Piece | None:
         """The piece that gives position ids."""
         return first(self.pieces.values(), "ids")
+
+    @property
+    def by_keys_alone(self) -> bool:
+        """Whether a layer depends on earlier tokens only through the keys that a mask lets it see,
+        wherever these stand in the text.
+        """
+        for piece in (*self.pieces.values(), *self.extensions):
+            far = piece.mask is not None and not piece.by_distance
+            if far or piece.features is not None or piece.score is not None:
+                return False
+        return True
 
     def check_length(self, total: int) -> None:
         """Raise UserError if a text of `total` tokens has positions that the scheme lacks."""

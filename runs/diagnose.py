@@ -53,14 +53,12 @@ first 4   the weight of the first 4 tokens of the text"""
 
     def watched(q, k, v, prepared, scale, features=None):
         """attend, which looks at the weights of its definition as well, a line at a time."""
-        plan = prepared.plan
-        known = None if features is None else features[:, 0].float()
-        keys = attention.for_each_head(q, k).float()
-        pairs = attention.prepare_pairs(q.float(), keys, plan, scale, known)
         lines = []
         for start, stop in itertools.pairwise(edges):
-            scores = attention.scores_of_rows(pairs, plan, scale, known, slice(start, stop))
-            weights = attention.weights_of(scores, plan)  # (1, H, R, S)
+            plan = attention.rows_of(prepared.plan, start, stop)
+            rows = q[..., start:stop, :]
+            known = None if features is None else features[:, :stop]
+            weights = attention.attention_weights(rows, k[..., :stop, :], plan, scale, known)
             back = place[start:stop, None] - place[:stop]
             entropy = torch.special.entr(weights)
             parts = (entropy, weights * back, weights * (back >= train_length), weights[..., :4])
