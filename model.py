@@ -388,7 +388,7 @@ class GPT(nn.Module):
             for pieces, plan in plans.items():
                 prepared[pieces] = attention.prepare(plan, n_head, dtype, dropout)
             layers = [prepared[pieces] for pieces in self.pos.sets]
-            if last is not None:
+            if last not in (None, new):
                 plan = attention.rows_of(layers[-1].plan, new - last, new)
                 layers[-1] = attention.prepare(plan, n_head, dtype, dropout)
         x = self.ln_e(self.wte(idx[:, skip:]))
@@ -447,22 +447,19 @@ class GPT(nn.Module):
         return torch.cat([run(*block) for block in blocks])
 
     def losses(self, idx: Tensor, targets: Tensor, *, window: int | None = None) -> Tensor:
-        """(B, T) float32 nats of each target, 0 where it is -1.
+        """Float32 nats of each target (B, t) of the last t of the tokens idx (B, T), 0 where it is
+        -1.
 
         `window` limits keys to i - j < window in every layer. What no target depends on is left
-        out: the last layer computes from the first column with a target on, and of tokens that a
-        window hides from all targets nothing is read.
+        out: earlier queries of the last layer, and tokens that windows hide from all targets.
         """
-        T = idx.shape[1]
-        columns = (targets >= 0).any(0).nonzero()
-        last = T - int(columns[0]) if len(columns) > 0 else 1
+        last = targets.shape[1]
         skip = 0
         if window is not None and self.pos.by_keys_alone:
-            skip = max(0, T - last - len(self.h) * (window - 1))
+            skip = max(0, idx.shape[1] - last - len(self.h) * (window - 1))
         x = self._hidden(idx, window=window, skip=skip, last=last)
         at_once = LOSS_BYTES if x.is_cuda else LOGIT_BYTES
-        nats = self._nats(x, targets[:, -last:], at_once).view(-1, last)
-        return F.pad(nats, (T - last, 0))
+        return self._nats(x, targets, at_once).view_as(targets)
 
     def answers(self, idx: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Of each target that is not -1: its loss in nats, and whether it is the likeliest token.
