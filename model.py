@@ -283,10 +283,16 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """A GPT whose positions are those of the scheme `config.pos`.
 
-    `pos_file` is a Python file with schemes of the user's own.
+    `pos_file` is a Python file with schemes of the user's own, and `folder` is where files that
+    `config.extend` names are looked for first.
     """
 
-    def __init__(self, config: GPTConfig, pos_file: str | Path | None = None):
+    def __init__(
+        self,
+        config: GPTConfig,
+        pos_file: str | Path | None = None,
+        folder: Path | None = None,
+    ):
         super().__init__()
         self.config = config
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
@@ -305,7 +311,7 @@ class GPT(nn.Module):
                 sentence = f"{scheme_name(piece)} needs whole heads, latent attention has parts"
                 raise UserError(f"{sentence}: leave kv_lora_rank out, or choose another scheme")
         self.config = replace(config, pos=self.pos.text)
-        self.extend(config.extend)
+        self.extend(config.extend, folder)
 
     def _initialise(self, module):
         """GPT-2's at its width; over sqrt(2 n_layer) where a block writes to the residual."""
