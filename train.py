@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 import time
-from dataclasses import fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +28,6 @@ from tqdm import tqdm
 import evaluate
 from configurable import (
     GPTConfig,
-    ModelSettings,
     TrainSettings,
     UserError,
     configure,
@@ -49,7 +48,6 @@ from scheme import parse
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # schedulers send the last one
 FRESH = ("auto", "scratch")  # values of init_from for a model with random weights
-CHANGEABLE = ("dataset", "block_size", "extend", "dropout")  # by a fine-tune
 
 # ---- from the settings to a run
 
@@ -62,15 +60,16 @@ def final_settings(typed: TrainSettings) -> TrainSettings:
     """
     s = replace(typed, pos=parse(typed.pos).text)
     if s.init_from not in FRESH:
-        source = checkpoint.open_model(s.init_from, s).settings
-        inherited = {}
-        for name in [f.name for f in fields(ModelSettings)] + ["dataset"]:
-            value = getattr(source, name)
-            if name not in typed.named and name != "dropout":
-                inherited[name] = value
-            elif name not in CHANGEABLE and getattr(s, name) != value:
-                raise UserError(f"init_from={s.init_from} has {name}={value}: leave it out")
-        s = replace(s, **inherited)
+        source = checkpoint.open_model(s.init_from, s)
+        shape = asdict(source.model.config)
+        for name in ("vocab_size", "dropout", "block_size", "extend"):
+            del shape[name]
+        for name in typed.named & shape.keys():
+            if getattr(s, name) != shape[name]:
+                raise UserError(f"init_from={s.init_from} has {name}={shape[name]}: leave it out")
+        s = replace(s, **shape)
+        for name in {"dataset", "block_size", "extend"} - typed.named:
+            s = replace(s, **{name: getattr(source.settings, name)})
     if s.length_factor:
         s = replace(s, block_size=s.length_factor * s.block_size, length_factor=None)
     if s.extend:
@@ -91,33 +90,24 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes = 
         corpus = checkpoint.training_corpus(s)
     config, state = checkpoint.open_folder(s, corpus)
 
-    # the shape and the weights: of the checkpoint, of the model to fine-tune, or new ones
-    weights = None
-    trainings = 1  # one after the other: each has an order of data of its own
-    files = folder  # where the files of an extension are
-    if state:
-        gpt = GPTConfig(**state["gpt"])
-        weights = state["model"]
-    elif s.init_from in FRESH:
-        gpt = s.gpt(corpus.vocab_size)
-    else:
-        source = checkpoint.open_model(s.init_from, s)
-        gpt = replace(source.model.config, dropout=s.dropout, extend=s.extend)
-        weights = source.model.state_dict()
-        trainings = source.config["trainings"] + 1
-        files = source.folder
-        print(f"init_from={s.init_from}: its weights, a new optimizer, an order of data of its own")
-
-    # the model
+    # the model: of a checkpoint, with new weights, or with those of a trained one
     if compute.kind == "cpu" or s.deterministic:
         device.repeat_to_the_bit(compute)
     torch.manual_seed(s.seed)
-    model = GPT(gpt, s.pos_file, files)
-    if weights:
-        try:
-            model.load_state_dict(weights)
-        except RuntimeError as error:  # an extension that has parameters, or had some
-            raise UserError(f"{s.init_from}: its weights do not fit extend={s.extend!r}") from error
+    trainings = 1
+    if state:
+        model = GPT(GPTConfig(**state["gpt"]), s.pos_file, folder)
+        model.load_state_dict(state["model"])
+    elif s.init_from in FRESH:
+        model = GPT(s.gpt(corpus.vocab_size), s.pos_file, folder)
+    else:
+        source = checkpoint.open_model(s.init_from, s)
+        trainings += source.config["trainings"]
+        gpt = replace(source.model.config, dropout=s.dropout, extend=s.extend)
+        model = GPT(gpt, s.pos_file, source.folder)
+        # an extension of one's own may have parameters, which are in one of the two alone
+        model.load_state_dict(source.model.state_dict(), strict=False)
+        print(f"init_from={s.init_from}: its weights, a new optimizer, an order of data of its own")
 
     # what cannot be trained is refused before a folder is made
     for length in s.train_lengths:
@@ -287,10 +277,10 @@ def train(run: Run, processes: Processes, log: Log) -> None:
     data_seed = s.seed
     if run.config["trainings"] > 1:  # a fine-tune has an order of data of its own
         data_seed = mixed_seed(s.seed, run.config["trainings"])
-    drop_step = s.max_iters - round(s.drop_pos * s.max_iters) if s.drop_pos else None
+    drop_step = s.max_iters - round(s.drop_pos * s.max_iters)  # max_iters: never
 
     model.train()
-    hidden = not (processes.first and sys.stderr.isatty())
+    hidden = None if processes.first else True  # None: only where there is no terminal
     bar = tqdm(total=s.max_iters, initial=run.step, unit="step", disable=hidden)
     clock = time.perf_counter()
     since = run.step
@@ -346,22 +336,19 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         logged = due or step == 1 or step % s.log_interval == 0
         if not logged and not signalled:
             continue
-        line = {"step": step, "tokens": run.tokens, "lr": lr, "grad_norm": float(norm)}
         speed = (step - since) / (time.perf_counter() - clock)  # steps per second
+        line = {"step": step, "tokens": run.tokens, "lr": lr, "grad_norm": float(norm)}
         line["loss"] = float(processes.sum(loss)) / processes.size
-        val_loss = 0.0
-        if due or signalled:  # the loss is that before the step: only this sees a ruined model
-            val_loss = estimate_loss(run)
-        if not math.isfinite(line["loss"] + val_loss):
-            wrong = f"loss {line['loss']}, val_loss {val_loss}"
+        if due:  # the loss is that before the step: only this sees a ruined model
+            line["val_loss"] = estimate_loss(run)
+        if not math.isfinite(line["loss"] + line.get("val_loss", 0.0)):
+            wrong = f"loss {line['loss']}, val_loss {line.get('val_loss')}"
             if processes.first:
                 log.write({"step": step, "diverged": wrong})
             raise UserError(
                 f"step {step}: {wrong}; earlier checkpoints are kept. "
                 "Lower learning_rate, lengthen warmup_iters, or try --dtype=float32"
             )
-        if due:
-            line["val_loss"] = val_loss
         if processes.first and logged:
             log.add_step(line, speed)
         if processes.first and (due or signalled):

@@ -348,8 +348,7 @@ def save_checkpoint(
     run.checkpoint = digest[:16]
     newest = run.folder / f"ckpt-{run.step}-{run.checkpoint}.pt"
     os.replace(unnamed, newest)
-    others = [path for path in checkpoint_paths(run.folder) if path != newest]
-    for path in others[1:]:
+    for path in checkpoint_paths(run.folder)[2:]:
         path.unlink()
 
 
