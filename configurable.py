@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import sys
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -217,10 +216,7 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
     beta1: Share = setting(0.9, "AdamW's decay rate of the mean")
     beta2: Share = setting(0.99, "AdamW's decay rate of the variance")
     grad_clip: NonNegativeFloat = setting(1.0, "largest norm of the gradient (0: any)")
-    decay_lr: bool = setting(True, "False: constant from the first step, without warm-up")
-    lr_schedule: Literal["cosine", "wsd"] = setting(
-        "cosine", "after warm-up: cosine, or wsd (constant, linear over the last fifth)"
-    )
+    decay_lr: bool = setting(True, "cosine; False: constant from the first step, no warm-up")
     warmup_iters: NonNegativeInt | None = setting(
         None, "steps of warm-up (None: min(100, max_iters / 4))"
     )
@@ -379,12 +375,6 @@ class AblateSettings(TrainSettings):
         "init_from": "a comparison trains every model from scratch",
         "length_factor": "a comparison trains every model from scratch",
     }
-
-    def check_together(self) -> None:
-        super().check_together()
-        part, parts = self.share
-        if part > parts:
-            raise UserError(f"only={self.only}: of {parts} shares there is no number {part}")
 
     @property
     def share(self) -> tuple[int, int]:
@@ -591,11 +581,10 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
     """Run a program and exit with the code that `main()` returns, 0 for None.
 
     A UserError, or an error of the system such as a full disk, prints one sentence to stderr and
-    exits 1. With --debug on the command line the traceback comes first. Ctrl-C exits 130. If the
-    reader of the output has closed it, as in `... | head`, the program ends without a word and
-    exits 141, as a shell expects.
+    exits 1; with --debug on the command line it is a traceback. Ctrl-C exits 130. If the reader of
+    the output has closed it, as in `... | head`, the program ends without a word and exits 141, as
+    a shell expects.
     """
-    sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character shows "?"
     try:
         code = main() or 0
         sys.stdout.flush()  # a closed pipe is noticed here, and not after the program
@@ -607,7 +596,7 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
         code = 141  # 128 + SIGPIPE: the work was not done
     except (UserError, OSError) as error:
         if "--debug" in sys.argv:
-            traceback.print_exception(error)
+            raise
         print(f"error: {error}", file=sys.stderr)
         code = 1
     sys.exit(code)
@@ -653,8 +642,9 @@ def replace_file(path: Path, write: Callable[[BinaryIO], Any]) -> str:
             os.fsync(file.fileno())
         digest = sha256(aside)
         os.replace(aside, path)
-    except OSError as error:
-        raise UserError(f"{path} cannot be written ({error.strerror}): it is as before") from error
+    except (OSError, RuntimeError) as error:  # a full disk; torch.save hides it in the second
+        reason = error.__context__ or error
+        raise UserError(f"{path} cannot be written ({reason}): it is as before") from error
     finally:
         aside.unlink(missing_ok=True)
     return digest

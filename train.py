@@ -144,24 +144,16 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes = 
 def get_lr(step: int, s: TrainSettings) -> float:
     """The learning rate of a step, counted from 0.
 
-    It rises linearly over warmup_iters. Then it falls along a cosine to min_lr at lr_decay_iters,
-    and stays there; or (wsd) it is constant and falls linearly to min_lr over the last fifth of
-    the steps.
+    It rises linearly over warmup_iters, falls along a cosine to min_lr at lr_decay_iters, and stays
+    there.
     """
     if not s.decay_lr:
         return s.highest_lr
     if step < s.warmup:
         return s.highest_lr * (step + 1) / (s.warmup + 1)
-    begin = s.warmup
     end = s.lr_decay_iters or s.max_iters
-    if s.lr_schedule == "wsd":
-        begin = max(s.warmup, end - round(0.2 * end))
-    if step < begin:
-        return s.highest_lr
-    ratio = min(1.0, (step - begin) / max(1, end - begin))  # from 0 to 1
-    left = 1 - ratio
-    if s.lr_schedule == "cosine":
-        left = 0.5 * (1 + math.cos(math.pi * ratio))
+    ratio = min(1.0, (step - s.warmup) / max(1, end - s.warmup))  # from 0 to 1
+    left = 0.5 * (1 + math.cos(math.pi * ratio))
     lowest = s.highest_lr / 20 if s.min_lr is None else s.min_lr
     return lowest + left * (s.highest_lr - lowest)
 
@@ -381,11 +373,10 @@ def main() -> None:
     with together(s.backend, compute) as processes, errors_named(pos_file):
         result = None if s.overwrite else checkpoint.finished_result(s.out_dir, s)
         if result is None:
-            with device.memory_advice("lower batch_size (and raise gradient_accumulation_steps)"):
+            with device.memory_advice("lower batch_size, or eval_lengths if it is trained"):
                 run = start_run(s, compute, processes)
                 log = Log(run, processes)
                 train(run, processes, log)
-            with device.memory_advice("the model is saved; lower eval_lengths and start again"):
                 tester = evaluate.Tester(run.model, run.corpus, compute, processes)
                 result = evaluate.extrapolation(tester, evaluate.describe_run(run), s)
             if processes.first:

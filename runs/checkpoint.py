@@ -22,7 +22,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
@@ -182,7 +181,6 @@ def provenance() -> dict[str, Any]:
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,
-            "numpy": np.__version__,
         },
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),
@@ -261,6 +259,9 @@ def open_folder(s: TrainSettings, corpus: data.Corpus) -> tuple[dict | None, dic
             f"{folder} holds another run ({'; '.join(differ)}): "
             "choose another --out_dir, or --overwrite=True"
         )
+    if planned != s.max_iters:
+        print(f"note: {planned} steps were planned; from here on the schedule of {s.max_iters}")
+        config["settings"]["max_iters"] = s.max_iters
     return config, state
 
 
@@ -272,12 +273,7 @@ def write_folder(run: Run, processes: int) -> None:
     s = run.settings
     corpus = run.corpus
     lock_folder(folder)
-    if "run_id" in run.config:
-        planned = run.config["settings"]["max_iters"]
-        if planned != s.max_iters:
-            print(f"note: {planned} steps were planned; from here on the schedule of {s.max_iters}")
-            run.config["settings"]["max_iters"] = s.max_iters
-    else:
+    if "run_id" not in run.config:  # a new one
         for pattern in ("ckpt-*.pt", "metrics.jsonl", "extrapolation.*", "diagnose.*"):
             for path in folder.glob(pattern):  # of a run that is overwritten
                 path.unlink()
@@ -341,11 +337,7 @@ def save_checkpoint(
         "run_id": run.config["run_id"],
     }
     unnamed = run.folder / ".ckpt.new"
-    try:
-        digest = replace_file(unnamed, lambda file: torch.save(state, file))
-    except (UserError, RuntimeError) as error:  # torch.save hides a full disk
-        raise UserError(f"no checkpoint could be written: {error.__context__ or error}") from error
-    run.checkpoint = digest[:16]
+    run.checkpoint = replace_file(unnamed, lambda file: torch.save(state, file))[:16]
     newest = run.folder / f"ckpt-{run.step}-{run.checkpoint}.pt"
     os.replace(unnamed, newest)
     for path in checkpoint_paths(run.folder)[2:]:

@@ -103,4 +103,4 @@ def test_a_process_ends_with_a_sentence_and_code_1_and_shows_more_with_debug(tmp
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.startswith("Traceback")
-    assert done.stderr.splitlines()[-1].startswith("error: ")
+    assert done.stderr.splitlines()[-1].startswith("configurable.UserError: ")

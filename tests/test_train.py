@@ -96,9 +96,6 @@ def stop_at(patch: pytest.MonkeyPatch, *steps: int) -> None:
         (["--min_lr=0"], 100, 0.0),
         (["--lr_decay_iters=50"], 80, 0.05),
         (["--decay_lr=False"], 0, 1.0),
-        (["--lr_schedule=wsd"], 80, 1.0),
-        (["--lr_schedule=wsd"], 90, 0.05 + 0.95 / 2),
-        (["--lr_schedule=wsd"], 100, 0.05),
     ],
 )
 def test_the_learning_rate(words: list[str], step: int, expected: float) -> None:
@@ -159,7 +156,7 @@ def test_muon_takes_the_step_of_torch() -> None:
         [*DRAWING, "--dtype=float16"],  # with a scaler
         ["--pos=rope | nope", "--n_layer=2", "--mixed_lengths=8,16,32"],
         ["--pos=t5", "--drop_pos=0.5"],
-        ["--pos=shape", "--lr_schedule=wsd", "--beta2=0.9"],
+        ["--pos=shape", "--beta2=0.9"],
         pytest.param(["--compile=True", *DRAWING], marks=pytest.mark.slow),
     ],
 )
