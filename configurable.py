@@ -434,10 +434,10 @@ def checked(cls: type[Settings], chosen: dict[str, Any]) -> dict[str, Any]:
     return {name: getattr(model, name) for name in chosen}
 
 
-def values(settings: Settings, kind: str) -> dict[str, Any]:
-    """The settings of one kind, by name."""
+def values(settings: Settings, *kinds: str) -> dict[str, Any]:
+    """The settings of these kinds, by name."""
     return {
-        f.name: getattr(settings, f.name) for f in fields(settings) if f.metadata["kind"] == kind
+        f.name: getattr(settings, f.name) for f in fields(settings) if f.metadata["kind"] in kinds
     }
 
 
@@ -451,10 +451,9 @@ def typed(value: Any) -> str:
 def words(settings: Settings, kinds: tuple[str, ...] = tuple(KINDS)) -> list[str]:
     """The settings of these kinds that are not the defaults, as --name=value."""
     changed = []
-    for f in fields(settings):
-        value = getattr(settings, f.name)
-        if f.metadata["kind"] in kinds and value != f.default:
-            changed.append(f"--{f.name}={typed(value)}")
+    for name, value in values(settings, *kinds).items():
+        if value != getattr(type(settings), name):
+            changed.append(f"--{name}={typed(value)}")
     return changed
 
 

@@ -118,12 +118,8 @@ def run_folder(s: TrainSettings) -> Path:
 
 def checkpoint_paths(folder: Path) -> list[Path]:
     """The checkpoints in a run folder, the newest first. Their content is not looked at."""
-    steps = {}
-    for path in folder.glob("ckpt-*.pt"):
-        match = re.fullmatch(r"ckpt-(\d+)-[0-9a-f]{16}\.pt", path.name)
-        if match:
-            steps[path] = int(match[1])
-    return sorted(steps, key=steps.get, reverse=True)
+    paths = folder.glob("ckpt-[0-9]*-????????????????.pt")
+    return sorted(paths, key=lambda path: int(path.name.split("-")[1]), reverse=True)
 
 
 def check_writable(folder: Path) -> None:
@@ -309,11 +305,11 @@ def finished_result(folder: str | Path, s: TrainSettings) -> dict[str, Any] | No
     result = load_result(folder)
     tested = set()
     for row in result["rows"]:
-        if row["step"] == s.max_iters and row["dataset"] == s.dataset:
-            if (row["extend"] or "") == s.extend:
-                tested.add((row["protocol"], row["length"]))
-                if "trained" in row:  # a corpus of rows is tested at once
-                    return result
+        subject = (row["step"], row["dataset"], row["extend"] or "")
+        if subject == (s.max_iters, s.dataset, s.extend):
+            tested.add((row["protocol"], row["length"]))
+            if "trained" in row:  # a corpus of rows is tested at once
+                return result
     asked = itertools.product(PROTOCOLS, tested_lengths(s.block_size, s.eval_lengths))
     return result if tested.issuperset(asked) else None
 
