@@ -49,7 +49,6 @@ ROOT = Path(__file__).resolve().parents[1]
 RESTORE = "restore a good copy, or start again with --overwrite=True"
 LOCKS: list[FileLock] = []  # of this process, which would be released if nothing referred to them
 OWN_FILE = "pos_file.py"  # the copy of --pos_file in a run folder
-CONFIG = "settings dtype files_sha256 corpus_sha256 trainings run_id".split()
 # these have their own place in the folder's name, or do not change which run it is
 APART = ("--pos=", "--dataset=", "--block_size=", "--seed=", "--max_iters=", "--pos_file=")
 
@@ -192,8 +191,6 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     try:
         config = read_json(path)
         TrainSettings(**config["settings"])
-        for name in CONFIG:
-            config[name]
     except (KeyError, TypeError, UserError) as error:
         raise UserError(f"{path} is damaged ({error}): {RESTORE}") from None
     return config
@@ -372,7 +369,7 @@ def load_checkpoint(folder: Path, run_id: str) -> dict[str, Any] | None:
 
 
 def load_run(
-    folder: str | Path, device: str = "auto", dtype: str | None = None, pos_file: str = ""
+    folder: str | Path, device: str = "auto", dtype: str = "auto", pos_file: str = ""
 ) -> Run:
     """The trained model of a run folder, in eval mode, in the number format of the run.
 
@@ -394,7 +391,7 @@ def load_run(
     state = load_checkpoint(folder, config["run_id"])
     if state is None:
         raise UserError(f"{folder} holds no checkpoint yet: train it first")
-    compute = pick(device, config["dtype"] if dtype in (None, "auto") else dtype)
+    compute = pick(device, config["dtype"] if dtype == "auto" else dtype)
     model = GPT(GPTConfig(**state["gpt"]), pos_file, folder)
     model.load_state_dict(state["model"])
     model = model.to(compute.device).eval()
@@ -432,17 +429,16 @@ def run_corpus(run: Run, dataset: str = "") -> data.Corpus:
 
     UserError if its tokenizer is another one.
     """
-    own = run.corpus
-    corpus = own
-    if dataset not in ("", own.name):
-        corpus = data.load(dataset)
+    trained = run.corpus
+    corpus = data.load(dataset or trained.name)
     corpus.verify("val")
-    if any(own.meta.get(key) != corpus.meta.get(key) for key in data.OF_TOKENS):
-        raise UserError(
-            f"{corpus.name} has another tokenizer than {own.name}, which {run.folder} was trained "
-            "on: prepare its text with the same --tokenizer"
-        )
-    rows.check_asked(own, corpus)
+    for key in data.OF_TOKENS:
+        if corpus.meta.get(key) != trained.meta.get(key):
+            raise UserError(
+                f"{corpus.name} has another tokenizer than {trained.name}, which {run.folder} was "
+                "trained on: prepare its text with the same --tokenizer"
+            )
+    rows.check_asked(trained, corpus)
     return corpus
 
 
