@@ -487,11 +487,8 @@ def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, li
     chosen = {}
     others = []
     for word in argv:
-        name, equals, _ = word.partition("=")
         if word.startswith("-") and word not in ("-", "--debug"):
             chosen |= read_word(cls, word)
-        elif equals and name in helps(cls):
-            raise UserError(f"command line: {word!r:.60} lacks its dashes; write --{word:.60}")
         elif word.endswith(".py"):
             chosen |= read_config_file(cls, Path(word))
         elif word != "--debug":

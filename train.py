@@ -72,8 +72,10 @@ def final_settings(typed: TrainSettings) -> TrainSettings:
             s = replace(s, **{name: getattr(source.settings, name)})
     if s.length_factor:
         s = replace(s, block_size=s.length_factor * s.block_size, length_factor=None)
-    if s.extend:
-        s = replace(s, extend=parse(s.extend).text.replace("none", ""))
+    if s.extend == "none":
+        s = replace(s, extend="")
+    elif s.extend:
+        s = replace(s, extend=parse(s.extend).text)
     folder = checkpoint.run_folder(s)
     if s.dtype == "auto" and (folder / "config.json").exists() and not s.overwrite:
         s = replace(s, dtype=checkpoint.read_config(folder)["dtype"])
