@@ -504,16 +504,16 @@ def read_word(cls: type[Settings], word: str) -> dict[str, Any]:
     """{name: checked value} of a word --name=value of the command line; UserError."""
     name, equals, text = word.removeprefix("--").partition("=")
     try:
-        if not equals:
-            raise UserError(f"{word!r:.60} lacks a value; type --name=value, or --help")
         check_name(cls, name)
         default = getattr(cls, name)
+        if not equals and not isinstance(default, bool):
+            raise UserError(f"--{name} needs a value: --{name}=VALUE")
         if isinstance(default, str):
             value = text
         elif isinstance(default, tuple):
             value = [read_literal(item) for item in text.split(",") if item.strip()]
         else:
-            value = read_literal(text)
+            value = read_literal(text or "true")  # --diagnose alone
         return checked(cls, {name: value})
     except UserError as error:
         raise UserError(f"command line: {error}") from None

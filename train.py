@@ -268,6 +268,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
     if not run.finished:
         compile_loss(loss_fn, s, compute.kind)
     shared_loss = processes.shared(loss_fn)
+
     data_seed = s.seed
     if run.config["trainings"] > 1:  # a fine-tune has an order of data of its own
         data_seed = mixed_seed(s.seed, run.config["trainings"])
@@ -280,7 +281,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
     since = run.step
     while not run.finished:
         step = run.step
-        if step == drop_step:  # DroPE: the last steps without positions
+        if step == drop_step:  # DroPE: the last steps without positions and their parameters
             dropped = set(model.pos.parameters())
             model.drop_positions()
             adamw = optimizers[0]
@@ -299,7 +300,8 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         length = s.train_lengths[step % len(s.train_lengths)]
         model.draw_ids(s.seed, step, length)  # of the schemes that draw positions
 
-        # this process takes the sequences from begin to end of the corpus, a micro-batch at a time
+        # forward and backward: the sequences of a step are numbers of one order of the corpus; this
+        # process takes those from begin to end, a micro-batch at a time
         micro_batch = s.batch_size * s.block_size // length
         share = s.tokens_per_step // length // processes.size
         begin = (step * processes.size + processes.rank) * share
@@ -314,6 +316,8 @@ def train(run: Run, processes: Processes, log: Log) -> None:
                     part = shared_loss(idx, targets) * (count / share)
                 scaler.scale(part).backward()
             loss += part.detach()
+
+        # clip the gradients and step
         for optimizer in optimizers:
             scaler.unscale_(optimizer)
         norm = nn.utils.clip_grad_norm_(model.parameters(), s.grad_clip or math.inf)
@@ -321,7 +325,8 @@ def train(run: Run, processes: Processes, log: Log) -> None:
             scaler.step(optimizer)
         scaler.update()
         model.zero_grad(set_to_none=True)
-        run.step = step = step + 1
+        step += 1
+        run.step = step
         bar.update()
 
         # log, validate, save

@@ -81,7 +81,7 @@ def test_the_later_of_files_and_words_wins(config):
         ("--eval_lengths=64,128", (64, 128)),
         ("--eval_lengths=", ()),
         ("--warmup_iters=none", None),
-        ("--bias=true", True),
+        ("--bias", True),
         ("--bias=false", False),
         ("--pos=rope(base=5) | nope", "rope(base=5) | nope"),
         ("--out_dir=1", "1"),
@@ -163,8 +163,8 @@ def test_what_is_no_text_of_settings_is_refused(config, content):
         (TrainSettings, "--out=x", "did you mean out_dir?"),
         (TrainSettings, "--zzzz=1", "--help lists"),
         (TrainSettings, "--named=1", "unknown setting"),
-        (TrainSettings, "--n_layer", "--name=value"),
-        (TrainSettings, "-v", "--name=value"),
+        (TrainSettings, "--n_layer", "--n_layer=VALUE"),
+        (TrainSettings, "-v", "--help lists"),
     ],
 )
 def test_a_mistake_on_the_command_line_gets_advice_that_is_not_refused(cls, word, advice):
