@@ -379,8 +379,8 @@ class AblateSettings(TrainSettings):
     @property
     def share(self) -> tuple[int, int]:
         """The number of a share of the work, from 1 on, and of all shares."""
-        part, parts = self.only.split("/")
-        return int(part), int(parts)
+        part, parts = map(int, self.only.split("/"))
+        return part, parts
 
 
 @dataclass(frozen=True)
@@ -425,13 +425,13 @@ def checked(cls: type[Settings], chosen: dict[str, Any]) -> dict[str, Any]:
     float, a list is a tuple. UserError for the first that is wrong.
     """
     try:
-        model = schema(cls).model_validate(chosen)
+        return schema(cls).model_validate(chosen).model_dump(exclude_unset=True)
     except ValidationError as error:
         first = error.errors()[0]
         name = first["loc"][0]
-        wrong = f"{name} = {first['input']!r:.60}: {first['msg']}"
-        raise UserError(f"{wrong} ({helps(cls)[name]})") from None
-    return {name: getattr(model, name) for name in chosen}
+        raise UserError(
+            f"{name} = {first['input']!r:.60}: {first['msg']} ({helps(cls)[name]})"
+        ) from None
 
 
 def values(settings: Settings, *kinds: str) -> dict[str, Any]:
