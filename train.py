@@ -208,8 +208,8 @@ def compile_loss(loss_fn: MeanLoss, s: TrainSettings, kind: str) -> None:
         return
     print("compiling model and loss (the first step takes a while)")
     torch._inductor.config.cpp.use_decompose_tanh = True  # GELU by exp: 14 % of a step on a CPU
-    # a graph for each length, and another one once positions are dropped
-    torch._dynamo.config.recompile_limit = max(8, 2 * len(s.mixed_lengths))
+    # a graph for each length, one for a last micro-batch that is smaller, all again under DroPE
+    torch._dynamo.config.recompile_limit = 8 + 4 * len(s.mixed_lengths)
     loss_fn.compile(fullgraph=True, dynamic=False)
 
 

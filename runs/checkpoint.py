@@ -173,10 +173,7 @@ def provenance() -> dict[str, Any]:
     return {
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "git_commit": commit,
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-        },
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),
         "sources_sha256": sources.hexdigest(),

@@ -66,7 +66,7 @@ class Log:
         replace_file(self.path, lambda file: file.write("".join(before).encode()))
         s = run.settings
         if s.wandb_log:
-            config = run.config | asdict(s)
+            config = asdict(s) | run.config
             self.wandb_run = open_wandb(run.folder, s, "train", config, run.config["run_id"])
 
     def add_step(self, line: dict[str, Any], speed: float) -> None:
