@@ -75,6 +75,7 @@ $(GPU)/%/extrapolation.json: | gpu-card
 
 # an environment that was cut off half made is made anew: only a finished one has the file `ready`
 .venv/ready: requirements.txt
+	@echo "installing what requirements.txt lists into .venv: once, a few minutes"
 	$(PYTHON) -m venv --clear .venv
 	$(VENV) -m pip install --quiet -r requirements.txt
 	touch $@

@@ -10,9 +10,7 @@ import functools
 import hashlib
 import json
 import os
-import re
 import sys
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -191,8 +189,6 @@ class LogSettings(Settings):
 class TestSettings(Settings):
     """How long a trained model is tested, and how exactly."""
 
-    __test__ = False  # no class of tests
-
     eval_lengths: Lengths = setting((), "test lengths in tokens (by default L/2 to 32 L)", "test")
     eval_windows: Windows = setting(64, "windows of a test, a power of two", "test")
 
@@ -203,7 +199,6 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
 
     pos_file: str = setting("", "a Python file of your own with more position schemes")
     mixed_lengths: Lengths = setting((), "lengths in tokens to train at in turn")
-    staged: bool = setting(False, "mixed_lengths one after the other, in equal parts, not in turn")
     drop_pos: Share = setting(0.0, "share of steps at the end without pos (DroPE)")
     dataset: str = setting("stdlib", "corpus, the name of a folder in data/")
     init_from: str = setting("auto", "auto (resume or begin), scratch, a run, a Hugging Face model")
@@ -221,10 +216,7 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
     beta1: Share = setting(0.9, "AdamW's decay rate of the mean")
     beta2: Share = setting(0.99, "AdamW's decay rate of the variance")
     grad_clip: NonNegativeFloat = setting(1.0, "largest norm of the gradient (0: any)")
-    decay_lr: bool = setting(True, "False: constant from the first step, without warm-up")
-    lr_schedule: Literal["cosine", "wsd", "constant"] = setting(
-        "cosine", "after warm-up: cosine, wsd or constant"
-    )
+    decay_lr: bool = setting(True, "cosine; False: constant from the first step, no warm-up")
     warmup_iters: NonNegativeInt | None = setting(
         None, "steps of warm-up (None: min(100, max_iters / 4))"
     )
@@ -249,6 +241,16 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
         return GPTConfig(vocab_size=vocab_size, **shape)
 
     @property
+    def train_lengths(self) -> tuple[int, ...]:
+        """The lengths in tokens that steps have in turn."""
+        return self.mixed_lengths or (self.block_size,)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of a step, at any of the lengths."""
+        return self.gradient_accumulation_steps * self.batch_size * self.block_size
+
+    @property
     def highest_lr(self) -> float:
         """The learning rate after warm-up. The defaults are picked by results/optimizer."""
         if self.learning_rate is None:
@@ -270,8 +272,6 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
                 raise UserError(
                     f"mixed_lengths: {length} does not divide batch_size x block_size = {tokens}"
                 )
-        if self.staged and not self.mixed_lengths:
-            raise UserError("staged needs mixed_lengths; set it, or leave staged out")
         if self.length_factor and self.init_from in ("auto", "scratch"):
             raise UserError("length_factor is for a run that is trained on: add --init_from=RUN")
 
@@ -376,19 +376,11 @@ class AblateSettings(TrainSettings):
         "length_factor": "a comparison trains every model from scratch",
     }
 
-    def check_together(self) -> None:
-        super().check_together()
-        if len(set(self.seeds)) < len(self.seeds):
-            raise UserError(f"seeds = {self.seeds}: one of them stands twice; leave it out")
-        part, parts = self.share
-        if part > parts:
-            raise UserError(f"only={self.only}: of {parts} shares there is no number {part}")
-
     @property
     def share(self) -> tuple[int, int]:
         """The number of a share of the work, from 1 on, and of all shares."""
-        part, parts = self.only.split("/")
-        return int(part), int(parts)
+        part, parts = map(int, self.only.split("/"))
+        return part, parts
 
 
 @dataclass(frozen=True)
@@ -433,19 +425,19 @@ def checked(cls: type[Settings], chosen: dict[str, Any]) -> dict[str, Any]:
     float, a list is a tuple. UserError for the first that is wrong.
     """
     try:
-        model = schema(cls).model_validate(chosen)
+        return schema(cls).model_validate(chosen).model_dump(exclude_unset=True)
     except ValidationError as error:
         first = error.errors()[0]
         name = first["loc"][0]
-        wrong = f"{name} = {first['input']!r:.60}: {first['msg']}"
-        raise UserError(f"{wrong} ({helps(cls)[name]})") from None
-    return {name: getattr(model, name) for name in chosen}
+        raise UserError(
+            f"{name} = {first['input']!r:.60}: {first['msg']} ({helps(cls)[name]})"
+        ) from None
 
 
-def values(settings: Settings, kind: str) -> dict[str, Any]:
-    """The settings of one kind, by name."""
+def values(settings: Settings, *kinds: str) -> dict[str, Any]:
+    """The settings of these kinds, by name."""
     return {
-        f.name: getattr(settings, f.name) for f in fields(settings) if f.metadata["kind"] == kind
+        f.name: getattr(settings, f.name) for f in fields(settings) if f.metadata["kind"] in kinds
     }
 
 
@@ -459,10 +451,9 @@ def typed(value: Any) -> str:
 def words(settings: Settings, kinds: tuple[str, ...] = tuple(KINDS)) -> list[str]:
     """The settings of these kinds that are not the defaults, as --name=value."""
     changed = []
-    for f in fields(settings):
-        value = getattr(settings, f.name)
-        if f.metadata["kind"] in kinds and value != f.default:
-            changed.append(f"--{f.name}={typed(value)}")
+    for name, value in values(settings, *kinds).items():
+        if value != getattr(type(settings), name):
+            changed.append(f"--{name}={typed(value)}")
     return changed
 
 
@@ -475,15 +466,11 @@ def answer_help(cls: type[Settings], usage: str, argv: list[str] = sys.argv) -> 
         return
     lines = [usage.strip()]
     for kind, heading in KINDS.items():
-        shown = [f for f in fields(cls) if f.metadata["kind"] == kind and f.name not in cls.refused]
-        if shown:
-            lines.append(f"\n{heading}:")
-        for f in shown:
-            name = f"--{f.name}={typed(f.default).strip()}"
-            if len(name) > 33:  # the help has a line of its own
-                lines.append(f"  {name}")
-                name = ""
-            lines.append(f"  {name:<33} {f.metadata['help']}")
+        lines.append(f"\n{heading}:")
+        for f in fields(cls):
+            if f.metadata["kind"] == kind and f.name not in cls.refused:
+                name = f"--{f.name}={typed(f.default).strip()}"
+                lines.append(f"  {name:<33} {f.metadata['help']}")
     lines.append("\n--debug shows where an error arose.")
     run_program(lambda: print("\n".join(lines)))
 
@@ -491,32 +478,21 @@ def answer_help(cls: type[Settings], usage: str, argv: list[str] = sys.argv) -> 
 def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, list[str]]:
     """The settings and the other words of a command line (without the program's name).
 
-    Words that end in .py are config files, read from left to right; --name=value goes over them
-    all. The names that were set are the settings' `named`. --help is answered by `answer_help`,
-    --debug by `run_program`. UserError names the file and the line of a mistake, or says that it
-    stands on the command line.
+    Words --name=value and config files, which end in .py, are read from left to right: the later
+    one wins. The names that were set are the settings' `named`. --help is answered by
+    `answer_help`, --debug by `run_program`. UserError names the file and the line of a mistake, or
+    says that it stands on the command line.
     """
     answer_help(cls, usage, argv)
     chosen = {}
-    from_line = {}
     others = []
-    before = ""
     for word in argv:
-        name, equals, _ = word.partition("=")
-        if word == "--debug":
-            continue
-        if word.startswith("-") and word != "-":
-            from_line |= read_word(cls, word)
-        elif equals and name in helps(cls):
-            raise UserError(f"command line: {word!r:.60} lacks its dashes; write --{word:.60}")
-        elif word.lower() in ("true", "false") and before.startswith("--"):
-            raise UserError(f"command line: {before} {word} are two words; write {before}={word}")
+        if word.startswith("-") and word not in ("-", "--debug"):
+            chosen |= read_word(cls, word)
         elif word.endswith(".py"):
             chosen |= read_config_file(cls, Path(word))
-        else:
+        elif word != "--debug":
             others.append(word)
-        before = word
-    chosen |= from_line
     if "block_size" in chosen and "length_factor" in chosen:
         raise UserError("block_size and length_factor both set the training length: name one")
     settings = cls(**chosen)
@@ -528,12 +504,10 @@ def read_word(cls: type[Settings], word: str) -> dict[str, Any]:
     """{name: checked value} of a word --name=value of the command line; UserError."""
     name, equals, text = word.removeprefix("--").partition("=")
     try:
-        if not word.startswith("--"):
-            raise UserError(f"{word!r:.60} is no setting; type --name=value or --help")
         check_name(cls, name)
         default = getattr(cls, name)
         if not equals and not isinstance(default, bool):
-            raise UserError(f"--{name} needs a value, as in --{name}=VALUE")
+            raise UserError(f"--{name} needs a value: --{name}=VALUE")
         if isinstance(default, str):
             value = text
         elif isinstance(default, tuple):
@@ -585,10 +559,8 @@ def read_config_file(cls: type[Settings], path: Path) -> dict[str, Any]:
 
 def check_name(cls: type[Settings], name: str) -> None:
     """Raise UserError, with the nearest name, unless a program has this setting."""
-    if name in cls.refused:
-        raise UserError(f"{name} is not set here; {cls.refused[name]}")
     known = helps(cls)
-    if name in known:
+    if name in known and name not in cls.refused:
         return
     near = difflib.get_close_matches(name[:80], known, n=1)
     near += [other for other, text in known.items() if name in text.split()]  # such as lr
@@ -605,11 +577,10 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
     """Run a program and exit with the code that `main()` returns, 0 for None.
 
     A UserError, or an error of the system such as a full disk, prints one sentence to stderr and
-    exits 1. With --debug on the command line the traceback comes first. Ctrl-C exits 130. If the
-    reader of the output has closed it, as in `... | head`, the program ends without a word and
-    exits 141, as a shell expects.
+    exits 1; with --debug on the command line it is a traceback. Ctrl-C exits 130. If the reader of
+    the output has closed it, as in `... | head`, the program ends without a word and exits 141, as
+    a shell expects.
     """
-    sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character shows "?"
     try:
         code = main() or 0
         sys.stdout.flush()  # a closed pipe is noticed here, and not after the program
@@ -621,11 +592,8 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
         code = 141  # 128 + SIGPIPE: the work was not done
     except (UserError, OSError) as error:
         if "--debug" in sys.argv:
-            traceback.print_exception(error)
-        sentence = str(error)
-        if isinstance(error, OSError) and error.filename:
-            sentence = f"{error.filename}: {error.strerror}"
-        print(f"error: {sentence}", file=sys.stderr)
+            raise
+        print(f"error: {error}", file=sys.stderr)
         code = 1
     sys.exit(code)
 
@@ -652,9 +620,8 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def write_json(path: Path, content: Any) -> None:
     """Replace a JSON file at once; see `replace_file`."""
-    text = json.dumps(content, indent=1, allow_nan=False)
-    text = re.sub(r"\[[-+.,\deE\s]*\]", lambda row: " ".join(row[0].split()), text)
-    replace_file(path, lambda file: file.write(f"{text}\n".encode()))
+    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
+    replace_file(path, lambda file: file.write(text.encode()))
 
 
 def replace_file(path: Path, write: Callable[[BinaryIO], Any]) -> str:
@@ -671,8 +638,9 @@ def replace_file(path: Path, write: Callable[[BinaryIO], Any]) -> str:
             os.fsync(file.fileno())
         digest = sha256(aside)
         os.replace(aside, path)
-    except OSError as error:
-        raise UserError(f"{path} cannot be written ({error.strerror}): it is as before") from error
+    except (OSError, RuntimeError) as error:  # a full disk; torch.save hides it in the second
+        reason = error.__context__ or error
+        raise UserError(f"{path} cannot be written ({reason}): it is as before") from error
     finally:
         aside.unlink(missing_ok=True)
     return digest

@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,20 +26,28 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 import evaluate
-from configurable import GPTConfig, TrainSettings, UserError, configure, mixed_seed, run_program
+from configurable import (
+    GPTConfig,
+    TrainSettings,
+    UserError,
+    configure,
+    mixed_seed,
+    run_program,
+)
 from data import rows
 from model import GPT
 from runs import checkpoint, device
-from runs.checkpoint import FRESH, SHAPE, Run, train_lengths
+from runs.checkpoint import Run
 from runs.examine import errors_named, examine
 from runs.figures import plot_run
 from runs.log import Log
 from runs.muon import Muon
 from runs.processes import ALONE, Processes, together
-from runs.results import describe_model, run_table, update_result
+from runs.results import run_table, update_result
 from scheme import parse
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # schedulers send the last one
+FRESH = ("auto", "scratch")  # values of init_from for a model with random weights
 
 # ---- from the settings to a run
 
@@ -52,16 +60,22 @@ def final_settings(typed: TrainSettings) -> TrainSettings:
     """
     s = replace(typed, pos=parse(typed.pos).text)
     if s.init_from not in FRESH:
-        source = vars(checkpoint.open_model(s.init_from, s).settings)
-        inherited = {*SHAPE, "dataset", "block_size", "extend"} - typed.named
-        s = replace(s, **{name: source[name] for name in inherited})
-        for name in SHAPE:
-            if getattr(s, name) != source[name]:
-                raise UserError(f"init_from={s.init_from} has {name}={source[name]}: leave it out")
+        source = checkpoint.open_model(s.init_from, s)
+        shape = asdict(source.model.config)
+        for name in ("vocab_size", "dropout", "block_size", "extend"):
+            del shape[name]
+        for name in typed.named & shape.keys():
+            if getattr(s, name) != shape[name]:
+                raise UserError(f"init_from={s.init_from} has {name}={shape[name]}: leave it out")
+        s = replace(s, **shape)
+        for name in {"dataset", "block_size", "extend"} - typed.named:
+            s = replace(s, **{name: getattr(source.settings, name)})
     if s.length_factor:
         s = replace(s, block_size=s.length_factor * s.block_size, length_factor=None)
-    if s.extend:
-        s = replace(s, extend=parse(s.extend).text.replace("none", ""))
+    if s.extend == "none":
+        s = replace(s, extend="")
+    elif s.extend:
+        s = replace(s, extend=parse(s.extend).text)
     folder = checkpoint.run_folder(s)
     if s.dtype == "auto" and (folder / "config.json").exists() and not s.overwrite:
         s = replace(s, dtype=checkpoint.read_config(folder)["dtype"])
@@ -74,45 +88,46 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes = 
     UserError, and no folder, for what cannot be trained.
     """
     folder = Path(s.out_dir)
-    checkpoint.check_writable(folder)
     with processes.first_before_others():  # a corpus may have to be made
         corpus = checkpoint.training_corpus(s)
     config, state = checkpoint.open_folder(s, corpus)
 
-    # the model
+    # the model: of a checkpoint, with new weights, or with those of a trained one
     if compute.kind == "cpu" or s.deterministic:
         device.repeat_to_the_bit(compute)
     torch.manual_seed(s.seed)
-    lengths = list(train_lengths(s))
+    trainings = 1
     if state:
-        gpt = GPTConfig(**state["gpt"])
-        model = checkpoint.new_model(gpt, s.pos_file, folder, state["model"])
+        model = GPT(GPTConfig(**state["gpt"]), s.pos_file, folder)
+        model.load_state_dict(state["model"])
     elif s.init_from in FRESH:
-        model = checkpoint.new_model(s.gpt(corpus.vocab_size), s.pos_file, folder)
+        model = GPT(s.gpt(corpus.vocab_size), s.pos_file, folder)
     else:
         source = checkpoint.open_model(s.init_from, s)
+        trainings += source.config["trainings"]
         gpt = replace(source.model.config, dropout=s.dropout, extend=s.extend)
-        weights = source.model.cpu().state_dict()
-        try:
-            model = checkpoint.new_model(gpt, s.pos_file, source.folder, weights)
-        except UserError as error:
-            raise UserError(f"{error}; --extend=none leaves {s.extend!r} out") from error
-        lengths = [*source.config["train_lengths"], *lengths]
+        model = GPT(gpt, s.pos_file, source.folder)
+        # an extension of one's own may have parameters, which are in one of the two alone
+        model.load_state_dict(source.model.state_dict(), strict=False)
         print(f"init_from={s.init_from}: its weights, a new optimizer, an order of data of its own")
 
-    # what cannot be trained
-    for length in train_lengths(s):
-        processes.share(s, length)
+    # what cannot be trained is refused before a folder is made
+    for length in s.train_lengths:
+        sequences = s.tokens_per_step // length
+        if sequences % processes.size:
+            raise UserError(
+                f"{processes.size} processes cannot share the {sequences} sequences of a step "
+                "evenly; change batch_size or their number"
+            )
         model.draw_ids(s.seed, 0, length)
     if s.examine and processes.first and not config:
-        pos_file = Path(s.pos_file).resolve() if s.pos_file else None
-        for warning in examine(model.config, pos_file, max(train_lengths(s)), folder):
+        longest = max(s.train_lengths)
+        for warning in examine(model.config, model.pos.pos_file, longest, folder):
             print(f"warning: {warning}")
 
     print(f"{folder}: {model.parameter_count:,} parameters; {model.pos.describe()}")
     print(f"on {compute.reason}; processes: {processes.size}")
-    config = config or {"train_lengths": lengths}
-    run = Run(folder, s, config, model.to(compute.device), compute)
+    run = Run(folder, s, config or {"trainings": trainings}, model.to(compute.device), compute)
     if state:
         run.step = state["step"]
         run.checkpoint = state["digest"]
@@ -131,24 +146,16 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes = 
 def get_lr(step: int, s: TrainSettings) -> float:
     """The learning rate of a step, counted from 0.
 
-    It rises linearly over warmup_iters. Then it falls along a cosine to min_lr at lr_decay_iters,
-    and stays there; or it is constant; or (wsd) it is constant and falls linearly to min_lr over
-    the last fifth of the steps.
+    It rises linearly over warmup_iters, falls along a cosine to min_lr at lr_decay_iters, and stays
+    there.
     """
     if not s.decay_lr:
         return s.highest_lr
     if step < s.warmup:
         return s.highest_lr * (step + 1) / (s.warmup + 1)
-    begin = s.warmup
     end = s.lr_decay_iters or s.max_iters
-    if s.lr_schedule == "wsd":
-        begin = max(s.warmup, end - round(0.2 * end))
-    if s.lr_schedule == "constant" or step < begin:
-        return s.highest_lr
-    ratio = min(1.0, (step - begin) / max(1, end - begin))  # from 0 to 1
-    left = 1 - ratio
-    if s.lr_schedule == "cosine":
-        left = 0.5 * (1 + math.cos(math.pi * ratio))
+    ratio = min(1.0, (step - s.warmup) / max(1, end - s.warmup))  # from 0 to 1
+    left = 0.5 * (1 + math.cos(math.pi * ratio))
     lowest = s.highest_lr / 20 if s.min_lr is None else s.min_lr
     return lowest + left * (s.highest_lr - lowest)
 
@@ -201,8 +208,8 @@ def compile_loss(loss_fn: MeanLoss, s: TrainSettings, kind: str) -> None:
         return
     print("compiling model and loss (the first step takes a while)")
     torch._inductor.config.cpp.use_decompose_tanh = True  # GELU by exp: 14 % of a step on a CPU
-    # a graph for each length, and another one once positions are dropped
-    torch._dynamo.config.recompile_limit = max(8, 2 * len(s.mixed_lengths))
+    # a graph for each length, one for a last micro-batch that is smaller, all again under DroPE
+    torch._dynamo.config.recompile_limit = 8 + 4 * len(s.mixed_lengths)
     loss_fn.compile(fullgraph=True, dynamic=False)
 
 
@@ -261,28 +268,28 @@ def train(run: Run, processes: Processes, log: Log) -> None:
     if not run.finished:
         compile_loss(loss_fn, s, compute.kind)
     shared_loss = processes.shared(loss_fn)
-    lengths = train_lengths(s)
+
     data_seed = s.seed
-    if s.init_from not in FRESH:  # an order of data of its own
-        data_seed = mixed_seed(s.seed, len(run.config["train_lengths"]))
-    drop_step = s.max_iters - round(s.drop_pos * s.max_iters) if s.drop_pos else None
+    if run.config["trainings"] > 1:  # a fine-tune has an order of data of its own
+        data_seed = mixed_seed(s.seed, run.config["trainings"])
+    drop_step = s.max_iters - round(s.drop_pos * s.max_iters)  # max_iters: never
 
     model.train()
-    hidden = not (processes.first and sys.stderr.isatty())
+    hidden = None if processes.first else True  # None: only where there is no terminal
     bar = tqdm(total=s.max_iters, initial=run.step, unit="step", disable=hidden)
     clock = time.perf_counter()
     since = run.step
     while not run.finished:
         step = run.step
-        if step == drop_step:  # DroPE: the last steps without positions
+        if step == drop_step:  # DroPE: the last steps without positions and their parameters
+            dropped = set(model.pos.parameters())
             model.drop_positions()
+            adamw = optimizers[0]
+            for group in adamw.param_groups:
+                group["params"] = [p for p in group["params"] if p not in dropped]
+            for p in dropped:
+                adamw.state.pop(p, None)
             shared_loss = processes.shared(loss_fn)
-            before = optimizers
-            optimizers = configure_optimizers(model, s, compute.dtype)  # without the positions'
-            for old, new in zip(before, optimizers, strict=True):
-                for group in new.param_groups:
-                    for p in group["params"]:
-                        new.state[p] = old.state[p]
         lr = get_lr(step, s)
         for optimizer in optimizers:
             for group in optimizer.param_groups:
@@ -290,22 +297,27 @@ def train(run: Run, processes: Processes, log: Log) -> None:
 
         # everything random follows from the seed and the step: a resumed run needs no other state
         torch.manual_seed(mixed_seed(s.seed, step, processes.rank))
-        turn = step * len(lengths) // s.max_iters if s.staged else step
-        length = lengths[turn % len(lengths)]
+        length = s.train_lengths[step % len(s.train_lengths)]
         model.draw_ids(s.seed, step, length)  # of the schemes that draw positions
 
-        # forward and backward, in micro-batches of `at_once` of this process's sequences
-        share, at_once = processes.share(s, length)
+        # forward and backward: the sequences of a step are numbers of one order of the corpus; this
+        # process takes those from begin to end, a micro-batch at a time
+        micro_batch = s.batch_size * s.block_size // length
+        share = s.tokens_per_step // length // processes.size
         begin = (step * processes.size + processes.rank) * share
+        end = begin + share
         loss = torch.zeros((), device=compute.device)
-        for first in range(begin, begin + share, at_once):
-            batch = rows.batch(run.corpus, length, data_seed, first, at_once)
-            idx, targets = (to_device(array, compute) for array in batch)
-            with processes.exchange(shared_loss, first + at_once == begin + share):
+        for first in range(begin, end, micro_batch):
+            count = min(micro_batch, end - first)
+            batch = rows.batch(run.corpus, length, data_seed, first, count)
+            idx, targets = (to_device(array, compute) for array in batch)  # (count, length) each
+            with processes.exchange(shared_loss, now=first + count == end):
                 with device.autocast(compute):
-                    part = shared_loss(idx, targets) * (at_once / share)
+                    part = shared_loss(idx, targets) * (count / share)
                 scaler.scale(part).backward()
             loss += part.detach()
+
+        # clip the gradients and step
         for optimizer in optimizers:
             scaler.unscale_(optimizer)
         norm = nn.utils.clip_grad_norm_(model.parameters(), s.grad_clip or math.inf)
@@ -313,7 +325,8 @@ def train(run: Run, processes: Processes, log: Log) -> None:
             scaler.step(optimizer)
         scaler.update()
         model.zero_grad(set_to_none=True)
-        run.step = step = step + 1
+        step += 1
+        run.step = step
         bar.update()
 
         # log, validate, save
@@ -322,25 +335,19 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         logged = due or step == 1 or step % s.log_interval == 0
         if not logged and not signalled:
             continue
-        line = {"step": step, "tokens": run.tokens, "lr": lr, "grad_norm": float(norm)}
         speed = (step - since) / (time.perf_counter() - clock)  # steps per second
+        line = {"step": step, "tokens": run.tokens, "lr": lr, "grad_norm": float(norm)}
         line["loss"] = float(processes.sum(loss)) / processes.size
-        val_loss = 0.0
-        if due or signalled:  # the loss is that before the step: only this sees a ruined model
-            val_loss = estimate_loss(run)
-        if not math.isfinite(line["loss"] + val_loss):
-            wrong = f"loss {line['loss']}, val_loss {val_loss}"
+        if due:  # the loss is that before the step: only this sees a ruined model
+            line["val_loss"] = estimate_loss(run)
+        if not math.isfinite(line["loss"] + line.get("val_loss", 0.0)):
+            wrong = f"loss {line['loss']}, val_loss {line.get('val_loss')}"
             if processes.first:
                 log.write({"step": step, "diverged": wrong})
-            kept = "there is no checkpoint yet"
-            if run.checkpoint:
-                kept = "the checkpoints before it are kept"
             raise UserError(
-                f"step {step}: {wrong}; {kept}. "
+                f"step {step}: {wrong}; earlier checkpoints are kept. "
                 "Lower learning_rate, lengthen warmup_iters, or try --dtype=float32"
             )
-        if due:
-            line["val_loss"] = val_loss
         if processes.first and logged:
             log.add_step(line, speed)
         if processes.first and (due or signalled):
@@ -362,12 +369,10 @@ def main() -> None:
     """Train, test, and print the table."""
     settings, words = configure(TrainSettings, sys.argv[1:], __doc__)
     for word in words:
-        advice = "quote what has spaces, as in '--pos=rope + alibi'"
-        if Path("config", f"{word}.py").is_file():
-            advice = f"did you mean config/{word}.py?"
-        elif Path(word).exists():
-            advice = "the config files are in config/"
-        raise UserError(f"{word!r:.60} is neither a config file (.py) nor --name=value; {advice}")
+        raise UserError(
+            f"{word!r:.60} is neither a config file, such as config/alibi.py, nor --name=value; "
+            "quote what has spaces, as in '--pos=rope + alibi'"
+        )
     s = final_settings(settings)
     device.set_up_cpu()
     compute = device.pick(s.device, s.dtype, s.batch_size * s.block_size, s.n_embd)
@@ -375,22 +380,16 @@ def main() -> None:
     with together(s.backend, compute) as processes, errors_named(pos_file):
         result = None if s.overwrite else checkpoint.finished_result(s.out_dir, s)
         if result is None:
-            with device.memory_advice("lower batch_size (and raise gradient_accumulation_steps)"):
+            with device.memory_advice("lower batch_size, or eval_lengths if it is trained"):
                 run = start_run(s, compute, processes)
                 log = Log(run, processes)
                 train(run, processes, log)
-            with device.memory_advice("the model is saved; lower eval_lengths and start again"):
-                about = describe_model(
-                    run.model, s, step=run.step, tokens=run.tokens, checkpoint=run.checkpoint
-                )
                 tester = evaluate.Tester(run.model, run.corpus, compute, processes)
-                result = evaluate.extrapolation(tester, about, s)
+                result = evaluate.extrapolation(tester, evaluate.describe_run(run), s)
             if processes.first:
                 result = update_result(run.folder, result)
                 plot_run(run.folder, result)
             log.add_test(result)
-        elif processes.first and not Path(s.out_dir, "extrapolation.png").exists():
-            plot_run(s.out_dir, result)  # the run was killed before its figure was drawn
         print(f"{run_table(result)}\nin {s.out_dir}")
 
 

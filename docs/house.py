@@ -41,7 +41,6 @@ STOPS = {  # in parts: the building of the model, and the forward pass
     "from the text of `pos` to the score": [
         [
             "train.py start_run",
-            "runs/checkpoint.py new_model",
             "model.py GPT.__init__",
             "scheme.py Scheme.__init__",
             "scheme.py build",

@@ -16,13 +16,12 @@ import shutil
 import subprocess
 import sys
 import uuid
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
@@ -30,7 +29,6 @@ import data
 from configurable import (
     PROTOCOLS,
     GPTConfig,
-    ModelSettings,
     TrainSettings,
     UserError,
     read_json,
@@ -49,14 +47,10 @@ from scheme import imported_files
 
 ROOT = Path(__file__).resolve().parents[1]
 RESTORE = "restore a good copy, or start again with --overwrite=True"
-FRESH = ("auto", "scratch")  # values of init_from for a model with random weights
 LOCKS: list[FileLock] = []  # of this process, which would be released if nothing referred to them
 OWN_FILE = "pos_file.py"  # the copy of --pos_file in a run folder
-CONFIG = "settings dtype files_sha256 corpus_sha256 train_lengths run_id".split()
 # these have their own place in the folder's name, or do not change which run it is
 APART = ("--pos=", "--dataset=", "--block_size=", "--seed=", "--max_iters=", "--pos_file=")
-# what a fine-tune takes from the model that it starts with
-SHAPE = [f.name for f in fields(ModelSettings) if f.name not in ("block_size", "dropout", "extend")]
 
 
 @dataclass
@@ -80,8 +74,7 @@ class Run:
     @property
     def tokens(self) -> int:
         """Tokens trained on so far."""
-        s = self.settings
-        return self.step * s.gradient_accumulation_steps * s.batch_size * s.block_size
+        return self.step * self.settings.tokens_per_step
 
     @property
     def finished(self) -> bool:
@@ -124,24 +117,16 @@ def run_folder(s: TrainSettings) -> Path:
 
 def checkpoint_paths(folder: Path) -> list[Path]:
     """The checkpoints in a run folder, the newest first. Their content is not looked at."""
-    steps = {}
-    for path in folder.glob("ckpt-*.pt"):
-        match = re.fullmatch(r"ckpt-(\d+)-[0-9a-f]{16}\.pt", path.name)
-        if match:
-            steps[path] = int(match[1])
-    return sorted(steps, key=steps.get, reverse=True)
+    paths = folder.glob("ckpt-[0-9]*-????????????????.pt")
+    return sorted(paths, key=lambda path: int(path.name.split("-")[1]), reverse=True)
 
 
 def check_writable(folder: Path) -> None:
-    """Raise UserError unless a folder can be made here, or can be written if it is there."""
+    """Raise OSError unless a folder can be made here, or can be written if it is there."""
     place = folder.absolute()
     while not place.exists():
         place = place.parent
-    try:
-        TemporaryDirectory(dir=place).cleanup()
-    except OSError as error:
-        reason = f"{place}: {error.strerror}"
-        raise UserError(f"no run can be written to {folder} ({reason}): name another") from None
+    TemporaryDirectory(dir=place).cleanup()
 
 
 def lock_folder(folder: Path) -> None:
@@ -188,11 +173,7 @@ def provenance() -> dict[str, Any]:
     return {
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "git_commit": commit,
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-        },
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),
         "sources_sha256": sources.hexdigest(),
@@ -206,12 +187,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
         raise UserError(f"{path} is missing: name a run folder, as out/alibi-stdlib-L128-s1337")
     try:
         config = read_json(path)
-    except UserError:
-        raise UserError(f"{path} is not readable JSON: {RESTORE}") from None
-    try:
         TrainSettings(**config["settings"])
-        for name in CONFIG:
-            config[name]
     except (KeyError, TypeError, UserError) as error:
         raise UserError(f"{path} is damaged ({error}): {RESTORE}") from None
     return config
@@ -243,12 +219,12 @@ def differences(folder: Path, config: dict[str, Any], s: TrainSettings) -> list[
     """
     there = TrainSettings(**config["settings"])
     there = replace(there, max_iters=s.max_iters, pos_file=s.pos_file)
-    differences = changed_files(folder, config, s.pos_file)
-    others = values(there, "result")
+    differ = changed_files(folder, config, s.pos_file)
+    theirs = values(there, "result")
     for name, value in values(s, "result").items():
-        if value != others[name]:
-            differences.append(f"{name}: {value!r:.60} here, {others[name]!r:.60} there")
-    return differences
+        if value != theirs[name]:
+            differ.append(f"{name}: {value!r:.60} here, {theirs[name]!r:.60} there")
+    return differ
 
 
 def open_folder(s: TrainSettings, corpus: data.Corpus) -> tuple[dict | None, dict | None]:
@@ -264,8 +240,8 @@ def open_folder(s: TrainSettings, corpus: data.Corpus) -> tuple[dict | None, dic
     if config["corpus_sha256"] != corpus_digests(corpus):
         differ.append(f"the corpus {s.dataset} has changed since")
     planned = config["settings"]["max_iters"]
-    if planned != s.max_iters and (s.drop_pos or s.staged):
-        differ.append(f"with drop_pos or staged max_iters stays {planned}")
+    if planned != s.max_iters and s.drop_pos:
+        differ.append(f"with drop_pos max_iters stays {planned}")
     if state and state["step"] > s.max_iters:
         differ.append(f"it has taken {state['step']} steps, not max_iters = {s.max_iters}")
     if differ:
@@ -273,6 +249,9 @@ def open_folder(s: TrainSettings, corpus: data.Corpus) -> tuple[dict | None, dic
             f"{folder} holds another run ({'; '.join(differ)}): "
             "choose another --out_dir, or --overwrite=True"
         )
+    if planned != s.max_iters:
+        print(f"note: {planned} steps were planned; from here on the schedule of {s.max_iters}")
+        config["settings"]["max_iters"] = s.max_iters
     return config, state
 
 
@@ -284,12 +263,7 @@ def write_folder(run: Run, processes: int) -> None:
     s = run.settings
     corpus = run.corpus
     lock_folder(folder)
-    if "run_id" in run.config:
-        planned = run.config["settings"]["max_iters"]
-        if planned != s.max_iters:
-            print(f"note: {planned} steps were planned; from here on the schedule of {s.max_iters}")
-            run.config["settings"]["max_iters"] = s.max_iters
-    else:
+    if "run_id" not in run.config:  # a new one
         for pattern in ("ckpt-*.pt", "metrics.jsonl", "extrapolation.*", "diagnose.*"):
             for path in folder.glob(pattern):  # of a run that is overwritten
                 path.unlink()
@@ -307,7 +281,6 @@ def write_folder(run: Run, processes: int) -> None:
             "files_sha256": {name: sha256(path) for name, path in files.items()},
             "corpus_sha256": corpus_digests(corpus),
             "parameters": run.model.parameter_count,
-            "original_length": run.model.config.block_size,
             "run_id": uuid.uuid4().hex,
         }
     write_json(folder / "config.json", run.config)
@@ -326,11 +299,11 @@ def finished_result(folder: str | Path, s: TrainSettings) -> dict[str, Any] | No
     result = load_result(folder)
     tested = set()
     for row in result["rows"]:
-        if row["step"] == s.max_iters and row["dataset"] == s.dataset:
-            if (row["extend"] or "") == s.extend:
-                tested.add((row["protocol"], row["length"]))
-                if "trained" in row:  # a corpus of rows is tested at once
-                    return result
+        subject = (row["step"], row["dataset"], row["extend"] or "")
+        if subject == (s.max_iters, s.dataset, s.extend):
+            tested.add((row["protocol"], row["length"]))
+            if "trained" in row:  # a corpus of rows is tested at once
+                return result
     asked = itertools.product(PROTOCOLS, tested_lengths(s.block_size, s.eval_lengths))
     return result if tested.issuperset(asked) else None
 
@@ -351,26 +324,14 @@ def save_checkpoint(
         "scaler": scaler.state_dict(),
         "step": run.step,
         "gpt": asdict(run.model.config),
-        "original_length": run.model.config.block_size,
-        "train_lengths": run.config["train_lengths"],
         "run_id": run.config["run_id"],
     }
     unnamed = run.folder / ".ckpt.new"
-    try:
-        digest = replace_file(unnamed, lambda file: torch.save(state, file))
-    except (UserError, RuntimeError) as error:  # torch.save hides a full disk
-        raise UserError(f"no checkpoint could be written: {error.__context__ or error}") from error
-    run.checkpoint = digest[:16]
+    run.checkpoint = replace_file(unnamed, lambda file: torch.save(state, file))[:16]
     newest = run.folder / f"ckpt-{run.step}-{run.checkpoint}.pt"
     os.replace(unnamed, newest)
-    others = [path for path in checkpoint_paths(run.folder) if path != newest]
-    for path in others[1:]:
+    for path in checkpoint_paths(run.folder)[2:]:
         path.unlink()
-
-
-def is_good(path: Path) -> bool:
-    """Whether a checkpoint has the content that its name tells."""
-    return path.stem.endswith(sha256(path)[:16])
 
 
 def load_checkpoint(folder: Path, run_id: str) -> dict[str, Any] | None:
@@ -381,44 +342,31 @@ def load_checkpoint(folder: Path, run_id: str) -> dict[str, Any] | None:
     """
     damaged = []
     for path in checkpoint_paths(folder):
+        digest = path.stem[-16:]
         try:
-            if not is_good(path):
+            if sha256(path)[:16] != digest:
                 damaged.append(path.name)
                 continue
             state = torch.load(path, map_location="cpu", weights_only=True)
         except FileNotFoundError:  # a training saved meanwhile, and deleted this one
             return load_checkpoint(folder, run_id)
-        except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        except pickle.UnpicklingError as error:
             raise UserError(f"{path} is no checkpoint of this program: do not trust it") from error
-        if state.get("run_id") != run_id:
+        if state["run_id"] != run_id:
             raise UserError(f"{path} is of another run: {RESTORE}")
         if damaged:
             print(f"{' and '.join(damaged)}: damaged; going on from {path}", file=sys.stderr)
-        return state | {"digest": path.stem[-16:]}
+        return state | {"digest": digest}
     if damaged:
         raise UserError(f"{folder}: {' and '.join(damaged)} are damaged: {RESTORE}")
     return None
-
-
-def new_model(config: GPTConfig, pos_file: str, folder: Path, weights: dict | None = None) -> GPT:
-    """A model of that shape, with these weights. Files of its extension are looked for in `folder`
-    first. UserError if the weights are of another model or scheme.
-    """
-    model = GPT(replace(config, extend=""), pos_file or None)
-    model.extend(config.extend, folder)
-    try:
-        if weights is not None:
-            model.load_state_dict(weights)
-    except RuntimeError as error:
-        raise UserError(f"{folder}: its weights do not fit {config.pos} ({error})"[:400]) from error
-    return model
 
 
 # ---- a trained run
 
 
 def load_run(
-    folder: str | Path, device: str = "auto", dtype: str | None = None, pos_file: str = ""
+    folder: str | Path, device: str = "auto", dtype: str = "auto", pos_file: str = ""
 ) -> Run:
     """The trained model of a run folder, in eval mode, in the number format of the run.
 
@@ -440,8 +388,9 @@ def load_run(
     state = load_checkpoint(folder, config["run_id"])
     if state is None:
         raise UserError(f"{folder} holds no checkpoint yet: train it first")
-    compute = pick(device, config["dtype"] if dtype in (None, "auto") else dtype)
-    model = new_model(GPTConfig(**state["gpt"]), pos_file, folder, state["model"])
+    compute = pick(device, config["dtype"] if dtype == "auto" else dtype)
+    model = GPT(GPTConfig(**state["gpt"]), pos_file, folder)
+    model.load_state_dict(state["model"])
     model = model.to(compute.device).eval()
     settings = TrainSettings(**config["settings"])
     return Run(folder, settings, config, model, compute, state["step"], state["digest"])
@@ -466,7 +415,7 @@ def open_model(name: str, settings: Any) -> Run:
     shape = asdict(model.config)
     del shape["vocab_size"]
     s = TrainSettings(init_from=name, dataset=settings.dataset, max_iters=0, **shape)
-    config = {"dtype": compute.dtype_name, "train_lengths": [s.block_size]}
+    config = {"dtype": compute.dtype_name, "trainings": 1}
     folder = Path("out", "tests", f"{Path(name).resolve().name}-{checkpoint[:10]}")
     model = model.to(compute.device).eval()
     return Run(folder, s, config, model, compute, checkpoint=checkpoint)
@@ -475,40 +424,30 @@ def open_model(name: str, settings: Any) -> Run:
 def run_corpus(run: Run, dataset: str = "") -> data.Corpus:
     """The corpus of that name to test a run on, by default its own.
 
-    UserError if its tokenizer is another one. A note is printed if the run's own corpus has changed
-    since the training.
+    UserError if its tokenizer is another one.
     """
-    own = run.corpus
-    corpus = own
-    if dataset not in ("", own.name):
-        corpus = data.load(dataset)
+    trained = run.corpus
+    corpus = data.load(dataset or trained.name)
     corpus.verify("val")
-    if any(own.meta.get(key) != corpus.meta.get(key) for key in data.OF_TOKENS):
-        raise UserError(
-            f"{corpus.name} has another tokenizer than {own.name}, which {run.folder} was trained "
-            "on: prepare its text with the same --tokenizer"
-        )
-    rows.check_asked(own, corpus)
-    trained = run.config.get("corpus_sha256")
-    if trained and corpus is own and own.split_sha256("val") != trained["val"]:
-        print(f"note: {own.name}'s validation split has changed since {run.folder} was trained")
+    for key in data.OF_TOKENS:
+        if corpus.meta.get(key) != trained.meta.get(key):
+            raise UserError(
+                f"{corpus.name} has another tokenizer than {trained.name}, which {run.folder} was "
+                "trained on: prepare its text with the same --tokenizer"
+            )
+    rows.check_asked(trained, corpus)
     return corpus
 
 
 # ---- a run to train
 
 
-def train_lengths(settings: TrainSettings) -> tuple[int, ...]:
-    """The lengths that a run trains at."""
-    return settings.mixed_lengths or (settings.block_size,)
-
-
 def training_corpus(settings: TrainSettings) -> data.Corpus:
     """The corpus of a training; UserError, before anything is computed, if it is too short."""
     corpus = data.load(settings.dataset)
-    for length in train_lengths(settings):
+    for length in settings.train_lengths:
         rows.check_length(corpus, length)
-    longest = max(train_lengths(settings))
+    longest = max(settings.train_lengths)
     data.sequences(corpus.train, longest, settings.seed, 0, 1)  # refuses one that is too short
     if len(corpus.val) <= settings.block_size:
         raise UserError(

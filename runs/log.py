@@ -1,7 +1,6 @@
 """The log of a training: metrics.jsonl, lines on the screen, Weights & Biases."""
 
 import json
-import os
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -29,17 +28,6 @@ def logged(folder: str | Path) -> list[dict[str, Any]]:
                 line = json.loads(text)
                 lines.append(line | {"step": int(line["step"])})
     return lines
-
-
-def trained_seconds(folder: str | Path) -> float:
-    """How long the steps in metrics.jsonl took, with compiling; an interrupted part counts once."""
-    seconds = 0.0
-    tokens = 0
-    for line in logged(folder):
-        if line.get("tokens_per_s"):
-            seconds += (line["tokens"] - tokens) / line["tokens_per_s"]
-            tokens = line["tokens"]
-    return round(seconds, 3)
 
 
 def diverged(folder: str | Path) -> str:
@@ -78,43 +66,39 @@ class Log:
         replace_file(self.path, lambda file: file.write("".join(before).encode()))
         s = run.settings
         if s.wandb_log:
-            config = asdict(s)
-            for name in ("parameters", "git_commit", "device"):
-                config[name] = run.config[name]
-            tags = [s.pos[:64], s.dataset]
-            self.wandb_run = open_wandb(run.folder, s, "train", tags, config, run.config["run_id"])
+            config = asdict(s) | run.config
+            self.wandb_run = open_wandb(run.folder, s, "train", config, run.config["run_id"])
 
     def add_step(self, line: dict[str, Any], speed: float) -> None:
         """Log a step that was made at a speed of so many steps per second."""
-        run = self.run
-        tokens_per_s = speed * run.tokens / run.step
+        s = self.run.settings
+        step = line["step"]
+        tokens_per_s = speed * s.tokens_per_step
         line["tokens_per_s"] = round(tokens_per_s, 1)
-        line["memory"] = peak_memory(run.compute)
+        line["memory"] = peak_memory(self.run.compute)
         line["mfu"] = None
-        peak = peak_flops(run.compute)
+        peak = peak_flops(self.run.compute)
         if peak:
-            flops = tokens_per_s * flops_per_token(run.model, run.settings.block_size)
+            flops = tokens_per_s * flops_per_token(self.run.model, s.block_size)
             line["mfu"] = round(flops / (peak * self.size), 4)
         self.write(line)
         if self.wandb_run:
-            self.wandb_run.log(line, step=line["step"])
-        parts = [f"step {line['step']}/{run.settings.max_iters}: loss {line['loss']:.4f}"]
+            self.wandb_run.log(line, step=step)
+
+        text = f"step {step}/{s.max_iters}: loss {line['loss']:.4f}"
         if "val_loss" in line:
-            parts.append(f"val {line['val_loss']:.4f}")
-        parts.append(f"lr {line['lr']:.2e}, norm {line['grad_norm']:.2f}")
-        parts.append(f"{tokens_per_s:,.0f} tokens/s")
+            text += f", val {line['val_loss']:.4f}"
+        text += f", lr {line['lr']:.2e}, norm {line['grad_norm']:.2f}, {tokens_per_s:,.0f} tokens/s"
         if peak:
-            parts.append(f"MFU {line['mfu']:.1%}")
-        if line["step"] > 1:  # the first compiles
-            parts.append(f"{(run.settings.max_iters - line['step']) / speed:.0f} s left")
-        tqdm.write(", ".join(parts))
+            text += f", MFU {line['mfu']:.1%}"
+        if step > 1:  # the first compiles
+            text += f", {(s.max_iters - step) / speed:.0f} s left"
+        tqdm.write(text)
 
     def write(self, line: dict[str, Any]) -> None:
         """Add one line to metrics.jsonl."""
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
 
     def add_test(self, result: dict[str, Any]) -> None:
         """Log a result in wandb, and close it: rows, curves against N, figure, summary."""
@@ -130,7 +114,7 @@ class Log:
 
 
 def open_wandb(
-    folder: Path, s: LogSettings, kind: str, tags: list[str], config: dict, run_id: str = ""
+    folder: Path, s: LogSettings, kind: str, config: dict, run_id: str | None = None
 ) -> Any:
     """A wandb run in a folder, of a kind ("train", "comparison"); UserError if wandb refuses.
 
@@ -144,15 +128,13 @@ def open_wandb(
             name=s.wandb_run_name or folder.name,
             dir=folder,
             job_type=kind,
-            tags=tags,
             config=config,
-            id=run_id or None,
+            id=run_id,
             resume="allow",
         )
     except (wandb.Error, ValueError) as error:
         raise UserError(
-            f"wandb_log=True, but wandb refused ({str(error).splitlines()[0]:.200}): "
-            "`wandb login`, or leave it out"
+            f"wandb refused ({error!s:.200}): `wandb login`, or no wandb_log"
         ) from error
 
 
@@ -167,8 +149,7 @@ def log_rows(wandb_run: Any, rows: Any, curves: Any, figure: Path) -> None:
     for (length, name), nats in means.items():
         wandb_run.log({f"extrapolation/{name}": nats, "extrapolation/N": length})
     plain = rows.drop(columns="block_nats", errors="ignore").astype(object)
-    plain = plain.where(plain.notna(), None)
-    table = wandb.Table(columns=list(plain.columns), data=plain.values.tolist())
+    table = wandb.Table(dataframe=plain.where(plain.notna(), None))
     wandb_run.log({"extrapolation": table})
     if figure.exists():  # not drawn if nothing could be measured
         wandb_run.log({"extrapolation_figure": wandb.Image(str(figure))})
@@ -180,7 +161,6 @@ def log_comparison(settings: LogSettings, rows: Any, figure: Path, kind: str) ->
     """
     if not settings.wandb_log:
         return
-    config = asdict(settings) | {"schemes": sorted(set(rows["label"]))}
-    wandb_run = open_wandb(figure.parent, settings, kind, [], config)
+    wandb_run = open_wandb(figure.parent, settings, kind, asdict(settings))
     log_rows(wandb_run, rows, rows["protocol"] + "/" + rows["label"], figure)
     wandb_run.finish()

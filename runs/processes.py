@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from configurable import TrainSettings, UserError
+from configurable import UserError
 from runs.device import Compute
 
 
@@ -41,24 +41,6 @@ class Processes:
         yield
         if self.first:
             self.highest(0)
-
-    def share(self, s: TrainSettings, length: int) -> tuple[int, int]:
-        """How many sequences of a length a process takes in a step, and how many of them at once.
-
-        A step has as many tokens at any length. UserError if the shares cannot be equal.
-        """
-        batch = s.batch_size * s.block_size // length
-        sequences = batch * s.gradient_accumulation_steps
-        if sequences % self.size:
-            raise UserError(
-                f"{self.size} processes cannot share the {sequences} sequences of a step evenly; "
-                "change batch_size or their number"
-            )
-        share = sequences // self.size
-        at_once = min(share, batch)
-        while share % at_once:
-            at_once -= 1
-        return share, at_once
 
     def shared(self, module: nn.Module) -> nn.Module:
         """The module, so wrapped that its gradients are the means over all processes.

@@ -38,9 +38,9 @@ MISTAKES = [
     ("train --block_size=16000000", "block_size|tokens"),
     ("train rope", "rope"),
     ("train README.md", "neither a config file"),
-    ("train max_iters=5", "write --max_iters=5"),
-    ("ablate rope seeds=1", "write --seeds=1"),
-    ("train --wandb_log True", "write --wandb_log=True"),
+    ("train max_iters=5", "nor --name=value"),
+    ("ablate rope seeds=1", "seeds=1"),
+    ("train --wandb_log True", "--name=value"),
     ("train --out_dir=/proc/x", "/proc"),
     ("ablate rope --ablate_dir=/proc/x", "/proc"),
     ("train config/absent.py", "config/"),
@@ -80,21 +80,21 @@ def test_a_mistake_gets_a_sentence_and_nothing_is_written(line, reason, tmp_path
 def test_a_folder_that_cannot_be_written_is_refused_before_the_training(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setattr(sys, "argv", ["train.py", f"--out_dir={tmp_path}/file/run"])
-    with pytest.raises(UserError, match="file: Not a directory"):
+    with pytest.raises(NotADirectoryError, match="file"):
         train.main()
 
 
 def test_a_damaged_run_says_how_to_begin_anew(tmp_path, monkeypatch):
     (tmp_path / "config.json").write_text("{")
     monkeypatch.setattr(sys, "argv", ["train.py", f"--out_dir={tmp_path}"])
-    with pytest.raises(UserError, match="config.json is not readable JSON: .*--overwrite=True"):
+    with pytest.raises(UserError, match="config.json is damaged.*--overwrite=True"):
         train.main()
 
 
 def test_the_name_of_a_scheme_is_no_setting(monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "argv", ["train.py", "alibi"])
-    with pytest.raises(UserError, match="did you mean config/alibi.py?"):
+    with pytest.raises(UserError, match="config/alibi.py"):
         train.main()
 
 
@@ -103,4 +103,4 @@ def test_a_process_ends_with_a_sentence_and_code_1_and_shows_more_with_debug(tmp
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.startswith("Traceback")
-    assert done.stderr.splitlines()[-1].startswith("error: ")
+    assert done.stderr.splitlines()[-1].startswith("configurable.UserError: ")

@@ -277,16 +277,6 @@ def test_a_folder_in_use_is_refused_and_is_free_when_its_program_has_ended(folde
     lock_folder(folder)
 
 
-def test_weights_of_another_shape_are_a_sentence(folder: Path) -> None:
-    state = saved(str(folder))
-    state["gpt"]["n_embd"] = 32
-    aside = Path("aside.pt")
-    torch.save(state, aside)
-    aside.rename(folder / f"ckpt-9-{configurable.sha256(aside)[:16]}.pt")
-    with pytest.raises(UserError, match="do not fit"):
-        load_run(folder)
-
-
 def test_settings_are_those_of_the_command_line_whatever_the_folder(folder: Path) -> None:
     final = train.final_settings(
         configurable.configure(TrainSettings, [*SIZE, "--out_dir=run"], "")[0]

@@ -12,7 +12,7 @@ from test_killed import wait_for_lines
 from test_train import identical, logged, metrics, run, saved
 
 import train
-from configurable import TrainSettings, UserError, read_json
+from configurable import UserError, read_json
 from runs import processes
 from runs.device import CPU
 from runs.processes import ALONE, Processes, together
@@ -68,15 +68,6 @@ def test_a_mistake_ends_every_process_with_one_sentence(project: Project, tmp_pa
     started = project.run(tmp_path, *TORCHRUN, "train.py", *SIZE, "--batch_size=3", "--out_dir=run")
     assert started.process.returncode != 0 and not (tmp_path / "run").exists()
     assert "cannot share the 3 sequences of a step evenly" in started.complained
-
-
-def test_every_number_of_processes_trains_on_every_sequence_once() -> None:
-    s = TrainSettings(batch_size=4, gradient_accumulation_steps=3, block_size=16)
-    for size in (1, 2, 3, 4, 6, 12):
-        share, at_once = Processes(0, size).share(s, 16)
-        assert share * size == 12 and share % at_once == 0 and 1 <= at_once <= 4
-    with pytest.raises(UserError, match="5 processes cannot share"):
-        Processes(0, 5).share(s, 16)
 
 
 def test_a_process_alone_waits_for_nobody(monkeypatch):

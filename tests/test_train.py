@@ -20,7 +20,6 @@ from runs import checkpoint, device
 from runs.checkpoint import checkpoint_paths, finished_result, load_run, read_config
 from runs.log import diverged, logged
 from runs.muon import Muon
-from runs.processes import ALONE
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -97,11 +96,6 @@ def stop_at(patch: pytest.MonkeyPatch, *steps: int) -> None:
         (["--min_lr=0"], 100, 0.0),
         (["--lr_decay_iters=50"], 80, 0.05),
         (["--decay_lr=False"], 0, 1.0),
-        (["--lr_schedule=constant"], 5, 6 / 11),
-        (["--lr_schedule=constant"], 100, 1.0),
-        (["--lr_schedule=wsd"], 80, 1.0),
-        (["--lr_schedule=wsd"], 90, 0.05 + 0.95 / 2),
-        (["--lr_schedule=wsd"], 100, 0.05),
     ],
 )
 def test_the_learning_rate(words: list[str], step: int, expected: float) -> None:
@@ -160,9 +154,9 @@ def test_muon_takes_the_step_of_torch() -> None:
         DRAWING,
         [*DRAWING, "--dtype=bfloat16"],
         [*DRAWING, "--dtype=float16"],  # with a scaler
-        ["--pos=rope | nope", "--n_layer=2", "--mixed_lengths=8,16,32", "--staged=True"],
+        ["--pos=rope | nope", "--n_layer=2", "--mixed_lengths=8,16,32"],
         ["--pos=t5", "--drop_pos=0.5"],
-        ["--pos=shape", "--lr_schedule=wsd", "--beta2=0.9"],
+        ["--pos=shape", "--beta2=0.9"],
         pytest.param(["--compile=True", *DRAWING], marks=pytest.mark.slow),
     ],
 )
@@ -226,7 +220,7 @@ def test_a_finished_run_prints_its_table_and_other_lengths_are_tested_without_tr
 
 
 def test_a_run_of_a_constant_rate_that_is_made_longer_equals_one_planned_so() -> None:
-    words = ["--lr_schedule=constant", *DRAWING]
+    words = ["--decay_lr=False", *DRAWING]
     run(*words, "--max_iters=8", "--out_dir=planned")
     run(*words, "--max_iters=4", "--out_dir=longer")
     assert run(*words, "--max_iters=8", "--out_dir=longer") == 0
@@ -298,17 +292,6 @@ def test_a_scheme_of_ones_own_is_examined_and_its_later_errors_are_one_sentence(
     Path("late.py").write_text(late, encoding="utf-8")
     with pytest.raises(UserError, match="late.py.*bias in line.*IndexError"):
         run("--pos=root", "--pos_file=late.py", "--out_dir=late")
-
-
-def test_a_figure_that_was_not_drawn_is_drawn_by_the_same_command(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    run("--out_dir=run")
-    drawn = []
-    monkeypatch.setattr(train, "plot_run", lambda folder, result: drawn.append(folder))
-    assert run("--out_dir=run") == 0 and drawn == ["run"]
-    Path("run/extrapolation.png").touch()
-    assert run("--out_dir=run") == 0 and drawn == ["run"]
 
 
 def test_a_zoo_file_that_was_edited_refuses_the_runs_that_use_it(
@@ -402,14 +385,14 @@ def test_a_fine_tune_has_the_size_corpus_and_length_of_its_run_and_an_order_of_i
     tuned = load_run("tuned")
     s = tuned.settings
     assert (s.dataset, s.block_size, s.n_embd, s.pos) == ("other", 16, 16, "alibi")
-    assert tuned.config["train_lengths"] == [16, 16]
+    assert tuned.config["trainings"] == 2
     assert set(orders) != {1337} and len(set(orders)) == 1
     # a fine-tune of a fine-tune, four times as long
     again = ["--init_from=tuned", "--length_factor=4", "--extend=slopes", "--out_dir=again"]
     assert call(train, *few, *again) == 0
     longer = load_run("again")
     assert (longer.settings.block_size, longer.model.config.block_size) == (64, 16)
-    assert longer.config["train_lengths"] == [16, 16, 64] and len(set(orders)) == 2
+    assert longer.config["trainings"] == 3 and len(set(orders)) == 2
     assert longer.model.pos.extension.startswith("slopes")
     # another corpus where it is typed; a size of its own is refused
     assert call(train, *few, "--dataset=tiny", "--out_dir=third") == 0
@@ -453,8 +436,7 @@ def test_a_run_folder_has_what_repeats_the_run(monkeypatch: pytest.MonkeyPatch) 
     assert all(named <= line.keys() for line in lines)
     assert [line["step"] for line in lines if "val_loss" in line] == [4, 8]
     assert lines[-1]["tokens"] == 8 * 4 * 16
-    state = saved("run")
-    assert state["original_length"] == 16 and state["train_lengths"] == [16] and state["step"] == 8
+    assert saved("run")["step"] == 8 and saved("run")["gpt"]["block_size"] == 16
 
 
 def test_the_loss_falls_and_validation_reads_the_same_text_every_time() -> None:
@@ -495,12 +477,6 @@ def test_a_step_reads_its_own_sequences_and_each_once(monkeypatch: pytest.Monkey
     monkeypatch.setattr(rows, "batch", recorded)
     run("--out_dir=run", "--gradient_accumulation_steps=2")
     assert numbers == list(range(8 * 2 * 4))
-
-
-def test_every_number_of_processes_shares_a_step() -> None:
-    s = settings("--batch_size=6", "--gradient_accumulation_steps=2")
-    assert ALONE.share(s, 16) == (12, 6)
-    assert ALONE.share(s, 32) == (6, 3)
 
 
 # ---- Weights & Biases
