@@ -376,6 +376,14 @@ class AblateSettings(TrainSettings):
         "length_factor": "a comparison trains every model from scratch",
     }
 
+    def check_together(self) -> None:
+        super().check_together()
+        if len(set(self.seeds)) < len(self.seeds):
+            raise UserError(f"seeds = {self.seeds}: one of them stands twice; leave it out")
+        part, parts = self.share
+        if part > parts:
+            raise UserError(f"only={self.only}: of {parts} shares there is no number {part}")
+
     @property
     def share(self) -> tuple[int, int]:
         """The number of a share of the work, from 1 on, and of all shares."""
@@ -478,15 +486,15 @@ def answer_help(cls: type[Settings], usage: str, argv: list[str] = sys.argv) -> 
 def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, list[str]]:
     """The settings and the other words of a command line (without the program's name).
 
-    Words --name=value and config files, which end in .py, are read from left to right: the later
-    one wins. The names that were set are the settings' `named`. --help is answered by
+    Words that end in .py are config files: a later one wins, and --name=value wins over them all.
+    The names that were set are the settings' `named`. --help is answered by
     `answer_help`, --debug by `run_program`. UserError names the file and the line of a mistake, or
     says that it stands on the command line.
     """
     answer_help(cls, usage, argv)
     chosen = {}
     others = []
-    for word in argv:
+    for word in sorted(argv, key=lambda word: word.startswith("--")):  # files first
         if word.startswith("-") and word not in ("-", "--debug"):
             chosen |= read_word(cls, word)
         elif word.endswith(".py"):
@@ -593,7 +601,10 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
     except (UserError, OSError) as error:
         if "--debug" in sys.argv:
             raise
-        print(f"error: {error}", file=sys.stderr)
+        sentence = str(error)
+        if isinstance(error, OSError) and error.filename:
+            sentence = f"{error.filename}: {error.strerror}"
+        print(f"error: {sentence}", file=sys.stderr)
         code = 1
     sys.exit(code)
 

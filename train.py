@@ -96,7 +96,7 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes = 
     if compute.kind == "cpu" or s.deterministic:
         device.repeat_to_the_bit(compute)
     torch.manual_seed(s.seed)
-    trainings = 1
+    lengths = list(s.train_lengths)
     if state:
         model = GPT(GPTConfig(**state["gpt"]), s.pos_file, folder)
         model.load_state_dict(state["model"])
@@ -104,7 +104,7 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes = 
         model = GPT(s.gpt(corpus.vocab_size), s.pos_file, folder)
     else:
         source = checkpoint.open_model(s.init_from, s)
-        trainings += source.config["trainings"]
+        lengths = [*source.config["train_lengths"], *lengths]
         gpt = replace(source.model.config, dropout=s.dropout, extend=s.extend)
         model = GPT(gpt, s.pos_file, source.folder)
         # an extension of one's own may have parameters, which are in one of the two alone
@@ -127,7 +127,7 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes = 
 
     print(f"{folder}: {model.parameter_count:,} parameters; {model.pos.describe()}")
     print(f"on {compute.reason}; processes: {processes.size}")
-    run = Run(folder, s, config or {"trainings": trainings}, model.to(compute.device), compute)
+    run = Run(folder, s, config or {"train_lengths": lengths}, model.to(compute.device), compute)
     if state:
         run.step = state["step"]
         run.checkpoint = state["digest"]
@@ -270,8 +270,8 @@ def train(run: Run, processes: Processes, log: Log) -> None:
     shared_loss = processes.shared(loss_fn)
 
     data_seed = s.seed
-    if run.config["trainings"] > 1:  # a fine-tune has an order of data of its own
-        data_seed = mixed_seed(s.seed, run.config["trainings"])
+    if s.init_from not in FRESH:  # a fine-tune has an order of data of its own
+        data_seed = mixed_seed(s.seed, len(run.config["train_lengths"]))
     drop_step = s.max_iters - round(s.drop_pos * s.max_iters)  # max_iters: never
 
     model.train()

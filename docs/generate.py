@@ -44,7 +44,7 @@ SETTINGS = """# Settings
 
 `python docs/generate.py` writes this page. `python PROGRAM.py --help` prints the same.
 Every setting is given as `--name=value`. A config file has lines `name = value`;
-values are literals. All are read from left to right, and the later one wins, as in
+values are literals. Files are read from left to right, and the command line comes last, as in
 `python train.py config/size/gpt2.py config/alibi.py --seed=3`.
 
 Settings that change the *result* make another run, with a folder of its own. Settings of the *test*

@@ -281,6 +281,7 @@ def write_folder(run: Run, processes: int) -> None:
             "files_sha256": {name: sha256(path) for name, path in files.items()},
             "corpus_sha256": corpus_digests(corpus),
             "parameters": run.model.parameter_count,
+            "original_length": run.model.config.block_size,
             "run_id": uuid.uuid4().hex,
         }
     write_json(folder / "config.json", run.config)
@@ -324,6 +325,8 @@ def save_checkpoint(
         "scaler": scaler.state_dict(),
         "step": run.step,
         "gpt": asdict(run.model.config),
+        "original_length": run.model.config.block_size,
+        "train_lengths": run.config["train_lengths"],
         "run_id": run.config["run_id"],
     }
     unnamed = run.folder / ".ckpt.new"
@@ -415,7 +418,7 @@ def open_model(name: str, settings: Any) -> Run:
     shape = asdict(model.config)
     del shape["vocab_size"]
     s = TrainSettings(init_from=name, dataset=settings.dataset, max_iters=0, **shape)
-    config = {"dtype": compute.dtype_name, "trainings": 1}
+    config = {"dtype": compute.dtype_name, "train_lengths": [s.block_size]}
     folder = Path("out", "tests", f"{Path(name).resolve().name}-{checkpoint[:10]}")
     model = model.to(compute.device).eval()
     return Run(folder, s, config, model, compute, checkpoint=checkpoint)

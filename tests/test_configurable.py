@@ -64,7 +64,7 @@ def config(tmp_path: Path):
 # ---- what is read
 
 
-def test_the_later_of_files_and_words_wins(config):
+def test_later_files_win_over_earlier_ones_and_the_command_line_over_all(config):
     a = config("n_layer = 1\nn_head = 1\nn_embd = 8\npos = 'alibi'  # a reason\n", "a.py")
     b = config(b"\xef\xbb\xbfn_head = 2\neval_lengths = (64, 1e3)\n", "b.py")
     s, others = configure(TrainSettings, ["x", "--n_embd=4", a, "--n_embd=6", b, "--debug"], "")
@@ -156,6 +156,8 @@ def test_what_is_no_text_of_settings_is_refused(config, content):
         (AblateSettings, "--out=f.pdf", "use --ablate_dir"),
         (AblateSettings, "--out_dir=x", "use --ablate_dir"),
         (AblateSettings, "--seed=3", "use --seeds"),
+        (AblateSettings, "--seeds=1,1", "twice"),
+        (AblateSettings, "--only=3/2", "no number 3"),
         (AblateSettings, "--only=2", "only"),
         (SampleSettings, "--prompt=hello", "did you mean start?"),
         (EvaluateSettings, "--protocols=fixed", "'fixed_targets', 'windowed'"),
@@ -282,7 +284,7 @@ def test_help_lists_every_setting_and_imports_no_torch(cls):
     ("error", "code", "said"),
     [
         (UserError("a sentence"), 1, "error: a sentence\n"),
-        (OSError(28, "No space left", "x"), 1, "error: [Errno 28] No space left: 'x'\n"),
+        (OSError(28, "No space left", "x"), 1, "error: x: No space left\n"),
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )

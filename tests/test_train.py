@@ -385,14 +385,14 @@ def test_a_fine_tune_has_the_size_corpus_and_length_of_its_run_and_an_order_of_i
     tuned = load_run("tuned")
     s = tuned.settings
     assert (s.dataset, s.block_size, s.n_embd, s.pos) == ("other", 16, 16, "alibi")
-    assert tuned.config["trainings"] == 2
+    assert tuned.config["train_lengths"] == [16, 16]
     assert set(orders) != {1337} and len(set(orders)) == 1
     # a fine-tune of a fine-tune, four times as long
     again = ["--init_from=tuned", "--length_factor=4", "--extend=slopes", "--out_dir=again"]
     assert call(train, *few, *again) == 0
     longer = load_run("again")
     assert (longer.settings.block_size, longer.model.config.block_size) == (64, 16)
-    assert longer.config["trainings"] == 3 and len(set(orders)) == 2
+    assert longer.config["train_lengths"] == [16, 16, 64] and len(set(orders)) == 2
     assert longer.model.pos.extension.startswith("slopes")
     # another corpus where it is typed; a size of its own is refused
     assert call(train, *few, "--dataset=tiny", "--out_dir=third") == 0
