@@ -296,17 +296,16 @@ class Piece(nn.Module):
     visible: tuple[int, int] | None = None  # of a mask: it hides all but the last and first keys
     per_layer: bool = False  # whether each layer has its own, where the expression does not say
     by_distance: bool = False  # whether its bias and its mask follow from i - j alone
-    reads_ids: bool = True  # whether what it computes depends on position ids
-    continuous: bool = False  # whether the position ids it gives are real numbers
-    whole_ids: bool = False  # whether it has a vector for each whole id, and none in between
-    private_ids: bool = False  # whether no other piece can read the ids it gives (a grid's)
     in_kernel: bool = False  # whether its bias is cheap enough to be made for each pair on a GPU
     can_extend: bool = False  # whether `extend` may name it: it acts on a trained model
     extends: tuple[str, ...] = ()  # names of the only schemes that it extends
-    goes_last: bool = False  # of a frequency map: it may act after another one
-    conflicts: tuple[str, ...] = ()  # schemes that it cannot meet in a layer; "latent attention"
+    # schemes that it cannot meet in a layer; "positions": all that read them; "latent attention"
+    conflicts: tuple[str, ...] = ()
     file: Path | None = None  # the file that an option names
     found_on: str | None = None  # SHA-256 of the text that its numbers were found on
+
+    def __init__(self, shape: Shape | None = None):
+        super().__init__()
 
     def _apply(self, fn, recurse=True):
         """What .to() does to every tensor: it moves them, but never to a narrower format."""
@@ -352,8 +351,6 @@ class Learned(Piece):
     Verdict: a text longer than the table is refused, unless `resize` is given. Within L its loss
     was 0.05 nats above rope's (results/stdlib-six).
     """
-
-    whole_ids = True
 
     def __init__(
         self,

@@ -1392,7 +1392,7 @@ HONEST = tuple(
     Honest(*parts[:3])
     for parts in schemes('''
 === a gate that forgets by what is read ; OWN ; mine
-    per_layer, reads_ids = True, False
+    per_layer = True
 
     def __init__(self, shape: Shape):
         super().__init__()
@@ -1405,7 +1405,7 @@ HONEST = tuple(
         c = tile.features_k.mT.cumsum(-1)
         return tile.scores + tile.added + (c[..., tile.rows[:, 0], None] - c[..., None, :])
 === a causal convolution of the features in score ; OWN ; mine + alibi
-    per_layer, reads_ids = True, False
+    per_layer = True
 
     def __init__(self, shape: Shape):
         super().__init__()
@@ -1420,7 +1420,7 @@ HONEST = tuple(
         f = F.conv1d(f, self.taps.to(f.dtype), groups=len(self.taps))
         return tile.scores + tile.added + f[:, :, None]
 === gates summed over the keys between, those ahead masked ; OWN ; mine
-    per_layer, reads_ids = True, False
+    per_layer = True
 
     def __init__(self, shape: Shape):
         super().__init__()
@@ -1464,8 +1464,6 @@ HONEST = tuple(
     def embed(self, ids, tokens, total):
         return self.table(ids)
 === positions that are squeezed into L by the total ; OWN ; mine + rope
-    continuous = True
-
     def __init__(self, shape: Shape):
         super().__init__()
         self.length = shape.length
@@ -1473,8 +1471,6 @@ HONEST = tuple(
     def ids(self, index, total):
         return index * (self.length / max(total, self.length))
 === positions that grow as a root, in float64 ; OWN ; mine + rope
-    continuous = True
-
     def ids(self, index, total):
         return torch.sqrt(index.double())
 === one position for each pair of tokens, from 7 on ; OWN ; mine + alibi
@@ -1494,8 +1490,6 @@ HONEST = tuple(
     def draw(self, length, generator):
         return torch.randint(1, self.gap + 1, (length,), generator=generator).cumsum(0)
 === a vector for the token before ; OWN ; mine + rope
-    reads_ids = False
-
     def __init__(self, shape: Shape):
         super().__init__()
         self.table = nn.Parameter(0.02 * torch.randn(64, shape.width))
@@ -1504,8 +1498,6 @@ HONEST = tuple(
         before = F.pad(tokens[:, :-1], (1, 0))
         return self.table[before[:, -ids.shape[-1] :] % 64]
 === positions within the line ; OWN ; mine + alibi
-    reads_ids = False
-
     def __init__(self, shape: Shape):
         super().__init__()
         self.table = nn.Parameter(0.02 * torch.randn(128, shape.width))
@@ -1515,8 +1507,6 @@ HONEST = tuple(
         start = index.where(tokens == 10, 0).cummax(1).values
         return self.table[(index - start).clamp(max=127)[:, -ids.shape[-1] :]]
 === counts of the token so far ; OWN ; mine + rope
-    reads_ids = False
-
     def __init__(self, shape: Shape):
         super().__init__()
         self.table = nn.Parameter(0.02 * torch.randn(16, shape.width))
@@ -1626,7 +1616,7 @@ HONEST = tuple(
         w = self.slopes
         return w[h] * (j - i)
 === dropout of the features in training ; OWN ; mine + alibi
-    per_layer, reads_ids = True, False
+    per_layer = True
 
     def __init__(self, shape: Shape):
         super().__init__()

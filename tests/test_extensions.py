@@ -437,7 +437,7 @@ def test_the_factor_of_the_active_extension():
         ("yarn", 1, 8),
         ("dynamic_ntk(factor=2)", 1, 15),
         ("interpolate + logn", 1, 8),
-        ("self_extend(group=3) + yarn(factor=4)", 4, 4),
+        ("self_extend(group=3) + yarn(factor=4)", 3, 3),
         ("leaky_rerope(slowing=2.5)", 2.5, 2.5),
         ("logn", None, None),
         ("", None, None),
@@ -450,9 +450,8 @@ def test_the_factor_of_the_active_extension():
     "extend, sentence",
     [
         ("yarn | pi", "join with"),
-        ("yarn + yarn(factor=2)", "yarn is named twice"),
+        ("yarn + yarn(factor=2)", "yarn and yarn both"),
         ("yarn + pi", "yarn and pi both"),
-        ("yarn(factor=4) + interpolate(factor=2)", "yarn and interpolate both"),
         ("interpolate + compress", "interpolate and compress both"),
         ("rerope + dca", "rerope and dca both"),
         ("rope", "no extension of a trained model"),
@@ -566,7 +565,7 @@ def test_a_learned_curve_of_positions_has_its_gradient_and_each_layer_may_have_i
     assert float(gradient) == pytest.approx((ends[0] - ends[1]) / 2e-3, rel=0.02)
     text = "smooth(kind=sqrt, learned=True, per_layer=True)"
     if pos == "sinusoidal":
-        with pytest.raises(UserError, match="before the first layer"):
+        with pytest.raises(UserError, match="acts before all layers"):
             gpt.extend(text)
         return
     gpt.extend(text)

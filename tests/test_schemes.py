@@ -268,7 +268,7 @@ def test_compiled_training_with_any_scheme_is_eager_training(text):
 EARLY = ("ids", "embed")  # what acts once, before the first layer
 EXCLUSIVE = (*EARLY, "turn_q", "score")  # what one scheme may do in a layer
 # they read no positions along a text, and may stand beside places in an image
-BESIDE_A_GRID = set("nope logn ssmax window block_causal abacus cope fox dape path".split())
+BESIDE_A_GRID = set("nope logn ssmax window block_causal fox path".split())
 BESIDE_A_GRID.add("selective_rope")
 APART = [{"rfs", "learned"}, {"cape", "randomized"}, {"cape", "rfs"}, {"cape", "shape"}]
 APART += [{a, b} for a in ("pope", "xpos") for b in ("cope", "path", "selective_rope")]
@@ -627,8 +627,7 @@ def test_a_length_is_in_tokens_or_a_share_of_the_training_length():
         ("learned(rows=1000000000000)", "rows"),
         ("t5(buckets=7)", "buckets"),
         ("randomized(max=4)", "max"),
-        ("randomized(max=64) + learned", "64"),
-        ("rope + rope", "twice"),
+        ("rope + rope", "rotation"),
         ("rope | randomized(max=64)", "before the first layer"),
         ("yarn + rope", "extend"),
         ("rope +", "--pos="),

@@ -14,8 +14,6 @@ class Interpolate(Scaled):
     Al-Khateeb et al. 2023 find that it helps ALiBi.
     """
 
-    continuous = True
-
     def ids(self, ids, total):
         """Divided by the factor."""
         return ids / self.factor(total)
