@@ -617,7 +617,7 @@ class Scheme(nn.Module):
         """Position ids as these extensions change them."""
         for piece in extensions:
             if piece.ids is not None:
-                ids = piece.ids(posenc.widened(ids), total)
+                ids = piece.ids(posenc.as_reals(ids), total)
         return ids
 
     def embed(self, ids: Tensor, tokens: Tensor, total: int) -> Tensor | None:

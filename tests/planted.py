@@ -785,9 +785,6 @@ SHAPE = planted(
 
     def embed(self, ids, tokens, total):
         return self.table[tokens % 2]
-=== ids of real numbers that are not called continuous ; PLAIN ; cheat + rope ; ids
-    def ids(self, index, total):
-        return index / 2
 === ids below zero, and a table of positions ; PLAIN ; cheat + learned ; ids
     def ids(self, index, total):
         return index - total // 2
@@ -803,9 +800,6 @@ SHAPE = planted(
 === draw as many as it was made for, and one ; PLAIN ; cheat + rope ; draw
     def draw(self, length, generator):
         return torch.randperm(4 * length, generator=generator)[: length + 1].sort().values
-=== draw of real numbers that are not called continuous ; PLAIN ; cheat + rope ; draw
-    def draw(self, length, generator):
-        return torch.arange(length) + torch.rand(length, generator=generator) / 2
 === a mask of numbers to be added ; PLAIN ; cheat + rope ; mask
     def mask(self, i, j):
         return torch.where(i - j < 8, 0.0, -math.inf)

@@ -464,8 +464,8 @@ def test_the_factor_of_the_active_extension():
         ("yarn(factor=0.5)", "factor"),
         ("yarn(factor=nan)", "factor"),
         ("dynamic_ntk(factor=auto)", "factor"),
-        ("yarn(alpha=4, beta=2)", "alpha and beta"),
-        ("llama3(low=4, high=4)", "low and high"),
+        ("yarn(alpha=4, beta=2)", "below beta"),
+        ("llama3(low=4, high=4)", "below high"),
         ("clip(pairs=-1)", "pairs"),
         ("smooth(kind=tanh)", "arctan"),
         ("streaming(sinks=8)", "sinks"),
@@ -486,10 +486,10 @@ def test_a_wrong_extension_is_refused_with_a_sentence(extend, sentence):
     assert gpt.pos.extension == "logn"  # the one before stays
 
 
-def test_a_map_that_the_frequencies_do_not_allow_is_refused_before_the_first_step():
-    for pos, extend in [("rope(base=1)", "yarn(factor=4)"), ("rope(fraction=0.25)", "ntk")]:
-        with pytest.raises(UserError, match=extend.split("(")[0]):
-            build(pos).extend(extend)
+def test_a_map_that_the_frequencies_do_not_allow_is_refused_before_the_first_step(tmp_path):
+    file = written(tmp_path, {"long_factor": [1.0, 2.0]})
+    with pytest.raises(UserError, match="has factors for 2 pairs, not 4"):
+        build("rope").extend(f"longrope(file='{file}')")
 
 
 @pytest.mark.parametrize("name", [n for n in extension_names() if n not in scheme_names()])

@@ -22,8 +22,8 @@ posenc.py | test_schemes | paper and rope
 - if layout == "half":
 + if layout != "half":
 posenc.py | test_schemes | million
-- angles = positions.to(exact, torch.float64)[..., None] * inv_freq.to(exact, torch.float64)
-+ angles = positions.to(exact, torch.float32)[..., None] * inv_freq.to(exact, torch.float32)
+- return positions[..., None] * inv_freq.to(device, torch.float64)
++ return (positions[..., None] * inv_freq.to(device, torch.float64)).float()
 posenc.py | test_schemes | paper and rope
 - return base ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim), 1.0
 + return base ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / (head_dim - 2)), 1.0
@@ -61,11 +61,11 @@ posenc.py | test_schemes | million
 - return new if new.dtype == dtype else t.to(new.device, dtype)
 + return new
 scheme.py | test_schemes | turns
-- return _nodes_in(branches[layer % len(branches)], layer)
-+ return _nodes_in(branches[(layer + 1) % len(branches)], layer)
+- return acting(tree[layer % len(tree)], layer)
++ return acting(tree[(layer + 1) % len(tree)], layer)
 scheme.py | test_schemes | repeats
-- branches = _branches(node.right) * count
-+ branches = _branches(node.right) * (count + 1)
+- branches = count * (tree if isinstance(tree, list) else [tree])
++ branches = (count + 1) * (tree if isinstance(tree, list) else [tree])
 scheme.py | test_schemes | act_together
 - for a, b in itertools.permutations([*pieces, *extensions], 2):
 + for a, b in ():
@@ -73,8 +73,8 @@ scheme.py | test_schemes | length_is
 - context = {"length": shape.length}
 + context = {"length": shape.width}
 scheme.py | test_extensions | wavelengths
-- maps.sort(key=lambda piece: piece.goes_last)
-+ maps.sort(key=lambda piece: not piece.goes_last)
+- maps.sort(key=lambda piece: isinstance(piece, Rotary))
++ maps.sort(key=lambda piece: not isinstance(piece, Rotary))
 attention.py | test_schemes | paper
 - return i, torch.minimum(i, j)
 + return i, torch.minimum(i, j + 1)

@@ -114,7 +114,7 @@ def test_every_name_is_found():
         ("alibbi", "did you mean alibi"),
         ("qwertz", "your own needs --pos_file"),
         ("rope(bass=3)", "bass: Extra inputs are not permitted. Its options: base, fraction"),
-        ("rope(base=0.5)", "base: Input should be greater than or equal to 1"),
+        ("rope(base=0.5)", "base: Input should be greater than 1"),
         ("rope(base=fast)", "base: Input should be a valid number"),
         ("rope(base=1e999)", "base: Input should be a finite number"),
         ("rope(base=[1])", "base: Input should be a valid number"),
@@ -127,7 +127,6 @@ def test_every_name_is_found():
         ("window(size=33.0)", "size: Input should be"),
         ("t5(buckets=7)", "multiple of 2"),
         ("t5(max_distance=16)", "must exceed buckets / 2"),
-        ("randomized(max=32)", "at least the training length 64"),
     ],
 )
 def test_a_wrong_name_or_option_says_what_is_right(text, words):
@@ -283,6 +282,8 @@ def test_draws_follow_from_seed_and_step_and_are_checked():
     ids = scheme.draw(1, 2, 64)
     assert torch.equal(ids, scheme.draw(1, 2, 64)) and not torch.equal(ids, scheme.draw(1, 3, 64))
     assert (ids.diff() > 0).all() and ids.max() < 512
+    with pytest.raises(UserError, match="no 64 different positions"):
+        Scheme("randomized(max=32) + rope", SHAPE, 2).draw(1, 2, 64)
     with pytest.raises(UserError, match="no 513 different positions"):
         scheme.draw(1, 2, 513)
     with pytest.raises(UserError, match="defines 64 positions, not one at"):

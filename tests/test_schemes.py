@@ -626,7 +626,6 @@ def test_a_length_is_in_tokens_or_a_share_of_the_training_length():
         ("kerple(kind=cubic)", "log"),
         ("learned(rows=1000000000000)", "rows"),
         ("t5(buckets=7)", "buckets"),
-        ("randomized(max=4)", "max"),
         ("rope + rope", "rotation"),
         ("rope | randomized(max=64)", "before the first layer"),
         ("yarn + rope", "extend"),
