@@ -51,26 +51,25 @@ class Mention:
 class Expression:
     """A position expression: its canonical text, and its mentions from left to right.
 
-    `tree` is a mention, a pair of trees that act together, or a list of trees that take turns.
+    `branches` take turns over the layers. A branch is a list of what acts together: mentions, and
+    lists of branches that stand in it in parentheses.
     """
 
     text: str
     mentions: list[Mention]
-    tree: Mention | tuple | list
+    branches: list[list]
 
     def in_layer(self, layer: int) -> list[Mention]:
         """The mentions that act in that layer, counted from 0."""
-        return acting(self.tree, layer)
+        return acting(self.branches, layer)
 
 
-def acting(tree, layer):
-    """The mentions of a tree that act in a layer."""
-    if isinstance(tree, Mention):
-        return [tree]
-    if isinstance(tree, list):
-        return acting(tree[layer % len(tree)], layer)
-    left, right = tree
-    return acting(left, layer) + acting(right, layer)
+def acting(branches, layer):
+    """The mentions of a pattern of branches that act in a layer, from left to right."""
+    mentions = []
+    for part in branches[layer % len(branches)]:
+        mentions += [part] if isinstance(part, Mention) else acting(part, layer)
+    return mentions
 
 
 def parse(text: str) -> Expression:
@@ -82,9 +81,9 @@ def parse(text: str) -> Expression:
         raise UserError("a position expression has at most 500 ASCII characters")
     mentions = []
     try:
-        node = ast.parse(text.strip(), mode="eval").body
-        tree = read_tree(node, mentions)
-        return Expression(ast.unparse(node), mentions, tree)
+        tree = ast.parse(text.strip(), mode="eval").body
+        branches = read_branches(tree, mentions)
+        return Expression(ast.unparse(tree), mentions, branches)
     except (SyntaxError, RecursionError, MemoryError):
         raise UserError(
             f"the expression {text!r:.80} cannot be read; write e.g. alibi, rope(base=500000), "
@@ -92,56 +91,52 @@ def parse(text: str) -> Expression:
         ) from None
 
 
-def read_tree(node, mentions):
-    """The tree of a part of an expression; its names are appended to `mentions`."""
-    operator = type(node.op) if isinstance(node, ast.BinOp) else None
-    if operator is ast.Add:
-        return read_tree(node.left, mentions), read_tree(node.right, mentions)
-    if operator is ast.BitOr:
-        branches = []
-        for side in (node.left, node.right):
-            tree = read_tree(side, mentions)
-            branches += tree if isinstance(tree, list) else [tree]  # (a | b) | c has three
-    elif operator is ast.Mult:
-        count = getattr(node.left, "value", None)
-        if type(count) is not int or not 1 <= count <= MOST_BRANCHES:
+def read_branches(tree, mentions):
+    """The branches of a part of an expression; its mentions are appended to `mentions`."""
+    match tree:
+        case ast.BinOp(left, ast.Add(), right):
+            branches = [[read_branches(left, mentions), read_branches(right, mentions)]]
+        case ast.BinOp(left, ast.BitOr(), right):
+            branches = read_branches(left, mentions) + read_branches(right, mentions)
+        case ast.BinOp(ast.Constant(int(count)), ast.Mult(), right) if 0 < count <= MOST_BRANCHES:
+            branches = count * read_branches(right, mentions)
+        case ast.BinOp(op=ast.Mult()):
             raise UserError(
                 "a repeat is a whole number before the branch, as in 3 * rope | nope, "
-                f"not {ast.unparse(node):.80}"
+                f"not {ast.unparse(tree):.80}"
             )
-        tree = read_tree(node.right, mentions)
-        branches = count * (tree if isinstance(tree, list) else [tree])
-    else:
-        mentions.append(read_mention(node))
-        return mentions[-1]
+        case _:
+            mentions.append(read_mention(tree))
+            branches = [mentions[-1:]]
     if len(branches) > MOST_BRANCHES:
         raise UserError(f"a pattern over layers has at most {MOST_BRANCHES} branches")
     return branches
 
 
-def read_mention(node):
+def read_mention(tree):
     """A name or a call, such as rope or t5(buckets=16)."""
-    text = ast.unparse(node)
-    if isinstance(node, ast.Name):
-        return Mention(text, {}, text)
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
-        raise UserError(
-            f"{text!r:.80} is not a position scheme: an expression joins names such as rope or "
-            "t5(buckets=16) with + (together) and | (a pattern over layers)"
-        )
+    text = ast.unparse(tree)
+    match tree:
+        case ast.Name(name):
+            keywords = []
+        case ast.Call(ast.Name(name), [], keywords):
+            pass
+        case _:
+            raise UserError(
+                f"{text!r:.80} is not a position scheme: an expression joins names such as rope or "
+                "t5(buckets=16), whose options have names, with + (together) and | (a pattern over "
+                "layers)"
+            )
     options = {}
-    for option in node.keywords:
+    for keyword in keywords:
+        if keyword.arg is None or keyword.arg in options:
+            raise UserError(f"in {text:.80}: options have names, no option twice")
         try:
-            is_word = isinstance(option.value, ast.Name)  # as in kind=log
-            value = option.value.id if is_word else ast.literal_eval(option.value)
+            is_word = isinstance(keyword.value, ast.Name)  # as in kind=log
+            value = keyword.value.id if is_word else ast.literal_eval(keyword.value)
         except ValueError:
             raise UserError(f"in {text:.80}: a value is a number, True, False or a word") from None
-        options[option.arg] = value
-    name = node.func.id
-    if node.args or None in options or len(options) < len(node.keywords):
-        raise UserError(
-            f"options have names: write {name:.60}(option=value), no option twice, not {text:.80}"
-        )
+        options[keyword.arg] = value
     return Mention(name, options, text)
 
 
@@ -155,7 +150,7 @@ def load_file(path: Path) -> dict[str, type[Piece]]:
     """
     if not path.is_file() or path.suffix != ".py":
         raise UserError(f"there is no Python file {path} to take position schemes from")
-    name = f"pos_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    name = f"pos_{hashlib.sha256(str(path).encode()).hexdigest()}"
     spec = importlib.util.spec_from_file_location(name, path)
     # torch.compile looks a function's module up by its name
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
@@ -406,10 +401,8 @@ def check_layer(pieces, extensions, text):
             reason = f"do not go together: positions of {first} have a meaning for it alone"
         elif a.extends and reads and second not in a.extends:
             reason = f"do not go together: {first} extends {' or '.join(a.extends)} only"
-        elif a.can_extend and (a.ids or a.draw) and b.embed and b.limit:
-            reason = f"do not go together: {second} has a vector for each whole position"
-        elif a.ids and a.per_layer and b.embed:
-            reason = f"do not go together: {first} is per_layer, {second} acts before all layers"
+        elif a.can_extend and (a.ids or a.draw) and b.embed and (b.limit or a.per_layer):
+            reason = f"do not go together: {second} gives whole positions one vector for all layers"
         elif b.draw and a in extensions and a.factor and a.factor(2**30) != a.factor(2**31):
             reason = f"take a text for longer: give a fixed factor to {first}"
         if reason:
@@ -505,8 +498,8 @@ class Scheme(nn.Module):
         self.pos_file = pos_file and Path(pos_file).resolve()
         pieces, self.layers = build(self.expression, n_layer, shape, self.pos_file)
         self.pieces = nn.ModuleDict(pieces)
-        limits = [p.limit for p in pieces.values() if p.limit and p is not self.mover]
-        self.id_limit = min(limits) if limits else None  # how many ids there are; None: any
+        limits = [piece.limit for piece in pieces.values() if piece.limit and not piece.ids]
+        self.id_limit = min(limits, default=None)  # how many ids there are; None: any
         self.limit = self.mover.limit if self.mover else self.id_limit  # the longest text
         self.extension = ""
         self.extensions = nn.ModuleList()
@@ -551,10 +544,8 @@ class Scheme(nn.Module):
         self.extensions = nn.ModuleList(extensions.values())
         self.extensions.load_state_dict(learned, strict=bool(learned))
         self.maps = maps
-        number = {key: n for n, key in enumerate(extensions)}
-        self.sets = []
-        for keys, extension_keys in zip(self.layers, layers, strict=True):
-            self.sets.append((keys, tuple(number[key] for key in extension_keys)))
+        self.extension_of = extensions
+        self.sets = list(zip(self.layers, layers, strict=True))
 
     def factor(self, total: int) -> float | None:
         """How many times longer the active extension takes a text of `total` tokens to be.
@@ -608,8 +599,6 @@ class Scheme(nn.Module):
         if piece is None:
             return None
         ids = piece.draw(length, torch.Generator().manual_seed(mixed_seed(seed, step)))
-        if ids.shape != (length,) or (ids.min() < 0 and not ids.is_floating_point()):
-            raise UserError(f"{scheme_name(piece)}: draw gives no {length} positions from 0 on")
         self.check_ids(ids)
         return ids
 
@@ -652,9 +641,9 @@ class Scheme(nn.Module):
         if len(self.extensions) > 0:
             total = range(total).stop  # a constant in compiled code too
         plans = {}
-        for keys, numbers in dict.fromkeys(self.sets):
+        for keys, extension_keys in dict.fromkeys(self.sets):
             schemes = [self.pieces[key] for key in keys]
-            extensions = [self.extensions[n] for n in numbers]
+            extensions = [self.extension_of[key] for key in extension_keys]
             maps = [piece for piece in self.maps if piece in extensions]
             pieces = [*schemes, *extensions]
             biases = [piece for piece in schemes if piece.bias is not None]
@@ -688,9 +677,8 @@ class Scheme(nn.Module):
                         key_tables = turning.tables(j, total, maps)
                 parts.append(Part(i, j, query_tables, key_tables, region and region.where))
             plain_ids = ids is index and first(extensions, "ids") is None
-            on_scores = [p for p in pieces if p.bias is not None or p.mask is not None]
-            steady = all(piece.by_distance for piece in on_scores)
-            plans[keys, numbers] = Plan(
+            added = [piece for piece in pieces if piece.bias is not None or piece.mask is not None]
+            plans[keys, extension_keys] = Plan(
                 parts=parts,
                 temperature=temperature,
                 biases=biases,
@@ -703,7 +691,7 @@ class Scheme(nn.Module):
                 finishing=first(pieces, "output"),
                 packing=first(extensions, "pack"),
                 plain_ids=plain_ids,
-                by_distance=plain_ids and steady,
+                by_distance=plain_ids and all(piece.by_distance for piece in added),
             )
         return plans
 
@@ -728,23 +716,22 @@ class Scheme(nn.Module):
     def describe(self) -> str:
         """Which pieces act in which layers, with their options, in a line or two."""
         layers_of = {}
-        unused = dict.fromkeys(mention.text for mention in self.expression.mentions)
+        mentioned = set()
         for layer in range(len(self.layers)):
             texts = [mention.text for mention in self.expression.in_layer(layer)]
+            mentioned.update(texts)
             layers_of.setdefault(" + ".join(texts), []).append(str(layer))
-            for text in texts:
-                unused.pop(text, None)
-        lines = [f"{', '.join(layers)}: {label}" for label, layers in layers_of.items()]
-        text = f"layers {'; '.join(lines)}"
         if len(layers_of) == 1:
             text = f"all {len(self.layers)} layers: {''.join(layers_of)}"
+        else:
+            lines = [f"{', '.join(layers)}: {texts}" for texts, layers in layers_of.items()]
+            text = f"layers {'; '.join(lines)}"
         if self.mover and not any(map(reads_positions, self.pieces.values())):
             name = scheme_name(self.mover)
             text += f"; nothing here reads positions, so {name} changes nothing"
         if self.extension:
             text += f", extended by {self.extension}"
-        for mention in unused:
-            text += (
-                f"; warning: {mention} is in no layer (the pattern is cut at {len(self.layers)})"
-            )
+        for mention in self.expression.mentions:
+            if mention.text not in mentioned:
+                text += f"; warning: {mention.text} is in no layer (there are {len(self.layers)})"
         return text

@@ -61,11 +61,11 @@ posenc.py | test_schemes | million
 - return new if new.dtype == dtype else t.to(new.device, dtype)
 + return new
 scheme.py | test_schemes | turns
-- return acting(tree[layer % len(tree)], layer)
-+ return acting(tree[(layer + 1) % len(tree)], layer)
+- for part in branches[layer % len(branches)]:
++ for part in branches[(layer + 1) % len(branches)]:
 scheme.py | test_schemes | repeats
-- branches = count * (tree if isinstance(tree, list) else [tree])
-+ branches = (count + 1) * (tree if isinstance(tree, list) else [tree])
+- branches = count * read_branches(right, mentions)
++ branches = (count + 1) * read_branches(right, mentions)
 scheme.py | test_schemes | act_together
 - for a, b in itertools.permutations([*pieces, *extensions], 2):
 + for a, b in ():
