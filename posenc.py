@@ -340,7 +340,7 @@ class Nope(Piece):
 
 
 class Learned(Piece):
-    """A trained vector for each position, added to the token embedding (GPT-2, Radford et al. 2019).
+    """A trained vector for each position, added to the token embedding (Radford et al. 2019, GPT-2).
 
     Parameter: table (rows, C); `rows` defaults to the training length. A position past the table is
     refused.

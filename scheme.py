@@ -17,7 +17,7 @@ import inspect
 import itertools
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -180,14 +180,14 @@ def pieces_of(module):
     return pieces
 
 
-def imported_files(path: Path) -> dict[str, Path]:
-    """{name: path} of the modules that a file of schemes imports from its own folder or from zoo/,
-    and of those that these import.
+def source_files(path: Path) -> dict[str, Path]:
+    """{name: path} of a file of schemes, of the modules that it imports from its own folder or from
+    zoo/, and of those that these import.
 
-    The files are read, not run. Names are such as "helper.py" and "zoo/kerple.py".
+    The files are read, not run. Names are such as "pos_file.py", "helper.py" and "zoo/kerple.py".
     """
     load_file(path)  # refuses what cannot be read
-    files = {}
+    files = {f"zoo/{path.name}" if path.parent == ZOO else "pos_file.py": path}
     waiting = [path]
     while waiting:
         file = waiting.pop()
@@ -246,9 +246,7 @@ def find(name: str, pos_file: Path | None = None) -> type[Piece]:
         raise UserError(
             f"there is no position scheme {name:.60}; {hint} There are: {', '.join(names)}"
         )
-    pieces = pieces_of(posenc)
-    if pos_file:
-        pieces |= load_file(Path(pos_file))
+    pieces = pieces_of(posenc) | (load_file(Path(pos_file)) if pos_file else {})
     return pieces[name] if name in pieces else load_file(ZOO / f"{name}.py")[name]
 
 
@@ -288,28 +286,19 @@ def build(
         name = mention.name
         cls = find(name, pos_file)
         if shape.trained and not cls.can_extend:
-            raise UserError(
-                f"{name} is no extension of a trained model: train with it (--pos). "
-                f"Extensions: {', '.join(extension_names(pos_file))}"
-            )
+            raise UserError(f"{name} is no extension of a trained model: train with it (--pos)")
         if issubclass(cls, Extension) and not shape.trained:
-            raise UserError(
-                f"{name} extends a model that is trained already: write it as --extend={name}"
-            )
+            raise UserError(f"{name} extends a trained model: write it as --extend={name}")
         options = checked_options(cls, mention, shape)
         per_layer = options.pop("per_layer")
         acts_in = [layer for layer in range(n_layer) if mention in expression.in_layer(layer)]
         in_all = len(acts_in) == n_layer
         if shape.trained and not in_all:
-            raise UserError(
-                "an extension acts on all layers: join with + instead of | "
-                f"in '{expression.text:.80}'"
-            )
+            raise UserError(f"{name} acts on all layers: join with + in '{expression.text:.80}'")
         if not shape.trained and (cls.ids or cls.embed) and (per_layer or not in_all):
             raise UserError(
-                f"{name} acts once, before the first layer, so it cannot stand inside a pattern of "
-                "layers or be per_layer: write 'SCHEME + (... | ...)' "
-                f"instead of '{expression.text:.80}'"
+                f"{name} acts once, before the first layer, so it cannot be per_layer or in a "
+                f"pattern: write 'SCHEME + (... | ...)' instead of '{expression.text:.80}'"
             )
         for layer in acts_in:
             key = f"{number}_{name}_layer{layer}" if per_layer else f"{number}_{name}"
@@ -341,12 +330,9 @@ def extended_frequencies(
     """RoPE's (inv_freq, attention_factor) under an extension such as "yarn(factor=4)".
 
     The model was trained at `train_length` and reads `length` tokens, by default as many.
-    UserError for what is more than a map of frequencies.
     """
     scheme = Scheme(f"rope(base={base})", Shape(1, head_dim, head_dim, train_length), 1)
     scheme.extend(extend)
-    if len(scheme.maps) < len(scheme.extensions):
-        raise UserError(f"{extend:.80} is more than a map of frequencies")
     return scheme.rotary[0].frequencies(length or train_length, scheme.maps)
 
 
@@ -421,9 +407,9 @@ class Part:
 
     query_ids: Tensor
     key_ids: Tensor
-    query_tables: tuple[Tensor, ...] = ()
-    key_tables: tuple[Tensor, ...] = ()
-    where: Callable[[Tensor, Tensor], Tensor] | None = None
+    query_tables: tuple[Tensor, ...]
+    key_tables: tuple[Tensor, ...]
+    where: Callable[[Tensor, Tensor], Tensor] | None
 
 
 @dataclass(frozen=True)
@@ -436,18 +422,18 @@ class Plan:
     """
 
     parts: list[Part]
-    temperature: Tensor | None = None  # (T, 1) or (H, T, 1)
-    biases: list[Piece] = field(default_factory=list)
-    masks: list[Callable[[Tensor, Tensor], Tensor]] = field(default_factory=list)
-    visible: tuple[int, int] | None = None  # at most so many last and so many first keys are seen
-    turning: Piece | None = None
-    width: int = 0  # how many of the last columns of q and k are turned
-    scorer: Piece | None = None  # it has features or makes the whole score
-    weighting: Piece | None = None  # it replaces the softmax
-    finishing: Piece | None = None  # it changes the output of the heads
-    packing: Piece | None = None  # it says how the cache keeps keys and values
-    plain_ids: bool = False  # whether ids are the places 0 ... S - 1
-    by_distance: bool = False  # whether what is added to a score follows from i - j alone
+    temperature: Tensor | None  # (T, 1) or (H, T, 1)
+    biases: list[Piece]
+    masks: list[Callable[[Tensor, Tensor], Tensor]]
+    visible: tuple[int, int] | None  # at most so many last and so many first keys are seen
+    turning: Piece | None
+    width: int  # how many of the last columns of q and k are turned
+    scorer: Piece | None  # it has features or makes the whole score
+    weighting: Piece | None  # it replaces the softmax
+    finishing: Piece | None  # it changes the output of the heads
+    packing: Piece | None  # it says how the cache keeps keys and values
+    plain_ids: bool  # whether ids are the places 0 ... S - 1
+    by_distance: bool  # whether what is added to a score follows from i - j alone
 
     def turn(self, x: Tensor, tables: tuple[Tensor, ...], is_key: bool) -> Tensor:
         """x (B, H, T, D) with its last columns turned, in its own number format."""
@@ -526,13 +512,16 @@ class Scheme(nn.Module):
             extending = [extensions[key] for key in extension_keys]
             check_layer([self.pieces[key] for key in keys], extending, place)
         for piece in extensions.values():
-            if piece.map_frequencies and not self.rotary:
-                raise UserError(f"{place}: there is no rotary piece whose frequencies change")
-            if piece.regions and not any(p.tables or p.bias for p in pieces):
-                raise UserError(f"{place}: no score depends on a distance")
-            if (piece.ids or piece.draw) and not any(map(reads_positions, pieces)):
-                raise UserError(f"{place}: it changes positions, and nothing reads them")
-        # resonance rounds what the others give
+            acts_on = pieces  # temperatures, masks and caches fit all
+            if piece.map_frequencies:
+                acts_on = self.rotary
+            elif piece.regions:
+                acts_on = [p for p in pieces if p.tables or p.bias]
+            elif piece.ids or piece.draw:
+                acts_on = [p for p in pieces if reads_positions(p)]
+            if not acts_on:
+                raise UserError(f"{place}: nothing there reads what {scheme_name(piece)} changes")
+        # resonance and clip change what the others give
         maps = [piece for piece in extensions.values() if piece.map_frequencies]
         maps.sort(key=lambda piece: isinstance(piece, Rotary))
         for rotary in self.rotary:  # what a map cannot do is refused here, not in the first step
@@ -659,22 +648,19 @@ class Scheme(nn.Module):
                     temperature = factor if temperature is None else temperature * factor
             turning = first(schemes, "tables")
             rewriting = first(extensions, "regions")
-            regions = []
+            regions = [None]
             if rewriting and (turning or biases):
-                regions = rewriting.regions(total)
+                regions += rewriting.regions(total)
             key_ids = self.extended_ids(extensions, ids, total)
+            query_ids = key_ids[-new:]
             parts = []
-            for region in (None, *regions):
-                i = key_ids[-new:]
-                j = key_ids
-                if region:
-                    i = region.query(i)
-                    j = region.key(j)
-                query_tables = key_tables = ()
-                if turning:
-                    query_tables = key_tables = turning.tables(i, total, maps)
-                    if regions:  # all keys are turned, those of the cache too
-                        key_tables = turning.tables(j, total, maps)
+            for region in regions:
+                i = region.query(query_ids) if region else query_ids
+                j = region.key(key_ids) if region else key_ids
+                query_tables = turning.tables(i, total, maps) if turning else ()
+                key_tables = query_tables
+                if turning and len(regions) > 1:  # all keys are turned, those of the cache too
+                    key_tables = turning.tables(j, total, maps)
                 parts.append(Part(i, j, query_tables, key_tables, region and region.where))
             plain_ids = ids is index and first(extensions, "ids") is None
             added = [piece for piece in pieces if piece.bias is not None or piece.mask is not None]
@@ -707,8 +693,7 @@ class Scheme(nn.Module):
         for piece in (*self.pieces.values(), *self.extensions):
             path = Path(inspect.getfile(type(piece))).resolve()
             if path != files["posenc.py"]:
-                files["pos_file.py" if path == self.pos_file else f"zoo/{path.name}"] = path
-                files |= imported_files(path)
+                files |= source_files(path)
             if piece.file:
                 files[piece.file.name] = piece.file
         return files

@@ -449,7 +449,7 @@ def test_the_factor_of_the_active_extension():
 @pytest.mark.parametrize(
     "extend, sentence",
     [
-        ("yarn | pi", "join with"),
+        ("yarn | pi", "acts on all layers"),
         ("yarn + yarn(factor=2)", "yarn and yarn both"),
         ("yarn + pi", "yarn and pi both"),
         ("interpolate + compress", "interpolate and compress both"),
