@@ -340,10 +340,10 @@ class Nope(Piece):
 
 
 class Learned(Piece):
-    """A trained vector for each position, added to the token embedding (Radford et al. 2019, GPT-2).
+    """A trained vector for each position, added to the token embedding.
 
-    Parameter: table (rows, C); `rows` defaults to the training length. A position past the table is
-    refused.
+    Radford et al. 2019 (GPT-2). Parameter: table (rows, C); `rows` defaults to the training length.
+    A position past the table is refused.
     Verdict: a text longer than the table is refused. Within L its loss was 0.05 nats above rope's
     (results/stdlib-six).
     """
@@ -700,33 +700,31 @@ class Yarn(Scaled):
         self.mscale = mscale
         self.mscale_all_dim = mscale_all_dim
 
-    def unchanged_share(self, inv_freq: Tensor, base: float) -> Tensor:
-        """How much of each frequency (F,) is kept: 1 for fast pairs, 0 for slow ones."""
-        if self.ramp == "turns":
-            turns = self.length * inv_freq / (2 * math.pi)
-            return ((turns - self.alpha) / (self.beta - self.alpha)).clamp(0, 1)
-        width = 2 * len(inv_freq)
-
-        def pair(turns):
-            """The pair, not a whole number, that turns so often within L."""
-            return width * math.log(self.length / (2 * math.pi * turns)) / (2 * math.log(base))
-
-        low = pair(self.beta)
-        high = pair(self.alpha)
-        if self.truncate:
-            low = math.floor(low)
-            high = math.ceil(high)
-        low = max(low, 0)
-        high = min(high, width - 1)
-        pairs = torch.arange(len(inv_freq), device=inv_freq.device).double()
-        return 1 - ((pairs - low) / max(high - low, 0.001)).clamp(0, 1)
-
     def map_frequencies(self, inv_freq, base, total, ids):
         """Frequencies by the ramp; the second of the two temperatures is 1 by default."""
+        if self.ramp == "turns":
+            turns = self.length * inv_freq / (2 * math.pi)
+            share = ((turns - self.alpha) / (self.beta - self.alpha)).clamp(0, 1)
+        else:
+            width = 2 * len(inv_freq)
+
+            def pair(turns):
+                """The pair, not a whole number, that turns so often within L."""
+                return width * math.log(self.length / (2 * math.pi * turns)) / (2 * math.log(base))
+
+            low = pair(self.beta)
+            high = pair(self.alpha)
+            if self.truncate:
+                low = math.floor(low)
+                high = math.ceil(high)
+            low = max(low, 0)
+            high = min(high, width - 1)
+            pairs = torch.arange(len(inv_freq), device=inv_freq.device).double()
+            share = 1 - ((pairs - low) / max(high - low, 0.001)).clamp(0, 1)
         factor = self.factor(total)
-        share = self.unchanged_share(inv_freq, base)
         attention_factor = 1 + 0.1 * self.mscale * math.log(factor)
         attention_factor /= 1 + 0.1 * self.mscale_all_dim * math.log(factor)
+        # share: how much of each frequency (F,) is kept, 1 for fast pairs, 0 for slow ones
         return inv_freq / factor * (1 - share) + inv_freq * share, attention_factor
 
 

@@ -256,22 +256,6 @@ def options_of(cls: type[Piece]) -> dict[str, inspect.Parameter]:
     return {name: o for name, o in arguments.items() if o.kind is o.KEYWORD_ONLY}
 
 
-def checked_options(cls: type[Piece], mention: Mention, shape: Shape) -> dict[str, Any]:
-    """The options of a mention and the defaults of the others, checked against the annotations."""
-    fields = {"per_layer": (bool, cls.per_layer)}
-    for name, option in options_of(cls).items():
-        annotation = Any if option.annotation is option.empty else option.annotation
-        fields[name] = (annotation, ... if option.default is option.empty else option.default)
-    config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
-    model = create_model(mention.name, __config__=config, **fields)
-    try:
-        return dict(model.model_validate(mention.options, context={"length": shape.length}))
-    except ValidationError as error:
-        reasons = "; ".join(f"{e['loc'][0]}: {e['msg']}" for e in error.errors())
-        listed = ", ".join(options_of(cls)) or "none"
-        raise UserError(f"{mention.name}: {reasons}. Its options: {listed}") from None
-
-
 def build(
     expression: Expression, n_layer: int, shape: Shape, pos_file: Path | None = None
 ) -> tuple[dict[str, Piece], list[tuple[str, ...]]]:
@@ -289,8 +273,23 @@ def build(
             raise UserError(f"{name} is no extension of a trained model: train with it (--pos)")
         if issubclass(cls, Extension) and not shape.trained:
             raise UserError(f"{name} extends a trained model: write it as --extend={name}")
-        options = checked_options(cls, mention, shape)
+
+        # its options, checked against their annotations
+        fields = {"per_layer": (bool, cls.per_layer)}
+        for key, option in options_of(cls).items():
+            annotation = Any if option.annotation is option.empty else option.annotation
+            fields[key] = (annotation, ... if option.default is option.empty else option.default)
+        config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+        model = create_model(name, __config__=config, **fields)
+        try:
+            options = dict(model.model_validate(mention.options, context={"length": shape.length}))
+        except ValidationError as error:
+            reasons = "; ".join(f"{e['loc'][0]}: {e['msg']}" for e in error.errors())
+            listed = ", ".join(options_of(cls)) or "none"
+            raise UserError(f"{name}: {reasons}. Its options: {listed}") from None
         per_layer = options.pop("per_layer")
+
+        # its layers
         acts_in = [layer for layer in range(n_layer) if mention in expression.in_layer(layer)]
         in_all = len(acts_in) == n_layer
         if shape.trained and not in_all:
@@ -700,23 +699,22 @@ class Scheme(nn.Module):
 
     def describe(self) -> str:
         """Which pieces act in which layers, with their options, in a line or two."""
+        n_layer = len(self.layers)
         layers_of = {}
-        mentioned = set()
-        for layer in range(len(self.layers)):
+        mentioned = []
+        for layer in range(n_layer):
             texts = [mention.text for mention in self.expression.in_layer(layer)]
-            mentioned.update(texts)
+            mentioned += texts
             layers_of.setdefault(" + ".join(texts), []).append(str(layer))
+        lines = [f"{', '.join(layers)}: {texts}" for texts, layers in layers_of.items()]
+        text = f"layers {'; '.join(lines)}"
         if len(layers_of) == 1:
-            text = f"all {len(self.layers)} layers: {''.join(layers_of)}"
-        else:
-            lines = [f"{', '.join(layers)}: {texts}" for texts, layers in layers_of.items()]
-            text = f"layers {'; '.join(lines)}"
+            text = f"all {n_layer} layers: {''.join(layers_of)}"
         if self.mover and not any(map(reads_positions, self.pieces.values())):
-            name = scheme_name(self.mover)
-            text += f"; nothing here reads positions, so {name} changes nothing"
+            text += f"; nothing reads the positions of {scheme_name(self.mover)}"
         if self.extension:
             text += f", extended by {self.extension}"
         for mention in self.expression.mentions:
             if mention.text not in mentioned:
-                text += f"; warning: {mention.text} is in no layer (there are {len(self.layers)})"
+                text += f"; warning: {mention.text} is in no layer"
         return text

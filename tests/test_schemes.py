@@ -308,7 +308,7 @@ def test_any_two_schemes_act_together_as_their_papers_say_or_are_refused(first):
 
 @pytest.mark.parametrize("mover", ["randomized(max=64)", "rfs", "shape"])
 def test_positions_that_nothing_reads_are_named(mover):
-    sentence = f"nothing here reads positions, so {name_of(mover)} changes nothing"
+    sentence = f"nothing reads the positions of {name_of(mover)}"
     assert sentence in Scheme(f"{mover} + nope", SHAPE, 2).describe()
     assert sentence not in Scheme(f"{mover} + (nope | rope)", SHAPE, 2).describe()
 
