@@ -785,9 +785,7 @@ class Longrope(Scaled):
             )
         self.first = content.first
         long = torch.tensor(content.long_factor, dtype=torch.float64)
-        short = torch.ones_like(long)
-        if content.short_factor:
-            short = torch.tensor(content.short_factor, dtype=torch.float64)
+        short = torch.tensor(content.short_factor or [1.0], dtype=torch.float64).expand_as(long)
         self.register_buffer("long", long, persistent=False)
         self.register_buffer("short", short, persistent=False)
 

@@ -519,6 +519,7 @@ def test_a_file_is_looked_for_in_the_runs_folder_first_and_read_again(tmp_path):
         gpt = model("rope")
         gpt.extend(f"temperature(file='{tmp_path / 'factors.json'}')", tmp_path / "run")
         assert gpt.pos.extensions[0].scales.tolist() == scales
+    gpt.extend("")  # the model is shared
 
 
 def test_another_extension_replaces_the_first_and_none_restores_the_model():
