@@ -269,7 +269,10 @@ def test_the_map_of_layers_has_the_options_and_names_a_branch_in_no_layer():
     assert text == "layers 0, 2: rope; 1, 3: rope(base=1000000)"
     text = Scheme("2 * rope | nope | alibi", SHAPE, 2).describe()
     assert "warning: nope is in no layer" in text and "warning: alibi is in no layer" in text
-    assert "nothing reads the positions of randomized" in Scheme("randomized(max=64) + nope", SHAPE, 2).describe()
+    assert (
+        "nothing reads the positions of randomized"
+        in Scheme("randomized(max=64) + nope", SHAPE, 2).describe()
+    )
     scheme = Scheme("rope", SHAPE, 2)
     scheme.extend("pi(factor=2)")
     assert scheme.describe().endswith("extended by pi(factor=2)")
