@@ -42,7 +42,7 @@ def in_tokens(value, info):
 Count = Annotated[int, Field(ge=1, le=2**24)]
 Whole = Annotated[int, Field(ge=0, le=2**24)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Base = Annotated[float, Field(ge=1)]
+Base = Annotated[float, Field(gt=1)]
 Length = Annotated[
     Count | Annotated[float, Field(gt=0, le=32)],
     AfterValidator(in_tokens),
@@ -80,13 +80,21 @@ def cos_sin(positions: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
     """cos and sin of position x frequency, float32, (..., T, F) for positions (..., T).
 
     inv_freq is (F,), or (T, F) with other frequencies for each position. Angles are formed in
-    float64, on the CPU where the device has none.
+    float64.
     """
-    exact = exact_device(positions)
-    angles = positions.to(exact, torch.float64)[..., None] * inv_freq.to(exact, torch.float64)
+    angles = angles_of(positions, inv_freq)
     cos = angles.cos().to(positions.device, torch.float32)
     sin = angles.sin().to(positions.device, torch.float32)
     return stored(cos), stored(sin)
+
+
+def angles_of(positions: Tensor, inv_freq: Tensor) -> Tensor:
+    """position x frequency in float64, (..., T, F) for positions (..., T) and inv_freq (F,) or (T,
+    F); on the CPU for mps, which has no float64.
+    """
+    device = "cpu" if positions.device.type == "mps" else positions.device
+    positions = positions.to(device, torch.float64)
+    return positions[..., None] * inv_freq.to(device, torch.float64)
 
 
 def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor, layout: str = "half") -> Tensor:
@@ -153,18 +161,7 @@ def t5_buckets(distance: Tensor, num_buckets: int = 32, max_distance: int = 128)
     return torch.where(distance < exact, distance, far)
 
 
-def taper(pairs: int) -> Tensor:
-    """A raised cosine from 1 to 0 over so many pairs, (pairs,) float64; 0 for a single one."""
-    start = 0 if pairs > 1 else math.pi
-    return (1 + torch.linspace(start, math.pi, pairs, dtype=torch.float64).cos()) / 2
-
-
-def exact_device(like: Tensor) -> torch.device | str:
-    """Where float64 can be computed for a tensor: its own device, but the CPU for mps."""
-    return "cpu" if like.device.type == "mps" else like.device
-
-
-def widened(ids: Tensor) -> Tensor:
+def as_reals(ids: Tensor) -> Tensor:
     """Positions as real numbers, in float64 where the device has it, so that neighbours differ."""
     return ids.to(torch.float32 if ids.device.type == "mps" else torch.float64)
 
@@ -296,17 +293,16 @@ class Piece(nn.Module):
     visible: tuple[int, int] | None = None  # of a mask: it hides all but the last and first keys
     per_layer: bool = False  # whether each layer has its own, where the expression does not say
     by_distance: bool = False  # whether its bias and its mask follow from i - j alone
-    reads_ids: bool = True  # whether what it computes depends on position ids
-    continuous: bool = False  # whether the position ids it gives are real numbers
-    whole_ids: bool = False  # whether it has a vector for each whole id, and none in between
-    private_ids: bool = False  # whether no other piece can read the ids it gives (a grid's)
     in_kernel: bool = False  # whether its bias is cheap enough to be made for each pair on a GPU
     can_extend: bool = False  # whether `extend` may name it: it acts on a trained model
     extends: tuple[str, ...] = ()  # names of the only schemes that it extends
-    goes_last: bool = False  # of a frequency map: it may act after another one
-    conflicts: tuple[str, ...] = ()  # schemes that it cannot meet in a layer; "latent attention"
+    # schemes that it cannot meet in a layer; "positions": all that read them; "latent attention"
+    conflicts: tuple[str, ...] = ()
     file: Path | None = None  # the file that an option names
     found_on: str | None = None  # SHA-256 of the text that its numbers were found on
+
+    def __init__(self, shape: Shape | None = None):
+        super().__init__()
 
     def _apply(self, fn, recurse=True):
         """What .to() does to every tensor: it moves them, but never to a narrower format."""
@@ -344,40 +340,23 @@ class Nope(Piece):
 
 
 class Learned(Piece):
-    """A trained vector for each position, added to the token embedding (GPT-2).
+    """A trained vector for each position, added to the token embedding.
 
-    Parameter: table (rows, C); `rows` defaults to the training length. A position past the table is
-    refused. `resize` = linear or bicubic stretches the table over a longer text instead, as vision
-    transformers do (Touvron et al. 2020).
-    Verdict: a text longer than the table is refused, unless `resize` is given. Within L its loss
-    was 0.05 nats above rope's (results/stdlib-six).
+    Radford et al. 2019 (GPT-2). Parameter: table (rows, C); `rows` defaults to the training length.
+    A position past the table is refused.
+    Verdict: a text longer than the table is refused. Within L its loss was 0.05 nats above rope's
+    (results/stdlib-six).
     """
 
-    whole_ids = True
-
-    def __init__(
-        self,
-        shape: Shape,
-        *,
-        rows: Count | None = None,
-        resize: Literal["none", "linear", "bicubic"] = "none",
-    ):
+    def __init__(self, shape: Shape, *, rows: Count | None = None):
         super().__init__()
-        rows = rows or shape.length
-        self.resize = resize
-        self.limit = rows if resize == "none" else None
-        table = torch.empty(rows, shape.width).normal_(std=start_deviation(shape.width))
+        self.limit = rows or shape.length
+        table = torch.empty(self.limit, shape.width).normal_(std=start_deviation(shape.width))
         self.table = nn.Parameter(table)
 
     def embed(self, ids, tokens, total):
-        """The rows of the table, or of the stretched table, at `ids`."""
-        table = self.table
-        if self.resize != "none" and total > len(table):
-            mode = "bilinear" if self.resize == "linear" else self.resize
-            image = table.T[None, ..., None]  # (rows, C) -> (1, C, rows, 1) -> (total, C)
-            image = nn.functional.interpolate(image, size=(total, 1), mode=mode)
-            table = image[0, ..., 0].T
-        return nn.functional.embedding(ids, table)
+        """The rows of the table at `ids`."""
+        return nn.functional.embedding(ids, self.table)
 
 
 class Sinusoidal(Piece):
@@ -438,9 +417,8 @@ class Rope(Rotary):
 
     Su et al. 2021 (arXiv 2104.09864). `fraction` of each head's columns is turned, with the
     exponents of that fraction (GPT-J, GPT-NeoX). `p` keeps the fastest int(p F) of F pairs and
-    leaves the rest unturned (p-RoPE, Barbero et al. 2024). `clip` slows the slowest `clip` pairs by
-    a cosine taper, the last one to 0 (Li et al. 2026, arXiv 2602.05258). `layout` is half or
-    interleaved: the same function of permuted columns.
+    leaves the rest unturned (p-RoPE, Barbero et al. 2024). `layout` is half or interleaved: the
+    same function of permuted columns.
     Verdict: its loss was 0.05 nats above alibi's at L, and rose from 1.36 there to 2.91 at 2 L
     (results/stdlib-six).
     """
@@ -452,15 +430,10 @@ class Rope(Rotary):
         base: Base = 10000.0,
         fraction: Annotated[float, Field(gt=0, le=1)] = 1.0,
         p: Share = 1.0,
-        clip: Whole = 0,
         layout: Layout = "half",
     ):
         inv_freq, _ = rope_frequencies(int(fraction * shape.head_dim), base)
-        pairs = len(inv_freq)
-        if clip > pairs:
-            raise UserError(f"rope: clip must lie between 0 and {pairs} pairs, not {clip}")
-        inv_freq[int(p * pairs) :] = 0.0
-        inv_freq[pairs - clip :] *= taper(clip)
+        inv_freq[int(p * len(inv_freq)) :] = 0.0
         super().__init__(inv_freq, base)
         self.layout = layout
 
@@ -517,8 +490,7 @@ class T5(Piece):
         self.buckets = buckets
         self.max_distance = max_distance or max(exact + 1, shape.length // 2)
         if self.max_distance <= exact:
-            sentence = f"t5: max_distance must exceed buckets / 2 = {exact}"
-            raise UserError(f"{sentence}, not {self.max_distance}")
+            raise UserError(f"t5: max_distance = {max_distance} must exceed buckets / 2 = {exact}")
         self.table = nn.Parameter(torch.zeros(buckets, shape.n_head))
 
     def bias(self, h, i, j):
@@ -560,9 +532,6 @@ class Randomized(Piece):
 
     def __init__(self, shape: Shape, *, max: Length, test: Literal["spread", "draw"] = "spread"):
         super().__init__()
-        if max < shape.length:
-            sentence = f"randomized: max must be at least the training length {shape.length}"
-            raise UserError(f"{sentence}, not {max}")
         self.limit = max
         self.test = test
 
@@ -592,8 +561,6 @@ class Logn(Piece):
 
     def __init__(self, shape: Shape):
         super().__init__()
-        if shape.length < 2:
-            raise UserError("logn divides by ln(L): it needs a training length above 1")
         self.length = shape.length
         self.least = 1.0 if shape.trained else 0.0
 
@@ -611,6 +578,29 @@ class Extension(Piece):
     """
 
     can_extend = True
+
+    def read_numbers(self, name: str, folder: Path | None, **fields: tuple) -> BaseModel:
+        """The content of the JSON file that an option names: the copy in the run's `folder`, if
+        there is one, else as named.
+
+        A field has a type and a default, as in pydantic; split_sha256 may stand in every file.
+        UserError says what is wrong.
+        """
+        copy = Path(folder or "", Path(name).name)
+        self.file = copy if copy.is_file() else Path(name)
+        model = create_model(
+            "File",
+            __config__=ConfigDict(strict=True),
+            split_sha256=(str | None, None),
+            **fields,
+        )
+        try:
+            content = model(**read_json(self.file))
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            raise UserError(f"{self.file}: {wrong['loc'][0]}: {wrong['msg']}") from None
+        self.found_on = content.split_sha256
+        return content
 
 
 class Scaled(Extension):
@@ -651,11 +641,9 @@ class Ntk(Scaled):
     """
 
     def map_frequencies(self, inv_freq, base, total, ids):
-        """base s^(d / (d - 2)); d = 2 would leave no pair between the first and the last."""
+        """base s^(d / (d - 2))."""
         pairs = len(inv_freq)
-        if pairs < 2:
-            raise UserError("ntk needs at least two pairs of turned columns")
-        exponents = torch.arange(pairs, device=inv_freq.device).double() / (pairs - 1)
+        exponents = torch.arange(pairs, device=inv_freq.device).double() / max(1, pairs - 1)
         return inv_freq * self.factor(total) ** -exponents, 1.0
 
 
@@ -704,8 +692,7 @@ class Yarn(Scaled):
     ):
         super().__init__(shape, factor=factor)
         if alpha >= beta:
-            sentence = "alpha and beta are numbers of turns, alpha < beta"
-            raise UserError(f"yarn: {sentence}, not {alpha} and {beta}")
+            raise UserError(f"yarn: alpha = {alpha} turns must be below beta = {beta}")
         self.alpha = alpha
         self.beta = beta
         self.ramp = ramp
@@ -713,35 +700,31 @@ class Yarn(Scaled):
         self.mscale = mscale
         self.mscale_all_dim = mscale_all_dim
 
-    def unchanged_share(self, inv_freq: Tensor, base: float) -> Tensor:
-        """How much of each frequency (F,) is kept: 1 for fast pairs, 0 for slow ones."""
-        if self.ramp == "turns":
-            turns = self.length * inv_freq / (2 * math.pi)
-            return ((turns - self.alpha) / (self.beta - self.alpha)).clamp(0, 1)
-        if base <= 1:
-            raise UserError("yarn: with base = 1 all pairs turn alike: none is fast, none is slow")
-        width = 2 * len(inv_freq)
-
-        def pair(turns):
-            """The pair, not a whole number, that turns so often within L."""
-            return width * math.log(self.length / (2 * math.pi * turns)) / (2 * math.log(base))
-
-        low = pair(self.beta)
-        high = pair(self.alpha)
-        if self.truncate:
-            low = math.floor(low)
-            high = math.ceil(high)
-        low = max(low, 0)
-        high = min(high, width - 1)
-        pairs = torch.arange(len(inv_freq), device=inv_freq.device).double()
-        return 1 - ((pairs - low) / max(high - low, 0.001)).clamp(0, 1)
-
     def map_frequencies(self, inv_freq, base, total, ids):
         """Frequencies by the ramp; the second of the two temperatures is 1 by default."""
+        if self.ramp == "turns":
+            turns = self.length * inv_freq / (2 * math.pi)
+            share = ((turns - self.alpha) / (self.beta - self.alpha)).clamp(0, 1)
+        else:
+            width = 2 * len(inv_freq)
+
+            def pair(turns):
+                """The pair, not a whole number, that turns so often within L."""
+                return width * math.log(self.length / (2 * math.pi * turns)) / (2 * math.log(base))
+
+            low = pair(self.beta)
+            high = pair(self.alpha)
+            if self.truncate:
+                low = math.floor(low)
+                high = math.ceil(high)
+            low = max(low, 0)
+            high = min(high, width - 1)
+            pairs = torch.arange(len(inv_freq), device=inv_freq.device).double()
+            share = 1 - ((pairs - low) / max(high - low, 0.001)).clamp(0, 1)
         factor = self.factor(total)
-        share = self.unchanged_share(inv_freq, base)
         attention_factor = 1 + 0.1 * self.mscale * math.log(factor)
         attention_factor /= 1 + 0.1 * self.mscale_all_dim * math.log(factor)
+        # share: how much of each frequency (F,) is kept, 1 for fast pairs, 0 for slow ones
         return inv_freq / factor * (1 - share) + inv_freq * share, attention_factor
 
 
@@ -763,8 +746,7 @@ class Llama3(Scaled):
     ):
         super().__init__(shape, factor=factor)
         if low >= high:
-            sentence = "llama3: low and high are numbers of turns, low < high"
-            raise UserError(f"{sentence}, not {low} and {high}")
+            raise UserError(f"llama3: low = {low} turns must be below high = {high}")
         self.low = low
         self.high = high
 
@@ -787,60 +769,35 @@ class Longrope(Scaled):
 
     def __init__(self, shape: Shape, *, file: str, factor: Factor = "auto"):
         super().__init__(shape, factor=factor)
-        self.file = named_file(file, shape.folder)
-        content = read_numbers(
-            "longrope",
-            self.file,
+        content = self.read_numbers(
+            file,
+            shape.folder,
             long_factor=(Numbers, ...),
             short_factor=(Numbers | None, None),
             first=(Annotated[int, Field(ge=0, le=2**53)], 0),
             train_length=(int, shape.length),
         )
-        long = content.long_factor
-        short = content.short_factor or [1.0] * len(long)
-        if len(long) != len(short):
-            raise UserError(f"longrope: {file} needs long_factor and short_factor of one length")
         if content.train_length != shape.length:
-            sentence = f"was searched for a model trained at L = {content.train_length}"
-            advice = f"this one was at {shape.length}: search again with extend.py --search"
-            raise UserError(f"longrope: {self.file} {sentence}, {advice}")
+            raise UserError(
+                f"longrope: {self.file} was searched for a model trained at "
+                f"L = {content.train_length}, this one was at {shape.length}: search again with "
+                "extend.py --search"
+            )
         self.first = content.first
-        self.found_on = content.split_sha256
-        exact = torch.float64
-        self.register_buffer("long", torch.tensor(long, dtype=exact), persistent=False)
-        self.register_buffer("short", torch.tensor(short, dtype=exact), persistent=False)
+        long = torch.tensor(content.long_factor, dtype=torch.float64)
+        short = torch.tensor(content.short_factor or [1.0], dtype=torch.float64).expand_as(long)
+        self.register_buffer("long", long, persistent=False)
+        self.register_buffer("short", short, persistent=False)
 
     def map_frequencies(self, inv_freq, base, total, ids):
         """Divided pair by pair; the first positions keep their own frequencies."""
         divisors = self.long if total > self.length else self.short
         if len(divisors) != len(inv_freq):
-            sentence = f"longrope: {self.file} has factors for {len(divisors)} pairs"
-            raise UserError(f"{sentence}, not {len(inv_freq)}")
+            raise UserError(
+                f"longrope: {self.file} has factors for {len(divisors)} pairs, not {len(inv_freq)}"
+            )
         attention = 1 + math.log(self.factor(total)) / math.log(max(2, self.length))
         mapped = inv_freq / divisors
         if ids is not None and self.first > 0:
             mapped = torch.where((ids < self.first).to(mapped.device)[:, None], inv_freq, mapped)
         return mapped, math.sqrt(attention)
-
-
-def read_numbers(name: str, path: Path, **fields: tuple) -> BaseModel:
-    """The content of the JSON file that an option of the piece `name` names.
-
-    A field has a type and a default, as in pydantic; split_sha256 may stand in every file.
-    UserError says what is wrong.
-    """
-    strict = ConfigDict(strict=True)
-    model = create_model(name, __config__=strict, split_sha256=(str | None, None), **fields)
-    try:
-        return model(**read_json(path))
-    except ValidationError as error:
-        wrong = error.errors()[0]
-        raise UserError(f"{name}: {path}: {wrong['loc'][0]}: {wrong['msg']}") from None
-
-
-def named_file(name: str, folder: Path | None) -> Path:
-    """The file that an option names: the run folder's own copy of it, if there is one, else as
-    named.
-    """
-    copy = folder / Path(name).name if folder else Path(name)
-    return copy if copy.is_file() else Path(name)

@@ -17,7 +17,7 @@ import inspect
 import itertools
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,6 @@ from posenc import Extension, Piece, Rotary, Scaled, Shape, Table, scheme_name
 ROOT = Path(__file__).resolve().parent
 ZOO = ROOT / "zoo"
 MOST_BRANCHES = 1024
-# what a file of schemes may import of the program, and is no part of a scheme; posenc.py always is
-PROGRAM = ("posenc", "configurable", "scheme", "attention", "model", "data", "runs")
 
 
 # ---- the grammar
@@ -51,16 +49,27 @@ class Mention:
 
 @dataclass(frozen=True)
 class Expression:
-    """A position expression: its canonical text, and its mentions from left to right."""
+    """A position expression: its canonical text, and its mentions from left to right.
+
+    `branches` take turns over the layers. A branch is a list of what acts together: mentions, and
+    lists of branches that stand in it in parentheses.
+    """
 
     text: str
-    mentions: tuple[Mention, ...]
-    tree: ast.expr
-    mention_of: dict[ast.expr, Mention]
+    mentions: list[Mention]
+    branches: list[list]
 
     def in_layer(self, layer: int) -> list[Mention]:
         """The mentions that act in that layer, counted from 0."""
-        return [self.mention_of[node] for node in _nodes_in(self.tree, layer)]
+        return acting(self.branches, layer)
+
+
+def acting(branches, layer):
+    """The mentions of a pattern of branches that act in a layer, from left to right."""
+    mentions = []
+    for part in branches[layer % len(branches)]:
+        mentions += [part] if isinstance(part, Mention) else acting(part, layer)
+    return mentions
 
 
 def parse(text: str) -> Expression:
@@ -70,70 +79,65 @@ def parse(text: str) -> Expression:
     """
     if len(text) > 500 or not text.isascii():
         raise UserError("a position expression has at most 500 ASCII characters")
+    mentions = []
     try:
         tree = ast.parse(text.strip(), mode="eval").body
-        mentions = _mentions(tree)
-        return Expression(ast.unparse(tree), tuple(mentions.values()), tree, mentions)
+        branches = read_branches(tree, mentions)
+        return Expression(ast.unparse(tree), mentions, branches)
     except (SyntaxError, RecursionError, MemoryError):
-        example = "write e.g. alibi, rope(base=500000), '--pos=rope + alibi' (quoted in a shell)"
-        raise UserError(f"the expression {text!r:.80} cannot be read; {example}") from None
+        raise UserError(
+            f"the expression {text!r:.80} cannot be read; write e.g. alibi, rope(base=500000), "
+            "'--pos=rope + alibi' (quoted in a shell)"
+        ) from None
 
 
-def _mentions(node):
-    """The mention of each name in a part of an expression, from left to right."""
-    operator = node.op if isinstance(node, ast.BinOp) else None
-    if isinstance(operator, ast.Add | ast.BitOr):
-        return _mentions(node.left) | _mentions(node.right)
-    if isinstance(operator, ast.Mult):
-        _branches(node)  # refuses what is no number of branches
-        return _mentions(node.right)
-    text = ast.unparse(node)
-    if isinstance(node, ast.Name):
-        return {node: Mention(text, {}, text)}
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
-        sentence = f"{text!r:.80} is not a position scheme: an expression joins names"
-        ways = "with + (together) and | (a pattern over layers)"
-        raise UserError(f"{sentence} such as rope or t5(buckets=16) {ways}")
-    name = node.func.id
-    options = {}
-    for option in node.keywords:
-        try:
-            if isinstance(option.value, ast.Name):  # a bare word, as in kind=log
-                options[option.arg] = option.value.id
-            else:
-                options[option.arg] = ast.literal_eval(option.value)
-        except ValueError:
-            raise UserError(f"in {text:.80}: a value is a number, True, False or a word") from None
-    if node.args or None in options or len(options) < len(node.keywords):
-        right = f"write {name:.60}(option=value), no option twice"
-        raise UserError(f"options have names: {right}, not {text:.80}")
-    return {node: Mention(name, options, text)}
-
-
-def _nodes_in(node, layer):
-    """The names and calls that act in a layer, from left to right."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return _nodes_in(node.left, layer) + _nodes_in(node.right, layer)
-    if isinstance(node, ast.BinOp):
-        branches = _branches(node)
-        return _nodes_in(branches[layer % len(branches)], layer)
-    return [node]
-
-
-def _branches(node):
-    """The branches of a chain of `|`, where `3 * (a | b)` stands for a | b | a | b | a | b."""
-    branches = [node]
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-        branches = _branches(node.left) + _branches(node.right)
-    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        count = getattr(node.left, "value", None)
-        if type(count) is not int or not 1 <= count <= MOST_BRANCHES:
-            sentence = "a repeat is a whole number before the branch, as in 3 * rope | nope"
-            raise UserError(f"{sentence}, not {ast.unparse(node):.80}")
-        branches = _branches(node.right) * count
+def read_branches(tree, mentions):
+    """The branches of a part of an expression; its mentions are appended to `mentions`."""
+    match tree:
+        case ast.BinOp(left, ast.Add(), right):
+            branches = [[read_branches(left, mentions), read_branches(right, mentions)]]
+        case ast.BinOp(left, ast.BitOr(), right):
+            branches = read_branches(left, mentions) + read_branches(right, mentions)
+        case ast.BinOp(ast.Constant(int(count)), ast.Mult(), right) if 0 < count <= MOST_BRANCHES:
+            branches = count * read_branches(right, mentions)
+        case ast.BinOp(op=ast.Mult()):
+            raise UserError(
+                "a repeat is a whole number before the branch, as in 3 * rope | nope, "
+                f"not {ast.unparse(tree):.80}"
+            )
+        case _:
+            mentions.append(read_mention(tree))
+            branches = [mentions[-1:]]
     if len(branches) > MOST_BRANCHES:
         raise UserError(f"a pattern over layers has at most {MOST_BRANCHES} branches")
     return branches
+
+
+def read_mention(tree):
+    """A name or a call, such as rope or t5(buckets=16)."""
+    text = ast.unparse(tree)
+    match tree:
+        case ast.Name(name):
+            keywords = []
+        case ast.Call(ast.Name(name), [], keywords):
+            pass
+        case _:
+            raise UserError(
+                f"{text!r:.80} is not a position scheme: an expression joins names such as rope or "
+                "t5(buckets=16), whose options have names, with + (together) and | (a pattern over "
+                "layers)"
+            )
+    options = {}
+    for keyword in keywords:
+        if keyword.arg is None or keyword.arg in options:
+            raise UserError(f"in {text:.80}: options have names, no option twice")
+        try:
+            is_word = isinstance(keyword.value, ast.Name)  # as in kind=log
+            value = keyword.value.id if is_word else ast.literal_eval(keyword.value)
+        except ValueError:
+            raise UserError(f"in {text:.80}: a value is a number, True, False or a word") from None
+        options[keyword.arg] = value
+    return Mention(name, options, text)
 
 
 # ---- the look-up
@@ -146,7 +150,7 @@ def load_file(path: Path) -> dict[str, type[Piece]]:
     """
     if not path.is_file() or path.suffix != ".py":
         raise UserError(f"there is no Python file {path} to take position schemes from")
-    name = f"pos_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    name = f"pos_{hashlib.sha256(str(path).encode()).hexdigest()}"
     spec = importlib.util.spec_from_file_location(name, path)
     # torch.compile looks a function's module up by its name
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
@@ -170,46 +174,43 @@ def pieces_of(module):
     """The schemes and extensions that a module defines itself, by name."""
     pieces = {}
     for cls in vars(module).values():
-        is_piece = isinstance(cls, type) and issubclass(cls, Piece)
-        if is_piece and cls.__module__ == module.__name__:
-            if cls not in (Piece, Rotary, Extension, Scaled):
-                pieces[scheme_name(cls)] = cls
+        is_own = isinstance(cls, type) and cls.__module__ == module.__name__
+        if is_own and issubclass(cls, Piece) and cls not in (Piece, Rotary, Extension, Scaled):
+            pieces[scheme_name(cls)] = cls
     return pieces
 
 
-def imported_files(path: Path) -> dict[str, Path]:
-    """{name: path} of the modules that a file of schemes imports from its own folder or from zoo/,
-    and of those that these import.
+def source_files(path: Path) -> dict[str, Path]:
+    """{name: path} of a file of schemes, of the modules that it imports from its own folder or from
+    zoo/, and of those that these import.
 
-    The files are read, not run. Names are such as "helper.py" and "zoo/kerple.py".
+    The files are read, not run. Names are such as "pos_file.py", "helper.py" and "zoo/kerple.py".
     """
-    files = {}
+    load_file(path)  # refuses what cannot be read
+    files = {f"zoo/{path.name}" if path.parent == ZOO else "pos_file.py": path}
     waiting = [path]
     while waiting:
         file = waiting.pop()
-        try:
-            nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
-        except (OSError, SyntaxError, ValueError):  # load_file says it
-            continue
-        modules = []
-        for node in nodes:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
-                modules += [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                modules += [f"{node.module or ''}.{alias.name}" for alias in node.names]
-        for module in modules:
-            parts = module.strip(".").split(".")
-            if parts[0] in PROGRAM:
+                modules = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):  # the name may be that of a module
+                modules = [f"{node.module or ''}.{alias.name}" for alias in node.names]
+            else:
                 continue
-            stems = ["/".join(parts[:n]) for n in range(1, len(parts) + 1)]  # of a.b: a and a/b
-            folders = (file.parent, path.parent, ROOT)
-            for stem, folder, end in itertools.product(stems, folders, (".py", "/__init__.py")):
-                found = folder / f"{stem}{end}"
-                is_near = found.is_relative_to(path.parent) and found.parent != ZOO
-                name = found.relative_to(path.parent if is_near else ROOT).as_posix()
-                if found.is_file() and found != path and name not in files:
-                    files[name] = found
-                    waiting.append(found)
+            level = getattr(node, "level", 0)  # of `from .helper import x`: 1
+            for module in modules:
+                parts = module.strip(".").split(".")
+                if parts[0] in ("posenc", "configurable"):
+                    continue  # posenc.py counts for every scheme, configurable.py for none
+                root = ROOT if parts[0] == "zoo" else path.parent
+                folder = file.parents[level - 1] if level else root
+                for n in range(1, len(parts) + 1):
+                    stem = folder.joinpath(*parts[:n])
+                    for found in (stem.with_suffix(".py"), stem / "__init__.py"):
+                        if found.is_file() and found not in files.values():
+                            files[found.relative_to(root).as_posix()] = found
+                            waiting.append(found)
     return files
 
 
@@ -242,11 +243,10 @@ def find(name: str, pos_file: Path | None = None) -> type[Piece]:
     if name not in names:
         near = difflib.get_close_matches(name, names, 1, 0.4)
         hint = f"did you mean {near[0]}?" if near else "your own needs --pos_file=FILE.py."
-        sentence = f"there is no position scheme {name:.60}; {hint}"
-        raise UserError(f"{sentence} There are: {', '.join(names)}")
-    pieces = pieces_of(posenc)
-    if pos_file:
-        pieces |= load_file(Path(pos_file))
+        raise UserError(
+            f"there is no position scheme {name:.60}; {hint} There are: {', '.join(names)}"
+        )
+    pieces = pieces_of(posenc) | (load_file(Path(pos_file)) if pos_file else {})
     return pieces[name] if name in pieces else load_file(ZOO / f"{name}.py")[name]
 
 
@@ -270,65 +270,50 @@ def build(
         name = mention.name
         cls = find(name, pos_file)
         if shape.trained and not cls.can_extend:
-            sentence = f"{name} is no extension of a trained model: train with it (--pos)"
-            raise UserError(f"{sentence}. Extensions: {', '.join(extension_names(pos_file))}")
+            raise UserError(f"{name} is no extension of a trained model: train with it (--pos)")
         if issubclass(cls, Extension) and not shape.trained:
-            sentence = f"{name} extends a model that is trained already"
-            raise UserError(f"{sentence}: write it as --extend={name}")
+            raise UserError(f"{name} extends a trained model: write it as --extend={name}")
 
-        # what its __init__ takes
-        has_init = cls.__init__ is not Piece.__init__
-        place = f"{Path(inspect.getfile(cls)).name}: {cls.__name__}.__init__"
-        arguments = inspect.signature(cls.__init__).parameters.values()
-        before_star = [o.name for o in arguments if o.kind is o.POSITIONAL_OR_KEYWORD]
-        if has_init and len(before_star) != 2:
-            right = "def __init__(self, shape, *, rate=1.0)"
-            raise UserError(f"{place} must take self, shape and, behind a *, its options: {right}")
-
-        # the options, checked against their annotations
+        # its options, checked against their annotations
         fields = {"per_layer": (bool, cls.per_layer)}
         for key, option in options_of(cls).items():
-            is_plain = option.annotation is option.empty
-            annotation = Any if is_plain else option.annotation
+            annotation = Any if option.annotation is option.empty else option.annotation
             fields[key] = (annotation, ... if option.default is option.empty else option.default)
         config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
         model = create_model(name, __config__=config, **fields)
-        context = {"length": shape.length}
         try:
-            options = dict(model.model_validate(mention.options, context=context))
+            options = dict(model.model_validate(mention.options, context={"length": shape.length}))
         except ValidationError as error:
             reasons = "; ".join(f"{e['loc'][0]}: {e['msg']}" for e in error.errors())
             listed = ", ".join(options_of(cls)) or "none"
             raise UserError(f"{name}: {reasons}. Its options: {listed}") from None
+        per_layer = options.pop("per_layer")
 
         # its layers
-        per_layer = options.pop("per_layer")
         acts_in = [layer for layer in range(n_layer) if mention in expression.in_layer(layer)]
-        if shape.trained and len(acts_in) < n_layer:
-            sentence = "an extension acts on all layers: join with + instead of |"
-            raise UserError(f"{sentence} in '{expression.text:.80}'")
-        is_early = not shape.trained and (cls.ids or cls.embed)
-        if is_early and (per_layer or len(acts_in) < n_layer):
-            sentence = f"{name} acts once, before the first layer, so"
-            place = "it cannot stand inside a pattern of layers or be per_layer"
-            advice = f"write 'SCHEME + (... | ...)' instead of '{expression.text:.80}'"
-            raise UserError(f"{sentence} {place}: {advice}")
+        in_all = len(acts_in) == n_layer
+        if shape.trained and not in_all:
+            raise UserError(f"{name} acts on all layers: join with + in '{expression.text:.80}'")
+        if not shape.trained and (cls.ids or cls.embed) and (per_layer or not in_all):
+            raise UserError(
+                f"{name} acts once, before the first layer, so it cannot be per_layer or in a "
+                f"pattern: write 'SCHEME + (... | ...)' instead of '{expression.text:.80}'"
+            )
         for layer in acts_in:
             key = f"{number}_{name}_layer{layer}" if per_layer else f"{number}_{name}"
             if key not in pieces:
-                piece = None
                 try:
-                    piece = cls(shape, **options) if has_init else cls()
+                    pieces[key] = cls(shape, **options)
+                    pieces[key].per_layer = per_layer
+                    pieces[key].train()  # fails where Module.__init__ was not called
                 except UserError:
                     raise
-                except (AttributeError, LookupError, NameError, TypeError, ValueError) as error:
-                    if "before Module.__init__()" not in str(error):
-                        reason = f"{type(error).__name__}: {error}"
-                        raise UserError(f"{place} leads to {reason:.300}") from error
-                if piece is None or "_modules" not in vars(piece):
-                    raise UserError(f"{place} must call super().__init__() in its first line")
-                piece.per_layer = per_layer
-                pieces[key] = piece
+                except Exception as error:  # a user's own class may raise anything
+                    raise UserError(
+                        f"{Path(inspect.getfile(cls)).name}: {cls.__name__}.__init__ leads to "
+                        f"{type(error).__name__}: {error!s:.300}; it takes (self, shape, *, "
+                        "option=default), and begins with super().__init__()"
+                    ) from error
             layers[layer] += (key,)
     return pieces, layers
 
@@ -344,93 +329,69 @@ def extended_frequencies(
     """RoPE's (inv_freq, attention_factor) under an extension such as "yarn(factor=4)".
 
     The model was trained at `train_length` and reads `length` tokens, by default as many.
-    UserError for what is more than a map of frequencies.
     """
     scheme = Scheme(f"rope(base={base})", Shape(1, head_dim, head_dim, train_length), 1)
     scheme.extend(extend)
-    if len(scheme.maps) < len(scheme.extensions):
-        raise UserError(f"{extend:.80} is more than a map of frequencies")
     return scheme.rotary[0].frequencies(length or train_length, scheme.maps)
 
 
 # ---- what goes together
 
-# what only one piece of a layer may claim by a method, and only one of an extension may change
+# what only one piece of a layer may claim, by its methods
 CLAIMS = {
     "ids": "position ids",
     "draw": "positions of training",
     "embed": "token embedding",
     "tables": "rotation",
-    "regions": "distances",
-    "pack": "cache",
+    "map_frequencies": "frequencies",
+    "score": "whole score",
+    "features": "whole score",
+    "regions": "whole score",
     "weights": "attention weights",
     "output": "output of the heads",
+    "pack": "cache",
 }
-CLAIMED_BY_ALL = ("draw", "weights", "output")  # what a scheme claims and its extension may not
+EXTENDED = {"position ids", "rotation"}  # what a scheme claims, and an extension of it may too
 
 
-def makes_score(piece):
-    """Whether a piece makes the whole score, or what scores are made of, in each layer anew."""
-    return piece.score is not None or piece.features is not None
+def claims(piece):
+    """What a piece claims for itself."""
+    claimed = {claim for method, claim in CLAIMS.items() if getattr(piece, method) is not None}
+    if isinstance(piece, Rotary):  # resonance: it rounds what another map gives
+        claimed.discard("frequencies")
+    return claimed
 
 
 def reads_positions(piece):
-    """Whether what a piece computes depends on position ids."""
-    acts = piece.embed or piece.tables or piece.bias or makes_score(piece)
-    return piece.reads_ids and bool(acts)
+    """Whether what a piece computes may depend on position ids; scores of features do not."""
+    reads_ids = piece.embed or piece.tables or piece.bias or piece.score
+    return bool(reads_ids) and piece.features is None
 
 
 def check_layer(pieces, extensions, text):
     """Raise UserError where pieces of one layer, and extensions of them, cannot act together."""
     for a, b in itertools.permutations([*pieces, *extensions], 2):
-        reason = clash(a, b, (a in extensions) == (b in extensions))
+        first = scheme_name(a)
+        second = scheme_name(b)
+        shared = claims(a) & claims(b)
+        if (a in extensions) != (b in extensions):
+            shared -= EXTENDED
+        reads = reads_positions(b)
+        reason = ""
+        if shared:
+            reason = f"both claim the {min(shared)}: keep one"
+        elif second in a.conflicts:
+            reason = "cannot act in one layer"
+        elif "positions" in a.conflicts and (reads or b.ids or b.draw or b.regions):
+            reason = f"do not go together: positions of {first} have a meaning for it alone"
+        elif a.extends and reads and second not in a.extends:
+            reason = f"do not go together: {first} extends {' or '.join(a.extends)} only"
+        elif a.can_extend and (a.ids or a.draw) and b.embed and (b.limit or a.per_layer):
+            reason = f"do not go together: {second} gives whole positions one vector for all layers"
+        elif b.draw and a in extensions and a.factor and a.factor(2**30) != a.factor(2**31):
+            reason = f"take a text for longer: give a fixed factor to {first}"
         if reason:
-            raise UserError(f"{text}: {reason}")
-
-
-def clash(a: Piece, b: Piece, side_by_side: bool) -> str:
-    """Why `a` cannot act with `b`; "" if it can.
-
-    `side_by_side`: both are of the scheme, or both of the extension.
-    """
-    first = scheme_name(a)
-    second = scheme_name(b)
-    both = f"{first} and {second} both"
-    if side_by_side and type(a) is type(b):
-        return f"{first} is named twice in one layer: keep one"
-    for method in CLAIMS if side_by_side else CLAIMED_BY_ALL:
-        if getattr(a, method) and getattr(b, method):
-            return f"{both} claim the {CLAIMS[method]}: keep one"
-    if makes_score(a) and makes_score(b):
-        return f"{both} claim the whole score: keep one"
-    if second in a.conflicts:
-        return f"{first} and {second} cannot act in one layer"
-
-    # positions: a gives them or changes them, b reads them
-    moves = a.ids is not None or a.draw is not None
-    if a.private_ids and (reads_positions(b) or b.ids or b.draw or b.regions):
-        return f"{first} gives places that only it can read, and {second} reads or moves them"
-    if a.ids and a.limit and b.limit and b.limit < a.limit:
-        return f"{first} gives positions up to {a.limit}, more than the {b.limit} rows of {second}"
-    if moves and b.whole_ids and (a.can_extend or a.continuous or b.limit is None):
-        return f"{first} changes positions, and {second} has a vector for each whole one"
-
-    # extensions
-    if a.map_frequencies and b.map_frequencies and not (a.goes_last or b.goes_last):
-        return f"{both} change the frequencies: keep one"
-    if isinstance(a, Scaled) and isinstance(b, Scaled):
-        return f"{both} take the text to be longer by a factor: keep one"
-    if a.file and b.file and a.file.name == b.file.name and a.file != b.file:
-        return f"{both} name files of one name, and a run keeps both: rename one"
-    if a.can_extend and a.factor and b.draw and a.factor(2**30) != a.factor(2**31):
-        return f"{second} draws positions for another length: give a fixed factor to {first}"
-    if a.regions and makes_score(b):
-        return f"{first} rewrites distances, and {second} makes the whole score by itself"
-    if a.extends and reads_positions(b) and second not in a.extends:
-        return f"{first} extends {' or '.join(a.extends)} only, and {second} acts too"
-    if a.per_layer and a.ids and b.embed:
-        return f"{first} is per_layer, and {second} acts once, before the first layer"
-    return ""
+            raise UserError(f"{text}: {first} and {second} {reason}")
 
 
 # ---- what attention is handed in each forward
@@ -445,9 +406,9 @@ class Part:
 
     query_ids: Tensor
     key_ids: Tensor
-    query_tables: tuple[Tensor, ...] = ()
-    key_tables: tuple[Tensor, ...] = ()
-    where: Callable[[Tensor, Tensor], Tensor] | None = None
+    query_tables: tuple[Tensor, ...]
+    key_tables: tuple[Tensor, ...]
+    where: Callable[[Tensor, Tensor], Tensor] | None
 
 
 @dataclass(frozen=True)
@@ -460,18 +421,18 @@ class Plan:
     """
 
     parts: list[Part]
-    temperature: Tensor | None = None  # (T, 1) or (H, T, 1)
-    biases: list[Piece] = field(default_factory=list)
-    masks: list[Callable[[Tensor, Tensor], Tensor]] = field(default_factory=list)
-    visible: tuple[int, int] | None = None  # at most so many last and so many first keys are seen
-    turning: Piece | None = None
-    width: int = 0  # how many of the last columns of q and k are turned
-    scorer: Piece | None = None  # it has features or makes the whole score
-    weighting: Piece | None = None  # it replaces the softmax
-    finishing: Piece | None = None  # it changes the output of the heads
-    packing: Piece | None = None  # it says how the cache keeps keys and values
-    plain_ids: bool = False  # whether ids are the places 0 ... S - 1
-    by_distance: bool = False  # whether what is added to a score follows from i - j alone
+    temperature: Tensor | None  # (T, 1) or (H, T, 1)
+    biases: list[Piece]
+    masks: list[Callable[[Tensor, Tensor], Tensor]]
+    visible: tuple[int, int] | None  # at most so many last and so many first keys are seen
+    turning: Piece | None
+    width: int  # how many of the last columns of q and k are turned
+    scorer: Piece | None  # it has features or makes the whole score
+    weighting: Piece | None  # it replaces the softmax
+    finishing: Piece | None  # it changes the output of the heads
+    packing: Piece | None  # it says how the cache keeps keys and values
+    plain_ids: bool  # whether ids are the places 0 ... S - 1
+    by_distance: bool  # whether what is added to a score follows from i - j alone
 
     def turn(self, x: Tensor, tables: tuple[Tensor, ...], is_key: bool) -> Tensor:
         """x (B, H, T, D) with its last columns turned, in its own number format."""
@@ -527,10 +488,8 @@ class Scheme(nn.Module):
         self.pos_file = pos_file and Path(pos_file).resolve()
         pieces, self.layers = build(self.expression, n_layer, shape, self.pos_file)
         self.pieces = nn.ModuleDict(pieces)
-        for keys in self.layers:
-            check_layer([pieces[key] for key in keys], [], f"'{self.text:.80}'")
-        limits = [p.limit for p in pieces.values() if p.limit and p is not self.mover]
-        self.id_limit = min(limits) if limits else None  # how many ids there are; None: any
+        limits = [piece.limit for piece in pieces.values() if piece.limit and not piece.ids]
+        self.id_limit = min(limits, default=None)  # how many ids there are; None: any
         self.limit = self.mover.limit if self.mover else self.id_limit  # the longest text
         self.extension = ""
         self.extensions = nn.ModuleList()
@@ -544,53 +503,50 @@ class Scheme(nn.Module):
         """
         pieces = self.pieces.values()
         canonical = ""
+        place = f"'{self.text:.80}'"
         extensions = {}
         layers = [()] * len(self.layers)
         if text not in ("", "none"):
             expression = parse(text)
             canonical = expression.text
+            place = f"{canonical} does not extend {self.text:.80}"
             shape = replace(self.shape, trained=True, folder=folder)
             extensions, layers = build(expression, len(layers), shape, self.pos_file)
-        sentence = f"{canonical} does not extend {self.text:.80}"
         for keys, extension_keys in zip(self.layers, layers, strict=True):
             extending = [extensions[key] for key in extension_keys]
-            check_layer([self.pieces[key] for key in keys], extending, sentence)
-        maps = []
+            check_layer([self.pieces[key] for key in keys], extending, place)
         for piece in extensions.values():
+            acts_on = pieces  # temperatures, masks and caches fit all
             if piece.map_frequencies:
-                maps.append(piece)
-                if not self.rotary:
-                    raise UserError(
-                        f"{sentence}: there is no rotary piece whose frequencies change"
-                    )
-            if piece.regions and not any(p.tables or p.bias for p in pieces):
-                raise UserError(f"{sentence}: no score depends on a distance")
-            if (piece.ids or piece.draw) and not any(map(reads_positions, pieces)):
-                raise UserError(f"{sentence}: it changes positions, and nothing reads them")
-        maps.sort(key=lambda piece: piece.goes_last)
+                acts_on = self.rotary
+            elif piece.regions:
+                acts_on = [p for p in pieces if p.tables or p.bias]
+            elif piece.ids or piece.draw:
+                acts_on = [p for p in pieces if reads_positions(p)]
+            if not acts_on:
+                raise UserError(f"{place}: nothing there reads what {scheme_name(piece)} changes")
+        # resonance and clip change what the others give
+        maps = [piece for piece in extensions.values() if piece.map_frequencies]
+        maps.sort(key=lambda piece: isinstance(piece, Rotary))
         for rotary in self.rotary:  # what a map cannot do is refused here, not in the first step
-            inv_freq = rotary.inv_freq.cpu()
             for piece in maps:
-                length = 2 * self.shape.length
-                inv_freq, _ = piece.map_frequencies(inv_freq, rotary.base, length, torch.arange(1))
+                piece.to(rotary.inv_freq.device)
+            rotary.frequencies(2 * self.shape.length, maps)
         learned = self.extensions.state_dict() if canonical == self.extension else {}
         self.extension = canonical
         self.extensions = nn.ModuleList(extensions.values())
         self.extensions.load_state_dict(learned, strict=bool(learned))
         self.maps = maps
-        number = {key: n for n, key in enumerate(extensions)}
-        self.sets = []
-        for keys, extension_keys in zip(self.layers, layers, strict=True):
-            self.sets.append((keys, tuple(number[key] for key in extension_keys)))
+        self.extension_of = extensions
+        self.sets = list(zip(self.layers, layers, strict=True))
 
     def factor(self, total: int) -> float | None:
         """How many times longer the active extension takes a text of `total` tokens to be.
 
-        None where it has no such number. Of several, one that is built on a factor counts first.
+        None where it has no such number; that of the first one where several have.
         """
-        pieces = [piece for piece in self.extensions if piece.factor]
-        pieces.sort(key=lambda piece: not isinstance(piece, Scaled))
-        return pieces[0].factor(total) if pieces else None
+        piece = first(self.extensions, "factor")
+        return piece.factor(total) if piece else None
 
     # ---- positions
 
@@ -618,8 +574,9 @@ class Scheme(nn.Module):
     def check_length(self, total: int) -> None:
         """Raise UserError if a text of `total` tokens has positions that the scheme lacks."""
         if self.limit is not None and total > self.limit:
-            defined = f"{self.text} defines {self.limit} positions"
-            raise UserError(f"{defined}, a text of {total} tokens needs more")
+            raise UserError(
+                f"{self.text} defines {self.limit} positions, a text of {total} tokens needs more"
+            )
 
     def ids(self, index: Tensor, total: int) -> Tensor:
         """Position ids of the tokens at `index` in a text of `total` tokens."""
@@ -632,9 +589,10 @@ class Scheme(nn.Module):
 
     def check_ids(self, ids: Tensor) -> None:
         """Raise UserError for ids that the scheme's tables lack. It waits for the device."""
-        if self.id_limit and not ids.is_meta and int(ids.max()) >= self.id_limit:
-            last = f"not one at {int(ids.max())}"
-            raise UserError(f"{self.text} defines {self.id_limit} positions, {last}")
+        if self.id_limit and not ids.is_meta and ids.max() >= self.id_limit:
+            raise UserError(
+                f"{self.text} defines {self.id_limit} positions, not one at {ids.max()}"
+            )
 
     def draw(self, seed: int, step: int, length: int) -> Tensor | None:
         """The random position ids (length,) of a training step; None if they are not random.
@@ -645,8 +603,6 @@ class Scheme(nn.Module):
         if piece is None:
             return None
         ids = piece.draw(length, torch.Generator().manual_seed(mixed_seed(seed, step)))
-        if ids.shape != (length,) or (ids.min() < 0 and not piece.continuous):
-            raise UserError(f"{scheme_name(piece)}: draw gives no {length} positions from 0 on")
         self.check_ids(ids)
         return ids
 
@@ -654,7 +610,7 @@ class Scheme(nn.Module):
         """Position ids as these extensions change them."""
         for piece in extensions:
             if piece.ids is not None:
-                ids = piece.ids(posenc.widened(ids), total)
+                ids = piece.ids(posenc.as_reals(ids), total)
         return ids
 
     def embed(self, ids: Tensor, tokens: Tensor, total: int) -> Tensor | None:
@@ -665,8 +621,10 @@ class Scheme(nn.Module):
         x = piece.embed(self.extended_ids(self.extensions, ids, total), tokens, total)
         right = (len(ids), self.shape.width)
         if x.shape[-2:] != right:
-            sentence = f"embed of {scheme_name(piece)} gives the shape {tuple(x.shape)}"
-            raise UserError(f"{sentence}, not (T, C) = {right} or (B, T, C)")
+            raise UserError(
+                f"embed of {scheme_name(piece)} gives the shape {tuple(x.shape)}, "
+                f"not (T, C) = {right} or (B, T, C)"
+            )
         return x
 
     def plans(
@@ -687,9 +645,9 @@ class Scheme(nn.Module):
         if len(self.extensions) > 0:
             total = range(total).stop  # a constant in compiled code too
         plans = {}
-        for keys, numbers in dict.fromkeys(self.sets):
+        for keys, extension_keys in dict.fromkeys(self.sets):
             schemes = [self.pieces[key] for key in keys]
-            extensions = [self.extensions[n] for n in numbers]
+            extensions = [self.extension_of[key] for key in extension_keys]
             maps = [piece for piece in self.maps if piece in extensions]
             pieces = [*schemes, *extensions]
             biases = [piece for piece in schemes if piece.bias is not None]
@@ -705,27 +663,23 @@ class Scheme(nn.Module):
                     temperature = factor if temperature is None else temperature * factor
             turning = first(schemes, "tables")
             rewriting = first(extensions, "regions")
-            regions = []
+            regions = [None]
             if rewriting and (turning or biases):
-                regions = rewriting.regions(total)
+                regions += rewriting.regions(total)
             key_ids = self.extended_ids(extensions, ids, total)
+            query_ids = key_ids[-new:]
             parts = []
-            for region in (None, *regions):
-                i = key_ids[-new:]
-                j = key_ids
-                if region:
-                    i = region.query(i)
-                    j = region.key(j)
-                query_tables = key_tables = ()
-                if turning:
-                    query_tables = key_tables = turning.tables(i, total, maps)
-                    if regions:  # all keys are turned, those of the cache too
-                        key_tables = turning.tables(j, total, maps)
+            for region in regions:
+                i = region.query(query_ids) if region else query_ids
+                j = region.key(key_ids) if region else key_ids
+                query_tables = turning.tables(i, total, maps) if turning else ()
+                key_tables = query_tables
+                if turning and len(regions) > 1:  # all keys are turned, those of the cache too
+                    key_tables = turning.tables(j, total, maps)
                 parts.append(Part(i, j, query_tables, key_tables, region and region.where))
             plain_ids = ids is index and first(extensions, "ids") is None
-            on_scores = [p for p in pieces if p.bias is not None or p.mask is not None]
-            steady = all(piece.by_distance for piece in on_scores)
-            plans[keys, numbers] = Plan(
+            added = [piece for piece in pieces if piece.bias is not None or piece.mask is not None]
+            plans[keys, extension_keys] = Plan(
                 parts=parts,
                 temperature=temperature,
                 biases=biases,
@@ -738,7 +692,7 @@ class Scheme(nn.Module):
                 finishing=first(pieces, "output"),
                 packing=first(extensions, "pack"),
                 plain_ids=plain_ids,
-                by_distance=plain_ids and steady,
+                by_distance=plain_ids and all(piece.by_distance for piece in added),
             )
         return plans
 
@@ -754,32 +708,29 @@ class Scheme(nn.Module):
         for piece in (*self.pieces.values(), *self.extensions):
             path = Path(inspect.getfile(type(piece))).resolve()
             if path != files["posenc.py"]:
-                files["pos_file.py" if path == self.pos_file else f"zoo/{path.name}"] = path
-                files |= imported_files(path)
+                files |= source_files(path)
             if piece.file:
                 files[piece.file.name] = piece.file
         return files
 
     def describe(self) -> str:
         """Which pieces act in which layers, with their options, in a line or two."""
+        n_layer = len(self.layers)
         layers_of = {}
-        unused = dict.fromkeys(mention.text for mention in self.expression.mentions)
-        for layer in range(len(self.layers)):
+        mentioned = []
+        for layer in range(n_layer):
             texts = [mention.text for mention in self.expression.in_layer(layer)]
+            mentioned += texts
             layers_of.setdefault(" + ".join(texts), []).append(str(layer))
-            for text in texts:
-                unused.pop(text, None)
-        lines = [f"{', '.join(layers)}: {label}" for label, layers in layers_of.items()]
+        lines = [f"{', '.join(layers)}: {texts}" for texts, layers in layers_of.items()]
         text = f"layers {'; '.join(lines)}"
         if len(layers_of) == 1:
-            text = f"all {len(self.layers)} layers: {''.join(layers_of)}"
+            text = f"all {n_layer} layers: {''.join(layers_of)}"
         if self.mover and not any(map(reads_positions, self.pieces.values())):
-            name = scheme_name(self.mover)
-            text += f"; nothing here reads positions, so {name} changes nothing"
+            text += f"; nothing reads the positions of {scheme_name(self.mover)}"
         if self.extension:
             text += f", extended by {self.extension}"
-        for mention in unused:
-            text += (
-                f"; warning: {mention} is in no layer (the pattern is cut at {len(self.layers)})"
-            )
+        for mention in self.expression.mentions:
+            if mention.text not in mentioned:
+                text += f"; warning: {mention.text} is in no layer"
         return text

@@ -43,7 +43,7 @@ from model import GPT
 from runs.device import Compute, pick
 from runs.huggingface import check_tokenizer, is_huggingface, load_model
 from runs.results import load_result, tested_lengths
-from scheme import imported_files
+from scheme import source_files
 
 ROOT = Path(__file__).resolve().parents[1]
 RESTORE = "restore a good copy, or start again with --overwrite=True"
@@ -198,7 +198,7 @@ def changed_files(folder: Path, config: dict[str, Any], pos_file: str) -> list[s
     changed = []
     typed = {}  # what the file of --pos_file is and imports
     if pos_file:
-        typed = {OWN_FILE: Path(pos_file)} | imported_files(Path(pos_file).resolve())
+        typed = source_files(Path(pos_file).resolve())
     for name, digest in config["files_sha256"].items():
         path = typed.get(name, folder / name)  # a copy
         if is_source(name):

@@ -478,14 +478,6 @@ ORACLES: dict[str, tuple[str, Callable[[Weights], Parts]]] = {
         "Radford et al. 2019, GPT-2's wpe",
         lambda w: dict(embed=lambda ids, tokens: np.array([w["table"][int(p)] for p in ids])),
     ),
-    "learned(rows=4, resize=linear)": (
-        "Touvron et al. 2020, by straight lines",
-        lambda w: dict(embed=lambda ids, tokens: stretched(w["table"], len(ids), False)),
-    ),
-    "learned(rows=4, resize=bicubic)": (
-        "Touvron et al. 2020, bicubic",
-        lambda w: dict(embed=lambda ids, tokens: stretched(w["table"], len(ids), True)),
-    ),
     "sinusoidal": (
         "Vaswani et al. 2017, section 3.5, times 0.1",
         lambda w: dict(embed=lambda ids, tokens: sinusoid(ids, 0.1)),
@@ -499,7 +491,7 @@ ORACLES: dict[str, tuple[str, Callable[[Weights], Parts]]] = {
     "rope(layout=interleaved)": ("Su et al. 2021, eq. 34", rotary(theta(), "interleaved")),
     "rope(fraction=0.5)": ("Black et al. 2022, GPT-NeoX's rotary_pct", rotary(theta(columns=4))),
     "rope(p=0.5)": ("Barbero et al. 2024, p-RoPE", rotary([*theta()[:2], 0.0, 0.0])),
-    "rope(clip=3)": ("Li et al. 2026, raised cosine", rotary(clipped(theta(), 3))),
+    "clip(pairs=3)": ("Li et al. 2026, raised cosine", rotary(clipped(theta(), 3))),
     "alibi": (
         "Press et al. 2021, section 3",
         lambda w: dict(bias=lambda h, i, j: -SLOPES[h] * (i - j)),

@@ -785,9 +785,6 @@ SHAPE = planted(
 
     def embed(self, ids, tokens, total):
         return self.table[tokens % 2]
-=== ids of real numbers that are not called continuous ; PLAIN ; cheat + rope ; ids
-    def ids(self, index, total):
-        return index / 2
 === ids below zero, and a table of positions ; PLAIN ; cheat + learned ; ids
     def ids(self, index, total):
         return index - total // 2
@@ -803,9 +800,6 @@ SHAPE = planted(
 === draw as many as it was made for, and one ; PLAIN ; cheat + rope ; draw
     def draw(self, length, generator):
         return torch.randperm(4 * length, generator=generator)[: length + 1].sort().values
-=== draw of real numbers that are not called continuous ; PLAIN ; cheat + rope ; draw
-    def draw(self, length, generator):
-        return torch.arange(length) + torch.rand(length, generator=generator) / 2
 === a mask of numbers to be added ; PLAIN ; cheat + rope ; mask
     def mask(self, i, j):
         return torch.where(i - j < 8, 0.0, -math.inf)
@@ -1392,7 +1386,7 @@ HONEST = tuple(
     Honest(*parts[:3])
     for parts in schemes('''
 === a gate that forgets by what is read ; OWN ; mine
-    per_layer, reads_ids = True, False
+    per_layer = True
 
     def __init__(self, shape: Shape):
         super().__init__()
@@ -1405,7 +1399,7 @@ HONEST = tuple(
         c = tile.features_k.mT.cumsum(-1)
         return tile.scores + tile.added + (c[..., tile.rows[:, 0], None] - c[..., None, :])
 === a causal convolution of the features in score ; OWN ; mine + alibi
-    per_layer, reads_ids = True, False
+    per_layer = True
 
     def __init__(self, shape: Shape):
         super().__init__()
@@ -1420,7 +1414,7 @@ HONEST = tuple(
         f = F.conv1d(f, self.taps.to(f.dtype), groups=len(self.taps))
         return tile.scores + tile.added + f[:, :, None]
 === gates summed over the keys between, those ahead masked ; OWN ; mine
-    per_layer, reads_ids = True, False
+    per_layer = True
 
     def __init__(self, shape: Shape):
         super().__init__()
@@ -1464,8 +1458,6 @@ HONEST = tuple(
     def embed(self, ids, tokens, total):
         return self.table(ids)
 === positions that are squeezed into L by the total ; OWN ; mine + rope
-    continuous = True
-
     def __init__(self, shape: Shape):
         super().__init__()
         self.length = shape.length
@@ -1473,8 +1465,6 @@ HONEST = tuple(
     def ids(self, index, total):
         return index * (self.length / max(total, self.length))
 === positions that grow as a root, in float64 ; OWN ; mine + rope
-    continuous = True
-
     def ids(self, index, total):
         return torch.sqrt(index.double())
 === one position for each pair of tokens, from 7 on ; OWN ; mine + alibi
@@ -1494,8 +1484,6 @@ HONEST = tuple(
     def draw(self, length, generator):
         return torch.randint(1, self.gap + 1, (length,), generator=generator).cumsum(0)
 === a vector for the token before ; OWN ; mine + rope
-    reads_ids = False
-
     def __init__(self, shape: Shape):
         super().__init__()
         self.table = nn.Parameter(0.02 * torch.randn(64, shape.width))
@@ -1504,8 +1492,6 @@ HONEST = tuple(
         before = F.pad(tokens[:, :-1], (1, 0))
         return self.table[before[:, -ids.shape[-1] :] % 64]
 === positions within the line ; OWN ; mine + alibi
-    reads_ids = False
-
     def __init__(self, shape: Shape):
         super().__init__()
         self.table = nn.Parameter(0.02 * torch.randn(128, shape.width))
@@ -1515,8 +1501,6 @@ HONEST = tuple(
         start = index.where(tokens == 10, 0).cummax(1).values
         return self.table[(index - start).clamp(max=127)[:, -ids.shape[-1] :]]
 === counts of the token so far ; OWN ; mine + rope
-    reads_ids = False
-
     def __init__(self, shape: Shape):
         super().__init__()
         self.table = nn.Parameter(0.02 * torch.randn(16, shape.width))
@@ -1626,7 +1610,7 @@ HONEST = tuple(
         w = self.slopes
         return w[h] * (j - i)
 === dropout of the features in training ; OWN ; mine + alibi
-    per_layer, reads_ids = True, False
+    per_layer = True
 
     def __init__(self, shape: Shape):
         super().__init__()

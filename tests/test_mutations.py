@@ -22,8 +22,8 @@ posenc.py | test_schemes | paper and rope
 - if layout == "half":
 + if layout != "half":
 posenc.py | test_schemes | million
-- angles = positions.to(exact, torch.float64)[..., None] * inv_freq.to(exact, torch.float64)
-+ angles = positions.to(exact, torch.float32)[..., None] * inv_freq.to(exact, torch.float32)
+- return positions[..., None] * inv_freq.to(device, torch.float64)
++ return (positions[..., None] * inv_freq.to(device, torch.float64)).float()
 posenc.py | test_schemes | paper and rope
 - return base ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim), 1.0
 + return base ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / (head_dim - 2)), 1.0
@@ -49,8 +49,8 @@ posenc.py | test_extensions | transformers
 - attention_factor /= 1 + 0.1 * self.mscale_all_dim * math.log(factor)
 + attention_factor *= 1 + 0.1 * self.mscale_all_dim * math.log(factor)
 posenc.py | test_extensions | transformers or golden
-- return 1 - ((pairs - low) / max(high - low, 0.001)).clamp(0, 1)
-+ return ((pairs - low) / max(high - low, 0.001)).clamp(0, 1)
+- share = 1 - ((pairs - low) / max(high - low, 0.001)).clamp(0, 1)
++ share = ((pairs - low) / max(high - low, 0.001)).clamp(0, 1)
 posenc.py | test_extensions | transformers
 - return self.fixed_factor * max(1.0, total / self.length) - (self.fixed_factor - 1)
 + return self.fixed_factor * max(1.0, total / self.length)
@@ -61,20 +61,20 @@ posenc.py | test_schemes | million
 - return new if new.dtype == dtype else t.to(new.device, dtype)
 + return new
 scheme.py | test_schemes | turns
-- return _nodes_in(branches[layer % len(branches)], layer)
-+ return _nodes_in(branches[(layer + 1) % len(branches)], layer)
+- for part in branches[layer % len(branches)]:
++ for part in branches[(layer + 1) % len(branches)]:
 scheme.py | test_schemes | repeats
-- branches = _branches(node.right) * count
-+ branches = _branches(node.right) * (count + 1)
+- branches = count * read_branches(right, mentions)
++ branches = (count + 1) * read_branches(right, mentions)
 scheme.py | test_schemes | act_together
 - for a, b in itertools.permutations([*pieces, *extensions], 2):
 + for a, b in ():
 scheme.py | test_schemes | length_is
-- context = {"length": shape.length}
-+ context = {"length": shape.width}
+- options = dict(model.model_validate(mention.options, context={"length": shape.length}))
++ options = dict(model.model_validate(mention.options, context={"length": shape.width}))
 scheme.py | test_extensions | wavelengths
-- maps.sort(key=lambda piece: piece.goes_last)
-+ maps.sort(key=lambda piece: not piece.goes_last)
+- maps.sort(key=lambda piece: isinstance(piece, Rotary))
++ maps.sort(key=lambda piece: not isinstance(piece, Rotary))
 attention.py | test_schemes | paper
 - return i, torch.minimum(i, j)
 + return i, torch.minimum(i, j + 1)

@@ -15,7 +15,7 @@ class Grid(Piece):
     ascend. After the last row of the square follow further ones.
     """
 
-    private_ids = True  # no scheme of texts can read them
+    conflicts = ("positions",)  # no scheme of texts can read its ids
 
     def side(self, total: int) -> int:
         """How many patches a row of a text of `total` tokens has, at least 1."""

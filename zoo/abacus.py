@@ -21,8 +21,6 @@ class Abacus(Piece):
     first, with up to 99 % accuracy. It does nothing for text without numbers.
     """
 
-    reads_ids = False
-
     def __init__(
         self, shape: Shape, *, zero: Whole = 48, max_shift: Whole = 99, rows: Count | None = None
     ) -> None:

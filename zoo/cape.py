@@ -21,8 +21,6 @@ class Cape(Sinusoidal):
     small shifts training hardly meets positions past L.
     """
 
-    continuous = True
-
     def __init__(
         self,
         shape: Shape,

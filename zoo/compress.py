@@ -13,8 +13,6 @@ class Compress(Extension):
     (results/extend).
     """
 
-    continuous = True
-
     def __init__(self, shape: Shape, *, alpha: NotNegative = 0.25) -> None:
         super().__init__()
         self.length = shape.length

@@ -24,7 +24,6 @@ class Cope(Piece):
     """
 
     per_layer = True
-    reads_ids = False
     # q.e needs queries of a head's width, and a size of q that does not depend on the position
     conflicts = ("pope", "xpos", "latent attention")
 

@@ -21,7 +21,6 @@ class Dape(Piece):
     """
 
     per_layer = True
-    reads_ids = False
 
     def __init__(self, shape: Shape, *, hidden: Count = 32) -> None:
         super().__init__()

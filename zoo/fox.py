@@ -27,7 +27,6 @@ class Fox(Piece):
     """
 
     per_layer = True
-    reads_ids = False
 
     def __init__(
         self, shape: Shape, *, kind: Literal["fox", "cable"] = "fox", start: float = 0.0

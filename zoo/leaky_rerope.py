@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from configurable import UserError
-from posenc import Extension, Length, Region, Shape, widened
+from posenc import Extension, Length, Region, Shape, as_reals
 
 
 class LeakyRerope(Extension):
@@ -44,8 +44,8 @@ class LeakyRerope(Extension):
         k = self.factor(total)
         return [
             Region(
-                query=lambda i: widened(i) / k + (w - w / k),
-                key=lambda j: widened(j) / k,
+                query=lambda i: as_reals(i) / k + (w - w / k),
+                key=lambda j: as_reals(j) / k,
                 where=lambda i, j: i - j >= w,
             )
         ]

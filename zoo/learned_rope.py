@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from posenc import Base, Layout, Rope, Shape, apply_rotary, exact_device
+from posenc import Base, Layout, Rope, Shape, angles_of, apply_rotary
 
 
 class LearnedRope(Rope):
@@ -28,9 +28,8 @@ class LearnedRope(Rope):
     def tables(self, ids, total, maps=()):
         """Cosines and sines (H, T, F) by the frequencies of each head."""
         inv_freq, factor = self.frequencies(total, maps, ids)
-        exact = exact_device(ids)
-        scales = self.shift.to(exact, torch.float64).exp()[:, None]  # (H, 1, F)
-        angles = ids.to(exact, torch.float64)[:, None] * inv_freq * scales
+        angles = angles_of(ids, inv_freq)
+        angles = angles * self.shift.to(angles).exp()[:, None]  # (H, T, F)
         return factor * angles.cos().to(self.shift), factor * angles.sin().to(self.shift)
 
     def turn(self, x, tables, is_key):

@@ -29,7 +29,6 @@ class Path(Piece):
     """
 
     per_layer = True
-    reads_ids = False
     # the matrices mix columns, which pope doubles and xpos scales differently
     conflicts = ("pope", "xpos", "latent attention")
 

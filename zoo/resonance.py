@@ -17,7 +17,6 @@ class Resonance(Rope):
     """
 
     can_extend = True
-    goes_last = True
 
     def map_frequencies(self, inv_freq, base, total, ids):
         """Any frequencies, rounded in wavelength; the attention factor is 1."""

@@ -19,7 +19,7 @@ class Rfs(Piece):
     `rfs + rope` read up to 2 L, and lost 1.07 nats at 32 L (results/board, one seed).
     """
 
-    continuous = True
+    conflicts = ("learned",)  # which has no vector between two positions
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 
 from configurable import UserError
-from posenc import Base, Shape, apply_rotary, cos_sin, rope_frequencies, widened
+from posenc import Base, Shape, apply_rotary, as_reals, cos_sin, rope_frequencies
 from zoo._grid import Grid
 
 
@@ -40,8 +40,8 @@ class Rope2d(Grid):
         rows, columns = self.places(ids)
         if self.unit:
             side = self.side(total)
-            rows = 2 * math.pi * ((2 * widened(rows) + 1) / side - 1)
-            columns = 2 * math.pi * ((2 * widened(columns) + 1) / side - 1)
+            rows = 2 * math.pi * ((2 * as_reals(rows) + 1) / side - 1)
+            columns = 2 * math.pi * ((2 * as_reals(columns) + 1) / side - 1)
         cos_row, sin_row = cos_sin(rows, self.inv_freq)
         cos_column, sin_column = cos_sin(columns, self.inv_freq)
         return torch.cat((cos_row, cos_column), -1), torch.cat((sin_row, sin_column), -1)

@@ -23,7 +23,6 @@ class SelectiveRope(Piece):
     """
 
     per_layer = True
-    reads_ids = False
     # it turns pairs of a head's own columns, which pope doubles and xpos scales differently
     conflicts = ("pope", "xpos", "latent attention")
 

@@ -16,7 +16,6 @@ class Slopes(Extension):
     Verdict: Al-Khateeb et al. 2023 find that a scale of L / N helps ALiBi on texts of N tokens.
     """
 
-    continuous = True
     extends = ("alibi",)
 
     def __init__(

@@ -22,8 +22,6 @@ class Smooth(Extension):
     Verdict: not from a paper. A trained rope lost 1.03 nats with it at L already (results/extend).
     """
 
-    continuous = True
-
     def __init__(
         self,
         shape: Shape,

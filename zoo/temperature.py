@@ -3,7 +3,7 @@
 import torch
 
 from configurable import UserError
-from posenc import Extension, Numbers, Positive, Shape, named_file, read_numbers
+from posenc import Extension, Numbers, Positive, Shape
 
 
 class Temperature(Extension):
@@ -19,10 +19,7 @@ class Temperature(Extension):
         super().__init__()
         scales = [scale] * shape.n_head
         if file:
-            self.file = named_file(file, shape.folder)
-            content = read_numbers("temperature", self.file, scales=(Numbers, ...))
-            scales = content.scales
-            self.found_on = content.split_sha256
+            scales = self.read_numbers(file, shape.folder, scales=(Numbers, ...)).scales
             if len(scales) != shape.n_head:
                 raise UserError(
                     f"temperature: {file} needs a number for each of {shape.n_head} heads"

@@ -16,8 +16,6 @@ class TwoScale(Extension):
     (results/extend).
     """
 
-    continuous = True
-
     def __init__(self, shape: Shape, *, alpha: NotNegative = 1.0, beta: NotNegative = 1.5) -> None:
         super().__init__()
         self.length = shape.length

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from posenc import Base, Layout, Positive, Rope, Shape, apply_rotary, exact_device
+from posenc import Base, Layout, Positive, Rope, Shape, angles_of, apply_rotary, as_reals
 
 
 class Xpos(Rope):
@@ -42,11 +42,10 @@ class Xpos(Rope):
     def tables(self, ids, total, maps=()):
         """Cosines and sines (T, F) times the growth of queries, and times the decay of keys."""
         cos, sin = super().tables(ids, total, maps)
-        exact = exact_device(ids)
-        pairs = torch.arange(len(self.inv_freq), dtype=torch.float64, device=exact)
+        pairs = torch.arange(len(self.inv_freq), dtype=torch.float64, device=self.inv_freq.device)
         zeta = (pairs / len(pairs) + self.gamma) / (1 + self.gamma)
-        power = (ids.to(exact, torch.float64) - total / 2) / self.scale_base
-        log_scale = power[:, None] * torch.log(zeta)  # (T, F)
+        power = (as_reals(ids) - total / 2) / self.scale_base
+        log_scale = angles_of(power, torch.log(zeta))  # (T, F)
         growth = log_scale.exp().to(cos)
         decay = (-log_scale).exp().to(cos)
         return cos * growth, sin * growth, cos * decay, sin * decay
