@@ -390,10 +390,10 @@ def main() -> int:
 
     folder.mkdir(parents=True, exist_ok=True)
     labels = {str(cell.folder): cell.label for cell in finished}
-    frame = results.load_rows(list(labels), labels)
-    results.save_rows(frame, folder / "rows.csv.xz")
+    rows = results.select(results.load_rows(labels))
+    rows["label"] = rows.run.map(labels)
+    results.save_rows(rows, folder / "rows.csv.xz")
     write_json(folder / "about.json", provenance() | {"rates": rates, "runs": labels})
-    rows = results.select(frame)
     table = results.tables(rows)
     for name, reason in failures.items():
         table += f"\nwithout {name}: {reason}"
