@@ -41,10 +41,10 @@ QUESTION = (
     "dtype",
     "attention",
 )
-# results of one run are equal in these fields
-OF_RUN = ("pos", "train_length", "seed", "parameters", "scheme_files")
 # columns of the table of a run
 COLUMNS = "fixed_targets stderr gain gain_stderr windowed nonoverlapping bits/byte".split()
+# settings that are fields of a result, and no part of the label
+OWN = ["pos", "extend", "seed"]
 # fields of a row that are lists of numbers, and objects
 LISTS = ("block_nats", "text_nats")
 OBJECTS = ("by_distance", "by_depth", "counted", "files_sha256")
@@ -73,7 +73,7 @@ def update_result(folder: str | Path, new: dict[str, Any]) -> dict[str, Any]:
 
     `scheme_files` of a result are the files that defined the scheme of the run when its training
     began, each with the first digits of its SHA-256. A row is replaced only if its question
-    (QUESTION) was asked again. The file of another run is replaced as a whole.
+    (QUESTION) was asked again.
     """
     path = Path(folder, "extrapolation.json")
     config = Path(folder, "config.json")
@@ -82,11 +82,10 @@ def update_result(folder: str | Path, new: dict[str, Any]) -> dict[str, Any]:
         files = read_json(config)["files_sha256"]
     new = new | {"scheme_files": " ".join(f"{name}:{files[name][:6]}" for name in sorted(files))}
     if path.exists():
-        old = load_result(folder)
-        if all(old[name] == new[name] for name in OF_RUN):
-            asked = [[row.get(name) for name in QUESTION] for row in new["rows"]]
-            kept = [row for row in old["rows"] if [row.get(x) for x in QUESTION] not in asked]
-            new["rows"] = kept + new["rows"]
+        old = load_result(folder)["rows"]
+        asked = [[row.get(name) for name in QUESTION] for row in new["rows"]]
+        kept = [row for row in old if [row.get(name) for name in QUESTION] not in asked]
+        new["rows"] = kept + new["rows"]
     write_json(path, new)
     return new
 
@@ -98,11 +97,6 @@ def describe_model(
 
     `checkpoint` is the SHA-256 of its file. Called before another extension is put on the model.
     """
-    defaults = values(TrainSettings(), "result")
-    changed = {}
-    for name, value in values(settings, "result").items():
-        if value != defaults[name] and name not in ("pos", "extend", "seed"):
-            changed[name] = value
     return {
         "pos": f"{settings.pos} (dropped)" if settings.drop_pos else settings.pos,
         "extend": model.pos.extension or None,
@@ -110,7 +104,7 @@ def describe_model(
         "original_length": model.config.block_size,
         "seed": settings.seed,
         "max_iters": settings.max_iters,
-        "settings": changed,
+        "settings": values(settings, "result"),
         "step": step,
         "checkpoint": checkpoint[:16],
         "tokens_trained": tokens,
@@ -135,9 +129,9 @@ def load_rows(folders: Iterable[str | Path]) -> pd.DataFrame:
     frames = []
     for folder in folders:
         path = Path(folder)
-        if (path / "rows.csv.xz").exists():
+        if path.is_dir():
             path = path / "rows.csv.xz"
-        if path.is_file():
+        if path.exists():
             frames.append(read_rows(path))
         else:
             results[str(folder)] = load_result(folder)
@@ -150,12 +144,13 @@ def load_rows(folders: Iterable[str | Path]) -> pd.DataFrame:
 
 def to_csv(rows: pd.DataFrame) -> str:
     """Rows as CSV: lists of numbers with spaces between them, objects as JSON."""
-    rows = rows.copy()
-    for name in rows.columns.intersection(LISTS):
-        rows[name] = rows[name].map(lambda x: " ".join(map(str, x)), na_action="ignore")
-    for name in rows.columns.intersection(OBJECTS):
-        rows[name] = rows[name].map(json.dumps, na_action="ignore")
-    return rows.to_csv(index=False)
+
+    def text(value: Any) -> Any:
+        if isinstance(value, list):
+            return " ".join(map(str, value))
+        return json.dumps(value) if isinstance(value, dict) else value
+
+    return rows.map(text).to_csv(index=False)
 
 
 def save_rows(rows: pd.DataFrame, path: str | Path) -> None:
@@ -186,10 +181,8 @@ def rows_of(results: Mapping[str, dict[str, Any]]) -> pd.DataFrame:
     `trained_extend` that of the run, "" for none; `trained_on` is the corpus of the run. The label
     is the scheme with the settings that differ, never the seed.
     """
-    defaults = values(TrainSettings(), "result")
-    settings = [defaults | result["settings"] for result in results.values()]
-    settings = pd.DataFrame(settings, dtype=object)
-    differing = settings.columns[settings.map(str).nunique() > 1]
+    settings = pd.DataFrame([result["settings"] for result in results.values()], dtype=object)
+    differing = settings.columns[settings.map(str).nunique() > 1].drop(OWN, errors="ignore")
     records = []
     for k, (run, result) in enumerate(results.items()):
         changed = settings.loc[k, differing].to_dict()
@@ -210,7 +203,7 @@ def rows_of(results: Mapping[str, dict[str, Any]]) -> pd.DataFrame:
 def complete(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows with a column for each field that a table reads: "" for no text, NaN for no number."""
     numbers = ["nats", "stderr", "stderr_vs_L", "bits_per_byte", "windows", "chance"]
-    texts = ["extend", "trained_extend", "trained_on", "note", "reason", "scheme_files"]
+    texts = ["extend", "trained_extend", "note", "reason", "scheme_files"]
     texts += ["checkpoint", "split_sha256", "targets"]
     names = [*rows, *QUESTION, *LISTS, *numbers, *texts, "diverged"]
     rows = rows.reindex(columns=list(dict.fromkeys(names)))
@@ -238,10 +231,7 @@ def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> 
     """
     if rows.empty:
         raise UserError("there is no result to show: no run was tested")
-    if not dataset:
-        dataset = rows.trained_on.iloc[0]
-        if dataset not in set(rows.dataset):
-            dataset = rows.dataset.iloc[0]
+    dataset = dataset or rows.trained_on.iloc[0]
     shown = rows[rows.dataset == dataset]
     if extend is None:
         shown = shown[shown.extend == shown.trained_extend]
@@ -287,9 +277,9 @@ def standard_error(values: Any) -> float:
 def paired(a: Any, b: Any) -> tuple[float, float] | None:
     """a - b in nats and its standard error, window by window; a and b are rows.
 
-    None if one is missing, has no loss, or was measured on other targets.
+    None if one has no loss, or they were measured on different targets.
     """
-    if a is None or b is None or pd.isna(a["nats"]) or pd.isna(b["nats"]):
+    if pd.isna(a["nats"]) or pd.isna(b["nats"]):
         return None
     if a["split_sha256"] != b["split_sha256"] or a["targets"] != b["targets"]:
         return None
@@ -381,15 +371,12 @@ def over_seeds(rows: pd.DataFrame) -> pd.DataFrame:
     rows = rows.join(first.rename("first"), on=["seed", "length"])
     with np.errstate(invalid="ignore"):  # inf - inf
         rows["difference"] = (rows.loss - rows["first"]).where(rows.loss < math.inf)
-        table = rows.groupby(["label", "length"], sort=False).agg(
-            seeds=("loss", "size"),
-            mean=("loss", "mean"),
-            sd=("loss", "std"),
-            half=("loss", t_half),
-            difference=("difference", "mean"),
-            low=("difference", lambda differences: differences.mean() - t_half(differences)),
-            high=("difference", lambda differences: differences.mean() + t_half(differences)),
-        )
+        groups = rows.groupby(["label", "length"], sort=False)
+        table = groups.loss.agg(seeds="size", mean="mean", sd="std", half=t_half)
+    table["difference"] = groups.difference.mean()
+    half = groups.difference.agg(t_half)
+    table["low"] = table.difference - half
+    table["high"] = table.difference + half
     return table.reset_index()
 
 
@@ -468,7 +455,7 @@ def tables(rows: pd.DataFrame, format: str = "text") -> str:
     notes = []
     if rows.dtype.nunique() > 1:
         notes.append("rows of different number formats are compared")
-    names_of: dict[str, list[str]] = {}  # the runs that a note is of
+    names_of = {}  # the runs that a note is of
     for (label, seed), run in rows.groupby(["label", "seed"], sort=False):
         name = label if one_seed else f"{label} s={seed}"
         reasons = run.reason[run.reason != ""]
@@ -509,8 +496,7 @@ def tables(rows: pd.DataFrame, format: str = "text") -> str:
     table = seeds[seeds["mean"].notna()].drop(columns="half").dropna(axis="columns", how="all")
     table = table.rename(columns={"label": "scheme", "length": "N"})
     legend = ["mean over seeds; inf: a seed diverged"]
-    if "difference" in table:
-        legend.append(f"difference: to {rows.label.iloc[0]}, paired by seed")
+    legend.append(f"difference: to {rows.label.iloc[0]}, paired by seed")
     if "low" in table:
         legend.append("low, high: the 95 % t-interval of the difference")
     return f"{means}\n\n{show(f'{title}, over seeds', table, legend, format)}"
