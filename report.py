@@ -89,22 +89,24 @@ def main() -> None:
             raise UserError(
                 f"--out draws tested runs, and {others[0]} is none: python evaluate.py tests a run"
             )
-        files = [file for at in folders for file in at.glob("**/*.json")]
-        names = ("config.json", "extrapolation.json")
-        found = sorted({file.parent for file in files if file.name in names})
-        if not found:
+        runs = set()
+        for at in folders:
+            for name in ("config.json", "extrapolation.json"):
+                runs.update(path.parent for path in at.rglob(name))
+        if not runs:
             raise UserError(f"{' '.join(words)}: no run in it; name a run folder, as out/RUN")
         if settings.format not in ("csv", "json"):
-            print(list_runs(found, settings))
+            print(list_runs(sorted(runs), settings))
             return
-        folders = [folder for folder in found if is_tested(folder)]
+        folders = [folder for folder in sorted(runs) if is_tested(folder)]
     rows = results.load_rows(folders)
     if settings.format in ("csv", "json"):
         print(results.tables(rows, settings.format))
         return
+    extend = None
     if comparisons == folders:  # they may be of several corpora
         rows = rows[rows.dataset == (settings.dataset or rows.dataset.iloc[0])]
-    extend = "all" if comparisons == folders else None
+        extend = "all"
     rows = results.select(rows, settings.dataset, extend)
     print(results.tables(rows, settings.format))
     if settings.out and plot_rows(rows, settings.out):

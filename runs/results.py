@@ -45,6 +45,8 @@ QUESTION = (
 COLUMNS = "fixed_targets stderr gain gain_stderr windowed nonoverlapping bits/byte".split()
 # settings that are fields of a result, and no part of the label
 OWN = ["pos", "extend", "seed"]
+# protocols that are compared over seeds
+OF_SEEDS = ("fixed_targets", "image")
 # fields of a row that are lists of numbers, and objects
 LISTS = ("block_nats", "text_nats")
 OBJECTS = ("by_distance", "by_depth", "counted", "files_sha256")
@@ -362,10 +364,7 @@ def over_seeds(rows: pd.DataFrame) -> pd.DataFrame:
     the ends of its t-interval, NaN with fewer than three seeds: the seeds, and never the windows,
     are the sample.
     """
-    protocol = "image"
-    if protocol not in set(rows.protocol):
-        protocol = "fixed_targets"
-    rows = rows[rows.protocol == protocol]
+    rows = rows[rows.protocol.isin(OF_SEEDS)]
     rows = rows.assign(loss=losses(rows))
     first = rows[rows.label.isin(rows.label.head(1))].set_index(["seed", "length"]).loss
     rows = rows.join(first.rename("first"), on=["seed", "length"])
