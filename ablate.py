@@ -326,15 +326,14 @@ def main() -> int:
     settings, typed = configure(AblateSettings, sys.argv[1:], __doc__)
     device.set_up_cpu()
     check_writable(Path(settings.ablate_dir or "out"))
-    cells = plan([*settings.schemes, *typed], settings)
+    schemes = [*settings.schemes, *typed]
+    cells = plan(schemes, settings)
     examine_cells(cells)
 
-    folder = Path(settings.ablate_dir)
-    if not settings.ablate_dir:
-        labels = [cell.label for cell in cells]
-        compared = " ".join([*labels, *words(settings, ("result", "test"))])
-        digest = hashlib.sha256(compared.encode()).hexdigest()[:6]
-        folder = Path("out", f"ablate-{settings.dataset}-L{settings.block_size}-{digest}")
+    compared = " ".join([*schemes, *words(settings, ("result", "test"))])
+    digest = hashlib.sha256(compared.encode()).hexdigest()[:6]
+    name = f"out/ablate-{settings.dataset}-L{settings.block_size}-{digest}"
+    folder = Path(settings.ablate_dir or name)
     os.environ.setdefault("WANDB_RUN_GROUP", folder.name)  # wandb reads it, in each cell too
 
     # one number format for all cells: that of those that are kept, or the faster one here
@@ -348,16 +347,15 @@ def main() -> int:
     print(f"on {compute.reason}")
 
     part, parts = settings.share
-    rates = {}
+    rates = {}  # what pick_rate says of each scheme
     ready = []  # the cells whose learning rates are known
     share = []  # those of them that are trained here
     for k, cell in enumerate(cells):
-        if settings.learning_rates:  # all cells of a scheme are in one share
-            k = k % (len(cells) // len(settings.seeds))
-        is_mine = k % parts == part - 1
         label = cell.label
         s = replace(cell.settings, dtype=compute.dtype_name, examine=False)
+        is_mine = k % parts == part - 1
         if settings.learning_rates:
+            is_mine = k % len(schemes) % parts == part - 1  # a scheme with all its seeds
             if label not in rates:
                 rates[label] = pick_rate(Cell(label, s), settings, train=is_mine)
                 print(f"{label}: learning rate {rates[label]['picked'] or 'not picked yet'}")

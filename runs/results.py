@@ -84,9 +84,9 @@ def update_result(folder: str | Path, new: dict[str, Any]) -> dict[str, Any]:
         files = read_json(config)["files_sha256"]
     new = new | {"scheme_files": " ".join(f"{name}:{files[name][:6]}" for name in sorted(files))}
     if path.exists():
-        old = load_result(folder)["rows"]
         asked = [[row.get(name) for name in QUESTION] for row in new["rows"]]
-        kept = [row for row in old if [row.get(name) for name in QUESTION] not in asked]
+        kept = load_result(folder)["rows"]
+        kept = [row for row in kept if [row.get(name) for name in QUESTION] not in asked]
         new["rows"] = kept + new["rows"]
     write_json(path, new)
     return new
@@ -448,8 +448,8 @@ def tables(rows: pd.DataFrame, format: str = "text") -> str:
     """
     if format in ("csv", "json"):
         return show("", rows, format=format)
-    answered = bool(answers.answered(rows))
     one_seed = rows.groupby("label").seed.nunique().max() == 1
+    answered = bool(answers.answered(rows))
     parts = {}  # the table of each run
     notes = []
     if rows.dtype.nunique() > 1:
@@ -467,11 +467,13 @@ def tables(rows: pd.DataFrame, format: str = "text") -> str:
             parts[name] = length_table(run)[COLUMNS]
             if one_seed:
                 of_run.append(doubts(run))
-        for note in filter(None, dict.fromkeys(of_run)):
+        for note in dict.fromkeys(of_run):
             names_of.setdefault(note, []).append(name)
+    names_of.pop("", None)
     for note, names in names_of.items():
-        prefix = f"{', '.join(names)}: " if len(names) < len(parts) else ""
-        notes.append(prefix + note)
+        if len(names) < len(parts):
+            note = f"{', '.join(names)}: {note}"
+        notes.append(note)
 
     table = pd.concat(parts, names=["scheme"])
     title = f"{rows.dataset.iloc[0]}, trained at L = {rows.train_length.iloc[0]}"
@@ -490,15 +492,18 @@ def tables(rows: pd.DataFrame, format: str = "text") -> str:
         return show(title, table, [*legend, *notes], format)
     means = show(title, wide(seeds), notes, format)
     if one_seed:
-        differences = show("difference to the first", wide(seeds, "difference"), format=format)
-        return f"{means}\n\n{differences}"
-    table = seeds[seeds["mean"].notna()].drop(columns="half").dropna(axis="columns", how="all")
-    table = table.rename(columns={"label": "scheme", "length": "N"})
-    legend = ["mean over seeds; inf: a seed diverged"]
-    legend.append(f"difference: to {rows.label.iloc[0]}, paired by seed")
-    if "low" in table:
-        legend.append("low, high: the 95 % t-interval of the difference")
-    return f"{means}\n\n{show(f'{title}, over seeds', table, legend, format)}"
+        more = show("difference to the first", wide(seeds, "difference"), format=format)
+    else:
+        legend = [
+            "mean over seeds; inf: a seed diverged",
+            f"difference: to {rows.label.iloc[0]}, paired by seed",
+        ]
+        table = seeds[seeds["mean"].notna()].drop(columns="half").dropna(axis="columns", how="all")
+        if "low" in table:
+            legend.append("low, high: the 95 % t-interval of the difference")
+        table = table.rename(columns={"label": "scheme", "length": "N"})
+        more = show(f"{title}, over seeds", table, legend, format)
+    return f"{means}\n\n{more}"
 
 
 def wide(table: pd.DataFrame, values: str = "mean") -> pd.DataFrame:
