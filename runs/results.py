@@ -43,8 +43,6 @@ QUESTION = (
 )
 # columns of the table of a run
 COLUMNS = "fixed_targets stderr gain gain_stderr windowed nonoverlapping bits/byte".split()
-# settings that are fields of a result, and no part of the label
-OWN = ["pos", "extend", "seed"]
 # protocols that are compared over seeds
 OF_SEEDS = ("fixed_targets", "image")
 # fields of a row that are lists of numbers, and objects
@@ -184,7 +182,8 @@ def rows_of(results: Mapping[str, dict[str, Any]]) -> pd.DataFrame:
     is the scheme with the settings that differ, never the seed.
     """
     settings = pd.DataFrame([result["settings"] for result in results.values()], dtype=object)
-    differing = settings.columns[settings.map(str).nunique() > 1].drop(OWN, errors="ignore")
+    settings = settings.drop(columns=["pos", "extend", "seed"])  # fields of the results
+    differing = settings.columns[settings.map(str).nunique() > 1]
     records = []
     for k, (run, result) in enumerate(results.items()):
         changed = settings.loc[k, differing].to_dict()
@@ -246,9 +245,10 @@ def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> 
 
     # places have one set of targets at every length: that of the newest test at L
     of_places = shown.protocol.isin(["fixed_targets", "windowed"])
-    at_L = shown[of_places & (shown.length == shown.train_length)]
-    newest = shown.run.map(at_L.groupby("run").targets.last())
-    shown = shown[~of_places | (shown.targets == "") | (shown.targets == newest)]
+    targets = shown.split_sha256 + shown.targets
+    at_L = targets[of_places & (shown.length == shown.train_length)]
+    newest = shown.run.map(at_L.groupby(shown.run).last())
+    shown = shown[~of_places | (shown.targets == "") | (targets == newest)]
     for (protocol, length), part in shown[shown.targets != ""].groupby(["protocol", "length"]):
         different = part.drop_duplicates(["split_sha256", "targets"])
         if len(different) > 1:

@@ -24,7 +24,6 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-import posenc
 from configurable import (
     ExplainSettings,
     GPTConfig,
@@ -32,13 +31,13 @@ from configurable import (
     configure,
     run_program,
 )
-from posenc import Shape, scheme_name
+from posenc import Extension, Rotary, Shape, scheme_name
 from runs.examine import examine
 from runs.results import show
 from scheme import Scheme, find, options_of, parse
 
 
-def pair_table(scheme: Scheme, rotary: posenc.Rotary, length: int) -> pd.DataFrame:
+def pair_table(scheme: Scheme, rotary: Rotary, length: int) -> pd.DataFrame:
     """A line for each of the F pairs that a rotary piece turns, wavelengths in tokens.
 
     All angles of a text were seen if the pair finishes a turn within the longest distance of
@@ -52,12 +51,14 @@ def pair_table(scheme: Scheme, rotary: posenc.Rotary, length: int) -> pd.DataFra
     ids = scheme.ids(torch.arange(length), length)
     turns = rotary.frequencies(length)[0].detach().numpy() / (2 * math.pi)  # in each token
     frame = pd.DataFrame({"wavelength": 1 / turns, "turns trained": turns * span})
-    frame["turns at N"] = met = turns * float(ids[-1] - ids[0])
+    met = turns * float(ids[-1] - ids[0])
+    frame["turns at N"] = met
     if scheme.extension:
         turns = rotary.frequencies(length, scheme.maps)[0].detach().numpy() / (2 * math.pi)
         ids = scheme.extended_ids(scheme.extensions, ids, length)
         frame["extended wavelength"] = 1 / turns
-        frame["extended turns"] = met = turns * float(ids[-1] - ids[0])
+        met = turns * float(ids[-1] - ids[0])
+        frame["extended turns"] = met
     frame["all seen"] = (frame["turns trained"] >= 1) | (met <= 1.02 * frame["turns trained"])
     return frame.rename_axis("pair")
 
@@ -69,7 +70,7 @@ def main() -> None:
     if words:
         text = " ".join(words)
         kind = find(parse(text).mentions[0].name, pos_file)
-        name = "extend" if issubclass(kind, posenc.Extension) else "pos"
+        name = "extend" if issubclass(kind, Extension) else "pos"
         settings = replace(settings, **{name: text})
     config = GPTConfig(**{f.name: getattr(settings, f.name) for f in fields(ModelSettings)})
     if pos_file:
