@@ -69,8 +69,8 @@ def list_runs(folders: list[Path], settings: ReportSettings) -> str:
         except UserError as error:
             broken.append(str(error))
     names = "corpus L pos state loss_L gain_4L gain_32L reach folder".split()
-    table = pd.DataFrame(lines, columns=names).dropna(axis="columns", how="all")
-    table = table.sort_values(["corpus", "L", "pos", "folder"])
+    table = pd.DataFrame(lines, columns=names).sort_values(["corpus", "L", "pos", "folder"])
+    table = table.dropna(axis="columns", how="all")
     title = "1 run" if len(lines) == 1 else f"{len(lines)} runs"
     return results.show(title, table, broken, settings.format)
 
