@@ -68,6 +68,8 @@ def list_runs(folders: list[Path], settings: ReportSettings) -> str:
             lines.append(describe(folder, settings.dataset))
         except UserError as error:
             broken.append(str(error))
+    if not lines:
+        raise UserError("; ".join(broken))
     names = "corpus L pos state loss_L gain_4L gain_32L reach folder".split()
     table = pd.DataFrame(lines, columns=names).sort_values(["corpus", "L", "pos", "folder"])
     table = table.dropna(axis="columns", how="all")
