@@ -16,13 +16,13 @@ COLORS = "#0072B2 #D55E00 #009E73 #CC79A7 #E69F00 #56B4E9 #000000 #882255 #99993
 MARKERS = "osD^vP*"
 
 
-def new_figure(size: tuple[float, float], dpi: int = 150) -> Any:
+def new_figure(size: tuple[float, float]) -> Any:
     """An empty figure of matplotlib, of that size in inches."""
     import matplotlib
     from matplotlib.figure import Figure
 
     matplotlib.rcParams["pdf.fonttype"] = 42  # text stays text
-    return Figure(figsize=size, dpi=dpi, layout="constrained")
+    return Figure(figsize=size, dpi=150, layout="constrained")
 
 
 def save_figure(figure: Any, path: str | Path) -> None:
