@@ -118,7 +118,7 @@ def plan(schemes: list[str], settings: AblateSettings) -> list[Cell]:
     fixed = ["dataset", "seed", "init_from", "out_dir", "pos_file"]  # the same for all schemes
     if settings.learning_rates:
         fixed.append("learning_rate")
-    models: dict[str, TrainSettings] = {}
+    models = {}
     for text in schemes:
         # 'rope --qk_norm=True' is a scheme with a setting of its own
         pos, *own = re.split(r"\s+(?=--)", text.strip())
@@ -155,10 +155,6 @@ def examine_cells(cells: list[Cell]) -> None:
                 f"{cell.folder} holds another run than {cell.name} ({differ[0]}): "
                 f"--overwrite=True keeps what is finished and trains anew: {unfinished}"
             )
-    pos_file = None
-    if cells[0].settings.pos_file:
-        pos_file = Path(cells[0].settings.pos_file).resolve()
-        load_file(pos_file)
     # one cell of each scheme
     for cell in {cell.label: cell for cell in cells}.values():
         s = cell.settings
@@ -169,6 +165,10 @@ def examine_cells(cells: list[Cell]) -> None:
                 reason = evaluate.why_nowhere(corpus, places, "fixed_targets", length)
                 if reason:
                     raise UserError(f"the length {length}: {reason}")
+        pos_file = None
+        if s.pos_file:
+            pos_file = Path(s.pos_file).resolve()
+            load_file(pos_file)
         if s.examine:
             length = max((s.block_size, *s.mixed_lengths))
             for warning in examine(s.gpt(corpus.vocab_size), pos_file, length, cell.folder):
@@ -178,7 +178,7 @@ def examine_cells(cells: list[Cell]) -> None:
 # ---- training
 
 
-def train_cells(cells: list[Cell], jobs: int, what: str = "") -> dict[str, str]:
+def train_cells(cells: list[Cell], jobs: int) -> dict[str, str]:
     """Train and test the cells that are not finished, `jobs` at once; print a line for each.
     Returns {name of a cell: why it failed}.
 
@@ -186,19 +186,18 @@ def train_cells(cells: list[Cell], jobs: int, what: str = "") -> dict[str, str]:
     raises SystemExit.
     """
     waiting = [cell for cell in cells if not cell.is_finished()]
-    failures: dict[str, str] = {}
-    children: list[subprocess.Popen] = []
-    caught: list[int] = []
+    failures = {}
+    children = []
+    caught = []  # signals
 
     def pass_on(number: int, frame: object) -> None:
         caught.append(number)
         for child in children:
             child.send_signal(number)  # nothing, if it has ended
 
-    environment = dict(os.environ)
-    if jobs > 1:  # each has its share of the processors
-        threads = max(1, torch.get_num_threads() // jobs)
-        environment.setdefault("OMP_NUM_THREADS", str(threads))
+    # each job has its share of the processors
+    threads = max(1, torch.get_num_threads() // jobs)
+    environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
 
     def train(cell: Cell) -> None:
         if caught:
@@ -231,13 +230,12 @@ def train_cells(cells: list[Cell], jobs: int, what: str = "") -> dict[str, str]:
             return
         if code or not cell.is_finished():
             failures[cell.name] = f"{last or code} (see {cell.folder}/train.log)"
-            line = f"failed: {failures[cell.name]}"
+            outcome = f"failed: {failures[cell.name]}"
         else:
-            rows = results.select(results.load_rows([cell.folder]))
-            line = ", ".join(f"{name} {x:.4f}" for name, x in results.summary(rows).items())
-        seconds = time.monotonic() - started
-        number = cells.index(cell) + 1
-        tqdm.write(f"{what}[{number}/{len(cells)}] {cell.name}: {line} ({seconds:.0f} s)")
+            summary = results.summary(results.select(results.load_rows([cell.folder])))
+            outcome = ", ".join(f"{name} {x:.4f}" for name, x in summary.items())
+        number = f"[{cells.index(cell) + 1}/{len(cells)}]"
+        tqdm.write(f"{number} {cell.name}: {outcome} ({time.monotonic() - started:.0f} s)")
 
     handlers = {number: signal.signal(number, pass_on) for number in SIGNALS}
     # the bar is shown on a terminal only
@@ -265,13 +263,13 @@ def pick_rate(cell: Cell, settings: AblateSettings, train: bool) -> dict:
     edge of those tried, the next one, as far off as its neighbour (as a ratio), is tried too.
     """
     usual = settings.highest_lr
-    losses: dict[float, float] = {}
+    losses = {}
     new = sorted({usual, *settings.learning_rates})
     for _ in range(2):
         trials = [trial(cell, rate, settings) for rate in new]
         if train:
             left = [run for run in trials if settings.overwrite or not diverged(run.folder)]
-            train_cells(left, settings.jobs, "trial ")
+            train_cells(left, settings.jobs)
         for run in trials:
             loss = tuning_loss(run)
             if loss is None:
@@ -281,14 +279,10 @@ def pick_rate(cell: Cell, settings: AblateSettings, train: bool) -> dict:
         best = min(tried, key=losses.get)
         if losses[usual] - losses[best] <= NEAR:
             best = usual
-        if best == tried[0]:
-            neighbour = tried[min(1, len(tried) - 1)]
-        elif best == tried[-1]:
-            neighbour = tried[-2]
-        else:
+        if len(tried) == 1 or best not in (tried[0], tried[-1]):
             break
-        beyond = float(f"{best**2 / neighbour:.3g}")
-        new = [beyond] if beyond not in losses else []
+        neighbour = tried[1] if best == tried[0] else tried[-2]
+        new = [float(f"{best**2 / neighbour:.3g}")]
     nats = {rate: losses[rate] if math.isfinite(losses[rate]) else None for rate in tried}
     return {"picked": best, "nats": nats}
 
@@ -302,11 +296,11 @@ def trial(cell: Cell, rate: float, settings: AblateSettings) -> Cell:
         max_iters=max(1, s.max_iters // 2),
         warmup_iters=s.warmup // 2,
         lr_decay_iters=None,
-        seed=min({*range(len(settings.seeds) + 1)}.difference(settings.seeds)),
+        seed=max(settings.seeds) + 1,
         eval_lengths=(s.block_size,),
     )
     folder = f"out/rates/{run_folder(run).name}-lr={rate}-steps={run.max_iters}"
-    return Cell(f"{cell.label} lr={rate}", replace(run, out_dir=folder))
+    return Cell(f"trial of {cell.label} with lr={rate}", replace(run, out_dir=folder))
 
 
 def tuning_loss(run: Cell) -> float | None:
@@ -330,19 +324,16 @@ def tuning_loss(run: Cell) -> float | None:
 def main() -> int:
     """Train what is not yet trained, and compare."""
     settings, typed = configure(AblateSettings, sys.argv[1:], __doc__)
-    if "WORLD_SIZE" in os.environ:
-        raise UserError("torchrun is for train.py: share the cells out with --only=I/N")
     device.set_up_cpu()
     check_writable(Path(settings.ablate_dir or "out"))
-    cells = plan([*settings.schemes, *typed], settings)
+    schemes = [*settings.schemes, *typed]
+    cells = plan(schemes, settings)
     examine_cells(cells)
 
-    folder = Path(settings.ablate_dir)
-    if not settings.ablate_dir:
-        labels = [cell.label for cell in cells]
-        compared = " ".join([*labels, *words(settings, ("result", "test"))])
-        digest = hashlib.sha256(compared.encode()).hexdigest()[:6]
-        folder = Path("out", f"ablate-{settings.dataset}-L{settings.block_size}-{digest}")
+    compared = " ".join([*schemes, *words(settings, ("result", "test"))])
+    digest = hashlib.sha256(compared.encode()).hexdigest()[:6]
+    name = f"out/ablate-{settings.dataset}-L{settings.block_size}-{digest}"
+    folder = Path(settings.ablate_dir or name)
     os.environ.setdefault("WANDB_RUN_GROUP", folder.name)  # wandb reads it, in each cell too
 
     # one number format for all cells: that of those that are kept, or the faster one here
@@ -355,19 +346,16 @@ def main() -> int:
     compute = device.pick(settings.device, dtype, tokens, settings.n_embd)
     print(f"on {compute.reason}")
 
-    # all cells of a scheme are in one share if its learning rate is to be picked
     part, parts = settings.share
-    cycle = len(cells)
-    if settings.learning_rates:
-        cycle = len(cells) // len(settings.seeds)
-    rates = {}
+    rates = {}  # what pick_rate says of each scheme
     ready = []  # the cells whose learning rates are known
     share = []  # those of them that are trained here
     for k, cell in enumerate(cells):
-        is_mine = k % cycle % parts == part - 1
         label = cell.label
         s = replace(cell.settings, dtype=compute.dtype_name, examine=False)
+        is_mine = k % parts == part - 1
         if settings.learning_rates:
+            is_mine = k % len(schemes) % parts == part - 1  # a scheme with all its seeds
             if label not in rates:
                 rates[label] = pick_rate(Cell(label, s), settings, train=is_mine)
                 print(f"{label}: learning rate {rates[label]['picked'] or 'not picked yet'}")
@@ -383,25 +371,24 @@ def main() -> int:
     n_finished = sum(cell.is_finished() for cell in share)
     print(f"cells: {len(share)}, finished: {n_finished}; the comparison goes to {folder}")
     failures = train_cells(share, settings.jobs)
-    finished = [cell for cell in ready if cell.is_finished()]
+    finished = {str(cell.folder): cell.label for cell in ready if cell.is_finished()}
     if not finished or (parts > 1 and len(finished) < len(cells)):
         print(f"no table yet: {len(finished)} of {len(cells)} cells finished")
-        return 1 if failures else 0
+        return int(bool(failures))
 
-    folder.mkdir(parents=True, exist_ok=True)
-    labels = {str(cell.folder): cell.label for cell in finished}
-    frame = results.load_rows(list(labels), labels)
-    results.save_rows(frame, folder / "rows.csv.xz")
-    write_json(folder / "about.json", provenance() | {"rates": rates, "runs": labels})
-    rows = results.select(frame)
+    rows = results.select(results.load_rows(finished))
+    rows["label"] = rows.run.map(finished)
     table = results.tables(rows)
     for name, reason in failures.items():
         table += f"\nwithout {name}: {reason}"
+    folder.mkdir(parents=True, exist_ok=True)
+    results.save_rows(rows, folder / "rows.csv.xz")
+    write_json(folder / "about.json", provenance() | {"rates": rates, "runs": finished})
     (folder / "table.txt").write_text(f"{table}\n", encoding="utf-8")
     plot_rows(rows, folder / "figure.png")
     print(f"\n{table}\n\nin {folder}: table.txt, figure.png, rows.csv.xz, about.json")
     log_comparison(settings, rows, folder / "figure.png", "comparison")
-    return 1 if failures else 0
+    return int(bool(failures))
 
 
 if __name__ == "__main__":

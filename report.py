@@ -68,9 +68,11 @@ def list_runs(folders: list[Path], settings: ReportSettings) -> str:
             lines.append(describe(folder, settings.dataset))
         except UserError as error:
             broken.append(str(error))
+    if not lines:
+        raise UserError("; ".join(broken))
     names = "corpus L pos state loss_L gain_4L gain_32L reach folder".split()
-    table = pd.DataFrame(lines, columns=names).dropna(axis="columns", how="all")
-    table = table.sort_values(["corpus", "L", "pos", "folder"])
+    table = pd.DataFrame(lines, columns=names).sort_values(["corpus", "L", "pos", "folder"])
+    table = table.dropna(axis="columns", how="all")
     title = "1 run" if len(lines) == 1 else f"{len(lines)} runs"
     return results.show(title, table, broken, settings.format)
 
@@ -89,22 +91,24 @@ def main() -> None:
             raise UserError(
                 f"--out draws tested runs, and {others[0]} is none: python evaluate.py tests a run"
             )
-        files = [file for at in folders for file in at.glob("**/*.json")]
-        names = ("config.json", "extrapolation.json")
-        found = sorted({file.parent for file in files if file.name in names})
-        if not found:
+        runs = set()
+        for at in folders:
+            for name in ("config.json", "extrapolation.json"):
+                runs.update(path.parent for path in at.rglob(name))
+        if not runs:
             raise UserError(f"{' '.join(words)}: no run in it; name a run folder, as out/RUN")
         if settings.format not in ("csv", "json"):
-            print(list_runs(found, settings))
+            print(list_runs(sorted(runs), settings))
             return
-        folders = [folder for folder in found if is_tested(folder)]
+        folders = [folder for folder in sorted(runs) if is_tested(folder)]
     rows = results.load_rows(folders)
     if settings.format in ("csv", "json"):
         print(results.tables(rows, settings.format))
         return
+    extend = None
     if comparisons == folders:  # they may be of several corpora
         rows = rows[rows.dataset == (settings.dataset or rows.dataset.iloc[0])]
-    extend = "all" if comparisons == folders else None
+        extend = "all"
     rows = results.select(rows, settings.dataset, extend)
     print(results.tables(rows, settings.format))
     if settings.out and plot_rows(rows, settings.out):

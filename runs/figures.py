@@ -7,29 +7,27 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from configurable import UserError, replace_file
+from configurable import replace_file
 from runs import answers
-from runs.results import extension_gains, over_seeds, rows_of, select, wide
+from runs.results import OF_SEEDS, extension_gains, over_seeds, rows_of, select, wide
 
 # colours of Okabe and Ito and two of Tol, which the colour-blind can tell apart
 COLORS = "#0072B2 #D55E00 #009E73 #CC79A7 #E69F00 #56B4E9 #000000 #882255 #999933".split()
 MARKERS = "osD^vP*"
 
 
-def new_figure(size: tuple[float, float], dpi: int = 150) -> Any:
+def new_figure(size: tuple[float, float]) -> Any:
     """An empty figure of matplotlib, of that size in inches."""
     import matplotlib
     from matplotlib.figure import Figure
 
     matplotlib.rcParams["pdf.fonttype"] = 42  # text stays text
-    return Figure(figsize=size, dpi=dpi, layout="constrained")
+    return Figure(figsize=size, dpi=150, layout="constrained")
 
 
 def save_figure(figure: Any, path: str | Path) -> None:
-    """Write a figure, whole or not at all; UserError for a kind of figure that is unknown."""
-    kind = Path(path).suffix.removeprefix(".")
-    if kind not in ("png", "pdf", "svg"):
-        raise UserError(f"{path}: name a figure .png, .pdf or .svg")
+    """Write a figure, whole or not at all; the kind is that of the name: .png, .pdf or .svg."""
+    kind = Path(path).suffix[1:]
     replace_file(Path(path), lambda file: figure.savefig(file, format=kind))
 
 
@@ -70,36 +68,34 @@ def draw_losses(axes: Any, rows: pd.DataFrame) -> list[Any]:
     standard error of the paired difference to L.
     """
     curves = []
-    errors = rows[rows.protocol == "fixed_targets"].groupby(["label", "length"]).stderr_vs_L.first()
+    unit = rows.unit.iloc[0]
+    axes.set_xlabel(f"test length, {unit}s (bars: of the mean over seeds, or to L; X: diverged)")
+    axes.set_ylabel(f"loss, nats per {unit} (dotted: cropped to L)")
+    axes.set_title(f"{rows.dataset.iloc[0]}: the same targets with more and more context")
+    errors = rows[rows.protocol.isin(OF_SEEDS)].set_index(["label", "length"]).stderr_vs_L
     for label, means in over_seeds(rows).groupby("label", sort=False):
         means = means.set_index("length")
         nats = means["mean"].replace(math.inf, math.nan)
         if nats.isna().all():
             continue
-        k = len(curves)
-        color = COLORS[k % len(COLORS)]
         bars = means.half
-        if means.seeds.max() == 1 and label in errors:
-            bars = errors[label].reindex(means.index)
-        style = {"marker": MARKERS[k % len(MARKERS)], "markersize": 5, "capsize": 3}
-        bar = axes.errorbar(nats.index, nats, bars.fillna(0).to_numpy(), color=color, **style)
-        bar.lines[0].set_label(label)
+        if means.seeds.max() == 1:
+            bars = errors[label].groupby("length").first()
+        color = COLORS[len(curves) % len(COLORS)]
+        marker = MARKERS[len(curves) % len(MARKERS)]
+        bars = bars.reindex(nats.index).fillna(0)
+        bar = axes.errorbar(
+            nats.index, nats, bars, color=color, marker=marker, markersize=5, capsize=3
+        )
         curves.append(bar.lines[0])
-        diverged = means.index[means["mean"] == math.inf]
-        top = np.full(len(diverged), 0.97)
-        axes.plot(diverged, top, "X", color=color, transform=axes.get_xaxis_transform())
+        curves[-1].set_label(label)
+        for length in means.index[means["mean"] == math.inf]:
+            axes.plot(length, 0.97, "X", color=color, transform=axes.get_xaxis_transform())
         cropped = nats.get(rows.train_length.iloc[0], math.nan)
         axes.axhline(cropped, color=color, linestyle=":", linewidth=1)
-    if curves:
-        low, high = axes.get_ylim()
-        if high < 1.25 * low:  # a flat curve should look flat
-            axes.set_ylim(low * 0.9, high * 1.1)
-        unit = rows.unit.iloc[0]
-        axes.set_xlabel(
-            f"test length, {unit}s (bars: of the mean over seeds, or to L; X: diverged)"
-        )
-        axes.set_ylabel(f"loss, nats per {unit} (dotted: cropped to L)")
-        axes.set_title(f"{rows.dataset.iloc[0]}: the same targets with more and more context")
+    low, high = axes.get_ylim()
+    if high < 1.25 * low:  # a flat curve should look flat
+        axes.set_ylim(low * 0.9, high * 1.1)
     return curves
 
 
@@ -110,11 +106,11 @@ def draw_answers(axes: Any, rows: pd.DataFrame) -> list[Any]:
     curves = []
     labels = list(rows.label.unique())
     for (label, _), run in rows.groupby(["label", "seed"], sort=False):
-        k = labels.index(label)
         table = answers.table(answers.answered(run)).drop(columns="reach", errors="ignore")
         shares = table["right"] if "right" in table else table.iloc[-1]
         shares = shares.dropna()
         if len(shares):
+            k = labels.index(label)
             style = {"color": COLORS[k % len(COLORS)], "marker": MARKERS[k % len(MARKERS)]}
             curves += axes.plot(list(shares.index), shares, label=label, **style)
     axes.axhline(rows.chance.iloc[0], color="0.35", linestyle=":")
@@ -130,7 +126,7 @@ def name_curves(axes: Any, curves: list[Any]) -> None:
     to_axes = axes.transData + axes.transAxes.inverted()
     ends = {}  # of each label, whose seeds are named once: height in the axes, last length, colour
     for curve in curves:
-        x, y = np.asarray(curve.get_data(), dtype=float)
+        x, y = curve.get_data(orig=False)
         last = np.flatnonzero(np.isfinite(y))[-1]
         height = to_axes.transform((x[last], y[last]))[1]
         ends[curve.get_label()] = (height, x[last], curve.get_color())
@@ -141,8 +137,9 @@ def name_curves(axes: Any, curves: list[Any]) -> None:
         left -= 1
         height = max(lowest, min(height, 1 - 0.045 * left))  # room for the others
         lowest = height + 0.045
-        name = label if last == longest else f"{label} (to {last:,.0f})"
-        axes.text(1.01, height, name, color=color, transform=axes.transAxes, va="center")
+        if last < longest:
+            label = f"{label} (to {last:,.0f})"
+        axes.text(1.01, height, label, color=color, transform=axes.transAxes, va="center")
 
 
 def plot_extensions(rows: pd.DataFrame, path: str | Path) -> None:

@@ -41,11 +41,10 @@ QUESTION = (
     "dtype",
     "attention",
 )
-# results of one run are equal in these fields
-OF_RUN = ("pos", "train_length", "seed", "parameters", "scheme_files")
 # columns of the table of a run
-COLUMNS = ["fixed_targets", "stderr", "gain", "gain_stderr", "windowed", "nonoverlapping"]
-COLUMNS += ["bits/byte"]
+COLUMNS = "fixed_targets stderr gain gain_stderr windowed nonoverlapping bits/byte".split()
+# protocols that are compared over seeds
+OF_SEEDS = ("fixed_targets", "image")
 # fields of a row that are lists of numbers, and objects
 LISTS = ("block_nats", "text_nats")
 OBJECTS = ("by_distance", "by_depth", "counted", "files_sha256")
@@ -61,7 +60,7 @@ def load_result(folder: str | Path) -> dict[str, Any]:
         raise UserError(f"{folder} has no {path.name}: python evaluate.py {folder} makes it")
     result = read_json(path)
     try:
-        rows_of({str(folder): result})
+        rows_of({"": result})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(
             f"{path} is damaged ({error!r:.80}): delete it, python evaluate.py {folder} makes it"
@@ -74,7 +73,7 @@ def update_result(folder: str | Path, new: dict[str, Any]) -> dict[str, Any]:
 
     `scheme_files` of a result are the files that defined the scheme of the run when its training
     began, each with the first digits of its SHA-256. A row is replaced only if its question
-    (QUESTION) was asked again. The file of another run is replaced as a whole.
+    (QUESTION) was asked again.
     """
     path = Path(folder, "extrapolation.json")
     config = Path(folder, "config.json")
@@ -83,11 +82,10 @@ def update_result(folder: str | Path, new: dict[str, Any]) -> dict[str, Any]:
         files = read_json(config)["files_sha256"]
     new = new | {"scheme_files": " ".join(f"{name}:{files[name][:6]}" for name in sorted(files))}
     if path.exists():
-        old = load_result(folder)
-        if all(old[name] == new[name] for name in OF_RUN):
-            asked = [[row.get(name) for name in QUESTION] for row in new["rows"]]
-            kept = [row for row in old["rows"] if [row.get(x) for x in QUESTION] not in asked]
-            new["rows"] = kept + new["rows"]
+        asked = [[row.get(name) for name in QUESTION] for row in new["rows"]]
+        kept = load_result(folder)["rows"]
+        kept = [row for row in kept if [row.get(name) for name in QUESTION] not in asked]
+        new["rows"] = kept + new["rows"]
     write_json(path, new)
     return new
 
@@ -99,10 +97,6 @@ def describe_model(
 
     `checkpoint` is the SHA-256 of its file. Called before another extension is put on the model.
     """
-    changed = values(settings, "result")
-    for name, value in values(TrainSettings(), "result").items():
-        if changed[name] == value or name in ("pos", "extend", "block_size", "seed", "max_iters"):
-            del changed[name]  # the default, or a field of its own
     return {
         "pos": f"{settings.pos} (dropped)" if settings.drop_pos else settings.pos,
         "extend": model.pos.extension or None,
@@ -110,7 +104,7 @@ def describe_model(
         "original_length": model.config.block_size,
         "seed": settings.seed,
         "max_iters": settings.max_iters,
-        "settings": changed,
+        "settings": values(settings, "result"),
         "step": step,
         "checkpoint": checkpoint[:16],
         "tokens_trained": tokens,
@@ -126,9 +120,7 @@ def tested_lengths(train_length: int, lengths: Iterable[int] = ()) -> list[int]:
 # ---- the frame
 
 
-def load_rows(
-    folders: Iterable[str | Path], labels: Mapping[str, str] | None = None
-) -> pd.DataFrame:
+def load_rows(folders: Iterable[str | Path]) -> pd.DataFrame:
     """The measured rows of run folders, a line for each: see `rows_of` for the columns.
 
     A folder may also be that of a comparison, which has a rows.csv.xz, or the path of such a file.
@@ -137,14 +129,14 @@ def load_rows(
     frames = []
     for folder in folders:
         path = Path(folder)
-        if (path / "rows.csv.xz").exists():
+        if path.is_dir():
             path = path / "rows.csv.xz"
-        if path.is_file():
+        if path.exists():
             frames.append(read_rows(path))
         else:
             results[str(folder)] = load_result(folder)
     if results:
-        frames.append(rows_of(results, labels))
+        frames.append(rows_of(results))
     if not frames:
         raise UserError("there is no result to show: no run was tested")
     return pd.concat(frames, ignore_index=True)
@@ -152,12 +144,13 @@ def load_rows(
 
 def to_csv(rows: pd.DataFrame) -> str:
     """Rows as CSV: lists of numbers with spaces between them, objects as JSON."""
-    rows = rows.copy()
-    for name in rows.columns.intersection(LISTS):
-        rows[name] = rows[name].map(lambda x: " ".join(map(str, x)), na_action="ignore")
-    for name in rows.columns.intersection(OBJECTS):
-        rows[name] = rows[name].map(json.dumps, na_action="ignore")
-    return rows.to_csv(index=False)
+
+    def text(value: Any) -> Any:
+        if isinstance(value, list):
+            return " ".join(map(str, value))
+        return json.dumps(value) if isinstance(value, dict) else value
+
+    return rows.map(text).to_csv(index=False)
 
 
 def save_rows(rows: pd.DataFrame, path: str | Path) -> None:
@@ -167,7 +160,7 @@ def save_rows(rows: pd.DataFrame, path: str | Path) -> None:
 
 
 def read_rows(path: Path) -> pd.DataFrame:
-    """What `save_rows` wrote. A published table (results/README.md) has no runs and no labels."""
+    """What `save_rows` wrote, without the predictors that count, which have no seed."""
     try:
         rows = pd.read_csv(path, float_precision="round_trip")
         rows = rows[rows.seed.notna()].astype({"seed": int, "train_length": int})
@@ -175,75 +168,55 @@ def read_rows(path: Path) -> pd.DataFrame:
             rows[name] = rows[name].map(lambda x: list(map(float, x.split())), na_action="ignore")
         for name in rows.columns.intersection(OBJECTS):
             rows[name] = rows[name].map(json.loads, na_action="ignore")
+        return complete(rows)
     except (ValueError, AttributeError, EOFError, lzma.LZMAError) as error:
         raise UserError(f"{path} is damaged, no table of rows: {error!r:.80}") from None
-    if "label" not in rows:
-        rows["label"] = rows.pos
-        for name in rows.columns.intersection(["part", "learning_rate", "drop_pos"]):
-            if rows[name].nunique() > 1:
-                rows["label"] += f" {name}=" + rows[name].astype(object).map(str)
-        if "run" not in rows:
-            rows["run"] = rows.label + " s=" + rows.seed.astype(str)
-        if "extend" in rows:
-            rows["label"] += (", " + rows.extend).fillna("")
-        rows["trained_on"] = rows.dataset
-        rows["trained"] = rows.train_length
-        rows["texts"] = rows.windows
-        rows["unit"] = "token"
-        rows["step"] = 0
-        rows["checkpoint"] = rows["split_sha256"] = rows["targets"] = path.name
-    return complete(rows)
+
+
+def rows_of(results: Mapping[str, dict[str, Any]]) -> pd.DataFrame:
+    """The rows of results, {run folder: content of extrapolation.json}, as one frame.
+
+    Columns: `run` (the folder), `label`, the fields of the result, a column for each setting that
+    differs among the runs, and the fields of the row. `extend` is the extension of the row and
+    `trained_extend` that of the run, "" for none; `trained_on` is the corpus of the run. The label
+    is the scheme with the settings that differ, never the seed.
+    """
+    settings = pd.DataFrame([result["settings"] for result in results.values()], dtype=object)
+    settings = settings.drop(columns=["pos", "extend", "seed"])  # fields of the results
+    differing = settings.columns[settings.map(str).nunique() > 1]
+    records = []
+    for k, (run, result) in enumerate(results.items()):
+        changed = settings.loc[k, differing].to_dict()
+        of_run = {"run": run, "trained_on": settings.dataset[k]} | changed | result
+        of_run["trained_extend"] = result["extend"]
+        del of_run["rows"], of_run["settings"]
+        label = " ".join([result["pos"], *(f"{name}={x}" for name, x in changed.items())])
+        for row in result["rows"]:
+            name = label
+            if row["extend"]:
+                name += f", {row['extend']}"
+            if row["step"] < result["max_iters"]:
+                name += f" (unfinished: step {row['step']} of {result['max_iters']})"
+            records.append(of_run | row | {"label": name})
+    return complete(pd.DataFrame(records))
 
 
 def complete(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows with a column for each field that a table reads: "" for no text, NaN for no number."""
     numbers = ["nats", "stderr", "stderr_vs_L", "bits_per_byte", "windows", "chance"]
     texts = ["extend", "trained_extend", "note", "reason", "scheme_files"]
+    texts += ["checkpoint", "split_sha256", "targets"]
     names = [*rows, *QUESTION, *LISTS, *numbers, *texts, "diverged"]
     rows = rows.reindex(columns=list(dict.fromkeys(names)))
+    rows = rows.astype(dict.fromkeys(numbers, float))
     rows[texts] = rows[texts].astype(object).fillna("")
-    rows["diverged"] = rows.diverged == True  # noqa: E712
+    rows["diverged"] = rows.diverged.eq(True)
     # two formulas of one name are told apart by their files, and equal runs by their folders
     several = rows.groupby("label").scheme_files.transform("nunique") > 1
     rows.loc[several, "label"] += " [" + rows.scheme_files + "]"
     alike = rows.groupby(["label", "seed"]).run.transform("nunique") > 1
     rows.loc[alike, "label"] += " (" + rows.run + ")"
-    return rows.astype(dict.fromkeys(numbers, float))
-
-
-def rows_of(
-    results: Mapping[str, dict[str, Any]], labels: Mapping[str, str] | None = None
-) -> pd.DataFrame:
-    """The rows of results, {run folder: content of extrapolation.json}, as one frame.
-
-    Columns: `run` (the folder), `label`, the fields of the result, a column for each setting that
-    differs among the runs, and the fields of the row. `extend` is the extension of the row and
-    `trained_extend` that of the run, "" for none; `trained_on` is the corpus of the run. The label
-    is the scheme with the settings that differ, never the seed, or what `labels` calls the run.
-    """
-    defaults = values(TrainSettings(), "result")
-    settings = {}
-    for run, result in results.items():
-        own = {"block_size": result["train_length"], "max_iters": result["max_iters"]}
-        settings[run] = defaults | result["settings"] | own
-    differing = []
-    for name in defaults:
-        if len({str(setting[name]) for setting in settings.values()}) > 1:
-            differing.append(name)
-    records = []
-    for run, result in results.items():
-        changed = {name: settings[run][name] for name in differing}
-        label = " ".join([result["pos"], *(f"{name}={x}" for name, x in changed.items())])
-        label = (labels or {}).get(run, label)
-        of_run = {"run": run, "trained_on": settings[run]["dataset"]} | changed | result
-        of_run["trained_extend"] = result["extend"]
-        del of_run["rows"], of_run["settings"]
-        for row in result["rows"]:
-            name = f"{label}, {row['extend']}" if row["extend"] else label
-            if row["step"] < (result["max_iters"] or 0):
-                name += f" (unfinished: step {row['step']} of {result['max_iters']})"
-            records.append(of_run | row | {"label": name})
-    return complete(pd.DataFrame(records))
+    return rows
 
 
 # ---- which rows are compared
@@ -259,10 +232,7 @@ def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> 
     """
     if rows.empty:
         raise UserError("there is no result to show: no run was tested")
-    if not dataset:
-        datasets = list(rows.dataset[rows.run == rows.run.iloc[0]])
-        trained_on = rows.trained_on.iloc[0]
-        dataset = trained_on if trained_on in datasets else datasets[0]
+    dataset = dataset or rows.trained_on.iloc[0]
     shown = rows[rows.dataset == dataset]
     if extend is None:
         shown = shown[shown.extend == shown.trained_extend]
@@ -270,28 +240,26 @@ def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> 
     if len(untested):
         raise UserError(f"{untested.iloc[0]} was not tested on {dataset}: run evaluate.py on it")
     # rows of an older checkpoint, or asked again since, are history
-    newest = shown.sort_values("step", kind="stable").groupby("run").checkpoint.last()
-    shown = shown[shown.checkpoint == shown.run.map(newest)]
+    shown = shown[shown.checkpoint == shown.groupby("run").checkpoint.transform("last")]
     shown = shown.drop_duplicates(["run", "extend", "protocol", "length"], keep="last")
-    shown = shown.sort_values("length", kind="stable")
-    labels = list(rows.label.unique())  # in the order of the runs
-    shown = shown.sort_values("label", key=lambda x: x.map(labels.index), kind="stable")
-    shown = shown.reset_index(drop=True)
 
-    # places have one set of targets at every length, and those of the newest test at L count
-    targets = shown.split_sha256 + shown.targets
+    # places have one set of targets at every length: that of the newest test at L
     of_places = shown.protocol.isin(["fixed_targets", "windowed"])
+    targets = shown.split_sha256 + shown.targets
     at_L = targets[of_places & (shown.length == shown.train_length)]
     newest = shown.run.map(at_L.groupby(shown.run).last())
-    shown = shown[~of_places | targets.isna() | (targets == newest)]
-    question = shown.protocol.where(of_places, shown.protocol + " at " + shown.length.astype(str))
-    for protocol, part in targets.groupby(question):
-        if part.nunique() > 1:
-            a, b = shown.label[part.drop_duplicates().index[:2]]
+    shown = shown[~of_places | (shown.targets == "") | (targets == newest)]
+    for (protocol, length), part in shown[shown.targets != ""].groupby(["protocol", "length"]):
+        different = part.drop_duplicates(["split_sha256", "targets"])
+        if len(different) > 1:
+            a, b = different.label[:2]
             raise UserError(
-                f"{a} and {b}: different targets of {dataset} ({protocol}); evaluate them with the "
-                "same --eval_windows and the same corpus files"
+                f"{a} and {b}: different targets of {dataset} ({protocol} at {length}); evaluate "
+                "them with the same --eval_windows and the same corpus files"
             )
+    labels = list(rows.label.unique())  # in the order of the runs
+    shown = shown.sort_values("length", kind="stable")
+    shown = shown.sort_values("label", key=lambda label: label.map(labels.index), kind="stable")
     return shown.reset_index(drop=True)
 
 
@@ -311,9 +279,9 @@ def standard_error(values: Any) -> float:
 def paired(a: Any, b: Any) -> tuple[float, float] | None:
     """a - b in nats and its standard error, window by window; a and b are rows.
 
-    None if one is missing, has no loss, or was measured on other targets.
+    None if one has no loss, or they were measured on different targets.
     """
-    if a is None or b is None or pd.isna(a["nats"]) or pd.isna(b["nats"]):
+    if pd.isna(a["nats"]) or pd.isna(b["nats"]):
         return None
     if a["split_sha256"] != b["split_sha256"] or a["targets"] != b["targets"]:
         return None
@@ -327,21 +295,17 @@ def length_table(rows: pd.DataFrame) -> pd.DataFrame:
     the standard errors of the paired differences; bits/byte of nonoverlapping.
     """
     length = rows.train_length.iloc[0]
+    fixed = rows[rows.protocol == "fixed_targets"].set_index("length")
+    windowed = rows[rows.protocol == "windowed"].set_index("length")
     table = rows.assign(loss=losses(rows)).pivot(index="length", columns="protocol", values="loss")
     table = table.reindex(columns=[*COLUMNS, "far", "far_stderr"]).astype(float)
-    row_at = {(row["protocol"], row["length"]): row for row in rows.to_dict("records")}
-    for n in table.index:
-        fixed = row_at.get(("fixed_targets", n))
-        if fixed:
-            table.loc[n, "stderr"] = fixed["stderr"]
-        if ("nonoverlapping", n) in row_at:
-            table.loc[n, "bits/byte"] = row_at["nonoverlapping", n]["bits_per_byte"]
-        gain = paired(row_at.get(("fixed_targets", length)), fixed)
-        if gain and n != length:
-            table.loc[n, ["gain", "gain_stderr"]] = gain
-        far = paired(row_at.get(("windowed", n)), fixed)
-        if far and n > length:
-            table.loc[n, ["far", "far_stderr"]] = far
+    table["stderr"] = fixed.stderr
+    table["bits/byte"] = rows[rows.protocol == "nonoverlapping"].set_index("length").bits_per_byte
+    for n, row in fixed.iterrows():
+        if n != length and length in fixed.index:
+            table.loc[n, ["gain", "gain_stderr"]] = paired(fixed.loc[length], row) or math.nan
+        if n > length and n in windowed.index:
+            table.loc[n, ["far", "far_stderr"]] = paired(windowed.loc[n], row) or math.nan
     return table.rename_axis(index="N", columns=None)
 
 
@@ -388,7 +352,7 @@ def t_half(values: pd.Series) -> float:
     values = values[np.isfinite(values)]
     if len(values) < 3:
         return math.nan
-    return float(t.ppf(0.975, len(values) - 1)) * standard_error(values)
+    return t.ppf(0.975, len(values) - 1) * values.sem()
 
 
 def over_seeds(rows: pd.DataFrame) -> pd.DataFrame:
@@ -400,23 +364,18 @@ def over_seeds(rows: pd.DataFrame) -> pd.DataFrame:
     the ends of its t-interval, NaN with fewer than three seeds: the seeds, and never the windows,
     are the sample.
     """
-    protocol = "fixed_targets" if "fixed_targets" in set(rows.protocol) else "image"
-    rows = rows[rows.protocol == protocol]
+    rows = rows[rows.protocol.isin(OF_SEEDS)]
     rows = rows.assign(loss=losses(rows))
-    first = rows[rows.label.isin(rows.label.head(1))]
-    first = first[["seed", "length", "loss"]].rename(columns={"loss": "first"})
-    rows = rows.merge(first, how="left", on=["seed", "length"])
+    first = rows[rows.label.isin(rows.label.head(1))].set_index(["seed", "length"]).loss
+    rows = rows.join(first.rename("first"), on=["seed", "length"])
     with np.errstate(invalid="ignore"):  # inf - inf
         rows["difference"] = (rows.loss - rows["first"]).where(rows.loss < math.inf)
-        table = rows.groupby(["label", "length"], sort=False).agg(
-            seeds=("loss", "size"),
-            mean=("loss", "mean"),
-            sd=("loss", "std"),
-            half=("loss", t_half),
-            difference=("difference", "mean"),
-            low=("difference", lambda differences: differences.mean() - t_half(differences)),
-            high=("difference", lambda differences: differences.mean() + t_half(differences)),
-        )
+        groups = rows.groupby(["label", "length"], sort=False)
+        table = groups.loss.agg(seeds="size", mean="mean", sd="std", half=t_half)
+    table["difference"] = groups.difference.mean()
+    half = groups.difference.agg(t_half)
+    table["low"] = table.difference - half
+    table["high"] = table.difference + half
     return table.reset_index()
 
 
@@ -489,56 +448,62 @@ def tables(rows: pd.DataFrame, format: str = "text") -> str:
     """
     if format in ("csv", "json"):
         return show("", rows, format=format)
-    title = f"{rows.dataset.iloc[0]}, trained at L = {rows.train_length.iloc[0]}"
+    one_seed = rows.groupby("label").seed.nunique().max() == 1
     answered = bool(answers.answered(rows))
-    one_seed = rows.seed.groupby(rows.label).nunique().max() == 1
-    parts = {}
+    parts = {}  # the table of each run
     notes = []
     if rows.dtype.nunique() > 1:
         notes.append("rows of different number formats are compared")
-    runs_of_note: dict[str, list[str]] = {}
+    names_of = {}  # the runs that a note is of
     for (label, seed), run in rows.groupby(["label", "seed"], sort=False):
         name = label if one_seed else f"{label} s={seed}"
-        own_notes = "; ".join([*run.reason[run.reason != ""][:1], *run.note]).split("; ")
-        if one_seed and not answered:
-            own_notes.append(doubts(run))
-        for note in dict.fromkeys(filter(None, own_notes)):
-            runs_of_note.setdefault(note, []).append(name)
+        reasons = run.reason[run.reason != ""]
+        of_run = "; ".join([*reasons[:1], *run.note]).split("; ")
         if answered:
-            parts[name] = answers.table(answers.answered(run))
-            notes.append(f"{name}: {answers.verdict(answers.answered(run))}")
+            tested = answers.answered(run)
+            parts[name] = answers.table(tested)
+            notes.append(f"{name}: {answers.verdict(tested)}")
         else:
             parts[name] = length_table(run)[COLUMNS]
-    for note, names in runs_of_note.items():  # once, with the runs that it is of
-        prefix = f"{', '.join(names)}: " if len(names) < len(parts) else ""
-        notes.append(prefix + note)
+            if one_seed:
+                of_run.append(doubts(run))
+        for note in dict.fromkeys(of_run):
+            names_of.setdefault(note, []).append(name)
+    names_of.pop("", None)
+    for note, names in names_of.items():
+        if len(names) < len(parts):
+            note = f"{', '.join(names)}: {note}"
+        notes.append(note)
+
+    table = pd.concat(parts, names=["scheme"])
+    title = f"{rows.dataset.iloc[0]}, trained at L = {rows.train_length.iloc[0]}"
     if answered:
-        table = pd.concat(parts, names=["scheme"])
         title += "; share of right answers"
         return show(title, table, [answers.LEGEND, *notes], format, digits=2)
     title += f"; nats per {rows.unit.iloc[0]}"
     seeds = over_seeds(rows)
     if len(parts) == 1 or seeds.empty:
-        table = pd.concat(parts, names=["scheme"]).dropna(axis="columns", how="all")
         if len(parts) == 1:
             title = f"{rows.label.iloc[0]} on {title}"
             table = table.droplevel("scheme")
+        table = table.dropna(axis="columns", how="all")
         legend = [text for name, text in LEGEND.items() if name in table]
         table = table.rename(columns={"stderr": "± stderr", "gain_stderr": "± paired"})
         return show(title, table, [*legend, *notes], format)
-    pages = [show(title, wide(seeds), notes, format)]
+    means = show(title, wide(seeds), notes, format)
     if one_seed:
-        pages.append(show("difference to the first", wide(seeds, "difference"), format=format))
+        more = show("difference to the first", wide(seeds, "difference"), format=format)
     else:
-        long = seeds.set_index(["label", "length"]).rename_axis(["scheme", "N"])
-        long = long[long["mean"].notna()].drop(columns="half").dropna(axis="columns", how="all")
-        legend = ["mean over seeds; inf: a seed diverged"]
-        if "difference" in long:
-            legend.append(f"difference: to {rows.label.iloc[0]}, paired by seed")
-        if "low" in long:
+        legend = [
+            "mean over seeds; inf: a seed diverged",
+            f"difference: to {rows.label.iloc[0]}, paired by seed",
+        ]
+        table = seeds[seeds["mean"].notna()].drop(columns="half").dropna(axis="columns", how="all")
+        if "low" in table:
             legend.append("low, high: the 95 % t-interval of the difference")
-        pages.append(show(f"{title}, over seeds", long, legend, format))
-    return "\n\n".join(pages)
+        table = table.rename(columns={"label": "scheme", "length": "N"})
+        more = show(f"{title}, over seeds", table, legend, format)
+    return f"{means}\n\n{more}"
 
 
 def wide(table: pd.DataFrame, values: str = "mean") -> pd.DataFrame:

@@ -264,8 +264,8 @@ def test_rates_are_picked_on_a_seed_that_is_not_compared(monkeypatch, capsys):
     words = ("nope", "--seeds=1", "--learning_rates=1e-3", "--ablate_dir=one")
     assert compare(monkeypatch, *words) == 0
     said = capsys.readouterr().out
-    assert "nope: learning rate" in said and said.count("trial [") >= 2
+    assert "nope: learning rate" in said and said.count("trial of nope") >= 2
     about = read_json(Path("one/about.json"))
     tried = about["rates"]["nope"]["nats"].keys()
-    assert tried >= {"0.001", "0.003"}  # and perhaps one beyond the edge
+    assert tried >= {"0.001", "0.01"}  # and perhaps one beyond the edge
     assert "lr=" in results.load_rows(["one"]).label.iloc[0]

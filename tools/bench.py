@@ -71,68 +71,56 @@ LEGEND = (
 # ---- what is measured
 
 
-class Subject:
-    """A model, and what is measured of it: `run()` takes `tokens` tokens in texts of `length`."""
+def prepare(
+    s: BenchSettings, part: str, corpus: data.Corpus, compute: device.Compute
+) -> tuple[GPT, Callable[[], None], int, int]:
+    """A model, what is measured of it, and how many tokens that takes in texts of which length."""
+    torch.manual_seed(s.seed)
+    model = GPT(s.gpt(corpus.vocab_size), s.pos_file or None).to(compute.device)
+    model.train(part == "train")
+    text = torch.from_numpy(corpus.val.astype(np.int64)).to(compute.device)
 
-    def __init__(
-        self, s: BenchSettings, part: str, corpus: data.Corpus, compute: device.Compute
-    ) -> None:
-        torch.manual_seed(s.seed)
-        self.settings = s
-        self.corpus = corpus
-        self.compute = compute
-        self.step = 0
-        self.model = GPT(s.gpt(corpus.vocab_size), s.pos_file or None).to(compute.device)
-        self.model.train(part == "train")
-        self.length = s.block_size
-        text = torch.from_numpy(corpus.val.astype(np.int64)).to(compute.device)
-        if part == "train":
-            self.run = self.train
-            self.tokens = s.gradient_accumulation_steps * s.batch_size * s.block_size
-            self.loss_fn = MeanLoss(self.model)
-            self.optimizers = configure_optimizers(self.model, s, compute.dtype)
-            compile_loss(self.loss_fn, s, compute.kind)
-        elif part == "test":
-            self.run = self.test
-            self.length = min(max(s.eval_lengths, default=16 * s.block_size), len(text) - 1)
-            texts = max(1, TEST_TOKENS // self.length)
-            self.text = text[: self.length + 1].expand(texts, -1)
-            self.tokens = texts * self.length
-        else:
-            self.run = self.decode
-            self.text = text[None, : s.block_size]
-            self.length += s.max_new_tokens
-            self.tokens = s.max_new_tokens
-            if compute.kind == "cuda" and s.compile and not device.missing_compiler():
-                self.model.compile()  # on a CPU that takes longer than it saves
+    if part == "train":
+        loss_fn = MeanLoss(model)
+        optimizers = configure_optimizers(model, s, compute.dtype)
+        compile_loss(loss_fn, s, compute.kind)
+        batch = rows.batch(corpus, s.block_size, s.seed, 0, s.batch_size)
 
-    def train(self) -> None:
-        """Take a training step."""
-        s = self.settings
-        self.model.draw_ids(s.seed, self.step, s.block_size)
-        for micro_step in range(s.gradient_accumulation_steps):
-            first = (self.step * s.gradient_accumulation_steps + micro_step) * s.batch_size
-            batch = rows.batch(self.corpus, s.block_size, s.seed, first, s.batch_size)
-            x, y = (to_device(array, self.compute) for array in batch)
-            with device.autocast(self.compute):
-                loss = self.loss_fn(x, y) / s.gradient_accumulation_steps
-            loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), s.grad_clip or torch.inf)
-        for optimizer in self.optimizers:
-            optimizer.step()
-        self.model.zero_grad(set_to_none=True)
-        self.step += 1
+        def step() -> None:
+            model.draw_ids(s.seed, 0, s.block_size)
+            for _ in range(s.gradient_accumulation_steps):
+                idx, targets = (to_device(array, compute) for array in batch)
+                with device.autocast(compute):
+                    loss = loss_fn(idx, targets) / s.gradient_accumulation_steps
+                loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), s.grad_clip or torch.inf)
+            for optimizer in optimizers:
+                optimizer.step()
+            model.zero_grad(set_to_none=True)
 
-    @torch.no_grad()
-    def test(self) -> None:
-        """The losses of as many long texts as evaluate.py reads at once."""
-        with device.autocast(self.compute):
-            self.model.losses(self.text[:, :-1], self.text[:, 1:])
+        tokens = s.gradient_accumulation_steps * s.batch_size * s.block_size
+        return model, step, s.block_size, tokens
 
-    def decode(self) -> None:
-        """Go on from a text of L tokens."""
-        with device.autocast(self.compute):
-            self.model.generate(self.text, self.settings.max_new_tokens, temperature=0)
+    if part == "test":
+        length = min(max(s.eval_lengths, default=16 * s.block_size), len(text) - 1)
+        # as many long texts as evaluate.py reads at once
+        texts = text[: length + 1].expand(max(1, TEST_TOKENS // length), -1)
+
+        @torch.no_grad()
+        def test() -> None:
+            with device.autocast(compute):
+                model.losses(texts[:, :-1], texts[:, 1:])
+
+        return model, test, length, len(texts) * length
+
+    if compute.kind == "cuda" and s.compile and not device.missing_compiler():
+        model.compile()  # on a CPU that takes longer than it saves
+
+    def decode() -> None:
+        with device.autocast(compute):
+            model.generate(text[None, : s.block_size], s.max_new_tokens, temperature=0)
+
+    return model, decode, s.block_size + s.max_new_tokens, s.max_new_tokens
 
 
 def seconds(run: Callable[[], object], compute: device.Compute) -> float:
@@ -144,22 +132,12 @@ def seconds(run: Callable[[], object], compute: device.Compute) -> float:
     return time.perf_counter() - started
 
 
-def memory(run: Callable[[], object], compute: device.Compute) -> int | None:
-    """The most bytes that a call takes besides those in use before; None on a CPU."""
-    if compute.kind != "cuda":
-        return None
-    torch.cuda.reset_peak_memory_stats(compute.device)
-    before = device.peak_memory(compute)
-    seconds(run, compute)
-    return device.peak_memory(compute) - before
-
-
 def compare(s: BenchSettings, part: str, corpus: data.Corpus, compute: device.Compute) -> dict:
     """Measure a part of the scheme s.pos in turn with nope and with a product of matrices."""
     torch._dynamo.reset()  # what was compiled before, and the models of then
     gc.collect()
-    subject = Subject(s, part, corpus, compute)
-    nope = Subject(replace(s, pos="nope"), part, corpus, compute)
+    model, run, length, tokens = prepare(s, part, corpus, compute)
+    _, run_nope, _, _ = prepare(replace(s, pos="nope"), part, corpus, compute)
     a = torch.randn(CUBE, CUBE, device=compute.device, dtype=compute.dtype)
     count = 100 if compute.kind == "cuda" else 1  # one is too short to be timed there
 
@@ -169,29 +147,34 @@ def compare(s: BenchSettings, part: str, corpus: data.Corpus, compute: device.Co
 
     turns = []
     for _ in range(s.rounds + 2):
-        turns.append([seconds(run, compute) for run in (nope.run, subject.run, product)])
-    others, own, products = np.array(turns[2:]).T  # the first turns compile and warm up
-    ratios = others / own
+        turns.append([seconds(call, compute) for call in (run_nope, run, product)])
+    nope, own, products = np.array(turns[2:]).T  # the first turns compile and warm up
+    ratios = nope / own
     rates = 2 * CUBE**3 * count / products
-    flops = flops_per_token(subject.model, subject.length) * subject.tokens
-    kept = 4 * subject.model.parameter_count
+    flops = flops_per_token(model, length) * tokens
+    weights = 4 * model.parameter_count
     if part == "train":
-        kept *= 3  # with AdamW's two means
+        weights *= 3  # with AdamW's two means
     else:
         flops /= 3  # forward only
-    grown = memory(subject.run, compute)
+    gib = None
+    if compute.kind == "cuda":
+        torch.cuda.reset_peak_memory_stats(compute.device)
+        before = device.peak_memory(compute)
+        seconds(run, compute)
+        gib = round((weights + device.peak_memory(compute) - before) / 2**30, 3)
     compiled = part == "train" and s.compile
     return {
-        "length": subject.length,
-        "tokens_per_s": subject.tokens / np.median(own),
+        "length": length,
+        "tokens_per_s": tokens / np.median(own),
         "nope": np.median(ratios),
         "low": min(ratios),
         "high": max(ratios),
         "use": np.median(flops / own / rates),
         "gflops": np.median(rates) / 1e9,
         "first_s": turns[0][1],
-        "gib": None if grown is None else round((kept + grown) / 2**30, 3),
-        "attention": subject.model.attention_path(subject.length, compiled=compiled),
+        "gib": gib,
+        "attention": model.attention_path(length, compiled=compiled),
     }
 
 
@@ -215,17 +198,17 @@ def main() -> None:
         if before["settings"] != settings:
             raise UserError(f"{path} is of other settings: set another --out_dir")
 
-    lengths = s.lengths or [s.block_size]
-    for length, pos, part in itertools.product(lengths, schemes or ["rope"], s.only):
+    for length, pos, part in itertools.product(
+        s.lengths or [s.block_size], schemes or ["rope"], s.only
+    ):
         name = f"{pos}, {part} at L = {length}"
         if name in measured:
             continue
         print(name, flush=True)
+        one = replace(s, pos=pos, block_size=length)
         try:
             with device.memory_advice("lower batch_size"):
-                measured[name] = compare(
-                    replace(s, pos=pos, block_size=length), part, corpus, compute
-                )
+                measured[name] = compare(one, part, corpus, compute)
         except UserError as error:
             measured[name] = {"reason": str(error)}
         write_json(path, {"settings": settings, "rows": measured, **provenance()})

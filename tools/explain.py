@@ -18,28 +18,26 @@ if __name__ == "__main__":  # --help answers before torch is imported
 import inspect
 import math
 import sys
-from dataclasses import asdict, fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pandas as pd
 import torch
 
-import posenc
 from configurable import (
     ExplainSettings,
     GPTConfig,
     ModelSettings,
-    UserError,
     configure,
     run_program,
 )
-from posenc import Shape, scheme_name
+from posenc import Extension, Rotary, Shape, scheme_name
 from runs.examine import examine
 from runs.results import show
 from scheme import Scheme, find, options_of, parse
 
 
-def pair_table(scheme: Scheme, rotary: posenc.Rotary, length: int) -> pd.DataFrame:
+def pair_table(scheme: Scheme, rotary: Rotary, length: int) -> pd.DataFrame:
     """A line for each of the F pairs that a rotary piece turns, wavelengths in tokens.
 
     All angles of a text were seen if the pair finishes a turn within the longest distance of
@@ -53,43 +51,36 @@ def pair_table(scheme: Scheme, rotary: posenc.Rotary, length: int) -> pd.DataFra
     ids = scheme.ids(torch.arange(length), length)
     turns = rotary.frequencies(length)[0].detach().numpy() / (2 * math.pi)  # in each token
     frame = pd.DataFrame({"wavelength": 1 / turns, "turns trained": turns * span})
-    frame["turns at N"] = turns * float(ids[-1] - ids[0])
-    met = frame["turns at N"]
+    met = turns * float(ids[-1] - ids[0])
+    frame["turns at N"] = met
     if scheme.extension:
         turns = rotary.frequencies(length, scheme.maps)[0].detach().numpy() / (2 * math.pi)
-        moved = scheme.extended_ids(scheme.extensions, ids, length)
+        ids = scheme.extended_ids(scheme.extensions, ids, length)
         frame["extended wavelength"] = 1 / turns
-        met = turns * float(moved[-1] - moved[0])
+        met = turns * float(ids[-1] - ids[0])
         frame["extended turns"] = met
     frame["all seen"] = (frame["turns trained"] >= 1) | (met <= 1.02 * frame["turns trained"])
-    frame.index.name = "pair"
-    return frame
+    return frame.rename_axis("pair")
 
 
 def main() -> None:
     """Say what an expression is, and show the pairs of columns that it turns."""
     settings, words = configure(ExplainSettings, sys.argv[1:], __doc__)
     pos_file = Path(settings.pos_file) if settings.pos_file else None
-    pos = settings.pos
-    extend = settings.extend
-    if len(words) > 1:
-        raise UserError(f"{' '.join(words)!r:.60} is more than one word: quote the expression")
-    for text in words:
-        if issubclass(find(parse(text).mentions[0].name, pos_file), posenc.Extension):
-            extend = text
-        else:
-            pos = text
-    values = asdict(settings)
-    model = {field.name: values[field.name] for field in fields(ModelSettings)}
-    config = GPTConfig(**{**model, "pos": pos, "extend": extend})
+    if words:
+        text = " ".join(words)
+        kind = find(parse(text).mentions[0].name, pos_file)
+        name = "extend" if issubclass(kind, Extension) else "pos"
+        settings = replace(settings, **{name: text})
+    config = GPTConfig(**{f.name: getattr(settings, f.name) for f in fields(ModelSettings)})
     if pos_file:
         for warning in examine(config, pos_file):
             print(f"warning: {warning}", file=sys.stderr)
         print("examined: causal, its own text, finite, trained, the same by every way of computing")
 
     shape = Shape(config.n_head, config.scheme_width, config.n_embd, config.block_size)
-    scheme = Scheme(pos, shape, config.n_layer, pos_file)
-    scheme.extend(extend)
+    scheme = Scheme(config.pos, shape, config.n_layer, pos_file)
+    scheme.extend(config.extend)
     length = settings.length or min(8 * config.block_size, scheme.limit or 2**24)
     scheme.check_length(length)
     print(f"{scheme.text}, trained at L = {config.block_size}\n{scheme.describe()}")
