@@ -48,3 +48,21 @@ def verify(path: Path, sha256: str, origin: str, otherwise: str = OTHERWISE) -> 
     digest = configurable.sha256(path)
     if digest != sha256:
         raise UserError(f"{origin} is another file, of SHA-256 {digest}; {otherwise}")
+
+
+def model_folder(name: str | Path) -> Path:
+    """The folder of a Hugging Face model: `name`, or where the model of that name is kept.
+
+    A download takes its settings, tokenizer and weights; UserError if there is none.
+    """
+    if Path(name).is_dir():
+        return Path(name)
+    try:
+        from huggingface_hub import snapshot_download
+
+        return Path(snapshot_download(str(name), allow_patterns=["*.json", "model*.safetensors"]))
+    except (ImportError, OSError, ValueError) as error:
+        raise UserError(
+            f"{name} is neither a folder nor a model ({str(error).splitlines()[0]}); a name needs "
+            "a network and huggingface_hub (pip)"
+        ) from error
