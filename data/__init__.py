@@ -6,8 +6,19 @@ To add a corpus to the project, write data/NAME/prepare.py: a program with a fun
 it in COMMANDS below. After `python data/NAME/prepare.py`, train with --dataset=NAME.
 
 A corpus is a folder with these files: train.bin and val.bin (token ids, uint16 or uint32),
-train_starts.npy and val_starts.npy (the first token of each document) and meta.json (see META). A
-folder with train.bin and val.bin alone is read as one of nanoGPT's, GPT-2's tokens in uint16; it
+train_starts.npy and val_starts.npy (the first token of each document) and meta.json:
+
+    name, vocab_size
+    tokenizer   "bytes", "char", "gpt2" or "file"
+    unit        what a token is: "byte", "char" or "token"
+    source      where the texts come from
+    rule        how they were split
+    splits      of train and val each: tokens, documents, dtype and sha256
+    characters  of "char", in the order of their tokens
+    tokenizer_sha256, end_token      of "file"; the token after a document, or null
+    rows        of rows with answers, see data/rows.py
+
+A folder with train.bin and val.bin alone is read as one of nanoGPT's, GPT-2's tokens in uint16; it
 gets the other files when it is first used.
 """
 
@@ -28,7 +39,7 @@ from typing import Any
 import numpy as np
 import tiktoken
 
-from configurable import UserError, read_json, sha256
+from configurable import UserError, read_json, replace_file, sha256
 
 HERE = Path(__file__).resolve().parent
 SPLITS = ("train", "val")
@@ -57,19 +68,6 @@ OFFLINE = ("stdlib", "recall", "digits", *TASKS)  # made when they are first use
 OF_TOKENS = ("tokenizer", "characters", "tokenizer_sha256", "end_token")  # what tokens mean
 
 
-# What meta.json says. "file" has also tokenizer_sha256 and end_token, the token after a document or
-# null; "char" has characters, in the order of their tokens; for "rows" see data/rows.py.
-META = (
-    "name",
-    "tokenizer",  # "bytes", "char", "gpt2" or "file"
-    "unit",  # what a token is: "byte", "char" or "token"
-    "vocab_size",
-    "source",  # where the texts come from
-    "rule",  # how they were split
-    "splits",  # of train and val each: tokens, documents, dtype ("uint16", "uint32") and sha256
-)
-
-
 # ---- tokenizers
 
 
@@ -89,8 +87,11 @@ class Tokenizer:
         return self.array(text).tolist()
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """The bytes of the tokens, which may end inside a character."""
-        return b"".join(self.vocabulary[i] for i in ids)
+        """The bytes of the tokens, which may end inside a character.
+
+        A token that a model has beyond the vocabulary has none.
+        """
+        return b"".join(self.vocabulary[i] for i in ids if i < len(self.vocabulary))
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of the tokens. Broken characters become U+FFFD."""
@@ -126,9 +127,10 @@ class CharTokenizer(Tokenizer):
 
     def array(self, text: str) -> np.ndarray:
         """One id per character, (n,) uint32; UserError for one that is not in the vocabulary."""
-        for character in set(text) - self.ids.keys():
-            raise UserError(f"the character {character!r} is not among those of this corpus")
-        return np.array([self.ids[character] for character in text], dtype=np.uint32)
+        try:
+            return np.array([self.ids[character] for character in text], dtype=np.uint32)
+        except KeyError as error:
+            raise UserError(f"the character {error} is not among those of this corpus") from None
 
 
 class GPT2Tokenizer(Tokenizer):
@@ -181,10 +183,9 @@ class FileTokenizer(Tokenizer):
         if not byte_level and '"byte_fallback":true' not in content:
             raise UserError(f"{path} has no token for each byte: take another model's tokenizer")
         added = self.library.get_added_tokens_decoder()
-        names = {n: token for token, n in self.library.get_vocab().items()}
         self.vocabulary = []
-        for n in range(max(names) + 1):
-            name = names.get(n, "")  # a number without a token has no bytes
+        for n in range(max(self.library.get_vocab().values()) + 1):
+            name = self.library.id_to_token(n) or ""  # a number without a token has no bytes
             if byte_level and n not in added:
                 self.vocabulary.append(bytes(BYTE_SIGNS.index(sign) for sign in name))
             elif re.fullmatch("<0x[0-9A-F]{2}>", name):
@@ -197,17 +198,11 @@ class FileTokenizer(Tokenizer):
         ids = self.library.encode(text, add_special_tokens=False).ids
         return np.array(ids, dtype=np.uint32)
 
-    def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """The bytes of the tokens; one that a model has beyond the vocabulary has none."""
-        return super().decode_bytes(i for i in ids if i < len(self.vocabulary))
 
-
-# Byte-level tokenizers write a byte as itself if it can be seen, else by a sign from 256 on.
-VISIBLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
-HIDDEN = [byte for byte in range(256) if byte not in VISIBLE]
-BYTE_SIGNS = [
-    chr(byte) if byte in VISIBLE else chr(256 + HIDDEN.index(byte)) for byte in range(256)
-]
+# byte-level tokenizers write a byte as itself if it can be seen, else as a sign from 256 on
+BYTE_SIGNS = [chr(byte) for byte in range(256)]
+for number, hidden in enumerate([*range(33), *range(127, 161), 173]):
+    BYTE_SIGNS[hidden] = chr(256 + number)
 
 
 def signs_of(token: bytes) -> str:
@@ -289,59 +284,47 @@ def load(name: str, root: Path = HERE) -> Corpus:
     path = folder / "meta.json"
     is_nanogpt = (folder / "train.bin").is_file() and not (folder / "train_starts.npy").exists()
     if not NAME.fullmatch(name):
-        raise UserError(how_to_make(name, root))
-    if not path.is_file():
-        if name in OFFLINE:
-            maker = "tasks" if name in TASKS else name
-            importlib.import_module(f"data.{maker}.prepare").prepare(folder)
-        elif is_nanogpt:
-            read_nanogpt(folder)
-        else:
-            raise UserError(how_to_make(name, root))
+        raise UserError(f"there is no corpus {name!r}: a name has letters, digits, '_', '-', '.'")
+    if not path.is_file() and name in OFFLINE:
+        maker = "tasks" if name in TASKS else name
+        importlib.import_module(f"data.{maker}.prepare").prepare(folder)
+    elif not path.is_file() and is_nanogpt:
+        read_nanogpt(folder)
+    elif not path.is_file():
+        names = [*COMMANDS, *(path.parent.name for path in Path(root).glob("*/meta.json"))]
+        near = difflib.get_close_matches(name, names, n=1)
+        advice = f"make it with {command(name)}"
+        if near and near[0] != name:
+            advice = f"did you mean {near[0]}?"
+        raise UserError(f"there is no corpus {name!r}: {advice}")
+    arrays = {}
     try:
         meta = read_json(path)
-        for key in sorted(set(META) - meta.keys()):
-            raise ValueError(f"meta.json lacks {key}")
-        train, train_starts = read_split(folder, "train", meta["splits"]["train"])
-        val, val_starts = read_split(folder, "val", meta["splits"]["val"])
+        for split in SPLITS:
+            stated = meta["splits"][split]
+            tokens = np.memmap(folder / f"{split}.bin", dtype=stated["dtype"], mode="r")
+            starts = np.load(folder / f"{split}_starts.npy", allow_pickle=False)
+            if len(tokens) != stated["tokens"]:
+                raise ValueError(
+                    f"{split}.bin has {len(tokens):,} tokens, not {stated['tokens']:,}"
+                )
+            lengths = np.diff(starts, append=len(tokens))
+            if len(starts) != stated["documents"] or starts[0] != 0 or lengths.min() <= 0:
+                raise ValueError(f"{split}_starts.npy has other documents")
+            arrays[split] = np.asarray(tokens)  # still on the disk
+            arrays[f"{split}_starts"] = starts
     except (OSError, ValueError, TypeError, EOFError, LookupError) as error:
         reason = str(error).replace("\n", " ")
         raise UserError(f"{folder} is damaged ({reason:.200}); {remedy(folder)}") from None
-    return Corpus(name, folder, meta, train, val, train_starts, val_starts)
-
-
-def read_split(folder: Path, split: str, stated: dict) -> tuple[np.ndarray, np.ndarray]:
-    """The tokens of a split, (n,), which stay on the disk, and the starts of its documents, (m,).
-
-    ValueError and what numpy raises, unless they are as many as meta.json says.
-    """
-    tokens = np.asarray(np.memmap(folder / f"{split}.bin", dtype=stated["dtype"], mode="r"))
-    starts = np.load(folder / f"{split}_starts.npy", allow_pickle=False)
-    if len(tokens) != stated["tokens"]:
-        raise ValueError(f"{split}.bin has {len(tokens):,} tokens, not {stated['tokens']:,}")
-    lengths = np.diff(starts, append=len(tokens))
-    if len(starts) != stated["documents"] or starts[0] != 0 or lengths.min() <= 0:
-        raise ValueError(f"{split}_starts.npy has other documents")
-    return tokens, starts
+    return Corpus(name, folder, meta, **arrays)
 
 
 def command(name: str) -> str:
     """What a user types to make the corpus `name`."""
     if name.startswith("needles_"):
         return f"python data/needles/prepare.py --corpus=CORPUS --kind=KIND --name={name}"
-    if name in COMMANDS:
-        return f"python {COMMANDS[name]}"
-    return f"python data/text/prepare.py --name={name} PATH... --tokenizer=gpt2 (or bytes, or char)"
-
-
-def how_to_make(name: str, root: Path) -> str:
-    """The sentence for a corpus that is not there."""
-    if name in COMMANDS or name.startswith("needles_"):
-        return f"the corpus {name} has not been made yet: {command(name)}"
-    names = [*COMMANDS, *(path.parent.name for path in Path(root).glob("*/meta.json"))]
-    for near in difflib.get_close_matches(name, names, n=1):
-        return f"there is no corpus {name!r}: did you mean {near}?"
-    return f"there is no corpus {name!r}: make it with {command('NAME')}"
+    own_text = f"data/text/prepare.py --name={name} PATH... --tokenizer=gpt2 (or bytes, or char)"
+    return f"python {COMMANDS.get(name, own_text)}"
 
 
 def remedy(folder: Path) -> str:
@@ -356,17 +339,17 @@ def remedy(folder: Path) -> str:
 def write_corpus(
     folder: Path,
     splits: Mapping[str, Iterable[np.ndarray]],
-    answers: Mapping[str, np.ndarray] | None = None,
+    files: Mapping[str, np.ndarray] | None = None,
     tokenizer_from: Path | None = None,
     **entries: Any,
 ) -> dict:
     """Write a corpus to `folder`, print what it holds and return what is in its meta.json.
 
     `splits` has the documents of "train" and "val", (n,) tokens each; empty ones are left out.
-    `entries` are written to meta.json, see META: tokenizer, source, rule and, if the tokenizer
-    needs them, characters, or tokenizer_sha256 and end_token; tokenizer.json is copied from the
-    folder `tokenizer_from`. For `answers`, one number for each token of a split, see data/rows.py.
-    UserError for an empty split and for a token outside the vocabulary.
+    `files` has other arrays by the names of their files. `entries` are written to meta.json:
+    tokenizer, source, rule and, if the tokenizer needs them, characters, or tokenizer_sha256 and
+    end_token; tokenizer.json is copied from the folder `tokenizer_from`. UserError for an empty
+    split and for a token outside the vocabulary.
     """
     tokenizer = tokenizer_of(entries, tokenizer_from or folder)
     vocab_size = len(tokenizer.vocabulary)
@@ -378,34 +361,36 @@ def write_corpus(
     with TemporaryDirectory(prefix=".new-", dir=folder) as temporary:
         new = Path(temporary)
         for split, documents in splits.items():
-            documents = [document for document in documents if len(document) > 0]
+            documents = [document for document in documents if len(document)]
             if not documents:
                 raise UserError(f"the {split} split would be empty: the corpus needs more text")
             tokens = np.concatenate(documents)
             if tokens.max() >= vocab_size:
                 raise UserError(
                     f"{folder} would hold token {tokens.max()}, outside its vocabulary of "
-                    f"{vocab_size:,}: choose another tokenizer"
+                    f"{vocab_size}: choose another tokenizer"
                 )
-            starts = np.cumsum([0, *map(len, documents[:-1])])
-            np.save(new / f"{split}_starts.npy", starts)
             tokens.astype(dtype).tofile(new / f"{split}.bin")
-            stated = {"tokens": len(tokens), "documents": len(documents), "dtype": dtype}
-            meta["splits"][split] = {**stated, "sha256": sha256(new / f"{split}.bin")}
-            if answers:
-                np.save(new / f"{split}_answers.npy", answers[split].ravel().astype(np.uint16))
-        if tokenizer_from is not None:
+            np.save(new / f"{split}_starts.npy", np.cumsum([0, *map(len, documents[:-1])]))
+            meta["splits"][split] = {
+                "tokens": len(tokens),
+                "documents": len(documents),
+                "dtype": dtype,
+                "sha256": sha256(new / f"{split}.bin"),
+            }
+        for name, array in (files or {}).items():
+            np.save(new / name, array)
+        if tokenizer_from:
             shutil.copy(tokenizer_from / "tokenizer.json", new)
-        # meta.json is moved last, and another one is deleted first: what is cut off in between
+        # meta.json is written last, and another one is deleted first: what is cut off in between
         # leaves no corpus, never a mixture of two
-        text = json.dumps(meta, indent=1, ensure_ascii=False) + "\n"
+        text = json.dumps(meta, indent=1, ensure_ascii=False)
         path = folder / "meta.json"
         if path.is_file() and path.read_text(encoding="utf-8") != text:
             path.unlink()
         for file in sorted(new.iterdir()):
             os.replace(file, folder / file.name)
-        (new / "meta.json").write_text(text, encoding="utf-8")
-        os.replace(new / "meta.json", path)
+        replace_file(path, lambda file: file.write(text.encode()))
     print(f"made the corpus {folder.name}: {meta['source']}")
     for split, stated in meta["splits"].items():
         print(f"  {split}: {stated['tokens']:,} tokens in {stated['documents']:,} documents")
@@ -430,11 +415,31 @@ def read_nanogpt(folder: Path) -> None:
     write_corpus(folder, splits, tokenizer="gpt2", source="nanoGPT's files", rule="nanoGPT's")
 
 
-def new_parser(doc: str) -> argparse.ArgumentParser:
-    """The parser of a program that makes a corpus: --help shows its docstring as it stands."""
+def new_folder(name: str, overwrite: bool, root: Path = HERE) -> Path:
+    """The folder of a new corpus; UserError for a name that is none, or taken."""
+    if not NAME.fullmatch(name):
+        raise UserError(f"--name={name} must be letters, digits, '_', '-' and '.', as in my_text")
+    if (root / name / "train.bin").exists() and not overwrite:
+        raise UserError(
+            f"--name={name} is taken: choose another name, or replace your own with --overwrite"
+        )
+    return root / name
+
+
+def new_parser(doc: str, name: str = "") -> argparse.ArgumentParser:
+    """The parser of a program that makes a corpus: --help shows its docstring as it stands.
+
+    With the usual name of a generated corpus it has --name, --seed and --overwrite.
+    """
     layout = argparse.RawTextHelpFormatter
     parser = argparse.ArgumentParser(description=doc, formatter_class=layout)
     parser.add_argument("--debug", action="store_true", help="show where an error was raised")
+    if name:
+        parser.add_argument("--name", default=name, help="of the corpus (default: %(default)s)")
+        parser.add_argument("--seed", type=int, default=0, help="of what is drawn")
+        parser.add_argument(
+            "--overwrite", action="store_true", help="replace a corpus of this name"
+        )
     return parser
 
 
@@ -472,7 +477,7 @@ def window_starts(
     for number in range(first, first + count):
         epoch, place = divmod(number, n_windows)
         starts.append(epoch_starts(n_windows, size, room, seed, epoch)[place])
-    return np.array(starts, dtype=np.int64)
+    return np.array(starts)
 
 
 @lru_cache(maxsize=4)

@@ -39,7 +39,7 @@ def write_rows(
     sizes. For `entries` see `write_corpus`.
     """
     width = train[0].shape[1]
-    sizes = []
+    rows = {**rows, "inputs": width - 1, "sizes": []}
     texts = []
     answers = []
     for size, (tokens, distances) in validation.items():
@@ -47,16 +47,14 @@ def write_rows(
             missing = [(0, 0), (0, width - tokens.shape[1])]
             tokens = np.pad(tokens, missing)
             distances = np.pad(distances, missing)
-        sizes.append((size, *tokens.shape))
+        rows["sizes"].append((size, *tokens.shape))
         texts.extend(tokens)
         answers.append(distances.ravel())
-    return write_corpus(
-        folder,
-        {"train": train[0], "val": texts},
-        answers={"train": train[1], "val": np.concatenate(answers)},
-        rows={**rows, "inputs": width - 1, "sizes": sizes},
-        **entries,
-    )
+    files = {
+        "train_answers.npy": train[1].ravel().astype(np.uint16),
+        "val_answers.npy": np.concatenate(answers).astype(np.uint16),
+    }
+    return write_corpus(folder, {"train": train[0], "val": texts}, files, rows=rows, **entries)
 
 
 @lru_cache(maxsize=4)
