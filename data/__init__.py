@@ -23,12 +23,10 @@ gets the other files when it is first used.
 """
 
 import argparse
-import difflib
 import importlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -283,20 +281,16 @@ def load(name: str, root: Path = HERE) -> Corpus:
     folder = Path(root) / name
     path = folder / "meta.json"
     is_nanogpt = (folder / "train.bin").is_file() and not (folder / "train_starts.npy").exists()
-    if not NAME.fullmatch(name):
-        raise UserError(f"there is no corpus {name!r}: a name has letters, digits, '_', '-', '.'")
     if not path.is_file() and name in OFFLINE:
         maker = "tasks" if name in TASKS else name
         importlib.import_module(f"data.{maker}.prepare").prepare(folder)
     elif not path.is_file() and is_nanogpt:
         read_nanogpt(folder)
     elif not path.is_file():
-        names = [*COMMANDS, *(path.parent.name for path in Path(root).glob("*/meta.json"))]
-        near = difflib.get_close_matches(name, names, n=1)
-        advice = f"make it with {command(name)}"
-        if near and near[0] != name:
-            advice = f"did you mean {near[0]}?"
-        raise UserError(f"there is no corpus {name!r}: {advice}")
+        names = ", ".join(COMMANDS)
+        raise UserError(
+            f"there is no corpus {name!r}: make it with {command(name)}; known: {names}"
+        )
     arrays = {}
     try:
         meta = read_json(path)
@@ -314,8 +308,7 @@ def load(name: str, root: Path = HERE) -> Corpus:
             arrays[split] = np.asarray(tokens)  # still on the disk
             arrays[f"{split}_starts"] = starts
     except (OSError, ValueError, TypeError, EOFError, LookupError) as error:
-        reason = str(error).replace("\n", " ")
-        raise UserError(f"{folder} is damaged ({reason:.200}); {remedy(folder)}") from None
+        raise UserError(f"{folder} is damaged ({error!s:.200}); {remedy(folder)}") from None
     return Corpus(name, folder, meta, **arrays)
 
 
@@ -340,7 +333,6 @@ def write_corpus(
     folder: Path,
     splits: Mapping[str, Iterable[np.ndarray]],
     files: Mapping[str, np.ndarray] | None = None,
-    tokenizer_from: Path | None = None,
     **entries: Any,
 ) -> dict:
     """Write a corpus to `folder`, print what it holds and return what is in its meta.json.
@@ -348,10 +340,10 @@ def write_corpus(
     `splits` has the documents of "train" and "val", (n,) tokens each; empty ones are left out.
     `files` has other arrays by the names of their files. `entries` are written to meta.json:
     tokenizer, source, rule and, if the tokenizer needs them, characters, or tokenizer_sha256 and
-    end_token; tokenizer.json is copied from the folder `tokenizer_from`. UserError for an empty
-    split and for a token outside the vocabulary.
+    end_token of a tokenizer.json that is in `folder`. UserError for an empty split and for a token
+    outside the vocabulary.
     """
-    tokenizer = tokenizer_of(entries, tokenizer_from or folder)
+    tokenizer = tokenizer_of(entries, folder)
     vocab_size = len(tokenizer.vocabulary)
     dtype = "uint16" if vocab_size <= 2**16 else "uint32"
     meta = {"name": folder.name, "unit": tokenizer.unit, "vocab_size": vocab_size, **entries}
@@ -380,8 +372,6 @@ def write_corpus(
             }
         for name, array in (files or {}).items():
             np.save(new / name, array)
-        if tokenizer_from:
-            shutil.copy(tokenizer_from / "tokenizer.json", new)
         # meta.json is written last, and another one is deleted first: what is cut off in between
         # leaves no corpus, never a mixture of two
         text = json.dumps(meta, indent=1, ensure_ascii=False)
@@ -475,8 +465,8 @@ def window_starts(
     """
     starts = []
     for number in range(first, first + count):
-        epoch, place = divmod(number, n_windows)
-        starts.append(epoch_starts(n_windows, size, room, seed, epoch)[place])
+        order = epoch_starts(n_windows, size, room, seed, number // n_windows)
+        starts.append(order[number % n_windows])
     return np.array(starts)
 
 

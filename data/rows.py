@@ -62,12 +62,12 @@ def answers_of(corpus: Corpus, split: str) -> np.ndarray:
     """How far back the answer of each token of a split stands, (n,); UserError if it is damaged."""
     path = corpus.folder / f"{split}_answers.npy"
     try:
-        answers = np.load(path, mmap_mode="r", allow_pickle=False)
+        answers = np.load(path, mmap_mode="r")
+        if len(answers) == corpus.meta["splits"][split]["tokens"]:
+            return answers
     except (OSError, ValueError, EOFError):
-        answers = np.zeros(0)
-    if len(answers) != corpus.meta["splits"][split]["tokens"]:
-        raise UserError(f"{path} is missing or damaged; {remedy(corpus.folder)}")
-    return answers
+        pass
+    raise UserError(f"{path} is missing or damaged; {remedy(corpus.folder)}")
 
 
 def check_length(corpus: Corpus, block_size: int) -> None:
@@ -98,11 +98,11 @@ def rows_of(corpus: Corpus, size: int) -> Pair:
     """The validation rows of one size: tokens and how far back answers stand, (rows, width)."""
     first = 0
     for row_size, count, width in corpus.meta["rows"]["sizes"]:
-        end = first + count * width
+        part = slice(first, first + count * width)
         if row_size == size:
-            tokens = corpus.val[first:end].reshape(count, width)
-            return tokens, answers_of(corpus, "val")[first:end].reshape(count, width)
-        first = end
+            answers = answers_of(corpus, "val")[part]
+            return corpus.val[part].reshape(count, width), answers.reshape(count, width)
+        first = part.stop
     raise KeyError(f"{corpus.name} has no rows of size {size}")
 
 
@@ -115,10 +115,9 @@ def batch(corpus: Corpus, length: int, seed: int, first: int, count: int) -> Pai
     if "rows" not in corpus.meta:
         tokens = sequences(corpus.train, length, seed, first, count)
         return tokens[:, :-1], tokens[:, 1:]
-    width = corpus.meta["rows"]["inputs"] + 1
+    width = length + 1
     starts = window_starts(len(corpus.train) // width, width, 1, seed, first, count)
-    places = starts[:, None] + np.arange(width)
-    return with_targets(corpus.train[places], answers_of(corpus, "train")[places])
+    return rows_at(corpus, "train", starts)
 
 
 def unread(corpus: Corpus, seed: int, first: int) -> Pair:
@@ -137,19 +136,25 @@ def unread(corpus: Corpus, seed: int, first: int) -> Pair:
 
 
 def validation(corpus: Corpus, length: int, count: int) -> Pair:
-    """At most `count` validation sequences, evenly spaced: inputs and targets, (count, length)."""
+    """At most `count` validation sequences, evenly spaced: inputs and targets, (count, length).
+
+    Of a corpus of rows they are among those of trained sizes, which stand first in the split.
+    """
     if "rows" not in corpus.meta:
         starts = evenly(len(corpus.val) - length, count)
         tokens = corpus.val[starts[:, None] + np.arange(length + 1)].astype(np.int64)
         return tokens[:, :-1], tokens[:, 1:]
-    trained = [n for n in sizes(corpus) if n <= corpus.meta["rows"]["trained"]]
-    pairs = [rows_of(corpus, n) for n in trained]
-    tokens, answers = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
-    chosen = evenly(len(tokens), count)
-    return with_targets(tokens[chosen], answers[chosen])
+    rows = corpus.meta["rows"]
+    n_rows = sum(n for size, n, _ in rows["sizes"] if size <= rows["trained"])
+    return rows_at(corpus, "val", evenly(n_rows, count) * (rows["inputs"] + 1))
 
 
-def with_targets(tokens: np.ndarray, answers: np.ndarray) -> Pair:
-    """Inputs and targets of rows, (rows, width) -> int64 (rows, width - 1): -1 where unscored."""
-    tokens = tokens.astype(np.int64)
-    return tokens[:, :-1], np.where(answers[:, 1:] > 0, tokens[:, 1:], -1)
+def rows_at(corpus: Corpus, split: str, starts: np.ndarray) -> Pair:
+    """Inputs and targets of the rows that start at these tokens of a split, (n,) -> (n, inputs).
+
+    The target is -1 where an input is not followed by a scored token.
+    """
+    places = starts[:, None] + np.arange(corpus.meta["rows"]["inputs"] + 1)
+    tokens = (corpus.train if split == "train" else corpus.val)[places].astype(np.int64)
+    scored = answers_of(corpus, split)[places] > 0
+    return tokens[:, :-1], np.where(scored, tokens, -1)[:, 1:]

@@ -248,9 +248,7 @@ def test_verify_finds_the_changed_token_that_load_cannot_see(small):
 
 
 NAMES = {
-    "stdlb": "did you mean stdlib?",
-    "smal": "did you mean small?",
-    "shakespeare": "did you mean shakespeare_char?",
+    "stdlb": "there is no corpus .stdlb.: make it with python data/text/prepare.py.*known: stdlib",
     "books": "there is no corpus 'books': make it with python data/books/prepare.py",
     "enwik8_test": "python data/wikipedia/prepare.py enwik8 --test",
     "needles_x": "data/needles/prepare.py --corpus=CORPUS --kind=KIND --name=needles_x",

@@ -38,6 +38,7 @@ what is asked, so evaluate.py does not ask it. One that was can be tested on the
 needles then. With far fewer a wrong answer would tell of too little practice, not of distance.
 """
 
+import shutil
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -219,6 +220,9 @@ def prepare(
     train = windows(generator, corpus.train, TRAIN_ROWS, length + 1)
     for row in train[: round(fraction * TRAIN_ROWS)]:
         writer.teach(row)
+    if corpus.meta["tokenizer"] == "file":
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(corpus.folder / "tokenizer.json", folder)
     return write_rows(
         folder,
         train=(train, np.ones_like(train)),  # every token is trained on
@@ -232,7 +236,6 @@ def prepare(
         },
         source=f"{kind} needles in {fraction:.0%} of rows of {corpus.name}, seed {seed}",
         rule=corpus.meta["rule"],
-        tokenizer_from=corpus.folder if corpus.meta["tokenizer"] == "file" else None,
         **{key: corpus.meta[key] for key in OF_TOKENS if key in corpus.meta},
     )
 

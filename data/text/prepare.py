@@ -21,6 +21,7 @@ import hashlib
 import itertools
 import json
 import lzma
+import shutil
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -125,8 +126,13 @@ def read_text(raw: bytes, where: str, is_json: bool, left_out: list[str]) -> str
 # ---- encoding
 
 
-def make_tokenizer(kind: str, files: Sequence[Path], left_out: list[str]) -> tuple[Tokenizer, dict]:
-    """The tokenizer of this kind, folder or name, and what `write_corpus` must know of it."""
+def make_tokenizer(
+    kind: str, corpus: Path, files: Sequence[Path], left_out: list[str]
+) -> tuple[Tokenizer, dict]:
+    """The tokenizer of this kind, folder or name, and what `write_corpus` must know of it.
+
+    A tokenizer.json is copied to the folder of the corpus.
+    """
     about = {"tokenizer": kind}
     if kind == "char":
         characters: set[str] = set()
@@ -146,7 +152,9 @@ def make_tokenizer(kind: str, files: Sequence[Path], left_out: list[str]) -> tup
     if (folder / "config.json").is_file():
         end = read_json(folder / "config.json").get("eos_token_id")
         about["end_token"] = end[0] if isinstance(end, list) else end
-    return tokenizer_of(about, folder), {**about, "tokenizer_from": folder}
+    corpus.mkdir(parents=True, exist_ok=True)
+    shutil.copy(folder / "tokenizer.json", corpus)
+    return tokenizer_of(about, corpus), about
 
 
 def encode(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[tuple[bool, np.ndarray]]:
@@ -202,7 +210,7 @@ def prepare(
     for file in {file.resolve() for file in files} & {file.resolve() for file in val_files}:
         raise UserError(f"{file} is in PATH and --val: what a model has read cannot test it")
     left_out: list[str] = []
-    encoder, about = make_tokenizer(tokenizer, files + val_files, left_out)
+    encoder, about = make_tokenizer(tokenizer, folder, files + val_files, left_out)
     encoded = list(encode(documents(files, "encoding", left_out), encoder))
     val = [ids for _, ids in encode(documents(val_files, "encoding --val", left_out), encoder)]
     if left_out:
