@@ -70,15 +70,15 @@ OF_TOKENS = ("tokenizer", "characters", "tokenizer_sha256", "end_token")  # what
 
 
 class Tokenizer:
-    """Turns text into token ids and back."""
+    """Turns text into token ids and back.
+
+    The method `array` of each kind gives the ids of a text, (n,) unsigned; UserError for what the
+    vocabulary cannot write.
+    """
 
     unit: str  # what a token is: "byte", "char" or "token"
     vocabulary: Sequence[bytes]  # the bytes of each token
     end: int | None = None  # the token after a document, if there is one
-
-    def array(self, text: str) -> np.ndarray:
-        """Token ids of `text`, (n,) unsigned; UserError for what the vocabulary cannot write."""
-        raise NotImplementedError
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`; UserError names a character that the vocabulary does not have."""
@@ -362,6 +362,7 @@ def write_corpus(
                     f"{folder} would hold token {tokens.max()}, outside its vocabulary of "
                     f"{vocab_size}: choose another tokenizer"
                 )
+            print(f"{folder.name}/{split}: {len(tokens):,} tokens, {len(documents):,} documents")
             tokens.astype(dtype).tofile(new / f"{split}.bin")
             np.save(new / f"{split}_starts.npy", np.cumsum([0, *map(len, documents[:-1])]))
             meta["splits"][split] = {
@@ -382,9 +383,7 @@ def write_corpus(
             os.replace(file, folder / file.name)
         replace_file(path, lambda file: file.write(text.encode()))
     print(f"made the corpus {folder.name}: {meta['source']}")
-    for split, stated in meta["splits"].items():
-        print(f"  {split}: {stated['tokens']:,} tokens in {stated['documents']:,} documents")
-    return json.loads(text)
+    return meta
 
 
 def read_nanogpt(folder: Path) -> None:

@@ -208,7 +208,6 @@ EXTENSIONS = {
     ),
 }
 ORIGINAL = "original_max_position_embeddings"
-LONGER = ("yarn", "llama3")  # their max_position_embeddings is the length after extending
 # names that a config.json may use for one of the above: BLOOM's first models, transformers 5
 SYNONYMS = {
     "n_embed": "hidden_size",
@@ -268,11 +267,11 @@ def read_settings(config: dict, bias: bool) -> GPTConfig:
         raise UserError(f"it is of type {kind}; known are {', '.join(FAMILIES)}")
     family = FAMILIES[kind]
     rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    theirs = {"partial_rotary_factor": 0.25, **config, **rope}  # GPT-NeoX's default
-    for synonym, name in SYNONYMS.items():
-        if synonym in theirs:
-            theirs.setdefault(name, theirs[synonym])
-    theirs = {name: value for name, value in theirs.items() if value is not None}
+    theirs = {"rotary_pct": 0.25}  # GPT-NeoX's default
+    for name, value in {**config, **rope}.items():
+        if value is not None:
+            theirs[name] = value
+            theirs[SYNONYMS.get(name, name)] = value
 
     ours = {"bias": bias, **family["ours"]}
     for name, (key, *default) in family["settings"].items():
@@ -290,8 +289,7 @@ def read_settings(config: dict, bias: bool) -> GPTConfig:
         ours["pos"] += f" + window(size={theirs['sliding_window']})"
     if rope_type in EXTENSIONS:
         extension, options = EXTENSIONS[rope_type]
-        if rope_type in LONGER:
-            ours["block_size"] = theirs.get(ORIGINAL, ours["block_size"])
+        ours["block_size"] = theirs.get(ORIGINAL, ours["block_size"])
         ours["extend"] = expression(extension, options, theirs)
     return GPTConfig(**ours)
 
@@ -313,13 +311,12 @@ def write_settings(config: GPTConfig) -> dict:
             theirs[family["settings"]["mlp"][0]] = activation
     if kind == "llama":
         theirs.update(attention_bias=config.bias, mlp_bias=config.bias)
-    if scheme == family["pos"]:
-        theirs.update({key: values[option] for option, key in family["options"].items()})
+    theirs.update({key: values.get(option) for option, key in family["options"].items()})
     for extension, values in ours["extend"]:
         for rope_type, (name, options) in EXTENSIONS.items():
             if name == extension and values["factor"] != "auto":
                 rope = {key: values[option] for option, key in options.items()}
-                if rope_type in LONGER:
+                if rope_type != "dynamic":  # the others name the length after extending too
                     rope[ORIGINAL] = config.block_size
                     theirs["max_position_embeddings"] = round(config.block_size * values["factor"])
                 theirs["rope_scaling"] = {"rope_type": rope_type, **rope}
