@@ -213,11 +213,12 @@ TOKENIZERS = ("bytes", "char", "gpt2")  # that a corpus can have, besides a toke
 
 def tokenizer_of(meta: Mapping, folder: Path = HERE) -> Tokenizer:
     """The tokenizer that a meta.json in `folder` describes; UserError if its file is another."""
-    if meta["tokenizer"] == "bytes":
+    kind = meta["tokenizer"]
+    if kind == "bytes":
         return ByteTokenizer()
-    if meta["tokenizer"] == "char":
+    if kind == "char":
         return CharTokenizer(meta["characters"])
-    if meta["tokenizer"] == "gpt2":
+    if kind == "gpt2":
         return GPT2Tokenizer()
     path = folder / "tokenizer.json"
     if not path.is_file() or sha256(path) != meta["tokenizer_sha256"]:
@@ -278,19 +279,19 @@ def load(name: str, root: Path = HERE) -> Corpus:
 
     Corpora in OFFLINE are made. A folder of nanoGPT's gets its meta.json.
     """
-    folder = Path(root) / name
+    folder = root / name
     path = folder / "meta.json"
-    is_nanogpt = (folder / "train.bin").is_file() and not (folder / "train_starts.npy").exists()
-    if not path.is_file() and name in OFFLINE:
-        maker = "tasks" if name in TASKS else name
-        importlib.import_module(f"data.{maker}.prepare").prepare(folder)
-    elif not path.is_file() and is_nanogpt:
-        read_nanogpt(folder)
-    elif not path.is_file():
-        names = ", ".join(COMMANDS)
-        raise UserError(
-            f"there is no corpus {name!r}: make it with {command(name)}; known: {names}"
-        )
+    if not path.is_file():
+        if name in OFFLINE:
+            maker = "tasks" if name in TASKS else name
+            importlib.import_module(f"data.{maker}.prepare").prepare(folder)
+        elif (folder / "train.bin").is_file() and not (folder / "train_starts.npy").exists():
+            read_nanogpt(folder)
+        else:
+            raise UserError(
+                f"there is no corpus {name!r}: make it with {command(name)}; the project's are "
+                f"{', '.join(COMMANDS)}"
+            )
     arrays = {}
     try:
         meta = read_json(path)
@@ -298,13 +299,10 @@ def load(name: str, root: Path = HERE) -> Corpus:
             stated = meta["splits"][split]
             tokens = np.memmap(folder / f"{split}.bin", dtype=stated["dtype"], mode="r")
             starts = np.load(folder / f"{split}_starts.npy", allow_pickle=False)
-            if len(tokens) != stated["tokens"]:
-                raise ValueError(
-                    f"{split}.bin has {len(tokens):,} tokens, not {stated['tokens']:,}"
-                )
             lengths = np.diff(starts, append=len(tokens))
-            if len(starts) != stated["documents"] or starts[0] != 0 or lengths.min() <= 0:
-                raise ValueError(f"{split}_starts.npy has other documents")
+            is_whole = len(tokens) == stated["tokens"] and len(starts) == stated["documents"]
+            if not is_whole or starts[0] != 0 or lengths.min() <= 0:
+                raise ValueError(f"{split}.bin or {split}_starts.npy is not as it was made")
             arrays[split] = np.asarray(tokens)  # still on the disk
             arrays[f"{split}_starts"] = starts
     except (OSError, ValueError, TypeError, EOFError, LookupError) as error:

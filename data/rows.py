@@ -62,7 +62,7 @@ def answers_of(corpus: Corpus, split: str) -> np.ndarray:
     """How far back the answer of each token of a split stands, (n,); UserError if it is damaged."""
     path = corpus.folder / f"{split}_answers.npy"
     try:
-        answers = np.load(path, mmap_mode="r")
+        answers = np.load(path, mmap_mode="r", allow_pickle=False)
         if len(answers) == corpus.meta["splits"][split]["tokens"]:
             return answers
     except (OSError, ValueError, EOFError):

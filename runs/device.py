@@ -63,22 +63,16 @@ def pick(device: str, dtype: str, tokens: int = 2048, width: int = 256) -> Compu
     have the device.
     """
     # the device
-    usual = "cpu"
-    if torch.cuda.is_available():
-        usual = "cuda"
-    elif torch.backends.mps.is_available():
-        usual = "mps"
-    if device == "auto":
-        device = usual
+    if device == "auto" and torch.cuda.is_available():
+        device = "cuda"
+    elif device == "auto":
+        device = "mps" if torch.backends.mps.is_available() else "cpu"
     if device == "cuda" and "LOCAL_RANK" in os.environ:
         device = f"cuda:{os.environ['LOCAL_RANK']}"  # torchrun gives each process a card of its own
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError):
-        raise UserError(
-            f"device={device} is not available on this machine; use --device={usual} or leave it "
-            "at auto"
-        ) from None
+        raise UserError(f"device={device} is not on this machine: leave it at auto") from None
     if device.startswith("cuda:"):
         torch.cuda.set_device(device)  # seeds and memory are counted on the current card
     attention.COMPILE_FLEX = device.startswith("cuda") and not missing_compiler()
@@ -144,7 +138,7 @@ def measured_rates(tokens: int, width: int) -> dict[str, float]:
 def processor_name() -> str:
     """The processor's model, as the system tells it."""
     with contextlib.suppress(OSError):  # no Linux
-        model = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text("utf-8"))
+        model = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
         if model:
             return model[1]
     return platform.processor() or platform.machine()

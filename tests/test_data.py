@@ -218,13 +218,21 @@ def change_meta(folder, text, other):
 
 
 DAMAGES = {
-    "train.bin has 14 tokens, not 15": lambda f: os.truncate(f / "train.bin", 28),
+    "train.bin or train_starts.npy is not as it was made": lambda f: os.truncate(
+        f / "train.bin", 28
+    ),
     "No such file.*val.bin": lambda f: (f / "val.bin").unlink(),
-    "has 15 tokens, not 13": lambda f: change_meta(f, '"tokens": 15', '"tokens": 13'),
+    "train.bin or train_starts.npy is not as it was": lambda f: change_meta(
+        f, '"tokens": 15', '"tokens": 13'
+    ),
     "pickled": lambda f: (f / "train_starts.npy").write_bytes(b"x"),
     "No such file.*val_starts.npy": lambda f: (f / "val_starts.npy").unlink(),
-    "train_starts.npy has other": lambda f: np.save(f / "train_starts.npy", np.array([0, 15])),
-    "train_starts.npy has": lambda f: np.save(f / "train_starts.npy", np.array([3, 0])),
+    "or train_starts.npy is not as it was made": lambda f: np.save(
+        f / "train_starts.npy", np.array([0, 15])
+    ),
+    "train_starts.npy is not as it was made": lambda f: np.save(
+        f / "train_starts.npy", np.array([3, 0])
+    ),
     "dimensional": lambda f: np.save(f / "val_starts.npy", np.array(0)),
     "not readable JSON": lambda f: (f / "meta.json").write_text("{"),
     "'val'": lambda f: change_meta(f, '"val"', '"test"'),
@@ -248,7 +256,7 @@ def test_verify_finds_the_changed_token_that_load_cannot_see(small):
 
 
 NAMES = {
-    "stdlb": "there is no corpus .stdlb.: make it with python data/text/prepare.py.*known: stdlib",
+    "stdlb": "there is no corpus .stdlb.: make it with python data/text/prepare.py.*the project's are stdlib",
     "books": "there is no corpus 'books': make it with python data/books/prepare.py",
     "enwik8_test": "python data/wikipedia/prepare.py enwik8 --test",
     "needles_x": "data/needles/prepare.py --corpus=CORPUS --kind=KIND --name=needles_x",
