@@ -72,10 +72,10 @@ def answers_of(corpus: Corpus, split: str) -> np.ndarray:
 
 def check_length(corpus: Corpus, block_size: int) -> None:
     """UserError unless a run with this block_size can be trained on the corpus."""
-    inputs = corpus.meta.get("rows", {}).get("inputs", block_size)
-    if inputs != block_size:
+    rows = corpus.meta.get("rows")
+    if rows and rows["inputs"] != block_size:
         raise UserError(
-            f"the rows of {corpus.name} have {inputs} inputs: say --block_size={inputs}"
+            f"the rows of {corpus.name} are of one length: say --block_size={rows['inputs']}"
         )
 
 
@@ -117,7 +117,7 @@ def batch(corpus: Corpus, length: int, seed: int, first: int, count: int) -> Pai
         return tokens[:, :-1], tokens[:, 1:]
     width = length + 1
     starts = window_starts(len(corpus.train) // width, width, 1, seed, first, count)
-    return rows_at(corpus, "train", starts)
+    return inputs_and_targets(corpus, "train", starts, length)
 
 
 def unread(corpus: Corpus, seed: int, first: int) -> Pair:
@@ -140,21 +140,23 @@ def validation(corpus: Corpus, length: int, count: int) -> Pair:
 
     Of a corpus of rows they are among those of trained sizes, which stand first in the split.
     """
-    if "rows" not in corpus.meta:
+    if "rows" in corpus.meta:
+        rows = corpus.meta["rows"]
+        n_rows = sum(n for size, n, _ in rows["sizes"] if size <= rows["trained"])
+        starts = evenly(n_rows, count) * (length + 1)
+    else:
         starts = evenly(len(corpus.val) - length, count)
-        tokens = corpus.val[starts[:, None] + np.arange(length + 1)].astype(np.int64)
-        return tokens[:, :-1], tokens[:, 1:]
-    rows = corpus.meta["rows"]
-    n_rows = sum(n for size, n, _ in rows["sizes"] if size <= rows["trained"])
-    return rows_at(corpus, "val", evenly(n_rows, count) * (rows["inputs"] + 1))
+    return inputs_and_targets(corpus, "val", starts, length)
 
 
-def rows_at(corpus: Corpus, split: str, starts: np.ndarray) -> Pair:
-    """Inputs and targets of the rows that start at these tokens of a split, (n,) -> (n, inputs).
+def inputs_and_targets(corpus: Corpus, split: str, starts: np.ndarray, length: int) -> Pair:
+    """The sequences that start at these tokens of a split, (n,) -> (n, length) each.
 
-    The target is -1 where an input is not followed by a scored token.
+    In a corpus of rows the target is -1 where an input is not followed by a scored token.
     """
-    places = starts[:, None] + np.arange(corpus.meta["rows"]["inputs"] + 1)
+    places = starts[:, None] + np.arange(length + 1)
     tokens = (corpus.train if split == "train" else corpus.val)[places].astype(np.int64)
-    scored = answers_of(corpus, split)[places] > 0
-    return tokens[:, :-1], np.where(scored, tokens, -1)[:, 1:]
+    targets = tokens[:, 1:]
+    if "rows" in corpus.meta:
+        targets = np.where(answers_of(corpus, split)[places[:, 1:]] > 0, targets, -1)
+    return tokens[:, :-1], targets

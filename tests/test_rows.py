@@ -258,7 +258,7 @@ def test_a_corpus_of_rows_is_trained_at_its_length_and_asked_by_its_kind(folder)
     recalls, copy, text = (data.load(name, folder) for name in ("recall", "copy", "text"))
     rows.check_length(recalls, 64)
     rows.check_length(text, 999)
-    with pytest.raises(UserError, match="have 64 inputs: say --block_size=64"):
+    with pytest.raises(UserError, match="are of one length: say --block_size=64"):
         rows.check_length(recalls, 128)
     rows.check_asked(copy, copy)
     rows.check_asked(recalls, text)
