@@ -97,7 +97,7 @@ class Tokenizer:
 
     def token_bytes(self) -> np.ndarray:
         """(V,) int64: the UTF-8 bytes of text that each token stands for; the end token: 0."""
-        lengths = np.array([len(token) for token in self.vocabulary], dtype=np.int64)
+        lengths = np.array([len(token) for token in self.vocabulary])
         if self.end is not None:
             lengths[self.end] = 0
         return lengths
@@ -145,8 +145,8 @@ class GPT2Tokenizer(Tokenizer):
                 f"GPT-2's vocabulary cannot be loaded ({type(error).__name__}): use a network, or "
                 "set TIKTOKEN_CACHE_DIR to a folder that has it"
             ) from error
-        ids = range(self.encoding.n_vocab)
-        self.vocabulary = [self.encoding.decode_single_token_bytes(i) for i in ids]
+        decode = self.encoding.decode_single_token_bytes
+        self.vocabulary = [decode(i) for i in range(self.encoding.n_vocab)]
         self.end = self.encoding.eot_token
 
     def array(self, text: str) -> np.ndarray:
@@ -477,4 +477,4 @@ def epoch_starts(n_windows: int, size: int, room: int, seed: int, epoch: int) ->
 def evenly(n_places: int, count: int) -> np.ndarray:
     """`count` evenly spaced integers from 0 to n_places - 1, ascending, (count,) int64, or all."""
     count = min(n_places, count)
-    return (2 * np.arange(count, dtype=np.int64) + 1) * n_places // (2 * max(count, 1))
+    return (2 * np.arange(count) + 1) * n_places // (2 * max(count, 1))
