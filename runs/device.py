@@ -72,7 +72,9 @@ def pick(device: str, dtype: str, tokens: int = 2048, width: int = 256) -> Compu
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError):
-        raise UserError(f"device={device} is not on this machine: leave it at auto") from None
+        raise UserError(
+            f"device={device} is not available on this machine: leave it at auto"
+        ) from None
     if device.startswith("cuda:"):
         torch.cuda.set_device(device)  # seeds and memory are counted on the current card
     attention.COMPILE_FLEX = device.startswith("cuda") and not missing_compiler()
