@@ -6,18 +6,27 @@ To add a corpus to the project, write data/NAME/prepare.py: a program with a fun
 it in COMMANDS below. After `python data/NAME/prepare.py`, train with --dataset=NAME.
 
 A corpus is a folder with these files: train.bin and val.bin (token ids, uint16 or uint32),
-train_starts.npy and val_starts.npy (the first token of each document) and meta.json (see META). A
-folder with train.bin and val.bin alone is read as one of nanoGPT's, GPT-2's tokens in uint16; it
+train_starts.npy and val_starts.npy (the first token of each document) and meta.json:
+
+    name, vocab_size
+    tokenizer   "bytes", "char", "gpt2" or "file"
+    unit        what a token is: "byte", "char" or "token"
+    source      where the texts come from
+    rule        how they were split
+    splits      of train and val each: tokens, documents, dtype and sha256
+    characters  of "char", in the order of their tokens
+    tokenizer_sha256, end_token      of "file"; the token after a document, or null
+    rows        of rows with answers, see data/rows.py
+
+A folder with train.bin and val.bin alone is read as one of nanoGPT's, GPT-2's tokens in uint16; it
 gets the other files when it is first used.
 """
 
 import argparse
-import difflib
 import importlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -28,7 +37,7 @@ from typing import Any
 import numpy as np
 import tiktoken
 
-from configurable import UserError, read_json, sha256
+from configurable import UserError, read_json, replace_file, sha256
 
 HERE = Path(__file__).resolve().parent
 SPLITS = ("train", "val")
@@ -57,40 +66,30 @@ OFFLINE = ("stdlib", "recall", "digits", *TASKS)  # made when they are first use
 OF_TOKENS = ("tokenizer", "characters", "tokenizer_sha256", "end_token")  # what tokens mean
 
 
-# What meta.json says. "file" has also tokenizer_sha256 and end_token, the token after a document or
-# null; "char" has characters, in the order of their tokens; for "rows" see data/rows.py.
-META = (
-    "name",
-    "tokenizer",  # "bytes", "char", "gpt2" or "file"
-    "unit",  # what a token is: "byte", "char" or "token"
-    "vocab_size",
-    "source",  # where the texts come from
-    "rule",  # how they were split
-    "splits",  # of train and val each: tokens, documents, dtype ("uint16", "uint32") and sha256
-)
-
-
 # ---- tokenizers
 
 
 class Tokenizer:
-    """Turns text into token ids and back."""
+    """Turns text into token ids and back.
+
+    The method `array` of each kind gives the ids of a text, (n,) unsigned; UserError for what the
+    vocabulary cannot write.
+    """
 
     unit: str  # what a token is: "byte", "char" or "token"
     vocabulary: Sequence[bytes]  # the bytes of each token
     end: int | None = None  # the token after a document, if there is one
-
-    def array(self, text: str) -> np.ndarray:
-        """Token ids of `text`, (n,) unsigned; UserError for what the vocabulary cannot write."""
-        raise NotImplementedError
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`; UserError names a character that the vocabulary does not have."""
         return self.array(text).tolist()
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """The bytes of the tokens, which may end inside a character."""
-        return b"".join(self.vocabulary[i] for i in ids)
+        """The bytes of the tokens, which may end inside a character.
+
+        A token that a model has beyond the vocabulary has none.
+        """
+        return b"".join(self.vocabulary[i] for i in ids if i < len(self.vocabulary))
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of the tokens. Broken characters become U+FFFD."""
@@ -98,7 +97,7 @@ class Tokenizer:
 
     def token_bytes(self) -> np.ndarray:
         """(V,) int64: the UTF-8 bytes of text that each token stands for; the end token: 0."""
-        lengths = np.array([len(token) for token in self.vocabulary], dtype=np.int64)
+        lengths = np.array([len(token) for token in self.vocabulary])
         if self.end is not None:
             lengths[self.end] = 0
         return lengths
@@ -126,9 +125,10 @@ class CharTokenizer(Tokenizer):
 
     def array(self, text: str) -> np.ndarray:
         """One id per character, (n,) uint32; UserError for one that is not in the vocabulary."""
-        for character in set(text) - self.ids.keys():
-            raise UserError(f"the character {character!r} is not among those of this corpus")
-        return np.array([self.ids[character] for character in text], dtype=np.uint32)
+        try:
+            return np.array([self.ids[character] for character in text], dtype=np.uint32)
+        except KeyError as error:
+            raise UserError(f"the character {error} is not among those of this corpus") from None
 
 
 class GPT2Tokenizer(Tokenizer):
@@ -145,8 +145,8 @@ class GPT2Tokenizer(Tokenizer):
                 f"GPT-2's vocabulary cannot be loaded ({type(error).__name__}): use a network, or "
                 "set TIKTOKEN_CACHE_DIR to a folder that has it"
             ) from error
-        ids = range(self.encoding.n_vocab)
-        self.vocabulary = [self.encoding.decode_single_token_bytes(i) for i in ids]
+        decode = self.encoding.decode_single_token_bytes
+        self.vocabulary = [decode(i) for i in range(self.encoding.n_vocab)]
         self.end = self.encoding.eot_token
 
     def array(self, text: str) -> np.ndarray:
@@ -181,10 +181,9 @@ class FileTokenizer(Tokenizer):
         if not byte_level and '"byte_fallback":true' not in content:
             raise UserError(f"{path} has no token for each byte: take another model's tokenizer")
         added = self.library.get_added_tokens_decoder()
-        names = {n: token for token, n in self.library.get_vocab().items()}
         self.vocabulary = []
-        for n in range(max(names) + 1):
-            name = names.get(n, "")  # a number without a token has no bytes
+        for n in range(max(self.library.get_vocab().values()) + 1):
+            name = self.library.id_to_token(n) or ""  # a number without a token has no bytes
             if byte_level and n not in added:
                 self.vocabulary.append(bytes(BYTE_SIGNS.index(sign) for sign in name))
             elif re.fullmatch("<0x[0-9A-F]{2}>", name):
@@ -197,17 +196,11 @@ class FileTokenizer(Tokenizer):
         ids = self.library.encode(text, add_special_tokens=False).ids
         return np.array(ids, dtype=np.uint32)
 
-    def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """The bytes of the tokens; one that a model has beyond the vocabulary has none."""
-        return super().decode_bytes(i for i in ids if i < len(self.vocabulary))
 
-
-# Byte-level tokenizers write a byte as itself if it can be seen, else by a sign from 256 on.
-VISIBLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
-HIDDEN = [byte for byte in range(256) if byte not in VISIBLE]
-BYTE_SIGNS = [
-    chr(byte) if byte in VISIBLE else chr(256 + HIDDEN.index(byte)) for byte in range(256)
-]
+# byte-level tokenizers write a byte as itself if it can be seen, else as a sign from 256 on
+BYTE_SIGNS = [chr(byte) for byte in range(256)]
+for number, hidden in enumerate([*range(33), *range(127, 161), 173]):
+    BYTE_SIGNS[hidden] = chr(256 + number)
 
 
 def signs_of(token: bytes) -> str:
@@ -220,11 +213,12 @@ TOKENIZERS = ("bytes", "char", "gpt2")  # that a corpus can have, besides a toke
 
 def tokenizer_of(meta: Mapping, folder: Path = HERE) -> Tokenizer:
     """The tokenizer that a meta.json in `folder` describes; UserError if its file is another."""
-    if meta["tokenizer"] == "bytes":
+    kind = meta["tokenizer"]
+    if kind == "bytes":
         return ByteTokenizer()
-    if meta["tokenizer"] == "char":
+    if kind == "char":
         return CharTokenizer(meta["characters"])
-    if meta["tokenizer"] == "gpt2":
+    if kind == "gpt2":
         return GPT2Tokenizer()
     path = folder / "tokenizer.json"
     if not path.is_file() or sha256(path) != meta["tokenizer_sha256"]:
@@ -285,63 +279,43 @@ def load(name: str, root: Path = HERE) -> Corpus:
 
     Corpora in OFFLINE are made. A folder of nanoGPT's gets its meta.json.
     """
-    folder = Path(root) / name
+    folder = root / name
     path = folder / "meta.json"
-    is_nanogpt = (folder / "train.bin").is_file() and not (folder / "train_starts.npy").exists()
-    if not NAME.fullmatch(name):
-        raise UserError(how_to_make(name, root))
     if not path.is_file():
         if name in OFFLINE:
             maker = "tasks" if name in TASKS else name
             importlib.import_module(f"data.{maker}.prepare").prepare(folder)
-        elif is_nanogpt:
+        elif (folder / "train.bin").is_file() and not (folder / "train_starts.npy").exists():
             read_nanogpt(folder)
         else:
-            raise UserError(how_to_make(name, root))
+            raise UserError(
+                f"there is no corpus {name!r}: make it with {command(name)}; the project's are "
+                f"{', '.join(COMMANDS)}"
+            )
+    arrays = {}
     try:
         meta = read_json(path)
-        for key in sorted(set(META) - meta.keys()):
-            raise ValueError(f"meta.json lacks {key}")
-        train, train_starts = read_split(folder, "train", meta["splits"]["train"])
-        val, val_starts = read_split(folder, "val", meta["splits"]["val"])
+        for split in SPLITS:
+            stated = meta["splits"][split]
+            tokens = np.memmap(folder / f"{split}.bin", dtype=stated["dtype"], mode="r")
+            starts = np.load(folder / f"{split}_starts.npy", allow_pickle=False)
+            lengths = np.diff(starts, append=len(tokens))
+            is_whole = len(tokens) == stated["tokens"] and len(starts) == stated["documents"]
+            if not is_whole or starts[0] != 0 or lengths.min() <= 0:
+                raise ValueError(f"{split}.bin or {split}_starts.npy is not as it was made")
+            arrays[split] = np.asarray(tokens)  # still on the disk
+            arrays[f"{split}_starts"] = starts
     except (OSError, ValueError, TypeError, EOFError, LookupError) as error:
-        reason = str(error).replace("\n", " ")
-        raise UserError(f"{folder} is damaged ({reason:.200}); {remedy(folder)}") from None
-    return Corpus(name, folder, meta, train, val, train_starts, val_starts)
-
-
-def read_split(folder: Path, split: str, stated: dict) -> tuple[np.ndarray, np.ndarray]:
-    """The tokens of a split, (n,), which stay on the disk, and the starts of its documents, (m,).
-
-    ValueError and what numpy raises, unless they are as many as meta.json says.
-    """
-    tokens = np.asarray(np.memmap(folder / f"{split}.bin", dtype=stated["dtype"], mode="r"))
-    starts = np.load(folder / f"{split}_starts.npy", allow_pickle=False)
-    if len(tokens) != stated["tokens"]:
-        raise ValueError(f"{split}.bin has {len(tokens):,} tokens, not {stated['tokens']:,}")
-    lengths = np.diff(starts, append=len(tokens))
-    if len(starts) != stated["documents"] or starts[0] != 0 or lengths.min() <= 0:
-        raise ValueError(f"{split}_starts.npy has other documents")
-    return tokens, starts
+        raise UserError(f"{folder} is damaged ({error!s:.200}); {remedy(folder)}") from None
+    return Corpus(name, folder, meta, **arrays)
 
 
 def command(name: str) -> str:
     """What a user types to make the corpus `name`."""
     if name.startswith("needles_"):
         return f"python data/needles/prepare.py --corpus=CORPUS --kind=KIND --name={name}"
-    if name in COMMANDS:
-        return f"python {COMMANDS[name]}"
-    return f"python data/text/prepare.py --name={name} PATH... --tokenizer=gpt2 (or bytes, or char)"
-
-
-def how_to_make(name: str, root: Path) -> str:
-    """The sentence for a corpus that is not there."""
-    if name in COMMANDS or name.startswith("needles_"):
-        return f"the corpus {name} has not been made yet: {command(name)}"
-    names = [*COMMANDS, *(path.parent.name for path in Path(root).glob("*/meta.json"))]
-    for near in difflib.get_close_matches(name, names, n=1):
-        return f"there is no corpus {name!r}: did you mean {near}?"
-    return f"there is no corpus {name!r}: make it with {command('NAME')}"
+    own_text = f"data/text/prepare.py --name={name} PATH... --tokenizer=gpt2 (or bytes, or char)"
+    return f"python {COMMANDS.get(name, own_text)}"
 
 
 def remedy(folder: Path) -> str:
@@ -356,19 +330,18 @@ def remedy(folder: Path) -> str:
 def write_corpus(
     folder: Path,
     splits: Mapping[str, Iterable[np.ndarray]],
-    answers: Mapping[str, np.ndarray] | None = None,
-    tokenizer_from: Path | None = None,
+    files: Mapping[str, np.ndarray] | None = None,
     **entries: Any,
 ) -> dict:
     """Write a corpus to `folder`, print what it holds and return what is in its meta.json.
 
     `splits` has the documents of "train" and "val", (n,) tokens each; empty ones are left out.
-    `entries` are written to meta.json, see META: tokenizer, source, rule and, if the tokenizer
-    needs them, characters, or tokenizer_sha256 and end_token; tokenizer.json is copied from the
-    folder `tokenizer_from`. For `answers`, one number for each token of a split, see data/rows.py.
-    UserError for an empty split and for a token outside the vocabulary.
+    `files` has other arrays by the names of their files. `entries` are written to meta.json:
+    tokenizer, source, rule and, if the tokenizer needs them, characters, or tokenizer_sha256 and
+    end_token of a tokenizer.json that is in `folder`. UserError for an empty split and for a token
+    outside the vocabulary.
     """
-    tokenizer = tokenizer_of(entries, tokenizer_from or folder)
+    tokenizer = tokenizer_of(entries, folder)
     vocab_size = len(tokenizer.vocabulary)
     dtype = "uint16" if vocab_size <= 2**16 else "uint32"
     meta = {"name": folder.name, "unit": tokenizer.unit, "vocab_size": vocab_size, **entries}
@@ -378,38 +351,37 @@ def write_corpus(
     with TemporaryDirectory(prefix=".new-", dir=folder) as temporary:
         new = Path(temporary)
         for split, documents in splits.items():
-            documents = [document for document in documents if len(document) > 0]
+            documents = [document for document in documents if len(document)]
             if not documents:
                 raise UserError(f"the {split} split would be empty: the corpus needs more text")
             tokens = np.concatenate(documents)
             if tokens.max() >= vocab_size:
                 raise UserError(
                     f"{folder} would hold token {tokens.max()}, outside its vocabulary of "
-                    f"{vocab_size:,}: choose another tokenizer"
+                    f"{vocab_size}: choose another tokenizer"
                 )
-            starts = np.cumsum([0, *map(len, documents[:-1])])
-            np.save(new / f"{split}_starts.npy", starts)
+            print(f"{folder.name}/{split}: {len(tokens):,} tokens, {len(documents):,} documents")
             tokens.astype(dtype).tofile(new / f"{split}.bin")
-            stated = {"tokens": len(tokens), "documents": len(documents), "dtype": dtype}
-            meta["splits"][split] = {**stated, "sha256": sha256(new / f"{split}.bin")}
-            if answers:
-                np.save(new / f"{split}_answers.npy", answers[split].ravel().astype(np.uint16))
-        if tokenizer_from is not None:
-            shutil.copy(tokenizer_from / "tokenizer.json", new)
-        # meta.json is moved last, and another one is deleted first: what is cut off in between
+            np.save(new / f"{split}_starts.npy", np.cumsum([0, *map(len, documents[:-1])]))
+            meta["splits"][split] = {
+                "tokens": len(tokens),
+                "documents": len(documents),
+                "dtype": dtype,
+                "sha256": sha256(new / f"{split}.bin"),
+            }
+        for name, array in (files or {}).items():
+            np.save(new / name, array)
+        # meta.json is written last, and another one is deleted first: what is cut off in between
         # leaves no corpus, never a mixture of two
-        text = json.dumps(meta, indent=1, ensure_ascii=False) + "\n"
+        text = json.dumps(meta, indent=1, ensure_ascii=False)
         path = folder / "meta.json"
         if path.is_file() and path.read_text(encoding="utf-8") != text:
             path.unlink()
         for file in sorted(new.iterdir()):
             os.replace(file, folder / file.name)
-        (new / "meta.json").write_text(text, encoding="utf-8")
-        os.replace(new / "meta.json", path)
+        replace_file(path, lambda file: file.write(text.encode()))
     print(f"made the corpus {folder.name}: {meta['source']}")
-    for split, stated in meta["splits"].items():
-        print(f"  {split}: {stated['tokens']:,} tokens in {stated['documents']:,} documents")
-    return json.loads(text)
+    return meta
 
 
 def read_nanogpt(folder: Path) -> None:
@@ -430,11 +402,31 @@ def read_nanogpt(folder: Path) -> None:
     write_corpus(folder, splits, tokenizer="gpt2", source="nanoGPT's files", rule="nanoGPT's")
 
 
-def new_parser(doc: str) -> argparse.ArgumentParser:
-    """The parser of a program that makes a corpus: --help shows its docstring as it stands."""
+def new_folder(name: str, overwrite: bool, root: Path = HERE) -> Path:
+    """The folder of a new corpus; UserError for a name that is none, or taken."""
+    if not NAME.fullmatch(name):
+        raise UserError(f"--name={name} must be letters, digits, '_', '-' and '.', as in my_text")
+    if (root / name / "train.bin").exists() and not overwrite:
+        raise UserError(
+            f"--name={name} is taken: choose another name, or replace your own with --overwrite"
+        )
+    return root / name
+
+
+def new_parser(doc: str, name: str = "") -> argparse.ArgumentParser:
+    """The parser of a program that makes a corpus: --help shows its docstring as it stands.
+
+    With the usual name of a generated corpus it has --name, --seed and --overwrite.
+    """
     layout = argparse.RawTextHelpFormatter
     parser = argparse.ArgumentParser(description=doc, formatter_class=layout)
     parser.add_argument("--debug", action="store_true", help="show where an error was raised")
+    if name:
+        parser.add_argument("--name", default=name, help="of the corpus (default: %(default)s)")
+        parser.add_argument("--seed", type=int, default=0, help="of what is drawn")
+        parser.add_argument(
+            "--overwrite", action="store_true", help="replace a corpus of this name"
+        )
     return parser
 
 
@@ -470,9 +462,9 @@ def window_starts(
     """
     starts = []
     for number in range(first, first + count):
-        epoch, place = divmod(number, n_windows)
-        starts.append(epoch_starts(n_windows, size, room, seed, epoch)[place])
-    return np.array(starts, dtype=np.int64)
+        order = epoch_starts(n_windows, size, room, seed, number // n_windows)
+        starts.append(order[number % n_windows])
+    return np.array(starts)
 
 
 @lru_cache(maxsize=4)
@@ -485,4 +477,4 @@ def epoch_starts(n_windows: int, size: int, room: int, seed: int, epoch: int) ->
 def evenly(n_places: int, count: int) -> np.ndarray:
     """`count` evenly spaced integers from 0 to n_places - 1, ascending, (count,) int64, or all."""
     count = min(n_places, count)
-    return (2 * np.arange(count, dtype=np.int64) + 1) * n_places // (2 * max(count, 1))
+    return (2 * np.arange(count) + 1) * n_places // (2 * max(count, 1))

@@ -1,6 +1,7 @@
-"""Download a published file. It is kept only if its SHA-256 is right."""
+"""Download a published file, kept only if its SHA-256 is right, or a Hugging Face model."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import requests
@@ -10,15 +11,20 @@ import configurable
 from configurable import UserError
 
 TIMEOUT = 30.0  # seconds without an answer
-OTHERWISE = "check the network, or name a mirror with --url=URL or a copy you have with --file=PATH"
+OTHERWISE = "check the network, name a mirror with --url=URL, or put a copy at"
 
 
-def download(url: str, path: Path, sha256: str, otherwise: str = OTHERWISE) -> None:
-    """Download `url` (http or https) to `path`, with progress.
+def download(url: str, path: Path, sha256: str, otherwise: str = "") -> None:
+    """Download `url` (http or https) to `path`, with progress; a file that is there is checked.
 
     UserError unless it has this SHA-256; `otherwise` is what the user is told to do. Nothing is
     left behind then.
     """
+    otherwise = otherwise or f"{OTHERWISE} {path}"
+    if path.exists():
+        if configurable.sha256(path) != sha256:
+            raise UserError(f"{path} is not the published file: delete it and start again")
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
     try:
@@ -29,22 +35,34 @@ def download(url: str, path: Path, sha256: str, otherwise: str = OTHERWISE) -> N
                 for block in answer.iter_content(2**16):
                     file.write(block)
                     bar.update(len(block))
-        verify(part, sha256, url, otherwise)
+        digest = configurable.sha256(part)
+        if digest != sha256:
+            raise UserError(f"{url} is another file, of SHA-256 {digest}; {otherwise}")
         os.replace(part, path)
-    except requests.HTTPError as error:
-        status = f"{error.response.status_code} {error.response.reason}"
-        raise UserError(f"{url} answered {status}; {otherwise}") from error
     except requests.RequestException as error:
         reason = type(error).__name__
+        if error.response is not None:
+            reason = f"{error.response.status_code} {error.response.reason}"
         raise UserError(f"{url} could not be downloaded ({reason}); {otherwise}") from error
     finally:
         part.unlink(missing_ok=True)
 
 
-def verify(path: Path, sha256: str, origin: str, otherwise: str = OTHERWISE) -> None:
-    """UserError unless the file at `path`, from `origin`, is there and has this SHA-256."""
-    if not path.is_file():
-        raise UserError(f"{origin} is not a file; {otherwise}")
-    digest = configurable.sha256(path)
-    if digest != sha256:
-        raise UserError(f"{origin} is another file, of SHA-256 {digest}; {otherwise}")
+def model_folder(
+    name: str | Path, patterns: Sequence[str] = ("*.json", "model*.safetensors")
+) -> Path:
+    """The folder of a Hugging Face model: `name`, or where its download is kept.
+
+    `patterns` are the files to download; UserError if there is no such model.
+    """
+    if Path(name).is_dir():
+        return Path(name)
+    try:
+        from huggingface_hub import snapshot_download
+
+        return Path(snapshot_download(str(name), allow_patterns=patterns))
+    except (ImportError, OSError, ValueError) as error:
+        raise UserError(
+            f"{name} is neither a folder nor a model ({str(error).splitlines()[0]}); a name needs "
+            "a network and huggingface_hub (pip)"
+        ) from error

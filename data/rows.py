@@ -39,7 +39,7 @@ def write_rows(
     sizes. For `entries` see `write_corpus`.
     """
     width = train[0].shape[1]
-    sizes = []
+    rows = {**rows, "inputs": width - 1, "sizes": []}
     texts = []
     answers = []
     for size, (tokens, distances) in validation.items():
@@ -47,16 +47,14 @@ def write_rows(
             missing = [(0, 0), (0, width - tokens.shape[1])]
             tokens = np.pad(tokens, missing)
             distances = np.pad(distances, missing)
-        sizes.append((size, *tokens.shape))
+        rows["sizes"].append((size, *tokens.shape))
         texts.extend(tokens)
         answers.append(distances.ravel())
-    return write_corpus(
-        folder,
-        {"train": train[0], "val": texts},
-        answers={"train": train[1], "val": np.concatenate(answers)},
-        rows={**rows, "inputs": width - 1, "sizes": sizes},
-        **entries,
-    )
+    files = {
+        "train_answers.npy": train[1].ravel().astype(np.uint16),
+        "val_answers.npy": np.concatenate(answers).astype(np.uint16),
+    }
+    return write_corpus(folder, {"train": train[0], "val": texts}, files, rows=rows, **entries)
 
 
 @lru_cache(maxsize=4)
@@ -65,19 +63,19 @@ def answers_of(corpus: Corpus, split: str) -> np.ndarray:
     path = corpus.folder / f"{split}_answers.npy"
     try:
         answers = np.load(path, mmap_mode="r", allow_pickle=False)
+        if len(answers) == corpus.meta["splits"][split]["tokens"]:
+            return answers
     except (OSError, ValueError, EOFError):
-        answers = np.zeros(0)
-    if len(answers) != corpus.meta["splits"][split]["tokens"]:
-        raise UserError(f"{path} is missing or damaged; {remedy(corpus.folder)}")
-    return answers
+        pass
+    raise UserError(f"{path} is missing or damaged; {remedy(corpus.folder)}")
 
 
 def check_length(corpus: Corpus, block_size: int) -> None:
     """UserError unless a run with this block_size can be trained on the corpus."""
-    inputs = corpus.meta.get("rows", {}).get("inputs", block_size)
-    if inputs != block_size:
+    rows = corpus.meta.get("rows")
+    if rows and rows["inputs"] != block_size:
         raise UserError(
-            f"the rows of {corpus.name} have {inputs} inputs: say --block_size={inputs}"
+            f"the rows of {corpus.name} are of one length: say --block_size={rows['inputs']}"
         )
 
 
@@ -100,11 +98,11 @@ def rows_of(corpus: Corpus, size: int) -> Pair:
     """The validation rows of one size: tokens and how far back answers stand, (rows, width)."""
     first = 0
     for row_size, count, width in corpus.meta["rows"]["sizes"]:
-        end = first + count * width
+        part = slice(first, first + count * width)
         if row_size == size:
-            tokens = corpus.val[first:end].reshape(count, width)
-            return tokens, answers_of(corpus, "val")[first:end].reshape(count, width)
-        first = end
+            answers = answers_of(corpus, "val")[part]
+            return corpus.val[part].reshape(count, width), answers.reshape(count, width)
+        first = part.stop
     raise KeyError(f"{corpus.name} has no rows of size {size}")
 
 
@@ -117,10 +115,9 @@ def batch(corpus: Corpus, length: int, seed: int, first: int, count: int) -> Pai
     if "rows" not in corpus.meta:
         tokens = sequences(corpus.train, length, seed, first, count)
         return tokens[:, :-1], tokens[:, 1:]
-    width = corpus.meta["rows"]["inputs"] + 1
+    width = length + 1
     starts = window_starts(len(corpus.train) // width, width, 1, seed, first, count)
-    places = starts[:, None] + np.arange(width)
-    return with_targets(corpus.train[places], answers_of(corpus, "train")[places])
+    return inputs_and_targets(corpus, "train", starts, length)
 
 
 def unread(corpus: Corpus, seed: int, first: int) -> Pair:
@@ -139,19 +136,27 @@ def unread(corpus: Corpus, seed: int, first: int) -> Pair:
 
 
 def validation(corpus: Corpus, length: int, count: int) -> Pair:
-    """At most `count` validation sequences, evenly spaced: inputs and targets, (count, length)."""
-    if "rows" not in corpus.meta:
+    """At most `count` validation sequences, evenly spaced: inputs and targets, (count, length).
+
+    Of a corpus of rows they are among those of trained sizes, which stand first in the split.
+    """
+    if "rows" in corpus.meta:
+        rows = corpus.meta["rows"]
+        n_rows = sum(n for size, n, _ in rows["sizes"] if size <= rows["trained"])
+        starts = evenly(n_rows, count) * (length + 1)
+    else:
         starts = evenly(len(corpus.val) - length, count)
-        tokens = corpus.val[starts[:, None] + np.arange(length + 1)].astype(np.int64)
-        return tokens[:, :-1], tokens[:, 1:]
-    trained = [n for n in sizes(corpus) if n <= corpus.meta["rows"]["trained"]]
-    pairs = [rows_of(corpus, n) for n in trained]
-    tokens, answers = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
-    chosen = evenly(len(tokens), count)
-    return with_targets(tokens[chosen], answers[chosen])
+    return inputs_and_targets(corpus, "val", starts, length)
 
 
-def with_targets(tokens: np.ndarray, answers: np.ndarray) -> Pair:
-    """Inputs and targets of rows, (rows, width) -> int64 (rows, width - 1): -1 where unscored."""
-    tokens = tokens.astype(np.int64)
-    return tokens[:, :-1], np.where(answers[:, 1:] > 0, tokens[:, 1:], -1)
+def inputs_and_targets(corpus: Corpus, split: str, starts: np.ndarray, length: int) -> Pair:
+    """The sequences that start at these tokens of a split, (n,) -> (n, length) each.
+
+    In a corpus of rows the target is -1 where an input is not followed by a scored token.
+    """
+    places = starts[:, None] + np.arange(length + 1)
+    tokens = (corpus.train if split == "train" else corpus.val)[places].astype(np.int64)
+    targets = tokens[:, 1:]
+    if "rows" in corpus.meta:
+        targets = np.where(answers_of(corpus, split)[places[:, 1:]] > 0, targets, -1)
+    return tokens[:, :-1], targets

@@ -48,9 +48,8 @@ class Compute:
     @property
     def name(self) -> str:
         """The device with the name of its card or processor."""
-        if self.kind == "cuda":
-            return f"{self.device} {torch.cuda.get_device_name(self.device)}"
-        return f"{self.device} {processor_name()}"
+        card = torch.cuda.get_device_name() if self.kind == "cuda" else processor_name()
+        return f"{self.device} {card}"
 
 
 CPU = Compute("cpu", None, "cpu, float32")  # for a caller that picks nothing
@@ -64,40 +63,34 @@ def pick(device: str, dtype: str, tokens: int = 2048, width: int = 256) -> Compu
     have the device.
     """
     # the device
-    usual = "cpu"
-    if torch.cuda.is_available():
-        usual = "cuda"
-    elif torch.backends.mps.is_available():
-        usual = "mps"
-    chosen = usual if device == "auto" else device
-    if chosen == "cuda" and "LOCAL_RANK" in os.environ:
-        chosen = f"cuda:{os.environ['LOCAL_RANK']}"  # torchrun gives each process a card of its own
-    available = re.fullmatch(r"cpu|mps|cuda(:\d+)?", chosen)
+    if device == "auto" and torch.cuda.is_available():
+        device = "cuda"
+    elif device == "auto":
+        device = "mps" if torch.backends.mps.is_available() else "cpu"
+    if device == "cuda" and "LOCAL_RANK" in os.environ:
+        device = f"cuda:{os.environ['LOCAL_RANK']}"  # torchrun gives each process a card of its own
     try:
-        torch.empty(1, device=chosen)
-    except (RuntimeError, AssertionError, NotImplementedError):
-        available = None
-    if not available:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError):
         raise UserError(
-            f"device={device} ({chosen}) is not available on this machine; "
-            f"use --device={usual} or leave it at auto"
-        )
-    if chosen.startswith("cuda:"):
-        torch.cuda.set_device(chosen)  # seeds and memory are counted on the current card
-    attention.COMPILE_FLEX = chosen.startswith("cuda") and not missing_compiler()
+            f"device={device} is not available on this machine: leave it at auto"
+        ) from None
+    if device.startswith("cuda:"):
+        torch.cuda.set_device(device)  # seeds and memory are counted on the current card
+    attention.COMPILE_FLEX = device.startswith("cuda") and not missing_compiler()
 
     # the number format
     best = torch.float32
     if dtype != "auto":
         best = getattr(torch, dtype)
         reason = "as asked for"
-    elif chosen.startswith("cuda"):
+    elif device.startswith("cuda"):
         best = torch.float16
         reason = "the card has no bfloat16"
         if torch.cuda.is_bf16_supported(including_emulation=False):
             best = torch.bfloat16
             reason = "the card has it"
-    elif chosen == "mps":
+    elif device == "mps":
         reason = "mps is untested"
     elif not cpu_has_bfloat16():
         reason = "the processor has nothing faster"
@@ -109,7 +102,7 @@ def pick(device: str, dtype: str, tokens: int = 2048, width: int = 256) -> Compu
             best = torch.bfloat16
         reason = "measured: bfloat16 {bfloat16:.0f}, float32 {float32:.0f} GFLOP/s".format(**rates)
     name = str(best).removeprefix("torch.")
-    return Compute(chosen, None if best == torch.float32 else best, f"{chosen}, {name} ({reason})")
+    return Compute(device, None if best == torch.float32 else best, f"{device}, {name} ({reason})")
 
 
 def cpu_has_bfloat16() -> bool:
@@ -146,9 +139,8 @@ def measured_rates(tokens: int, width: int) -> dict[str, float]:
 
 def processor_name() -> str:
     """The processor's model, as the system tells it."""
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        model = re.search(r"model name\s*: (.+)", cpuinfo.read_text(encoding="utf-8"))
+    with contextlib.suppress(OSError):  # no Linux
+        model = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
         if model:
             return model[1]
     return platform.processor() or platform.machine()
@@ -177,9 +169,8 @@ def repeat_to_the_bit(compute: Compute) -> None:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that memory is full; on a CPU torch raises a RuntimeError for it."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return "can't allocate memory" in str(error)
+    full = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    return full or "can't allocate memory" in str(error)
 
 
 @contextlib.contextmanager
@@ -190,7 +181,7 @@ def memory_advice(advice: str) -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        raise UserError(f"out of memory: {advice} ({str(error).partition('.')[0]:.200})") from error
+        raise UserError(f"out of memory: {advice}") from error
 
 
 def set_up_cpu() -> None:
@@ -210,8 +201,7 @@ def set_up_cpu() -> None:
 
 def missing_compiler() -> str:
     """What torch.compile lacks on this machine; empty if it lacks nothing."""
-    usual = "clang++" if sys.platform == "darwin" else "g++"  # torch.compile's choice
-    if not shutil.which(os.environ.get("CXX", usual)):
+    if not shutil.which(os.environ.get("CXX", "g++")):
         return "no C++ compiler was found"
     if not Path(sysconfig.get_path("include"), "Python.h").is_file():
         return "Python's headers (Python.h) were not found"

@@ -25,15 +25,16 @@ from torch import Tensor
 
 import data
 from configurable import GPTConfig, UserError, read_json, run_program, write_json
+from data.download import model_folder
 from model import GPT
-from scheme import Mention, find, options_of, parse
+from scheme import find, options_of, parse
 
 BUFFERS = re.compile(r"\.(attn|attention)\.(masked_)?bias$|rotary_emb\.inv_freq$")  # in old files
 
 # How a family says what ours says, by model_type (SmolLM and TinyLlama are of type llama):
 #   pos          our scheme; options: those of it that theirs has, ours -> theirs
 #   ours         settings of ours that every model of the family has
-#   activations  theirs -> our `mlp`
+#   activations  theirs -> our `mlp`; of several for one the last is written
 #   bias         whether there are biases; where they may be, the file of weights says it
 #   transposed   matrices are (in, out)
 #   by_head      queries, keys and values of a head stand together: (heads, 3, D)
@@ -48,13 +49,13 @@ def table(text: str) -> dict[str, list[str]]:
     return {words[0]: words[1:] for words in lines}
 
 
-GELU = {"gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "gelu_fast": "gelu", "gelu": "gelu_exact"}
+GELU = {"gelu_fast": "gelu", "gelu_pytorch_tanh": "gelu", "gelu_new": "gelu", "gelu": "gelu_exact"}
 LLAMA = {
     "class": "LlamaForCausalLM",
     "pos": "rope",
     "options": {"base": "rope_theta"},
     "ours": {"norm": "rmsnorm"},
-    "activations": {"silu": "swiglu", "swish": "swiglu"},
+    "activations": {"swish": "swiglu", "silu": "swiglu"},
     "bias": "some",
     "layers": "model.layers",
     "settings": table("""
@@ -207,7 +208,13 @@ EXTENSIONS = {
     ),
 }
 ORIGINAL = "original_max_position_embeddings"
-LONGER = ("yarn", "llama3")  # their max_position_embeddings is the length after extending
+# names that a config.json may use for one of the above: BLOOM's first models, transformers 5
+SYNONYMS = {
+    "n_embed": "hidden_size",
+    "num_attention_heads": "n_head",
+    "rope_theta": "rotary_emb_base",
+    "partial_rotary_factor": "rotary_pct",
+}
 # settings that change what is computed here, unless they are absent or off
 REFUSED = (
     "scale_attn_by_inverse_layer_idx",
@@ -223,12 +230,30 @@ REFUSED = (
 # ---- settings
 
 
+def schemes_in(text: str) -> list[tuple[str, dict]]:
+    """The schemes or extensions of an expression, each with the values of all its options."""
+    schemes = []
+    for mention in parse(text).mentions if text else ():
+        options = {name: option.default for name, option in options_of(find(mention.name)).items()}
+        schemes.append((mention.name, options | mention.options))
+    return schemes
+
+
+def in_full(config: GPTConfig) -> dict:
+    """The settings of a model with no width and no option of a scheme left to its default."""
+    return asdict(config) | dict(
+        n_inner=config.mlp_width,
+        n_kv_head=config.kv_heads,
+        head_dim=config.head_width,
+        dropout=0.0,  # none after the training
+        pos=schemes_in(config.pos),
+        extend=schemes_in(config.extend),
+    )
+
+
 def expression(name: str, options: dict, theirs: dict) -> str:
-    """Our text of a scheme or an extension with the options that theirs has."""
-    values = []
-    for option, key in options.items():
-        if theirs.get(key) is not None:
-            values.append(f"{option}={theirs[key]!r}")
+    """Our text of a scheme or an extension, with the options that their settings have."""
+    values = [f"{ours}={theirs[key]!r}" for ours, key in options.items() if key in theirs]
     return f"{name}({', '.join(values)})" if values else name
 
 
@@ -242,13 +267,11 @@ def read_settings(config: dict, bias: bool) -> GPTConfig:
         raise UserError(f"it is of type {kind}; known are {', '.join(FAMILIES)}")
     family = FAMILIES[kind]
     rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    theirs = {**config, **rope}
-    if kind == "bloom":  # it has two names for each
-        theirs.setdefault("hidden_size", theirs.get("n_embed"))
-        theirs.setdefault("n_head", theirs.get("num_attention_heads"))
-    if kind == "gpt_neox":  # the names since transformers 5
-        theirs.setdefault("rotary_emb_base", theirs.get("rope_theta"))
-        theirs.setdefault("rotary_pct", theirs.get("partial_rotary_factor", 0.25))
+    theirs = {"rotary_pct": 0.25}  # GPT-NeoX's default
+    for name, value in {**config, **rope}.items():
+        if value is not None:
+            theirs[name] = value
+            theirs[SYNONYMS.get(name, name)] = value
 
     ours = {"bias": bias, **family["ours"]}
     for name, (key, *default) in family["settings"].items():
@@ -262,45 +285,25 @@ def read_settings(config: dict, bias: bool) -> GPTConfig:
 
     ours["mlp"] = family["activations"][ours["mlp"]]
     ours["pos"] = expression(family["pos"], family["options"], theirs)
-    if kind == "mistral" and theirs.get("sliding_window"):
+    if kind == "mistral" and "sliding_window" in theirs:
         ours["pos"] += f" + window(size={theirs['sliding_window']})"
     if rope_type in EXTENSIONS:
         extension, options = EXTENSIONS[rope_type]
-        if rope_type in LONGER:
-            original = theirs.get(ORIGINAL, ours["block_size"])
-            theirs.setdefault("factor", ours["block_size"] / original)
-            ours["block_size"] = original
+        ours["block_size"] = theirs.get(ORIGINAL, ours["block_size"])
         ours["extend"] = expression(extension, options, theirs)
     return GPTConfig(**ours)
 
 
-def options_with_defaults(mention: Mention) -> dict:
-    """The value of every option of a scheme that an expression mentions."""
-    defaults = {name: option.default for name, option in options_of(find(mention.name)).items()}
-    return defaults | mention.options
-
-
-def settings_in_full(config: GPTConfig) -> dict:
-    """The settings of a model with no width and no option of a scheme left to its default."""
-    full = asdict(config)
-    full.update(n_inner=config.mlp_width, n_kv_head=config.kv_heads, head_dim=config.head_width)
-    for key in ("pos", "extend"):
-        for mention in parse(full[key]).mentions if full[key] else ():
-            values = [f"{option}={x}" for option, x in options_with_defaults(mention).items()]
-            text = f"{mention.name}({', '.join(values)})"
-            full[key] = full[key].replace(mention.text, text)
-    return full
-
-
 def write_settings(config: GPTConfig) -> dict:
     """The config.json of the family that our model is of; UserError says what it lacks for that."""
-    scheme = parse(config.pos).mentions[0]
+    ours = in_full(config)
+    scheme, values = ours["pos"][0]
     kind = "qwen3" if config.qk_norm else "llama"
     if config.norm == "layernorm":
-        kind = {"learned": "gpt2", "alibi": "bloom"}.get(scheme.name, "gpt_neox")
+        kind = {"learned": "gpt2", "alibi": "bloom"}.get(scheme, "gpt_neox")
     family = FAMILIES[kind]
-    ours = settings_in_full(config)
-    theirs = {"model_type": kind, "architectures": [family["class"]]}
+    theirs = {"model_type": kind, "architectures": [family["class"]], "dtype": "float32"}
+    theirs.update(bos_token_id=None, pad_token_id=None, eos_token_id=None)  # not GPT-2's
     for name, (key, *_) in family["settings"].items():
         theirs[key] = ours[name]
     for activation, mlp in family["activations"].items():
@@ -308,25 +311,19 @@ def write_settings(config: GPTConfig) -> dict:
             theirs[family["settings"]["mlp"][0]] = activation
     if kind == "llama":
         theirs.update(attention_bias=config.bias, mlp_bias=config.bias)
-    if scheme.name == family["pos"]:
-        values = options_with_defaults(scheme)
-        theirs.update({key: values[option] for option, key in family["options"].items()})
-    for rope_type, (name, options) in EXTENSIONS.items():
-        extension = parse(config.extend or "none").mentions[0]
-        if name == extension.name and extension.options.get("factor", "auto") != "auto":
-            values = options_with_defaults(extension)
-            rope = {key: values[option] for option, key in options.items()}
-            if rope_type in LONGER:
-                rope[ORIGINAL] = config.block_size
-                theirs["max_position_embeddings"] = round(config.block_size * values["factor"])
-            theirs["rope_scaling"] = {"rope_type": rope_type, **rope}
+    theirs.update({key: values.get(option) for option, key in family["options"].items()})
+    for extension, values in ours["extend"]:
+        for rope_type, (name, options) in EXTENSIONS.items():
+            if name == extension and values["factor"] != "auto":
+                rope = {key: values[option] for option, key in options.items()}
+                if rope_type != "dynamic":  # the others name the length after extending too
+                    rope[ORIGINAL] = config.block_size
+                    theirs["max_position_embeddings"] = round(config.block_size * values["factor"])
+                theirs["rope_scaling"] = {"rope_type": rope_type, **rope}
 
     # whoever reads this must understand what was meant
-    again = settings_in_full(read_settings(theirs, config.bias))
-    ours["dropout"] = again["dropout"]
-    unlike = [f"{name}={x}, not {ours[name]}" for name, x in again.items() if x != ours[name]]
-    if config.bias and kind == "qwen3":
-        unlike.append("bias=False, not True")
+    nearest = in_full(read_settings(theirs, config.bias and family["bias"] != "never"))
+    unlike = [f"{name}={x}, not {ours[name]}" for name, x in nearest.items() if x != ours[name]]
     if unlike:
         raise UserError(
             f"no model of Hugging Face can be this one: the nearest, {kind}, has "
@@ -338,49 +335,38 @@ def write_settings(config: GPTConfig) -> dict:
 # ---- weights
 
 
-def their_weights(family: dict, c: GPTConfig, name: str, x: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """(their name, view of x) for each of their weights in our parameter `name`.
+def their_weights(model: GPT, kind: str) -> Iterator[tuple[str, Tensor, torch.Size]]:
+    """The name of each weight of theirs, a view of it in our parameters, and its shape.
 
-    A view is written or read in place. Where it has more dimensions than x, theirs joins the first.
+    What is written into a view is written into our model. Where heads are apart in theirs, the view
+    has more dimensions than their shape.
     """
-    layer, module, kind = re.fullmatch(r"(?:h\.(\d+)\.)?(.+)\.(\w+)", name).groups()
-    prefix = f"{family['layers']}.{layer}." if layer else ""
-    theirs = family["weights"][module]
-    parts = x.chunk(len(theirs))
-    if len(theirs) == 3:  # queries, keys and values
-        parts = x.split([n * c.head_width for n in (c.n_head, c.kv_heads, c.kv_heads)])
-    for their, part in zip(theirs, parts, strict=True):
-        if "transposed" in family and ".c_" in name and x.dim() == 2:
-            part = part.T
-        if "by_head" in family and ".c_attn" in name:
-            part = part.unflatten(0, (3, c.n_head, -1)).transpose(0, 1)  # (heads, 3, D, ...)
-        yield f"{prefix}{their}.bias" if kind == "bias" else f"{prefix}{their}.weight", part
-
-
-def model_folder(name: str | Path) -> Path:
-    """The folder of a model: itself, or where a downloaded one is kept; UserError for none."""
-    if Path(name).is_dir():
-        return Path(name)
-    try:
-        from huggingface_hub import snapshot_download
-
-        return Path(snapshot_download(str(name), allow_patterns=["*.json", "model*.safetensors"]))
-    except (ImportError, OSError, ValueError) as error:
-        raise UserError(
-            f"{name} is neither a folder nor a model ({str(error).splitlines()[0]}); a name needs "
-            "a network and huggingface_hub (pip)"
-        ) from error
+    family = FAMILIES[kind]
+    c = model.config
+    for name, x in model.named_parameters():
+        layer, module, suffix = re.fullmatch(r"(?:h\.(\d+)\.)?(.+)\.(\w+)", name).groups()
+        suffix = suffix.replace("table", "weight")  # of learned positions
+        prefix = f"{family['layers']}.{layer}." if layer else ""
+        names = family["weights"][module]
+        parts = x.chunk(len(names))
+        if len(names) == 3:  # queries, keys and values
+            parts = x.split([n * c.head_width for n in (c.n_head, c.kv_heads, c.kv_heads)])
+        for their_name, part in zip(names, parts, strict=True):
+            if "transposed" in family and ".c_" in name and x.dim() == 2:
+                part = part.T
+            shape = part.shape
+            if "by_head" in family and ".c_attn" in name:
+                part = part.unflatten(0, (3, c.n_head, -1)).transpose(0, 1)  # (heads, 3, D, ...)
+            yield f"{prefix}{their_name}.{suffix}", part, shape
 
 
 def is_huggingface(name: str) -> bool:
     """Whether it names a folder of a Hugging Face model, or perhaps one to download."""
-    path = Path(name)
-    if path.exists():
-        config = path / "config.json"
+    config = Path(name, "config.json")
+    if Path(name).exists():
         return config.is_file() and b'"model_type"' in config.read_bytes()
-    owner = name.partition("/")[0]
-    is_name = re.fullmatch(r"gpt2[a-z-]*|[\w.-]+/[\w.-]+", name) is not None
-    return is_name and owner != "out" and not Path(owner).exists()
+    is_name = re.fullmatch(r"gpt2[a-z-]*|(?!out/)[\w.-]+/[\w.-]+", name) is not None
+    return is_name and not Path(name.partition("/")[0]).exists()
 
 
 @torch.no_grad()
@@ -395,31 +381,29 @@ def load_model(name: str | Path) -> GPT:
     weights = {}
     try:
         for file in folder.glob("*.safetensors"):
-            weights.update(load_file(file))
-        weights = {key: x for key, x in weights.items() if not BUFFERS.search(key)}
+            for key, x in load_file(file).items():
+                if key.startswith(("h.", "ln_f.", "wte.", "wpe.", "word_embeddings")):
+                    key = f"transformer.{key}"  # old files of gpt2 and bloom have no prefix
+                if not BUFFERS.search(key):
+                    weights[key] = x
         settings = read_settings(config, any(key.endswith(".bias") for key in weights))
         model = GPT(settings).eval()
     except (SafetensorError, ArithmeticError, TypeError, ValueError) as error:
         raise UserError(f"{name} cannot be read here: {error!s:.300}") from error
 
-    family = FAMILIES[config["model_type"]]
-    if "wte.weight" in weights or "word_embeddings.weight" in weights:  # no prefix in old files
-        weights = {f"transformer.{key}": x for key, x in weights.items()}
-    for our_name, x in model.named_parameters():
-        for their_name, view in their_weights(family, settings, our_name, x):
-            theirs = weights.pop(their_name, None)
-            shape = view.flatten(0, view.dim() - x.dim()).shape
-            if theirs is None and our_name.endswith(".bias"):
-                view.zero_()
-            elif theirs is None or theirs.shape != shape:
-                raise UserError(f"{name} lacks the weight {their_name} of shape {tuple(shape)}")
-            else:
-                view.copy_(theirs.reshape(view.shape))
+    kind = config["model_type"]
+    for their_name, view, shape in their_weights(model, kind):
+        theirs = weights.pop(their_name, None)
+        if theirs is None and their_name.endswith(".bias"):
+            view.zero_()
+        elif theirs is None or theirs.shape != shape:
+            raise UserError(f"{name} lacks the weight {their_name} of shape {tuple(shape)}")
+        else:
+            view.copy_(theirs.reshape(view.shape))
     if settings.tie_embeddings:
         weights.pop("lm_head.weight", None)
     if weights:
-        left = ", ".join(sorted(weights))
-        raise UserError(f"{name} has weights of no {config['model_type']}: {left:.200}")
+        raise UserError(f"{name} has weights of no {kind}: {', '.join(sorted(weights)):.200}")
     return model
 
 
@@ -434,16 +418,14 @@ def save_model(model: GPT, folder: str | Path, corpus: data.Corpus | None = None
     if folder.exists():
         raise UserError(f"{folder} exists: name a new folder")
     config = write_settings(model.config)
-    family = FAMILIES[config["model_type"]]
-    complete = model
-    if family["bias"] == "always":  # biases that ours lacks are 0
+    kind = config["model_type"]
+    if FAMILIES[kind]["bias"] == "always":  # biases that ours lacks are 0
         complete = GPT(replace(model.config, bias=True, extend=""))
         complete.load_state_dict(model.state_dict(), strict=False)
+        model = complete
     weights = {}
-    for name, x in complete.named_parameters():
-        for their_name, view in their_weights(family, model.config, name, x):
-            weights[their_name] = view.flatten(0, view.dim() - x.dim()).clone().contiguous()
-    config.update(dtype="float32", bos_token_id=None, pad_token_id=None, eos_token_id=None)
+    for name, view, shape in their_weights(model, kind):
+        weights[name] = view.reshape(shape).clone().contiguous()
     folder.mkdir(parents=True)
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     if corpus is not None:
@@ -460,9 +442,8 @@ def token_names(corpus: data.Corpus) -> dict[str, int]:
     """The vocabulary of a corpus as its tokenizer.json has it: the number of each token."""
     if corpus.meta["tokenizer"] == "file":
         return read_json(corpus.folder / "tokenizer.json")["model"]["vocab"]
-    if corpus.meta["tokenizer"] == "char":
-        return {character: n for n, character in enumerate(corpus.meta["characters"])}
-    return {data.signs_of(token): n for n, token in enumerate(corpus.tokenizer.vocabulary)}
+    names = corpus.meta.get("characters") or map(data.signs_of, corpus.tokenizer.vocabulary)
+    return {name: n for n, name in enumerate(names)}
 
 
 def save_tokenizer(corpus: data.Corpus, folder: Path) -> None:
@@ -486,13 +467,12 @@ def save_tokenizer(corpus: data.Corpus, folder: Path) -> None:
     else:
         # bytes, or GPT-2's tokens: every way to cut a token into two tokens is a merge
         merges = []
-        for name in list(names)[: corpus.tokenizer.end]:
-            pairs = [(name[:cut], name[cut:]) for cut in range(1, len(name))]
-            merges += [(left, right) for left, right in pairs if left in names and right in names]
+        for name in names:
+            for cut in range(1, len(name)):
+                if name[:cut] in names and name[cut:] in names:
+                    merges.append((name[:cut], name[cut:]))
         tokenizer = Tokenizer(models.BPE(names, merges))
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(
-            add_prefix_space=False, use_regex=kind == "gpt2"
-        )
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()
     if kind == "gpt2":
         tokenizer.add_special_tokens(["<|endoftext|>"])
@@ -513,9 +493,6 @@ def main() -> None:
     """Write a run as a Hugging Face model."""
     from runs.checkpoint import load_run  # which itself reads pretrained models by this module
 
-    if "--help" in sys.argv:
-        print(__doc__)
-        return
     if len(sys.argv) != 3:
         raise UserError("name a run and a new folder: python -m runs.huggingface out/RUN FOLDER")
     run = load_run(sys.argv[1], device="cpu")

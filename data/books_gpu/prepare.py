@@ -32,10 +32,9 @@ def prepare(folder: Path) -> dict:
     rule = f"{books.meta['rule']}; of train the first {count} of {len(ends)}"
     meta = write_corpus(folder, splits, tokenizer="gpt2", source=books.meta["source"], rule=rule)
     usual = Path(tempfile.gettempdir(), "data-gym-cache")  # tiktoken's
-    names = ("TIKTOKEN_CACHE_DIR", "DATA_GYM_CACHE_DIR")
-    vocabulary = next((os.environ[name] for name in names if os.environ.get(name)), usual)
+    vocabulary = Path(os.environ.get("TIKTOKEN_CACHE_DIR", usual))
     (folder / "tiktoken").mkdir(exist_ok=True)
-    for path in Path(vocabulary).iterdir():
+    for path in vocabulary.iterdir():
         shutil.copyfile(path, folder / "tiktoken" / path.name)
     return meta
 

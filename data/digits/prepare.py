@@ -22,8 +22,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurable import UserError, run_program  # noqa: E402
-from data import HERE, new_parser  # noqa: E402
-from data.recall.prepare import check_options  # noqa: E402
+from data import new_folder, new_parser  # noqa: E402
 from data.rows import Pair, write_rows  # noqa: E402
 
 GREYS = " .:-=+*#"  # from blank to dark: tokens 0, 1 ...
@@ -110,12 +109,11 @@ def prepare(folder: Path, side: int = 12, seed: int = 0) -> dict:
     generator = np.random.default_rng(seed)
     tested = draw(generator, np.arange(TEST_IMAGES) % 10)
     trained = draw(generator, np.arange(TRAIN_IMAGES) % 10)
-    rows = {"protocol": "image", "kind": "digits", "trained": side * side, "width": side}
     return write_rows(
         folder,
         train=make_rows(*trained, side),
         validation={(n * side) ** 2: make_rows(*tested, n * side) for n in TIMES},
-        rows=rows,
+        rows={"protocol": "image", "kind": "digits", "trained": side * side, "width": side},
         tokenizer="char",
         characters=GREYS + "\n",
         unit="token",
@@ -126,16 +124,13 @@ def prepare(folder: Path, side: int = 12, seed: int = 0) -> dict:
 
 def main() -> None:
     """Make the corpus."""
-    parser = new_parser(__doc__)
+    parser = new_parser(__doc__, "digits")
     parser.add_argument("--side", type=int, default=12, help="of training images, in patches")
-    parser.add_argument("--name", default="digits", help="of the corpus (default: digits)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--overwrite", action="store_true", help="replace a corpus of this name")
     options = parser.parse_args()
-    check_options(HERE / options.name, "digits", options)
+    folder = new_folder(options.name, options.overwrite)
     if not 4 <= options.side <= 32:
         raise UserError(f"--side={options.side}: it must lie between 4 and 32")
-    prepare(HERE / options.name, options.side, options.seed)
+    prepare(folder, options.side, options.seed)
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ what is asked, so evaluate.py does not ask it. One that was can be tested on the
 needles then. With far fewer a wrong answer would tell of too little practice, not of distance.
 """
 
+import shutil
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -46,8 +47,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurable import UserError, run_program  # noqa: E402
-from data import HERE, OF_TOKENS, Corpus, Tokenizer, load, new_parser  # noqa: E402
-from data.recall.prepare import check_options  # noqa: E402
+from data import OF_TOKENS, Corpus, load, new_folder, new_parser  # noqa: E402
 from data.rows import LEAST, Pair, write_rows  # noqa: E402
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"  # of keys; values have capitals, which are rare in text
@@ -85,31 +85,41 @@ KINDS = {
 
 
 class Writer:
-    """Writes needles and questions of a kind into windows of text."""
+    """Writes needles and questions of a kind into windows of the text of a corpus."""
 
-    def __init__(self, kind: Kind, tokenizer: Tokenizer, generator: np.random.Generator) -> None:
+    def __init__(self, kind: Kind, corpus: Corpus, generator: np.random.Generator) -> None:
         """UserError if the tokenizer cannot write a needle."""
         self.kind = kind
-        self.tokenizer = tokenizer
+        self.tokenizer = corpus.tokenizer
         self.generator = generator
         letters = f"\n:.{LETTERS}{LETTERS.upper()}"
-        self.ids = {letter: tokenizer.encode(letter)[0] for letter in letters}
-        self.filler = tokenizer.array(FILLER) if kind.filler else None
+        try:
+            self.ids = {letter: self.tokenizer.encode(letter)[0] for letter in letters}
+            self.filler = self.tokenizer.array(FILLER) if kind.filler else None
+        except UserError as error:
+            raise UserError(f"{corpus.name} cannot hold needles: {error}") from error
 
-    def word(self, size: int) -> str:
-        """Random letters."""
-        return "".join(self.generator.choice([*LETTERS], size))
+    def needles(self, row: np.ndarray) -> list[list[int]]:
+        """The tokens of needles for a row, which is filled with filler if the kind has it.
 
-    def lines(self, text: bytes) -> list[str]:
-        """Needles. Their keys differ unless they share one; none stands in `text` with a colon."""
+        Their keys differ unless they share one; none stands in the text with a colon.
+        """
+        if self.filler is not None:
+            turn = self.generator.integers(len(self.filler))
+            row[:] = np.resize(np.roll(self.filler, turn), len(row))
+        text = self.tokenizer.decode_bytes(row)
         keys: list[str] = []
         while len(keys) < self.kind.needles:
-            key = self.word(KEY)
+            key = "".join(self.generator.choice([*LETTERS], KEY))
             if key not in keys and f"{key}:".encode() not in text:
                 keys.append(key)
-        if self.kind.one_key:
-            keys = [keys[0]] * len(keys)
-        return [f"\n{key}:{self.word(VALUE).upper()}." for key in keys]
+        lines = []
+        for key in keys:
+            if self.kind.one_key:
+                key = keys[0]
+            value = "".join(self.generator.choice([*LETTERS], VALUE)).upper()
+            lines.append([self.ids[letter] for letter in f"\n{key}:{value}."])
+        return lines
 
     def starts(self, room: int, count: int) -> np.ndarray:
         """Random places of lines in `room` tokens, ascending, without overlap, (count,)."""
@@ -122,14 +132,6 @@ class Writer:
         if self.kind.one_key:
             return np.arange(count) % needles
         return self.generator.permutation(np.arange(max(count, needles)) % needles)[:count]
-
-    def needles(self, row: np.ndarray) -> list[list[int]]:
-        """The tokens of needles for a row, which is filled with filler if the kind has it."""
-        if self.filler is not None:
-            turn = self.generator.integers(len(self.filler))
-            row[:] = np.resize(np.roll(self.filler, turn), len(row))
-        lines = self.lines(self.tokenizer.decode_bytes(row))
-        return [[self.ids[letter] for letter in line] for line in lines]
 
     def teach(self, row: np.ndarray) -> None:
         """Write needles over the text of a training row, (width,), and behind them questions."""
@@ -154,9 +156,8 @@ class Writer:
             distances = places + BACK - starts[which]
             if depth in depths_of(distances, width):
                 break
-        lines += [lines[number] for number in which]
-        for start, line in zip([*starts, *places], lines, strict=True):
-            row[start : start + LINE] = line
+        for start, number in zip([*starts, *places], [*range(len(lines)), *which], strict=True):
+            row[start : start + LINE] = lines[number]
         scored = np.zeros((len(which), LINE), dtype=np.int64)
         scored[:, -1 - VALUE : -1] = distances[:, None]
         return np.pad(scored.ravel(), (width - scored.size, 0))
@@ -205,57 +206,52 @@ def prepare(
         raise UserError(f"{corpus.name} has rows of its own: name a corpus of text")
     if length < least:
         raise UserError(f"--length={length}: these needles need at least {least} tokens")
-    if longest >= 2**16:
-        raise UserError(f"--length={length}: tests of {longest} tokens are too long")
-    if len(corpus.val) <= longest:
+    if longest >= 2**16 or longest >= len(corpus.val):
         raise UserError(
-            f"the validation split of {corpus.name} has {len(corpus.val)} tokens, and the longest "
-            f"test {longest}: lower --length"
+            f"--length={length}: the longest test has {longest} tokens, and must have less than "
+            f"65536 and than the validation split of {corpus.name}, which has {len(corpus.val)}"
         )
     if not LEAST_FRACTION <= fraction <= 1:
         raise UserError(f"--needle_fraction={fraction} is not at least {LEAST_FRACTION}, at most 1")
     generator = np.random.default_rng(seed)
-    try:
-        writer = Writer(needles, corpus.tokenizer, generator)
-    except UserError as error:
-        raise UserError(f"{corpus.name} cannot hold needles: {error}") from error
+    writer = Writer(needles, corpus, generator)
     sizes = [length << k for k in range(TIMES)]
     validation = {size: validation_rows(writer, corpus.val, size + 1) for size in sizes}
     train = windows(generator, corpus.train, TRAIN_ROWS, length + 1)
     for row in train[: round(fraction * TRAIN_ROWS)]:
         writer.teach(row)
-    rows = {"protocol": "needles", "kind": f"{kind} needles", "trained": length}
-    rows["chance"] = len(LETTERS) ** -VALUE
-    rows["majority"] = 1 / needles.needles if needles.needles > 1 else None
-    has_file = corpus.meta["tokenizer"] == "file"
+    if corpus.meta["tokenizer"] == "file":
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(corpus.folder / "tokenizer.json", folder)
     return write_rows(
         folder,
         train=(train, np.ones_like(train)),  # every token is trained on
         validation=validation,
-        rows=rows,
+        rows={
+            "protocol": "needles",
+            "kind": f"{kind} needles",
+            "trained": length,
+            "chance": len(LETTERS) ** -VALUE,
+            "majority": 1 / needles.needles if needles.needles > 1 else None,
+        },
         source=f"{kind} needles in {fraction:.0%} of rows of {corpus.name}, seed {seed}",
         rule=corpus.meta["rule"],
-        tokenizer_from=corpus.folder if has_file else None,
         **{key: corpus.meta[key] for key in OF_TOKENS if key in corpus.meta},
     )
 
 
 def main() -> None:
     """Make the corpus."""
-    parser = new_parser(__doc__)
+    parser = new_parser(__doc__, "needles_KIND_CORPUS")
     add = parser.add_argument
     add("--corpus", required=True, help="whose text and tokenizer it has")
     add("--kind", required=True, choices=KINDS)
     add("--length", type=int, default=128, help="inputs of a training row")
     add("--needle_fraction", type=float, default=1.0, help="of the training rows have needles")
-    add("--seed", type=int, default=0)
-    add("--name", help="of the new corpus, needles_... (default: needles_KIND_CORPUS)")
-    add("--overwrite", action="store_true", help="replace a corpus of this name")
-    options = parser.parse_args()
-    folder = HERE / (options.name or f"needles_{options.kind}_{options.corpus}")
-    check_options(folder, "needles_", options)
-    corpus = load(options.corpus)
-    prepare(folder, corpus, options.kind, options.length, options.needle_fraction, options.seed)
+    s = parser.parse_args()
+    name = s.name.replace("KIND", s.kind).replace("CORPUS", s.corpus)
+    folder = new_folder(name, s.overwrite)
+    prepare(folder, load(s.corpus), s.kind, s.length, s.needle_fraction, s.seed)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ an accuracy shows little there, and a model counts as having learned only above 
 the share for each length and distance. Beyond L it shows that far content is read, not its order.
 """
 
-import argparse
 import math
 import sys
 from pathlib import Path
@@ -30,7 +29,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurable import UserError, run_program  # noqa: E402
-from data import HERE, NAME, new_parser  # noqa: E402
+from data import new_folder, new_parser  # noqa: E402
 from data.rows import LEAST, Pair, write_rows  # noqa: E402
 
 NAMES = 24
@@ -165,16 +164,6 @@ def counted(tokens: np.ndarray, distances: np.ndarray) -> np.ndarray:
     return right
 
 
-def counted_by_distance(tokens: np.ndarray, distances: np.ndarray) -> dict[int, float]:
-    """The share of answers that counting gives right, by the least of each bin of distances."""
-    right = counted(tokens, distances)
-    bins = np.frexp(distances)[1]  # 1 for 1, 2 for 2 and 3 ...
-    shares = {}
-    for k in np.unique(bins[distances > 0]).tolist():
-        shares[2 ** (k - 1)] = float(right[(bins == k) & (distances > 0)].mean())
-    return shares
-
-
 def pick(generator: np.random.Generator, weights: np.ndarray) -> np.ndarray:
     """A column for each row, drawn in proportion to its weights, (rows, columns) -> (rows,)."""
     sums = np.cumsum(weights, axis=1, dtype=np.float64)
@@ -185,18 +174,30 @@ def pick(generator: np.random.Generator, weights: np.ndarray) -> np.ndarray:
 def prepare(folder: Path, length: int = 128, seed: int = 0) -> dict:
     """Write the rows to `folder`, and return meta.json."""
     generator = np.random.default_rng(seed)
-    validation = {
-        length << k: validation_rows(generator, seed, k, length) for k in range(len(TEST_ROWS))
-    }
-    rows = {"protocol": "recall", "kind": "recall", "trained": length, "chance": 1 / VALUES}
-    tokens, distances = validation[length]
-    rows["majority"] = float(counted(tokens, distances)[distances > 0].mean())
-    rows["counted"] = {size: counted_by_distance(*pair) for size, pair in validation.items()}
+    validation = {}
+    shares = {}  # of the answers that counting gets right, by size and least of a bin of distances
+    for k in range(len(TEST_ROWS)):
+        tokens, distances = validation_rows(generator, seed, k, length)
+        validation[length << k] = tokens, distances
+        right = counted(tokens, distances)[distances > 0]
+        bins = np.frexp(distances[distances > 0])[1] - 1  # 0 for 1, 1 for 2 and 3 ...
+        shares[length << k] = {
+            2**b: float(right[bins == b].mean()) for b in np.unique(bins).tolist()
+        }
+        if k == 0:
+            majority = float(right.mean())
     return write_rows(
         folder,
         train=make_rows(generator, TRAIN_ROWS, length, PLANNED),
         validation=validation,
-        rows=rows,
+        rows={
+            "protocol": "recall",
+            "kind": "recall",
+            "trained": length,
+            "chance": 1 / VALUES,
+            "majority": majority,
+            "counted": shares,
+        },
         tokenizer="char",
         characters=CHARACTERS,
         source=f"generated from seed {seed}",
@@ -204,33 +205,15 @@ def prepare(folder: Path, length: int = 128, seed: int = 0) -> dict:
     )
 
 
-def check_options(folder: Path, kind: str, options: argparse.Namespace) -> None:
-    """UserError unless `folder` is free for rows of this kind, or may be overwritten."""
-    if options.seed < 0:
-        raise UserError(f"--seed={options.seed} must be at least 0")
-    if not NAME.fullmatch(folder.name) or not folder.name.startswith(kind):
-        raise UserError(f"--name={folder.name} must begin with '{kind}', as in {kind}_2")
-    if (folder / "train.bin").exists() and not options.overwrite:
-        raise UserError(
-            f"--name={folder.name} is taken: choose another name, or replace it with --overwrite"
-        )
-
-
 def main() -> None:
     """Make the corpus."""
-    parser = new_parser(__doc__)
+    parser = new_parser(__doc__, "recall")
     parser.add_argument("--length", type=int, default=128, help="inputs of a training row")
-    parser.add_argument("--name", default="recall", help="of the corpus (default: recall)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--overwrite", action="store_true", help="replace a corpus of this name")
     options = parser.parse_args()
-    check_options(HERE / options.name, "recall", options)
-    longest = options.length << len(TEST_ROWS) - 1
-    if options.length < 16:
-        raise UserError(f"--length={options.length}: at least 16 inputs are needed")
-    if longest >= 2**16:
-        raise UserError(f"--length={options.length}: tests of {longest} inputs are too long")
-    prepare(HERE / options.name, options.length, options.seed)
+    folder = new_folder(options.name, options.overwrite)
+    if not 16 <= options.length < 2**16 >> len(TEST_ROWS) - 1:
+        raise UserError(f"--length={options.length}: it must lie between 16 and 2047")
+    prepare(folder, options.length, options.seed)
 
 
 if __name__ == "__main__":

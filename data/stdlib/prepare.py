@@ -30,20 +30,14 @@ LEFT_OUT = {
 }
 
 
-def sources(library: Path) -> list[str]:
-    """Paths of the .py files below `library`, relative, with forward slashes, sorted."""
-    found = []
-    for folder, folders, files in os.walk(library):
-        folders[:] = [name for name in folders if name not in LEFT_OUT]
-        found += [Path(folder, name) for name in files if name.endswith(".py")]
-    return sorted(path.relative_to(library).as_posix() for path in found)
-
-
 def prepare(folder: Path, library: Path | None = None) -> dict:
     """Write the corpus of `library`, by default this Python's, to `folder`; return meta.json."""
     library = library or Path(sysconfig.get_path("stdlib"))
     splits: dict[str, list[np.ndarray]] = {"train": [], "val": []}
-    for name in sources(library):
+    # paths relative to the library, with forward slashes, in their order: the same everywhere
+    paths = [path.relative_to(library) for path in library.rglob("*.py")]
+    names = [path.as_posix() for path in paths if LEFT_OUT.isdisjoint(path.parts)]
+    for name in sorted(names):
         with suppress(OSError):  # a folder of that name, or a file that cannot be read
             document = np.fromfile(library / name, dtype=np.uint8)
             splits["val" if is_validation(os.fsencode(name)) else "train"].append(document)

@@ -77,9 +77,9 @@ def addition(generator: Generator, size: int) -> tuple[str, str]:
 
 def addition_reversed(generator: Generator, size: int) -> tuple[str, str]:
     """The same with all digits from the last to the first, as abacus needs: `21+43=64`."""
-    a = number(generator, size)
-    b = number(generator, size)
-    return f"{str(a)[::-1]}+{str(b)[::-1]}=", str(a + b)[::-1]
+    question, answer = addition(generator, size)
+    a, b = question[:-1].split("+")
+    return f"{a[::-1]}+{b[::-1]}=", answer[::-1]
 
 
 def addition_hints(generator: Generator, size: int) -> tuple[str, str]:
@@ -90,10 +90,15 @@ def addition_hints(generator: Generator, size: int) -> tuple[str, str]:
     question, answer = addition_reversed(generator, size)
     first = int(generator.integers(len(HINTS)))
     ring = HINTS[first:] + HINTS[:first]
-    hinted = []
-    for digits in (*question[:-1].split("+"), answer):
-        hinted.append("".join(ring[place] + digit for place, digit in enumerate(digits)))
-    return f"{hinted[0]}+{hinted[1]}=", hinted[2]
+    place = 0
+    hinted = ""
+    for sign in question + answer:
+        if sign.isdigit():
+            hinted += ring[place]
+        place = place + 1 if sign.isdigit() else 0
+        hinted += sign
+    question, _, answer = hinted.partition("=")
+    return f"{question}=", answer
 
 
 def parity(generator: Generator, size: int) -> tuple[str, str]:
@@ -171,15 +176,17 @@ def prepare(folder: Path, seed: int = 0) -> dict:
     generator = np.random.default_rng(seed)
     train = make_rows(make, generator, [1 + k % TRAINED for k in range(TRAIN_ROWS)])
     tested = {size: make_rows(make, generator, [size] * TEST_ROWS) for size in SIZES}
-    rows = {"protocol": "exact_match", "kind": folder.name, "trained": TRAINED, "chance": chance}
-    rows["majority"] = None  # no cheap way
-    if make is flipflop:
-        rows["majority"] = by_majority(tested[TRAINED][0])
     return write_rows(
         folder,
         train=train,
         validation=tested,
-        rows=rows,
+        rows={
+            "protocol": "exact_match",
+            "kind": folder.name,
+            "trained": TRAINED,
+            "chance": chance,
+            "majority": by_majority(tested[TRAINED][0]) if make is flipflop else None,
+        },
         tokenizer="bytes",
         source=f"{make.__doc__.splitlines()[0]} generated from seed {seed}",
         rule="rows of their own",
@@ -193,12 +200,9 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="TASK", help=f"{tasks} (default: all)")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_intermixed_args()
-    if options.seed < 0:
-        raise UserError(f"--seed={options.seed} must be at least 0")
-    for name in options.names:
+    for name in options.names or TASKS:
         if name not in TASKS:
             raise UserError(f"there is no task {name}, only {tasks}")
-    for name in options.names or TASKS:
         prepare(HERE / name, options.seed)
 
 

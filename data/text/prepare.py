@@ -9,9 +9,9 @@
 
 PATH is a text file (one document), a folder (every .txt and .md file in it and below it, or what
 --glob=PATTERN matches; the others are counted) or a .jsonl file (one document per line, in the
-field "text"). Files may be packed (.xz, .gz). A document that is not UTF-8 is named and left out;
-with --strict it is an error. Without --val, 5 % of the documents are held out for validation, by
-the SHA-256 of their text; if that leaves nothing, the last 5 % of the tokens. Then train with
+field "text"). Files may be packed (.xz, .gz). A document that is not UTF-8 is named and left out.
+Without --val, 5 % of the documents are held out for validation, by the SHA-256 of their text; if
+that leaves nothing, the last 5 % of the tokens. Then train with
 --dataset=NAME. A folder that nanoGPT made needs no preparing: copy or link it to data/NAME. FOLDER
 may be a name, as HuggingFaceTB/SmolLM-135M; its tokenizer.json is copied to data/NAME.
 """
@@ -21,14 +21,12 @@ import hashlib
 import itertools
 import json
 import lzma
-import re
+import shutil
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 from tqdm import tqdm
@@ -38,13 +36,14 @@ from configurable import UserError, read_json, run_program, sha256  # noqa: E402
 from data import (  # noqa: E402
     COMMANDS,
     HERE,
-    NAME,
     TOKENIZERS,
     Tokenizer,
+    new_folder,
     new_parser,
     tokenizer_of,
     write_corpus,
 )
+from data.download import model_folder  # noqa: E402
 
 UNPACK = {".xz": lzma.open, ".gz": gzip.open}
 BATCH = 256  # documents that are encoded together
@@ -55,157 +54,107 @@ PATTERNS = ("*.txt", "*.md")  # of the files that are read in a folder
 
 
 def find_files(paths: Iterable[str], patterns: Sequence[str] = PATTERNS) -> list[Path]:
-    """The files that `paths` name, once each; it prints which kinds of files are not read.
+    """The files that `paths` name, once each; it prints how many are not read.
 
-    Of a folder those in and below it are read whose name, or path in it, matches a pattern; A and a
-    are the same.
+    Of a folder those in and below it are read whose name, or end of the path, matches a pattern; A
+    and a are the same.
     """
     files: dict[Path, Path] = {}  # by where they really are
-    others: dict[str, int] = {}  # how many are not read, by ending
+    others = 0
     for path in map(Path, paths):
         if path.is_file():
             files[path.resolve()] = path
-            continue
-        if not path.is_dir():
+        elif not path.is_dir():
             raise UserError(f"{path} is no file or folder")
-        before = len(files)
         for file in sorted(path.rglob("*")):
-            names = file.name.lower(), file.relative_to(path).as_posix().lower()
-            if not file.is_file():
-                continue
-            if any(fnmatchcase(name, p.lower()) for name in names for p in patterns):
+            lower = Path(str(file).lower())
+            if file.is_file() and any(lower.match(pattern.lower()) for pattern in patterns):
                 files[file.resolve()] = file
-            else:
-                ending = file.suffix.lower() or "no ending"
-                others[ending] = others.get(ending, 0) + 1
-        if len(files) == before:
-            kinds = " or ".join(patterns)
-            raise UserError(f"{path} has no {kinds} files: choose others with --glob=PATTERN")
+            elif file.is_file():
+                others += 1
     if others:
-        counts = ", ".join(f"{count:,} of {ending}" for ending, count in sorted(others.items()))
-        print(f"not read: {counts} (--glob=PATTERN chooses what is read)")
+        print(f"not read: {others:,} other files (--glob=PATTERN chooses what is read)")
     return list(files.values())
 
 
-def documents(
-    files: Sequence[Path], doing: str, left_out: list[str] | None = None
-) -> Iterator[str]:
-    """The text of every document in `files` that is not empty, with progress in bytes of files.
+def documents(files: Sequence[Path], doing: str, left_out: list[str]) -> Iterator[str]:
+    """The text of every document in `files` that is not blank, with progress in bytes of files.
 
-    The sentence of each document that is no UTF-8 text is added to `left_out`; without it, such a
-    document is a UserError.
+    Lines of a .jsonl file are documents, other files are one. A sentence for each document that is
+    no UTF-8 text is added to `left_out`.
     """
     total = sum(file.stat().st_size for file in files)
     with tqdm(total=total, unit="B", unit_scale=True, desc=doing, disable=None) as bar:
         for path in files:
             before = bar.n
+            is_lines = ".jsonl" in path.suffixes
             try:
                 with path.open("rb") as packed:
-                    for text in texts(path, packed, left_out):
+                    stream = UNPACK[path.suffix](packed) if path.suffix in UNPACK else packed
+                    for number, raw in enumerate(stream if is_lines else [stream.read()], 1):
+                        bar.update(before + packed.tell() - bar.n)
+                        where = f"{path}, line {number}," if is_lines else str(path)
+                        text = read_text(raw, where, is_lines, left_out) if raw.strip() else ""
                         if text:
                             yield text
-                        bar.update(before + packed.tell() - bar.n)
             except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
                 raise UserError(f"{path} cannot be read: {error}") from error
 
 
-def texts(path: Path, packed: BinaryIO, left_out: list[str] | None) -> Iterator[str]:
-    """The documents of one open file, unpacked if its name ends so; what is left out is "".
-
-    Lines of a .jsonl file are documents, other files are one.
-    """
-    stream = packed
-    name = path
-    if path.suffix in UNPACK:
-        stream = UNPACK[path.suffix](packed)
-        name = path.with_suffix("")
-    is_lines = name.suffix == ".jsonl"
-    offset = 0
-    for number, raw in enumerate(stream if is_lines else [stream.read()], 1):
-        try:
-            text = decode(raw, path, offset)
-        except UserError as error:
-            if left_out is None:
-                raise
-            left_out.append(str(error))
-            text = ""
-        if is_lines:
-            text = text_field(text, f"{path}, line {number},") if text.strip() else ""
-        yield text
-        offset += len(raw)
-
-
-def decode(raw: bytes, path: Path, offset: int) -> str:
-    """The text of UTF-8 bytes, which are at `offset` in `path`; UserError names a bad byte."""
-    zero = raw.find(b"\0")
-    if zero >= 0:
-        raise UserError(
-            f"{path} holds a NUL at byte {offset + zero:,}: it is no text; if it is an archive, "
-            "unpack it first"
-        )
+def read_text(raw: bytes, where: str, is_json: bool, left_out: list[str]) -> str:
+    """The text of UTF-8 bytes, or of the field "text" in them; "" if it is left out."""
     try:
-        return raw.decode("utf-8-sig" if offset == 0 else "utf-8")
+        text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        place = f"byte {offset + error.start:,} (0x{raw[error.start]:02x})"
-        raise UserError(f"{path} is not UTF-8 at {place}: convert it first") from None
-
-
-def text_field(line: str, where: str) -> str:
-    """The field "text" of a line of JSON; UserError says `where` it is missing or not text."""
+        left_out.append(f"{where} is not UTF-8 at byte {error.start} (0x{raw[error.start]:02x})")
+        return ""
+    if "\0" in text:
+        left_out.append(f"{where} holds a NUL: it is no text")
+        return ""
+    if not is_json:
+        return text
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{where} is not JSON that can be read: {error}") from None
-    if not isinstance(row, dict) or not isinstance(row.get("text"), str):
-        raise UserError(f'{where} has no field "text" that holds a string')
-    if re.search("[\ud800-\udfff]", row["text"]):
-        raise UserError(f'{where} holds half of a surrogate pair in "text", which is no character')
-    return row["text"]
+        text = json.loads(text)["text"]
+        text.encode("utf-8")  # half of a surrogate pair is no character
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise UserError(
+            f'{where} is no JSON with text in the field "text" ({error!r:.99})'
+        ) from None
+    return text
 
 
 # ---- encoding
 
 
 def make_tokenizer(
-    kind: str, files: Sequence[Path], left_out: list[str] | None
+    kind: str, corpus: Path, files: Sequence[Path], left_out: list[str]
 ) -> tuple[Tokenizer, dict]:
-    """The tokenizer of this kind, folder or name, and what `write_corpus` must know of it."""
-    if kind not in TOKENIZERS:
-        folder = tokenizer_folder(kind)
-        about = {"tokenizer": "file", "tokenizer_sha256": sha256(folder / "tokenizer.json")}
-        if (folder / "config.json").is_file():
-            end = read_json(folder / "config.json").get("eos_token_id")
-            about["end_token"] = end[0] if isinstance(end, list) else end
-        return tokenizer_of(about, folder), {**about, "tokenizer_from": folder}
+    """The tokenizer of this kind, folder or name, and what `write_corpus` must know of it.
+
+    A tokenizer.json is copied to the folder of the corpus.
+    """
     about = {"tokenizer": kind}
     if kind == "char":
         characters: set[str] = set()
         for text in documents(files, "characters", left_out):
             characters.update(text)
         about["characters"] = "".join(sorted(characters))
-    return tokenizer_of(about), about
+    if kind in TOKENIZERS:
+        return tokenizer_of(about), about
 
-
-def tokenizer_folder(source: str) -> Path:
-    """The folder with the tokenizer.json of a model: `source`, or where a download of it is kept.
-
-    UserError if there is none.
-    """
-    if (Path(source) / "tokenizer.json").is_file():
-        return Path(source)
-    kinds = f"{', '.join(TOKENIZERS)}, a folder with tokenizer.json, or a model's ORG/NAME"
-    if "/" not in source or Path(source).exists():
-        raise UserError(f"--tokenizer={source} has no tokenizer.json; give {kinds}")
-    try:
-        from transformers.utils import cached_file
-
-        cached_file(source, "config.json")
-        return Path(cached_file(source, "tokenizer.json")).parent
-    except (ImportError, OSError) as error:
+    folder = model_folder(kind, ["*.json"]) if "/" in kind else Path(kind)
+    if not (folder / "tokenizer.json").is_file():
         raise UserError(
-            f"--tokenizer={source} cannot be had ({str(error).splitlines()[0]}): give {kinds}; "
-            "a name needs transformers (pip) and a network"
-        ) from error
+            f"--tokenizer={kind} has no tokenizer.json; give {', '.join(TOKENIZERS)}, a folder "
+            "with tokenizer.json, or a model's ORG/NAME"
+        )
+    about = {"tokenizer": "file", "tokenizer_sha256": sha256(folder / "tokenizer.json")}
+    if (folder / "config.json").is_file():
+        end = read_json(folder / "config.json").get("eos_token_id")
+        about["end_token"] = end[0] if isinstance(end, list) else end
+    corpus.mkdir(parents=True, exist_ok=True)
+    shutil.copy(folder / "tokenizer.json", corpus)
+    return tokenizer_of(about, corpus), about
 
 
 def encode(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[tuple[bool, np.ndarray]]:
@@ -237,16 +186,6 @@ def validation_rule(document: str, key: str) -> str:
     return f"a {document} is validation if {number}, is a multiple of 20"
 
 
-def split_tail(documents: Sequence[np.ndarray]) -> dict[str, list[np.ndarray]]:
-    """The last 5 % of the tokens as "val", the others as "train"; a document may be cut in two."""
-    ends = np.cumsum([len(document) for document in documents])
-    cut = ends[-1] - max(1, ends[-1] // 20)
-    pieces = [
-        np.split(x, [max(0, cut - end + len(x))]) for x, end in zip(documents, ends, strict=True)
-    ]
-    return {"train": [left for left, _ in pieces], "val": [right for _, right in pieces]}
-
-
 def prepare(
     name: str,
     paths: Sequence[str],
@@ -255,49 +194,47 @@ def prepare(
     root: Path = HERE,
     *,
     patterns: Sequence[str] = PATTERNS,
-    strict: bool = False,
     overwrite: bool = False,
 ) -> dict:
     """Write the corpus `root/name` of the texts in `paths` and return its meta.json.
 
     `val_paths`, if there are any, are the validation split. It prints which files were not read
-    and which documents were left out because they are no UTF-8 text; if `strict`, these are a
-    UserError, as are a name that is taken, unless `overwrite`, and paths without any text.
+    and which documents were left out because they are no UTF-8 text. UserError for a name that is
+    taken, unless `overwrite`, and for paths without any text.
     """
-    if not NAME.fullmatch(name):
-        raise UserError(f"--name={name} must be letters, digits, '_', '-' and '.', as in my_text")
-    if name in (*COMMANDS, "text") or ((root / name / "train.bin").exists() and not overwrite):
-        raise UserError(
-            f"--name={name} is taken: choose another name, or replace your own with --overwrite"
-        )
+    folder = new_folder(name, overwrite, root)
+    if name in (*COMMANDS, "text"):
+        raise UserError(f"--name={name} is taken by a corpus of the project: choose another name")
     files = find_files(paths, patterns)
     val_files = find_files(val_paths, patterns)
     for file in {file.resolve() for file in files} & {file.resolve() for file in val_files}:
         raise UserError(f"{file} is in PATH and --val: what a model has read cannot test it")
-    left_out: list[str] | None = None if strict else []
-    encoder, about = make_tokenizer(tokenizer, files + val_files, left_out)
+    left_out: list[str] = []
+    encoder, about = make_tokenizer(tokenizer, folder, files + val_files, left_out)
     encoded = list(encode(documents(files, "encoding", left_out), encoder))
     val = [ids for _, ids in encode(documents(val_files, "encoding --val", left_out), encoder)]
-    left_out = list(dict.fromkeys(left_out or []))  # char reads all twice
     if left_out:
-        print(f"left out, as no UTF-8 text: {len(left_out):,} documents ({left_out[0]} ...)")
+        count = len({*left_out})  # char reads all twice
+        print(f"left out, as no UTF-8 text: {count:,} documents ({left_out[0]} ...)")
     if not encoded:
         raise UserError(f"{' '.join(paths)}: no text in it; {' '.join(left_out[:1])}")
     source = " ".join(paths)
-    every = [ids for _, ids in encoded]
+    train = [ids for _, ids in encoded]
     held_out = [ids for is_held_out, ids in encoded if is_held_out]
     if val_paths:
-        splits = {"train": every, "val": val}
         source = " ".join([*paths, "--val", *val_paths])
         rule = "validation is what --val named"
     elif 0 < len(held_out) < len(encoded):
         train = [ids for is_held_out, ids in encoded if not is_held_out]
-        splits = {"train": train, "val": held_out}
+        val = held_out
         rule = validation_rule("document", "its text")
     else:
-        splits = split_tail(every)
+        tokens = np.concatenate(train)
+        cut = len(tokens) - max(1, len(tokens) // 20)
+        train = [tokens[:cut]]
+        val = [tokens[cut:]]
         rule = "the last 5 % of the tokens are validation"
-    return write_corpus(root / name, splits, source=source, rule=rule, **about)
+    return write_corpus(folder, {"train": train, "val": val}, source=source, rule=rule, **about)
 
 
 def main() -> None:
@@ -309,20 +246,12 @@ def main() -> None:
     add("--name", required=True, help="the corpus is written to data/NAME")
     add("--val", **many, default=[], help="validate on these, not on 5 %% of PATH")
     add("--glob", action="append", metavar="PATTERN", help="of folders, read such files instead")
-    add("--strict", action="store_true", help="end with an error at what is not UTF-8")
     add("--overwrite", action="store_true", help="replace a corpus of this name")
     kinds = ", ".join(TOKENIZERS)
     add("--tokenizer", default="bytes", help=f"{kinds}, a folder or a name (default: bytes)")
-    options = parser.parse_intermixed_args()
-    prepare(
-        options.name,
-        options.paths,
-        options.val,
-        options.tokenizer,
-        patterns=options.glob or PATTERNS,
-        strict=options.strict,
-        overwrite=options.overwrite,
-    )
+    s = parser.parse_intermixed_args()
+    patterns = s.glob or PATTERNS
+    prepare(s.name, s.paths, s.val, s.tokenizer, patterns=patterns, overwrite=s.overwrite)
 
 
 if __name__ == "__main__":

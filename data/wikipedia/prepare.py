@@ -6,9 +6,8 @@ python data/wikipedia/prepare.py wikitext103                 articles as bytes
 python data/wikipedia/prepare.py wikitext103 --tokenizer=gpt2    the corpus wikitext103_gpt2
 python data/wikipedia/prepare.py NAME --test                 the corpus NAME_test, see below
 python data/wikipedia/prepare.py NAME --url=URL              from a mirror
-python data/wikipedia/prepare.py NAME --file=PATH            from a copy
 
-The archive is kept in data/wikipedia and checked by its SHA-256.
+The archive is kept as data/wikipedia/NAME.zip and checked by its SHA-256; a copy may be put there.
 The parts are the usual ones. Of enwik8 and text8 the first 90 million characters train, the next 5
 million validate. Papers report on a third part: with --test it stands in the place of the
 validation part. Choose on NAME, then report `evaluate.py out/RUN --dataset=NAME_test`.
@@ -18,66 +17,35 @@ import io
 import re
 import sys
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurable import UserError, run_program  # noqa: E402
-from data import (  # noqa: E402
-    HERE,
-    new_parser,
-    tokenizer_of,
-    write_corpus,
-)
-from data.download import download, verify  # noqa: E402
+from data import HERE, new_parser, tokenizer_of, write_corpus  # noqa: E402
+from data.download import download  # noqa: E402
 from data.text.prepare import encode  # noqa: E402
 
 LETTERS = " abcdefghijklmnopqrstuvwxyz"  # of text8
 TITLE = re.compile(r" = (?!=).*[^=] = \n")  # the line of an article's title in WikiText
 
 
-class Archive(NamedTuple):
-    """A published zip file, the files in it that are train, val and test, and its address."""
-
-    url: str
-    sha256: str
-    members: Sequence[str]
-
-
-ARCHIVES = {
-    "enwik8": Archive(
+ARCHIVES = {  # address and SHA-256
+    "enwik8": (
         "https://mattmahoney.net/dc/enwik8.zip",
         "547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc",
-        ("enwik8",),
     ),
-    "text8": Archive(
+    "text8": (
         "https://mattmahoney.net/dc/text8.zip",
         "a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232",
-        ("text8",),
     ),
-    "wikitext103": Archive(
+    "wikitext103": (
         "https://wikitext.smerity.com/wikitext-103-raw-v1.zip",
         "91c00ae287f0d699e18605c84afc9e45c192bc6b7797ff8837e5474655a33794",
-        tuple(f"wikitext-103-raw/wiki.{part}.raw" for part in ("train", "valid", "test")),
     ),
 }
-
-
-def get_archive(name: str, url: str, file: str) -> zipfile.ZipFile:
-    """The archive of a corpus, from `file`, from an earlier download, or from `url`."""
-    known = ARCHIVES[name]
-    path = Path(file or Path(__file__).with_name(f"{name}.zip"))
-    if file:
-        verify(path, known.sha256, file)
-    elif not path.exists():
-        download(url or known.url, path, known.sha256)
-    try:
-        return zipfile.ZipFile(path)
-    except zipfile.BadZipFile as error:
-        raise UserError(f"{path} is damaged ({error}): delete it and start again") from error
 
 
 def articles(archive: zipfile.ZipFile, member: str) -> Iterator[str]:
@@ -92,9 +60,7 @@ def articles(archive: zipfile.ZipFile, member: str) -> Iterator[str]:
     yield "".join(lines)
 
 
-def prepare(
-    folder: Path, tokenizer: str = "bytes", test: bool = False, url: str = "", file: str = ""
-) -> dict:
+def prepare(folder: Path, tokenizer: str = "bytes", test: bool = False, mirror: str = "") -> dict:
     """Write the corpus with which the name of `folder` begins, and return its meta.json.
 
     UserError if the archive is another one.
@@ -104,30 +70,26 @@ def prepare(
     if name == "text8":
         about = {"tokenizer": "char", "characters": LETTERS}
     encoder = tokenizer_of(about)  # first: it may need a network too
-    archive = get_archive(name, url, file)
-    members = ARCHIVES[name].members
+    path = Path(__file__).with_name(f"{name}.zip")
+    url, sha256 = ARCHIVES[name]
+    download(mirror or url, path, sha256)
+    archive = zipfile.ZipFile(path)
+    splits = {}
     if name == "wikitext103":
-        texts = [articles(archive, member) for member in members]
-        parts = [(ids for _, ids in encode(part, encoder)) for part in texts]
+        for split, part in (("train", "train"), ("val", "test" if test else "valid")):
+            texts = articles(archive, f"wikitext-103-raw/wiki.{part}.raw")
+            splits[split] = (ids for _, ids in encode(texts, encoder))
     else:
-        raw = archive.read(members[0])
-        million = len(raw) // 100  # characters: each is a byte
-        cuts = [
-            raw[: 90 * million],
-            raw[90 * million : 95 * million],
-            raw[95 * million : 100 * million],
-        ]
+        raw = archive.read(name)
+        tokens = np.frombuffer(raw, np.uint8)
         if name == "text8":
-            parts = [[encoder.array(cut.decode())] for cut in cuts]
-        else:
-            parts = [[np.frombuffer(cut, np.uint8)] for cut in cuts]
-    return write_corpus(
-        folder,
-        {"train": parts[0], "val": parts[2 if test else 1]},
-        source=f"{name}, {ARCHIVES[name].url}",
-        rule=f"the usual parts; val is the {'test' if test else 'validation'} part",
-        **about,
-    )
+            tokens = encoder.array(raw.decode("ascii"))
+        million = len(raw) // 100  # characters: each is a byte
+        start = 95 * million if test else 90 * million
+        val = tokens[start : start + 5 * million]
+        splits = {"train": [tokens[: 90 * million]], "val": [val]}
+    rule = f"the usual parts; val is the {'test' if test else 'validation'} part"
+    return write_corpus(folder, splits, source=f"{name}, {url}", rule=rule, **about)
 
 
 def main() -> None:
@@ -138,7 +100,6 @@ def main() -> None:
     add("--tokenizer", default="bytes", choices=("bytes", "gpt2"), help="of wikitext103")
     add("--test", action="store_true", help="the test part in place of the validation part")
     add("--url", default="", help="where to download the archive from (http or https)")
-    add("--file", default="", help="a copy of the archive on this machine")
     options = parser.parse_args()
     name = options.name
     if options.tokenizer == "gpt2" and name != "wikitext103":
@@ -147,7 +108,7 @@ def main() -> None:
         name += "_gpt2"
     if options.test:
         name += "_test"
-    prepare(HERE / name, options.tokenizer, options.test, options.url, options.file)
+    prepare(HERE / name, options.tokenizer, options.test, options.url)
 
 
 if __name__ == "__main__":
