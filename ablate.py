@@ -166,9 +166,7 @@ def examine_cells(cells: list[Cell]) -> None:
         if "rows" not in corpus.meta:
             places = evaluate.find_places(corpus, s.eval_windows)
             for length in (s.block_size, *s.eval_lengths):
-                reason = evaluate.why_nowhere(corpus, places, "fixed_targets", length)
-                if reason:
-                    raise UserError(f"the length {length}: {reason}")
+                evaluate.check_room(corpus, places, "fixed_targets", length)
         if s.examine:
             length = max((s.block_size, *s.mixed_lengths))
             for warning in examine(s.gpt(corpus.vocab_size), pos_file, length, cell.folder):
