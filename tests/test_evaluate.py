@@ -319,10 +319,10 @@ def test_a_model_that_sees_a_window_reaches_so_far_and_no_farther(window, reach,
         tested[size] = about | {"length": size} | row
         back = distances[distances > 0]
         assert row["texts"] == len(tokens) and row["tokens"] == len(back) and row["nats"] == 0.5
-        bins = answers.bins(tested[size])
+        bins = answers.bins({size: tested[size]})
         assert (bins["count"].iloc[:-1] >= 400).all()
         for part in bins.itertuples(index=False):
-            first, end, count, right, *_ = part
+            _, first, end, count, right, *_ = part
             assert count == ((back >= first) & (back < end)).sum()
             if end <= window:
                 assert right == count
@@ -349,18 +349,21 @@ def made_row(counts, right, **more):
 
 
 def test_a_bin_needs_400_answers_a_sure_share_and_more_than_counting():
-    assert answers.reach_in(made_row([400, 399], [400, 399]), 1.0) == 2
+    def reach_in(row, accuracy):
+        return answers.reaches({128: row}, accuracy)[128]
+
+    assert reach_in(made_row([400, 399], [400, 399]), 1.0) == 2
     low = answers.lower_bound(365, 400)  # Wilson's interval, by hand
     z, p = 1.959964, 365 / 400
     half = z * math.sqrt(p * (1 - p) / 400 + z * z / (4 * 400**2))
     assert (
         low == pytest.approx((p + z * z / 800 - half) / (1 + z * z / 400), abs=1e-6) and low < 0.9
     )
-    assert answers.reach_in(made_row([400, 400], [400, 365]), 1.0) == 2
+    assert reach_in(made_row([400, 400], [400, 365]), 1.0) == 2
     counted = {"1": 0.2, "2": 0.97}
     row = made_row([4000, 4000], [4000, 3850], counted=counted)
-    assert answers.reach_in(row, 1.0) == 2  # counting is as good from 2 on
-    assert answers.reach_in(row | {"length": 64}, 1.0) == 4  # where `learned` has asked it
+    assert reach_in(row, 1.0) == 2  # counting is as good from 2 on
+    assert answers.reaches({64: row}, 1.0)[64] == 4  # where `learned` has asked it
     cheap = made_row(
         [4000, 4000], [3880, 3880], length=64, accuracy=0.97, counted={"1": 0.98, "2": 0.98}
     )
@@ -371,7 +374,7 @@ def test_a_bin_needs_400_answers_a_sure_share_and_more_than_counting():
 def test_exact_match_solves_sizes_up_to_the_first_that_fails():
     rows = {
         n: {"protocol": "exact_match", "length": n, "trained": 8, "nats": 0.1, "texts": 100}
-        | {"exact": exact}
+        | {"exact": exact, "by_distance": {"edges": [1, 2], "counts": [100], "right": [exact]}}
         for n, exact in {4: 100, 8: 97, 16: 92, 32: 40, 64: 95}.items()
     }
     assert answers.reach(rows) == 16 and answers.verdict(rows) == "solves sizes up to 16"
