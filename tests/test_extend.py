@@ -52,7 +52,7 @@ def test_runs_must_be_seeds_of_one_model():
     ("words", "reason"),
     [
         ([], "no run folder"),
-        (["out/absent"], "out/absent is no folder"),
+        (["out/absent"], "out/absent/config.json is missing"),
         (["yarn"], "no run folder"),
         ([".", "yarn", "--search=4"], "leave 'yarn' out"),
         (["--factor=4"], "unknown setting"),
