@@ -385,7 +385,7 @@ def loss_fields(corpus: data.Corpus, offsets: np.ndarray, sums: np.ndarray) -> d
         "stderr_vs_L": None,
         "block_nats": blocks,
         "perplexity": math.exp(nats) if nats < 700 else None,
-        "bits_per_byte": float(sums.sum() / math.log(2) / n_bytes) if n_bytes else None,
+        "bits_per_byte": float(sums.sum() / math.log(2) / n_bytes),
     }
 
 
@@ -393,12 +393,10 @@ def answer_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
     """The rows of a corpus with answers: for each size, or those asked for and the trained."""
     corpus = tester.corpus
     about_rows = corpus.meta["rows"]
-    lengths = settings.eval_lengths
-    if not set(lengths) <= set(sizes(corpus)):
-        print(f"note: {corpus.name} has rows of {sizes(corpus)} only; other lengths are left out")
+    lengths = settings.eval_lengths or sizes(corpus)
     rows = []
     for size, count, width in about_rows["sizes"]:
-        if lengths and size not in lengths and size > about_rows["trained"]:
+        if size not in lengths and size > about_rows["trained"]:
             continue
         row = begin_row(tester, about, about_rows["protocol"], size, count)
         rows.append(row)
@@ -494,9 +492,9 @@ def evaluate_run(
     tester = Tester(run.model, corpus, run.compute, processes, protocols)
     lengths = settings.eval_lengths or run.settings.eval_lengths
     settings = replace(settings, eval_lengths=lengths)
-    measured = []
     if processes.first:
         lock_folder(run.folder)
+    measured = []
     if (run.folder / "extrapolation.json").exists():  # a damaged one is refused before the test
         measured = results.load_result(run.folder)["rows"]
     result = about
@@ -505,11 +503,10 @@ def evaluate_run(
             run.model.extend(text)  # files as typed, not the run's own copies
         tqdm.write(f"{run.folder}: {run.model.pos.describe()}, on {run.compute.reason}")
         if not again:
-            missing = False
+            asked = []
             for n in tested_lengths(about["train_length"], lengths):
-                question = begin_row(tester, about, protocols[0], n, settings.eval_windows)
-                missing |= not any(question.items() <= row.items() for row in measured)
-            if not missing:
+                asked.append(begin_row(tester, about, protocols[0], n, settings.eval_windows))
+            if all(any(q.items() <= row.items() for row in measured) for q in asked):
                 continue
         result = extrapolation(tester, about, settings)
         if processes.first:

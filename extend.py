@@ -117,30 +117,24 @@ def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings)
 
 POPULATION = 64  # first candidates
 PARENTS = 32  # survivors of a round
-CHILDREN = 16  # new ones of each kind in a round
+CHILDREN = 16  # new ones of each kind in a round: mutated, and mixed from two
 MUTATED = 0.3  # share of the numbers that a mutation draws again
-# choices for the number of first positions that keep their frequencies
-FIRST = (0, 1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 64, 128, 256)
-Candidate = tuple[tuple[float, ...], int]  # the divisor of each frequency, ascending; see FIRST
+Divisors = tuple[float, ...]  # of each frequency, ascending
 
 
 def evolve(
-    starts: list[Candidate], loss: Callable, factor: int, rounds: int, seed: int
-) -> tuple[Candidate, float]:
-    """The best candidate of an evolutionary search by loss(candidate), and its loss."""
+    starts: list[Divisors], loss: Callable, factor: int, rounds: int, seed: int
+) -> tuple[Divisors, float]:
+    """The best divisors of an evolutionary search by loss(divisors), and their loss."""
     random = np.random.default_rng(seed)
 
-    def mutate(parent: Candidate) -> Candidate:
-        divisors, first = parent
-        drawn = random.uniform(1, 1.25 * factor, len(divisors)).round(2)
-        divisors = np.where(random.random(len(divisors)) < MUTATED, drawn, divisors)
-        if random.random() < MUTATED:
-            first = int(random.choice(FIRST))
-        return tuple(np.sort(divisors).tolist()), first
+    def mix(a: Divisors, b: Divisors, share: float) -> Divisors:
+        """The numbers of a, and with the probability `share` those of b."""
+        return tuple(np.sort(np.where(random.random(len(a)) < share, b, a)).tolist())
 
-    def cross(a: Candidate, b: Candidate) -> Candidate:
-        divisors = np.where(random.random(len(a[0])) < 0.5, a[0], b[0])
-        return tuple(np.sort(divisors).tolist()), random.choice([a[1], b[1]]).item()
+    def mutate(parent: Divisors) -> Divisors:
+        drawn = random.uniform(1, 1.25 * factor, len(parent)).round(2)
+        return mix(parent, drawn, MUTATED)
 
     losses = {}
     new = list(starts)
@@ -148,16 +142,17 @@ def evolve(
         new.append(mutate(starts[k % len(starts)]))
     bar = trange(rounds + 1, unit="round", disable=None)
     for _ in bar:
-        for candidate in new:
-            if candidate not in losses:
-                losses[candidate] = loss(candidate)
+        for divisors in new:
+            if divisors not in losses:
+                losses[divisors] = loss(divisors)
         best = sorted(losses, key=losses.get)[:PARENTS]
-        losses = {candidate: losses[candidate] for candidate in best}
+        losses = {divisors: losses[divisors] for divisors in best}
         bar.set_postfix(loss=f"{losses[best[0]]:.4f}")
-        new = [mutate(best[random.integers(len(best))]) for _ in range(CHILDREN)]
+        new = []
         for _ in range(CHILDREN):
             a, b = random.choice(len(best), 2, replace=False)
-            new.append(cross(best[a], best[b]))
+            new.append(mutate(best[a]))
+            new.append(mix(best[a], best[b], 0.5))
     return best[0], losses[best[0]]
 
 
@@ -179,39 +174,34 @@ def search(run: Run, settings: ExtendSettings) -> None:
     rotary = scheme.rotary[0]
     total = factor * scheme.shape.length
     own, _ = rotary.frequencies(total)
-    starts = {}  # candidates
+    starts = {}
     for name in ("pi", "ntk", "yarn"):
         model.extend(f"{name}(factor={factor})")
         mapped, _ = rotary.frequencies(total, scheme.extensions)
         divisors = (own / mapped).nan_to_num(1.0)  # 0 / 0: a pair that does not turn
-        starts[name] = tuple(divisors.tolist()), 0
+        starts[name] = tuple(divisors.tolist())
 
     # longrope is put on once; then only its numbers change
     lock_folder(run.folder)
     trial = run.folder / ".trial.new"
-    write_json(trial, {"long_factor": starts["pi"][0]})
+    write_json(trial, {"long_factor": starts["pi"]})
     model.extend(f"longrope(file='{trial.name}', factor={factor})", run.folder)
     trial.unlink()
     longrope = scheme.extensions[0]
     tester = evaluate.Tester(model, corpus, run.compute)
 
-    def put_on(candidate: Candidate) -> None:
-        divisors, longrope.first = candidate
+    def loss(divisors: Divisors) -> float:
         longrope.long.copy_(torch.tensor(divisors))
-
-    def loss(candidate: Candidate) -> float:
-        put_on(candidate)
         return evaluate.tuning_loss(tester, total, settings.eval_windows)
 
-    best, searched = evolve([*starts.values()], loss, factor, settings.rounds, settings.seed)
+    best, searched = evolve(list(starts.values()), loss, factor, settings.rounds, settings.seed)
     places = evaluate.find_places(corpus, settings.eval_windows)
-    unseen = {}  # losses of each candidate on the targets of the test
-    for name, candidate in {**starts, "search": best}.items():
-        put_on(candidate)
+    unseen = {}  # losses of each on the targets of the test
+    for name, divisors in {**starts, "search": best}.items():
+        longrope.long.copy_(torch.tensor(divisors))
         unseen[name] = evaluate.losses_at(tester, places, total)
     content = provenance() | {
-        "long_factor": best[0],
-        "first": best[1],
+        "long_factor": best,
         "factor": factor,
         "train_length": scheme.shape.length,
         "split_sha256": corpus.split_sha256("val"),
