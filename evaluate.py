@@ -179,8 +179,8 @@ def check_room(corpus: data.Corpus, places: Places, protocol: str, length: int) 
         raise UserError(f"{few} {len(places.ends)} windows")
     elif length > places.reach:
         raise UserError(
-            f"the test of {corpus.name} has windows of at most {places.reach} tokens: longer ones, "
-            f"up to {LARGEST_REACH}, need a longer validation text or longer documents"
+            f"the test of {corpus.name} has windows of at most {places.reach} tokens: {length} (of "
+            f"at most {LARGEST_REACH}) need a longer validation text or longer documents"
         )
 
 
