@@ -162,9 +162,7 @@ def examine_cells(cells: list[Cell]) -> None:
         if "rows" not in corpus.meta:
             places = evaluate.find_places(corpus, s.eval_windows)
             for length in (s.block_size, *s.eval_lengths):
-                reason = evaluate.why_nowhere(corpus, places, "fixed_targets", length)
-                if reason:
-                    raise UserError(f"the length {length}: {reason}")
+                evaluate.check_room(corpus, places, "fixed_targets", length)
         pos_file = None
         if s.pos_file:
             pos_file = Path(s.pos_file).resolve()

@@ -23,8 +23,8 @@ if __name__ == "__main__":  # --help answers before torch is imported
     answer_help(EvaluateSettings, __doc__)
 
 import hashlib
+import itertools
 import math
-import os
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -37,7 +37,7 @@ from tqdm import tqdm
 import data
 from configurable import PROTOCOLS, EvaluateSettings, UserError, configure, run_program, sha256
 from data import context
-from data.rows import rows_of, sizes, unread
+from data.rows import sizes, unread
 from runs import answers, device, diagnose, results
 from runs.checkpoint import (
     Run,
@@ -83,19 +83,15 @@ class Places:
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of one length in blocks: the inputs tokens[start : start + length] of each start.
+    """What is read for a test: n windows in each block, whose scored targets follow each other."""
 
-    Window w of every block is scored on its last scored[w] targets.
-    """
+    ends: np.ndarray  # (blocks, n) offset of the last target of each window
+    lengths: np.ndarray  # (n,) inputs of a window
+    scored: np.ndarray  # (n,) of its targets, the last ones
 
-    length: int
-    starts: np.ndarray  # (blocks, windows)
-    scored: np.ndarray  # (windows,)
-
-    def offsets(self) -> np.ndarray:
+    def targets(self) -> np.ndarray:
         """The offsets of all scored targets in the split, (blocks, targets)."""
-        ends = zip(self.starts.T + self.length, self.scored, strict=True)
-        return np.hstack([end[:, None] + np.arange(1 - k, 1) for end, k in ends])
+        return self.ends[:, -1:] + np.arange(1 - self.scored.sum(), 1)
 
 
 def find_places(corpus: data.Corpus, windows: int = WINDOWS) -> Places:
@@ -113,11 +109,11 @@ def find_places(corpus: data.Corpus, windows: int = WINDOWS) -> Places:
         reach = longest_reach(np.array([n_tokens]))
     counts = np.maximum(np.append(starts[1:], n_tokens) - starts - reach, 0)  # of each document
     last = np.cumsum(counts)
-    # van der Corput: the bits of 0, 1, 2 ... mirrored are 0, 1/2, 1/4, 3/4 ... of all candidates
-    bits = LARGEST_REACH.bit_length() - 1
-    numbers = np.arange(windows)
-    mirrored = sum((numbers >> k & 1) << bits - 1 - k for k in range(bits))
-    chosen = mirrored * last[-1] >> bits
+    # van der Corput: 0, 1/2, 1/4, 3/4, 1/8 ... of all candidates
+    shares = np.zeros(1)
+    while len(shares) < windows:
+        shares = np.append(shares, shares + 0.5 / len(shares))
+    chosen = (shares * last[-1]).astype(np.int64)
     document = np.searchsorted(last, chosen, side="right").clip(max=len(starts) - 1)
     ends = (starts + reach + counts - last)[document] + chosen
     scored = max(1, min(MAX_SCORED, reach // 4))  # so that a shorter test looks no further back
@@ -126,8 +122,8 @@ def find_places(corpus: data.Corpus, windows: int = WINDOWS) -> Places:
 
 
 def power_of_two(highest: int) -> int:
-    """The largest power of two up to `highest`, 0 if there is none."""
-    return 1 << highest.bit_length() - 1 if highest > 0 else 0
+    """The largest power of two up to `highest`, 0 for 0."""
+    return 1 << highest.bit_length() >> 1
 
 
 def longest_reach(documents: np.ndarray) -> int:
@@ -145,7 +141,7 @@ def longest_reach(documents: np.ndarray) -> int:
 # ---- protocols: the windows of each
 
 
-def fixed_targets(places: Places, length: int) -> list[Windows]:
+def fixed_targets(places: Places, length: int) -> Windows:
     """The windows of `length` inputs that score the targets of the places, one block for each.
 
     A place has several windows if they are short: each scores its last length / 2 targets.
@@ -153,25 +149,16 @@ def fixed_targets(places: Places, length: int) -> list[Windows]:
     each = min(places.scored, max(1, length // 2))
     behind = np.arange(0, places.scored, each)[::-1]  # the targets after those of each window
     scored = np.minimum(each, places.scored - behind)
-    return [Windows(length, places.ends[:, None] - behind - length, scored)]
+    return Windows(places.ends[:, None] - behind, np.full(len(behind), length), scored)
 
 
-def nonoverlapping(places: Places, length: int) -> list[Windows]:
+def nonoverlapping(places: Places, length: int) -> Windows:
     """The pieces cut every `length` inputs, the rest shorter; every target is scored."""
     size = max(places.piece, length)
-    starts = piece_starts(places, size)[:, None]
-    rest = size % length
-    plan = [
-        Windows(length, starts + np.arange(0, size - rest, length), np.full(size // length, length))
-    ]
-    if rest:
-        plan.append(Windows(rest, starts + size - rest, np.array([rest])))
-    return plan
-
-
-def piece_starts(places: Places, size: int) -> np.ndarray:
-    """The offset of the first input of each piece of `size` inputs, (16,)."""
-    return data.evenly(places.tokens - size, PIECES)
+    starts = data.evenly(places.tokens - size, PIECES)[:, None]  # of each piece
+    cuts = np.append(np.arange(0, size, length), size)
+    lengths = np.diff(cuts)
+    return Windows(starts + cuts[1:], lengths, lengths)
 
 
 # Each protocol and its windows. To add one, write it here and into configurable.Protocol.
@@ -182,10 +169,19 @@ PLANS = {
 }
 
 
-def targets_digest(plan: list[Windows]) -> str:
-    """SHA-256 of the offsets of all scored targets, ascending, as little-endian int64."""
-    offsets = np.sort(np.hstack([windows.offsets() for windows in plan]), axis=None)
-    return hashlib.sha256(offsets.astype("<i8").tobytes()).hexdigest()
+def check_room(corpus: data.Corpus, places: Places, protocol: str, length: int) -> None:
+    """UserError if a corpus has no place for a test."""
+    few = f"the {places.tokens} validation tokens of {corpus.name} are too few for"
+    if protocol == "nonoverlapping":
+        if places.tokens - max(places.piece, length) < PIECES:
+            raise UserError(f"{few} {PIECES} pieces of {length}")
+    elif places.candidates < len(places.ends):
+        raise UserError(f"{few} {len(places.ends)} windows")
+    elif length > places.reach:
+        raise UserError(
+            f"the test of {corpus.name} has windows of at most {places.reach} tokens: {length} (of "
+            f"at most {LARGEST_REACH}) need a longer validation text or longer documents"
+        )
 
 
 # ---- losses
@@ -203,110 +199,53 @@ class Tester:
     compute: device.Compute = device.CPU
     processes: Processes = ALONE
     protocols: tuple[str, ...] = PROTOCOLS
-    kept: int = 2**62  # all inputs but so many last ones are shuffled
 
-    def score(self, plan: list[Windows], limit: int | None = None) -> np.ndarray:
-        """The scored nats summed in each block, (blocks,), float64.
+    @torch.no_grad()
+    def score(
+        self, windows: Windows, limit: int | None = None, kept: int = LARGEST_REACH
+    ) -> np.ndarray:
+        """The scored nats summed in each block, (blocks,), float64. The model is in eval mode.
 
-        A `limit` limits the keys to i - j < limit. At most 16k inputs are read at once, and of n
-        processes each takes every n-th batch. The batches of the first 64 windows are the same,
-        however many follow.
+        A `limit` limits the keys to i - j < limit. All inputs of a window but the last `kept` are
+        shuffled. At most 16k inputs are read at once, and of n processes each takes every n-th
+        batch. The batches of the first 64 windows are the same, however many follow.
         """
-        sums = np.zeros(len(plan[0].starts))
+        sums = np.zeros(len(windows.ends))
         processes = self.processes
-        for windows in plan:
-            length = windows.length
-            in_block = len(windows.scored)  # windows in a block
-            size = min(WINDOWS, power_of_two(max(1, BATCH_TOKENS // length)))
-            numbers = np.arange(windows.starts.size)
-            for batch in np.split(numbers, numbers[size::size])[processes.rank :: processes.size]:
-                offsets = windows.starts.ravel()[batch, None] + np.arange(length + 1)
-                if self.kept < length:
-                    far = offsets[:, : length - self.kept]  # a view: shuffled in place
+        for length in np.unique(windows.lengths)[::-1]:
+            alike = windows.lengths == length
+            starts = windows.ends[:, alike].ravel() - length
+            scored = np.tile(windows.scored[alike], len(sums))
+            most = int(scored.max())
+            block = np.repeat(np.arange(len(sums)), alike.sum())
+            size = min(WINDOWS, power_of_two(max(1, BATCH_TOKENS // int(length))))
+            for first in range(size * processes.rank, len(starts), size * processes.size):
+                batch = slice(first, first + size)
+                offsets = starts[batch, None] + np.arange(length + 1)
+                if kept < length:
+                    far = offsets[:, : length - kept]  # a view: shuffled in place
                     far[:] = np.random.default_rng(diagnose.SEED).permuted(far, axis=1)
                 tokens = torch.from_numpy(self.corpus.val[offsets].astype(np.int64))
-                tokens = tokens.to(self.compute.device)
+                unscored = np.arange(most) < most - scored[batch, None]
+                targets = tokens[:, -most:].masked_fill(torch.from_numpy(unscored), -1)
+                idx = tokens[:, :-1].to(self.compute.device)
                 with device.autocast(self.compute):
-                    nats = self.model.losses(tokens[:, :-1], tokens[:, 1:], window=limit)
-                first = length - windows.scored[batch % in_block, None]
-                counted = np.where(np.arange(length) >= first, nats.cpu().double().numpy(), 0.0)
-                np.add.at(sums, batch // in_block, counted.sum(axis=1))
-        self.processes.sum(torch.from_numpy(sums))  # zero where another process has measured
+                    nats = self.model.losses(idx, targets.to(idx.device), window=limit)
+                np.add.at(sums, block[batch], nats.cpu().double().numpy().sum(axis=1))
+        processes.sum(torch.from_numpy(sums))  # zero where another process has measured
         return sums
 
 
-@torch.no_grad()
-def losses_at(tester: Tester, places: Places, length: int) -> np.ndarray:
-    """Mean nats of fixed_targets at each place, (places,). The model is in eval mode."""
-    return tester.score(fixed_targets(places, length)) / places.scored
+def losses_at(tester: Tester, places: Places, length: int, kept: int = LARGEST_REACH) -> np.ndarray:
+    """Mean nats of fixed_targets at each place, (places,); for `kept` see `Tester.score`."""
+    return tester.score(fixed_targets(places, length), kept=kept) / places.scored
 
 
-def check_in_float32(tester: Tester, places: Places, row: dict[str, Any]) -> None:
-    """Measure the first windows of a row of fixed_targets in float32 too; its note says the
-    difference. If float32 is not finite the row has diverged: its number came from a format that
-    cuts large numbers off.
-    """
-    few = replace(places, ends=places.ends[:CHECK_WINDOWS])
-    exact = replace(tester, compute=replace(tester.compute, dtype=None))
-    nats = float(losses_at(exact, few, row["length"]).mean())
-    if math.isfinite(nats):
-        less = float(np.mean(row["block_nats"][:CHECK_WINDOWS])) - nats
-        where = f"fixed_targets at {row['length']}, {CHECK_WINDOWS} windows"
-        row["note"].append(f"{where}: {row['dtype']} minus float32 is {less:+.5f} nats")
-    else:
-        reason = f"diverged: not finite in float32, {row['nats']:.4f} in {row['dtype']}"
-        row |= {"nats": None, "diverged": True, "reason": reason}
+# ---- a test
 
 
-# ---- rows
-
-
-def measured_fields(
-    tester: Tester, places: Places, row: dict[str, Any], plan: list[Windows], sums: np.ndarray
-) -> dict[str, Any]:
-    """What was measured for a row: the mean of the nats that were summed in each block, and what a
-    reader must know of its places. A loss that is not finite is a finding, and gives a reason.
-    """
-    corpus = tester.corpus
-    length = row["length"]
-    notes = []
-    starts = np.sort(places.ends)
-    extent = places.scored
-    if PLANS[row["protocol"]] is nonoverlapping:
-        extent = max(places.piece, length)
-        starts = piece_starts(places, extent)
-        if extent > places.piece:
-            pieces = f"its {PIECES} pieces of {places.piece}"
-            notes.append(f"nonoverlapping at {length} has other targets than {pieces}")
-    elif places.across_documents:
-        notes.append("windows run across documents, too few of which are long")
-    if np.diff(starts).min() < extent:
-        notes.append("neighbouring blocks share targets, so standard errors are too small")
-    if any(piece.found_on == row["split_sha256"] for piece in tester.model.pos.extensions):
-        notes.append(f"the file of {row['extend']} was found on this text")
-    wrong = int((~np.isfinite(sums)).sum())
-    if wrong:
-        reason = f"diverged: the loss is not finite in {wrong} of {len(sums)} windows"
-        return {"note": notes, "nats": None, "diverged": True, "reason": reason}
-    offsets = np.hstack([windows.offsets() for windows in plan])
-    nats = float(sums.sum() / offsets.size)
-    means = sums * len(sums) / offsets.size  # every block has as many targets
-    blocks = [float(f"{mean:.7g}") for mean in means]
-    n_bytes = corpus.tokenizer.token_bytes()[corpus.val[offsets]].sum()
-    return {
-        "note": notes,
-        "tokens": offsets.size,
-        "nats": nats,
-        "stderr": standard_error(blocks),
-        "stderr_vs_L": None,
-        "block_nats": blocks,
-        "perplexity": math.exp(nats) if nats < 700 else None,
-        "bits_per_byte": float(sums.sum() / math.log(2) / n_bytes) if n_bytes else None,
-    }
-
-
-def begin_row(tester: Tester, about: dict[str, Any], protocol: str, length: int) -> dict[str, Any]:
-    """What a row says of its question, besides its windows; for `about` see `describe_model`."""
+def begin_row(tester: Tester, about: dict, protocol: str, length: int, windows: int) -> dict:
+    """What a row says of its question; for `about` see `describe_model`."""
     scheme = tester.model.pos
     files = {piece.file.name: sha256(piece.file) for piece in scheme.extensions if piece.file}
     return {
@@ -319,123 +258,102 @@ def begin_row(tester: Tester, about: dict[str, Any], protocol: str, length: int)
         "split_sha256": tester.corpus.split_sha256("val"),
         "step": about["step"],
         "checkpoint": about["checkpoint"],
+        "windows": windows,
     }
 
 
-def why_nowhere(corpus: data.Corpus, places: Places, protocol: str, length: int) -> str:
-    """Why a corpus has no place for a test; empty if it has."""
-    few = f"the {places.tokens} validation tokens of {corpus.name} are too few for"
-    if PLANS[protocol] is nonoverlapping:
-        room = places.tokens - max(places.piece, length)
-        return f"{few} {PIECES} pieces of {length}" if room < PIECES else ""
-    if places.candidates < len(places.ends):
-        return f"{few} {len(places.ends)} windows"
-    if length <= places.reach:
-        return ""
-    return (
-        f"the test of {corpus.name} has windows of at most {places.reach} tokens: longer ones, up "
-        f"to {LARGEST_REACH}, need a longer validation text or longer documents"
-    )
-
-
-def why_undefined(model: Any, length: int) -> str:
-    """Why a scheme does not define a text of `length` tokens; empty if it does."""
-    try:
-        model.check_length(length)
-    except UserError as error:
-        return str(error)
-    return ""
-
-
-def ask_all(
-    tester: Tester, about: dict[str, Any], places: Places, settings: Any
-) -> list[tuple[dict[str, Any], list[Windows]]]:
-    """All rows that these settings ask for, before they are measured, each with its windows.
-
-    A row that cannot be measured has no windows, nats None and a reason.
-    """
-    asked = []
-    for protocol in tester.protocols:
-        for length in tested_lengths(about["train_length"], settings.eval_lengths):
-            row = begin_row(tester, about, protocol, length)
-            row |= {"windows": len(places.ends), "targets": None}
-            reason = why_nowhere(tester.corpus, places, protocol, length)
-            plan = []
-            if not reason:
-                plan = PLANS[protocol](places, length)
-                row["windows"] = len(plan[0].starts)
-                row["targets"] = targets_digest(plan)
-                reason = why_undefined(tester.model, length)
-            if reason:
-                row |= {"nats": None, "reason": reason}
-                plan = []
-            else:
-                row["dtype"] = tester.compute.dtype_name
-            asked.append((row, plan))
-    return asked
-
-
-# ---- a test
-
-
-@torch.no_grad()
-def extrapolation(tester: Tester, about: dict[str, Any], settings: Any) -> dict[str, Any]:
+def extrapolation(tester: Tester, about: dict, settings: Any) -> dict:
     """Test a model by every protocol at every length: the content of extrapolation.json.
 
     `about` is what describe_model says of it. Of `settings` eval_lengths and eval_windows are read.
-    The model is put into eval mode and back.
+    The model is put into eval mode.
     """
-    model = tester.model
     corpus = tester.corpus
     started = time.perf_counter()
-    was_training = model.training
-    model.eval()
-    if "rows" in corpus.meta:
-        rows = answer_rows(tester, about, settings.eval_lengths)
-    else:
-        rows = loss_rows(tester, about, settings)
+    tester.model.eval()
+    test = answer_rows if "rows" in corpus.meta else loss_rows
+    rows = test(tester, about, settings)
     with device.autocast(tester.compute):
-        cache_bytes = model.cache_bytes()  # of each token
-    model.train(was_training)
+        cache_bytes = tester.model.cache_bytes()  # of each token
     for row in rows:
         row["cache_bytes"] = cache_bytes
     seconds = round(time.perf_counter() - started, 1)
     return about | {"unit": corpus.unit, "rows": rows, "seconds": seconds}
 
 
-def loss_rows(tester: Tester, about: dict[str, Any], settings: Any) -> list[dict[str, Any]]:
-    """The measured rows of text. A line is printed for each, and on a terminal a bar."""
+def loss_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
+    """The measured rows of text. A line is printed for each, and on a terminal a bar.
+
+    A row that cannot be measured, or whose loss is not finite, has nats None and a reason.
+    """
     corpus = tester.corpus
-    length = about["train_length"]
+    train_length = about["train_length"]
     places = find_places(corpus, settings.eval_windows)
-    asked = ask_all(tester, about, places, settings)
+    lengths = tested_lengths(train_length, settings.eval_lengths)
+    asked = list(itertools.product(tester.protocols, lengths))
+    rows = []
+    scores = {}  # sums and tokens/s of each test: up to L, windowed is fixed_targets
     hidden = None if tester.processes.first else True
-    for row, plan in tqdm(asked, "testing long", unit="row", leave=False, disable=hidden):
-        n = row["length"]
-        if plan:
-            limit = length if row["protocol"] == "windowed" and n > length else None
-            started = time.perf_counter()
-            sums = tester.score(plan, limit)
-            seconds = time.perf_counter() - started
-            inputs = sum(windows.length * windows.starts.size for windows in plan)
-            row |= measured_fields(tester, places, row, plan, sums)
-            row["tokens_per_s"] = round(inputs / seconds, 1)
-            row["attention"] = tester.model.attention_path(n, limit)
+    for protocol, length in tqdm(asked, "testing long", unit="row", leave=False, disable=hidden):
+        row = begin_row(tester, about, protocol, length, len(places.ends)) | {"targets": None}
+        rows.append(row)
+        try:
+            check_room(corpus, places, protocol, length)
+            windows = PLANS[protocol](places, length)
+            offsets = np.sort(windows.targets(), axis=None)
+            row["windows"] = len(windows.ends)
+            row["targets"] = hashlib.sha256(offsets.astype("<i8").tobytes()).hexdigest()
+            tester.model.check_length(length)
+        except UserError as error:
+            row |= {"nats": None, "reason": str(error)}
+        else:
+            limit = train_length if protocol == "windowed" and length > train_length else None
+            question = (PLANS[protocol], length, limit)
+            if question not in scores:
+                started = time.perf_counter()
+                sums = tester.score(windows, limit)
+                inputs = int(windows.lengths.sum()) * len(sums)
+                scores[question] = (sums, inputs / (time.perf_counter() - started))
+            sums, speed = scores[question]
+            notes = []
+            if protocol == "nonoverlapping":
+                if length > places.piece:
+                    pieces = f"its {PIECES} pieces of {places.piece}"
+                    notes.append(f"nonoverlapping at {length} has other targets than {pieces}")
+            elif places.across_documents:
+                notes.append("windows run across documents, too few of which are long")
+            if (np.diff(offsets) == 0).any():
+                notes.append("neighbouring blocks share targets, so standard errors are too small")
+            if any(piece.found_on == row["split_sha256"] for piece in tester.model.pos.extensions):
+                notes.append(f"the file of {row['extend']} was found on this text")
+            row["dtype"] = tester.compute.dtype_name
+            row["note"] = notes
+            row |= loss_fields(corpus, offsets, sums)
+            row["tokens_per_s"] = round(speed, 1)
+            row["attention"] = tester.model.attention_path(length, limit)
         tqdm.write(in_words(row, corpus))
 
-    fixed = [row for row, plan in asked if plan and row["protocol"] == "fixed_targets"]
-    # in float32 too: the longest, or while float32 alone diverges the next shorter one
-    for row in reversed(fixed if tester.compute.dtype is not None else []):
-        if row["nats"] is not None:
-            check_in_float32(tester, places, row)
-            if row["nats"] is not None:
-                break
-    rows = [row for row, _ in asked]
+    fixed = [row for row in rows if row["protocol"] == "fixed_targets" and "note" in row]
+    # The first windows of the longest in float32 too. If that is not finite, the number came from
+    # a format that cuts large numbers off: it has diverged, and the next shorter one is asked.
+    few = replace(places, ends=places.ends[:CHECK_WINDOWS])
+    exact = replace(tester, compute=replace(tester.compute, dtype=None))
+    for row in reversed(fixed):
+        if tester.compute.dtype is None or row["nats"] is None:
+            continue
+        nats = float(losses_at(exact, few, row["length"]).mean())
+        if math.isfinite(nats):
+            less = float(np.mean(row["block_nats"][:CHECK_WINDOWS])) - nats
+            where = f"fixed_targets at {row['length']}, {CHECK_WINDOWS} windows"
+            row["note"].append(f"{where}: {row['dtype']} minus float32 is {less:+.5f} nats")
+            break
+        reason = f"diverged: not finite in float32, {row['nats']:.4f} in {row['dtype']}"
+        row |= {"nats": None, "diverged": True, "reason": reason}
+
+    at_length = {row["protocol"]: row for row in rows if row["length"] == train_length}
     for row in rows:
         if "note" in row:
             row["note"] = "; ".join(row["note"])
-    at_length = {row["protocol"]: row for row in rows if row["length"] == length}
-    for row in rows:
         if difference := results.paired(row, at_length[row["protocol"]]):
             row["stderr_vs_L"] = difference[1]
     if fixed:
@@ -449,37 +367,58 @@ def loss_rows(tester: Tester, about: dict[str, Any], settings: Any) -> list[dict
     return rows
 
 
-def answer_rows(
-    tester: Tester, about: dict[str, Any], lengths: tuple[int, ...]
-) -> list[dict[str, Any]]:
-    """The rows of a corpus with answers: for each size, or those of `lengths` and the trained."""
+def loss_fields(corpus: data.Corpus, offsets: np.ndarray, sums: np.ndarray) -> dict:
+    """What is kept of nats that were summed in each block, (blocks,), over the targets at
+    `offsets`. A loss that is not finite is a finding, and gives a reason.
+    """
+    wrong = int((~np.isfinite(sums)).sum())
+    if wrong:
+        reason = f"diverged: the loss is not finite in {wrong} of {len(sums)} windows"
+        return {"nats": None, "diverged": True, "reason": reason}
+    nats = float(sums.sum() / offsets.size)
+    means = sums * len(sums) / offsets.size  # every block has as many targets
+    blocks = [float(f"{mean:.7g}") for mean in means]
+    n_bytes = corpus.tokenizer.token_bytes()[corpus.val[offsets]].sum()
+    return {
+        "tokens": offsets.size,
+        "nats": nats,
+        "stderr": standard_error(blocks),
+        "stderr_vs_L": None,
+        "block_nats": blocks,
+        "perplexity": math.exp(nats) if nats < 700 else None,
+        "bits_per_byte": float(sums.sum() / math.log(2) / n_bytes),
+    }
+
+
+def answer_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
+    """The rows of a corpus with answers: for each size, or those asked for and the trained."""
     corpus = tester.corpus
     about_rows = corpus.meta["rows"]
+    lengths = settings.eval_lengths or sizes(corpus)
     rows = []
-    if not set(lengths) <= set(sizes(corpus)):
-        print(f"note: {corpus.name} has rows of {sizes(corpus)} only; other lengths are left out")
     for size, count, width in about_rows["sizes"]:
-        if lengths and size not in lengths and size > about_rows["trained"]:
+        if size not in lengths and size > about_rows["trained"]:
             continue
-        row = begin_row(tester, about, about_rows["protocol"], size) | {"windows": count}
+        row = begin_row(tester, about, about_rows["protocol"], size, count)
+        rows.append(row)
         for name in ("trained", "chance", "majority"):
             if name in about_rows:
                 row[name] = about_rows[name]
         if "counted" in about_rows:
             row["counted"] = about_rows["counted"][str(size)]
-        reason = why_undefined(tester.model, width - 1)
-        if reason:
-            row |= {"nats": None, "reason": reason}
+        try:
+            tester.model.check_length(width - 1)
+        except UserError as error:
+            row |= {"nats": None, "reason": str(error)}
         else:
             row["dtype"] = tester.compute.dtype_name
             row |= answers.measure(tester.model, corpus, size, tester.compute, tester.processes)
-            row["attention"] = tester.model.attention_path(width - 1, None)
+            row["attention"] = tester.model.attention_path(width - 1)
         print(in_words(row, corpus))
-        rows.append(row)
     return rows
 
 
-def in_words(row: dict[str, Any], corpus: data.Corpus) -> str:
+def in_words(row: dict, corpus: data.Corpus) -> str:
     """A measured row in a line."""
     text = row.get("reason") or f"{row['nats']:.4f} nats per {corpus.unit}"
     if "accuracy" in row:
@@ -500,43 +439,37 @@ def tuning_loss(tester: Tester, length: int, windows: int) -> float:
     return nats if math.isfinite(nats) else math.inf
 
 
-@torch.no_grad()
 def unread_loss(tester: Tester, seed: int, first: int) -> float:
     """Mean nats of the answers in the rows of `unread`; inf if it is not finite."""
-    x, y = (torch.from_numpy(part) for part in unread(tester.corpus, seed, first))
-    nats = []
-    with device.autocast(tester.compute):
-        for inputs, targets in zip(x.split(64), y.split(64), strict=True):
-            inputs = inputs.to(tester.compute.device)
-            targets = targets.to(tester.compute.device)
-            nats.append(tester.model.answers(inputs, targets)[0])
-    mean = float(torch.cat(nats).double().mean())
-    return mean if math.isfinite(mean) else math.inf
+    inputs, targets = map(torch.from_numpy, unread(tester.corpus, seed, first))
+    total = 0.0
+    with torch.no_grad(), device.autocast(tester.compute):
+        for x, y in zip(inputs.split(64), targets.split(64), strict=True):
+            x = x.to(tester.compute.device)
+            total += float(tester.model.losses(x, y.to(x.device)).sum())
+    return total / int((targets >= 0).sum()) if math.isfinite(total) else math.inf
 
 
 def tuning_places(corpus: data.Corpus, length: int, windows: int) -> Places:
     """Places whose targets no test has, to choose by: up to 64, UserError if they are fewer than 8.
 
     A test is one with so many windows, of this length. The places are the first ones after those of
-    the test that share no target with it, nor with each other.
+    the test that share no target with it.
     """
     places = find_places(corpus, windows)
-    nowhere = why_nowhere(corpus, places, "fixed_targets", length)
-    if nowhere:
-        raise UserError(nowhere)
+    check_room(corpus, places, "fixed_targets", length)
     taken = np.zeros(places.tokens, dtype=bool)
-    for tested in [*fixed_targets(places, length), *nonoverlapping(places, length)]:
-        taken[tested.offsets()] = True
-    ends: list[int] = []
-    for end in find_places(corpus, LARGEST_REACH).ends[windows:]:
-        targets = slice(end - places.scored + 1, end + 1)
-        if len(ends) < WINDOWS and not taken[targets].any():
-            taken[targets] = True
-            ends.append(end)
-    if len(ends) < 8:
-        few = f"{corpus.name} has too little validation text to choose by, besides what is tested"
-        raise UserError(f"{few}: use a corpus with more")
-    return replace(places, ends=np.array(ends))
+    for protocol in (fixed_targets, nonoverlapping):
+        taken[protocol(places, length).targets()] = True
+    ends = find_places(corpus, LARGEST_REACH).ends[windows:]
+    targets = ends[:, None] + np.arange(1 - places.scored, 1)
+    ends = ends[~taken[targets].any(axis=1)][:WINDOWS]
+    if len(np.unique(ends)) < 8:
+        raise UserError(
+            f"{corpus.name} has too little validation text to choose by, besides what is tested: "
+            "use a corpus with more"
+        )
+    return replace(places, ends=ends)
 
 
 # ---- runs
@@ -549,29 +482,32 @@ def evaluate_run(
     processes: Processes = ALONE,
     again: bool = True,
     protocols: tuple[str, ...] = PROTOCOLS,
-) -> dict[str, Any]:
+) -> dict:
     """Test a run under each extension of `texts`, "" for its own, and keep the rows in its folder.
 
     Unless `again`, an extension is passed over if all that is asked was measured. `settings` are
     those of evaluate.py or extend.py. Returns the last result that was measured, only its rows.
     """
     corpus = run_corpus(run, settings.dataset)
-    result = about = describe_run(run)
+    about = describe_run(run)
     tester = Tester(run.model, corpus, run.compute, processes, protocols)
     lengths = settings.eval_lengths or run.settings.eval_lengths
     settings = replace(settings, eval_lengths=lengths)
-    measured = []
     if processes.first:
         lock_folder(run.folder)
+    measured = []
     if (run.folder / "extrapolation.json").exists():  # a damaged one is refused before the test
         measured = results.load_result(run.folder)["rows"]
+    result = about
     for text in tqdm(texts, run.folder.name, unit="extension", leave=False, disable=None):
         if text:
             run.model.extend(text)  # files as typed, not the run's own copies
         tqdm.write(f"{run.folder}: {run.model.pos.describe()}, on {run.compute.reason}")
         if not again:
-            asked = ask_all(tester, about, find_places(corpus, settings.eval_windows), settings)
-            if all(any(q.items() <= row.items() for row in measured) for q, _ in asked):
+            asked = []
+            for n in tested_lengths(about["train_length"], lengths):
+                asked.append(begin_row(tester, about, protocols[0], n, settings.eval_windows))
+            if all(any(q.items() <= row.items() for row in measured) for q in asked):
                 continue
         result = extrapolation(tester, about, settings)
         if processes.first:
@@ -581,7 +517,7 @@ def evaluate_run(
     return result
 
 
-def describe_run(run: Run) -> dict[str, Any]:
+def describe_run(run: Run) -> dict:
     """What a result says of a run, before another extension is put on its model."""
     trained = {"step": run.step, "tokens": run.tokens, "checkpoint": run.checkpoint}
     return describe_model(run.model, run.settings, **trained)
@@ -589,44 +525,35 @@ def describe_run(run: Run) -> dict[str, Any]:
 
 @torch.no_grad()
 def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
-    """Write into a run folder why the loss of its model is what it is: see runs/diagnose.py.
-
-    Rows with answers cannot be shuffled or continued: of them only attention is measured.
-    """
+    """Write into a run folder why the loss of its model is what it is: see runs/diagnose.py."""
     model = run.model
     corpus = run_corpus(run, settings.dataset)
+    if "rows" in corpus.meta:
+        raise UserError(f"{corpus.name} has rows with answers, and only text can be diagnosed")
     length = run.settings.block_size
     about = describe_run(run) | provenance() | {"dataset": corpus.name, "tested": settings.extend}
     if settings.extend:
         model.extend(settings.extend)
     places = find_places(corpus, settings.eval_windows)
-    sizes_of = {}  # the size of the rows of each width
-    if "rows" in corpus.meta:
-        sizes_of = {width - 1: size for size, _, width in corpus.meta["rows"]["sizes"]}
-    longest = max(sizes_of, default=places.reach)
-    longest = min(longest, model.limit or longest)
+    check_room(corpus, places, "fixed_targets", length)
+    longest = min(places.reach, model.limit or places.reach)
     asked = settings.eval_lengths or (2 * length, 4 * length, 8 * length)
-    lengths = [length, *(n for n in sorted(asked) if length < n <= longest)]
+    lengths = [n for n in tested_lengths(length, asked) if length <= n <= longest]
     print(f"at {lengths} tokens: L and longer ones, of which scheme and corpus allow {longest}")
-    if sizes_of:
-        n = max(width for width in sizes_of if width <= lengths[-1])
-        tokens = rows_of(corpus, sizes_of[n])[0][: diagnose.TEXTS, :n]
-    elif reason := why_nowhere(corpus, places, "fixed_targets", lengths[-1]):
-        raise UserError(reason)
-    else:
-        tokens = corpus.val[places.ends[: diagnose.TEXTS, None] + np.arange(-lengths[-1], 0)]
-    texts = torch.from_numpy(tokens.astype(np.int64)).to(run.compute.device)
+    offsets = places.ends[: diagnose.TEXTS, None] + np.arange(-lengths[-1], 0)
+    texts = torch.from_numpy(corpus.val[offsets].astype(np.int64)).to(run.compute.device)
+    tester = Tester(model, corpus, run.compute)
 
-    def score(n: int, kept: int = 2**62) -> np.ndarray:
+    def score(n: int, kept: int = LARGEST_REACH) -> np.ndarray:
         """Nats at each place with all but the last `kept` tokens before a target shuffled."""
-        tester = Tester(model, corpus, run.compute, kept=kept + places.scored - 1)
-        return losses_at(tester, places, n)
+        return losses_at(tester, places, n, kept + places.scored - 1)
 
-    findings = [diagnose.attention_of(model, texts, length)]
-    if not sizes_of:
-        findings.append(diagnose.far_shuffled(score, lengths))
-        if lengths[-1] >= length + max(length, diagnose.COPIED):
-            findings.append(diagnose.continuations(model, texts, length))
+    findings = [
+        diagnose.attention_of(model, texts, length),
+        diagnose.far_shuffled(score, lengths),
+    ]
+    if lengths[-1] >= length + max(length, diagnose.COPIED):
+        findings.append(diagnose.continuations(model, texts, length))
     diagnose.report(findings, run.folder, about, settings.format)
 
 
@@ -644,17 +571,16 @@ def main() -> None:
                 run = open_model(folder, settings)
             if settings.diagnose:
                 diagnose_run(run, settings)
-                continue
-            tested[str(run.folder)] = evaluate_run(
-                run, [settings.extend], settings, processes, protocols=settings.protocols
-            )
-        if settings.diagnose or not processes.first:
+            else:
+                tested[str(run.folder)] = evaluate_run(
+                    run, [settings.extend], settings, processes, protocols=settings.protocols
+                )
+        if not tested or not processes.first:
             return
     rows = results.select(results.rows_of(tested), settings.dataset, extend="all")
     print(results.tables(rows, settings.format))
     if len(tested) > 1 or settings.out:
-        place = os.path.commonpath([os.path.abspath(folder) for folder in tested])
-        path = settings.out or f"{place}/extrapolation.png"
+        path = settings.out or run.folder.parent / "extrapolation.png"
         if plot_rows(rows, path) and settings.format == "text":
             print(f"drawn in {path}")
 

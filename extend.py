@@ -16,7 +16,6 @@ if __name__ == "__main__":  # --help answers before torch is imported
 
     answer_help(ExtendSettings, __doc__)
 
-import math
 import os
 import sys
 from collections.abc import Callable
@@ -29,18 +28,10 @@ import torch
 from tqdm import trange
 
 import evaluate
-from configurable import (
-    ExtendSettings,
-    UserError,
-    configure,
-    run_program,
-    values,
-    write_json,
-)
+from configurable import ExtendSettings, UserError, configure, run_program, values, write_json
 from runs import device, results
 from runs.checkpoint import (
     Run,
-    check_writable,
     lock_folder,
     named_folders,
     open_model,
@@ -77,8 +68,7 @@ def check_seeds(runs: list[Run]) -> None:
         for name, value in values(run.settings, "result").items():
             if name not in ("seed", "init_from") and value != first[name]:
                 raise UserError(
-                    f"{run.folder} is no other seed of {runs[0].folder} ({name} = {value!r:.60}): "
-                    "test it by itself"
+                    f"{run.folder} is no other seed of {runs[0].folder}, it has {name} = {value!r}"
                 )
     if len({run.settings.seed for run in runs}) < len(runs):
         raise UserError("two of the runs have the same seed: leave one out")
@@ -91,18 +81,14 @@ def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings)
     corpus = run_corpus(first, settings.dataset)
     if "rows" in corpus.meta:
         raise UserError(
-            f"{corpus.name} has other targets at each length, and a gain compares the same ones: "
+            f"{corpus.name} has other targets at each length: "
             f"python evaluate.py {first.folder} --extend=NAME tests one extension"
         )
 
     figure = Path(settings.out or first.folder / "extend").with_suffix(".png")
-    check_writable(figure.parent)
-
-    # all runs are tested on the same targets
-    length = first.model.config.block_size
     lengths = settings.eval_lengths or first.settings.eval_lengths
-    lengths = tuple(results.tested_lengths(length, lengths))
-    settings = replace(settings, dataset=corpus.name, eval_lengths=lengths)
+    lengths = results.tested_lengths(first.model.config.block_size, lengths)
+    settings = replace(settings, dataset=corpus.name, eval_lengths=tuple(lengths))
     scheme = first.model.pos
     trained = scheme.extension or "none"
     for text in texts:
@@ -119,8 +105,8 @@ def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings)
     frame = frame[(frame.protocol == "fixed_targets") & frame.length.isin(lengths)]
     frame = results.select(frame, corpus.name, extend="all")
     table = results.extension_table(frame)
-    table_file = figure.with_suffix(".txt")
     figure.parent.mkdir(parents=True, exist_ok=True)
+    table_file = figure.with_suffix(".txt")
     table_file.write_text(f"{table}\n", encoding="utf-8")
     plot_extensions(frame, figure)
     print(f"{table}\nin {table_file} and {figure}")
@@ -131,49 +117,42 @@ def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings)
 
 POPULATION = 64  # first candidates
 PARENTS = 32  # survivors of a round
-CHILDREN = 16  # new ones of each kind in a round
+CHILDREN = 16  # new ones of each kind in a round: mutated, and mixed from two
 MUTATED = 0.3  # share of the numbers that a mutation draws again
-# choices for the number of first positions that keep their frequencies
-FIRST = (0, 1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 64, 128, 256)
-Candidate = tuple[tuple[float, ...], int]  # the divisor of each frequency, ascending; see FIRST
+Divisors = tuple[float, ...]  # of each frequency, ascending
 
 
 def evolve(
-    starts: list[Candidate],
-    loss: Callable[[Candidate], float],
-    factor: int,
-    rounds: int,
-    seed: int,
-) -> tuple[Candidate, float]:
-    """The best candidate of an evolutionary search, and its loss."""
+    starts: list[Divisors], loss: Callable, factor: int, rounds: int, seed: int
+) -> tuple[Divisors, float]:
+    """The best divisors of an evolutionary search by loss(divisors), and their loss."""
     random = np.random.default_rng(seed)
 
-    def mutate(parent: Candidate) -> Candidate:
-        divisors, first = parent
-        drawn = random.uniform(1, 1.25 * factor, len(divisors)).round(2)
-        divisors = np.where(random.random(len(divisors)) < MUTATED, drawn, divisors)
-        if random.random() < MUTATED:
-            first = int(random.choice(FIRST))
-        return tuple(np.sort(divisors).tolist()), first
+    def mix(a: Divisors, b: Divisors, share: float) -> Divisors:
+        """The numbers of a, and with the probability `share` those of b."""
+        return tuple(np.sort(np.where(random.random(len(a)) < share, b, a)).tolist())
 
-    def cross(a: Candidate, b: Candidate) -> Candidate:
-        divisors = np.where(random.random(len(a[0])) < 0.5, a[0], b[0])
-        return tuple(np.sort(divisors).tolist()), random.choice([a[1], b[1]]).item()
+    def mutate(parent: Divisors) -> Divisors:
+        drawn = random.uniform(1, 1.25 * factor, len(parent)).round(2)
+        return mix(parent, drawn, MUTATED)
 
-    losses: dict[Candidate, float] = {}
-    new = [*starts, *(mutate(starts[k % len(starts)]) for k in range(POPULATION - len(starts)))]
+    losses = {}
+    new = list(starts)
+    for k in range(POPULATION - len(starts)):
+        new.append(mutate(starts[k % len(starts)]))
     bar = trange(rounds + 1, unit="round", disable=None)
     for _ in bar:
-        for candidate in new:
-            if candidate not in losses:
-                losses[candidate] = loss(candidate)
+        for divisors in new:
+            if divisors not in losses:
+                losses[divisors] = loss(divisors)
         best = sorted(losses, key=losses.get)[:PARENTS]
-        losses = {candidate: losses[candidate] for candidate in best}
+        losses = {divisors: losses[divisors] for divisors in best}
         bar.set_postfix(loss=f"{losses[best[0]]:.4f}")
-        new = [mutate(best[random.integers(len(best))]) for _ in range(CHILDREN)]
+        new = []
         for _ in range(CHILDREN):
             a, b = random.choice(len(best), 2, replace=False)
-            new.append(cross(best[a], best[b]))
+            new.append(mutate(best[a]))
+            new.append(mix(best[a], best[b], 0.5))
     return best[0], losses[best[0]]
 
 
@@ -195,45 +174,34 @@ def search(run: Run, settings: ExtendSettings) -> None:
     rotary = scheme.rotary[0]
     total = factor * scheme.shape.length
     own, _ = rotary.frequencies(total)
-    starts: dict[str, Candidate] = {}
+    starts = {}
     for name in ("pi", "ntk", "yarn"):
         model.extend(f"{name}(factor={factor})")
         mapped, _ = rotary.frequencies(total, scheme.extensions)
         divisors = (own / mapped).nan_to_num(1.0)  # 0 / 0: a pair that does not turn
-        starts[name] = tuple(divisors.tolist()), 0
+        starts[name] = tuple(divisors.tolist())
 
     # longrope is put on once; then only its numbers change
     lock_folder(run.folder)
     trial = run.folder / ".trial.new"
-    write_json(trial, {"long_factor": starts["pi"][0]})
+    write_json(trial, {"long_factor": starts["pi"]})
     model.extend(f"longrope(file='{trial.name}', factor={factor})", run.folder)
     trial.unlink()
     longrope = scheme.extensions[0]
     tester = evaluate.Tester(model, corpus, run.compute)
 
-    def put_on(candidate: Candidate) -> None:
-        divisors, longrope.first = candidate
+    def loss(divisors: Divisors) -> float:
         longrope.long.copy_(torch.tensor(divisors))
+        return evaluate.tuning_loss(tester, total, settings.eval_windows)
 
-    def loss(candidate: Candidate) -> float:
-        put_on(candidate)
-        nats = evaluate.tuning_loss(tester, total, settings.eval_windows)
-        if not math.isfinite(nats):
-            raise UserError(f"{run.folder}: a loss at {total} tokens is not finite")
-        return nats
-
-    best, searched = evolve([*starts.values()], loss, factor, settings.rounds, settings.seed)
+    best, searched = evolve(list(starts.values()), loss, factor, settings.rounds, settings.seed)
     places = evaluate.find_places(corpus, settings.eval_windows)
-    unseen = {}  # losses of each candidate on the targets of the test
-    for name, candidate in {**starts, "search": best}.items():
-        put_on(candidate)
+    unseen = {}  # losses of each on the targets of the test
+    for name, divisors in {**starts, "search": best}.items():
+        longrope.long.copy_(torch.tensor(divisors))
         unseen[name] = evaluate.losses_at(tester, places, total)
-    rival = min(starts, key=lambda name: unseen[name].mean())
-    gained = unseen[rival] - unseen["search"]
-    stderr = results.standard_error(gained)
     content = provenance() | {
-        "long_factor": best[0],
-        "first": best[1],
+        "long_factor": best,
         "factor": factor,
         "train_length": scheme.shape.length,
         "split_sha256": corpus.split_sha256("val"),
@@ -241,13 +209,13 @@ def search(run: Run, settings: ExtendSettings) -> None:
         "seed": settings.seed,
         "loss_searched": searched,
         "loss_unseen": {name: float(nats.mean()) for name, nats in unseen.items()},
-        "gain_unseen": {"over": rival, "nats": float(gained.mean()), "stderr": stderr},
     }
     write_json(path, content)
     print(f"{run.folder}, {total} tokens: nats on targets that were not searched on")
     for name, nats in unseen.items():
-        print(f"  {name:8} {nats.mean():.4f}")
-    print(f"  gain over {rival}: {gained.mean():+.4f} ± {stderr:.4f} (standard error)")
+        more = nats - unseen["search"]
+        stderr = results.standard_error(more)
+        print(f"  {name:8} {nats.mean():.4f}  {more.mean():+.4f} ± {stderr:.4f} (standard error)")
     print(f"{path}: use it as --extend=\"longrope(file='{path}')\"")
 
 
@@ -258,10 +226,9 @@ def main() -> None:
     models = []
     texts = []
     for word in typed:
-        if word not in names and (os.path.exists(word) or is_huggingface(word)):
+        is_path = os.sep in word and "(" not in word
+        if word not in names and (is_path or os.path.exists(word) or is_huggingface(word)):
             models.append(word)
-        elif "(" not in word and os.sep in word:
-            raise UserError(f"{word} is no folder, and no extension")
         else:
             texts.append(word)
     if settings.search and texts:
@@ -269,10 +236,11 @@ def main() -> None:
     device.set_up_cpu()
     with device.memory_advice("lower eval_lengths, or leave the longest out"):
         runs = [open_model(name, settings) for name in named_folders(models, "extend.py")]
-        if not settings.search:
-            return test_extensions(runs, texts, settings)
-        for run in runs:
-            search(run, settings)
+        if settings.search:
+            for run in runs:
+                search(run, settings)
+        else:
+            test_extensions(runs, texts, settings)
 
 
 if __name__ == "__main__":

@@ -93,46 +93,36 @@ def main() -> None:
     tokenizer = run.corpus.tokenizer
     idx = torch.tensor([tokenizer.encode(prompt)], device=run.compute.device)  # (1, T)
     print(f"{run.folder}: {model.pos.describe()}, on {run.compute.reason}", file=sys.stderr)
-    if not run.finished:
-        print(f"note: step {run.step}, not finished", file=sys.stderr)
     total = idx.shape[1] + s.max_new_tokens
     if total > run.settings.block_size:
-        print(
-            f"note: trained on {run.settings.block_size} tokens; this text may have {total}",
-            file=sys.stderr,
-        )
+        length = run.settings.block_size
+        print(f"note: trained on {length} tokens; this text may have {total}", file=sys.stderr)
     if model.limit is not None and total > model.limit:
         print(
             f"note: {run.settings.pos} defines {model.limit} positions: "
             f"a longer text goes on from its last {model.limit} tokens, encoded again",
             file=sys.stderr,
         )
-    missing = device.missing_compiler()
-    if s.compile and not missing:
-        model.compile()
-    elif s.compile:
-        print(f"not compiled: {missing}", file=sys.stderr)
+    if s.compile:
+        missing = device.missing_compiler()
+        if missing:
+            print(f"not compiled: {missing}", file=sys.stderr)
+        else:
+            model.compile()
 
-    drawn: list[int] = []  # all tokens that are drawn
+    drawn = []  # all tokens that are drawn
     started = time.perf_counter()
     for number in range(s.num_samples):
         if number > 0:
             print(SEPARATOR)
         print(prompt, end="", flush=True)
         generator = torch.Generator(idx.device).manual_seed(s.seed + number)
-        tokens = model.stream(
-            idx,
-            s.max_new_tokens,
-            temperature=s.temperature,
-            top_k=s.top_k,
-            top_p=s.top_p,
-            generator=generator,
-        )
+        tokens = model.stream(idx, s.max_new_tokens, s.temperature, s.top_k, s.top_p, generator)
         with device.autocast(run.compute):
             for text in until(s.stop, token_bytes(tokens, tokenizer, drawn)):
                 print(text, end="", flush=True)
         print()
-    speed = len(drawn) / max(time.perf_counter() - started, 1e-9)
+    speed = len(drawn) / (time.perf_counter() - started)
     print(f"{speed:,.0f} tokens/s", file=sys.stderr)
 
 

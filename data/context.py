@@ -24,15 +24,13 @@ MATCHED = 32  # the longest match that is told apart
 SHARES = np.concatenate([[0], np.geomspace(1e-3, 0.999, 60)])
 
 
-def hash_contexts(tokens: np.ndarray, order: int) -> np.ndarray:
-    """A number for each `order` tokens in a row, (..., n) -> (..., n - order + 1) uint64."""
-    n = tokens.shape[-1] - order + 1
-    hashes = np.zeros((*tokens.shape[:-1], n), dtype=np.uint64)
-    for k in range(order):
-        hashes ^= tokens[..., k : k + n].astype(np.uint64)
-        hashes *= np.uint64(0x9E3779B97F4A7C15)
-        hashes ^= hashes >> np.uint64(29)
-    return hashes
+def hash_contexts(tokens: np.ndarray, order: int, vocab_size: int) -> np.ndarray:
+    """A number for each `order` tokens in a row, (..., n) -> (..., n - order + 1) int64.
+
+    Its digits are the tokens, in an odd base so that it is a hash where 64 bits are too few.
+    """
+    digits = (vocab_size | 1) ** np.arange(order)
+    return np.lib.stride_tricks.sliding_window_view(tokens, order, axis=-1) @ digits
 
 
 def count_probabilities(corpus: Corpus, contexts: np.ndarray, targets: np.ndarray) -> np.ndarray:
@@ -41,27 +39,25 @@ def count_probabilities(corpus: Corpus, contexts: np.ndarray, targets: np.ndarra
     The counts of order k are mixed with those of k - 1 as method C of prediction by partial
     matching does (Moffat 1990): a context seen n times before t different tokens has n / (n + t).
     """
-    vocab_size = corpus.vocab_size
+    from scipy.sparse import csr_matrix
+
     text = corpus.train[:COUNTED].astype(np.int64)
-    probability = np.full(len(targets), 1 / vocab_size)
+    probability = np.full(len(targets), 1 / corpus.vocab_size)
     for order in range(contexts.shape[1] + 1):
         # the different contexts of this order, (u,), and which of them each target has, (n,)
-        asked, which = np.unique(hash_contexts(contexts, order)[:, -1], return_inverse=True)
-        # where one of them stands in the text, and the token that follows it there
-        hashes = hash_contexts(text, order)[:-1]
+        asked, which = np.unique(
+            hash_contexts(contexts, order, corpus.vocab_size)[:, -1], return_inverse=True
+        )
+        # where one of them stands in the text, and how often each token follows it, (u, V)
+        hashes = hash_contexts(text, order, corpus.vocab_size)[:-1]
         place = np.searchsorted(asked, hashes).clip(max=len(asked) - 1)
-        hits = np.flatnonzero(asked[place] == hashes)
-        pairs = place[hits] * vocab_size + text[order:][hits]  # (context, token) as one number
-        pairs, counts = np.unique(pairs, return_counts=True)
-        context = pairs // vocab_size
-        total = np.bincount(context, counts, len(asked))[which]
-        kinds = np.bincount(context, minlength=len(asked))[which]
-        # how often the target itself followed
-        pair = which * vocab_size + targets
-        at = np.searchsorted(pairs, pair)
-        is_there = np.append(pairs, -1)[at] == pair
-        count = np.where(is_there, np.append(counts, 0)[at], 0)
-        mixed = (count + kinds * probability) / np.maximum(total + kinds, 1)
+        hits = asked[place] == hashes
+        followed = (place[hits], text[order:][hits])
+        shape = (len(asked), corpus.vocab_size)
+        counts = csr_matrix((np.ones(hits.sum()), followed), shape)
+        total = counts.sum(axis=1).A1[which]
+        kinds = counts.getnnz(axis=1)[which]
+        mixed = (counts[which, targets].A1 + kinds * probability) / np.maximum(total + kinds, 1)
         probability = np.where(total > 0, mixed, probability)
     return probability
 
@@ -99,26 +95,29 @@ def context_losses(
     """
     text = corpus.val.astype(np.int64)
     # the places of all targets, first those to fit on, (n,)
-    targets = np.add.outer(np.concatenate([others, ends]), np.arange(1 - scored, 1)).ravel()
-    n_fitted = len(others) * scored
-    order = min(ORDERS[corpus.unit], int(targets.min()))
-    contexts = np.stack([text[t - order : t] for t in targets])
-    counted = count_probabilities(corpus, contexts, text[targets])[:, None]
-    longest = max(lengths)
-    matches = np.array([longest_matches(text[max(0, t - longest) : t], lengths) for t in targets])
+    places = np.concatenate([others, ends])[:, None] + np.arange(1 - scored, 1)
+    places = places.ravel()
+    targets = text[places]
+    is_fitted = np.arange(len(places)) < len(others) * scored
+    order = min(ORDERS[corpus.unit], int(places.min()))
+    contexts = text[places[:, None] + np.arange(-order, 0)]
+    counted = count_probabilities(corpus, contexts, targets)[:, None]
+    matches = []
+    for place in places:
+        before = text[max(0, place - max(lengths)) : place]
+        matches.append(longest_matches(before, lengths))
     losses = []
-    for k in range(len(lengths)):
-        hits = matches[:, 1, k, None] == text[targets][:, None]
+    for size, token in np.array(matches).transpose(2, 1, 0):  # of each length, (n,) both
+        hits = (token == targets)[:, None]
         probability = counted * (1 - SHARES) + SHARES * hits  # (n, shares)
         nats = -np.log(np.maximum(probability, 1e-300))
         # a share for matches of 1 token, of 2 to 3, 4 to 7 ...; 0 where nothing matches
-        bins = np.frexp(matches[:, 0, k])[1]
-        share = np.zeros(len(targets), dtype=int)
-        for group in range(1, bins.max() + 1):
-            fit = nats[:n_fitted][bins[:n_fitted] == group]
-            share[bins == group] = fit.sum(axis=0).argmin()
-        tested = np.take_along_axis(nats, share[:, None], axis=1)[n_fitted:]
-        losses.append(tested.reshape(-1, scored).mean(axis=1).tolist())
+        group = np.frexp(size)[1]
+        best = nats[:, 0].copy()
+        for number in range(1, group.max() + 1):
+            share = nats[is_fitted & (group == number)].sum(axis=0).argmin()
+            best[group == number] = nats[group == number, share]
+        losses.append(best[~is_fitted].reshape(-1, scored).mean(axis=1).tolist())
     return losses
 
 
@@ -133,9 +132,10 @@ def known_losses(
         nats = read_json(path)[asked]
     except (UserError, KeyError):  # missing, damaged or of other places: computed again
         nats = {}
-    if not nats.keys() >= {str(n) for n in lengths}:
-        losses = context_losses(corpus, ends, others, scored, lengths)
-        nats.update(zip(map(str, lengths), losses, strict=True))
-        with suppress(UserError):  # a folder that cannot be written: computed again next time
+    missing = [n for n in lengths if str(n) not in nats]
+    if missing:
+        losses = context_losses(corpus, ends, others, scored, missing)
+        nats.update(zip(map(str, missing), losses, strict=True))
+        with suppress(UserError, OSError):  # a folder that cannot be written: computed again
             write_json(path, {asked: nats})
     return {n: nats[str(n)] for n in lengths}

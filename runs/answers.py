@@ -32,61 +32,58 @@ LEGEND = """The share of right answers by distance (the least of a bin) in texts
 exact match: of texts without a mistake. reach (the definition before the board's second edition):
 up to there each bin has 400 answers, and surely (95 %) 90 % of the accuracy at trained lengths and
 more than counting without order; for exact match, the largest size with 90 % right."""
-Tested = dict[int, dict[str, Any]]  # rows with answers by length or size, ascending
+Tested = dict[int, dict]  # rows with answers by length or size, ascending
 
 
 # ---- measuring
 
 
 @torch.no_grad()
-def measure(
-    model: Any, corpus: Corpus, size: int, compute: Compute, processes: Processes
-) -> dict[str, Any]:
+def measure(model: Any, corpus: Corpus, size: int, compute: Compute, processes: Processes) -> dict:
     """The measured fields of a row of results: the validation rows of one size, answered.
 
     Of several processes each takes every n-th batch, and each has all the sums.
     """
-    tokens, distances = rows_of(corpus, size)  # (R, T + 1) each
-    scored = distances[:, 1:] > 0
-    right = np.zeros(scored.shape)
+    tokens, all_distances = rows_of(corpus, size)  # (R, T + 1) each
+    distances = all_distances[:, 1:]  # of the targets; 0: not scored
+    scored = distances > 0
     nats = np.zeros(scored.shape)
+    right = np.zeros(scored.shape)
     at_once = max(1, BATCH_TOKENS // scored.shape[1])
     started = time.perf_counter()
-    with autocast(compute):
-        for first in range(at_once * processes.rank, len(tokens), at_once * processes.size):
-            part = slice(first, first + at_once)
-            idx = torch.from_numpy(tokens[part].astype(np.int64)).to(compute.device)
-            wanted = torch.from_numpy(scored[part]).to(compute.device)
+    for first in range(at_once * processes.rank, len(tokens), at_once * processes.size):
+        part = slice(first, first + at_once)
+        idx = torch.from_numpy(tokens[part].astype(np.int64)).to(compute.device)
+        wanted = torch.from_numpy(scored[part]).to(compute.device)
+        with autocast(compute):
             losses, hits = model.answers(idx[:, :-1], idx[:, 1:].where(wanted, -1))
-            nats[part][scored[part]] = losses.cpu().double().numpy()
-            right[part][scored[part]] = hits.cpu().double().numpy()
+        nats[part][scored[part]] = losses.cpu().double().numpy()
+        right[part][scored[part]] = hits.cpu().double().numpy()
     for array in (nats, right):  # zero where another process has measured
         processes.sum(torch.from_numpy(array))
-    row = loss_fields(nats, scored)
-    row["targets"] = hashlib.sha256(distances.astype("<i8").tobytes()).hexdigest()
-    row["tokens_per_s"] = round(scored.size / (time.perf_counter() - started), 1)
-    if row["nats"] is not None and corpus.meta["rows"]["protocol"] != "image":
-        row |= answer_fields(right, distances[:, 1:])
-    return row
-
-
-def loss_fields(nats: np.ndarray, scored: np.ndarray) -> dict[str, Any]:
-    """What is kept of the losses of the scored tokens, (rows, T) both."""
+    row = {
+        "targets": hashlib.sha256(all_distances.astype("<i8").tobytes()).hexdigest(),
+        "tokens_per_s": round(scored.size / (time.perf_counter() - started), 1),
+    }
     lost = int((~np.isfinite(nats)).sum())
     if lost:
         reason = f"diverged: {lost} losses are not finite"
-        return {"nats": None, "diverged": True, "reason": reason}
-    groups = np.array_split(np.arange(len(nats)), min(GROUPS, len(nats)))
-    means = np.array([nats[group].sum() / scored[group].sum() for group in groups])
-    return {
+        return row | {"nats": None, "diverged": True, "reason": reason}
+    n_groups = min(GROUPS, len(nats))
+    groups = zip(np.array_split(nats, n_groups), np.array_split(scored, n_groups), strict=True)
+    means = np.array([losses.sum() / counted.sum() for losses, counted in groups])
+    row |= {
         "tokens": int(scored.sum()),
         "nats": float(nats.sum() / scored.sum()),
-        "stderr": float(means.std(ddof=1) / math.sqrt(len(means))) if len(means) > 1 else None,
+        "stderr": float(means.std(ddof=1) / math.sqrt(n_groups)),
         "block_nats": [float(f"{mean:.7g}") for mean in means],
     }
+    if corpus.meta["rows"]["protocol"] != "image":
+        row |= answer_fields(right, distances)
+    return row
 
 
-def answer_fields(right: np.ndarray, distances: np.ndarray) -> dict[str, Any]:
+def answer_fields(right: np.ndarray, distances: np.ndarray) -> dict:
     """What is kept of answers: both (rows, T), where a token with the distance 0 is not scored."""
     scored = distances > 0
     first = scored.copy()  # the first token of each answer
@@ -99,16 +96,18 @@ def answer_fields(right: np.ndarray, distances: np.ndarray) -> dict[str, Any]:
     edges = 2 ** np.arange(low - 1, high + 1)
     joined = np.cumsum(np.histogram(asked, edges)[0][:-1]) < LEAST
     edges = np.delete(edges, 1 + np.flatnonzero(joined))
+    depth_edges = np.arange(DEPTHS + 1) / DEPTHS
+    depths = asked / scored.shape[1]
     return {
         "accuracy": float(correct.mean()),
         "texts": len(right),
         "exact": int((right == scored).all(axis=1).sum()),
         "by_distance": binned(edges, asked, correct),
-        "by_depth": binned(np.arange(DEPTHS + 1) / DEPTHS, asked / scored.shape[1], correct),
+        "by_depth": binned(depth_edges, depths, correct),
     }
 
 
-def binned(edges: np.ndarray, distances: np.ndarray, correct: np.ndarray) -> dict[str, list]:
+def binned(edges: np.ndarray, distances: np.ndarray, correct: np.ndarray) -> dict:
     """How many answers are in each bin of distances or depths, and how many of them are right."""
     counts = np.histogram(distances, edges)[0]
     right = np.histogram(distances[correct], edges)[0]
@@ -119,8 +118,7 @@ def binned(edges: np.ndarray, distances: np.ndarray, correct: np.ndarray) -> dic
 
 
 def lower_bound(right: int, count: int) -> float:
-    """The lower end of Wilson's 95 % interval of a share, of `count` answers of which `right` are
-    right.
+    """The lower end of Wilson's 95 % interval of a share: `right` of `count` answers are right.
 
     It takes the answers of one row for independent. A bootstrap over rows gave intervals 0.89 to
     1.10 times as wide (median 1.00), in 125 bins of alibi, rope and t5 on recall, L = 128.
@@ -141,62 +139,64 @@ def is_exact_match(tested: Tested) -> bool:
     return any(row["protocol"] == "exact_match" for row in tested.values())
 
 
-def share(row: dict[str, Any]) -> float:
+def share(row: dict) -> float:
     """The share of right answers or, for exact match, of texts without a mistake; or nan."""
     if math.isnan(row["nats"]):
         return math.nan
     return row["exact"] / row["texts"] if row["protocol"] == "exact_match" else row["accuracy"]
 
 
-def bins(row: dict[str, Any]) -> pd.DataFrame:
-    """The bins of distances of a row, none if it lacks a loss: a line for the distances from
-    `first` up to `end`, with how many answers they have (`count`) and how many of them are `right`,
-    the lower end `low` of the interval of that share, and the share that counting without order
-    gives right (`counted`, 0 where that is not known).
+def bins(tested: Tested) -> pd.DataFrame:
+    """The bins of distances of all rows that have a loss: a line for the distances from `first` up
+    to `end` in texts of `N` tokens, with how many answers they have (`count`) and how many of them
+    are `right`, the lower end `low` of the interval of that share, and the share that counting
+    without order gives right (`counted`, 0 where that is not known).
     """
-    binned = row.get("by_distance")
-    if not isinstance(binned, dict):
-        binned = {"edges": [], "counts": [], "right": []}
-    counted = row.get("counted")
-    if not isinstance(counted, dict):
-        counted = {}
     lines = []
-    for k, count in enumerate(binned["counts"]):
-        first, end = binned["edges"][k : k + 2]
-        cheap = [share for distance, share in counted.items() if first <= int(distance) < end]
-        right = binned["right"][k]
-        low = lower_bound(right, count) if count else 0.0
-        lines.append([first, end, count, right, low, max(cheap, default=0.0)])
-    return pd.DataFrame(lines, columns=["first", "end", "count", "right", "low", "counted"])
+    for n, row in tested.items():
+        if math.isnan(row["nats"]):
+            continue
+        counted = row.get("counted")
+        if not isinstance(counted, dict):
+            counted = {}
+        edges = row["by_distance"]["edges"]
+        for k, count in enumerate(row["by_distance"]["counts"]):
+            cheap = [x for back, x in counted.items() if edges[k] <= int(back) < edges[k + 1]]
+            right = row["by_distance"]["right"][k]
+            low = lower_bound(right, count) if count else 0.0
+            is_trained = n <= row["trained"]
+            most = max(cheap, default=0.0)
+            lines.append([n, edges[k], edges[k + 1], count, right, low, most, is_trained])
+    names = ["N", "first", "end", "count", "right", "low", "counted", "is_trained"]
+    return pd.DataFrame(lines, columns=names)
 
 
 def learned(tested: Tested) -> float:
     """The mean share over the sizes that were trained; 0 if it is below LEARNED, or not above what
     counting without order answers.
     """
-    inside = [row for n, row in tested.items() if n <= row["trained"]]
-    for row in inside:
-        found = bins(row)
-        answers = found["count"].sum()
-        cheap = (found.counted * found["count"]).sum()
-        if cheap and lower_bound(found.right.sum(), answers) <= cheap / answers:
-            return 0.0
-    accuracy = float(np.mean([share(row) for row in inside])) if inside else 0.0
+    trained = bins(tested).query("is_trained")
+    answers = trained["count"].sum()
+    cheap = (trained.counted * trained["count"]).sum()
+    if cheap and lower_bound(trained.right.sum(), answers) <= cheap / answers:
+        return 0.0
+    shares = [share(row) for n, row in tested.items() if n <= row["trained"]]
+    accuracy = float(np.mean(shares)) if shares else 0.0
     return accuracy if accuracy >= LEARNED else 0.0
 
 
-def reach_in(row: dict[str, Any], accuracy: float) -> int:
-    """The largest distance, in texts of one length, up to which every bin holds.
+def reaches(tested: Tested, accuracy: float) -> pd.Series:
+    """The largest distance, in texts of each length, up to which every bin holds.
 
     A bin holds if it has LEAST answers and the lower end of its interval is at least HELD of
     `accuracy`, that inside the training length; in longer texts it is also above what counting
     without order answers.
     """
-    found = bins(row)
-    holds = (found["count"] >= LEAST) & (found.low >= HELD * accuracy)
-    if row["length"] > row["trained"]:
-        holds &= found.low >= found.counted
-    return int(found.end[holds.cummin()].max()) if holds.any() and holds[0] else 0
+    table = bins(tested)
+    holds = (table["count"] >= LEAST) & (table.low >= HELD * accuracy)
+    holds &= table.is_trained | (table.low >= table.counted)
+    held = table.end.where(holds.groupby(table.N).cummin(), 0)
+    return held.groupby(table.N).max().reindex(list(tested), fill_value=0)
 
 
 def reach(tested: Tested) -> int:
@@ -210,35 +210,30 @@ def reach(tested: Tested) -> int:
         return 0
     if is_exact_match(tested):
         return max(itertools.takewhile(lambda n: share(tested[n]) >= HELD, tested), default=0)
-    return max(reach_in(row, accuracy) for row in tested.values())
+    return int(reaches(tested, accuracy).max())
 
 
 def verdict(tested: Tested) -> str:
     """What rows with answers show, in a sentence."""
-    found = reach(tested)
-    if not found:
+    distance = reach(tested)
+    if not distance:
         return f"not learned: below {LEARNED:.0%} at the trained size, or no better than counting"
     if is_exact_match(tested):
-        return f"solves sizes up to {found}"
-    all_bins = pd.concat([bins(row) for row in tested.values()])
-    if found == all_bins.end[all_bins["count"] >= LEAST].max():
-        return f"reads at least {found} tokens back, the longest tested"
-    return f"reads {found} tokens back, as far as a model that sees its last {found} tokens"
+        return f"solves sizes up to {distance}"
+    if distance == bins(tested).query(f"count >= {LEAST}").end.max():
+        return f"reads at least {distance} tokens back, the longest tested"
+    return f"reads {distance} tokens back, as far as a model that sees its last {distance} tokens"
 
 
 def table(tested: Tested) -> pd.DataFrame:
     """The share of right answers by distance, a line for each length N, and the reach in it; for
     exact match the share of texts without a mistake by size.
     """
+    if is_exact_match(tested):
+        shares = {n: share(row) for n, row in tested.items()}
+        return pd.DataFrame({"right": shares}).rename_axis("N")
+    asked = bins(tested).query("count > 0").eval("share = right / count")
+    shares = asked.pivot(index="N", columns="first", values="share").reindex(list(tested))
     accuracy = learned(tested)
-    lines = {}
-    for n, row in tested.items():
-        if is_exact_match(tested):
-            lines[n] = {"right": share(row)}
-        else:
-            asked = bins(row).query("count > 0")
-            lines[n] = dict(zip(asked["first"], asked.right / asked["count"], strict=True))
-            lines[n]["reach"] = reach_in(row, accuracy) if accuracy else 0
-    found = pd.DataFrame.from_dict(lines, orient="index").rename_axis("N")
-    order = sorted(found.columns, key=lambda name: (isinstance(name, str), name))
-    return found[order]
+    shares["reach"] = reaches(tested, accuracy) if accuracy else 0
+    return shares.rename_axis(columns=None)

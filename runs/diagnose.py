@@ -95,25 +95,23 @@ N     in texts of so many tokens: nats more; 0 where there is nothing to shuffle
     return "far text shuffled", with_errors(columns, pd.Index(kept, name="kept")), note
 
 
+def ngrams(tokens: list[int], n: int) -> pd.Series:
+    """Every n tokens in a row, as text: (len(tokens) - n + 1,)."""
+    return pd.Series([str(tokens[k : k + n]) for k in range(len(tokens) - n + 1)])
+
+
 def repetition(prompt: list[int], text: list[int], size: int) -> list[list[float]]:
     """(repeated, copied) for each window of `size` tokens of a text that follows a prompt.
 
     An n-gram belongs to a window if all of it is there.
     """
-    of_prompt = {tuple(prompt[k : k + COPIED]) for k in range(len(prompt) - COPIED + 1)}
-    before = set()
-    repeated = []
-    copied = []
-    for k in range(len(text)):
-        gram = tuple(text[k : k + REPEATED])
-        repeated.append(gram in before)
-        before.add(gram)
-        copied.append(tuple(text[k : k + COPIED]) in of_prompt)
+    repeated = ngrams(text, REPEATED).duplicated()  # it stood before in the text
+    copied = ngrams(text, COPIED).isin(ngrams(prompt, COPIED))
     windows = []
     for start in range(0, len(text) - size + 1, size):
         stop = start + size + 1
-        again = np.mean(repeated[start : stop - REPEATED])
-        windows.append([again, np.mean(copied[start : stop - COPIED])])
+        again = repeated[start : stop - REPEATED].mean()
+        windows.append([again, copied[start : stop - COPIED].mean()])
     return windows
 
 
@@ -123,15 +121,17 @@ def continuations(model: GPT, texts: Tensor, length: int) -> Finding:
 repeated  the share of its 4-grams that stood before in the text after the prompt
 copied    the share of its 8-grams that stand in the prompt"""
     generator = torch.Generator(texts.device).manual_seed(SEED)
-    prompts = texts[:, :length].tolist()
-    written = model.generate(texts[:, :length], texts.shape[1] - length, generator=generator)
+    new_tokens = texts.shape[1] - length
+    written = model.generate(texts[:, :length], new_tokens, generator=generator)
     size = max(length, COPIED)
     samples = {}
-    for title, after in (("written", written), ("real", texts)):
-        pairs = zip(prompts, after[:, length:].tolist(), strict=True)
-        shares = np.array([repetition(prompt, text, size) for prompt, text in pairs])
-        samples[f"{title}: repeated"] = shares[:, :, 0].T  # (windows, texts)
-        samples[f"{title}: copied"] = shares[:, :, 1].T
+    for title, whole in (("written", written), ("real", texts)):
+        shares = []
+        for text in whole.tolist():
+            shares.append(repetition(text[:length], text[length:], size))
+        repeated, copied = np.array(shares).transpose(2, 1, 0)  # (windows, texts) each
+        samples[f"{title}: repeated"] = repeated
+        samples[f"{title}: copied"] = copied
     starts = pd.Index(range(length, texts.shape[1] - size + 1, size), name="from")
     return "continued at temperature 1, and the real text", with_errors(samples, starts), note
 
@@ -143,15 +143,11 @@ def report(findings: list[Finding], folder: str | Path, about: dict, format: str
     """
     figure = new_figure((4.5 * len(findings), 4))
     content = []
-    for number, (title, frame, note) in enumerate(findings):
-        errors = {name: "±" for name in frame if name.endswith("±")}
-        shown = frame.rename(columns=errors)  # the name before it is enough
-        if format in ("csv", "json"):
-            shown = frame.reset_index()
-        print(f"\n{results.show(title, shown, note.splitlines(), format)}")
-        rows = json.loads(frame.reset_index().to_json(orient="records"))
-        content.append({"title": title, "rows": rows})
-        axes = figure.add_subplot(1, len(findings), number + 1, title=title)
+    for number, (title, frame, note) in enumerate(findings, 1):
+        table = frame.reset_index()
+        print(f"\n{results.show(title, table, note.splitlines(), format)}")
+        content.append({"title": title, "rows": json.loads(table.to_json(orient="records"))})
+        axes = figure.add_subplot(1, len(findings), number, title=title)
         means = frame.filter(regex="[^±]$").drop(columns="distance", errors="ignore")
         means.plot(ax=axes, marker=".", logx=True)
         axes.axvline(about["train_length"], color="0.35", linestyle="--")

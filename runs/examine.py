@@ -7,9 +7,8 @@ file and the scheme.
 """
 
 import difflib
-import re
 import traceback
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
@@ -20,14 +19,11 @@ from torch import nn
 import attention
 from configurable import GPTConfig, UserError
 from model import GPT
-from posenc import Piece, scheme_name
+from posenc import Piece
 from runs.device import is_out_of_memory
 from scheme import load_file
 
 NEAR = 1e-4  # how far logits may differ that are computed in two ways
-# of a piece; those that give numbers come first
-NUMBERS = "embed tables turn bias temperature features along weights output".split()
-METHODS = [*NUMBERS, *"ids draw mask score map_frequencies factor regions pack unpack".split()]
 
 
 class Fault(UserError):
@@ -45,27 +41,19 @@ def errors_named(pos_file, pos=""):
     except (Exception, SystemExit) as error:
         frames = traceback.extract_tb(error.__traceback__)
         places = [f"{f.name} in line {f.lineno}" for f in frames if f.filename == str(pos_file)]
-        if is_out_of_memory(error) or not (places or pos):
-            raise
         sentence = str(error).partition("\n")[0]
-        if pos_file and sentence.startswith(pos_file.name):
+        is_named = pos_file and sentence.startswith(pos_file.name)
+        if is_named or is_out_of_memory(error) or not (places or pos):
             raise
         if not isinstance(error, UserError):
             sentence = f"{type(error).__name__}: {sentence}"
-            if not places:  # a method that is called in a wrong way is in no frame, but in its text
-                calls = rf"\.({'|'.join(METHODS)})\("
-                texts = [sentence, *(f.line or "" for f in frames)]
-                places = [name for text in texts for name in re.findall(calls, text)]
-                source = pos_file.read_text(encoding="utf-8") if pos_file else ""
-                for number, line in enumerate(source.splitlines(), 1):
-                    if places and f"def {places[-1]}(" in line and source.count(line.strip()) == 1:
-                        places.append(f"{places[-1]} in line {number}")
-            if places:
-                sentence = f"{places[-1]} leads to {sentence}"
+        if places:
+            sentence = f"{places[-1]} leads to {sentence}"
         if pos and not isinstance(error, Fault):
             sentence = f"fails: {sentence}"
-        label = f"{pos_file.name}: {pos}" if pos_file else pos
-        raise UserError(f"{label.strip()} {sentence}") from error
+        if pos:
+            sentence = f"{pos} {sentence}"
+        raise UserError(f"{pos_file.name}: {sentence}" if pos_file else sentence) from error
 
 
 def examine(
@@ -134,40 +122,8 @@ def logits_of(model, tokens, train=False, cuts=()):
     with torch.set_grad_enabled(train):
         logits = torch.cat([model(x, x.roll(-1, 1) % 2, cache=cache)[0] for x in parts], 1)
     if not logits.isfinite().all():
-        found = not_finite(model, tokens)
-        sentence = "must give finite numbers, and a key to every query"
-        raise Fault(f"{sentence}: see its {found[0]}" if found else sentence)
+        raise Fault("must give finite numbers, and a key to every query")
     return logits
-
-
-def not_finite(model, tokens):
-    """The methods of pieces that give NaN or infinity, such as "bias of dip", in order.
-
-    A bias of -inf is left out: it may hide a key.
-    """
-    found = []
-
-    def watched(function, name):
-        def call(*inputs):
-            result = function(*inputs)
-            if any(isinstance(x, torch.Tensor) and x.isnan().any() for x in inputs):
-                return result  # what came before is at fault
-            for x in result if isinstance(result, tuple) else (result,):
-                if not (x < torch.inf).all() or ("bias" not in name and x.isinf().any()):
-                    found.append(name)
-            return result
-
-        return call
-
-    with ExitStack() as stack:
-        for piece in (*model.pos.pieces.values(), *model.pos.extensions):
-            for method in NUMBERS:
-                function = getattr(piece, method)
-                if function is not None:
-                    call = watched(function, f"{method} of {scheme_name(piece)}")
-                    stack.enter_context(patch.object(piece, method, call))
-        model(tokens, tokens)
-    return found
 
 
 def check_same(a, b, rule, near=1e-6):

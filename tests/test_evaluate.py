@@ -47,15 +47,17 @@ class Known:
 
     def losses(self, idx, targets, window=None):
         assert not self.training and not torch.is_grad_enabled()
-        assert (idx[:, 1:] == targets[:, :-1]).all()
+        scored = targets >= 0
+        last = targets.shape[1]  # targets of the last tokens
+        assert (idx[:, idx.shape[1] - last + 1 :] == targets[:, :-1])[scored[:, :-1]].all()
         self.calls.append((tuple(idx.shape), window))
         visible = np.minimum(np.arange(1, idx.shape[1] + 1), window or 10**9)
-        nats = self.loss(targets.numpy(), visible)
+        nats = self.loss(targets.numpy(), visible[-last:])
         if torch.is_autocast_enabled("cpu"):
             nats = nats + 0.25
         elif self.odd_format and idx.shape[1] >= self.odd_format:
             nats = nats * math.inf
-        return torch.tensor(nats, dtype=torch.float32)
+        return torch.tensor(nats, dtype=torch.float32).where(scored, 0)
 
     def check_length(self, total):
         if total > self.limit:
@@ -69,9 +71,6 @@ class Known:
 
     def eval(self):
         self.training = False
-
-    def train(self, mode):
-        self.training = mode
 
 
 def corpus(documents, seed=0, name="toy", characters="aé€"):
@@ -264,7 +263,7 @@ def test_a_tuning_loss_is_of_places_that_share_no_target_with_a_test():
     places, ends = evaluate.find_places(text), evaluate.tuning_places(text, 40, 64).ends
     own = [t for end in ends for t in range(end - 31, end + 1)]
     plans = [plan(places, n) for plan in evaluate.PLANS.values() for n in (5, 64, 500)]
-    used = {t for plan in plans for part in plan for t in part.offsets().ravel()}
+    used = {t for plan in plans for t in plan.targets().ravel()}
     assert len(ends) == 64 and len(set(own)) == 2048 and not used & set(own)
     tester = evaluate.Tester(model, text)
     seen = [40 - back % 20 for back in range(31, -1, -1)] * 64
@@ -321,10 +320,10 @@ def test_a_model_that_sees_a_window_reaches_so_far_and_no_farther(window, reach,
         tested[size] = about | {"length": size} | row
         back = distances[distances > 0]
         assert row["texts"] == len(tokens) and row["tokens"] == len(back) and row["nats"] == 0.5
-        bins = answers.bins(tested[size])
+        bins = answers.bins({size: tested[size]})
         assert (bins["count"].iloc[:-1] >= 400).all()
         for part in bins.itertuples(index=False):
-            first, end, count, right, *_ = part
+            _, first, end, count, right, *_ = part
             assert count == ((back >= first) & (back < end)).sum()
             if end <= window:
                 assert right == count
@@ -351,18 +350,21 @@ def made_row(counts, right, **more):
 
 
 def test_a_bin_needs_400_answers_a_sure_share_and_more_than_counting():
-    assert answers.reach_in(made_row([400, 399], [400, 399]), 1.0) == 2
+    def reach_in(row, accuracy):
+        return answers.reaches({128: row}, accuracy)[128]
+
+    assert reach_in(made_row([400, 399], [400, 399]), 1.0) == 2
     low = answers.lower_bound(365, 400)  # Wilson's interval, by hand
     z, p = 1.959964, 365 / 400
     half = z * math.sqrt(p * (1 - p) / 400 + z * z / (4 * 400**2))
     assert (
         low == pytest.approx((p + z * z / 800 - half) / (1 + z * z / 400), abs=1e-6) and low < 0.9
     )
-    assert answers.reach_in(made_row([400, 400], [400, 365]), 1.0) == 2
+    assert reach_in(made_row([400, 400], [400, 365]), 1.0) == 2
     counted = {"1": 0.2, "2": 0.97}
     row = made_row([4000, 4000], [4000, 3850], counted=counted)
-    assert answers.reach_in(row, 1.0) == 2  # counting is as good from 2 on
-    assert answers.reach_in(row | {"length": 64}, 1.0) == 4  # where `learned` has asked it
+    assert reach_in(row, 1.0) == 2  # counting is as good from 2 on
+    assert answers.reaches({64: row}, 1.0)[64] == 4  # where `learned` has asked it
     cheap = made_row(
         [4000, 4000], [3880, 3880], length=64, accuracy=0.97, counted={"1": 0.98, "2": 0.98}
     )
@@ -373,7 +375,7 @@ def test_a_bin_needs_400_answers_a_sure_share_and_more_than_counting():
 def test_exact_match_solves_sizes_up_to_the_first_that_fails():
     rows = {
         n: {"protocol": "exact_match", "length": n, "trained": 8, "nats": 0.1, "texts": 100}
-        | {"exact": exact}
+        | {"exact": exact, "by_distance": {"edges": [1, 2], "counts": [100], "right": [exact]}}
         for n, exact in {4: 100, 8: 97, 16: 92, 32: 40, 64: 95}.items()
     }
     assert answers.reach(rows) == 16 and answers.verdict(rows) == "solves sizes up to 16"

@@ -65,14 +65,11 @@ MISTAKES = {
     ),
     "    def __init__(self, shape):\n        self.rate = 1.0\n": "begins with super().__init__()",
     "    def __init__(self):\n        super().__init__()\n": "it takes (self, shape, *, option=default)",
-    "    def bias(self, i, j):\n        return i - j\n": "dip fails: bias in line 5 leads to TypeError",
+    "    def bias(self, i, j):\n        return i - j\n": "dip fails: TypeError: Dip.bias() takes 3",
     "    def embed(self, ids, tokens, total):\n        return torch.zeros(len(ids), 7)\n": (
         "mine.py: dip fails: embed of dip gives the shape (32, 7), not (T, C) = (32, 32)"
     ),
     "    def mask(self, i, j):\n        return i > j\n": "dip must give finite numbers, and a key to every",
-    "    def temperature(self, index):\n        return 1 / index\n": (
-        "mine.py: dip must give finite numbers, and a key to every query: see its temperature of dip"
-    ),
 }
 
 
