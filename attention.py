@@ -107,7 +107,7 @@ def turned(q, k, plan, part, scale, features):
     """
     dtype = q.dtype
     if len(plan.parts) > 1:
-        q, k = plan.turn_both(q, k, part)
+        q, k = plan.turn(q, k, part)
     if plan.temperature is not None:
         q = (q * plan.temperature).to(dtype)
     if plan.scorer and plan.scorer.along is not None:
@@ -166,8 +166,8 @@ def added_scores(plan, part, n_head, dtype, index, columns):
 def sees(plan, index, columns):
     """Whether queries at these indexes may see keys at others, by causality and masks."""
     seen = columns <= index
-    for mask in plan.masks:
-        seen = seen & mask(index, columns)
+    for piece in plan.masks:
+        seen = seen & piece.mask(index, columns)
     return seen
 
 
@@ -249,7 +249,9 @@ def prepare(plan: Plan, n_head: int, dtype: torch.dtype, dropout: float = 0.0) -
     if path != "masked":
         return Prepared(plan, path, dropout)
     # in eager code on a CPU, where distance alone counts, the last row holds all others
-    if plan.by_distance and queries > 1 and not columns.is_cuda and not compiling:
+    by_distance = all(piece.by_distance for piece in (*plan.biases, *plan.masks))
+    by_distance = by_distance and plan.plain_ids
+    if by_distance and queries > 1 and not columns.is_cuda and not compiling:
         row = added_scores(plan, part, n_head, dtype, index[-1:], columns).flatten(0, -2)
         return Prepared(plan, path, dropout, last_row=pad(row, (0, BLOCK_ROWS), value=-torch.inf))
     most = CARD_BYTES if columns.is_cuda else SHARED_BYTES
@@ -288,26 +290,35 @@ def attend(
         return _scored(q, k, v, prepared, scale, features)
     if features is not None or prepared.path == "masked":
         k = for_each_head(q, k)
-        v = for_each_head(q, v)
+    v = for_each_head(k, v)  # rotations by head give k more heads
     with torch.autocast(q.device.type, enabled=False):
         q, k = turned(q, k, plan, plan.parts[0], scale, features)
     if prepared.path == "fused":
-        is_causal = q.shape[-2] > 1
-        return _kernel(q, k, v, scale, dropout_p=prepared.dropout, is_causal=is_causal)
+        return _kernel(q, k, v, scale, prepared.dropout)
     if prepared.path == "flex":
         return _flex(q, k, v, prepared, scale)
     return _masked(q, k, v, prepared, scale)
 
 
-def _kernel(q, k, v, scale, **options):
-    """The library's kernel. On a CPU it forms all scores at once where values are narrower than
-    keys, so they are filled up.
+def _kernel(q, k, v, scale, dropout, added=None):
+    """The library's kernel, with a matrix (R, C) or (H, R, C) of added scores or causal.
+
+    On a CPU it forms all scores at once where values are narrower than keys: they are filled up.
     """
     width = v.shape[-1]
     if width < q.shape[-1] and not q.is_cuda:
         v = pad(v, (0, q.shape[-1] - width))
-    options["enable_gqa"] = q.shape[1] > k.shape[1]
-    return scaled_dot_product_attention(q, k, v, scale=scale, **options)[..., :width]
+    gqa = q.shape[1] > k.shape[1]
+    kernel = partial(
+        scaled_dot_product_attention, q, k, v, dropout_p=dropout, scale=scale, enable_gqa=gqa
+    )
+    if added is None:
+        return kernel(is_causal=q.shape[-2] > 1)[..., :width]
+    added = added[(None,) * (4 - added.dim())]
+    if not q.is_cuda:
+        return kernel(attn_mask=added)[..., :width]
+    with sdpa_kernel(MASKED_KERNELS):  # CUDA's kernels take no wider mask
+        return kernel(attn_mask=added.to(q.dtype))[..., :width]
 
 
 def _flex(q, k, v, prepared, scale):
@@ -341,22 +352,22 @@ def _masked(q, k, v, prepared, scale):
     added = prepared.added
     queries = q.shape[-2]
     keys = k.shape[-2]
-    if added is not None and torch.compiler.is_compiling():
-        if not q.is_cuda and keys <= PRODUCT_KEYS:
-            weights = ((q @ k.mT).to(added.dtype) * scale + added).softmax(-1).to(v.dtype)
-            return apply_dropout(weights, prepared.dropout) @ v
-        return _with_added(q, k, v, added, scale, prepared.dropout)
+    at_once = added is not None and torch.compiler.is_compiling()
+    if at_once and not q.is_cuda and keys <= PRODUCT_KEYS:
+        weights = ((q @ k.mT).to(added.dtype) * scale + added).softmax(-1).to(v.dtype)
+        return apply_dropout(weights, prepared.dropout) @ v
     dtype = torch.promote_types(q.dtype, torch.float32)
     offset = keys - queries
-    size = block_rows(q[:1], k)
+    size = queries if at_once else block_rows(q[:1], k)
+    visible = [piece.visible for piece in plan.masks if piece.visible]
     blocks = []
     for start in reversed(range(0, queries, size)):  # the largest first: its memory serves all
         stop = min(start + size, queries)
         last = offset + stop  # the keys that the block may see end here
         near = 0  # and begin here, behind so many sinks
         sinks = 0
-        if added is None and plan.visible:
-            window_size, sinks = plan.visible
+        if added is None and visible:
+            window_size, sinks = min(visible)
             near = max(min(sinks, last), offset + start - window_size + 1)
         rows = q[..., start:stop, :]
         seen_k = k[..., near:last, :]
@@ -378,18 +389,9 @@ def _masked(q, k, v, prepared, scale):
             index = places[offset + start : last, None]
             make = on_card(added_scores, q)
             block = make(plan, plan.parts[0], q.shape[1], dtype, index, columns)
-        y = _with_added(rows, seen_k, seen_v, block, scale, prepared.dropout)
+        y = _kernel(rows, seen_k, seen_v, scale, prepared.dropout, block)
         blocks.append(y if prepared.last_row is None else y.flip(-2))
     return torch.cat(blocks[::-1], -2)
-
-
-def _with_added(q, k, v, added, scale, dropout):
-    """The library's kernel with a matrix of added scores, (R, C) or (H, R, C)."""
-    added = added[(None,) * (4 - added.dim())]
-    if not q.is_cuda:
-        return _kernel(q, k, v, scale, attn_mask=added, dropout_p=dropout)
-    with sdpa_kernel(MASKED_KERNELS):  # CUDA's kernels take no wider mask
-        return _kernel(q, k, v, scale, attn_mask=added.to(q.dtype), dropout_p=dropout)
 
 
 def block_rows(q, k):

@@ -303,7 +303,7 @@ def loss_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
             offsets = np.sort(windows.targets(), axis=None)
             row["windows"] = len(windows.ends)
             row["targets"] = hashlib.sha256(offsets.astype("<i8").tobytes()).hexdigest()
-            tester.model.check_length(length)
+            tester.model.pos.check_length(length)
         except UserError as error:
             row |= {"nats": None, "reason": str(error)}
         else:
@@ -407,7 +407,7 @@ def answer_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
         if "counted" in about_rows:
             row["counted"] = about_rows["counted"][str(size)]
         try:
-            tester.model.check_length(width - 1)
+            tester.model.pos.check_length(width - 1)
         except UserError as error:
             row |= {"nats": None, "reason": str(error)}
         else:
@@ -501,7 +501,7 @@ def evaluate_run(
     result = about
     for text in tqdm(texts, run.folder.name, unit="extension", leave=False, disable=None):
         if text:
-            run.model.extend(text)  # files as typed, not the run's own copies
+            run.model.pos.extend(text)  # files as typed, not the run's own copies
         tqdm.write(f"{run.folder}: {run.model.pos.describe()}, on {run.compute.reason}")
         if not again:
             asked = []
@@ -533,10 +533,10 @@ def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
     length = run.settings.block_size
     about = describe_run(run) | provenance() | {"dataset": corpus.name, "tested": settings.extend}
     if settings.extend:
-        model.extend(settings.extend)
+        model.pos.extend(settings.extend)
     places = find_places(corpus, settings.eval_windows)
     check_room(corpus, places, "fixed_targets", length)
-    longest = min(places.reach, model.limit or places.reach)
+    longest = min(places.reach, model.pos.limit or places.reach)
     asked = settings.eval_lengths or (2 * length, 4 * length, 8 * length)
     lengths = [n for n in tested_lengths(length, asked) if length <= n <= longest]
     print(f"at {lengths} tokens: L and longer ones, of which scheme and corpus allow {longest}")

@@ -176,7 +176,7 @@ def search(run: Run, settings: ExtendSettings) -> None:
     own, _ = rotary.frequencies(total)
     starts = {}
     for name in ("pi", "ntk", "yarn"):
-        model.extend(f"{name}(factor={factor})")
+        model.pos.extend(f"{name}(factor={factor})")
         mapped, _ = rotary.frequencies(total, scheme.extensions)
         divisors = (own / mapped).nan_to_num(1.0)  # 0 / 0: a pair that does not turn
         starts[name] = tuple(divisors.tolist())
@@ -185,7 +185,7 @@ def search(run: Run, settings: ExtendSettings) -> None:
     lock_folder(run.folder)
     trial = run.folder / ".trial.new"
     write_json(trial, {"long_factor": starts["pi"]})
-    model.extend(f"longrope(file='{trial.name}', factor={factor})", run.folder)
+    model.pos.extend(f"longrope(file='{trial.name}', factor={factor})", run.folder)
     trial.unlink()
     longrope = scheme.extensions[0]
     tester = evaluate.Tester(model, corpus, run.compute)

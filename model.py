@@ -112,10 +112,7 @@ class Attention(nn.Module):
             q = self.q_norm(q.to(wide)).to(v.dtype)
             k = self.k_norm(k.to(wide)).to(v.dtype)
         if len(plan.parts) == 1:  # with several, attention turns them
-            if plan.turns_by_head:  # keys of a group are no longer alike
-                k = for_each_head(q, k)
-                v = for_each_head(q, v)
-            q, k = plan.turn_both(q, k, plan.parts[0])
+            q, k = plan.turn(q, k, plan.parts[0])
         k = keep(cache, self.layer, "k", k, plan.packing)
         all_v = keep(cache, self.layer, "v", v, plan.packing)
         features = kept_features(x, plan, cache, self.layer)
@@ -160,9 +157,7 @@ class LatentAttention(nn.Module):
         latent = self.kv_norm(latent.to(x.dtype)).to(shared.dtype)
         kept = torch.cat((latent, shared), -1)[:, None]  # (B, 1, T, rank + turned)
         if len(plan.parts) == 1:
-            if plan.turns_by_head:
-                kept = kept.expand(-1, self.n_head, -1, -1)
-            q, kept = plan.turn_both(q, kept, plan.parts[0])
+            q, kept = plan.turn(q, kept, plan.parts[0])
         latent = kept[..., : self.rank]  # of the new tokens
         kept = keep(cache, self.layer, "k", kept, plan.packing)
         features = kept_features(x, plan, cache, self.layer)
@@ -276,10 +271,9 @@ class GPT(nn.Module):
         self.pos = Scheme(config.pos, shape, config.n_layer, pos_file)
         for piece in self.pos.pieces.values():
             if config.kv_lora_rank is not None and "latent attention" in piece.conflicts:
-                sentence = f"{scheme_name(piece)} needs whole heads, latent attention has parts"
-                raise UserError(f"{sentence}: leave kv_lora_rank out, or choose another scheme")
-        self.config = replace(config, pos=self.pos.text)
-        self.extend(config.extend, folder)
+                raise UserError(f"{scheme_name(piece)} needs whole heads: leave kv_lora_rank out")
+        self.pos.extend(config.extend, folder)
+        self.config = replace(config, pos=self.pos.text, extend=self.pos.extension)
 
     def _initialise(self, module):
         """GPT-2's at its width; over sqrt(2 n_layer) where a block writes to the residual."""
@@ -296,27 +290,10 @@ class GPT(nn.Module):
 
     def drop_positions(self) -> None:
         """Take the scheme nope; all weights but those of the old scheme stay."""
-        self.pos = Scheme("nope", self.pos.shape, self.config.n_layer)
+        nope = Scheme("nope", self.pos.shape, self.config.n_layer)
+        self.pos = nope.to(self.wte.weight.device)
         self.drawn_ids = None
         self.config = replace(self.config, pos="nope", extend="")
-
-    def extend(self, text: str, folder: Path | None = None) -> None:
-        """Activate an `extend` expression, in place of any other; "" for none.
-
-        Files that it names are looked for in `folder` first.
-        """
-        self.pos.extend(text, folder)
-        self.pos.to(self.wte.weight.device)
-        self.config = replace(self.config, extend=self.pos.extension)
-
-    @property
-    def limit(self) -> int | None:
-        """The longest total length that the position scheme defines; None: any."""
-        return self.pos.limit
-
-    def check_length(self, total: int) -> None:
-        """Raise UserError where the position scheme does not define a text of `total` tokens."""
-        self.pos.check_length(total)
 
     def draw_ids(self, seed: int, step: int, length: int) -> None:
         """Draw the position ids of the next training forwards, if the scheme has random ones.
@@ -325,9 +302,7 @@ class GPT(nn.Module):
         and step. UserError where the scheme cannot draw so many.
         """
         ids = self.pos.draw(seed, step, length)
-        if ids is not None and self.wte.weight.is_cuda:
-            ids = ids.pin_memory()  # the GPU is not waited for
-        self.drawn_ids = None if ids is None else ids.to(self.wte.weight.device, non_blocking=True)
+        self.drawn_ids = None if ids is None else ids.to(self.wte.weight.device)
 
     def attention_path(self, length: int, window: int | None = None, compiled: bool = False) -> str:
         """How attention is computed at that length, e.g. "fused"; "fused|masked" where layers
@@ -365,7 +340,7 @@ class GPT(nn.Module):
                 raise UserError(f"the cache was made for {cache.length} tokens, not {cache.n + T}")
             total = cache.length
             tokens = idx if cache.tokens is None else torch.cat((cache.tokens, idx), 1)
-        self.check_length(total)
+        self.pos.check_length(total)
         index = stored(torch.arange(tokens.shape[1], device=idx.device))  # places (S,)
         new = T - skip
         n_head = self.config.n_head
@@ -374,15 +349,12 @@ class GPT(nn.Module):
         with torch.autocast(idx.device.type, enabled=False):  # positions are never rounded
             if self.training and self.drawn_ids is not None and cache is None:
                 ids = self.drawn_ids
-                if len(ids) != T:
-                    raise UserError(f"{len(ids)} positions are drawn, not {T}: see draw_ids")
             else:
                 ids = self.pos.ids(index, total)
             embedded = self.pos.embed(ids[-new:], tokens, total)
-            if skip > 0:
-                whole_ids = ids
-                ids = ids[skip:]
-                index = ids if whole_ids is index else index[skip:]
+            plain_ids = ids is index
+            index = index[skip:]
+            ids = index if plain_ids else ids[skip:]
             plans = self.pos.plans(index, ids, new, total, dtype, window)
             prepared = {}
             for pieces, plan in plans.items():
@@ -475,7 +447,7 @@ class GPT(nn.Module):
 
     def new_cache(self, batch: int, length: int) -> Cache:
         """A cache for `batch` texts that will reach `length` tokens in all."""
-        self.check_length(length)
+        self.pos.check_length(length)
         return Cache(batch, length)
 
     @torch.no_grad()
@@ -504,13 +476,14 @@ class GPT(nn.Module):
         After `compile()` all steps but the first, which reads idx, are compiled.
         """
         total = idx.shape[1] + max_new_tokens
-        bounded = self.limit is not None and total > self.limit
+        limit = self.pos.limit
+        bounded = limit is not None and total > limit
         cache = None if bounded else self.new_cache(idx.shape[0], total)
         new = idx
         step = self.forward
         for _ in range(max_new_tokens):
             if bounded:
-                logits, _ = step(idx[:, -self.limit :])
+                logits, _ = step(idx[:, -limit:])
             else:
                 logits, _ = step(new, cache=cache)
             step = self

@@ -394,13 +394,15 @@ class Rotary(Piece):
     def frequencies(
         self, total: int, maps: Sequence[Piece] = (), ids: Tensor | None = None
     ) -> Table:
-        """(inv_freq (F,), attention factor) after each map in turn, for a text of `total` tokens.
+        """(inv_freq (F,), attention factor) after its own map and each other in turn, for a text of
+        `total` tokens.
 
         Frequencies may become (T, F) where `ids` (T,) are given.
         """
         inv_freq = self.inv_freq
         factor = 1.0
-        for piece in maps:
+        own = [] if self.map_frequencies is None else [self]
+        for piece in (*own, *maps):
             inv_freq, more = piece.map_frequencies(inv_freq, self.base, total, ids)
             factor *= more
         return inv_freq, factor
@@ -692,7 +694,8 @@ class Yarn(Scaled):
     ):
         super().__init__(shape, factor=factor)
         if alpha >= beta:
-            raise UserError(f"yarn: alpha = {alpha} turns must be below beta = {beta}")
+            name = scheme_name(self)
+            raise UserError(f"{name}: {alpha} turns, of slow pairs, must be below {beta}, of fast")
         self.alpha = alpha
         self.beta = beta
         self.ramp = ramp
@@ -728,7 +731,7 @@ class Yarn(Scaled):
         return inv_freq / factor * (1 - share) + inv_freq * share, attention_factor
 
 
-class Llama3(Scaled):
+class Llama3(Yarn):
     """theta_m kept over `high` turns within L, / s under `low` turns, a blend between them.
 
     Llama 3.1, 2024.
@@ -744,17 +747,7 @@ class Llama3(Scaled):
         low: NotNegative = 1.0,
         high: Positive = 4.0,
     ):
-        super().__init__(shape, factor=factor)
-        if low >= high:
-            raise UserError(f"llama3: low = {low} turns must be below high = {high}")
-        self.low = low
-        self.high = high
-
-    def map_frequencies(self, inv_freq, base, total, ids):
-        """A blend of theta / s and theta."""
-        turns = self.length * inv_freq / (2 * math.pi)
-        share = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
-        return (1 - share) * inv_freq / self.factor(total) + share * inv_freq, 1.0
+        super().__init__(shape, factor=factor, alpha=low, beta=high, ramp="turns", mscale=0.0)
 
 
 class Longrope(Scaled):

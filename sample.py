@@ -89,7 +89,7 @@ def main() -> None:
     run = load_run(words[0], s.device, s.dtype, s.pos_file)
     model = run.model
     if s.extend:
-        model.extend(s.extend)
+        model.pos.extend(s.extend)
     tokenizer = run.corpus.tokenizer
     idx = torch.tensor([tokenizer.encode(prompt)], device=run.compute.device)  # (1, T)
     print(f"{run.folder}: {model.pos.describe()}, on {run.compute.reason}", file=sys.stderr)
@@ -97,10 +97,10 @@ def main() -> None:
     if total > run.settings.block_size:
         length = run.settings.block_size
         print(f"note: trained on {length} tokens; this text may have {total}", file=sys.stderr)
-    if model.limit is not None and total > model.limit:
+    if model.pos.limit is not None and total > model.pos.limit:
         print(
-            f"note: {run.settings.pos} defines {model.limit} positions: "
-            f"a longer text goes on from its last {model.limit} tokens, encoded again",
+            f"note: {run.settings.pos} defines {model.pos.limit} positions: "
+            f"a longer text goes on from its last {model.pos.limit} tokens, encoded again",
             file=sys.stderr,
         )
     if s.compile:

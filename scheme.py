@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 import posenc
 from configurable import UserError, mixed_seed
-from posenc import Extension, Piece, Rotary, Scaled, Shape, Table, scheme_name
+from posenc import Extension, Piece, Rotary, Scaled, Shape, Table, Window, scheme_name
 
 ROOT = Path(__file__).resolve().parent
 ZOO = ROOT / "zoo"
@@ -100,11 +100,6 @@ def read_branches(tree, mentions):
             branches = read_branches(left, mentions) + read_branches(right, mentions)
         case ast.BinOp(ast.Constant(int(count)), ast.Mult(), right) if 0 < count <= MOST_BRANCHES:
             branches = count * read_branches(right, mentions)
-        case ast.BinOp(op=ast.Mult()):
-            raise UserError(
-                "a repeat is a whole number before the branch, as in 3 * rope | nope, "
-                f"not {ast.unparse(tree):.80}"
-            )
         case _:
             mentions.append(read_mention(tree))
             branches = [mentions[-1:]]
@@ -125,7 +120,7 @@ def read_mention(tree):
             raise UserError(
                 f"{text!r:.80} is not a position scheme: an expression joins names such as rope or "
                 "t5(buckets=16), whose options have names, with + (together) and | (a pattern over "
-                "layers)"
+                "layers); a repeat is a whole number before the branch, as in 3 * rope | nope"
             )
     options = {}
     for keyword in keywords:
@@ -191,20 +186,18 @@ def source_files(path: Path) -> dict[str, Path]:
     waiting = [path]
     while waiting:
         file = waiting.pop()
+        modules = []
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
-                modules = [alias.name for alias in node.names]
+                modules += [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):  # the name may be that of a module
-                modules = [f"{node.module or ''}.{alias.name}" for alias in node.names]
-            else:
-                continue
-            level = getattr(node, "level", 0)  # of `from .helper import x`: 1
-            for module in modules:
-                parts = module.strip(".").split(".")
-                if parts[0] in ("posenc", "configurable"):
-                    continue  # posenc.py counts for every scheme, configurable.py for none
-                root = ROOT if parts[0] == "zoo" else path.parent
-                folder = file.parents[level - 1] if level else root
+                modules += [f"{node.module or ''}.{alias.name}" for alias in node.names]
+        for module in modules:
+            parts = module.strip(".").split(".")
+            if parts[0] in ("posenc", "configurable"):
+                continue  # posenc.py counts for every scheme, configurable.py for none
+            root = ROOT if parts[0] == "zoo" else path.parent
+            for folder in (file.parent, root):
                 for n in range(1, len(parts) + 1):
                     stem = folder.joinpath(*parts[:n])
                     for found in (stem.with_suffix(".py"), stem / "__init__.py"):
@@ -225,13 +218,15 @@ def extension_names(pos_file: Path | None = None) -> list[str]:
 
 
 def all_names(pos_file):
-    """All names: of posenc.py, of the zoo, and of the user's file, which may have none of these."""
-    names = {*pieces_of(posenc), *(path.stem for path in ZOO.glob("[a-z]*.py"))}
+    """{name: class, or the file in zoo/ that has it}: of posenc.py, of the zoo, and of the user's
+    file, which may have none of these.
+    """
+    names = {path.stem: path for path in ZOO.glob("[a-z]*.py")} | pieces_of(posenc)
     users = load_file(Path(pos_file)) if pos_file else {}
     for name in users:
         if name in names:
             raise UserError(f"{pos_file} defines {name}, which exists already: rename the class")
-    return sorted({*names, *users})
+    return dict(sorted((names | users).items()))
 
 
 def find(name: str, pos_file: Path | None = None) -> type[Piece]:
@@ -246,8 +241,8 @@ def find(name: str, pos_file: Path | None = None) -> type[Piece]:
         raise UserError(
             f"there is no position scheme {name:.60}; {hint} There are: {', '.join(names)}"
         )
-    pieces = pieces_of(posenc) | (load_file(Path(pos_file)) if pos_file else {})
-    return pieces[name] if name in pieces else load_file(ZOO / f"{name}.py")[name]
+    found = names[name]
+    return load_file(found)[name] if isinstance(found, Path) else found
 
 
 def options_of(cls: type[Piece]) -> dict[str, inspect.Parameter]:
@@ -423,8 +418,7 @@ class Plan:
     parts: list[Part]
     temperature: Tensor | None  # (T, 1) or (H, T, 1)
     biases: list[Piece]
-    masks: list[Callable[[Tensor, Tensor], Tensor]]
-    visible: tuple[int, int] | None  # at most so many last and so many first keys are seen
+    masks: list[Piece]
     turning: Piece | None
     width: int  # how many of the last columns of q and k are turned
     scorer: Piece | None  # it has features or makes the whole score
@@ -432,32 +426,29 @@ class Plan:
     finishing: Piece | None  # it changes the output of the heads
     packing: Piece | None  # it says how the cache keeps keys and values
     plain_ids: bool  # whether ids are the places 0 ... S - 1
-    by_distance: bool  # whether what is added to a score follows from i - j alone
 
-    def turn(self, x: Tensor, tables: tuple[Tensor, ...], is_key: bool) -> Tensor:
-        """x (B, H, T, D) with its last columns turned, in its own number format."""
+    def turn(self, q: Tensor, k: Tensor, part: Part) -> tuple[Tensor, Tensor]:
+        """q and k (B, heads, T or S, D) with their last columns turned, in their number format.
+
+        Where the tables of heads differ, heads no longer share keys: k gets as many as q.
+        """
         if self.turning is None:
-            return x
-        wide = torch.promote_types(x.dtype, torch.float32)
-        rest = x.shape[-1] - self.width
-        with torch.autocast(x.device.type, enabled=False):
-            turned = self.turning.turn(x[..., rest:].to(wide), tables, is_key).to(x.dtype)
-        return turned if rest == 0 else torch.cat((x[..., :rest], turned), -1)
-
-    def turn_both(self, q: Tensor, k: Tensor, part: Part) -> tuple[Tensor, Tensor]:
-        """Queries and keys, turned as that part says."""
-        q = self.turn(q, part.query_tables, is_key=False)
-        return q, self.turn(k, part.key_tables, is_key=True)
+            return q, k
+        if any(table.dim() > 2 for table in part.key_tables):
+            k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+        turned = []
+        for x, tables in ((q, part.query_tables), (k, part.key_tables)):
+            rest, x = x.tensor_split([x.shape[-1] - self.width], -1)
+            wide = x.to(torch.promote_types(x.dtype, torch.float32))
+            with torch.autocast(x.device.type, enabled=False):
+                y = self.turning.turn(wide, tables, is_key=len(turned) == 1).to(x.dtype)
+            turned.append(torch.cat((rest, y), -1) if rest.shape[-1] > 0 else y)
+        return turned[0], turned[1]
 
     @property
     def queries(self) -> int:
         """The number of queries, T."""
         return len(self.parts[0].query_ids)
-
-    @property
-    def turns_by_head(self):
-        """Whether the tables of heads differ, so that heads cannot share turned keys."""
-        return any(table.dim() > 2 for table in self.parts[0].query_tables)
 
 
 def first(pieces, method):
@@ -491,6 +482,7 @@ class Scheme(nn.Module):
         limits = [piece.limit for piece in pieces.values() if piece.limit and not piece.ids]
         self.id_limit = min(limits, default=None)  # how many ids there are; None: any
         self.limit = self.mover.limit if self.mover else self.id_limit  # the longest text
+        self.register_buffer("on", torch.empty(0, dtype=torch.long), persistent=False)  # a device
         self.extension = ""
         self.extensions = nn.ModuleList()
         self.extend("")
@@ -526,16 +518,15 @@ class Scheme(nn.Module):
             if not acts_on:
                 raise UserError(f"{place}: nothing there reads what {scheme_name(piece)} changes")
         # resonance and clip change what the others give
-        maps = [piece for piece in extensions.values() if piece.map_frequencies]
+        active = nn.ModuleList(extensions.values()).to(self.on.device)
+        maps = [piece for piece in active if piece.map_frequencies]
         maps.sort(key=lambda piece: isinstance(piece, Rotary))
         for rotary in self.rotary:  # what a map cannot do is refused here, not in the first step
-            for piece in maps:
-                piece.to(rotary.inv_freq.device)
             rotary.frequencies(2 * self.shape.length, maps)
-        learned = self.extensions.state_dict() if canonical == self.extension else {}
+        if canonical == self.extension:
+            active.load_state_dict(self.extensions.state_dict())
         self.extension = canonical
-        self.extensions = nn.ModuleList(extensions.values())
-        self.extensions.load_state_dict(learned, strict=bool(learned))
+        self.extensions = active
         self.maps = maps
         self.extension_of = extensions
         self.sets = list(zip(self.layers, layers, strict=True))
@@ -565,11 +556,8 @@ class Scheme(nn.Module):
         """Whether a layer depends on earlier tokens only through the keys that a mask lets it see,
         wherever these stand in the text.
         """
-        for piece in (*self.pieces.values(), *self.extensions):
-            far = piece.mask is not None and not piece.by_distance
-            if far or piece.features is not None or piece.score is not None:
-                return False
-        return True
+        pieces = [*self.pieces.values(), *self.extensions]
+        return not any(p.features or p.score or p.mask and not p.by_distance for p in pieces)
 
     def check_length(self, total: int) -> None:
         """Raise UserError if a text of `total` tokens has positions that the scheme lacks."""
@@ -648,20 +636,17 @@ class Scheme(nn.Module):
         for keys, extension_keys in dict.fromkeys(self.sets):
             schemes = [self.pieces[key] for key in keys]
             extensions = [self.extension_of[key] for key in extension_keys]
-            maps = [piece for piece in self.maps if piece in extensions]
             pieces = [*schemes, *extensions]
-            biases = [piece for piece in schemes if piece.bias is not None]
-            masks = [piece.mask for piece in pieces if piece.mask is not None]
-            visible = [piece.visible for piece in pieces if piece.visible]
             if window is not None:
-                masks.append(lambda i, j: i - j < window)
-                visible.append((window, 0))
+                pieces.append(Window(self.shape, size=window))
+            biases = [piece for piece in schemes if piece.bias is not None]
             temperature = None
             for piece in pieces:
                 if piece.temperature is not None:
                     factor = piece.temperature(index[-new:].to(dtype))[..., None]
                     temperature = factor if temperature is None else temperature * factor
             turning = first(schemes, "tables")
+            maps = [piece for piece in self.maps if piece in extensions]
             rewriting = first(extensions, "regions")
             regions = [None]
             if rewriting and (turning or biases):
@@ -677,22 +662,18 @@ class Scheme(nn.Module):
                 if turning and len(regions) > 1:  # all keys are turned, those of the cache too
                     key_tables = turning.tables(j, total, maps)
                 parts.append(Part(i, j, query_tables, key_tables, region and region.where))
-            plain_ids = ids is index and first(extensions, "ids") is None
-            added = [piece for piece in pieces if piece.bias is not None or piece.mask is not None]
             plans[keys, extension_keys] = Plan(
                 parts=parts,
                 temperature=temperature,
                 biases=biases,
-                masks=masks,
-                visible=min(visible) if visible else None,
+                masks=[piece for piece in pieces if piece.mask is not None],
                 turning=turning,
                 width=self.shape.head_dim,
                 scorer=first(schemes, "score") or first(schemes, "features"),
                 weighting=first(pieces, "weights"),
                 finishing=first(pieces, "output"),
                 packing=first(extensions, "pack"),
-                plain_ids=plain_ids,
-                by_distance=plain_ids and all(piece.by_distance for piece in added),
+                plain_ids=ids is index and first(extensions, "ids") is None,
             )
         return plans
 

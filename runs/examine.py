@@ -101,7 +101,7 @@ def small_model(config, pos_file, folder):
         replace(config, n_layer=min(config.n_layer, 3), vocab_size=size, dropout=0.0, extend=""),
         pos_file,
     )
-    model.extend(config.extend, folder)
+    model.pos.extend(config.extend, folder)
     model.wte.register_forward_pre_hook(lambda _, tokens: tokens[0] % size)
     for block in model.h:
         block.mlp = nn.Identity()
@@ -184,6 +184,6 @@ def check_short(model, vocab_size, length):
 
 def check_long(model, length):
     """Texts of `length` tokens, or of as many as a second allows."""
-    if (model.limit or length) >= length:
+    if (model.pos.limit or length) >= length:
         length = min(length, 2**19 // model.config.n_embd)
         check_causal(model, torch.randint(256, (2, length)), False)

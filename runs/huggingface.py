@@ -417,7 +417,7 @@ def save_model(model: GPT, folder: str | Path, corpus: data.Corpus | None = None
     folder = Path(folder)
     if folder.exists():
         raise UserError(f"{folder} exists: name a new folder")
-    config = write_settings(model.config)
+    config = write_settings(replace(model.config, extend=model.pos.extension))
     kind = config["model_type"]
     if FAMILIES[kind]["bias"] == "always":  # biases that ours lacks are 0
         complete = GPT(replace(model.config, bias=True, extend=""))

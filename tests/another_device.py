@@ -14,7 +14,7 @@ def passes(pos: str, extend: str = "", pos_file: str | None = None) -> tuple[Ten
     """Loss and losses of a model that was moved to another device."""
     config = GPTConfig(block_size=16, vocab_size=32, n_layer=2, n_head=4, n_embd=64, pos=pos)
     model = GPT(config, pos_file)
-    model.extend(extend)
+    model.pos.extend(extend)
     model.to("meta")
     idx = torch.zeros((2, 16), dtype=torch.long, device="meta")
     model.draw_ids(1, 0, 16)

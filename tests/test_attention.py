@@ -48,7 +48,7 @@ def model(pos, extend="", **changes):
     torch.manual_seed(5)
     shape = dict(block_size=8, vocab_size=17, n_layer=2, n_head=2, n_embd=16) | changes
     gpt = GPT(GPTConfig(pos=pos, **shape))
-    gpt.extend(extend)
+    gpt.pos.extend(extend)
     gpt = gpt.double().eval()
     for parameter in gpt.parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)
@@ -57,7 +57,7 @@ def model(pos, extend="", **changes):
 
 def text(gpt, batch=2):
     torch.manual_seed(1)
-    return torch.randint(17, (batch, min(N, gpt.limit or N)))
+    return torch.randint(17, (batch, min(N, gpt.pos.limit or N)))
 
 
 def output_and_gradients(gpt, idx):
@@ -151,13 +151,13 @@ def test_a_block_reads_only_keys_that_it_can_see(size, sinks, monkeypatch):
     idx = torch.randint(17, (1, 40))
     expected = gpt(idx, idx)[0]
     numbers = []
-    kernel = attention._with_added
+    kernel = attention._kernel
 
     def counted(q, k, *others):
         numbers.append(k.shape[-2])
         return kernel(q, k, *others)
 
-    monkeypatch.setattr(attention, "_with_added", counted)
+    monkeypatch.setattr(attention, "_kernel", counted)
     monkeypatch.setattr(attention, "BLOCK_ROWS", 4)
     monkeypatch.setattr(attention, "SHARED_BYTES", 0)
     torch.testing.assert_close(gpt(idx, idx)[0], expected)

@@ -25,7 +25,7 @@ def gpt(pos, extend="", n_layer=3):
     for name, parameter in model.named_parameters():
         if parameter.dim() > 1 and not name.startswith("pos."):
             torch.nn.init.normal_(parameter, std=0.4)
-    model.extend(extend)
+    model.pos.extend(extend)
     return model
 
 

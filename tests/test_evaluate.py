@@ -37,10 +37,11 @@ class Known:
     """A model whose loss is a known function of the target and of how many tokens it may look at."""
 
     parameter_count, training = 7, True
-    pos = SimpleNamespace(extensions=[], extension="", factor=lambda n: None)
 
     def __init__(self, limit=10**9, odd_beyond=10**9, odd_format=None):
         self.limit, self.odd_beyond, self.odd_format, self.calls = limit, odd_beyond, odd_format, []
+        self.pos = SimpleNamespace(extensions=[], extension="", factor=lambda n: None)
+        self.pos.check_length = self.check_length
 
     def loss(self, target, visible):
         return 1.0 + target / 4 + 1.0 / visible + np.where(visible > self.odd_beyond, math.nan, 0)

@@ -40,7 +40,7 @@ def written(folder, content):
 def extended(pos, extend, n_layer=1):
     """The shared model of a scheme under an extension, which replaces the one before."""
     gpt = model(pos, n_layer)
-    gpt.extend(extend)
+    gpt.pos.extend(extend)
     return gpt
 
 
@@ -374,7 +374,7 @@ def test_an_extension_works_in_every_way_of_computing_or_is_refused(pos, tmp_pat
     for name in extension_names():
         gpt = model(pos, 2)
         try:
-            gpt.extend(mention(name, pos, tmp_path))
+            gpt.pos.extend(mention(name, pos, tmp_path))
         except UserError as refusal:
             assert name in str(refusal)
             continue
@@ -390,7 +390,7 @@ def test_an_extension_works_in_every_way_of_computing_or_is_refused(pos, tmp_pat
             monkeypatch.undo()
             if name in NOTHING_WITHIN and "randomized" not in pos:
                 short = logits(gpt, idx[:, :L])
-                gpt.extend("")
+                gpt.pos.extend("")
                 assert_close(logits(gpt, idx[:, :L]), short)
         same = {("pose", pos), ("resonance", "resonance"), ("p_rope", "fope(base=2)")}
         assert ((found - plain).abs().max() < 1e-6) == ((name, pos) in same), name
@@ -464,8 +464,8 @@ def test_the_factor_of_the_active_extension():
         ("yarn(factor=0.5)", "factor"),
         ("yarn(factor=nan)", "factor"),
         ("dynamic_ntk(factor=auto)", "factor"),
-        ("yarn(alpha=4, beta=2)", "below beta"),
-        ("llama3(low=4, high=4)", "below high"),
+        ("yarn(alpha=4, beta=2)", "must be below"),
+        ("llama3(low=4, high=4)", "must be below"),
         ("clip(pairs=-1)", "pairs"),
         ("smooth(kind=tanh)", "arctan"),
         ("streaming(sinks=8)", "sinks"),
@@ -482,14 +482,14 @@ def test_the_factor_of_the_active_extension():
 def test_a_wrong_extension_is_refused_with_a_sentence(extend, sentence):
     gpt = extended("rope", "logn")
     with pytest.raises(UserError, match=sentence):
-        gpt.extend(extend)
+        gpt.pos.extend(extend)
     assert gpt.pos.extension == "logn"  # the one before stays
 
 
 def test_a_map_that_the_frequencies_do_not_allow_is_refused_before_the_first_step(tmp_path):
     file = written(tmp_path, {"long_factor": [1.0, 2.0]})
     with pytest.raises(UserError, match="has factors for 2 pairs, not 4"):
-        build("rope").extend(f"longrope(file='{file}')")
+        build("rope").pos.extend(f"longrope(file='{file}')")
 
 
 @pytest.mark.parametrize("name", [n for n in extension_names() if n not in scheme_names()])
@@ -517,9 +517,9 @@ def test_a_file_is_looked_for_in_the_runs_folder_first_and_read_again(tmp_path):
     for scales in ([3, 2], [4, 5]):
         written(tmp_path / "run", {"scales": scales})
         gpt = model("rope")
-        gpt.extend(f"temperature(file='{tmp_path / 'factors.json'}')", tmp_path / "run")
+        gpt.pos.extend(f"temperature(file='{tmp_path / 'factors.json'}')", tmp_path / "run")
         assert gpt.pos.extensions[0].scales.tolist() == scales
-    gpt.extend("")  # the model is shared
+    gpt.pos.extend("")  # the model is shared
 
 
 def test_another_extension_replaces_the_first_and_none_restores_the_model():
@@ -553,9 +553,9 @@ def test_pose_draws_two_chunks_of_ascending_positions():
 def test_a_learned_curve_of_positions_has_its_gradient_and_each_layer_may_have_its_own(pos):
     gpt, idx = build(pos, 2), tokens(2, 5 * L)
     weights = torch.randn(17, dtype=torch.float64)
-    gpt.extend("smooth(kind=sqrt)")
+    gpt.pos.extend("smooth(kind=sqrt)")
     fixed = logits(gpt, idx)
-    gpt.extend("smooth(kind=sqrt, learned=True)")
+    gpt.pos.extend("smooth(kind=sqrt, learned=True)")
     raw = gpt.pos.extensions[0].double().log_factor
     assert_close(logits(gpt, idx), fixed)
     (gradient,) = torch.autograd.grad((logits(gpt, idx) @ weights).sum(), [raw])
@@ -567,9 +567,9 @@ def test_a_learned_curve_of_positions_has_its_gradient_and_each_layer_may_have_i
     text = "smooth(kind=sqrt, learned=True, per_layer=True)"
     if pos == "sinusoidal":
         with pytest.raises(UserError, match="one vector for all layers"):
-            gpt.extend(text)
+            gpt.pos.extend(text)
         return
-    gpt.extend(text)
+    gpt.pos.extend(text)
     assert len([name for name, _ in gpt.named_parameters() if "log_factor" in name]) == 2
     assert_close(logits(gpt, idx), fixed)
 

@@ -94,7 +94,7 @@ def ours_of(vocab_size=43, **settings):
     extend = settings.pop("extend", "")
     sizes = dict(block_size=L, vocab_size=vocab_size, n_layer=2, n_head=4, n_embd=24, pos="rope")
     model = GPT(GPTConfig(**{**sizes, **settings}))
-    model.extend(extend)
+    model.pos.extend(extend)
     for parameter in model.parameters():
         parameter.data += 0.2 * torch.randn_like(parameter)
     return model.eval()

@@ -310,4 +310,4 @@ def test_layers_with_the_same_pieces_share_one_plan():
     plans = list(plans.values())
     assert len(plans) == 2 and isinstance(plans[0].turning, Rope)
     assert plans[0].parts[0].query_ids.tolist() == [4, 5, 6]
-    assert plans[1].visible == (2, 0) and plans[1].turning is None
+    assert plans[1].masks[0].visible == (2, 0) and plans[1].turning is None

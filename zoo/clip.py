@@ -33,7 +33,3 @@ class Clip(Rope):
         angle = math.pi * place / (slow - 1)
         angle = torch.where(slow == 1, math.pi, angle)  # a single one is stilled
         return inv_freq * torch.where(place < 0, 1.0, (1 + angle.cos()) / 2), 1.0
-
-    def frequencies(self, total, maps=(), ids=None):
-        """RoPE's frequencies, clipped before the maps of an extension."""
-        return super().frequencies(total, (self, *maps), ids)

@@ -21,7 +21,3 @@ class Resonance(Rope):
     def map_frequencies(self, inv_freq, base, total, ids):
         """Any frequencies, rounded in wavelength; the attention factor is 1."""
         return 2 * math.pi / (2 * math.pi / inv_freq).round(), 1.0
-
-    def frequencies(self, total, maps=(), ids=None):
-        """RoPE's frequencies, rounded in wavelength before the maps of an extension."""
-        return super().frequencies(total, (self, *maps), ids)
