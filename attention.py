@@ -11,6 +11,7 @@
 A score is q.k x scale, times the temperature, plus biases; -inf where a key is not seen.
 """
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
@@ -49,19 +50,18 @@ def reference(
     scale: float,
     features: Tensor | None = None,
     dropout: float = 0.0,
-    products: torch.dtype | None = None,
 ) -> Tensor:
     """The definition, in float32 or wider: q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D).
 
     With one part of the plan q and k are turned already, with several they are not. features (B, S,
-    M) are those of all keys. k and v may have fewer heads, each for a group of q's. `products` is a
-    narrower number format for matrix products.
+    M) are those of all keys. k and v may have fewer heads, each for a group of q's. A GPU forms
+    matrix products in the number format of q.
     """
-    weights = attention_weights(q, k, plan, scale, features, products)
-    values = for_each_head(q, v).to(products or weights.dtype)
+    weights = attention_weights(q, k, plan, scale, features)
+    dtype = q.dtype if q.is_cuda else weights.dtype
+    values = for_each_head(q, v).to(dtype)
     with torch.autocast(q.device.type, enabled=False):
-        weights = apply_dropout(weights, dropout).to(values.dtype)
-        return (weights @ values).to(q.dtype)
+        return (apply_dropout(weights, dropout).to(dtype) @ values).to(q.dtype)
 
 
 def attention_weights(
@@ -70,15 +70,12 @@ def attention_weights(
     plan: Plan,
     scale: float,
     features: Tensor | None = None,
-    products: torch.dtype | None = None,
 ) -> Tensor:
     """The weights (B, H, T, S) of `reference`, in float32 or wider."""
     wide = torch.promote_types(q.dtype, torch.float32)
-    narrow = products or wide
-    queries = q.shape[-2]
-    keys = k.shape[-2]
-    columns = torch.arange(keys, device=q.device)
-    index = columns[keys - queries :, None]  # (T, 1)
+    narrow = q.dtype if q.is_cuda else wide
+    columns = torch.arange(k.shape[-2], device=q.device)
+    index = columns[-q.shape[-2] :, None]  # (T, 1)
     k = for_each_head(q, k).to(wide)
     scores = None
     with torch.autocast(q.device.type, enabled=False):
@@ -136,17 +133,14 @@ def rows_of(plan: Plan, start: int, stop: int) -> Plan:
 
 
 def pairs_of_ids(part, index, columns, dtype):
-    """Position ids (R, 1) and (1, C) of queries at index (R, 1) and keys at columns (C,).
+    """Position ids (R, 1) and (R, C) of queries at index (R, 1) and keys at columns (C,).
 
     For keys ahead j = i: i - j is never negative. Where scores are float64, so are whole ids.
     """
     offset = len(part.key_ids) - len(part.query_ids)
     i = part.query_ids[index - offset]
-    j = part.key_ids[columns][None]
-    if dtype == torch.float64:
-        i = i.to(dtype)
-        j = j.to(dtype)
-    return i, torch.minimum(i, j)
+    j = torch.minimum(i, part.key_ids[columns])
+    return (i.to(dtype), j.to(dtype)) if dtype == torch.float64 else (i, j)
 
 
 def added_scores(plan, part, n_head, dtype, index, columns):
@@ -195,19 +189,19 @@ class Prepared:
 
 def choose_path(plan: Plan, n_head: int, compiled: bool, dropout: float = 0.0) -> str:
     """The path of a plan in eager or compiled code: see above."""
-    queries = len(plan.parts[0].query_ids)
-    keys = len(plan.parts[0].key_ids)
-    on_gpu = plan.parts[0].query_ids.is_cuda
-    trained = torch.is_grad_enabled()
-    whole_text = queries == keys
+    part = plan.parts[0]
+    keys = len(part.key_ids)
+    on_gpu = part.key_ids.is_cuda
+    whole_text = plan.queries == keys
     if FORCED_PATH and whole_text:
         return FORCED_PATH
     makes_score = plan.scorer is not None and plan.scorer.score is not None
     if len(plan.parts) > 1 or plan.weighting or makes_score:
         return "scored"
+    trained = torch.is_grad_enabled()
     if on_gpu and trained and torch.are_deterministic_algorithms_enabled():
         return "scored"  # the library's kernels add gradients in any order
-    if not plan.biases and not plan.masks and (whole_text or queries == 1):
+    if not plan.biases and not plan.masks and (whole_text or plan.queries == 1):
         # compiled for a CPU, two products are faster in short texts
         return "masked" if compiled and not on_gpu and keys <= PRODUCT_KEYS else "fused"
     can_flex = whole_text and on_gpu and plan.plain_ids and not plan.scorer and plan.width >= 16
@@ -228,11 +222,11 @@ def prepare(plan: Plan, n_head: int, dtype: torch.dtype, dropout: float = 0.0) -
     """
     compiling = torch.compiler.is_compiling()
     path = choose_path(plan, n_head, compiling, dropout)
+    prepared = Prepared(plan, path, dropout)
     part = plan.parts[0]
-    queries = len(part.query_ids)
     keys = len(part.key_ids)
     columns = torch.arange(keys, device=part.key_ids.device)
-    index = columns[keys - queries :, None]
+    index = columns[-plan.queries :, None]
     if path == "flex":
 
         def seen(b, h, i, j):
@@ -240,25 +234,30 @@ def prepare(plan: Plan, n_head: int, dtype: torch.dtype, dropout: float = 0.0) -
 
         make = on_card(create_block_mask, columns)
         key_blocks = make(seen, None, None, keys, keys, device=columns.device)
-        table = None
-        if not all(piece.in_kernel for piece in plan.biases):
-            heads = torch.arange(n_head, device=columns.device)[:, None]
-            zeros = torch.zeros_like(columns)
-            table = sum(piece.bias(heads, columns, zeros) for piece in plan.biases).to(dtype)
-        return Prepared(plan, path, dropout, table=table, key_blocks=key_blocks)
+        if all(piece.in_kernel for piece in plan.biases):
+            return replace(prepared, key_blocks=key_blocks)
+        heads = torch.arange(n_head, device=columns.device)[:, None]
+        zeros = torch.zeros_like(columns)
+        table = sum(piece.bias(heads, columns, zeros) for piece in plan.biases).to(dtype)
+        return replace(prepared, key_blocks=key_blocks, table=table)
     if path != "masked":
-        return Prepared(plan, path, dropout)
+        return prepared
     # in eager code on a CPU, where distance alone counts, the last row holds all others
     by_distance = all(piece.by_distance for piece in (*plan.biases, *plan.masks))
-    by_distance = by_distance and plan.plain_ids
-    if by_distance and queries > 1 and not columns.is_cuda and not compiling:
+    if (
+        by_distance
+        and plan.plain_ids
+        and plan.queries > 1
+        and not columns.is_cuda
+        and not compiling
+    ):
         row = added_scores(plan, part, n_head, dtype, index[-1:], columns).flatten(0, -2)
-        return Prepared(plan, path, dropout, last_row=pad(row, (0, BLOCK_ROWS), value=-torch.inf))
+        return replace(prepared, last_row=pad(row, (0, BLOCK_ROWS), value=-torch.inf))
     most = CARD_BYTES if columns.is_cuda else SHARED_BYTES
-    if 4 * n_head * queries * keys > most:
-        return Prepared(plan, path, dropout)
+    if 4 * n_head * plan.queries * keys > most:
+        return prepared
     added = added_scores(plan, part, n_head, dtype, index, columns)
-    return Prepared(plan, path, dropout, stored(added) if plan.biases else added)
+    return replace(prepared, added=stored(added) if plan.biases else added)
 
 
 _compiled = lru_cache(torch.compile)
@@ -308,17 +307,19 @@ def _kernel(q, k, v, scale, dropout, added=None):
     width = v.shape[-1]
     if width < q.shape[-1] and not q.is_cuda:
         v = pad(v, (0, q.shape[-1] - width))
+    is_causal = added is None and q.shape[-2] > 1
     gqa = q.shape[1] > k.shape[1]
-    kernel = partial(
-        scaled_dot_product_attention, q, k, v, dropout_p=dropout, scale=scale, enable_gqa=gqa
-    )
-    if added is None:
-        return kernel(is_causal=q.shape[-2] > 1)[..., :width]
-    added = added[(None,) * (4 - added.dim())]
-    if not q.is_cuda:
-        return kernel(attn_mask=added)[..., :width]
-    with sdpa_kernel(MASKED_KERNELS):  # CUDA's kernels take no wider mask
-        return kernel(attn_mask=added.to(q.dtype))[..., :width]
+    kernels = nullcontext()
+    if added is not None:
+        added = added[(None,) * (4 - added.dim())]
+        if q.is_cuda:
+            added = added.to(q.dtype)  # CUDA's kernels take no wider mask
+            kernels = sdpa_kernel(MASKED_KERNELS)
+    with kernels:
+        y = scaled_dot_product_attention(
+            q, k, v, added, dropout, is_causal, scale=scale, enable_gqa=gqa
+        )
+    return y[..., :width]
 
 
 def _flex(q, k, v, prepared, scale):
@@ -357,38 +358,37 @@ def _masked(q, k, v, prepared, scale):
         weights = ((q @ k.mT).to(added.dtype) * scale + added).softmax(-1).to(v.dtype)
         return apply_dropout(weights, prepared.dropout) @ v
     dtype = torch.promote_types(q.dtype, torch.float32)
-    offset = keys - queries
     size = queries if at_once else block_rows(q[:1], k)
     visible = [piece.visible for piece in plan.masks if piece.visible]
+    places = torch.arange(keys, device=q.device)
+    offset = keys - queries
     blocks = []
-    for start in reversed(range(0, queries, size)):  # the largest first: its memory serves all
-        stop = min(start + size, queries)
-        last = offset + stop  # the keys that the block may see end here
+    for first in reversed(range(offset, keys, size)):  # the largest block: its memory serves all
+        last = min(first + size, keys)  # the keys that the block may see end here
+        queried = slice(first - offset, last - offset)
         near = 0  # and begin here, behind so many sinks
         sinks = 0
         if added is None and visible:
             window_size, sinks = min(visible)
-            near = max(min(sinks, last), offset + start - window_size + 1)
-        rows = q[..., start:stop, :]
+            near = max(min(sinks, last), first - window_size + 1)
+        rows = q[..., queried, :]
         seen_k = k[..., near:last, :]
         seen_v = v[..., near:last, :]
         if sinks > 0:
             seen_k = torch.cat((k[..., :sinks, :], seen_k), -2)
             seen_v = torch.cat((v[..., :sinks, :], seen_v), -2)
         if added is not None:
-            block = added[..., start:stop, :last]
+            block = added[..., queried, :last]
         elif prepared.last_row is not None:
             # upside down: the row above has the same numbers, one key further left
             rows = rows.flip(-2)
             block = prepared.last_row[:, keys - last :].unfold(-1, last, 1)[
-                :, : stop - start, near:
+                :, : last - first, near:
             ]
         else:
-            places = torch.arange(keys, device=q.device)
             columns = torch.cat((places[:sinks], places[near:last]))
-            index = places[offset + start : last, None]
             make = on_card(added_scores, q)
-            block = make(plan, plan.parts[0], q.shape[1], dtype, index, columns)
+            block = make(plan, plan.parts[0], q.shape[1], dtype, places[first:last, None], columns)
         y = _kernel(rows, seen_k, seen_v, scale, prepared.dropout, block)
         blocks.append(y if prepared.last_row is None else y.flip(-2))
     return torch.cat(blocks[::-1], -2)
@@ -403,9 +403,7 @@ def block_rows(q, k):
 
 
 def _scored(q, k, v, prepared, scale, features):
-    """The reference by blocks of query rows. On a GPU products are formed in the dtype of v, and
-    each block is computed again in the backward pass.
-    """
+    """The reference by blocks of query rows; on a GPU the backward pass computes each again."""
     queries = q.shape[-2]
     offset = k.shape[-2] - queries
     size = block_rows(q, k)
@@ -421,7 +419,6 @@ def _scored(q, k, v, prepared, scale, features):
             scale,
             None if features is None else features[:, :last],
             prepared.dropout,
-            v.dtype if v.is_cuda else None,
         )
 
     if q.is_cuda and torch.is_grad_enabled():

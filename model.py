@@ -23,9 +23,8 @@ from configurable import GPTConfig, UserError
 from posenc import Shape, scheme_name, start_deviation, stored
 from scheme import Scheme
 
-LOGIT_BYTES = 64 * 2**20  # losses() forms logits in blocks of at most this
-LOSS_BYTES = 512 * 2**20  # and training, where each block is formed again in the backward pass
-CARD_SHARE = 8  # on a GPU training forms all at once, if they take at most an eighth of its memory
+LOSS_BYTES = 64 * 2**20  # logits of losses are formed in blocks of at most this
+CARD_LOSS_BYTES = 512 * 2**20  # and on a GPU of this; training forms up to 8 blocks at once
 
 
 # ---- the cache
@@ -309,15 +308,11 @@ class GPT(nn.Module):
         differ.
         """
         index = torch.arange(length, device=self.wte.weight.device)
-        plans = self.pos.plans(index, index, length, length, self._wide_dtype(), window)
+        plans = self.pos.plans(index, index, length, length, torch.float32, window)
         dropout = self.config.dropout
         n_head = self.config.n_head
         paths = [attention.choose_path(plan, n_head, compiled, dropout) for plan in plans.values()]
         return "|".join(dict.fromkeys(paths))
-
-    def _wide_dtype(self):
-        """The number format of what positions make: float32 or wider."""
-        return torch.promote_types(self.wte.weight.dtype, torch.float32)
 
     # ---- forward
 
@@ -345,7 +340,7 @@ class GPT(nn.Module):
         new = T - skip
         n_head = self.config.n_head
         dropout = self.config.dropout if self.training else 0.0
-        dtype = self._wide_dtype()
+        dtype = torch.promote_types(self.wte.weight.dtype, torch.float32)  # of what positions make
         with torch.autocast(idx.device.type, enabled=False):  # positions are never rounded
             if self.training and self.drawn_ids is not None and cache is None:
                 ids = self.drawn_ids
@@ -366,7 +361,7 @@ class GPT(nn.Module):
         x = self.ln_e(self.wte(idx[:, skip:]))
         if embedded is not None:
             x = x + embedded.to(x.dtype)
-        x = F.dropout(x, self.config.dropout, self.training)
+        x = F.dropout(x, dropout)
         for block, layer in zip(self.h, layers, strict=True):
             x = block(x, layer, cache)
         if cache:
@@ -392,28 +387,25 @@ class GPT(nn.Module):
         x = self._hidden(idx, cache)
         if targets is None:
             return self.lm_head(x if cache else x[:, -1:]), None
-        most = LOSS_BYTES
-        if x.is_cuda:
-            most = torch.cuda.get_device_properties(x.device).total_memory // CARD_SHARE
-        if loss_only and 4 * targets.numel() * self.config.vocab_size > most:
-            return None, self._nats(x, targets, LOSS_BYTES).sum() / (targets >= 0).sum()
+        most = CARD_LOSS_BYTES if x.is_cuda else LOSS_BYTES
+        if loss_only and 4 * targets.numel() * self.config.vocab_size > 8 * most:
+            return None, self._nats(x, targets).sum() / (targets >= 0).sum()
         logits = self.lm_head(x)
         flat = logits.float().flatten(0, 1)
         return logits, F.cross_entropy(flat, targets.flatten(), ignore_index=-1)
 
-    def _nats(self, x, targets, at_once):
+    def _nats(self, x, targets):
         """(B T,) float32 nats of targets (B, T) by hidden states x (B, T, C).
 
-        Logits are formed in blocks of so many bytes, and again in the backward pass.
+        Logits are formed in blocks, and again in the backward pass.
         """
 
         def nats(hidden, wanted):
             logits = self.lm_head(hidden).float()
             return F.cross_entropy(logits, wanted, ignore_index=-1, reduction="none")
 
-        rows = max(1, at_once // (4 * self.config.vocab_size))
-        if rows > 256:
-            rows -= rows % 256  # a GPU forms products in pieces of such sizes
+        most = CARD_LOSS_BYTES if x.is_cuda else LOSS_BYTES
+        rows = max(1, most // (4 * self.config.vocab_size))
         run = partial(checkpoint, nats, use_reentrant=False) if torch.is_grad_enabled() else nats
         blocks = zip(x.flatten(0, 1).split(rows), targets.flatten().split(rows), strict=True)
         return torch.cat([run(*block) for block in blocks])
@@ -430,8 +422,7 @@ class GPT(nn.Module):
         if window is not None and self.pos.by_keys_alone:
             skip = max(0, idx.shape[1] - last - len(self.h) * (window - 1))
         x = self._hidden(idx, window=window, skip=skip, last=last)
-        at_once = LOSS_BYTES if x.is_cuda else LOGIT_BYTES
-        return self._nats(x, targets, at_once).view_as(targets)
+        return self._nats(x, targets).view_as(targets)
 
     def answers(self, idx: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Of each target that is not -1: its loss in nats, and whether it is the likeliest token.
@@ -504,12 +495,9 @@ def pick(
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Draw the next tokens (B, 1) from logits (B, V); see `GPT.stream`."""
-    if top_k is not None and top_k < 1:
-        raise UserError(f"top_k must be at least 1, not {top_k}")
     if temperature == 0:
         return logits.argmax(-1, keepdim=True)
-    logits = logits - logits.amax(-1, keepdim=True)  # the likeliest is 0: nothing overflows
-    logits = logits / max(temperature, 1e-6)
+    logits = logits / temperature
     if top_k is not None:
         kth = logits.topk(min(top_k, logits.shape[-1])).values[:, -1:]
         logits = logits.masked_fill(logits < kth, -torch.inf)
@@ -517,7 +505,7 @@ def pick(
     if top_p is not None:
         ordered, order = probabilities.sort(descending=True)
         before = ordered.cumsum(-1) - ordered
-        beyond = before >= max(top_p, 1e-30)  # the token that crosses top_p stays
+        beyond = before >= top_p  # the token that crosses top_p stays
         unlikely = torch.zeros_like(beyond).scatter(1, order, beyond)
         probabilities = probabilities.masked_fill(unlikely, 0.0)
     return torch.multinomial(probabilities, 1, generator=generator)

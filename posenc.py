@@ -51,7 +51,7 @@ Factor = Literal["auto"] | Annotated[float, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 Layout = Literal["half", "interleaved"]
-Numbers = Annotated[list[Annotated[float, Field(ge=1e-6, le=1e6)]], Field(min_length=1)]
+Numbers = list[Annotated[float, Field(ge=1e-6, le=1e6)]]
 
 
 # ---- pure functions
@@ -694,8 +694,7 @@ class Yarn(Scaled):
     ):
         super().__init__(shape, factor=factor)
         if alpha >= beta:
-            name = scheme_name(self)
-            raise UserError(f"{name}: {alpha} turns, of slow pairs, must be below {beta}, of fast")
+            raise UserError(f"{scheme_name(self)}: {alpha} turns must be below {beta} turns")
         self.alpha = alpha
         self.beta = beta
         self.ramp = ramp
@@ -767,7 +766,7 @@ class Longrope(Scaled):
             shape.folder,
             long_factor=(Numbers, ...),
             short_factor=(Numbers | None, None),
-            first=(Annotated[int, Field(ge=0, le=2**53)], 0),
+            first=(Whole, 0),
             train_length=(int, shape.length),
         )
         if content.train_length != shape.length:
@@ -789,7 +788,7 @@ class Longrope(Scaled):
             raise UserError(
                 f"longrope: {self.file} has factors for {len(divisors)} pairs, not {len(inv_freq)}"
             )
-        attention = 1 + math.log(self.factor(total)) / math.log(max(2, self.length))
+        attention = 1 + math.log(self.factor(total)) / math.log(self.length)
         mapped = inv_freq / divisors
         if ids is not None and self.first > 0:
             mapped = torch.where((ids < self.first).to(mapped.device)[:, None], inv_freq, mapped)

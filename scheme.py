@@ -59,16 +59,12 @@ class Expression:
     mentions: list[Mention]
     branches: list[list]
 
-    def in_layer(self, layer: int) -> list[Mention]:
-        """The mentions that act in that layer, counted from 0."""
-        return acting(self.branches, layer)
 
-
-def acting(branches, layer):
-    """The mentions of a pattern of branches that act in a layer, from left to right."""
+def mentions_in(branches: list[list], layer: int) -> list[Mention]:
+    """What acts in a layer, counted from 0, by the branches of an expression."""
     mentions = []
     for part in branches[layer % len(branches)]:
-        mentions += [part] if isinstance(part, Mention) else acting(part, layer)
+        mentions += [part] if isinstance(part, Mention) else mentions_in(part, layer)
     return mentions
 
 
@@ -149,16 +145,15 @@ def load_file(path: Path) -> dict[str, type[Piece]]:
     spec = importlib.util.spec_from_file_location(name, path)
     # torch.compile looks a function's module up by its name
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    before = list(sys.path)
-    if path.parent != ZOO:
-        sys.path.insert(0, str(path.parent))
+    sys.path.insert(0, str(path.parent))
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # a user's own file may raise anything
-        reason = f"{type(error).__name__}: {error}"
-        raise UserError(f"{path} cannot be run: {reason}; correct it, or see --debug") from error
+        raise UserError(
+            f"{path} cannot be run: {type(error).__name__}: {error}; correct it, or see --debug"
+        ) from error
     finally:
-        sys.path[:] = before
+        sys.path.remove(str(path.parent))
     pieces = pieces_of(module)
     if not pieces:
         raise UserError(f"{path} defines no subclass of posenc.Piece")
@@ -207,42 +202,43 @@ def source_files(path: Path) -> dict[str, Path]:
     return files
 
 
+def all_pieces(pos_file: Path | None = None) -> dict[str, type[Piece]]:
+    """Every scheme and extension by its name: those of posenc.py, of the zoo, and of the user's
+    file, which may have none of these names.
+    """
+    pieces = pieces_of(posenc)
+    for path in ZOO.glob("[a-z]*.py"):
+        pieces |= load_file(path)
+    users = load_file(Path(pos_file)) if pos_file else {}
+    for name in users:
+        if name in pieces:
+            raise UserError(f"{pos_file} defines {name}, which exists already: rename the class")
+    return dict(sorted((pieces | users).items()))
+
+
 def scheme_names(pos_file: Path | None = None) -> list[str]:
     """Every scheme that `pos` may name."""
-    return [n for n in all_names(pos_file) if not issubclass(find(n, pos_file), Extension)]
+    return [n for n, cls in all_pieces(pos_file).items() if not issubclass(cls, Extension)]
 
 
 def extension_names(pos_file: Path | None = None) -> list[str]:
     """Everything that `extend` may name."""
-    return [name for name in all_names(pos_file) if find(name, pos_file).can_extend]
-
-
-def all_names(pos_file):
-    """{name: class, or the file in zoo/ that has it}: of posenc.py, of the zoo, and of the user's
-    file, which may have none of these.
-    """
-    names = {path.stem: path for path in ZOO.glob("[a-z]*.py")} | pieces_of(posenc)
-    users = load_file(Path(pos_file)) if pos_file else {}
-    for name in users:
-        if name in names:
-            raise UserError(f"{pos_file} defines {name}, which exists already: rename the class")
-    return dict(sorted((names | users).items()))
+    return [name for name, cls in all_pieces(pos_file).items() if cls.can_extend]
 
 
 def find(name: str, pos_file: Path | None = None) -> type[Piece]:
-    """The class of that name: from the user's file, from posenc.py, or from zoo/NAME.py.
+    """The class of that name.
 
     A wrong name is refused (UserError) with the nearest right one and all that there are.
     """
-    names = all_names(pos_file)
-    if name not in names:
-        near = difflib.get_close_matches(name, names, 1, 0.4)
+    pieces = all_pieces(pos_file)
+    if name not in pieces:
+        near = difflib.get_close_matches(name, pieces, 1, 0.4)
         hint = f"did you mean {near[0]}?" if near else "your own needs --pos_file=FILE.py."
         raise UserError(
-            f"there is no position scheme {name:.60}; {hint} There are: {', '.join(names)}"
+            f"there is no position scheme {name:.60}; {hint} There are: {', '.join(pieces)}"
         )
-    found = names[name]
-    return load_file(found)[name] if isinstance(found, Path) else found
+    return pieces[name]
 
 
 def options_of(cls: type[Piece]) -> dict[str, inspect.Parameter]:
@@ -285,7 +281,8 @@ def build(
         per_layer = options.pop("per_layer")
 
         # its layers
-        acts_in = [layer for layer in range(n_layer) if mention in expression.in_layer(layer)]
+        branches = expression.branches
+        acts_in = [layer for layer in range(n_layer) if mention in mentions_in(branches, layer)]
         in_all = len(acts_in) == n_layer
         if shape.trained and not in_all:
             raise UserError(f"{name} acts on all layers: join with + in '{expression.text:.80}'")
@@ -436,13 +433,13 @@ class Plan:
             return q, k
         if any(table.dim() > 2 for table in part.key_tables):
             k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+        wide = torch.promote_types(q.dtype, torch.float32)
         turned = []
-        for x, tables in ((q, part.query_tables), (k, part.key_tables)):
-            rest, x = x.tensor_split([x.shape[-1] - self.width], -1)
-            wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        for x, tables, is_key in ((q, part.query_tables, False), (k, part.key_tables, True)):
+            rest, last = x.tensor_split([x.shape[-1] - self.width], -1)
             with torch.autocast(x.device.type, enabled=False):
-                y = self.turning.turn(wide, tables, is_key=len(turned) == 1).to(x.dtype)
-            turned.append(torch.cat((rest, y), -1) if rest.shape[-1] > 0 else y)
+                last = self.turning.turn(last.to(wide), tables, is_key).to(x.dtype)
+            turned.append(torch.cat((rest, last), -1) if rest.shape[-1] > 0 else last)
         return turned[0], turned[1]
 
     @property
@@ -494,16 +491,12 @@ class Scheme(nn.Module):
         first. The expression that is active keeps what it learned.
         """
         pieces = self.pieces.values()
-        canonical = ""
+        expression = Expression("", [], []) if text in ("", "none") else parse(text)
+        shape = replace(self.shape, trained=True, folder=folder)
+        extensions, layers = build(expression, len(self.layers), shape, self.pos_file)
         place = f"'{self.text:.80}'"
-        extensions = {}
-        layers = [()] * len(self.layers)
-        if text not in ("", "none"):
-            expression = parse(text)
-            canonical = expression.text
-            place = f"{canonical} does not extend {self.text:.80}"
-            shape = replace(self.shape, trained=True, folder=folder)
-            extensions, layers = build(expression, len(layers), shape, self.pos_file)
+        if extensions:
+            place = f"{expression.text} does not extend {self.text:.80}"
         for keys, extension_keys in zip(self.layers, layers, strict=True):
             extending = [extensions[key] for key in extension_keys]
             check_layer([self.pieces[key] for key in keys], extending, place)
@@ -523,9 +516,9 @@ class Scheme(nn.Module):
         maps.sort(key=lambda piece: isinstance(piece, Rotary))
         for rotary in self.rotary:  # what a map cannot do is refused here, not in the first step
             rotary.frequencies(2 * self.shape.length, maps)
-        if canonical == self.extension:
+        if expression.text == self.extension:
             active.load_state_dict(self.extensions.state_dict())
-        self.extension = canonical
+        self.extension = expression.text
         self.extensions = active
         self.maps = maps
         self.extension_of = extensions
@@ -570,17 +563,16 @@ class Scheme(nn.Module):
         """Position ids of the tokens at `index` in a text of `total` tokens."""
         if self.mover is None:
             return index
-        ids = self.mover.ids(index, total)
-        if not torch.compiler.is_compiling():
-            self.check_ids(ids)
-        return ids
+        return self.checked(self.mover.ids(index, total))
 
-    def check_ids(self, ids: Tensor) -> None:
-        """Raise UserError for ids that the scheme's tables lack. It waits for the device."""
-        if self.id_limit and not ids.is_meta and ids.max() >= self.id_limit:
+    def checked(self, ids: Tensor) -> Tensor:
+        """The ids; UserError if the scheme's tables lack one. Eager code waits for the device."""
+        can_check = self.id_limit and not torch.compiler.is_compiling() and not ids.is_meta
+        if can_check and ids.max() >= self.id_limit:
             raise UserError(
                 f"{self.text} defines {self.id_limit} positions, not one at {ids.max()}"
             )
+        return ids
 
     def draw(self, seed: int, step: int, length: int) -> Tensor | None:
         """The random position ids (length,) of a training step; None if they are not random.
@@ -590,9 +582,8 @@ class Scheme(nn.Module):
         piece = first([*self.pieces.values(), *self.extensions], "draw")
         if piece is None:
             return None
-        ids = piece.draw(length, torch.Generator().manual_seed(mixed_seed(seed, step)))
-        self.check_ids(ids)
-        return ids
+        generator = torch.Generator().manual_seed(mixed_seed(seed, step))
+        return self.checked(piece.draw(length, generator))
 
     def extended_ids(self, extensions: Iterable[Piece], ids: Tensor, total: int) -> Tensor:
         """Position ids as these extensions change them."""
@@ -606,14 +597,7 @@ class Scheme(nn.Module):
         piece = first(self.pieces.values(), "embed")
         if piece is None:
             return None
-        x = piece.embed(self.extended_ids(self.extensions, ids, total), tokens, total)
-        right = (len(ids), self.shape.width)
-        if x.shape[-2:] != right:
-            raise UserError(
-                f"embed of {scheme_name(piece)} gives the shape {tuple(x.shape)}, "
-                f"not (T, C) = {right} or (B, T, C)"
-            )
-        return x
+        return piece.embed(self.extended_ids(self.extensions, ids, total), tokens, total)
 
     def plans(
         self,
@@ -673,7 +657,7 @@ class Scheme(nn.Module):
                 weighting=first(pieces, "weights"),
                 finishing=first(pieces, "output"),
                 packing=first(extensions, "pack"),
-                plain_ids=ids is index and first(extensions, "ids") is None,
+                plain_ids=key_ids is index,
             )
         return plans
 
@@ -698,20 +682,19 @@ class Scheme(nn.Module):
         """Which pieces act in which layers, with their options, in a line or two."""
         n_layer = len(self.layers)
         layers_of = {}
-        mentioned = []
         for layer in range(n_layer):
-            texts = [mention.text for mention in self.expression.in_layer(layer)]
-            mentioned += texts
-            layers_of.setdefault(" + ".join(texts), []).append(str(layer))
-        lines = [f"{', '.join(layers)}: {texts}" for texts, layers in layers_of.items()]
-        text = f"layers {'; '.join(lines)}"
-        if len(layers_of) == 1:
-            text = f"all {n_layer} layers: {''.join(layers_of)}"
+            mentions = mentions_in(self.expression.branches, layer)
+            text = " + ".join(mention.text for mention in mentions)
+            layers_of.setdefault(text, []).append(str(layer))
+        text = f"all {n_layer} layers: {text}"
+        if len(layers_of) > 1:
+            lines = [f"{', '.join(layers)}: {text}" for text, layers in layers_of.items()]
+            text = f"layers {'; '.join(lines)}"
         if self.mover and not any(map(reads_positions, self.pieces.values())):
             text += f"; nothing reads the positions of {scheme_name(self.mover)}"
         if self.extension:
             text += f", extended by {self.extension}"
-        for mention in self.expression.mentions:
-            if mention.text not in mentioned:
+        for number, mention in enumerate(self.expression.mentions):
+            if not any(key.startswith(f"{number}_") for key in self.pieces):
                 text += f"; warning: {mention.text} is in no layer"
         return text

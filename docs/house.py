@@ -55,7 +55,6 @@ STOPS = {  # in parts: the building of the model, and the forward pass
     "from the text of `extend` to a frequency": [
         [
             "evaluate.py evaluate_run",
-            "model.py GPT.extend",
             "scheme.py Scheme.extend",
             "scheme.py build",
         ],

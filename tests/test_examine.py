@@ -67,7 +67,7 @@ MISTAKES = {
     "    def __init__(self):\n        super().__init__()\n": "it takes (self, shape, *, option=default)",
     "    def bias(self, i, j):\n        return i - j\n": "dip fails: TypeError: Dip.bias() takes 3",
     "    def embed(self, ids, tokens, total):\n        return torch.zeros(len(ids), 7)\n": (
-        "mine.py: dip fails: embed of dip gives the shape (32, 7), not (T, C) = (32, 32)"
+        "mine.py: dip fails: RuntimeError: The size of tensor a (32) must match"
     ),
     "    def mask(self, i, j):\n        return i > j\n": "dip must give finite numbers, and a key to every",
 }

@@ -7,7 +7,15 @@ import torch
 
 from configurable import UserError
 from posenc import Alibi, Rope, Shape, Window
-from scheme import Scheme, extended_frequencies, extension_names, find, parse, scheme_names
+from scheme import (
+    Scheme,
+    extended_frequencies,
+    extension_names,
+    find,
+    mentions_in,
+    parse,
+    scheme_names,
+)
 
 SHAPE = Shape(n_head=4, head_dim=8, width=32, length=64)
 
@@ -15,7 +23,8 @@ SHAPE = Shape(n_head=4, head_dim=8, width=32, length=64)
 def names_by_layer(text, n_layer=6):
     """What acts in each layer, as text."""
     expression = parse(text)
-    return [" + ".join(m.name for m in expression.in_layer(n)) for n in range(n_layer)]
+    layers = [mentions_in(expression.branches, n) for n in range(n_layer)]
+    return [" + ".join(m.name for m in mentions) for mentions in layers]
 
 
 # ---- the grammar
