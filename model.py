@@ -503,9 +503,8 @@ def pick(
         logits = logits.masked_fill(logits < kth, -torch.inf)
     probabilities = logits.softmax(-1)
     if top_p is not None:
-        ordered, order = probabilities.sort(descending=True)
+        ordered = probabilities.sort(descending=True).values
         before = ordered.cumsum(-1) - ordered
-        beyond = before >= top_p  # the token that crosses top_p stays
-        unlikely = torch.zeros_like(beyond).scatter(1, order, beyond)
-        probabilities = probabilities.masked_fill(unlikely, 0.0)
+        least = ordered.where(before < top_p, 1.0).amin(-1, keepdim=True)  # it crosses top_p
+        probabilities = probabilities.masked_fill(probabilities < least, 0.0)
     return torch.multinomial(probabilities, 1, generator=generator)
