@@ -83,10 +83,10 @@ def attention_weights(
             part_q, part_k = turned(q.to(wide), k, plan, part, scale, features)
             score = (part_q.to(narrow) @ part_k.to(narrow).mT).to(wide) * scale
             added = added_scores(plan, part, q.shape[1], wide, index, columns)
-            if plan.scorer and plan.scorer.score is not None:
+            if plan.scoring:
                 i, j = pairs_of_ids(part, index, columns, wide)
                 tile = Tile(part_q, part_k, score, added, i, j, index, columns, features)
-                score = plan.scorer.score(tile)
+                score = plan.scoring.score(tile)
             else:
                 score = score + added
             score = torch.where(added > -torch.inf, score, -torch.inf)  # q.k ahead may overflow
@@ -107,9 +107,9 @@ def turned(q, k, plan, part, scale, features):
         q, k = plan.turn(q, k, part)
     if plan.temperature is not None:
         q = (q * plan.temperature).to(dtype)
-    if plan.scorer and plan.scorer.along is not None:
+    if plan.featured and plan.featured.along is not None:
         wide = torch.promote_types(dtype, torch.float32)
-        q, k = plan.scorer.along(q.to(wide), k.to(wide), features, scale)
+        q, k = plan.featured.along(q.to(wide), k.to(wide), features, scale)
     return q.to(dtype), k.to(dtype)
 
 
@@ -195,8 +195,7 @@ def choose_path(plan: Plan, n_head: int, compiled: bool, dropout: float = 0.0) -
     whole_text = plan.queries == keys
     if FORCED_PATH and whole_text:
         return FORCED_PATH
-    makes_score = plan.scorer is not None and plan.scorer.score is not None
-    if len(plan.parts) > 1 or plan.weighting or makes_score:
+    if len(plan.parts) > 1 or plan.weighting or plan.scoring:
         return "scored"
     trained = torch.is_grad_enabled()
     if on_gpu and trained and torch.are_deterministic_algorithms_enabled():
@@ -204,7 +203,7 @@ def choose_path(plan: Plan, n_head: int, compiled: bool, dropout: float = 0.0) -
     if not plan.biases and not plan.masks and (whole_text or plan.queries == 1):
         # compiled for a CPU, two products are faster in short texts
         return "masked" if compiled and not on_gpu and keys <= PRODUCT_KEYS else "fused"
-    can_flex = whole_text and on_gpu and plan.plain_ids and not plan.scorer and plan.width >= 16
+    can_flex = whole_text and on_gpu and plan.plain_ids and not plan.featured and plan.width >= 16
     can_flex = can_flex and all(piece.by_distance for piece in plan.biases)
     can_flex = can_flex and (compiled or COMPILE_FLEX) and not (dropout and trained)
     # a learned bias trains by another path: on an H100 flex took 4.8 times nope's step for t5

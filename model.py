@@ -177,11 +177,11 @@ class LatentAttention(nn.Module):
 
 def kept_features(x, plan, cache, layer):
     """What a piece keeps of a layer's input x (B, T, C) beside the keys: (B, S, M), or None."""
-    if plan.scorer is None or plan.scorer.features is None:
+    if plan.featured is None:
         return None
     with torch.autocast(x.device.type, enabled=False):
         wide = torch.promote_types(x.dtype, torch.float32)
-        features = plan.scorer.features(x.to(wide))[:, None]
+        features = plan.featured.features(x.to(wide))[:, None]
     return keep(cache, layer, "features", features, None)[:, 0]
 
 
@@ -438,13 +438,12 @@ class GPT(nn.Module):
 
     def new_cache(self, batch: int, length: int) -> Cache:
         """A cache for `batch` texts that will reach `length` tokens in all."""
-        self.pos.check_length(length)
         return Cache(batch, length)
 
     @torch.no_grad()
     def cache_bytes(self) -> int:
         """Bytes that a cache keeps of each token, in the number format of the code around it."""
-        cache = self.new_cache(1, 1)
+        cache = Cache(1, 1)
         token = torch.zeros(1, 1, dtype=torch.long, device=self.wte.weight.device)
         self(token, cache=cache)
         return sum(x.nbytes for x in cache.parts.values())

@@ -138,7 +138,7 @@ def test_longrope_is_searched_and_used(runs, monkeypatch, capsys):
     assert not list(runs[0].glob(".*.new"))
     assert str(path) in capsys.readouterr().out
     model = scheme("rope")
-    model.pos.extend(f"longrope(file='{path}', factor=2)")
+    model.extend(f"longrope(file='{path}', factor=2)")
     own = model.rotary[0].inv_freq
     mapped, _ = model.rotary[0].frequencies(64, model.extensions)
     assert torch.allclose(own / mapped, torch.tensor(found["long_factor"], dtype=own.dtype))

@@ -321,7 +321,7 @@ def test_what_a_model_cannot_read_is_refused():
     with pytest.raises(UserError, match="12 positions"):
         gpt(torch.zeros(1, 13, dtype=torch.long))
     with pytest.raises(UserError, match="12 positions"):
-        gpt.new_cache(1, 13)
+        gpt(torch.zeros(1, 3, dtype=torch.long), cache=gpt.new_cache(1, 13))
     cache = gpt.new_cache(1, 4)
     gpt(torch.zeros(1, 3, dtype=torch.long), cache=cache)
     with pytest.raises(UserError, match="made for 4 tokens, not 5"):
