@@ -235,7 +235,7 @@ def main() -> None:
         raise UserError(f"--search tests no extension: leave {' '.join(texts)!r:.60} out")
     device.set_up_cpu()
     with device.memory_advice("lower eval_lengths, or leave the longest out"):
-        runs = [open_model(name, settings) for name in named_folders(models, "extend.py")]
+        runs = [open_model(name, settings) for name in named_folders(models)]
         if settings.search:
             for run in runs:
                 search(run, settings)

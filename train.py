@@ -90,11 +90,12 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes = 
     folder = Path(s.out_dir)
     with processes.first_before_others():  # a corpus may have to be made
         corpus = checkpoint.training_corpus(s)
-    config, state = checkpoint.open_folder(s, corpus)
+    config, state = checkpoint.open_folder(s)
 
     # the model: of a checkpoint, with new weights, or with those of a trained one
-    if compute.kind == "cpu" or s.deterministic:
-        device.repeat_to_the_bit(compute)
+    if compute.kind == "cpu":  # an operation that would not give the same bits again is refused
+        torch.set_deterministic_debug_mode("error")
+        torch.utils.deterministic.fill_uninitialized_memory = False
     torch.manual_seed(s.seed)
     lengths = list(s.train_lengths)
     if state:
@@ -375,7 +376,7 @@ def main() -> None:
         )
     s = final_settings(settings)
     device.set_up_cpu()
-    compute = device.pick(s.device, s.dtype, s.batch_size * s.block_size, s.n_embd)
+    compute = device.pick(s.device, s.dtype)
     pos_file = Path(s.pos_file).resolve() if s.pos_file else None
     with together(s.backend, compute) as processes, errors_named(pos_file):
         result = None if s.overwrite else checkpoint.finished_result(s.out_dir, s)

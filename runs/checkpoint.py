@@ -16,10 +16,9 @@ import shutil
 import subprocess
 import sys
 import uuid
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -121,14 +120,6 @@ def checkpoint_paths(folder: Path) -> list[Path]:
     return sorted(paths, key=lambda path: int(path.name.split("-")[1]), reverse=True)
 
 
-def check_writable(folder: Path) -> None:
-    """Raise OSError unless a folder can be made here, or can be written if it is there."""
-    place = folder.absolute()
-    while not place.exists():
-        place = place.parent
-    TemporaryDirectory(dir=place).cleanup()
-
-
 def lock_folder(folder: Path) -> None:
     """Keep other programs from writing into a folder, which is made, until this process ends.
 
@@ -145,14 +136,14 @@ def lock_folder(folder: Path) -> None:
         path.unlink()
 
 
-def named_folders(named: list[str], program: str) -> list[str]:
+def named_folders(typed: list[str]) -> list[str]:
     """The run folders among the words of a command line, each once; UserError if there are none.
 
     Files are left out, because a shell's out/* names them too.
     """
-    folders = [str(Path(word)) for word in named if not Path(word).is_file()]
+    folders = [str(Path(word)) for word in typed if not Path(word).is_file()]
     if not folders:
-        raise UserError(f"no run folder is named: python {program} out/RUN")
+        raise UserError("no run folder is named: add one, such as out/alibi-stdlib-L128-s1337")
     return list(dict.fromkeys(folders))
 
 
@@ -195,15 +186,11 @@ def read_config(folder: str | Path) -> dict[str, Any]:
 
 def changed_files(folder: Path, config: dict[str, Any], pos_file: str) -> list[str]:
     """The files that define the schemes of a run and are not as they were when it began."""
+    typed = source_files(Path(pos_file).resolve()) if pos_file else {}  # with what it imports
     changed = []
-    typed = {}  # what the file of --pos_file is and imports
-    if pos_file:
-        typed = source_files(Path(pos_file).resolve())
     for name, digest in config["files_sha256"].items():
-        path = typed.get(name, folder / name)  # a copy
-        if is_source(name):
-            path = ROOT / name
-        if not path.is_file() or sha256(path) != digest:
+        path = ROOT / name if is_source(name) else typed.get(name, folder / name)
+        if sha256(path) != digest:
             changed.append(f"{path}, which defines its scheme, has changed since")
     return changed
 
@@ -215,19 +202,22 @@ def is_source(name: str) -> bool:
 
 def differences(folder: Path, config: dict[str, Any], s: TrainSettings) -> list[str]:
     """How the run in a folder is another one than that of these settings, e.g. "seed: 1 here, 2
-    there", or by a file that has changed. max_iters may differ, because a run can go on.
+    there", or by a file or a corpus that has changed. max_iters may differ, because a run can go
+    on, unless drop_pos depends on it.
     """
-    there = TrainSettings(**config["settings"])
-    there = replace(there, max_iters=s.max_iters, pos_file=s.pos_file)
     differ = changed_files(folder, config, s.pos_file)
-    theirs = values(there, "result")
+    if config["corpus_sha256"] != corpus_digests(data.load(s.dataset)):
+        differ.append(f"the corpus {s.dataset} has changed since")
+    there = TrainSettings(**config["settings"])
     for name, value in values(s, "result").items():
-        if value != theirs[name]:
-            differ.append(f"{name}: {value!r:.60} here, {theirs[name]!r:.60} there")
+        other = getattr(there, name)
+        may_differ = name == "pos_file" or (name == "max_iters" and not s.drop_pos)
+        if value != other and not may_differ:
+            differ.append(f"{name}: {value!r:.60} here, {other!r:.60} there")
     return differ
 
 
-def open_folder(s: TrainSettings, corpus: data.Corpus) -> tuple[dict | None, dict | None]:
+def open_folder(s: TrainSettings) -> tuple[dict | None, dict | None]:
     """config.json and the newest checkpoint of the run that these settings go on with: None for
     what there is not. UserError if out_dir holds another run.
     """
@@ -235,13 +225,8 @@ def open_folder(s: TrainSettings, corpus: data.Corpus) -> tuple[dict | None, dic
     if s.overwrite or not ((folder / "config.json").exists() or checkpoint_paths(folder)):
         return None, None
     config = read_config(folder)
-    state = load_checkpoint(folder, config["run_id"])
+    state = load_checkpoint(folder)
     differ = differences(folder, config, s)
-    if config["corpus_sha256"] != corpus_digests(corpus):
-        differ.append(f"the corpus {s.dataset} has changed since")
-    planned = config["settings"]["max_iters"]
-    if planned != s.max_iters and s.drop_pos:
-        differ.append(f"with drop_pos max_iters stays {planned}")
     if state and state["step"] > s.max_iters:
         differ.append(f"it has taken {state['step']} steps, not max_iters = {s.max_iters}")
     if differ:
@@ -249,6 +234,7 @@ def open_folder(s: TrainSettings, corpus: data.Corpus) -> tuple[dict | None, dic
             f"{folder} holds another run ({'; '.join(differ)}): "
             "choose another --out_dir, or --overwrite=True"
         )
+    planned = config["settings"]["max_iters"]
     if planned != s.max_iters:
         print(f"note: {planned} steps were planned; from here on the schedule of {s.max_iters}")
         config["settings"]["max_iters"] = s.max_iters
@@ -276,7 +262,6 @@ def write_folder(run: Run, processes: int) -> None:
             "settings": asdict(s),
             "device": run.compute.name,
             "dtype": run.compute.dtype_name,
-            "dtype_asked": s.dtype,
             "processes": processes,
             "files_sha256": {name: sha256(path) for name, path in files.items()},
             "corpus_sha256": corpus_digests(corpus),
@@ -327,7 +312,6 @@ def save_checkpoint(
         "gpt": asdict(run.model.config),
         "original_length": run.model.config.block_size,
         "train_lengths": run.config["train_lengths"],
-        "run_id": run.config["run_id"],
     }
     unnamed = run.folder / ".ckpt.new"
     run.checkpoint = replace_file(unnamed, lambda file: torch.save(state, file))[:16]
@@ -337,11 +321,11 @@ def save_checkpoint(
         path.unlink()
 
 
-def load_checkpoint(folder: Path, run_id: str) -> dict[str, Any] | None:
+def load_checkpoint(folder: Path) -> dict[str, Any] | None:
     """The newest good checkpoint of a run, with its "digest"; None if there is none.
 
     Damaged ones are named on standard error and passed over. UserError if all are damaged, or if
-    the newest is of another run or holds more than numbers, texts and tensors: no code in it runs.
+    the newest holds more than numbers, texts and tensors: no code in it runs.
     """
     damaged = []
     for path in checkpoint_paths(folder):
@@ -352,11 +336,9 @@ def load_checkpoint(folder: Path, run_id: str) -> dict[str, Any] | None:
                 continue
             state = torch.load(path, map_location="cpu", weights_only=True)
         except FileNotFoundError:  # a training saved meanwhile, and deleted this one
-            return load_checkpoint(folder, run_id)
+            return load_checkpoint(folder)
         except pickle.UnpicklingError as error:
             raise UserError(f"{path} is no checkpoint of this program: do not trust it") from error
-        if state["run_id"] != run_id:
-            raise UserError(f"{path} is of another run: {RESTORE}")
         if damaged:
             print(f"{' and '.join(damaged)}: damaged; going on from {path}", file=sys.stderr)
         return state | {"digest": digest}
@@ -388,7 +370,7 @@ def load_run(
             f"{folder}: {sentence}, so its weights belong to another formula: "
             "bring the file back, or train again with --overwrite=True"
         )
-    state = load_checkpoint(folder, config["run_id"])
+    state = load_checkpoint(folder)
     if state is None:
         raise UserError(f"{folder} holds no checkpoint yet: train it first")
     compute = pick(device, config["dtype"] if dtype == "auto" else dtype)
@@ -414,7 +396,7 @@ def open_model(name: str, settings: Any) -> Run:
     for weight in model.state_dict().values():
         digest.update(weight.contiguous().view(torch.uint8).numpy())
     checkpoint = digest.hexdigest()[:16]
-    compute = pick(settings.device, settings.dtype, width=model.config.n_embd)
+    compute = pick(settings.device, settings.dtype)
     shape = asdict(model.config)
     del shape["vocab_size"]
     s = TrainSettings(init_from=name, dataset=settings.dataset, max_iters=0, **shape)
