@@ -163,7 +163,7 @@ def configure_optimizers(
     """AdamW, and Muon for the matrices of the blocks unless optimizer=adamw.
 
     Weight decay acts on matrices and the token embedding, not on norms, biases and everything of a
-    position scheme, which is the last group of AdamW. dtype is the number format of products, None
+    position scheme, which are the last group of AdamW. dtype is the number format of products, None
     for float32.
     """
     matrices = []
@@ -181,7 +181,8 @@ def configure_optimizers(
             decay.append(p)
     groups = [
         {"params": decay, "weight_decay": s.weight_decay},
-        {"params": no_decay + of_scheme, "weight_decay": 0.0},
+        {"params": no_decay, "weight_decay": 0.0},
+        {"params": of_scheme, "weight_decay": 0.0},
     ]
     adamw = torch.optim.AdamW(groups, s.highest_lr, (s.beta1, s.beta2), fused=True)
     if s.optimizer == "adamw":
@@ -281,13 +282,11 @@ def train(run: Run, processes: Processes, log: Log) -> None:
     while not run.finished:
         step = run.step
         if step == drop_step:  # DroPE: the last steps without positions and their parameters
-            dropped = set(model.pos.parameters())
             model.drop_positions()
-            adamw = optimizers[0]
-            for group in adamw.param_groups:
-                group["params"] = [p for p in group["params"] if p not in dropped]
-            for p in dropped:
-                adamw.state.pop(p, None)
+            of_scheme = optimizers[0].param_groups[-1]
+            for p in of_scheme["params"]:
+                optimizers[0].state.pop(p, None)
+            of_scheme["params"] = []
             shared_loss = processes.shared(loss_fn)
         lr = get_lr(step, s)
         for optimizer in optimizers:

@@ -107,13 +107,14 @@ def test_each_parameter_is_in_one_group_and_only_matrices_are_decayed() -> None:
     model = GPT(GPTConfig(n_layer=2, n_head=2, n_embd=16, bias=True, pos="learned + t5"))
     words = ["--weight_decay=0.3", "--optimizer=adamw"]
     [adamw] = train.configure_optimizers(model, settings(*words), None)
-    decay, rest = adamw.param_groups
+    decay, norms, scheme = adamw.param_groups
+    rest = norms["params"] + scheme["params"]
     names = {id(p): name for name, p in model.named_parameters()}
-    assert (decay["weight_decay"], rest["weight_decay"]) == (0.3, 0.0)
-    assert sorted(map(id, decay["params"] + rest["params"])) == sorted(names)
+    assert [group["weight_decay"] for group in adamw.param_groups] == [0.3, 0.0, 0.0]
+    assert sorted(map(id, decay["params"] + rest)) == sorted(names)
     for p in decay["params"]:
         assert p.dim() == 2 and not names[id(p)].startswith("pos.")
-    for p in rest["params"]:
+    for p in rest:
         assert p.dim() < 2 or names[id(p)].startswith("pos.")
 
 
