@@ -382,7 +382,7 @@ def main() -> int:
     (folder / "table.txt").write_text(f"{table}\n", encoding="utf-8")
     plot_rows(rows, folder / "figure.png")
     print(f"\n{table}\n\nin {folder}: table.txt, figure.png, rows.csv.xz, about.json")
-    log_comparison(settings, rows, folder / "figure.png", "comparison")
+    log_comparison(settings, rows, folder / "figure.png")
     return int(bool(failures))
 
 

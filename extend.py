@@ -110,7 +110,7 @@ def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings)
     table_file.write_text(f"{table}\n", encoding="utf-8")
     plot_extensions(frame, figure)
     print(f"{table}\nin {table_file} and {figure}")
-    log_comparison(settings, frame, figure, "extensions")
+    log_comparison(settings, frame, figure)
 
 
 # ---- LongRoPE's search (Ding et al. 2024, section 4)

@@ -125,7 +125,7 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes = 
             print(f"warning: {warning}")
 
     print(f"{folder}: {model.parameter_count:,} parameters; {model.pos.describe()}")
-    print(f"on {compute.reason}; processes: {processes.size}")
+    print(f"on {compute.reason}")
     run = Run(folder, s, config or {"train_lengths": lengths}, model.to(compute.device), compute)
     if state:
         run.step = state["step"]
@@ -339,12 +339,12 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         if due:  # the loss is that before the step: only this sees a ruined model
             line["val_loss"] = estimate_loss(run)
         if not math.isfinite(line["loss"] + line.get("val_loss", 0.0)):
-            wrong = f"loss {line['loss']}, val_loss {line.get('val_loss')}"
             if processes.first:
-                log.write({"step": step, "diverged": wrong})
+                log.write({"step": step, "diverged": True})
             raise UserError(
-                f"step {step}: {wrong}; earlier checkpoints are kept. "
-                "Lower learning_rate, lengthen warmup_iters, or try --dtype=float32"
+                f"step {step}: loss {line['loss']}, val_loss {line.get('val_loss')}; earlier "
+                "checkpoints are kept. Lower learning_rate, lengthen warmup_iters, or try "
+                "--dtype=float32"
             )
         if processes.first and logged:
             log.add_step(line, speed)
@@ -386,7 +386,7 @@ def main() -> None:
             if processes.first:
                 result = update_result(run.folder, result)
                 plot_run(run.folder, result)
-            log.add_test(result)
+            log.add_test()
         print(f"{run_table(result)}\nin {s.out_dir}")
 
 

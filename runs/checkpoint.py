@@ -109,8 +109,8 @@ def run_folder(s: TrainSettings) -> Path:
     safe = re.sub(r"[^A-Za-z0-9.=+]+", "_", pos).strip("_")[:60]
     name = f"{safe}-{s.dataset}-L{s.block_size}-s{s.seed}"
     if others or safe != pos:
-        text = "\n".join([pos, *others])
-        name += "-" + hashlib.sha256(text.encode()).hexdigest()[:6]
+        digest = hashlib.sha256(" ".join([pos, *others]).encode()).hexdigest()
+        name += f"-{digest[:6]}"
     return Path("out", name)
 
 
@@ -162,10 +162,9 @@ def provenance() -> dict[str, Any]:
     for path in sorted([*ROOT.glob("*.py"), *ROOT.glob("runs/*.py"), *ROOT.glob("data/*.py")]):
         sources.update(path.read_bytes())
     return {
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": sys.argv,
         "git_commit": commit,
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "platform": platform.platform(),
         "threads": torch.get_num_threads(),
         "sources_sha256": sources.hexdigest(),
     }
@@ -283,15 +282,14 @@ def finished_result(folder: str | Path, s: TrainSettings) -> dict[str, Any] | No
     if differences(folder, config, s) or config["settings"]["max_iters"] != s.max_iters:
         return None
     result = load_result(folder)
-    tested = set()
+    asked = set(itertools.product(PROTOCOLS, tested_lengths(s.block_size, s.eval_lengths)))
     for row in result["rows"]:
         subject = (row["step"], row["dataset"], row["extend"] or "")
         if subject == (s.max_iters, s.dataset, s.extend):
-            tested.add((row["protocol"], row["length"]))
+            asked.discard((row["protocol"], row["length"]))
             if "trained" in row:  # a corpus of rows is tested at once
                 return result
-    asked = itertools.product(PROTOCOLS, tested_lengths(s.block_size, s.eval_lengths))
-    return result if tested.issuperset(asked) else None
+    return None if asked else result
 
 
 # ---- checkpoints
@@ -327,23 +325,20 @@ def load_checkpoint(folder: Path) -> dict[str, Any] | None:
     Damaged ones are named on standard error and passed over. UserError if all are damaged, or if
     the newest holds more than numbers, texts and tensors: no code in it runs.
     """
-    damaged = []
     for path in checkpoint_paths(folder):
         digest = path.stem[-16:]
         try:
             if sha256(path)[:16] != digest:
-                damaged.append(path.name)
+                print(f"{path} is damaged: passed over", file=sys.stderr)
                 continue
             state = torch.load(path, map_location="cpu", weights_only=True)
         except FileNotFoundError:  # a training saved meanwhile, and deleted this one
             return load_checkpoint(folder)
         except pickle.UnpicklingError as error:
             raise UserError(f"{path} is no checkpoint of this program: do not trust it") from error
-        if damaged:
-            print(f"{' and '.join(damaged)}: damaged; going on from {path}", file=sys.stderr)
         return state | {"digest": digest}
-    if damaged:
-        raise UserError(f"{folder}: {' and '.join(damaged)} are damaged: {RESTORE}")
+    if checkpoint_paths(folder):
+        raise UserError(f"all checkpoints in {folder} are damaged: {RESTORE}")
     return None
 
 
@@ -432,8 +427,7 @@ def training_corpus(settings: TrainSettings) -> data.Corpus:
     corpus = data.load(settings.dataset)
     for length in settings.train_lengths:
         rows.check_length(corpus, length)
-    longest = max(settings.train_lengths)
-    data.sequences(corpus.train, longest, settings.seed, 0, 1)  # refuses one that is too short
+        data.sequences(corpus.train, length, settings.seed, 0, 1)  # refuses one that is too short
     if len(corpus.val) <= settings.block_size:
         raise UserError(
             f"the validation split of {settings.dataset} has only {len(corpus.val)} tokens; "

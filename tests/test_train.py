@@ -520,7 +520,7 @@ def test_wandb_gets_steps_curves_and_tables_of_runs(monkeypatch: pytest.MonkeyPa
     from runs.results import load_rows, select
 
     s = settings("--wandb_log=True")
-    log_comparison(s, select(load_rows(["run"])), Path("all/figure.png"), "comparison")
+    log_comparison(s, select(load_rows(["run"])), Path("all/figure.png"))
     assert made[1].ended and made[1].about["name"] == "all"
     assert any("rope" in key for line in made[1].lines for key in line)
 
