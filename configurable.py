@@ -129,8 +129,6 @@ class GPTConfig(ModelSettings):
             raise UserError("n_head cannot be divided by n_kv_head; change one of them")
         if self.kv_lora_rank and (self.n_kv_head or self.qk_norm):
             raise UserError("kv_lora_rank goes neither with n_kv_head nor with qk_norm")
-        if self.qk_rope_head_dim and not self.kv_lora_rank:
-            raise UserError("qk_rope_head_dim needs kv_lora_rank; set it, or leave it out")
 
     @property
     def head_width(self) -> int:
@@ -338,7 +336,6 @@ class ExtendSettings(LogSettings, MeasureSettings):
 
     search: Length | None = setting(None, "search longrope's factors for so many L", "test")
     rounds: Count = setting(40, "rounds of the search", "test")
-    seed: Seed = setting(1337, "seed of the search", "test")
     out: str = setting("", "name of table and figure (by default extend, in the run)", "manner")
 
 
@@ -467,11 +464,13 @@ def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, li
     chosen = {}
     others = []
     for word in sorted(argv, key=lambda word: word.startswith("--")):  # files first
-        if word.startswith("-") and word not in ("-", "--debug"):
+        if word == "--debug":
+            continue
+        if word.startswith("-") and word != "-":
             chosen |= read_word(cls, word)
         elif word.endswith(".py"):
             chosen |= read_config_file(cls, Path(word))
-        elif word != "--debug":
+        else:
             others.append(word)
     if "block_size" in chosen and "length_factor" in chosen:
         raise UserError("block_size and length_factor both set the training length: name one")

@@ -330,12 +330,16 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         # log, validate, save
         signalled = processes.highest(stop)  # read once: a later signal ends the next step
         due = step == s.max_iters or step % s.eval_interval == 0
-        logged = due or step == 1 or step % s.log_interval == 0
-        if not logged and not signalled:
+        if not due and not signalled and step > 1 and step % s.log_interval:
             continue
         speed = (step - since) / (time.perf_counter() - clock)  # steps per second
-        line = {"step": step, "tokens": run.tokens, "lr": lr, "grad_norm": float(norm)}
-        line["loss"] = float(processes.sum(loss)) / processes.size
+        line = {
+            "step": step,
+            "tokens": run.tokens,
+            "lr": lr,
+            "grad_norm": float(norm),
+            "loss": float(processes.sum(loss)) / processes.size,
+        }
         if due:  # the loss is that before the step: only this sees a ruined model
             line["val_loss"] = estimate_loss(run)
         if not math.isfinite(line["loss"] + line.get("val_loss", 0.0)):
@@ -346,7 +350,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
                 "checkpoints are kept. Lower learning_rate, lengthen warmup_iters, or try "
                 "--dtype=float32"
             )
-        if processes.first and logged:
+        if processes.first:
             log.add_step(line, speed)
         if processes.first and (due or signalled):
             checkpoint.save_checkpoint(run, optimizers, scaler)
