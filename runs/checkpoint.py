@@ -205,14 +205,14 @@ def differences(folder: Path, config: dict[str, Any], s: TrainSettings) -> list[
     on, unless drop_pos depends on it.
     """
     differ = changed_files(folder, config, s.pos_file)
-    if config["corpus_sha256"] != corpus_digests(data.load(s.dataset)):
-        differ.append(f"the corpus {s.dataset} has changed since")
     there = TrainSettings(**config["settings"])
     for name, value in values(s, "result").items():
         other = getattr(there, name)
         may_differ = name == "pos_file" or (name == "max_iters" and not s.drop_pos)
         if value != other and not may_differ:
             differ.append(f"{name}: {value!r:.60} here, {other!r:.60} there")
+    if not differ and config["corpus_sha256"] != corpus_digests(data.load(s.dataset)):
+        differ.append(f"the corpus {s.dataset} has changed since")
     return differ
 
 
@@ -245,8 +245,6 @@ def write_folder(run: Run, processes: int) -> None:
     gets copies of the files of its scheme that are not the program's own.
     """
     folder = run.folder
-    s = run.settings
-    corpus = run.corpus
     lock_folder(folder)
     if "run_id" not in run.config:  # a new one
         for pattern in ("ckpt-*.pt", "metrics.jsonl", "extrapolation.*", "diagnose.*"):
@@ -258,12 +256,12 @@ def write_folder(run: Run, processes: int) -> None:
                 (folder / name).parent.mkdir(exist_ok=True, parents=True)
                 shutil.copyfile(path, folder / name)
         run.config |= provenance() | {
-            "settings": asdict(s),
+            "settings": asdict(run.settings),
             "device": run.compute.name,
             "dtype": run.compute.dtype_name,
             "processes": processes,
             "files_sha256": {name: sha256(path) for name, path in files.items()},
-            "corpus_sha256": corpus_digests(corpus),
+            "corpus_sha256": corpus_digests(run.corpus),
             "parameters": run.model.parameter_count,
             "original_length": run.model.config.block_size,
             "run_id": uuid.uuid4().hex,
