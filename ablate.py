@@ -52,7 +52,6 @@ from configurable import (
 )
 from runs import device, results
 from runs.checkpoint import (
-    check_writable,
     corpus_digests,
     differences,
     finished_result,
@@ -323,7 +322,6 @@ def main() -> int:
     """Train what is not yet trained, and compare."""
     settings, typed = configure(AblateSettings, sys.argv[1:], __doc__)
     device.set_up_cpu()
-    check_writable(Path(settings.ablate_dir or "out"))
     schemes = [*settings.schemes, *typed]
     cells = plan(schemes, settings)
     examine_cells(cells)
@@ -332,6 +330,7 @@ def main() -> int:
     digest = hashlib.sha256(compared.encode()).hexdigest()[:6]
     name = f"out/ablate-{settings.dataset}-L{settings.block_size}-{digest}"
     folder = Path(settings.ablate_dir or name)
+    folder.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("WANDB_RUN_GROUP", folder.name)  # wandb reads it, in each cell too
 
     # one number format for all cells: that of those that are kept, or the faster one here
@@ -340,8 +339,7 @@ def main() -> int:
         has_begun = (cell.folder / "config.json").exists() and not settings.overwrite
         if dtype == "auto" and (has_begun or cell.is_finished()):
             dtype = read_config(cell.folder)["dtype"]
-    tokens = settings.batch_size * settings.block_size
-    compute = device.pick(settings.device, dtype, tokens, settings.n_embd)
+    compute = device.pick(settings.device, dtype)
     print(f"on {compute.reason}")
 
     part, parts = settings.share
@@ -379,13 +377,12 @@ def main() -> int:
     table = results.tables(rows)
     for name, reason in failures.items():
         table += f"\nwithout {name}: {reason}"
-    folder.mkdir(parents=True, exist_ok=True)
     results.save_rows(rows, folder / "rows.csv.xz")
     write_json(folder / "about.json", provenance() | {"rates": rates, "runs": finished})
     (folder / "table.txt").write_text(f"{table}\n", encoding="utf-8")
     plot_rows(rows, folder / "figure.png")
     print(f"\n{table}\n\nin {folder}: table.txt, figure.png, rows.csv.xz, about.json")
-    log_comparison(settings, rows, folder / "figure.png", "comparison")
+    log_comparison(settings, rows, folder / "figure.png")
     return int(bool(failures))
 
 

@@ -561,7 +561,7 @@ def main() -> None:
     """Test runs, print their table, and draw several, or what --out names, in one figure."""
     settings, words = configure(EvaluateSettings, sys.argv[1:], __doc__)
     device.set_up_cpu()
-    folders = named_folders(words, "evaluate.py")
+    folders = named_folders(words)
     tested = {}
     compute = device.pick(settings.device, "float32")  # the formats are those of the runs
     advice = "lower eval_lengths, or leave the longest out"

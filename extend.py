@@ -110,7 +110,7 @@ def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings)
     table_file.write_text(f"{table}\n", encoding="utf-8")
     plot_extensions(frame, figure)
     print(f"{table}\nin {table_file} and {figure}")
-    log_comparison(settings, frame, figure, "extensions")
+    log_comparison(settings, frame, figure)
 
 
 # ---- LongRoPE's search (Ding et al. 2024, section 4)
@@ -123,10 +123,10 @@ Divisors = tuple[float, ...]  # of each frequency, ascending
 
 
 def evolve(
-    starts: list[Divisors], loss: Callable, factor: int, rounds: int, seed: int
+    starts: list[Divisors], loss: Callable, factor: int, rounds: int
 ) -> tuple[Divisors, float]:
     """The best divisors of an evolutionary search by loss(divisors), and their loss."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(1337)
 
     def mix(a: Divisors, b: Divisors, share: float) -> Divisors:
         """The numbers of a, and with the probability `share` those of b."""
@@ -194,7 +194,7 @@ def search(run: Run, settings: ExtendSettings) -> None:
         longrope.long.copy_(torch.tensor(divisors))
         return evaluate.tuning_loss(tester, total, settings.eval_windows)
 
-    best, searched = evolve(list(starts.values()), loss, factor, settings.rounds, settings.seed)
+    best, searched = evolve(list(starts.values()), loss, factor, settings.rounds)
     places = evaluate.find_places(corpus, settings.eval_windows)
     unseen = {}  # losses of each on the targets of the test
     for name, divisors in {**starts, "search": best}.items():
@@ -206,7 +206,6 @@ def search(run: Run, settings: ExtendSettings) -> None:
         "train_length": scheme.shape.length,
         "split_sha256": corpus.split_sha256("val"),
         "rounds": settings.rounds,
-        "seed": settings.seed,
         "loss_searched": searched,
         "loss_unseen": {name: float(nats.mean()) for name, nats in unseen.items()},
     }
@@ -235,7 +234,7 @@ def main() -> None:
         raise UserError(f"--search tests no extension: leave {' '.join(texts)!r:.60} out")
     device.set_up_cpu()
     with device.memory_advice("lower eval_lengths, or leave the longest out"):
-        runs = [open_model(name, settings) for name in named_folders(models, "extend.py")]
+        runs = [open_model(name, settings) for name in named_folders(models)]
         if settings.search:
             for run in runs:
                 search(run, settings)

@@ -67,9 +67,9 @@ def final_settings(typed: TrainSettings) -> TrainSettings:
         for name in typed.named & shape.keys():
             if getattr(s, name) != shape[name]:
                 raise UserError(f"init_from={s.init_from} has {name}={shape[name]}: leave it out")
-        s = replace(s, **shape)
         for name in {"dataset", "block_size", "extend"} - typed.named:
-            s = replace(s, **{name: getattr(source.settings, name)})
+            shape[name] = getattr(source.settings, name)
+        s = replace(s, **shape)
     if s.length_factor:
         s = replace(s, block_size=s.length_factor * s.block_size, length_factor=None)
     if s.extend == "none":
@@ -90,11 +90,12 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes = 
     folder = Path(s.out_dir)
     with processes.first_before_others():  # a corpus may have to be made
         corpus = checkpoint.training_corpus(s)
-    config, state = checkpoint.open_folder(s, corpus)
+    config, state = checkpoint.open_folder(s)
 
     # the model: of a checkpoint, with new weights, or with those of a trained one
-    if compute.kind == "cpu" or s.deterministic:
-        device.repeat_to_the_bit(compute)
+    if compute.kind == "cpu":  # an operation that would not give the same bits again is refused
+        torch.set_deterministic_debug_mode("error")
+        torch.utils.deterministic.fill_uninitialized_memory = False
     torch.manual_seed(s.seed)
     lengths = list(s.train_lengths)
     if state:
@@ -109,7 +110,6 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes = 
         model = GPT(gpt, s.pos_file, source.folder)
         # an extension of one's own may have parameters, which are in one of the two alone
         model.load_state_dict(source.model.state_dict(), strict=False)
-        print(f"init_from={s.init_from}: its weights, a new optimizer, an order of data of its own")
 
     # what cannot be trained is refused before a folder is made
     for length in s.train_lengths:
@@ -121,20 +121,17 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes = 
             )
         model.draw_ids(s.seed, 0, length)
     if s.examine and processes.first and not config:
-        longest = max(s.train_lengths)
-        for warning in examine(model.config, model.pos.pos_file, longest, folder):
+        for warning in examine(model.config, model.pos.pos_file, max(s.train_lengths), folder):
             print(f"warning: {warning}")
 
     print(f"{folder}: {model.parameter_count:,} parameters; {model.pos.describe()}")
-    print(f"on {compute.reason}; processes: {processes.size}")
+    print(f"on {compute.reason}")
     run = Run(folder, s, config or {"train_lengths": lengths}, model.to(compute.device), compute)
     if state:
         run.step = state["step"]
         run.checkpoint = state["digest"]
         run.saved = state
         print(f"resuming at step {run.step}")
-    if processes.highest(run.step) != run.step:
-        raise UserError(f"{folder} differs between the processes: put it on a disk that all share")
     if processes.first:
         checkpoint.write_folder(run, processes.size)
     return run
@@ -166,21 +163,26 @@ def configure_optimizers(
     """AdamW, and Muon for the matrices of the blocks unless optimizer=adamw.
 
     Weight decay acts on matrices and the token embedding, not on norms, biases and everything of a
-    position scheme. dtype is the number format of products, None for float32.
+    position scheme, which are the last group of AdamW. dtype is the number format of products, None
+    for float32.
     """
     matrices = []
     decay = []
     no_decay = []
+    of_scheme = []
     for name, p in model.named_parameters():
-        if name.startswith("h.") and p.dim() == 2 and s.optimizer == "muon":
-            matrices.append(p)
-        elif p.dim() >= 2 and not name.startswith("pos."):
-            decay.append(p)
-        else:
+        if name.startswith("pos."):
+            of_scheme.append(p)
+        elif p.dim() < 2:
             no_decay.append(p)
+        elif name.startswith("h.") and s.optimizer == "muon":
+            matrices.append(p)
+        else:
+            decay.append(p)
     groups = [
         {"params": decay, "weight_decay": s.weight_decay},
         {"params": no_decay, "weight_decay": 0.0},
+        {"params": of_scheme, "weight_decay": 0.0},
     ]
     adamw = torch.optim.AdamW(groups, s.highest_lr, (s.beta1, s.beta2), fused=True)
     if s.optimizer == "adamw":
@@ -215,7 +217,7 @@ def compile_loss(loss_fn: MeanLoss, s: TrainSettings, kind: str) -> None:
 
 def to_device(array: np.ndarray, compute: device.Compute) -> Tensor:
     """An array as a tensor on the device of the run; a GPU is not waited for."""
-    x = torch.from_numpy(np.ascontiguousarray(array))
+    x = torch.from_numpy(array)
     if compute.kind == "cuda":
         x = x.pin_memory()
     return x.to(compute.device, non_blocking=True)
@@ -225,12 +227,11 @@ def to_device(array: np.ndarray, compute: device.Compute) -> Tensor:
 def estimate_loss(run: Run) -> float:
     """Mean nats of eval_iters batches of validation text, evenly spaced: always the same text."""
     s = run.settings
-    x, y = rows.validation(run.corpus, s.block_size, s.eval_iters * s.batch_size)
+    text = rows.validation(run.corpus, s.block_size, s.eval_iters * s.batch_size)
+    x, y = (to_device(array, run.compute) for array in text)
     nats = 0.0
     run.model.eval()
-    for first in range(0, len(x), s.batch_size):
-        part = slice(first, first + s.batch_size)
-        idx, targets = (to_device(array[part], run.compute) for array in (x, y))
+    for idx, targets in zip(x.split(s.batch_size), y.split(s.batch_size), strict=True):
         with device.autocast(run.compute):
             nats += float(run.model.losses(idx, targets).double().sum())
     run.model.train()
@@ -265,8 +266,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         scaler.load_state_dict(run.saved["scaler"])
         run.saved = None  # frees its memory
     loss_fn = MeanLoss(model)
-    if not run.finished:
-        compile_loss(loss_fn, s, compute.kind)
+    compile_loss(loss_fn, s, compute.kind)
     shared_loss = processes.shared(loss_fn)
 
     data_seed = s.seed
@@ -275,20 +275,18 @@ def train(run: Run, processes: Processes, log: Log) -> None:
     drop_step = s.max_iters - round(s.drop_pos * s.max_iters)  # max_iters: never
 
     model.train()
-    hidden = None if processes.first else True  # None: only where there is no terminal
-    bar = tqdm(total=s.max_iters, initial=run.step, unit="step", disable=hidden)
+    # disable=None hides the bar only where there is no terminal
+    bar = tqdm(total=s.max_iters, initial=run.step, disable=None if processes.first else True)
     clock = time.perf_counter()
     since = run.step
     while not run.finished:
         step = run.step
         if step == drop_step:  # DroPE: the last steps without positions and their parameters
-            dropped = set(model.pos.parameters())
             model.drop_positions()
-            adamw = optimizers[0]
-            for group in adamw.param_groups:
-                group["params"] = [p for p in group["params"] if p not in dropped]
-            for p in dropped:
-                adamw.state.pop(p, None)
+            of_scheme = optimizers[0].param_groups[-1]
+            for p in of_scheme["params"]:
+                optimizers[0].state.pop(p, None)
+            of_scheme["params"] = []
             shared_loss = processes.shared(loss_fn)
         lr = get_lr(step, s)
         for optimizer in optimizers:
@@ -332,29 +330,32 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         # log, validate, save
         signalled = processes.highest(stop)  # read once: a later signal ends the next step
         due = step == s.max_iters or step % s.eval_interval == 0
-        logged = due or step == 1 or step % s.log_interval == 0
-        if not logged and not signalled:
+        if not due and not signalled and step > 1 and step % s.log_interval:
             continue
         speed = (step - since) / (time.perf_counter() - clock)  # steps per second
-        line = {"step": step, "tokens": run.tokens, "lr": lr, "grad_norm": float(norm)}
-        line["loss"] = float(processes.sum(loss)) / processes.size
+        line = {
+            "step": step,
+            "tokens": run.tokens,
+            "lr": lr,
+            "grad_norm": float(norm),
+            "loss": float(processes.sum(loss)) / processes.size,
+        }
         if due:  # the loss is that before the step: only this sees a ruined model
             line["val_loss"] = estimate_loss(run)
         if not math.isfinite(line["loss"] + line.get("val_loss", 0.0)):
-            wrong = f"loss {line['loss']}, val_loss {line.get('val_loss')}"
             if processes.first:
-                log.write({"step": step, "diverged": wrong})
+                log.write({"step": step, "diverged": True})
             raise UserError(
-                f"step {step}: {wrong}; earlier checkpoints are kept. "
-                "Lower learning_rate, lengthen warmup_iters, or try --dtype=float32"
+                f"step {step}: loss {line['loss']}, val_loss {line.get('val_loss')}; earlier "
+                "checkpoints are kept. Lower learning_rate, lengthen warmup_iters, or try "
+                "--dtype=float32"
             )
-        if processes.first and logged:
+        if processes.first:
             log.add_step(line, speed)
         if processes.first and (due or signalled):
             checkpoint.save_checkpoint(run, optimizers, scaler)
         if signalled:
-            tqdm.write(f"stopped at step {step}, saved in {run.folder}: not finished")
-            tqdm.write("the same command goes on from there")
+            tqdm.write(f"stopped at step {step}, not finished: the same command goes on from there")
             raise SystemExit(128 + signalled)
         clock = time.perf_counter()
         since = step
@@ -375,7 +376,7 @@ def main() -> None:
         )
     s = final_settings(settings)
     device.set_up_cpu()
-    compute = device.pick(s.device, s.dtype, s.batch_size * s.block_size, s.n_embd)
+    compute = device.pick(s.device, s.dtype)
     pos_file = Path(s.pos_file).resolve() if s.pos_file else None
     with together(s.backend, compute) as processes, errors_named(pos_file):
         result = None if s.overwrite else checkpoint.finished_result(s.out_dir, s)
@@ -389,7 +390,7 @@ def main() -> None:
             if processes.first:
                 result = update_result(run.folder, result)
                 plot_run(run.folder, result)
-            log.add_test(result)
+            log.add_test()
         print(f"{run_table(result)}\nin {s.out_dir}")
 
 

@@ -12,9 +12,7 @@ sys.path.insert(0, str(HERE.parent))
 from configurable import (
     KINDS,
     AblateSettings,
-    BenchSettings,
     EvaluateSettings,
-    ExplainSettings,
     ExtendSettings,
     ReportSettings,
     SampleSettings,
@@ -23,6 +21,7 @@ from configurable import (
     typed,
 )
 from scheme import extension_names, find, options_of, scheme_names
+from tools import BenchSettings, ExplainSettings
 
 SCHEMES = """# Position schemes and context extensions
 

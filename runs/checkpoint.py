@@ -16,10 +16,9 @@ import shutil
 import subprocess
 import sys
 import uuid
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -110,8 +109,8 @@ def run_folder(s: TrainSettings) -> Path:
     safe = re.sub(r"[^A-Za-z0-9.=+]+", "_", pos).strip("_")[:60]
     name = f"{safe}-{s.dataset}-L{s.block_size}-s{s.seed}"
     if others or safe != pos:
-        text = "\n".join([pos, *others])
-        name += "-" + hashlib.sha256(text.encode()).hexdigest()[:6]
+        digest = hashlib.sha256(" ".join([pos, *others]).encode()).hexdigest()
+        name += f"-{digest[:6]}"
     return Path("out", name)
 
 
@@ -119,14 +118,6 @@ def checkpoint_paths(folder: Path) -> list[Path]:
     """The checkpoints in a run folder, the newest first. Their content is not looked at."""
     paths = folder.glob("ckpt-[0-9]*-????????????????.pt")
     return sorted(paths, key=lambda path: int(path.name.split("-")[1]), reverse=True)
-
-
-def check_writable(folder: Path) -> None:
-    """Raise OSError unless a folder can be made here, or can be written if it is there."""
-    place = folder.absolute()
-    while not place.exists():
-        place = place.parent
-    TemporaryDirectory(dir=place).cleanup()
 
 
 def lock_folder(folder: Path) -> None:
@@ -145,14 +136,14 @@ def lock_folder(folder: Path) -> None:
         path.unlink()
 
 
-def named_folders(named: list[str], program: str) -> list[str]:
+def named_folders(typed: list[str]) -> list[str]:
     """The run folders among the words of a command line, each once; UserError if there are none.
 
     Files are left out, because a shell's out/* names them too.
     """
-    folders = [str(Path(word)) for word in named if not Path(word).is_file()]
+    folders = [str(Path(word)) for word in typed if not Path(word).is_file()]
     if not folders:
-        raise UserError(f"no run folder is named: python {program} out/RUN")
+        raise UserError("no run folder is named: add one, such as out/alibi-stdlib-L128-s1337")
     return list(dict.fromkeys(folders))
 
 
@@ -171,10 +162,9 @@ def provenance() -> dict[str, Any]:
     for path in sorted([*ROOT.glob("*.py"), *ROOT.glob("runs/*.py"), *ROOT.glob("data/*.py")]):
         sources.update(path.read_bytes())
     return {
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": sys.argv,
         "git_commit": commit,
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "platform": platform.platform(),
         "threads": torch.get_num_threads(),
         "sources_sha256": sources.hexdigest(),
     }
@@ -195,15 +185,11 @@ def read_config(folder: str | Path) -> dict[str, Any]:
 
 def changed_files(folder: Path, config: dict[str, Any], pos_file: str) -> list[str]:
     """The files that define the schemes of a run and are not as they were when it began."""
+    typed = source_files(Path(pos_file).resolve()) if pos_file else {}  # with what it imports
     changed = []
-    typed = {}  # what the file of --pos_file is and imports
-    if pos_file:
-        typed = source_files(Path(pos_file).resolve())
     for name, digest in config["files_sha256"].items():
-        path = typed.get(name, folder / name)  # a copy
-        if is_source(name):
-            path = ROOT / name
-        if not path.is_file() or sha256(path) != digest:
+        path = ROOT / name if is_source(name) else typed.get(name, folder / name)
+        if sha256(path) != digest:
             changed.append(f"{path}, which defines its scheme, has changed since")
     return changed
 
@@ -215,19 +201,22 @@ def is_source(name: str) -> bool:
 
 def differences(folder: Path, config: dict[str, Any], s: TrainSettings) -> list[str]:
     """How the run in a folder is another one than that of these settings, e.g. "seed: 1 here, 2
-    there", or by a file that has changed. max_iters may differ, because a run can go on.
+    there", or by a file or a corpus that has changed. max_iters may differ, because a run can go
+    on, unless drop_pos depends on it.
     """
-    there = TrainSettings(**config["settings"])
-    there = replace(there, max_iters=s.max_iters, pos_file=s.pos_file)
     differ = changed_files(folder, config, s.pos_file)
-    theirs = values(there, "result")
+    there = TrainSettings(**config["settings"])
     for name, value in values(s, "result").items():
-        if value != theirs[name]:
-            differ.append(f"{name}: {value!r:.60} here, {theirs[name]!r:.60} there")
+        other = getattr(there, name)
+        may_differ = name == "pos_file" or (name == "max_iters" and not s.drop_pos)
+        if value != other and not may_differ:
+            differ.append(f"{name}: {value!r:.60} here, {other!r:.60} there")
+    if not differ and config["corpus_sha256"] != corpus_digests(data.load(s.dataset)):
+        differ.append(f"the corpus {s.dataset} has changed since")
     return differ
 
 
-def open_folder(s: TrainSettings, corpus: data.Corpus) -> tuple[dict | None, dict | None]:
+def open_folder(s: TrainSettings) -> tuple[dict | None, dict | None]:
     """config.json and the newest checkpoint of the run that these settings go on with: None for
     what there is not. UserError if out_dir holds another run.
     """
@@ -235,13 +224,8 @@ def open_folder(s: TrainSettings, corpus: data.Corpus) -> tuple[dict | None, dic
     if s.overwrite or not ((folder / "config.json").exists() or checkpoint_paths(folder)):
         return None, None
     config = read_config(folder)
-    state = load_checkpoint(folder, config["run_id"])
+    state = load_checkpoint(folder)
     differ = differences(folder, config, s)
-    if config["corpus_sha256"] != corpus_digests(corpus):
-        differ.append(f"the corpus {s.dataset} has changed since")
-    planned = config["settings"]["max_iters"]
-    if planned != s.max_iters and s.drop_pos:
-        differ.append(f"with drop_pos max_iters stays {planned}")
     if state and state["step"] > s.max_iters:
         differ.append(f"it has taken {state['step']} steps, not max_iters = {s.max_iters}")
     if differ:
@@ -249,6 +233,7 @@ def open_folder(s: TrainSettings, corpus: data.Corpus) -> tuple[dict | None, dic
             f"{folder} holds another run ({'; '.join(differ)}): "
             "choose another --out_dir, or --overwrite=True"
         )
+    planned = config["settings"]["max_iters"]
     if planned != s.max_iters:
         print(f"note: {planned} steps were planned; from here on the schedule of {s.max_iters}")
         config["settings"]["max_iters"] = s.max_iters
@@ -260,8 +245,6 @@ def write_folder(run: Run, processes: int) -> None:
     gets copies of the files of its scheme that are not the program's own.
     """
     folder = run.folder
-    s = run.settings
-    corpus = run.corpus
     lock_folder(folder)
     if "run_id" not in run.config:  # a new one
         for pattern in ("ckpt-*.pt", "metrics.jsonl", "extrapolation.*", "diagnose.*"):
@@ -273,13 +256,12 @@ def write_folder(run: Run, processes: int) -> None:
                 (folder / name).parent.mkdir(exist_ok=True, parents=True)
                 shutil.copyfile(path, folder / name)
         run.config |= provenance() | {
-            "settings": asdict(s),
+            "settings": asdict(run.settings),
             "device": run.compute.name,
             "dtype": run.compute.dtype_name,
-            "dtype_asked": s.dtype,
             "processes": processes,
             "files_sha256": {name: sha256(path) for name, path in files.items()},
-            "corpus_sha256": corpus_digests(corpus),
+            "corpus_sha256": corpus_digests(run.corpus),
             "parameters": run.model.parameter_count,
             "original_length": run.model.config.block_size,
             "run_id": uuid.uuid4().hex,
@@ -298,15 +280,14 @@ def finished_result(folder: str | Path, s: TrainSettings) -> dict[str, Any] | No
     if differences(folder, config, s) or config["settings"]["max_iters"] != s.max_iters:
         return None
     result = load_result(folder)
-    tested = set()
+    asked = set(itertools.product(PROTOCOLS, tested_lengths(s.block_size, s.eval_lengths)))
     for row in result["rows"]:
         subject = (row["step"], row["dataset"], row["extend"] or "")
         if subject == (s.max_iters, s.dataset, s.extend):
-            tested.add((row["protocol"], row["length"]))
+            asked.discard((row["protocol"], row["length"]))
             if "trained" in row:  # a corpus of rows is tested at once
                 return result
-    asked = itertools.product(PROTOCOLS, tested_lengths(s.block_size, s.eval_lengths))
-    return result if tested.issuperset(asked) else None
+    return None if asked else result
 
 
 # ---- checkpoints
@@ -327,7 +308,6 @@ def save_checkpoint(
         "gpt": asdict(run.model.config),
         "original_length": run.model.config.block_size,
         "train_lengths": run.config["train_lengths"],
-        "run_id": run.config["run_id"],
     }
     unnamed = run.folder / ".ckpt.new"
     run.checkpoint = replace_file(unnamed, lambda file: torch.save(state, file))[:16]
@@ -337,31 +317,26 @@ def save_checkpoint(
         path.unlink()
 
 
-def load_checkpoint(folder: Path, run_id: str) -> dict[str, Any] | None:
+def load_checkpoint(folder: Path) -> dict[str, Any] | None:
     """The newest good checkpoint of a run, with its "digest"; None if there is none.
 
     Damaged ones are named on standard error and passed over. UserError if all are damaged, or if
-    the newest is of another run or holds more than numbers, texts and tensors: no code in it runs.
+    the newest holds more than numbers, texts and tensors: no code in it runs.
     """
-    damaged = []
     for path in checkpoint_paths(folder):
         digest = path.stem[-16:]
         try:
             if sha256(path)[:16] != digest:
-                damaged.append(path.name)
+                print(f"{path} is damaged: passed over", file=sys.stderr)
                 continue
             state = torch.load(path, map_location="cpu", weights_only=True)
         except FileNotFoundError:  # a training saved meanwhile, and deleted this one
-            return load_checkpoint(folder, run_id)
+            return load_checkpoint(folder)
         except pickle.UnpicklingError as error:
             raise UserError(f"{path} is no checkpoint of this program: do not trust it") from error
-        if state["run_id"] != run_id:
-            raise UserError(f"{path} is of another run: {RESTORE}")
-        if damaged:
-            print(f"{' and '.join(damaged)}: damaged; going on from {path}", file=sys.stderr)
         return state | {"digest": digest}
-    if damaged:
-        raise UserError(f"{folder}: {' and '.join(damaged)} are damaged: {RESTORE}")
+    if checkpoint_paths(folder):
+        raise UserError(f"all checkpoints in {folder} are damaged: {RESTORE}")
     return None
 
 
@@ -388,7 +363,7 @@ def load_run(
             f"{folder}: {sentence}, so its weights belong to another formula: "
             "bring the file back, or train again with --overwrite=True"
         )
-    state = load_checkpoint(folder, config["run_id"])
+    state = load_checkpoint(folder)
     if state is None:
         raise UserError(f"{folder} holds no checkpoint yet: train it first")
     compute = pick(device, config["dtype"] if dtype == "auto" else dtype)
@@ -414,7 +389,7 @@ def open_model(name: str, settings: Any) -> Run:
     for weight in model.state_dict().values():
         digest.update(weight.contiguous().view(torch.uint8).numpy())
     checkpoint = digest.hexdigest()[:16]
-    compute = pick(settings.device, settings.dtype, width=model.config.n_embd)
+    compute = pick(settings.device, settings.dtype)
     shape = asdict(model.config)
     del shape["vocab_size"]
     s = TrainSettings(init_from=name, dataset=settings.dataset, max_iters=0, **shape)
@@ -450,8 +425,7 @@ def training_corpus(settings: TrainSettings) -> data.Corpus:
     corpus = data.load(settings.dataset)
     for length in settings.train_lengths:
         rows.check_length(corpus, length)
-    longest = max(settings.train_lengths)
-    data.sequences(corpus.train, longest, settings.seed, 0, 1)  # refuses one that is too short
+        data.sequences(corpus.train, length, settings.seed, 0, 1)  # refuses one that is too short
     if len(corpus.val) <= settings.block_size:
         raise UserError(
             f"the validation split of {settings.dataset} has only {len(corpus.val)} tokens; "

@@ -22,8 +22,7 @@ import attention
 from configurable import UserError, read_json, write_json
 
 # cards, and their dense bf16 peaks in TFLOP/s, from the vendor's data sheets
-PEAKS = {"H100 PCIe": 756, "H100": 989, "H200": 989, "A100": 312, "L4": 121, "RTX 4090": 165}
-TRIAL_FLOPS = 2**30  # of one product that is timed: with all repeats under 0.3 s on two cores
+PEAKS = {"H100 PCIe": 756, "H100": 989, "H200": 989, "A100": 312, "RTX 4090": 165}
 LEAD = 1.1  # bfloat16 must be faster by this, else float32, which rounds less, is taken
 
 
@@ -55,18 +54,15 @@ class Compute:
 CPU = Compute("cpu", None, "cpu, float32")  # for a caller that picks nothing
 
 
-def pick(device: str, dtype: str, tokens: int = 2048, width: int = 256) -> Compute:
+def pick(device: str, dtype: str) -> Compute:
     """The device and the number format for the settings of these names.
 
-    With dtype=auto a CPU that has bfloat16 multiplies in both formats first, at the shape of the
-    MLP of a model of that width with so many tokens in a batch. UserError if this machine does not
-    have the device.
+    With dtype=auto a CPU that has bfloat16 multiplies in both formats first. UserError if this
+    machine does not have the device.
     """
     # the device
-    if device == "auto" and torch.cuda.is_available():
-        device = "cuda"
-    elif device == "auto":
-        device = "mps" if torch.backends.mps.is_available() else "cpu"
+    if device == "auto":  # mps is untested: only if asked for
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and "LOCAL_RANK" in os.environ:
         device = f"cuda:{os.environ['LOCAL_RANK']}"  # torchrun gives each process a card of its own
     try:
@@ -90,14 +86,12 @@ def pick(device: str, dtype: str, tokens: int = 2048, width: int = 256) -> Compu
         if torch.cuda.is_bf16_supported(including_emulation=False):
             best = torch.bfloat16
             reason = "the card has it"
-    elif device == "mps":
-        reason = "mps is untested"
     elif not cpu_has_bfloat16():
-        reason = "the processor has nothing faster"
+        reason = "it has nothing faster"
     elif os.environ.get("WORLD_SIZE", "1") != "1":
         reason = "not measured: several processes must take the same"
     else:
-        rates = measured_rates(tokens, width)
+        rates = measured_rates()
         if rates["bfloat16"] > LEAD * rates["float32"]:
             best = torch.bfloat16
         reason = "measured: bfloat16 {bfloat16:.0f}, float32 {float32:.0f} GFLOP/s".format(**rates)
@@ -110,15 +104,14 @@ def cpu_has_bfloat16() -> bool:
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
-def measured_rates(tokens: int, width: int) -> dict[str, float]:
-    """GFLOP/s of (tokens, width) x (width, 4 width) on this CPU, by number format.
+def measured_rates() -> dict[str, float]:
+    """GFLOP/s of (2048, 256) x (256, 1024), as in the default model, on this CPU by number format.
 
-    Measured once for each processor, number of threads, version of torch and shape: the result is
-    kept in the user's cache folder.
+    Measured once for each processor, number of threads and version of torch: the result is kept in
+    the user's cache folder.
     """
-    tokens = max(1, min(tokens, TRIAL_FLOPS // (8 * width * width)))
     threads = torch.get_num_threads()
-    key = f"{processor_name()}, {threads} threads, torch {torch.__version__}, {tokens} x {width}"
+    key = f"{processor_name()}, {threads} threads, torch {torch.__version__}"
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "longshot/rates.json")
     measured = {}
     with contextlib.suppress(UserError):  # a cache that is absent or damaged is made anew
@@ -126,10 +119,10 @@ def measured_rates(tokens: int, width: int) -> dict[str, float]:
     if key not in measured:
         rates = {}
         for name in ("bfloat16", "float32"):
-            x = torch.ones(tokens, width, dtype=getattr(torch, name))
-            weight = torch.ones(4 * width, width, dtype=x.dtype)
+            x = torch.ones(2048, 256, dtype=getattr(torch, name))
+            weight = torch.ones(1024, 256, dtype=x.dtype)
             seconds = min(timeit.repeat(partial(linear, x, weight), number=1, repeat=6))
-            rates[name] = 8 * tokens * width * width / seconds / 1e9
+            rates[name] = 2 * x.numel() * len(weight) / seconds / 1e9
         measured[key] = rates
         with contextlib.suppress(OSError, UserError):  # it is done without if it can't be written
             cache.parent.mkdir(parents=True, exist_ok=True)
@@ -151,26 +144,9 @@ def autocast(compute: Compute) -> contextlib.AbstractContextManager:
     return torch.autocast(compute.kind, compute.dtype, enabled=compute.dtype is not None)
 
 
-def repeat_to_the_bit(compute: Compute) -> None:
-    """Make the same command give the same numbers.
-
-    On a GPU torch warns about an operation that has no such way, and compiled code may not choose
-    kernels by their speed.
-    """
-    if compute.kind == "cuda":  # read when the first product is formed
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        os.environ.setdefault("TORCHINDUCTOR_DETERMINISTIC", "1")
-    if compute.kind == "cpu":  # the function below does it too, but imports the compiler: 2 s
-        torch.set_deterministic_debug_mode("error")
-    else:
-        torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False
-
-
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that memory is full; on a CPU torch raises a RuntimeError for it."""
-    full = isinstance(error, MemoryError | torch.OutOfMemoryError)
-    return full or "can't allocate memory" in str(error)
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 @contextlib.contextmanager
@@ -178,7 +154,7 @@ def memory_advice(advice: str) -> Iterator[None]:
     """Turn running out of memory into a UserError that gives this advice."""
     try:
         yield
-    except (MemoryError, RuntimeError) as error:
+    except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
         raise UserError(f"out of memory: {advice}") from error
@@ -211,9 +187,8 @@ def missing_compiler() -> str:
 def peak_flops(compute: Compute) -> float | None:
     """The card's peak in FLOP/s; None if it is not known."""
     if compute.kind == "cuda" and compute.dtype is not None:
-        name = torch.cuda.get_device_name(compute.device)
         for card, peak in PEAKS.items():
-            if re.search(rf"\b{card}\b", name):
+            if card in compute.name:
                 return 1e12 * peak
     return None
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from tqdm import tqdm
 
-from configurable import LogSettings, UserError, replace_file
+from configurable import LogSettings, replace_file
 from model import GPT
 from runs.checkpoint import Run
 from runs.device import peak_flops, peak_memory
 from runs.processes import Processes
-from runs.results import rows_of, select, summary
+from runs.results import load_rows, select, summary
 
 # ---- metrics.jsonl
 
@@ -23,17 +23,15 @@ def logged(folder: str | Path) -> list[dict[str, Any]]:
     path = Path(folder, "metrics.jsonl")
     lines = []
     if path.exists():
-        for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            with suppress(ValueError, TypeError, KeyError, RecursionError):
-                line = json.loads(text)
-                lines.append(line | {"step": int(line["step"])})
+        for text in path.read_text(encoding="utf-8").splitlines():
+            with suppress(ValueError):
+                lines.append(json.loads(text))
     return lines
 
 
-def diverged(folder: str | Path) -> str:
-    """What was not finite when the training in a run folder ended; empty if all was."""
-    lines = logged(folder) or [{}]
-    return lines[-1].get("diverged", "")
+def diverged(folder: str | Path) -> bool:
+    """Whether the training in a run folder ended because its loss was not finite."""
+    return any("diverged" in line for line in logged(folder)[-1:])
 
 
 def flops_per_token(model: GPT, length: int) -> int:
@@ -67,44 +65,41 @@ class Log:
         s = run.settings
         if s.wandb_log:
             config = asdict(s) | run.config
-            self.wandb_run = open_wandb(run.folder, s, "train", config, run.config["run_id"])
+            self.wandb_run = open_wandb(run.folder, s, config, run.config["run_id"])
 
     def add_step(self, line: dict[str, Any], speed: float) -> None:
         """Log a step that was made at a speed of so many steps per second."""
         s = self.run.settings
+        compute = self.run.compute
         step = line["step"]
         tokens_per_s = speed * s.tokens_per_step
-        line["tokens_per_s"] = round(tokens_per_s, 1)
-        line["memory"] = peak_memory(self.run.compute)
-        line["mfu"] = None
-        peak = peak_flops(self.run.compute)
-        if peak:
-            flops = tokens_per_s * flops_per_token(self.run.model, s.block_size)
-            line["mfu"] = round(flops / (peak * self.size), 4)
-        self.write(line)
-        if self.wandb_run:
-            self.wandb_run.log(line, step=step)
-
+        line |= {"tokens_per_s": tokens_per_s, "memory": peak_memory(compute), "mfu": None}
         text = f"step {step}/{s.max_iters}: loss {line['loss']:.4f}"
         if "val_loss" in line:
             text += f", val {line['val_loss']:.4f}"
         text += f", lr {line['lr']:.2e}, norm {line['grad_norm']:.2f}, {tokens_per_s:,.0f} tokens/s"
+        peak = peak_flops(compute)
         if peak:
+            flops = tokens_per_s * flops_per_token(self.run.model, s.block_size)
+            line["mfu"] = flops / (peak * self.size)
             text += f", MFU {line['mfu']:.1%}"
         if step > 1:  # the first compiles
             text += f", {(s.max_iters - step) / speed:.0f} s left"
         tqdm.write(text)
+        self.write(line)
+        if self.wandb_run:
+            self.wandb_run.log(line, step=step)
 
     def write(self, line: dict[str, Any]) -> None:
         """Add one line to metrics.jsonl."""
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
-    def add_test(self, result: dict[str, Any]) -> None:
-        """Log a result in wandb, and close it: rows, curves against N, figure, summary."""
+    def add_test(self) -> None:
+        """Log the test in wandb, and close it: rows, curves against N, figure, summary."""
         if not self.wandb_run:
             return
-        rows = select(rows_of({str(self.run.folder): result}))
+        rows = select(load_rows([self.run.folder]))
         log_rows(self.wandb_run, rows, rows["protocol"], self.run.folder / "extrapolation.png")
         self.wandb_run.summary.update(summary(rows))
         self.wandb_run.finish()
@@ -113,29 +108,18 @@ class Log:
 # ---- Weights & Biases
 
 
-def open_wandb(
-    folder: Path, s: LogSettings, kind: str, config: dict, run_id: str | None = None
-) -> Any:
-    """A wandb run in a folder, of a kind ("train", "comparison"); UserError if wandb refuses.
-
-    With a run_id that wandb knows the run goes on.
-    """
+def open_wandb(folder: Path, s: LogSettings, config: dict, run_id: str | None = None) -> Any:
+    """A wandb run in a folder. With a run_id that wandb knows it goes on."""
     import wandb
 
-    try:
-        return wandb.init(
-            project=s.wandb_project,
-            name=s.wandb_run_name or folder.name,
-            dir=folder,
-            job_type=kind,
-            config=config,
-            id=run_id,
-            resume="allow",
-        )
-    except (wandb.Error, ValueError) as error:
-        raise UserError(
-            f"wandb refused ({error!s:.200}): `wandb login`, or no wandb_log"
-        ) from error
+    return wandb.init(
+        project=s.wandb_project,
+        name=s.wandb_run_name or folder.name,
+        dir=folder,
+        config=config,
+        id=run_id,
+        resume="allow",
+    )
 
 
 def log_rows(wandb_run: Any, rows: Any, curves: Any, figure: Path) -> None:
@@ -148,19 +132,19 @@ def log_rows(wandb_run: Any, rows: Any, curves: Any, figure: Path) -> None:
     means = rows["nats"].groupby([rows["length"], curves]).mean().dropna()
     for (length, name), nats in means.items():
         wandb_run.log({f"extrapolation/{name}": nats, "extrapolation/N": length})
-    plain = rows.drop(columns="block_nats", errors="ignore").astype(object)
+    plain = rows.drop(columns="block_nats").astype(object)
     table = wandb.Table(dataframe=plain.where(plain.notna(), None))
     wandb_run.log({"extrapolation": table})
     if figure.exists():  # not drawn if nothing could be measured
         wandb_run.log({"extrapolation_figure": wandb.Image(str(figure))})
 
 
-def log_comparison(settings: LogSettings, rows: Any, figure: Path, kind: str) -> None:
+def log_comparison(settings: LogSettings, rows: Any, figure: Path) -> None:
     """A wandb run of its own for a comparison, if wandb_log is set: its selected rows, the mean
     curve of each label, the figure.
     """
     if not settings.wandb_log:
         return
-    wandb_run = open_wandb(figure.parent, settings, kind, asdict(settings))
+    wandb_run = open_wandb(figure.parent, settings, asdict(settings))
     log_rows(wandb_run, rows, rows["protocol"] + "/" + rows["label"], figure)
     wandb_run.finish()

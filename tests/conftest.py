@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -239,7 +240,8 @@ class Records:
         from runs.checkpoint import provenance
 
         known = provenance()
-        content = {name: known[name] for name in ("versions", "platform", "threads", "git_commit")}
+        content = {name: known[name] for name in ("versions", "threads", "git_commit")}
+        content["platform"] = platform.platform()
         content["entries"] = self.entries
         write_json(self.path, content)
         kept = json.loads(self.path.read_text(encoding="utf-8"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_train import identical, run, saved, stop_at
+from test_train import run, stop_at
 
 from configurable import UserError
 from runs import device
@@ -34,7 +34,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setattr(torch.backends.mps, "is_available", lambda: "mps" in gpus)
         monkeypatch.setattr(device, "cpu_has_bfloat16", lambda: bf16)
         rates = {"bfloat16": 400.0, "float32": rate}
-        monkeypatch.setattr(device, "measured_rates", lambda tokens, width: rates)
+        monkeypatch.setattr(device, "measured_rates", lambda: rates)
 
     return pretend
 
@@ -42,7 +42,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 @pytest.mark.parametrize(
     ("gpus", "about", "name", "dtype", "chosen"),
     [
-        ([], {}, "auto", "auto", "cpu, float32 (the processor has nothing faster)"),
+        ([], {}, "auto", "auto", "cpu, float32 (it has nothing faster)"),
         ([], {"bf16": True}, "auto", "auto", "bfloat16 (measured: bfloat16 400, float32 200 GFLOP/s)"),
         ([], {"bf16": True, "rate": 370.0}, "auto", "auto", "float32 (measured: bfloat16 400, float32 370"),
         ([], {"bf16": True}, "auto", "float32", "cpu, float32 (as asked for)"),
@@ -51,7 +51,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         (["cuda"], {}, "auto", "auto", "cuda, float16 (the card has no bfloat16)"),
         (["cuda"], {"bf16": True}, "cuda:1", "float16", "cuda:1, float16 (as asked for)"),
         (["cuda"], {}, "cpu", "auto", "cpu, float32"),
-        (["mps"], {}, "auto", "auto", "mps, float32 (mps is untested)"),
+        (["mps"], {}, "auto", "auto", "cpu, float32"),
+        (["mps"], {}, "mps", "auto", "mps, float32"),
     ],
 )  # fmt: skip
 def test_the_choice_is_said_with_its_reason(
@@ -84,13 +85,11 @@ def test_the_rates_are_measured_once_and_a_damaged_cache_is_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    rates = device.measured_rates(64, 32)
-    assert min(rates.values()) > 0 and device.measured_rates(64, 32) == rates
-    assert device.measured_rates(64, 16) != rates
+    rates = device.measured_rates()
+    assert min(rates.values()) > 0 and device.measured_rates() == rates
     cache = tmp_path / "longshot" / "rates.json"
-    assert len(json.loads(cache.read_text(encoding="utf-8"))) == 2
     cache.write_text("[1,", encoding="utf-8")
-    assert device.measured_rates(64, 32) != rates
+    assert device.measured_rates() != rates
     assert len(json.loads(cache.read_text(encoding="utf-8"))) == 1
 
 
@@ -98,7 +97,7 @@ def test_running_out_of_memory_is_a_sentence_and_other_faults_stay_themselves() 
     full = RuntimeError(
         "DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes."
     )
-    for error in (full, MemoryError(), torch.OutOfMemoryError("Tried to allocate 2.00 GiB")):
+    for error in (full, torch.OutOfMemoryError("Tried to allocate 2.00 GiB")):
         with pytest.raises(UserError, match="^out of memory.*: lower batch_size"):
             with device.memory_advice("lower batch_size"):
                 raise error
@@ -125,12 +124,12 @@ def test_what_compiling_lacks_is_named(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("name", "peak"),
     [("NVIDIA H100 80GB HBM3", 989), ("NVIDIA H100 PCIe", 756), ("NVIDIA A100-SXM4-40GB", 312),
-     ("NVIDIA L4", 121), ("NVIDIA GeForce RTX 4090", 165), ("NVIDIA GeForce GTX 1080", None)],
+     ("NVIDIA GeForce RTX 4090", 165), ("NVIDIA GeForce GTX 1080", None)],
 )  # fmt: skip
 def test_a_card_has_the_peak_of_its_data_sheet(
     name: str, peak: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda card: name)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: name)
     found = device.peak_flops(Compute("cuda", torch.bfloat16, ""))
     assert found == (peak and peak * 1e12)
     assert (
@@ -146,10 +145,8 @@ def test_a_card_has_the_peak_of_its_data_sheet(
 def test_a_compiled_run_on_cuda_resumes_and_loads_on_a_processor(
     dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["--device=cuda", f"--dtype={dtype}", "--pos=alibi + t5", "--deterministic=True"]
+    words = ["--device=cuda", f"--dtype={dtype}", "--pos=alibi + t5"]
     words.append(f"--compile={not device.missing_compiler()}")
-    assert run(*words, "--out_dir=straight") == 0
     stop_at(monkeypatch, 4)
     assert [run(*words, "--out_dir=run") for _ in range(2)] == [130, 0]
-    assert identical(saved("run")["model"], saved("straight")["model"])
     assert load_run("run", "cpu").compute.dtype_name == dtype

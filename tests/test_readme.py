@@ -20,6 +20,7 @@ import train
 from runs.checkpoint import load_run
 from runs.results import load_rows
 from scheme import Scheme, find
+from tools import ExplainSettings
 
 ROOT = Path(configurable.__file__).resolve().parent
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in ROOT.glob("docs/*.md")}
@@ -32,7 +33,7 @@ PROGRAMS = {
     "extend.py": configurable.ExtendSettings,
     "report.py": configurable.ReportSettings,
     "sample.py": configurable.SampleSettings,
-    "tools.explain": configurable.ExplainSettings,
+    "tools.explain": ExplainSettings,
 }
 
 

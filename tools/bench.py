@@ -14,7 +14,8 @@ is in the JSON file is not measured again.
 """
 
 if __name__ == "__main__":  # --help answers before torch is imported
-    from configurable import BenchSettings, answer_help
+    from configurable import answer_help
+    from tools import BenchSettings
 
     answer_help(BenchSettings, __doc__)
 
@@ -32,7 +33,6 @@ import torch
 
 import data
 from configurable import (
-    BenchSettings,
     UserError,
     configure,
     read_json,
@@ -46,6 +46,7 @@ from runs import device
 from runs.checkpoint import provenance, training_corpus
 from runs.log import flops_per_token
 from runs.results import show
+from tools import BenchSettings
 from train import MeanLoss, compile_loss, configure_optimizers, to_device
 
 QUICK = {
@@ -182,7 +183,7 @@ def main() -> None:
     """Measure what is not measured yet; write JSON and table."""
     s, schemes = configure(BenchSettings, sys.argv[1:], __doc__)
     device.set_up_cpu()
-    compute = device.pick(s.device, s.dtype, s.batch_size * s.block_size, s.n_embd)
+    compute = device.pick(s.device, s.dtype)
     settings = [f"{compute.name}, {compute.dtype_name}"]
     for name in sorted(s.named.difference(FREE)):
         settings.append(f"{name}={typed(getattr(s, name))}")

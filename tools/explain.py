@@ -11,7 +11,8 @@ angles that it has never seen as soon as a text is longer, unless an extension s
 """
 
 if __name__ == "__main__":  # --help answers before torch is imported
-    from configurable import ExplainSettings, answer_help
+    from configurable import answer_help
+    from tools import ExplainSettings
 
     answer_help(ExplainSettings, __doc__)
 
@@ -24,17 +25,12 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from configurable import (
-    ExplainSettings,
-    GPTConfig,
-    ModelSettings,
-    configure,
-    run_program,
-)
+from configurable import GPTConfig, ModelSettings, configure, run_program
 from posenc import Extension, Rotary, Shape, scheme_name
 from runs.examine import examine
 from runs.results import show
 from scheme import Scheme, find, options_of, parse
+from tools import ExplainSettings
 
 
 def pair_table(scheme: Scheme, rotary: Rotary, length: int) -> pd.DataFrame:
