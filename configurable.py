@@ -38,7 +38,7 @@ class UserError(ValueError):
 Protocol = Literal["fixed_targets", "windowed", "nonoverlapping"]
 PROTOCOLS = get_args(Protocol)
 Part = Literal["train", "test", "decode"]
-Format = Literal["text", "md", "tex", "csv", "json"]
+Format = Literal["text", "md", "tex", "csv"]
 Windows = Literal[64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536]
 Count = Annotated[int, Field(ge=1, le=2**24)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
@@ -291,9 +291,7 @@ class TableSettings(Settings):
     """How tables and figures of runs are given out."""
 
     out: FigureFile = setting("", "figure of several runs: .png, .pdf or .svg", "manner")
-    format: Format = setting(
-        "text", "of the table: text, md, tex; csv and json give the rows", "manner"
-    )
+    format: Format = setting("text", "of the table: text, md, tex; csv gives the rows", "manner")
 
 
 @dataclass(frozen=True)

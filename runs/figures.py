@@ -146,7 +146,7 @@ def plot_extensions(rows: pd.DataFrame, path: str | Path) -> None:
     """Draw `extension_gains` in colours: blue where more context helps, red where it hurts."""
     from matplotlib.colors import SymLogNorm
 
-    gains = wide(extension_gains(rows))
+    gains = wide(extension_gains(rows), "mean")
     axes = new_figure((5 + 0.7 * gains.shape[1], 1.4 + 0.25 * len(gains))).add_subplot()
     norm = SymLogNorm(0.03, vmin=-3, vmax=3)
     axes.imshow(gains.clip(-3, 3), cmap="RdBu", norm=norm, aspect="auto", alpha=0.6)
