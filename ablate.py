@@ -66,7 +66,7 @@ from runs.checkpoint import (
 from runs.examine import examine
 from runs.figures import plot_rows
 from runs.log import diverged, log_comparison
-from scheme import parse
+from scheme import load_file, parse
 
 TRAIN = Path(__file__).resolve().with_name("train.py")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # schedulers send the last one
@@ -162,8 +162,10 @@ def examine_cells(cells: list[Cell]) -> None:
             places = evaluate.find_places(corpus, s.eval_windows)
             for length in (s.block_size, *s.eval_lengths):
                 evaluate.check_room(corpus, places, "fixed_targets", length)
+        pos_file = Path(s.pos_file).resolve() if s.pos_file else None
+        if pos_file:
+            load_file(pos_file)
         if s.examine:
-            pos_file = Path(s.pos_file) if s.pos_file else None
             length = max((s.block_size, *s.mixed_lengths))
             for warning in examine(s.gpt(corpus.vocab_size), pos_file, length, cell.folder):
                 print(f"warning: {cell.label}: {warning}")

@@ -258,10 +258,11 @@ def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> 
     newest = at_L.groupby(shown.run).transform("last")
     shown = shown[~of_places | (shown.targets == "") | (targets == newest)]
     kinds = shown[shown.targets != ""].drop_duplicates([*SUBJECT, "split_sha256", "targets"])
-    for other in kinds[kinds.duplicated(SUBJECT)].itertuples():
+    others = kinds[kinds.duplicated(SUBJECT)]
+    if len(others):
         raise UserError(
-            f"{other.label}: different targets of {dataset} than in the runs before it; evaluate "
-            "them with the same --eval_windows and the same corpus files"
+            f"{others.label.iloc[0]}: different targets of {dataset} than in the runs before it; "
+            "evaluate them with the same --eval_windows and the same corpus files"
         )
     return shown.reset_index(drop=True)
 
