@@ -57,9 +57,11 @@ $(GPU)/tests.txt: | gpu-card
 		echo "exit status $$code" >> $@.new; test $$code -le 1
 	mv $@.new $@
 
-gpu-bench: $(SIX:%=gpu-bench-%)
-gpu-bench-%: | gpu-card
-	$(VENV) -m tools.bench $* $(SIZE) $(ARGS) --device=$(DEVICE) --out_dir=$(GPU)/bench
+gpu-bench: $(SIX:%=$(GPU)/bench-%.txt)
+$(GPU)/bench-%.txt: | gpu-card
+	mkdir -p $(GPU)
+	$(VENV) -m tools.bench $* $(SIZE) $(ARGS) --device=$(DEVICE) > $@.new
+	mv $@.new $@
 
 gpu-six: $(SIX:%=$(GPU)/%/extrapolation.json)
 	$(VENV) report.py $(SIX:%=$(GPU)/%) --out=$(GPU)/figure.png > $(GPU)/table.txt.new

@@ -15,8 +15,9 @@ command goes on after an interruption, and trains only what is not yet trained. 
 settings, files and corpus have not changed since it was finished is never trained twice:
 --overwrite=True replaces the others.
 
-A learning rate is picked on a seed that is not compared, with half the steps, by the loss at L on
-validation windows that share no target with the test, or on training rows that it has not read.
+Each of learning_rates is tried for each scheme with one seed that is not compared. The best has the
+lowest loss at L on validation windows that share no target with the test, or on training rows that
+it has not read.
 """
 
 if __name__ == "__main__":  # --help answers before torch is imported
@@ -36,8 +37,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
+import pandas as pd
 import torch
-from tqdm import tqdm
 
 import data
 import evaluate
@@ -68,10 +69,9 @@ from scheme import load_file, parse
 
 TRAIN = Path(__file__).resolve().with_name("train.py")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # schedulers send the last one
-NEAR = 0.01  # nats by which another learning rate must be better than the usual one
 
 
-@dataclass(frozen=True)
+@dataclass
 class Cell:
     """One run of the comparison, and what tables call its scheme."""
 
@@ -88,20 +88,24 @@ class Cell:
         """The run folder that train.py gives it."""
         return run_folder(self.settings)
 
+    def changes(self) -> list[str]:
+        """How the run in its folder, if there is one, is another one than this."""
+        if not (self.folder / "config.json").exists():
+            return []
+        config = read_config(self.folder)
+        changes = differences(self.folder, config, self.settings)
+        if config["corpus_sha256"] != corpus_digests(data.load(self.settings.dataset)):
+            changes.append(f"the corpus {self.settings.dataset} has changed since")
+        return changes
+
     def is_finished(self) -> bool:
         """Whether it is trained and tested to its end, by these settings, files and corpus."""
         try:
-            result = finished_result(self.folder, self.settings)
+            return bool(finished_result(self.folder, self.settings)) and not self.changes()
         except UserError:  # a damaged file
             if self.settings.overwrite:
                 return False
             raise
-        return result is not None and not self.has_another_corpus()
-
-    def has_another_corpus(self) -> bool:
-        """Whether the corpus has changed since the run in its folder began."""
-        corpus = data.load(self.settings.dataset)
-        return read_config(self.folder)["corpus_sha256"] != corpus_digests(corpus)
 
 
 # ---- what is to be trained
@@ -142,18 +146,13 @@ def examine_cells(cells: list[Cell]) -> None:
     a wrong scheme, a length that the corpus does not have, or a folder that holds another run.
     """
     for cell in cells:
-        s = cell.settings
-        if s.overwrite or not (cell.folder / "config.json").exists():
+        if cell.settings.overwrite or not cell.changes():
             continue
-        differ = differences(cell.folder, read_config(cell.folder), s)
-        if cell.has_another_corpus():
-            differ.append(f"the corpus {s.dataset} has changed since")
-        if differ:
-            unfinished = "; ".join(cell.name for cell in cells if not cell.is_finished())
-            raise UserError(
-                f"{cell.folder} holds another run than {cell.name} ({differ[0]}): "
-                f"--overwrite=True keeps what is finished and trains anew: {unfinished}"
-            )
+        unfinished = "; ".join(cell.name for cell in cells if not cell.is_finished())
+        raise UserError(
+            f"{cell.folder} holds another run than {cell.name} ({cell.changes()[0]}): "
+            f"--overwrite=True keeps what is finished and trains anew: {unfinished}"
+        )
     # one cell of each scheme
     for cell in {cell.label: cell for cell in cells}.values():
         s = cell.settings
@@ -162,9 +161,8 @@ def examine_cells(cells: list[Cell]) -> None:
             places = evaluate.find_places(corpus, s.eval_windows)
             for length in (s.block_size, *s.eval_lengths):
                 evaluate.check_room(corpus, places, "fixed_targets", length)
-        pos_file = None
-        if s.pos_file:
-            pos_file = Path(s.pos_file).resolve()
+        pos_file = Path(s.pos_file).resolve() if s.pos_file else None
+        if pos_file:
             load_file(pos_file)
         if s.examine:
             length = max((s.block_size, *s.mixed_lengths))
@@ -220,9 +218,7 @@ def train_cells(cells: list[Cell], jobs: int) -> dict[str, str]:
             for line in child.stdout:
                 print(line, end="", file=log, flush=True)
                 last = line.strip() or last
-                bar.set_postfix_str(last[:60])
         code = child.wait()
-        bar.update()
         if caught:
             return
         if code or not cell.is_finished():
@@ -232,13 +228,11 @@ def train_cells(cells: list[Cell], jobs: int) -> dict[str, str]:
             summary = results.summary(results.select(results.load_rows([cell.folder])))
             outcome = ", ".join(f"{name} {x:.4f}" for name, x in summary.items())
         number = f"[{cells.index(cell) + 1}/{len(cells)}]"
-        tqdm.write(f"{number} {cell.name}: {outcome} ({time.monotonic() - started:.0f} s)")
+        print(f"{number} {cell.name}: {outcome} ({time.monotonic() - started:.0f} s)", flush=True)
 
     handlers = {number: signal.signal(number, pass_on) for number in SIGNALS}
-    # the bar is shown on a terminal only
-    bar = tqdm(total=len(cells), initial=len(cells) - len(waiting), unit="cell", disable=None)
     try:
-        with bar, ThreadPoolExecutor(jobs) as pool:
+        with ThreadPoolExecutor(jobs) as pool:
             list(pool.map(train, waiting))
     finally:
         for number, handler in handlers.items():
@@ -252,66 +246,38 @@ def train_cells(cells: list[Cell], jobs: int) -> dict[str, str]:
 # ---- learning rates
 
 
-def pick_rate(cell: Cell, settings: AblateSettings, train: bool) -> dict:
-    """{"picked": the learning rate for the scheme of a cell, "nats": {rate: loss of its trial}};
-    picked is None if a trial is not finished. Trials are trained only if `train` is set.
+def pick_rates(cells: list[Cell], settings: AblateSettings) -> dict[str, float]:
+    """The learning rate of the lowest loss for each scheme; each rate is tried with one seed more.
 
-    It is that of the lowest loss, or the usual one if that is within NEAR. If the best is at an
-    edge of those tried, the next one, as far off as its neighbour (as a ratio), is tried too.
+    UserError as long as other shares of the cells have not tried theirs.
     """
-    usual = settings.highest_lr
-    losses = {}
-    new = sorted({usual, *settings.learning_rates})
-    for _ in range(2):
-        trials = [trial(cell, rate, settings) for rate in new]
-        if train:
-            left = [run for run in trials if settings.overwrite or not diverged(run.folder)]
-            train_cells(left, settings.jobs)
-        for run in trials:
-            loss = tuning_loss(run)
-            if loss is None:
-                return {"picked": None, "nats": {}}
-            losses[run.settings.learning_rate] = loss
-        tried = sorted(losses)
-        best = min(tried, key=losses.get)
-        if losses[usual] - losses[best] <= NEAR:
-            best = usual
-        if len(tried) == 1 or best not in (tried[0], tried[-1]):
-            break
-        neighbour = tried[1] if best == tried[0] else tried[-2]
-        new = [float(f"{best**2 / neighbour:.3g}")]
-    nats = {rate: losses[rate] if math.isfinite(losses[rate]) else None for rate in tried}
-    return {"picked": best, "nats": nats}
+    trials = {}  # a cell for each scheme and rate, the same whatever the seed of the cell
+    for cell in cells:
+        for rate in settings.learning_rates:
+            s = replace(cell.settings, learning_rate=rate, seed=max(settings.seeds) + 1)
+            s = replace(s, eval_lengths=(s.block_size,))
+            trials[cell.label, rate] = Cell(f"trial of {cell.label} lr={rate}", s)
+    part, parts = settings.share
+    train_cells(list(trials.values())[part - 1 :: parts], settings.jobs)
+    # a line for each scheme, a column for each rate
+    losses = pd.Series({key: tuning_loss(trial) for key, trial in trials.items()}).unstack()
+    print(results.show("loss by learning rate", losses.rename_axis("scheme")))
+    if losses.isna().any(axis=None):
+        raise UserError("a rate was not tried: see what failed, or run the other shares first")
+    return losses.idxmin(axis=1).to_dict()
 
 
-def trial(cell: Cell, rate: float, settings: AblateSettings) -> Cell:
-    """The run that tries a rate for a scheme: half the steps, and a seed that is not compared."""
-    s = cell.settings
-    run = replace(
-        s,
-        learning_rate=rate,
-        max_iters=max(1, s.max_iters // 2),
-        warmup_iters=s.warmup // 2,
-        lr_decay_iters=None,
-        seed=max(settings.seeds) + 1,
-        eval_lengths=(s.block_size,),
-    )
-    folder = f"out/rates/{run_folder(run).name}-lr={rate}-steps={run.max_iters}"
-    return Cell(f"trial of {cell.label} with lr={rate}", replace(run, out_dir=folder))
-
-
-def tuning_loss(run: Cell) -> float | None:
-    """The loss that a rate is picked by: inf if the run diverged, None if it is not finished."""
-    if diverged(run.folder):
+def tuning_loss(trial: Cell) -> float:
+    """The loss that a rate is picked by: inf if the run diverged, NaN if it is not finished."""
+    if diverged(trial.folder):
         return math.inf
-    if not run.is_finished():
-        return None
-    s = run.settings
-    trained = load_run(run.folder, s.device, s.dtype, s.pos_file)
-    tester = evaluate.Tester(trained.model, trained.corpus, trained.compute)
-    if "rows" in trained.corpus.meta:
-        read = s.max_iters * s.batch_size * s.gradient_accumulation_steps
-        return evaluate.unread_loss(tester, s.seed, read)
+    if not trial.is_finished():
+        return math.nan
+    s = trial.settings
+    run = load_run(trial.folder, s.device, s.dtype, s.pos_file)
+    tester = evaluate.Tester(run.model, run.corpus, run.compute)
+    if "rows" in run.corpus.meta:
+        return evaluate.unread_loss(tester, s.seed, s.max_iters * s.tokens_per_step // s.block_size)
     return evaluate.tuning_loss(tester, s.block_size, s.eval_windows)
 
 
@@ -333,41 +299,28 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("WANDB_RUN_GROUP", folder.name)  # wandb reads it, in each cell too
 
-    # one number format for all cells: that of those that are kept, or the faster one here
+    # one number format for all cells: that of those that have begun, or the faster one here
     dtype = settings.dtype
     for cell in cells:
-        has_begun = (cell.folder / "config.json").exists() and not settings.overwrite
-        if dtype == "auto" and (has_begun or cell.is_finished()):
+        if dtype == "auto" and not settings.overwrite and (cell.folder / "config.json").exists():
             dtype = read_config(cell.folder)["dtype"]
     compute = device.pick(settings.device, dtype)
     print(f"on {compute.reason}")
+    for cell in cells:
+        cell.settings = replace(cell.settings, dtype=compute.dtype_name, examine=False)
+    if settings.learning_rates:
+        rates = pick_rates(cells, settings)
+        for cell in cells:
+            rate = rates[cell.label]
+            cell.settings = replace(cell.settings, learning_rate=rate)
+            cell.label += f" lr={rate}"
 
     part, parts = settings.share
-    rates = {}  # what pick_rate says of each scheme
-    ready = []  # the cells whose learning rates are known
-    share = []  # those of them that are trained here
-    for k, cell in enumerate(cells):
-        label = cell.label
-        s = replace(cell.settings, dtype=compute.dtype_name, examine=False)
-        is_mine = k % parts == part - 1
-        if settings.learning_rates:
-            is_mine = k % len(schemes) % parts == part - 1  # a scheme with all its seeds
-            if label not in rates:
-                rates[label] = pick_rate(Cell(label, s), settings, train=is_mine)
-                print(f"{label}: learning rate {rates[label]['picked'] or 'not picked yet'}")
-            rate = rates[label]["picked"]
-            if rate is None:
-                continue
-            label += f" lr={rate}"
-            s = replace(s, learning_rate=rate)
-        ready.append(Cell(label, s))
-        if is_mine:
-            share.append(ready[-1])
-
+    share = cells[part - 1 :: parts]
     n_finished = sum(cell.is_finished() for cell in share)
     print(f"cells: {len(share)}, finished: {n_finished}; the comparison goes to {folder}")
     failures = train_cells(share, settings.jobs)
-    finished = {str(cell.folder): cell.label for cell in ready if cell.is_finished()}
+    finished = {str(cell.folder): cell.label for cell in cells if cell.is_finished()}
     if not finished or (parts > 1 and len(finished) < len(cells)):
         print(f"no table yet: {len(finished)} of {len(cells)} cells finished")
         return int(bool(failures))
@@ -378,7 +331,7 @@ def main() -> int:
     for name, reason in failures.items():
         table += f"\nwithout {name}: {reason}"
     results.save_rows(rows, folder / "rows.csv.xz")
-    write_json(folder / "about.json", provenance() | {"rates": rates, "runs": finished})
+    write_json(folder / "about.json", provenance() | {"runs": finished})
     (folder / "table.txt").write_text(f"{table}\n", encoding="utf-8")
     plot_rows(rows, folder / "figure.png")
     print(f"\n{table}\n\nin {folder}: table.txt, figure.png, rows.csv.xz, about.json")

@@ -1,6 +1,6 @@
 """Print and draw what was measured, without testing anything.
 
-    python report.py [FOLDER ...] [--dataset=NAME] [--out=FILE] [--format=text|md|tex|csv|json]
+    python report.py [FOLDER ...] [--dataset=NAME] [--out=FILE] [--format=text|md|tex|csv]
 
     python report.py                                       list the runs in out/
     python report.py out/A out/B                           the tables of these runs
@@ -31,6 +31,8 @@ from runs.checkpoint import read_config
 from runs.figures import plot_rows
 from runs.log import logged
 
+RUN_FILES = ("config.json", "extrapolation.json")
+
 
 def is_tested(folder: Path) -> bool:
     """Whether a run folder has a result of a test."""
@@ -39,23 +41,19 @@ def is_tested(folder: Path) -> bool:
 
 def describe(folder: Path, dataset: str) -> dict[str, Any]:
     """The line of the list for a folder: what was trained, how far it is, what its test says."""
-    line = {"folder": str(folder), "state": "Hugging Face"}
-    if (folder / "config.json").exists():
+    line = {"folder": str(folder)}
+    if (folder / "config.json").exists():  # a Hugging Face model has none
         s = read_config(folder)["settings"]
         last = (logged(folder) or [{"step": 0}])[-1]
         line |= {"corpus": s["dataset"], "L": s["block_size"], "pos": s["pos"]}
-        line["state"] = "not tested"
+        line["step"] = f"{last['step']}/{s['max_iters']}"
         if "diverged" in last:
-            line["state"] = "diverged"
-        elif last["step"] < s["max_iters"]:
-            line["state"] = "unfinished"
+            line["step"] += " diverged"
     if is_tested(folder):
         rows = results.select(results.load_rows([folder]), dataset)
-        tested = rows.iloc[-1]
-        if line["state"] == "not tested" and tested.step == last["step"]:
-            line["state"] = "finished"
-        line |= {"corpus": tested.dataset, "L": tested.train_length, "pos": tested.pos}
-        line |= results.summary(rows)
+        last = rows.iloc[-1]
+        line |= {"corpus": last.dataset, "L": last.train_length, "pos": last.pos}
+        line |= {"tested": f"at {last.step}"} | results.summary(rows)
     return line
 
 
@@ -68,48 +66,35 @@ def list_runs(folders: list[Path], settings: ReportSettings) -> str:
             lines.append(describe(folder, settings.dataset))
         except UserError as error:
             broken.append(str(error))
-    if not lines:
-        raise UserError("; ".join(broken))
-    names = "corpus L pos state loss_L gain_4L gain_32L reach folder".split()
+    names = "corpus L pos step tested loss_L gain_4L gain_32L reach folder".split()
     table = pd.DataFrame(lines, columns=names).sort_values(["corpus", "L", "pos", "folder"])
     table = table.dropna(axis="columns", how="all")
-    title = "1 run" if len(lines) == 1 else f"{len(lines)} runs"
-    return results.show(title, table, broken, settings.format)
+    return results.show(f"runs: {len(lines)}", table, broken, settings.format)
 
 
 def main() -> None:
     """Print the tables of the runs and draw them, or list them."""
     settings, words = configure(ReportSettings, sys.argv[1:], __doc__)
     folders = [Path(word) for word in words or ["out"]]
-    for at in folders:
-        if not at.exists():
-            raise UserError(f"there is no {at}: name a run folder, as out/RUN")
     comparisons = [at for at in folders if at.is_file() or (at / "rows.csv.xz").exists()]
-    others = [at for at in folders if at not in comparisons and not is_tested(at)]
-    if others:  # folders of runs, or runs that were not tested: a list
-        if settings.out:
-            raise UserError(
-                f"--out draws tested runs, and {others[0]} is none: python evaluate.py tests a run"
-            )
+    if not all(at in comparisons or is_tested(at) for at in folders):
+        # folders of runs, or runs that were not tested: a list
         runs = set()
         for at in folders:
-            for name in ("config.json", "extrapolation.json"):
-                runs.update(path.parent for path in at.rglob(name))
-        if not runs:
-            raise UserError(f"{' '.join(words)}: no run in it; name a run folder, as out/RUN")
-        if settings.format not in ("csv", "json"):
+            found = [path.parent for path in at.rglob("*.json") if path.name in RUN_FILES]
+            if not found:
+                raise UserError(f"there is no run in {at}: name a run folder, as out/RUN")
+            runs.update(found)
+        if settings.out:
+            raise UserError("--out draws tested runs: python evaluate.py FOLDER tests one")
+        if settings.format != "csv":
             print(list_runs(sorted(runs), settings))
             return
         folders = [folder for folder in sorted(runs) if is_tested(folder)]
     rows = results.load_rows(folders)
-    if settings.format in ("csv", "json"):
-        print(results.tables(rows, settings.format))
-        return
-    extend = None
-    if comparisons == folders:  # they may be of several corpora
-        rows = rows[rows.dataset == (settings.dataset or rows.dataset.iloc[0])]
-        extend = "all"
-    rows = results.select(rows, settings.dataset, extend)
+    if settings.format != "csv":
+        # comparisons may be of several corpora
+        rows = results.select(rows, settings.dataset, "all" if comparisons == folders else None)
     print(results.tables(rows, settings.format))
     if settings.out and plot_rows(rows, settings.out):
         print(f"drawn in {settings.out}")

@@ -56,9 +56,16 @@ def plot_rows(rows: pd.DataFrame, path: str | Path) -> bool:
     length = rows.train_length.iloc[0]
     axes.axvline(length, color="0.35", linestyle="--", linewidth=1, zorder=0)
     axes.text(length, 0.01, f" L = {length}", transform=axes.get_xaxis_transform())
-    name_curves(axes, curves)
+    axes.set_title(f"{rows.dataset.iloc[0]}, trained at L = {length}")
+    by_label = {curve.get_label(): curve for curve in curves}  # seeds are named once
+    axes.legend(by_label.values(), by_label, loc="center left", bbox_to_anchor=(1, 0.5))
     save_figure(axes.figure, path)
     return True
+
+
+def style(number: int) -> dict[str, Any]:
+    """The colour and the marker of the curves of a label."""
+    return {"color": COLORS[number % len(COLORS)], "marker": MARKERS[number % len(MARKERS)]}
 
 
 def draw_losses(axes: Any, rows: pd.DataFrame) -> list[Any]:
@@ -71,28 +78,23 @@ def draw_losses(axes: Any, rows: pd.DataFrame) -> list[Any]:
     unit = rows.unit.iloc[0]
     axes.set_xlabel(f"test length, {unit}s (bars: of the mean over seeds, or to L; X: diverged)")
     axes.set_ylabel(f"loss, nats per {unit} (dotted: cropped to L)")
-    axes.set_title(f"{rows.dataset.iloc[0]}: the same targets with more and more context")
     errors = rows[rows.protocol.isin(OF_SEEDS)].set_index(["label", "length"]).stderr_vs_L
     for label, means in over_seeds(rows).groupby("label", sort=False):
-        means = means.set_index("length")
+        means = means.set_index("length").sort_index()
         nats = means["mean"].replace(math.inf, math.nan)
         if nats.isna().all():
             continue
         bars = means.half
         if means.seeds.max() == 1:
-            bars = errors[label].groupby("length").first()
-        color = COLORS[len(curves) % len(COLORS)]
-        marker = MARKERS[len(curves) % len(MARKERS)]
-        bars = bars.reindex(nats.index).fillna(0)
-        bar = axes.errorbar(
-            nats.index, nats, bars, color=color, marker=marker, markersize=5, capsize=3
-        )
+            bars = errors[label]
+        look = style(len(curves))
+        bar = axes.errorbar(nats.index, nats, bars.fillna(0), **look, markersize=5, capsize=3)
         curves.append(bar.lines[0])
         curves[-1].set_label(label)
         for length in means.index[means["mean"] == math.inf]:
-            axes.plot(length, 0.97, "X", color=color, transform=axes.get_xaxis_transform())
+            axes.plot(length, 0.97, "X", color=look["color"], transform=axes.get_xaxis_transform())
         cropped = nats.get(rows.train_length.iloc[0], math.nan)
-        axes.axhline(cropped, color=color, linestyle=":", linewidth=1)
+        axes.axhline(cropped, color=look["color"], linestyle=":", linewidth=1)
     low, high = axes.get_ylim()
     if high < 1.25 * low:  # a flat curve should look flat
         axes.set_ylim(low * 0.9, high * 1.1)
@@ -110,43 +112,19 @@ def draw_answers(axes: Any, rows: pd.DataFrame) -> list[Any]:
         shares = table["right"] if "right" in table else table.iloc[-1]
         shares = shares.dropna()
         if len(shares):
-            k = labels.index(label)
-            style = {"color": COLORS[k % len(COLORS)], "marker": MARKERS[k % len(MARKERS)]}
-            curves += axes.plot(list(shares.index), shares, label=label, **style)
+            curves += axes.plot(shares.index, shares, label=label, **style(labels.index(label)))
     axes.axhline(rows.chance.iloc[0], color="0.35", linestyle=":")
     axes.set_ylim(-0.02, 1.03)
     axes.set_xlabel("distance in the longest texts, tokens (the least of each bin), or size")
     axes.set_ylabel("share of right answers (dotted: a guess)")
-    axes.set_title(f"{rows.dataset.iloc[0]}, trained at {rows.train_length.iloc[0]}")
     return curves
-
-
-def name_curves(axes: Any, curves: list[Any]) -> None:
-    """Write the name of each curve beside its last point, in its colour, none over another."""
-    to_axes = axes.transData + axes.transAxes.inverted()
-    ends = {}  # of each label, whose seeds are named once: height in the axes, last length, colour
-    for curve in curves:
-        x, y = curve.get_data(orig=False)
-        last = np.flatnonzero(np.isfinite(y))[-1]
-        height = to_axes.transform((x[last], y[last]))[1]
-        ends[curve.get_label()] = (height, x[last], curve.get_color())
-    longest = max(last for _, last, _ in ends.values())
-    lowest = 0.0
-    left = len(ends)
-    for label, (height, last, color) in sorted(ends.items(), key=lambda end: end[1]):
-        left -= 1
-        height = max(lowest, min(height, 1 - 0.045 * left))  # room for the others
-        lowest = height + 0.045
-        if last < longest:
-            label = f"{label} (to {last:,.0f})"
-        axes.text(1.01, height, label, color=color, transform=axes.transAxes, va="center")
 
 
 def plot_extensions(rows: pd.DataFrame, path: str | Path) -> None:
     """Draw `extension_gains` in colours: blue where more context helps, red where it hurts."""
     from matplotlib.colors import SymLogNorm
 
-    gains = wide(extension_gains(rows))
+    gains = wide(extension_gains(rows), "mean")
     axes = new_figure((5 + 0.7 * gains.shape[1], 1.4 + 0.25 * len(gains))).add_subplot()
     norm = SymLogNorm(0.03, vmin=-3, vmax=3)
     axes.imshow(gains.clip(-3, 3), cmap="RdBu", norm=norm, aspect="auto", alpha=0.6)

@@ -43,11 +43,16 @@ QUESTION = (
 )
 # columns of the table of a run
 COLUMNS = "fixed_targets stderr gain gain_stderr windowed nonoverlapping bits/byte".split()
+# rows of different runs that have the same are compared
+SUBJECT = ["protocol", "length"]
 # protocols that are compared over seeds
 OF_SEEDS = ("fixed_targets", "image")
-# fields of a row that are lists of numbers, and objects
-LISTS = ("block_nats", "text_nats")
-OBJECTS = ("by_distance", "by_depth", "counted", "files_sha256")
+# what is shown of seeds besides the mean
+PAGES = {
+    "sd": "standard deviation over seeds",
+    "difference": "difference to the first, mean over the seeds that both have",
+    "error": "half of the 95 % t-interval of the difference",
+}
 
 
 # ---- files
@@ -77,14 +82,16 @@ def update_result(folder: str | Path, new: dict[str, Any]) -> dict[str, Any]:
     """
     path = Path(folder, "extrapolation.json")
     config = Path(folder, "config.json")
-    files = {}
-    if config.exists():  # a Hugging Face model has none
-        files = read_json(config)["files_sha256"]
+    # a Hugging Face model has no config.json
+    files = read_json(config)["files_sha256"] if config.exists() else {}
     new = new | {"scheme_files": " ".join(f"{name}:{files[name][:6]}" for name in sorted(files))}
+
+    def question(row: dict) -> list:
+        return [row.get(name) for name in QUESTION]
+
     if path.exists():
-        asked = [[row.get(name) for name in QUESTION] for row in new["rows"]]
-        kept = load_result(folder)["rows"]
-        kept = [row for row in kept if [row.get(name) for name in QUESTION] not in asked]
+        asked = [question(row) for row in new["rows"]]
+        kept = [row for row in load_result(folder)["rows"] if question(row) not in asked]
         new["rows"] = kept + new["rows"]
     write_json(path, new)
     return new
@@ -114,7 +121,9 @@ def describe_model(
 
 def tested_lengths(train_length: int, lengths: Iterable[int] = ()) -> list[int]:
     """The ascending lengths to test: those given, else L/2, L, 2L ... 32L. L is always one."""
-    return sorted({*(lengths or [train_length << k >> 1 for k in range(7)]), train_length} - {0})
+    if not lengths:
+        lengths = [train_length // 2, *(train_length * 2**k for k in range(6))]
+    return sorted({train_length, *lengths} - {0})
 
 
 # ---- the frame
@@ -164,9 +173,10 @@ def read_rows(path: Path) -> pd.DataFrame:
     try:
         rows = pd.read_csv(path, float_precision="round_trip")
         rows = rows[rows.seed.notna()].astype({"seed": int, "train_length": int})
-        for name in rows.columns.intersection(LISTS):
-            rows[name] = rows[name].map(lambda x: list(map(float, x.split())), na_action="ignore")
-        for name in rows.columns.intersection(OBJECTS):
+        rows["block_nats"] = rows.block_nats.map(
+            lambda text: [float(x) for x in text.split()], na_action="ignore"
+        )
+        for name in rows.columns.intersection(["by_distance", "counted"]):
             rows[name] = rows[name].map(json.loads, na_action="ignore")
         return complete(rows)
     except (ValueError, AttributeError, EOFError, lzma.LZMAError) as error:
@@ -203,12 +213,12 @@ def rows_of(results: Mapping[str, dict[str, Any]]) -> pd.DataFrame:
 
 def complete(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows with a column for each field that a table reads: "" for no text, NaN for no number."""
-    numbers = ["nats", "stderr", "stderr_vs_L", "bits_per_byte", "windows", "chance"]
+    numbers = ["nats", "stderr", "stderr_vs_L", "bits_per_byte", "chance"]
     texts = ["extend", "trained_extend", "note", "reason", "scheme_files"]
     texts += ["checkpoint", "split_sha256", "targets"]
-    names = [*rows, *QUESTION, *LISTS, *numbers, *texts, "diverged"]
-    rows = rows.reindex(columns=list(dict.fromkeys(names)))
-    rows = rows.astype(dict.fromkeys(numbers, float))
+    names = rows.columns.union([*numbers, *texts, "block_nats", "diverged"], sort=False)
+    rows = rows.reindex(columns=names)
+    rows[numbers] = rows[numbers].astype(float)
     rows[texts] = rows[texts].astype(object).fillna("")
     rows["diverged"] = rows.diverged.eq(True)
     # two formulas of one name are told apart by their files, and equal runs by their folders
@@ -227,17 +237,15 @@ def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> 
 
     They are the newest ones of one corpus, by default the one that the first run was trained on.
     `extend` is None for what each run was trained with, or "all". Rows of places that were tested
-    on other targets than at L are left out. UserError if a run has no rows, or two runs have
-    different targets.
+    on other targets than at L are left out. UserError if a run has no rows (with "all": if none
+    has), or two runs have different targets.
     """
-    if rows.empty:
-        raise UserError("there is no result to show: no run was tested")
     dataset = dataset or rows.trained_on.iloc[0]
     shown = rows[rows.dataset == dataset]
     if extend is None:
         shown = shown[shown.extend == shown.trained_extend]
     untested = rows.label[~rows.run.isin(shown.run)]
-    if len(untested):
+    if shown.empty or (extend is None and len(untested)):
         raise UserError(f"{untested.iloc[0]} was not tested on {dataset}: run evaluate.py on it")
     # rows of an older checkpoint, or asked again since, are history
     shown = shown[shown.checkpoint == shown.groupby("run").checkpoint.transform("last")]
@@ -246,20 +254,16 @@ def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> 
     # places have one set of targets at every length: that of the newest test at L
     of_places = shown.protocol.isin(["fixed_targets", "windowed"])
     targets = shown.split_sha256 + shown.targets
-    at_L = targets[of_places & (shown.length == shown.train_length)]
-    newest = shown.run.map(at_L.groupby(shown.run).last())
+    at_L = targets.where(of_places & (shown.length == shown.train_length))
+    newest = at_L.groupby(shown.run).transform("last")
     shown = shown[~of_places | (shown.targets == "") | (targets == newest)]
-    for (protocol, length), part in shown[shown.targets != ""].groupby(["protocol", "length"]):
-        different = part.drop_duplicates(["split_sha256", "targets"])
-        if len(different) > 1:
-            a, b = different.label[:2]
-            raise UserError(
-                f"{a} and {b}: different targets of {dataset} ({protocol} at {length}); evaluate "
-                "them with the same --eval_windows and the same corpus files"
-            )
-    labels = list(rows.label.unique())  # in the order of the runs
-    shown = shown.sort_values("length", kind="stable")
-    shown = shown.sort_values("label", key=lambda label: label.map(labels.index), kind="stable")
+    kinds = shown[shown.targets != ""].drop_duplicates([*SUBJECT, "split_sha256", "targets"])
+    others = kinds[kinds.duplicated(SUBJECT)]
+    if len(others):
+        raise UserError(
+            f"{others.label.iloc[0]}: different targets of {dataset} than in the runs before it; "
+            "evaluate them with the same --eval_windows and the same corpus files"
+        )
     return shown.reset_index(drop=True)
 
 
@@ -339,7 +343,7 @@ def summary(rows: pd.DataFrame) -> dict[str, float]:
         "gain_4L": table.gain.get(4 * length),
         "gain_32L": table.gain.get(32 * length),
     }
-    return {name: float(x) for name, x in numbers.items() if pd.notna(x)}
+    return pd.Series(numbers, dtype=float).dropna().to_dict()
 
 
 # ---- schemes over seeds
@@ -360,9 +364,9 @@ def over_seeds(rows: pd.DataFrame) -> pd.DataFrame:
 
     `mean` (inf if a seed diverged), `sd` and `half`, half of the 95 % t-interval of the mean, are
     over the `seeds`. `difference` is the mean, over the seeds that both have, of the difference to
-    the first label, which is paired because all seeds have the same targets. `low` and `high` are
-    the ends of its t-interval, NaN with fewer than three seeds: the seeds, and never the windows,
-    are the sample.
+    the first label, which is paired because all seeds have the same targets, and `error` half of
+    its interval. Both are NaN with fewer than three seeds: the seeds, and never the windows, are
+    the sample.
     """
     rows = rows[rows.protocol.isin(OF_SEEDS)]
     rows = rows.assign(loss=losses(rows))
@@ -373,9 +377,7 @@ def over_seeds(rows: pd.DataFrame) -> pd.DataFrame:
         groups = rows.groupby(["label", "length"], sort=False)
         table = groups.loss.agg(seeds="size", mean="mean", sd="std", half=t_half)
     table["difference"] = groups.difference.mean()
-    half = groups.difference.agg(t_half)
-    table["low"] = table.difference - half
-    table["high"] = table.difference + half
+    table["error"] = groups.difference.agg(t_half)
     return table.reset_index()
 
 
@@ -384,18 +386,14 @@ def extension_gains(rows: pd.DataFrame) -> pd.DataFrame:
 
     `rows` are selected with extend="all". The gain is the loss of the model of the same seed as it
     was trained, at its training length, minus the loss of the row (-inf: it diverged): `mean` and
-    `sd` over `seeds`. The best at the longest length comes first.
+    `sd` over the seeds.
     """
     rows = rows[rows.protocol == "fixed_targets"]
     own = (rows.extend == rows.trained_extend) & (rows.length == rows.train_length)
     cropped = rows[own].groupby("seed").nats.first()
-    if cropped.isna().all():
-        raise UserError("the model as it was trained has no loss at L: evaluate it there first")
     gains = rows.seed.map(cropped) - losses(rows)
     groups = gains.groupby([rows.label, rows.length], sort=False)
-    table = groups.agg(seeds="count", mean="mean", sd="std").reset_index()
-    last = table[table.length == table.length.max()].set_index("label")["mean"]
-    return table.sort_values("label", key=lambda label: -label.map(last), kind="stable")
+    return groups.agg(mean="mean", sd="std").reset_index()
 
 
 # ---- tables
@@ -408,13 +406,10 @@ def show(
     format: str = "text",
     digits: int = 4,
 ) -> str:
-    """A frame as "text", "md", "tex" (booktabs), "csv" or "json", with its title and notes.
+    """A frame as "text", "md", "tex" (booktabs) or "csv", with its title and notes.
 
     An index without a name is left out; a missing number is an empty cell.
     """
-    if format == "json":
-        lines = frame.to_json(orient="records", lines=True, double_precision=15).splitlines()
-        return "[\n" + ",\n".join(lines) + "\n]"  # a line for each record
     if format == "csv":
         return to_csv(frame)
     if any(frame.index.names):
@@ -434,79 +429,79 @@ def show(
     return f"% {comments}\n{table}"
 
 
-LEGEND = {
-    "gain": "gain: loss(L) - loss(N), below zero where longer texts do harm; ±: standard errors",
-    "windowed": "windowed: fixed_targets where each token sees no more than the last L",
-    "nonoverlapping": "nonoverlapping: what papers print; no evidence of extrapolation",
-}
+LEGEND = (
+    "gain: loss(L) - loss(N), below zero where longer texts do harm; ±: standard errors",
+    "windowed: fixed_targets where each token sees no more than the last L",
+    "nonoverlapping: what papers print; no evidence of extrapolation",
+)
 
 
 def tables(rows: pd.DataFrame, format: str = "text") -> str:
     """The tables of selected rows: of one run by length, of several by scheme, over seeds.
 
-    "csv" and "json" are the rows themselves.
+    "csv" is the rows themselves.
     """
-    if format in ("csv", "json"):
-        return show("", rows, format=format)
+    if format == "csv":
+        return to_csv(rows)
     one_seed = rows.groupby("label").seed.nunique().max() == 1
-    answered = bool(answers.answered(rows))
-    parts = {}  # the table of each run
-    notes = []
+    runs = {}
+    for (label, seed), run in rows.groupby(["label", "seed"], sort=False):
+        runs[label if one_seed else f"{label} s={seed}"] = run
+    notes = notes_of(rows)
     if rows.dtype.nunique() > 1:
         notes.append("rows of different number formats are compared")
-    names_of = {}  # the runs that a note is of
-    for (label, seed), run in rows.groupby(["label", "seed"], sort=False):
-        name = label if one_seed else f"{label} s={seed}"
-        reasons = run.reason[run.reason != ""]
-        of_run = "; ".join([*reasons[:1], *run.note]).split("; ")
-        if answered:
+    title = f"{rows.dataset.iloc[0]}, trained at L = {rows.train_length.iloc[0]}"
+
+    if answers.answered(rows):
+        parts = {}
+        verdicts = []
+        for name, run in runs.items():
             tested = answers.answered(run)
             parts[name] = answers.table(tested)
-            notes.append(f"{name}: {answers.verdict(tested)}")
-        else:
-            parts[name] = length_table(run)[COLUMNS]
-            if one_seed:
-                of_run.append(doubts(run))
-        for note in dict.fromkeys(of_run):
-            names_of.setdefault(note, []).append(name)
-    names_of.pop("", None)
-    for note, names in names_of.items():
-        if len(names) < len(parts):
-            note = f"{', '.join(names)}: {note}"
-        notes.append(note)
+            verdicts.append(f"{name}: {answers.verdict(tested)}")
+        table = pd.concat(parts, names=["scheme"])
+        notes = [answers.LEGEND, *verdicts, *notes]
+        return show(f"{title}; share of right answers", table, notes, format, digits=2)
 
-    table = pd.concat(parts, names=["scheme"])
-    title = f"{rows.dataset.iloc[0]}, trained at L = {rows.train_length.iloc[0]}"
-    if answered:
-        title += "; share of right answers"
-        return show(title, table, [answers.LEGEND, *notes], format, digits=2)
+    if one_seed:
+        doubted = {name: doubts(run) for name, run in runs.items()}
+        notes += [f"{name}: {doubt}" for name, doubt in doubted.items() if doubt]
     title += f"; nats per {rows.unit.iloc[0]}"
     seeds = over_seeds(rows)
-    if len(parts) == 1 or seeds.empty:
-        if len(parts) == 1:
+    if len(runs) == 1 or seeds.empty:
+        parts = {name: length_table(run)[COLUMNS] for name, run in runs.items()}
+        table = pd.concat(parts, names=["scheme"]).dropna(axis="columns", how="all")
+        if len(runs) == 1:
             title = f"{rows.label.iloc[0]} on {title}"
             table = table.droplevel("scheme")
-        table = table.dropna(axis="columns", how="all")
-        legend = [text for name, text in LEGEND.items() if name in table]
         table = table.rename(columns={"stderr": "± stderr", "gain_stderr": "± paired"})
-        return show(title, table, [*legend, *notes], format)
-    means = show(title, wide(seeds), notes, format)
-    if one_seed:
-        more = show("difference to the first", wide(seeds, "difference"), format=format)
-    else:
-        legend = [
-            "mean over seeds; inf: a seed diverged",
-            f"difference: to {rows.label.iloc[0]}, paired by seed",
-        ]
-        table = seeds[seeds["mean"].notna()].drop(columns="half").dropna(axis="columns", how="all")
-        if "low" in table:
-            legend.append("low, high: the 95 % t-interval of the difference")
-        table = table.rename(columns={"label": "scheme", "length": "N"})
-        more = show(f"{title}, over seeds", table, legend, format)
-    return f"{means}\n\n{more}"
+        return show(title, table, [*LEGEND, *notes], format)
+
+    means = wide(seeds, "mean")
+    if not one_seed:
+        title += "; mean over seeds, inf: a seed diverged"
+        means.insert(0, "seeds", seeds.groupby("label").seeds.max())
+    pages = [show(title, means, notes, format)]
+    for name, page in PAGES.items():
+        table = wide(seeds, name).dropna(how="all")
+        if len(table):
+            pages.append(show(page, table, format=format))
+    return "\n\n".join(pages)
 
 
-def wide(table: pd.DataFrame, values: str = "mean") -> pd.DataFrame:
+def notes_of(rows: pd.DataFrame) -> list[str]:
+    """What is said below a table: the notes of rows, and why a run has no loss."""
+    reasons = rows[rows.reason != ""].drop_duplicates("run")  # longer texts have none either
+    notes = pd.concat([reasons.set_index("label").reason, rows.set_index("label").note])
+    notes = notes.str.split("; ").explode()
+    lines = []
+    for note in notes[notes != ""].unique():
+        labels = notes.index[notes == note].unique()
+        lines.append(f"{', '.join(labels)}: {note}")
+    return lines
+
+
+def wide(table: pd.DataFrame, values: str) -> pd.DataFrame:
     """A column for each length and a line for each label, in the order of a long table."""
     found = table.pivot(index="label", columns="length", values=values)
     return found.reindex(table.label.unique()).rename_axis(index="scheme", columns=None)
@@ -520,12 +515,8 @@ def run_table(result: dict[str, Any]) -> str:
 def extension_table(rows: pd.DataFrame) -> str:
     """`extension_gains` as tables, a column for each length."""
     table = extension_gains(rows)
-    trained = f"{rows.dataset.iloc[0]}, {rows.pos.iloc[0]} trained at {rows.train_length.iloc[0]}"
-    notes = [
-        "loss of the cropped model - loss with N tokens: above zero, the longer text helps",
-        *sorted({*rows.note, *rows.reason} - {""}),
-    ]
-    pages = [show(f"{trained}: gain over cropping, nats", wide(table), notes)]
-    if table.seeds.max() > 1:
-        pages.append(show("standard deviation over seeds", wide(table, "sd")))
+    title = f"{rows.pos.iloc[0]} on {rows.dataset.iloc[0]}: gain over cropping to L, nats"
+    pages = [show(title, wide(table, "mean"), notes_of(rows))]
+    if table.sd.notna().any():
+        pages.append(show(PAGES["sd"], wide(table, "sd")))
     return "\n\n".join(pages)

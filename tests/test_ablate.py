@@ -182,31 +182,22 @@ def test_the_shares_are_disjoint_and_complete():
 # ---- learning rates
 
 
-@pytest.mark.parametrize(
-    ("losses", "rates", "picked", "tried"),
-    [
-        ({1: 2.0, 3: 1.0, 9: 1.5}, (1, 9), 3, [1, 3, 9]),
-        ({1: 2.0, 3: 1.004, 9: 1.0, 27: 2.0}, (1, 9), 3, [1, 3, 9]),  # the usual one is near
-        ({1: 2.0, 3: 1.5, 9: 1.0, 27: 0.5}, (1, 9), 27, [1, 3, 9, 27]),  # one beyond the edge
-        ({1: 1.0, 3: math.inf, 0.333: 2.0}, (1,), 1, [0.333, 1, 3]),
-        ({3: 1.0}, (3,), 3, [3]),
-    ],
-)
-def test_the_rate_of_the_lowest_loss_is_picked(losses, rates, picked, tried, monkeypatch):
-    monkeypatch.setattr(ablate, "train_cells", lambda *_: {})
-    monkeypatch.setattr(ablate, "diverged", lambda folder: False)
-    monkeypatch.setattr(ablate, "tuning_loss", lambda run: losses[run.settings.learning_rate])
-    settings = AblateSettings(learning_rate=3, learning_rates=rates)
-    cell = ablate.Cell("rope", TrainSettings(learning_rate=3))
-    found = ablate.pick_rate(cell, settings, train=True)
-    assert found["picked"] == picked
-    assert [*found["nats"]] == tried
-
-
-def test_a_trial_has_half_the_steps_and_a_seed_that_is_not_compared():
-    settings = AblateSettings(seeds=(0, 1), max_iters=600, learning_rates=(1e-3,))
-    run = ablate.trial(ablate.Cell("rope", TrainSettings(max_iters=600)), 1e-3, settings).settings
-    assert (run.max_iters, run.warmup, run.seed, run.learning_rate) == (300, 50, 2, 1e-3)
+def test_the_rate_of_the_lowest_loss_is_picked_for_each_scheme(monkeypatch):
+    trained = []
+    monkeypatch.setattr(ablate, "train_cells", lambda cells, jobs: trained.extend(cells))
+    losses = {"rope": {0.5: 2.0, 1.0: math.inf}, "alibi": {0.5: 2.0, 1.0: 1.0}}
+    monkeypatch.setattr(
+        ablate, "tuning_loss", lambda x: losses[x.settings.pos][x.settings.learning_rate]
+    )
+    words = ["--seeds=0,4", "--learning_rates=0.5,1", "--max_iters=600"]
+    settings, _ = configure(AblateSettings, [*TINY, *words, "--only=2/2"], "")
+    cells = plan("rope", "alibi", *words)
+    assert ablate.pick_rates(cells, settings) == {"rope": 0.5, "alibi": 1.0}
+    assert [trial.label for trial in trained] == ["trial of rope lr=1.0", "trial of alibi lr=1.0"]
+    assert {(x.settings.seed, x.settings.max_iters) for x in trained} == {(5, 600)}
+    losses["rope"][1.0] = math.nan  # not tried yet
+    with pytest.raises(UserError, match="a rate was not tried"):
+        ablate.pick_rates(cells, settings)
 
 
 # ---- the comparison as a whole
@@ -261,11 +252,8 @@ def test_a_comparison_is_made_once_and_goes_on(monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_rates_are_picked_on_a_seed_that_is_not_compared(monkeypatch, capsys):
-    words = ("nope", "--seeds=1", "--learning_rates=1e-3", "--ablate_dir=one")
+    words = ("nope", "--seeds=1", "--learning_rates=1e-3,1e-2", "--ablate_dir=one")
     assert compare(monkeypatch, *words) == 0
     said = capsys.readouterr().out
-    assert "nope: learning rate" in said and said.count("trial of nope") >= 2
-    about = read_json(Path("one/about.json"))
-    tried = about["rates"]["nope"]["nats"].keys()
-    assert tried >= {"0.001", "0.01"}  # and perhaps one beyond the edge
+    assert "loss by learning rate" in said and said.count("trial of nope") == 2
     assert "lr=" in results.load_rows(["one"]).label.iloc[0]

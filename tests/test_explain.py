@@ -35,7 +35,7 @@ def test_turns_and_wavelengths_are_those_of_the_formula():
 def test_an_extension_is_that_of_extended_frequencies(extend):
     table = pairs("rope", extend)
     inv_freq, _ = extended_frequencies(extend, 16, train_length=L, length=N)
-    wavelengths = torch.tensor(table["extended wavelength"].to_numpy())
+    wavelengths = torch.tensor(table["wavelength at N"].to_numpy())
     torch.testing.assert_close(wavelengths, 2 * math.pi / inv_freq)
     slow = table["turns trained"] < 1
     if extend == "pi(factor=4)":  # every distance is one of training
@@ -60,7 +60,7 @@ def test_the_program_says_what_an_expression_is(monkeypatch, capsys):
     text = explained(monkeypatch, capsys, "yarn(factor=8)", "--length=512")
     assert "extended by yarn(factor=8)" in text and "N = 512" in text
     assert "scores x 1.4591" in text  # (0.1 ln 8 + 1)^2
-    assert "turns no pairs" in explained(monkeypatch, capsys, "alibi")
+    assert "turns trained" not in explained(monkeypatch, capsys, "alibi")
     assert "rope + alibi" in explained(monkeypatch, capsys, "rope", "+", "alibi")  # not quoted
     with pytest.raises(UserError, match="did you mean"):
         explained(monkeypatch, capsys, "alib")

@@ -6,23 +6,23 @@ Their settings are here, without torch, so that --help is fast.
 from dataclasses import dataclass
 from typing import Literal
 
-from configurable import Count, Length, Lengths, ModelSettings, TrainSettings, setting
+from configurable import Count, Length, ModelSettings, TrainSettings, setting
 
 
 @dataclass(frozen=True)
 class BenchSettings(TrainSettings):
     """Speed and memory of position schemes, which are the other words of the command line.
 
-    The model is that of a training with these settings; out_dir has table, figure and JSON.
+    The model is that of a training with these settings.
     """
 
-    quick: bool = setting(False, "a small model and few turns, where nothing else is set", "test")
     only: tuple[Literal["train", "test", "decode"], ...] = setting(
         ("train", "test", "decode"), "what is measured", "test"
     )
-    lengths: Lengths = setting((), "training lengths L, else block_size", "test")
     max_new_tokens: Count = setting(128, "tokens decoded after a text of L", "test")
     rounds: Count = setting(5, "times that scheme, nope and product take turns", "test")
+
+    refused = {"out_dir": "the table is printed: bench.py ... > FILE keeps it"}
 
 
 @dataclass(frozen=True)

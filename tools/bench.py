@@ -2,15 +2,12 @@
 
     python -m tools.bench [SCHEME ...] [config/FILE.py ...] [--name=value ...]
 
-    python -m tools.bench --quick=True                              # a small model, in a minute
-    python -m tools.bench rope alibi t5 --lengths=128,512           # two training lengths L
+    python -m tools.bench rope alibi t5 --block_size=512            # another training length L
     python -m tools.bench rope config/size/gpt2.py --only=train     # 124M parameters, for a GPU
     python -m tools.bench rope --only=test --eval_lengths=65536     # a long test and its memory
 
 The scheme, nope and a product of two matrices of 2048 x 2048 take turns, so that a machine whose
-speed changes does so for all three. A long test has the longest of eval_lengths, else 16 L. JSON
-and table go to out_dir, by default out/bench. The same command goes on after a stop: what
-is in the JSON file is not measured again.
+speed changes does so for all three. A long test has the longest of eval_lengths, else 16 L.
 """
 
 if __name__ == "__main__":  # --help answers before torch is imported
@@ -25,39 +22,22 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
 
 import data
-from configurable import (
-    UserError,
-    configure,
-    read_json,
-    run_program,
-    typed,
-    write_json,
-)
+from configurable import UserError, configure, run_program
 from data import rows
 from model import GPT
 from runs import device
-from runs.checkpoint import provenance, training_corpus
+from runs.checkpoint import training_corpus
 from runs.log import flops_per_token
 from runs.results import show
 from tools import BenchSettings
 from train import MeanLoss, compile_loss, configure_optimizers, to_device
 
-QUICK = {
-    "n_layer": 1,
-    "n_embd": 64,
-    "block_size": 64,
-    "batch_size": 8,
-    "rounds": 3,
-    "max_new_tokens": 32,
-}
-FREE = ("only", "lengths", "device", "dtype", "overwrite", "out_dir")  # may differ in one file
 TEST_TOKENS = 16384  # inputs of one forward pass of a test
 CUBE = 2048  # rows and columns of the matrices that are multiplied
 LEGEND = (
@@ -180,44 +160,22 @@ def compare(s: BenchSettings, part: str, corpus: data.Corpus, compute: device.Co
 
 
 def main() -> None:
-    """Measure what is not measured yet; write JSON and table."""
+    """Measure each part of each scheme; print a table."""
     s, schemes = configure(BenchSettings, sys.argv[1:], __doc__)
     device.set_up_cpu()
-    compute = device.pick(s.device, s.dtype)
-    settings = [f"{compute.name}, {compute.dtype_name}"]
-    for name in sorted(s.named.difference(FREE)):
-        settings.append(f"{name}={typed(getattr(s, name))}")
-    if s.quick:
-        s = replace(s, **{name: x for name, x in QUICK.items() if name not in s.named})
+    compute = device.pick(s.device, s.dtype, s.batch_size * s.block_size, s.n_embd)
     corpus = training_corpus(s)
-    path = Path(s.out_dir or "out/bench", "bench.json")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    measured = {}
-    if path.exists() and not s.overwrite:
-        before = read_json(path)
-        measured = before["rows"]
-        if before["settings"] != settings:
-            raise UserError(f"{path} is of other settings: set another --out_dir")
-
-    for length, pos, part in itertools.product(
-        s.lengths or [s.block_size], schemes or ["rope"], s.only
-    ):
-        name = f"{pos}, {part} at L = {length}"
-        if name in measured:
-            continue
-        print(name, flush=True)
-        one = replace(s, pos=pos, block_size=length)
+    lines = {}
+    for pos, part in itertools.product(schemes or ["rope"], s.only):
+        print(f"{pos}, {part} ...", file=sys.stderr)
         try:
             with device.memory_advice("lower batch_size"):
-                measured[name] = compare(one, part, corpus, compute)
+                lines[f"{pos}, {part}"] = compare(replace(s, pos=pos), part, corpus, compute)
         except UserError as error:
-            measured[name] = {"reason": str(error)}
-        write_json(path, {"settings": settings, "rows": measured, **provenance()})
-
-    frame = pd.DataFrame.from_dict(measured, orient="index").convert_dtypes()
-    table = show("; ".join(settings), frame.rename_axis(" "), LEGEND, digits=3)
-    path.with_name("table.txt").write_text(table, encoding="utf-8")
-    print(f"\n{table}\n\nin {path.parent}")
+            lines[f"{pos}, {part}"] = {"reason": str(error)}
+    table = pd.DataFrame.from_dict(lines, orient="index").convert_dtypes().rename_axis(" ")
+    title = f"{compute.name}, {compute.dtype_name}, trained at L = {s.block_size}"
+    print(show(title, table, LEGEND, digits=3))
 
 
 if __name__ == "__main__":

@@ -44,18 +44,16 @@ def pair_table(scheme: Scheme, rotary: Rotary, length: int) -> pd.DataFrame:
     if scheme.draw(0, 0, trained) is not None:
         draws = [scheme.draw(0, step, trained) for step in range(64)]
         span = max(float(drawn[-1] - drawn[0]) for drawn in draws)
-    ids = scheme.ids(torch.arange(length), length)
-    turns = rotary.frequencies(length)[0].detach().numpy() / (2 * math.pi)  # in each token
-    frame = pd.DataFrame({"wavelength": 1 / turns, "turns trained": turns * span})
-    met = turns * float(ids[-1] - ids[0])
-    frame["turns at N"] = met
-    if scheme.extension:
-        turns = rotary.frequencies(length, scheme.maps)[0].detach().numpy() / (2 * math.pi)
-        ids = scheme.extended_ids(scheme.extensions, ids, length)
-        frame["extended wavelength"] = 1 / turns
-        met = turns * float(ids[-1] - ids[0])
-        frame["extended turns"] = met
-    frame["all seen"] = (frame["turns trained"] >= 1) | (met <= 1.02 * frame["turns trained"])
+    ids = scheme.extended_ids(scheme.extensions, scheme.ids(torch.arange(length), length), length)
+    inv_freq, _ = rotary.frequencies(trained)
+    extended, _ = rotary.frequencies(length, scheme.maps)
+    frame = pd.DataFrame()
+    frame["wavelength"] = 2 * math.pi / inv_freq.detach().numpy()
+    frame["turns trained"] = span / frame["wavelength"]
+    frame["wavelength at N"] = 2 * math.pi / extended.detach().numpy()
+    frame["turns at N"] = float(ids[-1] - ids[0]) / frame["wavelength at N"]
+    as_far = frame["turns at N"] <= 1.02 * frame["turns trained"]
+    frame["all seen"] = (frame["turns trained"] >= 1) | as_far
     return frame.rename_axis("pair")
 
 
@@ -78,7 +76,6 @@ def main() -> None:
     scheme = Scheme(config.pos, shape, config.n_layer, pos_file)
     scheme.extend(config.extend)
     length = settings.length or min(8 * config.block_size, scheme.limit or 2**24)
-    scheme.check_length(length)
     print(f"{scheme.text}, trained at L = {config.block_size}\n{scheme.describe()}")
     for piece in scheme.extensions or scheme.pieces.values():
         options = [f"{option.name}={option.default}" for option in options_of(type(piece)).values()]
@@ -86,14 +83,13 @@ def main() -> None:
         print(f"\n{scheme_name(piece)}: {inspect.getdoc(type(piece))}")
         print(f"options: {', '.join(options) or 'none'}")
         print(f"parameters: {', '.join(parameters) or 'none'}")
-    if not scheme.rotary:
-        print(f"\n{scheme.text} turns no pairs of columns along a text")
-    for rotary in scheme.rotary:
+    for rotary in scheme.rotary:  # none: it turns no pairs
         frame = pair_table(scheme, rotary, length)
-        notes = [f"{(~frame['all seen']).sum()} of {len(frame)} pairs meet angles never seen"]
-        if scheme.extension:
-            _, factor = rotary.frequencies(length, scheme.maps)
-            notes.append(f"cosines and sines x {factor:.4f}, scores x {factor**2:.4f}")
+        _, factor = rotary.frequencies(length, scheme.maps)
+        notes = [
+            f"{(~frame['all seen']).sum()} of {len(frame)} pairs meet angles never seen",
+            f"scores x {factor**2:.4f}",
+        ]
         title = f"{scheme_name(rotary)} of base {rotary.base:g}, N = {length}"
         print(f"\n{show(title, frame, notes, digits=3)}")
 
