@@ -99,7 +99,7 @@ def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings)
     wanted = ["", *(text for text in dict.fromkeys(wanted) if text != trained)]
     for run in runs:
         # a gain compares the same targets
-        evaluate.evaluate_run(run, wanted, settings, again=False, protocols=("fixed_targets",))
+        evaluate.evaluate_run(run, wanted, settings, ("fixed_targets",), again=False)
 
     frame = results.load_rows([run.folder for run in runs])
     frame = frame[(frame.protocol == "fixed_targets") & frame.length.isin(lengths)]

@@ -83,7 +83,7 @@ def far_shuffled(score: Callable[..., np.ndarray], lengths: list[int]) -> Findin
     """How much the loss rises where far text is shuffled.
 
     score(length, kept) gives the nats at each place, (places,), with all but the last `kept` tokens
-    shuffled; score(length) with none.
+    shuffled.
     """
     note = """kept  at least so many tokens before each target stay as they are; others are shuffled
 N     in texts of so many tokens: nats more; 0 where there is nothing to shuffle"""
@@ -91,7 +91,8 @@ N     in texts of so many tokens: nats more; 0 where there is nothing to shuffle
     kept = sorted({max(1, lengths[0] << k >> 3) for k in range(octaves)})
     columns = {}
     for n in lengths:
-        columns[f"N = {n}"] = np.stack([score(n, tokens) - score(n) for tokens in kept])
+        nats = score(n, n)  # nothing is shuffled
+        columns[f"N = {n}"] = np.stack([score(n, tokens) - nats for tokens in kept])
     return "far text shuffled", with_errors(columns, pd.Index(kept, name="kept")), note
 
 

@@ -134,7 +134,8 @@ def test_a_result_has_the_settings_that_change_it():
     config = SimpleNamespace(block_size=32)
     model = SimpleNamespace(pos=SimpleNamespace(extension=""), config=config, parameter_count=7)
     settings = TrainSettings(pos="alibi", n_layer=2, drop_pos=0.5, max_iters=9, block_size=64)
-    found = results.describe_model(model, settings, step=5, tokens=10, checkpoint="c" * 64)
+    run = SimpleNamespace(model=model, settings=settings, step=5, tokens=10, checkpoint="c" * 64)
+    found = results.describe_run(run)
     assert found["pos"] == "alibi (dropped)" and found["settings"]["n_layer"] == 2
     assert (found["train_length"], found["original_length"], found["max_iters"]) == (64, 32, 9)
     assert results.tested_lengths(128) == [64, 128, 256, 512, 1024, 2048, 4096]
