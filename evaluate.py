@@ -315,10 +315,9 @@ def loss_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
             row["stderr_vs_L"] = difference[1]
     if fixed:
         # what a predictor by counts and longest match gains from the same context, by block
-        count = len(places.ends)
-        more = find_places(corpus, 2 * count).ends
+        ends = find_places(corpus, 2 * len(places.ends)).ends
         lengths = [row["length"] for row in fixed]
-        nats = context.known_losses(corpus, more[:count], more[count:], places.scored, lengths)
+        nats = context.known_losses(corpus, ends, places.scored, lengths)
         for row in fixed:
             row["text_nats"] = nats[row["length"]]
     return rows
