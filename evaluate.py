@@ -468,7 +468,7 @@ def evaluate_run(
     """Test a run under each extension of `texts`, "" for its own, and keep the rows in its folder.
 
     Unless `again`, an extension is passed over if all that is asked was measured. `settings` are
-    those of evaluate.py or extend.py. Returns the last result that was measured, only its rows.
+    those of evaluate.py or extend.py. Returns the last result, only its rows.
     """
     corpus = run_corpus(run, settings.dataset)
     about = describe_run(run)
@@ -476,20 +476,21 @@ def evaluate_run(
     lengths = settings.eval_lengths or run.settings.eval_lengths
     settings = replace(settings, eval_lengths=lengths)
     lock_folder(run.folder)
-    measured = []
-    if (run.folder / "extrapolation.json").exists():  # a damaged one is refused before the test
-        measured = results.load_result(run.folder)["rows"]
     result = about
     for text in texts:
         if text:
             run.model.extend(text)  # files as typed, not the run's own copies
         print(f"{run.folder}: {run.model.pos.describe()}, on {run.compute.reason}")
-        if not again:
-            asked = []
-            for n in tested_lengths(about["train_length"], lengths):
-                asked.append(begin_row(tester, about, protocols[0], n, settings.eval_windows))
-            if all(any(q.items() <= row.items() for row in measured) for q in asked):
-                continue
+        measured = []
+        if (run.folder / "extrapolation.json").exists():  # refused before the test if damaged
+            measured = results.load_result(run.folder)["rows"]
+        missing = again
+        for n in tested_lengths(about["train_length"], lengths):
+            asked = begin_row(tester, about, protocols[0], n, settings.eval_windows)
+            if not any(asked.items() <= row.items() for row in measured):
+                missing = True
+        if not missing:
+            continue
         result = extrapolation(tester, about, settings)
         kept = results.update_result(run.folder, result)
         plot_run(run.folder, kept)
@@ -527,7 +528,7 @@ def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
     ]
     if lengths[-1] >= length + max(length, diagnose.COPIED):
         findings.append(diagnose.continuations(model, texts, length))
-    diagnose.report(findings, run.folder, about, settings.format)
+    diagnose.report(findings, run.folder, about)
 
 
 def main() -> None:

@@ -97,8 +97,8 @@ N     in texts of so many tokens: nats more; 0 where there is nothing to shuffle
 
 
 def ngrams(tokens: list[int], n: int) -> pd.Series:
-    """Every n tokens in a row, as text: (len(tokens) - n + 1,)."""
-    return pd.Series([str(tokens[k : k + n]) for k in range(len(tokens) - n + 1)])
+    """Every n tokens in a row: (len(tokens) - n + 1,) tuples."""
+    return pd.Series([tuple(tokens[k : k + n]) for k in range(len(tokens) - n + 1)])
 
 
 def repetition(prompt: list[int], text: list[int], size: int) -> list[list[float]]:
@@ -137,7 +137,7 @@ copied    the share of its 8-grams that stand in the prompt"""
     return "continued at temperature 1, and the real text", with_errors(samples, starts), note
 
 
-def report(findings: list[Finding], folder: str | Path, about: dict, format: str = "text") -> None:
+def report(findings: list[Finding], folder: Path, about: dict) -> None:
     """Print each finding, and write diagnose.json and diagnose.png into a run folder.
 
     `about` says what was diagnosed, with its "train_length".
@@ -146,12 +146,12 @@ def report(findings: list[Finding], folder: str | Path, about: dict, format: str
     content = []
     for number, (title, frame, note) in enumerate(findings, 1):
         table = frame.reset_index()
-        print(f"\n{results.show(title, table, note.splitlines(), format)}")
+        print(f"\n{results.show(title, table, note.splitlines())}")
         content.append({"title": title, "rows": json.loads(table.to_json(orient="records"))})
         axes = figure.add_subplot(1, len(findings), number, title=title)
         means = frame.filter(regex="[^±]$").drop(columns="distance", errors="ignore")
         means.plot(ax=axes, marker=".", logx=True)
         axes.axvline(about["train_length"], color="0.35", linestyle="--")
-    write_json(Path(folder, "diagnose.json"), {**about, "findings": content})
-    save_figure(figure, Path(folder, "diagnose.png"))
+    write_json(folder / "diagnose.json", about | {"findings": content})
+    save_figure(figure, folder / "diagnose.png")
     print(f"drawn in {folder}/diagnose.png; dashed: L, the training length")
