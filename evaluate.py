@@ -43,7 +43,6 @@ from runs.checkpoint import (
     lock_folder,
     named_folders,
     open_model,
-    provenance,
     run_corpus,
 )
 from runs.figures import plot_rows, plot_run
@@ -215,17 +214,17 @@ class Tester:
         processes = self.processes
         for length in np.unique(windows.lengths)[::-1]:
             alike = windows.lengths == length
-            starts = windows.ends[:, alike].ravel() - length
+            ends = windows.ends[:, alike].ravel()
             scored = np.tile(windows.scored[alike], len(sums))
             most = int(scored.max())
             block = np.repeat(np.arange(len(sums)), alike.sum())
             size = min(WINDOWS, power_of_two(max(1, BATCH_TOKENS // int(length))))
-            for first in range(size * processes.rank, len(starts), size * processes.size):
+            for first in range(size * processes.rank, len(ends), size * processes.size):
                 batch = slice(first, first + size)
-                offsets = starts[batch, None] + np.arange(length + 1)
+                offsets = ends[batch, None] + np.arange(-length, 1)
                 if kept < length:
-                    far = offsets[:, : length - kept]  # a view: shuffled in place
-                    far[:] = np.random.default_rng(diagnose.SEED).permuted(far, axis=1)
+                    far = offsets[:, : length - kept]
+                    np.random.default_rng(diagnose.SEED).permuted(far, axis=1, out=far)
                 tokens = torch.from_numpy(self.corpus.val[offsets].astype(np.int64))
                 unscored = np.arange(most) < most - scored[batch, None]
                 targets = tokens[:, -most:].masked_fill(torch.from_numpy(unscored), -1)
@@ -359,7 +358,7 @@ def loss_fields(
     if any(piece.found_on == corpus.split_sha256("val") for piece in scheme.extensions):
         row["note"].append(f"the file of {scheme.extension} was found on this text")
 
-    wrong = int((~np.isfinite(sums)).sum())
+    wrong = np.sum(~np.isfinite(sums))
     if wrong:  # a finding
         reason = f"diverged: the loss is not finite in {wrong} of {len(sums)} windows"
         return row | {"diverged": True, "reason": reason}
@@ -431,7 +430,7 @@ def unread_loss(tester: Tester, seed: int, first: int) -> float:
     with torch.no_grad(), device.autocast(tester.compute):
         for k in range(0, len(x), 64):
             total += float(tester.model.losses(x[k : k + 64], y[k : k + 64]).sum())
-    return total / int((targets >= 0).sum()) if math.isfinite(total) else math.inf
+    return total / (targets >= 0).sum() if math.isfinite(total) else math.inf
 
 
 def tuning_places(corpus: data.Corpus, length: int, windows: int) -> Places:
@@ -484,13 +483,12 @@ def evaluate_run(
         measured = []
         if (run.folder / "extrapolation.json").exists():  # refused before the test if damaged
             measured = results.load_result(run.folder)["rows"]
-        missing = again
-        for n in tested_lengths(about["train_length"], lengths):
-            asked = begin_row(tester, about, protocols[0], n, settings.eval_windows)
-            if not any(asked.items() <= row.items() for row in measured):
-                missing = True
-        if not missing:
-            continue
+        if not again:
+            asked = []
+            for n in tested_lengths(about["train_length"], lengths):
+                asked.append(begin_row(tester, about, protocols[0], n, settings.eval_windows))
+            if all(any(q.items() <= row.items() for row in measured) for q in asked):
+                continue
         result = extrapolation(tester, about, settings)
         kept = results.update_result(run.folder, result)
         plot_run(run.folder, kept)
@@ -506,7 +504,7 @@ def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
     if "rows" in corpus.meta:
         raise UserError(f"{corpus.name} has rows with answers, and only text can be diagnosed")
     length = run.settings.block_size
-    about = describe_run(run) | provenance() | {"dataset": corpus.name, "tested": settings.extend}
+    about = describe_run(run) | {"dataset": corpus.name, "tested": settings.extend}
     if settings.extend:
         model.extend(settings.extend)
     places = find_places(corpus, settings.eval_windows)
