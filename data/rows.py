@@ -79,16 +79,6 @@ def check_length(corpus: Corpus, block_size: int) -> None:
         )
 
 
-def check_asked(trained: Corpus, asked: Corpus) -> None:
-    """UserError if a model is to give answers of a kind that it was not trained to give."""
-    kind = asked.meta.get("rows", {}).get("kind")
-    if kind and kind != trained.meta.get("rows", {}).get("kind"):
-        raise UserError(
-            f"a model trained on {trained.name} has not learned to answer {kind}, and is not "
-            f"asked: train with --dataset={asked.name}"
-        )
-
-
 def rows_of(corpus: Corpus, size: int) -> Pair:
     """The validation rows of one size: tokens and how far back answers stand, (rows, width)."""
     first = 0
