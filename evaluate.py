@@ -331,7 +331,7 @@ def loss_fields(
     """
     corpus = tester.corpus
     scheme = tester.model.pos
-    row = {"windows": len(places.ends), "targets": None, "nats": None}
+    row = {"targets": None, "nats": None}
     try:
         check_room(corpus, places, protocol, length)
         windows = PLANS[protocol](places, length)

@@ -33,7 +33,7 @@ def with_errors(samples: dict[str, np.ndarray], index: pd.Index) -> pd.DataFrame
     frame = pd.DataFrame(index=index)
     for name, values in samples.items():
         frame[name] = values.mean(axis=1)
-        frame[f"{name} ±"] = values.std(axis=1, ddof=1) / np.sqrt(values.shape[1])
+        frame[f"{name} ±"] = pd.DataFrame(values, index).sem(axis=1)
     return frame
 
 
