@@ -28,6 +28,7 @@ import math
 import sys
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -548,7 +549,8 @@ def main() -> None:
     rows = results.select(results.rows_of(tested), settings.dataset, extend="all")
     print(results.tables(rows, settings.format))
     if len(tested) > 1 or settings.out:
-        path = settings.out or "out/extrapolation.png"
+        path = Path(settings.out or "out/extrapolation.png")
+        path.parent.mkdir(parents=True, exist_ok=True)
         if plot_rows(rows, path) and settings.format == "text":
             print(f"drawn in {path}")
 

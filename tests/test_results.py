@@ -566,6 +566,10 @@ def test_evaluate_keeps_prints_and_draws_what_it_measured(out, capsys, monkeypat
     evaluate.main()
     text = capsys.readouterr().out
     assert "drawn in both.svg" in text and (out / "both.svg").exists()
+    monkeypatch.setattr("sys.argv", ["evaluate.py", *words[:-1]])
+    evaluate.main()
+    assert "drawn in out/extrapolation.png" in capsys.readouterr().out
+    assert (out / "out/extrapolation.png").exists()
     assert re.search(r" 128 +1024\n", text)  # only what was asked
     assert len(results.load_result("out/a")["rows"]) == 12 + 3  # N = 1024 was added
     assert (out / "out/a/extrapolation.png").exists()
