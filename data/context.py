@@ -128,10 +128,9 @@ def known_losses(
     nats = {}
     with suppress(UserError, KeyError):  # missing, damaged or of other places: computed again
         nats = read_json(path)[asked]
-    missing = [n for n in lengths if str(n) not in nats]
-    if missing:
-        losses = context_losses(corpus, ends, scored, missing)
-        nats.update(zip(map(str, missing), losses, strict=True))
+    if not all(str(n) in nats for n in lengths):
+        losses = context_losses(corpus, ends, scored, lengths)
+        nats.update(zip(map(str, lengths), losses, strict=True))
         with suppress(UserError, OSError):  # a folder that cannot be written: computed again
             write_json(path, {asked: nats})
     return {n: nats[str(n)] for n in lengths}
