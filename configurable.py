@@ -310,7 +310,7 @@ class EvaluateSettings(TableSettings, MeasureSettings):
 class SampleSettings(ComputeSettings):
     """Text from a run, whose folder is the other word of the command line."""
 
-    start: str = setting("\n", "the prompt (FILE:path: of a file, -: of standard input)")
+    start: str = setting("\n", "the prompt (FILE:path: of a file)")
     num_samples: Count = setting(1, "number of samples")
     max_new_tokens: Count = setting(500, "tokens of a sample")
     temperature: NonNegativeFloat = setting(
@@ -320,7 +320,6 @@ class SampleSettings(ComputeSettings):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = setting(
         None, "draw from the likeliest tokens of this probability (None: all)"
     )
-    stop: str = setting("", "text that ends a sample")
     seed: Seed = setting(1337, "seed of the draws")
     extend: str = setting("", "as in 'yarn(factor=4)', none: without (by default as trained)")
     pos_file: str = setting("", "your file of position schemes: naming it again lets its code run")

@@ -9,7 +9,8 @@
     python evaluate.py SmolLM-135M --dataset=mine           # a Hugging Face folder or name
 
 The losses go into each run's extrapolation.json and extrapolation.png (those of a Hugging Face
-model into out/tests/). A table is printed, and several runs are drawn in one figure too.
+model into out/tests/). A table is printed. Several runs are drawn in one figure too, that of --out
+or out/extrapolation.png.
 
 L is the training length and N a test length. Where a text is tested depends on its validation split
 alone: not on L, not on the lengths asked for. So every scheme is tested on the same targets, and
@@ -23,33 +24,31 @@ if __name__ == "__main__":  # --help answers before torch is imported
     answer_help(EvaluateSettings, __doc__)
 
 import hashlib
-import itertools
 import math
 import sys
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 import data
 from configurable import PROTOCOLS, EvaluateSettings, UserError, configure, run_program, sha256
 from data import context
-from data.rows import sizes, unread
+from data.rows import unread
 from runs import answers, device, diagnose, results
 from runs.checkpoint import (
     Run,
     lock_folder,
     named_folders,
     open_model,
-    provenance,
     run_corpus,
 )
 from runs.figures import plot_rows, plot_run
-from runs.processes import ALONE, Processes, together
-from runs.results import describe_model, standard_error, tested_lengths
+from runs.processes import ALONE, Processes
+from runs.results import describe_run, standard_error, tested_lengths
 
 WINDOWS = 64
 PIECES = 16
@@ -102,12 +101,14 @@ def find_places(corpus: data.Corpus, windows: int = WINDOWS) -> Places:
     """
     n_tokens = len(corpus.val)
     starts = corpus.val_starts
-    reach = longest_reach(np.diff(starts, append=n_tokens))
+    documents = np.diff(starts, append=n_tokens)
+    reach = longest_reach(documents)
     across = reach < LONG_DOCUMENTS and len(starts) > 1
     if across:
         starts = np.array([0])
-        reach = longest_reach(np.array([n_tokens]))
-    counts = np.maximum(np.append(starts[1:], n_tokens) - starts - reach, 0)  # of each document
+        documents = np.array([n_tokens])
+        reach = longest_reach(documents)
+    counts = np.maximum(documents - reach, 0)  # candidates in each document
     last = np.cumsum(counts)
     # van der Corput: 0, 1/2, 1/4, 3/4, 1/8 ... of all candidates
     shares = np.zeros(1)
@@ -179,8 +180,8 @@ def check_room(corpus: data.Corpus, places: Places, protocol: str, length: int) 
         raise UserError(f"{few} {len(places.ends)} windows")
     elif length > places.reach:
         raise UserError(
-            f"the test of {corpus.name} has windows of at most {places.reach} tokens: {length} (of "
-            f"at most {LARGEST_REACH}) need a longer validation text or longer documents"
+            f"the test of {corpus.name} has windows of at most {places.reach} tokens: {length} "
+            "need a longer validation text or longer documents"
         )
 
 
@@ -214,17 +215,17 @@ class Tester:
         processes = self.processes
         for length in np.unique(windows.lengths)[::-1]:
             alike = windows.lengths == length
-            starts = windows.ends[:, alike].ravel() - length
+            ends = windows.ends[:, alike].ravel()
             scored = np.tile(windows.scored[alike], len(sums))
             most = int(scored.max())
             block = np.repeat(np.arange(len(sums)), alike.sum())
             size = min(WINDOWS, power_of_two(max(1, BATCH_TOKENS // int(length))))
-            for first in range(size * processes.rank, len(starts), size * processes.size):
+            for first in range(size * processes.rank, len(ends), size * processes.size):
                 batch = slice(first, first + size)
-                offsets = starts[batch, None] + np.arange(length + 1)
+                offsets = ends[batch, None] + np.arange(-length, 1)
                 if kept < length:
-                    far = offsets[:, : length - kept]  # a view: shuffled in place
-                    far[:] = np.random.default_rng(diagnose.SEED).permuted(far, axis=1)
+                    far = offsets[:, : length - kept]
+                    np.random.default_rng(diagnose.SEED).permuted(far, axis=1, out=far)
                 tokens = torch.from_numpy(self.corpus.val[offsets].astype(np.int64))
                 unscored = np.arange(most) < most - scored[batch, None]
                 targets = tokens[:, -most:].masked_fill(torch.from_numpy(unscored), -1)
@@ -245,7 +246,7 @@ def losses_at(tester: Tester, places: Places, length: int, kept: int = LARGEST_R
 
 
 def begin_row(tester: Tester, about: dict, protocol: str, length: int, windows: int) -> dict:
-    """What a row says of its question; for `about` see `describe_model`."""
+    """What a row says of its question; for `about` see `describe_run`."""
     scheme = tester.model.pos
     files = {piece.file.name: sha256(piece.file) for piece in scheme.extensions if piece.file}
     return {
@@ -265,7 +266,7 @@ def begin_row(tester: Tester, about: dict, protocol: str, length: int, windows: 
 def extrapolation(tester: Tester, about: dict, settings: Any) -> dict:
     """Test a model by every protocol at every length: the content of extrapolation.json.
 
-    `about` is what describe_model says of it. Of `settings` eval_lengths and eval_windows are read.
+    `about` is what `describe_run` says of it. Of `settings` eval_lengths and eval_windows are read.
     The model is put into eval mode.
     """
     corpus = tester.corpus
@@ -282,73 +283,29 @@ def extrapolation(tester: Tester, about: dict, settings: Any) -> dict:
 
 
 def loss_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
-    """The measured rows of text. A line is printed for each, and on a terminal a bar.
-
-    A row that cannot be measured, or whose loss is not finite, has nats None and a reason.
-    """
+    """The measured rows of text. A line is printed for each."""
     corpus = tester.corpus
     train_length = about["train_length"]
     places = find_places(corpus, settings.eval_windows)
-    lengths = tested_lengths(train_length, settings.eval_lengths)
-    asked = list(itertools.product(tester.protocols, lengths))
     rows = []
-    scores = {}  # sums and tokens/s of each test: up to L, windowed is fixed_targets
-    hidden = None if tester.processes.first else True
-    for protocol, length in tqdm(asked, "testing long", unit="row", leave=False, disable=hidden):
-        row = begin_row(tester, about, protocol, length, len(places.ends)) | {"targets": None}
-        rows.append(row)
-        try:
-            check_room(corpus, places, protocol, length)
-            windows = PLANS[protocol](places, length)
-            offsets = np.sort(windows.targets(), axis=None)
-            row["windows"] = len(windows.ends)
-            row["targets"] = hashlib.sha256(offsets.astype("<i8").tobytes()).hexdigest()
-            tester.model.pos.check_length(length)
-        except UserError as error:
-            row |= {"nats": None, "reason": str(error)}
-        else:
-            limit = train_length if protocol == "windowed" and length > train_length else None
-            question = (PLANS[protocol], length, limit)
-            if question not in scores:
-                started = time.perf_counter()
-                sums = tester.score(windows, limit)
-                inputs = int(windows.lengths.sum()) * len(sums)
-                scores[question] = (sums, inputs / (time.perf_counter() - started))
-            sums, speed = scores[question]
-            notes = []
-            if protocol == "nonoverlapping":
-                if length > places.piece:
-                    pieces = f"its {PIECES} pieces of {places.piece}"
-                    notes.append(f"nonoverlapping at {length} has other targets than {pieces}")
-            elif places.across_documents:
-                notes.append("windows run across documents, too few of which are long")
-            if (np.diff(offsets) == 0).any():
-                notes.append("neighbouring blocks share targets, so standard errors are too small")
-            if any(piece.found_on == row["split_sha256"] for piece in tester.model.pos.extensions):
-                notes.append(f"the file of {row['extend']} was found on this text")
-            row["dtype"] = tester.compute.dtype_name
-            row["note"] = notes
-            row |= loss_fields(corpus, offsets, sums)
-            row["tokens_per_s"] = round(speed, 1)
-            row["attention"] = tester.model.attention_path(length, limit)
-        tqdm.write(in_words(row, corpus))
+    for protocol in tester.protocols:
+        for length in tested_lengths(train_length, settings.eval_lengths):
+            row = begin_row(tester, about, protocol, length, len(places.ends))
+            row |= loss_fields(tester, places, protocol, length, train_length)
+            rows.append(row)
+            print(in_words(row, corpus))
 
-    fixed = [row for row in rows if row["protocol"] == "fixed_targets" and "note" in row]
-    # The first windows of the longest in float32 too. If that is not finite, the number came from
-    # a format that cuts large numbers off: it has diverged, and the next shorter one is asked.
-    few = replace(places, ends=places.ends[:CHECK_WINDOWS])
-    exact = replace(tester, compute=replace(tester.compute, dtype=None))
-    for row in reversed(fixed):
-        if tester.compute.dtype is None or row["nats"] is None:
-            continue
-        nats = float(losses_at(exact, few, row["length"]).mean())
-        if math.isfinite(nats):
-            less = float(np.mean(row["block_nats"][:CHECK_WINDOWS])) - nats
-            where = f"fixed_targets at {row['length']}, {CHECK_WINDOWS} windows"
-            row["note"].append(f"{where}: {row['dtype']} minus float32 is {less:+.5f} nats")
-            break
-        reason = f"diverged: not finite in float32, {row['nats']:.4f} in {row['dtype']}"
-        row |= {"nats": None, "diverged": True, "reason": reason}
+    # the first windows of the longest in float32 too
+    fixed = [row for row in rows if row["protocol"] == "fixed_targets" and "dtype" in row]
+    finite = [row for row in fixed if row["nats"] is not None]
+    if finite and tester.compute.dtype is not None:
+        row = finite[-1]
+        few = replace(places, ends=places.ends[:CHECK_WINDOWS])
+        exact = replace(tester, compute=replace(tester.compute, dtype=None))
+        nats = losses_at(exact, few, row["length"]).mean()
+        less = np.mean(row["block_nats"][:CHECK_WINDOWS]) - nats
+        where = f"fixed_targets at {row['length']}, {CHECK_WINDOWS} windows"
+        row["note"].append(f"{where}: {row['dtype']} minus float32 is {less:+.5f} nats")
 
     at_length = {row["protocol"]: row for row in rows if row["length"] == train_length}
     for row in rows:
@@ -358,28 +315,59 @@ def loss_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
             row["stderr_vs_L"] = difference[1]
     if fixed:
         # what a predictor by counts and longest match gains from the same context, by block
-        count = len(places.ends)
-        more = find_places(corpus, 2 * count).ends
+        ends = find_places(corpus, 2 * len(places.ends)).ends
         lengths = [row["length"] for row in fixed]
-        nats = context.known_losses(corpus, more[:count], more[count:], places.scored, lengths)
+        nats = context.known_losses(corpus, ends, places.scored, lengths)
         for row in fixed:
             row["text_nats"] = nats[row["length"]]
     return rows
 
 
-def loss_fields(corpus: data.Corpus, offsets: np.ndarray, sums: np.ndarray) -> dict:
-    """What is kept of nats that were summed in each block, (blocks,), over the targets at
-    `offsets`. A loss that is not finite is a finding, and gives a reason.
+def loss_fields(
+    tester: Tester, places: Places, protocol: str, length: int, train_length: int
+) -> dict:
+    """The measured fields of a row of text.
+
+    Where it cannot be measured, or the loss is not finite, nats are None and there is a reason.
     """
-    wrong = int((~np.isfinite(sums)).sum())
-    if wrong:
+    corpus = tester.corpus
+    scheme = tester.model.pos
+    row = {"targets": None, "nats": None}
+    try:
+        check_room(corpus, places, protocol, length)
+        windows = PLANS[protocol](places, length)
+        offsets = np.sort(windows.targets(), axis=None)
+        row["windows"] = len(windows.ends)
+        row["targets"] = hashlib.sha256(offsets.astype("<i8").tobytes()).hexdigest()
+        tester.model.pos.check_length(length)
+    except UserError as error:
+        return row | {"reason": str(error)}
+
+    limit = train_length if protocol == "windowed" and length > train_length else None
+    started = time.perf_counter()
+    sums = tester.score(windows, limit)  # (blocks,)
+    inputs = int(windows.lengths.sum()) * len(sums)
+    row["tokens_per_s"] = round(inputs / (time.perf_counter() - started), 1)
+    row["attention"] = tester.model.attention_path(length, limit)
+    row["dtype"] = tester.compute.dtype_name
+
+    row["note"] = []
+    if places.across_documents and protocol != "nonoverlapping":
+        row["note"].append("windows run across documents, too few of which are long")
+    if (np.diff(offsets) == 0).any():
+        row["note"].append("neighbouring blocks share targets, so standard errors are too small")
+    if any(piece.found_on == corpus.split_sha256("val") for piece in scheme.extensions):
+        row["note"].append(f"the file of {scheme.extension} was found on this text")
+
+    wrong = np.sum(~np.isfinite(sums))
+    if wrong:  # a finding
         reason = f"diverged: the loss is not finite in {wrong} of {len(sums)} windows"
-        return {"nats": None, "diverged": True, "reason": reason}
+        return row | {"diverged": True, "reason": reason}
     nats = float(sums.sum() / offsets.size)
     means = sums * len(sums) / offsets.size  # every block has as many targets
     blocks = [float(f"{mean:.7g}") for mean in means]
     n_bytes = corpus.tokenizer.token_bytes()[corpus.val[offsets]].sum()
-    return {
+    return row | {
         "tokens": offsets.size,
         "nats": nats,
         "stderr": standard_error(blocks),
@@ -393,19 +381,16 @@ def loss_fields(corpus: data.Corpus, offsets: np.ndarray, sums: np.ndarray) -> d
 def answer_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
     """The rows of a corpus with answers: for each size, or those asked for and the trained."""
     corpus = tester.corpus
-    about_rows = corpus.meta["rows"]
-    lengths = settings.eval_lengths or sizes(corpus)
+    meta = corpus.meta["rows"]
     rows = []
-    for size, count, width in about_rows["sizes"]:
-        if size not in lengths and size > about_rows["trained"]:
+    for size, count, width in meta["sizes"]:
+        if settings.eval_lengths and size > meta["trained"] and size not in settings.eval_lengths:
             continue
-        row = begin_row(tester, about, about_rows["protocol"], size, count)
+        row = begin_row(tester, about, meta["protocol"], size, count)
         rows.append(row)
-        for name in ("trained", "chance", "majority"):
-            if name in about_rows:
-                row[name] = about_rows[name]
-        if "counted" in about_rows:
-            row["counted"] = about_rows["counted"][str(size)]
+        row |= {name: meta[name] for name in ("trained", "chance", "majority") if name in meta}
+        if "counted" in meta:
+            row["counted"] = meta["counted"][str(size)]
         try:
             tester.model.pos.check_length(width - 1)
         except UserError as error:
@@ -421,8 +406,6 @@ def answer_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
 def in_words(row: dict, corpus: data.Corpus) -> str:
     """A measured row in a line."""
     text = row.get("reason") or f"{row['nats']:.4f} nats per {corpus.unit}"
-    if "accuracy" in row:
-        text += f", {answers.share(row):.1%} right"
     return f"{row['protocol']} at {row['length']}: {text}"
 
 
@@ -441,13 +424,14 @@ def tuning_loss(tester: Tester, length: int, windows: int) -> float:
 
 def unread_loss(tester: Tester, seed: int, first: int) -> float:
     """Mean nats of the answers in the rows of `unread`; inf if it is not finite."""
-    inputs, targets = map(torch.from_numpy, unread(tester.corpus, seed, first))
+    inputs, targets = unread(tester.corpus, seed, first)  # (rows, T) each
+    x = torch.from_numpy(inputs).to(tester.compute.device)
+    y = torch.from_numpy(targets).to(tester.compute.device)
     total = 0.0
     with torch.no_grad(), device.autocast(tester.compute):
-        for x, y in zip(inputs.split(64), targets.split(64), strict=True):
-            x = x.to(tester.compute.device)
-            total += float(tester.model.losses(x, y.to(x.device)).sum())
-    return total / int((targets >= 0).sum()) if math.isfinite(total) else math.inf
+        for k in range(0, len(x), 64):
+            total += float(tester.model.losses(x[k : k + 64], y[k : k + 64]).sum())
+    return total / (targets >= 0).sum() if math.isfinite(total) else math.inf
 
 
 def tuning_places(corpus: data.Corpus, length: int, windows: int) -> Places:
@@ -466,8 +450,7 @@ def tuning_places(corpus: data.Corpus, length: int, windows: int) -> Places:
     ends = ends[~taken[targets].any(axis=1)][:WINDOWS]
     if len(np.unique(ends)) < 8:
         raise UserError(
-            f"{corpus.name} has too little validation text to choose by, besides what is tested: "
-            "use a corpus with more"
+            f"{corpus.name} has too little validation text to choose by: use a corpus with more"
         )
     return replace(places, ends=ends)
 
@@ -479,30 +462,28 @@ def evaluate_run(
     run: Run,
     texts: list[str],
     settings: Any,
-    processes: Processes = ALONE,
-    again: bool = True,
     protocols: tuple[str, ...] = PROTOCOLS,
+    again: bool = True,
 ) -> dict:
     """Test a run under each extension of `texts`, "" for its own, and keep the rows in its folder.
 
     Unless `again`, an extension is passed over if all that is asked was measured. `settings` are
-    those of evaluate.py or extend.py. Returns the last result that was measured, only its rows.
+    those of evaluate.py or extend.py. Returns the last result, only its rows.
     """
     corpus = run_corpus(run, settings.dataset)
     about = describe_run(run)
-    tester = Tester(run.model, corpus, run.compute, processes, protocols)
+    tester = Tester(run.model, corpus, run.compute, protocols=protocols)
     lengths = settings.eval_lengths or run.settings.eval_lengths
     settings = replace(settings, eval_lengths=lengths)
-    if processes.first:
-        lock_folder(run.folder)
-    measured = []
-    if (run.folder / "extrapolation.json").exists():  # a damaged one is refused before the test
-        measured = results.load_result(run.folder)["rows"]
+    lock_folder(run.folder)
     result = about
-    for text in tqdm(texts, run.folder.name, unit="extension", leave=False, disable=None):
+    for text in texts:
         if text:
             run.model.pos.extend(text)  # files as typed, not the run's own copies
-        tqdm.write(f"{run.folder}: {run.model.pos.describe()}, on {run.compute.reason}")
+        print(f"{run.folder}: {run.model.pos.describe()}, on {run.compute.reason}")
+        measured = []
+        if (run.folder / "extrapolation.json").exists():  # refused before the test if damaged
+            measured = results.load_result(run.folder)["rows"]
         if not again:
             asked = []
             for n in tested_lengths(about["train_length"], lengths):
@@ -510,17 +491,10 @@ def evaluate_run(
             if all(any(q.items() <= row.items() for row in measured) for q in asked):
                 continue
         result = extrapolation(tester, about, settings)
-        if processes.first:
-            kept = results.update_result(run.folder, result)
-            plot_run(run.folder, kept)
-            result = kept | {"rows": result["rows"]}
+        kept = results.update_result(run.folder, result)
+        plot_run(run.folder, kept)
+        result = kept | {"rows": result["rows"]}
     return result
-
-
-def describe_run(run: Run) -> dict:
-    """What a result says of a run, before another extension is put on its model."""
-    trained = {"step": run.step, "tokens": run.tokens, "checkpoint": run.checkpoint}
-    return describe_model(run.model, run.settings, **trained)
 
 
 @torch.no_grad()
@@ -531,20 +505,19 @@ def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
     if "rows" in corpus.meta:
         raise UserError(f"{corpus.name} has rows with answers, and only text can be diagnosed")
     length = run.settings.block_size
-    about = describe_run(run) | provenance() | {"dataset": corpus.name, "tested": settings.extend}
+    about = describe_run(run) | {"dataset": corpus.name, "tested": settings.extend}
     if settings.extend:
         model.pos.extend(settings.extend)
     places = find_places(corpus, settings.eval_windows)
     check_room(corpus, places, "fixed_targets", length)
-    longest = min(places.reach, model.pos.limit or places.reach)
+    longest = min(places.reach, model.pos.limit or places.reach)  # of corpus and scheme
     asked = settings.eval_lengths or (2 * length, 4 * length, 8 * length)
     lengths = [n for n in tested_lengths(length, asked) if length <= n <= longest]
-    print(f"at {lengths} tokens: L and longer ones, of which scheme and corpus allow {longest}")
     offsets = places.ends[: diagnose.TEXTS, None] + np.arange(-lengths[-1], 0)
     texts = torch.from_numpy(corpus.val[offsets].astype(np.int64)).to(run.compute.device)
     tester = Tester(model, corpus, run.compute)
 
-    def score(n: int, kept: int = LARGEST_REACH) -> np.ndarray:
+    def score(n: int, kept: int) -> np.ndarray:
         """Nats at each place with all but the last `kept` tokens before a target shuffled."""
         return losses_at(tester, places, n, kept + places.scored - 1)
 
@@ -554,7 +527,7 @@ def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
     ]
     if lengths[-1] >= length + max(length, diagnose.COPIED):
         findings.append(diagnose.continuations(model, texts, length))
-    diagnose.report(findings, run.folder, about, settings.format)
+    diagnose.report(findings, run.folder, about)
 
 
 def main() -> None:
@@ -563,24 +536,21 @@ def main() -> None:
     device.set_up_cpu()
     folders = named_folders(words)
     tested = {}
-    compute = device.pick(settings.device, "float32")  # the formats are those of the runs
-    advice = "lower eval_lengths, or leave the longest out"
-    with device.memory_advice(advice), together("auto", compute) as processes:
+    with device.memory_advice("lower eval_lengths, or leave the longest out"):
         for folder in folders:
-            with processes.first_before_others():
-                run = open_model(folder, settings)
+            run = open_model(folder, settings)
             if settings.diagnose:
                 diagnose_run(run, settings)
             else:
-                tested[str(run.folder)] = evaluate_run(
-                    run, [settings.extend], settings, processes, protocols=settings.protocols
-                )
-        if not tested or not processes.first:
-            return
+                result = evaluate_run(run, [settings.extend], settings, settings.protocols)
+                tested[str(run.folder)] = result
+    if settings.diagnose:
+        return
     rows = results.select(results.rows_of(tested), settings.dataset, extend="all")
     print(results.tables(rows, settings.format))
     if len(tested) > 1 or settings.out:
-        path = settings.out or run.folder.parent / "extrapolation.png"
+        path = Path(settings.out or "out/extrapolation.png")
+        path.parent.mkdir(parents=True, exist_ok=True)
         if plot_rows(rows, path) and settings.format == "text":
             print(f"drawn in {path}")
 

@@ -16,6 +16,7 @@ if __name__ == "__main__":  # --help answers before torch is imported
 
     answer_help(ExtendSettings, __doc__)
 
+import copy
 import os
 import sys
 from collections.abc import Callable
@@ -89,17 +90,11 @@ def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings)
     lengths = settings.eval_lengths or first.settings.eval_lengths
     lengths = results.tested_lengths(first.model.config.block_size, lengths)
     settings = replace(settings, dataset=corpus.name, eval_lengths=tuple(lengths))
-    scheme = first.model.pos
-    trained = scheme.extension or "none"
-    for text in texts:
-        scheme.extend(text)  # refused here if it does not fit
-    wanted = ["none", *(texts or fitting_extensions(scheme))]
-    scheme.extend(trained)
-    # "" is the model as it was trained
-    wanted = ["", *(text for text in dict.fromkeys(wanted) if text != trained)]
+    texts = texts or fitting_extensions(copy.deepcopy(first.model.pos))
+    wanted = ["", "none", *texts]  # "" is the model as it was trained
     for run in runs:
         # a gain compares the same targets
-        evaluate.evaluate_run(run, wanted, settings, again=False, protocols=("fixed_targets",))
+        evaluate.evaluate_run(run, wanted, settings, ("fixed_targets",), again=False)
 
     frame = results.load_rows([run.folder for run in runs])
     frame = frame[(frame.protocol == "fixed_targets") & frame.length.isin(lengths)]
@@ -169,8 +164,6 @@ def search(run: Run, settings: ExtendSettings) -> None:
     if not scheme.rotary:
         raise UserError(f"{run.folder}: {scheme.text} has no rotary piece to search factors for")
     path = run.folder / f"longrope-{factor}.json"
-    if path.name in scheme.extension:
-        raise UserError(f"{run.folder} was trained with {path.name}: search the run it began from")
     rotary = scheme.rotary[0]
     total = factor * scheme.shape.length
     own, _ = rotary.frequencies(total)
@@ -199,7 +192,7 @@ def search(run: Run, settings: ExtendSettings) -> None:
     unseen = {}  # losses of each on the targets of the test
     for name, divisors in {**starts, "search": best}.items():
         longrope.long.copy_(torch.tensor(divisors))
-        unseen[name] = evaluate.losses_at(tester, places, total)
+        unseen[name] = float(evaluate.losses_at(tester, places, total).mean())
     content = provenance() | {
         "long_factor": best,
         "factor": factor,
@@ -207,14 +200,12 @@ def search(run: Run, settings: ExtendSettings) -> None:
         "split_sha256": corpus.split_sha256("val"),
         "rounds": settings.rounds,
         "loss_searched": searched,
-        "loss_unseen": {name: float(nats.mean()) for name, nats in unseen.items()},
+        "loss_unseen": unseen,
     }
     write_json(path, content)
     print(f"{run.folder}, {total} tokens: nats on targets that were not searched on")
     for name, nats in unseen.items():
-        more = nats - unseen["search"]
-        stderr = results.standard_error(more)
-        print(f"  {name:8} {nats.mean():.4f}  {more.mean():+.4f} ± {stderr:.4f} (standard error)")
+        print(f"  {name:8} {nats:.4f}")
     print(f"{path}: use it as --extend=\"longrope(file='{path}')\"")
 
 
@@ -225,8 +216,8 @@ def main() -> None:
     models = []
     texts = []
     for word in typed:
-        is_path = os.sep in word and "(" not in word
-        if word not in names and (is_path or os.path.exists(word) or is_huggingface(word)):
+        is_path = os.path.exists(word) or (os.sep in word and "(" not in word)
+        if word not in names and (is_path or is_huggingface(word)):
             models.append(word)
         else:
             texts.append(word)

@@ -3,7 +3,7 @@
     python sample.py out/RUN [--start=TEXT] [--name=value ...]
 
     python sample.py out/alibi-stdlib-L128-s1337 --start="def main(" --max_new_tokens=300
-    python sample.py out/alibi-stdlib-L128-s1337 --start=FILE:prompt.txt --num_samples=3 --stop=END
+    python sample.py out/alibi-stdlib-L128-s1337 --start=FILE:prompt.txt --num_samples=3
 
 The text goes to standard output, and everything else to standard error.
 """
@@ -16,13 +16,11 @@ if __name__ == "__main__":  # --help answers before torch is imported
 import codecs
 import sys
 import time
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
 
 from configurable import SampleSettings, UserError, configure, run_program
-from data import Tokenizer
 from runs import device
 from runs.checkpoint import load_run
 
@@ -30,54 +28,19 @@ SEPARATOR = "-" * 15  # between two samples
 
 
 def read_prompt(start: str) -> str:
-    """The text that `start` stands for: itself, the file of FILE:path, or standard input for "-".
+    """The text that `start` stands for: itself, or that of the file of FILE:path.
 
-    UserError if the text is empty, is not UTF-8 or cannot be read.
+    UserError if the text is empty or is not UTF-8.
     """
-    try:
-        if start == "-":
-            text = sys.stdin.buffer.read().decode("utf-8-sig")
-        elif start.startswith("FILE:"):
+    text = start
+    if start.startswith("FILE:"):
+        try:
             text = Path(start.removeprefix("FILE:")).read_text(encoding="utf-8-sig")
-        else:
-            text = start
-    except OSError as error:
-        raise UserError(f"--start={start}: {error.strerror}; check the name") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"--start={start} is no text in UTF-8: save it as that") from error
+        except UnicodeDecodeError as error:
+            raise UserError(f"--start={start} is no text in UTF-8: save it as that") from error
     if not text:
         raise UserError(f"the prompt is empty (--start={start}): give at least one character")
     return text
-
-
-def until(stop: str, contents: Iterable[bytes]) -> Iterator[str]:
-    """The text of UTF-8 bytes, which may be cut anywhere, up to the first `stop`.
-
-    No half character is given out: bytes that are no text become U+FFFD. An end that may be the
-    beginning of `stop` is held back until more is known.
-    """
-    held = ""
-    for text in codecs.iterdecode(contents, "utf-8", "replace"):
-        held += text
-        if stop and stop in held:
-            yield held.partition(stop)[0]
-            return
-        begun = [k for k in range(1, len(stop)) if held.endswith(stop[:k])]
-        safe = len(held) - max(begun, default=0)
-        yield held[:safe]
-        held = held[safe:]
-    yield held
-
-
-def token_bytes(
-    tokens: Iterable[torch.Tensor], tokenizer: Tokenizer, drawn: list[int]
-) -> Iterator[bytes]:
-    """The bytes of each token (1, 1), up to the end of the text; its number is added to `drawn`."""
-    for token in map(int, tokens):
-        if token == tokenizer.end:
-            return
-        drawn.append(token)
-        yield tokenizer.decode_bytes([token])
 
 
 def main() -> None:
@@ -110,19 +73,24 @@ def main() -> None:
         else:
             model.compile()
 
-    drawn = []  # all tokens that are drawn
+    n_drawn = 0
     started = time.perf_counter()
     for number in range(s.num_samples):
         if number > 0:
             print(SEPARATOR)
         print(prompt, end="", flush=True)
+        # a token may end inside a character, which is printed once it is whole
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
         generator = torch.Generator(idx.device).manual_seed(s.seed + number)
         tokens = model.stream(idx, s.max_new_tokens, s.temperature, s.top_k, s.top_p, generator)
         with device.autocast(run.compute):
-            for text in until(s.stop, token_bytes(tokens, tokenizer, drawn)):
-                print(text, end="", flush=True)
-        print()
-    speed = len(drawn) / (time.perf_counter() - started)
+            for token in map(int, tokens):
+                if token == tokenizer.end:
+                    break
+                n_drawn += 1
+                print(decoder.decode(tokenizer.decode_bytes([token])), end="", flush=True)
+        print(decoder.decode(b"", final=True))
+    speed = n_drawn / (time.perf_counter() - started)
     print(f"{speed:,.0f} tokens/s", file=sys.stderr)
 
 

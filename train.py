@@ -43,7 +43,7 @@ from runs.figures import plot_run
 from runs.log import Log
 from runs.muon import Muon
 from runs.processes import ALONE, Processes, together
-from runs.results import run_table, update_result
+from runs.results import describe_run, run_table, update_result
 from scheme import parse
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # schedulers send the last one
@@ -386,7 +386,7 @@ def main() -> None:
                 log = Log(run, processes)
                 train(run, processes, log)
                 tester = evaluate.Tester(run.model, run.corpus, compute, processes)
-                result = evaluate.extrapolation(tester, evaluate.describe_run(run), s)
+                result = evaluate.extrapolation(tester, describe_run(run), s)
             if processes.first:
                 result = update_result(run.folder, result)
                 plot_run(run.folder, result)

@@ -271,7 +271,7 @@ class Corpus:
         for split in splits or SPLITS:
             path = self.folder / f"{split}.bin"
             if sha256(path) != self.split_sha256(split):
-                raise UserError(f"{path} has not the SHA-256 of meta.json; {remedy(self.folder)}")
+                raise UserError(f"{path} has not the SHA-256 of meta.json: make the corpus again")
 
 
 def load(name: str, root: Path = HERE) -> Corpus:
@@ -288,9 +288,10 @@ def load(name: str, root: Path = HERE) -> Corpus:
         elif (folder / "train.bin").is_file() and not (folder / "train_starts.npy").exists():
             read_nanogpt(folder)
         else:
+            own_text = f"data/text/prepare.py --name={name} PATH... --tokenizer=gpt2 (or bytes)"
             raise UserError(
-                f"there is no corpus {name!r}: make it with {command(name)}; the project's are "
-                f"{', '.join(COMMANDS)}"
+                f"there is no corpus {name!r}: make it with python {COMMANDS.get(name, own_text)}; "
+                f"the project's are {', '.join(COMMANDS)}"
             )
     arrays = {}
     try:
@@ -299,29 +300,13 @@ def load(name: str, root: Path = HERE) -> Corpus:
             stated = meta["splits"][split]
             tokens = np.memmap(folder / f"{split}.bin", dtype=stated["dtype"], mode="r")
             starts = np.load(folder / f"{split}_starts.npy", allow_pickle=False)
-            lengths = np.diff(starts, append=len(tokens))
-            is_whole = len(tokens) == stated["tokens"] and len(starts) == stated["documents"]
-            if not is_whole or starts[0] != 0 or lengths.min() <= 0:
+            if len(tokens) != stated["tokens"] or len(starts) != stated["documents"]:
                 raise ValueError(f"{split}.bin or {split}_starts.npy is not as it was made")
             arrays[split] = np.asarray(tokens)  # still on the disk
             arrays[f"{split}_starts"] = starts
     except (OSError, ValueError, TypeError, EOFError, LookupError) as error:
-        raise UserError(f"{folder} is damaged ({error!s:.200}); {remedy(folder)}") from None
+        raise UserError(f"{folder} is damaged ({error!s:.200}): make the corpus again") from None
     return Corpus(name, folder, meta, **arrays)
-
-
-def command(name: str) -> str:
-    """What a user types to make the corpus `name`."""
-    if name.startswith("needles_"):
-        return f"python data/needles/prepare.py --corpus=CORPUS --kind=KIND --name={name}"
-    own_text = f"data/text/prepare.py --name={name} PATH... --tokenizer=gpt2 (or bytes, or char)"
-    return f"python {COMMANDS.get(name, own_text)}"
-
-
-def remedy(folder: Path) -> str:
-    """What to do about a damaged file of a corpus."""
-    again = command(folder.name)
-    return f"make the corpus again: {again}; or, if it came from nanoGPT, delete its meta.json"
 
 
 # ---- writing

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import numpy as np
+import pandas as pd
 
 from configurable import UserError, read_json, write_json
 from data import Corpus
@@ -39,25 +40,23 @@ def count_probabilities(corpus: Corpus, contexts: np.ndarray, targets: np.ndarra
     The counts of order k are mixed with those of k - 1 as method C of prediction by partial
     matching does (Moffat 1990): a context seen n times before t different tokens has n / (n + t).
     """
-    from scipy.sparse import csr_matrix
-
+    vocab_size = corpus.vocab_size
     text = corpus.train[:COUNTED].astype(np.int64)
-    probability = np.full(len(targets), 1 / corpus.vocab_size)
+    probability = np.full(len(targets), 1 / vocab_size)
     for order in range(contexts.shape[1] + 1):
-        # the different contexts of this order, (u,), and which of them each target has, (n,)
+        # the different contexts of this order, and which of them each target has, (n,)
         asked, which = np.unique(
-            hash_contexts(contexts, order, corpus.vocab_size)[:, -1], return_inverse=True
+            hash_contexts(contexts, order, vocab_size)[:, -1], return_inverse=True
         )
-        # where one of them stands in the text, and how often each token follows it, (u, V)
-        hashes = hash_contexts(text, order, corpus.vocab_size)[:-1]
-        place = np.searchsorted(asked, hashes).clip(max=len(asked) - 1)
-        hits = asked[place] == hashes
-        followed = (place[hits], text[order:][hits])
-        shape = (len(asked), corpus.vocab_size)
-        counts = csr_matrix((np.ones(hits.sum()), followed), shape)
-        total = counts.sum(axis=1).A1[which]
-        kinds = counts.getnnz(axis=1)[which]
-        mixed = (counts[which, targets].A1 + kinds * probability) / np.maximum(total + kinds, 1)
+        # how often each token follows one of them in the text: counts of context * V + token
+        place = pd.Index(asked).get_indexer(hash_contexts(text, order, vocab_size)[:-1])
+        hits = place >= 0
+        counts = pd.Series(place[hits] * vocab_size + text[order:][hits]).value_counts()
+        by_context = counts.groupby(counts.index // vocab_size)
+        total = by_context.sum().reindex(which, fill_value=0).to_numpy()
+        kinds = by_context.size().reindex(which, fill_value=0).to_numpy()
+        count = counts.reindex(which * vocab_size + targets, fill_value=0).to_numpy()
+        mixed = (count + kinds * probability) / np.maximum(total + kinds, 1)
         probability = np.where(total > 0, mixed, probability)
     return probability
 
@@ -86,19 +85,17 @@ def longest_matches(text: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
 
 
 def context_losses(
-    corpus: Corpus, ends: np.ndarray, others: np.ndarray, scored: int, lengths: Sequence[int]
+    corpus: Corpus, ends: np.ndarray, scored: int, lengths: Sequence[int]
 ) -> list[list[float]]:
     """Nats per token of the predictor with n tokens of context at each end, by n of `lengths`.
 
-    The targets are the last `scored` ones of windows of the validation text that end at `ends`;
-    the shares are fitted on those at `others`.
+    The targets are the last `scored` ones of windows of the validation text that end at `ends`. The
+    first half of them is measured, and the shares are fitted on the other half.
     """
     text = corpus.val.astype(np.int64)
-    # the places of all targets, first those to fit on, (n,)
-    places = np.concatenate([others, ends])[:, None] + np.arange(1 - scored, 1)
-    places = places.ravel()
+    places = (ends[:, None] + np.arange(1 - scored, 1)).ravel()  # of all targets, (n,)
     targets = text[places]
-    is_fitted = np.arange(len(places)) < len(others) * scored
+    is_fitted = np.arange(len(places)) >= len(places) // 2
     order = min(ORDERS[corpus.unit], int(places.min()))
     contexts = text[places[:, None] + np.arange(-order, 0)]
     counted = count_probabilities(corpus, contexts, targets)[:, None]
@@ -122,20 +119,18 @@ def context_losses(
 
 
 def known_losses(
-    corpus: Corpus, ends: np.ndarray, others: np.ndarray, scored: int, lengths: Sequence[int]
+    corpus: Corpus, ends: np.ndarray, scored: int, lengths: Sequence[int]
 ) -> dict[int, list[float]]:
     """`context_losses` by length. They are kept in context.json beside the corpus, if it can be."""
     path = corpus.folder / "context.json"
     splits = [corpus.split_sha256("train"), corpus.split_sha256("val")]
-    asked = json.dumps([splits, ends.tolist(), others.tolist(), scored])
-    try:
+    asked = json.dumps([splits, ends.tolist(), scored])
+    nats = {}
+    with suppress(UserError, KeyError):  # missing, damaged or of other places: computed again
         nats = read_json(path)[asked]
-    except (UserError, KeyError):  # missing, damaged or of other places: computed again
-        nats = {}
-    missing = [n for n in lengths if str(n) not in nats]
-    if missing:
-        losses = context_losses(corpus, ends, others, scored, missing)
-        nats.update(zip(map(str, missing), losses, strict=True))
+    if not all(str(n) in nats for n in lengths):
+        losses = context_losses(corpus, ends, scored, lengths)
+        nats.update(zip(map(str, lengths), losses, strict=True))
         with suppress(UserError, OSError):  # a folder that cannot be written: computed again
             write_json(path, {asked: nats})
     return {n: nats[str(n)] for n in lengths}

@@ -40,10 +40,7 @@ def download(url: str, path: Path, sha256: str, otherwise: str = "") -> None:
             raise UserError(f"{url} is another file, of SHA-256 {digest}; {otherwise}")
         os.replace(part, path)
     except requests.RequestException as error:
-        reason = type(error).__name__
-        if error.response is not None:
-            reason = f"{error.response.status_code} {error.response.reason}"
-        raise UserError(f"{url} could not be downloaded ({reason}); {otherwise}") from error
+        raise UserError(f"{url} could not be downloaded ({error!s:.200}); {otherwise}") from error
     finally:
         part.unlink(missing_ok=True)
 

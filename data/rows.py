@@ -16,13 +16,14 @@ entry "rows" of meta.json has
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
 from configurable import UserError
-from data import Corpus, evenly, remedy, sequences, window_starts, write_corpus
+from data import Corpus, evenly, sequences, window_starts, write_corpus
 
 LEAST = 400  # answers that a bin of distances needs
 UNREAD = 512  # training rows to choose a learning rate by
@@ -61,13 +62,12 @@ def write_rows(
 def answers_of(corpus: Corpus, split: str) -> np.ndarray:
     """How far back the answer of each token of a split stands, (n,); UserError if it is damaged."""
     path = corpus.folder / f"{split}_answers.npy"
-    try:
+    answers = ()
+    with suppress(OSError, ValueError, EOFError):
         answers = np.load(path, mmap_mode="r", allow_pickle=False)
-        if len(answers) == corpus.meta["splits"][split]["tokens"]:
-            return answers
-    except (OSError, ValueError, EOFError):
-        pass
-    raise UserError(f"{path} is missing or damaged; {remedy(corpus.folder)}")
+    if len(answers) != corpus.meta["splits"][split]["tokens"]:
+        raise UserError(f"{path} is missing or damaged: make the corpus again")
+    return answers
 
 
 def check_length(corpus: Corpus, block_size: int) -> None:
@@ -79,31 +79,16 @@ def check_length(corpus: Corpus, block_size: int) -> None:
         )
 
 
-def check_asked(trained: Corpus, asked: Corpus) -> None:
-    """UserError if a model is to give answers of a kind that it was not trained to give."""
-    kind = asked.meta.get("rows", {}).get("kind")
-    if kind and kind != trained.meta.get("rows", {}).get("kind"):
-        raise UserError(
-            f"a model trained on {trained.name} has not learned to answer {kind}, and is not "
-            f"asked: train with --dataset={asked.name}"
-        )
-
-
-def sizes(corpus: Corpus) -> list[int]:
-    """The sizes of the validation rows, ascending."""
-    return [size for size, _, _ in corpus.meta["rows"]["sizes"]]
-
-
 def rows_of(corpus: Corpus, size: int) -> Pair:
     """The validation rows of one size: tokens and how far back answers stand, (rows, width)."""
     first = 0
     for row_size, count, width in corpus.meta["rows"]["sizes"]:
-        part = slice(first, first + count * width)
         if row_size == size:
-            answers = answers_of(corpus, "val")[part]
-            return corpus.val[part].reshape(count, width), answers.reshape(count, width)
-        first = part.stop
-    raise KeyError(f"{corpus.name} has no rows of size {size}")
+            break
+        first += count * width
+    part = slice(first, first + count * width)
+    answers = answers_of(corpus, "val")[part]
+    return corpus.val[part].reshape(count, width), answers.reshape(count, width)
 
 
 def batch(corpus: Corpus, length: int, seed: int, first: int, count: int) -> Pair:

@@ -65,17 +65,18 @@ def measure(model: Any, corpus: Corpus, size: int, compute: Compute, processes: 
         "targets": hashlib.sha256(all_distances.astype("<i8").tobytes()).hexdigest(),
         "tokens_per_s": round(scored.size / (time.perf_counter() - started), 1),
     }
-    lost = int((~np.isfinite(nats)).sum())
+    lost = np.sum(~np.isfinite(nats))
     if lost:
         reason = f"diverged: {lost} losses are not finite"
         return row | {"nats": None, "diverged": True, "reason": reason}
+    means = []  # of groups of rows
     n_groups = min(GROUPS, len(nats))
-    groups = zip(np.array_split(nats, n_groups), np.array_split(scored, n_groups), strict=True)
-    means = np.array([losses.sum() / counted.sum() for losses, counted in groups])
+    for part in np.array_split(np.arange(len(nats)), n_groups):
+        means.append(nats[part].sum() / scored[part].sum())
     row |= {
         "tokens": int(scored.sum()),
         "nats": float(nats.sum() / scored.sum()),
-        "stderr": float(means.std(ddof=1) / math.sqrt(n_groups)),
+        "stderr": float(np.std(means, ddof=1) / math.sqrt(n_groups)),
         "block_nats": [float(f"{mean:.7g}") for mean in means],
     }
     if corpus.meta["rows"]["protocol"] != "image":
@@ -162,10 +163,10 @@ def bins(tested: Tested) -> pd.DataFrame:
         edges = row["by_distance"]["edges"]
         for k, count in enumerate(row["by_distance"]["counts"]):
             cheap = [x for back, x in counted.items() if edges[k] <= int(back) < edges[k + 1]]
+            most = max(cheap, default=0.0)
             right = row["by_distance"]["right"][k]
             low = lower_bound(right, count) if count else 0.0
             is_trained = n <= row["trained"]
-            most = max(cheap, default=0.0)
             lines.append([n, edges[k], edges[k + 1], count, right, low, most, is_trained])
     names = ["N", "first", "end", "count", "right", "low", "counted", "is_trained"]
     return pd.DataFrame(lines, columns=names)

@@ -33,7 +33,7 @@ def with_errors(samples: dict[str, np.ndarray], index: pd.Index) -> pd.DataFrame
     frame = pd.DataFrame(index=index)
     for name, values in samples.items():
         frame[name] = values.mean(axis=1)
-        frame[f"{name} ±"] = values.std(axis=1, ddof=1) / np.sqrt(values.shape[1])
+        frame[f"{name} ±"] = pd.DataFrame(values, index).sem(axis=1)
     return frame
 
 
@@ -83,7 +83,7 @@ def far_shuffled(score: Callable[..., np.ndarray], lengths: list[int]) -> Findin
     """How much the loss rises where far text is shuffled.
 
     score(length, kept) gives the nats at each place, (places,), with all but the last `kept` tokens
-    shuffled; score(length) with none.
+    shuffled.
     """
     note = """kept  at least so many tokens before each target stay as they are; others are shuffled
 N     in texts of so many tokens: nats more; 0 where there is nothing to shuffle"""
@@ -91,13 +91,14 @@ N     in texts of so many tokens: nats more; 0 where there is nothing to shuffle
     kept = sorted({max(1, lengths[0] << k >> 3) for k in range(octaves)})
     columns = {}
     for n in lengths:
-        columns[f"N = {n}"] = np.stack([score(n, tokens) - score(n) for tokens in kept])
+        nats = score(n, n)  # nothing is shuffled
+        columns[f"N = {n}"] = np.stack([score(n, tokens) - nats for tokens in kept])
     return "far text shuffled", with_errors(columns, pd.Index(kept, name="kept")), note
 
 
 def ngrams(tokens: list[int], n: int) -> pd.Series:
-    """Every n tokens in a row, as text: (len(tokens) - n + 1,)."""
-    return pd.Series([str(tokens[k : k + n]) for k in range(len(tokens) - n + 1)])
+    """Every n tokens in a row: (len(tokens) - n + 1,) tuples."""
+    return pd.Series([tuple(tokens[k : k + n]) for k in range(len(tokens) - n + 1)])
 
 
 def repetition(prompt: list[int], text: list[int], size: int) -> list[list[float]]:
@@ -136,7 +137,7 @@ copied    the share of its 8-grams that stand in the prompt"""
     return "continued at temperature 1, and the real text", with_errors(samples, starts), note
 
 
-def report(findings: list[Finding], folder: str | Path, about: dict, format: str = "text") -> None:
+def report(findings: list[Finding], folder: Path, about: dict) -> None:
     """Print each finding, and write diagnose.json and diagnose.png into a run folder.
 
     `about` says what was diagnosed, with its "train_length".
@@ -145,12 +146,12 @@ def report(findings: list[Finding], folder: str | Path, about: dict, format: str
     content = []
     for number, (title, frame, note) in enumerate(findings, 1):
         table = frame.reset_index()
-        print(f"\n{results.show(title, table, note.splitlines(), format)}")
+        print(f"\n{results.show(title, table, note.splitlines())}")
         content.append({"title": title, "rows": json.loads(table.to_json(orient="records"))})
         axes = figure.add_subplot(1, len(findings), number, title=title)
         means = frame.filter(regex="[^±]$").drop(columns="distance", errors="ignore")
         means.plot(ax=axes, marker=".", logx=True)
         axes.axvline(about["train_length"], color="0.35", linestyle="--")
-    write_json(Path(folder, "diagnose.json"), {**about, "findings": content})
-    save_figure(figure, Path(folder, "diagnose.png"))
+    write_json(folder / "diagnose.json", about | {"findings": content})
+    save_figure(figure, folder / "diagnose.png")
     print(f"drawn in {folder}/diagnose.png; dashed: L, the training length")

@@ -363,8 +363,8 @@ def their_weights(model: GPT, kind: str) -> Iterator[tuple[str, Tensor, torch.Si
 def is_huggingface(name: str) -> bool:
     """Whether it names a folder of a Hugging Face model, or perhaps one to download."""
     config = Path(name, "config.json")
-    if Path(name).exists():
-        return config.is_file() and b'"model_type"' in config.read_bytes()
+    if config.is_file():
+        return b'"model_type"' in config.read_bytes()
     is_name = re.fullmatch(r"gpt2[a-z-]*|(?!out/)[\w.-]+/[\w.-]+", name) is not None
     return is_name and not Path(name.partition("/")[0]).exists()
 

@@ -17,14 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from configurable import (
-    TrainSettings,
-    UserError,
-    read_json,
-    replace_file,
-    values,
-    write_json,
-)
+from configurable import UserError, read_json, replace_file, values, write_json
 from runs import answers
 
 # an evaluation replaces only the row of a run that is the same in all these fields
@@ -97,25 +90,21 @@ def update_result(folder: str | Path, new: dict[str, Any]) -> dict[str, Any]:
     return new
 
 
-def describe_model(
-    model: Any, settings: TrainSettings, *, step: int, tokens: int, checkpoint: str
-) -> dict[str, Any]:
-    """What a result says of a model that was trained for so many steps on so many tokens.
-
-    `checkpoint` is the SHA-256 of its file. Called before another extension is put on the model.
-    """
+def describe_run(run: Any) -> dict[str, Any]:
+    """What a result says of a run, before another extension is put on its model."""
+    settings = run.settings
     return {
         "pos": f"{settings.pos} (dropped)" if settings.drop_pos else settings.pos,
-        "extend": model.pos.extension or None,
+        "extend": run.model.pos.extension or None,
         "train_length": settings.block_size,
-        "original_length": model.config.block_size,
+        "original_length": run.model.config.block_size,
         "seed": settings.seed,
         "max_iters": settings.max_iters,
         "settings": values(settings, "result"),
-        "step": step,
-        "checkpoint": checkpoint[:16],
-        "tokens_trained": tokens,
-        "parameters": model.parameter_count,
+        "step": run.step,
+        "checkpoint": run.checkpoint[:16],
+        "tokens_trained": run.tokens,
+        "parameters": run.model.parameter_count,
     }
 
 

@@ -228,12 +228,9 @@ DAMAGES = {
     "pickled": lambda f: (f / "train_starts.npy").write_bytes(b"x"),
     "No such file.*val_starts.npy": lambda f: (f / "val_starts.npy").unlink(),
     "or train_starts.npy is not as it was made": lambda f: np.save(
-        f / "train_starts.npy", np.array([0, 15])
+        f / "train_starts.npy", np.array([0, 9, 15])
     ),
-    "train_starts.npy is not as it was made": lambda f: np.save(
-        f / "train_starts.npy", np.array([3, 0])
-    ),
-    "dimensional": lambda f: np.save(f / "val_starts.npy", np.array(0)),
+    "unsized": lambda f: np.save(f / "val_starts.npy", np.array(0)),
     "not readable JSON": lambda f: (f / "meta.json").write_text("{"),
     "'val'": lambda f: change_meta(f, '"val"', '"test"'),
 }
@@ -242,7 +239,7 @@ DAMAGES = {
 @pytest.mark.parametrize("reason", DAMAGES)
 def test_a_damaged_file_is_named_with_what_to_do(small, reason):
     DAMAGES[reason](small)
-    sentence = f"small is damaged .*{reason}.*; make the corpus again: python"
+    sentence = f"small is damaged .*{reason}.*: make the corpus again"
     with pytest.raises(UserError, match=sentence):
         data.load("small", small.parent)
 
@@ -259,7 +256,6 @@ NAMES = {
     "stdlb": "there is no corpus .stdlb.: make it with python data/text/prepare.py.*the project's are stdlib",
     "books": "there is no corpus 'books': make it with python data/books/prepare.py",
     "enwik8_test": "python data/wikipedia/prepare.py enwik8 --test",
-    "needles_x": "data/needles/prepare.py --corpus=CORPUS --kind=KIND --name=needles_x",
     "zebra": "there is no corpus .zebra.: make it with python data/text/prepare.py --name=zebra",
     "../small": "there is no corpus '../small'",
     "": "there is no corpus ''",
@@ -290,7 +286,7 @@ def test_a_folder_of_nanogpts_is_read_as_it_is(tmp_path, toy_gpt2):
     assert (folder / "train.bin").read_bytes() == before
     assert data.load("web", tmp_path).meta == corpus.meta
     (folder / "train.bin").write_bytes(before + b"\0\0")
-    with pytest.raises(UserError, match="if it came from nanoGPT, delete its meta.json"):
+    with pytest.raises(UserError, match="make the corpus again"):
         data.load("web", tmp_path)
 
 
@@ -561,10 +557,13 @@ def test_a_good_download_arrives_whole(server, tmp_path):
 @pytest.mark.parametrize(
     "page, sentence",
     [
-        ("/absent", r"could not be downloaded \(404 Not Found\); check the network, name a mirror"),
-        ("/silent", r"could not be downloaded \(ConnectionError\)"),
+        (
+            "/absent",
+            r"could not be downloaded \(404 .*Not Found.*\); check the network, name a mirror",
+        ),
+        ("/silent", r"could not be downloaded \("),
         ("/dropped", r"could not be downloaded \("),
-        ("/cut", r"could not be downloaded \(ChunkedEncodingError\)"),
+        ("/cut", r"could not be downloaded \("),
         ("/other", "is another file, of SHA-256 [0-9a-f]{64}; check the network"),
     ],
 )
@@ -578,7 +577,7 @@ def test_a_bad_download_is_one_sentence_and_leaves_nothing(server, tmp_path, pag
     "url", ["http://127.0.0.1:9/words", "file:///etc/hostname", "words.txt", "ftp://127.0.0.1/x"]
 )
 def test_without_network_or_address_the_user_is_told_what_to_do(tmp_path, url):
-    with pytest.raises(UserError, match=r"could not be downloaded \(\w+\); check the network"):
+    with pytest.raises(UserError, match=r"could not be downloaded \(.+\); check the network"):
         download(url, tmp_path / "words.txt", SHA256)
     assert list(tmp_path.iterdir()) == []
 
@@ -617,7 +616,7 @@ def test_books_are_downloaded_once_or_read_from_copies(server, tmp_path, monkeyp
     assert texts[1] == "Title 1\n\nÉnd 1.\n"
 
     Unreliable.pages = {f"/at/{listed[0][1]}": files[0]}
-    with pytest.raises(UserError, match="404 Not Found.*books that came are kept.*--from=FOLDER"):
+    with pytest.raises(UserError, match="404 .*Not Found.*books that came are kept.*--from=FOLDER"):
         books.prepare(folder, url=f"{server}/at")
     (tmp_path / "clone/Ä, B").mkdir(parents=True)
     (tmp_path / "clone" / listed[1][1]).write_bytes(files[1])

@@ -134,7 +134,8 @@ def test_a_result_has_the_settings_that_change_it():
     config = SimpleNamespace(block_size=32)
     model = SimpleNamespace(pos=SimpleNamespace(extension=""), config=config, parameter_count=7)
     settings = TrainSettings(pos="alibi", n_layer=2, drop_pos=0.5, max_iters=9, block_size=64)
-    found = results.describe_model(model, settings, step=5, tokens=10, checkpoint="c" * 64)
+    run = SimpleNamespace(model=model, settings=settings, step=5, tokens=10, checkpoint="c" * 64)
+    found = results.describe_run(run)
     assert found["pos"] == "alibi (dropped)" and found["settings"]["n_layer"] == 2
     assert (found["train_length"], found["original_length"], found["max_iters"]) == (64, 32, 9)
     assert results.tested_lengths(128) == [64, 128, 256, 512, 1024, 2048, 4096]
@@ -554,6 +555,10 @@ def test_evaluate_keeps_prints_and_draws_what_it_measured(out, capsys, monkeypat
     evaluate.main()
     text = capsys.readouterr().out
     assert "drawn in both.svg" in text and (out / "both.svg").exists()
+    monkeypatch.setattr("sys.argv", ["evaluate.py", *words[:-1]])
+    evaluate.main()
+    assert "drawn in out/extrapolation.png" in capsys.readouterr().out
+    assert (out / "out/extrapolation.png").exists()
     assert re.search(r" 128 +1024\n", text)  # only what was asked
     assert len(results.load_result("out/a")["rows"]) == 12 + 3  # N = 1024 was added
     assert (out / "out/a/extrapolation.png").exists()

@@ -24,15 +24,15 @@ Validation rows come from the validation split and have 1 to 32 times that lengt
 stand at the end. The values alone are scored, by their depth: how far back the needle begins, in
 parts of the length. Each eighth of the depths has 400 values; where lines take much of a short row,
 the smallest and largest depths are missing. The longest test, 3,200 rows, takes half an hour on one
-core (0.8M parameters): --eval_lengths=128,256,1024 leaves it out. The figure is a map of depths and
-lengths.
+core (0.8M parameters): --eval_lengths=128,256,1024 leaves it out. extrapolation.json has the
+right answers by depth too.
 
 Keys and values are drawn for each row, so nothing can be learned by heart, and no key with its
 colon stands in the text by chance. Letters are tokens of their own in every tokenizer. A guess is
 right in 1 of 456,976 values. Who says a value but not that of the key is right in 1 of 4 where four
-needles stand ("by majority"). A model that was not trained on rows of the same kind does not know
-what is asked, so evaluate.py does not ask it. One that was can be tested on the text alone too
-(evaluate.py out/RUN --dataset=books).
+needles stand ("by majority"). A model that was not trained on rows of the same kind may not know
+what is asked. One that was can be tested on the text alone too (evaluate.py out/RUN
+--dataset=books).
 
 --needle_fraction is at least 0.05. Of the 32,000 rows that 1,000 steps of 32 rows read, 1,600 have
 needles then. With far fewer a wrong answer would tell of too little practice, not of distance.
