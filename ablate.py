@@ -304,7 +304,8 @@ def main() -> int:
     for cell in cells:
         if dtype == "auto" and not settings.overwrite and (cell.folder / "config.json").exists():
             dtype = read_config(cell.folder)["dtype"]
-    compute = device.pick(settings.device, dtype)
+    tokens = settings.batch_size * settings.block_size
+    compute = device.pick(settings.device, dtype, tokens, settings.n_embd)
     print(f"on {compute.reason}")
     for cell in cells:
         cell.settings = replace(cell.settings, dtype=compute.dtype_name, examine=False)

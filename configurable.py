@@ -221,6 +221,7 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
     eval_iters: Count = setting(16, "batches of a validation", "manner")
     log_interval: Count = setting(20, "steps between log lines", "manner")
     compile: bool = setting(True, "torch.compile, where there is a compiler", "manner")
+    deterministic: bool = setting(False, "repeat to the bit on a GPU too, if possible", "manner")
     backend: Literal["auto", "nccl", "gloo"] = setting(
         "auto", "of several processes: nccl or gloo, auto: nccl on GPUs", "manner"
     )

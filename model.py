@@ -301,7 +301,9 @@ class GPT(nn.Module):
         and step. UserError where the scheme cannot draw so many.
         """
         ids = self.pos.draw(seed, step, length)
-        self.drawn_ids = None if ids is None else ids.to(self.wte.weight.device)
+        if ids is not None and self.wte.weight.is_cuda:
+            ids = ids.pin_memory()  # the GPU is not waited for
+        self.drawn_ids = None if ids is None else ids.to(self.wte.weight.device, non_blocking=True)
 
     def attention_path(self, length: int, window: int | None = None, compiled: bool = False) -> str:
         """How attention is computed at that length, e.g. "fused"; "fused|masked" where layers

@@ -30,8 +30,7 @@ import posenc
 from configurable import UserError, mixed_seed
 from posenc import Extension, Piece, Rotary, Scaled, Shape, Table, Window, scheme_name
 
-ROOT = Path(__file__).resolve().parent
-ZOO = ROOT / "zoo"
+ZOO = Path(__file__).resolve().parent / "zoo"
 
 
 # ---- the grammar
@@ -72,6 +71,8 @@ def parse(text: str) -> Expression:
 
     Whether the names exist is not looked up here.
     """
+    if len(text) > 500 or not text.isascii():
+        raise UserError("a position expression has at most 500 ASCII characters")
     mentions = []
     try:
         tree = ast.parse(text.strip(), mode="eval").body
@@ -161,38 +162,6 @@ def pieces_of(module):
         if is_own and issubclass(cls, Piece) and cls not in (Piece, Rotary, Extension, Scaled):
             pieces[scheme_name(cls)] = cls
     return pieces
-
-
-def source_files(path: Path) -> dict[str, Path]:
-    """{name: path} of a file of schemes, of the modules that it imports from its own folder or from
-    zoo/, and of those that these import.
-
-    The files are read, not run. Names are such as "pos_file.py", "helper.py" and "zoo/kerple.py".
-    """
-    load_file(path)  # refuses what cannot be read
-    files = {f"zoo/{path.name}" if path.parent == ZOO else "pos_file.py": path}
-    waiting = [path]
-    while waiting:
-        file = waiting.pop()
-        modules = []
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                modules += [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):  # the name may be that of a module
-                modules += [f"{node.module or ''}.{alias.name}" for alias in node.names]
-        for module in modules:
-            parts = module.strip(".").split(".")
-            if parts[0] in ("posenc", "configurable"):
-                continue  # posenc.py counts for every scheme, configurable.py for none
-            root = ROOT if parts[0] == "zoo" else path.parent
-            for folder in (file.parent, root):
-                for n in range(1, len(parts) + 1):
-                    stem = folder.joinpath(*parts[:n])
-                    for found in (stem.with_suffix(".py"), stem / "__init__.py"):
-                        if found.is_file() and found not in files.values():
-                            files[found.relative_to(root).as_posix()] = found
-                            waiting.append(found)
-    return files
 
 
 def all_pieces(pos_file: Path | None = None) -> dict[str, type[Piece]]:
@@ -657,21 +626,6 @@ class Scheme(nn.Module):
         return plans
 
     # ---- what it says of itself
-
-    def files(self) -> dict[str, Path]:
-        """{name: path} of the files that define its pieces and those that their options name.
-
-        Names are "posenc.py", "zoo/fire.py", "pos_file.py", "helper.py" of a module that these
-        import, and the base names of option files.
-        """
-        files = {"posenc.py": ROOT / "posenc.py"}
-        for piece in (*self.pieces.values(), *self.extensions):
-            path = Path(inspect.getfile(type(piece))).resolve()
-            if path != files["posenc.py"]:
-                files |= source_files(path)
-            if piece.file:
-                files[piece.file.name] = piece.file
-        return files
 
     def describe(self) -> str:
         """Which pieces act in which layers, with their options, in a line or two."""

@@ -95,7 +95,11 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes = 
     # the model: of a checkpoint, with new weights, or with those of a trained one
     if compute.kind == "cpu":  # an operation that would not give the same bits again is refused
         torch.set_deterministic_debug_mode("error")
-        torch.utils.deterministic.fill_uninitialized_memory = False
+    elif s.deterministic:  # torch warns of an operation that has no such way
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        os.environ.setdefault("TORCHINDUCTOR_DETERMINISTIC", "1")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
     torch.manual_seed(s.seed)
     lengths = list(s.train_lengths)
     if state:
@@ -376,7 +380,7 @@ def main() -> None:
         )
     s = final_settings(settings)
     device.set_up_cpu()
-    compute = device.pick(s.device, s.dtype)
+    compute = device.pick(s.device, s.dtype, s.batch_size * s.block_size, s.n_embd)
     pos_file = Path(s.pos_file).resolve() if s.pos_file else None
     with together(s.backend, compute) as processes, errors_named(pos_file):
         result = None if s.overwrite else checkpoint.finished_result(s.out_dir, s)

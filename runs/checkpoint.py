@@ -5,8 +5,10 @@ good if the content still has that digest. The two newest are kept. A file gets 
 whole, so a run may be killed at any moment.
 """
 
+import ast
 import contextlib
 import hashlib
+import inspect
 import itertools
 import os
 import pickle
@@ -42,7 +44,7 @@ from model import GPT
 from runs.device import Compute, pick
 from runs.huggingface import check_tokenizer, is_huggingface, load_model
 from runs.results import load_result, tested_lengths
-from scheme import source_files
+from scheme import ZOO, Scheme, load_file
 
 ROOT = Path(__file__).resolve().parents[1]
 RESTORE = "restore a good copy, or start again with --overwrite=True"
@@ -170,6 +172,55 @@ def provenance() -> dict[str, Any]:
     }
 
 
+def scheme_files(scheme: Scheme) -> dict[str, Path]:
+    """{name: path} of the files that define the pieces of a scheme and those that their options
+    name.
+
+    Names are "posenc.py", "zoo/fire.py", "pos_file.py", "helper.py" of a module that these import,
+    and the base names of option files.
+    """
+    files = {"posenc.py": ROOT / "posenc.py"}
+    for piece in (*scheme.pieces.values(), *scheme.extensions):
+        path = Path(inspect.getfile(type(piece))).resolve()
+        if path != files["posenc.py"]:
+            files |= source_files(path)
+        if piece.file:
+            files[piece.file.name] = piece.file
+    return files
+
+
+def source_files(path: Path) -> dict[str, Path]:
+    """{name: path} of a file of schemes, of the modules that it imports from its own folder or from
+    zoo/, and of those that these import.
+
+    The files are read, not run. Names are such as "pos_file.py", "helper.py" and "zoo/kerple.py".
+    """
+    load_file(path)  # refuses what cannot be read
+    files = {f"zoo/{path.name}" if path.parent == ZOO else "pos_file.py": path}
+    waiting = [path]
+    while waiting:
+        file = waiting.pop()
+        modules = []
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                modules += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):  # the name may be that of a module
+                modules += [f"{node.module or ''}.{alias.name}" for alias in node.names]
+        for module in modules:
+            parts = module.strip(".").split(".")
+            if parts[0] in ("posenc", "configurable"):
+                continue  # posenc.py counts for every scheme, configurable.py for none
+            root = ROOT if parts[0] == "zoo" else path.parent
+            for folder in (file.parent, root):
+                for n in range(1, len(parts) + 1):
+                    stem = folder.joinpath(*parts[:n])
+                    for found in (stem.with_suffix(".py"), stem / "__init__.py"):
+                        if found.is_file() and found not in files.values():
+                            files[found.relative_to(root).as_posix()] = found
+                            waiting.append(found)
+    return files
+
+
 def read_config(folder: str | Path) -> dict[str, Any]:
     """config.json of a run folder; UserError if it is missing or damaged."""
     path = Path(folder, "config.json")
@@ -250,7 +301,7 @@ def write_folder(run: Run, processes: int) -> None:
         for pattern in ("ckpt-*.pt", "metrics.jsonl", "extrapolation.*", "diagnose.*"):
             for path in folder.glob(pattern):  # of a run that is overwritten
                 path.unlink()
-        files = run.model.pos.files()
+        files = scheme_files(run.model.pos)
         for name, path in files.items():
             if not is_source(name) and path != (folder / name).resolve():
                 (folder / name).parent.mkdir(exist_ok=True, parents=True)
@@ -259,6 +310,7 @@ def write_folder(run: Run, processes: int) -> None:
             "settings": asdict(run.settings),
             "device": run.compute.name,
             "dtype": run.compute.dtype_name,
+            "dtype_asked": run.settings.dtype,
             "processes": processes,
             "files_sha256": {name: sha256(path) for name, path in files.items()},
             "corpus_sha256": corpus_digests(run.corpus),

@@ -54,11 +54,12 @@ class Compute:
 CPU = Compute("cpu", None, "cpu, float32")  # for a caller that picks nothing
 
 
-def pick(device: str, dtype: str) -> Compute:
+def pick(device: str, dtype: str, tokens: int = 2048, width: int = 128) -> Compute:
     """The device and the number format for the settings of these names.
 
-    With dtype=auto a CPU that has bfloat16 multiplies in both formats first. UserError if this
-    machine does not have the device.
+    With dtype=auto a CPU that has bfloat16 multiplies in both formats first, at the shape of the
+    MLP of a model of that width with so many tokens in a batch. UserError if this machine does not
+    have the device.
     """
     # the device
     if device == "auto":  # mps is untested: only if asked for
@@ -91,7 +92,7 @@ def pick(device: str, dtype: str) -> Compute:
     elif os.environ.get("WORLD_SIZE", "1") != "1":
         reason = "not measured: several processes must take the same"
     else:
-        rates = measured_rates()
+        rates = measured_rates(min(tokens, 4096), width)
         if rates["bfloat16"] > LEAD * rates["float32"]:
             best = torch.bfloat16
         reason = "measured: bfloat16 {bfloat16:.0f}, float32 {float32:.0f} GFLOP/s".format(**rates)
@@ -104,14 +105,14 @@ def cpu_has_bfloat16() -> bool:
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
-def measured_rates() -> dict[str, float]:
-    """GFLOP/s of (2048, 256) x (256, 1024), as in the default model, on this CPU by number format.
+def measured_rates(tokens: int, width: int) -> dict[str, float]:
+    """GFLOP/s of (tokens, width) x (width, 4 width) on this CPU, by number format.
 
-    Measured once for each processor, number of threads and version of torch: the result is kept in
-    the user's cache folder.
+    Measured once for each processor, number of threads, version of torch and shape: the result is
+    kept in the user's cache folder.
     """
     threads = torch.get_num_threads()
-    key = f"{processor_name()}, {threads} threads, torch {torch.__version__}"
+    key = f"{processor_name()}, {threads} threads, torch {torch.__version__}, {tokens} x {width}"
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "longshot/rates.json")
     measured = {}
     with contextlib.suppress(UserError):  # a cache that is absent or damaged is made anew
@@ -119,8 +120,8 @@ def measured_rates() -> dict[str, float]:
     if key not in measured:
         rates = {}
         for name in ("bfloat16", "float32"):
-            x = torch.ones(2048, 256, dtype=getattr(torch, name))
-            weight = torch.ones(1024, 256, dtype=x.dtype)
+            x = torch.ones(tokens, width, dtype=getattr(torch, name))
+            weight = torch.ones(4 * width, width, dtype=x.dtype)
             seconds = min(timeit.repeat(partial(linear, x, weight), number=1, repeat=6))
             rates[name] = 2 * x.numel() * len(weight) / seconds / 1e9
         measured[key] = rates

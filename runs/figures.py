@@ -57,10 +57,27 @@ def plot_rows(rows: pd.DataFrame, path: str | Path) -> bool:
     axes.axvline(length, color="0.35", linestyle="--", linewidth=1, zorder=0)
     axes.text(length, 0.01, f" L = {length}", transform=axes.get_xaxis_transform())
     axes.set_title(f"{rows.dataset.iloc[0]}, trained at L = {length}")
-    by_label = {curve.get_label(): curve for curve in curves}  # seeds are named once
-    axes.legend(by_label.values(), by_label, loc="center left", bbox_to_anchor=(1, 0.5))
+    name_curves(axes, curves)
     save_figure(axes.figure, path)
     return True
+
+
+def name_curves(axes: Any, curves: list[Any]) -> None:
+    """Write the name of each label beside its last point, in its colour, none over another."""
+    to_axes = axes.transData + axes.transAxes.inverted()
+    heights = {}
+    colors = {}
+    for curve in curves:
+        points = curve.get_xydata()
+        points = points[np.isfinite(points[:, 1])]
+        label = curve.get_label()  # the same for all seeds
+        heights[label] = to_axes.transform(points[-1])[1]
+        colors[label] = curve.get_color()
+    lowest = 0.0
+    for label in sorted(heights, key=heights.get):
+        height = max(lowest, heights[label])
+        lowest = height + 0.045
+        axes.text(1.01, height, label, color=colors[label], transform=axes.transAxes, va="center")
 
 
 def style(number: int) -> dict[str, Any]:

@@ -428,10 +428,12 @@ LEGEND = (
 def tables(rows: pd.DataFrame, format: str = "text") -> str:
     """The tables of selected rows: of one run by length, of several by scheme, over seeds.
 
-    "csv" is the rows themselves.
+    "csv" and "json" are the rows themselves.
     """
     if format == "csv":
         return to_csv(rows)
+    if format == "json":
+        return rows.to_json(orient="records", indent=1)
     one_seed = rows.groupby("label").seed.nunique().max() == 1
     runs = {}
     for (label, seed), run in rows.groupby(["label", "seed"], sort=False):

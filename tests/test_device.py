@@ -34,7 +34,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setattr(torch.backends.mps, "is_available", lambda: "mps" in gpus)
         monkeypatch.setattr(device, "cpu_has_bfloat16", lambda: bf16)
         rates = {"bfloat16": 400.0, "float32": rate}
-        monkeypatch.setattr(device, "measured_rates", lambda: rates)
+        monkeypatch.setattr(device, "measured_rates", lambda tokens, width: rates)
 
     return pretend
 
@@ -85,11 +85,12 @@ def test_the_rates_are_measured_once_and_a_damaged_cache_is_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    rates = device.measured_rates()
-    assert min(rates.values()) > 0 and device.measured_rates() == rates
+    rates = device.measured_rates(64, 32)
+    assert min(rates.values()) > 0 and device.measured_rates(64, 32) == rates
+    assert device.measured_rates(64, 16) != rates
     cache = tmp_path / "longshot" / "rates.json"
     cache.write_text("[1,", encoding="utf-8")
-    assert device.measured_rates() != rates
+    assert device.measured_rates(64, 32) != rates
     assert len(json.loads(cache.read_text(encoding="utf-8"))) == 1
 
 

@@ -7,6 +7,7 @@ import torch
 
 from configurable import UserError
 from posenc import Alibi, Rope, Shape, Window
+from runs.checkpoint import scheme_files
 from scheme import (
     Scheme,
     extended_frequencies,
@@ -157,8 +158,8 @@ def test_pieces_of_a_users_file(tmp_path):
     )
     scheme = Scheme("root + rope", SHAPE, 2, file)
     assert "root" in scheme_names(file)
-    assert scheme.files()["pos_file.py"] == file
-    assert set(scheme.files()) == {"pos_file.py", "posenc.py"}
+    assert scheme_files(scheme)["pos_file.py"] == file
+    assert set(scheme_files(scheme)) == {"pos_file.py", "posenc.py"}
     file = tmp_path / "taken.py"
     file.write_text("from posenc import Piece\nclass Alibi(Piece): pass\n")
     with pytest.raises(UserError, match="rename the class"):
@@ -170,11 +171,11 @@ def test_pieces_of_a_users_file(tmp_path):
 
 
 def test_files_are_those_of_its_own_pieces():
-    assert set(Scheme("alibi", SHAPE, 2).files()) == {"posenc.py"}
-    assert set(Scheme("kerple", SHAPE, 2).files()) == {"zoo/kerple.py", "posenc.py"}
+    assert set(scheme_files(Scheme("alibi", SHAPE, 2))) == {"posenc.py"}
+    assert set(scheme_files(Scheme("kerple", SHAPE, 2))) == {"zoo/kerple.py", "posenc.py"}
     grid = Shape(n_head=4, head_dim=8, width=32, length=64)
     names = {"zoo/rope2d.py", "zoo/_grid.py", "posenc.py"}
-    assert set(Scheme("rope2d", grid, 2).files()) == names
+    assert set(scheme_files(Scheme("rope2d", grid, 2))) == names
 
 
 def test_modules_that_a_users_file_imports_are_files_of_its_scheme(tmp_path):
@@ -189,7 +190,7 @@ def test_modules_that_a_users_file_imports_are_files_of_its_scheme(tmp_path):
     }
     for name, source in sources.items():
         (tmp_path / name).write_text(source)
-    files = Scheme("dip", SHAPE, 2, tmp_path / "mine.py").files()
+    files = scheme_files(Scheme("dip", SHAPE, 2, tmp_path / "mine.py"))
     names = {"helper_a.py", "parts/helper_b.py", "parts/helper_c.py", "zoo/kerple.py"}
     assert set(files) == {"posenc.py", "pos_file.py", *names}
     assert all(path.is_file() for path in files.values())

@@ -633,7 +633,7 @@ def test_a_length_is_in_tokens_or_a_share_of_the_training_length():
         ("rope(1)", "options have names"),
         ("rope - alibi", "joins names"),
         ("0 * rope", "repeat"),
-        ("röpe", "did you mean rope"),
+        ("röpe", "at most 500 ASCII"),
         ("-" * 400 + "rope", "cannot be read|joins names"),
         ("__import__('os').mkdir('made')", "joins names"),
         ("rope(layout=open('made', 'w'))", "a value is"),
