@@ -95,7 +95,7 @@ class ModelSettings(Settings):
     block_size: Length = setting(128, "training length in tokens")
     n_layer: Count = setting(4, "number of layers")
     n_head: Count = setting(4, "attention heads per layer")
-    n_embd: Count = setting(256, "width of the model")
+    n_embd: Count = setting(128, "width of the model")
     dropout: Share = setting(0.0, "probability of dropping an activation")
     bias: bool = setting(False, "biases in linear layers and norms")
     norm: Literal["layernorm", "rmsnorm"] = setting("layernorm", "layernorm or rmsnorm")
@@ -202,7 +202,7 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
     learning_rate: PositiveFloat | None = setting(
         None, "highest lr after warm-up (None: 1e-2 with muon, 3e-3 with adamw)"
     )
-    max_iters: NonNegativeInt = setting(600, "steps of training")
+    max_iters: NonNegativeInt = setting(1500, "steps of training")
     weight_decay: NonNegativeFloat = setting(0.1, "weight decay of matrices")
     beta1: Share = setting(0.9, "AdamW's decay rate of the mean")
     beta2: Share = setting(0.99, "AdamW's decay rate of the variance")
