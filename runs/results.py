@@ -483,8 +483,10 @@ def tables(rows: pd.DataFrame, format: str = "text") -> str:
 def notes_of(rows: pd.DataFrame) -> list[str]:
     """What is said below a table: the notes of rows, and why a run has no loss."""
     reasons = rows[rows.reason != ""].drop_duplicates("run")  # longer texts have none either
-    notes = pd.concat([reasons.set_index("label").reason, rows.set_index("label").note])
-    notes = notes.str.split("; ").explode()
+    notes = rows.set_index("label").note.str.split("; ").explode()
+    if rows.run.nunique() > 1:  # what belongs to one run alone stands below its own table
+        notes = notes[notes.duplicated(keep=False)]
+    notes = pd.concat([reasons.set_index("label").reason, notes])
     lines = []
     for note in notes[notes != ""].unique():
         labels = notes.index[notes == note].unique()
