@@ -74,9 +74,9 @@ def test_the_defaults_of_training():
         128,
         4,
         4,
-        256,
+        128,
     ]
-    assert (s["batch_size"], s["optimizer"], s["max_iters"], s["beta2"]) == (16, "muon", 600, 0.99)
+    assert (s["batch_size"], s["optimizer"], s["max_iters"], s["beta2"]) == (16, "muon", 1500, 0.99)
     assert TrainSettings().highest_lr == 1e-2
     assert TrainSettings(optimizer="adamw").highest_lr == 3e-3
     assert TrainSettings(learning_rate=1e-4).highest_lr == 1e-4
