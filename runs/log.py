@@ -8,7 +8,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from configurable import LogSettings, replace_file
+from configurable import LogSettings, UserError, replace_file
 from model import GPT
 from runs.checkpoint import Run
 from runs.device import peak_flops, peak_memory
@@ -109,17 +109,24 @@ class Log:
 
 
 def open_wandb(folder: Path, s: LogSettings, config: dict, run_id: str | None = None) -> Any:
-    """A wandb run in a folder. With a run_id that wandb knows it goes on."""
+    """A wandb run in a folder. With a run_id that wandb knows it goes on. UserError if wandb
+    refuses.
+    """
     import wandb
 
-    return wandb.init(
-        project=s.wandb_project,
-        name=s.wandb_run_name or folder.name,
-        dir=folder,
-        config=config,
-        id=run_id,
-        resume="allow",
-    )
+    try:
+        return wandb.init(
+            project=s.wandb_project,
+            name=s.wandb_run_name or folder.name,
+            dir=folder,
+            config=config,
+            id=run_id,
+            resume="allow",
+        )
+    except (wandb.Error, ValueError) as error:
+        raise UserError(
+            f"wandb refused ({error}): `wandb login`, or leave --wandb_log out"
+        ) from None
 
 
 def log_rows(wandb_run: Any, rows: Any, curves: Any, figure: Path) -> None:
