@@ -307,7 +307,6 @@ def _kernel(q, k, v, scale, dropout, added=None):
     if width < q.shape[-1] and not q.is_cuda:
         v = pad(v, (0, q.shape[-1] - width))
     is_causal = added is None and q.shape[-2] > 1
-    gqa = q.shape[1] > k.shape[1]
     kernels = nullcontext()
     if added is not None:
         added = added[(None,) * (4 - added.dim())]
@@ -316,7 +315,7 @@ def _kernel(q, k, v, scale, dropout, added=None):
             kernels = sdpa_kernel(MASKED_KERNELS)
     with kernels:
         y = scaled_dot_product_attention(
-            q, k, v, added, dropout, is_causal, scale=scale, enable_gqa=gqa
+            q, k, v, added, dropout, is_causal, scale=scale, enable_gqa=q.shape[1] > k.shape[1]
         )
     return y[..., :width]
 

@@ -373,7 +373,7 @@ class AblateSettings(TrainSettings):
             raise UserError(f"seeds = {self.seeds}: one of them stands twice; leave it out")
         part, parts = self.share
         if part > parts:
-            raise UserError(f"only={self.only}: of {parts} shares there is no number {part}")
+            raise UserError(f"only={self.only}: there are not so many shares")
 
     @property
     def share(self) -> tuple[int, int]:

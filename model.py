@@ -271,7 +271,7 @@ class GPT(nn.Module):
         for piece in self.pos.pieces.values():
             if config.kv_lora_rank is not None and "latent attention" in piece.conflicts:
                 raise UserError(f"{scheme_name(piece)} needs whole heads: leave kv_lora_rank out")
-        self.pos.extend(config.extend, folder)
+        self.extend(config.extend, folder)
         self.config = replace(config, pos=self.pos.text, extend=self.pos.extension)
 
     def _initialise(self, module):
@@ -286,6 +286,10 @@ class GPT(nn.Module):
             nn.init.normal_(module.c_proj.weight, std=residual)
 
     # ---- positions
+
+    def extend(self, text: str, folder: Path | None = None) -> None:
+        """Activate an `extend` expression, in place of any other: see `Scheme.extend`."""
+        self.pos.extend(text, folder)
 
     def drop_positions(self) -> None:
         """Take the scheme nope; all weights but those of the old scheme stay."""

@@ -64,8 +64,8 @@ scheme.py | test_schemes | turns
 - for part in branches[layer % len(branches)]:
 + for part in branches[(layer + 1) % len(branches)]:
 scheme.py | test_schemes | repeats
-- branches = count * read_branches(right, mentions)
-+ branches = (count + 1) * read_branches(right, mentions)
+- return count * read_branches(right, mentions)
++ return (count + 1) * read_branches(right, mentions)
 scheme.py | test_schemes | act_together
 - for a, b in itertools.permutations([*pieces, *extensions], 2):
 + for a, b in ():
@@ -76,20 +76,20 @@ scheme.py | test_extensions | wavelengths
 - maps.sort(key=lambda piece: isinstance(piece, Rotary))
 + maps.sort(key=lambda piece: not isinstance(piece, Rotary))
 attention.py | test_schemes | paper
-- return i, torch.minimum(i, j)
-+ return i, torch.minimum(i, j + 1)
+- j = torch.minimum(i, part.key_ids[columns])
++ j = torch.minimum(i, part.key_ids[columns] + 1)
 attention.py | test_schemes | paper or felt
 - seen = columns <= index
 + seen = columns <= index + 1
 attention.py | test_schemes | paper
-- pairs = [((q * plan.temperature).to(q.dtype), k) for q, k in pairs]
-+ pairs = [((q * plan.temperature.sqrt()).to(q.dtype), k) for q, k in pairs]
+- q = (q * plan.temperature).to(dtype)
++ q = (q * plan.temperature.sqrt()).to(dtype)
 attention.py | test_extensions | every_way
-- score = torch.where(part.where(i, base.key_ids[places]), score, chosen)
-+ score = torch.where(part.where(i, base.key_ids[places]), chosen, score)
+- score = torch.where(holds, score, scores)
++ score = torch.where(holds, scores, score)
 attention.py | test_schemes | paper and window
-- near = max(0, first - size + 1)
-+ near = max(0, first - size + 2)
+- near = max(min(sinks, last), first - window_size + 1)
++ near = max(min(sinks, last), first - window_size + 2)
 attention.py | test_schemes | cache
 - offset = len(part.key_ids) - len(part.query_ids)
 + offset = 0
