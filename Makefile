@@ -9,6 +9,7 @@ ARGS ?=
 PYTHON ?= python3
 WORKERS ?= 2
 VENV := .venv/bin/python
+export PYTHONUNBUFFERED = 1  # lines reach a log file at once
 
 # of `make gpu`
 DEVICE ?= cuda
