@@ -21,6 +21,8 @@ Vector = Sequence[float]
 #   ids(index, total) -> position            embed(ids, tokens) -> (T, C)
 #   turn_q, turn_k(head, vector, position)   temperature(head, index), bias(head, i, j)
 #   sees(i, j) -> bool                       score(Seen) -> (H, T, T)
+#   weights(head, scores) -> (T,), of a query's scores (T,) that are -inf where unseen
+#   output(head, y, v, x) -> (D,), of a token's y (D,), its value v (D,) and the input x (C,)
 Parts = dict[str, Callable]
 
 
@@ -92,10 +94,23 @@ def logits(parts, q, k, x, ids):
     return np.where(bias == -math.inf, -math.inf, found)
 
 
-def attention(scores, v):
-    """The softmax of scores (H, T, T), times values (H, T, D)."""
+def attention(parts, scores, v, x):
+    """What the heads give, (H, T, D): the softmax of scores (H, T, T), times values (H, T, D).
+
+    Parts may have other weights, or change the output by v and x (T, C).
+    """
     weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True) @ v
+    weights = weights / weights.sum(-1, keepdims=True)
+    if "weights" in parts:
+        weights = np.array(
+            [[parts["weights"](h, r) for r in rows] for h, rows in enumerate(scores)]
+        )
+    y = weights @ v
+    if "output" in parts:
+        places = np.ndindex(y.shape[:2])
+        changed = [parts["output"](h, y[h, t], v[h, t], x[t]) for h, t in places]
+        y = np.array(changed).reshape(y.shape)
+    return y
 
 
 # ---- rotations: cos and sin are float32 tables of float64 angles, as the project decided; all else

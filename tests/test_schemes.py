@@ -144,7 +144,8 @@ def difference(gpt, length=6):
         with torch.no_grad():
             qkv = gpt.h[layer].attn.c_attn(x).view(length, 3, H, D).permute(1, 2, 0, 3).numpy()
         scores = oracles.logits(joined, qkv[0], qkv[1], x.numpy(), ids)
-        heads = oracles.attention(scores, qkv[2]).swapaxes(0, 1).reshape(length, C)
+        heads = oracles.attention(joined, scores, qkv[2], x.numpy())
+        heads = heads.swapaxes(0, 1).reshape(length, C)
         found = max(found, np.abs(y.numpy() - heads).max())
     added = (embedded - gpt.wte(idx)[0]).detach().numpy()
     wanted = joined["embed"](ids, idx[0].tolist()) if "embed" in joined else 0.0
@@ -170,7 +171,9 @@ def test_attention_is_that_of_the_paper_on_every_path(text, monkeypatch):
     plain = logits(gpt, idx)
     monkeypatch.setattr(attention, "BLOCK_ROWS", 3)
     monkeypatch.setattr(attention, "SHARED_BYTES", 0)
-    paths = ["scored"] if any(p.score for p in gpt.pos.pieces.values()) else ["scored", "masked"]
+    paths = ["scored", "masked"]
+    if any(piece.score or piece.weights for piece in gpt.pos.pieces.values()):
+        paths = ["scored"]
     for path in paths:
         monkeypatch.setattr(attention, "FORCED_PATH", path)
         assert_close(logits(gpt, idx), plain)
@@ -266,7 +269,7 @@ def test_compiled_training_with_any_scheme_is_eager_training(text):
 # ---- schemes together
 
 EARLY = ("ids", "embed")  # what acts once, before the first layer
-EXCLUSIVE = (*EARLY, "turn_q", "score")  # what one scheme may do in a layer
+EXCLUSIVE = (*EARLY, "turn_q", "score", "weights", "output")  # what one scheme may do in a layer
 # they read no positions along a text, and may stand beside places in an image
 BESIDE_A_GRID = set("nope logn ssmax window block_causal fox path".split())
 BESIDE_A_GRID.add("selective_rope")
