@@ -252,7 +252,7 @@ def heads(gpt, count, score):
         for j in range(i + 1):
             number = score(h, i, j, qkv[0][h, i], qkv[1][h, j])
             scores[h, i, j] = -math.inf if number is None else number
-    expected = oracles.attention(scores, qkv[2]).swapaxes(0, 1).reshape(count, C)
+    expected = oracles.attention({}, scores, qkv[2], x).swapaxes(0, 1).reshape(count, C)
     return found, torch.tensor(expected)
 
 
