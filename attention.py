@@ -348,48 +348,51 @@ def _flex(q, k, v, prepared, scale):
 def _masked(q, k, v, prepared, scale):
     """Attention with added scores, by blocks of query rows: each sees keys up to its last row."""
     plan = prepared.plan
-    added = prepared.added
+    added = prepared.added  # the whole matrix, where it was made in advance
     queries = q.shape[-2]
     keys = k.shape[-2]
-    at_once = added is not None and torch.compiler.is_compiling()
-    if at_once and not q.is_cuda and keys <= PRODUCT_KEYS:
+    is_one_block = added is not None and torch.compiler.is_compiling()
+    if is_one_block and not q.is_cuda and keys <= PRODUCT_KEYS:
         weights = ((q @ k.mT).to(added.dtype) * scale + added).softmax(-1).to(v.dtype)
         return apply_dropout(weights, prepared.dropout) @ v
-    dtype = torch.promote_types(q.dtype, torch.float32)
-    size = queries if at_once else block_rows(q[:1], k)
+    window_size = None
+    sinks = 0
     visible = [piece.visible for piece in plan.masks if piece.visible]
+    if added is None and visible:
+        window_size, sinks = min(visible)
+    size = queries if is_one_block else block_rows(q[:1], k)
     places = torch.arange(keys, device=q.device)
-    offset = keys - queries
-    blocks = []
-    for first in reversed(range(offset, keys, size)):  # the largest block: its memory serves all
-        last = min(first + size, keys)  # the keys that the block may see end here
-        queried = slice(first - offset, last - offset)
-        near = 0  # and begin here, behind so many sinks
-        sinks = 0
-        if added is None and visible:
-            window_size, sinks = min(visible)
+    outputs = []
+    for start in reversed(range(0, queries, size)):  # the largest block: its memory serves all
+        stop = min(start + size, queries)
+        first = keys - queries + start  # the queries stand at the places first ... last - 1
+        last = keys - queries + stop
+        rows = q[..., start:stop, :]
+        # the keys it may see: near ... last - 1, and the sinks, which stand before these
+        near = 0
+        if window_size is not None:
             near = max(min(sinks, last), first - window_size + 1)
-        rows = q[..., queried, :]
         seen_k = k[..., near:last, :]
         seen_v = v[..., near:last, :]
         if sinks > 0:
             seen_k = torch.cat((k[..., :sinks, :], seen_k), -2)
             seen_v = torch.cat((v[..., :sinks, :], seen_v), -2)
         if added is not None:
-            block = added[..., queried, :last]
+            block = added[..., start:stop, :last]
         elif prepared.last_row is not None:
-            # upside down: the row above has the same numbers, one key further left
+            # scores follow from distances: a query has those of the query after it, one key further
+            # left. From the last query up they are a view of one row, which takes no memory.
             rows = rows.flip(-2)
-            block = prepared.last_row[:, keys - last :].unfold(-1, last, 1)[
-                :, : last - first, near:
-            ]
+            views = prepared.last_row[:, keys - last :].unfold(-1, last, 1)  # (H or 1, ., last)
+            block = views[:, : stop - start, near:]
         else:
             columns = torch.cat((places[:sinks], places[near:last]))
             make = on_card(added_scores, q)
+            dtype = torch.promote_types(q.dtype, torch.float32)
             block = make(plan, plan.parts[0], q.shape[1], dtype, places[first:last, None], columns)
         y = _kernel(rows, seen_k, seen_v, scale, prepared.dropout, block)
-        blocks.append(y if prepared.last_row is None else y.flip(-2))
-    return torch.cat(blocks[::-1], -2)
+        outputs.append(y if prepared.last_row is None else y.flip(-2))
+    return torch.cat(outputs[::-1], -2)
 
 
 def block_rows(q, k):

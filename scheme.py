@@ -218,7 +218,7 @@ def build(
     one of `extend`.
     """
     pieces = {}
-    layers = [()] * n_layer
+    layers = [() for _ in range(n_layer)]
     for number, mention in enumerate(expression.mentions):
         name = mention.name
         cls = find(name, pos_file)
@@ -325,27 +325,34 @@ def reads_positions(piece):
 def check_layer(pieces, extensions, text):
     """Raise UserError where pieces of one layer, and extensions of them, cannot act together."""
     for a, b in itertools.permutations([*pieces, *extensions], 2):
-        first = scheme_name(a)
-        second = scheme_name(b)
-        shared = claims(a) & claims(b)
-        if (a in extensions) != (b in extensions):
-            shared -= EXTENDED
-        reads = reads_positions(b)
-        reason = ""
-        if shared:
-            reason = f"both claim the {min(shared)}: keep one"
-        elif second in a.conflicts:
-            reason = "cannot act in one layer"
-        elif "positions" in a.conflicts and (reads or b.ids or b.draw or b.regions):
-            reason = f"do not go together: positions of {first} have a meaning for it alone"
-        elif a.extends and reads and second not in a.extends:
-            reason = f"do not go together: {first} extends {' or '.join(a.extends)} only"
-        elif a.can_extend and (a.ids or a.draw) and b.embed and (b.limit or a.per_layer):
-            reason = f"do not go together: {second} gives whole positions one vector for all layers"
-        elif b.draw and a in extensions and a.factor and a.factor(2**30) != a.factor(2**31):
-            reason = f"take a text for longer: give a fixed factor to {first}"
-        if reason:
-            raise UserError(f"{text}: {first} and {second} {reason}")
+        reason = conflict(a, b, a in extensions, b in extensions)
+        if reason is not None:
+            raise UserError(f"{text}: {scheme_name(a)} and {scheme_name(b)} {reason}")
+
+
+def conflict(a, b, a_extends, b_extends):
+    """Why piece a cannot act in a layer with b, or None; whether each stands in `extend`."""
+    first = scheme_name(a)
+    second = scheme_name(b)
+    reads = reads_positions(b)
+    shared = claims(a) & claims(b)
+    if a_extends != b_extends:
+        shared -= EXTENDED
+    if shared:
+        return f"both claim the {min(shared)}: keep one"
+    if second in a.conflicts:
+        return "cannot act in one layer"
+    if "positions" in a.conflicts and (reads or b.ids or b.draw or b.regions):
+        return f"do not go together: positions of {first} have a meaning for it alone"
+    if a.extends and reads and second not in a.extends:
+        return f"do not go together: {first} extends {' or '.join(a.extends)} only"
+    # a vector of the embedding is one for all layers, and a table of vectors has whole positions
+    if a.can_extend and (a.ids or a.draw) and b.embed and (b.limit or a.per_layer):
+        return f"do not go together: {second} gives whole positions one vector for all layers"
+    # b draws positions of a longer text, and a factor that follows the length would count them too
+    if b.draw and a_extends and a.factor and a.factor(2**30) != a.factor(2**31):
+        return f"take a text for longer: give a fixed factor to {first}"
+    return None
 
 
 # ---- what attention is handed in each forward
