@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 import posenc
 from configurable import UserError, mixed_seed
-from posenc import Extension, Piece, Rotary, Scaled, Shape, Table, Window, scheme_name
+from posenc import Extension, Piece, Rotary, Scaled, Shape, Window, scheme_name
 
 ZOO = Path(__file__).resolve().parent / "zoo"
 
@@ -270,23 +270,6 @@ def build(
                     ) from error
             layers[layer] += (key,)
     return pieces, layers
-
-
-def extended_frequencies(
-    extend: str,
-    head_dim: int,
-    base: float = 10000.0,
-    *,
-    train_length: int,
-    length: int | None = None,
-) -> Table:
-    """RoPE's (inv_freq, attention_factor) under an extension such as "yarn(factor=4)".
-
-    The model was trained at `train_length` and reads `length` tokens, by default as many.
-    """
-    scheme = Scheme(f"rope(base={base})", Shape(1, head_dim, head_dim, train_length), 1)
-    scheme.extend(extend)
-    return scheme.rotary[0].frequencies(length or train_length, scheme.maps)
 
 
 # ---- what goes together

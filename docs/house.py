@@ -47,6 +47,7 @@ STOPS = {  # in parts: the building of the model, and the forward pass
         ],
         [
             "model.py GPT._hidden",
+            "scheme.py Scheme.plans",
             "attention.py prepare",
             "attention.py added_scores",
             "posenc.py Alibi.bias",

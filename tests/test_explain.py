@@ -8,7 +8,7 @@ import torch
 
 from configurable import UserError
 from posenc import Shape
-from scheme import Scheme, extended_frequencies
+from scheme import Scheme
 from tools import explain
 
 L, N = 64, 256
