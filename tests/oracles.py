@@ -375,6 +375,60 @@ def reflecting(w):
     return found
 
 
+def stick(current):
+    """Stick-breaking weights of a query: keys take their shares from the newest to the oldest."""
+
+    def weights(h, scores):
+        own = max(j for j, z in enumerate(scores) if z > -math.inf)
+        found, left = np.zeros(len(scores)), 1.0
+        for j in range(own if current == "share" else own - 1, -1, -1):
+            share = sigmoid(scores[j]) if scores[j] > -math.inf else 0.0
+            found[j] = left * share
+            left *= 1 - share
+        if current == "rest":
+            found[own] = left
+        return found
+
+    return lambda w: dict(weights=weights)
+
+
+def softpick(h, scores):
+    """What is above 0 of e^z - 1, over the sum of its sizes at the keys that are seen; their 1e-8
+    is added after both were divided by e^m, m the largest score."""
+    sizes = [math.exp(z) - 1 if z > -math.inf else 0.0 for z in scores]
+    least = 1e-8 * math.exp(max(scores))
+    return np.array([max(s, 0.0) / (sum(map(abs, sizes)) + least) for s in sizes])
+
+
+def gated_slopes(w, gate):
+    """GRAPE's score of a pair: ALiBi's slope times a learned factor and what the gates give."""
+
+    def opened(direction, x):
+        length = math.sqrt(sum(direction**2))
+        return softplus(float(direction @ x) / length / math.sqrt(D))
+
+    def found(s, h, i, j):
+        gates = 1.0
+        if gate != "none":
+            gates = opened(w["u"][h], s.k[h, j])
+        if gate == "both":
+            gates += opened(w["v"][h], s.q[h, i])
+        slope = softplus(w["omega"][h]) * SLOPES[h] * gates
+        return s.scores[h, i, j] + s.bias[h, i, j] - (s.ids[i] - s.ids[j]) * slope
+
+    return dict(score=over_pairs(found))
+
+
+def generalized_gaussian(w):
+    """BAM's bias, minus a power of the distance from mu."""
+
+    def bias(h, i, j):
+        mu = math.exp(w["mu"][h]) - math.exp(-w["mu"][h]) if "mu" in w else 0.0
+        return -math.exp(w["alpha"][h]) * (abs(i - j - mu) + 1e-5) ** w["beta"][h]
+
+    return dict(bias=bias)
+
+
 def scale_invariant(
     s,
     h,
@@ -607,6 +661,15 @@ ORACLES: dict[str, tuple[str, Callable[[Weights], Parts]]] = {
     "dape": ("Zheng et al. 2024", lambda w: dict(score=over_pairs(refined(w)))),
     "dape(hidden=3)": ("Zheng et al. 2024", lambda w: dict(score=over_pairs(refined(w)))),
     "path(rank=3)": ("Yang et al. 2025", lambda w: dict(score=over_pairs(reflecting(w)))),
+    "stick_breaking": ("Tan et al. 2024", stick("skip")),
+    "stick_breaking(current=share)": ("Tan et al. 2024, their attend_current", stick("share")),
+    "stick_breaking(current=rest)": ("Tan et al. 2024, the rest to v_i", stick("rest")),
+    "softpick": ("Zuhri et al. 2025", lambda w: dict(weights=softpick)),
+    "grape": ("Zhang et al. 2025, their code", lambda w: gated_slopes(w, "key")),
+    "grape(gate=both)": ("Zhang et al. 2025, eq. 4.6", lambda w: gated_slopes(w, "both")),
+    "grape(gate=none)": ("Zhang et al. 2025, eq. 4.7", lambda w: gated_slopes(w, "none")),
+    "bam": ("Bianchessi et al. 2025, their code", generalized_gaussian),
+    "bam(location=True)": ("Bianchessi et al. 2025, their code", generalized_gaussian),
     "ssmax": (
         "Nakanishi 2025",
         lambda w: dict(temperature=lambda h, index: w["s"][h] * math.log(index + 1)),

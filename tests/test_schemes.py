@@ -273,8 +273,10 @@ EXCLUSIVE = (*EARLY, "turn_q", "score", "weights", "output")  # what one scheme 
 # they read no positions along a text, and may stand beside places in an image
 BESIDE_A_GRID = set("nope logn ssmax window block_causal fox path".split())
 BESIDE_A_GRID.add("selective_rope")
+BESIDE_A_GRID.update(("stick_breaking", "softpick"))
 APART = [{"rfs", "learned"}, {"cape", "randomized"}, {"cape", "rfs"}, {"cape", "shape"}]
 APART += [{a, b} for a in ("pope", "xpos") for b in ("cope", "path", "selective_rope")]
+APART += [{"grape", "pope"}, {"grape", "xpos"}]
 
 
 def clash(first, second):
@@ -550,6 +552,99 @@ def test_schemes_of_images_are_those_of_vit_mae_and_dinov3(side):
     q, index = normal(2, 2, side**2, 16), torch.arange(side**2)
     expected, _ = dino.apply_rotary_pos_emb(q, q, *rope(torch.zeros(1, 3, 4 * side, 4 * side)))
     assert_close(turned("rope2d(coordinates=unit)", q, index), expected, 2e-5)
+
+
+# ---- weights in place of the softmax, and slopes of keys
+
+
+def weights_of(text, scores):
+    """The weights (B, H, R, C) that a scheme makes of scores."""
+    (piece,) = Scheme(text, SHAPE, 1).pieces.values()
+    return piece.weights(scores)
+
+
+def causal(scores):
+    """Scores (..., R, C) with -inf for keys behind the query; the last of both stand together."""
+    R, C = scores.shape[-2:]
+    return scores.masked_fill(torch.ones(R, C).triu(C - R + 1).bool(), -math.inf)
+
+
+WEIGHTS = ["stick_breaking", "stick_breaking(current=share)", "stick_breaking(current=rest)"]
+WEIGHTS.append("softpick")
+
+
+@pytest.mark.parametrize("text", WEIGHTS)
+def test_weights_hold_at_large_scores_and_where_few_keys_are_seen(text):
+    wide = causal(300 * normal(2, H, 9, 9))
+    wide[..., 4:, :3] = -math.inf  # a window of a few keys
+    wide[0, 0] = causal(torch.full((9, 9), -200.0))  # softpick's sizes are near e^200
+    wide[1, 1, :, 0] = 3e4
+    scores = wide.float().requires_grad_()
+    found = weights_of(text, scores)
+    assert_close(found.double(), weights_of(text, wide.double()), 1e-6)
+    assert (found[scores == -math.inf] == 0).all() and (found >= 0).all()
+    assert (found.sum(-1) < 1 + 1e-5).all()
+    assert torch.autograd.grad(found.square().sum(), scores)[0].isfinite().all()
+    rows = weights_of(text, wide[..., 3:5, :5].float())  # as a block of queries
+    assert torch.equal(rows, found[..., 3:5, :5])
+
+
+def test_a_stick_is_broken_before_the_query_and_what_is_left_goes_nowhere_or_to_the_query():
+    scores = causal(normal(1, 1, 5, 5))
+    share = scores.sigmoid()[0, 0]
+    expected = torch.zeros(5, 5, dtype=torch.float64)
+    for i, j in torch.ones(5, 5).tril(-1).nonzero().tolist():
+        expected[i, j] = share[i, j] * (1 - share[i, j + 1 : i]).prod()
+    assert_close(weights_of("stick_breaking", scores)[0, 0], expected)
+    rest = torch.diag(1 - expected.sum(-1))
+    assert_close(weights_of("stick_breaking(current=rest)", scores)[0, 0], expected + rest)
+    own = share.diag()[:, None]
+    expected = torch.diag(share.diag()) + (1 - own) * expected
+    assert_close(weights_of("stick_breaking(current=share)", scores)[0, 0], expected)
+
+
+def test_softpick_is_0_where_scores_are_below_0_or_all_are_0():
+    rows = torch.tensor([[0.0, 0.0, -math.inf], [-1.0, -200.0, -2.0], [1.0, -math.inf, -1.0]])
+    expected = torch.zeros(3, 3)
+    expected[2, 0] = (math.e - 1) / (math.e - 1 / math.e)
+    torch.testing.assert_close(weights_of("softpick", rows), expected)
+
+
+def test_the_prior_of_bam_holds_at_any_power_in_any_format():
+    (piece,) = Scheme("bam(location=True)", SHAPE, 1).pieces.values()
+    h, j = torch.arange(H)[:, None, None], torch.tensor([0, 1, 100, 10**6])
+    i = torch.tensor(10**6)
+    assert torch.equal(piece.bias(h, i, j), torch.full((H, 1, 4), -1.0))  # all keys alike
+    for alpha in (-9.0, 0.0, 9.0):
+        for beta in (-9.0, -0.5, 0.5, 9.0):
+            piece.alpha.data.fill_(alpha)
+            piece.beta.data.fill_(beta)
+            bias = piece.bias(h, i, j)
+            assert bias.half().isfinite().all()
+            gradients = torch.autograd.grad(bias.sum(), list(piece.parameters()))
+            assert all(g.isfinite().all() for g in gradients)
+    piece.alpha.data.fill_(math.log(0.25))
+    piece.beta.data.fill_(1.0)
+    expected = alibi_slopes(4)[0] * (j - i)  # -(i - j) / 4
+    torch.testing.assert_close(piece.bias(h, i, j)[0, 0, 2:], expected[2:].clamp(min=-(2**15)))
+
+
+def test_grape_starts_with_the_slopes_of_alibi_where_keys_say_nothing():
+    (piece,) = Scheme("grape", SHAPE, 1).pieces.values()
+    zeros = torch.zeros(1, H, 5, D)
+    i, j = torch.arange(5)[:, None], torch.arange(5)
+    tile = posenc.Tile(
+        q=zeros,
+        k=zeros,
+        scores=torch.zeros(1, H, 5, 5),
+        added=torch.zeros(5, 5),
+        i=i,
+        j=j.minimum(i),
+        rows=i,
+        columns=j,
+    )
+    alibi = -alibi_slopes(H)[:, None, None] * (i - j).clamp(min=0)
+    torch.testing.assert_close(piece.score(tile)[0], alibi * math.log(2))  # softplus of 0
 
 
 def test_angles_are_exact_a_million_tokens_away():

@@ -1,0 +1,45 @@
+"""BAM: a generalized Gaussian prior of distances (Bianchessi et al. 2025, arXiv 2505.22842)."""
+
+import math
+
+import torch
+from torch import nn
+
+from posenc import Piece, Shape
+
+LEAST = 1e-5  # of the authors' code: added to distances, whose powers may be negative
+LARGEST = 15 * math.log(2)  # e^-(2^15) is 0 in every format, and float16 holds 2^15
+
+
+class Bam(Piece):
+    """score += -|(i - j - mu_h) / a_h|^beta_h: the logarithm of a generalized Gaussian.
+
+    Bianchessi et al. 2025, Bayesian attention mechanism (arXiv 2505.22842). As in their code it is
+    -e^alpha (|i - j - mu| + 1e-5)^beta, so that a = e^(-alpha / beta). Parameters: alpha (H,) and
+    beta (H,), one of each per layer; both start at 0, where all keys have the same prior. beta may
+    become negative: then it is near keys that are suppressed, the query's own most. mu is 0 as in
+    their runs; location=True trains it as 2 sinh(mu), from 0. beta = 1 is `alibi(learned=True)`.
+    A bias below -2^15 counts as -2^15. They multiply the prior, too, by the factor s ln(n) of
+    scalable softmax: beside `ssmax` ours is not multiplied.
+    Verdict: Bianchessi et al. 2025 report that with scalable softmax it finds passkeys at up to 500
+    times the training length, at a perplexity like that of other schemes.
+    """
+
+    per_layer = True
+    by_distance = True
+
+    def __init__(
+        self, shape: Shape, *, alpha: float = 0.0, beta: float = 0.0, location: bool = False
+    ) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.full((shape.n_head,), alpha))
+        self.beta = nn.Parameter(torch.full((shape.n_head,), beta))
+        self.mu = nn.Parameter(torch.zeros(shape.n_head)) if location else None
+
+    def bias(self, h, i, j):
+        """The power of the distance, through logarithms: they are finite, and so are gradients."""
+        distance = i - j
+        if self.mu is not None:
+            distance = distance - 2 * torch.sinh(self.mu)[h]
+        log = self.alpha[h] + self.beta[h] * torch.log(distance.abs() + LEAST)
+        return -log.clamp(max=LARGEST).exp()
