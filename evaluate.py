@@ -57,6 +57,7 @@ MAX_SCORED = 32  # targets at a place of fixed_targets
 LARGEST_REACH = 65536  # a power of two, and as many places can be told apart
 LONG_DOCUMENTS = 4096  # a smaller reach within documents is no test of long texts
 BATCH_TOKENS = 16384  # inputs of one forward pass
+FEW_KEYS = 100  # fewer key targets are no sample
 CHECK_WINDOWS = 8  # windows that are tested in float32 too
 
 
@@ -205,20 +206,23 @@ class Tester:
     def score(
         self, windows: Windows, limit: int | None = None, kept: int = LARGEST_REACH
     ) -> np.ndarray:
-        """The scored nats summed in each block, (blocks,), float64. The model is in eval mode.
+        """The nats of all scored targets, (blocks, targets), float64. The model is in eval mode.
 
         A `limit` limits the keys to i - j < limit. All inputs of a window but the last `kept` are
         shuffled. At most 16k inputs are read at once, and of n processes each takes every n-th
         batch. The batches of the first 64 windows are the same, however many follow.
         """
-        sums = np.zeros(len(windows.ends))
+        blocks = len(windows.ends)
+        stops = np.cumsum(windows.scored)  # after the last target of each window
+        scores = np.zeros((blocks, stops[-1]))
         processes = self.processes
         for length in np.unique(windows.lengths)[::-1]:
             alike = windows.lengths == length
             ends = windows.ends[:, alike].ravel()
-            scored = np.tile(windows.scored[alike], len(sums))
+            scored = np.tile(windows.scored[alike], blocks)
+            stop = np.tile(stops[alike], blocks)
             most = int(scored.max())
-            block = np.repeat(np.arange(len(sums)), alike.sum())
+            block = np.repeat(np.arange(blocks), alike.sum())
             size = min(WINDOWS, power_of_two(max(1, BATCH_TOKENS // int(length))))
             for first in range(size * processes.rank, len(ends), size * processes.size):
                 batch = slice(first, first + size)
@@ -232,14 +236,16 @@ class Tester:
                 idx = tokens[:, :-1].to(self.compute.device)
                 with device.autocast(self.compute):
                     nats = self.model.losses(idx, targets.to(idx.device), window=limit)
-                np.add.at(sums, block[batch], nats.cpu().double().numpy().sum(axis=1))
-        processes.sum(torch.from_numpy(sums))  # zero where another process has measured
-        return sums
+                window, back = np.nonzero(~unscored)
+                column = stop[batch][window] - most + back
+                scores[block[batch][window], column] = nats.cpu().double().numpy()[~unscored]
+        processes.sum(torch.from_numpy(scores))  # zero where another process has measured
+        return scores
 
 
 def losses_at(tester: Tester, places: Places, length: int, kept: int = LARGEST_REACH) -> np.ndarray:
     """Mean nats of fixed_targets at each place, (places,); for `kept` see `Tester.score`."""
-    return tester.score(fixed_targets(places, length), kept=kept) / places.scored
+    return tester.score(fixed_targets(places, length), kept=kept).mean(axis=1)
 
 
 # ---- a test
@@ -288,12 +294,16 @@ def loss_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
     train_length = about["train_length"]
     places = find_places(corpus, settings.eval_windows)
     rows = []
+    scores = {}  # of fixed_targets, by length
     for protocol in tester.protocols:
         for length in tested_lengths(train_length, settings.eval_lengths):
             row = begin_row(tester, about, protocol, length, len(places.ends))
-            row |= loss_fields(tester, places, protocol, length, train_length)
+            fields, nats = loss_fields(tester, places, protocol, length, train_length)
+            row |= fields
             rows.append(row)
             print(in_words(row, corpus))
+            if protocol == "fixed_targets" and nats is not None:
+                scores[length] = nats
 
     # the first windows of the longest in float32 too
     fixed = [row for row in rows if row["protocol"] == "fixed_targets" and "dtype" in row]
@@ -307,6 +317,16 @@ def loss_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
         where = f"fixed_targets at {row['length']}, {CHECK_WINDOWS} windows"
         row["note"].append(f"{where}: {row['dtype']} minus float32 is {less:+.5f} nats")
 
+    if fixed:
+        # the judge's shares are fitted on as many places more
+        ends = find_places(corpus, 2 * len(places.ends)).ends
+        is_key = context.key_targets(corpus, ends, places.scored, places.reach)
+        for row in [row for row in rows if row["protocol"] == "fixed_targets"]:
+            key = begin_row(tester, about, "key_targets", row["length"], len(places.ends))
+            key |= key_fields(corpus, places, row, scores.get(row["length"]), is_key)
+            rows.append(key)
+            print(in_words(key, corpus))
+
     at_length = {row["protocol"]: row for row in rows if row["length"] == train_length}
     for row in rows:
         if "note" in row:
@@ -315,7 +335,6 @@ def loss_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
             row["stderr_vs_L"] = difference[1]
     if fixed:
         # what a predictor by counts and longest match gains from the same context, by block
-        ends = find_places(corpus, 2 * len(places.ends)).ends
         lengths = [row["length"] for row in fixed]
         nats = context.known_losses(corpus, ends, places.scored, lengths)
         for row in fixed:
@@ -325,8 +344,8 @@ def loss_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
 
 def loss_fields(
     tester: Tester, places: Places, protocol: str, length: int, train_length: int
-) -> dict:
-    """The measured fields of a row of text.
+) -> tuple[dict, np.ndarray | None]:
+    """The measured fields of a row of text, and the nats of its targets, (blocks, targets).
 
     Where it cannot be measured, or the loss is not finite, nats are None and there is a reason.
     """
@@ -338,15 +357,15 @@ def loss_fields(
         windows = PLANS[protocol](places, length)
         offsets = np.sort(windows.targets(), axis=None)
         row["windows"] = len(windows.ends)
-        row["targets"] = hashlib.sha256(offsets.astype("<i8").tobytes()).hexdigest()
+        row["targets"] = digest(offsets)
         tester.model.pos.check_length(length)
     except UserError as error:
-        return row | {"reason": str(error)}
+        return row | {"reason": str(error)}, None
 
     limit = train_length if protocol == "windowed" and length > train_length else None
     started = time.perf_counter()
-    sums = tester.score(windows, limit)  # (blocks,)
-    inputs = int(windows.lengths.sum()) * len(sums)
+    nats = tester.score(windows, limit)  # (blocks, targets)
+    inputs = int(windows.lengths.sum()) * len(nats)
     row["tokens_per_s"] = round(inputs / (time.perf_counter() - started), 1)
     row["attention"] = tester.model.attention_path(length, limit)
     row["dtype"] = tester.compute.dtype_name
@@ -359,21 +378,61 @@ def loss_fields(
     if any(piece.found_on == corpus.split_sha256("val") for piece in scheme.extensions):
         row["note"].append(f"the file of {scheme.extension} was found on this text")
 
-    wrong = np.sum(~np.isfinite(sums))
+    wrong = np.sum(~np.isfinite(nats).all(axis=1))
     if wrong:  # a finding
-        reason = f"diverged: the loss is not finite in {wrong} of {len(sums)} windows"
-        return row | {"diverged": True, "reason": reason}
-    nats = float(sums.sum() / offsets.size)
-    means = sums * len(sums) / offsets.size  # every block has as many targets
-    blocks = [float(f"{mean:.7g}") for mean in means]
-    n_bytes = corpus.tokenizer.token_bytes()[corpus.val[offsets]].sum()
-    return row | {
-        "tokens": offsets.size,
-        "nats": nats,
+        reason = f"diverged: the loss is not finite in {wrong} of {len(nats)} windows"
+        return row | {"diverged": True, "reason": reason}, None
+    counted = np.ones(nats.shape, dtype=bool)
+    return row | mean_fields(corpus, windows.targets(), nats, counted), nats
+
+
+def key_fields(
+    corpus: data.Corpus, places: Places, fixed: dict, nats: np.ndarray | None, is_key: np.ndarray
+) -> dict:
+    """The fields of a row of key_targets, of a row of fixed_targets and the nats of its targets.
+
+    `nats` are (places, scored), None where there is no loss; for `is_key` see data/context.py.
+    """
+    offsets = fixed_targets(places, fixed["length"]).targets()
+    row = {"targets": digest(np.sort(offsets[is_key])), "nats": None}
+    names = ("dtype", "attention", "diverged", "reason")
+    row |= {name: fixed[name] for name in names if name in fixed}
+    if nats is None:
+        return row
+    if is_key.sum() < FEW_KEYS:
+        found = f"far context makes {is_key.sum()} of {is_key.size} targets predictable"
+        return row | {"reason": f"{found}: fewer than {FEW_KEYS} are not measured"}
+    return row | {"note": list(fixed["note"])} | mean_fields(corpus, offsets, nats, is_key)
+
+
+def digest(offsets: np.ndarray) -> str:
+    """The SHA-256 of ascending offsets in a split."""
+    return hashlib.sha256(offsets.astype("<i8").tobytes()).hexdigest()
+
+
+def mean_fields(
+    corpus: data.Corpus, offsets: np.ndarray, nats: np.ndarray, counted: np.ndarray
+) -> dict:
+    """What the `counted` of the targets at these offsets come to; all are (blocks, targets).
+
+    `block_nats` are the means of the blocks where these have as many targets. Else they are the
+    linear part of what each block does to the mean, so that their mean is the mean over targets,
+    and their standard error that of a ratio. They are linear in nats: differences may be paired.
+    """
+    tokens = int(counted.sum())
+    sums = nats.sum(axis=1, where=counted)
+    mean = float(sums.sum() / tokens)
+    share = counted.sum(axis=1) * len(nats) / tokens  # of the targets, 1 on average
+    means = sums * len(nats) / tokens + mean * (1 - share)
+    blocks = [float(f"{x:.7g}") for x in means]
+    n_bytes = corpus.tokenizer.token_bytes()[corpus.val[offsets[counted]]].sum()
+    return {
+        "tokens": tokens,
+        "nats": mean,
         "stderr": standard_error(blocks),
         "stderr_vs_L": None,
         "block_nats": blocks,
-        "perplexity": math.exp(nats) if nats < 700 else None,
+        "perplexity": math.exp(mean) if mean < 700 else None,
         "bits_per_byte": float(sums.sum() / math.log(2) / n_bytes),
     }
 

@@ -35,7 +35,8 @@ QUESTION = (
     "attention",
 )
 # columns of the table of a run
-COLUMNS = "fixed_targets stderr gain gain_stderr windowed nonoverlapping bits/byte".split()
+COLUMNS = "fixed_targets stderr gain gain_stderr key_targets windowed nonoverlapping bits/byte"
+COLUMNS = COLUMNS.split()
 # rows of different runs that have the same are compared
 SUBJECT = ["protocol", "length"]
 # protocols that are compared over seeds
@@ -240,11 +241,13 @@ def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> 
     shown = shown[shown.checkpoint == shown.groupby("run").checkpoint.transform("last")]
     shown = shown.drop_duplicates(["run", "extend", "protocol", "length"], keep="last")
 
-    # places have one set of targets at every length: that of the newest test at L
-    of_places = shown.protocol.isin(["fixed_targets", "windowed"])
+    # places have one set of targets at every length, and one of key targets: those of the newest
+    # test at L
+    is_key = shown.protocol == "key_targets"
+    of_places = is_key | shown.protocol.isin(["fixed_targets", "windowed"])
     targets = shown.split_sha256 + shown.targets
     at_L = targets.where(of_places & (shown.length == shown.train_length))
-    newest = at_L.groupby(shown.run).transform("last")
+    newest = at_L.groupby([shown.run, is_key]).transform("last")
     shown = shown[~of_places | (shown.targets == "") | (targets == newest)]
     kinds = shown[shown.targets != ""].drop_duplicates([*SUBJECT, "split_sha256", "targets"])
     others = kinds[kinds.duplicated(SUBJECT)]
@@ -466,7 +469,7 @@ def tables(rows: pd.DataFrame, format: str = "text") -> str:
             title = f"{rows.label.iloc[0]} on {title}"
             table = table.droplevel("scheme")
         table = table.rename(columns={"stderr": "± stderr", "gain_stderr": "± paired"})
-        return show(title, table, [*LEGEND, *notes], format)
+        return show(title, table, [*LEGEND, *key_legend(rows), *notes], format)
 
     means = wide(seeds, "mean")
     if not one_seed:
@@ -480,9 +483,20 @@ def tables(rows: pd.DataFrame, format: str = "text") -> str:
     return "\n\n".join(pages)
 
 
+def key_legend(rows: pd.DataFrame) -> list[str]:
+    """What key_targets are, with their number, where rows have their loss."""
+    keys = rows[(rows.protocol == "key_targets") & rows.nats.notna()]
+    if keys.empty:
+        return []
+    return [
+        f"key_targets: of fixed_targets, the {keys.tokens.iloc[0]:.0f} that far context gives away"
+    ]
+
+
 def notes_of(rows: pd.DataFrame) -> list[str]:
     """What is said below a table: the notes of rows, and why a run has no loss."""
-    reasons = rows[rows.reason != ""].drop_duplicates("run")  # longer texts have none either
+    # longer texts have none either, and few key targets are no surprise
+    reasons = rows[(rows.reason != "") & (rows.protocol != "key_targets")].drop_duplicates("run")
     notes = rows.set_index("label").note.str.split("; ").explode()
     if rows.run.nunique() > 1:  # what belongs to one run alone stands below its own table
         notes = notes[notes.duplicated(keep=False)]

@@ -79,6 +79,37 @@ def test_far_context_is_worth_what_the_text_repeats_and_nothing_in_noise(tmp_pat
     assert gains["repeated"] > 2 and abs(gains["noise"]) < 0.1
 
 
+def test_key_targets_are_those_that_a_far_passage_repeats(tmp_path):
+    """Noise with a passage that stood 600 tokens before: only its repetition is predictable."""
+    generator = np.random.default_rng(3)
+    val = generator.integers(0, 256, size=40000)
+    ends = np.arange(2000, 38000, 500)
+    repeated = set()
+    for k, end in enumerate(ends):
+        if k % 3:  # from `first` on, the last tokens of the window
+            first = int(generator.integers(1, 24))
+            val[end - 31 + first : end + 1] = val[end - 631 + first : end - 599]
+            repeated |= set(range(end - 31 + first, end + 1))
+    # every predicted token has followed its match before: the first one of a passage follows none
+    noise = bytes(generator.integers(0, 256, size=9000).tolist())
+    corpus = make(tmp_path / "passages", noise, bytes(val.tolist()))
+    is_key = context.key_targets(corpus, ends, 32, 1024)
+    assert is_key.shape == (len(ends) // 2, 32)
+    text, wanted = bytes(val.tolist()), []
+    for place in (ends[: len(ends) // 2, None] + np.arange(-31, 1)).ravel():
+        sizes = {}
+        for n in (context.NEAR, 1024):
+            size, token = slow_match(text[:place], n)
+            sizes[n] = size if token == val[place] else 0
+        # matches of one token are chance in noise
+        wanted.append(int(place) in repeated and sizes[1024] >= 2 and sizes[context.NEAR] < 2)
+    found = is_key.ravel()
+    assert found.tolist() == wanted and 300 < found.sum() < found.size
+    # where the passage is nearer than NEAR, or out of the room, there is none
+    assert not context.key_targets(corpus, ends, 32, 512).any()
+    assert (context.key_targets(corpus, ends, 32, 1024) == is_key).all()  # remembered
+
+
 def test_losses_are_kept_and_computed_again_for_other_places_or_if_damaged(tmp_path):
     noise = bytes(np.random.default_rng(0).integers(97, 101, size=3600).tolist())
     corpus = make(tmp_path / "small", noise, noise[::-1])

@@ -30,7 +30,16 @@ def no_predictor(monkeypatch):
     def known_losses(corpus, ends, scored, lengths):
         return {n: [1.0] * (len(ends) // 2) for n in lengths}
 
+    def key_targets(corpus, ends, scored, room):
+        return key_by_hand(len(ends) // 2, scored)
+
     monkeypatch.setattr(evaluate.context, "known_losses", known_losses)
+    monkeypatch.setattr(evaluate.context, "key_targets", key_targets)
+
+
+def key_by_hand(places, scored):
+    """Every place has other key targets, and another number of them."""
+    return np.add.outer(np.arange(places), np.arange(scored) ** 2) % 7 == 0
 
 
 class Known:
@@ -197,6 +206,57 @@ def test_no_number_depends_on_other_lengths_the_batch_or_more_windows(monkeypatc
     monkeypatch.setattr(evaluate, "BATCH_TOKENS", 1)
     one = measured(documents=(70000,), lengths=(300,))
     assert one["nonoverlapping", 300]["block_nats"] == few["nonoverlapping", 300]["block_nats"]
+
+
+# ---- key targets
+
+
+@pytest.mark.parametrize("length", [3, 16, 20, 40, 65])
+def test_the_loss_of_key_targets_is_that_of_the_model_on_them_from_one_pass(length):
+    model = Known()
+    with_keys = measured(model, lengths=(length,))
+    calls, row = len(model.calls), with_keys["key_targets", length]
+    is_key = key_by_hand(64, 32)
+    each = max(1, length // 2)
+    scored, place = [], []
+    for k, end in enumerate(ends_by_hand([sum(DOCUMENTS)])):
+        for back in range(32):
+            if is_key[k, 31 - back]:
+                scored.append((end - back, length - back % each))
+                place.append(k)
+    check_by_hand(row, model, scored)
+    assert row["targets"] == with_keys["key_targets", L]["targets"]
+    assert row["targets"] != with_keys["fixed_targets", length]["targets"]
+    # the standard error of a ratio of sums: Cochran 1977, 6.13, in float64
+    val = corpus(DOCUMENTS).val
+    left = np.zeros(64)
+    for k, (target, visible) in zip(place, scored, strict=True):
+        left[k] += model.loss(float(val[target]), visible) - row["nats"]
+    by_hand = math.sqrt(64 / 63 * (left**2).sum()) / len(scored)
+    assert row["stderr"] == pytest.approx(by_hand, rel=1e-4)
+    assert np.mean(row["block_nats"]) == pytest.approx(row["nats"], abs=1e-6)
+    # every other number is the same, and the model is asked no more, where no target is key
+    model = Known()
+    with pytest.MonkeyPatch.context() as patch:
+        none = np.zeros((64, 32), dtype=bool)
+        patch.setattr(evaluate.context, "key_targets", lambda *args: none)
+        without = measured(model, lengths=(length,))
+    assert len(model.calls) == calls
+    assert without["key_targets", length]["nats"] is None
+    assert "0 of 2048 targets" in without["key_targets", length]["reason"]
+    fixed = [rows["fixed_targets", length]["block_nats"] for rows in (without, with_keys)]
+    assert fixed[0] == fixed[1]
+
+
+def test_key_targets_do_not_depend_on_other_lengths_and_share_the_reason_of_fixed_targets():
+    few, many = measured(lengths=(40,)), measured(Known(odd_beyond=50), lengths=(4, 40, 60))
+    for n in (L, 40):
+        for field in ("targets", "block_nats", "stderr_vs_L"):
+            assert few["key_targets", n][field] == many["key_targets", n][field]
+    assert many["key_targets", 60]["diverged"] and many["key_targets", 60]["nats"] is None
+    ended = measured(Known(limit=16))
+    assert ended["key_targets", 40]["reason"] == "the table ends at 16"
+    assert ("key_targets", L) not in {key for key in measured(Known(limit=1))}
 
 
 # ---- a row
@@ -394,3 +454,18 @@ def test_rows_with_answers_are_rows_of_a_result(monkeypatch):
     assert found[0]["accuracy"] == 1.0 and found[0]["targets"] and found[0]["trained"] == 64
     assert found[1]["nats"] is None and found[1]["reason"] == "the table ends at 100"
     assert results.QUESTION[0] in found[0]
+
+
+def test_the_table_of_a_run_has_the_loss_of_key_targets_and_their_number():
+    about = {"train_length": L, "step": 9, "checkpoint": "cafe", "max_iters": 9, "seed": 1}
+    about |= {"pos": "rope", "extend": None, "scheme_files": ""}
+    tester = evaluate.Tester(Known(), corpus(DOCUMENTS))
+    result = evaluate.extrapolation(tester, about, EvaluateSettings(eval_lengths=LENGTHS))
+    result["settings"] = {"pos": "rope", "extend": "", "seed": 1, "dataset": "toy"}
+    table = results.run_table(result)
+    key = {row["length"]: row for row in result["rows"] if row["protocol"] == "key_targets"}
+    assert f"of fixed_targets, the {key[L]['tokens']} that" in table
+    assert all(f"{key[n]['nats']:.4f}" in table for n in LENGTHS)
+    for row in key.values():  # as where too few are key
+        row |= {"nats": None, "reason": "few"}
+    assert "key_targets" not in results.run_table(result)
