@@ -273,7 +273,7 @@ EXCLUSIVE = (*EARLY, "turn_q", "score", "weights", "output")  # what one scheme 
 # they read no positions along a text, and may stand beside places in an image
 BESIDE_A_GRID = set("nope logn ssmax window block_causal fox path".split())
 BESIDE_A_GRID.add("selective_rope")
-BESIDE_A_GRID.update(("stick_breaking", "softpick"))
+BESIDE_A_GRID.update("stick_breaking softpick chunks step_temperature sink gate xsa".split())
 APART = [{"rfs", "learned"}, {"cape", "randomized"}, {"cape", "rfs"}, {"cape", "shape"}]
 APART += [{a, b} for a in ("pope", "xpos") for b in ("cope", "path", "selective_rope")]
 APART += [{"grape", "pope"}, {"grape", "xpos"}]
