@@ -8,9 +8,9 @@ from posenc import Length, NotNegative, Piece, Shape
 class StepTemperature(Piece):
     """scores x (1 + scale ln(1 + floor((i + 1) / floor))).
 
-    Llama 4 (Meta 2025; `attn_scale` and `floor_scale` in transformers) multiplies the queries of
-    its layers without positions. `floor` defaults to L, the length first trained at, as theirs:
-    8,192. So nothing changes for the first L - 1 queries.
+    Not from a paper: Llama 4 (Meta 2025; `attn_scale` and `floor_scale` in transformers) multiplies
+    the queries of its layers without positions. i counts from 0, and `floor` defaults to L, the
+    length first trained at, as theirs: 8,192. So nothing changes for the first L - 1 queries.
     Verdict: made for texts of many L. At 32 L, theirs by default, it multiplies scores by 1.35.
     """
 
@@ -25,4 +25,6 @@ class StepTemperature(Piece):
 
     def temperature(self, index):
         """(T,)."""
-        return 1 + self.scale * torch.log1p(torch.floor((index + 1) / self.floor))
+        # in whole numbers: a GPU multiplies by a rounded 1 / floor, and 41 / 41 would be below 1
+        steps = (index.long() + 1) // self.floor
+        return 1 + self.scale * torch.log1p(steps.to(index.dtype))
