@@ -6,9 +6,9 @@
     save_model(model, "folder")                      # AutoModelForCausalLM reads it
 
 GPT-2 is `learned`, GPT-NeoX and the Llamas are `rope`, BLOOM is `alibi`. FAMILIES says what each
-calls our settings and weights; reading and writing both follow it. SmolLM3, a pattern over layers,
-is only read. A setting or a weight that has no counterpart is refused in one sentence, never left
-out.
+calls our settings and weights; reading and writing both follow it. SmolLM3 and Cohere2, patterns
+over layers, are only read. A setting or a weight that has no counterpart is refused in one
+sentence, never left out.
 """
 
 import re
@@ -173,6 +173,33 @@ FAMILIES = {
         "defaults": {"rope_theta": 2000000.0, "no_rope_layer_interval": 4},
         "by_layer": True,
     },
+    "cohere2": {
+        **LLAMA,
+        "class": "Cohere2ForCausalLM",
+        "pos": "rope",
+        "options": {"base": "rope_theta", "layout": "layout"},
+        "ours": {"norm": "layernorm", "parallel_blocks": True},
+        "defaults": {
+            "rope_theta": 10000.0,
+            "layout": "interleaved",
+            "sliding_window_pattern": 4,
+        },
+        "by_layer": True,
+        "logit_scale": 0.0625,  # ours is part of the last norm
+        "settings": table("""
+            vocab_size      vocab_size
+            n_layer         num_hidden_layers
+            n_head          num_attention_heads
+            n_embd          hidden_size
+            n_inner         intermediate_size
+            n_kv_head       num_key_value_heads
+            block_size      max_position_embeddings
+            mlp             hidden_act              "silu"
+            norm_eps        layer_norm_eps          1e-5
+            tie_embeddings  tie_word_embeddings     True
+        """),
+        "weights": {**LLAMA["weights"], "ln_2": ["input_layernorm"]},  # one norm for both
+    },
     "bloom": {
         "class": "BloomForCausalLM",
         "pos": "alibi",
@@ -272,7 +299,7 @@ def in_full(config: GPTConfig) -> dict:
 
 def expression(name: str, options: dict, theirs: dict) -> str:
     """Our text of a scheme or an extension, with the options that their settings have."""
-    values = [f"{ours}={theirs[key]!r}" for ours, key in options.items() if key in theirs]
+    values = [f"{ours}={theirs[key]}" for ours, key in options.items() if key in theirs]
     return f"{name}({', '.join(values)})" if values else name
 
 
@@ -294,6 +321,12 @@ def read_positions(kind: str, theirs: dict, n_layer: int) -> str:
         interval = theirs["no_rope_layer_interval"]
         by_interval = [(n + 1) % interval for n in range(n_layer)]
         turning = theirs.get("no_rope_layers", by_interval)
+    if kind == "cohere2":
+        if "layer_types" not in theirs:
+            every = theirs["sliding_window_pattern"]
+            slides = [(n + 1) % every > 0 for n in range(n_layer)]
+            types = ["sliding_attention" if s else "full_attention" for s in slides]
+        turning = [layer_type == "sliding_attention" for layer_type in types]
     if "sliding_attention" in types and "sliding_window" not in theirs:
         raise UserError(f"it is of type {kind}, with windows in layer_types but no sliding_window")
     if len(types) < n_layer or len(turning) < n_layer:
@@ -462,8 +495,10 @@ def load_model(name: str | Path) -> GPT:
         raise UserError(f"{name} cannot be read here: {error!s:.300}") from error
 
     kind = config["model_type"]
+    used = set()
     for their_name, view, shape in their_weights(model, kind):
-        theirs = weights.pop(their_name, None)
+        theirs = weights.get(their_name)
+        used.add(their_name)
         if theirs is None and their_name.endswith(".bias"):
             view.zero_()
         elif theirs is None or theirs.shape != shape:
@@ -471,9 +506,12 @@ def load_model(name: str | Path) -> GPT:
         else:
             view.copy_(theirs.reshape(view.shape))
     if settings.tie_embeddings:
-        weights.pop("lm_head.weight", None)
-    if weights:
-        raise UserError(f"{name} has weights of no {kind}: {', '.join(sorted(weights)):.200}")
+        used.add("lm_head.weight")
+    left_over = sorted(weights.keys() - used)
+    if left_over:
+        raise UserError(f"{name} has weights of no {kind}: {', '.join(left_over):.200}")
+    if "logit_scale" in FAMILIES[kind]:
+        model.ln_f.weight *= config.get("logit_scale", FAMILIES[kind]["logit_scale"])
     return model
 
 
