@@ -15,6 +15,7 @@ import data.recall.prepare as recall
 import data.tasks.prepare as tasks
 from configurable import UserError
 from data import rows
+from data.tasks import mqar
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,9 @@ def folder(tmp_path_factory):
         patch.setattr(needles, "TIMES", 4)
         recall.prepare(root / "recall", length=64)
         digits.prepare(root / "digits", side=4)
-        for name in tasks.TASKS:
+        patch.setattr(mqar, "TRAIN", [(*sizes, 120) for *sizes, _ in mqar.TRAIN])
+        patch.setattr(mqar, "TEST", [(*sizes, 20) for *sizes, _ in mqar.TEST])
+        for name in data.TASKS:
             tasks.prepare(root / name)
         for kind in needles.KINDS:
             needles.prepare(root / kind, data.load("text", root), kind, 128, fraction=0.5)
@@ -121,7 +124,7 @@ ANSWERS: dict[str, Callable[[str], str]] = {
 @pytest.mark.parametrize("name", ANSWERS)
 def test_the_answers_of_a_task_are_right_and_scored(folder, name):
     corpus = data.load(name, folder)
-    assert set(ANSWERS) == set(tasks.TASKS) == set(data.TASKS) and name in data.OFFLINE
+    assert set(ANSWERS) == set(tasks.TASKS) == {*data.TASKS} - {"mqar"} and name in data.OFFLINE
     about = corpus.meta["rows"]
     assert [size for size, _, _ in about["sizes"]] == [*range(5, 61, 5)] and about["trained"] == 20
     width = corpus.meta["rows"]["inputs"] + 1
@@ -151,6 +154,59 @@ def test_the_chance_of_a_task_is_that_of_a_guess():
     lines = ["w1w0w1r0", "w1w0r0", "w0i1r0"]
     tokens = np.array([list(line.ljust(9, ".").encode()) for line in lines])
     assert tasks.by_majority(tokens) == pytest.approx((0 + 0.5 + 1) / 3)
+
+
+def values_of(row, pairs):
+    """The value of each key of a row of mqar, from its first part."""
+    value = dict(zip(row[: 2 * pairs : 2], row[1 : 2 * pairs : 2], strict=True))
+    assert len(value) == len(set(value.values())) == pairs
+    assert 1 <= min(value) and max(value) < mqar.VALUE <= min(value.values())
+    return value
+
+
+@pytest.mark.parametrize("pairs, inputs", [test[:2] for test in mqar.TEST])
+def test_mqar_asks_once_for_each_key_after_all_pairs(folder, pairs, inputs):
+    corpus = data.load("mqar", folder)
+    tokens, stated = rows.rows_of(corpus, pairs)
+    width = inputs + 1 if pairs > mqar.TRAINED else corpus.meta["rows"]["inputs"] + 1
+    assert corpus.vocab_size == 8192 and tokens.shape == stated.shape == (20, width)
+    for row, distances in zip(tokens.tolist(), stated.tolist(), strict=True):
+        value = values_of(row, pairs)
+        answers = [t for t, distance in enumerate(distances) if distance]
+        asked = [row[t - 1] for t in answers]
+        assert sorted(asked) == sorted(value)
+        assert [row[t] for t in answers] == [value[key] for key in asked]
+        assert [row[t - 1 - distances[t]] for t in answers] == [row[t] for t in answers]
+        assert all(t % 2 and 2 * pairs < t < inputs for t in answers)
+
+
+def test_mqar_has_the_rows_that_zoology_publishes(folder):
+    assert mqar.VOCABULARY == 8192 and mqar.POWER == 0.01 and mqar.TRAINED == 64
+    counts = [(4, 64, 100), (8, 128, 20), (16, 256, 20), (32, 256, 20), (64, 256, 20)]
+    assert list(mqar.TRAIN) == [(pairs, n, 1000 * count) for pairs, n, count in counts]
+    lengths = {4: 64, 8: 64, 16: 64, 32: 128, 64: 256, 128: 512, 256: 1024}
+    assert list(mqar.TEST) == [(pairs, n, 1000) for pairs, n in lengths.items()]
+    corpus = data.load("mqar", folder)
+    assert corpus.meta["rows"]["chance"] == 1 / 64 and corpus.meta["rows"]["inputs"] == 256
+    train = corpus.train.reshape(-1, 257)
+    asked = (rows.answers_of(corpus, "train").reshape(-1, 257) > 0).sum(axis=1)
+    assert np.bincount(asked)[[4, 8, 16, 32, 64]].tolist() == [120] * 5
+    tested = [rows.rows_of(corpus, pairs)[0][:, :65] for pairs in lengths]
+    starts = {tuple(row) for row in train[:, :65].tolist()}
+    assert not any(tuple(row) in starts for part in tested for row in part.tolist())
+
+
+def test_mqar_follows_from_the_seed_and_its_gaps_are_those_of_the_power_law():
+    first = mqar.make_rows(np.random.default_rng(3), 1, 64, 3000)
+    again = mqar.make_rows(np.random.default_rng(3), 1, 64, 3000)
+    assert (first[0] == again[0]).all() and (first[1] == again[1]).all()
+    assert (mqar.make_rows(np.random.default_rng(4), 1, 64, 3000)[0] != first[0]).any()
+    gaps = (first[1].max(axis=1) - 1) // 2  # one pair: its value stands just before gap 0
+    weights = [(gap + 1) ** -0.99 for gap in range(31)]
+    expected = np.array(weights) / sum(weights)
+    assert abs(np.bincount(gaps, minlength=31) / 3000 - expected).max() < 0.03
+    filling = first[0][:, 2:][(first[1][:, 2:] == 0)]
+    assert filling.min() < 50 and filling.max() > 8140  # of the whole vocabulary
 
 
 NEEDLE = re.compile(rb"\n([a-z]{2}):([A-Z]{4})\.")

@@ -3,6 +3,7 @@
     python data/tasks/prepare.py                      all tasks
     python data/tasks/prepare.py copy reverse         two of them
     python data/tasks/prepare.py parity --seed=1      with other rows
+    python data/tasks/prepare.py mqar                 many queries, see data/tasks/mqar.py
 
 Each task becomes a corpus of its own name. A row is a question, its answer and a full stop, as
 `abc>cba.`, in bytes; answer and full stop are scored. Training rows have sizes 1 to 20 and are
@@ -26,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurable import UserError, run_program  # noqa: E402
 from data import HERE, new_parser  # noqa: E402
 from data.rows import write_rows  # noqa: E402
+from data.tasks import mqar  # noqa: E402
 
 TRAINED = 20  # the largest size in training
 SIZES = range(5, 61, 5)  # of validation
@@ -172,6 +174,8 @@ def make_rows(make: Make, generator: Generator, sizes: list[int]) -> tuple[np.nd
 
 def prepare(folder: Path, seed: int = 0) -> dict:
     """Write the rows of the task with the name of `folder`, and return meta.json."""
+    if folder.name == "mqar":
+        return mqar.prepare(folder, seed)
     make, chance = TASKS[folder.name]
     generator = np.random.default_rng(seed)
     train = make_rows(make, generator, [1 + k % TRAINED for k in range(TRAIN_ROWS)])
@@ -196,12 +200,13 @@ def prepare(folder: Path, seed: int = 0) -> dict:
 def main() -> None:
     """Make the corpora of the tasks that are named, or of all."""
     parser = new_parser(__doc__)
-    tasks = ", ".join(TASKS)
+    names = [*TASKS, "mqar"]
+    tasks = ", ".join(names)
     parser.add_argument("names", nargs="*", metavar="TASK", help=f"{tasks} (default: all)")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_intermixed_args()
-    for name in options.names or TASKS:
-        if name not in TASKS:
+    for name in options.names or names:
+        if name not in names:
             raise UserError(f"there is no task {name}, only {tasks}")
         prepare(HERE / name, options.seed)
 
