@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -108,6 +109,22 @@ def test_counting_is_right_as_often_as_a_list_of_writes_says(folder):
     assert set(about["counted"]) == {str(size) for size, _, _ in about["sizes"]}
 
 
+def tracked(question):
+    """The variables of the value that is asked for, by replaying all assignments."""
+    value = {}
+    for name, source in re.findall(r"([A-Z])=([A-Z0-9]);", question):
+        value[name] = value.get(source, source)  # a variable must be set by then
+        assert value[name].isdigit()
+    return "".join(name for name, of in value.items() if of == question[-2])
+
+
+def most_frequent(question):
+    """The three letters that stand most often; no two of the first four as often."""
+    ranked = Counter(question[:-1].replace("-", "")).most_common(4)
+    assert len({count for _, count in ranked}) == len(ranked) >= 3
+    return "".join(letter for letter, _ in ranked[:3])
+
+
 ANSWERS: dict[str, Callable[[str], str]] = {
     "copy": lambda q: q[:-1],
     "reverse": lambda q: q[-2::-1],
@@ -118,6 +135,8 @@ ANSWERS: dict[str, Callable[[str], str]] = {
     "parity": lambda q: str(q.count("1") % 2),
     "flipflop": lambda q: q[q.rindex("w") + 1],
     "induction": lambda q: q[q.index(q[-1]) + 1],
+    "variable_tracking": tracked,
+    "frequent_words": most_frequent,
 }
 
 
@@ -126,9 +145,10 @@ def test_the_answers_of_a_task_are_right_and_scored(folder, name):
     corpus = data.load(name, folder)
     assert set(ANSWERS) == set(tasks.TASKS) == {*data.TASKS} - {"mqar"} and name in data.OFFLINE
     about = corpus.meta["rows"]
-    assert [size for size, _, _ in about["sizes"]] == [*range(5, 61, 5)] and about["trained"] == 20
+    sizes = [*range(5, 61, 5), *tasks.FURTHER.get(name, ())]
+    assert [size for size, _, _ in about["sizes"]] == sizes and about["trained"] == 20
     width = corpus.meta["rows"]["inputs"] + 1
-    pairs = [rows.rows_of(corpus, 5), rows.rows_of(corpus, 60)]
+    pairs = [rows.rows_of(corpus, size) for size in (5, 60, sizes[-1])]
     pairs.append(
         (corpus.train.reshape(-1, width), rows.answers_of(corpus, "train").reshape(-1, width))
     )
@@ -141,6 +161,40 @@ def test_the_answers_of_a_task_are_right_and_scored(folder, name):
             if name == "addition_hints":
                 answer = answer[1::2]
             assert answer == ANSWERS[name](line[:first])
+
+
+@pytest.mark.parametrize("size", [1, 20, 480])
+def test_variable_tracking_scatters_chains_of_four_hops(size):
+    places = []
+    for seed in range(200):
+        question, answer = tasks.variable_tracking(np.random.default_rng(seed), size)
+        assert (question, answer) == tasks.variable_tracking(np.random.default_rng(seed), size)
+        lines = re.findall("....", question[:-2])
+        sets = [line for line in lines if line != "...."]
+        assert len(lines) == size + 10 and len(sets) == 10 and len(set(sets)) == 10
+        first = {line[2] for line in sets if line[2].isdigit()}
+        assert len(first) == 2 and question[-2] in first and len(answer) == 5
+        places.extend(k / len(lines) for k, line in enumerate(lines) if line != "....")
+    assert np.mean(places) == pytest.approx(0.5, abs=0.06)
+
+
+@pytest.mark.parametrize("size", range(1, 481))
+def test_frequent_words_follow_zipf_and_are_never_tied(size):
+    question, answer = tasks.frequent_words(np.random.default_rng(size), size)
+    assert (question, answer) == tasks.frequent_words(np.random.default_rng(size), size)
+    counts = sorted(Counter(question[:-1]).values(), reverse=True)
+    expected = [int((50 + 10 * size) * k**-2 / 1.6449340668) for k in range(1, 28)]
+    assert counts == [count for count in expected if count]
+    assert Counter(question)["-"] == counts[0] and answer == most_frequent(question)
+
+
+@pytest.mark.parametrize("name", ["variable_tracking", "frequent_words"])
+def test_rows_of_training_are_not_those_of_the_test(folder, name):
+    corpus = data.load(name, folder)
+    width = corpus.meta["rows"]["inputs"] + 1
+    train = {bytes(row.tolist()).rstrip(b"\n") for row in corpus.train.reshape(-1, width)}
+    tested = {bytes(row.tolist()).rstrip(b"\n\0") for row in rows.rows_of(corpus, 20)[0]}
+    assert len(train) == 600 and len(tested) == 5 and not train & tested
 
 
 def test_the_chance_of_a_task_is_that_of_a_guess():
