@@ -178,7 +178,7 @@ def test_variable_tracking_scatters_chains_of_four_hops(size):
     assert np.mean(places) == pytest.approx(0.5, abs=0.06)
 
 
-@pytest.mark.parametrize("size", range(1, 481))
+@pytest.mark.parametrize("size", [*range(1, 21), 60, 120, 240, 480])
 def test_frequent_words_follow_zipf_and_are_never_tied(size):
     question, answer = tasks.frequent_words(np.random.default_rng(size), size)
     assert (question, answer) == tasks.frequent_words(np.random.default_rng(size), size)
