@@ -28,7 +28,13 @@ VOCABULARY = 8192  # 0 is neither key nor value, keys begin at 1
 VALUE = VOCABULARY // 2  # the first value
 POWER = 0.01  # of the gaps; 1 makes all as likely
 # pairs, inputs and rows; TRAIN and TEST are published so
-TRAIN = ((4, 64, 100_000), (8, 128, 20_000), (16, 256, 20_000), (32, 256, 20_000), (64, 256, 20_000))
+TRAIN = (
+    (4, 64, 100_000),
+    (8, 128, 20_000),
+    (16, 256, 20_000),
+    (32, 256, 20_000),
+    (64, 256, 20_000),
+)
 TEST = (
     (4, 64, 1000),
     (8, 64, 1000),
