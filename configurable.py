@@ -509,9 +509,9 @@ def read_literal(text: str) -> Any:
 def read_config_file(cls: type[Settings], path: Path) -> dict[str, Any]:
     """The checked values of a config file. It is parsed and never executed; UserError."""
     if not path.is_file():
-        files = map(str, Path("config").rglob("*.py"))
-        near = difflib.get_close_matches(str(path), files, n=1)
-        advice = f"did you mean {near[0]}?" if near else "the config files are in config/"
+        files = {file.name: file for file in Path("config").rglob("*.py")}
+        near = difflib.get_close_matches(path.name, files, n=1)
+        advice = f"did you mean {files[near[0]]}?" if near else "the config files are in config/"
         raise UserError(f"there is no file {path}; {advice}")
     chosen = {}
     line = 1

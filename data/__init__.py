@@ -43,8 +43,9 @@ HERE = Path(__file__).resolve().parent
 SPLITS = ("train", "val")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")  # of a corpus
 TASKS = (
-    "addition addition_hints addition_reversed copy flipflop induction parity reverse sort".split()
-)
+    "addition addition_hints addition_reversed copy flipflop frequent_words induction mqar parity "
+    "reverse sort variable_tracking"
+).split()
 COMMANDS = {  # the program that makes each corpus of the project
     "stdlib": "data/stdlib/prepare.py",
     "recall": "data/recall/prepare.py",

@@ -18,6 +18,7 @@ from configurable import (
     SampleSettings,
     Settings,
     TrainSettings,
+    configure,
     typed,
 )
 from scheme import extension_names, find, options_of, scheme_names
@@ -38,6 +39,15 @@ The first table lists the schemes, for `--pos`, the second the extensions of a t
 the training length. One that names `results/` was measured with this project, with L = 128; one
 that names a paper quotes its authors; the others follow from the formula.
 """
+
+RECIPES = """
+## What models run
+
+Each is a file: `python train.py config/recipes/gemma3.py`. It says where its numbers are from and
+what is left out. Lengths are shares of the training length.
+
+| recipe | model | expression |
+| --- | --- | --- |"""
 
 SETTINGS = """# Settings
 
@@ -96,12 +106,24 @@ def scheme_row(name: str) -> str:
     return f"| `{mention}` | {', '.join(acts_on) or 'nothing'} | {verdict} |"
 
 
+def recipe_row(path: Path) -> str:
+    """A row of a Markdown table of recipes: file, the model as its comment begins, expression."""
+    settings, _ = configure(TrainSettings, [str(path)], "")
+    comment = " ".join(re.findall(r"^# (.*)", path.read_text(encoding="utf-8"), re.MULTILINE))
+    model = re.match(r".*?\)", comment)[0]
+    expression = settings.pos.replace("|", "\\|")
+    if settings.extend:
+        expression = f"{expression}`, extended by `{settings.extend}"
+    return f"| [{path.stem}](../config/recipes/{path.name}) | {model} | `{expression}` |"
+
+
 def schemes_page() -> str:
     """docs/schemes.md."""
+    recipes = sorted((HERE.parent / "config/recipes").glob("*.py"))
     rule = "| --- | --- | --- |"
     lines = ["| scheme | acts on | verdict |", rule, *map(scheme_row, scheme_names()), ""]
     lines += ["| extension | changes | verdict |", rule, *map(scheme_row, extension_names())]
-    return "\n".join([SCHEMES, *lines, ""])
+    return "\n".join([SCHEMES, *lines, RECIPES, *map(recipe_row, recipes), ""])
 
 
 def setting_rows(cls: type[Settings], kind: str) -> list[str]:

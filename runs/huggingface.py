@@ -6,8 +6,9 @@
     save_model(model, "folder")                      # AutoModelForCausalLM reads it
 
 GPT-2 is `learned`, GPT-NeoX and the Llamas are `rope`, BLOOM is `alibi`. FAMILIES says what each
-calls our settings and weights; reading and writing both follow it. A setting or a weight that has
-no counterpart is refused in one sentence, never left out.
+calls our settings and weights; reading and writing both follow it. SmolLM3 and Cohere2, patterns
+over layers, are only read. A setting or a weight that has no counterpart is refused in one
+sentence, never left out.
 """
 
 import re
@@ -16,6 +17,7 @@ import sys
 from ast import literal_eval
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from itertools import groupby
 from pathlib import Path
 
 import torch
@@ -39,6 +41,8 @@ BUFFERS = re.compile(r"\.(attn|attention)\.(masked_)?bias$|rotary_emb\.inv_freq$
 #   transposed   matrices are (in, out)
 #   by_head      queries, keys and values of a head stand together: (heads, 3, D)
 #   settings     ours, theirs, and what a config.json means that does not say it
+#   defaults     the same of settings of theirs that stand in no such line
+#   by_layer     layers may differ, or have windows: see `read_positions`
 #   layers       theirs for our `h`, before the number of a layer
 #   weights      our module, theirs or several of theirs that ours stacks
 
@@ -123,6 +127,7 @@ FAMILIES = {
         "class": "GPTNeoXForCausalLM",
         "pos": "rope",
         "options": {"base": "rotary_emb_base", "fraction": "rotary_pct"},
+        "defaults": {"rotary_pct": 0.25},
         "ours": {},
         "activations": GELU,
         "bias": "always",
@@ -153,13 +158,47 @@ FAMILIES = {
         """),
     },
     "llama": LLAMA,
-    "mistral": LLAMA,
+    "mistral": {**LLAMA, "by_layer": True},
     "qwen2": LLAMA,
     "qwen3": {
         **LLAMA,
         "class": "Qwen3ForCausalLM",
         "ours": {"norm": "rmsnorm", "qk_norm": True},
         "bias": "never",
+    },
+    "smollm3": {
+        **LLAMA,
+        "class": "SmolLM3ForCausalLM",
+        "settings": {**LLAMA["settings"], "tie_embeddings": ["tie_word_embeddings", "True"]},
+        "defaults": {"rope_theta": 2000000.0, "no_rope_layer_interval": 4},
+        "by_layer": True,
+    },
+    "cohere2": {
+        **LLAMA,
+        "class": "Cohere2ForCausalLM",
+        "pos": "rope",
+        "options": {"base": "rope_theta", "layout": "layout"},
+        "ours": {"norm": "layernorm", "parallel_blocks": True},
+        "defaults": {
+            "rope_theta": 10000.0,
+            "layout": "interleaved",
+            "sliding_window_pattern": 4,
+        },
+        "by_layer": True,
+        "logit_scale": 0.0625,  # ours is part of the last norm
+        "settings": table("""
+            vocab_size      vocab_size
+            n_layer         num_hidden_layers
+            n_head          num_attention_heads
+            n_embd          hidden_size
+            n_inner         intermediate_size
+            n_kv_head       num_key_value_heads
+            block_size      max_position_embeddings
+            mlp             hidden_act              "silu"
+            norm_eps        layer_norm_eps          1e-5
+            tie_embeddings  tie_word_embeddings     True
+        """),
+        "weights": {**LLAMA["weights"], "ln_2": ["input_layernorm"]},  # one norm for both
     },
     "bloom": {
         "class": "BloomForCausalLM",
@@ -219,11 +258,18 @@ SYNONYMS = {
 REFUSED = (
     "scale_attn_by_inverse_layer_idx",
     "apply_residual_connection_post_layernorm",
-    "use_sliding_window",
     "quantization_config",
     "attention_factor",
     "mscale",
     "mscale_all_dim",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "query_pre_attn_scalar",
+    "attn_temperature_tuning",
+    "attention_chunk_size",
+    "num_local_experts",
+    "num_experts",
+    "n_routed_experts",
 )
 
 
@@ -253,8 +299,61 @@ def in_full(config: GPTConfig) -> dict:
 
 def expression(name: str, options: dict, theirs: dict) -> str:
     """Our text of a scheme or an extension, with the options that their settings have."""
-    values = [f"{ours}={theirs[key]!r}" for ours, key in options.items() if key in theirs]
+    values = [f"{ours}={theirs[key]}" for ours, key in options.items() if key in theirs]
     return f"{name}({', '.join(values)})" if values else name
+
+
+def read_positions(kind: str, theirs: dict, n_layer: int) -> str:
+    """Our `pos` of a family: what turns each layer and its window, the shortest pattern of them.
+
+    UserError for a layer that is not computed here.
+    """
+    family = FAMILIES[kind]
+    full = ["full_attention"] * n_layer
+    types = theirs.get("layer_types", full) if "by_layer" in family else full
+    turning = [True] * n_layer
+    by_types = "by_layer" in family and "layer_types" in theirs
+    if theirs.get("use_sliding_window") and not by_types:
+        raise UserError(f"it is of type {kind} with use_sliding_window, which is not computed here")
+    if kind == "mistral" and "sliding_window" in theirs:
+        types = ["sliding_attention"] * n_layer
+    if kind == "smollm3":
+        interval = theirs["no_rope_layer_interval"]
+        by_interval = [(n + 1) % interval for n in range(n_layer)]
+        turning = theirs.get("no_rope_layers", by_interval)
+    if kind == "cohere2":
+        if "layer_types" not in theirs:
+            every = theirs["sliding_window_pattern"]
+            slides = [(n + 1) % every > 0 for n in range(n_layer)]
+            types = ["sliding_attention" if s else "full_attention" for s in slides]
+        turning = [layer_type == "sliding_attention" for layer_type in types]
+    if "sliding_attention" in types and "sliding_window" not in theirs:
+        raise UserError(f"it is of type {kind}, with windows in layer_types but no sliding_window")
+    if len(types) < n_layer or len(turning) < n_layer:
+        raise UserError(f"it is of type {kind}, with layer_types or no_rope_layers of fewer layers")
+
+    layers = []
+    for layer_type, turns in zip(types[:n_layer], turning[:n_layer], strict=True):
+        layer = expression(family["pos"], family["options"], theirs) if turns else "nope"
+        if layer_type == "sliding_attention":
+            layer += f" + window(size={theirs['sliding_window']})"
+        elif layer_type != "full_attention":
+            raise UserError(f"it is of type {kind}, with {layer_type} in layer_types")
+        layers.append(layer)
+    return pattern(layers)
+
+
+def pattern(layers: list[str]) -> str:
+    """The shortest expression whose branches, in turn, give these schemes of layers."""
+    period = 1
+    while any(layer != layers[n % period] for n, layer in enumerate(layers)):
+        period += 1
+    branches = []
+    for layer, run in groupby(layers[:period]):
+        count = len(list(run))
+        repeated = f"({layer})" if "+" in layer else layer
+        branches.append(f"{count} * {repeated}" if count > 1 else layer)
+    return " | ".join(branches)
 
 
 def read_settings(config: dict, bias: bool) -> GPTConfig:
@@ -263,11 +362,15 @@ def read_settings(config: dict, bias: bool) -> GPTConfig:
     UserError for what is not computed here.
     """
     kind = config.get("model_type")
+    inner = config.get("text_config") or {}  # of a model that reads pictures too
+    refused = [f"{key}={inner[key]}" for key in REFUSED if inner.get(key)]
+    refused += [f"{key}={config[key]}" for key in REFUSED if config.get(key)]
     if kind not in FAMILIES:
-        raise UserError(f"it is of type {kind}; known are {', '.join(FAMILIES)}")
+        fields = f" with {', '.join(refused):.200}" if refused else ""
+        raise UserError(f"it is of type {kind}{fields}; known are {', '.join(FAMILIES)}")
     family = FAMILIES[kind]
     rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    theirs = {"rotary_pct": 0.25}  # GPT-NeoX's default
+    theirs = dict(family.get("defaults", {}))
     for name, value in {**config, **rope}.items():
         if value is not None:
             theirs[name] = value
@@ -277,16 +380,16 @@ def read_settings(config: dict, bias: bool) -> GPTConfig:
     for name, (key, *default) in family["settings"].items():
         ours[name] = theirs.get(key, literal_eval(default[0]) if default else None)
     rope_type = theirs.get("rope_type", theirs.get("type", "default"))
-    refused = [f"{key}={theirs[key]}" for key in REFUSED if theirs.get(key)]
+    refused += [f"{key}={rope[key]}" for key in REFUSED if rope.get(key)]
     if ours["mlp"] not in family["activations"] or rope_type not in ("default", *EXTENSIONS):
         refused.append(f"activation {ours['mlp']} with rope_type {rope_type}")
     if refused:
-        raise UserError(f"it has {', '.join(refused):.200}, which is not computed here")
+        raise UserError(
+            f"it is of type {kind} with {', '.join(refused):.200}, which is not computed here"
+        )
 
     ours["mlp"] = family["activations"][ours["mlp"]]
-    ours["pos"] = expression(family["pos"], family["options"], theirs)
-    if kind == "mistral" and "sliding_window" in theirs:
-        ours["pos"] += f" + window(size={theirs['sliding_window']})"
+    ours["pos"] = read_positions(kind, theirs, ours["n_layer"])
     if rope_type in EXTENSIONS:
         extension, options = EXTENSIONS[rope_type]
         ours["block_size"] = theirs.get(ORIGINAL, ours["block_size"])
@@ -392,8 +495,10 @@ def load_model(name: str | Path) -> GPT:
         raise UserError(f"{name} cannot be read here: {error!s:.300}") from error
 
     kind = config["model_type"]
+    used = set()
     for their_name, view, shape in their_weights(model, kind):
-        theirs = weights.pop(their_name, None)
+        theirs = weights.get(their_name)
+        used.add(their_name)
         if theirs is None and their_name.endswith(".bias"):
             view.zero_()
         elif theirs is None or theirs.shape != shape:
@@ -401,9 +506,12 @@ def load_model(name: str | Path) -> GPT:
         else:
             view.copy_(theirs.reshape(view.shape))
     if settings.tie_embeddings:
-        weights.pop("lm_head.weight", None)
-    if weights:
-        raise UserError(f"{name} has weights of no {kind}: {', '.join(sorted(weights)):.200}")
+        used.add("lm_head.weight")
+    left_over = sorted(weights.keys() - used)
+    if left_over:
+        raise UserError(f"{name} has weights of no {kind}: {', '.join(left_over):.200}")
+    if "logit_scale" in FAMILIES[kind]:
+        model.ln_f.weight *= config.get("logit_scale", FAMILIES[kind]["logit_scale"])
     return model
 
 

@@ -539,6 +539,22 @@ def digits(w, tokens, zero):
     return np.array(rows)
 
 
+def sinking(w):
+    """The softmax's denominator has one more term, e^s."""
+
+    def weights(h, scores):
+        top = max(scores.max(), w["s"][h])
+        powers = np.exp(scores - top)
+        return powers / (powers.sum() + math.exp(w["s"][h] - top))
+
+    return dict(weights=weights)
+
+
+def gated(y, logits):
+    """Each column times the sigmoid of its gate."""
+    return np.array([a * sigmoid(float(z)) for a, z in zip(y, logits, strict=True)])
+
+
 # ---- the table
 
 ORACLES: dict[str, tuple[str, Callable[[Weights], Parts]]] = {
@@ -739,5 +755,30 @@ ORACLES: dict[str, tuple[str, Callable[[Weights], Parts]]] = {
     "alibi2d": (
         "Fuller et al. 2023",
         lambda w: grid(bias=lambda h, i, j: -SLOPES[h] * math.dist(place(i), place(j))),
+    ),
+    "chunks(size=3)": (
+        "Llama 4, chunked_overlay of transformers",
+        lambda w: dict(sees=lambda i, j: i // 3 == j // 3),
+    ),
+    "step_temperature": (
+        "Llama 4, its attention in transformers",
+        lambda w: dict(temperature=lambda h, i: 1 + 0.1 * math.log(1 + math.floor((i + 1) / L))),
+    ),
+    "step_temperature(scale=0.5, floor=3)": (
+        "Llama 4, its attention in transformers",
+        lambda w: dict(temperature=lambda h, i: 1 + 0.5 * math.log(1 + math.floor((i + 1) / 3))),
+    ),
+    "sink": ("gpt-oss, its attention in transformers", sinking),
+    "gate": (
+        "Qiu et al. 2025, elementwise after attention",
+        lambda w: dict(output=lambda h, y, v, x: gated(y, w["gate.weight"][h * D : h * D + D] @ x)),
+    ),
+    "gate(kind=head)": (
+        "Qiu et al. 2025, one of each head",
+        lambda w: dict(output=lambda h, y, v, x: gated(y, [w["gate.weight"][h] @ x] * D)),
+    ),
+    "xsa": (
+        "Zhai 2026",
+        lambda w: dict(output=lambda h, y, v, x: y - (y @ v) / (v @ v) * v),
     ),
 }

@@ -12,6 +12,7 @@ WRITTEN = {
     "abacus": "abacus + rope",
     "block_causal": "rope + block_causal(size=3)",
     "cape": "cape + alibi",
+    "chunks": "rope + chunks(size=3)",
     "dape": "alibi + dape",
     "learned": "learned(rows=128)",
     "logn": "rope + logn",
@@ -28,6 +29,7 @@ SCHEMES = [WRITTEN.get(name, name) for name in scheme_names()]
 SCHEMES += ["rope | alibi | nope", "rope + window(size=6)", "alibi + window(size=6)"]
 EXTENDED = {
     "block_causal": ("rope", "block_causal(size=3)"),
+    "chunks": ("rope", "chunks(size=3)"),
     "longrope": None,  # these two read a file: tests/test_extensions.py
     "temperature": ("rope", "temperature(scale=1.3)"),
     "pose": ("rope", "pose(target=64)"),
@@ -173,20 +175,20 @@ def test_a_pieces_weights_and_output_take_the_place_of_the_softmax(tmp_path):
         "import torch\n"
         "from torch import nn\n"
         "from posenc import Piece\n"
-        "class Sink(Piece):\n"
+        "class OwnSink(Piece):\n"
         "    def __init__(self, shape):\n"
         "        super().__init__()\n"
         "        self.sink = nn.Parameter(torch.ones(shape.n_head))\n"
         "    def weights(self, scores):\n"
         "        sink = self.sink[:, None, None].expand(*scores.shape[:-1], 1)\n"
         "        return torch.cat((scores, sink), -1).softmax(-1)[..., :-1]\n"
-        "class Gate(Piece):\n"
+        "class OwnGate(Piece):\n"
         "    def output(self, y, v, x):\n"
         "        return y - v * x.mean(-1)[:, None, :, None].sigmoid()\n"
     )
     torch.manual_seed(0)
     config = GPTConfig(
-        block_size=8, vocab_size=17, n_layer=1, n_head=2, n_embd=16, pos="sink + gate"
+        block_size=8, vocab_size=17, n_layer=1, n_head=2, n_embd=16, pos="own_sink + own_gate"
     )
     gpt = GPT(config, file).double().eval()
     x = torch.randn(1, 9, 16, dtype=torch.float64)

@@ -330,6 +330,7 @@ def test_temperatures_are_those_of_the_formula(tmp_path):
 # ---- what all extensions promise
 
 OPTIONS = {
+    "chunks": "chunks(size=5)",
     "window": "window(size=5, sinks=2)",
     "temperature": "temperature(scale=1.5)",
     "pose": "pose(target=64)",

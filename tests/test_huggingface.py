@@ -21,6 +21,7 @@ transformers = pytest.importorskip("transformers")
 L = 12
 SIZES = dict(vocab_size=43, hidden_size=24, num_hidden_layers=2, num_attention_heads=4)
 WIDE = dict(**SIZES, intermediate_size=37, max_position_embeddings=L, tie_word_embeddings=False)
+MANY = WIDE | dict(num_hidden_layers=5, pad_token_id=0)
 GPT2 = dict(vocab_size=43, n_embd=24, n_layer=2, n_head=3, n_positions=3 * L)
 BLOOM = dict(hidden_size=30, n_layer=2, n_head=5, vocab_size=43, seq_length=L)
 YARN = dict(rope_type="yarn", factor=4.0, rope_theta=200.0, original_max_position_embeddings=L)
@@ -43,6 +44,21 @@ THEIRS = {
     "mistral": dict(WIDE, num_key_value_heads=2, sliding_window=5),
     "qwen2": dict(WIDE, num_key_value_heads=2),
     "qwen3": dict(WIDE, num_key_value_heads=2, head_dim=10),
+    "smollm3": dict(MANY, num_key_value_heads=2, tie_word_embeddings=True),
+    "smollm3 interval": dict(MANY, no_rope_layer_interval=2, attention_bias=True, mlp_bias=True),
+    "smollm3 list": dict(MANY, no_rope_layers=[0, 1, 1, 0, 0], head_dim=10),
+    "smollm3 windows": dict(MANY, use_sliding_window=True, sliding_window=4),
+    "smollm3 yarn": MANY | dict(max_position_embeddings=4 * L, rope_parameters=YARN),
+    "cohere2": dict(MANY, num_key_value_heads=2, sliding_window=4, tie_word_embeddings=True)
+    | dict(logit_scale=0.25),
+    "cohere2 types": dict(
+        MANY,
+        layer_types=["full_attention"] + ["sliding_attention"] * 4,
+        sliding_window=7,
+        logit_scale=0.3,
+        attention_bias=True,
+        rope_parameters=dict(rope_type="default", rope_theta=500.0),
+    ),
     "bloom": BLOOM,
     "bloom untied": dict(BLOOM, tie_word_embeddings=False),
     "llama linear": scaled(rope_type="linear"),
@@ -119,6 +135,36 @@ def test_a_model_of_transformers_has_the_same_logits_here(name, tmp_path):
     assert not ours.training and huggingface.is_huggingface(str(tmp_path))
 
 
+PATTERNS = {
+    "smollm3": "3 * rope(base=2000000.0) | nope",
+    "smollm3 interval": "rope(base=2000000.0) | nope",
+    "smollm3 list": "nope | 2 * rope(base=2000000.0) | nope",
+    "smollm3 windows": "3 * rope(base=2000000.0) | nope + window(size=4)",
+    "smollm3 yarn": "3 * rope(base=200.0) | nope",
+    "cohere2": "3 * (rope(base=10000.0, layout=interleaved) + window(size=4)) | nope",
+    "cohere2 types": "nope | 4 * (rope(base=500.0, layout=interleaved) + window(size=7))",
+}
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+@torch.no_grad()
+def test_a_pattern_over_layers_is_read_and_decodes_step_by_step(name, tmp_path):
+    theirs = theirs_of(name)
+    theirs.save_pretrained(tmp_path)
+    ours = load_model(tmp_path)
+    assert ours.config.pos == PATTERNS[name]
+    idx = tokens(3 * L)
+    expected = theirs(idx).logits
+    torch.testing.assert_close(ours(idx, idx)[0], expected, rtol=0, atol=1e-5)
+    cache = ours.new_cache(2, 3 * L)
+    for part in (idx[:, :5], *idx[:, 5:].split(1, 1)):
+        now = expected[:, cache.n : cache.n + part.shape[1]]
+        torch.testing.assert_close(ours(part, cache=cache)[0], now, rtol=0, atol=1e-5)
+    with pytest.raises(UserError, match="can be this one|is not computed here"):
+        save_model(ours, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize("family, number", [(f, n) for f in OURS for n in range(len(OURS[f]))])
 def test_a_model_of_ours_has_the_same_logits_there_and_comes_back(family, number, tmp_path):
     ours = ours_of(**OURS[family][number])
@@ -162,6 +208,21 @@ def test_what_no_family_can_be_is_one_sentence_and_nothing_is_written(settings, 
 
 REFUSED_THERE = [
     (dict(model_type="falcon"), "of type falcon; known are gpt2, gpt_neox, llama"),
+    (
+        dict(model_type="gpt_oss", num_local_experts=4),
+        "of type gpt_oss with num_local_experts=4; k",
+    ),
+    (dict(model_type="gemma3_text", query_pre_attn_scalar=256), "gemma3_text with query_pre_attn_"),
+    (
+        dict(model_type="llama4", text_config=dict(attention_chunk_size=8192)),
+        "llama4 with attention_chunk_size=8192; known",
+    ),
+    (dict(final_logit_softcapping=30.0), "llama with final_logit_softcapping=30.0, which is not"),
+    (dict(model_type="qwen3", use_sliding_window=True), "qwen3 with use_sliding_window"),
+    (dict(model_type="smollm3", use_sliding_window=True), "smollm3 with use_sliding_window"),
+    (dict(model_type="smollm3", layer_types=["chunked_attention"] * 2), "smollm3.* chunked_atten"),
+    (dict(model_type="smollm3", no_rope_layers=[1]), "smollm3.* no_rope_layers of fewer layers"),
+    (dict(model_type="smollm3", layer_types=["sliding_attention"] * 2), "smollm3.*sliding_window"),
     (dict(hidden_act="gelu"), "activation gelu"),
     (dict(hidden_size=None), "n_embd"),
     (dict(quantization_config={"bits": 4}), "quantization_config"),

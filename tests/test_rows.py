@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import data.recall.prepare as recall
 import data.tasks.prepare as tasks
 from configurable import UserError
 from data import rows
+from data.tasks import mqar
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +37,9 @@ def folder(tmp_path_factory):
         patch.setattr(needles, "TIMES", 4)
         recall.prepare(root / "recall", length=64)
         digits.prepare(root / "digits", side=4)
-        for name in tasks.TASKS:
+        patch.setattr(mqar, "TRAIN", [(*sizes, 120) for *sizes, _ in mqar.TRAIN])
+        patch.setattr(mqar, "TEST", [(*sizes, 20) for *sizes, _ in mqar.TEST])
+        for name in data.TASKS:
             tasks.prepare(root / name)
         for kind in needles.KINDS:
             needles.prepare(root / kind, data.load("text", root), kind, 128, fraction=0.5)
@@ -105,6 +109,22 @@ def test_counting_is_right_as_often_as_a_list_of_writes_says(folder):
     assert set(about["counted"]) == {str(size) for size, _, _ in about["sizes"]}
 
 
+def tracked(question):
+    """The variables of the value that is asked for, by replaying all assignments."""
+    value = {}
+    for name, source in re.findall(r"([A-Z])=([A-Z0-9]);", question):
+        value[name] = value.get(source, source)  # a variable must be set by then
+        assert value[name].isdigit()
+    return "".join(name for name, of in value.items() if of == question[-2])
+
+
+def most_frequent(question):
+    """The three letters that stand most often; no two of the first four as often."""
+    ranked = Counter(question[:-1].replace("-", "")).most_common(4)
+    assert len({count for _, count in ranked}) == len(ranked) >= 3
+    return "".join(letter for letter, _ in ranked[:3])
+
+
 ANSWERS: dict[str, Callable[[str], str]] = {
     "copy": lambda q: q[:-1],
     "reverse": lambda q: q[-2::-1],
@@ -115,17 +135,20 @@ ANSWERS: dict[str, Callable[[str], str]] = {
     "parity": lambda q: str(q.count("1") % 2),
     "flipflop": lambda q: q[q.rindex("w") + 1],
     "induction": lambda q: q[q.index(q[-1]) + 1],
+    "variable_tracking": tracked,
+    "frequent_words": most_frequent,
 }
 
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_the_answers_of_a_task_are_right_and_scored(folder, name):
     corpus = data.load(name, folder)
-    assert set(ANSWERS) == set(tasks.TASKS) == set(data.TASKS) and name in data.OFFLINE
+    assert set(ANSWERS) == set(tasks.TASKS) == {*data.TASKS} - {"mqar"} and name in data.OFFLINE
     about = corpus.meta["rows"]
-    assert [size for size, _, _ in about["sizes"]] == [*range(5, 61, 5)] and about["trained"] == 20
+    sizes = [*range(5, 61, 5), *tasks.FURTHER.get(name, ())]
+    assert [size for size, _, _ in about["sizes"]] == sizes and about["trained"] == 20
     width = corpus.meta["rows"]["inputs"] + 1
-    pairs = [rows.rows_of(corpus, 5), rows.rows_of(corpus, 60)]
+    pairs = [rows.rows_of(corpus, size) for size in (5, 60, sizes[-1])]
     pairs.append(
         (corpus.train.reshape(-1, width), rows.answers_of(corpus, "train").reshape(-1, width))
     )
@@ -140,6 +163,40 @@ def test_the_answers_of_a_task_are_right_and_scored(folder, name):
             assert answer == ANSWERS[name](line[:first])
 
 
+@pytest.mark.parametrize("size", [1, 20, 480])
+def test_variable_tracking_scatters_chains_of_four_hops(size):
+    places = []
+    for seed in range(200):
+        question, answer = tasks.variable_tracking(np.random.default_rng(seed), size)
+        assert (question, answer) == tasks.variable_tracking(np.random.default_rng(seed), size)
+        lines = re.findall("....", question[:-2])
+        sets = [line for line in lines if line != "...."]
+        assert len(lines) == size + 10 and len(sets) == 10 and len(set(sets)) == 10
+        first = {line[2] for line in sets if line[2].isdigit()}
+        assert len(first) == 2 and question[-2] in first and len(answer) == 5
+        places.extend(k / len(lines) for k, line in enumerate(lines) if line != "....")
+    assert np.mean(places) == pytest.approx(0.5, abs=0.06)
+
+
+@pytest.mark.parametrize("size", [*range(1, 21), 60, 120, 240, 480])
+def test_frequent_words_follow_zipf_and_are_never_tied(size):
+    question, answer = tasks.frequent_words(np.random.default_rng(size), size)
+    assert (question, answer) == tasks.frequent_words(np.random.default_rng(size), size)
+    counts = sorted(Counter(question[:-1]).values(), reverse=True)
+    expected = [int((50 + 10 * size) * k**-2 / 1.6449340668) for k in range(1, 28)]
+    assert counts == [count for count in expected if count]
+    assert Counter(question)["-"] == counts[0] and answer == most_frequent(question)
+
+
+@pytest.mark.parametrize("name", ["variable_tracking", "frequent_words"])
+def test_rows_of_training_are_not_those_of_the_test(folder, name):
+    corpus = data.load(name, folder)
+    width = corpus.meta["rows"]["inputs"] + 1
+    train = {bytes(row.tolist()).rstrip(b"\n") for row in corpus.train.reshape(-1, width)}
+    tested = {bytes(row.tolist()).rstrip(b"\n\0") for row in rows.rows_of(corpus, 20)[0]}
+    assert len(train) == 600 and len(tested) == 5 and not train & tested
+
+
 def test_the_chance_of_a_task_is_that_of_a_guess():
     generator = np.random.default_rng(0)
     make, chance = tasks.TASKS["induction"]
@@ -151,6 +208,59 @@ def test_the_chance_of_a_task_is_that_of_a_guess():
     lines = ["w1w0w1r0", "w1w0r0", "w0i1r0"]
     tokens = np.array([list(line.ljust(9, ".").encode()) for line in lines])
     assert tasks.by_majority(tokens) == pytest.approx((0 + 0.5 + 1) / 3)
+
+
+def values_of(row, pairs):
+    """The value of each key of a row of mqar, from its first part."""
+    value = dict(zip(row[: 2 * pairs : 2], row[1 : 2 * pairs : 2], strict=True))
+    assert len(value) == len(set(value.values())) == pairs
+    assert 1 <= min(value) and max(value) < mqar.VALUE <= min(value.values())
+    return value
+
+
+@pytest.mark.parametrize("pairs, inputs", [test[:2] for test in mqar.TEST])
+def test_mqar_asks_once_for_each_key_after_all_pairs(folder, pairs, inputs):
+    corpus = data.load("mqar", folder)
+    tokens, stated = rows.rows_of(corpus, pairs)
+    width = inputs + 1 if pairs > mqar.TRAINED else corpus.meta["rows"]["inputs"] + 1
+    assert corpus.vocab_size == 8192 and tokens.shape == stated.shape == (20, width)
+    for row, distances in zip(tokens.tolist(), stated.tolist(), strict=True):
+        value = values_of(row, pairs)
+        answers = [t for t, distance in enumerate(distances) if distance]
+        asked = [row[t - 1] for t in answers]
+        assert sorted(asked) == sorted(value)
+        assert [row[t] for t in answers] == [value[key] for key in asked]
+        assert [row[t - 1 - distances[t]] for t in answers] == [row[t] for t in answers]
+        assert all(t % 2 and 2 * pairs < t < inputs for t in answers)
+
+
+def test_mqar_has_the_rows_that_zoology_publishes(folder):
+    assert mqar.VOCABULARY == 8192 and mqar.POWER == 0.01 and mqar.TRAINED == 64
+    counts = [(4, 64, 100), (8, 128, 20), (16, 256, 20), (32, 256, 20), (64, 256, 20)]
+    assert list(mqar.TRAIN) == [(pairs, n, 1000 * count) for pairs, n, count in counts]
+    lengths = {4: 64, 8: 64, 16: 64, 32: 128, 64: 256, 128: 512, 256: 1024}
+    assert list(mqar.TEST) == [(pairs, n, 1000) for pairs, n in lengths.items()]
+    corpus = data.load("mqar", folder)
+    assert corpus.meta["rows"]["chance"] == 1 / 64 and corpus.meta["rows"]["inputs"] == 256
+    train = corpus.train.reshape(-1, 257)
+    asked = (rows.answers_of(corpus, "train").reshape(-1, 257) > 0).sum(axis=1)
+    assert np.bincount(asked)[[4, 8, 16, 32, 64]].tolist() == [120] * 5
+    tested = [rows.rows_of(corpus, pairs)[0][:, :65] for pairs in lengths]
+    starts = {tuple(row) for row in train[:, :65].tolist()}
+    assert not any(tuple(row) in starts for part in tested for row in part.tolist())
+
+
+def test_mqar_follows_from_the_seed_and_its_gaps_are_those_of_the_power_law():
+    first = mqar.make_rows(np.random.default_rng(3), 1, 64, 3000)
+    again = mqar.make_rows(np.random.default_rng(3), 1, 64, 3000)
+    assert (first[0] == again[0]).all() and (first[1] == again[1]).all()
+    assert (mqar.make_rows(np.random.default_rng(4), 1, 64, 3000)[0] != first[0]).any()
+    gaps = (first[1].max(axis=1) - 1) // 2  # one pair: its value stands just before gap 0
+    weights = [(gap + 1) ** -0.99 for gap in range(31)]
+    expected = np.array(weights) / sum(weights)
+    assert abs(np.bincount(gaps, minlength=31) / 3000 - expected).max() < 0.03
+    filling = first[0][:, 2:][(first[1][:, 2:] == 0)]
+    assert filling.min() < 50 and filling.max() > 8140  # of the whole vocabulary
 
 
 NEEDLE = re.compile(rb"\n([a-z]{2}):([A-Z]{4})\.")

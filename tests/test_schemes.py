@@ -273,7 +273,7 @@ EXCLUSIVE = (*EARLY, "turn_q", "score", "weights", "output")  # what one scheme 
 # they read no positions along a text, and may stand beside places in an image
 BESIDE_A_GRID = set("nope logn ssmax window block_causal fox path".split())
 BESIDE_A_GRID.add("selective_rope")
-BESIDE_A_GRID.update(("stick_breaking", "softpick"))
+BESIDE_A_GRID.update("stick_breaking softpick chunks step_temperature sink gate xsa".split())
 APART = [{"rfs", "learned"}, {"cape", "randomized"}, {"cape", "rfs"}, {"cape", "shape"}]
 APART += [{a, b} for a in ("pope", "xpos") for b in ("cope", "path", "selective_rope")]
 APART += [{"grape", "pope"}, {"grape", "xpos"}]
@@ -523,6 +523,136 @@ def test_a_window_is_that_of_transformers():
     assert torch.equal(seen, masks.sliding_window_overlay(3)(0, 0, i, j) & (j <= i))
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 8, 9, 40])
+def test_chunks_are_those_of_transformers(size):
+    masks = pytest.importorskip("transformers.masking_utils")
+    i, j = torch.arange(20)[:, None], torch.arange(20)
+    piece = Scheme(f"chunks(size={size})", SHAPE, 1).pieces["0_chunks"]
+    expected = masks.chunked_overlay(size, torch.zeros(1, dtype=torch.long))(0, 0, i, j)
+    assert torch.equal(piece.mask(i, j) & (j <= i), expected & (j <= i))
+
+
+@pytest.mark.parametrize("floor", [1, 3, 41, 97, 8192])
+def test_the_steps_of_llama4_are_whole_in_float32_and_where_division_is_rounded(floor):
+    piece = Scheme(f"step_temperature(floor={floor})", SHAPE, 1).pieces["0_step_temperature"]
+    index = torch.arange(2**18)
+    expected = 1 + 0.1 * ((index + 1) // floor).double().log1p()
+    for dtype in (torch.float32, torch.float64):
+        heat = piece.temperature(index.to(dtype))
+        assert heat.dtype == dtype
+        torch.testing.assert_close(heat.double(), expected, rtol=2e-7, atol=0)
+
+
+def of_layer(gpt, x):
+    """What the first layer makes of its normalised input x (1, T, C)."""
+    outputs = []
+    hooks = [
+        gpt.h[0].ln_1.register_forward_hook(lambda *_: x),
+        gpt.h[0].attn.register_forward_hook(lambda _, given, y: outputs.append(y)),
+    ]
+    with torch.no_grad():
+        logits(gpt, tokens(1, x.shape[1]))
+    for hook in hooks:
+        hook.remove()
+    return outputs[0]
+
+
+def unseen(length):
+    """(1, 1, T, T): -inf where a key is ahead."""
+    return torch.full((1, 1, length, length), -math.inf, dtype=torch.float64).triu(1)
+
+
+def test_a_layer_with_the_temperature_is_one_of_llama4_without_rope():
+    llama4 = theirs("llama4")
+    config = llama4.Llama4TextConfig(
+        hidden_size=C,
+        num_attention_heads=H,
+        num_key_value_heads=H,
+        head_dim=D,
+        num_hidden_layers=1,
+        no_rope_layers=[0],
+        floor_scale=3,
+        attn_scale=0.5,
+        attn_implementation="eager",
+    )
+    layer = llama4.Llama4TextAttention(config, 0).double().eval()
+    gpt = build("step_temperature(floor=3, scale=0.5)")
+    ours = gpt.h[0].attn
+    rows = (layer.q_proj.weight, layer.k_proj.weight, layer.v_proj.weight)
+    ours.c_attn.weight.data = 4 * torch.cat(rows).data
+    for row, weight in zip(rows, ours.c_attn.weight.data.split(C), strict=True):
+        row.data = weight
+    ours.c_proj.weight.data = layer.o_proj.weight.data
+    ours.c_attn.bias.data.zero_()
+    ours.c_proj.bias.data.zero_()
+    x = normal(1, 20, C)
+    assert_close(of_layer(gpt, x), layer(x, None, unseen(20))[0], 1e-7)  # float32 temperatures
+
+
+@pytest.mark.parametrize("size", [1.0, 1e3, 1e5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_sink_is_that_of_gpt_oss_also_beside_large_scores(dtype, size):
+    q, k, v = (normal(2, 3, 7, D, seed=n).to(dtype) for n in range(3))
+    piece = Scheme("sink", Shape(3, D, 3 * D, L), 1).pieces["0_sink_layer0"]
+    piece.s.data = size * torch.tensor([1.0, -1.0, 0.1])
+    piece.to(dtype)
+    module = torch.nn.Module().eval()
+    module.num_key_value_groups = 1
+    module.sinks = piece.s
+    mask = unseen(7).to(dtype)
+    q = (size * q).requires_grad_()
+    _, expected = theirs("gpt_oss").eager_attention_forward(module, q, k, v, mask, D**-0.5)
+    weights = piece.weights(q @ k.mT * D**-0.5 + mask)
+    assert weights.dtype == dtype
+    torch.testing.assert_close(weights, expected, rtol=1e-6, atol=1e-7)
+    for gradient in torch.autograd.grad((weights @ v).square().sum(), [q, piece.s]):
+        assert gradient.isfinite().all()
+
+
+def test_a_layer_with_a_gate_is_one_of_qwen3_next():
+    qwen = theirs("qwen3_next")
+    config = qwen.Qwen3NextConfig(
+        hidden_size=C,
+        num_attention_heads=H,
+        num_key_value_heads=1,
+        head_dim=D,
+        num_hidden_layers=1,
+        layer_types=["full_attention"],
+        attn_implementation="eager",
+    )
+    layer = qwen.Qwen3NextAttention(config, 0).double().eval()
+    rotary = qwen.Qwen3NextRotaryEmbedding(config)
+    fraction = 2 * len(rotary.inv_freq) / D
+    shape = dict(block_size=L, vocab_size=VOCABULARY, n_layer=1, n_head=H, n_kv_head=1, n_embd=C)
+    pos = f"rope(fraction={fraction}) + gate"
+    more = dict(qk_norm=True, norm="rmsnorm", norm_eps=config.rms_norm_eps)
+    gpt = GPT(GPTConfig(pos=pos, bias=False, **shape, **more)).double().eval()
+    for seed, parameter in enumerate(layer.parameters()):
+        parameter.data = normal(*parameter.shape, seed=seed)
+    ours = gpt.h[0].attn
+    queries, gates = layer.q_proj.weight.data.view(H, 2, D, C).unbind(1)
+    keys_and_values = (layer.k_proj.weight.data, layer.v_proj.weight.data)
+    ours.c_attn.weight.data = torch.cat((queries.reshape(C, C), *keys_and_values))
+    gpt.pos.pieces["1_gate_layer0"].gate.weight.data = gates.reshape(C, C)
+    ours.c_proj.weight.data = layer.o_proj.weight.data
+    ours.q_norm.weight.data = 1 + layer.q_norm.weight.data
+    ours.k_norm.weight.data = 1 + layer.k_norm.weight.data
+    x = normal(1, 20, C, seed=99)
+    expected, _ = layer(x, rotary(x, torch.arange(20)[None]), unseen(20))
+    torch.testing.assert_close(of_layer(gpt, x), expected, rtol=1e-5, atol=2e-5)  # float32 norms
+
+
+def test_xsa_leaves_nothing_of_the_own_value_and_is_the_identity_where_that_is_0():
+    piece = Scheme("xsa", SHAPE, 1).pieces["0_xsa"]
+    y, v = normal(2, H, 5, D), normal(2, H, 5, D, seed=1)
+    v[..., 0, :] = 0
+    v.requires_grad_()
+    left = piece.output(y, v, None)
+    assert_close((left * v).sum(-1), torch.zeros(2, H, 5, dtype=torch.float64))
+    assert torch.equal(left[..., 0, :], y[..., 0, :])
+    assert torch.autograd.grad(left.square().sum(), v)[0].isfinite().all()
+
+
 def added(text, side, table=None):
     """What a scheme of images that was made for a side of 6 adds to one of another side."""
     (piece,) = Scheme(text, Shape(2, 16, 32, 36), 1).double().pieces.values()
@@ -765,7 +895,7 @@ class Shift(Piece):
     def ids(self, ids, total):
         return ids + 3
 
-class Sink(Piece):
+class OwnSink(Piece):
     """One more key, with a learned score and no value."""
     def __init__(self, shape):
         super().__init__()
@@ -774,7 +904,7 @@ class Sink(Piece):
         sink = self.sink[:, None, None].expand(*scores.shape[:-1], 1)
         return torch.cat((sink, scores), -1).softmax(-1)[..., 1:]
 
-class Gate(Piece):
+class OwnGate(Piece):
     """The output of each head times a gate."""
     per_layer = True
     def __init__(self, shape):
@@ -827,7 +957,7 @@ def test_a_users_scheme_is_its_formula_trains_decodes_and_composes(own):
 
 def test_weights_and_outputs_of_a_users_file_are_their_formulas(own):
     idx = tokens(1, 7)
-    for text in ("sink + rope", "gate + rope"):
+    for text in ("own_sink + rope", "own_gate + rope"):
         gpt = build(text, 1, own)
         plain = build("rope")
         plain.load_state_dict(gpt.state_dict(), strict=False)
@@ -837,7 +967,7 @@ def test_weights_and_outputs_of_a_users_file_are_their_formulas(own):
         q, k, v = gpt.h[0].attn.c_attn(x).view(7, 3, H, D).unbind(1)
         if "gate" in text:
             expected = (
-                y * torch.sigmoid(gpt.pos.pieces["0_gate_layer0"].gate(x))[..., None] - 0.1 * v
+                y * torch.sigmoid(gpt.pos.pieces["0_own_gate_layer0"].gate(x))[..., None] - 0.1 * v
             )
         else:
             turn = [
@@ -845,7 +975,7 @@ def test_weights_and_outputs_of_a_users_file_are_their_formulas(own):
             ]
             scores = (turn[0] @ turn[1].mT / D**0.5).exp().tril()  # (H, T, T)
             sums = scores.sum(-1).T[..., None]
-            expected = y * sums / (sums + gpt.pos.pieces["0_sink"].sink.exp()[:, None])
+            expected = y * sums / (sums + gpt.pos.pieces["0_own_sink"].sink.exp()[:, None])
         assert_close(heads[0], expected.flatten(1))
 
 

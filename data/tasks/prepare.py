@@ -3,19 +3,24 @@
     python data/tasks/prepare.py                      all tasks
     python data/tasks/prepare.py copy reverse         two of them
     python data/tasks/prepare.py parity --seed=1      with other rows
+    python data/tasks/prepare.py mqar                 many queries, see data/tasks/mqar.py
 
 Each task becomes a corpus of its own name. A row is a question, its answer and a full stop, as
 `abc>cba.`, in bytes; answer and full stop are scored. Training rows have sizes 1 to 20 and are
-filled up with newlines; the validation rows have sizes up to 60. To add a task, write a function
+filled up with newlines; the validation rows have sizes up to 60, those of variable_tracking and
+frequent_words up to 480. To add a task, write a function
 of a generator and a size that returns question and answer, and name it in TASKS.
 
 The chance in meta.json is the share of right answers of a guess at size 20, the largest trained on.
 A guess at induction is one of the symbols that have one before them: 1 / size are right, so 5 % at
 size 20 and 1.7 % at 60. A guess at a bit is right in half of the rows at every size. A guess at a
-whole word or number of size 20 is next to never right: its chance is 0. Who answers flipflop by the
+whole word or number of size 20 is next to never right: its chance is 0. So it is for five variables
+(1 in 7.9 million) and three letters in order (1 in 15,600), but who follows any chain of
+variable_tracking, whatever was asked, is right in half of the rows. Who answers flipflop by the
 bit that was written most often is right far more often than a guess, and meta.json has that too.
 """
 
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -26,12 +31,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurable import UserError, run_program  # noqa: E402
 from data import HERE, new_parser  # noqa: E402
 from data.rows import write_rows  # noqa: E402
+from data.tasks import mqar  # noqa: E402
 
 TRAINED = 20  # the largest size in training
 SIZES = range(5, 61, 5)  # of validation
 TRAIN_ROWS = 100_000
 TEST_ROWS = 500  # of each size
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
+CHAINS = 2  # of variables
+HOPS = 4  # from the first variable of a chain to its last
+ALPHA = 2  # of Zipf's law: how fast words become rare
+ZETA = math.pi**2 / 6  # the sum of rank ** -ALPHA over all ranks
 HINTS = [*LETTERS, *LETTERS.upper(), *"!#$%&*@^~?/|"]  # names of the places of a number
 
 Generator = np.random.Generator
@@ -128,6 +138,43 @@ def induction(generator: Generator, size: int) -> tuple[str, str]:
     return "".join(symbols) + f">{symbols[place]}", str(symbols[place + 1])
 
 
+def variable_tracking(generator: Generator, size: int) -> tuple[str, str]:
+    """The variables that have a value, in the order of their chain: `A=3;....B=A;3>AB`.
+
+    As RULER's (Hsieh et al. 2024, arXiv 2404.06654): a chain is a variable with a value and HOPS
+    others, each set to the one before; chains stand in order, scattered among `size` fillers and
+    each other. What differs: a variable is a letter and not a sentence with five, a filler is four
+    dots, and there are CHAINS chains, where RULER has 1, so that the value has to be looked up.
+    """
+    length = HOPS + 1  # of a chain
+    names = generator.permutation([*LETTERS.upper()])[: CHAINS * length].reshape(CHAINS, length)
+    values = generator.permutation([*"0123456789"])[:CHAINS]
+    lines = ["...."] * (size + CHAINS * length)
+    places = generator.permutation(len(lines))[: CHAINS * length].reshape(CHAINS, length)
+    for chain, value, free in zip(names, values, np.sort(places), strict=True):
+        before = value
+        for name, place in zip(chain, free, strict=True):
+            lines[place] = f"{name}={before};"
+            before = name
+    asked = int(generator.integers(CHAINS))
+    return "".join(lines) + f"{values[asked]}>", "".join(names[asked])
+
+
+def frequent_words(generator: Generator, size: int) -> tuple[str, str]:
+    """The three most frequent letters, the most frequent first, in a text of letters and dashes.
+
+    As RULER's (Hsieh et al. 2024, arXiv 2404.06654): the word of rank k stands n k^-2 / zeta(2)
+    times, cut to an integer, in random order; rank 1 is noise, ranks 2 to 4 are the answer. What
+    differs: words are letters, noise is a dash, and the order of the answer counts. The number n is
+    50 + 10 size: from 53 on the ranks 2 to 5 differ in their counts, so that nothing is tied.
+    """
+    ranks = np.arange(1, 2 + len(LETTERS))
+    counts = (50 + 10 * size) / ranks**ALPHA / ZETA
+    words = ["-", *generator.permutation([*LETTERS])]
+    text = generator.permutation(np.repeat(words, counts.astype(int)))
+    return "".join(text) + ">", "".join(words[1:4])
+
+
 TASKS: dict[str, tuple[Make, float]] = {  # and chance at TRAINED
     "copy": (copy, 0),
     "reverse": (reverse, 0),
@@ -138,6 +185,12 @@ TASKS: dict[str, tuple[Make, float]] = {  # and chance at TRAINED
     "parity": (parity, 0.5),
     "flipflop": (flipflop, 0.5),
     "induction": (induction, 1 / TRAINED),
+    "variable_tracking": (variable_tracking, 0),
+    "frequent_words": (frequent_words, 0),
+}
+FURTHER = {  # sizes of validation beyond SIZES
+    "variable_tracking": (120, 240, 480),
+    "frequent_words": (120, 240, 480),
 }
 
 
@@ -172,10 +225,13 @@ def make_rows(make: Make, generator: Generator, sizes: list[int]) -> tuple[np.nd
 
 def prepare(folder: Path, seed: int = 0) -> dict:
     """Write the rows of the task with the name of `folder`, and return meta.json."""
+    if folder.name == "mqar":
+        return mqar.prepare(folder, seed)
     make, chance = TASKS[folder.name]
     generator = np.random.default_rng(seed)
     train = make_rows(make, generator, [1 + k % TRAINED for k in range(TRAIN_ROWS)])
-    tested = {size: make_rows(make, generator, [size] * TEST_ROWS) for size in SIZES}
+    sizes = [*SIZES, *FURTHER.get(folder.name, ())]
+    tested = {size: make_rows(make, generator, [size] * TEST_ROWS) for size in sizes}
     return write_rows(
         folder,
         train=train,
@@ -196,12 +252,13 @@ def prepare(folder: Path, seed: int = 0) -> dict:
 def main() -> None:
     """Make the corpora of the tasks that are named, or of all."""
     parser = new_parser(__doc__)
-    tasks = ", ".join(TASKS)
+    names = [*TASKS, "mqar"]
+    tasks = ", ".join(names)
     parser.add_argument("names", nargs="*", metavar="TASK", help=f"{tasks} (default: all)")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_intermixed_args()
-    for name in options.names or TASKS:
-        if name not in TASKS:
+    for name in options.names or names:
+        if name not in names:
             raise UserError(f"there is no task {name}, only {tasks}")
         prepare(HERE / name, options.seed)
 

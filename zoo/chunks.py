@@ -1,0 +1,25 @@
+"""Chunks: attention within fixed pieces of the text (Llama 4, 2025)."""
+
+from posenc import Length, Piece, Shape
+
+
+class Chunks(Piece):
+    """A query sees the keys of its own chunk: floor(i / size) = floor(j / size).
+
+    Not from a paper: the chunked layers of Llama 4 (Meta 2025; `create_chunked_causal_mask` in
+    transformers), where every fourth layer sees all keys. It is a mask, by index: positions stay
+    as they are.
+    Verdict: the first token of a chunk sees itself alone, so combine it with layers that see all
+    keys, as in `3 * (rope + chunks(size=1.0)) | nope`.
+    """
+
+    can_extend = True
+
+    def __init__(self, shape: Shape, *, size: Length) -> None:
+        super().__init__()
+        self.size = size
+        self.visible = (size, 0)
+
+    def mask(self, i, j):
+        """The same whole number of chunks before both."""
+        return i // self.size == j // self.size
