@@ -321,7 +321,12 @@ def loss_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
         # the judge's shares are fitted on as many places more
         ends = find_places(corpus, 2 * len(places.ends)).ends
         is_key = context.key_targets(corpus, ends, places.scored, places.reach)
-        for row in [row for row in rows if row["protocol"] == "fixed_targets"]:
+        answered = [row for row in rows if row["protocol"] == "fixed_targets"]
+        if is_key.sum() < FEW_KEYS:
+            answered = []
+            found = f"far context makes {is_key.sum()} of {is_key.size} targets predictable"
+            print(f"key_targets: not measured, for {found}, fewer than {FEW_KEYS}")
+        for row in answered:
             key = begin_row(tester, about, "key_targets", row["length"], len(places.ends))
             key |= key_fields(corpus, places, row, scores.get(row["length"]), is_key)
             rows.append(key)
@@ -399,9 +404,6 @@ def key_fields(
     row |= {name: fixed[name] for name in names if name in fixed}
     if nats is None:
         return row
-    if is_key.sum() < FEW_KEYS:
-        found = f"far context makes {is_key.sum()} of {is_key.size} targets predictable"
-        return row | {"reason": f"{found}: fewer than {FEW_KEYS} are not measured"}
     return row | {"note": list(fixed["note"])} | mean_fields(corpus, offsets, nats, is_key)
 
 

@@ -35,8 +35,8 @@ QUESTION = (
     "attention",
 )
 # columns of the table of a run
-COLUMNS = "fixed_targets stderr gain gain_stderr key_targets windowed nonoverlapping bits/byte"
-COLUMNS = COLUMNS.split()
+COLUMNS = "fixed_targets stderr gain gain_stderr key_targets windowed nonoverlapping".split()
+COLUMNS.append("bits/byte")
 # rows of different runs that have the same are compared
 SUBJECT = ["protocol", "length"]
 # protocols that are compared over seeds
@@ -495,8 +495,7 @@ def key_legend(rows: pd.DataFrame) -> list[str]:
 
 def notes_of(rows: pd.DataFrame) -> list[str]:
     """What is said below a table: the notes of rows, and why a run has no loss."""
-    # longer texts have none either, and few key targets are no surprise
-    reasons = rows[(rows.reason != "") & (rows.protocol != "key_targets")].drop_duplicates("run")
+    reasons = rows[rows.reason != ""].drop_duplicates("run")  # longer texts have none either
     notes = rows.set_index("label").note.str.split("; ").explode()
     if rows.run.nunique() > 1:  # what belongs to one run alone stands below its own table
         notes = notes[notes.duplicated(keep=False)]
