@@ -15,7 +15,8 @@ or out/extrapolation.png.
 L is the training length and N a test length. Where a text is tested depends on its validation split
 alone: not on L, not on the lengths asked for. So every scheme is tested on the same targets, and
 every comparison is paired, block by block. A block is a place of fixed_targets and windowed, and a
-piece of the text in nonoverlapping.
+piece of the text in nonoverlapping. key_targets are those of fixed_targets that a predictor by
+counts and longest match finds with a long context, and not with a short one: data/context.py.
 """
 
 if __name__ == "__main__":  # --help answers before torch is imported
