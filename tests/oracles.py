@@ -146,6 +146,16 @@ def rotary(frequencies, layout="half"):
     return lambda w: dict(turn_q=turn, turn_k=turn)
 
 
+def imaginary(w):
+    """RoPE++ with queries of their own: in odd heads a quarter further back."""
+
+    def turn_q(h, x, p):
+        y = pairs_turned(x, [p * f for f in theta()])
+        return [*y[D // 2 :], *(-a for a in y[: D // 2])] if h % 2 else y
+
+    return dict(turn_q=turn_q, turn_k=rotary(theta())(w)["turn_k"])
+
+
 def clipped(frequencies, n):
     """The slowest n times a half cosine from 1 to 0."""
     kept = len(frequencies) - n
@@ -576,6 +586,7 @@ ORACLES: dict[str, tuple[str, Callable[[Weights], Parts]]] = {
     "rope(layout=interleaved)": ("Su et al. 2021, eq. 34", rotary(theta(), "interleaved")),
     "rope(fraction=0.5)": ("Black et al. 2022, GPT-NeoX's rotary_pct", rotary(theta(columns=4))),
     "rope(p=0.5)": ("Barbero et al. 2024, p-RoPE", rotary([*theta()[:2], 0.0, 0.0])),
+    "rope_pp(queries=own)": ("RoPE++ 2025, imagx of its code", imaginary),
     "clip(pairs=3)": ("Li et al. 2026, raised cosine", rotary(clipped(theta(), 3))),
     "alibi": (
         "Press et al. 2021, section 3",

@@ -396,6 +396,20 @@ def test_path_is_the_same_by_chunks_of_keys_of_any_size(monkeypatch):
         assert difference(gpt) < 1e-9
 
 
+def test_heads_of_rope_pp_are_the_two_parts_of_one_product():
+    q, k = normal(1, 4, 9, D, seed=1), normal(1, 2, 9, D, seed=2)
+    scheme = Scheme("rope_pp", Shape(4, D, 4 * D, L), 1)
+    plan = next(iter(scheme.plans(torch.arange(9), torch.arange(9), 9, 9, torch.float64).values()))
+    turned_q, turned_k = plan.turn(q, k, plan.parts[0])
+    angles = (torch.arange(9)[:, None] - torch.arange(9))[..., None] * torch.tensor(oracles.theta())
+    for h in range(4):
+        pair = torch.view_as_complex(torch.stack(q[0, h // 2 * 2].chunk(2, -1), -1))
+        keys = torch.view_as_complex(torch.stack(k[0, h // 2].chunk(2, -1), -1))
+        product = pair[:, None] * keys.conj() * torch.polar(torch.ones_like(angles), angles)
+        wanted = (product.imag if h % 2 else product.real).sum(-1)
+        assert_close(turned_q[0, h] @ turned_k[0, h // 2].T, wanted, 1e-5)
+
+
 def test_the_sums_of_fox_are_exact_in_columns_of_bfloat16():
     module = importlib.import_module(find("fox").__module__)
     x = 100 * torch.randn(50, 1)
