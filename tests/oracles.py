@@ -586,6 +586,14 @@ ORACLES: dict[str, tuple[str, Callable[[Weights], Parts]]] = {
     "rope(layout=interleaved)": ("Su et al. 2021, eq. 34", rotary(theta(), "interleaved")),
     "rope(fraction=0.5)": ("Black et al. 2022, GPT-NeoX's rotary_pct", rotary(theta(columns=4))),
     "rope(p=0.5)": ("Barbero et al. 2024, p-RoPE", rotary([*theta()[:2], 0.0, 0.0])),
+    "hope": (
+        "Chen et al. 2024, full turns within L",
+        rotary([f if L * f >= 2 * math.pi else 0.0 for f in theta()]),
+    ),
+    "hope(base=2)": (
+        "Chen et al. 2024, full turns within L",
+        rotary([f if L * f >= 2 * math.pi else 0.0 for f in theta(2.0)]),
+    ),
     "rope_pp(queries=own)": ("RoPE++ 2025, imagx of its code", imaginary),
     "clip(pairs=3)": ("Li et al. 2026, raised cosine", rotary(clipped(theta(), 3))),
     "alibi": (

@@ -1,0 +1,19 @@
+"""High-frequency RoPE: HoPE (Chen et al. 2024, arXiv 2410.21216)."""
+
+import math
+
+from posenc import Base, Rope, Shape
+
+
+class Hope(Rope):
+    """rope without the pairs that do not complete a turn within L: theta_m < 2 pi / L becomes 0.
+
+    Chen et al. 2024 (arXiv 2410.21216), known here from a public implementation. Pairs that are not
+    turned compare content alone. It is rope(p=...) with the p that follows from L.
+    Verdict: every angle that a longer text brings was seen in training, so expect less of a break
+    than rope's. Chen et al. 2024 report better extrapolation and copying.
+    """
+
+    def __init__(self, shape: Shape, *, base: Base = 10000.0) -> None:
+        super().__init__(shape, base=base)
+        self.inv_freq[self.inv_freq < 2 * math.pi / shape.length] = 0.0
