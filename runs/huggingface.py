@@ -405,6 +405,11 @@ def write_settings(config: GPTConfig) -> dict:
     if config.norm == "layernorm":
         kind = {"learned": "gpt2", "alibi": "bloom"}.get(scheme, "gpt_neox")
     family = FAMILIES[kind]
+    if config.mlp not in family["activations"].values():
+        raise UserError(
+            f"a model with norm={config.norm} and mlp={config.mlp} cannot be written for Hugging "
+            "Face; config/arch has settings that can be"
+        )
     theirs = {"model_type": kind, "architectures": [family["class"]], "dtype": "float32"}
     theirs.update(bos_token_id=None, pad_token_id=None, eos_token_id=None)  # not GPT-2's
     for name, (key, *_) in family["settings"].items():
