@@ -9,8 +9,9 @@ class Chunks(Piece):
     Not from a paper: the chunked layers of Llama 4 (Meta 2025; `create_chunked_causal_mask` in
     transformers), where every fourth layer sees all keys. It is a mask, by index: positions stay
     as they are.
-    Verdict: the first token of a chunk sees itself alone, so combine it with layers that see all
-    keys, as in `3 * (rope + chunks(size=1.0)) | nope`.
+    Verdict: in three layers of four beside nope the loss stays near that at L, 1.12 nats at 32 L
+    against 1.10 (results/recipes, one seed). The first token of a chunk sees itself alone, so
+    combine it with layers that see all keys, as in `3 * (rope + chunks(size=1.0)) | nope`.
     """
 
     can_extend = True

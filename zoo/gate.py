@@ -15,8 +15,9 @@ class Gate(Piece):
     kind=elementwise has a gate for each column of a head, as in Qwen3-Next; kind=head has one for
     each head. Parameter: gate.weight (H D or H, C), one for each layer. At the start gates are near
     1/2.
-    Verdict: Qiu et al. 2025 report lower loss, no attention sink, and better use of texts longer
-    than trained. Combine it: `rope + gate`.
+    Verdict: `rope + gate` breaks as rope does (results/recipes, one seed). Qiu et al. 2025 report
+    lower loss, no attention sink, and better use of texts longer than trained. Combine it: `rope +
+    gate`.
     """
 
     per_layer = True

@@ -12,8 +12,9 @@ class Sink(Piece):
     gpt-oss (OpenAI 2025, arXiv 2508.10925; `sinks` in transformers). Parameter: s (H,), one for
     each layer, which starts at 0, where the sink weighs as much as a key with score 0. In
     transformers it starts normal with the deviation of the other weights, 0.02.
-    Verdict: a mask such as `window(size=64)` may hide the first keys, which heads otherwise use to
-    attend to nothing. Combine it: `rope + sink`.
+    Verdict: `rope + sink` has a lower loss at L than rope, by 0.07 nats, and breaks as rope does
+    (results/recipes, one seed). A mask such as `window(size=64)` may hide the first keys, which
+    heads otherwise use to attend to nothing. Combine it: `rope + sink`.
     """
 
     per_layer = True

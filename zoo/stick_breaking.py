@@ -21,8 +21,9 @@ class StickBreaking(Piece):
     share first (their attend_current), current=rest gives the rest of the stick to the query's own
     value, so that weights sum to 1. Left out: a learned vector for each head that gets the rest,
     and a norm of each head after it, as in later models of theirs.
-    Verdict: it needs no other positions: near keys go first. Tan et al. 2024 report that a model of
-    2,048 tokens works up to 16,384. Here it makes all weights of a block, which is slow.
+    Verdict: with L = 128 its loss stays at 1.18 nats from L to 32 L (results/recipes, one seed). It
+    needs no other positions: near keys go first. Tan et al. 2024 report that a model of 2,048
+    tokens works up to 16,384. Here it makes all weights of a block, which is slow.
     """
 
     def __init__(self, shape: Shape, *, current: Literal["skip", "share", "rest"] = "skip") -> None:

@@ -10,8 +10,9 @@ class Xsa(Piece):
 
     Zhai 2026 (arXiv 2603.09078), known here from its public implementations. The token itself is
     known to the block already; what is left is what other tokens say.
-    Verdict: Zhai 2026 reports gains at up to 2.7B parameters, larger ones in longer texts of
-    training. Whether it helps past the training length is open. Combine it: `rope + xsa`.
+    Verdict: `rope + xsa` breaks as rope does (results/recipes, one seed). Zhai 2026 reports gains
+    at up to 2.7B parameters, larger ones in longer texts of training. Whether it helps past the
+    training length is open. Combine it: `rope + xsa`.
     """
 
     def output(self, y, v, x):
