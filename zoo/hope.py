@@ -10,8 +10,8 @@ class Hope(Rope):
 
     Chen et al. 2024 (arXiv 2410.21216), known here from a public implementation. Pairs that are not
     turned compare content alone. It is rope(p=...) with the p that follows from L.
-    Verdict: every angle that a longer text brings was seen in training, so expect less of a break
-    than rope's. Chen et al. 2024 report better extrapolation and copying.
+    Verdict: its loss rises more slowly than rope's, from 1.17 nats at L to 1.40 at 2 L and 2.95 at
+    32 L (results/recipes, one seed). Chen et al. 2024 report better extrapolation and copying.
     """
 
     def __init__(self, shape: Shape, *, base: Base = 10000.0) -> None:

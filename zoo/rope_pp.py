@@ -16,8 +16,8 @@ class RopePp(Rope):
     and an odd one Im of the same. Heads 2h and 2h + 1 share the query of the first, with
     queries=own each has its own (`imagx` in their code). Theirs share keys and values too: set
     n_kv_head to n_head / 2.
-    Verdict: the authors propose it for long contexts. On texts longer than trained it has the
-    angles that rope has not seen, so expect it to break as rope does.
+    Verdict: without training on long texts it breaks as rope does, from 1.16 nats at L to 2.10 at
+    2 L (results/recipes, one seed). The authors propose it for training on long contexts.
     """
 
     def __init__(
