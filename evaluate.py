@@ -39,6 +39,7 @@ import data
 from configurable import PROTOCOLS, EvaluateSettings, UserError, configure, run_program, sha256
 from data import context
 from data.rows import unread
+from model import GPT
 from runs import answers, device, diagnose, results
 from runs.checkpoint import (
     Run,
@@ -282,11 +283,20 @@ def extrapolation(tester: Tester, about: dict, settings: Any) -> dict:
     test = answer_rows if "rows" in corpus.meta else loss_rows
     rows = test(tester, about, settings)
     with device.autocast(tester.compute):
-        cache_bytes = tester.model.cache_bytes()  # of each token
+        n_bytes = cache_bytes(tester.model)
     for row in rows:
-        row["cache_bytes"] = cache_bytes
+        row["cache_bytes"] = n_bytes
     seconds = round(time.perf_counter() - started, 1)
     return about | {"unit": corpus.unit, "rows": rows, "seconds": seconds}
+
+
+@torch.no_grad()
+def cache_bytes(model: GPT) -> int:
+    """Bytes that a cache keeps of each token, in the number format of the code around it."""
+    cache = model.new_cache(batch=1, length=1)
+    token = torch.zeros(1, 1, dtype=torch.long, device=model.wte.weight.device)
+    model(token, cache=cache)
+    return sum(x.nbytes for x in cache.parts.values())
 
 
 def loss_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
@@ -322,16 +332,14 @@ def loss_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
         # the judge's shares are fitted on as many places more
         ends = find_places(corpus, 2 * len(places.ends)).ends
         is_key = context.key_targets(corpus, ends, places.scored, places.reach)
-        answered = [row for row in rows if row["protocol"] == "fixed_targets"]
         if is_key.sum() < FEW_KEYS:
-            answered = []
-            found = f"far context makes {is_key.sum()} of {is_key.size} targets predictable"
-            print(f"key_targets: not measured, for {found}, fewer than {FEW_KEYS}")
-        for row in answered:
-            key = begin_row(tester, about, "key_targets", row["length"], len(places.ends))
-            key |= key_fields(corpus, places, row, scores.get(row["length"]), is_key)
-            rows.append(key)
-            print(in_words(key, corpus))
+            print(f"key_targets: not measured, {is_key.sum()} are fewer than {FEW_KEYS}")
+        else:
+            for row in [row for row in rows if row["protocol"] == "fixed_targets"]:
+                key = begin_row(tester, about, "key_targets", row["length"], len(places.ends))
+                key |= key_fields(corpus, places, row, scores.get(row["length"]), is_key)
+                rows.append(key)
+                print(in_words(key, corpus))
 
     at_length = {row["protocol"]: row for row in rows if row["length"] == train_length}
     for row in rows:

@@ -447,14 +447,6 @@ class GPT(nn.Module):
         return Cache(batch, length)
 
     @torch.no_grad()
-    def cache_bytes(self) -> int:
-        """Bytes that a cache keeps of each token, in the number format of the code around it."""
-        cache = Cache(1, 1)
-        token = torch.zeros(1, 1, dtype=torch.long, device=self.wte.weight.device)
-        self(token, cache=cache)
-        return sum(x.nbytes for x in cache.parts.values())
-
-    @torch.no_grad()
     def stream(
         self,
         idx: Tensor,

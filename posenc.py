@@ -346,7 +346,7 @@ class Learned(Piece):
     Radford et al. 2019 (GPT-2). Parameter: table (rows, C); `rows` defaults to the training length.
     A position past the table is refused.
     Verdict: a text longer than the table is refused. At L its loss was the lowest of seven schemes,
-    0.02 nats below alibi's, which three seeds cannot tell from none (results/seven).
+    0.02 nats below alibi's, too little for three seeds to show (results/seven).
     """
 
     def __init__(self, shape: Shape, *, rows: Count | None = None):

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 import posenc
 from configurable import UserError, mixed_seed
-from posenc import Extension, Piece, Rotary, Scaled, Shape, Window, scheme_name
+from posenc import Extension, Piece, Rotary, Scaled, Shape, Table, Window, scheme_name
 
 ZOO = Path(__file__).resolve().parent / "zoo"
 
@@ -272,6 +272,23 @@ def build(
     return pieces, layers
 
 
+def extended_frequencies(
+    extend: str,
+    head_dim: int,
+    base: float = 10000.0,
+    *,
+    train_length: int,
+    length: int | None = None,
+) -> Table:
+    """RoPE's (inv_freq, attention_factor) under an extension such as "yarn(factor=4)".
+
+    The model was trained at `train_length` and reads `length` tokens, by default as many.
+    """
+    scheme = Scheme(f"rope(base={base})", Shape(1, head_dim, head_dim, train_length), 1)
+    scheme.extend(extend)
+    return scheme.rotary[0].frequencies(length or train_length, scheme.maps)
+
+
 # ---- what goes together
 
 # what only one piece of a layer may claim, by its methods
@@ -309,12 +326,12 @@ def check_layer(pieces, extensions, text):
     """Raise UserError where pieces of one layer, and extensions of them, cannot act together."""
     for a, b in itertools.permutations([*pieces, *extensions], 2):
         reason = conflict(a, b, a in extensions, b in extensions)
-        if reason is not None:
+        if reason:
             raise UserError(f"{text}: {scheme_name(a)} and {scheme_name(b)} {reason}")
 
 
 def conflict(a, b, a_extends, b_extends):
-    """Why piece a cannot act in a layer with b, or None; whether each stands in `extend`."""
+    """Why piece a cannot act in a layer with b, or ""; a_extends: whether a stands in `extend`."""
     first = scheme_name(a)
     second = scheme_name(b)
     reads = reads_positions(b)
@@ -335,7 +352,7 @@ def conflict(a, b, a_extends, b_extends):
     # b draws positions of a longer text, and a factor that follows the length would count them too
     if b.draw and a_extends and a.factor and a.factor(2**30) != a.factor(2**31):
         return f"take a text for longer: give a fixed factor to {first}"
-    return None
+    return ""
 
 
 # ---- what attention is handed in each forward

@@ -139,14 +139,14 @@ def remembered(
     path = corpus.folder / "context.json"
     splits = [corpus.split_sha256("train"), corpus.split_sha256("val")]
     asked = json.dumps([splits, ends.tolist(), scored])
-    kept = {}
+    cached = {}
     with suppress(UserError, KeyError):  # missing, damaged or of other places: computed again
-        kept = read_json(path)[asked]
-    if not all(name in kept for name in names):
-        kept.update(zip(names, compute(), strict=True))
+        cached = read_json(path)[asked]
+    if not all(name in cached for name in names):
+        cached.update(zip(names, compute(), strict=True))
         with suppress(UserError, OSError):  # a folder that cannot be written: computed again
-            write_json(path, {asked: kept})
-    return [kept[name] for name in names]
+            write_json(path, {asked: cached})
+    return [cached[name] for name in names]
 
 
 def known_losses(
@@ -177,6 +177,6 @@ def key_targets(corpus: Corpus, ends: np.ndarray, scored: int, room: int) -> np.
 
     name = f"key targets of {NEAR} to {room} tokens, {KEY_GAIN}, {KEY_LOSS}"
     is_key = np.zeros((len(ends) // 2, scored), dtype=bool)
-    found = remembered(corpus, ends, scored, [name], compute)[0]
-    is_key.flat[np.array(found, dtype=np.int64)] = True
+    numbers = remembered(corpus, ends, scored, [name], compute)[0]  # of targets, place by place
+    is_key.flat[np.array(numbers, dtype=np.int64)] = True
     return is_key

@@ -176,7 +176,6 @@ FAMILIES = {
     "cohere2": {
         **LLAMA,
         "class": "Cohere2ForCausalLM",
-        "pos": "rope",
         "options": {"base": "rope_theta", "layout": "layout"},
         "ours": {"norm": "layernorm", "parallel_blocks": True},
         "defaults": {
@@ -186,18 +185,11 @@ FAMILIES = {
         },
         "by_layer": True,
         "logit_scale": 0.0625,  # ours is part of the last norm
-        "settings": table("""
-            vocab_size      vocab_size
-            n_layer         num_hidden_layers
-            n_head          num_attention_heads
-            n_embd          hidden_size
-            n_inner         intermediate_size
-            n_kv_head       num_key_value_heads
-            block_size      max_position_embeddings
-            mlp             hidden_act              "silu"
-            norm_eps        layer_norm_eps          1e-5
-            tie_embeddings  tie_word_embeddings     True
-        """),
+        "settings": {
+            **LLAMA["settings"],
+            "norm_eps": ["layer_norm_eps", "1e-5"],
+            "tie_embeddings": ["tie_word_embeddings", "True"],
+        },
         "weights": {**LLAMA["weights"], "ln_2": ["input_layernorm"]},  # one norm for both
     },
     "bloom": {
@@ -309,18 +301,17 @@ def read_positions(kind: str, theirs: dict, n_layer: int) -> str:
     UserError for a layer that is not computed here.
     """
     family = FAMILIES[kind]
-    full = ["full_attention"] * n_layer
-    types = theirs.get("layer_types", full) if "by_layer" in family else full
-    turning = [True] * n_layer
-    by_types = "by_layer" in family and "layer_types" in theirs
-    if theirs.get("use_sliding_window") and not by_types:
+    types = ["full_attention" for _ in range(n_layer)]
+    turning = [True for _ in range(n_layer)]
+    if "by_layer" in family and "layer_types" in theirs:
+        types = theirs["layer_types"]
+    elif theirs.get("use_sliding_window"):
         raise UserError(f"it is of type {kind} with use_sliding_window, which is not computed here")
     if kind == "mistral" and "sliding_window" in theirs:
-        types = ["sliding_attention"] * n_layer
+        types = ["sliding_attention" for _ in range(n_layer)]
     if kind == "smollm3":
-        interval = theirs["no_rope_layer_interval"]
-        by_interval = [(n + 1) % interval for n in range(n_layer)]
-        turning = theirs.get("no_rope_layers", by_interval)
+        every = theirs["no_rope_layer_interval"]
+        turning = theirs.get("no_rope_layers", [(n + 1) % every for n in range(n_layer)])
     if kind == "cohere2":
         if "layer_types" not in theirs:
             every = theirs["sliding_window_pattern"]

@@ -488,9 +488,8 @@ def key_legend(rows: pd.DataFrame) -> list[str]:
     keys = rows[(rows.protocol == "key_targets") & rows.nats.notna()]
     if keys.empty:
         return []
-    return [
-        f"key_targets: of fixed_targets, the {keys.tokens.iloc[0]:.0f} that far context gives away"
-    ]
+    count = keys.tokens.iloc[0]
+    return [f"key_targets: the {count:.0f} of fixed_targets that far context makes predictable"]
 
 
 def notes_of(rows: pd.DataFrame) -> list[str]:

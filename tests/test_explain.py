@@ -8,7 +8,7 @@ import torch
 
 from configurable import UserError
 from posenc import Shape
-from scheme import Scheme
+from scheme import Scheme, extended_frequencies
 from tools import explain
 
 L, N = 64, 256
@@ -34,7 +34,7 @@ def test_turns_and_wavelengths_are_those_of_the_formula():
 @pytest.mark.parametrize("extend", ["pi(factor=4)", "yarn(factor=4)", "llama3(factor=4)", "ntk"])
 def test_an_extension_is_that_of_extended_frequencies(extend):
     table = pairs("rope", extend)
-    inv_freq, _ = explain.extended_frequencies(extend, 16, train_length=L, length=N)
+    inv_freq, _ = extended_frequencies(extend, 16, train_length=L, length=N)
     wavelengths = torch.tensor(table["wavelength at N"].to_numpy())
     torch.testing.assert_close(wavelengths, 2 * math.pi / inv_freq)
     slow = table["turns trained"] < 1

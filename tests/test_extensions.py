@@ -27,8 +27,7 @@ from test_schemes import (
 import attention
 from configurable import UserError
 from posenc import Scaled, rope_frequencies
-from scheme import Scheme, extension_names, find, scheme_names
-from tools.explain import extended_frequencies
+from scheme import Scheme, extended_frequencies, extension_names, find, scheme_names
 
 
 def written(folder, content):

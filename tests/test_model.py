@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 import attention
 from configurable import UserError
+from evaluate import cache_bytes
 from model import GPT, GPTConfig, pick
 
 ARCHITECTURES = {
@@ -226,10 +227,10 @@ def test_the_cache_equals_one_pass_in_every_architecture(name, pos, extend, pack
 
 @torch.no_grad()
 def test_the_cache_is_as_large_as_it_says():
-    assert model("rope").cache_bytes() == 2 * 2 * 16 * 8  # layers, k and v, columns, float64
-    assert model("rope", n_kv_head=1).cache_bytes() == 2 * 2 * 8 * 8
-    assert model("rope", **ARCHITECTURES["mla"]).cache_bytes() == 2 * (6 + 4) * 8
-    assert model("rope", "int8").bfloat16().cache_bytes() == 2 * 2 * 2 * (8 + 2)
+    assert cache_bytes(model("rope")) == 2 * 2 * 16 * 8  # layers, k and v, columns, float64
+    assert cache_bytes(model("rope", n_kv_head=1)) == 2 * 2 * 8 * 8
+    assert cache_bytes(model("rope", **ARCHITECTURES["mla"])) == 2 * (6 + 4) * 8
+    assert cache_bytes(model("rope", "int8").bfloat16()) == 2 * 2 * 2 * (8 + 2)
 
 
 # ---- training, losses, answers

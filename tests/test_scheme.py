@@ -10,13 +10,13 @@ from posenc import Alibi, Rope, Shape, Window
 from runs.checkpoint import scheme_files
 from scheme import (
     Scheme,
+    extended_frequencies,
     extension_names,
     find,
     mentions_in,
     parse,
     scheme_names,
 )
-from tools.explain import extended_frequencies
 
 SHAPE = Shape(n_head=4, head_dim=8, width=32, length=64)
 

@@ -26,28 +26,11 @@ import pandas as pd
 import torch
 
 from configurable import GPTConfig, ModelSettings, configure, run_program
-from posenc import Extension, Rotary, Shape, Table, scheme_name
+from posenc import Extension, Rotary, Shape, scheme_name
 from runs.examine import examine
 from runs.results import show
 from scheme import Scheme, find, options_of, parse
 from tools import ExplainSettings
-
-
-def extended_frequencies(
-    extend: str,
-    head_dim: int,
-    base: float = 10000.0,
-    *,
-    train_length: int,
-    length: int | None = None,
-) -> Table:
-    """RoPE's (inv_freq, attention_factor) under an extension such as "yarn(factor=4)".
-
-    The model was trained at `train_length` and reads `length` tokens, by default as many.
-    """
-    scheme = Scheme(f"rope(base={base})", Shape(1, head_dim, head_dim, train_length), 1)
-    scheme.extend(extend)
-    return scheme.rotary[0].frequencies(length or train_length, scheme.maps)
 
 
 def pair_table(scheme: Scheme, rotary: Rotary, length: int) -> pd.DataFrame:

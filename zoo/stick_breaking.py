@@ -33,8 +33,8 @@ class StickBreaking(Piece):
     def weights(self, scores):
         """(B, H, R, C) of scores (B, H, R, C): the last query stands at the last key."""
         columns = torch.arange(scores.shape[-1], device=scores.device)
-        own = columns[-scores.shape[-2] :, None]  # (R, 1)
-        last = own if self.current == "share" else own - 1
+        index = columns[-scores.shape[-2] :, None]  # of the queries, (R, 1)
+        last = index if self.current == "share" else index - 1
         breaks = (columns <= last) & (scores > -math.inf)
         z = scores.masked_fill(~breaks, 0.0)  # a gradient at -inf would not be finite
         kept = F.logsigmoid(-z).masked_fill(~breaks, 0.0)
@@ -42,5 +42,5 @@ class StickBreaking(Piece):
         before = F.pad(left[..., 1:], (0, 1))  # and before it
         weights = (F.logsigmoid(z) + before).exp().masked_fill(~breaks, 0.0)
         if self.current == "rest":
-            weights = torch.where(columns == own, left[..., :1].exp(), weights)
+            weights = torch.where(columns == index, left[..., :1].exp(), weights)
         return weights

@@ -8,8 +8,8 @@
 Each task becomes a corpus of its own name. A row is a question, its answer and a full stop, as
 `abc>cba.`, in bytes; answer and full stop are scored. Training rows have sizes 1 to 20 and are
 filled up with newlines; the validation rows have sizes up to 60, those of variable_tracking and
-frequent_words up to 480. To add a task, write a function
-of a generator and a size that returns question and answer, and name it in TASKS.
+frequent_words up to 480. To add a task, write a function of a generator and a size that returns
+question and answer, and name it in TASKS.
 
 The chance in meta.json is the share of right answers of a guess at size 20, the largest trained on.
 A guess at induction is one of the symbols that have one before them: 1 / size are right, so 5 % at
@@ -165,8 +165,9 @@ def frequent_words(generator: Generator, size: int) -> tuple[str, str]:
 
     As RULER's (Hsieh et al. 2024, arXiv 2404.06654): the word of rank k stands n k^-2 / zeta(2)
     times, cut to an integer, in random order; rank 1 is noise, ranks 2 to 4 are the answer. What
-    differs: words are letters, noise is a dash, and the order of the answer counts. The number n is
-    50 + 10 size: from 53 on the ranks 2 to 5 differ in their counts, so that nothing is tied.
+    differs: words are letters, ranked anew in each row, noise is a dash, and the order of the
+    answer counts. The number n is 50 + 10 size: from 53 on the ranks 2 to 5 differ in their counts,
+    so that nothing is tied.
     """
     ranks = np.arange(1, 2 + len(LETTERS))
     counts = (50 + 10 * size) / ranks**ALPHA / ZETA
