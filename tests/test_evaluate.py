@@ -461,8 +461,8 @@ def test_the_table_of_a_run_has_the_loss_of_key_targets_and_their_number():
     result["settings"] = {"pos": "rope", "extend": "", "seed": 1, "dataset": "toy"}
     table = results.run_table(result)
     key = {row["length"]: row for row in result["rows"] if row["protocol"] == "key_targets"}
-    assert f"of fixed_targets, the {key[L]['tokens']} that" in table
+    assert f"the {key[L]['tokens']} of fixed_targets that" in table
     assert all(f"{key[n]['nats']:.4f}" in table for n in LENGTHS)
-    for row in key.values():  # as where too few are key
+    for row in key.values():  # as where the model diverges
         row |= {"nats": None, "reason": "few"}
     assert "key_targets" not in results.run_table(result)
