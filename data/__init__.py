@@ -49,6 +49,7 @@ TASKS = (
 COMMANDS = {  # the program that makes each corpus of the project
     "stdlib": "data/stdlib/prepare.py",
     "recall": "data/recall/prepare.py",
+    "books_recall": "data/recall/prepare.py --text=books",
     "digits": "data/digits/prepare.py",
     **{name: f"data/tasks/prepare.py {name}" for name in TASKS},
     "shakespeare_char": "data/shakespeare_char/prepare.py",
@@ -64,7 +65,8 @@ COMMANDS = {  # the program that makes each corpus of the project
     "wikitext103_gpt2": "data/wikipedia/prepare.py wikitext103 --tokenizer=gpt2",
 }
 OFFLINE = ("stdlib", "recall", "digits", *TASKS)  # made when they are first used: need no network
-OF_TOKENS = ("tokenizer", "characters", "tokenizer_sha256", "end_token")  # what tokens mean
+# what tokens mean
+OF_TOKENS = ("tokenizer", "characters", "signs", "tokenizer_sha256", "end_token")
 
 
 # ---- tokenizers
@@ -105,10 +107,13 @@ class Tokenizer:
 
 
 class ByteTokenizer(Tokenizer):
-    """Every UTF-8 byte is a token."""
+    """Every UTF-8 byte is a token; after them come `signs`, which no text is encoded to."""
 
     unit = "byte"
-    vocabulary = [bytes([value]) for value in range(256)]
+
+    def __init__(self, signs: Iterable[str] = ()) -> None:
+        self.vocabulary = [bytes([value]) for value in range(256)]
+        self.vocabulary += [sign.encode() for sign in signs]
 
     def array(self, text: str) -> np.ndarray:
         """The UTF-8 bytes of `text`, (n,) uint8."""
@@ -216,7 +221,7 @@ def tokenizer_of(meta: Mapping, folder: Path = HERE) -> Tokenizer:
     """The tokenizer that a meta.json in `folder` describes; UserError if its file is another."""
     kind = meta["tokenizer"]
     if kind == "bytes":
-        return ByteTokenizer()
+        return ByteTokenizer(meta.get("signs", ()))
     if kind == "char":
         return CharTokenizer(meta["characters"])
     if kind == "gpt2":

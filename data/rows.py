@@ -12,7 +12,13 @@ entry "rows" of meta.json has
     sizes      size, number and width of the validation rows, in the order of the split
     chance     the share of right answers of a guess (not of images)
     majority   that of who says what was written most often; None where that is no cheap way
-    counted    of recall: the share that counting gets right, by size and distance
+
+data/recall makes rows of another kind, in which a text may stand between questions. A training
+sequence or a test of any length is a piece of a row. Beside the files there is val_documents.npy:
+the document that each validation row is from. The entry "questions" of meta.json has
+
+    longest          inputs of a row, and of the longest test
+    content, order   the two kinds: "first" and "end" of the tokens that ask, "chance" of a guess
 """
 
 from collections.abc import Mapping
@@ -26,6 +32,8 @@ from configurable import UserError
 from data import Corpus, evenly, sequences, window_starts, write_corpus
 
 LEAST = 400  # answers that a bin of distances needs
+TEXT = 2**16 - 1  # stands for the distance where the target is a byte of a text
+SCORED = 32  # bytes of text that a test scores, the last ones of each row
 UNREAD = 512  # training rows to choose a learning rate by
 Pair = tuple[np.ndarray, np.ndarray]  # tokens (rows, width) and how far back their answers stand
 
@@ -73,6 +81,12 @@ def answers_of(corpus: Corpus, split: str) -> np.ndarray:
 def check_length(corpus: Corpus, block_size: int) -> None:
     """UserError unless a run with this block_size can be trained on the corpus."""
     rows = corpus.meta.get("rows")
+    longest = corpus.meta.get("questions", {}).get("longest", block_size)
+    if block_size > longest:
+        raise UserError(
+            f"the rows of {corpus.name} have {longest} inputs: lower --block_size, or make them "
+            "again with a greater --longest"
+        )
     if rows and rows["inputs"] != block_size:
         raise UserError(
             f"the rows of {corpus.name} are of one length: say --block_size={rows['inputs']}"
@@ -97,6 +111,10 @@ def batch(corpus: Corpus, length: int, seed: int, first: int, count: int) -> Pai
     The target of an input that is not followed by a scored token is -1. For text see `sequences`.
     An epoch reads each row once in random order. What a number stands for follows from the seed.
     """
+    if "questions" in corpus.meta:
+        starts = piece_starts(corpus, "train", length).ravel()
+        numbers = window_starts(len(starts), 1, 1, seed, first, count)
+        return inputs_and_targets(corpus, "train", starts[numbers], length)
     if "rows" not in corpus.meta:
         tokens = sequences(corpus.train, length, seed, first, count)
         return tokens[:, :-1], tokens[:, 1:]
@@ -105,13 +123,26 @@ def batch(corpus: Corpus, length: int, seed: int, first: int, count: int) -> Pai
     return inputs_and_targets(corpus, "train", starts, length)
 
 
-def unread(corpus: Corpus, seed: int, first: int) -> Pair:
+def piece_starts(corpus: Corpus, split: str, length: int) -> np.ndarray:
+    """Where the pieces of `length` inputs begin that rows with questions are cut into: (rows,
+    pieces), those of each row from its end to its beginning.
+    """
+    longest = corpus.meta["questions"]["longest"]
+    n_tokens = corpus.meta["splits"][split]["tokens"]
+    first = np.arange(0, n_tokens, longest + 1)
+    return first[:, None] + np.arange(longest - length, -1, -length)
+
+
+def unread(corpus: Corpus, seed: int, first: int, inputs: int) -> Pair:
     """The UNREAD training rows that come after the `first` ones of the first epoch, as `batch`.
 
-    A training that has read `first` rows knows none of them. UserError if too few are left.
+    A training with `inputs` inputs that has read `first` rows knows none of them. UserError if too
+    few are left.
     """
-    inputs = corpus.meta["rows"]["inputs"]
-    n_rows = len(corpus.train) // (inputs + 1)
+    if "questions" in corpus.meta:
+        n_rows = piece_starts(corpus, "train", inputs).size
+    else:
+        n_rows = len(corpus.train) // (inputs + 1)
     if first + UNREAD > n_rows:
         raise UserError(
             f"of the {n_rows} training rows of {corpus.name} {first} are read by then, and "
@@ -125,7 +156,10 @@ def validation(corpus: Corpus, length: int, count: int) -> Pair:
 
     Of a corpus of rows they are among those of trained sizes, which stand first in the split.
     """
-    if "rows" in corpus.meta:
+    if "questions" in corpus.meta:
+        starts = piece_starts(corpus, "val", length)[:, 0]
+        starts = starts[evenly(len(starts), count)]
+    elif "rows" in corpus.meta:
         rows = corpus.meta["rows"]
         n_rows = sum(n for size, n, _ in rows["sizes"] if size <= rows["trained"])
         starts = evenly(n_rows, count) * (length + 1)
@@ -139,9 +173,43 @@ def inputs_and_targets(corpus: Corpus, split: str, starts: np.ndarray, length: i
 
     In a corpus of rows the target is -1 where an input is not followed by a scored token.
     """
+    if "questions" in corpus.meta:
+        tokens, scored = pieces(corpus, split, starts, length)
+        return tokens[:, :-1], np.where(scored[:, 1:] > 0, tokens[:, 1:], -1)
     places = starts[:, None] + np.arange(length + 1)
     tokens = (corpus.train if split == "train" else corpus.val)[places].astype(np.int64)
     targets = tokens[:, 1:]
     if "rows" in corpus.meta:
         targets = np.where(answers_of(corpus, split)[places[:, 1:]] > 0, targets, -1)
     return tokens[:, :-1], targets
+
+
+def pieces(corpus: Corpus, split: str, starts: np.ndarray, length: int) -> Pair:
+    """Pieces of rows with questions, and what is scored in them: (n, length + 1) int64 each.
+
+    That is the distance at an answer all of whose writes are in the piece, TEXT at a byte of a
+    text, else 0.
+    """
+    places = starts[:, None] + np.arange(length + 1)
+    tokens = (corpus.train if split == "train" else corpus.val)[places].astype(np.int64)
+    scored = answers_of(corpus, split)[places].astype(np.int64)
+    question = np.arange(-1, length)  # its place, beside that of its answer
+    scored[(scored > question) & (scored < TEXT)] = 0
+    return tokens, scored
+
+
+def tested_pieces(corpus: Corpus, length: int, n_rows: int) -> tuple[np.ndarray, ...]:
+    """What a test with `length` inputs reads of evenly spaced validation rows, cut from their ends.
+
+    Returns tokens and what is scored, as `pieces`, and the document of each piece, (n,). Of the
+    text the last SCORED inputs of a row are scored, so that every length has the same targets.
+    """
+    starts = piece_starts(corpus, "val", length)
+    read = evenly(len(starts), n_rows)
+    documents = np.load(corpus.folder / "val_documents.npy", allow_pickle=False)
+    documents = np.repeat(documents[read], starts.shape[1])
+    tokens, scored = pieces(corpus, "val", starts[read].ravel(), length)
+    is_text = scored == TEXT
+    is_text[:: starts.shape[1], -SCORED:] = False  # of the last piece of each row
+    scored[is_text] = 0
+    return tokens, scored, documents
