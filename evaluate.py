@@ -38,7 +38,7 @@ import torch
 import data
 from configurable import PROTOCOLS, EvaluateSettings, UserError, configure, run_program, sha256
 from data import context
-from data.rows import unread
+from data.rows import TEXT, check_length, tested_pieces, unread
 from model import GPT
 from runs import answers, device, diagnose, results
 from runs.checkpoint import (
@@ -60,6 +60,7 @@ LARGEST_REACH = 65536  # a power of two, and as many places can be told apart
 LONG_DOCUMENTS = 4096  # a smaller reach within documents is no test of long texts
 BATCH_TOKENS = 16384  # inputs of one forward pass
 FEW_KEYS = 100  # fewer key targets are no sample
+BYTES = 256  # the tokens below are those of text in a corpus with questions
 CHECK_WINDOWS = 8  # windows that are tested in float32 too
 
 
@@ -280,7 +281,11 @@ def extrapolation(tester: Tester, about: dict, settings: Any) -> dict:
     corpus = tester.corpus
     started = time.perf_counter()
     tester.model.eval()
-    test = answer_rows if "rows" in corpus.meta else loss_rows
+    test = loss_rows
+    if "rows" in corpus.meta:
+        test = answer_rows
+    elif "questions" in corpus.meta:
+        test = question_rows
     rows = test(tester, about, settings)
     with device.autocast(tester.compute):
         n_bytes = cache_bytes(tester.model)
@@ -397,7 +402,7 @@ def loss_fields(
         reason = f"diverged: the loss is not finite in {wrong} of {len(nats)} windows"
         return row | {"diverged": True, "reason": reason}, None
     counted = np.ones(nats.shape, dtype=bool)
-    return row | mean_fields(corpus, windows.targets(), nats, counted), nats
+    return row | target_fields(corpus, windows.targets(), nats, counted), nats
 
 
 def key_fields(
@@ -413,7 +418,7 @@ def key_fields(
     row |= {name: fixed[name] for name in names if name in fixed}
     if nats is None:
         return row
-    return row | {"note": list(fixed["note"])} | mean_fields(corpus, offsets, nats, is_key)
+    return row | {"note": list(fixed["note"])} | target_fields(corpus, offsets, nats, is_key)
 
 
 def digest(offsets: np.ndarray) -> str:
@@ -421,22 +426,26 @@ def digest(offsets: np.ndarray) -> str:
     return hashlib.sha256(offsets.astype("<i8").tobytes()).hexdigest()
 
 
-def mean_fields(
+def target_fields(
     corpus: data.Corpus, offsets: np.ndarray, nats: np.ndarray, counted: np.ndarray
 ) -> dict:
-    """What the `counted` of the targets at these offsets come to; all are (blocks, targets).
+    """`mean_fields` of the `counted` of the targets at these offsets, all (blocks, targets)."""
+    n_bytes = corpus.tokenizer.token_bytes()[corpus.val[offsets[counted]]].sum()
+    return mean_fields(nats.sum(axis=1, where=counted), counted.sum(axis=1), n_bytes)
+
+
+def mean_fields(sums: np.ndarray, counts: np.ndarray, n_bytes: int) -> dict:
+    """What targets come to: the sum of their nats and their number in each block, both (blocks,).
 
     `block_nats` are the means of the blocks where these have as many targets. Else they are the
     linear part of what each block does to the mean, so that their mean is the mean over targets,
     and their standard error that of a ratio. They are linear in nats: differences may be paired.
     """
-    tokens = int(counted.sum())
-    sums = nats.sum(axis=1, where=counted)
+    tokens = int(counts.sum())
     mean = float(sums.sum() / tokens)
-    share = counted.sum(axis=1) * len(nats) / tokens  # of the targets, 1 on average
-    means = sums * len(nats) / tokens + mean * (1 - share)
+    share = counts * len(sums) / tokens  # of the targets, 1 on average
+    means = sums * len(sums) / tokens + mean * (1 - share)
     blocks = [float(f"{x:.7g}") for x in means]
-    n_bytes = corpus.tokenizer.token_bytes()[corpus.val[offsets[counted]]].sum()
     return {
         "tokens": tokens,
         "nats": mean,
@@ -446,6 +455,67 @@ def mean_fields(
         "perplexity": math.exp(mean) if mean < 700 else None,
         "bits_per_byte": float(sums.sum() / math.log(2) / n_bytes),
     }
+
+
+def question_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
+    """The rows of a corpus with questions: recall, and fixed_targets of the text around them.
+
+    One pass at each length gives both. A block of the text is a document.
+    """
+    corpus = tester.corpus
+    train_length = about["train_length"]
+    windows = settings.eval_windows
+    rows = []
+    for length in tested_lengths(train_length, settings.eval_lengths):
+        row = begin_row(tester, about, "recall", length, windows) | {"trained": train_length}
+        rows.append(row)
+        try:
+            check_length(corpus, length)
+            tester.model.pos.check_length(length)
+        except UserError as error:
+            row |= {"nats": None, "reason": str(error)}
+            print(in_words(row, corpus))
+            continue
+        tokens, scored, documents = tested_pieces(corpus, length, windows)
+        is_text = scored == TEXT
+        started = time.perf_counter()
+        nats, right = answers.read(tester.model, tokens, scored, tester.compute, tester.processes)
+        measured = {
+            "tokens_per_s": round(scored.size / (time.perf_counter() - started), 1),
+            "attention": tester.model.attention_path(length),
+            "dtype": tester.compute.dtype_name,
+        }
+        row |= measured | answers.measure_questions(corpus, tokens, scored, nats, right)
+        print(in_words(row, corpus))
+        if is_text.any():
+            text = begin_row(tester, about, "fixed_targets", length, windows)
+            text |= measured | text_fields(tokens, nats, is_text, documents)
+            rows.append(text)
+            print(in_words(text, corpus))
+    texts = {row["length"]: row for row in rows if row["protocol"] == "fixed_targets"}
+    for row in texts.values():
+        if difference := results.paired(row, texts[train_length]):
+            row["stderr_vs_L"] = difference[1]
+    return rows
+
+
+def text_fields(
+    tokens: np.ndarray, nats: np.ndarray, is_text: np.ndarray, documents: np.ndarray
+) -> dict:
+    """The measured fields of the text around questions, all (pieces, N + 1), documents (pieces,)."""
+    places, columns = np.nonzero(is_text)  # in the order of the targets at every length
+    targets = hashlib.sha256(tokens[places, columns].astype("<i8").tobytes()).hexdigest()
+    row = {"targets": targets, "nats": None}
+    losses = nats[places, columns]
+    lost = np.sum(~np.isfinite(losses))
+    if lost:
+        return row | {"diverged": True, "reason": f"diverged: {lost} losses are not finite"}
+    of_document = documents[places]
+    sums = np.bincount(of_document, losses)
+    counts = np.bincount(of_document)
+    tested = counts > 0
+    row["documents"] = int(tested.sum())
+    return row | mean_fields(sums[tested], counts[tested], len(losses))  # a byte each
 
 
 def answer_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
@@ -492,16 +562,25 @@ def tuning_loss(tester: Tester, length: int, windows: int) -> float:
     return nats if math.isfinite(nats) else math.inf
 
 
-def unread_loss(tester: Tester, seed: int, first: int) -> float:
-    """Mean nats of the answers in the rows of `unread`; inf if it is not finite."""
-    inputs, targets = unread(tester.corpus, seed, first)  # (rows, T) each
-    x = torch.from_numpy(inputs).to(tester.compute.device)
-    y = torch.from_numpy(targets).to(tester.compute.device)
-    total = 0.0
+def unread_loss(tester: Tester, length: int, seed: int, first: int) -> float:
+    """Mean nats of the answers in the rows of `unread`, and of the text around them, if there is
+    any, added up; inf if it is not finite.
+    """
+    inputs, targets = unread(tester.corpus, seed, first, length)  # (rows, T) each
+    scored = targets >= 0
+    nats = np.zeros(targets.shape)
     with torch.no_grad(), device.autocast(tester.compute):
-        for k in range(0, len(x), 64):
-            total += float(tester.model.losses(x[k : k + 64], y[k : k + 64]).sum())
-    return total / (targets >= 0).sum() if math.isfinite(total) else math.inf
+        for k in range(0, len(inputs), 64):
+            x = torch.from_numpy(inputs[k : k + 64]).to(tester.compute.device)
+            y = torch.from_numpy(targets[k : k + 64]).to(tester.compute.device)
+            nats[k : k + 64] = tester.model.losses(x, y).double().cpu().numpy()
+    is_text = np.zeros(targets.shape, dtype=bool)
+    if "questions" in tester.corpus.meta:
+        is_text = scored & (targets < BYTES)
+    total = nats[scored & ~is_text].mean()
+    if is_text.any():
+        total += nats[is_text].mean()
+    return float(total) if math.isfinite(total) else math.inf
 
 
 def tuning_places(corpus: data.Corpus, length: int, windows: int) -> Places:
@@ -572,7 +651,7 @@ def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
     """Write into a run folder why the loss of its model is what it is: see runs/diagnose.py."""
     model = run.model
     corpus = run_corpus(run, settings.dataset)
-    if "rows" in corpus.meta:
+    if "rows" in corpus.meta or "questions" in corpus.meta:
         raise UserError(f"{corpus.name} has rows with answers, and only text can be diagnosed")
     length = run.settings.block_size
     about = describe_run(run) | {"dataset": corpus.name, "tested": settings.extend}

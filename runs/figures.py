@@ -119,21 +119,27 @@ def draw_losses(axes: Any, rows: pd.DataFrame) -> list[Any]:
 
 
 def draw_answers(axes: Any, rows: pd.DataFrame) -> list[Any]:
-    """Draw the share of right answers by distance in the longest texts (of exact match: by size),
-    a curve for each seed of each label; the curves.
+    """Draw the accuracy above chance by distance in the longest texts (of exact match: the share
+    of texts without a mistake by size), a curve for each seed of each label and for each kind of
+    question; the curves.
     """
     curves = []
     labels = list(rows.label.unique())
+    axes.set_xlabel("distance in the longest texts, tokens (the least of each octave), or size")
+    axes.set_ylabel("accuracy above chance (dashed: order), or share without a mistake")
     for (label, _), run in rows.groupby(["label", "seed"], sort=False):
-        table = answers.table(answers.answered(run)).drop(columns="reach", errors="ignore")
-        shares = table["right"] if "right" in table else table.iloc[-1]
-        shares = shares.dropna()
-        if len(shares):
-            curves += axes.plot(shares.index, shares, label=label, **style(labels.index(label)))
-    axes.axhline(rows.chance.iloc[0], color="0.35", linestyle=":")
-    axes.set_ylim(-0.02, 1.03)
-    axes.set_xlabel("distance in the longest texts, tokens (the least of each bin), or size")
-    axes.set_ylabel("share of right answers (dotted: a guess)")
+        table = answers.table(answers.answered(run))
+        look = style(labels.index(label))
+        if "right" in table:
+            shares = table["right"].dropna()
+            curves += axes.plot(shares.index, shares, label=label, **look)
+            continue
+        for kind, lines in table.groupby(level="kind", sort=False):
+            shares = lines.iloc[-1].dropna()
+            dashes = "--" if kind == "order" else "-"
+            curves += axes.plot(shares.index, shares, label=label, linestyle=dashes, **look)
+    axes.axhline(0, color="0.35", linestyle=":")
+    axes.set_ylim(-0.1, 1.03)
     return curves
 
 

@@ -166,8 +166,8 @@ def read_rows(path: Path) -> pd.DataFrame:
         rows["block_nats"] = rows.block_nats.map(
             lambda text: [float(x) for x in text.split()], na_action="ignore"
         )
-        for name in rows.columns.intersection(["by_distance", "counted"]):
-            rows[name] = rows[name].map(json.loads, na_action="ignore")
+        if "by_distance" in rows:
+            rows["by_distance"] = rows.by_distance.map(json.loads, na_action="ignore")
         return complete(rows)
     except (ValueError, AttributeError, EOFError, lzma.LZMAError) as error:
         raise UserError(f"{path} is damaged, no table of rows: {error!r:.80}") from None
@@ -309,8 +309,8 @@ def doubts(rows: pd.DataFrame) -> str:
     """Why the rows of one run do not show that it uses context beyond L; empty if they do."""
     length = rows.train_length.iloc[0]
     table = length_table(rows)
-    if "fixed_targets" not in set(rows.protocol):
-        return ""
+    if "fixed_targets" not in set(rows.protocol) or "documents" in rows.columns:
+        return ""  # where questions are asked, they tell it
     doubt = f"does not show that it uses more than {length}"
     half = table.reindex([length // 2]).iloc[0]
     beyond = table[table.index > length]
@@ -324,10 +324,11 @@ def doubts(rows: pd.DataFrame) -> str:
 
 
 def summary(rows: pd.DataFrame) -> dict[str, float]:
-    """What the selected rows of one run come to: loss_L, gain_4L, gain_32L, or the reach."""
+    """What the selected rows of one run come to: loss_L, gain_4L, gain_32L, the reach."""
     tested = answers.answered(rows)
-    if tested:
-        return {"reach": answers.reach(tested)}
+    reaches = answers.reaches(tested) if tested else {}
+    if "fixed_targets" not in set(rows.protocol):
+        return reaches
     length = rows.train_length.iloc[0]
     table = length_table(rows)
     numbers = {
@@ -335,7 +336,7 @@ def summary(rows: pd.DataFrame) -> dict[str, float]:
         "gain_4L": table.gain.get(4 * length),
         "gain_32L": table.gain.get(32 * length),
     }
-    return pd.Series(numbers, dtype=float).dropna().to_dict()
+    return pd.Series(numbers, dtype=float).dropna().to_dict() | reaches
 
 
 # ---- schemes over seeds
@@ -437,6 +438,10 @@ def tables(rows: pd.DataFrame, format: str = "text") -> str:
         return to_csv(rows)
     if format == "json":
         return rows.to_json(orient="records", indent=1)
+    is_answer = rows.protocol.isin(answers.ANSWERED)
+    if is_answer.any() and (rows.protocol == "fixed_targets").any():
+        # questions inside a text: two tables
+        return "\n\n".join([tables(rows[is_answer], format), tables(rows[~is_answer], format)])
     one_seed = rows.groupby("label").seed.nunique().max() == 1
     runs = {}
     for (label, seed), run in rows.groupby(["label", "seed"], sort=False):
@@ -455,7 +460,7 @@ def tables(rows: pd.DataFrame, format: str = "text") -> str:
             verdicts.append(f"{name}: {answers.verdict(tested)}")
         table = pd.concat(parts, names=["scheme"])
         notes = [answers.LEGEND, *verdicts, *notes]
-        return show(f"{title}; share of right answers", table, notes, format, digits=2)
+        return show(f"{title}; answers", table, notes, format, digits=2)
 
     if one_seed:
         doubted = {name: doubts(run) for name, run in runs.items()}

@@ -66,7 +66,9 @@ def place_names(generator: np.random.Generator, n_rows: int, longest: int) -> tu
             n = len(waiting)
             question = generator.integers(width, size=(n, 1))
             if name < n_content:
-                backs = log_uniform(generator, 1, longest, n)[:, None]  # (n, writes), farthest first
+                backs = log_uniform(generator, 1, longest, n)[
+                    :, None
+                ]  # (n, writes), farthest first
             else:
                 backs = three_writes(generator, log_uniform(generator, WRITES + 1, longest, n))
             values = generator.permuted(np.tile(np.arange(VALUES), (n, 1)), axis=1)
@@ -91,9 +93,7 @@ def place_names(generator: np.random.Generator, n_rows: int, longest: int) -> tu
     return tokens, distances
 
 
-def log_uniform(
-    generator: np.random.Generator, least: int, longest: int, count: int
-) -> np.ndarray:
+def log_uniform(generator: np.random.Generator, least: int, longest: int, count: int) -> np.ndarray:
     """Integers from `least` to `longest` whose logarithm is uniform, (count,)."""
     logs = generator.uniform(np.log(least), np.log(longest + 1), size=count)
     return np.exp(logs).astype(np.int64).clip(least, longest)
