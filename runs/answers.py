@@ -1,10 +1,9 @@
 """Tests on rows with answers: how far a model reads, and exact match.
 
-In a row (see data/recall, data/needles and data/tasks) some tokens are scored. Those next to each
-other are one answer. It is right if each of them is the one that the model finds likeliest: then,
-and only then, would the model write the whole answer if it wrote it token by token, each time the
-likeliest. All rows of one size are read in one pass. For exact match every answer of a row must be
-right.
+In a row (see data/rows.py) some targets are scored. Those next to each other are one answer. It is
+right if each of them is the one that the model finds likeliest: then, and only then, would the
+model write the whole answer if it wrote it token by token, each time the likeliest. All rows of one
+size are read in one pass. For exact match every answer of a row must be right.
 """
 
 import hashlib
@@ -18,7 +17,7 @@ import pandas as pd
 import torch
 
 from data import Corpus
-from data.rows import LEAST, rows_of
+from data.rows import LEAST, rows_of, targets_of
 from runs.device import Compute, autocast
 from runs.processes import Processes
 
@@ -53,10 +52,10 @@ def measure(model: Any, corpus: Corpus, size: int, compute: Compute, processes: 
     started = time.perf_counter()
     for first in range(at_once * processes.rank, len(tokens), at_once * processes.size):
         part = slice(first, first + at_once)
-        idx = torch.from_numpy(tokens[part].astype(np.int64)).to(compute.device)
-        wanted = torch.from_numpy(scored[part]).to(compute.device)
+        idx = torch.from_numpy(tokens[part, :-1].astype(np.int64)).to(compute.device)
+        targets = torch.from_numpy(targets_of(corpus, tokens[part], all_distances[part]))
         with autocast(compute):
-            losses, hits = model.answers(idx[:, :-1], idx[:, 1:].where(wanted, -1))
+            losses, hits = model.answers(idx, targets.to(compute.device))
         nats[part][scored[part]] = losses.cpu().double().numpy()
         right[part][scored[part]] = hits.cpu().double().numpy()
     for array in (nats, right):  # zero where another process has measured
