@@ -38,7 +38,7 @@ import torch
 import data
 from configurable import PROTOCOLS, EvaluateSettings, UserError, configure, run_program, sha256
 from data import context
-from data.rows import TEXT, check_length, tested_pieces, unread
+from data.rows import TEXT, check_length, targets_of, tested_pieces, unread
 from model import GPT
 from runs import answers, device, diagnose, results
 from runs.checkpoint import (
@@ -479,7 +479,8 @@ def question_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
         tokens, scored, documents = tested_pieces(corpus, length, windows)
         is_text = scored == TEXT
         started = time.perf_counter()
-        nats, right = answers.read(tester.model, tokens, scored, tester.compute, tester.processes)
+        targets = targets_of(corpus, tokens, scored)
+        nats, right = answers.read(tester.model, tokens, targets, tester.compute, tester.processes)
         measured = {
             "tokens_per_s": round(scored.size / (time.perf_counter() - started), 1),
             "attention": tester.model.attention_path(length),

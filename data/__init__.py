@@ -43,8 +43,8 @@ HERE = Path(__file__).resolve().parent
 SPLITS = ("train", "val")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")  # of a corpus
 TASKS = (
-    "addition addition_hints addition_reversed copy flipflop frequent_words induction mqar parity "
-    "reverse sort variable_tracking"
+    "addition addition_hints addition_reversed copy flipflop frequent_words induction mqar mqar_64 "
+    "mqar_128 mqar_256 mqar_512 parity reverse sort variable_tracking"
 ).split()
 COMMANDS = {  # the program that makes each corpus of the project
     "stdlib": "data/stdlib/prepare.py",

@@ -2,8 +2,11 @@
 
 data/recall, data/tasks, data/needles and data/digits make them. Beside the files of any corpus
 there are train_answers.npy and val_answers.npy: for each token how far back its answer stands, 0 if
-it is not scored. Training rows all have one width; validation rows have one for each size. The
-entry "rows" of meta.json has
+it is not scored. Training rows all have one width; validation rows have one for each size.
+
+A target is the token behind its input, which is then read as the next input. Where answers are
+"copied", as in mqar, it is instead the token that stands so far back from its input, whatever is
+behind: a model never reads what it should have answered. The entry "rows" of meta.json has
 
     protocol   "recall", "needles", "exact_match" or "image": how the corpus is tested
     kind       what is to be learned
@@ -12,6 +15,7 @@ entry "rows" of meta.json has
     sizes      size, number and width of the validation rows, in the order of the split
     chance     the share of right answers of a guess (not of images)
     majority   that of who says what was written most often; None where that is no cheap way
+    copied     of mqar: true, see above; elsewhere it is left out
 
 data/recall makes rows of another kind, in which a text may stand between questions. A training
 sequence or a test of any length is a piece of a row. Beside the files there is val_documents.npy:
@@ -105,10 +109,23 @@ def rows_of(corpus: Corpus, size: int) -> Pair:
     return corpus.val[part].reshape(count, width), answers.reshape(count, width)
 
 
+def targets_of(corpus: Corpus, tokens: np.ndarray, distances: np.ndarray) -> np.ndarray:
+    """The target of each input of rows, -1 where none is scored: (n, T + 1) each -> int64 (n, T).
+
+    `distances` say of each token how far back its answer stands from the input before it.
+    """
+    back = distances[:, 1:].astype(np.int64)
+    targets = tokens[:, 1:].astype(np.int64)
+    if corpus.meta.get("rows", {}).get("copied"):
+        places = np.arange(back.shape[1]) - back
+        targets = np.take_along_axis(tokens, places, axis=1).astype(np.int64)
+    return np.where(back > 0, targets, -1)
+
+
 def batch(corpus: Corpus, length: int, seed: int, first: int, count: int) -> Pair:
     """Training sequences from number `first` on: inputs and targets, (count, length) int64 each.
 
-    The target of an input that is not followed by a scored token is -1. For text see `sequences`.
+    Of rows they are as in `targets_of`. For text see `sequences`.
     An epoch reads each row once in random order. What a number stands for follows from the seed.
     """
     if "questions" in corpus.meta:
@@ -171,16 +188,16 @@ def validation(corpus: Corpus, length: int, count: int) -> Pair:
 def inputs_and_targets(corpus: Corpus, split: str, starts: np.ndarray, length: int) -> Pair:
     """The sequences that start at these tokens of a split, (n,) -> (n, length) each.
 
-    In a corpus of rows the target is -1 where an input is not followed by a scored token.
+    In a corpus of rows the targets are as in `targets_of`.
     """
     if "questions" in corpus.meta:
         tokens, scored = pieces(corpus, split, starts, length)
-        return tokens[:, :-1], np.where(scored[:, 1:] > 0, tokens[:, 1:], -1)
+        return tokens[:, :-1], targets_of(corpus, tokens, scored)
     places = starts[:, None] + np.arange(length + 1)
     tokens = (corpus.train if split == "train" else corpus.val)[places].astype(np.int64)
     targets = tokens[:, 1:]
     if "rows" in corpus.meta:
-        targets = np.where(answers_of(corpus, split)[places[:, 1:]] > 0, targets, -1)
+        targets = targets_of(corpus, tokens, answers_of(corpus, split)[places])
     return tokens[:, :-1], targets
 
 

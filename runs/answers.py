@@ -1,9 +1,9 @@
 """Tests on rows with answers: how far a model reads, and exact match.
 
-In a row (see data/rows.py) some tokens are scored. Those next to each other are one answer. It is
-right if each of them is the one that the model finds likeliest: then, and only then, would the model
-write the whole answer if it wrote it token by token, each time the likeliest. All rows of one size
-are read in one pass. For exact match every answer of a row must be right.
+In a row (see data/rows.py) some targets are scored. Those next to each other are one answer. It is
+right if each of them is the one that the model finds likeliest: then, and only then, would the
+model write the whole answer if it wrote it token by token, each time the likeliest. All rows of one
+size are read in one pass. For exact match every answer of a row must be right.
 
 Answers are counted by kind of question and by distance. Accuracy *above chance* is (accuracy - c) /
 (1 - c), c the share that a guess or a count gets right. Two numbers tell how far a model reads in
@@ -25,7 +25,7 @@ import pandas as pd
 import torch
 
 from data import Corpus
-from data.rows import LEAST, TEXT, Pair, rows_of
+from data.rows import LEAST, TEXT, Pair, rows_of, targets_of
 from runs.device import Compute, autocast
 from runs.processes import Processes
 
@@ -46,23 +46,22 @@ Tested = dict[int, dict]  # rows with answers by length or size, ascending
 
 @torch.no_grad()
 def read(
-    model: Any, tokens: np.ndarray, scored: np.ndarray, compute: Compute, processes: Processes
+    model: Any, tokens: np.ndarray, targets: np.ndarray, compute: Compute, processes: Processes
 ) -> Pair:
-    """Nats of the scored targets and whether each is the likeliest token, 0 elsewhere.
+    """Nats of the targets that are not -1, and whether each is the likeliest token; 0 elsewhere.
 
-    All arrays are (rows, T + 1). Of several processes each takes every n-th batch, and each has
-    all the sums.
+    `tokens` and what is returned are (rows, T + 1), `targets` those of the inputs, (rows, T). Of
+    several processes each takes every n-th batch, and each has all the sums.
     """
     nats = np.zeros(tokens.shape)
     right = np.zeros(tokens.shape)
-    wanted = scored[:, 1:] > 0
+    wanted = targets >= 0
     at_once = max(1, BATCH_TOKENS // wanted.shape[1])
     for first in range(at_once * processes.rank, len(tokens), at_once * processes.size):
         part = slice(first, first + at_once)
-        idx = torch.from_numpy(tokens[part].astype(np.int64)).to(compute.device)
-        targets = idx[:, 1:].where(torch.from_numpy(wanted[part]).to(compute.device), -1)
+        idx = torch.from_numpy(tokens[part, :-1].astype(np.int64)).to(compute.device)
         with autocast(compute):
-            losses, hits = model.answers(idx[:, :-1], targets)
+            losses, hits = model.answers(idx, torch.from_numpy(targets[part]).to(compute.device))
         nats[part, 1:][wanted[part]] = losses.cpu().double().numpy()
         right[part, 1:][wanted[part]] = hits.cpu().double().numpy()
     for array in (nats, right):  # zero where another process has measured
@@ -73,8 +72,9 @@ def read(
 def measure(model: Any, corpus: Corpus, size: int, compute: Compute, processes: Processes) -> dict:
     """The measured fields of a row of results: the validation rows of one size, answered."""
     tokens, distances = rows_of(corpus, size)  # (R, T + 1) each
+    targets = targets_of(corpus, tokens, distances)
     started = time.perf_counter()
-    nats, right = read(model, tokens, distances, compute, processes)
+    nats, right = read(model, tokens, targets, compute, processes)
     seconds = time.perf_counter() - started
     row = loss_fields(nats, distances, seconds)
     about = corpus.meta["rows"]

@@ -5,9 +5,11 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 import data
 import data.digits.prepare as digits
@@ -17,6 +19,8 @@ import data.tasks.prepare as tasks
 from configurable import UserError
 from data import rows
 from data.tasks import mqar
+from runs import answers, device
+from runs.processes import ALONE
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +43,8 @@ def folder(tmp_path_factory):
         digits.prepare(root / "digits", side=4)
         patch.setattr(mqar, "TRAIN", [(*sizes, 120) for *sizes, _ in mqar.TRAIN])
         patch.setattr(mqar, "TEST", [(*sizes, 20) for *sizes, _ in mqar.TEST])
+        patch.setattr(mqar, "TRAIN_ROWS", 600)
+        patch.setattr(mqar, "TEST_ROWS", 20)
         for name in data.TASKS:
             tasks.prepare(root / name)
         for kind in needles.KINDS:
@@ -143,7 +149,9 @@ ANSWERS: dict[str, Callable[[str], str]] = {
 @pytest.mark.parametrize("name", ANSWERS)
 def test_the_answers_of_a_task_are_right_and_scored(folder, name):
     corpus = data.load(name, folder)
-    assert set(ANSWERS) == set(tasks.TASKS) == {*data.TASKS} - {"mqar"} and name in data.OFFLINE
+    assert (
+        set(ANSWERS) == set(tasks.TASKS) == {*data.TASKS} - {*mqar.CORPORA} and name in data.OFFLINE
+    )
     about = corpus.meta["rows"]
     sizes = [*range(5, 61, 5), *tasks.FURTHER.get(name, ())]
     assert [size for size, _, _ in about["sizes"]] == sizes and about["trained"] == 20
@@ -210,42 +218,138 @@ def test_the_chance_of_a_task_is_that_of_a_guess():
     assert tasks.by_majority(tokens) == pytest.approx((0 + 0.5 + 1) / 3)
 
 
-def values_of(row, pairs):
-    """The value of each key of a row of mqar, from its first part."""
+PUBLISHED = {  # pairs and inputs of the test of each corpus of mqar
+    "mqar": {4: 64, 8: 64, 16: 64, 32: 128, 64: 256, 128: 512, 256: 1024},
+    "mqar_64": {4: 64, 8: 128, 16: 256, 64: 512},
+    "mqar_128": {8: 128, 16: 256, 64: 512},
+    "mqar_256": {16: 256, 64: 512},
+    "mqar_512": {64: 512},
+}
+
+
+def asked_and_wanted(row, pairs, inputs):
+    """The targets of a row of mqar by zoology's rule, from its inputs alone: value, or -1."""
     value = dict(zip(row[: 2 * pairs : 2], row[1 : 2 * pairs : 2], strict=True))
     assert len(value) == len(set(value.values())) == pairs
-    assert 1 <= min(value) and max(value) < mqar.VALUE <= min(value.values())
-    return value
+    assert 1 <= min(value) and max(value) < 4096 <= min(value.values())
+    wanted = [-1] * len(row)
+    for t in range(2 * pairs, inputs, 2):  # a filler may be a key by chance, at these places too
+        wanted[t] = value.get(row[t], -1)
+    return wanted
 
 
-@pytest.mark.parametrize("pairs, inputs", [test[:2] for test in mqar.TEST])
-def test_mqar_asks_once_for_each_key_after_all_pairs(folder, pairs, inputs):
-    corpus = data.load("mqar", folder)
-    tokens, stated = rows.rows_of(corpus, pairs)
-    width = inputs + 1 if pairs > mqar.TRAINED else corpus.meta["rows"]["inputs"] + 1
-    assert corpus.vocab_size == 8192 and tokens.shape == stated.shape == (20, width)
-    for row, distances in zip(tokens.tolist(), stated.tolist(), strict=True):
-        value = values_of(row, pairs)
-        answers = [t for t, distance in enumerate(distances) if distance]
-        asked = [row[t - 1] for t in answers]
-        assert sorted(asked) == sorted(value)
-        assert [row[t] for t in answers] == [value[key] for key in asked]
-        assert [row[t - 1 - distances[t]] for t in answers] == [row[t] for t in answers]
-        assert all(t % 2 and 2 * pairs < t < inputs for t in answers)
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_mqar_asks_once_for_each_key_and_its_value_is_the_target_there(folder, name):
+    corpus = data.load(name, folder)
+    width = corpus.meta["rows"]["inputs"] + 1
+    assert {size: n for size, n, _ in corpus.meta["rows"]["sizes"]} == dict.fromkeys(
+        PUBLISHED[name], 20
+    )
+    for pairs, inputs in PUBLISHED[name].items():
+        tokens, distances = rows.rows_of(corpus, pairs)
+        padded = inputs + 1 if pairs > corpus.meta["rows"]["trained"] else width
+        assert corpus.vocab_size == 8192 and tokens.shape == (20, padded)
+        targets = rows.targets_of(corpus, tokens, distances)
+        for row, found in zip(tokens.tolist(), targets.tolist(), strict=True):
+            wanted = asked_and_wanted(row[:-1], pairs, inputs)
+            asked = [t for t, target in enumerate(found) if target >= 0]
+            assert sorted(row[t] for t in asked) == sorted(row[: 2 * pairs : 2])  # each once
+            assert [found[t] for t in asked] == [wanted[t] for t in asked]
+            if name != "mqar":  # fillers are 0, so that the two agree everywhere
+                assert found == wanted and set(row[2 * pairs :]) == {0, *row[: 2 * pairs : 2]}
+
+
+@pytest.mark.parametrize("name", ["mqar", "mqar_64"])
+def test_training_on_mqar_has_the_same_targets(folder, name):
+    corpus = data.load(name, folder)
+    length = corpus.meta["rows"]["inputs"]
+    inputs, targets = rows.batch(corpus, length, 3, 0, 600)
+    n_asked = (targets >= 0).sum(axis=1)
+    if name == "mqar":
+        assert np.bincount(n_asked)[[4, 8, 16, 32, 64]].tolist() == [120] * 5
+    else:
+        assert set(n_asked) == {4}
+    for row, found, pairs in zip(inputs.tolist(), targets.tolist(), n_asked, strict=True):
+        wanted = asked_and_wanted(row, pairs, length)
+        assert all(found[t] == wanted[t] for t in range(length) if found[t] >= 0)
+    checked, of_validation = rows.validation(corpus, length, 999)
+    trained = [n for n in PUBLISHED[name] if n <= corpus.meta["rows"]["trained"]]
+    assert len(checked) == 20 * len(trained) and (of_validation >= 0).sum() == 20 * sum(trained)
+
+
+class Reader:
+    """A model that answers with the tokens that `read` says of a row, without its targets."""
+
+    def __init__(self, read):
+        self.read = read
+
+    def answers(self, idx, targets):
+        said = torch.tensor([self.read(row) for row in idx.tolist()])
+        scored = targets >= 0
+        return torch.zeros(int(scored.sum())), (said == targets)[scored]
+
+
+def by_key(row):
+    """What stands behind the first place of each token."""
+    return [row[row.index(token) + 1] if row.index(token) < len(row) - 1 else -1 for token in row]
+
+
+def first_value(row):
+    """The value of the first pair, at every place."""
+    return [row[1]] * len(row)
+
+
+def by_elimination(row, pairs=16):
+    """The first value that was not read since the pairs ended: in text, it is right more often."""
+    left = row[1 : 2 * pairs : 2]
+    said = []
+    for t, token in enumerate(row):
+        if t >= 2 * pairs and token in left and len(left) > 1:
+            left.remove(token)
+        said.append(left[0])
+    return said
+
+
+def next_token(row):
+    """The token behind each place."""
+    return [*row[1:], -1]
+
+
+def test_of_mqar_the_answer_is_read_where_it_was_written_and_nowhere_else(folder):
+    corpus = data.load("mqar_64", folder)
+    tokens, distances = rows.rows_of(corpus, 16)
+    in_text = tokens.copy()  # the old form: each value behind its query
+    targets = rows.targets_of(corpus, tokens, distances)
+    in_text[:, 1:][targets >= 0] = targets[targets >= 0]
+    as_text = SimpleNamespace(meta={"rows": {"protocol": "recall"}})
+    assert (rows.targets_of(as_text, in_text, distances) == targets).all()
+
+    def accuracy(read, corpus=corpus):
+        return answers.measure(Reader(read), corpus, 16, device.CPU, ALONE)["accuracy"]
+
+    chance = 1 / 16
+    assert accuracy(by_key) == 1
+    assert accuracy(first_value) == accuracy(by_elimination) == chance
+    assert accuracy(next_token) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(answers, "rows_of", lambda corpus, size: (in_text, distances))
+        assert accuracy(by_key, as_text) == accuracy(next_token, as_text) == 1
+        assert accuracy(by_elimination, as_text) > 2 * chance  # about H(16) / 16 = 0.21
 
 
 def test_mqar_has_the_rows_that_zoology_publishes(folder):
-    assert mqar.VOCABULARY == 8192 and mqar.POWER == 0.01 and mqar.TRAINED == 64
+    assert mqar.VOCABULARY == 8192 and mqar.POWER == 0.01
     counts = [(4, 64, 100), (8, 128, 20), (16, 256, 20), (32, 256, 20), (64, 256, 20)]
     assert list(mqar.TRAIN) == [(pairs, n, 1000 * count) for pairs, n, count in counts]
-    lengths = {4: 64, 8: 64, 16: 64, 32: 128, 64: 256, 128: 512, 256: 1024}
-    assert list(mqar.TEST) == [(pairs, n, 1000) for pairs, n in lengths.items()]
+    assert list(mqar.TEST) == [(pairs, n, 1000) for pairs, n in PUBLISHED["mqar"].items()]
+    assert mqar.TRAIN_ROWS == 100_000 and mqar.TEST_ROWS == 3000
+    for name, tests in PUBLISHED.items():
+        about = data.load(name, folder).meta["rows"]
+        pairs, inputs = (64, 256) if name == "mqar" else next(iter(tests.items()))
+        assert (about["trained"], about["inputs"], about["chance"]) == (pairs, inputs, 1 / pairs)
     corpus = data.load("mqar", folder)
-    assert corpus.meta["rows"]["chance"] == 1 / 64 and corpus.meta["rows"]["inputs"] == 256
     train = corpus.train.reshape(-1, 257)
-    asked = (rows.answers_of(corpus, "train").reshape(-1, 257) > 0).sum(axis=1)
-    assert np.bincount(asked)[[4, 8, 16, 32, 64]].tolist() == [120] * 5
-    tested = [rows.rows_of(corpus, pairs)[0][:, :65] for pairs in lengths]
+    tested = [rows.rows_of(corpus, pairs)[0][:, :65] for pairs in PUBLISHED["mqar"]]
     starts = {tuple(row) for row in train[:, :65].tolist()}
     assert not any(tuple(row) in starts for part in tested for row in part.tolist())
 
@@ -259,8 +363,8 @@ def test_mqar_follows_from_the_seed_and_its_gaps_are_those_of_the_power_law():
     weights = [(gap + 1) ** -0.99 for gap in range(31)]
     expected = np.array(weights) / sum(weights)
     assert abs(np.bincount(gaps, minlength=31) / 3000 - expected).max() < 0.03
-    filling = first[0][:, 2:][(first[1][:, 2:] == 0)]
-    assert filling.min() < 50 and filling.max() > 8140  # of the whole vocabulary
+    behind = first[0][first[1] > 0]  # the queries: a filler, of the whole vocabulary
+    assert len(behind) == 3000 and behind.min() < 50 and behind.max() > 8140
 
 
 NEEDLE = re.compile(rb"\n([a-z]{2}):([A-Z]{4})\.")

@@ -1,21 +1,34 @@
-"""Multi-query associative recall: many keys are asked for after all their values were given.
+"""Multi-query associative recall as zoology has it: many keys are asked for after all their values.
 
-    python data/tasks/prepare.py mqar        then train with --dataset=mqar --block_size=256
+    python data/tasks/prepare.py mqar_64 mqar    then train with
+    --dataset=mqar_64 --block_size=64 or --dataset=mqar --block_size=256
 
-A row is `k1 v1 k2 v2 ...` and then random tokens, among which each key stands once more and is
-followed by its value, which alone is scored. Vocabulary, numbers of pairs, lengths and numbers of
-rows are those that zoology publishes (Arora et al. 2023, arXiv 2312.04927, as in figure 2 of
-"Based", arXiv 2402.18668): of 8,192 tokens the first half are keys and the second half values. A
-gap, in steps of two tokens from the end of the pairs, is drawn without replacement with a
-probability in proportion to gap ** (POWER - 1), for the first key first.
+A row is `k1 v1 k2 v2 ...` and then fillers, among which each key stands once more. There the target
+is the value of the key. It is not the next token, which is a filler or another key: a model reads
+no earlier answer, and what it writes is not read either. Of 8,192 tokens the first half are keys,
+but for 0, and the second half values; in a row all keys differ, and all values. A gap, in steps of
+two tokens from the end of the pairs, is drawn without replacement with a probability in proportion
+to gap ** (POWER - 1), for the first key first.
 
-What differs: zoology scores the query's own place and has a random token behind it, where here
-stands the value, since a row is read as text. No key is asked for twice, so that no value that was
-read helps with another. Its batches have rows of one length, here all are filled up to 256.
+The numbers are those of zoology's configurations, commit d88d6f5, in two sets:
 
-Accuracy is the share of right values, as zoology reports it; N is the number of pairs. Who says any
-of the values of its row is right for 1 / pairs: meta.json has the chance at 64, the most in
-training. A guess among all values is right for 1 in 4,096.
+    mqar_64 mqar_128 mqar_256 mqar_512    figure 2 of "Zoology" (Arora et al. 2023, arXiv
+        2312.04927): 4, 8, 16, 64 pairs in so many inputs, 100,000 rows and 3,000 of the test;
+        fillers are 0. The last is no longer in the configuration; commit 66f4918 has it. Here the
+        test has the rows of the longer corpora too.
+    mqar    figure 2 of "Based" (arXiv 2402.18668): one training with TRAIN, tested by TEST; fillers
+        are random tokens of the whole vocabulary.
+
+Accuracy is the share of answers whose value is the likeliest of all tokens, as zoology reports it;
+N is the number of pairs. Who says any of the values of its row is right for 1 / pairs: meta.json
+has that chance for the most pairs in training. A guess among all values is right for 1 in 4,096.
+
+What differs: the rows are drawn by the same rule, but are not the same. Of `mqar`, zoology's
+batches have rows of one length and one number of pairs, one kind after the other; here they are
+mixed and filled up to 256, and each answer of a batch counts as much, so that rows with 64 pairs
+have 46 % of the loss. Model and training are the user's: zoology's attention in figure 2 has two
+layers, one head, no MLP, learned positions (in Based a convolution and none), dropout of 0.1, up to
+64 epochs (32) with the best of four learning rates, and stops above 99 %.
 """
 
 from pathlib import Path
@@ -27,7 +40,7 @@ from data.rows import Pair, write_rows
 VOCABULARY = 8192  # 0 is neither key nor value, keys begin at 1
 VALUE = VOCABULARY // 2  # the first value
 POWER = 0.01  # of the gaps; 1 makes all as likely
-# pairs, inputs and rows; TRAIN and TEST are published so
+# pairs, inputs and rows of `mqar`
 TRAIN = (
     (4, 64, 100_000),
     (8, 128, 20_000),
@@ -44,7 +57,11 @@ TEST = (
     (128, 512, 1000),
     (256, 1024, 1000),
 )
-TRAINED = 64  # the most pairs in training
+# pairs and inputs of those with one kind of rows, and how many they train on and are tested by
+ALONE = ((4, 64), (8, 128), (16, 256), (64, 512))
+TRAIN_ROWS = 100_000
+TEST_ROWS = 3000
+CORPORA = ("mqar", *(f"mqar_{inputs}" for _, inputs in ALONE))
 CHARACTERS = "".join(chr(0x4E00 + token) for token in range(VOCABULARY))
 
 
@@ -55,11 +72,13 @@ def gap_chances(pairs: int, inputs: int) -> np.ndarray:
     return weights / weights.sum()
 
 
-def make_rows(generator: np.random.Generator, pairs: int, inputs: int, count: int) -> Pair:
-    """Rows with so many pairs: tokens, and at values that are asked for how far back they stand
-    from the query, else 0, (count, inputs + 1) each.
+def make_rows(
+    generator: np.random.Generator, pairs: int, inputs: int, count: int, fillers: int = VOCABULARY
+) -> Pair:
+    """Rows with so many pairs, (count, inputs + 1): tokens, and behind each query how far back from
+    it the value stands, else 0. Fillers are drawn from so many tokens; the last of a row is one.
     """
-    tokens = generator.integers(VOCABULARY, size=(count, inputs + 1))
+    tokens = generator.integers(fillers, size=(count, inputs + 1))
     distances = np.zeros_like(tokens)
     chances = gap_chances(pairs, inputs)
     written = 2 * np.arange(pairs) + 1  # where the values stand
@@ -71,37 +90,41 @@ def make_rows(generator: np.random.Generator, pairs: int, inputs: int, count: in
         tokens[row, written - 1] = keys
         tokens[row, written] = values
         tokens[row, queries] = keys
-        tokens[row, queries + 1] = values
         distances[row, queries + 1] = queries - written
     return tokens, distances
 
 
-def training_rows(generator: np.random.Generator) -> Pair:
-    """The rows of TRAIN, filled up with 0 to one width."""
-    width = max(inputs for _, inputs, _ in TRAIN) + 1
+def prepare(folder: Path, seed: int = 0) -> dict:
+    """Write the rows of the corpus with the name of `folder`, and return meta.json."""
+    train = TRAIN
+    test = TEST
+    fillers = VOCABULARY
+    if folder.name != "mqar":
+        longer = ALONE[CORPORA.index(folder.name) - 1 :]
+        train = [(*longer[0], TRAIN_ROWS)]
+        test = [(*kind, TEST_ROWS) for kind in longer]
+        fillers = 1  # the token 0 alone
+    generator = np.random.default_rng(seed)
+    width = 1 + max(inputs for _, inputs, _ in train)
     all_tokens = []
     all_distances = []
-    for pairs, inputs, count in TRAIN:
-        tokens, distances = make_rows(generator, pairs, inputs, count)
+    for pairs, inputs, count in train:  # filled up with 0
+        tokens, distances = make_rows(generator, pairs, inputs, count, fillers)
         missing = [(0, 0), (0, width - inputs - 1)]
         all_tokens.append(np.pad(tokens, missing).astype(np.uint16))
         all_distances.append(np.pad(distances, missing).astype(np.uint16))
-    return np.concatenate(all_tokens), np.concatenate(all_distances)
-
-
-def prepare(folder: Path, seed: int = 0) -> dict:
-    """Write the rows to `folder`, and return meta.json."""
-    generator = np.random.default_rng(seed)
+    trained = max(pairs for pairs, _, _ in train)
     return write_rows(
         folder,
-        train=training_rows(generator),
-        validation={test[0]: make_rows(generator, *test) for test in TEST},
+        train=(np.concatenate(all_tokens), np.concatenate(all_distances)),
+        validation={kind[0]: make_rows(generator, *kind, fillers) for kind in test},
         rows={
             "protocol": "recall",
             "kind": "mqar",
-            "trained": TRAINED,
-            "chance": 1 / TRAINED,
+            "trained": trained,
+            "chance": 1 / trained,
             "majority": None,
+            "copied": True,
         },
         tokenizer="char",
         characters=CHARACTERS,

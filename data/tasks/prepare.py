@@ -3,7 +3,7 @@
     python data/tasks/prepare.py                      all tasks
     python data/tasks/prepare.py copy reverse         two of them
     python data/tasks/prepare.py parity --seed=1      with other rows
-    python data/tasks/prepare.py mqar                 many queries, see data/tasks/mqar.py
+    python data/tasks/prepare.py mqar mqar_64         many queries, see data/tasks/mqar.py
 
 Each task becomes a corpus of its own name. A row is a question, its answer and a full stop, as
 `abc>cba.`, in bytes; answer and full stop are scored. Training rows have sizes 1 to 20 and are
@@ -226,7 +226,7 @@ def make_rows(make: Make, generator: Generator, sizes: list[int]) -> tuple[np.nd
 
 def prepare(folder: Path, seed: int = 0) -> dict:
     """Write the rows of the task with the name of `folder`, and return meta.json."""
-    if folder.name == "mqar":
+    if folder.name in mqar.CORPORA:
         return mqar.prepare(folder, seed)
     make, chance = TASKS[folder.name]
     generator = np.random.default_rng(seed)
@@ -253,7 +253,7 @@ def prepare(folder: Path, seed: int = 0) -> dict:
 def main() -> None:
     """Make the corpora of the tasks that are named, or of all."""
     parser = new_parser(__doc__)
-    names = [*TASKS, "mqar"]
+    names = [*TASKS, *mqar.CORPORA]
     tasks = ", ".join(names)
     parser.add_argument("names", nargs="*", metavar="TASK", help=f"{tasks} (default: all)")
     parser.add_argument("--seed", type=int, default=0)
