@@ -503,7 +503,7 @@ def question_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
 def text_fields(
     tokens: np.ndarray, nats: np.ndarray, is_text: np.ndarray, documents: np.ndarray
 ) -> dict:
-    """The measured fields of the text around questions, all (pieces, N + 1), documents (pieces,)."""
+    """The measured fields of the text around questions: (pieces, N + 1), documents (pieces,)."""
     places, columns = np.nonzero(is_text)  # in the order of the targets at every length
     targets = hashlib.sha256(tokens[places, columns].astype("<i8").tobytes()).hexdigest()
     row = {"targets": targets, "nats": None}

@@ -35,9 +35,9 @@ GROUPS = 64  # of rows, for the standard error of the loss
 NEAREST = 16  # tokens back, from where on the area counts
 LEARNED = 0.9  # accuracy above chance in texts of L, below which nothing is claimed
 SOLVED = 0.9  # share of texts without a mistake up to the largest size that is solved
-LEGEND = """The accuracy above chance, 1 at best, by distance (the least of each octave), in texts of
-N tokens; of exact match the share of texts without a mistake. reach: the largest distance where it
-is surely (95 %) above half of that in texts of L. area: over log2 of the distance, from 16 on."""
+LEGEND = """The accuracy above chance, 1 at best, by distance (the least of each octave), in texts
+of N tokens; of exact match the share of texts without a mistake. reach: the largest distance where
+it is surely (95 %) above half of that in texts of L. area: over log2 of the distance, from 16."""
 Tested = dict[int, dict]  # rows with answers by length or size, ascending
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,12 +12,12 @@ import pytest
 import torch
 
 import data
+import data.recall.prepare as recall
 import evaluate
 from configurable import EvaluateSettings, GPTConfig, UserError
 from data import rows as data_rows
 from model import GPT
 from runs import answers, device, results
-from runs.processes import ALONE
 
 L, LENGTHS = 8, (4, 8, 16, 40)  # 16 does not divide 40
 DOCUMENTS = (300, 30, 500, 200)
@@ -329,21 +330,6 @@ def test_a_tuning_loss_is_of_places_that_share_no_target_with_a_test():
 # ---- rows with answers
 
 
-class Window:
-    """Answers right where the answer stands among its last `size` tokens, else in a third."""
-
-    def __init__(self, size, tokens, distances):
-        self.size, self.tokens, self.distances, self.first = size, tokens, distances, 0
-
-    def answers(self, idx, targets):
-        part = slice(self.first, self.first + len(idx))
-        assert (self.tokens[part, :-1] == idx.numpy()).all()
-        back = self.distances[part, 1:][targets.numpy() >= 0]
-        self.first += len(idx)
-        right = (back <= self.size) | (np.arange(len(back)) % 3 == 0)
-        return torch.full([len(back)], 0.5), torch.tensor(right)
-
-
 def recall_corpus(sizes=(64, 256, 512), n_rows=250):
     """Rows with 16 answers each, none beside another, at distances spread evenly over powers of two."""
     generator, blocks = np.random.default_rng(1), {}
@@ -356,79 +342,160 @@ def recall_corpus(sizes=(64, 256, 512), n_rows=250):
     return blocks
 
 
-@pytest.mark.parametrize(("window", "reach"), [(64, 64), (10**9, 256), (4, 0)])
-def test_a_model_that_sees_a_window_reaches_so_far_and_no_farther(window, reach, monkeypatch):
-    blocks = recall_corpus()
-    meta = {"rows": {"protocol": "recall"}}
-    fake = SimpleNamespace(meta=meta)
-    monkeypatch.setattr(answers, "rows_of", lambda corpus, size: blocks[size])
-    about = {"protocol": "recall", "trained": 64, "chance": 1 / 3}
-    tested, batch = {}, 16384
-    for size, (tokens, distances) in blocks.items():
-        model = Window(window, tokens, distances)
-        row = answers.measure(model, fake, size, device.CPU, ALONE)
-        tested[size] = about | {"length": size} | row
-        back = distances[distances > 0]
-        assert row["texts"] == len(tokens) and row["tokens"] == len(back) and row["nats"] == 0.5
-        bins = answers.bins({size: tested[size]})
-        assert (bins["count"].iloc[:-1] >= 400).all()
-        for part in bins.itertuples(index=False):
-            _, first, end, count, right, *_ = part
-            assert count == ((back >= first) & (back < end)).sum()
-            if end <= window:
-                assert right == count
-        assert len(tokens) * size > batch or model.first == len(tokens)
-    assert answers.reach(tested) == reach
-    sentence = answers.verdict(tested)
-    if reach == 0:
-        assert sentence.startswith("not learned")
-    elif window < 10**9:
-        assert f"reads {reach} tokens back" in sentence
-        assert f"last {reach} tokens" in sentence
-    else:
-        assert "longest tested" in sentence
-    table = answers.table(tested)
-    assert table.index.tolist() == [64, 256, 512] and table.columns[-1] == "reach"
-    assert table["reach"].max() == reach
+class Planted:
+    """A reader of rows with questions that knows what it does: one of the kinds below."""
+
+    def __init__(self, corpus, window=10**9, ordered=10**9):
+        self.kinds, self.window, self.ordered = corpus.meta["questions"], window, ordered
+        self.pos = Known().pos
+        self.eval = lambda: self
+        self.attention_path = lambda length: "none"
+
+    def value(self, name_writes, t):
+        """The value of its answer to a question at t, of (place, value) of the name's writes."""
+        seen = [(place, value) for place, value in name_writes if t - place <= self.window]
+        if not seen:
+            return t % 4  # a guess
+        if t - seen[0][0] <= self.ordered:
+            return seen[-1][1]
+        return seen[t % len(seen)][1]  # a count: all are as frequent
+
+    def answers(self, idx, targets):
+        first, end = self.kinds["content"]["first"], self.kinds["order"]["end"]
+        hits = []
+        for row, wanted in zip(idx.tolist(), targets.tolist(), strict=True):
+            writes = {}
+            for t, token in enumerate(row):
+                if token >= end:
+                    writes.setdefault((token - end) // 4, []).append((t, (token - end) % 4))
+                if wanted[t] >= 0:
+                    name_writes = writes.get(token - first, [])
+                    hits.append(token >= first and wanted[t] == 256 + self.value(name_writes, t))
+        return torch.full([len(hits)], 0.5), torch.tensor(hits)
 
 
-def made_row(counts, right, **more):
-    """A row of results with bins 1, 2, 4 ..."""
-    bins = {"edges": [2**k for k in range(len(counts) + 1)], "counts": counts, "right": right}
-    about = {"protocol": "recall", "nats": 0.1, "accuracy": 1.0, "length": 128, "trained": 64}
-    return about | {"by_distance": bins} | more
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    """Rows with questions of 1,024 inputs in noise: 32 L for L = 32."""
+    folder = tmp_path_factory.mktemp("corpora")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recall, "TRAIN_TOKENS", {"noise": 4096})
+        recall.prepare(folder / "recall", longest=1024)
+    return data.load("recall", folder)
 
 
-def test_a_bin_needs_400_answers_a_sure_share_and_more_than_counting():
-    def reach_in(row, accuracy):
-        return answers.reaches({128: row}, accuracy)[128]
+def tested_reader(corpus, **how):
+    """The rows of a planted reader at L and 32 L, and what they say of it."""
+    about = {"train_length": 32, "step": 9, "checkpoint": "cafe"}
+    settings = EvaluateSettings(eval_lengths=(1024,), eval_windows=512)
+    tester = evaluate.Tester(Planted(corpus, **how), corpus)
+    rows = evaluate.extrapolation(tester, about, settings)["rows"]
+    return {row["length"]: row for row in rows}
 
-    assert reach_in(made_row([400, 399], [400, 399]), 1.0) == 2
-    low = answers.lower_bound(365, 400)  # Wilson's interval, by hand
+
+READERS = [
+    ({"window": 64}, "finds names and knows their order up to (64|91) back, as a window of"),
+    ({"ordered": 0}, "finds names up to 1024 back, and does not know their order"),
+    ({"ordered": 64}, "finds names up to 1024 back, knows order up to 64"),
+    ({"window": 3}, "has not learned to find a name"),
+    ({}, "finds names and knows their order up to 1024 back"),
+]
+
+
+@pytest.mark.parametrize("how, sentence", READERS)
+def test_planted_readers_are_told_by_name(asked, how, sentence):
+    tested = tested_reader(asked, **how)
+    assert [*tested] == [32, 1024] and tested[1024]["trained"] == 32
+    assert re.match(sentence, answers.verdict(tested))
+    lines = answers.bins(tested)
+    assert lines["count"].min() >= 400 and set(lines.kind) == {"content", "order"}
+    table = answers.accuracies(tested)
+    longest = lines[(lines.N == 1024) & (lines.kind == "content")]
+    assert longest["first"].iloc[0] == 1 and longest.end.iloc[-1] >= 1024
+    octaves = table.octaves.content
+    assert octaves == pytest.approx(6, abs=0.51)  # from 16 to 1,024
+    if not how:
+        assert (table.inside == 1).all() and np.allclose(table.area, table.octaves)
+        assert (table.gaps == 0).all()
+    if how == {"ordered": 0}:  # counting is right in 1 of 3 exactly
+        order = lines[lines.kind == "order"]
+        z = order.above * (1 - 1 / 3) / np.sqrt(2 / 9 / order["count"])
+        assert np.abs(z).max() < 4 and abs(z.mean()) < 4 / np.sqrt(len(z))
+        assert table.area.content == pytest.approx(octaves) and abs(table.area.order) < 0.3
+    if how == {"window": 64}:
+        assert table.area.content == pytest.approx(2, abs=0.3)  # from 16 to 64
+        far = longest[longest["first"] >= 64]
+        guess = far.above * 0.75 / np.sqrt(3 / 16 / far["count"])
+        assert np.abs(guess).max() < 4
+        assert abs(table.area.order - 2) < 0.6
+
+
+def test_the_lower_bound_is_wilsons():
+    low = answers.lower_bound(365, 400)  # by hand
     z, p = 1.959964, 365 / 400
     half = z * math.sqrt(p * (1 - p) / 400 + z * z / (4 * 400**2))
-    assert (
-        low == pytest.approx((p + z * z / 800 - half) / (1 + z * z / 400), abs=1e-6) and low < 0.9
-    )
-    assert reach_in(made_row([400, 400], [400, 365]), 1.0) == 2
-    counted = {"1": 0.2, "2": 0.97}
-    row = made_row([4000, 4000], [4000, 3850], counted=counted)
-    assert reach_in(row, 1.0) == 2  # counting is as good from 2 on
-    assert answers.reaches({64: row}, 1.0)[64] == 4  # where `learned` has asked it
-    cheap = made_row(
-        [4000, 4000], [3880, 3880], length=64, accuracy=0.97, counted={"1": 0.98, "2": 0.98}
-    )
-    assert answers.learned({64: cheap}) == 0.0
-    assert answers.learned({64: cheap | {"counted": {"1": 0.5}}}) == pytest.approx(0.97)
+    assert low == pytest.approx((p + z * z / 800 - half) / (1 + z * z / 400), abs=1e-6)
+
+
+def made_bins(above, inside=1.0, chance=0.25):
+    """Rows of content at L = 64 and 2,048 with this accuracy above chance in bins of octaves."""
+
+    def row(n, shares):
+        right = [round(4000 * (chance + (1 - chance) * share)) for share in shares]
+        binned = {"edges": [2**k for k in range(len(right) + 1)], "counts": [4000] * len(right)}
+        by_distance = {"content": binned | {"right": right, "chance": chance}}
+        return {"protocol": "recall", "nats": 0.1, "length": n, "trained": 64} | {
+            "by_distance": by_distance
+        }
+
+    return {64: row(64, [inside] * 6), 2048: row(2048, above)}
+
+
+def test_area_and_reach_are_those_of_the_definition():
+    above = [1, 1, 1, 1, 0.9, 0.6, 0.4, 0.55, 0.1, 0, 0]
+    line = answers.accuracies(made_bins(above)).loc["content"]
+    assert line.area == pytest.approx(sum(above[4:]), abs=1e-3)  # bins from 16 on, an octave each
+    assert line.octaves == 7 and line.inside == 1 and line.reach == 256 and line.gaps == 1
+    # half of what it has inside L is enough
+    assert answers.accuracies(made_bins(above, inside=0.7)).reach.content == 256
+    assert answers.accuracies(made_bins([0.5] * 11)).reach.content == 0  # not surely above half
+    assert answers.accuracies(made_bins([0.0] * 11, inside=-0.2)).reach.content == 0
+    assert answers.reaches(made_bins(above)) == {"reach": 256}
+
+
+def test_bins_of_distances_have_400_answers_and_are_half_octaves():
+    asked = np.repeat(np.arange(1, 200), 400)
+    assert answers.distance_bins(asked).tolist() == [
+        1,
+        2,
+        3,
+        4,
+        6,
+        8,
+        12,
+        16,
+        23,
+        32,
+        46,
+        64,
+        91,
+        128,
+        182,
+        256,
+    ]
+    few = np.concatenate([np.repeat([1, 2, 3], [399, 1, 400]), [100] * 399])
+    assert answers.distance_bins(few).tolist() == [1, 3, 128]  # what is left joins the last
+    assert answers.distance_bins(np.array([5, 9])).tolist() == [1, 12]
 
 
 def test_exact_match_solves_sizes_up_to_the_first_that_fails():
     rows = {
         n: {"protocol": "exact_match", "length": n, "trained": 8, "nats": 0.1, "texts": 100}
-        | {"exact": exact, "by_distance": {"edges": [1, 2], "counts": [100], "right": [exact]}}
+        | {"exact": exact}
         for n, exact in {4: 100, 8: 97, 16: 92, 32: 40, 64: 95}.items()
     }
-    assert answers.reach(rows) == 16 and answers.verdict(rows) == "solves sizes up to 16"
+    assert answers.reaches(rows) == {"reach": 16}
+    assert answers.verdict(rows) == "solves sizes up to 16"
     assert answers.table(rows)["right"].tolist() == [1.0, 0.97, 0.92, 0.4, 0.95]
 
 
@@ -436,7 +503,8 @@ def test_rows_with_answers_are_rows_of_a_result(monkeypatch):
     blocks = recall_corpus((64, 256))
     sizes = [[n, *tokens.shape] for n, (tokens, _) in blocks.items()]
     text = corpus([900])
-    text.meta["rows"] = {"protocol": "recall", "trained": 64, "chance": 0.1, "sizes": sizes}
+    about = {"protocol": "recall", "kind": "k", "trained": 64, "chance": 0.1, "sizes": sizes}
+    text.meta["rows"] = about
     monkeypatch.setattr(answers, "rows_of", lambda corpus, size: blocks[size])
     monkeypatch.setattr(data_rows, "rows_of", lambda corpus, size: blocks[size])
     model = Known(limit=100)

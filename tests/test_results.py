@@ -425,7 +425,7 @@ def answers_result(pos, seed, far):
     one = result(pos, seed, protocols=())
     for n in (128, 256):
         right = [1000 if edge <= far else 333 for edge in edges[1:]]
-        bins = {"edges": edges, "counts": [1000] * 4, "right": right}
+        bins = {"k": {"edges": edges, "counts": [1000] * 4, "right": right, "chance": 0.1}}
         row = {"protocol": "recall", "length": n, "extend": None, "dataset": "recall", "step": 60}
         row |= {"split_sha256": "s", "targets": f"t{n}", "checkpoint": "step 60", "nats": 0.1}
         row |= {"trained": 128, "chance": 0.1, "accuracy": sum(right) / 4000, "by_distance": bins}
@@ -439,14 +439,15 @@ def test_rows_with_answers_are_tabled_and_drawn_by_distance(tmp_path, monkeypatc
         *(answers_result(p, s, far) for p, far in (("alibi", 64), ("rope", 256)) for s in (1, 2))
     )
     text = tables(rows)
-    assert re.search(r"rope s=1 +128 +1.00 +1.00 +1.00 +1.00 +256", text)
-    assert "rope s=2: reads at least 256 tokens back" in text and "alibi s=1: not learned" in text
+    assert re.search(r"rope s=1 +k +128 +1.00 +1.00 +1.00 +1.00\n", text)
+    assert "rope s=2: finds a name up to 256 tokens back" in text
+    assert "alibi s=1: has not learned to find a name" in text
     assert results.summary(rows[(rows.label == "rope") & (rows.seed == 1)]) == {"reach": 256}
     axes = drawn(rows, tmp_path / "recall.png", monkeypatch)
     curves = [line for line in axes.lines if line.get_label() in ("alibi", "rope")]
-    assert [list(line.get_ydata()) for line in curves] == [[1, 1, 1, 0.333]] * 2 + [
-        [1, 1, 1, 1]
-    ] * 2
+    above = (0.333 - 0.1) / 0.9
+    drawn_shares = [list(line.get_ydata()) for line in curves]
+    assert np.allclose(drawn_shares, [[1, 1, 1, above]] * 2 + [[1, 1, 1, 1]] * 2)
     assert tables(rows, "tex").count("tabular") == 2
 
 

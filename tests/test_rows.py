@@ -25,21 +25,23 @@ from runs.processes import ALONE
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Small corpora of each kind: recall of 64 to 2,048 inputs, tasks, needles, digits, text."""
+    """Small corpora of each kind: recall of up to 512 inputs, tasks, needles, digits, text."""
     root = tmp_path_factory.mktemp("corpora")
     source = (Path(data.__file__).read_bytes() * 8)[:100_000]
     ids = [np.frombuffer(source, np.uint8)]
     about = {"tokenizer": "bytes", "source": "a test", "rule": "as given"}
     data.write_corpus(root / "text", {"train": ids, "val": ids}, **about)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (recall, tasks, needles):
+        for module in (tasks, needles):
             patch.setattr(module, "TRAIN_ROWS", 600)
         patch.setattr(tasks, "TEST_ROWS", 5)
         patch.setattr(digits, "TRAIN_IMAGES", 600)
         patch.setattr(digits, "TEST_IMAGES", 12)
         patch.setattr(needles, "VALUES", 40)
         patch.setattr(needles, "TIMES", 4)
-        recall.prepare(root / "recall", length=64)
+        patch.setattr(recall, "TRAIN_TOKENS", {"noise": 2**16, "text": 2**16})
+        recall.prepare(root / "recall", longest=512)
+        recall.prepare(root / "text_recall", data.load("text", root), longest=512)
         digits.prepare(root / "digits", side=4)
         patch.setattr(mqar, "TRAIN", [(*sizes, 120) for *sizes, _ in mqar.TRAIN])
         patch.setattr(mqar, "TEST", [(*sizes, 20) for *sizes, _ in mqar.TEST])
@@ -55,64 +57,104 @@ def folder(tmp_path_factory):
 # ---- what is generated
 
 
-def read_recall(tokens):
-    """The distance of each answer of a row, by reading it from left to right; -1 for a wrong one."""
-    latest: dict[int, tuple[int, int]] = {}
-    distances = [0]
-    for t in range(1, len(tokens)):
-        if tokens[t - 1] >= recall.WRITE:
-            name, value = divmod(int(tokens[t - 1]) - recall.WRITE, recall.VALUES)
-            latest[name] = (t - 1, value)
-        if recall.QUERY <= tokens[t - 1] < recall.VALUE:
-            time, value = latest.pop(int(tokens[t - 1]) - recall.QUERY)  # asked for once only
-            right = tokens[t] == recall.VALUE + value
-            distances.append(t - 1 - time if right else -1)
-        else:
-            distances.append(0)
-    return distances
+def read_recall(tokens, kinds):
+    """(kind, place of the answer, places of the writes) of each question of a row, read from left
+    to right; AssertionError if the answer is not the value of the latest write before it.
+    """
+    ends = kinds["content"]["first"], kinds["content"]["end"], kinds["order"]["end"]
+    writes: dict[int, list[tuple[int, int]]] = {}  # of each name: place, value
+    questions = []
+    for t, token in enumerate(tokens):
+        if token >= ends[2]:
+            name, value = divmod(int(token) - ends[2], recall.VALUES)
+            writes.setdefault(name, []).append((t, value))
+        elif token >= ends[0] and t + 1 < len(tokens):
+            before = writes.get(int(token) - ends[0], [])
+            kind = "content" if token < ends[1] else "order"
+            if len(before) == (1 if kind == "content" else 3):
+                assert tokens[t + 1] == recall.ANSWER + before[-1][1]
+                assert len({value for _, value in before}) == len(before)
+                questions.append((kind, t + 1, [place for place, _ in before]))
+    return questions
 
 
-@pytest.mark.parametrize("size", [64, 256, 2048])
-def test_an_answer_of_recall_is_the_latest_value_of_its_name(folder, size):
-    tokens, distances = rows.rows_of(data.load("recall", folder), size)
-    for row, stated in zip(tokens[:40], distances[:40], strict=True):
-        assert read_recall(row) == stated.tolist()
-    counts = np.histogram(distances[distances > 0], 2 ** np.arange(size.bit_length()))[0]
-    assert counts.min() >= rows.LEAST == 400
-    shares = (
-        np.bincount(tokens[distances > 64 % size] - recall.VALUE) / (distances > 64 % size).sum()
+@pytest.mark.parametrize("length", [16, 64, 200, 512])
+@pytest.mark.parametrize("name", ["recall", "text_recall"])
+def test_a_question_is_scored_if_all_its_writes_are_in_the_piece(folder, name, length):
+    corpus = data.load(name, folder)
+    kinds = corpus.meta["questions"]
+    starts = rows.piece_starts(corpus, "val", length)
+    assert starts.shape[1] == 512 // length and (starts[:, 0] + length)[1] == 2 * 513 - 1
+    tokens, scored = rows.pieces(corpus, "val", starts.ravel()[:400], length)
+    asked = {"content": 0, "order": 0}
+    for row, stated in zip(tokens, scored, strict=True):
+        expected = np.where(row < 256, rows.TEXT if name == "text_recall" else 0, 0)
+        for kind, answer, places in read_recall(row, kinds):
+            distance = answer - 1 - places[0]
+            expected[answer] = distance
+            assert places[-1] >= answer - 1 - max(distance, 4) and len(places) in (1, 3)
+            assert answer - 1 - places[-1] >= 0.69 * distance - 3 or kind == "content"
+            asked[kind] += 1
+        assert stated.tolist() == expected.tolist()
+    assert min(asked.values()) > 10
+
+
+def test_every_place_of_a_row_has_the_same_densities_and_distances_are_log_uniform():
+    tokens, distances = recall.place_names(np.random.default_rng(0), 4000, 512)
+    n_content = 512 // 32
+    first = recall.ANSWER + recall.VALUES
+    asks = {"content": (first, first + n_content), "order": (first + n_content, first + 24)}
+    for kind, (low, high) in asks.items():
+        is_question = (tokens >= low) & (tokens < high)
+        assert (is_question.sum(axis=1) == high - low).all()  # one of each name
+        share = (high - low) / 513
+        error = np.sqrt(share / 4000)
+        assert abs(is_question.mean(axis=0) - share).max() < 5 * error
+        # far from the start of the row the distances are as they were drawn
+        backs = distances[:, 1:][is_question[:, :-1]]
+        least = 1 if kind == "content" else 4
+        late = backs[backs > 0]
+        octaves = np.histogram(late, [least, 2 * least, 4 * least, 8 * least])[0]
+        expected = np.log([2, 2, 2])
+        assert np.allclose(octaves / octaves.sum(), expected / expected.sum(), atol=0.03)
+    written = tokens >= first + 24
+    assert (written.sum(axis=1) == n_content + 3 * 8).all()
+    values = (tokens[written] - first - 24) % recall.VALUES
+    assert np.allclose(np.bincount(values) / len(values), 1 / 4, atol=0.01)
+
+
+def test_the_text_around_questions_is_that_of_the_corpus(folder):
+    corpus, text = data.load("text_recall", folder), data.load("text", folder)
+    source = text.val.tobytes()
+    for row in corpus.val.reshape(-1, 513)[::100]:
+        assert row[row < 256].astype(text.val.dtype).tobytes() in source
+    noise = data.load("recall", folder).val
+    assert set(bytes(noise[noise < 256].tolist())) == set(b"abcdefghijklmnop")
+    # both have the same tokens: a model of one is tested on the other
+    assert (
+        noise.max() == corpus.val.max()
+        and corpus.meta["signs"] == data.load("recall", folder).meta["signs"]
     )
-    assert abs(shares - 1 / recall.VALUES).max() < 0.05
+    assert corpus.tokenizer.decode([97, 256, 260, corpus.vocab_size - 1]) == "a<0><0?><23=3>"
 
 
-def counted_by_list(row, distances):
-    """What `recall.counted` says of one row, by the list of all writes that still count."""
-    writes: list[tuple[int, int]] = []  # name and value
-    right = [0.0] * len(row)
-    for t, token in enumerate(row):
-        if token >= recall.WRITE:
-            writes.append(divmod(token - recall.WRITE, recall.VALUES))
-        elif distances[t]:
-            name = row[t - 1] - recall.QUERY
-            value = token - recall.VALUE
-            counts = [writes.count((name, v)) for v in range(recall.VALUES)]
-            best = [v for v in range(recall.VALUES) if counts[v] == max(counts)]
-            right[t] = (value in best) / len(best)
-            writes.remove((name, value))
-    return right
+def test_a_text_that_is_too_short_for_rows_is_named():
+    with pytest.raises(
+        UserError, match="50 rows with 425 bytes of text each need more than the 400"
+    ):
+        recall.make_rows(np.random.default_rng(0), 50, 512, np.zeros(400, dtype=np.uint8))
 
 
-def test_counting_is_right_as_often_as_a_list_of_writes_says(folder):
-    corpus = data.load("recall", folder)
-    tokens, distances = (part[:4].astype(int) for part in rows.rows_of(corpus, 512))
-    found = recall.counted(tokens, distances)
-    for row, of, shares in zip(tokens.tolist(), distances.tolist(), found, strict=True):
-        assert np.allclose(shares, counted_by_list(row, of))
-    about = corpus.meta["rows"]
-    tokens, distances = rows.rows_of(corpus, 64)
-    right = recall.counted(tokens.astype(int), distances.astype(int))[distances > 0]
-    assert about["majority"] == pytest.approx(right.mean()) and about["chance"] == 1 / 4
-    assert set(about["counted"]) == {str(size) for size, _, _ in about["sizes"]}
+def test_every_length_scores_the_same_bytes_at_the_ends_of_rows(folder):
+    corpus = data.load("text_recall", folder)
+    found = []
+    for length in (32, 64, 512):
+        tokens, scored, documents = rows.tested_pieces(corpus, length, 64)
+        assert len(tokens) == len(documents) == 64 * (512 // length)
+        is_text = scored == rows.TEXT
+        assert not is_text[:, : -rows.SCORED].any()
+        found.append((tokens[is_text].tolist(), np.sort(documents[is_text.any(axis=1)]).tolist()))
+    assert found[0] == found[1] == found[2] and len(found[0][0]) > 64 * 20
 
 
 def tracked(question):
@@ -321,7 +363,7 @@ def test_of_mqar_the_answer_is_read_where_it_was_written_and_nowhere_else(folder
     in_text = tokens.copy()  # the old form: each value behind its query
     targets = rows.targets_of(corpus, tokens, distances)
     in_text[:, 1:][targets >= 0] = targets[targets >= 0]
-    as_text = SimpleNamespace(meta={"rows": {"protocol": "recall"}})
+    as_text = SimpleNamespace(meta={"rows": {"protocol": "recall", "kind": "k", "chance": 0}})
     assert (rows.targets_of(as_text, in_text, distances) == targets).all()
 
     def accuracy(read, corpus=corpus):
@@ -426,8 +468,7 @@ def digest(tokens):
 
 
 def test_rows_of_seed_0_are_those_of_the_published_runs(tmp_path):
-    generator = np.random.default_rng(0)
-    assert digest(recall.validation_rows(generator, 0, 0, 128)[0]) == "de627bd48888"
+    assert digest(recall.place_names(np.random.default_rng(0), 100, 512)[0]) == "2ffcd7783d64"
     generator = np.random.default_rng(0)
     tested = digits.draw(generator, np.arange(digits.TEST_IMAGES) % 10)
     assert digest(digits.make_rows(*tested, 12)[0]) == "15aef6252d2d"
@@ -440,20 +481,27 @@ def test_rows_of_seed_0_are_those_of_the_published_runs(tmp_path):
 @pytest.mark.parametrize("name", ["recall", "copy", "digits"])
 def test_an_epoch_reads_each_row_once_and_only_answers_are_targets(folder, name):
     corpus = data.load(name, folder)
-    length = corpus.meta["rows"]["inputs"]
-    inputs, targets = rows.batch(corpus, length, 5, 600, 600)  # the second epoch
-    width = length + 1
-    written = corpus.train.reshape(-1, width)
+    if name == "recall":  # pieces of rows
+        length = 100
+        starts = rows.piece_starts(corpus, "train", length).ravel()
+        written, scored = rows.pieces(corpus, "train", starts, length)
+    else:
+        length = corpus.meta["rows"]["inputs"]
+        written = corpus.train.reshape(-1, length + 1)
+        scored = rows.answers_of(corpus, "train").reshape(-1, length + 1)
+    n = len(written)
+    inputs, targets = rows.batch(corpus, length, 5, n, n)  # the second epoch
     assert sorted(inputs.tolist()) == sorted(written[:, :-1].tolist())
-    scored = rows.answers_of(corpus, "train").reshape(-1, width)[:, 1:] > 0
-    assert (targets >= 0).sum() == scored.sum()
+    assert (targets >= 0).sum() == (scored[:, 1:] > 0).sum()
     following = inputs[:, 1:][targets[:, :-1] >= 0]
     assert (following == targets[:, :-1][targets[:, :-1] >= 0]).all()
-    resumed = rows.batch(corpus, length, 5, 700, 500)
+    resumed = rows.batch(corpus, length, 5, n + 100, n - 100)
     assert (resumed[0] == inputs[100:]).all() and (resumed[1] == targets[100:]).all()
-    assert (rows.unread(corpus, 5, 80)[0] == rows.batch(corpus, length, 5, 80, 512)[0]).all()
-    with pytest.raises(UserError, match="89 are read by then, and 512 others are needed"):
-        rows.unread(corpus, 5, 89)
+    last = n - rows.UNREAD
+    unread = rows.unread(corpus, 5, last, length)
+    assert (unread[0] == rows.batch(corpus, length, 5, last, 512)[0]).all()
+    with pytest.raises(UserError, match=f"{last + 1} are read by then, and 512 others are needed"):
+        rows.unread(corpus, 5, last + 1, length)
 
 
 def test_validation_rows_are_those_of_trained_sizes(folder):
@@ -470,11 +518,14 @@ def test_validation_rows_are_those_of_trained_sizes(folder):
 
 
 def test_a_corpus_of_rows_is_trained_at_its_length(folder):
-    recalls, text = (data.load(name, folder) for name in ("recall", "text"))
-    rows.check_length(recalls, 64)
+    copies, recalls, text = (data.load(name, folder) for name in ("copy", "recall", "text"))
+    for length in (2, 100, 512):
+        rows.check_length(recalls, length)
     rows.check_length(text, 999)
-    with pytest.raises(UserError, match="are of one length: say --block_size=64"):
-        rows.check_length(recalls, 128)
+    with pytest.raises(UserError, match="rows of recall have 512 inputs: lower --block_size, or"):
+        rows.check_length(recalls, 513)
+    with pytest.raises(UserError, match="are of one length: say --block_size=4"):
+        rows.check_length(copies, 128)
 
 
 @pytest.mark.parametrize("content", [None, b"no array", np.zeros(7, np.uint16)])
@@ -494,8 +545,14 @@ def test_damaged_answers_are_named(folder, content, monkeypatch, tmp_path):
 PROGRAMS = [
     (tasks, ["juggle"], "there is no task juggle, only copy"),
     (recall, ["--name=a/b"], "--name=a/b must be letters, digits"),
-    (recall, ["--name=r2", "--length=8"], "--length=8: it must lie between 16 and 2047"),
-    (recall, ["--name=r2", "--length=2048"], "--length=2048: it must lie between 16 and 2047"),
+    (recall, ["--name=r2", "--longest=96"], "--longest=96: it must be a power of two, 512 to 3"),
+    (recall, ["--text=copy", "--name=r2"], "--text=copy is no text of bytes: name a corpus such"),
+    (recall, ["--text=recall", "--name=r2"], "--text=recall is no text of bytes: name a corpus"),
+    (
+        recall,
+        ["--text=text", "--name=r2", "--longest=32768"],
+        "more than the 100000 bytes of a spl",
+    ),
     (recall, [], "--name=recall is taken: choose another name, or replace your own"),
     (digits, ["--name=d2", "--side=3"], "--side=3: it must lie between 4 and 32"),
     (digits, ["--name=digits"], "--name=digits is taken"),
@@ -508,6 +565,7 @@ def test_a_program_that_cannot_make_rows_is_a_sentence(
     module, words, sentence, folder, monkeypatch
 ):
     monkeypatch.setattr(data.new_folder, "__defaults__", (folder,))
+    monkeypatch.setattr(recall, "load", lambda name: data.load(name, folder))
     monkeypatch.setattr("sys.argv", ["prepare.py", *words])
     with pytest.raises(UserError, match=sentence):
         module.main()

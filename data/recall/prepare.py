@@ -1,25 +1,25 @@
 """Recall by distance: values are written under names, and asked for later, in noise or in a text.
 
-    python data/recall/prepare.py                                the corpus recall, in noise
-    python data/recall/prepare.py --text=books                   books_recall, inside the bytes of books
-    python data/recall/prepare.py --text=books --longest=8192    for L = 256: 32 L is the longest test
+    python data/recall/prepare.py                             the corpus recall, in noise
+    python data/recall/prepare.py --text=books                books_recall, in the bytes of books
+    python data/recall/prepare.py --text=books --longest=8192     for L = 256, tested up to 32 L
 
-A *write* is one token: a name and a value. A *question* is one token, a name, and the token after it
-is the answer. Names and values are tokens of their own, so the text around them is as it was. There
-are two kinds of questions:
+A *write* is one token: a name and a value. A *question* is one token, a name, and the token after
+it is the answer. Names and values are tokens of their own, so the text around them stays as it was.
+There are two kinds of questions:
 
-    content    the name is written once. Whoever finds the write, however far back, has the answer. A
+    content    the name is written once. Who finds the write, however far back, has the answer. A
                guess is right in 1 of 4.
-    order      the name is written three times with three values, and the latest one counts. Whoever
-               counts writes without their order is right in exactly 1 of 3. The distance is that of
-               the farthest write, and all three lie within the last 30 % of it: who reads so far
-               back has all that he needs.
+    order      the name is written three times with three values, and the latest counts. Who counts
+               writes without their order is right in exactly 1 of 3. The distance is that of the
+               farthest write, and all three lie in the last 30 % of it: who reads so far back has
+               all that is needed.
 
 Distances are log-uniform, from 1 (order: 4) to --longest. A row has --longest inputs and is made on
-a ring, so that every place of it is alike: a write, a question or an answer stands there equally
-often. A piece of a row therefore has the same densities as a longer one, 1 content question in 32
-tokens and 1 order question in 64, and training and tests of any length read pieces of such rows. A
-question is scored if all its writes are in the piece.
+a ring, so that all its places are alike: a write, a question or an answer stands at each of them
+equally often. A piece of a row therefore has the same densities as a longer one, 1 content question
+in 32 tokens and 1 order question in 64, and trainings and tests of any length read pieces of such
+rows. A question is scored if all its writes are in the piece.
 
 Of the text all bytes are scored in training: one model learns both, and one pass tests both.
 """
