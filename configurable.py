@@ -100,7 +100,9 @@ class ModelSettings(Settings):
     bias: bool = setting(False, "biases in linear layers and norms")
     norm: Literal["layernorm", "rmsnorm"] = setting("layernorm", "layernorm or rmsnorm")
     norm_eps: PositiveFloat = setting(1e-5, "added to the variance in a norm")
-    norm_place: Literal["before", "after"] = setting("before", "before or after attention and MLP")
+    norm_place: Literal["before", "after"] = setting(
+        "before", "norms stand before or after attention and MLP"
+    )
     mlp: Literal["gelu", "gelu_exact", "swiglu"] = setting(
         "gelu", "gelu (its tanh form), gelu_exact or swiglu"
     )
@@ -108,7 +110,7 @@ class ModelSettings(Settings):
     n_kv_head: Count | None = setting(None, "heads of keys and values (None: n_head)")
     head_dim: Count | None = setting(None, "width of a head (None: n_embd / n_head)")
     qk_norm: bool | Literal["all"] = setting(
-        False, "normalise queries and keys in each head, before they are turned (all: all at once)"
+        False, "normalise queries and keys before they are turned (all: all heads at once)"
     )
     kv_lora_rank: Count | None = setting(None, "width of a latent for keys and values")
     qk_rope_head_dim: NonNegativeInt = setting(0, "with kv_lora_rank: columns that turn")

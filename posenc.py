@@ -257,8 +257,8 @@ class Piece(nn.Module):
     temperature(index)               (T,) or (H, T): what multiplies the scores q.k / sqrt(d) of
                                      the query at `index` (T,), reals, which sees index + 1 keys
     mask(i, j)                       True where query index i may see key index j <= i
-    features(x)                      (B, T, M) numbers of a layer's input x (B, T, C), which the
-                                     cache keeps with the keys
+    features(x)                      (B, T, M) numbers of a layer's normalised input x (B, T, C),
+                                     which the cache keeps with the keys
     along(q, k, features, scale)     (q, k) with what is summed along the text: q (B, H, T, D) are
                                      the last T of k (B, H, S, D) and of features (B, S, M);
                                      scores are q.k x scale
