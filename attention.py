@@ -187,7 +187,7 @@ class Prepared:
     key_blocks: BlockMask | None = None  # flex: the blocks of keys that it reads
 
 
-def choose_path(plan: Plan, n_head: int, compiled: bool, dropout: float = 0.0) -> str:
+def choose_path(plan: Plan, compiled: bool, dropout: float = 0.0) -> str:
     """The path of a plan in eager or compiled code: see above."""
     part = plan.parts[0]
     keys = len(part.key_ids)
@@ -220,7 +220,7 @@ def prepare(plan: Plan, n_head: int, dtype: torch.dtype, dropout: float = 0.0) -
     dtype is that of scores, float32 or wider.
     """
     compiling = torch.compiler.is_compiling()
-    path = choose_path(plan, n_head, compiling, dropout)
+    path = choose_path(plan, compiling, dropout)
     prepared = Prepared(plan, path, dropout)
     part = plan.parts[0]
     keys = len(part.key_ids)
@@ -355,11 +355,10 @@ def _masked(q, k, v, prepared, scale):
     if is_one_block and not q.is_cuda and keys <= PRODUCT_KEYS:
         weights = ((q @ k.mT).to(added.dtype) * scale + added).softmax(-1).to(v.dtype)
         return apply_dropout(weights, prepared.dropout) @ v
-    window_size = None
-    sinks = 0
-    visible = [piece.visible for piece in plan.masks if piece.visible]
-    if added is None and visible:
-        window_size, sinks = min(visible)
+    visible = [(keys, 0)]  # by masks: how many last and first keys
+    if added is None:
+        visible += [piece.visible for piece in plan.masks if piece.visible]
+    window_size, sinks = min(visible)
     size = queries if is_one_block else block_rows(q[:1], k)
     places = torch.arange(keys, device=q.device)
     outputs = []
@@ -369,9 +368,7 @@ def _masked(q, k, v, prepared, scale):
         last = keys - queries + stop
         rows = q[..., start:stop, :]
         # the keys it may see: near ... last - 1, and the sinks, which stand before these
-        near = 0
-        if window_size is not None:
-            near = max(min(sinks, last), first - window_size + 1)
+        near = max(min(sinks, last), first - window_size + 1)
         seen_k = k[..., near:last, :]
         seen_v = v[..., near:last, :]
         if sinks > 0:

@@ -100,13 +100,18 @@ class ModelSettings(Settings):
     bias: bool = setting(False, "biases in linear layers and norms")
     norm: Literal["layernorm", "rmsnorm"] = setting("layernorm", "layernorm or rmsnorm")
     norm_eps: PositiveFloat = setting(1e-5, "added to the variance in a norm")
+    norm_place: Literal["before", "after"] = setting(
+        "before", "norms stand before or after attention and MLP"
+    )
     mlp: Literal["gelu", "gelu_exact", "swiglu"] = setting(
         "gelu", "gelu (its tanh form), gelu_exact or swiglu"
     )
     n_inner: Count | None = setting(None, "width of the MLP (None: 4 n_embd)")
     n_kv_head: Count | None = setting(None, "heads of keys and values (None: n_head)")
     head_dim: Count | None = setting(None, "width of a head (None: n_embd / n_head)")
-    qk_norm: bool = setting(False, "normalise queries and keys, before they are turned")
+    qk_norm: bool | Literal["all"] = setting(
+        False, "normalise queries and keys before they are turned (all: all heads at once)"
+    )
     kv_lora_rank: Count | None = setting(None, "width of a latent for keys and values")
     qk_rope_head_dim: NonNegativeInt = setting(0, "with kv_lora_rank: columns that turn")
     embedding_norm: bool = setting(False, "normalise embeddings")

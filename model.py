@@ -9,7 +9,6 @@ logits, loss = m(idx, targets)           # (B, T, V), scalar: mean nats
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -81,35 +80,42 @@ def new_norm(config: GPTConfig, width: int) -> nn.Module:
     return nn.LayerNorm(width, eps=config.norm_eps, bias=config.bias)
 
 
+def normalised(norm, x):
+    """x (..., W), each part of it that is as wide as the norm by itself: every head, or all."""
+    parts = x.unflatten(-1, (-1, *norm.weight.shape))
+    return norm(parts.to(norm.weight.dtype)).to(x.dtype).flatten(-2)
+
+
 class Attention(nn.Module):
     """Causal self-attention. Several heads of queries may share one of keys and values."""
 
     def __init__(self, config: GPTConfig, layer: int):
         super().__init__()
         self.layer = layer
-        self.dropout = config.dropout
-        self.head_width = config.head_width
-        self.scale = 1 / math.sqrt(config.head_width)
-        kv_width = config.kv_heads * config.head_width
-        self.widths = [config.n_head * config.head_width, kv_width, kv_width]
+        width = config.head_width
+        self.head_width = width
+        self.scale = 1 / math.sqrt(width)
+        kv_width = config.kv_heads * width
+        self.widths = [config.n_head * width, kv_width, kv_width]
         self.c_attn = nn.Linear(config.n_embd, sum(self.widths), bias=config.bias)
         self.c_proj = nn.Linear(self.widths[0], config.n_embd, bias=config.bias)
         self.qk_norm = config.qk_norm
         if config.qk_norm:
-            self.q_norm = new_norm(config, config.head_width)
-            self.k_norm = new_norm(config, config.head_width)
+            all_heads = config.qk_norm == "all"
+            self.q_norm = new_norm(config, self.widths[0] if all_heads else width)
+            self.k_norm = new_norm(config, kv_width if all_heads else width)
 
     def forward(self, x, prepared, cache):
         """x (B, T, C) -> (B, Q, C) for the Q queries of the plan, the last of the tokens."""
         plan = prepared.plan
-        parts = self.c_attn(x).split(self.widths, -1)
-        # each (B, heads, T, D)
-        q, k, v = (part.unflatten(-1, (-1, self.head_width)).transpose(1, 2) for part in parts)
-        q = q[:, :, -plan.queries :]
+        q, k, v = self.c_attn(x).split(self.widths, -1)
+        q = q[:, -plan.queries :]
         if self.qk_norm:
-            wide = self.q_norm.weight.dtype
-            q = self.q_norm(q.to(wide)).to(v.dtype)
-            k = self.k_norm(k.to(wide)).to(v.dtype)
+            q = normalised(self.q_norm, q)
+            k = normalised(self.k_norm, k)
+        # each (B, heads, T, D)
+        parts = (q, k, v)
+        q, k, v = (part.unflatten(-1, (-1, self.head_width)).transpose(1, 2) for part in parts)
         if len(plan.parts) == 1:  # with several, attention turns them
             q, k = plan.turn(q, k, plan.parts[0])
         k = keep(cache, self.layer, "k", k, plan.packing)
@@ -131,7 +137,6 @@ class LatentAttention(nn.Module):
     def __init__(self, config: GPTConfig, layer: int):
         super().__init__()
         self.layer = layer
-        self.dropout = config.dropout
         self.n_head = config.n_head
         self.width = config.head_width
         self.rank = config.kv_lora_rank
@@ -153,7 +158,7 @@ class LatentAttention(nn.Module):
         plan = prepared.plan
         q = self.c_query(x[:, -plan.queries :]).unflatten(-1, (self.n_head, -1)).transpose(1, 2)
         latent, shared = self.c_latent(x).split([self.rank, self.turned], -1)
-        latent = self.kv_norm(latent.to(x.dtype)).to(shared.dtype)
+        latent = normalised(self.kv_norm, latent)
         kept = torch.cat((latent, shared), -1)[:, None]  # (B, 1, T, rank + turned)
         if len(plan.parts) == 1:
             q, kept = plan.turn(q, kept, plan.parts[0])
@@ -195,8 +200,7 @@ def joined(layer, y, v, x, plan):
             v = for_each_head(y, v)[:, :, -plan.queries :].to(wide)
             x = x[:, -plan.queries :].to(wide)
             y = plan.finishing.output(y.to(wide), v, x).to(y.dtype)
-    y = layer.c_proj(y.transpose(1, 2).flatten(2))
-    return F.dropout(y, layer.dropout, layer.training)
+    return layer.c_proj(y.transpose(1, 2).flatten(2))
 
 
 class MLP(nn.Module):
@@ -204,7 +208,6 @@ class MLP(nn.Module):
 
     def __init__(self, config: GPTConfig):
         super().__init__()
-        self.dropout = config.dropout
         self.kind = config.mlp
         width = config.mlp_width
         first = 2 * width if config.mlp == "swiglu" else width
@@ -219,27 +222,39 @@ class MLP(nn.Module):
             x = F.silu(gates) * values
         else:
             x = F.gelu(x, approximate="tanh" if self.kind == "gelu" else "none")
-        return F.dropout(self.c_proj(x), self.dropout, self.training)
+        return self.c_proj(x)
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)); or both of the same x, side by side."""
+    """x + attention(norm(x)), then x + mlp(norm(x)); or both of the same x, side by side.
+
+    With norms after: x + norm(attention(x)), then x + norm(mlp(x)).
+    """
 
     def __init__(self, config: GPTConfig, layer: int):
         super().__init__()
-        is_latent = config.kv_lora_rank is not None
+        kind = LatentAttention if config.kv_lora_rank else Attention
         self.ln_1 = new_norm(config, config.n_embd)
-        self.attn = (LatentAttention if is_latent else Attention)(config, layer)
+        self.attn = kind(config, layer)
         self.ln_2 = new_norm(config, config.n_embd)
         self.mlp = MLP(config)
-        self.parallel = config.parallel_blocks
+        self.config = config
 
     def forward(self, x, prepared, cache):
         """(B, T, C) -> (B, T, C)."""
-        y = self.attn(self.ln_1(x), prepared, cache)
+        y = self.added(self.ln_1, self.attn, x, prepared, cache)
         x = x[:, -y.shape[1] :]  # the plan may ask for the last tokens only
         attended = x + y
-        return attended + self.mlp(self.ln_2(x if self.parallel else attended))
+        read = x if self.config.parallel_blocks else attended
+        return attended + self.added(self.ln_2, self.mlp, read)
+
+    def added(self, norm, part, x, *others):
+        """What attention or the MLP, with its norm, adds to x (B, T, C)."""
+        if self.config.norm_place == "after":
+            y = norm(part(x, *others).to(x.dtype))
+        else:
+            y = part(norm(x), *others)
+        return F.dropout(y, self.config.dropout, self.training)
 
 
 # ---- the model
@@ -269,7 +284,7 @@ class GPT(nn.Module):
         shape = Shape(config.n_head, config.scheme_width, config.n_embd, config.block_size)
         self.pos = Scheme(config.pos, shape, config.n_layer, pos_file)
         for piece in self.pos.pieces.values():
-            if config.kv_lora_rank is not None and "latent attention" in piece.conflicts:
+            if config.kv_lora_rank and "latent attention" in piece.conflicts:
                 raise UserError(f"{scheme_name(piece)} needs whole heads: leave kv_lora_rank out")
         self.extend(config.extend, folder)
         self.config = replace(config, pos=self.pos.text, extend=self.pos.extension)
@@ -281,7 +296,7 @@ class GPT(nn.Module):
             nn.init.normal_(module.weight, std=deviation)
         if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
-        if isinstance(module, Attention | LatentAttention | MLP):
+        if hasattr(module, "c_proj"):
             residual = deviation / math.sqrt(2 * self.config.n_layer)
             nn.init.normal_(module.c_proj.weight, std=residual)
 
@@ -305,9 +320,11 @@ class GPT(nn.Module):
         and step. UserError where the scheme cannot draw so many.
         """
         ids = self.pos.draw(seed, step, length)
-        if ids is not None and self.wte.weight.is_cuda:
-            ids = ids.pin_memory()  # the GPU is not waited for
-        self.drawn_ids = None if ids is None else ids.to(self.wte.weight.device, non_blocking=True)
+        if ids is not None:
+            if self.wte.weight.is_cuda:
+                ids = ids.pin_memory()  # the GPU is not waited for
+            ids = ids.to(self.wte.weight.device, non_blocking=True)
+        self.drawn_ids = ids
 
     def attention_path(self, length: int, window: int | None = None, compiled: bool = False) -> str:
         """How attention is computed at that length, e.g. "fused"; "fused|masked" where layers
@@ -316,8 +333,7 @@ class GPT(nn.Module):
         index = torch.arange(length, device=self.wte.weight.device)
         plans = self.pos.plans(index, index, length, length, torch.float32, window)
         dropout = self.config.dropout
-        n_head = self.config.n_head
-        paths = [attention.choose_path(plan, n_head, compiled, dropout) for plan in plans.values()]
+        paths = [attention.choose_path(plan, compiled, dropout) for plan in plans.values()]
         return "|".join(dict.fromkeys(paths))
 
     # ---- forward
@@ -344,9 +360,12 @@ class GPT(nn.Module):
         self.pos.check_length(total)
         index = stored(torch.arange(tokens.shape[1], device=idx.device))  # places (S,)
         new = T - skip
-        n_head = self.config.n_head
         dropout = self.config.dropout if self.training else 0.0
         dtype = torch.promote_types(self.wte.weight.dtype, torch.float32)  # of what positions make
+
+        def prepare(plan):
+            return attention.prepare(plan, self.config.n_head, dtype, dropout)
+
         with torch.autocast(idx.device.type, enabled=False):  # positions are never rounded
             if self.training and self.drawn_ids is not None and cache is None:
                 ids = self.drawn_ids
@@ -357,13 +376,10 @@ class GPT(nn.Module):
             index = index[skip:]
             ids = index if plain_ids else ids[skip:]
             plans = self.pos.plans(index, ids, new, total, dtype, window)
-            prepared = {}
-            for pieces, plan in plans.items():
-                prepared[pieces] = attention.prepare(plan, n_head, dtype, dropout)
+            prepared = {pieces: prepare(plan) for pieces, plan in plans.items()}
             layers = [prepared[pieces] for pieces in self.pos.sets]
             if last not in (None, new):
-                plan = attention.rows_of(layers[-1].plan, new - last, new)
-                layers[-1] = attention.prepare(plan, n_head, dtype, dropout)
+                layers[-1] = prepare(attention.rows_of(layers[-1].plan, new - last, new))
         x = self.ln_e(self.wte(idx[:, skip:]))
         if embedded is not None:
             x = x + embedded.to(x.dtype)
@@ -412,9 +428,8 @@ class GPT(nn.Module):
 
         most = CARD_LOSS_BYTES if x.is_cuda else LOSS_BYTES
         rows = max(1, most // (4 * self.config.vocab_size))
-        run = partial(checkpoint, nats, use_reentrant=False) if torch.is_grad_enabled() else nats
         blocks = zip(x.flatten(0, 1).split(rows), targets.flatten().split(rows), strict=True)
-        return torch.cat([run(*block) for block in blocks])
+        return torch.cat([checkpoint(nats, *block, use_reentrant=False) for block in blocks])
 
     def losses(self, idx: Tensor, targets: Tensor, *, window: int | None = None) -> Tensor:
         """Float32 nats of each target (B, t) of the last t of the tokens idx (B, T), 0 where it is
@@ -471,9 +486,8 @@ class GPT(nn.Module):
         step = self.forward
         for _ in range(max_new_tokens):
             if bounded:
-                logits, _ = step(idx[:, -limit:])
-            else:
-                logits, _ = step(new, cache=cache)
+                new = idx[:, -limit:]
+            logits, _ = step(new, cache=cache)
             step = self
             new = pick(logits[:, -1].float(), temperature, top_k, top_p, generator)
             idx = torch.cat((idx, new), 1)

@@ -410,7 +410,7 @@ class Plan:
             with torch.autocast(x.device.type, enabled=False):
                 last = self.turning.turn(last.to(wide), tables, is_key).to(x.dtype)
             turned.append(torch.cat((rest, last), -1) if rest.shape[-1] > 0 else last)
-        return turned[0], turned[1]
+        return tuple(turned)
 
     @property
     def queries(self) -> int:

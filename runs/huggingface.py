@@ -6,8 +6,8 @@
     save_model(model, "folder")                      # AutoModelForCausalLM reads it
 
 GPT-2 is `learned`, GPT-NeoX and the Llamas are `rope`, BLOOM is `alibi`. FAMILIES says what each
-calls our settings and weights; reading and writing both follow it. SmolLM3 and Cohere2, patterns
-over layers, are only read. A setting or a weight that has no counterpart is refused in one
+calls our settings and weights; reading and writing both follow it. SmolLM3, Cohere2 and OLMo 3,
+patterns over layers, are only read. A setting or a weight that has no counterpart is refused in one
 sentence, never left out.
 """
 
@@ -88,6 +88,18 @@ LLAMA = {
         ln_f        model.norm
         lm_head     lm_head
     """),
+}
+OLMO2 = {
+    **LLAMA,
+    "class": "Olmo2ForCausalLM",
+    "ours": {"norm": "rmsnorm", "norm_place": "after", "qk_norm": "all"},
+    "bias": "never",
+    "settings": {**LLAMA["settings"], "norm_eps": ["rms_norm_eps", "1e-5"]},
+    "weights": {
+        **LLAMA["weights"],
+        "ln_1": ["post_attention_layernorm"],
+        "ln_2": ["post_feedforward_layernorm"],
+    },
 }
 FAMILIES = {
     "gpt2": {
@@ -191,6 +203,12 @@ FAMILIES = {
             "tie_embeddings": ["tie_word_embeddings", "True"],
         },
         "weights": {**LLAMA["weights"], "ln_2": ["input_layernorm"]},  # one norm for both
+    },
+    "olmo2": OLMO2,
+    "olmo3": {
+        **OLMO2,
+        "defaults": {"rope_theta": 500000.0, "sliding_window_pattern": 4},
+        "by_layer": True,
     },
     "bloom": {
         "class": "BloomForCausalLM",
@@ -301,22 +319,22 @@ def read_positions(kind: str, theirs: dict, n_layer: int) -> str:
     UserError for a layer that is not computed here.
     """
     family = FAMILIES[kind]
-    types = ["full_attention" for _ in range(n_layer)]
-    turning = [True for _ in range(n_layer)]
+    types = n_layer * ["full_attention"]
+    turning = n_layer * [True]
     if "by_layer" in family and "layer_types" in theirs:
         types = theirs["layer_types"]
     elif theirs.get("use_sliding_window"):
         raise UserError(f"it is of type {kind} with use_sliding_window, which is not computed here")
     if kind == "mistral" and "sliding_window" in theirs:
-        types = ["sliding_attention" for _ in range(n_layer)]
+        types = n_layer * ["sliding_attention"]
     if kind == "smollm3":
         every = theirs["no_rope_layer_interval"]
         turning = theirs.get("no_rope_layers", [(n + 1) % every for n in range(n_layer)])
+    if kind in ("cohere2", "olmo3") and "layer_types" not in theirs:
+        every = theirs["sliding_window_pattern"]
+        slides = [(n + 1) % every > 0 for n in range(n_layer)]
+        types = ["sliding_attention" if s else "full_attention" for s in slides]
     if kind == "cohere2":
-        if "layer_types" not in theirs:
-            every = theirs["sliding_window_pattern"]
-            slides = [(n + 1) % every > 0 for n in range(n_layer)]
-            types = ["sliding_attention" if s else "full_attention" for s in slides]
         turning = [layer_type == "sliding_attention" for layer_type in types]
     if "sliding_attention" in types and "sliding_window" not in theirs:
         raise UserError(f"it is of type {kind}, with windows in layer_types but no sliding_window")
@@ -325,13 +343,40 @@ def read_positions(kind: str, theirs: dict, n_layer: int) -> str:
 
     layers = []
     for layer_type, turns in zip(types[:n_layer], turning[:n_layer], strict=True):
-        layer = expression(family["pos"], family["options"], theirs) if turns else "nope"
+        layer = "nope"
+        if turns:
+            rope = theirs.get("rope_parameters", {}).get(layer_type, {})  # olmo3 has one of each
+            layer = expression(family["pos"], family["options"], theirs | rope)
         if layer_type == "sliding_attention":
             layer += f" + window(size={theirs['sliding_window']})"
         elif layer_type != "full_attention":
             raise UserError(f"it is of type {kind}, with {layer_type} in layer_types")
         layers.append(layer)
     return pattern(layers)
+
+
+def rope_by_type(config: dict) -> dict[str, dict]:
+    """The rotary settings of an olmo3 for each type of layer. As in transformers, those that stand
+    outside of rope_parameters are of full layers alone.
+
+    UserError where more than the base differs: an extension acts on all layers here.
+    """
+    base = FAMILIES["olmo3"]["defaults"]["rope_theta"]
+    sliding = {"rope_type": "default", "rope_theta": base}
+    full = sliding | {"rope_theta": config.get("rope_theta") or base}
+    types = {"full_attention": full, "sliding_attention": sliding}
+    for name, rope in (config.get("rope_parameters") or {}).items():
+        if name not in types:
+            raise UserError(f"it is of type olmo3 with {name}={rope} for no type of layer")
+        types[name].update(rope)
+    full.update(config.get("rope_scaling") or {})
+    for name in full | sliding:
+        if name != "rope_theta" and full.get(name) != sliding.get(name):
+            raise UserError(
+                f"it is of type olmo3 with {name}={full.get(name)} in full_attention and "
+                f"{sliding.get(name)} in sliding_attention, which is not computed here"
+            )
+    return types
 
 
 def pattern(layers: list[str]) -> str:
@@ -347,6 +392,11 @@ def pattern(layers: list[str]) -> str:
     return " | ".join(branches)
 
 
+def refused_in(*settings: dict) -> list[str]:
+    """What of REFUSED is on in these settings of theirs, as name=value."""
+    return [f"{key}={some[key]}" for some in settings for key in REFUSED if some.get(key)]
+
+
 def read_settings(config: dict, bias: bool) -> GPTConfig:
     """Our settings for a config.json, of weights with or without biases.
 
@@ -354,13 +404,15 @@ def read_settings(config: dict, bias: bool) -> GPTConfig:
     """
     kind = config.get("model_type")
     inner = config.get("text_config") or {}  # of a model that reads pictures too
-    refused = [f"{key}={inner[key]}" for key in REFUSED if inner.get(key)]
-    refused += [f"{key}={config[key]}" for key in REFUSED if config.get(key)]
+    refused = refused_in(inner, config)
     if kind not in FAMILIES:
         fields = f" with {', '.join(refused):.200}" if refused else ""
         raise UserError(f"it is of type {kind}{fields}; known are {', '.join(FAMILIES)}")
     family = FAMILIES[kind]
     rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    if kind == "olmo3":
+        config = {**config, "rope_parameters": rope_by_type(config)}
+        rope = config["rope_parameters"]["full_attention"]
     theirs = dict(family.get("defaults", {}))
     for name, value in {**config, **rope}.items():
         if value is not None:
@@ -371,7 +423,7 @@ def read_settings(config: dict, bias: bool) -> GPTConfig:
     for name, (key, *default) in family["settings"].items():
         ours[name] = theirs.get(key, literal_eval(default[0]) if default else None)
     rope_type = theirs.get("rope_type", theirs.get("type", "default"))
-    refused += [f"{key}={rope[key]}" for key in REFUSED if rope.get(key)]
+    refused += refused_in(rope)
     if ours["mlp"] not in family["activations"] or rope_type not in ("default", *EXTENSIONS):
         refused.append(f"activation {ours['mlp']} with rope_type {rope_type}")
     if refused:
@@ -392,7 +444,7 @@ def write_settings(config: GPTConfig) -> dict:
     """The config.json of the family that our model is of; UserError says what it lacks for that."""
     ours = in_full(config)
     scheme, values = ours["pos"][0]
-    kind = "qwen3" if config.qk_norm else "llama"
+    kind = {False: "llama", True: "qwen3", "all": "olmo2"}[config.qk_norm]
     if config.norm == "layernorm":
         kind = {"learned": "gpt2", "alibi": "bloom"}.get(scheme, "gpt_neox")
     family = FAMILIES[kind]

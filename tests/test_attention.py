@@ -80,7 +80,7 @@ def test_every_path_equals_the_reference(pos, extend, monkeypatch):
     idx = text(gpt)
     index = torch.arange(idx.shape[1])
     plans = gpt.pos.plans(index, index, len(index), len(index), torch.float64)
-    paths = {attention.choose_path(plan, 2, compiled=False) for plan in plans.values()}
+    paths = {attention.choose_path(plan, compiled=False) for plan in plans.values()}
     with monkeypatch.context() as patch:
         patch.setattr(attention, "attend", through_the_reference)
         expected = output_and_gradients(gpt, idx)

@@ -59,6 +59,22 @@ THEIRS = {
         attention_bias=True,
         rope_parameters=dict(rope_type="default", rope_theta=500.0),
     ),
+    "olmo2": dict(WIDE, num_key_value_heads=2, rms_norm_eps=1e-3, attention_bias=True),
+    "olmo2 yarn": scaled(),
+    "olmo3": dict(MANY, num_key_value_heads=2, sliding_window=4),
+    "olmo3 bases": dict(
+        MANY,
+        layer_types=["full_attention"] + ["sliding_attention"] * 4,
+        sliding_window=7,
+        rope_theta=300.0,  # of full layers alone
+    ),
+    "olmo3 yarn": dict(
+        MANY,
+        sliding_window=L,
+        head_dim=10,
+        max_position_embeddings=4 * L,
+        rope_parameters=dict(full_attention=YARN, sliding_attention=YARN | dict(rope_theta=50.0)),
+    ),
     "bloom": BLOOM,
     "bloom untied": dict(BLOOM, tie_word_embeddings=False),
     "llama linear": scaled(rope_type="linear"),
@@ -69,6 +85,7 @@ THEIRS = {
     "gpt_neox yarn": scaled(partial_rotary_factor=0.5) | dict(hidden_size=48),
 }
 BLOCK = dict(norm="rmsnorm", mlp="swiglu")
+OLMO = BLOCK | dict(norm_place="after", qk_norm="all")
 OURS = {  # family -> models of ours that are written as it
     "gpt2": [dict(pos="learned"), dict(pos="learned", bias=True, mlp="gelu_exact", n_inner=50)],
     "gpt_neox": [
@@ -83,6 +100,10 @@ OURS = {  # family -> models of ours that are written as it
         dict(**BLOCK, extend="yarn(factor=4, truncate=False)", pos="rope(base=10000.0)"),
     ],
     "qwen3": [dict(**BLOCK, qk_norm=True, n_kv_head=2, extend="llama3(factor=4, low=0.5)")],
+    "olmo2": [
+        dict(**OLMO, n_kv_head=2, head_dim=10),
+        dict(**OLMO, pos="rope(base=500)", norm_eps=1e-3, extend="yarn(factor=4)"),
+    ],
     "bloom": [
         dict(pos="alibi", embedding_norm=True),
         dict(pos="alibi", embedding_norm=True, n_head=6),
@@ -143,6 +164,9 @@ PATTERNS = {
     "smollm3 yarn": "3 * rope(base=200.0) | nope",
     "cohere2": "3 * (rope(base=10000.0, layout=interleaved) + window(size=4)) | nope",
     "cohere2 types": "nope | 4 * (rope(base=500.0, layout=interleaved) + window(size=7))",
+    "olmo3": "3 * (rope(base=500000.0) + window(size=4)) | rope(base=500000.0)",
+    "olmo3 bases": "rope(base=300.0) | 4 * (rope(base=500000.0) + window(size=7))",
+    "olmo3 yarn": "3 * (rope(base=50.0) + window(size=12)) | rope(base=200.0)",
 }
 
 
@@ -193,6 +217,10 @@ REFUSED_HERE = [
     (dict(qk_norm=True), "has qk_norm=False, not True"),
     (dict(pos="learned", head_dim=10), "has head_dim=6, not 10"),
     (dict(**BLOCK, qk_norm=True, bias=True), "qwen3, has bias=False, not True"),
+    (dict(**BLOCK, qk_norm="all"), "olmo2, has norm_place=after, not before"),
+    (dict(**BLOCK, norm_place="after"), "llama, has norm_place=before, not after"),
+    (dict(**OLMO, bias=True), "olmo2, has bias=False, not True"),
+    (dict(**OLMO, pos="rope + window(size=4)"), "olmo2, has pos=.*not .*window"),
     (dict(extend="yarn"), "has extend=.., not .*yarn"),
     (dict(extend="yarn(factor=4, mscale=0.5)"), "mscale': 1.0.*not .*mscale': 0.5"),
     (dict(extend="pi(factor=2) + logn"), "not .*pi.*logn"),
@@ -223,6 +251,18 @@ REFUSED_THERE = [
     (dict(model_type="smollm3", layer_types=["chunked_attention"] * 2), "smollm3.* chunked_atten"),
     (dict(model_type="smollm3", no_rope_layers=[1]), "smollm3.* no_rope_layers of fewer layers"),
     (dict(model_type="smollm3", layer_types=["sliding_attention"] * 2), "smollm3.*sliding_window"),
+    (
+        dict(model_type="olmo3", rope_parameters=None, rope_scaling=YARN),
+        "olmo3 with rope_type=yarn in full_attention and default in sliding_attention",
+    ),
+    (
+        dict(model_type="olmo3", rope_parameters={"sliding_attention": YARN}),
+        "olmo3 with rope_type=default in full_attention and yarn in sliding_attention",
+    ),
+    (
+        dict(model_type="olmo3", rope_parameters={"rope_theta": 5.0}),
+        "olmo3 with rope_theta=5.0 for no type of layer",
+    ),
     (dict(hidden_act="gelu"), "activation gelu"),
     (dict(hidden_size=None), "n_embd"),
     (dict(quantization_config={"bits": 4}), "quantization_config"),

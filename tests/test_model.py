@@ -17,6 +17,9 @@ ARCHITECTURES = {
     "mla": dict(kv_lora_rank=6, qk_rope_head_dim=4),
     "llama": dict(norm="rmsnorm", mlp="swiglu", qk_norm=True, n_kv_head=1, tie_embeddings=False),
     "neox": dict(parallel_blocks=True, bias=True, embedding_norm=True, mlp="gelu_exact"),
+    "olmo": dict(norm="rmsnorm", norm_place="after", qk_norm="all", n_kv_head=1, mlp="swiglu"),
+    "after": dict(norm_place="after", parallel_blocks=True, bias=True, qk_norm=True),
+    "mla after": dict(norm_place="after", kv_lora_rank=6, qk_rope_head_dim=4),
 }
 
 
@@ -74,9 +77,12 @@ def test_every_parameter_has_a_gradient_and_constants_are_not_saved(pos):
     assert set(gpt.state_dict()) == names
 
 
-@pytest.mark.parametrize("pos", ["rope2d", "randomized(max=64) + t5 + rope"])
-def test_a_compiled_step_equals_an_eager_one(pos):
-    gpt = model(pos, n_layer=1).float().train()
+@pytest.mark.parametrize(
+    "pos, name",
+    [("rope2d", "gpt2"), ("randomized(max=64) + t5 + rope", "gpt2"), ("rope", "olmo")],
+)
+def test_a_compiled_step_equals_an_eager_one(pos, name):
+    gpt = model(pos, n_layer=1, **ARCHITECTURES.get(name, {})).float().train()
     idx = text(gpt)
     losses = []
     for step in (gpt, torch.compile(gpt)):
@@ -118,6 +124,10 @@ def plain_gpt(gpt, idx):
 
     def attention(x, name):
         all_qkv = linear(x, f"{name}.c_attn")
+        if c.qk_norm == "all":
+            q, k, v = all_qkv.split([n * width for n in (c.n_head, c.kv_heads, c.kv_heads)], -1)
+            q = norm(q, f"{name}.q_norm")
+            all_qkv = torch.cat((q, norm(k, f"{name}.k_norm"), v), -1)
         rows = []
         for i in range(len(x)):
             heads = []
@@ -132,7 +142,7 @@ def plain_gpt(gpt, idx):
                 v_start = k_start + c.kv_heads * width
                 q = part(i, h * width)
                 keys = [part(j, k_start) for j in range(i + 1)]
-                if c.qk_norm:
+                if c.qk_norm is True:
                     q = norm(q, f"{name}.q_norm")
                     keys = [norm(k, f"{name}.k_norm") for k in keys]
                 scores = [turned(q, i) @ turned(k, j) / width**0.5 for j, k in enumerate(keys)]
@@ -152,17 +162,22 @@ def plain_gpt(gpt, idx):
             x = 0.5 * x * (1 + torch.erf(x / 2**0.5))
         return linear(x, f"{name}.c_proj")
 
+    def added(function, x, name, norm_name):
+        if c.norm_place == "after":
+            return norm(function(x, name), norm_name)
+        return function(norm(x, norm_name), name)
+
     x = state["wte.weight"][idx]
     if c.embedding_norm:
         x = norm(x, "ln_e")
     for n in range(c.n_layer):
-        y = x + attention(norm(x, f"h.{n}.ln_1"), f"h.{n}.attn")
-        x = y + mlp(norm(x if c.parallel_blocks else y, f"h.{n}.ln_2"), f"h.{n}.mlp")
+        y = x + added(attention, x, f"h.{n}.attn", f"h.{n}.ln_1")
+        x = y + added(mlp, x if c.parallel_blocks else y, f"h.{n}.mlp", f"h.{n}.ln_2")
     return norm(x, "ln_f") @ state["lm_head.weight"].T
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["gpt2", "gqa", "llama", "neox"])
+@pytest.mark.parametrize("name", ["gpt2", "gqa", "llama", "neox", "olmo", "after"])
 def test_an_architecture_equals_its_formulas(name):
     gpt = model("rope", **ARCHITECTURES.get(name, {}))
     idx = text(gpt, 1)
@@ -214,7 +229,7 @@ def test_latent_attention_equals_attention_with_the_keys_and_values_it_stands_fo
 )
 @pytest.mark.parametrize("packed", [False, True])
 def test_the_cache_equals_one_pass_in_every_architecture(name, pos, extend, packed):
-    if name == "mla" and pos in ("pope", "cope"):
+    if name.startswith("mla") and pos in ("pope", "cope"):
         with pytest.raises(UserError, match="needs whole heads"):
             model(pos, **ARCHITECTURES[name])
         return

@@ -1,8 +1,10 @@
-# Olmo 3 (Ai2 2025): a window in three layers of four. From transformers' olmo3: 4,096, base
-# 500,000; the 8,192 tokens of pre-training are from memory. Left out: norms behind attention and
-# MLP instead of before them, and the norm over all heads of queries and of keys at once.
+# Olmo 3 (Ai2 2025): a window in three layers of four; norms behind attention and MLP, and one over
+# all heads of queries and one of keys. From transformers' olmo3: 4,096, base 500,000; the 8,192
+# tokens of pre-training are from memory. Left out: the YaRN that layers without a window get for
+# longer texts, also from memory.
 pos = "3 * (rope(base=500000) + window(size=0.5)) | rope(base=500000)"
 norm = "rmsnorm"
 norm_eps = 1e-6
+norm_place = "after"
 mlp = "swiglu"
-qk_norm = True
+qk_norm = "all"
