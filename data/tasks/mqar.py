@@ -4,11 +4,11 @@
     --dataset=mqar_64 --block_size=64 or --dataset=mqar --block_size=256
 
 A row is `k1 v1 k2 v2 ...` and then fillers, among which each key stands once more. There the target
-is the value of the key. It is not the next token, which is a filler or another key: a model reads
-no earlier answer, and what it writes is not read either. Of 8,192 tokens the first half are keys,
-but for 0, and the second half values; in a row all keys differ, and all values. A gap, in steps of
-two tokens from the end of the pairs, is drawn without replacement with a probability in proportion
-to gap ** (POWER - 1), for the first key first.
+is the value of the key. It is not the next token, which is a filler: a model reads no earlier
+answer, neither the right one nor its own. Of 8,192 tokens the first half are keys, but for 0, and
+the second half values; in a row all keys differ, and all values. A gap, in steps of two tokens from
+the end of the pairs, is drawn without replacement with a probability in proportion to gap **
+(POWER - 1), for the first key first.
 
 The numbers are those of zoology's configurations, commit d88d6f5, in two sets:
 
