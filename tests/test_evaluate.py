@@ -384,7 +384,7 @@ def asked(tmp_path_factory):
     return data.load("recall", folder)
 
 
-def tested_reader(corpus, **how):
+def answers_of_reader(corpus, **how):
     """The rows of a planted reader at L and 32 L, and what they say of it."""
     about = {"train_length": 32, "step": 9, "checkpoint": "cafe"}
     settings = EvaluateSettings(eval_lengths=(1024,), eval_windows=512)
@@ -404,7 +404,7 @@ READERS = [
 
 @pytest.mark.parametrize("how, sentence", READERS)
 def test_planted_readers_are_told_by_name(asked, how, sentence):
-    tested = tested_reader(asked, **how)
+    tested = answers_of_reader(asked, **how)
     assert [*tested] == [32, 1024] and tested[1024]["trained"] == 32
     assert re.match(sentence, answers.verdict(tested))
     lines = answers.bins(tested)

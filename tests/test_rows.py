@@ -548,11 +548,6 @@ PROGRAMS = [
     (recall, ["--name=r2", "--longest=96"], "--longest=96: it must be a power of two, 512 to 3"),
     (recall, ["--text=copy", "--name=r2"], "--text=copy is no text of bytes: name a corpus such"),
     (recall, ["--text=recall", "--name=r2"], "--text=recall is no text of bytes: name a corpus"),
-    (
-        recall,
-        ["--text=text", "--name=r2", "--longest=32768"],
-        "more than the 100000 bytes of a spl",
-    ),
     (recall, [], "--name=recall is taken: choose another name, or replace your own"),
     (digits, ["--name=d2", "--side=3"], "--side=3: it must lie between 4 and 32"),
     (digits, ["--name=digits"], "--name=digits is taken"),
