@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 import attention
 import configurable
@@ -92,16 +93,15 @@ def test_layers_are_those_of_transformers(name):
 # the length that a model was trained at, where its configuration or its file here has it; Gemma 4's
 # is not confirmed
 TRAINED = {"rnope_swa": 8192, "gpt_oss": 4096, "olmo3": 8192, "gemma3": 32768, "gemma4": 16384}
+PUBLISHED = {"gemma3": 1024}  # arXiv 2503.19786; the default of the class is Gemma 2's
 
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_windows_are_as_long_as_theirs_at_the_length_that_they_were_trained_at(name):
     gpt = recipe(name, TRAINED[name])
     windows = {p.visible for p in gpt.pos.pieces.values() if p.visible}
-    size = getattr(transformers, CONFIGS[name])().sliding_window
-    if name == "gemma3":
-        size = 1024  # of the report, arXiv 2503.19786; the default of the class is Gemma 2's
-    assert windows == {(size, 0)}
+    config = getattr(transformers, CONFIGS[name])()
+    assert windows == {(PUBLISHED.get(name, config.sliding_window), 0)}
 
 
 # Qwen3-Next-80B-A3B as in github.com/THUDM/slime, scripts/models, af61a8e; gpt-oss without its
@@ -110,28 +110,27 @@ BASES = {"qwen3_next": 1e7, "gpt_oss": 150000.0}
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_rotations_norms_of_queries_biases_and_gates_are_theirs(name):
-    heads = dict(num_attention_heads=4, head_dim=16, global_head_dim=16)
-    config = getattr(transformers, CONFIGS[name])(hidden_size=32, **heads)
+def test_rotations_norms_of_queries_and_gates_are_theirs(name):
+    config = getattr(transformers, CONFIGS[name])(
+        hidden_size=32, num_attention_heads=4, head_dim=16, global_head_dim=16
+    )
     if name in BASES:
         config.rope_parameters.update(rope_type="default", rope_theta=BASES[name])
     module = importlib.import_module(type(config).__module__.replace("configuration", "modeling"))
     prefix = CONFIGS[name].removesuffix("TextConfig" if name == "gemma3" else "Config")
     rotary = getattr(module, f"{prefix}RotaryEmbedding")(config)
     gpt = recipe(name, head_dim=16)
-    x = torch.randn(1, 1, 7, 16, generator=torch.Generator().manual_seed(4))
+    x = torch.randn(1, 1, 7, 16)
     places = 37 * torch.arange(7)
     for layer in range(len(gpt.pos.layers)):
         theirs = getattr(module, f"{prefix}Attention")(config, layer)
         columns = theirs.q_norm.weight.numel() if hasattr(theirs, "q_norm") else 0
         assert gpt.config.qk_norm == {0: False, 16: True, 64: "all"}[columns]
-        assert gpt.config.bias == (theirs.q_proj.bias is not None)
         ours = pieces(gpt, layer)
-        gated = theirs.q_proj.out_features == 2 * 64  # gates are made with the queries
-        assert ("gate" in ours) == gated
+        assert ("gate" in ours) == (theirs.q_proj.out_features == 128)
         if "rope" not in ours:
             continue
-        kinds = [kind for kind in config.rope_parameters if kind == config.layer_types[layer]]
+        kinds = {config.layer_types[layer]} & config.rope_parameters.keys()
         turns = rotary(x, places[None], *kinds)
         if name == "gemma4":
             expected = module.apply_rotary_pos_emb(x, *turns)
@@ -147,27 +146,20 @@ def test_rotations_norms_of_queries_biases_and_gates_are_theirs(name):
 
 def test_yarn_of_gpt_oss_is_theirs_at_their_longest_text():
     config = transformers.GptOssConfig()
-    module = importlib.import_module("transformers.models.gpt_oss.modeling_gpt_oss")
-    theirs = module.GptOssRotaryEmbedding(config)
-    settings, _ = configure(TrainSettings, [str(RECIPES["gpt_oss"])], "")
-    frequencies, factor = extended_frequencies(
-        settings.extend,
-        config.head_dim,
-        config.rope_parameters["rope_theta"],
-        train_length=4096,
-        length=config.max_position_embeddings,
-    )
-    torch.testing.assert_close(frequencies.float(), theirs.inv_freq, rtol=1e-5, atol=0)
-    assert factor == pytest.approx(theirs.attention_scaling)
+    expected, theirs = ROPE_INIT_FUNCTIONS["yarn"](config, "cpu")
+    extend = recipe("gpt_oss").config.extend
+    sizes = dict(train_length=4096, length=config.max_position_embeddings)
+    actual, factor = extended_frequencies(extend, config.head_dim, 150000.0, **sizes)
+    torch.testing.assert_close(actual.float(), expected, rtol=1e-5, atol=0)
+    assert factor == pytest.approx(theirs)
 
 
 def test_modded_nanogpt_is_as_its_train_gpt_says_at_the_end_of_its_training():
     gpt = recipe("modded_nanogpt", 2048)  # github.com/KellerJordan/modded-nanogpt, 0016a3c
-    for layer, size in enumerate([768, 768, 768, 1664]):
-        ours = pieces(gpt, layer)
-        assert ours["window"].visible == (size, 0)
-        assert ours["rope"].base == 1024
-        assert len(ours["rope"].inv_freq) == 8 / 2 / 2  # pairs in half of the 8 columns
+    windows = [pieces(gpt, layer)["window"].visible[0] for layer in range(4)]
+    assert windows == [768, 768, 768, 1664]
+    rope = pieces(gpt, 0)["rope"]
+    assert (rope.base, len(rope.inv_freq)) == (1024, 2)  # pairs in half of 8 columns
 
 
 def test_scores_of_swan_grow_with_the_logarithm_of_the_length_beyond_that_of_training():
