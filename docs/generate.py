@@ -107,10 +107,14 @@ def scheme_row(name: str) -> str:
 
 
 def recipe_row(path: Path) -> str:
-    """A row of a Markdown table of recipes: file, the model as its comment begins, expression."""
+    """A row of a Markdown table of recipes: file, the model as its comment begins with what is not
+    confirmed of it, expression.
+    """
     settings, _ = configure(TrainSettings, [str(path)], "")
     comment = " ".join(re.findall(r"^# (.*)", path.read_text(encoding="utf-8"), re.MULTILINE))
     model = re.match(r".*?\)", comment)[0]
+    for sentence in re.findall(r"(?<=\. )[^.]* not confirmed[^.]*\.", comment):
+        model = f"{model}. *{sentence}*"
     expression = settings.pos.replace("|", "\\|")
     if settings.extend:
         expression = f"{expression}`, extended by `{settings.extend}"

@@ -580,5 +580,6 @@ def test_integers_of_eight_bits_are_within_half_a_step():
     x = torch.randn(2, 3, 5, 8)
     numbers, scale = piece.pack(x)
     assert numbers.dtype == torch.int8
-    assert ((piece.unpack(numbers, scale) - x).abs() <= 0.5001 * scale).all()
+    step = x.abs().amax(-1, keepdim=True) / 127  # of each head and token
+    assert ((piece.unpack(numbers, scale) - x).abs() <= 0.5001 * step).all()
     assert torch.equal(piece.unpack(*piece.pack(0 * x)), 0 * x)

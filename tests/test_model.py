@@ -241,6 +241,16 @@ def test_the_cache_equals_one_pass_in_every_architecture(name, pos, extend, pack
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("sizes", [dict(n_kv_head=2), dict(kv_lora_rank=6, qk_rope_head_dim=4)])
+def test_xsa_leaves_nothing_of_a_token_that_sees_itself_alone(sizes):
+    gpt = model("rope + xsa", n_head=4, **sizes)
+    heads = []
+    gpt.h[0].attn.c_proj.register_forward_pre_hook(lambda _, x: heads.append(x[0]))
+    gpt(text(gpt), text(gpt))
+    assert heads[0][:, 0].abs().max() < 1e-9 < heads[0][:, 1].abs().max()
+
+
+@torch.no_grad()
 def test_the_cache_is_as_large_as_it_says():
     assert cache_bytes(model("rope")) == 2 * 2 * 16 * 8  # layers, k and v, columns, float64
     assert cache_bytes(model("rope", n_kv_head=1)) == 2 * 2 * 8 * 8

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 import attention
 import configurable
 from configurable import TrainSettings, configure
 from model import GPT
 from posenc import scheme_name
-from scheme import parse
+from scheme import extended_frequencies, parse
 
 FOLDER = Path(configurable.__file__).resolve().parent / "config/recipes"
 RECIPES = {path.stem: path for path in sorted(FOLDER.glob("*.py"))}
@@ -70,11 +71,12 @@ CONFIGS = {
     "llama4": "Llama4TextConfig",
     "gpt_oss": "GptOssConfig",
     "olmo3": "Olmo3Config",
+    "qwen3_next": "Qwen3NextConfig",
 }
 HIDING = {"sliding_attention": "window", "chunked_attention": "chunks"}
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", [name for name in CONFIGS if name != "qwen3_next"])
 def test_layers_are_those_of_transformers(name):
     theirs = getattr(transformers, CONFIGS[name])()
     rotates = getattr(theirs, "no_rope_layers", None)
@@ -86,22 +88,83 @@ def test_layers_are_those_of_transformers(name):
         assert hiding == ({HIDING[kind]} if kind in HIDING else set())
         turns = rotates[layer] if rotates else kind in HIDING or name != "rnope_swa"
         assert ("rope" in ours) == bool(turns)
-        parameters = theirs.rope_parameters
-        parameters = parameters.get(kind, parameters) if parameters else {}
-        base = parameters.get("rope_theta") or getattr(theirs, "default_theta", 10000.0)
-        if turns:
-            assert ours["rope"].base == base
 
 
-# the length that a model was trained at, where its configuration or its file here has it
-TRAINED = {"rnope_swa": 8192, "gpt_oss": 4096, "olmo3": 8192}
+# the length that a model was trained at, where its configuration or its file here has it; Gemma 4's
+# is not confirmed
+TRAINED = {"rnope_swa": 8192, "gpt_oss": 4096, "olmo3": 8192, "gemma3": 32768, "gemma4": 16384}
+PUBLISHED = {"gemma3": 1024}  # arXiv 2503.19786; the default of the class is Gemma 2's
 
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_windows_are_as_long_as_theirs_at_the_length_that_they_were_trained_at(name):
     gpt = recipe(name, TRAINED[name])
     windows = {p.visible for p in gpt.pos.pieces.values() if p.visible}
-    assert windows == {(getattr(transformers, CONFIGS[name])().sliding_window, 0)}
+    config = getattr(transformers, CONFIGS[name])()
+    assert windows == {(PUBLISHED.get(name, config.sliding_window), 0)}
+
+
+# Qwen3-Next-80B-A3B as in github.com/THUDM/slime, scripts/models, af61a8e; gpt-oss without its
+# YaRN, which has a test of its own
+BASES = {"qwen3_next": 1e7, "gpt_oss": 150000.0}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_rotations_norms_of_queries_and_gates_are_theirs(name):
+    config = getattr(transformers, CONFIGS[name])(
+        hidden_size=32, num_attention_heads=4, head_dim=16, global_head_dim=16
+    )
+    if name in BASES:
+        config.rope_parameters.update(rope_type="default", rope_theta=BASES[name])
+    module = importlib.import_module(type(config).__module__.replace("configuration", "modeling"))
+    prefix = CONFIGS[name].removesuffix("TextConfig" if name == "gemma3" else "Config")
+    rotary = getattr(module, f"{prefix}RotaryEmbedding")(config)
+    gpt = recipe(name, head_dim=16)
+    x = torch.randn(1, 1, 7, 16)
+    places = 37 * torch.arange(7)
+    for layer in range(len(gpt.pos.layers)):
+        theirs = getattr(module, f"{prefix}Attention")(config, layer)
+        columns = theirs.q_norm.weight.numel() if hasattr(theirs, "q_norm") else 0
+        assert gpt.config.qk_norm == {0: False, 16: True, 64: "all"}[columns]
+        ours = pieces(gpt, layer)
+        assert ("gate" in ours) == (theirs.q_proj.out_features == 128)
+        if "rope" not in ours:
+            continue
+        kinds = {config.layer_types[layer]} & config.rope_parameters.keys()
+        turns = rotary(x, places[None], *kinds)
+        if name == "gemma4":
+            expected = module.apply_rotary_pos_emb(x, *turns)
+        elif name == "llama4":  # it turns neighbours: the same function of permuted columns
+            ours["rope"].layout = "interleaved"
+            y = x.transpose(1, 2)
+            expected = module.apply_rotary_emb(y, y, turns)[0].transpose(1, 2)
+        else:
+            expected = module.apply_rotary_pos_emb(x, x, *turns)[0]
+        actual = ours["rope"].turn(x, ours["rope"].tables(places, 1000), False)
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_yarn_of_gpt_oss_is_theirs_at_their_longest_text():
+    config = transformers.GptOssConfig()
+    expected, theirs = ROPE_INIT_FUNCTIONS["yarn"](config, "cpu")
+    extend = recipe("gpt_oss").config.extend
+    sizes = dict(train_length=4096, length=config.max_position_embeddings)
+    actual, factor = extended_frequencies(extend, config.head_dim, 150000.0, **sizes)
+    torch.testing.assert_close(actual.float(), expected, rtol=1e-5, atol=0)
+    assert factor == pytest.approx(theirs)
+
+
+def test_modded_nanogpt_is_as_its_train_gpt_says_at_the_end_of_its_training():
+    gpt = recipe("modded_nanogpt", 2048)  # github.com/KellerJordan/modded-nanogpt, 0016a3c
+    windows = [pieces(gpt, layer)["window"].visible[0] for layer in range(4)]
+    assert windows == [768, 768, 768, 1664]
+    rope = pieces(gpt, 0)["rope"]
+    assert (rope.base, len(rope.inv_freq)) == (1024, 2)  # pairs in half of 8 columns
+
+
+def test_scores_of_swan_grow_with_the_logarithm_of_the_length_beyond_that_of_training():
+    (logn,) = recipe("swan", block_size=16).pos.extensions
+    assert logn.temperature(torch.tensor([3, 15, 255])).tolist() == pytest.approx([1, 1, 2])
 
 
 @pytest.mark.parametrize("layer", [0, 5])

@@ -773,6 +773,13 @@ def test_the_prior_of_bam_holds_at_any_power_in_any_format():
     torch.testing.assert_close(piece.bias(h, i, j)[0, 0, 2:], expected[2:].clamp(min=-(2**15)))
 
 
+def test_a_sink_starts_as_a_key_with_score_0_and_gates_near_one_half():
+    assert_close(weights_of("sink", torch.zeros(1, H, 1, 3)), torch.full((1, H, 1, 3), 0.25))
+    wide = Shape(2, 384, 768, L)  # GPT-2's, with its deviation
+    gate = Scheme("gate", wide, 1).pieces["0_gate_layer0"].gate.weight
+    assert gate.std().item() == pytest.approx(0.02, rel=0.01)
+
+
 def test_grape_starts_with_the_slopes_of_alibi_where_keys_say_nothing():
     (piece,) = Scheme("grape", SHAPE, 1).pieces.values()
     zeros = torch.zeros(1, H, 5, D)
@@ -834,6 +841,11 @@ def test_layers_share_a_piece_unless_it_is_per_layer():
     assert len(list(Scheme("t5(per_layer=True) | nope", SHAPE, 4).parameters())) == 2
     assert len(list(Scheme("t5 | t5", SHAPE, 4).parameters())) == 2
     assert "nope" in Scheme("rope | alibi | nope", SHAPE, 2).describe()  # a branch in no layer
+
+
+def test_what_a_layer_learns_by_itself_is_not_shared():
+    by_layer = "bam cope dape fope fox gate grape learned_rope path selective_rope sink ssmax"
+    assert [name for name in scheme_names() if find(name).per_layer] == by_layer.split()
 
 
 def test_a_length_is_in_tokens_or_a_share_of_the_training_length():
