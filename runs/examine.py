@@ -21,7 +21,7 @@ from configurable import GPTConfig, UserError
 from model import GPT
 from posenc import Piece
 from runs.device import is_out_of_memory
-from scheme import load_file
+from scheme import load_file, mentions_in, parse
 
 NEAR = 1e-4  # how far logits may differ that are computed in two ways
 
@@ -94,11 +94,24 @@ def check_names(pos_file):
                 raise Fault(f"has {name}, which no piece has: did you mean {near[0]}?")
 
 
+def layers_needed(config):
+    """How many layers it takes until every piece of the scheme has acted: 3 or more, if there are."""
+    branches = parse(config.pos).branches
+    needed = min(config.n_layer, 3)
+    acted = set()
+    for layer in range(config.n_layer):
+        mentions = set(mentions_in(branches, layer))
+        if not mentions <= acted:
+            needed = max(needed, layer + 1)
+        acted |= mentions
+    return needed
+
+
 def small_model(config, pos_file, folder):
     """A model of the run's heads and width, with scores near 1, few layers and no MLP."""
     size = min(config.vocab_size, 256)
     model = GPT(
-        replace(config, n_layer=min(config.n_layer, 3), vocab_size=size, dropout=0.0, extend=""),
+        replace(config, n_layer=layers_needed(config), vocab_size=size, dropout=0.0, extend=""),
         pos_file,
     )
     model.pos.extend(config.extend, folder)

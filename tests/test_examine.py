@@ -42,6 +42,14 @@ def test_a_fault_is_one_sentence_that_names_the_file_and_the_scheme(name, tmp_pa
     assert any(word in sentence for word in FAULTS[name].split("|")), sentence
 
 
+def test_a_piece_that_acts_in_a_late_layer_alone_is_examined(tmp_path):
+    (case,) = [case for case in PLANTED if case.name == "features read the next token"]
+    sentence = sentence_about(case.source, f"3 * rope | nope + {case.pos}", tmp_path)
+    assert "must not read later tokens" in sentence
+    sizes = {**SIZES, "n_layer": 24}
+    assert examine(GPTConfig(pos="20 * rope | nope | 3 * alibi", **sizes)) == []
+
+
 @pytest.mark.parametrize("case", HONEST[::4], ids=lambda case: case.name)
 def test_an_honest_scheme_passes(case, tmp_path):
     assert sentence_about(case.source, case.pos, tmp_path) == ""
