@@ -50,6 +50,16 @@ def test_a_piece_that_acts_in_a_late_layer_alone_is_examined(tmp_path):
     assert examine(GPTConfig(pos="20 * rope | nope | 3 * alibi", **sizes)) == []
 
 
+@pytest.mark.parametrize("bias, words", [("self.b[h]", ""), ("0 * self.b[h]", "pieces.0_mine.b")])
+def test_what_softmax_cancels_is_no_fault_and_what_is_dead_is_one(bias, words, tmp_path):
+    head = "import torch\nfrom torch import nn\nfrom posenc import Piece\n\n\nclass Mine(Piece):\n"
+    start = "    def __init__(self, shape):\n        super().__init__()\n"
+    start += "        self.b = nn.Parameter(torch.ones(shape.n_head))\n"
+    method = f"\n    def bias(self, h, i, j):\n        return {bias} - i + j\n"
+    sentence = sentence_about(head + start + method, "mine", tmp_path)
+    assert sentence.endswith(words) and bool(sentence) == bool(words)
+
+
 @pytest.mark.parametrize("case", HONEST[::4], ids=lambda case: case.name)
 def test_an_honest_scheme_passes(case, tmp_path):
     assert sentence_about(case.source, case.pos, tmp_path) == ""
