@@ -650,7 +650,4 @@ class Scheme(nn.Module):
             text += f"; nothing reads the positions of {scheme_name(self.mover)}"
         if self.extension:
             text += f", extended by {self.extension}"
-        for number, mention in enumerate(self.expression.mentions):
-            if not any(key.startswith(f"{number}_") for key in self.pieces):
-                text += f"; warning: {mention.text} is in no layer"
         return text

@@ -61,7 +61,8 @@ def examine(
     config: GPTConfig, pos_file: Path | None = None, length: int = 0, folder: Path | None = None
 ) -> list[str]:
     """Examine the scheme `config.pos`, extended by `config.extend`, for training at `length` (0:
-    config.block_size): a warning of what fails in longer texts, or on another device.
+    config.block_size): warnings of a branch that is in no layer, and of what fails in longer texts
+    or on another device.
 
     UserError, one sentence, for what is wrong. `folder` is where files that options name are.
     """
@@ -71,9 +72,18 @@ def examine(
         with errors_named(pos_file, config.pos):
             if pos_file:
                 check_names(pos_file)
-            model = small_model(config, pos_file, folder)
+            expression = parse(config.pos)
+            layers = first_layers(expression, config.n_layer)
+            # as many layers as it takes until every piece has acted, and 3 where there are so many
+            n_layer = min(config.n_layer, max(3, 1 + max(layers.values())))
+            model = small_model(replace(config, n_layer=n_layer), pos_file, folder)
             check_short(model, config.vocab_size, min(48, length))
             check_long(model, length)
+        warnings = [
+            f"{mention.text} is in no layer: n_layer={config.n_layer} is too small for the pattern"
+            for mention in expression.mentions
+            if mention not in layers
+        ]
         try:
             with errors_named(pos_file, f"{config.pos} (longer, or on a GPU)"):
                 check_long(model, 4 * length)
@@ -81,8 +91,8 @@ def examine(
                 with patch("torch.autocast"):
                     model.to("meta").eval()(torch.zeros(2, 8, dtype=torch.long, device="meta"))
         except UserError as error:
-            return [str(error)]
-    return []
+            warnings.append(str(error))
+    return warnings
 
 
 def check_names(pos_file):
@@ -95,26 +105,19 @@ def check_names(pos_file):
                 raise Fault(f"has {name}, which no piece has: did you mean {near[0]}?")
 
 
-def layers_needed(config):
-    """How many layers it takes until every piece has acted; at least 3 where there are so many."""
-    branches = parse(config.pos).branches
-    needed = min(config.n_layer, 3)
-    acted = set()
-    for layer in range(config.n_layer):
-        mentions = set(mentions_in(branches, layer))
-        if not mentions <= acted:
-            needed = max(needed, layer + 1)
-        acted |= mentions
-    return needed
+def first_layers(expression, n_layer):
+    """The first layer in which each mention of an expression acts, of those that act in one."""
+    layers = {}
+    for layer in range(n_layer):
+        for mention in mentions_in(expression.branches, layer):
+            layers.setdefault(mention, layer)
+    return layers
 
 
 def small_model(config, pos_file, folder):
-    """A model of the run's heads and width, with scores near 1, few layers and no MLP."""
+    """A model of the run's heads and width, with scores near 1 and no MLP."""
     size = min(config.vocab_size, 256)
-    model = GPT(
-        replace(config, n_layer=layers_needed(config), vocab_size=size, dropout=0.0, extend=""),
-        pos_file,
-    )
+    model = GPT(replace(config, vocab_size=size, dropout=0.0, extend=""), pos_file)
     model.pos.extend(config.extend, folder)
     model.wte.register_forward_pre_hook(lambda _, tokens: tokens[0] % size)
     for block in model.h:

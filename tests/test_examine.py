@@ -50,6 +50,13 @@ def test_a_piece_that_acts_in_a_late_layer_alone_is_examined(tmp_path):
     assert examine(GPTConfig(pos="20 * rope | nope | 3 * alibi", **sizes)) == []
 
 
+def test_a_branch_in_no_layer_is_warned_of():
+    warnings = examine(GPTConfig(pos="4 * rope | nope + alibi", **SIZES))
+    assert warnings[0] == "nope is in no layer: n_layer=4 is too small for the pattern"
+    assert [text.split()[0] for text in warnings] == ["nope", "alibi"]
+    assert examine(GPTConfig(pos="3 * rope | nope + alibi", **SIZES)) == []
+
+
 @pytest.mark.parametrize("bias, words", [("self.b[h]", ""), ("0 * self.b[h]", "pieces.0_mine.b")])
 def test_what_softmax_cancels_is_no_fault_and_what_is_dead_is_one(bias, words, tmp_path):
     head = "import torch\nfrom torch import nn\nfrom posenc import Piece\n\n\nclass Mine(Piece):\n"

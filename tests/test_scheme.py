@@ -270,12 +270,10 @@ def test_extended_frequencies_of_interpolation():
 # ---- what it says of itself
 
 
-def test_the_map_of_layers_has_the_options_and_names_a_branch_in_no_layer():
+def test_the_map_of_layers_has_the_options():
     assert Scheme("rope", SHAPE, 4).describe() == "all 4 layers: rope"
     text = Scheme("rope | rope(base=1000000)", SHAPE, 4).describe()
     assert text == "layers 0, 2: rope; 1, 3: rope(base=1000000)"
-    text = Scheme("2 * rope | nope | alibi", SHAPE, 2).describe()
-    assert "warning: nope is in no layer" in text and "warning: alibi is in no layer" in text
     assert (
         "nothing reads the positions of randomized"
         in Scheme("randomized(max=64) + nope", SHAPE, 2).describe()

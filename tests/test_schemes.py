@@ -838,7 +838,6 @@ def test_layers_share_a_piece_unless_it_is_per_layer():
     assert len(list(Scheme("2 * t5 | rope", SHAPE, 6).parameters())) == 1
     assert len(list(Scheme("t5(per_layer=True) | nope", SHAPE, 4).parameters())) == 2
     assert len(list(Scheme("t5 | t5", SHAPE, 4).parameters())) == 2
-    assert "nope" in Scheme("rope | alibi | nope", SHAPE, 2).describe()  # a branch in no layer
 
 
 def test_a_length_is_in_tokens_or_a_share_of_the_training_length():

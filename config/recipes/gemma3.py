@@ -1,9 +1,9 @@
 # Gemma 3 (Google 2025, arXiv 2503.19786): five layers with base 10,000 and a window, one with base
 # 1,000,000 and all keys; queries and keys normalised. From transformers' gemma3; the window of
 # 1,024 and the 32,768 tokens of pre-training are those of the report, quoted from memory. Left out:
-# the second norm of each half of a block, and the scale of the embedding.
+# the second norm of each half of a block, and the scale of the embedding. The pattern needs 6
+# layers: n_layer=6.
 pos = "5 * (rope + window(size=0.03125)) | rope(base=1000000)"
-n_layer = 6  # the pattern's length
 norm = "rmsnorm"
 norm_eps = 1e-6
 qk_norm = True
