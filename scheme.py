@@ -92,8 +92,10 @@ def read_branches(tree, mentions):
             return [[read_branches(left, mentions), read_branches(right, mentions)]]
         case ast.BinOp(left, ast.BitOr(), right):
             return read_branches(left, mentions) + read_branches(right, mentions)
-        case ast.BinOp(ast.Constant(int(count)), ast.Mult(), right) if 0 < count < 1000:
-            return count * read_branches(right, mentions)
+        case ast.BinOp(ast.Constant(int(count)), ast.Mult(), right) if type(count) is int:
+            branches = read_branches(right, mentions)
+            if 1 <= count * len(branches) <= 1000:  # repeats of repeats multiply
+                return count * branches
     mentions.append(read_mention(tree))
     return [mentions[-1:]]
 
@@ -110,7 +112,8 @@ def read_mention(tree):
             raise UserError(
                 f"{text!r:.80} is not a position scheme: an expression joins names such as rope or "
                 "t5(buckets=16), whose options have names, with + (together) and | (a pattern over "
-                "layers); a repeat is a whole number before the branch, as in 3 * rope | nope"
+                "layers); a repeat is a whole number before the branch, as in 3 * rope | nope, and "
+                "makes 1 to 1000 branches"
             )
     options = {}
     for keyword in keywords:

@@ -42,6 +42,7 @@ def names_by_layer(text, n_layer=6):
         ("2 * (a | b) | c", "a b a b c a"),
         ("2 * (2 * a | b)", "a a b a a b"),
         ("a | 2 * b", "a b b a b b"),
+        ("1000 * a | b", "a a a a a a"),
     ],
 )
 def test_a_pattern_over_layers(text, layers):
@@ -89,7 +90,12 @@ def test_options_are_numbers_booleans_and_words():
         ("rope alibi", "quoted in a shell"),
         ("rope - alibi", "is not a position scheme"),
         ("rope * 3", "a whole number before the branch"),
-        ("0 * rope", "a whole number before the branch"),
+        ("0 * rope", "a whole number before the branch.* 1 to 1000"),
+        ("-2 * rope", "a whole number before the branch"),
+        ("1001 * rope", "1 to 1000"),
+        ("501 * (rope | nope)", "1 to 1000"),
+        ("999 * (999 * (999 * rope))", "1 to 1000"),
+        ("True * rope", "a whole number before the branch"),
         ("rope.__class__", "is not a position scheme"),
         ("(lambda: rope)()", "is not a position scheme"),
         ("rope(2)", "options have names"),
