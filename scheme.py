@@ -62,7 +62,10 @@ def mentions_in(branches: list[list], layer: int) -> list[Mention]:
     """What acts in a layer, counted from 0, by the branches of an expression."""
     mentions = []
     for part in branches[layer % len(branches)]:
-        mentions += [part] if isinstance(part, Mention) else mentions_in(part, layer)
+        if isinstance(part, Mention):
+            mentions.append(part)
+        else:
+            mentions += mentions_in(part, layer)
     return mentions
 
 
@@ -587,8 +590,10 @@ class Scheme(nn.Module):
         (S,) their positions in a text of `total` tokens. dtype is float32 or wider. `window` hides
         keys with i - j >= window.
         """
+        # sample.py compiles for texts of any length, where dynamo has a symbol for it: a range has
+        # the number, which extensions compute with in Python
         if len(self.extensions) > 0:
-            total = range(total).stop  # a constant in compiled code too
+            total = range(total).stop
         plans = {}
         for keys, extension_keys in dict.fromkeys(self.sets):
             schemes = [self.pieces[key] for key in keys]
