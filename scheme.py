@@ -234,18 +234,18 @@ def build(
             raise UserError(f"{name} extends a trained model: write it as --extend={name}")
 
         # its options, checked against their annotations
-        fields = {"per_layer": (bool, cls.per_layer)}
+        fields = {}
         for key, option in options_of(cls).items():
             annotation = Any if option.annotation is option.empty else option.annotation
             fields[key] = (annotation, ... if option.default is option.empty else option.default)
+        fields["per_layer"] = (bool, cls.per_layer)
         config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
         model = create_model(name, __config__=config, **fields)
         try:
             options = dict(model.model_validate(mention.options, context={"length": shape.length}))
         except ValidationError as error:
             reasons = "; ".join(f"{e['loc'][0]}: {e['msg']}" for e in error.errors())
-            listed = ", ".join(options_of(cls)) or "none"
-            raise UserError(f"{name}: {reasons}. Its options: {listed}") from None
+            raise UserError(f"{name}: {reasons}. Its options: {', '.join(fields)}") from None
         per_layer = options.pop("per_layer")
 
         # its layers

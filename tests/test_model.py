@@ -227,6 +227,11 @@ def test_a_piece_that_needs_whole_heads_is_refused_beside_latents(pos):
         model(pos, **ARCHITECTURES["mla"])
 
 
+def test_latents_without_columns_that_turn_name_the_setting():
+    with pytest.raises(UserError, match="with kv_lora_rank set qk_rope_head_dim"):
+        model("rope", kv_lora_rank=8)
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("name", list(ARCHITECTURES))
 @pytest.mark.parametrize(
