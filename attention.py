@@ -203,15 +203,25 @@ def choose_path(plan: Plan, compiled: bool, dropout: float = 0.0) -> str:
     if not plan.biases and not plan.masks and (whole_text or plan.queries == 1):
         # compiled for a CPU, two products are faster in short texts
         return "masked" if compiled and not on_gpu and keys <= PRODUCT_KEYS else "fused"
-    can_flex = whole_text and on_gpu and plan.plain_ids and not plan.featured and plan.width >= 16
-    can_flex = can_flex and all(piece.by_distance for piece in plan.biases)
-    can_flex = can_flex and (compiled or COMPILE_FLEX) and not (dropout and trained)
+    if on_gpu and whole_text and (compiled or COMPILE_FLEX) and can_flex(plan, trained, dropout):
+        return "flex"
+    return "masked"
+
+
+def can_flex(plan, trained, dropout):
+    """Whether FlexAttention can compute the plan of a whole text, and is no slower."""
+    if not torch.__version__.startswith(FLEX_RELEASES):
+        return False
+    if not plan.plain_ids or plan.featured or plan.width < 16:
+        return False
+    if not all(piece.by_distance for piece in plan.biases):
+        return False
+    if not trained:
+        return True
     # a learned bias trains by another path: on an H100 flex took 4.8 times nope's step for t5
     # (124M, L = 512), one shared matrix 1.3 times
     learned = any(p.requires_grad for piece in plan.biases for p in piece.parameters())
-    if can_flex and not (trained and learned) and torch.__version__.startswith(FLEX_RELEASES):
-        return "flex"
-    return "masked"
+    return not dropout and not learned
 
 
 def prepare(plan: Plan, n_head: int, dtype: torch.dtype, dropout: float = 0.0) -> Prepared:
@@ -377,8 +387,11 @@ def _masked(q, k, v, prepared, scale):
         if added is not None:
             block = added[..., start:stop, :last]
         elif prepared.last_row is not None:
-            # scores follow from distances: a query has those of the query after it, one key further
-            # left. From the last query up they are a view of one row, which takes no memory.
+            # Scores follow from distances alone, so that a query has those of the query after it,
+            # one key further left: all are views of the last row, which take no memory. View n is
+            # of the query n before the last of the block, so that the queries are flipped. With
+            # keys 0 ... 2, last = 3 and a last row of s2 s1 s0 -inf -inf ..., s by distance:
+            # view 0, of query 2: s2 s1 s0; view 1, of query 1: s1 s0 -inf; view 2: s0 -inf -inf.
             rows = rows.flip(-2)
             views = prepared.last_row[:, keys - last :].unfold(-1, last, 1)  # (H or 1, ., last)
             block = views[:, : stop - start, near:]

@@ -159,24 +159,24 @@ class LatentAttention(nn.Module):
         q = self.c_query(x[:, -plan.queries :]).unflatten(-1, (self.n_head, -1)).transpose(1, 2)
         latent, shared = self.c_latent(x).split([self.rank, self.turned], -1)
         latent = normalised(self.kv_norm, latent)
-        kept = torch.cat((latent, shared), -1)[:, None]  # (B, 1, T, rank + turned)
+        new_latents = torch.cat((latent, shared), -1)[:, None]  # (B, 1, T, rank + turned)
         if len(plan.parts) == 1:
-            q, kept = plan.turn(q, kept, plan.parts[0])
-        latent = kept[..., : self.rank]  # of the new tokens
-        kept = keep(cache, self.layer, "k", kept, plan.packing)
+            q, new_latents = plan.turn(q, new_latents, plan.parts[0])
+        # those of all S tokens; packing rounds them
+        all_latents = keep(cache, self.layer, "k", new_latents, plan.packing)
         features = kept_features(x, plan, cache, self.layer)
         # what makes keys and values of latents, (H, width, rank) each
         up_k, up_v = self.c_up.weight.unflatten(0, (self.n_head, -1)).split(self.width, 1)
         if cache is None:
-            rounded, shared = kept.split([self.rank, self.turned], -1)
-            k = torch.cat((rounded @ up_k.mT, shared.expand(-1, self.n_head, -1, -1)), -1)
-            v = rounded @ up_v.mT
+            latent, shared = all_latents.split([self.rank, self.turned], -1)
+            k = torch.cat((latent @ up_k.mT, shared.expand(-1, self.n_head, -1, -1)), -1)
+            v = latent @ up_v.mT
             y = attention.attend(q, k, v, prepared, self.scale, features)
         else:
             q = torch.cat((q[..., : self.width] @ up_k, q[..., self.width :]), -1)
-            v = kept[..., : self.rank]
-            y = attention.attend(q, kept, v, prepared, self.scale, features) @ up_v.mT
-        new_v = latent @ up_v.mT if plan.finishing else None
+            v = all_latents[..., : self.rank]
+            y = attention.attend(q, all_latents, v, prepared, self.scale, features) @ up_v.mT
+        new_v = new_latents[..., : self.rank] @ up_v.mT if plan.finishing else None
         return joined(self, y, new_v, x, plan)
 
 

@@ -36,6 +36,11 @@ Table = tuple[Tensor, float]  # inv_freq in float64, and what multiplies cosines
 
 def in_tokens(value, info):
     """A length in tokens: 0.25 is a quarter of the length first trained at, at least 1."""
+    if not 0 < value <= (2**24 if isinstance(value, int) else 32):
+        raise ValueError(
+            "a whole number counts tokens, 1 to 2**24; a real number is a share of the training "
+            "length, over 0 and at most 32"
+        )
     return value if isinstance(value, int) else max(1, round(value * info.context["length"]))
 
 
@@ -43,10 +48,7 @@ Count = Annotated[int, Field(ge=1, le=2**24)]
 Whole = Annotated[int, Field(ge=0, le=2**24)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Base = Annotated[float, Field(gt=1)]
-Length = Annotated[
-    Count | Annotated[float, Field(gt=0, le=32)],
-    AfterValidator(in_tokens),
-]
+Length = Annotated[int | float, AfterValidator(in_tokens)]
 Factor = Literal["auto"] | Annotated[float, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
@@ -72,7 +74,10 @@ def rope_frequencies(head_dim: int, base: float = 10000.0) -> Table:
     Su et al. 2021 (arXiv 2104.09864). UserError for an odd head_dim.
     """
     if head_dim <= 0 or head_dim % 2:
-        raise UserError(f"rope turns pairs of columns: it needs an even dimension, not {head_dim}")
+        raise UserError(
+            f"rope turns pairs of columns: it needs an even dimension, not {head_dim} "
+            "(of a head, times fraction; with kv_lora_rank set qk_rope_head_dim)"
+        )
     return base ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim), 1.0
 
 

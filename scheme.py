@@ -62,7 +62,10 @@ def mentions_in(branches: list[list], layer: int) -> list[Mention]:
     """What acts in a layer, counted from 0, by the branches of an expression."""
     mentions = []
     for part in branches[layer % len(branches)]:
-        mentions += [part] if isinstance(part, Mention) else mentions_in(part, layer)
+        if isinstance(part, Mention):
+            mentions.append(part)
+        else:
+            mentions += mentions_in(part, layer)
     return mentions
 
 
@@ -92,8 +95,10 @@ def read_branches(tree, mentions):
             return [[read_branches(left, mentions), read_branches(right, mentions)]]
         case ast.BinOp(left, ast.BitOr(), right):
             return read_branches(left, mentions) + read_branches(right, mentions)
-        case ast.BinOp(ast.Constant(int(count)), ast.Mult(), right) if 0 < count < 1000:
-            return count * read_branches(right, mentions)
+        case ast.BinOp(ast.Constant(int(count)), ast.Mult(), right) if type(count) is int:
+            branches = read_branches(right, mentions)
+            if 1 <= count * len(branches) <= 1000:  # repeats of repeats multiply
+                return count * branches
     mentions.append(read_mention(tree))
     return [mentions[-1:]]
 
@@ -110,7 +115,8 @@ def read_mention(tree):
             raise UserError(
                 f"{text!r:.80} is not a position scheme: an expression joins names such as rope or "
                 "t5(buckets=16), whose options have names, with + (together) and | (a pattern over "
-                "layers); a repeat is a whole number before the branch, as in 3 * rope | nope"
+                "layers); a repeat is a whole number before the branch, as in 3 * rope | nope, and "
+                "makes 1 to 1000 branches"
             )
     options = {}
     for keyword in keywords:
@@ -228,18 +234,18 @@ def build(
             raise UserError(f"{name} extends a trained model: write it as --extend={name}")
 
         # its options, checked against their annotations
-        fields = {"per_layer": (bool, cls.per_layer)}
+        fields = {}
         for key, option in options_of(cls).items():
             annotation = Any if option.annotation is option.empty else option.annotation
             fields[key] = (annotation, ... if option.default is option.empty else option.default)
+        fields["per_layer"] = (bool, cls.per_layer)
         config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
         model = create_model(name, __config__=config, **fields)
         try:
             options = dict(model.model_validate(mention.options, context={"length": shape.length}))
         except ValidationError as error:
             reasons = "; ".join(f"{e['loc'][0]}: {e['msg']}" for e in error.errors())
-            listed = ", ".join(options_of(cls)) or "none"
-            raise UserError(f"{name}: {reasons}. Its options: {listed}") from None
+            raise UserError(f"{name}: {reasons}. Its options: {', '.join(fields)}") from None
         per_layer = options.pop("per_layer")
 
         # its layers
@@ -584,8 +590,10 @@ class Scheme(nn.Module):
         (S,) their positions in a text of `total` tokens. dtype is float32 or wider. `window` hides
         keys with i - j >= window.
         """
+        # sample.py compiles for texts of any length, where dynamo has a symbol for it: a range has
+        # the number, which extensions compute with in Python
         if len(self.extensions) > 0:
-            total = range(total).stop  # a constant in compiled code too
+            total = range(total).stop
         plans = {}
         for keys, extension_keys in dict.fromkeys(self.sets):
             schemes = [self.pieces[key] for key in keys]
@@ -650,7 +658,4 @@ class Scheme(nn.Module):
             text += f"; nothing reads the positions of {scheme_name(self.mover)}"
         if self.extension:
             text += f", extended by {self.extension}"
-        for number, mention in enumerate(self.expression.mentions):
-            if not any(key.startswith(f"{number}_") for key in self.pieces):
-                text += f"; warning: {mention.text} is in no layer"
         return text

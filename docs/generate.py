@@ -43,8 +43,9 @@ that names a paper quotes its authors; the others follow from the formula.
 RECIPES = """
 ## What models run
 
-Each is a file: `python train.py config/recipes/gemma3.py`. It says where its numbers are from and
-what is left out. Lengths are shares of the training length.
+Each is a file: `python train.py config/recipes/gemma3.py --n_layer=6`. It says where its numbers
+are from, what is left out, and how many layers its pattern needs if these are over 4. Lengths are
+shares of the training length.
 
 | recipe | model | expression |
 | --- | --- | --- |"""

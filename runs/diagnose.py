@@ -41,14 +41,15 @@ def with_errors(samples: dict[str, np.ndarray], index: pd.Index) -> pd.DataFrame
 def attention_of(model: GPT, texts: Tensor, train_length: int) -> Finding:
     """Where the attention of texts (B, N) goes: means over all heads, by the place of the query."""
     note = """keys      how many keys the last query of a line sees
-entropy   of the attention weights, nats; ln(keys) where all keys weigh the same
-distance  from the query to the keys, tokens, each key by its weight
+entropy   of the attention weights over their sum, nats; ln(keys) where all keys weigh the same
+distance  from the query to the keys, tokens, each key by its weight over their sum
 beyond L  the weight of keys at least L tokens back, where L is the training length
-first 4   the weight of the first 4 tokens of the text"""
+first 4   the weight of the first 4 tokens of the text
+attended  the sum of the weights: 1 for a softmax, less beside a sink and its like"""
     n = texts.shape[1]
     place = torch.arange(n, device=texts.device)
     edges = [0, *(1 << k for k in range((n - 1).bit_length())), n]
-    measured = []  # of each text and layer: (lines, 4)
+    measured = []  # of each text and layer: (lines, 5)
     attend = attention.attend
 
     def watched(q, k, v, prepared, scale, features=None):
@@ -60,8 +61,10 @@ first 4   the weight of the first 4 tokens of the text"""
             known = None if features is None else features[:, :stop]
             weights = attention.attention_weights(rows, k[..., :stop, :], plan, scale, known)
             back = place[start:stop, None] - place[:stop]
-            entropy = torch.special.entr(weights)
-            parts = (entropy, weights * back, weights * (back >= train_length), weights[..., :4])
+            attended = weights.sum(-1, keepdim=True)
+            shares = weights / attended.clamp(min=1e-30)  # 0 where a query attends to nothing
+            far = weights * (back >= train_length)
+            parts = (torch.special.entr(shares), shares * back, far, weights[..., :4], attended)
             lines.append([part.sum(-1).mean().item() for part in parts])
         measured.append(lines)
         return attend(q, k, v, prepared, scale, features)
@@ -72,8 +75,8 @@ first 4   the weight of the first 4 tokens of the text"""
             model(text[None])
     finally:
         attention.attend = attend
-    columns = np.array(measured).reshape(len(texts), -1, len(edges) - 1, 4).mean(axis=1)
-    names = ("entropy", "distance", "beyond L", "first 4")
+    columns = np.array(measured).reshape(len(texts), -1, len(edges) - 1, 5).mean(axis=1)
+    names = ("entropy", "distance", "beyond L", "first 4", "attended")
     samples = dict(zip(names, columns.transpose(2, 1, 0), strict=True))  # (lines, texts) each
     frame = with_errors(samples, pd.Index(edges[1:], name="keys"))
     return f"attention in texts of {n} tokens", frame, note

@@ -21,9 +21,10 @@ from configurable import GPTConfig, UserError
 from model import GPT
 from posenc import Piece
 from runs.device import is_out_of_memory
-from scheme import load_file
+from scheme import load_file, mentions_in, parse
 
 NEAR = 1e-4  # how far logits may differ that are computed in two ways
+NOISE = 1e-7  # of gradients that cancel; those that do not are above 1e-4 in all of the catalogue
 
 
 class Fault(UserError):
@@ -60,7 +61,8 @@ def examine(
     config: GPTConfig, pos_file: Path | None = None, length: int = 0, folder: Path | None = None
 ) -> list[str]:
     """Examine the scheme `config.pos`, extended by `config.extend`, for training at `length` (0:
-    config.block_size): a warning of what fails in longer texts, or on another device.
+    config.block_size): warnings of a branch that is in no layer, and of what fails in longer texts
+    or on another device.
 
     UserError, one sentence, for what is wrong. `folder` is where files that options name are.
     """
@@ -70,9 +72,18 @@ def examine(
         with errors_named(pos_file, config.pos):
             if pos_file:
                 check_names(pos_file)
-            model = small_model(config, pos_file, folder)
+            expression = parse(config.pos)
+            layers = first_layers(expression, config.n_layer)
+            # as many layers as it takes until every piece has acted, and 3 where there are so many
+            n_layer = min(config.n_layer, max(3, 1 + max(layers.values())))
+            model = small_model(replace(config, n_layer=n_layer), pos_file, folder)
             check_short(model, config.vocab_size, min(48, length))
             check_long(model, length)
+        warnings = [
+            f"{mention.text} is in no layer: n_layer={config.n_layer} is too small for the pattern"
+            for mention in expression.mentions
+            if mention not in layers
+        ]
         try:
             with errors_named(pos_file, f"{config.pos} (longer, or on a GPU)"):
                 check_long(model, 4 * length)
@@ -80,8 +91,8 @@ def examine(
                 with patch("torch.autocast"):
                     model.to("meta").eval()(torch.zeros(2, 8, dtype=torch.long, device="meta"))
         except UserError as error:
-            return [str(error)]
-    return []
+            warnings.append(str(error))
+    return warnings
 
 
 def check_names(pos_file):
@@ -94,13 +105,19 @@ def check_names(pos_file):
                 raise Fault(f"has {name}, which no piece has: did you mean {near[0]}?")
 
 
+def first_layers(expression, n_layer):
+    """The first layer in which each mention of an expression acts, of those that act in one."""
+    layers = {}
+    for layer in range(n_layer):
+        for mention in mentions_in(expression.branches, layer):
+            layers.setdefault(mention, layer)
+    return layers
+
+
 def small_model(config, pos_file, folder):
-    """A model of the run's heads and width, with scores near 1, few layers and no MLP."""
+    """A model of the run's heads and width, with scores near 1 and no MLP."""
     size = min(config.vocab_size, 256)
-    model = GPT(
-        replace(config, n_layer=min(config.n_layer, 3), vocab_size=size, dropout=0.0, extend=""),
-        pos_file,
-    )
+    model = GPT(replace(config, vocab_size=size, dropout=0.0, extend=""), pos_file)
     model.pos.extend(config.extend, folder)
     model.wte.register_forward_pre_hook(lambda _, tokens: tokens[0] % size)
     for block in model.h:
@@ -170,16 +187,27 @@ def check_short(model, vocab_size, length):
         for p, move in moves:  # to the other side of where they start
             p.data.sub_(2 * move)
             move.neg_()
-        loss = logits_of(model, texts, True).log_softmax(-1)[..., 0].mean()
-        gradients = torch.autograd.grad(loss, list(untrained.values()), materialize_grads=True)
-        for name, gradient in zip(list(untrained), gradients, strict=True):
-            size = gradient.abs().max()
-            if not size < torch.inf:
-                raise Fault(f"must have finite gradients, {name} has not (sqrt of 0?)")
-            if size > 0:
-                del untrained[name]
+        drop_trained(model, texts, untrained)
+    # a parameter that adds the same to all scores of a query, such as the last bias of fire, has no
+    # gradient since softmax cancels it: that is no fault, and without the softmax it has one
+    if untrained:
+        no_softmax = patch.object(torch.Tensor, "softmax", lambda scores, _: scores.sigmoid())
+        with no_softmax, patch.object(attention, "FORCED_PATH", "scored"):
+            drop_trained(model, tokens, untrained)
     if untrained:
         raise Fault(f"has parameters without a gradient: {', '.join(untrained)}")
+
+
+def drop_trained(model, texts, untrained):
+    """Take the parameters with a gradient in these texts out of `untrained`, by their names."""
+    loss = logits_of(model, texts, True).log_softmax(-1)[..., 0].mean()
+    gradients = torch.autograd.grad(loss, list(untrained.values()), materialize_grads=True)
+    for name, gradient in zip(list(untrained), gradients, strict=True):
+        size = gradient.abs().max()
+        if not size < torch.inf:
+            raise Fault(f"must have finite gradients, {name} has not (sqrt of 0?)")
+        if size > NOISE:
+            del untrained[name]
 
 
 def check_long(model, length):

@@ -87,6 +87,12 @@ def test_what_cannot_be_compared_is_refused_before_the_first_cell(words, reason,
     assert not any(folder.iterdir())
 
 
+def test_a_branch_in_no_layer_is_a_line_of_its_own_before_the_first_cell(capsys):
+    ablate.examine_cells(plan("rope", "2 * rope | alibi"))
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("warning: 2 * rope | alibi: alibi is in no layer")
+
+
 def test_a_leak_in_the_second_scheme_is_found_before_the_first_cell(folder, monkeypatch):
     leak = "class Leak(Piece):\n    def output(self, y, v, x):\n        return y + v.flip(2)\n"
     Path("mine.py").write_text(f"from posenc import Piece\n\n\n{leak}")

@@ -132,6 +132,29 @@ def test_each_path_is_chosen_where_it_fits():
     assert model("rope", "yarn").attention_path(N) == "fused"
 
 
+@pytest.mark.parametrize(
+    "pos, head_dim, tested, trained",
+    [
+        ("alibi", 16, True, True),
+        ("alibi", 8, False, False),  # too narrow for its kernel
+        ("t5", 16, True, False),  # a learned bias trains by another path
+        ("rope + window(size=3)", 16, True, True),
+        ("fire", 16, False, False),  # not by distance alone
+        ("fox", 16, False, False),  # features
+        ("randomized(max=64) + alibi", 16, False, False),  # ids are not places
+    ],
+)
+def test_flex_is_chosen_where_it_fits_a_whole_text_on_a_card(pos, head_dim, tested, trained):
+    gpt = model(pos, head_dim=head_dim)
+    ids = torch.arange(8)
+    drawn = gpt.pos.draw(0, 0, 8)
+    positions = ids if drawn is None else drawn
+    plan = gpt.pos.plans(ids, positions, 8, 8, torch.float32)[gpt.pos.sets[0]]
+    assert attention.can_flex(plan, False, 0.5) == tested
+    assert attention.can_flex(plan, True, 0.0) == trained
+    assert not attention.can_flex(plan, True, 0.5)
+
+
 @torch.no_grad()
 @pytest.mark.parametrize(
     "pos",

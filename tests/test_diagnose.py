@@ -14,6 +14,7 @@ from runs import diagnose
 L = 16
 SCHEMES = ["nope", "rope", "alibi", "t5", "nope + window(size=7, sinks=2)", "rope | nope | alibi"]
 SCHEMES += ["randomized(max=64) + rope", "cope", "fox", "ssmax + rope"]
+SCHEMES += ["rope + sink", "softpick", "stick_breaking"]
 EXTENSIONS = ["yarn", "pi + logn", "rerope(window=8)", "self_extend(window=8, group=2)"]
 
 
@@ -33,14 +34,15 @@ def tokens(batch, length):
     return torch.randint(11, (batch, length), generator=torch.Generator().manual_seed(1))
 
 
+@pytest.mark.parametrize("pos, nothing", [("alibi", 0.0), ("alibi + sink", 1.0)])
 @torch.no_grad()
-def test_statistics_are_those_worked_out_by_hand():
-    """ALiBi in one layer, every weight in plain floats."""
-    model = gpt("alibi", n_layer=1)
+def test_statistics_are_those_worked_out_by_hand(pos, nothing):
+    """ALiBi in one layer, every weight in plain floats; a sink weighs as much as a score of 0."""
+    model = gpt(pos, n_layer=1)
     texts = tokens(2, 40)
     title, frame, note = diagnose.attention_of(model, texts, L)
     assert list(frame.index) == [1, 2, 4, 8, 16, 32, 40] and "40" in title and "entropy" in note
-    expected = np.zeros((2, 4, 2, 40))  # text, statistic, head, query
+    expected = np.zeros((2, 5, 2, 40))  # text, statistic, head, query
     for number, text in enumerate(texts):
         x = model.h[0].ln_1(model.wte(text))
         q, k, _ = (part.view(40, 2, 16).double() for part in model.h[0].attn.c_attn(x).chunk(3, -1))
@@ -50,13 +52,15 @@ def test_statistics_are_those_worked_out_by_hand():
                     float(q[i, h] @ k[j, h]) / 4 - (i - j) * (1 / 16, 1 / 256)[h]
                     for j in range(i + 1)
                 ]
-                weights = [math.exp(score - max(scores)) for score in scores]
-                weights = [weight / sum(weights) for weight in weights]
+                weights = [math.exp(score) for score in scores]
+                shares = [weight / sum(weights) for weight in weights]
+                weights = [weight / (sum(weights) + nothing) for weight in weights]
                 expected[number, :, h, i] = (
-                    -sum(w * math.log(w) for w in weights if w > 0),
-                    sum(w * (i - j) for j, w in enumerate(weights)),
+                    -sum(w * math.log(w) for w in shares if w > 0),
+                    sum(w * (i - j) for j, w in enumerate(shares)),
                     sum(w for j, w in enumerate(weights) if i - j >= L),
                     sum(weights[:4]),
+                    sum(weights),
                 )
     start = 0
     for stop, row in frame.iterrows():
@@ -79,6 +83,7 @@ def test_every_scheme_is_looked_at_and_left_as_it_was(pos, extend):
     assert torch.equal(model(texts, texts)[0], before)
     assert (frame["entropy"] <= np.log(frame.index) + 1e-5).all()
     assert frame["first 4"].between(0, 1 + 1e-5).all()
+    assert frame["attended"].between(0, 1 + 1e-5).all()
     assert (frame["beyond L"].iloc[:4] == 0).all()  # no key is so far from the first L queries
 
 

@@ -42,6 +42,31 @@ def test_a_fault_is_one_sentence_that_names_the_file_and_the_scheme(name, tmp_pa
     assert any(word in sentence for word in FAULTS[name].split("|")), sentence
 
 
+def test_a_piece_that_acts_in_a_late_layer_alone_is_examined(tmp_path):
+    (case,) = [case for case in PLANTED if case.name == "features read the next token"]
+    sentence = sentence_about(case.source, f"3 * rope | nope + {case.pos}", tmp_path)
+    assert "must not read later tokens" in sentence
+    sizes = {**SIZES, "n_layer": 24}
+    assert examine(GPTConfig(pos="20 * rope | nope | 3 * alibi", **sizes)) == []
+
+
+def test_a_branch_in_no_layer_is_warned_of():
+    warnings = examine(GPTConfig(pos="4 * rope | nope + alibi", **SIZES))
+    assert warnings[0] == "nope is in no layer: n_layer=4 is too small for the pattern"
+    assert [text.split()[0] for text in warnings] == ["nope", "alibi"]
+    assert examine(GPTConfig(pos="3 * rope | nope + alibi", **SIZES)) == []
+
+
+@pytest.mark.parametrize("bias, words", [("self.b[h]", ""), ("0 * self.b[h]", "pieces.0_mine.b")])
+def test_what_softmax_cancels_is_no_fault_and_what_is_dead_is_one(bias, words, tmp_path):
+    head = "import torch\nfrom torch import nn\nfrom posenc import Piece\n\n\nclass Mine(Piece):\n"
+    start = "    def __init__(self, shape):\n        super().__init__()\n"
+    start += "        self.b = nn.Parameter(torch.ones(shape.n_head))\n"
+    method = f"\n    def bias(self, h, i, j):\n        return {bias} - i + j\n"
+    sentence = sentence_about(head + start + method, "mine", tmp_path)
+    assert sentence.endswith(words) and bool(sentence) == bool(words)
+
+
 @pytest.mark.parametrize("case", HONEST[::4], ids=lambda case: case.name)
 def test_an_honest_scheme_passes(case, tmp_path):
     assert sentence_about(case.source, case.pos, tmp_path) == ""

@@ -66,6 +66,19 @@ def test_the_program_says_what_an_expression_is(monkeypatch, capsys):
         explained(monkeypatch, capsys, "alib")
 
 
+def test_a_class_is_explained_once_and_what_an_option_needs_is_a_name(monkeypatch, capsys):
+    text = explained(monkeypatch, capsys, "rope + sink", "--n_layer=3")
+    assert text.count("\nsink: ") == 1 and text.count("parameters: s (4,)") == 1
+    text = explained(monkeypatch, capsys, "window(size=4) | window(size=8)")
+    assert text.count("options: size, sinks=0\n") == 1
+
+
+def test_a_branch_in_no_layer_is_warned_of(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["explain", "rope | alibi", "--n_layer=1"])
+    explain.main()
+    assert capsys.readouterr().err.startswith("warning: alibi is in no layer")
+
+
 def test_a_scheme_of_ones_own_is_examined_and_explained(monkeypatch, capsys, tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(

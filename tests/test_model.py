@@ -221,6 +221,17 @@ def test_latent_attention_equals_attention_with_the_keys_and_values_it_stands_fo
     torch.testing.assert_close(q[..., :8], queries[..., :8].transpose(0, 1)[None], rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("pos", ["rope_pp", "rope_pp(queries=own)", "rope + gate", "grape"])
+def test_a_piece_that_needs_whole_heads_is_refused_beside_latents(pos):
+    with pytest.raises(UserError, match="needs whole heads: leave kv_lora_rank out"):
+        model(pos, **ARCHITECTURES["mla"])
+
+
+def test_latents_without_columns_that_turn_name_the_setting():
+    with pytest.raises(UserError, match="with kv_lora_rank set qk_rope_head_dim"):
+        model("rope", kv_lora_rank=8)
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("name", list(ARCHITECTURES))
 @pytest.mark.parametrize(

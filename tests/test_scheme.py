@@ -42,6 +42,7 @@ def names_by_layer(text, n_layer=6):
         ("2 * (a | b) | c", "a b a b c a"),
         ("2 * (2 * a | b)", "a a b a a b"),
         ("a | 2 * b", "a b b a b b"),
+        ("1000 * a | b", "a a a a a a"),
     ],
 )
 def test_a_pattern_over_layers(text, layers):
@@ -89,7 +90,12 @@ def test_options_are_numbers_booleans_and_words():
         ("rope alibi", "quoted in a shell"),
         ("rope - alibi", "is not a position scheme"),
         ("rope * 3", "a whole number before the branch"),
-        ("0 * rope", "a whole number before the branch"),
+        ("0 * rope", "a whole number before the branch.* 1 to 1000"),
+        ("-2 * rope", "a whole number before the branch"),
+        ("1001 * rope", "1 to 1000"),
+        ("501 * (rope | nope)", "1 to 1000"),
+        ("999 * (999 * (999 * rope))", "1 to 1000"),
+        ("True * rope", "a whole number before the branch"),
         ("rope.__class__", "is not a position scheme"),
         ("(lambda: rope)()", "is not a position scheme"),
         ("rope(2)", "options have names"),
@@ -130,8 +136,12 @@ def test_every_name_is_found():
         ("rope(fraction=0.3)", "needs an even dimension, not 2|even"),
         ("alibi(learned=1)", "learned: Input should be a valid boolean"),
         ("window", "size: Field required"),
-        ("window(size=0)", "size: Input should be"),
-        ("window(size=33.0)", "size: Input should be"),
+        ("window(size=0)", "size: .* 1 to 2"),
+        ("window(size=0.0)", "over 0"),
+        ("window(size=33.0)", "a share of the training length, over 0 and at most 32"),
+        ("window(size=True)", "size: Input should be a valid"),
+        ("window(size=1e999)", "size: Input should be a finite number"),
+        ("sink(per_layer=1)", "valid boolean. Its options: per_layer"),
         ("t5(buckets=7)", "multiple of 2"),
         ("t5(max_distance=16)", "must exceed buckets / 2"),
     ],
@@ -270,12 +280,10 @@ def test_extended_frequencies_of_interpolation():
 # ---- what it says of itself
 
 
-def test_the_map_of_layers_has_the_options_and_names_a_branch_in_no_layer():
+def test_the_map_of_layers_has_the_options():
     assert Scheme("rope", SHAPE, 4).describe() == "all 4 layers: rope"
     text = Scheme("rope | rope(base=1000000)", SHAPE, 4).describe()
     assert text == "layers 0, 2: rope; 1, 3: rope(base=1000000)"
-    text = Scheme("2 * rope | nope | alibi", SHAPE, 2).describe()
-    assert "warning: nope is in no layer" in text and "warning: alibi is in no layer" in text
     assert (
         "nothing reads the positions of randomized"
         in Scheme("randomized(max=64) + nope", SHAPE, 2).describe()

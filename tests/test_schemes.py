@@ -222,7 +222,12 @@ def test_gradients_are_those_of_finite_differences_and_reach_every_parameter(tex
     weights = torch.randn(2, 9, VOCABULARY, dtype=torch.float64)
     trained = [p for p in gpt.parameters() if p.requires_grad]
     gradients = torch.autograd.grad((logits(gpt, idx) * weights).sum(), trained)
-    assert all(g.isfinite().all() and g.any() for g in gradients)
+    assert all(g.isfinite().all() for g in gradients)
+    names = [name for name, p in gpt.named_parameters() if p.requires_grad]
+    without = {name for name, g in zip(names, gradients, strict=True) if g.abs().max() < 1e-10}
+    # fire and dape end in a bias that is the same for all keys: softmax cancels it
+    ends = {name for name in names if name.endswith(".outer.bias")}
+    assert without == (ends if name_of(text) in ("fire", "dape") else set())
     steps = [1e-6 * torch.randn_like(p) for p in trained]
     ends = []
     for sign in (1, -1):
@@ -840,7 +845,6 @@ def test_layers_share_a_piece_unless_it_is_per_layer():
     assert len(list(Scheme("2 * t5 | rope", SHAPE, 6).parameters())) == 1
     assert len(list(Scheme("t5(per_layer=True) | nope", SHAPE, 4).parameters())) == 2
     assert len(list(Scheme("t5 | t5", SHAPE, 4).parameters())) == 2
-    assert "nope" in Scheme("rope | alibi | nope", SHAPE, 2).describe()  # a branch in no layer
 
 
 def test_what_a_layer_learns_by_itself_is_not_shared():

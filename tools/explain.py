@@ -67,20 +67,21 @@ def main() -> None:
         name = "extend" if issubclass(kind, Extension) else "pos"
         settings = replace(settings, **{name: text})
     config = GPTConfig(**{f.name: getattr(settings, f.name) for f in fields(ModelSettings)})
-    if pos_file:
-        for warning in examine(config, pos_file):
-            print(f"warning: {warning}", file=sys.stderr)
-        print("examined: causal, its own text, finite, trained, the same by every way of computing")
-
     shape = Shape(config.n_head, config.scheme_width, config.n_embd, config.block_size)
     scheme = Scheme(config.pos, shape, config.n_layer, pos_file)
     scheme.extend(config.extend)
+    for warning in examine(config, pos_file):
+        print(f"warning: {warning}", file=sys.stderr)
+    print("examined: causal, its own text, finite, trained, the same by every way of computing")
     length = settings.length or min(8 * config.block_size, scheme.limit or 2**24)
     print(f"{scheme.text}, trained at L = {config.block_size}\n{scheme.describe()}")
-    for piece in scheme.extensions or scheme.pieces.values():
-        options = [f"{option.name}={option.default}" for option in options_of(type(piece)).values()]
+    pieces = {type(piece): piece for piece in scheme.extensions or scheme.pieces.values()}
+    for cls, piece in pieces.items():
+        options = []
+        for name, option in options_of(cls).items():
+            options.append(name if option.default is option.empty else f"{name}={option.default}")
         parameters = [f"{name} {tuple(x.shape)}" for name, x in piece.named_parameters()]
-        print(f"\n{scheme_name(piece)}: {inspect.getdoc(type(piece))}")
+        print(f"\n{scheme_name(piece)}: {inspect.getdoc(cls)}")
         print(f"options: {', '.join(options) or 'none'}")
         print(f"parameters: {', '.join(parameters) or 'none'}")
     for rotary in scheme.rotary:  # none: it turns no pairs

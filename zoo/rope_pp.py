@@ -20,6 +20,8 @@ class RopePp(Rope):
     2 L (results/recipes, one seed). The authors propose it for training on long contexts.
     """
 
+    conflicts = ("latent attention",)  # there most columns of a query are not turned, nor shared
+
     def __init__(
         self, shape: Shape, *, base: Base = 10000.0, queries: Literal["shared", "own"] = "shared"
     ) -> None:

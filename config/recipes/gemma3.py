@@ -2,9 +2,9 @@
 # 1,000,000 and all keys; queries and keys normalised. From transformers' gemma3; the window of
 # 1,024 and the 32,768 tokens of pre-training are those of the report, as others quote it. Left out:
 # the second norm of each half of a block, the gated GELU of the MLP, and the scale of the
-# embedding.
+# embedding. The pattern has 6 layers: a size file stands behind this one, not before it.
 pos = "5 * (rope + window(size=0.03125)) | rope(base=1000000)"
-n_layer = 6  # the pattern's length
+n_layer = 6
 norm = "rmsnorm"
 norm_eps = 1e-6
 qk_norm = True

@@ -1,6 +1,6 @@
 # 0.2M parameters at L = 64: trains in seconds, for tests and for trying an idea.
 block_size = 64
-n_layer = 3
+n_layer = 4
 n_head = 4
 n_embd = 64
 batch_size = 16
