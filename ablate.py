@@ -8,6 +8,7 @@
     python ablate.py rope alibi --learning_rates=1e-3,3e-3,6e-3    the best of them for each scheme
     python ablate.py rope alibi --jobs=4                           four cells at once
     python ablate.py rope alibi --only=1/3                         the first third of the cells
+    python ablate.py rope alibi --plan=True                        what is to do, and how long
 
 Each cell of the comparison is a run of train.py in its own run folder; what it prints is in
 train.log there. All schemes of a seed are trained on the same tokens in the same order. The same
@@ -32,6 +33,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
@@ -53,6 +55,7 @@ from configurable import (
 )
 from runs import device, results
 from runs.checkpoint import (
+    checkpoint_paths,
     corpus_digests,
     differences,
     finished_result,
@@ -107,6 +110,22 @@ class Cell:
                 return False
             raise
 
+    def steps(self) -> int:
+        """The steps of its newest checkpoint, from which train.py goes on."""
+        paths = checkpoint_paths(self.folder)
+        if not paths or self.settings.overwrite or self.changes():
+            return 0
+        return int(paths[0].name.split("-")[1])
+
+    def state(self) -> str:
+        """What --plan says of it."""
+        if self.is_finished():
+            return "finished"
+        if not self.settings.overwrite and self.changes():
+            return f"another run in its folder ({self.changes()[0]}): needs --overwrite=True"
+        steps = self.steps()
+        return f"begun at step {steps}" if steps else "to train"
+
 
 # ---- what is to be trained
 
@@ -141,10 +160,8 @@ def plan(schemes: list[str], settings: AblateSettings) -> list[Cell]:
     ]
 
 
-def examine_cells(cells: list[Cell]) -> None:
-    """Examine the scheme of every cell; print warnings. UserError, before anything is trained, for
-    a wrong scheme, a length that the corpus does not have, or a folder that holds another run.
-    """
+def check_folders(cells: list[Cell]) -> None:
+    """UserError, before anything is trained, for a folder that holds another run."""
     for cell in cells:
         if cell.settings.overwrite or not cell.changes():
             continue
@@ -153,6 +170,12 @@ def examine_cells(cells: list[Cell]) -> None:
             f"{cell.folder} holds another run than {cell.name} ({cell.changes()[0]}): "
             f"--overwrite=True keeps what is finished and trains anew: {unfinished}"
         )
+
+
+def examine_cells(cells: list[Cell]) -> None:
+    """Examine the scheme of every cell; print warnings. UserError, before anything is trained, for
+    a wrong scheme or a length that the corpus does not have.
+    """
     # one cell of each scheme
     for cell in {cell.label: cell for cell in cells}.values():
         s = cell.settings
@@ -173,6 +196,24 @@ def examine_cells(cells: list[Cell]) -> None:
 # ---- training
 
 
+def start_training(s: TrainSettings, jobs: int) -> subprocess.Popen:
+    """Start train.py, one of so many at once: each has its share of the processors.
+
+    It has a process group of its own: Ctrl-C reaches it only from here. Its output comes through a
+    pipe: if this process is killed, the next line that it prints ends it.
+    """
+    threads = max(1, torch.get_num_threads() // jobs)
+    return subprocess.Popen(
+        [sys.executable, "-u", str(TRAIN), *words(s)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+        process_group=0,
+        env={"OMP_NUM_THREADS": str(threads), **os.environ},
+    )
+
+
 def train_cells(cells: list[Cell], jobs: int) -> dict[str, str]:
     """Train and test the cells that are not finished, `jobs` at once; print a line for each.
     Returns {name of a cell: why it failed}.
@@ -183,6 +224,7 @@ def train_cells(cells: list[Cell], jobs: int) -> dict[str, str]:
     waiting = [cell for cell in cells if not cell.is_finished()]
     failures = {}
     children = []
+    times = []  # seconds of each cell that was finished
     caught = []  # signals
 
     def pass_on(number: int, frame: object) -> None:
@@ -190,27 +232,13 @@ def train_cells(cells: list[Cell], jobs: int) -> dict[str, str]:
         for child in children:
             child.send_signal(number)  # nothing, if it has ended
 
-    # each job has its share of the processors
-    threads = max(1, torch.get_num_threads() // jobs)
-    environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
-
     def train(cell: Cell) -> None:
         if caught:
             return
         started = time.monotonic()
         last = ""
         cell.folder.mkdir(parents=True, exist_ok=True)
-        # A process group of its own: Ctrl-C reaches it only from here. The output comes through a
-        # pipe: if this process is killed, the next line that it prints ends the child.
-        child = subprocess.Popen(
-            [sys.executable, "-u", str(TRAIN), *words(cell.settings)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            encoding="utf-8",
-            errors="replace",
-            process_group=0,
-            env=environment,
-        )
+        child = start_training(cell.settings, jobs)
         children.append(child)
         if caught:  # it came while the child was being started
             child.send_signal(caught[0])
@@ -221,14 +249,21 @@ def train_cells(cells: list[Cell], jobs: int) -> dict[str, str]:
         code = child.wait()
         if caught:
             return
+        took = time.monotonic() - started
+        left = ""
         if code or not cell.is_finished():
             failures[cell.name] = f"{last or code} (see {cell.folder}/train.log)"
             outcome = f"failed: {failures[cell.name]}"
         else:
             summary = results.summary(results.select(results.load_rows([cell.folder])))
             outcome = ", ".join(f"{name} {x:.4f}" for name, x in summary.items())
+            times.append(took)
+            n_left = len(waiting) - len(times) - len(failures)
+            if n_left:
+                minutes = n_left * sum(times) / len(times) / jobs / 60
+                left = f", about {minutes:.1f} min left"
         number = f"[{cells.index(cell) + 1}/{len(cells)}]"
-        print(f"{number} {cell.name}: {outcome} ({time.monotonic() - started:.0f} s)", flush=True)
+        print(f"{number} {cell.name}: {outcome} ({took:.0f} s{left})", flush=True)
 
     handlers = {number: signal.signal(number, pass_on) for number in SIGNALS}
     try:
@@ -241,6 +276,61 @@ def train_cells(cells: list[Cell], jobs: int) -> dict[str, str]:
         print("stopped; the same command goes on (--overwrite=True begins unfinished cells anew)")
         raise SystemExit(128 + caught[0])
     return failures
+
+
+# ---- a plan
+
+
+def time_steps(cell: Cell, jobs: int) -> tuple[float, float]:
+    """Seconds that a training takes to start and to compile, and seconds of a step after that.
+
+    Its first steps are taken in a folder that is deleted, as train.py takes them; the mean is that
+    of steps 21 to 40. UserError if it fails before.
+    """
+    moments = {}
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        s = replace(cell.settings, out_dir=folder, max_iters=max(1000, cell.settings.max_iters))
+        s = replace(s, log_interval=20, eval_interval=s.max_iters, wandb_log=False)
+        child = start_training(s, jobs)
+        try:
+            for line in child.stdout:
+                moments[line.split("/")[0]] = time.monotonic()  # "step 20/1500: loss ..."
+                if "step 40" in moments:
+                    break
+        finally:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+    if "step 40" not in moments:
+        raise UserError(f"{cell.name} cannot be timed: {line.strip()}")
+    step = (moments["step 40"] - moments["step 20"]) / 20
+    return moments["step 20"] - started - 20 * step, step
+
+
+def show_plan(cells: list[Cell], jobs: int) -> None:
+    """Print a line for each cell, and how long those that are not finished take on this machine."""
+    for cell in cells:
+        print(f"{cell.name}: {cell.state()}; {cell.folder}")
+    waiting = [cell for cell in cells if not cell.is_finished()]
+    # one cell of each scheme; more, if more will run at once
+    timed = list({cell.label: cell for cell in waiting}.values())
+    others = [cell for cell in waiting if cell not in timed]
+    timed += others[: max(0, jobs - len(timed))]
+    speeds = {}
+    with ThreadPoolExecutor(jobs) as pool:
+        measured = pool.map(lambda cell: time_steps(cell, jobs), timed)
+        for cell, (start, step) in zip(timed, measured, strict=True):
+            print(f"{cell.label}: {1000 * step:.1f} ms a step; {start:.0f} s to start and compile")
+            speeds[cell.label] = (start, step)
+    seconds = 0.0
+    for cell in waiting:
+        start, step = speeds[cell.label]
+        seconds += start + step * (cell.settings.max_iters - cell.steps())
+    minutes = seconds / max(1, min(jobs, len(waiting))) / 60
+    print(
+        f"to train: {len(waiting)} of {len(cells)} cells, {jobs} at once: about {minutes:.1f} min "
+        "on this machine, and the tests of each"
+    )
 
 
 # ---- learning rates
@@ -291,13 +381,16 @@ def main() -> int:
     device.set_up_cpu()
     schemes = [*settings.schemes, *typed]
     cells = plan(schemes, settings)
+    if settings.plan and settings.learning_rates:
+        raise UserError("plan: leave learning_rates out; each adds a cell for each scheme")
+    if not settings.plan:
+        check_folders(cells)
     examine_cells(cells)
 
     compared = " ".join([*schemes, *words(settings, ("result", "test"))])
     digest = hashlib.sha256(compared.encode()).hexdigest()[:6]
     name = f"out/ablate-{settings.dataset}-L{settings.block_size}-{digest}"
     folder = Path(settings.ablate_dir or name)
-    folder.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("WANDB_RUN_GROUP", folder.name)  # wandb reads it, in each cell too
 
     # one number format for all cells: that of those that have begun, or the faster one here
@@ -319,6 +412,10 @@ def main() -> int:
 
     part, parts = settings.share
     share = cells[part - 1 :: parts]
+    if settings.plan:
+        show_plan(share, settings.jobs)
+        return 0
+    folder.mkdir(parents=True, exist_ok=True)
     n_finished = sum(cell.is_finished() for cell in share)
     print(f"cells: {len(share)}, finished: {n_finished}; the comparison goes to {folder}")
     failures = train_cells(share, settings.jobs)

@@ -143,6 +143,7 @@ def test_each_cell_prints_one_line_and_a_failed_one_does_not_stop_the_rest(stand
     lines = [line for line in capsys.readouterr().out.splitlines() if line]
     assert len(lines) == 3
     assert "[1/3] nope, seed 1337: loss_L 1.5" in lines[0] and "failed" in lines[1]
+    assert " min left)" in lines[0] and "left" not in lines[2]  # nothing is left after the last
     assert Path("c/0/train.log").read_text() == "training nope\n"
     # once more: only the one that failed
     Path("c/0/begun").unlink()
@@ -248,6 +249,39 @@ def test_a_comparison_is_made_once_and_goes_on(monkeypatch, capsys):
         compare(monkeypatch, *words)
     path.write_text("{")  # a damaged one is replaced too
     assert not plan(*words, "--overwrite=True")[0].is_finished()
+
+
+def test_a_plan_names_the_state_of_each_cell_times_steps_and_leaves_nothing(monkeypatch, capsys):
+    words = ("nope", "alibi", "--seeds=1,2", "--plan=True")
+    done, begun, other, _ = cells = plan(*words)
+    for cell in (done, begun, other):
+        assert compare(monkeypatch, cell.settings.pos, f"--seeds={cell.settings.seed}") == 0
+    for path in begun.folder.glob("extrapolation.*"):
+        path.unlink()
+    path = other.folder / "config.json"
+    path.write_text(path.read_text().replace('"n_embd": 16', '"n_embd": 32'))
+    before = sorted(Path("out").rglob("*"))
+    capsys.readouterr()
+    monkeypatch.setattr(ablate, "time_steps", lambda cell, jobs: (2.0, 10.0))
+    assert compare(monkeypatch, *words) == 0
+    said = capsys.readouterr().out.splitlines()
+    states = ["finished", "begun at step 2", "another run in its folder (n_embd", "to train"]
+    for cell, state in zip(cells, states, strict=True):
+        assert sum(line.startswith(f"{cell.name}: {state}") for line in said) == 1
+    assert sum("10000.0 ms a step; 2 s to start" in line for line in said) == 2
+    # (2 + 0) + (2 + 2 * 10) + (2 + 2 * 10) seconds
+    assert "3 of 4 cells, 1 at once: about 0.8 min" in said[-1]
+    assert sorted(Path("out").rglob("*")) == before
+
+
+def test_steps_are_timed_in_a_folder_that_is_deleted(monkeypatch, tmp_path):
+    monkeypatch.setattr(ablate.tempfile, "tempdir", str(tmp_path))
+    began = time.monotonic()
+    start, step = ablate.time_steps(plan("nope")[0], 2)
+    assert 0 < step < 1 and 0 < start + 40 * step < time.monotonic() - began
+    assert not any(tmp_path.iterdir())
+    with pytest.raises(UserError, match="cannot be timed: .*fraction"):
+        ablate.time_steps(plan("rope(fraction=9)")[0], 1)
 
 
 @pytest.mark.slow
