@@ -131,9 +131,11 @@ class Cell:
 
 
 def plan(schemes: list[str], settings: AblateSettings) -> list[Cell]:
-    """All cells, those of the first seed first. UserError for a scheme that is named twice, or that
-    has a setting of its own which must be the same in all cells.
+    """All cells, those of the first seed first. UserError for a scheme or a seed that is named
+    twice, or for a setting of one scheme which must be the same in all cells.
     """
+    if len(set(settings.seeds)) < len(settings.seeds):
+        raise UserError(f"seeds = {settings.seeds}: one of them stands twice; leave it out")
     if not schemes:
         raise UserError("name the position schemes, as in: python ablate.py nope rope alibi")
     shared = TrainSettings(**{f.name: getattr(settings, f.name) for f in fields(TrainSettings)})
@@ -158,6 +160,14 @@ def plan(schemes: list[str], settings: AblateSettings) -> list[Cell]:
         for seed in settings.seeds
         for label, one in models.items()
     ]
+
+
+def share(cells: list[Cell], only: str) -> list[Cell]:
+    """The I-th of N shares of the cells, where `only` is I/N. UserError if I is above N."""
+    part, parts = map(int, only.split("/"))
+    if part > parts:
+        raise UserError(f"only={only}: there are not so many shares")
+    return cells[part - 1 :: parts]
 
 
 def check_folders(cells: list[Cell]) -> None:
@@ -347,8 +357,7 @@ def pick_rates(cells: list[Cell], settings: AblateSettings) -> dict[str, float]:
             s = replace(cell.settings, learning_rate=rate, seed=max(settings.seeds) + 1)
             s = replace(s, eval_lengths=(s.block_size,))
             trials[cell.label, rate] = Cell(f"trial of {cell.label} lr={rate}", s)
-    part, parts = settings.share
-    train_cells(list(trials.values())[part - 1 :: parts], settings.jobs)
+    train_cells(share(list(trials.values()), settings.only), settings.jobs)
     # a line for each scheme, a column for each rate
     losses = pd.Series({key: tuning_loss(trial) for key, trial in trials.items()}).unstack()
     print(results.show("loss by learning rate", losses.rename_axis("scheme")))
@@ -410,17 +419,16 @@ def main() -> int:
             cell.settings = replace(cell.settings, learning_rate=rate)
             cell.label += f" lr={rate}"
 
-    part, parts = settings.share
-    share = cells[part - 1 :: parts]
+    to_do = share(cells, settings.only)
     if settings.plan:
-        show_plan(share, settings.jobs)
+        show_plan(to_do, settings.jobs)
         return 0
     folder.mkdir(parents=True, exist_ok=True)
-    n_finished = sum(cell.is_finished() for cell in share)
-    print(f"cells: {len(share)}, finished: {n_finished}; the comparison goes to {folder}")
-    failures = train_cells(share, settings.jobs)
+    n_finished = sum(cell.is_finished() for cell in to_do)
+    print(f"cells: {len(to_do)}, finished: {n_finished}; the comparison goes to {folder}")
+    failures = train_cells(to_do, settings.jobs)
     finished = {str(cell.folder): cell.label for cell in cells if cell.is_finished()}
-    if not finished or (parts > 1 and len(finished) < len(cells)):
+    if not finished or len(finished) < len(cells) and to_do != cells:
         print(f"no table yet: {len(finished)} of {len(cells)} cells finished")
         return int(bool(failures))
 

@@ -373,20 +373,6 @@ class AblateSettings(TrainSettings):
         "length_factor": "a comparison trains every model from scratch",
     }
 
-    def check_together(self) -> None:
-        super().check_together()
-        if len(set(self.seeds)) < len(self.seeds):
-            raise UserError(f"seeds = {self.seeds}: one of them stands twice; leave it out")
-        part, parts = self.share
-        if part > parts:
-            raise UserError(f"only={self.only}: there are not so many shares")
-
-    @property
-    def share(self) -> tuple[int, int]:
-        """The number of a share of the work, from 1 on, and of all shares."""
-        part, parts = map(int, self.only.split("/"))
-        return part, parts
-
 
 # ---- checking values, and settings as texts
 

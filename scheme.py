@@ -110,7 +110,8 @@ def read_mention(tree):
             raise UserError(
                 f"{text!r:.80} is not a position scheme: an expression joins names such as rope or "
                 "t5(buckets=16), whose options have names, with + (together) and | (a pattern over "
-                "layers); a repeat is a whole number before the branch, as in 3 * rope | nope"
+                "layers); a repeat is a whole number before the branch, as in 3 * rope | nope; no name has a "
+                "hyphen: ntk, dynamic_ntk"
             )
     options = {}
     for keyword in keywords:
@@ -126,6 +127,16 @@ def read_mention(tree):
 
 
 # ---- the look-up
+
+# what others call them, in small letters and without _
+ALIASES = {
+    "rotary": "rope",
+    "linear": "pi",
+    "ntkaware": "ntk",
+    "dynamic": "dynamic_ntk",
+    "absolute": "learned",
+    "none": "nope",
+}
 
 
 @lru_cache
@@ -188,19 +199,30 @@ def extension_names(pos_file: Path | None = None) -> list[str]:
     return [name for name, cls in all_pieces(pos_file).items() if cls.can_extend]
 
 
-def find(name: str, pos_file: Path | None = None) -> type[Piece]:
-    """The class of that name.
+def find(name: str, pos_file: Path | None = None, option: str = "") -> type[Piece]:
+    """The class of that name. option: "pos" or "extend", if only one of these may name it.
 
-    A wrong name is refused (UserError) with the nearest right one and all that there are.
+    A wrong name is refused (UserError) with the nearest right one, or else all that there are.
     """
     pieces = all_pieces(pos_file)
-    if name not in pieces:
-        near = difflib.get_close_matches(name, pieces, 1, 0.4)
-        hint = f"did you mean {near[0]}?" if near else "your own needs --pos_file=FILE.py."
+    meant = ALIASES | {piece.replace("_", ""): piece for piece in pieces}
+    near = difflib.get_close_matches(name.lower().replace("_", ""), meant, 1, 0.75)
+    if not near:
+        names = extension_names if option == "extend" else scheme_names
         raise UserError(
-            f"there is no position scheme {name:.60}; {hint} There are: {', '.join(pieces)}"
+            f"there is no position scheme {name:.60}; your own needs --pos_file=FILE.py. "
+            f"There are: {', '.join(names(pos_file))}"
         )
-    return pieces[name]
+    right = meant[near[0]]
+    cls = pieces[right]
+    if option == "extend" and not cls.can_extend:
+        raise UserError(f"{name} is no extension of a trained model: train with it, --pos={right}")
+    if option == "pos" and issubclass(cls, Extension):
+        raise UserError(f"{name} extends a trained model: write it as --extend={right}")
+    if right != name:
+        kind = "extension" if option == "extend" else "scheme"
+        raise UserError(f"there is no {kind} {name}: write {right}")
+    return cls
 
 
 def options_of(cls: type[Piece]) -> dict[str, inspect.Parameter]:
@@ -221,11 +243,7 @@ def build(
     layers = [() for _ in range(n_layer)]
     for number, mention in enumerate(expression.mentions):
         name = mention.name
-        cls = find(name, pos_file)
-        if shape.trained and not cls.can_extend:
-            raise UserError(f"{name} is no extension of a trained model: train with it (--pos)")
-        if issubclass(cls, Extension) and not shape.trained:
-            raise UserError(f"{name} extends a trained model: write it as --extend={name}")
+        cls = find(name, pos_file, "extend" if shape.trained else "pos")
 
         # its options, checked against their annotations
         fields = {"per_layer": (bool, cls.per_layer)}
@@ -638,8 +656,10 @@ class Scheme(nn.Module):
         """Which pieces act in which layers, with their options, in a line or two."""
         n_layer = len(self.layers)
         layers_of = {}
+        acting = []
         for layer in range(n_layer):
             mentions = mentions_in(self.expression.branches, layer)
+            acting += mentions
             text = " + ".join(mention.text for mention in mentions)
             layers_of.setdefault(text, []).append(str(layer))
         text = f"all {n_layer} layers: {text}"
@@ -650,7 +670,7 @@ class Scheme(nn.Module):
             text += f"; nothing reads the positions of {scheme_name(self.mover)}"
         if self.extension:
             text += f", extended by {self.extension}"
-        for number, mention in enumerate(self.expression.mentions):
-            if not any(key.startswith(f"{number}_") for key in self.pieces):
+        for mention in self.expression.mentions:
+            if mention not in acting:
                 text += f"; warning: {mention.text} is in no layer"
         return text

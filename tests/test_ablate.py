@@ -70,6 +70,7 @@ def test_the_cells_are_schemes_by_seeds_those_of_the_first_seed_first():
         ([], "name the position schemes"),
         (["rope", "alib"], "alibi"),
         (["rope", "rope --n_head=2"], "twice"),
+        (["rope", "--seeds=1,2,1"], "stands twice"),
         (["rope", "rope --seed=3"], "no seed of its own"),
         (["rope", "rope --qknorm=True"], "qk_norm"),
         (["rope", "--block_size=30000"], "training split"),
@@ -176,8 +177,13 @@ def test_a_signal_goes_to_the_running_cells_and_no_other_is_begun(stand_in, numb
 
 
 def test_the_shares_are_disjoint_and_complete():
-    settings = [configure(AblateSettings, [f"--only={k}/3"], "")[0] for k in (1, 2, 3)]
-    assert [s.share for s in settings] == [(1, 3), (2, 3), (3, 3)]
+    assert [ablate.share(list("abcdefgh"), f"{k}/3") for k in (1, 2, 3)] == [
+        ["a", "d", "g"],
+        ["b", "e", "h"],
+        ["c", "f"],
+    ]
+    with pytest.raises(UserError, match="not so many shares"):
+        ablate.share([], "4/3")
 
 
 # ---- learning rates

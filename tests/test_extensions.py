@@ -457,7 +457,7 @@ def test_the_factor_of_the_active_extension():
         ("rerope + dca", "rerope and dca both"),
         ("rope", "no extension of a trained model"),
         ("ssmax", "no extension of a trained model"),
-        ("yarm", "did you mean yarn"),
+        ("yarm", "write yarn"),
         ("yarn(factr=4)", "factr: Extra inputs are not permitted"),
         ("window", "size: Field required"),
         ("longrope", "file: Field required"),

@@ -325,7 +325,7 @@ def test_a_run_does_not_go_on_with_a_corpus_that_has_changed(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--pos=rop"], "did you mean rope"),
+        (["--pos=rop"], "write rope"),
         (["--pos=rope + "], "."),
         (["--dataset=nothing"], "no corpus"),
         (["--block_size=100000"], "add text"),
