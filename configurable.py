@@ -91,7 +91,7 @@ class ModelSettings(Settings):
     """
 
     pos: str = setting("rope", "position scheme, as in 'rope(base=500000)' or 'rope + alibi'")
-    extend: str = setting("", "context extension, as in 'yarn(factor=4)'")
+    extend: str = setting("", "context extension: 'yarn(factor=4)', by layer 'none | pi(factor=4)'")
     block_size: Length = setting(128, "training length in tokens")
     n_layer: Count = setting(4, "number of layers")
     n_head: Count = setting(4, "attention heads per layer")

@@ -110,8 +110,8 @@ def read_mention(tree):
             raise UserError(
                 f"{text!r:.80} is not a position scheme: an expression joins names such as rope or "
                 "t5(buckets=16), whose options have names, with + (together) and | (a pattern over "
-                "layers); a repeat is a whole number before the branch, as in 3 * rope | nope; no name has a "
-                "hyphen: ntk, dynamic_ntk"
+                "layers); a repeat is a whole number before the branch, as in 3 * rope | nope; no "
+                "name has a hyphen: ntk, dynamic_ntk"
             )
     options = {}
     for keyword in keywords:
@@ -243,6 +243,8 @@ def build(
     layers = [() for _ in range(n_layer)]
     for number, mention in enumerate(expression.mentions):
         name = mention.name
+        if shape.trained and name == "none":  # layers without extension
+            continue
         cls = find(name, pos_file, "extend" if shape.trained else "pos")
 
         # its options, checked against their annotations
@@ -264,8 +266,11 @@ def build(
         branches = expression.branches
         acts_in = [layer for layer in range(n_layer) if mention in mentions_in(branches, layer)]
         in_all = len(acts_in) == n_layer
-        if shape.trained and not in_all:
-            raise UserError(f"{name} acts on all layers: join with + in '{expression.text:.80}'")
+        if shape.trained and not in_all and not (acts_in and cls.map_frequencies):
+            raise UserError(
+                f"{name} acts on all layers (a map of frequencies on some that there are): "
+                f"join with + in '{expression.text:.80}'"
+            )
         if not shape.trained and (cls.ids or cls.embed) and (per_layer or not in_all):
             raise UserError(
                 f"{name} acts once, before the first layer, so it cannot be per_layer or in a "
@@ -475,11 +480,12 @@ class Scheme(nn.Module):
     def extend(self, text: str, folder: Path | None = None) -> None:
         """Activate an `extend` expression, in place of any other; "" or "none" for none.
 
-        UserError where it does not fit. Files that its options name are looked for in `folder`
+        A map of frequencies may act in some layers, as in 'none | yarn(factor=4)'; others act in
+        all. UserError where it does not fit. Files that its options name are looked for in `folder`
         first. The expression that is active keeps what it learned.
         """
         pieces = self.pieces.values()
-        expression = Expression("", [], []) if text in ("", "none") else parse(text)
+        expression = parse(text or "none")
         shape = replace(self.shape, trained=True, folder=folder)
         extensions, layers = build(expression, len(self.layers), shape, self.pos_file)
         place = f"'{self.text:.80}'"
@@ -506,7 +512,7 @@ class Scheme(nn.Module):
             rotary.frequencies(2 * self.shape.length, maps)
         if expression.text == self.extension:
             active.load_state_dict(self.extensions.state_dict())
-        self.extension = expression.text
+        self.extension = expression.text if extensions else ""
         self.extensions = active
         self.maps = maps
         self.extension_of = extensions
