@@ -5,6 +5,7 @@
     python ablate.py nope rope alibi                           3 schemes x 3 seeds
     python ablate.py rope 'rope + alibi' config/size/tiny.py   any settings but pos and seed
     python ablate.py rope 'rope --qk_norm=True'                settings of one scheme alone
+    python ablate.py rope config/recipes/gemma3.py             those of a file that sets pos
     python ablate.py rope alibi --learning_rates=1e-3,3e-3,6e-3    the best of them for each scheme
     python ablate.py rope alibi --jobs=4                           four cells at once
     python ablate.py rope alibi --only=1/3                         the first third of the cells
@@ -49,7 +50,9 @@ from configurable import (
     TrainSettings,
     UserError,
     configure,
+    read_config_file,
     run_program,
+    typed,
     words,
     write_json,
 )
@@ -130,6 +133,29 @@ class Cell:
 # ---- what is to be trained
 
 
+def is_recipe(word: str) -> bool:
+    """Whether a word of the command line is a config file that sets pos: a scheme of its own."""
+    path = Path(word)
+    if path.suffix != ".py" or not path.is_file():
+        return False
+    return bool(re.search(r"^pos\s*=", path.read_text(encoding="utf-8"), re.MULTILINE))
+
+
+def read_scheme(text: str) -> tuple[str, list[str]]:
+    """What tables call a scheme, and its settings as --name=value.
+
+    The text is an expression or a config file that sets pos, perhaps with settings behind it, as in
+    'rope --qk_norm=True'. A file's own name is that of its scheme.
+    """
+    pos, *own = re.split(r"\s+(?=--)", text.strip())
+    if not pos.endswith(".py"):
+        pos = parse(pos).text
+        return " ".join([pos, *own]), [f"--pos={pos}", *own]
+    label = " ".join([Path(pos).stem, *own])
+    chosen = read_config_file(TrainSettings, Path(pos))
+    return label, [*(f"--{name}={typed(value)}" for name, value in chosen.items()), *own]
+
+
 def plan(schemes: list[str], settings: AblateSettings) -> list[Cell]:
     """All cells, those of the first seed first. UserError for a scheme or a seed that is named
     twice, or for a setting of one scheme which must be the same in all cells.
@@ -144,15 +170,13 @@ def plan(schemes: list[str], settings: AblateSettings) -> list[Cell]:
         fixed.append("learning_rate")
     models = {}
     for text in schemes:
-        # 'rope --qk_norm=True' is a scheme with a setting of its own
-        pos, *own = re.split(r"\s+(?=--)", text.strip())
+        label, own = read_scheme(text)
         one, _ = configure(TrainSettings, [*words(shared), *own], "")
         for name in fixed:
             if getattr(one, name) != getattr(shared, name):
                 raise UserError(f"{text}: a scheme of a comparison has no {name} of its own")
-        one = replace(one, pos=parse(pos).text)
-        label = " ".join([one.pos, *own])
-        if run_folder(one) in map(run_folder, models.values()):
+        one = replace(one, pos=parse(one.pos).text)
+        if label in models or run_folder(one) in map(run_folder, models.values()):
             raise UserError(f"{label} would be trained twice: name each scheme once")
         models[label] = one
     return [
@@ -386,9 +410,12 @@ def tuning_loss(trial: Cell) -> float:
 
 def main() -> int:
     """Train what is not yet trained, and compare."""
-    settings, typed = configure(AblateSettings, sys.argv[1:], __doc__)
+    recipes = list(filter(is_recipe, sys.argv[1:]))
+    others = [word for word in sys.argv[1:] if word not in recipes]
+    settings, named = configure(AblateSettings, others, __doc__)
     device.set_up_cpu()
-    schemes = [*settings.schemes, *typed]
+    schemes = [word for word in sys.argv[1:] if word in [*named, *recipes]]  # as typed
+    schemes = [*settings.schemes, *schemes]
     cells = plan(schemes, settings)
     if settings.plan and settings.learning_rates:
         raise UserError("plan: leave learning_rates out; each adds a cell for each scheme")

@@ -64,6 +64,31 @@ def test_the_cells_are_schemes_by_seeds_those_of_the_first_seed_first():
     assert len({cell.folder for cell in cells}) == 6
 
 
+def test_a_file_that_sets_pos_is_a_scheme_with_settings_of_its_own(monkeypatch):
+    config = Path(ablate.__file__).with_name("config")
+    schemes = [str(config / name) for name in ("recipes/gemma3.py", "alibi.py")]
+    planned = []
+    plan_cells = ablate.plan
+    monkeypatch.setattr(ablate, "plan", lambda *given: planned.append(given) or sys.exit())
+    with pytest.raises(SystemExit):
+        compare(monkeypatch, "nope", *schemes, str(config / "size/tiny.py"), "--seeds=1")
+    names, settings = planned[0]
+    assert names == ["nope", *schemes]
+    nope, gemma, alibi = plan_cells(names, settings)
+    assert [cell.label for cell in (nope, gemma, alibi)] == ["nope", "gemma3", "alibi"]
+    # its own settings are above the shared ones, and no other scheme has them
+    assert (gemma.settings.n_layer, gemma.settings.norm, gemma.settings.qk_norm) == (
+        6,
+        "rmsnorm",
+        True,
+    )
+    assert gemma.settings.pos.startswith("5 * (rope + window(")
+    assert (alibi.settings.n_layer, alibi.settings.norm) == (1, "layernorm")
+    assert gemma.settings.warmup_iters == alibi.settings.warmup_iters == 20
+    with pytest.raises(UserError, match="twice"):
+        plan_cells(["alibi", schemes[1]], settings)
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
