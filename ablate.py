@@ -199,11 +199,12 @@ def check_folders(cells: list[Cell]) -> None:
     for cell in cells:
         if cell.settings.overwrite or not cell.changes():
             continue
+        change = cell.changes()[0]
         unfinished = "; ".join(cell.name for cell in cells if not cell.is_finished())
-        raise UserError(
-            f"{cell.folder} holds another run than {cell.name} ({cell.changes()[0]}): "
-            f"--overwrite=True keeps what is finished and trains anew: {unfinished}"
-        )
+        advice = f"--overwrite=True keeps what is finished and trains anew: {unfinished}"
+        if change.endswith("which defines its scheme, has changed since"):
+            advice += "; or give the new formula a class name of its own, to compare both"
+        raise UserError(f"{cell.folder} holds another run than {cell.name} ({change}): {advice}")
 
 
 def examine_cells(cells: list[Cell]) -> None:

@@ -263,7 +263,8 @@ def test_a_comparison_is_made_once_and_goes_on(monkeypatch, capsys):
     configs = {cell.label: cell.folder / "config.json" for cell in plan(*words)}
     before = {label: path.read_bytes() for label, path in configs.items()}
     Path("mine.py").write_text(DIP.replace("0.5", "0.25"))
-    with pytest.raises(UserError, match="mine.py.* has changed .*trains anew: dip, seed 1$"):
+    offers = "trains anew: dip, seed 1; or give the new formula a class name of its own"
+    with pytest.raises(UserError, match=f"mine.py.* has changed .*{offers}"):
         compare(monkeypatch, *words)
     assert compare(monkeypatch, *words, "--overwrite=True") == 0
     changed = [label for label, path in configs.items() if path.read_bytes() != before[label]]
@@ -276,7 +277,7 @@ def test_a_comparison_is_made_once_and_goes_on(monkeypatch, capsys):
     # a cell whose folder holds another run is refused before anything is trained
     path = configs["nope"]
     path.write_text(path.read_text().replace('"n_embd": 16', '"n_embd": 32'))
-    with pytest.raises(UserError, match="n_embd"):
+    with pytest.raises(UserError, match="n_embd.*trains anew: nope, seed 1$"):
         compare(monkeypatch, *words)
     path.write_text("{")  # a damaged one is replaced too
     assert not plan(*words, "--overwrite=True")[0].is_finished()
