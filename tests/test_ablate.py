@@ -1,9 +1,11 @@
 """Comparing: which cells are trained, what a failed or interrupted one does to the rest, what is written."""
 
+import itertools
 import math
 import os
 import shutil
 import signal
+import struct
 import sys
 import threading
 import time
@@ -11,12 +13,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import ablate
 import data
 from configurable import AblateSettings, TrainSettings, UserError, configure, read_json
 from runs import results
+from runs.log import log_comparison
 
 NAME = f"test_ablate_{os.getpid()}"  # of a small corpus of bytes in data/
 TINY = [f"--dataset={NAME}", "--n_layer=1", "--n_head=2", "--n_embd=16", "--block_size=32"]
@@ -323,3 +327,97 @@ def test_rates_are_picked_on_a_seed_that_is_not_compared(monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "loss by learning rate" in said and said.count("trial of nope") == 2
     assert "lr=" in results.load_rows(["one"]).label.iloc[0]
+
+
+# ---- Weights & Biases
+
+
+def logged_offline(folder):
+    """The records of a wandb run that was logged without a network.
+
+    The file has 7 bytes of its own, then LevelDB's log format: blocks of 32 KiB, in them parts of
+    records, each with a checksum (4 bytes), a length (2) and a type (1): 1 a whole record, 2 the
+    first part, 3 another, 4 the last.
+    """
+    pb = pytest.importorskip("wandb.proto.wandb_internal_pb2")
+    (path,) = folder.glob("wandb/offline-run-*/*.wandb")
+    content = path.read_bytes()
+    assert content[:4] == b":W&B"
+    at = 7
+    record = b""
+    records = []
+    while at + 7 <= len(content):
+        if -at % 2**15 < 7:  # no room for another part in this block
+            at += -at % 2**15
+            continue
+        _, length, kind = struct.unpack_from("<IHB", content, at)
+        record += content[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):
+            records.append(pb.Record.FromString(record))
+            record = b""
+    return records
+
+
+def test_wandb_has_a_chart_of_all_schemes_and_the_rows_of_a_comparison(monkeypatch, folder):
+    pytest.importorskip("wandb")
+    for name in ("WANDB_DATA_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR"):
+        monkeypatch.setenv(name, str(folder / "wandb"))
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("WANDB_RUN_GROUP", "both")
+    rows = pd.DataFrame(
+        [
+            (label, "fixed_targets", length, nats + seed, seed, [nats])
+            for label, nats in (("rope", 3.0), ("alibi", 2.0))
+            for length in (32, 64)
+            for seed in (0, 1)
+        ],
+        columns=["label", "protocol", "length", "nats", "seed", "block_nats"],
+    )
+    rows.loc[rows.label.eq("alibi") & rows.length.eq(64), "nats"] = math.nan  # past its end
+    settings, _ = configure(AblateSettings, ["--wandb_log=True"], "")
+    log_comparison(settings, rows, folder / "both" / "figure.png")
+    records = logged_offline(folder / "both")
+    # the chart: which table, which columns; and its points, the means over seeds
+    texts = [item.value_json for record in records for item in record.config.update]
+    assert any('"loss_against_N/fixed_targets' in text and "lineKey" in text for text in texts)
+    (table,) = (folder / "both").rglob("loss_against_N/*.table.json")
+    points = read_json(table)["data"]
+    assert sorted(points) == [[32, "alibi", 2.5], [32, "rope", 3.5], [64, "rope", 3.5]]
+    # the rows
+    artifacts = [record.artifact for record in records if record.artifact.type == "rows"]
+    (content,) = artifacts[0].manifest.contents
+    assert content.path == "rows.csv"
+    pd.testing.assert_frame_equal(
+        pd.read_csv(content.local_path), rows.drop(columns="block_nats"), check_dtype=False
+    )
+
+
+def test_each_command_of_the_sweep_is_one_that_train_reads(monkeypatch, folder):
+    yaml = pytest.importorskip("yaml")
+    agents = pytest.importorskip("wandb.wandb_agent")
+    root = Path(ablate.__file__).parent
+    sweep = yaml.safe_load((root / "config/sweep.yaml").read_text())
+    commands = []
+    monkeypatch.setattr(
+        agents, "AgentProcess", lambda command, **_: commands.append(command) or SimpleNamespace()
+    )
+    for name in ("WANDB_RUN_ID", "WANDB_SWEEP_PARAM_PATH"):  # the agent sets them
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr(agents.wandb, "termlog", print)
+    # wandb's agent as far as it makes a command of what the server asks for
+    agent = object.__new__(agents.Agent)
+    state = {"_function": None, "_in_jupyter": False, "_forward_signals": False}
+    vars(agent).update(state, _sweep_command=sweep["command"], _run_processes={})
+    names = list(sweep["parameters"])
+    choices = list(itertools.product(*(sweep["parameters"][name]["values"] for name in names)))
+    for choice in choices:
+        args = {name: {"value": x} for name, x in zip(names, choice, strict=True)}
+        agent._command_run({"run_id": "a1", "program": sweep["program"], "args": args})
+    monkeypatch.chdir(root)
+    for choice, command in zip(choices, commands, strict=True):
+        assert command[:3] == ["/usr/bin/env", "python", "train.py"]
+        settings, others = configure(TrainSettings, command[3:], "")
+        assert tuple(getattr(settings, name) for name in names) == choice
+        assert settings.wandb_log and settings.max_iters == 500 and not others

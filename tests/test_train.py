@@ -493,7 +493,12 @@ class FakeRun:
     def log(self, line: dict, step: int | None = None) -> None:
         self.lines.append(line)
 
+    id = "none"
+
     def define_metric(self, *_: object, **__: object) -> None:
+        pass
+
+    def log_artifact(self, artifact: object) -> None:
         pass
 
     def finish(self) -> None:
