@@ -52,7 +52,6 @@ from configurable import (
     configure,
     read_config_file,
     run_program,
-    typed,
     words,
     write_json,
 )
@@ -70,7 +69,7 @@ from runs.checkpoint import (
 )
 from runs.examine import examine
 from runs.figures import plot_rows
-from runs.log import diverged, log_comparison
+from runs.log import diverged, log_comparison, logged
 from scheme import load_file, parse
 
 TRAIN = Path(__file__).resolve().with_name("train.py")
@@ -113,21 +112,18 @@ class Cell:
                 return False
             raise
 
-    def steps(self) -> int:
-        """The steps of its newest checkpoint, from which train.py goes on."""
-        paths = checkpoint_paths(self.folder)
-        if not paths or self.settings.overwrite or self.changes():
-            return 0
-        return int(paths[0].name.split("-")[1])
-
-    def state(self) -> str:
-        """What --plan says of it."""
+    def state(self) -> tuple[str, int]:
+        """What a plan says of it, and the step from which train.py goes on."""
         if self.is_finished():
-            return "finished"
-        if not self.settings.overwrite and self.changes():
-            return f"another run in its folder ({self.changes()[0]}): needs --overwrite=True"
-        steps = self.steps()
-        return f"begun at step {steps}" if steps else "to train"
+            return "finished", self.settings.max_iters
+        changes = self.changes()
+        if changes:
+            return f"another run in its folder ({changes[0]})", 0
+        paths = checkpoint_paths(self.folder)
+        if not paths or self.settings.overwrite:
+            return "to train", 0
+        step = int(paths[0].name.split("-")[1])
+        return f"begun at step {step}", step
 
 
 # ---- what is to be trained
@@ -135,25 +131,8 @@ class Cell:
 
 def is_recipe(word: str) -> bool:
     """Whether a word of the command line is a config file that sets pos: a scheme of its own."""
-    path = Path(word)
-    if path.suffix != ".py" or not path.is_file():
-        return False
-    return bool(re.search(r"^pos\s*=", path.read_text(encoding="utf-8"), re.MULTILINE))
-
-
-def read_scheme(text: str) -> tuple[str, list[str]]:
-    """What tables call a scheme, and its settings as --name=value.
-
-    The text is an expression or a config file that sets pos, perhaps with settings behind it, as in
-    'rope --qk_norm=True'. A file's own name is that of its scheme.
-    """
-    pos, *own = re.split(r"\s+(?=--)", text.strip())
-    if not pos.endswith(".py"):
-        pos = parse(pos).text
-        return " ".join([pos, *own]), [f"--pos={pos}", *own]
-    label = " ".join([Path(pos).stem, *own])
-    chosen = read_config_file(TrainSettings, Path(pos))
-    return label, [*(f"--{name}={typed(value)}" for name, value in chosen.items()), *own]
+    is_file = word.endswith(".py") and Path(word).is_file()
+    return is_file and bool(re.search(r"^pos\s*=", Path(word).read_text("utf-8"), re.MULTILINE))
 
 
 def plan(schemes: list[str], settings: AblateSettings) -> list[Cell]:
@@ -170,12 +149,20 @@ def plan(schemes: list[str], settings: AblateSettings) -> list[Cell]:
         fixed.append("learning_rate")
     models = {}
     for text in schemes:
-        label, own = read_scheme(text)
-        one, _ = configure(TrainSettings, [*words(shared), *own], "")
+        # 'rope --qk_norm=True' is a scheme with a setting of its own; a file may have several
+        label, *own = re.split(r"\s+(?=--)", text.strip())
+        if label.endswith(".py"):
+            one = replace(shared, **read_config_file(TrainSettings, Path(label)))
+            one = replace(one, pos=parse(one.pos).text)
+            label = Path(label).stem
+        else:
+            label = parse(label).text
+            one = replace(shared, pos=label)
+        one, _ = configure(TrainSettings, [*words(one), *own], "")
         for name in fixed:
             if getattr(one, name) != getattr(shared, name):
                 raise UserError(f"{text}: a scheme of a comparison has no {name} of its own")
-        one = replace(one, pos=parse(one.pos).text)
+        label = " ".join([label, *own])
         if label in models or run_folder(one) in map(run_folder, models.values()):
             raise UserError(f"{label} would be trained twice: name each scheme once")
         models[label] = one
@@ -231,24 +218,6 @@ def examine_cells(cells: list[Cell]) -> None:
 # ---- training
 
 
-def start_training(s: TrainSettings, jobs: int) -> subprocess.Popen:
-    """Start train.py, one of so many at once: each has its share of the processors.
-
-    It has a process group of its own: Ctrl-C reaches it only from here. Its output comes through a
-    pipe: if this process is killed, the next line that it prints ends it.
-    """
-    threads = max(1, torch.get_num_threads() // jobs)
-    return subprocess.Popen(
-        [sys.executable, "-u", str(TRAIN), *words(s)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        errors="replace",
-        process_group=0,
-        env={"OMP_NUM_THREADS": str(threads), **os.environ},
-    )
-
-
 def train_cells(cells: list[Cell], jobs: int) -> dict[str, str]:
     """Train and test the cells that are not finished, `jobs` at once; print a line for each.
     Returns {name of a cell: why it failed}.
@@ -267,13 +236,27 @@ def train_cells(cells: list[Cell], jobs: int) -> dict[str, str]:
         for child in children:
             child.send_signal(number)  # nothing, if it has ended
 
+    # each job has its share of the processors
+    threads = max(1, torch.get_num_threads() // jobs)
+    environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
+
     def train(cell: Cell) -> None:
         if caught:
             return
         started = time.monotonic()
         last = ""
         cell.folder.mkdir(parents=True, exist_ok=True)
-        child = start_training(cell.settings, jobs)
+        # A process group of its own: Ctrl-C reaches it only from here. The output comes through a
+        # pipe: if this process is killed, the next line that it prints ends the child.
+        child = subprocess.Popen(
+            [sys.executable, "-u", str(TRAIN), *words(cell.settings)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+            process_group=0,
+            env=environment,
+        )
         children.append(child)
         if caught:  # it came while the child was being started
             child.send_signal(caught[0])
@@ -316,55 +299,36 @@ def train_cells(cells: list[Cell], jobs: int) -> dict[str, str]:
 # ---- a plan
 
 
-def time_steps(cell: Cell, jobs: int) -> tuple[float, float]:
-    """Seconds that a training takes to start and to compile, and seconds of a step after that.
-
-    Its first steps are taken in a folder that is deleted, as train.py takes them; the mean is that
-    of steps 21 to 40. UserError if it fails before.
-    """
-    moments = {}
-    started = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        s = replace(cell.settings, out_dir=folder, max_iters=max(1000, cell.settings.max_iters))
-        s = replace(s, log_interval=20, eval_interval=s.max_iters, wandb_log=False)
-        child = start_training(s, jobs)
-        try:
-            for line in child.stdout:
-                moments[line.split("/")[0]] = time.monotonic()  # "step 20/1500: loss ..."
-                if "step 40" in moments:
-                    break
-        finally:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-    if "step 40" not in moments:
-        raise UserError(f"{cell.name} cannot be timed: {line.strip()}")
-    step = (moments["step 40"] - moments["step 20"]) / 20
-    return moments["step 20"] - started - 20 * step, step
-
-
 def show_plan(cells: list[Cell], jobs: int) -> None:
-    """Print a line for each cell, and how long those that are not finished take on this machine."""
+    """Print a line for each cell, and how long those that are not finished train on this machine.
+
+    One cell of each scheme takes forty steps, in a folder that is deleted; the last twenty count.
+    UserError if one fails.
+    """
     for cell in cells:
-        print(f"{cell.name}: {cell.state()}; {cell.folder}")
+        print(f"{cell.name}: {cell.state()[0]}; {cell.folder}")
     waiting = [cell for cell in cells if not cell.is_finished()]
-    # one cell of each scheme; more, if more will run at once
-    timed = list({cell.label: cell for cell in waiting}.values())
-    others = [cell for cell in waiting if cell not in timed]
-    timed += others[: max(0, jobs - len(timed))]
-    speeds = {}
-    with ThreadPoolExecutor(jobs) as pool:
-        measured = pool.map(lambda cell: time_steps(cell, jobs), timed)
-        for cell, (start, step) in zip(timed, measured, strict=True):
-            print(f"{cell.label}: {1000 * step:.1f} ms a step; {start:.0f} s to start and compile")
-            speeds[cell.label] = (start, step)
+    times = {}
+    with tempfile.TemporaryDirectory() as folder:
+        trials = {}
+        for label, cell in {cell.label: cell for cell in waiting}.items():
+            s = replace(cell.settings, out_dir=f"{folder}/{len(trials)}", max_iters=40, drop_pos=0)
+            s = replace(s, log_interval=20, eval_interval=40, eval_lengths=(s.block_size,))
+            trials[label] = Cell(f"forty steps of {label}", replace(s, wandb_log=False))
+        for name, reason in train_cells(list(trials.values()), jobs).items():
+            raise UserError(f"{name}: {reason}")
+        for label, trial in trials.items():
+            lines = logged(trial.folder)
+            first, *_, last = [trial.settings.tokens_per_step / x["tokens_per_s"] for x in lines]
+            print(f"{label}: {1000 * last:.1f} ms a step, {first:.0f} s the first, which compiles")
+            times[label] = (first, last)
     seconds = 0.0
     for cell in waiting:
-        start, step = speeds[cell.label]
-        seconds += start + step * (cell.settings.max_iters - cell.steps())
-    minutes = seconds / max(1, min(jobs, len(waiting))) / 60
+        first, last = times[cell.label]
+        seconds += first + last * (cell.settings.max_iters - cell.state()[1])
     print(
-        f"to train: {len(waiting)} of {len(cells)} cells, {jobs} at once: about {minutes:.1f} min "
-        "on this machine, and the tests of each"
+        f"{len(waiting)} of {len(cells)} cells to train, {jobs} at once: "
+        f"about {seconds / jobs / 60:.1f} min on this machine, and the tests of each"
     )
 
 
@@ -415,8 +379,7 @@ def main() -> int:
     others = [word for word in sys.argv[1:] if word not in recipes]
     settings, named = configure(AblateSettings, others, __doc__)
     device.set_up_cpu()
-    schemes = [word for word in sys.argv[1:] if word in [*named, *recipes]]  # as typed
-    schemes = [*settings.schemes, *schemes]
+    schemes = [*settings.schemes, *named, *recipes]
     cells = plan(schemes, settings)
     if settings.plan and settings.learning_rates:
         raise UserError("plan: leave learning_rates out; each adds a cell for each scheme")

@@ -158,18 +158,10 @@ def log_comparison(settings: LogSettings, rows: Any, figure: Path) -> None:
     wandb_run = open_wandb(figure.parent, settings, asdict(settings))
     log_rows(wandb_run, rows, rows["protocol"] + "/" + rows["label"], figure)
     for protocol, measured in rows.dropna(subset="nats").groupby("protocol"):
-        # of each label the mean over seeds at each length
-        curves = {
-            label: of_label.groupby("length")["nats"].mean()
-            for label, of_label in measured.groupby("label", sort=False)
-        }
-        chart = wandb.plot.line_series(
-            xs=[curve.index.tolist() for curve in curves.values()],
-            ys=[curve.tolist() for curve in curves.values()],
-            keys=list(curves),
-            title=f"{protocol}: nats per token against N",
-            xname="N",
-        )
+        means = measured.groupby(["label", "length"], as_index=False)["nats"].mean()
+        table = wandb.Table(dataframe=means)
+        title = f"{protocol}: nats per token against N"
+        chart = wandb.plot.line(table, "length", "nats", stroke="label", title=title)
         wandb_run.log({f"loss_against_N/{protocol}": chart})
     artifact = wandb.Artifact(f"rows-{wandb_run.id}", type="rows")
     with artifact.new_file("rows.csv", encoding="utf-8") as file:
