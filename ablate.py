@@ -5,9 +5,11 @@
     python ablate.py nope rope alibi                           3 schemes x 3 seeds
     python ablate.py rope 'rope + alibi' config/size/tiny.py   any settings but pos and seed
     python ablate.py rope 'rope --qk_norm=True'                settings of one scheme alone
+    python ablate.py rope config/recipes/gemma3.py             those of a file that sets pos
     python ablate.py rope alibi --learning_rates=1e-3,3e-3,6e-3    the best of them for each scheme
     python ablate.py rope alibi --jobs=4                           four cells at once
     python ablate.py rope alibi --only=1/3                         the first third of the cells
+    python ablate.py rope alibi --plan=True                        what is to do, and how long
 
 Each cell of the comparison is a run of train.py in its own run folder; what it prints is in
 train.log there. All schemes of a seed are trained on the same tokens in the same order. The same
@@ -32,6 +34,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
@@ -47,12 +50,14 @@ from configurable import (
     TrainSettings,
     UserError,
     configure,
+    read_config_file,
     run_program,
     words,
     write_json,
 )
 from runs import device, results
 from runs.checkpoint import (
+    checkpoint_paths,
     corpus_digests,
     differences,
     finished_result,
@@ -64,7 +69,7 @@ from runs.checkpoint import (
 )
 from runs.examine import examine
 from runs.figures import plot_rows
-from runs.log import diverged, log_comparison
+from runs.log import diverged, log_comparison, logged
 from scheme import load_file, parse
 
 TRAIN = Path(__file__).resolve().with_name("train.py")
@@ -107,14 +112,35 @@ class Cell:
                 return False
             raise
 
+    def state(self) -> tuple[str, int]:
+        """What a plan says of it, and the step from which train.py goes on."""
+        if self.is_finished():
+            return "finished", self.settings.max_iters
+        changes = self.changes()
+        if changes:
+            return f"another run in its folder ({changes[0]})", 0
+        paths = checkpoint_paths(self.folder)
+        if not paths or self.settings.overwrite:
+            return "to train", 0
+        step = int(paths[0].name.split("-")[1])
+        return f"begun at step {step}", step
+
 
 # ---- what is to be trained
 
 
+def is_recipe(word: str) -> bool:
+    """Whether a word of the command line is a config file that sets pos: a scheme of its own."""
+    is_file = word.endswith(".py") and Path(word).is_file()
+    return is_file and bool(re.search(r"^pos\s*=", Path(word).read_text("utf-8"), re.MULTILINE))
+
+
 def plan(schemes: list[str], settings: AblateSettings) -> list[Cell]:
-    """All cells, those of the first seed first. UserError for a scheme that is named twice, or that
-    has a setting of its own which must be the same in all cells.
+    """All cells, those of the first seed first. UserError for a scheme or a seed that is named
+    twice, or for a setting of one scheme which must be the same in all cells.
     """
+    if len(set(settings.seeds)) < len(settings.seeds):
+        raise UserError(f"seeds = {settings.seeds}: one of them stands twice; leave it out")
     if not schemes:
         raise UserError("name the position schemes, as in: python ablate.py nope rope alibi")
     shared = TrainSettings(**{f.name: getattr(settings, f.name) for f in fields(TrainSettings)})
@@ -123,15 +149,21 @@ def plan(schemes: list[str], settings: AblateSettings) -> list[Cell]:
         fixed.append("learning_rate")
     models = {}
     for text in schemes:
-        # 'rope --qk_norm=True' is a scheme with a setting of its own
-        pos, *own = re.split(r"\s+(?=--)", text.strip())
-        one, _ = configure(TrainSettings, [*words(shared), *own], "")
+        # 'rope --qk_norm=True' is a scheme with a setting of its own; a file may have several
+        label, *own = re.split(r"\s+(?=--)", text.strip())
+        if label.endswith(".py"):
+            one = replace(shared, **read_config_file(TrainSettings, Path(label)))
+            one = replace(one, pos=parse(one.pos).text)
+            label = Path(label).stem
+        else:
+            label = parse(label).text
+            one = replace(shared, pos=label)
+        one, _ = configure(TrainSettings, [*words(one), *own], "")
         for name in fixed:
             if getattr(one, name) != getattr(shared, name):
                 raise UserError(f"{text}: a scheme of a comparison has no {name} of its own")
-        one = replace(one, pos=parse(pos).text)
-        label = " ".join([one.pos, *own])
-        if run_folder(one) in map(run_folder, models.values()):
+        label = " ".join([label, *own])
+        if label in models or run_folder(one) in map(run_folder, models.values()):
             raise UserError(f"{label} would be trained twice: name each scheme once")
         models[label] = one
     return [
@@ -141,18 +173,31 @@ def plan(schemes: list[str], settings: AblateSettings) -> list[Cell]:
     ]
 
 
-def examine_cells(cells: list[Cell]) -> None:
-    """Examine the scheme of every cell; print warnings. UserError, before anything is trained, for
-    a wrong scheme, a length that the corpus does not have, or a folder that holds another run.
-    """
+def share(cells: list[Cell], only: str) -> list[Cell]:
+    """The I-th of N shares of the cells, where `only` is I/N. UserError if I is above N."""
+    part, parts = map(int, only.split("/"))
+    if part > parts:
+        raise UserError(f"only={only}: there are not so many shares")
+    return cells[part - 1 :: parts]
+
+
+def check_folders(cells: list[Cell]) -> None:
+    """UserError, before anything is trained, for a folder that holds another run."""
     for cell in cells:
         if cell.settings.overwrite or not cell.changes():
             continue
+        change = cell.changes()[0]
         unfinished = "; ".join(cell.name for cell in cells if not cell.is_finished())
-        raise UserError(
-            f"{cell.folder} holds another run than {cell.name} ({cell.changes()[0]}): "
-            f"--overwrite=True keeps what is finished and trains anew: {unfinished}"
-        )
+        advice = f"--overwrite=True keeps what is finished and trains anew: {unfinished}"
+        if change.endswith("which defines its scheme, has changed since"):
+            advice += "; or give the new formula a class name of its own, to compare both"
+        raise UserError(f"{cell.folder} holds another run than {cell.name} ({change}): {advice}")
+
+
+def examine_cells(cells: list[Cell]) -> None:
+    """Examine the scheme of every cell; print warnings. UserError, before anything is trained, for
+    a wrong scheme or a length that the corpus does not have.
+    """
     # one cell of each scheme
     for cell in {cell.label: cell for cell in cells}.values():
         s = cell.settings
@@ -183,6 +228,7 @@ def train_cells(cells: list[Cell], jobs: int) -> dict[str, str]:
     waiting = [cell for cell in cells if not cell.is_finished()]
     failures = {}
     children = []
+    times = []  # seconds of each cell that was finished
     caught = []  # signals
 
     def pass_on(number: int, frame: object) -> None:
@@ -221,14 +267,21 @@ def train_cells(cells: list[Cell], jobs: int) -> dict[str, str]:
         code = child.wait()
         if caught:
             return
+        took = time.monotonic() - started
+        left = ""
         if code or not cell.is_finished():
             failures[cell.name] = f"{last or code} (see {cell.folder}/train.log)"
             outcome = f"failed: {failures[cell.name]}"
         else:
             summary = results.summary(results.select(results.load_rows([cell.folder])))
             outcome = ", ".join(f"{name} {x:.4f}" for name, x in summary.items())
+            times.append(took)
+            n_left = len(waiting) - len(times) - len(failures)
+            if n_left:
+                minutes = n_left * sum(times) / len(times) / jobs / 60
+                left = f", about {minutes:.1f} min left"
         number = f"[{cells.index(cell) + 1}/{len(cells)}]"
-        print(f"{number} {cell.name}: {outcome} ({time.monotonic() - started:.0f} s)", flush=True)
+        print(f"{number} {cell.name}: {outcome} ({took:.0f} s{left})", flush=True)
 
     handlers = {number: signal.signal(number, pass_on) for number in SIGNALS}
     try:
@@ -241,6 +294,42 @@ def train_cells(cells: list[Cell], jobs: int) -> dict[str, str]:
         print("stopped; the same command goes on (--overwrite=True begins unfinished cells anew)")
         raise SystemExit(128 + caught[0])
     return failures
+
+
+# ---- a plan
+
+
+def show_plan(cells: list[Cell], jobs: int) -> None:
+    """Print a line for each cell, and how long those that are not finished train on this machine.
+
+    One cell of each scheme takes forty steps, in a folder that is deleted; the last twenty count.
+    UserError if one fails.
+    """
+    for cell in cells:
+        print(f"{cell.name}: {cell.state()[0]}; {cell.folder}")
+    waiting = [cell for cell in cells if not cell.is_finished()]
+    times = {}
+    with tempfile.TemporaryDirectory() as folder:
+        trials = {}
+        for label, cell in {cell.label: cell for cell in waiting}.items():
+            s = replace(cell.settings, out_dir=f"{folder}/{len(trials)}", max_iters=40, drop_pos=0)
+            s = replace(s, log_interval=20, eval_interval=40, eval_lengths=(s.block_size,))
+            trials[label] = Cell(f"forty steps of {label}", replace(s, wandb_log=False))
+        for name, reason in train_cells(list(trials.values()), jobs).items():
+            raise UserError(f"{name}: {reason}")
+        for label, trial in trials.items():
+            lines = logged(trial.folder)
+            first, *_, last = [trial.settings.tokens_per_step / x["tokens_per_s"] for x in lines]
+            print(f"{label}: {1000 * last:.1f} ms a step, {first:.0f} s the first, which compiles")
+            times[label] = (first, last)
+    seconds = 0.0
+    for cell in waiting:
+        first, last = times[cell.label]
+        seconds += first + last * (cell.settings.max_iters - cell.state()[1])
+    print(
+        f"{len(waiting)} of {len(cells)} cells to train, {jobs} at once: "
+        f"about {seconds / jobs / 60:.1f} min on this machine, and the tests of each"
+    )
 
 
 # ---- learning rates
@@ -257,8 +346,7 @@ def pick_rates(cells: list[Cell], settings: AblateSettings) -> dict[str, float]:
             s = replace(cell.settings, learning_rate=rate, seed=max(settings.seeds) + 1)
             s = replace(s, eval_lengths=(s.block_size,))
             trials[cell.label, rate] = Cell(f"trial of {cell.label} lr={rate}", s)
-    part, parts = settings.share
-    train_cells(list(trials.values())[part - 1 :: parts], settings.jobs)
+    train_cells(share(list(trials.values()), settings.only), settings.jobs)
     # a line for each scheme, a column for each rate
     losses = pd.Series({key: tuning_loss(trial) for key, trial in trials.items()}).unstack()
     print(results.show("loss by learning rate", losses.rename_axis("scheme")))
@@ -287,17 +375,22 @@ def tuning_loss(trial: Cell) -> float:
 
 def main() -> int:
     """Train what is not yet trained, and compare."""
-    settings, typed = configure(AblateSettings, sys.argv[1:], __doc__)
+    recipes = list(filter(is_recipe, sys.argv[1:]))
+    others = [word for word in sys.argv[1:] if word not in recipes]
+    settings, named = configure(AblateSettings, others, __doc__)
     device.set_up_cpu()
-    schemes = [*settings.schemes, *typed]
+    schemes = [*settings.schemes, *named, *recipes]
     cells = plan(schemes, settings)
+    if settings.plan and settings.learning_rates:
+        raise UserError("plan: leave learning_rates out; each adds a cell for each scheme")
+    if not settings.plan:
+        check_folders(cells)
     examine_cells(cells)
 
     compared = " ".join([*schemes, *words(settings, ("result", "test"))])
     digest = hashlib.sha256(compared.encode()).hexdigest()[:6]
     name = f"out/ablate-{settings.dataset}-L{settings.block_size}-{digest}"
     folder = Path(settings.ablate_dir or name)
-    folder.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("WANDB_RUN_GROUP", folder.name)  # wandb reads it, in each cell too
 
     # one number format for all cells: that of those that have begun, or the faster one here
@@ -317,13 +410,16 @@ def main() -> int:
             cell.settings = replace(cell.settings, learning_rate=rate)
             cell.label += f" lr={rate}"
 
-    part, parts = settings.share
-    share = cells[part - 1 :: parts]
-    n_finished = sum(cell.is_finished() for cell in share)
-    print(f"cells: {len(share)}, finished: {n_finished}; the comparison goes to {folder}")
-    failures = train_cells(share, settings.jobs)
+    to_do = share(cells, settings.only)
+    if settings.plan:
+        show_plan(to_do, settings.jobs)
+        return 0
+    folder.mkdir(parents=True, exist_ok=True)
+    n_finished = sum(cell.is_finished() for cell in to_do)
+    print(f"cells: {len(to_do)}, finished: {n_finished}; the comparison goes to {folder}")
+    failures = train_cells(to_do, settings.jobs)
     finished = {str(cell.folder): cell.label for cell in cells if cell.is_finished()}
-    if not finished or (parts > 1 and len(finished) < len(cells)):
+    if not finished or len(finished) < len(cells) and to_do != cells:
         print(f"no table yet: {len(finished)} of {len(cells)} cells finished")
         return int(bool(failures))
 

@@ -91,7 +91,7 @@ class ModelSettings(Settings):
     """
 
     pos: str = setting("rope", "position scheme, as in 'rope(base=500000)' or 'rope + alibi'")
-    extend: str = setting("", "context extension, as in 'yarn(factor=4)'")
+    extend: str = setting("", "context extension: 'yarn(factor=4)', by layer 'none | pi(factor=4)'")
     block_size: Length = setting(128, "training length in tokens")
     n_layer: Count = setting(4, "number of layers")
     n_head: Count = setting(4, "attention heads per layer")
@@ -362,6 +362,7 @@ class AblateSettings(TrainSettings):
         "1/1", "I/N: the I-th of N shares of the cells", "manner"
     )
     jobs: Count = setting(1, "cells at once here", "manner")
+    plan: bool = setting(False, "list the cells and time their steps, no more", "manner")
     ablate_dir: str = setting("", "folder of table and figure (by default in out/)", "manner")
 
     refused = {
@@ -371,20 +372,6 @@ class AblateSettings(TrainSettings):
         "init_from": "a comparison trains every model from scratch",
         "length_factor": "a comparison trains every model from scratch",
     }
-
-    def check_together(self) -> None:
-        super().check_together()
-        if len(set(self.seeds)) < len(self.seeds):
-            raise UserError(f"seeds = {self.seeds}: one of them stands twice; leave it out")
-        part, parts = self.share
-        if part > parts:
-            raise UserError(f"only={self.only}: there are not so many shares")
-
-    @property
-    def share(self) -> tuple[int, int]:
-        """The number of a share of the work, from 1 on, and of all shares."""
-        part, parts = map(int, self.only.split("/"))
-        return part, parts
 
 
 # ---- checking values, and settings as texts

@@ -116,7 +116,7 @@ def read_mention(tree):
                 f"{text!r:.80} is not a position scheme: an expression joins names such as rope or "
                 "t5(buckets=16), whose options have names, with + (together) and | (a pattern over "
                 "layers); a repeat is a whole number before the branch, as in 3 * rope | nope, and "
-                "makes 1 to 1000 branches"
+                "makes 1 to 1000 branches; no name has a hyphen: ntk, dynamic_ntk"
             )
     options = {}
     for keyword in keywords:
@@ -132,6 +132,16 @@ def read_mention(tree):
 
 
 # ---- the look-up
+
+# what others call them, in small letters and without _
+ALIASES = {
+    "rotary": "rope",
+    "linear": "pi",
+    "ntkaware": "ntk",
+    "dynamic": "dynamic_ntk",
+    "absolute": "learned",
+    "none": "nope",
+}
 
 
 @lru_cache
@@ -194,19 +204,30 @@ def extension_names(pos_file: Path | None = None) -> list[str]:
     return [name for name, cls in all_pieces(pos_file).items() if cls.can_extend]
 
 
-def find(name: str, pos_file: Path | None = None) -> type[Piece]:
-    """The class of that name.
+def find(name: str, pos_file: Path | None = None, option: str = "") -> type[Piece]:
+    """The class of that name. option: "pos" or "extend", if only one of these may name it.
 
-    A wrong name is refused (UserError) with the nearest right one and all that there are.
+    A wrong name is refused (UserError) with the nearest right one, or else all that there are.
     """
     pieces = all_pieces(pos_file)
-    if name not in pieces:
-        near = difflib.get_close_matches(name, pieces, 1, 0.4)
-        hint = f"did you mean {near[0]}?" if near else "your own needs --pos_file=FILE.py."
+    meant = ALIASES | {piece.replace("_", ""): piece for piece in pieces}
+    near = difflib.get_close_matches(name.lower().replace("_", ""), meant, 1, 0.75)
+    if not near:
+        names = extension_names if option == "extend" else scheme_names
         raise UserError(
-            f"there is no position scheme {name:.60}; {hint} There are: {', '.join(pieces)}"
+            f"there is no position scheme {name:.60}; your own needs --pos_file=FILE.py. "
+            f"There are: {', '.join(names(pos_file))}"
         )
-    return pieces[name]
+    right = meant[near[0]]
+    cls = pieces[right]
+    if option == "extend" and not cls.can_extend:
+        raise UserError(f"{name} is no extension of a trained model: train with it, --pos={right}")
+    if option == "pos" and issubclass(cls, Extension):
+        raise UserError(f"{name} extends a trained model: write it as --extend={right}")
+    if right != name:
+        kind = "extension" if option == "extend" else "scheme"
+        raise UserError(f"there is no {kind} {name}: write {right}")
+    return cls
 
 
 def options_of(cls: type[Piece]) -> dict[str, inspect.Parameter]:
@@ -227,11 +248,9 @@ def build(
     layers = [() for _ in range(n_layer)]
     for number, mention in enumerate(expression.mentions):
         name = mention.name
-        cls = find(name, pos_file)
-        if shape.trained and not cls.can_extend:
-            raise UserError(f"{name} is no extension of a trained model: train with it (--pos)")
-        if issubclass(cls, Extension) and not shape.trained:
-            raise UserError(f"{name} extends a trained model: write it as --extend={name}")
+        if shape.trained and name == "none":  # layers without extension
+            continue
+        cls = find(name, pos_file, "extend" if shape.trained else "pos")
 
         # its options, checked against their annotations
         fields = {}
@@ -252,8 +271,11 @@ def build(
         branches = expression.branches
         acts_in = [layer for layer in range(n_layer) if mention in mentions_in(branches, layer)]
         in_all = len(acts_in) == n_layer
-        if shape.trained and not in_all:
-            raise UserError(f"{name} acts on all layers: join with + in '{expression.text:.80}'")
+        if shape.trained and not in_all and not (acts_in and cls.map_frequencies):
+            raise UserError(
+                f"{name} acts on all layers (a map of frequencies on some that there are): "
+                f"join with + in '{expression.text:.80}'"
+            )
         if not shape.trained and (cls.ids or cls.embed) and (per_layer or not in_all):
             raise UserError(
                 f"{name} acts once, before the first layer, so it cannot be per_layer or in a "
@@ -463,11 +485,12 @@ class Scheme(nn.Module):
     def extend(self, text: str, folder: Path | None = None) -> None:
         """Activate an `extend` expression, in place of any other; "" or "none" for none.
 
-        UserError where it does not fit. Files that its options name are looked for in `folder`
+        A map of frequencies may act in some layers, as in 'none | yarn(factor=4)'; others act in
+        all. UserError where it does not fit. Files that its options name are looked for in `folder`
         first. The expression that is active keeps what it learned.
         """
         pieces = self.pieces.values()
-        expression = Expression("", [], []) if text in ("", "none") else parse(text)
+        expression = parse(text or "none")
         shape = replace(self.shape, trained=True, folder=folder)
         extensions, layers = build(expression, len(self.layers), shape, self.pos_file)
         place = f"'{self.text:.80}'"
@@ -494,7 +517,7 @@ class Scheme(nn.Module):
             rotary.frequencies(2 * self.shape.length, maps)
         if expression.text == self.extension:
             active.load_state_dict(self.extensions.state_dict())
-        self.extension = expression.text
+        self.extension = expression.text if extensions else ""
         self.extensions = active
         self.maps = maps
         self.extension_of = extensions
@@ -646,8 +669,10 @@ class Scheme(nn.Module):
         """Which pieces act in which layers, with their options, in a line or two."""
         n_layer = len(self.layers)
         layers_of = {}
+        acting = []
         for layer in range(n_layer):
             mentions = mentions_in(self.expression.branches, layer)
+            acting += mentions
             text = " + ".join(mention.text for mention in mentions)
             layers_of.setdefault(text, []).append(str(layer))
         text = f"all {n_layer} layers: {text}"

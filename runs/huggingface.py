@@ -573,6 +573,8 @@ def save_model(model: GPT, folder: str | Path, corpus: data.Corpus | None = None
     folder = Path(folder)
     if folder.exists():
         raise UserError(f"{folder} exists: name a new folder")
+    if "|" in model.pos.extension:
+        raise UserError(f"extend={model.pos.extension}: no family extends some layers alone")
     config = write_settings(replace(model.config, extend=model.pos.extension))
     kind = config["model_type"]
     if FAMILIES[kind]["bias"] == "always":  # biases that ours lacks are 0

@@ -147,11 +147,24 @@ def log_rows(wandb_run: Any, rows: Any, curves: Any, figure: Path) -> None:
 
 
 def log_comparison(settings: LogSettings, rows: Any, figure: Path) -> None:
-    """A wandb run of its own for a comparison, if wandb_log is set: its selected rows, the mean
-    curve of each label, the figure.
+    """A wandb run of its own for a comparison, if wandb_log is set: its selected rows, also as
+    rows.csv in an artifact, the mean curve of each label, for each protocol a chart of them all,
+    the figure.
     """
     if not settings.wandb_log:
         return
+    import wandb
+
     wandb_run = open_wandb(figure.parent, settings, asdict(settings))
     log_rows(wandb_run, rows, rows["protocol"] + "/" + rows["label"], figure)
+    for protocol, measured in rows.dropna(subset="nats").groupby("protocol"):
+        means = measured.groupby(["label", "length"], as_index=False)["nats"].mean()
+        table = wandb.Table(dataframe=means)
+        title = f"{protocol}: nats per token against N"
+        chart = wandb.plot.line(table, "length", "nats", stroke="label", title=title)
+        wandb_run.log({f"loss_against_N/{protocol}": chart})
+    artifact = wandb.Artifact(f"rows-{wandb_run.id}", type="rows")
+    with artifact.new_file("rows.csv", encoding="utf-8") as file:
+        rows.drop(columns="block_nats").to_csv(file, index=False)
+    wandb_run.log_artifact(artifact)
     wandb_run.finish()

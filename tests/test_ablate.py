@@ -1,9 +1,11 @@
 """Comparing: which cells are trained, what a failed or interrupted one does to the rest, what is written."""
 
+import itertools
 import math
 import os
 import shutil
 import signal
+import struct
 import sys
 import threading
 import time
@@ -11,12 +13,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import ablate
 import data
 from configurable import AblateSettings, TrainSettings, UserError, configure, read_json
 from runs import results
+from runs.log import log_comparison
 
 NAME = f"test_ablate_{os.getpid()}"  # of a small corpus of bytes in data/
 TINY = [f"--dataset={NAME}", "--n_layer=1", "--n_head=2", "--n_embd=16", "--block_size=32"]
@@ -64,12 +68,38 @@ def test_the_cells_are_schemes_by_seeds_those_of_the_first_seed_first():
     assert len({cell.folder for cell in cells}) == 6
 
 
+def test_a_file_that_sets_pos_is_a_scheme_with_settings_of_its_own(monkeypatch):
+    config = Path(ablate.__file__).with_name("config")
+    schemes = [str(config / name) for name in ("recipes/gemma3.py", "alibi.py")]
+    planned = []
+    plan_cells = ablate.plan
+    monkeypatch.setattr(ablate, "plan", lambda *given: planned.append(given) or sys.exit())
+    with pytest.raises(SystemExit):
+        compare(monkeypatch, "nope", *schemes, str(config / "size/tiny.py"), "--seeds=1")
+    names, settings = planned[0]
+    assert names == ["nope", *schemes]
+    nope, gemma, alibi = plan_cells(names, settings)
+    assert [cell.label for cell in (nope, gemma, alibi)] == ["nope", "gemma3", "alibi"]
+    # its own settings are above the shared ones, and no other scheme has them
+    assert (gemma.settings.n_layer, gemma.settings.norm, gemma.settings.qk_norm) == (
+        6,
+        "rmsnorm",
+        True,
+    )
+    assert gemma.settings.pos.startswith("5 * (rope + window(")
+    assert (alibi.settings.n_layer, alibi.settings.norm) == (1, "layernorm")
+    assert gemma.settings.warmup_iters == alibi.settings.warmup_iters == 20
+    with pytest.raises(UserError, match="twice"):
+        plan_cells(["alibi", schemes[1]], settings)
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
         ([], "name the position schemes"),
         (["rope", "alib"], "alibi"),
         (["rope", "rope --n_head=2"], "twice"),
+        (["rope", "--seeds=1,2,1"], "stands twice"),
         (["rope", "rope --seed=3"], "no seed of its own"),
         (["rope", "rope --qknorm=True"], "qk_norm"),
         (["rope", "--block_size=30000"], "training split"),
@@ -149,6 +179,7 @@ def test_each_cell_prints_one_line_and_a_failed_one_does_not_stop_the_rest(stand
     lines = [line for line in capsys.readouterr().out.splitlines() if line]
     assert len(lines) == 3
     assert "[1/3] nope, seed 1337: loss_L 1.5" in lines[0] and "failed" in lines[1]
+    assert " min left)" in lines[0] and "left" not in lines[2]  # nothing is left after the last
     assert Path("c/0/train.log").read_text() == "training nope\n"
     # once more: only the one that failed
     Path("c/0/begun").unlink()
@@ -181,8 +212,13 @@ def test_a_signal_goes_to_the_running_cells_and_no_other_is_begun(stand_in, numb
 
 
 def test_the_shares_are_disjoint_and_complete():
-    settings = [configure(AblateSettings, [f"--only={k}/3"], "")[0] for k in (1, 2, 3)]
-    assert [s.share for s in settings] == [(1, 3), (2, 3), (3, 3)]
+    assert [ablate.share(list("abcdefgh"), f"{k}/3") for k in (1, 2, 3)] == [
+        ["a", "d", "g"],
+        ["b", "e", "h"],
+        ["c", "f"],
+    ]
+    with pytest.raises(UserError, match="not so many shares"):
+        ablate.share([], "4/3")
 
 
 # ---- learning rates
@@ -237,7 +273,8 @@ def test_a_comparison_is_made_once_and_goes_on(monkeypatch, capsys):
     configs = {cell.label: cell.folder / "config.json" for cell in plan(*words)}
     before = {label: path.read_bytes() for label, path in configs.items()}
     Path("mine.py").write_text(DIP.replace("0.5", "0.25"))
-    with pytest.raises(UserError, match="mine.py.* has changed .*trains anew: dip, seed 1$"):
+    offers = "trains anew: dip, seed 1; or give the new formula a class name of its own"
+    with pytest.raises(UserError, match=f"mine.py.* has changed .*{offers}"):
         compare(monkeypatch, *words)
     assert compare(monkeypatch, *words, "--overwrite=True") == 0
     changed = [label for label, path in configs.items() if path.read_bytes() != before[label]]
@@ -250,10 +287,54 @@ def test_a_comparison_is_made_once_and_goes_on(monkeypatch, capsys):
     # a cell whose folder holds another run is refused before anything is trained
     path = configs["nope"]
     path.write_text(path.read_text().replace('"n_embd": 16', '"n_embd": 32'))
-    with pytest.raises(UserError, match="n_embd"):
+    with pytest.raises(UserError, match="n_embd.*trains anew: nope, seed 1$"):
         compare(monkeypatch, *words)
     path.write_text("{")  # a damaged one is replaced too
     assert not plan(*words, "--overwrite=True")[0].is_finished()
+
+
+def test_a_plan_names_the_state_of_each_cell_times_steps_and_leaves_nothing(
+    monkeypatch, capsys, folder
+):
+    words = ("nope", "alibi", "--seeds=1,2", "--plan=True")
+    done, begun, other, _ = cells = plan(*words)
+    for cell in (done, begun, other):
+        assert compare(monkeypatch, cell.settings.pos, f"--seeds={cell.settings.seed}") == 0
+    for path in begun.folder.glob("extrapolation.*"):
+        path.unlink()
+    path = other.folder / "config.json"
+    path.write_text(path.read_text().replace('"n_embd": 16', '"n_embd": 32'))
+    before = sorted(Path("out").rglob("*"))
+    capsys.readouterr()
+    monkeypatch.setattr(ablate.tempfile, "tempdir", str(folder))
+    names = set(folder.iterdir())
+    assert compare(monkeypatch, *words) == 0
+    assert set(folder.iterdir()) == names
+    said = capsys.readouterr().out.splitlines()
+    states = ["finished", "begun at step 2", "another run in its folder (n_embd", "to train"]
+    for cell, state in zip(cells, states, strict=True):
+        assert sum(line.startswith(f"{cell.name}: {state}") for line in said) == 1
+    times = {line.split(":")[0]: line.split()[1] for line in said if "ms a step" in line}
+    assert set(times) == {"nope", "alibi"} and all(0 < float(ms) < 1000 for ms in times.values())
+    assert said[-1].startswith("3 of 4 cells to train, 1 at once: about 0.")
+    assert sorted(Path("out").rglob("*")) == before
+
+
+def test_a_plan_counts_first_steps_others_and_jobs(stand_in, monkeypatch, capsys):
+    cells = stand_in("nope", "alibi", max_iters=102)
+    for cell in cells:
+        monkeypatch.setattr(type(cell), "state", lambda cell: ("begun at step 2", 2))
+    monkeypatch.setattr(ablate, "train_cells", lambda cells, jobs: {})
+    per_step = cells[0].settings.tokens_per_step
+    speeds = [{"tokens_per_s": per_step / seconds} for seconds in (20, 3, 1.5)]
+    monkeypatch.setattr(ablate, "logged", lambda folder: speeds)
+    ablate.show_plan(cells, 2)
+    said = capsys.readouterr().out
+    assert "nope: 1500.0 ms a step, 20 s the first" in said
+    assert "about 2.8 min" in said  # 2 cells of 20 + 100 * 1.5 seconds, two at once
+    monkeypatch.setattr(ablate, "train_cells", lambda cells, jobs: {"alibi": "it is broken"})
+    with pytest.raises(UserError, match="alibi: it is broken"):
+        ablate.show_plan(cells, 2)
 
 
 @pytest.mark.slow
@@ -263,3 +344,97 @@ def test_rates_are_picked_on_a_seed_that_is_not_compared(monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "loss by learning rate" in said and said.count("trial of nope") == 2
     assert "lr=" in results.load_rows(["one"]).label.iloc[0]
+
+
+# ---- Weights & Biases
+
+
+def logged_offline(folder):
+    """The records of a wandb run that was logged without a network.
+
+    The file has 7 bytes of its own, then LevelDB's log format: blocks of 32 KiB, in them parts of
+    records, each with a checksum (4 bytes), a length (2) and a type (1): 1 a whole record, 2 the
+    first part, 3 another, 4 the last.
+    """
+    pb = pytest.importorskip("wandb.proto.wandb_internal_pb2")
+    (path,) = folder.glob("wandb/offline-run-*/*.wandb")
+    content = path.read_bytes()
+    assert content[:4] == b":W&B"
+    at = 7
+    record = b""
+    records = []
+    while at + 7 <= len(content):
+        if -at % 2**15 < 7:  # no room for another part in this block
+            at += -at % 2**15
+            continue
+        _, length, kind = struct.unpack_from("<IHB", content, at)
+        record += content[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):
+            records.append(pb.Record.FromString(record))
+            record = b""
+    return records
+
+
+def test_wandb_has_a_chart_of_all_schemes_and_the_rows_of_a_comparison(monkeypatch, folder):
+    pytest.importorskip("wandb")
+    for name in ("WANDB_DATA_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR"):
+        monkeypatch.setenv(name, str(folder / "wandb"))
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("WANDB_RUN_GROUP", "both")
+    rows = pd.DataFrame(
+        [
+            (label, "fixed_targets", length, nats + seed, seed, [nats])
+            for label, nats in (("rope", 3.0), ("alibi", 2.0))
+            for length in (32, 64)
+            for seed in (0, 1)
+        ],
+        columns=["label", "protocol", "length", "nats", "seed", "block_nats"],
+    )
+    rows.loc[rows.label.eq("alibi") & rows.length.eq(64), "nats"] = math.nan  # past its end
+    settings, _ = configure(AblateSettings, ["--wandb_log=True"], "")
+    log_comparison(settings, rows, folder / "both" / "figure.png")
+    records = logged_offline(folder / "both")
+    # the chart: which table, which columns; and its points, the means over seeds
+    texts = [item.value_json for record in records for item in record.config.update]
+    assert any('X for text in texts)
+    (table,) = (folder / "both").rglob("loss_against_N/*.table.json")
+    points = read_json(table)["data"]
+    assert sorted(points) == [["alibi", 32, 2.5], ["rope", 32, 3.5], ["rope", 64, 3.5]]
+    # the rows
+    artifacts = [record.artifact for record in records if record.artifact.type == "rows"]
+    (content,) = artifacts[0].manifest.contents
+    assert content.path == "rows.csv"
+    pd.testing.assert_frame_equal(
+        pd.read_csv(content.local_path), rows.drop(columns="block_nats"), check_dtype=False
+    )
+
+
+def test_each_command_of_the_sweep_is_one_that_train_reads(monkeypatch, folder):
+    yaml = pytest.importorskip("yaml")
+    agents = pytest.importorskip("wandb.wandb_agent")
+    root = Path(ablate.__file__).parent
+    sweep = yaml.safe_load((root / "config/sweep.yaml").read_text())
+    commands = []
+    monkeypatch.setattr(
+        agents, "AgentProcess", lambda command, **_: commands.append(command) or SimpleNamespace()
+    )
+    for name in ("WANDB_RUN_ID", "WANDB_SWEEP_PARAM_PATH"):  # the agent sets them
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr(agents.wandb, "termlog", print)
+    # wandb's agent as far as it makes a command of what the server asks for
+    agent = object.__new__(agents.Agent)
+    state = {"_function": None, "_in_jupyter": False, "_forward_signals": False}
+    vars(agent).update(state, _sweep_command=sweep["command"], _run_processes={})
+    names = list(sweep["parameters"])
+    choices = list(itertools.product(*(sweep["parameters"][name]["values"] for name in names)))
+    for choice in choices:
+        args = {name: {"value": x} for name, x in zip(names, choice, strict=True)}
+        agent._command_run({"run_id": "a1", "program": sweep["program"], "args": args})
+    monkeypatch.chdir(root)
+    for choice, command in zip(choices, commands, strict=True):
+        assert command[:3] == ["/usr/bin/env", "python", "train.py"]
+        settings, others = configure(TrainSettings, command[3:], "")
+        assert tuple(getattr(settings, name) for name in names) == choice
+        assert settings.wandb_log and settings.max_iters == 500 and not others

@@ -153,8 +153,6 @@ def test_what_is_no_text_of_settings_is_refused(config, content):
         (AblateSettings, "--out=f.pdf", "use --ablate_dir"),
         (AblateSettings, "--out_dir=x", "use --ablate_dir"),
         (AblateSettings, "--seed=3", "use --seeds"),
-        (AblateSettings, "--seeds=1,1", "twice"),
-        (AblateSettings, "--only=3/2", "not so many shares"),
         (AblateSettings, "--only=2", "only"),
         (SampleSettings, "--prompt=hello", "did you mean start?"),
         (EvaluateSettings, "--protocols=fixed", "'fixed_targets', 'windowed'"),

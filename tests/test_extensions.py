@@ -397,6 +397,35 @@ def test_an_extension_works_in_every_way_of_computing_or_is_refused(pos, tmp_pat
         assert ((found - plain).abs().max() < 1e-6) == ((name, pos) in same), name
 
 
+def test_a_map_of_frequencies_by_layer_is_the_model_that_has_them_so():
+    idx = tokens(2, 6 * L)
+    gpt = model("rope", 4)
+    plain = logits(gpt, idx).detach()
+    every = logits(extended("rope", "abf(base=5e5)", 4), idx)
+    # a model whose second and fourth layer have another base
+    by_hand = model("rope | rope(base=500000)", 4)
+    by_hand.load_state_dict(gpt.state_dict(), strict=False)
+    gpt.extend("none | abf(base=5e5)")
+    mixed = logits(gpt, idx)
+    assert_close(mixed, logits(by_hand, idx))
+    assert (mixed - plain).abs().max() > 1e-3 and (mixed - every).abs().max() > 1e-3
+    cache = gpt.new_cache(2, 6 * L)
+    parts = [gpt(part, cache=cache)[0] for part in idx.split([5, 1, 6 * L - 6], 1)]
+    assert_close(torch.cat(parts, 1), mixed)
+
+    # two maps, each in layers of its own: the tables of a layer are those of its map alone
+    def tables(extend):
+        gpt.extend(extend)
+        index = torch.arange(6 * L)
+        plans = gpt.pos.plans(index, index, 6 * L, 6 * L, torch.float32)
+        return [plans[layer].parts[0].query_tables for layer in gpt.pos.sets]
+
+    both = tables("yarn(factor=4) | pi(factor=2)")
+    for layer, text in ((1, "pi(factor=2)"), (2, "yarn(factor=4)")):
+        assert all(torch.equal(a, b) for a, b in zip(both[layer], tables(text)[layer], strict=True))
+    gpt.extend("")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in extension_names() if n != "slopes"])
 def test_compiled_training_under_an_extension_is_eager_training(name, tmp_path):
@@ -457,7 +486,7 @@ def test_the_factor_of_the_active_extension():
         ("rerope + dca", "rerope and dca both"),
         ("rope", "no extension of a trained model"),
         ("ssmax", "no extension of a trained model"),
-        ("yarm", "did you mean yarn"),
+        ("yarm", "write yarn"),
         ("yarn(factr=4)", "factr: Extra inputs are not permitted"),
         ("window", "size: Field required"),
         ("longrope", "file: Field required"),

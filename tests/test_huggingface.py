@@ -186,6 +186,10 @@ def test_a_pattern_over_layers_is_read_and_decodes_step_by_step(name, tmp_path):
         torch.testing.assert_close(ours(part, cache=cache)[0], now, rtol=0, atol=1e-5)
     with pytest.raises(UserError, match="can be this one|cannot be written"):
         save_model(ours, tmp_path / "new")
+    if ours.pos.rotary:
+        ours.extend("none | pi(factor=2)")
+        with pytest.raises(UserError, match="no family extends some layers alone"):
+            save_model(ours, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 

@@ -124,7 +124,7 @@ def test_every_name_is_found():
 @pytest.mark.parametrize(
     "text, words",
     [
-        ("alibbi", "did you mean alibi"),
+        ("alibbi", "write alibi"),
         ("qwertz", "your own needs --pos_file"),
         ("rope(bass=3)", "bass: Extra inputs are not permitted. Its options: base, fraction"),
         ("rope(base=0.5)", "base: Input should be greater than 1"),
@@ -150,6 +150,51 @@ def test_a_wrong_name_or_option_says_what_is_right(text, words):
     shape = Shape(n_head=4, head_dim=10, width=40, length=64) if "fraction" in text else SHAPE
     with pytest.raises(UserError, match=words):
         Scheme(text, shape, 2)
+
+
+@pytest.mark.parametrize(
+    "typed, sentence",
+    [
+        ("RoPE", "there is no scheme RoPE: write rope"),
+        ("rotary", "there is no scheme rotary: write rope"),
+        ("ALiBi + nope", "there is no scheme ALiBi: write alibi"),
+        ("absolute", "there is no scheme absolute: write learned"),
+        ("none", "there is no scheme none: write nope"),
+        ("YaRN(factor=4)", "YaRN extends a trained model: write it as --extend=yarn"),
+        ("linear", "linear extends a trained model: write it as --extend=pi"),
+    ],
+)
+def test_what_others_call_a_scheme_is_answered_with_its_name(typed, sentence):
+    with pytest.raises(UserError) as error:
+        Scheme(typed, SHAPE, 2)
+    assert str(error.value) == sentence
+
+
+@pytest.mark.parametrize(
+    "typed, sentence",
+    [
+        ("YaRN(factor=4)", "there is no extension YaRN: write yarn"),
+        ("PI", "there is no extension PI: write pi"),
+        ("dynamic", "there is no extension dynamic: write dynamic_ntk"),
+        ("ntk_aware", "there is no extension ntk_aware: write ntk"),
+        ("ALiBi", "ALiBi is no extension of a trained model: train with it, --pos=alibi"),
+    ],
+)
+def test_what_others_call_an_extension_is_answered_with_its_name(typed, sentence):
+    with pytest.raises(UserError) as error:
+        Scheme("rope", SHAPE, 2).extend(typed)
+    assert str(error.value) == sentence
+
+
+def test_only_what_may_stand_there_is_listed():
+    with pytest.raises(UserError, match="There are: .*, alibi, .*rope, ") as error:
+        Scheme("relu", SHAPE, 2)
+    assert ", yarn" not in str(error.value)
+    with pytest.raises(UserError, match="There are: .*, yarn") as error:
+        Scheme("rope", SHAPE, 2).extend("relu")
+    assert ", alibi" not in str(error.value)
+    with pytest.raises(UserError, match="no name has a hyphen"):
+        Scheme("rope", SHAPE, 2).extend("ntk-aware(factor=4)")
 
 
 @pytest.mark.parametrize("size, tokens", [("16", 16), ("0.25", 16), ("1.0", 64), ("0.001", 1)])
@@ -236,7 +281,8 @@ def test_pieces_that_do_not_go_together_are_refused(text, words):
     [
         ("alibi", "yarn(factor=2)", "nothing there reads what yarn changes"),
         ("rope", "alibi", "train with it"),
-        ("rope", "yarn | pi", "acts on all layers"),
+        ("rope", "none | logn", "acts on all layers"),
+        ("rope", "3 * none | yarn", "acts on all layers"),  # of two: it would act in none
         ("rope", "yarn + pi", "both claim the frequencies"),
         ("rope", "rerope + self_extend", "both claim the whole score"),
         ("nope", "rerope", "nothing there reads what rerope"),
@@ -248,7 +294,7 @@ def test_pieces_that_do_not_go_together_are_refused(text, words):
         ("randomized(max=512) + rope", "yarn", "give a fixed factor to yarn"),
         ("sinusoidal", "smooth(per_layer=True)", "one vector for all layers"),
         ("rope", "pi(factor=0.5)", "greater than or equal to 1"),
-        ("rope", "yarnn", "did you mean yarn"),
+        ("rope", "yarnn", "write yarn"),
     ],
 )
 def test_an_extension_that_does_not_fit_is_refused(pos, extend, words):

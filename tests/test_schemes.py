@@ -861,9 +861,9 @@ def test_a_length_is_in_tokens_or_a_share_of_the_training_length():
 @pytest.mark.parametrize(
     "text, words",
     [
-        ("alib", "did you mean alibi"),
+        ("alib", "write alibi"),
         ("qqqqqqqq", "pos_file"),
-        ("nope | nope | ropee", "did you mean rope"),
+        ("nope | nope | ropee", "write rope"),
         ("rope(bse=1)", "base"),
         ("alibi(slopes=1)", "learned"),
         ("window", "size"),
@@ -1027,7 +1027,7 @@ def test_a_file_that_holds_no_scheme_of_its_own_is_refused(source, words, own):
 
 
 def test_a_users_name_is_offered_where_it_is_near_and_unknown_without_its_file(own):
-    with pytest.raises(UserError, match="did you mean root_distance"):
+    with pytest.raises(UserError, match="write root_distance"):
         Scheme("root_distanse", SHAPE, 1, own)
     with pytest.raises(UserError, match="start"):
         Scheme("root_distance(begin=1)", SHAPE, 1, own)

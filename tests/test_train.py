@@ -325,7 +325,7 @@ def test_a_run_does_not_go_on_with_a_corpus_that_has_changed(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--pos=rop"], "did you mean rope"),
+        (["--pos=rop"], "write rope"),
         (["--pos=rope + "], "."),
         (["--dataset=nothing"], "no corpus"),
         (["--block_size=100000"], "add text"),
@@ -493,7 +493,12 @@ class FakeRun:
     def log(self, line: dict, step: int | None = None) -> None:
         self.lines.append(line)
 
+    id = "none"
+
     def define_metric(self, *_: object, **__: object) -> None:
+        pass
+
+    def log_artifact(self, artifact: object) -> None:
         pass
 
     def finish(self) -> None:
