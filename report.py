@@ -85,7 +85,10 @@ def main() -> None:
         for at in folders:
             found = [path.parent for path in at.rglob("*.json") if path.name in RUN_FILES]
             if not found:
-                raise UserError(f"there is no run in {at}: name a run folder, as out/RUN")
+                raise UserError(
+                    f"there is no run in {at}: name a run folder, as out/RUN; a comparison "
+                    "that is not finished goes on by the same ablate.py command"
+                )
             runs.update(found)
         if settings.out:
             raise UserError("--out draws tested runs: python evaluate.py FOLDER tests one")

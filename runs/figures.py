@@ -22,9 +22,8 @@ def new_figure(size: tuple[float, float], points: float = 10) -> Any:
     import matplotlib
     from matplotlib.figure import Figure
 
-    looks = {"font.size": points, "lines.markersize": points / 2, "lines.linewidth": points / 7}
-    looks |= {"pdf.fonttype": 42, "svg.fonttype": "none"}  # text stays text
-    matplotlib.rcParams.update(looks)
+    # text stays text
+    matplotlib.rcParams |= {"pdf.fonttype": 42, "svg.fonttype": "none", "font.size": points}
     return Figure(figsize=size, dpi=150, layout="constrained")
 
 
@@ -58,9 +57,8 @@ def plot_rows(rows: pd.DataFrame, path: str | Path, size: Sequence[float] = ()) 
     axes.set_xticks(places, [f"{x:.0f}" for x in places])
     axes.minorticks_off()
     length = rows.train_length.iloc[0]
-    axes.axvline(length, color="0.35", linestyle="--", linewidth=1, zorder=0)
-    above = axes.get_xaxis_transform()
-    axes.text(length, 1.02, f"L = {length}", transform=above, ha="center")
+    axes.axvline(length, color="0.35", linestyle="--")
+    axes.text(length, 1.02, f"L = {length}", transform=axes.get_xaxis_transform(), ha="center")
     if size:
         axes.set_xlabel(axes.get_xlabel().partition("\n")[0])
     else:
@@ -71,17 +69,15 @@ def plot_rows(rows: pd.DataFrame, path: str | Path, size: Sequence[float] = ()) 
 
 def finish(axes: Any, curves: list[Any], path: str | Path) -> None:
     """Name the curves, beside them if there is room, and write the figure."""
-    axes.grid(color="0.92", linewidth=0.7)
+    axes.grid(color="0.92")
     letter = axes.xaxis.label.get_size() / 72  # inches
     width, height = axes.figure.get_size_inches() / letter
     labelled = {curve.get_label(): curve for curve in curves}
-    longest = max(map(len, labelled))
-    if longest < 0.7 * width and len(labelled) < 0.5 * height:
+    if max(map(len, labelled)) < 0.7 * width:
         name_curves(axes, curves, 1.8 / height)
     else:
-        columns = max(1, int(width / (0.45 * longest + 3)))
-        place = {"loc": "outside upper center", "ncols": columns, "fontsize": "small"}
-        axes.figure.legend(labelled.values(), labelled, frameon=False, **place)
+        look = {"ncols": 2, "fontsize": "small", "frameon": False}
+        axes.figure.legend(labelled.values(), labelled, loc="outside upper center", **look)
     save_figure(axes.figure, path)
 
 
@@ -138,7 +134,7 @@ def draw_losses(axes: Any, rows: pd.DataFrame) -> list[Any]:
         for length in means.index[means["mean"] == math.inf]:
             axes.plot(length, 0.97, "X", color=look["color"], transform=axes.get_xaxis_transform())
         cropped = nats.get(rows.train_length.iloc[0], math.nan)
-        axes.axhline(cropped, color=look["color"], linestyle=":", linewidth=1)
+        axes.axhline(cropped, color=look["color"], linestyle=":")
     low, high = axes.get_ylim()
     if high < 1.25 * low:  # a flat curve should look flat
         axes.set_ylim(low * 0.9, high * 1.1)
@@ -176,16 +172,16 @@ def plot_extensions(rows: pd.DataFrame, path: str | Path) -> None:
     from matplotlib.colors import SymLogNorm
 
     gains = wide(extension_gains(rows), "mean")
-    axes = new_figure((5 + 0.7 * gains.shape[1], 1.4 + 0.25 * len(gains))).add_subplot()
+    axes = new_figure((5 + 0.7 * gains.shape[1], 1.4 + 0.25 * len(gains)), 8).add_subplot()
     norm = SymLogNorm(0.03, vmin=-3, vmax=3)
     axes.imshow(gains.clip(-3, 3), cmap="RdBu", norm=norm, aspect="auto", alpha=0.6)
     for (line, column), gain in np.ndenumerate(gains.to_numpy()):
         if not math.isnan(gain):
             text = f"{gain:+.3f}" if math.isfinite(gain) else "diverged"
-            axes.text(column, line, text, ha="center", va="center", fontsize=7)
-    axes.set_xticks(range(gains.shape[1]), [f"{n:,}" for n in gains.columns], fontsize=8)
-    axes.set_yticks(range(len(gains)), list(gains.index), fontsize=8)
-    axes.set_xlabel(f"test length, {rows.unit.iloc[0]}s", fontsize=9)
+            axes.text(column, line, text, ha="center", va="center")
+    axes.set_xticks(range(gains.shape[1]), [f"{n:,}" for n in gains.columns])
+    axes.set_yticks(range(len(gains)), list(gains.index))
+    axes.set_xlabel(f"test length, {rows.unit.iloc[0]}s")
     title = "loss of the cropped model - loss, nats, mean over seeds"
-    axes.set_title(f"{rows.dataset.iloc[0]}: {title}", fontsize=9)
+    axes.set_title(f"{rows.dataset.iloc[0]}: {title}")
     save_figure(axes.figure, path)

@@ -57,7 +57,10 @@ def load_result(folder: str | Path) -> dict[str, Any]:
     """The extrapolation.json of a run folder; UserError if there is none or it is damaged."""
     path = Path(folder) / "extrapolation.json"
     if not path.exists():
-        raise UserError(f"{folder} has no {path.name}: python evaluate.py {folder} makes it")
+        raise UserError(
+            f"{folder} has no {path.name}: python evaluate.py {folder} makes it; if it is a "
+            "comparison, it is not finished: run the same ablate.py command"
+        )
     result = read_json(path)
     try:
         rows_of({"": result})
@@ -139,10 +142,7 @@ def load_rows(folders: str | Path | Iterable[str | Path]) -> pd.DataFrame:
             frames.append(frame[~frame.run.isin(seen)])
             seen.update(frame.run)
             continue
-        tested = sorted(file.parent for file in path.rglob("extrapolation.json"))
-        if not tested and path.is_dir() and not any(path.iterdir()):
-            raise UserError(f"{path} is not finished: run the same ablate.py command, it goes on")
-        runs += tested or [path]
+        runs += sorted(at.parent for at in path.rglob("extrapolation.json")) or [path]
     results = {str(run): load_result(run) for run in runs if str(run) not in seen}
     if results:
         frames.append(rows_of(results))
@@ -274,12 +274,10 @@ def rename(rows: pd.DataFrame, labels: str) -> pd.DataFrame:
     with such a pair in each line. UserError for a label that no row has.
     """
     if Path(labels).is_file():
-        labels = Path(labels).read_text(encoding="utf-8").replace("\n", ",")
-    names = {}
-    for pair in re.split(r",(?![^(]*\))", labels):  # at no comma between parentheses
-        label, equals, name = pair.rpartition("=")
-        if equals:
-            names[label.strip()] = name.strip()
+        labels = Path(labels).read_text(encoding="utf-8")
+    # at ends of lines, and at commas that are not between parentheses
+    pairs = [pair.rpartition("=") for pair in re.split(r"\n|,\s*(?![^(]*\))", labels) if pair]
+    names = {label: name for label, _, name in pairs}
     unknown = names.keys() - set(rows.label)
     if unknown:
         raise UserError(
@@ -468,9 +466,9 @@ def tables(rows: pd.DataFrame, format: str = "text", lengths: Iterable[int] = ()
     Those of several schemes have these test lengths, by default all. In "tex" that is one table, as
     papers print it. "csv" and "json" are the rows. UserError for a length that was not tested.
     """
-    missing = set(lengths).difference(rows.length)
-    if missing:
-        raise UserError(f"N = {missing.pop()} was not tested; {sorted(set(rows.length))} were")
+    measured = set(rows.length)
+    if not measured.issuperset(lengths):
+        raise UserError(f"eval_lengths: the tested ones are {sorted(measured)}")
     if format == "csv":
         return to_csv(rows)
     if format == "json":
@@ -478,7 +476,9 @@ def tables(rows: pd.DataFrame, format: str = "text", lengths: Iterable[int] = ()
     is_answer = rows.protocol.isin(answers.ANSWERED)
     if is_answer.any() and (rows.protocol == "fixed_targets").any():
         # questions inside a text: two tables
-        return "\n\n".join([tables(rows[is_answer], format), tables(rows[~is_answer], format)])
+        return "\n\n".join(
+            [tables(rows[is_answer], format), tables(rows[~is_answer], format, lengths)]
+        )
     one_seed = rows.groupby("label").seed.nunique().max() == 1
     runs = {}
     for (label, seed), run in rows.groupby(["label", "seed"], sort=False):
@@ -503,7 +503,7 @@ def tables(rows: pd.DataFrame, format: str = "text", lengths: Iterable[int] = ()
         doubted = {name: doubts(run) for name, run in runs.items()}
         notes += [f"{name}: {doubt}" for name, doubt in doubted.items() if doubt]
     title += f"; nats per {rows.unit.iloc[0]}"
-    seeds = over_seeds(rows[rows.length.isin(lengths or rows.length)])
+    seeds = over_seeds(rows[rows.length.isin(lengths or measured)])
     if len(runs) == 1 or seeds.empty:
         parts = {name: length_table(run)[COLUMNS] for name, run in runs.items()}
         table = pd.concat(parts, names=["scheme"]).dropna(axis="columns", how="all")

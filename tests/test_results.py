@@ -364,14 +364,14 @@ def test_a_table_in_latex_has_means_intervals_and_the_lowest_in_bold():
         assert lines[name] == " & ".join(expected) + " \\\\"
     assert "n/a \\\\" in lines["learned"] and "t-interval" in tex
     assert "\\pm" not in tables(seeds(2), "tex").split("tabular")[1]  # of two seeds
-    with pytest.raises(UserError, match="N = 300 was not tested"):
+    with pytest.raises(UserError, match="the tested ones are .64, 128, 256, 512."):
         tables(rows, "text", (300,))
 
 
 def test_labels_of_the_users_own(tmp_path):
     rows = seeds()
     pairs = {"alibi": "ALiBi", "rope | nope": "R(a, b)"}
-    (tmp_path / "names").write_text("".join(f"{label} = {name}\n" for label, name in pairs.items()))
+    (tmp_path / "names").write_text("".join(f"{label}={name}\n" for label, name in pairs.items()))
     text = ",".join(f"{label}={name}" for label, name in pairs.items())
     for labels in (text, str(tmp_path / "names")):
         named = results.rename(rows, labels)
@@ -575,6 +575,28 @@ def test_report_prints_draws_and_lists(out, capsys, monkeypatch):
         run_report(capsys, monkeypatch, "empty")
     results.save_rows(load_rows(["out/a", "out/b"]), out / "rows.csv.xz")
     assert text.startswith(run_report(capsys, monkeypatch, "rows.csv.xz"))
+
+
+def test_rows_are_loaded_once_from_whatever_names_them(out):
+    rows = load_rows(["out/a", "out/b"])
+    assert load_rows("out/a").equals(rows[rows.run == "out/a"].reset_index(drop=True))
+    assert len(load_rows(["out"])) == 36 and set(load_rows("out").run) == {
+        "out/a",
+        "out/b",
+        "out/c",
+    }
+    (out / "both").mkdir()
+    results.save_rows(rows.assign(label=rows.label + "!"), out / "both/rows.csv.xz")
+    for folders in (["both", "out/a"], ["out/a", "both", "both"], ["both", "out/b", "out/b"]):
+        assert list(load_rows(folders).label.unique()) == ["alibi!", "rope!"]
+        assert len(load_rows(folders)) == len(rows)
+    joined = load_rows(["both", "out/c/"])
+    assert list(joined.label.unique()) == ["alibi!", "rope!", "rope (unfinished: step 2 of 60)"]
+    (out / "out/ablate").mkdir()
+    with pytest.raises(
+        UserError, match="if it is a comparison, it is not finished: run the same ablate.py"
+    ):
+        load_rows(["out/a", "out/ablate"])
 
 
 def test_report_lists_what_is_no_tested_run_and_says_what_it_cannot_draw(out, capsys, monkeypatch):
