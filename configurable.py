@@ -299,6 +299,11 @@ class ReportSettings(TableSettings):
     """Tables and figures of finished tests; run folders are the other words of the command line."""
 
     dataset: str = setting("", "corpus whose rows are shown, by default the first", "manner")
+    eval_lengths: Lengths = setting((), "test lengths of the table (by default all)", "manner")
+    labels: str = setting("", "LABEL=NAME,... for table and figure, or a file of them", "manner")
+    size: Annotated[str, Field(pattern=r"^$|^[0-9]+[.]?[0-9]*x[0-9]+[.]?[0-9]*$")] = setting(
+        "", "WIDTHxHEIGHT of the figure in inches, as 3.25x2.2", "manner"
+    )
 
 
 @dataclass(frozen=True)
@@ -419,11 +424,8 @@ def typed(value: Any) -> str:
 
 def words(settings: Settings, kinds: tuple[str, ...] = tuple(KINDS)) -> list[str]:
     """The settings of these kinds that are not the defaults, as --name=value."""
-    changed = []
-    for name, value in values(settings, *kinds).items():
-        if value != getattr(type(settings), name):
-            changed.append(f"--{name}={typed(value)}")
-    return changed
+    chosen = values(settings, *kinds).items()
+    return [f"--{k}={typed(x)}" for k, x in chosen if x != getattr(type(settings), k)]
 
 
 # ---- the command line and config files

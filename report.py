@@ -5,7 +5,9 @@
     python report.py                                       list the runs in out/
     python report.py out/A out/B                           the tables of these runs
     python report.py out/A out/B --out=compared.pdf        and their figure (.png, .pdf, .svg)
-    python report.py out/A out/B --format=tex >table.tex   the tables as LaTeX
+    python report.py out/A out/B --out=paper.pdf --size=3.25x2.2    one that fits a column
+    python report.py out/A out/B --labels='alibi=ALiBi,mine=Mine (ours)'    names of your own
+    python report.py out/A out/B --format=tex --eval_lengths=128,4096       one table in LaTeX
     python report.py out --format=csv >rows.csv            every measured row of all runs
     python report.py out/ablate-NAME --format=md           the tables of a comparison
     python report.py results/stdlib-six                    those of a published one
@@ -83,7 +85,10 @@ def main() -> None:
         for at in folders:
             found = [path.parent for path in at.rglob("*.json") if path.name in RUN_FILES]
             if not found:
-                raise UserError(f"there is no run in {at}: name a run folder, as out/RUN")
+                raise UserError(
+                    f"there is no run in {at}: name a run folder, as out/RUN; a comparison "
+                    "that is not finished goes on by the same ablate.py command"
+                )
             runs.update(found)
         if settings.out:
             raise UserError("--out draws tested runs: python evaluate.py FOLDER tests one")
@@ -95,9 +100,11 @@ def main() -> None:
     if settings.format != "csv":
         # comparisons may be of several corpora
         rows = results.select(rows, settings.dataset, "all" if comparisons == folders else None)
-    print(results.tables(rows, settings.format))
-    if settings.out and plot_rows(rows, settings.out):
-        print(f"drawn in {settings.out}")
+    rows = results.rename(rows, settings.labels)
+    print(results.tables(rows, settings.format, settings.eval_lengths))
+    size = [float(x) for x in settings.size.split("x") if x]
+    if settings.out and plot_rows(rows, settings.out, size):
+        print(f"drawn in {settings.out}", file=sys.stderr)  # the table may go to a file
 
 
 if __name__ == "__main__":

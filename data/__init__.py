@@ -247,6 +247,9 @@ class Corpus:
     train_starts: np.ndarray
     val_starts: np.ndarray
 
+    def __repr__(self) -> str:
+        return f"Corpus {self.name}, {len(self.train):,} {self.unit}s to train on"
+
     @property
     def vocab_size(self) -> int:
         """The number of different tokens."""

@@ -72,6 +72,9 @@ class Run:
     checkpoint: str = ""
     saved: dict[str, Any] | None = None
 
+    def __repr__(self) -> str:
+        return f"Run {self.folder}, step {self.step} of {self.settings.max_iters}"
+
     @property
     def tokens(self) -> int:
         """Tokens trained on so far."""

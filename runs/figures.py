@@ -1,6 +1,7 @@
 """Figures of measured rows (see runs/results.py). matplotlib is imported only when one is drawn."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ COLORS = "#0072B2 #D55E00 #009E73 #CC79A7 #E69F00 #56B4E9 #000000 #882255 #99993
 MARKERS = "osD^vP*"
 
 
-def new_figure(size: tuple[float, float]) -> Any:
-    """An empty figure of matplotlib, of that size in inches."""
+def new_figure(size: tuple[float, float], points: float = 10) -> Any:
+    """An empty figure of matplotlib, of that size in inches, with letters of so many points."""
     import matplotlib
     from matplotlib.figure import Figure
 
-    matplotlib.rcParams["pdf.fonttype"] = 42  # text stays text
+    # text stays text
+    matplotlib.rcParams |= {"pdf.fonttype": 42, "svg.fonttype": "none", "font.size": points}
     return Figure(figsize=size, dpi=150, layout="constrained")
 
 
@@ -39,31 +41,50 @@ def plot_run(folder: str | Path, result: dict[str, Any]) -> None:
         plot_rows(select(rows), Path(folder) / "extrapolation.png")
 
 
-def plot_rows(rows: pd.DataFrame, path: str | Path) -> bool:
+def plot_rows(rows: pd.DataFrame, path: str | Path, size: Sequence[float] = ()) -> bool:
     """Draw selected rows: the loss of fixed_targets by test length, or the share of right answers.
 
-    A curve for each label. False, and no figure, if there is no number to draw.
+    A curve for each label. `size`, in inches, is for a figure in a paper: it has letters of 8
+    points, no title, and no words on bars and lines. False, and no figure, if there is no number to
+    draw.
     """
-    axes = new_figure((9, 5.4)).add_subplot()
+    axes = new_figure(size or (9, 5.4), 8 if size else 10).add_subplot()
     curves = draw_answers(axes, rows) if answers.answered(rows) else draw_losses(axes, rows)
     if not curves:
         return False
     axes.set_xscale("log", base=2)
     places = sorted({x for curve in curves for x in curve.get_xdata()})
-    axes.set_xticks(places, [f"{x:,.0f}" for x in places])
+    axes.set_xticks(places, [f"{x:.0f}" for x in places])
     axes.minorticks_off()
-    axes.grid(color="0.92", linewidth=0.7)
     length = rows.train_length.iloc[0]
-    axes.axvline(length, color="0.35", linestyle="--", linewidth=1, zorder=0)
-    axes.text(length, 0.01, f" L = {length}", transform=axes.get_xaxis_transform())
-    axes.set_title(f"{rows.dataset.iloc[0]}, trained at L = {length}")
-    name_curves(axes, curves)
-    save_figure(axes.figure, path)
+    axes.axvline(length, color="0.35", linestyle="--")
+    axes.text(length, 1.02, f"L = {length}", transform=axes.get_xaxis_transform(), ha="center")
+    if size:
+        axes.set_xlabel(axes.get_xlabel().partition("\n")[0])
+    else:
+        axes.set_title(f"{rows.dataset.iloc[0]}, trained at L = {length}", pad=20)
+    finish(axes, curves, path)
     return True
 
 
-def name_curves(axes: Any, curves: list[Any]) -> None:
-    """Write the name of each label beside its last point, in its colour, none over another."""
+def finish(axes: Any, curves: list[Any], path: str | Path) -> None:
+    """Name the curves, beside them if there is room, and write the figure."""
+    axes.grid(color="0.92")
+    letter = axes.xaxis.label.get_size() / 72  # inches
+    width, height = axes.figure.get_size_inches() / letter
+    labelled = {curve.get_label(): curve for curve in curves}
+    if max(map(len, labelled)) < 0.7 * width:
+        name_curves(axes, curves, 1.8 / height)
+    else:
+        look = {"ncols": 2, "fontsize": "small", "frameon": False}
+        axes.figure.legend(labelled.values(), labelled, loc="outside upper center", **look)
+    save_figure(axes.figure, path)
+
+
+def name_curves(axes: Any, curves: list[Any], step: float) -> None:
+    """Write the name of each label beside its last point, in its colour, none over another: they
+    are a `step` apart, as a share of the height.
+    """
     to_axes = axes.transData + axes.transAxes.inverted()
     heights = {}
     colors = {}
@@ -76,7 +97,7 @@ def name_curves(axes: Any, curves: list[Any]) -> None:
     lowest = 0.0
     for label in sorted(heights, key=heights.get):
         height = max(lowest, heights[label])
-        lowest = height + 0.045
+        lowest = height + step
         axes.text(1.01, height, label, color=colors[label], transform=axes.transAxes, va="center")
 
 
@@ -93,8 +114,10 @@ def draw_losses(axes: Any, rows: pd.DataFrame) -> list[Any]:
     """
     curves = []
     unit = rows.unit.iloc[0]
-    axes.set_xlabel(f"test length, {unit}s (bars: of the mean over seeds, or to L; X: diverged)")
-    axes.set_ylabel(f"loss, nats per {unit} (dotted: cropped to L)")
+    bars = "95 % interval of the mean over seeds; of one seed: standard error of the rise from L"
+    dotted = "dotted: texts cut to L"
+    axes.set_xlabel(f"test length, {unit}s\nbars: {bars}; {dotted}; X: diverged")
+    axes.set_ylabel(f"loss, nats per {unit}")
     errors = rows[rows.protocol.isin(OF_SEEDS)].set_index(["label", "length"]).stderr_vs_L
     for label, means in over_seeds(rows).groupby("label", sort=False):
         means = means.set_index("length").sort_index()
@@ -105,13 +128,13 @@ def draw_losses(axes: Any, rows: pd.DataFrame) -> list[Any]:
         if means.seeds.max() == 1:
             bars = errors[label]
         look = style(len(curves))
-        bar = axes.errorbar(nats.index, nats, bars.fillna(0), **look, markersize=5, capsize=3)
+        bar = axes.errorbar(nats.index, nats, bars.fillna(0), **look, capsize=2)
         curves.append(bar.lines[0])
         curves[-1].set_label(label)
         for length in means.index[means["mean"] == math.inf]:
             axes.plot(length, 0.97, "X", color=look["color"], transform=axes.get_xaxis_transform())
         cropped = nats.get(rows.train_length.iloc[0], math.nan)
-        axes.axhline(cropped, color=look["color"], linestyle=":", linewidth=1)
+        axes.axhline(cropped, color=look["color"], linestyle=":")
     low, high = axes.get_ylim()
     if high < 1.25 * low:  # a flat curve should look flat
         axes.set_ylim(low * 0.9, high * 1.1)
@@ -125,8 +148,9 @@ def draw_answers(axes: Any, rows: pd.DataFrame) -> list[Any]:
     """
     curves = []
     labels = list(rows.label.unique())
-    axes.set_xlabel("distance in the longest texts, tokens (the least of each octave), or size")
-    axes.set_ylabel("accuracy above chance (dashed: order), or share without a mistake")
+    octaves = "in the longest texts, the least distance of each octave; 0: a guess"
+    axes.set_xlabel(f"distance, tokens, or size\n{octaves}; dashed: questions of order")
+    axes.set_ylabel("accuracy above chance, or share right")
     for (label, _), run in rows.groupby(["label", "seed"], sort=False):
         table = answers.table(answers.answered(run))
         look = style(labels.index(label))
@@ -148,16 +172,16 @@ def plot_extensions(rows: pd.DataFrame, path: str | Path) -> None:
     from matplotlib.colors import SymLogNorm
 
     gains = wide(extension_gains(rows), "mean")
-    axes = new_figure((5 + 0.7 * gains.shape[1], 1.4 + 0.25 * len(gains))).add_subplot()
+    axes = new_figure((5 + 0.7 * gains.shape[1], 1.4 + 0.25 * len(gains)), 8).add_subplot()
     norm = SymLogNorm(0.03, vmin=-3, vmax=3)
     axes.imshow(gains.clip(-3, 3), cmap="RdBu", norm=norm, aspect="auto", alpha=0.6)
     for (line, column), gain in np.ndenumerate(gains.to_numpy()):
         if not math.isnan(gain):
             text = f"{gain:+.3f}" if math.isfinite(gain) else "diverged"
-            axes.text(column, line, text, ha="center", va="center", fontsize=7)
-    axes.set_xticks(range(gains.shape[1]), [f"{n:,}" for n in gains.columns], fontsize=8)
-    axes.set_yticks(range(len(gains)), list(gains.index), fontsize=8)
-    axes.set_xlabel(f"test length, {rows.unit.iloc[0]}s", fontsize=9)
+            axes.text(column, line, text, ha="center", va="center")
+    axes.set_xticks(range(gains.shape[1]), [f"{n:,}" for n in gains.columns])
+    axes.set_yticks(range(len(gains)), list(gains.index))
+    axes.set_xlabel(f"test length, {rows.unit.iloc[0]}s")
     title = "loss of the cropped model - loss, nats, mean over seeds"
-    axes.set_title(f"{rows.dataset.iloc[0]}: {title}", fontsize=9)
+    axes.set_title(f"{rows.dataset.iloc[0]}: {title}")
     save_figure(axes.figure, path)

@@ -10,6 +10,7 @@ difference within a run comes from its windows, that between two schemes from th
 import json
 import lzma
 import math
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,10 @@ def load_result(folder: str | Path) -> dict[str, Any]:
     """The extrapolation.json of a run folder; UserError if there is none or it is damaged."""
     path = Path(folder) / "extrapolation.json"
     if not path.exists():
-        raise UserError(f"{folder} has no {path.name}: python evaluate.py {folder} makes it")
+        raise UserError(
+            f"{folder} has no {path.name}: python evaluate.py {folder} makes it; if it is a "
+            "comparison, it is not finished: run the same ablate.py command"
+        )
     result = read_json(path)
     try:
         rows_of({"": result})
@@ -119,26 +123,32 @@ def tested_lengths(train_length: int, lengths: Iterable[int] = ()) -> list[int]:
 # ---- the frame
 
 
-def load_rows(folders: Iterable[str | Path]) -> pd.DataFrame:
+def load_rows(folders: str | Path | Iterable[str | Path]) -> pd.DataFrame:
     """The measured rows of run folders, a line for each: see `rows_of` for the columns.
 
-    A folder may also be that of a comparison, which has a rows.csv.xz, or the path of such a file.
+    A folder may also be that of a comparison, which has a rows.csv.xz, the path of such a file, or
+    a folder of runs. A run that is named twice, by itself or through comparisons, counts once, as
+    in the first comparison. UserError if there is nothing to read.
     """
-    results = {}
+    if isinstance(folders, str | Path):
+        folders = [folders]
     frames = []
-    for folder in folders:
-        path = Path(folder)
-        if path.is_dir():
-            path = path / "rows.csv.xz"
-        if path.exists():
-            frames.append(read_rows(path))
-        else:
-            results[str(folder)] = load_result(folder)
+    runs = []
+    seen = set()  # the runs of comparisons
+    for path in map(Path, folders):
+        table = path / "rows.csv.xz" if path.is_dir() else path
+        if table.exists():
+            frame = read_rows(table)
+            frames.append(frame[~frame.run.isin(seen)])
+            seen.update(frame.run)
+            continue
+        runs += sorted(at.parent for at in path.rglob("extrapolation.json")) or [path]
+    results = {str(run): load_result(run) for run in runs if str(run) not in seen}
     if results:
         frames.append(rows_of(results))
     if not frames:
         raise UserError("there is no result to show: no run was tested")
-    return pd.concat(frames, ignore_index=True)
+    return complete(pd.concat(frames, ignore_index=True))
 
 
 def to_csv(rows: pd.DataFrame) -> str:
@@ -257,6 +267,26 @@ def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> 
             "evaluate them with the same --eval_windows and the same corpus files"
         )
     return shown.reset_index(drop=True)
+
+
+def rename(rows: pd.DataFrame, labels: str) -> pd.DataFrame:
+    """Rows with labels of the user's own: "alibi=ALiBi,rope=RoPE (ours)", or the path of a file
+    with such a pair in each line. UserError for a label that no row has.
+    """
+    if Path(labels).is_file():
+        labels = Path(labels).read_text(encoding="utf-8")
+    # at ends of lines, and at commas that are not between parentheses
+    pairs = [pair.rpartition("=") for pair in re.split(r"\n|,\s*(?![^(]*\))", labels) if pair]
+    names = {label: name for label, _, name in pairs}
+    unknown = names.keys() - set(rows.label)
+    if unknown:
+        raise UserError(
+            f"no label is {unknown.pop()!r}; there are {'; '.join(rows.label.unique())}"
+        )
+    renamed = rows.assign(label=rows.label.replace(names))
+    if renamed.label.nunique() < rows.label.nunique():
+        raise UserError("labels: two labels would have the same name")
+    return renamed
 
 
 def losses(rows: pd.DataFrame) -> pd.Series:
@@ -417,23 +447,28 @@ def show(
         table = "\n".join("| " + line.replace("\t", " | ") + " |" for line in lines)
         return "\n\n".join([title, table, *notes])
     table = frame.to_latex(index=False, escape=True, **numbers)
-    table = table.replace("|", "$|$").replace("& -", "& $-$")
+    table = table.replace("|", "$|$").replace("& -", "& $-$").replace("±", r"$\pm$")
     comments = "\n".join([title, *notes]).replace("\n", "\n% ")
     return f"% {comments}\n{table}"
 
 
-LEGEND = (
-    "gain: loss(L) - loss(N), below zero where longer texts do harm; ±: standard errors",
-    "windowed: fixed_targets where each token sees no more than the last L",
-    "nonoverlapping: what papers print; no evidence of extrapolation",
-)
+# what is said of a column where a table has it
+LEGEND = {
+    "gain": "gain: loss(L) - loss(N), below zero where longer texts do harm; ±: standard errors",
+    "windowed": "windowed: fixed_targets where each token sees no more than the last L",
+    "nonoverlapping": "nonoverlapping: what papers print; no evidence of extrapolation",
+}
 
 
-def tables(rows: pd.DataFrame, format: str = "text") -> str:
+def tables(rows: pd.DataFrame, format: str = "text", lengths: Iterable[int] = ()) -> str:
     """The tables of selected rows: of one run by length, of several by scheme, over seeds.
 
-    "csv" and "json" are the rows themselves.
+    Those of several schemes have these test lengths, by default all. In "tex" that is one table, as
+    papers print it. "csv" and "json" are the rows. UserError for a length that was not tested.
     """
+    measured = set(rows.length)
+    if not measured.issuperset(lengths):
+        raise UserError(f"eval_lengths: the tested ones are {sorted(measured)}")
     if format == "csv":
         return to_csv(rows)
     if format == "json":
@@ -441,7 +476,9 @@ def tables(rows: pd.DataFrame, format: str = "text") -> str:
     is_answer = rows.protocol.isin(answers.ANSWERED)
     if is_answer.any() and (rows.protocol == "fixed_targets").any():
         # questions inside a text: two tables
-        return "\n\n".join([tables(rows[is_answer], format), tables(rows[~is_answer], format)])
+        return "\n\n".join(
+            [tables(rows[is_answer], format), tables(rows[~is_answer], format, lengths)]
+        )
     one_seed = rows.groupby("label").seed.nunique().max() == 1
     runs = {}
     for (label, seed), run in rows.groupby(["label", "seed"], sort=False):
@@ -466,16 +503,19 @@ def tables(rows: pd.DataFrame, format: str = "text") -> str:
         doubted = {name: doubts(run) for name, run in runs.items()}
         notes += [f"{name}: {doubt}" for name, doubt in doubted.items() if doubt]
     title += f"; nats per {rows.unit.iloc[0]}"
-    seeds = over_seeds(rows)
+    seeds = over_seeds(rows[rows.length.isin(lengths or measured)])
     if len(runs) == 1 or seeds.empty:
         parts = {name: length_table(run)[COLUMNS] for name, run in runs.items()}
         table = pd.concat(parts, names=["scheme"]).dropna(axis="columns", how="all")
         if len(runs) == 1:
             title = f"{rows.label.iloc[0]} on {title}"
             table = table.droplevel("scheme")
+        legend = [text for name, text in LEGEND.items() if name in table]
         table = table.rename(columns={"stderr": "± stderr", "gain_stderr": "± paired"})
-        return show(title, table, [*LEGEND, *key_legend(rows), *notes], format)
+        return show(title, table, [*legend, *key_legend(rows), *notes], format)
 
+    if format == "tex":
+        return paper_table(seeds, title, notes)
     means = wide(seeds, "mean")
     if not one_seed:
         title += "; mean over seeds, inf: a seed diverged"
@@ -486,6 +526,20 @@ def tables(rows: pd.DataFrame, format: str = "text") -> str:
         if len(table):
             pages.append(show(page, table, format=format))
     return "\n\n".join(pages)
+
+
+def paper_table(seeds: pd.DataFrame, title: str, notes: Iterable[str]) -> str:
+    """`over_seeds` in LaTeX as papers print it: a line for each label, a column for each length."""
+    cells = seeds["mean"].map("{:.3f}".format).replace({"nan": "n/a", "inf": "diverged"})
+    lowest = seeds["mean"] == seeds.groupby("length")["mean"].transform("min")
+    cells = cells.mask(lowest, "<" + cells + ">")
+    cells += seeds.half.map(" ± {:.3f}".format).where(seeds.half.notna(), "")
+    legend = f"mean ± half of its 95 % t-interval over {seeds.seeds.max()} seeds, by test length"
+    lines = [legend, "bold: the lowest mean of a column, without a test", *notes]
+    table = show(title, wide(seeds.assign(cells=cells), "cells"), lines, "tex")
+    table = table.replace("<", r"\textbf{").replace(">", "}")
+    # three lengths fit a column of 3.25 inches
+    return table.replace(r"\begin", r"\footnotesize\setlength{\tabcolsep}{3pt}\begin")
 
 
 def key_legend(rows: pd.DataFrame) -> list[str]:

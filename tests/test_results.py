@@ -16,7 +16,7 @@ from scipy import stats
 
 import evaluate
 import report
-from configurable import TrainSettings, UserError, values, write_json
+from configurable import ReportSettings, TrainSettings, UserError, values, write_json
 from runs import figures, results
 from runs.results import load_rows, rows_of, select, tables
 
@@ -228,7 +228,7 @@ def test_the_table_of_a_run_by_hand():
 def test_bits_per_byte_stand_only_beside_the_protocol_that_they_belong_to():
     assert "nonoverlapping  bits/byte\n" in tables(frame(result("rope")))
     fixed = tables(frame(result("rope", protocols=("fixed_targets", "windowed"))))
-    assert "bits/byte" not in fixed
+    assert "bits/byte" not in fixed and "nonoverlapping" not in fixed and "windowed:" in fixed
     some = result("rope")
     some["rows"] = [r for r in some["rows"] if r["protocol"] != "nonoverlapping" or r["length"] < L]
     table = results.length_table(frame(some))
@@ -326,18 +326,67 @@ def test_markdown_and_latex_are_whole_tables():
     for line in tables(rows, "md").splitlines():
         if line.startswith("|"):
             assert len(re.findall(r"(?<!\\)\|", line)) in (6, 7)  # label, lengths, seeds
-    tex = tables(rows, "tex")
-    blocks = re.findall(r"\\begin\{tabular\}\{([lr]+)\}(.*?)\\end\{tabular\}", tex, re.S)
-    assert len(blocks) == 4 and tex.count("tabular") == 8
-    for columns, body in blocks:
-        lines = [line for line in body.strip().splitlines() if "rule" not in line]
-        assert "\\toprule" in body and "\\midrule" in body and "\\bottomrule" in body
-        for line in lines:
-            assert line.endswith("\\\\") and len(re.findall(r"(?<!\\)&", line)) == len(columns) - 1
-            assert not re.search(r"(?<!\\)[_%#]|(?<!\$)-\d", line)  # escaped; a minus is one
-            assert line.count("$") % 2 == 0 and "rope | nope" not in line
-    outside = re.sub(r"\\begin\{tabular\}.*?\\end\{tabular\}", "", tex, flags=re.S)
-    assert all(line.startswith("%") or not line.strip() for line in outside.splitlines())
+    for tex, count in ((tables(rows, "tex"), 1), (tables(frame(result("rope")), "tex"), 1)):
+        blocks = re.findall(r"\\begin\{tabular\}\{[@{}]*([lr]+)[@{}]*\}(.*?)\\end", tex, re.S)
+        assert len(blocks) == count and tex.count("tabular") == 2 * count
+        for columns, body in blocks:
+            lines = [line for line in body.strip().splitlines() if "rule" not in line]
+            assert "\\toprule" in body and "\\midrule" in body and "\\bottomrule" in body
+            for line in lines:
+                cells = len(re.findall(r"(?<!\\)&", line)) + 1
+                assert line.endswith("\\\\") and cells == len(columns)
+                assert not re.search(r"(?<!\\)[_%#]|(?<!\$)-\d", line)  # escaped; a minus is one
+                assert line.count("$") % 2 == 0 and "rope | nope" not in line
+        outside = re.sub(r"\\begin\{tabular\}.*?\\end\{tabular\}", "", tex, flags=re.S)
+        others = [line for line in outside.splitlines() if line.strip() and line[0] != "%"]
+        assert others in ([], ["\\footnotesize\\setlength{\\tabcolsep}{3pt}"])
+
+
+def test_a_table_in_latex_has_means_intervals_and_the_lowest_in_bold():
+    rows = seeds()
+    tex = tables(rows, "tex", (512, 128))
+    assert re.search("scheme & 128 & 512 ", tex)
+    lines = {line.split(" & ")[0]: line for line in tex.splitlines() if " & " in line}
+    names = {"alibi": "alibi", "rope | nope": "rope $|$ nope", "yarn_x": "yarn\\_x"}
+    for label, name in names.items():
+        expected = [name]
+        for n in (128, 512):
+            place = (rows.label == label) & (rows.length == n) & (rows.protocol == "fixed_targets")
+            nats = rows.nats[place]
+            if nats.isna().any():
+                expected.append("diverged")
+                continue
+            half = stats.ttest_1samp(nats, 0).confidence_interval(0.95).high - nats.mean()
+            mean = f"{nats.mean():.3f}"
+            if label == "alibi":
+                mean = f"\\textbf{{{mean}}}"
+            expected.append(rf"{mean} $\pm$ {half:.3f}")
+        assert lines[name] == " & ".join(expected) + " \\\\"
+    assert "n/a \\\\" in lines["learned"] and "t-interval" in tex
+    assert "\\pm" not in tables(seeds(2), "tex").split("tabular")[1]  # of two seeds
+    with pytest.raises(UserError, match="the tested ones are .64, 128, 256, 512."):
+        tables(rows, "text", (300,))
+
+
+def test_labels_of_the_users_own(tmp_path):
+    rows = seeds()
+    pairs = {"alibi": "ALiBi", "rope | nope": "R(a, b)"}
+    (tmp_path / "names").write_text("".join(f"{label}={name}\n" for label, name in pairs.items()))
+    text = ",".join(f"{label}={name}" for label, name in pairs.items())
+    for labels in (text, str(tmp_path / "names")):
+        named = results.rename(rows, labels)
+        assert list(named.label.unique()) == ["ALiBi", "R(a, b)", "learned", "yarn_x"]
+        assert all("rope | nope" not in tables(named, format) for format in ("text", "tex"))
+    option = results.rename(
+        rows.assign(label="rope(base=5, fraction=0.5)"), "rope(base=5, fraction=0.5)=R"
+    )
+    assert set(option.label) == {"R"} and results.rename(rows, "").equals(rows)
+    for labels, words in {
+        "fox=Fox": "there are alibi; rope | nope; ",
+        "alibi=learned": "same name",
+    }.items():
+        with pytest.raises(UserError, match=re.escape(words)):
+            results.rename(rows, labels)
 
 
 def test_csv_is_the_measured_rows():
@@ -368,13 +417,13 @@ def test_rows_that_are_saved_are_read_as_they_were(tmp_path):
 # ---- figures
 
 
-def drawn(rows, path, monkeypatch):
+def drawn(rows, path, monkeypatch, size=None):
     """The axes that plot_rows draws."""
     kept, save = [], figures.save_figure
     monkeypatch.setattr(
         figures, "save_figure", lambda figure, at: kept.append(figure) or save(figure, at)
     )
-    assert figures.plot_rows(rows, path) and path.exists()
+    assert figures.plot_rows(rows, path, size) and path.exists()
     return kept[0].axes[0]
 
 
@@ -393,7 +442,7 @@ def test_a_figure_has_each_mean_its_interval_and_its_name(kind, tmp_path, monkey
         half = own.set_index("length").half[x]
         assert (high - low) / 2 == pytest.approx(half)
     names = {text.get_text() for text in axes.texts}
-    assert names == {" L = 128", "alibi", "rope | nope", "learned", "yarn_x"}
+    assert names == {"L = 128", "alibi", "rope | nope", "learned", "yarn_x"}
     assert len({line.lines[0].get_color() for line in axes.containers}) == 4
     if kind == "pdf":
         content = (tmp_path / "figure.pdf").read_bytes()
@@ -405,7 +454,33 @@ def test_one_seed_has_the_paired_error_as_its_bar(tmp_path, monkeypatch):
     (curve,) = axes.containers
     (_, low), (_, high) = curve.lines[2][0].get_segments()[0]
     assert (high - low) / 2 == pytest.approx(0.003)
-    assert "bars" in axes.get_xlabel()
+    assert "of one seed: standard error" in axes.get_xlabel()
+    axes = drawn(seeds(), tmp_path / "three.png", monkeypatch)
+    assert "bars: 95 % interval" in axes.get_xlabel() and "cut to L" in axes.get_xlabel()
+
+
+def test_a_figure_for_a_column_fits_it(tmp_path, monkeypatch):
+    rows = seeds()
+    for name in ("yarn_x", "a scheme that has quite a long name"):
+        named = results.rename(rows, f"yarn_x={name}")
+        axes = drawn(named, tmp_path / "column.pdf", monkeypatch, (3.25, 2.2))
+        figure = axes.figure
+        assert tuple(figure.get_size_inches()) == (3.25, 2.2)
+        assert not axes.get_title() and axes.get_xlabel() == "test length, bytes"
+        figure.draw_without_rendering()
+        texts = [axes.xaxis.label, axes.yaxis.label, *axes.texts, *axes.get_xticklabels()]
+        assert all(text.get_size() == 8 for text in texts)
+        written = [text.get_text() for text in axes.texts]
+        for legend in figure.legends:
+            written += [text.get_text() for text in legend.get_texts()]
+            texts.append(legend)
+        assert set(named.label) <= set(written) and bool(figure.legends) == (name != "yarn_x")
+        for text in texts:
+            box = text.get_window_extent()
+            assert box.x0 >= 0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
+        assert axes.get_window_extent().height > 0.3 * figure.bbox.height
+    with pytest.raises(UserError, match="as 3.25x2.2"):
+        ReportSettings(size="3.25")
 
 
 def test_nothing_to_draw_draws_nothing(tmp_path):
@@ -449,6 +524,7 @@ def test_rows_with_answers_are_tabled_and_drawn_by_distance(tmp_path, monkeypatc
     drawn_shares = [list(line.get_ydata()) for line in curves]
     assert np.allclose(drawn_shares, [[1, 1, 1, above]] * 2 + [[1, 1, 1, 1]] * 2)
     assert tables(rows, "tex").count("tabular") == 2
+    assert "accuracy above chance" in axes.get_ylabel() and "order" in axes.get_xlabel()
 
 
 # ---- the programs
@@ -476,7 +552,8 @@ def out(tmp_path, monkeypatch):
 def run_report(capsys, monkeypatch, *words):
     monkeypatch.setattr("sys.argv", ["report.py", *words])
     report.main()
-    return capsys.readouterr().out
+    captured = capsys.readouterr()
+    return captured.out + captured.err
 
 
 def test_report_prints_draws_and_lists(out, capsys, monkeypatch):
@@ -498,6 +575,28 @@ def test_report_prints_draws_and_lists(out, capsys, monkeypatch):
         run_report(capsys, monkeypatch, "empty")
     results.save_rows(load_rows(["out/a", "out/b"]), out / "rows.csv.xz")
     assert text.startswith(run_report(capsys, monkeypatch, "rows.csv.xz"))
+
+
+def test_rows_are_loaded_once_from_whatever_names_them(out):
+    rows = load_rows(["out/a", "out/b"])
+    assert load_rows("out/a").equals(rows[rows.run == "out/a"].reset_index(drop=True))
+    assert len(load_rows(["out"])) == 36 and set(load_rows("out").run) == {
+        "out/a",
+        "out/b",
+        "out/c",
+    }
+    (out / "both").mkdir()
+    results.save_rows(rows.assign(label=rows.label + "!"), out / "both/rows.csv.xz")
+    for folders in (["both", "out/a"], ["out/a", "both", "both"], ["both", "out/b", "out/b"]):
+        assert list(load_rows(folders).label.unique()) == ["alibi!", "rope!"]
+        assert len(load_rows(folders)) == len(rows)
+    joined = load_rows(["both", "out/c/"])
+    assert list(joined.label.unique()) == ["alibi!", "rope!", "rope (unfinished: step 2 of 60)"]
+    (out / "out/ablate").mkdir()
+    with pytest.raises(
+        UserError, match="if it is a comparison, it is not finished: run the same ablate.py"
+    ):
+        load_rows(["out/a", "out/ablate"])
 
 
 def test_report_lists_what_is_no_tested_run_and_says_what_it_cannot_draw(out, capsys, monkeypatch):
