@@ -228,7 +228,8 @@ def train_cells(cells: list[Cell], jobs: int) -> dict[str, str]:
     waiting = [cell for cell in cells if not cell.is_finished()]
     failures = {}
     children = []
-    times = []  # seconds of each cell that was finished
+    ended = []
+    began = time.monotonic()
     caught = []  # signals
 
     def pass_on(number: int, frame: object) -> None:
@@ -267,21 +268,18 @@ def train_cells(cells: list[Cell], jobs: int) -> dict[str, str]:
         code = child.wait()
         if caught:
             return
-        took = time.monotonic() - started
-        left = ""
         if code or not cell.is_finished():
             failures[cell.name] = f"{last or code} (see {cell.folder}/train.log)"
             outcome = f"failed: {failures[cell.name]}"
         else:
             summary = results.summary(results.select(results.load_rows([cell.folder])))
             outcome = ", ".join(f"{name} {x:.4f}" for name, x in summary.items())
-            times.append(took)
-            n_left = len(waiting) - len(times) - len(failures)
-            if n_left:
-                minutes = n_left * sum(times) / len(times) / jobs / 60
-                left = f", about {minutes:.1f} min left"
+        ended.append(cell.name)
+        now = time.monotonic()
+        left = (now - began) / len(ended) * (len(waiting) - len(ended)) / 60
         number = f"[{cells.index(cell) + 1}/{len(cells)}]"
-        print(f"{number} {cell.name}: {outcome} ({took:.0f} s{left})", flush=True)
+        took = f"{now - started:.0f} s, about {left:.1f} min left"
+        print(f"{number} {cell.name}: {outcome} ({took})", flush=True)
 
     handlers = {number: signal.signal(number, pass_on) for number in SIGNALS}
     try:
@@ -308,28 +306,21 @@ def show_plan(cells: list[Cell], jobs: int) -> None:
     for cell in cells:
         print(f"{cell.name}: {cell.state()[0]}; {cell.folder}")
     waiting = [cell for cell in cells if not cell.is_finished()]
-    times = {}
+    trials = {}
     with tempfile.TemporaryDirectory() as folder:
-        trials = {}
-        for label, cell in {cell.label: cell for cell in waiting}.items():
-            s = replace(cell.settings, out_dir=f"{folder}/{len(trials)}", max_iters=40, drop_pos=0)
-            s = replace(s, log_interval=20, eval_interval=40, eval_lengths=(s.block_size,))
-            trials[label] = Cell(f"forty steps of {label}", replace(s, wandb_log=False))
+        for label, s in {cell.label: cell.settings for cell in waiting}.items():
+            s = replace(s, out_dir=f"{folder}/{len(trials)}", max_iters=40, eval_interval=40)
+            s = replace(s, drop_pos=0, eval_lengths=(s.block_size,), wandb_log=False)
+            trials[label] = Cell(f"forty steps of {label}", replace(s, log_interval=20))
         for name, reason in train_cells(list(trials.values()), jobs).items():
             raise UserError(f"{name}: {reason}")
-        for label, trial in trials.items():
-            lines = logged(trial.folder)
-            first, *_, last = [trial.settings.tokens_per_step / x["tokens_per_s"] for x in lines]
-            print(f"{label}: {1000 * last:.1f} ms a step, {first:.0f} s the first, which compiles")
-            times[label] = (first, last)
+        speeds = {x: [y["tokens_per_s"] for y in logged(trials[x].folder)] for x in trials}
     seconds = 0.0
     for cell in waiting:
-        first, last = times[cell.label]
+        first, *_, last = (cell.settings.tokens_per_step / x for x in speeds[cell.label])
+        print(f"{cell.name}: {1000 * last:.1f} ms a step, {first:.0f} s the first, which compiles")
         seconds += first + last * (cell.settings.max_iters - cell.state()[1])
-    print(
-        f"{len(waiting)} of {len(cells)} cells to train, {jobs} at once: "
-        f"about {seconds / jobs / 60:.1f} min on this machine, and the tests of each"
-    )
+    print(f"training, without tests, {jobs} at once: about {seconds / jobs / 60:.1f} min")
 
 
 # ---- learning rates
@@ -381,8 +372,6 @@ def main() -> int:
     device.set_up_cpu()
     schemes = [*settings.schemes, *named, *recipes]
     cells = plan(schemes, settings)
-    if settings.plan and settings.learning_rates:
-        raise UserError("plan: leave learning_rates out; each adds a cell for each scheme")
     if not settings.plan:
         check_folders(cells)
     examine_cells(cells)
@@ -403,7 +392,7 @@ def main() -> int:
     print(f"on {compute.reason}")
     for cell in cells:
         cell.settings = replace(cell.settings, dtype=compute.dtype_name, examine=False)
-    if settings.learning_rates:
+    if settings.learning_rates and not settings.plan:
         rates = pick_rates(cells, settings)
         for cell in cells:
             rate = rates[cell.label]

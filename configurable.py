@@ -367,7 +367,9 @@ class AblateSettings(TrainSettings):
         "1/1", "I/N: the I-th of N shares of the cells", "manner"
     )
     jobs: Count = setting(1, "cells at once here", "manner")
-    plan: bool = setting(False, "list the cells and time their steps, no more", "manner")
+    plan: bool = setting(
+        False, "list the cells, time their steps, no more (no trials of rates)", "manner"
+    )
     ablate_dir: str = setting("", "folder of table and figure (by default in out/)", "manner")
 
     refused = {
