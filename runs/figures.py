@@ -23,7 +23,13 @@ def new_figure(size: tuple[float, float], points: float = 10) -> Any:
     from matplotlib.figure import Figure
 
     # text stays text
-    matplotlib.rcParams |= {"pdf.fonttype": 42, "svg.fonttype": "none", "font.size": points}
+    matplotlib.rcParams |= {
+        "pdf.fonttype": 42,
+        "svg.fonttype": "none",
+        "font.size": points,
+        "lines.linewidth": 1,
+        "lines.markersize": 4,
+    }
     return Figure(figsize=size, dpi=150, layout="constrained")
 
 
@@ -58,7 +64,7 @@ def plot_rows(rows: pd.DataFrame, path: str | Path, size: Sequence[float] = ()) 
     axes.minorticks_off()
     length = rows.train_length.iloc[0]
     axes.axvline(length, color="0.35", linestyle="--")
-    axes.text(length, 1.02, f"L = {length}", transform=axes.get_xaxis_transform(), ha="center")
+    axes.text(length, 1.02, f"L = {length}", transform=axes.get_xaxis_transform())
     if size:
         axes.set_xlabel(axes.get_xlabel().partition("\n")[0])
     else:
@@ -116,7 +122,7 @@ def draw_losses(axes: Any, rows: pd.DataFrame) -> list[Any]:
     unit = rows.unit.iloc[0]
     bars = "95 % interval of the mean over seeds; of one seed: standard error of the rise from L"
     dotted = "dotted: texts cut to L"
-    axes.set_xlabel(f"test length, {unit}s\nbars: {bars}; {dotted}; X: diverged")
+    axes.set_xlabel(f"test length, {unit}s\nbars: {bars}\n{dotted}; X: diverged")
     axes.set_ylabel(f"loss, nats per {unit}")
     errors = rows[rows.protocol.isin(OF_SEEDS)].set_index(["label", "length"]).stderr_vs_L
     for label, means in over_seeds(rows).groupby("label", sort=False):
@@ -128,7 +134,7 @@ def draw_losses(axes: Any, rows: pd.DataFrame) -> list[Any]:
         if means.seeds.max() == 1:
             bars = errors[label]
         look = style(len(curves))
-        bar = axes.errorbar(nats.index, nats, bars.fillna(0), **look, capsize=2)
+        bar = axes.errorbar(nats.index, nats, bars.fillna(0), **look)
         curves.append(bar.lines[0])
         curves[-1].set_label(label)
         for length in means.index[means["mean"] == math.inf]:
