@@ -70,7 +70,10 @@ STOPS = {  # in parts: the building of the model, and the forward pass
 }
 # what is counted, at commit c1e0305 by this program where it can, and the aim
 TABLE = {
-    "nodes of the core": ("110,204", "68,500: 62,000, and for recipes 2,000, the board 2,500, papers 2,000"),
+    "nodes of the core": (
+        "110,204",
+        "68,500: 62,000, and for recipes 2,000, the board 2,500, papers 2,000",
+    ),
     "nodes a line of the core": ("14.5", "12.5"),
     "code lines of the core": ("7,603", ""),
     "nodes of the reading path (then with cache, latent, positions, runs/start)": (

@@ -3,9 +3,9 @@ has to be below before the board says anything of it.
 
     python results/board/counts.py [--windows=256]
 
-The predictor (data/context.py) reads the bytes of books without questions. A model with N inputs has
-0.83 N of them, so much is given to the predictor. The targets are the last 26 bytes of each row, as
-many as there are on average among the last 32 tokens.
+The predictor (data/context.py) reads the bytes of books without questions. A model with N inputs
+has 0.83 N of them, so much is given to the predictor. The targets are the last 26 bytes of each
+row, as many as there are on average among the last 32 tokens.
 """
 
 import argparse
@@ -25,7 +25,9 @@ SCORED = 26
 def main() -> None:
     """Print the nats at each length, as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--windows", type=int, default=256, help="rows, as many more fit the shares")
+    parser.add_argument(
+        "--windows", type=int, default=256, help="rows, as many more fit the shares"
+    )
     options = parser.parse_args()
     books = load("books")
     asked = load("books_recall")
