@@ -132,7 +132,7 @@ class Cell:
 def is_recipe(word: str) -> bool:
     """Whether a word of the command line is a config file that sets pos: a scheme of its own."""
     is_file = word.endswith(".py") and Path(word).is_file()
-    return is_file and bool(re.search(r"^pos\s*=", Path(word).read_text("utf-8"), re.MULTILINE))
+    return is_file and bool(re.search(r"^pos\s*=", Path(word).read_text(encoding="utf-8"), re.M))
 
 
 def plan(schemes: list[str], settings: AblateSettings) -> list[Cell]:
