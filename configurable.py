@@ -426,8 +426,11 @@ def typed(value: Any) -> str:
 
 def words(settings: Settings, kinds: tuple[str, ...] = tuple(KINDS)) -> list[str]:
     """The settings of these kinds that are not the defaults, as --name=value."""
-    chosen = values(settings, *kinds).items()
-    return [f"--{k}={typed(x)}" for k, x in chosen if x != getattr(type(settings), k)]
+    return [
+        f"--{name}={typed(value)}"
+        for name, value in values(settings, *kinds).items()
+        if value != getattr(type(settings), name)
+    ]
 
 
 # ---- the command line and config files

@@ -95,7 +95,7 @@ def read_branches(tree, mentions):
             return [[read_branches(left, mentions), read_branches(right, mentions)]]
         case ast.BinOp(left, ast.BitOr(), right):
             return read_branches(left, mentions) + read_branches(right, mentions)
-        case ast.BinOp(ast.Constant(int(count)), ast.Mult(), right) if type(count) is int:
+        case ast.BinOp(ast.Constant(int(count)), ast.Mult(), right):
             branches = read_branches(right, mentions)
             if 1 <= count * len(branches) <= 1000:  # repeats of repeats multiply
                 return count * branches
@@ -139,7 +139,6 @@ ALIASES = {
     "linear": "pi",
     "ntkaware": "ntk",
     "dynamic": "dynamic_ntk",
-    "absolute": "learned",
     "none": "nope",
 }
 
@@ -225,8 +224,7 @@ def find(name: str, pos_file: Path | None = None, option: str = "") -> type[Piec
     if option == "pos" and issubclass(cls, Extension):
         raise UserError(f"{name} extends a trained model: write it as --extend={right}")
     if right != name:
-        kind = "extension" if option == "extend" else "scheme"
-        raise UserError(f"there is no {kind} {name}: write {right}")
+        raise UserError(f"there is no {name}: write {right}")
     return cls
 
 

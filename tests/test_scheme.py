@@ -95,7 +95,6 @@ def test_options_are_numbers_booleans_and_words():
         ("1001 * rope", "1 to 1000"),
         ("501 * (rope | nope)", "1 to 1000"),
         ("999 * (999 * (999 * rope))", "1 to 1000"),
-        ("True * rope", "a whole number before the branch"),
         ("rope.__class__", "is not a position scheme"),
         ("(lambda: rope)()", "is not a position scheme"),
         ("rope(2)", "options have names"),
@@ -155,11 +154,10 @@ def test_a_wrong_name_or_option_says_what_is_right(text, words):
 @pytest.mark.parametrize(
     "typed, sentence",
     [
-        ("RoPE", "there is no scheme RoPE: write rope"),
-        ("rotary", "there is no scheme rotary: write rope"),
-        ("ALiBi + nope", "there is no scheme ALiBi: write alibi"),
-        ("absolute", "there is no scheme absolute: write learned"),
-        ("none", "there is no scheme none: write nope"),
+        ("RoPE", "there is no RoPE: write rope"),
+        ("rotary", "there is no rotary: write rope"),
+        ("ALiBi + nope", "there is no ALiBi: write alibi"),
+        ("none", "there is no none: write nope"),
         ("YaRN(factor=4)", "YaRN extends a trained model: write it as --extend=yarn"),
         ("linear", "linear extends a trained model: write it as --extend=pi"),
     ],
@@ -173,10 +171,10 @@ def test_what_others_call_a_scheme_is_answered_with_its_name(typed, sentence):
 @pytest.mark.parametrize(
     "typed, sentence",
     [
-        ("YaRN(factor=4)", "there is no extension YaRN: write yarn"),
-        ("PI", "there is no extension PI: write pi"),
-        ("dynamic", "there is no extension dynamic: write dynamic_ntk"),
-        ("ntk_aware", "there is no extension ntk_aware: write ntk"),
+        ("YaRN(factor=4)", "there is no YaRN: write yarn"),
+        ("PI", "there is no PI: write pi"),
+        ("dynamic", "there is no dynamic: write dynamic_ntk"),
+        ("ntk_aware", "there is no ntk_aware: write ntk"),
         ("ALiBi", "ALiBi is no extension of a trained model: train with it, --pos=alibi"),
     ],
 )
