@@ -299,6 +299,7 @@ class ReportSettings(TableSettings):
     """Tables and figures of finished tests; run folders are the other words of the command line."""
 
     dataset: str = setting("", "corpus whose rows are shown, by default the first", "manner")
+    settings: bool = setting(False, "instead, the settings and sizes of the runs", "manner")
     eval_lengths: Lengths = setting((), "test lengths of the table (by default all)", "manner")
     labels: str = setting("", "LABEL=NAME,... for table and figure, or a file of them", "manner")
     size: Annotated[str, Field(pattern=r"^$|^[0-9]+[.]?[0-9]*x[0-9]+[.]?[0-9]*$")] = setting(

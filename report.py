@@ -7,6 +7,7 @@
     python report.py out/A out/B --out=compared.pdf        and their figure (.png, .pdf, .svg)
     python report.py out/A out/B --out=paper.pdf --size=3.25x2.2    one that fits a column
     python report.py out/A out/B --labels='alibi=ALiBi,mine=Mine (ours)'    names of your own
+    python report.py out/A out/B --settings=True           settings and sizes, for an appendix
     python report.py out/A out/B --format=tex --eval_lengths=128,4096       one table in LaTeX
     python report.py out --format=csv >rows.csv            every measured row of all runs
     python report.py out/ablate-NAME --format=md           the tables of a comparison
@@ -22,12 +23,20 @@ if __name__ == "__main__":  # --help answers before torch is imported
     answer_help(ReportSettings, __doc__)
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from configurable import ReportSettings, UserError, configure, run_program
+from configurable import (
+    ReportSettings,
+    TrainSettings,
+    UserError,
+    configure,
+    run_program,
+    values,
+)
 from runs import results
 from runs.checkpoint import read_config
 from runs.figures import plot_rows
@@ -74,6 +83,24 @@ def list_runs(folders: list[Path], settings: ReportSettings) -> str:
     return results.show(f"runs: {len(lines)}", table, broken, settings.format)
 
 
+def settings_table(rows: pd.DataFrame, format: str) -> str:
+    """The settings that change the result, as they were used, and sizes: a column for each label,
+    from its first seed. After the first column stands only what differs from it.
+    """
+    columns = {}
+    for run in rows.drop_duplicates("label").itertuples():
+        s = TrainSettings(**read_config(run.run)["settings"])
+        s = replace(s, learning_rate=s.highest_lr, warmup_iters=s.warmup)
+        sizes = {"parameters": run.parameters, "tokens trained": run.tokens_trained}
+        columns[run.label] = values(s, "result") | sizes
+    table = pd.DataFrame(columns, dtype=object).dropna(how="all").drop(["pos", "seed"]).astype(str)
+    first = table.iloc[:, 0]
+    others = table.iloc[:, 1:]
+    table = pd.concat([first, others.mask(others.eq(first, axis=0), "")], axis=1)
+    title = "settings that change the result; an empty cell: as in the first column"
+    return results.show(title, table.rename_axis("setting"), format=format)
+
+
 def main() -> None:
     """Print the tables of the runs and draw them, or list them."""
     settings, words = configure(ReportSettings, sys.argv[1:], __doc__)
@@ -101,6 +128,9 @@ def main() -> None:
         # comparisons may be of several corpora
         rows = results.select(rows, settings.dataset, "all" if comparisons == folders else None)
     rows = results.rename(rows, settings.labels)
+    if settings.settings:
+        print(settings_table(rows, settings.format))
+        return
     print(results.tables(rows, settings.format, settings.eval_lengths))
     size = [float(x) for x in settings.size.split("x") if x]
     if settings.out and plot_rows(rows, settings.out, size):

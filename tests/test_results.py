@@ -599,6 +599,25 @@ def test_rows_are_loaded_once_from_whatever_names_them(out):
         load_rows(["out/a", "out/ablate"])
 
 
+def test_the_settings_of_runs_as_they_were_used(out, capsys, monkeypatch):
+    changes = {"a": {"pos": "alibi", "optimizer": "adamw"}, "b": {"seed": 1}, "c": {"seed": 2}}
+    for name, change in changes.items():
+        config = {"settings": asdict(TrainSettings(max_iters=60, **change)), "files_sha256": {}}
+        write_json(f"out/{name}/config.json", config)
+    results.update_result("out/c", result("rope", 2))
+    text = run_report(capsys, monkeypatch, "out/a", "out/b", "out/c", "--settings=True")
+    lines = {line.split()[0]: line.split()[1:] for line in text.splitlines() if len(line.split()) > 1}
+    assert lines["setting"] == ["alibi", "rope"] and lines["n_layer"] == ["4"]  # as in the first
+    assert lines["learning_rate"] == ["0.003", "0.01"] and lines["optimizer"] == ["adamw", "muon"]
+    assert lines["warmup_iters"] == ["15"] and lines["parameters"] == ["1000"]
+    assert lines["tokens"] == ["trained", "5000"] and "lr_decay_iters" not in text
+    tex = run_report(capsys, monkeypatch, "out/a", "out/b", "--settings=True", "--format=tex")
+    assert tex.count("tabular") == 2 and "n\\_layer & 4 &  \\\\" in tex
+    (out / "out/b/config.json").unlink()
+    with pytest.raises(UserError, match="out/b/config.json is missing"):
+        run_report(capsys, monkeypatch, "out/a", "out/b", "--settings=True")
+
+
 def test_report_lists_what_is_no_tested_run_and_says_what_it_cannot_draw(out, capsys, monkeypatch):
     (out / "out/a/config.json").rename(out / "config.json")  # as of a Hugging Face model
     (out / "out/b/extrapolation.json").unlink()  # the test was cut off
