@@ -300,6 +300,7 @@ class ReportSettings(TableSettings):
 
     dataset: str = setting("", "corpus whose rows are shown, by default the first", "manner")
     settings: bool = setting(False, "instead, the settings and sizes of the runs", "manner")
+    x: str = setting("", "tokens: instead, loss against training tokens", "manner")
     eval_lengths: Lengths = setting((), "test lengths of the table (by default all)", "manner")
     labels: str = setting("", "LABEL=NAME,... for table and figure, or a file of them", "manner")
     size: Annotated[str, Field(pattern=r"^$|^[0-9]+[.]?[0-9]*x[0-9]+[.]?[0-9]*$")] = setting(

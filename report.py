@@ -8,6 +8,7 @@
     python report.py out/A out/B --out=paper.pdf --size=3.25x2.2    one that fits a column
     python report.py out/A out/B --labels='alibi=ALiBi,mine=Mine (ours)'    names of your own
     python report.py out/A out/B --settings=True           settings and sizes, for an appendix
+    python report.py out/A out/B --x=tokens --out=t.pdf    loss against training tokens
     python report.py out/A out/B --format=tex --eval_lengths=128,4096       one table in LaTeX
     python report.py out --format=csv >rows.csv            every measured row of all runs
     python report.py out/ablate-NAME --format=md           the tables of a comparison
@@ -39,7 +40,7 @@ from configurable import (
 )
 from runs import results
 from runs.checkpoint import read_config
-from runs.figures import plot_rows
+from runs.figures import plot_rows, plot_training
 from runs.log import logged
 
 RUN_FILES = ("config.json", "extrapolation.json")
@@ -101,6 +102,20 @@ def settings_table(rows: pd.DataFrame, format: str) -> str:
     return results.show(title, table.rename_axis("setting"), format=format)
 
 
+def training_losses(rows: pd.DataFrame) -> pd.DataFrame:
+    """Loss and val_loss by label and training tokens, means over seeds. UserError if a run folder
+    is not there.
+    """
+    frames = []
+    for run in rows.drop_duplicates("run").itertuples():
+        lines = logged(run.run)
+        if not lines:
+            raise UserError(f"{run.run}/metrics.jsonl is missing: --x=tokens reads the run folders")
+        frame = pd.DataFrame(lines, columns=["tokens", "loss", "val_loss"])
+        frames.append(frame.assign(label=run.label))
+    return pd.concat(frames).groupby(["label", "tokens"], sort=False).mean()
+
+
 def main() -> None:
     """Print the tables of the runs and draw them, or list them."""
     settings, words = configure(ReportSettings, sys.argv[1:], __doc__)
@@ -128,11 +143,17 @@ def main() -> None:
         # comparisons may be of several corpora
         rows = results.select(rows, settings.dataset, "all" if comparisons == folders else None)
     rows = results.rename(rows, settings.labels)
+    size = [float(x) for x in settings.size.split("x") if x]
     if settings.settings:
         print(settings_table(rows, settings.format))
         return
+    if settings.x == "tokens":
+        losses = training_losses(rows)
+        print(results.show("loss, mean over seeds", losses.dropna(), format=settings.format))
+        if settings.out:
+            plot_training(losses, settings.out, size)
+        return
     print(results.tables(rows, settings.format, settings.eval_lengths))
-    size = [float(x) for x in settings.size.split("x") if x]
     if settings.out and plot_rows(rows, settings.out, size):
         print(f"drawn in {settings.out}", file=sys.stderr)  # the table may go to a file
 

@@ -599,6 +599,29 @@ def test_rows_are_loaded_once_from_whatever_names_them(out):
         load_rows(["out/a", "out/ablate"])
 
 
+def test_losses_against_training_tokens_are_means_over_seeds(out, capsys, monkeypatch):
+    for name, nats in {"a": (3.0, 2.0), "b": (5.0, 4.0), "c": (7.0, 1.0)}.items():
+        lines = [{"step": k, "tokens": 10 * k, "loss": x} for k, x in enumerate(nats, 1)]
+        lines[1]["val_loss"] = nats[1] + 0.5
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (out / "out" / name / "metrics.jsonl").write_text(text)
+    results.update_result("out/c", result("rope", 2) | {"rows": result("rope", 2)["rows"]})
+    saved = []
+    monkeypatch.setattr(figures, "save_figure", lambda figure, path: saved.append(figure))
+    words = ["out/a", "out/b", "out/c", "--labels=rope=RoPE", "--x=tokens", "--out=t.pdf"]
+    text = run_report(capsys, monkeypatch, *words)
+    assert re.search(r"RoPE +20 +2.5000 +3.0000\n", text) and re.search(
+        "alibi +20 +2.0000 +2.5", text
+    )
+    pale, val = [line for line in saved[0].axes[0].lines if line.get_color() == figures.COLORS[1]]
+    assert list(pale.get_ydata()) == [6.0, 2.5] and list(val.get_ydata()) == [3.0]
+    results.save_rows(load_rows(["out/a", "out/b"]), "rows.csv.xz")
+    assert "alibi" in run_report(capsys, monkeypatch, "rows.csv.xz", "--x=tokens")
+    (out / "out/b/metrics.jsonl").unlink()
+    with pytest.raises(UserError, match="out/b/metrics.jsonl is missing"):
+        run_report(capsys, monkeypatch, "rows.csv.xz", "--x=tokens")
+
+
 def test_the_settings_of_runs_as_they_were_used(out, capsys, monkeypatch):
     changes = {"a": {"pos": "alibi", "optimizer": "adamw"}, "b": {"seed": 1}, "c": {"seed": 2}}
     for name, change in changes.items():
@@ -606,7 +629,9 @@ def test_the_settings_of_runs_as_they_were_used(out, capsys, monkeypatch):
         write_json(f"out/{name}/config.json", config)
     results.update_result("out/c", result("rope", 2))
     text = run_report(capsys, monkeypatch, "out/a", "out/b", "out/c", "--settings=True")
-    lines = {line.split()[0]: line.split()[1:] for line in text.splitlines() if len(line.split()) > 1}
+    lines = {
+        line.split()[0]: line.split()[1:] for line in text.splitlines() if len(line.split()) > 1
+    }
     assert lines["setting"] == ["alibi", "rope"] and lines["n_layer"] == ["4"]  # as in the first
     assert lines["learning_rate"] == ["0.003", "0.01"] and lines["optimizer"] == ["adamw", "muon"]
     assert lines["warmup_iters"] == ["15"] and lines["parameters"] == ["1000"]
