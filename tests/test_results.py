@@ -614,6 +614,7 @@ def test_losses_against_training_tokens_are_means_over_seeds(out, capsys, monkey
         "alibi +20 +2.0000 +2.5", text
     )
     pale, val = [line for line in saved[0].axes[0].lines if line.get_color() == figures.COLORS[1]]
+    assert all(0 <= text.get_position()[1] < 1 for text in saved[0].axes[0].texts)
     assert list(pale.get_ydata()) == [6.0, 2.5] and list(val.get_ydata()) == [3.0]
     results.save_rows(load_rows(["out/a", "out/b"]), "rows.csv.xz")
     assert "alibi" in run_report(capsys, monkeypatch, "rows.csv.xz", "--x=tokens")
