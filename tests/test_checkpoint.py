@@ -118,7 +118,7 @@ def test_a_damaged_checkpoint_is_named_and_costs_only_the_steps_since_the_one_be
     assert run("--out_dir=straight") == 0
     damage(checkpoint_paths(folder)[0])
     assert load_run(folder).step == 4
-    assert repr(load_run(folder)) == f"Run {folder}, step 4 of 4"
+    assert repr(load_run(folder)) == f"Run {folder}, step 4 of 8"
     assert len(repr(load_run(folder).corpus).splitlines()) == 1
     assert "is damaged: passed over" in capsys.readouterr().err
     assert run("--out_dir=run") == 0
