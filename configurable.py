@@ -37,7 +37,7 @@ class UserError(ValueError):
 
 Protocol = Literal["fixed_targets", "windowed", "nonoverlapping"]
 PROTOCOLS = get_args(Protocol)
-Windows = Literal[64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536]
+Windows = Literal[64, 128, 256, 512, 1024, 2048, 4096, 8192]
 Count = Annotated[int, Field(ge=1, le=2**24)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Length = Annotated[int, Field(ge=2, le=2**24)]
@@ -299,11 +299,12 @@ class ReportSettings(TableSettings):
     """Tables and figures of finished tests; run folders are the other words of the command line."""
 
     dataset: str = setting("", "corpus whose rows are shown, by default the first", "manner")
+    show: Literal["tests", "training", "settings"] = setting(
+        "tests", "tests, training (loss by tokens) or settings (of an appendix)", "manner"
+    )
     eval_lengths: Lengths = setting((), "test lengths of the table (by default all)", "manner")
     labels: str = setting("", "LABEL=NAME,... for table and figure, or a file of them", "manner")
-    size: Annotated[str, Field(pattern=r"^$|^[0-9]+[.]?[0-9]*x[0-9]+[.]?[0-9]*$")] = setting(
-        "", "WIDTHxHEIGHT of the figure in inches, as 3.25x2.2", "manner"
-    )
+    size: str = setting("", "WIDTHxHEIGHT of the figure in inches, as 3.25x2.2", "manner")
 
 
 @dataclass(frozen=True)

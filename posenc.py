@@ -455,8 +455,9 @@ class Alibi(Piece):
 
     `learned` trains the slopes: softplus of a parameter raw (H,), started at the published ones.
     The paper found no gain.
-    Verdict: its loss stays flat, 1.136 nats at L and 1.113 at 32 L, 1.134 where only the last L keys
-    are seen (results/seven, three seeds). In Anson et al. 2025 it found 2 % of the facts in 4 L.
+    Verdict: its loss stays flat, 1.136 nats at L and 1.113 at 32 L, 1.134 where only the last L
+    keys are seen (results/seven, three seeds). In Anson et al. 2025 it found 2 % of the facts in
+    4 L.
     """
 
     by_distance = True

@@ -7,6 +7,8 @@
     python report.py out/A out/B --out=compared.pdf        and their figure (.png, .pdf, .svg)
     python report.py out/A out/B --out=paper.pdf --size=3.25x2.2    one that fits a column
     python report.py out/A out/B --labels='alibi=ALiBi,mine=Mine (ours)'    names of your own
+    python report.py out/A out/B --show=settings           settings and sizes, for an appendix
+    python report.py out/A out/B --show=training --out=t.pdf    loss against tokens
     python report.py out/A out/B --format=tex --eval_lengths=128,4096       one table in LaTeX
     python report.py out --format=csv >rows.csv            every measured row of all runs
     python report.py out/ablate-NAME --format=md           the tables of a comparison
@@ -21,16 +23,18 @@ if __name__ == "__main__":  # --help answers before torch is imported
 
     answer_help(ReportSettings, __doc__)
 
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from configurable import ReportSettings, UserError, configure, run_program
+from configurable import ReportSettings, TrainSettings, UserError, configure, run_program, values
 from runs import results
 from runs.checkpoint import read_config
-from runs.figures import plot_rows
+from runs.figures import plot_rows, plot_training
 from runs.log import logged
 
 RUN_FILES = ("config.json", "extrapolation.json")
@@ -74,6 +78,40 @@ def list_runs(folders: list[Path], settings: ReportSettings) -> str:
     return results.show(f"runs: {len(lines)}", table, broken, settings.format)
 
 
+def settings_table(rows: pd.DataFrame, format: str) -> str:
+    """The settings that change the result, as they were used, and sizes: a column for each label,
+    from its first seed. After the first column stands only what differs from it.
+    """
+    columns = {}
+    for run in rows.drop_duplicates("label").itertuples():
+        s = TrainSettings(**read_config(run.run)["settings"])
+        s = replace(s, learning_rate=s.highest_lr, warmup_iters=s.warmup)
+        sizes = {"parameters": run.parameters, "tokens trained": run.tokens_trained}
+        columns[run.label] = values(s, "result") | sizes
+    table = pd.DataFrame(columns, dtype=object).dropna(how="all").drop(["pos", "seed"]).astype(str)
+    first = table.iloc[:, 0]
+    others = table.iloc[:, 1:]
+    table = pd.concat([first, others.mask(others.eq(first, axis=0), "")], axis=1)
+    title = "settings that change the result; an empty cell: as in the first column"
+    return results.show(title, table.rename_axis("setting"), format=format)
+
+
+def training_losses(rows: pd.DataFrame) -> pd.DataFrame:
+    """Loss and val_loss by label and training tokens, means over seeds. UserError if a run folder
+    is not there.
+    """
+    frames = []
+    for run in rows.drop_duplicates("run").itertuples():
+        lines = logged(run.run)
+        if not lines:
+            raise UserError(
+                f"{run.run}/metrics.jsonl is missing: --show=training needs run folders"
+            )
+        frame = pd.DataFrame(lines, columns=["tokens", "loss", "val_loss"])
+        frames.append(frame.assign(label=run.label))
+    return pd.concat(frames).groupby(["label", "tokens"], sort=False).mean()
+
+
 def main() -> None:
     """Print the tables of the runs and draw them, or list them."""
     settings, words = configure(ReportSettings, sys.argv[1:], __doc__)
@@ -101,8 +139,21 @@ def main() -> None:
         # comparisons may be of several corpora
         rows = results.select(rows, settings.dataset, "all" if comparisons == folders else None)
     rows = results.rename(rows, settings.labels)
+    size = []
+    if settings.size:
+        if not re.fullmatch(r"[0-9]*[.]?[0-9]+x[0-9]*[.]?[0-9]+", settings.size):
+            raise UserError(f"size={settings.size} is no width x height in inches, as 3.25x2.2")
+        size = [float(x) for x in settings.size.split("x")]
+    if settings.show == "settings":
+        print(settings_table(rows, settings.format))
+        return
+    if settings.show == "training":
+        losses = training_losses(rows)
+        print(results.show("loss, mean over seeds", losses.dropna(), format=settings.format))
+        if settings.out:
+            plot_training(losses, settings.out, size)
+        return
     print(results.tables(rows, settings.format, settings.eval_lengths))
-    size = [float(x) for x in settings.size.split("x") if x]
     if settings.out and plot_rows(rows, settings.out, size):
         print(f"drawn in {settings.out}", file=sys.stderr)  # the table may go to a file
 

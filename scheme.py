@@ -139,7 +139,6 @@ ALIASES = {
     "linear": "pi",
     "ntkaware": "ntk",
     "dynamic": "dynamic_ntk",
-    "none": "nope",
 }
 
 

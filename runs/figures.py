@@ -73,6 +73,22 @@ def plot_rows(rows: pd.DataFrame, path: str | Path, size: Sequence[float] = ()) 
     return True
 
 
+def plot_training(losses: pd.DataFrame, path: str | Path, size: Sequence[float]) -> None:
+    """Draw `val_loss` and, pale, `loss` by label and training tokens, a curve for each label."""
+    axes = new_figure(size or (9, 5.4), 8 if size else 10).add_subplot()
+    curves = []
+    for label, lines in losses.groupby(level="label", sort=False):
+        lines = lines.droplevel("label")
+        look = style(len(curves))
+        axes.plot(lines.loss, color=look["color"], alpha=0.4)
+        curves += axes.plot(lines.val_loss.dropna(), label=label, **look)
+    axes.autoscale_view()
+    axes.ticklabel_format(axis="x", scilimits=(0, 0))
+    axes.set_xlabel("training tokens")
+    axes.set_ylabel("loss, nats (pale: training)")
+    finish(axes, curves, path)
+
+
 def finish(axes: Any, curves: list[Any], path: str | Path) -> None:
     """Name the curves, beside them if there is room, and write the figure."""
     axes.grid(color="0.92")

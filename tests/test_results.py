@@ -16,7 +16,7 @@ from scipy import stats
 
 import evaluate
 import report
-from configurable import ReportSettings, TrainSettings, UserError, values, write_json
+from configurable import TrainSettings, UserError, values, write_json
 from runs import figures, results
 from runs.results import load_rows, rows_of, select, tables
 
@@ -479,8 +479,6 @@ def test_a_figure_for_a_column_fits_it(tmp_path, monkeypatch):
             box = text.get_window_extent()
             assert box.x0 >= 0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
         assert axes.get_window_extent().height > 0.3 * figure.bbox.height
-    with pytest.raises(UserError, match="as 3.25x2.2"):
-        ReportSettings(size="3.25")
 
 
 def test_nothing_to_draw_draws_nothing(tmp_path):
@@ -597,6 +595,53 @@ def test_rows_are_loaded_once_from_whatever_names_them(out):
         UserError, match="if it is a comparison, it is not finished: run the same ablate.py"
     ):
         load_rows(["out/a", "out/ablate"])
+
+
+def test_losses_against_training_tokens_are_means_over_seeds(out, capsys, monkeypatch):
+    for name, nats in {"a": (3.0, 2.0), "b": (5.0, 4.0), "c": (7.0, 1.0)}.items():
+        lines = [{"step": k, "tokens": 10 * k, "loss": x} for k, x in enumerate(nats, 1)]
+        lines[1]["val_loss"] = nats[1] + 0.5
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (out / "out" / name / "metrics.jsonl").write_text(text)
+    results.update_result("out/c", result("rope", 2) | {"rows": result("rope", 2)["rows"]})
+    saved = []
+    monkeypatch.setattr(figures, "save_figure", lambda figure, path: saved.append(figure))
+    words = ["out/a", "out/b", "out/c", "--labels=rope=RoPE", "--show=training", "--out=t.pdf"]
+    text = run_report(capsys, monkeypatch, *words)
+    assert re.search(r"RoPE +20 +2.5000 +3.0000\n", text) and re.search(
+        "alibi +20 +2.0000 +2.5", text
+    )
+    pale, val = [line for line in saved[0].axes[0].lines if line.get_color() == figures.COLORS[1]]
+    assert all(0 <= text.get_position()[1] < 1 for text in saved[0].axes[0].texts)
+    assert list(pale.get_ydata()) == [6.0, 2.5] and list(val.get_ydata()) == [3.0]
+    results.save_rows(load_rows(["out/a", "out/b"]), "rows.csv.xz")
+    assert "alibi" in run_report(capsys, monkeypatch, "rows.csv.xz", "--show=training")
+    with pytest.raises(UserError, match="size=3.25 is no width x height in inches, as 3.25x2.2"):
+        run_report(capsys, monkeypatch, "rows.csv.xz", "--size=3.25")
+    (out / "out/b/metrics.jsonl").unlink()
+    with pytest.raises(UserError, match="out/b/metrics.jsonl is missing"):
+        run_report(capsys, monkeypatch, "rows.csv.xz", "--show=training")
+
+
+def test_the_settings_of_runs_as_they_were_used(out, capsys, monkeypatch):
+    changes = {"a": {"pos": "alibi", "optimizer": "adamw"}, "b": {"seed": 1}, "c": {"seed": 2}}
+    for name, change in changes.items():
+        config = {"settings": asdict(TrainSettings(max_iters=60, **change)), "files_sha256": {}}
+        write_json(f"out/{name}/config.json", config)
+    results.update_result("out/c", result("rope", 2))
+    text = run_report(capsys, monkeypatch, "out/a", "out/b", "out/c", "--show=settings")
+    lines = {
+        line.split()[0]: line.split()[1:] for line in text.splitlines() if len(line.split()) > 1
+    }
+    assert lines["setting"] == ["alibi", "rope"] and lines["n_layer"] == ["4"]  # as in the first
+    assert lines["learning_rate"] == ["0.003", "0.01"] and lines["optimizer"] == ["adamw", "muon"]
+    assert lines["warmup_iters"] == ["15"] and lines["parameters"] == ["1000"]
+    assert lines["tokens"] == ["trained", "5000"] and "lr_decay_iters" not in text
+    tex = run_report(capsys, monkeypatch, "out/a", "out/b", "--show=settings", "--format=tex")
+    assert tex.count("tabular") == 2 and "n\\_layer & 4 &  \\\\" in tex
+    (out / "out/b/config.json").unlink()
+    with pytest.raises(UserError, match="out/b/config.json is missing"):
+        run_report(capsys, monkeypatch, "out/a", "out/b", "--show=settings")
 
 
 def test_report_lists_what_is_no_tested_run_and_says_what_it_cannot_draw(out, capsys, monkeypatch):

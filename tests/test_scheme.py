@@ -157,7 +157,6 @@ def test_a_wrong_name_or_option_says_what_is_right(text, words):
         ("RoPE", "there is no RoPE: write rope"),
         ("rotary", "there is no rotary: write rope"),
         ("ALiBi + nope", "there is no ALiBi: write alibi"),
-        ("none", "there is no none: write nope"),
         ("YaRN(factor=4)", "YaRN extends a trained model: write it as --extend=yarn"),
         ("linear", "linear extends a trained model: write it as --extend=pi"),
     ],
