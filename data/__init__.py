@@ -56,6 +56,7 @@ COMMANDS = {  # the program that makes each corpus of the project
     "books": "data/books/prepare.py",
     "books_gpt2": "data/books/prepare.py --tokenizer=gpt2",
     "books_gpu": "data/books_gpu/prepare.py",
+    "fineweb": "data/fineweb/prepare.py --from=FOLDER",
     "enwik8": "data/wikipedia/prepare.py enwik8",
     "enwik8_test": "data/wikipedia/prepare.py enwik8 --test",
     "text8": "data/wikipedia/prepare.py text8",
@@ -345,21 +346,26 @@ def write_corpus(
     with TemporaryDirectory(prefix=".new-", dir=folder) as temporary:
         new = Path(temporary)
         for split, documents in splits.items():
-            documents = [document for document in documents if len(document)]
-            if not documents:
+            lengths = []
+            # one document at a time: a corpus may be larger than the memory
+            with (new / f"{split}.bin").open("wb") as file:
+                for document in documents:
+                    if not len(document):
+                        continue
+                    if document.max() >= vocab_size:
+                        raise UserError(
+                            f"{folder} would hold token {document.max()}, outside its vocabulary "
+                            f"of {vocab_size}: choose another tokenizer"
+                        )
+                    file.write(document.astype(dtype).tobytes())
+                    lengths.append(len(document))
+            if not lengths:
                 raise UserError(f"the {split} split would be empty: the corpus needs more text")
-            tokens = np.concatenate(documents)
-            if tokens.max() >= vocab_size:
-                raise UserError(
-                    f"{folder} would hold token {tokens.max()}, outside its vocabulary of "
-                    f"{vocab_size}: choose another tokenizer"
-                )
-            print(f"{folder.name}/{split}: {len(tokens):,} tokens, {len(documents):,} documents")
-            tokens.astype(dtype).tofile(new / f"{split}.bin")
-            np.save(new / f"{split}_starts.npy", np.cumsum([0, *map(len, documents[:-1])]))
+            print(f"{folder.name}/{split}: {sum(lengths):,} tokens, {len(lengths):,} documents")
+            np.save(new / f"{split}_starts.npy", np.cumsum([0, *lengths[:-1]]))
             meta["splits"][split] = {
-                "tokens": len(tokens),
-                "documents": len(documents),
+                "tokens": sum(lengths),
+                "documents": len(lengths),
                 "dtype": dtype,
                 "sha256": sha256(new / f"{split}.bin"),
             }

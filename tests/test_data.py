@@ -23,6 +23,7 @@ from tiktoken_ext.openai_public import r50k_pat_str
 
 import data
 import data.books.prepare as books
+import data.fineweb.prepare as fineweb
 import data.shakespeare_char.prepare as shakespeare
 import data.stdlib.prepare as stdlib
 import data.text.prepare as text
@@ -272,6 +273,62 @@ def test_every_command_names_a_program():
     for name, command in data.COMMANDS.items():
         assert (ROOT / command.split()[0]).is_file(), name
     assert set(data.OFFLINE) <= set(data.COMMANDS)
+
+
+# ---- FineWeb's shards
+
+
+def write_shard(path, tokens, magic=20240520, version=1, stated=None):
+    """A shard as llm.c writes it: 256 int32, then uint16, little-endian."""
+    header = [magic, version, len(tokens) if stated is None else stated] + [0] * 253
+    path.write_bytes(struct.pack("<256i", *header) + struct.pack(f"<{len(tokens)}H", *tokens))
+
+
+@pytest.fixture
+def shards(tmp_path, monkeypatch):
+    """A folder of three shards; 50,257 pieces stand in for GPT-2's vocabulary."""
+    pairs = [bytes([first, second]) for first in range(196) for second in range(256)]
+    pieces = [bytes([byte]) for byte in range(256)] + pairs
+    ranks = {piece: rank for rank, piece in enumerate(pieces[:50256])}
+    special = {"<|endoftext|>": 50256}
+    toy = tiktoken.Encoding("t", pat_str=".", mergeable_ranks=ranks, special_tokens=special)
+    monkeypatch.setattr(tiktoken, "get_encoding", lambda name: toy)
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    write_shard(folder / "fineweb_train_000002.bin", [9, 50256, 40000])
+    write_shard(folder / "fineweb_train_000001.bin", [50256, 5, 50256, 7, 8])
+    write_shard(folder / "fineweb_val_000000.bin", [50256, 300, 301])
+    return folder
+
+
+def test_the_shards_of_llm_c_are_a_corpus(shards, tmp_path):
+    fineweb.prepare(tmp_path / "fineweb", shards)
+    corpus = data.load("fineweb", tmp_path)
+    corpus.verify()
+    assert corpus.train.tolist() == [50256, 5, 50256, 7, 8, 9, 50256, 40000]  # 7 8 9: one document
+    assert corpus.train_starts.tolist() == [0, 2, 6]
+    assert corpus.val.tolist() == [50256, 300, 301] and corpus.val_starts.tolist() == [0]
+    assert corpus.meta["tokenizer"] == "gpt2" and corpus.train.dtype == np.uint16
+    assert corpus.tokenizer.end == 50256
+
+
+@pytest.mark.parametrize(
+    "damage, sentence",
+    [
+        (lambda path: write_shard(path, [1], magic=20240801), "does not begin with 20240520"),
+        (lambda path: write_shard(path, [1], version=7), "has version 7, not 1"),
+        (lambda path: write_shard(path, [1, 2], stated=3), "should hold 3 tokens and has 4 bytes"),
+        (lambda path: write_shard(path, [1, 2], stated=1), "should hold 1 tokens and has 4 bytes"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), "has 5 bytes of them"),
+        (lambda path: path.write_bytes(path.read_bytes()[:1000]), "no shard of llm.c"),
+        (lambda path: path.unlink(), "has no fineweb_val_"),
+    ],
+)
+def test_a_shard_that_cannot_be_read_is_a_sentence(shards, tmp_path, damage, sentence):
+    damage(shards / "fineweb_val_000000.bin")
+    with pytest.raises(UserError, match=sentence):
+        fineweb.prepare(tmp_path / "fineweb", shards)
+    assert not (tmp_path / "fineweb").exists()
 
 
 def test_a_folder_of_nanogpts_is_read_as_it_is(tmp_path, toy_gpt2):

@@ -1,0 +1,90 @@
+"""FineWeb in GPT-2's tokens, from the shards of llm.c and modded-nanogpt.
+
+    hf download kjj0/fineweb10B-gpt2 --repo-type=dataset --local-dir=FOLDER
+    python data/fineweb/prepare.py --from=FOLDER
+
+FOLDER has fineweb_train_*.bin and fineweb_val_*.bin, as many as you like; all of them are read, in
+the order of their names. Whole, they are 20 GB: `--include='fineweb_*_00000[0-4].bin'` takes the
+validation shard and four of 100 million tokens to train on. No checksum of them is published; that
+of the corpus is in its meta.json.
+
+A shard is a header of 256 int32 (20240520, version 1, number of tokens) and the tokens, uint16. A
+document begins with GPT-2's end token, 50256, and may go on in the next shard.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from configurable import UserError, run_program  # noqa: E402
+from data import SPLITS, new_parser, write_corpus  # noqa: E402
+
+MAGIC = 20240520
+VERSION = 1  # GPT-2's tokens in uint16
+HEADER = 1024  # bytes
+END = 50256  # the token before each document
+RULE = "the parts of the shards; a document begins with its end token"
+
+
+def read_shard(path: Path) -> np.ndarray:
+    """The tokens of a shard, (n,) uint16, still on the disk; UserError if it is none."""
+    header = np.fromfile(path, dtype="<i4", count=256)
+    if len(header) < 256 or header[0] != MAGIC:
+        raise UserError(
+            f"{path} is no shard of llm.c, it does not begin with {MAGIC}: leave it out"
+        )
+    if header[1] != VERSION:
+        raise UserError(f"{path} has version {header[1]}, not {VERSION}: take GPT-2's tokens")
+    stated = int(header[2])
+    bytes_of_tokens = path.stat().st_size - HEADER
+    if bytes_of_tokens != 2 * stated:
+        raise UserError(
+            f"{path} should hold {stated:,} tokens and has {bytes_of_tokens:,} bytes of them, not "
+            "two for each: download it again"
+        )
+    return np.asarray(np.memmap(path, dtype="<u2", mode="r", offset=HEADER))
+
+
+def documents(paths: Iterable[Path]) -> Iterator[np.ndarray]:
+    """The documents of shards, (n,) tokens each; one may begin in one shard and end in the next."""
+    last = np.empty(0, dtype=np.uint16)
+    for path in paths:
+        tokens = read_shard(path)
+        first, *others = np.split(tokens, np.flatnonzero(tokens == END))
+        last = np.concatenate([last, first])
+        for document in others:
+            yield last
+            last = document
+    yield last
+
+
+def prepare(folder: Path, shards: Path) -> dict:
+    """Write the corpus to `folder` and return its meta.json.
+
+    UserError if `shards` has none, or one that is damaged; nothing is written then.
+    """
+    splits = {}
+    for split in SPLITS:
+        paths = sorted(shards.glob(f"fineweb_{split}_*.bin"))
+        if not paths:
+            raise UserError(f"{shards} has no fineweb_{split}_*.bin: see --help for their address")
+        for path in paths:
+            read_shard(path)
+        splits[split] = documents(tqdm(paths, unit="shard", desc=split, disable=None))
+    return write_corpus(folder, splits, tokenizer="gpt2", source="FineWeb's shards", rule=RULE)
+
+
+def main() -> None:
+    """Make the corpus in the folder of this file and print what it holds."""
+    parser = new_parser(__doc__)
+    where = "the folder of the shards"
+    parser.add_argument("--from", dest="shards", required=True, metavar="FOLDER", help=where)
+    prepare(Path(__file__).resolve().parent, Path(parser.parse_args().shards))
+
+
+if __name__ == "__main__":
+    run_program(main)
