@@ -34,7 +34,7 @@ def test_every_file_is_read_and_says_why_it_is_there(path):
         assert chosen == {"pos"}
         assert re.search(rf"\b{path.stem}\b", settings.pos)
     if path in SIZES:
-        manner = values(settings, "manner").keys() - {"eval_interval"}
+        manner = values(settings, "manner").keys() - {"eval_interval", "compile"}
         assert not chosen & {"pos", "pos_file", "seed", "extend", *manner}
 
 

@@ -7,3 +7,4 @@ batch_size = 16
 max_iters = 200
 warmup_iters = 20
 eval_interval = 100
+compile = False  # 200 steps take less time than compiling
