@@ -192,7 +192,8 @@ def rows_of(results: Mapping[str, dict[str, Any]]) -> pd.DataFrame:
     is the scheme with the settings that differ, never the seed.
     """
     settings = pd.DataFrame([result["settings"] for result in results.values()], dtype=object)
-    settings = settings.drop(columns=["pos", "extend", "seed"])  # fields of the results
+    # fields of the results; and the digests of scheme_files tell two formulas apart
+    settings = settings.drop(columns=["pos", "extend", "seed", "pos_file"], errors="ignore")
     differing = settings.columns[settings.map(str).nunique() > 1]
     records = []
     for k, (run, result) in enumerate(results.items()):

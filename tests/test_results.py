@@ -158,6 +158,8 @@ def test_labels_say_what_differs_among_the_runs_and_nothing_else():
     assert list(rows.label.unique()) == ["rope, pi", "rope"]
     rows = frame(result("rope"), result("rope", settings={"dataset": "books"}))
     assert list(rows.label.unique()) == ["rope dataset=stdlib", "rope dataset=books"]
+    rows = frame(result("rope"), result("mine", settings={"pos_file": "mine.py"}))
+    assert list(rows.label.unique()) == ["rope", "mine"]
 
 
 def test_an_unfinished_run_says_so_wherever_it_stands():
