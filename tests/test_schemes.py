@@ -36,7 +36,7 @@ COMPOSITES = [
     "rope + multiscale(smallest=2, largest=5) + logn",
     "rope + logn + ssmax",
     "alibi + dape",
-    "multiscale(smallest=2, largest=5) + kerple + dape(hidden=3)",
+    "multiscale(smallest=2, largest=5) + kerple + dape(hidden=3, kernel=3)",
     "alibi + logn + fox",
     "rope + cope + window(size=3, sinks=1)",
     "alibi + path(rank=3)",
