@@ -877,6 +877,7 @@ def test_a_length_is_in_tokens_or_a_share_of_the_training_length():
         ("rope(base=0.5)", "base"),
         ("rope(fraction=1.5)", "fraction"),
         ("rope(fraction=0.125)", "even"),
+        ("rope_id(shortest=4)", "below L / 2"),
         ("rope(layout=sideways)", "half"),
         ("rope(base=1, base=2)", "twice|repeated"),
         ("rope(per_layer=1)", "per_layer"),
