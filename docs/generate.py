@@ -44,8 +44,9 @@ RECIPES = """
 ## What models run
 
 Each is a file: `python train.py config/recipes/gemma3.py --n_layer=6`. It says where its numbers
-are from, what is left out, and how many layers its pattern needs if these are over 4. Lengths are
-shares of the training length.
+are from, what is left out, and how many layers its pattern needs if these are over 4. Branches
+between bars take turns over the layers. Lengths are shares of the training length: the 0.03125 of
+Gemma 3's windows is 1,024 of its 32,768 tokens.
 
 | recipe | model | expression |
 | --- | --- | --- |"""

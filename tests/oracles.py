@@ -295,14 +295,14 @@ def sinusoid(ids, scale, base=10000.0):
 # ---- networks and recurrences
 
 
-def perceptron(w, inputs, slope=0.0):
-    """Two layers: `inner`, a ReLU that keeps `slope` of what is negative, `outer`."""
+def perceptron(w, inputs):
+    """Two layers: `inner`, a ReLU, `outer`."""
     inner, outer = w["inner.weight"], w["outer.weight"]
     hidden = [
         sum(a * b for a, b in zip(row, inputs, strict=True)) + c
         for row, c in zip(inner, w["inner.bias"], strict=True)
     ]
-    hidden = [z if z > 0 else slope * z for z in hidden]
+    hidden = [max(z, 0.0) for z in hidden]
     ends = w.get("outer.bias", [0.0] * len(outer))
     return [
         sum(a * b for a, b in zip(row, hidden, strict=True)) + c
@@ -348,20 +348,27 @@ def forgetting(w, log_f):
 
 
 def refined(w):
-    """DAPE's score of a pair: all heads' scores and biases go through one network; the bias of a
-    hidden key counts as 0."""
+    """DAPE's score of a pair: all heads' scores and biases of the keys near it go through one
+    network. What a head does not see counts as 0, and there is nothing before the first key."""
+    hidden, width = w["inner.weight"].shape
+    inner = w["inner.weight"].reshape(hidden, 2 * H, -1)
+    outer = w["outer.weight"].reshape(H, hidden, -1)
+    near = range(-(width // (4 * H)), width // (4 * H) + 1)
+
+    def unit(s, i, j):
+        total = w["inner.bias"].copy()
+        for n, step in enumerate(near):
+            for h in range(H):
+                if 0 <= j + step <= i and s.bias[h, i, j + step] > -math.inf:
+                    total += inner[:, h, n] * s.scores[h, i, j + step]
+                    total += inner[:, H + h, n] * s.bias[h, i, j + step]
+        return np.maximum(total, 0.01 * total)
 
     def found(s, h, i, j):
-        bias = [b if b > -math.inf else 0.0 for b in s.bias[:, i, j]]
-        mixed = perceptron(w, [*unmasked(s)[:, i, j], *bias], 0.01)
-        return s.scores[h, i, j] + s.bias[h, i, j] + mixed[h]
+        mixed = [outer[h, :, n] @ unit(s, i, j + t) for n, t in enumerate(near) if j + t >= 0]
+        return s.scores[h, i, j] + s.bias[h, i, j] + sum(mixed) + w["outer.bias"][h]
 
     return found
-
-
-def unmasked(s):
-    """q.k / sqrt(d) of all pairs, those that one head sees and another does not among them."""
-    return np.einsum("hid,hjd->hij", s.q, s.k) / math.sqrt(D)
 
 
 def reflecting(w):
@@ -594,6 +601,10 @@ ORACLES: dict[str, tuple[str, Callable[[Weights], Parts]]] = {
         "Chen et al. 2024, full turns within L",
         rotary([f if L * f >= 2 * math.pi else 0.0 for f in theta(2.0)]),
     ),
+    "rope_id": (
+        "Wertheimer et al. 2026: 4 columns, wavelengths of L / 4 and L / 2",
+        rotary([math.pi, math.pi / 2]),
+    ),
     "rope_pp(queries=own)": ("RoPE++ 2025, imagx of its code", imaginary),
     "clip(pairs=3)": ("Li et al. 2026, raised cosine", rotary(clipped(theta(), 3))),
     "alibi": (
@@ -694,7 +705,10 @@ ORACLES: dict[str, tuple[str, Callable[[Weights], Parts]]] = {
         lambda w: dict(score=over_pairs(forgetting(w, lambda z: -softplus(z)))),
     ),
     "dape": ("Zheng et al. 2024", lambda w: dict(score=over_pairs(refined(w)))),
-    "dape(hidden=3)": ("Zheng et al. 2024", lambda w: dict(score=over_pairs(refined(w)))),
+    "dape(hidden=3, kernel=3)": (
+        "Zheng et al. 2024 (DAPE V2), its code",
+        lambda w: dict(score=over_pairs(refined(w))),
+    ),
     "path(rank=3)": ("Yang et al. 2025", lambda w: dict(score=over_pairs(reflecting(w)))),
     "stick_breaking": ("Tan et al. 2024", stick("skip")),
     "stick_breaking(current=share)": ("Tan et al. 2024, their attend_current", stick("share")),

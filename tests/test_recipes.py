@@ -163,6 +163,15 @@ def test_modded_nanogpt_is_as_its_train_gpt_says_at_the_end_of_its_training():
     assert (rope.base, len(rope.inv_freq)) == (1024, 2)  # pairs in half of 8 columns
 
 
+def test_swan_has_the_layers_of_its_paper():  # sections 2 and 3, and table 6
+    gpt = recipe("swan", 8192)
+    assert [sorted(pieces(gpt, layer)) for layer in range(4)] == [["nope"]] + 3 * [
+        ["rope", "window"]
+    ]
+    windowed = pieces(gpt, 1)
+    assert (windowed["rope"].base, windowed["window"].visible) == (1e6, (512, 0))
+
+
 def test_scores_of_swan_grow_with_the_logarithm_of_the_length_beyond_that_of_training():
     (logn,) = recipe("swan", block_size=16).pos.extensions
     assert logn.temperature(torch.tensor([3, 15, 255])).tolist() == pytest.approx([1, 1, 2])

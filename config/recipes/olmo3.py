@@ -4,7 +4,7 @@
 # without a window get for longer texts, and an output layer that is not the embedding.
 pos = "3 * (rope(base=500000) + window(size=0.5)) | rope(base=500000)"
 norm = "rmsnorm"
-norm_eps = 1e-6
+norm_eps = 1e-6  # of the released models, as others quote them; 1e-5 by default
 norm_place = "after"
 mlp = "swiglu"
 qk_norm = "all"
