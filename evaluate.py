@@ -486,7 +486,7 @@ def question_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
             "attention": tester.model.attention_path(length),
             "dtype": tester.compute.dtype_name,
         }
-        row |= measured | answers.measure_questions(corpus, tokens, scored, nats, right)
+        row |= measured | answers.measure_questions(corpus, scored, nats, right)
         print(in_words(row, corpus))
         if is_text.any():
             text = begin_row(tester, about, "fixed_targets", length, windows)

@@ -22,7 +22,8 @@ sequence or a test of any length is a piece of a row. Beside the files there is 
 the document that each validation row is from. The entry "questions" of meta.json has
 
     longest          inputs of a row, and of the longest test
-    content, order   the two kinds: "first" and "end" of the tokens that ask, "chance" of a guess
+    first, end       of the tokens that ask
+    content, order   the two kinds: "chance" is the share that a guess, or a count, gets right
 """
 
 from collections.abc import Mapping
@@ -36,6 +37,7 @@ from configurable import UserError
 from data import Corpus, evenly, sequences, window_starts, write_corpus
 
 LEAST = 400  # answers that a bin of distances needs
+OF_ORDER = 2**15  # is added to the distance of questions of order
 TEXT = 2**16 - 1  # stands for the distance where the target is a byte of a text
 SCORED = 32  # bytes of text that a test scores, the last ones of each row
 UNREAD = 512  # training rows to choose a learning rate by
@@ -204,14 +206,15 @@ def inputs_and_targets(corpus: Corpus, split: str, starts: np.ndarray, length: i
 def pieces(corpus: Corpus, split: str, starts: np.ndarray, length: int) -> Pair:
     """Pieces of rows with questions, and what is scored in them: (n, length + 1) int64 each.
 
-    That is the distance at an answer all of whose writes are in the piece, TEXT at a byte of a
-    text, else 0.
+    That is the distance at an answer all of whose writes are in the piece, plus OF_ORDER if it is
+    one of order; TEXT at a byte of a text; else 0.
     """
     places = starts[:, None] + np.arange(length + 1)
     tokens = (corpus.train if split == "train" else corpus.val)[places].astype(np.int64)
     scored = answers_of(corpus, split)[places].astype(np.int64)
     question = np.arange(-1, length)  # its place, beside that of its answer
-    scored[(scored > question) & (scored < TEXT)] = 0
+    distances = scored % OF_ORDER
+    scored[(distances > question) & (scored < TEXT)] = 0
     return tokens, scored
 
 

@@ -361,7 +361,7 @@ class Planted:
         return seen[t % len(seen)][1]  # a count: all are as frequent
 
     def answers(self, idx, targets):
-        first, end = self.kinds["content"]["first"], self.kinds["order"]["end"]
+        first, end = self.kinds["first"], self.kinds["end"]
         hits = []
         for row, wanted in zip(idx.tolist(), targets.tolist(), strict=True):
             writes = {}

@@ -32,9 +32,10 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurable import UserError, run_program  # noqa: E402
 from data import Corpus, evenly, load, new_folder, new_parser, write_corpus  # noqa: E402
-from data.rows import TEXT  # noqa: E402
+from data.rows import OF_ORDER, TEXT  # noqa: E402
 
 LONGEST = 4096  # 32 L for L = 128
+SHARE = 0.25  # of the bytes of a text are scored in training
 VALUES = 4
 WRITES = 3  # of a name whose order is asked for
 CONTENT = 32  # tokens for each content question
@@ -50,27 +51,29 @@ def place_names(generator: np.random.Generator, n_rows: int, longest: int) -> tu
     """Rows with writes, questions and answers, and -1 where none of them stands.
 
     Returns the tokens and, at answers, the distance, both (n_rows, longest + 1) int32. Token 256
-    is the first of VALUES answers; then comes a question for each name, those of content first;
-    then VALUES writes for each name.
+    is the first of VALUES answers; then comes a question for each name; then VALUES writes for
+    each name. The distance of an order question stands there plus OF_ORDER.
     """
     width = longest + 1
     n_content = longest // CONTENT
     n_names = n_content + longest // ORDER
     first_question = ANSWER + VALUES
     first_write = first_question + n_names
+    # any name may be asked for in either way, so that its token does not tell the kind
+    names = generator.permuted(np.tile(np.arange(n_names), (n_rows, 1)), axis=1)
     tokens = np.full((n_rows, width), -1, dtype=np.int32)
     distances = np.zeros((n_rows, width), dtype=np.int32)
-    for name in reversed(range(n_names)):  # those of order first: they need most room
+    for k in reversed(range(n_names)):  # those of order first: they need most room
+        is_order = k >= n_content
         waiting = np.arange(n_rows)  # rows that do not have this name yet
         while len(waiting):
             n = len(waiting)
             question = generator.integers(width, size=(n, 1))
-            if name < n_content:
-                backs = log_uniform(generator, 1, longest, n)[
-                    :, None
-                ]  # (n, writes), farthest first
+            if is_order:
+                farthest = log_uniform(generator, WRITES + 1, longest, n)
+                backs = three_writes(generator, farthest)  # (n, writes), farthest first
             else:
-                backs = three_writes(generator, log_uniform(generator, WRITES + 1, longest, n))
+                backs = log_uniform(generator, 1, longest, n)[:, None]
             values = generator.permuted(np.tile(np.arange(VALUES), (n, 1)), axis=1)
             values = values[:, : backs.shape[1]]
             writes = question - backs
@@ -80,15 +83,18 @@ def place_names(generator: np.random.Generator, n_rows: int, longest: int) -> tu
             fits &= (tokens[waiting[:, None], places] < 0).all(axis=1)
             # the value of the latest write is the answer
             latest = values[:, -1:]
-            asked = np.full((n, 1), first_question + name)
+            name = names[waiting, k][:, None]
             written = first_write + VALUES * name + values
-            new = np.hstack([asked, ANSWER + latest, written])
+            new = np.hstack([first_question + name, ANSWER + latest, written])
             rows = waiting[fits]
             tokens[rows[:, None], places[fits]] = new[fits]
             # on the ring a write may stand behind its question, which then is not scored
             inside = (writes[:, 0] >= 0) & (question[:, 0] < longest)
             scored = fits & inside
-            distances[waiting[scored], question[scored, 0] + 1] = backs[scored, 0]
+            distance = backs[scored, 0]
+            if is_order:
+                distance += OF_ORDER
+            distances[waiting[scored], question[scored, 0] + 1] = distance
             waiting = waiting[~fits]
     return tokens, distances
 
@@ -137,7 +143,7 @@ def make_rows(
 
 
 def prepare(
-    folder: Path, text: Corpus | None = None, longest: int = LONGEST, seed: int = 0
+    folder: Path, text: Corpus | None = None, longest: int = LONGEST, seed: int = 0, share: float = SHARE
 ) -> dict:
     """Write the corpus to `folder`, and return meta.json. `text` is a corpus of bytes."""
     generator = np.random.default_rng(seed)
@@ -154,12 +160,13 @@ def prepare(
         n_train = TRAIN_TOKENS["text"] // longest
     val = make_rows(generator, TEST_ROWS, longest, val_text)
     train = make_rows(generator, n_train, longest, train_text)
+    is_text = train[1] == TEXT
+    train[1][is_text & (generator.random(is_text.shape) >= share)] = 0
     documents = np.arange(TEST_ROWS)  # in noise each row stands for itself
     if text:
         documents = np.searchsorted(text.val_starts, val[2], side="left") - 1
-    n_content = longest // CONTENT
     first = ANSWER + VALUES
-    n_names = n_content + longest // ORDER
+    n_names = longest // CONTENT + longest // ORDER
     signs = [f"<{value}>" for value in range(VALUES)]
     signs += [f"<{name}?>" for name in range(n_names)]
     signs += [f"<{name}={value}>" for name in range(n_names) for value in range(VALUES)]
@@ -177,9 +184,11 @@ def prepare(
         rule="rows of their own",
         questions={
             "longest": longest,
-            # tokens that ask, and the share that a guess, or a count of writes, gets right
-            "content": {"first": first, "end": first + n_content, "chance": 1 / VALUES},
-            "order": {"first": first + n_content, "end": first + n_names, "chance": 1 / WRITES},
+            # the tokens that ask, and the share that a guess, or a count of writes, gets right
+            "first": first,
+            "end": first + n_names,
+            "content": {"chance": 1 / VALUES},
+            "order": {"chance": 1 / WRITES},
         },
     )
 
@@ -189,15 +198,16 @@ def main() -> None:
     parser = new_parser(__doc__, "recall or TEXT_recall")
     parser.add_argument("--text", default="", help="a corpus of bytes to ask inside of")
     parser.add_argument("--longest", type=int, default=LONGEST, help="inputs of the longest test")
+    parser.add_argument("--share", type=float, default=SHARE, help="of the bytes are learned")
     options = parser.parse_args()
-    if options.longest not in [2**k for k in range(9, 16)]:
-        raise UserError(f"--longest={options.longest}: it must be a power of two, 512 to 32768")
+    if options.longest not in [2**k for k in range(9, 15)]:
+        raise UserError(f"--longest={options.longest}: it must be a power of two, 512 to 16384")
     name = options.name
     if name == parser.get_default("name"):
         name = f"{options.text}_recall" if options.text else "recall"
     folder = new_folder(name, options.overwrite)
     text = load(options.text) if options.text else None
-    prepare(folder, text, options.longest, options.seed)
+    prepare(folder, text, options.longest, options.seed, options.share)
 
 
 if __name__ == "__main__":
