@@ -21,7 +21,8 @@ data/recall makes rows of another kind, in which a text may stand between questi
 sequence or a test of any length is a piece of a row. Beside the files there is val_documents.npy:
 the document that each validation row is from. The entry "questions" of meta.json has
 
-    longest          inputs of a row, and of the longest test
+    longest          inputs of a validation row, and of the longest test
+    trained          inputs of a training row
     first, end       of the tokens that ask
     content, order   the two kinds: "chance" is the share that a guess, or a count, gets right
 """
@@ -87,16 +88,23 @@ def answers_of(corpus: Corpus, split: str) -> np.ndarray:
 def check_length(corpus: Corpus, block_size: int) -> None:
     """UserError unless a run with this block_size can be trained on the corpus."""
     rows = corpus.meta.get("rows")
-    longest = corpus.meta.get("questions", {}).get("longest", block_size)
-    if block_size > longest:
+    trained = corpus.meta.get("questions", {}).get("trained", block_size)
+    if block_size > trained:
         raise UserError(
-            f"the rows of {corpus.name} have {longest} inputs: lower --block_size, or make them "
-            "again with a greater --longest"
+            f"the training rows of {corpus.name} have {trained} inputs: lower --block_size, or "
+            "make them again with a greater --trained"
         )
     if rows and rows["inputs"] != block_size:
         raise UserError(
             f"the rows of {corpus.name} are of one length: say --block_size={rows['inputs']}"
         )
+
+
+def check_test_length(corpus: Corpus, length: int) -> None:
+    """UserError unless the test rows of a corpus with questions have that many inputs."""
+    longest = corpus.meta["questions"]["longest"]
+    if length > longest:
+        raise UserError(f"the test rows of {corpus.name} have {longest} inputs")
 
 
 def rows_of(corpus: Corpus, size: int) -> Pair:
@@ -146,10 +154,10 @@ def piece_starts(corpus: Corpus, split: str, length: int) -> np.ndarray:
     """Where the pieces of `length` inputs begin that rows with questions are cut into: (rows,
     pieces), those of each row from its end to its beginning.
     """
-    longest = corpus.meta["questions"]["longest"]
+    inputs = corpus.meta["questions"]["trained" if split == "train" else "longest"]
     n_tokens = corpus.meta["splits"][split]["tokens"]
-    first = np.arange(0, n_tokens, longest + 1)
-    return first[:, None] + np.arange(longest - length, -1, -length)
+    first = np.arange(0, n_tokens, inputs + 1)
+    return first[:, None] + np.arange(inputs - length, -1, -length)
 
 
 def unread(corpus: Corpus, seed: int, first: int, inputs: int) -> Pair:

@@ -380,7 +380,7 @@ def asked(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpora")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recall, "TRAIN_TOKENS", {"noise": 4096})
-        recall.prepare(folder / "recall", longest=1024)
+        recall.prepare(folder / "recall", longest=1024, trained=128)
     return data.load("recall", folder)
 
 

@@ -40,8 +40,8 @@ def folder(tmp_path_factory):
         patch.setattr(needles, "VALUES", 40)
         patch.setattr(needles, "TIMES", 4)
         patch.setattr(recall, "TRAIN_TOKENS", {"noise": 2**16, "text": 2**16})
-        recall.prepare(root / "recall", longest=512)
-        recall.prepare(root / "text_recall", data.load("text", root), longest=512)
+        recall.prepare(root / "recall", longest=512, trained=128)
+        recall.prepare(root / "text_recall", data.load("text", root), 512, 128)
         digits.prepare(root / "digits", side=4)
         patch.setattr(mqar, "TRAIN", [(*sizes, 120) for *sizes, _ in mqar.TRAIN])
         patch.setattr(mqar, "TEST", [(*sizes, 20) for *sizes, _ in mqar.TEST])
@@ -105,7 +105,7 @@ def test_a_question_is_scored_if_all_its_writes_are_in_the_piece(folder, name, l
 
 
 def test_every_place_of_a_row_has_the_same_densities_and_distances_are_log_uniform():
-    tokens, distances = recall.place_names(np.random.default_rng(0), 4000, 512)
+    tokens, distances = recall.place_names(np.random.default_rng(0), 4000, 512, 24)
     first = recall.ANSWER + recall.VALUES
     end = first + 16 + 8  # the questions of content and those of order
     asked = np.sort(np.where((tokens >= first) & (tokens < end), tokens, 0), axis=1)[:, -24:]
@@ -155,7 +155,7 @@ def test_a_text_that_is_too_short_for_rows_is_named():
     with pytest.raises(
         UserError, match="50 rows with 425 bytes of text each need more than the 400"
     ):
-        recall.make_rows(np.random.default_rng(0), 50, 512, np.zeros(400, dtype=np.uint8))
+        recall.make_rows(np.random.default_rng(0), 50, 512, 24, np.zeros(400, dtype=np.uint8))
 
 
 def test_every_length_scores_the_same_bytes_at_the_ends_of_rows(folder):
@@ -481,7 +481,7 @@ def digest(tokens):
 
 
 def test_rows_of_seed_0_are_those_of_the_published_runs(tmp_path):
-    assert digest(recall.place_names(np.random.default_rng(0), 100, 512)[0]) == "11334a131bcb"
+    assert digest(recall.place_names(np.random.default_rng(0), 100, 512, 24)[0]) == "11334a131bcb"
     generator = np.random.default_rng(0)
     tested = digits.draw(generator, np.arange(digits.TEST_IMAGES) % 10)
     assert digest(digits.make_rows(*tested, 12)[0]) == "15aef6252d2d"
@@ -532,11 +532,14 @@ def test_validation_rows_are_those_of_trained_sizes(folder):
 
 def test_a_corpus_of_rows_is_trained_at_its_length(folder):
     copies, recalls, text = (data.load(name, folder) for name in ("copy", "recall", "text"))
-    for length in (2, 100, 512):
+    for length in (2, 100, 128):
         rows.check_length(recalls, length)
     rows.check_length(text, 999)
-    with pytest.raises(UserError, match="rows of recall have 512 inputs: lower --block_size, or"):
-        rows.check_length(recalls, 513)
+    with pytest.raises(UserError, match="rows of recall have 128 inputs: lower --block_size, or"):
+        rows.check_length(recalls, 129)
+    rows.check_test_length(recalls, 512)
+    with pytest.raises(UserError, match="the test rows of recall have 512 inputs"):
+        rows.check_test_length(recalls, 513)
     with pytest.raises(UserError, match="are of one length: say --block_size=4"):
         rows.check_length(copies, 128)
 
@@ -558,7 +561,7 @@ def test_damaged_answers_are_named(folder, content, monkeypatch, tmp_path):
 PROGRAMS = [
     (tasks, ["juggle"], "there is no task juggle, only copy"),
     (recall, ["--name=a/b"], "--name=a/b must be letters, digits"),
-    (recall, ["--name=r2", "--longest=96"], "--longest=96: it must be a power of two, 512 to 3"),
+    (recall, ["--name=r2", "--longest=96"], "--longest=96: it must be a power of two, 512 to 1"),
     (recall, ["--text=copy", "--name=r2"], "--text=copy is no text of bytes: name a corpus such"),
     (recall, ["--text=recall", "--name=r2"], "--text=recall is no text of bytes: name a corpus"),
     (recall, [], "--name=recall is taken: choose another name, or replace your own"),
