@@ -38,7 +38,7 @@ import torch
 import data
 from configurable import PROTOCOLS, EvaluateSettings, UserError, configure, run_program, sha256
 from data import context
-from data.rows import TEXT, check_length, targets_of, tested_pieces, unread
+from data.rows import TEXT, check_test_length, targets_of, tested_pieces, unread
 from model import GPT
 from runs import answers, device, diagnose, results
 from runs.checkpoint import (
@@ -470,7 +470,7 @@ def question_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
         row = begin_row(tester, about, "recall", length, windows) | {"trained": train_length}
         rows.append(row)
         try:
-            check_length(corpus, length)
+            check_test_length(corpus, length)
             tester.model.pos.check_length(length)
         except UserError as error:
             row |= {"nats": None, "reason": str(error)}
@@ -486,7 +486,7 @@ def question_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
             "attention": tester.model.attention_path(length),
             "dtype": tester.compute.dtype_name,
         }
-        row |= measured | answers.measure_questions(corpus, tokens, scored, nats, right)
+        row |= measured | answers.measure_questions(corpus, scored, nats, right)
         print(in_words(row, corpus))
         if is_text.any():
             text = begin_row(tester, about, "fixed_targets", length, windows)

@@ -21,8 +21,10 @@ data/recall makes rows of another kind, in which a text may stand between questi
 sequence or a test of any length is a piece of a row. Beside the files there is val_documents.npy:
 the document that each validation row is from. The entry "questions" of meta.json has
 
-    longest          inputs of a row, and of the longest test
-    content, order   the two kinds: "first" and "end" of the tokens that ask, "chance" of a guess
+    longest          inputs of a validation row, and of the longest test
+    trained          inputs of a training row
+    first, end       of the tokens that ask
+    content, order   the two kinds: "chance" is the share that a guess, or a count, gets right
 """
 
 from collections.abc import Mapping
@@ -36,6 +38,7 @@ from configurable import UserError
 from data import Corpus, evenly, sequences, window_starts, write_corpus
 
 LEAST = 400  # answers that a bin of distances needs
+OF_ORDER = 2**15  # is added to the distance of questions of order
 TEXT = 2**16 - 1  # stands for the distance where the target is a byte of a text
 SCORED = 32  # bytes of text that a test scores, the last ones of each row
 UNREAD = 512  # training rows to choose a learning rate by
@@ -85,16 +88,23 @@ def answers_of(corpus: Corpus, split: str) -> np.ndarray:
 def check_length(corpus: Corpus, block_size: int) -> None:
     """UserError unless a run with this block_size can be trained on the corpus."""
     rows = corpus.meta.get("rows")
-    longest = corpus.meta.get("questions", {}).get("longest", block_size)
-    if block_size > longest:
+    trained = corpus.meta.get("questions", {}).get("trained", block_size)
+    if block_size > trained:
         raise UserError(
-            f"the rows of {corpus.name} have {longest} inputs: lower --block_size, or make them "
-            "again with a greater --longest"
+            f"the training rows of {corpus.name} have {trained} inputs: lower --block_size, or "
+            "make them again with a greater --trained"
         )
     if rows and rows["inputs"] != block_size:
         raise UserError(
             f"the rows of {corpus.name} are of one length: say --block_size={rows['inputs']}"
         )
+
+
+def check_test_length(corpus: Corpus, length: int) -> None:
+    """UserError unless the test rows of a corpus with questions have that many inputs."""
+    longest = corpus.meta["questions"]["longest"]
+    if length > longest:
+        raise UserError(f"the test rows of {corpus.name} have {longest} inputs")
 
 
 def rows_of(corpus: Corpus, size: int) -> Pair:
@@ -144,10 +154,10 @@ def piece_starts(corpus: Corpus, split: str, length: int) -> np.ndarray:
     """Where the pieces of `length` inputs begin that rows with questions are cut into: (rows,
     pieces), those of each row from its end to its beginning.
     """
-    longest = corpus.meta["questions"]["longest"]
+    inputs = corpus.meta["questions"]["trained" if split == "train" else "longest"]
     n_tokens = corpus.meta["splits"][split]["tokens"]
-    first = np.arange(0, n_tokens, longest + 1)
-    return first[:, None] + np.arange(longest - length, -1, -length)
+    first = np.arange(0, n_tokens, inputs + 1)
+    return first[:, None] + np.arange(inputs - length, -1, -length)
 
 
 def unread(corpus: Corpus, seed: int, first: int, inputs: int) -> Pair:
@@ -204,14 +214,15 @@ def inputs_and_targets(corpus: Corpus, split: str, starts: np.ndarray, length: i
 def pieces(corpus: Corpus, split: str, starts: np.ndarray, length: int) -> Pair:
     """Pieces of rows with questions, and what is scored in them: (n, length + 1) int64 each.
 
-    That is the distance at an answer all of whose writes are in the piece, TEXT at a byte of a
-    text, else 0.
+    That is the distance at an answer all of whose writes are in the piece, plus OF_ORDER if it is
+    one of order; TEXT at a byte of a text; else 0.
     """
     places = starts[:, None] + np.arange(length + 1)
     tokens = (corpus.train if split == "train" else corpus.val)[places].astype(np.int64)
     scored = answers_of(corpus, split)[places].astype(np.int64)
     question = np.arange(-1, length)  # its place, beside that of its answer
-    scored[(scored > question) & (scored < TEXT)] = 0
+    distances = scored % OF_ORDER
+    scored[(distances > question) & (scored < TEXT)] = 0
     return tokens, scored
 
 

@@ -25,7 +25,7 @@ import pandas as pd
 import torch
 
 from data import Corpus
-from data.rows import LEAST, TEXT, Pair, rows_of, targets_of
+from data.rows import LEAST, OF_ORDER, TEXT, Pair, rows_of, targets_of
 from runs.device import Compute, autocast
 from runs.processes import Processes
 
@@ -87,25 +87,25 @@ def measure(model: Any, corpus: Corpus, size: int, compute: Compute, processes: 
 
 
 def measure_questions(
-    corpus: Corpus, tokens: np.ndarray, scored: np.ndarray, nats: np.ndarray, right: np.ndarray
+    corpus: Corpus, scored: np.ndarray, nats: np.ndarray, right: np.ndarray
 ) -> dict:
     """The measured fields of a row of recall, of pieces of rows with questions that were read.
 
     All arrays are (pieces, N + 1); of a row of text only the answers count here.
     """
-    distances = np.where(scored < TEXT, scored, 0)
-    row = loss_fields(nats, distances)
+    scored = np.where(scored < TEXT, scored, 0)
+    row = loss_fields(nats, scored % OF_ORDER)
     if row["nats"] is None:
         return row
-    row |= {"texts": len(tokens), "by_distance": {}}
-    asks = np.roll(tokens, 1, axis=1)  # the token before each
-    for kind in ("content", "order"):
-        about = corpus.meta["questions"][kind]
-        of_kind = (asks >= about["first"]) & (asks < about["end"])
-        asked = np.where(of_kind, distances, 0)
-        if (asked > 0).any():
-            by_distance = answer_fields(right, asked, about | {"kind": kind})[1]
-            row["by_distance"] |= by_distance
+    row |= {"texts": len(scored), "by_distance": {}}
+    asked_of = {
+        "content": np.where(scored < OF_ORDER, scored, 0),
+        "order": np.where(scored > OF_ORDER, scored - OF_ORDER, 0),
+    }
+    for kind, distances in asked_of.items():
+        about = corpus.meta["questions"][kind] | {"kind": kind}
+        if distances.any():
+            row["by_distance"] |= answer_fields(right, distances, about)[1]
     return row
 
 

@@ -361,7 +361,7 @@ class Planted:
         return seen[t % len(seen)][1]  # a count: all are as frequent
 
     def answers(self, idx, targets):
-        first, end = self.kinds["content"]["first"], self.kinds["order"]["end"]
+        first, end = self.kinds["first"], self.kinds["end"]
         hits = []
         for row, wanted in zip(idx.tolist(), targets.tolist(), strict=True):
             writes = {}
@@ -380,7 +380,7 @@ def asked(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpora")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recall, "TRAIN_TOKENS", {"noise": 4096})
-        recall.prepare(folder / "recall", longest=1024)
+        recall.prepare(folder / "recall", longest=1024, trained=128)
     return data.load("recall", folder)
 
 

@@ -40,8 +40,8 @@ def folder(tmp_path_factory):
         patch.setattr(needles, "VALUES", 40)
         patch.setattr(needles, "TIMES", 4)
         patch.setattr(recall, "TRAIN_TOKENS", {"noise": 2**16, "text": 2**16})
-        recall.prepare(root / "recall", longest=512)
-        recall.prepare(root / "text_recall", data.load("text", root), longest=512)
+        recall.prepare(root / "recall", longest=512, trained=128)
+        recall.prepare(root / "text_recall", data.load("text", root), 512, 128)
         digits.prepare(root / "digits", side=4)
         patch.setattr(mqar, "TRAIN", [(*sizes, 120) for *sizes, _ in mqar.TRAIN])
         patch.setattr(mqar, "TEST", [(*sizes, 20) for *sizes, _ in mqar.TEST])
@@ -57,20 +57,23 @@ def folder(tmp_path_factory):
 # ---- what is generated
 
 
-def read_recall(tokens, kinds):
-    """(kind, place of the answer, places of the writes) of each question of a row, read from left
-    to right; AssertionError if the answer is not the value of the latest write before it.
+def read_recall(tokens, row, kinds):
+    """(kind, place of the answer, places of the writes) of each question of a piece of a row, read
+    from left to right; AssertionError if the answer is not the value of the latest write before it.
+    Of order are those whose name is written three times in the row.
     """
-    ends = kinds["content"]["first"], kinds["content"]["end"], kinds["order"]["end"]
+    first, end = kinds["first"], kinds["end"]
+    names = ((row[row >= end] - end) // recall.VALUES).tolist()
     writes: dict[int, list[tuple[int, int]]] = {}  # of each name: place, value
     questions = []
     for t, token in enumerate(tokens):
-        if token >= ends[2]:
-            name, value = divmod(int(token) - ends[2], recall.VALUES)
+        if token >= end:
+            name, value = divmod(int(token) - end, recall.VALUES)
             writes.setdefault(name, []).append((t, value))
-        elif token >= ends[0] and t + 1 < len(tokens):
-            before = writes.get(int(token) - ends[0], [])
-            kind = "content" if token < ends[1] else "order"
+        elif token >= first and t + 1 < len(tokens):
+            name = int(token) - first
+            before = writes.get(name, [])
+            kind = "content" if names.count(name) == 1 else "order"
             if len(before) == (1 if kind == "content" else 3):
                 assert tokens[t + 1] == recall.ANSWER + before[-1][1]
                 assert len({value for _, value in before}) == len(before)
@@ -85,13 +88,15 @@ def test_a_question_is_scored_if_all_its_writes_are_in_the_piece(folder, name, l
     kinds = corpus.meta["questions"]
     starts = rows.piece_starts(corpus, "val", length)
     assert starts.shape[1] == 512 // length and (starts[:, 0] + length)[1] == 2 * 513 - 1
-    tokens, scored = rows.pieces(corpus, "val", starts.ravel()[:400], length)
+    starts = starts.ravel()[:400]
+    whole = corpus.val.reshape(-1, 513)[starts // 513]
+    tokens, scored = rows.pieces(corpus, "val", starts, length)
     asked = {"content": 0, "order": 0}
-    for row, stated in zip(tokens, scored, strict=True):
-        expected = np.where(row < 256, rows.TEXT if name == "text_recall" else 0, 0)
-        for kind, answer, places in read_recall(row, kinds):
+    for piece, row, stated in zip(tokens, whole, scored, strict=True):
+        expected = np.where(piece < 256, rows.TEXT if name == "text_recall" else 0, 0)
+        for kind, answer, places in read_recall(piece, row, kinds):
             distance = answer - 1 - places[0]
-            expected[answer] = distance
+            expected[answer] = distance + (rows.OF_ORDER if kind == "order" else 0)
             assert places[-1] >= answer - 1 - max(distance, 4) and len(places) in (1, 3)
             assert answer - 1 - places[-1] >= 0.69 * distance - 3 or kind == "content"
             asked[kind] += 1
@@ -100,27 +105,32 @@ def test_a_question_is_scored_if_all_its_writes_are_in_the_piece(folder, name, l
 
 
 def test_every_place_of_a_row_has_the_same_densities_and_distances_are_log_uniform():
-    tokens, distances = recall.place_names(np.random.default_rng(0), 4000, 512)
-    n_content = 512 // 32
+    tokens, distances = recall.place_names(np.random.default_rng(0), 4000, 512, 24)
     first = recall.ANSWER + recall.VALUES
-    asks = {"content": (first, first + n_content), "order": (first + n_content, first + 24)}
-    for kind, (low, high) in asks.items():
-        is_question = (tokens >= low) & (tokens < high)
-        assert (is_question.sum(axis=1) == high - low).all()  # one of each name
-        share = (high - low) / 513
-        error = np.sqrt(share / 4000)
-        assert abs(is_question.mean(axis=0) - share).max() < 5 * error
-        # far from the start of the row the distances are as they were drawn
-        backs = distances[:, 1:][is_question[:, :-1]]
-        least = 1 if kind == "content" else 4
-        late = backs[backs > 0]
-        octaves = np.histogram(late, [least, 2 * least, 4 * least, 8 * least])[0]
-        expected = np.log([2, 2, 2])
-        assert np.allclose(octaves / octaves.sum(), expected / expected.sum(), atol=0.03)
-    written = tokens >= first + 24
-    assert (written.sum(axis=1) == n_content + 3 * 8).all()
-    values = (tokens[written] - first - 24) % recall.VALUES
+    end = first + 16 + 8  # the questions of content and those of order
+    asked = np.sort(np.where((tokens >= first) & (tokens < end), tokens, 0), axis=1)[:, -24:]
+    assert (asked == np.arange(first, end)).all()  # one of each name
+    written = tokens >= end
+    values = (tokens[written] - end) % recall.VALUES
     assert np.allclose(np.bincount(values) / len(values), 1 / 4, atol=0.01)
+    names = ((tokens[written] - end) // recall.VALUES).reshape(4000, 16 + 3 * 8)
+    writes = np.stack([np.bincount(row, minlength=24) for row in names])
+    assert ((writes == 3).sum(axis=1) == 8).all() and ((writes == 1).sum(axis=1) == 16).all()
+    # a name is of order in a third of the rows, so its token does not tell the kind
+    assert abs((writes == 3).mean(axis=0) - 1 / 3).max() < 5 * np.sqrt(2 / 9 / 4000)
+    kind_of = np.zeros(tokens.shape, dtype=np.int64)  # how often the name asked for is written
+    row, place = np.nonzero((tokens >= first) & (tokens < end))
+    kind_of[row, place] = writes[row, tokens[row, place] - first]
+    for least, n_writes, n_asked in [(1, 1, 16), (4, 3, 8)]:
+        is_question = kind_of == n_writes
+        share = n_asked / 513
+        assert abs(is_question.mean(axis=0) - share).max() < 5 * np.sqrt(share / 4000)
+        # near the question the distances are as they were drawn
+        backs = distances[:, 1:][is_question[:, :-1]]
+        near = backs[backs > 0] % rows.OF_ORDER
+        assert ((backs >= rows.OF_ORDER) == (n_writes == 3))[backs > 0].all()
+        octaves = np.histogram(near, np.array([1, 2, 4, 8]) * least - 0.5)[0]
+        assert np.allclose(octaves / octaves.sum(), 1 / 3, atol=0.03)
 
 
 def test_the_text_around_questions_is_that_of_the_corpus(folder):
@@ -128,6 +138,9 @@ def test_the_text_around_questions_is_that_of_the_corpus(folder):
     source = text.val.tobytes()
     for row in corpus.val.reshape(-1, 513)[::100]:
         assert row[row < 256].astype(text.val.dtype).tobytes() in source
+    train_scored = rows.answers_of(corpus, "train")[corpus.train < 256]
+    assert abs((train_scored == rows.TEXT).mean() - recall.SHARE) < 0.01
+    assert (rows.answers_of(corpus, "val")[corpus.val < 256] == rows.TEXT).all()
     noise = data.load("recall", folder).val
     assert set(bytes(noise[noise < 256].tolist())) == set(b"abcdefghijklmnop")
     # both have the same tokens: a model of one is tested on the other
@@ -142,7 +155,7 @@ def test_a_text_that_is_too_short_for_rows_is_named():
     with pytest.raises(
         UserError, match="50 rows with 425 bytes of text each need more than the 400"
     ):
-        recall.make_rows(np.random.default_rng(0), 50, 512, np.zeros(400, dtype=np.uint8))
+        recall.make_rows(np.random.default_rng(0), 50, 512, 24, np.zeros(400, dtype=np.uint8))
 
 
 def test_every_length_scores_the_same_bytes_at_the_ends_of_rows(folder):
@@ -468,7 +481,7 @@ def digest(tokens):
 
 
 def test_rows_of_seed_0_are_those_of_the_published_runs(tmp_path):
-    assert digest(recall.place_names(np.random.default_rng(0), 100, 512)[0]) == "2ffcd7783d64"
+    assert digest(recall.place_names(np.random.default_rng(0), 100, 512, 24)[0]) == "11334a131bcb"
     generator = np.random.default_rng(0)
     tested = digits.draw(generator, np.arange(digits.TEST_IMAGES) % 10)
     assert digest(digits.make_rows(*tested, 12)[0]) == "15aef6252d2d"
@@ -519,11 +532,14 @@ def test_validation_rows_are_those_of_trained_sizes(folder):
 
 def test_a_corpus_of_rows_is_trained_at_its_length(folder):
     copies, recalls, text = (data.load(name, folder) for name in ("copy", "recall", "text"))
-    for length in (2, 100, 512):
+    for length in (2, 100, 128):
         rows.check_length(recalls, length)
     rows.check_length(text, 999)
-    with pytest.raises(UserError, match="rows of recall have 512 inputs: lower --block_size, or"):
-        rows.check_length(recalls, 513)
+    with pytest.raises(UserError, match="rows of recall have 128 inputs: lower --block_size, or"):
+        rows.check_length(recalls, 129)
+    rows.check_test_length(recalls, 512)
+    with pytest.raises(UserError, match="the test rows of recall have 512 inputs"):
+        rows.check_test_length(recalls, 513)
     with pytest.raises(UserError, match="are of one length: say --block_size=4"):
         rows.check_length(copies, 128)
 
@@ -545,7 +561,7 @@ def test_damaged_answers_are_named(folder, content, monkeypatch, tmp_path):
 PROGRAMS = [
     (tasks, ["juggle"], "there is no task juggle, only copy"),
     (recall, ["--name=a/b"], "--name=a/b must be letters, digits"),
-    (recall, ["--name=r2", "--longest=96"], "--longest=96: it must be a power of two, 512 to 3"),
+    (recall, ["--name=r2", "--longest=96"], "--longest=96: it must be a power of two, 512 to 1"),
     (recall, ["--text=copy", "--name=r2"], "--text=copy is no text of bytes: name a corpus such"),
     (recall, ["--text=recall", "--name=r2"], "--text=recall is no text of bytes: name a corpus"),
     (recall, [], "--name=recall is taken: choose another name, or replace your own"),

@@ -2,7 +2,7 @@
 
     python data/recall/prepare.py                             the corpus recall, in noise
     python data/recall/prepare.py --text=books                books_recall, in the bytes of books
-    python data/recall/prepare.py --text=books --longest=8192     for L = 256, tested up to 32 L
+    python data/recall/prepare.py --text=books --longest=8192     for L = 256 instead of 128
 
 A *write* is one token: a name and a value. A *question* is one token, a name, and the token after
 it is the answer. Names and values are tokens of their own, so the text around them stays as it was.
@@ -15,13 +15,15 @@ There are two kinds of questions:
                farthest write, and all three lie in the last 30 % of it: who reads so far back has
                all that is needed.
 
-Distances are log-uniform, from 1 (order: 4) to --longest. A row has --longest inputs and is made on
-a ring, so that all its places are alike: a write, a question or an answer stands at each of them
-equally often. A piece of a row therefore has the same densities as a longer one, 1 content question
-in 32 tokens and 1 order question in 64, and trainings and tests of any length read pieces of such
-rows. A question is scored if all its writes are in the piece.
+Test rows have --longest inputs, 32 L; training rows --trained, L. Distances are log-uniform, from 1
+(order: 4) to the length of the row. A row is made on a ring, so that all its places are alike: a
+write, a question or an answer stands at each of them equally often. A piece of a row therefore has
+the same densities as a longer one, 1 content question in 32 tokens and 1 order question in 64, and
+trainings and tests of any length read pieces of such rows. A question is scored if all its writes
+are in the piece. A name is asked for once in a row, either way: its token does not tell which.
 
-Of the text all bytes are scored in training: one model learns both, and one pass tests both.
+One model learns both text and questions, and one pass tests both. Questions are few beside the
+text, so that a small model learns them late: --share of the bytes are scored in training.
 """
 
 import sys
@@ -32,9 +34,10 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurable import UserError, run_program  # noqa: E402
 from data import Corpus, evenly, load, new_folder, new_parser, write_corpus  # noqa: E402
-from data.rows import TEXT  # noqa: E402
+from data.rows import OF_ORDER, TEXT  # noqa: E402
 
 LONGEST = 4096  # 32 L for L = 128
+SHARE = 0.5  # of the bytes of a text are scored in training
 VALUES = 4
 WRITES = 3  # of a name whose order is asked for
 CONTENT = 32  # tokens for each content question
@@ -46,31 +49,37 @@ TRAIN_TOKENS = {"noise": 2**23, "text": 3 * 2**24}
 TEST_ROWS = 1024
 
 
-def place_names(generator: np.random.Generator, n_rows: int, longest: int) -> tuple:
+def questions_in(length: int) -> int:
+    """The number of questions, and of names, in a row of this length."""
+    return length // CONTENT + length // ORDER
+
+
+def place_names(generator: np.random.Generator, n_rows: int, length: int, n_names: int) -> tuple:
     """Rows with writes, questions and answers, and -1 where none of them stands.
 
-    Returns the tokens and, at answers, the distance, both (n_rows, longest + 1) int32. Token 256
-    is the first of VALUES answers; then comes a question for each name, those of content first;
-    then VALUES writes for each name.
+    Returns the tokens and, at answers, the distance, both (n_rows, length + 1) int32. Token 256
+    is the first of VALUES answers; then comes a question for each of n_names names; then VALUES
+    writes for each. The distance of an order question stands there plus OF_ORDER.
     """
-    width = longest + 1
-    n_content = longest // CONTENT
-    n_names = n_content + longest // ORDER
+    width = length + 1
+    n_content = length // CONTENT
     first_question = ANSWER + VALUES
     first_write = first_question + n_names
+    # any name may be asked for in either way, so that its token does not tell the kind
+    names = generator.permuted(np.tile(np.arange(n_names), (n_rows, 1)), axis=1)
     tokens = np.full((n_rows, width), -1, dtype=np.int32)
     distances = np.zeros((n_rows, width), dtype=np.int32)
-    for name in reversed(range(n_names)):  # those of order first: they need most room
+    for k in reversed(range(questions_in(length))):  # those of order first: they need most room
+        is_order = k >= n_content
         waiting = np.arange(n_rows)  # rows that do not have this name yet
         while len(waiting):
             n = len(waiting)
             question = generator.integers(width, size=(n, 1))
-            if name < n_content:
-                backs = log_uniform(generator, 1, longest, n)[
-                    :, None
-                ]  # (n, writes), farthest first
+            if is_order:
+                farthest = log_uniform(generator, WRITES + 1, length, n)
+                backs = three_writes(generator, farthest)  # (n, writes), farthest first
             else:
-                backs = three_writes(generator, log_uniform(generator, WRITES + 1, longest, n))
+                backs = log_uniform(generator, 1, length, n)[:, None]
             values = generator.permuted(np.tile(np.arange(VALUES), (n, 1)), axis=1)
             values = values[:, : backs.shape[1]]
             writes = question - backs
@@ -80,15 +89,18 @@ def place_names(generator: np.random.Generator, n_rows: int, longest: int) -> tu
             fits &= (tokens[waiting[:, None], places] < 0).all(axis=1)
             # the value of the latest write is the answer
             latest = values[:, -1:]
-            asked = np.full((n, 1), first_question + name)
+            name = names[waiting, k][:, None]
             written = first_write + VALUES * name + values
-            new = np.hstack([asked, ANSWER + latest, written])
+            new = np.hstack([first_question + name, ANSWER + latest, written])
             rows = waiting[fits]
             tokens[rows[:, None], places[fits]] = new[fits]
             # on the ring a write may stand behind its question, which then is not scored
-            inside = (writes[:, 0] >= 0) & (question[:, 0] < longest)
+            inside = (writes[:, 0] >= 0) & (question[:, 0] < length)
             scored = fits & inside
-            distances[waiting[scored], question[scored, 0] + 1] = backs[scored, 0]
+            distance = backs[scored, 0]
+            if is_order:
+                distance += OF_ORDER
+            distances[waiting[scored], question[scored, 0] + 1] = distance
             waiting = waiting[~fits]
     return tokens, distances
 
@@ -111,14 +123,14 @@ def three_writes(generator: np.random.Generator, farthest: np.ndarray) -> np.nda
 
 
 def make_rows(
-    generator: np.random.Generator, n_rows: int, longest: int, text: np.ndarray | None
+    generator: np.random.Generator, n_rows: int, length: int, n_names: int, text: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rows in noise, or in evenly spaced pieces of a `text`.
 
-    Returns tokens and what is scored, both (n_rows, longest + 1): the distance at an answer, TEXT
+    Returns tokens and what is scored, both (n_rows, length + 1): the distance at an answer, TEXT
     at a byte of the text, else 0; and the offset in the text where each row ends, (n_rows,).
     """
-    tokens, scored = place_names(generator, n_rows, longest)
+    tokens, scored = place_names(generator, n_rows, length, n_names)
     is_filler = tokens < 0
     room = int(is_filler[0].sum())  # the same in all rows
     if text is None:
@@ -137,29 +149,40 @@ def make_rows(
 
 
 def prepare(
-    folder: Path, text: Corpus | None = None, longest: int = LONGEST, seed: int = 0
+    folder: Path,
+    text: Corpus | None = None,
+    longest: int = LONGEST,
+    trained: int = 0,
+    seed: int = 0,
+    share: float = SHARE,
 ) -> dict:
-    """Write the corpus to `folder`, and return meta.json. `text` is a corpus of bytes."""
+    """Write the corpus to `folder`, and return meta.json.
+
+    `text` is a corpus of bytes. Test rows have `longest` inputs; training rows `trained`, 0 for a
+    32nd of that, at least ORDER. Of the text a `share` is scored in training.
+    """
+    trained = trained or max(ORDER, longest // 32)
+    n_names = questions_in(longest)
     generator = np.random.default_rng(seed)
     source = "noise"
     train_text = None
     val_text = None
-    n_train = TRAIN_TOKENS["noise"] // longest
+    n_train = TRAIN_TOKENS["noise"] // trained
     if text:
         if text.meta["tokenizer"] != "bytes" or "questions" in text.meta or "rows" in text.meta:
             raise UserError(f"--text={text.name} is no text of bytes: name a corpus such as books")
         source = f"the text of {text.name} ({text.split_sha256('val')[:16]})"
         train_text = text.train
         val_text = text.val
-        n_train = TRAIN_TOKENS["text"] // longest
-    val = make_rows(generator, TEST_ROWS, longest, val_text)
-    train = make_rows(generator, n_train, longest, train_text)
+        n_train = TRAIN_TOKENS["text"] // trained
+    val = make_rows(generator, TEST_ROWS, longest, n_names, val_text)
+    train = make_rows(generator, n_train, trained, n_names, train_text)
+    is_text = train[1] == TEXT
+    train[1][is_text & (generator.random(is_text.shape) >= share)] = 0
     documents = np.arange(TEST_ROWS)  # in noise each row stands for itself
     if text:
         documents = np.searchsorted(text.val_starts, val[2], side="left") - 1
-    n_content = longest // CONTENT
     first = ANSWER + VALUES
-    n_names = n_content + longest // ORDER
     signs = [f"<{value}>" for value in range(VALUES)]
     signs += [f"<{name}?>" for name in range(n_names)]
     signs += [f"<{name}={value}>" for name in range(n_names) for value in range(VALUES)]
@@ -177,9 +200,12 @@ def prepare(
         rule="rows of their own",
         questions={
             "longest": longest,
-            # tokens that ask, and the share that a guess, or a count of writes, gets right
-            "content": {"first": first, "end": first + n_content, "chance": 1 / VALUES},
-            "order": {"first": first + n_content, "end": first + n_names, "chance": 1 / WRITES},
+            "trained": trained,
+            # the tokens that ask, and the share that a guess, or a count of writes, gets right
+            "first": first,
+            "end": first + n_names,
+            "content": {"chance": 1 / VALUES},
+            "order": {"chance": 1 / WRITES},
         },
     )
 
@@ -189,15 +215,19 @@ def main() -> None:
     parser = new_parser(__doc__, "recall or TEXT_recall")
     parser.add_argument("--text", default="", help="a corpus of bytes to ask inside of")
     parser.add_argument("--longest", type=int, default=LONGEST, help="inputs of the longest test")
+    parser.add_argument("--trained", type=int, default=0, help="inputs in training, longest / 32")
+    parser.add_argument("--share", type=float, default=SHARE, help="of the bytes are learned")
     options = parser.parse_args()
-    if options.longest not in [2**k for k in range(9, 16)]:
-        raise UserError(f"--longest={options.longest}: it must be a power of two, 512 to 32768")
+    if options.longest not in [2**k for k in range(9, 15)]:
+        raise UserError(f"--longest={options.longest}: it must be a power of two, 512 to 16384")
+    if options.trained % ORDER or not 0 <= options.trained <= options.longest:
+        raise UserError(f"--trained={options.trained}: it must be a multiple of {ORDER}, or 0")
     name = options.name
     if name == parser.get_default("name"):
         name = f"{options.text}_recall" if options.text else "recall"
     folder = new_folder(name, options.overwrite)
     text = load(options.text) if options.text else None
-    prepare(folder, text, options.longest, options.seed)
+    prepare(folder, text, options.longest, options.trained, options.seed, options.share)
 
 
 if __name__ == "__main__":
