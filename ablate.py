@@ -71,9 +71,9 @@ from runs.examine import examine
 from runs.figures import plot_rows
 from runs.log import diverged, log_comparison, logged
 from scheme import load_file, parse
+from train import SIGNALS
 
 TRAIN = Path(__file__).resolve().with_name("train.py")
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # schedulers send the last one
 
 
 @dataclass

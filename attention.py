@@ -23,7 +23,7 @@ from torch.nn.functional import dropout as apply_dropout
 from torch.nn.functional import pad, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
-from posenc import Tile, stored
+from posenc import Tile, stored, widened
 from scheme import Plan
 
 PRODUCT_KEYS = 512  # on a CPU, compiled: up to here two products are faster than the kernel
@@ -108,8 +108,7 @@ def turned(q, k, plan, part, scale, features):
     if plan.temperature is not None:
         q = (q * plan.temperature).to(dtype)
     if plan.featured and plan.featured.along is not None:
-        wide = torch.promote_types(dtype, torch.float32)
-        q, k = plan.featured.along(q.to(wide), k.to(wide), features, scale)
+        q, k = plan.featured.along(widened(q), widened(k), features, scale)
     return q.to(dtype), k.to(dtype)
 
 

@@ -392,11 +392,6 @@ def schema(cls: type[Settings]) -> type[BaseModel]:
     return create_model(cls.__name__, __config__=ConfigDict(allow_inf_nan=False), **types)
 
 
-def helps(cls: type[Settings]) -> dict[str, str]:
-    """The line of help of each setting, by name."""
-    return {f.name: f.metadata["help"] for f in fields(cls)}
-
-
 def checked(cls: type[Settings], chosen: dict[str, Any]) -> dict[str, Any]:
     """Values of settings in the types that they must have, by name: 1e4 is an integer, 1 is a
     float, a list is a tuple. UserError for the first that is wrong.
@@ -406,9 +401,8 @@ def checked(cls: type[Settings], chosen: dict[str, Any]) -> dict[str, Any]:
     except ValidationError as error:
         first = error.errors()[0]
         name = first["loc"][0]
-        raise UserError(
-            f"{name} = {first['input']!r:.60}: {first['msg']} ({helps(cls)[name]})"
-        ) from None
+        line = cls.__dataclass_fields__[name].metadata["help"]
+        raise UserError(f"{name} = {first['input']!r:.60}: {first['msg']} ({line})") from None
 
 
 def values(settings: Settings, *kinds: str) -> dict[str, Any]:
@@ -466,7 +460,7 @@ def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, li
     for word in sorted(argv, key=lambda word: word.startswith("--")):  # files first
         if word == "--debug":
             continue
-        if word.startswith("-") and word != "-":
+        if word.startswith("-"):
             chosen |= read_word(cls, word)
         elif word.endswith(".py"):
             chosen |= read_config_file(cls, Path(word))
@@ -540,7 +534,7 @@ def read_config_file(cls: type[Settings], path: Path) -> dict[str, Any]:
 
 def check_name(cls: type[Settings], name: str) -> None:
     """Raise UserError, with the nearest name, unless a program has this setting."""
-    known = helps(cls)
+    known = {f.name: f.metadata["help"] for f in fields(cls)}
     if name in known and name not in cls.refused:
         return
     near = difflib.get_close_matches(name[:80], known, n=1)
@@ -590,14 +584,14 @@ def mixed_seed(*numbers: int) -> int:
 
 def sha256(path: Path) -> str:
     """The SHA-256 of a file, 64 hexadecimal digits."""
-    with Path(path).open("rb") as file:
+    with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file; UserError if there is none."""
     try:
-        return dict(json.loads(Path(path).read_text(encoding="utf-8")))
+        return dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         raise UserError(f"{path} is missing or not readable JSON: restore a good copy") from None
 
@@ -614,7 +608,7 @@ def replace_file(path: Path, write: Callable[[BinaryIO], Any]) -> str:
     `write` gets the open file. Returns the SHA-256 of the content. UserError if writing fails; what
     was there before is then untouched.
     """
-    aside = Path(path).with_name(f".{Path(path).name}.{os.getpid()}.new")
+    aside = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         with aside.open("wb") as file:
             write(file)

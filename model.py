@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 import attention
 from attention import for_each_head
 from configurable import GPTConfig, UserError
-from posenc import Shape, scheme_name, start_deviation, stored
+from posenc import Shape, scheme_name, start_deviation, stored, widened
 from scheme import Scheme
 
 LOSS_BYTES = 64 * 2**20  # logits of losses are formed in blocks of at most this
@@ -185,8 +185,7 @@ def kept_features(x, plan, cache, layer):
     if plan.featured is None:
         return None
     with torch.autocast(x.device.type, enabled=False):
-        wide = torch.promote_types(x.dtype, torch.float32)
-        features = plan.featured.features(x.to(wide))[:, None]
+        features = plan.featured.features(widened(x))[:, None]
     return keep(cache, layer, "features", features, None)[:, 0]
 
 
@@ -196,10 +195,9 @@ def joined(layer, y, v, x, plan):
     """
     if plan.finishing:
         with torch.autocast(x.device.type, enabled=False):
-            wide = torch.promote_types(y.dtype, torch.float32)
-            v = for_each_head(y, v)[:, :, -plan.queries :].to(wide)
-            x = x[:, -plan.queries :].to(wide)
-            y = plan.finishing.output(y.to(wide), v, x).to(y.dtype)
+            v = widened(for_each_head(y, v)[:, :, -plan.queries :])
+            x = widened(x[:, -plan.queries :])
+            y = plan.finishing.output(widened(y), v, x).to(y.dtype)
     return layer.c_proj(y.transpose(1, 2).flatten(2))
 
 
@@ -296,7 +294,7 @@ class GPT(nn.Module):
             nn.init.normal_(module.weight, std=deviation)
         if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
-        if hasattr(module, "c_proj"):
+        if isinstance(module, Attention | LatentAttention | MLP):
             residual = deviation / math.sqrt(2 * self.config.n_layer)
             nn.init.normal_(module.c_proj.weight, std=residual)
 
@@ -308,8 +306,7 @@ class GPT(nn.Module):
 
     def drop_positions(self) -> None:
         """Take the scheme nope; all weights but those of the old scheme stay."""
-        nope = Scheme("nope", self.pos.shape, self.config.n_layer)
-        self.pos = nope.to(self.wte.weight.device)
+        self.pos = Scheme("nope", self.pos.shape, self.config.n_layer).to(self.wte.weight.device)
         self.drawn_ids = None
         self.config = replace(self.config, pos="nope", extend="")
 
@@ -321,9 +318,7 @@ class GPT(nn.Module):
         """
         ids = self.pos.draw(seed, step, length)
         if ids is not None:
-            if self.wte.weight.is_cuda:
-                ids = ids.pin_memory()  # the GPU is not waited for
-            ids = ids.to(self.wte.weight.device, non_blocking=True)
+            ids = ids.to(self.wte.weight.device, non_blocking=True)  # a GPU is not waited for
         self.drawn_ids = ids
 
     def attention_path(self, length: int, window: int | None = None, compiled: bool = False) -> str:
@@ -358,7 +353,8 @@ class GPT(nn.Module):
             total = cache.length
             tokens = idx if cache.tokens is None else torch.cat((cache.tokens, idx), 1)
         self.pos.check_length(total)
-        index = stored(torch.arange(tokens.shape[1], device=idx.device))  # places (S,)
+        # places (S,)
+        index = stored(torch.arange(tokens.shape[1], device=idx.device))[skip:]
         new = T - skip
         dropout = self.config.dropout if self.training else 0.0
         dtype = torch.promote_types(self.wte.weight.dtype, torch.float32)  # of what positions make
@@ -368,13 +364,10 @@ class GPT(nn.Module):
 
         with torch.autocast(idx.device.type, enabled=False):  # positions are never rounded
             if self.training and self.drawn_ids is not None and cache is None:
-                ids = self.drawn_ids
+                ids = self.drawn_ids[skip:]
             else:
                 ids = self.pos.ids(index, total)
             embedded = self.pos.embed(ids[-new:], tokens, total)
-            plain_ids = ids is index
-            index = index[skip:]
-            ids = index if plain_ids else ids[skip:]
             plans = self.pos.plans(index, ids, new, total, dtype, window)
             prepared = {pieces: prepare(plan) for pieces, plan in plans.items()}
             layers = [prepared[pieces] for pieces in self.pos.sets]
@@ -409,12 +402,16 @@ class GPT(nn.Module):
         x = self._hidden(idx, cache)
         if targets is None:
             return self.lm_head(x if cache else x[:, -1:]), None
-        most = CARD_LOSS_BYTES if x.is_cuda else LOSS_BYTES
-        if loss_only and 4 * targets.numel() * self.config.vocab_size > 8 * most:
+        if loss_only and targets.numel() > 8 * self._loss_rows(x):
             return None, self._nats(x, targets).sum() / (targets >= 0).sum()
         logits = self.lm_head(x)
         flat = logits.float().flatten(0, 1)
         return logits, F.cross_entropy(flat, targets.flatten(), ignore_index=-1)
+
+    def _loss_rows(self, x):
+        """How many rows of float32 logits one block has."""
+        most = CARD_LOSS_BYTES if x.is_cuda else LOSS_BYTES
+        return max(1, most // (4 * self.config.vocab_size))
 
     def _nats(self, x, targets):
         """(B T,) float32 nats of targets (B, T) by hidden states x (B, T, C).
@@ -426,8 +423,7 @@ class GPT(nn.Module):
             logits = self.lm_head(hidden).float()
             return F.cross_entropy(logits, wanted, ignore_index=-1, reduction="none")
 
-        most = CARD_LOSS_BYTES if x.is_cuda else LOSS_BYTES
-        rows = max(1, most // (4 * self.config.vocab_size))
+        rows = self._loss_rows(x)
         blocks = zip(x.flatten(0, 1).split(rows), targets.flatten().split(rows), strict=True)
         return torch.cat([checkpoint(nats, *block, use_reentrant=False) for block in blocks])
 

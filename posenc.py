@@ -21,12 +21,14 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    NonNegativeFloat,
+    PositiveFloat,
     ValidationError,
     create_model,
 )
 from torch import Tensor, nn
 
-from configurable import UserError, read_json
+from configurable import Count, UserError, read_json
 
 Table = tuple[Tensor, float]  # inv_freq in float64, and what multiplies cosines and sines
 
@@ -44,14 +46,11 @@ def in_tokens(value, info):
     return value if isinstance(value, int) else max(1, round(value * info.context["length"]))
 
 
-Count = Annotated[int, Field(ge=1, le=2**24)]
 Whole = Annotated[int, Field(ge=0, le=2**24)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Base = Annotated[float, Field(gt=1)]
 Length = Annotated[int | float, AfterValidator(in_tokens)]
 Factor = Literal["auto"] | Annotated[float, Field(ge=1)]
-Positive = Annotated[float, Field(gt=0)]
-NotNegative = Annotated[float, Field(ge=0)]
 Layout = Literal["half", "interleaved"]
 Numbers = list[Annotated[float, Field(ge=1e-6, le=1e6)]]
 
@@ -187,6 +186,11 @@ def stored(x: Tensor) -> Tensor:
     a CPU it leaves the end of a fused `arange` unwritten (torch 2.13).
     """
     return _stored(x) if torch.compiler.is_compiling() else x
+
+
+def widened(x: Tensor) -> Tensor:
+    """x in float32 or wider: what a piece is handed."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 # ---- the contract
@@ -435,7 +439,7 @@ class Rope(Rotary):
         shape: Shape,
         *,
         base: Base = 10000.0,
-        fraction: Annotated[float, Field(gt=0, le=1)] = 1.0,
+        fraction: Share = 1.0,
         p: Share = 1.0,
         layout: Layout = "half",
     ):
@@ -691,12 +695,12 @@ class Yarn(Scaled):
         shape: Shape,
         *,
         factor: Factor = "auto",
-        alpha: Positive = 1.0,
-        beta: Positive = 32.0,
+        alpha: PositiveFloat = 1.0,
+        beta: PositiveFloat = 32.0,
         ramp: Literal["code", "turns"] = "code",
         truncate: bool = True,
-        mscale: NotNegative = 1.0,
-        mscale_all_dim: NotNegative = 0.0,
+        mscale: NonNegativeFloat = 1.0,
+        mscale_all_dim: NonNegativeFloat = 0.0,
     ):
         super().__init__(shape, factor=factor)
         if alpha >= beta:
@@ -749,8 +753,8 @@ class Llama3(Yarn):
         shape: Shape,
         *,
         factor: Factor = "auto",
-        low: NotNegative = 1.0,
-        high: Positive = 4.0,
+        low: NonNegativeFloat = 1.0,
+        high: PositiveFloat = 4.0,
     ):
         super().__init__(shape, factor=factor, alpha=low, beta=high, ramp="turns", mscale=0.0)
 

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 import posenc
 from configurable import UserError, mixed_seed
-from posenc import Extension, Piece, Rotary, Scaled, Shape, Table, Window, scheme_name
+from posenc import Extension, Piece, Rotary, Scaled, Shape, Table, Window, scheme_name, widened
 
 ZOO = Path(__file__).resolve().parent / "zoo"
 
@@ -41,7 +41,7 @@ class Mention:
     """One name in an expression, with its options and its canonical text."""
 
     name: str
-    options: dict[str, bool | int | float | str]
+    options: dict[str, Any]
     text: str
 
 
@@ -185,7 +185,7 @@ def all_pieces(pos_file: Path | None = None) -> dict[str, type[Piece]]:
     pieces = pieces_of(posenc)
     for path in ZOO.glob("[a-z]*.py"):
         pieces |= load_file(path)
-    users = load_file(Path(pos_file)) if pos_file else {}
+    users = load_file(pos_file) if pos_file else {}
     for name in users:
         if name in pieces:
             raise UserError(f"{pos_file} defines {name}, which exists already: rename the class")
@@ -350,34 +350,29 @@ def reads_positions(piece):
 def check_layer(pieces, extensions, text):
     """Raise UserError where pieces of one layer, and extensions of them, cannot act together."""
     for a, b in itertools.permutations([*pieces, *extensions], 2):
-        reason = conflict(a, b, a in extensions, b in extensions)
+        name = scheme_name(a)
+        other = scheme_name(b)
+        reads = reads_positions(b)
+        shared = claims(a) & claims(b)
+        if (a in extensions) != (b in extensions):
+            shared -= EXTENDED
+        reason = ""
+        if shared:
+            reason = f"both claim the {min(shared)}: keep one"
+        elif other in a.conflicts:
+            reason = "cannot act in one layer"
+        elif "positions" in a.conflicts and (reads or b.ids or b.draw or b.regions):
+            reason = f"do not go together: positions of {name} have a meaning for it alone"
+        elif a.extends and reads and other not in a.extends:
+            reason = f"do not go together: {name} extends {' or '.join(a.extends)} only"
+        # an embedding is one for all layers, and a table of vectors has whole positions
+        elif a.can_extend and (a.ids or a.draw) and b.embed and (b.limit or a.per_layer):
+            reason = f"do not go together: {other} gives whole positions one vector for all layers"
+        # b draws positions of a longer text: a factor that follows the length would count them too
+        elif b.draw and a in extensions and a.factor and a.factor(2**30) != a.factor(2**31):
+            reason = f"take a text for longer: give a fixed factor to {name}"
         if reason:
-            raise UserError(f"{text}: {scheme_name(a)} and {scheme_name(b)} {reason}")
-
-
-def conflict(a, b, a_extends, b_extends):
-    """Why piece a cannot act in a layer with b, or ""; a_extends: whether a stands in `extend`."""
-    first = scheme_name(a)
-    second = scheme_name(b)
-    reads = reads_positions(b)
-    shared = claims(a) & claims(b)
-    if a_extends != b_extends:
-        shared -= EXTENDED
-    if shared:
-        return f"both claim the {min(shared)}: keep one"
-    if second in a.conflicts:
-        return "cannot act in one layer"
-    if "positions" in a.conflicts and (reads or b.ids or b.draw or b.regions):
-        return f"do not go together: positions of {first} have a meaning for it alone"
-    if a.extends and reads and second not in a.extends:
-        return f"do not go together: {first} extends {' or '.join(a.extends)} only"
-    # a vector of the embedding is one for all layers, and a table of vectors has whole positions
-    if a.can_extend and (a.ids or a.draw) and b.embed and (b.limit or a.per_layer):
-        return f"do not go together: {second} gives whole positions one vector for all layers"
-    # b draws positions of a longer text, and a factor that follows the length would count them too
-    if b.draw and a_extends and a.factor and a.factor(2**30) != a.factor(2**31):
-        return f"take a text for longer: give a fixed factor to {first}"
-    return ""
+            raise UserError(f"{text}: {name} and {other} {reason}")
 
 
 # ---- what attention is handed in each forward
@@ -428,12 +423,11 @@ class Plan:
             return q, k
         if any(table.dim() > 2 for table in part.key_tables):
             k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
-        wide = torch.promote_types(q.dtype, torch.float32)
         turned = []
         for x, tables, is_key in ((q, part.query_tables, False), (k, part.key_tables, True)):
             rest, last = x.tensor_split([x.shape[-1] - self.width], -1)
             with torch.autocast(x.device.type, enabled=False):
-                last = self.turning.turn(last.to(wide), tables, is_key).to(x.dtype)
+                last = self.turning.turn(widened(last), tables, is_key).to(x.dtype)
             turned.append(torch.cat((rest, last), -1) if rest.shape[-1] > 0 else last)
         return tuple(turned)
 
@@ -666,10 +660,8 @@ class Scheme(nn.Module):
         """Which pieces act in which layers, with their options, in a line or two."""
         n_layer = len(self.layers)
         layers_of = {}
-        acting = []
         for layer in range(n_layer):
             mentions = mentions_in(self.expression.branches, layer)
-            acting += mentions
             text = " + ".join(mention.text for mention in mentions)
             layers_of.setdefault(text, []).append(str(layer))
         text = f"all {n_layer} layers: {text}"

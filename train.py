@@ -42,7 +42,7 @@ from runs.examine import errors_named, examine
 from runs.figures import plot_run
 from runs.log import Log
 from runs.muon import Muon
-from runs.processes import ALONE, Processes, together
+from runs.processes import Processes, together
 from runs.results import describe_run, run_table, update_result
 from scheme import parse
 
@@ -82,7 +82,7 @@ def final_settings(typed: TrainSettings) -> TrainSettings:
     return replace(s, out_dir=str(folder))
 
 
-def start_run(s: TrainSettings, compute: device.Compute, processes: Processes = ALONE) -> Run:
+def start_run(s: TrainSettings, compute: device.Compute, processes: Processes) -> Run:
     """Make the run of these `final_settings` ready to be trained: a new one, or one that goes on.
 
     UserError, and no folder, for what cannot be trained.
@@ -356,8 +356,8 @@ def train(run: Run, processes: Processes, log: Log) -> None:
             )
         if processes.first:
             log.add_step(line, speed)
-        if processes.first and (due or signalled):
-            checkpoint.save_checkpoint(run, optimizers, scaler)
+            if due or signalled:
+                checkpoint.save_checkpoint(run, optimizers, scaler)
         if signalled:
             tqdm.write(f"stopped at step {step}, not finished: the same command goes on from there")
             raise SystemExit(128 + signalled)
@@ -381,8 +381,7 @@ def main() -> None:
     s = final_settings(settings)
     device.set_up_cpu()
     compute = device.pick(s.device, s.dtype, s.batch_size * s.block_size, s.n_embd)
-    pos_file = Path(s.pos_file).resolve() if s.pos_file else None
-    with together(s.backend, compute) as processes, errors_named(pos_file):
+    with together(s.backend, compute) as processes, errors_named(s.pos_file):
         result = None if s.overwrite else checkpoint.finished_result(s.out_dir, s)
         if result is None:
             with device.memory_advice("lower batch_size, or eval_lengths if it is trained"):

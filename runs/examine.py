@@ -35,8 +35,9 @@ class Fault(UserError):
 def errors_named(pos_file, pos=""):
     """Turn an error out of `pos_file` into a UserError: one sentence with file, line and method.
 
-    With `pos`, the scheme that leads to them, errors from elsewhere too.
+    "" for none. With `pos`, the scheme that leads to them, errors from elsewhere too.
     """
+    pos_file = Path(pos_file).resolve() if pos_file else None
     try:
         yield
     except (Exception, SystemExit) as error:

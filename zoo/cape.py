@@ -5,7 +5,7 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from posenc import Base, NotNegative, Shape, Sinusoidal
+from posenc import Base, NonNegativeFloat, Shape, Sinusoidal
 
 
 class Cape(Sinusoidal):
@@ -25,7 +25,7 @@ class Cape(Sinusoidal):
         self,
         shape: Shape,
         *,
-        global_shift: NotNegative = 5.0,
+        global_shift: NonNegativeFloat = 5.0,
         local_shift: Annotated[float, Field(ge=0, le=0.5)] = 0.5,
         global_scale: Annotated[float, Field(ge=1)] = 1.03,
         base: Base = 10000.0,

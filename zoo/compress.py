@@ -1,6 +1,6 @@
 """Positions that advance more slowly past the training length. Not from a paper."""
 
-from posenc import Extension, NotNegative, Shape
+from posenc import Extension, NonNegativeFloat, Shape
 
 
 class Compress(Extension):
@@ -13,7 +13,7 @@ class Compress(Extension):
     (results/extend).
     """
 
-    def __init__(self, shape: Shape, *, alpha: NotNegative = 0.25) -> None:
+    def __init__(self, shape: Shape, *, alpha: NonNegativeFloat = 0.25) -> None:
         super().__init__()
         self.length = shape.length
         self.alpha = alpha

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from posenc import Count, Piece, Positive, Shape
+from posenc import Count, Piece, PositiveFloat, Shape
 
 
 class Fire(Piece):
@@ -20,7 +20,7 @@ class Fire(Piece):
     """
 
     def __init__(
-        self, shape: Shape, *, hidden: Count = 32, threshold: Positive | None = None
+        self, shape: Shape, *, hidden: Count = 32, threshold: PositiveFloat | None = None
     ) -> None:
         super().__init__()
         self.threshold = threshold or float(shape.length)

@@ -1,6 +1,6 @@
 """NTK-by-parts: YaRN before its temperature (bloc97 2023, in arXiv 2309.00071)."""
 
-from posenc import Factor, NotNegative, Positive, Shape, Yarn
+from posenc import Factor, NonNegativeFloat, PositiveFloat, Shape, Yarn
 
 
 class NtkByParts(Yarn):
@@ -16,8 +16,8 @@ class NtkByParts(Yarn):
         shape: Shape,
         *,
         factor: Factor = "auto",
-        alpha: Positive = 1.0,
-        beta: Positive = 32.0,
-        mscale: NotNegative = 0.0,
+        alpha: PositiveFloat = 1.0,
+        beta: PositiveFloat = 32.0,
+        mscale: NonNegativeFloat = 0.0,
     ) -> None:
         super().__init__(shape, factor=factor, alpha=alpha, beta=beta, mscale=mscale, ramp="turns")

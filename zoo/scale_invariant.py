@@ -5,7 +5,7 @@ import math
 import torch
 
 from configurable import UserError
-from posenc import Piece, Positive, Shape
+from posenc import Piece, PositiveFloat, Shape
 
 ROOT_E = math.exp(0.5)
 
@@ -26,8 +26,8 @@ class ScaleInvariant(Piece):
         self,
         shape: Shape,
         *,
-        tau: Positive = 10.0,
-        alpha: Positive = ROOT_E,
+        tau: PositiveFloat = 10.0,
+        alpha: PositiveFloat = ROOT_E,
         beta: float = ROOT_E,
     ) -> None:
         super().__init__()

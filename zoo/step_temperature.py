@@ -2,7 +2,7 @@
 
 import torch
 
-from posenc import Length, NotNegative, Piece, Shape
+from posenc import Length, NonNegativeFloat, Piece, Shape
 
 
 class StepTemperature(Piece):
@@ -18,7 +18,7 @@ class StepTemperature(Piece):
     can_extend = True
 
     def __init__(
-        self, shape: Shape, *, scale: NotNegative = 0.1, floor: Length | None = None
+        self, shape: Shape, *, scale: NonNegativeFloat = 0.1, floor: Length | None = None
     ) -> None:
         super().__init__()
         self.scale = scale

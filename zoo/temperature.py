@@ -3,7 +3,7 @@
 import torch
 
 from configurable import UserError
-from posenc import Extension, Numbers, Positive, Shape
+from posenc import Extension, Numbers, PositiveFloat, Shape
 
 
 class Temperature(Extension):
@@ -15,7 +15,7 @@ class Temperature(Extension):
     327 to 16.
     """
 
-    def __init__(self, shape: Shape, *, scale: Positive = 1.0, file: str = "") -> None:
+    def __init__(self, shape: Shape, *, scale: PositiveFloat = 1.0, file: str = "") -> None:
         super().__init__()
         scales = [scale] * shape.n_head
         if file:

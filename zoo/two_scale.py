@@ -2,7 +2,7 @@
 
 import torch
 
-from posenc import Extension, NotNegative, Shape
+from posenc import Extension, NonNegativeFloat, Shape
 
 
 class TwoScale(Extension):
@@ -16,7 +16,9 @@ class TwoScale(Extension):
     (results/extend).
     """
 
-    def __init__(self, shape: Shape, *, alpha: NotNegative = 1.0, beta: NotNegative = 1.5) -> None:
+    def __init__(
+        self, shape: Shape, *, alpha: NonNegativeFloat = 1.0, beta: NonNegativeFloat = 1.5
+    ) -> None:
         super().__init__()
         self.length = shape.length
         self.alpha = alpha

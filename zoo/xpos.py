@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from posenc import Base, Layout, Positive, Rope, Shape, angles_of, apply_rotary, as_reals
+from posenc import Base, Layout, PositiveFloat, Rope, Shape, angles_of, apply_rotary, as_reals
 
 
 class Xpos(Rope):
@@ -28,8 +28,8 @@ class Xpos(Rope):
         self,
         shape: Shape,
         *,
-        gamma: Positive = 0.4,
-        scale_base: Positive | None = None,
+        gamma: PositiveFloat = 0.4,
+        scale_base: PositiveFloat | None = None,
         base: Base = 10000.0,
         layout: Layout = "half",
     ) -> None:
