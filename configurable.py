@@ -224,6 +224,7 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
     examine: bool = setting(True, "examine the scheme before training", "manner")
     eval_interval: Count = setting(200, "steps between validations", "manner")
     eval_iters: Count = setting(16, "batches of a validation", "manner")
+    test_at: tuple[Count, ...] = setting((), "steps after which to test as at the end", "manner")
     log_interval: Count = setting(20, "steps between log lines", "manner")
     compile: bool = setting(True, "torch.compile, where there is a compiler", "manner")
     deterministic: bool = setting(False, "repeat to the bit on a GPU too, if possible", "manner")

@@ -285,6 +285,10 @@ def train(run: Run, processes: Processes, log: Log) -> None:
     since = run.step
     while not run.finished:
         step = run.step
+        if step in s.test_at:
+            test(run, processes)
+            model.train()
+            clock = time.perf_counter()
         if step == drop_step:  # DroPE: the last steps without positions and their parameters
             model.drop_positions()
             of_scheme = optimizers[0].param_groups[-1]
@@ -333,7 +337,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
 
         # log, validate, save
         signalled = processes.highest(stop)  # read once: a later signal ends the next step
-        due = step == s.max_iters or step % s.eval_interval == 0
+        due = step == s.max_iters or step in s.test_at or step % s.eval_interval == 0
         if not due and not signalled and step > 1 and step % s.log_interval:
             continue
         speed = (step - since) / (time.perf_counter() - clock)  # steps per second
@@ -370,6 +374,15 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         signal.signal(number, handler)
 
 
+def test(run: Run, processes: Processes) -> dict:
+    """Test the model as it is now; the content of the run's extrapolation.json afterwards."""
+    tester = evaluate.Tester(run.model, run.corpus, run.compute, processes)
+    result = evaluate.extrapolation(tester, describe_run(run), run.settings)
+    if processes.first:
+        result = update_result(run.folder, result)
+    return result
+
+
 def main() -> None:
     """Train, test, and print the table."""
     settings, words = configure(TrainSettings, sys.argv[1:], __doc__)
@@ -388,10 +401,8 @@ def main() -> None:
                 run = start_run(s, compute, processes)
                 log = Log(run, processes)
                 train(run, processes, log)
-                tester = evaluate.Tester(run.model, run.corpus, compute, processes)
-                result = evaluate.extrapolation(tester, describe_run(run), s)
+                result = test(run, processes)
             if processes.first:
-                result = update_result(run.folder, result)
                 plot_run(run.folder, result)
             log.add_test()
         print(f"{run_table(result)}\nin {s.out_dir}")

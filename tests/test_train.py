@@ -21,6 +21,7 @@ from runs import checkpoint, device
 from runs.checkpoint import checkpoint_paths, finished_result, load_run, read_config
 from runs.log import diverged, logged
 from runs.muon import Muon
+from runs.results import load_rows, select
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -175,6 +176,22 @@ def test_a_run_stopped_twice_ends_like_one_that_was_not(
     assert metrics("stopped") == metrics("straight")
     a, b = (read_json(Path(name, "extrapolation.json"))["rows"] for name in ("stopped", "straight"))
     assert [row["nats"] for row in a] == [row["nats"] for row in b]
+
+
+def test_a_run_that_is_tested_on_its_way_ends_like_one_that_is_not(
+    capsys: pytest.CaptureFixture,
+) -> None:
+    run(*DRAWING, "--out_dir=straight")
+    capsys.readouterr()
+    run(*DRAWING, "--out_dir=tested", "--test_at=2,4")
+    assert identical(saved("tested"), saved("straight"))
+    assert "unfinished" not in capsys.readouterr().out.rsplit("fixed_targets at", 1)[1]
+    rows = load_rows("tested")
+    last = rows.step.max()
+    assert sorted(set(rows.step)) == [2, 4, last]
+    at_L = rows[(rows.protocol == "fixed_targets") & (rows.length == rows.train_length)]
+    assert at_L.nats.nunique() == 3 and at_L.checkpoint.nunique() == 3
+    assert select(rows).step.unique() == last
 
 
 def test_after_ctrl_c_tables_say_that_the_run_is_not_finished(
