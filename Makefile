@@ -4,6 +4,7 @@
 # make docs           write docs/schemes.md and docs/settings.md again
 # make house          measure the code: docs/house.md
 # make gpu            tests, bench and six schemes at 124M on a GPU: docs/gpu.md, out/gpu
+# make gpu-board CELL=rope    a scheme of the board at 124M, nine minutes at a time
 CONFIG ?= config/alibi.py
 ARGS ?=
 PYTHON ?= python3
@@ -18,7 +19,12 @@ SIZE ?= config/size/gpt2.py config/gpu/six.py
 GPU ?= out/gpu
 RUNS ?= out/gpu-runs
 
-.PHONY: train test test-slow docs house gpu gpu-card gpu-bench gpu-six
+# of `make gpu-board`
+CELL ?= alibi
+BOARD ?= config/size/gpt2.py config/gpu/board.py
+SECONDS_AT_ONCE ?= 540
+
+.PHONY: train test test-slow docs house gpu gpu-card gpu-bench gpu-six gpu-board
 train: .venv/ready
 	$(VENV) train.py $(CONFIG) $(ARGS)
 	@echo
@@ -75,6 +81,11 @@ $(GPU)/%/extrapolation.json: | gpu-card
 	mkdir -p $(@D)
 	cp $(RUNS)/$*/config.json $(RUNS)/$*/metrics.jsonl $(RUNS)/$*/extrapolation.png $(@D)
 	cp $(RUNS)/$*/extrapolation.json $@
+
+# the same command goes on where the last one stopped, and prints the table once it is finished
+gpu-board: | gpu-card
+	timeout --signal=INT $(SECONDS_AT_ONCE) $(VENV) train.py $(BOARD) $(ARGS) --pos='$(CELL)' \
+		--device=$(DEVICE)
 
 # an environment that was cut off half made is made anew: only a finished one has the file `ready`
 .venv/ready: requirements.txt
