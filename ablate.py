@@ -17,9 +17,9 @@ command goes on after an interruption, and trains only what is not yet trained. 
 settings, files and corpus have not changed since it was finished is never trained twice:
 --overwrite=True replaces the others.
 
-Each of learning_rates is tried for each scheme with one seed that is not compared. The best has the
-lowest loss at L on validation windows that share no target with the test, or on training rows that
-it has not read.
+Each of learning_rates is tried for each scheme with one seed that is not compared, for half of the
+steps. The best has the lowest loss at L on validation windows that share no target with the test,
+or on training rows that it has not read.
 """
 
 if __name__ == "__main__":  # --help answers before torch is imported
@@ -327,7 +327,8 @@ def show_plan(cells: list[Cell], jobs: int) -> None:
 
 
 def pick_rates(cells: list[Cell], settings: AblateSettings) -> dict[str, float]:
-    """The learning rate of the lowest loss for each scheme; each rate is tried with one seed more.
+    """The learning rate of the lowest loss for each scheme. Each rate is tried with one seed more,
+    for half of the steps.
 
     UserError as long as other shares of the cells have not tried theirs.
     """
@@ -335,7 +336,7 @@ def pick_rates(cells: list[Cell], settings: AblateSettings) -> dict[str, float]:
     for cell in cells:
         for rate in settings.learning_rates:
             s = replace(cell.settings, learning_rate=rate, seed=max(settings.seeds) + 1)
-            s = replace(s, eval_lengths=(s.block_size,))
+            s = replace(s, max_iters=max(1, s.max_iters // 2), eval_lengths=(s.block_size,))
             trials[cell.label, rate] = Cell(f"trial of {cell.label} lr={rate}", s)
     train_cells(share(list(trials.values()), settings.only), settings.jobs)
     # a line for each scheme, a column for each rate

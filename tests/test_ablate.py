@@ -236,7 +236,7 @@ def test_the_rate_of_the_lowest_loss_is_picked_for_each_scheme(monkeypatch):
     cells = plan("rope", "alibi", *words)
     assert ablate.pick_rates(cells, settings) == {"rope": 0.5, "alibi": 1.0}
     assert [trial.label for trial in trained] == ["trial of rope lr=1.0", "trial of alibi lr=1.0"]
-    assert {(x.settings.seed, x.settings.max_iters) for x in trained} == {(5, 600)}
+    assert {(x.settings.seed, x.settings.max_iters) for x in trained} == {(5, 300)}
     losses["rope"][1.0] = math.nan  # not tried yet
     with pytest.raises(UserError, match="a rate was not tried"):
         ablate.pick_rates(cells, settings)
