@@ -1,0 +1,211 @@
+"""The board's table and figure, of rows.csv.xz alone.
+
+    python results/board/board.py [--rows=FILE] [--figure=FILE]
+
+It computes with numpy, pandas and scipy and imports nothing of the project, so that it checks the
+project's own numbers (runs/answers.py) as well.
+
+Text is the loss of bytes at 32 L minus that at L. Content and order are areas of accuracy above
+chance over log2 of the distance, from 16 to 32 L. A difference to the first scheme is that of the
+same seeds. Its error has two parts, that of the seeds and that of the text or the questions, which
+all seeds share. Its interval is Student's, with the degrees of freedom of Welch and Satterthwaite.
+Holm's correction is over all differences of the table.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+NEAREST = 16  # tokens back, from where on an area counts
+# accuracy above chance in texts of L, below which a kind is not learned
+LEARNED = {"content": 0.9, "order": 0.5}
+NUMBERS = ("text", "content", "order")
+
+
+def losses_of_books(row: pd.Series) -> np.ndarray:
+    """The loss in each of the validation books, (books,)."""
+    return np.array(row.block_nats.split(), dtype=float)
+
+
+def above_chance(row: pd.Series, kind: str) -> pd.DataFrame:
+    """A line for each bin of distances: its edges, accuracy above chance and its variance."""
+    bins = json.loads(row.by_distance)[kind]
+    counts = np.array(bins["counts"])
+    right = np.array(bins["right"]) / counts
+    guess = 1 - bins["chance"]
+    return pd.DataFrame(
+        {
+            "first": bins["edges"][:-1],
+            "end": bins["edges"][1:],
+            "count": counts,
+            "above": 1 - (1 - right) / guess,
+            "variance": right * (1 - right) / counts / guess**2,
+        }
+    )
+
+
+def area(bins: pd.DataFrame) -> tuple[float, float]:
+    """The area in octaves from NEAREST on, and its variance."""
+    octaves = np.log2(bins.end.clip(lower=NEAREST)) - np.log2(bins["first"].clip(lower=NEAREST))
+    return (bins.above * octaves).sum(), (bins.variance * octaves**2).sum()
+
+
+def measure(rows: pd.DataFrame) -> pd.DataFrame:
+    """A line for each scheme and seed: its three numbers, and what it has inside L."""
+    lines = []
+    for (label, seed), run in rows.groupby(["label", "seed"], sort=False):
+        text = run[run.protocol == "fixed_targets"].set_index("length")
+        asked = run[run.protocol == "recall"].set_index("length")
+        short = text.index[text.index == text.train_length.iloc[0]][0]
+        longest = text.index.max()
+        line = {"label": label, "seed": seed, "L": text.nats[short]}
+        line["text"] = text.nats[longest] - text.nats[short]
+        line["books"] = losses_of_books(text.loc[longest]) - losses_of_books(text.loc[short])
+        for kind in ("content", "order"):
+            inside = above_chance(asked.loc[short], kind)
+            line[f"{kind} inside L"] = np.average(inside.above, weights=inside["count"])
+            line[kind], line[f"{kind} variance"] = area(above_chance(asked.loc[longest], kind))
+        lines.append(line)
+    return pd.DataFrame(lines)
+
+
+def error_of_test(numbers: pd.DataFrame, name: str) -> float:
+    """The variance of a mean over seeds that comes from the text or the questions."""
+    if name == "text":
+        books = np.mean(np.stack(numbers.books), axis=0)  # over seeds
+        return books.var(ddof=1) / len(books)
+    return numbers[f"{name} variance"].mean()  # all seeds have the same questions
+
+
+def difference(numbers: pd.DataFrame, base: pd.DataFrame, name: str) -> dict:
+    """The mean difference to the base over the seeds of both, its interval and its p."""
+    both = numbers.merge(base, on="seed", suffixes=("", " of base"))
+    values = both[name] - both[f"{name} of base"]
+    n = len(values)
+    if name == "text":
+        both = both.assign(books=both["books"] - both["books of base"])
+        of_test = error_of_test(both, "text")
+        of_test_df = len(both.books.iloc[0]) - 1
+    else:
+        of_test = error_of_test(numbers, name) + error_of_test(base, name)
+        of_test_df = np.inf  # thousands of answers
+    if n < 3:
+        return {"name": name, "seeds": n, "mean": values.mean(), "half": np.nan, "p": np.nan}
+    of_seeds = values.var(ddof=1) / n
+    error = of_seeds + of_test
+    df = error**2 / (of_seeds**2 / (n - 1) + of_test**2 / of_test_df)
+    half = stats.t.ppf(0.975, df) * np.sqrt(error)
+    p = 2 * stats.t.sf(abs(values.mean()) / np.sqrt(error), df)
+    return {"name": name, "seeds": n, "mean": values.mean(), "half": half, "p": p}
+
+
+def holm(p: pd.Series) -> pd.Series:
+    """Holm's corrected p."""
+    order = p.dropna().sort_values()
+    steps = order * np.arange(len(order), 0, -1)
+    return steps.cummax().clip(upper=1)
+
+
+def compare(numbers: pd.DataFrame, base: str) -> pd.DataFrame:
+    """A line for each scheme but the base and each number that both have learned."""
+    lines = []
+    learned = has_learned(numbers)
+    for label, of_scheme in numbers.groupby("label", sort=False):
+        for name in NUMBERS:
+            if label != base and learned.loc[label, name] and learned.loc[base, name]:
+                line = difference(of_scheme, numbers[numbers.label == base], name)
+                lines.append({"label": label} | line)
+    table = pd.DataFrame(lines)
+    table["holm"] = holm(table.p)
+    return table
+
+
+def has_learned(numbers: pd.DataFrame) -> pd.DataFrame:
+    """Whether the mean over seeds of a scheme reaches LEARNED in texts of L; of text always."""
+    means = numbers.drop(columns="books").groupby("label", sort=False).mean()
+    learned = pd.DataFrame({"text": True}, index=means.index)
+    for kind, least in LEARNED.items():
+        learned[kind] = means[f"{kind} inside L"] >= least
+    return learned
+
+
+def show(numbers: pd.DataFrame, compared: pd.DataFrame) -> str:
+    """Both tables in Markdown."""
+    learned = has_learned(numbers)
+    lines = [
+        "| scheme | seeds | nats a byte at L | rise to 32 L | content: inside L, area "
+        "| order: inside L, area |",
+        "|---|---|---|---|---|---|",
+    ]
+    for label, runs in numbers.groupby("label", sort=False):
+        spread = 2 * np.sqrt(error_of_test(runs, "text"))
+        cells = [label.replace("|", "\\|"), str(len(runs)), f"{runs.L.mean():.3f}"]
+        cells.append(f"{runs.text.mean():.3f} ± {spread:.3f}")
+        for kind in ("content", "order"):
+            found = f"{runs[kind].mean():.2f}" if learned.loc[label, kind] else "not learned"
+            cells.append(f"{runs[f'{kind} inside L'].mean():.2f}, {found}")
+        lines.append("| " + " | ".join(cells) + " |")
+    lines += ["", "| difference to the first | number | seeds | mean ± 95 % | p | Holm |"]
+    lines.append("|---|---|---|---|---|---|")
+    for row in compared.itertuples():
+        lines.append(
+            f"| {row.label} | {row.name} | {row.seeds} | {row.mean:+.3f} ± {row.half:.3f} "
+            f"| {row.p:.4f} | {row.holm:.4f} |"
+        )
+    return "\n".join(lines)
+
+
+def draw(rows: pd.DataFrame, path: str) -> None:
+    """Three panels: the loss of text by length, then both accuracies by distance at 32 L."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, (text, content, order) = plt.subplots(1, 3, figsize=(11, 3.6))
+    longest = rows.length.max()
+    for label, runs in rows.groupby("label", sort=False):
+        fixed = runs[runs.protocol == "fixed_targets"].groupby("length").nats.mean()
+        text.plot(fixed.index, fixed, marker="o", markersize=3, label=label)
+        asked = runs[(runs.protocol == "recall") & (runs.length == longest)]
+        for axes, kind in ((content, "content"), (order, "order")):
+            bins = pd.concat([above_chance(row, kind) for _, row in asked.iterrows()])
+            mean = bins.groupby("first").above.mean()
+            axes.plot(mean.index, mean, marker="o", markersize=3)
+    length = rows.train_length.iloc[0]
+    for axes in (text, content, order):
+        axes.set_xscale("log", base=2)
+        axes.axvline(length, color="0.8", zorder=0)
+        axes.spines[["top", "right"]].set_visible(False)
+    text.set(xlabel="test length N", ylabel="nats a byte", title="text: loss of the same bytes")
+    content.set(ylabel="accuracy above chance", title=f"content, N = {longest:,}")
+    order.set(title=f"order, N = {longest:,}")
+    for axes in (content, order):
+        axes.set(xlabel="distance back, tokens", ylim=(-0.25, 1.03))
+        axes.axhline(0, color="0.8", zorder=0)
+    text.legend(fontsize=8, frameon=False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    """Print the tables; draw the figure if it is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", default=Path(__file__).with_name("rows.csv.xz"))
+    parser.add_argument("--base", default="rope", help="the scheme that others are compared with")
+    parser.add_argument("--figure", help="a file to draw")
+    options = parser.parse_args()
+    rows = pd.read_csv(options.rows)
+    rows = rows[rows.step == rows.max_iters]
+    numbers = measure(rows)
+    print(show(numbers, compare(numbers, options.base)))
+    if options.figure:
+        draw(rows, options.figure)
+
+
+if __name__ == "__main__":
+    main()
