@@ -11,7 +11,7 @@ class BlockCausal(Piece):
     length, as published, so that nothing is hidden in training. In longer texts a query sees
     between size and 2 size - 1 tokens before it.
     Verdict: with this mask alone rope stays flat up to 8 L in Sun et al. 2022, here up to 32 L, and
-    reads no farther than L (results/board, one seed). Combine it: `rope + block_causal`.
+    reads no farther than L (results/board/first, one seed). Combine it: `rope + block_causal`.
     """
 
     can_extend = True

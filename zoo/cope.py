@@ -20,7 +20,7 @@ class Cope(Piece):
     half the training length.
     Verdict: slow: it makes the whole score. In Zheng et al. 2024 its perplexity falls up to 4 L,
     then rises to 2.9 times that at L by 64 L. Here the loss rises by 0.11 nats
-    at 32 L, and the reach is L (results/board, one seed).
+    at 32 L, and the reach is L (results/board/first, one seed).
     """
 
     per_layer = True

@@ -20,7 +20,7 @@ class Cpb(Piece):
     is deeper and uses SiLU. Past L, a ReLU network goes on as a straight line in x.
     Verdict: beat alibi and rope at L and at 16 L, linear more than log, in a study of 15 seeds
     (bob80333/investigating_extrapolation on GitHub). Here flat up to 32 L, with 0.58 of the answers
-    2 to 4 L back, where alibi has 0.40 (results/board, one seed).
+    2 to 4 L back, where alibi has 0.40 (results/board/first, one seed).
     """
 
     by_distance = True

@@ -22,7 +22,7 @@ class Dape(Piece):
     With 32 hidden units the MLP takes 32 kernel / H times the memory of the scores.
     Verdict: in Zheng et al. 2024 `kerple + dape` has a perplexity of 3.9 at 16 L, kerple alone
     13.4. Here its loss stayed within 0.003 nats up to 32 L, and it read no farther than L
-    (results/board). Slow: it makes the whole score. kernel=3 is not yet measured.
+    (results/board/first). Slow: it makes the whole score. kernel=3 is not yet measured.
     """
 
     per_layer = True

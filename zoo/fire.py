@@ -16,7 +16,8 @@ class Fire(Piece):
     gains 1e-6. x never exceeds 1, so the MLP never meets a larger input than in training. But the
     bias of a distance changes with the query's position: scores change if all positions shift.
     Verdict: it reads beyond L, 0.54 of the questions 8 to 16 L back, and its loss rises by 0.74
-    nats at 32 L (results/board). Li et al. 2023 report a loss that holds, Zheng et al. 2024 do not.
+    nats at 32 L (results/board/first). Li et al. 2023 report a loss that holds, Zheng et al. 2024
+    do not.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ class Fox(Piece):
     1. Sums are float32 or wider. The "Pro" parts of FoX (output gate, norms of q, k and v, token
     shift) are not about positions and left out. CABLE's code forgets to divide by sqrt(d).
     Verdict: its loss stayed within 0.001 nats up to 32 L, and it read no farther than L
-    (results/board). Lin et al. 2025 report that it beats RoPE within L and past it.
+    (results/board/first). Lin et al. 2025 report that it beats RoPE within L and past it.
     """
 
     per_layer = True

@@ -26,8 +26,8 @@ class Kerple(Piece):
     that it can come back. The bias is added unscaled, as in the authors' code; the paper divides
     by sqrt(d).
     Verdict: its loss stayed within 0.02 nats up to 32 L, and it read no farther than L
-    (results/board). Chi et al. 2022 report better losses than ALiBi's from 2 L on, Zheng et al.
-    2024 worse.
+    (results/board/first). Chi et al. 2022 report better losses than ALiBi's from 2 L on, Zheng
+    et al. 2024 worse.
     """
 
     by_distance = True

@@ -16,7 +16,7 @@ class Multiscale(Piece):
     `multiscale(largest=32) | multiscale`. All keys are read and cached: this saves neither time
     nor memory.
     Verdict: with rope the lowest loss at L of 34 schemes, and flat up to 32 L; it reads no farther
-    than L (results/board, one seed). Combine it: `rope + multiscale`.
+    than L (results/board/first, one seed). Combine it: `rope + multiscale`.
     """
 
     by_distance = True

@@ -25,7 +25,7 @@ class Path(Piece):
     `fox` cannot stand beside it: both make the whole score.
     Verdict: Yang et al. 2025 find that it tracks state where RoPE fails, as in flip-flop texts.
     Here 0.68 of the answers 1 to 2 L back, where rope has 0.40; its loss rises by 0.32 nats at 32 L
-    (results/board, one seed). Slow: their kernel is not used here.
+    (results/board/first, one seed). Slow: their kernel is not used here.
     """
 
     per_layer = True

@@ -18,7 +18,7 @@ class Pope(Rotary):
     `start=uniform`. The paper offers both, and the first for longer tests. Queries and keys become
     2d wide, cosines and sines, which doubles their cost in the cache.
     Verdict: Gopalakrishnan et al. 2025 report a lower loss than RoPE's within L, and that it holds
-    up to 10 L. Here it lost 0.47 nats at 8 L (results/board, one seed).
+    up to 10 L. Here it lost 0.47 nats at 8 L (results/board/first, one seed).
     """
 
     conflicts = ("latent attention",)

@@ -19,7 +19,8 @@ class ScaleInvariant(Piece):
     which gives S that mean and variance, and combines the scheme with p-RoPE. Here S = q.k /
     sqrt(d) stays as it is. Biases of other pieces are added afterwards.
     Verdict: in Anson et al. 2025 (L = 4096) the loss stays within 0.01 nats up to 16 L, with normed
-    queries and keys. Without these `rope(p=0.5) + scale_invariant` broke as rope (results/board).
+    queries and keys. Without these `rope(p=0.5) + scale_invariant` broke as rope
+    (results/board/first).
     """
 
     def __init__(

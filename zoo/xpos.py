@@ -19,7 +19,7 @@ class Xpos(Rope):
     half is theirs with permuted columns.
     Verdict: perplexity at 8 L in Sun et al. 2022: 64.0, with block_causal 24.9, rope with
     block_causal 26.2. Here it lost 0.07 nats at 8 L and 0.26 at 32 L, with block_causal nothing
-    (results/board, one seed). Combine it: `xpos + block_causal`.
+    (results/board/first, one seed). Combine it: `xpos + block_causal`.
     """
 
     conflicts = ("latent attention",)

@@ -5,7 +5,7 @@
 # Models trained at 6 L, as their 3,072, are left out: in as many tokens sinusoids had not learned
 # there what they learn at L (one seed, three rates: results/paper). wikitext103.py has them.
 schemes = (
-    "sinusoidal --learning_rate=6e-3",  # rates picked for the board, results/board/books
+    "sinusoidal --learning_rate=6e-3",  # rates picked for the board, results/board/first
     "rope",
     "t5 --learning_rate=6e-3",
     "alibi",

@@ -5,7 +5,7 @@ schemes = (
     "kerple",
     "kerple(kind=power)",
     "alibi",
-    "t5 --learning_rate=6e-3",  # rates picked for the board, results/board/books
+    "t5 --learning_rate=6e-3",  # rates picked for the board, results/board/first
     "rope",
     "sinusoidal --learning_rate=6e-3",
 )
