@@ -55,20 +55,27 @@ def area(bins: pd.DataFrame) -> tuple[float, float]:
 
 
 def measure(rows: pd.DataFrame) -> pd.DataFrame:
-    """A line for each scheme and seed: its three numbers, and what it has inside L."""
+    """A line for each scheme and seed: its three numbers, and what it has inside L.
+
+    A scheme that cannot read the longest texts has nan for what is measured there.
+    """
+    trained = rows.train_length.iloc[0]
+    longest = rows.length.max()
     lines = []
     for (label, seed), run in rows.groupby(["label", "seed"], sort=False):
         text = run[run.protocol == "fixed_targets"].set_index("length")
         asked = run[run.protocol == "recall"].set_index("length")
-        short = text.index[text.index == text.train_length.iloc[0]][0]
-        longest = text.index.max()
-        line = {"label": label, "seed": seed, "L": text.nats[short]}
-        line["text"] = text.nats[longest] - text.nats[short]
-        line["books"] = losses_of_books(text.loc[longest]) - losses_of_books(text.loc[short])
+        line = {"label": label, "seed": seed, "L": text.nats[trained]}
+        reads_longest = longest in text.index and np.isfinite(text.nats[longest])
+        if reads_longest:
+            line["text"] = text.nats[longest] - text.nats[trained]
+            line["books"] = losses_of_books(text.loc[longest]) - losses_of_books(text.loc[trained])
         for kind in ("content", "order"):
-            inside = above_chance(asked.loc[short], kind)
+            inside = above_chance(asked.loc[trained], kind)
             line[f"{kind} inside L"] = np.average(inside.above, weights=inside["count"])
-            line[kind], line[f"{kind} variance"] = area(above_chance(asked.loc[longest], kind))
+            if reads_longest:
+                bins = above_chance(asked.loc[longest], kind)
+                line[kind], line[f"{kind} variance"] = area(bins)
         lines.append(line)
     return pd.DataFrame(lines)
 
@@ -116,7 +123,8 @@ def compare(numbers: pd.DataFrame, base: str) -> pd.DataFrame:
     learned = has_learned(numbers)
     for label, of_scheme in numbers.groupby("label", sort=False):
         for name in NUMBERS:
-            if label != base and learned.loc[label, name] and learned.loc[base, name]:
+            compared = label != base and of_scheme[name].notna().all()
+            if compared and learned.loc[label, name] and learned.loc[base, name]:
                 line = difference(of_scheme, numbers[numbers.label == base], name)
                 lines.append({"label": label} | line)
     table = pd.DataFrame(lines)
@@ -142,12 +150,19 @@ def show(numbers: pd.DataFrame, compared: pd.DataFrame) -> str:
         "|---|---|---|---|---|---|",
     ]
     for label, runs in numbers.groupby("label", sort=False):
-        spread = 2 * np.sqrt(error_of_test(runs, "text"))
         cells = [label.replace("|", "\\|"), str(len(runs)), f"{runs.L.mean():.3f}"]
-        cells.append(f"{runs.text.mean():.3f} ± {spread:.3f}")
+        if runs.text.notna().all():
+            spread = 2 * np.sqrt(error_of_test(runs, "text"))
+            cells.append(f"{runs.text.mean():.3f} ± {spread:.3f}")
+        else:
+            cells.append("cannot read them")
         for kind in ("content", "order"):
-            found = f"{runs[kind].mean():.2f}" if learned.loc[label, kind] else "not learned"
-            cells.append(f"{runs[f'{kind} inside L'].mean():.2f}, {found}")
+            cell = f"{runs[f'{kind} inside L'].mean():.2f}"
+            if not learned.loc[label, kind]:
+                cell += ", not learned"
+            elif runs[kind].notna().all():
+                cell += f", {runs[kind].mean():.2f}"
+            cells.append(cell)
         lines.append("| " + " | ".join(cells) + " |")
     lines += ["", "| difference to the first | number | seeds | mean ± 95 % | p | Holm |"]
     lines.append("|---|---|---|---|---|---|")
