@@ -334,9 +334,16 @@ def loss_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
         row["note"].append(f"{where}: {row['dtype']} minus float32 is {less:+.5f} nats")
 
     if fixed:
-        # the judge's shares are fitted on as many places more
+        # what a predictor by counts and longest match makes of the same targets, (places, scored)
+        # for each length; its shares are fitted on as many places more
+        lengths = [row["length"] for row in fixed]
         ends = find_places(corpus, 2 * len(places.ends)).ends
-        is_key = context.key_targets(corpus, ends, places.scored, places.reach)
+        *predicted, near, far = context.known_losses(
+            corpus, ends, places.scored, [*lengths, context.NEAR, places.reach]
+        )
+        for row, nats in zip(fixed, predicted, strict=True):
+            row["text_nats"] = nats.mean(axis=1, dtype=np.float64).tolist()
+        is_key = context.key_targets(near, far)
         if is_key.sum() < FEW_KEYS:
             print(f"key_targets: not measured, {is_key.sum()} are fewer than {FEW_KEYS}")
         else:
@@ -352,12 +359,6 @@ def loss_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
             row["note"] = "; ".join(row["note"])
         if difference := results.paired(row, at_length[row["protocol"]]):
             row["stderr_vs_L"] = difference[1]
-    if fixed:
-        # what a predictor by counts and longest match gains from the same context, by block
-        lengths = [row["length"] for row in fixed]
-        nats = context.known_losses(corpus, ends, places.scored, lengths)
-        for row in fixed:
-            row["text_nats"] = nats[row["length"]]
     return rows
 
 

@@ -9,14 +9,14 @@ The share `a` is fitted for each length of match on other places of the same tex
 tells what copying from far back is worth; it says nothing about meaning that is not repeated.
 """
 
+import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 import numpy as np
 import pandas as pd
 
-from configurable import UserError, read_json, write_json
 from data import Corpus
 
 COUNTED = 2**23  # tokens of the training split that are counted
@@ -122,61 +122,30 @@ def target_losses(
     return np.array(losses)
 
 
-def context_losses(
-    corpus: Corpus, ends: np.ndarray, scored: int, lengths: Sequence[int]
-) -> list[list[float]]:
-    """The mean of `target_losses` at each measured end, by length."""
-    return target_losses(corpus, ends, scored, lengths).mean(axis=2).tolist()
-
-
-def remembered(
-    corpus: Corpus, ends: np.ndarray, scored: int, names: Sequence[str], compute: Callable
-) -> list[list]:
-    """What `compute` gives, a list for each name, kept in context.json beside the corpus if it can.
-
-    What is kept belongs to the places, `ends` with `scored` targets each.
-    """
-    path = corpus.folder / "context.json"
-    splits = [corpus.split_sha256("train"), corpus.split_sha256("val")]
-    asked = json.dumps([splits, ends.tolist(), scored])
-    cached = {}
-    with suppress(UserError, KeyError):  # missing, damaged or of other places: computed again
-        cached = read_json(path)[asked]
-    if not all(name in cached for name in names):
-        cached.update(zip(names, compute(), strict=True))
-        with suppress(UserError, OSError):  # a folder that cannot be written: computed again
-            write_json(path, {asked: cached})
-    return [cached[name] for name in names]
-
-
 def known_losses(
     corpus: Corpus, ends: np.ndarray, scored: int, lengths: Sequence[int]
-) -> dict[int, list[float]]:
-    """`context_losses` by length, remembered."""
+) -> np.ndarray:
+    """`target_losses` in float32, kept in a file beside the corpus if it can be written."""
+    splits = [corpus.split_sha256("train"), corpus.split_sha256("val")]
+    asked = json.dumps([splits, ends.tolist(), scored, list(lengths)])
+    digest = hashlib.sha256(asked.encode()).hexdigest()[:16]
+    path = corpus.folder / f"context-{digest}.npy"
+    with suppress(OSError, ValueError, EOFError):  # missing or damaged: computed again
+        return np.load(path, allow_pickle=False)
+    nats = target_losses(corpus, ends, scored, lengths).astype(np.float32)
+    with suppress(OSError):
+        np.save(path, nats)
+    return nats
 
-    def compute() -> list[list[float]]:
-        return context_losses(corpus, ends, scored, lengths)
 
-    names = [str(n) for n in lengths]
-    return dict(zip(lengths, remembered(corpus, ends, scored, names, compute), strict=True))
+def key_targets(near: np.ndarray, far: np.ndarray) -> np.ndarray:
+    """Which targets far context makes predictable: bool, as `near` and `far`, the predictor's nats
+    with NEAR tokens of context and with many.
 
-
-def key_targets(corpus: Corpus, ends: np.ndarray, scored: int, room: int) -> np.ndarray:
-    """Which targets far context makes predictable, (measured ends, scored) bool; remembered.
-
-    A target is key if `room` tokens of context lower the predictor's loss on it by more than
-    KEY_GAIN against NEAR tokens, to below KEY_LOSS. On stdlib these are 287 of 2,048 targets, in 52
-    of 64 places. The idea is LongPPL's (Fang et al. 2024, arXiv 2410.23771), whose judge is a large
-    model and whose gain is 2 nats, which leaves 114 targets of stdlib: a byte has fewer nats than a
-    token. A judge that counts shares no weakness with any scheme, but it knows only copies.
+    A target is key if far context lowers the loss on it by more than KEY_GAIN, to below KEY_LOSS.
+    On stdlib these are 287 of 2,048 targets, in 52 of 64 places. The idea is LongPPL's (Fang et al.
+    2024, arXiv 2410.23771), whose judge is a large model and whose gain is 2 nats, which leaves 114
+    targets of stdlib: a byte has fewer nats than a token. A judge that counts shares no weakness
+    with any scheme, but it knows only copies.
     """
-
-    def compute() -> list[list[int]]:
-        near, far = target_losses(corpus, ends, scored, [NEAR, room])
-        return [np.flatnonzero((near - far > KEY_GAIN) & (far < KEY_LOSS)).tolist()]
-
-    name = f"key targets of {NEAR} to {room} tokens, {KEY_GAIN}, {KEY_LOSS}"
-    is_key = np.zeros((len(ends) // 2, scored), dtype=bool)
-    numbers = remembered(corpus, ends, scored, [name], compute)[0]  # of targets, place by place
-    is_key.flat[np.array(numbers, dtype=np.int64)] = True
-    return is_key
+    return (near - far > KEY_GAIN) & (far < KEY_LOSS)

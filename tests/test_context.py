@@ -1,6 +1,5 @@
 """What a text offers: the predictor against a slow one, and texts made to repeat themselves."""
 
-import json
 from collections import Counter
 
 import numpy as np
@@ -74,8 +73,8 @@ def test_far_context_is_worth_what_the_text_repeats_and_nothing_in_noise(tmp_pat
     gains = {}
     for name, val in (("repeated", repeated), ("noise", noise)):
         corpus = make(tmp_path / name, noise[::-1], val)
-        near, far = context.context_losses(corpus, ends, 32, [128, 1024])
-        gains[name] = np.mean(near) - np.mean(far)
+        near, far = context.target_losses(corpus, ends, 32, [128, 1024])
+        gains[name] = near.mean() - far.mean()
     assert gains["repeated"] > 2 and abs(gains["noise"]) < 0.1
 
 
@@ -93,7 +92,8 @@ def test_key_targets_are_those_that_a_far_passage_repeats(tmp_path):
     # every predicted token has followed its match before: the first one of a passage follows none
     noise = bytes(generator.integers(0, 256, size=9000).tolist())
     corpus = make(tmp_path / "passages", noise, bytes(val.tolist()))
-    is_key = context.key_targets(corpus, ends, 32, 1024)
+    near, middle, far = context.target_losses(corpus, ends, 32, [context.NEAR, 512, 1024])
+    is_key = context.key_targets(near, far)
     assert is_key.shape == (len(ends) // 2, 32)
     text, wanted = bytes(val.tolist()), []
     for place in (ends[: len(ends) // 2, None] + np.arange(-31, 1)).ravel():
@@ -106,26 +106,23 @@ def test_key_targets_are_those_that_a_far_passage_repeats(tmp_path):
     found = is_key.ravel()
     assert found.tolist() == wanted and 300 < found.sum() < found.size
     # where the passage is nearer than NEAR, or out of the room, there is none
-    assert not context.key_targets(corpus, ends, 32, 512).any()
-    assert (context.key_targets(corpus, ends, 32, 1024) == is_key).all()  # remembered
+    assert not context.key_targets(near, middle).any()
 
 
 def test_losses_are_kept_and_computed_again_for_other_places_or_if_damaged(tmp_path):
     noise = bytes(np.random.default_rng(0).integers(97, 101, size=3600).tolist())
     corpus = make(tmp_path / "small", noise, noise[::-1])
-    path = corpus.folder / "context.json"
     ends = np.concatenate([np.arange(600, 1400, 90), np.arange(607, 1407, 90)])
     first = context.known_losses(corpus, ends, 8, [32, 64])
-    kept = json.loads(path.read_text(encoding="utf-8"))
-    next(iter(kept.values()))["64"] = [1.0]  # so that it shows what is read
-    path.write_text(json.dumps(kept), encoding="utf-8")
-    assert context.known_losses(corpus, ends, 8, [64]) == {64: [1.0]}
-    assert context.known_losses(corpus, ends, 8, [32, 256])[32] == first[32]
-    other = context.known_losses(corpus, ends + 1, 8, [64])
-    assert other != {64: first[64]} and len(other[64]) == len(ends) // 2
-    for damage in ("{", "[]", '{"asked": 1}'):
-        path.write_text(damage, encoding="utf-8")
-        assert context.known_losses(corpus, ends, 8, [64]) == {64: first[64]}
+    assert first.shape == (2, len(ends) // 2, 8)
+    (path,) = corpus.folder.glob("context-*.npy")
+    np.save(path, first + 1)  # so that it shows what is read
+    assert (context.known_losses(corpus, ends, 8, [32, 64]) == first + 1).all()
+    assert (context.known_losses(corpus, ends, 8, [32, 256])[0] == first[0]).all()
+    assert (context.known_losses(corpus, ends + 1, 8, [32, 64]) != first).any()
+    for damage in (b"", b"{", path.read_bytes()[:200]):
+        path.write_bytes(damage)
+        assert (context.known_losses(corpus, ends, 8, [32, 64]) == first).all()
     path.unlink()
     path.mkdir()  # a place that cannot be written
-    assert context.known_losses(corpus, ends, 8, [64]) == {64: first[64]}
+    assert (context.known_losses(corpus, ends, 8, [32, 64]) == first).all()

@@ -40,7 +40,7 @@ def main() -> None:
     ends = np.concatenate([ends[measured], ends[fitted]])
     lengths = [longest >> k for k in range(6, -1, -1)]
     given = [n * room // longest for n in lengths]
-    nats = context.context_losses(books, ends, SCORED, given)
+    nats = context.target_losses(books, ends, SCORED, given)
     means = {n: round(float(np.mean(blocks)), 4) for n, blocks in zip(lengths, nats, strict=True)}
     print(json.dumps({"windows": options.windows, "nats": means}))
 
