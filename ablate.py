@@ -43,7 +43,6 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-import data
 import evaluate
 from configurable import (
     AblateSettings,
@@ -58,7 +57,6 @@ from configurable import (
 from runs import device, results
 from runs.checkpoint import (
     checkpoint_paths,
-    corpus_digests,
     differences,
     finished_result,
     load_run,
@@ -97,11 +95,7 @@ class Cell:
         """How the run in its folder, if there is one, is another one than this."""
         if not (self.folder / "config.json").exists():
             return []
-        config = read_config(self.folder)
-        changes = differences(self.folder, config, self.settings)
-        if config["corpus_sha256"] != corpus_digests(data.load(self.settings.dataset)):
-            changes.append(f"the corpus {self.settings.dataset} has changed since")
-        return changes
+        return differences(self.folder, read_config(self.folder), self.settings)
 
     def is_finished(self) -> bool:
         """Whether it is trained and tested to its end, by these settings, files and corpus."""

@@ -135,7 +135,9 @@ def read_mention(tree):
 
 # what others call them, in small letters and without _
 ALIASES = {
+    "absolute": "learned",
     "rotary": "rope",
+    "sin": "sinusoidal",
     "linear": "pi",
     "ntkaware": "ntk",
     "dynamic": "dynamic_ntk",
@@ -268,11 +270,10 @@ def build(
         branches = expression.branches
         acts_in = [layer for layer in range(n_layer) if mention in mentions_in(branches, layer)]
         in_all = len(acts_in) == n_layer
-        if shape.trained and not in_all and not (acts_in and cls.map_frequencies):
-            raise UserError(
-                f"{name} acts on all layers (a map of frequencies on some that there are): "
-                f"join with + in '{expression.text:.80}'"
-            )
+        if shape.trained and not acts_in:
+            raise UserError(f"{name} is in none of the {n_layer} layers of '{expression.text:.80}'")
+        if shape.trained and not in_all and not cls.map_frequencies:
+            raise UserError(f"{name} extends all layers or none: join with + instead of |")
         if not shape.trained and (cls.ids or cls.embed) and (per_layer or not in_all):
             raise UserError(
                 f"{name} acts once, before the first layer, so it cannot be per_layer or in a "

@@ -479,7 +479,7 @@ def test_the_factor_of_the_active_extension():
 @pytest.mark.parametrize(
     "extend, sentence",
     [
-        ("yarn | pi", "acts on all layers"),
+        ("yarn | logn", "logn extends all layers"),
         ("yarn + yarn(factor=2)", "yarn and yarn both"),
         ("yarn + pi", "yarn and pi both"),
         ("interpolate + compress", "interpolate and compress both"),

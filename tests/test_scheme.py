@@ -278,8 +278,8 @@ def test_pieces_that_do_not_go_together_are_refused(text, words):
     [
         ("alibi", "yarn(factor=2)", "nothing there reads what yarn changes"),
         ("rope", "alibi", "train with it"),
-        ("rope", "none | logn", "acts on all layers"),
-        ("rope", "3 * none | yarn", "acts on all layers"),  # of two: it would act in none
+        ("rope", "none | logn", "extends all layers"),
+        ("rope", "3 * none | yarn", "in none of the 2 layers"),
         ("rope", "yarn + pi", "both claim the frequencies"),
         ("rope", "rerope + self_extend", "both claim the whole score"),
         ("nope", "rerope", "nothing there reads what rerope"),
