@@ -479,7 +479,7 @@ def test_the_factor_of_the_active_extension():
 @pytest.mark.parametrize(
     "extend, sentence",
     [
-        ("yarn | logn", "logn extends all layers"),
+        ("yarn | pi", "pi is in none of the 1 layers"),
         ("yarn + yarn(factor=2)", "yarn and yarn both"),
         ("yarn + pi", "yarn and pi both"),
         ("interpolate + compress", "interpolate and compress both"),
