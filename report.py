@@ -128,8 +128,10 @@ def main() -> None:
                     "that is not finished goes on by the same ablate.py command"
                 )
             runs.update(found)
-        if settings.out:
-            raise UserError("--out draws tested runs: python evaluate.py FOLDER tests one")
+        if settings.out or settings.show != "tests":
+            raise UserError(
+                "--out and --show are for tested runs: python evaluate.py FOLDER tests one"
+            )
         if settings.format != "csv":
             print(list_runs(sorted(runs), settings))
             return

@@ -542,7 +542,10 @@ def out(tmp_path, monkeypatch):
         (tmp_path / "out" / name).mkdir(parents=True)
         s = TrainSettings(pos=one["pos"], seed=one["seed"], max_iters=60)
         config = {}
-        write_json(f"out/{name}/config.json", config | {"settings": asdict(s), "files_sha256": {}})
+        write_json(
+            tmp_path / f"out/{name}/config.json",
+            config | {"settings": asdict(s), "files_sha256": {}},
+        )
         results.update_result(f"out/{name}", one)
         line = json.dumps({"step": one["step"], "loss": 2.0})
         (tmp_path / "out" / name / "metrics.jsonl").write_text(f"{line}\n")
@@ -629,7 +632,7 @@ def test_the_settings_of_runs_as_they_were_used(out, capsys, monkeypatch):
     changes = {"a": {"pos": "alibi", "optimizer": "adamw"}, "b": {"seed": 1}, "c": {"seed": 2}}
     for name, change in changes.items():
         config = {"settings": asdict(TrainSettings(max_iters=60, **change)), "files_sha256": {}}
-        write_json(f"out/{name}/config.json", config)
+        write_json(out / f"out/{name}/config.json", config)
     results.update_result("out/c", result("rope", 2))
     text = run_report(capsys, monkeypatch, "out/a", "out/b", "out/c", "--show=settings")
     lines = {
@@ -654,7 +657,11 @@ def test_report_lists_what_is_no_tested_run_and_says_what_it_cannot_draw(out, ca
     lines = run_report(capsys, monkeypatch).splitlines()
     for folder, step in {"a": "alibi +at 60", "b": "60/60  ", "c": "60/60 diverged"}.items():
         assert [bool(re.search(step, x)) for x in lines if x.endswith(f"out/{folder}")] == [True]
-    wrong = {"nosuch": "no run in nosuch", "out/b": "draws tested runs", "out": "draws tested runs"}
+    wrong = {
+        "nosuch": "no run in nosuch",
+        "out/b": "are for tested runs",
+        "out": "are for tested runs",
+    }
     for name, words in wrong.items():
         with pytest.raises(UserError, match=words):
             run_report(capsys, monkeypatch, name, "--out=f.pdf")
@@ -666,7 +673,7 @@ def test_report_lists_what_is_no_tested_run_and_says_what_it_cannot_draw(out, ca
 def test_runs_of_two_formulas_are_told_apart(out):
     for name, digest in {"b": "1" * 64, "c": "2" * 64}.items():
         config = json.loads((out / f"out/{name}/config.json").read_text())
-        write_json(f"out/{name}/config.json", config | {"files_sha256": {"zoo/x.py": digest}})
+        write_json(out / f"out/{name}/config.json", config | {"files_sha256": {"zoo/x.py": digest}})
         seed = {"b": 1, "c": 2}[name]
         (out / f"out/{name}/extrapolation.json").unlink()  # as a new run in a folder does
         results.update_result(f"out/{name}", result("rope", seed))
