@@ -1,5 +1,6 @@
 """README and docs keep their promises: the scheme of ten lines runs, commands, links and numbers are right."""
 
+import importlib.util
 import re
 import shlex
 import subprocess
@@ -17,6 +18,7 @@ import evaluate
 import posenc
 import sample
 import train
+from runs import answers
 from runs.checkpoint import load_run
 from runs.results import load_rows
 from scheme import Scheme, find
@@ -228,3 +230,27 @@ def test_the_notebook_runs_from_its_first_cell_to_its_last(tmp_path, monkeypatch
     nbclient.NotebookClient(book, timeout=300, resources=where).execute()  # raises what a cell does
     outputs = [out for cell in book.cells for out in cell.get("outputs", [])]
     assert sum("image/png" in out.get("data", {}) for out in outputs) >= 4
+
+
+# ---- the board
+
+
+def test_the_page_of_the_board_has_the_numbers_of_its_rows_by_two_programs():
+    folder = ROOT / "results" / "board"
+    spec = importlib.util.spec_from_file_location("board", folder / "board.py")
+    board = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(board)
+    rows = board.read(folder / "rows.csv.xz")
+    numbers = board.measure(rows)
+    page = (folder / "README.md").read_text(encoding="utf-8")
+    for line in board.show(numbers, board.compare(numbers, "rope")).splitlines():
+        assert line in page
+    # the project's own statistics, which board.py does not import
+    cells = load_rows(folder / "rows.csv.xz").groupby(["label", "seed"])
+    for cell in numbers.itertuples():
+        run = cells.get_group((cell.label, cell.seed))
+        table = answers.accuracies(answers.answered(run[run.step == run.max_iters]))
+        assert table.inside["content"] == pytest.approx(cell.inside_content)
+        if not np.isnan(cell.content):
+            assert table.area["content"] == pytest.approx(cell.content)
+            assert table.area["order"] == pytest.approx(cell.order)

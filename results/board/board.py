@@ -26,6 +26,12 @@ LEARNED = {"content": 0.9, "order": 0.5}
 NUMBERS = ("text", "content", "order")
 
 
+def read(path: Path) -> pd.DataFrame:
+    """The rows of the last step, without those on the way."""
+    rows = pd.read_csv(path)
+    return rows[rows.step == rows.max_iters]
+
+
 def losses_of_books(row: pd.Series) -> np.ndarray:
     """The loss in each of the validation books, (books,)."""
     return np.array(row.block_nats.split(), dtype=float)
@@ -72,7 +78,7 @@ def measure(rows: pd.DataFrame) -> pd.DataFrame:
             line["books"] = losses_of_books(text.loc[longest]) - losses_of_books(text.loc[trained])
         for kind in ("content", "order"):
             inside = above_chance(asked.loc[trained], kind)
-            line[f"{kind} inside L"] = np.average(inside.above, weights=inside["count"])
+            line[f"inside_{kind}"] = np.average(inside.above, weights=inside["count"])
             if reads_longest:
                 bins = above_chance(asked.loc[longest], kind)
                 line[kind], line[f"{kind} variance"] = area(bins)
@@ -137,7 +143,7 @@ def has_learned(numbers: pd.DataFrame) -> pd.DataFrame:
     means = numbers.drop(columns="books").groupby("label", sort=False).mean()
     learned = pd.DataFrame({"text": True}, index=means.index)
     for kind, least in LEARNED.items():
-        learned[kind] = means[f"{kind} inside L"] >= least
+        learned[kind] = means[f"inside_{kind}"] >= least
     return learned
 
 
@@ -157,7 +163,7 @@ def show(numbers: pd.DataFrame, compared: pd.DataFrame) -> str:
         else:
             cells.append("cannot read them")
         for kind in ("content", "order"):
-            cell = f"{runs[f'{kind} inside L'].mean():.2f}"
+            cell = f"{runs[f'inside_{kind}'].mean():.2f}"
             if not learned.loc[label, kind]:
                 cell += ", not learned"
             elif runs[kind].notna().all():
@@ -210,12 +216,11 @@ def draw(rows: pd.DataFrame, path: str) -> None:
 def main() -> None:
     """Print the tables; draw the figure if it is asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", default=Path(__file__).with_name("rows.csv.xz"))
+    parser.add_argument("--rows", type=Path, default=Path(__file__).with_name("rows.csv.xz"))
     parser.add_argument("--base", default="rope", help="the scheme that others are compared with")
     parser.add_argument("--figure", help="a file to draw")
     options = parser.parse_args()
-    rows = pd.read_csv(options.rows)
-    rows = rows[rows.step == rows.max_iters]
+    rows = read(options.rows)
     numbers = measure(rows)
     print(show(numbers, compare(numbers, options.base)))
     if options.figure:
