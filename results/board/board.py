@@ -189,24 +189,33 @@ def draw(rows: pd.DataFrame, path: str) -> None:
 
     figure, (text, content, order) = plt.subplots(1, 3, figsize=(11, 3.6))
     longest = rows.length.max()
+    trained = rows.train_length.iloc[0]
     for label, runs in rows.groupby("label", sort=False):
         fixed = runs[runs.protocol == "fixed_targets"].groupby("length").nats.mean()
         text.plot(fixed.index, fixed, marker="o", markersize=3, label=label)
         asked = runs[(runs.protocol == "recall") & (runs.length == longest)]
+        asked = asked[asked.nats.notna()]
         for axes, kind in ((content, "content"), (order, "order")):
-            bins = pd.concat([above_chance(row, kind) for _, row in asked.iterrows()])
-            mean = bins.groupby("first").above.mean()
+            lines = [above_chance(row, kind) for _, row in asked.iterrows()]
+            if not lines:  # cannot read so long texts
+                axes.plot([], [])
+                continue
+            bins = pd.concat(lines)
+            middle = np.sqrt(bins["first"] * (bins.end - 1))
+            mean = bins.above.groupby(middle).mean()
             axes.plot(mean.index, mean, marker="o", markersize=3)
-    length = rows.train_length.iloc[0]
     for axes in (text, content, order):
         axes.set_xscale("log", base=2)
-        axes.axvline(length, color="0.8", zorder=0)
+        axes.xaxis.set_major_formatter("{x:.0f}")
+        axes.axvline(trained, color="0.8", zorder=0)
         axes.spines[["top", "right"]].set_visible(False)
-    text.set(xlabel="test length N", ylabel="nats a byte", title="text: loss of the same bytes")
-    content.set(ylabel="accuracy above chance", title=f"content, N = {longest:,}")
-    order.set(title=f"order, N = {longest:,}")
+    text.set_xticks(sorted(rows.length.unique()))
+    text.set(xlabel="test length", ylabel="nats a byte", title="text: loss of the same bytes")
+    content.set(ylabel="accuracy above chance", title="content: is the name found?")
+    order.set(title="order: which was the latest?")
     for axes in (content, order):
-        axes.set(xlabel="distance back, tokens", ylim=(-0.25, 1.03))
+        axes.set(xlabel=f"tokens back, in sequences of {longest:,}", ylim=(-0.25, 1.03))
+        axes.set_xticks([1, 8, 32, trained, 512, 2048])
         axes.axhline(0, color="0.8", zorder=0)
     text.legend(fontsize=8, frameon=False)
     figure.tight_layout()
