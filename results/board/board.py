@@ -6,9 +6,9 @@ It computes with numpy, pandas and scipy and imports nothing of the project, so 
 project's own numbers (runs/answers.py) as well.
 
 Text is the loss of bytes at 32 L minus that at L. Content and order are areas of accuracy above
-chance over log2 of the distance, from 16 to 32 L. A difference to the first scheme is that of the
-same seeds. Its error has two parts, that of the seeds and that of the text or the questions, which
-all seeds share. Its interval is Student's, with the degrees of freedom of Welch and Satterthwaite.
+chance over log2 of the distance, from 16 to 32 L. A difference to rope is that of the same seeds.
+An error has two parts, that of the seeds and that of the text or the questions, which all seeds
+share. An interval is Student's, with the degrees of freedom of Welch and Satterthwaite.
 Holm's correction is over all differences of the table.
 """
 
@@ -86,34 +86,39 @@ def measure(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def error_of_test(numbers: pd.DataFrame, name: str) -> float:
-    """The variance of a mean over seeds that comes from the text or the questions."""
+def error_of_test(numbers: pd.DataFrame, name: str) -> tuple[float, float]:
+    """The variance of a mean over seeds that comes from the text or the questions, which all seeds
+    share, and its degrees of freedom.
+    """
     if name == "text":
         books = np.mean(np.stack(numbers.books), axis=0)  # over seeds
-        return books.var(ddof=1) / len(books)
-    return numbers[f"{name} variance"].mean()  # all seeds have the same questions
+        return books.var(ddof=1) / len(books), len(books) - 1
+    return numbers[f"{name} variance"].mean(), np.inf  # thousands of answers
+
+
+def interval(values: pd.Series, of_test: float, of_test_df: float) -> tuple[float, float]:
+    """Half of the 95 % interval of a mean over seeds, and p of its being 0; nan of two seeds."""
+    n = len(values)
+    if n < 3:
+        return np.nan, np.nan
+    of_seeds = values.var(ddof=1) / n
+    error = of_seeds + of_test
+    df = error**2 / (of_seeds**2 / (n - 1) + of_test**2 / of_test_df)
+    half = stats.t.ppf(0.975, df) * np.sqrt(error)
+    return half, 2 * stats.t.sf(abs(values.mean()) / np.sqrt(error), df)
 
 
 def difference(numbers: pd.DataFrame, base: pd.DataFrame, name: str) -> dict:
     """The mean difference to the base over the seeds of both, its interval and its p."""
     both = numbers.merge(base, on="seed", suffixes=("", " of base"))
     values = both[name] - both[f"{name} of base"]
-    n = len(values)
     if name == "text":
-        both = both.assign(books=both["books"] - both["books of base"])
-        of_test = error_of_test(both, "text")
-        of_test_df = len(both.books.iloc[0]) - 1
+        of_test, df = error_of_test(both.assign(books=both.books - both["books of base"]), name)
     else:
-        of_test = error_of_test(numbers, name) + error_of_test(base, name)
-        of_test_df = np.inf  # thousands of answers
-    if n < 3:
-        return {"name": name, "seeds": n, "mean": values.mean(), "half": np.nan, "p": np.nan}
-    of_seeds = values.var(ddof=1) / n
-    error = of_seeds + of_test
-    df = error**2 / (of_seeds**2 / (n - 1) + of_test**2 / of_test_df)
-    half = stats.t.ppf(0.975, df) * np.sqrt(error)
-    p = 2 * stats.t.sf(abs(values.mean()) / np.sqrt(error), df)
-    return {"name": name, "seeds": n, "mean": values.mean(), "half": half, "p": p}
+        of_test = error_of_test(numbers, name)[0] + error_of_test(base, name)[0]
+        df = np.inf
+    half, p = interval(values, of_test, df)
+    return {"name": name, "seeds": len(values), "mean": values.mean(), "half": half, "p": p}
 
 
 def holm(p: pd.Series) -> pd.Series:
@@ -147,30 +152,32 @@ def has_learned(numbers: pd.DataFrame) -> pd.DataFrame:
     return learned
 
 
+def cell(runs: pd.DataFrame, name: str, digits: int) -> str:
+    """A mean over seeds with its interval."""
+    half, _ = interval(runs[name], *error_of_test(runs, name))
+    return f"{runs[name].mean():.{digits}f} ± {half:.{digits}f}"
+
+
 def show(numbers: pd.DataFrame, compared: pd.DataFrame) -> str:
     """Both tables in Markdown."""
     learned = has_learned(numbers)
     lines = [
-        "| scheme | seeds | nats a byte at L | rise to 32 L | content: inside L, area "
-        "| order: inside L, area |",
-        "|---|---|---|---|---|---|",
+        "| scheme | seeds | text at L, nats | rise to 32 L | content: at L | area "
+        "| order: at L | area |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for label, runs in numbers.groupby("label", sort=False):
         cells = [label.replace("|", "\\|"), str(len(runs)), f"{runs.L.mean():.3f}"]
-        if runs.text.notna().all():
-            spread = 2 * np.sqrt(error_of_test(runs, "text"))
-            cells.append(f"{runs.text.mean():.3f} ± {spread:.3f}")
-        else:
-            cells.append("cannot read them")
+        reads_longest = runs.text.notna().all()
+        cells.append(cell(runs, "text", 3) if reads_longest else "cannot read it")
         for kind in ("content", "order"):
-            cell = f"{runs[f'inside_{kind}'].mean():.2f}"
+            cells.append(f"{runs[f'inside_{kind}'].mean():.2f}")
             if not learned.loc[label, kind]:
-                cell += ", not learned"
-            elif runs[kind].notna().all():
-                cell += f", {runs[kind].mean():.2f}"
-            cells.append(cell)
+                cells.append("not learned")
+            else:
+                cells.append(cell(runs, kind, 2) if reads_longest else "")
         lines.append("| " + " | ".join(cells) + " |")
-    lines += ["", "| difference to the first | number | seeds | mean ± 95 % | p | Holm |"]
+    lines += ["", "| difference to rope | number | seeds | mean ± 95 % | p | Holm's p |"]
     lines.append("|---|---|---|---|---|---|")
     for row in compared.itertuples():
         lines.append(
@@ -226,12 +233,11 @@ def main() -> None:
     """Print the tables; draw the figure if it is asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=Path, default=Path(__file__).with_name("rows.csv.xz"))
-    parser.add_argument("--base", default="rope", help="the scheme that others are compared with")
     parser.add_argument("--figure", help="a file to draw")
     options = parser.parse_args()
     rows = read(options.rows)
     numbers = measure(rows)
-    print(show(numbers, compare(numbers, options.base)))
+    print(show(numbers, compare(numbers, "rope")))
     if options.figure:
         draw(rows, options.figure)
 
