@@ -1,14 +1,12 @@
-"""What the tests share: one thread, a copy of the project to start programs in, and --record, which keeps counts."""
+"""What the tests share: one thread, small corpora, a copy of the project to start programs in."""
 
 import importlib.util
-import json
 import os
-import platform
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,88 +184,3 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Any:
     for started in project.started:
         if started.process.poll() is None:
             started.process.kill()
-
-
-# ---- records
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """--record=FILE.json"""
-    parser.addoption(
-        "--record",
-        metavar="FILE.json",
-        help="write what the tests counted, if all passed, there and as FILE.md",
-    )
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """With --record, collect the counts; with pytest-xdist only the first process does."""
-    path = config.getoption("--record")
-    if path and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Records(Path(path)))
-
-
-@pytest.fixture
-def record(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """record("kills survived", 25, tried=25): a number that --record keeps, with the command that measures it again."""
-
-    def note(what: str, value: float, tried: int | None = None) -> None:
-        test = request.node.nodeid
-        command = f"python -m pytest -m 'slow or not slow' '{test}'"
-        entry = {"what": what, "value": value, "tried": tried, "test": test, "command": command}
-        request.node.user_properties.append(("recorded", entry))
-
-    return note
-
-
-class Records:
-    """The counts of all tests, which travel in their reports."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.entries: list[dict[str, Any]] = []
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep what one test counted."""
-        if report.when == "teardown":
-            self.entries += [entry for name, entry in report.user_properties if name == "recorded"]
-
-    def pytest_sessionfinish(self, exitstatus: int) -> None:
-        """Write the counts as JSON and as Markdown; those of a session that failed are not written."""
-        if exitstatus:
-            return
-        from configurable import write_json
-        from runs.checkpoint import provenance
-
-        known = provenance()
-        content = {name: known[name] for name in ("versions", "threads", "git_commit")}
-        content["platform"] = platform.platform()
-        content["entries"] = self.entries
-        write_json(self.path, content)
-        kept = json.loads(self.path.read_text(encoding="utf-8"))
-        text = markdown(self.path.stem.capitalize(), kept)
-        self.path.with_suffix(".md").write_text(text, encoding="utf-8")
-
-
-def markdown(title: str, content: dict[str, Any]) -> str:
-    """The table of a record."""
-    versions = ", ".join(f"{name} {version}" for name, version in content["versions"].items())
-    lines = [
-        f"# {title}",
-        "",
-        f"What the tests counted on {content['platform']} with {versions}, {content['threads']} thread(s), at commit "
-        f"{content['git_commit'] or 'unknown'}; each command measures its line again.",
-        "",
-        "| what | found | of | command |",
-        "| --- | ---: | ---: | --- |",
-    ]
-    lines += [
-        f"| {e['what']} | {shown(e['value'])} | {'' if e['tried'] is None else format(e['tried'], ',')} | `{e['command']}` |"
-        for e in content["entries"]
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def shown(value: float) -> str:
-    """A count with its thousands apart, any other number with two digits."""
-    return format(value, ",") if isinstance(value, int) else format(value, ".2g")
