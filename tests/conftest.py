@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -168,6 +169,17 @@ def call(program: ModuleType, *words: str) -> int:
             return program.main() or 0
         except SystemExit as end:
             return end.code
+
+
+def written(folder: Path, pattern: str) -> bytes:
+    """The content of a file of wandb, whose process writes it some time after its run has ended."""
+    for _ in range(200):
+        files = list(folder.glob(pattern))
+        if files and files[0].stat().st_size > 1000:
+            break
+        time.sleep(0.1)
+    (file,) = files
+    return file.read_bytes()
 
 
 @pytest.fixture(scope="session")
