@@ -118,7 +118,7 @@ def open_wandb(folder: Path, s: LogSettings, config: dict, run_id: str | None = 
         return wandb.init(
             project=s.wandb_project,
             name=s.wandb_run_name or folder.name,
-            dir=folder,
+            dir=folder.resolve(),  # its process may have another current folder
             config=config,
             id=run_id,
             resume="allow",
