@@ -313,24 +313,6 @@ def test_mqar_asks_once_for_each_key_and_its_value_is_the_target_there(folder, n
                 assert found == wanted and set(row[2 * pairs :]) == {0, *row[: 2 * pairs : 2]}
 
 
-@pytest.mark.parametrize("name", ["mqar", "mqar_64"])
-def test_training_on_mqar_has_the_same_targets(folder, name):
-    corpus = data.load(name, folder)
-    length = corpus.meta["rows"]["inputs"]
-    inputs, targets = rows.batch(corpus, length, 3, 0, 600)
-    n_asked = (targets >= 0).sum(axis=1)
-    if name == "mqar":
-        assert np.bincount(n_asked)[[4, 8, 16, 32, 64]].tolist() == [120] * 5
-    else:
-        assert set(n_asked) == {4}
-    for row, found, pairs in zip(inputs.tolist(), targets.tolist(), n_asked, strict=True):
-        wanted = asked_and_wanted(row, pairs, length)
-        assert all(found[t] == wanted[t] for t in range(length) if found[t] >= 0)
-    checked, of_validation = rows.validation(corpus, length, 999)
-    trained = [n for n in PUBLISHED[name] if n <= corpus.meta["rows"]["trained"]]
-    assert len(checked) == 20 * len(trained) and (of_validation >= 0).sum() == 20 * sum(trained)
-
-
 class Reader:
     """A model that answers with the tokens that `read` says of a row, without its targets."""
 
