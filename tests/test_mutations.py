@@ -64,8 +64,8 @@ scheme.py | test_schemes | turns
 - for part in branches[layer % len(branches)]:
 + for part in branches[(layer + 1) % len(branches)]:
 scheme.py | test_schemes | repeats
-- return count * read_branches(right, mentions)
-+ return (count + 1) * read_branches(right, mentions)
+- return count * branches
++ return (count + 1) * branches
 scheme.py | test_schemes | act_together
 - for a, b in itertools.permutations([*pieces, *extensions], 2):
 + for a, b in ():
@@ -133,8 +133,8 @@ runs/examine.py | test_examine | fault
 - check_same(plain[:2], logits_of(model, tokens[:2]), "not read other texts", NEAR)
 + pass
 runs/examine.py | test_examine | fault
-- return [str(error)]
-+ return []
+- warnings.append(str(error))
++ pass
 """
 
 
