@@ -188,7 +188,7 @@ def show(numbers: pd.DataFrame, compared: pd.DataFrame) -> str:
 
 
 def draw(rows: pd.DataFrame, path: str) -> None:
-    """Three panels: the loss of text by length, then both accuracies by distance at 32 L."""
+    """Three panels, a line for each seed: loss of text by length, both accuracies by distance."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -197,20 +197,18 @@ def draw(rows: pd.DataFrame, path: str) -> None:
     figure, (text, content, order) = plt.subplots(1, 3, figsize=(11, 3.6))
     longest = rows.length.max()
     trained = rows.train_length.iloc[0]
-    for label, runs in rows.groupby("label", sort=False):
-        fixed = runs[runs.protocol == "fixed_targets"].groupby("length").nats.mean()
-        text.plot(fixed.index, fixed, marker="o", markersize=3, label=label)
-        asked = runs[(runs.protocol == "recall") & (runs.length == longest)]
-        asked = asked[asked.nats.notna()]
-        for axes, kind in ((content, "content"), (order, "order")):
-            lines = [above_chance(row, kind) for _, row in asked.iterrows()]
-            if not lines:  # cannot read so long texts
-                axes.plot([], [])
-                continue
-            bins = pd.concat(lines)
-            middle = np.sqrt(bins["first"] * (bins.end - 1))
-            mean = bins.above.groupby(middle).mean()
-            axes.plot(mean.index, mean, marker="o", markersize=3)
+    colors = {label: f"C{k}" for k, label in enumerate(rows.label.unique())}
+    for label, color in colors.items():
+        text.plot([], [], color=color, label=label)
+    for (label, _), run in rows.groupby(["label", "seed"], sort=False):
+        style = {"color": colors[label], "linewidth": 1, "alpha": 0.8}
+        fixed = run[run.protocol == "fixed_targets"].sort_values("length")
+        text.plot(fixed.length, fixed.nats, **style)
+        asked = run[(run.protocol == "recall") & (run.length == longest) & run.nats.notna()]
+        for _, row in asked.iterrows():
+            for axes, kind in ((content, "content"), (order, "order")):
+                bins = above_chance(row, kind)
+                axes.plot(np.sqrt(bins["first"] * (bins.end - 1)), bins.above, **style)
     for axes in (text, content, order):
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:.0f}")
@@ -224,7 +222,7 @@ def draw(rows: pd.DataFrame, path: str) -> None:
         axes.set(xlabel=f"tokens back, in sequences of {longest:,}", ylim=(-0.25, 1.03))
         axes.set_xticks([1, 8, 32, trained, 512, 2048])
         axes.axhline(0, color="0.8", zorder=0)
-    text.legend(fontsize=8, frameon=False)
+    text.legend(fontsize=8, frameon=False, loc="center right", bbox_to_anchor=(1, 0.32))
     figure.tight_layout()
     figure.savefig(path, dpi=120)
 
