@@ -422,9 +422,9 @@ def key_fields(
     return row | {"note": list(fixed["note"])} | target_fields(corpus, offsets, nats, is_key)
 
 
-def digest(offsets: np.ndarray) -> str:
-    """The SHA-256 of ascending offsets in a split."""
-    return hashlib.sha256(offsets.astype("<i8").tobytes()).hexdigest()
+def digest(targets: np.ndarray) -> str:
+    """The SHA-256 of what tells targets apart: ascending offsets in a split, or their tokens."""
+    return hashlib.sha256(targets.astype("<i8").tobytes()).hexdigest()
 
 
 def target_fields(
@@ -506,8 +506,7 @@ def text_fields(
 ) -> dict:
     """The measured fields of the text around questions: (pieces, N + 1), documents (pieces,)."""
     places, columns = np.nonzero(is_text)  # in the order of the targets at every length
-    targets = hashlib.sha256(tokens[places, columns].astype("<i8").tobytes()).hexdigest()
-    row = {"targets": targets, "nats": None}
+    row = {"targets": digest(tokens[places, columns]), "nats": None}
     losses = nats[places, columns]
     lost = np.sum(~np.isfinite(losses))
     if lost:

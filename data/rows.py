@@ -198,31 +198,28 @@ def validation(corpus: Corpus, length: int, count: int) -> Pair:
 def inputs_and_targets(corpus: Corpus, split: str, starts: np.ndarray, length: int) -> Pair:
     """The sequences that start at these tokens of a split, (n,) -> (n, length) each.
 
-    In a corpus of rows the targets are as in `targets_of`.
+    The targets are as in `targets_of`.
     """
-    if "questions" in corpus.meta:
-        tokens, scored = pieces(corpus, split, starts, length)
-        return tokens[:, :-1], targets_of(corpus, tokens, scored)
-    places = starts[:, None] + np.arange(length + 1)
-    tokens = (corpus.train if split == "train" else corpus.val)[places].astype(np.int64)
-    targets = tokens[:, 1:]
-    if "rows" in corpus.meta:
-        targets = targets_of(corpus, tokens, answers_of(corpus, split)[places])
-    return tokens[:, :-1], targets
+    tokens, scored = pieces(corpus, split, starts, length)
+    return tokens[:, :-1], targets_of(corpus, tokens, scored)
 
 
 def pieces(corpus: Corpus, split: str, starts: np.ndarray, length: int) -> Pair:
-    """Pieces of rows with questions, and what is scored in them: (n, length + 1) int64 each.
+    """Pieces of a split, and what is scored in them: (n, length + 1) int64 each.
 
-    That is the distance at an answer all of whose writes are in the piece, plus OF_ORDER if it is
-    one of order; TEXT at a byte of a text; else 0.
+    Of text that is everything (1), of rows the distances of their answers. Of rows with questions
+    it is the distance at an answer all of whose writes are in the piece, plus OF_ORDER if it is one
+    of order; TEXT at a byte of a text; else 0.
     """
     places = starts[:, None] + np.arange(length + 1)
     tokens = (corpus.train if split == "train" else corpus.val)[places].astype(np.int64)
+    if "rows" not in corpus.meta and "questions" not in corpus.meta:
+        return tokens, np.ones_like(tokens)
     scored = answers_of(corpus, split)[places].astype(np.int64)
-    question = np.arange(-1, length)  # its place, beside that of its answer
-    distances = scored % OF_ORDER
-    scored[(distances > question) & (scored < TEXT)] = 0
+    if "questions" in corpus.meta:
+        question = np.arange(-1, length)  # its place, beside that of its answer
+        distances = scored % OF_ORDER
+        scored[(distances > question) & (scored < TEXT)] = 0
     return tokens, scored
 
 
