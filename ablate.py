@@ -196,7 +196,7 @@ def examine_cells(cells: list[Cell]) -> None:
     for cell in {cell.label: cell for cell in cells}.values():
         s = cell.settings
         corpus = training_corpus(s)
-        if "rows" not in corpus.meta and "questions" not in corpus.meta:
+        if corpus.is_text:
             places = evaluate.find_places(corpus, s.eval_windows)
             for length in (s.block_size, *s.eval_lengths):
                 evaluate.check_room(corpus, places, "fixed_targets", length)
@@ -350,7 +350,7 @@ def tuning_loss(trial: Cell) -> float:
     s = trial.settings
     run = load_run(trial.folder, s.device, s.dtype, s.pos_file)
     tester = evaluate.Tester(run.model, run.corpus, run.compute)
-    if "rows" in run.corpus.meta or "questions" in run.corpus.meta:
+    if not run.corpus.is_text:
         read = s.max_iters * s.tokens_per_step // s.block_size
         return evaluate.unread_loss(tester, s.block_size, s.seed, read)
     return evaluate.tuning_loss(tester, s.block_size, s.eval_windows)

@@ -652,7 +652,7 @@ def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
     """Write into a run folder why the loss of its model is what it is: see runs/diagnose.py."""
     model = run.model
     corpus = run_corpus(run, settings.dataset)
-    if "rows" in corpus.meta or "questions" in corpus.meta:
+    if not corpus.is_text:
         raise UserError(f"{corpus.name} has rows with answers, and only text can be diagnosed")
     length = run.settings.block_size
     about = describe_run(run) | {"dataset": corpus.name, "tested": settings.extend}

@@ -261,6 +261,11 @@ class Corpus:
         """What a token is: "byte", "char" or "token"."""
         return self.meta["unit"]
 
+    @property
+    def is_text(self) -> bool:
+        """Whether every token is scored: it has neither rows with answers nor questions."""
+        return self.meta.keys().isdisjoint(("rows", "questions"))
+
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of this corpus; UserError if GPT-2's vocabulary cannot be loaded."""

@@ -213,7 +213,7 @@ def pieces(corpus: Corpus, split: str, starts: np.ndarray, length: int) -> Pair:
     """
     places = starts[:, None] + np.arange(length + 1)
     tokens = (corpus.train if split == "train" else corpus.val)[places].astype(np.int64)
-    if "rows" not in corpus.meta and "questions" not in corpus.meta:
+    if corpus.is_text:
         return tokens, np.ones_like(tokens)
     scored = answers_of(corpus, split)[places].astype(np.int64)
     if "questions" in corpus.meta:

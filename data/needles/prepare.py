@@ -202,7 +202,7 @@ def prepare(
     needles = KINDS[kind]
     longest = length << TIMES - 1
     least = LINE * (needles.needles + needles.asked) * 3 // 2
-    if "rows" in corpus.meta or "questions" in corpus.meta:
+    if not corpus.is_text:
         raise UserError(f"{corpus.name} has rows of its own: name a corpus of text")
     if length < least:
         raise UserError(f"--length={length}: these needles need at least {least} tokens")

@@ -169,7 +169,7 @@ def prepare(
     val_text = None
     n_train = TRAIN_TOKENS["noise"] // trained
     if text:
-        if text.meta["tokenizer"] != "bytes" or "questions" in text.meta or "rows" in text.meta:
+        if text.meta["tokenizer"] != "bytes" or not text.is_text:
             raise UserError(f"--text={text.name} is no text of bytes: name a corpus such as books")
         source = f"the text of {text.name} ({text.split_sha256('val')[:16]})"
         train_text = text.train
