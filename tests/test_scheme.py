@@ -10,7 +10,6 @@ from posenc import Alibi, Rope, Shape, Window
 from runs.checkpoint import scheme_files
 from scheme import (
     Scheme,
-    extended_frequencies,
     extension_names,
     find,
     mentions_in,
@@ -273,7 +272,6 @@ def test_modules_that_a_users_file_imports_are_files_of_its_scheme(tmp_path):
         ("cope + dape", "both claim the whole score"),
         ("fox + path", "both claim the whole score"),
         ("xpos + cope", "cannot act in one layer"),
-        ("yarn(factor=2)", "write it as --extend=yarn"),
         ("learned | rope", "before the first layer"),
         ("rfs + learned", "cannot act in one layer"),
         ("rope2d + alibi", "have a meaning for it alone"),
@@ -289,21 +287,16 @@ def test_pieces_that_do_not_go_together_are_refused(text, words):
     "pos, extend, words",
     [
         ("alibi", "yarn(factor=2)", "nothing there reads what yarn changes"),
-        ("rope", "alibi", "train with it"),
         ("rope", "none | logn", "extends all layers"),
         ("rope", "3 * none | yarn", "in none of the 2 layers"),
-        ("rope", "yarn + pi", "both claim the frequencies"),
         ("rope", "rerope + self_extend", "both claim the whole score"),
         ("nope", "rerope", "nothing there reads what rerope"),
         ("nope", "interpolate", "nothing there reads what interpolate"),
         ("cope", "rerope", "both claim the whole score"),
         ("learned", "interpolate", "learned gives whole positions one vector"),
         ("t5", "slopes", "alibi only"),
-        ("rope", "yarn + pose(target=256)", "give a fixed factor to yarn"),
         ("randomized(max=512) + rope", "yarn", "give a fixed factor to yarn"),
         ("sinusoidal", "smooth(per_layer=True)", "one vector for all layers"),
-        ("rope", "pi(factor=0.5)", "greater than or equal to 1"),
-        ("rope", "yarnn", "write yarn"),
     ],
 )
 def test_an_extension_that_does_not_fit_is_refused(pos, extend, words):
@@ -323,13 +316,6 @@ def test_an_extension_replaces_the_one_before_and_keeps_what_it_learned():
     assert scheme.factor(10) == 4.0 and scheme.extension == "yarn(factor=4) + logn"
     scheme.extend("")
     assert scheme.factor(10) is None and len(scheme.extensions) == 0
-
-
-def test_extended_frequencies_of_interpolation():
-    plain, _ = extended_frequencies("pi(factor=1)", 8, train_length=64)
-    slow, factor = extended_frequencies("pi", 8, train_length=64, length=256)
-    torch.testing.assert_close(slow, plain / 4, rtol=0, atol=0)
-    assert factor == 1.0
 
 
 # ---- what it says of itself
