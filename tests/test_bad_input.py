@@ -44,6 +44,7 @@ MISTAKES = [
     ("train --out_dir=/proc/x", "/proc"),
     ("ablate rope --ablate_dir=/proc/x", "/proc"),
     ("train config/absent.py", "config/"),
+    ("train --pos=learned --extend=pi", "pi"),
     ("evaluate", "no run folder"),
     ("evaluate out/absent", "absent"),
     ("evaluate out/absent --protocols=fixed", "fixed_targets"),
@@ -52,15 +53,17 @@ MISTAKES = [
     ("report out/absent --out=f.xyz", ".pdf or .svg"),
     ("sample", "run"),
     ("sample out/absent", "absent"),
+    ("sample a b", "run folder"),
     ("sample out/absent --temperature=-1", "temperature"),
     ("report out/absent", "absent"),
-    ("ablate", "name the position schemes"),
-    ("ablate rope alib", "alibi"),
     ("ablate rope --pos_file=absent.py", "there is no Python file .*absent.py"),
     ("ablate rope --init_from=out/x", "from scratch"),
     ("ablate rope --eval_lengths=16000000", "16000000"),
     ("extend", "no run folder"),
     ("extend out/absent yarn", "absent"),
+    ("extend yarn", "no run folder"),
+    ("extend . yarn --search=4", "leave 'yarn' out"),
+    ("extend --factor=4", "unknown setting"),
 ]
 
 
@@ -75,20 +78,6 @@ def test_a_mistake_gets_a_sentence_and_nothing_is_written(line, reason, tmp_path
         PROGRAMS[program].main()
     assert "\n" not in str(error.value)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_cannot_be_written_is_refused_before_the_training(tmp_path, monkeypatch):
-    (tmp_path / "file").touch()
-    monkeypatch.setattr(sys, "argv", ["train.py", f"--out_dir={tmp_path}/file/run"])
-    with pytest.raises(NotADirectoryError, match="file"):
-        train.main()
-
-
-def test_a_damaged_run_says_how_to_begin_anew(tmp_path, monkeypatch):
-    (tmp_path / "config.json").write_text("{")
-    monkeypatch.setattr(sys, "argv", ["train.py", f"--out_dir={tmp_path}"])
-    with pytest.raises(UserError, match="config.json is damaged.*--overwrite=True"):
-        train.main()
 
 
 def test_the_name_of_a_scheme_is_no_setting(monkeypatch):

@@ -164,7 +164,7 @@ def test_a_config_that_is_damaged_is_a_sentence(content: str, folder: Path) -> N
         lambda: load_run(folder),
         lambda: run("--out_dir=run"),
     ):
-        with pytest.raises(UserError, match="config.json"):
+        with pytest.raises(UserError, match="config.json is damaged.*--overwrite=True"):
             attempt()
     (folder / "config.json").unlink()
     with pytest.raises(UserError, match="missing"):

@@ -48,23 +48,6 @@ def test_runs_must_be_seeds_of_one_model():
         extend.check_seeds([run(seed=1), run(seed=1)])
 
 
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        ([], "no run folder"),
-        (["out/absent"], "out/absent/config.json is missing"),
-        (["yarn"], "no run folder"),
-        ([".", "yarn", "--search=4"], "leave 'yarn' out"),
-        (["--factor=4"], "unknown setting"),
-    ],
-)
-def test_a_mistake_is_refused(words, reason, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["extend.py", *words])
-    with pytest.raises(UserError, match=reason):
-        extend.main()
-
-
 # ---- the search
 
 

@@ -127,7 +127,7 @@ NTK = [1, 0.836209, 0.699245, 0.584715, 0.488944, 0.408860, 0.341892, 0.25]
 YARN = [1, 1, 0.826923, 0.596154, 0.365385, 0.25, 0.25, 0.25]
 TURNS = [1, 1, 1, 1, 0.407437, 0.25, 0.25, 0.25]
 GOLDEN = [
-    ("pi(factor=4)", 512, 2048, 1.0, [0.25] * 8),
+    ("pi", 512, 2048, 1.0, [0.25] * 8),  # with the factor of the text
     ("dynamic_ntk", 512, 2048, 1.0, NTK),
     ("ntk", 512, 2048, 1.0, NTK),
     ("abf(base=41829.37)", 512, 1, 1.0, NTK),
@@ -481,17 +481,16 @@ def test_the_factor_of_the_active_extension():
     [
         ("yarn | pi", "pi is in none of the 1 layers"),
         ("yarn + yarn(factor=2)", "yarn and yarn both"),
-        ("yarn + pi", "yarn and pi both"),
+        ("yarn + pi", "yarn and pi both claim the frequencies"),
         ("interpolate + compress", "interpolate and compress both"),
         ("rerope + dca", "rerope and dca both"),
-        ("rope", "no extension of a trained model"),
         ("ssmax", "no extension of a trained model"),
         ("yarm", "write yarn"),
         ("yarn(factr=4)", "factr: Extra inputs are not permitted"),
         ("window", "size: Field required"),
         ("longrope", "file: Field required"),
         ("slopes", "does not extend"),
-        ("yarn(factor=0.5)", "factor"),
+        ("yarn(factor=0.5)", "factor: Input should be greater than or equal to 1"),
         ("yarn(factor=nan)", "factor"),
         ("dynamic_ntk(factor=auto)", "factor"),
         ("yarn(alpha=4, beta=2)", "must be below"),
@@ -505,7 +504,7 @@ def test_the_factor_of_the_active_extension():
         ("dca(local=6)", "local"),
         ("string(local=9)", "local"),
         ("pose(target=4)", "target"),
-        ("pose(target=64) + yarn", "give a fixed factor"),
+        ("pose(target=64) + yarn", "give a fixed factor to yarn"),
         ("temperature(file='none.json')", "none.json"),
     ],
 )

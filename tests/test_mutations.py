@@ -60,16 +60,16 @@ posenc.py | test_extensions | longrope
 posenc.py | test_schemes | million
 - return new if new.dtype == dtype else t.to(new.device, dtype)
 + return new
-scheme.py | test_schemes | turns
+scheme.py | test_scheme | pattern
 - for part in branches[layer % len(branches)]:
 + for part in branches[(layer + 1) % len(branches)]:
-scheme.py | test_schemes | repeats
+scheme.py | test_scheme | pattern
 - return count * branches
 + return (count + 1) * branches
 scheme.py | test_schemes | act_together
 - for a, b in itertools.permutations([*pieces, *extensions], 2):
 + for a, b in ():
-scheme.py | test_schemes | length_is
+scheme.py | test_scheme | length_is
 - options = dict(model.model_validate(mention.options, context={"length": shape.length}))
 + options = dict(model.model_validate(mention.options, context={"length": shape.width}))
 scheme.py | test_extensions | wavelengths

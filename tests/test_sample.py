@@ -60,9 +60,3 @@ def test_characters_that_are_cut_into_tokens_come_out_whole(text, monkeypatch) -
 
     monkeypatch.setattr(GPT, "stream", stream)
     assert text()[0] == f"1 times {TEXT}\ufffd\n"
-
-
-def test_other_than_one_run_folder_is_refused(here: None) -> None:
-    for words in ([], ["a", "b"], ["nothing"]):
-        with pytest.raises(UserError, match="run folder"):
-            call(sample, *words)

@@ -338,25 +338,6 @@ def test_a_run_does_not_go_on_with_a_corpus_that_has_changed(
         run("--out_dir=run")
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["--pos=rop"], "write rope"),
-        (["--pos=rope + "], "."),
-        (["--dataset=nothing"], "no corpus"),
-        (["--block_size=100000"], "add text"),
-        (["--init_from=out/none"], "missing"),
-        (["--pos=learned", "--extend=pi"], "."),
-        (["--device=cuda:9"], "not available"),
-        (["notes.txt"], "neither a config file"),
-    ],
-)
-def test_a_mistake_is_a_sentence_and_leaves_no_folder(words: list[str], sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence):
-        run(*words, "--out_dir=run")
-    assert not Path("run").exists()
-
-
 # ---- the number format
 
 
