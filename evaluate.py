@@ -342,7 +342,7 @@ def loss_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
             corpus, ends, places.scored, [*lengths, context.NEAR, places.reach]
         )
         for row, nats in zip(fixed, predicted, strict=True):
-            row["text_nats"] = nats.mean(axis=1, dtype=np.float64).tolist()
+            row["text_nats"] = nats.mean(axis=1).tolist()
         is_key = context.key_targets(near, far)
         if is_key.sum() < FEW_KEYS:
             print(f"key_targets: not measured, {is_key.sum()} are fewer than {FEW_KEYS}")

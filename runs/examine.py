@@ -74,7 +74,10 @@ def examine(
             if pos_file:
                 check_names(pos_file)
             expression = parse(config.pos)
-            layers = first_layers(expression, config.n_layer)
+            layers = {}  # the first layer in which each mention acts
+            for layer in range(config.n_layer):
+                for mention in mentions_in(expression.branches, layer):
+                    layers.setdefault(mention, layer)
             # as many layers as it takes until every piece has acted, and 3 where there are so many
             n_layer = min(config.n_layer, max(3, 1 + max(layers.values())))
             model = small_model(replace(config, n_layer=n_layer), pos_file, folder)
@@ -104,15 +107,6 @@ def check_names(pos_file):
             near = difflib.get_close_matches(name, vars(Piece), 1, 0.65)
             if near and not hasattr(cls.__base__, name) and f".{name}" not in source:
                 raise Fault(f"has {name}, which no piece has: did you mean {near[0]}?")
-
-
-def first_layers(expression, n_layer):
-    """The first layer in which each mention of an expression acts, of those that act in one."""
-    layers = {}
-    for layer in range(n_layer):
-        for mention in mentions_in(expression.branches, layer):
-            layers.setdefault(mention, layer)
-    return layers
 
 
 def small_model(config, pos_file, folder):

@@ -513,7 +513,11 @@ def tables(rows: pd.DataFrame, format: str = "text", lengths: Iterable[int] = ()
             table = table.droplevel("scheme")
         legend = [text for name, text in LEGEND.items() if name in table]
         table = table.rename(columns={"stderr": "± stderr", "gain_stderr": "± paired"})
-        return show(title, table, [*legend, *key_legend(rows), *notes], format)
+        keys = rows[(rows.protocol == "key_targets") & rows.nats.notna()]
+        if len(keys):
+            n = int(keys.tokens.iloc[0])
+            legend += [f"key_targets: the {n} of fixed_targets that far context makes predictable"]
+        return show(title, table, [*legend, *notes], format)
 
     if format == "tex":
         return paper_table(seeds, title, notes)
@@ -541,15 +545,6 @@ def paper_table(seeds: pd.DataFrame, title: str, notes: Iterable[str]) -> str:
     table = table.replace("<", r"\textbf{").replace(">", "}")
     # three lengths fit a column of 3.25 inches
     return table.replace(r"\begin", r"\footnotesize\setlength{\tabcolsep}{3pt}\begin")
-
-
-def key_legend(rows: pd.DataFrame) -> list[str]:
-    """What key_targets are, with their number, where rows have their loss."""
-    keys = rows[(rows.protocol == "key_targets") & rows.nats.notna()]
-    if keys.empty:
-        return []
-    count = keys.tokens.iloc[0]
-    return [f"key_targets: the {count:.0f} of fixed_targets that far context makes predictable"]
 
 
 def notes_of(rows: pd.DataFrame) -> list[str]:
