@@ -16,7 +16,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiktoken
 import torch
+from tiktoken_ext.openai_public import r50k_pat_str
 
 # the tensors of the tests are small: waiting for a second thread takes longer than computing
 torch.set_num_threads(1)
@@ -112,6 +114,40 @@ SIZE = (
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
+def write_bytes(folder: Path, train: list[bytes], val: list[bytes]) -> dict:
+    """A corpus of bytes with these documents; what its meta.json holds."""
+    import data
+
+    splits = {
+        "train": [np.frombuffer(document, np.uint8) for document in train],
+        "val": [np.frombuffer(document, np.uint8) for document in val],
+    }
+    return data.write_corpus(folder, splits, tokenizer="bytes", source="a test", rule="as given")
+
+
+@contextmanager
+def corpus_of_programs(name: str) -> Iterator[None]:
+    """A small corpus of bytes in data/, where programs in processes of their own find it."""
+    import data
+
+    text = b"to be, or not to be: that is the question\n" * 400
+    write_bytes(data.HERE / name, [text], [text])
+    yield
+    shutil.rmtree(data.HERE / name)
+
+
+@pytest.fixture
+def toy_gpt2(monkeypatch: pytest.MonkeyPatch) -> tiktoken.Encoding:
+    """GPT-2's pattern with a handful of merges in the place of GPT-2's vocabulary: needs no file."""
+    merged = [b" t", b"he", b"  ", b"\n\n", b" \n", b"\n ", b" the", b"\n\n\n"]
+    ranks = {piece: rank for rank, piece in enumerate([bytes([i]) for i in range(256)] + merged)}
+    toy = tiktoken.Encoding(
+        "toy", pat_str=r50k_pat_str, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 264}
+    )
+    monkeypatch.setattr(tiktoken, "get_encoding", lambda name: toy)
+    return toy
+
+
 @pytest.fixture(scope="session")
 def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with small corpora of bytes, `tiny` and `other`, and one of characters, `char`."""
@@ -124,14 +160,12 @@ def make_corpora(root: Path) -> None:
     """Write the small corpora into a folder."""
     import data
 
-    ids = np.frombuffer(TEXT, dtype=np.uint8)
-    about = {"source": "here", "rule": "all"}
-    data.write_corpus(root / "tiny", {"train": [ids], "val": [ids]}, tokenizer="bytes", **about)
-    other = {"train": [ids[1:]], "val": [ids]}
-    data.write_corpus(root / "other", other, tokenizer="bytes", **about)
+    write_bytes(root / "tiny", [TEXT], [TEXT])
+    write_bytes(root / "other", [TEXT[1:]], [TEXT])
     letters = "".join(sorted(set(TEXT.decode())))
-    char = {"train": [ids % len(letters)], "val": [ids % len(letters)]}
-    data.write_corpus(root / "char", char, tokenizer="char", characters=letters, **about)
+    ids = [np.frombuffer(TEXT, dtype=np.uint8) % len(letters)]
+    about = {"tokenizer": "char", "characters": letters, "source": "a test", "rule": "as given"}
+    data.write_corpus(root / "char", {"train": ids, "val": ids}, **about)
 
 
 @contextmanager

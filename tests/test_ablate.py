@@ -3,7 +3,6 @@
 import itertools
 import math
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -11,13 +10,11 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pandas as pd
 import pytest
-from conftest import written
+from conftest import corpus_of_programs, written
 
 import ablate
-import data
 from configurable import AblateSettings, TrainSettings, UserError, configure, read_json
 from runs import results
 from runs.log import log_comparison
@@ -31,11 +28,8 @@ TINY += ["--device=cpu", "--dtype=float32"]
 @pytest.fixture(scope="module", autouse=True)
 def corpus():
     """The corpus, for as long as these tests run."""
-    text = np.frombuffer(b"to be, or not to be: that is the question\n" * 400, dtype=np.uint8)
-    splits = {"train": [text], "val": [text]}
-    data.write_corpus(data.HERE / NAME, splits, tokenizer="bytes", source="here", rule="all")
-    yield
-    shutil.rmtree(data.HERE / NAME)
+    with corpus_of_programs(NAME):
+        yield
 
 
 @pytest.fixture(autouse=True)

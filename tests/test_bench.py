@@ -3,10 +3,8 @@
 import re
 import sys
 
-import numpy as np
 import pytest
 
-import data
 from tools import bench
 
 SMALL = "--dataset=tiny --n_layer=1 --n_head=2 --n_embd=16 --block_size=16 --batch_size=4"
@@ -15,14 +13,8 @@ SMALL += " --dtype=float32"
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
+def run(here, monkeypatch, capsys):
     """Call the program with more words, in a folder of its own: what it prints."""
-    ids = np.tile(np.arange(97, 123), 200)
-    corpora = tmp_path / "data"
-    about = {"tokenizer": "bytes", "source": "the alphabet", "rule": "none"}
-    data.write_corpus(corpora / "tiny", {"train": [ids], "val": [ids]}, **about)
-    monkeypatch.setattr(data.load, "__defaults__", (corpora,))
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(bench, "CUBE", 64)
     monkeypatch.setattr(bench, "TEST_TOKENS", 256)
 

@@ -4,6 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from conftest import write_bytes
 
 import data
 from data import context
@@ -11,8 +12,7 @@ from data import context
 
 def make(folder, train, val):
     """A corpus of bytes with one document in each split."""
-    splits = {"train": [np.frombuffer(train, np.uint8)], "val": [np.frombuffer(val, np.uint8)]}
-    data.write_corpus(folder, splits, tokenizer="bytes", source="a test", rule="as given")
+    write_bytes(folder, [train], [val])
     return data.load(folder.name, folder.parent)
 
 

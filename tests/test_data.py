@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiktoken
-from tiktoken_ext.openai_public import r50k_pat_str
+from conftest import write_bytes
 
 import data
 import data.books.prepare as books
@@ -37,32 +37,11 @@ RAW = WORDS.encode()
 SHA256 = hashlib.sha256(RAW).hexdigest()
 
 
-def write_bytes(folder, train, val):
-    """A corpus of bytes with these documents."""
-    splits = {
-        "train": [np.frombuffer(document, np.uint8) for document in train],
-        "val": [np.frombuffer(document, np.uint8) for document in val],
-    }
-    return data.write_corpus(folder, splits, tokenizer="bytes", source="a test", rule="as given")
-
-
 @pytest.fixture
 def small(tmp_path):
     """The folder of a small corpus of bytes, named small."""
     write_bytes(tmp_path / "small", [b"one", b"", b"two and more"], [b"three"])
     return tmp_path / "small"
-
-
-@pytest.fixture
-def toy_gpt2(monkeypatch):
-    """GPT-2's pattern with a handful of merges in the place of GPT-2's vocabulary: needs no file."""
-    merged = [b" t", b"he", b"  ", b"\n\n", b" \n", b"\n ", b" the", b"\n\n\n"]
-    ranks = {piece: rank for rank, piece in enumerate([bytes([i]) for i in range(256)] + merged)}
-    toy = tiktoken.Encoding(
-        "toy", pat_str=r50k_pat_str, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 264}
-    )
-    monkeypatch.setattr(tiktoken, "get_encoding", lambda name: toy)
-    return toy
 
 
 # ---- tokenizers

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from conftest import corpus_of_programs
 
-import data
 import extend
 from configurable import TrainSettings, UserError, read_json
 from posenc import Shape
@@ -73,19 +73,15 @@ def runs(tmp_path_factory):
     """Two seeds of a tiny model, trained on a small corpus of bytes."""
     folder = tmp_path_factory.mktemp("runs")
     name = f"test_extend_{folder.parent.name}"
-    text = np.frombuffer(b"to be, or not to be: that is the question\n" * 400, dtype=np.uint8)
-    splits = {"train": [text], "val": [text]}
-    data.write_corpus(data.HERE / name, splits, tokenizer="bytes", source="here", rule="all")
-    words = [*TINY, f"--dataset={name}"]
-    words += ["--seed=1", f"--out_dir={folder}/s1"]
-    subprocess.run([sys.executable, ROOT / "train.py", *words], check=True, capture_output=True)
-    # the other seed is a copy that says so
-    shutil.copytree(folder / "s1", folder / "s2")
-    (folder / "s2/extrapolation.json").unlink()
-    config = (folder / "s2/config.json").read_text()
-    (folder / "s2/config.json").write_text(config.replace('"seed": 1,', '"seed": 2,'))
-    yield [folder / "s1", folder / "s2"]
-    shutil.rmtree(data.HERE / name)
+    words = [*TINY, f"--dataset={name}", "--seed=1", f"--out_dir={folder}/s1"]
+    with corpus_of_programs(name):
+        subprocess.run([sys.executable, ROOT / "train.py", *words], check=True, capture_output=True)
+        # the other seed is a copy that says so
+        shutil.copytree(folder / "s1", folder / "s2")
+        (folder / "s2/extrapolation.json").unlink()
+        config = (folder / "s2/config.json").read_text()
+        (folder / "s2/config.json").write_text(config.replace('"seed": 1,', '"seed": 2,'))
+        yield [folder / "s1", folder / "s2"]
 
 
 def run_extend(monkeypatch, *words) -> None:

@@ -15,6 +15,7 @@ import torch
 from oracles import SLOPES, C, D, H, L
 from test_schemes import (
     SHAPE,
+    VOCABULARY,
     assert_close,
     build,
     compiled_equals_eager,
@@ -349,6 +350,7 @@ POSITIONS = [
     "sinusoidal",
     "learned(rows=64)",
     "fox",
+    "t5 + rope",
     "rope | nope",
 ]
 RARE = ["kerple", "fope(base=2)", "resonance", "learned_rope", "nope", "randomized(max=128) + rope"]
@@ -371,6 +373,8 @@ def mention(name, pos, folder):
 )
 def test_an_extension_works_in_every_way_of_computing_or_is_refused(pos, tmp_path, monkeypatch):
     idx = tokens(2, 6 * L)
+    changed = idx.clone()
+    changed[:, 13:] = (changed[:, 13:] + 1) % VOCABULARY
     plain = logits(extended(pos, "", 2), idx).detach()
     for name in extension_names():
         gpt = model(pos, 2)
@@ -382,8 +386,10 @@ def test_an_extension_works_in_every_way_of_computing_or_is_refused(pos, tmp_pat
         with torch.no_grad():
             found = logits(gpt, idx)
             cache = gpt.new_cache(2, 6 * L)
-            parts = [gpt(part, cache=cache)[0] for part in idx.split([5, 1, 6 * L - 6], 1)]
+            chunks = [5, 1, 6 * L - 16] + [1] * 10
+            parts = [gpt(part, cache=cache)[0] for part in idx.split(chunks, 1)]
             assert_close(torch.cat(parts, 1), found)
+            assert torch.equal(logits(gpt, changed)[:, :13], found[:, :13])
             monkeypatch.setattr(attention, "FORCED_PATH", "scored")
             monkeypatch.setattr(attention, "BLOCK_ROWS", 7)
             if name != "int8":

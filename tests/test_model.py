@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from test_attention import CASES, SCHEMES, N, model, text
+from test_attention import SCHEMES, N, model, text
 from torch.nn import functional as F
 
 import attention
@@ -30,23 +30,6 @@ def in_parts(gpt, idx, sizes):
 
 
 # ---- properties of every scheme
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("pos, extend", CASES)
-def test_tokens_ahead_change_nothing_and_the_cache_equals_one_pass(pos, extend):
-    gpt = model(pos, extend)
-    idx = text(gpt)
-    expected = gpt(idx, idx)[0]
-    changed = idx.clone()
-    changed[:, 13:] = (changed[:, 13:] + 1) % 17
-    torch.testing.assert_close(gpt(changed, changed)[0][:, :13], expected[:, :13], rtol=0, atol=0)
-    length = idx.shape[1]
-    for sizes in ([1] * length, [4, 1, length - 5]):
-        torch.testing.assert_close(in_parts(gpt, idx, sizes), expected, rtol=0, atol=1e-9)
-    gpt.pos.extend("")  # an extension leaves nothing behind
-    if extend:
-        torch.testing.assert_close(gpt(idx, idx)[0], model(pos)(idx, idx)[0], rtol=0, atol=0)
 
 
 @torch.no_grad()

@@ -73,15 +73,7 @@ def test_the_scheme_of_ten_lines_is_its_formula(tmp_path):
     torch.testing.assert_close(piece.bias(h, i, torch.minimum(i, j))[0], expected)
 
 
-def test_the_scheme_of_ten_lines_is_trained_tested_sampled_and_loaded(
-    tmp_path, monkeypatch, capsys
-):
-    text = np.frombuffer(b"to be, or not to be: that is the question\n" * 40, dtype=np.uint8)
-    splits = {"train": [text], "val": [text]}
-    data.write_corpus(tmp_path / "corpora/tiny", splits, tokenizer="bytes", source="", rule="all")
-    load = data.load
-    monkeypatch.setattr(data, "load", lambda name: load(name, tmp_path / "corpora"))
-    monkeypatch.chdir(tmp_path)
+def test_the_scheme_of_ten_lines_is_trained_tested_sampled_and_loaded(here, monkeypatch, capsys):
     Path("my_scheme.py").write_text(SCHEME, encoding="utf-8")
 
     def run(program, words):
