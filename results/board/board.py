@@ -180,9 +180,10 @@ def show(numbers: pd.DataFrame, compared: pd.DataFrame) -> str:
     lines += ["", "| difference to rope | number | seeds | mean ± 95 % | p | Holm's p |"]
     lines.append("|---|---|---|---|---|---|")
     for row in compared.itertuples():
+        small = [f"{p:.4f}" if p >= 0.0001 else "< 0.0001" for p in (row.p, row.holm)]
         lines.append(
             f"| {row.label} | {row.name} | {row.seeds} | {row.mean:+.3f} ± {row.half:.3f} "
-            f"| {row.p:.4f} | {row.holm:.4f} |"
+            f"| {small[0]} | {small[1]} |"
         )
     return "\n".join(lines)
 
