@@ -246,3 +246,5 @@ def test_the_page_of_the_board_has_the_numbers_of_its_rows_by_two_programs():
         if not np.isnan(cell.content):
             assert table.area["content"] == pytest.approx(cell.content)
             assert table.area["order"] == pytest.approx(cell.order)
+            assert table.reach["content"] == cell.content_reach
+            assert table.reach["order"] == cell.order_reach

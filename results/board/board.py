@@ -1,6 +1,7 @@
 """The board's table and figure, of rows.csv.xz alone.
 
     python results/board/board.py [--rows=FILE] [--figure=FILE]
+    python results/board/board.py --runs        each seed, and the tests on the way
 
 It computes with numpy, pandas and scipy and imports nothing of the project, so that it checks the
 project's own numbers (runs/answers.py) as well.
@@ -32,6 +33,29 @@ def read(path: Path) -> pd.DataFrame:
     return rows[rows.step == rows.max_iters]
 
 
+def runs_table(rows: pd.DataFrame) -> str:
+    """The numbers of each run at each step that was tested, with the reach of both kinds."""
+    tables = []
+    for step, tested in rows.groupby("step"):
+        tables.append(measure(tested).drop(columns="books").assign(step=step))
+    table = pd.concat(tables).sort_values(["label", "seed", "step"])
+    return (
+        table.drop(columns=["content variance", "order variance"]).round(3).to_string(index=False)
+    )
+
+
+def reach(bins: pd.DataFrame, inside: float) -> int:
+    """The end of the farthest bin whose accuracy is surely (95 %) above half of that inside L."""
+    count = bins["count"]
+    z = stats.norm.ppf(0.975)
+    right = bins.right
+    middle = (right + z**2 / (2 * count)) / (1 + z**2 / count)
+    half = z / (1 + z**2 / count) * np.sqrt(right * (1 - right) / count + z**2 / (4 * count**2))
+    low = 1 - (1 - (middle - half)) / (1 - bins.chance)  # Wilson's lower bound, above chance
+    holds = (low > inside / 2) & (inside > 0)
+    return int(bins.end.where(holds, 0).max())
+
+
 def losses_of_books(row: pd.Series) -> np.ndarray:
     """The loss in each of the validation books, (books,)."""
     return np.array(row.block_nats.split(), dtype=float)
@@ -48,6 +72,8 @@ def above_chance(row: pd.Series, kind: str) -> pd.DataFrame:
             "first": bins["edges"][:-1],
             "end": bins["edges"][1:],
             "count": counts,
+            "right": right,
+            "chance": bins["chance"],
             "above": 1 - (1 - right) / guess,
             "variance": right * (1 - right) / counts / guess**2,
         }
@@ -82,6 +108,7 @@ def measure(rows: pd.DataFrame) -> pd.DataFrame:
             if reads_longest:
                 bins = above_chance(asked.loc[longest], kind)
                 line[kind], line[f"{kind} variance"] = area(bins)
+                line[f"{kind}_reach"] = reach(bins, line[f"inside_{kind}"])
         lines.append(line)
     return pd.DataFrame(lines)
 
@@ -180,10 +207,10 @@ def show(numbers: pd.DataFrame, compared: pd.DataFrame) -> str:
     lines += ["", "| difference to rope | number | seeds | mean ± 95 % | p | Holm's p |"]
     lines.append("|---|---|---|---|---|---|")
     for row in compared.itertuples():
-        small = [f"{p:.4f}" if p >= 0.0001 else "< 0.0001" for p in (row.p, row.holm)]
+        p, corrected = (f"{x:.4f}" if x >= 0.0001 else "< 0.0001" for x in (row.p, row.holm))
         lines.append(
             f"| {row.label} | {row.name} | {row.seeds} | {row.mean:+.3f} ± {row.half:.3f} "
-            f"| {small[0]} | {small[1]} |"
+            f"| {p} | {corrected} |"
         )
     return "\n".join(lines)
 
@@ -233,7 +260,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=Path, default=Path(__file__).with_name("rows.csv.xz"))
     parser.add_argument("--figure", help="a file to draw")
+    parser.add_argument("--runs", action="store_true", help="a line for each run and tested step")
     options = parser.parse_args()
+    if options.runs:
+        print(runs_table(pd.read_csv(options.rows)))
+        return
     rows = read(options.rows)
     numbers = measure(rows)
     print(show(numbers, compare(numbers, "rope")))
