@@ -344,7 +344,7 @@ class Nope(Piece):
 
     Haviv et al. 2022, Kazemnejad et al. 2023 (arXiv 2305.19466).
     Verdict: its loss was the highest of seven schemes at L, 0.23 nats above alibi's, and it grew by
-    0.51 at 2 L (results/seven). Where its text broke, two seeds of three found names up to 16 L
+    0.51 at 2 L (results/seven). Where its text broke, four seeds of five found names 8 to 32 L
     back, none their order (results/board). Kazemnejad et al. 2023 find it the best of five on
     algorithmic tasks.
     """

@@ -25,6 +25,7 @@ NEAREST = 16  # tokens back, from where on an area counts
 # accuracy above chance in texts of L, below which a kind is not learned
 LEARNED = {"content": 0.9, "order": 0.5}
 NUMBERS = ("text", "content", "order")
+IN_A_ROW = 6  # schemes in one row of the figure
 
 
 def read(path: Path) -> pd.DataFrame:
@@ -216,16 +217,35 @@ def show(numbers: pd.DataFrame, compared: pd.DataFrame) -> str:
 
 
 def draw(rows: pd.DataFrame, path: str) -> None:
-    """Three panels, a line for each seed: loss of text by length, both accuracies by distance."""
+    """Three panels for each six schemes, a line for each seed: the loss of text by length, and both
+    accuracies by distance.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, (text, content, order) = plt.subplots(1, 3, figsize=(11, 3.6))
+    labels = list(rows.label.unique())
+    groups = [labels[k : k + IN_A_ROW] for k in range(0, len(labels), IN_A_ROW)]
+    size = (11, 3.4 * len(groups))
+    figure, panels = plt.subplots(len(groups), 3, figsize=size, squeeze=False, sharey="col")
+    for group, axes in zip(groups, panels, strict=True):
+        draw_group(rows[rows.label.isin(group)], group, *axes)
+    panels[0, 0].set_title("text: loss of the same bytes")
+    panels[0, 1].set_title("content: is the name found?")
+    panels[0, 2].set_title("order: which was the latest?")
+    panels[-1, 0].set_xlabel("test length")
+    for axes in panels[-1, 1:]:
+        axes.set_xlabel(f"tokens back, in sequences of {rows.length.max():,}")
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def draw_group(rows: pd.DataFrame, labels: list[str], text, content, order) -> None:
+    """The lines of these schemes in the three panels."""
     longest = rows.length.max()
     trained = rows.train_length.iloc[0]
-    colors = {label: f"C{k}" for k, label in enumerate(rows.label.unique())}
+    colors = {label: f"C{k}" for k, label in enumerate(labels)}
     for label, color in colors.items():
         text.plot([], [], color=color, label=label)
     for (label, _), run in rows.groupby(["label", "seed"], sort=False):
@@ -243,16 +263,13 @@ def draw(rows: pd.DataFrame, path: str) -> None:
         axes.axvline(trained, color="0.8", zorder=0)
         axes.spines[["top", "right"]].set_visible(False)
     text.set_xticks(sorted(rows.length.unique()))
-    text.set(xlabel="test length", ylabel="nats a byte", title="text: loss of the same bytes")
-    content.set(ylabel="accuracy above chance", title="content: is the name found?")
-    order.set(title="order: which was the latest?")
+    text.set_ylabel("nats a byte")
+    content.set_ylabel("accuracy above chance")
     for axes in (content, order):
-        axes.set(xlabel=f"tokens back, in sequences of {longest:,}", ylim=(-0.25, 1.03))
+        axes.set_ylim(-0.25, 1.03)
         axes.set_xticks([1, 8, 32, trained, 512, 2048])
         axes.axhline(0, color="0.8", zorder=0)
     text.legend(fontsize=8, frameon=False, loc="center right", bbox_to_anchor=(1, 0.32))
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
 
 
 def main() -> None:
