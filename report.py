@@ -1,6 +1,6 @@
 """Print and draw what was measured, without testing anything.
 
-    python report.py [FOLDER ...] [--dataset=NAME] [--out=FILE] [--format=text|md|tex|csv]
+    python report.py [FOLDER ...] [--dataset=NAME] [--out=FILE] [--format=text|md|tex|csv|json]
 
     python report.py                                       list the runs in out/
     python report.py out/A out/B                           the tables of these runs

@@ -430,14 +430,16 @@ def show(
     format: str = "text",
     digits: int = 4,
 ) -> str:
-    """A frame as "text", "md", "tex" (booktabs) or "csv", with its title and notes.
+    """A frame as "text", "md" or "tex" (booktabs) with its title and notes, or as "csv" or "json".
 
     An index without a name is left out; a missing number is an empty cell.
     """
-    if format == "csv":
-        return to_csv(frame)
     if any(frame.index.names):
         frame = frame.reset_index()
+    if format == "csv":
+        return to_csv(frame)
+    if format == "json":
+        return frame.to_json(orient="records", indent=1)
     numbers = {"na_rep": "", "float_format": f"{{:.{digits}f}}".format}
     if format == "text":
         table = frame.to_string(index=False, **numbers)
@@ -470,10 +472,8 @@ def tables(rows: pd.DataFrame, format: str = "text", lengths: Iterable[int] = ()
     measured = set(rows.length)
     if not measured.issuperset(lengths):
         raise UserError(f"eval_lengths: the tested ones are {sorted(measured)}")
-    if format == "csv":
-        return to_csv(rows)
-    if format == "json":
-        return rows.to_json(orient="records", indent=1)
+    if format in ("csv", "json"):
+        return show("", rows, format=format)
     is_answer = rows.protocol.isin(answers.ANSWERED)
     if is_answer.any() and (rows.protocol == "fixed_targets").any():
         # questions inside a text: two tables

@@ -569,6 +569,7 @@ def test_report_prints_draws_and_lists(out, capsys, monkeypatch):
     assert "runs: 3" in listed and f"{loss:.4f}" in listed and listed.count("2/60") == 1
     rows = list(csv.DictReader(io.StringIO(run_report(capsys, monkeypatch, "out", "--format=csv"))))
     assert len(rows) == 36 and any("unfinished" in row["label"] for row in rows)
+    assert len(json.loads(run_report(capsys, monkeypatch, "out", "--format=json"))) == 3
     (out / "out" / "d").mkdir()
     (out / "out" / "d" / "config.json").write_text("{")
     assert "d/config.json" in run_report(capsys, monkeypatch, "out")  # named, and no end
@@ -644,6 +645,8 @@ def test_the_settings_of_runs_as_they_were_used(out, capsys, monkeypatch):
     assert lines["tokens"] == ["trained", "5000"] and "lr_decay_iters" not in text
     tex = run_report(capsys, monkeypatch, "out/a", "out/b", "--show=settings", "--format=tex")
     assert tex.count("tabular") == 2 and "n\\_layer & 4 &  \\\\" in tex
+    text = run_report(capsys, monkeypatch, "out/a", "out/b", "--show=settings", "--format=csv")
+    assert text.startswith("setting,alibi,rope\n") and "n_layer,4,\n" in text
     (out / "out/b/config.json").unlink()
     with pytest.raises(UserError, match="out/b/config.json is missing"):
         run_report(capsys, monkeypatch, "out/a", "out/b", "--show=settings")
