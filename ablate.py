@@ -312,7 +312,7 @@ def show_plan(cells: list[Cell], jobs: int) -> None:
     seconds = 0.0
     for cell in waiting:
         first, *_, last = (cell.settings.tokens_per_step / x for x in speeds[cell.label])
-        print(f"{cell.name}: {1000 * last:.1f} ms a step, {first:.0f} s the first, which compiles")
+        print(f"{cell.name}: {1000 * last:.1f} ms a step, {first:.0f} s the first")
         seconds += first + last * (cell.settings.max_iters - cell.state()[1])
     print(f"training, without tests, {jobs} at once: about {seconds / jobs / 60:.1f} min")
 

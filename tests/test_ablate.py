@@ -324,7 +324,7 @@ def test_a_plan_counts_first_steps_others_and_jobs(stand_in, monkeypatch, capsys
     monkeypatch.setattr(ablate, "logged", lambda folder: speeds)
     ablate.show_plan(cells, 2)
     said = capsys.readouterr().out
-    assert "nope, seed 1337: 1500.0 ms a step, 20 s the first" in said
+    assert "nope, seed 1337: 1500.0 ms a step, 20 s the first\n" in said
     assert "about 2.8 min" in said  # 2 cells of 20 + 100 * 1.5 seconds, two at once
     monkeypatch.setattr(ablate, "train_cells", lambda cells, jobs: {"alibi": "it is broken"})
     with pytest.raises(UserError, match="alibi: it is broken"):

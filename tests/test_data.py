@@ -523,7 +523,7 @@ def test_paths_and_tokenizers_that_cannot_be_used_are_sentences(notes, tmp_path)
         (["absent"], [], "bytes", "absent is no file or folder"),
         ([str(notes / "deep")], [str(notes / "deep")], "bytes", "is in PATH and --val"),
         ([str(notes)], [], "words", "--tokenizer=words has no tokenizer.json; give bytes, char"),
-        ([str(tmp_path / "empty")], [], "bytes", "empty: no text in it"),
+        ([str(tmp_path / "empty")], [], "bytes", "empty: no text in it$"),
     ]
     (tmp_path / "empty").mkdir()
     for paths, val_paths, tokenizer, sentence in cases:

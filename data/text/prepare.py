@@ -217,7 +217,7 @@ def prepare(
         count = len({*left_out})  # char reads all twice
         print(f"left out, as no UTF-8 text: {count:,} documents ({left_out[0]} ...)")
     if not encoded:
-        raise UserError(f"{' '.join(paths)}: no text in it; {' '.join(left_out[:1])}")
+        raise UserError("; ".join([f"{' '.join(paths)}: no text in it", *left_out[:1]]))
     source = " ".join(paths)
     train = [ids for _, ids in encoded]
     held_out = [ids for is_held_out, ids in encoded if is_held_out]
