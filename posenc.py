@@ -58,7 +58,7 @@ Numbers = list[Annotated[float, Field(ge=1e-6, le=1e6)]]
 # ---- pure functions
 
 
-def start_deviation(width: int) -> float:
+def init_std(width: int) -> float:
     """The deviation of weights at the start: 0.02 at GPT-2's width, as 1 / sqrt(width) at others.
 
     With 0.02 at a width of 128, products of queries and keys start so small that models stay for
@@ -362,7 +362,7 @@ class Learned(Piece):
     def __init__(self, shape: Shape, *, rows: Count | None = None):
         super().__init__()
         self.limit = rows or shape.length
-        table = torch.empty(self.limit, shape.width).normal_(std=start_deviation(shape.width))
+        table = torch.empty(self.limit, shape.width).normal_(std=init_std(shape.width))
         self.table = nn.Parameter(table)
 
     def embed(self, ids, tokens, total):
@@ -374,7 +374,7 @@ class Sinusoidal(Piece):
     """scale x [sin(p w_m), cos(p w_m)], w_m = base^(-2m/C), added to the token embedding.
 
     Vaswani et al. 2017, where token embeddings are as large as the sinusoids (scale 1). Here they
-    start smaller (`start_deviation`) and grow in training. With scale=0.02 positions drown, with 1
+    start smaller (`init_std`) and grow in training. With scale=0.02 positions drown, with 1
     the tokens do: trained from a start of 0.02 at n_embd = 128, the scales 0.02, 0.05, 0.1, 0.2 and
     1 left 0.48, 0.19, 0.13, 0.25 and 1.0 nats to rope at L (results/in-length).
     Verdict: its loss was alibi's at L, to 0.001 nats, and rose from 1.14 there to 3.29 at 2 L
