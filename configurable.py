@@ -158,7 +158,7 @@ class GPTConfig(ModelSettings):
 
     @property
     def mlp_width(self) -> int:
-        """The hidden width of the MLP: 4 n_embd, or two thirds of it with three matrices (SwiGLU)."""
+        """The hidden width of the MLP: 4 n_embd, or two thirds of that for SwiGLU."""
         if self.n_inner:
             return self.n_inner
         if self.mlp == "swiglu":
@@ -230,7 +230,9 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
     examine: bool = setting(True, "examine the scheme before training", "manner")
     eval_interval: Count = setting(200, "steps between validations", "manner")
     eval_iters: Count = setting(16, "batches of a validation", "manner")
-    test_at: tuple[Count, ...] = setting((), "steps after which to test too", "manner")
+    test_at: tuple[Count, ...] = setting(
+        (), "steps after which to run the final test too", "manner"
+    )
     log_interval: Count = setting(20, "steps between log lines", "manner")
     compile: bool = setting(True, "torch.compile, where there is a compiler", "manner")
     deterministic: bool = setting(
