@@ -211,7 +211,7 @@ def test_the_shares_are_disjoint_and_complete():
         ["b", "e", "h"],
         ["c", "f"],
     ]
-    with pytest.raises(UserError, match="not so many shares"):
+    with pytest.raises(UserError, match="only 3 shares"):
         ablate.share([], "4/3")
 
 
