@@ -43,6 +43,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Length = Annotated[int, Field(ge=2, le=2**24)]
 Lengths = tuple[Length, ...]
 Share = Annotated[float, Field(ge=0, lt=1)]
+FRESH = ("auto", "scratch")  # the values of init_from that start from random weights
 
 
 # ---- the settings of every program
@@ -279,7 +280,7 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
                 raise UserError(
                     f"mixed_lengths: {length} does not divide batch_size x block_size = {tokens}"
                 )
-        if self.length_factor and self.init_from in ("auto", "scratch"):
+        if self.length_factor and self.init_from in FRESH:
             raise UserError("length_factor is for a run that is trained on: add --init_from=RUN")
 
 

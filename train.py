@@ -27,6 +27,7 @@ from tqdm import tqdm
 
 import evaluate
 from configurable import (
+    FRESH,
     GPTConfig,
     TrainSettings,
     UserError,
@@ -47,7 +48,6 @@ from runs.results import describe_run, run_table, update_result
 from scheme import parse
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # schedulers send the last one
-FRESH = ("auto", "scratch")  # the values of init_from that start from random weights
 
 # ---- from settings to a run
 
