@@ -136,7 +136,7 @@ def plan(schemes: list[str], settings: AblateSettings) -> list[Cell]:
     must be the same in all cells.
     """
     if len(set(settings.seeds)) < len(settings.seeds):
-        raise UserError(f"seeds = {settings.seeds}: one of them stands twice; leave it out")
+        raise UserError(f"seeds = {settings.seeds}: one of them appears twice; leave it out")
     if not schemes:
         raise UserError("name the position schemes, as in: python ablate.py nope rope alibi")
     shared = TrainSettings(**{f.name: getattr(settings, f.name) for f in fields(TrainSettings)})

@@ -537,8 +537,8 @@ def read_config_file(cls: type[Settings], path: Path) -> dict[str, Any]:
         raise UserError(f"{path}:{error.lineno or 1}: {error.msg}") from None
     except (ValueError, TypeError):
         raise UserError(
-            f"{path}:{line}: after `name =` must stand a number, a text in quotes, True, False, "
-            "None, or a tuple of these"
+            f"{path}:{line}: the value after `name =` must be a number, a text in quotes, True, "
+            "False, None, or a tuple of these"
         ) from None
     return chosen
 

@@ -69,7 +69,7 @@ def check_seeds(runs: list[Run]) -> None:
         for name, value in values(run.settings, "result").items():
             if name not in ("seed", "init_from") and value != first[name]:
                 raise UserError(
-                    f"{run.folder} is no other seed of {runs[0].folder}, it has {name} = {value!r}"
+                    f"{run.folder} is not a seed of {runs[0].folder}: its {name} is {value!r}"
                 )
     if len({run.settings.seed for run in runs}) < len(runs):
         raise UserError("two of the runs have the same seed: leave one out")

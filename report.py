@@ -144,7 +144,9 @@ def main() -> None:
     size = []
     if settings.size:
         if not re.fullmatch(r"[0-9]*[.]?[0-9]+x[0-9]*[.]?[0-9]+", settings.size):
-            raise UserError(f"size={settings.size} is no width x height in inches, as 3.25x2.2")
+            raise UserError(
+                f"size={settings.size} is not a width x height in inches, such as 3.25x2.2"
+            )
         size = [float(x) for x in settings.size.split("x")]
     if settings.show == "settings":
         print(settings_table(rows, settings.format))

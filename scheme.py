@@ -223,7 +223,7 @@ def find(name: str, pos_file: Path | None = None, option: str = "") -> type[Piec
     right = meant[near[0]]
     cls = pieces[right]
     if option == "extend" and not cls.can_extend:
-        raise UserError(f"{name} is no extension of a trained model: train with it, --pos={right}")
+        raise UserError(f"{name} does not extend a trained model: train with --pos={right}")
     if option == "pos" and issubclass(cls, Extension):
         raise UserError(f"{name} extends a trained model: write it as --extend={right}")
     if right != name:
@@ -372,7 +372,7 @@ def check_layer(pieces, extensions, text):
             reason = f"do not go together: {other} gives whole positions one vector for all layers"
         # b draws positions of a longer text: a factor that depends on the length would count twice
         elif b.draw and a in extensions and a.factor and a.factor(2**30) != a.factor(2**31):
-            reason = f"take a text for longer: give a fixed factor to {name}"
+            reason = f"both assume a longer text: give {name} a fixed factor"
         if reason:
             raise UserError(f"{text}: {name} and {other} {reason}")
 

@@ -200,7 +200,7 @@ def source_files(path: Path) -> dict[str, Path]:
     The imports are found in the text. Names are such as "pos_file.py", "helper.py" and
     "zoo/kerple.py".
     """
-    load_file(path)  # UserError for what is no file of schemes
+    load_file(path)  # UserError if it is not a file of schemes
     files = {f"zoo/{path.name}" if path.parent == ZOO else "pos_file.py": path}
     waiting = [path]
     while waiting:
@@ -392,7 +392,9 @@ def load_checkpoint(folder: Path) -> dict[str, Any] | None:
         except FileNotFoundError:  # training has meanwhile saved another and deleted this one
             return load_checkpoint(folder)
         except pickle.UnpicklingError as error:
-            raise UserError(f"{path} is no checkpoint of this program: do not trust it") from error
+            raise UserError(
+                f"{path} is not a checkpoint of this program: do not trust it"
+            ) from error
         return state | {"digest": digest}
     if checkpoint_paths(folder):
         raise UserError(f"all checkpoints in {folder} are damaged: {RESTORE}")

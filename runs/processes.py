@@ -81,10 +81,12 @@ ALONE = Processes()
 
 
 def world_size() -> int:
-    """The number of processes of torchrun, 1 without it. UserError if WORLD_SIZE is no number."""
+    """The number of processes of torchrun, 1 without it. UserError if WORLD_SIZE is not one."""
     text = os.environ.get("WORLD_SIZE", "1")
     if not text.isdecimal():
-        raise UserError(f"WORLD_SIZE={text!r:.60} is no number: unset it, or start with torchrun")
+        raise UserError(
+            f"WORLD_SIZE={text!r:.60} is not a number: unset it, or start with torchrun"
+        )
     return int(text)
 
 
