@@ -372,7 +372,7 @@ def check_layer(pieces, extensions, text):
             reason = f"do not go together: {other} gives whole positions one vector for all layers"
         # b draws positions of a longer text: a factor that depends on the length would count twice
         elif b.draw and a in extensions and a.factor and a.factor(2**30) != a.factor(2**31):
-            reason = f"both assume a longer text: give {name} a fixed factor"
+            reason = f"both assume a longer text: give a fixed factor to {name}"
         if reason:
             raise UserError(f"{text}: {name} and {other} {reason}")
 
