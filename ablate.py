@@ -4,22 +4,22 @@
 
     python ablate.py nope rope alibi                           3 schemes x 3 seeds
     python ablate.py rope 'rope + alibi' config/size/tiny.py   any settings but pos and seed
-    python ablate.py rope 'rope --qk_norm=True'                settings of one scheme alone
-    python ablate.py rope config/recipes/gemma3.py             those of a file that sets pos
+    python ablate.py rope 'rope --qk_norm=True'                settings for one scheme alone
+    python ablate.py rope config/recipes/gemma3.py             a scheme from a file that sets pos
     python ablate.py rope alibi --learning_rates=1e-3,3e-3,6e-3    the best of them for each scheme
     python ablate.py rope alibi --jobs=4                           four cells at once
     python ablate.py rope alibi --only=1/3                         the first third of the cells
-    python ablate.py rope alibi --plan=True                        what is to do, and how long
+    python ablate.py rope alibi --plan=True                        what is left to do, and how long
 
-Each cell of the comparison is a run of train.py in its own run folder; what it prints is in
-train.log there. All schemes of a seed are trained on the same tokens in the same order. The same
-command goes on after an interruption, and trains only what is not yet trained. A cell whose
-settings, files and corpus have not changed since it was finished is never trained twice:
+A cell of the comparison is one scheme with one seed: a run of train.py in its own run folder, with
+its output in train.log there. For a given seed, all schemes are trained on the same tokens in the
+same order. After an interruption, the same command resumes, and trains only what is missing. A
+finished cell whose settings, files and corpus have not changed is never trained again;
 --overwrite=True replaces the others.
 
-Each of learning_rates is tried for each scheme with one seed that is not compared, for half of the
-steps. The best has the lowest loss at L on validation windows that share no target with the test,
-or on training rows that it has not read.
+Each of learning_rates is tried for each scheme, with an extra seed and half of the steps. The best
+has the lowest loss at L on validation windows that share no target with the test, or on training
+rows that it has not read.
 """
 
 if __name__ == "__main__":  # --help answers before torch is imported
@@ -76,29 +76,29 @@ TRAIN = Path(__file__).resolve().with_name("train.py")
 
 @dataclass
 class Cell:
-    """One run of the comparison, and what tables call its scheme."""
+    """One run of the comparison, and the label of its scheme in tables."""
 
     label: str
     settings: TrainSettings
 
     @property
     def name(self) -> str:
-        """Scheme and seed."""
+        """The scheme and the seed, for messages."""
         return f"{self.label}, seed {self.settings.seed}"
 
     @property
     def folder(self) -> Path:
-        """The run folder that train.py gives it."""
+        """The run folder, as train.py chooses it."""
         return run_folder(self.settings)
 
     def changes(self) -> list[str]:
-        """How the run in its folder, if there is one, is another one than this."""
+        """How the run in its folder, if there is one, differs from this cell."""
         if not (self.folder / "config.json").exists():
             return []
         return differences(self.folder, read_config(self.folder), self.settings)
 
     def is_finished(self) -> bool:
-        """Whether it is trained and tested to its end, by these settings, files and corpus."""
+        """Whether it is fully trained and tested, with these settings, files and corpus."""
         try:
             return bool(finished_result(self.folder, self.settings)) and not self.changes()
         except UserError:  # a damaged file
@@ -107,7 +107,7 @@ class Cell:
             raise
 
     def state(self) -> tuple[str, int]:
-        """What a plan says of it, and the step from which train.py goes on."""
+        """Its state in words, for --plan, and the step from which train.py resumes."""
         if self.is_finished():
             return "finished", self.settings.max_iters
         changes = self.changes()
@@ -124,17 +124,19 @@ class Cell:
 
 
 def is_recipe(word: str) -> bool:
-    """Whether a word of the command line is a config file that sets pos: a scheme of its own."""
+    """Whether an argument is a config file that sets pos, and so counts as a scheme."""
     is_file = word.endswith(".py") and Path(word).is_file()
     return is_file and bool(re.search(r"^pos\s*=", Path(word).read_text(encoding="utf-8"), re.M))
 
 
 def plan(schemes: list[str], settings: AblateSettings) -> list[Cell]:
-    """All cells, those of the first seed first. UserError for a scheme or a seed that is named
-    twice, or for a setting of one scheme which must be the same in all cells.
+    """All cells, those of the first seed first.
+
+    UserError if a scheme or a seed is named twice, or if a scheme has a setting of its own that
+    must be the same in all cells.
     """
     if len(set(settings.seeds)) < len(settings.seeds):
-        raise UserError(f"seeds = {settings.seeds}: one of them stands twice; leave it out")
+        raise UserError(f"seeds = {settings.seeds}: one of them appears twice; leave it out")
     if not schemes:
         raise UserError("name the position schemes, as in: python ablate.py nope rope alibi")
     shared = TrainSettings(**{f.name: getattr(settings, f.name) for f in fields(TrainSettings)})
@@ -168,15 +170,15 @@ def plan(schemes: list[str], settings: AblateSettings) -> list[Cell]:
 
 
 def share(cells: list[Cell], only: str) -> list[Cell]:
-    """The I-th of N shares of the cells, where `only` is I/N. UserError if I is above N."""
+    """The I-th of N shares of the cells, where `only` is "I/N". UserError if I > N."""
     part, parts = map(int, only.split("/"))
     if part > parts:
-        raise UserError(f"only={only}: there are not so many shares")
+        raise UserError(f"only={only}: there are only {parts} shares")
     return cells[part - 1 :: parts]
 
 
 def check_folders(cells: list[Cell]) -> None:
-    """UserError, before anything is trained, for a folder that holds another run."""
+    """Raise UserError, before anything is trained, for a folder that holds another run."""
     for cell in cells:
         if cell.settings.overwrite or not cell.changes():
             continue
@@ -189,8 +191,10 @@ def check_folders(cells: list[Cell]) -> None:
 
 
 def examine_cells(cells: list[Cell]) -> None:
-    """Examine the scheme of every cell; print warnings. UserError, before anything is trained, for
-    a wrong scheme or a length that the corpus does not have.
+    """Examine the scheme of every cell and print warnings.
+
+    UserError, before anything is trained, for a wrong scheme or a length that the corpus cannot
+    test.
     """
     # one cell of each scheme
     for cell in {cell.label: cell for cell in cells}.values():
@@ -216,8 +220,8 @@ def train_cells(cells: list[Cell], jobs: int) -> dict[str, str]:
     """Train and test the cells that are not finished, `jobs` at once; print a line for each.
     Returns {name of a cell: why it failed}.
 
-    SIGINT (Ctrl-C), SIGTERM and SIGUSR1 go to the cells that run; they save and end, and this
-    raises SystemExit.
+    SIGINT (Ctrl-C), SIGTERM and SIGUSR1 are passed on to the running cells, which save and end;
+    then SystemExit is raised.
     """
     waiting = [cell for cell in cells if not cell.is_finished()]
     failures = {}
@@ -253,7 +257,7 @@ def train_cells(cells: list[Cell], jobs: int) -> dict[str, str]:
             env=environment,
         )
         children.append(child)
-        if caught:  # it came while the child was being started
+        if caught:  # a signal came while the child was being started
             child.send_signal(caught[0])
         with (cell.folder / "train.log").open("a", encoding="utf-8") as log:
             for line in child.stdout:
@@ -292,10 +296,10 @@ def train_cells(cells: list[Cell], jobs: int) -> dict[str, str]:
 
 
 def show_plan(cells: list[Cell], jobs: int) -> None:
-    """Print a line for each cell, and how long those that are not finished train on this machine.
+    """Print the state of each cell, and how long the unfinished ones would train on this machine.
 
-    One cell of each scheme takes forty steps, in a folder that is deleted; the last twenty count.
-    UserError if one fails.
+    To measure it, one cell of each scheme takes forty steps in a temporary folder; the last twenty
+    are timed. UserError if one fails.
     """
     for cell in cells:
         print(f"{cell.name}: {cell.state()[0]}; {cell.folder}")
@@ -321,10 +325,10 @@ def show_plan(cells: list[Cell], jobs: int) -> None:
 
 
 def pick_rates(cells: list[Cell], settings: AblateSettings) -> dict[str, float]:
-    """The learning rate of the lowest loss for each scheme. Each rate is tried with one seed more,
-    for half of the steps.
+    """The learning rate with the lowest loss, for each scheme.
 
-    UserError as long as other shares of the cells have not tried theirs.
+    Each rate is tried with an extra seed for half of the steps. UserError as long as other shares
+    of the cells have not tried theirs.
     """
     trials = {}  # a cell for each scheme and rate, the same whatever the seed of the cell
     for cell in cells:
@@ -342,7 +346,7 @@ def pick_rates(cells: list[Cell], settings: AblateSettings) -> dict[str, float]:
 
 
 def tuning_loss(trial: Cell) -> float:
-    """The loss that a rate is picked by: inf if the run diverged, NaN if it is not finished."""
+    """The loss that rates are compared by: inf if the run diverged, NaN if it is not finished."""
     if diverged(trial.folder):
         return math.inf
     if not trial.is_finished():
@@ -377,7 +381,7 @@ def main() -> int:
     folder = Path(settings.ablate_dir or name)
     os.environ.setdefault("WANDB_RUN_GROUP", folder.name)  # wandb reads it, in each cell too
 
-    # one number format for all cells: that of those that have begun, or the faster one here
+    # one dtype for all cells: that of cells that have begun, or else the faster one here
     dtype = settings.dtype
     for cell in cells:
         if dtype == "auto" and not settings.overwrite and (cell.folder / "config.json").exists():

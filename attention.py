@@ -1,14 +1,14 @@
-"""Causal attention under a plan of positions: the reference, and four paths that equal it.
+"""Causal attention by a plan of positions: a plain reference, and four paths that must equal it.
 
-`fused`    nothing is added to the scores: the library's causal kernel
-`masked`   added scores are a matrix: one that all layers share where it is small, else made by
-           blocks of query rows in each layer, so that memory is linear in the length
-`flex`     FlexAttention on a GPU: biases from a table of distances or in the kernel, masks as
-           blocks of keys
-`scored`   the reference by blocks: a piece makes the whole score or the weights, or distances are
-           rewritten
+`fused`    nothing is added to the scores: PyTorch's causal kernel
+`masked`   a matrix is added to the scores: all layers share it if it is small, else each layer
+           makes it in blocks of query rows, so that memory is linear in the length
+`flex`     FlexAttention on a GPU: biases from a table of distances or computed in the kernel,
+           masks as blocks of keys
+`scored`   the reference in blocks of query rows: where a piece computes the whole score or the
+           weights, or distances are rewritten
 
-A score is q.k x scale, times the temperature, plus biases; -inf where a key is not seen.
+A score is q.k x scale, times the temperature, plus biases; -inf if the query may not see the key.
 """
 
 from contextlib import nullcontext
@@ -26,17 +26,17 @@ from torch.utils.checkpoint import checkpoint
 from posenc import Tile, stored, widened
 from scheme import Plan
 
-PRODUCT_KEYS = 512  # on a CPU, compiled: up to here two products are faster than the kernel
-SHARED_BYTES = 16 * 2**20  # a larger matrix of added scores is made in blocks, in each layer anew
+PRODUCT_KEYS = 512  # in compiled CPU code, two matrix products beat the kernel up to this length
+SHARED_BYTES = 16 * 2**20  # layers share a matrix of added scores up to this size
 BLOCK_ROWS = 256  # rows of a block: they keep the kernel busy, and causality saves half of the work
-CARD_BYTES = 2**28  # on a GPU this holds for the matrix, and for the rows of a block
+GPU_BYTES = 2**28  # on a GPU, the limit of a shared matrix, and of the scores of a block
 # cuDNN reads float32 masks wrongly and makes NaN of very negative ones (pytorch 191612, 196678)
 MASKED_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-FLEX_RELEASES = ("2.11", "2.13")  # in which what it is asked here compiles for sm_80 and sm_90
-SMALL_BLOCKS = {"BLOCK_N": 64, "num_stages": 2}  # a table that the kernel reads takes shared memory
+FLEX_RELEASES = ("2.11", "2.13")  # of torch, in which flex compiles for sm_80 and sm_90
+SMALL_BLOCKS = {"BLOCK_N": 64, "num_stages": 2}  # leave shared memory for the table of biases
 
-FORCED_PATH = ""  # a test sets the path of whole texts here
-COMPILE_FLEX = False  # whether flex may compile itself for eager code; runs/device.py sets it
+FORCED_PATH = ""  # tests set this to force a path for whole texts
+COMPILE_FLEX = False  # whether eager code may compile flex; runs/device.py sets it
 
 
 # ---- the reference
@@ -51,11 +51,11 @@ def reference(
     features: Tensor | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """The definition, in float32 or wider: q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D).
+    """The definition of attention: q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D).
 
-    With one part of the plan q and k are turned already, with several they are not. features (B, S,
-    M) are those of all keys. k and v may have fewer heads, each for a group of q's. A GPU forms
-    matrix products in the number format of q.
+    k and v may have fewer heads, each shared by a group of q's. If the plan has one part, q and k
+    are turned already; if it has several, they are turned here. features (B, S, M) belong to the
+    keys. Computed in float32 or wider, but on a GPU matrix products are in the dtype of q.
     """
     weights = attention_weights(q, k, plan, scale, features)
     dtype = q.dtype if q.is_cuda else weights.dtype
@@ -71,7 +71,7 @@ def attention_weights(
     scale: float,
     features: Tensor | None = None,
 ) -> Tensor:
-    """The weights (B, H, T, S) of `reference`, in float32 or wider."""
+    """The attention weights (B, H, T, S) of `reference`, in float32 or wider."""
     wide = torch.promote_types(q.dtype, torch.float32)
     narrow = q.dtype if q.is_cuda else wide
     columns = torch.arange(k.shape[-2], device=q.device)
@@ -89,8 +89,8 @@ def attention_weights(
                 score = plan.scoring.score(tile)
             else:
                 score = score + added
-            score = torch.where(added > -torch.inf, score, -torch.inf)  # q.k ahead may overflow
-            if part.where is not None:  # where it does not hold, the parts before it count
+            score = torch.where(added > -torch.inf, score, -torch.inf)  # a hidden q.k may overflow
+            if part.where is not None:  # where this is False, scores of earlier parts stay
                 ids = plan.parts[0]
                 holds = part.where(ids.query_ids[:, None], ids.key_ids)
                 score = torch.where(holds, score, scores)
@@ -99,8 +99,8 @@ def attention_weights(
 
 
 def turned(q, k, plan, part, scale, features):
-    """(q, k) as attention multiplies them: turned if the plan has several parts, q times the
-    temperature, with the columns that a piece sums along the text of features (B, S, M).
+    """q and k ready to be multiplied: turned if the plan has several parts, q times the
+    temperature, both with the columns that a piece adds from features (B, S, M).
     """
     dtype = q.dtype
     if len(plan.parts) > 1:
@@ -113,7 +113,7 @@ def turned(q, k, plan, part, scale, features):
 
 
 def rows_of(plan: Plan, start: int, stop: int) -> Plan:
-    """The plan of its queries start ... stop - 1 and of the keys up to them."""
+    """The plan for queries start ... stop - 1 alone, and the keys up to the last of them."""
     parts = []
     for part in plan.parts:
         last = len(part.key_ids) - len(part.query_ids) + stop
@@ -132,9 +132,10 @@ def rows_of(plan: Plan, start: int, stop: int) -> Plan:
 
 
 def pairs_of_ids(part, index, columns, dtype):
-    """Position ids (R, 1) and (R, C) of queries at index (R, 1) and keys at columns (C,).
+    """Position ids i (R, 1) of the queries at index (R, 1), j (R, C) of the keys at columns (C,).
 
-    For keys ahead j = i: i - j is never negative. Where scores are float64, so are whole ids.
+    Keys after the query get j = i, so that i - j is never negative. If scores are float64, integer
+    ids are converted too.
     """
     offset = len(part.key_ids) - len(part.query_ids)
     i = part.query_ids[index - offset]
@@ -143,21 +144,22 @@ def pairs_of_ids(part, index, columns, dtype):
 
 
 def added_scores(plan, part, n_head, dtype, index, columns):
-    """What is added to q.k x scale: (H or 1, R, C), -inf where a query may not see a key.
+    """What is added to q.k x scale, (H or 1, R, C): biases, and -inf where the key is hidden.
 
-    index (R, 1) and columns (C,) are places of queries and keys, dtype is float32 or wider.
+    index (R, 1) and columns (C,) are the places of queries and keys in the text. dtype is float32
+    or wider.
     """
     added = torch.zeros((), dtype=dtype, device=index.device)
     if plan.biases:
         i, j = pairs_of_ids(part, index, columns, dtype)
         heads = torch.arange(n_head, device=index.device)[:, None, None]
         for piece in plan.biases:
-            added = added + piece.bias(heads, i, j).to(dtype)  # real positions are wider
+            added = added + piece.bias(heads, i, j).to(dtype)  # float64 ids give float64 biases
     return torch.where(sees(plan, index, columns), added, -torch.inf)
 
 
 def sees(plan, index, columns):
-    """Whether queries at these indexes may see keys at others, by causality and masks."""
+    """True where the queries at `index` may see the keys at `columns`: causality and masks."""
     seen = columns <= index
     for piece in plan.masks:
         seen = seen & piece.mask(index, columns)
@@ -165,7 +167,7 @@ def sees(plan, index, columns):
 
 
 def for_each_head(q, x):
-    """Keys or values x (B, heads, S, D), with copies where several heads of q share one of x."""
+    """Keys or values x (B, heads, S, D), repeated so that each head of q has its own."""
     group = q.shape[1] // x.shape[1]
     return x.repeat_interleave(group, 1) if group > 1 else x
 
@@ -175,19 +177,19 @@ def for_each_head(q, x):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A plan, the path chosen for it, the dropout, and what all layers with this plan share."""
+    """A plan, the path chosen for it, and what is computed once for all layers with this plan."""
 
     plan: Plan
     path: str
     dropout: float = 0.0
     added: Tensor | None = None  # masked: added scores of all pairs, (H or 1, T, S)
-    last_row: Tensor | None = None  # masked: those of the last query, then -inf, (H or 1, S + .)
+    last_row: Tensor | None = None  # masked: of the last query, padded with -inf, (H or 1, S + .)
     table: Tensor | None = None  # flex: biases at each distance, (H, S)
-    key_blocks: BlockMask | None = None  # flex: the blocks of keys that it reads
+    key_blocks: BlockMask | None = None  # flex: the blocks of keys that are not all hidden
 
 
 def choose_path(plan: Plan, compiled: bool, dropout: float = 0.0) -> str:
-    """The path of a plan in eager or compiled code: see above."""
+    """Choose the path for a plan, in eager or compiled code: see the top of this file."""
     part = plan.parts[0]
     keys = len(part.key_ids)
     on_gpu = part.key_ids.is_cuda
@@ -198,9 +200,9 @@ def choose_path(plan: Plan, compiled: bool, dropout: float = 0.0) -> str:
         return "scored"
     trained = torch.is_grad_enabled()
     if on_gpu and trained and torch.are_deterministic_algorithms_enabled():
-        return "scored"  # the library's kernels add gradients in any order
+        return "scored"  # the kernels sum gradients in no fixed order
     if not plan.biases and not plan.masks and (whole_text or plan.queries == 1):
-        # compiled for a CPU, two products are faster in short texts
+        # in compiled CPU code, two matrix products are faster for short texts
         return "masked" if compiled and not on_gpu and keys <= PRODUCT_KEYS else "fused"
     if on_gpu and whole_text and (compiled or COMPILE_FLEX) and can_flex(plan, trained, dropout):
         return "flex"
@@ -208,7 +210,7 @@ def choose_path(plan: Plan, compiled: bool, dropout: float = 0.0) -> str:
 
 
 def can_flex(plan, trained, dropout):
-    """Whether FlexAttention can compute the plan of a whole text, and is no slower."""
+    """Whether FlexAttention can compute this plan for a whole text, and is not slower."""
     if not torch.__version__.startswith(FLEX_RELEASES):
         return False
     if not plan.plain_ids or plan.featured or plan.width < 16:
@@ -217,14 +219,14 @@ def can_flex(plan, trained, dropout):
         return False
     if not trained:
         return True
-    # a learned bias trains by another path: on an H100 flex took 4.8 times nope's step for t5
-    # (124M, L = 512), one shared matrix 1.3 times
+    # a learned bias is trained by another path: with t5 on an H100 (124M, L = 512), a step with
+    # flex took 4.8 times as long as one of nope, with one shared matrix 1.3 times
     learned = any(p.requires_grad for piece in plan.biases for p in piece.parameters())
     return not dropout and not learned
 
 
 def prepare(plan: Plan, n_head: int, dtype: torch.dtype, dropout: float = 0.0) -> Prepared:
-    """Choose the path of a plan, and make once what every layer with this plan shares.
+    """Choose the path for a plan, and compute once what all layers with this plan share.
 
     dtype is that of scores, float32 or wider.
     """
@@ -240,7 +242,7 @@ def prepare(plan: Plan, n_head: int, dtype: torch.dtype, dropout: float = 0.0) -
         def seen(b, h, i, j):
             return sees(plan, i, j)
 
-        make = on_card(create_block_mask, columns)
+        make = compiled_on_gpu(create_block_mask, columns)
         key_blocks = make(seen, None, None, keys, keys, device=columns.device)
         if all(piece.in_kernel for piece in plan.biases):
             return replace(prepared, key_blocks=key_blocks)
@@ -250,7 +252,7 @@ def prepare(plan: Plan, n_head: int, dtype: torch.dtype, dropout: float = 0.0) -
         return replace(prepared, key_blocks=key_blocks, table=table)
     if path != "masked":
         return prepared
-    # in eager code on a CPU, where distance alone counts, the last row holds all others
+    # in eager CPU code, if only the distance matters, the last row contains all others
     by_distance = all(piece.by_distance for piece in (*plan.biases, *plan.masks))
     if (
         by_distance
@@ -261,7 +263,7 @@ def prepare(plan: Plan, n_head: int, dtype: torch.dtype, dropout: float = 0.0) -
     ):
         row = added_scores(plan, part, n_head, dtype, index[-1:], columns).flatten(0, -2)
         return replace(prepared, last_row=pad(row, (0, BLOCK_ROWS), value=-torch.inf))
-    most = CARD_BYTES if columns.is_cuda else SHARED_BYTES
+    most = GPU_BYTES if columns.is_cuda else SHARED_BYTES
     if 4 * n_head * plan.queries * keys > most:
         return prepared
     added = added_scores(plan, part, n_head, dtype, index, columns)
@@ -271,8 +273,8 @@ def prepare(plan: Plan, n_head: int, dtype: torch.dtype, dropout: float = 0.0) -
 _compiled = lru_cache(torch.compile)
 
 
-def on_card(function, like):
-    """The function; on a GPU compiled, if that is possible and the code around it is not."""
+def compiled_on_gpu(function, like):
+    """The function, compiled if the tensor `like` is on a GPU and the code around it is eager."""
     alone = like.is_cuda and COMPILE_FLEX and not torch.compiler.is_compiling()
     return _compiled(function) if alone else function
 
@@ -290,7 +292,7 @@ def attend(
 ) -> Tensor:
     """Attention of q (B, H, T, D) to k and v (B, H, S, D), S >= T -> (B, H, T, D).
 
-    Equals `reference`, whose arguments it takes.
+    The result must equal that of `reference`, which explains the arguments.
     """
     plan = prepared.plan
     if prepared.path == "scored":
@@ -308,9 +310,9 @@ def attend(
 
 
 def _kernel(q, k, v, scale, dropout, added=None):
-    """The library's kernel, with a matrix (R, C) or (H, R, C) of added scores or causal.
+    """PyTorch's kernel: with a matrix of added scores, (R, C) or (H, R, C), or else causal.
 
-    On a CPU it forms all scores at once where values are narrower than keys: they are filled up.
+    If values are narrower than keys, the CPU kernel would hold all scores at once: they are padded.
     """
     width = v.shape[-1]
     if width < q.shape[-1] and not q.is_cuda:
@@ -330,19 +332,19 @@ def _kernel(q, k, v, scale, dropout, added=None):
 
 
 def _flex(q, k, v, prepared, scale):
-    """FlexAttention with biases and masks of the plan."""
+    """FlexAttention with the plan's biases and masks."""
     biases = prepared.plan.biases
     table = prepared.table
 
     def score_mod(score, b, h, i, j):
-        j = torch.minimum(i, j)  # a bias may be undefined for keys ahead, which are not seen
+        j = torch.minimum(i, j)  # a bias may be undefined for keys after the query
         if table is not None:
             return score + table[h, i - j]
         for piece in biases:
             score = score + piece.bias(h, i, j)
         return score
 
-    return on_card(flex_attention, q)(
+    return compiled_on_gpu(flex_attention, q)(
         q,
         k,
         v,
@@ -355,28 +357,31 @@ def _flex(q, k, v, prepared, scale):
 
 
 def _masked(q, k, v, prepared, scale):
-    """Attention with added scores, by blocks of query rows: each sees keys up to its last row."""
+    """Attention with added scores, in blocks of query rows, each with the keys up to its last row.
+
+    Blocks leave out keys that a window hides from all their rows.
+    """
     plan = prepared.plan
-    added = prepared.added  # the whole matrix, where it was made in advance
+    added = prepared.added  # the whole matrix, if it was computed in advance
     queries = q.shape[-2]
     keys = k.shape[-2]
     is_one_block = added is not None and torch.compiler.is_compiling()
     if is_one_block and not q.is_cuda and keys <= PRODUCT_KEYS:
         weights = ((q @ k.mT).to(added.dtype) * scale + added).softmax(-1).to(v.dtype)
         return apply_dropout(weights, prepared.dropout) @ v
-    visible = [(keys, 0)]  # by masks: how many last and first keys
+    visible = [(keys, 0)]  # how many last and how many first keys each mask lets a query see
     if added is None:
         visible += [piece.visible for piece in plan.masks if piece.visible]
     window_size, sinks = min(visible)
     size = queries if is_one_block else block_rows(q[:1], k)
     places = torch.arange(keys, device=q.device)
     outputs = []
-    for start in reversed(range(0, queries, size)):  # the largest block: its memory serves all
+    for start in reversed(range(0, queries, size)):  # the largest block first: others reuse memory
         stop = min(start + size, queries)
-        first = keys - queries + start  # the queries stand at the places first ... last - 1
+        first = keys - queries + start  # the queries of this block are at places first ... last - 1
         last = keys - queries + stop
         rows = q[..., start:stop, :]
-        # the keys it may see: near ... last - 1, and the sinks, which stand before these
+        # the keys that they may see: near ... last - 1, and the sinks before those
         near = max(min(sinks, last), first - window_size + 1)
         seen_k = k[..., near:last, :]
         seen_v = v[..., near:last, :]
@@ -386,17 +391,18 @@ def _masked(q, k, v, prepared, scale):
         if added is not None:
             block = added[..., start:stop, :last]
         elif prepared.last_row is not None:
-            # Scores follow from distances alone, so that a query has those of the query after it,
-            # one key further left: all are views of the last row, which take no memory. View n is
-            # of the query n before the last of the block, so that the queries are flipped. With
-            # keys 0 ... 2, last = 3 and a last row of s2 s1 s0 -inf -inf ..., s by distance:
-            # view 0, of query 2: s2 s1 s0; view 1, of query 1: s1 s0 -inf; view 2: s0 -inf -inf.
+            # Added scores depend on distances alone: the row of a query is that of the next query,
+            # shifted left by one key. So all rows are views of the last row, which take no memory.
+            # View n belongs to the n-th query from the end of the block, so the queries are
+            # flipped. For example, with 3 keys, last = 3 and the last row s2 s1 s0 -inf -inf ...
+            # (s by distance), query 2 has view 0: s2 s1 s0; query 1 has view 1: s1 s0 -inf;
+            # query 0 has view 2: s0 -inf -inf.
             rows = rows.flip(-2)
             views = prepared.last_row[:, keys - last :].unfold(-1, last, 1)  # (H or 1, ., last)
             block = views[:, : stop - start, near:]
         else:
             columns = torch.cat((places[:sinks], places[near:last]))
-            make = on_card(added_scores, q)
+            make = compiled_on_gpu(added_scores, q)
             dtype = torch.promote_types(q.dtype, torch.float32)
             block = make(plan, plan.parts[0], q.shape[1], dtype, places[first:last, None], columns)
         y = _kernel(rows, seen_k, seen_v, scale, prepared.dropout, block)
@@ -405,22 +411,22 @@ def _masked(q, k, v, prepared, scale):
 
 
 def block_rows(q, k):
-    """How many queries of q (B, H, T, D) a block has."""
+    """The number of query rows in a block, for q (B, H, T, D) and k (B, H, S, D)."""
     if not q.is_cuda:
         return BLOCK_ROWS
-    most = CARD_BYTES // (4 * q.shape[0] * q.shape[1] * k.shape[2])
+    most = GPU_BYTES // (4 * q.shape[0] * q.shape[1] * k.shape[2])
     return max(1, most // BLOCK_ROWS) * BLOCK_ROWS
 
 
 def _scored(q, k, v, prepared, scale, features):
-    """The reference by blocks of query rows; on a GPU the backward pass computes each again."""
+    """The reference in blocks of query rows; on a GPU the backward pass recomputes each block."""
     queries = q.shape[-2]
     offset = k.shape[-2] - queries
     size = block_rows(q, k)
 
     def block(start):
         stop = min(start + size, queries)
-        last = offset + stop  # it sees the keys up to here
+        last = offset + stop  # the block sees the keys before this place
         return reference(
             q[..., start:stop, :],
             k[..., :last, :],

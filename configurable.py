@@ -1,7 +1,7 @@
-"""The settings of all programs: defaults, then config files, then --name=value. The later one wins.
+"""The settings of all programs: defaults, overridden by config files, then by --name=value.
 
-The dataclasses below are the only source for --help, for the checks and for docs/settings.md.
-pydantic checks types and ranges. This module imports no torch, so that --help is fast.
+The dataclasses below are the only source of --help, of the checks (by pydantic) and of
+docs/settings.md. This module does not import torch, so that --help is fast.
 """
 
 import ast
@@ -43,6 +43,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Length = Annotated[int, Field(ge=2, le=2**24)]
 Lengths = tuple[Length, ...]
 Share = Annotated[float, Field(ge=0, lt=1)]
+FRESH = ("auto", "scratch")  # the values of init_from that start from random weights
 
 
 # ---- the settings of every program
@@ -56,23 +57,23 @@ KINDS = {
 
 
 def setting(default: Any, help: str, kind: str = "result") -> Any:
-    """A field of a settings class: its default, one line of help with its unit, its kind.
+    """A field of a settings class: its default, one line of help with the unit, and its kind.
 
-    The annotation of the field is the type that its values must have.
+    The annotation of the field is the type that values are checked against.
     """
     return field(default=default, metadata={"help": help, "kind": kind})
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The base of all settings. Making one checks every value: UserError for a bad one.
+    """The base class of all settings. Every value is checked: UserError for a bad one.
 
-    `named` holds the names that the user has set (see `configure`). It is no field: copies made by
-    `dataclasses.replace` lack it.
+    `named` holds the names that the user has set (see `configure`). It is not a field, so copies
+    made by `dataclasses.replace` lose it.
     """
 
     named = frozenset()
-    # settings that a program sets by itself, each with what the user should do instead
+    # settings that a program does not take, each with what the user should do instead
     refused = {}
 
     def __post_init__(self) -> None:
@@ -81,13 +82,13 @@ class Settings:
         self.check_together()
 
     def check_together(self) -> None:
-        """Raise UserError for settings that do not go together. Each is good by itself."""
+        """Raise UserError for values that are valid by themselves but not together."""
 
 
 @dataclass(frozen=True)
 class ModelSettings(Settings):
-    """What a model is. `block_size` is the length that it is first trained at, in tokens. It may
-    read longer texts.
+    """The architecture of a model. `block_size` is the length that it is first trained at, in
+    tokens; it may read longer texts.
     """
 
     pos: str = setting("rope", "position scheme, as in 'rope(base=500000)' or 'rope + alibi'")
@@ -101,7 +102,7 @@ class ModelSettings(Settings):
     norm: Literal["layernorm", "rmsnorm"] = setting("layernorm", "layernorm or rmsnorm")
     norm_eps: PositiveFloat = setting(1e-5, "added to the variance in a norm")
     norm_place: Literal["before", "after"] = setting(
-        "before", "norms stand before or after attention and MLP"
+        "before", "norms before or after attention and MLP"
     )
     mlp: Literal["gelu", "gelu_exact", "swiglu"] = setting(
         "gelu", "gelu (its tanh form), gelu_exact or swiglu"
@@ -110,18 +111,22 @@ class ModelSettings(Settings):
     n_kv_head: Count | None = setting(None, "heads of keys and values (None: n_head)")
     head_dim: Count | None = setting(None, "width of a head (None: n_embd / n_head)")
     qk_norm: bool | Literal["all"] = setting(
-        False, "normalise queries and keys before they are turned (all: all heads at once)"
+        False, "normalise queries and keys before positions turn them (all: all heads at once)"
     )
-    kv_lora_rank: Count | None = setting(None, "width of a latent for keys and values")
-    qk_rope_head_dim: NonNegativeInt = setting(0, "with kv_lora_rank: columns that turn")
+    kv_lora_rank: Count | None = setting(
+        None, "latent attention: width of the latent for keys and values"
+    )
+    qk_rope_head_dim: NonNegativeInt = setting(
+        0, "with kv_lora_rank: columns of a head that positions turn"
+    )
     embedding_norm: bool = setting(False, "normalise embeddings")
-    parallel_blocks: bool = setting(False, "MLP and attention read the same, side by side")
-    tie_embeddings: bool = setting(True, "the output layer is the token embedding")
+    parallel_blocks: bool = setting(False, "attention and MLP read the same input, in parallel")
+    tie_embeddings: bool = setting(True, "the output layer shares the token embedding's weights")
 
 
 @dataclass(frozen=True)
 class GPTConfig(ModelSettings):
-    """The shape of a model, with the size of its vocabulary."""
+    """The architecture of a model, with the size of its vocabulary."""
 
     vocab_size: Count = setting(256, "number of different tokens")
 
@@ -137,24 +142,24 @@ class GPTConfig(ModelSettings):
 
     @property
     def head_width(self) -> int:
-        """Columns of a head."""
+        """The width of a head."""
         return self.head_dim or self.n_embd // self.n_head
 
     @property
     def scheme_width(self) -> int:
-        """Columns of a head that positions may turn."""
+        """How many columns of a head positions may turn."""
         if self.kv_lora_rank:
             return self.qk_rope_head_dim
         return self.head_width
 
     @property
     def kv_heads(self) -> int:
-        """Heads of keys and values; each serves n_head / kv_heads heads of queries."""
+        """The number of key and value heads; n_head / kv_heads query heads share one."""
         return self.n_kv_head or self.n_head
 
     @property
     def mlp_width(self) -> int:
-        """Units of the MLP. That of SwiGLU, which has three matrices, is two thirds of 4 n_embd."""
+        """The hidden width of the MLP: 4 n_embd, or two thirds of that for SwiGLU."""
         if self.n_inner:
             return self.n_inner
         if self.mlp == "swiglu":
@@ -164,11 +169,11 @@ class GPTConfig(ModelSettings):
 
 @dataclass(frozen=True)
 class ComputeSettings(Settings):
-    """The settings of every program that computes."""
+    """The settings of every program that runs a model."""
 
     device: str = setting("auto", "where to compute: auto, cpu, cuda, cuda:1, mps", "manner")
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = setting(
-        "auto", "bfloat16, float16 or float32, auto: the faster one", "manner"
+        "auto", "bfloat16, float16 or float32, auto: what is faster here", "manner"
     )
 
 
@@ -178,12 +183,12 @@ class LogSettings(Settings):
 
     wandb_log: bool = setting(False, "log to Weights & Biases too", "manner")
     wandb_project: str = setting("longshot", "project in Weights & Biases", "manner")
-    wandb_run_name: str = setting("", "name in Weights & Biases, else the folder's", "manner")
+    wandb_run_name: str = setting("", "name in Weights & Biases, by default the folder's", "manner")
 
 
 @dataclass(frozen=True)
 class TestSettings(Settings):
-    """How long a trained model is tested, and how exactly."""
+    """At which lengths a trained model is tested, and on how many windows."""
 
     eval_lengths: Lengths = setting((), "test lengths in tokens (by default L/2 to 32 L)", "test")
     eval_windows: Windows = setting(64, "windows of a test, a power of two", "test")
@@ -191,7 +196,7 @@ class TestSettings(Settings):
 
 @dataclass(frozen=True)
 class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
-    """One training run and the test after it."""
+    """A training run and the test that follows it."""
 
     pos_file: str = setting("", "a Python file of your own with more position schemes")
     mixed_lengths: Lengths = setting((), "lengths in tokens to train at in turn")
@@ -203,7 +208,9 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
     )
     batch_size: Count = setting(16, "sequences of a micro-batch")
     gradient_accumulation_steps: Count = setting(1, "micro-batches per step")
-    optimizer: Literal["muon", "adamw"] = setting("muon", "muon: of matrices of the blocks alone")
+    optimizer: Literal["muon", "adamw"] = setting(
+        "muon", "muon (for the matrices of the blocks, AdamW for the rest) or adamw"
+    )
     learning_rate: PositiveFloat | None = setting(
         None, "highest lr after warm-up (None: 1e-2 with muon, 3e-3 with adamw)"
     )
@@ -212,7 +219,7 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
     beta1: Share = setting(0.9, "AdamW's decay rate of the mean")
     beta2: Share = setting(0.99, "AdamW's decay rate of the variance")
     grad_clip: NonNegativeFloat = setting(1.0, "largest norm of the gradient (0: any)")
-    decay_lr: bool = setting(True, "cosine; False: constant from the first step, no warm-up")
+    decay_lr: bool = setting(True, "warm-up and cosine decay; False: a constant rate throughout")
     warmup_iters: NonNegativeInt | None = setting(
         None, "steps of warm-up (None: min(100, max_iters / 4))"
     )
@@ -224,32 +231,36 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
     examine: bool = setting(True, "examine the scheme before training", "manner")
     eval_interval: Count = setting(200, "steps between validations", "manner")
     eval_iters: Count = setting(16, "batches of a validation", "manner")
-    test_at: tuple[Count, ...] = setting((), "steps after which to test as at the end", "manner")
+    test_at: tuple[Count, ...] = setting(
+        (), "steps after which to run the final test too", "manner"
+    )
     log_interval: Count = setting(20, "steps between log lines", "manner")
     compile: bool = setting(True, "torch.compile, where there is a compiler", "manner")
-    deterministic: bool = setting(False, "repeat to the bit on a GPU too, if possible", "manner")
+    deterministic: bool = setting(
+        False, "make GPU runs repeatable to the bit, where possible", "manner"
+    )
     backend: Literal["auto", "nccl", "gloo"] = setting(
-        "auto", "of several processes: nccl or gloo, auto: nccl on GPUs", "manner"
+        "auto", "how several processes communicate: nccl or gloo, auto: nccl on GPUs", "manner"
     )
 
     def gpt(self, vocab_size: int) -> GPTConfig:
-        """The shape of the model for `vocab_size` tokens; UserError if no model has that shape."""
+        """The config of the model for a vocabulary; UserError if there can be no such model."""
         shape = {f.name: getattr(self, f.name) for f in fields(ModelSettings)}
         return GPTConfig(vocab_size=vocab_size, **shape)
 
     @property
     def train_lengths(self) -> tuple[int, ...]:
-        """The lengths in tokens that steps have in turn."""
+        """The lengths in tokens that successive steps train at, in turn."""
         return self.mixed_lengths or (self.block_size,)
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens of a step, at any of the lengths."""
+        """The number of tokens in a step, the same at every length."""
         return self.gradient_accumulation_steps * self.batch_size * self.block_size
 
     @property
     def highest_lr(self) -> float:
-        """The learning rate after warm-up. The defaults are picked by results/optimizer."""
+        """The learning rate after warm-up. The defaults were found by results/optimizer."""
         if self.learning_rate is None:
             return 1e-2 if self.optimizer == "muon" else 3e-3
         return self.learning_rate
@@ -269,13 +280,13 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
                 raise UserError(
                     f"mixed_lengths: {length} does not divide batch_size x block_size = {tokens}"
                 )
-        if self.length_factor and self.init_from in ("auto", "scratch"):
+        if self.length_factor and self.init_from in FRESH:
             raise UserError("length_factor is for a run that is trained on: add --init_from=RUN")
 
 
 @dataclass(frozen=True)
 class MeasureSettings(TestSettings, ComputeSettings):
-    """What every test of trained models asks for."""
+    """The settings of every program that tests trained models."""
 
     dataset: str = setting("", "corpus to test on, by default the run's own", "test")
     pos_file: str = setting(
@@ -285,7 +296,7 @@ class MeasureSettings(TestSettings, ComputeSettings):
 
 @dataclass(frozen=True)
 class TableSettings(Settings):
-    """How tables and figures of runs are given out."""
+    """How tables and figures of runs are written."""
 
     out: Annotated[str, Field(pattern=r"^$|\.(png|pdf|svg)$")] = setting(
         "", "figure of several runs: .png, .pdf or .svg", "manner"
@@ -297,7 +308,7 @@ class TableSettings(Settings):
 
 @dataclass(frozen=True)
 class ReportSettings(TableSettings):
-    """Tables and figures of finished tests; run folders are the other words of the command line."""
+    """Tables and figures of finished tests. The other arguments are run folders."""
 
     dataset: str = setting("", "corpus whose rows are shown, by default the first", "manner")
     show: Literal["tests", "training", "settings"] = setting(
@@ -310,7 +321,7 @@ class ReportSettings(TableSettings):
 
 @dataclass(frozen=True)
 class EvaluateSettings(TableSettings, MeasureSettings):
-    """A test of finished runs, whose folders are the other words of the command line."""
+    """A test of finished runs. The other arguments are run folders."""
 
     protocols: tuple[Protocol, ...] = setting(PROTOCOLS, "what to test", "test")
     diagnose: bool = setting(False, "instead, find what the model reads and why it fails", "test")
@@ -321,7 +332,7 @@ class EvaluateSettings(TableSettings, MeasureSettings):
 
 @dataclass(frozen=True)
 class SampleSettings(ComputeSettings):
-    """Text from a run, whose folder is the other word of the command line."""
+    """Text from a run. The other argument is its folder."""
 
     start: str = setting("\n", "the prompt (FILE:path: of a file)")
     num_samples: Count = setting(1, "number of samples")
@@ -343,19 +354,19 @@ class SampleSettings(ComputeSettings):
 class ExtendSettings(LogSettings, MeasureSettings):
     """A trained model x extensions x lengths.
 
-    The other words of the command line are run folders (of several seeds) and extensions.
+    The other arguments are run folders (of several seeds) and extensions.
     """
 
-    search: Length | None = setting(None, "search longrope's factors for so many L", "test")
+    search: Length | None = setting(None, "search longrope's factors for this many L", "test")
     rounds: Count = setting(40, "rounds of the search", "test")
     out: str = setting("", "name of table and figure (by default extend, in the run)", "manner")
 
 
 @dataclass(frozen=True)
 class AblateSettings(TrainSettings):
-    """Position schemes x seeds, all trained with the same settings, but those of one scheme.
+    """Position schemes x seeds, all trained with the same settings, except those of one scheme.
 
-    The schemes are the other words of the command line, after those that a config file names.
+    The schemes are the other arguments, after those that a config file names.
     """
 
     schemes: tuple[str, ...] = setting((), "for config files: schemes that come first")
@@ -363,14 +374,14 @@ class AblateSettings(TrainSettings):
         (1, 2, 3), "seeds of every scheme"
     )
     learning_rates: tuple[PositiveFloat, ...] = setting(
-        (), "try these for each scheme, use the best"
+        (), "try these for each scheme and use the best"
     )
     only: Annotated[str, Field(pattern="^[1-9][0-9]{0,5}/[1-9][0-9]{0,5}$")] = setting(
-        "1/1", "I/N: the I-th of N shares of the cells", "manner"
+        "1/1", "I/N: only the I-th of N shares of the cells", "manner"
     )
-    jobs: Count = setting(1, "cells at once here", "manner")
+    jobs: Count = setting(1, "cells to train at once", "manner")
     plan: bool = setting(
-        False, "list the cells, time their steps, no more (no trials of rates)", "manner"
+        False, "only list the cells and time their steps (no trials of rates)", "manner"
     )
     ablate_dir: str = setting("", "folder of table and figure (by default in out/)", "manner")
 
@@ -383,19 +394,19 @@ class AblateSettings(TrainSettings):
     }
 
 
-# ---- checking values, and settings as texts
+# ---- checking values, and settings as text
 
 
 @functools.cache
 def schema(cls: type[Settings]) -> type[BaseModel]:
-    """What pydantic checks a settings class by: the types, ranges and defaults of its fields."""
+    """The pydantic model of a settings class: the types, ranges and defaults of its fields."""
     types = {f.name: (f.type, f.default) for f in fields(cls)}
     return create_model(cls.__name__, __config__=ConfigDict(allow_inf_nan=False), **types)
 
 
 def checked(cls: type[Settings], chosen: dict[str, Any]) -> dict[str, Any]:
-    """Values of settings in the types that they must have, by name: 1e4 is an integer, 1 is a
-    float, a list is a tuple. UserError for the first that is wrong.
+    """Check values of settings, {name: value}, and convert them to the types of the fields: 1e4 to
+    an integer, 1 to a float, a list to a tuple. UserError for the first wrong one.
     """
     try:
         return schema(cls).model_validate(chosen).model_dump(exclude_unset=True)
@@ -407,7 +418,7 @@ def checked(cls: type[Settings], chosen: dict[str, Any]) -> dict[str, Any]:
 
 
 def values(settings: Settings, *kinds: str) -> dict[str, Any]:
-    """The settings of these kinds, by name."""
+    """{name: value} of the settings of these kinds."""
     return {
         f.name: getattr(settings, f.name) for f in fields(settings) if f.metadata["kind"] in kinds
     }
@@ -421,7 +432,7 @@ def typed(value: Any) -> str:
 
 
 def words(settings: Settings, kinds: tuple[str, ...] = tuple(KINDS)) -> list[str]:
-    """The settings of these kinds that are not the defaults, as --name=value."""
+    """The settings of these kinds that differ from the defaults, as --name=value."""
     return [
         f"--{name}={typed(value)}"
         for name, value in values(settings, *kinds).items()
@@ -433,7 +444,7 @@ def words(settings: Settings, kinds: tuple[str, ...] = tuple(KINDS)) -> list[str
 
 
 def answer_help(cls: type[Settings], usage: str, argv: list[str] = sys.argv) -> None:
-    """If --help or -h is among these words, print `usage` and every setting, and exit 0."""
+    """If --help or -h is among the arguments, print `usage` and every setting, and exit 0."""
     if "--help" not in argv and "-h" not in argv:
         return
     lines = [usage.strip()]
@@ -448,12 +459,11 @@ def answer_help(cls: type[Settings], usage: str, argv: list[str] = sys.argv) -> 
 
 
 def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, list[str]]:
-    """The settings and the other words of a command line (without the program's name).
+    """The settings and the other arguments of a command line (argv without the program's name).
 
-    Words that end in .py are config files: a later one wins, and --name=value wins over them all.
-    The names that were set are the settings' `named`. --help is answered by
-    `answer_help`, --debug by `run_program`. UserError names the file and the line of a mistake, or
-    says that it stands on the command line.
+    Arguments that end in .py are config files: a later one wins, and --name=value wins over all.
+    The names that were set become the settings' `named`. --help is handled by `answer_help`,
+    --debug by `run_program`. UserError names the file and line of a mistake, or the command line.
     """
     answer_help(cls, usage, argv)
     chosen = {}
@@ -475,7 +485,7 @@ def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, li
 
 
 def read_word(cls: type[Settings], word: str) -> dict[str, Any]:
-    """{name: checked value} of a word --name=value of the command line; UserError."""
+    """{name: checked value} of an argument --name=value; UserError if it is wrong."""
     name, equals, text = word.removeprefix("--").partition("=")
     try:
         check_name(cls, name)
@@ -494,7 +504,7 @@ def read_word(cls: type[Settings], word: str) -> dict[str, Any]:
 
 
 def read_literal(text: str) -> Any:
-    """A number, True, False or None as typed, in any case; any other text as it is."""
+    """Text as a number, True, False or None (in any case), or unchanged if it is none of these."""
     try:
         return ast.literal_eval(text.strip().capitalize())  # true, none
     except (SyntaxError, ValueError, TypeError):
@@ -502,7 +512,7 @@ def read_literal(text: str) -> Any:
 
 
 def read_config_file(cls: type[Settings], path: Path) -> dict[str, Any]:
-    """The checked values of a config file. It is parsed and never executed; UserError."""
+    """{name: checked value} of a config file, which is parsed, never executed; UserError."""
     if not path.is_file():
         files = {file.name: file for file in Path("config").rglob("*.py")}
         near = difflib.get_close_matches(path.name, files, n=1)
@@ -527,14 +537,14 @@ def read_config_file(cls: type[Settings], path: Path) -> dict[str, Any]:
         raise UserError(f"{path}:{error.lineno or 1}: {error.msg}") from None
     except (ValueError, TypeError):
         raise UserError(
-            f"{path}:{line}: after `name =` must stand a number, a text in quotes, True, False, "
-            "None, or a tuple of these"
+            f"{path}:{line}: the value after `name =` must be a number, a text in quotes, True, "
+            "False, None, or a tuple of these"
         ) from None
     return chosen
 
 
 def check_name(cls: type[Settings], name: str) -> None:
-    """Raise UserError, with the nearest name, unless a program has this setting."""
+    """Raise UserError, which suggests the nearest name, unless a program has this setting."""
     known = {f.name: f.metadata["help"] for f in fields(cls)}
     if name in known and name not in cls.refused:
         return
@@ -552,10 +562,9 @@ def check_name(cls: type[Settings], name: str) -> None:
 def run_program(main: Callable[[], int | None]) -> NoReturn:
     """Run a program and exit with the code that `main()` returns, 0 for None.
 
-    A UserError, or an error of the system such as a full disk, prints one sentence to stderr and
-    exits 1; with --debug on the command line it is a traceback. Ctrl-C exits 130. If the reader of
-    the output has closed it, as in `... | head`, the program ends without a word and exits 141, as
-    a shell expects.
+    A UserError, or a system error such as a full disk, prints one sentence to stderr and exits 1,
+    or a traceback with --debug. Ctrl-C exits 130. If the reader of the output has closed it, as in
+    `... | head`, the program ends silently and exits 141, as shells expect.
     """
     try:
         code = main() or 0
@@ -578,7 +587,7 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
 
 
 def mixed_seed(*numbers: int) -> int:
-    """A seed that follows from these numbers, of 32 bits: torch reads no more of it on a CPU."""
+    """A 32-bit seed derived from these numbers; on a CPU torch uses no more bits."""
     digest = hashlib.sha256(" ".join(map(str, numbers)).encode()).digest()
     return int.from_bytes(digest[:4], "little")
 
@@ -590,7 +599,7 @@ def sha256(path: Path) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; UserError if there is none."""
+    """Read a JSON object from a file; UserError if there is none."""
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -598,16 +607,16 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Replace a JSON file at once; see `replace_file`."""
+    """Write a JSON file atomically; see `replace_file`."""
     text = json.dumps(content, indent=1, allow_nan=False) + "\n"
     replace_file(path, lambda file: file.write(text.encode()))
 
 
 def replace_file(path: Path, write: Callable[[BinaryIO], Any]) -> str:
-    """Write a file aside, flush it to the disk, and only then give it its name.
+    """Replace a file atomically: write a temporary one, flush it to the disk, then rename it.
 
-    `write` gets the open file. Returns the SHA-256 of the content. UserError if writing fails; what
-    was there before is then untouched.
+    `write` gets the open file. Returns the SHA-256 of the content. UserError if writing fails; the
+    old file is then untouched.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:

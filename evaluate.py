@@ -8,15 +8,16 @@
     python evaluate.py out/RUN --diagnose                   # what it reads: runs/diagnose.py
     python evaluate.py SmolLM-135M --dataset=mine           # a Hugging Face folder or name
 
-The losses go into each run's extrapolation.json and extrapolation.png (those of a Hugging Face
-model into out/tests/). A table is printed. Several runs are drawn in one figure too, that of --out
+The losses are written to each run's extrapolation.json and extrapolation.png (those of a Hugging
+Face model to out/tests/), and a table is printed. Several runs are also drawn in one figure, --out
 or out/extrapolation.png.
 
-L is the training length and N a test length. Where a text is tested depends on its validation split
-alone: not on L, not on the lengths asked for. So every scheme is tested on the same targets, and
-every comparison is paired, block by block. A block is a place of fixed_targets and windowed, and a
-piece of the text in nonoverlapping. key_targets are those of fixed_targets that a predictor by
-counts and longest match finds with a long context, and not with a short one: data/context.py.
+L is the training length and N a test length. Which targets are scored depends only on the
+validation split, not on L or on the lengths asked for. So every scheme is tested on the same
+targets, and every comparison is paired, block by block. A block is a place of fixed_targets or
+windowed, or a piece of the text in nonoverlapping. key_targets are those of fixed_targets that a
+predictor by counts and longest match finds with a long context but not with a short one:
+data/context.py.
 """
 
 if __name__ == "__main__":  # --help answers before torch is imported
@@ -56,12 +57,12 @@ WINDOWS = 64
 PIECES = 16
 PIECE = 4096  # inputs of a piece
 MAX_SCORED = 32  # targets at a place of fixed_targets
-LARGEST_REACH = 65536  # a power of two, and as many places can be told apart
-LONG_DOCUMENTS = 4096  # a smaller reach within documents is no test of long texts
+LARGEST_REACH = 65536  # a power of two; also the largest number of places
+LONG_DOCUMENTS = 4096  # if documents allow only a smaller reach, windows run across them
 BATCH_TOKENS = 16384  # inputs of one forward pass
-FEW_KEYS = 100  # fewer key targets are no sample
-BYTES = 256  # the tokens below are those of text in a corpus with questions
-CHECK_WINDOWS = 8  # windows that are tested in float32 too
+FEW_KEYS = 100  # fewer key targets than this are not measured
+BYTES = 256  # in a corpus with questions, tokens below this are text
+CHECK_WINDOWS = 8  # windows that are also tested in float32
 
 
 # ---- where a text is tested
@@ -86,11 +87,11 @@ class Places:
 
 @dataclass(frozen=True)
 class Windows:
-    """What is read for a test: n windows in each block, whose scored targets follow each other."""
+    """What a test reads: n windows in each block, whose scored targets follow one another."""
 
     ends: np.ndarray  # (blocks, n) offset of the last target of each window
     lengths: np.ndarray  # (n,) inputs of a window
-    scored: np.ndarray  # (n,) of its targets, the last ones
+    scored: np.ndarray  # (n,) how many targets of a window, the last ones, are scored
 
     def targets(self) -> np.ndarray:
         """The offsets of all scored targets in the split, (blocks, targets)."""
@@ -100,8 +101,8 @@ class Windows:
 def find_places(corpus: data.Corpus, windows: int = WINDOWS) -> Places:
     """The first `windows` places of a corpus, in van der Corput's order.
 
-    They depend on its validation split alone. They are picked from the targets that have `reach`
-    inputs before them: the first 2, 4, 8 ... are spread evenly.
+    They depend on its validation split alone. They are chosen among the targets that have `reach`
+    inputs before them, so that the first 2, 4, 8 ... are spread evenly.
     """
     n_tokens = len(corpus.val)
     starts = corpus.val_starts
@@ -134,8 +135,8 @@ def power_of_two(highest: int) -> int:
 def longest_reach(documents: np.ndarray) -> int:
     """The longest reach of a split with documents of these lengths.
 
-    It is the largest power of two such that at least half of the tokens have so many inputs before
-    them in their document.
+    It is the largest power of two such that at least half of the tokens have that many inputs
+    before them in their document.
     """
     reach = LARGEST_REACH
     while reach > 1 and 2 * np.maximum(documents - reach, 0).sum() < documents.sum():
@@ -158,7 +159,7 @@ def fixed_targets(places: Places, length: int) -> Windows:
 
 
 def nonoverlapping(places: Places, length: int) -> Windows:
-    """The pieces cut every `length` inputs, the rest shorter; every target is scored."""
+    """The pieces, cut every `length` inputs; the last window may be shorter. All are scored."""
     size = max(places.piece, length)
     starts = data.evenly(places.tokens - size, PIECES)[:, None]  # of each piece
     cuts = np.append(np.arange(0, size, length), size)
@@ -175,7 +176,7 @@ PLANS = {
 
 
 def check_room(corpus: data.Corpus, places: Places, protocol: str, length: int) -> None:
-    """UserError if a corpus has no place for a test."""
+    """Raise UserError if a corpus is too short for a test."""
     few = f"the {places.tokens} validation tokens of {corpus.name} are too few for"
     if protocol == "nonoverlapping":
         if places.tokens - max(places.piece, length) < PIECES:
@@ -196,7 +197,7 @@ def check_room(corpus: data.Corpus, places: Places, protocol: str, length: int) 
 class Tester:
     """A model, on the device of `compute`, and the corpus on whose validation split it is tested.
 
-    Several processes share the work, and each has all the sums.
+    Several processes share the work, and each gets the whole result.
     """
 
     model: Any
@@ -211,9 +212,9 @@ class Tester:
     ) -> np.ndarray:
         """The nats of all scored targets, (blocks, targets), float64. The model is in eval mode.
 
-        A `limit` limits the keys to i - j < limit. All inputs of a window but the last `kept` are
-        shuffled. At most 16k inputs are read at once, and of n processes each takes every n-th
-        batch. The batches of the first 64 windows are the same, however many follow.
+        With a `limit`, a query sees only keys with i - j < limit. All inputs of a window but the
+        last `kept` are shuffled. A batch has at most 16k inputs, and each of n processes takes
+        every n-th batch. The first 64 windows are batched alike, however many follow.
         """
         blocks = len(windows.ends)
         stops = np.cumsum(windows.scored)  # after the last target of each window
@@ -255,7 +256,7 @@ def losses_at(tester: Tester, places: Places, length: int, kept: int = LARGEST_R
 
 
 def begin_row(tester: Tester, about: dict, protocol: str, length: int, windows: int) -> dict:
-    """What a row says of its question; for `about` see `describe_run`."""
+    """The fields of a row that say what was asked; `about` is from `describe_run`."""
     scheme = tester.model.pos
     files = {piece.file.name: sha256(piece.file) for piece in scheme.extensions if piece.file}
     return {
@@ -273,10 +274,10 @@ def begin_row(tester: Tester, about: dict, protocol: str, length: int, windows: 
 
 
 def extrapolation(tester: Tester, about: dict, settings: Any) -> dict:
-    """Test a model by every protocol at every length: the content of extrapolation.json.
+    """Test a model by every protocol at every length; returns the content of extrapolation.json.
 
-    `about` is what `describe_run` says of it. Of `settings` eval_lengths and eval_windows are read.
-    The model is put into eval mode.
+    `about` is from `describe_run`. Of `settings`, eval_lengths and eval_windows are used. The model
+    is put into eval mode.
     """
     corpus = tester.corpus
     started = time.perf_counter()
@@ -297,7 +298,7 @@ def extrapolation(tester: Tester, about: dict, settings: Any) -> dict:
 
 @torch.no_grad()
 def cache_bytes(model: GPT) -> int:
-    """Bytes that a cache keeps of each token, in the number format of the code around it."""
+    """The size of a cache in bytes per token, under the caller's autocast."""
     cache = model.new_cache(batch=1, length=1)
     token = torch.zeros(1, 1, dtype=torch.long, device=model.wte.weight.device)
     model(token, cache=cache)
@@ -305,7 +306,7 @@ def cache_bytes(model: GPT) -> int:
 
 
 def loss_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
-    """The measured rows of text. A line is printed for each."""
+    """The measured rows of a corpus of text. A line is printed for each."""
     corpus = tester.corpus
     train_length = about["train_length"]
     places = find_places(corpus, settings.eval_windows)
@@ -321,7 +322,7 @@ def loss_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
             if protocol == "fixed_targets" and nats is not None:
                 scores[length] = nats
 
-    # the first windows of the longest in float32 too
+    # the first windows of the longest test again, in float32
     fixed = [row for row in rows if row["protocol"] == "fixed_targets" and "dtype" in row]
     finite = [row for row in fixed if row["nats"] is not None]
     if finite and tester.compute.dtype is not None:
@@ -334,8 +335,8 @@ def loss_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
         row["note"].append(f"{where}: {row['dtype']} minus float32 is {less:+.5f} nats")
 
     if fixed:
-        # what a predictor by counts and longest match makes of the same targets, (places, scored)
-        # for each length; its shares are fitted on as many places more
+        # the losses of a predictor by counts and longest match on the same targets, (places,
+        # scored) for each length; its weights are fitted on as many other places
         lengths = [row["length"] for row in fixed]
         ends = find_places(corpus, 2 * len(places.ends)).ends
         *predicted, near, far = context.known_losses(
@@ -367,7 +368,7 @@ def loss_fields(
 ) -> tuple[dict, np.ndarray | None]:
     """The measured fields of a row of text, and the nats of its targets, (blocks, targets).
 
-    Where it cannot be measured, or the loss is not finite, nats are None and there is a reason.
+    If it cannot be measured, or the loss is not finite, the nats are None and there is a reason.
     """
     corpus = tester.corpus
     scheme = tester.model.pos
@@ -409,9 +410,9 @@ def loss_fields(
 def key_fields(
     corpus: data.Corpus, places: Places, fixed: dict, nats: np.ndarray | None, is_key: np.ndarray
 ) -> dict:
-    """The fields of a row of key_targets, of a row of fixed_targets and the nats of its targets.
+    """The fields of a row of key_targets, from a row of fixed_targets and its targets' nats.
 
-    `nats` are (places, scored), None where there is no loss; for `is_key` see data/context.py.
+    `nats` are (places, scored), or None if there is no loss; for `is_key` see data/context.py.
     """
     offsets = fixed_targets(places, fixed["length"]).targets()
     row = {"targets": digest(np.sort(offsets[is_key])), "nats": None}
@@ -423,28 +424,29 @@ def key_fields(
 
 
 def digest(targets: np.ndarray) -> str:
-    """The SHA-256 of what tells targets apart: ascending offsets in a split, or their tokens."""
+    """The SHA-256 of what identifies targets: ascending offsets in a split, or their tokens."""
     return hashlib.sha256(targets.astype("<i8").tobytes()).hexdigest()
 
 
 def target_fields(
     corpus: data.Corpus, offsets: np.ndarray, nats: np.ndarray, counted: np.ndarray
 ) -> dict:
-    """`mean_fields` of the `counted` of the targets at these offsets, all (blocks, targets)."""
+    """`mean_fields` of the targets where `counted` is True; all arrays are (blocks, targets)."""
     n_bytes = corpus.tokenizer.token_bytes()[corpus.val[offsets[counted]]].sum()
     return mean_fields(nats.sum(axis=1, where=counted), counted.sum(axis=1), n_bytes)
 
 
 def mean_fields(sums: np.ndarray, counts: np.ndarray, n_bytes: int) -> dict:
-    """What targets come to: the sum of their nats and their number in each block, both (blocks,).
+    """The mean loss and its errors, from the summed nats and the number of targets of each block,
+    both (blocks,).
 
-    `block_nats` are the means of the blocks where these have as many targets. Else they are the
-    linear part of what each block does to the mean, so that their mean is the mean over targets,
-    and their standard error that of a ratio. They are linear in nats: differences may be paired.
+    `block_nats` are the means of the blocks if all have the same number of targets. Else they are
+    each block's linear contribution to the mean over targets: their mean is that mean, and their
+    standard error that of a ratio. As they are linear in nats, differences can be paired.
     """
     tokens = int(counts.sum())
     mean = float(sums.sum() / tokens)
-    share = counts * len(sums) / tokens  # of the targets, 1 on average
+    share = counts * len(sums) / tokens  # of all targets; 1 on average
     means = sums * len(sums) / tokens + mean * (1 - share)
     blocks = [float(f"{x:.7g}") for x in means]
     return {
@@ -461,7 +463,7 @@ def mean_fields(sums: np.ndarray, counts: np.ndarray, n_bytes: int) -> dict:
 def question_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
     """The rows of a corpus with questions: recall, and fixed_targets of the text around them.
 
-    One pass at each length gives both. A block of the text is a document.
+    One pass at each length measures both. A block of the text is a document.
     """
     corpus = tester.corpus
     train_length = about["train_length"]
@@ -504,7 +506,10 @@ def question_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
 def text_fields(
     tokens: np.ndarray, nats: np.ndarray, is_text: np.ndarray, documents: np.ndarray
 ) -> dict:
-    """The measured fields of the text around questions: (pieces, N + 1), documents (pieces,)."""
+    """The measured fields of the text around questions.
+
+    tokens, nats and is_text are (pieces, N + 1), documents (pieces,).
+    """
     places, columns = np.nonzero(is_text)  # in the order of the targets at every length
     row = {"targets": digest(tokens[places, columns]), "nats": None}
     losses = nats[places, columns]
@@ -520,7 +525,7 @@ def text_fields(
 
 
 def answer_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
-    """The rows of a corpus with answers: for each size, or those asked for and the trained."""
+    """The rows of a corpus with answers: of every size, or of the trained and the asked ones."""
     corpus = tester.corpus
     meta = corpus.meta["rows"]
     rows = []
@@ -545,12 +550,12 @@ def answer_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
 
 
 def in_words(row: dict, corpus: data.Corpus) -> str:
-    """A measured row in a line."""
+    """A measured row as a line of text."""
     text = row.get("reason") or f"{row['nats']:.4f} nats per {corpus.unit}"
     return f"{row['protocol']} at {row['length']}: {text}"
 
 
-# ---- a loss to choose by
+# ---- a loss for tuning
 
 
 def tuning_loss(tester: Tester, length: int, windows: int) -> float:
@@ -564,8 +569,8 @@ def tuning_loss(tester: Tester, length: int, windows: int) -> float:
 
 
 def unread_loss(tester: Tester, length: int, seed: int, first: int) -> float:
-    """Mean nats of the answers in the rows of `unread`, and of the text around them, if there is
-    any, added up; inf if it is not finite.
+    """The mean loss of the answers in the rows of `unread`, plus that of the text around them, if
+    there is any; inf if it is not finite.
     """
     inputs, targets = unread(tester.corpus, seed, first, length)  # (rows, T) each
     scored = targets >= 0
@@ -585,10 +590,10 @@ def unread_loss(tester: Tester, length: int, seed: int, first: int) -> float:
 
 
 def tuning_places(corpus: data.Corpus, length: int, windows: int) -> Places:
-    """Places whose targets no test has, to choose by: up to 64, UserError if they are fewer than 8.
+    """Up to 64 places for tuning, whose targets no test has; UserError if there are fewer than 8.
 
-    A test is one with so many windows, of this length. The places are the first ones after those of
-    the test that share no target with it.
+    They are the first places after those of a test, with `windows` windows of this length, that
+    share no target with it.
     """
     places = find_places(corpus, windows)
     check_room(corpus, places, "fixed_targets", length)
@@ -617,8 +622,8 @@ def evaluate_run(
 ) -> dict:
     """Test a run under each extension of `texts`, "" for its own, and keep the rows in its folder.
 
-    Unless `again`, an extension is passed over if all that is asked was measured. `settings` are
-    those of evaluate.py or extend.py. Returns the last result, only its rows.
+    Unless `again`, an extension is skipped if everything asked for is measured already. `settings`
+    are those of evaluate.py or extend.py. Returns the last result, with its new rows only.
     """
     corpus = run_corpus(run, settings.dataset)
     about = describe_run(run)
@@ -649,7 +654,7 @@ def evaluate_run(
 
 @torch.no_grad()
 def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
-    """Write into a run folder why the loss of its model is what it is: see runs/diagnose.py."""
+    """Write a diagnosis of a run's loss into its folder: see runs/diagnose.py."""
     model = run.model
     corpus = run_corpus(run, settings.dataset)
     if not corpus.is_text:
@@ -660,7 +665,7 @@ def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
         model.pos.extend(settings.extend)
     places = find_places(corpus, settings.eval_windows)
     check_room(corpus, places, "fixed_targets", length)
-    longest = min(places.reach, model.pos.limit or places.reach)  # of corpus and scheme
+    longest = min(places.reach, model.pos.limit or places.reach)  # that corpus and scheme allow
     asked = settings.eval_lengths or (2 * length, 4 * length, 8 * length)
     lengths = [n for n in tested_lengths(length, asked) if length <= n <= longest]
     offsets = places.ends[: diagnose.TEXTS, None] + np.arange(-lengths[-1], 0)
@@ -681,7 +686,7 @@ def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
 
 
 def main() -> None:
-    """Test runs, print their table, and draw several, or what --out names, in one figure."""
+    """Test runs and print their table; draw a figure of several, or if --out names one."""
     settings, words = configure(EvaluateSettings, sys.argv[1:], __doc__)
     device.set_up_cpu()
     folders = named_folders(words)

@@ -1,4 +1,4 @@
-"""Test trained models under extensions of their context, without training them.
+"""Test context extensions on trained models, without training.
 
     python extend.py out/RUN [out/RUN ...] ['EXTENSION' ...] [--name=value ...]
 
@@ -7,8 +7,8 @@
     python extend.py out/rope-stdlib-L128-s1 --search=8          longrope's factors for 8 L
     python extend.py SmolLM-135M yarn --dataset=mine             a Hugging Face folder or name
 
-Several runs must be seeds of one model. The losses are those of fixed_targets. They are kept in
-each run's extrapolation.json, and the same command measures only what is missing.
+Several runs must differ only in their seeds. The losses are those of fixed_targets. They are kept
+in each run's extrapolation.json, so that the same command measures only what is missing.
 """
 
 if __name__ == "__main__":  # --help answers before torch is imported
@@ -44,17 +44,17 @@ from runs.huggingface import is_huggingface
 from runs.log import log_comparison
 from scheme import Scheme, extension_names
 
-# tested after each extension by itself
+# combinations, tested after the single extensions
 COMBINED = ["yarn(beta=4)", "yarn(beta=8)", "ntk + logn", "yarn(beta=8) + logn"]
 COMBINED += ["yarn + resonance", "rerope + logn", "self_extend + logn"]
 
 
 def fitting_extensions(scheme: Scheme) -> list[str]:
-    """Every extension that fits a scheme: each by itself with its defaults, then COMBINED."""
+    """All extensions that fit a scheme: single ones with their defaults, then COMBINED."""
     names = [f"window(size={scheme.shape.length})", *extension_names(scheme.pos_file)]
     fitting = []
     for text in [*names, *COMBINED]:
-        if text in ("temperature", "dynamic_yarn"):  # one of 1 does nothing; yarn's other name
+        if text in ("temperature", "dynamic_yarn"):  # the first is 1 by default, the second is yarn
             continue
         with suppress(UserError):  # it does not fit, or needs an option
             scheme.extend(text)
@@ -69,7 +69,7 @@ def check_seeds(runs: list[Run]) -> None:
         for name, value in values(run.settings, "result").items():
             if name not in ("seed", "init_from") and value != first[name]:
                 raise UserError(
-                    f"{run.folder} is no other seed of {runs[0].folder}, it has {name} = {value!r}"
+                    f"{run.folder} is not a seed of {runs[0].folder}: its {name} is {value!r}"
                 )
     if len({run.settings.seed for run in runs}) < len(runs):
         raise UserError("two of the runs have the same seed: leave one out")
@@ -110,11 +110,11 @@ def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings)
 
 # ---- LongRoPE's search (Ding et al. 2024, section 4)
 
-POPULATION = 64  # first candidates
+POPULATION = 64  # initial candidates
 PARENTS = 32  # survivors of a round
-CHILDREN = 16  # new ones of each kind in a round: mutated, and mixed from two
-MUTATED = 0.3  # share of the numbers that a mutation draws again
-Divisors = tuple[float, ...]  # of each frequency, ascending
+CHILDREN = 16  # new candidates of each kind in a round: mutations, and mixtures of two
+MUTATED = 0.3  # the share of numbers that a mutation redraws
+Divisors = tuple[float, ...]  # one for each frequency, ascending
 
 
 def evolve(
@@ -124,7 +124,7 @@ def evolve(
     random = np.random.default_rng(1337)
 
     def mix(a: Divisors, b: Divisors, share: float) -> Divisors:
-        """The numbers of a, and with the probability `share` those of b."""
+        """Take each number from b with probability `share`, else from a."""
         return tuple(np.sort(np.where(random.random(len(a)) < share, b, a)).tolist())
 
     def mutate(parent: Divisors) -> Divisors:
@@ -154,7 +154,7 @@ def evolve(
 def search(run: Run, settings: ExtendSettings) -> None:
     """Search longrope's factors for one run and write them to longrope-FACTOR.json in its folder.
 
-    They are chosen by `evaluate.tuning_loss`, on targets that no test has, and then compared with
+    They are chosen by `evaluate.tuning_loss`, on targets that no test uses, and then compared with
     pi, ntk and yarn on the targets of the test.
     """
     factor = settings.search
@@ -174,7 +174,7 @@ def search(run: Run, settings: ExtendSettings) -> None:
         divisors = (own / mapped).nan_to_num(1.0)  # 0 / 0: a pair that does not turn
         starts[name] = tuple(divisors.tolist())
 
-    # longrope is put on once; then only its numbers change
+    # activate longrope once; then only its numbers change
     lock_folder(run.folder)
     trial = run.folder / ".trial.new"
     write_json(trial, {"long_factor": starts["pi"]})

@@ -1,6 +1,6 @@
 """The GPT in one file: a plain pre-norm transformer with a key-value cache and latent attention.
 
-It knows of positions only what a Scheme tells it.
+All it knows of positions comes from a `Scheme` (scheme.py).
 
 m = GPT(GPTConfig(block_size=64, vocab_size=256, n_layer=2, n_head=4, n_embd=64, pos="rope"))
 logits, loss = m(idx, targets)           # (B, T, V), scalar: mean nats
@@ -19,11 +19,11 @@ from torch.utils.checkpoint import checkpoint
 import attention
 from attention import for_each_head
 from configurable import GPTConfig, UserError
-from posenc import Shape, scheme_name, start_deviation, stored, widened
+from posenc import Shape, init_std, scheme_name, stored, widened
 from scheme import Scheme
 
-LOSS_BYTES = 64 * 2**20  # logits of losses are formed in blocks of at most this
-CARD_LOSS_BYTES = 512 * 2**20  # and on a GPU of this; training forms up to 8 blocks at once
+LOSS_BYTES = 64 * 2**20  # losses are computed from blocks of logits of at most this size
+GPU_LOSS_BYTES = 512 * 2**20  # the same on a GPU; training holds up to 8 blocks at once
 
 
 # ---- the cache
@@ -31,9 +31,10 @@ CARD_LOSS_BYTES = 512 * 2**20  # and on a GPU of this; training forms up to 8 bl
 
 @dataclass
 class Cache:
-    """Keys and values of the n tokens seen so far; `length` is the total length, fixed up front.
+    """Keys and values of the n tokens seen so far.
 
-    Schemes that depend on the length use that one.
+    `length` is the final length of the text, fixed up front: schemes that depend on the length use
+    it from the first token on.
     """
 
     batch: int
@@ -43,9 +44,9 @@ class Cache:
     parts: dict[tuple[int, str], Tensor] = field(default_factory=dict)
 
     def append(self, layer: int, name: str, x: Tensor) -> Tensor:
-        """Write x (B, heads, t, D) of t new tokens; returns that of all n + t tokens.
+        """Append x (B, heads, t, D) of t new tokens; returns (B, heads, n + t, D) of all tokens.
 
-        `name` is "k", "v" or "features"; packed keys and values have several parts, "k0", "k1".
+        `name` is "k", "v" or "features"; packed keys and values have several parts: "k0", "k1" ...
         """
         place = layer, name
         if place not in self.parts:
@@ -56,10 +57,11 @@ class Cache:
 
 
 def keep(cache, layer, name, x, packing):
-    """x (B, heads, t, D) of the new tokens, behind that of the tokens before them.
+    """Append x (B, heads, t, D) of the new tokens to the cache, if there is one; returns that of
+    all S tokens so far, (B, heads, S, D).
 
-    `packing` is a piece that says how the cache keeps it. Without a cache x is rounded in the same
-    way, and gradients pass as if it was not.
+    `packing` is a piece that decides how the cache stores x, or None. Without a cache, x is rounded
+    in the same way, and gradients pass as if it were not.
     """
     if packing is None:
         return x if cache is None else cache.append(layer, name, x)
@@ -74,20 +76,23 @@ def keep(cache, layer, name, x, packing):
 
 
 def new_norm(config: GPTConfig, width: int) -> nn.Module:
-    """A norm of the kind that is set, over the last `width` columns."""
+    """The LayerNorm or RMSNorm that config asks for, over the last `width` columns."""
     if config.norm == "rmsnorm":
         return nn.RMSNorm(width, eps=config.norm_eps)
     return nn.LayerNorm(width, eps=config.norm_eps, bias=config.bias)
 
 
-def normalised(norm, x):
-    """x (..., W), each part of it that is as wide as the norm by itself: every head, or all."""
+def apply_norm(norm, x):
+    """Normalise x (..., W): each head by itself if the norm is as wide as a head, else all at once.
+
+    The dtype of x stays.
+    """
     parts = x.unflatten(-1, (-1, *norm.weight.shape))
     return norm(parts.to(norm.weight.dtype)).to(x.dtype).flatten(-2)
 
 
 class Attention(nn.Module):
-    """Causal self-attention. Several heads of queries may share one of keys and values."""
+    """Causal self-attention. Several query heads may share one key and value head (GQA)."""
 
     def __init__(self, config: GPTConfig, layer: int):
         super().__init__()
@@ -106,32 +111,35 @@ class Attention(nn.Module):
             self.k_norm = new_norm(config, kv_width if all_heads else width)
 
     def forward(self, x, prepared, cache):
-        """x (B, T, C) -> (B, Q, C) for the Q queries of the plan, the last of the tokens."""
+        """x (B, T, C) -> (B, Q, C): the output for the plan's Q queries, the last of the T tokens.
+
+        `prepared` is the plan with its attention path, as `attention.prepare` makes it.
+        """
         plan = prepared.plan
         q, k, v = self.c_attn(x).split(self.widths, -1)
         q = q[:, -plan.queries :]
         if self.qk_norm:
-            q = normalised(self.q_norm, q)
-            k = normalised(self.k_norm, k)
+            q = apply_norm(self.q_norm, q)
+            k = apply_norm(self.k_norm, k)
         # each (B, heads, T, D)
         parts = (q, k, v)
         q, k, v = (part.unflatten(-1, (-1, self.head_width)).transpose(1, 2) for part in parts)
-        if len(plan.parts) == 1:  # with several, attention turns them
+        if len(plan.parts) == 1:  # if there are several, attention turns q and k
             q, k = plan.turn(q, k, plan.parts[0])
         k = keep(cache, self.layer, "k", k, plan.packing)
         all_v = keep(cache, self.layer, "v", v, plan.packing)
         features = kept_features(x, plan, cache, self.layer)
         y = attention.attend(q, k, all_v, prepared, self.scale, features)
-        return joined(self, y, v, x, plan)
+        return project_out(self, y, v, x, plan)
 
 
 class LatentAttention(nn.Module):
-    """Keys and values of all heads are made of one latent for each token; the cache keeps only
-    that (DeepSeek-AI 2024, arXiv 2405.04434).
+    """Multi-head latent attention (DeepSeek-AI 2024, arXiv 2405.04434): keys and values of all
+    heads are computed from one latent vector per token, and the cache stores only that.
 
-    Queries have `head_width` columns that meet the latent, and qk_rope_head_dim that positions
-    turn: these columns of the keys are one for all heads. Without such columns the scheme must act
-    on scores or embeddings.
+    A query head has `head_width` columns that are compared with the latent, and qk_rope_head_dim
+    columns that the scheme turns; all heads share the turned columns of the keys. If there are
+    none, the scheme must act on scores or embeddings.
     """
 
     def __init__(self, config: GPTConfig, layer: int):
@@ -152,20 +160,20 @@ class LatentAttention(nn.Module):
         self.c_proj = nn.Linear(all_heads, config.n_embd, bias=config.bias)
 
     def forward(self, x, prepared, cache):
-        """As `Attention.forward`. With a cache keys and values stay latents, and what makes them
-        multiplies the queries and the result instead.
+        """As `Attention.forward`. With a cache, latents are not expanded into keys and values: the
+        up-projections are applied to the queries and to the result instead.
         """
         plan = prepared.plan
         q = self.c_query(x[:, -plan.queries :]).unflatten(-1, (self.n_head, -1)).transpose(1, 2)
         latent, shared = self.c_latent(x).split([self.rank, self.turned], -1)
-        latent = normalised(self.kv_norm, latent)
+        latent = apply_norm(self.kv_norm, latent)
         new_latents = torch.cat((latent, shared), -1)[:, None]  # (B, 1, T, rank + turned)
         if len(plan.parts) == 1:
             q, new_latents = plan.turn(q, new_latents, plan.parts[0])
-        # those of all S tokens; packing rounds them
+        # the latents of all S tokens, rounded if the cache packs them
         all_latents = keep(cache, self.layer, "k", new_latents, plan.packing)
         features = kept_features(x, plan, cache, self.layer)
-        # what makes keys and values of latents, (H, width, rank) each
+        # the up-projections from latents to keys and values, (H, width, rank) each
         up_k, up_v = self.c_up.weight.unflatten(0, (self.n_head, -1)).split(self.width, 1)
         if cache is None:
             latent, shared = all_latents.split([self.rank, self.turned], -1)
@@ -177,11 +185,14 @@ class LatentAttention(nn.Module):
             v = all_latents[..., : self.rank]
             y = attention.attend(q, all_latents, v, prepared, self.scale, features) @ up_v.mT
         new_v = new_latents[..., : self.rank] @ up_v.mT if plan.finishing else None
-        return joined(self, y, new_v, x, plan)
+        return project_out(self, y, new_v, x, plan)
 
 
 def kept_features(x, plan, cache, layer):
-    """What a piece keeps of a layer's input x (B, T, C) beside the keys: (B, S, M), or None."""
+    """Features (B, S, M) of all tokens so far, cached beside the keys; None if no piece has any.
+
+    Those of the new tokens are computed from the layer's input x (B, T, C).
+    """
     if plan.featured is None:
         return None
     with torch.autocast(x.device.type, enabled=False):
@@ -189,9 +200,11 @@ def kept_features(x, plan, cache, layer):
     return keep(cache, layer, "features", features, None)[:, 0]
 
 
-def joined(layer, y, v, x, plan):
-    """The output (B, T, C) of a layer of attention whose heads give y (B, H, T, D). A piece may
-    change y by the values v of the same tokens and the layer's input x (B, T, C).
+def project_out(layer, y, v, x, plan):
+    """The output (B, Q, C) of an attention layer, from the outputs y (B, H, Q, D) of its heads.
+
+    A piece may change y first, given the values v of the T new tokens and the layer's input
+    x (B, T, C). The queries are the last Q of these tokens.
     """
     if plan.finishing:
         with torch.autocast(x.device.type, enabled=False):
@@ -202,7 +215,7 @@ def joined(layer, y, v, x, plan):
 
 
 class MLP(nn.Module):
-    """Two layers with a GELU between them, or SwiGLU: the first layer has gates and values."""
+    """Two linear layers with a GELU between them; or SwiGLU, with gates and values in the first."""
 
     def __init__(self, config: GPTConfig):
         super().__init__()
@@ -224,9 +237,10 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)); or both of the same x, side by side.
+    """x + attention(norm(x)), then x + mlp(norm(x)).
 
-    With norms after: x + norm(attention(x)), then x + norm(mlp(x)).
+    With parallel_blocks both read the same x. With norm_place=after: x + norm(attention(x)), then
+    x + norm(mlp(x)).
     """
 
     def __init__(self, config: GPTConfig, layer: int):
@@ -243,11 +257,11 @@ class Block(nn.Module):
         y = self.added(self.ln_1, self.attn, x, prepared, cache)
         x = x[:, -y.shape[1] :]  # the plan may ask for the last tokens only
         attended = x + y
-        read = x if self.config.parallel_blocks else attended
-        return attended + self.added(self.ln_2, self.mlp, read)
+        mlp_input = x if self.config.parallel_blocks else attended
+        return attended + self.added(self.ln_2, self.mlp, mlp_input)
 
     def added(self, norm, part, x, *others):
-        """What attention or the MLP, with its norm, adds to x (B, T, C)."""
+        """What attention or the MLP, with its norm, adds to the residual stream x (B, T, C)."""
         if self.config.norm_place == "after":
             y = norm(part(x, *others).to(x.dtype))
         else:
@@ -259,10 +273,10 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """A GPT whose positions are those of the scheme `config.pos`.
+    """A GPT whose position encoding is the scheme `config.pos`.
 
-    `pos_file` is a Python file with schemes of the user's own. Files that `config.extend` names are
-    looked for in `folder` first.
+    `pos_file` is a Python file that defines schemes of the user's own. Files that options of
+    `config.extend` name are looked up in `folder` first.
     """
 
     def __init__(
@@ -288,33 +302,35 @@ class GPT(nn.Module):
         self.config = replace(config, pos=self.pos.text, extend=self.pos.extension)
 
     def _initialise(self, module):
-        """GPT-2's at its width; over sqrt(2 n_layer) where a block writes to the residual."""
-        deviation = start_deviation(self.config.n_embd)
+        """GPT-2's initialisation, scaled to the width of the model (`init_std`).
+
+        Projections into the residual stream get 1 / sqrt(2 n_layer) of that.
+        """
+        std = init_std(self.config.n_embd)
         if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.normal_(module.weight, std=deviation)
+            nn.init.normal_(module.weight, std=std)
         if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
         if isinstance(module, Attention | LatentAttention | MLP):
-            residual = deviation / math.sqrt(2 * self.config.n_layer)
-            nn.init.normal_(module.c_proj.weight, std=residual)
+            nn.init.normal_(module.c_proj.weight, std=std / math.sqrt(2 * self.config.n_layer))
 
     # ---- positions
 
     def extend(self, text: str, folder: Path | None = None) -> None:
-        """Activate an `extend` expression, in place of any other: see `Scheme.extend`."""
+        """Activate an `extend` expression, replacing the current one: see `Scheme.extend`."""
         self.pos.extend(text, folder)
 
     def drop_positions(self) -> None:
-        """Take the scheme nope; all weights but those of the old scheme stay."""
+        """Replace the scheme by nope. Only the weights of the old scheme are dropped."""
         self.pos = Scheme("nope", self.pos.shape, self.config.n_layer).to(self.wte.weight.device)
         self.drawn_ids = None
         self.config = replace(self.config, pos="nope", extend="")
 
     def draw_ids(self, seed: int, step: int, length: int) -> None:
-        """Draw the position ids of the next training forwards, if the scheme has random ones.
+        """Draw position ids (length,) for a training step, if the scheme has random ones.
 
-        They stay in a buffer that compiled code reads, until the next call. They follow from seed
-        and step. UserError where the scheme cannot draw so many.
+        They depend only on seed and step, and stay in a buffer, which compiled code reads, until
+        the next call. UserError if the scheme cannot draw that many.
         """
         ids = self.pos.draw(seed, step, length)
         if ids is not None:
@@ -322,8 +338,8 @@ class GPT(nn.Module):
         self.drawn_ids = ids
 
     def attention_path(self, length: int, window: int | None = None, compiled: bool = False) -> str:
-        """How attention is computed at that length, e.g. "fused"; "fused|masked" where layers
-        differ.
+        """The path that attention takes at this length, such as "fused", or "fused|masked" if the
+        layers differ.
         """
         index = torch.arange(length, device=self.wte.weight.device)
         plans = self.pos.plans(index, index, length, length, torch.float32, window)
@@ -335,14 +351,14 @@ class GPT(nn.Module):
 
     @property
     def parameter_count(self) -> int:
-        """The number of trained numbers, a tied embedding counted once."""
+        """The number of parameters; a tied embedding is counted once."""
         return sum(p.numel() for p in self.parameters())
 
     def _hidden(self, idx, cache=None, window=None, skip=0, last=None):
-        """The last hidden states (B, T, C) of tokens idx (B, T).
+        """The final hidden states (B, T, C) of tokens idx (B, T).
 
-        The first `skip` tokens are left out, others keep their places; `last` asks for those of the
-        last tokens only, (B, last, C).
+        The first `skip` tokens are left out, and the others keep their positions. With `last`, only
+        the states of the last tokens are computed, (B, last, C).
         """
         T = idx.shape[1]
         total = T
@@ -353,16 +369,16 @@ class GPT(nn.Module):
             total = cache.length
             tokens = idx if cache.tokens is None else torch.cat((cache.tokens, idx), 1)
         self.pos.check_length(total)
-        # places (S,)
+        # the places of all tokens in the text, (S,)
         index = stored(torch.arange(tokens.shape[1], device=idx.device))[skip:]
         new = T - skip
         dropout = self.config.dropout if self.training else 0.0
-        dtype = torch.promote_types(self.wte.weight.dtype, torch.float32)  # of what positions make
+        dtype = torch.promote_types(self.wte.weight.dtype, torch.float32)  # of scores
 
         def prepare(plan):
             return attention.prepare(plan, self.config.n_head, dtype, dropout)
 
-        with torch.autocast(idx.device.type, enabled=False):  # positions are never rounded
+        with torch.autocast(idx.device.type, enabled=False):  # positions stay in full precision
             if self.training and self.drawn_ids is not None and cache is None:
                 ids = self.drawn_ids[skip:]
             else:
@@ -392,12 +408,12 @@ class GPT(nn.Module):
         cache: Cache | None = None,
         loss_only: bool = False,
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Tokens idx (B, T) -> logits and loss.
+        """Tokens idx (B, T) -> (logits, loss).
 
-        With targets (B, T), where -1 is ignored: logits (B, T, V) and the mean loss in nats.
-        `loss_only` leaves out logits that take much memory: None.
-        Without them: logits (B, 1, V) of the last position, or with a cache (B, T, V) of all tokens
-        given, which are appended to it.
+        With targets (B, T), of which -1 is ignored: logits (B, T, V) and the mean loss in nats. If
+        `loss_only`, large logits are never held as a whole, and None is returned for them.
+        Without targets the loss is None, and logits (B, 1, V) are those of the last position. With
+        a cache, idx are the next tokens: they are appended to it, and get logits (B, T, V).
         """
         x = self._hidden(idx, cache)
         if targets is None:
@@ -409,14 +425,14 @@ class GPT(nn.Module):
         return logits, F.cross_entropy(flat, targets.flatten(), ignore_index=-1)
 
     def _loss_rows(self, x):
-        """How many rows of float32 logits one block has."""
-        most = CARD_LOSS_BYTES if x.is_cuda else LOSS_BYTES
+        """The number of rows of float32 logits in a block."""
+        most = GPU_LOSS_BYTES if x.is_cuda else LOSS_BYTES
         return max(1, most // (4 * self.config.vocab_size))
 
     def _nats(self, x, targets):
-        """(B T,) float32 nats of targets (B, T) by hidden states x (B, T, C).
+        """The losses (B T,) in nats, float32, of targets (B, T) given hidden states x (B, T, C).
 
-        Logits are formed in blocks, and again in the backward pass.
+        Logits are computed in blocks, and once more in the backward pass.
         """
 
         def nats(hidden, wanted):
@@ -428,11 +444,11 @@ class GPT(nn.Module):
         return torch.cat([checkpoint(nats, *block, use_reentrant=False) for block in blocks])
 
     def losses(self, idx: Tensor, targets: Tensor, *, window: int | None = None) -> Tensor:
-        """Float32 nats of each target (B, t) of the last t of the tokens idx (B, T), 0 where it is
-        -1.
+        """The loss in nats of each target, (B, t) in float32, and 0 where the target is -1.
 
-        `window` limits keys to i - j < window in every layer. What no target depends on is left
-        out: earlier queries of the last layer, and tokens that windows hide from all targets.
+        targets (B, t) are those of the last t of the tokens idx (B, T). `window` limits keys to
+        i - j < window in every layer. What no target depends on is not computed: earlier queries
+        of the last layer, and tokens that windows hide from all targets.
         """
         last = targets.shape[1]
         skip = 0
@@ -442,9 +458,9 @@ class GPT(nn.Module):
         return self._nats(x, targets).view_as(targets)
 
     def answers(self, idx: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Of each target that is not -1: its loss in nats, and whether it is the likeliest token.
+        """For each target that is not -1: its loss in nats, and whether it is the likeliest token.
 
-        idx and targets are (B, T); the K targets stand in the order of their texts: (K,), (K,).
+        idx and targets are (B, T). Returns (K,) and (K,) for the K such targets, row by row.
         """
         scored = targets >= 0
         logits = self.lm_head(self._hidden(idx)[scored]).float()
@@ -454,7 +470,7 @@ class GPT(nn.Module):
     # ---- generation
 
     def new_cache(self, batch: int, length: int) -> Cache:
-        """A cache for `batch` texts that will reach `length` tokens in all."""
+        """A cache for `batch` texts that will grow to `length` tokens each."""
         return Cache(batch, length)
 
     @torch.no_grad()
@@ -469,10 +485,11 @@ class GPT(nn.Module):
     ) -> Iterator[Tensor]:
         """Continue idx (B, T): yield the next tokens (B, 1) one at a time.
 
-        Logits are divided by the temperature; 0 takes the likeliest. Then only the top_k likeliest
-        stay, and of these the likeliest whose probabilities reach top_p. A scheme whose positions
-        end before T + max_new_tokens goes on from its last `limit` tokens, encoded again each time.
-        After `compile()` all steps but the first, which reads idx, are compiled.
+        Logits are divided by the temperature; with 0 the likeliest token is taken. Only the top_k
+        likeliest tokens are kept, and of these only the likeliest that together reach probability
+        top_p. If the scheme has fewer than T + max_new_tokens positions, each step encodes the last
+        `limit` tokens anew. After `compile()`, all steps are compiled but the first, which reads
+        idx.
         """
         total = idx.shape[1] + max_new_tokens
         limit = self.pos.limit
@@ -490,7 +507,7 @@ class GPT(nn.Module):
             yield new
 
     def generate(self, idx: Tensor, max_new_tokens: int, *args: object, **kwargs: object) -> Tensor:
-        """(B, T) -> (B, T + max_new_tokens): idx and its continuation, as `stream` makes it."""
+        """idx (B, T) -> (B, T + max_new_tokens): idx with its continuation by `stream`."""
         return torch.cat((idx, *self.stream(idx, max_new_tokens, *args, **kwargs)), 1)
 
 
@@ -512,6 +529,7 @@ def pick(
     if top_p is not None:
         ordered = probabilities.sort(descending=True).values
         before = ordered.cumsum(-1) - ordered
-        least = ordered.where(before < top_p, 1.0).amin(-1, keepdim=True)  # it crosses top_p
+        # the least likely token that is kept: with it the sum reaches top_p
+        least = ordered.where(before < top_p, 1.0).amin(-1, keepdim=True)
         probabilities = probabilities.masked_fill(probabilities < least, 0.0)
     return torch.multinomial(probabilities, 1, generator=generator)

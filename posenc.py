@@ -1,10 +1,10 @@
-"""The contract of a position scheme, the pure functions, and the schemes and extensions of the
-textbooks.
+"""The contract of a position scheme (`Piece`), pure functions, and the best known schemes and
+extensions.
 
 A scheme is an expression: `alibi`, `rope(base=500000)`, `rope + alibi`, `rope | rope | rope |
 nope`. `+` lets pieces act together, `|` is a pattern over layers. Each name is a `Piece`, a small
-module that defines the methods it needs. Every other scheme is one file in zoo/, loaded exactly as
-a user's own `--pos_file`. A second expression, `extend`, changes a model that is trained already:
+module that defines the methods it needs. All other schemes are files in zoo/, loaded exactly as a
+user's own `--pos_file`. A second expression, `extend`, changes a model that is already trained:
 `yarn(factor=8) + logn`.
 """
 
@@ -30,14 +30,14 @@ from torch import Tensor, nn
 
 from configurable import Count, UserError, read_json
 
-Table = tuple[Tensor, float]  # inv_freq in float64, and what multiplies cosines and sines
+Table = tuple[Tensor, float]  # inv_freq in float64, and the factor of cosines and sines
 
 
 # ---- types of options: the annotations of an __init__ are checked when an expression is read
 
 
 def in_tokens(value, info):
-    """A length in tokens: 0.25 is a quarter of the length first trained at, at least 1."""
+    """Convert a length to tokens: 0.25 is a quarter of the length first trained at."""
     if not 0 < value <= (2**24 if isinstance(value, int) else 32):
         raise ValueError(
             "a whole number counts tokens, 1 to 2**24; a real number is a share of the training "
@@ -58,17 +58,17 @@ Numbers = list[Annotated[float, Field(ge=1e-6, le=1e6)]]
 # ---- pure functions
 
 
-def start_deviation(width: int) -> float:
-    """The deviation of weights at the start: 0.02 at GPT-2's width, as 1 / sqrt(width) at others.
+def init_std(width: int) -> float:
+    """The standard deviation of initial weights: 0.02 at GPT-2's width, scaled as 1 / sqrt(width).
 
-    With 0.02 at a width of 128, products of queries and keys start so small that models stay for
-    hundreds of steps where nothing is recalled.
+    With 0.02 at a width of 128, products of queries and keys start so small that for hundreds of
+    steps a model recalls nothing.
     """
     return 0.02 * math.sqrt(768 / width)
 
 
 def rope_frequencies(head_dim: int, base: float = 10000.0) -> Table:
-    """RoPE's (inv_freq, attention_factor): theta_m = base^(-2m/d), (head_dim / 2,), and 1.0.
+    """RoPE's (inv_freq, attention_factor): base^(-2m/d) for each pair m, (head_dim / 2,), and 1.0.
 
     Su et al. 2021 (arXiv 2104.09864). UserError for an odd head_dim.
     """
@@ -81,9 +81,9 @@ def rope_frequencies(head_dim: int, base: float = 10000.0) -> Table:
 
 
 def cos_sin(positions: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
-    """cos and sin of position x frequency, float32, (..., T, F) for positions (..., T).
+    """cos and sin of position x frequency, each (..., T, F) in float32, for positions (..., T).
 
-    inv_freq is (F,), or (T, F) with other frequencies for each position. Angles are formed in
+    inv_freq is (F,), or (T, F) if frequencies differ between positions. Angles are computed in
     float64.
     """
     angles = angles_of(positions, inv_freq)
@@ -154,9 +154,9 @@ def alibi_slopes(n_head: int) -> Tensor:
 def t5_buckets(distance: Tensor, num_buckets: int = 32, max_distance: int = 128) -> Tensor:
     """T5's causal buckets (long) of distance = query - key >= 0.
 
-    Each distance below num_buckets / 2 has its own bucket. Then they grow logarithmically; the last
-    one holds all from max_distance on. Raffel et al. 2019 (arXiv 1910.10683), in the order of
-    operations of their code.
+    Each distance below num_buckets / 2 has its own bucket. The others grow logarithmically, and the
+    last one holds all distances from max_distance on. Raffel et al. 2019 (arXiv 1910.10683), with
+    the operations in the order of their code.
     """
     exact = num_buckets // 2
     distance = distance.long()  # positions may be real numbers
@@ -166,7 +166,7 @@ def t5_buckets(distance: Tensor, num_buckets: int = 32, max_distance: int = 128)
 
 
 def as_reals(ids: Tensor) -> Tensor:
-    """Positions as real numbers, in float64 where the device has it, so that neighbours differ."""
+    """Positions as real numbers, in float64 if the device has it, so that neighbours stay apart."""
     return ids.to(torch.float32 if ids.device.type == "mps" else torch.float64)
 
 
@@ -180,16 +180,16 @@ _stored.register_autograd(lambda ctx, gradient: gradient)
 
 
 def stored(x: Tensor) -> Tensor:
-    """x as it is; compiled code keeps it in memory.
+    """Return x unchanged, but make compiled code store it in memory.
 
-    Else the compiler would compute tables and biases again in every layer that reads them, and on
-    a CPU it leaves the end of a fused `arange` unwritten (torch 2.13).
+    Otherwise the compiler recomputes tables and biases in every layer that reads them, and on a CPU
+    it leaves the end of a fused `arange` unwritten (torch 2.13).
     """
     return _stored(x) if torch.compiler.is_compiling() else x
 
 
 def widened(x: Tensor) -> Tensor:
-    """x in float32 or wider: what a piece is handed."""
+    """x in float32 or wider, as pieces get all their inputs."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
@@ -198,11 +198,10 @@ def widened(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a piece may know of the model it serves; `length` is the length first trained at, in
-    tokens.
+    """What a piece may know about its model. `length` is the length first trained at, in tokens.
 
-    `trained`: the piece is put on a model that is trained already. `folder`: where files that
-    options name are looked for first.
+    `trained`: the piece extends a model that is already trained. `folder`: where files that options
+    name are looked up first.
     """
 
     n_head: int
@@ -215,12 +214,12 @@ class Shape:
 
 @dataclass(frozen=True)
 class Tile:
-    """R queries against the first C keys in one layer, everything in float32 or wider.
+    """R queries and the first C keys of one layer; all tensors are in float32 or wider.
 
-    q (B, H, R, D) and k (B, H, C, D) are turned, and q is multiplied by the temperature. scores (B,
-    H, R, C) are q k^T / sqrt(D). added broadcasts to scores: the biases, and -inf where the query
-    may not see the key. i (R, 1) and j (1, C) are position ids; rows (R, 1) and columns (C,) are
-    places in the text. features_k (B, C, M) come from `features`.
+    q (B, H, R, D) and k (B, H, C, D) are turned, and q is multiplied by the temperature.
+    scores (B, H, R, C) are q k^T / sqrt(D). added broadcasts to scores: the biases, and -inf where
+    the query may not see the key. i (R, 1) and j (R, C) are position ids; rows (R, 1) and
+    columns (C,) are places in the text. features_k (B, C, M) are the `features` of the keys.
     """
 
     q: Tensor
@@ -241,8 +240,8 @@ class Tile:
 
 @dataclass(frozen=True)
 class Region:
-    """Where distances are rewritten: a query id i and a key id j for which where(i, j) holds meet
-    as if they stood at query(i) and key(j).
+    """A rewriting of distances: where where(i, j) holds, a query with id i and a key with id j are
+    treated as if their ids were query(i) and key(j).
     """
 
     query: Callable[[Tensor], Tensor]
@@ -253,74 +252,78 @@ class Region:
 class Piece(nn.Module):
     """One position scheme. It defines the methods that it needs; those it lacks are None.
 
-    ids(ids, total)                  position ids (T,) of tokens with these ids, in a text of
-                                     `total` tokens; ids are integers, of an extension reals
-    draw(length, generator)          random position ids (length,) of one training step
+    ids(ids, total)                  new position ids (T,) for ids (T,) in a text of `total`
+                                     tokens; ids are integers, for an extension real numbers
+    draw(length, generator)          random position ids (length,) for one training step
     embed(ids, tokens, total)        (T, C) or (B, T, C), added to the embedding of the last T of
                                      the tokens (B, S)
-    tables(ids, total, maps)         what `turn` needs, made once per forward: tensors (T, .), or
-                                     (H, T, .) where heads differ; maps are frequency maps
+    tables(ids, total, maps)         what `turn` needs, made once per forward pass: a tuple of
+                                     tensors (T, .), or (H, T, .) if heads differ; maps are the
+                                     active frequency maps
     turn(x, tables, is_key)          queries or keys x (B, H, T, D), turned: (B, H, T, D')
     bias(h, i, j)                    what is added to the score of head h, query id i and key id
-                                     j <= i; these broadcast, by pointwise operations and indexing
+                                     j <= i: tensors that broadcast, so only pointwise operations
+                                     and indexing
     temperature(index)               (T,) or (H, T): what multiplies the scores q.k / sqrt(d) of
                                      the query at `index` (T,), reals, which sees index + 1 keys
     mask(i, j)                       True where query index i may see key index j <= i
-    features(x)                      (B, T, M) numbers of a layer's normalised input x (B, T, C),
-                                     which the cache keeps with the keys
-    along(q, k, features, scale)     (q, k) with what is summed along the text: q (B, H, T, D) are
-                                     the last T of k (B, H, S, D) and of features (B, S, M);
-                                     scores are q.k x scale
+    features(x)                      (B, T, M), computed from a layer's normalised input x
+                                     (B, T, C), and cached with the keys
+    along(q, k, features, scale)     (q, k) with more columns, such as sums along the text; q
+                                     (B, H, T, D) are of the last T tokens of k (B, H, S, D) and
+                                     features (B, S, M); scores are q.k x scale
     score(tile)                      the whole score (B, H, R, C), where a bias will not do;
                                      unseen keys are masked afterwards
-    weights(scores)                  attention weights (B, H, R, C), instead of the softmax, of
-                                     scores that are -inf where a key is not seen
-    output(y, v, x)                  the output of the heads y (B, H, T, D), changed; v are the
+    weights(scores)                  attention weights (B, H, R, C) instead of the softmax; scores
+                                     are -inf where a key is not seen
+    output(y, v, x)                  a new output of the heads, for y (B, H, T, D); v are the
                                      values of the same tokens, x (B, T, C) the layer's input
 
-    Extensions of a trained model have these besides:
+    Extensions of a trained model may also have:
 
     map_frequencies(inv_freq, base, total, ids)   (inv_freq, attention factor): frequencies (F,)
                                      or (T, F), float64, for tokens at `ids` (T,) (None: at any)
-    factor(total)                    how many times longer than training it takes the text to be
-    regions(total)                   other distances: a list of `Region`, the last that holds counts
-    pack(x), unpack(*parts)          what the cache keeps of keys or values x (B, heads, T, D):
-                                     a tuple of tensors (B, heads, T, M), and x again, in the
-                                     number format that the model computes in
+    factor(total)                    the factor by which it extends the training length
+    regions(total)                   rewritten distances: a list of `Region`, of which the last
+                                     that holds counts
+    pack(x), unpack(*parts)          what the cache stores of keys or values x (B, heads, T, D), a
+                                     tuple of tensors (B, heads, T, M); and x from that, in the
+                                     dtype that the model computes in
 
     The class name in snake_case is the name of the scheme. Keyword-only arguments of __init__ are
-    its options, checked against their annotations. All other inputs are in float32 or wider.
-    Constants are non-persistent buffers: `.to(bfloat16)` rounds neither them nor the parameters of
-    a piece.
+    its options, checked against their annotations. Floating-point inputs are in float32 or wider.
+    Constants are non-persistent buffers: `.to(bfloat16)` rounds neither the buffers nor the
+    parameters of a piece.
     """
 
     ids = draw = embed = tables = turn = bias = temperature = mask = None
     features = along = score = weights = output = None
     map_frequencies = factor = regions = pack = unpack = None
 
-    limit: int | None = None  # how many positions it defines; a piece with ids(): how long a text
-    visible: tuple[int, int] | None = None  # of a mask: it hides all but the last and first keys
-    per_layer: bool = False  # whether each layer has its own, where the expression does not say
-    by_distance: bool = False  # whether its bias and its mask follow from i - j alone
-    in_kernel: bool = False  # whether its bias is cheap enough to be made for each pair on a GPU
-    can_extend: bool = False  # whether `extend` may name it: it acts on a trained model
-    extends: tuple[str, ...] = ()  # names of the only schemes that it extends
-    # schemes that it cannot meet in a layer; "positions": all that read them; "latent attention"
+    limit: int | None = None  # how many positions it defines; with ids(): the longest text
+    visible: tuple[int, int] | None = None  # of a mask: how many last and first keys it shows
+    per_layer: bool = False  # whether each layer has a piece of its own, by default
+    by_distance: bool = False  # whether its bias and its mask depend on i - j alone
+    in_kernel: bool = False  # whether flex computes its bias for each pair, without a table
+    can_extend: bool = False  # whether it may stand in `extend`
+    extends: tuple[str, ...] = ()  # the only schemes that it can extend, by name
+    # schemes that it cannot share a layer with; "positions": any that reads them; or "latent
+    # attention"
     conflicts: tuple[str, ...] = ()
     file: Path | None = None  # the file that an option names
-    found_on: str | None = None  # SHA-256 of the text that its numbers were found on
+    found_on: str | None = None  # SHA-256 of the text that the numbers in `file` were fitted on
 
     def __init__(self, shape: Shape | None = None):
         super().__init__()
 
     def _apply(self, fn, recurse=True):
-        """What .to() does to every tensor: it moves them, but never to a narrower format."""
+        """What .to() does to each tensor: move it, but to no narrower format."""
 
         def moved(t):
             new = fn(t)
             if not t.is_floating_point():
                 return new
-            # a buffer may be wider than float32 by intent, a parameter follows .double().float()
+            # a float64 buffer is meant to be float64; a parameter may go back to float32
             least = torch.float32 if isinstance(t, nn.Parameter) else t.dtype
             dtype = torch.promote_types(new.dtype, least)
             if dtype == torch.float64 and new.device.type == "mps":
@@ -340,7 +343,7 @@ def scheme_name(piece: Piece | type[Piece]) -> str:
 
 
 class Nope(Piece):
-    """Nothing: order is known from the causal mask alone.
+    """No positions: the order of tokens shows through the causal mask alone.
 
     Haviv et al. 2022, Kazemnejad et al. 2023 (arXiv 2305.19466).
     Verdict: its loss was the highest of seven schemes at L, 0.23 nats above alibi's, and it grew by
@@ -362,7 +365,7 @@ class Learned(Piece):
     def __init__(self, shape: Shape, *, rows: Count | None = None):
         super().__init__()
         self.limit = rows or shape.length
-        table = torch.empty(self.limit, shape.width).normal_(std=start_deviation(shape.width))
+        table = torch.empty(self.limit, shape.width).normal_(std=init_std(shape.width))
         self.table = nn.Parameter(table)
 
     def embed(self, ids, tokens, total):
@@ -374,7 +377,7 @@ class Sinusoidal(Piece):
     """scale x [sin(p w_m), cos(p w_m)], w_m = base^(-2m/C), added to the token embedding.
 
     Vaswani et al. 2017, where token embeddings are as large as the sinusoids (scale 1). Here they
-    start smaller (`start_deviation`) and grow in training. With scale=0.02 positions drown, with 1
+    start smaller (`init_std`) and grow in training. With scale=0.02 positions drown, with 1
     the tokens do: trained from a start of 0.02 at n_embd = 128, the scales 0.02, 0.05, 0.1, 0.2 and
     1 left 0.48, 0.19, 0.13, 0.25 and 1.0 nats to rope at L (results/in-length).
     Verdict: its loss was alibi's at L, to 0.001 nats, and rose from 1.14 there to 3.29 at 2 L
@@ -393,8 +396,8 @@ class Sinusoidal(Piece):
 
 
 class Rotary(Piece):
-    """What rotary schemes share: frequencies inv_freq (F,) of a `base`, and tables of cosines and
-    sines under the active frequency maps.
+    """The base class of rotary schemes: frequencies inv_freq (F,), from `base`, and tables of
+    cosines and sines under the active frequency maps.
     """
 
     def __init__(self, inv_freq: Tensor, base: float):
@@ -405,10 +408,10 @@ class Rotary(Piece):
     def frequencies(
         self, total: int, maps: Sequence[Piece] = (), ids: Tensor | None = None
     ) -> Table:
-        """(inv_freq (F,), attention factor) after its own map and each other in turn, for a text of
-        `total` tokens.
+        """(inv_freq (F,), attention factor) for a text of `total` tokens, after its own frequency
+        map, if it has one, and then each of `maps`.
 
-        Frequencies may become (T, F) where `ids` (T,) are given.
+        If `ids` (T,) are given, the frequencies may become (T, F).
         """
         inv_freq = self.inv_freq
         factor = 1.0
@@ -451,7 +454,7 @@ class Rope(Rotary):
         self.layout = layout
 
     def turn(self, x, tables, is_key):
-        """Queries and keys alike."""
+        """Turn the pairs of queries or keys by the tables' angles."""
         return apply_rotary(x, *tables, self.layout)
 
 
@@ -537,8 +540,8 @@ class Window(Piece):
 
 
 class Randomized(Piece):
-    """Train with L sorted positions drawn from 0 ... max - 1, one draw a step; test with floor(k
-    max / N).
+    """Train with L sorted positions drawn from 0 ... max - 1, anew in each step; test with
+    floor(k max / N).
 
     Ruoss et al. 2023 (arXiv 2305.16843). `test=draw` draws at test too, as they do. A text longer
     than `max` is refused.
@@ -559,7 +562,7 @@ class Randomized(Piece):
         return self.draw(total, torch.Generator().manual_seed(total)).to(ids.device)[ids]
 
     def draw(self, length, generator):
-        """Sorted, without repeats."""
+        """`length` different positions, sorted."""
         if length > self.limit:
             raise UserError(f"randomized(max={self.limit}) has no {length} different positions")
         return torch.randperm(self.limit, generator=generator)[:length].sort().values
@@ -590,18 +593,16 @@ class Logn(Piece):
 
 
 class Extension(Piece):
-    """What changes a trained model and leaves its weights alone: a piece of `extend`, never of
-    `pos`.
-    """
+    """A piece that changes a trained model but not its weights: for `extend`, never for `pos`."""
 
     can_extend = True
 
     def read_numbers(self, name: str, folder: Path | None, **fields: tuple) -> BaseModel:
-        """The content of the JSON file that an option names: the copy in the run's `folder`, if
-        there is one, else as named.
+        """Read the JSON file that an option names: its copy in the run's `folder`, if there is one,
+        else `name` itself.
 
-        A field has a type and a default, as in pydantic; split_sha256 may stand in every file.
-        UserError says what is wrong.
+        Each of `fields` is (type, default), as in pydantic; split_sha256 is always allowed.
+        UserError if the file does not fit.
         """
         copy = Path(folder or "", Path(name).name)
         self.file = copy if copy.is_file() else Path(name)
@@ -621,8 +622,8 @@ class Extension(Piece):
 
 
 class Scaled(Extension):
-    """An extension by a factor s. auto is max(1, N / L): N is the text's length, L the one first
-    trained at.
+    """An extension by a factor s. factor=auto is max(1, N / L), where N is the length of the text
+    and L the length first trained at.
     """
 
     def __init__(self, shape: Shape, *, factor: Factor = "auto"):
@@ -644,7 +645,7 @@ class Pi(Scaled):
     """
 
     def map_frequencies(self, inv_freq, base, total, ids):
-        """Every pair alike."""
+        """Divide the frequencies of all pairs by s."""
         return inv_freq / self.factor(total), 1.0
 
 
@@ -676,7 +677,7 @@ class DynamicNtk(Ntk):
         super().__init__(shape, factor=factor)
 
     def factor(self, total):
-        """The factor that ntk is given."""
+        """The factor s that ntk uses."""
         return self.fixed_factor * max(1.0, total / self.length) - (self.fixed_factor - 1)
 
 
@@ -718,7 +719,7 @@ class Yarn(Scaled):
         self.mscale_all_dim = mscale_all_dim
 
     def map_frequencies(self, inv_freq, base, total, ids):
-        """Frequencies by the ramp; the second of the two temperatures is 1 by default."""
+        """Blend kept and divided frequencies by the ramp; the attention factor is YaRN's."""
         if self.ramp == "turns":
             turns = self.length * inv_freq / (2 * math.pi)
             share = ((turns - self.alpha) / (self.beta - self.alpha)).clamp(0, 1)
@@ -726,7 +727,7 @@ class Yarn(Scaled):
             width = 2 * len(inv_freq)
 
             def pair(turns):
-                """The pair, not a whole number, that turns so often within L."""
+                """The number of the pair, a real number, that makes so many turns within L."""
                 return width * math.log(self.length / (2 * math.pi * turns)) / (2 * math.log(base))
 
             low = pair(self.beta)
@@ -797,7 +798,7 @@ class Longrope(Scaled):
         self.register_buffer("short", short, persistent=False)
 
     def map_frequencies(self, inv_freq, base, total, ids):
-        """Divided pair by pair; the first positions keep their own frequencies."""
+        """Divide each frequency by its factor; the `first` positions keep the original ones."""
         divisors = self.long if total > self.length else self.short
         if len(divisors) != len(inv_freq):
             raise UserError(

@@ -5,16 +5,16 @@
     python report.py                                       list the runs in out/
     python report.py out/A out/B                           the tables of these runs
     python report.py out/A out/B --out=compared.pdf        and their figure (.png, .pdf, .svg)
-    python report.py out/A out/B --out=paper.pdf --size=3.25x2.2    one that fits a column
-    python report.py out/A out/B --labels='alibi=ALiBi,mine=Mine (ours)'    names of your own
+    python report.py out/A out/B --out=paper.pdf --size=3.25x2.2    a figure that fits a column
+    python report.py out/A out/B --labels='alibi=ALiBi,mine=Mine (ours)'    your own names
     python report.py out/A out/B --show=settings           settings and sizes, for an appendix
     python report.py out/A out/B --show=training --out=t.pdf    loss against tokens
     python report.py out/A out/B --format=tex --eval_lengths=128,4096       one table in LaTeX
     python report.py out --format=csv >rows.csv            every measured row of all runs
     python report.py out/ablate-NAME --format=md           the tables of a comparison
-    python report.py results/stdlib-six                    those of a published one
+    python report.py results/stdlib-six                    the tables of a published one
 
-The list says how far each run is, and what its test says. gain(N) = loss(L) - loss(N) of
+The list shows how far each run is, and its test in short. gain(N) = loss(L) - loss(N) of
 fixed_targets: negative where the scheme breaks.
 """
 
@@ -41,12 +41,12 @@ RUN_FILES = ("config.json", "extrapolation.json")
 
 
 def is_tested(folder: Path) -> bool:
-    """Whether a run folder has a result of a test."""
+    """Whether a run folder holds the result of a test."""
     return (folder / "extrapolation.json").exists()
 
 
 def describe(folder: Path, dataset: str) -> dict[str, Any]:
-    """The line of the list for a folder: what was trained, how far it is, what its test says."""
+    """A folder's line in the list: what is trained, how far it is, and its test in short."""
     line = {"folder": str(folder)}
     if (folder / "config.json").exists():  # a Hugging Face model has none
         s = read_config(folder)["settings"]
@@ -64,7 +64,7 @@ def describe(folder: Path, dataset: str) -> dict[str, Any]:
 
 
 def list_runs(folders: list[Path], settings: ReportSettings) -> str:
-    """A table of runs; what cannot be read is named below it."""
+    """A table of runs; those that cannot be read are listed below it."""
     lines = []
     broken = []
     for folder in folders:
@@ -79,8 +79,8 @@ def list_runs(folders: list[Path], settings: ReportSettings) -> str:
 
 
 def settings_table(rows: pd.DataFrame, format: str) -> str:
-    """The settings that change the result, as they were used, and sizes: a column for each label,
-    from its first seed. After the first column stands only what differs from it.
+    """The settings that change the result, as used, and sizes: a column for each label, from its
+    first seed. Columns after the first show only what differs from it.
     """
     columns = {}
     for run in rows.drop_duplicates("label").itertuples():
@@ -97,8 +97,8 @@ def settings_table(rows: pd.DataFrame, format: str) -> str:
 
 
 def training_losses(rows: pd.DataFrame) -> pd.DataFrame:
-    """Loss and val_loss by label and training tokens, means over seeds. UserError if a run folder
-    is not there.
+    """Loss and val_loss by label and training tokens, averaged over seeds. UserError if a run
+    folder is missing.
     """
     frames = []
     for run in rows.drop_duplicates("run").itertuples():
@@ -118,7 +118,7 @@ def main() -> None:
     folders = [Path(word) for word in words or ["out"]]
     comparisons = [at for at in folders if at.is_file() or (at / "rows.csv.xz").exists()]
     if not all(at in comparisons or is_tested(at) for at in folders):
-        # folders of runs, or runs that were not tested: a list
+        # folders of several runs, or untested runs: make a list
         runs = set()
         for at in folders:
             found = [path.parent for path in at.rglob("*.json") if path.name in RUN_FILES]
@@ -144,7 +144,9 @@ def main() -> None:
     size = []
     if settings.size:
         if not re.fullmatch(r"[0-9]*[.]?[0-9]+x[0-9]*[.]?[0-9]+", settings.size):
-            raise UserError(f"size={settings.size} is no width x height in inches, as 3.25x2.2")
+            raise UserError(
+                f"size={settings.size} is not a width x height in inches, such as 3.25x2.2"
+            )
         size = [float(x) for x in settings.size.split("x")]
     if settings.show == "settings":
         print(settings_table(rows, settings.format))

@@ -37,7 +37,7 @@ def read_prompt(start: str) -> str:
         try:
             text = Path(start.removeprefix("FILE:")).read_text(encoding="utf-8-sig")
         except UnicodeDecodeError as error:
-            raise UserError(f"--start={start} is no text in UTF-8: save it as that") from error
+            raise UserError(f"--start={start} is not UTF-8 text: save it as UTF-8") from error
     if not text:
         raise UserError(f"the prompt is empty (--start={start}): give at least one character")
     return text

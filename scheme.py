@@ -1,12 +1,12 @@
-"""From the text of a position expression to what attention needs in each layer.
+"""Position schemes: from an expression such as `rope + alibi` to what attention needs.
 
     rope(base=500000) + alibi       pieces that act together
-    rope | rope | rope | nope       a pattern over layers: layer n takes branch n mod 4
-    3 * rope | nope                 the same with one rope, which three layers share
+    rope | rope | rope | nope       a pattern over layers: layer n uses branch n mod 4
+    3 * rope | nope                 the same pattern with one rope, shared by three layers
 
-First the grammar: text in, data out. Then the look-up: the class of a name, the pieces of an
-expression. Then what goes together. Then `Scheme`, which holds the pieces of a model and makes a
-`Plan` for each forward.
+The file has four parts. The grammar parses an expression. The look-up finds the class of each name
+and builds the pieces. `check_layer` refuses pieces that cannot be combined. `Scheme` holds the
+pieces of a model and makes a `Plan` for attention in each forward pass.
 """
 
 import ast
@@ -38,7 +38,7 @@ ZOO = Path(__file__).resolve().parent / "zoo"
 
 @dataclass(frozen=True, eq=False)
 class Mention:
-    """One name in an expression, with its options and its canonical text."""
+    """A scheme that an expression names, with its options and its canonical text."""
 
     name: str
     options: dict[str, Any]
@@ -47,10 +47,10 @@ class Mention:
 
 @dataclass(frozen=True)
 class Expression:
-    """A position expression: its canonical text, and its mentions from left to right.
+    """A parsed expression: its canonical text, and its mentions from left to right.
 
-    `branches` take turns over the layers. A branch is a list of what acts together: mentions, and
-    lists of branches that stand in it in parentheses.
+    Layer n uses branch n modulo their number. A branch is a list of what acts together: mentions,
+    and a nested list of branches for each pattern in parentheses.
     """
 
     text: str
@@ -59,7 +59,7 @@ class Expression:
 
 
 def mentions_in(branches: list[list], layer: int) -> list[Mention]:
-    """What acts in a layer, counted from 0, by the branches of an expression."""
+    """The mentions that act in a layer (counted from 0), given the branches of an expression."""
     mentions = []
     for part in branches[layer % len(branches)]:
         if isinstance(part, Mention):
@@ -70,9 +70,9 @@ def mentions_in(branches: list[list], layer: int) -> list[Mention]:
 
 
 def parse(text: str) -> Expression:
-    """Read an expression; UserError for what is none.
+    """Parse an expression; UserError if it is malformed.
 
-    Whether the names exist is not looked up here.
+    Names are not looked up yet: see `build`.
     """
     if len(text) > 500 or not text.isascii():
         raise UserError("a position expression has at most 500 ASCII characters")
@@ -89,7 +89,7 @@ def parse(text: str) -> Expression:
 
 
 def read_branches(tree, mentions):
-    """The branches of a part of an expression; its mentions are appended to `mentions`."""
+    """The branches of a syntax tree; the mentions in it are appended to `mentions`."""
     match tree:
         case ast.BinOp(left, ast.Add(), right):
             return [[read_branches(left, mentions), read_branches(right, mentions)]]
@@ -97,14 +97,14 @@ def read_branches(tree, mentions):
             return read_branches(left, mentions) + read_branches(right, mentions)
         case ast.BinOp(ast.Constant(int(count)), ast.Mult(), right):
             branches = read_branches(right, mentions)
-            if 1 <= count * len(branches) <= 1000:  # repeats of repeats multiply
+            if 1 <= count * len(branches) <= 1000:  # nested repeats multiply
                 return count * branches
     mentions.append(read_mention(tree))
     return [mentions[-1:]]
 
 
 def read_mention(tree):
-    """A name or a call, such as rope or t5(buckets=16)."""
+    """Read a name or a call, such as rope or t5(buckets=16)."""
     text = ast.unparse(tree)
     match tree:
         case ast.Name(name):
@@ -133,7 +133,7 @@ def read_mention(tree):
 
 # ---- the look-up
 
-# what others call them, in small letters and without _
+# names used elsewhere, in lower case and without underscores
 ALIASES = {
     "absolute": "learned",
     "rotary": "rope",
@@ -146,14 +146,15 @@ ALIASES = {
 
 @lru_cache
 def load_file(path: Path) -> dict[str, type[Piece]]:
-    """The pieces that a Python file defines, by name. The file is run, and finds modules of its own
-    folder. UserError if it has no piece.
+    """Run a Python file and return the pieces that it defines, by name.
+
+    The file can import modules from its own folder. UserError if it defines no piece.
     """
     if not path.is_file() or path.suffix != ".py":
         raise UserError(f"there is no Python file {path} to take position schemes from")
     name = f"pos_{hashlib.sha256(str(path).encode()).hexdigest()}"
     spec = importlib.util.spec_from_file_location(name, path)
-    # torch.compile looks a function's module up by its name
+    # torch.compile looks up a function's module by name
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent))
     try:
@@ -171,7 +172,7 @@ def load_file(path: Path) -> dict[str, type[Piece]]:
 
 
 def pieces_of(module):
-    """The schemes and extensions that a module defines itself, by name."""
+    """The schemes and extensions that a module itself defines, by name."""
     pieces = {}
     for cls in vars(module).values():
         is_own = isinstance(cls, type) and cls.__module__ == module.__name__
@@ -181,8 +182,9 @@ def pieces_of(module):
 
 
 def all_pieces(pos_file: Path | None = None) -> dict[str, type[Piece]]:
-    """Every scheme and extension by its name: those of posenc.py, of the zoo, and of the user's
-    file, which may have none of these names.
+    """Every scheme and extension by name: those of posenc.py, of the zoo, and of the user's file.
+
+    UserError if the user's file defines a name that exists already.
     """
     pieces = pieces_of(posenc)
     for path in ZOO.glob("[a-z]*.py"):
@@ -205,9 +207,9 @@ def extension_names(pos_file: Path | None = None) -> list[str]:
 
 
 def find(name: str, pos_file: Path | None = None, option: str = "") -> type[Piece]:
-    """The class of that name. option: "pos" or "extend", if only one of these may name it.
+    """Look up the class of a piece. With option="pos" or "extend" it must be valid there.
 
-    A wrong name is refused (UserError) with the nearest right one, or else all that there are.
+    UserError for a wrong name: it suggests the closest one, or lists them all.
     """
     pieces = all_pieces(pos_file)
     meant = ALIASES | {piece.replace("_", ""): piece for piece in pieces}
@@ -221,7 +223,7 @@ def find(name: str, pos_file: Path | None = None, option: str = "") -> type[Piec
     right = meant[near[0]]
     cls = pieces[right]
     if option == "extend" and not cls.can_extend:
-        raise UserError(f"{name} is no extension of a trained model: train with it, --pos={right}")
+        raise UserError(f"{name} does not extend a trained model: train with --pos={right}")
     if option == "pos" and issubclass(cls, Extension):
         raise UserError(f"{name} extends a trained model: write it as --extend={right}")
     if right != name:
@@ -230,7 +232,7 @@ def find(name: str, pos_file: Path | None = None, option: str = "") -> type[Piec
 
 
 def options_of(cls: type[Piece]) -> dict[str, inspect.Parameter]:
-    """A scheme's options: the keyword-only arguments of its __init__, annotations and defaults."""
+    """A scheme's options: the keyword-only arguments of its __init__."""
     arguments = inspect.signature(cls.__init__, eval_str=True).parameters
     return {name: o for name, o in arguments.items() if o.kind is o.KEYWORD_ONLY}
 
@@ -238,10 +240,10 @@ def options_of(cls: type[Piece]) -> dict[str, inspect.Parameter]:
 def build(
     expression: Expression, n_layer: int, shape: Shape, pos_file: Path | None = None
 ) -> tuple[dict[str, Piece], list[tuple[str, ...]]]:
-    """The pieces of an expression, and the keys of those that act in each layer.
+    """Build an expression: {key: piece}, and for each layer the keys of the pieces that act in it.
 
-    UserError for a name, an option or a place that is wrong. With shape.trained the expression is
-    one of `extend`.
+    With `shape.trained` it is an `extend` expression. UserError for a wrong name or option, or for
+    a piece in the wrong place.
     """
     pieces = {}
     layers = [() for _ in range(n_layer)]
@@ -308,16 +310,16 @@ def extended_frequencies(
 ) -> Table:
     """RoPE's (inv_freq, attention_factor) under an extension such as "yarn(factor=4)".
 
-    The model was trained at `train_length` and reads `length` tokens, by default as many.
+    `train_length` is the training length, `length` that of the text (by default the same).
     """
     scheme = Scheme(f"rope(base={base})", Shape(1, head_dim, head_dim, train_length), 1)
     scheme.extend(extend)
     return scheme.rotary[0].frequencies(length or train_length, scheme.maps)
 
 
-# ---- what goes together
+# ---- which pieces can be combined
 
-# what only one piece of a layer may claim, by its methods
+# a method of a piece, and what the piece claims by it: in a layer only one piece may claim it
 CLAIMS = {
     "ids": "position ids",
     "draw": "positions of training",
@@ -331,32 +333,31 @@ CLAIMS = {
     "output": "output of the heads",
     "pack": "cache",
 }
-EXTENDED = {"position ids", "rotation"}  # what a scheme claims, and an extension of it may too
 
 
 def claims(piece):
-    """What a piece claims for itself."""
+    """The set of what a piece claims: see CLAIMS."""
     claimed = {claim for method, claim in CLAIMS.items() if getattr(piece, method) is not None}
-    if isinstance(piece, Rotary):  # resonance: it rounds what another map gives
+    if isinstance(piece, Rotary):  # such as resonance, which rounds the frequencies of another map
         claimed.discard("frequencies")
     return claimed
 
 
 def reads_positions(piece):
-    """Whether what a piece computes may depend on position ids; scores of features do not."""
+    """Whether a piece's result may depend on position ids; scores made from features do not."""
     reads_ids = piece.embed or piece.tables or piece.bias or piece.score
     return bool(reads_ids) and piece.features is None
 
 
 def check_layer(pieces, extensions, text):
-    """Raise UserError where pieces of one layer, and extensions of them, cannot act together."""
+    """Raise UserError if the pieces of one layer and their extensions cannot be combined."""
     for a, b in itertools.permutations([*pieces, *extensions], 2):
         name = scheme_name(a)
         other = scheme_name(b)
         reads = reads_positions(b)
         shared = claims(a) & claims(b)
-        if (a in extensions) != (b in extensions):
-            shared -= EXTENDED
+        if (a in extensions) != (b in extensions):  # an extension may change what a scheme claims
+            shared -= {"position ids", "rotation"}
         reason = ""
         if shared:
             reason = f"both claim the {min(shared)}: keep one"
@@ -366,24 +367,25 @@ def check_layer(pieces, extensions, text):
             reason = f"do not go together: positions of {name} have a meaning for it alone"
         elif a.extends and reads and other not in a.extends:
             reason = f"do not go together: {name} extends {' or '.join(a.extends)} only"
-        # an embedding is one for all layers, and a table of vectors has whole positions
+        # all layers share one embedding, and a table of vectors needs whole positions
         elif a.can_extend and (a.ids or a.draw) and b.embed and (b.limit or a.per_layer):
             reason = f"do not go together: {other} gives whole positions one vector for all layers"
-        # b draws positions of a longer text: a factor that follows the length would count them too
+        # b draws positions of a longer text: a factor that depends on the length would count twice
         elif b.draw and a in extensions and a.factor and a.factor(2**30) != a.factor(2**31):
-            reason = f"take a text for longer: give a fixed factor to {name}"
+            reason = f"both assume a longer text: give a fixed factor to {name}"
         if reason:
             raise UserError(f"{text}: {name} and {other} {reason}")
 
 
-# ---- what attention is handed in each forward
+# ---- the plan for attention in each forward pass
 
 
 @dataclass(frozen=True)
 class Part:
-    """Positions of T queries and S keys, and the tables that turn them.
+    """Position ids of the queries (T,) and keys (S,), and the tables by which they are turned.
 
-    Of the parts of a plan the last counts whose where(i, j) holds for the ids of query and key.
+    If a plan has several parts, each pair of a query and a key uses the last part for which
+    where(i, j) holds; i and j are their ids in the first part.
     """
 
     query_ids: Tensor
@@ -395,30 +397,30 @@ class Part:
 
 @dataclass(frozen=True)
 class Plan:
-    """What positions do to attention in one forward, for the layers that share these pieces.
+    """What attention needs to know about positions in one forward pass.
 
-    The queries are the last T of the S tokens. With one part queries and new keys are turned before
-    the cache keeps them; with several, where an extension rewrites distances, keys are kept as they
-    are and attention turns them for each part.
+    All layers with the same pieces share a plan. The queries are the last T of the S tokens. With
+    one part, queries and new keys are turned before keys are cached. With several, as when an
+    extension rewrites distances, keys are cached unturned and attention turns them for each part.
     """
 
     parts: list[Part]
-    temperature: Tensor | None  # (T, 1) or (H, T, 1)
+    temperature: Tensor | None  # (T, 1) or (H, T, 1), multiplies the scores
     biases: list[Piece]
     masks: list[Piece]
-    turning: Piece | None
+    turning: Piece | None  # turns queries and keys
     width: int  # how many of the last columns of q and k are turned
-    scoring: Piece | None  # it makes the whole score
-    featured: Piece | None  # it has features of the input of each layer
-    weighting: Piece | None  # it replaces the softmax
-    finishing: Piece | None  # it changes the output of the heads
-    packing: Piece | None  # it says how the cache keeps keys and values
-    plain_ids: bool  # whether ids are the places 0 ... S - 1
+    scoring: Piece | None  # computes the whole score
+    featured: Piece | None  # computes features of each layer's input
+    weighting: Piece | None  # replaces the softmax
+    finishing: Piece | None  # changes the output of the heads
+    packing: Piece | None  # decides how the cache stores keys and values
+    plain_ids: bool  # whether the ids are simply 0 ... S - 1
 
     def turn(self, q: Tensor, k: Tensor, part: Part) -> tuple[Tensor, Tensor]:
-        """q and k (B, heads, T or S, D) with their last columns turned, in their number format.
+        """Turn the last `width` columns of q (B, H, T, D) and k (B, heads, S, D); dtypes stay.
 
-        Where the tables of heads differ, heads no longer share keys: k gets as many as q.
+        If the tables differ between heads, keys can no longer be shared: k gets as many heads as q.
         """
         if self.turning is None:
             return q, k
@@ -439,7 +441,7 @@ class Plan:
 
 
 def first(pieces, method):
-    """The first of the pieces that has a method of the contract, such as "embed"."""
+    """The first piece that defines a method of the contract, such as "embed"; None if none does."""
     for piece in pieces:
         if getattr(piece, method) is not None:
             return piece
@@ -450,12 +452,12 @@ def first(pieces, method):
 
 
 class Scheme(nn.Module):
-    """The pieces of a position expression, built and checked for a model of n_layer layers.
+    """The pieces of a position expression, built and checked for a model with n_layer layers.
 
-    `layers` has the keys of `pieces` that act in each layer; `extensions` are the pieces that an
-    `extend` expression activated, and `extension` is its canonical text. Layers with the same
-    pieces share one plan: `sets` has of each layer what makes its plan. UserError for an expression
-    that does not fit the model.
+    `layers[n]` are the keys in `pieces` of those that act in layer n. `extensions` are the pieces
+    of the active `extend` expression, and `extension` is its canonical text. `sets[n]` are the keys
+    of layer n's pieces and of its extensions: layers with the same keys share a plan. UserError if
+    the expression does not fit the model.
     """
 
     def __init__(self, text: str, shape: Shape, n_layer: int, pos_file: Path | None = None):
@@ -467,19 +469,20 @@ class Scheme(nn.Module):
         pieces, self.layers = build(self.expression, n_layer, shape, self.pos_file)
         self.pieces = nn.ModuleDict(pieces)
         limits = [piece.limit for piece in pieces.values() if piece.limit and not piece.ids]
-        self.id_limit = min(limits, default=None)  # how many ids there are; None: any
+        self.id_limit = min(limits, default=None)  # ids must be below this (None: no limit)
         self.limit = self.mover.limit if self.mover else self.id_limit  # the longest text
-        self.register_buffer("on", torch.empty(0, dtype=torch.long), persistent=False)  # a device
+        # an empty buffer: on.device is the device of the model
+        self.register_buffer("on", torch.empty(0, dtype=torch.long), persistent=False)
         self.extension = ""
         self.extensions = nn.ModuleList()
         self.extend("")
 
     def extend(self, text: str, folder: Path | None = None) -> None:
-        """Activate an `extend` expression, in place of any other; "" or "none" for none.
+        """Activate an `extend` expression, replacing the current one; "" or "none" for none.
 
-        A map of frequencies may act in some layers, as in 'none | yarn(factor=4)'; others act in
-        all. UserError where it does not fit. Files that its options name are looked for in `folder`
-        first. The expression that is active keeps what it learned.
+        Only frequency maps can be limited to some layers, as in 'none | yarn(factor=4)'. Files
+        named by options are looked up in `folder` first. Activating the current expression again
+        keeps what it learned. UserError if the expression does not fit the scheme.
         """
         pieces = self.pieces.values()
         expression = parse(text or "none")
@@ -492,7 +495,7 @@ class Scheme(nn.Module):
             extending = [extensions[key] for key in extension_keys]
             check_layer([self.pieces[key] for key in keys], extending, place)
         for piece in extensions.values():
-            acts_on = pieces  # temperatures, masks and caches fit all
+            acts_on = pieces  # temperatures, masks and packing fit any piece
             if piece.map_frequencies:
                 acts_on = self.rotary
             elif piece.regions:
@@ -501,11 +504,11 @@ class Scheme(nn.Module):
                 acts_on = [p for p in pieces if reads_positions(p)]
             if not acts_on:
                 raise UserError(f"{place}: nothing there reads what {scheme_name(piece)} changes")
-        # resonance and clip change what the others give
         active = nn.ModuleList(extensions.values()).to(self.on.device)
         maps = [piece for piece in active if piece.map_frequencies]
+        # last those that change the result of the others, such as resonance and clip
         maps.sort(key=lambda piece: isinstance(piece, Rotary))
-        for rotary in self.rotary:  # what a map cannot do is refused here, not in the first step
+        for rotary in self.rotary:  # so that a map fails here rather than in the first step
             rotary.frequencies(2 * self.shape.length, maps)
         if expression.text == self.extension:
             active.load_state_dict(self.extensions.state_dict())
@@ -516,9 +519,9 @@ class Scheme(nn.Module):
         self.sets = list(zip(self.layers, layers, strict=True))
 
     def factor(self, total: int) -> float | None:
-        """How many times longer the active extension takes a text of `total` tokens to be.
+        """The factor of the active extension for a text of `total` tokens.
 
-        None where it has no such number; that of the first one where several have.
+        None if no extension has a factor; that of the first one if several do.
         """
         piece = first(self.extensions, "factor")
         return piece.factor(total) if piece else None
@@ -532,32 +535,35 @@ class Scheme(nn.Module):
 
     @property
     def mover(self) -> Piece | None:
-        """The piece that gives position ids."""
+        """The piece that changes position ids, if there is one."""
         return first(self.pieces.values(), "ids")
 
     @property
     def by_keys_alone(self) -> bool:
-        """Whether a layer depends on earlier tokens only through the keys that a mask lets it see,
-        wherever these stand in the text.
+        """Whether earlier tokens affect a layer only through the keys that its masks let it see,
+        wherever those are in the text.
         """
         pieces = [*self.pieces.values(), *self.extensions]
         return not any(p.features or p.score or p.mask and not p.by_distance for p in pieces)
 
     def check_length(self, total: int) -> None:
-        """Raise UserError if a text of `total` tokens has positions that the scheme lacks."""
+        """Raise UserError if a text of `total` tokens has more positions than the scheme."""
         if self.limit is not None and total > self.limit:
             raise UserError(
                 f"{self.text} defines {self.limit} positions, a text of {total} tokens needs more"
             )
 
     def ids(self, index: Tensor, total: int) -> Tensor:
-        """Position ids of the tokens at `index` in a text of `total` tokens."""
+        """Position ids (S,) of the tokens at `index` (S,) in a text of `total` tokens."""
         if self.mover is None:
             return index
         return self.checked(self.mover.ids(index, total))
 
     def checked(self, ids: Tensor) -> Tensor:
-        """The ids; UserError if the scheme's tables lack one. Eager code waits for the device."""
+        """Return the ids unchanged; UserError if one is too high for the scheme's tables.
+
+        In eager code this waits for the device; compiled code skips the check.
+        """
         can_check = self.id_limit and not torch.compiler.is_compiling() and not ids.is_meta
         if can_check and ids.max() >= self.id_limit:
             raise UserError(
@@ -566,9 +572,9 @@ class Scheme(nn.Module):
         return ids
 
     def draw(self, seed: int, step: int, length: int) -> Tensor | None:
-        """The random position ids (length,) of a training step; None if they are not random.
+        """Random position ids (length,) for a training step; None if the scheme draws none.
 
-        They follow from seed and step, so that all processes have the same.
+        They depend only on seed and step, so that all processes draw the same.
         """
         piece = first([*self.pieces.values(), *self.extensions], "draw")
         if piece is None:
@@ -577,14 +583,17 @@ class Scheme(nn.Module):
         return self.checked(piece.draw(length, generator))
 
     def extended_ids(self, extensions: Iterable[Piece], ids: Tensor, total: int) -> Tensor:
-        """Position ids as these extensions change them."""
+        """Position ids after the changes by these extensions."""
         for piece in extensions:
             if piece.ids is not None:
                 ids = piece.ids(posenc.as_reals(ids), total)
         return ids
 
     def embed(self, ids: Tensor, tokens: Tensor, total: int) -> Tensor | None:
-        """What is added to the embedding of the last of the tokens (B, S), or None."""
+        """What is added to the token embeddings, (T, C) or (B, T, C), or None.
+
+        ids (T,) are the positions of the last T of the tokens (B, S).
+        """
         piece = first(self.pieces.values(), "embed")
         if piece is None:
             return None
@@ -599,14 +608,14 @@ class Scheme(nn.Module):
         dtype: torch.dtype,
         window: int | None = None,
     ) -> dict[tuple, Plan]:
-        """A plan for each of `sets`.
+        """One plan for each distinct entry of `sets`.
 
-        index (S,) are the places of all tokens so far, of which the last `new` are queries, and ids
-        (S,) their positions in a text of `total` tokens. dtype is float32 or wider. `window` hides
-        keys with i - j >= window.
+        index (S,) are the places in the text of all tokens so far, the last `new` of which are
+        queries; ids (S,) are their positions in a text of `total` tokens. dtype, float32 or wider,
+        is that of temperatures. `window` hides keys with i - j >= window.
         """
-        # sample.py compiles for texts of any length, where dynamo has a symbol for it: a range has
-        # the number, which extensions compute with in Python
+        # when sample.py compiles, `total` is a symbol of dynamo's: a range gives the plain number,
+        # with which extensions compute in Python
         if len(self.extensions) > 0:
             total = range(total).stop
         plans = {}
@@ -655,10 +664,10 @@ class Scheme(nn.Module):
             )
         return plans
 
-    # ---- what it says of itself
+    # ---- description
 
     def describe(self) -> str:
-        """Which pieces act in which layers, with their options, in a line or two."""
+        """Which pieces act in which layers, with their options, in a line or two of text."""
         n_layer = len(self.layers)
         layers_of = {}
         for layer in range(n_layer):

@@ -27,6 +27,7 @@ from tqdm import tqdm
 
 import evaluate
 from configurable import (
+    FRESH,
     GPTConfig,
     TrainSettings,
     UserError,
@@ -47,16 +48,15 @@ from runs.results import describe_run, run_table, update_result
 from scheme import parse
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # schedulers send the last one
-FRESH = ("auto", "scratch")  # values of init_from for a model with random weights
 
-# ---- from the settings to a run
+# ---- from settings to a run
 
 
 def final_settings(typed: TrainSettings) -> TrainSettings:
-    """The settings of a run, with canonical texts and its out_dir.
+    """The settings that a run uses: expressions in canonical form, and its out_dir.
 
-    A fine-tune has the shape of the model that it starts with, and its corpus, length and extension
-    unless they are set. A run that goes on keeps its number format.
+    A fine-tune takes the shape of the model that it starts from, and its corpus, length and
+    extension unless they are set. A resumed run keeps its dtype.
     """
     s = replace(typed, pos=parse(typed.pos).text)
     if s.init_from not in FRESH:
@@ -83,19 +83,19 @@ def final_settings(typed: TrainSettings) -> TrainSettings:
 
 
 def start_run(s: TrainSettings, compute: device.Compute, processes: Processes) -> Run:
-    """Make the run of these `final_settings` ready to be trained: a new one, or one that goes on.
+    """Prepare the run of these `final_settings` for training; it may be new or resumed.
 
-    UserError, and no folder, for what cannot be trained.
+    UserError for what cannot be trained; then no folder is made.
     """
     folder = Path(s.out_dir)
-    with processes.first_before_others():  # a corpus may have to be made
+    with processes.first_before_others():  # the first may have to make the corpus
         corpus = checkpoint.training_corpus(s)
     config, state = checkpoint.open_folder(s)
 
-    # the model: of a checkpoint, with new weights, or with those of a trained one
-    if compute.kind == "cpu":  # an operation that would not give the same bits again is refused
+    # the model: from a checkpoint, with new weights, or with those of another run
+    if compute.kind == "cpu":  # refuse an operation that does not repeat to the bit
         torch.set_deterministic_debug_mode("error")
-    elif s.deterministic:  # torch warns of an operation that has no such way
+    elif s.deterministic:  # warn of an operation that does not
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         os.environ.setdefault("TORCHINDUCTOR_DETERMINISTIC", "1")
         torch.use_deterministic_algorithms(True, warn_only=True)
@@ -112,10 +112,10 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes) -
         lengths = [*source.config["train_lengths"], *lengths]
         gpt = replace(source.model.config, dropout=s.dropout, extend=s.extend)
         model = GPT(gpt, s.pos_file, source.folder)
-        # an extension of one's own may have parameters, which are in one of the two alone
+        # not strict: an extension may have parameters, which the other model lacks
         model.load_state_dict(source.model.state_dict(), strict=False)
 
-    # what cannot be trained is refused before a folder is made
+    # refuse what cannot be trained, before a folder is made
     for length in s.train_lengths:
         sequences = s.tokens_per_step // length
         if sequences % processes.size:
@@ -145,10 +145,9 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes) -
 
 
 def get_lr(step: int, s: TrainSettings) -> float:
-    """The learning rate of a step, counted from 0.
+    """The learning rate of a step (counted from 0).
 
-    It rises linearly over warmup_iters, falls along a cosine to min_lr at lr_decay_iters, and stays
-    there.
+    Linear warm-up over warmup_iters steps, cosine decay to min_lr at lr_decay_iters, then constant.
     """
     if not s.decay_lr:
         return s.highest_lr
@@ -166,8 +165,8 @@ def configure_optimizers(
 ) -> list[torch.optim.Optimizer]:
     """AdamW, and Muon for the matrices of the blocks unless optimizer=adamw.
 
-    Weight decay acts on matrices and the token embedding, not on norms, biases and everything of a
-    position scheme, which are the last group of AdamW. dtype is the number format of products, None
+    Weight decay acts on matrices and the token embedding, not on norms, biases or the parameters of
+    the position scheme, which are AdamW's last group. dtype is that of Muon's matrix products, None
     for float32.
     """
     matrices = []
@@ -195,14 +194,14 @@ def configure_optimizers(
 
 
 class MeanLoss(nn.Module):
-    """The loss of a batch as one module: what is compiled, and shared by several processes."""
+    """The mean loss of a batch, as a module that can be compiled and wrapped by DDP."""
 
     def __init__(self, model: GPT) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, idx: Tensor, targets: Tensor) -> Tensor:
-        """Mean nats of sequences and their targets, both (B, T)."""
+        """idx and targets, both (B, T) -> the mean loss in nats."""
         return self.model(idx, targets, loss_only=True)[1]
 
 
@@ -214,13 +213,13 @@ def compile_loss(loss_fn: MeanLoss, s: TrainSettings, kind: str) -> None:
         return
     print("compiling model and loss (the first step takes a while)")
     torch._inductor.config.cpp.use_decompose_tanh = True  # GELU by exp: 14 % of a step on a CPU
-    # a graph for each length, one for a last micro-batch that is smaller, all again under DroPE
+    # a graph for each length, one for a smaller last micro-batch, and all of them again under DroPE
     torch._dynamo.config.recompile_limit = 8 + 4 * len(s.mixed_lengths)
     loss_fn.compile(fullgraph=True, dynamic=False)
 
 
 def to_device(array: np.ndarray, compute: device.Compute) -> Tensor:
-    """An array as a tensor on the device of the run; a GPU is not waited for."""
+    """Copy an array to the device of the run, without waiting for a GPU."""
     x = torch.from_numpy(array)
     if compute.kind == "cuda":
         x = x.pin_memory()
@@ -229,7 +228,7 @@ def to_device(array: np.ndarray, compute: device.Compute) -> Tensor:
 
 @torch.no_grad()
 def estimate_loss(run: Run) -> float:
-    """Mean nats of eval_iters batches of validation text, evenly spaced: always the same text."""
+    """The mean loss over eval_iters batches of validation text: evenly spaced, always the same."""
     s = run.settings
     text = rows.validation(run.corpus, s.block_size, s.eval_iters * s.batch_size)
     x, y = (to_device(array, run.compute) for array in text)
@@ -246,13 +245,13 @@ def train(run: Run, processes: Processes, log: Log) -> None:
     """Train to the last step; log, validate and save on the way.
 
     The first SIGINT (Ctrl-C), SIGTERM or SIGUSR1 saves after the current step and ends the program;
-    the same command goes on from there. A second one ends it at once, which harms nothing: a
-    checkpoint appears whole or not at all.
+    the same command resumes from there. A second one ends it at once, which is safe: a checkpoint
+    appears whole or not at all.
     """
     s = run.settings
     model = run.model
     compute = run.compute
-    stop = 0  # the number of the signal that came
+    stop = 0  # the number of the signal that was received
 
     def on_signal(number: int, frame: object) -> None:
         nonlocal stop
@@ -274,7 +273,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
     shared_loss = processes.shared(loss_fn)
 
     data_seed = s.seed
-    if s.init_from not in FRESH:  # a fine-tune has an order of data of its own
+    if s.init_from not in FRESH:  # a fine-tune reads its data in another order
         data_seed = mixed_seed(s.seed, len(run.config["train_lengths"]))
     drop_step = s.max_iters - round(s.drop_pos * s.max_iters)  # max_iters: never
 
@@ -289,7 +288,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
             test(run, processes)
             model.train()
             clock = time.perf_counter()
-        if step == drop_step:  # DroPE: the last steps without positions and their parameters
+        if step == drop_step:  # DroPE: train the last steps without positions
             model.drop_positions()
             of_scheme = optimizers[0].param_groups[-1]
             for p in of_scheme["params"]:
@@ -301,13 +300,13 @@ def train(run: Run, processes: Processes, log: Log) -> None:
             for group in optimizer.param_groups:
                 group["lr"] = lr
 
-        # everything random follows from the seed and the step: a resumed run needs no other state
+        # all randomness depends on the seed and the step alone: resuming needs no other state
         torch.manual_seed(mixed_seed(s.seed, step, processes.rank))
         length = s.train_lengths[step % len(s.train_lengths)]
-        model.draw_ids(s.seed, step, length)  # of the schemes that draw positions
+        model.draw_ids(s.seed, step, length)  # for schemes with random positions
 
-        # forward and backward: the sequences of a step are numbers of one order of the corpus; this
-        # process takes those from begin to end, a micro-batch at a time
+        # forward and backward: sequences are numbered in the shuffled order of the corpus; this
+        # process takes numbers begin ... end - 1, a micro-batch at a time
         micro_batch = s.batch_size * s.block_size // length
         share = s.tokens_per_step // length // processes.size
         begin = (step * processes.size + processes.rank) * share
@@ -336,7 +335,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         bar.update()
 
         # log, validate, save
-        signalled = processes.highest(stop)  # read once: a later signal ends the next step
+        signalled = processes.highest(stop)  # read once: a later signal counts in the next step
         due = step == s.max_iters or step in s.test_at or step % s.eval_interval == 0
         if not due and not signalled and step > 1 and step % s.log_interval:
             continue
@@ -348,7 +347,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
             "grad_norm": float(norm),
             "loss": float(processes.sum(loss)) / processes.size,
         }
-        if due:  # the loss is that before the step: only this sees a ruined model
+        if due:  # unlike the loss, it is computed after the step, and sees a model ruined by it
             line["val_loss"] = estimate_loss(run)
         if not math.isfinite(line["loss"] + line.get("val_loss", 0.0)):
             if processes.first:
@@ -370,12 +369,12 @@ def train(run: Run, processes: Processes, log: Log) -> None:
     bar.close()
     if processes.first and not run.checkpoint:  # max_iters=0
         checkpoint.save_checkpoint(run, optimizers, scaler)
-    for number, handler in handlers.items():  # the test may be cut off: the model is saved
+    for number, handler in handlers.items():  # the model is saved: a signal may end the test
         signal.signal(number, handler)
 
 
 def test(run: Run, processes: Processes) -> dict:
-    """Test the model as it is now; the content of the run's extrapolation.json afterwards."""
+    """Test the model as it is now; returns the new content of the run's extrapolation.json."""
     tester = evaluate.Tester(run.model, run.corpus, run.compute, processes)
     result = evaluate.extrapolation(tester, describe_run(run), run.settings)
     if processes.first:

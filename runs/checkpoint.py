@@ -1,8 +1,8 @@
 """A run: its folder, its config.json and its checkpoints.
 
-A checkpoint is `ckpt-STEP-DIGEST.pt`, with the first 16 digits of the SHA-256 of its content. It is
-good if the content still has that digest. The two newest are kept. A file gets its name when it is
-whole, so a run may be killed at any moment.
+A checkpoint is `ckpt-STEP-DIGEST.pt`, with the first 16 digits of the SHA-256 of its content, by
+which a damaged one is found. The two newest are kept. A file gets its name only once it is
+complete, so a run may be killed at any moment.
 """
 
 import ast
@@ -48,19 +48,19 @@ from scheme import ZOO, Scheme, load_file
 
 ROOT = Path(__file__).resolve().parents[1]
 RESTORE = "restore a good copy, or start again with --overwrite=True"
-LOCKS: list[FileLock] = []  # of this process, which would be released if nothing referred to them
+LOCKS: list[FileLock] = []  # the locks of this process: one that nothing refers to is released
 OWN_FILE = "pos_file.py"  # the copy of --pos_file in a run folder
-# these have their own place in the folder's name, or do not change which run it is
+# settings that have a place of their own in the folder's name, or do not belong there
 APART = ("--pos=", "--dataset=", "--block_size=", "--seed=", "--max_iters=", "--pos_file=")
 
 
 @dataclass
 class Run:
-    """A model, how it is trained, and its folder.
+    """A model, the settings that it is trained with, and its folder.
 
-    `settings` are final: the scheme in its canonical text, the size that of the model. `config` is
-    the content of config.json. `step` is the number of steps taken, `checkpoint` the 16 digits in
-    the name of the file that the weights come from, `saved` its content in a training that goes on.
+    `settings` are final: the scheme in canonical form, the size that of the model. `config` is the
+    content of config.json. `step` is the number of steps taken, `checkpoint` the digest in the name
+    of the file that the weights come from, `saved` the content of that file if training resumes.
     """
 
     folder: Path
@@ -77,7 +77,7 @@ class Run:
 
     @property
     def tokens(self) -> int:
-        """Tokens trained on so far."""
+        """The number of tokens trained on so far."""
         return self.step * self.settings.tokens_per_step
 
     @property
@@ -87,7 +87,7 @@ class Run:
 
     @cached_property
     def corpus(self) -> data.Corpus:
-        """The corpus that it is trained on; UserError if that has another vocabulary by now."""
+        """The corpus that it is trained on; UserError if its vocabulary has changed since."""
         corpus = data.load(self.settings.dataset)
         if not corpus.fits(self.model.config.vocab_size):
             raise UserError(
@@ -103,9 +103,9 @@ class Run:
 def run_folder(s: TrainSettings) -> Path:
     """out_dir; by default out/<pos>-<dataset>-L<block_size>-s<seed>.
 
-    Six digits of a digest stand behind it if other settings that change the result are not the
-    defaults, or if the scheme cannot be written in a name. max_iters is none of them: it may be
-    raised; nor is the name of pos_file.
+    Six digits of a digest are appended if other settings that change the result differ from the
+    defaults, or if the scheme cannot be written in a file name. max_iters does not count, because
+    it may be raised, and neither does the name of pos_file.
     """
     if s.out_dir:
         return Path(s.out_dir)
@@ -120,15 +120,15 @@ def run_folder(s: TrainSettings) -> Path:
 
 
 def checkpoint_paths(folder: Path) -> list[Path]:
-    """The checkpoints in a run folder, the newest first. Their content is not looked at."""
+    """The paths of the checkpoints in a run folder, the newest first; their content is not read."""
     paths = folder.glob("ckpt-[0-9]*-????????????????.pt")
     return sorted(paths, key=lambda path: int(path.name.split("-")[1]), reverse=True)
 
 
 def lock_folder(folder: Path) -> None:
-    """Keep other programs from writing into a folder, which is made, until this process ends.
+    """Lock a folder, which is made if necessary, against other programs until this process ends.
 
-    UserError if another program has it. A process may lock a folder again.
+    UserError if another program has locked it. A process may lock a folder more than once.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / ".lock", timeout=1, is_singleton=True)
@@ -142,9 +142,9 @@ def lock_folder(folder: Path) -> None:
 
 
 def named_folders(typed: list[str]) -> list[str]:
-    """The run folders among the words of a command line, each once; UserError if there are none.
+    """The run folders among command-line arguments, each once; UserError if there are none.
 
-    Files are left out, because a shell's out/* names them too.
+    Files are left out, because a shell expands out/* to them too.
     """
     folders = [str(Path(word)) for word in typed if not Path(word).is_file()]
     if not folders:
@@ -156,8 +156,9 @@ def named_folders(typed: list[str]) -> list[str]:
 
 
 def provenance() -> dict[str, Any]:
-    """What is needed to repeat a run: command, commit, versions, machine, one digest of the sources
-    (without the zoo: a run has the digests of the schemes that it uses).
+    """What is needed to repeat a run: command, commit, versions, threads, a digest of the sources.
+
+    The zoo is not in that digest: a run records digests of the schemes that it uses.
     """
     commit = ""
     with contextlib.suppress(OSError):  # git may be absent
@@ -176,11 +177,11 @@ def provenance() -> dict[str, Any]:
 
 
 def scheme_files(scheme: Scheme) -> dict[str, Path]:
-    """{name: path} of the files that define the pieces of a scheme and those that their options
+    """{name: path} of the files that define the pieces of a scheme, and of files that their options
     name.
 
-    Names are "posenc.py", "zoo/fire.py", "pos_file.py", "helper.py" of a module that these import,
-    and the base names of option files.
+    Names are such as "posenc.py", "zoo/fire.py", "pos_file.py", or "helper.py" for a module that
+    one of these imports; option files have their base names.
     """
     files = {"posenc.py": ROOT / "posenc.py"}
     for piece in (*scheme.pieces.values(), *scheme.extensions):
@@ -193,12 +194,13 @@ def scheme_files(scheme: Scheme) -> dict[str, Path]:
 
 
 def source_files(path: Path) -> dict[str, Path]:
-    """{name: path} of a file of schemes, of the modules that it imports from its own folder or from
-    zoo/, and of those that these import.
+    """{name: path} of a file of schemes, and of all modules that it imports from its own folder or
+    from zoo/, directly or through others.
 
-    The files are read, not run. Names are such as "pos_file.py", "helper.py" and "zoo/kerple.py".
+    The imports are found in the text. Names are such as "pos_file.py", "helper.py" and
+    "zoo/kerple.py".
     """
-    load_file(path)  # refuses what cannot be read
+    load_file(path)  # UserError if it is not a file of schemes
     files = {f"zoo/{path.name}" if path.parent == ZOO else "pos_file.py": path}
     waiting = [path]
     while waiting:
@@ -225,7 +227,7 @@ def source_files(path: Path) -> dict[str, Path]:
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:
-    """config.json of a run folder; UserError if it is missing or damaged."""
+    """Read config.json of a run folder; UserError if it is missing or damaged."""
     path = Path(folder, "config.json")
     if not path.exists():
         raise UserError(f"{path} is missing: name a run folder, as out/alibi-stdlib-L128-s1337")
@@ -238,7 +240,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
 
 
 def changed_files(folder: Path, config: dict[str, Any], pos_file: str) -> list[str]:
-    """The files that define the schemes of a run and are not as they were when it began."""
+    """A sentence for each file of a run's schemes that has changed since the run began."""
     typed = source_files(Path(pos_file).resolve()) if pos_file else {}  # with what it imports
     changed = []
     for name, digest in config["files_sha256"].items():
@@ -249,14 +251,15 @@ def changed_files(folder: Path, config: dict[str, Any], pos_file: str) -> list[s
 
 
 def is_source(name: str) -> bool:
-    """Whether a file of a scheme belongs to the program, and is not copied into run folders."""
+    """Whether a scheme's file is one of this program, which run folders need no copy of."""
     return name == "posenc.py" or name.startswith("zoo/")
 
 
 def differences(folder: Path, config: dict[str, Any], s: TrainSettings) -> list[str]:
-    """How the run in a folder is another one than that of these settings, e.g. "seed: 1 here, 2
-    there", or by a file or a corpus that has changed. max_iters may differ, because a run can go
-    on, unless drop_pos depends on it.
+    """How the run in a folder differs from that of these settings, as in "seed: 1 here, 2 there".
+
+    Files and the corpus may have changed too. max_iters may differ, because a run can be continued,
+    unless drop_pos depends on it.
     """
     differ = changed_files(folder, config, s.pos_file)
     there = TrainSettings(**config["settings"])
@@ -271,8 +274,8 @@ def differences(folder: Path, config: dict[str, Any], s: TrainSettings) -> list[
 
 
 def open_folder(s: TrainSettings) -> tuple[dict | None, dict | None]:
-    """config.json and the newest checkpoint of the run that these settings go on with: None for
-    what there is not. UserError if out_dir holds another run.
+    """config.json and the newest checkpoint of the run that these settings resume; None for what
+    does not exist. UserError if out_dir holds another run.
     """
     folder = Path(s.out_dir)
     if s.overwrite or not ((folder / "config.json").exists() or checkpoint_paths(folder)):
@@ -295,8 +298,9 @@ def open_folder(s: TrainSettings) -> tuple[dict | None, dict | None]:
 
 
 def write_folder(run: Run, processes: int) -> None:
-    """Write config.json of a training that begins or goes on, and complete `run.config`. A new one
-    gets copies of the files of its scheme that are not the program's own.
+    """Complete `run.config` and write it to config.json, for a new run or a resumed one.
+
+    The folder of a new run gets copies of the scheme's files that are not part of this program.
     """
     folder = run.folder
     lock_folder(folder)
@@ -325,8 +329,8 @@ def write_folder(run: Run, processes: int) -> None:
 
 
 def finished_result(folder: str | Path, s: TrainSettings) -> dict[str, Any] | None:
-    """The content of extrapolation.json if the run of these settings is trained and tested to its
-    end, by every protocol at every length that they ask for; else None.
+    """The content of extrapolation.json if the run of these settings is finished: trained to its
+    end, and tested by every protocol at every length that they ask for. Else None.
     """
     folder = Path(folder)
     if not (folder / "extrapolation.json").exists():
@@ -351,9 +355,9 @@ def finished_result(folder: str | Path, s: TrainSettings) -> dict[str, Any] | No
 def save_checkpoint(
     run: Run, optimizers: list[torch.optim.Optimizer], scaler: torch.amp.GradScaler
 ) -> None:
-    """Write a checkpoint of a run and set its `checkpoint`; only then delete old ones.
+    """Write a checkpoint of a run and set `run.checkpoint`; only then delete old ones.
 
-    UserError if the disk is full; what was there before stays.
+    UserError if the disk is full; the checkpoints before it are then kept.
     """
     state = {
         "model": run.model.state_dict(),
@@ -373,10 +377,10 @@ def save_checkpoint(
 
 
 def load_checkpoint(folder: Path) -> dict[str, Any] | None:
-    """The newest good checkpoint of a run, with its "digest"; None if there is none.
+    """Load the newest undamaged checkpoint of a run, with its "digest"; None if there is none.
 
-    Damaged ones are named on standard error and passed over. UserError if all are damaged, or if
-    the newest holds more than numbers, texts and tensors: no code in it runs.
+    Damaged ones are named on standard error and skipped. UserError if all are damaged, or if one
+    holds more than numbers, strings and tensors: code in it is never run.
     """
     for path in checkpoint_paths(folder):
         digest = path.stem[-16:]
@@ -385,10 +389,12 @@ def load_checkpoint(folder: Path) -> dict[str, Any] | None:
                 print(f"{path} is damaged: passed over", file=sys.stderr)
                 continue
             state = torch.load(path, map_location="cpu", weights_only=True)
-        except FileNotFoundError:  # a training saved meanwhile, and deleted this one
+        except FileNotFoundError:  # training has meanwhile saved another and deleted this one
             return load_checkpoint(folder)
         except pickle.UnpicklingError as error:
-            raise UserError(f"{path} is no checkpoint of this program: do not trust it") from error
+            raise UserError(
+                f"{path} is not a checkpoint of this program: do not trust it"
+            ) from error
         return state | {"digest": digest}
     if checkpoint_paths(folder):
         raise UserError(f"all checkpoints in {folder} are damaged: {RESTORE}")
@@ -401,10 +407,11 @@ def load_checkpoint(folder: Path) -> dict[str, Any] | None:
 def load_run(
     folder: str | Path, device: str = "auto", dtype: str = "auto", pos_file: str = ""
 ) -> Run:
-    """The trained model of a run folder, in eval mode, in the number format of the run.
+    """Load the trained model of a run folder, in eval mode; dtype is by default that of the run.
 
     UserError if it is missing or damaged, or if a file that defines its scheme has changed. A run
-    with a scheme of the user's own is loaded only if `pos_file` names it again: it is code.
+    with a scheme of the user's own is loaded only if `pos_file` names its file again, because that
+    is code.
     """
     folder = Path(folder)
     config = read_config(folder)
@@ -430,9 +437,8 @@ def load_run(
 
 
 def open_model(name: str, settings: Any) -> Run:
-    """The model to test that a word of the command line names: a run folder, or a Hugging Face
-    folder or name, which is loaded into memory. Of `settings` device, dtype, dataset and pos_file
-    are read.
+    """Load a model to test by its name on the command line: a run folder, or a Hugging Face folder
+    or name. Of `settings`, device, dtype, dataset and pos_file are used.
     """
     if not is_huggingface(name):
         return load_run(name, settings.device, settings.dtype, settings.pos_file)
@@ -455,10 +461,7 @@ def open_model(name: str, settings: Any) -> Run:
 
 
 def run_corpus(run: Run, dataset: str = "") -> data.Corpus:
-    """The corpus of that name to test a run on, by default its own.
-
-    UserError if its tokenizer is another one.
-    """
+    """The corpus to test a run on, by default its own; UserError if it has another tokenizer."""
     trained = run.corpus
     corpus = data.load(dataset or trained.name)
     corpus.verify("val")
@@ -475,7 +478,7 @@ def run_corpus(run: Run, dataset: str = "") -> data.Corpus:
 
 
 def training_corpus(settings: TrainSettings) -> data.Corpus:
-    """The corpus of a training; UserError, before anything is computed, if it is too short."""
+    """The corpus to train on; UserError, before anything is computed, if it is too short."""
     corpus = data.load(settings.dataset)
     for length in settings.train_lengths:
         rows.check_length(corpus, length)
@@ -485,7 +488,7 @@ def training_corpus(settings: TrainSettings) -> data.Corpus:
             f"the validation split of {settings.dataset} has only {len(corpus.val)} tokens; "
             f"lower block_size = {settings.block_size} or add text"
         )
-    corpus.tokenizer.token_bytes()  # refuses a tokenizer that the test would miss
+    corpus.tokenizer.token_bytes()  # fails now, rather than in the test, if there is no tokenizer
     corpus.verify()
     return corpus
 

@@ -1,4 +1,4 @@
-"""The device and the number format to compute with, and a sentence that gives the reason."""
+"""The device and the dtype to compute with, and a sentence that gives the reason."""
 
 import contextlib
 import ctypes
@@ -21,14 +21,14 @@ from torch.nn.functional import linear
 import attention
 from configurable import UserError, read_json, write_json
 
-# cards, and their dense bf16 peaks in TFLOP/s, from the vendor's data sheets
+# GPUs, and their dense bf16 peaks in TFLOP/s, from the vendor's data sheets
 PEAKS = {"H100 PCIe": 756, "H100": 989, "H200": 989, "A100": 312, "RTX 4090": 165}
-LEAD = 1.1  # bfloat16 must be faster by this, else float32, which rounds less, is taken
+LEAD = 1.1  # bfloat16 is chosen only if it is this much faster, since float32 rounds less
 
 
 @dataclass(frozen=True)
 class Compute:
-    """A device, a number format and the reason for it. `dtype` None means float32 throughout."""
+    """A device, a dtype and the reason for the choice. `dtype` None means float32 throughout."""
 
     device: str
     dtype: torch.dtype | None
@@ -41,31 +41,31 @@ class Compute:
 
     @property
     def dtype_name(self) -> str:
-        """The number format as the settings spell it."""
+        """The dtype as the settings spell it."""
         return str(self.dtype or torch.float32).removeprefix("torch.")
 
     @property
     def name(self) -> str:
-        """The device with the name of its card or processor."""
-        card = torch.cuda.get_device_name() if self.kind == "cuda" else processor_name()
-        return f"{self.device} {card}"
+        """The device with the name of the GPU or processor."""
+        model = torch.cuda.get_device_name() if self.kind == "cuda" else processor_name()
+        return f"{self.device} {model}"
 
 
-CPU = Compute("cpu", None, "cpu, float32")  # for a caller that picks nothing
+CPU = Compute("cpu", None, "cpu, float32")  # the default of functions that take a Compute
 
 
 def pick(device: str, dtype: str, tokens: int = 2048, width: int = 128) -> Compute:
-    """The device and the number format for the settings of these names.
+    """Choose the device and the dtype for the settings of these names.
 
-    With dtype=auto a CPU that has bfloat16 multiplies in both formats first, at the shape of the
-    MLP of a model of that width with so many tokens in a batch. UserError if this machine does not
-    have the device.
+    With dtype=auto on a CPU that has bfloat16, both formats are timed first, on a matrix product
+    like those in the MLP of a model of this width, with this many tokens in a batch. UserError if
+    this machine does not have the device.
     """
     # the device
     if device == "auto":  # mps is untested: only if asked for
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and "LOCAL_RANK" in os.environ:
-        device = f"cuda:{os.environ['LOCAL_RANK']}"  # torchrun gives each process a card of its own
+        device = f"cuda:{os.environ['LOCAL_RANK']}"  # torchrun gives each process its own GPU
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError):
@@ -73,20 +73,20 @@ def pick(device: str, dtype: str, tokens: int = 2048, width: int = 128) -> Compu
             f"device={device} is not available on this machine: leave it at auto"
         ) from None
     if device.startswith("cuda:"):
-        torch.cuda.set_device(device)  # seeds and memory are counted on the current card
+        torch.cuda.set_device(device)  # for seeds and memory statistics
     attention.COMPILE_FLEX = device.startswith("cuda") and not missing_compiler()
 
-    # the number format
+    # the dtype
     best = torch.float32
     if dtype != "auto":
         best = getattr(torch, dtype)
         reason = "as asked for"
     elif device.startswith("cuda"):
         best = torch.float16
-        reason = "the card has no bfloat16"
+        reason = "the GPU has no bfloat16"
         if torch.cuda.is_bf16_supported(including_emulation=False):
             best = torch.bfloat16
-            reason = "the card has it"
+            reason = "the GPU has it"
     elif not cpu_has_bfloat16():
         reason = "it has nothing faster"
     elif os.environ.get("WORLD_SIZE", "1") != "1":
@@ -101,21 +101,21 @@ def pick(device: str, dtype: str, tokens: int = 2048, width: int = 128) -> Compu
 
 
 def cpu_has_bfloat16() -> bool:
-    """Whether the processor has instructions for products of bfloat16."""
+    """Whether the processor has instructions for matrix products in bfloat16."""
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def measured_rates(tokens: int, width: int) -> dict[str, float]:
-    """GFLOP/s of (tokens, width) x (width, 4 width) on this CPU, by number format.
+    """GFLOP/s of (tokens, width) x (width, 4 width) on this CPU, {dtype: rate}.
 
-    Measured once for each processor, number of threads, version of torch and shape: the result is
-    kept in the user's cache folder.
+    Measured once for each processor, number of threads, version of torch and shape, and kept in the
+    user's cache folder.
     """
     threads = torch.get_num_threads()
     key = f"{processor_name()}, {threads} threads, torch {torch.__version__}, {tokens} x {width}"
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "longshot/rates.json")
     measured = {}
-    with contextlib.suppress(UserError):  # a cache that is absent or damaged is made anew
+    with contextlib.suppress(UserError):  # a missing or damaged cache is rebuilt
         measured = read_json(cache)
     if key not in measured:
         rates = {}
@@ -125,15 +125,15 @@ def measured_rates(tokens: int, width: int) -> dict[str, float]:
             seconds = min(timeit.repeat(partial(linear, x, weight), number=1, repeat=6))
             rates[name] = 2 * x.numel() * len(weight) / seconds / 1e9
         measured[key] = rates
-        with contextlib.suppress(OSError, UserError):  # it is done without if it can't be written
+        with contextlib.suppress(OSError, UserError):  # do without if it cannot be written
             cache.parent.mkdir(parents=True, exist_ok=True)
             write_json(cache, measured)
     return measured[key]
 
 
 def processor_name() -> str:
-    """The processor's model, as the system tells it."""
-    with contextlib.suppress(OSError):  # no Linux
+    """The processor's model, as reported by the system."""
+    with contextlib.suppress(OSError):  # not on Linux
         model = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
         if model:
             return model[1]
@@ -141,12 +141,12 @@ def processor_name() -> str:
 
 
 def autocast(compute: Compute) -> contextlib.AbstractContextManager:
-    """A context in which matrix products are in the chosen format and the rest is in float32."""
+    """A context in which matrix products are in the chosen dtype and the rest is in float32."""
     return torch.autocast(compute.kind, compute.dtype, enabled=compute.dtype is not None)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory is full; on a CPU torch raises a RuntimeError for it."""
+    """Whether an error means that memory is full; on a CPU torch raises a plain RuntimeError."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
@@ -162,14 +162,14 @@ def memory_advice(advice: str) -> Iterator[None]:
 
 
 def set_up_cpu() -> None:
-    """Let glibc keep freed memory, instead of asking the system for it again in every step, and
-    take float32 numbers below 1e-38 for 0, which a CPU computes with slowly.
+    """Make glibc keep freed memory, rather than ask the system for it again in every step, and
+    flush float32 numbers below 1e-38 to 0, because a CPU computes with them slowly.
 
     The first saves a fifth of a training step (results/throughput/allocator.json), the second a
-    third of fox's, whose far weights are that small.
+    third of one with fox, whose far weights are that small.
     """
     torch.set_flush_denormal(True)
-    with contextlib.suppress(OSError, AttributeError):  # another C library than glibc
+    with contextlib.suppress(OSError, AttributeError):  # not glibc
         libc = ctypes.CDLL("libc.so.6")
         # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of glibc's malloc.h
         libc.mallopt(-3, 2**30)
@@ -186,16 +186,16 @@ def missing_compiler() -> str:
 
 
 def peak_flops(compute: Compute) -> float | None:
-    """The card's peak in FLOP/s; None if it is not known."""
+    """The GPU's peak in FLOP/s; None if it is not known."""
     if compute.kind == "cuda" and compute.dtype is not None:
-        for card, peak in PEAKS.items():
-            if card in compute.name:
+        for gpu, peak in PEAKS.items():
+            if gpu in compute.name:
                 return 1e12 * peak
     return None
 
 
 def peak_memory(compute: Compute) -> int:
-    """The most memory used so far, in bytes: of the card, else of this process."""
+    """The most memory used so far, in bytes: on the GPU, or else by this process."""
     if compute.kind == "cuda":
         return torch.cuda.max_memory_allocated(compute.device)
     unit = 1 if sys.platform == "darwin" else 1024  # bytes

@@ -1,9 +1,9 @@
-"""Examine a position scheme before it trains: about a second's work on a small model of the run's
-shape.
+"""Examine a position scheme before training: about a second, on a small model with the run's heads
+and width.
 
-A scheme must be causal, read each text alone, give finite numbers, train all its parameters, and
-give the same numbers twice, in blocks and token by token. What is wrong is one sentence with the
-file and the scheme.
+A scheme must be causal, treat the texts of a batch independently, give finite numbers, train all
+its parameters, and give the same numbers when run again, in blocks or token by token. A fault is
+reported in one sentence with the file and the scheme.
 """
 
 import difflib
@@ -23,19 +23,18 @@ from posenc import Piece
 from runs.device import is_out_of_memory
 from scheme import load_file, mentions_in, parse
 
-NEAR = 1e-4  # how far logits may differ that are computed in two ways
-NOISE = 1e-7  # of gradients that cancel; those that do not are above 1e-4 in all of the catalogue
+NEAR = 1e-4  # how much logits may differ if they are computed in two ways
+NOISE = 1e-7  # gradients that cancel are below; in all of the zoo the others are above 1e-4
 
 
 class Fault(UserError):
-    """What a scheme must do and does not: the rest of a sentence that begins with its name."""
+    """A rule that a scheme breaks; the text completes a sentence that begins with its name."""
 
 
 @contextmanager
 def errors_named(pos_file, pos=""):
-    """Turn an error out of `pos_file` into a UserError: one sentence with file, line and method.
-
-    "" for none. With `pos`, the scheme that leads to them, errors from elsewhere too.
+    """Turn an error from inside `pos_file` ("": none) into a UserError: one sentence with file,
+    line and method. If `pos`, the scheme, is given, then errors from elsewhere too.
     """
     pos_file = Path(pos_file).resolve() if pos_file else None
     try:
@@ -61,11 +60,11 @@ def errors_named(pos_file, pos=""):
 def examine(
     config: GPTConfig, pos_file: Path | None = None, length: int = 0, folder: Path | None = None
 ) -> list[str]:
-    """Examine the scheme `config.pos`, extended by `config.extend`, for training at `length` (0:
-    config.block_size): warnings of a branch that is in no layer, and of what fails in longer texts
-    or on another device.
+    """Examine the scheme `config.pos`, extended by `config.extend`, for training at `length`
+    (0: config.block_size). UserError, one sentence, for what is wrong.
 
-    UserError, one sentence, for what is wrong. `folder` is where files that options name are.
+    Returns warnings: of a branch that is in no layer, and of what fails in longer texts or on
+    another device. `folder` is where files that options name are looked up.
     """
     length = length or config.block_size
     with torch.random.fork_rng(devices=[]):
@@ -78,7 +77,7 @@ def examine(
             for layer in range(config.n_layer):
                 for mention in mentions_in(expression.branches, layer):
                     layers.setdefault(mention, layer)
-            # as many layers as it takes until every piece has acted, and 3 where there are so many
+            # as few layers as contain every piece, but at least 3 if the model has as many
             n_layer = min(config.n_layer, max(3, 1 + max(layers.values())))
             model = small_model(replace(config, n_layer=n_layer), pos_file, folder)
             check_short(model, config.vocab_size, min(48, length))
@@ -100,7 +99,7 @@ def examine(
 
 
 def check_names(pos_file):
-    """A name close to a method's, which nothing reads, is a misspelling."""
+    """Refuse misspelt methods: names close to one of the contract's that nothing uses."""
     source = pos_file.read_text(encoding="utf-8")
     for cls in load_file(pos_file).values():
         for name in vars(cls):
@@ -110,7 +109,7 @@ def check_names(pos_file):
 
 
 def small_model(config, pos_file, folder):
-    """A model of the run's heads and width, with scores near 1 and no MLP."""
+    """A model with the run's heads and width, with scores near 1 and no MLP."""
     size = min(config.vocab_size, 256)
     model = GPT(replace(config, vocab_size=size, dropout=0.0, extend=""), pos_file)
     model.pos.extend(config.extend, folder)
@@ -124,7 +123,7 @@ def small_model(config, pos_file, folder):
 
 
 def logits_of(model, tokens, train=False, cuts=()):
-    """Logits (B, T, V) of one pass, as in a test or in training, or in parts with a cache."""
+    """Logits (B, T, V) of one pass, as in a test or in training, or cut into parts with a cache."""
     model.train(train)
     if train:
         torch.manual_seed(0)
@@ -139,13 +138,13 @@ def logits_of(model, tokens, train=False, cuts=()):
 
 
 def check_same(a, b, rule, near=1e-6):
-    """Refuse a scheme whose logits in two passes differ."""
+    """Refuse a scheme if the logits of two passes differ."""
     if not torch.allclose(a, b, near, near):
         raise Fault(f"must {rule}")
 
 
 def check_causal(model, tokens, train):
-    """Other tokens after some place change nothing up to it."""
+    """Check that changing the tokens after some place changes no logits up to it."""
     batch, length = tokens.shape
     ends = torch.linspace(length // 3, length - 2, batch)
     past = torch.arange(length) <= ends[:, None]
@@ -155,11 +154,11 @@ def check_causal(model, tokens, train):
 
 
 def check_short(model, vocab_size, length):
-    """Everything, in short texts."""
+    """Make all checks in short texts."""
     tokens = torch.randint(vocab_size, (4, length))
     pairs = (torch.arange(256)[:, None] + torch.tensor([3, 0, 1]))[:, :length] % vocab_size
     untrained = {name: p for name, p in model.pos.named_parameters() if p.requires_grad}
-    # parameters are moved from where they start, since a zero may hide one
+    # move parameters away from their initial values, because a zero may hide one
     moves = [(p, 0.02 * torch.randn_like(p)) for p in untrained.values()]
     for p, move in moves:
         p.data.add_(move)
@@ -175,16 +174,16 @@ def check_short(model, vocab_size, length):
         check_same(plain, logits_of(model, tokens), "be the same in blocks", NEAR)
     with patch.object(attention, "FORCED_PATH", "scored"):  # a query without keys gives NaN here
         check_same(plain, logits_of(model, tokens), "be the same by definition", NEAR)
-    # some parameters wait for one token of all
+    # some parameters are used by a single token of the vocabulary only
     for texts in (tokens, pairs, *torch.arange(vocab_size)[:, None].split(1024)):
         if not untrained:
             return
-        for p, move in moves:  # to the other side of where they start
+        for p, move in moves:  # to the other side of the initial values
             p.data.sub_(2 * move)
             move.neg_()
         drop_trained(model, texts, untrained)
     # a parameter that adds the same to all scores of a query, such as the last bias of fire, has no
-    # gradient since softmax cancels it: that is no fault, and without the softmax it has one
+    # gradient because the softmax cancels it; that is no fault: without the softmax it has one
     if untrained:
         no_softmax = patch.object(torch.Tensor, "softmax", lambda scores, _: scores.sigmoid())
         with no_softmax, patch.object(attention, "FORCED_PATH", "scored"):
@@ -194,7 +193,7 @@ def check_short(model, vocab_size, length):
 
 
 def drop_trained(model, texts, untrained):
-    """Take the parameters with a gradient in these texts out of `untrained`, by their names."""
+    """Remove the parameters that get a gradient from these texts from `untrained`."""
     loss = logits_of(model, texts, True).log_softmax(-1)[..., 0].mean()
     gradients = torch.autograd.grad(loss, list(untrained.values()), materialize_grads=True)
     for name, gradient in zip(list(untrained), gradients, strict=True):
@@ -206,7 +205,7 @@ def drop_trained(model, texts, untrained):
 
 
 def check_long(model, length):
-    """Texts of `length` tokens, or of as many as a second allows."""
+    """Check causality in texts of `length` tokens, or of as many as fit into a second."""
     if (model.pos.limit or length) >= length:
         length = min(length, 2**19 // model.config.n_embd)
         check_causal(model, torch.randint(256, (2, length)), False)

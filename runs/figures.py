@@ -18,11 +18,11 @@ MARKERS = "osD^vP*"
 
 
 def new_figure(size: tuple[float, float], points: float = 10) -> Any:
-    """An empty figure of matplotlib, of that size in inches, with letters of so many points."""
+    """An empty matplotlib figure, with its size in inches and the font size in points."""
     import matplotlib
     from matplotlib.figure import Figure
 
-    # text stays text
+    # keep text as text
     matplotlib.rcParams |= {
         "pdf.fonttype": 42,
         "svg.fonttype": "none",
@@ -34,13 +34,13 @@ def new_figure(size: tuple[float, float], points: float = 10) -> Any:
 
 
 def save_figure(figure: Any, path: str | Path) -> None:
-    """Write a figure, whole or not at all; the kind is that of the name: .png, .pdf or .svg."""
+    """Write a figure atomically, in the format of its name: .png, .pdf or .svg."""
     kind = Path(path).suffix[1:]
     replace_file(Path(path), lambda file: figure.savefig(file, format=kind))
 
 
 def plot_run(folder: str | Path, result: dict[str, Any]) -> None:
-    """Draw extrapolation.png of a run folder: what the run was tested on as it was trained."""
+    """Draw extrapolation.png of a run folder: the tests with the extension it was trained with."""
     rows = rows_of({str(folder): result})
     rows = rows[rows.extend == rows.trained_extend]
     if len(rows):
@@ -50,8 +50,8 @@ def plot_run(folder: str | Path, result: dict[str, Any]) -> None:
 def plot_rows(rows: pd.DataFrame, path: str | Path, size: Sequence[float] = ()) -> bool:
     """Draw selected rows: the loss of fixed_targets by test length, or the share of right answers.
 
-    A curve for each label. `size`, in inches, is for a figure in a paper: it has letters of 8
-    points, no title, and no words on bars and lines. False, and no figure, if there is no number to
+    Each label has a curve. With `size`, in inches, the figure is for a paper: 8-point text, no
+    title, no explanation of bars and lines. Returns False, without a figure, if there is nothing to
     draw.
     """
     axes = new_figure(size or (9, 5.4), 8 if size else 10).add_subplot()
@@ -74,7 +74,7 @@ def plot_rows(rows: pd.DataFrame, path: str | Path, size: Sequence[float] = ()) 
 
 
 def plot_training(losses: pd.DataFrame, path: str | Path, size: Sequence[float]) -> None:
-    """Draw `val_loss` and, pale, `loss` by label and training tokens, a curve for each label."""
+    """Draw `val_loss`, and `loss` in a lighter colour, against training tokens for each label."""
     axes = new_figure(size or (9, 5.4), 8 if size else 10).add_subplot()
     curves = []
     for label, lines in losses.groupby(level="label", sort=False):
@@ -90,7 +90,7 @@ def plot_training(losses: pd.DataFrame, path: str | Path, size: Sequence[float])
 
 
 def finish(axes: Any, curves: list[Any], path: str | Path) -> None:
-    """Name the curves, beside them if there is room, and write the figure."""
+    """Label the curves, next to them if there is room, and write the figure."""
     axes.grid(color="0.92")
     letter = axes.xaxis.label.get_size() / 72  # inches
     width, height = axes.figure.get_size_inches() / letter
@@ -104,8 +104,8 @@ def finish(axes: Any, curves: list[Any], path: str | Path) -> None:
 
 
 def name_curves(axes: Any, curves: list[Any], step: float) -> None:
-    """Write the name of each label beside its last point, in its colour, none over another: they
-    are a `step` apart, as a share of the height.
+    """Write each label next to its curve's last point, in its colour. Labels do not overlap: they
+    are at least a `step` apart, as a share of the height.
     """
     to_axes = axes.transData + axes.transAxes.inverted()
     heights = {}
@@ -129,10 +129,11 @@ def style(number: int) -> dict[str, Any]:
 
 
 def draw_losses(axes: Any, rows: pd.DataFrame) -> list[Any]:
-    """Draw the mean loss over seeds by length, and the cropped model as a dotted line; the curves.
+    """Draw the mean loss over seeds by length, and the loss at L as a dotted line; returns the
+    curves.
 
-    A bar is the 95 % t-interval of the mean over seeds (none of two seeds); of one seed it is the
-    standard error of the paired difference to L.
+    Bars are 95 % t-intervals of the mean over seeds (none for two seeds), or for one seed standard
+    errors of the paired difference to L.
     """
     curves = []
     unit = rows.unit.iloc[0]
@@ -164,9 +165,9 @@ def draw_losses(axes: Any, rows: pd.DataFrame) -> list[Any]:
 
 
 def draw_answers(axes: Any, rows: pd.DataFrame) -> list[Any]:
-    """Draw the accuracy above chance by distance in the longest texts (of exact match: the share
-    of texts without a mistake by size), a curve for each seed of each label and for each kind of
-    question; the curves.
+    """Draw the accuracy above chance by distance in the longest texts (for exact match: the share
+    of texts without a mistake by size); returns the curves: one for each label, seed and kind of
+    question.
     """
     curves = []
     labels = list(rows.label.unique())
@@ -190,7 +191,7 @@ def draw_answers(axes: Any, rows: pd.DataFrame) -> list[Any]:
 
 
 def plot_extensions(rows: pd.DataFrame, path: str | Path) -> None:
-    """Draw `extension_gains` in colours: blue where more context helps, red where it hurts."""
+    """Draw `extension_gains` as a map: blue where more context helps, red where it hurts."""
     from matplotlib.colors import SymLogNorm
 
     gains = wide(extension_gains(rows), "mean")

@@ -1,4 +1,4 @@
-"""The log of a training: metrics.jsonl, lines on the screen, Weights & Biases."""
+"""The training log: metrics.jsonl, lines on the screen, Weights & Biases."""
 
 import json
 from contextlib import suppress
@@ -19,7 +19,7 @@ from runs.results import load_rows, select, summary
 
 
 def logged(folder: str | Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl, without what a killed run left half written."""
+    """The lines of metrics.jsonl, without one that a killed run left half-written."""
     path = Path(folder, "metrics.jsonl")
     lines = []
     if path.exists():
@@ -35,7 +35,7 @@ def diverged(folder: str | Path) -> bool:
 
 
 def flops_per_token(model: GPT, length: int) -> int:
-    """Floating-point operations for one training token of a sequence, forward and backward.
+    """Floating-point operations per training token, forward and backward.
 
     Counted as nanoGPT does, after PaLM's appendix B (Chowdhery et al. 2022).
     """
@@ -47,7 +47,7 @@ def flops_per_token(model: GPT, length: int) -> int:
 
 
 class Log:
-    """The log of a training: metrics.jsonl, the screen and, if asked for, wandb.
+    """The training log: metrics.jsonl, the screen and, if asked for, wandb.
 
     Only the first of several processes writes to it.
     """
@@ -59,7 +59,7 @@ class Log:
         self.wandb_run = None
         if not processes.first:
             return
-        # a resumed run takes the steps after its checkpoint again
+        # a resumed run repeats the steps after its checkpoint
         before = [json.dumps(x) + "\n" for x in logged(run.folder) if x["step"] <= run.step]
         replace_file(self.path, lambda file: file.write("".join(before).encode()))
         s = run.settings
@@ -68,7 +68,7 @@ class Log:
             self.wandb_run = open_wandb(run.folder, s, config, run.config["run_id"])
 
     def add_step(self, line: dict[str, Any], speed: float) -> None:
-        """Log a step that was made at a speed of so many steps per second."""
+        """Log a step, given the speed in steps per second."""
         s = self.run.settings
         compute = self.run.compute
         step = line["step"]
@@ -83,7 +83,7 @@ class Log:
             flops = tokens_per_s * flops_per_token(self.run.model, s.block_size)
             line["mfu"] = flops / (peak * self.size)
             text += f", MFU {line['mfu']:.1%}"
-        if step > 1:  # the first compiles
+        if step > 1:  # the first step includes compiling
             text += f", {(s.max_iters - step) / speed:.0f} s left"
         tqdm.write(text)
         self.write(line)
@@ -96,7 +96,7 @@ class Log:
             file.write(json.dumps(line) + "\n")
 
     def add_test(self) -> None:
-        """Log the test in wandb, and close it: rows, curves against N, figure, summary."""
+        """Log the test to wandb (rows, curves against N, figure, summary), and finish its run."""
         if not self.wandb_run:
             return
         rows = select(load_rows([self.run.folder]))
@@ -109,16 +109,14 @@ class Log:
 
 
 def open_wandb(folder: Path, s: LogSettings, config: dict, run_id: str | None = None) -> Any:
-    """A wandb run in a folder. With a run_id that wandb knows it goes on. UserError if wandb
-    refuses.
-    """
+    """Open a wandb run, or resume the one with this run_id. UserError if wandb refuses."""
     import wandb
 
     try:
         return wandb.init(
             project=s.wandb_project,
             name=s.wandb_run_name or folder.name,
-            dir=folder.resolve(),  # its process may have another current folder
+            dir=folder.resolve(),  # wandb's process may have another working directory
             config=config,
             id=run_id,
             resume="allow",
@@ -147,8 +145,8 @@ def log_rows(wandb_run: Any, rows: Any, curves: Any, figure: Path) -> None:
 
 
 def log_comparison(settings: LogSettings, rows: Any, figure: Path) -> None:
-    """A wandb run of its own for a comparison, if wandb_log is set: its selected rows, also as
-    rows.csv in an artifact, the mean curve of each label, for each protocol a chart of them all,
+    """Log a comparison as a wandb run of its own, if wandb_log is set: its selected rows, also as
+    rows.csv in an artifact, the mean curve of each label, a chart of them for each protocol, and
     the figure.
     """
     if not settings.wandb_log:

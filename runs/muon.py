@@ -1,4 +1,4 @@
-"""Muon for the matrices of the blocks, which reaches AdamW's loss in about half of the steps."""
+"""Muon, for the matrices of the blocks: it reaches AdamW's loss in about half the steps."""
 
 import math
 from collections.abc import Iterable
@@ -8,11 +8,11 @@ from torch import Tensor
 
 
 class Muon(torch.optim.Muon):
-    """torch.optim.Muon with adjust_lr_fn="match_rms_adamw", matrices of one shape at once.
+    """torch.optim.Muon with adjust_lr_fn="match_rms_adamw", batched over matrices of one shape.
 
-    Jordan et al. 2024. The scale of Liu et al. 2025 (arXiv 2502.16982) lets a matrix move as far in
-    a step as AdamW would. torch orthogonalises one matrix after the other, in bfloat16; here all of
-    one shape are one batched product in `dtype`: on some processors float32 is faster.
+    Jordan et al. 2024. The scale of Liu et al. 2025 (arXiv 2502.16982) makes updates as large as
+    AdamW's. torch orthogonalises one matrix after another, in bfloat16; here all matrices of a
+    shape are orthogonalised together, in `dtype`: on some processors float32 is faster.
     """
 
     def __init__(
@@ -44,10 +44,10 @@ class Muon(torch.optim.Muon):
 
 
 def orthogonalise(x: Tensor, steps: int) -> Tensor:
-    """Matrices x (n, R, C) with singular values near 1 in place of their own (Jordan et al. 2024).
+    """Matrices x (n, R, C) with their singular values replaced by ones near 1 (Jordan et al. 2024).
 
-    The coefficients of the quintic are theirs: it brings small singular values up fast, and leaves
-    all between about 0.7 and 1.2.
+    The coefficients of the quintic are theirs: small singular values grow fast, and all end between
+    about 0.7 and 1.2.
     """
     if x.shape[1] > x.shape[2]:
         return orthogonalise(x.mT, steps).mT

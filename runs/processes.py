@@ -1,4 +1,4 @@
-"""Several processes that work on one run, as torchrun starts them."""
+"""Several processes that train one run, as started by torchrun."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ class Processes:
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that writes files and lines."""
+        """Whether this is the process that writes files and prints."""
         return self.rank == 0
 
     def sum(self, tensor: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ class Processes:
 
     @contextlib.contextmanager
     def first_before_others(self) -> Iterator[None]:
-        """A block that the first process goes through before the others enter it."""
+        """A block that the first process leaves before the others enter it."""
         if not self.first:
             self.highest(0)
         yield
@@ -43,10 +43,10 @@ class Processes:
             self.highest(0)
 
     def shared(self, module: nn.Module) -> nn.Module:
-        """The module, so wrapped that its gradients are the means over all processes.
+        """The module, wrapped by DDP so that its gradients are averaged over all processes.
 
-        Parameters without a gradient are left out. Where there are some torch keeps the order of
-        its sums, so that a run that goes on has the same bits: one is added.
+        Parameters may lack a gradient. One that always does is added, because then DDP never
+        changes the order of its sums, and a resumed run repeats to the bit.
         """
         if self.size == 1:
             return module
@@ -55,9 +55,10 @@ class Processes:
 
     @contextlib.contextmanager
     def exchange(self, module: nn.Module | None = None, now: bool = True) -> Iterator[None]:
-        """A block in which processes exchange numbers: UserError if another one has ended.
+        """A block in which processes communicate: UserError if another one has ended.
 
-        In a forward and a backward pass of a `shared` module gradients are exchanged only `now`.
+        Around a forward and a backward pass of a `shared` module: gradients are averaged only if
+        `now`.
         """
         try:
             with contextlib.nullcontext() if now or self.size == 1 else module.no_sync():
@@ -80,18 +81,20 @@ ALONE = Processes()
 
 
 def world_size() -> int:
-    """How many processes torchrun started; 1 without it. UserError if WORLD_SIZE is no number."""
+    """The number of processes of torchrun, 1 without it. UserError if WORLD_SIZE is not one."""
     text = os.environ.get("WORLD_SIZE", "1")
     if not text.isdecimal():
-        raise UserError(f"WORLD_SIZE={text!r:.60} is no number: unset it, or start with torchrun")
+        raise UserError(
+            f"WORLD_SIZE={text!r:.60} is not a number: unset it, or start with torchrun"
+        )
     return int(text)
 
 
 @contextlib.contextmanager
 def together(backend: str, compute: Compute) -> Iterator[Processes]:
-    """Join the other processes that torchrun started; ALONE if it started none.
+    """Join the other processes that torchrun started; ALONE if there are none.
 
-    Only the standard output of the first process is shown.
+    Only the first process prints to standard output.
     """
     size = world_size()
     if size == 1 or "RANK" not in os.environ:
@@ -99,7 +102,7 @@ def together(backend: str, compute: Compute) -> Iterator[Processes]:
         return
     if backend == "auto":
         backend = "nccl" if compute.kind == "cuda" else "gloo"
-    if compute.kind != "cpu":  # gloo for counts and signals
+    if compute.kind != "cpu":  # gloo for numbers on the CPU, such as signals
         backend = f"cpu:gloo,{compute.kind}:{backend}"
     try:
         store, rank, _ = next(distributed.rendezvous("env://"))

@@ -1,10 +1,10 @@
-"""The results of testing long: one table of measured rows, and what may be concluded from it.
+"""The results of testing long: one table of measured rows, and what can be concluded from it.
 
-A run's extrapolation.json says what was trained, and has a row for each question that the model
-was asked. `load_rows` puts the rows of any number of runs into one pandas DataFrame; every table,
-figure and statistic is a function of that frame. Rows are compared only if they were measured on
-the same targets of the same text (`select`). Windows and seeds are never pooled: the error of a
-difference within a run comes from its windows, that between two schemes from their seeds.
+A run's extrapolation.json says what was trained, and has a row for each measurement. `load_rows`
+puts the rows of any number of runs into one pandas DataFrame; every table, figure and statistic is
+a function of that frame. Rows are compared only if they were measured on the same targets of the
+same text (`select`). Windows and seeds are never pooled: the error of a difference within a run
+comes from its windows, that of a difference between schemes from their seeds.
 """
 
 import json
@@ -21,7 +21,7 @@ import pandas as pd
 from configurable import UserError, read_json, replace_file, values, write_json
 from runs import answers
 
-# an evaluation replaces only the row of a run that is the same in all these fields
+# a new row replaces an old one of the same run only if all these fields are equal
 QUESTION = (
     "dataset",
     "protocol",
@@ -35,14 +35,14 @@ QUESTION = (
     "dtype",
     "attention",
 )
-# columns of the table of a run
+# the columns of a run's table
 COLUMNS = "fixed_targets stderr gain gain_stderr key_targets windowed nonoverlapping".split()
 COLUMNS.append("bits/byte")
-# rows of different runs that have the same are compared
+# rows of different runs are compared if these fields are equal
 SUBJECT = ["protocol", "length"]
 # protocols that are compared over seeds
 OF_SEEDS = ("fixed_targets", "image")
-# what is shown of seeds besides the mean
+# what is shown over seeds besides the mean
 PAGES = {
     "sd": "standard deviation over seeds",
     "difference": "difference to the first, mean over the seeds that both have",
@@ -54,7 +54,7 @@ PAGES = {
 
 
 def load_result(folder: str | Path) -> dict[str, Any]:
-    """The extrapolation.json of a run folder; UserError if there is none or it is damaged."""
+    """Read extrapolation.json of a run folder; UserError if it is missing or damaged."""
     path = Path(folder) / "extrapolation.json"
     if not path.exists():
         raise UserError(
@@ -72,11 +72,11 @@ def load_result(folder: str | Path) -> dict[str, Any]:
 
 
 def update_result(folder: str | Path, new: dict[str, Any]) -> dict[str, Any]:
-    """Add a result to the extrapolation.json of a run folder; what is in the file afterwards.
+    """Add a result to the extrapolation.json of a run folder; returns the file's new content.
 
-    `scheme_files` of a result are the files that defined the scheme of the run when its training
-    began, each with the first digits of its SHA-256. A row is replaced only if its question
-    (QUESTION) was asked again.
+    `scheme_files` of a result are the files that defined the run's scheme when its training began,
+    each with the first digits of its SHA-256. A row is replaced only if the same QUESTION was asked
+    again.
     """
     path = Path(folder, "extrapolation.json")
     config = Path(folder, "config.json")
@@ -96,7 +96,7 @@ def update_result(folder: str | Path, new: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe_run(run: Any) -> dict[str, Any]:
-    """What a result says of a run, before another extension is put on its model."""
+    """The fields of a result that describe the run, with the extension that is active now."""
     settings = run.settings
     return {
         "pos": f"{settings.pos} (dropped)" if settings.drop_pos else settings.pos,
@@ -114,7 +114,7 @@ def describe_run(run: Any) -> dict[str, Any]:
 
 
 def tested_lengths(train_length: int, lengths: Iterable[int] = ()) -> list[int]:
-    """The ascending lengths to test: those given, else L/2, L, 2L ... 32L. L is always one."""
+    """The lengths to test, in ascending order: L, and those given, else L/2, 2L, 4L ... 32L."""
     if not lengths:
         lengths = [train_length // 2, *(train_length * 2**k for k in range(6))]
     return sorted({train_length, *lengths} - {0})
@@ -124,11 +124,11 @@ def tested_lengths(train_length: int, lengths: Iterable[int] = ()) -> list[int]:
 
 
 def load_rows(folders: str | Path | Iterable[str | Path]) -> pd.DataFrame:
-    """The measured rows of run folders, a line for each: see `rows_of` for the columns.
+    """The measured rows of run folders as a frame; see `rows_of` for the columns.
 
     A folder may also be that of a comparison, which has a rows.csv.xz, the path of such a file, or
-    a folder of runs. A run that is named twice, by itself or through comparisons, counts once, as
-    in the first comparison. UserError if there is nothing to read.
+    a folder that contains runs. A run that is named twice, directly or through comparisons, counts
+    once, as in the first comparison. UserError if there is nothing to read.
     """
     if isinstance(folders, str | Path):
         folders = [folders]
@@ -152,7 +152,7 @@ def load_rows(folders: str | Path | Iterable[str | Path]) -> pd.DataFrame:
 
 
 def to_csv(rows: pd.DataFrame) -> str:
-    """Rows as CSV: lists of numbers with spaces between them, objects as JSON."""
+    """Rows as CSV: lists of numbers are separated by spaces, objects are JSON."""
 
     def text(value: Any) -> Any:
         if isinstance(value, list):
@@ -163,13 +163,13 @@ def to_csv(rows: pd.DataFrame) -> str:
 
 
 def save_rows(rows: pd.DataFrame, path: str | Path) -> None:
-    """Write rows as packed CSV, which `load_rows` and pandas.read_csv read."""
+    """Write rows as compressed CSV, which `load_rows` and pandas.read_csv read."""
     packed = lzma.compress(to_csv(rows).encode())
     replace_file(Path(path), lambda file: file.write(packed))
 
 
 def read_rows(path: Path) -> pd.DataFrame:
-    """What `save_rows` wrote, without the predictors that count, which have no seed."""
+    """Read what `save_rows` wrote, without the rows of n-gram predictors, which have no seed."""
     try:
         rows = pd.read_csv(path, float_precision="round_trip")
         rows = rows[rows.seed.notna()].astype({"seed": int, "train_length": int})
@@ -192,7 +192,7 @@ def rows_of(results: Mapping[str, dict[str, Any]]) -> pd.DataFrame:
     is the scheme with the settings that differ, never the seed.
     """
     settings = pd.DataFrame([result["settings"] for result in results.values()], dtype=object)
-    # fields of the results; and the digests of scheme_files tell two formulas apart
+    # these have columns of their own; the digests in scheme_files tell two pos_files apart
     settings = settings.drop(columns=["pos", "extend", "seed", "pos_file"], errors="ignore")
     differing = settings.columns[settings.map(str).nunique() > 1]
     records = []
@@ -213,7 +213,7 @@ def rows_of(results: Mapping[str, dict[str, Any]]) -> pd.DataFrame:
 
 
 def complete(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows with a column for each field that a table reads: "" for no text, NaN for no number."""
+    """Rows with every column that a table reads: "" for a missing text, NaN for a number."""
     numbers = ["nats", "stderr", "stderr_vs_L", "bits_per_byte", "chance"]
     texts = ["extend", "trained_extend", "note", "reason", "scheme_files"]
     texts += ["checkpoint", "split_sha256", "targets"]
@@ -222,7 +222,8 @@ def complete(rows: pd.DataFrame) -> pd.DataFrame:
     rows[numbers] = rows[numbers].astype(float)
     rows[texts] = rows[texts].astype(object).fillna("")
     rows["diverged"] = rows.diverged.eq(True)
-    # two formulas of one name are told apart by their files, and equal runs by their folders
+    # schemes of one name but with different files get the files in their labels; runs that are
+    # still alike, their folders
     several = rows.groupby("label").scheme_files.transform("nunique") > 1
     rows.loc[several, "label"] += " [" + rows.scheme_files + "]"
     alike = rows.groupby(["label", "seed"]).run.transform("nunique") > 1
@@ -236,10 +237,10 @@ def complete(rows: pd.DataFrame) -> pd.DataFrame:
 def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> pd.DataFrame:
     """The rows that are shown together: at most one for each run, extension, protocol and length.
 
-    They are the newest ones of one corpus, by default the one that the first run was trained on.
-    `extend` is None for what each run was trained with, or "all". Rows of places that were tested
-    on other targets than at L are left out. UserError if a run has no rows (with "all": if none
-    has), or two runs have different targets.
+    They are the newest on one corpus, by default the one that the first run was trained on.
+    `extend` is None for the extension that each run was trained with, or "all". Rows with other
+    targets than at L are left out. UserError if a run has no rows (with "all": if no run has), or
+    if two runs have different targets.
     """
     dataset = dataset or rows.trained_on.iloc[0]
     shown = rows[rows.dataset == dataset]
@@ -248,12 +249,12 @@ def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> 
     untested = rows.label[~rows.run.isin(shown.run)]
     if shown.empty or (extend is None and len(untested)):
         raise UserError(f"{untested.iloc[0]} was not tested on {dataset}: run evaluate.py on it")
-    # rows of an older checkpoint, or asked again since, are history
+    # leave out rows of older checkpoints, and those that were measured again since
     shown = shown[shown.checkpoint == shown.groupby("run").checkpoint.transform("last")]
     shown = shown.drop_duplicates(["run", "extend", "protocol", "length"], keep="last")
 
-    # places have one set of targets at every length, and one of key targets: those of the newest
-    # test at L
+    # fixed_targets and windowed must have one set of targets at every length, and key_targets
+    # another: those of the newest test at L
     is_key = shown.protocol == "key_targets"
     of_places = is_key | shown.protocol.isin(["fixed_targets", "windowed"])
     targets = shown.split_sha256 + shown.targets
@@ -271,12 +272,12 @@ def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> 
 
 
 def rename(rows: pd.DataFrame, labels: str) -> pd.DataFrame:
-    """Rows with labels of the user's own: "alibi=ALiBi,rope=RoPE (ours)", or the path of a file
-    with such a pair in each line. UserError for a label that no row has.
+    """Rename labels: "alibi=ALiBi,rope=RoPE (ours)", or the path of a file with such a pair in each
+    line. UserError for a label that no row has.
     """
     if Path(labels).is_file():
         labels = Path(labels).read_text(encoding="utf-8")
-    # at ends of lines, and at commas that are not between parentheses
+    # split at line ends, and at commas outside parentheses
     pairs = [pair.rpartition("=") for pair in re.split(r"\n|,\s*(?![^(]*\))", labels) if pair]
     names = {label: name for label, _, name in pairs}
     unknown = names.keys() - set(rows.label)
@@ -304,9 +305,9 @@ def standard_error(values: Any) -> float:
 
 
 def paired(a: Any, b: Any) -> tuple[float, float] | None:
-    """a - b in nats and its standard error, window by window; a and b are rows.
+    """The difference a - b of two rows in nats, and its standard error, paired window by window.
 
-    None if one has no loss, or they were measured on different targets.
+    None if one has no loss, or if they were measured on different targets.
     """
     if pd.isna(a["nats"]) or pd.isna(b["nats"]):
         return None
@@ -316,10 +317,10 @@ def paired(a: Any, b: Any) -> tuple[float, float] | None:
 
 
 def length_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """The numbers of one run by test length N: the loss by each protocol (inf: it diverged), and
+    """One run by test length N: the loss by each protocol (inf: it diverged), and further columns.
 
-    gain = loss(L) - loss(N) of fixed_targets, far = windowed - fixed_targets where N > L, both with
-    the standard errors of the paired differences; bits/byte of nonoverlapping.
+    gain = loss(L) - loss(N) of fixed_targets, and far = windowed - fixed_targets where N > L, both
+    with the standard errors of the paired differences; bits/byte of nonoverlapping.
     """
     length = rows.train_length.iloc[0]
     fixed = rows[rows.protocol == "fixed_targets"].set_index("length")
@@ -341,7 +342,7 @@ def doubts(rows: pd.DataFrame) -> str:
     length = rows.train_length.iloc[0]
     table = length_table(rows)
     if "fixed_targets" not in set(rows.protocol) or "documents" in rows.columns:
-        return ""  # where questions are asked, they tell it
+        return ""  # a corpus with questions shows it by their answers
     doubt = f"does not show that it uses more than {length}"
     half = table.reindex([length // 2]).iloc[0]
     beyond = table[table.index > length]
@@ -355,7 +356,7 @@ def doubts(rows: pd.DataFrame) -> str:
 
 
 def summary(rows: pd.DataFrame) -> dict[str, float]:
-    """What the selected rows of one run come to: loss_L, gain_4L, gain_32L, the reach."""
+    """The selected rows of one run in a few numbers: loss_L, gain_4L, gain_32L, the reach."""
     tested = answers.answered(rows)
     reaches = answers.reaches(tested) if tested else {}
     if "fixed_targets" not in set(rows.protocol):
@@ -374,7 +375,7 @@ def summary(rows: pd.DataFrame) -> dict[str, float]:
 
 
 def t_half(values: pd.Series) -> float:
-    """Half of Student's 95 % interval of the mean; NaN of one or two values, which show nothing."""
+    """Half of the 95 % t-interval of the mean; NaN for one or two values, which are too few."""
     from scipy.stats import t
 
     values = values[np.isfinite(values)]
@@ -386,11 +387,10 @@ def t_half(values: pd.Series) -> float:
 def over_seeds(rows: pd.DataFrame) -> pd.DataFrame:
     """Selected rows of fixed_targets (or of images) over seeds: a line for each label and length.
 
-    `mean` (inf if a seed diverged), `sd` and `half`, half of the 95 % t-interval of the mean, are
-    over the `seeds`. `difference` is the mean, over the seeds that both have, of the difference to
-    the first label, which is paired because all seeds have the same targets, and `error` half of
-    its interval. Both are NaN with fewer than three seeds: the seeds, and never the windows, are
-    the sample.
+    `mean` (inf if a seed diverged), `sd`, and `half`, half of the 95 % t-interval of the mean, are
+    over the `seeds`. `difference` is the mean difference to the first label, paired over the seeds
+    that both have, and `error` is half of its interval. With fewer than three seeds, intervals are
+    NaN: the sample are the seeds, never the windows.
     """
     rows = rows[rows.protocol.isin(OF_SEEDS)]
     rows = rows.assign(loss=losses(rows))
@@ -406,11 +406,11 @@ def over_seeds(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def extension_gains(rows: pd.DataFrame) -> pd.DataFrame:
-    """What each extension gains over cropping: a line for each label and length.
+    """What each extension gains over cropping the text to L: a line for each label and length.
 
-    `rows` are selected with extend="all". The gain is the loss of the model of the same seed as it
-    was trained, at its training length, minus the loss of the row (-inf: it diverged): `mean` and
-    `sd` over the seeds.
+    `rows` are selected with extend="all". The gain is the loss at L of the same seed's model,
+    without the extension, minus the loss of the row (-inf: it diverged): `mean` and `sd` are over
+    the seeds.
     """
     rows = rows[rows.protocol == "fixed_targets"]
     own = (rows.extend == rows.trained_extend) & (rows.length == rows.train_length)
@@ -455,7 +455,7 @@ def show(
     return f"% {comments}\n{table}"
 
 
-# what is said of a column where a table has it
+# what is printed below a table that has these columns
 LEGEND = {
     "gain": "gain: loss(L) - loss(N), below zero where longer texts do harm; ±: standard errors",
     "windowed": "windowed: fixed_targets where each token sees no more than the last L",
@@ -464,10 +464,11 @@ LEGEND = {
 
 
 def tables(rows: pd.DataFrame, format: str = "text", lengths: Iterable[int] = ()) -> str:
-    """The tables of selected rows: of one run by length, of several by scheme, over seeds.
+    """The tables of selected rows: for one run by length, for several by scheme, over seeds.
 
-    Those of several schemes have these test lengths, by default all. In "tex" that is one table, as
-    papers print it. "csv" and "json" are the rows. UserError for a length that was not tested.
+    `lengths` are the columns for several schemes, by default all tested lengths. In "tex" this is
+    one table, as papers print it. "csv" and "json" give the rows. UserError for a length that was
+    not tested.
     """
     measured = set(rows.length)
     if not measured.issuperset(lengths):
@@ -548,10 +549,10 @@ def paper_table(seeds: pd.DataFrame, title: str, notes: Iterable[str]) -> str:
 
 
 def notes_of(rows: pd.DataFrame) -> list[str]:
-    """What is said below a table: the notes of rows, and why a run has no loss."""
-    reasons = rows[rows.reason != ""].drop_duplicates("run")  # longer texts have none either
+    """The lines below a table: the notes of its rows, and why a run has no loss."""
+    reasons = rows[rows.reason != ""].drop_duplicates("run")  # longer texts have no loss either
     notes = rows.set_index("label").note.str.split("; ").explode()
-    if rows.run.nunique() > 1:  # what belongs to one run alone stands below its own table
+    if rows.run.nunique() > 1:  # a note on one run alone is printed below its own table
         notes = notes[notes.duplicated(keep=False)]
     notes = pd.concat([reasons.set_index("label").reason, notes])
     lines = []
@@ -562,13 +563,13 @@ def notes_of(rows: pd.DataFrame) -> list[str]:
 
 
 def wide(table: pd.DataFrame, values: str) -> pd.DataFrame:
-    """A column for each length and a line for each label, in the order of a long table."""
+    """Pivot a long table: a column for each length, a line for each label, in the same order."""
     found = table.pivot(index="label", columns="length", values=values)
     return found.reindex(table.label.unique()).rename_axis(index="scheme", columns=None)
 
 
 def run_table(result: dict[str, Any]) -> str:
-    """The table of one run, of the content of its extrapolation.json."""
+    """The table of one run, from the content of its extrapolation.json."""
     return tables(select(rows_of({"": result})))
 
 

@@ -93,7 +93,7 @@ def test_a_file_that_sets_pos_is_a_scheme_with_settings_of_its_own(monkeypatch):
         ([], "name the position schemes"),
         (["rope", "alib"], "alibi"),
         (["rope", "rope --n_head=2"], "twice"),
-        (["rope", "--seeds=1,2,1"], "stands twice"),
+        (["rope", "--seeds=1,2,1"], "appears twice"),
         (["rope", "rope --seed=3"], "no seed of its own"),
         (["rope", "rope --qknorm=True"], "qk_norm"),
         (["rope", "--block_size=30000"], "training split"),
@@ -211,7 +211,7 @@ def test_the_shares_are_disjoint_and_complete():
         ["b", "e", "h"],
         ["c", "f"],
     ]
-    with pytest.raises(UserError, match="not so many shares"):
+    with pytest.raises(UserError, match="only 3 shares"):
         ablate.share([], "4/3")
 
 

@@ -165,7 +165,7 @@ def test_flex_equals_the_reference(pos, monkeypatch):
     idx = text(gpt)
     expected = gpt(idx, idx)[0]
     monkeypatch.setattr(attention, "FORCED_PATH", "flex")
-    monkeypatch.setattr(attention, "on_card", lambda function, like: function)
+    monkeypatch.setattr(attention, "compiled_on_gpu", lambda function, like: function)
     torch.testing.assert_close(gpt(idx, idx)[0], expected, rtol=0, atol=1e-5)
 
 

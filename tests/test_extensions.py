@@ -490,7 +490,7 @@ def test_the_factor_of_the_active_extension():
         ("yarn + pi", "yarn and pi both claim the frequencies"),
         ("interpolate + compress", "interpolate and compress both"),
         ("rerope + dca", "rerope and dca both"),
-        ("ssmax", "no extension of a trained model"),
+        ("ssmax", "does not extend a trained model"),
         ("yarm", "write yarn"),
         ("yarn(factr=4)", "factr: Extra inputs are not permitted"),
         ("window", "size: Field required"),

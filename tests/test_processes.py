@@ -77,7 +77,7 @@ def test_a_process_alone_waits_for_nobody(monkeypatch):
     with together("auto", CPU) as alone:
         assert alone == ALONE
     monkeypatch.setenv("WORLD_SIZE", "two")
-    with pytest.raises(UserError, match="WORLD_SIZE='two' is no number"):
+    with pytest.raises(UserError, match="WORLD_SIZE='two' is not a number"):
         processes.world_size()
 
 

@@ -21,7 +21,7 @@ def test_a_prompt_is_text_or_a_file(tmp_path: Path) -> None:
     path.write_bytes(b"\xff")
     for start, error in (
         ("", "empty"),
-        (f"FILE:{path}", "no text in UTF-8"),
+        (f"FILE:{path}", "is not UTF-8 text"),
         ("FILE:nothing.txt", "nothing.txt"),
     ):
         with pytest.raises((UserError, FileNotFoundError), match=error):

@@ -193,7 +193,7 @@ def test_what_others_call_a_scheme_is_answered_with_its_name(typed, sentence):
         ("PI", "there is no PI: write pi"),
         ("dynamic", "there is no dynamic: write dynamic_ntk"),
         ("ntk_aware", "there is no ntk_aware: write ntk"),
-        ("ALiBi", "ALiBi is no extension of a trained model: train with it, --pos=alibi"),
+        ("ALiBi", "ALiBi does not extend a trained model: train with --pos=alibi"),
     ],
 )
 def test_what_others_call_an_extension_is_answered_with_its_name(typed, sentence):

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from configurable import UserError
-from posenc import Count, Piece, Shape, Whole, start_deviation
+from posenc import Count, Piece, Shape, Whole, init_std
 
 
 class Abacus(Piece):
@@ -30,7 +30,7 @@ class Abacus(Piece):
             raise UserError(f"abacus: max_shift = {max_shift} must be below rows = {rows}")
         self.zero = zero
         self.max_shift = max_shift
-        self.table = nn.Parameter(torch.randn(rows, shape.width) * start_deviation(shape.width))
+        self.table = nn.Parameter(torch.randn(rows, shape.width) * init_std(shape.width))
 
     def embed(self, ids, tokens, total):
         """(B, T, C): rows of the table for digits, zeros for other tokens. All tokens so far

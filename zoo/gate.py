@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from posenc import Piece, Shape, start_deviation
+from posenc import Piece, Shape, init_std
 
 
 class Gate(Piece):
@@ -28,7 +28,7 @@ class Gate(Piece):
         per_head = shape.head_dim if kind == "elementwise" else 1
         self.n_head = shape.n_head
         self.gate = nn.Linear(shape.width, shape.n_head * per_head, bias=False)
-        nn.init.normal_(self.gate.weight, std=start_deviation(shape.width))
+        nn.init.normal_(self.gate.weight, std=init_std(shape.width))
 
     def output(self, y, v, x):
         """(B, H, T, D)."""

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from posenc import Shape, start_deviation
+from posenc import Shape, init_std
 from zoo._grid import Grid
 
 
@@ -23,7 +23,7 @@ class Learned2d(Grid):
         super().__init__()
         self.resize = resize
         side = self.side(shape.length)
-        table = torch.randn(side, side, shape.width) * start_deviation(shape.width)
+        table = torch.randn(side, side, shape.width) * init_std(shape.width)
         self.table = nn.Parameter(table)
 
     def embed(self, ids, tokens, total):
