@@ -125,10 +125,8 @@ def error_of_test(numbers: pd.DataFrame, name: str) -> tuple[float, float]:
 
 
 def interval(values: pd.Series, of_test: float, of_test_df: float) -> tuple[float, float]:
-    """Half of the 95 % interval of a mean over seeds, and p of its being 0; nan of two seeds."""
+    """Half of the 95 % interval of a mean over seeds, and p of its being 0."""
     n = len(values)
-    if n < 3:
-        return np.nan, np.nan
     of_seeds = values.var(ddof=1) / n
     error = of_seeds + of_test
     df = error**2 / (of_seeds**2 / (n - 1) + of_test**2 / of_test_df)
@@ -157,12 +155,14 @@ def holm(p: pd.Series) -> pd.Series:
 
 
 def compare(numbers: pd.DataFrame, base: str) -> pd.DataFrame:
-    """A line for each scheme but the base and each number that both have learned."""
+    """A line for each scheme of three seeds or more and each number that it and the base have
+    learned.
+    """
     lines = []
     learned = has_learned(numbers)
     for label, of_scheme in numbers.groupby("label", sort=False):
         for name in NUMBERS:
-            compared = label != base and of_scheme[name].notna().all()
+            compared = label != base and len(of_scheme) >= 3 and of_scheme[name].notna().all()
             if compared and learned.loc[label, name] and learned.loc[base, name]:
                 line = difference(of_scheme, numbers[numbers.label == base], name)
                 lines.append({"label": label} | line)
@@ -181,9 +181,12 @@ def has_learned(numbers: pd.DataFrame) -> pd.DataFrame:
 
 
 def cell(runs: pd.DataFrame, name: str, digits: int) -> str:
-    """A mean over seeds with its interval."""
+    """A mean over seeds, with its interval if they are three or more."""
+    text = f"{runs[name].mean():.{digits}f}"
+    if len(runs) < 3:
+        return text
     half, _ = interval(runs[name], *error_of_test(runs, name))
-    return f"{runs[name].mean():.{digits}f} ± {half:.{digits}f}"
+    return f"{text} ± {half:.{digits}f}"
 
 
 def show(numbers: pd.DataFrame, compared: pd.DataFrame) -> str:
@@ -229,8 +232,10 @@ def draw(rows: pd.DataFrame, path: str) -> None:
     groups = [labels[k : k + IN_A_ROW] for k in range(0, len(labels), IN_A_ROW)]
     size = (11, 3.4 * len(groups))
     figure, panels = plt.subplots(len(groups), 3, figsize=size, squeeze=False, sharey="col")
+    colors = {label: f"C{k}" for k, label in enumerate(labels)}
     for group, axes in zip(groups, panels, strict=True):
-        draw_group(rows[rows.label.isin(group)], group, *axes)
+        of_group = rows[rows.label.isin(group)]
+        draw_group(of_group, {label: colors[label] for label in group}, *axes)
     panels[0, 0].set_title("text: loss of the same bytes")
     panels[0, 1].set_title("content: is the name found?")
     panels[0, 2].set_title("order: which was the latest?")
@@ -241,11 +246,10 @@ def draw(rows: pd.DataFrame, path: str) -> None:
     figure.savefig(path, dpi=120)
 
 
-def draw_group(rows: pd.DataFrame, labels: list[str], text, content, order) -> None:
+def draw_group(rows: pd.DataFrame, colors: dict[str, str], text, content, order) -> None:
     """The lines of these schemes in the three panels."""
     longest = rows.length.max()
     trained = rows.train_length.iloc[0]
-    colors = {label: f"C{k}" for k, label in enumerate(labels)}
     for label, color in colors.items():
         text.plot([], [], color=color, label=label)
     for (label, _), run in rows.groupby(["label", "seed"], sort=False):
@@ -269,7 +273,8 @@ def draw_group(rows: pd.DataFrame, labels: list[str], text, content, order) -> N
         axes.set_ylim(-0.25, 1.03)
         axes.set_xticks([1, 8, 32, trained, 512, 2048])
         axes.axhline(0, color="0.8", zorder=0)
-    text.legend(fontsize=8, frameon=False, loc="center right", bbox_to_anchor=(1, 0.32))
+    handles, names = text.get_legend_handles_labels()
+    order.legend(handles, names, fontsize=8, frameon=False, handlelength=1, loc="upper right")
 
 
 def main() -> None:
