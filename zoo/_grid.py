@@ -1,24 +1,24 @@
-"""What the schemes of images share. A file whose name begins with _ is no scheme."""
+"""Shared code of the image schemes. Files that start with _ are not schemes."""
 
 import math
 
 from posenc import Piece
 
-COLUMNS = 2**12  # of an image at most
+COLUMNS = 2**12  # at most, of an image
 
 
 class Grid(Piece):
-    """A text is a square image, row by row, and a position id holds a row and a column.
+    """A text is a square image, read row by row; a position id encodes a row and a column.
 
-    A text of N tokens has the side isqrt(N). Index k stands for the patch that is predicted from
-    token k, where token 0 is no patch: it starts the image. An id is row x COLUMNS + column, so ids
-    ascend. After the last row of the square follow further ones.
+    A text of N tokens is an image of side isqrt(N). Index k is the patch predicted from token k;
+    token 0 is not a patch but starts the image. An id is row x COLUMNS + column, so ids ascend.
+    Tokens past the square continue in further rows.
     """
 
-    conflicts = ("positions",)  # no scheme of texts can read its ids
+    conflicts = ("positions",)  # text schemes cannot read its ids
 
     def side(self, total: int) -> int:
-        """How many patches a row of a text of `total` tokens has, at least 1."""
+        """The number of patches per row for a text of `total` tokens, at least 1."""
         return max(1, math.isqrt(total))
 
     def ids(self, ids, total):
@@ -27,5 +27,5 @@ class Grid(Piece):
         return ids // side * COLUMNS + ids % side
 
     def places(self, ids):
-        """The rows and the columns of ids."""
+        """The rows and columns of ids."""
         return ids // COLUMNS, ids % COLUMNS

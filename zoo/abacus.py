@@ -1,4 +1,4 @@
-"""Abacus: the place of a digit in its number (McLeish et al. 2024, arXiv 2405.17399)."""
+"""Abacus: the place of each digit in its number (McLeish et al. 2024, arXiv 2405.17399)."""
 
 import torch
 from torch import nn
@@ -8,15 +8,16 @@ from posenc import Count, Piece, Shape, Whole, init_std
 
 
 class Abacus(Piece):
-    """Add table[place + k] to each digit, where place counts the digits of its number before it.
+    """Add table[place + k] to each digit, where place is the number of digits before it in its
+    number.
 
-    McLeish et al. 2024 (arXiv 2405.17399). In training, k is drawn from 0 ... `max_shift`, one k
-    for each step; at test k = 0. `zero` is the token of the digit 0, and the other nine digits
-    follow it: 48 for bytes. All other tokens get 0; in the authors' code they get one learned
-    vector. Parameter: table (rows, C), normal with the deviation of the tokens; theirs has
-    deviation 1. max_shift = 99 and at least 1024 rows are theirs. A number that ends past the
-    table is refused. Position ids are not read: combine it with a scheme that reads them, as in
-    `abacus + rope`.
+    McLeish et al. 2024 (arXiv 2405.17399). In training, one k per step is drawn from 0 ...
+    `max_shift`; at test k = 0. `zero` is the token id of the digit 0, followed by the other nine
+    digits: 48 for bytes. Other tokens get 0; in the authors' code they get one learned vector.
+    Parameter: table (rows, C), normal with the standard deviation of the token embedding; theirs
+    has 1. max_shift = 99 and at least 1024 rows are theirs. A number longer than the table is
+    refused. Position ids are not used: combine it with a scheme that uses them, as in `abacus +
+    rope`.
     Verdict: McLeish et al. 2024 train on 20 digits and add 100 digits, written from the last to the
     first, with up to 99 % accuracy. It does nothing for text without numbers.
     """
@@ -33,8 +34,8 @@ class Abacus(Piece):
         self.table = nn.Parameter(torch.randn(rows, shape.width) * init_std(shape.width))
 
     def embed(self, ids, tokens, total):
-        """(B, T, C): rows of the table for digits, zeros for other tokens. All tokens so far
-        (B, S) are read, so that a number that began earlier goes on.
+        """(B, T, C): rows of the table for digits, zeros for other tokens. It reads all tokens so
+        far, (B, S), so that a number can continue from the cache.
         """
         digit = (tokens >= self.zero) & (tokens < self.zero + 10)
         index = torch.arange(digit.shape[1], device=tokens.device).expand_as(digit)

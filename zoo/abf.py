@@ -6,11 +6,11 @@ from posenc import Base, Extension, Shape
 
 
 class Abf(Extension):
-    """theta_m (base / base')^(2m/d): a trained rotary model gets another base, base'.
+    """theta_m (base / base')^(2m/d): change the base of a trained rotary model to base'.
 
-    Xiong et al. 2023 (arXiv 2309.16039). The option `base` is base'; the paper goes from 10,000
-    to 500,000, the default.
-    Verdict: Xiong et al. 2023 begin a long fine-tune with it. Without a fine-tune a trained rope
+    Xiong et al. 2023 (arXiv 2309.16039). The option `base` is base'; the paper raises it from
+    10,000 to 500,000, the default.
+    Verdict: Xiong et al. 2023 use it before a long fine-tune. Without fine-tuning, a trained rope
     lost 0.16 nats at L and 0.17 at 4 L (results/extend).
     """
 

@@ -5,13 +5,12 @@ from zoo._grid import Grid
 
 
 class Alibi2d(Grid):
-    """score += -m_h sqrt((r_i - r_j)^2 + (c_i - c_j)^2): the distance of two patches in patches.
+    """score += -m_h sqrt((r_i - r_j)^2 + (c_i - c_j)^2): the distance between patches, in patches.
 
     Fuller et al. 2023, CROMA (arXiv 2311.00566). r and c are rows and columns, m_h the slopes of
-    `alibi`. Theirs looks in all directions, and here no patch sees those after it. Nothing is
-    learned.
-    Verdict: Fuller et al. 2023 report that with it models work on images up to 17.6 times as large
-    as those of training. The penalty goes by patches, however small a part of the image they are.
+    `alibi`. Their attention is bidirectional; here it is causal. Nothing is learned.
+    Verdict: Fuller et al. 2023 report that models with it work on images up to 17.6 times as large
+    as in training. The penalty counts patches, whatever share of the image they cover.
     """
 
     def __init__(self, shape: Shape) -> None:

@@ -1,4 +1,4 @@
-"""BAM: a generalized Gaussian prior of distances (Bianchessi et al. 2025, arXiv 2505.22842)."""
+"""BAM: a generalized Gaussian prior over distances (Bianchessi et al. 2025, arXiv 2505.22842)."""
 
 import math
 
@@ -7,23 +7,23 @@ from torch import nn
 
 from posenc import Piece, Shape
 
-LEAST = 1e-5  # of the authors' code: added to distances, whose powers may be negative
+LEAST = 1e-5  # from the authors' code: added to distances, whose exponents may be negative
 LARGEST = 15 * math.log(2)  # e^-(2^15) is 0 in every format, and float16 holds 2^15
 
 
 class Bam(Piece):
     """score += -|(i - j - mu_h) / a_h|^beta_h: the logarithm of a generalized Gaussian.
 
-    Bianchessi et al. 2025, Bayesian attention mechanism (arXiv 2505.22842). As in their code it is
-    -e^alpha (|i - j - mu| + 1e-5)^beta, so that a = e^(-alpha / beta). Parameters: alpha (H,) and
-    beta (H,), one of each per layer; both start at 0, where all keys have the same prior. beta may
-    become negative: then it is near keys that are suppressed, the query's own most. mu is 0 as in
-    their runs; location=True trains it as 2 sinh(mu), from 0. beta = 1 is `alibi(learned=True)`.
-    A bias below -2^15 counts as -2^15. They multiply the prior, too, by the factor s ln(n) of
-    scalable softmax: beside `ssmax` ours is not multiplied.
-    Verdict: with ssmax its loss rises from 1.11 nats at L to 1.29 at 8 L (results/recipes, one
+    Bianchessi et al. 2025, Bayesian attention mechanism (arXiv 2505.22842). As in their code, it is
+    computed as -e^alpha (|i - j - mu| + 1e-5)^beta, so that a = e^(-alpha / beta). Parameters:
+    alpha (H,) and beta (H,), one set per layer; both start at 0, a uniform prior. If beta becomes
+    negative, near keys are suppressed, the query's own most. mu is 0 as in their runs;
+    location=True trains it as 2 sinh(mu), from 0. beta = 1 is `alibi(learned=True)`. Biases are
+    clamped at -2^15. Their scalable softmax also multiplies the prior by s ln(n); here `ssmax` does
+    not.
+    Verdict: with ssmax, its loss rises from 1.11 nats at L to 1.29 at 8 L (results/recipes, one
     seed). Bianchessi et al. 2025 report that with scalable softmax it finds passkeys at up to 500
-    times the training length, at a perplexity like that of other schemes.
+    times the training length, with a perplexity similar to other schemes.
     """
 
     per_layer = True
@@ -38,7 +38,7 @@ class Bam(Piece):
         self.mu = nn.Parameter(torch.zeros(shape.n_head)) if location else None
 
     def bias(self, h, i, j):
-        """The power of the distance, through logarithms: they are finite, and so are gradients."""
+        """The power of the distance, computed via logarithms to keep gradients finite."""
         distance = i - j
         if self.mu is not None:
             distance = distance - 2 * torch.sinh(self.mu)[h]

@@ -1,16 +1,16 @@
-"""Block-wise causal attention: the mask that xPos is tested with (Sun et al. 2022)."""
+"""Block-wise causal attention: the mask used to test xPos (Sun et al. 2022)."""
 
 from posenc import Length, Piece, Shape
 
 
 class BlockCausal(Piece):
-    """A query sees its own block and the block before: floor(i / size) - floor(j / size) < 2.
+    """A query sees its own block and the previous one: floor(i / size) - floor(j / size) < 2.
 
-    Sun et al. 2022 (arXiv 2212.10554), who test xPos with it. It is a mask; positions stay as they
-    are, and nothing is learned. `size` is the length of a block. It defaults to half the training
-    length, as published, so that nothing is hidden in training. In longer texts a query sees
-    between size and 2 size - 1 tokens before it.
-    Verdict: with this mask alone rope stays flat up to 8 L in Sun et al. 2022, here up to 32 L, and
+    Sun et al. 2022 (arXiv 2212.10554), who test xPos with it. It is only a mask: positions do not
+    change, and nothing is learned. `size` is the block length. It defaults to half the training
+    length, as published, so that nothing is masked in training. In longer texts a query sees
+    between size and 2 size - 1 previous tokens.
+    Verdict: with this mask alone rope stays flat up to 8 L in Sun et al. 2022, here up to 32 L, but
     reads no farther than L (results/board/first, one seed). Combine it: `rope + block_causal`.
     """
 
@@ -19,7 +19,7 @@ class BlockCausal(Piece):
     def __init__(self, shape: Shape, *, size: Length | None = None) -> None:
         super().__init__()
         self.size = size or max(1, shape.length // 2)
-        # the farthest pair: the last query of a block, the first key of the block before
+        # farthest pair: the last query of a block, the first key of the previous block
         self.visible = (2 * self.size, 0)
 
     def mask(self, i, j):

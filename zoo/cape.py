@@ -9,16 +9,16 @@ from posenc import Base, NonNegativeFloat, Shape, Sinusoidal
 
 
 class Cape(Sinusoidal):
-    """Sinusoids of p' = (p + D + e_p) l in training, of p itself at test.
+    """Sinusoids of p' = (p + D + e_p) l in training, and of p at test.
 
-    Likhomanenko et al. 2021 (arXiv 2106.03143). All tokens share D ~ U(-global_shift,
-    global_shift) and l, with ln l ~ U(-ln global_scale, ln global_scale); each token has its own
-    e_p ~ U(-local_shift, local_shift), where 0.5 keeps the order. Nothing is learned. The defaults
-    are those for text in the authors' code (github.com/gcambara/cape). They draw once for each
-    sequence, this once for each step. Their options for audio (centred positions, frequency scale)
-    are left out. `base` and `scale` are those of `sinusoidal`.
-    Verdict: Likhomanenko et al. 2021 report gains for translation, images and speech. With these
-    small shifts training hardly meets positions past L.
+    Likhomanenko et al. 2021 (arXiv 2106.03143). All tokens share D ~ U(-global_shift, global_shift)
+    and l, with ln l ~ U(-ln global_scale, ln global_scale); each token has its own e_p ~
+    U(-local_shift, local_shift); up to 0.5, the order is kept. Nothing is learned. The defaults are
+    those for text in the authors' code (github.com/gcambara/cape). They draw once per sequence;
+    here it is once per step. Their options for audio (centred positions, frequency scale) are left
+    out. `base` and `scale` are those of `sinusoidal`.
+    Verdict: Likhomanenko et al. 2021 report gains for translation, images and speech. With shifts
+    this small, training hardly sees positions past L.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Cape(Sinusoidal):
         self.global_scale = global_scale
 
     def ids(self, ids, total):
-        """At test positions are as they are."""
+        """Unchanged at test."""
         return ids
 
     def draw(self, length, generator):

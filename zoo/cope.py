@@ -12,15 +12,15 @@ from posenc import Count, Piece, Shape
 class Cope(Piece):
     """score += q_i.e(p_ij), with p_ij = g_ij + g_i(j+1) + ... + g_ii, at most max - 1.
 
-    Golovneva et al. 2024 (arXiv 2405.18719). The sum goes over the keys that the query sees.
-    gate=scaled: g = sigmoid(q.k / sqrt(d)), as in the authors' code; gate=raw: g = sigmoid(q.k),
-    as in their formula. e(p) lies on the line between rows floor(p) and ceil(p) of the parameter
-    table (max, d), which starts at 0, is shared by the heads, and is computed for each layer.
-    q.e is not divided by sqrt(d). Beside a rotation, e meets turned queries. `max` defaults to
-    half the training length.
-    Verdict: slow: it makes the whole score. In Zheng et al. 2024 its perplexity falls up to 4 L,
-    then rises to 2.9 times that at L by 64 L. Here the loss rises by 0.11 nats
-    at 32 L, and the reach is L (results/board/first, one seed).
+    Golovneva et al. 2024 (arXiv 2405.18719). The sum runs over the keys visible to the query.
+    gate=scaled: g = sigmoid(q.k / sqrt(d)), as in the authors' code; gate=raw: g = sigmoid(q.k), as
+    in their formula. e(p) interpolates linearly between rows floor(p) and ceil(p) of the parameter
+    table (max, d), which starts at 0, one per layer, shared by its heads. q.e is not divided by
+    sqrt(d). With a rotation, e is multiplied with rotated queries. `max` defaults to half the
+    training length.
+    Verdict: slow: it computes the full score matrix. In Zheng et al. 2024 its perplexity falls up
+    to 4 L, then rises by 64 L to 2.9 times its value at L. Here the loss rises by 0.11 nats at 32
+    L, and the reach is L (results/board/first, one seed).
     """
 
     per_layer = True
@@ -40,7 +40,7 @@ class Cope(Piece):
         self.table = nn.Parameter(torch.zeros(rows, shape.head_dim))
 
     def score(self, tile):
-        """(B, H, R, C). Gates are 0 at unseen keys; biases of other pieces do not enter them."""
+        """(B, H, R, C). Gates are 0 at masked keys and ignore the biases of other pieces."""
         gates = torch.sigmoid(self.factor * tile.scores).masked_fill(~tile.seen, 0.0)
         p = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=len(self.table) - 1)  # (B, H, R, C)
         of_rows = tile.q @ self.table.to(tile.q.dtype).T  # (B, H, R, max)

@@ -1,4 +1,4 @@
-"""CPB: continuous position bias, a network of the distance (Liu et al. 2021, arXiv 2111.09883)."""
+"""CPB: continuous position bias, an MLP of the distance (Liu et al. 2021, arXiv 2111.09883)."""
 
 import math
 from typing import Literal
@@ -12,15 +12,15 @@ from posenc import Count, Piece, Shape
 class Cpb(Piece):
     """score += MLP_h(x), x = ln(1 + i - j) / ln(1 + L) (input=log) or (i - j) / L (input=linear).
 
-    Liu et al. 2021, Swin Transformer V2 (arXiv 2111.09883). L is the training length. The MLP is
-    1 -> `hidden` -> H with ReLU and is shared by layers. Parameters: inner.weight (hidden, 1),
-    inner.bias (hidden,), outer.weight (H, hidden); a bias at the end would not change the softmax.
-    Swin V2 has 512 hidden units, two signed coordinates, and bounds the result by 16 sigmoid,
-    which is left out here as in x-transformers. There distances are not divided by L, and the MLP
-    is deeper and uses SiLU. Past L, a ReLU network goes on as a straight line in x.
-    Verdict: beat alibi and rope at L and at 16 L, linear more than log, in a study of 15 seeds
-    (bob80333/investigating_extrapolation on GitHub). Here flat up to 32 L, with 0.58 of the answers
-    2 to 4 L back, where alibi has 0.40 (results/board/first, one seed).
+    Liu et al. 2021, Swin Transformer V2 (arXiv 2111.09883). L is the training length. The MLP is 1
+    -> `hidden` -> H with ReLU, shared by layers. Parameters: inner.weight (hidden, 1), inner.bias
+    (hidden,), outer.weight (H, hidden); an output bias would not change the softmax. Swin V2 has
+    512 hidden units, two signed coordinates, and bounds the result by 16 sigmoid; that bound is
+    left out here, as in x-transformers, which does not divide distances by L and has a deeper MLP
+    with SiLU. Past L, a ReLU network is linear in x.
+    Verdict: beat alibi and rope at L and at 16 L, input=linear by more than input=log, in a study
+    with 15 seeds (bob80333/investigating_extrapolation on GitHub). Here flat up to 32 L, with 0.58
+    of the answers 2 to 4 L back, where alibi has 0.40 (results/board/first, one seed).
     """
 
     by_distance = True
@@ -35,7 +35,7 @@ class Cpb(Piece):
         self.outer = nn.Linear(hidden, shape.n_head, bias=False)
 
     def bias(self, h, i, j):
-        """The MLP as a sum over hidden units, so that nothing is larger than (H, T, T)."""
+        """The MLP as a sum over hidden units, so that no tensor is larger than (H, T, T)."""
         x = torch.log1p(i - j) if self.log else i - j
         w = self.inner.weight[:, 0] / self.scale
         b = self.inner.bias

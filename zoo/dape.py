@@ -10,19 +10,19 @@ from posenc import Count, Piece, Shape
 
 
 class Dape(Piece):
-    """score = S + B + MLP([S; B]): the MLP mixes the 2H numbers of each pair of query and key.
+    """score = S + B + MLP([S; B]): an MLP mixes the 2H numbers of each query-key pair.
 
     Zheng et al. 2024 (arXiv 2405.14722). S are the scores of all heads, B the sum of the biases of
-    the other pieces. Without a bias beside it, B = 0 and only the scores are mixed. S and B count
-    as 0 where the head may not see the key. The MLP is 2H -> `hidden` -> H with LeakyReLU 0.01, one
-    for each layer. kernel=3 is DAPE V2 (arXiv 2410.04798), by their code: both layers are
-    convolutions along the keys. Before the first key are zeros, and unseen keys follow the query's
-    own, at the end of a text too, where theirs has zeros. Parameters: inner.weight (hidden, 2H
-    kernel), inner.bias (hidden,), outer.weight (H, hidden kernel), outer.bias (H,). B stays shared.
+    the other pieces. Without another bias, B = 0 and only the scores are mixed. S and B are set to
+    0 at masked keys. The MLP is 2H -> `hidden` -> H with LeakyReLU 0.01, one per layer. kernel=3 is
+    DAPE V2 (arXiv 2410.04798), as in their code: both layers are convolutions along the keys. They
+    are padded with zeros before the first key, and by masked keys after the query's own, also at
+    the end of a text, where theirs has zeros. Parameters: inner.weight (hidden, 2H kernel),
+    inner.bias (hidden,), outer.weight (H, hidden kernel), outer.bias (H,). B is shared by layers.
     With 32 hidden units the MLP takes 32 kernel / H times the memory of the scores.
     Verdict: in Zheng et al. 2024 `kerple + dape` has a perplexity of 3.9 at 16 L, kerple alone
-    13.4. Here its loss stayed within 0.003 nats up to 32 L, and it read no farther than L
-    (results/board/first). Slow: it makes the whole score. kernel=3 is not yet measured.
+    13.4. Here its loss stayed within 0.003 nats up to 32 L, but it read no farther than L
+    (results/board/first). Slow: it computes the full score matrix. kernel=3 is not measured yet.
     """
 
     per_layer = True
@@ -36,7 +36,7 @@ class Dape(Piece):
         self.outer = nn.Linear(hidden * kernel, shape.n_head)
 
     def score(self, tile):
-        """(B, H, R, C): the MLP over the heads, and over the keys near each pair's."""
+        """(B, H, R, C): the MLP over heads and, for kernel > 1, over neighbouring keys."""
         side = self.kernel // 2
         scores = tile.scores.masked_fill(~tile.seen, 0.0)
         bias = tile.added.masked_fill(~tile.seen, 0.0).expand_as(scores)
@@ -47,8 +47,8 @@ class Dape(Piece):
 
 
 def near_keys(x, kernel, ahead):
-    """The numbers of `kernel` keys around each key, of x (B, R, C, M) with zeros around them: for
-    `ahead` more keys than x has, (B, R, C + ahead, M kernel).
+    """The features of the `kernel` keys around each key: x (B, R, C, M), zero-padded to `ahead`
+    more keys, -> (B, R, C + ahead, M kernel).
     """
     if kernel == 1:
         return x

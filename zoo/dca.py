@@ -7,12 +7,12 @@ from posenc import Extension, Length, Region, Shape, Whole
 class Dca(Extension):
     """Positions within chunks of c tokens, so that no distance exceeds `size`.
 
-    An et al. 2024 (arXiv 2402.17463). A key lies at j mod c. A query lies at i mod c for keys of
-    its own chunk, at min(i mod c + c, size) for keys of the chunk before, and at `size` for keys
-    of all older chunks. c = size - local. `size` defaults to 3 L / 4 and `local` to L / 8, L the
-    training length.
-    Verdict: a trained rope lost 0.02 nats at L and 0.05 at 16 L with it (results/extend). Every key
-    stays visible, but distances in far chunks overlap.
+    An et al. 2024 (arXiv 2402.17463). A key has position j mod c. A query has i mod c for keys of
+    its own chunk, min(i mod c + c, size) for keys of the previous chunk, and `size` for keys of
+    older chunks. c = size - local. `size` defaults to 3 L / 4 and `local` to L / 8, L the training
+    length.
+    Verdict: a trained rope lost 0.02 nats at L and 0.05 at 16 L with it (results/extend). All keys
+    stay visible, but distances in far chunks overlap.
     """
 
     def __init__(
@@ -26,7 +26,7 @@ class Dca(Extension):
         self.chunk = self.size - local
 
     def regions(self, total):
-        """The older chunks, the chunk before, and the query's own chunk."""
+        """Older chunks, the previous chunk, and the query's own."""
         size = self.size
         c = self.chunk
         older = Region(

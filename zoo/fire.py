@@ -12,11 +12,11 @@ class Fire(Piece):
     Li et al. 2023 (arXiv 2310.04418). The MLP is 1 -> `hidden` -> H with ReLU. Parameters, all
     shared by layers: inner.weight (hidden, 1), inner.bias (hidden,), outer.weight (H, hidden),
     outer.bias (H,), c () started at 0.1, a () started at 1. `threshold` defaults to the training
-    length; in the authors' code it is 512. As in that code i counts from 0, and the denominator
-    gains 1e-6. x never exceeds 1, so the MLP never meets a larger input than in training. But the
-    bias of a distance changes with the query's position: scores change if all positions shift.
-    Verdict: it reads beyond L, 0.54 of the questions 8 to 16 L back, and its loss rises by 0.74
-    nats at 32 L (results/board/first). Li et al. 2023 report a loss that holds, Zheng et al. 2024
+    length; in the authors' code it is 512. As in that code, i counts from 0, and 1e-6 is added to
+    the denominator. x never exceeds 1, so the MLP never sees a larger input than in training. But
+    the bias for a distance depends on the query's position: scores change if all positions shift.
+    Verdict: it reads beyond L, answering 0.54 of the questions 8 to 16 L back, but its loss rises
+    by 0.74 nats at 32 L (results/board/first). Li et al. 2023 report a flat loss, Zheng et al. 2024
     do not.
     """
 
@@ -31,7 +31,7 @@ class Fire(Piece):
         self.a = nn.Parameter(torch.tensor(1.0))
 
     def bias(self, h, i, j):
-        """The MLP as a sum over hidden units, so that nothing is larger than (H, T, T)."""
+        """The MLP as a sum over hidden units, so that no tensor is larger than (H, T, T)."""
         c = self.c.abs()
         longest = torch.maximum(i, self.a.abs() * self.threshold)
         x = torch.log(c * (i - j) + 1) / (torch.log(c * longest + 1) + 1e-6)

@@ -10,19 +10,19 @@ from posenc import Base, Layout, Rope, Shape
 
 
 class Fope(Rope):
-    """RoPE where each pair of columns is turned by a mixture of all kept frequencies.
+    """RoPE with each pair of columns rotated by a mixture of all kept frequencies.
 
     Hua et al. 2024 (arXiv 2412.17739). A pair is kept if its wavelength is at most the training
-    length L. cos and sin of kept pair m in head h become sum_n cos(p theta_n) C[h, n, m] and
+    length L. cos and sin of a kept pair m in head h become sum_n cos(p theta_n) C[h, n, m] and
     sum_n sin(p theta_n) S[h, n, m]. Parameters cosines C and sines S (H, F, F), F the number of
-    kept pairs, one of each per layer, started at the identity plus Xavier noise times `gain`: 0.3
+    kept pairs, one set per layer, initialised to the identity plus Xavier noise times `gain`: 0.3
     for the authors' 60M model, up to 0.6 for 1.2B. Scores are no longer functions of i - j alone.
-    As in their code the matrices are not trained, and the other pairs have cos = sin = 1, which
-    doubles their scores. The paper trains the matrices (learned=True) and leaves the other pairs
-    unturned (rest=0). Their code also turns at most d/4 pairs; that is not offered here: at
-    L = 512 no more are kept. `base` and `layout` are those of `rope`.
-    Verdict: Hua et al. 2024 report a steadier perplexity past L than with RoPE and ALiBi. It costs
-    more than rope(p=0.5), which drops slow pairs too.
+    As in their code, the matrices are not trained, and the other pairs have cos = sin = 1, which
+    doubles their scores. The paper trains the matrices (learned=True) and does not rotate the other
+    pairs (rest=0). Their code also rotates at most d/4 pairs; that is not implemented: at L = 512
+    no more are kept. `base` and `layout` are those of `rope`.
+    Verdict: Hua et al. 2024 report a more stable perplexity past L than with RoPE and ALiBi. It
+    costs more than rope(p=0.5), which drops slow pairs too.
     """
 
     per_layer = True
@@ -51,7 +51,7 @@ class Fope(Rope):
         self.sines = nn.Parameter(sines, requires_grad=learned)
 
     def tables(self, ids, total, maps=()):
-        """Cosines and sines (H, T, F), each head's own mixture."""
+        """Cosines and sines (H, T, F), mixed per head."""
         cos, sin = super().tables(ids, total, maps)  # (T, F)
         kept = self.sines.shape[-1]
         mixed_cos = cos[:, :kept].to(self.cosines) @ self.cosines  # (H, T, kept)

@@ -1,4 +1,4 @@
-"""FoX and CABLE: scores that decay by learned gates (arXiv 2503.02130, arXiv 2503.08067)."""
+"""FoX and CABLE: scores that decay with learned gates (arXiv 2503.02130, arXiv 2503.08067)."""
 
 from typing import Literal
 
@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from posenc import Piece, Shape
 
-COLUMNS = 8  # more of q and k: kernels want widths that 8 divides
-PARTS = 3  # numbers of bfloat16 hold a float32
-LARGE = 64.0  # a power of two, exact in every dtype, which keeps sums within float16
+COLUMNS = 8  # added to q and k: kernels want widths divisible by 8
+PARTS = 3  # bfloat16 numbers hold one float32
+LARGE = 64.0  # a power of two, exact in every dtype, to keep sums within float16
 
 
 class Fox(Piece):
@@ -17,12 +17,13 @@ class Fox(Piece):
 
     Lin et al. 2025, the forgetting transformer (arXiv 2503.02130). x_t is the layer's normalised
     input. kind=cable (Veisi et al. 2025, arXiv 2503.08067) writes ln f_t = -softplus(w_h.x_t +
-    b_h): the same functions with the sign of w and b changed. Parameters, one of each per layer:
-    gate.weight (H, C), normal with deviation 0.02, and gate.bias (H,). `start` is the logit of f
-    at first: 0 in the code of both papers, so that f = 1/2; 5 in x-transformers, so that f is near
-    1. Sums are float32 or wider. The "Pro" parts of FoX (output gate, norms of q, k and v, token
-    shift) are not about positions and left out. CABLE's code forgets to divide by sqrt(d).
-    Verdict: its loss stayed within 0.001 nats up to 32 L, and it read no farther than L
+    b_h): the same functions with the signs of w and b flipped. Parameters, one set per layer:
+    gate.weight (H, C), normal with standard deviation 0.02, and gate.bias (H,). `start` is the
+    initial logit of f: 0 in the code of both papers, so that f = 1/2; 5 in x-transformers, so that
+    f is near 1. Sums are float32 or wider. FoX's "Pro" parts (output gate, norms of q, k and v,
+    token shift) do not concern positions and are left out. CABLE's code omits the division by
+    sqrt(d).
+    Verdict: its loss stayed within 0.001 nats up to 32 L, but it read no farther than L
     (results/board/first). Lin et al. 2025 report that it beats RoPE within L and past it.
     """
 
@@ -38,7 +39,7 @@ class Fox(Piece):
         nn.init.constant_(self.gate.bias, self.sign * start)
 
     def features(self, x):
-        """ln f (B, T, H) of the input x (B, T, C)."""
+        """ln f (B, T, H) from the input x (B, T, C)."""
         return nn.functional.logsigmoid(self.sign * self.gate(x))
 
     def along(self, q, k, features, scale):
@@ -55,7 +56,7 @@ class Fox(Piece):
 def split(x: Tensor) -> Tensor:
     """(..., PARTS) columns of 8 bits each whose sum is x (..., 1), so that bfloat16 rounds nothing.
 
-    Veltkamp's way: compiled code leaves out a cast to bfloat16 and back, which would round too.
+    Veltkamp splitting; a cast to bfloat16 and back would also round, but compilers remove it.
     """
     parts = []
     for _ in range(PARTS - 1):

@@ -9,19 +9,18 @@ from posenc import Piece, Shape, init_std
 
 
 class Gate(Piece):
-    """y_h x sigmoid(W_h x): the output of each head is gated by the layer's normalised input x.
+    """y_h x sigmoid(W_h x): gate the output of each head with the layer's normalised input x.
 
-    Qiu et al. 2025 (arXiv 2505.06708), after attention (G1), before the heads are joined.
-    kind=elementwise has a gate for each column of a head, as in Qwen3-Next; kind=head has one for
-    each head. Parameter: gate.weight (H D or H, C), one for each layer. At the start gates are near
-    1/2.
+    Qiu et al. 2025 (arXiv 2505.06708), after attention (G1), before the heads are concatenated.
+    kind=elementwise has one gate per column of a head, as in Qwen3-Next; kind=head has one per
+    head. Parameter: gate.weight (H D or H, C), one per layer. Gates start near 1/2.
     Verdict: `rope + gate` breaks as rope does (results/recipes, one seed). Qiu et al. 2025 report
-    lower loss, no attention sink, and better use of texts longer than trained. Combine it: `rope +
-    gate`.
+    lower loss, no attention sink, and better use of texts longer than in training. Combine it:
+    `rope + gate`.
     """
 
     per_layer = True
-    conflicts = ("latent attention",)  # there the width of a head is not that of its keys
+    conflicts = ("latent attention",)  # there, head outputs and keys differ in width
 
     def __init__(self, shape: Shape, *, kind: Literal["elementwise", "head"] = "elementwise"):
         super().__init__()
@@ -31,6 +30,6 @@ class Gate(Piece):
         nn.init.normal_(self.gate.weight, std=init_std(shape.width))
 
     def output(self, y, v, x):
-        """(B, H, T, D)."""
+        """The gated outputs, (B, H, T, D)."""
         gates = self.gate(x).unflatten(-1, (self.n_head, -1)).transpose(1, 2)
         return y * torch.sigmoid(gates)

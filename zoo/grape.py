@@ -1,4 +1,4 @@
-"""GRAPE: ALiBi with slopes that keys set (Zhang et al. 2025, arXiv 2512.07805)."""
+"""GRAPE: ALiBi with slopes set by the keys (Zhang et al. 2025, arXiv 2512.07805)."""
 
 import math
 from typing import Literal
@@ -13,22 +13,22 @@ from posenc import Piece, Shape, alibi_slopes
 class Grape(Piece):
     """score += -(i - j) w_h m_h softplus(u_h.k_j / sqrt(d)), m_h the slopes of ALiBi.
 
-    Zhang et al. 2025 (arXiv 2512.07805), additive GRAPE. gate=key is that of their code. gate=both
-    has softplus(v_h.q_i / sqrt(d)) + softplus(u_h.k_j / sqrt(d)), equation 4.6, and gate=none has
-    1: the functions of `alibi(learned=True)`, which is faster. Parameters, one set per layer: omega
-    (H,), whose softplus is w, 1 at first; u and v (H, d), normal, used scaled to length 1 as in
-    their code. Keys are those that attention multiplies: normalised with qk_norm, which their
-    models have, and turned beside a rotation, where their appendix E takes unturned ones; v meets
+    Zhang et al. 2025 (arXiv 2512.07805), additive GRAPE. gate=key is their code. gate=both has
+    softplus(v_h.q_i / sqrt(d)) + softplus(u_h.k_j / sqrt(d)), equation 4.6, and gate=none has 1:
+    the functions of `alibi(learned=True)`, which is faster. Parameters, one set per layer: omega
+    (H,), whose softplus w starts at 1; u and v (H, d), normal, used at unit length as in their
+    code. Keys are those of the dot product: normalised with qk_norm, as in their models, and
+    rotated if the scheme rotates, where their appendix E uses unrotated ones; v is multiplied with
     queries times the temperature. Left out: the multiplicative forms, and the path integral
     GRAPE-AP.
-    Verdict: its loss falls from 1.09 nats at L to 1.07 at 32 L, and needs keys beyond L for it
-    (results/recipes, one seed). It fades with the distance as ALiBi does, for some keys less. Zhang
-    et al. 2025 report a mean of 7 tasks of 52.43 for gate=key and 53.00 for gate=both, where ALiBi
-    has 52.87, RoPE 51.73 and GRAPE-AP 53.25. It makes the whole score, which is slow.
+    Verdict: its loss falls from 1.09 nats at L to 1.07 at 32 L, and it needs keys beyond L for that
+    (results/recipes, one seed). It decays with distance as ALiBi does, less for some keys. Zhang et
+    al. 2025 report a mean over 7 tasks of 52.43 for gate=key and 53.00 for gate=both, where ALiBi
+    has 52.87, RoPE 51.73 and GRAPE-AP 53.25. It computes the full score matrix, which is slow.
     """
 
     per_layer = True
-    # u meets keys of a head's width, and of a size that does not depend on the position
+    # u needs keys as wide as a head, whose norm does not depend on position
     conflicts = ("pope", "xpos", "latent attention")
 
     def __init__(self, shape: Shape, *, gate: Literal["key", "both", "none"] = "key") -> None:
@@ -45,7 +45,7 @@ class Grape(Piece):
             self.v = nn.Parameter(torch.randn(size) / math.sqrt(shape.head_dim))
 
     def score(self, tile):
-        """(B, H, R, C), from ids: distances are exact however far they are."""
+        """(B, H, R, C), from ids, so that large distances are exact."""
         slopes = (F.softplus(self.omega) * self.slopes)[:, None, None]
         if self.gate == "key":
             slopes = slopes * gates(self.u, tile.k).mT  # (B, H, 1, C)
@@ -56,6 +56,6 @@ class Grape(Piece):
 
 
 def gates(direction, x):
-    """softplus(u.x / sqrt(d)), (B, H, T, 1), of directions u (H, d) and x (B, H, T, d)."""
+    """softplus(u.x / sqrt(d)), (B, H, T, 1), from directions u (H, d) and x (B, H, T, d)."""
     unit = F.normalize(direction, dim=-1).to(x.dtype)
     return F.softplus(x @ unit[..., None] / math.sqrt(x.shape[-1]))

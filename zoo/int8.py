@@ -1,4 +1,4 @@
-"""A cache of 8-bit integers (after Dettmers et al. 2022, arXiv 2208.07339)."""
+"""An 8-bit integer KV cache (after Dettmers et al. 2022, arXiv 2208.07339)."""
 
 import torch
 
@@ -6,13 +6,13 @@ from posenc import Extension
 
 
 class Int8(Extension):
-    """Keep keys and values as integers of 8 bits, with one scale for each head and token.
+    """Store keys and values as 8-bit integers, with one scale per head and token.
 
-    The scale is the largest number of a head's key or value over 127, as in Dettmers et al. 2022
-    (arXiv 2208.07339). Tests of whole texts round in the same way. What a scorer keeps beside them
-    stays as it is, and a latent has one scale with its turned columns.
-    Verdict: 0.53 of the memory of bfloat16 with heads of 32 columns. Of three models trained at 128
-    it cost rope and alibi nothing up to 4,096, and nope at most 0.0022 ± 0.0010 nats
+    The scale is the largest magnitude in a head's key or value over 127, as in Dettmers et al. 2022
+    (arXiv 2208.07339). Tests of whole texts round in the same way. Anything else a scheme caches is
+    not rounded, and a latent shares one scale with its rotated columns.
+    Verdict: 0.53 of the memory of bfloat16, with 32 columns per head. For three models trained at
+    128, it cost rope and alibi nothing up to 4,096, and nope at most 0.0022 ± 0.0010 nats
     (results/models).
     """
 
@@ -24,5 +24,5 @@ class Int8(Extension):
         return (x.to(wide) / scale.to(wide)).round().clamp(-127, 127).to(torch.int8), scale
 
     def unpack(self, numbers, scale):
-        """The numbers times their scale."""
+        """The integers times their scale."""
         return numbers.to(scale.dtype) * scale

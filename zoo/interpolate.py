@@ -7,10 +7,11 @@ class Interpolate(Scaled):
     """p' = p / s: every position is divided by the factor s.
 
     Chen et al. 2023 (arXiv 2306.15595). For rotary schemes this equals `pi`. For ALiBi it divides
-    the slopes by s, which Al-Khateeb et al. 2023 (arXiv 2310.13017) find to help on longer texts.
-    For sinusoids it is new. A learned table has no vectors between whole positions.
-    Verdict: on rope it is pi: a worse loss at 4 L than no extension, more answers (results/extend).
-    Al-Khateeb et al. 2023 find that it helps ALiBi.
+    the slopes by s, which helps on longer texts according to Al-Khateeb et al. 2023 (arXiv
+    2310.13017). For sinusoids it is new. It does not fit a learned table, which has no vectors
+    between integer positions.
+    Verdict: on rope it is pi: a worse loss at 4 L than without extension, but more correct answers
+    (results/extend). Al-Khateeb et al. 2023 find that it helps ALiBi.
     """
 
     def ids(self, ids, total):

@@ -10,9 +10,9 @@ from posenc import Piece, Shape
 
 
 def bounded(x: Tensor, least: float, most: float = math.inf) -> Tensor:
-    """x clamped, but with the gradient of x, so that training can bring it back into the bounds.
+    """Clamp x, but keep the gradient of x, so that training can move it back into the bounds.
 
-    The authors' code moves the parameter itself into the bounds, with the same effect.
+    The authors' code clamps the parameter itself, with the same effect.
     """
     return x.clamp(least, most).detach() + (x - x.detach())
 
@@ -21,13 +21,12 @@ class Kerple(Piece):
     """score += -r1 ln(1 + r2 (i - j)) (kind=log) or -r1 (i - j)^r2 (kind=power).
 
     Chi et al. 2022 (arXiv 2205.09921). Parameters, learned per head and shared by layers: r1 (H,),
-    started uniformly in (0, 2), and r2 (H,), started in (0, 1). Both are used clamped: at least
-    0.01, and r2 at most 2 for kind=power. A parameter beyond a bound still has its gradient, so
-    that it can come back. The bias is added unscaled, as in the authors' code; the paper divides
-    by sqrt(d).
-    Verdict: its loss stayed within 0.02 nats up to 32 L, and it read no farther than L
-    (results/board/first). Chi et al. 2022 report better losses than ALiBi's from 2 L on, Zheng
-    et al. 2024 worse.
+    initialised uniformly in (0, 2), and r2 (H,), in (0, 1). Both are clamped: to at least 0.01, and
+    r2 to at most 2 for kind=power. A parameter outside its bounds still gets a gradient, so that it
+    can return. The bias is added unscaled, as in the authors' code; the paper divides by sqrt(d).
+    Verdict: its loss stayed within 0.02 nats up to 32 L, but it read no farther than L
+    (results/board/first). Chi et al. 2022 report better losses than ALiBi's from 2 L on, Zheng et
+    al. 2024 worse.
     """
 
     by_distance = True
@@ -39,7 +38,7 @@ class Kerple(Piece):
         self.r2 = nn.Parameter(torch.rand(shape.n_head))
 
     def bias(self, h, i, j):
-        """The kernel of the distance."""
+        """The negative kernel of the distance."""
         r1 = bounded(self.r1, 0.01)[h]
         if self.kind == "log":
             return -r1 * torch.log1p(bounded(self.r2, 0.01)[h] * (i - j))

@@ -1,4 +1,4 @@
-"""A learned vector for each place of an image (Dosovitskiy et al. 2020, arXiv 2010.11929)."""
+"""A learned vector for each patch of an image (Dosovitskiy et al. 2020, arXiv 2010.11929)."""
 
 from typing import Literal
 
@@ -10,13 +10,13 @@ from zoo._grid import Grid
 
 
 class Learned2d(Grid):
-    """table[row, column] is added to the token embedding, for images of the side S of training.
+    """table[row, column] is added to the token embedding, for images of side S in training.
 
     Dosovitskiy et al. 2020, ViT (arXiv 2010.11929). Parameter: table (S, S, C), S = isqrt(L). For
-    an image of another side the table is resized, as its authors do: `resize` = bicubic, as in
-    transformers' ViT, or bilinear. Patches below the square have the vectors of its last row.
-    Verdict: Dosovitskiy et al. 2020 train on at the new resolution after they resize the table.
-    Without that, Heo et al. 2024 (arXiv 2403.13298) report that RoPE keeps more of its precision.
+    other image sizes the table is resized, as in the paper: `resize` = bicubic, as in transformers'
+    ViT, or bilinear. Patches below the square use the vectors of its last row.
+    Verdict: Dosovitskiy et al. 2020 fine-tune at the new resolution after resizing the table.
+    Without that, Heo et al. 2024 (arXiv 2403.13298) report that RoPE keeps more of its accuracy.
     """
 
     def __init__(self, shape: Shape, *, resize: Literal["bicubic", "bilinear"] = "bicubic") -> None:
@@ -27,7 +27,7 @@ class Learned2d(Grid):
         self.table = nn.Parameter(table)
 
     def embed(self, ids, tokens, total):
-        """The vectors of the places, from the table as large as the image."""
+        """The vectors of the patches, from the table resized to the image."""
         side = self.side(total)
         table = self.table
         if side != len(table):

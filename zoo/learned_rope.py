@@ -10,13 +10,13 @@ class LearnedRope(Rope):
     """RoPE with a learned frequency for each pair of each head: base^(-2m/d) exp(shift_hm).
 
     Heo et al. 2024 (arXiv 2403.13298), RoPE-Mixed in one dimension. They learn the frequencies
-    themselves, per head and layer, of two-dimensional positions. Parameter: shift (H, d/2), one
-    per layer, started at 0, which is RoPE. It is the logarithm of the frequency relative to
-    RoPE's: frequencies stay positive, and rounding the parameter moves them little. Angles are
-    formed in float64. Extensions change RoPE's frequencies, before the shift. `base` and `layout`
-    are those of `rope`.
-    Verdict: Heo et al. 2024 made it for images, and report gains at higher resolutions. Use it to
-    see whether RoPE's frequencies matter.
+    themselves, per head and layer, for two-dimensional positions. Parameter: shift (H, d/2), one
+    per layer, initialised to 0, which is RoPE. It is the log of the frequency relative to RoPE's,
+    so frequencies stay positive and rounding the parameter changes them little. Angles are computed
+    in float64. Extensions change RoPE's frequencies, before the shift. `base` and `layout` are
+    those of `rope`.
+    Verdict: Heo et al. 2024 designed it for images, and report gains at higher resolutions. Use it
+    to see whether RoPE's frequencies matter.
     """
 
     per_layer = True
@@ -26,12 +26,12 @@ class LearnedRope(Rope):
         self.shift = nn.Parameter(torch.zeros(shape.n_head, shape.head_dim // 2))
 
     def tables(self, ids, total, maps=()):
-        """Cosines and sines (H, T, F) by the frequencies of each head."""
+        """Cosines and sines (H, T, F) with the frequencies of each head."""
         inv_freq, factor = self.frequencies(total, maps, ids)
         angles = angles_of(ids, inv_freq)
         angles = angles * self.shift.to(angles).exp()[:, None]  # (H, T, F)
         return factor * angles.cos().to(self.shift), factor * angles.sin().to(self.shift)
 
     def turn(self, x, tables, is_key):
-        """Queries and keys alike."""
+        """Rotate queries or keys (B, H, T, d)."""
         return apply_rotary(x, *tables, self.layout)

@@ -4,13 +4,13 @@ from posenc import Extension, Length, Region, Shape, Whole
 
 
 class LmInfinite(Extension):
-    """A query sees the last L keys and the first `sinks` keys, no key at a distance above L.
+    """A query sees the last L keys and the first `sinks` keys, none at a distance above L.
 
-    Han et al. 2023 (arXiv 2308.16137). A sink that is farther away than L counts as at distance L.
-    Biases are bounded in the same way: ALiBi's at -m L. `size` stands for L and defaults to the
-    training length.
-    Verdict: a trained rope lost 0.004 nats at 16 L with it (results/extend). Only a window and the
-    first tokens are read.
+    Han et al. 2023 (arXiv 2308.16137). A sink farther away than L is treated as at distance L.
+    Biases are bounded in the same way: ALiBi's at -m L. `size` is L and defaults to the training
+    length.
+    Verdict: a trained rope lost 0.004 nats at 16 L with it (results/extend). It reads only a window
+    and the first tokens.
     """
 
     def __init__(self, shape: Shape, *, size: Length | None = None, sinks: Whole = 10) -> None:
@@ -24,7 +24,7 @@ class LmInfinite(Extension):
         return (i - j < self.size) | (j < self.sinks)
 
     def regions(self, total):
-        """Past the window a key lies at 0 and the query at `size`."""
+        """Past the window, keys have position 0 and the query `size`."""
         size = self.size
         return [
             Region(

@@ -10,13 +10,13 @@ class Multiscale(Piece):
     """Head h sees keys with i - j < r_h, r_h = round(smallest (largest / smallest)^(h / (H - 1))).
 
     Xu et al. 2025 (arXiv 2501.01039), here in one layer; h = 0 ... H - 1. It is a bias of 0 or
-    -inf; nothing is learned. `largest` defaults to the training length, and a single head has it.
-    `smallest` defaults to a sixteenth of the training length. The paper has four groups of heads
-    with 1/4, 1/2, 1 and 2 times a window, and such a spread over layers too; write that as
-    `multiscale(largest=32) | multiscale`. All keys are read and cached: this saves neither time
-    nor memory.
-    Verdict: with rope the lowest loss at L of 34 schemes, and flat up to 32 L; it reads no farther
-    than L (results/board/first, one seed). Combine it: `rope + multiscale`.
+    -inf; nothing is learned. `largest` defaults to the training length and is the range of a single
+    head. `smallest` defaults to a sixteenth of the training length. The paper has four groups of
+    heads with 1/4, 1/2, 1 and 2 times a window, and also varies the window by layer; for that,
+    write `multiscale(largest=32) | multiscale`. All keys are computed and cached: this saves
+    neither time nor memory.
+    Verdict: with rope, it has the lowest loss at L of 34 schemes, flat up to 32 L, but reads no
+    farther than L (results/board/first, one seed). Combine it: `rope + multiscale`.
     """
 
     by_distance = True

@@ -4,7 +4,8 @@ from posenc import Factor, NonNegativeFloat, PositiveFloat, Shape, Yarn
 
 
 class NtkByParts(Yarn):
-    """theta_m (k + (1 - k) / s): k is linear in the turns of a pair within L, from 0 to 1.
+    """theta_m (k + (1 - k) / s): k rises linearly from 0 to 1 with the number of turns of a pair
+    within L.
 
     bloc97 2023, section 3.2 of Peng et al. 2023 (arXiv 2309.00071). This is yarn(ramp=turns,
     mscale=0): the options are those of `yarn`, with other defaults.

@@ -9,23 +9,23 @@ from torch.nn import functional as F
 from configurable import UserError
 from posenc import Count, Piece, Shape
 
-CHUNK = 64  # keys whose matrices are multiplied at once: the work is T^2 (d + CHUNK)
+CHUNK = 64  # keys whose matrices are multiplied at once: the cost is T^2 (d + CHUNK)
 
 
 class Path(Piece):
     """score = q_i^T M_i M_(i-1) ... M_(j+1) k_j / sqrt(d), with M_t = 1 - b_t w_t w_t^T.
 
-    Yang et al. 2025 (arXiv 2505.16381). M_t is made from the layer's normalised input x_t: w_t =
-    silu(a causal convolution over 3 tokens of V U x_t), scaled to length 1 in each head, and b_t =
-    2 sigmoid(beta x_t), one for each head. Parameters, one set per layer: down.weight U (rank, C),
-    up.weight V (C, rank), beta.weight (H, C), all normal with deviation 0.02, beta.bias (H,), 0 at
-    first, and conv.weight (C, 1, 3), started as torch starts convolutions. The cache keeps V U x_t
-    because the convolution of a new token needs it. Products are formed by chunks of keys from the
-    query backwards, each through (1 + the strictly lower part of b W W^T)^-1. A bias can be added.
-    `fox` cannot stand beside it: both make the whole score.
+    Yang et al. 2025 (arXiv 2505.16381). M_t is computed from the layer's normalised input x_t: w_t
+    = silu(a causal convolution over 3 tokens of V U x_t), normalised per head, and b_t = 2
+    sigmoid(beta x_t), one per head. Parameters, one set per layer: down.weight U (rank, C),
+    up.weight V (C, rank), beta.weight (H, C), all normal with standard deviation 0.02, beta.bias
+    (H,), initialised to 0, and conv.weight (C, 1, 3), with torch's default initialisation. The
+    cache keeps V U x_t because the convolution of a new token needs it. Products are computed in
+    chunks of keys from the query backwards, each via (1 + the strictly lower part of b W W^T)^-1. A
+    bias can be added. `fox` cannot be combined with it: both compute the whole score.
     Verdict: Yang et al. 2025 find that it tracks state where RoPE fails, as in flip-flop texts.
-    Here 0.68 of the answers 1 to 2 L back, where rope has 0.40; its loss rises by 0.32 nats at 32 L
-    (results/board/first, one seed). Slow: their kernel is not used here.
+    Here it finds 0.68 of the answers 1 to 2 L back, where rope finds 0.40; its loss rises by 0.32
+    nats at 32 L (results/board/first, one seed). Slow: it does not use their kernel.
     """
 
     per_layer = True
@@ -47,13 +47,13 @@ class Path(Piece):
         nn.init.zeros_(self.beta.bias)
 
     def features(self, x):
-        """V U x and beta x, (B, T, C + H), of the input x (B, T, C)."""
+        """V U x and beta x, (B, T, C + H), from the input x (B, T, C)."""
         return torch.cat((self.up(self.down(x)), self.beta(x)), -1)
 
     def score(self, tile):
-        """(B, H, R, C), by chunks of keys from the last chunk to the first.
+        """(B, H, R, C), in chunks of keys, from the last chunk to the first.
 
-        Before a chunk, q has passed the matrices of all tokens after that chunk.
+        When a chunk is reached, q has been multiplied by the matrices of all later tokens.
         """
         features = tile.features_k.mT  # (B, C + H, S)
         w = features[:, : -self.n_head]

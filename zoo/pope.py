@@ -14,11 +14,11 @@ class Pope(Rotary):
 
     Gopalakrishnan et al. 2025 (arXiv 2509.10534). theta_c = base^(-c/d), c = 0 ... d - 1. The
     content of a token sets only magnitudes, its position only phases. Parameter: delta (H, d),
-    shared by layers, used clamped to [-2 pi, 0]. It starts at 0, or anywhere in that range with
-    `start=uniform`. The paper offers both, and the first for longer tests. Queries and keys become
-    2d wide, cosines and sines, which doubles their cost in the cache.
-    Verdict: Gopalakrishnan et al. 2025 report a lower loss than RoPE's within L, and that it holds
-    up to 10 L. Here it lost 0.47 nats at 8 L (results/board/first, one seed).
+    shared by layers, clamped to [-2 pi, 0]. It starts at 0, or uniform in that range with
+    `start=uniform`. The paper uses both, and the first for length extrapolation. Queries and keys
+    become 2d wide, for cosines and sines, which doubles the cost of caching keys.
+    Verdict: Gopalakrishnan et al. 2025 report a lower loss than RoPE's within L, which holds up to
+    10 L. Here it lost 0.47 nats at 8 L (results/board/first, one seed).
     """
 
     conflicts = ("latent attention",)
@@ -26,7 +26,7 @@ class Pope(Rotary):
     def __init__(
         self, shape: Shape, *, base: Base = 10000.0, start: Literal["zero", "uniform"] = "zero"
     ) -> None:
-        # one frequency for each column: those of RoPE at twice the width
+        # one frequency per column: RoPE's at twice the width
         super().__init__(rope_frequencies(2 * shape.head_dim, base)[0], base)
         share = torch.zeros(shape.n_head, shape.head_dim)
         if start == "uniform":
@@ -34,7 +34,7 @@ class Pope(Rotary):
         self.delta = nn.Parameter(-2 * math.pi * share)
 
     def tables(self, ids, total, maps=()):
-        """Cosines and sines for queries (T, d) and, moved by delta, for keys (H, T, d)."""
+        """Cosines and sines for queries (T, d) and, shifted by delta, for keys (H, T, d)."""
         cos, sin = super().tables(ids, total, maps)
         delta = self.delta.clamp(-2 * math.pi, 0)[:, None]
         moved_cos = cos * delta.cos() - sin * delta.sin()

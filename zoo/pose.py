@@ -1,4 +1,4 @@
-"""PoSE: a long text's positions in a short one (Zhu et al. 2023, arXiv 2309.10400)."""
+"""PoSE: train on long positions with short texts (Zhu et al. 2023, arXiv 2309.10400)."""
 
 import torch
 
@@ -7,12 +7,12 @@ from posenc import Extension, Length, Shape
 
 
 class Pose(Extension):
-    """Fine-tune with L tokens on positions below `target`: two chunks with a random gap between.
+    """Fine-tune with L tokens on positions below `target`: two chunks with a random gap in between.
 
     Zhu et al. 2023 (arXiv 2309.10400). At each step the text is cut at a random place, and the
-    second chunk is moved by a random gap of at most target - L. At test positions are as they are.
-    It is for training only. Write it beside a frequency map with a factor of its own, as in
-    `yarn(factor=8) + pose(target=8.0)`, 8 times the length first trained at.
+    second chunk is shifted by a random gap of at most target - L. It is for training only: at test,
+    positions do not change. Combine it with a frequency map that has an explicit factor, as in
+    `yarn(factor=8) + pose(target=8.0)`, for 8 times the original training length.
     Verdict: Zhu et al. 2023 extend LLaMA to 128k tokens by training on texts of 2k.
     """
 

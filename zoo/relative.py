@@ -9,12 +9,12 @@ from posenc import Piece, Shape, Whole
 class Relative(Piece):
     """score += table[min(i - j, max_distance), h].
 
-    After Shaw et al. 2018 (arXiv 1803.02155). They clip distances in the same way, but learn a
-    vector a_n and add q.a_n / sqrt(d). A number instead of a vector is the idea of T5, here
-    without its buckets. Parameter: table (max_distance + 1, H), 0 at first, shared by layers.
-    `max_distance` defaults to half the training length, so that every entry is trained.
-    Verdict: t5 with one number for each distance, without buckets. From max_distance on all
-    distances look the same.
+    After Shaw et al. 2018 (arXiv 1803.02155). They also clip distances, but learn a vector a_n and
+    add q.a_n / sqrt(d). A scalar instead of a vector is T5's idea, here without its buckets.
+    Parameter: table (max_distance + 1, H), initialised to 0, shared by layers. `max_distance`
+    defaults to half the training length, so that every entry is trained.
+    Verdict: t5 with one number per distance, without buckets. From max_distance on, all distances
+    look the same.
     """
 
     by_distance = True
@@ -25,5 +25,5 @@ class Relative(Piece):
         self.table = nn.Parameter(torch.zeros(self.max_distance + 1, shape.n_head))
 
     def bias(self, h, i, j):
-        """A look-up by the clipped distance."""
+        """Look up the clipped distance."""
         return self.table[(i - j).clamp(max=self.max_distance).long(), h]

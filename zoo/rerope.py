@@ -4,7 +4,7 @@ from posenc import Extension, Length, Region, Shape
 
 
 class Rerope(Extension):
-    """Distance min(i - j, w), for rotations and biases alike.
+    """Distance min(i - j, w), for both rotations and biases.
 
     Su 2023 (kexue.fm/archives/9708). w = `window` defaults to half the training length.
     Verdict: a trained rope lost 0.009 nats at 2 L and 0.024 at 16 L with it (results/extend). The
@@ -16,7 +16,7 @@ class Rerope(Extension):
         self.window = window or max(1, shape.length // 2)
 
     def regions(self, total):
-        """Beyond w the query lies at w and the key at 0."""
+        """Beyond w, the query has position w and the key 0."""
         w = self.window
         return [
             Region(

@@ -12,14 +12,14 @@ class Rfs(Piece):
     """Train with L sorted reals from U(0, max), test with (k + 1/2) max / max(N, L).
 
     Shimizu et al. 2026 (arXiv 2602.14050). N is the length of the text, L the training length.
-    Each training step draws once. Their interval is (0, 1): max=1. Here `max` defaults to L, so
-    that neighbours are 1 apart on average, as rotary and bias schemes expect. The text may be
-    longer than `max`. `test=draw` draws at test too. Nothing is learned.
+    Positions are drawn once per training step. Their interval is (0, 1): max=1. Here `max` defaults
+    to L, so that neighbours are 1 apart on average, as rotary and bias schemes expect. The text may
+    be longer than `max`. `test=draw` also draws at test. Nothing is learned.
     Verdict: Shimizu et al. 2026 report gains on longer texts, with sinusoids, RoPE and ALiBi. Here
     `rfs + rope` read up to 2 L, and lost 1.07 nats at 32 L (results/board/first, one seed).
     """
 
-    conflicts = ("learned",)  # which has no vector between two positions
+    conflicts = ("learned",)  # it has no vectors between integer positions
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Rfs(Piece):
         self.test = test
 
     def ids(self, ids, total):
-        """(index + 1/2) max / max(total, L), or a draw that is fixed for that total length."""
+        """(index + 1/2) max / max(total, L), or a draw that depends only on total."""
         if self.test == "spread":
             return (ids + 0.5) * (self.max / max(total, self.length))
         return self.draw(total, torch.Generator().manual_seed(total)).to(ids.device)[ids]

@@ -11,14 +11,15 @@ from zoo._grid import Grid
 
 
 class Rope2d(Grid):
-    """Turn the first half of the pairs by row x base^(-4m/d), the second by column x base^(-4m/d).
+    """Rotate the first half of the pairs by row x base^(-4m/d), the second by column x
+    base^(-4m/d).
 
     Heo et al. 2024, RoPE-Axial (arXiv 2403.13298); m = 0 ... d/4 - 1. Pairs are (n, n + d/2).
     coordinates=patch counts rows and columns. coordinates=unit is DINOv3's (Siméoni et al. 2025,
-    arXiv 2508.10104): 2 pi times the centre of the patch, where the image reaches from -1 to 1, so
-    that an image of any side has the same range of angles. Nothing is learned.
-    Verdict: Heo et al. 2024 report that it keeps its precision at higher resolutions, and more so
-    with frequencies that are learned for both axes together.
+    arXiv 2508.10104): 2 pi times the centre of the patch, in an image from -1 to 1, so that the
+    range of angles is the same for all image sizes. Nothing is learned.
+    Verdict: Heo et al. 2024 report that it keeps its accuracy at higher resolutions, and more so
+    with frequencies learned for both axes together.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class Rope2d(Grid):
         self.register_buffer("inv_freq", inv_freq, persistent=False)
 
     def tables(self, ids, total, maps=()):
-        """Cosines and sines of the row, then of the column, (T, d/2)."""
+        """Cosines and sines for the row, then for the column, (T, d/2) each."""
         rows, columns = self.places(ids)
         if self.unit:
             side = self.side(total)
@@ -47,5 +48,5 @@ class Rope2d(Grid):
         return torch.cat((cos_row, cos_column), -1), torch.cat((sin_row, sin_column), -1)
 
     def turn(self, x, tables, is_key):
-        """Queries and keys alike."""
+        """Rotate queries or keys (B, H, T, d)."""
         return apply_rotary(x, *tables)

@@ -9,10 +9,10 @@ from posenc import Count, Piece, Shape
 class Sandwich(Piece):
     """score += (sum_m cos((i - j) 10000^(-2m/d)) - d/2) H / (8h), m = 1 ... d/2, h = 1 ... H.
 
-    Chi et al. 2022 (arXiv 2212.10356). The sum is p_i.p_j of sinusoids of `dimension` d, moved to
-    0 at distance 0; h is the number of the head. d defaults to the dimension of a head, as in
-    NeMo, whose formula this is. The bias falls roughly as a logarithm, with ripples. The last head
-    sees farthest. Nothing is learned.
+    Chi et al. 2022 (arXiv 2212.10356). The sum is p_i.p_j of sinusoids of `dimension` d, shifted to
+    0 at distance 0; h is the head's number. d defaults to the head dimension, as in NeMo, whose
+    formula this is. The bias falls roughly logarithmically, with ripples. The last head sees
+    farthest. Nothing is learned.
     Verdict: Chi et al. 2022 designed it to decay with distance as the biases learned by kerple and
     t5 do. It has nothing to learn.
     """
@@ -29,5 +29,5 @@ class Sandwich(Piece):
         self.register_buffer("scale", scale, persistent=False)
 
     def bias(self, h, i, j):
-        """A sum of cosines, the same for all heads but for its scale."""
+        """A sum of cosines, scaled per head."""
         return self.scale[h] * sum(torch.cos(w * (i - j)) - 1 for w in self.inv_freq)

@@ -14,12 +14,12 @@ class ScaleInvariant(Piece):
     """score = a_t S + m_t, a_t^2 = 2 (ln(t / tau + 1) - ln alpha + beta / alpha), t = i - j.
 
     Anson et al. 2025 (arXiv 2505.17083). m_t = beta / alpha - a_t^2. If S had mean 0 and variance
-    1, keys between n and 10 n tokens back would weigh the same for every large n. With alpha =
-    beta = e^0.5, as published, a_0 = 1 and m_0 = 0. Nothing is learned. The paper norms q and k,
+    1, keys between n and 10 n tokens back would weigh the same for every large n. With alpha = beta
+    = e^0.5, as published, a_0 = 1 and m_0 = 0. Nothing is learned. The paper normalises q and k,
     which gives S that mean and variance, and combines the scheme with p-RoPE. Here S = q.k /
-    sqrt(d) stays as it is. Biases of other pieces are added afterwards.
-    Verdict: in Anson et al. 2025 (L = 4096) the loss stays within 0.01 nats up to 16 L, with normed
-    queries and keys. Without these `rope(p=0.5) + scale_invariant` broke as rope
+    sqrt(d) is not normalised. Biases of other pieces are added afterwards.
+    Verdict: in Anson et al. 2025 (L = 4096) the loss stays within 0.01 nats up to 16 L, with
+    normalised queries and keys. Without that, `rope(p=0.5) + scale_invariant` broke as rope does
     (results/board/first).
     """
 

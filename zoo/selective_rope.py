@@ -11,19 +11,19 @@ from posenc import Base, Count, Piece, Shape, apply_rotary, rope_frequencies
 
 
 class SelectiveRope(Piece):
-    """Turn pair m of q and k at token t by base^(-2m/d) (step_0 + ... + step_t), learned steps.
+    """Rotate pair m of q and k at token t by base^(-2m/d) (step_0 + ... + step_t), learned steps.
 
-    Movahedi et al. 2025 (arXiv 2511.17388), as their code trains language models. step = a causal
-    convolution over `taps` tokens of up down x^, where x^ is the layer's normalised input with
-    each head's slice scaled to length 1. Parameters, one set per layer: down (rank, C), up
-    (H d/2, rank), taps (H d/2, 1, taps), started as PyTorch starts linear layers and convolutions.
-    Their gate and bias, off by default, are left out. Position ids are not read.
-    Verdict: arXiv 2606.24975 finds that such summed angles work farther past L than RoPE, and then
-    get worse too.
+    Movahedi et al. 2025 (arXiv 2511.17388), as in their code for language models. step = a causal
+    convolution over `taps` tokens of up down x^, where x^ is the layer's normalised input with each
+    head's slice scaled to unit length. Parameters, one set per layer: down (rank, C), up (H d/2,
+    rank), taps (H d/2, 1, taps), initialised like PyTorch's linear layers and convolutions. Their
+    gate and bias, off by default, are left out. Position ids are not used.
+    Verdict: arXiv 2606.24975 finds that such accumulated angles work farther past L than RoPE, but
+    eventually degrade too.
     """
 
     per_layer = True
-    # it turns pairs of a head's own columns, which pope doubles and xpos scales differently
+    # it rotates pairs of a head's columns, which pope doubles and xpos scales differently
     conflicts = ("pope", "xpos", "latent attention")
 
     def __init__(
@@ -43,12 +43,12 @@ class SelectiveRope(Piece):
         self.taps = nn.Parameter(uniform(pairs, 1, taps))
 
     def features(self, x):
-        """up down x^ (B, T, H d/2) of the input x (B, T, C)."""
+        """up down x^ (B, T, H d/2) from the input x (B, T, C)."""
         x = normalize(x.unflatten(-1, (self.n_head, -1)), dim=-1).flatten(-2)
         return linear(linear(x, self.down), self.up)
 
     def along(self, q, k, features, scale):
-        """q and k turned by the angles summed up to each token."""
+        """q and k, rotated by the angles summed up to each token."""
         taps = self.taps.to(features.dtype)
         steps = pad(features.mT, (taps.shape[-1] - 1, 0))  # (B, H F, S + taps - 1)
         steps = conv1d(steps, taps, groups=len(taps))
@@ -61,5 +61,5 @@ class SelectiveRope(Piece):
 
 
 def uniform(*size: int) -> Tensor:
-    """As PyTorch starts linear layers and convolutions."""
+    """PyTorch's initialisation of linear layers and convolutions."""
     return torch.empty(size).uniform_(-1, 1) / math.sqrt(size[-1])

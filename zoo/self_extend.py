@@ -10,11 +10,11 @@ from posenc import Count, Extension, Length, Region, Shape
 class SelfExtend(Extension):
     """Distance i - j within the window W, and i // G - j // G + W - W // G beyond it.
 
-    Jin et al. 2024 (arXiv 2401.01325). W = `window` defaults to a quarter of the training length
-    L. G = `group` is the number of positions in a group. It defaults to auto: the smallest G that
-    keeps W + (N - W) / G within 2 L / 3, the authors' rule for a text of N > L tokens.
-    Verdict: a trained rope lost 0.02 nats at 2 L and 0.05 at 16 L with it (results/extend). Every
-    key stays visible, far keys in groups.
+    Jin et al. 2024 (arXiv 2401.01325). W = `window` defaults to a quarter of the training length L.
+    G = `group` is the number of positions in a group. It defaults to auto: the smallest G that
+    keeps W + (N - W) / G within 2 L / 3, the authors' rule for texts of N > L tokens.
+    Verdict: a trained rope lost 0.02 nats at 2 L and 0.05 at 16 L with it (results/extend). All
+    keys stay visible, far keys in groups.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class SelfExtend(Extension):
             raise UserError(f"self_extend: window must be below 2/3 of the length {shape.length}")
 
     def factor(self, total):
-        """G in a text of `total` tokens."""
+        """G for a text of `total` tokens."""
         if self.group != "auto":
             return float(self.group)
         if total <= self.length:
@@ -41,7 +41,7 @@ class SelfExtend(Extension):
         return float(math.ceil((total - self.window) / room))
 
     def regions(self, total):
-        """Beyond W positions are those of groups, and queries move so that distances join."""
+        """Beyond W, use group positions, with queries shifted so that distances match at W."""
         w = self.window
         g = int(self.factor(total))
         return [

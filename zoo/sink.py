@@ -9,12 +9,12 @@ from posenc import Piece, Shape
 class Sink(Piece):
     """The softmax over [scores, s_h] without its last weight: a head may attend to nothing.
 
-    gpt-oss (OpenAI 2025, arXiv 2508.10925; `sinks` in transformers). Parameter: s (H,), one for
-    each layer, which starts at 0, where the sink weighs as much as a key with score 0. In
-    transformers it starts normal with the deviation of the other weights, 0.02.
+    gpt-oss (OpenAI 2025, arXiv 2508.10925; `sinks` in transformers). Parameter: s (H,), one per
+    layer, initialised to 0, where the sink counts as a key with score 0. In transformers it is
+    initialised like other weights, normal with standard deviation 0.02.
     Verdict: `rope + sink` has a lower loss at L than rope, by 0.07 nats, and breaks as rope does
     (results/recipes, one seed). A mask such as `window(size=64)` may hide the first keys, which
-    heads otherwise use to attend to nothing. Combine it: `rope + sink`.
+    heads otherwise use as a sink. Combine it: `rope + sink`.
     """
 
     per_layer = True
@@ -24,6 +24,6 @@ class Sink(Piece):
         self.s = nn.Parameter(torch.zeros(shape.n_head))
 
     def weights(self, scores):
-        """(B, H, R, C); a row sums to less than 1."""
+        """(B, H, R, C); each row sums to less than 1."""
         sink = self.s[:, None, None].to(scores.dtype).expand(*scores.shape[:-1], 1)
         return torch.cat((scores, sink), -1).softmax(-1)[..., :-1]

@@ -8,11 +8,11 @@ from posenc import Extension, Shape
 
 
 class Slopes(Extension):
-    """m'_h = m_h `scale`: below 1 heads see farther, above 1 less far.
+    """m'_h = m_h `scale`: below 1, heads see farther; above 1, less far.
 
-    Al-Khateeb et al. 2023 (arXiv 2310.13017). It is written as p' = p scale, which multiplies a
-    bias that is linear in the distance: interpolate(factor=s) is scale = 1 / s. It extends ALiBi
-    only, with nothing beside it that reads positions.
+    Al-Khateeb et al. 2023 (arXiv 2310.13017). It is implemented as p' = p scale, which scales a
+    bias that is linear in the distance: interpolate(factor=s) is scale = 1 / s. It extends only
+    ALiBi, without other schemes that use positions.
     Verdict: Al-Khateeb et al. 2023 find that a scale of L / N helps ALiBi on texts of N tokens.
     """
 

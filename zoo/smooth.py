@@ -14,12 +14,12 @@ class Smooth(Extension):
 
     All three curves have slope 1 at 0. c = `knee`, in tokens, defaults to the training length.
     learned=True lets a fine-tune train c. Parameter: log_factor (1,), the logarithm of c / knee,
-    0 at first; with per_layer=True each layer has its own.
+    initialised to 0; with per_layer=True each layer has its own.
 
-    Some tutorials teach this map under the name LongRoPE. LongRoPE is another method: it divides
-    each frequency by a factor found by search. Under this map the same two words are nearer to
-    each other late in a text than early in it, so scores no longer depend on the distance alone.
-    Verdict: not from a paper. A trained rope lost 1.03 nats with it at L already (results/extend).
+    Some tutorials teach this map under the name LongRoPE. LongRoPE is a different method: it
+    divides each frequency by a factor found by search. With this map the same two words are closer
+    together late in a text than early in it, so scores no longer depend on distance alone.
+    Verdict: not from a paper. With it, a trained rope lost 1.03 nats even at L (results/extend).
     """
 
     def __init__(

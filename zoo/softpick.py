@@ -6,24 +6,24 @@ import torch
 
 from posenc import Piece
 
-LEAST = 1e-8  # of the authors' code: rows whose scores are all 0 have weights 0
+LEAST = 1e-8  # from the authors' code: rows whose scores are all 0 get weights 0
 
 
 class Softpick(Piece):
-    """Weights relu(e^z - 1) / sum |e^z - 1| of the scores z of a query, in place of the softmax.
+    """Weights relu(e^z - 1) / sum |e^z - 1| of a query's scores z, in place of the softmax.
 
     Zuhri et al. 2025 (arXiv 2504.20966). Scores below 0 get no weight but count in the sum, so that
-    weights sum to less than 1. Above and below the line all is divided by e^m, m the largest score
-    of the query or 0: the authors' m is the largest score, which overflows where all are below -88.
-    A key that is not seen counts neither above nor below, as in the authors' code. 1e-8 is added
-    below the line after the division, as there. Not about positions: combine it, `rope + softpick`.
+    weights sum to less than 1. Numerator and denominator are divided by e^m, m the largest score of
+    the query or 0; the authors' m is the largest score, which overflows if all are below -88.
+    Masked keys count in neither, as in the authors' code. 1e-8 is added to the denominator after
+    the division, as there. It has no positions: combine it, `rope + softpick`.
     Verdict: `rope + softpick` breaks as rope does, at a loss at L that is 0.04 nats higher
     (results/recipes, one seed). Zuhri et al. 2025 report a sink rate of 0 % with models of 340M and
-    1.8B parameters. Here it makes all weights of a block, which is slow.
+    1.8B parameters. Slow: it computes all attention weights.
     """
 
     def weights(self, scores):
-        """(B, H, R, C) of scores (B, H, R, C)."""
+        """(B, H, R, C) from scores (B, H, R, C)."""
         most = scores.amax(-1, keepdim=True).detach().clamp(min=0.0)
         z = (scores - most).exp() - (-most).exp()
         z = z.masked_fill(scores == -math.inf, 0.0)

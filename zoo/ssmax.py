@@ -12,10 +12,10 @@ from posenc import Piece, Shape
 class Ssmax(Piece):
     """scores x s_h ln(n), n = i + 1 the number of keys up to the query.
 
-    Nakanishi 2025 (arXiv 2501.19399). Parameter: s (H,), one for each layer. `start` is the first
-    value of s. It defaults to 1 over the mean of ln(n) for n = 1 ... L, so that the factor is 1 on
-    average over the training length L. For the paper's L = 1024 that is 0.168, its own first
-    value. n counts all keys up to the query, also where a window hides some of them.
+    Nakanishi 2025 (arXiv 2501.19399). Parameter: s (H,), one per layer. `start` is its initial
+    value. It defaults to 1 over the mean of ln(n) for n = 1 ... L, so that the factor is 1 on
+    average over the training length L. For the paper's L = 1024 that is 0.168, the paper's initial
+    value. n counts all keys up to the query, even if a window masks some of them.
     Verdict: Nakanishi 2025 reports lower loss on long texts and better retrieval from them. Combine
     it: `rope + ssmax`.
     """

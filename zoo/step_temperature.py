@@ -1,4 +1,4 @@
-"""Llama 4's temperature, which grows by steps (Meta 2025)."""
+"""Llama 4's temperature, which grows in steps (Meta 2025)."""
 
 import torch
 
@@ -10,9 +10,9 @@ class StepTemperature(Piece):
 
     Not from a paper: Llama 4 (Meta 2025; `attn_scale` and `floor_scale` in transformers) multiplies
     the queries of its layers without positions. i counts from 0, and `floor` defaults to L, the
-    length first trained at, as theirs: 8,192. So nothing changes for the first L - 1 queries.
-    Verdict: made for texts of many L: at 32 L it multiplies scores by 1.35. In the layers without
-    positions beside three of rope it does not keep the loss from breaking (results/recipes).
+    original training length; theirs is 8,192. So nothing changes for the first L - 1 queries.
+    Verdict: designed for texts of many L: at 32 L it multiplies scores by 1.35. In a nope layer
+    after every three rope layers, it does not keep the loss from breaking (results/recipes).
     """
 
     can_extend = True
@@ -25,7 +25,7 @@ class StepTemperature(Piece):
         self.floor = floor or shape.length
 
     def temperature(self, index):
-        """(T,)."""
-        # in whole numbers: a GPU multiplies by a rounded 1 / floor, and 41 / 41 would be below 1
+        """The factors, (T,)."""
+        # in integers: a GPU multiplies by a rounded 1 / floor, so 41 / 41 could be below 1
         steps = (index.long() + 1) // self.floor
         return 1 + self.scale * torch.log1p(steps.to(index.dtype))

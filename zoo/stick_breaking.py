@@ -14,16 +14,16 @@ class StickBreaking(Piece):
     j < k < i, in place of the softmax; s is the sigmoid, z_ij the score.
 
     Tan et al. 2024 (arXiv 2410.17980). From the newest key to the oldest, each takes its share of
-    what is left of a stick. The sums of logarithms are float32 or wider. A key that is not seen
-    takes nothing. A query does not see its own token, and the first query sees none: its weights
-    are 0. So it is in the paper's formula and in the authors' kernels, where what is left of the
-    stick goes nowhere. Variants of their code: current=share lets the query's own key take its
-    share first (their attend_current), current=rest gives the rest of the stick to the query's own
-    value, so that weights sum to 1. Left out: a learned vector for each head that gets the rest,
-    and a norm of each head after it, as in later models of theirs.
-    Verdict: with L = 128 its loss stays at 1.18 nats from L to 32 L (results/recipes, one seed). It
-    needs no other positions: near keys go first. Tan et al. 2024 report that a model of 2,048
-    tokens works up to 16,384. Here it makes all weights of a block, which is slow.
+    what is left of a stick. Sums of logarithms are float32 or wider. Masked keys take nothing. A
+    query does not see its own token, and the first query sees none: its weights are 0. This follows
+    the paper's formula and the authors' kernels, where the rest of the stick is discarded. Variants
+    in their code: current=share lets the query's own key take its share first (their
+    attend_current); current=rest gives the rest of the stick to the query's own value, so that
+    weights sum to 1. Left out: a learned vector per head that gets the rest, and a norm per head
+    after it, as in their later models.
+    Verdict: with L = 128, its loss stays at 1.18 nats from L to 32 L (results/recipes, one seed).
+    It needs no other positions: near keys go first. Tan et al. 2024 report that a model trained on
+    2,048 tokens works up to 16,384. Slow: it computes all attention weights.
     """
 
     def __init__(self, shape: Shape, *, current: Literal["skip", "share", "rest"] = "skip") -> None:
@@ -31,14 +31,14 @@ class StickBreaking(Piece):
         self.current = current
 
     def weights(self, scores):
-        """(B, H, R, C) of scores (B, H, R, C): the last query stands at the last key."""
+        """(B, H, R, C) from scores (B, H, R, C), where the last query is at the last key."""
         columns = torch.arange(scores.shape[-1], device=scores.device)
         index = columns[-scores.shape[-2] :, None]  # of the queries, (R, 1)
         last = index if self.current == "share" else index - 1
         breaks = (columns <= last) & (scores > -math.inf)
         z = scores.masked_fill(~breaks, 0.0)  # a gradient at -inf would not be finite
         kept = F.logsigmoid(-z).masked_fill(~breaks, 0.0)
-        left = kept.flip(-1).cumsum(-1).flip(-1)  # ln of the stick behind each key
+        left = kept.flip(-1).cumsum(-1).flip(-1)  # ln of the stick left after each key
         before = F.pad(left[..., 1:], (0, 1))  # and before it
         weights = (F.logsigmoid(z) + before).exp().masked_fill(~breaks, 0.0)
         if self.current == "rest":

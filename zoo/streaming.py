@@ -5,13 +5,13 @@ from posenc import Extension, Length, Region, Shape, Whole
 
 
 class Streaming(Extension):
-    """A query sees the last `size` keys and the first `sinks`, at their places in the cache.
+    """A query sees the last `size` keys and the first `sinks`, at their positions in the cache.
 
-    Xiao et al. 2023 (arXiv 2309.17453). The cache holds no other keys, so places are counted in it:
-    towards a sink that has left the window, a query lies at min(i, sinks + size - 1), the sink at
-    its own j. `size` defaults to L - sinks, L the training length.
-    Verdict: a trained rope lost 0.002 nats at 16 L with it (results/extend). Only a window and the
-    first tokens are read.
+    Xiao et al. 2023 (arXiv 2309.17453). The cache holds no other keys, and positions are counted
+    within it: for a sink outside the window, the query has position min(i, sinks + size - 1), the
+    sink its own j. `size` defaults to L - sinks, L the training length.
+    Verdict: a trained rope lost 0.002 nats at 16 L with it (results/extend). It reads only a window
+    and the first tokens.
     """
 
     def __init__(self, shape: Shape, *, size: Length | None = None, sinks: Whole = 4) -> None:
@@ -27,7 +27,7 @@ class Streaming(Extension):
         return (i - j < self.size) | (j < self.sinks)
 
     def regions(self, total):
-        """The sinks that have left the window."""
+        """The sinks outside the window."""
         size = self.size
         sinks = self.sinks
         return [

@@ -9,7 +9,7 @@ class String(Extension):
 
     An et al. 2024 (arXiv 2410.18745). S = `shift` defaults to L / 3, L the training length, and
     W = `local` to 32, at most L / 4.
-    Verdict: An et al. 2024 made it for long distances within L, which are rare in training. On
+    Verdict: An et al. 2024 designed it for long distances within L, which are rare in training. On
     longer texts it changed little (results/extend).
     """
 
@@ -23,7 +23,7 @@ class String(Extension):
             raise UserError(f"string: local = {self.local} must not exceed shift = {self.shift}")
 
     def regions(self, total):
-        """From S on queries lie S - W earlier."""
+        """From S on, query positions are S - W lower."""
         s = self.shift
         moved = self.shift - self.local
         return [Region(query=lambda i: i - moved, key=lambda j: j, where=lambda i, j: i - j >= s)]

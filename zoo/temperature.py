@@ -9,9 +9,9 @@ from posenc import Extension, Numbers, PositiveFloat, Shape
 class Temperature(Extension):
     """scores x `scale`, or the scores of head h x s_h from a JSON file {"scales": [s_1, ... s_H]}.
 
-    Wang et al. 2024 (arXiv 2404.12224). They give a NoPE model 1.2, 1.5 and 1.8 for 2, 4 and 8
-    times its length. `file` names the JSON file. All layers have the same numbers.
-    Verdict: in Wang et al. 2024 a scale of 1.2 lowers the perplexity of a NoPE model at 2 L from
+    Wang et al. 2024 (arXiv 2404.12224). They use 1.2, 1.5 and 1.8 for a NoPE model at 2, 4 and 8
+    times its length. `file` is the path of the JSON file. All layers share the same numbers.
+    Verdict: in Wang et al. 2024, a scale of 1.2 lowers the perplexity of a NoPE model at 2 L from
     327 to 16.
     """
 

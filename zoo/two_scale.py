@@ -1,4 +1,4 @@
-"""One scale of positions within the training length, another past it. Not from a paper."""
+"""One position scale within the training length, another past it. Not from a paper."""
 
 import torch
 
@@ -8,9 +8,9 @@ from posenc import Extension, NonNegativeFloat, Shape
 class TwoScale(Extension):
     """p' = alpha p up to L, and beta p past it. L is the training length.
 
-    Some tutorials teach this map under the name YaRN, with alpha = 1 and beta > 1. YaRN is another
-    method, and beta > 1 turns faster past L, which is the wrong direction. beta < 1 brings late
-    positions back among early ones; a bias takes a key that is then ahead of the query as at
+    Some tutorials teach this map under the name YaRN, with alpha = 1 and beta > 1. YaRN is a
+    different method, and beta > 1 rotates faster past L, which is the wrong direction. beta < 1
+    maps late positions onto early ones; for a bias, a key that ends up ahead of the query is at
     distance 0. The map jumps at L unless alpha = beta, which is interpolation (`pi`).
     Verdict: not from a paper. A trained rope lost 0.99 nats at 2 L with it, 0.64 without
     (results/extend).

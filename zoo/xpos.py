@@ -8,17 +8,17 @@ from posenc import Base, Layout, PositiveFloat, Rope, Shape, angles_of, apply_ro
 
 
 class Xpos(Rope):
-    """RoPE whose pair m of a score is multiplied by z_m^((i - j) / B).
+    """RoPE where pair m contributes to a score times z_m^((i - j) / B).
 
     Sun et al. 2022 (arXiv 2212.10554). z_m = (2m/d + gamma) / (1 + gamma). Queries are multiplied
-    by z_m^((p - c) / B), keys by its inverse. B = `scale_base` defaults to half the training
-    length L; theirs is 512 for L = 1024. The centre c changes no score: theirs moves with the
-    length read so far, here it is half the total length, so that turned keys can be cached.
-    Exponents are float64, factors float32. A text past 32 L is refused: there, products with keys
-    ahead of the query would overflow. Nothing is learned. `base` and `layout` are those of `rope`;
-    half is theirs with permuted columns.
-    Verdict: perplexity at 8 L in Sun et al. 2022: 64.0, with block_causal 24.9, rope with
-    block_causal 26.2. Here it lost 0.07 nats at 8 L and 0.26 at 32 L, with block_causal nothing
+    by z_m^((p - c) / B), keys by its inverse. B = `scale_base` defaults to half the training length
+    L; theirs is 512 for L = 1024. The centre c does not affect scores: theirs moves with the length
+    read so far; here it is half the total length, so that rotated keys can be cached. Exponents are
+    float64, factors float32. A text past 32 L is refused: there, products with keys ahead of the
+    query would overflow. Nothing is learned. `base` and `layout` are those of `rope`; layout=half
+    is theirs with permuted columns.
+    Verdict: perplexity at 8 L in Sun et al. 2022: 64.0, or 24.9 with block_causal; rope with
+    block_causal 26.2. Here it lost 0.07 nats at 8 L and 0.26 at 32 L, and nothing with block_causal
     (results/board/first, one seed). Combine it: `xpos + block_causal`.
     """
 
@@ -40,7 +40,7 @@ class Xpos(Rope):
         self.limit = int(82 * self.scale_base / math.log1p(1 / gamma))
 
     def tables(self, ids, total, maps=()):
-        """Cosines and sines (T, F) times the growth of queries, and times the decay of keys."""
+        """Cosines and sines (T, F) times the growth for queries, then times the decay for keys."""
         cos, sin = super().tables(ids, total, maps)
         pairs = torch.arange(len(self.inv_freq), dtype=torch.float64, device=self.inv_freq.device)
         zeta = (pairs / len(pairs) + self.gamma) / (1 + self.gamma)
@@ -51,6 +51,6 @@ class Xpos(Rope):
         return cos * growth, sin * growth, cos * decay, sin * decay
 
     def turn(self, x, tables, is_key):
-        """Queries and keys are turned alike; queries grow where keys shrink."""
+        """Rotate queries or keys; queries grow where keys shrink."""
         cos, sin = tables[2:] if is_key else tables[:2]
         return apply_rotary(x, cos, sin, self.layout)

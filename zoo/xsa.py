@@ -6,16 +6,17 @@ from posenc import Piece
 
 
 class Xsa(Piece):
-    """y - (y.u) u with u = v / |v|: the output without the direction of the token's own value v.
+    """y - (y.u) u with u = v / |v|: remove the direction of the token's own value v from the
+    output.
 
-    Zhai 2026 (arXiv 2603.09078), known here from its public implementations. The token itself is
-    known to the block already; what is left is what other tokens say.
+    Zhai 2026 (arXiv 2603.09078), implemented here after public code. The block already knows the
+    token itself; what remains is the contribution of other tokens.
     Verdict: `rope + xsa` breaks as rope does (results/recipes, one seed). Zhai 2026 reports gains
-    at up to 2.7B parameters, larger ones in longer texts of training. Whether it helps past the
-    training length is open. Combine it: `rope + xsa`.
+    at up to 2.7B parameters, larger with longer training texts. Whether it helps past the training
+    length is open. Combine it: `rope + xsa`.
     """
 
     def output(self, y, v, x):
-        """(B, H, T, D)."""
+        """The outputs without that direction, (B, H, T, D)."""
         u = nn.functional.normalize(v, dim=-1)
         return y - (y * u).sum(-1, keepdim=True) * u
