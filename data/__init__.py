@@ -1,9 +1,9 @@
-"""Corpora: how they are made, stored, read and cut into training sequences.
+"""Corpora: making, storing, reading and cutting them into training sequences.
 
-To train on your own texts, write no code: `python data/text/prepare.py --name=NAME PATH...`.
-To add a corpus to the project, write data/NAME/prepare.py: a program with a function
-`prepare(folder)` that passes the documents to `write_corpus` (see data/stdlib/prepare.py), and name
-it in COMMANDS below. After `python data/NAME/prepare.py`, train with --dataset=NAME.
+To train on your own texts, no code is needed: `python data/text/prepare.py --name=NAME PATH...`. To
+add a corpus to the project, write data/NAME/prepare.py with a function `prepare(folder)` that
+passes the documents to `write_corpus` (see data/stdlib/prepare.py), and add it to COMMANDS below.
+After `python data/NAME/prepare.py`, train with --dataset=NAME.
 
 A corpus is a folder with these files: train.bin and val.bin (token ids, uint16 or uint32),
 train_starts.npy and val_starts.npy (the first token of each document) and meta.json:
@@ -18,8 +18,8 @@ train_starts.npy and val_starts.npy (the first token of each document) and meta.
     tokenizer_sha256, end_token      of "file"; the token after a document, or null
     rows        of rows with answers, see data/rows.py
 
-A folder with train.bin and val.bin alone is read as one of nanoGPT's, GPT-2's tokens in uint16; it
-gets the other files when it is first used.
+A folder with only train.bin and val.bin is read as nanoGPT's, GPT-2 tokens in uint16; the other
+files are added on first use.
 """
 
 import argparse
@@ -46,7 +46,7 @@ TASKS = (
     "addition addition_hints addition_reversed copy flipflop frequent_words induction mqar mqar_64 "
     "mqar_128 mqar_256 mqar_512 parity reverse sort variable_tracking"
 ).split()
-COMMANDS = {  # the program that makes each corpus of the project
+COMMANDS = {  # the program that makes each of the project's corpora
     "stdlib": "data/stdlib/prepare.py",
     "recall": "data/recall/prepare.py",
     "books_recall": "data/recall/prepare.py --text=books",
@@ -65,7 +65,7 @@ COMMANDS = {  # the program that makes each corpus of the project
     "wikitext103_test": "data/wikipedia/prepare.py wikitext103 --test",
     "wikitext103_gpt2": "data/wikipedia/prepare.py wikitext103 --tokenizer=gpt2",
 }
-OFFLINE = ("stdlib", "recall", "digits", *TASKS)  # made when they are first used: need no network
+OFFLINE = ("stdlib", "recall", "digits", *TASKS)  # made on first use, without a network
 # what tokens mean
 OF_TOKENS = ("tokenizer", "characters", "signs", "tokenizer_sha256", "end_token")
 
@@ -76,8 +76,8 @@ OF_TOKENS = ("tokenizer", "characters", "signs", "tokenizer_sha256", "end_token"
 class Tokenizer:
     """Turns text into token ids and back.
 
-    The method `array` of each kind gives the ids of a text, (n,) unsigned; UserError for what the
-    vocabulary cannot write.
+    Each subclass has a method `array` that returns the ids of a text, (n,) unsigned; UserError for
+    text that the vocabulary cannot encode.
     """
 
     unit: str  # what a token is: "byte", "char" or "token"
@@ -85,13 +85,13 @@ class Tokenizer:
     end: int | None = None  # the token after a document, if there is one
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of `text`; UserError names a character that the vocabulary does not have."""
+        """Token ids of `text`; UserError for a character that is not in the vocabulary."""
         return self.array(text).tolist()
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """The bytes of the tokens, which may end inside a character.
+        """The bytes of the tokens, which may end in the middle of a character.
 
-        A token that a model has beyond the vocabulary has none.
+        Model tokens beyond the vocabulary have no bytes.
         """
         return b"".join(self.vocabulary[i] for i in ids if i < len(self.vocabulary))
 
@@ -100,7 +100,7 @@ class Tokenizer:
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
 
     def token_bytes(self) -> np.ndarray:
-        """(V,) int64: the UTF-8 bytes of text that each token stands for; the end token: 0."""
+        """(V,) int64: the number of UTF-8 bytes of each token; 0 for the end token."""
         lengths = np.array([len(token) for token in self.vocabulary])
         if self.end is not None:
             lengths[self.end] = 0
@@ -108,7 +108,7 @@ class Tokenizer:
 
 
 class ByteTokenizer(Tokenizer):
-    """Every UTF-8 byte is a token; after them come `signs`, which no text is encoded to."""
+    """Every UTF-8 byte is a token; after them come `signs`, which no text encodes to."""
 
     unit = "byte"
 
@@ -131,7 +131,7 @@ class CharTokenizer(Tokenizer):
         self.ids = {character: n for n, character in enumerate(characters)}
 
     def array(self, text: str) -> np.ndarray:
-        """One id per character, (n,) uint32; UserError for one that is not in the vocabulary."""
+        """One id per character, (n,) uint32; UserError for one outside the vocabulary."""
         try:
             return np.array([self.ids[character] for character in text], dtype=np.uint32)
         except KeyError as error:
@@ -157,26 +157,26 @@ class GPT2Tokenizer(Tokenizer):
         self.end = self.encoding.eot_token
 
     def array(self, text: str) -> np.ndarray:
-        """Token ids, (n,) uint32; the name of a special token in `text` is ordinary text."""
+        """Token ids, (n,) uint32; names of special tokens in `text` are ordinary text."""
         return self.encoding.encode_to_numpy(text, disallowed_special=())
 
 
 class FileTokenizer(Tokenizer):
-    """The tokenizer of a tokenizer.json, as Hugging Face's models have, through `tokenizers`.
+    """A Hugging Face tokenizer.json, through `tokenizers`.
 
     No special token is added, and the names of special tokens are ordinary text. A SentencePiece
-    tokenizer puts a space before a text, which is counted as one of its bytes.
+    tokenizer puts a space before each text, which counts as one of its bytes.
     """
 
     unit = "token"
 
     def __init__(self, path: Path, end: int | None = None) -> None:
-        """UserError if the file cannot be read, or does not say which bytes a token stands for."""
+        """UserError if the file cannot be read, or does not define the bytes of its tokens."""
         try:
             from tokenizers import Tokenizer as Library
 
             self.library = Library.from_file(str(path))
-        except Exception as error:  # the library has no class of its own for it
+        except Exception as error:  # the library has no exception class for it
             raise UserError(
                 f"{path} cannot be read as a tokenizer ({error!s:.160}): "
                 "install tokenizers with pip, or restore the file"
@@ -190,7 +190,7 @@ class FileTokenizer(Tokenizer):
         added = self.library.get_added_tokens_decoder()
         self.vocabulary = []
         for n in range(max(self.library.get_vocab().values()) + 1):
-            name = self.library.id_to_token(n) or ""  # a number without a token has no bytes
+            name = self.library.id_to_token(n) or ""  # an unused id has no bytes
             if byte_level and n not in added:
                 self.vocabulary.append(bytes(BYTE_SIGNS.index(sign) for sign in name))
             elif re.fullmatch("<0x[0-9A-F]{2}>", name):
@@ -204,7 +204,7 @@ class FileTokenizer(Tokenizer):
         return np.array(ids, dtype=np.uint32)
 
 
-# byte-level tokenizers write a byte as itself if it can be seen, else as a sign from 256 on
+# byte-level tokenizers write printable bytes as themselves, others as characters from 256 on
 BYTE_SIGNS = [chr(byte) for byte in range(256)]
 for number, hidden in enumerate([*range(33), *range(127, 161), 173]):
     BYTE_SIGNS[hidden] = chr(256 + number)
@@ -215,11 +215,11 @@ def signs_of(token: bytes) -> str:
     return "".join(BYTE_SIGNS[byte] for byte in token)
 
 
-TOKENIZERS = ("bytes", "char", "gpt2")  # that a corpus can have, besides a tokenizer.json
+TOKENIZERS = ("bytes", "char", "gpt2")  # of a corpus, besides a tokenizer.json
 
 
 def tokenizer_of(meta: Mapping, folder: Path = HERE) -> Tokenizer:
-    """The tokenizer that a meta.json in `folder` describes; UserError if its file is another."""
+    """The tokenizer described by a meta.json in `folder`; UserError if its file has changed."""
     kind = meta["tokenizer"]
     if kind == "bytes":
         return ByteTokenizer(meta.get("signs", ()))
@@ -238,7 +238,7 @@ def tokenizer_of(meta: Mapping, folder: Path = HERE) -> Tokenizer:
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """A corpus on disk: its tokens, memory maps (n,), and the starts of its documents, (m,)."""
+    """A corpus on disk: its tokens, memory-mapped (n,), and the starts of its documents, (m,)."""
 
     name: str
     folder: Path
@@ -263,7 +263,7 @@ class Corpus:
 
     @property
     def is_text(self) -> bool:
-        """Whether every token is scored: it has neither rows with answers nor questions."""
+        """Whether every token is scored: no rows with answers, no questions."""
         return self.meta.keys().isdisjoint(("rows", "questions"))
 
     @cached_property
@@ -272,7 +272,7 @@ class Corpus:
         return tokenizer_of(self.meta, self.folder)
 
     def fits(self, size: int) -> bool:
-        """Whether a model of `size` tokens reads it; it may have more than its tokenizer.json."""
+        """Whether a model with `size` tokens fits; it may have more than tokenizer.json."""
         if self.meta["tokenizer"] == "file":
             return self.vocab_size <= size
         return self.vocab_size == size
@@ -282,7 +282,7 @@ class Corpus:
         return self.meta["splits"][split]["sha256"]
 
     def verify(self, *splits: str) -> None:
-        """UserError unless the token files of these splits, by default both, have their SHA-256."""
+        """UserError unless the token files of these splits (default: both) match their SHA-256."""
         for split in splits or SPLITS:
             path = self.folder / f"{split}.bin"
             if sha256(path) != self.split_sha256(split):
@@ -290,9 +290,9 @@ class Corpus:
 
 
 def load(name: str, root: Path = HERE) -> Corpus:
-    """The corpus `root/name`; UserError if it is damaged, or says how it is made.
+    """The corpus `root/name`; UserError if it is damaged or missing, with how to make it.
 
-    Corpora in OFFLINE are made. A folder of nanoGPT's gets its meta.json.
+    Missing corpora in OFFLINE are made. A nanoGPT folder gets its meta.json.
     """
     folder = root / name
     path = folder / "meta.json"
@@ -335,11 +335,10 @@ def write_corpus(
 ) -> dict:
     """Write a corpus to `folder`, print what it holds and return what is in its meta.json.
 
-    `splits` has the documents of "train" and "val", (n,) tokens each; empty ones are left out.
-    `files` has other arrays by the names of their files. `entries` are written to meta.json:
-    tokenizer, source, rule and, if the tokenizer needs them, characters, or tokenizer_sha256 and
-    end_token of a tokenizer.json that is in `folder`. UserError for an empty split and for a token
-    outside the vocabulary.
+    `splits` has the documents of "train" and "val", (n,) tokens each; empty ones are skipped.
+    `files` maps file names to other arrays. `entries` are written to meta.json: tokenizer, source,
+    rule and, if the tokenizer needs them, characters, or tokenizer_sha256 and end_token of a
+    tokenizer.json in `folder`. UserError for an empty split or a token outside the vocabulary.
     """
     tokenizer = tokenizer_of(entries, folder)
     vocab_size = len(tokenizer.vocabulary)
@@ -347,12 +346,12 @@ def write_corpus(
     meta = {"name": folder.name, "unit": tokenizer.unit, "vocab_size": vocab_size, **entries}
     meta["splits"] = {}
     folder.mkdir(parents=True, exist_ok=True)
-    # everything is written to a folder of its own and then moved: no file is ever half written
+    # everything is written to a temporary folder and then moved: no file is ever half written
     with TemporaryDirectory(prefix=".new-", dir=folder) as temporary:
         new = Path(temporary)
         for split, documents in splits.items():
             lengths = []
-            # one document at a time: a corpus may be larger than the memory
+            # one document at a time: a corpus may not fit in memory
             with (new / f"{split}.bin").open("wb") as file:
                 for document in documents:
                     if not len(document):
@@ -376,8 +375,8 @@ def write_corpus(
             }
         for name, array in (files or {}).items():
             np.save(new / name, array)
-        # meta.json is written last, and another one is deleted first: what is cut off in between
-        # leaves no corpus, never a mixture of two
+        # an old meta.json is deleted first and the new one written last: an interruption leaves no
+        # corpus, never a mixture of two
         text = json.dumps(meta, indent=1, ensure_ascii=False)
         path = folder / "meta.json"
         if path.is_file() and path.read_text(encoding="utf-8") != text:
@@ -390,9 +389,9 @@ def write_corpus(
 
 
 def read_nanogpt(folder: Path) -> None:
-    """Make a corpus of nanoGPT's train.bin and val.bin, in place: GPT-2's tokens in uint16.
+    """Turn nanoGPT's train.bin and val.bin into a corpus, in place: GPT-2 tokens in uint16.
 
-    A document ends with GPT-2's end token. UserError for other tokens.
+    Documents end with GPT-2's end token. UserError for other tokens.
     """
     if (folder / "meta.pkl").exists() or not (folder / "val.bin").is_file():
         raise UserError(
@@ -408,7 +407,7 @@ def read_nanogpt(folder: Path) -> None:
 
 
 def new_folder(name: str, overwrite: bool, root: Path = HERE) -> Path:
-    """The folder of a new corpus; UserError for a name that is none, or taken."""
+    """The folder of a new corpus; UserError for an invalid name or one that is taken."""
     if not NAME.fullmatch(name):
         raise UserError(f"--name={name} must be letters, digits, '_', '-' and '.', as in my_text")
     if (root / name / "train.bin").exists() and not overwrite:
@@ -419,9 +418,9 @@ def new_folder(name: str, overwrite: bool, root: Path = HERE) -> Path:
 
 
 def new_parser(doc: str, name: str = "") -> argparse.ArgumentParser:
-    """The parser of a program that makes a corpus: --help shows its docstring as it stands.
+    """The argument parser of a program that makes a corpus: --help prints its docstring verbatim.
 
-    With the usual name of a generated corpus it has --name, --seed and --overwrite.
+    Given the default `name` of a generated corpus, it adds --name, --seed and --overwrite.
     """
     layout = argparse.RawTextHelpFormatter
     parser = argparse.ArgumentParser(description=doc, formatter_class=layout)
@@ -439,12 +438,12 @@ def new_parser(doc: str, name: str = "") -> argparse.ArgumentParser:
 
 
 def sequences(tokens: np.ndarray, block_size: int, seed: int, first: int, count: int) -> np.ndarray:
-    """The training sequences number `first` to `first + count - 1`: (count, block_size + 1) int64.
+    """Training sequences `first` to `first + count - 1`: (count, block_size + 1) int64.
 
-    Inputs are `[:, :-1]`, targets `[:, 1:]`. A sequence depends only on the seed and its number. An
-    epoch cuts the tokens into windows, from a random offset, and reads each once in random order.
-    At most one window that would fit is left out. Windows may cross documents. The next epoch has
-    another offset and order, and the epochs never end. UserError if not even one window fits.
+    Inputs are `[:, :-1]`, targets `[:, 1:]`. A sequence depends only on the seed and its number.
+    Each epoch cuts the tokens into windows from a random offset and reads each window once, in
+    random order. At most one window that would fit is left out. Windows may cross documents. Every
+    epoch has a new offset and order. UserError if not even one window fits.
     """
     if len(tokens) <= block_size:
         raise UserError(
@@ -462,8 +461,7 @@ def window_starts(
 ) -> np.ndarray:
     """(count,) int64: the first token of the windows from number `first` on.
 
-    An epoch has `n_windows`, which follow each other, `size` tokens apart, from an offset below
-    `room`.
+    An epoch has `n_windows` windows, `size` tokens apart, from an offset below `room`.
     """
     starts = []
     for number in range(first, first + count):
@@ -474,7 +472,7 @@ def window_starts(
 
 @lru_cache(maxsize=4)
 def epoch_starts(n_windows: int, size: int, room: int, seed: int, epoch: int) -> np.ndarray:
-    """(n_windows,) int64: the first token of each window of an epoch, in the order of reading."""
+    """(n_windows,) int64: the first token of each window of an epoch, in reading order."""
     generator = np.random.default_rng((seed, epoch))
     return generator.integers(room) + size * generator.permutation(n_windows)
 

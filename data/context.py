@@ -1,12 +1,12 @@
-"""What a text offers beyond L: the loss of a simple predictor against the length of its context.
+"""How predictable a text is from context beyond L: a simple predictor's loss by context length.
 
-A model can only gain from far context what is there. This predictor counts what follows the last
-few tokens in the training split, and looks for the longest match of its own context, as gzip does:
+A model can gain from far context only what is there. This predictor mixes n-gram counts from the
+training split with the longest match in its own context, as gzip does:
 
     P(x) = (1 - a) P_counts(x) + a [x is what followed the longest match]
 
-The share `a` is fitted for each length of match on other places of the same text. So the curve
-tells what copying from far back is worth; it says nothing about meaning that is not repeated.
+The weight `a` is fitted per match length on other positions of the same text. So the curve measures
+the gain from copying from far back; it says nothing about meaning that is not repeated.
 """
 
 import hashlib
@@ -21,17 +21,17 @@ from data import Corpus
 
 COUNTED = 2**23  # tokens of the training split that are counted
 ORDERS = {"byte": 5, "char": 5, "token": 2}  # the longest context that is counted, by unit
-MATCHED = 32  # the longest match that is told apart
-NEAR = 128  # tokens of context that a key target is not predictable from
-KEY_GAIN = 0.5  # nats that more context must win at a key target ...
-KEY_LOSS = 2.0  # ... to below so many
+MATCHED = 32  # the longest match length distinguished
+NEAR = 128  # tokens of context from which a key target is not predictable
+KEY_GAIN = 0.5  # nats that more context must gain at a key target ...
+KEY_LOSS = 2.0  # ... to below this loss
 SHARES = np.concatenate([[0], np.geomspace(1e-3, 0.999, 60)])
 
 
 def hash_contexts(tokens: np.ndarray, order: int, vocab_size: int) -> np.ndarray:
-    """A number for each `order` tokens in a row, (..., n) -> (..., n - order + 1) int64.
+    """A hash of every `order` consecutive tokens, (..., n) -> (..., n - order + 1) int64.
 
-    Its digits are the tokens, in an odd base so that it is a hash where 64 bits are too few.
+    Its digits are the tokens, in an odd base, so that it still hashes well when 64 bits overflow.
     """
     digits = (vocab_size | 1) ** np.arange(order)
     return np.lib.stride_tricks.sliding_window_view(tokens, order, axis=-1) @ digits
@@ -40,18 +40,19 @@ def hash_contexts(tokens: np.ndarray, order: int, vocab_size: int) -> np.ndarray
 def count_probabilities(corpus: Corpus, contexts: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """P_counts of each target after its context, (n, order) and (n,) tokens -> (n,).
 
-    The counts of order k are mixed with those of k - 1 as method C of prediction by partial
-    matching does (Moffat 1990): a context seen n times before t different tokens has n / (n + t).
+    Counts of order k are mixed with those of order k - 1 as in method C of prediction by partial
+    matching (Moffat 1990): a context seen n times before t different tokens gets weight n / (n +
+    t).
     """
     vocab_size = corpus.vocab_size
     text = corpus.train[:COUNTED].astype(np.int64)
     probability = np.full(len(targets), 1 / vocab_size)
     for order in range(contexts.shape[1] + 1):
-        # the different contexts of this order, and which of them each target has, (n,)
+        # the distinct contexts of this order, and the index of each target's, (n,)
         asked, which = np.unique(
             hash_contexts(contexts, order, vocab_size)[:, -1], return_inverse=True
         )
-        # how often each token follows one of them in the text: counts of context * V + token
+        # how often each token follows each of them in the text: counts of context * V + token
         place = pd.Index(asked).get_indexer(hash_contexts(text, order, vocab_size)[:-1])
         hits = place >= 0
         counts = pd.Series(place[hits] * vocab_size + text[order:][hits]).value_counts()
@@ -65,14 +66,14 @@ def count_probabilities(corpus: Corpus, contexts: np.ndarray, targets: np.ndarra
 
 
 def longest_matches(text: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
-    """The longest match of the end of `text` within its last n tokens, for each n of `lengths`.
+    """The longest match of the end of `text` within its last n tokens, for each n in `lengths`.
 
-    Returns its length (0: none; at most MATCHED) and the token that followed it, the latest of the
-    longest: (2, lengths).
+    Returns (2, lengths): its length (0: none; at most MATCHED) and the token that followed it; of
+    equally long matches, the latest.
     """
     last = len(text) - 1
     ends = np.arange(last)  # a match ends here, and the next token follows it
-    matched = np.zeros(last, dtype=np.int64)  # how many tokens match that end here
+    matched = np.zeros(last, dtype=np.int64)  # length of the match that ends here
     for size in range(min(MATCHED, last)):
         ends = ends[ends >= size]
         ends = ends[text[ends - size] == text[last - size]]
@@ -90,11 +91,11 @@ def longest_matches(text: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
 def target_losses(
     corpus: Corpus, ends: np.ndarray, scored: int, lengths: Sequence[int]
 ) -> np.ndarray:
-    """Nats of the predictor at each target with n tokens of context, by n of `lengths`.
+    """The predictor's loss in nats at each target, for each context length in `lengths`.
 
-    Returns (lengths, measured ends, scored). The targets are the last `scored` ones of windows of
-    the validation text that end at `ends`. The first half of them is measured, and the shares are
-    fitted on the other half.
+    Returns (lengths, measured ends, scored). The targets are the last `scored` tokens of windows of
+    the validation text that end at `ends`. The first half is measured; the weights are fitted on
+    the other half.
     """
     text = corpus.val.astype(np.int64)
     places = (ends[:, None] + np.arange(1 - scored, 1)).ravel()  # of all targets, (n,)
@@ -108,11 +109,11 @@ def target_losses(
         before = text[max(0, place - max(lengths)) : place]
         matches.append(longest_matches(before, lengths))
     losses = []
-    for size, token in np.array(matches).transpose(2, 1, 0):  # of each length, (n,) both
+    for size, token in np.array(matches).transpose(2, 1, 0):  # per length, (n,) each
         hits = (token == targets)[:, None]
         probability = counted * (1 - SHARES) + SHARES * hits  # (n, shares)
         nats = -np.log(np.maximum(probability, 1e-300))
-        # a share for matches of 1 token, of 2 to 3, 4 to 7 ...; 0 where nothing matches
+        # a weight for matches of 1 token, of 2 to 3, 4 to 7 ...; 0 without a match
         group = np.frexp(size)[1]
         best = nats[:, 0].copy()
         for number in range(1, group.max() + 1):
@@ -125,12 +126,12 @@ def target_losses(
 def known_losses(
     corpus: Corpus, ends: np.ndarray, scored: int, lengths: Sequence[int]
 ) -> np.ndarray:
-    """`target_losses` in float32, kept in a file beside the corpus if it can be written."""
+    """`target_losses` in float32, cached in the corpus folder if it is writable."""
     splits = [corpus.split_sha256("train"), corpus.split_sha256("val")]
     asked = json.dumps([splits, ends.tolist(), scored, list(lengths)])
     digest = hashlib.sha256(asked.encode()).hexdigest()[:16]
     path = corpus.folder / f"context-{digest}.npy"
-    with suppress(OSError, ValueError, EOFError):  # missing or damaged: computed again
+    with suppress(OSError, ValueError, EOFError):  # missing or damaged: recompute
         return np.load(path, allow_pickle=False)
     nats = target_losses(corpus, ends, scored, lengths).astype(np.float32)
     with suppress(OSError):
@@ -139,13 +140,13 @@ def known_losses(
 
 
 def key_targets(near: np.ndarray, far: np.ndarray) -> np.ndarray:
-    """Which targets far context makes predictable: bool, as `near` and `far`, the predictor's nats
-    with NEAR tokens of context and with many.
+    """Which targets become predictable with far context: bool, same shape as `near` and `far`, the
+    predictor's nats with NEAR tokens of context and with many.
 
     A target is key if far context lowers the loss on it by more than KEY_GAIN, to below KEY_LOSS.
-    On stdlib these are 287 of 2,048 targets, in 52 of 64 places. The idea is LongPPL's (Fang et al.
-    2024, arXiv 2410.23771), whose judge is a large model and whose gain is 2 nats, which leaves 114
-    targets of stdlib: a byte has fewer nats than a token. A judge that counts shares no weakness
-    with any scheme, but it knows only copies.
+    On stdlib these are 287 of 2,048 targets, in 52 of 64 windows. The idea is LongPPL's (Fang et
+    al. 2024, arXiv 2410.23771), which uses a large model as judge and a gain of 2 nats; that would
+    leave 114 targets on stdlib, as a byte has fewer nats than a token. A counting judge shares no
+    weakness with any scheme, but it knows only copies.
     """
     return (near - far > KEY_GAIN) & (far < KEY_LOSS)

@@ -1,4 +1,4 @@
-"""Download a published file, kept only if its SHA-256 is right, or a Hugging Face model."""
+"""Download a published file and check its SHA-256, or download a Hugging Face model."""
 
 import os
 from collections.abc import Sequence
@@ -10,15 +10,15 @@ from tqdm import tqdm
 import configurable
 from configurable import UserError
 
-TIMEOUT = 30.0  # seconds without an answer
+TIMEOUT = 30.0  # seconds without a response
 OTHERWISE = "check the network, name a mirror with --url=URL, or put a copy at"
 
 
 def download(url: str, path: Path, sha256: str, otherwise: str = "") -> None:
-    """Download `url` (http or https) to `path`, with progress; a file that is there is checked.
+    """Download `url` (http or https) to `path`, with progress; an existing file is only checked.
 
-    UserError unless it has this SHA-256; `otherwise` is what the user is told to do. Nothing is
-    left behind then.
+    UserError unless it has this SHA-256; `otherwise` is the advice in the message. A failed
+    download leaves no file.
     """
     otherwise = otherwise or f"{OTHERWISE} {path}"
     if path.exists():
@@ -48,9 +48,9 @@ def download(url: str, path: Path, sha256: str, otherwise: str = "") -> None:
 def model_folder(
     name: str | Path, patterns: Sequence[str] = ("*.json", "model*.safetensors")
 ) -> Path:
-    """The folder of a Hugging Face model: `name`, or where its download is kept.
+    """The folder of a Hugging Face model: `name` itself, or its download cache.
 
-    `patterns` are the files to download; UserError if there is no such model.
+    `patterns` selects the files to download; UserError if there is no such model.
     """
     if Path(name).is_dir():
         return Path(name)

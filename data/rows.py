@@ -1,12 +1,12 @@
-"""Corpora of rows: texts that stand for themselves, in which some tokens are scored.
+"""Corpora of rows: independent texts in which only some tokens are scored.
 
-data/recall, data/tasks, data/needles and data/digits make them. Beside the files of any corpus
-there are train_answers.npy and val_answers.npy: for each token how far back its answer stands, 0 if
-it is not scored. Training rows all have one width; validation rows have one for each size.
+data/recall, data/tasks, data/needles and data/digits make them. Besides the usual files there are
+train_answers.npy and val_answers.npy: for each token, how far back its answer is, or 0 if it is not
+scored. Training rows all have the same width; validation rows have one width per size.
 
-A target is the token behind its input, which is then read as the next input. Where answers are
-"copied", as in mqar, it is instead the token that stands so far back from its input, whatever is
-behind: a model never reads what it should have answered. The entry "rows" of meta.json has
+A target is the token after its input, and is itself the next input. If answers are "copied", as in
+mqar, the target is instead the token that far back from its input, whatever comes next: the model
+never reads the correct answer. The entry "rows" of meta.json has
 
     protocol   "recall", "needles", "exact_match" or "image": how the corpus is tested
     kind       what is to be learned
@@ -17,9 +17,9 @@ behind: a model never reads what it should have answered. The entry "rows" of me
     majority   that of who says what was written most often; None where that is no cheap way
     copied     of mqar: true, see above; elsewhere it is left out
 
-data/recall makes rows of another kind, in which a text may stand between questions. A training
-sequence or a test of any length is a piece of a row. Beside the files there is val_documents.npy:
-the document that each validation row is from. The entry "questions" of meta.json has
+data/recall makes a different kind of rows, in which there may be text between questions. A training
+or test sequence of any length is a piece of a row. There is one more file, val_documents.npy: the
+source document of each validation row. The entry "questions" of meta.json has
 
     longest          inputs of a validation row, and of the longest test
     trained          inputs of a training row
@@ -37,22 +37,22 @@ import numpy as np
 from configurable import UserError
 from data import Corpus, evenly, sequences, window_starts, write_corpus
 
-LEAST = 400  # answers that a bin of distances needs
-OF_ORDER = 2**15  # is added to the distance of questions of order
-TEXT = 2**16 - 1  # stands for the distance where the target is a byte of a text
-SCORED = 32  # bytes of text that a test scores, the last ones of each row
+LEAST = 400  # answers needed in a bin of distances
+OF_ORDER = 2**15  # added to the distance of order questions
+TEXT = 2**16 - 1  # in place of the distance if the target is a byte of text
+SCORED = 32  # bytes of text scored in a test, the last ones of each row
 UNREAD = 512  # training rows to choose a learning rate by
-Pair = tuple[np.ndarray, np.ndarray]  # tokens (rows, width) and how far back their answers stand
+Pair = tuple[np.ndarray, np.ndarray]  # tokens (rows, width) and how far back their answers are
 
 
 def write_rows(
     folder: Path, train: Pair, validation: Mapping[int, Pair], rows: dict, **entries: str
 ) -> dict:
-    """Write a corpus of rows to `folder`, and return what is in its meta.json.
+    """Write a corpus of rows to `folder` and return the content of its meta.json.
 
-    `validation` has the rows of each size. Those of a trained size are filled up to the training
-    width with tokens 0, which are not scored. `rows` is the entry of meta.json, without inputs and
-    sizes. For `entries` see `write_corpus`.
+    `validation` has the rows of each size. Rows of a trained size are padded to the training width
+    with token 0, which is not scored. `rows` is the entry in meta.json, without inputs and sizes.
+    For `entries` see `write_corpus`.
     """
     width = train[0].shape[1]
     rows = {**rows, "inputs": width - 1, "sizes": []}
@@ -75,7 +75,7 @@ def write_rows(
 
 @lru_cache(maxsize=4)
 def answers_of(corpus: Corpus, split: str) -> np.ndarray:
-    """How far back the answer of each token of a split stands, (n,); UserError if it is damaged."""
+    """How far back the answer of each token in a split is, (n,); UserError if damaged."""
     path = corpus.folder / f"{split}_answers.npy"
     answers = ()
     with suppress(OSError, ValueError, EOFError):
@@ -86,7 +86,7 @@ def answers_of(corpus: Corpus, split: str) -> np.ndarray:
 
 
 def check_length(corpus: Corpus, block_size: int) -> None:
-    """UserError unless a run with this block_size can be trained on the corpus."""
+    """UserError if a run with this block_size cannot be trained on the corpus."""
     rows = corpus.meta.get("rows")
     trained = corpus.meta.get("questions", {}).get("trained", block_size)
     if block_size > trained:
@@ -101,14 +101,14 @@ def check_length(corpus: Corpus, block_size: int) -> None:
 
 
 def check_test_length(corpus: Corpus, length: int) -> None:
-    """UserError unless the test rows of a corpus with questions have that many inputs."""
+    """UserError if the test rows of a corpus with questions are shorter than `length` inputs."""
     longest = corpus.meta["questions"]["longest"]
     if length > longest:
         raise UserError(f"the test rows of {corpus.name} have {longest} inputs")
 
 
 def rows_of(corpus: Corpus, size: int) -> Pair:
-    """The validation rows of one size: tokens and how far back answers stand, (rows, width)."""
+    """The validation rows of one size: tokens and how far back answers are, (rows, width)."""
     first = 0
     for row_size, count, width in corpus.meta["rows"]["sizes"]:
         if row_size == size:
@@ -120,9 +120,9 @@ def rows_of(corpus: Corpus, size: int) -> Pair:
 
 
 def targets_of(corpus: Corpus, tokens: np.ndarray, distances: np.ndarray) -> np.ndarray:
-    """The target of each input of rows, -1 where none is scored: (n, T + 1) each -> int64 (n, T).
+    """The target of each input, -1 if not scored: (n, T + 1) each -> int64 (n, T).
 
-    `distances` say of each token how far back its answer stands from the input before it.
+    `distances` gives, for each token, how far back its answer is from the previous input.
     """
     back = distances[:, 1:].astype(np.int64)
     targets = tokens[:, 1:].astype(np.int64)
@@ -135,8 +135,8 @@ def targets_of(corpus: Corpus, tokens: np.ndarray, distances: np.ndarray) -> np.
 def batch(corpus: Corpus, length: int, seed: int, first: int, count: int) -> Pair:
     """Training sequences from number `first` on: inputs and targets, (count, length) int64 each.
 
-    Of rows they are as in `targets_of`. For text see `sequences`.
-    An epoch reads each row once in random order. What a number stands for follows from the seed.
+    For rows, targets are as in `targets_of`; for text see `sequences`. An epoch reads each row
+    once, in random order. A sequence depends only on the seed and its number.
     """
     if "questions" in corpus.meta:
         starts = piece_starts(corpus, "train", length).ravel()
@@ -151,8 +151,8 @@ def batch(corpus: Corpus, length: int, seed: int, first: int, count: int) -> Pai
 
 
 def piece_starts(corpus: Corpus, split: str, length: int) -> np.ndarray:
-    """Where the pieces of `length` inputs begin that rows with questions are cut into: (rows,
-    pieces), those of each row from its end to its beginning.
+    """The starts of the pieces of `length` inputs that rows with questions are cut into: (rows,
+    pieces), from the end of each row to its beginning.
     """
     inputs = corpus.meta["questions"]["trained" if split == "train" else "longest"]
     n_tokens = corpus.meta["splits"][split]["tokens"]
@@ -161,9 +161,9 @@ def piece_starts(corpus: Corpus, split: str, length: int) -> np.ndarray:
 
 
 def unread(corpus: Corpus, seed: int, first: int, inputs: int) -> Pair:
-    """The UNREAD training rows that come after the `first` ones of the first epoch, as `batch`.
+    """The UNREAD training rows after the first `first` of the first epoch, as in `batch`.
 
-    A training with `inputs` inputs that has read `first` rows knows none of them. UserError if too
+    A run with `inputs` inputs that has read `first` rows has seen none of them. UserError if too
     few are left.
     """
     if "questions" in corpus.meta:
@@ -181,7 +181,7 @@ def unread(corpus: Corpus, seed: int, first: int, inputs: int) -> Pair:
 def validation(corpus: Corpus, length: int, count: int) -> Pair:
     """At most `count` validation sequences, evenly spaced: inputs and targets, (count, length).
 
-    Of a corpus of rows they are among those of trained sizes, which stand first in the split.
+    In a corpus of rows they have trained sizes, which come first in the split.
     """
     if "questions" in corpus.meta:
         starts = piece_starts(corpus, "val", length)[:, 0]
@@ -196,7 +196,7 @@ def validation(corpus: Corpus, length: int, count: int) -> Pair:
 
 
 def inputs_and_targets(corpus: Corpus, split: str, starts: np.ndarray, length: int) -> Pair:
-    """The sequences that start at these tokens of a split, (n,) -> (n, length) each.
+    """Inputs and targets of the sequences that start at these tokens, (n,) -> (n, length) each.
 
     The targets are as in `targets_of`.
     """
@@ -205,11 +205,11 @@ def inputs_and_targets(corpus: Corpus, split: str, starts: np.ndarray, length: i
 
 
 def pieces(corpus: Corpus, split: str, starts: np.ndarray, length: int) -> Pair:
-    """Pieces of a split, and what is scored in them: (n, length + 1) int64 each.
+    """Pieces of a split and what is scored in them: (n, length + 1) int64 each.
 
-    Of text that is everything (1), of rows the distances of their answers. Of rows with questions
-    it is the distance at an answer all of whose writes are in the piece, plus OF_ORDER if it is one
-    of order; TEXT at a byte of a text; else 0.
+    In text, every token is scored (1); in rows, it is the distances of their answers. In rows with
+    questions, it is the distance at an answer if all of its writes are in the piece, plus OF_ORDER
+    for order questions; TEXT at a byte of text; else 0.
     """
     places = starts[:, None] + np.arange(length + 1)
     tokens = (corpus.train if split == "train" else corpus.val)[places].astype(np.int64)
@@ -217,17 +217,17 @@ def pieces(corpus: Corpus, split: str, starts: np.ndarray, length: int) -> Pair:
         return tokens, np.ones_like(tokens)
     scored = answers_of(corpus, split)[places].astype(np.int64)
     if "questions" in corpus.meta:
-        question = np.arange(-1, length)  # its place, beside that of its answer
+        question = np.arange(-1, length)  # its index, at that of its answer
         distances = scored % OF_ORDER
         scored[(distances > question) & (scored < TEXT)] = 0
     return tokens, scored
 
 
 def tested_pieces(corpus: Corpus, length: int, n_rows: int) -> tuple[np.ndarray, ...]:
-    """What a test with `length` inputs reads of evenly spaced validation rows, cut from their ends.
+    """The test sequences of `length` inputs: evenly spaced validation rows, cut from their ends.
 
-    Returns tokens and what is scored, as `pieces`, and the document of each piece, (n,). Of the
-    text the last SCORED inputs of a row are scored, so that every length has the same targets.
+    Returns tokens and what is scored, as in `pieces`, and the document of each piece, (n,). Only
+    the last SCORED inputs of a row are scored as text, so that every length has the same targets.
     """
     starts = piece_starts(corpus, "val", length)
     read = evenly(len(starts), n_rows)
@@ -235,6 +235,6 @@ def tested_pieces(corpus: Corpus, length: int, n_rows: int) -> tuple[np.ndarray,
     documents = np.repeat(documents[read], starts.shape[1])
     tokens, scored = pieces(corpus, "val", starts[read].ravel(), length)
     is_text = scored == TEXT
-    is_text[:: starts.shape[1], -SCORED:] = False  # of the last piece of each row
+    is_text[:: starts.shape[1], -SCORED:] = False  # in the last piece of each row
     scored[is_text] = 0
     return tokens, scored, documents

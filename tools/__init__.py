@@ -1,6 +1,6 @@
-"""Programs beside the main ones: `python -m tools.bench`, `python -m tools.explain`.
+"""Auxiliary programs: `python -m tools.bench`, `python -m tools.explain`.
 
-Their settings are here, without torch, so that --help is fast.
+Their settings are here, without importing torch, so that --help is fast.
 """
 
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from configurable import Count, Length, ModelSettings, TrainSettings, setting
 
 @dataclass(frozen=True)
 class BenchSettings(TrainSettings):
-    """Speed and memory of position schemes, which are the other words of the command line.
+    """Speed and memory of position schemes, given as the other command-line arguments.
 
-    The model is that of a training with these settings.
+    The model is the one that train.py would build with these settings.
     """
 
     only: tuple[Literal["train", "test", "decode"], ...] = setting(
@@ -27,7 +27,7 @@ class BenchSettings(TrainSettings):
 
 @dataclass(frozen=True)
 class ExplainSettings(ModelSettings):
-    """A scheme or an extension, explained for a model of this shape (block_size is L)."""
+    """Explain a scheme or an extension for a model of this shape (block_size is L)."""
 
     pos_file: str = setting("", "a Python file of your own with more position schemes")
     length: Length | None = setting(None, "test length in tokens, else 8 L")

@@ -1,4 +1,4 @@
-"""Measure position schemes: the speed and the memory of training, long tests and decoding.
+"""Benchmark position schemes: speed and memory of training, long tests and decoding.
 
     python -m tools.bench [SCHEME ...] [config/FILE.py ...] [--name=value ...]
 
@@ -6,8 +6,8 @@
     python -m tools.bench rope config/size/gpt2.py --only=train     # 124M parameters, for a GPU
     python -m tools.bench rope --only=test --eval_lengths=65536     # a long test and its memory
 
-The scheme, nope and a product of two matrices of 2048 x 2048 take turns, so that a machine whose
-speed changes does so for all three. A long test has the longest of eval_lengths, else 16 L.
+The scheme, nope and a 2048 x 2048 matrix product are timed in turn, so that changes in the
+machine's speed affect all three. A long test uses the longest of eval_lengths, by default 16 L.
 """
 
 if __name__ == "__main__":  # --help answers before torch is imported
@@ -38,8 +38,8 @@ from runs.results import show
 from tools import BenchSettings
 from train import MeanLoss, compile_loss, configure_optimizers, to_device
 
-TEST_TOKENS = 16384  # inputs of one forward pass of a test
-CUBE = 2048  # rows and columns of the matrices that are multiplied
+TEST_TOKENS = 16384  # inputs per forward pass in a test
+CUBE = 2048  # rows and columns of the multiplied matrices
 LEGEND = (
     "nope       median of the ratios to the speed of nope in each turn; low, high: all of them",
     "use        operations as train.py counts them, as a share of those of the product",
@@ -55,7 +55,7 @@ LEGEND = (
 def prepare(
     s: BenchSettings, part: str, corpus: data.Corpus, compute: device.Compute
 ) -> tuple[GPT, Callable[[], None], int, int]:
-    """A model, what is measured of it, and how many tokens that takes in texts of which length."""
+    """A model, the function to time, the length of its texts, and the tokens per call."""
     torch.manual_seed(s.seed)
     model = GPT(s.gpt(corpus.vocab_size), s.pos_file or None).to(compute.device)
     model.train(part == "train")
@@ -95,7 +95,7 @@ def prepare(
         return model, test, length, len(texts) * length
 
     if compute.kind == "cuda" and s.compile and not device.missing_compiler():
-        model.compile()  # on a CPU that takes longer than it saves
+        model.compile()  # on a CPU, compiling takes longer than it saves
 
     def decode() -> None:
         with device.autocast(compute):
@@ -105,7 +105,7 @@ def prepare(
 
 
 def seconds(run: Callable[[], object], compute: device.Compute) -> float:
-    """How long a call takes, until the device has done all."""
+    """Seconds that a call takes, until the device has finished."""
     started = time.perf_counter()
     run()
     if compute.kind == "cuda":
@@ -114,13 +114,13 @@ def seconds(run: Callable[[], object], compute: device.Compute) -> float:
 
 
 def compare(s: BenchSettings, part: str, corpus: data.Corpus, compute: device.Compute) -> dict:
-    """Measure a part of the scheme s.pos in turn with nope and with a product of matrices."""
-    torch._dynamo.reset()  # what was compiled before, and the models of then
+    """Time one part of the scheme s.pos in turn with nope and a matrix product."""
+    torch._dynamo.reset()  # drop earlier compiled code and the models it holds
     gc.collect()
     model, run, length, tokens = prepare(s, part, corpus, compute)
     _, run_nope, _, _ = prepare(replace(s, pos="nope"), part, corpus, compute)
     a = torch.randn(CUBE, CUBE, device=compute.device, dtype=compute.dtype)
-    count = 100 if compute.kind == "cuda" else 1  # one is too short to be timed there
+    count = 100 if compute.kind == "cuda" else 1  # a single one is too short to time
 
     def product() -> None:
         for _ in range(count):
@@ -135,7 +135,7 @@ def compare(s: BenchSettings, part: str, corpus: data.Corpus, compute: device.Co
     flops = flops_per_token(model, length) * tokens
     weights = 4 * model.parameter_count
     if part == "train":
-        weights *= 3  # with AdamW's two means
+        weights *= 3  # with AdamW's two moments
     else:
         flops /= 3  # forward only
     gib = None
@@ -160,7 +160,7 @@ def compare(s: BenchSettings, part: str, corpus: data.Corpus, compute: device.Co
 
 
 def main() -> None:
-    """Measure each part of each scheme; print a table."""
+    """Measure each part of each scheme and print a table."""
     s, schemes = configure(BenchSettings, sys.argv[1:], __doc__)
     device.set_up_cpu()
     compute = device.pick(s.device, s.dtype, s.batch_size * s.block_size, s.n_embd)

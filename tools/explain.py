@@ -1,13 +1,12 @@
-"""Explain a position expression: what it is, which layers it acts in, how far each pair turns.
+"""Explain a position expression: what it is, which layers it acts in, how far each pair rotates.
 
     python -m tools.explain 'rope + alibi'                        a scheme
     python -m tools.explain 'yarn(factor=8)' --block_size=512     an extension, of rope or of --pos
     python -m tools.explain 'mine + rope' --pos_file=mine.py      a scheme of your own
 
-The table has a line for each pair of columns that a rotary scheme turns. A pair that finishes a
-turn within the training length L (block_size) meets every angle in training; a slower one meets
-angles that it has never seen as soon as a text is longer, unless an extension slows it down. N is
---length, by default 8 L.
+The table has a line for each pair of columns that a rotary scheme rotates. A pair that completes a
+turn within the training length L (block_size) sees every angle in training; a slower pair reaches
+unseen angles in any longer text, unless an extension slows it down. N is --length, by default 8 L.
 """
 
 if __name__ == "__main__":  # --help answers before torch is imported
@@ -34,10 +33,11 @@ from tools import ExplainSettings
 
 
 def pair_table(scheme: Scheme, rotary: Rotary, length: int) -> pd.DataFrame:
-    """A line for each of the F pairs that a rotary piece turns, wavelengths in tokens.
+    """A line for each of the F pairs that a rotary piece rotates; wavelengths in tokens.
 
-    All angles of a text were seen if the pair finishes a turn within the longest distance of
-    training, or turns no further in the text than there. Random positions (randomized) are drawn.
+    A pair has seen all angles of a text if it completes a turn within the longest training
+    distance, or turns no further in the text than in training. Random positions (randomized) are
+    drawn.
     """
     trained = scheme.shape.length
     span = trained - 1
@@ -58,7 +58,7 @@ def pair_table(scheme: Scheme, rotary: Rotary, length: int) -> pd.DataFrame:
 
 
 def main() -> None:
-    """Say what an expression is, and show the pairs of columns that it turns."""
+    """Describe an expression, and print the pairs of columns that it rotates."""
     settings, words = configure(ExplainSettings, sys.argv[1:], __doc__)
     pos_file = Path(settings.pos_file) if settings.pos_file else None
     if words:
@@ -84,7 +84,7 @@ def main() -> None:
         print(f"\n{scheme_name(piece)}: {inspect.getdoc(cls)}")
         print(f"options: {', '.join(options) or 'none'}")
         print(f"parameters: {', '.join(parameters) or 'none'}")
-    for rotary in scheme.rotary:  # none: it turns no pairs
+    for rotary in scheme.rotary:  # empty if no pairs rotate
         frame = pair_table(scheme, rotary, length)
         _, factor = rotary.frequencies(length, scheme.maps)
         notes = [
