@@ -207,8 +207,8 @@ def inputs_and_targets(corpus: Corpus, split: str, starts: np.ndarray, length: i
 def pieces(corpus: Corpus, split: str, starts: np.ndarray, length: int) -> Pair:
     """Pieces of a split and what is scored in them: (n, length + 1) int64 each.
 
-    In text, every token is scored (1); in rows, it is the distances of their answers. In rows with
-    questions, it is the distance at an answer if all of its writes are in the piece, plus OF_ORDER
+    In text, everything is scored (1); in rows, answers, with their distances. In rows with
+    questions it is the distance at an answer if all of its writes are in the piece, plus OF_ORDER
     for order questions; TEXT at a byte of text; else 0.
     """
     places = starts[:, None] + np.arange(length + 1)
@@ -217,7 +217,7 @@ def pieces(corpus: Corpus, split: str, starts: np.ndarray, length: int) -> Pair:
         return tokens, np.ones_like(tokens)
     scored = answers_of(corpus, split)[places].astype(np.int64)
     if "questions" in corpus.meta:
-        question = np.arange(-1, length)  # its index, at that of its answer
+        question = np.arange(-1, length)  # the index of the question, at its answer
         distances = scored % OF_ORDER
         scored[(distances > question) & (scored < TEXT)] = 0
     return tokens, scored

@@ -1,14 +1,14 @@
-"""Public-domain books: 111 MB to train on and 18 MB by 24 other authors to validate on.
+"""Public-domain books: 111 MB for training and 18 MB by 24 other authors for validation.
 
 python data/books/prepare.py                        bytes: the corpus books
 python data/books/prepare.py --tokenizer=gpt2       GPT-2's tokens: the corpus books_gpt2
 python data/books/prepare.py --from=FOLDER          from a clone of the repository
 python data/books/prepare.py --url=URL              from a mirror
 
-list.json names each book: its number at Project Gutenberg, its file in a GitHub repository at a
-fixed commit, the size and SHA-256 of the file, where the text without Project Gutenberg's header
-and licence begins and ends in it, and the SHA-256 of that text. Every text is checked. The texts
-are kept in data/books/texts, so a download that stopped goes on, and the second corpus needs none.
+list.json gives, for each book, its Project Gutenberg number, its file in a GitHub repository at a
+fixed commit, the file's size and SHA-256, where the text without Project Gutenberg's header and
+licence begins and ends, and the SHA-256 of that text. Every text is checked. Texts are kept in
+data/books/texts, so an interrupted download resumes, and the second corpus needs none.
 """
 
 import hashlib
@@ -59,18 +59,18 @@ def read_list(path: Path) -> dict[str, list[Book]]:
 
 
 def normal(text: str) -> str:
-    """`text` with plain line ends, no spaces before them, and no two empty lines in a row."""
+    """Normalise line ends, strip trailing spaces and merge consecutive empty lines."""
     text = re.sub(r"[^\S\n]+\n", "\n", text.replace("\r\n", "\n"))
     return re.sub(r"\n{3,}", "\n\n", text)
 
 
 def digest(data: bytes) -> str:
-    """SHA-256, 64 digits."""
+    """SHA-256, 64 hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()
 
 
 def get_text(book: Book, path: Path, clone: str, url: str) -> None:
-    """Write the text of a book to `path`, from a clone or else from below `url`."""
+    """Write the text of a book to `path`, from a clone or from `url`."""
     file = Path(clone, book.file)
     if not clone:
         file = path.with_suffix(".part")
@@ -85,8 +85,8 @@ def get_text(book: Book, path: Path, clone: str, url: str) -> None:
 def prepare(folder: Path, tokenizer: str = "bytes", clone: str = "", url: str = URL) -> dict:
     """Write the corpus to `folder` and return its meta.json.
 
-    The books are read from a clone of REPOSITORY if there is one, else downloaded from below `url`.
-    The texts are kept beside list.json. UserError if a book is missing or another one.
+    Books are read from a clone of REPOSITORY if given, else downloaded from `url`. Texts are kept
+    next to list.json. UserError if a book is missing or has changed.
     """
     encoder = tokenizer_of({"tokenizer": tokenizer})  # first: it may need a network too
     books = read_list(BOOKS / "list.json")
@@ -98,7 +98,7 @@ def prepare(folder: Path, tokenizer: str = "bytes", clone: str = "", url: str = 
         if not path.is_file() or digest(path.read_bytes()) != book.text_sha256:
             get_text(book, path, clone, url)
     splits = {}
-    for split in books:  # one book after the other, so that few are in memory
+    for split in books:  # one book at a time, to save memory
         paths = [texts / f"{book.number}.txt" for book in books[split]]
         read = (path.read_bytes().decode("utf-8") for path in paths)
         splits[split] = (ids for _, ids in encode(read, encoder))

@@ -1,10 +1,10 @@
-"""The first books of books_gpt2, up to 20 million tokens: 45 MB that can be carried to a GPU.
+"""The first books of books_gpt2, up to 20 million tokens: 45 MB to copy to a GPU machine.
 
     python data/books/prepare.py --tokenizer=gpt2
     python data/books_gpu/prepare.py
 
-Beside the corpus stands GPT-2's vocabulary, in the folder tiktoken: a machine without a network
-finds it if TIKTOKEN_CACHE_DIR names that folder (`make gpu` does so).
+GPT-2's vocabulary is stored with the corpus, in the folder tiktoken: a machine without a network
+finds it if TIKTOKEN_CACHE_DIR is set to that folder (`make gpu` does this).
 """
 
 import os
@@ -23,7 +23,7 @@ TOKENS = 20_000_000  # of training text, at most
 
 
 def prepare(folder: Path) -> dict:
-    """Write the corpus and the vocabulary to `folder`; what is in meta.json."""
+    """Write the corpus and the vocabulary to `folder` and return its meta.json."""
     books = load("books_gpt2")
     ends = np.append(books.train_starts[1:], len(books.train))
     count = int(np.searchsorted(ends, TOKENS, side="right"))
@@ -40,7 +40,7 @@ def prepare(folder: Path) -> dict:
 
 
 def main() -> None:
-    """Make it, and say what it holds."""
+    """Make the corpus and print a summary."""
     new_parser(__doc__).parse_args()
     prepare(Path(__file__).resolve().parent)
 

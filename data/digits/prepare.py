@@ -4,15 +4,16 @@
     python data/digits/prepare.py --side=24 --name=digits24      trained with 24 x 24
     python data/digits/prepare.py --seed=1 --name=digits_1       with other drawings
 
-A digit is a line through points (STROKES) that is drawn from the seed: turned, stretched and moved
-as a whole, with points that tremble, with a thin or a thick pen. The same drawing can be rendered
-with any number of patches a side, because the pen and its soft edge are measured in sides of the
-image. A patch is the grey value at its centre, as one of eight characters from blank to dark. A row
-is a newline, which starts the image, and then the patches, row by row. `fold -w 12` shows it.
+A digit is a line through points (STROKES) with random variation from the seed: it is rotated,
+stretched and shifted as a whole, its points are jittered, and the pen is thin or thick. The same
+drawing can be rendered at any number of patches per side, because the pen and its soft edge are
+measured relative to the image side. A patch is the grey value at its centre, one of eight
+characters from blank to dark. A row is a newline, which starts the image, followed by the patches,
+row by row. `fold -w 12` shows it.
 
-The training rows have --side x --side patches. The validation split has other drawings, each of
-them at three sizes: with --side patches a side, with twice and with four times as many. Every patch
-is scored. A patch of a larger image is easier to predict, because its neighbours are nearer.
+The training rows have --side x --side patches. The validation split has other drawings, each at
+three sizes: --side patches per side, twice and four times as many. Every patch is scored. Patches
+of larger images are easier to predict, because their neighbours are closer.
 """
 
 import sys
@@ -28,9 +29,9 @@ from data.rows import Pair, write_rows  # noqa: E402
 GREYS = " .:-=+*#"  # from blank to dark: tokens 0, 1 ...
 START = len(GREYS)  # the token before the first patch
 TRAIN_IMAGES, TEST_IMAGES = 24_000, 256
-TIMES = (1, 2, 4)  # the sides of validation, as multiples of that of training
-EDGE = 0.08  # how far the edge of a stroke takes to fade, in sides of the image
-BATCH = 256  # images that are rendered at once
+TIMES = (1, 2, 4)  # validation sides, as multiples of the training side
+EDGE = 0.08  # width of a stroke's soft edge, relative to the image side
+BATCH = 256  # images rendered at once
 STROKES = (  # of 0, 1 ... 9: points xy from 0 to 8, x to the right and y down
     "40 21 13 15 27 48 67 75 73 61 40",
     "22 40 48",
@@ -48,7 +49,7 @@ STROKES = (  # of 0, 1 ... 9: points xy from 0 to 8, x to the right and y down
 def outline(digit: int) -> tuple[np.ndarray, np.ndarray]:
     """The points of a digit, (P, 2) from -0.5 to 0.5, and the two ends of its segments, (S, 2).
 
-    P and S are those of the longest digit: the last one is repeated.
+    P and S are the maximum over digits; shorter ones repeat their last point or segment.
     """
     most = max(len(strokes.split()) for strokes in STROKES)
     strokes = [stroke.split() for stroke in STROKES[digit].split(",")]
@@ -60,10 +61,10 @@ def outline(digit: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def draw(generator: np.random.Generator, digits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Drawings of these digits (N,): segments (N, S, 2, 2) and half the width of the pen (N,).
+    """Draw these digits (N,): segments (N, S, 2, 2) and half the pen width (N,).
 
-    Lengths are in sides of the image, which reaches from 0 to 1. They are rounded: what follows
-    has the same bits on every machine.
+    Lengths are relative to the image side, from 0 to 1, and rounded, so that the result is
+    bit-identical on every machine.
     """
     points = np.stack([outline(digit)[0] for digit in range(10)])[digits]
     segments = np.stack([outline(digit)[1] for digit in range(10)])[digits]
@@ -84,7 +85,7 @@ def render(segments: np.ndarray, pen: np.ndarray, side: int) -> np.ndarray:
     centres = (np.arange(side) + 0.5) / side
     x = np.tile(centres, side)
     y = np.repeat(centres, side)
-    nearest = np.full((len(pen), side * side), np.inf)  # the square of the distance
+    nearest = np.full((len(pen), side * side), np.inf)  # squared distance
     for (x0, y0), (x1, y1) in segments.transpose(1, 2, 3, 0)[..., None]:
         wide = x1 - x0
         high = y1 - y0

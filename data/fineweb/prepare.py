@@ -3,13 +3,13 @@
     hf download kjj0/fineweb10B-gpt2 --repo-type=dataset --local-dir=FOLDER
     python data/fineweb/prepare.py --from=FOLDER
 
-FOLDER has fineweb_train_*.bin and fineweb_val_*.bin, as many as you like; all of them are read, in
-the order of their names. Whole, they are 20 GB: `--include='fineweb_*_00000[0-4].bin'` takes the
-validation shard and four of 100 million tokens to train on. No checksum of them is published; that
-of the corpus is in its meta.json.
+FOLDER has any number of fineweb_train_*.bin and fineweb_val_*.bin; all are read, in order of their
+names. All together are 20 GB: `--include='fineweb_*_00000[0-4].bin'` selects the validation shard
+and four training shards of 100 million tokens. No checksums of them are published; the corpus's is
+in its meta.json.
 
 A shard is a header of 256 int32 (20240520, version 1, number of tokens) and the tokens, uint16. A
-document begins with GPT-2's end token, 50256, and may go on in the next shard.
+document begins with GPT-2's end token, 50256, and may continue in the next shard.
 """
 
 import sys
@@ -31,7 +31,7 @@ RULE = "the parts of the shards; a document begins with its end token"
 
 
 def read_shard(path: Path) -> np.ndarray:
-    """The tokens of a shard, (n,) uint16, still on the disk; UserError if it is none."""
+    """The tokens of a shard, (n,) uint16, memory-mapped; UserError if it is not a shard."""
     header = np.fromfile(path, dtype="<i4", count=256)
     if len(header) < 256 or header[0] != MAGIC:
         raise UserError(
@@ -65,7 +65,7 @@ def documents(paths: Iterable[Path]) -> Iterator[np.ndarray]:
 def prepare(folder: Path, shards: Path) -> dict:
     """Write the corpus to `folder` and return its meta.json.
 
-    UserError if `shards` has none, or one that is damaged; nothing is written then.
+    UserError, before anything is written, if `shards` is empty or one is damaged.
     """
     splits = {}
     for split in SPLITS:

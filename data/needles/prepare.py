@@ -5,9 +5,9 @@
     python data/needles/prepare.py --corpus=books --kind=passkey --needle_fraction=0.5
     python train.py config/size/small.py --dataset=needles_single_books --learning_rate=1e-3
 
-A needle is a line such as "qx:BMFK." of random letters, and it is asked for by the same line once
-more: what a model says after "qx:" is right if all letters of the value are. A row is a window of
-the text in which needles and, behind them, questions stand in place of the text that was there.
+A needle is a line of random letters such as "qx:BMFK.", and the question is the same line again:
+the answer after "qx:" is correct if all letters of the value are. A row is a window of the text in
+which needles and, after them, questions replace the original text.
 
     passkey      one needle in filler text: "The grass is green. The sky is blue ..."
     single       one needle in the corpus' own text
@@ -15,27 +15,26 @@ the text in which needles and, behind them, questions stand in place of the text
     multi_query  four needles, all asked for, in any order
     multi_value  three needles with one key, asked for three times, in the order of the text
 
-Training rows have --length inputs and come from the training split. A share, --needle_fraction, has
-needles, the others are text alone. A random number of questions stands anywhere behind the needles:
-lines fill up to half of a row, because one question in a row is too little to learn from. Every
-token is trained on, as with text.
+Training rows have --length inputs and come from the training split. A fraction, --needle_fraction,
+has needles; the others are text only. A random number of questions is placed anywhere after the
+needles: lines fill up to half of a row, because one question per row is too little to learn from.
+Every token is trained on, as with text.
 
-Validation rows come from the validation split and have 1 to 32 times that length. The questions
-stand at the end. The values alone are scored, by their depth: how far back the needle begins, in
-parts of the length. Each eighth of the depths has 400 values; where lines take much of a short row,
-the smallest and largest depths are missing. The longest test, 3,200 rows, takes half an hour on one
-core (0.8M parameters): --eval_lengths=128,256,1024 leaves it out. extrapolation.json has the
-right answers by depth too.
+Validation rows come from the validation split and have 1 to 32 times that length. The questions are
+at the end. Only the values are scored, by depth: how far back the needle begins, as a fraction of
+the length. Each eighth of the depths has 400 values; if lines take up much of a short row, the
+smallest and largest depths are missing. The longest test, 3,200 rows, takes half an hour on one
+core (0.8M parameters): --eval_lengths=128,256,1024 skips it. extrapolation.json also has accuracy
+by depth.
 
-Keys and values are drawn for each row, so nothing can be learned by heart, and no key with its
-colon stands in the text by chance. Letters are tokens of their own in every tokenizer. A guess is
-right in 1 of 456,976 values. Who says a value but not that of the key is right in 1 of 4 where four
-needles stand ("by majority"). A model that was not trained on rows of the same kind may not know
-what is asked. One that was can be tested on the text alone too (evaluate.py out/RUN
---dataset=books).
+Keys and values are drawn per row, so nothing can be memorised, and no key with its colon occurs in
+the text by chance. Each letter is a single token in every tokenizer. A random guess is right for 1
+in 456,976 values. Answering with the value of a random needle is right for 1 in 4 with four needles
+("by majority"). A model that was not trained on the same kind of rows may not understand the
+questions. One that was can also be tested on plain text (evaluate.py out/RUN --dataset=books).
 
---needle_fraction is at least 0.05. Of the 32,000 rows that 1,000 steps of 32 rows read, 1,600 have
-needles then. With far fewer a wrong answer would tell of too little practice, not of distance.
+--needle_fraction is at least 0.05. Of the 32,000 rows in 1,000 steps of 32 rows, that is 1,600 with
+needles. With far fewer, a wrong answer would reflect too little training rather than distance.
 """
 
 import shutil
@@ -53,21 +52,21 @@ from data.rows import LEAST, Pair, write_rows  # noqa: E402
 LETTERS = "abcdefghijklmnopqrstuvwxyz"  # of keys; values have capitals, which are rare in text
 KEY, VALUE = 2, 4  # letters
 LINE = KEY + VALUE + 3  # tokens of a needle or question: "\nqx:BMFK."
-BACK = LINE - 3  # from the first token of a question to the one before the value's last letter
+BACK = LINE - 3  # from a question's first token to the one before the value's last letter
 # of the passkey test in PI (Chen et al. 2023) and landmark attention (Mohtashami and Jaggi 2023)
 FILLER = (
     "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. "
 )
 TRAIN_ROWS = 65536
-DEPTHS = 8  # parts of the length
-VALUES = LEAST  # validation rows have so many in each depth
+DEPTHS = 8  # bins of the length
+VALUES = LEAST  # validation answers at each depth
 LEAST_FRACTION = 0.05  # of the training rows have needles
 TIMES = 6  # validation rows have 1, 2, 4 ... 32 times the training length
 TRIES = 3000  # to hit a depth that may be out of reach
 
 
 class Kind(NamedTuple):
-    """How many needles a row has, and how many of them are asked for; they may share one key."""
+    """The number of needles in a row, how many are asked for, and whether they share a key."""
 
     needles: int
     asked: int
@@ -100,9 +99,10 @@ class Writer:
             raise UserError(f"{corpus.name} cannot hold needles: {error}") from error
 
     def needles(self, row: np.ndarray) -> list[list[int]]:
-        """The tokens of needles for a row, which is filled with filler if the kind has it.
+        """The tokens of the needles for a row, which is overwritten with filler if the kind uses
+        it.
 
-        Their keys differ unless they share one; none stands in the text with a colon.
+        Their keys differ unless they share one; none occurs in the text with a colon.
         """
         if self.filler is not None:
             turn = self.generator.integers(len(self.filler))
@@ -122,7 +122,7 @@ class Writer:
         return lines
 
     def starts(self, room: int, count: int) -> np.ndarray:
-        """Random places of lines in `room` tokens, ascending, without overlap, (count,)."""
+        """Random starts of lines in `room` tokens, ascending, without overlap, (count,)."""
         free = self.generator.integers(room - LINE * count + 1, size=count)
         return np.sort(free) + LINE * np.arange(count)
 
@@ -134,7 +134,7 @@ class Writer:
         return self.generator.permutation(np.arange(max(count, needles)) % needles)[:count]
 
     def teach(self, row: np.ndarray) -> None:
-        """Write needles over the text of a training row, (width,), and behind them questions."""
+        """Write needles over the text of a training row, (width,), followed by questions."""
         lines = self.needles(row)
         needles = self.kind.needles
         most = max(self.kind.asked, len(row) // 2 // LINE - needles)
@@ -145,7 +145,7 @@ class Writer:
 
     def test(self, row: np.ndarray, depth: int) -> np.ndarray:
         """Write needles over the text of a row, (width,), and questions at its end; one has its
-        needle at `depth` if that can be. Returns the distance at each letter of a value, else 0.
+        needle at `depth` if possible. Returns the distance at each letter of a value, else 0.
         """
         lines = self.needles(row)
         width = len(row)
@@ -164,7 +164,7 @@ class Writer:
 
 
 def depths_of(distances: np.ndarray, width: int) -> np.ndarray:
-    """The eighth of the length in which each distance lies, in rows of `width` tokens."""
+    """The eighth of the length that each distance falls in, in rows of `width` tokens."""
     return DEPTHS * distances // (width - 1)
 
 
@@ -175,7 +175,7 @@ def windows(generator: np.random.Generator, text: np.ndarray, count: int, width:
 
 
 def validation_rows(writer: Writer, text: np.ndarray, width: int) -> Pair:
-    """Rows with at least VALUES answers at each depth that can be hit, always at the rarest."""
+    """Rows with at least VALUES answers at each reachable depth, filling the rarest first."""
     counts = np.zeros(DEPTHS)
     rows = []
     answers = []
@@ -195,9 +195,9 @@ def validation_rows(writer: Writer, text: np.ndarray, width: int) -> Pair:
 def prepare(
     folder: Path, corpus: Corpus, kind: str, length: int, fraction: float = 1.0, seed: int = 0
 ) -> dict:
-    """Write rows made from a corpus to `folder`, and return meta.json.
+    """Write rows made from a corpus to `folder` and return its meta.json.
 
-    UserError if the corpus has rows already, too little text, or no letters for needles.
+    UserError if the corpus already has rows, too little text, or no letters for needles.
     """
     needles = KINDS[kind]
     longest = length << TIMES - 1

@@ -19,7 +19,7 @@ SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 
 
 def prepare(folder: Path, url: str = URL) -> dict:
-    """Write the corpus to `folder` and return its meta.json; UserError if it is another text."""
+    """Write the corpus to `folder` and return its meta.json; UserError if the text differs."""
     download(url, folder / "input.txt", SHA256)
     text = (folder / "input.txt").read_bytes().decode("utf-8")
     characters = "".join(sorted(set(text)))

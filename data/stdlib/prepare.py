@@ -1,4 +1,4 @@
-"""The default corpus: the source of this Python's own standard library, as bytes. Needs no network.
+"""The default corpus: the source of this Python's standard library, as bytes. Needs no network.
 
 python data/stdlib/prepare.py
 """
@@ -17,7 +17,7 @@ from configurable import UserError, run_program  # noqa: E402
 from data import new_parser, write_corpus  # noqa: E402
 from data.text.prepare import is_validation, validation_rule  # noqa: E402
 
-# Tests, installed packages, and two packages of tables and texts that nearly repeat themselves.
+# Tests, installed packages, and two packages of highly repetitive tables and texts.
 LEFT_OUT = {
     "test",
     "tests",
@@ -31,14 +31,14 @@ LEFT_OUT = {
 
 
 def prepare(folder: Path, library: Path | None = None) -> dict:
-    """Write the corpus of `library`, by default this Python's, to `folder`; return meta.json."""
+    """Write the corpus of `library` (default: this Python's) to `folder`; return its meta.json."""
     library = library or Path(sysconfig.get_path("stdlib"))
     splits: dict[str, list[np.ndarray]] = {"train": [], "val": []}
-    # paths relative to the library, with forward slashes, in their order: the same everywhere
+    # sorted paths relative to the library, with forward slashes: the same everywhere
     paths = [path.relative_to(library) for path in library.rglob("*.py")]
     names = [path.as_posix() for path in paths if LEFT_OUT.isdisjoint(path.parts)]
     for name in sorted(names):
-        with suppress(OSError):  # a folder of that name, or a file that cannot be read
+        with suppress(OSError):  # a folder with that name, or an unreadable file
             document = np.fromfile(library / name, dtype=np.uint8)
             splits["val" if is_validation(os.fsencode(name)) else "train"].append(document)
     if not any(len(document) for document in splits["train"]):

@@ -1,4 +1,4 @@
-"""The corpora of published numbers that are made of Wikipedia: enwik8, text8 and WikiText-103.
+"""Wikipedia corpora with published results: enwik8, text8 and WikiText-103.
 
 python data/wikipedia/prepare.py enwik8                      bytes
 python data/wikipedia/prepare.py text8                       27 characters
@@ -8,9 +8,10 @@ python data/wikipedia/prepare.py NAME --test                 the corpus NAME_tes
 python data/wikipedia/prepare.py NAME --url=URL              from a mirror
 
 The archive is kept as data/wikipedia/NAME.zip and checked by its SHA-256; a copy may be put there.
-The parts are the usual ones. Of enwik8 and text8 the first 90 million characters train, the next 5
-million validate. Papers report on a third part: with --test it stands in the place of the
-validation part. Choose on NAME, then report `evaluate.py out/RUN --dataset=NAME_test`.
+The splits are the usual ones. For enwik8 and text8, the first 90 million characters are for
+training, the next 5 million for validation. Papers report on the test split: with --test it
+replaces the validation split. Choose on NAME, then report `evaluate.py out/RUN
+--dataset=NAME_test`.
 """
 
 import io
@@ -29,10 +30,10 @@ from data.download import download  # noqa: E402
 from data.text.prepare import encode  # noqa: E402
 
 LETTERS = " abcdefghijklmnopqrstuvwxyz"  # of text8
-TITLE = re.compile(r" = (?!=).*[^=] = \n")  # the line of an article's title in WikiText
+TITLE = re.compile(r" = (?!=).*[^=] = \n")  # an article's title line in WikiText
 
 
-ARCHIVES = {  # address and SHA-256
+ARCHIVES = {  # URL and SHA-256
     "enwik8": (
         "https://mattmahoney.net/dc/enwik8.zip",
         "547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc",
@@ -49,7 +50,7 @@ ARCHIVES = {  # address and SHA-256
 
 
 def articles(archive: zipfile.ZipFile, member: str) -> Iterator[str]:
-    """The articles of a part of WikiText, one at a time; each begins with its title."""
+    """The articles of a WikiText split, one at a time; each begins with its title."""
     lines: list[str] = []
     with archive.open(member) as file:
         for line in io.TextIOWrapper(file, encoding="utf-8", newline="\n"):
@@ -61,9 +62,9 @@ def articles(archive: zipfile.ZipFile, member: str) -> Iterator[str]:
 
 
 def prepare(folder: Path, tokenizer: str = "bytes", test: bool = False, mirror: str = "") -> dict:
-    """Write the corpus with which the name of `folder` begins, and return its meta.json.
+    """Write the corpus whose name `folder` starts with, and return its meta.json.
 
-    UserError if the archive is another one.
+    UserError if the archive has changed.
     """
     name = folder.name.split("_")[0]
     about = {"tokenizer": tokenizer}
@@ -84,7 +85,7 @@ def prepare(folder: Path, tokenizer: str = "bytes", test: bool = False, mirror: 
         tokens = np.frombuffer(raw, np.uint8)
         if name == "text8":
             tokens = encoder.array(raw.decode("ascii"))
-        million = len(raw) // 100  # characters: each is a byte
+        million = len(raw) // 100  # characters, one byte each
         start = 95 * million if test else 90 * million
         val = tokens[start : start + 5 * million]
         splits = {"train": [tokens[: 90 * million]], "val": [val]}
