@@ -1,11 +1,11 @@
-"""Recall by distance: values are written under names, and asked for later, in noise or in a text.
+"""Recall by distance: values are written under names and asked for later, in noise or in text.
 
     python data/recall/prepare.py                             the corpus recall, in noise
     python data/recall/prepare.py --text=books                books_recall, in the bytes of books
     python data/recall/prepare.py --text=books --longest=8192     for L = 256 instead of 128
 
-A *write* is one token: a name and a value. A *question* is one token, a name, and the token after
-it is the answer. Names and values are tokens of their own, so the text around them stays as it was.
+A *write* is one token: a name and a value. A *question* is one token, a name; the next token is the
+answer. Writes, questions and answers have their own tokens, so the text around them is unchanged.
 There are two kinds of questions:
 
     content    the name is written once. Who finds the write, however far back, has the answer. A
@@ -16,14 +16,15 @@ There are two kinds of questions:
                all that is needed.
 
 Test rows have --longest inputs, 32 L; training rows --trained, L. Distances are log-uniform, from 1
-(order: 4) to the length of the row. A row is made on a ring, so that all its places are alike: a
-write, a question or an answer stands at each of them equally often. A piece of a row therefore has
-the same densities as a longer one, 1 content question in 32 tokens and 1 order question in 64, and
-trainings and tests of any length read pieces of such rows. A question is scored if all its writes
-are in the piece. A name is asked for once in a row, either way: its token does not tell which.
+(order: 4) to the row length. A row is built on a ring, so that all positions are equivalent:
+writes, questions and answers are equally frequent at each. A piece of a row therefore has the same
+densities as a longer one, 1 content question per 32 tokens and 1 order question per 64, and
+training and test sequences of any length are pieces of such rows. A question is scored if all its
+writes are in the piece. Each name is asked for once per row, and its token does not reveal the kind
+of question.
 
-One model learns both text and questions, and one pass tests both. Questions are few beside the
-text, so that a small model learns them late: --share of the bytes are scored in training.
+One model learns both text and questions, and one pass tests both. Because questions are rare in
+text, a small model learns them late: only a fraction, --share, of the bytes are scored in training.
 """
 
 import sys
@@ -37,12 +38,12 @@ from data import Corpus, evenly, load, new_folder, new_parser, write_corpus  # n
 from data.rows import OF_ORDER, TEXT  # noqa: E402
 
 LONGEST = 4096  # 32 L for L = 128
-SHARE = 0.5  # of the bytes of a text are scored in training
+SHARE = 0.5  # of the bytes of a text, scored in training
 VALUES = 4
-WRITES = 3  # of a name whose order is asked for
-CONTENT = 32  # tokens for each content question
-ORDER = 64  # and for each order question
-SPREAD = 0.3  # of its distance, in which all writes of an order question lie
+WRITES = 3  # per order question
+CONTENT = 32  # tokens per content question
+ORDER = 64  # tokens per order question
+SPREAD = 0.3  # an order question's writes lie within this fraction of its distance
 ANSWER = 256  # the first token of the values; those below are bytes
 NOISE = np.frombuffer(b"abcdefghijklmnop", dtype=np.uint8)
 TRAIN_TOKENS = {"noise": 2**23, "text": 3 * 2**24}
@@ -55,21 +56,21 @@ def questions_in(length: int) -> int:
 
 
 def place_names(generator: np.random.Generator, n_rows: int, length: int, n_names: int) -> tuple:
-    """Rows with writes, questions and answers, and -1 where none of them stands.
+    """Rows with writes, questions and answers, and -1 elsewhere.
 
-    Returns the tokens and, at answers, the distance, both (n_rows, length + 1) int32. Token 256
-    is the first of VALUES answers; then comes a question for each of n_names names; then VALUES
-    writes for each. The distance of an order question stands there plus OF_ORDER.
+    Returns the tokens and, at answers, the distance, both (n_rows, length + 1) int32. Tokens from
+    256 on: VALUES answers, then a question for each of n_names names, then VALUES writes for each.
+    OF_ORDER is added to the distance of order questions.
     """
     width = length + 1
     n_content = length // CONTENT
     first_question = ANSWER + VALUES
     first_write = first_question + n_names
-    # any name may be asked for in either way, so that its token does not tell the kind
+    # any name may get either kind of question, so its token does not reveal the kind
     names = generator.permuted(np.tile(np.arange(n_names), (n_rows, 1)), axis=1)
     tokens = np.full((n_rows, width), -1, dtype=np.int32)
     distances = np.zeros((n_rows, width), dtype=np.int32)
-    for k in reversed(range(questions_in(length))):  # those of order first: they need most room
+    for k in reversed(range(questions_in(length))):  # order questions first: they need most room
         is_order = k >= n_content
         waiting = np.arange(n_rows)  # rows that do not have this name yet
         while len(waiting):
@@ -94,7 +95,7 @@ def place_names(generator: np.random.Generator, n_rows: int, length: int, n_name
             new = np.hstack([first_question + name, ANSWER + latest, written])
             rows = waiting[fits]
             tokens[rows[:, None], places[fits]] = new[fits]
-            # on the ring a write may stand behind its question, which then is not scored
+            # on the ring a write may come after its question, which then is not scored
             inside = (writes[:, 0] >= 0) & (question[:, 0] < length)
             scored = fits & inside
             distance = backs[scored, 0]
@@ -106,13 +107,13 @@ def place_names(generator: np.random.Generator, n_rows: int, length: int, n_name
 
 
 def log_uniform(generator: np.random.Generator, least: int, longest: int, count: int) -> np.ndarray:
-    """Integers from `least` to `longest` whose logarithm is uniform, (count,)."""
+    """Log-uniform integers from `least` to `longest`, (count,)."""
     logs = generator.uniform(np.log(least), np.log(longest + 1), size=count)
     return np.exp(logs).astype(np.int64).clip(least, longest)
 
 
 def three_writes(generator: np.random.Generator, farthest: np.ndarray) -> np.ndarray:
-    """How far back the writes of order questions stand, (n,) -> (n, 3), descending."""
+    """How far back the writes of order questions are, (n,) -> (n, 3), descending."""
     room = np.maximum((SPREAD * farthest).astype(np.int64), WRITES)
     first = generator.integers(room)
     second = generator.integers(room - 1)
@@ -156,10 +157,10 @@ def prepare(
     seed: int = 0,
     share: float = SHARE,
 ) -> dict:
-    """Write the corpus to `folder`, and return meta.json.
+    """Write the corpus to `folder` and return its meta.json.
 
-    `text` is a corpus of bytes. Test rows have `longest` inputs; training rows `trained`, 0 for a
-    32nd of that, at least ORDER. Of the text a `share` is scored in training.
+    `text` is a corpus of bytes. Test rows have `longest` inputs, training rows `trained` (0: a 32nd
+    of that, at least ORDER). A fraction `share` of the text is scored in training.
     """
     trained = trained or max(ORDER, longest // 32)
     n_names = questions_in(longest)
@@ -179,7 +180,7 @@ def prepare(
     train = make_rows(generator, n_train, trained, n_names, train_text)
     is_text = train[1] == TEXT
     train[1][is_text & (generator.random(is_text.shape) >= share)] = 0
-    documents = np.arange(TEST_ROWS)  # in noise each row stands for itself
+    documents = np.arange(TEST_ROWS)  # in noise, each row is its own document
     if text:
         documents = np.searchsorted(text.val_starts, val[2], side="left") - 1
     first = ANSWER + VALUES

@@ -1,34 +1,36 @@
-"""Multi-query associative recall as zoology has it: many keys are asked for after all their values.
+"""Multi-query associative recall as in zoology: many keys are queried after all key-value pairs.
 
     python data/tasks/prepare.py mqar_64 mqar    then train with
     --dataset=mqar_64 --block_size=64 or --dataset=mqar --block_size=256
 
-A row is `k1 v1 k2 v2 ...` and then fillers, among which each key stands once more. There the target
-is the value of the key. It is not the next token, which is a filler: a model reads no earlier
-answer, neither the right one nor its own. Of 8,192 tokens the first half are keys, but for 0, and
-the second half values; in a row all keys differ, and all values. A gap, in steps of two tokens from
-the end of the pairs, is drawn without replacement with a probability in proportion to gap **
-(POWER - 1), for the first key first.
+A row is `k1 v1 k2 v2 ...` followed by fillers, in which each key occurs once more. There the target
+is the key's value. It is not the next token, which is a filler: the model sees no earlier answer,
+neither the correct one nor its own. Of 8,192 tokens, the first half except 0 are keys and the
+second half values; keys and values are distinct within a row. Gaps, in steps of two tokens from the
+end of the pairs, are drawn without replacement with probability proportional to gap ** (POWER - 1),
+for the first key first.
 
 The numbers are those of zoology's configurations, commit d88d6f5, in two sets:
 
     mqar_64 mqar_128 mqar_256 mqar_512    figure 2 of "Zoology" (Arora et al. 2023, arXiv
         2312.04927): 4, 8, 16, 64 pairs in so many inputs, 100,000 rows and 3,000 of the test;
         fillers are 0. The last is no longer in the configuration; commit 66f4918 has it. Here the
-        test has the rows of the longer corpora too.
-    mqar    figure 2 of "Based" (arXiv 2402.18668): one training with TRAIN, tested by TEST; fillers
+        test also has the rows of the longer corpora.
+    mqar    figure 2 of "Based" (arXiv 2402.18668): one model trained on TRAIN and tested on TEST;
+    fillers
         are random tokens of the whole vocabulary.
 
-Accuracy is the share of answers whose value is the likeliest of all tokens, as zoology reports it;
-N is the number of pairs. Who says any of the values of its row is right for 1 / pairs: meta.json
-has that chance for the most pairs in training. A guess among all values is right for 1 in 4,096.
+Accuracy is the fraction of answers where the value is the most likely of all tokens, as in zoology;
+N is the number of pairs. Guessing among the values in the row is right 1 / pairs of the time:
+meta.json has that chance for the largest number of pairs in training. Guessing among all values is
+right 1 time in 4,096.
 
-What differs: the rows are drawn by the same rule, but are not the same. Of `mqar`, zoology's
-batches have rows of one length and one number of pairs, one kind after the other; here they are
-mixed and filled up to 256, and each answer of a batch counts as much, so that rows with 64 pairs
-have 46 % of the loss. Model and training are the user's: zoology's attention in figure 2 has two
-layers, one head, no MLP, learned positions (in Based a convolution and none), dropout of 0.1, up to
-64 epochs (32) with the best of four learning rates, and stops above 99 %.
+Differences: the rows are drawn by the same rule, but are not identical. For `mqar`, each zoology
+batch has rows of one length and number of pairs, in sequence; here they are mixed and padded to
+256, and all answers in a batch have equal weight, so that rows with 64 pairs make up 46 % of the
+loss. Model and training are up to the user: zoology's attention in figure 2 has two layers, one
+head, no MLP, learned positions (in Based a convolution and none), dropout of 0.1, up to 64 epochs
+(32) with the best of four learning rates, and stops above 99 %.
 """
 
 from pathlib import Path
@@ -39,7 +41,7 @@ from data.rows import Pair, write_rows
 
 VOCABULARY = 8192  # 0 is neither key nor value, keys begin at 1
 VALUE = VOCABULARY // 2  # the first value
-POWER = 0.01  # of the gaps; 1 makes all as likely
+POWER = 0.01  # of the gaps; 1 is uniform
 # pairs, inputs and rows of `mqar`
 TRAIN = (
     (4, 64, 100_000),
@@ -66,7 +68,7 @@ CHARACTERS = "".join(chr(0x4E00 + token) for token in range(VOCABULARY))
 
 
 def gap_chances(pairs: int, inputs: int) -> np.ndarray:
-    """How likely each gap is to be drawn first, (gaps,): a power of it, its first being 1."""
+    """Probability of each gap, from 1, for the first key, (gaps,): a normalised power of it."""
     gaps = np.arange(1, (inputs - 2 * pairs) // 2 + 1)
     weights = gaps ** (POWER - 1)
     return weights / weights.sum()
@@ -75,13 +77,13 @@ def gap_chances(pairs: int, inputs: int) -> np.ndarray:
 def make_rows(
     generator: np.random.Generator, pairs: int, inputs: int, count: int, fillers: int = VOCABULARY
 ) -> Pair:
-    """Rows with so many pairs, (count, inputs + 1): tokens, and behind each query how far back from
-    it the value stands, else 0. Fillers are drawn from so many tokens; the last of a row is one.
+    """Rows with `pairs` pairs, (count, inputs + 1): tokens and, after each query, how far back from
+    it the value is, else 0. Fillers are drawn from `fillers` tokens; the last token is one.
     """
     tokens = generator.integers(fillers, size=(count, inputs + 1))
     distances = np.zeros_like(tokens)
     chances = gap_chances(pairs, inputs)
-    written = 2 * np.arange(pairs) + 1  # where the values stand
+    written = 2 * np.arange(pairs) + 1  # positions of the values
     for row in range(count):
         keys = generator.choice(np.arange(1, VALUE), pairs, replace=False)
         values = generator.choice(np.arange(VALUE, VOCABULARY), pairs, replace=False)
@@ -95,7 +97,7 @@ def make_rows(
 
 
 def prepare(folder: Path, seed: int = 0) -> dict:
-    """Write the rows of the corpus with the name of `folder`, and return meta.json."""
+    """Write the rows of the corpus named like `folder` and return its meta.json."""
     train = TRAIN
     test = TEST
     fillers = VOCABULARY
@@ -108,7 +110,7 @@ def prepare(folder: Path, seed: int = 0) -> dict:
     width = 1 + max(inputs for _, inputs, _ in train)
     all_tokens = []
     all_distances = []
-    for pairs, inputs, count in train:  # filled up with 0
+    for pairs, inputs, count in train:  # padded with 0
         tokens, distances = make_rows(generator, pairs, inputs, count, fillers)
         missing = [(0, 0), (0, width - inputs - 1)]
         all_tokens.append(np.pad(tokens, missing).astype(np.uint16))

@@ -1,23 +1,23 @@
-"""Tasks with one right answer: trained on short ones, tested on longer ones.
+"""Tasks with one right answer: train on short instances, test on longer ones.
 
     python data/tasks/prepare.py                      all tasks
     python data/tasks/prepare.py copy reverse         two of them
     python data/tasks/prepare.py parity --seed=1      with other rows
     python data/tasks/prepare.py mqar mqar_64         many queries, see data/tasks/mqar.py
 
-Each task becomes a corpus of its own name. A row is a question, its answer and a full stop, as
+Each task becomes a corpus of its own name. A row is a question, its answer and a full stop, e.g.
 `abc>cba.`, in bytes; answer and full stop are scored. Training rows have sizes 1 to 20 and are
-filled up with newlines; the validation rows have sizes up to 60, those of variable_tracking and
+padded with newlines; validation rows have sizes up to 60, those of variable_tracking and
 frequent_words up to 480. To add a task, write a function of a generator and a size that returns
-question and answer, and name it in TASKS.
+question and answer, and add it to TASKS.
 
-The chance in meta.json is the share of right answers of a guess at size 20, the largest trained on.
-A guess at induction is one of the symbols that have one before them: 1 / size are right, so 5 % at
-size 20 and 1.7 % at 60. A guess at a bit is right in half of the rows at every size. A guess at a
-whole word or number of size 20 is next to never right: its chance is 0. So it is for five variables
-(1 in 7.9 million) and three letters in order (1 in 15,600), but who follows any chain of
-variable_tracking, whatever was asked, is right in half of the rows. Who answers flipflop by the
-bit that was written most often is right far more often than a guess, and meta.json has that too.
+The chance in meta.json is the accuracy of a guess at size 20, the largest trained on. For
+induction, guessing one of the symbols that follow another is right 1 / size of the time: 5 % at
+size 20 and 1.7 % at 60. Guessing a bit is right for half of the rows at every size. Guessing a
+whole word or number of size 20 is almost never right: its chance is given as 0, as it is for five
+variables (1 in 7.9 million) and three letters in order (1 in 15,600). But following a random chain
+of variable_tracking is right for half of the rows. Answering flipflop with the bit written most
+often is right far more often than a guess; meta.json has that number too.
 """
 
 import math
@@ -39,13 +39,13 @@ TRAIN_ROWS = 100_000
 TEST_ROWS = 500  # of each size
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 CHAINS = 2  # of variables
-HOPS = 4  # from the first variable of a chain to its last
+HOPS = 4  # from the first to the last variable of a chain
 ALPHA = 2  # of Zipf's law: how fast words become rare
 ZETA = math.pi**2 / 6  # the sum of rank ** -ALPHA over all ranks
-HINTS = [*LETTERS, *LETTERS.upper(), *"!#$%&*@^~?/|"]  # names of the places of a number
+HINTS = [*LETTERS, *LETTERS.upper(), *"!#$%&*@^~?/|"]  # names of digit places
 
 Generator = np.random.Generator
-Make = Callable[[Generator, int], tuple[str, str]]  # a question and its answer, of a size
+Make = Callable[[Generator, int], tuple[str, str]]  # (generator, size) -> question and answer
 
 
 def letters(generator: Generator, size: int) -> str:
@@ -61,19 +61,19 @@ def number(generator: Generator, size: int) -> int:
 
 
 def copy(generator: Generator, size: int) -> tuple[str, str]:
-    """The word once more."""
+    """The same word again."""
     word = letters(generator, size)
     return f"{word}>", word
 
 
 def reverse(generator: Generator, size: int) -> tuple[str, str]:
-    """The word from its end."""
+    """The word reversed."""
     word = letters(generator, size)
     return f"{word}>", word[::-1]
 
 
 def sort(generator: Generator, size: int) -> tuple[str, str]:
-    """The letters of the word in the order of the alphabet."""
+    """The letters of the word in alphabetical order."""
     word = letters(generator, size)
     return f"{word}>", "".join(sorted(word))
 
@@ -86,7 +86,7 @@ def addition(generator: Generator, size: int) -> tuple[str, str]:
 
 
 def addition_reversed(generator: Generator, size: int) -> tuple[str, str]:
-    """The same with all digits from the last to the first, as abacus needs: `21+43=64`."""
+    """The same with the digits of all numbers reversed, as abacus needs: `21+43=64`."""
     question, answer = addition(generator, size)
     a, b = question[:-1].split("+")
     return f"{a[::-1]}+{b[::-1]}=", answer[::-1]
@@ -95,7 +95,7 @@ def addition_reversed(generator: Generator, size: int) -> tuple[str, str]:
 def addition_hints(generator: Generator, size: int) -> tuple[str, str]:
     """The same with the name of its place before each digit, `a2b1+a4b3=a6b4` (Zhou et al. 2024).
 
-    The names are consecutive ones of a ring, from a random one on.
+    The names are consecutive on a ring, from a random start.
     """
     question, answer = addition_reversed(generator, size)
     first = int(generator.integers(len(HINTS)))
@@ -118,9 +118,9 @@ def parity(generator: Generator, size: int) -> tuple[str, str]:
 
 
 def flipflop(generator: Generator, size: int) -> tuple[str, str]:
-    """`size` instructions with a bit: w writes it, i is to be ignored; r reads the last written.
+    """`size` instructions with a bit: w writes it, i is ignored; r reads the last bit written.
 
-    The last write is any of them, so that it is the farther back the larger the size.
+    The last write is at a random place, so that it is farther back at larger sizes.
     """
     kinds = generator.choice([*"wiiii"], size)
     bits = generator.integers(2, size=size)
@@ -132,7 +132,7 @@ def flipflop(generator: Generator, size: int) -> tuple[str, str]:
 
 
 def induction(generator: Generator, size: int) -> tuple[str, str]:
-    """What stood behind the letter that is named at the end, in a word of different symbols."""
+    """What followed the symbol given at the end, in a word of distinct symbols."""
     symbols = generator.permutation([*LETTERS, *LETTERS.upper(), *"0123456789"])[: size + 1]
     place = int(generator.integers(size))
     return "".join(symbols) + f">{symbols[place]}", str(symbols[place + 1])
@@ -141,10 +141,10 @@ def induction(generator: Generator, size: int) -> tuple[str, str]:
 def variable_tracking(generator: Generator, size: int) -> tuple[str, str]:
     """The variables that have a value, in the order of their chain: `A=3;....B=A;3>AB`.
 
-    As RULER's (Hsieh et al. 2024, arXiv 2404.06654): a chain is a variable with a value and HOPS
-    others, each set to the one before; chains stand in order, scattered among `size` fillers and
-    each other. What differs: a variable is a letter and not a sentence with five, a filler is four
-    dots, and there are CHAINS chains, where RULER has 1, so that the value has to be looked up.
+    After RULER (Hsieh et al. 2024, arXiv 2404.06654): a chain is a variable with a value and HOPS
+    others, each set to the one before; chains are in order, interleaved with `size` fillers and
+    each other. Differences: a variable is a letter, not five in a sentence; a filler is four dots;
+    and there are CHAINS chains, where RULER has 1, so that the value has to be looked up.
     """
     length = HOPS + 1  # of a chain
     names = generator.permutation([*LETTERS.upper()])[: CHAINS * length].reshape(CHAINS, length)
@@ -163,11 +163,11 @@ def variable_tracking(generator: Generator, size: int) -> tuple[str, str]:
 def frequent_words(generator: Generator, size: int) -> tuple[str, str]:
     """The three most frequent letters, the most frequent first, in a text of letters and dashes.
 
-    As RULER's (Hsieh et al. 2024, arXiv 2404.06654): the word of rank k stands n k^-2 / zeta(2)
-    times, cut to an integer, in random order; rank 1 is noise, ranks 2 to 4 are the answer. What
-    differs: words are letters, ranked anew in each row, noise is a dash, and the order of the
-    answer counts. The number n is 50 + 10 size: from 53 on the ranks 2 to 5 differ in their counts,
-    so that nothing is tied.
+    After RULER (Hsieh et al. 2024, arXiv 2404.06654): the word of rank k occurs n k^-2 / zeta(2)
+    times, truncated to an integer, in random order; rank 1 is noise, ranks 2 to 4 are the answer.
+    Differences: words are letters, ranked anew in each row; noise is a dash; and the order of the
+    answer counts. n is 50 + 10 size: from 53 on, ranks 2 to 5 have different counts, so there are
+    no ties.
     """
     ranks = np.arange(1, 2 + len(LETTERS))
     counts = (50 + 10 * size) / ranks**ALPHA / ZETA
@@ -196,8 +196,8 @@ FURTHER = {  # sizes of validation beyond SIZES
 
 
 def by_majority(rows: np.ndarray) -> float:
-    """The share of rows (n, T) of flipflop whose answer is the bit most often written, whatever the
-    order; of two bits written as often one is drawn.
+    """The fraction of flipflop rows (n, T) whose answer is the bit written most often; ties are
+    broken at random.
     """
     right = []
     for row in rows:
@@ -212,7 +212,7 @@ def by_majority(rows: np.ndarray) -> float:
 
 
 def make_rows(make: Make, generator: Generator, sizes: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """A row of each of these sizes, filled up: tokens, and 1 where a token is scored, else 0."""
+    """A padded row of each of these sizes: tokens, and 1 where a token is scored, else 0."""
     texts = [make(generator, size) for size in sizes]
     longest = max(len(question + answer) for question, answer in texts) + 1
     rows = "".join(f"{question}{answer}.".ljust(longest, "\n") for question, answer in texts)
@@ -225,7 +225,7 @@ def make_rows(make: Make, generator: Generator, sizes: list[int]) -> tuple[np.nd
 
 
 def prepare(folder: Path, seed: int = 0) -> dict:
-    """Write the rows of the task with the name of `folder`, and return meta.json."""
+    """Write the rows of the task named like `folder` and return its meta.json."""
     if folder.name in mqar.CORPORA:
         return mqar.prepare(folder, seed)
     make, chance = TASKS[folder.name]
@@ -251,7 +251,7 @@ def prepare(folder: Path, seed: int = 0) -> dict:
 
 
 def main() -> None:
-    """Make the corpora of the tasks that are named, or of all."""
+    """Make the corpora of the named tasks, by default all."""
     parser = new_parser(__doc__)
     names = [*TASKS, *mqar.CORPORA]
     tasks = ", ".join(names)

@@ -9,11 +9,11 @@
 
 PATH is a text file (one document), a folder (every .txt and .md file in it and below it, or what
 --glob=PATTERN matches; the others are counted) or a .jsonl file (one document per line, in the
-field "text"). Files may be packed (.xz, .gz). A document that is not UTF-8 is named and left out.
-Without --val, 5 % of the documents are held out for validation, by the SHA-256 of their text; if
-that leaves nothing, the last 5 % of the tokens. Then train with
---dataset=NAME. A folder that nanoGPT made needs no preparing: copy or link it to data/NAME. FOLDER
-may be a name, as HuggingFaceTB/SmolLM-135M; its tokenizer.json is copied to data/NAME.
+field "text"). Files may be packed (.xz, .gz). A document that is not UTF-8 is reported and skipped.
+Without --val, 5 % of the documents, chosen by the SHA-256 of their text, are held out for
+validation; if that leaves none, the last 5 % of the tokens. Then train with --dataset=NAME. A
+folder made by nanoGPT can be used directly: copy or link it to data/NAME. FOLDER may be a name such
+as HuggingFaceTB/SmolLM-135M; its tokenizer.json is copied to data/NAME.
 """
 
 import gzip
@@ -46,20 +46,20 @@ from data import (  # noqa: E402
 from data.download import model_folder  # noqa: E402
 
 UNPACK = {".xz": lzma.open, ".gz": gzip.open}
-BATCH = 256  # documents that are encoded together
-PATTERNS = ("*.txt", "*.md")  # of the files that are read in a folder
+BATCH = 256  # documents encoded together
+PATTERNS = ("*.txt", "*.md")  # of the files read in a folder
 
 
 # ---- reading documents
 
 
 def find_files(paths: Iterable[str], patterns: Sequence[str] = PATTERNS) -> list[Path]:
-    """The files that `paths` name, once each; it prints how many are not read.
+    """The files in `paths`, without duplicates; prints how many are not read.
 
-    Of a folder those in and below it are read whose name, or end of the path, matches a pattern; A
-    and a are the same.
+    Folders are searched recursively for files whose name, or end of path, matches a pattern,
+    ignoring case.
     """
-    files: dict[Path, Path] = {}  # by where they really are
+    files: dict[Path, Path] = {}  # by resolved path
     others = 0
     for path in map(Path, paths):
         if path.is_file():
@@ -78,10 +78,10 @@ def find_files(paths: Iterable[str], patterns: Sequence[str] = PATTERNS) -> list
 
 
 def documents(files: Sequence[Path], doing: str, left_out: list[str]) -> Iterator[str]:
-    """The text of every document in `files` that is not blank, with progress in bytes of files.
+    """The text of every non-blank document in `files`, with a progress bar in bytes.
 
-    Lines of a .jsonl file are documents, other files are one. A sentence for each document that is
-    no UTF-8 text is added to `left_out`.
+    Each line of a .jsonl file is a document; any other file is one document. For each document that
+    is not UTF-8, a message is added to `left_out`.
     """
     total = sum(file.stat().st_size for file in files)
     with tqdm(total=total, unit="B", unit_scale=True, desc=doing, disable=None) as bar:
@@ -102,7 +102,7 @@ def documents(files: Sequence[Path], doing: str, left_out: list[str]) -> Iterato
 
 
 def read_text(raw: bytes, where: str, is_json: bool, left_out: list[str]) -> str:
-    """The text of UTF-8 bytes, or of the field "text" in them; "" if it is left out."""
+    """The text of UTF-8 bytes, or of their JSON field "text"; "" if it is skipped."""
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -115,7 +115,7 @@ def read_text(raw: bytes, where: str, is_json: bool, left_out: list[str]) -> str
         return text
     try:
         text = json.loads(text)["text"]
-        text.encode("utf-8")  # half of a surrogate pair is no character
+        text.encode("utf-8")  # fails on half of a surrogate pair
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise UserError(
             f'{where} is no JSON with text in the field "text" ({error!r:.99})'
@@ -129,7 +129,7 @@ def read_text(raw: bytes, where: str, is_json: bool, left_out: list[str]) -> str
 def make_tokenizer(
     kind: str, corpus: Path, files: Sequence[Path], left_out: list[str]
 ) -> tuple[Tokenizer, dict]:
-    """The tokenizer of this kind, folder or name, and what `write_corpus` must know of it.
+    """The tokenizer of this kind, folder or name, and its entries for `write_corpus`.
 
     A tokenizer.json is copied to the folder of the corpus.
     """
@@ -158,7 +158,7 @@ def make_tokenizer(
 
 
 def encode(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[tuple[bool, np.ndarray]]:
-    """For each text: is it held out by its SHA-256, and its tokens, (n,), with an end."""
+    """For each text: whether its SHA-256 holds it out, and its tokens, (n,), with the end token."""
 
     def encode_one(text: str) -> tuple[bool, np.ndarray]:
         ids = tokenizer.array(text)
@@ -167,7 +167,7 @@ def encode(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[tuple[bool, n
         return is_validation(text.encode("utf-8")), ids
 
     texts = iter(texts)
-    with ThreadPoolExecutor() as pool:  # tokenizers let other threads run
+    with ThreadPoolExecutor() as pool:  # tokenizers release the GIL
         while batch := list(itertools.islice(texts, BATCH)):
             yield from pool.map(encode_one, batch)
 
@@ -176,7 +176,7 @@ def encode(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[tuple[bool, n
 
 
 def is_validation(key: bytes) -> bool:
-    """Whether the document with this `key` is held out for validation: 5 % are, always the same."""
+    """Whether the document with this `key` is held out for validation: a fixed 5 % are."""
     return int(hashlib.sha256(key).hexdigest(), 16) % 20 == 0
 
 
@@ -198,9 +198,9 @@ def prepare(
 ) -> dict:
     """Write the corpus `root/name` of the texts in `paths` and return its meta.json.
 
-    `val_paths`, if there are any, are the validation split. It prints which files were not read
-    and which documents were left out because they are no UTF-8 text. UserError for a name that is
-    taken, unless `overwrite`, and for paths without any text.
+    `val_paths`, if given, are the validation split. Prints the files that were not read and the
+    documents that were skipped because they are not UTF-8. UserError if the name is taken, unless
+    `overwrite`, or if the paths have no text.
     """
     folder = new_folder(name, overwrite, root)
     if name in (*COMMANDS, "text"):
