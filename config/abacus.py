@@ -1,2 +1,3 @@
-# Each digit knows its place in its number (McLeish et al. 2024), with RoPE: for arithmetic.
+# Each digit gets an embedding of its place in its number (McLeish et al. 2024), with RoPE: for
+# arithmetic.
 pos = "abacus + rope"

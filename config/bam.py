@@ -1,2 +1,2 @@
-# Each head learns how scores fall, or rise, with the distance (Bianchessi et al. 2025).
+# Each head learns how scores fall, or rise, with distance (Bianchessi et al. 2025).
 pos = "bam + ssmax"

@@ -1,3 +1,3 @@
-# A learned kernel of the distance, corrected by a small network of the scores of all heads
-# (Zheng et al. 2024).
+# A learned kernel of the distance, corrected by a small MLP over the scores of all heads (Zheng et
+# al. 2024).
 pos = "kerple + dape"

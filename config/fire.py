@@ -1,3 +1,3 @@
-# A small network of the distance divided by the query's position (Li et al. 2023).
-# Its inputs stay in the range of the training at any length.
+# A small MLP of the distance divided by the query's position (Li et al. 2023), so that its inputs
+# stay in the training range at any length.
 pos = "fire"

@@ -1,2 +1,3 @@
-# RoPE without the wavelengths that training never completes, the others mixed (Hua et al. 2024).
+# RoPE without the wavelengths that never complete a turn in training, and with the others mixed
+# (Hua et al. 2024).
 pos = "fope"

@@ -1,2 +1,2 @@
-# Rope with gates on the output of the heads (Qiu et al. 2025).
+# RoPE with gates on the head outputs (Qiu et al. 2025).
 pos = "rope + gate"

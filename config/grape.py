@@ -1,2 +1,2 @@
-# ALiBi whose slopes follow from each key (Zhang et al. 2025).
+# ALiBi with slopes computed from the keys (Zhang et al. 2025).
 pos = "grape"

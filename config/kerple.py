@@ -1,3 +1,3 @@
-# A learned kernel of the distance (Chi et al. 2022). Its code, zoo/kerple.py, is an example for
-# your own.
+# A learned kernel of the distance (Chi et al. 2022). zoo/kerple.py is a good template for your own
+# scheme.
 pos = "kerple"

@@ -1,2 +1,2 @@
-# A trained vector for each position, as in GPT-2. It has none past the training length.
+# A learned vector for each position, as in GPT-2, and none past the training length.
 pos = "learned"

@@ -1,3 +1,3 @@
-# A trained vector for each row and column of an image, resized for other sides (Dosovitskiy et
-# al. 2020). For images: --dataset=digits --block_size=144.
+# A learned vector for each patch of an image, resized for other image sizes (Dosovitskiy et al.
+# 2020). For images: --dataset=digits --block_size=144.
 pos = "learned2d"

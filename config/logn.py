@@ -1,3 +1,2 @@
-# RoPE with scores scaled by ln(n) / ln(L), so that attention stays as sharp on long texts (Su
-# 2021).
+# RoPE with scores scaled by ln(n) / ln(L), to keep attention sharp on long texts (Su 2021).
 pos = "rope + logn"

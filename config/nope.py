@@ -1,3 +1,3 @@
-# No position scheme at all: order is known only from the causal mask (Haviv et al. 2022,
-# Kazemnejad et al. 2023).
+# No position scheme at all: only the causal mask gives order (Haviv et al. 2022, Kazemnejad et al.
+# 2023).
 pos = "nope"

@@ -1,2 +1,2 @@
-# Scores through products of input-dependent reflections between key and query (Yang et al. 2025).
+# Products of input-dependent reflections between key and query (Yang et al. 2025).
 pos = "path"

@@ -1,3 +1,3 @@
-# A learned bias for each distance up to half the training length (after Shaw et al. 2018): t5
+# A learned bias for each distance up to half the training length (after Shaw et al. 2018): T5
 # without buckets.
 pos = "relative"

@@ -1,3 +1,3 @@
-# Queries and keys turned by angles that grow with the position (Su et al. 2021): most models of
-# today use it.
+# Queries and keys rotated by angles proportional to the position (Su et al. 2021), as in most
+# current models.
 pos = "rope"

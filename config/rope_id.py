@@ -1,2 +1,3 @@
-# Rope on half of the columns, whose slowest pair turns twice within L (Wertheimer et al. 2026).
+# RoPE on half of the columns, with the slowest pair turning twice within L (Wertheimer et al.
+# 2026).
 pos = "rope_id"

@@ -1,2 +1,2 @@
-# Rope, and heads with the imaginary part of its product (RoPE++, 2025); theirs with n_kv_head = 2.
+# RoPE, with the imaginary part in half of the heads (RoPE++, 2025); theirs has n_kv_head = 2.
 pos = "rope_pp"

@@ -1,3 +1,3 @@
-# Sinusoids that are shifted by a random offset in training (Kiyono et al. 2021).
-# The model cannot learn absolute positions then.
+# Sinusoids shifted by a random offset in training (Kiyono et al. 2021), so that the model cannot
+# learn absolute positions.
 pos = "shape + sinusoidal"

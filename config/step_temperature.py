@@ -1,2 +1,2 @@
-# Scores that grow by steps in the layers without positions (Llama 4, 2025).
+# A temperature that grows in steps in the layers without positions (Llama 4, 2025).
 pos = "3 * rope | nope + step_temperature"

@@ -1,2 +1,2 @@
-# In place of the softmax each key, from the newest on, takes a share of what is left (Tan 2024).
+# Instead of a softmax, each key, newest first, takes a share of what is left (Tan 2024).
 pos = "stick_breaking"

@@ -1,2 +1,2 @@
-# A learned bias per bucket of distance (Raffel et al. 2019).
+# A learned bias per distance bucket (Raffel et al. 2019).
 pos = "t5"

@@ -1,2 +1,2 @@
-# Rope, and heads that leave out the direction of the token's own value (Zhai 2026).
+# RoPE, with the direction of the token's own value removed from head outputs (Zhai 2026).
 pos = "rope + xsa"

@@ -1,2 +1,3 @@
-# The block of GPT-2 (Radford et al. 2019): biases everywhere, exactly as its weights are read.
+# The block of GPT-2 (Radford et al. 2019): biases everywhere, exactly as for its pretrained
+# weights.
 bias = True

@@ -1,5 +1,5 @@
-# The block of Qwen3 (Yang et al. 2025), whose scheme is rope(base=1000000): Llama's, with a norm of
-# queries and keys in each head.
+# The block of Qwen3 (Yang et al. 2025), whose scheme is rope(base=1000000): Llama's, with QK norm
+# per head.
 norm = "rmsnorm"
 norm_eps = 1e-6
 mlp = "swiglu"

@@ -1,4 +1,4 @@
-# Short and long texts in turn; short ones keep their frequencies (LongRoPE2).
+# Alternate short and long texts; short ones keep their frequencies (LongRoPE2).
 # Name the trained run: --init_from=out/RUN
 extend = "yarn"  # factor=auto: 1 at 128, 4 at 512
 block_size = 512

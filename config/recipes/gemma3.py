@@ -1,9 +1,9 @@
 # Gemma 3 (Google 2025, arXiv 2503.19786): five layers with base 10,000 and a window, one with base
 # 1,000,000 and all keys; queries and keys normalised. From transformers' gemma3; the window of
-# 1,024 and the 32,768 tokens of pre-training are those of the report, as others quote it. Left out:
-# the interpolation by 8 of layers with all keys for longer texts, the second norm of each half of a
-# block, the gated GELU of the MLP, and the scale of the embedding. The pattern has 6 layers: a size
-# file stands behind this one, not before it.
+# 1,024 and the 32,768 tokens of pre-training are from the report, quoted at second hand. Left out:
+# interpolation by 8 in the global layers for longer texts, the second norm of each sublayer, the
+# MLP's gated GELU, and the embedding scale. The pattern has 6 layers: put a size file after this
+# one, not before it.
 pos = "5 * (rope + window(size=0.03125)) | rope(base=1000000)"
 n_layer = 6
 norm = "rmsnorm"

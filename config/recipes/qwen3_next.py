@@ -1,7 +1,7 @@
-# The full-attention layers of Qwen3-Next (Qwen 2025): a quarter of the columns turned, a gate on
-# the output of the heads. From transformers' qwen3_next; base 10,000,000 is that of the released
-# model, from THUDM/slime's settings for it. Left out: the three linear layers (Gated DeltaNet)
-# before each, experts, and an output layer that is not the embedding.
+# The full-attention layers of Qwen3-Next (Qwen 2025): a quarter of the columns rotated, a gate on
+# the head outputs. From transformers' qwen3_next; base 10,000,000 is that of the released model,
+# from THUDM/slime's settings. Left out: the three linear layers (Gated DeltaNet) before each,
+# experts, and an untied output layer.
 pos = "rope(base=10000000, fraction=0.25) + gate"
 norm = "rmsnorm"
 norm_eps = 1e-6
