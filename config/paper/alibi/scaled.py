@@ -1,9 +1,9 @@
-# Press, Smith and Lewis 2022 (ALiBi), scaled down to 0.8M parameters and L = 128 for a processor.
-# The shape of their models is kept: eight heads, an MLP of four widths, test lengths of the same
-# multiples of L. results/paper has their numbers, and the rules:
+# Press, Smith and Lewis 2022 (ALiBi), scaled down to 0.8M parameters and L = 128 for a CPU.
+# The model shape is theirs: eight heads, an MLP of 4 times the width, test lengths at the same
+# multiples of L. results/paper has their numbers and the rules:
 # python ablate.py config/paper/alibi/scaled.py
-# Models trained at 6 L, as their 3,072, are left out: in as many tokens sinusoids had not learned
-# there what they learn at L (one seed, three rates: results/paper). wikitext103.py has them.
+# Models trained at 6 L, like their 3,072, are left out: with the same number of tokens, sinusoids
+# learned less there than at L (one seed, three rates: results/paper). wikitext103.py has them.
 schemes = (
     "sinusoidal --learning_rate=6e-3",  # rates picked for the board, results/board/first
     "rope",

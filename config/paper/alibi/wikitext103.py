@@ -1,7 +1,7 @@
 # Press, Smith and Lewis 2022 (ALiBi) at their size, 247M parameters, for a GPU: one epoch of
-# WikiText-103 as tokens of GPT-2 (theirs: 205 epochs of words). Not run yet. Pieces of N tokens end
-# at 4,096, so the claim on 32 L stays untested. The command goes on where it was stopped (a test
-# begins again):
+# WikiText-103 in GPT-2 tokens (theirs: 205 epochs of words). Not run yet. Pieces of N tokens end
+# at 4,096, so the claim about 32 L is not tested. The command resumes where it stopped (a test
+# starts over):
 # python data/wikipedia/prepare.py wikitext103 --tokenizer=gpt2
 # timeout 590 python ablate.py config/paper/alibi/wikitext103.py
 schemes = (

@@ -1,5 +1,5 @@
-# DroPE, scaled down to 0.8M parameters and L = 128 for a processor. results/paper has their
-# numbers, the rules, and what came out:
+# DroPE, scaled down to 0.8M parameters and L = 128 for a CPU. results/paper has their
+# numbers, the rules and the outcome:
 # python ablate.py config/paper/drope/scaled.py
 schemes = ("rope", "rope --drop_pos=0.13", "nope --learning_rate=1.5e-3")  # rates of the board
 seeds = (1, 2, 3, 4, 5, 6, 7, 8)

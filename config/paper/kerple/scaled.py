@@ -1,4 +1,4 @@
-# Chi et al. 2022 (KERPLE), scaled down to 0.8M parameters and L = 128 for a processor. Not run
+# Chi et al. 2022 (KERPLE), scaled down to 0.8M parameters and L = 128 for a CPU. Not run
 # yet:
 # python ablate.py config/paper/kerple/scaled.py
 schemes = (

@@ -1,6 +1,6 @@
 # Kazemnejad et al. 2023 (NoPE) on one of their tasks, reverse, with 0.8M parameters. results/paper
-# has their numbers, and the rules. Learned positions define no text beyond L: no rule needs them,
-# and they were left out before the runs (seeds 1 to 3, learned too, are in results/length):
+# has their numbers and the rules. Learned positions are undefined beyond L: no rule needs them,
+# so they were left out before the runs (seeds 1 to 3, with learned, are in results/length):
 # python ablate.py config/paper/nope/scaled.py
 schemes = ("nope", "t5", "alibi", "rope")
 seeds = (4, 5, 6, 7, 8, 9, 10, 11)

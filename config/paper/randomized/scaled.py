@@ -1,5 +1,5 @@
 # Ruoss et al. 2023 (randomized positions) on one of their tasks, reverse, with 0.8M parameters.
-# results/paper has the rules, and what came out:
+# results/paper has the rules and the outcome:
 # python ablate.py config/paper/randomized/scaled.py
 schemes = ("randomized(max=512) + rope", "rope")
 seeds = (4, 5, 6, 7, 8, 9, 10, 11)
