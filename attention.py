@@ -83,10 +83,10 @@ def attention_weights(
             part_q, part_k = turned(q.to(wide), k, plan, part, scale, features)
             score = (part_q.to(narrow) @ part_k.to(narrow).mT).to(wide) * scale
             added = added_scores(plan, part, q.shape[1], wide, index, columns)
-            if plan.scoring:
+            if plan.score_piece:
                 i, j = pairs_of_ids(part, index, columns, wide)
                 tile = Tile(part_q, part_k, score, added, i, j, index, columns, features)
-                score = plan.scoring.score(tile)
+                score = plan.score_piece.score(tile)
             else:
                 score = score + added
             score = torch.where(added > -torch.inf, score, -torch.inf)  # a hidden q.k may overflow
@@ -95,7 +95,7 @@ def attention_weights(
                 holds = part.where(ids.query_ids[:, None], ids.key_ids)
                 score = torch.where(holds, score, scores)
             scores = score
-        return plan.weighting.weights(scores) if plan.weighting else scores.softmax(-1)
+        return plan.weights_piece.weights(scores) if plan.weights_piece else scores.softmax(-1)
 
 
 def turned(q, k, plan, part, scale, features):
@@ -107,8 +107,8 @@ def turned(q, k, plan, part, scale, features):
         q, k = plan.turn(q, k, part)
     if plan.temperature is not None:
         q = (q * plan.temperature).to(dtype)
-    if plan.featured and plan.featured.along is not None:
-        q, k = plan.featured.along(widened(q), widened(k), features, scale)
+    if plan.features_piece and plan.features_piece.along is not None:
+        q, k = plan.features_piece.along(widened(q), widened(k), features, scale)
     return q.to(dtype), k.to(dtype)
 
 
@@ -196,7 +196,7 @@ def choose_path(plan: Plan, compiled: bool, dropout: float = 0.0) -> str:
     whole_text = plan.queries == keys
     if FORCED_PATH and whole_text:
         return FORCED_PATH
-    if len(plan.parts) > 1 or plan.weighting or plan.scoring:
+    if len(plan.parts) > 1 or plan.weights_piece or plan.score_piece:
         return "scored"
     trained = torch.is_grad_enabled()
     if on_gpu and trained and torch.are_deterministic_algorithms_enabled():
@@ -213,7 +213,7 @@ def can_flex(plan, trained, dropout):
     """Whether FlexAttention can compute this plan for a whole text, and is not slower."""
     if not torch.__version__.startswith(FLEX_RELEASES):
         return False
-    if not plan.plain_ids or plan.featured or plan.width < 16:
+    if not plan.plain_ids or plan.features_piece or plan.width < 16:
         return False
     if not all(piece.by_distance for piece in plan.biases):
         return False

@@ -40,7 +40,6 @@ import data
 from configurable import PROTOCOLS, EvaluateSettings, UserError, configure, run_program, sha256
 from data import context
 from data.rows import TEXT, check_test_length, targets_of, tested_pieces, unread
-from model import GPT
 from runs import answers, device, diagnose, results
 from runs.checkpoint import (
     Run,
@@ -258,11 +257,13 @@ def losses_at(tester: Tester, places: Places, length: int, kept: int = LARGEST_R
 def begin_row(tester: Tester, about: dict, protocol: str, length: int, windows: int) -> dict:
     """The fields of a row that say what was asked; `about` is from `describe_run`."""
     scheme = tester.model.pos
-    files = {piece.file.name: sha256(piece.file) for piece in scheme.extensions if piece.file}
+    files = {
+        piece.file.name: sha256(piece.file) for piece in scheme.extensions.values() if piece.file
+    }
     return {
         "protocol": protocol,
         "length": length,
-        "extend": scheme.extension or None,
+        "extend": scheme.extend_text or None,
         "factor": scheme.factor(length),
         "files_sha256": files or None,
         "dataset": tester.corpus.name,
@@ -288,21 +289,8 @@ def extrapolation(tester: Tester, about: dict, settings: Any) -> dict:
     elif "questions" in corpus.meta:
         test = question_rows
     rows = test(tester, about, settings)
-    with device.autocast(tester.compute):
-        n_bytes = cache_bytes(tester.model)
-    for row in rows:
-        row["cache_bytes"] = n_bytes
     seconds = round(time.perf_counter() - started, 1)
     return about | {"unit": corpus.unit, "rows": rows, "seconds": seconds}
-
-
-@torch.no_grad()
-def cache_bytes(model: GPT) -> int:
-    """The size of a cache in bytes per token, under the caller's autocast."""
-    cache = model.new_cache(batch=1, length=1)
-    token = torch.zeros(1, 1, dtype=torch.long, device=model.wte.weight.device)
-    model(token, cache=cache)
-    return sum(x.nbytes for x in cache.parts.values())
 
 
 def loss_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
@@ -396,8 +384,8 @@ def loss_fields(
         row["note"].append("windows run across documents, too few of which are long")
     if (np.diff(offsets) == 0).any():
         row["note"].append("neighbouring blocks share targets, so standard errors are too small")
-    if any(piece.found_on == corpus.split_sha256("val") for piece in scheme.extensions):
-        row["note"].append(f"the file of {scheme.extension} was found on this text")
+    if any(piece.found_on == corpus.split_sha256("val") for piece in scheme.extensions.values()):
+        row["note"].append(f"the file of {scheme.extend_text} was found on this text")
 
     wrong = np.sum(~np.isfinite(nats).all(axis=1))
     if wrong:  # a finding

@@ -58,7 +58,7 @@ def fitting_extensions(scheme: Scheme) -> list[str]:
             continue
         with suppress(UserError):  # it does not fit, or needs an option
             scheme.extend(text)
-            fitting.append(scheme.extension)
+            fitting.append(scheme.extend_text)
     return fitting
 
 
@@ -170,7 +170,7 @@ def search(run: Run, settings: ExtendSettings) -> None:
     starts = {}
     for name in ("pi", "ntk", "yarn"):
         model.pos.extend(f"{name}(factor={factor})")
-        mapped, _ = rotary.frequencies(total, scheme.extensions)
+        mapped, _ = rotary.frequencies(total, scheme.maps)
         divisors = (own / mapped).nan_to_num(1.0)  # 0 / 0: a pair that does not turn
         starts[name] = tuple(divisors.tolist())
 
@@ -180,7 +180,7 @@ def search(run: Run, settings: ExtendSettings) -> None:
     write_json(trial, {"long_factor": starts["pi"]})
     model.pos.extend(f"longrope(file='{trial.name}', factor={factor})", run.folder)
     trial.unlink()
-    longrope = scheme.extensions[0]
+    (longrope,) = scheme.extensions.values()
     tester = evaluate.Tester(model, corpus, run.compute)
 
     def loss(divisors: Divisors) -> float:

@@ -56,20 +56,20 @@ class Cache:
         return self.parts[place][:, :, :stop]
 
 
-def keep(cache, layer, name, x, packing):
+def keep(cache, layer, name, x, pack_piece):
     """Append x (B, heads, t, D) of the new tokens to the cache, if there is one; returns that of
     all S tokens so far, (B, heads, S, D).
 
-    `packing` is a piece that decides how the cache stores x, or None. Without a cache, x is rounded
-    in the same way, and gradients pass as if it were not.
+    `pack_piece` is a piece that decides how the cache stores x, or None. Without a cache, x is
+    rounded in the same way, and gradients pass as if it were not.
     """
-    if packing is None:
+    if pack_piece is None:
         return x if cache is None else cache.append(layer, name, x)
-    packed = packing.pack(x)
+    packed = pack_piece.pack(x)
     if cache is None:
-        return x + (packing.unpack(*packed) - x).detach()
+        return x + (pack_piece.unpack(*packed) - x).detach()
     parts = [cache.append(layer, f"{name}{n}", part) for n, part in enumerate(packed)]
-    return packing.unpack(*parts)
+    return pack_piece.unpack(*parts)
 
 
 # ---- the layers
@@ -126,8 +126,8 @@ class Attention(nn.Module):
         q, k, v = (part.unflatten(-1, (-1, self.head_width)).transpose(1, 2) for part in parts)
         if len(plan.parts) == 1:  # if there are several, attention turns q and k
             q, k = plan.turn(q, k, plan.parts[0])
-        k = keep(cache, self.layer, "k", k, plan.packing)
-        all_v = keep(cache, self.layer, "v", v, plan.packing)
+        k = keep(cache, self.layer, "k", k, plan.pack_piece)
+        all_v = keep(cache, self.layer, "v", v, plan.pack_piece)
         features = kept_features(x, plan, cache, self.layer)
         y = attention.attend(q, k, all_v, prepared, self.scale, features)
         return project_out(self, y, v, x, plan)
@@ -171,7 +171,7 @@ class LatentAttention(nn.Module):
         if len(plan.parts) == 1:
             q, new_latents = plan.turn(q, new_latents, plan.parts[0])
         # the latents of all S tokens, rounded if the cache packs them
-        all_latents = keep(cache, self.layer, "k", new_latents, plan.packing)
+        all_latents = keep(cache, self.layer, "k", new_latents, plan.pack_piece)
         features = kept_features(x, plan, cache, self.layer)
         # the up-projections from latents to keys and values, (H, width, rank) each
         up_k, up_v = self.c_up.weight.unflatten(0, (self.n_head, -1)).split(self.width, 1)
@@ -184,7 +184,7 @@ class LatentAttention(nn.Module):
             q = torch.cat((q[..., : self.width] @ up_k, q[..., self.width :]), -1)
             v = all_latents[..., : self.rank]
             y = attention.attend(q, all_latents, v, prepared, self.scale, features) @ up_v.mT
-        new_v = new_latents[..., : self.rank] @ up_v.mT if plan.finishing else None
+        new_v = new_latents[..., : self.rank] @ up_v.mT if plan.output_piece else None
         return project_out(self, y, new_v, x, plan)
 
 
@@ -193,10 +193,10 @@ def kept_features(x, plan, cache, layer):
 
     Those of the new tokens are computed from the layer's input x (B, T, C).
     """
-    if plan.featured is None:
+    if plan.features_piece is None:
         return None
     with torch.autocast(x.device.type, enabled=False):
-        features = plan.featured.features(widened(x))[:, None]
+        features = plan.features_piece.features(widened(x))[:, None]
     return keep(cache, layer, "features", features, None)[:, 0]
 
 
@@ -206,11 +206,11 @@ def project_out(layer, y, v, x, plan):
     A piece may change y first, given the values v of the T new tokens and the layer's input
     x (B, T, C). The queries are the last Q of these tokens.
     """
-    if plan.finishing:
+    if plan.output_piece:
         with torch.autocast(x.device.type, enabled=False):
             v = widened(for_each_head(y, v)[:, :, -plan.queries :])
             x = widened(x[:, -plan.queries :])
-            y = plan.finishing.output(widened(y), v, x).to(y.dtype)
+            y = plan.output_piece.output(widened(y), v, x).to(y.dtype)
     return layer.c_proj(y.transpose(1, 2).flatten(2))
 
 
@@ -250,23 +250,24 @@ class Block(nn.Module):
         self.attn = kind(config, layer)
         self.ln_2 = new_norm(config, config.n_embd)
         self.mlp = MLP(config)
-        self.config = config
+        self.norm_after = config.norm_place == "after"
+        self.parallel = config.parallel_blocks
+        self.drop = nn.Dropout(config.dropout)
 
     def forward(self, x, prepared, cache):
-        """(B, T, C) -> (B, T, C)."""
-        y = self.added(self.ln_1, self.attn, x, prepared, cache)
-        x = x[:, -y.shape[1] :]  # the plan may ask for the last tokens only
-        attended = x + y
-        mlp_input = x if self.config.parallel_blocks else attended
-        return attended + self.added(self.ln_2, self.mlp, mlp_input)
-
-    def added(self, norm, part, x, *others):
-        """What attention or the MLP, with its norm, adds to the residual stream x (B, T, C)."""
-        if self.config.norm_place == "after":
-            y = norm(part(x, *others).to(x.dtype))
+        """x (B, T, C) -> (B, Q, C) for the plan's Q queries, the last of the T tokens."""
+        if self.norm_after:
+            y = self.ln_1(self.attn(x, prepared, cache).to(x.dtype))
         else:
-            y = part(norm(x), *others)
-        return F.dropout(y, self.config.dropout, self.training)
+            y = self.attn(self.ln_1(x), prepared, cache)
+        x = x[:, -y.shape[1] :]
+        attended = x + self.drop(y)
+        mlp_input = x if self.parallel else attended
+        if self.norm_after:
+            y = self.ln_2(self.mlp(mlp_input).to(x.dtype))
+        else:
+            y = self.mlp(self.ln_2(mlp_input))
+        return attended + self.drop(y)
 
 
 # ---- the model
@@ -299,7 +300,7 @@ class GPT(nn.Module):
             if config.kv_lora_rank and "latent attention" in piece.conflicts:
                 raise UserError(f"{scheme_name(piece)} needs whole heads: leave kv_lora_rank out")
         self.extend(config.extend, folder)
-        self.config = replace(config, pos=self.pos.text, extend=self.pos.extension)
+        self.config = replace(config, pos=self.pos.text, extend=self.pos.extend_text)
 
     def _initialise(self, module):
         """GPT-2's initialisation, scaled to the width of the model (`init_std`).
@@ -386,7 +387,7 @@ class GPT(nn.Module):
             embedded = self.pos.embed(ids[-new:], tokens, total)
             plans = self.pos.plans(index, ids, new, total, dtype, window)
             prepared = {pieces: prepare(plan) for pieces, plan in plans.items()}
-            layers = [prepared[pieces] for pieces in self.pos.sets]
+            layers = [prepared[pieces] for pieces in self.pos.plan_keys]
             if last not in (None, new):
                 layers[-1] = prepare(attention.rows_of(layers[-1].plan, new - last, new))
         x = self.ln_e(self.wte(idx[:, skip:]))

@@ -408,13 +408,13 @@ class Plan:
     temperature: Tensor | None  # (T, 1) or (H, T, 1), multiplies the scores
     biases: list[Piece]
     masks: list[Piece]
-    turning: Piece | None  # turns queries and keys
+    turn_piece: Piece | None  # turns queries and keys
     width: int  # how many of the last columns of q and k are turned
-    scoring: Piece | None  # computes the whole score
-    featured: Piece | None  # computes features of each layer's input
-    weighting: Piece | None  # replaces the softmax
-    finishing: Piece | None  # changes the output of the heads
-    packing: Piece | None  # decides how the cache stores keys and values
+    score_piece: Piece | None  # computes the whole score
+    features_piece: Piece | None  # computes features of each layer's input
+    weights_piece: Piece | None  # replaces the softmax
+    output_piece: Piece | None  # changes the output of the heads
+    pack_piece: Piece | None  # decides how the cache stores keys and values
     plain_ids: bool  # whether the ids are simply 0 ... S - 1
 
     def turn(self, q: Tensor, k: Tensor, part: Part) -> tuple[Tensor, Tensor]:
@@ -422,7 +422,7 @@ class Plan:
 
         If the tables differ between heads, keys can no longer be shared: k gets as many heads as q.
         """
-        if self.turning is None:
+        if self.turn_piece is None:
             return q, k
         if any(table.dim() > 2 for table in part.key_tables):
             k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
@@ -430,7 +430,7 @@ class Plan:
         for x, tables, is_key in ((q, part.query_tables, False), (k, part.key_tables, True)):
             rest, last = x.tensor_split([x.shape[-1] - self.width], -1)
             with torch.autocast(x.device.type, enabled=False):
-                last = self.turning.turn(widened(last), tables, is_key).to(x.dtype)
+                last = self.turn_piece.turn(widened(last), tables, is_key).to(x.dtype)
             turned.append(torch.cat((rest, last), -1) if rest.shape[-1] > 0 else last)
         return tuple(turned)
 
@@ -455,9 +455,9 @@ class Scheme(nn.Module):
     """The pieces of a position expression, built and checked for a model with n_layer layers.
 
     `layers[n]` are the keys in `pieces` of those that act in layer n. `extensions` are the pieces
-    of the active `extend` expression, and `extension` is its canonical text. `sets[n]` are the keys
-    of layer n's pieces and of its extensions: layers with the same keys share a plan. UserError if
-    the expression does not fit the model.
+    of the active `extend` expression, and `extend_text` is its canonical text. `plan_keys[n]` are
+    the keys of layer n's pieces and of its extensions: layers with the same keys share a plan.
+    UserError if the expression does not fit the model.
     """
 
     def __init__(self, text: str, shape: Shape, n_layer: int, pos_file: Path | None = None):
@@ -473,8 +473,8 @@ class Scheme(nn.Module):
         self.limit = self.mover.limit if self.mover else self.id_limit  # the longest text
         # an empty buffer: on.device is the device of the model
         self.register_buffer("on", torch.empty(0, dtype=torch.long), persistent=False)
-        self.extension = ""
-        self.extensions = nn.ModuleList()
+        self.extend_text = ""
+        self.extensions = nn.ModuleDict()
         self.extend("")
 
     def extend(self, text: str, folder: Path | None = None) -> None:
@@ -504,26 +504,25 @@ class Scheme(nn.Module):
                 acts_on = [p for p in pieces if reads_positions(p)]
             if not acts_on:
                 raise UserError(f"{place}: nothing there reads what {scheme_name(piece)} changes")
-        active = nn.ModuleList(extensions.values()).to(self.on.device)
-        maps = [piece for piece in active if piece.map_frequencies]
+        active = nn.ModuleDict(extensions).to(self.on.device)
+        maps = [piece for piece in active.values() if piece.map_frequencies]
         # last those that change the result of the others, such as resonance and clip
         maps.sort(key=lambda piece: isinstance(piece, Rotary))
         for rotary in self.rotary:  # so that a map fails here rather than in the first step
             rotary.frequencies(2 * self.shape.length, maps)
-        if expression.text == self.extension:
+        if expression.text == self.extend_text:
             active.load_state_dict(self.extensions.state_dict())
-        self.extension = expression.text if extensions else ""
+        self.extend_text = expression.text if extensions else ""
         self.extensions = active
         self.maps = maps
-        self.extension_of = extensions
-        self.sets = list(zip(self.layers, layers, strict=True))
+        self.plan_keys = list(zip(self.layers, layers, strict=True))
 
     def factor(self, total: int) -> float | None:
         """The factor of the active extension for a text of `total` tokens.
 
         None if no extension has a factor; that of the first one if several do.
         """
-        piece = first(self.extensions, "factor")
+        piece = first(self.extensions.values(), "factor")
         return piece.factor(total) if piece else None
 
     # ---- positions
@@ -543,7 +542,7 @@ class Scheme(nn.Module):
         """Whether earlier tokens affect a layer only through the keys that its masks let it see,
         wherever those are in the text.
         """
-        pieces = [*self.pieces.values(), *self.extensions]
+        pieces = [*self.pieces.values(), *self.extensions.values()]
         return not any(p.features or p.score or p.mask and not p.by_distance for p in pieces)
 
     def check_length(self, total: int) -> None:
@@ -576,7 +575,7 @@ class Scheme(nn.Module):
 
         They depend only on seed and step, so that all processes draw the same.
         """
-        piece = first([*self.pieces.values(), *self.extensions], "draw")
+        piece = first([*self.pieces.values(), *self.extensions.values()], "draw")
         if piece is None:
             return None
         generator = torch.Generator().manual_seed(mixed_seed(seed, step))
@@ -597,7 +596,7 @@ class Scheme(nn.Module):
         piece = first(self.pieces.values(), "embed")
         if piece is None:
             return None
-        return piece.embed(self.extended_ids(self.extensions, ids, total), tokens, total)
+        return piece.embed(self.extended_ids(self.extensions.values(), ids, total), tokens, total)
 
     def plans(
         self,
@@ -608,7 +607,7 @@ class Scheme(nn.Module):
         dtype: torch.dtype,
         window: int | None = None,
     ) -> dict[tuple, Plan]:
-        """One plan for each distinct entry of `sets`.
+        """One plan for each distinct entry of `plan_keys`.
 
         index (S,) are the places in the text of all tokens so far, the last `new` of which are
         queries; ids (S,) are their positions in a text of `total` tokens. dtype, float32 or wider,
@@ -619,9 +618,9 @@ class Scheme(nn.Module):
         if len(self.extensions) > 0:
             total = range(total).stop
         plans = {}
-        for keys, extension_keys in dict.fromkeys(self.sets):
+        for keys, extension_keys in dict.fromkeys(self.plan_keys):
             schemes = [self.pieces[key] for key in keys]
-            extensions = [self.extension_of[key] for key in extension_keys]
+            extensions = [self.extensions[key] for key in extension_keys]
             pieces = [*schemes, *extensions]
             if window is not None:
                 pieces.append(Window(self.shape, size=window))
@@ -631,11 +630,11 @@ class Scheme(nn.Module):
                 if piece.temperature is not None:
                     factor = piece.temperature(index[-new:].to(dtype))[..., None]
                     temperature = factor if temperature is None else temperature * factor
-            turning = first(schemes, "tables")
+            turn_piece = first(schemes, "tables")
             maps = [piece for piece in self.maps if piece in extensions]
             rewriting = first(extensions, "regions")
             regions = [None]
-            if rewriting and (turning or biases):
+            if rewriting and (turn_piece or biases):
                 regions += rewriting.regions(total)
             key_ids = self.extended_ids(extensions, ids, total)
             query_ids = key_ids[-new:]
@@ -643,23 +642,23 @@ class Scheme(nn.Module):
             for region in regions:
                 i = region.query(query_ids) if region else query_ids
                 j = region.key(key_ids) if region else key_ids
-                query_tables = turning.tables(i, total, maps) if turning else ()
+                query_tables = turn_piece.tables(i, total, maps) if turn_piece else ()
                 key_tables = query_tables
-                if turning and len(regions) > 1:  # all keys are turned, those of the cache too
-                    key_tables = turning.tables(j, total, maps)
+                if turn_piece and len(regions) > 1:  # all keys are turned, also cached ones
+                    key_tables = turn_piece.tables(j, total, maps)
                 parts.append(Part(i, j, query_tables, key_tables, region and region.where))
             plans[keys, extension_keys] = Plan(
                 parts=parts,
                 temperature=temperature,
                 biases=biases,
                 masks=[piece for piece in pieces if piece.mask is not None],
-                turning=turning,
+                turn_piece=turn_piece,
                 width=self.shape.head_dim,
-                scoring=first(schemes, "score"),
-                featured=first(schemes, "features"),
-                weighting=first(pieces, "weights"),
-                finishing=first(pieces, "output"),
-                packing=first(extensions, "pack"),
+                score_piece=first(schemes, "score"),
+                features_piece=first(schemes, "features"),
+                weights_piece=first(pieces, "weights"),
+                output_piece=first(pieces, "output"),
+                pack_piece=first(extensions, "pack"),
                 plain_ids=key_ids is index,
             )
         return plans
@@ -680,6 +679,6 @@ class Scheme(nn.Module):
             text = f"layers {'; '.join(lines)}"
         if self.mover and not any(map(reads_positions, self.pieces.values())):
             text += f"; nothing reads the positions of {scheme_name(self.mover)}"
-        if self.extension:
-            text += f", extended by {self.extension}"
+        if self.extend_text:
+            text += f", extended by {self.extend_text}"
         return text

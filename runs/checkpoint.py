@@ -184,7 +184,7 @@ def scheme_files(scheme: Scheme) -> dict[str, Path]:
     one of these imports; option files have their base names.
     """
     files = {"posenc.py": ROOT / "posenc.py"}
-    for piece in (*scheme.pieces.values(), *scheme.extensions):
+    for piece in (*scheme.pieces.values(), *scheme.extensions.values()):
         path = Path(inspect.getfile(type(piece))).resolve()
         if path != files["posenc.py"]:
             files |= source_files(path)

@@ -573,9 +573,9 @@ def save_model(model: GPT, folder: str | Path, corpus: data.Corpus | None = None
     folder = Path(folder)
     if folder.exists():
         raise UserError(f"{folder} exists: name a new folder")
-    if "|" in model.pos.extension:
-        raise UserError(f"extend={model.pos.extension}: no family extends some layers alone")
-    config = write_settings(replace(model.config, extend=model.pos.extension))
+    if "|" in model.pos.extend_text:
+        raise UserError(f"extend={model.pos.extend_text}: no family extends some layers alone")
+    config = write_settings(replace(model.config, extend=model.pos.extend_text))
     kind = config["model_type"]
     if FAMILIES[kind]["bias"] == "always":  # biases that ours lacks are 0
         complete = GPT(replace(model.config, bias=True, extend=""))

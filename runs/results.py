@@ -100,7 +100,7 @@ def describe_run(run: Any) -> dict[str, Any]:
     settings = run.settings
     return {
         "pos": f"{settings.pos} (dropped)" if settings.drop_pos else settings.pos,
-        "extend": run.model.pos.extension or None,
+        "extend": run.model.pos.extend_text or None,
         "train_length": settings.block_size,
         "original_length": run.model.config.block_size,
         "seed": settings.seed,

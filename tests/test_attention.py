@@ -149,7 +149,7 @@ def test_flex_is_chosen_where_it_fits_a_whole_text_on_a_card(pos, head_dim, test
     ids = torch.arange(8)
     drawn = gpt.pos.draw(0, 0, 8)
     positions = ids if drawn is None else drawn
-    plan = gpt.pos.plans(ids, positions, 8, 8, torch.float32)[gpt.pos.sets[0]]
+    plan = gpt.pos.plans(ids, positions, 8, 8, torch.float32)[gpt.pos.plan_keys[0]]
     assert attention.can_flex(plan, False, 0.5) == tested
     assert attention.can_flex(plan, True, 0.0) == trained
     assert not attention.can_flex(plan, True, 0.5)

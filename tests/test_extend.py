@@ -119,5 +119,5 @@ def test_longrope_is_searched_and_used(runs, monkeypatch, capsys):
     model = scheme("rope")
     model.extend(f"longrope(file='{path}', factor=2)")
     own = model.rotary[0].inv_freq
-    mapped, _ = model.rotary[0].frequencies(64, model.extensions)
+    mapped, _ = model.rotary[0].frequencies(64, model.maps)
     assert torch.allclose(own / mapped, torch.tensor(found["long_factor"], dtype=own.dtype))

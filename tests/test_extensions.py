@@ -424,7 +424,7 @@ def test_a_map_of_frequencies_by_layer_is_the_model_that_has_them_so():
         gpt.extend(extend)
         index = torch.arange(6 * L)
         plans = gpt.pos.plans(index, index, 6 * L, 6 * L, torch.float32)
-        return [plans[layer].parts[0].query_tables for layer in gpt.pos.sets]
+        return [plans[layer].parts[0].query_tables for layer in gpt.pos.plan_keys]
 
     both = tables("yarn(factor=4) | pi(factor=2)")
     for layer, text in ((1, "pi(factor=2)"), (2, "yarn(factor=4)")):
@@ -518,7 +518,7 @@ def test_a_wrong_extension_is_refused_with_a_sentence(extend, sentence):
     gpt = extended("rope", "logn")
     with pytest.raises(UserError, match=sentence):
         gpt.pos.extend(extend)
-    assert gpt.pos.extension == "logn"  # the one before stays
+    assert gpt.pos.extend_text == "logn"  # the one before stays
 
 
 def test_a_map_that_the_frequencies_do_not_allow_is_refused_before_the_first_step(tmp_path):
@@ -553,7 +553,7 @@ def test_a_file_is_looked_for_in_the_runs_folder_first_and_read_again(tmp_path):
         written(tmp_path / "run", {"scales": scales})
         gpt = model("rope")
         gpt.pos.extend(f"temperature(file='{tmp_path / 'factors.json'}')", tmp_path / "run")
-        assert gpt.pos.extensions[0].scales.tolist() == scales
+        assert gpt.pos.extensions["0_temperature"].scales.tolist() == scales
     gpt.pos.extend("")  # the model is shared
 
 
@@ -591,7 +591,7 @@ def test_a_learned_curve_of_positions_has_its_gradient_and_each_layer_may_have_i
     gpt.pos.extend("smooth(kind=sqrt)")
     fixed = logits(gpt, idx)
     gpt.pos.extend("smooth(kind=sqrt, learned=True)")
-    raw = gpt.pos.extensions[0].double().log_factor
+    raw = gpt.pos.extensions["0_smooth"].double().log_factor
     assert_close(logits(gpt, idx), fixed)
     (gradient,) = torch.autograd.grad((logits(gpt, idx) @ weights).sum(), [raw])
     ends = []

@@ -173,7 +173,7 @@ def test_swan_has_the_layers_of_its_paper():  # sections 2 and 3, and table 6
 
 
 def test_scores_of_swan_grow_with_the_logarithm_of_the_length_beyond_that_of_training():
-    (logn,) = recipe("swan", block_size=16).pos.extensions
+    (logn,) = recipe("swan", block_size=16).pos.extensions.values()
     assert logn.temperature(torch.tensor([3, 15, 255])).tolist() == pytest.approx([1, 1, 2])
 
 
@@ -213,7 +213,7 @@ def test_attention_of_gemma_3_is_theirs_in_both_kinds_of_layer(layer):
     positions = gemma.Gemma3RotaryEmbedding(config)(x, places[None], kind)
     with torch.no_grad():
         expected, _ = theirs(x, positions, mask[None, None])
-        plan = gpt.pos.plans(places, places, count, count, torch.float64)[gpt.pos.sets[layer]]
+        plan = gpt.pos.plans(places, places, count, count, torch.float64)[gpt.pos.plan_keys[layer]]
         actual = ours(x, attention.prepare(plan, 4, torch.float64), None)
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-4)  # float32 norms of theirs
 

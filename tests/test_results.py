@@ -132,7 +132,7 @@ def test_a_damaged_result_is_named_with_the_command_that_makes_it_anew(damage, t
 
 def test_a_result_has_the_settings_that_change_it():
     config = SimpleNamespace(block_size=32)
-    model = SimpleNamespace(pos=SimpleNamespace(extension=""), config=config, parameter_count=7)
+    model = SimpleNamespace(pos=SimpleNamespace(extend_text=""), config=config, parameter_count=7)
     settings = TrainSettings(pos="alibi", n_layer=2, drop_pos=0.5, max_iters=9, block_size=64)
     run = SimpleNamespace(model=model, settings=settings, step=5, tokens=10, checkpoint="c" * 64)
     found = results.describe_run(run)
@@ -700,7 +700,7 @@ def test_evaluate_keeps_prints_and_draws_what_it_measured(out, capsys, monkeypat
         s = TrainSettings(pos={"out/a": "alibi"}.get(name, "rope"), seed=1)
         model = SimpleNamespace(extend=None)
         compute = SimpleNamespace(reason="cpu")
-        model.pos = SimpleNamespace(describe=lambda: s.pos, extension="")
+        model.pos = SimpleNamespace(describe=lambda: s.pos, extend_text="")
         model.config, model.parameter_count = SimpleNamespace(block_size=L), 1000
         named = {"folder": out / name, "settings": s, "model": model, "compute": compute}
         return SimpleNamespace(**named, step=60, tokens=5000, checkpoint="step 60")

@@ -309,11 +309,11 @@ def test_an_extension_replaces_the_one_before_and_keeps_what_it_learned():
     scheme = Scheme("rope", SHAPE, 2)
     scheme.extend("smooth(learned=True, per_layer=True)")
     assert len(scheme.extensions) == 2
-    scheme.extensions[1].log_factor.data.fill_(3.0)
+    scheme.extensions["0_smooth_layer1"].log_factor.data.fill_(3.0)
     scheme.extend("smooth( learned=True, per_layer=True)")
-    assert scheme.extensions[1].log_factor.item() == 3.0
+    assert scheme.extensions["0_smooth_layer1"].log_factor.item() == 3.0
     scheme.extend("yarn(factor=4) + logn")
-    assert scheme.factor(10) == 4.0 and scheme.extension == "yarn(factor=4) + logn"
+    assert scheme.factor(10) == 4.0 and scheme.extend_text == "yarn(factor=4) + logn"
     scheme.extend("")
     assert scheme.factor(10) is None and len(scheme.extensions) == 0
 
@@ -357,8 +357,8 @@ def test_layers_with_the_same_pieces_share_one_plan():
     scheme = Scheme("rope | nope", SHAPE, 5)
     index = torch.arange(7)
     plans = scheme.plans(index, index, 3, 7, torch.float32, window=2)
-    assert list(plans) == scheme.sets[:2] and scheme.sets[2:4] == scheme.sets[:2]
+    assert list(plans) == scheme.plan_keys[:2] and scheme.plan_keys[2:4] == scheme.plan_keys[:2]
     plans = list(plans.values())
-    assert len(plans) == 2 and isinstance(plans[0].turning, Rope)
+    assert len(plans) == 2 and isinstance(plans[0].turn_piece, Rope)
     assert plans[0].parts[0].query_ids.tolist() == [4, 5, 6]
-    assert plans[1].masks[0].visible == (2, 0) and plans[1].turning is None
+    assert plans[1].masks[0].visible == (2, 0) and plans[1].turn_piece is None

@@ -392,7 +392,7 @@ def test_a_fine_tune_has_the_size_corpus_and_length_of_its_run_and_an_order_of_i
     longer = load_run("again")
     assert (longer.settings.block_size, longer.model.config.block_size) == (64, 16)
     assert longer.config["train_lengths"] == [16, 16, 64] and len(set(orders)) == 2
-    assert longer.model.pos.extension.startswith("slopes")
+    assert longer.model.pos.extend_text.startswith("slopes")
     # another corpus where it is typed; a size of its own is refused
     assert call(train, *few, "--dataset=tiny", "--out_dir=third") == 0
     assert load_run("third").settings.dataset == "tiny"

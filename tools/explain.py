@@ -44,7 +44,8 @@ def pair_table(scheme: Scheme, rotary: Rotary, length: int) -> pd.DataFrame:
     if scheme.draw(0, 0, trained) is not None:
         draws = [scheme.draw(0, step, trained) for step in range(64)]
         span = max(float(drawn[-1] - drawn[0]) for drawn in draws)
-    ids = scheme.extended_ids(scheme.extensions, scheme.ids(torch.arange(length), length), length)
+    ids = scheme.ids(torch.arange(length), length)
+    ids = scheme.extended_ids(scheme.extensions.values(), ids, length)
     inv_freq, _ = rotary.frequencies(trained)
     extended, _ = rotary.frequencies(length, scheme.maps)
     frame = pd.DataFrame()
@@ -75,7 +76,7 @@ def main() -> None:
     print("examined: causal, its own text, finite, trained, the same by every way of computing")
     length = settings.length or min(8 * config.block_size, scheme.limit or 2**24)
     print(f"{scheme.text}, trained at L = {config.block_size}\n{scheme.describe()}")
-    pieces = {type(piece): piece for piece in scheme.extensions or scheme.pieces.values()}
+    pieces = {type(piece): piece for piece in (scheme.extensions or scheme.pieces).values()}
     for cls, piece in pieces.items():
         options = []
         for name, option in options_of(cls).items():
