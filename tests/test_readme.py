@@ -235,7 +235,7 @@ def test_the_page_of_the_board_has_the_numbers_of_its_rows_by_two_programs():
     rows = board.read(folder / "rows.csv.xz")
     numbers = board.measure(rows)
     page = (folder / "README.md").read_text(encoding="utf-8")
-    for line in board.show(numbers, board.compare(numbers, "rope")).splitlines():
+    for line in board.show(numbers, "rope").splitlines():
         assert line in page
     # the project's own statistics, which board.py does not import
     cells = load_rows(folder / "rows.csv.xz").groupby(["label", "seed"])

@@ -1,13 +1,13 @@
 """The board's table and figure, of rows.csv.xz alone.
 
-    python results/board/board.py [--rows=FILE] [--figure=FILE]
+    python results/board/board.py [--rows=FILE] [--base=LABEL] [--figure=FILE]
     python results/board/board.py --runs        each seed, and the tests on the way
 
 It computes with numpy, pandas and scipy and imports nothing of the project, so that it checks the
 project's own numbers (runs/answers.py) as well.
 
 Text is the loss of bytes at 32 L minus that at L. Content and order are areas of accuracy above
-chance over log2 of the distance, from 16 to 32 L. A difference to rope is that of the same seeds.
+chance over log2 of the distance, from 16 to 32 L. A difference to the base is that of the same seeds.
 An error has two parts, that of the seeds and that of the text or the questions, which all seeds
 share. An interval is Student's, with the degrees of freedom of Welch and Satterthwaite.
 Holm's correction is over all differences of the table.
@@ -189,8 +189,8 @@ def cell(runs: pd.DataFrame, name: str, digits: int) -> str:
     return f"{text} ± {half:.{digits}f}"
 
 
-def show(numbers: pd.DataFrame, compared: pd.DataFrame) -> str:
-    """Both tables in Markdown."""
+def show(numbers: pd.DataFrame, base: str) -> str:
+    """In Markdown: a line for each scheme, and one for each difference to the base."""
     learned = has_learned(numbers)
     lines = [
         "| scheme | seeds | text at L, nats | rise to 32 L | content: at L | area "
@@ -208,9 +208,9 @@ def show(numbers: pd.DataFrame, compared: pd.DataFrame) -> str:
             else:
                 cells.append(cell(runs, kind, 2) if reads_longest else "")
         lines.append("| " + " | ".join(cells) + " |")
-    lines += ["", "| difference to rope | number | seeds | mean ± 95 % | p | Holm's p |"]
+    lines += ["", f"| difference to {base} | number | seeds | mean ± 95 % | p | Holm's p |"]
     lines.append("|---|---|---|---|---|---|")
-    for row in compared.itertuples():
+    for row in compare(numbers, base).itertuples():
         p, corrected = (f"{x:.4f}" if x >= 0.0001 else "< 0.0001" for x in (row.p, row.holm))
         lines.append(
             f"| {row.label} | {row.name} | {row.seeds} | {row.mean:+.3f} ± {row.half:.3f} "
@@ -281,6 +281,7 @@ def main() -> None:
     """Print the tables; draw the figure if it is asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=Path, default=Path(__file__).with_name("rows.csv.xz"))
+    parser.add_argument("--base", default="rope", help="what the others are compared with")
     parser.add_argument("--figure", help="a file to draw")
     parser.add_argument("--runs", action="store_true", help="a line for each run and tested step")
     options = parser.parse_args()
@@ -289,7 +290,7 @@ def main() -> None:
         return
     rows = read(options.rows)
     numbers = measure(rows)
-    print(show(numbers, compare(numbers, "rope")))
+    print(show(numbers, options.base))
     if options.figure:
         draw(rows, options.figure)
 
