@@ -79,8 +79,8 @@ attention.py | test_schemes | paper
 - j = torch.minimum(i, part.key_ids[columns])
 + j = torch.minimum(i, part.key_ids[columns] + 1)
 attention.py | test_schemes | paper or felt
-- seen = columns <= index
-+ seen = columns <= index + 1
+- seen = columns <= rows
++ seen = columns <= rows + 1
 attention.py | test_schemes | paper
 - q = (q * plan.temperature).to(dtype)
 + q = (q * plan.temperature.sqrt()).to(dtype)
@@ -88,8 +88,8 @@ attention.py | test_extensions | every_way
 - score = torch.where(holds, score, scores)
 + score = torch.where(holds, scores, score)
 attention.py | test_schemes | paper and window
-- near = max(min(sinks, last), first - window_size + 1)
-+ near = max(min(sinks, last), first - window_size + 2)
+- near = max(min(sinks, end), first - window_size + 1)
++ near = max(min(sinks, end), first - window_size + 2)
 attention.py | test_schemes | cache
 - offset = len(part.key_ids) - len(part.query_ids)
 + offset = 0
