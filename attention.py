@@ -73,34 +73,36 @@ def attention_weights(
 ) -> Tensor:
     """The attention weights (B, H, T, S) of `reference`, in float32 or wider."""
     wide = torch.promote_types(q.dtype, torch.float32)
-    narrow = q.dtype if q.is_cuda else wide
-    columns = torch.arange(k.shape[-2], device=q.device)
-    index = columns[-q.shape[-2] :, None]  # (T, 1)
+    narrow = q.dtype if q.is_cuda else wide  # of matrix products
+    columns = torch.arange(k.shape[-2], device=q.device)  # places of the keys in the text, (S,)
+    rows = columns[-q.shape[-2] :, None]  # places of the queries, the last T of these, (T, 1)
     k = for_each_head(q, k).to(wide)
     scores = None
     with torch.autocast(q.device.type, enabled=False):
         for part in plan.parts:
-            part_q, part_k = turned(q.to(wide), k, plan, part, scale, features)
+            part_q, part_k = finish_q_and_k(q.to(wide), k, plan, part, scale, features)
             score = (part_q.to(narrow) @ part_k.to(narrow).mT).to(wide) * scale
-            added = added_scores(plan, part, q.shape[1], wide, index, columns)
+            added = added_scores(plan, part, q.shape[1], wide, rows, columns)
             if plan.score_piece:
-                i, j = pairs_of_ids(part, index, columns, wide)
-                tile = Tile(part_q, part_k, score, added, i, j, index, columns, features)
+                i, j = pairs_of_ids(part, rows, columns, wide)
+                tile = Tile(part_q, part_k, score, added, i, j, rows, columns, features)
                 score = plan.score_piece.score(tile)
             else:
                 score = score + added
             score = torch.where(added > -torch.inf, score, -torch.inf)  # a hidden q.k may overflow
             if part.where is not None:  # where this is False, scores of earlier parts stay
-                ids = plan.parts[0]
-                holds = part.where(ids.query_ids[:, None], ids.key_ids)
+                first_part = plan.parts[0]
+                holds = part.where(first_part.query_ids[:, None], first_part.key_ids)
                 score = torch.where(holds, score, scores)
             scores = score
         return plan.weights_piece.weights(scores) if plan.weights_piece else scores.softmax(-1)
 
 
-def turned(q, k, plan, part, scale, features):
-    """q and k ready to be multiplied: turned if the plan has several parts, q times the
-    temperature, both with the columns that a piece adds from features (B, S, M).
+def finish_q_and_k(q, k, plan, part, scale, features):
+    """q and k as they are multiplied: q times the temperature, both with the columns that a piece
+    makes of features (B, S, M).
+
+    They are turned here if the plan has several parts, else they are turned already.
     """
     dtype = q.dtype
     if len(plan.parts) > 1:
@@ -116,13 +118,13 @@ def rows_of(plan: Plan, start: int, stop: int) -> Plan:
     """The plan for queries start ... stop - 1 alone, and the keys up to the last of them."""
     parts = []
     for part in plan.parts:
-        last = len(part.key_ids) - len(part.query_ids) + stop
+        end = len(part.key_ids) - len(part.query_ids) + stop  # the keys are those before this
         rows = replace(
             part,
             query_ids=part.query_ids[start:stop],
-            key_ids=part.key_ids[:last],
+            key_ids=part.key_ids[:end],
             query_tables=tuple(table[..., start:stop, :] for table in part.query_tables),
-            key_tables=tuple(table[..., :last, :] for table in part.key_tables),
+            key_tables=tuple(table[..., :end, :] for table in part.key_tables),
         )
         parts.append(rows)
     temperature = plan.temperature
@@ -131,43 +133,46 @@ def rows_of(plan: Plan, start: int, stop: int) -> Plan:
     return replace(plan, parts=parts, temperature=temperature)
 
 
-def pairs_of_ids(part, index, columns, dtype):
-    """Position ids i (R, 1) of the queries at index (R, 1), j (R, C) of the keys at columns (C,).
+def pairs_of_ids(part, rows, columns, dtype):
+    """Position ids i (R, 1) of the queries at rows (R, 1), j (R, C) of the keys at columns (C,).
 
-    Keys after the query get j = i, so that i - j is never negative. If scores are float64, integer
-    ids are converted too.
+    Rows and columns are places in the text. Keys after the query get j = i, so that i - j is never
+    negative. If scores are float64, integer ids are converted too.
     """
-    offset = len(part.key_ids) - len(part.query_ids)
-    i = part.query_ids[index - offset]
+    offset = len(part.key_ids) - len(part.query_ids)  # the place of the first query
+    i = part.query_ids[rows - offset]
     j = torch.minimum(i, part.key_ids[columns])
-    return (i.to(dtype), j.to(dtype)) if dtype == torch.float64 else (i, j)
+    if dtype == torch.float64:
+        i = i.to(dtype)
+        j = j.to(dtype)
+    return i, j
 
 
-def added_scores(plan, part, n_head, dtype, index, columns):
+def added_scores(plan, part, n_head, dtype, rows, columns):
     """What is added to q.k x scale, (H or 1, R, C): biases, and -inf where the key is hidden.
 
-    index (R, 1) and columns (C,) are the places of queries and keys in the text. dtype is float32
+    rows (R, 1) and columns (C,) are the places of queries and keys in the text. dtype is float32
     or wider.
     """
-    added = torch.zeros((), dtype=dtype, device=index.device)
+    added = torch.zeros((), dtype=dtype, device=rows.device)
     if plan.biases:
-        i, j = pairs_of_ids(part, index, columns, dtype)
-        heads = torch.arange(n_head, device=index.device)[:, None, None]
+        i, j = pairs_of_ids(part, rows, columns, dtype)
+        heads = torch.arange(n_head, device=rows.device)[:, None, None]
         for piece in plan.biases:
             added = added + piece.bias(heads, i, j).to(dtype)  # float64 ids give float64 biases
-    return torch.where(sees(plan, index, columns), added, -torch.inf)
+    return torch.where(sees(plan, rows, columns), added, -torch.inf)
 
 
-def sees(plan, index, columns):
-    """True where the queries at `index` may see the keys at `columns`: causality and masks."""
-    seen = columns <= index
+def sees(plan, rows, columns):
+    """True where the queries at `rows` may see the keys at `columns`: causality and masks."""
+    seen = columns <= rows
     for piece in plan.masks:
-        seen = seen & piece.mask(index, columns)
+        seen = seen & piece.mask(rows, columns)
     return seen
 
 
 def for_each_head(q, x):
-    """Keys or values x (B, heads, S, D), repeated so that each head of q has its own."""
+    """Keys or values x (B, heads, S, D), repeated so that each head of q has its own (GQA)."""
     group = q.shape[1] // x.shape[1]
     return x.repeat_interleave(group, 1) if group > 1 else x
 
@@ -183,7 +188,8 @@ class Prepared:
     path: str
     dropout: float = 0.0
     added: Tensor | None = None  # masked: added scores of all pairs, (H or 1, T, S)
-    last_row: Tensor | None = None  # masked: of the last query, padded with -inf, (H or 1, S + .)
+    # masked: added scores of the last query, followed by BLOCK_ROWS times -inf, (H or 1, S + that)
+    last_row: Tensor | None = None
     table: Tensor | None = None  # flex: biases at each distance, (H, S)
     key_blocks: BlockMask | None = None  # flex: the blocks of keys that are not all hidden
 
@@ -198,18 +204,18 @@ def choose_path(plan: Plan, compiled: bool, dropout: float = 0.0) -> str:
         return FORCED_PATH
     if len(plan.parts) > 1 or plan.weights_piece or plan.score_piece:
         return "scored"
-    trained = torch.is_grad_enabled()
-    if on_gpu and trained and torch.are_deterministic_algorithms_enabled():
+    training = torch.is_grad_enabled()
+    if on_gpu and training and torch.are_deterministic_algorithms_enabled():
         return "scored"  # the kernels sum gradients in no fixed order
     if not plan.biases and not plan.masks and (whole_text or plan.queries == 1):
         # in compiled CPU code, two matrix products are faster for short texts
         return "masked" if compiled and not on_gpu and keys <= PRODUCT_KEYS else "fused"
-    if on_gpu and whole_text and (compiled or COMPILE_FLEX) and can_flex(plan, trained, dropout):
+    if on_gpu and whole_text and (compiled or COMPILE_FLEX) and can_flex(plan, training, dropout):
         return "flex"
     return "masked"
 
 
-def can_flex(plan, trained, dropout):
+def can_flex(plan, training, dropout):
     """Whether FlexAttention can compute this plan for a whole text, and is not slower."""
     if not torch.__version__.startswith(FLEX_RELEASES):
         return False
@@ -217,7 +223,7 @@ def can_flex(plan, trained, dropout):
         return False
     if not all(piece.by_distance for piece in plan.biases):
         return False
-    if not trained:
+    if not training:
         return True
     # a learned bias is trained by another path: with t5 on an H100 (124M, L = 512), a step with
     # flex took 4.8 times as long as one of nope, with one shared matrix 1.3 times
@@ -235,8 +241,8 @@ def prepare(plan: Plan, n_head: int, dtype: torch.dtype, dropout: float = 0.0) -
     prepared = Prepared(plan, path, dropout)
     part = plan.parts[0]
     keys = len(part.key_ids)
-    columns = torch.arange(keys, device=part.key_ids.device)
-    index = columns[-plan.queries :, None]
+    columns = torch.arange(keys, device=part.key_ids.device)  # (S,)
+    rows = columns[-plan.queries :, None]  # (T, 1)
     if path == "flex":
 
         def seen(b, h, i, j):
@@ -248,6 +254,7 @@ def prepare(plan: Plan, n_head: int, dtype: torch.dtype, dropout: float = 0.0) -
             return replace(prepared, key_blocks=key_blocks)
         heads = torch.arange(n_head, device=columns.device)[:, None]
         zeros = torch.zeros_like(columns)
+        # columns stand for distances: the bias of the query at n and the key at 0
         table = sum(piece.bias(heads, columns, zeros) for piece in plan.biases).to(dtype)
         return replace(prepared, key_blocks=key_blocks, table=table)
     if path != "masked":
@@ -261,22 +268,22 @@ def prepare(plan: Plan, n_head: int, dtype: torch.dtype, dropout: float = 0.0) -
         and not columns.is_cuda
         and not compiling
     ):
-        row = added_scores(plan, part, n_head, dtype, index[-1:], columns).flatten(0, -2)
+        row = added_scores(plan, part, n_head, dtype, rows[-1:], columns).flatten(0, -2)
         return replace(prepared, last_row=pad(row, (0, BLOCK_ROWS), value=-torch.inf))
     most = GPU_BYTES if columns.is_cuda else SHARED_BYTES
-    if 4 * n_head * plan.queries * keys > most:
+    if 4 * n_head * plan.queries * keys > most:  # each layer will make it, block by block
         return prepared
-    added = added_scores(plan, part, n_head, dtype, index, columns)
+    added = added_scores(plan, part, n_head, dtype, rows, columns)
     return replace(prepared, added=stored(added) if plan.biases else added)
 
 
-_compiled = lru_cache(torch.compile)
+_compiled = lru_cache(torch.compile)  # compiles each function once
 
 
 def compiled_on_gpu(function, like):
     """The function, compiled if the tensor `like` is on a GPU and the code around it is eager."""
-    alone = like.is_cuda and COMPILE_FLEX and not torch.compiler.is_compiling()
-    return _compiled(function) if alone else function
+    to_compile = like.is_cuda and COMPILE_FLEX and not torch.compiler.is_compiling()
+    return _compiled(function) if to_compile else function
 
 
 # ---- the paths
@@ -297,11 +304,12 @@ def attend(
     plan = prepared.plan
     if prepared.path == "scored":
         return _scored(q, k, v, prepared, scale, features)
+    # `along` adds columns by head, and the product in _masked does not repeat keys by itself
     if features is not None or prepared.path == "masked":
         k = for_each_head(q, k)
     v = for_each_head(k, v)  # rotations by head give k more heads
     with torch.autocast(q.device.type, enabled=False):
-        q, k = turned(q, k, plan, plan.parts[0], scale, features)
+        q, k = finish_q_and_k(q, k, plan, plan.parts[0], scale, features)
     if prepared.path == "fused":
         return _kernel(q, k, v, scale, prepared.dropout)
     if prepared.path == "flex":
@@ -320,7 +328,7 @@ def _kernel(q, k, v, scale, dropout, added=None):
     is_causal = added is None and q.shape[-2] > 1
     kernels = nullcontext()
     if added is not None:
-        added = added[(None,) * (4 - added.dim())]
+        added = added[(None,) * (4 - added.dim())]  # (1, 1 or H, R, C)
         if q.is_cuda:
             added = added.to(q.dtype)  # CUDA's kernels take no wider mask
             kernels = sdpa_kernel(MASKED_KERNELS)
@@ -365,47 +373,51 @@ def _masked(q, k, v, prepared, scale):
     added = prepared.added  # the whole matrix, if it was computed in advance
     queries = q.shape[-2]
     keys = k.shape[-2]
+    # compiled code takes all rows at once if their added scores are there
     is_one_block = added is not None and torch.compiler.is_compiling()
     if is_one_block and not q.is_cuda and keys <= PRODUCT_KEYS:
         weights = ((q @ k.mT).to(added.dtype) * scale + added).softmax(-1).to(v.dtype)
         return apply_dropout(weights, prepared.dropout) @ v
-    visible = [(keys, 0)]  # how many last and how many first keys each mask lets a query see
+    # The keys to compute with: those that the narrowest window lets a query see, its last
+    # `window_size` and the first `sinks`. Other masks may hide some of them too, with -inf.
+    visible = [(keys, 0)]
     if added is None:
         visible += [piece.visible for piece in plan.masks if piece.visible]
     window_size, sinks = min(visible)
-    size = queries if is_one_block else block_rows(q[:1], k)
+    size = queries if is_one_block else block_rows(q[:1], k)  # added scores have no batch
     places = torch.arange(keys, device=q.device)
     outputs = []
     for start in reversed(range(0, queries, size)):  # the largest block first: others reuse memory
         stop = min(start + size, queries)
-        first = keys - queries + start  # the queries of this block are at places first ... last - 1
-        last = keys - queries + stop
-        rows = q[..., start:stop, :]
-        # the keys that they may see: near ... last - 1, and the sinks before those
-        near = max(min(sinks, last), first - window_size + 1)
-        seen_k = k[..., near:last, :]
-        seen_v = v[..., near:last, :]
+        first = keys - queries + start  # the queries of this block are at places first ... end - 1
+        end = keys - queries + stop
+        block_q = q[..., start:stop, :]
+        # the keys that they may see: near ... end - 1, and the sinks before those
+        near = max(min(sinks, end), first - window_size + 1)
+        seen_k = k[..., near:end, :]
+        seen_v = v[..., near:end, :]
         if sinks > 0:
             seen_k = torch.cat((k[..., :sinks, :], seen_k), -2)
             seen_v = torch.cat((v[..., :sinks, :], seen_v), -2)
         if added is not None:
-            block = added[..., start:stop, :last]
+            block_added = added[..., start:stop, :end]
         elif prepared.last_row is not None:
             # Added scores depend on distances alone: the row of a query is that of the next query,
             # shifted left by one key. So all rows are views of the last row, which take no memory.
             # View n belongs to the n-th query from the end of the block, so the queries are
-            # flipped. For example, with 3 keys, last = 3 and the last row s2 s1 s0 -inf -inf ...
+            # flipped. For example, with 3 keys, end = 3 and the last row s2 s1 s0 -inf -inf ...
             # (s by distance), query 2 has view 0: s2 s1 s0; query 1 has view 1: s1 s0 -inf;
             # query 0 has view 2: s0 -inf -inf.
-            rows = rows.flip(-2)
-            views = prepared.last_row[:, keys - last :].unfold(-1, last, 1)  # (H or 1, ., last)
-            block = views[:, : stop - start, near:]
+            block_q = block_q.flip(-2)
+            views = prepared.last_row[:, keys - end :].unfold(-1, end, 1)  # (H or 1, ., end)
+            block_added = views[:, : stop - start, near:]
         else:
-            columns = torch.cat((places[:sinks], places[near:last]))
-            make = compiled_on_gpu(added_scores, q)
+            rows = places[first:end, None]
+            columns = torch.cat((places[:sinks], places[near:end]))
             dtype = torch.promote_types(q.dtype, torch.float32)
-            block = make(plan, plan.parts[0], q.shape[1], dtype, places[first:last, None], columns)
-        y = _kernel(rows, seen_k, seen_v, scale, prepared.dropout, block)
+            make = compiled_on_gpu(added_scores, q)
+            block_added = make(plan, plan.parts[0], q.shape[1], dtype, rows, columns)
+        y = _kernel(block_q, seen_k, seen_v, scale, prepared.dropout, block_added)
         outputs.append(y if prepared.last_row is None else y.flip(-2))
     return torch.cat(outputs[::-1], -2)
 
@@ -421,19 +433,18 @@ def block_rows(q, k):
 def _scored(q, k, v, prepared, scale, features):
     """The reference in blocks of query rows; on a GPU the backward pass recomputes each block."""
     queries = q.shape[-2]
-    offset = k.shape[-2] - queries
     size = block_rows(q, k)
 
     def block(start):
         stop = min(start + size, queries)
-        last = offset + stop  # the block sees the keys before this place
+        end = k.shape[-2] - queries + stop  # the block sees the keys before this place
         return reference(
             q[..., start:stop, :],
-            k[..., :last, :],
-            v[..., :last, :],
+            k[..., :end, :],
+            v[..., :end, :],
             rows_of(prepared.plan, start, stop),
             scale,
-            None if features is None else features[:, :last],
+            None if features is None else features[:, :end],
             prepared.dropout,
         )
 

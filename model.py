@@ -41,7 +41,8 @@ class Cache:
     length: int
     n: int = 0
     tokens: Tensor | None = None  # (B, n)
-    parts: dict[tuple[int, str], Tensor] = field(default_factory=dict)
+    # for each (layer, name) a tensor (B, heads, length, D), filled up to n
+    tensors: dict[tuple[int, str], Tensor] = field(default_factory=dict)
 
     def append(self, layer: int, name: str, x: Tensor) -> Tensor:
         """Append x (B, heads, t, D) of t new tokens; returns (B, heads, n + t, D) of all tokens.
@@ -49,16 +50,16 @@ class Cache:
         `name` is "k", "v" or "features"; packed keys and values have several parts: "k0", "k1" ...
         """
         place = layer, name
-        if place not in self.parts:
-            self.parts[place] = x.new_empty(*x.shape[:2], self.length, x.shape[3])
+        if place not in self.tensors:
+            self.tensors[place] = x.new_empty(*x.shape[:2], self.length, x.shape[3])
         stop = self.n + x.shape[2]
-        self.parts[place][:, :, self.n : stop] = x
-        return self.parts[place][:, :, :stop]
+        self.tensors[place][:, :, self.n : stop] = x
+        return self.tensors[place][:, :, :stop]
 
 
-def keep(cache, layer, name, x, pack_piece):
-    """Append x (B, heads, t, D) of the new tokens to the cache, if there is one; returns that of
-    all S tokens so far, (B, heads, S, D).
+def update_cache(cache, layer, name, x, pack_piece):
+    """Append x (B, heads, t, D) of t new tokens to the cache, and return (B, heads, S, D) of all S
+    tokens so far. If the cache is None, x is all there is.
 
     `pack_piece` is a piece that decides how the cache stores x, or None. Without a cache, x is
     rounded in the same way, and gradients pass as if it were not.
@@ -66,7 +67,7 @@ def keep(cache, layer, name, x, pack_piece):
     if pack_piece is None:
         return x if cache is None else cache.append(layer, name, x)
     packed = pack_piece.pack(x)
-    if cache is None:
+    if cache is None:  # a straight-through estimator
         return x + (pack_piece.unpack(*packed) - x).detach()
     parts = [cache.append(layer, f"{name}{n}", part) for n, part in enumerate(packed)]
     return pack_piece.unpack(*parts)
@@ -87,8 +88,8 @@ def apply_norm(norm, x):
 
     The dtype of x stays.
     """
-    parts = x.unflatten(-1, (-1, *norm.weight.shape))
-    return norm(parts.to(norm.weight.dtype)).to(x.dtype).flatten(-2)
+    heads = x.unflatten(-1, (-1, *norm.weight.shape))  # (..., W / width of the norm, that width)
+    return norm(heads.to(norm.weight.dtype)).to(x.dtype).flatten(-2)
 
 
 class Attention(nn.Module):
@@ -117,20 +118,20 @@ class Attention(nn.Module):
         """
         plan = prepared.plan
         q, k, v = self.c_attn(x).split(self.widths, -1)
-        q = q[:, -plan.queries :]
+        q = q[:, -plan.queries :]  # the last layer may need the last queries alone
         if self.qk_norm:
             q = apply_norm(self.q_norm, q)
             k = apply_norm(self.k_norm, k)
-        # each (B, heads, T, D)
-        parts = (q, k, v)
-        q, k, v = (part.unflatten(-1, (-1, self.head_width)).transpose(1, 2) for part in parts)
+        q, k, v = (t.unflatten(-1, (-1, self.head_width)).transpose(1, 2) for t in (q, k, v))
+        # q (B, H, Q, D), k and v (B, heads, T, D)
         if len(plan.parts) == 1:  # if there are several, attention turns q and k
             q, k = plan.turn(q, k, plan.parts[0])
-        k = keep(cache, self.layer, "k", k, plan.pack_piece)
-        all_v = keep(cache, self.layer, "v", v, plan.pack_piece)
-        features = kept_features(x, plan, cache, self.layer)
-        y = attention.attend(q, k, all_v, prepared, self.scale, features)
-        return project_out(self, y, v, x, plan)
+        # of all S tokens, (B, heads, S, D)
+        all_k = update_cache(cache, self.layer, "k", k, plan.pack_piece)
+        all_v = update_cache(cache, self.layer, "v", v, plan.pack_piece)
+        features = all_features(x, plan, cache, self.layer)
+        y = attention.attend(q, all_k, all_v, prepared, self.scale, features)  # (B, H, Q, D)
+        return project_out(self.c_proj, y, v, x, plan)
 
 
 class LatentAttention(nn.Module):
@@ -146,14 +147,14 @@ class LatentAttention(nn.Module):
         super().__init__()
         self.layer = layer
         self.n_head = config.n_head
-        self.width = config.head_width
+        self.head_width = config.head_width
         self.rank = config.kv_lora_rank
-        self.turned = config.qk_rope_head_dim
-        self.scale = 1 / math.sqrt(self.width + self.turned)
-        all_heads = config.n_head * self.width
-        queries = all_heads + config.n_head * self.turned
-        self.c_query = nn.Linear(config.n_embd, queries, bias=config.bias)
-        self.c_latent = nn.Linear(config.n_embd, self.rank + self.turned, bias=config.bias)
+        self.turned_width = config.qk_rope_head_dim
+        self.scale = 1 / math.sqrt(self.head_width + self.turned_width)
+        all_heads = config.n_head * self.head_width
+        q_width = all_heads + config.n_head * self.turned_width
+        self.c_query = nn.Linear(config.n_embd, q_width, bias=config.bias)
+        self.c_latent = nn.Linear(config.n_embd, self.rank + self.turned_width, bias=config.bias)
         # DeepSeek's eps, whatever that of the other norms is
         self.kv_norm = new_norm(replace(config, norm_eps=1e-6), self.rank)
         self.c_up = nn.Linear(self.rank, 2 * all_heads, bias=False)  # keys and values, head by head
@@ -164,31 +165,33 @@ class LatentAttention(nn.Module):
         up-projections are applied to the queries and to the result instead.
         """
         plan = prepared.plan
+        # (B, H, Q, head width + turned width)
         q = self.c_query(x[:, -plan.queries :]).unflatten(-1, (self.n_head, -1)).transpose(1, 2)
-        latent, shared = self.c_latent(x).split([self.rank, self.turned], -1)
+        # the latent of each token (B, T, rank), and the turned columns that all heads share
+        latent, shared = self.c_latent(x).split([self.rank, self.turned_width], -1)
         latent = apply_norm(self.kv_norm, latent)
-        new_latents = torch.cat((latent, shared), -1)[:, None]  # (B, 1, T, rank + turned)
+        new_latents = torch.cat((latent, shared), -1)[:, None]  # (B, 1, T, rank + turned width)
         if len(plan.parts) == 1:
             q, new_latents = plan.turn(q, new_latents, plan.parts[0])
         # the latents of all S tokens, rounded if the cache packs them
-        all_latents = keep(cache, self.layer, "k", new_latents, plan.pack_piece)
-        features = kept_features(x, plan, cache, self.layer)
-        # the up-projections from latents to keys and values, (H, width, rank) each
-        up_k, up_v = self.c_up.weight.unflatten(0, (self.n_head, -1)).split(self.width, 1)
-        if cache is None:
-            latent, shared = all_latents.split([self.rank, self.turned], -1)
+        all_latents = update_cache(cache, self.layer, "k", new_latents, plan.pack_piece)
+        features = all_features(x, plan, cache, self.layer)
+        # the up-projections from latents to keys and values, (H, head width, rank) each
+        up_k, up_v = self.c_up.weight.unflatten(0, (self.n_head, -1)).split(self.head_width, 1)
+        if cache is None:  # keys and values of every head, (B, H, S, .)
+            latent, shared = all_latents.split([self.rank, self.turned_width], -1)
             k = torch.cat((latent @ up_k.mT, shared.expand(-1, self.n_head, -1, -1)), -1)
             v = latent @ up_v.mT
             y = attention.attend(q, k, v, prepared, self.scale, features)
-        else:
-            q = torch.cat((q[..., : self.width] @ up_k, q[..., self.width :]), -1)
+        else:  # latents as one key and value head, (B, 1, S, .): q.(up_k l) = (q up_k).l
+            q = torch.cat((q[..., : self.head_width] @ up_k, q[..., self.head_width :]), -1)
             v = all_latents[..., : self.rank]
             y = attention.attend(q, all_latents, v, prepared, self.scale, features) @ up_v.mT
         new_v = new_latents[..., : self.rank] @ up_v.mT if plan.output_piece else None
-        return project_out(self, y, new_v, x, plan)
+        return project_out(self.c_proj, y, new_v, x, plan)
 
 
-def kept_features(x, plan, cache, layer):
+def all_features(x, plan, cache, layer):
     """Features (B, S, M) of all tokens so far, cached beside the keys; None if no piece has any.
 
     Those of the new tokens are computed from the layer's input x (B, T, C).
@@ -197,10 +200,10 @@ def kept_features(x, plan, cache, layer):
         return None
     with torch.autocast(x.device.type, enabled=False):
         features = plan.features_piece.features(widened(x))[:, None]
-    return keep(cache, layer, "features", features, None)[:, 0]
+    return update_cache(cache, layer, "features", features, None)[:, 0]
 
 
-def project_out(layer, y, v, x, plan):
+def project_out(c_proj, y, v, x, plan):
     """The output (B, Q, C) of an attention layer, from the outputs y (B, H, Q, D) of its heads.
 
     A piece may change y first, given the values v of the T new tokens and the layer's input
@@ -211,7 +214,7 @@ def project_out(layer, y, v, x, plan):
             v = widened(for_each_head(y, v)[:, :, -plan.queries :])
             x = widened(x[:, -plan.queries :])
             y = plan.output_piece.output(widened(y), v, x).to(y.dtype)
-    return layer.c_proj(y.transpose(1, 2).flatten(2))
+    return c_proj(y.transpose(1, 2).flatten(2))
 
 
 class MLP(nn.Module):
@@ -260,7 +263,7 @@ class Block(nn.Module):
             y = self.ln_1(self.attn(x, prepared, cache).to(x.dtype))
         else:
             y = self.attn(self.ln_1(x), prepared, cache)
-        x = x[:, -y.shape[1] :]
+        x = x[:, -y.shape[1] :]  # of the queries alone
         attended = x + self.drop(y)
         mlp_input = x if self.parallel else attended
         if self.norm_after:
@@ -276,8 +279,8 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """A GPT whose position encoding is the scheme `config.pos`.
 
-    `pos_file` is a Python file that defines schemes of the user's own. Files that options of
-    `config.extend` name are looked up in `folder` first.
+    `pos_file` is a Python file that defines schemes of the user's own. `folder` is looked in first
+    for the files that options of `config.extend` name.
     """
 
     def __init__(
@@ -293,7 +296,7 @@ class GPT(nn.Module):
         if config.tie_embeddings:
             self.lm_head.weight = self.wte.weight
         self.apply(self._initialise)
-        self.register_buffer("drawn_ids", None, persistent=False)
+        self.register_buffer("drawn_ids", None, persistent=False)  # see draw_ids
         shape = Shape(config.n_head, config.scheme_width, config.n_embd, config.block_size)
         self.pos = Scheme(config.pos, shape, config.n_layer, pos_file)
         for piece in self.pos.pieces.values():
@@ -343,9 +346,11 @@ class GPT(nn.Module):
         layers differ.
         """
         index = torch.arange(length, device=self.wte.weight.device)
+        # the choice depends on the number of tokens, not on their ids
         plans = self.pos.plans(index, index, length, length, torch.float32, window)
-        dropout = self.config.dropout
-        paths = [attention.choose_path(plan, compiled, dropout) for plan in plans.values()]
+        paths = [
+            attention.choose_path(plan, compiled, self.config.dropout) for plan in plans.values()
+        ]
         return "|".join(dict.fromkeys(paths))
 
     # ---- forward
@@ -355,24 +360,26 @@ class GPT(nn.Module):
         """The number of parameters; a tied embedding is counted once."""
         return sum(p.numel() for p in self.parameters())
 
-    def _hidden(self, idx, cache=None, window=None, skip=0, last=None):
+    def _hidden(self, idx, cache=None, window=None, skip=0, queries=None):
         """The final hidden states (B, T, C) of tokens idx (B, T).
 
-        The first `skip` tokens are left out, and the others keep their positions. With `last`, only
-        the states of the last tokens are computed, (B, last, C).
+        The first `skip` tokens are left out, and the others keep their positions. `queries` asks
+        for the states of the last so many tokens alone, (B, queries, C): the last layer computes no
+        more.
         """
         T = idx.shape[1]
-        total = T
-        tokens = idx
+        total = T  # the length of the whole text
+        tokens = idx  # all S tokens so far
         if cache:
             if cache.n + T > cache.length:
                 raise UserError(f"the cache was made for {cache.length} tokens, not {cache.n + T}")
             total = cache.length
-            tokens = idx if cache.tokens is None else torch.cat((cache.tokens, idx), 1)
+            if cache.tokens is not None:
+                tokens = torch.cat((cache.tokens, idx), 1)
         self.pos.check_length(total)
-        # the places of all tokens in the text, (S,)
+        # the places in the text of all tokens that are not skipped
         index = stored(torch.arange(tokens.shape[1], device=idx.device))[skip:]
-        new = T - skip
+        new = T - skip  # how many tokens pass through the layers
         dropout = self.config.dropout if self.training else 0.0
         dtype = torch.promote_types(self.wte.weight.dtype, torch.float32)  # of scores
 
@@ -385,17 +392,18 @@ class GPT(nn.Module):
             else:
                 ids = self.pos.ids(index, total)
             embedded = self.pos.embed(ids[-new:], tokens, total)
+            # layers with the same pieces share a plan, and what is prepared for it
             plans = self.pos.plans(index, ids, new, total, dtype, window)
-            prepared = {pieces: prepare(plan) for pieces, plan in plans.items()}
-            layers = [prepared[pieces] for pieces in self.pos.plan_keys]
-            if last not in (None, new):
-                layers[-1] = prepare(attention.rows_of(layers[-1].plan, new - last, new))
+            prepared_plans = {keys: prepare(plan) for keys, plan in plans.items()}
+            of_layers = [prepared_plans[keys] for keys in self.pos.plan_keys]
+            if queries is not None and queries != new:
+                of_layers[-1] = prepare(attention.rows_of(of_layers[-1].plan, new - queries, new))
         x = self.ln_e(self.wte(idx[:, skip:]))
         if embedded is not None:
             x = x + embedded.to(x.dtype)
         x = F.dropout(x, dropout)
-        for block, layer in zip(self.h, layers, strict=True):
-            x = block(x, layer, cache)
+        for block, prepared in zip(self.h, of_layers, strict=True):
+            x = block(x, prepared, cache)
         if cache:
             cache.tokens = tokens
             cache.n += T
@@ -419,6 +427,7 @@ class GPT(nn.Module):
         x = self._hidden(idx, cache)
         if targets is None:
             return self.lm_head(x if cache else x[:, -1:]), None
+        # up to 8 blocks of logits are held as a whole, because blocks are computed twice
         if loss_only and targets.numel() > 8 * self._loss_rows(x):
             return None, self._nats(x, targets).sum() / (targets >= 0).sum()
         logits = self.lm_head(x)
@@ -451,11 +460,13 @@ class GPT(nn.Module):
         i - j < window in every layer. What no target depends on is not computed: earlier queries
         of the last layer, and tokens that windows hide from all targets.
         """
-        last = targets.shape[1]
+        queries = targets.shape[1]
         skip = 0
-        if window is not None and self.pos.by_keys_alone:
-            skip = max(0, idx.shape[1] - last - len(self.h) * (window - 1))
-        x = self._hidden(idx, window=window, skip=skip, last=last)
+        if window is not None and self.pos.can_skip_hidden:
+            # each layer lets a token reach window - 1 further ones: before `skip` none reaches a
+            # target
+            skip = max(0, idx.shape[1] - queries - len(self.h) * (window - 1))
+        x = self._hidden(idx, window=window, skip=skip, queries=queries)
         return self._nats(x, targets).view_as(targets)
 
     def answers(self, idx: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -497,13 +508,13 @@ class GPT(nn.Module):
         bounded = limit is not None and total > limit
         cache = None if bounded else self.new_cache(idx.shape[0], total)
         new = idx
-        step = self.forward
+        step = self.forward  # after compile(), self is compiled, self.forward is not
         for _ in range(max_new_tokens):
             if bounded:
                 new = idx[:, -limit:]
             logits, _ = step(new, cache=cache)
             step = self
-            new = pick(logits[:, -1].float(), temperature, top_k, top_p, generator)
+            new = draw_tokens(logits[:, -1].float(), temperature, top_k, top_p, generator)
             idx = torch.cat((idx, new), 1)
             yield new
 
@@ -512,13 +523,7 @@ class GPT(nn.Module):
         return torch.cat((idx, *self.stream(idx, max_new_tokens, *args, **kwargs)), 1)
 
 
-def pick(
-    logits: Tensor,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    generator: torch.Generator | None = None,
-) -> Tensor:
+def draw_tokens(logits, temperature=1.0, top_k=None, top_p=None, generator=None):
     """Draw the next tokens (B, 1) from logits (B, V); see `GPT.stream`."""
     if temperature == 0:
         return logits.argmax(-1, keepdim=True)

@@ -30,7 +30,8 @@ from torch import Tensor, nn
 
 from configurable import Count, UserError, read_json
 
-Table = tuple[Tensor, float]  # inv_freq in float64, and the factor of cosines and sines
+# inv_freq in float64, and the attention factor, which multiplies cosines and sines
+Frequencies = tuple[Tensor, float]
 
 
 # ---- types of options: the annotations of an __init__ are checked when an expression is read
@@ -38,7 +39,8 @@ Table = tuple[Tensor, float]  # inv_freq in float64, and the factor of cosines a
 
 def in_tokens(value, info):
     """Convert a length to tokens: 0.25 is a quarter of the length first trained at."""
-    if not 0 < value <= (2**24 if isinstance(value, int) else 32):
+    largest = 2**24 if isinstance(value, int) else 32
+    if not 0 < value <= largest:
         raise ValueError(
             "a whole number counts tokens, 1 to 2**24; a real number is a share of the training "
             "length, over 0 and at most 32"
@@ -67,7 +69,7 @@ def init_std(width: int) -> float:
     return 0.02 * math.sqrt(768 / width)
 
 
-def rope_frequencies(head_dim: int, base: float = 10000.0) -> Table:
+def rope_frequencies(head_dim: int, base: float = 10000.0) -> Frequencies:
     """RoPE's (inv_freq, attention_factor): base^(-2m/d) for each pair m, (head_dim / 2,), and 1.0.
 
     Su et al. 2021 (arXiv 2104.09864). UserError for an odd head_dim.
@@ -147,8 +149,8 @@ def alibi_slopes(n_head: int) -> Tensor:
     """
     floor = 2 ** int(math.log2(n_head))
     slopes = [2 ** (-8 * h / floor) for h in range(1, floor + 1)]
-    slopes += [2 ** (-4 * h / floor) for h in range(1, 2 * floor, 2)]
-    return torch.tensor(slopes[:n_head])
+    slopes += [2 ** (-4 * h / floor) for h in range(1, 2 * floor, 2)]  # of 2 floor heads
+    return torch.tensor(slopes[:n_head])  # for a power of two, those of the first line alone
 
 
 def t5_buckets(distance: Tensor, num_buckets: int = 32, max_distance: int = 128) -> Tensor:
@@ -205,8 +207,8 @@ class Shape:
     """
 
     n_head: int
-    head_dim: int
-    width: int
+    head_dim: int  # columns of a head that the scheme may turn
+    width: int  # n_embd
     length: int
     trained: bool = False
     folder: Path | None = None
@@ -240,8 +242,8 @@ class Tile:
 
 @dataclass(frozen=True)
 class Region:
-    """A rewriting of distances: where where(i, j) holds, a query with id i and a key with id j are
-    treated as if their ids were query(i) and key(j).
+    """A rewriting of distances: a query with id i and a key with id j for which where(i, j) is True
+    are treated as if their ids were query(i) and key(j).
     """
 
     query: Callable[[Tensor], Tensor]
@@ -281,8 +283,9 @@ class Piece(nn.Module):
 
     Extensions of a trained model may also have:
 
-    map_frequencies(inv_freq, base, total, ids)   (inv_freq, attention factor): frequencies (F,)
-                                     or (T, F), float64, for tokens at `ids` (T,) (None: at any)
+    map_frequencies(inv_freq, base, total, ids)   new (inv_freq, attention factor) for a text of
+                                     `total` tokens: frequencies (F,) in float64, or (T, F) if those
+                                     of the tokens at ids (T,) differ; ids may be None
     factor(total)                    the factor by which it extends the training length
     regions(total)                   rewritten distances: a list of `Region`, of which the last
                                      that holds counts
@@ -296,6 +299,7 @@ class Piece(nn.Module):
     parameters of a piece.
     """
 
+    # a piece has a bias if piece.bias is not None
     ids = draw = embed = tables = turn = bias = temperature = mask = None
     features = along = score = weights = output = None
     map_frequencies = factor = regions = pack = unpack = None
@@ -307,8 +311,8 @@ class Piece(nn.Module):
     in_kernel: bool = False  # whether flex computes its bias for each pair, without a table
     can_extend: bool = False  # whether it may stand in `extend`
     extends: tuple[str, ...] = ()  # the only schemes that it can extend, by name
-    # schemes that it cannot share a layer with; "positions": any that reads them; or "latent
-    # attention"
+    # what it cannot go with: schemes in the same layer, by name; "positions": any piece there that
+    # reads or changes them; "latent attention": a model that has it
     conflicts: tuple[str, ...] = ()
     file: Path | None = None  # the file that an option names
     found_on: str | None = None  # SHA-256 of the text that the numbers in `file` were fitted on
@@ -317,7 +321,7 @@ class Piece(nn.Module):
         super().__init__()
 
     def _apply(self, fn, recurse=True):
-        """What .to() does to each tensor: move it, but to no narrower format."""
+        """What is behind .to(), .cuda() and .half(); here tensors stay float32 or wider."""
 
         def moved(t):
             new = fn(t)
@@ -407,7 +411,7 @@ class Rotary(Piece):
 
     def frequencies(
         self, total: int, maps: Sequence[Piece] = (), ids: Tensor | None = None
-    ) -> Table:
+    ) -> Frequencies:
         """(inv_freq (F,), attention factor) for a text of `total` tokens, after its own frequency
         map, if it has one, and then each of `maps`.
 
@@ -429,7 +433,7 @@ class Rotary(Piece):
 
 
 class Rope(Rotary):
-    """Turn pair m of q and k at position p by p base^(-2m/d), so that scores depend on i - j.
+    """Turn pair m of q and k at position i by i base^(-2m/d), so that scores depend on i - j.
 
     Su et al. 2021 (arXiv 2104.09864). `fraction` of each head's columns is turned, with the
     exponents of that fraction (GPT-J, GPT-NeoX). `p` keeps the fastest int(p F) of F pairs and
@@ -477,7 +481,8 @@ class Alibi(Piece):
         super().__init__()
         slopes = alibi_slopes(shape.n_head)
         self.register_buffer("slopes", slopes, persistent=False)
-        self.raw = nn.Parameter(slopes.expm1().log()) if learned else None  # softplus undone
+        # at the start softplus(raw) are the published slopes
+        self.raw = nn.Parameter(slopes.expm1().log()) if learned else None
 
     def bias(self, h, i, j):
         """-m_h (i - j)."""
@@ -603,16 +608,16 @@ class Extension(Piece):
         Each of `fields` is (type, default), as in pydantic; split_sha256 is always allowed.
         UserError if the file does not fit.
         """
-        copy = Path(folder or "", Path(name).name)
+        copy = Path(folder or "", Path(name).name)  # without a folder: in the current one
         self.file = copy if copy.is_file() else Path(name)
-        model = create_model(
+        schema = create_model(
             "File",
             __config__=ConfigDict(strict=True),
             split_sha256=(str | None, None),
             **fields,
         )
         try:
-            content = model(**read_json(self.file))
+            content = schema(**read_json(self.file))
         except ValidationError as error:
             wrong = error.errors()[0]
             raise UserError(f"{self.file}: {wrong['loc'][0]}: {wrong['msg']}") from None
@@ -628,11 +633,13 @@ class Scaled(Extension):
     def __init__(self, shape: Shape, *, factor: Factor = "auto"):
         super().__init__()
         self.length = shape.length
-        self.fixed_factor = factor
+        self.factor_option = factor  # a number or "auto"
 
     def factor(self, total):
         """The factor in a text of `total` tokens."""
-        return max(1.0, total / self.length) if self.fixed_factor == "auto" else self.fixed_factor
+        if self.factor_option == "auto":
+            return max(1.0, total / self.length)
+        return self.factor_option
 
 
 class Pi(Scaled):
@@ -658,8 +665,9 @@ class Ntk(Scaled):
     """
 
     def map_frequencies(self, inv_freq, base, total, ids):
-        """base s^(d / (d - 2))."""
+        """The frequencies of the base b s^(d / (d - 2)), where b is the scheme's base."""
         pairs = len(inv_freq)
+        # 2m / (d - 2) = m / (F - 1), from 0 to 1
         exponents = torch.arange(pairs, device=inv_freq.device).double() / max(1, pairs - 1)
         return inv_freq * self.factor(total) ** -exponents, 1.0
 
@@ -677,7 +685,7 @@ class DynamicNtk(Ntk):
 
     def factor(self, total):
         """The factor s that ntk uses."""
-        return self.fixed_factor * max(1.0, total / self.length) - (self.fixed_factor - 1)
+        return self.factor_option * max(1.0, total / self.length) - (self.factor_option - 1)
 
 
 class Yarn(Scaled):
@@ -719,11 +727,12 @@ class Yarn(Scaled):
 
     def map_frequencies(self, inv_freq, base, total, ids):
         """Blend kept and divided frequencies by the ramp; the attention factor is YaRN's."""
+        # share: how much of each frequency (F,) is kept, 1 for fast pairs, 0 for slow ones
         if self.ramp == "turns":
             turns = self.length * inv_freq / (2 * math.pi)
             share = ((turns - self.alpha) / (self.beta - self.alpha)).clamp(0, 1)
         else:
-            width = 2 * len(inv_freq)
+            width = 2 * len(inv_freq)  # d
 
             def pair(turns):
                 """The number of the pair, a real number, that makes so many turns within L."""
@@ -741,7 +750,6 @@ class Yarn(Scaled):
         factor = self.factor(total)
         attention_factor = 1 + 0.1 * self.mscale * math.log(factor)
         attention_factor /= 1 + 0.1 * self.mscale_all_dim * math.log(factor)
-        # share: how much of each frequency (F,) is kept, 1 for fast pairs, 0 for slow ones
         return inv_freq / factor * (1 - share) + inv_freq * share, attention_factor
 
 
@@ -803,8 +811,8 @@ class Longrope(Scaled):
             raise UserError(
                 f"longrope: {self.file} has factors for {len(divisors)} pairs, not {len(inv_freq)}"
             )
-        attention = 1 + math.log(self.factor(total)) / math.log(self.length)
+        temperature = 1 + math.log(self.factor(total)) / math.log(self.length)
         mapped = inv_freq / divisors
         if ids is not None and self.first > 0:
             mapped = torch.where((ids < self.first).to(mapped.device)[:, None], inv_freq, mapped)
-        return mapped, math.sqrt(attention)
+        return mapped, math.sqrt(temperature)  # the root, because both q and k are multiplied

@@ -28,7 +28,17 @@ from torch import Tensor, nn
 
 import posenc
 from configurable import UserError, mixed_seed
-from posenc import Extension, Piece, Rotary, Scaled, Shape, Table, Window, scheme_name, widened
+from posenc import (
+    Extension,
+    Frequencies,
+    Piece,
+    Rotary,
+    Scaled,
+    Shape,
+    Window,
+    scheme_name,
+    widened,
+)
 
 ZOO = Path(__file__).resolve().parent / "zoo"
 
@@ -36,7 +46,7 @@ ZOO = Path(__file__).resolve().parent / "zoo"
 # ---- the grammar
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)  # each mention equals itself alone: `rope | rope` has two
 class Mention:
     """A scheme that an expression names, with its options and its canonical text."""
 
@@ -50,7 +60,8 @@ class Expression:
     """A parsed expression: its canonical text, and its mentions from left to right.
 
     Layer n uses branch n modulo their number. A branch is a list of what acts together: mentions,
-    and a nested list of branches for each pattern in parentheses.
+    and lists of branches, of which the layer uses one each by the same rule. `a | b` has the
+    branches [[a], [b]], and `a + (b | c)` has one branch of two lists: [[[[a]], [[b], [c]]]].
     """
 
     text: str
@@ -99,8 +110,9 @@ def read_branches(tree, mentions):
             branches = read_branches(right, mentions)
             if 1 <= count * len(branches) <= 1000:  # nested repeats multiply
                 return count * branches
-    mentions.append(read_mention(tree))
-    return [mentions[-1:]]
+    mention = read_mention(tree)  # UserError for all that is neither a name nor a call
+    mentions.append(mention)
+    return [[mention]]
 
 
 def read_mention(tree):
@@ -213,6 +225,7 @@ def find(name: str, pos_file: Path | None = None, option: str = "") -> type[Piec
     """
     pieces = all_pieces(pos_file)
     meant = ALIASES | {piece.replace("_", ""): piece for piece in pieces}
+    # a right name is the closest to itself
     near = difflib.get_close_matches(name.lower().replace("_", ""), meant, 1, 0.75)
     if not near:
         names = extension_names if option == "extend" else scheme_names
@@ -245,13 +258,14 @@ def build(
     With `shape.trained` it is an `extend` expression. UserError for a wrong name or option, or for
     a piece in the wrong place.
     """
+    extends = shape.trained
     pieces = {}
     layers = [() for _ in range(n_layer)]
     for number, mention in enumerate(expression.mentions):
         name = mention.name
-        if shape.trained and name == "none":  # layers without extension
+        if extends and name == "none":  # layers without extension
             continue
-        cls = find(name, pos_file, "extend" if shape.trained else "pos")
+        cls = find(name, pos_file, "extend" if extends else "pos")
 
         # its options, checked against their annotations
         fields = {}
@@ -260,9 +274,9 @@ def build(
             fields[key] = (annotation, ... if option.default is option.empty else option.default)
         fields["per_layer"] = (bool, cls.per_layer)
         config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
-        model = create_model(name, __config__=config, **fields)
+        schema = create_model(name, __config__=config, **fields)
         try:
-            options = dict(model.model_validate(mention.options, context={"length": shape.length}))
+            options = dict(schema.model_validate(mention.options, context={"length": shape.length}))
         except ValidationError as error:
             reasons = "; ".join(f"{e['loc'][0]}: {e['msg']}" for e in error.errors())
             raise UserError(f"{name}: {reasons}. Its options: {', '.join(fields)}") from None
@@ -272,11 +286,11 @@ def build(
         branches = expression.branches
         acts_in = [layer for layer in range(n_layer) if mention in mentions_in(branches, layer)]
         in_all = len(acts_in) == n_layer
-        if shape.trained and not acts_in:
+        if extends and not acts_in:
             raise UserError(f"{name} is in none of the {n_layer} layers of '{expression.text:.80}'")
-        if shape.trained and not in_all and not cls.map_frequencies:
+        if extends and not in_all and not cls.map_frequencies:
             raise UserError(f"{name} extends all layers or none: join with + instead of |")
-        if not shape.trained and (cls.ids or cls.embed) and (per_layer or not in_all):
+        if not extends and (cls.ids or cls.embed) and (per_layer or not in_all):
             raise UserError(
                 f"{name} acts once, before the first layer, so it cannot be per_layer or in a "
                 f"pattern: write 'SCHEME + (... | ...)' instead of '{expression.text:.80}'"
@@ -307,7 +321,7 @@ def extended_frequencies(
     *,
     train_length: int,
     length: int | None = None,
-) -> Table:
+) -> Frequencies:
     """RoPE's (inv_freq, attention_factor) under an extension such as "yarn(factor=4)".
 
     `train_length` is the training length, `length` that of the text (by default the same).
@@ -351,10 +365,11 @@ def reads_positions(piece):
 
 def check_layer(pieces, extensions, text):
     """Raise UserError if the pieces of one layer and their extensions cannot be combined."""
+    # each pair in both orders: most rules are those of a about b
     for a, b in itertools.permutations([*pieces, *extensions], 2):
         name = scheme_name(a)
         other = scheme_name(b)
-        reads = reads_positions(b)
+        b_reads = reads_positions(b)
         shared = claims(a) & claims(b)
         if (a in extensions) != (b in extensions):  # an extension may change what a scheme claims
             shared -= {"position ids", "rotation"}
@@ -363,9 +378,9 @@ def check_layer(pieces, extensions, text):
             reason = f"both claim the {min(shared)}: keep one"
         elif other in a.conflicts:
             reason = "cannot act in one layer"
-        elif "positions" in a.conflicts and (reads or b.ids or b.draw or b.regions):
+        elif "positions" in a.conflicts and (b_reads or b.ids or b.draw or b.regions):
             reason = f"do not go together: positions of {name} have a meaning for it alone"
-        elif a.extends and reads and other not in a.extends:
+        elif a.extends and b_reads and other not in a.extends:
             reason = f"do not go together: {name} extends {' or '.join(a.extends)} only"
         # all layers share one embedding, and a table of vectors needs whole positions
         elif a.can_extend and (a.ids or a.draw) and b.embed and (b.limit or a.per_layer):
@@ -384,15 +399,16 @@ def check_layer(pieces, extensions, text):
 class Part:
     """Position ids of the queries (T,) and keys (S,), and the tables by which they are turned.
 
-    If a plan has several parts, each pair of a query and a key uses the last part for which
+    A plan has several parts if an extension rewrites distances: the first with the ids as they are,
+    and one for each `Region`. Each pair of a query and a key uses the last part for which
     where(i, j) holds; i and j are their ids in the first part.
     """
 
     query_ids: Tensor
     key_ids: Tensor
-    query_tables: tuple[Tensor, ...]
-    key_tables: tuple[Tensor, ...]
-    where: Callable[[Tensor, Tensor], Tensor] | None
+    query_tables: tuple[Tensor, ...]  # what `turn_piece.tables` gives
+    key_tables: tuple[Tensor, ...]  # of all keys, if there are several parts; else of the new ones
+    where: Callable[[Tensor, Tensor], Tensor] | None  # None: it holds for all pairs
 
 
 @dataclass(frozen=True)
@@ -432,7 +448,7 @@ class Plan:
             with torch.autocast(x.device.type, enabled=False):
                 last = self.turn_piece.turn(widened(last), tables, is_key).to(x.dtype)
             turned.append(torch.cat((rest, last), -1) if rest.shape[-1] > 0 else last)
-        return tuple(turned)
+        return tuple(turned)  # q and k
 
     @property
     def queries(self) -> int:
@@ -470,12 +486,12 @@ class Scheme(nn.Module):
         self.pieces = nn.ModuleDict(pieces)
         limits = [piece.limit for piece in pieces.values() if piece.limit and not piece.ids]
         self.id_limit = min(limits, default=None)  # ids must be below this (None: no limit)
-        self.limit = self.mover.limit if self.mover else self.id_limit  # the longest text
+        self.limit = self.ids_piece.limit if self.ids_piece else self.id_limit  # the longest text
         # an empty buffer: on.device is the device of the model
         self.register_buffer("on", torch.empty(0, dtype=torch.long), persistent=False)
         self.extend_text = ""
         self.extensions = nn.ModuleDict()
-        self.extend("")
+        self.extend("")  # no extension yet: this checks the pieces, and makes plan_keys
 
     def extend(self, text: str, folder: Path | None = None) -> None:
         """Activate an `extend` expression, replacing the current one; "" or "none" for none.
@@ -488,12 +504,12 @@ class Scheme(nn.Module):
         expression = parse(text or "none")
         shape = replace(self.shape, trained=True, folder=folder)
         extensions, layers = build(expression, len(self.layers), shape, self.pos_file)
-        place = f"'{self.text:.80}'"
+        subject = f"'{self.text:.80}'"  # what an error is about
         if extensions:
-            place = f"{expression.text} does not extend {self.text:.80}"
+            subject = f"{expression.text} does not extend {self.text:.80}"
         for keys, extension_keys in zip(self.layers, layers, strict=True):
             extending = [extensions[key] for key in extension_keys]
-            check_layer([self.pieces[key] for key in keys], extending, place)
+            check_layer([self.pieces[key] for key in keys], extending, subject)
         for piece in extensions.values():
             acts_on = pieces  # temperatures, masks and packing fit any piece
             if piece.map_frequencies:
@@ -503,7 +519,7 @@ class Scheme(nn.Module):
             elif piece.ids or piece.draw:
                 acts_on = [p for p in pieces if reads_positions(p)]
             if not acts_on:
-                raise UserError(f"{place}: nothing there reads what {scheme_name(piece)} changes")
+                raise UserError(f"{subject}: nothing there reads what {scheme_name(piece)} changes")
         active = nn.ModuleDict(extensions).to(self.on.device)
         maps = [piece for piece in active.values() if piece.map_frequencies]
         # last those that change the result of the others, such as resonance and clip
@@ -533,14 +549,14 @@ class Scheme(nn.Module):
         return [piece for piece in self.pieces.values() if isinstance(piece, Rotary)]
 
     @property
-    def mover(self) -> Piece | None:
+    def ids_piece(self) -> Piece | None:
         """The piece that changes position ids, if there is one."""
         return first(self.pieces.values(), "ids")
 
     @property
-    def by_keys_alone(self) -> bool:
-        """Whether earlier tokens affect a layer only through the keys that its masks let it see,
-        wherever those are in the text.
+    def can_skip_hidden(self) -> bool:
+        """Whether tokens that masks hide from all others can be left out: no piece may read them
+        otherwise (features, score), and no mask depends on where in the text a key is.
         """
         pieces = [*self.pieces.values(), *self.extensions.values()]
         return not any(p.features or p.score or p.mask and not p.by_distance for p in pieces)
@@ -554,9 +570,9 @@ class Scheme(nn.Module):
 
     def ids(self, index: Tensor, total: int) -> Tensor:
         """Position ids (S,) of the tokens at `index` (S,) in a text of `total` tokens."""
-        if self.mover is None:
+        if self.ids_piece is None:
             return index
-        return self.checked(self.mover.ids(index, total))
+        return self.checked(self.ids_piece.ids(index, total))
 
     def checked(self, ids: Tensor) -> Tensor:
         """Return the ids unchanged; UserError if one is too high for the scheme's tables.
@@ -633,7 +649,7 @@ class Scheme(nn.Module):
             turn_piece = first(schemes, "tables")
             maps = [piece for piece in self.maps if piece in extensions]
             rewriting = first(extensions, "regions")
-            regions = [None]
+            regions = [None]  # for the ids as they are
             if rewriting and (turn_piece or biases):
                 regions += rewriting.regions(total)
             key_ids = self.extended_ids(extensions, ids, total)
@@ -643,7 +659,7 @@ class Scheme(nn.Module):
                 i = region.query(query_ids) if region else query_ids
                 j = region.key(key_ids) if region else key_ids
                 query_tables = turn_piece.tables(i, total, maps) if turn_piece else ()
-                key_tables = query_tables
+                key_tables = query_tables  # only the new keys are turned, before they are cached
                 if turn_piece and len(regions) > 1:  # all keys are turned, also cached ones
                     key_tables = turn_piece.tables(j, total, maps)
                 parts.append(Part(i, j, query_tables, key_tables, region and region.where))
@@ -659,7 +675,7 @@ class Scheme(nn.Module):
                 weights_piece=first(pieces, "weights"),
                 output_piece=first(pieces, "output"),
                 pack_piece=first(extensions, "pack"),
-                plain_ids=key_ids is index,
+                plain_ids=key_ids is index,  # nothing changed them on the way
             )
         return plans
 
@@ -668,17 +684,17 @@ class Scheme(nn.Module):
     def describe(self) -> str:
         """Which pieces act in which layers, with their options, in a line or two of text."""
         n_layer = len(self.layers)
-        layers_of = {}
+        layers_of = {}  # {"rope + logn": ["0", "2"], "nope": ["1", "3"]}
         for layer in range(n_layer):
             mentions = mentions_in(self.expression.branches, layer)
-            text = " + ".join(mention.text for mention in mentions)
-            layers_of.setdefault(text, []).append(str(layer))
-        text = f"all {n_layer} layers: {text}"
+            schemes = " + ".join(mention.text for mention in mentions)
+            layers_of.setdefault(schemes, []).append(str(layer))
+        text = f"all {n_layer} layers: {schemes}"
         if len(layers_of) > 1:
-            lines = [f"{', '.join(layers)}: {text}" for text, layers in layers_of.items()]
+            lines = [f"{', '.join(layers)}: {schemes}" for schemes, layers in layers_of.items()]
             text = f"layers {'; '.join(lines)}"
-        if self.mover and not any(map(reads_positions, self.pieces.values())):
-            text += f"; nothing reads the positions of {scheme_name(self.mover)}"
+        if self.ids_piece and not any(map(reads_positions, self.pieces.values())):
+            text += f"; nothing reads the positions of {scheme_name(self.ids_piece)}"
         if self.extend_text:
             text += f", extended by {self.extend_text}"
         return text

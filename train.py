@@ -59,17 +59,19 @@ def final_settings(typed: TrainSettings) -> TrainSettings:
     extension unless they are set. A resumed run keeps its dtype.
     """
     s = replace(typed, pos=parse(typed.pos).text)
-    if s.init_from not in FRESH:
+    if s.init_from not in FRESH:  # a fine-tune
         source = checkpoint.open_model(s.init_from, s)
-        shape = asdict(source.model.config)
-        for name in ("vocab_size", "dropout", "block_size", "extend"):
-            del shape[name]
-        for name in typed.named & shape.keys():
-            if getattr(s, name) != shape[name]:
-                raise UserError(f"init_from={s.init_from} has {name}={shape[name]}: leave it out")
+        # it must take the shape of that model
+        taken = asdict(source.model.config)
+        for name in ("vocab_size", "dropout", "block_size", "extend"):  # not part of the shape
+            del taken[name]
+        for name in typed.named & taken.keys():
+            if getattr(s, name) != taken[name]:
+                raise UserError(f"init_from={s.init_from} has {name}={taken[name]}: leave it out")
+        # it takes these too, unless they are set
         for name in {"dataset", "block_size", "extend"} - typed.named:
-            shape[name] = getattr(source.settings, name)
-        s = replace(s, **shape)
+            taken[name] = getattr(source.settings, name)
+        s = replace(s, **taken)
     if s.length_factor:
         s = replace(s, block_size=s.length_factor * s.block_size, length_factor=None)
     if s.extend == "none":
@@ -90,6 +92,7 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes) -
     folder = Path(s.out_dir)
     with processes.first_before_others():  # the first may have to make the corpus
         corpus = checkpoint.training_corpus(s)
+    # config.json and the newest checkpoint of the run that is resumed; None for a new run
     config, state = checkpoint.open_folder(s)
 
     # the model: from a checkpoint, with new weights, or with those of another run
@@ -99,9 +102,10 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes) -
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         os.environ.setdefault("TORCHINDUCTOR_DETERMINISTIC", "1")
         torch.use_deterministic_algorithms(True, warn_only=True)
+    # deterministic mode would fill all new memory with NaN, which takes time
     torch.utils.deterministic.fill_uninitialized_memory = False
     torch.manual_seed(s.seed)
-    lengths = list(s.train_lengths)
+    trained_lengths = list(s.train_lengths)  # all lengths that the weights see in training
     if state:
         model = GPT(GPTConfig(**state["gpt"]), s.pos_file, folder)
         model.load_state_dict(state["model"])
@@ -109,7 +113,7 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes) -
         model = GPT(s.gpt(corpus.vocab_size), s.pos_file, folder)
     else:
         source = checkpoint.open_model(s.init_from, s)
-        lengths = [*source.config["train_lengths"], *lengths]
+        trained_lengths = [*source.config["train_lengths"], *trained_lengths]
         gpt = replace(source.model.config, dropout=s.dropout, extend=s.extend)
         model = GPT(gpt, s.pos_file, source.folder)
         # not strict: an extension may have parameters, which the other model lacks
@@ -123,14 +127,16 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes) -
                 f"{processes.size} processes cannot share the {sequences} sequences of a step "
                 "evenly; change batch_size or their number"
             )
-        model.draw_ids(s.seed, 0, length)
-    if s.examine and processes.first and not config:
+        model.draw_ids(s.seed, 0, length)  # UserError if the scheme has too few random positions
+    if s.examine and processes.first and not config:  # a resumed run was examined at its start
         for warning in examine(model.config, model.pos.pos_file, max(s.train_lengths), folder):
             print(f"warning: {warning}")
 
     print(f"{folder}: {model.parameter_count:,} parameters; {model.pos.describe()}")
     print(f"on {compute.reason}")
-    run = Run(folder, s, config or {"train_lengths": lengths}, model.to(compute.device), compute)
+    if not config:
+        config = {"train_lengths": trained_lengths}  # write_folder adds the rest
+    run = Run(folder, s, config, model.to(compute.device), compute)
     if state:
         run.step = state["step"]
         run.checkpoint = state["digest"]
@@ -154,10 +160,10 @@ def get_lr(step: int, s: TrainSettings) -> float:
     if step < s.warmup:
         return s.highest_lr * (step + 1) / (s.warmup + 1)
     end = s.lr_decay_iters or s.max_iters
-    ratio = min(1.0, (step - s.warmup) / max(1, end - s.warmup))  # from 0 to 1
-    left = 0.5 * (1 + math.cos(math.pi * ratio))
-    lowest = s.highest_lr / 20 if s.min_lr is None else s.min_lr
-    return lowest + left * (s.highest_lr - lowest)
+    decay_ratio = min(1.0, (step - s.warmup) / max(1, end - s.warmup))  # from 0 to 1
+    coeff = 0.5 * (1 + math.cos(math.pi * decay_ratio))  # from 1 to 0
+    min_lr = s.highest_lr / 20 if s.min_lr is None else s.min_lr
+    return min_lr + coeff * (s.highest_lr - min_lr)
 
 
 def configure_optimizers(
@@ -212,7 +218,8 @@ def compile_loss(loss_fn: MeanLoss, s: TrainSettings, kind: str) -> None:
         print(f"not compiled: {missing or f'device={kind}, compile={s.compile}'}")
         return
     print("compiling model and loss (the first step takes a while)")
-    torch._inductor.config.cpp.use_decompose_tanh = True  # GELU by exp: 14 % of a step on a CPU
+    # GELU by exp saves 14 % of a step on a CPU
+    torch._inductor.config.cpp.use_decompose_tanh = True
     # a graph for each length, one for a smaller last micro-batch, and all of them again under DroPE
     torch._dynamo.config.recompile_limit = 8 + 4 * len(s.mixed_lengths)
     loss_fn.compile(fullgraph=True, dynamic=False)
@@ -230,8 +237,9 @@ def to_device(array: np.ndarray, compute: device.Compute) -> Tensor:
 def estimate_loss(run: Run) -> float:
     """The mean loss over eval_iters batches of validation text: evenly spaced, always the same."""
     s = run.settings
-    text = rows.validation(run.corpus, s.block_size, s.eval_iters * s.batch_size)
-    x, y = (to_device(array, run.compute) for array in text)
+    arrays = rows.validation(run.corpus, s.block_size, s.eval_iters * s.batch_size)
+    # all inputs and all targets, (sequences, block_size) each
+    x, y = (to_device(array, run.compute) for array in arrays)
     nats = 0.0
     run.model.eval()
     for idx, targets in zip(x.split(s.batch_size), y.split(s.batch_size), strict=True):
@@ -251,13 +259,13 @@ def train(run: Run, processes: Processes, log: Log) -> None:
     s = run.settings
     model = run.model
     compute = run.compute
-    stop = 0  # the number of the signal that was received
+    received = 0  # the number of the signal that this process received; 0: none
 
     def on_signal(number: int, frame: object) -> None:
-        nonlocal stop
-        if stop:
+        nonlocal received
+        if received:
             os._exit(128 + number)
-        stop = number
+        received = number
 
     handlers = {number: signal.signal(number, on_signal) for number in SIGNALS}
 
@@ -270,29 +278,32 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         run.saved = None  # frees its memory
     loss_fn = MeanLoss(model)
     compile_loss(loss_fn, s, compute.kind)
-    shared_loss = processes.shared(loss_fn)
+    shared_loss = processes.shared(loss_fn)  # in DDP if there are several processes
 
     data_seed = s.seed
     if s.init_from not in FRESH:  # a fine-tune reads its data in another order
         data_seed = mixed_seed(s.seed, len(run.config["train_lengths"]))
-    drop_step = s.max_iters - round(s.drop_pos * s.max_iters)  # max_iters: never
+    # DroPE: from this step on the model has no positions; by default max_iters, so never
+    drop_step = s.max_iters - round(s.drop_pos * s.max_iters)
 
     model.train()
     # disable=None hides the bar only where there is no terminal
     bar = tqdm(total=s.max_iters, initial=run.step, disable=None if processes.first else True)
-    clock = time.perf_counter()
-    since = run.step
+    logged_time = time.perf_counter()  # when the last line was logged, and after which step
+    logged_step = run.step
     while not run.finished:
         step = run.step
         if step in s.test_at:
             test(run, processes)
             model.train()
-            clock = time.perf_counter()
-        if step == drop_step:  # DroPE: train the last steps without positions
+            logged_time = time.perf_counter()  # the test does not count as training
+        if step == drop_step:
             model.drop_positions()
-            of_scheme = optimizers[0].param_groups[-1]
+            # AdamW forgets the scheme's parameters, and DDP is made anew without them
+            adamw = optimizers[0]
+            of_scheme = adamw.param_groups[-1]
             for p in of_scheme["params"]:
-                optimizers[0].state.pop(p, None)
+                adamw.state.pop(p, None)
             of_scheme["params"] = []
             shared_loss = processes.shared(loss_fn)
         lr = get_lr(step, s)
@@ -307,8 +318,8 @@ def train(run: Run, processes: Processes, log: Log) -> None:
 
         # forward and backward: sequences are numbered in the shuffled order of the corpus; this
         # process takes numbers begin ... end - 1, a micro-batch at a time
-        micro_batch = s.batch_size * s.block_size // length
-        share = s.tokens_per_step // length // processes.size
+        micro_batch = s.batch_size * s.block_size // length  # as many tokens at every length
+        share = s.tokens_per_step // length // processes.size  # sequences of this process
         begin = (step * processes.size + processes.rank) * share
         end = begin + share
         loss = torch.zeros((), device=compute.device)
@@ -316,6 +327,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
             count = min(micro_batch, end - first)
             batch = rows.batch(run.corpus, length, data_seed, first, count)
             idx, targets = (to_device(array, compute) for array in batch)  # (count, length) each
+            # DDP averages the gradients over the processes after the last micro-batch only
             with processes.exchange(shared_loss, now=first + count == end):
                 with device.autocast(compute):
                     part = shared_loss(idx, targets) * (count / share)
@@ -335,11 +347,13 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         bar.update()
 
         # log, validate, save
-        signalled = processes.highest(stop)  # read once: a later signal counts in the next step
+        # of all processes; read once, so that a later signal counts in the next step
+        stop_signal = processes.highest(received)
         due = step == s.max_iters or step in s.test_at or step % s.eval_interval == 0
-        if not due and not signalled and step > 1 and step % s.log_interval:
+        logged = due or stop_signal or step == 1 or step % s.log_interval == 0
+        if not logged:
             continue
-        speed = (step - since) / (time.perf_counter() - clock)  # steps per second
+        speed = (step - logged_step) / (time.perf_counter() - logged_time)  # steps per second
         line = {
             "step": step,
             "tokens": run.tokens,
@@ -347,7 +361,9 @@ def train(run: Run, processes: Processes, log: Log) -> None:
             "grad_norm": float(norm),
             "loss": float(processes.sum(loss)) / processes.size,
         }
-        if due:  # unlike the loss, it is computed after the step, and sees a model ruined by it
+        if due:
+            # loss is of the weights before this step, val_loss of those after it: a model that
+            # this step ruined is seen here first
             line["val_loss"] = estimate_loss(run)
         if not math.isfinite(line["loss"] + line.get("val_loss", 0.0)):
             if processes.first:
@@ -359,13 +375,13 @@ def train(run: Run, processes: Processes, log: Log) -> None:
             )
         if processes.first:
             log.add_step(line, speed)
-            if due or signalled:
+            if due or stop_signal:
                 checkpoint.save_checkpoint(run, optimizers, scaler)
-        if signalled:
+        if stop_signal:
             tqdm.write(f"stopped at step {step}, not finished: the same command goes on from there")
-            raise SystemExit(128 + signalled)
-        clock = time.perf_counter()
-        since = step
+            raise SystemExit(128 + stop_signal)
+        logged_time = time.perf_counter()
+        logged_step = step
     bar.close()
     if processes.first and not run.checkpoint:  # max_iters=0
         checkpoint.save_checkpoint(run, optimizers, scaler)
@@ -384,11 +400,11 @@ def test(run: Run, processes: Processes) -> dict:
 
 def main() -> None:
     """Train, test, and print the table."""
-    settings, words = configure(TrainSettings, sys.argv[1:], __doc__)
-    for word in words:
+    settings, others = configure(TrainSettings, sys.argv[1:], __doc__)
+    if others:
         raise UserError(
-            f"{word!r:.60} is neither a config file, such as config/alibi.py, nor --name=value; "
-            "quote what has spaces, as in '--pos=rope + alibi'"
+            f"{others[0]!r:.60} is neither a config file, such as config/alibi.py, nor "
+            "--name=value; quote what has spaces, as in '--pos=rope + alibi'"
         )
     s = final_settings(settings)
     device.set_up_cpu()

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import attention
 from configurable import UserError
-from model import GPT, GPTConfig, pick
+from model import GPT, GPTConfig, draw_tokens
 
 ARCHITECTURES = {
     "gqa": dict(n_kv_head=1),
@@ -247,7 +247,7 @@ def cache_bytes(gpt):
     """The size of a cache in bytes per token."""
     cache = gpt.new_cache(batch=1, length=1)
     gpt(torch.zeros(1, 1, dtype=torch.long), cache=cache)
-    return sum(x.nbytes for x in cache.parts.values())
+    return sum(x.nbytes for x in cache.tensors.values())
 
 
 @torch.no_grad()
@@ -327,12 +327,13 @@ def test_the_likeliest_continuation_is_that_of_whole_texts(pos):
     assert torch.equal(out[:, 5:], torch.cat(list(gpt.stream(idx, 10, temperature=0)), 1))
 
 
-def test_pick_leaves_the_likeliest_tokens():
+def test_only_the_likeliest_tokens_are_drawn():
     logits = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log().repeat(2000, 1)
     generator = torch.Generator().manual_seed(0)
 
     def shares(**how):
-        return pick(logits, generator=generator, **how).flatten().bincount(minlength=4) / 2000
+        tokens = draw_tokens(logits, generator=generator, **how)
+        return tokens.flatten().bincount(minlength=4) / 2000
 
     assert (shares() - torch.tensor([0.5, 0.3, 0.15, 0.05])).abs().max() < 0.04
     assert (shares(top_k=2) > 0).tolist() == [True, True, False, False]

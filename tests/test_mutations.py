@@ -52,8 +52,8 @@ posenc.py | test_extensions | transformers or golden
 - share = 1 - ((pairs - low) / max(high - low, 0.001)).clamp(0, 1)
 + share = ((pairs - low) / max(high - low, 0.001)).clamp(0, 1)
 posenc.py | test_extensions | transformers
-- return self.fixed_factor * max(1.0, total / self.length) - (self.fixed_factor - 1)
-+ return self.fixed_factor * max(1.0, total / self.length)
+- return self.factor_option * max(1.0, total / self.length) - (self.factor_option - 1)
++ return self.factor_option * max(1.0, total / self.length)
 posenc.py | test_extensions | longrope
 - mapped = torch.where((ids < self.first).to(mapped.device)[:, None], inv_freq, mapped)
 + mapped = torch.where((ids <= self.first).to(mapped.device)[:, None], inv_freq, mapped)
@@ -70,8 +70,8 @@ scheme.py | test_schemes | act_together
 - for a, b in itertools.permutations([*pieces, *extensions], 2):
 + for a, b in ():
 scheme.py | test_scheme | length_is
-- options = dict(model.model_validate(mention.options, context={"length": shape.length}))
-+ options = dict(model.model_validate(mention.options, context={"length": shape.width}))
+- options = dict(schema.model_validate(mention.options, context={"length": shape.length}))
++ options = dict(schema.model_validate(mention.options, context={"length": shape.width}))
 scheme.py | test_extensions | wavelengths
 - maps.sort(key=lambda piece: isinstance(piece, Rotary))
 + maps.sort(key=lambda piece: not isinstance(piece, Rotary))
@@ -79,8 +79,8 @@ attention.py | test_schemes | paper
 - j = torch.minimum(i, part.key_ids[columns])
 + j = torch.minimum(i, part.key_ids[columns] + 1)
 attention.py | test_schemes | paper or felt
-- seen = columns <= index
-+ seen = columns <= index + 1
+- seen = columns <= rows
++ seen = columns <= rows + 1
 attention.py | test_schemes | paper
 - q = (q * plan.temperature).to(dtype)
 + q = (q * plan.temperature.sqrt()).to(dtype)
@@ -88,14 +88,14 @@ attention.py | test_extensions | every_way
 - score = torch.where(holds, score, scores)
 + score = torch.where(holds, scores, score)
 attention.py | test_schemes | paper and window
-- near = max(min(sinks, last), first - window_size + 1)
-+ near = max(min(sinks, last), first - window_size + 2)
+- near = max(min(sinks, end), first - window_size + 1)
++ near = max(min(sinks, end), first - window_size + 2)
 attention.py | test_schemes | cache
 - offset = len(part.key_ids) - len(part.query_ids)
 + offset = 0
 model.py | test_schemes | cache
-- self.parts[place][:, :, self.n : stop] = x
-+ self.parts[place][:, :, : x.shape[2]] = x
+- self.tensors[place][:, :, self.n : stop] = x
++ self.tensors[place][:, :, : x.shape[2]] = x
 zoo/fire.py | test_schemes | paper and fire
 - longest = torch.maximum(i, self.a.abs() * self.threshold)
 + longest = torch.maximum(j, self.a.abs() * self.threshold)
