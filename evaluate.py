@@ -207,13 +207,14 @@ class Tester:
 
     @torch.no_grad()
     def score(
-        self, windows: Windows, limit: int | None = None, kept: int = LARGEST_REACH
+        self, windows: Windows, limit: int | None = None, kept: int | None = None
     ) -> np.ndarray:
         """The nats of all scored targets, (blocks, targets), float64. The model is in eval mode.
 
-        With a `limit`, a query sees only keys with i - j < limit. All inputs of a window but the
-        last `kept` are shuffled. A batch has at most 16k inputs, and each of n processes takes
-        every n-th batch. The first 64 windows are batched alike, however many follow.
+        With a `limit`, a query sees only keys with i - j < limit. With `kept`, all inputs of a
+        window but the last `kept` are shuffled. A batch has at most 16k inputs, and each of n
+        processes takes every n-th batch. The first 64 windows are batched alike, however many
+        follow.
         """
         blocks = len(windows.ends)
         stops = np.cumsum(windows.scored)  # after the last target of each window
@@ -230,7 +231,7 @@ class Tester:
             for first in range(size * processes.rank, len(ends), size * processes.size):
                 batch = slice(first, first + size)
                 offsets = ends[batch, None] + np.arange(-length, 1)
-                if kept < length:
+                if kept is not None and kept < length:
                     far = offsets[:, : length - kept]
                     np.random.default_rng(diagnose.SEED).permuted(far, axis=1, out=far)
                 tokens = torch.from_numpy(self.corpus.val[offsets].astype(np.int64))
@@ -246,7 +247,7 @@ class Tester:
         return scores
 
 
-def losses_at(tester: Tester, places: Places, length: int, kept: int = LARGEST_REACH) -> np.ndarray:
+def losses_at(tester: Tester, places: Places, length: int, kept: int | None = None) -> np.ndarray:
     """Mean nats of fixed_targets at each place, (places,); for `kept` see `Tester.score`."""
     return tester.score(fixed_targets(places, length), kept=kept).mean(axis=1)
 

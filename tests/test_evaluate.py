@@ -206,6 +206,21 @@ def test_no_number_depends_on_other_lengths_the_batch_or_more_windows(monkeypatc
     assert one["nonoverlapping", 300]["block_nats"] == few["nonoverlapping", 300]["block_nats"]
 
 
+def test_a_text_of_any_length_is_read_in_its_order():
+    text, model, read = corpus([67000]), Known(), []
+    length = 65600  # beyond the largest reach of fixed_targets
+
+    def losses(idx, targets, window=None):
+        read.append(idx)
+        return torch.zeros(targets.shape)
+
+    model.losses = losses
+    windows = evaluate.nonoverlapping(evaluate.find_places(text), length)
+    evaluate.Tester(model, text).score(windows)
+    first = windows.ends[0, 0] - length
+    assert read[0][0].tolist() == text.val[first : first + length].tolist()
+
+
 # ---- key targets
 
 
