@@ -10,7 +10,7 @@ import pandas as pd
 
 from configurable import replace_file
 from runs import answers
-from runs.results import OF_SEEDS, extension_gains, over_seeds, rows_of, select, wide
+from runs.results import OVER_SEEDS, extension_gains, over_seeds, rows_of, select, wide
 
 # colours of Okabe and Ito and two of Tol, which the colour-blind can tell apart
 COLORS = "#0072B2 #D55E00 #009E73 #CC79A7 #E69F00 #56B4E9 #000000 #882255 #999933".split()
@@ -141,7 +141,7 @@ def draw_losses(axes: Any, rows: pd.DataFrame) -> list[Any]:
     dotted = "dotted: texts cut to L"
     axes.set_xlabel(f"test length, {unit}s\nbars: {bars}\n{dotted}; X: diverged")
     axes.set_ylabel(f"loss, nats per {unit}")
-    errors = rows[rows.protocol.isin(OF_SEEDS)].set_index(["label", "length"]).stderr_vs_L
+    errors = rows[rows.protocol.isin(OVER_SEEDS)].set_index(["label", "length"]).stderr_vs_L
     for label, means in over_seeds(rows).groupby("label", sort=False):
         means = means.set_index("length").sort_index()
         nats = means["mean"].replace(math.inf, math.nan)
