@@ -143,30 +143,29 @@ def plan(schemes: list[str], settings: AblateSettings) -> list[Cell]:
     fixed = ["dataset", "seed", "init_from", "out_dir", "pos_file"]  # the same for all schemes
     if settings.learning_rates:
         fixed.append("learning_rate")
-    models = {}
+    settings_of = {}  # by the label of a scheme
     for text in schemes:
         # 'rope --qk_norm=True' is a scheme with a setting of its own; a file may have several
         label, *own = re.split(r"\s+(?=--)", text.strip())
         if label.endswith(".py"):
-            one = replace(shared, **read_config_file(TrainSettings, Path(label)))
-            one = replace(one, pos=parse(one.pos).text)
+            s = replace(shared, **read_config_file(TrainSettings, Path(label)))
+            s = replace(s, pos=parse(s.pos).text)
             label = Path(label).stem
         else:
             label = parse(label).text
-            one = replace(shared, pos=label)
-        one, _ = configure(TrainSettings, [*words(one), *own], "")
+            s = replace(shared, pos=label)
+        s, _ = configure(TrainSettings, [*words(s), *own], "")
         for name in fixed:
-            if getattr(one, name) != getattr(shared, name):
+            if getattr(s, name) != getattr(shared, name):
                 raise UserError(f"{text}: a scheme of a comparison has no {name} of its own")
         label = " ".join([label, *own])
-        if label in models or run_folder(one) in map(run_folder, models.values()):
+        if label in settings_of or run_folder(s) in map(run_folder, settings_of.values()):
             raise UserError(f"{label} would be trained twice: name each scheme once")
-        models[label] = one
-    return [
-        Cell(label, replace(one, seed=seed))
-        for seed in settings.seeds
-        for label, one in models.items()
-    ]
+        settings_of[label] = s
+    cells = []
+    for seed in settings.seeds:
+        cells += [Cell(label, replace(s, seed=seed)) for label, s in settings_of.items()]
+    return cells
 
 
 def share(cells: list[Cell], only: str) -> list[Cell]:
@@ -312,12 +311,14 @@ def show_plan(cells: list[Cell], jobs: int) -> None:
             trials[label] = Cell(f"forty steps of {label}", replace(s, log_interval=20))
         for name, reason in train_cells(list(trials.values()), jobs).items():
             raise UserError(f"{name}: {reason}")
-        speeds = {x: [y["tokens_per_s"] for y in logged(trials[x].folder)] for x in trials}
+        logs = {label: logged(trial.folder) for label, trial in trials.items()}
     seconds = 0.0
     for cell in waiting:
-        first, *_, last = (cell.settings.tokens_per_step / x for x in speeds[cell.label])
-        print(f"{cell.name}: {1000 * last:.1f} ms a step, {first:.0f} s the first")
-        seconds += first + last * (cell.settings.max_iters - cell.state()[1])
+        lines = logs[cell.label]  # of the steps 1, 20 and 40
+        first = cell.settings.tokens_per_step / lines[0]["tokens_per_s"]  # seconds; it compiles
+        later = cell.settings.tokens_per_step / lines[-1]["tokens_per_s"]
+        print(f"{cell.name}: {1000 * later:.1f} ms a step, {first:.0f} s the first")
+        seconds += first + later * (cell.settings.max_iters - cell.state()[1])
     print(f"training, without tests, {jobs} at once: about {seconds / jobs / 60:.1f} min")
 
 
@@ -338,14 +339,14 @@ def pick_rates(cells: list[Cell], settings: AblateSettings) -> dict[str, float]:
             trials[cell.label, rate] = Cell(f"trial of {cell.label} lr={rate}", s)
     train_cells(share(list(trials.values()), settings.only), settings.jobs)
     # a line for each scheme, a column for each rate
-    losses = pd.Series({key: tuning_loss(trial) for key, trial in trials.items()}).unstack()
+    losses = pd.Series({key: trial_loss(trial) for key, trial in trials.items()}).unstack()
     print(results.show("loss by learning rate", losses.rename_axis("scheme")))
     if losses.isna().any(axis=None):
         raise UserError("a rate was not tried: see what failed, or run the other shares first")
     return losses.idxmin(axis=1).to_dict()
 
 
-def tuning_loss(trial: Cell) -> float:
+def trial_loss(trial: Cell) -> float:
     """The loss that rates are compared by: inf if the run diverged, NaN if it is not finished."""
     if diverged(trial.folder):
         return math.inf
@@ -355,8 +356,8 @@ def tuning_loss(trial: Cell) -> float:
     run = load_run(trial.folder, s.device, s.dtype, s.pos_file)
     tester = evaluate.Tester(run.model, run.corpus, run.compute)
     if not run.corpus.is_text:
-        read = s.max_iters * s.tokens_per_step // s.block_size
-        return evaluate.unread_loss(tester, s.block_size, s.seed, read)
+        rows_read = s.max_iters * s.tokens_per_step // s.block_size
+        return evaluate.unread_loss(tester, s.block_size, s.seed, rows_read)
     return evaluate.tuning_loss(tester, s.block_size, s.eval_windows)
 
 
@@ -375,7 +376,7 @@ def main() -> int:
         check_folders(cells)
     examine_cells(cells)
 
-    compared = " ".join([*schemes, *words(settings, ("result", "test"))])
+    compared = " ".join([*schemes, *words(settings, "result", "test")])
     digest = hashlib.sha256(compared.encode()).hexdigest()[:6]
     name = f"out/ablate-{settings.dataset}-L{settings.block_size}-{digest}"
     folder = Path(settings.ablate_dir or name)
@@ -407,7 +408,8 @@ def main() -> int:
     print(f"cells: {len(to_do)}, finished: {n_finished}; the comparison goes to {folder}")
     failures = train_cells(to_do, settings.jobs)
     finished = {str(cell.folder): cell.label for cell in cells if cell.is_finished()}
-    if not finished or len(finished) < len(cells) and to_do != cells:
+    waits_for_other_shares = to_do != cells and len(finished) < len(cells)
+    if not finished or waits_for_other_shares:
         print(f"no table yet: {len(finished)} of {len(cells)} cells finished")
         return int(bool(failures))
 

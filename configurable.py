@@ -37,7 +37,7 @@ class UserError(ValueError):
 
 Protocol = Literal["fixed_targets", "windowed", "nonoverlapping"]
 PROTOCOLS = get_args(Protocol)
-Windows = Literal[64, 128, 256, 512, 1024, 2048, 4096, 8192]
+WindowCount = Literal[64, 128, 256, 512, 1024, 2048, 4096, 8192]
 Count = Annotated[int, Field(ge=1, le=2**24)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Length = Annotated[int, Field(ge=2, le=2**24)]
@@ -191,7 +191,7 @@ class TestSettings(Settings):
     """At which lengths a trained model is tested, and on how many windows."""
 
     eval_lengths: Lengths = setting((), "test lengths in tokens (by default L/2 to 32 L)", "test")
-    eval_windows: Windows = setting(64, "windows of a test, a power of two", "test")
+    eval_windows: WindowCount = setting(64, "windows of a test, a power of two", "test")
 
 
 @dataclass(frozen=True)
@@ -431,11 +431,13 @@ def typed(value: Any) -> str:
     return str(value)
 
 
-def words(settings: Settings, kinds: tuple[str, ...] = tuple(KINDS)) -> list[str]:
-    """The settings of these kinds that differ from the defaults, as --name=value."""
+def words(settings: Settings, *kinds: str) -> list[str]:
+    """The settings of these kinds, by default of all, that differ from the defaults, as words of a
+    command line: --name=value.
+    """
     return [
         f"--{name}={typed(value)}"
-        for name, value in values(settings, *kinds).items()
+        for name, value in values(settings, *(kinds or KINDS)).items()
         if value != getattr(type(settings), name)
     ]
 

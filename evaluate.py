@@ -25,7 +25,6 @@ if __name__ == "__main__":  # --help answers before torch is imported
 
     answer_help(EvaluateSettings, __doc__)
 
-import hashlib
 import math
 import sys
 import time
@@ -52,12 +51,13 @@ from runs.figures import plot_rows, plot_run
 from runs.processes import ALONE, Processes
 from runs.results import describe_run, standard_error, tested_lengths
 
-WINDOWS = 64
-PIECES = 16
+WINDOWS = 64  # places of fixed_targets by default, and the most windows of one forward pass
+PIECES = 16  # of the text in nonoverlapping
 PIECE = 4096  # inputs of a piece
 MAX_SCORED = 32  # targets at a place of fixed_targets
-LARGEST_REACH = 65536  # a power of two; also the largest number of places
-LONG_DOCUMENTS = 4096  # if documents allow only a smaller reach, windows run across them
+LARGEST_REACH = 65536  # inputs, a power of two
+MOST_PLACES = 65536  # from which those for tuning are taken
+LONG_DOCUMENTS = 4096  # inputs; if documents allow only a smaller reach, windows run across them
 BATCH_TOKENS = 16384  # inputs of one forward pass
 FEW_KEYS = 100  # fewer key targets than this are not measured
 BYTES = 256  # in a corpus with questions, tokens below this are text
@@ -105,40 +105,34 @@ def find_places(corpus: data.Corpus, windows: int = WINDOWS) -> Places:
     """
     n_tokens = len(corpus.val)
     starts = corpus.val_starts
-    documents = np.diff(starts, append=n_tokens)
-    reach = longest_reach(documents)
-    across = reach < LONG_DOCUMENTS and len(starts) > 1
-    if across:
-        starts = np.array([0])
-        documents = np.array([n_tokens])
-        reach = longest_reach(documents)
-    counts = np.maximum(documents - reach, 0)  # candidates in each document
-    last = np.cumsum(counts)
+    inputs = np.arange(n_tokens)  # how many stand before each token, (n_tokens,)
+    in_document = inputs - np.repeat(starts, np.diff(starts, append=n_tokens))
+    across = longest_reach(in_document) < LONG_DOCUMENTS and len(starts) > 1
+    if not across:
+        inputs = in_document
+    reach = longest_reach(inputs)
+    candidates = np.flatnonzero(inputs >= reach)  # offsets
     # van der Corput: 0, 1/2, 1/4, 3/4, 1/8 ... of all candidates
     shares = np.zeros(1)
     while len(shares) < windows:
         shares = np.append(shares, shares + 0.5 / len(shares))
-    chosen = (shares * last[-1]).astype(np.int64)
-    document = np.searchsorted(last, chosen, side="right").clip(max=len(starts) - 1)
-    ends = (starts + reach + counts - last)[document] + chosen
+    ends = candidates[(shares * len(candidates)).astype(np.int64)]
     scored = max(1, min(MAX_SCORED, reach // 4))  # so that a shorter test looks no further back
-    piece = min(PIECE, power_of_two((n_tokens - 1) // PIECES))
-    return Places(reach, int(last[-1]), ends, scored, n_tokens, piece, across)
+    piece = min(PIECE, floor_power_of_two((n_tokens - 1) // PIECES))
+    return Places(reach, len(candidates), ends, scored, n_tokens, piece, across)
 
 
-def power_of_two(highest: int) -> int:
-    """The largest power of two up to `highest`, 0 for 0."""
-    return 1 << highest.bit_length() >> 1
+def floor_power_of_two(number: int) -> int:
+    """The largest power of two that is not above a number, 0 for 0."""
+    return (1 << number.bit_length()) >> 1
 
 
-def longest_reach(documents: np.ndarray) -> int:
-    """The longest reach of a split with documents of these lengths.
-
-    It is the largest power of two such that at least half of the tokens have that many inputs
-    before them in their document.
+def longest_reach(inputs: np.ndarray) -> int:
+    """The largest power of two such that at least half of the tokens have that many inputs before
+    them; `inputs` says how many each token has.
     """
     reach = LARGEST_REACH
-    while reach > 1 and 2 * np.maximum(documents - reach, 0).sum() < documents.sum():
+    while reach > 0 and 2 * np.count_nonzero(inputs >= reach) < len(inputs):
         reach //= 2
     return reach
 
@@ -151,22 +145,27 @@ def fixed_targets(places: Places, length: int) -> Windows:
 
     A place has several windows if they are short: each scores its last length / 2 targets.
     """
-    each = min(places.scored, max(1, length // 2))
-    behind = np.arange(0, places.scored, each)[::-1]  # the targets after those of each window
-    scored = np.minimum(each, places.scored - behind)
-    return Windows(places.ends[:, None] - behind, np.full(len(behind), length), scored)
+    most = min(places.scored, max(1, length // 2))  # targets of a window
+    # how many targets of the place follow those of each of its n windows, (n,)
+    after = np.arange(0, places.scored, most)[::-1]
+    ends = places.ends[:, None] - after
+    lengths = np.full(len(after), length)
+    scored = np.minimum(most, places.scored - after)  # the first window may have fewer
+    return Windows(ends, lengths, scored)
 
 
 def nonoverlapping(places: Places, length: int) -> Windows:
     """The pieces, cut every `length` inputs; the last window may be shorter. All are scored."""
     size = max(places.piece, length)
-    starts = data.evenly(places.tokens - size, PIECES)[:, None]  # of each piece
-    cuts = np.append(np.arange(0, size, length), size)
+    starts = data.evenly(places.tokens - size, PIECES)  # of the pieces
+    cuts = np.append(np.arange(0, size, length), size)  # in a piece, with its two ends
     lengths = np.diff(cuts)
-    return Windows(starts + cuts[1:], lengths, lengths)
+    return Windows(starts[:, None] + cuts[1:], lengths, lengths)
 
 
-# Each protocol and its windows. To add one, write it here and into configurable.Protocol.
+# Each protocol: a function that gives its windows at a length. To add one, write it here and into
+# configurable.Protocol. A column in the table of a run is named in results.COLUMNS, and
+# results.select may have to know whether its targets are the same at every length.
 PLANS = {
     "fixed_targets": fixed_targets,
     "windowed": fixed_targets,  # with the keys limited to i - j < L
@@ -206,49 +205,51 @@ class Tester:
     protocols: tuple[str, ...] = PROTOCOLS
 
     @torch.no_grad()
-    def score(
-        self, windows: Windows, limit: int | None = None, kept: int = LARGEST_REACH
+    def losses(
+        self, windows: Windows, limit: int | None = None, kept: int | None = None
     ) -> np.ndarray:
         """The nats of all scored targets, (blocks, targets), float64. The model is in eval mode.
 
-        With a `limit`, a query sees only keys with i - j < limit. All inputs of a window but the
-        last `kept` are shuffled. A batch has at most 16k inputs, and each of n processes takes
-        every n-th batch. The first 64 windows are batched alike, however many follow.
+        With a `limit`, a query sees only keys with i - j < limit. With `kept`, all inputs of a
+        window but the last `kept` are shuffled. A batch has at most 16k inputs, and each of n
+        processes takes every n-th batch. The first 64 windows are batched alike, however many
+        follow.
         """
         blocks = len(windows.ends)
-        stops = np.cumsum(windows.scored)  # after the last target of each window
-        scores = np.zeros((blocks, stops[-1]))
+        n_targets = windows.scored.sum()  # of a block
+        nats = np.zeros(blocks * n_targets)
+        # where in nats the last target of each window belongs, (blocks, n)
+        last = np.arange(blocks)[:, None] * n_targets + np.cumsum(windows.scored) - 1
         processes = self.processes
         for length in np.unique(windows.lengths)[::-1]:
+            # the windows of this length in all blocks, (W,) each
             alike = windows.lengths == length
             ends = windows.ends[:, alike].ravel()
+            last_alike = last[:, alike].ravel()
             scored = np.tile(windows.scored[alike], blocks)
-            stop = np.tile(stops[alike], blocks)
-            most = int(scored.max())
-            block = np.repeat(np.arange(blocks), alike.sum())
-            size = min(WINDOWS, power_of_two(max(1, BATCH_TOKENS // int(length))))
+            back = np.arange(scored.max())[::-1]  # targets, counted from the last of a window: (t,)
+            size = min(WINDOWS, floor_power_of_two(max(1, BATCH_TOKENS // int(length))))
             for first in range(size * processes.rank, len(ends), size * processes.size):
-                batch = slice(first, first + size)
-                offsets = ends[batch, None] + np.arange(-length, 1)
-                if kept < length:
+                batch = slice(first, first + size)  # of B windows
+                offsets = ends[batch, None] + np.arange(-length, 1)  # (B, length + 1)
+                if kept is not None and kept < length:
                     far = offsets[:, : length - kept]
                     np.random.default_rng(diagnose.SEED).permuted(far, axis=1, out=far)
                 tokens = torch.from_numpy(self.corpus.val[offsets].astype(np.int64))
-                unscored = np.arange(most) < most - scored[batch, None]
-                targets = tokens[:, -most:].masked_fill(torch.from_numpy(unscored), -1)
+                is_scored = back < scored[batch, None]  # (B, t)
+                targets = tokens[:, -len(back) :].where(torch.from_numpy(is_scored), -1)
                 idx = tokens[:, :-1].to(self.compute.device)
                 with device.autocast(self.compute):
-                    nats = self.model.losses(idx, targets.to(idx.device), window=limit)
-                window, back = np.nonzero(~unscored)
-                column = stop[batch][window] - most + back
-                scores[block[batch][window], column] = nats.cpu().double().numpy()[~unscored]
-        processes.sum(torch.from_numpy(scores))  # zero where another process has measured
-        return scores
+                    found = self.model.losses(idx, targets.to(idx.device), window=limit)
+                belong = last_alike[batch, None] - back  # (B, t)
+                nats[belong[is_scored]] = found.cpu().double().numpy()[is_scored]
+        processes.sum(torch.from_numpy(nats))  # zero where another process has measured
+        return nats.reshape(blocks, n_targets)
 
 
-def losses_at(tester: Tester, places: Places, length: int, kept: int = LARGEST_REACH) -> np.ndarray:
-    """Mean nats of fixed_targets at each place, (places,); for `kept` see `Tester.score`."""
-    return tester.score(fixed_targets(places, length), kept=kept).mean(axis=1)
+def losses_at(tester: Tester, places: Places, length: int, kept: int | None = None) -> np.ndarray:
+    """Mean nats of fixed_targets at each place, (places,); for `kept` see `Tester.losses`."""
+    return tester.losses(fixed_targets(places, length), kept=kept).mean(axis=1)
 
 
 # ---- a test
@@ -299,19 +300,20 @@ def loss_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
     train_length = about["train_length"]
     places = find_places(corpus, settings.eval_windows)
     rows = []
-    scores = {}  # of fixed_targets, by length
+    fixed = []  # the rows of fixed_targets
+    fixed_nats = []  # of their targets: (places, scored) or None for each row
     for protocol in tester.protocols:
         for length in tested_lengths(train_length, settings.eval_lengths):
             row = begin_row(tester, about, protocol, length, len(places.ends))
             fields, nats = loss_fields(tester, places, protocol, length, train_length)
             row |= fields
             rows.append(row)
-            print(in_words(row, corpus))
-            if protocol == "fixed_targets" and nats is not None:
-                scores[length] = nats
+            print_row(row, corpus)
+            if protocol == "fixed_targets":
+                fixed.append(row)
+                fixed_nats.append(nats)
 
     # the first windows of the longest test again, in float32
-    fixed = [row for row in rows if row["protocol"] == "fixed_targets" and "dtype" in row]
     finite = [row for row in fixed if row["nats"] is not None]
     if finite and tester.compute.dtype is not None:
         row = finite[-1]
@@ -322,33 +324,44 @@ def loss_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
         where = f"fixed_targets at {row['length']}, {CHECK_WINDOWS} windows"
         row["note"].append(f"{where}: {row['dtype']} minus float32 is {less:+.5f} nats")
 
-    if fixed:
+    # a row without a dtype was not measured, for the reason that it gives
+    read = [row for row in fixed if "dtype" in row]
+    if read:
         # the losses of a predictor by counts and longest match on the same targets, (places,
         # scored) for each length; its weights are fitted on as many other places
-        lengths = [row["length"] for row in fixed]
+        lengths = [row["length"] for row in read]
         ends = find_places(corpus, 2 * len(places.ends)).ends
         *predicted, near, far = context.known_losses(
             corpus, ends, places.scored, [*lengths, context.NEAR, places.reach]
         )
-        for row, nats in zip(fixed, predicted, strict=True):
+        for row, nats in zip(read, predicted, strict=True):
             row["text_nats"] = nats.mean(axis=1).tolist()
-        is_key = context.key_targets(near, far)
+        is_key = context.key_targets(near, far)  # (places, scored)
         if is_key.sum() < FEW_KEYS:
             print(f"key_targets: not measured, {is_key.sum()} are fewer than {FEW_KEYS}")
         else:
-            for row in [row for row in rows if row["protocol"] == "fixed_targets"]:
+            for row, nats in zip(fixed, fixed_nats, strict=True):
                 key = begin_row(tester, about, "key_targets", row["length"], len(places.ends))
-                key |= key_fields(corpus, places, row, scores.get(row["length"]), is_key)
+                key |= key_fields(corpus, places, row, nats, is_key)
                 rows.append(key)
-                print(in_words(key, corpus))
+                print_row(key, corpus)
 
-    at_length = {row["protocol"]: row for row in rows if row["length"] == train_length}
     for row in rows:
         if "note" in row:
             row["note"] = "; ".join(row["note"])
-        if difference := results.paired(row, at_length[row["protocol"]]):
-            row["stderr_vs_L"] = difference[1]
+    pair_with_L(rows, train_length)
     return rows
+
+
+def pair_with_L(rows: list[dict], train_length: int) -> None:
+    """Set stderr_vs_L in rows of text: the standard error of the paired difference to the row of
+    the same protocol at L. A row keeps None where one of the two has no loss, or other targets.
+    """
+    at_L = {row["protocol"]: row for row in rows if row["length"] == train_length}
+    for row in rows:
+        difference = results.paired(row, at_L[row["protocol"]])
+        if difference:
+            row["stderr_vs_L"] = difference[1]
 
 
 def loss_fields(
@@ -357,6 +370,7 @@ def loss_fields(
     """The measured fields of a row of text, and the nats of its targets, (blocks, targets).
 
     If it cannot be measured, or the loss is not finite, the nats are None and there is a reason.
+    The "note" is a list, to which `loss_rows` may add before it joins them.
     """
     corpus = tester.corpus
     scheme = tester.model.pos
@@ -366,14 +380,16 @@ def loss_fields(
         windows = PLANS[protocol](places, length)
         offsets = np.sort(windows.targets(), axis=None)
         row["windows"] = len(windows.ends)
-        row["targets"] = digest(offsets)
-        tester.model.pos.check_length(length)
+        row["targets"] = answers.digest(offsets)
+        scheme.check_length(length)
     except UserError as error:
         return row | {"reason": str(error)}, None
 
-    limit = train_length if protocol == "windowed" and length > train_length else None
+    limit = None
+    if protocol == "windowed" and length > train_length:
+        limit = train_length
     started = time.perf_counter()
-    nats = tester.score(windows, limit)  # (blocks, targets)
+    nats = tester.losses(windows, limit)  # (blocks, targets)
     inputs = int(windows.lengths.sum()) * len(nats)
     row["tokens_per_s"] = round(inputs / (time.perf_counter() - started), 1)
     row["attention"] = tester.model.attention_path(length, limit)
@@ -387,9 +403,9 @@ def loss_fields(
     if any(piece.found_on == corpus.split_sha256("val") for piece in scheme.extensions.values()):
         row["note"].append(f"the file of {scheme.extend_text} was found on this text")
 
-    wrong = np.sum(~np.isfinite(nats).all(axis=1))
-    if wrong:  # a finding
-        reason = f"diverged: the loss is not finite in {wrong} of {len(nats)} windows"
+    lost = np.sum(~np.isfinite(nats).all(axis=1))  # blocks
+    if lost:  # what the test found, and no error
+        reason = f"diverged: the loss is not finite in {lost} of {len(nats)} windows"
         return row | {"diverged": True, "reason": reason}, None
     counted = np.ones(nats.shape, dtype=bool)
     return row | target_fields(corpus, windows.targets(), nats, counted), nats
@@ -403,17 +419,12 @@ def key_fields(
     `nats` are (places, scored), or None if there is no loss; for `is_key` see data/context.py.
     """
     offsets = fixed_targets(places, fixed["length"]).targets()
-    row = {"targets": digest(np.sort(offsets[is_key])), "nats": None}
+    row = {"targets": answers.digest(np.sort(offsets[is_key])), "nats": None}
     names = ("dtype", "attention", "diverged", "reason")
     row |= {name: fixed[name] for name in names if name in fixed}
     if nats is None:
         return row
     return row | {"note": list(fixed["note"])} | target_fields(corpus, offsets, nats, is_key)
-
-
-def digest(targets: np.ndarray) -> str:
-    """The SHA-256 of what identifies targets: ascending offsets in a split, or their tokens."""
-    return hashlib.sha256(targets.astype("<i8").tobytes()).hexdigest()
 
 
 def target_fields(
@@ -465,8 +476,9 @@ def question_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
             tester.model.pos.check_length(length)
         except UserError as error:
             row |= {"nats": None, "reason": str(error)}
-            print(in_words(row, corpus))
+            print_row(row, corpus)
             continue
+        # (pieces, length + 1) each, and (pieces,); for the numbers in `scored` see data.rows.pieces
         tokens, scored, documents = tested_pieces(corpus, length, windows)
         is_text = scored == TEXT
         started = time.perf_counter()
@@ -478,16 +490,13 @@ def question_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
             "dtype": tester.compute.dtype_name,
         }
         row |= measured | answers.measure_questions(corpus, scored, nats, right)
-        print(in_words(row, corpus))
+        print_row(row, corpus)
         if is_text.any():
-            text = begin_row(tester, about, "fixed_targets", length, windows)
-            text |= measured | text_fields(tokens, nats, is_text, documents)
-            rows.append(text)
-            print(in_words(text, corpus))
-    texts = {row["length"]: row for row in rows if row["protocol"] == "fixed_targets"}
-    for row in texts.values():
-        if difference := results.paired(row, texts[train_length]):
-            row["stderr_vs_L"] = difference[1]
+            text_row = begin_row(tester, about, "fixed_targets", length, windows)
+            text_row |= measured | text_fields(tokens, nats, is_text, documents)
+            rows.append(text_row)
+            print_row(text_row, corpus)
+    pair_with_L([row for row in rows if row["protocol"] == "fixed_targets"], train_length)
     return rows
 
 
@@ -499,17 +508,18 @@ def text_fields(
     tokens, nats and is_text are (pieces, N + 1), documents (pieces,).
     """
     places, columns = np.nonzero(is_text)  # in the order of the targets at every length
-    row = {"targets": digest(tokens[places, columns]), "nats": None}
+    row = {"targets": answers.digest(tokens[places, columns]), "nats": None}
     losses = nats[places, columns]
     lost = np.sum(~np.isfinite(losses))
     if lost:
         return row | {"diverged": True, "reason": f"diverged: {lost} losses are not finite"}
-    of_document = documents[places]
-    sums = np.bincount(of_document, losses)
+    of_document = documents[places]  # that of each loss
+    sums = np.bincount(of_document, losses)  # by document
     counts = np.bincount(of_document)
     tested = counts > 0
     row["documents"] = int(tested.sum())
-    return row | mean_fields(sums[tested], counts[tested], len(losses))  # a byte each
+    n_bytes = len(losses)  # a target of this text is one byte
+    return row | mean_fields(sums[tested], counts[tested], n_bytes)
 
 
 def answer_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
@@ -533,14 +543,14 @@ def answer_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
             row["dtype"] = tester.compute.dtype_name
             row |= answers.measure(tester.model, corpus, size, tester.compute, tester.processes)
             row["attention"] = tester.model.attention_path(width - 1)
-        print(in_words(row, corpus))
+        print_row(row, corpus)
     return rows
 
 
-def in_words(row: dict, corpus: data.Corpus) -> str:
-    """A measured row as a line of text."""
+def print_row(row: dict, corpus: data.Corpus) -> None:
+    """Print what was measured, or why it was not, in a line."""
     text = row.get("reason") or f"{row['nats']:.4f} nats per {corpus.unit}"
-    return f"{row['protocol']} at {row['length']}: {text}"
+    print(f"{row['protocol']} at {row['length']}: {text}")
 
 
 # ---- a loss for tuning
@@ -556,25 +566,27 @@ def tuning_loss(tester: Tester, length: int, windows: int) -> float:
     return nats if math.isfinite(nats) else math.inf
 
 
-def unread_loss(tester: Tester, length: int, seed: int, first: int) -> float:
-    """The mean loss of the answers in the rows of `unread`, plus that of the text around them, if
-    there is any; inf if it is not finite.
+def unread_loss(tester: Tester, length: int, seed: int, rows_read: int) -> float:
+    """The mean loss of the answers in training rows that a run has not read, plus that of the text
+    around them, if there is any; inf if it is not finite. For the rows see `data.rows.unread`.
     """
-    inputs, targets = unread(tester.corpus, seed, first, length)  # (rows, T) each
-    scored = targets >= 0
+    inputs, targets = unread(tester.corpus, seed, rows_read, length)  # (rows, T) each
     nats = np.zeros(targets.shape)
     with torch.no_grad(), device.autocast(tester.compute):
-        for k in range(0, len(inputs), 64):
-            x = torch.from_numpy(inputs[k : k + 64]).to(tester.compute.device)
-            y = torch.from_numpy(targets[k : k + 64]).to(tester.compute.device)
-            nats[k : k + 64] = tester.model.losses(x, y).double().cpu().numpy()
-    is_text = np.zeros(targets.shape, dtype=bool)
+        for first in range(0, len(inputs), 64):
+            part = slice(first, first + 64)
+            idx = torch.from_numpy(inputs[part]).to(tester.compute.device)
+            wanted = torch.from_numpy(targets[part]).to(tester.compute.device)
+            nats[part] = tester.model.losses(idx, wanted).double().cpu().numpy()
+    is_answer = targets >= 0
+    loss = 0.0
     if "questions" in tester.corpus.meta:
-        is_text = scored & (targets < BYTES)
-    total = nats[scored & ~is_text].mean()
-    if is_text.any():
-        total += nats[is_text].mean()
-    return float(total) if math.isfinite(total) else math.inf
+        is_text = is_answer & (targets < BYTES)
+        is_answer &= ~is_text
+        if is_text.any():
+            loss = nats[is_text].mean()
+    loss += nats[is_answer].mean()
+    return float(loss) if math.isfinite(loss) else math.inf
 
 
 def tuning_places(corpus: data.Corpus, length: int, windows: int) -> Places:
@@ -585,12 +597,12 @@ def tuning_places(corpus: data.Corpus, length: int, windows: int) -> Places:
     """
     places = find_places(corpus, windows)
     check_room(corpus, places, "fixed_targets", length)
-    taken = np.zeros(places.tokens, dtype=bool)
-    for protocol in (fixed_targets, nonoverlapping):
-        taken[protocol(places, length).targets()] = True
-    ends = find_places(corpus, LARGEST_REACH).ends[windows:]
-    targets = ends[:, None] + np.arange(1 - places.scored, 1)
-    ends = ends[~taken[targets].any(axis=1)][:WINDOWS]
+    is_tested = np.zeros(places.tokens, dtype=bool)
+    for protocol in PLANS.values():
+        is_tested[protocol(places, length).targets()] = True
+    ends = find_places(corpus, MOST_PLACES).ends[windows:]
+    targets = ends[:, None] + np.arange(1 - places.scored, 1)  # (places, scored)
+    ends = ends[~is_tested[targets].any(axis=1)][:WINDOWS]
     if len(np.unique(ends)) < 8:
         raise UserError(
             f"{corpus.name} has too little validation text to choose by: use a corpus with more"
@@ -603,12 +615,12 @@ def tuning_places(corpus: data.Corpus, length: int, windows: int) -> Places:
 
 def evaluate_run(
     run: Run,
-    texts: list[str],
+    extensions: list[str],
     settings: Any,
-    protocols: tuple[str, ...] = PROTOCOLS,
+    protocols: tuple[str, ...],
     again: bool = True,
 ) -> dict:
-    """Test a run under each extension of `texts`, "" for its own, and keep the rows in its folder.
+    """Test a run under each of the extensions, "" for its own, and keep the rows in its folder.
 
     Unless `again`, an extension is skipped if everything asked for is measured already. `settings`
     are those of evaluate.py or extend.py. Returns the last result, with its new rows only.
@@ -620,23 +632,25 @@ def evaluate_run(
     settings = replace(settings, eval_lengths=lengths)
     lock_folder(run.folder)
     result = about
-    for text in texts:
-        if text:
-            run.model.pos.extend(text)  # files as typed, not the run's own copies
+    for extension in extensions:
+        if extension:
+            run.model.pos.extend(extension)  # files as typed, not the run's own copies
         print(f"{run.folder}: {run.model.pos.describe()}, on {run.compute.reason}")
         measured = []
         if (run.folder / "extrapolation.json").exists():  # refused before the test if damaged
             measured = results.load_result(run.folder)["rows"]
         if not again:
-            asked = []
+            missing = []  # lengths
             for n in tested_lengths(about["train_length"], lengths):
-                asked.append(begin_row(tester, about, protocols[0], n, settings.eval_windows))
-            if all(any(q.items() <= row.items() for row in measured) for q in asked):
+                asked = begin_row(tester, about, protocols[0], n, settings.eval_windows)
+                if not any(asked.items() <= row.items() for row in measured):
+                    missing.append(n)
+            if not missing:
                 continue
         result = extrapolation(tester, about, settings)
-        kept = results.update_result(run.folder, result)
-        plot_run(run.folder, kept)
-        result = kept | {"rows": result["rows"]}
+        in_file = results.update_result(run.folder, result)
+        plot_run(run.folder, in_file)
+        result = in_file | {"rows": result["rows"]}
     return result
 
 
@@ -653,7 +667,8 @@ def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
         model.pos.extend(settings.extend)
     places = find_places(corpus, settings.eval_windows)
     check_room(corpus, places, "fixed_targets", length)
-    longest = min(places.reach, model.pos.limit or places.reach)  # that corpus and scheme allow
+    # the longest that corpus and scheme allow
+    longest = min(places.reach, model.pos.limit or places.reach)
     asked = settings.eval_lengths or (2 * length, 4 * length, 8 * length)
     lengths = [n for n in tested_lengths(length, asked) if length <= n <= longest]
     offsets = places.ends[: diagnose.TEXTS, None] + np.arange(-lengths[-1], 0)

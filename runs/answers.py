@@ -25,7 +25,7 @@ import pandas as pd
 import torch
 
 from data import Corpus
-from data.rows import LEAST, OF_ORDER, TEXT, Pair, rows_of, targets_of
+from data.rows import LEAST, OF_ORDER, TEXT, rows_of, targets_of
 from runs.device import Compute, autocast
 from runs.processes import Processes
 
@@ -47,23 +47,24 @@ Tested = dict[int, dict]  # rows with answers by length or size, ascending
 @torch.no_grad()
 def read(
     model: Any, tokens: np.ndarray, targets: np.ndarray, compute: Compute, processes: Processes
-) -> Pair:
-    """Nats of the targets that are not -1, and whether each is the likeliest token; 0 elsewhere.
+) -> tuple[np.ndarray, np.ndarray]:
+    """Nats of the targets that are not -1, and 1 where one is the likeliest token; 0 elsewhere.
 
-    `tokens` and what is returned are (rows, T + 1), `targets` those of the inputs, (rows, T). Of
-    several processes each takes every n-th batch, and each has all the sums.
+    `tokens` and what is returned are (rows, T + 1), `targets` those of the inputs, (rows, T). Each
+    of n processes takes every n-th batch, and each gets the whole result.
     """
     nats = np.zeros(tokens.shape)
     right = np.zeros(tokens.shape)
-    wanted = targets >= 0
-    at_once = max(1, BATCH_TOKENS // wanted.shape[1])
-    for first in range(at_once * processes.rank, len(tokens), at_once * processes.size):
-        part = slice(first, first + at_once)
-        idx = torch.from_numpy(tokens[part, :-1].astype(np.int64)).to(compute.device)
+    is_scored = targets >= 0
+    size = max(1, BATCH_TOKENS // targets.shape[1])  # rows of a batch
+    for first in range(size * processes.rank, len(tokens), size * processes.size):
+        batch = slice(first, first + size)
+        idx = torch.from_numpy(tokens[batch, :-1].astype(np.int64)).to(compute.device)
         with autocast(compute):
-            losses, hits = model.answers(idx, torch.from_numpy(targets[part]).to(compute.device))
-        nats[part, 1:][wanted[part]] = losses.cpu().double().numpy()
-        right[part, 1:][wanted[part]] = hits.cpu().double().numpy()
+            losses, hits = model.answers(idx, torch.from_numpy(targets[batch]).to(compute.device))
+        # a target is the token after its input
+        nats[batch, 1:][is_scored[batch]] = losses.cpu().double().numpy()
+        right[batch, 1:][is_scored[batch]] = hits.cpu().double().numpy()
     for array in (nats, right):  # zero where another process has measured
         processes.sum(torch.from_numpy(array))
     return nats, right
@@ -71,18 +72,20 @@ def read(
 
 def measure(model: Any, corpus: Corpus, size: int, compute: Compute, processes: Processes) -> dict:
     """The measured fields of a row of results: the validation rows of one size, answered."""
-    tokens, distances = rows_of(corpus, size)  # (R, T + 1) each
-    targets = targets_of(corpus, tokens, distances)
+    tokens, distances = rows_of(corpus, size)  # (rows, T + 1) each
+    targets = targets_of(corpus, tokens, distances)  # (rows, T)
     started = time.perf_counter()
     nats, right = read(model, tokens, targets, compute, processes)
-    seconds = time.perf_counter() - started
-    row = loss_fields(nats, distances, seconds)
-    about = corpus.meta["rows"]
-    if row["nats"] is None or about["protocol"] == "image":
+    row = {"tokens_per_s": round(targets.size / (time.perf_counter() - started), 1)}
+    row |= answer_loss(nats, distances)
+    meta = corpus.meta["rows"]
+    if row["nats"] is None or meta["protocol"] == "image":
         return row
+    counted = count_answers(right, distances, meta["chance"])
     row["texts"] = len(right)
     row["exact"] = int((right == (distances > 0)).all(axis=1).sum())
-    row["accuracy"], row["by_distance"] = answer_fields(right, distances, about)
+    row["accuracy"] = sum(counted["right"]) / sum(counted["counts"])
+    row["by_distance"] = {meta["kind"]: counted}
     return row
 
 
@@ -91,33 +94,32 @@ def measure_questions(
 ) -> dict:
     """The measured fields of a row of recall, of pieces of rows with questions that were read.
 
-    All arrays are (pieces, N + 1); of a row of text only the answers count here.
+    All arrays are (pieces, N + 1). `scored` is as in `data.rows.pieces`: a distance where an answer
+    is, with OF_ORDER added for one of order; TEXT at a byte of text, which does not count here.
     """
     scored = np.where(scored < TEXT, scored, 0)
-    row = loss_fields(nats, scored % OF_ORDER)
+    row = answer_loss(nats, scored % OF_ORDER)
     if row["nats"] is None:
         return row
     row |= {"texts": len(scored), "by_distance": {}}
-    asked_of = {
+    distances_of = {
         "content": np.where(scored < OF_ORDER, scored, 0),
         "order": np.where(scored > OF_ORDER, scored - OF_ORDER, 0),
     }
-    for kind, distances in asked_of.items():
-        about = corpus.meta["questions"][kind] | {"kind": kind}
+    for kind, distances in distances_of.items():
         if distances.any():
-            row["by_distance"] |= answer_fields(right, distances, about)[1]
+            chance = corpus.meta["questions"][kind]["chance"]
+            row["by_distance"][kind] = count_answers(right, distances, chance)
     return row
 
 
-def loss_fields(nats: np.ndarray, distances: np.ndarray, seconds: float = math.nan) -> dict:
+def answer_loss(nats: np.ndarray, distances: np.ndarray) -> dict:
     """What a row says of the loss of answers; both arrays are (rows, T + 1).
 
     Where it is not finite, nats are None and there is a reason.
     """
     scored = distances > 0
-    row = {"targets": hashlib.sha256(distances.astype("<i8").tobytes()).hexdigest()}
-    if seconds > 0:
-        row["tokens_per_s"] = round((scored.size - len(scored)) / seconds, 1)
+    row = {"targets": digest(distances)}
     lost = np.sum(~np.isfinite(nats[scored]))
     if lost:
         reason = f"diverged: {lost} losses are not finite"
@@ -134,47 +136,52 @@ def loss_fields(nats: np.ndarray, distances: np.ndarray, seconds: float = math.n
     }
 
 
-def answer_fields(right: np.ndarray, distances: np.ndarray, about: dict) -> tuple[float, dict]:
-    """The share of right answers, and how many are asked and right by kind and distance.
+def digest(targets: np.ndarray) -> str:
+    """The SHA-256 of whole numbers that identify targets: offsets, distances or tokens."""
+    return hashlib.sha256(targets.astype("<i8").tobytes()).hexdigest()
 
-    Both arrays are (rows, T + 1); a token with the distance 0 is not scored. `about` has the kind
-    and the chance.
+
+def count_answers(right: np.ndarray, distances: np.ndarray, chance: float) -> dict:
+    """How many answers are asked for and how many are right, in bins of their distance.
+
+    Both arrays are (rows, T + 1); a token with the distance 0 is not scored.
     """
     scored = distances > 0
     first = scored.copy()  # the first token of each answer
     first[:, 1:] &= ~scored[:, :-1]
-    asked = distances[first]
+    asked = distances[first]  # (answers,)
+    # right if each of its tokens is
     correct = np.minimum.reduceat(right[scored], np.flatnonzero(first[scored])) > 0
     edges = distance_bins(asked)
-    bins = {
-        "edges": edges.tolist(),
+    return {
+        "edges": edges,
         "counts": np.histogram(asked, edges)[0].tolist(),
         "right": np.histogram(asked[correct], edges)[0].tolist(),
-        "chance": about["chance"],
+        "chance": chance,
     }
-    return float(correct.mean()), {about["kind"]: bins}
 
 
-def distance_bins(asked: np.ndarray) -> np.ndarray:
+def distance_bins(asked: np.ndarray) -> list[int]:
     """The edges of bins of half an octave, 1, 2, 3, 4, 6, 8, 12, 16, 23 ... of these distances.
 
     Neighbours are joined, from near to far, until each bin has LEAST of them.
     """
-    halves = np.arange(2 * (int(asked.max()).bit_length() + 1))
-    edges = np.unique(np.ceil(2 ** (halves / 2) - 1e-9).astype(np.int64))
+    octaves = np.arange(0, int(asked.max()).bit_length() + 1, 0.5)
+    # less a little, because a power of two may come out a little too large
+    edges = np.unique(np.ceil(2**octaves - 1e-9).astype(np.int64))
     edges = edges[: np.searchsorted(edges, asked.max(), side="right") + 1]
     counts = np.histogram(asked, edges)[0]
     joined = [1]
     count = 0
-    for edge, more in zip(edges[1:], counts, strict=True):
+    for edge, more in zip(edges[1:].tolist(), counts, strict=True):
         count += more
         if count >= LEAST:
-            joined.append(int(edge))
+            joined.append(edge)
             count = 0
-    if len(joined) == 1:
-        joined.append(0)
-    joined[-1] = int(edges[-1])  # the last bin has the rest too
-    return np.array(joined)
+    if len(joined) > 1:
+        joined.pop()
+    joined.append(int(edges[-1]))  # the last bin has the rest too
+    return joined
 
 
 # ---- what rows show
@@ -207,7 +214,7 @@ def share(row: dict) -> float:
     return math.nan if math.isnan(row["nats"]) else row["exact"] / row["texts"]
 
 
-def bins(tested: Tested) -> pd.DataFrame:
+def bin_table(tested: Tested) -> pd.DataFrame:
     """The bins of distances of all rows that have a loss.
 
     A line for each kind of question, text length N and bin, the distances from `first` up to `end`,
@@ -237,17 +244,14 @@ def accuracies(tested: Tested) -> pd.DataFrame:
     most that the area can be) and `reach` are those of the longest texts; `gaps` is the number of
     bins nearer than the reach that do not hold.
     """
-    table = bins(tested)
     trained = min((row["trained"] for row in tested.values()), default=0)
     lines = {}
-    for kind, lines_of_kind in table.groupby("kind", sort=False):
-        at_L = lines_of_kind[lines_of_kind.N == trained]
-        longest = lines_of_kind[lines_of_kind.N == lines_of_kind.N.max()]
+    for kind, bins in bin_table(tested).groupby("kind", sort=False):
+        at_L = bins[bins.N == trained]
+        longest = bins[bins.N == bins.N.max()]
         inside = (at_L.above * at_L["count"]).sum() / max(1, at_L["count"].sum())
         span = np.log2(longest.end.clip(NEAREST)) - np.log2(longest["first"].clip(NEAREST))
-        holds = longest.low > inside / 2
-        if inside <= 0:
-            holds &= False
+        holds = (longest.low > inside / 2) & (inside > 0)
         reach = longest.end.where(holds, 0).max()
         lines[kind] = {
             "inside": inside,
@@ -278,28 +282,28 @@ def verdict(tested: Tested) -> str:
     """What rows with answers show, in a sentence."""
     if is_exact_match(tested):
         return f"solves sizes up to {solved(tested)}"
-    table = accuracies(tested)
-    if table.empty:
+    reading = accuracies(tested)
+    if reading.empty:
         return "has no answers"
     parts = []
-    for kind, line in table.iterrows():
+    for kind, line in reading.iterrows():
         part = f"{kind} {line.inside:.2f} in texts of L, area {line.area:.1f} of {line.octaves:.1f}"
         part += f" octaves, reach {line.reach:.0f}"
         if line.gaps:
             part += f" ({line.gaps:.0f} nearer bins do not hold)"
         parts.append(part)
-    return f"{reader(table)}: {'; '.join(parts)}"
+    return f"{reader(reading)}: {'; '.join(parts)}"
 
 
-def reader(table: pd.DataFrame) -> str:
+def reader(reading: pd.DataFrame) -> str:
     """What kind of a reader has these `accuracies`, in a few words."""
-    first = table.iloc[0]
+    first = reading.iloc[0]
     if first.inside < LEARNED:
         return "has not learned to find a name"
-    if "order" not in table.index:
+    if "order" not in reading.index:
         return f"finds a name up to {first.reach:.0f} tokens back"
-    content = table.loc["content"]
-    order = table.loc["order"]
+    content = reading.loc["content"]
+    order = reading.loc["order"]
     if order.inside < 0.5:
         return f"finds names up to {content.reach:.0f} back, and does not know their order"
     if order.reach * 2 < content.reach:
@@ -315,9 +319,9 @@ def table(tested: Tested) -> pd.DataFrame:
     if is_exact_match(tested):
         shares = {n: share(row) for n, row in tested.items()}
         return pd.DataFrame({"right": shares}).rename_axis("N")
-    lines = bins(tested)
-    lines["octave"] = 2 ** np.floor(np.log2(lines["first"])).astype(int)
-    lines["weighted"] = lines.above * lines["count"]
-    sums = lines.groupby(["kind", "N", "octave"])[["weighted", "count"]].sum()
+    bins = bin_table(tested)
+    bins["octave"] = 2 ** np.floor(np.log2(bins["first"])).astype(int)
+    bins["weighted"] = bins.above * bins["count"]
+    sums = bins.groupby(["kind", "N", "octave"])[["weighted", "count"]].sum()
     shares = (sums.weighted / sums["count"]).unstack().sort_index(axis=1)
     return shares.rename_axis(columns=None)

@@ -109,7 +109,7 @@ def run_folder(s: TrainSettings) -> Path:
     """
     if s.out_dir:
         return Path(s.out_dir)
-    others = [word for word in words(s, ("result",)) if not word.startswith(APART)]
+    others = [word for word in words(s, "result") if not word.startswith(APART)]
     pos = s.pos.replace(" ", "")
     safe = re.sub(r"[^A-Za-z0-9.=+]+", "_", pos).strip("_")[:60]
     name = f"{safe}-{s.dataset}-L{s.block_size}-s{s.seed}"
@@ -187,13 +187,13 @@ def scheme_files(scheme: Scheme) -> dict[str, Path]:
     for piece in (*scheme.pieces.values(), *scheme.extensions.values()):
         path = Path(inspect.getfile(type(piece))).resolve()
         if path != files["posenc.py"]:
-            files |= source_files(path)
+            files |= imported_files(path)
         if piece.file:
             files[piece.file.name] = piece.file
     return files
 
 
-def source_files(path: Path) -> dict[str, Path]:
+def imported_files(path: Path) -> dict[str, Path]:
     """{name: path} of a file of schemes, and of all modules that it imports from its own folder or
     from zoo/, directly or through others.
 
@@ -217,7 +217,7 @@ def source_files(path: Path) -> dict[str, Path]:
                 continue  # posenc.py counts for every scheme, configurable.py for none
             root = ROOT if parts[0] == "zoo" else path.parent
             for folder in (file.parent, root):
-                for n in range(1, len(parts) + 1):
+                for n in range(1, len(parts) + 1):  # of a.b.c: a, a.b and a.b.c
                     stem = folder.joinpath(*parts[:n])
                     for found in (stem.with_suffix(".py"), stem / "__init__.py"):
                         if found.is_file() and found not in files.values():
@@ -240,17 +240,23 @@ def read_config(folder: str | Path) -> dict[str, Any]:
 
 
 def changed_files(folder: Path, config: dict[str, Any], pos_file: str) -> list[str]:
-    """A sentence for each file of a run's schemes that has changed since the run began."""
-    typed = source_files(Path(pos_file).resolve()) if pos_file else {}  # with what it imports
+    """A sentence for each file of a run's schemes that has changed since the run began.
+
+    Of the user's own files the copies in the folder are read, or, if `pos_file` is typed again,
+    that file and what it imports.
+    """
+    paths = {name: folder / name for name in config["files_sha256"]}
+    if pos_file:
+        paths |= imported_files(Path(pos_file).resolve())
     changed = []
     for name, digest in config["files_sha256"].items():
-        path = ROOT / name if is_source(name) else typed.get(name, folder / name)
+        path = ROOT / name if is_of_program(name) else paths[name]
         if sha256(path) != digest:
             changed.append(f"{path}, which defines its scheme, has changed since")
     return changed
 
 
-def is_source(name: str) -> bool:
+def is_of_program(name: str) -> bool:
     """Whether a scheme's file is one of this program, which run folders need no copy of."""
     return name == "posenc.py" or name.startswith("zoo/")
 
@@ -310,9 +316,10 @@ def write_folder(run: Run, processes: int) -> None:
                 path.unlink()
         files = scheme_files(run.model.pos)
         for name, path in files.items():
-            if not is_source(name) and path != (folder / name).resolve():
-                (folder / name).parent.mkdir(exist_ok=True, parents=True)
-                shutil.copyfile(path, folder / name)
+            copy = folder / name
+            if not is_of_program(name) and path != copy.resolve():
+                copy.parent.mkdir(exist_ok=True, parents=True)
+                shutil.copyfile(path, copy)
         run.config |= provenance() | {
             "settings": asdict(run.settings),
             "device": run.compute.name,
@@ -339,14 +346,14 @@ def finished_result(folder: str | Path, s: TrainSettings) -> dict[str, Any] | No
     if differences(folder, config, s) or config["settings"]["max_iters"] != s.max_iters:
         return None
     result = load_result(folder)
-    asked = set(itertools.product(PROTOCOLS, tested_lengths(s.block_size, s.eval_lengths)))
+    missing = set(itertools.product(PROTOCOLS, tested_lengths(s.block_size, s.eval_lengths)))
     for row in result["rows"]:
-        subject = (row["step"], row["dataset"], row["extend"] or "")
-        if subject == (s.max_iters, s.dataset, s.extend):
-            asked.discard((row["protocol"], row["length"]))
-            if "trained" in row:  # a corpus of rows is tested at once
+        tested = (row["step"], row["dataset"], row["extend"] or "")
+        if tested == (s.max_iters, s.dataset, s.extend):
+            if "trained" in row:  # a row with answers: all of them were written together
                 return result
-    return None if asked else result
+            missing.discard((row["protocol"], row["length"]))
+    return None if missing else result
 
 
 # ---- checkpoints
@@ -420,9 +427,10 @@ def load_run(
             f"{folder} was trained with a scheme of your own; loading it runs that code: "
             f"type --pos_file={folder / OWN_FILE} if you trust it"
         )
-    for sentence in changed_files(folder, config, pos_file):
+    changed = changed_files(folder, config, pos_file)
+    if changed:
         raise UserError(
-            f"{folder}: {sentence}, so its weights belong to another formula: "
+            f"{folder}: {changed[0]}, so its weights belong to another formula: "
             "bring the file back, or train again with --overwrite=True"
         )
     state = load_checkpoint(folder)

@@ -10,7 +10,7 @@ import pandas as pd
 
 from configurable import replace_file
 from runs import answers
-from runs.results import OF_SEEDS, extension_gains, over_seeds, rows_of, select, wide
+from runs.results import OVER_SEEDS, extension_gains, over_seeds, rows_of, select, wide
 
 # colours of Okabe and Ito and two of Tol, which the colour-blind can tell apart
 COLORS = "#0072B2 #D55E00 #009E73 #CC79A7 #E69F00 #56B4E9 #000000 #882255 #999933".split()
@@ -92,10 +92,10 @@ def plot_training(losses: pd.DataFrame, path: str | Path, size: Sequence[float])
 def finish(axes: Any, curves: list[Any], path: str | Path) -> None:
     """Label the curves, next to them if there is room, and write the figure."""
     axes.grid(color="0.92")
-    letter = axes.xaxis.label.get_size() / 72  # inches
-    width, height = axes.figure.get_size_inches() / letter
+    font_size = axes.xaxis.label.get_size() / 72  # inches
+    width, height = axes.figure.get_size_inches() / font_size
     labelled = {curve.get_label(): curve for curve in curves}
-    if max(map(len, labelled)) < 0.7 * width:
+    if max(map(len, labelled)) < 0.7 * width:  # a letter is about half as wide as high
         name_curves(axes, curves, 1.8 / height)
     else:
         look = {"ncols": 2, "fontsize": "small", "frameon": False}
@@ -137,11 +137,10 @@ def draw_losses(axes: Any, rows: pd.DataFrame) -> list[Any]:
     """
     curves = []
     unit = rows.unit.iloc[0]
-    bars = "95 % interval of the mean over seeds; of one seed: standard error of the rise from L"
-    dotted = "dotted: texts cut to L"
-    axes.set_xlabel(f"test length, {unit}s\nbars: {bars}\n{dotted}; X: diverged")
+    of_bars = "95 % interval of the mean over seeds; of one seed: standard error of the rise from L"
+    axes.set_xlabel(f"test length, {unit}s\nbars: {of_bars}\ndotted: texts cut to L; X: diverged")
     axes.set_ylabel(f"loss, nats per {unit}")
-    errors = rows[rows.protocol.isin(OF_SEEDS)].set_index(["label", "length"]).stderr_vs_L
+    errors = rows[rows.protocol.isin(OVER_SEEDS)].set_index(["label", "length"]).stderr_vs_L
     for label, means in over_seeds(rows).groupby("label", sort=False):
         means = means.set_index("length").sort_index()
         nats = means["mean"].replace(math.inf, math.nan)
@@ -151,9 +150,9 @@ def draw_losses(axes: Any, rows: pd.DataFrame) -> list[Any]:
         if means.seeds.max() == 1:
             bars = errors[label]
         look = style(len(curves))
-        bar = axes.errorbar(nats.index, nats, bars.fillna(0), **look)
-        curves.append(bar.lines[0])
-        curves[-1].set_label(label)
+        curve = axes.errorbar(nats.index, nats, bars.fillna(0), **look).lines[0]
+        curve.set_label(label)
+        curves.append(curve)
         for length in means.index[means["mean"] == math.inf]:
             axes.plot(length, 0.97, "X", color=look["color"], transform=axes.get_xaxis_transform())
         cropped = nats.get(rows.train_length.iloc[0], math.nan)

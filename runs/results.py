@@ -36,14 +36,19 @@ QUESTION = (
     "attention",
 )
 # the columns of a run's table
-COLUMNS = "fixed_targets stderr gain gain_stderr key_targets windowed nonoverlapping".split()
-COLUMNS.append("bits/byte")
-# rows of different runs are compared if these fields are equal
-SUBJECT = ["protocol", "length"]
-# protocols that are compared over seeds
-OF_SEEDS = ("fixed_targets", "image")
-# what is shown over seeds besides the mean
-PAGES = {
+COLUMNS = (
+    "fixed_targets stderr gain gain_stderr key_targets windowed nonoverlapping bits/byte".split()
+)
+# what is printed below a table that has these columns
+LEGEND = {
+    "gain": "gain: loss(L) - loss(N), below zero where longer texts do harm; ±: standard errors",
+    "windowed": "windowed: fixed_targets where each token sees no more than the last L",
+    "nonoverlapping": "nonoverlapping: what papers print; no evidence of extrapolation",
+}
+# the protocols whose losses are compared over seeds
+OVER_SEEDS = ("fixed_targets", "image")
+# the columns of `over_seeds` that are tables of their own, after the mean, with their titles
+SPREAD = {
     "sd": "standard deviation over seeds",
     "difference": "difference to the first, mean over the seeds that both have",
     "error": "half of the 95 % t-interval of the difference",
@@ -80,9 +85,11 @@ def update_result(folder: str | Path, new: dict[str, Any]) -> dict[str, Any]:
     """
     path = Path(folder, "extrapolation.json")
     config = Path(folder, "config.json")
-    # a Hugging Face model has no config.json
-    files = read_json(config)["files_sha256"] if config.exists() else {}
-    new = new | {"scheme_files": " ".join(f"{name}:{files[name][:6]}" for name in sorted(files))}
+    files = {}
+    if config.exists():  # a Hugging Face model has none
+        files = read_json(config)["files_sha256"]
+    digests = [f"{name}:{digest[:6]}" for name, digest in sorted(files.items())]
+    content = new | {"scheme_files": " ".join(digests)}
 
     def question(row: dict) -> list:
         return [row.get(name) for name in QUESTION]
@@ -90,9 +97,9 @@ def update_result(folder: str | Path, new: dict[str, Any]) -> dict[str, Any]:
     if path.exists():
         asked = [question(row) for row in new["rows"]]
         kept = [row for row in load_result(folder)["rows"] if question(row) not in asked]
-        new["rows"] = kept + new["rows"]
-    write_json(path, new)
-    return new
+        content["rows"] = kept + new["rows"]
+    write_json(path, content)
+    return content
 
 
 def describe_run(run: Any) -> dict[str, Any]:
@@ -134,16 +141,17 @@ def load_rows(folders: str | Path | Iterable[str | Path]) -> pd.DataFrame:
         folders = [folders]
     frames = []
     runs = []
-    seen = set()  # the runs of comparisons
+    compared = set()  # the runs of comparisons
     for path in map(Path, folders):
         table = path / "rows.csv.xz" if path.is_dir() else path
         if table.exists():
             frame = read_rows(table)
-            frames.append(frame[~frame.run.isin(seen)])
-            seen.update(frame.run)
+            frames.append(frame[~frame.run.isin(compared)])
+            compared.update(frame.run)
             continue
-        runs += sorted(at.parent for at in path.rglob("extrapolation.json")) or [path]
-    results = {str(run): load_result(run) for run in runs if str(run) not in seen}
+        found = sorted(file.parent for file in path.rglob("extrapolation.json"))
+        runs += found or [path]  # load_result says what is missing in it
+    results = {str(run): load_result(run) for run in runs if str(run) not in compared}
     if results:
         frames.append(rows_of(results))
     if not frames:
@@ -201,19 +209,21 @@ def rows_of(results: Mapping[str, dict[str, Any]]) -> pd.DataFrame:
         of_run = {"run": run, "trained_on": settings.dataset[k]} | changed | result
         of_run["trained_extend"] = result["extend"]
         del of_run["rows"], of_run["settings"]
-        label = " ".join([result["pos"], *(f"{name}={x}" for name, x in changed.items())])
+        scheme = " ".join([result["pos"], *(f"{name}={x}" for name, x in changed.items())])
         for row in result["rows"]:
-            name = label
+            label = scheme
             if row["extend"]:
-                name += f", {row['extend']}"
+                label += f", {row['extend']}"
             if row["step"] < result["max_iters"]:
-                name += f" (unfinished: step {row['step']} of {result['max_iters']})"
-            records.append(of_run | row | {"label": name})
+                label += f" (unfinished: step {row['step']} of {result['max_iters']})"
+            records.append(of_run | row | {"label": label})
     return complete(pd.DataFrame(records))
 
 
 def complete(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows with every column that a table reads: "" for a missing text, NaN for a number."""
+    """Rows with every column that a table reads: "" for a missing text, NaN for a number. Labels
+    that would mean different schemes or runs are told apart.
+    """
     numbers = ["nats", "stderr", "stderr_vs_L", "bits_per_byte", "chance"]
     texts = ["extend", "trained_extend", "note", "reason", "scheme_files"]
     texts += ["checkpoint", "split_sha256", "targets"]
@@ -222,12 +232,12 @@ def complete(rows: pd.DataFrame) -> pd.DataFrame:
     rows[numbers] = rows[numbers].astype(float)
     rows[texts] = rows[texts].astype(object).fillna("")
     rows["diverged"] = rows.diverged.eq(True)
-    # schemes of one name but with different files get the files in their labels; runs that are
-    # still alike, their folders
-    several = rows.groupby("label").scheme_files.transform("nunique") > 1
-    rows.loc[several, "label"] += " [" + rows.scheme_files + "]"
-    alike = rows.groupby(["label", "seed"]).run.transform("nunique") > 1
-    rows.loc[alike, "label"] += " (" + rows.run + ")"
+    # one label for schemes that are defined in different files: name the files
+    several_files = rows.groupby("label").scheme_files.transform("nunique") > 1
+    rows.loc[several_files, "label"] += " [" + rows.scheme_files + "]"
+    # one label and seed for different runs: name the folders
+    several_runs = rows.groupby(["label", "seed"]).run.transform("nunique") > 1
+    rows.loc[several_runs, "label"] += " (" + rows.run + ")"
     return rows
 
 
@@ -261,8 +271,11 @@ def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> 
     at_L = targets.where(of_places & (shown.length == shown.train_length))
     newest = at_L.groupby([shown.run, is_key]).transform("last")
     shown = shown[~of_places | (shown.targets == "") | (targets == newest)]
-    kinds = shown[shown.targets != ""].drop_duplicates([*SUBJECT, "split_sha256", "targets"])
-    others = kinds[kinds.duplicated(SUBJECT)]
+
+    # all runs must have the same targets in a protocol at a length
+    subject = ["protocol", "length"]
+    distinct = shown[shown.targets != ""].drop_duplicates([*subject, "split_sha256", "targets"])
+    others = distinct[distinct.duplicated(subject)]
     if len(others):
         raise UserError(
             f"{others.label.iloc[0]}: different targets of {dataset} than in the runs before it; "
@@ -299,9 +312,9 @@ def losses(rows: pd.DataFrame) -> pd.Series:
 # ---- one run
 
 
-def standard_error(values: Any) -> float:
-    """The standard error of the mean of the values."""
-    return float(np.std(values, ddof=1) / math.sqrt(len(values)))
+def standard_error(numbers: Any) -> float:
+    """The standard error of the mean of the numbers."""
+    return float(np.std(numbers, ddof=1) / math.sqrt(len(numbers)))
 
 
 def paired(a: Any, b: Any) -> tuple[float, float] | None:
@@ -339,12 +352,12 @@ def length_table(rows: pd.DataFrame) -> pd.DataFrame:
 
 def doubts(rows: pd.DataFrame) -> str:
     """Why the rows of one run do not show that it uses context beyond L; empty if they do."""
-    length = rows.train_length.iloc[0]
-    table = length_table(rows)
     if "fixed_targets" not in set(rows.protocol) or "documents" in rows.columns:
         return ""  # a corpus with questions shows it by their answers
+    length = rows.train_length.iloc[0]
+    table = length_table(rows)
     doubt = f"does not show that it uses more than {length}"
-    half = table.reindex([length // 2]).iloc[0]
+    half = table.reindex([length // 2]).iloc[0]  # the line of N = L/2, NaN if it was not tested
     beyond = table[table.index > length]
     if math.isnan(half.gain) or beyond.far.isna().all():
         return f"{doubt}: windowed and L/2 were not tested"
@@ -374,14 +387,14 @@ def summary(rows: pd.DataFrame) -> dict[str, float]:
 # ---- schemes over seeds
 
 
-def t_half(values: pd.Series) -> float:
-    """Half of the 95 % t-interval of the mean; NaN for one or two values, which are too few."""
+def half_interval(numbers: pd.Series) -> float:
+    """Half of the 95 % t-interval of the mean; NaN for one or two numbers, which are too few."""
     from scipy.stats import t
 
-    values = values[np.isfinite(values)]
-    if len(values) < 3:
+    numbers = numbers[np.isfinite(numbers)]
+    if len(numbers) < 3:
         return math.nan
-    return t.ppf(0.975, len(values) - 1) * values.sem()
+    return t.ppf(0.975, len(numbers) - 1) * numbers.sem()
 
 
 def over_seeds(rows: pd.DataFrame) -> pd.DataFrame:
@@ -392,16 +405,17 @@ def over_seeds(rows: pd.DataFrame) -> pd.DataFrame:
     that both have, and `error` is half of its interval. With fewer than three seeds, intervals are
     NaN: the sample are the seeds, never the windows.
     """
-    rows = rows[rows.protocol.isin(OF_SEEDS)]
+    rows = rows[rows.protocol.isin(OVER_SEEDS)]
     rows = rows.assign(loss=losses(rows))
-    first = rows[rows.label.isin(rows.label.head(1))].set_index(["seed", "length"]).loss
+    is_first = rows.label.isin(rows.label.head(1))  # none, if there are no rows
+    first = rows[is_first].set_index(["seed", "length"]).loss
     rows = rows.join(first.rename("first"), on=["seed", "length"])
     with np.errstate(invalid="ignore"):  # inf - inf
         rows["difference"] = (rows.loss - rows["first"]).where(rows.loss < math.inf)
         groups = rows.groupby(["label", "length"], sort=False)
-        table = groups.loss.agg(seeds="size", mean="mean", sd="std", half=t_half)
+        table = groups.loss.agg(seeds="size", mean="mean", sd="std", half=half_interval)
     table["difference"] = groups.difference.mean()
-    table["error"] = groups.difference.agg(t_half)
+    table["error"] = groups.difference.agg(half_interval)
     return table.reset_index()
 
 
@@ -455,14 +469,6 @@ def show(
     return f"% {comments}\n{table}"
 
 
-# what is printed below a table that has these columns
-LEGEND = {
-    "gain": "gain: loss(L) - loss(N), below zero where longer texts do harm; ±: standard errors",
-    "windowed": "windowed: fixed_targets where each token sees no more than the last L",
-    "nonoverlapping": "nonoverlapping: what papers print; no evidence of extrapolation",
-}
-
-
 def tables(rows: pd.DataFrame, format: str = "text", lengths: Iterable[int] = ()) -> str:
     """The tables of selected rows: for one run by length, for several by scheme, over seeds.
 
@@ -484,7 +490,8 @@ def tables(rows: pd.DataFrame, format: str = "text", lengths: Iterable[int] = ()
     one_seed = rows.groupby("label").seed.nunique().max() == 1
     runs = {}
     for (label, seed), run in rows.groupby(["label", "seed"], sort=False):
-        runs[label if one_seed else f"{label} s={seed}"] = run
+        name = label if one_seed else f"{label} s={seed}"
+        runs[name] = run
     notes = notes_of(rows)
     if rows.dtype.nunique() > 1:
         notes.append("rows of different number formats are compared")
@@ -502,11 +509,13 @@ def tables(rows: pd.DataFrame, format: str = "text", lengths: Iterable[int] = ()
         return show(f"{title}; answers", table, notes, format, digits=2)
 
     if one_seed:
-        doubted = {name: doubts(run) for name, run in runs.items()}
-        notes += [f"{name}: {doubt}" for name, doubt in doubted.items() if doubt]
+        for name, run in runs.items():
+            doubt = doubts(run)
+            if doubt:
+                notes.append(f"{name}: {doubt}")
     title += f"; nats per {rows.unit.iloc[0]}"
-    seeds = over_seeds(rows[rows.length.isin(lengths or measured)])
-    if len(runs) == 1 or seeds.empty:
+    schemes = over_seeds(rows[rows.length.isin(lengths or measured)])
+    if len(runs) == 1 or schemes.empty:
         parts = {name: length_table(run)[COLUMNS] for name, run in runs.items()}
         table = pd.concat(parts, names=["scheme"]).dropna(axis="columns", how="all")
         if len(runs) == 1:
@@ -521,28 +530,29 @@ def tables(rows: pd.DataFrame, format: str = "text", lengths: Iterable[int] = ()
         return show(title, table, [*legend, *notes], format)
 
     if format == "tex":
-        return paper_table(seeds, title, notes)
-    means = wide(seeds, "mean")
+        return paper_table(schemes, title, notes)
+    means = wide(schemes, "mean")
     if not one_seed:
         title += "; mean over seeds, inf: a seed diverged"
-        means.insert(0, "seeds", seeds.groupby("label").seeds.max())
-    pages = [show(title, means, notes, format)]
-    for name, page in PAGES.items():
-        table = wide(seeds, name).dropna(how="all")
+        means.insert(0, "seeds", schemes.groupby("label").seeds.max())
+    shown = [show(title, means, notes, format)]
+    for column, title in SPREAD.items():
+        table = wide(schemes, column).dropna(how="all")
         if len(table):
-            pages.append(show(page, table, format=format))
-    return "\n\n".join(pages)
+            shown.append(show(title, table, format=format))
+    return "\n\n".join(shown)
 
 
-def paper_table(seeds: pd.DataFrame, title: str, notes: Iterable[str]) -> str:
+def paper_table(schemes: pd.DataFrame, title: str, notes: Iterable[str]) -> str:
     """`over_seeds` in LaTeX as papers print it: a line for each label, a column for each length."""
-    cells = seeds["mean"].map("{:.3f}".format).replace({"nan": "n/a", "inf": "diverged"})
-    lowest = seeds["mean"] == seeds.groupby("length")["mean"].transform("min")
-    cells = cells.mask(lowest, "<" + cells + ">")
-    cells += seeds.half.map(" ± {:.3f}".format).where(seeds.half.notna(), "")
-    legend = f"mean ± half of its 95 % t-interval over {seeds.seeds.max()} seeds, by test length"
+    means = schemes["mean"]
+    cells = means.map("{:.3f}".format).replace({"nan": "n/a", "inf": "diverged"})
+    lowest = means == schemes.groupby("length")["mean"].transform("min")
+    cells = cells.mask(lowest, "<" + cells + ">")  # bold; to_latex would escape braces
+    cells += schemes.half.map(" ± {:.3f}".format).where(schemes.half.notna(), "")
+    legend = f"mean ± half of its 95 % t-interval over {schemes.seeds.max()} seeds, by test length"
     lines = [legend, "bold: the lowest mean of a column, without a test", *notes]
-    table = show(title, wide(seeds.assign(cells=cells), "cells"), lines, "tex")
+    table = show(title, wide(schemes.assign(cells=cells), "cells"), lines, "tex")
     table = table.replace("<", r"\textbf{").replace(">", "}")
     # three lengths fit a column of 3.25 inches
     return table.replace(r"\begin", r"\footnotesize\setlength{\tabcolsep}{3pt}\begin")
@@ -550,11 +560,12 @@ def paper_table(seeds: pd.DataFrame, title: str, notes: Iterable[str]) -> str:
 
 def notes_of(rows: pd.DataFrame) -> list[str]:
     """The lines below a table: the notes of its rows, and why a run has no loss."""
+    rows = rows.set_index("label")
     reasons = rows[rows.reason != ""].drop_duplicates("run")  # longer texts have no loss either
-    notes = rows.set_index("label").note.str.split("; ").explode()
+    notes = rows.note.str.split("; ").explode()
     if rows.run.nunique() > 1:  # a note on one run alone is printed below its own table
         notes = notes[notes.duplicated(keep=False)]
-    notes = pd.concat([reasons.set_index("label").reason, notes])
+    notes = pd.concat([reasons.reason, notes])
     lines = []
     for note in notes[notes != ""].unique():
         labels = notes.index[notes == note].unique()
@@ -562,9 +573,9 @@ def notes_of(rows: pd.DataFrame) -> list[str]:
     return lines
 
 
-def wide(table: pd.DataFrame, values: str) -> pd.DataFrame:
-    """Pivot a long table: a column for each length, a line for each label, in the same order."""
-    found = table.pivot(index="label", columns="length", values=values)
+def wide(table: pd.DataFrame, column: str) -> pd.DataFrame:
+    """One column of a long table as lines of labels, in the same order, and columns of lengths."""
+    found = table.pivot(index="label", columns="length", values=column)
     return found.reindex(table.label.unique()).rename_axis(index="scheme", columns=None)
 
 
@@ -575,9 +586,9 @@ def run_table(result: dict[str, Any]) -> str:
 
 def extension_table(rows: pd.DataFrame) -> str:
     """`extension_gains` as tables, a column for each length."""
-    table = extension_gains(rows)
+    gains = extension_gains(rows)
     title = f"{rows.pos.iloc[0]} on {rows.dataset.iloc[0]}: gain over cropping to L, nats"
-    pages = [show(title, wide(table, "mean"), notes_of(rows))]
-    if table.sd.notna().any():
-        pages.append(show(PAGES["sd"], wide(table, "sd")))
-    return "\n\n".join(pages)
+    shown = show(title, wide(gains, "mean"), notes_of(rows))
+    if gains.sd.notna().any():
+        shown += "\n\n" + show(SPREAD["sd"], wide(gains, "sd"))
+    return shown

@@ -223,7 +223,7 @@ def test_the_rate_of_the_lowest_loss_is_picked_for_each_scheme(monkeypatch):
     monkeypatch.setattr(ablate, "train_cells", lambda cells, jobs: trained.extend(cells))
     losses = {"rope": {0.5: 2.0, 1.0: math.inf}, "alibi": {0.5: 2.0, 1.0: 1.0}}
     monkeypatch.setattr(
-        ablate, "tuning_loss", lambda x: losses[x.settings.pos][x.settings.learning_rate]
+        ablate, "trial_loss", lambda x: losses[x.settings.pos][x.settings.learning_rate]
     )
     words = ["--seeds=0,4", "--learning_rates=0.5,1", "--max_iters=600"]
     settings, _ = configure(AblateSettings, [*TINY, *words, "--only=2/2"], "")

@@ -106,7 +106,7 @@ def test_the_defaults_are_good_and_typed_again_give_the_same(cls):
 def test_settings_typed_as_words_give_themselves_again():
     s = TrainSettings(pos="rope + alibi", eval_lengths=(64, 96), min_lr=0, bias=True, out_dir="x y")
     assert train(*words(s)) == s
-    assert words(s, ("manner",)) == ["--out_dir=x y"]
+    assert words(s, "manner") == ["--out_dir=x y"]
     assert values(s, "test") == {"eval_lengths": (64, 96), "eval_windows": 64}
 
 

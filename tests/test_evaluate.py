@@ -206,6 +206,21 @@ def test_no_number_depends_on_other_lengths_the_batch_or_more_windows(monkeypatc
     assert one["nonoverlapping", 300]["block_nats"] == few["nonoverlapping", 300]["block_nats"]
 
 
+def test_a_text_of_any_length_is_read_in_its_order():
+    text, model, read = corpus([67000]), Known(), []
+    length = 65600  # beyond the largest reach of fixed_targets
+
+    def losses(idx, targets, window=None):
+        read.append(idx)
+        return torch.zeros(targets.shape)
+
+    model.losses = losses
+    windows = evaluate.nonoverlapping(evaluate.find_places(text), length)
+    evaluate.Tester(model, text).losses(windows)
+    first = windows.ends[0, 0] - length
+    assert read[0][0].tolist() == text.val[first : first + length].tolist()
+
+
 # ---- key targets
 
 
@@ -406,7 +421,7 @@ def test_planted_readers_are_told_by_name(asked, how, sentence):
     tested = answers_of_reader(asked, **how)
     assert [*tested] == [32, 1024] and tested[1024]["trained"] == 32
     assert re.match(sentence, answers.verdict(tested))
-    lines = answers.bins(tested)
+    lines = answers.bin_table(tested)
     assert lines["count"].min() >= 400 and set(lines.kind) == {"content", "order"}
     table = answers.accuracies(tested)
     longest = lines[(lines.N == 1024) & (lines.kind == "content")]
@@ -464,7 +479,7 @@ def test_area_and_reach_are_those_of_the_definition():
 
 def test_bins_of_distances_have_400_answers_and_are_half_octaves():
     asked = np.repeat(np.arange(1, 200), 400)
-    assert answers.distance_bins(asked).tolist() == [
+    assert answers.distance_bins(asked) == [
         1,
         2,
         3,
@@ -483,8 +498,8 @@ def test_bins_of_distances_have_400_answers_and_are_half_octaves():
         256,
     ]
     few = np.concatenate([np.repeat([1, 2, 3], [399, 1, 400]), [100] * 399])
-    assert answers.distance_bins(few).tolist() == [1, 3, 128]  # what is left joins the last
-    assert answers.distance_bins(np.array([5, 9])).tolist() == [1, 12]
+    assert answers.distance_bins(few) == [1, 3, 128]  # what is left joins the last
+    assert answers.distance_bins(np.array([5, 9])) == [1, 12]
 
 
 def test_exact_match_solves_sizes_up_to_the_first_that_fails():
