@@ -535,6 +535,8 @@ def read_config_file(cls: type[Settings], path: Path) -> dict[str, Any]:
         raise UserError(f"{path}:{line}: {error}") from None
     except SyntaxError as error:
         raise UserError(f"{path}:{error.lineno or 1}: {error.msg}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not UTF-8 text: save it as UTF-8") from None
     except (ValueError, TypeError):
         raise UserError(
             f"{path}:{line}: the value after `name =` must be a number, a text in quotes, True, "
