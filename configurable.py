@@ -323,7 +323,9 @@ class ReportSettings(TableSettings):
 class EvaluateSettings(TableSettings, MeasureSettings):
     """A test of finished runs. The other arguments are run folders."""
 
-    protocols: tuple[Protocol, ...] = setting(PROTOCOLS, "what to test", "test")
+    protocols: Annotated[tuple[Protocol, ...], Field(min_length=1)] = setting(
+        PROTOCOLS, "what to test", "test"
+    )
     diagnose: bool = setting(False, "instead, find what the model reads and why it fails", "test")
     extend: str = setting(
         "", "as in 'yarn(factor=4)', none: without (by default as trained)", "test"
