@@ -22,6 +22,7 @@ def test_a_prompt_is_text_or_a_file(tmp_path: Path) -> None:
     for start, error in (
         ("", "empty"),
         (f"FILE:{path}", "is not UTF-8 text"),
+        ("\udcff", "is not UTF-8 text"),  # as Python reads a byte that is not UTF-8
         ("FILE:nothing.txt", "nothing.txt"),
     ):
         with pytest.raises((UserError, FileNotFoundError), match=error):
