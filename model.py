@@ -520,7 +520,7 @@ def pick(
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Draw the next tokens (B, 1) from logits (B, V); see `GPT.stream`."""
-    if temperature == 0:
+    if temperature < 1e-30:  # float32 cannot divide by so little
         return logits.argmax(-1, keepdim=True)
     logits = logits / temperature
     if top_k is not None:
