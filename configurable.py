@@ -323,7 +323,9 @@ class ReportSettings(TableSettings):
 class EvaluateSettings(TableSettings, MeasureSettings):
     """A test of finished runs. The other arguments are run folders."""
 
-    protocols: tuple[Protocol, ...] = setting(PROTOCOLS, "what to test", "test")
+    protocols: Annotated[tuple[Protocol, ...], Field(min_length=1)] = setting(
+        PROTOCOLS, "what to test", "test"
+    )
     diagnose: bool = setting(False, "instead, find what the model reads and why it fails", "test")
     extend: str = setting(
         "", "as in 'yarn(factor=4)', none: without (by default as trained)", "test"
@@ -537,6 +539,8 @@ def read_config_file(cls: type[Settings], path: Path) -> dict[str, Any]:
         raise UserError(f"{path}:{line}: {error}") from None
     except SyntaxError as error:
         raise UserError(f"{path}:{error.lineno or 1}: {error.msg}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not UTF-8 text: save it as UTF-8") from None
     except (ValueError, TypeError):
         raise UserError(
             f"{path}:{line}: the value after `name =` must be a number, a text in quotes, True, "
@@ -629,7 +633,7 @@ def replace_file(path: Path, write: Callable[[BinaryIO], Any]) -> str:
         digest = sha256(aside)
         os.replace(aside, path)
     except (OSError, RuntimeError) as error:  # a full disk; torch.save hides it in the second
-        reason = error.__context__ or error
+        reason = error if isinstance(error, OSError) else error.__context__ or error
         raise UserError(f"{path} cannot be written ({reason}): it is as before") from error
     finally:
         aside.unlink(missing_ok=True)

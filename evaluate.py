@@ -700,8 +700,9 @@ def main() -> None:
             if settings.diagnose:
                 diagnose_run(run, settings)
             else:
-                result = evaluate_run(run, [settings.extend], settings, settings.protocols)
-                tested[str(run.folder)] = result
+                tested[str(run.folder)] = evaluate_run(
+                    run, [settings.extend], settings, settings.protocols
+                )
     if settings.diagnose:
         return
     rows = results.select(results.rows_of(tested), settings.dataset, extend="all")

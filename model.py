@@ -525,7 +525,7 @@ class GPT(nn.Module):
 
 def draw_tokens(logits, temperature=1.0, top_k=None, top_p=None, generator=None):
     """Draw the next tokens (B, 1) from logits (B, V); see `GPT.stream`."""
-    if temperature == 0:
+    if temperature < 1e-30:  # float32 cannot divide by so little
         return logits.argmax(-1, keepdim=True)
     logits = logits / temperature
     if top_k is not None:

@@ -33,11 +33,12 @@ def read_prompt(start: str) -> str:
     UserError if the text is empty or is not UTF-8.
     """
     text = start
-    if start.startswith("FILE:"):
-        try:
+    try:
+        if start.startswith("FILE:"):
             text = Path(start.removeprefix("FILE:")).read_text(encoding="utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise UserError(f"--start={start} is not UTF-8 text: save it as UTF-8") from error
+        text.encode()  # a terminal may give other bytes
+    except UnicodeError as error:
+        raise UserError(f"--start={start} is not UTF-8 text: save it as UTF-8") from error
     if not text:
         raise UserError(f"the prompt is empty (--start={start}): give at least one character")
     return text
@@ -57,13 +58,14 @@ def main() -> None:
     idx = torch.tensor([tokenizer.encode(prompt)], device=run.compute.device)  # (1, T)
     print(f"{run.folder}: {model.pos.describe()}, on {run.compute.reason}", file=sys.stderr)
     total = idx.shape[1] + s.max_new_tokens
-    if total > run.settings.block_size:
-        length = run.settings.block_size
+    length = run.settings.block_size
+    if total > length:
         print(f"note: trained on {length} tokens; this text may have {total}", file=sys.stderr)
-    if model.pos.limit is not None and total > model.pos.limit:
+    limit = model.pos.limit
+    if limit is not None and total > limit:
         print(
-            f"note: {run.settings.pos} defines {model.pos.limit} positions: "
-            f"a longer text goes on from its last {model.pos.limit} tokens, encoded again",
+            f"note: {run.settings.pos} defines {limit} positions: "
+            f"a longer text goes on from its last {limit} tokens, encoded again",
             file=sys.stderr,
         )
     if s.compile:

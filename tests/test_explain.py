@@ -73,6 +73,13 @@ def test_a_class_is_explained_once_and_what_an_option_needs_is_a_name(monkeypatc
     assert text.count("options: size, sinks=0\n") == 1
 
 
+def test_a_class_without_a_docstring_does_not_show_the_contract(monkeypatch, capsys, tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("from posenc import Piece\n\n\nclass Plain(Piece):\n    pass\n")
+    text = explained(monkeypatch, capsys, "plain", f"--pos_file={path}")
+    assert "\nplain: no docstring\n" in text
+
+
 def test_a_branch_in_no_layer_is_warned_of(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["explain", "rope | alibi", "--n_layer=1"])
     explain.main()

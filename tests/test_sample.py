@@ -22,6 +22,7 @@ def test_a_prompt_is_text_or_a_file(tmp_path: Path) -> None:
     for start, error in (
         ("", "empty"),
         (f"FILE:{path}", "is not UTF-8 text"),
+        ("\udcff", "is not UTF-8 text"),  # as Python reads a byte that is not UTF-8
         ("FILE:nothing.txt", "nothing.txt"),
     ):
         with pytest.raises((UserError, FileNotFoundError), match=error):
@@ -50,7 +51,7 @@ def test_the_same_seed_gives_the_same_text_and_settings_reach_the_model(text) ->
     assert "learned defines 16 positions" in err
     assert "trained on 16 tokens" in err and "tokens/s" in err
     greedy = text("--max_new_tokens=12", "--temperature=0")[0]
-    for words in (["--top_k=1"], ["--top_p=1e-6"]):
+    for words in (["--top_k=1"], ["--top_p=1e-6"], ["--temperature=1e-50"]):
         assert text("--max_new_tokens=12", *words)[0] == greedy
 
 

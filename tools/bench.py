@@ -79,8 +79,7 @@ def prepare(
                 optimizer.step()
             model.zero_grad(set_to_none=True)
 
-        tokens = s.gradient_accumulation_steps * s.batch_size * s.block_size
-        return model, step, s.block_size, tokens
+        return model, step, s.block_size, s.tokens_per_step
 
     if part == "test":
         length = min(max(s.eval_lengths, default=16 * s.block_size), len(text) - 1)

@@ -82,7 +82,8 @@ def main() -> None:
         for name, option in options_of(cls).items():
             options.append(name if option.default is option.empty else f"{name}={option.default}")
         parameters = [f"{name} {tuple(x.shape)}" for name, x in piece.named_parameters()]
-        print(f"\n{scheme_name(piece)}: {inspect.getdoc(cls)}")
+        # not getdoc, which gives the contract where a class has no docstring
+        print(f"\n{scheme_name(piece)}: {inspect.cleandoc(cls.__doc__ or 'no docstring')}")
         print(f"options: {', '.join(options) or 'none'}")
         print(f"parameters: {', '.join(parameters) or 'none'}")
     for rotary in scheme.rotary:  # empty if no pairs rotate
