@@ -633,7 +633,9 @@ def replace_file(path: Path, write: Callable[[BinaryIO], Any]) -> str:
         digest = sha256(aside)
         os.replace(aside, path)
     except (OSError, RuntimeError) as error:  # a full disk; torch.save hides it in the second
-        reason = error if isinstance(error, OSError) else error.__context__ or error
+        reason = error
+        if not isinstance(error, OSError):
+            reason = error.__context__ or error
         raise UserError(f"{path} cannot be written ({reason}): it is as before") from error
     finally:
         aside.unlink(missing_ok=True)

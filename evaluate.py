@@ -700,9 +700,8 @@ def main() -> None:
             if settings.diagnose:
                 diagnose_run(run, settings)
             else:
-                tested[str(run.folder)] = evaluate_run(
-                    run, [settings.extend], settings, settings.protocols
-                )
+                result = evaluate_run(run, [settings.extend], settings, settings.protocols)
+                tested[str(run.folder)] = result
     if settings.diagnose:
         return
     rows = results.select(results.rows_of(tested), settings.dataset, extend="all")

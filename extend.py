@@ -128,7 +128,8 @@ def evolve(
         return tuple(np.sort(np.where(random.random(len(a)) < share, b, a)).tolist())
 
     def mutate(parent: Divisors) -> Divisors:
-        return mix(parent, random.uniform(1, 1.25 * factor, len(parent)).round(2), MUTATED)
+        drawn = random.uniform(1, 1.25 * factor, len(parent)).round(2)
+        return mix(parent, drawn, MUTATED)
 
     losses = {}
     new = list(starts)

@@ -189,7 +189,10 @@ def pieces_of(module):
     for cls in vars(module).values():
         is_own = isinstance(cls, type) and cls.__module__ == module.__name__
         if is_own and issubclass(cls, Piece) and cls not in (Piece, Rotary, Extension, Scaled):
-            pieces[scheme_name(cls)] = cls
+            name = scheme_name(cls)
+            if name in pieces and pieces[name] is not cls:
+                raise UserError(f"{module.__file__} defines {name} twice: rename a class")
+            pieces[name] = cls
     return pieces
 
 

@@ -200,7 +200,8 @@ class FileTokenizer(Tokenizer):
 
     def array(self, text: str) -> np.ndarray:
         """Token ids, (n,) uint32."""
-        return np.array(self.library.encode(text, add_special_tokens=False).ids, dtype=np.uint32)
+        ids = self.library.encode(text, add_special_tokens=False).ids
+        return np.array(ids, dtype=np.uint32)
 
 
 # byte-level tokenizers write printable bytes as themselves, others as characters from 256 on

@@ -7,7 +7,8 @@ It computes with numpy, pandas and scipy and imports nothing of the project, so 
 project's own numbers (runs/answers.py) as well.
 
 Text is the loss of bytes at 32 L minus that at L. Content and order are areas of accuracy above
-chance over log2 of the distance, from 16 to 32 L. A difference to the base is that of the same seeds.
+chance over log2 of the distance, from 16 to 32 L. A difference to the base is that of the same
+seeds.
 An error has two parts, that of the seeds and that of the text or the questions, which all seeds
 share. An interval is Student's, with the degrees of freedom of Welch and Satterthwaite.
 Holm's correction is over all differences of the table.
@@ -283,6 +284,7 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, default=Path(__file__).with_name("rows.csv.xz"))
     parser.add_argument("--base", default="rope", help="what the others are compared with")
     parser.add_argument("--figure", help="a file to draw")
+    parser.add_argument("--schemes", help="those of the figure, as in rope,alibi: all by default")
     parser.add_argument("--runs", action="store_true", help="a line for each run and tested step")
     options = parser.parse_args()
     if options.runs:
@@ -292,7 +294,8 @@ def main() -> None:
     numbers = measure(rows)
     print(show(numbers, options.base))
     if options.figure:
-        draw(rows, options.figure)
+        schemes = options.schemes.split(",") if options.schemes else list(rows.label.unique())
+        draw(rows[rows.label.isin(schemes)], options.figure)
 
 
 if __name__ == "__main__":
