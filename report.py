@@ -143,9 +143,9 @@ def main() -> None:
     rows = results.rename(rows, settings.labels)
     size = []
     if settings.size:
-        if not re.fullmatch(r"[0-9]*[.]?[0-9]+x[0-9]*[.]?[0-9]+", settings.size):
+        if not re.fullmatch(r"[1-9][0-9]?([.][0-9]+)?x[1-9][0-9]?([.][0-9]+)?", settings.size):
             raise UserError(
-                f"size={settings.size} is not a width x height in inches, such as 3.25x2.2"
+                f"size={settings.size} is not a width x height of 1 to 99 inches, such as 3.25x2.2"
             )
         size = [float(x) for x in settings.size.split("x")]
     if settings.show == "settings":

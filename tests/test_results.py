@@ -622,10 +622,10 @@ def test_losses_against_training_tokens_are_means_over_seeds(out, capsys, monkey
     assert list(pale.get_ydata()) == [6.0, 2.5] and list(val.get_ydata()) == [3.0]
     results.save_rows(load_rows(["out/a", "out/b"]), "rows.csv.xz")
     assert "alibi" in run_report(capsys, monkeypatch, "rows.csv.xz", "--show=training")
-    with pytest.raises(
-        UserError, match="size=3.25 is not a width x height in inches, such as 3.25x2.2"
-    ):
-        run_report(capsys, monkeypatch, "rows.csv.xz", "--size=3.25")
+    for size in ("3.25", "0x2", "3x1000"):
+        sentence = f"size={size} is not a width x height of 1 to 99 inches, such as 3.25x2.2"
+        with pytest.raises(UserError, match=sentence):
+            run_report(capsys, monkeypatch, "rows.csv.xz", f"--size={size}")
     (out / "out/b/metrics.jsonl").unlink()
     with pytest.raises(UserError, match="out/b/metrics.jsonl is missing"):
         run_report(capsys, monkeypatch, "rows.csv.xz", "--show=training")
