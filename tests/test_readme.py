@@ -227,18 +227,20 @@ def test_the_notebook_runs_from_its_first_cell_to_its_last(tmp_path, monkeypatch
 # ---- the board
 
 
-def test_the_page_of_the_board_has_the_numbers_of_its_rows_by_two_programs():
-    folder = ROOT / "results" / "board"
-    spec = importlib.util.spec_from_file_location("board", folder / "board.py")
+@pytest.mark.parametrize(
+    "folder, table, base", [("board", "rows.csv.xz", "rope"), ("extend", "reach.csv.xz", "none")]
+)
+def test_a_page_of_the_board_has_the_numbers_of_its_rows_by_two_programs(folder, table, base):
+    folder = ROOT / "results" / folder
+    spec = importlib.util.spec_from_file_location("board", ROOT / "results/board/board.py")
     board = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(board)
-    rows = board.read(folder / "rows.csv.xz")
-    numbers = board.measure(rows)
+    numbers = board.measure(board.read(folder / table))
     page = (folder / "README.md").read_text(encoding="utf-8")
-    for line in board.show(numbers, "rope").splitlines():
+    for line in board.show(numbers, base).splitlines():
         assert line in page
     # the project's own statistics, which board.py does not import
-    cells = load_rows(folder / "rows.csv.xz").groupby(["label", "seed"])
+    cells = load_rows(folder / table).groupby(["label", "seed"])
     for cell in numbers.itertuples():
         run = cells.get_group((cell.label, cell.seed))
         table = answers.accuracies(answers.answered(run[run.step == run.max_iters]))

@@ -275,7 +275,15 @@ def draw_group(rows: pd.DataFrame, colors: dict[str, str], text, content, order)
         axes.set_xticks([1, 8, 32, trained, 512, 2048])
         axes.axhline(0, color="0.8", zorder=0)
     handles, names = text.get_legend_handles_labels()
-    order.legend(handles, names, fontsize=8, frameon=False, handlelength=1, loc="upper right")
+    order.legend(
+        handles,
+        names,
+        fontsize=8,
+        handlelength=1,
+        loc="upper right",
+        framealpha=0.8,
+        edgecolor="none",
+    )
 
 
 def main() -> None:
