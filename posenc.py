@@ -293,8 +293,9 @@ class Piece(nn.Module):
                                      tuple of tensors (B, heads, T, M); and x from that, in the
                                      dtype that the model computes in
 
-    The class name in snake_case is the name of the scheme. Keyword-only arguments of __init__ are
-    its options, checked against their annotations. Floating-point inputs are in float32 or wider.
+    The class name in snake_case is the name of the scheme. The arguments of __init__ after `shape`
+    are its options, checked against their annotations. Floating-point inputs are in float32 or
+    wider.
     Constants are non-persistent buffers: `.to(bfloat16)` rounds neither the buffers nor the
     parameters of a piece.
     """

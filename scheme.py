@@ -248,9 +248,9 @@ def find(name: str, pos_file: Path | None = None, option: str = "") -> type[Piec
 
 
 def options_of(cls: type[Piece]) -> dict[str, inspect.Parameter]:
-    """A scheme's options: the keyword-only arguments of its __init__."""
-    arguments = inspect.signature(cls.__init__, eval_str=True).parameters
-    return {name: o for name, o in arguments.items() if o.kind is o.KEYWORD_ONLY}
+    """A scheme's options: the arguments of its __init__ after self and shape."""
+    arguments = list(inspect.signature(cls.__init__, eval_str=True).parameters.values())
+    return {o.name: o for o in arguments[2:] if o.kind in (o.POSITIONAL_OR_KEYWORD, o.KEYWORD_ONLY)}
 
 
 def build(

@@ -296,7 +296,8 @@ def rename(rows: pd.DataFrame, labels: str) -> pd.DataFrame:
     unknown = names.keys() - set(rows.label)
     if unknown:
         raise UserError(
-            f"no label is {unknown.pop()!r}; there are {'; '.join(rows.label.unique())}"
+            f"no label is {unknown.pop()!r}: write --labels='LABEL=NAME,LABEL=NAME', where the "
+            f"labels are {'; '.join(rows.label.unique())}"
         )
     renamed = rows.assign(label=rows.label.replace(names))
     if renamed.label.nunique() < rows.label.nunique():

@@ -384,7 +384,7 @@ def test_labels_of_the_users_own(tmp_path):
     )
     assert set(option.label) == {"R"} and results.rename(rows, "").equals(rows)
     for labels, words in {
-        "fox=Fox": "there are alibi; rope | nope; ",
+        "fox=Fox": "the labels are alibi; rope | nope; ",
         "alibi=learned": "same name",
     }.items():
         with pytest.raises(UserError, match=re.escape(words)):

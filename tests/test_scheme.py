@@ -224,10 +224,14 @@ def test_pieces_of_a_users_file(tmp_path):
     file.write_text(
         "from posenc import Piece\n"
         "class Root(Piece):\n"
+        "    def __init__(self, shape, slope: float = 1.0):\n"
+        "        super().__init__()\n"
+        "        self.slope = slope\n"
         "    def bias(self, h, i, j):\n"
-        "        return -(i - j).sqrt()\n"
+        "        return -self.slope * (i - j).sqrt()\n"
     )
-    scheme = Scheme("root + rope", SHAPE, 2, file)
+    scheme = Scheme("root(slope=2.0) + rope", SHAPE, 2, file)
+    assert scheme.pieces["0_root"].slope == 2.0
     assert "root" in scheme_names(file)
     assert scheme_files(scheme)["pos_file.py"] == file
     assert set(scheme_files(scheme)) == {"pos_file.py", "posenc.py"}
