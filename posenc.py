@@ -471,7 +471,7 @@ class Alibi(Piece):
     The paper found no gain.
     Verdict: its loss stays flat, 1.136 nats at L and 1.113 at 32 L, 1.134 where only the last L
     keys are seen (results/seven, three seeds). At the same loss three seeds of five found names up
-    to 5 L back, two none beyond L (results/board). In Anson et al. 2025 it found 2 % of the facts
+    to 5.7 L back, two none beyond L (results/board). In Anson et al. 2025 it found 2 % of the facts
     in 4 L.
     """
 
@@ -551,7 +551,7 @@ class Randomized(Piece):
 
     Ruoss et al. 2023 (arXiv 2305.16843). `test=draw` draws at test too, as they do. A text longer
     than `max` is refused.
-    Verdict: `randomized(max=4096) + rope` finds names beyond L, up to 4 or 5 L back, and its loss
+    Verdict: `randomized(max=4096) + rope` finds names beyond L, up to 4 or 5.7 L back, and its loss
     rises by 1.7 nats at 32 L (results/board). Ruoss et al. 2023 recommend it for tasks.
     """
 

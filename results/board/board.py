@@ -10,7 +10,8 @@ Text is the loss of bytes at 32 L minus that at L. Content and order are areas o
 chance over log2 of the distance, from 16 to 32 L. A difference to the base is that of the same
 seeds.
 An error has two parts, that of the seeds and that of the text or the questions, which all seeds
-share. An interval is Student's, with the degrees of freedom of Welch and Satterthwaite.
+share. An interval is Student's, with the degrees of freedom of Welch and Satterthwaite, but never
+narrower than that of the seeds alone: with three seeds that approximation finds too much.
 Holm's correction is over all differences of the table.
 """
 
@@ -46,8 +47,10 @@ def runs_table(rows: pd.DataFrame) -> str:
     )
 
 
-def reach(bins: pd.DataFrame, inside: float) -> int:
-    """The end of the farthest bin whose accuracy is surely (95 %) above half of that inside L."""
+def reach(bins: pd.DataFrame, inside: float) -> tuple[int, int]:
+    """The end of the farthest bin whose accuracy is surely (95 %) above half of that inside L, and
+    how many nearer bins are not.
+    """
     count = bins["count"]
     z = stats.norm.ppf(0.975)
     right = bins.right
@@ -55,7 +58,8 @@ def reach(bins: pd.DataFrame, inside: float) -> int:
     half = z / (1 + z**2 / count) * np.sqrt(right * (1 - right) / count + z**2 / (4 * count**2))
     low = 1 - (1 - (middle - half)) / (1 - bins.chance)  # Wilson's lower bound, above chance
     holds = (low > inside / 2) & (inside > 0)
-    return int(bins.end.where(holds, 0).max())
+    farthest = int(bins.end.where(holds, 0).max())
+    return farthest, int((~holds & (bins.end < farthest)).sum())
 
 
 def losses_of_books(row: pd.Series) -> np.ndarray:
@@ -110,7 +114,9 @@ def measure(rows: pd.DataFrame) -> pd.DataFrame:
             if reads_longest:
                 bins = above_chance(asked.loc[longest], kind)
                 line[kind], line[f"{kind} variance"] = area(bins)
-                line[f"{kind}_reach"] = reach(bins, line[f"inside_{kind}"])
+                farthest, gaps = reach(bins, line[f"inside_{kind}"])
+                line[f"{kind}_reach"] = farthest
+                line[f"{kind}_gaps"] = gaps
         lines.append(line)
     return pd.DataFrame(lines)
 
@@ -131,8 +137,12 @@ def interval(values: pd.Series, of_test: float, of_test_df: float) -> tuple[floa
     of_seeds = values.var(ddof=1) / n
     error = of_seeds + of_test
     df = error**2 / (of_seeds**2 / (n - 1) + of_test**2 / of_test_df)
-    half = stats.t.ppf(0.975, df) * np.sqrt(error)
-    return half, 2 * stats.t.sf(abs(values.mean()) / np.sqrt(error), df)
+    halves = []
+    ps = []
+    for variance, freedom in ((error, df), (of_seeds, n - 1)):
+        halves.append(stats.t.ppf(0.975, freedom) * np.sqrt(variance))
+        ps.append(2 * stats.t.sf(abs(values.mean()) / np.sqrt(variance), freedom))
+    return max(halves), max(ps)
 
 
 def difference(numbers: pd.DataFrame, base: pd.DataFrame, name: str) -> dict:

@@ -1,5 +1,5 @@
-"""What counts and the longest match give on the text of books_recall: the line that a model of it
-has to be below before the board says anything of it.
+"""What counts and the longest match give on the text of books_recall: alibi and rope have to be
+below, by the board's rules.
 
     python results/board/counts.py [--windows=256]
 
