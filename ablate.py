@@ -95,7 +95,13 @@ class Cell:
         """How the run in its folder, if there is one, differs from this cell."""
         if not (self.folder / "config.json").exists():
             return []
-        return differences(self.folder, read_config(self.folder), self.settings)
+        config = read_config(self.folder)
+        changes = differences(self.folder, config, self.settings)
+        # train.py would go on, but with a schedule that no other cell has
+        planned = config["settings"]["max_iters"]
+        if self.settings.decay_lr and planned != self.settings.max_iters:
+            changes.append(f"max_iters: {self.settings.max_iters} here, {planned} there")
+        return changes
 
     def is_finished(self) -> bool:
         """Whether it is fully trained and tested, with these settings, files and corpus."""
@@ -148,9 +154,13 @@ def plan(schemes: list[str], settings: AblateSettings) -> list[Cell]:
         # 'rope --qk_norm=True' is a scheme with a setting of its own; a file may have several
         label, *own = re.split(r"\s+(?=--)", text.strip())
         if label.endswith(".py"):
-            s = replace(shared, **read_config_file(TrainSettings, Path(label)))
+            of_recipe = read_config_file(TrainSettings, Path(label))
+            s = replace(shared, **of_recipe)
             s = replace(s, pos=parse(s.pos).text)
             label = Path(label).stem
+            for name in settings.named & of_recipe.keys():
+                if getattr(s, name) != getattr(shared, name):
+                    print(f"note: {label} keeps its own {name}={getattr(s, name)}")
         else:
             label = parse(label).text
             s = replace(shared, pos=label)
@@ -207,8 +217,8 @@ def examine_cells(cells: list[Cell]) -> None:
         if pos_file:
             load_file(pos_file)
         if s.examine:
-            length = max((s.block_size, *s.mixed_lengths))
-            for warning in examine(s.gpt(corpus.vocab_size), pos_file, length, cell.folder):
+            config = s.gpt(corpus.vocab_size)
+            for warning in examine(config, pos_file, s.block_size, cell.folder):
                 print(f"warning: {cell.label}: {warning}")
 
 
@@ -336,6 +346,7 @@ def pick_rates(cells: list[Cell], settings: AblateSettings) -> dict[str, float]:
         for rate in settings.learning_rates:
             s = replace(cell.settings, learning_rate=rate, seed=max(settings.seeds) + 1)
             s = replace(s, max_iters=max(1, s.max_iters // 2), eval_lengths=(s.block_size,))
+            s = replace(s, out_dir=f"{run_folder(s)}-trial")  # never a cell of a comparison
             trials[cell.label, rate] = Cell(f"trial of {cell.label} lr={rate}", s)
     train_cells(share(list(trials.values()), settings.only), settings.jobs)
     # a line for each scheme, a column for each rate
@@ -384,14 +395,17 @@ def main() -> int:
 
     # one dtype for all cells: that of cells that have begun, or else the faster one here
     dtype = settings.dtype
+    begun = {}  # the dtype of the cells that have begun, by folder
     for cell in cells:
         if dtype == "auto" and not settings.overwrite and (cell.folder / "config.json").exists():
-            dtype = read_config(cell.folder)["dtype"]
+            begun[cell.folder] = read_config(cell.folder)["dtype"]
+    dtype = next(iter(begun.values()), dtype)
     tokens = settings.batch_size * settings.block_size
     compute = device.pick(settings.device, dtype, tokens, settings.n_embd)
     print(f"on {compute.reason}")
     for cell in cells:
-        cell.settings = replace(cell.settings, dtype=compute.dtype_name, examine=False)
+        dtype = begun.get(cell.folder, compute.dtype_name)
+        cell.settings = replace(cell.settings, dtype=dtype, examine=False)
     if settings.learning_rates and not settings.plan:
         rates = pick_rates(cells, settings)
         for cell in cells:

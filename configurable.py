@@ -199,7 +199,6 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
     """A training run and the test that follows it."""
 
     pos_file: str = setting("", "a Python file of your own with more position schemes")
-    mixed_lengths: Lengths = setting((), "lengths in tokens to train at in turn")
     drop_pos: Share = setting(0.0, "share of steps at the end without pos (DroPE)")
     dataset: str = setting("stdlib", "corpus, the name of a folder in data/")
     init_from: str = setting("auto", "auto (resume or begin), scratch, a run, a Hugging Face model")
@@ -249,14 +248,14 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
         return GPTConfig(vocab_size=vocab_size, **shape)
 
     @property
-    def train_lengths(self) -> tuple[int, ...]:
-        """The lengths in tokens that successive steps train at, in turn."""
-        return self.mixed_lengths or (self.block_size,)
+    def sequences_per_step(self) -> int:
+        """The number of sequences in a step, of all processes together."""
+        return self.gradient_accumulation_steps * self.batch_size
 
     @property
     def tokens_per_step(self) -> int:
-        """The number of tokens in a step, the same at every length."""
-        return self.gradient_accumulation_steps * self.batch_size * self.block_size
+        """The number of tokens in a step."""
+        return self.sequences_per_step * self.block_size
 
     @property
     def highest_lr(self) -> float:
@@ -274,12 +273,6 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
 
     def check_together(self) -> None:
         self.gpt(vocab_size=1)  # checks the shape; the vocabulary comes from the corpus
-        tokens = self.batch_size * self.block_size
-        for length in self.mixed_lengths:
-            if tokens % length:
-                raise UserError(
-                    f"mixed_lengths: {length} does not divide batch_size x block_size = {tokens}"
-                )
         if self.length_factor and self.init_from in FRESH:
             raise UserError("length_factor is for a run that is trained on: add --init_from=RUN")
 

@@ -105,7 +105,7 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes) -
     # deterministic mode would fill all new memory with NaN, which takes time
     torch.utils.deterministic.fill_uninitialized_memory = False
     torch.manual_seed(s.seed)
-    trained_lengths = list(s.train_lengths)  # all lengths that the weights see in training
+    trained_lengths = [s.block_size]  # all lengths that the weights see in training
     if state:
         model = GPT(GPTConfig(**state["gpt"]), s.pos_file, folder)
         model.load_state_dict(state["model"])
@@ -120,16 +120,14 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes) -
         model.load_state_dict(source.model.state_dict(), strict=False)
 
     # refuse what cannot be trained, before a folder is made
-    for length in s.train_lengths:
-        sequences = s.tokens_per_step // length
-        if sequences % processes.size:
-            raise UserError(
-                f"{processes.size} processes cannot share the {sequences} sequences of a step "
-                "evenly; change batch_size or their number"
-            )
-        model.draw_ids(s.seed, 0, length)  # UserError if the scheme has too few random positions
+    if s.sequences_per_step % processes.size:
+        raise UserError(
+            f"{processes.size} processes cannot share the {s.sequences_per_step} sequences of a "
+            "step evenly; change batch_size or their number"
+        )
+    model.draw_ids(s.seed, 0, s.block_size)  # UserError if the scheme has too few random positions
     if s.examine and processes.first and not config:  # a resumed run was examined at its start
-        for warning in examine(model.config, model.pos.pos_file, max(s.train_lengths), folder):
+        for warning in examine(model.config, model.pos.pos_file, s.block_size, folder):
             print(f"warning: {warning}")
 
     print(f"{folder}: {model.parameter_count:,} parameters; {model.pos.describe()}")
@@ -220,8 +218,6 @@ def compile_loss(loss_fn: MeanLoss, s: TrainSettings, kind: str) -> None:
     print("compiling model and loss (the first step takes a while)")
     # GELU by exp saves 14 % of a step on a CPU
     torch._inductor.config.cpp.use_decompose_tanh = True
-    # a graph for each length, one for a smaller last micro-batch, and all of them again under DroPE
-    torch._dynamo.config.recompile_limit = 8 + 4 * len(s.mixed_lengths)
     loss_fn.compile(fullgraph=True, dynamic=False)
 
 
@@ -313,20 +309,19 @@ def train(run: Run, processes: Processes, log: Log) -> None:
 
         # all randomness depends on the seed and the step alone: resuming needs no other state
         torch.manual_seed(mixed_seed(s.seed, step, processes.rank))
-        length = s.train_lengths[step % len(s.train_lengths)]
-        model.draw_ids(s.seed, step, length)  # for schemes with random positions
+        model.draw_ids(s.seed, step, s.block_size)  # for schemes with random positions
 
         # forward and backward: sequences are numbered in the shuffled order of the corpus; this
         # process takes numbers begin ... end - 1, a micro-batch at a time
-        micro_batch = s.batch_size * s.block_size // length  # as many tokens at every length
-        share = s.tokens_per_step // length // processes.size  # sequences of this process
+        share = s.sequences_per_step // processes.size  # sequences of this process
         begin = (step * processes.size + processes.rank) * share
         end = begin + share
         loss = torch.zeros((), device=compute.device)
-        for first in range(begin, end, micro_batch):
-            count = min(micro_batch, end - first)
-            batch = rows.batch(run.corpus, length, data_seed, first, count)
-            idx, targets = (to_device(array, compute) for array in batch)  # (count, length) each
+        for first in range(begin, end, s.batch_size):
+            count = min(s.batch_size, end - first)
+            batch = rows.batch(run.corpus, s.block_size, data_seed, first, count)
+            # (count, block_size) each
+            idx, targets = (to_device(array, compute) for array in batch)
             # DDP averages the gradients over the processes after the last micro-batch only
             with processes.exchange(shared_loss, now=first + count == end):
                 with device.autocast(compute):

@@ -251,9 +251,23 @@ def changed_files(folder: Path, config: dict[str, Any], pos_file: str) -> list[s
     changed = []
     for name, digest in config["files_sha256"].items():
         path = ROOT / name if is_of_program(name) else paths[name]
-        if sha256(path) != digest:
+        if scheme_sha256(path) != digest:
             changed.append(f"{path}, which defines its scheme, has changed since")
     return changed
+
+
+def scheme_sha256(path: Path) -> str:
+    """SHA-256 of a file that defines a scheme, without the docstrings if it is Python."""
+    if path.suffix != ".py":
+        return sha256(path)
+    text = path.read_text(encoding="utf-8")
+    code = text
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
+            node
+        ):
+            code = code.replace(ast.get_source_segment(text, node.body[0]), "", 1)
+    return hashlib.sha256(code.encode()).hexdigest()
 
 
 def is_of_program(name: str) -> bool:
@@ -274,6 +288,8 @@ def differences(folder: Path, config: dict[str, Any], s: TrainSettings) -> list[
         may_differ = name == "pos_file" or (name == "max_iters" and not s.drop_pos)
         if value != other and not may_differ:
             differ.append(f"{name}: {value!r:.60} here, {other!r:.60} there")
+    if s.dtype not in ("auto", config["dtype"]):
+        differ.append(f"dtype: {s.dtype} here, {config['dtype']} there")
     if not differ and config["corpus_sha256"] != corpus_digests(data.load(s.dataset)):
         differ.append(f"the corpus {s.dataset} has changed since")
     return differ
@@ -287,6 +303,11 @@ def open_folder(s: TrainSettings) -> tuple[dict | None, dict | None]:
     if s.overwrite or not ((folder / "config.json").exists() or checkpoint_paths(folder)):
         return None, None
     config = read_config(folder)
+    if s.init_from == "scratch":
+        raise UserError(
+            f"{folder} holds a run, and init_from=scratch resumes none: leave it out to resume, or "
+            "start anew with --overwrite=True"
+        )
     state = load_checkpoint(folder)
     differ = differences(folder, config, s)
     if state and state["step"] > s.max_iters:
@@ -326,7 +347,7 @@ def write_folder(run: Run, processes: int) -> None:
             "dtype": run.compute.dtype_name,
             "dtype_asked": run.settings.dtype,
             "processes": processes,
-            "files_sha256": {name: sha256(path) for name, path in files.items()},
+            "files_sha256": {name: scheme_sha256(path) for name, path in files.items()},
             "corpus_sha256": corpus_digests(run.corpus),
             "parameters": run.model.parameter_count,
             "original_length": run.model.config.block_size,
@@ -350,6 +371,9 @@ def finished_result(folder: str | Path, s: TrainSettings) -> dict[str, Any] | No
     for row in result["rows"]:
         tested = (row["step"], row["dataset"], row["extend"] or "")
         if tested == (s.max_iters, s.dataset, s.extend):
+            by_windows = row["protocol"] in ("fixed_targets", "windowed", "recall")
+            if by_windows and row["windows"] != s.eval_windows:
+                continue
             if "trained" in row:  # a row with answers: all of them were written together
                 return result
             missing.discard((row["protocol"], row["length"]))
@@ -488,13 +512,13 @@ def run_corpus(run: Run, dataset: str = "") -> data.Corpus:
 def training_corpus(settings: TrainSettings) -> data.Corpus:
     """The corpus to train on; UserError, before anything is computed, if it is too short."""
     corpus = data.load(settings.dataset)
-    for length in settings.train_lengths:
-        rows.check_length(corpus, length)
-        data.sequences(corpus.train, length, settings.seed, 0, 1)  # refuses one that is too short
-    if len(corpus.val) <= settings.block_size:
+    length = settings.block_size
+    rows.check_length(corpus, length)
+    data.sequences(corpus.train, length, settings.seed, 0, 1)  # refuses one that is too short
+    if len(corpus.val) <= length:
         raise UserError(
             f"the validation split of {settings.dataset} has only {len(corpus.val)} tokens; "
-            f"lower block_size = {settings.block_size} or add text"
+            f"lower block_size = {length} or add text"
         )
     corpus.tokenizer.token_bytes()  # fails now, rather than in the test, if there is no tokenizer
     corpus.verify()

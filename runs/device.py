@@ -80,7 +80,7 @@ def pick(device: str, dtype: str, tokens: int = 2048, width: int = 128) -> Compu
     best = torch.float32
     if dtype != "auto":
         best = getattr(torch, dtype)
-        reason = "as asked for"
+        reason = "as set or trained"
     elif device.startswith("cuda"):
         best = torch.float16
         reason = "the GPU has no bfloat16"

@@ -24,7 +24,6 @@ from runs.figures import new_figure, save_figure
 TEXTS = 16  # whose attention is measured, and which are continued
 SEED = 1337
 REPEATED = 4  # tokens of the n-grams that are looked for
-COPIED = 8
 Finding = tuple[str, pd.DataFrame, str]  # title, numbers by an index, what the columns mean
 
 
@@ -99,45 +98,32 @@ N     in texts of so many tokens: nats more; 0 where there is nothing to shuffle
     return "far text shuffled", with_errors(columns, pd.Index(kept, name="kept")), note
 
 
-def ngrams(tokens: list[int], n: int) -> pd.Series:
-    """Every n tokens in a row: (len(tokens) - n + 1,) tuples."""
-    return pd.Series([tuple(tokens[k : k + n]) for k in range(len(tokens) - n + 1)])
+def repetition(text: list[int], size: int) -> list[float]:
+    """The share of 4-grams that stood before in the text, for each window of `size` tokens.
 
-
-def repetition(prompt: list[int], text: list[int], size: int) -> list[list[float]]:
-    """(repeated, copied) for each window of `size` tokens of a text that follows a prompt.
-
-    An n-gram belongs to a window if all of it is there.
+    A 4-gram belongs to a window if all of it is there.
     """
-    repeated = ngrams(text, REPEATED).duplicated()  # it stood before in the text
-    copied = ngrams(text, COPIED).isin(ngrams(prompt, COPIED))
-    windows = []
-    for start in range(0, len(text) - size + 1, size):
-        stop = start + size + 1
-        again = repeated[start : stop - REPEATED].mean()
-        windows.append([again, copied[start : stop - COPIED].mean()])
-    return windows
+    ngrams = [tuple(text[k : k + REPEATED]) for k in range(len(text) - REPEATED + 1)]
+    repeated = pd.Series(ngrams).duplicated()
+    starts = range(0, len(text) - size + 1, size)
+    return [repeated[start : start + size + 1 - REPEATED].mean() for start in starts]
 
 
 def continuations(model: GPT, texts: Tensor, length: int) -> Finding:
     """The text after a prompt of `length` tokens, as the model writes it and as it was."""
     note = """from      where a window of L tokens begins, counted from the start of the prompt
-repeated  the share of its 4-grams that stood before in the text after the prompt
-copied    the share of its 8-grams that stand in the prompt"""
+written   the share of its 4-grams that stood before in the text after the prompt
+real      the same of the text as it was"""
     generator = torch.Generator(texts.device).manual_seed(SEED)
     new_tokens = texts.shape[1] - length
     written = model.generate(texts[:, :length], new_tokens, generator=generator)
-    size = max(length, COPIED)
+    size = max(length, REPEATED)
     samples = {}
     for title, whole in (("written", written), ("real", texts)):
-        shares = []
-        for text in whole.tolist():
-            shares.append(repetition(text[:length], text[length:], size))
-        repeated, copied = np.array(shares).transpose(2, 1, 0)  # (windows, texts) each
-        samples[f"{title}: repeated"] = repeated
-        samples[f"{title}: copied"] = copied
+        shares = [repetition(text[length:], size) for text in whole.tolist()]
+        samples[title] = np.array(shares).T  # (windows, texts)
     starts = pd.Index(range(length, texts.shape[1] - size + 1, size), name="from")
-    return "continued at temperature 1, and the real text", with_errors(samples, starts), note
+    return "repetition in text continued at temperature 1", with_errors(samples, starts), note
 
 
 def report(findings: list[Finding], folder: Path, about: dict) -> None:

@@ -361,7 +361,7 @@ def doubts(rows: pd.DataFrame) -> str:
     half = table.reindex([length // 2]).iloc[0]  # the line of N = L/2, NaN if it was not tested
     beyond = table[table.index > length]
     if math.isnan(half.gain) or beyond.far.isna().all():
-        return f"{doubt}: windowed and L/2 were not tested"
+        return f"{doubt}: windowed or L/2 was not tested"
     if -half.gain < max(2 * half.gain_stderr, 0.01):
         return f"{doubt}: loss(L) is hardly below loss(L/2)"
     if (beyond.far > np.maximum(2 * beyond.far_stderr, 0.005)).any():

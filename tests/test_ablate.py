@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -62,7 +63,7 @@ def test_the_cells_are_schemes_by_seeds_those_of_the_first_seed_first():
     assert len({cell.folder for cell in cells}) == 6
 
 
-def test_a_file_that_sets_pos_is_a_scheme_with_settings_of_its_own(monkeypatch):
+def test_a_file_that_sets_pos_is_a_scheme_with_settings_of_its_own(monkeypatch, capsys):
     config = Path(ablate.__file__).with_name("config")
     schemes = [str(config / name) for name in ("recipes/gemma3.py", "alibi.py")]
     planned = []
@@ -83,6 +84,7 @@ def test_a_file_that_sets_pos_is_a_scheme_with_settings_of_its_own(monkeypatch):
     assert gemma.settings.pos.startswith("5 * (rope + window(")
     assert (alibi.settings.n_layer, alibi.settings.norm) == (1, "layernorm")
     assert gemma.settings.warmup_iters == alibi.settings.warmup_iters == 20
+    assert "note: gemma3 keeps its own n_layer=6" in capsys.readouterr().out
     with pytest.raises(UserError, match="twice"):
         plan_cells(["alibi", schemes[1]], settings)
 
@@ -231,6 +233,8 @@ def test_the_rate_of_the_lowest_loss_is_picked_for_each_scheme(monkeypatch):
     assert ablate.pick_rates(cells, settings) == {"rope": 0.5, "alibi": 1.0}
     assert [trial.label for trial in trained] == ["trial of rope lr=1.0", "trial of alibi lr=1.0"]
     assert {(x.settings.seed, x.settings.max_iters) for x in trained} == {(5, 300)}
+    cell = replace(trained[0].settings, out_dir="")  # another run, though its settings are equal
+    assert trained[0].folder != ablate.Cell("rope", cell).folder
     losses["rope"][1.0] = math.nan  # not tried yet
     with pytest.raises(UserError, match="a rate was not tried"):
         ablate.pick_rates(cells, settings)

@@ -62,7 +62,7 @@ def test_different_runs_have_different_safe_and_short_names() -> None:
         " + ".join("abcdefg" * 9),
     ]
     names = [run_folder(TrainSettings(pos=pos)).name for pos in schemes]
-    for changed in ({"learning_rate": 0.01}, {"n_layer": 8}, {"mixed_lengths": (32, 64)}):
+    for changed in ({"learning_rate": 0.01}, {"n_layer": 8}, {"drop_pos": 0.5}):
         names.append(run_folder(replace(TrainSettings(), **changed)).name)
     assert len(set(names)) == len(names)
     assert all(len(name) <= 100 and not set(name) & set(" |*/()<>:\\?'\"") for name in names)

@@ -184,7 +184,6 @@ def test_a_config_file_that_is_not_there_gets_the_nearest_name(monkeypatch):
         ({"n_head": 4, "n_kv_head": 3}, "n_kv_head"),
         ({"kv_lora_rank": 8, "qk_norm": True}, "kv_lora_rank"),
         ({"kv_lora_rank": 8, "qk_norm": "all"}, "kv_lora_rank"),
-        ({"mixed_lengths": (100,)}, "batch_size x block_size"),
         ({"length_factor": 4}, "init_from"),
     ],
 )

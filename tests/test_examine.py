@@ -50,6 +50,14 @@ def test_a_piece_that_acts_in_a_late_layer_alone_is_examined(tmp_path):
     assert examine(GPTConfig(pos="20 * rope | nope | 3 * alibi", **sizes)) == []
 
 
+def test_a_single_token_that_is_treated_differently_is_found(tmp_path):
+    source = (
+        "from posenc import Rope\n\nclass Lazy(Rope):\n    def turn(self, x, tables, is_key):\n"
+    )
+    source += "        return x if x.shape[2] == 1 else super().turn(x, tables, is_key)\n"
+    assert "must be the same with a cache" in sentence_about(source, "lazy", tmp_path)
+
+
 def test_a_branch_in_no_layer_is_warned_of():
     warnings = examine(GPTConfig(pos="4 * rope | nope + alibi", **SIZES))
     assert warnings[0] == "nope is in no layer: n_layer=4 is too small for the pattern"

@@ -10,14 +10,19 @@ import pytest
 import torch
 from conftest import REPOSITORY, SIZE, call, written
 
-import configurable
 import evaluate
 import train
 from configurable import GPTConfig, TrainSettings, UserError, configure, read_json
 from data import rows
 from model import GPT
 from runs import checkpoint, device
-from runs.checkpoint import checkpoint_paths, finished_result, load_run, read_config
+from runs.checkpoint import (
+    checkpoint_paths,
+    finished_result,
+    load_run,
+    read_config,
+    scheme_sha256,
+)
 from runs.log import diverged, logged
 from runs.muon import Muon
 from runs.results import load_rows, select
@@ -156,7 +161,7 @@ def test_muon_takes_the_step_of_torch() -> None:
         DRAWING,
         [*DRAWING, "--dtype=bfloat16"],
         [*DRAWING, "--dtype=float16"],  # with a scaler
-        ["--pos=rope | nope", "--n_layer=2", "--mixed_lengths=8,16,32"],
+        ["--pos=rope | nope", "--n_layer=2"],
         ["--pos=t5", "--drop_pos=0.5"],
         ["--pos=shape", "--beta2=0.9"],
         pytest.param(["--compile=True", *DRAWING], marks=pytest.mark.slow),
@@ -232,9 +237,10 @@ def test_a_finished_run_prints_its_table_and_other_lengths_are_tested_without_tr
     assert capsys.readouterr().out.split("nats per byte")[-1] == table
     assert {path: path.stat().st_mtime_ns for path in Path("run").iterdir()} == stamp
     monkeypatch.undo()
-    assert run("--out_dir=run", "--eval_lengths=8,16,64") == 0
-    out = capsys.readouterr().out
-    assert "fixed_targets at 64" in out and "step 1/8" not in out
+    for asked in ("--eval_lengths=8,16,64", "--eval_windows=128"):
+        assert run("--out_dir=run", asked) == 0
+        out = capsys.readouterr().out
+        assert f"fixed_targets at {16 if '128' in asked else 64}" in out and "step 1/8" not in out
 
 
 def test_a_run_of_a_constant_rate_that_is_made_longer_equals_one_planned_so() -> None:
@@ -268,6 +274,10 @@ def test_a_folder_of_another_run_is_refused_with_the_differences_and_overwrite_s
     content = Path("run/config.json").read_text()
     with pytest.raises(UserError, match="seed: 2 here, 1337 there.*--overwrite"):
         run("--out_dir=run", "--seed=2")
+    with pytest.raises(UserError, match="dtype: bfloat16 here, float32 there.*--overwrite"):
+        run("--out_dir=run", "--dtype=bfloat16")
+    with pytest.raises(UserError, match="scratch resumes none.*--overwrite"):
+        run("--out_dir=run", "--init_from=scratch")
     assert Path("run/config.json").read_text() == content
     assert run("--out_dir=run", "--seed=2", "--overwrite=True", "--max_iters=4") == 0
     assert read_config("run")["settings"]["seed"] == 2
@@ -287,7 +297,8 @@ def test_a_scheme_that_was_edited_is_another_run_and_a_baseline_does_not_mind() 
     with pytest.raises(UserError, match="--pos_file=.*pos_file.py if you trust it"):
         load_run(root)
     assert load_run(root, pos_file="mine.py").settings.pos == "root"
-
+    Path("mine.py").write_text(OWN.format(rate=1).replace("score -=", "the score falls by"))
+    assert load_run(root, pos_file="mine.py")  # only its docstring was edited
     Path("mine.py").write_text(OWN.format(rate=2))
     assert finished_result(root, own) is None
     assert finished_result(alibi, baseline) and load_run(alibi).settings.pos == "alibi"
@@ -427,7 +438,7 @@ def test_a_run_folder_has_what_repeats_the_run(monkeypatch: pytest.MonkeyPatch) 
     config = read_config("run")
     for name in ("command", "versions", "device", "dtype", "sources_sha256", "corpus_sha256"):
         assert config[name]
-    assert config["files_sha256"]["zoo/fire.py"] == configurable.sha256(REPOSITORY / "zoo/fire.py")
+    assert config["files_sha256"]["zoo/fire.py"] == scheme_sha256(REPOSITORY / "zoo/fire.py")
     assert config["parameters"] == load_run("run").model.parameter_count
     lines = logged("run")
     assert [line["step"] for line in lines] == list(range(1, 9))

@@ -1,5 +1,5 @@
 # The board (results/board): 0.8M parameters without the names and values of the questions, L = 128,
-# 9.8M tokens of books with questions in them, 17 minutes on one core. Make the corpus before:
+# 9.8M tokens of books with questions in them, 8 to 17 minutes on one core. Make the corpus before:
 # python data/books/prepare.py; python data/recall/prepare.py --text=books
 dataset = "books_recall"
 block_size = 128

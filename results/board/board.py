@@ -309,6 +309,8 @@ def main() -> None:
         print(runs_table(pd.read_csv(options.rows)))
         return
     rows = read(options.rows)
+    if options.base not in set(rows.label):
+        parser.error(f"--base is one of: {'; '.join(rows.label.unique())}")
     numbers = measure(rows)
     print(show(numbers, options.base))
     if options.figure:
