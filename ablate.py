@@ -394,18 +394,19 @@ def main() -> int:
     os.environ.setdefault("WANDB_RUN_GROUP", folder.name)  # wandb reads it, in each cell too
 
     # one dtype for all cells: that of cells that have begun, or else the faster one here
-    dtype = settings.dtype
     begun = {}  # the dtype of the cells that have begun, by folder
+    keeps = settings.dtype == "auto" and not settings.overwrite
     for cell in cells:
-        if dtype == "auto" and not settings.overwrite and (cell.folder / "config.json").exists():
+        if keeps and (cell.folder / "config.json").exists():
             begun[cell.folder] = read_config(cell.folder)["dtype"]
-    dtype = next(iter(begun.values()), dtype)
+    dtype = next(iter(begun.values()), settings.dtype)
     tokens = settings.batch_size * settings.block_size
     compute = device.pick(settings.device, dtype, tokens, settings.n_embd)
     print(f"on {compute.reason}")
     for cell in cells:
-        dtype = begun.get(cell.folder, compute.dtype_name)
-        cell.settings = replace(cell.settings, dtype=dtype, examine=False)
+        cell.settings = replace(
+            cell.settings, dtype=begun.get(cell.folder, compute.dtype_name), examine=False
+        )
     if settings.learning_rates and not settings.plan:
         rates = pick_rates(cells, settings)
         for cell in cells:

@@ -304,10 +304,10 @@ def attend(
     plan = prepared.plan
     if prepared.path == "scored":
         return _scored(q, k, v, prepared, scale, features)
-    # `along` adds columns by head, and the product in _masked does not repeat keys by itself
+    # `along` adds columns to each head, and _masked may multiply plainly: both need all key heads
     if features is not None or prepared.path == "masked":
         k = for_each_head(q, k)
-    v = for_each_head(k, v)  # rotations by head give k more heads
+    v = for_each_head(k, v)  # k may also have more heads because each head is turned differently
     with torch.autocast(q.device.type, enabled=False):
         q, k = finish_q_and_k(q, k, plan, plan.parts[0], scale, features)
     if prepared.path == "fused":

@@ -223,10 +223,10 @@ class Tester:
         processes = self.processes
         for length in np.unique(windows.lengths)[::-1]:
             # the windows of this length in all blocks, (W,) each
-            alike = windows.lengths == length
-            ends = windows.ends[:, alike].ravel()
-            last_alike = last[:, alike].ravel()
-            scored = np.tile(windows.scored[alike], blocks)
+            same_length = windows.lengths == length
+            ends = windows.ends[:, same_length].ravel()
+            last_slots = last[:, same_length].ravel()
+            scored = np.tile(windows.scored[same_length], blocks)
             back = np.arange(scored.max())[::-1]  # targets, counted from the last of a window: (t,)
             size = min(WINDOWS, floor_power_of_two(max(1, BATCH_TOKENS // int(length))))
             for first in range(size * processes.rank, len(ends), size * processes.size):
@@ -241,8 +241,8 @@ class Tester:
                 idx = tokens[:, :-1].to(self.compute.device)
                 with device.autocast(self.compute):
                     found = self.model.losses(idx, targets.to(idx.device), window=limit)
-                belong = last_alike[batch, None] - back  # (B, t)
-                nats[belong[is_scored]] = found.cpu().double().numpy()[is_scored]
+                slots = last_slots[batch, None] - back  # where in nats each belongs, (B, t)
+                nats[slots[is_scored]] = found.cpu().double().numpy()[is_scored]
         processes.sum(torch.from_numpy(nats))  # zero where another process has measured
         return nats.reshape(blocks, n_targets)
 
@@ -440,7 +440,7 @@ def mean_fields(sums: np.ndarray, counts: np.ndarray, n_bytes: int) -> dict:
     both (blocks,).
 
     `block_nats` are the means of the blocks if all have the same number of targets. Else they are
-    each block's linear contribution to the mean over targets: their mean is that mean, and their
+    the linearised ratio estimator (delta method): their mean is the mean over targets, and their
     standard error that of a ratio. As they are linear in nats, differences can be paired.
     """
     tokens = int(counts.sum())

@@ -179,9 +179,9 @@ class LatentAttention(nn.Module):
         # the up-projections from latents to keys and values, (H, head width, rank) each
         up_k, up_v = self.c_up.weight.unflatten(0, (self.n_head, -1)).split(self.head_width, 1)
         if cache is None:  # keys and values of every head, (B, H, S, .)
-            latent, shared = all_latents.split([self.rank, self.turned_width], -1)
-            k = torch.cat((latent @ up_k.mT, shared.expand(-1, self.n_head, -1, -1)), -1)
-            v = latent @ up_v.mT
+            latents, turned = all_latents.split([self.rank, self.turned_width], -1)
+            k = torch.cat((latents @ up_k.mT, turned.expand(-1, self.n_head, -1, -1)), -1)
+            v = latents @ up_v.mT
             y = attention.attend(q, k, v, prepared, self.scale, features)
         else:  # latents as one key and value head, (B, 1, S, .): q.(up_k l) = (q up_k).l
             q = torch.cat((q[..., : self.head_width] @ up_k, q[..., self.head_width :]), -1)

@@ -137,9 +137,11 @@ def main() -> None:
             return
         folders = [folder for folder in sorted(runs) if is_tested(folder)]
     rows = results.load_rows(folders)
-    if settings.format != "csv":
+    is_csv = settings.format == "csv"  # of all rows, or of those of a corpus
+    if settings.dataset or not is_csv:
         # comparisons may be of several corpora
-        rows = results.select(rows, settings.dataset, "all" if comparisons == folders else None)
+        extend = "all" if is_csv or comparisons == folders else None
+        rows = results.select(rows, settings.dataset, extend)
     rows = results.rename(rows, settings.labels)
     size = []
     if settings.size:

@@ -385,7 +385,8 @@ def check_layer(pieces, extensions, text):
             reason = f"do not go together: positions of {name} have a meaning for it alone"
         elif a.extends and b_reads and other not in a.extends:
             reason = f"do not go together: {name} extends {' or '.join(a.extends)} only"
-        # all layers share one embedding, and a table of vectors needs whole positions
+        # an extension that makes real numbers of positions, or makes them layer by layer, beside a
+        # table with one vector for each whole position, which all layers share
         elif a.can_extend and (a.ids or a.draw) and b.embed and (b.limit or a.per_layer):
             reason = f"do not go together: {other} gives whole positions one vector for all layers"
         # b draws positions of a longer text: a factor that depends on the length would count twice

@@ -61,17 +61,19 @@ def final_settings(typed: TrainSettings) -> TrainSettings:
     s = replace(typed, pos=parse(typed.pos).text)
     if s.init_from not in FRESH:  # a fine-tune
         source = checkpoint.open_model(s.init_from, s)
-        # it must take the shape of that model
-        taken = asdict(source.model.config)
+        # the shape of the model cannot change
+        inherited = asdict(source.model.config)
         for name in ("vocab_size", "dropout", "block_size", "extend"):  # not part of the shape
-            del taken[name]
-        for name in typed.named & taken.keys():
-            if getattr(s, name) != taken[name]:
-                raise UserError(f"init_from={s.init_from} has {name}={taken[name]}: leave it out")
-        # it takes these too, unless they are set
+            del inherited[name]
+        for name in typed.named & inherited.keys():
+            if getattr(s, name) != inherited[name]:
+                raise UserError(
+                    f"init_from={s.init_from} has {name}={inherited[name]}: leave it out"
+                )
+        # these are inherited unless they are set
         for name in {"dataset", "block_size", "extend"} - typed.named:
-            taken[name] = getattr(source.settings, name)
-        s = replace(s, **taken)
+            inherited[name] = getattr(source.settings, name)
+        s = replace(s, **inherited)
     if s.length_factor:
         s = replace(s, block_size=s.length_factor * s.block_size, length_factor=None)
     if s.extend == "none":
@@ -277,7 +279,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
     shared_loss = processes.shared(loss_fn)  # in DDP if there are several processes
 
     data_seed = s.seed
-    if s.init_from not in FRESH:  # a fine-tune reads its data in another order
+    if s.init_from not in FRESH:  # each fine-tune of a chain reads the data in its own order
         data_seed = mixed_seed(s.seed, len(run.config["train_lengths"]))
     # DroPE: from this step on the model has no positions; by default max_iters, so never
     drop_step = s.max_iters - round(s.drop_pos * s.max_iters)
@@ -342,7 +344,8 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         bar.update()
 
         # log, validate, save
-        # of all processes; read once, so that a later signal counts in the next step
+        # the highest signal that any process received; read once, so a later one counts in the
+        # next step
         stop_signal = processes.highest(received)
         due = step == s.max_iters or step in s.test_at or step % s.eval_interval == 0
         logged = due or stop_signal or step == 1 or step % s.log_interval == 0

@@ -473,13 +473,14 @@ def show(
 def tables(rows: pd.DataFrame, format: str = "text", lengths: Iterable[int] = ()) -> str:
     """The tables of selected rows: for one run by length, for several by scheme, over seeds.
 
-    `lengths` are the columns for several schemes, by default all tested lengths. In "tex" this is
+    `lengths` are those to show, by default all tested lengths. In "tex" this is
     one table, as papers print it. "csv" and "json" give the rows. UserError for a length that was
     not tested.
     """
     measured = set(rows.length)
     if not measured.issuperset(lengths):
         raise UserError(f"eval_lengths: the tested ones are {sorted(measured)}")
+    lengths = lengths or measured
     if format in ("csv", "json"):
         return show("", rows, format=format)
     is_answer = rows.protocol.isin(answers.ANSWERED)
@@ -515,9 +516,11 @@ def tables(rows: pd.DataFrame, format: str = "text", lengths: Iterable[int] = ()
             if doubt:
                 notes.append(f"{name}: {doubt}")
     title += f"; nats per {rows.unit.iloc[0]}"
-    schemes = over_seeds(rows[rows.length.isin(lengths or measured)])
+    schemes = over_seeds(rows[rows.length.isin(lengths)])
     if len(runs) == 1 or schemes.empty:
-        parts = {name: length_table(run)[COLUMNS] for name, run in runs.items()}
+        parts = {}
+        for name, run in runs.items():
+            parts[name] = length_table(run)[COLUMNS].query("N in @lengths")
         table = pd.concat(parts, names=["scheme"]).dropna(axis="columns", how="all")
         if len(runs) == 1:
             title = f"{rows.label.iloc[0]} on {title}"
