@@ -135,7 +135,7 @@ def is_recipe(word: str) -> bool:
     return is_file and bool(re.search(r"^pos\s*=", Path(word).read_text(encoding="utf-8"), re.M))
 
 
-def plan(schemes: list[str], settings: AblateSettings) -> list[Cell]:
+def make_cells(schemes: list[str], settings: AblateSettings) -> list[Cell]:
     """All cells, those of the first seed first.
 
     UserError if a scheme or a seed is named twice, or if a scheme has a setting of its own that
@@ -382,7 +382,7 @@ def main() -> int:
     settings, named = configure(AblateSettings, others, __doc__)
     device.set_up_cpu()
     schemes = [*settings.schemes, *named, *recipes]
-    cells = plan(schemes, settings)
+    cells = make_cells(schemes, settings)
     if not settings.plan:
         check_folders(cells)
     examine_cells(cells)

@@ -23,7 +23,7 @@ from torch.nn.functional import dropout as apply_dropout
 from torch.nn.functional import pad, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
-from posenc import Tile, stored, widened
+from posenc import Tile, materialize, upcast
 from scheme import Plan
 
 PRODUCT_KEYS = 512  # in compiled CPU code, two matrix products beat the kernel up to this length
@@ -110,7 +110,7 @@ def finish_q_and_k(q, k, plan, part, scale, features):
     if plan.temperature is not None:
         q = (q * plan.temperature).to(dtype)
     if plan.features_piece and plan.features_piece.along is not None:
-        q, k = plan.features_piece.along(widened(q), widened(k), features, scale)
+        q, k = plan.features_piece.along(upcast(q), upcast(k), features, scale)
     return q.to(dtype), k.to(dtype)
 
 
@@ -274,7 +274,7 @@ def prepare(plan: Plan, n_head: int, dtype: torch.dtype, dropout: float = 0.0) -
     if 4 * n_head * plan.queries * keys > most:  # each layer will make it, block by block
         return prepared
     added = added_scores(plan, part, n_head, dtype, rows, columns)
-    return replace(prepared, added=stored(added) if plan.biases else added)
+    return replace(prepared, added=materialize(added) if plan.biases else added)
 
 
 _compiled = lru_cache(torch.compile)  # compiles each function once

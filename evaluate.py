@@ -15,7 +15,7 @@ or out/extrapolation.png.
 L is the training length and N a test length. Which targets are scored depends only on the
 validation split, not on L or on the lengths asked for. So every scheme is tested on the same
 targets, and every comparison is paired, block by block. A block is a place of fixed_targets or
-windowed, or a piece of the text in nonoverlapping. key_targets are those of fixed_targets that a
+windowed, or a chunk of the text in nonoverlapping. key_targets are those of fixed_targets that a
 predictor by counts and longest match finds with a long context but not with a short one:
 data/context.py.
 """
@@ -38,7 +38,7 @@ import torch
 import data
 from configurable import PROTOCOLS, EvaluateSettings, UserError, configure, run_program, sha256
 from data import context
-from data.rows import TEXT, check_test_length, targets_of, tested_pieces, unread
+from data.rows import TEXT, check_test_length, targets_of, tested_chunks, unread
 from runs import answers, device, diagnose, results
 from runs.checkpoint import (
     Run,
@@ -51,9 +51,9 @@ from runs.figures import plot_rows, plot_run
 from runs.processes import ALONE, Processes
 from runs.results import describe_run, standard_error, tested_lengths
 
-WINDOWS = 64  # places of fixed_targets by default, and the most windows of one forward pass
-PIECES = 16  # of the text in nonoverlapping
-PIECE = 4096  # inputs of a piece
+MOST_WINDOWS = 64  # places of fixed_targets by default, and the most windows of one forward pass
+CHUNKS = 16  # of the text in nonoverlapping
+CHUNK = 4096  # inputs of a chunk
 MAX_SCORED = 32  # targets at a place of fixed_targets
 LARGEST_REACH = 65536  # inputs, a power of two
 MOST_PLACES = 65536  # from which those for tuning are taken
@@ -80,7 +80,7 @@ class Places:
     ends: np.ndarray  # (windows,) offset of each place's last target, in van der Corput's order
     scored: int  # targets at a place
     tokens: int  # in the split
-    piece: int  # inputs of a piece, unless the test length is longer
+    chunk: int  # inputs of a chunk, unless the test length is longer
     across_documents: bool  # whether the windows run across the starts of documents
 
 
@@ -97,7 +97,7 @@ class Windows:
         return self.ends[:, -1:] + np.arange(1 - self.scored.sum(), 1)
 
 
-def find_places(corpus: data.Corpus, windows: int = WINDOWS) -> Places:
+def find_places(corpus: data.Corpus, windows: int = MOST_WINDOWS) -> Places:
     """The first `windows` places of a corpus, in van der Corput's order.
 
     They depend on its validation split alone. They are chosen among the targets that have `reach`
@@ -118,8 +118,8 @@ def find_places(corpus: data.Corpus, windows: int = WINDOWS) -> Places:
         shares = np.append(shares, shares + 0.5 / len(shares))
     ends = candidates[(shares * len(candidates)).astype(np.int64)]
     scored = max(1, min(MAX_SCORED, reach // 4))  # so that a shorter test looks no further back
-    piece = min(PIECE, floor_power_of_two((n_tokens - 1) // PIECES))
-    return Places(reach, len(candidates), ends, scored, n_tokens, piece, across)
+    chunk = min(CHUNK, floor_power_of_two((n_tokens - 1) // CHUNKS))
+    return Places(reach, len(candidates), ends, scored, n_tokens, chunk, across)
 
 
 def floor_power_of_two(number: int) -> int:
@@ -155,10 +155,10 @@ def fixed_targets(places: Places, length: int) -> Windows:
 
 
 def nonoverlapping(places: Places, length: int) -> Windows:
-    """The pieces, cut every `length` inputs; the last window may be shorter. All are scored."""
-    size = max(places.piece, length)
-    starts = data.evenly(places.tokens - size, PIECES)  # of the pieces
-    cuts = np.append(np.arange(0, size, length), size)  # in a piece, with its two ends
+    """The chunks, cut every `length` inputs; the last window may be shorter. All are scored."""
+    size = max(places.chunk, length)
+    starts = data.evenly(places.tokens - size, CHUNKS)  # of the chunks
+    cuts = np.append(np.arange(0, size, length), size)  # in a chunk, with its two ends
     lengths = np.diff(cuts)
     return Windows(starts[:, None] + cuts[1:], lengths, lengths)
 
@@ -166,7 +166,7 @@ def nonoverlapping(places: Places, length: int) -> Windows:
 # Each protocol: a function that gives its windows at a length. To add one, write it here and into
 # configurable.Protocol. A column in the table of a run is named in results.COLUMNS, and
 # results.select may have to know whether its targets are the same at every length.
-PLANS = {
+PROTOCOL_WINDOWS = {
     "fixed_targets": fixed_targets,
     "windowed": fixed_targets,  # with the keys limited to i - j < L
     "nonoverlapping": nonoverlapping,
@@ -177,8 +177,8 @@ def check_room(corpus: data.Corpus, places: Places, protocol: str, length: int) 
     """Raise UserError if a corpus is too short for a test."""
     few = f"the {places.tokens} validation tokens of {corpus.name} are too few for"
     if protocol == "nonoverlapping":
-        if places.tokens - max(places.piece, length) < PIECES:
-            raise UserError(f"{few} {PIECES} pieces of {length}")
+        if places.tokens - max(places.chunk, length) < CHUNKS:
+            raise UserError(f"{few} {CHUNKS} chunks of {length}")
     elif places.candidates < len(places.ends):
         raise UserError(f"{few} {len(places.ends)} windows")
     elif length > places.reach:
@@ -228,7 +228,7 @@ class Tester:
             last_slots = last[:, same_length].ravel()
             scored = np.tile(windows.scored[same_length], blocks)
             back = np.arange(scored.max())[::-1]  # targets, counted from the last of a window: (t,)
-            size = min(WINDOWS, floor_power_of_two(max(1, BATCH_TOKENS // int(length))))
+            size = min(MOST_WINDOWS, floor_power_of_two(max(1, BATCH_TOKENS // int(length))))
             for first in range(size * processes.rank, len(ends), size * processes.size):
                 batch = slice(first, first + size)  # of B windows
                 offsets = ends[batch, None] + np.arange(-length, 1)  # (B, length + 1)
@@ -377,7 +377,7 @@ def loss_fields(
     row = {"targets": None, "nats": None}
     try:
         check_room(corpus, places, protocol, length)
-        windows = PLANS[protocol](places, length)
+        windows = PROTOCOL_WINDOWS[protocol](places, length)
         offsets = np.sort(windows.targets(), axis=None)
         row["windows"] = len(windows.ends)
         row["targets"] = answers.digest(offsets)
@@ -478,8 +478,8 @@ def question_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
             row |= {"nats": None, "reason": str(error)}
             print_row(row, corpus)
             continue
-        # (pieces, length + 1) each, and (pieces,); for the numbers in `scored` see data.rows.pieces
-        tokens, scored, documents = tested_pieces(corpus, length, windows)
+        # (chunks, length + 1) each, and (chunks,); for the numbers in `scored` see data.rows.chunks
+        tokens, scored, documents = tested_chunks(corpus, length, windows)
         is_text = scored == TEXT
         started = time.perf_counter()
         targets = targets_of(corpus, tokens, scored)
@@ -505,7 +505,7 @@ def text_fields(
 ) -> dict:
     """The measured fields of the text around questions.
 
-    tokens, nats and is_text are (pieces, N + 1), documents (pieces,).
+    tokens, nats and is_text are (chunks, N + 1), documents (chunks,).
     """
     places, columns = np.nonzero(is_text)  # in the order of the targets at every length
     row = {"targets": answers.digest(tokens[places, columns]), "nats": None}
@@ -598,11 +598,11 @@ def tuning_places(corpus: data.Corpus, length: int, windows: int) -> Places:
     places = find_places(corpus, windows)
     check_room(corpus, places, "fixed_targets", length)
     is_tested = np.zeros(places.tokens, dtype=bool)
-    for protocol in PLANS.values():
+    for protocol in PROTOCOL_WINDOWS.values():
         is_tested[protocol(places, length).targets()] = True
     ends = find_places(corpus, MOST_PLACES).ends[windows:]
     targets = ends[:, None] + np.arange(1 - places.scored, 1)  # (places, scored)
-    ends = ends[~is_tested[targets].any(axis=1)][:WINDOWS]
+    ends = ends[~is_tested[targets].any(axis=1)][:MOST_WINDOWS]
     if len(np.unique(ends)) < 8:
         raise UserError(
             f"{corpus.name} has too little validation text to choose by: use a corpus with more"

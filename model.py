@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 import attention
 from attention import for_each_head
 from configurable import GPTConfig, UserError
-from posenc import Shape, init_std, scheme_name, stored, widened
+from posenc import Shape, init_std, materialize, scheme_name, upcast
 from scheme import Scheme
 
 LOSS_BYTES = 64 * 2**20  # losses are computed from blocks of logits of at most this size
@@ -199,7 +199,7 @@ def all_features(x, plan, cache, layer):
     if plan.features_piece is None:
         return None
     with torch.autocast(x.device.type, enabled=False):
-        features = plan.features_piece.features(widened(x))[:, None]
+        features = plan.features_piece.features(upcast(x))[:, None]
     return update_cache(cache, layer, "features", features, None)[:, 0]
 
 
@@ -211,9 +211,9 @@ def project_out(c_proj, y, v, x, plan):
     """
     if plan.output_piece:
         with torch.autocast(x.device.type, enabled=False):
-            v = widened(for_each_head(y, v)[:, :, -plan.queries :])
-            x = widened(x[:, -plan.queries :])
-            y = plan.output_piece.output(widened(y), v, x).to(y.dtype)
+            v = upcast(for_each_head(y, v)[:, :, -plan.queries :])
+            x = upcast(x[:, -plan.queries :])
+            y = plan.output_piece.output(upcast(y), v, x).to(y.dtype)
     return c_proj(y.transpose(1, 2).flatten(2))
 
 
@@ -378,7 +378,7 @@ class GPT(nn.Module):
                 tokens = torch.cat((cache.tokens, idx), 1)
         self.pos.check_length(total)
         # the places in the text of all tokens that are not skipped
-        index = stored(torch.arange(tokens.shape[1], device=idx.device))[skip:]
+        index = materialize(torch.arange(tokens.shape[1], device=idx.device))[skip:]
         new = T - skip  # how many tokens pass through the layers
         dropout = self.config.dropout if self.training else 0.0
         dtype = torch.promote_types(self.wte.weight.dtype, torch.float32)  # of scores

@@ -91,7 +91,7 @@ def cos_sin(positions: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
     angles = angles_of(positions, inv_freq)
     cos = angles.cos().to(positions.device, torch.float32)
     sin = angles.sin().to(positions.device, torch.float32)
-    return stored(cos), stored(sin)
+    return materialize(cos), materialize(sin)
 
 
 def angles_of(positions: Tensor, inv_freq: Tensor) -> Tensor:
@@ -172,25 +172,25 @@ def as_reals(ids: Tensor) -> Tensor:
     return ids.to(torch.float32 if ids.device.type == "mps" else torch.float64)
 
 
-@torch.library.custom_op("longshot::stored", mutates_args=())
-def _stored(x: Tensor) -> Tensor:
+@torch.library.custom_op("longshot::materialize", mutates_args=())
+def _materialize(x: Tensor) -> Tensor:
     return x.clone()
 
 
-_stored.register_fake(torch.empty_like)
-_stored.register_autograd(lambda ctx, gradient: gradient)
+_materialize.register_fake(torch.empty_like)
+_materialize.register_autograd(lambda ctx, gradient: gradient)
 
 
-def stored(x: Tensor) -> Tensor:
+def materialize(x: Tensor) -> Tensor:
     """Return x unchanged, but make compiled code store it in memory.
 
     Otherwise the compiler recomputes tables and biases in every layer that reads them, and on a CPU
     it leaves the end of a fused `arange` unwritten (torch 2.13).
     """
-    return _stored(x) if torch.compiler.is_compiling() else x
+    return _materialize(x) if torch.compiler.is_compiling() else x
 
 
-def widened(x: Tensor) -> Tensor:
+def upcast(x: Tensor) -> Tensor:
     """x in float32 or wider, as pieces get all their inputs."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 

@@ -37,7 +37,7 @@ from posenc import (
     Shape,
     Window,
     scheme_name,
-    widened,
+    upcast,
 )
 
 ZOO = Path(__file__).resolve().parent / "zoo"
@@ -450,7 +450,7 @@ class Plan:
         for x, tables, is_key in ((q, part.query_tables, False), (k, part.key_tables, True)):
             rest, last = x.tensor_split([x.shape[-1] - self.width], -1)
             with torch.autocast(x.device.type, enabled=False):
-                last = self.turn_piece.turn(widened(last), tables, is_key).to(x.dtype)
+                last = self.turn_piece.turn(upcast(last), tables, is_key).to(x.dtype)
             turned.append(torch.cat((rest, last), -1) if rest.shape[-1] > 0 else last)
         return tuple(turned)  # q and k
 

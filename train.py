@@ -43,7 +43,7 @@ from runs.examine import errors_named, examine
 from runs.figures import plot_run
 from runs.log import Log
 from runs.muon import Muon
-from runs.processes import Processes, together
+from runs.processes import Processes, init_processes
 from runs.results import describe_run, run_table, update_result
 from scheme import parse
 
@@ -92,7 +92,7 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes) -
     UserError for what cannot be trained; then no folder is made.
     """
     folder = Path(s.out_dir)
-    with processes.first_before_others():  # the first may have to make the corpus
+    with processes.master_first():  # the first may have to make the corpus
         corpus = checkpoint.training_corpus(s)
     # config.json and the newest checkpoint of the run that is resumed; None for a new run
     config, state = checkpoint.open_folder(s)
@@ -128,7 +128,7 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes) -
             "step evenly; change batch_size or their number"
         )
     model.draw_ids(s.seed, 0, s.block_size)  # UserError if the scheme has too few random positions
-    if s.examine and processes.first and not config:  # a resumed run was examined at its start
+    if s.examine and processes.is_master and not config:  # a resumed run was examined at its start
         for warning in examine(model.config, model.pos.pos_file, s.block_size, folder):
             print(f"warning: {warning}")
 
@@ -142,7 +142,7 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes) -
         run.checkpoint = state["digest"]
         run.saved = state
         print(f"resuming at step {run.step}")
-    if processes.first:
+    if processes.is_master:
         checkpoint.write_folder(run, processes.size)
     return run
 
@@ -276,7 +276,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         run.saved = None  # frees its memory
     loss_fn = MeanLoss(model)
     compile_loss(loss_fn, s, compute.kind)
-    shared_loss = processes.shared(loss_fn)  # in DDP if there are several processes
+    shared_loss = processes.wrap_ddp(loss_fn)  # in DDP if there are several processes
 
     data_seed = s.seed
     if s.init_from not in FRESH:  # each fine-tune of a chain reads the data in its own order
@@ -286,7 +286,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
 
     model.train()
     # disable=None hides the bar only where there is no terminal
-    bar = tqdm(total=s.max_iters, initial=run.step, disable=None if processes.first else True)
+    bar = tqdm(total=s.max_iters, initial=run.step, disable=None if processes.is_master else True)
     logged_time = time.perf_counter()  # when the last line was logged, and after which step
     logged_step = run.step
     while not run.finished:
@@ -303,7 +303,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
             for p in of_scheme["params"]:
                 adamw.state.pop(p, None)
             of_scheme["params"] = []
-            shared_loss = processes.shared(loss_fn)
+            shared_loss = processes.wrap_ddp(loss_fn)
         lr = get_lr(step, s)
         for optimizer in optimizers:
             for group in optimizer.param_groups:
@@ -364,14 +364,14 @@ def train(run: Run, processes: Processes, log: Log) -> None:
             # this step ruined is seen here first
             line["val_loss"] = estimate_loss(run)
         if not math.isfinite(line["loss"] + line.get("val_loss", 0.0)):
-            if processes.first:
+            if processes.is_master:
                 log.write({"step": step, "diverged": True})
             raise UserError(
                 f"step {step}: loss {line['loss']}, val_loss {line.get('val_loss')}; earlier "
                 "checkpoints are kept. Lower learning_rate, lengthen warmup_iters, or try "
                 "--dtype=float32"
             )
-        if processes.first:
+        if processes.is_master:
             log.add_step(line, speed)
             if due or stop_signal:
                 checkpoint.save_checkpoint(run, optimizers, scaler)
@@ -381,7 +381,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         logged_time = time.perf_counter()
         logged_step = step
     bar.close()
-    if processes.first and not run.checkpoint:  # max_iters=0
+    if processes.is_master and not run.checkpoint:  # max_iters=0
         checkpoint.save_checkpoint(run, optimizers, scaler)
     for number, handler in handlers.items():  # the model is saved: a signal may end the test
         signal.signal(number, handler)
@@ -391,7 +391,7 @@ def test(run: Run, processes: Processes) -> dict:
     """Test the model as it is now; returns the new content of the run's extrapolation.json."""
     tester = evaluate.Tester(run.model, run.corpus, run.compute, processes)
     result = evaluate.extrapolation(tester, describe_run(run), run.settings)
-    if processes.first:
+    if processes.is_master:
         result = update_result(run.folder, result)
     return result
 
@@ -407,7 +407,7 @@ def main() -> None:
     s = final_settings(settings)
     device.set_up_cpu()
     compute = device.pick(s.device, s.dtype, s.batch_size * s.block_size, s.n_embd)
-    with together(s.backend, compute) as processes, errors_named(s.pos_file):
+    with init_processes(s.backend, compute) as processes, errors_named(s.pos_file):
         result = None if s.overwrite else checkpoint.finished_result(s.out_dir, s)
         if result is None:
             with device.memory_advice("lower batch_size, or eval_lengths if it is trained"):
@@ -415,7 +415,7 @@ def main() -> None:
                 log = Log(run, processes)
                 train(run, processes, log)
                 result = test(run, processes)
-            if processes.first:
+            if processes.is_master:
                 plot_run(run.folder, result)
             log.add_test()
         print(f"{run_table(result)}\nin {s.out_dir}")

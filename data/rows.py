@@ -18,7 +18,7 @@ never reads the correct answer. The entry "rows" of meta.json has
     copied     of mqar: true, see above; elsewhere it is left out
 
 data/recall makes a different kind of rows, in which there may be text between questions. A training
-or test sequence of any length is a piece of a row. There is one more file, val_documents.npy: the
+or test sequence of any length is a chunk of a row. There is one more file, val_documents.npy: the
 source document of each validation row. The entry "questions" of meta.json has
 
     longest          inputs of a validation row, and of the longest test
@@ -139,7 +139,7 @@ def batch(corpus: Corpus, length: int, seed: int, first: int, count: int) -> Pai
     once, in random order. A sequence depends only on the seed and its number.
     """
     if "questions" in corpus.meta:
-        starts = piece_starts(corpus, "train", length).ravel()
+        starts = chunk_starts(corpus, "train", length).ravel()
         numbers = window_starts(len(starts), 1, 1, seed, first, count)
         return inputs_and_targets(corpus, "train", starts[numbers], length)
     if "rows" not in corpus.meta:
@@ -150,9 +150,9 @@ def batch(corpus: Corpus, length: int, seed: int, first: int, count: int) -> Pai
     return inputs_and_targets(corpus, "train", starts, length)
 
 
-def piece_starts(corpus: Corpus, split: str, length: int) -> np.ndarray:
-    """The starts of the pieces of `length` inputs that rows with questions are cut into: (rows,
-    pieces), from the end of each row to its beginning.
+def chunk_starts(corpus: Corpus, split: str, length: int) -> np.ndarray:
+    """The starts of the chunks of `length` inputs that rows with questions are cut into: (rows,
+    chunks), from the end of each row to its beginning.
     """
     inputs = corpus.meta["questions"]["trained" if split == "train" else "longest"]
     n_tokens = corpus.meta["splits"][split]["tokens"]
@@ -167,7 +167,7 @@ def unread(corpus: Corpus, seed: int, first: int, inputs: int) -> Pair:
     few are left.
     """
     if "questions" in corpus.meta:
-        n_rows = piece_starts(corpus, "train", inputs).size
+        n_rows = chunk_starts(corpus, "train", inputs).size
     else:
         n_rows = len(corpus.train) // (inputs + 1)
     if first + UNREAD > n_rows:
@@ -184,7 +184,7 @@ def validation(corpus: Corpus, length: int, count: int) -> Pair:
     In a corpus of rows they have trained sizes, which come first in the split.
     """
     if "questions" in corpus.meta:
-        starts = piece_starts(corpus, "val", length)[:, 0]
+        starts = chunk_starts(corpus, "val", length)[:, 0]
         starts = starts[evenly(len(starts), count)]
     elif "rows" in corpus.meta:
         rows = corpus.meta["rows"]
@@ -200,15 +200,15 @@ def inputs_and_targets(corpus: Corpus, split: str, starts: np.ndarray, length: i
 
     The targets are as in `targets_of`.
     """
-    tokens, scored = pieces(corpus, split, starts, length)
+    tokens, scored = chunks(corpus, split, starts, length)
     return tokens[:, :-1], targets_of(corpus, tokens, scored)
 
 
-def pieces(corpus: Corpus, split: str, starts: np.ndarray, length: int) -> Pair:
-    """Pieces of a split and what is scored in them: (n, length + 1) int64 each.
+def chunks(corpus: Corpus, split: str, starts: np.ndarray, length: int) -> Pair:
+    """Chunks of a split and what is scored in them: (n, length + 1) int64 each.
 
     In text, everything is scored (1); in rows, answers, with their distances. In rows with
-    questions it is the distance at an answer if all of its writes are in the piece, plus OF_ORDER
+    questions it is the distance at an answer if all of its writes are in the chunk, plus OF_ORDER
     for order questions; TEXT at a byte of text; else 0.
     """
     places = starts[:, None] + np.arange(length + 1)
@@ -223,18 +223,18 @@ def pieces(corpus: Corpus, split: str, starts: np.ndarray, length: int) -> Pair:
     return tokens, scored
 
 
-def tested_pieces(corpus: Corpus, length: int, n_rows: int) -> tuple[np.ndarray, ...]:
+def tested_chunks(corpus: Corpus, length: int, n_rows: int) -> tuple[np.ndarray, ...]:
     """The test sequences of `length` inputs: evenly spaced validation rows, cut from their ends.
 
-    Returns tokens and what is scored, as in `pieces`, and the document of each piece, (n,). Only
+    Returns tokens and what is scored, as in `chunks`, and the document of each chunk, (n,). Only
     the last SCORED inputs of a row are scored as text, so that every length has the same targets.
     """
-    starts = piece_starts(corpus, "val", length)
+    starts = chunk_starts(corpus, "val", length)
     read = evenly(len(starts), n_rows)
     documents = np.load(corpus.folder / "val_documents.npy", allow_pickle=False)
     documents = np.repeat(documents[read], starts.shape[1])
-    tokens, scored = pieces(corpus, "val", starts[read].ravel(), length)
+    tokens, scored = chunks(corpus, "val", starts[read].ravel(), length)
     is_text = scored == TEXT
-    is_text[:: starts.shape[1], -SCORED:] = False  # in the last piece of each row
+    is_text[:: starts.shape[1], -SCORED:] = False  # in the last chunk of each row
     scored[is_text] = 0
     return tokens, scored, documents

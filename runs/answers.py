@@ -92,9 +92,9 @@ def measure(model: Any, corpus: Corpus, size: int, compute: Compute, processes: 
 def measure_questions(
     corpus: Corpus, scored: np.ndarray, nats: np.ndarray, right: np.ndarray
 ) -> dict:
-    """The measured fields of a row of recall, of pieces of rows with questions that were read.
+    """The measured fields of a row of recall, of chunks of rows with questions that were read.
 
-    All arrays are (pieces, N + 1). `scored` is as in `data.rows.pieces`: a distance where an answer
+    All arrays are (chunks, N + 1). `scored` is as in `data.rows.chunks`: a distance where an answer
     is, with OF_ORDER added for one of order; TEXT at a byte of text, which does not count here.
     """
     scored = np.where(scored < TEXT, scored, 0)

@@ -57,7 +57,7 @@ class Log:
         self.size = processes.size
         self.path = run.folder / "metrics.jsonl"
         self.wandb_run = None
-        if not processes.first:
+        if not processes.is_master:
             return
         # a resumed run repeats the steps after its checkpoint
         before = [json.dumps(x) + "\n" for x in logged(run.folder) if x["step"] <= run.step]

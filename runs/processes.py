@@ -21,7 +21,7 @@ class Processes:
     size: int = 1
 
     @property
-    def first(self) -> bool:
+    def is_master(self) -> bool:
         """Whether this is the process that writes files and prints."""
         return self.rank == 0
 
@@ -34,15 +34,15 @@ class Processes:
         return int(self._reduce(torch.tensor(number), distributed.ReduceOp.MAX))
 
     @contextlib.contextmanager
-    def first_before_others(self) -> Iterator[None]:
+    def master_first(self) -> Iterator[None]:
         """A block that the first process leaves before the others enter it."""
-        if not self.first:
+        if not self.is_master:
             self.highest(0)
         yield
-        if self.first:
+        if self.is_master:
             self.highest(0)
 
-    def shared(self, module: nn.Module) -> nn.Module:
+    def wrap_ddp(self, module: nn.Module) -> nn.Module:
         """The module, wrapped by DDP so that its gradients are averaged over all processes.
 
         Parameters may lack a gradient. One that always does is added, because then DDP never
@@ -57,8 +57,8 @@ class Processes:
     def exchange(self, module: nn.Module | None = None, now: bool = True) -> Iterator[None]:
         """A block in which processes communicate: UserError if another one has ended.
 
-        Around a forward and a backward pass of a `shared` module: gradients are averaged only if
-        `now`.
+        Around a forward and a backward pass of a module from `wrap_ddp`: gradients are averaged
+        only if `now`.
         """
         try:
             with contextlib.nullcontext() if now or self.size == 1 else module.no_sync():
@@ -91,7 +91,7 @@ def world_size() -> int:
 
 
 @contextlib.contextmanager
-def together(backend: str, compute: Compute) -> Iterator[Processes]:
+def init_processes(backend: str, compute: Compute) -> Iterator[Processes]:
     """Join the other processes that torchrun started; ALONE if there are none.
 
     Only the first process prints to standard output.

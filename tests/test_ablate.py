@@ -43,7 +43,7 @@ def folder(tmp_path, monkeypatch):
 
 def plan(*words: str) -> list[ablate.Cell]:
     settings, schemes = configure(AblateSettings, [*TINY, *words], "")
-    return ablate.plan(schemes, settings)
+    return ablate.make_cells(schemes, settings)
 
 
 def compare(monkeypatch, *words: str) -> int:
@@ -67,13 +67,13 @@ def test_a_file_that_sets_pos_is_a_scheme_with_settings_of_its_own(monkeypatch, 
     config = Path(ablate.__file__).with_name("config")
     schemes = [str(config / name) for name in ("recipes/gemma3.py", "alibi.py")]
     planned = []
-    plan_cells = ablate.plan
-    monkeypatch.setattr(ablate, "plan", lambda *given: planned.append(given) or sys.exit())
+    make_cells = ablate.make_cells
+    monkeypatch.setattr(ablate, "make_cells", lambda *given: planned.append(given) or sys.exit())
     with pytest.raises(SystemExit):
         compare(monkeypatch, "nope", *schemes, str(config / "size/tiny.py"), "--seeds=1")
     names, settings = planned[0]
     assert names == ["nope", *schemes]
-    nope, gemma, alibi = plan_cells(names, settings)
+    nope, gemma, alibi = make_cells(names, settings)
     assert [cell.label for cell in (nope, gemma, alibi)] == ["nope", "gemma3", "alibi"]
     # its own settings are above the shared ones, and no other scheme has them
     assert (gemma.settings.n_layer, gemma.settings.norm, gemma.settings.qk_norm) == (
@@ -86,7 +86,7 @@ def test_a_file_that_sets_pos_is_a_scheme_with_settings_of_its_own(monkeypatch, 
     assert gemma.settings.warmup_iters == alibi.settings.warmup_iters == 20
     assert "note: gemma3 keeps its own n_layer=6" in capsys.readouterr().out
     with pytest.raises(UserError, match="twice"):
-        plan_cells(["alibi", schemes[1]], settings)
+        make_cells(["alibi", schemes[1]], settings)
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_places_depend_on_the_split_alone_and_the_first_64_of_256_are_the_64():
     for count in (64, 128, 256):
         gaps = np.diff(np.sort(many.ends[:count]))
         assert gaps.max() - gaps.min() <= 1
-    assert [evaluate.find_places(corpus([n])).piece for n in (65537, 65536)] == [4096, 2048]
+    assert [evaluate.find_places(corpus([n])).chunk for n in (65537, 65536)] == [4096, 2048]
 
 
 # ---- the protocols, by hand
@@ -172,7 +172,7 @@ def test_the_protocols_are_what_their_definitions_say(length):
         ]
         check_by_hand(rows[protocol, length], model, scored)
         assert rows[protocol, length]["targets"] == rows["fixed_targets", L]["targets"]
-    starts = data.evenly(sum(DOCUMENTS) - max(64, length), 16)  # of the 16 pieces of 64 tokens
+    starts = data.evenly(sum(DOCUMENTS) - max(64, length), 16)  # of the 16 chunks of 64 tokens
     scored = [(p + t + 1, t % length + 1) for p in starts for t in range(max(64, length))]
     check_by_hand(rows["nonoverlapping", length], model, [(int(t), v) for t, v in scored])
     assert {shape[1] for shape, window in model.calls if window} <= {n for n in (length,) if n > L}
@@ -295,13 +295,15 @@ def test_a_row_holds_what_the_format_says():
 
 def test_what_cannot_be_measured_is_a_row_with_its_reason():
     rows = measured(Known(limit=16))
-    assert {rows[name, 40]["reason"] for name in evaluate.PLANS} == {"the table ends at 16"}
+    assert {rows[name, 40]["reason"] for name in evaluate.PROTOCOL_WINDOWS} == {
+        "the table ends at 16"
+    }
     assert rows["fixed_targets", 40]["targets"] == rows["fixed_targets", 16]["targets"]
     rows = measured(documents=(900,), lengths=(256, 257))
     assert rows["fixed_targets", 256]["nats"] and rows["nonoverlapping", 257]["nats"]
     assert rows["windowed", 257]["reason"].startswith("the test of toy has windows of at most 256")
     rows = measured(documents=(15,))
-    assert rows["nonoverlapping", 8]["reason"].endswith("too few for 16 pieces of 8")
+    assert rows["nonoverlapping", 8]["reason"].endswith("too few for 16 chunks of 8")
     rows = measured(documents=(900,), eval_windows=1024)
     assert rows["windowed", 8]["reason"].endswith("too few for 1024 windows")
 
@@ -327,7 +329,7 @@ def test_a_tuning_loss_is_of_places_that_share_no_target_with_a_test():
     model.eval()
     places, ends = evaluate.find_places(text), evaluate.tuning_places(text, 40, 64).ends
     own = [t for end in ends for t in range(end - 31, end + 1)]
-    plans = [plan(places, n) for plan in evaluate.PLANS.values() for n in (5, 64, 500)]
+    plans = [plan(places, n) for plan in evaluate.PROTOCOL_WINDOWS.values() for n in (5, 64, 500)]
     used = {t for plan in plans for t in plan.targets().ravel()}
     assert len(ends) == 64 and len(set(own)) == 2048 and not used & set(own)
     tester = evaluate.Tester(model, text)

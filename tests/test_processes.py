@@ -15,7 +15,7 @@ import train
 from configurable import UserError, read_json
 from runs import processes
 from runs.device import CPU
-from runs.processes import ALONE, Processes, together
+from runs.processes import ALONE, Processes, init_processes
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
 SHARED = ["--pos=randomized(max=1024) + rope", "--gradient_accumulation_steps=2"]
@@ -72,9 +72,9 @@ def test_a_mistake_ends_every_process_with_one_sentence(project: Project, tmp_pa
 
 def test_a_process_alone_waits_for_nobody(monkeypatch):
     module = torch.nn.Linear(2, 2)
-    assert ALONE.first and ALONE.highest(3) == 3 and ALONE.shared(module) is module
+    assert ALONE.is_master and ALONE.highest(3) == 3 and ALONE.wrap_ddp(module) is module
     assert ALONE.sum(torch.ones(2)).tolist() == [1, 1]
-    with together("auto", CPU) as alone:
+    with init_processes("auto", CPU) as alone:
         assert alone == ALONE
     monkeypatch.setenv("WORLD_SIZE", "two")
     with pytest.raises(UserError, match="WORLD_SIZE='two' is not a number"):

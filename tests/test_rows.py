@@ -85,11 +85,11 @@ def read_recall(tokens, row, kinds):
 def test_a_question_is_scored_if_all_its_writes_are_in_the_piece(folder, name, length):
     corpus = data.load(name, folder)
     kinds = corpus.meta["questions"]
-    starts = rows.piece_starts(corpus, "val", length)
+    starts = rows.chunk_starts(corpus, "val", length)
     assert starts.shape[1] == 512 // length and (starts[:, 0] + length)[1] == 2 * 513 - 1
     starts = starts.ravel()[:400]
     whole = corpus.val.reshape(-1, 513)[starts // 513]
-    tokens, scored = rows.pieces(corpus, "val", starts, length)
+    tokens, scored = rows.chunks(corpus, "val", starts, length)
     asked = {"content": 0, "order": 0}
     for piece, row, stated in zip(tokens, whole, scored, strict=True):
         expected = np.where(piece < 256, rows.TEXT if name == "text_recall" else 0, 0)
@@ -161,7 +161,7 @@ def test_every_length_scores_the_same_bytes_at_the_ends_of_rows(folder):
     corpus = data.load("text_recall", folder)
     found = []
     for length in (32, 64, 512):
-        tokens, scored, documents = rows.tested_pieces(corpus, length, 64)
+        tokens, scored, documents = rows.tested_chunks(corpus, length, 64)
         assert len(tokens) == len(documents) == 64 * (512 // length)
         is_text = scored == rows.TEXT
         assert not is_text[:, : -rows.SCORED].any()
@@ -455,8 +455,8 @@ def test_an_epoch_reads_each_row_once_and_only_answers_are_targets(folder, name)
     corpus = data.load(name, folder)
     if name == "recall":  # pieces of rows
         length = 100
-        starts = rows.piece_starts(corpus, "train", length).ravel()
-        written, scored = rows.pieces(corpus, "train", starts, length)
+        starts = rows.chunk_starts(corpus, "train", length).ravel()
+        written, scored = rows.chunks(corpus, "train", starts, length)
     else:
         length = corpus.meta["rows"]["inputs"]
         written = corpus.train.reshape(-1, length + 1)

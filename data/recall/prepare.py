@@ -17,10 +17,10 @@ There are two kinds of questions:
 
 Test rows have --longest inputs, 32 L; training rows --trained, L. Distances are log-uniform, from 1
 (order: 4) to the row length. A row is built on a ring, so that all positions are equivalent:
-writes, questions and answers are equally frequent at each. A piece of a row therefore has the same
+writes, questions and answers are equally frequent at each. A chunk of a row therefore has the same
 densities as a longer one, 1 content question per 32 tokens and 1 order question per 64, and
-training and test sequences of any length are pieces of such rows. A question is scored if all its
-writes are in the piece. Each name is asked for once per row, and its token does not reveal the kind
+training and test sequences of any length are chunks of such rows. A question is scored if all its
+writes are in the chunk. Each name is asked for once per row, and its token does not reveal the kind
 of question.
 
 One model learns both text and questions, and one pass tests both. Because questions are rare in
@@ -126,7 +126,7 @@ def three_writes(generator: np.random.Generator, farthest: np.ndarray) -> np.nda
 def make_rows(
     generator: np.random.Generator, n_rows: int, length: int, n_names: int, text: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows in noise, or in evenly spaced pieces of a `text`.
+    """Rows in noise, or in evenly spaced chunks of a `text`.
 
     Returns tokens and what is scored, both (n_rows, length + 1): the distance at an answer, TEXT
     at a byte of the text, else 0; and the offset in the text where each row ends, (n_rows,).
