@@ -51,7 +51,7 @@ from configurable import (
     configure,
     read_config_file,
     run_program,
-    words,
+    to_argv,
     write_json,
 )
 from runs import device, results
@@ -158,13 +158,13 @@ def make_cells(schemes: list[str], settings: AblateSettings) -> list[Cell]:
             s = replace(shared, **of_recipe)
             s = replace(s, pos=parse(s.pos).text)
             label = Path(label).stem
-            for name in settings.named & of_recipe.keys():
+            for name in settings.set_by_user & of_recipe.keys():
                 if getattr(s, name) != getattr(shared, name):
                     print(f"note: {label} keeps its own {name}={getattr(s, name)}")
         else:
             label = parse(label).text
             s = replace(shared, pos=label)
-        s, _ = configure(TrainSettings, [*words(s), *own], "")
+        s, _ = configure(TrainSettings, [*to_argv(s), *own], "")
         for name in fixed:
             if getattr(s, name) != getattr(shared, name):
                 raise UserError(f"{text}: a scheme of a comparison has no {name} of its own")
@@ -257,7 +257,7 @@ def train_cells(cells: list[Cell], jobs: int) -> dict[str, str]:
         # A process group of its own: Ctrl-C reaches it only from here. The output comes through a
         # pipe: if this process is killed, the next line that it prints ends the child.
         child = subprocess.Popen(
-            [sys.executable, "-u", str(TRAIN), *words(cell.settings)],
+            [sys.executable, "-u", str(TRAIN), *to_argv(cell.settings)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             encoding="utf-8",
@@ -387,7 +387,7 @@ def main() -> int:
         check_folders(cells)
     examine_cells(cells)
 
-    compared = " ".join([*schemes, *words(settings, "result", "test")])
+    compared = " ".join([*schemes, *to_argv(settings, "result", "test")])
     digest = hashlib.sha256(compared.encode()).hexdigest()[:6]
     name = f"out/ablate-{settings.dataset}-L{settings.block_size}-{digest}"
     folder = Path(settings.ablate_dir or name)

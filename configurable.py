@@ -68,11 +68,11 @@ def setting(default: Any, help: str, kind: str = "result") -> Any:
 class Settings:
     """The base class of all settings. Every value is checked: UserError for a bad one.
 
-    `named` holds the names that the user has set (see `configure`). It is not a field, so copies
-    made by `dataclasses.replace` lose it.
+    `set_by_user` holds the names that the user has set (see `configure`). It is not a field, so
+    copies made by `dataclasses.replace` lose it.
     """
 
-    named = frozenset()
+    set_by_user = frozenset()
     # settings that a program does not take, each with what the user should do instead
     refused = {}
 
@@ -419,19 +419,19 @@ def values(settings: Settings, *kinds: str) -> dict[str, Any]:
     }
 
 
-def typed(value: Any) -> str:
+def as_argument(value: Any) -> str:
     """A value as it is typed on the command line."""
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     return str(value)
 
 
-def words(settings: Settings, *kinds: str) -> list[str]:
+def to_argv(settings: Settings, *kinds: str) -> list[str]:
     """The settings of these kinds, by default of all, that differ from the defaults, as words of a
     command line: --name=value.
     """
     return [
-        f"--{name}={typed(value)}"
+        f"--{name}={as_argument(value)}"
         for name, value in values(settings, *(kinds or KINDS)).items()
         if value != getattr(type(settings), name)
     ]
@@ -449,7 +449,7 @@ def answer_help(cls: type[Settings], usage: str, argv: list[str] = sys.argv) -> 
         lines.append(f"\n{heading}:")
         for f in fields(cls):
             if f.metadata["kind"] == kind and f.name not in cls.refused:
-                name = f"--{f.name}={typed(f.default).strip()}"
+                name = f"--{f.name}={as_argument(f.default).strip()}"
                 lines.append(f"  {name:<33} {f.metadata['help']}")
     lines.append("\n--debug shows where an error arose.")
     run_program(lambda: print("\n".join(lines)))
@@ -459,7 +459,7 @@ def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, li
     """The settings and the other arguments of a command line (argv without the program's name).
 
     Arguments that end in .py are config files: a later one wins, and --name=value wins over all.
-    The names that were set become the settings' `named`. --help is handled by `answer_help`,
+    The names that were set become the settings' `set_by_user`. --help is handled by `answer_help`,
     --debug by `run_program`. UserError names the file and line of a mistake, or the command line.
     """
     answer_help(cls, usage, argv)
@@ -477,7 +477,7 @@ def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, li
     if "block_size" in chosen and "length_factor" in chosen:
         raise UserError("block_size and length_factor both set the training length: name one")
     settings = cls(**chosen)
-    object.__setattr__(settings, "named", frozenset(chosen))
+    object.__setattr__(settings, "set_by_user", frozenset(chosen))
     return settings, others
 
 

@@ -65,13 +65,13 @@ def final_settings(typed: TrainSettings) -> TrainSettings:
         inherited = asdict(source.model.config)
         for name in ("vocab_size", "dropout", "block_size", "extend"):  # not part of the shape
             del inherited[name]
-        for name in typed.named & inherited.keys():
+        for name in typed.set_by_user & inherited.keys():
             if getattr(s, name) != inherited[name]:
                 raise UserError(
                     f"init_from={s.init_from} has {name}={inherited[name]}: leave it out"
                 )
         # these are inherited unless they are set
-        for name in {"dataset", "block_size", "extend"} - typed.named:
+        for name in {"dataset", "block_size", "extend"} - typed.set_by_user:
             inherited[name] = getattr(source.settings, name)
         s = replace(s, **inherited)
     if s.length_factor:

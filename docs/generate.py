@@ -18,8 +18,8 @@ from configurable import (
     SampleSettings,
     Settings,
     TrainSettings,
+    as_argument,
     configure,
-    typed,
 )
 from scheme import extension_names, find, options_of, scheme_names
 from tools import BenchSettings, ExplainSettings
@@ -138,7 +138,7 @@ def setting_rows(cls: type[Settings], kind: str) -> list[str]:
     for f in fields(cls):
         if f.metadata["kind"] != kind or f.name in cls.refused:
             continue
-        default = f"`{typed(f.default)!r}`".replace("'", "") if typed(f.default) else ""
+        default = f"`{as_argument(f.default)!r}`".replace("'", "") if as_argument(f.default) else ""
         rows.append(f"| `{f.name}` | {default} | {f.metadata['help']} |")
     return rows
 

@@ -35,8 +35,8 @@ from configurable import (
     read_json,
     replace_file,
     sha256,
+    to_argv,
     values,
-    words,
     write_json,
 )
 from data import rows
@@ -109,7 +109,7 @@ def run_folder(s: TrainSettings) -> Path:
     """
     if s.out_dir:
         return Path(s.out_dir)
-    others = [word for word in words(s, "result") if not word.startswith(APART)]
+    others = [word for word in to_argv(s, "result") if not word.startswith(APART)]
     pos = s.pos.replace(" ", "")
     safe = re.sub(r"[^A-Za-z0-9.=+]+", "_", pos).strip("_")[:60]
     name = f"{safe}-{s.dataset}-L{s.block_size}-s{s.seed}"

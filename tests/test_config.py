@@ -27,7 +27,7 @@ def read(*paths: Path, cls: type = TrainSettings) -> TrainSettings:
 def test_every_file_is_read_and_says_why_it_is_there(path):
     cls = AblateSettings if path.is_relative_to(CONFIG / "paper") else TrainSettings
     settings = read(path, cls=cls)
-    chosen = settings.named - {"init_from"}
+    chosen = settings.set_by_user - {"init_from"}
     assert chosen
     assert path.read_text(encoding="utf-8").startswith("# ")
     if path in SCHEMES:

@@ -25,8 +25,8 @@ from configurable import (
     read_json,
     replace_file,
     run_program,
+    to_argv,
     values,
-    words,
     write_json,
 )
 from tools import BenchSettings, ExplainSettings
@@ -69,7 +69,7 @@ def test_later_files_win_over_earlier_ones_and_the_command_line_over_all(config)
     s, others = configure(TrainSettings, ["x", "--n_embd=4", a, "--n_embd=6", b, "--debug"], "")
     assert (s.n_layer, s.n_head, s.n_embd, s.pos, s.eval_lengths) == (1, 2, 6, "alibi", (64, 1000))
     assert others == ["x"]
-    assert s.named == {"n_layer", "n_head", "n_embd", "pos", "eval_lengths"}
+    assert s.set_by_user == {"n_layer", "n_head", "n_embd", "pos", "eval_lengths"}
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_the_defaults_are_good_and_typed_again_give_the_same(cls):
 
 def test_settings_typed_as_words_give_themselves_again():
     s = TrainSettings(pos="rope + alibi", eval_lengths=(64, 96), min_lr=0, bias=True, out_dir="x y")
-    assert train(*words(s)) == s
-    assert words(s, "manner") == ["--out_dir=x y"]
+    assert train(*to_argv(s)) == s
+    assert to_argv(s, "manner") == ["--out_dir=x y"]
     assert values(s, "test") == {"eval_lengths": (64, 96), "eval_windows": 64}
 
 
