@@ -97,7 +97,7 @@ def measure(rows: pd.DataFrame) -> pd.DataFrame:
 
     A scheme that cannot read the longest texts has nan for what is measured there.
     """
-    trained = rows.train_length.iloc[0]
+    trained = rows.length.min()  # L: no shorter text is tested
     longest = rows.length.max()
     lines = []
     for (label, seed), run in rows.groupby(["label", "seed"], sort=False):
@@ -241,7 +241,7 @@ def draw(rows: pd.DataFrame, path: str) -> None:
 
     labels = list(rows.label.unique())
     groups = [labels[k : k + IN_A_ROW] for k in range(0, len(labels), IN_A_ROW)]
-    size = (11, 3.4 * len(groups))
+    size = (12, 3.4 * len(groups))
     figure, panels = plt.subplots(len(groups), 3, figsize=size, squeeze=False, sharey="col")
     colors = {label: f"C{k}" for k, label in enumerate(labels)}
     for group, axes in zip(groups, panels, strict=True):
@@ -290,9 +290,9 @@ def draw_group(rows: pd.DataFrame, colors: dict[str, str], text, content, order)
         names,
         fontsize=8,
         handlelength=1,
-        loc="upper right",
-        framealpha=0.8,
-        edgecolor="none",
+        loc="upper left",
+        bbox_to_anchor=(1, 1),
+        frameon=False,
     )
 
 
