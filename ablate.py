@@ -97,11 +97,18 @@ class Cell:
             return []
         config = read_config(self.folder)
         changes = differences(self.folder, config, self.settings)
-        # train.py would go on, but with a schedule that no other cell has
-        planned = config["settings"]["max_iters"]
-        if self.settings.decay_lr and planned != self.settings.max_iters:
-            changes.append(f"max_iters: {self.settings.max_iters} here, {planned} there")
+        # train.py goes on if max_iters is raised, but with a schedule that no other cell has
+        s = self.settings
+        planned = config.get("max_iters_before", config["settings"]["max_iters"])
+        is_fixed = s.lr_decay_iters is not None and s.warmup_iters is not None
+        if s.decay_lr and not is_fixed and planned != s.max_iters:
+            changes.append(f"max_iters: {s.max_iters} here, {planned} there")
         return changes
+
+    def keep_dtype(self, asked: str) -> None:
+        """With dtype=auto, leave the dtype of a run that has begun to train.py, which keeps it."""
+        if asked == "auto" and (self.folder / "config.json").exists():
+            self.settings = replace(self.settings, dtype="auto")
 
     def is_finished(self) -> bool:
         """Whether it is fully trained and tested, with these settings, files and corpus."""
@@ -146,7 +153,14 @@ def make_cells(schemes: list[str], settings: AblateSettings) -> list[Cell]:
     if not schemes:
         raise UserError("name the position schemes, as in: python ablate.py nope rope alibi")
     shared = TrainSettings(**{f.name: getattr(settings, f.name) for f in fields(TrainSettings)})
-    fixed = ["dataset", "seed", "init_from", "out_dir", "pos_file"]  # the same for all schemes
+    fixed = [
+        "dataset",
+        "seed",
+        "init_from",
+        "out_dir",
+        "pos_file",
+        "dtype",
+    ]  # the same for all schemes
     if settings.learning_rates:
         fixed.append("learning_rate")
     settings_of = {}  # by the label of a scheme
@@ -346,8 +360,11 @@ def pick_rates(cells: list[Cell], settings: AblateSettings) -> dict[str, float]:
         for rate in settings.learning_rates:
             s = replace(cell.settings, learning_rate=rate, seed=max(settings.seeds) + 1)
             s = replace(s, max_iters=max(1, s.max_iters // 2), eval_lengths=(s.block_size,))
-            s = replace(s, out_dir=f"{run_folder(s)}-trial")  # never a cell of a comparison
+            # never a cell of a comparison
+            s = replace(s, out_dir=f"{run_folder(s)}-trial{s.max_iters}")
             trials[cell.label, rate] = Cell(f"trial of {cell.label} lr={rate}", s)
+    for trial in trials.values():
+        trial.keep_dtype(settings.dtype)
     train_cells(share(list(trials.values()), settings.only), settings.jobs)
     # a line for each scheme, a column for each rate
     losses = pd.Series({key: trial_loss(trial) for key, trial in trials.items()}).unstack()
@@ -394,25 +411,24 @@ def main() -> int:
     os.environ.setdefault("WANDB_RUN_GROUP", folder.name)  # wandb reads it, in each cell too
 
     # one dtype for all cells: that of cells that have begun, or else the faster one here
-    begun = {}  # the dtype of the cells that have begun, by folder
-    keeps = settings.dtype == "auto" and not settings.overwrite
+    dtype = settings.dtype
     for cell in cells:
-        if keeps and (cell.folder / "config.json").exists():
-            begun[cell.folder] = read_config(cell.folder)["dtype"]
-    dtype = next(iter(begun.values()), settings.dtype)
+        if dtype == "auto" and not settings.overwrite and (cell.folder / "config.json").exists():
+            dtype = read_config(cell.folder)["dtype"]
     tokens = settings.batch_size * settings.block_size
     compute = device.pick(settings.device, dtype, tokens, settings.n_embd)
     print(f"on {compute.reason}")
     for cell in cells:
-        cell.settings = replace(
-            cell.settings, dtype=begun.get(cell.folder, compute.dtype_name), examine=False
-        )
+        cell.settings = replace(cell.settings, dtype=compute.dtype_name, examine=False)
     if settings.learning_rates and not settings.plan:
         rates = pick_rates(cells, settings)
         for cell in cells:
             rate = rates[cell.label]
             cell.settings = replace(cell.settings, learning_rate=rate)
             cell.label += f" lr={rate}"
+        check_folders(cells)
+    for cell in cells:
+        cell.keep_dtype(settings.dtype)
 
     to_do = share(cells, settings.only)
     if settings.plan:

@@ -201,9 +201,7 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
     pos_file: str = setting("", "a Python file of your own with more position schemes")
     drop_pos: Share = setting(0.0, "share of steps at the end without pos (DroPE)")
     dataset: str = setting("stdlib", "corpus, the name of a folder in data/")
-    init_from: str = setting(
-        "auto", "auto (resume or begin), scratch (begin), a run, a Hugging Face model"
-    )
+    init_from: str = setting("auto", "auto or scratch (new weights), a run, a Hugging Face model")
     length_factor: Count | None = setting(
         None, "with init_from=RUN: train at this many times its length"
     )

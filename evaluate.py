@@ -683,7 +683,7 @@ def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
         diagnose.attention_of(model, texts, length),
         diagnose.far_shuffled(score, lengths),
     ]
-    if lengths[-1] >= length + max(length, diagnose.COPIED):
+    if lengths[-1] >= length + max(length, diagnose.REPEATED):
         findings.append(diagnose.continuations(model, texts, length))
     diagnose.report(findings, run.folder, about)
 

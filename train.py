@@ -59,6 +59,8 @@ def final_settings(typed: TrainSettings) -> TrainSettings:
     extension unless they are set. A resumed run keeps its dtype.
     """
     s = replace(typed, pos=parse(typed.pos).text)
+    if s.init_from == "scratch":  # nanoGPT's word
+        s = replace(s, init_from="auto")
     if s.init_from not in FRESH:  # a fine-tune
         source = checkpoint.open_model(s.init_from, s)
         # the shape of the model cannot change

@@ -234,7 +234,9 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     try:
         config = read_json(path)
         TrainSettings(**config["settings"])
-    except (KeyError, TypeError, UserError) as error:
+    except TypeError as error:  # a setting that there is no more
+        raise UserError(f"{path} is of another version of this program: {error}") from None
+    except (KeyError, UserError) as error:
         raise UserError(f"{path} is damaged ({error}): {RESTORE}") from None
     return config
 
@@ -262,11 +264,12 @@ def scheme_sha256(path: Path) -> str:
         return sha256(path)
     text = path.read_text(encoding="utf-8")
     code = text
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
-            node
-        ):
-            code = code.replace(ast.get_source_segment(text, node.body[0]), "", 1)
+    with contextlib.suppress(SyntaxError):  # of a damaged file
+        for node in ast.walk(ast.parse(text)):
+            is_documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+            if is_documented and ast.get_docstring(node):
+                code = code.replace(ast.get_source_segment(text, node.body[0]), "", 1)
+    code = "\n".join(line for line in code.splitlines() if line.strip())
     return hashlib.sha256(code.encode()).hexdigest()
 
 
@@ -303,11 +306,6 @@ def open_folder(s: TrainSettings) -> tuple[dict | None, dict | None]:
     if s.overwrite or not ((folder / "config.json").exists() or checkpoint_paths(folder)):
         return None, None
     config = read_config(folder)
-    if s.init_from == "scratch":
-        raise UserError(
-            f"{folder} holds a run, and init_from=scratch resumes none: leave it out to resume, or "
-            "start anew with --overwrite=True"
-        )
     state = load_checkpoint(folder)
     differ = differences(folder, config, s)
     if state and state["step"] > s.max_iters:
@@ -321,6 +319,7 @@ def open_folder(s: TrainSettings) -> tuple[dict | None, dict | None]:
     if planned != s.max_iters:
         print(f"note: {planned} steps were planned; from here on the schedule of {s.max_iters}")
         config["settings"]["max_iters"] = s.max_iters
+        config["max_iters_before"] = planned
     return config, state
 
 
@@ -367,16 +366,22 @@ def finished_result(folder: str | Path, s: TrainSettings) -> dict[str, Any] | No
     if differences(folder, config, s) or config["settings"]["max_iters"] != s.max_iters:
         return None
     result = load_result(folder)
-    missing = set(itertools.product(PROTOCOLS, tested_lengths(s.block_size, s.eval_lengths)))
+    asked = (s.max_iters, s.dataset, s.extend)
+    rows = []
     for row in result["rows"]:
-        tested = (row["step"], row["dataset"], row["extend"] or "")
-        if tested == (s.max_iters, s.dataset, s.extend):
-            by_windows = row["protocol"] in ("fixed_targets", "windowed", "recall")
-            if by_windows and row["windows"] != s.eval_windows:
-                continue
-            if "trained" in row:  # a row with answers: all of them were written together
-                return result
+        if (row["step"], row["dataset"], row["extend"] or "") == asked:
+            rows.append(row)
+    by_windows = [row for row in rows if row["protocol"] in ("fixed_targets", "recall")]
+    if rows and not by_windows:  # exact match: all rows were written together
+        return result
+    is_recall = any(row["protocol"] == "recall" for row in rows)
+    protocols = ("recall",) if is_recall else PROTOCOLS
+    missing = set(itertools.product(protocols, tested_lengths(s.block_size, s.eval_lengths)))
+    for row in rows:
+        if row["protocol"] == "nonoverlapping" or row["windows"] == s.eval_windows:
             missing.discard((row["protocol"], row["length"]))
+    if by_windows and by_windows[-1]["windows"] != s.eval_windows:
+        return None  # tables would show the newest rows, which were asked for by another command
     return None if missing else result
 
 

@@ -482,7 +482,7 @@ def tables(rows: pd.DataFrame, format: str = "text", lengths: Iterable[int] = ()
         raise UserError(f"eval_lengths: the tested ones are {sorted(measured)}")
     lengths = lengths or measured
     if format in ("csv", "json"):
-        return show("", rows, format=format)
+        return show("", rows[rows.length.isin(lengths)], format=format)
     is_answer = rows.protocol.isin(answers.ANSWERED)
     if is_answer.any() and (rows.protocol == "fixed_targets").any():
         # questions inside a text: two tables

@@ -237,6 +237,8 @@ def test_a_finished_run_prints_its_table_and_other_lengths_are_tested_without_tr
     assert capsys.readouterr().out.split("nats per byte")[-1] == table
     assert {path: path.stat().st_mtime_ns for path in Path("run").iterdir()} == stamp
     monkeypatch.undo()
+    assert call(evaluate, "run", "--diagnose=True", "--device=cpu") == 0
+    assert "entropy" in capsys.readouterr().out
     for asked in ("--eval_lengths=8,16,64", "--eval_windows=128"):
         assert run("--out_dir=run", asked) == 0
         out = capsys.readouterr().out
@@ -276,8 +278,6 @@ def test_a_folder_of_another_run_is_refused_with_the_differences_and_overwrite_s
         run("--out_dir=run", "--seed=2")
     with pytest.raises(UserError, match="dtype: bfloat16 here, float32 there.*--overwrite"):
         run("--out_dir=run", "--dtype=bfloat16")
-    with pytest.raises(UserError, match="scratch resumes none.*--overwrite"):
-        run("--out_dir=run", "--init_from=scratch")
     assert Path("run/config.json").read_text() == content
     assert run("--out_dir=run", "--seed=2", "--overwrite=True", "--max_iters=4") == 0
     assert read_config("run")["settings"]["seed"] == 2

@@ -176,8 +176,9 @@ def compare(numbers: pd.DataFrame, base: str) -> pd.DataFrame:
             compared = label != base and len(of_scheme) >= 3 and of_scheme[name].notna().all()
             if compared and learned.loc[label, name] and learned.loc[base, name]:
                 line = difference(of_scheme, numbers[numbers.label == base], name)
-                lines.append({"label": label} | line)
-    table = pd.DataFrame(lines)
+                if line["seeds"] >= 3:  # that both have
+                    lines.append({"label": label} | line)
+    table = pd.DataFrame(lines, columns=["label", "name", "seeds", "mean", "half", "p"])
     table["holm"] = holm(table.p)
     return table
 
