@@ -426,9 +426,10 @@ def main() -> int:
             rate = rates[cell.label]
             cell.settings = replace(cell.settings, learning_rate=rate)
             cell.label += f" lr={rate}"
-        check_folders(cells)
     for cell in cells:
         cell.keep_dtype(settings.dtype)
+    if not settings.plan:
+        check_folders(cells)  # again, because the rates are known now
 
     to_do = share(cells, settings.only)
     if settings.plan:

@@ -88,7 +88,9 @@ def settings_table(rows: pd.DataFrame, format: str) -> str:
         s = replace(s, learning_rate=s.highest_lr, warmup_iters=s.warmup)
         sizes = {"parameters": run.parameters, "tokens trained": run.tokens_trained}
         columns[run.label] = values(s, "result") | sizes
-    table = pd.DataFrame(columns, dtype=object).dropna(how="all").drop(["pos", "seed"]).astype(str)
+    table = (
+        pd.DataFrame(columns, dtype=object).dropna(how="all").drop(["pos_file", "seed"]).astype(str)
+    )
     first = table.iloc[:, 0]
     others = table.iloc[:, 1:]
     table = pd.concat([first, others.mask(others.eq(first, axis=0), "")], axis=1)

@@ -363,7 +363,7 @@ def doubts(rows: pd.DataFrame) -> str:
     if math.isnan(half.gain) or beyond.far.isna().all():
         return f"{doubt}: windowed or L/2 was not tested"
     if -half.gain < max(2 * half.gain_stderr, 0.01):
-        return f"{doubt}: loss(L) is hardly below loss(L/2)"
+        return f"{doubt}: loss(L) is not clearly below loss(L/2)"
     if (beyond.far > np.maximum(2 * beyond.far_stderr, 0.005)).any():
         return ""
     return f"{doubt}: fixed_targets is nowhere clearly below windowed"
@@ -554,7 +554,8 @@ def paper_table(schemes: pd.DataFrame, title: str, notes: Iterable[str]) -> str:
     lowest = means == schemes.groupby("length")["mean"].transform("min")
     cells = cells.mask(lowest, "<" + cells + ">")  # bold; to_latex would escape braces
     cells += schemes.half.map(" ± {:.3f}".format).where(schemes.half.notna(), "")
-    legend = f"mean ± half of its 95 % t-interval over {schemes.seeds.max()} seeds, by test length"
+    legend = "mean over seeds ± half of its 95 % t-interval (from three seeds on), by test length; "
+    legend += f"seeds: {schemes.seeds.max()}"
     lines = [legend, "bold: the lowest mean of a column, without a test", *notes]
     table = show(title, wide(schemes.assign(cells=cells), "cells"), lines, "tex")
     table = table.replace("<", r"\textbf{").replace(">", "}")
