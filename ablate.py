@@ -153,14 +153,8 @@ def make_cells(schemes: list[str], settings: AblateSettings) -> list[Cell]:
     if not schemes:
         raise UserError("name the position schemes, as in: python ablate.py nope rope alibi")
     shared = TrainSettings(**{f.name: getattr(settings, f.name) for f in fields(TrainSettings)})
-    fixed = [
-        "dataset",
-        "seed",
-        "init_from",
-        "out_dir",
-        "pos_file",
-        "dtype",
-    ]  # the same for all schemes
+    # the same for all schemes
+    fixed = ["dataset", "seed", "init_from", "out_dir", "pos_file", "dtype"]
     if settings.learning_rates:
         fixed.append("learning_rate")
     settings_of = {}  # by the label of a scheme

@@ -43,7 +43,6 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Length = Annotated[int, Field(ge=2, le=2**24)]
 Lengths = tuple[Length, ...]
 Share = Annotated[float, Field(ge=0, lt=1)]
-FRESH = ("auto", "scratch")  # the values of init_from that start from random weights
 
 
 # ---- the settings of every program
@@ -273,7 +272,7 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
 
     def check_together(self) -> None:
         self.gpt(vocab_size=1)  # checks the shape; the vocabulary comes from the corpus
-        if self.length_factor and self.init_from in FRESH:
+        if self.length_factor and self.init_from in ("auto", "scratch"):
             raise UserError("length_factor is for a run that is trained on: add --init_from=RUN")
 
 

@@ -27,7 +27,6 @@ from tqdm import tqdm
 
 import evaluate
 from configurable import (
-    FRESH,
     GPTConfig,
     TrainSettings,
     UserError,
@@ -59,9 +58,9 @@ def final_settings(typed: TrainSettings) -> TrainSettings:
     extension unless they are set. A resumed run keeps its dtype.
     """
     s = replace(typed, pos=parse(typed.pos).text)
-    if s.init_from == "scratch":  # nanoGPT's word
+    if s.init_from == "scratch":  # nanoGPT's word for it
         s = replace(s, init_from="auto")
-    if s.init_from not in FRESH:  # a fine-tune
+    if s.init_from != "auto":  # a fine-tune
         source = checkpoint.open_model(s.init_from, s)
         # the shape of the model cannot change
         inherited = asdict(source.model.config)
@@ -113,7 +112,7 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes) -
     if state:
         model = GPT(GPTConfig(**state["gpt"]), s.pos_file, folder)
         model.load_state_dict(state["model"])
-    elif s.init_from in FRESH:
+    elif s.init_from == "auto":
         model = GPT(s.gpt(corpus.vocab_size), s.pos_file, folder)
     else:
         source = checkpoint.open_model(s.init_from, s)
@@ -281,7 +280,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
     shared_loss = processes.wrap_ddp(loss_fn)  # in DDP if there are several processes
 
     data_seed = s.seed
-    if s.init_from not in FRESH:  # each fine-tune of a chain reads the data in its own order
+    if s.init_from != "auto":  # each fine-tune of a chain reads the data in its own order
         data_seed = mixed_seed(s.seed, len(run.config["train_lengths"]))
     # DroPE: from this step on the model has no positions; by default max_iters, so never
     drop_step = s.max_iters - round(s.drop_pos * s.max_iters)
