@@ -278,9 +278,12 @@ def test_a_comparison_is_made_once_and_goes_on(monkeypatch, capsys):
     changed = [label for label, path in configs.items() if path.read_bytes() != before[label]]
     assert changed == ["dip"]
     # again: nothing is left to do
-    capsys.readouterr()
-    assert compare(monkeypatch, *words, "--overwrite=True") == 0
-    assert "cells: 2, finished: 2" in capsys.readouterr().out
+    for dtype in ("float32", "auto"):  # auto keeps those of another dtype too
+        capsys.readouterr()
+        assert compare(monkeypatch, *words, "--overwrite=True", f"--dtype={dtype}") == 0
+        assert "cells: 2, finished: 2" in capsys.readouterr().out
+    with pytest.raises(UserError, match="max_iters: 9 here"):  # no cell has another schedule
+        compare(monkeypatch, *words, "--max_iters=9")
 
     # a cell whose folder holds another run is refused before anything is trained
     path = configs["nope"]

@@ -239,6 +239,7 @@ def test_a_page_of_the_board_has_the_numbers_of_its_rows_by_two_programs(folder,
     page = (folder / "README.md").read_text(encoding="utf-8")
     for line in board.show(numbers, base).splitlines():
         assert line in page
+    assert board.compare(numbers[numbers.seed == 3], base).empty  # no p of one shared seed
     # the project's own statistics, which board.py does not import
     cells = load_rows(folder / table).groupby(["label", "seed"])
     for cell in numbers.itertuples():
