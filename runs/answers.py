@@ -308,8 +308,10 @@ def reader(reading: pd.DataFrame) -> str:
         return f"finds names up to {content.reach:.0f} back, and does not know their order"
     if order.reach * 2 < content.reach:
         return f"finds names up to {content.reach:.0f} back, knows order up to {order.reach:.0f}"
-    reach = f"{content.reach:.0f}"
-    return f"finds names and knows their order up to {reach} back, as a window of {reach} would"
+    text = f"finds names and knows their order up to {content.reach:.0f} back"
+    if reading.gaps.any():
+        return text
+    return f"{text}, as a window of {content.reach:.0f} would"
 
 
 def table(tested: Tested) -> pd.DataFrame:

@@ -464,8 +464,11 @@ def show(
         lines.insert(1, "\t".join(["---"] * frame.shape[1]))
         table = "\n".join("| " + line.replace("\t", " | ") + " |" for line in lines)
         return "\n\n".join([title, table, *notes])
-    table = frame.to_latex(index=False, escape=True, **numbers)
+    columns = "l" + "r" * (frame.shape[1] - 1)
+    table = frame.to_latex(index=False, escape=True, column_format=columns, **numbers)
     table = table.replace("|", "$|$").replace("& -", "& $-$").replace("±", r"$\pm$")
+    # three lengths fit a column of 3.25 inches
+    table = table.replace(r"\begin", r"\footnotesize\setlength{\tabcolsep}{3pt}\begin")
     comments = "\n".join([title, *notes]).replace("\n", "\n% ")
     return f"% {comments}\n{table}"
 
@@ -558,9 +561,7 @@ def paper_table(schemes: pd.DataFrame, title: str, notes: Iterable[str]) -> str:
     legend += f"seeds: {schemes.seeds.max()}"
     lines = [legend, "bold: the lowest mean of a column, without a test", *notes]
     table = show(title, wide(schemes.assign(cells=cells), "cells"), lines, "tex")
-    table = table.replace("<", r"\textbf{").replace(">", "}")
-    # three lengths fit a column of 3.25 inches
-    return table.replace(r"\begin", r"\footnotesize\setlength{\tabcolsep}{3pt}\begin")
+    return table.replace("<", r"\textbf{").replace(">", "}")
 
 
 def notes_of(rows: pd.DataFrame) -> list[str]:
