@@ -212,39 +212,28 @@ class Tester:
 
         With a `limit`, a query sees only keys with i - j < limit. With `kept`, all inputs of a
         window but the last `kept` are shuffled. A batch has at most 16k inputs, and each of n
-        processes takes every n-th batch. The first 64 windows are batched alike, however many
+        processes takes every n-th batch. The first 64 blocks are batched alike, however many
         follow.
         """
-        blocks = len(windows.ends)
-        n_targets = windows.scored.sum()  # of a block
-        nats = np.zeros(blocks * n_targets)
-        # where in nats the last target of each window belongs, (blocks, n)
-        last = np.arange(blocks)[:, None] * n_targets + np.cumsum(windows.scored) - 1
         processes = self.processes
-        for length in np.unique(windows.lengths)[::-1]:
-            # the windows of this length in all blocks, (W,) each
-            same_length = windows.lengths == length
-            ends = windows.ends[:, same_length].ravel()
-            last_slots = last[:, same_length].ravel()
-            scored = np.tile(windows.scored[same_length], blocks)
-            back = np.arange(scored.max())[::-1]  # targets, counted from the last of a window: (t,)
-            size = min(MOST_WINDOWS, floor_power_of_two(max(1, BATCH_TOKENS // int(length))))
-            for first in range(size * processes.rank, len(ends), size * processes.size):
-                batch = slice(first, first + size)  # of B windows
-                offsets = ends[batch, None] + np.arange(-length, 1)  # (B, length + 1)
+        stops = np.cumsum(windows.scored)  # where in a block the targets of a window end
+        nats = np.zeros((len(windows.ends), stops[-1]))
+        for n, length in enumerate(windows.lengths.tolist()):
+            scored = windows.scored[n]
+            size = min(MOST_WINDOWS, floor_power_of_two(max(1, BATCH_TOKENS // length)))
+            for first in range(size * processes.rank, len(nats), size * processes.size):
+                batch = slice(first, first + size)  # of B blocks
+                offsets = windows.ends[batch, n, None] + np.arange(-length, 1)  # (B, length + 1)
                 if kept is not None and kept < length:
                     far = offsets[:, : length - kept]
                     np.random.default_rng(diagnose.SEED).permuted(far, axis=1, out=far)
                 tokens = torch.from_numpy(self.corpus.val[offsets].astype(np.int64))
-                is_scored = back < scored[batch, None]  # (B, t)
-                targets = tokens[:, -len(back) :].where(torch.from_numpy(is_scored), -1)
-                idx = tokens[:, :-1].to(self.compute.device)
+                tokens = tokens.to(self.compute.device)
                 with device.autocast(self.compute):
-                    found = self.model.losses(idx, targets.to(idx.device), window=limit)
-                slots = last_slots[batch, None] - back  # where in nats each belongs, (B, t)
-                nats[slots[is_scored]] = found.cpu().double().numpy()[is_scored]
+                    found = self.model.losses(tokens[:, :-1], tokens[:, -scored:], window=limit)
+                nats[batch, stops[n] - scored : stops[n]] = found.cpu().double().numpy()
         processes.sum(torch.from_numpy(nats))  # zero where another process has measured
-        return nats.reshape(blocks, n_targets)
+        return nats
 
 
 def losses_at(tester: Tester, places: Places, length: int, kept: int | None = None) -> np.ndarray:
