@@ -68,7 +68,7 @@ from runs.checkpoint import (
 from runs.examine import examine
 from runs.figures import plot_rows
 from runs.log import diverged, log_comparison, logged
-from scheme import load_file, parse
+from scheme import canonical_extend, load_file, parse
 from train import SIGNALS
 
 TRAIN = Path(__file__).resolve().with_name("train.py")
@@ -105,11 +105,6 @@ class Cell:
             changes.append(f"max_iters: {s.max_iters} here, {planned} there")
         return changes
 
-    def keep_dtype(self, asked: str) -> None:
-        """With dtype=auto, leave the dtype of a run that has begun to train.py, which keeps it."""
-        if asked == "auto" and (self.folder / "config.json").exists():
-            self.settings = replace(self.settings, dtype="auto")
-
     def is_finished(self) -> bool:
         """Whether it is fully trained and tested, with these settings, files and corpus."""
         try:
@@ -139,7 +134,7 @@ class Cell:
 def is_recipe(word: str) -> bool:
     """Whether an argument is a config file that sets pos, and so counts as a scheme."""
     is_file = word.endswith(".py") and Path(word).is_file()
-    return is_file and bool(re.search(r"^pos\s*=", Path(word).read_text(encoding="utf-8"), re.M))
+    return is_file and bool(re.search(rb"^pos\s*=", Path(word).read_bytes(), re.M))
 
 
 def make_cells(schemes: list[str], settings: AblateSettings) -> list[Cell]:
@@ -172,7 +167,11 @@ def make_cells(schemes: list[str], settings: AblateSettings) -> list[Cell]:
         else:
             label = parse(label).text
             s = replace(shared, pos=label)
+        pos = s.pos
         s, _ = configure(TrainSettings, [*to_argv(s), *own], "")
+        s = replace(s, extend=canonical_extend(s.extend))  # as train.py names the folder
+        if s.pos != pos:
+            raise UserError(f"{text}: name that scheme instead of --pos")
         for name in fixed:
             if getattr(s, name) != getattr(shared, name):
                 raise UserError(f"{text}: a scheme of a comparison has no {name} of its own")
@@ -233,9 +232,9 @@ def examine_cells(cells: list[Cell]) -> None:
 # ---- training
 
 
-def train_cells(cells: list[Cell], jobs: int) -> dict[str, str]:
+def train_cells(cells: list[Cell], jobs: int, dtype: str = "auto") -> dict[str, str]:
     """Train and test the cells that are not finished, `jobs` at once; print a line for each.
-    Returns {name of a cell: why it failed}.
+    Returns {name of a cell: why it failed}. A run that has begun keeps its dtype.
 
     SIGINT (Ctrl-C), SIGTERM and SIGUSR1 are passed on to the running cells, which save and end;
     then SystemExit is raised.
@@ -261,11 +260,14 @@ def train_cells(cells: list[Cell], jobs: int) -> dict[str, str]:
             return
         started = time.monotonic()
         last = ""
+        s = replace(cell.settings, examine=False)  # examine_cells has done it
+        if s.overwrite or not (cell.folder / "config.json").exists():
+            s = replace(s, dtype=dtype)
         cell.folder.mkdir(parents=True, exist_ok=True)
         # A process group of its own: Ctrl-C reaches it only from here. The output comes through a
         # pipe: if this process is killed, the next line that it prints ends the child.
         child = subprocess.Popen(
-            [sys.executable, "-u", str(TRAIN), *to_argv(cell.settings)],
+            [sys.executable, "-u", str(TRAIN), *to_argv(s)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             encoding="utf-8",
@@ -312,7 +314,7 @@ def train_cells(cells: list[Cell], jobs: int) -> dict[str, str]:
 # ---- a plan
 
 
-def show_plan(cells: list[Cell], jobs: int) -> None:
+def show_plan(cells: list[Cell], jobs: int, dtype: str) -> None:
     """Print the state of each cell, and how long the unfinished ones would train on this machine.
 
     To measure it, one cell of each scheme takes forty steps in a temporary folder; the last twenty
@@ -327,7 +329,7 @@ def show_plan(cells: list[Cell], jobs: int) -> None:
             s = replace(s, out_dir=f"{folder}/{len(trials)}", max_iters=40, eval_interval=40)
             s = replace(s, drop_pos=0, eval_lengths=(s.block_size,), wandb_log=False)
             trials[label] = Cell(f"forty steps of {label}", replace(s, log_interval=20))
-        for name, reason in train_cells(list(trials.values()), jobs).items():
+        for name, reason in train_cells(list(trials.values()), jobs, dtype).items():
             raise UserError(f"{name}: {reason}")
         logs = {label: logged(trial.folder) for label, trial in trials.items()}
     seconds = 0.0
@@ -343,7 +345,7 @@ def show_plan(cells: list[Cell], jobs: int) -> None:
 # ---- learning rates
 
 
-def pick_rates(cells: list[Cell], settings: AblateSettings) -> dict[str, float]:
+def pick_rates(cells: list[Cell], settings: AblateSettings, dtype: str) -> dict[str, float]:
     """The learning rate with the lowest loss, for each scheme.
 
     Each rate is tried with an extra seed for half of the steps. UserError as long as other shares
@@ -357,9 +359,7 @@ def pick_rates(cells: list[Cell], settings: AblateSettings) -> dict[str, float]:
             # never a cell of a comparison
             s = replace(s, out_dir=f"{run_folder(s)}-trial{s.max_iters}")
             trials[cell.label, rate] = Cell(f"trial of {cell.label} lr={rate}", s)
-    for trial in trials.values():
-        trial.keep_dtype(settings.dtype)
-    train_cells(share(list(trials.values()), settings.only), settings.jobs)
+    train_cells(share(list(trials.values()), settings.only), settings.jobs, dtype)
     # a line for each scheme, a column for each rate
     losses = pd.Series({key: trial_loss(trial) for key, trial in trials.items()}).unstack()
     print(results.show("loss by learning rate", losses.rename_axis("scheme")))
@@ -412,27 +412,24 @@ def main() -> int:
     tokens = settings.batch_size * settings.block_size
     compute = device.pick(settings.device, dtype, tokens, settings.n_embd)
     print(f"on {compute.reason}")
-    for cell in cells:
-        cell.settings = replace(cell.settings, dtype=compute.dtype_name, examine=False)
+    dtype = compute.dtype_name
     if settings.learning_rates and not settings.plan:
-        rates = pick_rates(cells, settings)
+        rates = pick_rates(cells, settings, dtype)
         for cell in cells:
             rate = rates[cell.label]
             cell.settings = replace(cell.settings, learning_rate=rate)
             cell.label += f" lr={rate}"
-    for cell in cells:
-        cell.keep_dtype(settings.dtype)
     if not settings.plan:
         check_folders(cells)  # again, because the rates are known now
 
     to_do = share(cells, settings.only)
     if settings.plan:
-        show_plan(to_do, settings.jobs)
+        show_plan(to_do, settings.jobs, dtype)
         return 0
     folder.mkdir(parents=True, exist_ok=True)
     n_finished = sum(cell.is_finished() for cell in to_do)
     print(f"cells: {len(to_do)}, finished: {n_finished}; the comparison goes to {folder}")
-    failures = train_cells(to_do, settings.jobs)
+    failures = train_cells(to_do, settings.jobs, dtype)
     finished = {str(cell.folder): cell.label for cell in cells if cell.is_finished()}
     waits_for_other_shares = to_do != cells and len(finished) < len(cells)
     if not finished or waits_for_other_shares:

@@ -274,6 +274,8 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
         self.gpt(vocab_size=1)  # checks the shape; the vocabulary comes from the corpus
         if self.length_factor and self.init_from in ("auto", "scratch"):
             raise UserError("length_factor is for a run that is trained on: add --init_from=RUN")
+        if self.drop_pos and self.extend not in ("", "none"):
+            raise UserError("drop_pos takes positions away, and extend with them: --extend=none")
 
 
 @dataclass(frozen=True)

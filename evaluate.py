@@ -289,8 +289,7 @@ def loss_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
     train_length = about["train_length"]
     places = find_places(corpus, settings.eval_windows)
     rows = []
-    fixed = []  # the rows of fixed_targets
-    fixed_nats = []  # of their targets: (places, scored) or None for each row
+    nats_at = {}  # of the targets of fixed_targets, (places, scored) or None, by length
     for protocol in tester.protocols:
         for length in tested_lengths(train_length, settings.eval_lengths):
             row = begin_row(tester, about, protocol, length, len(places.ends))
@@ -299,8 +298,8 @@ def loss_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
             rows.append(row)
             print_row(row, corpus)
             if protocol == "fixed_targets":
-                fixed.append(row)
-                fixed_nats.append(nats)
+                nats_at[length] = nats
+    fixed = [row for row in rows if row["protocol"] == "fixed_targets"]
 
     # the first windows of the longest test again, in float32
     finite = [row for row in fixed if row["nats"] is not None]
@@ -313,32 +312,43 @@ def loss_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
         where = f"fixed_targets at {row['length']}, {CHECK_WINDOWS} windows"
         row["note"].append(f"{where}: {row['dtype']} minus float32 is {less:+.5f} nats")
 
-    # a row without a dtype was not measured, for the reason that it gives
-    read = [row for row in fixed if "dtype" in row]
-    if read:
-        # the losses of a predictor by counts and longest match on the same targets, (places,
-        # scored) for each length; its weights are fitted on as many other places
-        lengths = [row["length"] for row in read]
-        ends = find_places(corpus, 2 * len(places.ends)).ends
-        *predicted, near, far = context.known_losses(
-            corpus, ends, places.scored, [*lengths, context.NEAR, places.reach]
-        )
-        for row, nats in zip(read, predicted, strict=True):
-            row["text_nats"] = nats.mean(axis=1).tolist()
-        is_key = context.key_targets(near, far)  # (places, scored)
-        if is_key.sum() < FEW_KEYS:
-            print(f"key_targets: not measured, {is_key.sum()} are fewer than {FEW_KEYS}")
-        else:
-            for row, nats in zip(fixed, fixed_nats, strict=True):
-                key = begin_row(tester, about, "key_targets", row["length"], len(places.ends))
-                key |= key_fields(corpus, places, row, nats, is_key)
-                rows.append(key)
-                print_row(key, corpus)
-
+    rows += key_rows(tester, about, places, fixed, nats_at)
     for row in rows:
         if "note" in row:
             row["note"] = "; ".join(row["note"])
     pair_with_L(rows, train_length)
+    return rows
+
+
+def key_rows(
+    tester: Tester, about: dict, places: Places, fixed: list[dict], nats_at: dict
+) -> list[dict]:
+    """Rows of key_targets, one for each of the rows of fixed_targets, unless there are too few.
+
+    Rows of fixed_targets get the predictor's nats too. For nats_at see `loss_rows`.
+    """
+    corpus = tester.corpus
+    read = [row for row in fixed if "dtype" in row]  # those that could be measured
+    if not read:
+        return []
+    # the predictor's nats, (places, scored), at each length, with near and with far context; its
+    # weights are fitted on as many other places
+    ends = find_places(corpus, 2 * len(places.ends)).ends
+    lengths = [*(row["length"] for row in read), context.NEAR, places.reach]
+    predicted = context.known_losses(corpus, ends, places.scored, lengths)
+    for row, nats in zip(read, predicted, strict=False):
+        row["text_nats"] = nats.mean(axis=1).tolist()
+    is_key = context.key_targets(*predicted[-2:])  # (places, scored)
+    if is_key.sum() < FEW_KEYS:
+        print(f"key_targets: not measured, {is_key.sum()} are fewer than {FEW_KEYS}")
+        return []
+    rows = []
+    for row in fixed:
+        length = row["length"]
+        key = begin_row(tester, about, "key_targets", length, len(places.ends))
+        key |= key_fields(corpus, places, row, nats_at[length], is_key)
+        rows.append(key)
+        print_row(key, corpus)
     return rows
 
 
@@ -630,9 +640,11 @@ def evaluate_run(
             measured = results.load_result(run.folder)["rows"]
         if not again:
             missing = []  # lengths
+            dtype = {"dtype": tester.compute.dtype_name}
             for n in tested_lengths(about["train_length"], lengths):
-                asked = begin_row(tester, about, protocols[0], n, settings.eval_windows)
-                if not any(asked.items() <= row.items() for row in measured):
+                asked = begin_row(tester, about, protocols[0], n, settings.eval_windows) | dtype
+                # a row that could not be measured has no dtype
+                if not any(asked.items() <= (dtype | row).items() for row in measured):
                     missing.append(n)
             if not missing:
                 continue
@@ -693,7 +705,13 @@ def main() -> None:
                 tested[str(run.folder)] = result
     if settings.diagnose:
         return
-    rows = results.select(results.rows_of(tested), settings.dataset, extend="all")
+    rows = results.rows_of(tested)
+    if rows.dataset.nunique() > 1:
+        raise UserError(
+            f"the runs were tested on {' and '.join(rows.dataset.unique())}, and their results "
+            "kept; --dataset=NAME tests all on one"
+        )
+    rows = results.select(rows, rows.dataset.iloc[0], extend="all")
     print(results.tables(rows, settings.format))
     if len(tested) > 1 or settings.out:
         path = Path(settings.out or "out/extrapolation.png")

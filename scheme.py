@@ -56,28 +56,32 @@ class Mention:
 
 
 @dataclass(frozen=True)
-class Expression:
-    """A parsed expression: its canonical text, and its mentions from left to right.
+class Together:
+    """Two parts of an expression that act together, joined by +."""
 
-    Layer n uses branch n modulo their number. A branch is a list of what acts together: mentions,
-    and lists of branches, of which the layer uses one each by the same rule. `a | b` has the
-    branches [[a], [b]], and `a + (b | c)` has one branch of two lists: [[[[a]], [[b], [c]]]].
-    """
+    left: "Pattern"
+    right: "Pattern"
+
+
+# what acts in one layer after another, again and again: layer n has branch n modulo their number
+Pattern = list[Mention | Together]
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A parsed expression: its canonical text, its mentions from left to right, and its pattern."""
 
     text: str
     mentions: list[Mention]
-    branches: list[list]
+    pattern: Pattern
 
 
-def mentions_in(branches: list[list], layer: int) -> list[Mention]:
-    """The mentions that act in a layer (counted from 0), given the branches of an expression."""
-    mentions = []
-    for part in branches[layer % len(branches)]:
-        if isinstance(part, Mention):
-            mentions.append(part)
-        else:
-            mentions += mentions_in(part, layer)
-    return mentions
+def mentions_in(pattern: Pattern, layer: int) -> list[Mention]:
+    """The mentions of a pattern that act in a layer (counted from 0)."""
+    branch = pattern[layer % len(pattern)]
+    if isinstance(branch, Mention):
+        return [branch]
+    return mentions_in(branch.left, layer) + mentions_in(branch.right, layer)
 
 
 def parse(text: str) -> Expression:
@@ -90,8 +94,8 @@ def parse(text: str) -> Expression:
     mentions = []
     try:
         tree = ast.parse(text.strip(), mode="eval").body
-        branches = read_branches(tree, mentions)
-        return Expression(ast.unparse(tree), mentions, branches)
+        pattern = read_pattern(tree, mentions)
+        return Expression(ast.unparse(tree), mentions, pattern)
     except (SyntaxError, RecursionError, MemoryError):
         raise UserError(
             f"the expression {text!r:.80} cannot be read; write e.g. alibi, rope(base=500000), "
@@ -99,20 +103,25 @@ def parse(text: str) -> Expression:
         ) from None
 
 
-def read_branches(tree, mentions):
-    """The branches of a syntax tree; the mentions in it are appended to `mentions`."""
+def canonical_extend(text: str) -> str:
+    """An `extend` expression in canonical form, "" for none."""
+    return "" if text in ("", "none") else parse(text).text
+
+
+def read_pattern(tree, mentions):
+    """The pattern of a syntax tree; the mentions in it are appended to `mentions`."""
     match tree:
         case ast.BinOp(left, ast.Add(), right):
-            return [[read_branches(left, mentions), read_branches(right, mentions)]]
+            return [Together(read_pattern(left, mentions), read_pattern(right, mentions))]
         case ast.BinOp(left, ast.BitOr(), right):
-            return read_branches(left, mentions) + read_branches(right, mentions)
+            return read_pattern(left, mentions) + read_pattern(right, mentions)
         case ast.BinOp(ast.Constant(int(count)), ast.Mult(), right):
-            branches = read_branches(right, mentions)
-            if 1 <= count * len(branches) <= 1000:  # nested repeats multiply
-                return count * branches
+            pattern = read_pattern(right, mentions)
+            if 1 <= count * len(pattern) <= 1000:  # nested repeats multiply
+                return count * pattern
     mention = read_mention(tree)  # UserError for all that is neither a name nor a call
     mentions.append(mention)
-    return [[mention]]
+    return [mention]
 
 
 def read_mention(tree):
@@ -137,7 +146,7 @@ def read_mention(tree):
         try:
             is_word = isinstance(keyword.value, ast.Name)  # as in kind=log
             value = keyword.value.id if is_word else ast.literal_eval(keyword.value)
-        except ValueError:
+        except (ValueError, TypeError):
             raise UserError(f"in {text:.80}: a value is a number, True, False or a word") from None
         options[keyword.arg] = value
     return Mention(name, options, text)
@@ -286,8 +295,8 @@ def build(
         per_layer = options.pop("per_layer")
 
         # its layers
-        branches = expression.branches
-        acts_in = [layer for layer in range(n_layer) if mention in mentions_in(branches, layer)]
+        pattern = expression.pattern
+        acts_in = [layer for layer in range(n_layer) if mention in mentions_in(pattern, layer)]
         in_all = len(acts_in) == n_layer
         if extends and not acts_in:
             raise UserError(f"{name} is in none of the {n_layer} layers of '{expression.text:.80}'")
@@ -690,7 +699,7 @@ class Scheme(nn.Module):
         n_layer = len(self.layers)
         layers_of = {}  # {"rope + logn": ["0", "2"], "nope": ["1", "3"]}
         for layer in range(n_layer):
-            mentions = mentions_in(self.expression.branches, layer)
+            mentions = mentions_in(self.expression.pattern, layer)
             schemes = " + ".join(mention.text for mention in mentions)
             layers_of.setdefault(schemes, []).append(str(layer))
         text = f"all {n_layer} layers: {schemes}"

@@ -44,7 +44,7 @@ from runs.log import Log
 from runs.muon import Muon
 from runs.processes import Processes, init_processes
 from runs.results import describe_run, run_table, update_result
-from scheme import parse
+from scheme import canonical_extend, parse
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # schedulers send the last one
 
@@ -77,10 +77,7 @@ def final_settings(typed: TrainSettings) -> TrainSettings:
         s = replace(s, **inherited)
     if s.length_factor:
         s = replace(s, block_size=s.length_factor * s.block_size, length_factor=None)
-    if s.extend == "none":
-        s = replace(s, extend="")
-    elif s.extend:
-        s = replace(s, extend=parse(s.extend).text)
+    s = replace(s, extend=canonical_extend(s.extend))
     folder = checkpoint.run_folder(s)
     if s.dtype == "auto" and (folder / "config.json").exists() and not s.overwrite:
         s = replace(s, dtype=checkpoint.read_config(folder)["dtype"])
@@ -97,6 +94,7 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes) -
         corpus = checkpoint.training_corpus(s)
     # config.json and the newest checkpoint of the run that is resumed; None for a new run
     config, state = checkpoint.open_folder(s)
+    is_new = config is None
 
     # the model: from a checkpoint, with new weights, or with those of another run
     if compute.kind == "cpu":  # refuse an operation that does not repeat to the bit
@@ -129,22 +127,22 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes) -
             "step evenly; change batch_size or their number"
         )
     model.draw_ids(s.seed, 0, s.block_size)  # UserError if the scheme has too few random positions
-    if s.examine and processes.is_master and not config:  # a resumed run was examined at its start
+    if s.examine and processes.is_master and is_new:  # a resumed run was examined at its start
         for warning in examine(model.config, model.pos.pos_file, s.block_size, folder):
             print(f"warning: {warning}")
 
     print(f"{folder}: {model.parameter_count:,} parameters; {model.pos.describe()}")
     print(f"on {compute.reason}")
-    if not config:
-        config = {"train_lengths": trained_lengths}  # write_folder adds the rest
-    run = Run(folder, s, config, model.to(compute.device), compute)
+    run = Run(folder, s, model.to(compute.device), compute, config or {})
+    if is_new:
+        run.config = checkpoint.new_config(run, trained_lengths, processes.size)
     if state:
         run.step = state["step"]
         run.checkpoint = state["digest"]
         run.saved = state
         print(f"resuming at step {run.step}")
     if processes.is_master:
-        checkpoint.write_folder(run, processes.size)
+        checkpoint.write_folder(run, is_new)
     return run
 
 
@@ -325,8 +323,9 @@ def train(run: Run, processes: Processes, log: Log) -> None:
             batch = rows.batch(run.corpus, s.block_size, data_seed, first, count)
             # (count, block_size) each
             idx, targets = (to_device(array, compute) for array in batch)
-            # DDP averages the gradients over the processes after the last micro-batch only
-            with processes.exchange(shared_loss, now=first + count == end):
+            if processes.size > 1:  # average the gradients after the last micro-batch only
+                shared_loss.require_backward_grad_sync = first + count == end
+            with processes.errors_of_others():
                 with device.autocast(compute):
                     part = shared_loss(idx, targets) * (count / share)
                 scaler.scale(part).backward()

@@ -65,9 +65,9 @@ class Run:
 
     folder: Path
     settings: TrainSettings
-    config: dict[str, Any]
     model: GPT
     compute: Compute
+    config: dict[str, Any]
     step: int = 0
     checkpoint: str = ""
     saved: dict[str, Any] | None = None
@@ -323,35 +323,41 @@ def open_folder(s: TrainSettings) -> tuple[dict | None, dict | None]:
     return config, state
 
 
-def write_folder(run: Run, processes: int) -> None:
-    """Complete `run.config` and write it to config.json, for a new run or a resumed one.
+def new_config(run: Run, train_lengths: list[int], processes: int) -> dict[str, Any]:
+    """The content of config.json of a new run, whose weights see these lengths in training."""
+    files = scheme_files(run.model.pos)
+    return provenance() | {
+        "train_lengths": train_lengths,
+        "settings": asdict(run.settings),
+        "device": run.compute.name,
+        "dtype": run.compute.dtype_name,
+        "dtype_asked": run.settings.dtype,
+        "processes": processes,
+        "files_sha256": {name: scheme_sha256(path) for name, path in files.items()},
+        "corpus_sha256": corpus_digests(run.corpus),
+        "parameters": run.model.parameter_count,
+        "original_length": run.model.config.block_size,
+        "run_id": uuid.uuid4().hex,
+    }
 
-    The folder of a new run gets copies of the scheme's files that are not part of this program.
+
+def write_folder(run: Run, is_new: bool) -> None:
+    """Lock the folder of a run and write its config.json.
+
+    The folder of a new run is emptied, and gets copies of the scheme's files that are not part of
+    this program.
     """
     folder = run.folder
     lock_folder(folder)
-    if "run_id" not in run.config:  # a new one
+    if is_new:
         for pattern in ("ckpt-*.pt", "metrics.jsonl", "extrapolation.*", "diagnose.*"):
             for path in folder.glob(pattern):  # of a run that is overwritten
                 path.unlink()
-        files = scheme_files(run.model.pos)
-        for name, path in files.items():
+        for name, path in scheme_files(run.model.pos).items():
             copy = folder / name
             if not is_of_program(name) and path != copy.resolve():
                 copy.parent.mkdir(exist_ok=True, parents=True)
                 shutil.copyfile(path, copy)
-        run.config |= provenance() | {
-            "settings": asdict(run.settings),
-            "device": run.compute.name,
-            "dtype": run.compute.dtype_name,
-            "dtype_asked": run.settings.dtype,
-            "processes": processes,
-            "files_sha256": {name: scheme_sha256(path) for name, path in files.items()},
-            "corpus_sha256": corpus_digests(run.corpus),
-            "parameters": run.model.parameter_count,
-            "original_length": run.model.config.block_size,
-            "run_id": uuid.uuid4().hex,
-        }
     write_json(folder / "config.json", run.config)
 
 
@@ -371,18 +377,19 @@ def finished_result(folder: str | Path, s: TrainSettings) -> dict[str, Any] | No
     for row in result["rows"]:
         if (row["step"], row["dataset"], row["extend"] or "") == asked:
             rows.append(row)
-    by_windows = [row for row in rows if row["protocol"] in ("fixed_targets", "recall")]
-    if rows and not by_windows:  # exact match: all rows were written together
+    windows = [row["windows"] for row in rows if row["protocol"] in ("fixed_targets", "recall")]
+    if rows and not windows:  # exact match: all rows were written together
         return result
-    is_recall = any(row["protocol"] == "recall" for row in rows)
-    protocols = ("recall",) if is_recall else PROTOCOLS
-    missing = set(itertools.product(protocols, tested_lengths(s.block_size, s.eval_lengths)))
+    if not windows or windows[-1] != s.eval_windows:
+        return None  # tables would show the newest rows, which were asked for by another command
+    measured = set()
     for row in rows:
         if row["protocol"] == "nonoverlapping" or row["windows"] == s.eval_windows:
-            missing.discard((row["protocol"], row["length"]))
-    if by_windows and by_windows[-1]["windows"] != s.eval_windows:
-        return None  # tables would show the newest rows, which were asked for by another command
-    return None if missing else result
+            measured.add((row["protocol"], row["length"]))
+    is_recall = any(protocol == "recall" for protocol, _ in measured)
+    protocols = ("recall",) if is_recall else PROTOCOLS
+    wanted = itertools.product(protocols, tested_lengths(s.block_size, s.eval_lengths))
+    return result if measured.issuperset(wanted) else None
 
 
 # ---- checkpoints
@@ -470,7 +477,7 @@ def load_run(
     model.load_state_dict(state["model"])
     model = model.to(compute.device).eval()
     settings = TrainSettings(**config["settings"])
-    return Run(folder, settings, config, model, compute, state["step"], state["digest"])
+    return Run(folder, settings, model, compute, config, state["step"], state["digest"])
 
 
 def open_model(name: str, settings: Any) -> Run:
@@ -494,7 +501,7 @@ def open_model(name: str, settings: Any) -> Run:
     config = {"dtype": compute.dtype_name, "train_lengths": [s.block_size]}
     folder = Path("out", "tests", f"{Path(name).resolve().name}-{checkpoint[:10]}")
     model = model.to(compute.device).eval()
-    return Run(folder, s, config, model, compute, checkpoint=checkpoint)
+    return Run(folder, s, model, compute, config, checkpoint=checkpoint)
 
 
 def run_corpus(run: Run, dataset: str = "") -> data.Corpus:

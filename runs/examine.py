@@ -75,7 +75,7 @@ def examine(
             expression = parse(config.pos)
             layers = {}  # the first layer in which each mention acts
             for layer in range(config.n_layer):
-                for mention in mentions_in(expression.branches, layer):
+                for mention in mentions_in(expression.pattern, layer):
                     layers.setdefault(mention, layer)
             # as few layers as contain every piece, but at least 3 if the model has as many
             n_layer = min(config.n_layer, max(3, 1 + max(layers.values())))

@@ -33,7 +33,9 @@ class Muon(torch.optim.Muon):
             for shape, params in by_shape.items():
                 updates = []
                 for p in params:
-                    buffer = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
+                    if p not in self.state:
+                        self.state[p]["momentum_buffer"] = torch.zeros_like(p)
+                    buffer = self.state[p]["momentum_buffer"]
                     buffer.lerp_(p.grad, 1 - group["momentum"])
                     updates.append(p.grad.lerp(buffer, group["momentum"]))  # Nesterov's
                 update = orthogonalise(torch.stack(updates).to(self.dtype), group["ns_steps"])

@@ -54,15 +54,10 @@ class Processes:
         return DDP(module, find_unused_parameters=True, gradient_as_bucket_view=True)
 
     @contextlib.contextmanager
-    def exchange(self, module: nn.Module | None = None, now: bool = True) -> Iterator[None]:
-        """A block in which processes communicate: UserError if another one has ended.
-
-        Around a forward and a backward pass of a module from `wrap_ddp`: gradients are averaged
-        only if `now`.
-        """
+    def errors_of_others(self) -> Iterator[None]:
+        """A block in which processes communicate: UserError if another one has ended."""
         try:
-            with contextlib.nullcontext() if now or self.size == 1 else module.no_sync():
-                yield
+            yield
         except RuntimeError as error:
             if not isinstance(error, distributed.DistError) and "gloo" not in str(error):
                 raise
@@ -72,7 +67,7 @@ class Processes:
 
     def _reduce(self, tensor: Tensor, operation: distributed.ReduceOp) -> Tensor:
         if self.size > 1:
-            with self.exchange():
+            with self.errors_of_others():
                 distributed.all_reduce(tensor, operation)
         return tensor
 

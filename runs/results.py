@@ -105,8 +105,9 @@ def update_result(folder: str | Path, new: dict[str, Any]) -> dict[str, Any]:
 def describe_run(run: Any) -> dict[str, Any]:
     """The fields of a result that describe the run, with the extension that is active now."""
     settings = run.settings
+    is_dropped = settings.drop_pos > 0 and run.model.config.pos == "nope"
     return {
-        "pos": f"{settings.pos} (dropped)" if settings.drop_pos else settings.pos,
+        "pos": f"{settings.pos} (dropped)" if is_dropped else settings.pos,
         "extend": run.model.pos.extend_text or None,
         "train_length": settings.block_size,
         "original_length": run.model.config.block_size,
@@ -288,7 +289,7 @@ def rename(rows: pd.DataFrame, labels: str) -> pd.DataFrame:
     """Rename labels: "alibi=ALiBi,rope=RoPE (ours)", or the path of a file with such a pair in each
     line. UserError for a label that no row has.
     """
-    if Path(labels).is_file():
+    if "=" not in labels and Path(labels).is_file():
         labels = Path(labels).read_text(encoding="utf-8")
     # split at line ends, and at commas outside parentheses
     pairs = [pair.rpartition("=") for pair in re.split(r"\n|,\s*(?![^(]*\))", labels) if pair]
@@ -555,13 +556,13 @@ def paper_table(schemes: pd.DataFrame, title: str, notes: Iterable[str]) -> str:
     means = schemes["mean"]
     cells = means.map("{:.3f}".format).replace({"nan": "n/a", "inf": "diverged"})
     lowest = means == schemes.groupby("length")["mean"].transform("min")
-    cells = cells.mask(lowest, "<" + cells + ">")  # bold; to_latex would escape braces
+    cells = cells.mask(lowest, "\x02" + cells + "\x03")  # bold; to_latex would escape braces
     cells += schemes.half.map(" ± {:.3f}".format).where(schemes.half.notna(), "")
     legend = "mean over seeds ± half of its 95 % t-interval (from three seeds on), by test length; "
     legend += f"seeds: {schemes.seeds.max()}"
     lines = [legend, "bold: the lowest mean of a column, without a test", *notes]
     table = show(title, wide(schemes.assign(cells=cells), "cells"), lines, "tex")
-    return table.replace("<", r"\textbf{").replace(">", "}")
+    return table.replace("\x02", r"\textbf{").replace("\x03", "}")
 
 
 def notes_of(rows: pd.DataFrame) -> list[str]:

@@ -16,9 +16,10 @@ import pytest
 from conftest import corpus_of_programs, written
 
 import ablate
-from configurable import AblateSettings, TrainSettings, UserError, configure, read_json
+from configurable import AblateSettings, TrainSettings, UserError, configure, read_json, to_argv
 from runs import results
 from runs.log import log_comparison
+from train import final_settings
 
 NAME = f"test_ablate_{os.getpid()}"  # of a small corpus of bytes in data/
 TINY = [f"--dataset={NAME}", "--n_layer=1", "--n_head=2", "--n_embd=16", "--block_size=32"]
@@ -61,6 +62,9 @@ def test_the_cells_are_schemes_by_seeds_those_of_the_first_seed_first():
     assert [cell.name for cell in cells] == [f"{x}, seed {s}" for s in (5, 6) for x in labels]
     assert [cell.settings.qk_norm for cell in cells] == [False, False, True] * 2
     assert len({cell.folder for cell in cells}) == 6
+    (cell,) = plan("rope", "--seeds=5", "--extend=pi(factor = 2)")
+    trained = final_settings(configure(TrainSettings, to_argv(cell.settings), "")[0])
+    assert Path(trained.out_dir) == cell.folder  # where train.py puts it
 
 
 def test_a_file_that_sets_pos_is_a_scheme_with_settings_of_its_own(monkeypatch, capsys):
@@ -97,6 +101,8 @@ def test_a_file_that_sets_pos_is_a_scheme_with_settings_of_its_own(monkeypatch, 
         (["rope", "rope --n_head=2"], "twice"),
         (["rope", "--seeds=1,2,1"], "appears twice"),
         (["rope", "rope --seed=3"], "no seed of its own"),
+        (["rope", "nope --pos=alibi"], "name that scheme instead of --pos"),
+        (["rope", "--extend=pi(factor=2)", "nope --drop_pos=0.5"], "drop_pos takes positions away"),
         (["rope", "rope --qknorm=True"], "qk_norm"),
         (["rope", "--block_size=30000"], "training split"),
         (["rope", "--eval_lengths=32,60000"], "60000"),
@@ -222,7 +228,7 @@ def test_the_shares_are_disjoint_and_complete():
 
 def test_the_rate_of_the_lowest_loss_is_picked_for_each_scheme(monkeypatch):
     trained = []
-    monkeypatch.setattr(ablate, "train_cells", lambda cells, jobs: trained.extend(cells))
+    monkeypatch.setattr(ablate, "train_cells", lambda cells, jobs, dtype: trained.extend(cells))
     losses = {"rope": {0.5: 2.0, 1.0: math.inf}, "alibi": {0.5: 2.0, 1.0: 1.0}}
     monkeypatch.setattr(
         ablate, "trial_loss", lambda x: losses[x.settings.pos][x.settings.learning_rate]
@@ -230,14 +236,14 @@ def test_the_rate_of_the_lowest_loss_is_picked_for_each_scheme(monkeypatch):
     words = ["--seeds=0,4", "--learning_rates=0.5,1", "--max_iters=600"]
     settings, _ = configure(AblateSettings, [*TINY, *words, "--only=2/2"], "")
     cells = plan("rope", "alibi", *words)
-    assert ablate.pick_rates(cells, settings) == {"rope": 0.5, "alibi": 1.0}
+    assert ablate.pick_rates(cells, settings, "float32") == {"rope": 0.5, "alibi": 1.0}
     assert [trial.label for trial in trained] == ["trial of rope lr=1.0", "trial of alibi lr=1.0"]
     assert {(x.settings.seed, x.settings.max_iters) for x in trained} == {(5, 300)}
     cell = replace(trained[0].settings, out_dir="")  # another run, though its settings are equal
     assert trained[0].folder != ablate.Cell("rope", cell).folder
     losses["rope"][1.0] = math.nan  # not tried yet
     with pytest.raises(UserError, match="a rate was not tried"):
-        ablate.pick_rates(cells, settings)
+        ablate.pick_rates(cells, settings, "float32")
 
 
 # ---- the comparison as a whole
@@ -325,17 +331,17 @@ def test_a_plan_counts_first_steps_others_and_jobs(stand_in, monkeypatch, capsys
     cells = stand_in("nope", "alibi", max_iters=102)
     for cell in cells:
         monkeypatch.setattr(type(cell), "state", lambda cell: ("begun at step 2", 2))
-    monkeypatch.setattr(ablate, "train_cells", lambda cells, jobs: {})
+    monkeypatch.setattr(ablate, "train_cells", lambda cells, jobs, dtype: {})
     per_step = cells[0].settings.tokens_per_step
     speeds = [{"tokens_per_s": per_step / seconds} for seconds in (20, 3, 1.5)]
     monkeypatch.setattr(ablate, "logged", lambda folder: speeds)
-    ablate.show_plan(cells, 2)
+    ablate.show_plan(cells, 2, "float32")
     said = capsys.readouterr().out
     assert "nope, seed 1337: 1500.0 ms a step, 20 s the first\n" in said
     assert "about 2.8 min" in said  # 2 cells of 20 + 100 * 1.5 seconds, two at once
-    monkeypatch.setattr(ablate, "train_cells", lambda cells, jobs: {"alibi": "it is broken"})
+    monkeypatch.setattr(ablate, "train_cells", lambda cells, jobs, dtype: {"alibi": "it is broken"})
     with pytest.raises(UserError, match="alibi: it is broken"):
-        ablate.show_plan(cells, 2)
+        ablate.show_plan(cells, 2, "float32")
 
 
 @pytest.mark.slow

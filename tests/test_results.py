@@ -131,13 +131,15 @@ def test_a_damaged_result_is_named_with_the_command_that_makes_it_anew(damage, t
 
 
 def test_a_result_has_the_settings_that_change_it():
-    config = SimpleNamespace(block_size=32)
+    config = SimpleNamespace(block_size=32, pos="nope")
     model = SimpleNamespace(pos=SimpleNamespace(extend_text=""), config=config, parameter_count=7)
     settings = TrainSettings(pos="alibi", n_layer=2, drop_pos=0.5, max_iters=9, block_size=64)
     run = SimpleNamespace(model=model, settings=settings, step=5, tokens=10, checkpoint="c" * 64)
     found = results.describe_run(run)
     assert found["pos"] == "alibi (dropped)" and found["settings"]["n_layer"] == 2
     assert (found["train_length"], found["original_length"], found["max_iters"]) == (64, 32, 9)
+    config.pos = "alibi"  # a test before the step that drops it
+    assert results.describe_run(run)["pos"] == "alibi"
     assert results.tested_lengths(128) == [64, 128, 256, 512, 1024, 2048, 4096]
     assert results.tested_lengths(128, (300, 100)) == [100, 128, 300]
 
@@ -365,6 +367,8 @@ def test_a_table_in_latex_has_means_intervals_and_the_lowest_in_bold():
             expected.append(rf"{mean} $\pm$ {half:.3f}")
         assert lines[name] == " & ".join(expected) + " \\\\"
     assert "n/a \\\\" in lines["learned"] and "t-interval" in tex
+    ours = results.rename(rows, "alibi=ALiBi <ours>")
+    assert "ALiBi <ours> & \\textbf{" in tables(ours, "tex", (512, 128))
     assert "\\pm" not in tables(seeds(2), "tex").split("tabular")[1]  # of two seeds
     with pytest.raises(UserError, match="the tested ones are .64, 128, 256, 512."):
         tables(rows, "text", (300,))
@@ -375,6 +379,8 @@ def test_labels_of_the_users_own(tmp_path):
     pairs = {"alibi": "ALiBi", "rope | nope": "R(a, b)"}
     (tmp_path / "names").write_text("".join(f"{label}={name}\n" for label, name in pairs.items()))
     text = ",".join(f"{label}={name}" for label, name in pairs.items())
+    long_name = "R" * 300  # longer than a file's name may be
+    assert long_name in set(results.rename(rows, f"alibi={long_name}").label)
     for labels in (text, str(tmp_path / "names")):
         named = results.rename(rows, labels)
         assert list(named.label.unique()) == ["ALiBi", "R(a, b)", "learned", "yarn_x"]

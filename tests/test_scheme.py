@@ -23,7 +23,7 @@ SHAPE = Shape(n_head=4, head_dim=8, width=32, length=64)
 def names_by_layer(text, n_layer=6):
     """What acts in each layer, as text."""
     expression = parse(text)
-    layers = [mentions_in(expression.branches, n) for n in range(n_layer)]
+    layers = [mentions_in(expression.pattern, n) for n in range(n_layer)]
     return [" + ".join(m.name for m in mentions) for mentions in layers]
 
 
@@ -104,6 +104,7 @@ def test_options_are_numbers_booleans_and_words():
         ("rope(base=1, base=2)", "no option twice"),
         ("rope(base=f(1))", "a value is a number"),
         ("rope(base=10**3)", "a value is a number"),
+        ("rope(base={[]: 1})", "a value is a number"),
         ("rope(layout=open('made', 'w'))", "a value is"),
         ("__import__('os').mkdir('made')", "joins names"),
         ("röpe", "at most 500 ASCII"),
