@@ -325,7 +325,7 @@ def read_positions(kind: str, theirs: dict, n_layer: int) -> str:
         types = theirs["layer_types"]
     elif theirs.get("use_sliding_window"):
         raise UserError(f"it is of type {kind} with use_sliding_window, which is not computed here")
-    if kind == "mistral" and "sliding_window" in theirs:
+    elif kind == "mistral" and "sliding_window" in theirs:
         types = ["sliding_attention" for _ in range(n_layer)]
     if kind == "smollm3":
         every = theirs["no_rope_layer_interval"]
@@ -424,6 +424,8 @@ def read_settings(config: dict, bias: bool) -> GPTConfig:
         ours[name] = theirs.get(key, literal_eval(default[0]) if default else None)
     rope_type = theirs.get("rope_type", theirs.get("type", "default"))
     refused += refused_in(rope)
+    if theirs.get("scale_attn_weights") is False:
+        refused.append("scale_attn_weights=False")
     if ours["mlp"] not in family["activations"] or rope_type not in ("default", *EXTENSIONS):
         refused.append(f"activation {ours['mlp']} with rope_type {rope_type}")
     if refused:
@@ -435,7 +437,8 @@ def read_settings(config: dict, bias: bool) -> GPTConfig:
     ours["pos"] = read_positions(kind, theirs, ours["n_layer"])
     if rope_type in EXTENSIONS:
         extension, options = EXTENSIONS[rope_type]
-        ours["block_size"] = theirs.get(ORIGINAL, ours["block_size"])
+        if rope_type != "dynamic":  # it has the length before extending in the usual place
+            ours["block_size"] = theirs.get(ORIGINAL, ours["block_size"])
         ours["extend"] = expression(extension, options, theirs)
     return GPTConfig(**ours)
 
@@ -539,10 +542,13 @@ def load_model(name: str | Path) -> GPT:
                     weights[key] = x
         settings = read_settings(config, any(key.endswith(".bias") for key in weights))
         model = GPT(settings).eval()
-    except (SafetensorError, ArithmeticError, TypeError, ValueError) as error:
+        kind = config["model_type"]
+        logit_scale = 1.0
+        if "logit_scale" in FAMILIES[kind]:
+            logit_scale = float(config.get("logit_scale", FAMILIES[kind]["logit_scale"]))
+    except (SafetensorError, ArithmeticError, AttributeError, TypeError, ValueError) as error:
         raise UserError(f"{name} cannot be read here: {error!s:.300}") from error
 
-    kind = config["model_type"]
     used = set()
     for their_name, view, shape in their_weights(model, kind):
         theirs = weights.get(their_name)
@@ -558,8 +564,7 @@ def load_model(name: str | Path) -> GPT:
     left_over = sorted(weights.keys() - used)
     if left_over:
         raise UserError(f"{name} has weights of no {kind}: {', '.join(left_over):.200}")
-    if "logit_scale" in FAMILIES[kind]:
-        model.ln_f.weight *= config.get("logit_scale", FAMILIES[kind]["logit_scale"])
+    model.ln_f.weight *= logit_scale
     return model
 
 

@@ -76,7 +76,12 @@ THEIRS = {
     "bloom": BLOOM,
     "bloom untied": dict(BLOOM, tie_word_embeddings=False),
     "llama linear": scaled(rope_type="linear"),
-    "llama dynamic": WIDE | dict(rope_parameters=YARN | dict(rope_type="dynamic", factor=2.0)),
+    "llama dynamic": WIDE  # the length before extending is that of max_position_embeddings
+    | dict(
+        rope_parameters=dict(
+            YARN, rope_type="dynamic", factor=2.0, original_max_position_embeddings=5
+        )
+    ),
     "llama yarn": scaled(),
     "llama yarn set": scaled(beta_fast=4.0, beta_slow=0.5, truncate=False),
     "llama llama3": scaled(rope_type="llama3", low_freq_factor=0.5, high_freq_factor=2.0),
@@ -264,6 +269,9 @@ REFUSED_THERE = [
         dict(model_type="olmo3", rope_parameters={"rope_theta": 5.0}),
         "olmo3 with rope_theta=5.0 for no type of layer",
     ),
+    (dict(model_type="olmo3", rope_parameters=[1]), "cannot be read here"),
+    (dict(model_type="cohere2", logit_scale=None), "cannot be read here"),
+    (dict(model_type="gpt2", scale_attn_weights=False), "gpt2 with scale_attn_weights=False"),
     (dict(hidden_act="gelu"), "activation gelu"),
     (dict(hidden_size=None), "n_embd"),
     (dict(quantization_config={"bits": 4}), "quantization_config"),
@@ -283,6 +291,16 @@ def test_a_model_that_ours_is_not_is_refused_by_name(changes, sentence, tmp_path
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     with pytest.raises(UserError, match=f"^{tmp_path}.*{sentence}"):
         load_model(tmp_path)
+
+
+def test_a_mistral_with_types_of_layers_has_windows_in_those_alone(tmp_path):
+    theirs_of("mistral").save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    types = {"layer_types": ["full_attention", "sliding_attention"]}
+    path.write_text(json.dumps(json.loads(path.read_text()) | types))
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    assert "Ministral" in type(theirs).__name__
+    assert_equal_logits(load_model(tmp_path), theirs, [30])
 
 
 def test_several_files_of_old_names_are_read_and_a_damaged_one_is_refused(tmp_path):
