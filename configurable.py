@@ -353,8 +353,6 @@ class ExtendSettings(LogSettings, MeasureSettings):
     The other arguments are run folders (of several seeds) and extensions.
     """
 
-    search: Length | None = setting(None, "search longrope's factors for this many L", "test")
-    rounds: Count = setting(40, "rounds of the search", "test")
     out: str = setting("", "name of table and figure (by default extend, in the run)", "manner")
 
 

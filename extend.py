@@ -4,7 +4,6 @@
 
     python extend.py out/rope-stdlib-L128-s1                     every extension that fits
     python extend.py out/rope-*-s? 'yarn(beta=8)' 'ntk + logn'   these, mean and spread over seeds
-    python extend.py out/rope-stdlib-L128-s1 --search=8          longrope's factors for 8 L
     python extend.py SmolLM-135M yarn --dataset=mine             a Hugging Face folder or name
 
 Several runs must differ only in their seeds. The losses are those of fixed_targets. They are kept
@@ -19,24 +18,17 @@ if __name__ == "__main__":  # --help answers before torch is imported
 import copy
 import os
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-import torch
-from tqdm import trange
-
 import evaluate
-from configurable import ExtendSettings, UserError, configure, run_program, values, write_json
+from configurable import ExtendSettings, UserError, configure, run_program, values
 from runs import device, results
 from runs.checkpoint import (
     Run,
-    lock_folder,
     named_folders,
     open_model,
-    provenance,
     run_corpus,
 )
 from runs.figures import plot_extensions
@@ -108,109 +100,8 @@ def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings)
     log_comparison(settings, frame, figure)
 
 
-# ---- LongRoPE's search (Ding et al. 2024, section 4)
-
-POPULATION = 64  # initial candidates
-PARENTS = 32  # survivors of a round
-CHILDREN = 16  # new candidates of each kind in a round: mutations, and mixtures of two
-MUTATED = 0.3  # the share of numbers that a mutation redraws
-Divisors = tuple[float, ...]  # one for each frequency, ascending
-
-
-def evolve(
-    starts: list[Divisors], loss: Callable, factor: int, rounds: int
-) -> tuple[Divisors, float]:
-    """The best divisors of an evolutionary search by loss(divisors), and their loss."""
-    random = np.random.default_rng(1337)
-
-    def mix(a: Divisors, b: Divisors, share: float) -> Divisors:
-        """Take each number from b with probability `share`, else from a."""
-        return tuple(np.sort(np.where(random.random(len(a)) < share, b, a)).tolist())
-
-    def mutate(parent: Divisors) -> Divisors:
-        drawn = random.uniform(1, 1.25 * factor, len(parent)).round(2)
-        return mix(parent, drawn, MUTATED)
-
-    losses = {}
-    new = list(starts)
-    for k in range(POPULATION - len(starts)):
-        new.append(mutate(starts[k % len(starts)]))
-    bar = trange(rounds + 1, unit="round", disable=None)
-    for _ in bar:
-        for divisors in new:
-            if divisors not in losses:
-                losses[divisors] = loss(divisors)
-        best = sorted(losses, key=losses.get)[:PARENTS]
-        losses = {divisors: losses[divisors] for divisors in best}
-        bar.set_postfix(loss=f"{losses[best[0]]:.4f}")
-        new = []
-        for _ in range(CHILDREN):
-            a, b = random.choice(len(best), 2, replace=False)
-            new.append(mutate(best[a]))
-            new.append(mix(best[a], best[b], 0.5))
-    return best[0], losses[best[0]]
-
-
-def search(run: Run, settings: ExtendSettings) -> None:
-    """Search longrope's factors for one run and write them to longrope-FACTOR.json in its folder.
-
-    They are chosen by `evaluate.tuning_loss`, on targets that no test uses, and then compared with
-    pi, ntk and yarn on the targets of the test.
-    """
-    factor = settings.search
-    model = run.model
-    scheme = model.pos
-    corpus = run_corpus(run, settings.dataset)
-    if not scheme.rotary:
-        raise UserError(f"{run.folder}: {scheme.text} has no rotary piece to search factors for")
-    path = run.folder / f"longrope-{factor}.json"
-    rotary = scheme.rotary[0]
-    total = factor * scheme.shape.length
-    own, _ = rotary.frequencies(total)
-    starts = {}
-    for name in ("pi", "ntk", "yarn"):
-        model.pos.extend(f"{name}(factor={factor})")
-        mapped, _ = rotary.frequencies(total, scheme.maps)
-        divisors = (own / mapped).nan_to_num(1.0)  # 0 / 0: a pair that does not turn
-        starts[name] = tuple(divisors.tolist())
-
-    # activate longrope once; then only its numbers change
-    lock_folder(run.folder)
-    trial = run.folder / ".trial.new"
-    write_json(trial, {"long_factor": starts["pi"]})
-    model.pos.extend(f"longrope(file='{trial.name}', factor={factor})", run.folder)
-    trial.unlink()
-    (longrope,) = scheme.extensions.values()
-    tester = evaluate.Tester(model, corpus, run.compute)
-
-    def loss(divisors: Divisors) -> float:
-        longrope.long.copy_(torch.tensor(divisors))
-        return evaluate.tuning_loss(tester, total, settings.eval_windows)
-
-    best, searched = evolve(list(starts.values()), loss, factor, settings.rounds)
-    places = evaluate.find_places(corpus, settings.eval_windows)
-    unseen = {}  # losses of each on the targets of the test
-    for name, divisors in {**starts, "search": best}.items():
-        longrope.long.copy_(torch.tensor(divisors))
-        unseen[name] = float(evaluate.losses_at(tester, places, total).mean())
-    content = provenance() | {
-        "long_factor": best,
-        "factor": factor,
-        "train_length": scheme.shape.length,
-        "split_sha256": corpus.split_sha256("val"),
-        "rounds": settings.rounds,
-        "loss_searched": searched,
-        "loss_unseen": unseen,
-    }
-    write_json(path, content)
-    print(f"{run.folder}, {total} tokens: nats on targets that were not searched on")
-    for name, nats in unseen.items():
-        print(f"  {name:8} {nats:.4f}")
-    print(f"{path}: use it as --extend=\"longrope(file='{path}')\"")
-
-
 def main() -> None:
-    """Test the runs under the extensions, or search."""
+    """Test the runs under the extensions."""
     settings, typed = configure(ExtendSettings, sys.argv[1:], __doc__)
     names = extension_names()
     models = []
@@ -221,16 +112,10 @@ def main() -> None:
             models.append(word)
         else:
             texts.append(word)
-    if settings.search and texts:
-        raise UserError(f"--search tests no extension: leave {' '.join(texts)!r:.60} out")
     device.set_up_cpu()
     with device.memory_advice("lower eval_lengths, or leave the longest out"):
         runs = [open_model(name, settings) for name in named_folders(models)]
-        if settings.search:
-            for run in runs:
-                search(run, settings)
-        else:
-            test_extensions(runs, texts, settings)
+        test_extensions(runs, texts, settings)
 
 
 if __name__ == "__main__":

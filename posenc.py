@@ -780,7 +780,7 @@ class Longrope(Scaled):
 
     Ding et al. 2024 (arXiv 2402.13753). The JSON file holds `long_factor`, a number for each pair.
     It may hold `short_factor` for texts within L, and `first`, how many first positions keep the
-    original frequencies. `extend.py --search` makes one.
+    original frequencies. results/extend/search.py makes one.
     Verdict: its factors, searched at 4 L, gave a loss 0.02 to 0.06 nats below yarn's on text that
     was not searched on (results/extend).
     """
@@ -799,7 +799,7 @@ class Longrope(Scaled):
             raise UserError(
                 f"longrope: {self.file} was searched for a model trained at "
                 f"L = {content.train_length}, this one was at {shape.length}: search again with "
-                "extend.py --search"
+                "results/extend/search.py"
             )
         self.first = content.first
         long = torch.tensor(content.long_factor, dtype=torch.float64)

@@ -63,7 +63,6 @@ MISTAKES = [
     ("extend", "no run folder"),
     ("extend out/absent yarn", "absent"),
     ("extend yarn", "no run folder"),
-    ("extend . yarn --search=4", "leave 'yarn' out"),
     ("extend --factor=4", "unknown setting"),
 ]
 

@@ -18,6 +18,9 @@ from runs import results
 from scheme import Scheme
 
 ROOT = Path(extend.__file__).parent
+sys.path.insert(0, str(ROOT / "results/extend"))
+import search  # noqa: E402
+
 TINY = ["--n_layer=1", "--n_head=2", "--n_embd=16", "--block_size=32"]
 TINY += ["--batch_size=2", "--max_iters=2", "--eval_lengths=32,64", "--compile=False"]
 TINY += ["--device=cpu", "--dtype=float32", "--examine=False"]
@@ -59,10 +62,10 @@ def test_the_search_comes_near_the_best_divisors():
         return float(np.square(np.log(divisors / best)).sum())
 
     starts = [(1.0,) * 6, (8.0,) * 6]
-    divisors, found = extend.evolve(starts, loss, factor=8, rounds=40)
+    divisors, found = search.evolve(starts, loss, factor=8, rounds=40)
     assert found < 0.2 * min(map(loss, starts))
-    assert extend.evolve(starts, loss, factor=8, rounds=40) == (divisors, found)
-    assert extend.evolve(starts, loss, factor=8, rounds=0)[1] >= found
+    assert search.evolve(starts, loss, factor=8, rounds=40) == (divisors, found)
+    assert search.evolve(starts, loss, factor=8, rounds=0)[1] >= found
 
 
 # ---- as a whole
@@ -107,9 +110,11 @@ def test_a_table_of_seeds_by_extensions(runs, monkeypatch, capsys):
 
 
 def test_longrope_is_searched_and_used(runs, monkeypatch, capsys):
-    monkeypatch.setattr(extend, "POPULATION", 4)
-    monkeypatch.setattr(extend, "CHILDREN", 1)
-    run_extend(monkeypatch, runs[0], "--search=2", "--rounds=1")
+    monkeypatch.setattr(search, "POPULATION", 4)
+    monkeypatch.setattr(search, "CHILDREN", 1)
+    words = ["search.py", str(runs[0]), "--factor=2", "--rounds=1", "--device=cpu"]
+    monkeypatch.setattr(sys, "argv", words)
+    search.main()
     path = runs[0] / "longrope-2.json"
     found = read_json(path)
     assert len(found["long_factor"]) == 4 and found["train_length"] == 32
