@@ -477,9 +477,8 @@ def show(
 def tables(rows: pd.DataFrame, format: str = "text", lengths: Iterable[int] = ()) -> str:
     """The tables of selected rows: for one run by length, for several by scheme, over seeds.
 
-    `lengths` are those to show, by default all tested lengths. In "tex" this is
-    one table, as papers print it. "csv" and "json" give the rows. UserError for a length that was
-    not tested.
+    `lengths` are those to show, by default all tested lengths. In "tex" the losses are one table,
+    as papers print it. "csv" and "json" give the rows. UserError for a length that was not tested.
     """
     measured = set(rows.length)
     if not measured.issuperset(lengths):
@@ -488,38 +487,53 @@ def tables(rows: pd.DataFrame, format: str = "text", lengths: Iterable[int] = ()
     if format in ("csv", "json"):
         return show("", rows[rows.length.isin(lengths)], format=format)
     is_answer = rows.protocol.isin(answers.ANSWERED)
-    if is_answer.any() and (rows.protocol == "fixed_targets").any():
-        # questions inside a text: two tables
-        return "\n\n".join(
-            [tables(rows[is_answer], format), tables(rows[~is_answer], format, lengths)]
-        )
-    one_seed = rows.groupby("label").seed.nunique().max() == 1
+    shown = []
+    if is_answer.any():
+        shown.append(answer_table(rows[is_answer], format))
+    if not is_answer.all():
+        shown.append(loss_tables(rows[~is_answer], format, lengths))
+    return "\n\n".join(shown)
+
+
+def runs_by_name(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The rows of each run, by its label, and by its seed too if a label has several."""
+    several = rows.groupby("label").seed.nunique().max() > 1
     runs = {}
     for (label, seed), run in rows.groupby(["label", "seed"], sort=False):
-        name = label if one_seed else f"{label} s={seed}"
-        runs[name] = run
+        runs[f"{label} s={seed}" if several else label] = run
+    return runs
+
+
+def title_of(rows: pd.DataFrame) -> str:
+    """The corpus of the rows and the training length."""
+    return f"{rows.dataset.iloc[0]}, trained at L = {rows.train_length.iloc[0]}"
+
+
+def answer_table(rows: pd.DataFrame, format: str) -> str:
+    """The table of rows with answers."""
+    parts = {}
+    verdicts = []
+    for name, run in runs_by_name(rows).items():
+        tested = answers.answered(run)
+        parts[name] = answers.table(tested)
+        verdicts.append(f"{name}: {answers.verdict(tested)}")
+    table = pd.concat(parts, names=["scheme"])
+    notes = [answers.LEGEND, *verdicts, *notes_of(rows)]
+    return show(f"{title_of(rows)}; answers", table, notes, format, digits=2)
+
+
+def loss_tables(rows: pd.DataFrame, format: str, lengths: Iterable[int]) -> str:
+    """The tables of losses at these lengths: of one run, or of several by scheme."""
+    runs = runs_by_name(rows)
+    one_seed = len(runs) == rows.label.nunique()
+    title = f"{title_of(rows)}; nats per {rows.unit.iloc[0]}"
     notes = notes_of(rows)
-    if rows.dtype.nunique() > 1:
-        notes.append("rows of different number formats are compared")
-    title = f"{rows.dataset.iloc[0]}, trained at L = {rows.train_length.iloc[0]}"
-
-    if answers.answered(rows):
-        parts = {}
-        verdicts = []
-        for name, run in runs.items():
-            tested = answers.answered(run)
-            parts[name] = answers.table(tested)
-            verdicts.append(f"{name}: {answers.verdict(tested)}")
-        table = pd.concat(parts, names=["scheme"])
-        notes = [answers.LEGEND, *verdicts, *notes]
-        return show(f"{title}; answers", table, notes, format, digits=2)
-
     if one_seed:
         for name, run in runs.items():
             doubt = doubts(run)
             if doubt:
                 notes.append(f"{name}: {doubt}")
-    title += f"; nats per {rows.unit.iloc[0]}"
+
     schemes = over_seeds(rows[rows.length.isin(lengths)])
     if len(runs) == 1 or schemes.empty:
         parts = {}
@@ -544,10 +558,10 @@ def tables(rows: pd.DataFrame, format: str = "text", lengths: Iterable[int] = ()
         title += "; mean over seeds, inf: a seed diverged"
         means.insert(0, "seeds", schemes.groupby("label").seeds.max())
     shown = [show(title, means, notes, format)]
-    for column, title in SPREAD.items():
+    for column, heading in SPREAD.items():
         table = wide(schemes, column).dropna(how="all")
         if len(table):
-            shown.append(show(title, table, format=format))
+            shown.append(show(heading, table, format=format))
     return "\n\n".join(shown)
 
 
@@ -577,6 +591,8 @@ def notes_of(rows: pd.DataFrame) -> list[str]:
     for note in notes[notes != ""].unique():
         labels = notes.index[notes == note].unique()
         lines.append(f"{', '.join(labels)}: {note}")
+    if rows.dtype.nunique() > 1:
+        lines.append("rows of different number formats are compared")
     return lines
 
 
