@@ -68,7 +68,7 @@ from runs.checkpoint import (
 from runs.examine import examine
 from runs.figures import plot_rows
 from runs.log import diverged, log_comparison, logged
-from scheme import canonical_extend, load_file, parse
+from scheme import canonical_extend, parse
 from train import SIGNALS
 
 TRAIN = Path(__file__).resolve().with_name("train.py")
@@ -200,7 +200,7 @@ def check_folders(cells: list[Cell]) -> None:
             continue
         change = cell.changes()[0]
         unfinished = "; ".join(cell.name for cell in cells if not cell.is_finished())
-        advice = f"--overwrite=True keeps what is finished and trains anew: {unfinished}"
+        advice = f"move it away, or --overwrite=True, which trains anew: {unfinished}"
         if change.endswith("which defines its scheme, has changed since"):
             advice += "; or give the new formula a class name of its own, to compare both"
         raise UserError(f"{cell.folder} holds another run than {cell.name} ({change}): {advice}")
@@ -216,14 +216,9 @@ def examine_cells(cells: list[Cell]) -> None:
     for cell in {cell.label: cell for cell in cells}.values():
         s = cell.settings
         corpus = training_corpus(s)
-        if corpus.is_text:
-            places = evaluate.find_places(corpus, s.eval_windows)
-            for length in (s.block_size, *s.eval_lengths):
-                evaluate.check_room(corpus, places, "fixed_targets", length)
-        pos_file = Path(s.pos_file).resolve() if s.pos_file else None
-        if pos_file:
-            load_file(pos_file)
+        evaluate.check_lengths(corpus, s.eval_windows, [s.block_size, *s.eval_lengths])
         if s.examine:
+            pos_file = Path(s.pos_file).resolve() if s.pos_file else None
             config = s.gpt(corpus.vocab_size)
             for warning in examine(config, pos_file, s.block_size, cell.folder):
                 print(f"warning: {cell.label}: {warning}")
@@ -430,6 +425,9 @@ def main() -> int:
     n_finished = sum(cell.is_finished() for cell in to_do)
     print(f"cells: {len(to_do)}, finished: {n_finished}; the comparison goes to {folder}")
     failures = train_cells(to_do, settings.jobs, dtype)
+    for cell in to_do:
+        if cell.name not in failures and not cell.is_finished():
+            failures[cell.name] = "; ".join(cell.changes()) or "not finished"
     finished = {str(cell.folder): cell.label for cell in cells if cell.is_finished()}
     waits_for_other_shares = to_do != cells and len(finished) < len(cells)
     if not finished or waits_for_other_shares:
@@ -442,7 +440,7 @@ def main() -> int:
     for name, reason in failures.items():
         table += f"\nwithout {name}: {reason}"
     results.save_rows(rows, folder / "rows.csv.xz")
-    write_json(folder / "about.json", provenance() | {"runs": finished})
+    write_json(folder / "about.json", provenance() | {"runs": finished, "without": failures})
     (folder / "table.txt").write_text(f"{table}\n", encoding="utf-8")
     plot_rows(rows, folder / "figure.png")
     print(f"\n{table}\n\nin {folder}: table.txt, figure.png, rows.csv.xz, about.json")

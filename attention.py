@@ -23,7 +23,8 @@ from torch.nn.functional import dropout as apply_dropout
 from torch.nn.functional import pad, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
-from posenc import Tile, materialize, upcast
+from configurable import UserError
+from posenc import Tile, materialize, scheme_name, upcast
 from scheme import Plan
 
 PRODUCT_KEYS = 512  # in compiled CPU code, two matrix products beat the kernel up to this length
@@ -159,7 +160,10 @@ def added_scores(plan, part, n_head, dtype, rows, columns):
         i, j = pairs_of_ids(part, rows, columns, dtype)
         heads = torch.arange(n_head, device=rows.device)[:, None, None]
         for piece in plan.biases:
-            added = added + piece.bias(heads, i, j).to(dtype)  # float64 ids give float64 biases
+            bias = piece.bias(heads, i, j)
+            if not isinstance(bias, Tensor):
+                raise UserError(f"{scheme_name(piece)}: bias must return a tensor, not {bias}")
+            added = added + bias.to(dtype)  # float64 ids give float64 biases
     return torch.where(sees(plan, rows, columns), added, -torch.inf)
 
 

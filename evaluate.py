@@ -28,6 +28,7 @@ if __name__ == "__main__":  # --help answers before torch is imported
 import math
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,14 @@ def check_room(corpus: data.Corpus, places: Places, protocol: str, length: int) 
             f"the test of {corpus.name} has windows of at most {places.reach} tokens: {length} "
             "need a longer validation text or longer documents"
         )
+
+
+def check_lengths(corpus: data.Corpus, windows: int, lengths: Sequence[int]) -> None:
+    """Raise UserError, before training, if a text is too short for a test at these lengths."""
+    if corpus.is_text:
+        places = find_places(corpus, windows)
+        for length in lengths:
+            check_room(corpus, places, "fixed_targets", length)
 
 
 # ---- losses
@@ -708,14 +717,13 @@ def main() -> None:
     rows = results.rows_of(tested)
     if rows.dataset.nunique() > 1:
         raise UserError(
-            f"the runs were tested on {' and '.join(rows.dataset.unique())}, and their results "
-            "kept; --dataset=NAME tests all on one"
+            "the runs were tested on different corpora, and their results kept; --dataset=NAME "
+            "tests all on one"
         )
     rows = results.select(rows, rows.dataset.iloc[0], extend="all")
     print(results.tables(rows, settings.format))
     if len(tested) > 1 or settings.out:
         path = Path(settings.out or "out/extrapolation.png")
-        path.parent.mkdir(parents=True, exist_ok=True)
         if plot_rows(rows, path) and settings.format == "text":
             print(f"drawn in {path}")
 

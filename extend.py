@@ -36,16 +36,11 @@ from runs.huggingface import is_huggingface
 from runs.log import log_comparison
 from scheme import Scheme, extension_names
 
-# combinations, tested after the single extensions
-COMBINED = ["yarn(beta=4)", "yarn(beta=8)", "ntk + logn", "yarn(beta=8) + logn"]
-COMBINED += ["yarn + resonance", "rerope + logn", "self_extend + logn"]
-
 
 def fitting_extensions(scheme: Scheme) -> list[str]:
-    """All extensions that fit a scheme: single ones with their defaults, then COMBINED."""
-    names = [f"window(size={scheme.shape.length})", *extension_names(scheme.pos_file)]
+    """All extensions that fit a scheme, with their defaults."""
     fitting = []
-    for text in [*names, *COMBINED]:
+    for text in [f"window(size={scheme.shape.length})", *extension_names(scheme.pos_file)]:
         if text in ("temperature", "dynamic_yarn"):  # the first is 1 by default, the second is yarn
             continue
         with suppress(UserError):  # it does not fit, or needs an option
@@ -78,11 +73,14 @@ def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings)
             f"python evaluate.py {first.folder} --extend=NAME tests one extension"
         )
 
-    figure = Path(settings.out or first.folder / "extend").with_suffix(".png")
+    name = settings.out or first.folder / "extend"  # of table and figure
     lengths = settings.eval_lengths or first.settings.eval_lengths
     lengths = results.tested_lengths(first.model.config.block_size, lengths)
     settings = replace(settings, dataset=corpus.name, eval_lengths=tuple(lengths))
-    texts = texts or fitting_extensions(copy.deepcopy(first.model.pos))
+    scheme = copy.deepcopy(first.model.pos)
+    for text in texts:  # refused before the first test
+        scheme.extend(text)
+    texts = texts or fitting_extensions(scheme)
     wanted = ["", "none", *texts]  # "" is the model as it was trained
     for run in runs:
         # a gain compares the same targets
@@ -92,11 +90,10 @@ def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings)
     frame = frame[(frame.protocol == "fixed_targets") & frame.length.isin(lengths)]
     frame = results.select(frame, corpus.name, extend="all")
     table = results.extension_table(frame)
-    figure.parent.mkdir(parents=True, exist_ok=True)
-    table_file = figure.with_suffix(".txt")
-    table_file.write_text(f"{table}\n", encoding="utf-8")
+    figure = Path(f"{name}.png")
     plot_extensions(frame, figure)
-    print(f"{table}\nin {table_file} and {figure}")
+    Path(f"{name}.txt").write_text(f"{table}\n", encoding="utf-8")
+    print(f"{table}\nin {name}.txt and {figure}")
     log_comparison(settings, frame, figure)
 
 

@@ -76,8 +76,8 @@ def rope_frequencies(head_dim: int, base: float = 10000.0) -> Frequencies:
     """
     if head_dim <= 0 or head_dim % 2:
         raise UserError(
-            f"rope turns pairs of columns: it needs an even dimension, not {head_dim} "
-            "(of a head, times fraction; with kv_lora_rank set qk_rope_head_dim)"
+            f"columns are turned in pairs: it takes an even number of them, not {head_dim} (of a "
+            "head, times fraction; n_embd for sinusoidal; with kv_lora_rank set qk_rope_head_dim)"
         )
     return base ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim), 1.0
 

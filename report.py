@@ -31,7 +31,15 @@ from typing import Any
 
 import pandas as pd
 
-from configurable import ReportSettings, TrainSettings, UserError, configure, run_program, values
+from configurable import (
+    ReportSettings,
+    TrainSettings,
+    UserError,
+    configure,
+    read_json,
+    run_program,
+    values,
+)
 from runs import results
 from runs.checkpoint import read_config
 from runs.figures import plot_rows, plot_training
@@ -122,7 +130,7 @@ def main() -> None:
     if not all(at in comparisons or is_tested(at) for at in folders):
         # folders of several runs, or untested runs: make a list
         runs = set()
-        for at in folders:
+        for at in set(folders) - set(comparisons):
             found = [path.parent for path in at.rglob("*.json") if path.name in RUN_FILES]
             if not found:
                 raise UserError(
@@ -145,6 +153,10 @@ def main() -> None:
         extend = "all" if is_csv or comparisons == folders else None
         rows = results.select(rows, settings.dataset, extend)
     rows = results.rename(rows, settings.labels)
+    for at in comparisons:
+        if (at / "about.json").exists():
+            for name, reason in read_json(at / "about.json").get("without", {}).items():
+                print(f"without {name}: {reason}", file=sys.stderr)
     size = []
     if settings.size:
         if not re.fullmatch(r"[1-9][0-9]?([.][0-9]+)?x[1-9][0-9]?([.][0-9]+)?", settings.size):

@@ -58,9 +58,6 @@ def main() -> None:
     idx = torch.tensor([tokenizer.encode(prompt)], device=run.compute.device)  # (1, T)
     print(f"{run.folder}: {model.pos.describe()}, on {run.compute.reason}", file=sys.stderr)
     total = idx.shape[1] + s.max_new_tokens
-    length = run.settings.block_size
-    if total > length:
-        print(f"note: trained on {length} tokens; this text may have {total}", file=sys.stderr)
     limit = model.pos.limit
     if limit is not None and total > limit:
         print(

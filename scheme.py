@@ -147,7 +147,9 @@ def read_mention(tree):
             is_word = isinstance(keyword.value, ast.Name)  # as in kind=log
             value = keyword.value.id if is_word else ast.literal_eval(keyword.value)
         except (ValueError, TypeError):
-            raise UserError(f"in {text:.80}: a value is a number, True, False or a word") from None
+            raise UserError(
+                f"in {text:.80}: a value is a number, True, False, a word or a name in quotes"
+            ) from None
         options[keyword.arg] = value
     return Mention(name, options, text)
 
@@ -593,9 +595,10 @@ class Scheme(nn.Module):
         In eager code this waits for the device; compiled code skips the check.
         """
         can_check = self.id_limit and not torch.compiler.is_compiling() and not ids.is_meta
-        if can_check and ids.max() >= self.id_limit:
+        if can_check and (ids.min() < 0 or ids.max() >= self.id_limit):
             raise UserError(
-                f"{self.text} defines {self.id_limit} positions, not one at {ids.max()}"
+                f"{self.text} defines positions 0 to {self.id_limit - 1}, not {ids.min()} to "
+                f"{ids.max()}"
             )
         return ids
 
@@ -608,7 +611,10 @@ class Scheme(nn.Module):
         if piece is None:
             return None
         generator = torch.Generator().manual_seed(mixed_seed(seed, step))
-        return self.checked(piece.draw(length, generator))
+        ids = piece.draw(length, generator)
+        if (ids.diff() < 0).any():
+            raise UserError(f"{scheme_name(piece)}: draw must give ids in ascending order")
+        return self.checked(ids)
 
     def extended_ids(self, extensions: Iterable[Piece], ids: Tensor, total: int) -> Tensor:
         """Position ids after the changes by these extensions."""

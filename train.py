@@ -92,6 +92,7 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes) -
     folder = Path(s.out_dir)
     with processes.master_first():  # the first may have to make the corpus
         corpus = checkpoint.training_corpus(s)
+    evaluate.check_lengths(corpus, s.eval_windows, s.eval_lengths)
     # config.json and the newest checkpoint of the run that is resumed; None for a new run
     config, state = checkpoint.open_folder(s)
     is_new = config is None
@@ -263,6 +264,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         if received:
             os._exit(128 + number)
         received = number
+        os.write(2, b"\nstopping after this step; once more: at once\n")
 
     handlers = {number: signal.signal(number, on_signal) for number in SIGNALS}
 

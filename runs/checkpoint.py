@@ -108,7 +108,7 @@ def run_folder(s: TrainSettings) -> Path:
     it may be raised, and neither does the name of pos_file.
     """
     if s.out_dir:
-        return Path(s.out_dir)
+        return Path(s.out_dir).expanduser()
     others = [word for word in to_argv(s, "result") if not word.startswith(APART)]
     pos = s.pos.replace(" ", "")
     safe = re.sub(r"[^A-Za-z0-9.=+]+", "_", pos).strip("_")[:60]
@@ -509,6 +509,12 @@ def run_corpus(run: Run, dataset: str = "") -> data.Corpus:
     trained = run.corpus
     corpus = data.load(dataset or trained.name)
     corpus.verify("val")
+    digests = run.config.get("corpus_sha256")  # a Hugging Face model has none
+    if corpus.name == trained.name and digests not in (None, corpus_digests(corpus)):
+        raise UserError(
+            f"{corpus.name} has changed since {run.folder} was trained on it: make it as it was, "
+            "or give the new text another name"
+        )
     for key in data.OF_TOKENS:
         if corpus.meta.get(key) != trained.meta.get(key):
             raise UserError(

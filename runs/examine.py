@@ -23,6 +23,7 @@ from posenc import Piece
 from runs.device import is_out_of_memory
 from scheme import load_file, mentions_in, parse
 
+METHODS = "ids draw embed turn bias temperature mask along score weights output".split()
 NEAR = 1e-4  # how much logits may differ if they are computed in two ways
 NOISE = 1e-7  # gradients that cancel are below; in all of the zoo the others are above 1e-4
 
@@ -70,8 +71,6 @@ def examine(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         with errors_named(pos_file, config.pos):
-            if pos_file:
-                check_names(pos_file)
             expression = parse(config.pos)
             layers = {}  # the first layer in which each mention acts
             for layer in range(config.n_layer):
@@ -79,9 +78,17 @@ def examine(
                     layers.setdefault(mention, layer)
             # as few layers as contain every piece, but at least 3 if the model has as many
             n_layer = min(config.n_layer, max(3, 1 + max(layers.values())))
-            model = small_model(replace(config, n_layer=n_layer), pos_file, folder)
+            shallow = replace(config, n_layer=n_layer)
+            model = small_model(shallow, pos_file, folder)
+            if pos_file:
+                check_names(pos_file, {mention.name for mention in expression.mentions})
             check_short(model, config.vocab_size, min(48, length))
             check_long(model, length)
+            again = small_model(shallow, pos_file, folder)  # as when a run is loaded
+            again.load_state_dict(model.state_dict())
+            tokens = torch.arange(24)[None] % config.vocab_size
+            rule = "make the same constants each time (seed a torch.Generator, or persistent=True)"
+            check_same(logits_of(model, tokens), logits_of(again, tokens), rule)
         warnings = [
             f"{mention.text} is in no layer: n_layer={config.n_layer} is too small for the pattern"
             for mention in expression.mentions
@@ -98,10 +105,17 @@ def examine(
     return warnings
 
 
-def check_names(pos_file):
-    """Refuse misspelt methods: names close to one of the contract's that nothing uses."""
+def check_names(pos_file, used):
+    """Refuse misspelt methods: names close to one of the contract's that nothing uses; and, among
+    the schemes that are `used`, one without methods, or with half of a pair.
+    """
     source = pos_file.read_text(encoding="utf-8")
-    for cls in load_file(pos_file).values():
+    for scheme, cls in load_file(pos_file).items():
+        if scheme in used and not any(getattr(cls, method) for method in METHODS):
+            raise Fault(f"has none of the methods of a piece: {', '.join(METHODS)}")
+        for one, other in (("turn", "tables"), ("along", "features")):
+            if getattr(cls, one) and not getattr(cls, other):
+                raise Fault(f"has {one}, but no {other}")
         for name in vars(cls):
             near = difflib.get_close_matches(name, vars(Piece), 1, 0.65)
             if near and not hasattr(cls.__base__, name) and f".{name}" not in source:

@@ -35,8 +35,10 @@ def new_figure(size: tuple[float, float], points: float = 10) -> Any:
 
 def save_figure(figure: Any, path: str | Path) -> None:
     """Write a figure atomically, in the format of its name: .png, .pdf or .svg."""
-    kind = Path(path).suffix[1:]
-    replace_file(Path(path), lambda file: figure.savefig(file, format=kind))
+    path = Path(path)
+    kind = path.suffix[1:]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, lambda file: figure.savefig(file, format=kind))
 
 
 def plot_run(folder: str | Path, result: dict[str, Any]) -> None:

@@ -275,11 +275,6 @@ REFUSED = (
     "attn_logit_softcapping",
     "final_logit_softcapping",
     "query_pre_attn_scalar",
-    "attn_temperature_tuning",
-    "attention_chunk_size",
-    "num_local_experts",
-    "num_experts",
-    "n_routed_experts",
 )
 
 
@@ -392,9 +387,9 @@ def pattern(layers: list[str]) -> str:
     return " | ".join(branches)
 
 
-def refused_in(*settings: dict) -> list[str]:
+def refused_in(theirs: dict) -> list[str]:
     """What of REFUSED is on in these settings of theirs, as name=value."""
-    return [f"{key}={some[key]}" for some in settings for key in REFUSED if some.get(key)]
+    return [f"{key}={theirs[key]}" for key in REFUSED if theirs.get(key)]
 
 
 def read_settings(config: dict, bias: bool) -> GPTConfig:
@@ -403,11 +398,9 @@ def read_settings(config: dict, bias: bool) -> GPTConfig:
     UserError for what is not computed here.
     """
     kind = config.get("model_type")
-    inner = config.get("text_config") or {}  # of a model that reads pictures too
-    refused = refused_in(inner, config)
+    refused = refused_in(config)
     if kind not in FAMILIES:
-        fields = f" with {', '.join(refused):.200}" if refused else ""
-        raise UserError(f"it is of type {kind}{fields}; known are {', '.join(FAMILIES)}")
+        raise UserError(f"it is of type {kind}; known are {', '.join(FAMILIES)}")
     family = FAMILIES[kind]
     rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
     if kind == "olmo3":

@@ -23,7 +23,7 @@ def logged(folder: str | Path) -> list[dict[str, Any]]:
     path = Path(folder, "metrics.jsonl")
     lines = []
     if path.exists():
-        for text in path.read_text(encoding="utf-8").splitlines():
+        for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
             with suppress(ValueError):
                 lines.append(json.loads(text))
     return lines

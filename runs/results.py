@@ -66,10 +66,10 @@ def load_result(folder: str | Path) -> dict[str, Any]:
             f"{folder} has no {path.name}: python evaluate.py {folder} makes it; if it is a "
             "comparison, it is not finished: run the same ablate.py command"
         )
-    result = read_json(path)
     try:
+        result = read_json(path)
         rows_of({"": result})
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (UserError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(
             f"{path} is damaged ({error!r:.80}): delete it, python evaluate.py {folder} makes it"
         ) from None
@@ -227,7 +227,7 @@ def complete(rows: pd.DataFrame) -> pd.DataFrame:
     """
     numbers = ["nats", "stderr", "stderr_vs_L", "bits_per_byte", "chance"]
     texts = ["extend", "trained_extend", "note", "reason", "scheme_files"]
-    texts += ["checkpoint", "split_sha256", "targets"]
+    texts += ["checkpoint", "split_sha256", "targets", "dtype"]
     names = rows.columns.union([*numbers, *texts, "block_nats", "diverged"], sort=False)
     rows = rows.reindex(columns=names)
     rows[numbers] = rows[numbers].astype(float)
@@ -289,11 +289,12 @@ def rename(rows: pd.DataFrame, labels: str) -> pd.DataFrame:
     """Rename labels: "alibi=ALiBi,rope=RoPE (ours)", or the path of a file with such a pair in each
     line. UserError for a label that no row has.
     """
-    if "=" not in labels and Path(labels).is_file():
-        labels = Path(labels).read_text(encoding="utf-8")
-    # split at line ends, and at commas outside parentheses
-    pairs = [pair.rpartition("=") for pair in re.split(r"\n|,\s*(?![^(]*\))", labels) if pair]
-    names = {label: name for label, _, name in pairs}
+    if labels and "=" not in labels:
+        pairs = Path(labels).read_text(encoding="utf-8").splitlines()
+    else:  # split at a comma before one of the labels; a label may have a comma itself
+        known = "|".join(map(re.escape, rows.label.unique()))
+        pairs = re.split(rf",\s*(?=(?:{known})=)", labels)
+    names = {label: name for label, _, name in (pair.rpartition("=") for pair in pairs if pair)}
     unknown = names.keys() - set(rows.label)
     if unknown:
         raise UserError(
@@ -433,7 +434,7 @@ def extension_gains(rows: pd.DataFrame) -> pd.DataFrame:
     cropped = rows[own].groupby("seed").nats.first()
     gains = rows.seed.map(cropped) - losses(rows)
     groups = gains.groupby([rows.label, rows.length], sort=False)
-    return groups.agg(mean="mean", sd="std").reset_index()
+    return groups.agg(seeds="size", mean="mean", sd="std").reset_index()
 
 
 # ---- tables
@@ -555,7 +556,7 @@ def loss_tables(rows: pd.DataFrame, format: str, lengths: Iterable[int]) -> str:
         return paper_table(schemes, title, notes)
     means = wide(schemes, "mean")
     if not one_seed:
-        title += "; mean over seeds, inf: a seed diverged"
+        title += "; mean over seeds, inf: a test diverged"
         means.insert(0, "seeds", schemes.groupby("label").seeds.max())
     shown = [show(title, means, notes, format)]
     for column, heading in SPREAD.items():
@@ -573,7 +574,8 @@ def paper_table(schemes: pd.DataFrame, title: str, notes: Iterable[str]) -> str:
     cells = cells.mask(lowest, "\x02" + cells + "\x03")  # bold; to_latex would escape braces
     cells += schemes.half.map(" ± {:.3f}".format).where(schemes.half.notna(), "")
     legend = "mean over seeds ± half of its 95 % t-interval (from three seeds on), by test length; "
-    legend += f"seeds: {schemes.seeds.max()}"
+    seeds = schemes.groupby("label", sort=False).seeds.max()
+    legend += f"seeds: {', '.join(f'{label} {n}' for label, n in seeds.items())}"
     lines = [legend, "bold: the lowest mean of a column, without a test", *notes]
     table = show(title, wide(schemes.assign(cells=cells), "cells"), lines, "tex")
     return table.replace("\x02", r"\textbf{").replace("\x03", "}")
@@ -591,7 +593,7 @@ def notes_of(rows: pd.DataFrame) -> list[str]:
     for note in notes[notes != ""].unique():
         labels = notes.index[notes == note].unique()
         lines.append(f"{', '.join(labels)}: {note}")
-    if rows.dtype.nunique() > 1:
+    if rows.dtype[rows.dtype != ""].nunique() > 1:
         lines.append("rows of different number formats are compared")
     return lines
 
@@ -611,7 +613,9 @@ def extension_table(rows: pd.DataFrame) -> str:
     """`extension_gains` as tables, a column for each length."""
     gains = extension_gains(rows)
     title = f"{rows.pos.iloc[0]} on {rows.dataset.iloc[0]}: gain over cropping to L, nats"
-    shown = show(title, wide(gains, "mean"), notes_of(rows))
+    means = wide(gains, "mean")
+    means.insert(0, "seeds", gains.groupby("label").seeds.max())
+    shown = show(title, means, notes_of(rows))
     if gains.sd.notna().any():
         shown += "\n\n" + show(SPREAD["sd"], wide(gains, "sd"))
     return shown

@@ -291,6 +291,13 @@ def test_a_comparison_is_made_once_and_goes_on(monkeypatch, capsys):
     with pytest.raises(UserError, match="max_iters: 9 here"):  # no cell has another schedule
         compare(monkeypatch, *words, "--max_iters=9")
 
+    # a cell that did not finish, for whatever reason, is named below the table
+    with monkeypatch.context() as patch:
+        patch.setattr(ablate, "train_cells", lambda cells, jobs, dtype: {})
+        assert compare(patch, *words, "alibi") == 1
+    assert Path("both/table.txt").read_text().endswith("\nwithout alibi, seed 1: not finished\n")
+    assert read_json(Path("both/about.json"))["without"] == {"alibi, seed 1": "not finished"}
+
     # a cell whose folder holds another run is refused before anything is trained
     path = configs["nope"]
     path.write_text(path.read_text().replace('"n_embd": 16', '"n_embd": 32'))

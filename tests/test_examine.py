@@ -102,6 +102,15 @@ MISTAKES = {
     "    def embed(self, ids, tokens, total):\n        return torch.zeros(len(ids), 7)\n": (
         "mine.py: dip fails: RuntimeError: The size of tensor a (32) must match"
     ),
+    "    def bias(self, h, i, j):\n        i - j\n": "dip: bias must return a tensor, not None",
+    "    def forward(self, h, i, j):\n        return i - j\n": "dip has none of the methods of a piece",
+    "    def turn(self, x, tables, is_key):\n        return x\n": "dip has turn, but no tables",
+    "    def bias(self, h, i, j):\n        return self.a * (j - i)\n"
+    "    def __init__(self, shape):\n        super().__init__()\n"
+    "        self.register_buffer('a', torch.rand(1), persistent=False)\n": "dip must make the same constants",
+    "    def draw(self, length, generator):\n        return torch.arange(length).flip(0)\n": (
+        "dip: draw must give ids in ascending order"
+    ),
     "    def mask(self, i, j):\n        return i > j\n": "dip must give finite numbers, and a key to every",
 }
 
@@ -114,7 +123,7 @@ def test_a_typical_mistake_is_a_sentence_with_what_to_do(body, tmp_path):
     with pytest.raises(UserError) as error:
         examine(GPTConfig(pos="dip", **SIZES), path)
     assert MISTAKES[body] in str(error.value) and "\n" not in str(error.value)
-    if "__init__" in body:  # the model is built before it is examined
+    if "Dip.__init__" in str(error.value):  # the model is built before it is examined
         with pytest.raises(UserError, match="^mine.py: Dip.__init__ "):
             GPT(GPTConfig(pos="dip", **SIZES), path)
 

@@ -389,6 +389,8 @@ def test_labels_of_the_users_own(tmp_path):
         rows.assign(label="rope(base=5, fraction=0.5)"), "rope(base=5, fraction=0.5)=R"
     )
     assert set(option.label) == {"R"} and results.rename(rows, "").equals(rows)
+    comma = rows.assign(label="rope, yarn(factor=2)")
+    assert set(results.rename(comma, "rope, yarn(factor=2)=YaRN, 2").label) == {"YaRN, 2"}
     for labels, words in {
         "fox=Fox": "the labels are alibi; rope | nope; ",
         "alibi=learned": "same name",

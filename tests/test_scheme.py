@@ -343,9 +343,9 @@ def test_draws_follow_from_seed_and_step_and_are_checked():
         Scheme("randomized(max=32) + rope", SHAPE, 2).draw(1, 2, 64)
     with pytest.raises(UserError, match="no 513 different positions"):
         scheme.draw(1, 2, 513)
-    with pytest.raises(UserError, match="defines 64 positions, not one at"):
+    with pytest.raises(UserError, match="defines positions 0 to 63, not"):
         Scheme("randomized(max=512) + learned", SHAPE, 2).draw(1, 2, 64)
-    with pytest.raises(UserError, match="defines 65 positions, not one at"):
+    with pytest.raises(UserError, match="defines positions 0 to 64, not"):
         Scheme("shape(max_shift=200) + learned(rows=65)", SHAPE, 2).draw(1, 2, 64)
     assert Scheme("rope", SHAPE, 2).draw(1, 2, 64) is None
 
