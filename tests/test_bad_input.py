@@ -54,16 +54,12 @@ MISTAKES = [
     ("report out/absent --out=f.xyz", ".pdf or .svg"),
     ("sample", "run"),
     ("sample out/absent", "absent"),
-    ("sample a b", "run folder"),
     ("sample out/absent --temperature=-1", "temperature"),
-    ("report out/absent", "absent"),
     ("ablate rope --pos_file=absent.py", "there is no Python file .*absent.py"),
     ("ablate rope --init_from=out/x", "from scratch"),
     ("ablate rope --eval_lengths=16000000", "16000000"),
     ("extend", "no run folder"),
     ("extend out/absent yarn", "absent"),
-    ("extend yarn", "no run folder"),
-    ("extend --factor=4", "unknown setting"),
 ]
 
 

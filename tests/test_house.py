@@ -10,11 +10,7 @@ spec.loader.exec_module(house)
 
 
 def test_the_code_of_this_project_keeps_its_promises():
-    assert house.nodes("x = 1") == 5  # module, assignment, name, store, constant
-    assert house.dense_lines('x = ["a"] * (b > 0)') == [1]
-    assert house.dense_lines("a, b = b, a") == []
     numbers, lines = house.measure(REPOSITORY)
-    assert numbers.keys() == house.TABLE.keys()
     assert numbers["import circles; upward imports"] == "0; 0", lines
     for title in house.STOPS:
         assert numbers[f"stops {title}"].isdigit(), numbers[f"stops {title}"]
