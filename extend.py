@@ -73,7 +73,7 @@ def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings)
             f"python evaluate.py {first.folder} --extend=NAME tests one extension"
         )
 
-    name = settings.out or first.folder / "extend"  # of table and figure
+    figure = Path(settings.out or first.folder / "extend").with_suffix(".png")
     lengths = settings.eval_lengths or first.settings.eval_lengths
     lengths = results.tested_lengths(first.model.config.block_size, lengths)
     settings = replace(settings, dataset=corpus.name, eval_lengths=tuple(lengths))
@@ -90,10 +90,10 @@ def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings)
     frame = frame[(frame.protocol == "fixed_targets") & frame.length.isin(lengths)]
     frame = results.select(frame, corpus.name, extend="all")
     table = results.extension_table(frame)
-    figure = Path(f"{name}.png")
     plot_extensions(frame, figure)
-    Path(f"{name}.txt").write_text(f"{table}\n", encoding="utf-8")
-    print(f"{table}\nin {name}.txt and {figure}")
+    table_file = figure.with_suffix(".txt")
+    table_file.write_text(f"{table}\n", encoding="utf-8")
+    print(f"{table}\nin {table_file} and {figure}")
     log_comparison(settings, frame, figure)
 
 

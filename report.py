@@ -130,7 +130,9 @@ def main() -> None:
     if not all(at in comparisons or is_tested(at) for at in folders):
         # folders of several runs, or untested runs: make a list
         runs = set()
-        for at in set(folders) - set(comparisons):
+        if comparisons:
+            raise UserError(f"{comparisons[0]}, a comparison, is shown with tested runs only")
+        for at in folders:
             found = [path.parent for path in at.rglob("*.json") if path.name in RUN_FILES]
             if not found:
                 raise UserError(

@@ -264,7 +264,6 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         if received:
             os._exit(128 + number)
         received = number
-        os.write(2, b"\nstopping after this step; once more: at once\n")
 
     handlers = {number: signal.signal(number, on_signal) for number in SIGNALS}
 

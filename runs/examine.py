@@ -86,7 +86,7 @@ def examine(
             check_long(model, length)
             again = small_model(shallow, pos_file, folder)  # as when a run is loaded
             again.load_state_dict(model.state_dict())
-            tokens = torch.arange(24)[None] % config.vocab_size
+            tokens = torch.arange(min(24, length))[None] % config.vocab_size
             rule = "make the same constants each time (seed a torch.Generator, or persistent=True)"
             check_same(logits_of(model, tokens), logits_of(again, tokens), rule)
         warnings = [
@@ -111,11 +111,12 @@ def check_names(pos_file, used):
     """
     source = pos_file.read_text(encoding="utf-8")
     for scheme, cls in load_file(pos_file).items():
-        if scheme in used and not any(getattr(cls, method) for method in METHODS):
-            raise Fault(f"has none of the methods of a piece: {', '.join(METHODS)}")
-        for one, other in (("turn", "tables"), ("along", "features")):
-            if getattr(cls, one) and not getattr(cls, other):
-                raise Fault(f"has {one}, but no {other}")
+        if scheme in used:
+            if not any(getattr(cls, method) for method in METHODS):
+                raise Fault(f"has none of the methods of a piece: {', '.join(METHODS)}")
+            for one, other in (("turn", "tables"), ("along", "features")):
+                if getattr(cls, one) and not getattr(cls, other):
+                    raise Fault(f"has {one}, but no {other}")
         for name in vars(cls):
             near = difflib.get_close_matches(name, vars(Piece), 1, 0.65)
             if near and not hasattr(cls.__base__, name) and f".{name}" not in source:

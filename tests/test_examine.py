@@ -63,6 +63,7 @@ def test_a_branch_in_no_layer_is_warned_of():
     assert warnings[0] == "nope is in no layer: n_layer=4 is too small for the pattern"
     assert [text.split()[0] for text in warnings] == ["nope", "alibi"]
     assert examine(GPTConfig(pos="3 * rope | nope + alibi", **SIZES)) == []
+    assert examine(GPTConfig(pos="learned", **(SIZES | {"block_size": 8}))) == []
 
 
 @pytest.mark.parametrize("bias, words", [("self.b[h]", ""), ("0 * self.b[h]", "pieces.0_mine.b")])

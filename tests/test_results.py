@@ -379,8 +379,6 @@ def test_labels_of_the_users_own(tmp_path):
     pairs = {"alibi": "ALiBi", "rope | nope": "R(a, b)"}
     (tmp_path / "names").write_text("".join(f"{label}={name}\n" for label, name in pairs.items()))
     text = ",".join(f"{label}={name}" for label, name in pairs.items())
-    long_name = "R" * 300  # longer than a file's name may be
-    assert long_name in set(results.rename(rows, f"alibi={long_name}").label)
     for labels in (text, str(tmp_path / "names")):
         named = results.rename(rows, labels)
         assert list(named.label.unique()) == ["ALiBi", "R(a, b)", "learned", "yarn_x"]
