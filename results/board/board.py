@@ -27,7 +27,7 @@ NEAREST = 16  # tokens back, from where on an area counts
 # accuracy above chance in texts of L, below which a kind is not learned
 LEARNED = {"content": 0.9, "order": 0.5}
 NUMBERS = ("text", "content", "order")
-IN_A_ROW = 7  # schemes in one row of the figure
+IN_A_ROW = 6  # schemes in one row of the figure
 
 
 def read(path: Path) -> pd.DataFrame:
