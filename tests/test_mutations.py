@@ -61,11 +61,11 @@ posenc.py | test_schemes | million
 - return new if new.dtype == dtype else t.to(new.device, dtype)
 + return new
 scheme.py | test_scheme | pattern
-- for part in branches[layer % len(branches)]:
-+ for part in branches[(layer + 1) % len(branches)]:
+- branch = pattern[layer % len(pattern)]
++ branch = pattern[(layer + 1) % len(pattern)]
 scheme.py | test_scheme | pattern
-- return count * branches
-+ return (count + 1) * branches
+- return count * pattern
++ return (count + 1) * pattern
 scheme.py | test_schemes | act_together
 - for a, b in itertools.permutations([*pieces, *extensions], 2):
 + for a, b in ():
