@@ -75,7 +75,9 @@ def test_a_class_is_explained_once_and_what_an_option_needs_is_a_name(monkeypatc
 
 def test_a_class_without_a_docstring_does_not_show_the_contract(monkeypatch, capsys, tmp_path):
     path = tmp_path / "mine.py"
-    path.write_text("from posenc import Piece\n\n\nclass Plain(Piece):\n    def mask(self, i, j):\n        return j <= i\n")
+    path.write_text(
+        "from posenc import Piece\n\n\nclass Plain(Piece):\n    def mask(self, i, j):\n        return j <= i\n"
+    )
     text = explained(monkeypatch, capsys, "plain", f"--pos_file={path}")
     assert "\nplain: no docstring\n" in text
 
