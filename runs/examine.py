@@ -107,17 +107,17 @@ def examine(
 
 def check_names(pos_file, used):
     """Refuse misspelt methods: names close to one of the contract's that nothing uses; and, among
-    the schemes that are `used`, one without methods, or with half of a pair.
+    the schemes that are `used`, one without methods, or with turn alone.
     """
     source = pos_file.read_text(encoding="utf-8")
     for scheme, cls in load_file(pos_file).items():
+        own = [name for name in vars(cls) if name[0] != "_"]
         if scheme in used:
-            if not any(getattr(cls, method) for method in METHODS):
-                raise Fault(f"has none of the methods of a piece: {', '.join(METHODS)}")
-            for one, other in (("turn", "tables"), ("along", "features")):
-                if getattr(cls, one) and not getattr(cls, other):
-                    raise Fault(f"has {one}, but no {other}")
-        for name in vars(cls):
+            if own and not any(getattr(cls, method) for method in METHODS):
+                raise Fault(f"has {own[0]}, but none of the methods of posenc.Piece")
+            if cls.turn and not cls.tables:
+                raise Fault("has turn, but no tables")
+        for name in own:
             near = difflib.get_close_matches(name, vars(Piece), 1, 0.65)
             if near and not hasattr(cls.__base__, name) and f".{name}" not in source:
                 raise Fault(f"has {name}, which no piece has: did you mean {near[0]}?")

@@ -104,7 +104,7 @@ MISTAKES = {
         "mine.py: dip fails: RuntimeError: The size of tensor a (32) must match"
     ),
     "    def bias(self, h, i, j):\n        i - j\n": "dip: bias must return a tensor, not None",
-    "    def forward(self, h, i, j):\n        return i - j\n": "dip has none of the methods of a piece",
+    "    def forward(self, h, i, j):\n        return i - j\n": "dip has forward, but none of the methods",
     "    def turn(self, x, tables, is_key):\n        return x\n": "dip has turn, but no tables",
     "    def bias(self, h, i, j):\n        return self.a * (j - i)\n"
     "    def __init__(self, shape):\n        super().__init__()\n"
