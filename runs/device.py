@@ -108,8 +108,8 @@ def cpu_has_bfloat16() -> bool:
 def measured_rates(tokens: int, width: int) -> dict[str, float]:
     """GFLOP/s of (tokens, width) x (width, 4 width) on this CPU, {dtype: rate}.
 
-    Measured once for each processor, number of threads, version of torch and shape, and kept in the
-    user's cache folder.
+    The highest rates so far for this processor, number of threads, version of torch and shape are
+    kept in the user's cache folder, because another program may have taken the processor.
     """
     threads = torch.get_num_threads()
     key = f"{processor_name()}, {threads} threads, torch {torch.__version__}, {tokens} x {width}"
@@ -117,19 +117,17 @@ def measured_rates(tokens: int, width: int) -> dict[str, float]:
     measured = {}
     with contextlib.suppress(UserError):  # a missing or damaged cache is rebuilt
         measured = read_json(cache)
-    if key not in measured:
-        rates = {"bfloat16": 0.0, "float32": 0.0}
-        # ten times in turn, because another program may take the processor for a while
-        for name in 10 * list(rates):
-            x = torch.ones(tokens, width, dtype=getattr(torch, name))
-            weight = torch.ones(4 * width, width, dtype=x.dtype)
-            seconds = min(timeit.repeat(partial(linear, x, weight), number=1, repeat=3))
-            rates[name] = max(rates[name], 2 * x.numel() * len(weight) / seconds / 1e9)
-        measured[key] = rates
-        with contextlib.suppress(OSError, UserError):  # do without if it cannot be written
-            cache.parent.mkdir(parents=True, exist_ok=True)
-            write_json(cache, measured)
-    return measured[key]
+    turns = 3 if key in measured else 10
+    rates = measured.setdefault(key, {"bfloat16": 0.0, "float32": 0.0})
+    for name in turns * list(rates):
+        x = torch.ones(tokens, width, dtype=getattr(torch, name))
+        weight = torch.ones(4 * width, width, dtype=x.dtype)
+        seconds = min(timeit.repeat(partial(linear, x, weight), number=1, repeat=3))
+        rates[name] = max(rates[name], 2 * x.numel() * len(weight) / seconds / 1e9)
+    with contextlib.suppress(OSError, UserError):  # do without if it cannot be written
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        write_json(cache, measured)
+    return rates
 
 
 def processor_name() -> str:

@@ -81,16 +81,20 @@ def test_each_process_of_torchrun_has_the_card_of_its_number(
     assert device.pick("auto", "auto").device == "cuda:1"
 
 
-def test_the_rates_are_measured_once_and_a_damaged_cache_is_measured_again(
+def test_the_highest_rates_are_kept_and_a_damaged_cache_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    rates = device.measured_rates(64, 32)
-    assert min(rates.values()) > 0 and device.measured_rates(64, 32) == rates
-    assert device.measured_rates(64, 16) != rates
     cache = tmp_path / "longshot" / "rates.json"
+    assert min(device.measured_rates(64, 32).values()) > 0
+    # bfloat16 measured while another program ran, float32 faster than it can be here
+    (key,) = json.loads(cache.read_text(encoding="utf-8"))
+    cache.write_text(json.dumps({key: {"bfloat16": 1e-9, "float32": 1e9}}), encoding="utf-8")
+    rates = device.measured_rates(64, 32)
+    assert rates["bfloat16"] > 1e-9 and rates["float32"] == 1e9
+    assert json.loads(cache.read_text(encoding="utf-8")) == {key: rates}
     cache.write_text("[1,", encoding="utf-8")
-    assert device.measured_rates(64, 32) != rates
+    assert device.measured_rates(64, 32)["float32"] < 1e9
     assert len(json.loads(cache.read_text(encoding="utf-8"))) == 1
 
 
