@@ -373,9 +373,10 @@ def train(run: Run, processes: Processes, log: Log) -> None:
                 "--dtype=float32"
             )
         if processes.is_master:
-            log.add_step(line, speed)
+            text = log.add_step(line, speed)
             if due or stop_signal:
                 checkpoint.save_checkpoint(run, optimizers, scaler)
+            tqdm.write(text)  # the last, because Ctrl-C also ends the reader in `... | tee FILE`
         if stop_signal:
             tqdm.write(f"stopped at step {step}, not finished: the same command goes on from there")
             raise SystemExit(128 + stop_signal)

@@ -6,8 +6,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from configurable import LogSettings, UserError, replace_file
 from model import GPT
 from runs.checkpoint import Run
@@ -67,8 +65,8 @@ class Log:
             config = asdict(s) | run.config
             self.wandb_run = open_wandb(run.folder, s, config, run.config["run_id"])
 
-    def add_step(self, line: dict[str, Any], speed: float) -> None:
-        """Log a step, given the speed in steps per second."""
+    def add_step(self, line: dict[str, Any], speed: float) -> str:
+        """Log a step, given the speed in steps per second; returns a line for the screen."""
         s = self.run.settings
         compute = self.run.compute
         step = line["step"]
@@ -85,10 +83,10 @@ class Log:
             text += f", MFU {line['mfu']:.1%}"
         if step > 1:  # the first step includes compiling
             text += f", {(s.max_iters - step) / speed:.0f} s left"
-        tqdm.write(text)
         self.write(line)
         if self.wandb_run:
             self.wandb_run.log(line, step=step)
+        return text
 
     def write(self, line: dict[str, Any]) -> None:
         """Add one line to metrics.jsonl."""

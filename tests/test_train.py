@@ -226,6 +226,19 @@ def test_ctrl_c_in_the_test_keeps_the_model_and_the_same_command_only_tests(
     assert Path("run/extrapolation.json").exists()
 
 
+def test_ctrl_c_that_ends_the_reader_of_the_output_too_still_saves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def closed(*_: object) -> None:
+        raise BrokenPipeError
+
+    stop_at(monkeypatch, 0)
+    monkeypatch.setattr(train.tqdm, "write", closed)
+    with pytest.raises(BrokenPipeError):
+        run("--out_dir=run")
+    assert load_run("run").step == 1
+
+
 def test_a_finished_run_prints_its_table_and_other_lengths_are_tested_without_training(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
