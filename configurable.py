@@ -90,12 +90,12 @@ class ModelSettings(Settings):
     tokens; it may read longer texts.
     """
 
-    pos: str = setting("rope", "position scheme, as in 'rope(base=500000)' or 'rope + alibi'")
-    extend: str = setting("", "context extension: 'yarn(factor=4)', by layer 'none | pi(factor=4)'")
+    pos: str = setting("rope", "position scheme: 'rope(base=500000)', 'rope + alibi'")
+    extend: str = setting("", "context extension: 'yarn(factor=4)'")
     block_size: Length = setting(128, "training length in tokens")
-    n_layer: Count = setting(4, "number of layers")
+    n_layer: Count = setting(4, "layers")
     n_head: Count = setting(4, "attention heads per layer")
-    n_embd: Count = setting(128, "width of the model")
+    n_embd: Count = setting(128, "model width")
     dropout: Share = setting(0.0, "probability of dropping an activation")
     bias: bool = setting(False, "biases in linear layers and norms")
     norm: Literal["layernorm", "rmsnorm"] = setting("layernorm", "layernorm or rmsnorm")
@@ -106,21 +106,17 @@ class ModelSettings(Settings):
     mlp: Literal["gelu", "gelu_exact", "swiglu"] = setting(
         "gelu", "gelu (its tanh form), gelu_exact or swiglu"
     )
-    n_inner: Count | None = setting(None, "width of the MLP (None: 4 n_embd)")
-    n_kv_head: Count | None = setting(None, "heads of keys and values (None: n_head)")
-    head_dim: Count | None = setting(None, "width of a head (None: n_embd / n_head)")
+    n_inner: Count | None = setting(None, "MLP width (None: 4 n_embd; swiglu: two thirds)")
+    n_kv_head: Count | None = setting(None, "key-value heads (None: n_head)")
+    head_dim: Count | None = setting(None, "head width (None: n_embd / n_head)")
     qk_norm: bool | Literal["all"] = setting(
-        False, "normalise queries and keys before positions turn them (all: all heads at once)"
+        False, "normalise queries and keys before rotation (all: all heads at once)"
     )
-    kv_lora_rank: Count | None = setting(
-        None, "latent attention: width of the latent for keys and values"
-    )
-    qk_rope_head_dim: NonNegativeInt = setting(
-        0, "with kv_lora_rank: columns of a head that positions turn"
-    )
+    kv_lora_rank: Count | None = setting(None, "latent attention: width of the key-value latent")
+    qk_rope_head_dim: NonNegativeInt = setting(0, "with kv_lora_rank: rotated columns of a head")
     embedding_norm: bool = setting(False, "normalise embeddings")
-    parallel_blocks: bool = setting(False, "attention and MLP read the same input, in parallel")
-    tie_embeddings: bool = setting(True, "the output layer shares the token embedding's weights")
+    parallel_blocks: bool = setting(False, "attention and MLP read the same input")
+    tie_embeddings: bool = setting(True, "output layer and token embedding share weights")
 
 
 @dataclass(frozen=True)
@@ -170,9 +166,9 @@ class GPTConfig(ModelSettings):
 class ComputeSettings(Settings):
     """The settings of every program that runs a model."""
 
-    device: str = setting("auto", "where to compute: auto, cpu, cuda, cuda:1, mps", "manner")
+    device: str = setting("auto", "auto, cpu, cuda, cuda:1 or mps", "manner")
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = setting(
-        "auto", "bfloat16, float16 or float32, auto: what is faster here", "manner"
+        "auto", "bfloat16, float16, float32; auto: what is faster here", "manner"
     )
 
 
@@ -180,65 +176,63 @@ class ComputeSettings(Settings):
 class LogSettings(Settings):
     """What is logged to Weights & Biases, and where."""
 
-    wandb_log: bool = setting(False, "log to Weights & Biases too", "manner")
-    wandb_project: str = setting("longshot", "project in Weights & Biases", "manner")
-    wandb_run_name: str = setting("", "name in Weights & Biases, by default the folder's", "manner")
+    wandb_log: bool = setting(False, "log to Weights & Biases", "manner")
+    wandb_project: str = setting("longshot", "Weights & Biases project", "manner")
+    wandb_run_name: str = setting("", "run name there, by default the folder's", "manner")
 
 
 @dataclass(frozen=True)
 class TestSettings(Settings):
     """At which lengths a trained model is tested, and on how many windows."""
 
-    eval_lengths: Lengths = setting((), "test lengths in tokens (by default L/2 to 32 L)", "test")
-    eval_windows: WindowCount = setting(64, "windows of a test, a power of two", "test")
+    eval_lengths: Lengths = setting((), "test lengths in tokens (default: L/2 to 32 L)", "test")
+    eval_windows: WindowCount = setting(64, "windows per test, a power of two", "test")
 
 
 @dataclass(frozen=True)
 class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
     """A training run and the test that follows it."""
 
-    pos_file: str = setting("", "a Python file of your own with more position schemes")
+    pos_file: str = setting("", "your Python file of position schemes")
     drop_pos: Share = setting(0.0, "share of steps at the end without pos (DroPE)")
-    dataset: str = setting("stdlib", "corpus, the name of a folder in data/")
+    dataset: str = setting("stdlib", "corpus: a folder in data/")
     init_from: str = setting("auto", "auto or scratch (new weights), a run, a Hugging Face model")
     length_factor: Count | None = setting(
         None, "with init_from=RUN: train at this many times its length"
     )
-    batch_size: Count = setting(16, "sequences of a micro-batch")
+    batch_size: Count = setting(16, "sequences per micro-batch")
     gradient_accumulation_steps: Count = setting(1, "micro-batches per step")
     optimizer: Literal["muon", "adamw"] = setting(
-        "muon", "muon (for the matrices of the blocks, AdamW for the rest) or adamw"
+        "muon", "muon (for the blocks' matrices, AdamW for the rest) or adamw"
     )
     learning_rate: PositiveFloat | None = setting(
         None, "highest lr after warm-up (None: 1e-2 with muon, 3e-3 with adamw)"
     )
-    max_iters: NonNegativeInt = setting(1500, "steps of training")
+    max_iters: NonNegativeInt = setting(1500, "training steps")
     weight_decay: NonNegativeFloat = setting(0.1, "weight decay of matrices")
     beta1: Share = setting(0.9, "AdamW's decay rate of the mean")
     beta2: Share = setting(0.99, "AdamW's decay rate of the variance")
-    grad_clip: NonNegativeFloat = setting(1.0, "largest norm of the gradient (0: any)")
-    decay_lr: bool = setting(True, "warm-up and cosine decay; False: a constant rate throughout")
+    grad_clip: NonNegativeFloat = setting(1.0, "largest gradient norm (0: any)")
+    decay_lr: bool = setting(True, "warm-up and cosine decay; False: a constant rate")
     warmup_iters: NonNegativeInt | None = setting(
-        None, "steps of warm-up (None: min(100, max_iters / 4))"
+        None, "warm-up steps (None: min(100, max_iters / 4))"
     )
-    lr_decay_iters: Count | None = setting(None, "last step of the decay (None: max_iters)")
+    lr_decay_iters: Count | None = setting(None, "last step of decay (None: max_iters)")
     min_lr: NonNegativeFloat | None = setting(None, "lowest rate (None: a 20th of the highest)")
     seed: Seed = setting(1337, "seed of weights, data order and draws")
     out_dir: str = setting("", "run folder, by default named after the settings", "manner")
-    overwrite: bool = setting(False, "start again in a used run folder", "manner")
+    overwrite: bool = setting(False, "start over in a used run folder", "manner")
     examine: bool = setting(True, "examine the scheme before training", "manner")
     eval_interval: Count = setting(200, "steps between validations", "manner")
-    eval_iters: Count = setting(16, "batches of a validation", "manner")
+    eval_iters: Count = setting(16, "batches per validation", "manner")
     test_at: tuple[Count, ...] = setting(
         (), "steps after which to run the final test too", "manner"
     )
     log_interval: Count = setting(20, "steps between log lines", "manner")
     compile: bool = setting(True, "torch.compile, where there is a compiler", "manner")
-    deterministic: bool = setting(
-        False, "make GPU runs repeatable to the bit, where possible", "manner"
-    )
+    deterministic: bool = setting(False, "GPU runs repeatable to the bit, where possible", "manner")
     backend: Literal["auto", "nccl", "gloo"] = setting(
-        "auto", "how several processes communicate: nccl or gloo, auto: nccl on GPUs", "manner"
+        "auto", "for several processes: nccl or gloo; auto: nccl on GPUs", "manner"
     )
 
     def gpt(self, vocab_size: int) -> GPTConfig:
@@ -283,9 +277,7 @@ class MeasureSettings(TestSettings, ComputeSettings):
     """The settings of every program that tests trained models."""
 
     dataset: str = setting("", "corpus to test on, by default the run's own", "test")
-    pos_file: str = setting(
-        "", "your file of position schemes: naming it again lets its code run", "test"
-    )
+    pos_file: str = setting("", "your file of schemes: naming it again lets its code run", "test")
 
 
 @dataclass(frozen=True)
@@ -330,9 +322,9 @@ class EvaluateSettings(TableSettings, MeasureSettings):
 class SampleSettings(ComputeSettings):
     """Text from a run. The other argument is its folder."""
 
-    start: str = setting("\n", "the prompt (FILE:path: of a file)")
-    num_samples: Count = setting(1, "number of samples")
-    max_new_tokens: Count = setting(500, "tokens of a sample")
+    start: str = setting("\n", "prompt (FILE:path: from a file)")
+    num_samples: Count = setting(1, "samples")
+    max_new_tokens: Count = setting(500, "tokens per sample")
     temperature: NonNegativeFloat = setting(
         0.8, "divides the logits, 0: always the likeliest token"
     )
@@ -342,7 +334,7 @@ class SampleSettings(ComputeSettings):
     )
     seed: Seed = setting(1337, "seed of the draws")
     extend: str = setting("", "as in 'yarn(factor=4)', none: without (by default as trained)")
-    pos_file: str = setting("", "your file of position schemes: naming it again lets its code run")
+    pos_file: str = setting("", "your file of schemes: naming it again lets its code run")
     compile: bool = setting(False, "torch.compile: for many tokens, on a GPU", "manner")
 
 

@@ -351,7 +351,7 @@ class Nope(Piece):
     """No positions: the order of tokens shows through the causal mask alone.
 
     Haviv et al. 2022, Kazemnejad et al. 2023 (arXiv 2305.19466).
-    Verdict: its loss was the highest of seven schemes at L, 0.23 nats above alibi's, and it grew by
+    Verdict: its loss at L was the highest of seven schemes, 0.23 nats above alibi's, and rose by
     0.51 at 2 L (results/seven). Where its text broke, four seeds of five found names 8 to 32 L
     back, none their order (results/board). Kazemnejad et al. 2023 find it the best of five on
     algorithmic tasks.
@@ -385,7 +385,7 @@ class Sinusoidal(Piece):
     start smaller (`init_std`) and grow in training. With scale=0.02 positions drown, with 1
     the tokens do: trained from a start of 0.02 at n_embd = 128, the scales 0.02, 0.05, 0.1, 0.2 and
     1 left 0.48, 0.19, 0.13, 0.25 and 1.0 nats to rope at L (results/in-length).
-    Verdict: its loss was alibi's at L, to 0.001 nats, and rose from 1.14 there to 3.29 at 2 L
+    Verdict: its loss was alibi's at L, to 0.001 nats, and rose from 1.14 to 3.29 at 2 L
     (results/seven).
     """
 
@@ -440,8 +440,8 @@ class Rope(Rotary):
     exponents of that fraction (GPT-J, GPT-NeoX). `p` keeps the fastest int(p F) of F pairs and
     leaves the rest unturned (p-RoPE, Barbero et al. 2024). `layout` is half or interleaved: the
     same function of permuted columns.
-    Verdict: its loss rose from 1.15 at L to 2.15 at 2 L and 2.76 at 4 L (results/seven). In texts
-    of 32 L it found names no more than 0.7 L back, and lost their order sooner (results/board).
+    Verdict: its loss rose from 1.15 nats at L to 2.15 at 2 L and 2.76 at 4 L (results/seven). In
+    texts of 32 L it found names at most 0.7 L back, and lost their order sooner (results/board).
     """
 
     def __init__(
@@ -469,7 +469,7 @@ class Alibi(Piece):
 
     `learned` trains the slopes: softplus of a parameter raw (H,), started at the published ones.
     The paper found no gain.
-    Verdict: its loss stays flat, 1.136 nats at L and 1.113 at 32 L, 1.134 where only the last L
+    Verdict: its loss stays flat: 1.136 nats at L, 1.113 at 32 L, and 1.134 where only the last L
     keys are seen (results/seven, three seeds). At the same loss three seeds of five found names up
     to 5.7 L back, two none beyond L (results/board). In Anson et al. 2025 it found 2 % of the facts
     in 4 L.
@@ -496,9 +496,9 @@ class T5(Piece):
 
     Parameter: table (buckets, H), shared by all layers as in T5. `max_distance` defaults to half
     the training length, so that every entry is trained. Unlike T5, scores keep their 1 / sqrt(d).
-    Verdict: breaks more slowly than rope: its loss rose by 0.01 nats at 2 L, by 0.03 at 4 L and by
-    0.12 at 8 L (results/seven). It found names 32 L back, 0.94 above chance, and knew their order
-    up to L / 2 (results/board).
+    Verdict: breaks more slowly than rope: its loss rose by 0.01 nats at 2 L, 0.03 at 4 L and 0.12
+    at 8 L (results/seven). It found names 32 L back, 0.94 above chance, and knew their order up to
+    L / 2 (results/board).
     """
 
     by_distance = True
@@ -551,8 +551,8 @@ class Randomized(Piece):
 
     Ruoss et al. 2023 (arXiv 2305.16843). `test=draw` draws at test too, as they do. A text longer
     than `max` is refused.
-    Verdict: `randomized(max=4096) + rope` finds names beyond L, up to 4 or 5.7 L back, and its loss
-    rises by 1.7 nats at 32 L (results/board). Ruoss et al. 2023 recommend it for tasks.
+    Verdict: `randomized(max=4096) + rope` finds names up to 4 or 5.7 L back, and its loss rises by
+    1.7 nats at 32 L (results/board). Ruoss et al. 2023 recommend it for tasks.
     """
 
     def __init__(self, shape: Shape, *, max: Length, test: Literal["spread", "draw"] = "spread"):
@@ -578,8 +578,8 @@ class Logn(Piece):
 
     Su 2021, Chiang & Cholak 2022. On a trained model (`extend`) it is at least 1, so that nothing
     changes within L.
-    Verdict: in Anson et al. 2025 (L = 4096) `rope + logn` lost 0.12 nats at 16 L, rope alone 2.0.
-    On models trained at L = 128, with or without it, no gain was sure (results/contested, extend).
+    Verdict: no gain was sure at L = 128, in models trained with it or without (results/contested,
+    extend). In Anson et al. 2025 (L = 4096) `rope + logn` lost 0.12 nats at 16 L, rope alone 2.0.
     """
 
     can_extend = True
@@ -647,9 +647,9 @@ class Pi(Scaled):
     """theta_m / s: position interpolation, which brings all positions into 0 ... L - 1.
 
     Chen et al. 2023 (arXiv 2306.15595).
-    Verdict: without a fine-tune it lets a trained rope find names up to 16 L back, while the loss
-    of text rises nearly as without it (results/extend). Chen et al. 2023 fine-tune with it to 16 L
-    in 1,000 steps.
+    Verdict: lets a trained rope find names up to 16 L back without a fine-tune, but the loss of
+    text rises nearly as without it (results/extend). Chen et al. 2023 fine-tune with it to 16 L in
+    1,000 steps.
     """
 
     def map_frequencies(self, inv_freq, base, total, ids):
@@ -702,8 +702,8 @@ class Yarn(Scaled):
     With factor=auto (dynamic YaRN) fix the final length before decoding, as `generate` does: a
     cache holds keys that were turned for one length.
     Verdict: a trained rope lost 0.06 nats at 2 L with it, 0.64 without, and found names up to 16 L
-    back, without it less than L (results/extend). beta=32 assumes thousands of tokens: at L of 128
-    and 512, with ramp=turns, about 3.5 was best.
+    back, without it less than L (results/extend). `beta=32` assumes thousands of tokens: at L of
+    128 and 512, with ramp=turns, about 3.5 was best.
     """
 
     def __init__(
@@ -760,8 +760,8 @@ class Llama3(Yarn):
     """theta_m kept over `high` turns within L, / s under `low` turns, a blend between them.
 
     Llama 3.1, 2024.
-    Verdict: the frequencies of yarn(ramp=turns, beta=4), without its temperature. A trained rope
-    lost 0.05 nats at 2 L with it, 0.64 without (results/extend).
+    Verdict: yarn(ramp=turns, beta=4) without its temperature. A trained rope lost 0.05 nats at 2 L
+    with it, 0.64 without (results/extend).
     """
 
     def __init__(
@@ -781,8 +781,8 @@ class Longrope(Scaled):
     Ding et al. 2024 (arXiv 2402.13753). The JSON file holds `long_factor`, a number for each pair.
     It may hold `short_factor` for texts within L, and `first`, how many first positions keep the
     original frequencies. results/extend/search.py makes one.
-    Verdict: its factors, searched at 4 L, gave a loss 0.02 to 0.06 nats below yarn's on text that
-    was not searched on (results/extend).
+    Verdict: searched at 4 L, its factors gave a loss 0.02 to 0.06 nats below yarn's on other text
+    (results/extend).
     """
 
     def __init__(self, shape: Shape, *, file: str, factor: Factor = "auto"):

@@ -5,19 +5,19 @@
 
 The counting rule
 -----------------
-- The **core** is every `.py` file but those in `zoo/`, `config/`, `docs/`, `results/`, `tests/`
-  and in the folders of the corpora (`data/NAME/`).
-- Size is a number of **syntax nodes**: `sum(1 for _ in ast.walk(tree))` of each file. A **code
-  line** holds something else than blanks, a comment or a docstring.
-- The **reading path** are train, model, attention, posenc, scheme and configurable.
-- **Dense lines** are text or lists multiplied by a condition, tuples assigned to tuples (but for a
-  swap), and tuples or dicts called about, how or own that are unpacked into a call.
-- The **names on the path** are the names that the core defines and that train.py, model.py or
-  posenc.py use, each counted once, without `__init__` and its like.
-- A **stop** is a function that one opens to follow a text on its way. STOPS lists them by hand; the
-  program checks that every one is there and is used by name in one before it.
-- An **import circle** is a group of modules that import each other; an **upward import** is one of
-  a module on a higher floor of FLOORS. The imports inside a `main` do not count.
+- **Core**: every `.py` file outside `zoo/`, `config/`, `docs/`, `results/`, `tests/` and the
+  folders of the corpora (`data/NAME/`).
+- **Nodes**: `sum(1 for _ in ast.walk(tree))` of each file. **Code lines** hold more than a comment
+  or a docstring.
+- **Reading path**: train, model, attention, posenc, scheme and configurable.
+- **Dense lines**: text or lists multiplied by a condition, tuples assigned to tuples (except
+  swaps), and tuples or dicts called about, how or own that are unpacked into a call.
+- **Names on the path**: those that the core defines and train.py, model.py or posenc.py use, each
+  counted once, without `__init__` and its like.
+- **Stops**: the functions that one opens to follow a text on its way, listed by hand in STOPS. The
+  program checks that each exists and is used by name in an earlier one.
+- **Import circles**: modules that import each other. **Upward imports**: those from a higher floor
+  of FLOORS. Imports inside a `main` do not count.
 """
 
 import ast
@@ -315,11 +315,10 @@ def measure(repo: Path) -> tuple[dict[str, str], list[str]]:
         f"{sum(path.stat().st_size for path in results) / 1e6:.1f}; {len(results)}",
         f"{len(readme)}; {max(map(len, readme))}",
     ]
-    explained += ["", "## The files of the core", "", "| file | nodes | dense lines |"]
-    explained += ["| --- | ---: | --- |"]
+    explained += ["", "## The files of the core: nodes, dense lines", ""]
     for name in sorted(core, key=sizes.get, reverse=True):
         places = ", ".join(map(str, dense[name]))
-        explained.append(f"| `{name}` | {sizes[name]:,} | {places} |")
+        explained.append(f"- `{name}` {sizes[name]:,}{places and f', lines {places}'}")
     explained += ["", f"In a circle: {', '.join(circles(arrows)) or 'none'}."]
     explained += [f"Upward: {', '.join(upward(arrows)) or 'none'}."]
     return dict(zip(TABLE, values, strict=True)), explained

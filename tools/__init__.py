@@ -29,5 +29,5 @@ class BenchSettings(TrainSettings):
 class ExplainSettings(ModelSettings):
     """Explain a scheme or an extension for a model of this shape (block_size is L)."""
 
-    pos_file: str = setting("", "a Python file of your own with more position schemes")
+    pos_file: str = setting("", "your Python file of position schemes")
     length: Length | None = setting(None, "test length in tokens, else 8 L")

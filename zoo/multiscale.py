@@ -16,7 +16,7 @@ class Multiscale(Piece):
     write `multiscale(largest=32) | multiscale`. All keys are computed and cached: this saves
     neither time nor memory.
     Verdict: with rope, it has the lowest loss at L of 34 schemes, flat up to 32 L, but reads no
-    farther than L (results/board/first, one seed). Combine it: `rope + multiscale`.
+    farther (results/board/first, one seed). Combine it: `rope + multiscale`.
     """
 
     by_distance = True
