@@ -3,7 +3,7 @@
 import inspect
 import re
 import sys
-from dataclasses import fields
+from dataclasses import Field, fields
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -126,8 +126,17 @@ def schemes_page() -> str:
     recipes = sorted((HERE.parent / "config/recipes").glob("*.py"))
     rule = "| --- | --- | --- |"
     lines = ["| scheme | acts on | verdict |", rule, *map(scheme_row, scheme_names()), ""]
-    lines += ["| extension | changes | verdict |", rule, *map(scheme_row, extension_names())]
+    both = [name for name in extension_names() if name in scheme_names()]
+    extensions = [name for name in extension_names() if name not in both]
+    lines += [f"Of these, {', '.join(f'`{n}`' for n in both)} can be given to `--extend` too.", ""]
+    lines += ["| extension | changes | verdict |", rule, *map(scheme_row, extensions)]
     return "\n".join([SCHEMES, *lines, RECIPES, *map(recipe_row, recipes), ""])
+
+
+def row_of(f: Field) -> str:
+    """The row of one setting."""
+    default = f"`{as_argument(f.default)!r}`".replace("'", "") if as_argument(f.default) else ""
+    return f"| `{f.name}` | {default} | {f.metadata['help']} |"
 
 
 def setting_rows(cls: type[Settings], kind: str) -> list[str]:
@@ -136,26 +145,27 @@ def setting_rows(cls: type[Settings], kind: str) -> list[str]:
     for f in fields(cls):
         if f.metadata["kind"] != kind or f.name in cls.refused:
             continue
-        default = f"`{as_argument(f.default)!r}`".replace("'", "") if as_argument(f.default) else ""
-        rows.append(f"| `{f.name}` | {default} | {f.metadata['help']} |")
+        rows.append(row_of(f))
     return rows
 
 
 def settings_page() -> str:
     """docs/settings.md."""
     parts = [SETTINGS]
+    said = set()
     for program, cls in PROGRAMS.items():
         parts.append(f"## {program}\n")
         of_train = issubclass(cls, TrainSettings) and cls is not TrainSettings
         if of_train:
             without = ", ".join(f"`{name}`" for name in cls.refused) or "none"
             parts.append(f"Those of train.py except {without}, and:\n")
+        again = [f"`{f.name}`" for f in fields(cls) if row_of(f) in said]
+        if again and not of_train:
+            parts.append(f"{', '.join(again)}, as above; and:\n")
         parts.append("| name | default | meaning |\n| --- | --- | --- |")
         for kind in KINDS:
-            rows = setting_rows(cls, kind)
-            if of_train:
-                shared = setting_rows(TrainSettings, kind)
-                rows = [row for row in rows if row not in shared]
+            rows = [row for row in setting_rows(cls, kind) if row not in said]
+            said.update(rows)
             if rows:
                 parts.append("\n".join([f"| *{kind}* | | |", *rows]))
         parts.append("")
