@@ -25,7 +25,7 @@ from torch.utils.checkpoint import checkpoint
 
 from configurable import UserError
 from posenc import Tile, materialize, scheme_name, upcast
-from scheme import Plan
+from scheme import Plan, for_each_head
 
 PRODUCT_KEYS = 512  # in compiled CPU code, two matrix products beat the kernel up to this length
 SHARED_BYTES = 16 * 2**20  # layers share a matrix of added scores up to this size
@@ -36,7 +36,7 @@ MASKED_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SD
 FLEX_RELEASES = ("2.11", "2.13")  # of torch, in which flex compiles for sm_80 and sm_90
 SMALL_BLOCKS = {"BLOCK_N": 64, "num_stages": 2}  # leave shared memory for the table of biases
 
-FORCED_PATH = ""  # tests set this to force a path for whole texts
+FORCED_PATH = ""  # tests and runs/examine.py set this to force a path for whole texts
 COMPILE_FLEX = False  # whether eager code may compile flex; runs/device.py sets it
 
 
@@ -78,10 +78,12 @@ def attention_weights(
     columns = torch.arange(k.shape[-2], device=q.device)  # places of the keys in the text, (S,)
     rows = columns[-q.shape[-2] :, None]  # places of the queries, the last T of these, (T, 1)
     k = for_each_head(q, k).to(wide)
+    q = q.to(wide)
     scores = None
     with torch.autocast(q.device.type, enabled=False):
         for part in plan.parts:
-            part_q, part_k = finish_q_and_k(q.to(wide), k, plan, part, scale, features)
+            turned = plan.turn(q, k, part) if len(plan.parts) > 1 else (q, k)
+            part_q, part_k = finish_q_and_k(*turned, plan, scale, features)
             score = (part_q.to(narrow) @ part_k.to(narrow).mT).to(wide) * scale
             added = added_scores(plan, part, q.shape[1], wide, rows, columns)
             if plan.score_piece:
@@ -99,15 +101,11 @@ def attention_weights(
         return plan.weights_piece.weights(scores) if plan.weights_piece else scores.softmax(-1)
 
 
-def finish_q_and_k(q, k, plan, part, scale, features):
-    """q and k as they are multiplied: q times the temperature, both with the columns that a piece
-    makes of features (B, S, M).
-
-    They are turned here if the plan has several parts, else they are turned already.
+def finish_q_and_k(q, k, plan, scale, features):
+    """Turned q and k as they are multiplied: q times the temperature, both with the columns that a
+    piece makes of features (B, S, M).
     """
     dtype = q.dtype
-    if len(plan.parts) > 1:
-        q, k = plan.turn(q, k, part)
     if plan.temperature is not None:
         q = (q * plan.temperature).to(dtype)
     if plan.features_piece and plan.features_piece.along is not None:
@@ -115,7 +113,7 @@ def finish_q_and_k(q, k, plan, part, scale, features):
     return q.to(dtype), k.to(dtype)
 
 
-def rows_of(plan: Plan, start: int, stop: int) -> Plan:
+def slice_queries(plan: Plan, start: int, stop: int) -> Plan:
     """The plan for queries start ... stop - 1 alone, and the keys up to the last of them."""
     parts = []
     for part in plan.parts:
@@ -150,12 +148,12 @@ def pairs_of_ids(part, rows, columns, dtype):
 
 
 def added_scores(plan, part, n_head, dtype, rows, columns):
-    """What is added to q.k x scale, (H or 1, R, C): biases, and -inf where the key is hidden.
+    """What is added to q.k x scale, (H or 1, R, C): biases, or -inf where the key is hidden.
 
     rows (R, 1) and columns (C,) are the places of queries and keys in the text. dtype is float32
     or wider.
     """
-    added = torch.zeros((), dtype=dtype, device=rows.device)
+    added = torch.zeros(1, 1, 1, dtype=dtype, device=rows.device)
     if plan.biases:
         i, j = pairs_of_ids(part, rows, columns, dtype)
         heads = torch.arange(n_head, device=rows.device)[:, None, None]
@@ -173,12 +171,6 @@ def sees(plan, rows, columns):
     for piece in plan.masks:
         seen = seen & piece.mask(rows, columns)
     return seen
-
-
-def for_each_head(q, x):
-    """Keys or values x (B, heads, S, D), repeated so that each head of q has its own (GQA)."""
-    group = q.shape[1] // x.shape[1]
-    return x.repeat_interleave(group, 1) if group > 1 else x
 
 
 # ---- the choice of a path
@@ -224,7 +216,7 @@ def can_flex(plan, training, dropout):
     if not torch.__version__.startswith(FLEX_RELEASES):
         return False
     if not plan.plain_ids or plan.features_piece or plan.width < 16:
-        return False
+        return False  # flex takes no head narrower than 16
     if not all(piece.by_distance for piece in plan.biases):
         return False
     if not training:
@@ -272,7 +264,7 @@ def prepare(plan: Plan, n_head: int, dtype: torch.dtype, dropout: float = 0.0) -
         and not columns.is_cuda
         and not compiling
     ):
-        row = added_scores(plan, part, n_head, dtype, rows[-1:], columns).flatten(0, -2)
+        row = added_scores(plan, part, n_head, dtype, rows[-1:], columns)[:, 0]
         return replace(prepared, last_row=pad(row, (0, BLOCK_ROWS), value=-torch.inf))
     most = GPU_BYTES if columns.is_cuda else SHARED_BYTES
     if 4 * n_head * plan.queries * keys > most:  # each layer will make it, block by block
@@ -313,7 +305,7 @@ def attend(
         k = for_each_head(q, k)
     v = for_each_head(k, v)  # k may also have more heads because each head is turned differently
     with torch.autocast(q.device.type, enabled=False):
-        q, k = finish_q_and_k(q, k, plan, plan.parts[0], scale, features)
+        q, k = finish_q_and_k(q, k, plan, scale, features)
     if prepared.path == "fused":
         return _kernel(q, k, v, scale, prepared.dropout)
     if prepared.path == "flex":
@@ -322,7 +314,7 @@ def attend(
 
 
 def _kernel(q, k, v, scale, dropout, added=None):
-    """PyTorch's kernel: with a matrix of added scores, (R, C) or (H, R, C), or else causal.
+    """PyTorch's kernel: with a matrix of added scores (H or 1, R, C), or else causal.
 
     If values are narrower than keys, the CPU kernel would hold all scores at once: they are padded.
     """
@@ -332,7 +324,7 @@ def _kernel(q, k, v, scale, dropout, added=None):
     is_causal = added is None and q.shape[-2] > 1
     kernels = nullcontext()
     if added is not None:
-        added = added[(None,) * (4 - added.dim())]  # (1, 1 or H, R, C)
+        added = added[None]  # (1, H or 1, R, C)
         if q.is_cuda:
             added = added.to(q.dtype)  # CUDA's kernels take no wider mask
             kernels = sdpa_kernel(MASKED_KERNELS)
@@ -446,7 +438,7 @@ def _scored(q, k, v, prepared, scale, features):
             q[..., start:stop, :],
             k[..., :end, :],
             v[..., :end, :],
-            rows_of(prepared.plan, start, stop),
+            slice_queries(prepared.plan, start, stop),
             scale,
             None if features is None else features[:, :end],
             prepared.dropout,

@@ -40,9 +40,9 @@ PROTOCOLS = get_args(Protocol)
 WindowCount = Literal[64, 128, 256, 512, 1024, 2048, 4096, 8192]
 Count = Annotated[int, Field(ge=1, le=2**24)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
-Length = Annotated[int, Field(ge=2, le=2**24)]
-Lengths = tuple[Length, ...]
-Share = Annotated[float, Field(ge=0, lt=1)]
+Tokens = Annotated[int, Field(ge=2, le=2**24)]
+Lengths = tuple[Tokens, ...]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
 # ---- the settings of every program
@@ -92,11 +92,11 @@ class ModelSettings(Settings):
 
     pos: str = setting("rope", "position scheme: 'rope(base=500000)', 'rope + alibi'")
     extend: str = setting("", "context extension: 'yarn(factor=4)'")
-    block_size: Length = setting(128, "training length in tokens")
+    block_size: Tokens = setting(128, "training length in tokens")
     n_layer: Count = setting(4, "layers")
     n_head: Count = setting(4, "attention heads per layer")
     n_embd: Count = setting(128, "model width")
-    dropout: Share = setting(0.0, "probability of dropping an activation")
+    dropout: Fraction = setting(0.0, "probability of dropping an activation")
     bias: bool = setting(False, "biases in linear layers and norms")
     norm: Literal["layernorm", "rmsnorm"] = setting("layernorm", "layernorm or rmsnorm")
     norm_eps: PositiveFloat = setting(1e-5, "added to the variance in a norm")
@@ -194,7 +194,7 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
     """A training run and the test that follows it."""
 
     pos_file: str = setting("", "your Python file of position schemes")
-    drop_pos: Share = setting(0.0, "share of steps at the end without pos (DroPE)")
+    drop_pos: Fraction = setting(0.0, "share of steps at the end without pos (DroPE)")
     dataset: str = setting("stdlib", "corpus: a folder in data/")
     init_from: str = setting("auto", "auto or scratch (new weights), a run, a Hugging Face model")
     length_factor: Count | None = setting(
@@ -210,8 +210,8 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
     )
     max_iters: NonNegativeInt = setting(1500, "training steps")
     weight_decay: NonNegativeFloat = setting(0.1, "weight decay of matrices")
-    beta1: Share = setting(0.9, "AdamW's decay rate of the mean")
-    beta2: Share = setting(0.99, "AdamW's decay rate of the variance")
+    beta1: Fraction = setting(0.9, "AdamW's decay rate of the mean")
+    beta2: Fraction = setting(0.99, "AdamW's decay rate of the variance")
     grad_clip: NonNegativeFloat = setting(1.0, "largest gradient norm (0: any)")
     decay_lr: bool = setting(True, "warm-up and cosine decay; False: a constant rate")
     warmup_iters: NonNegativeInt | None = setting(

@@ -17,10 +17,9 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import attention
-from attention import for_each_head
 from configurable import GPTConfig, UserError
 from posenc import Shape, init_std, materialize, scheme_name, upcast
-from scheme import Scheme
+from scheme import Scheme, for_each_head
 
 LOSS_BYTES = 64 * 2**20  # losses are computed from blocks of logits of at most this size
 GPU_LOSS_BYTES = 512 * 2**20  # the same on a GPU; training holds up to 8 blocks at once
@@ -57,7 +56,7 @@ class Cache:
         return self.tensors[place][:, :, :stop]
 
 
-def update_cache(cache, layer, name, x, pack_piece):
+def with_cached(cache, layer, name, x, pack_piece):
     """Append x (B, heads, t, D) of t new tokens to the cache, and return (B, heads, S, D) of all S
     tokens so far. If the cache is None, x is all there is.
 
@@ -127,8 +126,8 @@ class Attention(nn.Module):
         if len(plan.parts) == 1:  # if there are several, attention turns q and k
             q, k = plan.turn(q, k, plan.parts[0])
         # of all S tokens, (B, heads, S, D)
-        all_k = update_cache(cache, self.layer, "k", k, plan.pack_piece)
-        all_v = update_cache(cache, self.layer, "v", v, plan.pack_piece)
+        all_k = with_cached(cache, self.layer, "k", k, plan.pack_piece)
+        all_v = with_cached(cache, self.layer, "v", v, plan.pack_piece)
         features = all_features(x, plan, cache, self.layer)
         y = attention.attend(q, all_k, all_v, prepared, self.scale, features)  # (B, H, Q, D)
         return project_out(self.c_proj, y, v, x, plan)
@@ -174,7 +173,7 @@ class LatentAttention(nn.Module):
         if len(plan.parts) == 1:
             q, new_latents = plan.turn(q, new_latents, plan.parts[0])
         # the latents of all S tokens, rounded if the cache packs them
-        all_latents = update_cache(cache, self.layer, "k", new_latents, plan.pack_piece)
+        all_latents = with_cached(cache, self.layer, "k", new_latents, plan.pack_piece)
         features = all_features(x, plan, cache, self.layer)
         # the up-projections from latents to keys and values, (H, head width, rank) each
         up_k, up_v = self.c_up.weight.unflatten(0, (self.n_head, -1)).split(self.head_width, 1)
@@ -200,7 +199,7 @@ def all_features(x, plan, cache, layer):
         return None
     with torch.autocast(x.device.type, enabled=False):
         features = plan.features_piece.features(upcast(x))[:, None]
-    return update_cache(cache, layer, "features", features, None)[:, 0]
+    return with_cached(cache, layer, "features", features, None)[:, 0]
 
 
 def project_out(c_proj, y, v, x, plan):
@@ -315,6 +314,7 @@ class GPT(nn.Module):
             nn.init.normal_(module.weight, std=std)
         if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
+        # apply() comes to children first: this replaces what c_proj got above
         if isinstance(module, Attention | LatentAttention | MLP):
             nn.init.normal_(module.c_proj.weight, std=std / math.sqrt(2 * self.config.n_layer))
 
@@ -338,7 +338,7 @@ class GPT(nn.Module):
         """
         ids = self.pos.draw(seed, step, length)
         if ids is not None:
-            ids = ids.to(self.wte.weight.device, non_blocking=True)  # a GPU is not waited for
+            ids = ids.to(self.wte.weight.device, non_blocking=True)  # asynchronous on a GPU
         self.drawn_ids = ids
 
     def attention_path(self, length: int, window: int | None = None, compiled: bool = False) -> str:
@@ -363,9 +363,11 @@ class GPT(nn.Module):
     def _hidden(self, idx, cache=None, window=None, skip=0, queries=None):
         """The final hidden states (B, T, C) of tokens idx (B, T).
 
-        The first `skip` tokens are left out, and the others keep their positions. `queries` asks
-        for the states of the last so many tokens alone, (B, queries, C): the last layer computes no
-        more.
+        The first `skip` tokens are left out, and the others keep their positions. If `queries` is
+        given, the last layer computes the states of the last `queries` tokens alone.
+
+        Decoding: cache.n = 100, cache.length = 500, idx (1, 1): T = 1, S = 101, total = 500.
+        A windowed test: idx (1, 4096), skip = 3556, queries = 32: new = 540, total = 4096.
         """
         T = idx.shape[1]
         total = T  # the length of the whole text
@@ -397,7 +399,9 @@ class GPT(nn.Module):
             prepared_plans = {keys: prepare(plan) for keys, plan in plans.items()}
             of_layers = [prepared_plans[keys] for keys in self.pos.plan_keys]
             if queries is not None and queries != new:
-                of_layers[-1] = prepare(attention.rows_of(of_layers[-1].plan, new - queries, new))
+                of_layers[-1] = prepare(
+                    attention.slice_queries(of_layers[-1].plan, new - queries, new)
+                )
         x = self.ln_e(self.wte(idx[:, skip:]))
         if embedded is not None:
             x = x + embedded.to(x.dtype)
@@ -415,27 +419,22 @@ class GPT(nn.Module):
         targets: Tensor | None = None,
         *,
         cache: Cache | None = None,
-        loss_only: bool = False,
-    ) -> tuple[Tensor | None, Tensor | None]:
+    ) -> tuple[Tensor, Tensor | None]:
         """Tokens idx (B, T) -> (logits, loss).
 
-        With targets (B, T), of which -1 is ignored: logits (B, T, V) and the mean loss in nats. If
-        `loss_only`, large logits are never held as a whole, and None is returned for them.
+        With targets (B, T), of which -1 is ignored: logits (B, T, V) and the mean loss in nats.
         Without targets the loss is None, and logits (B, 1, V) are those of the last position. With
         a cache, idx are the next tokens: they are appended to it, and get logits (B, T, V).
         """
         x = self._hidden(idx, cache)
         if targets is None:
             return self.lm_head(x if cache else x[:, -1:]), None
-        # up to 8 blocks of logits are held as a whole, because blocks are computed twice
-        if loss_only and targets.numel() > 8 * self._loss_rows(x):
-            return None, self._nats(x, targets).sum() / (targets >= 0).sum()
         logits = self.lm_head(x)
         flat = logits.float().flatten(0, 1)
         return logits, F.cross_entropy(flat, targets.flatten(), ignore_index=-1)
 
-    def _loss_rows(self, x):
-        """The number of rows of float32 logits in a block."""
+    def loss_rows(self, x: Tensor) -> int:
+        """The number of rows of float32 logits in a block, on the device of x."""
         most = GPU_LOSS_BYTES if x.is_cuda else LOSS_BYTES
         return max(1, most // (4 * self.config.vocab_size))
 
@@ -449,7 +448,7 @@ class GPT(nn.Module):
             logits = self.lm_head(hidden).float()
             return F.cross_entropy(logits, wanted, ignore_index=-1, reduction="none")
 
-        rows = self._loss_rows(x)
+        rows = self.loss_rows(x)
         blocks = zip(x.flatten(0, 1).split(rows), targets.flatten().split(rows), strict=True)
         return torch.cat([checkpoint(nats, *block, use_reentrant=False) for block in blocks])
 

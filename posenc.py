@@ -384,7 +384,7 @@ class Sinusoidal(Piece):
     Vaswani et al. 2017, where token embeddings are as large as the sinusoids (scale 1). Here they
     start smaller (`init_std`) and grow in training. With scale=0.02 positions drown, with 1
     the tokens do: trained from a start of 0.02 at n_embd = 128, the scales 0.02, 0.05, 0.1, 0.2 and
-    1 left 0.48, 0.19, 0.13, 0.25 and 1.0 nats to rope at L (results/in-length).
+    1 were 0.48, 0.19, 0.13, 0.25 and 1.0 nats worse than rope at L (results/in-length).
     Verdict: its loss was alibi's at L, to 0.001 nats, and rose from 1.14 to 3.29 at 2 L
     (results/seven).
     """

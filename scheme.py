@@ -238,16 +238,17 @@ def find(name: str, pos_file: Path | None = None, option: str = "") -> type[Piec
     UserError for a wrong name: it suggests the closest one, or lists them all.
     """
     pieces = all_pieces(pos_file)
-    meant = ALIASES | {piece.replace("_", ""): piece for piece in pieces}
-    # a right name is the closest to itself
-    near = difflib.get_close_matches(name.lower().replace("_", ""), meant, 1, 0.75)
-    if not near:
-        names = extension_names if option == "extend" else scheme_names
-        raise UserError(
-            f"there is no position scheme {name:.60}; your own needs --pos_file=FILE.py. "
-            f"There are: {', '.join(names(pos_file))}"
-        )
-    right = meant[near[0]]
+    right = name
+    if name not in pieces:
+        meant = ALIASES | {piece.replace("_", ""): piece for piece in pieces}
+        near = difflib.get_close_matches(name.lower().replace("_", ""), meant, 1, 0.75)
+        if not near:
+            names = extension_names if option == "extend" else scheme_names
+            raise UserError(
+                f"there is no position scheme {name:.60}; your own needs --pos_file=FILE.py. "
+                f"There are: {', '.join(names(pos_file))}"
+            )
+        right = meant[near[0]]
     cls = pieces[right]
     if option == "extend" and not cls.can_extend:
         raise UserError(f"{name} does not extend a trained model: train with --pos={right}")
@@ -456,7 +457,7 @@ class Plan:
         if self.turn_piece is None:
             return q, k
         if any(table.dim() > 2 for table in part.key_tables):
-            k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+            k = for_each_head(q, k)
         turned = []
         for x, tables, is_key in ((q, part.query_tables, False), (k, part.key_tables, True)):
             rest, last = x.tensor_split([x.shape[-1] - self.width], -1)
@@ -471,12 +472,26 @@ class Plan:
         return len(self.parts[0].query_ids)
 
 
+def for_each_head(q, x):
+    """Keys or values x (B, heads, S, D), repeated so that each head of q has its own (GQA)."""
+    group = q.shape[1] // x.shape[1]
+    return x.repeat_interleave(group, 1) if group > 1 else x
+
+
 def first(pieces, method):
     """The first piece that defines a method of the contract, such as "embed"; None if none does."""
     for piece in pieces:
         if getattr(piece, method) is not None:
             return piece
     return None
+
+
+def extended_ids(extensions: Iterable[Piece], ids: Tensor, total: int) -> Tensor:
+    """Position ids (S,) after the changes by these extensions, in a text of `total` tokens."""
+    for piece in extensions:
+        if piece.ids is not None:
+            ids = piece.ids(posenc.as_reals(ids), total)
+    return ids
 
 
 # ---- the scheme of a model
@@ -502,8 +517,8 @@ class Scheme(nn.Module):
         limits = [piece.limit for piece in pieces.values() if piece.limit and not piece.ids]
         self.id_limit = min(limits, default=None)  # ids must be below this (None: no limit)
         self.limit = self.ids_piece.limit if self.ids_piece else self.id_limit  # the longest text
-        # an empty buffer: on.device is the device of the model
-        self.register_buffer("on", torch.empty(0, dtype=torch.long), persistent=False)
+        # an empty buffer whose device is that of the model; of integers, which have no precision
+        self.register_buffer("device_marker", torch.empty(0, dtype=torch.long), persistent=False)
         self.extend_text = ""
         self.extensions = nn.ModuleDict()
         self.extend("")  # no extension yet: this checks the pieces, and makes plan_keys
@@ -535,7 +550,7 @@ class Scheme(nn.Module):
                 acts_on = [p for p in pieces if reads_positions(p)]
             if not acts_on:
                 raise UserError(f"{subject}: nothing there reads what {scheme_name(piece)} changes")
-        active = nn.ModuleDict(extensions).to(self.on.device)
+        active = nn.ModuleDict(extensions).to(self.device_marker.device)
         maps = [piece for piece in active.values() if piece.map_frequencies]
         # last those that change the result of the others, such as resonance and clip
         maps.sort(key=lambda piece: isinstance(piece, Rotary))
@@ -616,13 +631,6 @@ class Scheme(nn.Module):
             raise UserError(f"{scheme_name(piece)}: draw must give ids in ascending order")
         return self.checked(ids)
 
-    def extended_ids(self, extensions: Iterable[Piece], ids: Tensor, total: int) -> Tensor:
-        """Position ids after the changes by these extensions."""
-        for piece in extensions:
-            if piece.ids is not None:
-                ids = piece.ids(posenc.as_reals(ids), total)
-        return ids
-
     def embed(self, ids: Tensor, tokens: Tensor, total: int) -> Tensor | None:
         """What is added to the token embeddings, (T, C) or (B, T, C), or None.
 
@@ -631,7 +639,7 @@ class Scheme(nn.Module):
         piece = first(self.pieces.values(), "embed")
         if piece is None:
             return None
-        return piece.embed(self.extended_ids(self.extensions.values(), ids, total), tokens, total)
+        return piece.embed(extended_ids(self.extensions.values(), ids, total), tokens, total)
 
     def plans(
         self,
@@ -671,7 +679,7 @@ class Scheme(nn.Module):
             regions = [None]  # for the ids as they are
             if rewriting and (turn_piece or biases):
                 regions += rewriting.regions(total)
-            key_ids = self.extended_ids(extensions, ids, total)
+            key_ids = extended_ids(extensions, ids, total)
             query_ids = key_ids[-new:]
             parts = []
             for region in regions:

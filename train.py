@@ -97,17 +97,17 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes) -
     config, state = checkpoint.open_folder(s)
     is_new = config is None
 
-    # the model: from a checkpoint, with new weights, or with those of another run
-    if compute.kind == "cpu":  # refuse an operation that does not repeat to the bit
+    if compute.kind == "cpu":  # refuse an operation that is not bitwise reproducible
         torch.set_deterministic_debug_mode("error")
-    elif s.deterministic:  # warn of an operation that does not
+    elif s.deterministic:  # warn of such an operation
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         os.environ.setdefault("TORCHINDUCTOR_DETERMINISTIC", "1")
         torch.use_deterministic_algorithms(True, warn_only=True)
     # deterministic mode would fill all new memory with NaN, which takes time
     torch.utils.deterministic.fill_uninitialized_memory = False
+    # the model: from a checkpoint, with new weights, or with those of another run
     torch.manual_seed(s.seed)
-    trained_lengths = [s.block_size]  # all lengths that the weights see in training
+    train_lengths = [s.block_size]  # all lengths that the weights see in training
     if state:
         model = GPT(GPTConfig(**state["gpt"]), s.pos_file, folder)
         model.load_state_dict(state["model"])
@@ -115,7 +115,7 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes) -
         model = GPT(s.gpt(corpus.vocab_size), s.pos_file, folder)
     else:
         source = checkpoint.open_model(s.init_from, s)
-        trained_lengths = [*source.config["train_lengths"], *trained_lengths]
+        train_lengths = [*source.config["train_lengths"], *train_lengths]
         gpt = replace(source.model.config, dropout=s.dropout, extend=s.extend)
         model = GPT(gpt, s.pos_file, source.folder)
         # not strict: an extension may have parameters, which the other model lacks
@@ -136,10 +136,10 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes) -
     print(f"on {compute.reason}")
     run = Run(folder, s, model.to(compute.device), compute, config or {})
     if is_new:
-        run.config = checkpoint.new_config(run, trained_lengths, processes.size)
+        run.config = checkpoint.new_config(run, train_lengths, processes.size)
     if state:
         run.step = state["step"]
-        run.checkpoint = state["digest"]
+        run.digest = state["digest"]
         run.saved = state
         print(f"resuming at step {run.step}")
     if processes.is_master:
@@ -178,10 +178,10 @@ def configure_optimizers(
     matrices = []
     decay = []
     no_decay = []
-    of_scheme = []
+    scheme_params = []
     for name, p in model.named_parameters():
         if name.startswith("pos."):
-            of_scheme.append(p)
+            scheme_params.append(p)
         elif p.dim() < 2:
             no_decay.append(p)
         elif name.startswith("h.") and s.optimizer == "muon":
@@ -191,7 +191,7 @@ def configure_optimizers(
     groups = [
         {"params": decay, "weight_decay": s.weight_decay},
         {"params": no_decay, "weight_decay": 0.0},
-        {"params": of_scheme, "weight_decay": 0.0},
+        {"params": scheme_params, "weight_decay": 0.0},
     ]
     adamw = torch.optim.AdamW(groups, s.highest_lr, (s.beta1, s.beta2), fused=True)
     if s.optimizer == "adamw":
@@ -208,7 +208,10 @@ class MeanLoss(nn.Module):
 
     def forward(self, idx: Tensor, targets: Tensor) -> Tensor:
         """idx and targets, both (B, T) -> the mean loss in nats."""
-        return self.model(idx, targets, loss_only=True)[1]
+        # up to 8 blocks of logits are held as a whole, because blocks are computed twice
+        if targets.numel() <= 8 * self.model.loss_rows(idx):
+            return self.model(idx, targets)[1]
+        return self.model.losses(idx, targets).sum() / (targets >= 0).sum()
 
 
 def compile_loss(loss_fn: MeanLoss, s: TrainSettings, kind: str) -> None:
@@ -218,7 +221,7 @@ def compile_loss(loss_fn: MeanLoss, s: TrainSettings, kind: str) -> None:
         print(f"not compiled: {missing or f'device={kind}, compile={s.compile}'}")
         return
     print("compiling model and loss (the first step takes a while)")
-    # GELU by exp saves 14 % of a step on a CPU
+    # computing GELU's tanh with exp makes a step on a CPU 14 % faster
     torch._inductor.config.cpp.use_decompose_tanh = True
     loss_fn.compile(fullgraph=True, dynamic=False)
 
@@ -291,7 +294,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
     logged_step = run.step
     while not run.finished:
         step = run.step
-        if step in s.test_at:
+        if step in s.test_at:  # here, because its checkpoint is on the disk now
             test(run, processes)
             model.train()
             logged_time = time.perf_counter()  # the test does not count as training
@@ -299,10 +302,10 @@ def train(run: Run, processes: Processes, log: Log) -> None:
             model.drop_positions()
             # AdamW forgets the scheme's parameters, and DDP is made anew without them
             adamw = optimizers[0]
-            of_scheme = adamw.param_groups[-1]
-            for p in of_scheme["params"]:
+            scheme_params = adamw.param_groups[-1]
+            for p in scheme_params["params"]:
                 adamw.state.pop(p, None)
-            of_scheme["params"] = []
+            scheme_params["params"] = []
             shared_loss = processes.wrap_ddp(loss_fn)
         lr = get_lr(step, s)
         for optimizer in optimizers:
@@ -340,7 +343,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
             scaler.step(optimizer)
         scaler.update()
         model.zero_grad(set_to_none=True)
-        step += 1
+        step += 1  # from here on step counts this one too
         run.step = step
         bar.update()
 
@@ -348,9 +351,8 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         # the highest signal that any process received; read once, so a later one counts in the
         # next step
         stop_signal = processes.highest(received)
-        due = step == s.max_iters or step in s.test_at or step % s.eval_interval == 0
-        logged = due or stop_signal or step == 1 or step % s.log_interval == 0
-        if not logged:
+        validate = step == s.max_iters or step in s.test_at or step % s.eval_interval == 0
+        if not (validate or stop_signal or step == 1 or step % s.log_interval == 0):
             continue
         speed = (step - logged_step) / (time.perf_counter() - logged_time)  # steps per second
         line = {
@@ -360,7 +362,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
             "grad_norm": float(norm),
             "loss": float(processes.sum(loss)) / processes.size,
         }
-        if due:
+        if validate:
             # loss is of the weights before this step, val_loss of those after it: a model that
             # this step ruined is seen here first
             line["val_loss"] = estimate_loss(run)
@@ -374,7 +376,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
             )
         if processes.is_master:
             text = log.add_step(line, speed)
-            if due or stop_signal:
+            if validate or stop_signal:
                 checkpoint.save_checkpoint(run, optimizers, scaler)
             tqdm.write(text)  # the last, because Ctrl-C also ends the reader in `... | tee FILE`
         if stop_signal:
@@ -383,9 +385,12 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         logged_time = time.perf_counter()
         logged_step = step
     bar.close()
-    if processes.is_master and not run.checkpoint:  # max_iters=0
+    if processes.is_master and not run.digest:  # max_iters=0
         checkpoint.save_checkpoint(run, optimizers, scaler)
-    for number, handler in handlers.items():  # the model is saved: a signal may end the test
+    for (
+        number,
+        handler,
+    ) in handlers.items():  # the model is saved: from here on a signal just ends the program
         signal.signal(number, handler)
 
 

@@ -59,7 +59,7 @@ class Run:
     """A model, the settings that it is trained with, and its folder.
 
     `settings` are final: the scheme in canonical form, the size that of the model. `config` is the
-    content of config.json. `step` is the number of steps taken, `checkpoint` the digest in the name
+    content of config.json. `step` is the number of steps taken, `digest` that in the name
     of the file that the weights come from, `saved` the content of that file if training resumes.
     """
 
@@ -69,7 +69,7 @@ class Run:
     compute: Compute
     config: dict[str, Any]
     step: int = 0
-    checkpoint: str = ""
+    digest: str = ""
     saved: dict[str, Any] | None = None
 
     def __repr__(self) -> str:
@@ -398,7 +398,7 @@ def finished_result(folder: str | Path, s: TrainSettings) -> dict[str, Any] | No
 def save_checkpoint(
     run: Run, optimizers: list[torch.optim.Optimizer], scaler: torch.amp.GradScaler
 ) -> None:
-    """Write a checkpoint of a run and set `run.checkpoint`; only then delete old ones.
+    """Write a checkpoint of a run and set `run.digest`; only then delete old ones.
 
     UserError if the disk is full; the checkpoints before it are then kept.
     """
@@ -412,8 +412,8 @@ def save_checkpoint(
         "train_lengths": run.config["train_lengths"],
     }
     unnamed = run.folder / ".ckpt.new"
-    run.checkpoint = replace_file(unnamed, lambda file: torch.save(state, file))[:16]
-    newest = run.folder / f"ckpt-{run.step}-{run.checkpoint}.pt"
+    run.digest = replace_file(unnamed, lambda file: torch.save(state, file))[:16]
+    newest = run.folder / f"ckpt-{run.step}-{run.digest}.pt"
     os.replace(unnamed, newest)
     for path in checkpoint_paths(run.folder)[2:]:
         path.unlink()
@@ -501,7 +501,7 @@ def open_model(name: str, settings: Any) -> Run:
     config = {"dtype": compute.dtype_name, "train_lengths": [s.block_size]}
     folder = Path("out", "tests", f"{Path(name).resolve().name}-{checkpoint[:10]}")
     model = model.to(compute.device).eval()
-    return Run(folder, s, model, compute, config, checkpoint=checkpoint)
+    return Run(folder, s, model, compute, config, digest=checkpoint)
 
 
 def run_corpus(run: Run, dataset: str = "") -> data.Corpus:

@@ -55,7 +55,7 @@ attended  the sum of the weights: 1 for a softmax, less beside a sink and its li
         """attend, which looks at the weights of its definition as well, a line at a time."""
         lines = []
         for start, stop in itertools.pairwise(edges):
-            plan = attention.rows_of(prepared.plan, start, stop)
+            plan = attention.slice_queries(prepared.plan, start, stop)
             rows = q[..., start:stop, :]
             known = None if features is None else features[:, :stop]
             weights = attention.attention_weights(rows, k[..., :stop, :], plan, scale, known)

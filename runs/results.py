@@ -115,7 +115,7 @@ def describe_run(run: Any) -> dict[str, Any]:
         "max_iters": settings.max_iters,
         "settings": values(settings, "result"),
         "step": run.step,
-        "checkpoint": run.checkpoint[:16],
+        "checkpoint": run.digest[:16],
         "tokens_trained": run.tokens,
         "parameters": run.model.parameter_count,
     }

@@ -6,7 +6,7 @@ Their settings are here, without importing torch, so that --help is fast.
 from dataclasses import dataclass
 from typing import Literal
 
-from configurable import Count, Length, ModelSettings, TrainSettings, setting
+from configurable import Count, ModelSettings, Tokens, TrainSettings, setting
 
 
 @dataclass(frozen=True)
@@ -30,4 +30,4 @@ class ExplainSettings(ModelSettings):
     """Explain a scheme or an extension for a model of this shape (block_size is L)."""
 
     pos_file: str = setting("", "your Python file of position schemes")
-    length: Length | None = setting(None, "test length in tokens, else 8 L")
+    length: Tokens | None = setting(None, "test length in tokens, else 8 L")

@@ -28,7 +28,7 @@ from configurable import GPTConfig, ModelSettings, configure, run_program
 from posenc import Extension, Rotary, Shape, scheme_name
 from runs.examine import examine
 from runs.results import show
-from scheme import Scheme, find, options_of, parse
+from scheme import Scheme, extended_ids, find, options_of, parse
 from tools import ExplainSettings
 
 
@@ -45,7 +45,7 @@ def pair_table(scheme: Scheme, rotary: Rotary, length: int) -> pd.DataFrame:
         draws = [scheme.draw(0, step, trained) for step in range(64)]
         span = max(float(drawn[-1] - drawn[0]) for drawn in draws)
     ids = scheme.ids(torch.arange(length), length)
-    ids = scheme.extended_ids(scheme.extensions.values(), ids, length)
+    ids = extended_ids(scheme.extensions.values(), ids, length)
     inv_freq, _ = rotary.frequencies(trained)
     extended, _ = rotary.frequencies(length, scheme.maps)
     frame = pd.DataFrame()
