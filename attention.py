@@ -193,9 +193,9 @@ class Prepared:
 def choose_path(plan: Plan, compiled: bool, dropout: float = 0.0) -> str:
     """Choose the path for a plan, in eager or compiled code: see the top of this file."""
     part = plan.parts[0]
-    keys = len(part.key_ids)
+    n_keys = len(part.key_ids)
     on_gpu = part.key_ids.is_cuda
-    whole_text = plan.queries == keys
+    whole_text = plan.n_queries == n_keys
     if FORCED_PATH and whole_text:
         return FORCED_PATH
     if len(plan.parts) > 1 or plan.weights_piece or plan.score_piece:
@@ -203,9 +203,9 @@ def choose_path(plan: Plan, compiled: bool, dropout: float = 0.0) -> str:
     training = torch.is_grad_enabled()
     if on_gpu and training and torch.are_deterministic_algorithms_enabled():
         return "scored"  # the kernels sum gradients in no fixed order
-    if not plan.biases and not plan.masks and (whole_text or plan.queries == 1):
+    if not plan.biases and not plan.masks and (whole_text or plan.n_queries == 1):
         # in compiled CPU code, two matrix products are faster for short texts
-        return "masked" if compiled and not on_gpu and keys <= PRODUCT_KEYS else "fused"
+        return "masked" if compiled and not on_gpu and n_keys <= PRODUCT_KEYS else "fused"
     if on_gpu and whole_text and (compiled or COMPILE_FLEX) and can_flex(plan, training, dropout):
         return "flex"
     return "masked"
@@ -236,16 +236,16 @@ def prepare(plan: Plan, n_head: int, dtype: torch.dtype, dropout: float = 0.0) -
     path = choose_path(plan, compiling, dropout)
     prepared = Prepared(plan, path, dropout)
     part = plan.parts[0]
-    keys = len(part.key_ids)
-    columns = torch.arange(keys, device=part.key_ids.device)  # (S,)
-    rows = columns[-plan.queries :, None]  # (T, 1)
+    n_keys = len(part.key_ids)
+    columns = torch.arange(n_keys, device=part.key_ids.device)  # (S,)
+    rows = columns[-plan.n_queries :, None]  # (T, 1)
     if path == "flex":
 
         def seen(b, h, i, j):
             return sees(plan, i, j)
 
         make = compiled_on_gpu(create_block_mask, columns)
-        key_blocks = make(seen, None, None, keys, keys, device=columns.device)
+        key_blocks = make(seen, None, None, n_keys, n_keys, device=columns.device)
         if all(piece.in_kernel for piece in plan.biases):
             return replace(prepared, key_blocks=key_blocks)
         heads = torch.arange(n_head, device=columns.device)[:, None]
@@ -260,14 +260,14 @@ def prepare(plan: Plan, n_head: int, dtype: torch.dtype, dropout: float = 0.0) -
     if (
         by_distance
         and plan.plain_ids
-        and plan.queries > 1
+        and plan.n_queries > 1
         and not columns.is_cuda
         and not compiling
     ):
         row = added_scores(plan, part, n_head, dtype, rows[-1:], columns)[:, 0]
         return replace(prepared, last_row=pad(row, (0, BLOCK_ROWS), value=-torch.inf))
     most = GPU_BYTES if columns.is_cuda else SHARED_BYTES
-    if 4 * n_head * plan.queries * keys > most:  # each layer will make it, block by block
+    if 4 * n_head * plan.n_queries * n_keys > most:  # each layer will make it, block by block
         return prepared
     added = added_scores(plan, part, n_head, dtype, rows, columns)
     return replace(prepared, added=materialize(added) if plan.biases else added)
@@ -367,26 +367,28 @@ def _masked(q, k, v, prepared, scale):
     """
     plan = prepared.plan
     added = prepared.added  # the whole matrix, if it was computed in advance
-    queries = q.shape[-2]
-    keys = k.shape[-2]
+    n_queries = q.shape[-2]
+    n_keys = k.shape[-2]
     # compiled code takes all rows at once if their added scores are there
     is_one_block = added is not None and torch.compiler.is_compiling()
-    if is_one_block and not q.is_cuda and keys <= PRODUCT_KEYS:
+    if is_one_block and not q.is_cuda and n_keys <= PRODUCT_KEYS:
         weights = ((q @ k.mT).to(added.dtype) * scale + added).softmax(-1).to(v.dtype)
         return apply_dropout(weights, prepared.dropout) @ v
     # The keys to compute with: those that the narrowest window lets a query see, its last
     # `window_size` and the first `sinks`. Other masks may hide some of them too, with -inf.
-    visible = [(keys, 0)]
+    visible = [(n_keys, 0)]
     if added is None:
         visible += [piece.visible for piece in plan.masks if piece.visible]
     window_size, sinks = min(visible)
-    size = queries if is_one_block else block_rows(q[:1], k)  # added scores have no batch
-    places = torch.arange(keys, device=q.device)
+    size = n_queries if is_one_block else block_rows(q[:1], k)  # added scores have no batch
+    places = torch.arange(n_keys, device=q.device)
     outputs = []
-    for start in reversed(range(0, queries, size)):  # the largest block first: others reuse memory
-        stop = min(start + size, queries)
-        first = keys - queries + start  # the queries of this block are at places first ... end - 1
-        end = keys - queries + stop
+    # the largest block first: the others reuse its memory
+    for start in reversed(range(0, n_queries, size)):
+        stop = min(start + size, n_queries)
+        # the queries of this block are at places first ... end - 1
+        first = n_keys - n_queries + start
+        end = n_keys - n_queries + stop
         block_q = q[..., start:stop, :]
         # the keys that they may see: near ... end - 1, and the sinks before those
         near = max(min(sinks, end), first - window_size + 1)
@@ -405,7 +407,7 @@ def _masked(q, k, v, prepared, scale):
             # (s by distance), query 2 has view 0: s2 s1 s0; query 1 has view 1: s1 s0 -inf;
             # query 0 has view 2: s0 -inf -inf.
             block_q = block_q.flip(-2)
-            views = prepared.last_row[:, keys - end :].unfold(-1, end, 1)  # (H or 1, ., end)
+            views = prepared.last_row[:, n_keys - end :].unfold(-1, end, 1)  # (H or 1, ., end)
             block_added = views[:, : stop - start, near:]
         else:
             rows = places[first:end, None]
@@ -428,12 +430,12 @@ def block_rows(q, k):
 
 def _scored(q, k, v, prepared, scale, features):
     """The reference in blocks of query rows; on a GPU the backward pass recomputes each block."""
-    queries = q.shape[-2]
+    n_queries = q.shape[-2]
     size = block_rows(q, k)
 
     def block(start):
-        stop = min(start + size, queries)
-        end = k.shape[-2] - queries + stop  # the block sees the keys before this place
+        stop = min(start + size, n_queries)
+        end = k.shape[-2] - n_queries + stop  # the block sees the keys before this place
         return reference(
             q[..., start:stop, :],
             k[..., :end, :],
@@ -446,5 +448,5 @@ def _scored(q, k, v, prepared, scale, features):
 
     if q.is_cuda and torch.is_grad_enabled():
         block = partial(checkpoint, block, use_reentrant=False)
-    blocks = [block(start) for start in reversed(range(0, queries, size))]
+    blocks = [block(start) for start in reversed(range(0, n_queries, size))]
     return torch.cat(blocks[::-1], -2)

@@ -117,7 +117,7 @@ class Attention(nn.Module):
         """
         plan = prepared.plan
         q, k, v = self.c_attn(x).split(self.widths, -1)
-        q = q[:, -plan.queries :]  # the last layer may need the last queries alone
+        q = q[:, -plan.n_queries :]  # the last layer may need the last queries alone
         if self.qk_norm:
             q = apply_norm(self.q_norm, q)
             k = apply_norm(self.k_norm, k)
@@ -165,7 +165,7 @@ class LatentAttention(nn.Module):
         """
         plan = prepared.plan
         # (B, H, Q, head width + turned width)
-        q = self.c_query(x[:, -plan.queries :]).unflatten(-1, (self.n_head, -1)).transpose(1, 2)
+        q = self.c_query(x[:, -plan.n_queries :]).unflatten(-1, (self.n_head, -1)).transpose(1, 2)
         # the latent of each token (B, T, rank), and the turned columns that all heads share
         latent, shared = self.c_latent(x).split([self.rank, self.turned_width], -1)
         latent = apply_norm(self.kv_norm, latent)
@@ -210,8 +210,8 @@ def project_out(c_proj, y, v, x, plan):
     """
     if plan.output_piece:
         with torch.autocast(x.device.type, enabled=False):
-            v = upcast(for_each_head(y, v)[:, :, -plan.queries :])
-            x = upcast(x[:, -plan.queries :])
+            v = upcast(for_each_head(y, v)[:, :, -plan.n_queries :])
+            x = upcast(x[:, -plan.n_queries :])
             y = plan.output_piece.output(upcast(y), v, x).to(y.dtype)
     return c_proj(y.transpose(1, 2).flatten(2))
 
@@ -360,14 +360,14 @@ class GPT(nn.Module):
         """The number of parameters; a tied embedding is counted once."""
         return sum(p.numel() for p in self.parameters())
 
-    def _hidden(self, idx, cache=None, window=None, skip=0, queries=None):
+    def _hidden(self, idx, cache=None, window=None, skip=0, n_queries=None):
         """The final hidden states (B, T, C) of tokens idx (B, T).
 
-        The first `skip` tokens are left out, and the others keep their positions. If `queries` is
-        given, the last layer computes the states of the last `queries` tokens alone.
+        The first `skip` tokens are left out, and the others keep their positions. If `n_queries` is
+        given, the last layer computes the states of the last `n_queries` tokens alone.
 
         Decoding: cache.n = 100, cache.length = 500, idx (1, 1): T = 1, S = 101, total = 500.
-        A windowed test: idx (1, 4096), skip = 3556, queries = 32: new = 540, total = 4096.
+        A windowed test: idx (1, 4096), skip = 3556, n_queries = 32: new = 540, total = 4096.
         """
         T = idx.shape[1]
         total = T  # the length of the whole text
@@ -397,16 +397,15 @@ class GPT(nn.Module):
             # layers with the same pieces share a plan, and what is prepared for it
             plans = self.pos.plans(index, ids, new, total, dtype, window)
             prepared_plans = {keys: prepare(plan) for keys, plan in plans.items()}
-            of_layers = [prepared_plans[keys] for keys in self.pos.plan_keys]
-            if queries is not None and queries != new:
-                of_layers[-1] = prepare(
-                    attention.slice_queries(of_layers[-1].plan, new - queries, new)
-                )
+            prepared_layers = [prepared_plans[keys] for keys in self.pos.plan_keys]
+            if n_queries is not None and n_queries != new:
+                plan = prepared_layers[-1].plan
+                prepared_layers[-1] = prepare(attention.slice_queries(plan, new - n_queries, new))
         x = self.ln_e(self.wte(idx[:, skip:]))
         if embedded is not None:
             x = x + embedded.to(x.dtype)
         x = F.dropout(x, dropout)
-        for block, prepared in zip(self.h, of_layers, strict=True):
+        for block, prepared in zip(self.h, prepared_layers, strict=True):
             x = block(x, prepared, cache)
         if cache:
             cache.tokens = tokens
@@ -459,13 +458,13 @@ class GPT(nn.Module):
         i - j < window in every layer. What no target depends on is not computed: earlier queries
         of the last layer, and tokens that windows hide from all targets.
         """
-        queries = targets.shape[1]
+        n_queries = targets.shape[1]
         skip = 0
         if window is not None and self.pos.can_skip_hidden:
             # each layer lets a token reach window - 1 further ones: before `skip` none reaches a
             # target
-            skip = max(0, idx.shape[1] - queries - len(self.h) * (window - 1))
-        x = self._hidden(idx, window=window, skip=skip, queries=queries)
+            skip = max(0, idx.shape[1] - n_queries - len(self.h) * (window - 1))
+        x = self._hidden(idx, window=window, skip=skip, n_queries=n_queries)
         return self._nats(x, targets).view_as(targets)
 
     def answers(self, idx: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -467,7 +467,7 @@ class Plan:
         return tuple(turned)  # q and k
 
     @property
-    def queries(self) -> int:
+    def n_queries(self) -> int:
         """The number of queries, T."""
         return len(self.parts[0].query_ids)
 
