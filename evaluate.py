@@ -50,7 +50,7 @@ from runs.checkpoint import (
 )
 from runs.figures import plot_rows, plot_run
 from runs.processes import ALONE, Processes
-from runs.results import describe_run, standard_error, tested_lengths
+from runs.results import describe_run, tested_lengths
 
 MOST_WINDOWS = 64  # places of fixed_targets by default, and the most windows of one forward pass
 CHUNKS = 16  # of the text in nonoverlapping
@@ -132,10 +132,8 @@ def longest_reach(inputs: np.ndarray) -> int:
     """The largest power of two such that at least half of the tokens have that many inputs before
     them; `inputs` says how many each token has.
     """
-    reach = LARGEST_REACH
-    while reach > 0 and 2 * np.count_nonzero(inputs >= reach) < len(inputs):
-        reach //= 2
-    return reach
+    median = np.quantile(inputs, 0.5, method="higher")  # at least half have as many
+    return floor_power_of_two(min(LARGEST_REACH, int(median)))
 
 
 # ---- protocols: the windows of each
@@ -354,8 +352,14 @@ def key_rows(
     rows = []
     for row in fixed:
         length = row["length"]
+        offsets = fixed_targets(places, length).targets()
         key = begin_row(tester, about, "key_targets", length, len(places.ends))
-        key |= key_fields(corpus, places, row, nats_at[length], is_key)
+        key |= {"targets": answers.digest(np.sort(offsets[is_key])), "nats": None}
+        names = ("dtype", "attention", "diverged", "reason")
+        key |= {name: row[name] for name in names if name in row}
+        if nats_at[length] is not None:
+            key["note"] = row["note"]
+            key |= target_fields(corpus, offsets, nats_at[length], is_key)
         rows.append(key)
         print_row(key, corpus)
     return rows
@@ -419,22 +423,6 @@ def loss_fields(
     return row | target_fields(corpus, windows.targets(), nats, counted), nats
 
 
-def key_fields(
-    corpus: data.Corpus, places: Places, fixed: dict, nats: np.ndarray | None, is_key: np.ndarray
-) -> dict:
-    """The fields of a row of key_targets, from a row of fixed_targets and its targets' nats.
-
-    `nats` are (places, scored), or None if there is no loss; for `is_key` see data/context.py.
-    """
-    offsets = fixed_targets(places, fixed["length"]).targets()
-    row = {"targets": answers.digest(np.sort(offsets[is_key])), "nats": None}
-    names = ("dtype", "attention", "diverged", "reason")
-    row |= {name: fixed[name] for name in names if name in fixed}
-    if nats is None:
-        return row
-    return row | {"note": list(fixed["note"])} | target_fields(corpus, offsets, nats, is_key)
-
-
 def target_fields(
     corpus: data.Corpus, offsets: np.ndarray, nats: np.ndarray, counted: np.ndarray
 ) -> dict:
@@ -459,7 +447,7 @@ def mean_fields(sums: np.ndarray, counts: np.ndarray, n_bytes: int) -> dict:
     return {
         "tokens": tokens,
         "nats": mean,
-        "stderr": standard_error(blocks),
+        "stderr": answers.standard_error(blocks),
         "stderr_vs_L": None,
         "block_nats": blocks,
         "perplexity": math.exp(mean) if mean < 700 else None,
@@ -579,13 +567,9 @@ def unread_loss(tester: Tester, length: int, seed: int, rows_read: int) -> float
     around them, if there is any; inf if it is not finite. For the rows see `data.rows.unread`.
     """
     inputs, targets = unread(tester.corpus, seed, rows_read, length)  # (rows, T) each
-    nats = np.zeros(targets.shape)
-    with torch.no_grad(), device.autocast(tester.compute):
-        for first in range(0, len(inputs), 64):
-            part = slice(first, first + 64)
-            idx = torch.from_numpy(inputs[part]).to(tester.compute.device)
-            wanted = torch.from_numpy(targets[part]).to(tester.compute.device)
-            nats[part] = tester.model.losses(idx, wanted).double().cpu().numpy()
+    tokens = np.pad(inputs, ((0, 0), (0, 1)))  # `read` does not read the last one
+    nats, _ = answers.read(tester.model, tokens, targets, tester.compute, tester.processes)
+    nats = nats[:, 1:]
     is_answer = targets >= 0
     loss = 0.0
     if "questions" in tester.corpus.meta:

@@ -125,15 +125,19 @@ def answer_loss(nats: np.ndarray, distances: np.ndarray) -> dict:
         reason = f"diverged: {lost} losses are not finite"
         return row | {"nats": None, "diverged": True, "reason": reason}
     means = []  # of groups of rows
-    n_groups = min(GROUPS, len(nats))
-    for part in np.array_split(np.arange(len(nats)), n_groups):
+    for part in np.array_split(np.arange(len(nats)), min(GROUPS, len(nats))):
         means.append(nats[part][scored[part]].sum() / max(1, scored[part].sum()))
     return row | {
         "tokens": int(scored.sum()),
         "nats": float(nats[scored].sum() / scored.sum()),
-        "stderr": float(np.std(means, ddof=1) / math.sqrt(n_groups)),
+        "stderr": standard_error(means),
         "block_nats": [float(f"{mean:.7g}") for mean in means],
     }
+
+
+def standard_error(numbers: Any) -> float:
+    """The standard error of the mean of the numbers."""
+    return float(np.std(numbers, ddof=1) / math.sqrt(len(numbers)))
 
 
 def digest(targets: np.ndarray) -> str:

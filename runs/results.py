@@ -315,11 +315,6 @@ def losses(rows: pd.DataFrame) -> pd.Series:
 # ---- one run
 
 
-def standard_error(numbers: Any) -> float:
-    """The standard error of the mean of the numbers."""
-    return float(np.std(numbers, ddof=1) / math.sqrt(len(numbers)))
-
-
 def paired(a: Any, b: Any) -> tuple[float, float] | None:
     """The difference a - b of two rows in nats, and its standard error, paired window by window.
 
@@ -329,7 +324,8 @@ def paired(a: Any, b: Any) -> tuple[float, float] | None:
         return None
     if a["split_sha256"] != b["split_sha256"] or a["targets"] != b["targets"]:
         return None
-    return a["nats"] - b["nats"], standard_error(np.subtract(a["block_nats"], b["block_nats"]))
+    differences = np.subtract(a["block_nats"], b["block_nats"])
+    return a["nats"] - b["nats"], answers.standard_error(differences)
 
 
 def length_table(rows: pd.DataFrame) -> pd.DataFrame:
