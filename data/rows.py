@@ -138,16 +138,19 @@ def batch(corpus: Corpus, length: int, seed: int, first: int, count: int) -> Pai
     For rows, targets are as in `targets_of`; for text see `sequences`. An epoch reads each row
     once, in random order. A sequence depends only on the seed and its number.
     """
-    if "questions" in corpus.meta:
-        starts = chunk_starts(corpus, "train", length).ravel()
-        numbers = window_starts(len(starts), 1, 1, seed, first, count)
-        return inputs_and_targets(corpus, "train", starts[numbers], length)
-    if "rows" not in corpus.meta:
+    if corpus.is_text:
         tokens = sequences(corpus.train, length, seed, first, count)
         return tokens[:, :-1], tokens[:, 1:]
-    width = length + 1
-    starts = window_starts(len(corpus.train) // width, width, 1, seed, first, count)
-    return inputs_and_targets(corpus, "train", starts, length)
+    starts = training_starts(corpus, length)
+    numbers = window_starts(len(starts), 1, 1, seed, first, count)
+    return inputs_and_targets(corpus, "train", starts[numbers], length)
+
+
+def training_starts(corpus: Corpus, length: int) -> np.ndarray:
+    """The starts of all training sequences of a corpus of rows, (n,)."""
+    if "questions" in corpus.meta:
+        return chunk_starts(corpus, "train", length).ravel()
+    return np.arange(0, len(corpus.train), length + 1)
 
 
 def chunk_starts(corpus: Corpus, split: str, length: int) -> np.ndarray:
@@ -166,10 +169,7 @@ def unread(corpus: Corpus, seed: int, first: int, inputs: int) -> Pair:
     A run with `inputs` inputs that has read `first` rows has seen none of them. UserError if too
     few are left.
     """
-    if "questions" in corpus.meta:
-        n_rows = chunk_starts(corpus, "train", inputs).size
-    else:
-        n_rows = len(corpus.train) // (inputs + 1)
+    n_rows = len(training_starts(corpus, inputs))
     if first + UNREAD > n_rows:
         raise UserError(
             f"of the {n_rows} training rows of {corpus.name} {first} are read by then, and "
