@@ -98,7 +98,7 @@ def finish(axes: Any, curves: list[Any], path: str | Path) -> None:
     width, height = axes.figure.get_size_inches() / font_size
     labelled = {curve.get_label(): curve for curve in curves}
     if max(map(len, labelled)) < 0.7 * width:  # a letter is about half as wide as high
-        name_curves(axes, curves, 1.8 / height)
+        name_curves(axes, list(labelled.values()), 1.8 / height)
     else:
         look = {"ncols": 2, "fontsize": "small", "frameon": False}
         axes.figure.legend(labelled.values(), labelled, loc="outside upper center", **look)
@@ -106,23 +106,21 @@ def finish(axes: Any, curves: list[Any], path: str | Path) -> None:
 
 
 def name_curves(axes: Any, curves: list[Any], step: float) -> None:
-    """Write each label next to its curve's last point, in its colour. Labels do not overlap: they
+    """Write each curve's label next to its last point, in its colour. Labels do not overlap: they
     are at least a `step` apart, as a share of the height.
     """
     to_axes = axes.transData + axes.transAxes.inverted()
     heights = {}
-    colors = {}
     for curve in curves:
         points = curve.get_xydata()
         points = points[np.isfinite(points[:, 1])]
-        label = curve.get_label()  # the same for all seeds
-        heights[label] = to_axes.transform(points[-1])[1]
-        colors[label] = curve.get_color()
+        heights[curve] = to_axes.transform(points[-1])[1]
     lowest = 0.0
-    for label in sorted(heights, key=heights.get):
-        height = max(lowest, heights[label])
+    for curve in sorted(heights, key=heights.get):
+        height = max(lowest, heights[curve])
         lowest = height + step
-        axes.text(1.01, height, label, color=colors[label], transform=axes.transAxes, va="center")
+        look = {"color": curve.get_color(), "transform": axes.transAxes, "va": "center"}
+        axes.text(1.01, height, curve.get_label(), **look)
 
 
 def style(number: int) -> dict[str, Any]:
