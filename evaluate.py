@@ -479,7 +479,7 @@ def question_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
         is_text = scored == TEXT
         started = time.perf_counter()
         targets = targets_of(corpus, tokens, scored)
-        nats, right = answers.read(tester.model, tokens, targets, tester.compute, tester.processes)
+        nats, right = answers.read(tester, tokens, targets)
         measured = {
             "tokens_per_s": round(scored.size / (time.perf_counter() - started), 1),
             "attention": tester.model.attention_path(length),
@@ -537,7 +537,7 @@ def answer_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
             row |= {"nats": None, "reason": str(error)}
         else:
             row["dtype"] = tester.compute.dtype_name
-            row |= answers.measure(tester.model, corpus, size, tester.compute, tester.processes)
+            row |= answers.measure(tester, size)
             row["attention"] = tester.model.attention_path(width - 1)
         print_row(row, corpus)
     return rows
@@ -568,7 +568,7 @@ def unread_loss(tester: Tester, length: int, seed: int, rows_read: int) -> float
     """
     inputs, targets = unread(tester.corpus, seed, rows_read, length)  # (rows, T) each
     tokens = np.pad(inputs, ((0, 0), (0, 1)))  # `read` does not read the last one
-    nats, _ = answers.read(tester.model, tokens, targets, tester.compute, tester.processes)
+    nats, _ = answers.read(tester, tokens, targets)
     nats = nats[:, 1:]
     is_answer = targets >= 0
     loss = 0.0

@@ -26,8 +26,7 @@ import torch
 
 from data import Corpus
 from data.rows import LEAST, OF_ORDER, TEXT, rows_of, targets_of
-from runs.device import Compute, autocast
-from runs.processes import Processes
+from runs.device import autocast
 
 ANSWERED = ("recall", "needles", "exact_match")  # protocols with answers
 BATCH_TOKENS = 16384  # inputs of one forward pass
@@ -45,14 +44,15 @@ Tested = dict[int, dict]  # rows with answers by length or size, ascending
 
 
 @torch.no_grad()
-def read(
-    model: Any, tokens: np.ndarray, targets: np.ndarray, compute: Compute, processes: Processes
-) -> tuple[np.ndarray, np.ndarray]:
+def read(tester: Any, tokens: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Nats of the targets that are not -1, and 1 where one is the likeliest token; 0 elsewhere.
 
-    `tokens` and what is returned are (rows, T + 1), `targets` those of the inputs, (rows, T). Each
-    of n processes takes every n-th batch, and each gets the whole result.
+    `tester` is an evaluate.Tester. `tokens` and what is returned are (rows, T + 1), `targets` those
+    of the inputs, (rows, T). Each of n processes takes every n-th batch, and each gets the whole
+    result.
     """
+    compute = tester.compute
+    processes = tester.processes
     nats = np.zeros(tokens.shape)
     right = np.zeros(tokens.shape)
     is_scored = targets >= 0
@@ -61,7 +61,9 @@ def read(
         batch = slice(first, first + size)
         idx = torch.from_numpy(tokens[batch, :-1].astype(np.int64)).to(compute.device)
         with autocast(compute):
-            losses, hits = model.answers(idx, torch.from_numpy(targets[batch]).to(compute.device))
+            losses, hits = tester.model.answers(
+                idx, torch.from_numpy(targets[batch]).to(compute.device)
+            )
         # a target is the token after its input
         nats[batch, 1:][is_scored[batch]] = losses.cpu().double().numpy()
         right[batch, 1:][is_scored[batch]] = hits.cpu().double().numpy()
@@ -70,12 +72,16 @@ def read(
     return nats, right
 
 
-def measure(model: Any, corpus: Corpus, size: int, compute: Compute, processes: Processes) -> dict:
-    """The measured fields of a row of results: the validation rows of one size, answered."""
+def measure(tester: Any, size: int) -> dict:
+    """The measured fields of a row of results: the validation rows of one size, answered.
+
+    `tester` is an evaluate.Tester.
+    """
+    corpus = tester.corpus
     tokens, distances = rows_of(corpus, size)  # (rows, T + 1) each
     targets = targets_of(corpus, tokens, distances)  # (rows, T)
     started = time.perf_counter()
-    nats, right = read(model, tokens, targets, compute, processes)
+    nats, right = read(tester, tokens, targets)
     row = {"tokens_per_s": round(targets.size / (time.perf_counter() - started), 1)}
     row |= answer_loss(nats, distances)
     meta = corpus.meta["rows"]

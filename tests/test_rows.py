@@ -15,11 +15,11 @@ import data.digits.prepare as digits
 import data.needles.prepare as needles
 import data.recall.prepare as recall
 import data.tasks.prepare as tasks
+import evaluate
 from configurable import UserError
 from data import rows
 from data.tasks import mqar
-from runs import answers, device
-from runs.processes import ALONE
+from runs import answers
 
 
 @pytest.fixture(scope="module")
@@ -344,7 +344,7 @@ def test_of_mqar_the_answer_is_read_where_it_was_written_and_nowhere_else(folder
     corpus = data.load("mqar_64", folder)
 
     def accuracy(read):
-        return answers.measure(Reader(read), corpus, 16, device.CPU, ALONE)["accuracy"]
+        return answers.measure(evaluate.Tester(Reader(read), corpus), 16)["accuracy"]
 
     assert accuracy(by_key) == 1
     assert accuracy(first_value) == 1 / 16
