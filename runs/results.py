@@ -550,15 +550,20 @@ def loss_tables(rows: pd.DataFrame, format: str, lengths: Iterable[int]) -> str:
 
     if format == "tex":
         return paper_table(schemes, title, notes)
-    means = wide(schemes, "mean")
     if not one_seed:
         title += "; mean over seeds, inf: a test diverged"
+    return seed_tables(schemes, title, notes, format)
+
+
+def seed_tables(schemes: pd.DataFrame, title: str, notes: Iterable[str], format: str) -> str:
+    """The columns of `over_seeds` or `extension_gains` as tables, with a column for each length."""
+    means = wide(schemes, "mean")
+    if schemes.seeds.max() > 1:
         means.insert(0, "seeds", schemes.groupby("label").seeds.max())
     shown = [show(title, means, notes, format)]
     for column, heading in SPREAD.items():
-        table = wide(schemes, column).dropna(how="all")
-        if len(table):
-            shown.append(show(heading, table, format=format))
+        if column in schemes and schemes[column].notna().any():
+            shown.append(show(heading, wide(schemes, column).dropna(how="all"), format=format))
     return "\n\n".join(shown)
 
 
@@ -607,11 +612,5 @@ def run_table(result: dict[str, Any]) -> str:
 
 def extension_table(rows: pd.DataFrame) -> str:
     """`extension_gains` as tables, a column for each length."""
-    gains = extension_gains(rows)
     title = f"{rows.pos.iloc[0]} on {rows.dataset.iloc[0]}: gain over cropping to L, nats"
-    means = wide(gains, "mean")
-    means.insert(0, "seeds", gains.groupby("label").seeds.max())
-    shown = show(title, means, notes_of(rows))
-    if gains.sd.notna().any():
-        shown += "\n\n" + show(SPREAD["sd"], wide(gains, "sd"))
-    return shown
+    return seed_tables(extension_gains(rows), title, notes_of(rows), "text")
