@@ -389,8 +389,6 @@ def main() -> int:
     device.set_up_cpu()
     schemes = [*settings.schemes, *named, *recipes]
     cells = make_cells(schemes, settings)
-    if not settings.plan:
-        check_folders(cells)
     examine_cells(cells)
 
     compared = " ".join([*schemes, *to_argv(settings, "result", "test")])
@@ -408,19 +406,18 @@ def main() -> int:
     compute = device.pick(settings.device, dtype, tokens, settings.n_embd)
     print(f"on {compute.reason}")
     dtype = compute.dtype_name
-    if settings.learning_rates and not settings.plan:
+    if settings.plan:
+        show_plan(share(cells, settings.only), settings.jobs, dtype)
+        return 0
+    if settings.learning_rates:
         rates = pick_rates(cells, settings, dtype)
         for cell in cells:
             rate = rates[cell.label]
             cell.settings = replace(cell.settings, learning_rate=rate)
             cell.label += f" lr={rate}"
-    if not settings.plan:
-        check_folders(cells)  # again, because the rates are known now
+    check_folders(cells)
 
     to_do = share(cells, settings.only)
-    if settings.plan:
-        show_plan(to_do, settings.jobs, dtype)
-        return 0
     folder.mkdir(parents=True, exist_ok=True)
     n_finished = sum(cell.is_finished() for cell in to_do)
     print(f"cells: {len(to_do)}, finished: {n_finished}; the comparison goes to {folder}")
