@@ -373,21 +373,23 @@ def finished_result(folder: str | Path, s: TrainSettings) -> dict[str, Any] | No
         return None
     result = load_result(folder)
     asked = (s.max_iters, s.dataset, s.extend)
-    rows = []
-    for row in result["rows"]:
-        if (row["step"], row["dataset"], row["extend"] or "") == asked:
-            rows.append(row)
-    windows = [row["windows"] for row in rows if row["protocol"] in ("fixed_targets", "recall")]
-    if rows and not windows:  # exact match: all rows were written together
-        return result
-    if not windows or windows[-1] != s.eval_windows:
-        return None  # tables would show the newest rows, which were asked for by another command
+    newest = 0  # windows
+    protocols = PROTOCOLS
     measured = set()
-    for row in rows:
-        if row["protocol"] == "nonoverlapping" or row["windows"] == s.eval_windows:
-            measured.add((row["protocol"], row["length"]))
-    is_recall = any(protocol == "recall" for protocol, _ in measured)
-    protocols = ("recall",) if is_recall else PROTOCOLS
+    for row in result["rows"]:
+        protocol = row["protocol"]
+        if (row["step"], row["dataset"], row["extend"] or "") != asked:
+            continue
+        if "chance" in row or protocol == "image":  # rows of all sizes were tested together
+            return result
+        if protocol == "recall":  # questions in a text
+            protocols = ("recall",)
+        if protocol in ("fixed_targets", "recall"):
+            newest = row["windows"]
+        if protocol == "nonoverlapping" or row["windows"] == s.eval_windows:
+            measured.add((protocol, row["length"]))
+    if newest != s.eval_windows:
+        return None  # tables would show the newest rows, which were asked for by another command
     wanted = itertools.product(protocols, tested_lengths(s.block_size, s.eval_lengths))
     return result if measured.issuperset(wanted) else None
 
