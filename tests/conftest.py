@@ -189,7 +189,17 @@ def workplace(corpora: Path, folder: Path) -> Iterator[None]:
 
 
 @pytest.fixture
-def here(corpora: Path, tmp_path: Path) -> Iterator[None]:
+def no_predictor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The predictor by counts, which tests/test_context.py is about, takes seconds."""
+
+    def known_losses(corpus: Any, ends: Any, scored: int, lengths: Any) -> np.ndarray:
+        return np.ones((len(lengths), len(ends) // 2, scored))
+
+    monkeypatch.setattr("data.context.known_losses", known_losses)
+
+
+@pytest.fixture
+def here(corpora: Path, tmp_path: Path, no_predictor: None) -> Iterator[None]:
     """A test in a folder of its own, with the small corpora."""
     with workplace(corpora, tmp_path):
         yield

@@ -25,17 +25,9 @@ BF16 = device.Compute("cpu", torch.bfloat16, "for a test")
 
 
 @pytest.fixture(autouse=True)
-def no_predictor(monkeypatch):
-    """The predictor by counts, which data.context's tests are about, takes seconds."""
-
-    def known_losses(corpus, ends, scored, lengths):
-        return np.ones((len(lengths), len(ends) // 2, scored))
-
-    def key_targets(near, far):
-        return key_by_hand(*near.shape)
-
-    monkeypatch.setattr(evaluate.context, "known_losses", known_losses)
-    monkeypatch.setattr(evaluate.context, "key_targets", key_targets)
+def known_targets(monkeypatch, no_predictor):
+    """Key targets that no predictor chooses."""
+    monkeypatch.setattr(evaluate.context, "key_targets", lambda near, far: key_by_hand(*near.shape))
 
 
 def key_by_hand(places, scored):
