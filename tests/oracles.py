@@ -1,7 +1,7 @@
 """Every position scheme a second time: its paper's formula in plain Python floats.
 
-Nothing here imports the project's code. `ORACLES` says for each mention, such as rope(p=0.5), where
-its formula is from, and makes its parts from the values of its parameters. `attention` puts parts
+Nothing here imports the project's code. `ORACLES` makes for each mention, such as rope(p=0.5), its
+parts from the values of its parameters; comments say where formulas are from. `attention` puts parts
 together: what the heads of a layer give.
 """
 
@@ -275,7 +275,7 @@ def accumulating(w, base, taps):
         turned = pairs_turned(list(s.q[h, i]), angles, table=False)
         return float(np.dot(turned, s.k[h, j])) / math.sqrt(D) + s.bias[h, i, j]
 
-    return found
+    return dict(score=over_pairs(found))
 
 
 # ---- embeddings
@@ -334,7 +334,7 @@ def contextual(w, count, raw):
         below, above = (float(s.q[h, i] @ w["table"][row]) for row in (low, math.ceil(p)))
         return s.scores[h, i, j] + s.bias[h, i, j] + below * (1 - (p - low)) + above * (p - low)
 
-    return found
+    return dict(score=over_pairs(found))
 
 
 def forgetting(w, log_f):
@@ -344,7 +344,7 @@ def forgetting(w, log_f):
         gates = s.x[j + 1 : i + 1] @ w["gate.weight"][h] + w["gate.bias"][h]
         return s.scores[h, i, j] + s.bias[h, i, j] + sum(log_f(float(gate)) for gate in gates)
 
-    return found
+    return dict(score=over_pairs(found))
 
 
 def refined(w):
@@ -368,7 +368,7 @@ def refined(w):
         mixed = [outer[h, :, n] @ unit(s, i, j + t) for n, t in enumerate(near) if j + t >= 0]
         return s.scores[h, i, j] + s.bias[h, i, j] + sum(mixed) + w["outer.bias"][h]
 
-    return found
+    return dict(score=over_pairs(found))
 
 
 def reflecting(w):
@@ -389,7 +389,7 @@ def reflecting(w):
             k = k - b * wide * (wide @ k)
         return float(s.q[h, i] @ k) / math.sqrt(D) + s.bias[h, i, j]
 
-    return found
+    return dict(score=over_pairs(found))
 
 
 def stick(current):
@@ -471,7 +471,7 @@ def fire(w, threshold):
         longest = max(i, abs(float(w["a"])) * threshold)
         return perceptron(w, [psi(i - j) / (psi(longest) + 1e-6)])[h]
 
-    return bias
+    return dict(bias=bias)
 
 
 def sandwich(h, i, j, d=D):
@@ -574,244 +574,189 @@ def gated(y, logits):
 
 # ---- the table
 
-ORACLES: dict[str, tuple[str, Callable[[Weights], Parts]]] = {
-    "nope": ("Haviv et al. 2022; Kazemnejad et al. 2023", lambda w: dict()),
-    "learned(rows=64)": (
-        "Radford et al. 2019, GPT-2's wpe",
-        lambda w: dict(embed=lambda ids, tokens: np.array([w["table"][int(p)] for p in ids])),
+ORACLES: dict[str, Callable[[Weights], Parts]] = {
+    # Haviv et al. 2022; Kazemnejad et al. 2023
+    "nope": lambda w: dict(),
+    # Radford et al. 2019, GPT-2's wpe
+    "learned(rows=64)": lambda w: dict(
+        embed=lambda ids, tokens: np.array([w["table"][int(p)] for p in ids])
     ),
-    "sinusoidal": (
-        "Vaswani et al. 2017, section 3.5, times 0.1",
-        lambda w: dict(embed=lambda ids, tokens: sinusoid(ids, 0.1)),
+    # Vaswani et al. 2017, section 3.5, times 0.1
+    "sinusoidal": lambda w: dict(embed=lambda ids, tokens: sinusoid(ids, 0.1)),
+    # Vaswani et al. 2017, section 3.5
+    "sinusoidal(scale=1, base=100)": lambda w: dict(
+        embed=lambda ids, tokens: sinusoid(ids, 1.0, 100.0)
     ),
-    "sinusoidal(scale=1, base=100)": (
-        "Vaswani et al. 2017, section 3.5",
-        lambda w: dict(embed=lambda ids, tokens: sinusoid(ids, 1.0, 100.0)),
+    # Su et al. 2021, eq. 34, in Llama's layout
+    "rope": rotary(theta()),
+    # Su et al. 2021 with base 500
+    "rope(base=500)": rotary(theta(500.0)),
+    # Su et al. 2021, eq. 34
+    "rope(layout=interleaved)": rotary(theta(), "interleaved"),
+    # Black et al. 2022, GPT-NeoX's rotary_pct
+    "rope(fraction=0.5)": rotary(theta(columns=4)),
+    # Barbero et al. 2024, p-RoPE
+    "rope(p=0.5)": rotary([*theta()[:2], 0.0, 0.0]),
+    # Chen et al. 2024, full turns within L
+    "hope": rotary([f if L * f >= 2 * math.pi else 0.0 for f in theta()]),
+    "hope(base=2)": rotary([f if L * f >= 2 * math.pi else 0.0 for f in theta(2.0)]),
+    # Wertheimer et al. 2026: 4 columns, wavelengths of L / 4 and L / 2
+    "rope_id": rotary([math.pi, math.pi / 2]),
+    # RoPE++ 2025, imagx of its code
+    "rope_pp(queries=own)": imaginary,
+    # Li et al. 2026, raised cosine
+    "clip(pairs=3)": rotary(clipped(theta(), 3)),
+    # Press et al. 2021, section 3
+    "alibi": lambda w: dict(bias=lambda h, i, j: -SLOPES[h] * (i - j)),
+    # Press et al. 2021, section 3, slopes trained
+    "alibi(learned=True)": lambda w: dict(bias=lambda h, i, j: -softplus(w["raw"][h]) * (i - j)),
+    # Raffel et al. 2019, section 2.1
+    "t5": lambda w: dict(bias=lambda h, i, j: w["table"][buckets(i - j, 32, 17), h]),
+    "t5(buckets=4, max_distance=6)": lambda w: dict(
+        bias=lambda h, i, j: w["table"][buckets(i - j, 4, 6), h]
     ),
-    "rope": ("Su et al. 2021, eq. 34, in Llama's layout", rotary(theta())),
-    "rope(base=500)": ("Su et al. 2021 with base 500", rotary(theta(500.0))),
-    "rope(layout=interleaved)": ("Su et al. 2021, eq. 34", rotary(theta(), "interleaved")),
-    "rope(fraction=0.5)": ("Black et al. 2022, GPT-NeoX's rotary_pct", rotary(theta(columns=4))),
-    "rope(p=0.5)": ("Barbero et al. 2024, p-RoPE", rotary([*theta()[:2], 0.0, 0.0])),
-    "hope": (
-        "Chen et al. 2024, full turns within L",
-        rotary([f if L * f >= 2 * math.pi else 0.0 for f in theta()]),
+    # Xiao et al. 2023, positions unchanged
+    "window(size=3, sinks=1)": lambda w: dict(sees=lambda i, j: i - j < 3 or j < 1),
+    # Beltagy et al. 2020, causal
+    "window(size=2)": lambda w: dict(sees=lambda i, j: i - 2 < j),
+    # Ruoss et al. 2023, spread evenly at test
+    "randomized(max=64)": lambda w: dict(ids=lambda k, n: math.floor(k * 64 / n)),
+    # Su 2021; Chiang & Cholak 2022
+    "logn": lambda w: dict(temperature=lambda h, index: math.log(index + 1) / math.log(L)),
+    # Chi et al. 2022, unscaled as in its code
+    "kerple": lambda w: dict(bias=lambda h, i, j: -w["r1"][h] * math.log(1 + w["r2"][h] * (i - j))),
+    "kerple(kind=power)": lambda w: dict(bias=lambda h, i, j: -w["r1"][h] * (i - j) ** w["r2"][h]),
+    # Sun et al. 2022, blocks of L / 2
+    "block_causal": lambda w: dict(sees=lambda i, j: i // 4 - j // 4 <= 1),
+    # Sun et al. 2022
+    "block_causal(size=2)": lambda w: dict(sees=lambda i, j: i // 2 - j // 2 <= 1),
+    # Shaw et al. 2018, with scalars
+    "relative": lambda w: dict(bias=lambda h, i, j: w["table"][min(int(i - j), 4), h]),
+    "relative(max_distance=2)": lambda w: dict(
+        bias=lambda h, i, j: w["table"][min(int(i - j), 2), h]
     ),
-    "hope(base=2)": (
-        "Chen et al. 2024, full turns within L",
-        rotary([f if L * f >= 2 * math.pi else 0.0 for f in theta(2.0)]),
+    # Li et al. 2023; the code of DAPE's authors
+    "fire": lambda w: fire(w, L),
+    "fire(threshold=4, hidden=5)": lambda w: fire(w, 4),
+    # Chi et al. 2022b; NeMo
+    "sandwich": lambda w: dict(bias=sandwich),
+    "sandwich(dimension=12)": lambda w: dict(bias=lambda h, i, j: sandwich(h, i, j, 12)),
+    # Liu et al. 2021 (Swin V2), in one dimension
+    "cpb": lambda w: dict(
+        bias=lambda h, i, j: perceptron(w, [math.log(1 + i - j) / math.log(1 + L)])[h]
     ),
-    "rope_id": (
-        "Wertheimer et al. 2026: 4 columns, wavelengths of L / 4 and L / 2",
-        rotary([math.pi, math.pi / 2]),
+    "cpb(input=linear, hidden=5)": lambda w: dict(
+        bias=lambda h, i, j: perceptron(w, [(i - j) / L])[h]
     ),
-    "rope_pp(queries=own)": ("RoPE++ 2025, imagx of its code", imaginary),
-    "clip(pairs=3)": ("Li et al. 2026, raised cosine", rotary(clipped(theta(), 3))),
-    "alibi": (
-        "Press et al. 2021, section 3",
-        lambda w: dict(bias=lambda h, i, j: -SLOPES[h] * (i - j)),
+    # Xu et al. 2025, in one layer
+    "multiscale": lambda w: dict(bias=lambda h, i, j: 0.0 if i - j < (1, 8)[h] else -math.inf),
+    "multiscale(smallest=2, largest=5)": lambda w: dict(
+        bias=lambda h, i, j: 0.0 if i - j < (2, 5)[h] else -math.inf
     ),
-    "alibi(learned=True)": (
-        "Press et al. 2021, section 3, slopes trained",
-        lambda w: dict(bias=lambda h, i, j: -softplus(w["raw"][h]) * (i - j)),
+    # Golovneva et al. 2024, their listing
+    "cope": lambda w: contextual(w, 4, False),
+    # Golovneva et al. 2024, their formula
+    "cope(max=2, gate=raw)": lambda w: contextual(w, 2, True),
+    # Lin et al. 2025
+    "fox": lambda w: forgetting(w, lambda z: math.log(sigmoid(z))),
+    # Veisi et al. 2025
+    "fox(kind=cable)": lambda w: forgetting(w, lambda z: -softplus(z)),
+    # Zheng et al. 2024
+    "dape": refined,
+    # Zheng et al. 2024 (DAPE V2), its code
+    "dape(hidden=3, kernel=3)": refined,
+    # Yang et al. 2025
+    "path(rank=3)": reflecting,
+    # Tan et al. 2024
+    "stick_breaking": stick("skip"),
+    # Tan et al. 2024, their attend_current
+    "stick_breaking(current=share)": stick("share"),
+    # Tan et al. 2024, the rest to v_i
+    "stick_breaking(current=rest)": stick("rest"),
+    # Zuhri et al. 2025
+    "softpick": lambda w: dict(weights=softpick),
+    # Zhang et al. 2025, their code
+    "grape": lambda w: gated_slopes(w, "key"),
+    # Zhang et al. 2025, eq. 4.6
+    "grape(gate=both)": lambda w: gated_slopes(w, "both"),
+    # Zhang et al. 2025, eq. 4.7
+    "grape(gate=none)": lambda w: gated_slopes(w, "none"),
+    # Bianchessi et al. 2025, their code
+    "bam": generalized_gaussian,
+    "bam(location=True)": generalized_gaussian,
+    # Nakanishi 2025
+    "ssmax": lambda w: dict(temperature=lambda h, index: w["s"][h] * math.log(index + 1)),
+    # Anson et al. 2025
+    "scale_invariant": lambda w: dict(score=over_pairs(scale_invariant)),
+    "scale_invariant(tau=2)": lambda w: dict(
+        score=over_pairs(lambda s, h, i, j: scale_invariant(s, h, i, j, 2.0))
     ),
-    "t5": (
-        "Raffel et al. 2019, section 2.1",
-        lambda w: dict(bias=lambda h, i, j: w["table"][buckets(i - j, 32, 17), h]),
+    # McLeish et al. 2024, and its code
+    "abacus(zero=3, max_shift=4, rows=64)": lambda w: dict(
+        embed=lambda ids, tokens: digits(w, tokens, 3)
     ),
-    "t5(buckets=4, max_distance=6)": (
-        "Raffel et al. 2019, section 2.1",
-        lambda w: dict(bias=lambda h, i, j: w["table"][buckets(i - j, 4, 6), h]),
+    # Likhomanenko et al. 2021, at test
+    "cape": lambda w: dict(embed=lambda ids, tokens: sinusoid(ids, 0.1)),
+    # Hua et al. 2024, its code
+    "fope(base=2)": lambda w: fourier(w, 2.0, 1.0),
+    # Hua et al. 2024
+    "fope(base=2, rest=0, learned=True)": lambda w: fourier(w, 2.0, 0.0),
+    # Su et al. 2021, eq. 34, frequencies of each head
+    "learned_rope": learned_rotation,
+    # Gopalakrishnan et al. 2025
+    "pope": polar,
+    # Wang et al. 2024
+    "resonance": rotary([2 * math.pi / n for n in (6, 63, 628, 6283)]),
+    # Shimizu et al. 2026, midpoints at test
+    "rfs": lambda w: dict(ids=lambda k, n: (k + 0.5) * 8 / max(n, L)),
+    "rfs(max=3)": lambda w: dict(ids=lambda k, n: (k + 0.5) * 3 / max(n, L)),
+    # Movahedi et al. 2025, and its code
+    "selective_rope(base=100, rank=3, taps=3)": lambda w: accumulating(w, 100.0, 3),
+    # Kiyono et al. 2021, at test
+    "shape": lambda w: dict(ids=lambda k, n: k),
+    # Kiyono et al. 2021, its code
+    "shape(test_shift=1000003)": lambda w: dict(ids=lambda k, n: k + 1000003),
+    # Sun et al. 2022, algorithm 1
+    "xpos": lambda w: growing(0.4, L / 2),
+    "xpos(gamma=1, scale_base=32)": lambda w: growing(1.0, 32.0),
+    # Dosovitskiy et al. 2020, appendix D.4
+    "learned2d": lambda w: grid(embed=lambda ids, tokens: at_places(w, ids)),
+    "learned2d(resize=bilinear)": lambda w: grid(
+        embed=lambda ids, tokens: at_places(w, ids, False)
     ),
-    "window(size=3, sinks=1)": (
-        "Xiao et al. 2023, positions unchanged",
-        lambda w: dict(sees=lambda i, j: i - j < 3 or j < 1),
+    # Chen et al. 2021, times 0.1
+    "sinusoidal2d": lambda w: grid(embed=lambda ids, tokens: on_both_axes(ids, 0.1, 10000.0)),
+    # Chen et al. 2021
+    "sinusoidal2d(scale=1, base=100)": lambda w: grid(
+        embed=lambda ids, tokens: on_both_axes(ids, 1.0, 100.0)
     ),
-    "window(size=2)": ("Beltagy et al. 2020, causal", lambda w: dict(sees=lambda i, j: i - 2 < j)),
-    "randomized(max=64)": (
-        "Ruoss et al. 2023, spread evenly at test",
-        lambda w: dict(ids=lambda k, n: math.floor(k * 64 / n)),
+    # Heo et al. 2024, axial
+    "rope2d": lambda w: on_axes(100.0, float),
+    # Siméoni et al. 2025, DINOv3
+    "rope2d(base=500, coordinates=unit)": lambda w: on_axes(
+        500.0, lambda n: 2 * math.pi * ((2 * n + 1) / 2 - 1)
     ),
-    "logn": (
-        "Su 2021; Chiang & Cholak 2022",
-        lambda w: dict(temperature=lambda h, index: math.log(index + 1) / math.log(L)),
+    # Fuller et al. 2023
+    "alibi2d": lambda w: grid(bias=lambda h, i, j: -SLOPES[h] * math.dist(place(i), place(j))),
+    # Llama 4, chunked_overlay of transformers
+    "chunks(size=3)": lambda w: dict(sees=lambda i, j: i // 3 == j // 3),
+    # Llama 4, its attention in transformers
+    "step_temperature": lambda w: dict(
+        temperature=lambda h, i: 1 + 0.1 * math.log(1 + math.floor((i + 1) / L))
     ),
-    "kerple": (
-        "Chi et al. 2022, unscaled as in its code",
-        lambda w: dict(bias=lambda h, i, j: -w["r1"][h] * math.log(1 + w["r2"][h] * (i - j))),
+    "step_temperature(scale=0.5, floor=3)": lambda w: dict(
+        temperature=lambda h, i: 1 + 0.5 * math.log(1 + math.floor((i + 1) / 3))
     ),
-    "kerple(kind=power)": (
-        "Chi et al. 2022, unscaled as in its code",
-        lambda w: dict(bias=lambda h, i, j: -w["r1"][h] * (i - j) ** w["r2"][h]),
+    # gpt-oss, its attention in transformers
+    "sink": sinking,
+    # Qiu et al. 2025, elementwise after attention
+    "gate": lambda w: dict(
+        output=lambda h, y, v, x: gated(y, w["gate.weight"][h * D : h * D + D] @ x)
     ),
-    "block_causal": (
-        "Sun et al. 2022, blocks of L / 2",
-        lambda w: dict(sees=lambda i, j: i // 4 - j // 4 <= 1),
+    # Qiu et al. 2025, one of each head
+    "gate(kind=head)": lambda w: dict(
+        output=lambda h, y, v, x: gated(y, [w["gate.weight"][h] @ x] * D)
     ),
-    "block_causal(size=2)": (
-        "Sun et al. 2022",
-        lambda w: dict(sees=lambda i, j: i // 2 - j // 2 <= 1),
-    ),
-    "relative": (
-        "Shaw et al. 2018, with scalars",
-        lambda w: dict(bias=lambda h, i, j: w["table"][min(int(i - j), 4), h]),
-    ),
-    "relative(max_distance=2)": (
-        "Shaw et al. 2018, with scalars",
-        lambda w: dict(bias=lambda h, i, j: w["table"][min(int(i - j), 2), h]),
-    ),
-    "fire": ("Li et al. 2023; the code of DAPE's authors", lambda w: dict(bias=fire(w, L))),
-    "fire(threshold=4, hidden=5)": (
-        "Li et al. 2023; the code of DAPE's authors",
-        lambda w: dict(bias=fire(w, 4)),
-    ),
-    "sandwich": ("Chi et al. 2022b; NeMo", lambda w: dict(bias=sandwich)),
-    "sandwich(dimension=12)": (
-        "Chi et al. 2022b; NeMo",
-        lambda w: dict(bias=lambda h, i, j: sandwich(h, i, j, 12)),
-    ),
-    "cpb": (
-        "Liu et al. 2021 (Swin V2), in one dimension",
-        lambda w: dict(
-            bias=lambda h, i, j: perceptron(w, [math.log(1 + i - j) / math.log(1 + L)])[h]
-        ),
-    ),
-    "cpb(input=linear, hidden=5)": (
-        "Liu et al. 2021 (Swin V2), in one dimension",
-        lambda w: dict(bias=lambda h, i, j: perceptron(w, [(i - j) / L])[h]),
-    ),
-    "multiscale": (
-        "Xu et al. 2025, in one layer",
-        lambda w: dict(bias=lambda h, i, j: 0.0 if i - j < (1, 8)[h] else -math.inf),
-    ),
-    "multiscale(smallest=2, largest=5)": (
-        "Xu et al. 2025, in one layer",
-        lambda w: dict(bias=lambda h, i, j: 0.0 if i - j < (2, 5)[h] else -math.inf),
-    ),
-    "cope": (
-        "Golovneva et al. 2024, their listing",
-        lambda w: dict(score=over_pairs(contextual(w, 4, False))),
-    ),
-    "cope(max=2, gate=raw)": (
-        "Golovneva et al. 2024, their formula",
-        lambda w: dict(score=over_pairs(contextual(w, 2, True))),
-    ),
-    "fox": (
-        "Lin et al. 2025",
-        lambda w: dict(score=over_pairs(forgetting(w, lambda z: math.log(sigmoid(z))))),
-    ),
-    "fox(kind=cable)": (
-        "Veisi et al. 2025",
-        lambda w: dict(score=over_pairs(forgetting(w, lambda z: -softplus(z)))),
-    ),
-    "dape": ("Zheng et al. 2024", lambda w: dict(score=over_pairs(refined(w)))),
-    "dape(hidden=3, kernel=3)": (
-        "Zheng et al. 2024 (DAPE V2), its code",
-        lambda w: dict(score=over_pairs(refined(w))),
-    ),
-    "path(rank=3)": ("Yang et al. 2025", lambda w: dict(score=over_pairs(reflecting(w)))),
-    "stick_breaking": ("Tan et al. 2024", stick("skip")),
-    "stick_breaking(current=share)": ("Tan et al. 2024, their attend_current", stick("share")),
-    "stick_breaking(current=rest)": ("Tan et al. 2024, the rest to v_i", stick("rest")),
-    "softpick": ("Zuhri et al. 2025", lambda w: dict(weights=softpick)),
-    "grape": ("Zhang et al. 2025, their code", lambda w: gated_slopes(w, "key")),
-    "grape(gate=both)": ("Zhang et al. 2025, eq. 4.6", lambda w: gated_slopes(w, "both")),
-    "grape(gate=none)": ("Zhang et al. 2025, eq. 4.7", lambda w: gated_slopes(w, "none")),
-    "bam": ("Bianchessi et al. 2025, their code", generalized_gaussian),
-    "bam(location=True)": ("Bianchessi et al. 2025, their code", generalized_gaussian),
-    "ssmax": (
-        "Nakanishi 2025",
-        lambda w: dict(temperature=lambda h, index: w["s"][h] * math.log(index + 1)),
-    ),
-    "scale_invariant": ("Anson et al. 2025", lambda w: dict(score=over_pairs(scale_invariant))),
-    "scale_invariant(tau=2)": (
-        "Anson et al. 2025",
-        lambda w: dict(score=over_pairs(lambda s, h, i, j: scale_invariant(s, h, i, j, 2.0))),
-    ),
-    "abacus(zero=3, max_shift=4, rows=64)": (
-        "McLeish et al. 2024, and its code",
-        lambda w: dict(embed=lambda ids, tokens: digits(w, tokens, 3)),
-    ),
-    "cape": (
-        "Likhomanenko et al. 2021, at test",
-        lambda w: dict(embed=lambda ids, tokens: sinusoid(ids, 0.1)),
-    ),
-    "fope(base=2)": ("Hua et al. 2024, its code", lambda w: fourier(w, 2.0, 1.0)),
-    "fope(base=2, rest=0, learned=True)": ("Hua et al. 2024", lambda w: fourier(w, 2.0, 0.0)),
-    "learned_rope": ("Su et al. 2021, eq. 34, frequencies of each head", learned_rotation),
-    "pope": ("Gopalakrishnan et al. 2025", polar),
-    "resonance": ("Wang et al. 2024", rotary([2 * math.pi / n for n in (6, 63, 628, 6283)])),
-    "rfs": (
-        "Shimizu et al. 2026, midpoints at test",
-        lambda w: dict(ids=lambda k, n: (k + 0.5) * 8 / max(n, L)),
-    ),
-    "rfs(max=3)": (
-        "Shimizu et al. 2026, midpoints at test",
-        lambda w: dict(ids=lambda k, n: (k + 0.5) * 3 / max(n, L)),
-    ),
-    "selective_rope(base=100, rank=3, taps=3)": (
-        "Movahedi et al. 2025, and its code",
-        lambda w: dict(score=over_pairs(accumulating(w, 100.0, 3))),
-    ),
-    "shape": ("Kiyono et al. 2021, at test", lambda w: dict(ids=lambda k, n: k)),
-    "shape(test_shift=1000003)": (
-        "Kiyono et al. 2021, its code",
-        lambda w: dict(ids=lambda k, n: k + 1000003),
-    ),
-    "xpos": ("Sun et al. 2022, algorithm 1", lambda w: growing(0.4, L / 2)),
-    "xpos(gamma=1, scale_base=32)": (
-        "Sun et al. 2022, algorithm 1",
-        lambda w: growing(1.0, 32.0),
-        1e-6,
-    ),
-    "learned2d": (
-        "Dosovitskiy et al. 2020, appendix D.4",
-        lambda w: grid(embed=lambda ids, tokens: at_places(w, ids)),
-    ),
-    "learned2d(resize=bilinear)": (
-        "Dosovitskiy et al. 2020, appendix D.4",
-        lambda w: grid(embed=lambda ids, tokens: at_places(w, ids, False)),
-    ),
-    "sinusoidal2d": (
-        "Chen et al. 2021, times 0.1",
-        lambda w: grid(embed=lambda ids, tokens: on_both_axes(ids, 0.1, 10000.0)),
-    ),
-    "sinusoidal2d(scale=1, base=100)": (
-        "Chen et al. 2021",
-        lambda w: grid(embed=lambda ids, tokens: on_both_axes(ids, 1.0, 100.0)),
-    ),
-    "rope2d": ("Heo et al. 2024, axial", lambda w: on_axes(100.0, float)),
-    "rope2d(base=500, coordinates=unit)": (
-        "Siméoni et al. 2025, DINOv3",
-        lambda w: on_axes(500.0, lambda n: 2 * math.pi * ((2 * n + 1) / 2 - 1)),
-    ),
-    "alibi2d": (
-        "Fuller et al. 2023",
-        lambda w: grid(bias=lambda h, i, j: -SLOPES[h] * math.dist(place(i), place(j))),
-    ),
-    "chunks(size=3)": (
-        "Llama 4, chunked_overlay of transformers",
-        lambda w: dict(sees=lambda i, j: i // 3 == j // 3),
-    ),
-    "step_temperature": (
-        "Llama 4, its attention in transformers",
-        lambda w: dict(temperature=lambda h, i: 1 + 0.1 * math.log(1 + math.floor((i + 1) / L))),
-    ),
-    "step_temperature(scale=0.5, floor=3)": (
-        "Llama 4, its attention in transformers",
-        lambda w: dict(temperature=lambda h, i: 1 + 0.5 * math.log(1 + math.floor((i + 1) / 3))),
-    ),
-    "sink": ("gpt-oss, its attention in transformers", sinking),
-    "gate": (
-        "Qiu et al. 2025, elementwise after attention",
-        lambda w: dict(output=lambda h, y, v, x: gated(y, w["gate.weight"][h * D : h * D + D] @ x)),
-    ),
-    "gate(kind=head)": (
-        "Qiu et al. 2025, one of each head",
-        lambda w: dict(output=lambda h, y, v, x: gated(y, [w["gate.weight"][h] @ x] * D)),
-    ),
-    "xsa": (
-        "Zhai 2026",
-        lambda w: dict(output=lambda h, y, v, x: y - (y @ v) / (v @ v) * v),
-    ),
+    # Zhai 2026
+    "xsa": lambda w: dict(output=lambda h, y, v, x: y - (y @ v) / (v @ v) * v),
 }
