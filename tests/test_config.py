@@ -1,7 +1,6 @@
 """The files in config/: every one parses, a scheme file sets the scheme only, a size has the size that it says."""
 
 import re
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -65,18 +64,3 @@ def test_a_fine_tune_goes_by_the_length_of_its_run():
     assert (s.length_factor, s.extend) == (4, "yarn")
     with pytest.raises(UserError, match="init_from"):
         configure(TrainSettings, [str(CONFIG / "extend/tune.py")], "")
-
-
-def test_the_defaults_of_training():
-    s = asdict(TrainSettings())
-    assert [s[name] for name in ("pos", "block_size", "n_layer", "n_head", "n_embd")] == [
-        "rope",
-        128,
-        4,
-        4,
-        128,
-    ]
-    assert (s["batch_size"], s["optimizer"], s["max_iters"], s["beta2"]) == (16, "muon", 1500, 0.99)
-    assert TrainSettings().highest_lr == 1e-2
-    assert TrainSettings(optimizer="adamw").highest_lr == 3e-3
-    assert TrainSettings(learning_rate=1e-4).highest_lr == 1e-4

@@ -220,24 +220,6 @@ def test_a_length_is_in_tokens_or_a_share_of_the_training_length(size, tokens):
     assert isinstance(piece, Window) and piece.visible == (tokens, 0)
 
 
-def test_pieces_of_a_users_file(tmp_path):
-    file = tmp_path / "mine.py"
-    file.write_text(
-        "from posenc import Piece\n"
-        "class Root(Piece):\n"
-        "    def __init__(self, shape, slope: float = 1.0):\n"
-        "        super().__init__()\n"
-        "        self.slope = slope\n"
-        "    def bias(self, h, i, j):\n"
-        "        return -self.slope * (i - j).sqrt()\n"
-    )
-    scheme = Scheme("root(slope=2.0) + rope", SHAPE, 2, file)
-    assert scheme.pieces["0_root"].slope == 2.0
-    assert "root" in scheme_names(file)
-    assert scheme_files(scheme)["pos_file.py"] == file
-    assert set(scheme_files(scheme)) == {"pos_file.py", "posenc.py"}
-
-
 def test_files_are_those_of_its_own_pieces():
     assert set(scheme_files(Scheme("alibi", SHAPE, 2))) == {"posenc.py"}
     assert set(scheme_files(Scheme("kerple", SHAPE, 2))) == {"zoo/kerple.py", "posenc.py"}
@@ -291,17 +273,11 @@ def test_pieces_that_do_not_go_together_are_refused(text, words):
 @pytest.mark.parametrize(
     "pos, extend, words",
     [
-        ("alibi", "yarn(factor=2)", "nothing there reads what yarn changes"),
         ("rope", "none | logn", "extends all layers"),
-        ("rope", "3 * none | yarn", "in none of the 2 layers"),
-        ("rope", "rerope + self_extend", "both claim the whole score"),
         ("nope", "rerope", "nothing there reads what rerope"),
-        ("nope", "interpolate", "nothing there reads what interpolate"),
         ("cope", "rerope", "both claim the whole score"),
         ("learned", "interpolate", "learned gives whole positions one vector"),
         ("t5", "slopes", "alibi only"),
-        ("randomized(max=512) + rope", "yarn", "give a fixed factor to yarn"),
-        ("sinusoidal", "smooth(per_layer=True)", "one vector for all layers"),
     ],
 )
 def test_an_extension_that_does_not_fit_is_refused(pos, extend, words):
