@@ -13,9 +13,9 @@ import torch
 
 import data
 import data.recall.prepare as recall
+import data.tasks.prepare as tasks
 import evaluate
 from configurable import EvaluateSettings, GPTConfig, UserError
-from data import rows as data_rows
 from model import GPT
 from runs import answers, device, results
 
@@ -338,18 +338,6 @@ def test_a_tuning_loss_is_of_places_that_share_no_target_with_a_test():
 # ---- rows with answers
 
 
-def recall_corpus(sizes=(64, 256, 512), n_rows=250):
-    """Rows with 16 answers each, none beside another, at distances spread evenly over powers of two."""
-    generator, blocks = np.random.default_rng(1), {}
-    for size in sizes:
-        distances = np.zeros((n_rows, size + 1), dtype=np.int64)
-        for row in distances:
-            at = generator.choice(np.arange(size // 2, size + 1, 2), 16, replace=False)
-            row[at] = np.minimum(2 ** generator.uniform(0, np.log2(size // 2), 16), at)
-        blocks[size] = generator.integers(0, 9, distances.shape), distances
-    return blocks
-
-
 class Planted:
     """A reader of rows with questions that knows what it does: one of the kinds below."""
 
@@ -507,25 +495,18 @@ def test_exact_match_solves_sizes_up_to_the_first_that_fails():
     assert answers.table(rows)["right"].tolist() == [1.0, 0.97, 0.92, 0.4, 0.95]
 
 
-def test_rows_with_answers_are_rows_of_a_result(monkeypatch):
-    blocks = recall_corpus((64, 256))
-    sizes = [[n, *tokens.shape] for n, (tokens, _) in blocks.items()]
-    text = corpus([900])
-    about = {"protocol": "recall", "kind": "k", "trained": 64, "chance": 0.1, "sizes": sizes}
-    text.meta["rows"] = about
-    monkeypatch.setattr(answers, "rows_of", lambda corpus, size: blocks[size])
-    monkeypatch.setattr(data_rows, "rows_of", lambda corpus, size: blocks[size])
+def test_rows_with_answers_are_rows_of_a_result(tmp_path, monkeypatch):
+    monkeypatch.setattr(tasks, "TRAIN_ROWS", 40)
+    monkeypatch.setattr(tasks, "TEST_ROWS", 5)
+    tasks.prepare(tmp_path / "copy")
     model = Known(limit=100)
-    model.answers = lambda idx, targets: (
-        torch.zeros(int((targets >= 0).sum())),
-        torch.ones(int((targets >= 0).sum())),
-    )
+    model.answers = lambda idx, targets: torch.ones(2, int((targets >= 0).sum()))
+    tester = evaluate.Tester(model, data.load("copy", tmp_path))
     about = {"train_length": 64, "step": 9, "checkpoint": "cafe"}
-    settings = EvaluateSettings()
-    found = evaluate.extrapolation(evaluate.Tester(model, text), about, settings)["rows"]
-    assert [row["length"] for row in found] == [64, 256]
-    assert found[0]["accuracy"] == 1.0 and found[0]["targets"] and found[0]["trained"] == 64
-    assert found[1]["nats"] is None and found[1]["reason"] == "the table ends at 100"
+    found = evaluate.extrapolation(tester, about, EvaluateSettings())["rows"]
+    assert [row["length"] for row in found] == [*range(5, 61, 5)]
+    assert found[0]["accuracy"] == 1.0 and found[0]["targets"] and found[0]["trained"] == 20
+    assert found[-1]["nats"] is None and found[-1]["reason"] == "the table ends at 100"
     assert results.QUESTION[0] in found[0]
 
 
