@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,14 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SIZE, call
+from conftest import call, workplace
 from test_train import identical, metrics, run, saved, stop_at
 
 import configurable
 import sample
 import train
 from configurable import TrainSettings, UserError
-from runs import checkpoint
 from runs.checkpoint import (
     checkpoint_paths,
     load_run,
@@ -79,13 +79,22 @@ def test_words_that_are_files_or_name_a_folder_twice_are_left_out() -> None:
 # ---- damage
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A stopped run with two checkpoints, of steps 4 and 6."""
-    with pytest.MonkeyPatch.context() as patch:
+@pytest.fixture(scope="module")
+def trained(corpora: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a finished run, `straight`, and one that was stopped, `run`."""
+    folder = tmp_path_factory.mktemp("trained")
+    with workplace(corpora, folder), pytest.MonkeyPatch.context() as patch:
+        assert run("--out_dir=straight") == 0
         stop_at(patch, 5)
         assert run("--out_dir=run") == 130
-    assert [p.name.split("-")[1] for p in checkpoint_paths(Path("run"))] == ["6", "4"]
+    return folder
+
+
+@pytest.fixture
+def folder(trained: Path, tmp_path: Path) -> Path:
+    """A copy of the stopped run with two checkpoints, of steps 4 and 6."""
+    shutil.copytree(trained / "run", tmp_path / "run")
+    assert [p.name.split("-")[1] for p in checkpoint_paths(tmp_path / "run")] == ["6", "4"]
     return Path("run")
 
 
@@ -113,17 +122,17 @@ def text(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [cut, flip, empty, rename, text])
 def test_a_damaged_checkpoint_is_named_and_costs_only_the_steps_since_the_one_before(
-    damage: object, folder: Path, capsys: pytest.CaptureFixture
+    damage: object, trained: Path, folder: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    assert run("--out_dir=straight") == 0
+    straight = str(trained / "straight")
     damage(checkpoint_paths(folder)[0])
     assert load_run(folder).step == 4
     assert repr(load_run(folder)) == f"Run {folder}, step 4 of 8"
     assert len(repr(load_run(folder).corpus).splitlines()) == 1
     assert "is damaged: passed over" in capsys.readouterr().err
     assert run("--out_dir=run") == 0
-    assert identical(saved("run"), saved("straight"))
-    assert metrics("run") == metrics("straight")
+    assert identical(saved("run"), saved(straight))
+    assert metrics("run") == metrics(straight)
     assert len(checkpoint_paths(folder)) == 2 and load_run(folder).step == 8
 
 
@@ -252,8 +261,6 @@ def test_a_checkpoint_with_code_in_it_is_refused_by_every_program_and_runs_nothi
 
 
 def test_a_folder_in_use_is_refused_and_is_free_when_its_program_has_ended(folder: Path) -> None:
-    for lock in checkpoint.LOCKS:  # of the training in this process
-        lock.release(force=True)
     program = "import filelock, sys, time\n"
     program += "lock = filelock.FileLock(sys.argv[1]); lock.acquire(); print('locked', flush=True); time.sleep(60)"
     command = [sys.executable, "-c", program, str(folder / ".lock")]
@@ -264,10 +271,3 @@ def test_a_folder_in_use_is_refused_and_is_free_when_its_program_has_ended(folde
     holder.kill()
     holder.wait()
     lock_folder(folder)
-
-
-def test_settings_are_those_of_the_command_line_whatever_the_folder(folder: Path) -> None:
-    final = train.final_settings(
-        configurable.configure(TrainSettings, [*SIZE, "--out_dir=run"], "")[0]
-    )
-    assert final.warmup_iters == 2 and final.out_dir == "run" and final.dtype == "float32"

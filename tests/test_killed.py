@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import workplace
 from test_train import identical, metrics, run, saved
 
 import train
@@ -57,20 +58,28 @@ MOMENTS = {
 WORDS = ["--pos=randomized(max=64) + rope", "--dropout=0.2", "--eval_interval=2"]
 
 
+@pytest.fixture(scope="module")
+def straight(corpora: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of the run that nobody touched."""
+    folder = tmp_path_factory.mktemp("straight")
+    with workplace(corpora, folder):
+        assert run(*WORDS, "--out_dir=run") == 0
+    return str(folder / "run")
+
+
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_run_that_was_killed_ends_like_one_that_nobody_touched(
-    moment: str, monkeypatch: pytest.MonkeyPatch
+    moment: str, straight: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run(*WORDS, "--out_dir=straight") == 0
     with monkeypatch.context() as patch:
         for owner, name, fatal in MOMENTS[moment]:
             patch.setattr(owner, name, fatal)
         child = child_of(*WORDS, "--out_dir=run")
     assert exit_code(child) == 9
     assert run(*WORDS, "--out_dir=run") == 0
-    assert identical(saved("run"), saved("straight"))
-    assert metrics("run") == metrics("straight")
+    assert identical(saved("run"), saved(straight))
+    assert metrics("run") == metrics(straight)
     assert not [path for path in Path("run").iterdir() if path.name.endswith(".new")]
 
 
