@@ -435,8 +435,7 @@ def test_a_map_of_frequencies_by_layer_is_the_model_that_has_them_so():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in extension_names() if n != "slopes"])
 def test_compiled_training_under_an_extension_is_eager_training(name, tmp_path):
-    extended("rope", mention(name, "rope", tmp_path))
-    compiled_equals_eager("rope")
+    compiled_equals_eager(extended("rope", mention(name, "rope", tmp_path)))
 
 
 MAPPING = set("abf clip dynamic_ntk dynamic_yarn llama3 longrope ntk ntk_by_parts".split())
