@@ -203,6 +203,12 @@ def test_what_others_call_an_extension_is_answered_with_its_name(typed, sentence
     assert str(error.value) == sentence
 
 
+def test_a_name_of_ones_own_is_not_taken_for_that_of_a_known_scheme(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("from posenc import Rope\nclass RoPE(Rope):\n    pass", encoding="utf-8")
+    assert Scheme("ro_pe", SHAPE, 2, path).rotary
+
+
 def test_only_what_may_stand_there_is_listed():
     with pytest.raises(UserError, match="There are: .*, alibi, .*rope, ") as error:
         Scheme("relu", SHAPE, 2)

@@ -1,5 +1,6 @@
 """Training: the schedule, resuming to the bit, who a run is, fine-tunes, what is logged."""
 
+import json
 import math
 import os
 import shutil
@@ -295,6 +296,19 @@ def test_a_folder_of_another_run_is_refused_with_the_differences_and_overwrite_s
     assert run("--out_dir=run", "--seed=2", "--overwrite=True", "--max_iters=4") == 0
     assert read_config("run")["settings"]["seed"] == 2
     assert [p.name.split("-")[1] for p in checkpoint_paths(Path("run"))] == ["4"]
+
+
+def test_a_run_on_mqar_whose_lengths_are_those_of_its_rows_is_finished() -> None:
+    run("--out_dir=run")
+    asked = train.final_settings(settings("--out_dir=run"))
+    result = read_json(Path("run/extrapolation.json"))
+    rows = [row for row in result["rows"] if row["protocol"] == "fixed_targets"]
+    result["rows"] = [row | {"protocol": "recall", "windows": 3000} for row in rows]
+    Path("run/extrapolation.json").write_text(json.dumps(result), encoding="utf-8")
+    assert finished_result("run", asked) is None
+    result["rows"][0]["chance"] = 0.25  # which questions in a text have by kind
+    Path("run/extrapolation.json").write_text(json.dumps(result), encoding="utf-8")
+    assert finished_result("run", asked)
 
 
 def test_a_scheme_that_was_edited_is_another_run_and_a_baseline_does_not_mind() -> None:
