@@ -11,6 +11,7 @@ import torch
 import transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+import attention
 import configurable
 from configurable import TrainSettings, configure
 from model import GPT
@@ -174,6 +175,47 @@ def test_swan_has_the_layers_of_its_paper():  # sections 2 and 3, and table 6
 def test_scores_of_swan_grow_with_the_logarithm_of_the_length_beyond_that_of_training():
     (logn,) = recipe("swan", block_size=16).pos.extensions.values()
     assert logn.temperature(torch.tensor([3, 15, 255])).tolist() == pytest.approx([1, 1, 2])
+
+
+@pytest.mark.parametrize("layer", [0, 5])
+def test_attention_of_gemma_3_is_theirs_in_both_kinds_of_layer(layer):
+    gemma = importlib.import_module("transformers.models.gemma3.modeling_gemma3")
+    gpt = recipe("gemma3", block_size=64).double()
+    ours = gpt.h[layer].attn
+    config = transformers.Gemma3TextConfig(
+        hidden_size=32,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        num_hidden_layers=6,
+        query_pre_attn_scalar=8,
+        sliding_window=gpt.pos.pieces["1_window"].visible[0],
+        attn_implementation="eager",
+    )
+    theirs = gemma.Gemma3Attention(config, layer).double().eval()
+    kind = config.layer_types[layer]
+    generator = torch.Generator().manual_seed(3)
+    for parameter in theirs.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator).double()
+    rows = (theirs.q_proj.weight, theirs.k_proj.weight, theirs.v_proj.weight)
+    ours.c_attn.weight.data = torch.cat(rows).data
+    ours.c_proj.weight.data = theirs.o_proj.weight.data
+    ours.q_norm.weight.data = 1 + theirs.q_norm.weight.data
+    ours.k_norm.weight.data = 1 + theirs.k_norm.weight.data
+    count = 150  # over twice the training length
+    x = torch.randn(1, count, 32, generator=generator).double()
+    places = torch.arange(count)
+    distance = places[:, None] - places
+    seen = distance >= 0
+    if kind == "sliding_attention":
+        seen &= distance < config.sliding_window
+    mask = torch.zeros(count, count).double().masked_fill(~seen, -torch.inf)
+    positions = gemma.Gemma3RotaryEmbedding(config)(x, places[None], kind)
+    with torch.no_grad():
+        expected, _ = theirs(x, positions, mask[None, None])
+        plan = gpt.pos.plans(places, places, count, count, torch.float64)[gpt.pos.plan_keys[layer]]
+        actual = ours(x, attention.prepare(plan, 4, torch.float64), None)
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-4)  # float32 norms of theirs
 
 
 def test_gpt_oss_has_sinks_and_llama_4_steps_where_theirs_have_them():
