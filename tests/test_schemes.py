@@ -19,7 +19,7 @@ import attention
 import posenc
 from configurable import GPTConfig, UserError
 from model import GPT
-from posenc import Shape, alibi_slopes, sinusoids
+from posenc import Shape, alibi_slopes, sinusoids, t5_buckets
 from scheme import ZOO, Scheme, find, load_file, parse, scheme_names
 
 SHAPE = Shape(n_head=H, head_dim=D, width=C, length=L)
@@ -493,6 +493,20 @@ def test_the_slopes_of_alibi_are_those_of_mpt_and_bloom(n_head):
     torch.testing.assert_close(slopes * j, bloom, rtol=1e-6, atol=0)
 
 
+def test_the_slopes_of_alibi_are_the_published_ones():
+    published = [2.0**-n for n in range(1, 9)]
+    assert alibi_slopes(8).tolist() == published
+    more = [0.70710678, 0.35355339, 0.17677670, 0.08838835]
+    assert alibi_slopes(12).tolist() == pytest.approx(published + more, rel=1e-6)
+
+
+def test_the_buckets_of_t5_start_where_the_published_ones_do():
+    starts = [*range(17), 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113]
+    buckets = t5_buckets(torch.arange(5000))
+    assert [int((buckets == b).nonzero()[0]) for b in range(32)] == starts
+    assert (buckets.diff() >= 0).all() and buckets[-1] == 31
+
+
 @pytest.mark.parametrize("buckets, far", [(32, 128), (32, 64), (16, 40), (6, 100), (64, 33)])
 def test_the_bias_of_t5_is_that_of_t5(buckets, far):
     t5 = theirs("t5")
@@ -520,6 +534,23 @@ def test_sinusoids_are_those_of_ctrl_all_sines_then_all_cosines():
         sinusoids(torch.arange(3), 7)
 
 
+def test_a_window_is_that_of_transformers():
+    masks = pytest.importorskip("transformers.masking_utils")
+    i, j = torch.arange(9)[:, None], torch.arange(9)
+    piece = Scheme("window(size=3)", SHAPE, 1).pieces["0_window"]
+    seen = piece.mask(i, j) & (j <= i)
+    assert torch.equal(seen, masks.sliding_window_overlay(3)(0, 0, i, j) & (j <= i))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8, 9, 40])
+def test_chunks_are_those_of_transformers(size):
+    masks = pytest.importorskip("transformers.masking_utils")
+    i, j = torch.arange(20)[:, None], torch.arange(20)
+    piece = Scheme(f"chunks(size={size})", SHAPE, 1).pieces["0_chunks"]
+    expected = masks.chunked_overlay(size, torch.zeros(1, dtype=torch.long))(0, 0, i, j)
+    assert torch.equal(piece.mask(i, j) & (j <= i), expected & (j <= i))
+
+
 @pytest.mark.parametrize("floor", [1, 3, 41, 97, 8192])
 def test_the_steps_of_llama4_are_whole_in_float32_and_where_division_is_rounded(floor):
     piece = Scheme(f"step_temperature(floor={floor})", SHAPE, 1).pieces["0_step_temperature"]
@@ -529,26 +560,6 @@ def test_the_steps_of_llama4_are_whole_in_float32_and_where_division_is_rounded(
         heat = piece.temperature(index.to(dtype))
         assert heat.dtype == dtype
         torch.testing.assert_close(heat.double(), expected, rtol=2e-7, atol=0)
-
-
-@pytest.mark.parametrize("size", [1.0, 1e3, 1e5])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_sink_is_that_of_gpt_oss_also_beside_large_scores(dtype, size):
-    q, k, v = (normal(2, 3, 7, D, seed=n).to(dtype) for n in range(3))
-    piece = Scheme("sink", Shape(3, D, 3 * D, L), 1).pieces["0_sink_layer0"]
-    piece.s.data = size * torch.tensor([1.0, -1.0, 0.1])
-    piece.to(dtype)
-    module = torch.nn.Module().eval()
-    module.num_key_value_groups = 1
-    module.sinks = piece.s
-    mask = torch.full((1, 1, 7, 7), -math.inf, dtype=dtype).triu(1)
-    q = (size * q).requires_grad_()
-    _, expected = theirs("gpt_oss").eager_attention_forward(module, q, k, v, mask, D**-0.5)
-    weights = piece.weights(q @ k.mT * D**-0.5 + mask)
-    assert weights.dtype == dtype
-    torch.testing.assert_close(weights, expected, rtol=1e-6, atol=1e-7)
-    for gradient in torch.autograd.grad((weights @ v).square().sum(), [q, piece.s]):
-        assert gradient.isfinite().all()
 
 
 def of_layer(gpt, x):
@@ -563,6 +574,58 @@ def of_layer(gpt, x):
     for hook in hooks:
         hook.remove()
     return outputs[0]
+
+
+def unseen(length):
+    """(1, 1, T, T): -inf where a key is ahead."""
+    return torch.full((1, 1, length, length), -math.inf, dtype=torch.float64).triu(1)
+
+
+def test_a_layer_with_the_temperature_is_one_of_llama4_without_rope():
+    llama4 = theirs("llama4")
+    config = llama4.Llama4TextConfig(
+        hidden_size=C,
+        num_attention_heads=H,
+        num_key_value_heads=H,
+        head_dim=D,
+        num_hidden_layers=1,
+        no_rope_layers=[0],
+        floor_scale=3,
+        attn_scale=0.5,
+        attn_implementation="eager",
+    )
+    layer = llama4.Llama4TextAttention(config, 0).double().eval()
+    gpt = build("step_temperature(floor=3, scale=0.5)")
+    ours = gpt.h[0].attn
+    rows = (layer.q_proj.weight, layer.k_proj.weight, layer.v_proj.weight)
+    ours.c_attn.weight.data = 4 * torch.cat(rows).data
+    for row, weight in zip(rows, ours.c_attn.weight.data.split(C), strict=True):
+        row.data = weight
+    ours.c_proj.weight.data = layer.o_proj.weight.data
+    ours.c_attn.bias.data.zero_()
+    ours.c_proj.bias.data.zero_()
+    x = normal(1, 20, C)
+    assert_close(of_layer(gpt, x), layer(x, None, unseen(20))[0], 1e-7)  # float32 temperatures
+
+
+@pytest.mark.parametrize("size", [1.0, 1e3, 1e5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_sink_is_that_of_gpt_oss_also_beside_large_scores(dtype, size):
+    q, k, v = (normal(2, 3, 7, D, seed=n).to(dtype) for n in range(3))
+    piece = Scheme("sink", Shape(3, D, 3 * D, L), 1).pieces["0_sink_layer0"]
+    piece.s.data = size * torch.tensor([1.0, -1.0, 0.1])
+    piece.to(dtype)
+    module = torch.nn.Module().eval()
+    module.num_key_value_groups = 1
+    module.sinks = piece.s
+    mask = unseen(7).to(dtype)
+    q = (size * q).requires_grad_()
+    _, expected = theirs("gpt_oss").eager_attention_forward(module, q, k, v, mask, D**-0.5)
+    weights = piece.weights(q @ k.mT * D**-0.5 + mask)
+    assert weights.dtype == dtype
+    torch.testing.assert_close(weights, expected, rtol=1e-6, atol=1e-7)
+    for gradient in torch.autograd.grad((weights @ v).square().sum(), [q, piece.s]):
+        assert gradient.isfinite().all()
 
 
 def test_a_layer_with_a_gate_is_one_of_qwen3_next():
@@ -594,9 +657,8 @@ def test_a_layer_with_a_gate_is_one_of_qwen3_next():
     ours.q_norm.weight.data = 1 + layer.q_norm.weight.data
     ours.k_norm.weight.data = 1 + layer.k_norm.weight.data
     x = normal(1, 20, C, seed=99)
-    unseen = torch.full((1, 1, 20, 20), -math.inf, dtype=torch.float64).triu(1)
-    expected, _ = layer(x, rotary(x, torch.arange(20)[None]), unseen)
-    torch.testing.assert_close(of_layer(gpt, x), expected, rtol=1e-5, atol=2e-5)
+    expected, _ = layer(x, rotary(x, torch.arange(20)[None]), unseen(20))
+    torch.testing.assert_close(of_layer(gpt, x), expected, rtol=1e-5, atol=2e-5)  # float32 norms
 
 
 def test_xsa_leaves_nothing_of_the_own_value_and_is_the_identity_where_that_is_0():
