@@ -263,13 +263,14 @@ def scheme_sha256(path: Path) -> str:
     if path.suffix != ".py":
         return sha256(path)
     text = path.read_text(encoding="utf-8")
-    code = text
+    lines = text.splitlines()
     with contextlib.suppress(SyntaxError):  # of a damaged file
         for node in ast.walk(ast.parse(text)):
             is_documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
             if is_documented and ast.get_docstring(node):
-                code = code.replace(ast.get_source_segment(text, node.body[0]), "", 1)
-    code = "\n".join(line for line in code.splitlines() if line.strip())
+                for number in range(node.body[0].lineno, node.body[0].end_lineno + 1):
+                    lines[number - 1] = ""
+    code = "\n".join(line for line in lines if line.strip())
     return hashlib.sha256(code.encode()).hexdigest()
 
 
