@@ -39,7 +39,14 @@ import torch
 import data
 from configurable import PROTOCOLS, EvaluateSettings, UserError, configure, run_program, sha256
 from data import context
-from data.rows import TEXT, check_test_length, targets_of, tested_chunks, unread
+from data.rows import (
+    TEXT,
+    check_test_length,
+    targets_of,
+    tested_chunks,
+    tested_sizes,
+    unread,
+)
 from runs import answers, device, diagnose, results
 from runs.checkpoint import (
     Run,
@@ -523,9 +530,7 @@ def answer_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
     corpus = tester.corpus
     meta = corpus.meta["rows"]
     rows = []
-    for size, count, width in meta["sizes"]:
-        if settings.eval_lengths and size > meta["trained"] and size not in settings.eval_lengths:
-            continue
+    for size, count, width in tested_sizes(corpus, settings.eval_lengths):
         row = begin_row(tester, about, meta["protocol"], size, count)
         rows.append(row)
         row |= {name: meta[name] for name in ("trained", "chance", "majority") if name in meta}

@@ -387,10 +387,8 @@ def train(run: Run, processes: Processes, log: Log) -> None:
     bar.close()
     if processes.is_master and not run.digest:  # max_iters=0
         checkpoint.save_checkpoint(run, optimizers, scaler)
-    for (
-        number,
-        handler,
-    ) in handlers.items():  # the model is saved: from here on a signal just ends the program
+    # the model is saved: from here on a signal just ends the program
+    for number, handler in handlers.items():
         signal.signal(number, handler)
 
 

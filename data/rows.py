@@ -27,7 +27,7 @@ source document of each validation row. The entry "questions" of meta.json has
     content, order   the two kinds: "chance" is the share that a guess, or a count, gets right
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -130,6 +130,18 @@ def targets_of(corpus: Corpus, tokens: np.ndarray, distances: np.ndarray) -> np.
         places = np.arange(back.shape[1]) - back
         targets = np.take_along_axis(tokens, places, axis=1).astype(np.int64)
     return np.where(back > 0, targets, -1)
+
+
+def tested_sizes(corpus: Corpus, eval_lengths: Sequence[int]) -> list[tuple[int, int, int]]:
+    """The sizes of rows that a test reads, with the number of rows and the tokens of one: all, or,
+    if eval_lengths are given, those up to the trained one and those given.
+    """
+    meta = corpus.meta["rows"]
+    sizes = []
+    for size, count, width in meta["sizes"]:
+        if not eval_lengths or size <= meta["trained"] or size in eval_lengths:
+            sizes.append((size, count, width))
+    return sizes
 
 
 def batch(corpus: Corpus, length: int, seed: int, first: int, count: int) -> Pair:

@@ -152,20 +152,24 @@ def setting_rows(cls: type[Settings], kind: str) -> list[str]:
 def settings_page() -> str:
     """docs/settings.md."""
     parts = [SETTINGS]
-    said = set()
+    first_in = {}  # of each row, the first program that has it
     for program, cls in PROGRAMS.items():
         parts.append(f"## {program}\n")
         of_train = issubclass(cls, TrainSettings) and cls is not TrainSettings
         if of_train:
             without = ", ".join(f"`{name}`" for name in cls.refused) or "none"
             parts.append(f"Those of train.py except {without}, and:\n")
-        again = [f"`{f.name}`" for f in fields(cls) if row_of(f) in said]
-        if again and not of_train:
-            parts.append(f"{', '.join(again)}, as above; and:\n")
+        shared = {}  # {"train.py": ["`device`", "`dtype`"]}
+        for f in fields(cls):
+            if row_of(f) in first_in and not of_train:
+                shared.setdefault(first_in[row_of(f)], []).append(f"`{f.name}`")
+        if shared:
+            lists = [f"{', '.join(names)} of {other}" for other, names in shared.items()]
+            parts.append(f"{'; '.join(lists)}; and:\n")
         parts.append("| name | default | meaning |\n| --- | --- | --- |")
         for kind in KINDS:
-            rows = [row for row in setting_rows(cls, kind) if row not in said]
-            said.update(rows)
+            rows = [row for row in setting_rows(cls, kind) if row not in first_in]
+            first_in |= dict.fromkeys(rows, program)
             if rows:
                 parts.append("\n".join([f"| *{kind}* | | |", *rows]))
         parts.append("")

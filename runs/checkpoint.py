@@ -263,15 +263,20 @@ def scheme_sha256(path: Path) -> str:
     if path.suffix != ".py":
         return sha256(path)
     text = path.read_text(encoding="utf-8")
-    lines = text.splitlines()
+    lines = text.encode().split(b"\n")  # ast counts these lines, and columns in bytes
     with contextlib.suppress(SyntaxError):  # of a damaged file
         for node in ast.walk(ast.parse(text)):
             is_documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
             if is_documented and ast.get_docstring(node):
-                for number in range(node.body[0].lineno, node.body[0].end_lineno + 1):
-                    lines[number - 1] = ""
-    code = "\n".join(line for line in lines if line.strip())
-    return hashlib.sha256(code.encode()).hexdigest()
+                docstring = node.body[0]
+                first = docstring.lineno - 1
+                before = lines[first][: docstring.col_offset]
+                after = lines[docstring.end_lineno - 1][docstring.end_col_offset :]
+                for number in range(first, docstring.end_lineno):
+                    lines[number] = b""
+                lines[first] = before + after
+    code = b"\n".join(line for line in lines if line.strip())
+    return hashlib.sha256(code).hexdigest()
 
 
 def is_of_program(name: str) -> bool:
@@ -374,23 +379,22 @@ def finished_result(folder: str | Path, s: TrainSettings) -> dict[str, Any] | No
         return None
     result = load_result(folder)
     asked = (s.max_iters, s.dataset, s.extend)
-    newest = 0  # windows
-    protocols = PROTOCOLS
-    measured = set()
+    tested = []
     for row in result["rows"]:
-        protocol = row["protocol"]
-        if (row["step"], row["dataset"], row["extend"] or "") != asked:
-            continue
-        if "chance" in row or protocol == "image":  # rows of all sizes were tested together
-            return result
-        if protocol == "recall":  # questions in a text
-            protocols = ("recall",)
-        if protocol in ("fixed_targets", "recall"):
-            newest = row["windows"]
-        if protocol == "nonoverlapping" or row["windows"] == s.eval_windows:
-            measured.add((protocol, row["length"]))
-    if newest != s.eval_windows:
+        if (row["step"], row["dataset"], row["extend"] or "") == asked:
+            tested.append(row)
+    corpus = data.load(s.dataset)
+    if "rows" in corpus.meta:
+        sizes = {size for size, _, _ in rows.tested_sizes(corpus, s.eval_lengths)}
+        return result if sizes <= {row["length"] for row in tested} else None
+    windows = [row["windows"] for row in tested if row["protocol"] in ("fixed_targets", "recall")]
+    if not windows or windows[-1] != s.eval_windows:
         return None  # tables would show the newest rows, which were asked for by another command
+    measured = set()
+    for row in tested:
+        if row["protocol"] == "nonoverlapping" or row["windows"] == s.eval_windows:
+            measured.add((row["protocol"], row["length"]))
+    protocols = ("recall",) if "questions" in corpus.meta else PROTOCOLS
     wanted = itertools.product(protocols, tested_lengths(s.block_size, s.eval_lengths))
     return result if measured.issuperset(wanted) else None
 

@@ -117,7 +117,7 @@ def measured_rates(tokens: int, width: int) -> dict[str, float]:
     measured = {}
     with contextlib.suppress(UserError):  # a missing or damaged cache is rebuilt
         measured = read_json(cache)
-    turns = 3 if key in measured else 10
+    turns = 1 if key in measured else 10
     rates = measured.setdefault(key, {"bfloat16": 0.0, "float32": 0.0})
     for name in turns * list(rates):
         x = torch.ones(tokens, width, dtype=getattr(torch, name))

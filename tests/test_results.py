@@ -134,7 +134,7 @@ def test_a_result_has_the_settings_that_change_it():
     config = SimpleNamespace(block_size=32, pos="nope")
     model = SimpleNamespace(pos=SimpleNamespace(extend_text=""), config=config, parameter_count=7)
     settings = TrainSettings(pos="alibi", n_layer=2, drop_pos=0.5, max_iters=9, block_size=64)
-    run = SimpleNamespace(model=model, settings=settings, step=5, tokens=10, checkpoint="c" * 64)
+    run = SimpleNamespace(model=model, settings=settings, step=5, tokens=10, digest="c" * 64)
     found = results.describe_run(run)
     assert found["pos"] == "alibi (dropped)" and found["settings"]["n_layer"] == 2
     assert (found["train_length"], found["original_length"], found["max_iters"]) == (64, 32, 9)
@@ -710,7 +710,7 @@ def test_evaluate_keeps_prints_and_draws_what_it_measured(out, capsys, monkeypat
         model.pos = SimpleNamespace(describe=lambda: s.pos, extend_text="")
         model.config, model.parameter_count = SimpleNamespace(block_size=L), 1000
         named = {"folder": out / name, "settings": s, "model": model, "compute": compute}
-        return SimpleNamespace(**named, step=60, tokens=5000, checkpoint="step 60")
+        return SimpleNamespace(**named, step=60, tokens=5000, digest="step 60")
 
     monkeypatch.setattr(evaluate, "extrapolation", measure)
     monkeypatch.setattr(evaluate, "open_model", open_model)

@@ -5,12 +5,14 @@ import math
 import os
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import REPOSITORY, SIZE, call, written
 
+import data
 import evaluate
 import train
 from configurable import GPTConfig, TrainSettings, UserError, configure, read_json
@@ -298,17 +300,48 @@ def test_a_folder_of_another_run_is_refused_with_the_differences_and_overwrite_s
     assert [p.name.split("-")[1] for p in checkpoint_paths(Path("run"))] == ["4"]
 
 
-def test_a_run_on_mqar_whose_lengths_are_those_of_its_rows_is_finished() -> None:
+def test_a_run_on_mqar_is_finished_when_all_its_sizes_are_tested(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     run("--out_dir=run")
     asked = train.final_settings(settings("--out_dir=run"))
-    result = read_json(Path("run/extrapolation.json"))
+    path = Path("run/extrapolation.json")
+    result = read_json(path)
     rows = [row for row in result["rows"] if row["protocol"] == "fixed_targets"]
     result["rows"] = [row | {"protocol": "recall", "windows": 3000} for row in rows]
-    Path("run/extrapolation.json").write_text(json.dumps(result), encoding="utf-8")
-    assert finished_result("run", asked) is None
-    result["rows"][0]["chance"] = 0.25  # which questions in a text have by kind
-    Path("run/extrapolation.json").write_text(json.dumps(result), encoding="utf-8")
-    assert finished_result("run", asked)
+    path.write_text(json.dumps(result), encoding="utf-8")
+    sizes = [(row["length"], 3000, 9) for row in rows]
+    corpus = data.load("tiny")
+    corpus.meta["rows"] = {"trained": 16, "sizes": sizes}
+    every = replace(asked, eval_lengths=())
+    with monkeypatch.context() as patch:
+        patch.setattr(data, "load", lambda _: corpus)
+        assert finished_result("run", every)
+        sizes.append((1000, 3000, 9))
+        assert finished_result("run", every) is None
+        assert finished_result("run", asked)  # with --eval_lengths, without 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "edited"),
+    [
+        ("\x0c\n{}", ("def bias(self, h, i, j, slope=1):", "def bias(self, h, i, j, slope=2):")),
+        ("# a\u2028b\n{}", ("class Root(Piece):", "class Root(Rope):")),
+        ("{}", ('"near"; return 1', '"near"; return 2')),
+    ],
+)
+def test_code_beside_a_docstring_is_code(tmp_path: Path, text: str, edited: tuple) -> None:
+    own = (
+        'class Root(Piece):\n    """One.\n\n    Two."""\n\n'
+        '    def bias(self, h, i, j, slope=1):\n        """é"""\n\n'
+        '    def ids(self, index, total): "near"; return 1\n'
+    )
+    path = tmp_path / "mine.py"
+    digests = []
+    for content in (own, own.replace("One.", "More\n    words."), own.replace(*edited)):
+        path.write_text(text.format(content), encoding="utf-8")
+        digests.append(scheme_sha256(path))
+    assert digests[0] == digests[1] != digests[2]
 
 
 def test_a_scheme_that_was_edited_is_another_run_and_a_baseline_does_not_mind() -> None:
