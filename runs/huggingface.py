@@ -314,14 +314,14 @@ def read_positions(kind: str, theirs: dict, n_layer: int) -> str:
     UserError for a layer that is not computed here.
     """
     family = FAMILIES[kind]
-    types = ["full_attention"] * n_layer
-    turning = [True] * n_layer
+    types = ["full_attention" for _ in range(n_layer)]
+    turning = [True for _ in range(n_layer)]
     if "by_layer" in family and "layer_types" in theirs:
         types = theirs["layer_types"]
     elif theirs.get("use_sliding_window"):
         raise UserError(f"it is of type {kind} with use_sliding_window, which is not computed here")
     elif kind == "mistral" and "sliding_window" in theirs:
-        types = ["sliding_attention"] * n_layer
+        types = ["sliding_attention" for _ in range(n_layer)]
     if kind == "smollm3":
         every = theirs["no_rope_layer_interval"]
         turning = theirs.get("no_rope_layers", [(n + 1) % every for n in range(n_layer)])
