@@ -8,7 +8,7 @@
     python ablate.py rope config/recipes/gemma3.py             a scheme from a file that sets pos
     python ablate.py rope alibi --learning_rates=1e-3,3e-3,6e-3    the best of them for each scheme
     python ablate.py rope alibi --jobs=4                           four cells at once
-    python ablate.py rope alibi --only=1/3                         the first third of the cells
+    python ablate.py rope alibi --only=1/3                         share 1 of 3: every third cell
     python ablate.py rope alibi --plan=True                        what is left to do, and how long
 
 A cell of the comparison is one scheme with one seed: a run of train.py in its own run folder, with
@@ -301,7 +301,7 @@ def train_cells(cells: list[Cell], jobs: int, dtype: str = "auto") -> dict[str, 
         for number, handler in handlers.items():
             signal.signal(number, handler)
     if caught:
-        print("stopped; the same command goes on (--overwrite=True begins unfinished cells anew)")
+        print("stopped: the same command resumes (--overwrite=True restarts the unfinished cells)")
         raise SystemExit(128 + caught[0])
     return failures
 

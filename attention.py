@@ -75,7 +75,9 @@ def attention_weights(
     """The attention weights (B, H, T, S) of `reference`, in float32 or wider."""
     wide = torch.promote_types(q.dtype, torch.float32)
     narrow = q.dtype if q.is_cuda else wide  # of matrix products
-    columns = torch.arange(k.shape[-2], device=q.device)  # places of the keys in the text, (S,)
+    columns = torch.arange(
+        k.shape[-2], device=q.device
+    )  # places of the keys among the S tokens, (S,)
     rows = columns[-q.shape[-2] :, None]  # places of the queries, the last T of these, (T, 1)
     k = for_each_head(q, k).to(wide)
     q = q.to(wide)
@@ -118,14 +120,14 @@ def slice_queries(plan: Plan, start: int, stop: int) -> Plan:
     parts = []
     for part in plan.parts:
         end = len(part.key_ids) - len(part.query_ids) + stop  # the keys are those before this
-        rows = replace(
+        sliced = replace(
             part,
             query_ids=part.query_ids[start:stop],
             key_ids=part.key_ids[:end],
             query_tables=tuple(table[..., start:stop, :] for table in part.query_tables),
             key_tables=tuple(table[..., :end, :] for table in part.key_tables),
         )
-        parts.append(rows)
+        parts.append(sliced)
     temperature = plan.temperature
     if temperature is not None:
         temperature = temperature[..., start:stop, :]

@@ -133,7 +133,7 @@ class GPTConfig(ModelSettings):
         if self.n_head % self.kv_heads:
             raise UserError("n_head cannot be divided by n_kv_head; change one of them")
         if self.kv_lora_rank and (self.n_kv_head or self.qk_norm):
-            raise UserError("kv_lora_rank goes neither with n_kv_head nor with qk_norm")
+            raise UserError("kv_lora_rank cannot be combined with n_kv_head or qk_norm")
 
     @property
     def head_width(self) -> int:
@@ -212,7 +212,7 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
     weight_decay: NonNegativeFloat = setting(0.1, "weight decay of matrices")
     beta1: Fraction = setting(0.9, "AdamW's decay rate of the mean")
     beta2: Fraction = setting(0.99, "AdamW's decay rate of the variance")
-    grad_clip: NonNegativeFloat = setting(1.0, "largest gradient norm (0: any)")
+    grad_clip: NonNegativeFloat = setting(1.0, "limit of the gradient norm (0: none)")
     decay_lr: bool = setting(True, "warm-up and cosine decay; False: a constant rate")
     warmup_iters: NonNegativeInt | None = setting(
         None, "warm-up steps (None: min(100, max_iters / 4))"
@@ -267,9 +267,11 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
     def check_together(self) -> None:
         self.gpt(vocab_size=1)  # checks the shape; the vocabulary comes from the corpus
         if self.length_factor and self.init_from in ("auto", "scratch"):
-            raise UserError("length_factor is for a run that is trained on: add --init_from=RUN")
+            raise UserError(
+                "length_factor multiplies the length of the run to start from: add --init_from=RUN"
+            )
         if self.drop_pos and self.extend not in ("", "none"):
-            raise UserError("drop_pos takes positions away, and extend with them: --extend=none")
+            raise UserError("drop_pos removes the positions that extend acts on: set --extend=none")
 
 
 @dataclass(frozen=True)
@@ -298,7 +300,7 @@ class ReportSettings(TableSettings):
 
     dataset: str = setting("", "corpus whose rows are shown, by default the first", "manner")
     show: Literal["tests", "training", "settings"] = setting(
-        "tests", "tests, training (loss by tokens) or settings (of an appendix)", "manner"
+        "tests", "tests, training (loss by tokens) or settings (for an appendix)", "manner"
     )
     eval_lengths: Lengths = setting((), "test lengths of the table (by default all)", "manner")
     labels: str = setting("", "LABEL=NAME,... for table and figure, or a file of them", "manner")
@@ -330,7 +332,7 @@ class SampleSettings(ComputeSettings):
     )
     top_k: Count | None = setting(None, "draw from the k likeliest tokens (None: all)")
     top_p: Annotated[float, Field(gt=0, le=1)] | None = setting(
-        None, "draw from the likeliest tokens of this probability (None: all)"
+        None, "draw from the likeliest tokens up to this total probability (None: all)"
     )
     seed: Seed = setting(1337, "seed of the draws")
     extend: str = setting("", "as in 'yarn(factor=4)', none: without (by default as trained)")
@@ -437,11 +439,13 @@ def answer_help(cls: type[Settings], usage: str, argv: list[str] = sys.argv) -> 
         return
     lines = [usage.strip()]
     for kind, heading in KINDS.items():
-        lines.append(f"\n{heading}:")
-        for f in fields(cls):
-            if f.metadata["kind"] == kind and f.name not in cls.refused:
+        settings = [f for f in fields(cls) if f.metadata["kind"] == kind]
+        if settings:
+            lines.append(f"\n{heading}:")
+        for f in settings:
+            if f.name not in cls.refused:
                 name = f"--{f.name}={as_argument(f.default).strip()}"
-                lines.append(f"  {name:<33} {f.metadata['help']}")
+                lines.append(f"  {name:<33}  {f.metadata['help']}")
     lines.append("\n--debug shows where an error arose.")
     run_program(lambda: print("\n".join(lines)))
 
@@ -515,9 +519,11 @@ def read_config_file(cls: type[Settings], path: Path) -> dict[str, Any]:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
                     check_name(cls, name)
                 case _:
-                    raise UserError("only `name = value` lines may stand here")
+                    raise UserError("only lines of the form `name = value` are allowed")
             if name == "pos_file":
-                raise UserError("pos_file names code that is run; type it, as --pos_file=FILE.py")
+                raise UserError(
+                    "pos_file names code to run: give it on the command line, --pos_file=FILE.py"
+                )
             chosen |= checked(cls, {name: ast.literal_eval(value)})
     except UserError as error:
         raise UserError(f"{path}:{line}: {error}") from None
@@ -620,7 +626,9 @@ def replace_file(path: Path, write: Callable[[BinaryIO], Any]) -> str:
         reason = error
         if not isinstance(error, OSError):
             reason = error.__context__ or error
-        raise UserError(f"{path} cannot be written ({reason}): it is as before") from error
+        raise UserError(
+            f"{path} cannot be written ({reason}): the old file is unchanged"
+        ) from error
     finally:
         aside.unlink(missing_ok=True)
     return digest

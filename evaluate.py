@@ -6,7 +6,7 @@
     python evaluate.py out/A out/B --dataset=NAME --out=compared.pdf
     python evaluate.py out/A out/B --eval_windows=1024      # for published numbers
     python evaluate.py out/RUN --diagnose                   # what it reads: runs/diagnose.py
-    python evaluate.py SmolLM-135M --dataset=mine           # a Hugging Face folder or name
+    python evaluate.py HuggingFaceTB/SmolLM-135M --dataset=mine   # a Hugging Face folder or name
 
 The losses are written to each run's extrapolation.json and extrapolation.png (those of a Hugging
 Face model to out/tests/), and a table is printed. Several runs are also drawn in one figure, --out
@@ -189,8 +189,8 @@ def check_room(corpus: data.Corpus, places: Places, protocol: str, length: int) 
         raise UserError(f"{few} {len(places.ends)} windows")
     elif length > places.reach:
         raise UserError(
-            f"the test of {corpus.name} has windows of at most {places.reach} tokens: {length} "
-            "need a longer validation text or longer documents"
+            f"the validation text of {corpus.name} allows windows of at most {places.reach} "
+            f"tokens, not {length}: lower eval_lengths, or add longer documents"
         )
 
 
@@ -354,7 +354,7 @@ def key_rows(
         row["text_nats"] = nats.mean(axis=1).tolist()
     is_key = context.key_targets(*predicted[-2:])  # (places, scored)
     if is_key.sum() < FEW_KEYS:
-        print(f"key_targets: not measured, {is_key.sum()} are fewer than {FEW_KEYS}")
+        print(f"key_targets: not measured, {is_key.sum()} qualify, {FEW_KEYS} are needed")
         return []
     rows = []
     for row in fixed:
@@ -601,9 +601,7 @@ def tuning_places(corpus: data.Corpus, length: int, windows: int) -> Places:
     targets = ends[:, None] + np.arange(1 - places.scored, 1)  # (places, scored)
     ends = ends[~is_tested[targets].any(axis=1)][:MOST_WINDOWS]
     if len(np.unique(ends)) < 8:
-        raise UserError(
-            f"{corpus.name} has too little validation text to choose by: use a corpus with more"
-        )
+        raise UserError(f"{corpus.name} has too little validation text to choose by: add text")
     return replace(places, ends=ends)
 
 
@@ -706,8 +704,8 @@ def main() -> None:
     rows = results.rows_of(tested)
     if rows.dataset.nunique() > 1:
         raise UserError(
-            "the runs were tested on different corpora, and their results kept; --dataset=NAME "
-            "tests all on one"
+            "the runs were tested on different corpora; the results are saved. To compare them, "
+            "test all on one: --dataset=NAME"
         )
     rows = results.select(rows, rows.dataset.iloc[0], extend="all")
     print(results.tables(rows, settings.format))

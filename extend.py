@@ -4,7 +4,7 @@
 
     python extend.py out/rope-stdlib-L128-s1                     every extension that fits
     python extend.py out/rope-*-s? 'yarn(beta=8)' 'ntk + logn'   these, mean and spread over seeds
-    python extend.py SmolLM-135M yarn --dataset=mine             a Hugging Face folder or name
+    python extend.py HuggingFaceTB/SmolLM-135M yarn --dataset=mine   a Hugging Face folder or name
 
 Several runs must differ only in their seeds. The losses are those of fixed_targets. They are kept
 in each run's extrapolation.json, so that the same command measures only what is missing.

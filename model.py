@@ -147,16 +147,17 @@ class LatentAttention(nn.Module):
         self.layer = layer
         self.n_head = config.n_head
         self.head_width = config.head_width
-        self.rank = config.kv_lora_rank
-        self.turned_width = config.qk_rope_head_dim
-        self.scale = 1 / math.sqrt(self.head_width + self.turned_width)
+        rank = config.kv_lora_rank
+        turned_width = config.qk_rope_head_dim
+        self.widths = [rank, turned_width]  # of what c_latent gives
+        self.scale = 1 / math.sqrt(self.head_width + turned_width)
         all_heads = config.n_head * self.head_width
-        q_width = all_heads + config.n_head * self.turned_width
+        q_width = all_heads + config.n_head * turned_width
         self.c_query = nn.Linear(config.n_embd, q_width, bias=config.bias)
-        self.c_latent = nn.Linear(config.n_embd, self.rank + self.turned_width, bias=config.bias)
+        self.c_latent = nn.Linear(config.n_embd, sum(self.widths), bias=config.bias)
         # DeepSeek's eps, whatever that of the other norms is
-        self.kv_norm = new_norm(replace(config, norm_eps=1e-6), self.rank)
-        self.c_up = nn.Linear(self.rank, 2 * all_heads, bias=False)  # keys and values, head by head
+        self.kv_norm = new_norm(replace(config, norm_eps=1e-6), rank)
+        self.c_up = nn.Linear(rank, 2 * all_heads, bias=False)  # keys and values, head by head
         self.c_proj = nn.Linear(all_heads, config.n_embd, bias=config.bias)
 
     def forward(self, x, prepared, cache):
@@ -167,26 +168,25 @@ class LatentAttention(nn.Module):
         # (B, H, Q, head width + turned width)
         q = self.c_query(x[:, -plan.n_queries :]).unflatten(-1, (self.n_head, -1)).transpose(1, 2)
         # the latent of each token (B, T, rank), and the turned columns that all heads share
-        latent, shared = self.c_latent(x).split([self.rank, self.turned_width], -1)
+        latent, shared = self.c_latent(x).split(self.widths, -1)
         latent = apply_norm(self.kv_norm, latent)
         new_latents = torch.cat((latent, shared), -1)[:, None]  # (B, 1, T, rank + turned width)
         if len(plan.parts) == 1:
             q, new_latents = plan.turn(q, new_latents, plan.parts[0])
         # the latents of all S tokens, rounded if the cache packs them
         all_latents = with_cached(cache, self.layer, "k", new_latents, plan.pack_piece)
+        latents, turned = all_latents.split(self.widths, -1)
         features = all_features(x, plan, cache, self.layer)
         # the up-projections from latents to keys and values, (H, head width, rank) each
         up_k, up_v = self.c_up.weight.unflatten(0, (self.n_head, -1)).split(self.head_width, 1)
         if cache is None:  # keys and values of every head, (B, H, S, .)
-            latents, turned = all_latents.split([self.rank, self.turned_width], -1)
             k = torch.cat((latents @ up_k.mT, turned.expand(-1, self.n_head, -1, -1)), -1)
             v = latents @ up_v.mT
             y = attention.attend(q, k, v, prepared, self.scale, features)
         else:  # latents as one key and value head, (B, 1, S, .): q.(up_k l) = (q up_k).l
             q = torch.cat((q[..., : self.head_width] @ up_k, q[..., self.head_width :]), -1)
-            v = all_latents[..., : self.rank]
-            y = attention.attend(q, all_latents, v, prepared, self.scale, features) @ up_v.mT
-        new_v = new_latents[..., : self.rank] @ up_v.mT if plan.output_piece else None
+            y = attention.attend(q, all_latents, latents, prepared, self.scale, features) @ up_v.mT
+        new_v = latent[:, None] @ up_v.mT if plan.output_piece else None
         return project_out(self.c_proj, y, new_v, x, plan)
 
 
@@ -198,7 +198,7 @@ def all_features(x, plan, cache, layer):
     if plan.features_piece is None:
         return None
     with torch.autocast(x.device.type, enabled=False):
-        features = plan.features_piece.features(upcast(x))[:, None]
+        features = plan.features_piece.features(upcast(x))[:, None]  # (B, 1, T, M)
     return with_cached(cache, layer, "features", features, None)[:, 0]
 
 
@@ -294,7 +294,7 @@ class GPT(nn.Module):
         self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
         if config.tie_embeddings:
             self.lm_head.weight = self.wte.weight
-        self.apply(self._initialise)
+        self.apply(self._init_weights)
         self.register_buffer("drawn_ids", None, persistent=False)  # see draw_ids
         shape = Shape(config.n_head, config.scheme_width, config.n_embd, config.block_size)
         self.pos = Scheme(config.pos, shape, config.n_layer, pos_file)
@@ -304,7 +304,7 @@ class GPT(nn.Module):
         self.extend(config.extend, folder)
         self.config = replace(config, pos=self.pos.text, extend=self.pos.extend_text)
 
-    def _initialise(self, module):
+    def _init_weights(self, module):
         """GPT-2's initialisation, scaled to the width of the model (`init_std`).
 
         Projections into the residual stream get 1 / sqrt(2 n_layer) of that.
@@ -346,11 +346,11 @@ class GPT(nn.Module):
         layers differ.
         """
         index = torch.arange(length, device=self.wte.weight.device)
-        # the choice depends on the number of tokens, not on their ids
-        plans = self.pos.plans(index, index, length, length, torch.float32, window)
-        paths = [
-            attention.choose_path(plan, compiled, self.config.dropout) for plan in plans.values()
-        ]
+        ids = self.pos.ids(index, length)
+        plans = self.pos.plans(index, ids, length, length, torch.float32, window).values()
+        dropout = self.config.dropout
+        with torch.set_grad_enabled(self.training):  # some paths are for tests alone
+            paths = [attention.choose_path(plan, compiled, dropout) for plan in plans]
         return "|".join(dict.fromkeys(paths))
 
     # ---- forward
@@ -390,7 +390,7 @@ class GPT(nn.Module):
 
         with torch.autocast(idx.device.type, enabled=False):  # positions stay in full precision
             if self.training and self.drawn_ids is not None and cache is None:
-                ids = self.drawn_ids[skip:]
+                ids = self.drawn_ids[skip:T]
             else:
                 ids = self.pos.ids(index, total)
             embedded = self.pos.embed(ids[-new:], tokens, total)

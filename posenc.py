@@ -76,8 +76,8 @@ def rope_frequencies(head_dim: int, base: float = 10000.0) -> Frequencies:
     """
     if head_dim <= 0 or head_dim % 2:
         raise UserError(
-            f"columns are turned in pairs: it takes an even number of them, not {head_dim} (of a "
-            "head, times fraction; n_embd for sinusoidal; with kv_lora_rank set qk_rope_head_dim)"
+            f"rotations and sinusoids need an even number of columns, not {head_dim}: change "
+            "head_dim or fraction (sinusoidal: n_embd; with kv_lora_rank: qk_rope_head_dim)"
         )
     return base ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim), 1.0
 
@@ -219,7 +219,7 @@ class Tile:
     """R queries and the first C keys of one layer; all tensors are in float32 or wider.
 
     q (B, H, R, D) and k (B, H, C, D) are turned, and q is multiplied by the temperature.
-    scores (B, H, R, C) are q k^T / sqrt(D). added broadcasts to scores: the biases, and -inf where
+    scores (B, H, R, C) are q k^T x scale. added broadcasts to scores: the biases, and -inf where
     the query may not see the key. i (R, 1) and j (R, C) are position ids; rows (R, 1) and
     columns (C,) are places in the text. features_k (B, C, M) are the `features` of the keys.
     """
@@ -569,7 +569,9 @@ class Randomized(Piece):
     def draw(self, length, generator):
         """`length` different positions, sorted."""
         if length > self.limit:
-            raise UserError(f"randomized(max={self.limit}) has no {length} different positions")
+            raise UserError(
+                f"randomized(max={self.limit}) has fewer than {length} positions: raise max"
+            )
         return torch.randperm(self.limit, generator=generator)[:length].sort().values
 
 
@@ -609,8 +611,9 @@ class Extension(Piece):
         Each of `fields` is (type, default), as in pydantic; split_sha256 is always allowed.
         UserError if the file does not fit.
         """
-        copy = Path(folder or "", Path(name).name)  # without a folder: in the current one
-        self.file = copy if copy.is_file() else Path(name)
+        self.file = Path(name)
+        if folder and (folder / self.file.name).is_file():
+            self.file = folder / self.file.name
         schema = create_model(
             "File",
             __config__=ConfigDict(strict=True),
@@ -647,9 +650,9 @@ class Pi(Scaled):
     """theta_m / s: position interpolation, which brings all positions into 0 ... L - 1.
 
     Chen et al. 2023 (arXiv 2306.15595).
-    Verdict: lets a trained rope find names up to 16 L back without a fine-tune, but the loss of
-    text rises nearly as without it (results/extend). Chen et al. 2023 fine-tune with it to 16 L in
-    1,000 steps.
+    Verdict: lets a trained rope find names up to 16 L back without a fine-tune; at 32 L its loss
+    rises nearly as much as without it (results/extend). Chen et al. 2023 fine-tune with it to 16 L
+    in 1,000 steps.
     """
 
     def map_frequencies(self, inv_freq, base, total, ids):

@@ -136,8 +136,8 @@ def main() -> None:
             found = [path.parent for path in at.rglob("*.json") if path.name in RUN_FILES]
             if not found:
                 raise UserError(
-                    f"there is no run in {at}: name a run folder, as out/RUN; a comparison "
-                    "that is not finished goes on by the same ablate.py command"
+                    f"there is no run in {at}: name a run folder, as out/RUN; an unfinished "
+                    "comparison resumes with its ablate.py command"
                 )
             runs.update(found)
         if settings.out or settings.show != "tests":

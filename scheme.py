@@ -134,15 +134,15 @@ def read_mention(tree):
             pass
         case _:
             raise UserError(
-                f"{text!r:.80} is not a position scheme: an expression joins names such as rope or "
-                "t5(buckets=16), whose options have names, with + (together) and | (a pattern over "
-                "layers); a repeat is a whole number before the branch, as in 3 * rope | nope, and "
-                "makes 1 to 1000 branches; no name has a hyphen: ntk, dynamic_ntk"
+                f"{text!r:.80} is not a position scheme: write a name such as rope or dynamic_ntk, "
+                "with its options by name as in t5(buckets=16); join schemes with + (in the same "
+                "layer) or | (in alternating layers), and repeat a branch up to 1000 times as in "
+                "3 * rope | nope; no name has a hyphen"
             )
     options = {}
     for keyword in keywords:
         if keyword.arg is None or keyword.arg in options:
-            raise UserError(f"in {text:.80}: options have names, no option twice")
+            raise UserError(f"in {text:.80}: write each option once, as name=value")
         try:
             is_word = isinstance(keyword.value, ast.Name)  # as in kind=log
             value = keyword.value.id if is_word else ast.literal_eval(keyword.value)
@@ -314,17 +314,18 @@ def build(
             key = f"{number}_{name}_layer{layer}" if per_layer else f"{number}_{name}"
             if key not in pieces:
                 try:
-                    pieces[key] = cls(shape, **options)
-                    pieces[key].per_layer = per_layer
-                    pieces[key].train()  # fails where Module.__init__ was not called
+                    piece = cls(shape, **options)
+                    piece.per_layer = per_layer
+                    piece.train()  # fails where Module.__init__ was not called
                 except UserError:
                     raise
                 except Exception as error:  # a user's own class may raise anything
                     raise UserError(
-                        f"{Path(inspect.getfile(cls)).name}: {cls.__name__}.__init__ leads to "
-                        f"{type(error).__name__}: {error!s:.300}; it takes (self, shape, *, "
-                        "option=default), and begins with super().__init__()"
+                        f"{Path(inspect.getfile(cls)).name}: {cls.__name__}.__init__ raises "
+                        f"{type(error).__name__}: {error!s:.300}; it must take (self, shape, *, "
+                        "option=default) and begin with super().__init__()"
                     ) from error
+                pieces[key] = piece
             layers[layer] += (key,)
     return pieces, layers
 
@@ -392,15 +393,15 @@ def check_layer(pieces, extensions, text):
         if shared:
             reason = f"both claim the {min(shared)}: keep one"
         elif other in a.conflicts:
-            reason = "cannot act in one layer"
+            reason = "cannot be used in the same layer"
         elif "positions" in a.conflicts and (b_reads or b.ids or b.draw or b.regions):
-            reason = f"do not go together: positions of {name} have a meaning for it alone"
+            reason = f"cannot be combined: only {name} can read the positions it sets"
         elif a.extends and b_reads and other not in a.extends:
-            reason = f"do not go together: {name} extends {' or '.join(a.extends)} only"
+            reason = f"cannot be combined: {name} extends {' or '.join(a.extends)} only"
         # an extension that makes real numbers of positions, or makes them layer by layer, beside a
         # table with one vector for each whole position, which all layers share
         elif a.can_extend and (a.ids or a.draw) and b.embed and (b.limit or a.per_layer):
-            reason = f"do not go together: {other} gives whole positions one vector for all layers"
+            reason = f"cannot be combined: {other} has vectors for whole positions only"
         # b draws positions of a longer text: a factor that depends on the length would count twice
         elif b.draw and a in extensions and a.factor and a.factor(2**30) != a.factor(2**31):
             reason = f"both assume a longer text: give a fixed factor to {name}"
@@ -447,7 +448,7 @@ class Plan:
     weights_piece: Piece | None  # replaces the softmax
     output_piece: Piece | None  # changes the output of the heads
     pack_piece: Piece | None  # decides how the cache stores keys and values
-    plain_ids: bool  # whether the ids are simply 0 ... S - 1
+    plain_ids: bool  # whether the ids are the places in the text
 
     def turn(self, q: Tensor, k: Tensor, part: Part) -> tuple[Tensor, Tensor]:
         """Turn the last `width` columns of q (B, H, T, D) and k (B, heads, S, D); dtypes stay.
@@ -595,7 +596,7 @@ class Scheme(nn.Module):
         """Raise UserError if a text of `total` tokens has more positions than the scheme."""
         if self.limit is not None and total > self.limit:
             raise UserError(
-                f"{self.text} defines {self.limit} positions, a text of {total} tokens needs more"
+                f"{self.text} has only {self.limit} positions, too few for a text of {total} tokens"
             )
 
     def ids(self, index: Tensor, total: int) -> Tensor:
@@ -716,8 +717,9 @@ class Scheme(nn.Module):
             mentions = mentions_in(self.expression.pattern, layer)
             schemes = " + ".join(mention.text for mention in mentions)
             layers_of.setdefault(schemes, []).append(str(layer))
-        text = f"all {n_layer} layers: {schemes}"
-        if len(layers_of) > 1:
+        if len(layers_of) == 1:
+            text = f"all {n_layer} layers: {schemes}"  # the only ones
+        else:
             lines = [f"{', '.join(layers)}: {schemes}" for schemes, layers in layers_of.items()]
             text = f"layers {'; '.join(lines)}"
         if self.ids_piece and not any(map(reads_positions, self.pieces.values())):

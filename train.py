@@ -108,16 +108,18 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes) -
     # the model: from a checkpoint, with new weights, or with those of another run
     torch.manual_seed(s.seed)
     train_lengths = [s.block_size]  # all lengths that the weights see in training
+    files_folder = None if is_new else folder  # with the run's copies of the files of extend
     if state:
-        model = GPT(GPTConfig(**state["gpt"]), s.pos_file, folder)
+        model = GPT(GPTConfig(**state["gpt"]), s.pos_file, files_folder)
         model.load_state_dict(state["model"])
     elif s.init_from == "auto":
-        model = GPT(s.gpt(corpus.vocab_size), s.pos_file, folder)
+        model = GPT(s.gpt(corpus.vocab_size), s.pos_file, files_folder)
     else:
         source = checkpoint.open_model(s.init_from, s)
         train_lengths = [*source.config["train_lengths"], *train_lengths]
         gpt = replace(source.model.config, dropout=s.dropout, extend=s.extend)
-        model = GPT(gpt, s.pos_file, source.folder)
+        files_folder = source.folder
+        model = GPT(gpt, s.pos_file, files_folder)
         # not strict: an extension may have parameters, which the other model lacks
         model.load_state_dict(source.model.state_dict(), strict=False)
 
@@ -129,12 +131,12 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes) -
         )
     model.draw_ids(s.seed, 0, s.block_size)  # UserError if the scheme has too few random positions
     if s.examine and processes.is_master and is_new:  # a resumed run was examined at its start
-        for warning in examine(model.config, model.pos.pos_file, s.block_size, folder):
+        for warning in examine(model.config, model.pos.pos_file, s.block_size, files_folder):
             print(f"warning: {warning}")
 
     print(f"{folder}: {model.parameter_count:,} parameters; {model.pos.describe()}")
     print(f"on {compute.reason}")
-    run = Run(folder, s, model.to(compute.device), compute, config or {})
+    run = Run(folder, s, model.to(compute.device), compute, config)
     if is_new:
         run.config = checkpoint.new_config(run, train_lengths, processes.size)
     if state:
@@ -216,9 +218,11 @@ class MeanLoss(nn.Module):
 
 def compile_loss(loss_fn: MeanLoss, s: TrainSettings, kind: str) -> None:
     """Compile model and loss as one graph, or print why not."""
-    missing = device.missing_compiler()
-    if missing or kind == "mps" or not s.compile:
-        print(f"not compiled: {missing or f'device={kind}, compile={s.compile}'}")
+    reason = device.missing_compiler()
+    if kind == "mps" or not s.compile:
+        reason = f"device={kind}, compile={s.compile}"
+    if reason:
+        print(f"not compiled: {reason}")
         return
     print("compiling model and loss (the first step takes a while)")
     # computing GELU's tanh with exp makes a step on a CPU 14 % faster
@@ -343,7 +347,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
             scaler.step(optimizer)
         scaler.update()
         model.zero_grad(set_to_none=True)
-        step += 1  # from here on step counts this one too
+        step += 1  # from here on: the number of steps taken
         run.step = step
         bar.update()
 
@@ -380,7 +384,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
                 checkpoint.save_checkpoint(run, optimizers, scaler)
             tqdm.write(text)  # the last, because Ctrl-C also ends the reader in `... | tee FILE`
         if stop_signal:
-            tqdm.write(f"stopped at step {step}, not finished: the same command goes on from there")
+            tqdm.write(f"stopped at step {step}, not finished: the same command resumes")
             raise SystemExit(128 + stop_signal)
         logged_time = time.perf_counter()
         logged_step = step

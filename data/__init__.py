@@ -286,7 +286,9 @@ class Corpus:
         for split in splits or SPLITS:
             path = self.folder / f"{split}.bin"
             if sha256(path) != self.split_sha256(split):
-                raise UserError(f"{path} has not the SHA-256 of meta.json: make the corpus again")
+                raise UserError(
+                    f"{path} does not match the SHA-256 in meta.json: make the corpus again"
+                )
 
 
 def load(name: str, root: Path = HERE) -> Corpus:

@@ -37,7 +37,9 @@ def download(url: str, path: Path, sha256: str, otherwise: str = "") -> None:
                     bar.update(len(block))
         digest = configurable.sha256(part)
         if digest != sha256:
-            raise UserError(f"{url} is another file, of SHA-256 {digest}; {otherwise}")
+            raise UserError(
+                f"{url} is not the expected file (its SHA-256 is {digest}); {otherwise}"
+            )
         os.replace(part, path)
     except requests.RequestException as error:
         raise UserError(f"{url} could not be downloaded ({error!s:.200}); {otherwise}") from error

@@ -96,7 +96,7 @@ def check_length(corpus: Corpus, block_size: int) -> None:
         )
     if rows and rows["inputs"] != block_size:
         raise UserError(
-            f"the rows of {corpus.name} are of one length: say --block_size={rows['inputs']}"
+            f"the rows of {corpus.name} are of one length: set --block_size={rows['inputs']}"
         )
 
 
@@ -104,7 +104,7 @@ def check_test_length(corpus: Corpus, length: int) -> None:
     """UserError if the test rows of a corpus with questions are shorter than `length` inputs."""
     longest = corpus.meta["questions"]["longest"]
     if length > longest:
-        raise UserError(f"the test rows of {corpus.name} have {longest} inputs")
+        raise UserError(f"the test rows of {corpus.name} have only {longest} inputs, not {length}")
 
 
 def rows_of(corpus: Corpus, size: int) -> Pair:
@@ -184,8 +184,8 @@ def unread(corpus: Corpus, seed: int, first: int, inputs: int) -> Pair:
     n_rows = len(training_starts(corpus, inputs))
     if first + UNREAD > n_rows:
         raise UserError(
-            f"of the {n_rows} training rows of {corpus.name} {first} are read by then, and "
-            f"{UNREAD} others are needed: take fewer steps"
+            f"{first} of the {n_rows} training rows of {corpus.name} are read by then, and "
+            f"{UNREAD} unread ones are needed to choose by: lower max_iters"
         )
     return batch(corpus, inputs, seed, first, UNREAD)
 

@@ -34,9 +34,10 @@ GROUPS = 64  # of rows, for the standard error of the loss
 NEAREST = 16  # tokens back, from where on the area counts
 LEARNED = 0.9  # accuracy above chance in texts of L, below which nothing is claimed
 SOLVED = 0.9  # share of texts without a mistake up to the largest size that is solved
-LEGEND = """The accuracy above chance, 1 at best, by distance (the least of each octave), in texts
-of N tokens; of exact match the share of texts without a mistake. reach: the largest distance where
-it is surely (95 %) above half of that in texts of L. area: over log2 of the distance, from 16."""
+LEGEND = """Accuracy above chance (1 is perfect) by distance, in texts of N tokens; the name of a
+column is the shortest distance of its octave. Exact match: share of texts without a mistake. reach:
+the largest distance with accuracy surely (95 %) above half of that at L. area: under accuracy over
+log2 distance."""
 Tested = dict[int, dict]  # rows with answers by length or size, ascending
 
 
@@ -300,7 +301,7 @@ def verdict(tested: Tested) -> str:
         part = f"{kind} {line.inside:.2f} in texts of L, area {line.area:.1f} of {line.octaves:.1f}"
         part += f" octaves, reach {line.reach:.0f}"
         if line.gaps:
-            part += f" ({line.gaps:.0f} nearer bins do not hold)"
+            part += f" (but not in {line.gaps:.0f} nearer bins)"
         parts.append(part)
     return f"{reader(reading)}: {'; '.join(parts)}"
 

@@ -92,7 +92,7 @@ class Run:
         if not corpus.fits(self.model.config.vocab_size):
             raise UserError(
                 f"{corpus.name} has another vocabulary than the model of {self.folder}: name the "
-                "--dataset that it was trained on, or make that as it was"
+                "--dataset that it was trained on, or make that corpus again as it was"
             )
         return corpus
 
@@ -323,7 +323,7 @@ def open_folder(s: TrainSettings) -> tuple[dict | None, dict | None]:
         )
     planned = config["settings"]["max_iters"]
     if planned != s.max_iters:
-        print(f"note: {planned} steps were planned; from here on the schedule of {s.max_iters}")
+        print(f"note: planned for {planned} steps, from here on with the schedule of {s.max_iters}")
         config["settings"]["max_iters"] = s.max_iters
         config["max_iters_before"] = planned
     return config, state
@@ -361,7 +361,7 @@ def write_folder(run: Run, is_new: bool) -> None:
                 path.unlink()
         for name, path in scheme_files(run.model.pos).items():
             copy = folder / name
-            if not is_of_program(name) and path != copy.resolve():
+            if not is_of_program(name) and path.resolve() != copy.resolve():
                 copy.parent.mkdir(exist_ok=True, parents=True)
                 shutil.copyfile(path, copy)
     write_json(folder / "config.json", run.config)
@@ -436,7 +436,7 @@ def load_checkpoint(folder: Path) -> dict[str, Any] | None:
         digest = path.stem[-16:]
         try:
             if sha256(path)[:16] != digest:
-                print(f"{path} is damaged: passed over", file=sys.stderr)
+                print(f"{path} is damaged: trying the one before it", file=sys.stderr)
                 continue
             state = torch.load(path, map_location="cpu", weights_only=True)
         except FileNotFoundError:  # training has meanwhile saved another and deleted this one

@@ -87,8 +87,8 @@ def far_shuffled(score: Callable[..., np.ndarray], lengths: list[int]) -> Findin
     score(length, kept) gives the nats at each place, (places,), with all but the last `kept` tokens
     shuffled.
     """
-    note = """kept  at least so many tokens before each target stay as they are; others are shuffled
-N     in texts of so many tokens: nats more; 0 where there is nothing to shuffle"""
+    note = """kept  so many tokens before each target, or more, stay in place; the rest are shuffled
+N     rise of the loss, nats, in texts of N tokens; 0 where nothing is shuffled"""
     octaves = (lengths[-1] // lengths[0]).bit_length() + 2
     kept = sorted({max(1, lengths[0] << k >> 3) for k in range(octaves)})
     columns = {}

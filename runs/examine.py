@@ -50,7 +50,7 @@ def errors_named(pos_file, pos=""):
         if not isinstance(error, UserError):
             sentence = f"{type(error).__name__}: {sentence}"
         if places:
-            sentence = f"{places[-1]} leads to {sentence}"
+            sentence = f"{places[-1]} raises {sentence}"
         if pos and not isinstance(error, Fault):
             sentence = f"fails: {sentence}"
         if pos:
@@ -178,17 +178,17 @@ def check_short(model, vocab_size, length):
     for p, move in moves:
         p.data.add_(move)
     plain = logits_of(model, tokens)
-    check_same(plain, logits_of(model, tokens), "give the same each time")
-    check_same(plain[:2], logits_of(model, tokens[:2]), "not read other texts", NEAR)
+    check_same(plain, logits_of(model, tokens), "give the same logits each time")
+    check_same(plain[:2], logits_of(model, tokens[:2]), "not read other texts of the batch", NEAR)
     for train in (False, True):
         check_causal(model, tokens, train)
         check_causal(model, pairs, train)
     in_parts = logits_of(model, tokens, False, (1, *range(2, length, 5)))
-    check_same(plain, in_parts, "be the same with a cache", NEAR)
+    check_same(plain, in_parts, "give the same logits with a cache as in one pass", NEAR)
     with patch.multiple(attention, BLOCK_ROWS=7, SHARED_BYTES=0):
-        check_same(plain, logits_of(model, tokens), "be the same in blocks", NEAR)
+        check_same(plain, logits_of(model, tokens), "give the same logits in blocks", NEAR)
     with patch.object(attention, "FORCED_PATH", "scored"):  # a query without keys gives NaN here
-        check_same(plain, logits_of(model, tokens), "be the same by definition", NEAR)
+        check_same(plain, logits_of(model, tokens), "give the reference's logits", NEAR)
     # some parameters are used by a single token of the vocabulary only
     for texts in (tokens, pairs, *torch.arange(vocab_size)[:, None].split(1024)):
         if not untrained:
@@ -214,7 +214,7 @@ def drop_trained(model, texts, untrained):
     for name, gradient in zip(list(untrained), gradients, strict=True):
         size = gradient.abs().max()
         if not size < torch.inf:
-            raise Fault(f"must have finite gradients, {name} has not (sqrt of 0?)")
+            raise Fault(f"must have finite gradients; that of {name} is not (sqrt of 0?)")
         if size > NOISE:
             del untrained[name]
 

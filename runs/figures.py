@@ -137,8 +137,10 @@ def draw_losses(axes: Any, rows: pd.DataFrame) -> list[Any]:
     """
     curves = []
     unit = rows.unit.iloc[0]
-    of_bars = "95 % interval of the mean over seeds; of one seed: standard error of the rise from L"
-    axes.set_xlabel(f"test length, {unit}s\nbars: {of_bars}\ndotted: texts cut to L; X: diverged")
+    of_bars = "95 % interval of the mean over seeds (one seed: standard error of the rise from L)"
+    axes.set_xlabel(
+        f"test length, {unit}s\nbars: {of_bars}\ndotted: loss with the text cut to L; X: diverged"
+    )
     axes.set_ylabel(f"loss, nats per {unit}")
     errors = rows[rows.protocol.isin(OVER_SEEDS)].set_index(["label", "length"]).stderr_vs_L
     for label, means in over_seeds(rows).groupby("label", sort=False):

@@ -319,7 +319,7 @@ def read_positions(kind: str, theirs: dict, n_layer: int) -> str:
     if "by_layer" in family and "layer_types" in theirs:
         types = theirs["layer_types"]
     elif theirs.get("use_sliding_window"):
-        raise UserError(f"it is of type {kind} with use_sliding_window, which is not computed here")
+        raise UserError(f"it is of type {kind} with use_sliding_window, which is not supported")
     elif kind == "mistral" and "sliding_window" in theirs:
         types = ["sliding_attention" for _ in range(n_layer)]
     if kind == "smollm3":
@@ -369,7 +369,7 @@ def rope_by_type(config: dict) -> dict[str, dict]:
         if name != "rope_theta" and full.get(name) != sliding.get(name):
             raise UserError(
                 f"it is of type olmo3 with {name}={full.get(name)} in full_attention and "
-                f"{sliding.get(name)} in sliding_attention, which is not computed here"
+                f"{sliding.get(name)} in sliding_attention, which is not supported"
             )
     return types
 
@@ -423,7 +423,7 @@ def read_settings(config: dict, bias: bool) -> GPTConfig:
         refused.append(f"activation {ours['mlp']} with rope_type {rope_type}")
     if refused:
         raise UserError(
-            f"it is of type {kind} with {', '.join(refused):.200}, which is not computed here"
+            f"it is of type {kind} with {', '.join(refused):.200}, which is not supported"
         )
 
     ours["mlp"] = family["activations"][ours["mlp"]]
@@ -447,7 +447,7 @@ def write_settings(config: GPTConfig) -> dict:
     if config.mlp not in family["activations"].values():
         raise UserError(
             f"a model with norm={config.norm} and mlp={config.mlp} cannot be written for Hugging "
-            "Face; config/arch has settings that can be"
+            "Face; the settings in config/arch can"
         )
     theirs = {"model_type": kind, "architectures": [family["class"]], "dtype": "float32"}
     theirs.update(bos_token_id=None, pad_token_id=None, eos_token_id=None)  # not GPT-2's
@@ -473,8 +473,8 @@ def write_settings(config: GPTConfig) -> dict:
     unlike = [f"{name}={x}, not {ours[name]}" for name, x in nearest.items() if x != ours[name]]
     if unlike:
         raise UserError(
-            f"no model of Hugging Face can be this one: the nearest, {kind}, has "
-            f"{' and '.join(unlike)}; config/arch has settings that one can be"
+            f"no Hugging Face architecture matches this model: the nearest, {kind}, has "
+            f"{' and '.join(unlike)}; the settings in config/arch can be exported"
         )
     return theirs
 
@@ -556,7 +556,9 @@ def load_model(name: str | Path) -> GPT:
         used.add("lm_head.weight")
     left_over = sorted(weights.keys() - used)
     if left_over:
-        raise UserError(f"{name} has weights of no {kind}: {', '.join(left_over):.200}")
+        raise UserError(
+            f"{name} has weights that a {kind} does not have: {', '.join(left_over):.200}"
+        )
     model.ln_f.weight *= logit_scale
     return model
 
@@ -572,7 +574,9 @@ def save_model(model: GPT, folder: str | Path, corpus: data.Corpus | None = None
     if folder.exists():
         raise UserError(f"{folder} exists: name a new folder")
     if "|" in model.pos.extend_text:
-        raise UserError(f"extend={model.pos.extend_text}: no family extends some layers alone")
+        raise UserError(
+            f"extend={model.pos.extend_text} cannot be exported: no family extends only some layers"
+        )
     config = write_settings(replace(model.config, extend=model.pos.extend_text))
     kind = config["model_type"]
     if FAMILIES[kind]["bias"] == "always":  # biases that ours lacks are 0

@@ -108,7 +108,8 @@ def init_processes(backend: str, compute: Compute) -> Iterator[Processes]:
         distributed.init_process_group(backend, store=store, rank=rank, world_size=size)
     except (RuntimeError, ValueError) as error:
         raise UserError(
-            f"backend={backend} could not bring {size} processes together ({error!s:.200})"
+            f"backend={backend} could not bring {size} processes together ({error!s:.200}): "
+            "check the addresses that torchrun was given"
         ) from error
     try:
         with contextlib.ExitStack() as stack:

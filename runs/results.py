@@ -50,7 +50,7 @@ OVER_SEEDS = ("fixed_targets", "image")
 # the columns of `over_seeds` that are tables of their own, after the mean, with their titles
 SPREAD = {
     "sd": "standard deviation over seeds",
-    "difference": "difference to the first, mean over the seeds that both have",
+    "difference": "difference from the first, mean over the seeds that both have",
     "error": "half of the 95 % t-interval of the difference",
 }
 
@@ -63,8 +63,8 @@ def load_result(folder: str | Path) -> dict[str, Any]:
     path = Path(folder) / "extrapolation.json"
     if not path.exists():
         raise UserError(
-            f"{folder} has no {path.name}: python evaluate.py {folder} makes it; if it is a "
-            "comparison, it is not finished: run the same ablate.py command"
+            f"{folder} has no {path.name}: python evaluate.py {folder} makes it; an unfinished "
+            "comparison resumes with its ablate.py command"
         )
     try:
         result = read_json(path)
@@ -298,8 +298,8 @@ def rename(rows: pd.DataFrame, labels: str) -> pd.DataFrame:
     unknown = names.keys() - set(rows.label)
     if unknown:
         raise UserError(
-            f"no label is {unknown.pop()!r}: write --labels='LABEL=NAME,LABEL=NAME', where the "
-            f"labels are {'; '.join(rows.label.unique())}"
+            f"there is no label {unknown.pop()!r}: write --labels='LABEL=NAME,LABEL=NAME', where "
+            f"the labels are {'; '.join(rows.label.unique())}"
         )
     renamed = rows.assign(label=rows.label.replace(names))
     if renamed.label.nunique() < rows.label.nunique():
@@ -479,7 +479,7 @@ def tables(rows: pd.DataFrame, format: str = "text", lengths: Iterable[int] = ()
     """
     measured = set(rows.length)
     if not measured.issuperset(lengths):
-        raise UserError(f"eval_lengths: the tested ones are {sorted(measured)}")
+        raise UserError(f"eval_lengths: only {sorted(measured)} were tested")
     lengths = lengths or measured
     if format in ("csv", "json"):
         return show("", rows[rows.length.isin(lengths)], format=format)

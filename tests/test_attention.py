@@ -132,6 +132,20 @@ def test_each_path_is_chosen_where_it_fits():
     assert model("rope", "yarn").attention_path(N) == "fused"
 
 
+def test_a_path_is_named_for_the_ids_and_the_mode_of_the_model(monkeypatch):
+    asked = []
+
+    def record(plan, *_):
+        asked.append((plan.plain_ids, torch.is_grad_enabled()))
+        return "masked"
+
+    monkeypatch.setattr(attention, "choose_path", record)
+    for mode in (True, False):
+        model("alibi").train(mode).attention_path(N)
+        model("randomized(max=64) + alibi").train(mode).attention_path(N)
+    assert asked == [(True, True), (False, True), (True, False), (False, False)]
+
+
 @pytest.mark.parametrize(
     "pos, head_dim, tested, trained",
     [

@@ -228,7 +228,7 @@ def test_verify_finds_the_changed_token_that_load_cannot_see(small):
     (small / "val.bin").write_bytes(b"thr\0e\0ee\0\0")
     corpus = data.load("small", small.parent)
     corpus.verify("train")
-    with pytest.raises(UserError, match="val.bin has not the SHA-256 of meta.json"):
+    with pytest.raises(UserError, match="val.bin does not match the SHA-256 in meta.json"):
         corpus.verify()
 
 
@@ -299,7 +299,7 @@ def test_the_shards_of_llm_c_are_a_corpus(shards, tmp_path):
         (lambda path: write_shard(path, [1, 2], stated=3), "should hold 3 tokens and has 4 bytes"),
         (lambda path: write_shard(path, [1, 2], stated=1), "should hold 1 tokens and has 4 bytes"),
         (lambda path: path.write_bytes(path.read_bytes()[:-1]), "has 5 bytes of them"),
-        (lambda path: path.write_bytes(path.read_bytes()[:1000]), "no shard of llm.c"),
+        (lambda path: path.write_bytes(path.read_bytes()[:1000]), "not a shard of llm.c"),
         (lambda path: path.unlink(), "has no fineweb_val_"),
     ],
 )
@@ -494,9 +494,9 @@ def test_the_tokenizer_of_a_model_goes_along_with_its_end(tmp_path, kind):
 BAD_TEXTS = {
     "zip.txt": (b"PK\0\0", "zip.txt holds a NUL"),
     "latin.txt": ("é" * 9).encode("latin-1"),
-    "a.jsonl": (b'{"text": "a"}\n{"txt": 1}', 'line 2, is no JSON with text in the field "text"'),
-    "b.jsonl": (b"{", "b.jsonl, line 1, is no JSON"),
-    "c.jsonl": (b'{"text": "\\ud800"}', "c.jsonl, line 1, is no JSON.*surrogates"),
+    "a.jsonl": (b'{"text": "a"}\n{"txt": 1}', 'line 2, is not JSON with text in the field "text"'),
+    "b.jsonl": (b"{", "b.jsonl, line 1, is not JSON"),
+    "c.jsonl": (b'{"text": "\\ud800"}', "c.jsonl, line 1, is not JSON.*surrogates"),
     "d.jsonl.xz": (b"no archive", "d.jsonl.xz cannot be read"),
     "empty.txt": (b"", "no text in it"),
 }
@@ -520,7 +520,7 @@ def test_a_name_that_is_no_folder_or_already_used_is_refused(small, name):
 
 def test_paths_and_tokenizers_that_cannot_be_used_are_sentences(notes, tmp_path):
     cases = [
-        (["absent"], [], "bytes", "absent is no file or folder"),
+        (["absent"], [], "bytes", "there is no file or folder absent"),
         ([str(notes / "deep")], [str(notes / "deep")], "bytes", "is in PATH and --val"),
         ([str(notes)], [], "words", "--tokenizer=words has no tokenizer.json; give bytes, char"),
         ([str(tmp_path / "empty")], [], "bytes", "empty: no text in it$"),
@@ -600,7 +600,7 @@ def test_a_good_download_arrives_whole(server, tmp_path):
         ("/silent", r"could not be downloaded \("),
         ("/dropped", r"could not be downloaded \("),
         ("/cut", r"could not be downloaded \("),
-        ("/other", "is another file, of SHA-256 [0-9a-f]{64}; check the network"),
+        ("/other", "is not the expected file .its SHA-256 is [0-9a-f]{64}.; check the network"),
     ],
 )
 def test_a_bad_download_is_one_sentence_and_leaves_nothing(server, tmp_path, page, sentence):

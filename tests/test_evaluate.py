@@ -293,7 +293,9 @@ def test_what_cannot_be_measured_is_a_row_with_its_reason():
     assert rows["fixed_targets", 40]["targets"] == rows["fixed_targets", 16]["targets"]
     rows = measured(documents=(900,), lengths=(256, 257))
     assert rows["fixed_targets", 256]["nats"] and rows["nonoverlapping", 257]["nats"]
-    assert rows["windowed", 257]["reason"].startswith("the test of toy has windows of at most 256")
+    assert rows["windowed", 257]["reason"].startswith(
+        "the validation text of toy allows windows of at most 256"
+    )
     rows = measured(documents=(15,))
     assert rows["nonoverlapping", 8]["reason"].endswith("too few for 16 chunks of 8")
     rows = measured(documents=(900,), eval_windows=1024)

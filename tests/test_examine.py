@@ -28,7 +28,7 @@ FAULTS = {
     "a mask that sees farther than its span": "blocks",
     "get_bias is no method of a scheme: bias": "bias",
     "a matrix [L, L] that 4 L cannot index": "bias in line",
-    "a bias with noise at every call": "same each time",
+    "a bias with noise at every call": "same logits each time",
     "a slope that is read as a number of Python": "item",
     "a bias that wants the length": "length",
 }
@@ -55,7 +55,7 @@ def test_a_single_token_that_is_treated_differently_is_found(tmp_path):
         "from posenc import Rope\n\nclass Lazy(Rope):\n    def turn(self, x, tables, is_key):\n"
     )
     source += "        return x if x.shape[2] == 1 else super().turn(x, tables, is_key)\n"
-    assert "must be the same with a cache" in sentence_about(source, "lazy", tmp_path)
+    assert "must give the same logits with a cache" in sentence_about(source, "lazy", tmp_path)
 
 
 def test_a_branch_in_no_layer_is_warned_of():
@@ -95,10 +95,10 @@ def test_digits_may_be_any_tokens_and_an_extension_is_examined_with_its_file(tmp
 
 MISTAKES = {
     "    def __init__(self, shape):\n        self.slope = nn.Parameter(torch.ones(1))\n": (
-        "mine.py: Dip.__init__ leads to AttributeError: cannot assign parameters before"
+        "mine.py: Dip.__init__ raises AttributeError: cannot assign parameters before"
     ),
-    "    def __init__(self, shape):\n        self.rate = 1.0\n": "begins with super().__init__()",
-    "    def __init__(self):\n        super().__init__()\n": "it takes (self, shape, *, option=default)",
+    "    def __init__(self, shape):\n        self.rate = 1.0\n": "begin with super().__init__()",
+    "    def __init__(self):\n        super().__init__()\n": "must take (self, shape, *, option=default)",
     "    def bias(self, i, j):\n        return i - j\n": "dip fails: TypeError: Dip.bias() takes 3",
     "    def embed(self, ids, tokens, total):\n        return torch.zeros(len(ids), 7)\n": (
         "mine.py: dip fails: RuntimeError: The size of tensor a (32) must match"
@@ -142,7 +142,7 @@ def test_an_error_in_training_is_named_only_if_it_is_out_of_the_users_file(tmp_p
     head = "from posenc import Piece\n\nclass Mine(Piece):\n    def bias(self, h, i, j):\n"
     path.write_text(head + "        return (j - i) / self.nothing\n")
     idx = torch.zeros(1, 8, dtype=torch.long)
-    with pytest.raises(UserError, match="^mine.py.*bias in line 5 leads to AttributeError"):
+    with pytest.raises(UserError, match="^mine.py.*bias in line 5 raises AttributeError"):
         with errors_named(path):
             GPT(GPTConfig(pos="mine", **SIZES), path)(idx, idx)
     with pytest.raises(KeyError), errors_named(path):

@@ -96,4 +96,4 @@ def test_a_scheme_of_ones_own_is_examined_and_explained(monkeypatch, capsys, tmp
         "    def bias(self, h, i, j):\n        return -((i - j).sqrt())\n"
     )
     text = explained(monkeypatch, capsys, "root", f"--pos_file={path}")
-    assert "examined: causal" in text and "score -= sqrt(distance)" in text
+    assert "checked: causal" in text and "score -= sqrt(distance)" in text

@@ -600,7 +600,7 @@ def test_a_learned_curve_of_positions_has_its_gradient_and_each_layer_may_have_i
     assert float(gradient) == pytest.approx((ends[0] - ends[1]) / 2e-3, rel=0.02)
     text = "smooth(kind=sqrt, learned=True, per_layer=True)"
     if pos == "sinusoidal":
-        with pytest.raises(UserError, match="one vector for all layers"):
+        with pytest.raises(UserError, match="vectors for whole positions only"):
             gpt.pos.extend(text)
         return
     gpt.pos.extend(text)

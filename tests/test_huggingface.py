@@ -186,7 +186,7 @@ def test_a_pattern_over_layers_is_read_and_decodes_step_by_step(name, tmp_path):
     for part in (idx[:, :5], *idx[:, 5:].split(1, 1)):
         now = expected[:, cache.n : cache.n + part.shape[1]]
         torch.testing.assert_close(ours(part, cache=cache)[0], now, rtol=0, atol=1e-5)
-    with pytest.raises(UserError, match="can be this one|cannot be written"):
+    with pytest.raises(UserError, match="matches this model|cannot be written"):
         save_model(ours, tmp_path / "new")
     if ours.pos.rotary:
         ours.extend("none | pi(factor=2)")
@@ -271,7 +271,7 @@ REFUSED_THERE = [
     (dict(rope_scaling={"type": "yarn", "factor": 2.0, "mscale_all_dim": 1}), "mscale_all_dim"),
     (dict(rope_scaling={"type": "linear", "factor": 0.5}), "factor"),
     (dict(num_hidden_layers=3), r"lacks the weight model.layers.2.* of shape \(24,\)"),
-    (dict(num_hidden_layers=1), "has weights of no llama: model.layers.1"),
+    (dict(num_hidden_layers=1), "has weights that a llama does not have: model.layers.1"),
     (dict(intermediate_size=36), r"lacks the weight .*gate_proj.* of shape \(36, 24\)"),
 ]
 

@@ -113,7 +113,7 @@ def test_a_piece_that_needs_whole_heads_is_refused_beside_latents(pos):
 
 
 def test_latents_without_columns_that_turn_name_the_setting():
-    with pytest.raises(UserError, match="with kv_lora_rank set qk_rope_head_dim"):
+    with pytest.raises(UserError, match="with kv_lora_rank: qk_rope_head_dim"):
         model("rope", kv_lora_rank=8)
 
 
@@ -177,6 +177,11 @@ def test_drawn_ids_are_those_of_training_only():
     assert gpt(idx, idx)[1] != trained
     gpt.draw_ids(1, 5, N)
     assert gpt(idx, idx)[1] == trained
+    gpt.draw_ids(1, 5, 2 * N)  # for more tokens than follow: these have the first
+    changed = idx.clone()
+    changed[:, -1] ^= 1
+    same = gpt(idx, idx)[0][:, :-1] == gpt(changed, idx)[0][:, :-1]
+    assert same.all()  # no token sees the last one
 
 
 @torch.no_grad()

@@ -56,7 +56,7 @@ def test_two_that_are_stopped_and_go_on_end_the_same_to_the_bit(
     started = project.start(tmp_path, *words, "--out_dir=stopped")
     wait_for_lines(tmp_path / "stopped", 5)
     started.process.send_signal(signal.SIGTERM)
-    assert started.end() != 0 and "the same command goes on from there" in started.said
+    assert started.end() != 0 and "the same command resumes" in started.said
     assert project.run(tmp_path, *words, "--out_dir=stopped").process.returncode == 0
     straight = str(tmp_path / "straight")
     stopped = str(tmp_path / "stopped")

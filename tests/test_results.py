@@ -370,7 +370,7 @@ def test_a_table_in_latex_has_means_intervals_and_the_lowest_in_bold():
     ours = results.rename(rows, "alibi=ALiBi <ours>")
     assert "ALiBi <ours> & \\textbf{" in tables(ours, "tex", (512, 128))
     assert "\\pm" not in tables(seeds(2), "tex").split("tabular")[1]  # of two seeds
-    with pytest.raises(UserError, match="the tested ones are .64, 128, 256, 512."):
+    with pytest.raises(UserError, match="only .64, 128, 256, 512. were tested"):
         tables(rows, "text", (300,))
 
 

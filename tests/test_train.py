@@ -177,7 +177,7 @@ def test_a_run_stopped_twice_ends_like_one_that_was_not(
     stop_at(monkeypatch, 2, 4)
     codes = [run(*words, "--out_dir=stopped") for _ in range(3)]
     assert codes == [130, 130, 0]
-    assert capsys.readouterr().out.count("the same command goes on from there") == 2
+    assert capsys.readouterr().out.count("the same command resumes") == 2
     assert identical(saved("stopped"), saved("straight"))
     # a stop validates, and writes no line of its own
     assert metrics("stopped") == metrics("straight")
@@ -276,7 +276,7 @@ def test_another_schedule_says_so_and_one_that_follows_from_the_length_is_refuse
 ) -> None:
     run("--max_iters=4", "--out_dir=run")
     assert run("--max_iters=8", "--out_dir=run") == 0
-    assert "4 steps were planned; from here on the schedule of 8" in capsys.readouterr().out
+    assert "planned for 4 steps, from here on with the schedule of 8" in capsys.readouterr().out
     run("--max_iters=4", "--drop_pos=0.5", "--out_dir=dropped")
     with pytest.raises(UserError, match="max_iters: 8 here, 4 there"):
         run("--max_iters=8", "--drop_pos=0.5", "--out_dir=dropped")
@@ -298,6 +298,21 @@ def test_a_folder_of_another_run_is_refused_with_the_differences_and_overwrite_s
     assert run("--out_dir=run", "--seed=2", "--overwrite=True", "--max_iters=4") == 0
     assert read_config("run")["settings"]["seed"] == 2
     assert [p.name.split("-")[1] for p in checkpoint_paths(Path("run"))] == ["4"]
+
+
+def test_a_file_of_extend_is_read_where_it_was_named_and_copied_into_the_run() -> None:
+    """An overwritten run reads the file anew; a fine-tune has that of the run it starts from."""
+    extend = "--extend=longrope(file='mine/f.json')"
+    Path("mine").mkdir()
+    for first in (1.5, 2.5):
+        factors = json.dumps({"long_factor": [first, 2, 3, 4]})
+        Path("mine/f.json").write_text(factors, encoding="utf-8")
+        Path("f.json").write_text("of something else", encoding="utf-8")
+        run("--pos=rope", extend, "--out_dir=run", "--overwrite=True")
+        assert Path("run/f.json").read_text(encoding="utf-8") == factors
+    shutil.rmtree("mine")
+    run("--init_from=run", extend, "--out_dir=tuned")
+    assert Path("tuned/f.json").read_text(encoding="utf-8") == factors
 
 
 def test_a_run_on_mqar_is_finished_when_all_its_sizes_are_tested(

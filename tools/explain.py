@@ -73,7 +73,9 @@ def main() -> None:
     scheme.extend(config.extend)
     for warning in examine(config, pos_file):
         print(f"warning: {warning}", file=sys.stderr)
-    print("examined: causal, its own text, finite, trained, the same by every way of computing")
+    print(
+        "checked: causal, independent of other texts in the batch, finite, every parameter trained"
+    )
     length = settings.length or min(8 * config.block_size, scheme.limit or 2**24)
     print(f"{scheme.text}, trained at L = {config.block_size}\n{scheme.describe()}")
     pieces = {type(piece): piece for piece in (scheme.extensions or scheme.pieces).values()}

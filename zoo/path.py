@@ -37,7 +37,7 @@ class Path(Piece):
         width = shape.n_head * shape.head_dim
         self.n_head = shape.n_head
         if width == 0:
-            raise UserError("path needs columns of heads, and there are none")
+            raise UserError("path needs columns of heads: with kv_lora_rank, set qk_rope_head_dim")
         self.down = nn.Linear(shape.width, rank, bias=False)
         self.up = nn.Linear(rank, width, bias=False)
         self.conv = nn.Conv1d(width, width, 3, groups=width, bias=False)

@@ -35,7 +35,7 @@ def read_shard(path: Path) -> np.ndarray:
     header = np.fromfile(path, dtype="<i4", count=256)
     if len(header) < 256 or header[0] != MAGIC:
         raise UserError(
-            f"{path} is no shard of llm.c, it does not begin with {MAGIC}: leave it out"
+            f"{path} is not a shard of llm.c (it does not begin with {MAGIC}): leave it out"
         )
     if header[1] != VERSION:
         raise UserError(f"{path} has version {header[1]}, not {VERSION}: take GPT-2's tokens")

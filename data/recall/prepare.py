@@ -171,7 +171,7 @@ def prepare(
     n_train = TRAIN_TOKENS["noise"] // trained
     if text:
         if text.meta["tokenizer"] != "bytes" or not text.is_text:
-            raise UserError(f"--text={text.name} is no text of bytes: name a corpus such as books")
+            raise UserError(f"--text={text.name} is not a corpus of bytes: name one such as books")
         source = f"the text of {text.name} ({text.split_sha256('val')[:16]})"
         train_text = text.train
         val_text = text.val

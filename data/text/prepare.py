@@ -65,7 +65,7 @@ def find_files(paths: Iterable[str], patterns: Sequence[str] = PATTERNS) -> list
         if path.is_file():
             files[path.resolve()] = path
         elif not path.is_dir():
-            raise UserError(f"{path} is no file or folder")
+            raise UserError(f"there is no file or folder {path}")
         for file in sorted(path.rglob("*")):
             lower = Path(str(file).lower())
             if file.is_file() and any(lower.match(pattern.lower()) for pattern in patterns):
@@ -118,7 +118,7 @@ def read_text(raw: bytes, where: str, is_json: bool, left_out: list[str]) -> str
         text.encode("utf-8")  # fails on half of a surrogate pair
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise UserError(
-            f'{where} is no JSON with text in the field "text" ({error!r:.99})'
+            f'{where} is not JSON with text in the field "text" ({error!r:.99})'
         ) from None
     return text
 

@@ -220,7 +220,7 @@ def show(numbers: pd.DataFrame, base: str) -> str:
             else:
                 cells.append(cell(runs, kind, 2) if reads_longest else "")
         lines.append("| " + " | ".join(cells) + " |")
-    lines += ["", f"| difference to {base} | number | seeds | mean ± 95 % | p | Holm's p |"]
+    lines += ["", f"| minus {base} | number | seeds | mean ± 95 % | p | Holm's p |"]
     lines.append("|---|---|---|---|---|---|")
     for row in compare(numbers, base).itertuples():
         p, corrected = (f"{x:.4f}" if x >= 0.0001 else "< 0.0001" for x in (row.p, row.holm))
