@@ -365,7 +365,7 @@ def pick_rates(cells: list[Cell], settings: AblateSettings, dtype: str) -> dict[
 
 def trial_loss(trial: Cell) -> float:
     """The loss that rates are compared by: inf if the run diverged, NaN if it is not finished."""
-    if diverged(trial.folder):
+    if diverged(trial.folder) and not trial.changes():
         return math.inf
     if not trial.is_finished():
         return math.nan
@@ -373,7 +373,7 @@ def trial_loss(trial: Cell) -> float:
     run = load_run(trial.folder, s.device, s.dtype, s.pos_file)
     tester = evaluate.Tester(run.model, run.corpus, run.compute)
     if not run.corpus.is_text:
-        rows_read = s.max_iters * s.tokens_per_step // s.block_size
+        rows_read = s.max_iters * s.sequences_per_step
         return evaluate.unread_loss(tester, s.block_size, s.seed, rows_read)
     return evaluate.tuning_loss(tester, s.block_size, s.eval_windows)
 
@@ -387,7 +387,8 @@ def main() -> int:
     others = [word for word in sys.argv[1:] if word not in recipes]
     settings, named = configure(AblateSettings, others, __doc__)
     device.set_up_cpu()
-    schemes = [*settings.schemes, *named, *recipes]
+    typed = sorted([*named, *recipes], key=sys.argv.index)
+    schemes = [*settings.schemes, *typed]
     cells = make_cells(schemes, settings)
     examine_cells(cells)
 

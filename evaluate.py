@@ -37,7 +37,7 @@ import numpy as np
 import torch
 
 import data
-from configurable import PROTOCOLS, EvaluateSettings, UserError, configure, run_program, sha256
+from configurable import PROTOCOLS, EvaluateSettings, UserError, configure, run_program
 from data import context
 from data.rows import (
     TEXT,
@@ -54,6 +54,8 @@ from runs.checkpoint import (
     named_folders,
     open_model,
     run_corpus,
+    scheme_files,
+    scheme_sha256,
 )
 from runs.figures import plot_rows, plot_run
 from runs.processes import ALONE, Processes
@@ -261,9 +263,9 @@ def losses_at(tester: Tester, places: Places, length: int, kept: int | None = No
 def begin_row(tester: Tester, about: dict, protocol: str, length: int, windows: int) -> dict:
     """The fields of a row that say what was asked; `about` is from `describe_run`."""
     scheme = tester.model.pos
-    files = {
-        piece.file.name: sha256(piece.file) for piece in scheme.extensions.values() if piece.file
-    }
+    files = {}  # a changed extension is another question
+    if scheme.extend_text:
+        files = {name: scheme_sha256(path) for name, path in scheme_files(scheme).items()}
     return {
         "protocol": protocol,
         "length": length,
@@ -349,10 +351,10 @@ def key_rows(
     # weights are fitted on as many other places
     ends = find_places(corpus, 2 * len(places.ends)).ends
     lengths = [*(row["length"] for row in read), context.NEAR, places.reach]
-    predicted = context.known_losses(corpus, ends, places.scored, lengths)
-    for row, nats in zip(read, predicted, strict=False):
+    *predicted, near, far = context.known_losses(corpus, ends, places.scored, lengths)
+    for row, nats in zip(read, predicted, strict=True):
         row["text_nats"] = nats.mean(axis=1).tolist()
-    is_key = context.key_targets(*predicted[-2:])  # (places, scored)
+    is_key = context.key_targets(near, far)  # (places, scored)
     if is_key.sum() < FEW_KEYS:
         print(f"key_targets: not measured, {is_key.sum()} qualify, {FEW_KEYS} are needed")
         return []
@@ -534,8 +536,6 @@ def answer_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
         row = begin_row(tester, about, meta["protocol"], size, count)
         rows.append(row)
         row |= {name: meta[name] for name in ("trained", "chance", "majority") if name in meta}
-        if "counted" in meta:
-            row["counted"] = meta["counted"][str(size)]
         try:
             tester.model.pos.check_length(width - 1)
         except UserError as error:
@@ -587,10 +587,10 @@ def unread_loss(tester: Tester, length: int, seed: int, rows_read: int) -> float
 
 
 def tuning_places(corpus: data.Corpus, length: int, windows: int) -> Places:
-    """Up to 64 places for tuning, whose targets no test has; UserError if there are fewer than 8.
+    """Up to 64 places for tuning; UserError if there are fewer than 8.
 
     They are the first places after those of a test, with `windows` windows of this length, that
-    share no target with it.
+    share no target with it, nor with nonoverlapping at up to 4,096.
     """
     places = find_places(corpus, windows)
     check_room(corpus, places, "fixed_targets", length)
@@ -635,14 +635,13 @@ def evaluate_run(
         if (run.folder / "extrapolation.json").exists():  # refused before the test if damaged
             measured = results.load_result(run.folder)["rows"]
         if not again:
-            missing = []  # lengths
+            is_measured = True  # at every length
             dtype = {"dtype": tester.compute.dtype_name}
             for n in tested_lengths(about["train_length"], lengths):
                 asked = begin_row(tester, about, protocols[0], n, settings.eval_windows) | dtype
                 # a row that could not be measured has no dtype
-                if not any(asked.items() <= (dtype | row).items() for row in measured):
-                    missing.append(n)
-            if not missing:
+                is_measured &= any(asked.items() <= (dtype | row).items() for row in measured)
+            if is_measured:
                 continue
         result = extrapolation(tester, about, settings)
         in_file = results.update_result(run.folder, result)

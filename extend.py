@@ -67,15 +67,15 @@ def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings)
     first = runs[0]
     check_seeds(runs)
     corpus = run_corpus(first, settings.dataset)
-    if "rows" in corpus.meta:
+    if not corpus.is_text:
         raise UserError(
-            f"{corpus.name} has other targets at each length: "
+            f"{corpus.name} has answers, and only text is tested here: "
             f"python evaluate.py {first.folder} --extend=NAME tests one extension"
         )
 
     figure = Path(settings.out or first.folder / "extend").with_suffix(".png")
     lengths = settings.eval_lengths or first.settings.eval_lengths
-    lengths = results.tested_lengths(first.model.config.block_size, lengths)
+    lengths = results.tested_lengths(first.settings.block_size, lengths)
     settings = replace(settings, dataset=corpus.name, eval_lengths=tuple(lengths))
     scheme = copy.deepcopy(first.model.pos)
     for text in texts:  # refused before the first test
@@ -87,7 +87,9 @@ def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings)
         evaluate.evaluate_run(run, wanted, settings, ("fixed_targets",), again=False)
 
     frame = results.load_rows([run.folder for run in runs])
-    frame = frame[(frame.protocol == "fixed_targets") & frame.length.isin(lengths)]
+    # of this test alone: there may be others on more windows
+    asked = "protocol == 'fixed_targets' and windows == @settings.eval_windows"
+    frame = frame.query(f"{asked} and length in @lengths")
     frame = results.select(frame, corpus.name, extend="all")
     table = results.extension_table(frame)
     plot_extensions(frame, figure)

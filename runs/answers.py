@@ -142,9 +142,9 @@ def answer_loss(nats: np.ndarray, distances: np.ndarray) -> dict:
     }
 
 
-def standard_error(numbers: Any) -> float:
-    """The standard error of the mean of the numbers."""
-    return float(np.std(numbers, ddof=1) / math.sqrt(len(numbers)))
+def standard_error(numbers: Any) -> float | None:
+    """The standard error of the mean of the numbers; None for a single one."""
+    return float(pd.Series(numbers).sem()) if len(numbers) > 1 else None
 
 
 def digest(targets: np.ndarray) -> str:
@@ -283,7 +283,7 @@ def reaches(tested: Tested) -> dict[str, int]:
     """How far it goes, by name: the size that is solved, or the reach of each kind of question."""
     if is_exact_match(tested):
         return {"reach": solved(tested)}
-    reach = accuracies(tested).reach
+    reach = accuracies(tested).get("reach", {})
     if len(reach) == 1:
         return {"reach": int(reach.iloc[0])}
     return {f"reach_{kind}": int(distance) for kind, distance in reach.items()}

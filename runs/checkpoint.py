@@ -356,7 +356,7 @@ def write_folder(run: Run, is_new: bool) -> None:
     folder = run.folder
     lock_folder(folder)
     if is_new:
-        for pattern in ("ckpt-*.pt", "metrics.jsonl", "extrapolation.*", "diagnose.*"):
+        for pattern in ("ckpt-*.pt", "metrics.jsonl", "extrapolation.*", "extend.*", "diagnose.*"):
             for path in folder.glob(pattern):  # of a run that is overwritten
                 path.unlink()
         for name, path in scheme_files(run.model.pos).items():

@@ -44,7 +44,7 @@ def save_figure(figure: Any, path: str | Path) -> None:
 def plot_run(folder: str | Path, result: dict[str, Any]) -> None:
     """Draw extrapolation.png of a run folder: the tests with the extension it was trained with."""
     rows = rows_of({str(folder): result})
-    rows = rows[rows.extend == rows.trained_extend]
+    rows = rows.query("extend == trained_extend and dataset == trained_on")
     if len(rows):
         plot_rows(select(rows), Path(folder) / "extrapolation.png")
 
@@ -150,7 +150,7 @@ def draw_losses(axes: Any, rows: pd.DataFrame) -> list[Any]:
             continue
         bars = means.half
         if means.seeds.max() == 1:
-            bars = errors[label]
+            bars = errors[label].reindex(means.index)  # in the same order
         look = style(len(curves))
         curve = axes.errorbar(nats.index, nats, bars.fillna(0), **look).lines[0]
         curve.set_label(label)

@@ -228,7 +228,8 @@ def complete(rows: pd.DataFrame) -> pd.DataFrame:
     numbers = ["nats", "stderr", "stderr_vs_L", "bits_per_byte", "chance"]
     texts = ["extend", "trained_extend", "note", "reason", "scheme_files"]
     texts += ["checkpoint", "split_sha256", "targets", "dtype"]
-    names = rows.columns.union([*numbers, *texts, "block_nats", "diverged"], sort=False)
+    others = ["block_nats", "diverged", "parameters", "tokens_trained"]
+    names = rows.columns.union([*numbers, *texts, *others], sort=False)
     rows = rows.reindex(columns=names)
     rows[numbers] = rows[numbers].astype(float)
     rows[texts] = rows[texts].astype(object).fillna("")
@@ -262,7 +263,6 @@ def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> 
         raise UserError(f"{untested.iloc[0]} was not tested on {dataset}: run evaluate.py on it")
     # leave out rows of older checkpoints, and those that were measured again since
     shown = shown[shown.checkpoint == shown.groupby("run").checkpoint.transform("last")]
-    shown = shown.drop_duplicates(["run", "extend", "protocol", "length"], keep="last")
 
     # fixed_targets and windowed must have one set of targets at every length, and key_targets
     # another: those of the newest test at L
@@ -272,6 +272,7 @@ def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> 
     at_L = targets.where(of_places & (shown.length == shown.train_length))
     newest = at_L.groupby([shown.run, is_key]).transform("last")
     shown = shown[~of_places | (shown.targets == "") | (targets == newest)]
+    shown = shown.drop_duplicates(["run", "extend", "protocol", "length"], keep="last")
 
     # all runs must have the same targets in a protocol at a length
     subject = ["protocol", "length"]
@@ -282,6 +283,11 @@ def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> 
             f"{others.label.iloc[0]}: different targets of {dataset} than in the runs before it; "
             "evaluate them with the same --eval_windows and the same corpus files"
         )
+    # the seeds of a label are pooled: they must be of one model
+    sizes = shown.groupby("label")[["train_length", "parameters", "tokens_trained"]].nunique()
+    mixed = sizes.index[(sizes > 1).any(axis=1)]
+    if len(mixed):
+        raise UserError(f"{mixed[0]} names models of several sizes: show each comparison alone")
     return shown.reset_index(drop=True)
 
 
@@ -390,7 +396,7 @@ def half_interval(numbers: pd.Series) -> float:
     """Half of the 95 % t-interval of the mean; NaN for one or two numbers, which are too few."""
     from scipy.stats import t
 
-    numbers = numbers[np.isfinite(numbers)]
+    numbers = numbers.dropna()  # with an infinite number the interval is NaN
     if len(numbers) < 3:
         return math.nan
     return t.ppf(0.975, len(numbers) - 1) * numbers.sem()
@@ -410,11 +416,11 @@ def over_seeds(rows: pd.DataFrame) -> pd.DataFrame:
     first = rows[is_first].set_index(["seed", "length"]).loss
     rows = rows.join(first.rename("first"), on=["seed", "length"])
     with np.errstate(invalid="ignore"):  # inf - inf
-        rows["difference"] = (rows.loss - rows["first"]).where(rows.loss < math.inf)
+        rows["difference"] = rows.loss - rows["first"]
         groups = rows.groupby(["label", "length"], sort=False)
         table = groups.loss.agg(seeds="size", mean="mean", sd="std", half=half_interval)
-    table["difference"] = groups.difference.mean()
-    table["error"] = groups.difference.agg(half_interval)
+        table["difference"] = groups.difference.mean().where(np.isfinite)
+        table["error"] = groups.difference.agg(half_interval)
     return table.reset_index()
 
 

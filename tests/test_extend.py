@@ -109,6 +109,28 @@ def test_a_table_of_seeds_by_extensions(runs, monkeypatch, capsys):
         run_extend(monkeypatch, *runs, "yarn(factor=0.5)")
 
 
+def test_an_edited_extension_is_measured_again_and_shown_on_the_windows_asked_for(
+    runs, tmp_path, monkeypatch
+):
+    file = tmp_path / "mine.py"
+    tables = []
+    for divisor, windows in ((2, 64), (50, 64), (50, 128), (50, 64)):
+        file.write_text(
+            "from posenc import Extension\n\nclass Slow(Extension):\n"
+            "    def map_frequencies(self, inv_freq, base, total, ids):\n"
+            f"        return inv_freq / {divisor}, 1.0\n"
+        )
+        tested = runs[:1] if windows == 128 else runs  # the other seed has 64 alone
+        words = ["slow", f"--pos_file={file}", f"--eval_windows={windows}", f"--out={tmp_path}/t"]
+        run_extend(monkeypatch, *tested, *words)
+        tables.append((tmp_path / "t.txt").read_text())
+    assert tables[1] == tables[3]
+    for run in runs:
+        rows = results.load_result(run)["rows"]
+        digests = {row["files_sha256"]["mine.py"] for row in rows if row["extend"] == "slow"}
+        assert len(digests) == 2
+
+
 def test_longrope_is_searched_and_used(runs, monkeypatch, capsys):
     monkeypatch.setattr(search, "POPULATION", 4)
     monkeypatch.setattr(search, "CHILDREN", 1)

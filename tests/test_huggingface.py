@@ -190,7 +190,7 @@ def test_a_pattern_over_layers_is_read_and_decodes_step_by_step(name, tmp_path):
         save_model(ours, tmp_path / "new")
     if ours.pos.rotary:
         ours.extend("none | pi(factor=2)")
-        with pytest.raises(UserError, match="no family extends some layers alone"):
+        with pytest.raises(UserError, match="no family extends only some layers"):
             save_model(ours, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 

@@ -189,6 +189,34 @@ def test_the_newest_rows_of_one_corpus_and_one_extension_are_shown():
         frame(one, result("alibi"), dataset="books")
 
 
+def test_a_second_test_on_other_windows_leaves_no_seed_out():
+    """Two seeds on 64 windows; one also on 128, and with an extension on 64 again."""
+    fixed = {"protocols": ("fixed_targets",)}
+    first = result("rope", **fixed)
+    for change in ({"windows": 128}, {"extend": "pi"}):
+        first["rows"] += result("rope", **fixed, **change)["rows"]
+    second = result("rope", 2, **fixed)
+    second["rows"] += result("rope", 2, extend="pi", **fixed)["rows"]
+    shown = frame(first, second, extend="all")
+    assert set(shown.windows) == {64}
+    assert (results.over_seeds(shown).seeds == 2).all()
+
+
+def test_models_of_two_sizes_are_not_seeds_of_one():
+    with pytest.raises(UserError, match="rope names models of several sizes"):
+        frame(result("rope"), result("rope", 2) | {"parameters": 2000})
+
+
+def test_a_seed_that_diverged_leaves_no_interval_and_no_difference():
+    runs = [result("alibi", seed, broken if seed == 2 else flat) for seed in range(4)]
+    runs += [result("rope", seed, breaks) for seed in range(4)]
+    table = results.over_seeds(frame(*runs)).set_index(["label", "length"])
+    found = table.loc["rope", 4 * L]  # alibi is the first
+    assert math.isnan(found.difference) and math.isnan(found.error)
+    found = table.loc["alibi", 4 * L]
+    assert found["mean"] == math.inf and math.isnan(found.half)
+
+
 def test_only_rows_on_the_same_targets_are_compared():
     with pytest.raises(UserError, match="alibi: different targets of stdlib"):
         frame(result("rope"), result("alibi", windows=256))
@@ -463,7 +491,13 @@ def test_one_seed_has_the_paired_error_as_its_bar(tmp_path, monkeypatch):
     (curve,) = axes.containers
     (_, low), (_, high) = curve.lines[2][0].get_segments()[0]
     assert (high - low) / 2 == pytest.approx(0.003)
-    assert "of one seed: standard error" in axes.get_xlabel()
+    mixed = frame(result("rope"))
+    mixed.loc[mixed.length == 4 * L, "stderr_vs_L"] = 0.1
+    axes = drawn(mixed[::-1], tmp_path / "mixed.png", monkeypatch)  # the longest test came first
+    (curve,) = axes.containers
+    for (x, low), (_, high) in curve.lines[2][0].get_segments():
+        assert (high - low) / 2 == pytest.approx(0.1 if x == 4 * L else 0.003)
+    assert "one seed: standard error" in axes.get_xlabel()
     axes = drawn(seeds(), tmp_path / "three.png", monkeypatch)
     assert "bars: 95 % interval" in axes.get_xlabel() and "cut to L" in axes.get_xlabel()
 
@@ -604,9 +638,7 @@ def test_rows_are_loaded_once_from_whatever_names_them(out):
     joined = load_rows(["both", "out/c/"])
     assert list(joined.label.unique()) == ["alibi!", "rope!", "rope (unfinished: step 2 of 60)"]
     (out / "out/ablate").mkdir()
-    with pytest.raises(
-        UserError, match="if it is a comparison, it is not finished: run the same ablate.py"
-    ):
+    with pytest.raises(UserError, match="an unfinished comparison resumes with its ablate.py"):
         load_rows(["out/a", "out/ablate"])
 
 

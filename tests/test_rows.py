@@ -167,6 +167,9 @@ def test_every_length_scores_the_same_bytes_at_the_ends_of_rows(folder):
         assert not is_text[:, : -rows.SCORED].any()
         found.append((tokens[is_text].tolist(), np.sort(documents[is_text.any(axis=1)]).tolist()))
     assert found[0] == found[1] == found[2] and len(found[0][0]) > 64 * 20
+    _, scored, _ = rows.tested_chunks(corpus, 16, 64)  # a chunk is shorter than what is scored
+    assert not scored[:, 0].any()  # its first token has no loss
+    assert answers.standard_error([1.5]) is None  # as of the blocks of a single document
 
 
 def tracked(question):

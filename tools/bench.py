@@ -117,7 +117,7 @@ def compare(s: BenchSettings, part: str, corpus: data.Corpus, compute: device.Co
     torch._dynamo.reset()  # drop earlier compiled code and the models it holds
     gc.collect()
     model, run, length, tokens = prepare(s, part, corpus, compute)
-    _, run_nope, _, _ = prepare(replace(s, pos="nope"), part, corpus, compute)
+    _, run_nope, _, _ = prepare(replace(s, pos="nope", extend=""), part, corpus, compute)
     a = torch.randn(CUBE, CUBE, device=compute.device, dtype=compute.dtype)
     count = 100 if compute.kind == "cuda" else 1  # a single one is too short to time
 
