@@ -34,5 +34,5 @@ def test_every_part_of_every_scheme_has_a_line(run):
         n, tokens_per_s, nope, low, high, use = map(float, line.split()[:6])
         assert n == length and 0 < low <= nope <= high
         assert tokens_per_s > 0 and 0 <= use < 1  # 0.0 is printed on a busy machine
-    assert "needs more" in re.search("^ *learned, test .*", text, re.M)[0]
+    assert "too few" in re.search("^ *learned, test .*", text, re.M)[0]
     assert "decode" not in run("alibi", "--only=train")

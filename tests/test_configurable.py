@@ -128,7 +128,7 @@ def test_settings_typed_as_words_give_themselves_again():
         ("block_size = 4 * 128", ("number",)),
         ("n_layr = 3", ("n_layr", "did you mean n_layer?")),
         ("lr = 3", ("lr", "did you mean learning_rate?")),
-        ("pos_file = 'x.py'", ("pos_file", "type it")),
+        ("pos_file = 'x.py'", ("pos_file", "on the command line")),
         ("import os", ("name = value",)),
         ("seed = (", ("never closed",)),
     ],

@@ -16,7 +16,7 @@ def test_a_file_of_schemes_runs_only_where_it_is_typed() -> None:
     marked = OWN.format(rate=1) + "\nopen('ran', 'a', encoding='utf-8').close()\n"
     Path("mine.py").write_text(marked, encoding="utf-8")
     Path("config.py").write_text("pos = 'root'\npos_file = 'mine.py'\n", encoding="utf-8")
-    with pytest.raises(UserError, match="type it, as --pos_file"):
+    with pytest.raises(UserError, match="give it on the command line, --pos_file"):
         run("config.py", "--out_dir=run")
     assert not Path("ran").exists()
     assert run("--pos=root", "--pos_file=mine.py", "--out_dir=run") == 0
