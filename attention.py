@@ -75,10 +75,9 @@ def attention_weights(
     """The attention weights (B, H, T, S) of `reference`, in float32 or wider."""
     wide = torch.promote_types(q.dtype, torch.float32)
     narrow = q.dtype if q.is_cuda else wide  # of matrix products
-    columns = torch.arange(
-        k.shape[-2], device=q.device
-    )  # places of the keys among the S tokens, (S,)
-    rows = columns[-q.shape[-2] :, None]  # places of the queries, the last T of these, (T, 1)
+    # places of the keys among the S tokens (S,), and of the queries, the last T of these (T, 1)
+    columns = torch.arange(k.shape[-2], device=q.device)
+    rows = columns[-q.shape[-2] :, None]
     k = for_each_head(q, k).to(wide)
     q = q.to(wide)
     scores = None
