@@ -43,6 +43,7 @@ EXTENSIONS = [EXTENDED.get(name, ("rope", name)) for name in extension_names()]
 EXTENSIONS = [case for case in EXTENSIONS if case] + [("t5 + rope", "rerope"), ("fox", "logn")]
 CASES = [(pos, "") for pos in SCHEMES] + EXTENSIONS
 N = 21
+CARD = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA card")
 
 
 def model(pos, extend="", **changes):
@@ -202,3 +203,39 @@ def test_a_block_reads_only_keys_that_it_can_see(size, sinks, monkeypatch):
     torch.testing.assert_close(gpt(idx, idx)[0], expected)
     assert len(numbers) == 10 * len(gpt.h)
     assert max(numbers) <= size + 3 + sinks
+
+
+def assert_near(results, expected, share):
+    """Each result differs by less than this share of the norm of what is expected."""
+    for x, y in zip(results, expected, strict=True):
+        assert (x.double().cpu() - y).norm() <= share * y.norm() + 1e-6
+
+
+@CARD
+@pytest.mark.gpu
+@pytest.mark.parametrize("pos, extend", CASES)
+def test_a_card_computes_what_the_reference_does_in_float64(pos, extend, monkeypatch):
+    gpt = model(pos, extend, n_embd=32)  # heads of 16: flex takes none narrower
+    idx = text(gpt)
+    with monkeypatch.context() as patch:
+        patch.setattr(attention, "attend", through_the_reference)
+        expected = output_and_gradients(gpt, idx)
+    assert_near(output_and_gradients(gpt.float().cuda(), idx.cuda()), expected, 1e-4)
+
+
+@CARD
+@pytest.mark.gpu
+@pytest.mark.parametrize("pos", ["rope", "alibi", "t5", "rope + window(size=64)", "kerple", "fox"])
+def test_compiled_training_in_bfloat16_on_a_card_is_near_the_reference(pos, monkeypatch):
+    gpt = model(pos, n_embd=64, block_size=300)
+    idx = torch.randint(17, (4, 300))
+    with monkeypatch.context() as patch:
+        patch.setattr(attention, "attend", through_the_reference)
+        expected = output_and_gradients(gpt, idx)
+    compiled = torch.compile(gpt.float().cuda().train())
+    with torch.autocast("cuda", torch.bfloat16):
+        logits, loss = compiled(idx.cuda(), idx.cuda())
+    loss.backward()
+    gradients = [p.grad for p in gpt.parameters() if p.grad is not None]
+    assert_near([logits, *gradients], expected, 0.05)
+    torch._dynamo.reset()
