@@ -46,16 +46,15 @@ N = 21
 CARD = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA card")
 
 
-def model(pos, extend="", **changes):
-    """A small model in float64 that reads 21 tokens, all weights away from where they start."""
+def model(pos, extend="", dtype=torch.float64, **changes):
+    """A small model that reads 21 tokens, all weights away from where they start."""
     torch.manual_seed(5)
     shape = dict(block_size=8, vocab_size=17, n_layer=2, n_head=2, n_embd=16) | changes
     gpt = GPT(GPTConfig(pos=pos, **shape))
     gpt.pos.extend(extend)
-    gpt = gpt.double().eval()
     for parameter in gpt.parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)
-    return gpt
+    return gpt.to(dtype).eval()
 
 
 def text(gpt, batch=2):
@@ -176,7 +175,7 @@ def test_flex_is_chosen_where_it_fits_a_whole_text_on_a_card(pos, head_dim, test
     ["alibi", "t5 + rope", "sandwich", "alibi + window(size=5, sinks=2)", "rope + window(size=6)"],
 )
 def test_flex_equals_the_reference(pos, monkeypatch):
-    gpt = model(pos, n_embd=32).float()
+    gpt = model(pos, dtype=torch.float32, n_embd=32)
     idx = text(gpt)
     expected = gpt(idx, idx)[0]
     monkeypatch.setattr(attention, "FORCED_PATH", "flex")
@@ -220,7 +219,8 @@ def test_a_card_computes_what_the_reference_does_in_float64(pos, extend, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(attention, "attend", through_the_reference)
         expected = output_and_gradients(gpt, idx)
-    assert_near(output_and_gradients(gpt.float().cuda(), idx.cuda()), expected, 1e-4)
+    gpt = model(pos, extend, torch.float32, n_embd=32).cuda()
+    assert_near(output_and_gradients(gpt, idx.cuda()), expected, 1e-4)
 
 
 @CARD
@@ -232,7 +232,8 @@ def test_compiled_training_in_bfloat16_on_a_card_is_near_the_reference(pos, monk
     with monkeypatch.context() as patch:
         patch.setattr(attention, "attend", through_the_reference)
         expected = output_and_gradients(gpt, idx)
-    compiled = torch.compile(gpt.float().cuda().train())
+    gpt = model(pos, dtype=torch.float32, n_embd=64, block_size=300).cuda().train()
+    compiled = torch.compile(gpt)
     with torch.autocast("cuda", torch.bfloat16):
         logits, loss = compiled(idx.cuda(), idx.cuda())
     loss.backward()

@@ -103,8 +103,8 @@ zoo/fox.py | test_schemes | paper and fox
 - sums = features.mT.cumsum(-1)[..., None] / (scale * LARGE)  # (B, H, S, 1)
 + sums = features.mT.cumsum(-1)[..., None] / LARGE  # (B, H, S, 1)
 zoo/fox.py | test_schemes | columns_of_bfloat16
-- large = x * (2**16 + 1)
-+ large = x * (2**8 + 1)
+- high = (bits & -(2**16)).view(torch.float32).to(x.dtype)
++ high = (bits & -(2**8)).view(torch.float32).to(x.dtype)
 zoo/cope.py | test_schemes | paper and cope
 - p = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=len(self.table) - 1)  # (B, H, R, C)
 + p = gates.cumsum(-1).clamp(max=len(self.table) - 1)  # (B, H, R, C)

@@ -56,12 +56,14 @@ class Fox(Piece):
 def split(x: Tensor) -> Tensor:
     """(..., PARTS) columns of 8 bits each whose sum is x (..., 1), so that bfloat16 rounds nothing.
 
-    Veltkamp splitting; a cast to bfloat16 and back would also round, but compilers remove it.
+    The gradient reaches x through the last column alone: all three meet the same column of k. Bits
+    are cut off as integers: compilers remove a cast to bfloat16 and back, and on a GPU they fuse
+    the product and the difference of Veltkamp's splitting, which then splits nothing.
     """
     parts = []
     for _ in range(PARTS - 1):
-        large = x * (2**16 + 1)
-        high = large - (large - x)
+        bits = x.detach().float().view(torch.int32)
+        high = (bits & -(2**16)).view(torch.float32).to(x.dtype)
         parts.append(high)
         x = x - high
     return torch.cat((*parts, x), -1)
