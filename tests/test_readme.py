@@ -228,17 +228,23 @@ def test_the_notebook_runs_from_its_first_cell_to_its_last(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize(
-    "folder, table, base", [("board", "rows.csv.xz", "rope"), ("extend", "reach.csv.xz", "none")]
+    "page, table, base",
+    [
+        ("board/README.md", "rows.csv.xz", "rope"),
+        ("board/gpu.md", "gpu.csv.xz", "rope 10.7M"),
+        ("extend/README.md", "reach.csv.xz", "none"),
+    ],
 )
-def test_a_page_of_the_board_has_the_numbers_of_its_rows_by_two_programs(folder, table, base):
-    folder = ROOT / "results" / folder
+def test_a_page_of_the_board_has_the_numbers_of_its_rows_by_two_programs(page, table, base):
+    page = ROOT / "results" / page
+    folder = page.parent
     spec = importlib.util.spec_from_file_location("board", ROOT / "results/board/board.py")
     board = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(board)
     numbers = board.measure(board.read(folder / table))
-    page = (folder / "README.md").read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
     for line in board.show(numbers, base).splitlines():
-        assert line in page
+        assert line in text
     assert board.compare(numbers[numbers.seed == 3], base).empty  # no p of one shared seed
     # the project's own statistics, which board.py does not import
     cells = load_rows(folder / table).groupby(["label", "seed"])

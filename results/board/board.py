@@ -220,9 +220,12 @@ def show(numbers: pd.DataFrame, base: str) -> str:
             else:
                 cells.append(cell(runs, kind, 2) if reads_longest else "")
         lines.append("| " + " | ".join(cells) + " |")
+    differences = compare(numbers, base)
+    if differences.empty:  # of fewer than three seeds
+        return "\n".join(lines)
     lines += ["", f"| minus {base} | number | seeds | mean ± 95 % | p | Holm's p |"]
     lines.append("|---|---|---|---|---|---|")
-    for row in compare(numbers, base).itertuples():
+    for row in differences.itertuples():
         p, corrected = (f"{x:.4f}" if x >= 0.0001 else "< 0.0001" for x in (row.p, row.holm))
         lines.append(
             f"| {row.label} | {row.name} | {row.seeds} | {row.mean:+.3f} ± {row.half:.3f} "
