@@ -405,7 +405,7 @@ def checked(cls: type[Settings], chosen: dict[str, Any]) -> dict[str, Any]:
         raise UserError(f"{name} = {first['input']!r:.60}: {first['msg']} ({line})") from None
 
 
-def values(settings: Settings, *kinds: str) -> dict[str, Any]:
+def setting_values(settings: Settings, *kinds: str) -> dict[str, Any]:
     """{name: value} of the settings of these kinds."""
     return {
         f.name: getattr(settings, f.name) for f in fields(settings) if f.metadata["kind"] in kinds
@@ -425,7 +425,7 @@ def to_argv(settings: Settings, *kinds: str) -> list[str]:
     """
     return [
         f"--{name}={as_argument(value)}"
-        for name, value in values(settings, *(kinds or KINDS)).items()
+        for name, value in setting_values(settings, *(kinds or KINDS)).items()
         if value != getattr(type(settings), name)
     ]
 

@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import evaluate
-from configurable import ExtendSettings, UserError, configure, run_program, values
+from configurable import ExtendSettings, UserError, configure, run_program, setting_values
 from runs import device, results
 from runs.checkpoint import (
     Run,
@@ -51,9 +51,9 @@ def fitting_extensions(scheme: Scheme) -> list[str]:
 
 def check_seeds(runs: list[Run]) -> None:
     """Raise UserError unless the runs differ in their seeds and in nothing else."""
-    first = values(runs[0].settings, "result")
+    first = setting_values(runs[0].settings, "result")
     for run in runs:
-        for name, value in values(run.settings, "result").items():
+        for name, value in setting_values(run.settings, "result").items():
             if name not in ("seed", "init_from") and value != first[name]:
                 raise UserError(
                     f"{run.folder} is not a seed of {runs[0].folder}: its {name} is {value!r}"

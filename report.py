@@ -38,7 +38,7 @@ from configurable import (
     configure,
     read_json,
     run_program,
-    values,
+    setting_values,
 )
 from runs import results
 from runs.checkpoint import read_config
@@ -96,7 +96,7 @@ def settings_table(rows: pd.DataFrame, format: str) -> str:
         s = TrainSettings(**read_config(run.run)["settings"])
         s = replace(s, learning_rate=s.highest_lr, warmup_iters=s.warmup)
         sizes = {"parameters": run.parameters, "tokens trained": run.tokens_trained}
-        columns[run.label] = values(s, "result") | sizes
+        columns[run.label] = setting_values(s, "result") | sizes
     table = (
         pd.DataFrame(columns, dtype=object).dropna(how="all").drop(["pos_file", "seed"]).astype(str)
     )

@@ -603,9 +603,9 @@ class Scheme(nn.Module):
         """Position ids (S,) of the tokens at `index` (S,) in a text of `total` tokens."""
         if self.ids_piece is None:
             return index
-        return self.checked(self.ids_piece.ids(index, total))
+        return self.check_ids(self.ids_piece.ids(index, total))
 
-    def checked(self, ids: Tensor) -> Tensor:
+    def check_ids(self, ids: Tensor) -> Tensor:
         """Return the ids unchanged; UserError if one is too high for the scheme's tables.
 
         In eager code this waits for the device; compiled code skips the check.
@@ -630,7 +630,7 @@ class Scheme(nn.Module):
         ids = piece.draw(length, generator)
         if (ids.diff() < 0).any():
             raise UserError(f"{scheme_name(piece)}: draw must give ids in ascending order")
-        return self.checked(ids)
+        return self.check_ids(ids)
 
     def embed(self, ids: Tensor, tokens: Tensor, total: int) -> Tensor | None:
         """What is added to the token embeddings, (T, C) or (B, T, C), or None.

@@ -283,7 +283,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         run.saved = None  # frees its memory
     loss_fn = MeanLoss(model)
     compile_loss(loss_fn, s, compute.kind)
-    shared_loss = processes.wrap_ddp(loss_fn)  # in DDP if there are several processes
+    ddp_loss = processes.wrap_ddp(loss_fn)  # in DDP if there are several processes
 
     data_seed = s.seed
     if s.init_from != "auto":  # each fine-tune of a chain reads the data in its own order
@@ -310,7 +310,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
             for p in scheme_params["params"]:
                 adamw.state.pop(p, None)
             scheme_params["params"] = []
-            shared_loss = processes.wrap_ddp(loss_fn)
+            ddp_loss = processes.wrap_ddp(loss_fn)
         lr = get_lr(step, s)
         for optimizer in optimizers:
             for group in optimizer.param_groups:
@@ -332,10 +332,10 @@ def train(run: Run, processes: Processes, log: Log) -> None:
             # (count, block_size) each
             idx, targets = (to_device(array, compute) for array in batch)
             if processes.size > 1:  # average the gradients after the last micro-batch only
-                shared_loss.require_backward_grad_sync = first + count == end
+                ddp_loss.require_backward_grad_sync = first + count == end
             with processes.errors_of_others():
                 with device.autocast(compute):
-                    part = shared_loss(idx, targets) * (count / share)
+                    part = ddp_loss(idx, targets) * (count / share)
                 scaler.scale(part).backward()
             loss += part.detach()
 

@@ -34,9 +34,9 @@ from configurable import (
     UserError,
     read_json,
     replace_file,
+    setting_values,
     sha256,
     to_argv,
-    values,
     write_json,
 )
 from data import rows
@@ -292,7 +292,7 @@ def differences(folder: Path, config: dict[str, Any], s: TrainSettings) -> list[
     """
     differ = changed_files(folder, config, s.pos_file)
     there = TrainSettings(**config["settings"])
-    for name, value in values(s, "result").items():
+    for name, value in setting_values(s, "result").items():
         other = getattr(there, name)
         may_differ = name == "pos_file" or (name == "max_iters" and not s.drop_pos)
         if value != other and not may_differ:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import configurable
-from configurable import AblateSettings, TrainSettings, UserError, configure, values
+from configurable import AblateSettings, TrainSettings, UserError, configure, setting_values
 from model import GPT
 
 CONFIG = Path(configurable.__file__).resolve().parent / "config"
@@ -33,7 +33,7 @@ def test_every_file_is_read_and_says_why_it_is_there(path):
         assert chosen == {"pos"}
         assert re.search(rf"\b{path.stem}\b", settings.pos)
     if path in SIZES:
-        manner = values(settings, "manner").keys() - {"eval_interval", "compile"}
+        manner = setting_values(settings, "manner").keys() - {"eval_interval", "compile"}
         assert not chosen & {"pos", "pos_file", "seed", "extend", *manner}
 
 

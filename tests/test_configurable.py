@@ -25,8 +25,8 @@ from configurable import (
     read_json,
     replace_file,
     run_program,
+    setting_values,
     to_argv,
-    values,
     write_json,
 )
 from tools import BenchSettings, ExplainSettings
@@ -107,7 +107,7 @@ def test_settings_typed_as_words_give_themselves_again():
     s = TrainSettings(pos="rope + alibi", eval_lengths=(64, 96), min_lr=0, bias=True, out_dir="x y")
     assert train(*to_argv(s)) == s
     assert to_argv(s, "manner") == ["--out_dir=x y"]
-    assert values(s, "test") == {"eval_lengths": (64, 96), "eval_windows": 64}
+    assert setting_values(s, "test") == {"eval_lengths": (64, 96), "eval_windows": 64}
 
 
 # ---- what is refused
