@@ -14,8 +14,8 @@
 A cell of the comparison is one scheme with one seed: a run of train.py in its own run folder, with
 its output in train.log there. For a given seed, all schemes are trained on the same tokens in the
 same order. After an interruption, the same command resumes, and trains only what is missing. A
-finished cell whose settings, files and corpus have not changed is never trained again;
---overwrite=True replaces the others.
+cell whose settings, files and corpus have not changed is never started over; --overwrite=True
+replaces the others.
 
 Each of learning_rates is tried for each scheme, with an extra seed and half of the steps. The best
 has the lowest loss at L on validation windows that share no target with the test, or on training
@@ -95,7 +95,12 @@ class Cell:
         """How the run in its folder, if there is one, differs from this cell."""
         if not (self.folder / "config.json").exists():
             return []
-        config = read_config(self.folder)
+        try:
+            config = read_config(self.folder)
+        except UserError as error:  # damaged
+            if self.settings.overwrite:
+                return [str(error)]
+            raise
         changes = differences(self.folder, config, self.settings)
         # train.py goes on if max_iters is raised, but with a schedule that no other cell has
         s = self.settings
@@ -122,7 +127,7 @@ class Cell:
         if changes:
             return f"another run in its folder ({changes[0]})", 0
         paths = checkpoint_paths(self.folder)
-        if not paths or self.settings.overwrite:
+        if not paths:
             return "to train", 0
         step = int(paths[0].name.split("-")[1])
         return f"begun at step {step}", step
@@ -199,8 +204,8 @@ def check_folders(cells: list[Cell]) -> None:
         if cell.settings.overwrite or not cell.changes():
             continue
         change = cell.changes()[0]
-        unfinished = "; ".join(cell.name for cell in cells if not cell.is_finished())
-        advice = f"move it away, or --overwrite=True, which trains anew: {unfinished}"
+        changed = "; ".join(cell.name for cell in cells if cell.changes())
+        advice = f"move it away, or --overwrite=True, which trains anew: {changed}"
         if change.endswith("which defines its scheme, has changed since"):
             advice += "; or give the new formula a class name of its own, to compare both"
         raise UserError(f"{cell.folder} holds another run than {cell.name} ({change}): {advice}")
@@ -256,6 +261,9 @@ def train_cells(cells: list[Cell], jobs: int, dtype: str = "auto") -> dict[str, 
         started = time.monotonic()
         last = ""
         s = replace(cell.settings, examine=False)  # examine_cells has done it
+        s = replace(
+            s, overwrite=bool(s.overwrite and cell.changes())
+        )  # what did not change resumes
         if s.overwrite or not (cell.folder / "config.json").exists():
             s = replace(s, dtype=dtype)
         cell.folder.mkdir(parents=True, exist_ok=True)
@@ -301,7 +309,7 @@ def train_cells(cells: list[Cell], jobs: int, dtype: str = "auto") -> dict[str, 
         for number, handler in handlers.items():
             signal.signal(number, handler)
     if caught:
-        print("stopped: the same command resumes (--overwrite=True restarts the unfinished cells)")
+        print("stopped: the same command resumes")
         raise SystemExit(128 + caught[0])
     return failures
 
@@ -334,7 +342,8 @@ def show_plan(cells: list[Cell], jobs: int, dtype: str) -> None:
         later = cell.settings.tokens_per_step / lines[-1]["tokens_per_s"]
         print(f"{cell.name}: {1000 * later:.1f} ms a step, {first:.0f} s the first")
         seconds += first + later * (cell.settings.max_iters - cell.state()[1])
-    print(f"training, without tests, {jobs} at once: about {seconds / jobs / 60:.1f} min")
+    minutes = seconds / jobs / 60
+    print(f"training, {jobs} at once: about {minutes:.1f} min; tests, up to as long, come on top")
 
 
 # ---- learning rates

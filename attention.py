@@ -346,7 +346,7 @@ def _flex(q, k, v, prepared, scale):
         if table is not None:
             return score + table[h, i - j]
         for piece in biases:
-            score = score + piece.bias(h, i, j)
+            score = score + piece.bias(h, i, j).to(score.dtype)
         return score
 
     return compiled_on_gpu(flex_attention, q)(

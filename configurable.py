@@ -337,7 +337,6 @@ class SampleSettings(ComputeSettings):
     seed: Seed = setting(1337, "seed of the draws")
     extend: str = setting("", "as in 'yarn(factor=4)', none: without (by default as trained)")
     pos_file: str = setting("", "your file of schemes: naming it again lets its code run")
-    compile: bool = setting(False, "torch.compile: for many tokens, on a GPU", "manner")
 
 
 @dataclass(frozen=True)

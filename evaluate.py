@@ -341,19 +341,16 @@ def key_rows(
 ) -> list[dict]:
     """Rows of key_targets, one for each of the rows of fixed_targets, unless there are too few.
 
-    Rows of fixed_targets get the predictor's nats too. For nats_at see `loss_rows`.
+    For nats_at see `loss_rows`.
     """
     corpus = tester.corpus
-    read = [row for row in fixed if "dtype" in row]  # those that could be measured
-    if not read:
+    if not any("dtype" in row for row in fixed):  # none could be measured
         return []
-    # the predictor's nats, (places, scored), at each length, with near and with far context; its
-    # weights are fitted on as many other places
+    # the predictor's nats, (places, scored), with near and with far context; its weights are
+    # fitted on as many other places
     ends = find_places(corpus, 2 * len(places.ends)).ends
-    lengths = [*(row["length"] for row in read), context.NEAR, places.reach]
-    *predicted, near, far = context.known_losses(corpus, ends, places.scored, lengths)
-    for row, nats in zip(read, predicted, strict=True):
-        row["text_nats"] = nats.mean(axis=1).tolist()
+    lengths = [context.NEAR, places.reach]
+    near, far = context.known_losses(corpus, ends, places.scored, lengths)
     is_key = context.key_targets(near, far)  # (places, scored)
     if is_key.sum() < FEW_KEYS:
         print(f"key_targets: not measured, {is_key.sum()} qualify, {FEW_KEYS} are needed")

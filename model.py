@@ -32,11 +32,10 @@ GPU_LOSS_BYTES = 512 * 2**20  # the same on a GPU; training holds up to 8 blocks
 class Cache:
     """Keys and values of the n tokens seen so far.
 
-    `length` is the final length of the text, fixed up front: schemes that depend on the length use
+    `length` is the final length of the texts, fixed up front: schemes that depend on the length use
     it from the first token on.
     """
 
-    batch: int
     length: int
     n: int = 0
     tokens: Tensor | None = None  # (B, n)
@@ -301,7 +300,7 @@ class GPT(nn.Module):
         for piece in self.pos.pieces.values():
             if config.kv_lora_rank and "latent attention" in piece.conflicts:
                 raise UserError(f"{scheme_name(piece)} needs whole heads: leave kv_lora_rank out")
-        self.extend(config.extend, folder)
+        self.pos.extend(config.extend, folder)
         self.config = replace(config, pos=self.pos.text, extend=self.pos.extend_text)
 
     def _init_weights(self, module):
@@ -319,10 +318,6 @@ class GPT(nn.Module):
             nn.init.normal_(module.c_proj.weight, std=std / math.sqrt(2 * self.config.n_layer))
 
     # ---- positions
-
-    def extend(self, text: str, folder: Path | None = None) -> None:
-        """Activate an `extend` expression, replacing the current one: see `Scheme.extend`."""
-        self.pos.extend(text, folder)
 
     def drop_positions(self) -> None:
         """Replace the scheme by nope. Only the weights of the old scheme are dropped."""
@@ -479,10 +474,6 @@ class GPT(nn.Module):
 
     # ---- generation
 
-    def new_cache(self, batch: int, length: int) -> Cache:
-        """A cache for `batch` texts that will grow to `length` tokens each."""
-        return Cache(batch, length)
-
     @torch.no_grad()
     def stream(
         self,
@@ -498,20 +489,17 @@ class GPT(nn.Module):
         Logits are divided by the temperature; with 0 the likeliest token is taken. Only the top_k
         likeliest tokens are kept, and of these only the likeliest that together reach probability
         top_p. If the scheme has fewer than T + max_new_tokens positions, each step encodes the last
-        `limit` tokens anew. After `compile()`, all steps are compiled but the first, which reads
-        idx.
+        `limit` tokens anew.
         """
         total = idx.shape[1] + max_new_tokens
         limit = self.pos.limit
         bounded = limit is not None and total > limit
-        cache = None if bounded else self.new_cache(idx.shape[0], total)
+        cache = None if bounded else Cache(total)
         new = idx
-        step = self.forward  # after compile(), self is compiled, self.forward is not
         for _ in range(max_new_tokens):
             if bounded:
                 new = idx[:, -limit:]
-            logits, _ = step(new, cache=cache)
-            step = self
+            logits, _ = self(new, cache=cache)
             new = draw_tokens(logits[:, -1].float(), temperature, top_k, top_p, generator)
             idx = torch.cat((idx, new), 1)
             yield new

@@ -65,12 +65,6 @@ def main() -> None:
             f"a longer text goes on from its last {limit} tokens, encoded again",
             file=sys.stderr,
         )
-    if s.compile:
-        missing = device.missing_compiler()
-        if missing:
-            print(f"not compiled: {missing}", file=sys.stderr)
-        else:
-            model.compile()
 
     n_drawn = 0
     started = time.perf_counter()

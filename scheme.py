@@ -322,8 +322,9 @@ def build(
                 except Exception as error:  # a user's own class may raise anything
                     raise UserError(
                         f"{Path(inspect.getfile(cls)).name}: {cls.__name__}.__init__ raises "
-                        f"{type(error).__name__}: {error!s:.300}; it must take (self, shape, *, "
-                        "option=default) and begin with super().__init__()"
+                        f"{type(error).__name__}: {error!s:.300}; it takes (self, shape, *, "
+                        "option=default), begins with super().__init__(), and reads n_head, "
+                        "head_dim, width and length of shape"
                     ) from error
                 pieces[key] = piece
             layers[layer] += (key,)
@@ -657,10 +658,6 @@ class Scheme(nn.Module):
         queries; ids (S,) are their positions in a text of `total` tokens. dtype, float32 or wider,
         is that of temperatures. `window` hides keys with i - j >= window.
         """
-        # when sample.py compiles, `total` is a symbol of dynamo's: a range gives the plain number,
-        # with which extensions compute in Python
-        if len(self.extensions) > 0:
-            total = range(total).stop
         plans = {}
         for keys, extension_keys in dict.fromkeys(self.plan_keys):
             schemes = [self.pieces[key] for key in keys]

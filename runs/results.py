@@ -296,6 +296,8 @@ def rename(rows: pd.DataFrame, labels: str) -> pd.DataFrame:
     line. UserError for a label that no row has.
     """
     if labels and "=" not in labels:
+        if not Path(labels).is_file():
+            raise UserError(f"labels: {labels} is neither LABEL=NAME nor a file of such lines")
         pairs = Path(labels).read_text(encoding="utf-8").splitlines()
     else:  # split at a comma before one of the labels; a label may have a comma itself
         known = "|".join(map(re.escape, rows.label.unique()))
@@ -554,6 +556,7 @@ def loss_tables(rows: pd.DataFrame, format: str, lengths: Iterable[int]) -> str:
             legend += [f"key_targets: the {n} of fixed_targets that far context makes predictable"]
         return show(title, table, [*legend, *notes], format)
 
+    title = f"{title_of(rows)}; fixed_targets by test length N, in nats per {rows.unit.iloc[0]}"
     if format == "tex":
         return paper_table(schemes, title, notes)
     if not one_seed:
@@ -583,7 +586,13 @@ def paper_table(schemes: pd.DataFrame, title: str, notes: Iterable[str]) -> str:
     legend = "mean over seeds ± half of its 95 % t-interval (from three seeds on), by test length; "
     seeds = schemes.groupby("label", sort=False).seeds.max()
     legend += f"seeds: {', '.join(f'{label} {n}' for label, n in seeds.items())}"
-    lines = [legend, "bold: the lowest mean of a column, without a test", *notes]
+    lines = [legend, "bold: the lowest mean of a column, without a test"]
+    first = schemes.label.iloc[0]
+    longest = schemes[schemes.length == schemes.length.max()]
+    for row in longest[longest.error.notna()].iloc[1:].itertuples():
+        difference = f"{row.difference:+.4f} ± {row.error:.4f}"
+        lines.append(f"{row.label} minus {first} at {row.length}, paired over seeds: {difference}")
+    lines += notes
     table = show(title, wide(schemes.assign(cells=cells), "cells"), lines, "tex")
     return table.replace("\x02", r"\textbf{").replace("\x03", "}")
 
@@ -592,7 +601,8 @@ def notes_of(rows: pd.DataFrame) -> list[str]:
     """The lines below a table: the notes of its rows, and why a run has no loss."""
     rows = rows.set_index("label")
     reasons = rows[rows.reason != ""].drop_duplicates("run")  # longer texts have no loss either
-    notes = rows.note.str.split("; ").explode()
+    notes = rows.assign(note=rows.note.str.split("; ")).explode("note")
+    notes = notes.drop_duplicates(["run", "note"]).note
     if rows.run.nunique() > 1:  # a note on one run alone is printed below its own table
         notes = notes[notes.duplicated(keep=False)]
     notes = pd.concat([reasons.reason, notes])

@@ -331,9 +331,10 @@ def test_a_plan_names_the_state_of_each_cell_times_steps_and_leaves_nothing(
     states = ["finished", "begun at step 2", "another run in its folder (n_embd", "to train"]
     for cell, state in zip(cells, states, strict=True):
         assert sum(line.startswith(f"{cell.name}: {state}") for line in said) == 1
+    assert plan(*words, "--overwrite=True")[1].state() == ("begun at step 2", 2)  # not anew
     steps = [float(line.split()[3]) for line in said if "ms a step" in line]
     assert len(steps) == 3 and all(0 < step < 1000 for step in steps)
-    assert said[-1].startswith("training, without tests, 1 at once: about 0.")
+    assert said[-1].startswith("training, 1 at once: about 0.")
     assert sorted(Path("out").rglob("*")) == before
 
 

@@ -97,8 +97,8 @@ MISTAKES = {
     "    def __init__(self, shape):\n        self.slope = nn.Parameter(torch.ones(1))\n": (
         "mine.py: Dip.__init__ raises AttributeError: cannot assign parameters before"
     ),
-    "    def __init__(self, shape):\n        self.rate = 1.0\n": "begin with super().__init__()",
-    "    def __init__(self):\n        super().__init__()\n": "must take (self, shape, *, option=default)",
+    "    def __init__(self, shape):\n        self.rate = 1.0\n": "begins with super().__init__()",
+    "    def __init__(self):\n        super().__init__()\n": "takes (self, shape, *, option=default)",
     "    def bias(self, i, j):\n        return i - j\n": "dip fails: TypeError: Dip.bias() takes 3",
     "    def embed(self, ids, tokens, total):\n        return torch.zeros(len(ids), 7)\n": (
         "mine.py: dip fails: RuntimeError: The size of tensor a (32) must match"

@@ -27,6 +27,7 @@ from test_schemes import (
 
 import attention
 from configurable import UserError
+from model import Cache
 from posenc import Scaled, rope_frequencies
 from scheme import Scheme, extended_frequencies, extension_names, find, scheme_names
 
@@ -385,7 +386,7 @@ def test_an_extension_works_in_every_way_of_computing_or_is_refused(pos, tmp_pat
             continue
         with torch.no_grad():
             found = logits(gpt, idx)
-            cache = gpt.new_cache(2, 6 * L)
+            cache = Cache(6 * L)
             chunks = [5, 1, 6 * L - 16] + [1] * 10
             parts = [gpt(part, cache=cache)[0] for part in idx.split(chunks, 1)]
             assert_close(torch.cat(parts, 1), found)
@@ -411,17 +412,17 @@ def test_a_map_of_frequencies_by_layer_is_the_model_that_has_them_so():
     # a model whose second and fourth layer have another base
     by_hand = model("rope | rope(base=500000)", 4)
     by_hand.load_state_dict(gpt.state_dict(), strict=False)
-    gpt.extend("none | abf(base=5e5)")
+    gpt.pos.extend("none | abf(base=5e5)")
     mixed = logits(gpt, idx)
     assert_close(mixed, logits(by_hand, idx))
     assert (mixed - plain).abs().max() > 1e-3 and (mixed - every).abs().max() > 1e-3
-    cache = gpt.new_cache(2, 6 * L)
+    cache = Cache(6 * L)
     parts = [gpt(part, cache=cache)[0] for part in idx.split([5, 1, 6 * L - 6], 1)]
     assert_close(torch.cat(parts, 1), mixed)
 
     # two maps, each in layers of its own: the tables of a layer are those of its map alone
     def tables(extend):
-        gpt.extend(extend)
+        gpt.pos.extend(extend)
         index = torch.arange(6 * L)
         plans = gpt.pos.plans(index, index, 6 * L, 6 * L, torch.float32)
         return [plans[layer].parts[0].query_tables for layer in gpt.pos.plan_keys]
@@ -429,7 +430,7 @@ def test_a_map_of_frequencies_by_layer_is_the_model_that_has_them_so():
     both = tables("yarn(factor=4) | pi(factor=2)")
     for layer, text in ((1, "pi(factor=2)"), (2, "yarn(factor=4)")):
         assert all(torch.equal(a, b) for a, b in zip(both[layer], tables(text)[layer], strict=True))
-    gpt.extend("")
+    gpt.pos.extend("")
 
 
 @pytest.mark.slow

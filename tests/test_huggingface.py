@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 import data
 from configurable import EvaluateSettings, GPTConfig, UserError
-from model import GPT
+from model import GPT, Cache
 from runs import huggingface
 from runs.checkpoint import open_model
 from runs.huggingface import FAMILIES, load_model, save_model
@@ -182,14 +182,14 @@ def test_a_pattern_over_layers_is_read_and_decodes_step_by_step(name, tmp_path):
     assert ours.config.pos == PATTERNS[name]
     idx = tokens(3 * L)
     expected = theirs(idx).logits
-    cache = ours.new_cache(2, 3 * L)
+    cache = Cache(3 * L)
     for part in (idx[:, :5], *idx[:, 5:].split(1, 1)):
         now = expected[:, cache.n : cache.n + part.shape[1]]
         torch.testing.assert_close(ours(part, cache=cache)[0], now, rtol=0, atol=1e-5)
     with pytest.raises(UserError, match="matches this model|cannot be written"):
         save_model(ours, tmp_path / "new")
     if ours.pos.rotary:
-        ours.extend("none | pi(factor=2)")
+        ours.pos.extend("none | pi(factor=2)")
         with pytest.raises(UserError, match="no family extends only some layers"):
             save_model(ours, tmp_path / "new")
     assert not (tmp_path / "new").exists()

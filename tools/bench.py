@@ -93,9 +93,6 @@ def prepare(
 
         return model, test, length, len(texts) * length
 
-    if compute.kind == "cuda" and s.compile and not device.missing_compiler():
-        model.compile()  # on a CPU, compiling takes longer than it saves
-
     def decode() -> None:
         with device.autocast(compute):
             model.generate(text[None, : s.block_size], s.max_new_tokens, temperature=0)

@@ -20,5 +20,6 @@ class Abf(Extension):
 
     def map_frequencies(self, inv_freq, base, total, ids):
         """The frequencies under the new base; the attention factor is 1."""
-        exponents = torch.arange(len(inv_freq)).to(inv_freq) / len(inv_freq)
+        pairs = torch.arange(len(inv_freq), device=inv_freq.device)
+        exponents = pairs.to(inv_freq) / len(inv_freq)
         return inv_freq * (base / self.base) ** exponents, 1.0
