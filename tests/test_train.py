@@ -369,6 +369,8 @@ def test_a_scheme_that_was_edited_is_another_run_and_a_baseline_does_not_mind() 
     own = train.final_settings(settings("--pos=root", "--pos_file=./mine.py"))  # the same file
     baseline = train.final_settings(settings("--pos=alibi", "--pos_file=./mine.py"))
     assert own.out_dir == str(root) and finished_result(root, own)
+    with pytest.raises(UserError, match="pos_file: '' here"):  # by which formula?
+        run("--pos=root")
     with pytest.raises(UserError, match="--pos_file=.*pos_file.py if you trust it"):
         load_run(root)
     assert load_run(root, pos_file="mine.py").settings.pos == "root"
