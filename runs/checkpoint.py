@@ -294,9 +294,9 @@ def differences(folder: Path, config: dict[str, Any], s: TrainSettings) -> list[
     there = TrainSettings(**config["settings"])
     for name, value in setting_values(s, "result").items():
         other = getattr(there, name)
-        may_differ = name == "max_iters" and not s.drop_pos
-        if name == "pos_file":  # changed_files has compared the two, if both are named
-            may_differ = bool(value) or not other
+        # changed_files has compared two files of schemes
+        compared = name == "pos_file" and value
+        may_differ = compared or (name == "max_iters" and not s.drop_pos)
         if value != other and not may_differ:
             differ.append(f"{name}: {value!r:.60} here, {other!r:.60} there")
     if s.dtype not in ("auto", config["dtype"]):
