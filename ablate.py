@@ -60,6 +60,7 @@ from runs.checkpoint import (
     differences,
     finished_result,
     load_run,
+    open_folder,
     provenance,
     read_config,
     run_folder,
@@ -95,12 +96,7 @@ class Cell:
         """How the run in its folder, if there is one, differs from this cell."""
         if not (self.folder / "config.json").exists():
             return []
-        try:
-            config = read_config(self.folder)
-        except UserError as error:  # damaged
-            if self.settings.overwrite:
-                return [str(error)]
-            raise
+        config = read_config(self.folder)
         changes = differences(self.folder, config, self.settings)
         # train.py goes on if max_iters is raised, but with a schedule that no other cell has
         s = self.settings
@@ -112,12 +108,21 @@ class Cell:
 
     def is_finished(self) -> bool:
         """Whether it is fully trained and tested, with these settings, files and corpus."""
+        if self.settings.overwrite and not self.can_resume():
+            return False
+        return bool(finished_result(self.folder, self.settings)) and not self.changes()
+
+    def can_resume(self) -> bool:
+        """Whether its run has begun, and train.py goes on with it without --overwrite."""
+        s = replace(self.settings, out_dir=str(self.folder), overwrite=False)
         try:
-            return bool(finished_result(self.folder, self.settings)) and not self.changes()
-        except UserError:  # a damaged file
-            if self.settings.overwrite:
+            if self.changes():
                 return False
-            raise
+            config, _ = open_folder(s)
+            finished_result(self.folder, s)
+        except UserError:  # a damaged file
+            return False
+        return config is not None
 
     def state(self) -> tuple[str, int]:
         """Its state in words, for --plan, and the step from which train.py resumes."""
@@ -261,9 +266,8 @@ def train_cells(cells: list[Cell], jobs: int, dtype: str = "auto") -> dict[str, 
         started = time.monotonic()
         last = ""
         s = replace(cell.settings, examine=False)  # examine_cells has done it
-        s = replace(
-            s, overwrite=bool(s.overwrite and cell.changes())
-        )  # what did not change resumes
+        if s.overwrite and cell.can_resume():
+            s = replace(s, overwrite=False)
         if s.overwrite or not (cell.folder / "config.json").exists():
             s = replace(s, dtype=dtype)
         cell.folder.mkdir(parents=True, exist_ok=True)
@@ -342,8 +346,7 @@ def show_plan(cells: list[Cell], jobs: int, dtype: str) -> None:
         later = cell.settings.tokens_per_step / lines[-1]["tokens_per_s"]
         print(f"{cell.name}: {1000 * later:.1f} ms a step, {first:.0f} s the first")
         seconds += first + later * (cell.settings.max_iters - cell.state()[1])
-    minutes = seconds / jobs / 60
-    print(f"training, {jobs} at once: about {minutes:.1f} min; tests, up to as long, come on top")
+    print(f"training, {jobs} at once: about {seconds / jobs / 60:.1f} min, and then the tests")
 
 
 # ---- learning rates
@@ -410,7 +413,7 @@ def main() -> int:
     # one dtype for all cells: that of cells that have begun, or else the faster one here
     dtype = settings.dtype
     for cell in cells:
-        if dtype == "auto" and not settings.overwrite and (cell.folder / "config.json").exists():
+        if dtype == "auto" and cell.can_resume():
             dtype = read_config(cell.folder)["dtype"]
     tokens = settings.batch_size * settings.block_size
     compute = device.pick(settings.device, dtype, tokens, settings.n_embd)

@@ -295,7 +295,7 @@ def differences(folder: Path, config: dict[str, Any], s: TrainSettings) -> list[
     for name, value in setting_values(s, "result").items():
         other = getattr(there, name)
         # changed_files has compared two files of schemes
-        compared = name == "pos_file" and value
+        compared = name == "pos_file" and (value or OWN_FILE not in config["files_sha256"])
         may_differ = compared or (name == "max_iters" and not s.drop_pos)
         if value != other and not may_differ:
             differ.append(f"{name}: {value!r:.60} here, {other!r:.60} there")

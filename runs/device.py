@@ -75,8 +75,8 @@ def pick(device: str, dtype: str, tokens: int = 2048, width: int = 128) -> Compu
     if device.startswith("cuda:"):
         torch.cuda.set_device(device)  # for seeds and memory statistics
     attention.COMPILE_FLEX = device.startswith("cuda") and not missing_compiler()
-    # flex is compiled again for each length, window and kind of layer; after 8 it would be eager
-    torch._dynamo.config.recompile_limit = 64
+    if attention.COMPILE_FLEX:  # again for each length, window and kind of layer
+        torch._dynamo.config.recompile_limit = 64  # from then on flex would be eager, by default 8
 
     # the dtype
     best = torch.float32

@@ -180,14 +180,12 @@ FAMILIES = {
     },
     "smollm3": {
         **LLAMA,
-        "class": "SmolLM3ForCausalLM",
         "settings": {**LLAMA["settings"], "tie_embeddings": ["tie_word_embeddings", "True"]},
         "defaults": {"rope_theta": 2000000.0, "no_rope_layer_interval": 4},
         "by_layer": True,
     },
     "cohere2": {
         **LLAMA,
-        "class": "Cohere2ForCausalLM",
         "options": {"base": "rope_theta", "layout": "layout"},
         "ours": {"norm": "layernorm", "parallel_blocks": True},
         "defaults": {

@@ -296,8 +296,6 @@ def rename(rows: pd.DataFrame, labels: str) -> pd.DataFrame:
     line. UserError for a label that no row has.
     """
     if labels and "=" not in labels:
-        if not Path(labels).is_file():
-            raise UserError(f"labels: {labels} is neither LABEL=NAME nor a file of such lines")
         pairs = Path(labels).read_text(encoding="utf-8").splitlines()
     else:  # split at a comma before one of the labels; a label may have a comma itself
         known = "|".join(map(re.escape, rows.label.unique()))
@@ -556,7 +554,7 @@ def loss_tables(rows: pd.DataFrame, format: str, lengths: Iterable[int]) -> str:
             legend += [f"key_targets: the {n} of fixed_targets that far context makes predictable"]
         return show(title, table, [*legend, *notes], format)
 
-    title = f"{title_of(rows)}; fixed_targets by test length N, in nats per {rows.unit.iloc[0]}"
+    title += "; fixed_targets by test length N"
     if format == "tex":
         return paper_table(schemes, title, notes)
     if not one_seed:
@@ -587,11 +585,12 @@ def paper_table(schemes: pd.DataFrame, title: str, notes: Iterable[str]) -> str:
     seeds = schemes.groupby("label", sort=False).seeds.max()
     legend += f"seeds: {', '.join(f'{label} {n}' for label, n in seeds.items())}"
     lines = [legend, "bold: the lowest mean of a column, without a test"]
-    first = schemes.label.iloc[0]
     longest = schemes[schemes.length == schemes.length.max()]
     for row in longest[longest.error.notna()].iloc[1:].itertuples():
-        difference = f"{row.difference:+.4f} ± {row.error:.4f}"
-        lines.append(f"{row.label} minus {first} at {row.length}, paired over seeds: {difference}")
+        lines.append(
+            f"{row.label} minus {schemes.label[0]} at {row.length}, paired over seeds: "
+            f"{row.difference:+.4f} ± {row.error:.4f}"
+        )
     lines += notes
     table = show(title, wide(schemes.assign(cells=cells), "cells"), lines, "tex")
     return table.replace("\x02", r"\textbf{").replace("\x03", "}")

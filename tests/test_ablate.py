@@ -307,7 +307,13 @@ def test_a_comparison_is_made_once_and_goes_on(monkeypatch, capsys):
     with pytest.raises(UserError, match="n_embd.*trains anew: nope, seed 1$"):
         compare(monkeypatch, *words)
     path.write_text("{")  # a damaged one is replaced too
-    assert not plan(*words, "--overwrite=True")[0].is_finished()
+    cell = plan(*words, "--overwrite=True")[0]
+    assert not cell.is_finished() and not cell.can_resume()
+    path.unlink()  # its checkpoints are left
+    dip = plan(*words)[1]
+    assert dip.can_resume() and not cell.can_resume()
+    (dip.folder / "extrapolation.json").write_text("{")
+    assert not dip.can_resume()
 
 
 def test_a_plan_names_the_state_of_each_cell_times_steps_and_leaves_nothing(

@@ -29,9 +29,8 @@ class Clip(Rope):
         slow = (inv_freq * self.length < 2 * math.pi).sum()
         if self.pairs is not None:
             slow = torch.full_like(slow, min(self.pairs, pairs))
-        place = torch.arange(pairs, device=inv_freq.device).to(inv_freq) - (
-            pairs - slow
-        )  # 0: the first slow pair
+        place = torch.arange(pairs, device=inv_freq.device).to(inv_freq)
+        place = place - (pairs - slow)  # 0: the first slow pair
         angle = math.pi * place / (slow - 1)
         angle = torch.where(slow == 1, math.pi, angle)  # a single one becomes 0
         return inv_freq * torch.where(place < 0, 1.0, (1 + angle.cos()) / 2), 1.0
