@@ -22,7 +22,7 @@ class Bam(Piece):
     clamped at -2^15. Their scalable softmax also multiplies the prior by s ln(n); here `ssmax` does
     not.
     Verdict: with ssmax, its loss rose by 0.12 nats at 32 L; it found names and their order up to
-    about 3 L (results/board). Bianchessi et al. 2025 report that with scalable softmax it finds
+    2.8 L (results/board). Bianchessi et al. 2025 report that with scalable softmax it finds
     passkeys at up to 500 times the training length, with a perplexity similar to other schemes.
     """
 

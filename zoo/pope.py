@@ -18,7 +18,7 @@ class Pope(Rotary):
     `start=uniform`. The paper uses both, and the first for length extrapolation. Queries and keys
     become 2d wide, for cosines and sines, which doubles the cost of caching keys.
     Verdict: Gopalakrishnan et al. 2025 report a lower loss than RoPE's within L, which holds up to
-    10 L. Here it lost 2.66 nats at 32 L (results/board/gpu.md, one seed).
+    10 L. Here its loss rose by 2.66 nats at 32 L (results/board/gpu.md, one seed).
     """
 
     conflicts = ("latent attention",)
