@@ -75,8 +75,10 @@ def pick(device: str, dtype: str, tokens: int = 2048, width: int = 128) -> Compu
     if device.startswith("cuda:"):
         torch.cuda.set_device(device)  # for seeds and memory statistics
     attention.COMPILE_FLEX = device.startswith("cuda") and not missing_compiler()
-    if attention.COMPILE_FLEX:  # again for each length, window and kind of layer
-        torch._dynamo.config.recompile_limit = 64  # from then on flex would be eager, by default 8
+    # flex is compiled anew for each length, window and kind of layer; past this limit (8 by
+    # default) it would run eager, with only a warning
+    if attention.COMPILE_FLEX:
+        torch._dynamo.config.recompile_limit = 64
 
     # the dtype
     best = torch.float32

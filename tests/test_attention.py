@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from test_device import CARD
 
 import attention
 from model import GPT, GPTConfig
@@ -43,7 +44,6 @@ EXTENSIONS = [EXTENDED.get(name, ("rope", name)) for name in extension_names()]
 EXTENSIONS = [case for case in EXTENSIONS if case] + [("t5 + rope", "rerope"), ("fox", "logn")]
 CASES = [(pos, "") for pos in SCHEMES] + EXTENSIONS
 N = 21
-CARD = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA card")
 
 
 def model(pos, extend="", dtype=torch.float64, **changes):
