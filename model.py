@@ -36,6 +36,7 @@ class Cache:
     it from the first token on.
     """
 
+    batch: int
     length: int
     n: int = 0
     tokens: Tensor | None = None  # (B, n)
@@ -49,7 +50,7 @@ class Cache:
         """
         place = layer, name
         if place not in self.tensors:
-            self.tensors[place] = x.new_empty(*x.shape[:2], self.length, x.shape[3])
+            self.tensors[place] = x.new_empty(self.batch, x.shape[1], self.length, x.shape[3])
         stop = self.n + x.shape[2]
         self.tensors[place][:, :, self.n : stop] = x
         return self.tensors[place][:, :, :stop]
@@ -474,6 +475,10 @@ class GPT(nn.Module):
 
     # ---- generation
 
+    def new_cache(self, batch: int, length: int) -> Cache:
+        """A cache for `batch` texts that will grow to `length` tokens each."""
+        return Cache(batch, length)
+
     @torch.no_grad()
     def stream(
         self,
@@ -494,7 +499,7 @@ class GPT(nn.Module):
         total = idx.shape[1] + max_new_tokens
         limit = self.pos.limit
         bounded = limit is not None and total > limit
-        cache = None if bounded else Cache(total)
+        cache = None if bounded else self.new_cache(idx.shape[0], total)
         new = idx
         for _ in range(max_new_tokens):
             if bounded:

@@ -18,7 +18,7 @@ from torch import nn
 
 import attention
 from configurable import GPTConfig, UserError
-from model import GPT, Cache
+from model import GPT
 from posenc import Piece
 from runs.device import is_out_of_memory
 from scheme import load_file, mentions_in, parse
@@ -143,7 +143,7 @@ def logits_of(model, tokens, train=False, cuts=()):
     if train:
         torch.manual_seed(0)
         model.draw_ids(0, 0, tokens.shape[1])
-    cache = Cache(tokens.shape[1]) if cuts else None
+    cache = model.new_cache(*tokens.shape) if cuts else None
     parts = tokens.tensor_split(tuple(cuts), 1)
     with torch.set_grad_enabled(train):
         logits = torch.cat([model(x, x.roll(-1, 1) % 2, cache=cache)[0] for x in parts], 1)

@@ -209,7 +209,7 @@ def test_no_token_is_felt_before_it_or_in_another_text_and_a_cache_changes_nothi
         assert_close(after[:1], alone)
         assert (before - after)[0, 6:].abs().max() > 1e-4
         for chunks in ([1, 2, 7], [5] + [1] * 5):
-            cache = Cache(10)
+            cache = Cache(3, 10)
             parts = [gpt(part, cache=cache)[0] for part in idx.split(chunks, 1)]
             assert_close(torch.cat(parts, 1), before)
         long = logits(gpt, tokens(1, 8 * L))
@@ -878,7 +878,7 @@ def test_a_users_scheme_is_its_formula_trains_decodes_and_composes(own):
     gpt = build("root_distance + rope | alibi", 3, own)
     idx = tokens(2, 13)
     plain = logits(build("rope | alibi", 3), idx)
-    whole, cache = logits(gpt, idx), Cache(13)
+    whole, cache = logits(gpt, idx), Cache(2, 13)
     parts = [gpt(part, cache=cache)[0] for part in idx.split([5, 1, 7], 1)]
     assert_close(torch.cat(parts, 1), whole)
     assert not torch.allclose(whole, plain)
@@ -903,7 +903,7 @@ def test_weights_and_outputs_of_a_users_file_are_their_formulas(own):
     gate = gpt.pos.pieces["1_own_gate_layer0"].gate(x)[..., None]
     expected = y * sums / (sums + sink) * torch.sigmoid(gate) - 0.1 * v
     assert_close(heads[0], expected.flatten(1))
-    cache = Cache(7)
+    cache = Cache(2, 7)
     parts = [gpt(part, cache=cache)[0] for part in idx.split([4, 1, 2], 1)]
     assert_close(torch.cat(parts, 1), logits(gpt, idx))
 
