@@ -433,20 +433,6 @@ class GPT(nn.Module):
         most = GPU_LOSS_BYTES if x.is_cuda else LOSS_BYTES
         return max(1, most // (4 * self.config.vocab_size))
 
-    def _nats(self, x, targets):
-        """The losses (B T,) in nats, float32, of targets (B, T) given hidden states x (B, T, C).
-
-        Logits are computed in blocks, and once more in the backward pass.
-        """
-
-        def nats(hidden, wanted):
-            logits = self.lm_head(hidden).float()
-            return F.cross_entropy(logits, wanted, ignore_index=-1, reduction="none")
-
-        rows = self.loss_rows(x)
-        blocks = zip(x.flatten(0, 1).split(rows), targets.flatten().split(rows), strict=True)
-        return torch.cat([checkpoint(nats, *block, use_reentrant=False) for block in blocks])
-
     def losses(self, idx: Tensor, targets: Tensor, *, window: int | None = None) -> Tensor:
         """The loss in nats of each target, (B, t) in float32, and 0 where the target is -1.
 
@@ -461,7 +447,16 @@ class GPT(nn.Module):
             # target
             skip = max(0, idx.shape[1] - n_queries - len(self.h) * (window - 1))
         x = self._hidden(idx, window=window, skip=skip, n_queries=n_queries)
-        return self._nats(x, targets).view_as(targets)
+
+        def nats(hidden, wanted):
+            logits = self.lm_head(hidden).float()
+            return F.cross_entropy(logits, wanted, ignore_index=-1, reduction="none")
+
+        # logits are computed a block of rows at a time, and once more in the backward pass
+        rows = self.loss_rows(x)
+        blocks = zip(x.flatten(0, 1).split(rows), targets.flatten().split(rows), strict=True)
+        losses = [checkpoint(nats, *block, use_reentrant=False) for block in blocks]
+        return torch.cat(losses).view_as(targets)
 
     def answers(self, idx: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """For each target that is not -1: its loss in nats, and whether it is the likeliest token.
