@@ -21,10 +21,6 @@ from configurable import GPTConfig, UserError
 from posenc import Shape, init_std, materialize, scheme_name, upcast
 from scheme import Scheme, for_each_head
 
-LOSS_BYTES = 64 * 2**20  # losses are computed from blocks of logits of at most this size
-GPU_LOSS_BYTES = 512 * 2**20  # the same on a GPU; training holds up to 8 blocks at once
-
-
 # ---- the cache
 
 
@@ -429,8 +425,11 @@ class GPT(nn.Module):
         return logits, F.cross_entropy(flat, targets.flatten(), ignore_index=-1)
 
     def loss_rows(self, x: Tensor) -> int:
-        """The number of rows of float32 logits in a block, on the device of x."""
-        most = GPU_LOSS_BYTES if x.is_cuda else LOSS_BYTES
+        """The number of rows of float32 logits in a block of `losses`, on the device of x.
+
+        A block has at most 64 MiB, on a GPU 512. Training holds up to 8 blocks: see MeanLoss.
+        """
+        most = 512 * 2**20 if x.is_cuda else 64 * 2**20
         return max(1, most // (4 * self.config.vocab_size))
 
     def losses(self, idx: Tensor, targets: Tensor, *, window: int | None = None) -> Tensor:
