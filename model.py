@@ -248,24 +248,23 @@ class Block(nn.Module):
         self.attn = kind(config, layer)
         self.ln_2 = new_norm(config, config.n_embd)
         self.mlp = MLP(config)
-        self.norm_after = config.norm_place == "after"
-        self.parallel = config.parallel_blocks
-        self.drop = nn.Dropout(config.dropout)
+        self.norm_place = config.norm_place
+        self.parallel_blocks = config.parallel_blocks
 
     def forward(self, x, prepared, cache):
         """x (B, T, C) -> (B, Q, C) for the plan's Q queries, the last of the T tokens."""
-        if self.norm_after:
+        if self.norm_place == "after":
             y = self.ln_1(self.attn(x, prepared, cache).to(x.dtype))
         else:
             y = self.attn(self.ln_1(x), prepared, cache)
         x = x[:, -y.shape[1] :]  # of the queries alone
-        attended = x + self.drop(y)
-        mlp_input = x if self.parallel else attended
-        if self.norm_after:
+        attended = x + F.dropout(y, prepared.dropout)  # 0 unless the model is in training
+        mlp_input = x if self.parallel_blocks else attended
+        if self.norm_place == "after":
             y = self.ln_2(self.mlp(mlp_input).to(x.dtype))
         else:
             y = self.mlp(self.ln_2(mlp_input))
-        return attended + self.drop(y)
+        return attended + F.dropout(y, prepared.dropout)
 
 
 # ---- the model
