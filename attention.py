@@ -86,7 +86,7 @@ def attention_weights(
             turned = plan.turn(q, k, part) if len(plan.parts) > 1 else (q, k)
             part_q, part_k = finish_q_and_k(*turned, plan, scale, features)
             score = (part_q.to(narrow) @ part_k.to(narrow).mT).to(wide) * scale
-            added = added_scores(plan, part, q.shape[1], wide, rows, columns)
+            added = added_scores(plan, part, wide, rows, columns)
             if plan.score_piece:
                 i, j = pairs_of_ids(part, rows, columns, wide)
                 tile = Tile(part_q, part_k, score, added, i, j, rows, columns, features)
@@ -148,7 +148,7 @@ def pairs_of_ids(part, rows, columns, dtype):
     return i, j
 
 
-def added_scores(plan, part, n_head, dtype, rows, columns):
+def added_scores(plan, part, dtype, rows, columns):
     """What is added to q.k x scale, (H or 1, R, C): biases, or -inf where the key is hidden.
 
     rows (R, 1) and columns (C,) are the places of queries and keys in the text. dtype is float32
@@ -157,7 +157,7 @@ def added_scores(plan, part, n_head, dtype, rows, columns):
     added = torch.zeros(1, 1, 1, dtype=dtype, device=rows.device)
     if plan.biases:
         i, j = pairs_of_ids(part, rows, columns, dtype)
-        heads = torch.arange(n_head, device=rows.device)[:, None, None]
+        heads = torch.arange(plan.n_head, device=rows.device)[:, None, None]
         for piece in plan.biases:
             bias = piece.bias(heads, i, j)
             if not isinstance(bias, Tensor):
@@ -228,7 +228,7 @@ def can_flex(plan, training, dropout):
     return not dropout and not learned
 
 
-def prepare(plan: Plan, n_head: int, dtype: torch.dtype, dropout: float = 0.0) -> Prepared:
+def prepare(plan: Plan, dtype: torch.dtype, dropout: float = 0.0) -> Prepared:
     """Choose the path for a plan, and compute once what all layers with this plan share.
 
     dtype is that of scores, float32 or wider.
@@ -249,7 +249,7 @@ def prepare(plan: Plan, n_head: int, dtype: torch.dtype, dropout: float = 0.0) -
         key_blocks = make(seen, None, None, n_keys, n_keys, device=columns.device)
         if all(piece.in_kernel for piece in plan.biases):
             return replace(prepared, key_blocks=key_blocks)
-        heads = torch.arange(n_head, device=columns.device)[:, None]
+        heads = torch.arange(plan.n_head, device=columns.device)[:, None]
         zeros = torch.zeros_like(columns)
         # columns stand for distances: the bias of the query at n and the key at 0
         table = sum(piece.bias(heads, columns, zeros) for piece in plan.biases).to(dtype)
@@ -265,12 +265,12 @@ def prepare(plan: Plan, n_head: int, dtype: torch.dtype, dropout: float = 0.0) -
         and not columns.is_cuda
         and not compiling
     ):
-        row = added_scores(plan, part, n_head, dtype, rows[-1:], columns)[:, 0]
+        row = added_scores(plan, part, dtype, rows[-1:], columns)[:, 0]
         return replace(prepared, last_row=pad(row, (0, BLOCK_ROWS), value=-torch.inf))
     most = GPU_BYTES if columns.is_cuda else SHARED_BYTES
-    if 4 * n_head * plan.n_queries * n_keys > most:  # each layer will make it, block by block
+    if 4 * plan.n_head * plan.n_queries * n_keys > most:  # each layer will make it, block by block
         return prepared
-    added = added_scores(plan, part, n_head, dtype, rows, columns)
+    added = added_scores(plan, part, dtype, rows, columns)
     return replace(prepared, added=materialize(added) if plan.biases else added)
 
 
@@ -415,7 +415,7 @@ def _masked(q, k, v, prepared, scale):
             columns = torch.cat((places[:sinks], places[near:end]))
             dtype = torch.promote_types(q.dtype, torch.float32)
             make = compiled_on_gpu(added_scores, q)
-            block_added = make(plan, plan.parts[0], q.shape[1], dtype, rows, columns)
+            block_added = make(plan, plan.parts[0], dtype, rows, columns)
         y = _kernel(block_q, seen_k, seen_v, scale, prepared.dropout, block_added)
         outputs.append(y if prepared.last_row is None else y.flip(-2))
     return torch.cat(outputs[::-1], -2)

@@ -376,9 +376,6 @@ class GPT(nn.Module):
         dropout = self.config.dropout if self.training else 0.0
         dtype = torch.promote_types(self.wte.weight.dtype, torch.float32)  # of scores
 
-        def prepare(plan):
-            return attention.prepare(plan, self.config.n_head, dtype, dropout)
-
         with torch.autocast(idx.device.type, enabled=False):  # positions stay in full precision
             if self.training and self.drawn_ids is not None and cache is None:
                 ids = self.drawn_ids[skip:T]
@@ -386,12 +383,14 @@ class GPT(nn.Module):
                 ids = self.pos.ids(index, total)
             embedded = self.pos.embed(ids[-new:], tokens, total)
             # layers with the same pieces share a plan, and what is prepared for it
-            plans = self.pos.plans(index, ids, new, total, dtype, window)
-            prepared_plans = {keys: prepare(plan) for keys, plan in plans.items()}
+            prepared_plans = {}
+            for keys, plan in self.pos.plans(index, ids, new, total, dtype, window).items():
+                prepared_plans[keys] = attention.prepare(plan, dtype, dropout)
             prepared_layers = [prepared_plans[keys] for keys in self.pos.plan_keys]
             if n_queries is not None and n_queries != new:
                 plan = prepared_layers[-1].plan
-                prepared_layers[-1] = prepare(attention.slice_queries(plan, new - n_queries, new))
+                plan = attention.slice_queries(plan, new - n_queries, new)
+                prepared_layers[-1] = attention.prepare(plan, dtype, dropout)
         x = self.ln_e(self.wte(idx[:, skip:]))
         if embedded is not None:
             x = x + embedded.to(x.dtype)

@@ -443,6 +443,7 @@ class Plan:
     biases: list[Piece]
     masks: list[Piece]
     turn_piece: Piece | None  # turns queries and keys
+    n_head: int
     width: int  # how many of the last columns of q and k are turned
     score_piece: Piece | None  # computes the whole score
     features_piece: Piece | None  # computes features of each layer's input
@@ -694,6 +695,7 @@ class Scheme(nn.Module):
                 biases=biases,
                 masks=[piece for piece in pieces if piece.mask is not None],
                 turn_piece=turn_piece,
+                n_head=self.shape.n_head,
                 width=self.shape.head_dim,
                 score_piece=first(schemes, "score"),
                 features_piece=first(schemes, "features"),
