@@ -296,7 +296,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
     bar = tqdm(total=s.max_iters, initial=run.step, disable=None if processes.is_master else True)
     logged_time = time.perf_counter()  # when the last line was logged, and after which step
     logged_step = run.step
-    while not run.finished:
+    while run.step < s.max_iters:
         step = run.step
         if step in s.test_at:  # here, because its checkpoint is on the disk now
             test(run, processes)
