@@ -675,20 +675,20 @@ class Scheme(nn.Module):
             turn_piece = first(schemes, "tables")
             maps = [piece for piece in self.maps if piece in extensions]
             rewriting = first(extensions, "regions")
-            regions = [None]  # for the ids as they are
-            if rewriting and (turn_piece or biases):
-                regions += rewriting.regions(total)
             key_ids = extended_ids(extensions, ids, total)
             query_ids = key_ids[-new:]
+            # the ids as they are, then as each region rewrites them
+            rewritten = [(query_ids, key_ids, None)]
+            if rewriting and (turn_piece or biases):
+                for region in rewriting.regions(total):
+                    rewritten.append((region.query(query_ids), region.key(key_ids), region.where))
             parts = []
-            for region in regions:
-                i = region.query(query_ids) if region else query_ids
-                j = region.key(key_ids) if region else key_ids
+            for i, j, where in rewritten:
                 query_tables = turn_piece.tables(i, total, maps) if turn_piece else ()
                 key_tables = query_tables  # only the new keys are turned, before they are cached
-                if turn_piece and len(regions) > 1:  # all keys are turned, also cached ones
+                if turn_piece and len(rewritten) > 1:  # all keys are turned, also cached ones
                     key_tables = turn_piece.tables(j, total, maps)
-                parts.append(Part(i, j, query_tables, key_tables, region and region.where))
+                parts.append(Part(i, j, query_tables, key_tables, where))
             plans[keys, extension_keys] = Plan(
                 parts=parts,
                 temperature=temperature,
