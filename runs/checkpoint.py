@@ -247,12 +247,10 @@ def changed_files(folder: Path, config: dict[str, Any], pos_file: str) -> list[s
     Of the user's own files the copies in the folder are read, or, if `pos_file` is typed again,
     that file and what it imports.
     """
-    paths = {name: folder / name for name in config["files_sha256"]}
-    if pos_file:
-        paths |= imported_files(Path(pos_file).resolve())
+    typed = imported_files(Path(pos_file).resolve()) if pos_file else {}
     changed = []
     for name, digest in config["files_sha256"].items():
-        path = ROOT / name if is_of_program(name) else paths[name]
+        path = ROOT / name if is_of_program(name) else typed.get(name, folder / name)
         if scheme_sha256(path) != digest:
             changed.append(f"{path}, which defines its scheme, has changed since")
     return changed
