@@ -292,9 +292,9 @@ def differences(folder: Path, config: dict[str, Any], s: TrainSettings) -> list[
     there = TrainSettings(**config["settings"])
     for name, value in setting_values(s, "result").items():
         other = getattr(there, name)
-        # changed_files has compared two files of schemes
-        compared = name == "pos_file" and (value or OWN_FILE not in config["files_sha256"])
-        may_differ = compared or (name == "max_iters" and not s.drop_pos)
+        may_differ = name == "max_iters" and not s.drop_pos
+        if name == "pos_file":  # what is in the files is compared above
+            may_differ = value or OWN_FILE not in config["files_sha256"]
         if value != other and not may_differ:
             differ.append(f"{name}: {value!r:.60} here, {other!r:.60} there")
     if s.dtype not in ("auto", config["dtype"]):
