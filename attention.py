@@ -391,7 +391,8 @@ def _masked(q, k, v, prepared, scale):
         first = n_keys - n_queries + start
         end = n_keys - n_queries + stop
         block_q = q[..., start:stop, :]
-        # the keys that they may see: near ... end - 1, and the sinks before those
+        # the keys that they may see: near ... end - 1, and the sinks before those. The window of
+        # the first query reaches back the furthest; a key among the sinks is not taken twice
         near = max(min(sinks, end), first - window_size + 1)
         seen_k = k[..., near:end, :]
         seen_v = v[..., near:end, :]

@@ -449,7 +449,7 @@ def mean_fields(sums: np.ndarray, counts: np.ndarray, n_bytes: int) -> dict:
     mean = float(sums.sum() / tokens)
     share = counts * len(sums) / tokens  # of all targets; 1 on average
     means = sums * len(sums) / tokens + mean * (1 - share)
-    blocks = [float(f"{x:.7g}") for x in means]
+    blocks = [float(f"{x:.7g}") for x in means]  # 7 digits, so that files stay small
     return {
         "tokens": tokens,
         "nats": mean,
@@ -636,7 +636,8 @@ def evaluate_run(
             dtype = {"dtype": tester.compute.dtype_name}
             for n in tested_lengths(about["train_length"], lengths):
                 asked = begin_row(tester, about, protocols[0], n, settings.eval_windows) | dtype
-                # a row that could not be measured has no dtype
+                # a row that has all these fields answers the question; one that could not be
+                # measured has no dtype
                 is_measured &= any(asked.items() <= (dtype | row).items() for row in measured)
             if is_measured:
                 continue

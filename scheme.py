@@ -282,7 +282,7 @@ def build(
             continue
         cls = find(name, pos_file, "extend" if extends else "pos")
 
-        # its options, checked against their annotations
+        # its options, checked against their annotations; `...` is pydantic's word for required
         fields = {}
         for key, option in options_of(cls).items():
             annotation = Any if option.annotation is option.empty else option.annotation
@@ -518,8 +518,9 @@ class Scheme(nn.Module):
         pieces, self.layers = build(self.expression, n_layer, shape, self.pos_file)
         self.pieces = nn.ModuleDict(pieces)
         limits = [piece.limit for piece in pieces.values() if piece.limit and not piece.ids]
-        self.id_limit = min(limits, default=None)  # ids must be below this (None: no limit)
-        self.limit = self.ids_piece.limit if self.ids_piece else self.id_limit  # the longest text
+        self.id_limit = min(limits, default=None)  # of the smallest table: ids are below it
+        # the longest text: a piece that changes ids, such as randomized, sets it alone
+        self.limit = self.ids_piece.limit if self.ids_piece else self.id_limit
         # an empty buffer whose device is that of the model; of integers, which have no precision
         self.register_buffer("device_marker", torch.empty(0, dtype=torch.long), persistent=False)
         self.extend_text = ""
@@ -670,8 +671,8 @@ class Scheme(nn.Module):
             temperature = None
             for piece in pieces:
                 if piece.temperature is not None:
-                    factor = piece.temperature(index[-new:].to(dtype))[..., None]
-                    temperature = factor if temperature is None else temperature * factor
+                    more = piece.temperature(index[-new:].to(dtype))[..., None]
+                    temperature = more if temperature is None else temperature * more
             turn_piece = first(schemes, "tables")
             maps = [piece for piece in self.maps if piece in extensions]
             rewriting = first(extensions, "regions")

@@ -108,7 +108,8 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes) -
     # the model: from a checkpoint, with new weights, or with those of another run
     torch.manual_seed(s.seed)
     train_lengths = [s.block_size]  # all lengths that the weights see in training
-    files_folder = None if is_new else folder  # with the run's copies of the files of extend
+    # where a run keeps copies of the files that its extension names
+    files_folder = None if is_new else folder
     if state:
         model = GPT(GPTConfig(**state["gpt"]), s.pos_file, files_folder)
         model.load_state_dict(state["model"])
@@ -210,7 +211,7 @@ class MeanLoss(nn.Module):
 
     def forward(self, idx: Tensor, targets: Tensor) -> Tensor:
         """idx and targets, both (B, T) -> the mean loss in nats."""
-        # up to 8 blocks of logits are held as a whole, because blocks are computed twice
+        # `losses` saves memory but computes logits twice: only if there are more than 8 blocks
         if targets.numel() <= 8 * self.model.loss_rows(idx):
             return self.model(idx, targets)[1]
         return self.model.losses(idx, targets).sum() / (targets >= 0).sum()
@@ -292,7 +293,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
     drop_step = s.max_iters - round(s.drop_pos * s.max_iters)
 
     model.train()
-    # disable=None hides the bar only where there is no terminal
+    # for tqdm, None means: hidden where there is no terminal
     bar = tqdm(total=s.max_iters, initial=run.step, disable=None if processes.is_master else True)
     logged_time = time.perf_counter()  # when the last line was logged, and after which step
     logged_step = run.step
