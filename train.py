@@ -334,10 +334,9 @@ def train(run: Run, processes: Processes, log: Log) -> None:
             idx, targets = (to_device(array, compute) for array in batch)
             if processes.size > 1:  # average the gradients after the last micro-batch only
                 ddp_loss.require_backward_grad_sync = first + count == end
-            with processes.errors_of_others():
-                with device.autocast(compute):
-                    part = ddp_loss(idx, targets) * (count / share)
-                scaler.scale(part).backward()
+            with device.autocast(compute):
+                part = ddp_loss(idx, targets) * (count / share)
+            scaler.scale(part).backward()
             loss += part.detach()
 
         # clip the gradients and step

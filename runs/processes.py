@@ -53,22 +53,9 @@ class Processes:
         module.register_parameter("unused", nn.Parameter(next(module.parameters()).new_zeros(())))
         return DDP(module, find_unused_parameters=True, gradient_as_bucket_view=True)
 
-    @contextlib.contextmanager
-    def errors_of_others(self) -> Iterator[None]:
-        """A block in which processes communicate: UserError if another one has ended."""
-        try:
-            yield
-        except RuntimeError as error:
-            if not isinstance(error, distributed.DistError) and "gloo" not in str(error):
-                raise
-            raise UserError(
-                f"another process of this run ended ({error!s:.120}); its own output says why"
-            ) from error
-
     def _reduce(self, tensor: Tensor, operation: distributed.ReduceOp) -> Tensor:
         if self.size > 1:
-            with self.errors_of_others():
-                distributed.all_reduce(tensor, operation)
+            distributed.all_reduce(tensor, operation)
         return tensor
 
 
@@ -86,10 +73,23 @@ def world_size() -> int:
 
 
 @contextlib.contextmanager
+def errors_of_others() -> Iterator[None]:
+    """A block in which processes communicate: UserError if another one has ended."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, distributed.DistError) and "gloo" not in str(error):
+            raise
+        raise UserError(
+            f"another process of this run ended ({error!s:.120}); its own output says why"
+        ) from error
+
+
+@contextlib.contextmanager
 def init_processes(backend: str, compute: Compute) -> Iterator[Processes]:
     """Join the other processes that torchrun started; ALONE if there are none.
 
-    Only the first process prints to standard output.
+    Only the first process prints to standard output. UserError if another one ends early.
     """
     size = world_size()
     if size == 1 or "RANK" not in os.environ:
@@ -112,7 +112,7 @@ def init_processes(backend: str, compute: Compute) -> Iterator[Processes]:
             "check the addresses that torchrun was given"
         ) from error
     try:
-        with contextlib.ExitStack() as stack:
+        with errors_of_others(), contextlib.ExitStack() as stack:
             if rank > 0:
                 nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
                 stack.enter_context(contextlib.redirect_stdout(nowhere))

@@ -15,7 +15,7 @@ import train
 from configurable import UserError, read_json
 from runs import processes
 from runs.device import CPU
-from runs.processes import ALONE, Processes, init_processes
+from runs.processes import ALONE, init_processes
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
 SHARED = ["--pos=randomized(max=1024) + rope", "--gradient_accumulation_steps=2"]
@@ -82,13 +82,12 @@ def test_a_process_alone_waits_for_nobody(monkeypatch):
 
 
 def test_only_a_fault_of_the_network_says_that_another_process_ended():
-    two = Processes(0, 2)
     with (
         pytest.raises(UserError, match="another process of this run ended"),
-        two.errors_of_others(),
+        processes.errors_of_others(),
     ):
         raise RuntimeError("[gloo/transport/tcp/pair.cc] Connection closed by peer")
-    with pytest.raises(RuntimeError, match="shapes"), two.errors_of_others():
+    with pytest.raises(RuntimeError, match="shapes"), processes.errors_of_others():
         raise RuntimeError("shapes do not match")
 
 
