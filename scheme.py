@@ -481,7 +481,7 @@ def for_each_head(q, x):
     return x.repeat_interleave(group, 1) if group > 1 else x
 
 
-def first(pieces, method):
+def first_with(pieces, method):
     """The first piece that defines a method of the contract, such as "embed"; None if none does."""
     for piece in pieces:
         if getattr(piece, method) is not None:
@@ -572,7 +572,7 @@ class Scheme(nn.Module):
 
         None if no extension has a factor; that of the first one if several do.
         """
-        piece = first(self.extensions.values(), "factor")
+        piece = first_with(self.extensions.values(), "factor")
         return piece.factor(total) if piece else None
 
     # ---- positions
@@ -585,7 +585,7 @@ class Scheme(nn.Module):
     @property
     def ids_piece(self) -> Piece | None:
         """The piece that changes position ids, if there is one."""
-        return first(self.pieces.values(), "ids")
+        return first_with(self.pieces.values(), "ids")
 
     @property
     def can_skip_hidden(self) -> bool:
@@ -626,7 +626,7 @@ class Scheme(nn.Module):
 
         They depend only on seed and step, so that all processes draw the same.
         """
-        piece = first([*self.pieces.values(), *self.extensions.values()], "draw")
+        piece = first_with([*self.pieces.values(), *self.extensions.values()], "draw")
         if piece is None:
             return None
         generator = torch.Generator().manual_seed(mixed_seed(seed, step))
@@ -640,7 +640,7 @@ class Scheme(nn.Module):
 
         ids (T,) are the positions of the last T of the tokens (B, S).
         """
-        piece = first(self.pieces.values(), "embed")
+        piece = first_with(self.pieces.values(), "embed")
         if piece is None:
             return None
         return piece.embed(extended_ids(self.extensions.values(), ids, total), tokens, total)
@@ -673,9 +673,9 @@ class Scheme(nn.Module):
                 if piece.temperature is not None:
                     more = piece.temperature(index[-new:].to(dtype))[..., None]
                     temperature = more if temperature is None else temperature * more
-            turn_piece = first(schemes, "tables")
+            turn_piece = first_with(schemes, "tables")
             maps = [piece for piece in self.maps if piece in extensions]
-            rewriting = first(extensions, "regions")
+            rewriting = first_with(extensions, "regions")
             key_ids = extended_ids(extensions, ids, total)
             query_ids = key_ids[-new:]
             # the ids as they are, then as each region rewrites them
@@ -698,11 +698,11 @@ class Scheme(nn.Module):
                 turn_piece=turn_piece,
                 n_head=self.shape.n_head,
                 width=self.shape.head_dim,
-                score_piece=first(schemes, "score"),
-                features_piece=first(schemes, "features"),
-                weights_piece=first(pieces, "weights"),
-                output_piece=first(pieces, "output"),
-                pack_piece=first(extensions, "pack"),
+                score_piece=first_with(schemes, "score"),
+                features_piece=first_with(schemes, "features"),
+                weights_piece=first_with(pieces, "weights"),
+                output_piece=first_with(pieces, "output"),
+                pack_piece=first_with(extensions, "pack"),
                 plain_ids=key_ids is index,  # nothing changed them on the way
             )
         return plans
