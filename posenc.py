@@ -420,8 +420,9 @@ class Rotary(Piece):
         """
         inv_freq = self.inv_freq
         factor = 1.0
-        own = [] if self.map_frequencies is None else [self]
-        for piece in (*own, *maps):
+        if self.map_frequencies is not None:
+            maps = [self, *maps]
+        for piece in maps:
             inv_freq, more = piece.map_frequencies(inv_freq, self.base, total, ids)
             factor *= more
         return inv_freq, factor
