@@ -590,11 +590,12 @@ class Logn(Piece):
     def __init__(self, shape: Shape):
         super().__init__()
         self.length = shape.length
-        self.least = 1.0 if shape.trained else 0.0
+        self.trained = shape.trained
 
     def temperature(self, index):
         """ln(i + 1) / ln(L), (T,)."""
-        return (torch.log(index + 1) / math.log(self.length)).clamp(min=self.least)
+        factors = torch.log(index + 1) / math.log(self.length)
+        return factors.clamp(min=1.0) if self.trained else factors
 
 
 # ---- extensions of trained models
