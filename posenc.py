@@ -30,10 +30,6 @@ from torch import Tensor, nn
 
 from configurable import Count, UserError, read_json
 
-# inv_freq in float64, and the attention factor, which multiplies cosines and sines
-Frequencies = tuple[Tensor, float]
-
-
 # ---- types of options: the annotations of an __init__ are checked when an expression is read
 
 
@@ -69,8 +65,9 @@ def init_std(width: int) -> float:
     return 0.02 * math.sqrt(768 / width)
 
 
-def rope_frequencies(head_dim: int, base: float = 10000.0) -> Frequencies:
-    """RoPE's (inv_freq, attention_factor): base^(-2m/d) for each pair m, (head_dim / 2,), and 1.0.
+def rope_frequencies(head_dim: int, base: float = 10000.0) -> tuple[Tensor, float]:
+    """RoPE's (inv_freq, attention_factor): base^(-2m/d) for each pair m, (head_dim / 2,) float64,
+    and 1.0. The factor multiplies cosines and sines; some extensions change it.
 
     Su et al. 2021 (arXiv 2104.09864). UserError for an odd head_dim.
     """
@@ -412,7 +409,7 @@ class Rotary(Piece):
 
     def frequencies(
         self, total: int, maps: Sequence[Piece] = (), ids: Tensor | None = None
-    ) -> Frequencies:
+    ) -> tuple[Tensor, float]:
         """(inv_freq (F,), attention factor) for a text of `total` tokens, after its own frequency
         map, if it has one, and then each of `maps`.
 

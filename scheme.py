@@ -30,7 +30,6 @@ import posenc
 from configurable import UserError, mixed_seed
 from posenc import (
     Extension,
-    Frequencies,
     Piece,
     Rotary,
     Scaled,
@@ -338,7 +337,7 @@ def extended_frequencies(
     *,
     train_length: int,
     length: int | None = None,
-) -> Frequencies:
+) -> tuple[Tensor, float]:
     """RoPE's (inv_freq, attention_factor) under an extension such as "yarn(factor=4)".
 
     `train_length` is the training length, `length` that of the text (by default the same).
