@@ -146,7 +146,8 @@ def alibi_slopes(n_head: int) -> Tensor:
     """
     floor = 2 ** int(math.log2(n_head))
     slopes = [2 ** (-8 * h / floor) for h in range(1, floor + 1)]
-    slopes += [2 ** (-4 * h / floor) for h in range(1, 2 * floor, 2)]  # of 2 floor heads
+    # every other slope of twice as many heads
+    slopes += [2 ** (-4 * h / floor) for h in range(1, 2 * floor, 2)]
     return torch.tensor(slopes[:n_head])  # for a power of two, those of the first line alone
 
 
