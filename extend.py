@@ -31,7 +31,7 @@ from runs.checkpoint import (
     open_model,
     run_corpus,
 )
-from runs.figures import plot_extensions
+from runs.figures import plot_rows
 from runs.huggingface import is_huggingface
 from runs.log import log_comparison
 from scheme import Scheme, extension_names
@@ -92,7 +92,7 @@ def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings)
     frame = frame.query(f"{asked} and length in @lengths")
     frame = results.select(frame, corpus.name, extend="all")
     table = results.extension_table(frame)
-    plot_extensions(frame, figure)
+    plot_rows(frame, figure)
     table_file = figure.with_suffix(".txt")
     table_file.write_text(f"{table}\n", encoding="utf-8")
     print(f"{table}\nin {table_file} and {figure}")

@@ -95,7 +95,8 @@ def settings_table(rows: pd.DataFrame, format: str) -> str:
     for run in rows.drop_duplicates("label").itertuples():
         s = TrainSettings(**read_config(run.run)["settings"])
         s = replace(s, learning_rate=s.highest_lr, warmup_iters=s.warmup)
-        sizes = {"parameters": run.parameters, "tokens trained": run.tokens_trained}
+        parameters = f"{run.parameters:,}"
+        sizes = {"parameters": parameters, "tokens trained": f"{run.tokens_trained:,}"}
         columns[run.label] = setting_values(s, "result") | sizes
     table = (
         pd.DataFrame(columns, dtype=object).dropna(how="all").drop(["pos_file", "seed"]).astype(str)
@@ -128,11 +129,14 @@ def main() -> None:
     settings, words = configure(ReportSettings, sys.argv[1:], __doc__)
     folders = [Path(word) for word in words or ["out"]]
     comparisons = [at for at in folders if at.is_file() or (at / "rows.csv.xz").exists()]
-    if not all(at in comparisons or is_tested(at) for at in folders):
+    untested = [at for at in folders if at not in comparisons and not is_tested(at)]
+    if untested:
         # folders of several runs, or untested runs: make a list
         runs = set()
         if comparisons:
-            raise UserError(f"{comparisons[0]}, a comparison, is shown with tested runs only")
+            raise UserError(
+                f"{untested[0]} is not a tested run: it cannot be shown with {comparisons[0]}"
+            )
         for at in folders:
             found = [path.parent for path in at.rglob("*.json") if path.name in RUN_FILES]
             if not found:
@@ -143,7 +147,7 @@ def main() -> None:
             runs.update(found)
         if settings.out or settings.show != "tests":
             raise UserError(
-                "--out and --show are for tested runs: python evaluate.py FOLDER tests one"
+                f"--out and --show are for tested runs: python evaluate.py {untested[0]} tests one"
             )
         if settings.format != "csv":
             print(list_runs(sorted(runs), settings))
@@ -155,6 +159,9 @@ def main() -> None:
         # comparisons may be of several corpora
         extend = "all" if is_csv or comparisons == folders else None
         rows = results.select(rows, settings.dataset, extend)
+        for at in comparisons:
+            if not results.load_rows(at).run.isin(rows.run).any():
+                raise UserError(f"{at} was not tested on {rows.dataset.iloc[0]}: show it by itself")
     rows = results.rename(rows, settings.labels)
     for at in comparisons:
         if (at / "about.json").exists():

@@ -302,7 +302,8 @@ def build(
         in_all = len(acts_in) == n_layer
         if extends and not acts_in:
             raise UserError(f"{name} is in none of the {n_layer} layers of '{expression.text:.80}'")
-        if extends and not in_all and not cls.map_frequencies:
+        by_layer = cls.map_frequencies or cls.temperature
+        if extends and not in_all and not by_layer:
             raise UserError(f"{name} extends all layers or none: join with + instead of |")
         if not extends and (cls.ids or cls.embed) and (per_layer or not in_all):
             raise UserError(

@@ -73,7 +73,12 @@ class Run:
     saved: dict[str, Any] | None = None
 
     def __repr__(self) -> str:
-        return f"Run {self.folder}, step {self.step} of {self.settings.max_iters}"
+        s = self.settings
+        return (
+            f"Run {self.folder}, step {self.step} of {s.max_iters}\n"
+            f"{self.model.parameter_count:,} parameters; {self.model.pos.describe()}\n"
+            f"trained on {s.dataset} at L = {s.block_size}, seed {s.seed}"
+        )
 
     @property
     def tokens(self) -> int:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from configurable import replace_file
 from runs import answers
-from runs.results import OVER_SEEDS, extension_gains, over_seeds, rows_of, select, wide
+from runs.results import OVER_SEEDS, over_seeds, rows_of, select
 
 # colours of Okabe and Ito and two of Tol, which the colour-blind can tell apart
 COLORS = "#0072B2 #D55E00 #009E73 #CC79A7 #E69F00 #56B4E9 #000000 #882255 #999933".split()
@@ -25,6 +25,7 @@ def new_figure(size: tuple[float, float], points: float = 10) -> Any:
     # keep text as text
     matplotlib.rcParams |= {
         "pdf.fonttype": 42,
+        "text.parse_math": False,
         "svg.fonttype": "none",
         "font.size": points,
         "lines.linewidth": 1,
@@ -189,23 +190,3 @@ def draw_answers(axes: Any, rows: pd.DataFrame) -> list[Any]:
     axes.axhline(0, color="0.35", linestyle=":")
     axes.set_ylim(-0.1, 1.03)
     return curves
-
-
-def plot_extensions(rows: pd.DataFrame, path: str | Path) -> None:
-    """Draw `extension_gains` as a map: blue where more context helps, red where it hurts."""
-    from matplotlib.colors import SymLogNorm
-
-    gains = wide(extension_gains(rows), "mean")
-    axes = new_figure((5 + 0.7 * gains.shape[1], 1.4 + 0.25 * len(gains)), 8).add_subplot()
-    norm = SymLogNorm(0.03, vmin=-3, vmax=3)
-    axes.imshow(gains.clip(-3, 3), cmap="RdBu", norm=norm, aspect="auto", alpha=0.6)
-    for (line, column), gain in np.ndenumerate(gains.to_numpy()):
-        if not math.isnan(gain):
-            text = f"{gain:+.3f}" if math.isfinite(gain) else "diverged"
-            axes.text(column, line, text, ha="center", va="center")
-    axes.set_xticks(range(gains.shape[1]), [f"{n:,}" for n in gains.columns])
-    axes.set_yticks(range(len(gains)), list(gains.index))
-    axes.set_xlabel(f"test length, {rows.unit.iloc[0]}s")
-    title = "loss of the cropped model - loss, nats, mean over seeds"
-    axes.set_title(f"{rows.dataset.iloc[0]}: {title}")
-    save_figure(axes.figure, path)

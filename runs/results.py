@@ -143,12 +143,19 @@ def load_rows(folders: str | Path | Iterable[str | Path]) -> pd.DataFrame:
     frames = []
     runs = []
     compared = set()  # the runs of comparisons
+    of_seeds = set()  # their labels, each with a seed
     for path in map(Path, folders):
         table = path / "rows.csv.xz" if path.is_dir() else path
         if table.exists():
             frame = read_rows(table)
-            frames.append(frame[~frame.run.isin(compared)])
+            frame = frame[~frame.run.isin(compared)].copy()
+            # a label that an earlier comparison has for another run of a seed is another model's
+            pairs = set(zip(frame.label, frame.seed, strict=True))
+            taken = {label for label, _ in pairs & of_seeds}
+            frame.loc[frame.label.isin(taken), "label"] += f" ({path})"
+            frames.append(frame)
             compared.update(frame.run)
+            of_seeds |= pairs
             continue
         found = sorted(file.parent for file in path.rglob("extrapolation.json"))
         runs += found or [path]  # load_result says what is missing in it
@@ -295,18 +302,21 @@ def rename(rows: pd.DataFrame, labels: str) -> pd.DataFrame:
     """Rename labels: "alibi=ALiBi,rope=RoPE (ours)", or the path of a file with such a pair in each
     line. UserError for a label that no row has.
     """
+    # the longest first: a label may begin with another, as in alibi and alibi n_layer=2
+    known = "|".join(map(re.escape, sorted(set(rows.label), key=len, reverse=True)))
     if labels and "=" not in labels:
         pairs = Path(labels).read_text(encoding="utf-8").splitlines()
     else:  # split at a comma before one of the labels; a label may have a comma itself
-        known = "|".join(map(re.escape, rows.label.unique()))
         pairs = re.split(rf",\s*(?=(?:{known})=)", labels)
-    names = {label: name for label, _, name in (pair.rpartition("=") for pair in pairs if pair)}
-    unknown = names.keys() - set(rows.label)
-    if unknown:
-        raise UserError(
-            f"there is no label {unknown.pop()!r}: write --labels='LABEL=NAME,LABEL=NAME', where "
-            f"the labels are {'; '.join(rows.label.unique())}"
-        )
+    names = {}
+    for pair in filter(None, pairs):
+        found = re.fullmatch(rf"({known})\s*=\s*(.*)", pair)
+        if not found:
+            raise UserError(
+                f"{pair!r} renames no label: write --labels='LABEL=NAME,LABEL=NAME', where "
+                f"the labels are {'; '.join(rows.label.unique())}"
+            )
+        names[found[1]] = found[2]
     renamed = rows.assign(label=rows.label.replace(names))
     if renamed.label.nunique() < rows.label.nunique():
         raise UserError("labels: two labels would have the same name")

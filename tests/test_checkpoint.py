@@ -127,8 +127,8 @@ def test_a_damaged_checkpoint_is_named_and_costs_only_the_steps_since_the_one_be
     straight = str(trained / "straight")
     damage(checkpoint_paths(folder)[0])
     assert load_run(folder).step == 4
-    assert repr(load_run(folder)) == f"Run {folder}, step 4 of 8"
-    assert len(repr(load_run(folder).corpus).splitlines()) == 1
+    lines = repr(load_run(folder)).splitlines()
+    assert lines[0] == f"Run {folder}, step 4 of 8" and len(lines) == 3
     assert "is damaged: trying the one before it" in capsys.readouterr().err
     assert run("--out_dir=run") == 0
     assert identical(saved("run"), saved(straight))

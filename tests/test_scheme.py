@@ -279,7 +279,7 @@ def test_pieces_that_do_not_go_together_are_refused(text, words):
 @pytest.mark.parametrize(
     "pos, extend, words",
     [
-        ("rope", "none | logn", "extends all layers"),
+        ("rope", "none | window(size=4)", "extends all layers"),
         ("nope", "rerope", "nothing there reads what rerope"),
         ("cope", "rerope", "both claim the whole score"),
         ("learned", "interpolate", "learned has vectors for whole positions"),
