@@ -117,7 +117,8 @@ def recipe_row(path: Path) -> str:
         model = f"{model}. *{sentence}*"
     expression = settings.pos.replace("|", "\\|")
     if settings.extend:
-        expression = f"{expression}`, extended by `{settings.extend}"
+        extend = settings.extend.replace("|", "\\|")
+        expression = f"{expression}`, extended by `{extend}"
     return f"| [{path.stem}](../config/recipes/{path.name}) | {model} | `{expression}` |"
 
 
