@@ -80,9 +80,10 @@ def list_runs(folders: list[Path], settings: ReportSettings) -> str:
             lines.append(describe(folder, settings.dataset))
         except UserError as error:
             broken.append(str(error))
-    names = "corpus L pos step tested loss_L gain_4L gain_32L".split()
-    names += "reach reach_content reach_order folder".split()
-    table = pd.DataFrame(lines, columns=names).sort_values(["corpus", "L", "pos", "folder"])
+    names = (
+        "corpus L pos step tested loss_L gain_4L gain_32L reach reach_content reach_order folder"
+    )
+    table = pd.DataFrame(lines, columns=names.split()).sort_values(["corpus", "L", "pos", "folder"])
     table = table.dropna(axis="columns", how="all")
     return results.show(f"runs: {len(lines)}", table, broken, settings.format)
 

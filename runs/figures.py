@@ -98,10 +98,11 @@ def finish(axes: Any, curves: list[Any], path: str | Path) -> None:
     font_size = axes.xaxis.label.get_size() / 72  # inches
     width, height = axes.figure.get_size_inches() / font_size
     labelled = {curve.get_label(): curve for curve in curves}
-    if max(map(len, labelled)) < 0.7 * width:  # a letter is about half as wide as high
+    longest = max(map(len, labelled))
+    if longest < 0.7 * width:  # a letter is about half as wide as high
         name_curves(axes, list(labelled.values()), 1.8 / height)
     else:
-        look = {"ncols": 2, "fontsize": "small", "frameon": False}
+        look = {"ncols": 1 if longest > width else 2, "fontsize": "small", "frameon": False}
         axes.figure.legend(labelled.values(), labelled, loc="outside upper center", **look)
     save_figure(axes.figure, path)
 
