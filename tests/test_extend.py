@@ -47,8 +47,6 @@ def test_runs_must_be_seeds_of_one_model():
     extend.check_seeds([run(seed=1), run(seed=2, out_dir="y")])
     with pytest.raises(UserError, match="n_embd"):
         extend.check_seeds([run(seed=1), run(seed=2, n_embd=64)])
-    with pytest.raises(UserError, match="seed"):
-        extend.check_seeds([run(seed=1), run(seed=1)])
 
 
 # ---- the search
