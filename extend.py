@@ -90,10 +90,10 @@ def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings)
     frame = frame.query(f"{asked} and length in @lengths")
     frame = results.select(frame, corpus.name, extend="all")
     table = results.extension_table(frame)
-    # draw the model as it is, and the seven extensions with the lowest loss at the longest N
+    # draw the model as it is, and the seven with the lowest loss at the longest N
     best = frame[frame.length == max(lengths)].groupby("label").nats.mean().nsmallest(7)
-    drawn = frame.label.isin(best.index) | (frame.extend == frame.trained_extend)
-    plot_rows(frame[drawn], figure)
+    is_drawn = frame.label.isin(best.index) | (frame.extend == frame.trained_extend)
+    plot_rows(frame[is_drawn], figure)
     table_file = figure.with_suffix(".txt")
     table_file.write_text(f"{table}\n", encoding="utf-8")
     print(f"{table}\nin {table_file} and {figure}")

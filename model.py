@@ -364,8 +364,11 @@ class GPT(nn.Module):
         total = T  # the length of the whole text
         tokens = idx  # all S tokens so far
         if cache:
-            if cache.n + T > cache.length:
-                raise UserError(f"the cache was made for {cache.length} tokens, not {cache.n + T}")
+            if len(idx) != cache.batch or cache.n + T > cache.length:
+                raise UserError(
+                    f"the cache was made for {cache.batch} texts of {cache.length} tokens, not "
+                    f"{len(idx)} of {cache.n + T}"
+                )
             total = cache.length
             if cache.tokens is not None:
                 tokens = torch.cat((cache.tokens, idx), 1)

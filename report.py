@@ -96,8 +96,10 @@ def settings_table(rows: pd.DataFrame, format: str) -> str:
     for run in rows.drop_duplicates("label").itertuples():
         s = TrainSettings(**read_config(run.run)["settings"])
         s = replace(s, learning_rate=s.highest_lr, warmup_iters=s.warmup)
-        parameters = f"{run.parameters:,}"
-        sizes = {"parameters": parameters, "tokens trained": f"{run.tokens_trained:,}"}
+        sizes = {
+            "parameters": f"{run.parameters:,}",
+            "tokens trained": f"{run.tokens_trained:,}",
+        }
         columns[run.label] = setting_values(s, "result") | sizes
     table = (
         pd.DataFrame(columns, dtype=object).dropna(how="all").drop(["pos_file", "seed"]).astype(str)

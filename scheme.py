@@ -302,8 +302,7 @@ def build(
         in_all = len(acts_in) == n_layer
         if extends and not acts_in:
             raise UserError(f"{name} is in none of the {n_layer} layers of '{expression.text:.80}'")
-        by_layer = cls.map_frequencies or cls.temperature
-        if extends and not in_all and not by_layer:
+        if extends and not (in_all or cls.map_frequencies or cls.temperature):
             raise UserError(f"{name} extends all layers or none: join with + instead of |")
         if not extends and (cls.ids or cls.embed) and (per_layer or not in_all):
             raise UserError(
@@ -530,9 +529,9 @@ class Scheme(nn.Module):
     def extend(self, text: str, folder: Path | None = None) -> None:
         """Activate an `extend` expression, replacing the current one; "" or "none" for none.
 
-        Only frequency maps can be limited to some layers, as in 'none | yarn(factor=4)'. Files
-        named by options are looked up in `folder` first. Activating the current expression again
-        keeps what it learned. UserError if the expression does not fit the scheme.
+        Only frequency maps and temperatures can be limited to some layers, as in 'none | yarn'.
+        Files named by options are looked up in `folder` first. Activating the current expression
+        again keeps what it learned. UserError if the expression does not fit the scheme.
         """
         pieces = self.pieces.values()
         expression = parse(text or "none")

@@ -306,10 +306,9 @@ def load(name: str, root: Path = HERE) -> Corpus:
             read_nanogpt(folder)
         else:
             own_text = f"data/text/prepare.py --name={name} PATH... --tokenizer=gpt2 (or bytes)"
-            made = sorted(file.parent.name for file in root.glob("*/meta.json"))
             raise UserError(
                 f"there is no corpus {name!r}: make it with python {COMMANDS.get(name, own_text)}; "
-                f"made here are {', '.join(made)}; the project's are {', '.join(COMMANDS)}"
+                f"the project's are {', '.join(COMMANDS)}"
             )
     arrays = {}
     try:

@@ -77,7 +77,7 @@ class Run:
         return (
             f"Run {self.folder}, step {self.step} of {s.max_iters}\n"
             f"{self.model.parameter_count:,} parameters; {self.model.pos.describe()}\n"
-            f"trained on {s.dataset} at L = {s.block_size}, seed {s.seed}"
+            f"trained on {s.dataset} at L = {s.block_size}"
         )
 
     @property

@@ -244,9 +244,9 @@ def complete(rows: pd.DataFrame) -> pd.DataFrame:
     # one label for schemes that are defined in different files: name the files
     several_files = rows.groupby("label").scheme_files.transform("nunique") > 1
     rows.loc[several_files, "label"] += " [" + rows.scheme_files + "]"
-    # one label and seed for different runs: name the folders
-    several_runs = rows.groupby(["label", "seed"]).run.transform("nunique") > 1
-    rows.loc[several_runs, "label"] += " (" + rows.run + ")"
+    # one label and seed for different runs: name the folders of those after the first
+    is_later = rows.run != rows.groupby(["label", "seed"]).run.transform("first")
+    rows.loc[is_later, "label"] += " (" + rows.run + ")"
     return rows
 
 
@@ -307,7 +307,7 @@ def rename(rows: pd.DataFrame, labels: str) -> pd.DataFrame:
     if labels and "=" not in labels:
         pairs = Path(labels).read_text(encoding="utf-8").splitlines()
     else:  # split at a comma before one of the labels; a label may have a comma itself
-        pairs = re.split(rf",\s*(?=(?:{known})=)", labels)
+        pairs = re.split(rf",\s*(?=(?:{known})\s*=)", labels)
     names = {}
     for pair in filter(None, pairs):
         found = re.fullmatch(rf"({known})\s*=\s*(.*)", pair)
@@ -443,8 +443,8 @@ def extension_gains(rows: pd.DataFrame) -> pd.DataFrame:
     """
     rows = rows[rows.protocol == "fixed_targets"]
     own = (rows.extend == rows.trained_extend) & (rows.length == rows.train_length)
-    cropped = rows[own].groupby("seed").nats.first()
-    gains = rows.seed.map(cropped) - losses(rows)
+    cropped = rows[own].groupby("run").nats.first()
+    gains = rows.run.map(cropped) - losses(rows)
     groups = gains.groupby([rows.label, rows.length], sort=False)
     return groups.agg(seeds="size", mean="mean", sd="std").reset_index()
 

@@ -173,7 +173,9 @@ def test_swan_has_the_layers_of_its_paper():  # sections 2 and 3, and table 6
 
 
 def test_scores_of_swan_grow_with_the_logarithm_of_the_length_beyond_that_of_training():
-    (logn,) = recipe("swan", block_size=16).pos.extensions.values()
+    scheme = recipe("swan", block_size=16).pos
+    (logn,) = scheme.extensions.values()
+    assert [bool(extensions) for _, extensions in scheme.plan_keys] == [True, False, False, False]
     assert logn.temperature(torch.tensor([3, 15, 255])).tolist() == pytest.approx([1, 1, 2])
 
 
