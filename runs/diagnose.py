@@ -140,7 +140,7 @@ def report(findings: list[Finding], folder: Path, about: dict) -> None:
         axes = figure.add_subplot(1, len(findings), number, title=title)
         means = frame.filter(regex="[^±]$").drop(columns="distance", errors="ignore")
         means.plot(ax=axes, marker=".", logx=True)
-        axes.xaxis.set_major_formatter("{x:g}")
+        axes.set_xticks(means.index, means.index)
         axes.minorticks_off()
         axes.axvline(about["train_length"], color="0.35", linestyle="--")
     write_json(folder / "diagnose.json", about | {"findings": content})
