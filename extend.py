@@ -92,7 +92,8 @@ def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings)
     table = results.extension_table(frame)
     # draw the model as it is, and the seven with the lowest loss at the longest N
     best = frame[frame.length == max(lengths)].groupby("label").nats.mean().nsmallest(7)
-    plot_rows(frame.query("label in @best.index or extend == trained_extend"), figure)
+    is_own = frame.extend == frame.trained_extend
+    plot_rows(frame[is_own | frame.label.isin(best.index)], figure)
     table_file = figure.with_suffix(".txt")
     table_file.write_text(f"{table}\n", encoding="utf-8")
     print(f"{table}\nin {table_file} and {figure}")
