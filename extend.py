@@ -79,10 +79,9 @@ def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings)
     for text in texts:  # refused before the first test
         scheme.extend(text)
     texts = texts or fitting_extensions(scheme)
-    wanted = ["", "none", *texts]  # "" is the model as it was trained
     for run in runs:
-        # a gain compares the same targets
-        evaluate.evaluate_run(run, wanted, settings, ("fixed_targets",), again=False)
+        # "" is the model as it was trained; a gain compares the same targets
+        evaluate.evaluate_run(run, ["", "none", *texts], settings, ("fixed_targets",), again=False)
 
     frame = results.load_rows([run.folder for run in runs])
     # of this test alone: there may be others on more windows
@@ -92,8 +91,8 @@ def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings)
     table = results.extension_table(frame)
     # draw the model as it is, and the seven with the lowest loss at the longest N
     best = frame[frame.length == max(lengths)].groupby("label").nats.mean().nsmallest(7)
-    is_own = frame.extend == frame.trained_extend
-    plot_rows(frame[is_own | frame.label.isin(best.index)], figure)
+    drawn = frame.label.isin(best.index) | (frame.extend == frame.trained_extend)
+    plot_rows(frame[drawn], figure)
     table_file = figure.with_suffix(".txt")
     table_file.write_text(f"{table}\n", encoding="utf-8")
     print(f"{table}\nin {table_file} and {figure}")
