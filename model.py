@@ -366,8 +366,8 @@ class GPT(nn.Module):
         if cache:
             if len(idx) != cache.batch or cache.n + T > cache.length:
                 raise UserError(
-                    f"the cache was made for {cache.batch} texts of {cache.length} tokens, not "
-                    f"{len(idx)} of {cache.n + T}"
+                    f"the cache is for (batch, length) = ({cache.batch}, {cache.length}), not "
+                    f"({len(idx)}, {cache.n + T})"
                 )
             total = cache.length
             if cache.tokens is not None:

@@ -670,8 +670,8 @@ class Scheme(nn.Module):
             temperature = None
             for piece in pieces:
                 if piece.temperature is not None:
-                    more = piece.temperature(index[-new:].to(dtype))[..., None]
-                    temperature = more if temperature is None else temperature * more
+                    factors = piece.temperature(index[-new:].to(dtype))[..., None]
+                    temperature = factors if temperature is None else temperature * factors
             turn_piece = first_with(schemes, "tables")
             maps = [piece for piece in self.maps if piece in extensions]
             rewriting = first_with(extensions, "regions")
