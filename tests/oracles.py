@@ -42,6 +42,11 @@ class Seen:
     bias: ndarray
 
 
+def text(length):
+    """The tokens on which a model is compared: among them are numbers and ends of sentences."""
+    return [4, 3, 15, 12, 5, 9, *range(length - 6)]
+
+
 def combined(parts):
     """Parts that act together: temperatures multiply, biases add, masks intersect.
 
@@ -276,6 +281,29 @@ def accumulating(w, base, taps):
         return float(np.dot(turned, s.k[h, j])) / math.sqrt(D) + s.bias[h, i, j]
 
     return dict(score=over_pairs(found))
+
+
+def by_sentence(w, kind):
+    """BiPE: the place in the sentence is embedded; scores depend on the numbers of sentences."""
+
+    def starts(tokens):  # of each token: the starts of all sentences up to its own
+        all_starts = [0] + [t + 1 for t, token in enumerate(tokens) if token in (3, 9)]
+        return [[start for start in all_starts if start <= t] for t in range(len(tokens))]
+
+    def embed(ids, tokens):
+        places = [t - found[-1] for t, found in enumerate(starts(tokens))]
+        return np.array([w["table"][min(place, len(w["table"]) - 1)] for place in places])
+
+    def score(s, h, i, j):
+        found = starts(text(len(s.x)))
+        ni, nj = len(found[i]), len(found[j])
+        if kind == "alibi":
+            return s.scores[h, i, j] + s.bias[h, i, j] - 96 * SLOPES[h] * (ni - nj)
+        q = pairs_turned(s.q[h, i], [(ni - 1) * f for f in theta()])
+        k = pairs_turned(s.k[h, j], [(nj - 1) * f for f in theta()])
+        return np.dot(q, k) / math.sqrt(D) + s.bias[h, i, j]
+
+    return dict(embed=embed, score=over_pairs(score))
 
 
 # ---- embeddings
@@ -712,6 +740,9 @@ ORACLES: dict[str, Callable[[Weights], Parts]] = {
     "rfs(max=3)": lambda w: dict(ids=lambda k, n: (k + 0.5) * 3 / max(n, L)),
     # Movahedi et al. 2025, and its code
     "selective_rope(base=100, rank=3, taps=3)": lambda w: accumulating(w, 100.0, 3),
+    # He et al. 2024, and its code
+    "bipe(ends=[3, 9], rows=3)": lambda w: by_sentence(w, "rope"),
+    "bipe(kind=alibi, ends=[3, 9])": lambda w: by_sentence(w, "alibi"),
     # Kiyono et al. 2021, at test
     "shape": lambda w: dict(ids=lambda k, n: k),
     # Kiyono et al. 2021, its code

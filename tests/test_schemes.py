@@ -129,7 +129,7 @@ def difference(gpt, length=6):
     """The largest difference of a model from the oracles: of what the heads of each layer give, and
     of the vectors added to the embedding.
     """
-    idx = torch.tensor([[4, 3, 15, 12, 5, 9, *range(length - 6)]])  # with numbers in it
+    idx = torch.tensor([oracles.text(length)])
     embedded, inputs, outputs = observe(gpt, idx)
     mentions = {str(n): mention.text for n, mention in enumerate(parse(gpt.config.pos).mentions)}
     found = 0.0
@@ -277,10 +277,10 @@ EARLY = ("ids", "embed")  # what acts once, before the first layer
 EXCLUSIVE = (*EARLY, "turn_q", "score", "weights", "output")  # what one scheme may do in a layer
 # they read no positions along a text, and may stand beside places in an image
 BESIDE_A_GRID = set("nope logn ssmax window block_causal fox path".split())
-BESIDE_A_GRID.add("selective_rope")
+BESIDE_A_GRID.update(("bipe", "selective_rope"))
 BESIDE_A_GRID.update("stick_breaking softpick chunks step_temperature sink gate xsa".split())
 APART = [{"rfs", "learned"}, {"cape", "randomized"}, {"cape", "rfs"}, {"cape", "shape"}]
-APART += [{a, b} for a in ("pope", "xpos") for b in ("cope", "path", "selective_rope")]
+APART += [{a, b} for a in ("pope", "xpos") for b in ("bipe", "cope", "path", "selective_rope")]
 APART += [{"grape", "pope"}, {"grape", "xpos"}]
 
 

@@ -44,13 +44,20 @@ class Fox(Piece):
 
     def along(self, q, k, features, scale):
         """q and k with 8 more columns, whose product adds c_i - c_j to the scores."""
-        sums = features.mT.cumsum(-1)[..., None] / (scale * LARGE)  # (B, H, S, 1)
-        one = k.new_full((*k.shape[:-1], PARTS), LARGE)
-        new = slice(k.shape[-2] - q.shape[-2], None)
-        padding = (0, COLUMNS - 2 * PARTS)
-        q = torch.cat((q, split(sums[..., new, :]), one[..., new, :]), -1)
-        k = torch.cat((k, one, split(-sums)), -1)
-        return nn.functional.pad(q, padding), nn.functional.pad(k, padding)
+        return add_decay(q, k, features, scale)
+
+
+def add_decay(q: Tensor, k: Tensor, steps: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """q (B, H, T, D) and k (B, H, S, D) with 8 more columns, so that c_i - c_j is added to the
+    scores q.k x scale; c are the sums of steps (B, S, H) up to each token.
+    """
+    sums = steps.mT.cumsum(-1)[..., None] / (scale * LARGE)  # (B, H, S, 1)
+    one = k.new_full((*k.shape[:-1], PARTS), LARGE)
+    new = slice(k.shape[-2] - q.shape[-2], None)
+    padding = (0, COLUMNS - 2 * PARTS)
+    q = torch.cat((q, split(sums[..., new, :]), one[..., new, :]), -1)
+    k = torch.cat((k, one, split(-sums)), -1)
+    return nn.functional.pad(q, padding), nn.functional.pad(k, padding)
 
 
 def split(x: Tensor) -> Tensor:
