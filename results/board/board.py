@@ -270,7 +270,7 @@ def draw_group(rows: pd.DataFrame, colors: dict[str, str], text, content, order)
     for (label, _), run in rows.groupby(["label", "seed"], sort=False):
         style = {"color": colors[label], "linewidth": 1, "alpha": 0.8}
         fixed = run[run.protocol == "fixed_targets"].sort_values("length")
-        text.plot(fixed.length, fixed.nats, **style)
+        text.plot(fixed.length, fixed.nats, marker=".", **style)  # learned has one point
         asked = run[(run.protocol == "recall") & (run.length == longest) & run.nats.notna()]
         for _, row in asked.iterrows():
             for axes, kind in ((content, "content"), (order, "order")):
@@ -285,7 +285,7 @@ def draw_group(rows: pd.DataFrame, colors: dict[str, str], text, content, order)
     text.set_ylabel("nats a byte")
     content.set_ylabel("accuracy above chance")
     for axes in (content, order):
-        axes.set_ylim(-0.25, 1.03)
+        axes.set_ylim(-0.4, 1.03)
         axes.set_xticks([1, 8, 32, trained, 512, 2048])
         axes.axhline(0, color="0.8", zorder=0)
     handles, names = text.get_legend_handles_labels()
