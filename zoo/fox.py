@@ -24,7 +24,7 @@ class Fox(Piece):
     token shift) do not concern positions and are left out. CABLE's code omits the division by
     sqrt(d).
     Verdict: its loss stayed within 0.001 nats up to 32 L; it found names and their order up to L,
-    no farther (results/board). Lin et al. 2025 report that it beats RoPE within L and past it.
+    hardly farther (results/board). Lin et al. 2025 report that it beats RoPE within L and past it.
     """
 
     per_layer = True
